@@ -33,18 +33,20 @@ FIELDS = {
     9: "contextId nullStreamId isGreenContext numMultiprocessors",
     10: (
         "start end deviceId contextId streamId gridX gridY gridZ blockX blockY blockZ staticSharedMemory dynamicSharedMemory "
-        "registersPerThread correlationId name queued graphId"
+        "registersPerThread correlationId name queued graphId channelID"
     ),
     12: "flags timestamp id objectId.pt.threadId name domain",
+    17: "overheadKind objectKind objectId.pt.threadId start end correlationId",
     22: _COPY,
     36: "correlationId contextId streamId eventId",
+    37: "contextId streamId priority flag",
     38: "type correlationId contextId streamId cudaEventId",
     49: "memoryOperationType correlationId address bytes timestamp deviceId contextId streamId isAsync",
     59: "contextId numMultiprocessors",
 }
 """The fields to read of each record kind. A dotted path takes the last part as its name."""
 
-STEPPED_OVER = (3, 8, 11, 13, 17, 37, 39, 48, 50, 51, 53, 56, 58)
+STEPPED_OVER = (3, 8, 11, 13, 39, 48, 50, 51, 53, 56, 58)
 """Other kinds that a profiler may leave on; what is further is never on together with ours, so its size need not be known."""
 
 PREFIXES: dict[str, type[IntEnum] | type[constants.MarkerFlag]] = {
@@ -54,6 +56,8 @@ PREFIXES: dict[str, type[IntEnum] | type[constants.MarkerFlag]] = {
     "CUPTI_ACTIVITY_SYNCHRONIZATION_TYPE_": constants.SynchronizationKind,
     "CUPTI_ACTIVITY_MEMORY_OPERATION_TYPE_": constants.MemoryOperation,
     "CUPTI_ACTIVITY_FLAG_MARKER_": constants.MarkerFlag,
+    "CUPTI_ACTIVITY_OVERHEAD_": constants.OverheadKind,
+    "CUPTI_ACTIVITY_STREAM_CREATE_FLAG_": constants.StreamFlag,
     "CUPTI_CB_DOMAIN_": constants.CallbackDomain,
 }
 """What the headers put before the names of each enumeration, to compare the constants with every version."""

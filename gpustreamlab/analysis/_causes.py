@@ -9,12 +9,12 @@ from dataclasses import dataclass
 import numpy as np
 
 from gpustreamlab.analysis._busy import counted_rows, union_edges
-from gpustreamlab.analysis._concurrency import SM_REGISTERS, SM_THREADS, blocks_that_fit
+from gpustreamlab.analysis._concurrency import block_needs, blocks_that_fit
 from gpustreamlab.analysis._host_waits import is_blocking, pageable_copies
 from gpustreamlab.analysis._pieces import Pieces, StepTime, behind_on_lane, last_of_others
 from gpustreamlab.analysis._sm_time import size_of
 from gpustreamlab.analysis._strays import strays
-from gpustreamlab.model import SM_SHARED_BYTES, SPAN_KINDS, Trace
+from gpustreamlab.model import SPAN_KINDS, Trace
 from gpustreamlab.typing import BoolArray, Cause, Certainty, EdgeKind, FloatArray, Int64Array, LaneKind, SpanKind
 
 HARDWARE_QUEUES = 8
@@ -35,14 +35,22 @@ TAIL_SHARE = 0.1
 FEW = 5
 """From how many launches on a median is told, or a rule of all of them."""
 MEDIAN_ROWS = 1_000_000
+"""Of more kernels than this a sample tells which may have been slowed."""
 SLOWED_TIMES = 1.2
 """From how many times its median alone a kernel beside others counts as slowed."""
+EVEN_TIMES = 1.2
+"""A kernel of which nine of ten launches take at most this many times their median takes always the same."""
+COPY_SHARE = 0.5
+"""A call that copies pageable memory is held up by the copy if that takes this share of it, else by what stood in front."""
 LEAST_SHARE = 0.1
 """A cause of the host counts from this share of the time for which the launch was late."""
 
 _DIRECTION = (re.compile(r"\bHto[DA]\b"), re.compile(r"\b[DA]toH\b"))
 _ALLOCATES = re.compile(r"^(cu(da)?|hip)(mem)?(malloc|alloc|free|host(alloc|register|unregister))", re.IGNORECASE)
-_LOADS = re.compile(r"^(cu(da)?|hip)(module|library)load", re.IGNORECASE)
+_LOADS = re.compile(r"^(cu(da)?|hip)(module|library)load|^overhead: (driver compiler|.*loading)$", re.IGNORECASE)
+_FILLS_QUEUE = re.compile(r"^overhead: command buffer full$")
+_PROFILES = re.compile(r"^overhead: (CUPTI .*|activity buffer request|uvm activity init)$")
+_ADDS_FUNCTION = re.compile(r"^(cu(da)?|hip)(LaunchHostFunc|StreamAddCallback)")
 _OF_DEVICE = re.compile(r"(device|ctx|context)synchronize", re.IGNORECASE)
 
 _WAITING = (Cause.HOST_SYNC_DEVICE, Cause.HOST_SYNC_STREAM, Cause.PAGEABLE_COPY)
@@ -66,7 +74,9 @@ class Found:
     call: Int64Array
     """Row of the call that proves it, or -1."""
     waited_ns: Int64Array
-    """For how long others ran meanwhile, but no longer than the piece ran alone, in ns."""
+    """For how long others ran meanwhile, but no longer than the piece lasted; if it was slowed, how much longer it took."""
+    saves_ns: Int64Array
+    """The most that it would save if this piece had not been held up: no longer than it ran alone, in ns."""
 
     def among(self, rows: BoolArray) -> Found:
         """Return some of them; shape (n_found,), bool."""
@@ -79,8 +89,11 @@ def find_causes(trace: Trace, pieces: Pieces) -> Found:
         return Found(**{name: np.empty(0, np.int64) for name in Found.__slots__})
     parts = [_serialised(trace, pieces)] if is_serialised(trace) else _held_up(trace, pieces)
     parts += [_strayed(trace, pieces), _slowed(trace, pieces)]
-    columns = (np.concatenate(column) for column in zip(*parts, strict=True))
-    return Found(**dict(zip(Found.__slots__, columns, strict=True)))
+    piece, cause, certainty, before, call, waited_ns = (np.concatenate(column) for column in zip(*parts, strict=True))
+    saves_ns = np.where(cause == CODES.index(Cause.SLOWED_DOWN), waited_ns, np.minimum(waited_ns, pieces.alone_ns[piece]))
+    return Found(
+        piece=piece, cause=cause, certainty=certainty, before=before, call=call, waited_ns=waited_ns, saves_ns=saves_ns
+    )
 
 
 def _held_up(trace: Trace, pieces: Pieces) -> list[_Part]:
@@ -118,7 +131,7 @@ def is_serialised(trace: Trace) -> bool:
 
 
 def _serialised(trace: Trace, pieces: Pieces) -> _Part:
-    held = np.flatnonzero(pieces.host_ns + pieces.device_ns > 0)
+    held = pieces.costly
     waited_ns = pieces.host_ns[held] + pieces.device_ns[held]
     call = launch_calls(trace)[pieces.before[held]]
     return _part(held, Cause.SERIALISED_BY_TOOL, Certainty.PROVED, pieces.before[held], call, waited_ns)
@@ -146,23 +159,37 @@ def _strayed(trace: Trace, pieces: Pieces) -> _Part:
 
 def _slowed(trace: Trace, pieces: Pieces) -> _Part:
     """Find kernels that took longer beside others than alone, by launches of one kernel with one grid."""
-    empty = np.empty(0, np.int64)
-    nothing = _part(empty, Cause.SLOWED_DOWN, Certainty.LIKELY, empty, empty, empty)
     rows = np.flatnonzero((trace.kind == SPAN_KINDS.index(SpanKind.KERNEL)) & (trace.duration_ns > 0))
+    sample = rows[:: -(-len(rows) // MEDIAN_ROWS) or 1]
+    row, lost_ns = _slowed_rows(trace, pieces, sample)
+    if len(sample) < len(rows):
+        # Of many rows a sample tells which kernels are looked at in full.
+        named = np.zeros(len(trace.names), bool)
+        named[trace.name[row]] = True
+        row, lost_ns = _slowed_rows(trace, pieces, rows[named[trace.name[rows]]])
+    other = np.full(len(row), -1, np.int64)
+    if len(row):
+        work = np.flatnonzero(counted_rows(trace))
+        other = last_of_others(trace, work, trace.start_ns, row, trace.end_ns[row] - 1)
+    piece = piece_of(trace, pieces, row)
+    return _part(piece, Cause.SLOWED_DOWN, Certainty.LIKELY, other, np.full(len(row), -1, np.int64), lost_ns)
+
+
+def _slowed_rows(trace: Trace, pieces: Pieces, rows: Int64Array) -> tuple[Int64Array, Int64Array]:
+    """Return which of these kernels took longer beside others, and how much longer than is typical of them alone, in ns."""
     rows = rows[piece_of(trace, pieces, rows) >= 0]
     if not len(rows):
-        return nothing
+        return rows, rows
     kernel, duration_ns = _kernel_codes(trace, rows), trace.duration_ns[rows]
     beside = 1 - pieces.steps.between(trace.start_ns[rows], trace.end_ns[rows], alone=True) / duration_ns
     alone, together = beside <= 0.05, beside >= 0.5
     count = int(kernel.max()) + 1
-    typical_ns, beside_ns = (_medians(kernel[chosen], duration_ns[chosen], count) for chosen in (alone, together))
-    is_slow = together & (beside_ns >= SLOWED_TIMES * typical_ns)[kernel] & (duration_ns > typical_ns[kernel])
-    row = rows[is_slow]
-    piece = piece_of(trace, pieces, row)
-    other = last_of_others(trace, np.flatnonzero(counted_rows(trace)), trace.start_ns, row, trace.end_ns[row] - 1)
-    lost_ns = (duration_ns - typical_ns[kernel])[is_slow].astype(np.int64)
-    return _part(piece, Cause.SLOWED_DOWN, Certainty.LIKELY, other, np.full(len(row), -1, np.int64), lost_ns)
+    typical_ns, most_ns = _quantiles(kernel[alone], duration_ns[alone], count, 0.5, 0.9)
+    (beside_ns,) = _quantiles(kernel[together], duration_ns[together], count, 0.5)
+    # The longer a kernel, the likelier it meets another: of one whose time varies when alone nothing is claimed.
+    is_even = most_ns <= EVEN_TIMES * typical_ns
+    is_slow = together & (is_even & (beside_ns >= SLOWED_TIMES * typical_ns))[kernel] & (duration_ns > typical_ns[kernel])
+    return rows[is_slow], (duration_ns - typical_ns[kernel])[is_slow].astype(np.int64)
 
 
 def _kernel_codes(trace: Trace, rows: Int64Array) -> Int64Array:
@@ -178,21 +205,19 @@ def _kernel_codes(trace: Trace, rows: Int64Array) -> Int64Array:
     return codes
 
 
-def _medians(group: Int64Array, values: Int64Array, count: int) -> FloatArray:
-    """Return the median of each group that has at least `FEW` values, NaN for the others; shape (count,), float64.
-
-    Of more than `MEDIAN_ROWS` values every so manieth is taken.
-    """
-    step = -(-len(group) // MEDIAN_ROWS) or 1
-    group, values = group[::step], values[::step]
+def _quantiles(group: Int64Array, values: Int64Array, count: int, *shares: float) -> list[FloatArray]:
+    """Return these quantiles of each group that has at least `FEW` values, NaN for the others; each of shape (count,)."""
     order = np.lexsort((values, group))
     sizes = np.bincount(group, minlength=count)
-    first = np.cumsum(sizes) - sizes
-    medians = np.full(count, np.nan)
+    last = np.cumsum(sizes) - 1
     enough = sizes >= FEW
-    middle = first[enough] + (sizes[enough] - 1) // 2, first[enough] + sizes[enough] // 2
-    medians[enough] = (values[order[middle[0]]] + values[order[middle[1]]]) / 2
-    return medians
+    found = []
+    for share in shares:
+        quantiles = np.full(count, np.nan)
+        below, above = (last[enough] - turn((sizes[enough] - 1) * (1 - share)).astype(np.int64) for turn in (np.ceil, np.floor))
+        quantiles[enough] = (values[order[below]] + values[order[above]]) / 2
+        found.append(quantiles)
+    return found
 
 
 def piece_of(trace: Trace, pieces: Pieces, row: Int64Array) -> Int64Array:
@@ -214,7 +239,7 @@ def piece_of(trace: Trace, pieces: Pieces, row: Int64Array) -> Int64Array:
 
 def _of_host(trace: Trace, pieces: Pieces, slow: Sequence[_Calls]) -> Iterator[_Part]:
     """Share out the time until the launch among what the launching thread did meanwhile."""
-    late = np.flatnonzero(pieces.is_launch_known & (pieces.host_ns > 0))
+    late = pieces.costly[(pieces.is_launch_known & (pieces.host_ns > 0))[pieces.costly]]
     row, before = pieces.row[late], pieces.before[late]
     from_ns, to_ns = pieces.idle_since_ns[late], pieces.launched_ns[late]
     lane = thread_lanes(trace)(row)
@@ -241,43 +266,51 @@ def _of_host(trace: Trace, pieces: Pieces, slow: Sequence[_Calls]) -> Iterator[_
 
 def _blocking_calls(trace: Trace, slow: Sequence[_Calls]) -> Iterator[_Calls]:
     """Yield the rows of calls that hold up the host, by what they do; each call once."""
-    is_call = trace.kind == SPAN_KINDS.index(SpanKind.HOST)
-    if not is_call.any():
+    if not (trace.kind == SPAN_KINDS.index(SpanKind.HOST)).any():
         return
 
     def of(told: Callable[[str], object]) -> BoolArray:
-        by_name = np.array([*(bool(told(name)) for name in trace.names), False])
-        found: BoolArray = is_call & by_name[trace.name]
-        return found
+        return named_calls(trace, told)
 
     allocates, syncs = of(_ALLOCATES.search), of(lambda name: "synchronize" in name.lower())
-    of_device, pageable = syncs & of(_OF_DEVICE.search), (pageable_copies(trace) >= 0) & ~syncs
-    blocks = of(is_blocking) & ~allocates & ~pageable & ~of_device
+    copy = pageable_copies(trace)
+    # A copy that takes little of its call waited for the work in front of it: pinned memory would change nothing.
+    pageable = (copy >= 0) & ~syncs & (trace.duration_ns[copy] >= COPY_SHARE * trace.duration_ns)
+    of_device = syncs & of(_OF_DEVICE.search)
+    blocks = (of(is_blocking) | (copy >= 0)) & ~allocates & ~pageable & ~of_device
     yield Cause.HOST_SYNC_DEVICE, np.flatnonzero(of_device)
     yield Cause.HOST_SYNC_STREAM, np.flatnonzero(blocks)
     yield Cause.PAGEABLE_COPY, np.flatnonzero(pageable)
     yield from slow
     yield Cause.ALLOC_SYNC, np.flatnonzero(allocates & ~of(lambda name: "async" in name.lower()))
+    yield Cause.PROFILER_OVERHEAD, np.flatnonzero(of(_PROFILES.search))
+
+
+def named_calls(trace: Trace, told: Callable[[str], object]) -> BoolArray:
+    """Tell which rows are calls of the host with a name that fits; shape (n_spans,), bool."""
+    by_name = np.array([*(bool(told(name)) for name in trace.names), False])
+    found: BoolArray = (trace.kind == SPAN_KINDS.index(SpanKind.HOST)) & by_name[trace.name]
+    return found
 
 
 def _slow_launches(trace: Trace) -> Iterator[_Calls]:
     """Yield the rows of launches that took far longer than their kind does, by what they did meanwhile."""
     launches = trace.edges.select(EdgeKind.LAUNCH)
     calls, kernels = launches.source, launches.target
-    typical_ns = _medians(trace.name[calls].astype(np.int64), trace.duration_ns[calls], len(trace.names))
+    (typical_ns,) = _quantiles(trace.name[calls].astype(np.int64), trace.duration_ns[calls], len(trace.names), 0.5)
     took_ns = trace.duration_ns[calls]
     is_slow = (took_ns > SLOW_CALL_NS) & ~(took_ns <= SLOW_CALL_TIMES * typical_ns[trace.name[calls]])
     is_slow &= trace.kind[kernels] == SPAN_KINDS.index(SpanKind.KERNEL)
     first = np.full(len(trace.names), np.iinfo(np.int64).max, np.int64)
     np.minimum.at(first, trace.name[kernels], trace.queued_ns[kernels])
     is_first = trace.queued_ns[kernels] == first[trace.name[kernels]]
-    loads = np.array([_LOADS.search(name) is not None for name in trace.names], bool)[trace.name]
-    loading = np.flatnonzero(loads & (trace.kind == SPAN_KINDS.index(SpanKind.HOST)))
+    loading = np.flatnonzero(named_calls(trace, _LOADS.search))
     yield Cause.LAZY_LOAD, np.concatenate((calls[is_slow & is_first], loading))
     queued_ns, start_ns = np.sort(trace.queued_ns[kernels]), np.sort(trace.start_ns[kernels])
     end_ns = trace.end_ns[calls]
     outstanding = np.searchsorted(queued_ns, end_ns) - np.searchsorted(start_ns, end_ns)
-    yield Cause.QUEUE_FULL, calls[is_slow & ~is_first & (outstanding >= QUEUE_LENGTH)]
+    full = np.flatnonzero(named_calls(trace, _FILLS_QUEUE.search))
+    yield Cause.QUEUE_FULL, np.concatenate((calls[is_slow & ~is_first & (outstanding >= QUEUE_LENGTH)], full))
 
 
 def thread_lanes(trace: Trace) -> Callable[[Int64Array], Int64Array]:
@@ -334,7 +367,7 @@ def _is_launch_bound(trace: Trace, row: Int64Array, before: Int64Array) -> BoolA
 def _of_device(trace: Trace, pieces: Pieces, slow: Sequence[_Calls]) -> _Part:
     """Name what kept pieces from starting when they were launched; where the launch is not known, as far as it goes."""
     waited_ns = np.where(pieces.is_launch_known, pieces.device_ns, pieces.host_ns)
-    held = np.flatnonzero(waited_ns > 0)
+    held = pieces.costly[waited_ns[pieces.costly] > 0]
     row, before, known = pieces.row[held], pieces.before[held].copy(), pieces.is_launch_known[held]
     call = launch_calls(trace)[row]
     cause = np.full(len(held), CODES.index(Cause.UNKNOWN), np.int64)
@@ -388,6 +421,7 @@ def _tests(
     for cause, calls in slow:
         # The launch itself must have lasted for most of the wait: else it only was slow, too.
         is_long = trace.duration_ns[call] >= 0.5 * (trace.start_ns[row] - trace.queued_ns[row])
+        yield cause, Certainty.PROVED, _contain(trace, call, calls) & is_long
         yield cause, Certainty.LIKELY, np.isin(call, calls) & is_long
     graphs = np.array([*(detail.graph for detail in trace.details), 0])[trace.extra.get("detail", np.full(len(trace), -1))]
     correlation = trace.extra.get("correlation", np.zeros(len(trace), np.int64))
@@ -398,17 +432,45 @@ def _tests(
     together = np.logical_or.reduce([way[row] & way[before] for way in directions])
     yield Cause.COPY_ENGINE, Certainty.PROVED, near & is_copy[row] & is_copy[before] & together
     yield from _full_sms(trace, row, before, near)
+    functions = np.flatnonzero(named_calls(trace, _ADDS_FUNCTION.search))
+    if len(functions):
+        behind = behind_on_lane(trace, counted_rows(trace))[row]
+        since_ns = np.where(behind >= 0, trace.queued_ns[behind], np.iinfo(np.int64).min)
+        last = _time_in_calls(trace, functions, thread_lanes(trace)(row), since_ns, trace.queued_ns[row])[1]
+        yield Cause.HOST_FUNC, Certainty.LIKELY, (last >= 0) & (trace.start_ns[last] >= since_ns)
+    channels = hardware_queues(trace)
+    is_known = (channels[row] >= 0) & (channels[before] >= 0) & (before >= 0)
+    yield Cause.QUEUE_ALIAS, Certainty.PROVED, near & is_known & (channels[row] == channels[before])
     streams = sum(lane.kind is LaneKind.STREAM for lane in trace.lanes)
-    yield Cause.QUEUE_ALIAS, Certainty.LIKELY, near & (streams > HARDWARE_QUEUES)
+    yield Cause.QUEUE_ALIAS, Certainty.LIKELY, near & ~is_known & (streams > HARDWARE_QUEUES)
+
+
+def hardware_queues(trace: Trace) -> Int64Array:
+    """Return the hardware queue that each kernel came through, -1 where unknown; shape (n_spans,), int64."""
+    channels = np.array([*(detail.channel for detail in trace.details), -1], np.int64)
+    found: Int64Array = channels[trace.extra.get("detail", np.full(len(trace), -1))]
+    return found
+
+
+def _contain(trace: Trace, outer: Int64Array, inner: Int64Array) -> BoolArray:
+    """Tell which calls (-1 for none) another call began in; same shape as `outer`."""
+    found = np.zeros(len(outer), bool)
+    for thread in np.unique(trace.lane[inner]).tolist():
+        starts_ns = np.sort(trace.start_ns[inner[trace.lane[inner] == thread]])
+        own = (outer >= 0) & (trace.lane[outer] == thread)
+        first, last = trace.start_ns[outer[own]], trace.end_ns[outer[own]]
+        found[own] = np.searchsorted(starts_ns, last) > np.searchsorted(starts_ns, first, side="right")
+    return found
 
 
 def _legacy_streams(trace: Trace, row: Int64Array, before: Int64Array, near: BoolArray) -> Iterator[_Test]:
-    """Yield pairs of the legacy default stream and a stream of others: ours are non-blocking, and cannot be hit."""
+    """Yield pairs of the legacy default stream and a blocking stream: those of a session are not, and cannot be hit."""
     is_legacy = np.array([lane.outside and lane.name.startswith("default stream") for lane in trace.lanes])
-    is_others = np.array([lane.kind is LaneKind.STREAM and lane.outside for lane in trace.lanes])
+    blocks = np.array([bool(lane.is_blocking) for lane in trace.lanes]) & ~is_legacy
+    may_block = np.array([lane.kind is LaneKind.STREAM and lane.outside and lane.is_blocking is None for lane in trace.lanes])
     own, other = trace.lane[row], trace.lane[before]
-    pair = (is_legacy[own] & is_others[other]) | (is_legacy[other] & is_others[own])
-    yield Cause.LEGACY_STREAM, Certainty.LIKELY, near & pair
+    for certainty, hit in ((Certainty.PROVED, blocks), (Certainty.LIKELY, may_block)):
+        yield Cause.LEGACY_STREAM, certainty, near & ((is_legacy[own] & hit[other]) | (is_legacy[other] & hit[own]))
 
 
 def _full_sms(trace: Trace, row: Int64Array, before: Int64Array, near: BoolArray) -> Iterator[_Test]:
@@ -430,10 +492,8 @@ def _full_sms(trace: Trace, row: Int64Array, before: Int64Array, near: BoolArray
     yield Cause.SAME_SM_PRIORITY, Certainty.LIKELY, fills & overtaken
     yield Cause.PARTITION_SMALL, Certainty.PROVED, fills & (trace.partition[row] >= 0) & (sms[row] < card_sms)
     yield Cause.GRID_FILLS_DEVICE, Certainty.PROVED, fills
-    none = np.zeros(len(trace), np.int64)
-    threads, registers, shared = (trace.extra.get(name, none) for name in ("block_threads", "registers", "shared_bytes"))
     resident = np.ceil(np.minimum(blocks[before] / np.maximum(sms[before], 1), fit[before]))
     crowded = np.zeros(len(row), bool)
-    for needed, there_are in ((threads, SM_THREADS), (registers * threads, SM_REGISTERS), (shared, SM_SHARED_BYTES)):
+    for needed, there_are in block_needs(trace):
         crowded |= resident * needed[before] + needed[row] > there_are
     yield Cause.SM_RESOURCES, Certainty.PROVED, shares & near & crowded & (blocks[before] >= sms[before])

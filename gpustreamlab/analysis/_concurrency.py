@@ -23,7 +23,7 @@ from gpustreamlab.analysis._busy import (
 from gpustreamlab.analysis._scale import three_digits
 from gpustreamlab.analysis._sm_time import size_of
 from gpustreamlab.analysis._sweep import count_steps
-from gpustreamlab.model import SM_SHARED_BYTES, SPAN_KINDS, Trace
+from gpustreamlab.model import SPAN_KINDS, Trace
 from gpustreamlab.typing import BoolArray, Int64Array, LaneKind, SpanKind
 
 # As CUPTI's constants are named, in the names of copies; within the device, no such engine is needed.
@@ -31,8 +31,6 @@ _DIRECTIONS = (
     ("copies to the device share an engine", re.compile(r"\bHto[DA]\b")),
     ("copies to the host share an engine", re.compile(r"\b[DA]toH\b")),
 )
-SM_BLOCKS, SM_THREADS, SM_REGISTERS = 32, 2_048, 65_536
-"""What an SM holds at once, the most of any. Source: CUDA C++ Programming Guide, "Compute Capabilities"."""
 SMS_SHARED = "kernels share the SMs"
 """What bounds the streams where the SMs do."""
 
@@ -123,13 +121,19 @@ def _copy_times(trace: Trace, rows: BoolArray) -> Iterator[tuple[int, str]]:
 
 def blocks_that_fit(trace: Trace) -> Int64Array:
     """Return how many blocks of each kernel fit on an SM at once; where little is known of a launch, more than do."""
-    none = np.zeros(len(trace), np.int64)
-    threads, registers, shared_bytes = (trace.extra.get(name, none) for name in ("block_threads", "registers", "shared_bytes"))
-    fit = np.full(len(trace), SM_BLOCKS)
-    for needed, there_are in ((threads, SM_THREADS), (registers * threads, SM_REGISTERS), (shared_bytes, SM_SHARED_BYTES)):
+    fit = np.full(len(trace), trace.metadata.device.sm_limits.blocks)
+    for needed, there_are in block_needs(trace):
         fit = np.minimum(fit, there_are // np.maximum(needed, 1))
     blocks: Int64Array = np.maximum(fit, 1)
     return blocks
+
+
+def block_needs(trace: Trace) -> list[tuple[Int64Array, int]]:
+    """Return how many threads, registers and bytes of shared memory a block of each kernel needs, and how many an SM has."""
+    none = np.zeros(len(trace), np.int64)
+    threads, registers, shared_bytes = (trace.extra.get(name, none) for name in ("block_threads", "registers", "shared_bytes"))
+    limits = trace.metadata.device.sm_limits
+    return [(threads, limits.threads), (registers * threads, limits.registers), (shared_bytes, limits.shared_bytes)]
 
 
 def _sm_times(trace: Trace, is_kernel: BoolArray, blocks: np.ndarray) -> Iterator[tuple[int, str]]:

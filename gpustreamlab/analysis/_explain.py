@@ -9,10 +9,10 @@ from typing import TYPE_CHECKING, ClassVar
 import numpy as np
 
 from gpustreamlab._util.words import wrap_sentence
-from gpustreamlab.analysis._busy import counted_kinds, counted_rows, require_trace
+from gpustreamlab.analysis._busy import counted_kinds, counted_rows, require_trace, union_edges
 from gpustreamlab.analysis._causes import CODES, SURE, Found, find_causes, launch_calls, piece_of
 from gpustreamlab.analysis._concurrency import concurrency
-from gpustreamlab.analysis._explain_text import finding_texts
+from gpustreamlab.analysis._explain_text import TEXTS, finding_texts
 from gpustreamlab.analysis._host_waits import CALLS_OF_PROFILER
 from gpustreamlab.analysis._pieces import Pieces, find_pieces
 from gpustreamlab.analysis._report import Report, Reported, ReportTable, more_row, simulated_notes
@@ -27,8 +27,26 @@ if TYPE_CHECKING:
 
 LISTED_FINDINGS = 10
 """How many findings are shown; all are in `Explanation.findings`."""
+PAIRS_TOLD = 4
+"""How many pairs of streams are told apart for one cause; what the others cost is added up."""
+ELSEWHERE = (Cause.OTHER_STREAM, Cause.SLOWED_DOWN)
+"""What these cost has nothing to do with what the streams leave to be gained as their work is placed."""
+OF_HOST = (
+    Cause.HOST_SYNC_DEVICE,
+    Cause.HOST_SYNC_STREAM,
+    Cause.HOST_LATE,
+    Cause.LAUNCH_BOUND,
+    Cause.LAZY_LOAD,
+    Cause.ALLOC_SYNC,
+    Cause.PAGEABLE_COPY,
+    Cause.QUEUE_FULL,
+    Cause.PROFILER_OVERHEAD,
+)
+"""What a program does all the time without harm; told where something is to be gained."""
 LEAST_SHARE = 0.01
 """From which share of the time that anything ran a finding is worth telling."""
+NOT_OFFERED_SHARE = 0.2
+"""From which share of that time on it is told that nothing was there to overlap with: streams never begin and end as one."""
 LEAST_NS = 10_000
 """From which time on: less is a launch more or less."""
 
@@ -51,6 +69,8 @@ class Finding:
     """For how long others ran while this work waited, but no longer than it then ran alone, in ns; of all such pieces."""
     piece_count: int
     """How many pieces of work it concerns."""
+    pair_count: int
+    """How many pairs of streams: of more than one, `stream`, `other` and the rows are those of the longest piece."""
     row: int
     """Row of the first work of the longest of them."""
     other_row: int
@@ -64,11 +84,11 @@ class Finding:
 
     @property
     def page(self) -> str:
-        """Where the documentation tells of this cause."""
-        return f"docs/how-to/why-no-overlap.md#{self.code.lower()}"
+        """Page of the documentation on this cause, with a program that shows it and the same mended."""
+        return f"docs/how-to/why/{self.code.lower().replace('_', '-')}.md"
 
     def __str__(self) -> str:
-        return f"{self.code} ({self.certainty}): {self.text} {self.fix}"
+        return f"{self.code} ({self.certainty}): {self.text} {self.fix} See {self.page}."
 
 
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False, repr=False)
@@ -94,6 +114,8 @@ class Explanation(Reported):
     """Whether only ranges are known, so that kernels within them are not."""
     has_calls: bool
     """Whether calls of the host are in the trace."""
+    looked_share: float
+    """How much of what late pieces cost was looked into: 1.0 but in traces with millions of late pieces."""
     metadata: TraceMetadata
     """Where the numbers come from."""
 
@@ -109,12 +131,17 @@ class Explanation(Reported):
         names = list(Finding.__slots__)
         return pd.DataFrame([[getattr(finding, name) for name in names] for finding in self.findings], columns=names)
 
+    @property
+    def worth_ns(self) -> int:
+        """From which time on a finding is told."""
+        return max(LEAST_NS, int(LEAST_SHARE * self.active_ns))
+
     def _line(self) -> str:
-        if len(self.streams) < 2:
+        if len(self.streams) < 2 and not self.findings:
             return "one stream, so nothing can overlap" if self.streams else "nothing ran"
         together = f"{format_ns(self.together_ns)} of {format_ns(self.active_ns)} with two or more streams at work"
         bound = f": {self.reason}" if self.reason else ""
-        if not self.gain_ns or self.gain_ns < LEAST_SHARE * self.active_ns:
+        if self.gain_ns < self.worth_ns:
             return f"{together}; nothing to gain{bound or ': the busiest stream hides the others'}"
         gain = f"at most {format_ns(self.gain_ns)} ({format_share(self.gain_ns / self.active_ns)}) to gain{bound}"
         missing_ns = self.active_ns - self.offered_ns
@@ -122,47 +149,52 @@ class Explanation(Reported):
         return f"{together}; {gain}{offered}"
 
     def _report(self) -> Report:
+        told = [_told(finding) for finding in self.findings[:LISTED_FINDINGS]]
         rows = [["why", "which", "saves at most", "what happened, and what to do"]]
-        for finding in self.findings[:LISTED_FINDINGS]:
-            sure = " (likely)" if finding.certainty is Certainty.LIKELY else ""
-            times = f", {finding.piece_count:,} times" if finding.piece_count > 1 else ""
-            which = f"{display_name(finding.stream, 32)}, not beside {display_name(finding.other or 'others', 32)}"
-            saves = f"{format_ns(finding.saves_ns)}{times}"
-            rows.append([f"{finding.code}{sure}", which, saves, f"{finding.text} {finding.fix}"])
+        rows += [[*columns, f"{finding.text} {finding.fix}"] for columns, finding in zip(told, self.findings, strict=False)]
         rows += more_row(len(self.findings) - LISTED_FINDINGS, len(rows[0]), "more: see .findings")
-        lines = [line for place, finding in enumerate(self.findings[:LISTED_FINDINGS], 1) for line in _lines(place, finding)]
+        lines = []
+        for place, ((why, which, saves), finding) in enumerate(zip(told, self.findings, strict=False), 1):
+            pairs = f"; {which}" if finding.pair_count > 1 else ""
+            lines += wrap_sentence(f"{place}. {why}: saves at most {saves}{pairs}")
+            for sentence in (finding.text, finding.fix):
+                lines += wrap_sentence(sentence, first_indent="   ", indent="   ")
         table = ReportTable(caption="Why work began late", rows=rows, names=(1,), lines=lines, wraps=True)
         return Report(title="Why:", line=self._line(), tables=(table,) if self.findings else (), notes=tuple(self._notes()))
 
     def _notes(self) -> list[str]:
         notes = []
         if self.findings:
-            notes.append("Saves at most: if that alone were mended and the work ran as fast beside the other as alone.")
-        elif len(self.streams) > 1 and self.gain_ns >= max(LEAST_NS, LEAST_SHARE * self.active_ns):
             notes.append(
-                "No cause stands out. Cells that ran one after the other are not compared, nor what cost less than 1%."
+                "Saves at most: by overlap, if that alone were mended, and the work ran as fast beside the other as alone."
             )
-        if self.is_ranges:
+        elif self.worth_ns <= self.gain_ns:
+            notes.append("No cause stands out: nothing that held work up cost 1% or more.")
+        if self.streams and self.is_ranges:
             notes.append(
                 "Only ranges are known, and they contain waiting: type lab.capture('kernels', host=True) and run it again."
             )
-        elif not self.has_calls:
+        elif self.streams and not self.has_calls:
             advice = CALLS_OF_PROFILER if self.metadata.imported else "lab.capture('kernels', host=True)"
             notes.append(f"Calls of the host are not in the trace: {advice} tells why launches came late.")
+        if self.looked_share < 1:
+            notes.append(f"The costliest pieces were looked into, {format_share(self.looked_share)} of what all of them cost.")
         if self.metadata.dropped_spans:
             notes.append(f"{self.metadata.dropped_spans:,} spans were dropped: what stood in front may be missing.")
         return [*notes, *self.metadata.missing, *simulated_notes(self.metadata)]
 
 
-def _lines(place: int, finding: Finding) -> list[str]:
-    """Write a finding as text: why and how much, what happened, what to do."""
-    sure = ", likely" if finding.certainty is Certainty.LIKELY else ""
+def _told(finding: Finding) -> list[str]:
+    """Write why, which work, and what it would save at most."""
+    likely = " (likely)" if finding.certainty is Certainty.LIKELY else ""
+    which = f"{display_name(finding.stream, 32)}, not beside {display_name(finding.other or 'others', 32)}"
+    if finding.code is Cause.SAME_LANE:
+        which = f"{display_name(finding.stream, 32)}, for both"
+    if finding.pair_count > 1:
+        which = f"{finding.pair_count:,} pairs of streams; the longest: {which}"
     times = f", {finding.piece_count:,} times" if finding.piece_count > 1 else ""
-    saves = f"saves at most {format_ns(finding.saves_ns)}" if finding.saves_ns else f"waited {format_ns(finding.waited_ns)}"
-    lines = wrap_sentence(f"{place}. {finding.code}{sure}: {saves}{times}")
-    for sentence in (finding.text, finding.fix):
-        lines += wrap_sentence(sentence, first_indent="   ", indent="   ")
-    return lines
+    saves = format_ns(finding.saves_ns) if finding.saves_ns else f"nothing, waited {format_ns(finding.waited_ns)}"
+    return [f"{finding.code}{likely}", which, f"{saves}{times}"]
 
 
 def explain(trace: Trace, first: str | int | None = None, second: str | None = None) -> Explanation:
@@ -234,29 +266,73 @@ def _explanation(
     trace: Trace, rows: BoolArray, pieces: Pieces, found: Found, *, is_part: bool, least_ns: int | None = None
 ) -> Explanation:
     whole = concurrency(trace[rows]) if is_part else concurrency(trace, pieces.edges, pieces.steps.steps)
-    gain_ns = max(whole.active_ns - whole.ideal_ns, 0)
-    if least_ns is None:
-        least_ns = max(LEAST_NS, int(LEAST_SHARE * whole.active_ns))
-    findings = _grouped(trace, pieces, found, gain_ns, least_ns)
     used = np.unique(trace.lane[rows])
-    return Explanation(
-        findings=tuple(findings),
+    result = Explanation(
+        findings=(),
         streams=tuple(trace.lanes[lane].name for lane in used.tolist()),
         active_ns=whole.active_ns,
         together_ns=whole.together_ns,
-        offered_ns=max(pieces.offered_ns, whole.together_ns),
-        gain_ns=gain_ns,
+        offered_ns=max(pieces.offered.together_ns, whole.together_ns),
+        gain_ns=max(whole.active_ns - whole.ideal_ns, 0),
         reason=whole.shared.reason if whole.shared.busy_ns > whole.busiest_ns else "",
         is_ranges=SpanKind.RANGE in counted_kinds(trace) and trace.metadata.tier is not CaptureTier.KERNELS,
         has_calls=bool((launch_calls(trace) >= 0).any()),
+        looked_share=pieces.looked_share,
         metadata=trace.metadata,
     )
+    findings = _grouped(trace, pieces, found, result.gain_ns, result.worth_ns if least_ns is None else least_ns)
+    if least_ns is None:
+        findings += _not_offered(trace, rows, pieces, result, findings)
+    elsewhere_ns = [finding.saves_ns for finding in findings if finding.code is Cause.OTHER_STREAM]
+    return replace(
+        result,
+        findings=tuple(sorted(findings, key=lambda finding: -finding.waited_ns)),
+        gain_ns=max([result.gain_ns, *elsewhere_ns]),
+    )
+
+
+def _not_offered(
+    trace: Trace, rows: BoolArray, pieces: Pieces, result: Explanation, findings: Sequence[Finding]
+) -> list[Finding]:
+    """Say for how long only one stream had work, where nothing that was found tells why, and every launch is known."""
+    missing_ns = result.active_ns - result.offered_ns
+    unexplained_ns = result.gain_ns - sum(finding.waited_ns for finding in findings)
+    if (
+        min(missing_ns, unexplained_ns) < NOT_OFFERED_SHARE * result.active_ns
+        or not missing_ns
+        or not pieces.is_launch_known.all()
+    ):
+        return []
+    from_ns, to_ns = pieces.offered.longest_alone_ns
+    inside_ns = np.minimum(trace.end_ns, to_ns) - np.maximum(trace.start_ns, from_ns)
+    row = int(np.argmax(np.where(rows, inside_ns, -1)))
+    happened, fix = TEXTS[Cause.NOT_OFFERED]
+    stream = trace.lanes[int(trace.lane[row])].name
+    words = {"missing": format_ns(missing_ns), "stream": display_name(stream, 40), "longest": format_ns(to_ns - from_ns)}
+    return [
+        Finding(
+            code=Cause.NOT_OFFERED,
+            certainty=Certainty.PROVED,
+            stream=stream,
+            other=None,
+            saves_ns=min(missing_ns, unexplained_ns),
+            waited_ns=min(missing_ns, unexplained_ns),
+            piece_count=1,
+            pair_count=1,
+            row=row,
+            other_row=-1,
+            call_row=-1,
+            text=happened.format(**words),
+            fix=fix,
+        )
+    ]
 
 
 def _named_rows(trace: Trace, rows: BoolArray, name: object) -> BoolArray:
     """Return the work of a stream, or of all ranges or kernels of a name; shape (n_spans,), bool."""
     streams = [lane.name for lane in trace.lanes if lane.kind is LaneKind.STREAM]
-    if name in streams:
+    on_streams = np.unique(trace.lane[rows])
+    if name in streams and (name not in trace.names or name in [trace.lanes[lane].name for lane in on_streams.tolist()]):
         lanes = np.array([lane.name == name and lane.kind is LaneKind.STREAM for lane in trace.lanes])
         of_stream: BoolArray = rows & lanes[trace.lane]
         return of_stream
@@ -291,6 +367,7 @@ def _same_stream(trace: Trace, groups: Sequence[BoolArray], names: tuple[str, st
             saves_ns=least_ns,
             waited_ns=least_ns,
             piece_count=min(map(len, on_it)),
+            pair_count=1,
             row=int(on_it[1][0]),
             other_row=int(on_it[0][0]),
             call_row=-1,
@@ -313,42 +390,87 @@ def descendants(trace: Trace, member: BoolArray) -> BoolArray:
 
 
 def _grouped(trace: Trace, pieces: Pieces, found: Found, gain_ns: int, least_ns: int) -> list[Finding]:
-    """Put together what has one cause and one pair of streams; leave out what is not worth telling."""
-    lane = pieces.lane[found.piece]
-    other = np.where(found.before >= 0, trace.lane[found.before], -1)
-    if not len(lane):
+    """Put together what has one cause and one pair of streams; add up further pairs; leave out what is not worth telling."""
+    if not len(found.piece):
         return []
+    other = np.where(found.before >= 0, trace.lane[found.before], -1)
     width = len(trace.lanes) + 1
-    unique, group = np.unique((found.cause * width + lane) * width + other + 1, return_inverse=True)
-    waited_ns = np.bincount(group, weights=found.waited_ns, minlength=len(unique)).astype(np.int64)
-    counts = np.bincount(group, minlength=len(unique))
-    longest = np.empty(len(unique), np.int64)
-    order = np.argsort(found.waited_ns, kind="stable")
+    pairs, pair = np.unique((found.cause * width + pieces.lane[found.piece]) * width + other + 1, return_inverse=True)
+    cause, cost_ns = pairs // (width * width), np.bincount(pair, weights=found.saves_ns)
+    by_cost = np.lexsort((-cost_ns, cause))
+    rank = np.empty(len(pairs), np.int64)
+    rank[by_cost] = np.arange(len(pairs)) - np.searchsorted(cause[by_cost], cause[by_cost])
+    is_told = (rank < PAIRS_TOLD) & (cost_ns >= least_ns)
+    groups, group_of_pair = np.unique(np.where(is_told, np.arange(len(pairs)), len(pairs) + cause), return_inverse=True)
+    group = group_of_pair[pair]
+    waited_ns = np.bincount(group, weights=found.saves_ns)
+    for place in np.flatnonzero(groups >= len(pairs)).tolist():
+        of_cause = found.cause == groups[place] - len(pairs)
+        told_ns = cost_ns[is_told & (cause == groups[place] - len(pairs))].sum()
+        waited_ns[place] = max(min(_most_ns(pieces, found.among(of_cause)), gain_ns) - told_ns, waited_ns[place])
+    cause_of_group = np.zeros(len(groups), np.int64)
+    cause_of_group[group_of_pair] = cause
+    is_elsewhere = np.isin(cause_of_group, [CODES.index(code) for code in ELSEWHERE])
+    saves_ns = np.where(is_elsewhere, waited_ns, np.minimum(waited_ns, gain_ns))
+    # Why work that had been launched did not begin is told also where nothing is to be gained by it.
+    is_of_host = np.isin(cause_of_group, [CODES.index(code) for code in OF_HOST])
+    worth_ns = np.where(is_of_host & (least_ns > 1), saves_ns, waited_ns)
+    counts, pair_counts = np.bincount(group), np.bincount(group_of_pair)
+    longest = np.empty(len(groups), np.int64)
+    order = np.lexsort((found.waited_ns, found.saves_ns))
     longest[group[order]] = order
-    told = [place for place in np.argsort(-waited_ns, kind="stable").tolist() if waited_ns[place] >= least_ns]
     return [
-        _finding(trace, pieces, found, int(longest[place]), int(counts[place]), int(waited_ns[place]), gain_ns)
-        for place in told
+        _finding(
+            trace,
+            pieces,
+            found,
+            int(longest[place]),
+            piece_count=int(counts[place]),
+            pair_count=int(pair_counts[place]),
+            waited_ns=int(waited_ns[place]),
+            saves_ns=int(saves_ns[place]),
+        )
+        for place in np.flatnonzero(worth_ns >= least_ns).tolist()
     ]
 
 
-def _finding(trace: Trace, pieces: Pieces, found: Found, longest: int, count: int, waited_ns: int, gain_ns: int) -> Finding:
+def _most_ns(pieces: Pieces, found: Found) -> int:
+    """Return what it would save at most if none of these pieces, of one cause, had been held up, in ns.
+
+    That is more than what each alone would save: where three that waited for one thing run beside each other, none of them
+    runs alone. It is no more than the time in which nothing else ran, nor than what they waited in all.
+    """
+    is_late = np.zeros(len(pieces.row), bool)
+    is_late[found.piece] = True
+    active_ns, others_ns = (
+        int(np.diff(union_edges(pieces.start_ns[chosen], pieces.end_ns[chosen]))[::2].sum())
+        for chosen in (slice(None), ~is_late)
+    )
+    return min(active_ns - others_ns, int(found.waited_ns.sum()))
+
+
+def _finding(trace: Trace, pieces: Pieces, found: Found, longest: int, **figures: int) -> Finding:
     piece, before, call = (int(column[longest]) for column in (found.piece, found.before, found.call))
     code = CODES[int(found.cause[longest])]
     text, fix = finding_texts(
-        code, trace, pieces, piece=piece, before=before, call=call, waited_ns=int(found.waited_ns[longest])
+        code,
+        trace,
+        pieces,
+        piece=piece,
+        before=before,
+        call=call,
+        waited_ns=int(found.waited_ns[longest]),
+        is_proved=SURE[int(found.certainty[longest])] is Certainty.PROVED,
     )
     return Finding(
         code=code,
         certainty=SURE[int(found.certainty[longest])],
         stream=trace.lanes[int(pieces.lane[piece])].name,
         other=trace.lanes[int(trace.lane[before])].name if before >= 0 else None,
-        saves_ns=min(waited_ns, gain_ns),
-        waited_ns=waited_ns,
-        piece_count=count,
         row=int(pieces.row[piece]),
         other_row=before,
         call_row=call,
         text=text,
         fix=fix,
+        **figures,
     )

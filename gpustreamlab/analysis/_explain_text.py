@@ -24,11 +24,13 @@ TEXTS: Mapping[Cause, tuple[str, str]] = MappingProxyType(
         ),
         Cause.HOST_SYNC_DEVICE: (
             "The host was in {call}, which waits for the whole device, before it launched {work}.",
-            "Launch on {stream} first, then wait. If it needs the result of {other_stream}, this order is real.",
+            "Launch on {stream} first, then wait. If it needs the result, let the stream wait instead of the host: "
+            "lab.stream({stream}).wait({other_stream}).",
         ),
         Cause.HOST_SYNC_STREAM: (
             "The host was in {call} while {other} ran, before it launched {work}.",
-            "Launch on {stream} first, then wait. If it needs the result of {other_stream}, this order is real.",
+            "Launch on {stream} first, then wait. If it needs the result, let the stream wait instead of the host: "
+            "lab.stream({stream}).wait({other_stream}).",
         ),
         Cause.HOST_LATE: (
             "{work} was launched {late} after its stream had become idle, while {other} ran.",
@@ -39,7 +41,7 @@ TEXTS: Mapping[Cause, tuple[str, str]] = MappingProxyType(
             "Make fewer, longer kernels, or launch them as one CUDA graph.",
         ),
         Cause.LAZY_LOAD: (
-            "The first launch of {work} took {queued} until it began: its code was loaded.",
+            "The host was in {call} before {work} began: code was loaded, the first time that it was needed.",
             "Run it once before you measure, or set CUDA_MODULE_LOADING=EAGER before the process starts.",
         ),
         Cause.ALLOC_SYNC: (
@@ -52,7 +54,7 @@ TEXTS: Mapping[Cause, tuple[str, str]] = MappingProxyType(
         ),
         Cause.COPY_ENGINE: (
             "{work} waited {queued} and began as {other} ended: copies in one direction share an engine.",
-            "They cannot overlap. Put other work beside them, or a copy in the other direction.",
+            "The two never run at once. Give the streams kernels to run meanwhile, or a copy in the other direction.",
         ),
         Cause.GRID_FILLS_DEVICE: (
             "{other} has {blocks} blocks and fills all {sms} SMs; {work} waited {queued} until some were free.",
@@ -71,7 +73,7 @@ TEXTS: Mapping[Cause, tuple[str, str]] = MappingProxyType(
             "Give both streams one priority: lab.stream(name, priority=0).",
         ),
         Cause.QUEUE_ALIAS: (
-            "{work} began as {other} ended, with room left on the SMs; of more streams than hardware queues some share one.",
+            "{work} began as {other} ended, with room left on the SMs: {queue}.",
             "Set CUDA_DEVICE_MAX_CONNECTIONS=32 before the process starts, or use fewer streams.",
         ),
         Cause.GRAPH_ORDER: (
@@ -79,8 +81,16 @@ TEXTS: Mapping[Cause, tuple[str, str]] = MappingProxyType(
             "Fork with an event during the capture, so that the graph holds no order between them.",
         ),
         Cause.QUEUE_FULL: (
-            "The launch of {work} took {queued} until it began, with the launch queue full.",
+            "The host was in {call} before {work} began: the launch queue was full.",
             "Launch fewer, longer kernels, or from a second thread.",
+        ),
+        Cause.HOST_FUNC: (
+            "{work} began {queued} after its launch; a function of the host had been enqueued between it and the work before.",
+            "Put the function into a stream of its own, or make it shorter: Python in it also waits for the GIL.",
+        ),
+        Cause.PROFILER_OVERHEAD: (
+            "{call} of the profiler held up the host before it launched {work}.",
+            "Without the profiler this gap is shorter: compare with a run that records ranges only, lab.capture('ranges').",
         ),
         Cause.OTHER_STREAM: (
             "{work} was launched with {other_stream} selected, and did not run there.",
@@ -94,6 +104,10 @@ TEXTS: Mapping[Cause, tuple[str, str]] = MappingProxyType(
             "{name} took {waited} longer beside {other} than it takes alone (median of its launches).",
             "Share out the SMs: lab.partition(...). If both are bound by memory, nothing is gained by overlap.",
         ),
+        Cause.NOT_OFFERED: (
+            "For {missing} only one stream had work queued or running, the longest time {stream} for {longest}.",
+            "If other work does not need its result, launch that first, in the same cell or from a second thread.",
+        ),
         Cause.UNKNOWN: (
             "{work} began {after}, while {other} ran, and nothing in the trace tells why.",
             "Ruled out: {ruled_out}.",
@@ -104,7 +118,15 @@ TEXTS: Mapping[Cause, tuple[str, str]] = MappingProxyType(
 
 
 def finding_texts(
-    code: Cause, trace: Trace, pieces: Pieces, *, piece: int, before: int, call: int, waited_ns: int
+    code: Cause,
+    trace: Trace,
+    pieces: Pieces,
+    *,
+    piece: int,
+    before: int,
+    call: int,
+    waited_ns: int,
+    is_proved: bool,
 ) -> tuple[str, str]:
     """Write what happened, and what to do.
 
@@ -120,6 +142,8 @@ def finding_texts(
         Rows of the work in front of it and of the call that held it up, -1 for none.
     waited_ns
         For how long others ran meanwhile, in ns.
+    is_proved
+        Whether it is proved: of hardware queues, that both came through one.
     """
     row = int(pieces.row[piece])
 
@@ -143,24 +167,25 @@ def finding_texts(
         "waited": format_ns(waited_ns),
         "queued": format_ns(int(pieces.start_ns[piece]) - launched_ns),
         "after": f"{format_ns(int(pieces.start_ns[piece]) - launched_ns)} after its launch" if is_known else "late",
-        "ruled_out": ", ".join(_ruled_out(trace, row, before, is_launch_known=is_known)),
         "late": format_ns(launched_ns - int(pieces.idle_since_ns[piece])),
         "blocks": "many" if blocks is None or before < 0 else f"{int(blocks[before]):,}",
+        "ruled_out": _ruled_out(trace),
+        "queue": "both came through one hardware queue" if is_proved else "more streams than hardware queues share them",
         "sms": str(trace.partitions[part].granted_sms if part >= 0 else trace.metadata.device.sm_count),
     }
     happened, fix = (text.format(**words) for text in TEXTS[code])
     return happened, fix
 
 
-def _ruled_out(trace: Trace, row: int, before: int, *, is_launch_known: bool) -> list[str]:
-    """Name the causes that the trace has the records to tell of, and does not."""
-    blocks, has_sms = trace.extra.get("grid_blocks"), bool(trace.metadata.device.sm_count)
-    has_grids = blocks is not None and has_sms and before >= 0 and bool(blocks[row] and blocks[before])
-    told = {
-        "a wait of the session": trace.metadata.waits_told and not trace.metadata.imported,
-        "a wait for an event": trace.metadata.waits_told and bool(trace.metadata.imported),
+def _ruled_out(trace: Trace) -> str:
+    """Say what the records of a trace exclude, and what nobody can tell without them."""
+    has_calls = bool((trace.kind == SPAN_KINDS.index(SpanKind.HOST)).any())
+    known = {
         "one copy engine": True,
-        "full SMs": has_grids or trace.kind[row] != SPAN_KINDS.index(SpanKind.KERNEL),
-        "a slow launch": is_launch_known,
+        "an event that its stream waited for": has_calls and trace.metadata.waits_told,
+        "a slow launch": has_calls,
+        "full SMs": "grid_blocks" in trace.extra and trace.metadata.device.sm_count > 0,
     }
-    return [cause for cause, is_told in told.items() if is_told]
+    lacks = [what for what, is_known in known.items() if not is_known]
+    unknown = f". Not recorded, so that nobody can tell: {', '.join(lacks)}" if lacks else ""
+    return ", ".join(what for what, is_known in known.items() if is_known) + unknown

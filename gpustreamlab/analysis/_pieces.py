@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass, fields
+from functools import cached_property
 from typing import Any
 
 import numpy as np
@@ -15,10 +16,14 @@ from gpustreamlab.typing import BoolArray, Int64Array, MarkerKind
 CLOSE_NS = 4_000
 """Work of one stream that follows within this time is one piece: a card starts the next kernel of a stream 1 to 2 us after the
 one before. Source: FACTS.md, an H200."""
-PAUSE_NS = 100_000_000
+PAUSE_NS = 1_000_000_000
 """Where the whole card was idle for longer, nothing is asked to overlap with what was before."""
 LEAST_LATENCY_NS, MOST_LATENCY_NS = 8_000, 50_000
 """Between these the time lies within which work counts as begun when it was launched; see `launch_latency_ns`."""
+CHUNK_ROWS = 250_000
+"""How many times are looked up at once by one thread."""
+MOST_PIECES = 1_000_000
+"""How many pieces are looked into at most: those that cost most. With 10 million spans more would take longer than 5 s."""
 LATENCY_TIMES = 3
 """How many times the lower quartile of the delays of idle streams is still a launch."""
 
@@ -30,12 +35,31 @@ class StepTime:
         self.steps = count_steps(edges)
         """As `count_steps` returns them."""
         self._time_ns, self._depth = self.steps
-        self._counts = {False: self._depth > 0, True: self._depth == 1}
         lasted_ns = np.diff(self._time_ns, append=self._time_ns[-1:])
-        self._sums = {
-            alone: np.concatenate(([0], np.cumsum(np.where(counts, lasted_ns, 0))[:-1]))
-            for alone, counts in self._counts.items()
-        }
+        self._sums_ns = [np.cumsum(lasted_ns * counts) - lasted_ns * counts for counts in (self._depth > 0, self._depth == 1)]
+
+    def up_to(self, time_ns: Int64Array) -> tuple[Int64Array, Int64Array]:
+        """Return for how long any stream had been busy by these times, and for how long exactly one; in ns.
+
+        Examples
+        --------
+        >>> StepTime([np.array([0, 10]), np.array([5, 20])]).up_to(np.array([7, 25]))
+        (array([ 7, 20]), array([ 5, 15]))
+        """
+        if not len(self._time_ns):
+            return np.zeros(len(time_ns), np.int64), np.zeros(len(time_ns), np.int64)
+
+        def look_up(times_ns: Int64Array) -> tuple[Int64Array, Int64Array]:
+            place = np.maximum(np.searchsorted(self._time_ns, times_ns, side="right") - 1, 0)
+            inside_ns = np.maximum(times_ns - self._time_ns[place], 0)
+            depth = self._depth[place]
+            of_any, of_one = self._sums_ns
+            return of_any[place] + inside_ns * (depth > 0), of_one[place] + inside_ns * (depth == 1)
+
+        chunks = np.array_split(time_ns, max(1, len(time_ns) // CHUNK_ROWS))
+        parts = map_threaded(look_up, chunks, row_count=len(time_ns))
+        of_any, of_one = (np.concatenate(column) for column in zip(*parts, strict=True))
+        return of_any, of_one
 
     def between(self, from_ns: Int64Array, to_ns: Int64Array, *, alone: bool = False) -> Int64Array:
         """Return for how long between two times any stream was busy, or exactly one; same shape as the times, in ns.
@@ -45,22 +69,20 @@ class StepTime:
         >>> StepTime([np.array([0, 10, 20, 30])]).between(np.array([5, 12]), np.array([25, 15])).tolist()
         [10, 0]
         """
-        if not len(self._time_ns):
-            return np.zeros(len(from_ns), np.int64)
-        counts, sums = self._counts[alone], self._sums[alone]
-
-        def up_to(time_ns: Int64Array) -> Int64Array:
-            place = np.searchsorted(self._time_ns, time_ns, side="right") - 1
-            inside = np.where(counts[place], time_ns - self._time_ns[place], 0)
-            return np.where(place >= 0, sums[place] + inside, 0)
-
-        lasted: Int64Array = up_to(to_ns) - up_to(from_ns)
-        return lasted
+        lasted_ns: Int64Array = self.up_to(to_ns)[alone] - self.up_to(from_ns)[alone]
+        return lasted_ns
 
     @property
     def together_ns(self) -> int:
         """For how long two or more were busy, in ns."""
         return int(np.diff(self._time_ns)[self._depth[:-1] > 1].sum())
+
+    @property
+    def longest_alone_ns(self) -> tuple[int, int]:
+        """The longest time in which exactly one was busy: from when to when, in ns."""
+        lasted_ns = np.diff(self._time_ns) * (self._depth[:-1] == 1)
+        place = int(np.argmax(lasted_ns))
+        return int(self._time_ns[place]), int(self._time_ns[place + 1])
 
     def begins(self, trace: Trace) -> Int64Array:
         """Return when work began after a pause of the whole card, the first time among them; in ns."""
@@ -72,7 +94,7 @@ class StepTime:
         return begins
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@dataclass(frozen=True, kw_only=True)
 class Pieces:
     """Pieces of work, each of one stream and without a pause in it, with what they waited through; in order of lane and time.
 
@@ -94,11 +116,17 @@ class Pieces:
     is_launch_known: BoolArray
     """Whether the trace has the time of the launch; shape (n_pieces,), bool."""
     host_ns: Int64Array
-    """The most that launching it at once would save: how long others ran before its launch, but no longer than it ran alone."""
+    """For how long others ran before its launch while its stream was idle, but no longer than it lasted."""
     device_ns: Int64Array
-    """The most that starting it at its launch would save: the same from its launch to its start."""
+    """The same from its launch to its start."""
+    alone_ns: Int64Array
+    """For how long no other stream worked while it lasted: the most that starting this piece at once would save."""
+    costly: Int64Array
+    """Which pieces are looked into, shape (n_costly,): all that waited while others ran; of more than `MOST_PIECES` those
+    that waited longest."""
     before: Int64Array
-    """Row of the work of another stream that was the last to end before it began, or that still ran; -1 for none."""
+    """Row of the work of another stream that was the last to end before it began, or that still ran; -1 for none,
+    and for pieces that are not `costly`."""
     latency_ns: int
     """Within this time of its launch a piece counts as begun at once."""
     edges: list[Int64Array]
@@ -107,12 +135,21 @@ class Pieces:
     """When how many streams were busy."""
 
     @property
-    def offered_ns(self) -> int:
-        """For how long two streams or more had work queued or running, as far as launches are known, in ns."""
-        edges = [
-            union_edges(self.launched_ns[own], self.end_ns[own]) for own in (self.lane == lane for lane in np.unique(self.lane))
-        ]
-        return StepTime(edges).together_ns
+    def looked_share(self) -> float:
+        """For how much of the time that all pieces waited the `costly` ones did; 1.0 if they are all."""
+        waited_ns = self.host_ns + self.device_ns
+        total_ns = int(waited_ns.sum())
+        return int(waited_ns[self.costly].sum()) / total_ns if total_ns else 1.0
+
+    @cached_property
+    def offered(self) -> StepTime:
+        """When how many streams had work queued or running, as far as launches are known."""
+        return StepTime(
+            [
+                union_edges(self.launched_ns[own], self.end_ns[own])
+                for own in np.split(np.arange(len(self.lane)), 1 + np.flatnonzero(np.diff(self.lane)))
+            ]
+        )
 
 
 def find_pieces(trace: Trace, rows: BoolArray) -> Pieces:
@@ -136,18 +173,34 @@ def find_pieces(trace: Trace, rows: BoolArray) -> Pieces:
     row, start_ns, end_ns, idle_since_ns = (np.concatenate(column) for column in zip(*parts, strict=True))
     begins_ns = steps.begins(trace)
     began_ns = begins_ns[np.searchsorted(begins_ns, start_ns, side="right") - 1]
+    is_first = idle_since_ns < began_ns
+    idle_since_ns = np.maximum(idle_since_ns, began_ns)
+    busy_by_start_ns, alone_by_start_ns = steps.up_to(start_ns)
+    busy_since_ns = steps.up_to(idle_since_ns)[0]
     # A pause in which no other stream worked, either, cost no overlap: what comes behind it is of the same piece.
-    is_new = (idle_since_ns < began_ns) | (steps.between(np.maximum(idle_since_ns, began_ns), start_ns) > 0)
+    is_new = is_first | (busy_by_start_ns > busy_since_ns)
     is_new[:1] = True
     first = np.flatnonzero(is_new)
-    row, start_ns, idle_since_ns = row[first], start_ns[first], np.maximum(idle_since_ns, began_ns)[first]
     end_ns = end_ns[np.append(first[1:], len(end_ns)) - 1]
+    row, start_ns, idle_since_ns = row[first], start_ns[first], idle_since_ns[first]
+    busy_since_ns, busy_by_start_ns, alone_by_start_ns = (
+        by_time_ns[first] for by_time_ns in (busy_since_ns, busy_by_start_ns, alone_by_start_ns)
+    )
     queued_ns = trace.queued_ns[row]
     is_known = queued_ns < start_ns
     launched_ns = np.where(is_known, np.clip(queued_ns, idle_since_ns, start_ns), start_ns)
     latency_ns = launch_latency_ns((start_ns - queued_ns)[is_known & (queued_ns >= idle_since_ns)])
-    alone_ns = np.minimum(steps.between(start_ns, end_ns, alone=True), end_ns - start_ns)
-    waited_ns = np.where(start_ns - launched_ns > latency_ns, steps.between(launched_ns, start_ns), 0)
+    alone_ns = np.minimum(steps.up_to(end_ns)[1] - alone_by_start_ns, end_ns - start_ns)
+    busy_by_launch_ns = steps.up_to(launched_ns)[0]
+    queued_for_ns = np.where(start_ns - launched_ns > latency_ns, busy_by_start_ns - busy_by_launch_ns, 0)
+    host_ns, device_ns = (
+        np.minimum(waited_ns, end_ns - start_ns) for waited_ns in (busy_by_launch_ns - busy_since_ns, queued_for_ns)
+    )
+    costly = np.flatnonzero(host_ns + device_ns)
+    if len(costly) > MOST_PIECES:
+        costly = np.sort(costly[np.argpartition((host_ns + device_ns)[costly], -MOST_PIECES)[-MOST_PIECES:]])
+    before = np.full(len(row), -1, np.int64)
+    before[costly] = _work_before(trace, np.concatenate(by_lane), row[costly], idle_since_ns[costly], latency_ns)
     return Pieces(
         row=row,
         lane=trace.lane[row].astype(np.int64),
@@ -156,9 +209,11 @@ def find_pieces(trace: Trace, rows: BoolArray) -> Pieces:
         idle_since_ns=idle_since_ns,
         launched_ns=launched_ns,
         is_launch_known=is_known,
-        host_ns=np.minimum(steps.between(idle_since_ns, launched_ns), alone_ns),
-        device_ns=np.minimum(waited_ns, alone_ns),
-        before=_work_before(trace, np.concatenate(by_lane), row, idle_since_ns, latency_ns),
+        host_ns=host_ns,
+        device_ns=device_ns,
+        alone_ns=alone_ns,
+        costly=costly,
+        before=before,
         latency_ns=latency_ns,
         edges=edges,
         steps=steps,

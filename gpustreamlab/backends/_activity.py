@@ -30,6 +30,8 @@ class CallClass(IntEnum):
     """It allocated or freed memory."""
     EVENT = 3
     """It recorded an event, or made a stream wait for one."""
+    OTHER = 4
+    """It loaded code, or enqueued a function of the host; or no call, but what the driver or the profiler did meanwhile."""
 
 
 def _nothing() -> Int64Array:
@@ -169,6 +171,10 @@ class StreamFacts(NamedTuple):
     """How many SMs its context has."""
     device: int
     """CUDA device ordinal."""
+    priority: int = 0
+    """CUDA priority: lower runs first; 0 where unknown."""
+    is_blocking: bool | None = None
+    """Whether it and the legacy default stream wait for each other; None where unknown."""
 
 
 class ActivitySource(Protocol):

@@ -108,6 +108,10 @@ class BackendStream(Protocol):
         """How many SMs its kernels may run on; a lent stream may be of a green context that others made."""
 
     @property
+    def is_blocking(self) -> bool:
+        """Whether it and the legacy default stream wait for each other, as a lent one may."""
+
+    @property
     def is_capturing(self) -> bool:
         """Whether its work is being captured into a CUDA graph: an event would become part of that."""
 

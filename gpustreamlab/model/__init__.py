@@ -1,6 +1,6 @@
 """Frozen values: the trace and its parts."""
 
-from gpustreamlab.model._columns import EDGE_KINDS, SM_SHARED_BYTES, Counters, Edges, WorkDetail
+from gpustreamlab.model._columns import EDGE_KINDS, Counters, Edges, WorkDetail
 from gpustreamlab.model._device import (
     KINETO_BACKEND,
     SCHEMA_VERSION,
@@ -9,6 +9,7 @@ from gpustreamlab.model._device import (
     Device,
     Lane,
     Marker,
+    SMLimits,
     TraceMetadata,
 )
 from gpustreamlab.model._fields import MAX_NAME_LENGTH, check_fields, check_name, display_name, show_text
@@ -32,7 +33,6 @@ __all__ = [
     "KINETO_BACKEND",
     "MAX_NAME_LENGTH",
     "SCHEMA_VERSION",
-    "SM_SHARED_BYTES",
     "SPAN_KINDS",
     "Capabilities",
     "Capability",
@@ -44,6 +44,7 @@ __all__ = [
     "LayoutChange",
     "Marker",
     "Partition",
+    "SMLimits",
     "SMResource",
     "Trace",
     "TraceMetadata",

@@ -10,7 +10,7 @@ import numpy as np
 from numpy.typing import DTypeLike, NDArray
 
 from gpustreamlab.errors import OptionError, TraceError, nearest_hint
-from gpustreamlab.model._fields import Checked, Count
+from gpustreamlab.model._fields import Checked, Count, Whole
 from gpustreamlab.typing import EdgeKind, FloatArray, Int8Array, Int32Array, Int64Array
 
 
@@ -105,10 +105,6 @@ class Counters:
         return len(self.time_ns)
 
 
-SM_SHARED_BYTES = 228 << 10
-"""Shared memory of an SM, the most that any has (9.0 to 12.x). Source: CUDA C++ Programming Guide, "Compute Capabilities"."""
-
-
 @dataclass(frozen=True, slots=True, kw_only=True)
 class WorkDetail(Checked):
     """How a kernel was launched, or what a copy went between. Many spans share one.
@@ -133,6 +129,8 @@ class WorkDetail(Checked):
     """Shared memory of a block that the launch asked for."""
     graph: Count = 0
     """Id of the CUDA graph that launched it; 0 for none."""
+    channel: Whole = -1
+    """The hardware queue that a kernel came through, as CUPTI numbers them; -1 where unknown."""
 
     @property
     def grid_blocks(self) -> int:

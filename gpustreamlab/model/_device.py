@@ -13,6 +13,23 @@ from gpustreamlab.typing import CaptureTier, Feature, LaneKind, MarkerKind
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class SMLimits(Checked):
+    """What one SM holds at once. The defaults are the most that any SM of compute capability 9.0 to 12.x holds.
+
+    Source: CUDA C++ Programming Guide, "Compute Capabilities".
+    """
+
+    blocks: Count = 32
+    """Blocks."""
+    threads: Count = 2_048
+    """Threads."""
+    registers: Count = 65_536
+    """Registers of 32 bits."""
+    shared_bytes: Count = 228 << 10
+    """Shared memory in bytes."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class Device(Checked):
     """A GPU, real or simulated."""
 
@@ -30,6 +47,8 @@ class Device(Checked):
     """The CUDA version that the driver supports, for example ``"13.0"``; the one modelled for a simulated device."""
     simulated: bool = False
     """True if no hardware stands behind it."""
+    sm_limits: SMLimits = SMLimits()
+    """What an SM holds at once, as the device says."""
     sm_resource: SMResource | None = None
     """How its SMs can be shared out; None where they cannot."""
 
@@ -121,6 +140,8 @@ class Lane(Checked):
     """A stream, or a thread of the host."""
     outside: bool = False
     """True for a stream that the session neither made nor took: others work in it."""
+    is_blocking: bool | None = None
+    """Whether it and the legacy default stream wait for each other; None if unknown. No stream that a session makes is."""
 
     @property
     def key(self) -> tuple[int, int, int]:

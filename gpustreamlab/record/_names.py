@@ -139,7 +139,14 @@ class LaneTable:
         # Names of the session's own streams have no space: the two never meet.
         name = facts.name if " " in facts.name else f"stream {facts.name}"
         lane = Lane(
-            name=name, device=facts.device, context=context, stream=stream, sm_count=max(0, facts.sm_count), outside=True
+            name=name,
+            device=facts.device,
+            context=context,
+            stream=stream,
+            sm_count=max(0, facts.sm_count),
+            priority=facts.priority,
+            is_blocking=facts.is_blocking,
+            outside=True,
         )
         return self._add_bounded(lane, OTHER_STREAMS, lambda: replace(lane, context=0, stream=0, sm_count=0))
 

@@ -242,6 +242,7 @@ class Partitions:
             priority=made.priority,
             partition=None if part is None else part.name,
             sm_count=made.sm_count if part is None else part.granted_sms,
+            is_blocking=made.is_blocking,
         )
         return self._recorder.add_lane(lane, made, _plain(part), spec=spec, is_lent=is_lent)
 

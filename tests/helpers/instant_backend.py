@@ -15,7 +15,7 @@ from gpustreamlab.model import Device
 class InstantStream:
     """Takes every call; tells the backend what was closed."""
 
-    priority, sm_count = 0, 1
+    priority, sm_count, is_blocking = 0, 1, False
 
     def __init__(self, backend, number):
         self.backend, self.number = backend, number

@@ -246,10 +246,10 @@ def another_stream_in_a_loop(lab):
 
 PLANTED = {
     Cause.HOST_SYNC_DEVICE: [wait_for_device, wait_for_device_in_a_loop, wait_for_device_in_a_thread],
-    Cause.HOST_SYNC_STREAM: [wait_for_stream, wait_for_event, wait_for_stream_in_ranges],
+    Cause.HOST_SYNC_STREAM: [wait_for_stream, wait_for_event, wait_for_stream_in_ranges, read_a_result_between],
     Cause.EVENT_WAIT: [event_wait, event_wait_over_a_third_stream, event_wait_in_a_ping_pong],
     Cause.COPY_ENGINE: [copies_to_the_device, copies_to_the_host, copies_in_pieces],
-    Cause.PAGEABLE_COPY: [pageable_copy_to_the_device, pageable_copy_to_the_host, read_a_result_between],
+    Cause.PAGEABLE_COPY: [pageable_copy_to_the_device, pageable_copy_to_the_host],
     Cause.GRID_FILLS_DEVICE: [card_filled, card_filled_by_many_blocks, card_filled_in_a_loop],
     Cause.PARTITION_SMALL: [partition_filled, partition_filled_more, partition_filled_twice],
     Cause.SAME_SM_PRIORITY: [lower_priority],

@@ -11,7 +11,7 @@ import importlib.util
 import json
 import re
 from collections.abc import Iterator
-from dataclasses import dataclass
+from dataclasses import dataclass, fields
 from pathlib import Path
 from urllib.parse import unquote
 
@@ -21,11 +21,11 @@ from IPython.utils.capture import capture_output
 
 import gpustreamlab
 from gpustreamlab import Session, magics
-from gpustreamlab.analysis import HostWaits, Overlap, Strays
+from gpustreamlab.analysis import Finding, HostWaits, Overlap, Strays
 from gpustreamlab.groups import Memory, PartitionTools, Recording
 from gpustreamlab.model import COLUMN_DTYPES, TraceMetadata
 from gpustreamlab.sinks.spool import Spool
-from gpustreamlab.typing import Unavailable
+from gpustreamlab.typing import Cause, Unavailable
 from scripts import bench_table, docs_pictures
 from tests.helpers.shells import one_shell
 
@@ -160,8 +160,25 @@ def anchors(page: Path) -> set[str]:
 @pytest.mark.parametrize("page", sorted((ROOT / "docs").rglob("*.md")), ids=page_id)
 def test_every_page_is_reached_from_the_index(page):
     index = ROOT / "docs" / "README.md"
-    linked = {index, *linked_pages(index), *linked_pages(ROOT / "docs" / "explanations" / "decisions" / "README.md")}
+    lists = ("explanations/decisions/README.md", "how-to/why-no-overlap.md")
+    linked = {index, *linked_pages(index)}.union(*(linked_pages(ROOT / "docs" / name) for name in lists))
     assert page in linked
+
+
+def test_each_cause_has_a_page_that_begins_with_it_and_the_list_has_all():
+    # GIVEN the pages that findings name
+    pages = {cause: ROOT / finding_of(cause).page for cause in Cause}
+    # THEN each is there and is about its cause, there are no others, and the list of causes has all
+    assert [cause for cause, page in pages.items() if f"\n`{cause}`: " not in page.read_text(encoding="utf-8")] == []
+    assert set(pages.values()) == set((ROOT / "docs" / "how-to" / "why").glob("*.md"))
+    listed = re.findall(
+        r"^\| \[(\w+)\]\(why/", (ROOT / "docs/how-to/why-no-overlap.md").read_text(encoding="utf-8"), re.MULTILINE
+    )
+    assert sorted(listed) == sorted(Cause)
+
+
+def finding_of(cause: Cause) -> Finding:
+    return Finding(**(dict.fromkeys((field.name for field in fields(Finding)), 0) | {"code": cause}))
 
 
 def linked_pages(page: Path) -> set[Path]:

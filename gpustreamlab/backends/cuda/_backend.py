@@ -37,7 +37,7 @@ from gpustreamlab.backends.cuda.cupti._clock import CuptiClock, anchor_launcher
 from gpustreamlab.backends.cuda.cupti._library import Cupti, load_cupti
 from gpustreamlab.backends.cuda.cupti._source import CuptiSource
 from gpustreamlab.errors import BackendUnavailableError, DeviceNotFoundError, InvalidHandleError, SessionClosedError
-from gpustreamlab.model import Device
+from gpustreamlab.model import Device, SMLimits
 from gpustreamlab.typing import Int64Array
 
 BURST_EVENTS = 9
@@ -391,6 +391,12 @@ class CudaBackend:
             compute_capability=(facts["major"], facts["minor"]),
             memory_bytes=facts["totalGlobalMem"],
             driver_version=f"{major}.{minor}",
+            sm_limits=SMLimits(
+                blocks=self.xp.cuda.Device(self._ordinal).attributes["MaxBlocksPerMultiprocessor"],
+                threads=facts["maxThreadsPerMultiProcessor"],
+                registers=facts["regsPerMultiprocessor"],
+                shared_bytes=facts["sharedMemPerMultiprocessor"],
+            ),
             sm_resource=self._green.resource,
         )
 

@@ -44,6 +44,11 @@ class CudaStream:
         self.handle = self.key[2]
         self._record = self.core.record
 
+    @property
+    def is_blocking(self) -> bool:
+        """Whether it and the legacy default stream wait for each other; true of that itself, too."""
+        return not self.core.is_nonblocking
+
     def __cuda_stream__(self) -> tuple[int, int]:
         """Lend the stream to an adapter: protocol version 0 and the handle."""
         return (0, self.handle)

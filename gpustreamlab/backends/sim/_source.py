@@ -21,7 +21,7 @@ from gpustreamlab.backends._activity import (
 from gpustreamlab.backends._protocol import BackendStream
 from gpustreamlab.backends.sim._commands import COPY_PLACES, CopySpec, DeviceWork, KernelSpec, StreamQueue
 from gpustreamlab.errors import CaptureUnavailableError
-from gpustreamlab.model import SM_SHARED_BYTES, SPAN_KINDS, WorkDetail
+from gpustreamlab.model import SPAN_KINDS, SMLimits, WorkDetail
 from gpustreamlab.typing import SpanKind
 
 if TYPE_CHECKING:
@@ -161,7 +161,12 @@ class SimActivitySource:
         driver = self._driver
         queue = driver.null_stream if stream == 0 else driver.streams.get(stream)
         sm_count = driver.context_sms(context) if queue is None else queue.sm_count
-        return StreamFacts("default stream" if stream == 0 else f"stream {stream}", sm_count, device=0)
+        return StreamFacts(
+            "default stream" if stream == 0 else f"stream {stream}",
+            sm_count,
+            device=0,
+            is_blocking=None if queue is None else stream == 0 or queue.is_blocking,
+        )
 
     def close(self) -> None:
         """Stop, and forget what was not drained. Idempotent."""
@@ -201,7 +206,7 @@ class SimActivitySource:
         detail = self._detail_codes.get(key)
         if detail is None:
             detail = self._detail_codes[key] = len(self._details)
-            self._details.append(_describe(spec, SM_SHARED_BYTES // self._driver.preset.slots_per_sm))
+            self._details.append(_describe(spec, SMLimits().shared_bytes // self._driver.preset.slots_per_sm))
         size_bytes = 0 if work.kind is SpanKind.KERNEL else work.size_bytes
         where = work.context, work.stream, name, detail, work.correlation, size_bytes
         self._work.extend((_KIND_CODES[work.kind], work.start_ns, work.end_ns, *where))

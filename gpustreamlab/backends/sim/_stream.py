@@ -56,6 +56,11 @@ class SimStream:
         return self.queue.number
 
     @property
+    def is_blocking(self) -> bool:
+        """Whether it and the default stream wait for each other."""
+        return self.queue.is_blocking
+
+    @property
     def sm_count(self) -> int:
         """How many SMs its kernels may run on."""
         return self.queue.sm_count

@@ -9,10 +9,21 @@ import numpy as np
 import pytest
 
 import gpustreamlab as gsl
+from gpustreamlab.analysis import _pieces
 from gpustreamlab.model import Marker
 from gpustreamlab.typing import Cause, Certainty
 from gpustreamlab.workloads import copy_to_device, copy_to_host, spin
-from tests.helpers.planted import CLEAN, MB, MS, PLANTED, host_arrays, pair, wait_for_device, wait_for_stream
+from tests.helpers.planted import (
+    CLEAN,
+    MB,
+    MS,
+    PLANTED,
+    host_arrays,
+    pair,
+    wait_for_device,
+    wait_for_device_in_a_loop,
+    wait_for_stream,
+)
 from tests.helpers.traces import make_kernel_trace
 
 PROGRAMS = [pytest.param(cause, program, id=program.__name__) for cause, programs in PLANTED.items() for program in programs]
@@ -171,9 +182,49 @@ def test_a_million_spans_are_explained():
     assert sum(finding.piece_count for finding in found.findings) == count - 1
 
 
-def test_work_of_two_cells_is_not_compared():
+def test_of_work_of_two_cells_only_is_told_that_one_stream_had_work():
     trace = run(wait_for_stream)
     between_ns = int(trace.end_ns[trace.name == trace.names.index("spin")].min()) + 1_000
     found = replace(trace, markers=(Marker(time_ns=between_ns, text="In [2]", kind="cell"),)).explain()
-    assert not found.findings
-    assert "Cells that ran one after the other are not compared" in " ".join(str(found).split())
+    assert [finding.code for finding in found.findings] == [Cause.NOT_OFFERED]
+    assert "only one stream had work queued or running" in " ".join(str(found).split())
+
+
+def test_what_many_pairs_of_streams_cost_is_added_up():
+    def program(lab):
+        for turn in range(100):
+            with lab.on(lab.stream(f"s{turn}"), "step"):
+                spin(lab, 1_000_000)
+            if turn % 3 == 0:
+                lab.synchronize()
+
+    found = run(program).explain()
+    assert found.findings[0].code is Cause.HOST_SYNC_DEVICE
+    assert found.findings[0].pair_count > 10
+    assert found.findings[0].saves_ns > 0.5 * found.gain_ns
+    assert "pairs of streams" in str(found)
+
+
+def test_a_kernel_whose_time_varies_is_not_called_slowed():
+    chance = np.random.default_rng(5)
+    count = 20_000
+    start_ns, end_ns = [], []
+    for _ in "ab":
+        lasted = chance.integers(1_000, 20_000, count)
+        end_ns.append(np.cumsum(lasted + chance.integers(0, 8_000, count)))
+        start_ns.append(end_ns[-1] - lasted)
+    columns = {"start_ns": np.concatenate(start_ns), "end_ns": np.concatenate(end_ns), "stream": ["a"] * count + ["b"] * count}
+    trace = gsl.Trace.from_columns(**columns, kind="kernel", name=["k"] * (2 * count))
+    assert Cause.SLOWED_DOWN not in [finding.code for finding in trace.explain().findings]
+
+
+def test_of_too_many_pieces_the_costliest_are_looked_into(monkeypatch):
+    monkeypatch.setattr(_pieces, "MOST_PIECES", 3)
+    found = run(wait_for_device_in_a_loop).explain()
+    assert 0.3 < found.looked_share < 1
+    assert sum(finding.piece_count for finding in found.findings) == 3
+    assert "The costliest pieces were looked into" in str(found)
+
+
+def test_where_nothing_ran_nothing_is_asked_for():
+    assert str(gsl.Trace.from_columns(start_ns=[], end_ns=[], stream=[]).explain()) == "Why: nothing ran"

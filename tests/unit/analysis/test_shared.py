@@ -7,7 +7,7 @@ import pytest
 import gpustreamlab as gsl
 from gpustreamlab.analysis import compare_traces, comparison_line, overlap, summary_text
 from gpustreamlab.draw import plan_picture, text_timeline
-from gpustreamlab.model import SM_SHARED_BYTES, WorkDetail
+from gpustreamlab.model import SMLimits, WorkDetail
 from gpustreamlab.workloads import spin_card
 from tests.helpers.kernel_traces import DECODE, PREFILL
 from tests.helpers.traces import make_kernel_trace, make_trace
@@ -15,7 +15,7 @@ from tests.helpers.traces import make_kernel_trace, make_trace
 
 def full(blocks=132, **options):
     """Return a kernel of which one block fits on an SM."""
-    return {"detail": WorkDetail(full_name="k", grid=(blocks, 1, 1), dynamic_shared_bytes=SM_SHARED_BYTES), **options}
+    return {"detail": WorkDetail(full_name="k", grid=(blocks, 1, 1), dynamic_shared_bytes=SMLimits().shared_bytes), **options}
 
 
 def small(blocks, **launch):

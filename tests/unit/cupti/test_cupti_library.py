@@ -54,7 +54,8 @@ CALLS = {
     CallClass.MEMORY: "cudaMallocAsync cudaMallocHost cudaMalloc3D cudaHostAlloc cuMemHostAlloc "
     "cuMemAllocFromPoolAsync cuMemFree cudaFreeArray",
     CallClass.EVENT: "cudaStreamWaitEvent cuGreenCtxWaitEvent",
-    None: "cudaEventRecord cuLaunchHostFunc cudaGraphAddMemcpyNode cuMemAddressFree cuFuncGetAttribute printf",
+    CallClass.OTHER: "cuLaunchHostFunc cudaStreamAddCallback cuModuleLoadData cuLibraryLoadData",
+    None: "cudaEventRecord cudaGraphAddMemcpyNode cuMemAddressFree cuFuncGetAttribute printf",
 }
 
 

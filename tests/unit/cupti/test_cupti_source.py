@@ -9,7 +9,7 @@ import pytest
 
 from gpustreamlab.backends import CallClass
 from gpustreamlab.backends.cuda.cupti import _source as _cupti_source
-from gpustreamlab.backends.cuda.cupti._constants import RecordKind
+from gpustreamlab.backends.cuda.cupti._constants import OverheadKind, RecordKind
 from gpustreamlab.backends.cuda.cupti._source import NEEDED_KINDS
 from gpustreamlab.errors import CaptureUnavailableError, DeviceError
 from gpustreamlab.model import SPAN_KINDS
@@ -36,7 +36,9 @@ def test_a_kernel_is_told_on_the_sessions_clock(card, source):
     source.start()
     drain_all(source, card)
 
-    began_ns = card.kernel("_ZN3lab4spinILi4EEEvl", duration_ns=8_000, dynamicSharedMemory=64, registersPerThread=16)
+    began_ns = card.kernel(
+        "_ZN3lab4spinILi4EEEvl", duration_ns=8_000, dynamicSharedMemory=64, registersPerThread=16, channelID=3
+    )
     (done,) = drain_all(source, card, 1)
 
     assert len(done.work) == 1
@@ -44,11 +46,32 @@ def test_a_kernel_is_told_on_the_sessions_clock(card, source):
     detail = done.details[done.work.detail[0]]
     assert detail.full_name == "void lab::spin<4>(long)"
     assert (detail.grid, detail.block, detail.registers, detail.dynamic_shared_bytes) == ((4, 0, 0), (64, 0, 0), 16, 64)
+    assert detail.channel == 3
     assert abs(int(done.work.start_ns[0]) - began_ns) <= source.error_ns
     assert abs(int(done.work.end_ns[0]) - began_ns - 8_000) <= source.error_ns
     assert (int(done.work.context[0]), int(done.work.stream[0])) == (1, 13)
     assert SPAN_KINDS[done.work.kind[0]] is SpanKind.KERNEL
     assert source.description == "CUPTI 13.0"
+
+
+def test_what_the_driver_did_besides_is_told_of_threads_that_make_calls(card, source):
+    source.start()
+    drain_all(source, card)
+    card.advance(100_000)
+    begin_ns = card.now_ns
+    card.kernel()
+    times = {"start": card.WALL_NS + begin_ns + 1_000, "end": card.WALL_NS + begin_ns + 3_000}
+    for kind, thread in (
+        (OverheadKind.LAZY_FUNCTION_LOADING, THREAD),
+        (OverheadKind.COMMAND_BUFFER_FULL, THREAD),
+        (OverheadKind.CUPTI_BUFFER_FLUSH, 4_711),  # CUPTI's own thread holds up nobody
+    ):
+        card.library.emit(RecordKind.OVERHEAD, overheadKind=kind, objectKind=2, threadId=thread, **times)
+    (done,) = drain_all(source, card, 1)
+    calls = zip(done.calls.name.tolist(), (done.calls.end_ns - done.calls.start_ns).tolist(), strict=True)
+    told = {done.names[name]: lasted_ns for name, lasted_ns in calls}
+    assert told["overhead: lazy function loading"] == told["overhead: command buffer full"] == 2_000
+    assert len(told) == 3
 
 
 def test_each_record_comes_once_over_many_starts_and_drains(card, source):

@@ -7,7 +7,7 @@ import types
 import numpy as np
 import pytest
 
-from gpustreamlab.backends.cuda.cupti._constants import MarkerFlag, RecordKind
+from gpustreamlab.backends.cuda.cupti._constants import MarkerFlag, RecordKind, StreamFlag
 from gpustreamlab.backends.cuda.cupti._memory import USED, PoolSample
 from gpustreamlab.errors import DeviceError
 from tests.helpers.captured import drain_all
@@ -107,6 +107,8 @@ def test_streams_that_no_session_made_are_described(card, source):
     emit = card.library.emit
     emit(RecordKind.CONTEXT, contextId=1, nullStreamId=7, numMultiprocessors=5)
     emit(RecordKind.CONTEXT, contextId=3, nullStreamId=17, isGreenContext=1, numMultiprocessors=64)
+    emit(RecordKind.STREAM, contextId=1, streamId=30, flag=StreamFlag.NON_BLOCKING, priority=(-2) & 0xFFFF_FFFF)
+    emit(RecordKind.STREAM, contextId=1, streamId=31, flag=StreamFlag.DEFAULT)
     emit(RecordKind.MEMSET, start=card.cupti_ns(5), end=card.cupti_ns(9), contextId=1, streamId=30, deviceId=0)
     card.kernel("void at::native::fill<4>(int)", stream=30)
     card.kernel("format::at_least(int)", stream=31)
@@ -115,10 +117,10 @@ def test_streams_that_no_session_made_are_described(card, source):
     drain_all(source, card)
 
     assert source.describe_stream(1, 7).name == "default stream"
-    assert source.describe_stream(3, 17) == ("default stream", 64, 0)
-    assert source.describe_stream(1, 30) == ("torch stream 30", 132, 0)
-    assert source.describe_stream(1, 31).name == "CuPy stream 31"
-    assert source.describe_stream(1, 99).name == "stream 99"
+    assert source.describe_stream(3, 17) == ("default stream", 64, 0, 0, True)
+    assert source.describe_stream(1, 30) == ("torch stream 30", 132, 0, -2, False)
+    assert source.describe_stream(1, 31) == ("CuPy stream 31", 132, 0, 0, True)
+    assert source.describe_stream(1, 99) == ("stream 99", 132, 0, 0, None)
 
 
 def test_green_contexts_of_newer_versions_tell_their_sms(monkeypatch):

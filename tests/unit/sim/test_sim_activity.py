@@ -327,12 +327,15 @@ class TestLife:
         context = backend.create_context(ContextSpec(groups=(0, 1)))
         green, plain = context.create_stream(priority=0), backend.create_stream(priority=0, sm_ids=range(4))
         green_key = source.key_of(green)
+        assert source.describe_stream(*green_key).is_blocking is False
         for _ in range(2):
-            assert source.describe_stream(*green_key) == (f"stream {green.handle}", 16, 0)
+            assert source.describe_stream(*green_key)[:3] == (f"stream {green.handle}", 16, 0)
             context.close()
-        assert source.describe_stream(*source.key_of(plain)) == (f"stream {plain.handle}", 4, 0)
-        assert source.describe_stream(*source.key_of(backend.null_stream)) == ("default stream", 132, 0)
-        assert source.describe_stream(99, 1_234) == ("stream 1234", 132, 0)
+        assert source.describe_stream(*source.key_of(plain)) == (f"stream {plain.handle}", 4, 0, 0, False)
+        assert source.describe_stream(*source.key_of(backend.null_stream)) == ("default stream", 132, 0, 0, True)
+        assert source.describe_stream(99, 1_234) == ("stream 1234", 132, 0, 0, None)
+        blocking = backend.create_stream(priority=0, nonblocking=False)
+        assert source.describe_stream(*source.key_of(blocking)).is_blocking
 
     def test_one_source_collects_at_a_time_and_may_start_twice(self, backend, source, stream):
         other = backend.activity_source()

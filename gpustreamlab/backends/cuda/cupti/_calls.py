@@ -14,7 +14,14 @@ from gpustreamlab.analysis import distinct
 from gpustreamlab.backends._activity import AnnotationBatch, CallBatch, CallClass, DependencyBatch
 from gpustreamlab.backends.cuda._nvtx import DEFAULT_DOMAIN
 from gpustreamlab.backends.cuda.cupti._clock import WallClock
-from gpustreamlab.backends.cuda.cupti._constants import WORK_KINDS, CallbackDomain, MarkerFlag, RecordKind, SynchronizationKind
+from gpustreamlab.backends.cuda.cupti._constants import (
+    WORK_KINDS,
+    CallbackDomain,
+    MarkerFlag,
+    OverheadKind,
+    RecordKind,
+    SynchronizationKind,
+)
 from gpustreamlab.backends.cuda.cupti._library import CALL_DOMAINS, Cupti
 from gpustreamlab.backends.cuda.cupti._records import PLACE, Columns, Records
 from gpustreamlab.backends.cuda.cupti._work import Texts
@@ -78,6 +85,9 @@ CALL_NAME = "launch"
 """How a call is named of which nothing but its work is known."""
 
 _NEVER = np.iinfo(np.int64).max
+_OF_THREAD = 2
+"""CUPTI_ACTIVITY_OBJECT_THREAD."""
+_OVERHEAD_WORDS: dict[int, str] = {kind: kind.name.lower().replace("_", " ").replace("cupti", "CUPTI") for kind in OverheadKind}
 
 
 class CallReader:
@@ -99,6 +109,8 @@ class CallReader:
         self._wall = wall
         self._finds_launches = False
         self._until_ns = _NEVER
+        self._callers: set[int] = set()
+        """Threads that made calls of their own."""
         self._last: dict[int, int] = {}
         """By thread, the newest time in its buffers so far."""
 
@@ -156,6 +168,7 @@ class CallReader:
         """
         tables = [
             *self._launches(records, texts),
+            *_overheads(records, texts),
             *(
                 self._recorded(records.columns[kind], domain, texts)
                 for kind, domain in CALL_DOMAINS.items()
@@ -170,6 +183,10 @@ class CallReader:
             thread=joined.pop("own_thread"), start_host_ns=start_host_ns, correlation=joined["correlation"]
         )
         kept = (start_host_ns <= until_host_ns) & ~is_own
+        # What CUPTI does in threads of its own, and in ours, holds up nobody.
+        is_call = joined["call_class"] != CallClass.OTHER
+        self._callers.update(np.unique(joined["thread"][kept & is_call]).tolist())
+        kept &= is_call | np.isin(joined["thread"], list(self._callers))
         found = {name: values[kept] for name, values in joined.items()}
         return CallBatch(**found, size_bytes=_sizes(records, found["correlation"]))
 
@@ -265,6 +282,30 @@ def _launch_rows(table: Columns) -> Int64Array:
     called = np.where(queued > 0, queued, table["start"])
     rows = (table["correlationId"], table["launched"], called, table["threadId"], queued > 0)
     return np.stack([values[is_known].astype(np.int64) for values in rows])
+
+
+def _overheads(records: Records, texts: Texts) -> list[dict[str, Int64Array]]:
+    """Return what the driver or CUPTI did besides in a thread, as calls with a name that says so."""
+    columns = records.columns.get(RecordKind.OVERHEAD)
+    if columns is None:
+        return []
+    kept = (columns["objectKind"] == _OF_THREAD) & (columns["start"] > 0)
+    start_ns, end_ns = columns["start"][kept], columns["end"][kept]
+    thread = columns["threadId"][kept].astype(np.int64)
+    kinds, place = distinct(columns["overheadKind"][kept].astype(np.int64))
+    words = [_OVERHEAD_WORDS.get(kind, "other") for kind in kinds.tolist()]
+    return [
+        {
+            "start_ns": start_ns,
+            "end_ns": np.maximum(end_ns, start_ns),
+            "wall_ns": start_ns,
+            "thread": thread,
+            "own_thread": thread,
+            "name": np.array([texts.name(f"overhead: {word}") for word in words], np.int64)[place],
+            "call_class": np.full(len(place), CallClass.OTHER, np.int64),
+            "correlation": columns["correlationId"][kept].astype(np.int64),
+        }
+    ]
 
 
 def _sizes(records: Records, correlation: Int64Array) -> Int64Array:

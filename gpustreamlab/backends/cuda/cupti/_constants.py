@@ -19,8 +19,10 @@ class RecordKind(IntEnum):
     CONTEXT = 9
     CONCURRENT_KERNEL = 10
     MARKER = 12
+    OVERHEAD = 17
     MEMCPY2 = 22
     CUDA_EVENT = 36
+    STREAM = 37
     SYNCHRONIZATION = 38
     MEMORY2 = 49
     GREEN_CONTEXT = 59
@@ -70,6 +72,28 @@ class MemoryOperation(IntEnum):
 
     ALLOCATION = 1
     RELEASE = 2
+
+
+class OverheadKind(IntEnum):
+    """What CUPTI or the driver did besides what was asked of it (CUpti_ActivityOverheadKind)."""
+
+    DRIVER_COMPILER = 1
+    CUPTI_BUFFER_FLUSH = 1 << 16
+    CUPTI_INSTRUMENTATION = 2 << 16
+    CUPTI_RESOURCE = 3 << 16
+    RUNTIME_TRIGGERED_MODULE_LOADING = 4 << 16
+    LAZY_FUNCTION_LOADING = 5 << 16
+    COMMAND_BUFFER_FULL = 6 << 16
+    ACTIVITY_BUFFER_REQUEST = 7 << 16
+    UVM_ACTIVITY_INIT = 8 << 16
+
+
+class StreamFlag(IntEnum):
+    """How a stream stands to the legacy default stream (CUpti_ActivityStreamFlag)."""
+
+    DEFAULT = 1
+    NON_BLOCKING = 2
+    NULL = 3
 
 
 class MarkerFlag(IntFlag):

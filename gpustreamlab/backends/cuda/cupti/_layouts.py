@@ -79,11 +79,15 @@ _FIELDS: dict[int, dict[int, str]] = {
         18: (
             "start:i8@16 end:i8@24 deviceId:u4@40 contextId:u4@44 streamId:u4@48 gridX:i4@52 gridY:i4@56 gridZ:i4@60 "
             "blockX:i4@64 blockY:i4@68 blockZ:i4@72 staticSharedMemory:i4@76 dynamicSharedMemory:i4@80 "
-            "registersPerThread:u2@6 correlationId:u4@92 name:u8@104 queued:i8@120 graphId:u4@156 "
+            "registersPerThread:u2@6 correlationId:u4@92 name:u8@104 queued:i8@120 graphId:u4@156 channelID:u4@168 "
         ),
     },
     12: {
         18: ("flags:u4@4 timestamp:i8@8 id:u4@16 threadId:u4@28 name:u8@40 domain:u8@48 "),
+    },
+    17: {
+        18: ("overheadKind:u4@4 objectKind:u4@8 threadId:u4@16 start:i8@24 end:i8@32 "),
+        21: ("overheadKind:u4@4 objectKind:u4@8 threadId:u4@16 start:i8@24 end:i8@32 correlationId:u4@40 "),
     },
     22: {
         18: (
@@ -93,6 +97,9 @@ _FIELDS: dict[int, dict[int, str]] = {
     },
     36: {
         18: ("correlationId:u4@4 contextId:u4@8 streamId:u4@12 eventId:u4@16 "),
+    },
+    37: {
+        18: ("contextId:u4@4 streamId:u4@8 priority:u4@12 flag:u4@16 "),
     },
     38: {
         18: ("type:u4@4 correlationId:u4@24 contextId:u4@28 streamId:u4@32 cudaEventId:u4@36 "),

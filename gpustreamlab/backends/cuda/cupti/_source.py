@@ -55,13 +55,14 @@ WISHED_KINDS = (
     RecordKind.MEMORY2,
     RecordKind.CONTEXT,
     RecordKind.GREEN_CONTEXT,
+    RecordKind.STREAM,
 )
 """What a version lacks of these is left out. Not CUPTI_ACTIVITY_KIND_KERNEL: that makes kernels run one after the other."""
-CALL_KINDS = (RecordKind.SYNCHRONIZATION, RecordKind.CUDA_EVENT)
+CALL_KINDS = (RecordKind.SYNCHRONIZATION, RecordKind.CUDA_EVENT, RecordKind.OVERHEAD)
 """What belongs to calls: each of these costs a launch as much as the records of calls do, and with them nothing more."""
 
 ALL_KINDS = (*NEEDED_KINDS, *WISHED_KINDS, *CALL_KINDS)
-UNSHARED_KINDS = (RecordKind.MARKER, RecordKind.MEMORY2, RecordKind.CONTEXT, RecordKind.GREEN_CONTEXT)
+UNSHARED_KINDS = (RecordKind.MARKER, RecordKind.MEMORY2, RecordKind.CONTEXT, RecordKind.GREEN_CONTEXT, RecordKind.STREAM)
 """What torch.profiler does not ask for: what of it is on is ours, also while it runs."""
 
 ANCHOR_EVERY_NS = 1_000_000_000

@@ -14,7 +14,7 @@ from numpy.typing import NDArray
 from gpustreamlab._util.kernel_names import short_name
 from gpustreamlab.analysis import distinct
 from gpustreamlab.backends._activity import StreamFacts, WorkBatch
-from gpustreamlab.backends.cuda.cupti._constants import WORK_KINDS, RecordKind, copy_name
+from gpustreamlab.backends.cuda.cupti._constants import WORK_KINDS, RecordKind, StreamFlag, copy_name
 from gpustreamlab.backends.cuda.cupti._library import Cupti
 from gpustreamlab.backends.cuda.cupti._records import Columns, Records
 from gpustreamlab.backends.cuda.cupti._strings import demangle
@@ -37,6 +37,7 @@ _KERNEL_SHAPE = (
     "staticSharedMemory",
     "dynamicSharedMemory",
     "graphId",
+    "channelID",
 )
 _COPY_SHAPE = ("copyKind", "srcKind", "dstKind", "graphId")
 _FILL_SHAPE = ("graphId",)
@@ -175,6 +176,7 @@ def _kernel_shape(row: Mapping[str, int], read_text: Callable[[int], str | None]
         static_shared_bytes=row["staticSharedMemory"],
         dynamic_shared_bytes=row["dynamicSharedMemory"],
         graph=row["graphId"],
+        channel=row["channelID"],
     )
     return _Shape(short_name(full) if raw else full, detail)
 
@@ -203,6 +205,9 @@ _sms: dict[int, int] = {}
 earlier session had made (13.0.85), so all share what is known, and what they know of their own streams."""
 
 
+_IS_BLOCKING: dict[int, bool] = {StreamFlag.DEFAULT: True, StreamFlag.NON_BLOCKING: False, StreamFlag.NULL: True}
+
+
 class StreamBook:
     """Knows the numbers of streams, and what is known of streams that no session made.
 
@@ -219,12 +224,14 @@ class StreamBook:
         self._ordinal = ordinal
         self._sm_count = sm_count
         self._null_streams: dict[int, int] = {}
+        self._made: dict[tuple[int, int], tuple[int, int]] = {}
+        """By context and stream its `StreamFlag` and its priority."""
         self._library: dict[tuple[int, int], str] = {}
 
     def enable(self, kind: RecordKind) -> None:
-        """Record a kind if this version can; of contexts also those that are there already."""
+        """Record a kind if this version can; of contexts and streams also those that are there already."""
         name = "cuptiActivityEnable"
-        if kind in {RecordKind.CONTEXT, RecordKind.GREEN_CONTEXT} and hasattr(
+        if kind in {RecordKind.CONTEXT, RecordKind.GREEN_CONTEXT, RecordKind.STREAM} and hasattr(
             self._cupti.library, "cuptiActivityEnableAndDump"
         ):
             name = "cuptiActivityEnableAndDump"
@@ -260,6 +267,12 @@ class StreamBook:
                 self._null_streams[context] = null
                 if is_green and sms:
                     _sms[context] = sms
+        made = records.columns.get(RecordKind.STREAM)
+        if made is not None:
+            context, stream, flag, priority = (
+                made[name].astype(np.int32).tolist() for name in ("contextId", "streamId", "flag", "priority")
+            )
+            self._made.update(zip(zip(context, stream, strict=True), zip(flag, priority, strict=True), strict=True))
         green = records.columns.get(RecordKind.GREEN_CONTEXT)
         if green is not None:
             _sms.update(zip(green["contextId"].tolist(), green["numMultiprocessors"].tolist(), strict=True))
@@ -279,11 +292,16 @@ class StreamBook:
 
     def describe(self, context: int, stream: int) -> StreamFacts:
         """Tell of a stream that no session made."""
-        if stream == self._null_streams.get(context, 7):
-            name = DEFAULT_STREAM
-        else:
-            name = f"{self._library.get((context, stream), '')} stream {stream}".strip()
-        return StreamFacts(name=name, sm_count=_sms.get(context, self._sm_count), device=self._ordinal)
+        flag, priority = self._made.get((context, stream), (0, 0))
+        is_default = stream == self._null_streams.get(context, 7)
+        name = DEFAULT_STREAM if is_default else f"{self._library.get((context, stream), '')} stream {stream}".strip()
+        return StreamFacts(
+            name=name,
+            sm_count=_sms.get(context, self._sm_count),
+            device=self._ordinal,
+            priority=priority,
+            is_blocking=True if is_default else _IS_BLOCKING.get(flag),
+        )
 
     def _ask(self, function: str, *arguments: Any) -> int:
         number = ctypes.c_uint32()
