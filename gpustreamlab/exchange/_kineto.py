@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import re
 from collections import Counter
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from os import PathLike
 from typing import NamedTuple, TypeAlias
@@ -27,7 +27,7 @@ from gpustreamlab.exchange._kineto_json import (
     three_sizes,
     whole_number,
 )
-from gpustreamlab.model import KINETO_BACKEND, SPAN_KINDS, Device, Lane, Trace, TraceMetadata, WorkDetail
+from gpustreamlab.model import KINETO_BACKEND, SPAN_KINDS, Device, Lane, SMLimits, Trace, TraceMetadata, WorkDetail
 from gpustreamlab.record import (
     DEPENDENCY_COLUMNS,
     FIRST_WORK_NUMBER,
@@ -69,6 +69,11 @@ _SAID_ELSEWHERE = frozenset({"gpu_user_annotation", "trace"})
 """Spans that tell nothing that ranges, first and last time do not."""
 _NAMES_AND_FLOWS = ("M", "s", "t", "f")
 _DEVICE_NUMBERS = ("computeMajor", "computeMinor", "numSms", "totalGlobalMem")
+_SM_NUMBERS = {
+    "threads": "maxThreadsPerMultiprocessor",
+    "registers": "regsPerMultiprocessor",
+    "shared_bytes": "sharedMemPerMultiprocessor",
+}
 _STREAM_WAIT = "Stream Wait Event"
 _COPY = re.compile(r"Memcpy (\w+) \((\w+) -> (\w+)\)")
 _THREADS_GRID = "hipExtModuleLaunchKernel"
@@ -120,7 +125,8 @@ class _Reader:
         of_ranges, of_calls = self._host_columns(ranges, SpanKind.ANNOTATION), self._host_columns(calls, SpanKind.HOST)
         of_work = self._work_columns(work, keys, calls, of_calls)
         threads = self._thread_names()
-        lanes = self._lanes(threads)
+        priorities = {key: whole_number((event.args or NO_ARGS).priority) for key, event in zip(keys, work.events, strict=True)}
+        lanes = self._lanes(threads, priorities)
         parts = (of_ranges, of_calls, of_work)
         columns = {name: np.concatenate([part[name] for part in parts]) for name in SPAN_COLUMNS if name != "number"}
         columns["number"] = FIRST_WORK_NUMBER + np.arange(len(columns["start_ns"]))
@@ -208,11 +214,18 @@ class _Reader:
         """Return the codes of the name and of the detail of a piece of work."""
         args = event.args or NO_ARGS
         registers, shared_bytes, graph = (max(whole_number(given), 0) for given in (args.registers, args.shared, args.graph))
-        key = (kind, str(event.name), grid, block := three_sizes(args.block), registers, shared_bytes, graph)
+        block, channel = three_sizes(args.block), max(whole_number(args.channel, -1), -1)
+        key = (kind, str(event.name), grid, block, registers, shared_bytes, graph, channel)
         if key not in shapes:
             full = cut_text(str(event.name), MAX_FULL_NAME)
             detail = WorkDetail(
-                full_name=full, grid=grid, block=block, registers=registers, static_shared_bytes=shared_bytes, graph=graph
+                full_name=full,
+                grid=grid,
+                block=block,
+                registers=registers,
+                static_shared_bytes=shared_bytes,
+                graph=graph,
+                channel=channel,
             )
             shapes[key] = self._name(_work_name(full, kind)), self._details.setdefault(detail, len(self._details))
         return shapes[key]
@@ -237,7 +250,7 @@ class _Reader:
         columns = np.array(waits, np.int64).reshape(-1, len(DEPENDENCY_COLUMNS)).T
         return dict(zip(DEPENDENCY_COLUMNS, columns, strict=True))
 
-    def _lanes(self, threads: Sequence[str]) -> tuple[Lane, ...]:
+    def _lanes(self, threads: Sequence[str], priorities: Mapping[_StreamKey, int]) -> tuple[Lane, ...]:
         """Return a lane for each stream, named by what tells it from others, and for each thread."""
         if len(self._streams) + len(threads) > MOST_LANES:
             raise TraceFileError(
@@ -249,8 +262,16 @@ class _Reader:
         lanes = []
         for device, context, stream in self._streams:
             where = (f"GPU {device} " if len(devices) > 1 else "") + (f"context {context} " if has_contexts else "")
-            sm_count = devices[device].sm_count
-            lanes.append(Lane(name=f"{where}stream {stream}", device=device, context=context, stream=stream, sm_count=sm_count))
+            lanes.append(
+                Lane(
+                    name=f"{where}stream {stream}",
+                    device=device,
+                    context=context,
+                    stream=stream,
+                    sm_count=devices[device].sm_count,
+                    priority=priorities[device, context, stream],
+                )
+            )
         return (*lanes, *(Lane(name=f"host: {name}", kind=LaneKind.HOST) for name in threads))
 
     def _thread_names(self) -> tuple[str, ...]:
@@ -274,7 +295,15 @@ class _Reader:
             if isinstance(told, dict) and told.get("id") == ordinal:
                 major, minor, sms, size = (max(whole_number(told.get(name)), 0) for name in _DEVICE_NUMBERS)
                 name = cut_text(str(told.get("name")))
-                return Device(name=name, ordinal=ordinal, sm_count=sms, compute_capability=(major, minor), memory_bytes=size)
+                limits = {field: number for field, key in _SM_NUMBERS.items() if (number := whole_number(told.get(key))) > 0}
+                return Device(
+                    name=name,
+                    ordinal=ordinal,
+                    sm_count=sms,
+                    compute_capability=(major, minor),
+                    memory_bytes=size,
+                    sm_limits=SMLimits(**limits),
+                )
         return Device(name=f"GPU {ordinal}", ordinal=ordinal, sm_count=0)
 
     def _metadata(self, columns: _Columns, keys: Sequence[_StreamKey]) -> TraceMetadata:

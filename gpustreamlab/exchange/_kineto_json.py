@@ -34,6 +34,8 @@ class _Args(msgspec.Struct, gc=False):
     block: object = None
     registers: object = msgspec.field(name="registers per thread", default=None)
     shared: object = msgspec.field(name="shared memory", default=None)
+    channel: object = None
+    priority: object = None
     graph: object = msgspec.field(name="graph id", default=None)
     awaited_stream: object = msgspec.field(name="wait_on_stream", default=None)
     awaited_record: object = msgspec.field(name="wait_on_cuda_event_record_corr_id", default=None)

@@ -59,7 +59,10 @@ def test_what_has_no_call_began_late_and_nobody_knows_how_long_after_its_launch(
     found = explain(events, deviceProperties=None)
     (finding,) = found.findings
     assert finding.text.startswith("gemm on 'stream 20' began late, while gemm on 'stream 7' ran")
-    assert finding.fix == "Ruled out: one copy engine."
+    assert finding.fix == (
+        "Ruled out: one copy engine. Not recorded, so that nobody can tell: an event that its stream waited for, a slow "
+        "launch, full SMs."
+    )
     assert "ProfilerActivity.CPU" in " ".join(str(found).split())
     assert "lab.capture" not in str(found)
 

@@ -18,6 +18,7 @@ from gpustreamlab.model import SPAN_KINDS
 from gpustreamlab.typing import SpanKind
 from tests.helpers.kineto import (
     BASE_NS,
+    DEVICE,
     call,
     kineto,
     launched,
@@ -190,6 +191,18 @@ def test_devices_and_contexts_tell_streams_apart(load):
 
     assert [lane.name for lane in load([at(0, 1), at(1, 1)]).lanes] == ["GPU 0 stream 7", "GPU 1 stream 7"]
     assert [lane.name for lane in load([at(0, 1), at(0, 2)]).lanes] == ["context 1 stream 7", "context 2 stream 7"]
+
+
+def test_newer_files_tell_priorities_queues_and_limits(load):
+    card = {**DEVICE, "maxThreadsPerMultiprocessor": 1536, "regsPerMultiprocessor": 65536, "sharedMemPerMultiprocessor": 102400}
+    trace = load(
+        [work(0, 5, stream=7, correlation=1, priority=-3, channel=4), work(0, 5, stream=8, correlation=2)],
+        deviceProperties=[card],
+    )
+    assert [lane.priority for lane in trace.lanes] == [-3, 0]
+    assert [trace.details[code].channel for code in trace.extra["detail"].tolist()] == [4, -1]
+    limits = trace.metadata.device.sm_limits
+    assert (limits.threads, limits.registers, limits.shared_bytes) == (1536, 65536, 102400)
 
 
 def test_two_threads_of_one_name_have_lanes_of_their_own(load):
