@@ -246,7 +246,7 @@ def _of_host(trace: Trace, pieces: Pieces, slow: Sequence[_Calls]) -> Iterator[_
     none = np.full(len(late), -1, np.int64)
     left_ns = pieces.host_ns[late].copy()
     for cause, calls in _blocking_calls(trace, slow):
-        blocked_ns, last = _time_in_calls(trace, calls, lane, from_ns, to_ns)
+        blocked_ns, last, longest = _time_in_calls(trace, calls, lane, from_ns, to_ns)
         # A call that waited until the work in front had ended would have done so whatever the host did before.
         awaits = (last >= 0) & (before >= 0) & (trace.end_ns[last] > from_ns) & (cause in _WAITING)
         awaits &= (trace.start_ns[last] < trace.end_ns[before]) & (trace.end_ns[last] >= trace.end_ns[before])
@@ -256,7 +256,8 @@ def _of_host(trace: Trace, pieces: Pieces, slow: Sequence[_Calls]) -> Iterator[_
         waited_ns = np.where(held, share_ns, 0).astype(np.int64)
         left_ns -= waited_ns
         chosen = np.flatnonzero(held & (waited_ns > 0))
-        yield _part(late[chosen], cause, Certainty.PROVED, before[chosen], last[chosen], waited_ns[chosen])
+        proof = np.where(awaits | (longest < 0), last, longest)[chosen]
+        yield _part(late[chosen], cause, Certainty.PROVED, before[chosen], proof, waited_ns[chosen])
     rest = np.flatnonzero(left_ns > LEAST_SHARE * pieces.host_ns[late])
     rest = rest[~_is_skew(trace, row[rest], before[rest], (to_ns - from_ns)[rest])]
     is_bound = _is_launch_bound(trace, row[rest], before[rest])
@@ -328,9 +329,9 @@ def thread_lanes(trace: Trace) -> Callable[[Int64Array], Int64Array]:
 
 def _time_in_calls(
     trace: Trace, calls: Int64Array, lane: Int64Array, from_ns: Int64Array, to_ns: Int64Array
-) -> tuple[Int64Array, Int64Array]:
-    """Return for how long a thread was in some calls between two times, and the last of these calls, or -1."""
-    lasted_ns, last = np.zeros(len(lane), np.int64), np.full(len(lane), -1, np.int64)
+) -> tuple[Int64Array, Int64Array, Int64Array]:
+    """Return for how long a thread was in some calls between two times, the last of these calls, and the longest, or -1."""
+    lasted_ns, last, longest = np.zeros(len(lane), np.int64), np.full(len(lane), -1, np.int64), np.full(len(lane), -1, np.int64)
     for thread in np.unique(trace.lane[calls]).tolist():
         own = calls[trace.lane[calls] == thread]
         own = own[np.argsort(trace.start_ns[own], kind="stable")]
@@ -339,7 +340,14 @@ def _time_in_calls(
         lasted_ns[asked] = steps.between(from_ns[asked], to_ns[asked])
         place = np.searchsorted(trace.start_ns[own], to_ns[asked], side="left") - 1
         last[asked] = np.where(place >= 0, own[place], -1)
-    return lasted_ns, last
+        by_duration = np.argsort(trace.duration_ns[own], kind="stable")
+        rank = np.empty(len(own) + 1, np.int64)
+        rank[by_duration], rank[-1] = np.arange(len(own)), -1
+        first = np.searchsorted(np.maximum.accumulate(trace.end_ns[own]), from_ns[asked], side="right")
+        # Slices of a piece each: between them lie those that are not asked for.
+        most = np.maximum.reduceat(rank, np.stack((first, np.maximum(place + 1, first)), axis=1).ravel())[::2]
+        longest[asked] = np.where(place >= first, own[by_duration[most]], -1)
+    return lasted_ns, last, longest
 
 
 def _is_skew(trace: Trace, row: Int64Array, before: Int64Array, late_ns: Int64Array) -> BoolArray:

@@ -84,3 +84,19 @@ def test_waiting_calls_of_rocm_are_blamed_as_those_of_cuda(explain):
     ]
     (found,) = explain(events).findings
     assert found.code is Cause.ALLOC_SYNC
+
+
+def test_the_longest_of_the_calls_that_held_up_the_host_is_named(explain):
+    """A copy that waited for the work in front of it, and behind it a look at a stream that was idle by then."""
+    copy = work(940, 10, "Memcpy DtoH (Device -> Pageable)", stream=20, correlation=3, cat="gpu_memcpy", bytes=64)
+    events = [
+        *launched(40, 900, 10, stream=20, correlation=1),
+        *launched(45, 1_500, 20, stream=7, correlation=2),
+        call(60, 900, "cudaMemcpyAsync", correlation=3),
+        copy,
+        call(961, 4, "cudaStreamSynchronize", correlation=4),
+        *launched(1_010, 2_000, 1_000, stream=21, correlation=5),
+    ]
+    texts = [finding.text for finding in explain(events).findings if finding.code is Cause.HOST_SYNC_STREAM]
+    assert texts
+    assert all("cudaMemcpyAsync (900 µs)" in text for text in texts)
