@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import gzip
+import re
 import zlib
 from decimal import Decimal, InvalidOperation
 from os import PathLike
@@ -18,6 +19,7 @@ LARGEST_FILE_BYTES = 2 << 30
 LARGEST_TIME_NS = 1 << 61
 """Later times, of 2043, are refused."""
 _CHUNK_BYTES = 16 << 20
+_NO_NUMBER = re.compile(rb"(:\s*)-?(?:inf|nan|Infinity|NaN)(?=\s*[,}\]])")
 _BYTE_ORDER_MARK = b"\xef\xbb\xbf"
 
 Three: TypeAlias = tuple[int, int, int]
@@ -101,7 +103,10 @@ def read_json(path: str | PathLike[str]) -> File:
         )
     del parts
     try:
-        content = msgspec.json.decode(text, type=File | list[Event])
+        try:
+            content = _decode(text)
+        except msgspec.DecodeError:  # some write inf or NaN, which JSON does not have
+            content = _decode(_NO_NUMBER.sub(rb"\1null", text))
     except (msgspec.MsgspecError, UnicodeDecodeError, RecursionError) as error:
         raise TraceFileError(
             f"{name!r} cannot be read as a trace of PyTorch's profiler: {error}. It was cut off, is damaged, or is another "
@@ -151,6 +156,10 @@ def nanoseconds(raw: msgspec.Raw) -> int | None:
         except (InvalidOperation, UnicodeDecodeError):
             return None
     return value if -LARGEST_TIME_NS < value < LARGEST_TIME_NS else None
+
+
+def _decode(text: bytes) -> File | list[Event]:
+    return msgspec.json.decode(text, type=File | list[Event])
 
 
 def _open(path: Path) -> Any:

@@ -154,6 +154,14 @@ def test_work_of_one_graph_launch_is_together(load):
     assert len(trace.edges.select("launch")) == 3
 
 
+@pytest.mark.parametrize("number", ["inf", "-inf", "nan", "NaN", "Infinity", "-Infinity"])
+def test_numbers_that_are_no_json_are_left_out(tmp_path, number):
+    text = json.dumps(kineto([work(0, 5, "Memset (Device)", stream=7, correlation=1, cat="gpu_memset", bytes=8, speed=77)]))
+    path = tmp_path / "run.json"
+    path.write_text(text.replace("77", number))
+    assert gsl.load_trace(path).extra["size_bytes"].tolist() == [8]
+
+
 def test_names_of_2021_are_read(load):
     events = [
         {**call(0, 5, correlation=1), "cat": "Runtime", "tid": "100"},
