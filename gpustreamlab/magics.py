@@ -140,6 +140,7 @@ def gpucapture_parser() -> MagicParser:
         help="auto: kernels where that works, else ranges",
     )
     parser.add_argument("--no-host", action="store_true", help="leave out the calls of the host that enqueued the kernels")
+    parser.add_argument("--stacks", action="store_true", help="sample the Python stacks of threads that launch, up to 200 Hz")
     return parser
 
 
@@ -252,12 +253,13 @@ class GpuStreamMagics(Magics):  # type: ignore[misc]
             return None
         session = self._find_session()
         if arguments.tier is None:
-            if arguments.no_host:
-                raise UsageError("%gpucapture: --no-host needs a tier, for example kernels (see %gpucapture -h)")
+            if arguments.no_host or arguments.stacks:
+                option = "--no-host" if arguments.no_host else "--stacks"
+                raise UsageError(f"%gpucapture: {option} needs a tier, for example kernels (see %gpucapture -h)")
             print(f"Captured: {session._captures.text}")  # noqa: SLF001, T201 - a magic's answer
             return None
         with _usage_errors():
-            return session.capture(arguments.tier, host=not arguments.no_host)
+            return session.capture(arguments.tier, host=not arguments.no_host, stacks=arguments.stacks)
 
     @line_magic  # type: ignore[untyped-decorator]
     @no_var_expand  # type: ignore[untyped-decorator]

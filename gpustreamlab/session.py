@@ -385,7 +385,7 @@ class Session(ProcessBound):
         with self._life.moving(doing):
             return self._partitions.switch(layout, read_renamed(renamed))
 
-    def capture(self, tier: CaptureTier | str = "auto", *, host: bool = True) -> Capture:
+    def capture(self, tier: CaptureTier | str = "auto", *, host: bool = True, stacks: bool = False) -> Capture:
         """Capture every kernel, copy and fill from now on, with the calls of the host that enqueued them; or ranges only.
 
         Ranges are always recorded. A `with` block goes back at its end to what was captured before.
@@ -397,6 +397,10 @@ class Session(ProcessBound):
         host
             Whether the trace has the calls of the host: launches, synchronisations, allocations. Without them recording costs
             a launch on a GPU half as much.
+        stacks
+            Whether to look up to 200 times a second where the Python of each thread stands that launches work. The trace has
+            the function of each look as a span of kind ``"sample"`` on the thread's lane, and `explain` names the function in
+            which the host is late. What it costs: docs/how-to/see-every-kernel.md.
 
         Returns
         -------
@@ -428,7 +432,7 @@ class Session(ProcessBound):
         """
         self._life.require_open("capture")
         with self._recorder.loss_report:
-            return self._captures.capture(tier, host=host)
+            return self._captures.capture(tier, host=host, stacks=stacks)
 
     def on(self, stream: str | Stream | SupportsCudaStream, label: str | None = None) -> Selection:
         """Select a stream for this thread, and record a range around what runs in the ``with`` block.

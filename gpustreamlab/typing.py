@@ -60,6 +60,8 @@ class SpanKind(StrEnum):
     """An instant; start and end are equal."""
     ANNOTATION = "annotation"
     """A range that others named (NVTX), on the host: it covers what was launched in it."""
+    SAMPLE = "sample"
+    """Where a thread's Python stood when it was looked at; it lasts until the next look. No call, and no work."""
 
 
 class EdgeKind(StrEnum):

@@ -47,7 +47,7 @@ class Updater:
         name: str,
     ) -> None:
         self._step, self._aside = step, aside
-        self._period_s = 1 / check_refresh_hz(refresh_hz)
+        self._period_s = 1 / refresh_hz
         self._stopping = threading.Event()
         self._thread = threading.Thread(target=self._run, name=name, daemon=True)
 

@@ -294,6 +294,12 @@ def named_calls(trace: Trace, told: Callable[[str], object]) -> BoolArray:
     return found
 
 
+def blocked_ns(trace: Trace, lane: Int64Array, from_ns: Int64Array, to_ns: Int64Array) -> Int64Array:
+    """Return for how long threads, by their lanes, were in calls that hold up the host between two times, in ns."""
+    calls = [np.empty(0, np.int64), *(rows for _, rows in _blocking_calls(trace, ()))]
+    return _time_in_calls(trace, np.concatenate(calls), lane, from_ns, to_ns)[0]
+
+
 def _slow_launches(trace: Trace) -> Iterator[_Calls]:
     """Yield the rows of launches that took far longer than their kind does, by what they did meanwhile."""
     launches = trace.edges.select(EdgeKind.LAUNCH)

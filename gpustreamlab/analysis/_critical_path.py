@@ -14,6 +14,7 @@ from gpustreamlab.analysis._host_waits import CALLS_OF_PROFILER, host_waits
 from gpustreamlab.analysis._pieces import behind_on_lane
 from gpustreamlab.analysis._report import Report, Reported, ReportTable, add_up, more_row, simulated_notes, text_column
 from gpustreamlab.analysis._scale import format_ns, format_share
+from gpustreamlab.analysis._stacks import FunctionCount, count_functions, functions_text
 from gpustreamlab.model import SPAN_KINDS, Lane, Trace, TraceMetadata, display_name
 from gpustreamlab.typing import EdgeKind, Int64Array, PathStep, SpanKind
 
@@ -60,6 +61,8 @@ class CriticalPath(Reported):
     """When it ended, which is when the next began; shape (n_steps,), int64, in ns."""
     name: Int64Array
     """Name of the row, index into `names`, or -1; shape (n_steps,), int64."""
+    functions: tuple[FunctionCount, ...]
+    """Where threads stood while the host was on the path; empty without samples of their stacks."""
     has_calls: bool
     """Whether calls of the host are known; without them host time has no names, and waits of the host are part of it."""
     names: tuple[str, ...]
@@ -129,6 +132,8 @@ class CriticalPath(Reported):
             rows.append([part.step.value, display_name(part.name, 40), display_name(part.stream, 32), *figures])
         rows += more_row(len(parts) - LISTED_PARTS, 6)
         notes = ["If a step took nothing, the run would be shorter by at most as much: another chain may take over."]
+        if self.functions:
+            notes.append(f"The host on the path: {functions_text(self.functions)}.")
         if not self.has_calls:
             advice = CALLS_OF_PROFILER if self.metadata.imported else "lab.capture('kernels', host=True)"
             notes.append(f"Calls of the host are not known: {advice} tells what it did and waited for.")
@@ -177,14 +182,17 @@ def critical_path(trace: Trace) -> CriticalPath:
     """
     require_trace(trace, "critical_path")
     steps = list(_walk(trace, np.flatnonzero(counted_rows(trace))))[::-1]
-    row = np.array([step.row for step in steps], np.int64)
+    columns = np.array([(STEPS.index(step.step), *step[1:]) for step in steps], np.int64).reshape(-1, 5).T
+    step, row, lane, start_ns, end_ns = columns
+    is_host = step == STEPS.index(PathStep.HOST)
     return CriticalPath(
-        step=np.array([STEPS.index(step.step) for step in steps], np.int64),
+        step=step,
         row=row,
-        lane=np.array([step.lane for step in steps], np.int64),
-        start_ns=np.array([step.start_ns for step in steps], np.int64),
-        end_ns=np.array([step.end_ns for step in steps], np.int64),
+        lane=lane,
+        start_ns=start_ns,
+        end_ns=end_ns,
         name=np.append(trace.name, -1)[row].astype(np.int64),
+        functions=count_functions(trace, lane[is_host], start_ns[is_host], end_ns[is_host]),
         has_calls=bool((launch_calls(trace) >= 0).any()),
         names=trace.names,
         lanes=trace.lanes,

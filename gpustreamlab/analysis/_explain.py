@@ -18,6 +18,7 @@ from gpustreamlab.analysis._pieces import Pieces, find_pieces
 from gpustreamlab.analysis._report import Report, Reported, ReportTable, more_row, simulated_notes
 from gpustreamlab.analysis._rows import MAX_LANE_ROWS
 from gpustreamlab.analysis._scale import format_ns, format_share
+from gpustreamlab.analysis._stacks import HostBound, find_host_bound, name_threads
 from gpustreamlab.errors import OptionError, StreamNotFoundError, nearest_hint
 from gpustreamlab.model import Trace, TraceMetadata, display_name
 from gpustreamlab.typing import BoolArray, CaptureTier, Cause, Certainty, LaneKind, SpanKind
@@ -81,6 +82,18 @@ class Finding:
     """What happened, in one sentence with the figures of the longest."""
     fix: str
     """What to type, or to do."""
+    thread: str | None = None
+    """The thread that launched late; None where the host is not the cause, or the thread not known."""
+    last_call_row: int = -1
+    """Row of the last call of that thread before the launch of the longest, or -1."""
+    launch_row: int = -1
+    """Row of that launch, or -1."""
+    function: str | None = None
+    """Where the thread stood most often, in all such gaps; None without samples of its stack."""
+    function_share: float = 0.0
+    """In which share of the samples."""
+    sample_count: int = 0
+    """How many samples there are in these gaps."""
 
     @property
     def page(self) -> str:
@@ -97,6 +110,8 @@ class Explanation(Reported):
 
     findings: tuple[Finding, ...]
     """Reasons; what saves most comes first."""
+    host_bound: tuple[HostBound, ...]
+    """Streams that stood idle for most of their time because the host launched late, whether that cost overlap or not."""
     streams: tuple[str, ...]
     """The streams that were looked at."""
     active_ns: int
@@ -160,7 +175,8 @@ class Explanation(Reported):
             for sentence in (finding.text, finding.fix):
                 lines += wrap_sentence(sentence, first_indent="   ", indent="   ")
         table = ReportTable(caption="Why work began late", rows=rows, names=(1,), lines=lines, wraps=True)
-        return Report(title="Why:", line=self._line(), tables=(table,) if self.findings else (), notes=tuple(self._notes()))
+        tables = (*([table] if self.findings else []), *([_bound_table(self)] if self.host_bound else []))
+        return Report(title="Why:", line=self._line(), tables=tables, notes=tuple(self._notes()))
 
     def _notes(self) -> list[str]:
         notes = []
@@ -182,6 +198,15 @@ class Explanation(Reported):
         if self.metadata.dropped_spans:
             notes.append(f"{self.metadata.dropped_spans:,} spans were dropped: what stood in front may be missing.")
         return [*notes, *self.metadata.missing, *simulated_notes(self.metadata)]
+
+
+def _bound_table(found: Explanation) -> ReportTable:
+    """Tell of streams that waited for the host, those of findings too: their cost is of overlap only."""
+    rows = [["stream", "what happened, and what to do"]]
+    rows += [[display_name(one.stream, 32), str(one)] for one in found.host_bound[:LISTED_FINDINGS]]
+    rows += more_row(len(found.host_bound) - LISTED_FINDINGS, len(rows[0]), "more: see .host_bound")
+    lines = [line for one in found.host_bound[:LISTED_FINDINGS] for line in wrap_sentence(f"Bound by the host: {one}")]
+    return ReportTable(caption="Bound by the host", rows=rows, lines=lines, wraps=True)
 
 
 def _told(finding: Finding) -> list[str]:
@@ -269,6 +294,7 @@ def _explanation(
     used = np.unique(trace.lane[rows])
     result = Explanation(
         findings=(),
+        host_bound=find_host_bound(trace, used.tolist()),
         streams=tuple(trace.lanes[lane].name for lane in used.tolist()),
         active_ns=whole.active_ns,
         together_ns=whole.together_ns,
@@ -281,6 +307,7 @@ def _explanation(
         metadata=trace.metadata,
     )
     findings = _grouped(trace, pieces, found, result.gain_ns, result.worth_ns if least_ns is None else least_ns)
+    findings = name_threads(trace, pieces, found, findings)
     if least_ns is None:
         findings += _not_offered(trace, rows, pieces, result, findings)
     elsewhere_ns = [finding.saves_ns for finding in findings if finding.code is Cause.OTHER_STREAM]
@@ -449,7 +476,17 @@ def _most_ns(pieces: Pieces, found: Found) -> int:
     return min(active_ns - others_ns, int(found.waited_ns.sum()))
 
 
-def _finding(trace: Trace, pieces: Pieces, found: Found, longest: int, **figures: int) -> Finding:
+def _finding(
+    trace: Trace,
+    pieces: Pieces,
+    found: Found,
+    longest: int,
+    *,
+    piece_count: int,
+    pair_count: int,
+    waited_ns: int,
+    saves_ns: int,
+) -> Finding:
     piece, before, call = (int(column[longest]) for column in (found.piece, found.before, found.call))
     code = CODES[int(found.cause[longest])]
     text, fix = finding_texts(
@@ -472,5 +509,8 @@ def _finding(trace: Trace, pieces: Pieces, found: Found, longest: int, **figures
         call_row=call,
         text=text,
         fix=fix,
-        **figures,
+        piece_count=piece_count,
+        pair_count=pair_count,
+        waited_ns=waited_ns,
+        saves_ns=saves_ns,
     )

@@ -131,7 +131,7 @@ class Layer(IntEnum):
     """A layer of a lane, from the top."""
 
     NAMED = 0
-    """Ranges on streams, and ranges of others (NVTX) on threads of the host."""
+    """Ranges on streams; ranges of others (NVTX) and samples of the Python stack on threads of the host."""
     WORK = 1
     """Kernels, copies and fills on streams, and calls on threads of the host."""
 
@@ -143,15 +143,17 @@ class Level(IntEnum):
     """Ranges: they nest by their parents, and so does all that is of no other level."""
     ANNOTATION = 1
     """Ranges of others: they nest by time."""
-    WORK = 2
+    SAMPLE = 2
+    """Samples of a thread's Python stack: they follow each other."""
+    WORK = 3
     """Kernels, copies and fills: they follow each other, but for those of one graph."""
-    CALL = 3
+    CALL = 4
     """Calls of the host: they nest by time, where one is made of others."""
 
     @property
     def layer(self) -> Layer:
         """The layer that it belongs to."""
-        return Layer.NAMED if self in {Level.RANGE, Level.ANNOTATION} else Layer.WORK
+        return Layer.NAMED if self < Level.WORK else Layer.WORK
 
 
 _LEVELS = {
@@ -160,6 +162,7 @@ _LEVELS = {
     SpanKind.FILL: Level.WORK,
     SpanKind.HOST: Level.CALL,
     SpanKind.ANNOTATION: Level.ANNOTATION,
+    SpanKind.SAMPLE: Level.SAMPLE,
 }
 
 LEVEL_OF_KIND: Int64Array = np.array([_LEVELS.get(kind, Level.RANGE) for kind in SPAN_KINDS], np.int64)

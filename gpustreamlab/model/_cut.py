@@ -158,7 +158,7 @@ def _time_ns(name: str, value: Any) -> int:
     return min(max(int(value), _INT64.min), _INT64.max)
 
 
-_HOST = (SpanKind.HOST, SpanKind.ANNOTATION)
+_HOST = (SpanKind.HOST, SpanKind.ANNOTATION, SpanKind.SAMPLE)
 
 
 def trace_from_columns(

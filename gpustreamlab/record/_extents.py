@@ -118,6 +118,7 @@ def _widen(extents: Int64Array, bounds: Int64Array, launch: Int64Array, start: I
 RANGE_CODE = SPAN_KINDS.index(SpanKind.RANGE)
 ANNOTATION_CODE = SPAN_KINDS.index(SpanKind.ANNOTATION)
 HOST_CODE = SPAN_KINDS.index(SpanKind.HOST)
+SAMPLE_CODE = SPAN_KINDS.index(SpanKind.SAMPLE)
 
 
 def is_work(kind: Int64Array) -> BoolArray:

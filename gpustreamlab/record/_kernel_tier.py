@@ -16,6 +16,7 @@ from gpustreamlab.record._counters import LaneSample
 from gpustreamlab.record._in_flight import RangesInFlight, is_done, to_clock
 from gpustreamlab.record._journal import Cursor
 from gpustreamlab.record._ranges import RecordedLane, ThreadState
+from gpustreamlab.record._stacks import StackSampler
 from gpustreamlab.record._tables import SessionTables
 from gpustreamlab.record._work import WorkReader
 from gpustreamlab.typing import CaptureTier, Int64Array
@@ -95,6 +96,7 @@ class KernelTier:
         self._on_loss = on_loss
         self._threads = tables.threads
         self._reader = WorkReader(tables)
+        self._stacks = StackSampler(backend.glance_ns)
         # Held while a batch is taken and stored, so that batches are stored in the order in which they were told of.
         self._lock = process_lock()
         self._is_taking = False
@@ -127,6 +129,11 @@ class KernelTier:
         return self.is_on and bool(getattr(self._source, "times_ranges", False))
 
     @property
+    def samples_stacks(self) -> bool:
+        """True while threads that launch are looked at, where they stand in Python."""
+        return self._stacks.is_on
+
+    @property
     def is_awaiting_work(self) -> bool:
         """True while work may be told of: from before the start until `finish`."""
         return self._in_flight.is_awaiting_work
@@ -153,9 +160,11 @@ class KernelTier:
         """Records that are missing."""
         source = self._source
         lost = 0 if source is None else max(0, source.dropped_count - self._dropped_base)
-        return self._dropped_before + lost + self._reader.refused_count
+        return self._dropped_before + lost + self._reader.refused_count + self._stacks.dropped_count
 
-    def start(self, source: ActivitySource, *, keeps_calls: bool, tell_loss: Callable[[str], object]) -> None:
+    def start(
+        self, source: ActivitySource, *, keeps_calls: bool, tell_loss: Callable[[str], object], samples_stacks: bool = False
+    ) -> None:
         """Capture kernels from now on; where the source refuses, its error goes to the caller and nothing has changed."""
         with self._lock:
             if self.is_on:
@@ -163,6 +172,7 @@ class KernelTier:
                 if keeps_calls != self.keeps_calls and self.windows.is_open:  # else taking has shown that it is over
                     source.start(with_calls=keeps_calls)
                 self.keeps_calls = keeps_calls
+                self._sample(is_wanted=samples_stacks and self.windows.is_open)
                 return
             if self._source is not None and self._source is not source:
                 self._take_rest()
@@ -181,6 +191,7 @@ class KernelTier:
             self._taken_ns = self._now_ns()
             self.windows.open(self._taken_ns)
             self.edit_count += 1
+            self._sample(is_wanted=samples_stacks)
             for recorded in sorted(self._in_flight.lanes, key=lambda lane: not lane.is_retired):
                 self.note_stream(recorded)
 
@@ -220,6 +231,7 @@ class KernelTier:
         """Forget the source without a word to it: it is of the process that this one was forked from."""
         self._source = None
         self._is_taking = False
+        self._stacks.abandon()
         self.windows.close(0)
 
     def note_stream(self, recorded: RecordedLane) -> None:
@@ -270,7 +282,7 @@ class KernelTier:
         with self._lock:
             self._reader.clear()
             self.windows.clear()
-            self._dropped_before = 0
+            self._dropped_before = self._stacks.dropped_count = 0
             self._dropped_base = 0 if self._source is None else self._source.dropped_count
             self.edit_count += 1
 
@@ -303,7 +315,7 @@ class KernelTier:
                 asked_host_ns = self._backend.host_time_ns()
                 idle = self._in_flight.find_idle()
                 activities = source.drain(is_last=is_last)
-                if len(activities.calls) or len(activities.annotations):
+                if len(activities.calls) or len(activities.annotations) or self._stacks.is_on:
                     self._threads.look(self._backend.host_time_ns())
                 blocks = self._reader.read(
                     activities,
@@ -312,6 +324,7 @@ class KernelTier:
                     with_calls=self.keeps_calls,
                     is_complete=is_complete or is_last,
                 )
+                blocks += self._read_stacks()
             if len(activities.work):
                 self._noisy_ns = asked_host_ns
             idle_until = dict.fromkeys(idle, asked_host_ns)
@@ -326,6 +339,18 @@ class KernelTier:
             source.stop()
             return f"{type(error).__name__}: {error}"
         return lost
+
+    def _sample(self, *, is_wanted: bool) -> None:
+        """Look at the stacks of threads from now on, or no more."""
+        (self._stacks.start if is_wanted else self._stacks.stop)()
+
+    def _read_stacks(self) -> list[dict[str, Int64Array]]:
+        """Return rows of what was seen of stacks, once their threads have launched something."""
+        batch = self._stacks.take(self._reader.launching)
+        if not len(batch.thread):
+            return []
+        start_ns, end_ns = (to_clock(self._backend, host_ns) for host_ns in (batch.start_host_ns, batch.end_host_ns))
+        return [self._reader.read_stacks(batch, start_ns, end_ns, self._in_flight.find_enclosing)]
 
     def _lose(self, reason: str) -> None:
         source = self._source
@@ -356,6 +381,7 @@ class KernelTier:
             return min(now_ns, self._backend.host_to_clock_ns(source.complete_until_host_ns)) if source.lost_reason else now_ns
 
     def _close_window(self, at_ns: int) -> None:
+        self._stacks.stop()
         if self.is_on:
             self.windows.close(at_ns)
             self.stop_count += 1

@@ -450,7 +450,12 @@ class Recorder:
             self._backend.release_events(events)
 
     def start_capture(
-        self, source: ActivitySource, *, keeps_calls: bool = True, tell_loss: Callable[[str], object] = bool
+        self,
+        source: ActivitySource,
+        *,
+        keeps_calls: bool = True,
+        tell_loss: Callable[[str], object] = bool,
+        samples_stacks: bool = False,
     ) -> None:
         """Capture kernels from now on, in addition to ranges.
 
@@ -462,13 +467,15 @@ class Recorder:
             Whether calls of the host get rows.
         tell_loss
             Called once, from whatever thread finds it out, with the reason why nothing comes any more.
+        samples_stacks
+            Whether threads that launch are looked at, where they stand in Python.
 
         Raises
         ------
         CaptureUnavailableError
             If the source refuses; nothing has changed then.
         """
-        self.kernels.start(source, keeps_calls=keeps_calls, tell_loss=tell_loss)
+        self.kernels.start(source, keeps_calls=keeps_calls, tell_loss=tell_loss, samples_stacks=samples_stacks)
         self.is_timed_by_work = self.kernels.times_ranges
 
     def stop_capture(self) -> None:

@@ -14,8 +14,9 @@ from gpustreamlab.backends import OWN_PREFIX, Activities, ActivitySource, Annota
 from gpustreamlab.model import DEVICE_WORK, SPAN_KINDS, WorkDetail
 from gpustreamlab.record._buffer import FIRST_WORK_NUMBER, SPAN_COLUMNS, RowRing
 from gpustreamlab.record._counters import CounterLog
-from gpustreamlab.record._extents import ANNOTATION_CODE, HOST_CODE, WORK_FIELDS
+from gpustreamlab.record._extents import ANNOTATION_CODE, HOST_CODE, SAMPLE_CODE, WORK_FIELDS
 from gpustreamlab.record._names import CodeTable, cut_text, plain_text
+from gpustreamlab.record._stacks import StackBatch
 from gpustreamlab.record._tables import SessionTables
 from gpustreamlab.typing import BoolArray, Int64Array
 
@@ -283,6 +284,8 @@ class WorkReader:
         """Which stream was told to wait for which."""
         self.refused_count = 0
         """Records that make no sense, and are nowhere."""
+        self.launching: set[int] = set()
+        """Threads that made calls, as in `CallBatch.thread`."""
         self.launched: Int64Array = np.empty((WORK_FIELDS, 0), np.int64)
         """Of the work that `read` returned last: what `WorkExtents.fold` takes."""
 
@@ -324,6 +327,23 @@ class WorkReader:
         self._launches.trim()
         return [block for block in blocks if len(block["start_ns"])]
 
+    def read_stacks(self, batch: StackBatch, start_ns: Int64Array, end_ns: Int64Array, find_ranges: FindRanges) -> Columns:
+        """Return the rows of samples of stacks, whose times on the backend's clock are given."""
+        names = np.array([self._names.code(cut_text(name)) for name, _ in batch.stacks], np.int64)
+        details = self.details.codes(WorkDetail(full_name=text) for _, text in batch.stacks)
+        row = {
+            "start_ns": start_ns,
+            "end_ns": np.maximum(start_ns, end_ns),
+            "queued_ns": start_ns,
+            "lane": self._threads.lanes(batch.thread, batch.start_host_ns),
+            "name": names[batch.stack],
+            "kind": np.full(len(start_ns), SAMPLE_CODE, np.int64),
+            "parent": find_ranges(batch.thread, batch.start_host_ns),
+            "thread": self._threads.codes(batch.thread, batch.start_host_ns),
+            "detail": details[batch.stack],
+        }
+        return self._finish(row)
+
     def clear(self) -> None:
         """Forget samples, waits between streams, and the count of what made no sense."""
         self.counters.clear()
@@ -350,6 +370,7 @@ class WorkReader:
             return []
         parent = find_ranges(calls["thread"], calls["start_host_ns"])
         thread = self._threads.codes(calls["thread"], calls["start_host_ns"])
+        self.launching.update(distinct(calls["thread"])[0].tolist())
         self._launches.add(calls["correlation"], calls["start_ns"], thread, parent, calls["start_host_ns"])
         if not with_calls:
             return []

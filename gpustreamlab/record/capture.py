@@ -63,12 +63,14 @@ class Capture(ProcessBound):
     <Capture: stopped>
     """
 
-    def __init__(self, control: CaptureControl, *, wants_kernels: bool, host: bool) -> None:
+    def __init__(self, control: CaptureControl, *, wants_kernels: bool, host: bool, stacks: bool) -> None:
         self._control = control
         self.wants_kernels = wants_kernels
         """Whether kernels were asked for."""
         self.host = host
         """Whether calls of the host were."""
+        self.stacks = stacks
+        """Whether samples of Python stacks were."""
 
     def __enter__(self) -> Self:
         if not self.is_active:
@@ -147,6 +149,7 @@ class CaptureControl:
         told = ""
         if self._source is not None and self._recorder.kernels.is_on:
             told = f"{' and host calls' if self._recorder.kernels.keeps_calls else ''} ({self._source.description})"
+            told = f"{', stacks' if self._recorder.kernels.samples_stacks else ''}{told}"
         return f"{self.tier.value}{told}{f'; {self.note}' if self.note else ''}"
 
     def begin(self, tier: CaptureTier | str) -> None:
@@ -176,12 +179,20 @@ class CaptureControl:
                 self._try(self._asked[-1])
             return self._recorder.kernels.is_on
 
-    def capture(self, tier: CaptureTier | str = AUTO, *, host: bool = True, stacklevel: int = 3) -> Capture:
+    def capture(
+        self, tier: CaptureTier | str = AUTO, *, host: bool = True, stacks: bool = False, stacklevel: int = 3
+    ) -> Capture:
         """Capture kernels or ranges from now on; see `Session.capture`. A warning points so many callers up."""
         wanted = read_tier(tier)
         if not isinstance(host, bool):
             raise OptionError(f"host is {host!r}; it must be True or False. Use lab.capture('kernels', host=False).")
-        capture = Capture(self, wants_kernels=wanted is not CaptureTier.RANGES, host=host)
+        wants_kernels = wanted is not CaptureTier.RANGES
+        if stacks not in {False, wants_kernels}:
+            raise OptionError(
+                f"stacks is {stacks!r}; it must be True or False, and stacks are sampled beside kernels only. "
+                "Use lab.capture('kernels', stacks=True)."
+            )
+        capture = Capture(self, wants_kernels=wants_kernels, host=host, stacks=stacks)
         try:
             refusal = self._ask(capture, is_choosy=wanted is not None)
         except BaseException:
@@ -263,7 +274,9 @@ class CaptureControl:
                 return ""
             source = self._find_source()
             try:
-                self._recorder.start_capture(source, keeps_calls=capture.host, tell_loss=_tell_loss)
+                self._recorder.start_capture(
+                    source, keeps_calls=capture.host, tell_loss=_tell_loss, samples_stacks=capture.stacks
+                )
             except CaptureUnavailableError as error:
                 refusal = f"Kernels are not captured, only ranges. {error}"
                 self._recorder.kernels.note_refusal(refusal)

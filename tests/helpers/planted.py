@@ -5,6 +5,7 @@ Each takes an open session of any backend that captures kernels and calls, and l
 
 from __future__ import annotations
 
+import random
 import threading
 
 import numpy as np
@@ -148,6 +149,16 @@ def pageable_copy_to_the_host(lab):
     workloads.spin(lab, 2 * MS, stream="b")
 
 
+def pageable_copies_in_a_loop(lab):
+    pair(lab)
+    hosts, arrays = host_arrays(lab, 2, 32 * MB, pinned=False)
+    lab.synchronize()
+    for host, array in zip(hosts, arrays, strict=True):
+        workloads.copy_to_device(lab, host, array, stream="a")
+        workloads.spin(lab, 2 * MS, stream="b")
+        lab.synchronize()
+
+
 def read_a_result_between(lab):
     pair(lab)
     with lab.on("a"):
@@ -227,6 +238,16 @@ def lower_priority(lab, ms=1):
     workloads.spin_card(lab, ms * MS, stream="a")
 
 
+def lower_priority_for_long(lab):
+    lower_priority(lab, ms=6)
+
+
+def lower_priority_in_a_thread(lab):
+    thread = threading.Thread(target=lower_priority, args=(lab, 2))
+    thread.start()
+    thread.join()
+
+
 def another_stream(lab, ms=2):
     pair(lab)
     with lab.on("a", "load"):
@@ -244,16 +265,22 @@ def another_stream_in_a_loop(lab):
             workloads.spin(lab, MS, stream="a")
 
 
+def another_stream_in_a_thread(lab):
+    thread = threading.Thread(target=another_stream, args=(lab, 3))
+    thread.start()
+    thread.join()
+
+
 PLANTED = {
     Cause.HOST_SYNC_DEVICE: [wait_for_device, wait_for_device_in_a_loop, wait_for_device_in_a_thread],
     Cause.HOST_SYNC_STREAM: [wait_for_stream, wait_for_event, wait_for_stream_in_ranges, read_a_result_between],
     Cause.EVENT_WAIT: [event_wait, event_wait_over_a_third_stream, event_wait_in_a_ping_pong],
     Cause.COPY_ENGINE: [copies_to_the_device, copies_to_the_host, copies_in_pieces],
-    Cause.PAGEABLE_COPY: [pageable_copy_to_the_device, pageable_copy_to_the_host],
+    Cause.PAGEABLE_COPY: [pageable_copy_to_the_device, pageable_copy_to_the_host, pageable_copies_in_a_loop],
     Cause.GRID_FILLS_DEVICE: [card_filled, card_filled_by_many_blocks, card_filled_in_a_loop],
     Cause.PARTITION_SMALL: [partition_filled, partition_filled_more, partition_filled_twice],
-    Cause.SAME_SM_PRIORITY: [lower_priority],
-    Cause.OTHER_STREAM: [another_stream, another_stream_in_a_loop],
+    Cause.SAME_SM_PRIORITY: [lower_priority, lower_priority_for_long, lower_priority_in_a_thread],
+    Cause.OTHER_STREAM: [another_stream, another_stream_in_a_loop, another_stream_in_a_thread],
     Cause.LAUNCH_BOUND: [tiny_kernels, tiny_kernels_one_stream_after_the_other, tiny_kernels_with_ranges],
 }
 """Programs by the cause that must come first."""
@@ -298,3 +325,24 @@ def one_stream(lab):
 
 
 CLEAN = [beside, copy_beside_compute, both_directions, partitions_beside, one_stream]
+
+
+def clean_program(seed):
+    """Return a program of two to four streams that overlap: short grids, one copy a direction, no waits."""
+    chance = random.Random(seed)
+
+    def program(lab):
+        names = "abcd"[: chance.randint(2, 4)]
+        for name in names:
+            lab.stream(name, priority=chance.choice((0, -1)))
+        hosts, arrays = host_arrays(lab, 2, chance.choice((8, 32)) * MB, pinned=True)
+        lab.synchronize()
+        for turn in range(chance.randint(1, 6)):
+            for name in names:
+                with lab.on(name, f"step {turn}"):
+                    workloads.spin(lab, chance.randint(200_000, 2_000_000), blocks=chance.choice((1, 4, 16)))
+                    if not turn and name in "ab":
+                        copy = workloads.copy_to_device if name == "a" else workloads.copy_to_host
+                        copy(lab, *((hosts[0], arrays[0]) if name == "a" else (arrays[1], hosts[1])))
+
+    return program

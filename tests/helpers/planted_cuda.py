@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import threading
 import time
 
 import cupy
@@ -106,7 +107,24 @@ def full_queue(lab):
     workloads.spin(lab, 10 * MS, stream="b")
 
 
-def first_sort(lab):
+def full_queue_of_another_library(lab):
+    pair(lab)
+    values = cupy.ones(1_000)
+    lab.synchronize()
+    workloads.spin(lab, 200 * MS, stream="a")
+    with lab.on("a"):
+        for _ in range(1_200):
+            cupy.add(values, 1, out=values)
+    workloads.spin(lab, 10 * MS, stream="b")
+
+
+def full_queue_in_a_thread(lab):
+    thread = threading.Thread(target=full_queue, args=(lab,))
+    thread.start()
+    thread.join()
+
+
+def first_use(lab, call):
     import torch
 
     pair(lab)
@@ -115,8 +133,20 @@ def first_sort(lab):
     lab.synchronize()
     workloads.spin(lab, 200 * MS, stream="a")
     with lab.on("b"):
-        torch.sort(values)
+        call(torch, values)
     workloads.spin(lab, 50 * MS, stream="b")
+
+
+def first_sort(lab):
+    first_use(lab, lambda torch, values: torch.sort(values))
+
+
+def first_histogram(lab):
+    first_use(lab, lambda torch, values: torch.histc(values, 64))
+
+
+def first_cumulative_product(lab):
+    first_use(lab, lambda torch, values: torch.cumprod(values, 0))
 
 
 def no_shared_memory_left(lab):
@@ -127,6 +157,18 @@ def no_shared_memory_left(lab):
         large((sms,), (64,), (np.int64(3 * MS),), shared_mem=100 << 10)
     with lab.on("b"):
         small((sms,), (64,), (np.int64(3 * MS),), shared_mem=160 << 10)
+
+
+def hardly_any_shared_memory_left(lab):
+    pair(lab)
+    large, small = spin_kernel("larger", 200 << 10), spin_kernel("smaller", 40 << 10)
+    sms = lab.device.sm_count
+    for _ in range(2):
+        with lab.on("a"):
+            large((sms,), (32,), (np.int64(2 * MS),), shared_mem=200 << 10)
+        with lab.on("b"):
+            small((sms,), (32,), (np.int64(2 * MS),), shared_mem=40 << 10)
+        lab.synchronize()
 
 
 def no_threads_left(lab):
@@ -159,10 +201,105 @@ def blocking_stream_and_default(lab):
     lab.synchronize()
 
 
-def bandwidth(lab):
+def default_between_blocking_streams(lab):
+    first, last = cupy.cuda.Stream(non_blocking=False), cupy.cuda.Stream(non_blocking=False)
+    kernel = spin_kernel("on_three")
+    lab.synchronize()
+    for stream in (first, cupy.cuda.Stream.null, last):
+        with stream:
+            kernel((1,), (32,), (np.int64(2 * MS),))
+    lab.synchronize()
+
+
+def default_of_torch_and_a_blocking_stream(lab):
+    import torch
+
+    values = torch.ones(1 << 28, device="cuda")
+    values.mul_(2)
+    blocking = cupy.cuda.Stream(non_blocking=False)
+    kernel = spin_kernel("beside_torch")
+    lab.synchronize()
+    with blocking:
+        kernel((1,), (32,), (np.int64(3 * MS),))
+    values.mul_(2)
+    with blocking:
+        kernel((1,), (32,), (np.int64(3 * MS),))
+    lab.synchronize()
+
+
+def host_function(lab, sleep_ms=5, ms=4):
+    pair(lab)
+    workloads.spin(lab, ms * MS, stream="a")
+    with lab.on("b"):
+        workloads.spin(lab, 200_000)
+        cupy.cuda.get_current_stream().launch_host_func(lambda _: time.sleep(sleep_ms / 1_000), None)
+        workloads.spin(lab, ms * MS)
+
+
+def long_host_function(lab):
+    host_function(lab, 25, 20)
+
+
+def host_function_in_a_thread(lab):
+    thread = threading.Thread(target=host_function, args=(lab, 10, 8))
+    thread.start()
+    thread.join()
+
+
+def graph(lab, launches=1, elements=1 << 26):
+    """Two branches of a graph, of which the second forks off behind the first kernel."""
+    main, side = cupy.cuda.Stream(non_blocking=True), cupy.cuda.Stream(non_blocking=True)
+    first, second = cupy.ones(elements), cupy.ones(elements)
+    cupy.sqrt(first, out=first)
+    lab.synchronize()
+    with main:
+        main.begin_capture()
+        cupy.sqrt(first, out=first)
+        side.wait_event(main.record())
+        with side:
+            cupy.sqrt(second, out=second)
+        cupy.sqrt(first, out=first)
+        main.wait_event(side.record())
+        captured = main.end_capture()
+    lab.clear()
+    for _ in range(launches):
+        captured.launch(main)
+        lab.synchronize()
+
+
+def large_graph(lab):
+    graph(lab, elements=1 << 28)
+
+
+def graph_in_a_loop(lab):
+    graph(lab, launches=4)
+
+
+def bandwidth_of_torch(lab):
+    import torch
+
+    pair(lab)
+    arrays = {name: torch.ones(1 << 26, device="cuda") for name in "ab"}
+    lab.synchronize()
+    for name in "ab":
+        with lab.on(name):
+            for _ in range(8):
+                arrays[name].mul_(2)
+        lab.synchronize()
+    for _ in range(8):
+        for name in "ab":
+            with lab.on(name):
+                arrays[name].mul_(2)
+
+
+def bandwidth_of_long_kernels(lab):
+    bandwidth(lab, 256 * MB)
+
+
+def bandwidth(lab, elements=64 * MB):
     pair(lab)
     add = cupy.RawKernel(STREAM, "stream_add")
-    arrays = {name: cupy.ones(64 * MB, np.float64) for name in "ab"}
+    arrays = {name: cupy.ones(elements, np.float64) for name in "ab"}
     lab.synchronize()
 
     def launch(name):
@@ -181,9 +318,15 @@ def bandwidth(lab):
 PLANTED_CUDA = {
     Cause.HOST_LATE: [asleep, computing, asleep_in_ranges],
     Cause.ALLOC_SYNC: [free, allocate_pinned, free_in_a_loop],
-    Cause.QUEUE_FULL: [full_queue],
-    Cause.LAZY_LOAD: [first_sort],
-    Cause.SM_RESOURCES: [no_shared_memory_left, no_threads_left],
-    Cause.LEGACY_STREAM: [blocking_stream_and_default],
-    Cause.SLOWED_DOWN: [bandwidth],
+    Cause.QUEUE_FULL: [full_queue, full_queue_of_another_library, full_queue_in_a_thread],
+    Cause.LAZY_LOAD: [first_sort, first_histogram, first_cumulative_product],
+    Cause.SM_RESOURCES: [no_shared_memory_left, hardly_any_shared_memory_left, no_threads_left],
+    Cause.LEGACY_STREAM: [
+        blocking_stream_and_default,
+        default_between_blocking_streams,
+        default_of_torch_and_a_blocking_stream,
+    ],
+    Cause.SLOWED_DOWN: [bandwidth, bandwidth_of_long_kernels, bandwidth_of_torch],
+    Cause.HOST_FUNC: [host_function, long_host_function, host_function_in_a_thread],
+    Cause.GRAPH_ORDER: [graph, large_graph, graph_in_a_loop],
 }

@@ -238,6 +238,8 @@ MISUSED = {
     "%gpuexplain nowhere": "no stream, range or kernel 'nowhere'",
     "%gpucapture kernel": "invalid choice: 'kernel'. Did you mean 'kernels'?",
     "%gpucapture --no-host": "--no-host needs a tier",
+    "%gpucapture --stacks": "--stacks needs a tier",
+    "%gpucapture ranges --stacks": "stacks are sampled beside kernels only",
     "%gpucapture kernels --host": "there is no option or argument '--host'",
     "%%gpustream x --partition decoder\n1": "Did you mean 'decode'?",
     "%%gpustream x --partition\n1": "expected one argument",
@@ -580,6 +582,8 @@ def test_what_is_captured_is_chosen_and_told(shell, lab):
     assert kernels(lab) == ["ones"]
     assert not any(lane.name.startswith("host") for lane in lab.trace.lanes)
     assert "kernels (simulated device)" in run(shell, "%gpulab")[1]
+    run(shell, "%gpucapture kernels --stacks --no-host")
+    assert "Captured: kernels, stacks (simulated device)\n" in run(shell, "%gpucapture")[1]
     run(shell, "%gpucapture ranges")
     assert "Captured: ranges\n" in run(shell, "%gpucapture")[1]
     run(shell, "%gpucapture kernels")

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import random
 from dataclasses import replace
 
 import numpy as np
@@ -10,15 +9,14 @@ import pytest
 
 import gpustreamlab as gsl
 from gpustreamlab.analysis import _pieces
-from gpustreamlab.model import Marker
+from gpustreamlab.model import Marker, WorkDetail
 from gpustreamlab.typing import Cause, Certainty
-from gpustreamlab.workloads import copy_to_device, copy_to_host, spin
+from gpustreamlab.workloads import spin
 from tests.helpers.planted import (
     CLEAN,
-    MB,
     MS,
     PLANTED,
-    host_arrays,
+    clean_program,
     pair,
     wait_for_device,
     wait_for_device_in_a_loop,
@@ -47,27 +45,6 @@ def test_a_planted_cause_is_named_first(cause, program):
 @pytest.mark.parametrize("program", CLEAN, ids=lambda program: program.__name__)
 def test_nothing_is_found_in_a_clean_program(program):
     assert not run(program).explain().findings
-
-
-def clean_program(seed):
-    """Return a program of two to four streams that overlap: short grids, one copy a direction, no waits."""
-    chance = random.Random(seed)
-
-    def program(lab):
-        names = "abcd"[: chance.randint(2, 4)]
-        for name in names:
-            lab.stream(name, priority=chance.choice((0, -1)))
-        hosts, arrays = host_arrays(lab, 2, chance.choice((8, 32)) * MB, pinned=True)
-        lab.synchronize()
-        for turn in range(chance.randint(1, 6)):
-            for name in names:
-                with lab.on(name, f"step {turn}"):
-                    spin(lab, chance.randint(200_000, 2_000_000), blocks=chance.choice((1, 4, 16)))
-                    if not turn and name in "ab":
-                        copy = copy_to_device if name == "a" else copy_to_host
-                        copy(lab, *((hosts[0], arrays[0]) if name == "a" else (arrays[1], hosts[1])))
-
-    return program
 
 
 def test_random_clean_programs_get_no_finding():
@@ -228,3 +205,123 @@ def test_of_too_many_pieces_the_costliest_are_looked_into(monkeypatch):
 
 def test_where_nothing_ran_nothing_is_asked_for():
     assert str(gsl.Trace.from_columns(start_ns=[], end_ns=[], stream=[]).explain()) == "Why: nothing ran"
+
+
+def held_up(calls, **options):
+    """Return a trace in which work on `b` is launched behind work on `a`, after these calls of the host (name, start, end)."""
+    spans = [("a", "x", 0, 2 * MS, {"queued_ns": -9_000}), ("b", "y", 2 * MS + 10_000, 4 * MS, {"queued_ns": 2 * MS + 4_000})]
+    spans += [("host: main", "cuLaunchKernel", 2 * MS + 4_000, 2 * MS + 6_000, {"kind": "host"})]
+    spans += [("host: main", name, start, end, {"kind": "host"}) for name, start, end in calls]
+    return make_kernel_trace(spans, edges=[(2, 1, "launch")], **options)
+
+
+@pytest.mark.parametrize(
+    ("call", "code"),
+    [
+        ("overhead: lazy function loading", Cause.LAZY_LOAD),
+        ("cuModuleLoadData", Cause.LAZY_LOAD),
+        ("overhead: CUPTI buffer flush", Cause.PROFILER_OVERHEAD),
+        ("overhead: activity buffer request", Cause.PROFILER_OVERHEAD),
+        ("overhead: command buffer full", Cause.QUEUE_FULL),
+        ("printf", Cause.HOST_LATE),
+    ],
+)
+def test_what_the_driver_and_the_profiler_did_besides_is_a_cause(call, code):
+    (finding,) = held_up([(call, 10_000, 2 * MS)]).explain("a", "b").findings
+    assert (finding.code, finding.certainty) == (code, Certainty.PROVED)
+
+
+def test_a_function_of_the_host_in_the_stream_is_named_where_nothing_else_held_it():
+    spans = [
+        ("a", "x", 0, 2 * MS, {"queued_ns": -9_000}),
+        ("b", "first", 5_000, 20_000, {"queued_ns": 1_000}),
+        ("b", "second", 3 * MS, 5 * MS, {"queued_ns": 9_000}),
+        ("host: main", "cuLaunchKernel", 1_000, 2_000, {"kind": "host"}),
+        ("host: main", "cuLaunchKernel", 9_000, 10_000, {"kind": "host"}),
+    ]
+    edges = [(3, 1, "launch"), (4, 2, "launch")]
+    codes = {}
+    for name, start in (("cudaLaunchHostFunc", 4_000), ("cudaLaunchHostFunc", 500), ("cudaEventRecord", 4_000)):
+        trace = make_kernel_trace([*spans, ("host: main", name, start, start + 1_000, {"kind": "host"})], edges=edges)
+        codes[name, start] = [finding.code for finding in trace.explain("a", "b").findings]
+    assert list(codes.values()) == [[Cause.HOST_FUNC], [Cause.UNKNOWN], [Cause.UNKNOWN]]
+
+
+@pytest.mark.parametrize(
+    ("flags", "found"),
+    [
+        ((True, True), (Cause.LEGACY_STREAM, Certainty.PROVED)),
+        ((True, None), (Cause.LEGACY_STREAM, Certainty.LIKELY)),
+        ((True, False), (Cause.UNKNOWN, Certainty.UNKNOWN)),
+    ],
+)
+def test_only_blocking_streams_and_the_default_stream_wait_for_each_other(flags, found):
+    spans = [
+        ("default stream", "x", 0, 2 * MS, {"queued_ns": -9_000}),
+        ("s", "y", 2 * MS + 2_000, 4 * MS, {"queued_ns": -5_000}),
+    ]
+    trace = make_kernel_trace(spans)
+    lanes = tuple(replace(lane, outside=True, is_blocking=flag) for lane, flag in zip(trace.lanes, flags, strict=True))
+    (finding,) = replace(trace, lanes=lanes).explain("default stream", "s").findings
+    assert (finding.code, finding.certainty) == found
+
+
+@pytest.mark.parametrize(
+    ("queues", "found"),
+    [
+        ((4, 4), (Cause.QUEUE_ALIAS, Certainty.PROVED)),
+        ((4, 5), (Cause.UNKNOWN, Certainty.UNKNOWN)),
+        ((-1, -1), (Cause.UNKNOWN, Certainty.UNKNOWN)),
+    ],
+)
+def test_one_hardware_queue_is_a_cause(queues, found):
+    first, second = (WorkDetail(full_name="k", grid=(1, 1, 1), block=(32, 1, 1), channel=queue) for queue in queues)
+    spans = [
+        ("a", "x", 0, 2 * MS, {"queued_ns": -9_000, "detail": first}),
+        ("b", "y", 2 * MS + 2_000, 4 * MS, {"queued_ns": -5_000, "detail": second}),
+    ]
+    (finding,) = make_kernel_trace(spans).explain("a", "b").findings
+    assert (finding.code, finding.certainty) == found
+
+
+def test_unknown_says_what_was_ruled_out_and_what_was_not_recorded():
+    spans = [("a", "x", 0, 2 * MS, {"queued_ns": -9_000}), ("b", "y", 2 * MS + 2_000, 4 * MS, {"queued_ns": -5_000})]
+    (finding,) = make_kernel_trace(spans).explain("a", "b").findings
+    assert "Not recorded, so that nobody can tell: an event that its stream waited for, a slow launch" in finding.fix
+
+
+def test_what_ran_on_one_stream_by_mistake_could_be_saved():
+    def program(lab):
+        pair(lab)
+        with lab.on("a", "load"):
+            spin(lab, 2 * MS)
+        with lab.on("b", "step"):
+            spin(lab, 2 * MS, stream="a")
+
+    found = run(program).explain("a", "b")
+    assert [finding.code for finding in found.findings] == [Cause.OTHER_STREAM]
+    assert found.findings[0].saves_ns == found.gain_ns == pytest.approx(2 * MS, rel=0.01)
+
+
+def test_a_name_of_a_range_is_found_beside_an_idle_stream_of_that_name():
+    def program(lab):
+        for name in ("load", "step"):
+            lab.stream(name)
+        for stream, name in zip("ab", ("load", "step"), strict=True):
+            with lab.on(lab.stream(stream), name):
+                spin(lab, 2 * MS)
+            lab.synchronize()
+
+    assert run(program).explain("load", "step").findings[0].code is Cause.HOST_SYNC_DEVICE
+
+
+def test_waits_of_the_host_are_not_told_where_nothing_is_to_be_gained():
+    def program(lab):
+        pair(lab)
+        for _ in range(4):
+            for name in "ab":
+                spin(lab, MS, stream=name)
+            lab.synchronize()
+        spin(lab, 9 * MS, stream="a")
+
+    assert not run(program).explain().findings

@@ -242,8 +242,8 @@ def test_names_are_short_and_hold_no_signs_that_turn_a_line_round():
 
 def test_counted_kinds_are_those_of_the_trace_or_as_said():
     trace = nested_trace()
-    assert tables_of(trace)["kind_counted"] == [False, True, True, True, *[False] * 4]
-    assert tables_of(trace, counted=(SpanKind.RANGE,))["kind_counted"] == [True] + [False] * 7
+    assert tables_of(trace)["kind_counted"] == [False, True, True, True, *[False] * 5]
+    assert tables_of(trace, counted=(SpanKind.RANGE,))["kind_counted"] == [True] + [False] * 8
 
 
 def test_header_is_plain_text_and_that_of_a_live_view_counts_what_it_is_told():

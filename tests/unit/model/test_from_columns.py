@@ -70,7 +70,7 @@ def test_random_columns_come_back():
         assert [SPAN_KINDS[code].value for code in trace.kind] == kinds
         for place, lane in enumerate(trace.lanes):
             own = {kind for kind, code in zip(kinds, trace.lane, strict=True) if code == place}
-            assert lane.kind is (LaneKind.HOST if own <= {"host", "annotation"} else LaneKind.STREAM)
+            assert lane.kind is (LaneKind.HOST if own <= {"host", "annotation", "sample"} else LaneKind.STREAM)
         assert len({lane.key for lane in trace.lanes}) == len(trace.lanes)
 
 

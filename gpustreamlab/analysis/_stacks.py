@@ -1,0 +1,257 @@
+"""Which thread launched late, between which of its calls, where its Python stood; and which streams waited for the host."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass, replace
+from typing import TYPE_CHECKING, NamedTuple
+
+import numpy as np
+
+from gpustreamlab.analysis._busy import counted_rows, union_edges
+from gpustreamlab.analysis._causes import CODES, Found, blocked_ns, launch_calls, thread_lanes
+from gpustreamlab.analysis._pieces import PAUSE_NS, Pieces, ordered_by_lane
+from gpustreamlab.analysis._scale import format_ns, format_share
+from gpustreamlab.model import SPAN_KINDS, Trace, display_name
+from gpustreamlab.typing import Cause, EdgeKind, Int64Array, MarkerKind, SpanKind
+
+if TYPE_CHECKING:
+    from gpustreamlab.analysis._explain import Finding
+
+_OF_HOST = (Cause.HOST_LATE, Cause.LAUNCH_BOUND)
+LEAST_BOUND_SHARE = 0.5
+"""From which share of its time idle for the host a stream is bound by it."""
+LEAST_BOUND_GAPS = 20
+"""From how many gaps on that is a habit."""
+LEAST_BOUND_NS = 10_000_000
+"""From which time on it is worth telling."""
+LEAST_SAMPLES = 12
+"""Of fewer samples their number is told, not a share."""
+_NAME_WIDTH = 40
+_FUNCTION_WIDTH = 80
+
+
+class FunctionCount(NamedTuple):
+    """In how many samples a thread stood in a function."""
+
+    function: str
+    """The function, with its file and its first line."""
+    sample_count: int
+    """How many samples."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class HostBound:
+    """A stream that stood idle for most of its time as its next launch had not come, and that was no wait for the device."""
+
+    stream: str
+    """The stream."""
+    thread: str | None
+    """The thread that launched most of the work behind the gaps; None where unknown."""
+    late_ns: int
+    """For how long the stream was idle until the launch, without the calls in which the thread was held up, in ns."""
+    total_ns: int
+    """From the stream's first start to its last end, without pauses longer than 100 ms, and between cells, in ns."""
+    gap_count: int
+    """How many gaps that were."""
+    median_ns: int
+    """How long the median of them was, in ns."""
+    calls: tuple[str, str]
+    """The thread's last call before most of these launches, and the call that launched."""
+    function: str | None
+    """Where the thread stood most often in the gaps; None without samples of its stack."""
+    function_share: float
+    """In which share of the samples."""
+    sample_count: int
+    """How many samples there are in the gaps."""
+
+    def __str__(self) -> str:
+        who = "the host" if self.thread is None else f"thread {display_name(self.thread, _NAME_WIDTH)!r}"
+        first, second = (display_name(call, _NAME_WIDTH) for call in self.calls)
+        text = (
+            f"{display_name(self.stream, _NAME_WIDTH)!r} was idle for {format_ns(self.late_ns)} of {format_ns(self.total_ns)}, "
+            f"as {who} had not launched its next work: {self.gap_count:,} times, {format_ns(self.median_ns)} each (median), "
+            f"most often between {first} and {second}"
+        )
+        if self.function is not None:
+            stood = FunctionCount(self.function, round(self.function_share * self.sample_count))
+            text += f". In these gaps {functions_text([stood], self.sample_count)}"
+        return f"{text}. If it should be faster: more SMs do not help it, less work between its launches or a CUDA graph does."
+
+
+def count_functions(trace: Trace, lane: Int64Array, from_ns: Int64Array, to_ns: Int64Array) -> tuple[FunctionCount, ...]:
+    """Count in which functions threads stood between some times; the most frequent first.
+
+    Parameters
+    ----------
+    trace
+        The spans, samples of stacks among them.
+    lane, from_ns, to_ns
+        The thread's lane, from when and to when; shape (n,) each. What is covered twice counts once.
+
+    Examples
+    --------
+    >>> trace = Trace.from_columns(
+    ...     start_ns=[0, 5, 10], end_ns=[5, 10, 15], stream=["main"] * 3, name=["f", "g", "f"], kind="sample"
+    ... )
+    >>> count_functions(trace, np.array([0]), np.array([0]), np.array([11]))
+    (FunctionCount(function='f', sample_count=2), FunctionCount(function='g', sample_count=1))
+    """
+    rows = np.flatnonzero(trace.kind == SPAN_KINDS.index(SpanKind.SAMPLE))
+    inside = np.zeros(len(rows), bool)
+    for thread in np.unique(trace.lane[rows]).tolist():
+        asked, own = lane == thread, trace.lane[rows] == thread
+        edges = union_edges(from_ns[asked], to_ns[asked])
+        inside[own] = np.searchsorted(edges, trace.start_ns[rows[own]], side="right") % 2 == 1
+    counts = np.bincount(trace.name[rows[inside]], minlength=len(trace.names))
+    order = np.argsort(-counts, kind="stable")
+    return tuple(FunctionCount(trace.names[code], int(counts[code])) for code in order.tolist() if counts[code])
+
+
+def functions_text(functions: Sequence[FunctionCount], count: int = 0) -> str:
+    """Say in which share of the samples, which are so many if there are more than these, the first function was met.
+
+    Examples
+    --------
+    >>> functions_text((FunctionCount("step (run.py:7)", 30), FunctionCount("load (run.py:2)", 10)))
+    '75% of 40 samples of the Python stack stand in step (run.py:7)'
+    """
+    count = max(count, sum(one.sample_count for one in functions))
+    most, function = functions[0].sample_count, display_name(functions[0].function, _FUNCTION_WIDTH)
+    share = format_share(most / count) if count >= LEAST_SAMPLES else f"{most}"
+    return f"{share} of {count:,} samples of the Python stack stand in {function}"
+
+
+def name_threads(trace: Trace, pieces: Pieces, found: Found, findings: Iterable[Finding]) -> list[Finding]:
+    """Add to each finding of a late host the thread, the calls around the gap, and the function in which it stood."""
+    findings = list(findings)
+    if not any(finding.code in _OF_HOST for finding in findings):
+        return findings
+    launch, lanes_of = launch_calls(trace), thread_lanes(trace)
+
+    def told(finding: Finding) -> Finding:
+        row = finding.row
+        thread = _thread_name(trace, row, int(lanes_of(np.array([row]))[0]))
+        if finding.code not in _OF_HOST or thread is None:
+            return finding
+        last = int(_calls_before(trace, launch[[row]])[0]) if launch[row] >= 0 else -1
+        is_such = found.cause == CODES.index(finding.code)
+        if finding.pair_count == 1:
+            is_such &= pieces.lane[found.piece] == trace.lane[row]
+        late = found.piece[is_such]
+        lanes = lanes_of(pieces.row[late])
+        functions = count_functions(trace, lanes, pieces.idle_since_ns[late], pieces.launched_ns[late])
+        count = sum(one.sample_count for one in functions)
+        function, most = functions[0] if functions else (None, 0)
+        stood = f". In all such gaps {functions_text(functions)}" if functions else ""
+        result = replace(
+            finding,
+            thread=thread,
+            last_call_row=last,
+            launch_row=int(launch[row]),
+            function=function,
+            function_share=most / max(count, 1),
+            sample_count=count,
+        )
+        return replace(result, text=f"{finding.text} {_launch_text(trace, result)}{stood}.")
+
+    return [told(finding) for finding in findings]
+
+
+def find_host_bound(trace: Trace, streams: Iterable[int]) -> tuple[HostBound, ...]:
+    """Return which of some streams stood idle for most of their time because the host launched late; the longest first.
+
+    Parameters
+    ----------
+    trace
+        The spans.
+    streams
+        The streams' lanes.
+    """
+    if not len(trace.edges.select(EdgeKind.LAUNCH)):
+        return ()  # nobody knows whether the thread waited for the device
+    cells_ns = np.array([mark.time_ns for mark in trace.markers if mark.kind is MarkerKind.CELL], np.int64)
+    wanted, found = {*streams}, []
+    for part in ordered_by_lane(trace, counted_rows(trace)):
+        reach_ns = np.maximum.accumulate(trace.end_ns[part])
+        row, since_ns, start_ns = part[1:], reach_ns[:-1], trace.start_ns[part[1:]]
+        is_pause = start_ns - since_ns > PAUSE_NS
+        is_pause |= np.searchsorted(cells_ns, start_ns) > np.searchsorted(cells_ns, since_ns)
+        late = (trace.queued_ns[row] > since_ns) & (trace.queued_ns[row] < start_ns) & ~is_pause
+        if int(trace.lane[part[0]]) in wanted and late.sum() >= LEAST_BOUND_GAPS:
+            total_ns = int(reach_ns[-1] - trace.start_ns[part[0]] - (start_ns - since_ns)[is_pause].sum())
+            found.append(_host_bound(trace, row[late], since_ns[late], total_ns))
+    return tuple(sorted(filter(None, found), key=lambda one: -one.late_ns))
+
+
+def _host_bound(trace: Trace, row: Int64Array, since_ns: Int64Array, total_ns: int) -> HostBound | None:
+    """Tell of gaps before some rows of a stream, since some times, if they are most of its time."""
+    launched_ns, least_ns = trace.queued_ns[row], max(LEAST_BOUND_SHARE * total_ns, LEAST_BOUND_NS)
+    if (launched_ns - since_ns).sum() < least_ns:
+        return None
+    lanes, launch = thread_lanes(trace)(row), launch_calls(trace)[row]
+    calls = _usual_calls(trace, launch)
+    late_ns = launched_ns - since_ns - blocked_ns(trace, lanes, since_ns, launched_ns)
+    if calls is None or late_ns.sum() < least_ns:
+        return None
+    longest = int(np.argmax(late_ns))
+    functions = count_functions(trace, lanes, since_ns, launched_ns)
+    count = sum(one.sample_count for one in functions)
+    return HostBound(
+        stream=trace.lanes[int(trace.lane[row[0]])].name,
+        thread=_thread_name(trace, int(row[longest]), int(lanes[longest])),
+        late_ns=int(late_ns.sum()),
+        total_ns=total_ns,
+        gap_count=len(row),
+        median_ns=int(np.median(late_ns)),
+        calls=calls,
+        function=functions[0].function if functions else None,
+        function_share=functions[0].sample_count / count if count else 0.0,
+        sample_count=count,
+    )
+
+
+def _usual_calls(trace: Trace, launch: Int64Array) -> tuple[str, str] | None:
+    """Return the names of the call before most of some launches and of the launch."""
+    launch = launch[launch >= 0]
+    before = _calls_before(trace, launch)
+    pairs = trace.name[before[before >= 0]].astype(np.int64) * len(trace.names) + trace.name[launch[before >= 0]]
+    if not len(pairs):
+        return None
+    unique, counts = np.unique(pairs, return_counts=True)
+    first, second = divmod(int(unique[np.argmax(counts)]), len(trace.names))
+    return trace.names[first], trace.names[second]
+
+
+def _calls_before(trace: Trace, launch: Int64Array) -> Int64Array:
+    """Return the row of the call of the same thread that returned last before each call, or -1; shape (n,)."""
+    calls = np.flatnonzero(trace.kind == SPAN_KINDS.index(SpanKind.HOST))
+    before = np.full(len(launch), -1, np.int64)
+    for thread in np.unique(trace.lane[launch]).tolist():
+        own = calls[trace.lane[calls] == thread]
+        own = own[np.argsort(trace.end_ns[own], kind="stable")]
+        asked = np.flatnonzero(trace.lane[launch] == thread)
+        place = np.searchsorted(trace.end_ns[own], trace.start_ns[launch[asked]], side="right") - 1
+        before[asked] = np.where(place >= 0, own[place], -1)
+    return before
+
+
+def _thread_name(trace: Trace, row: int, lane: int) -> str | None:
+    """Return what the thread is called that launched a row."""
+    if trace.thread[row] >= 0:
+        return trace.threads[int(trace.thread[row])]
+    return trace.lanes[lane].name.removeprefix("host: ") if lane >= 0 else None
+
+
+def _launch_text(trace: Trace, finding: Finding) -> str:
+    def name(row: int) -> str:
+        return display_name(trace.names[int(trace.name[row])], _NAME_WIDTH)
+
+    stream = display_name(finding.stream, _NAME_WIDTH)
+    text = f"Thread {display_name(str(finding.thread), _NAME_WIDTH)!r} launched {name(finding.row)} on {stream!r}"
+    if finding.launch_row >= 0:
+        text += f" with {name(finding.launch_row)}"
+    if finding.last_call_row >= 0:
+        apart_ns = int(trace.start_ns[finding.launch_row] - trace.end_ns[finding.last_call_row])
+        text += f", {format_ns(apart_ns)} after its call before, {name(finding.last_call_row)}"
+    return text
