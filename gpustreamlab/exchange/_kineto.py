@@ -75,6 +75,7 @@ _SM_NUMBERS = {
     "shared_bytes": "sharedMemPerMultiprocessor",
 }
 _STREAM_WAIT = "Stream Wait Event"
+_THREAD = re.compile(r"^thread (\d+) \((.+)\)$")
 _COPY = re.compile(r"Memcpy (\w+) \((\w+) -> (\w+)\)")
 _THREADS_GRID = "hipExtModuleLaunchKernel"
 """Tells its grid in threads, not in blocks. Source: the HIP API."""
@@ -277,7 +278,7 @@ class _Reader:
     def _thread_names(self) -> tuple[str, ...]:
         """Return a name of its own for each thread."""
         told = {
-            (str(event.pid), str(event.tid)): cut_text(str(event.args.name)).strip()
+            (str(event.pid), str(event.tid)): _THREAD.sub(r"\2 (\1)", cut_text(str(event.args.name)).strip())
             for event in self._file.events
             if event.ph == "M" and event.name == "thread_name" and event.args is not None
         }

@@ -50,8 +50,8 @@ def names(trace, chosen):
 
 def test_streams_threads_and_kinds_are_as_in_a_trace_of_our_own(tmp_path):
     trace = gsl.load_trace(write_two_streams(tmp_path))
-    assert [lane.name for lane in trace.lanes] == ["stream 7", "stream 20", "host: thread 100", "host: thread 101 (loader)"]
-    assert trace.threads == ("thread 100", "thread 101 (loader)")
+    assert [lane.name for lane in trace.lanes] == ["stream 7", "stream 20", "host: thread 100", "host: loader (101)"]
+    assert trace.threads == ("thread 100", "loader (101)")
     assert names(trace, rows(trace, "kernel")) == ["gemm", "gemm", "relu", "producer", "consumer", "late", "last"]
     assert names(trace, rows(trace, "copy")) == ["memcpy HtoD (pinned)"]
     assert names(trace, rows(trace, "fill")) == ["memset"]
@@ -79,7 +79,7 @@ def test_times_are_exact_and_launches_are_their_calls(tmp_path):
     assert (trace.queued_ns[edges.target] == trace.start_ns[edges.source]).all()
     assert (trace.thread[edges.target] == trace.thread[edges.source]).all()
     copy = rows(trace, "copy")[0]
-    assert trace.threads[trace.thread[copy]] == "thread 101 (loader)"
+    assert trace.threads[trace.thread[copy]] == "loader (101)"
 
 
 @pytest.mark.parametrize(
