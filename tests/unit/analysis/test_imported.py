@@ -100,3 +100,19 @@ def test_the_longest_of_the_calls_that_held_up_the_host_is_named(explain):
     texts = [finding.text for finding in explain(events).findings if finding.code is Cause.HOST_SYNC_STREAM]
     assert texts
     assert all("cudaMemcpyAsync (900 µs)" in text for text in texts)
+
+
+def test_the_host_on_the_critical_path_is_in_its_innermost_range(tmp_path):
+    events = [
+        *launched(20, 10, 10, stream=7, correlation=1),
+        *launched(110, 10, 100, stream=7, correlation=2),
+        span(0, 200, "step", "user_annotation"),
+        span(35, 55, "load"),
+        span(40, 0, "look"),
+        span(50, 60, "other thread", tid=999),
+        call(60, 10, "cudaMalloc", correlation=9),
+    ]
+    path = gsl.load_trace(write(tmp_path / "run.json", kineto(events))).critical_path()
+    steps = path.to_pandas()
+    assert steps.name.tolist() == ["step", "load", "load", "cudaMalloc", "load", "step", "gemm", "gemm"]
+    assert steps.duration_ns.tolist() == [15_000, 5_000, 20_000, 10_000, 20_000, 10_000, 10_000, 10_000]
