@@ -311,12 +311,15 @@ def _slow_launches(trace: Trace) -> Iterator[_Calls]:
     first = np.full(len(trace.names), np.iinfo(np.int64).max, np.int64)
     np.minimum.at(first, trace.name[kernels], trace.queued_ns[kernels])
     is_first = trace.queued_ns[kernels] == first[trace.name[kernels]]
-    loading = np.flatnonzero(named_calls(trace, _LOADS.search))
+    loading, full = (np.flatnonzero(named_calls(trace, sign.search)) for sign in (_LOADS, _FILLS_QUEUE))
+    if any(name.startswith("overhead: ") for name in trace.names):
+        # Where such records were taken, a launch that was slow without one of loading did something else.
+        is_slow &= ~_contain(trace, calls, np.flatnonzero(named_calls(trace, _PROFILES.search)))
+        is_first &= _contain(trace, calls, loading)
     yield Cause.LAZY_LOAD, np.concatenate((calls[is_slow & is_first], loading))
     queued_ns, start_ns = np.sort(trace.queued_ns[kernels]), np.sort(trace.start_ns[kernels])
     end_ns = trace.end_ns[calls]
     outstanding = np.searchsorted(queued_ns, end_ns) - np.searchsorted(start_ns, end_ns)
-    full = np.flatnonzero(named_calls(trace, _FILLS_QUEUE.search))
     yield Cause.QUEUE_FULL, np.concatenate((calls[is_slow & ~is_first & (outstanding >= QUEUE_LENGTH)], full))
 
 
@@ -432,9 +435,15 @@ def _tests(
 ) -> Iterator[_Test]:
     """Yield each cause of the device with the rows that it fits; the first that fits a row counts."""
     yield Cause.EVENT_WAIT, Certainty.PROVED, waits
+    half_ns = 0.5 * (trace.start_ns[row] - trace.queued_ns[row])
+    profiling = np.flatnonzero(named_calls(trace, _PROFILES.search))
+    profiled_ns, _ = _time_in_calls(
+        trace, profiling, np.where(call >= 0, trace.lane[call], -1), trace.start_ns[call], trace.end_ns[call]
+    )
+    yield Cause.PROFILER_OVERHEAD, Certainty.PROVED, profiled_ns > half_ns
     for cause, calls in slow:
         # The launch itself must have lasted for most of the wait: else it only was slow, too.
-        is_long = trace.duration_ns[call] >= 0.5 * (trace.start_ns[row] - trace.queued_ns[row])
+        is_long = trace.duration_ns[call] >= half_ns
         yield cause, Certainty.PROVED, _contain(trace, call, calls) & is_long
         yield cause, Certainty.LIKELY, np.isin(call, calls) & is_long
     graphs = np.array([*(detail.graph for detail in trace.details), 0])[trace.extra.get("detail", np.full(len(trace), -1))]

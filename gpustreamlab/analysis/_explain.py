@@ -32,6 +32,8 @@ PAIRS_TOLD = 4
 """How many pairs of streams are told apart for one cause; what the others cost is added up."""
 ELSEWHERE = (Cause.OTHER_STREAM, Cause.SLOWED_DOWN)
 """What these cost has nothing to do with what the streams leave to be gained as their work is placed."""
+PROFILER_TIMES = 10
+"""The profiler's own time is told if it costs so many times what else is told."""
 OF_HOST = (
     Cause.HOST_SYNC_DEVICE,
     Cause.HOST_SYNC_STREAM,
@@ -442,6 +444,8 @@ def _grouped(trace: Trace, pieces: Pieces, found: Found, gain_ns: int, least_ns:
     # Why work that had been launched did not begin is told also where nothing is to be gained by it.
     is_of_host = np.isin(cause_of_group, [CODES.index(code) for code in OF_HOST])
     worth_ns = np.where(is_of_host & (least_ns > 1), saves_ns, waited_ns)
+    # That the profiler takes some time is no news.
+    worth_ns[(cause_of_group == CODES.index(Cause.PROFILER_OVERHEAD)) & (worth_ns < PROFILER_TIMES * least_ns)] = 0
     counts, pair_counts = np.bincount(group), np.bincount(group_of_pair)
     longest = np.empty(len(groups), np.int64)
     order = np.lexsort((found.waited_ns, found.saves_ns))

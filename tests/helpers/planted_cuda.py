@@ -161,13 +161,13 @@ def no_shared_memory_left(lab):
 
 def hardly_any_shared_memory_left(lab):
     pair(lab)
-    large, small = spin_kernel("larger", 200 << 10), spin_kernel("smaller", 40 << 10)
+    large, small = spin_kernel("larger", 110 << 10), spin_kernel("smaller", 130 << 10)
     sms = lab.device.sm_count
     for _ in range(2):
         with lab.on("a"):
-            large((sms,), (32,), (np.int64(2 * MS),), shared_mem=200 << 10)
+            large((sms,), (32,), (np.int64(2 * MS),), shared_mem=110 << 10)
         with lab.on("b"):
-            small((sms,), (32,), (np.int64(2 * MS),), shared_mem=40 << 10)
+            small((sms,), (32,), (np.int64(2 * MS),), shared_mem=130 << 10)
         lab.synchronize()
 
 
@@ -219,6 +219,7 @@ def default_of_torch_and_a_blocking_stream(lab):
     blocking = cupy.cuda.Stream(non_blocking=False)
     kernel = spin_kernel("beside_torch")
     lab.synchronize()
+    lab.clear()
     with blocking:
         kernel((1,), (32,), (np.int64(3 * MS),))
     values.mul_(2)
@@ -275,21 +276,10 @@ def graph_in_a_loop(lab):
     graph(lab, launches=4)
 
 
-def bandwidth_of_torch(lab):
-    import torch
-
-    pair(lab)
-    arrays = {name: torch.ones(1 << 26, device="cuda") for name in "ab"}
-    lab.synchronize()
-    for name in "ab":
-        with lab.on(name):
-            for _ in range(8):
-                arrays[name].mul_(2)
-        lab.synchronize()
-    for _ in range(8):
-        for name in "ab":
-            with lab.on(name):
-                arrays[name].mul_(2)
+def bandwidth_in_a_thread(lab):
+    thread = threading.Thread(target=bandwidth, args=(lab, 128 * MB))
+    thread.start()
+    thread.join()
 
 
 def bandwidth_of_long_kernels(lab):
@@ -326,7 +316,7 @@ PLANTED_CUDA = {
         default_between_blocking_streams,
         default_of_torch_and_a_blocking_stream,
     ],
-    Cause.SLOWED_DOWN: [bandwidth, bandwidth_of_long_kernels, bandwidth_of_torch],
+    Cause.SLOWED_DOWN: [bandwidth, bandwidth_of_long_kernels, bandwidth_in_a_thread],
     Cause.HOST_FUNC: [host_function, long_host_function, host_function_in_a_thread],
     Cause.GRAPH_ORDER: [graph, large_graph, graph_in_a_loop],
 }

@@ -325,3 +325,18 @@ def test_waits_of_the_host_are_not_told_where_nothing_is_to_be_gained():
         spin(lab, 9 * MS, stream="a")
 
     assert not run(program).explain().findings
+
+
+def test_a_first_launch_that_the_profiler_held_up_loaded_nothing():
+    spans = [
+        ("a", "x", 0, 2 * MS, {"queued_ns": -9_000}),
+        ("b", "y", MS, 4 * MS, {"queued_ns": 4_000}),
+        ("host: main", "cuLaunchKernel", 4_000, MS - 4_000, {"kind": "host"}),
+    ]
+    for name, end_ns, code in (
+        ("overhead: activity buffer request", MS - 5_000, Cause.PROFILER_OVERHEAD),
+        ("overhead: activity buffer request", 6_000, Cause.UNKNOWN),
+        ("cudaEventRecord", 6_000, Cause.LAZY_LOAD),
+    ):
+        trace = make_kernel_trace([*spans, ("host: main", name, 5_000, end_ns, {"kind": "host"})], edges=[(2, 1, "launch")])
+        assert [finding.code for finding in trace.explain("a", "b").findings] == [code]
