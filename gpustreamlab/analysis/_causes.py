@@ -196,8 +196,13 @@ def _kernel_codes(trace: Trace, rows: Int64Array) -> Int64Array:
     """Return for each row a number for its kernel, grid and partition; equal where all are."""
     import pandas as pd
 
-    # The detail has the grid and the full name: a short one may stand for many kernels.
-    column = trace.extra.get("detail", trace.extra.get("grid_blocks", np.zeros(len(trace), np.int64)))
+    # A short name may stand for many kernels, which full names tell apart.
+    shapes: dict[object, int] = {}
+    kernels = [shapes.setdefault((one.full_name, one.grid, one.block), len(shapes)) for one in trace.details]
+    if kernels and "detail" in trace.extra:
+        column = np.array([*kernels, -1], np.int64)[trace.extra["detail"]]
+    else:
+        column = trace.extra.get("grid_blocks", np.zeros(len(trace), np.int64))
     grids, _ = pd.factorize(column[rows])
     parts = trace.partition[rows] + 1
     key = (trace.name[rows].astype(np.int64) * (int(grids.max()) + 1) + grids) * (int(parts.max()) + 1) + parts
@@ -246,7 +251,7 @@ def _of_host(trace: Trace, pieces: Pieces, slow: Sequence[_Calls]) -> Iterator[_
     none = np.full(len(late), -1, np.int64)
     left_ns = pieces.host_ns[late].copy()
     for cause, calls in _blocking_calls(trace, slow):
-        blocked_ns, last, longest = _time_in_calls(trace, calls, lane, from_ns, to_ns)
+        blocked_ns, last = _time_in_calls(trace, calls, lane, from_ns, to_ns)
         # A call that waited until the work in front had ended would have done so whatever the host did before.
         awaits = (last >= 0) & (before >= 0) & (trace.end_ns[last] > from_ns) & (cause in _WAITING)
         awaits &= (trace.start_ns[last] < trace.end_ns[before]) & (trace.end_ns[last] >= trace.end_ns[before])
@@ -256,7 +261,8 @@ def _of_host(trace: Trace, pieces: Pieces, slow: Sequence[_Calls]) -> Iterator[_
         waited_ns = np.where(held, share_ns, 0).astype(np.int64)
         left_ns -= waited_ns
         chosen = np.flatnonzero(held & (waited_ns > 0))
-        proof = np.where(awaits | (longest < 0), last, longest)[chosen]
+        longest = _longest_call(trace, calls, lane[chosen], from_ns[chosen], to_ns[chosen])
+        proof = np.where(awaits[chosen] | (longest < 0), last[chosen], longest)
         yield _part(late[chosen], cause, Certainty.PROVED, before[chosen], proof, waited_ns[chosen])
     rest = np.flatnonzero(left_ns > LEAST_SHARE * pieces.host_ns[late])
     rest = rest[~_is_skew(trace, row[rest], before[rest], (to_ns - from_ns)[rest])]
@@ -338,9 +344,9 @@ def thread_lanes(trace: Trace) -> Callable[[Int64Array], Int64Array]:
 
 def _time_in_calls(
     trace: Trace, calls: Int64Array, lane: Int64Array, from_ns: Int64Array, to_ns: Int64Array
-) -> tuple[Int64Array, Int64Array, Int64Array]:
-    """Return for how long a thread was in some calls between two times, the last of these calls, and the longest, or -1."""
-    lasted_ns, last, longest = np.zeros(len(lane), np.int64), np.full(len(lane), -1, np.int64), np.full(len(lane), -1, np.int64)
+) -> tuple[Int64Array, Int64Array]:
+    """Return for how long a thread was in some calls between two times, and the last of these calls, or -1."""
+    lasted_ns, last = np.zeros(len(lane), np.int64), np.full(len(lane), -1, np.int64)
     for thread in np.unique(trace.lane[calls]).tolist():
         own = calls[trace.lane[calls] == thread]
         own = own[np.argsort(trace.start_ns[own], kind="stable")]
@@ -349,14 +355,25 @@ def _time_in_calls(
         lasted_ns[asked] = steps.between(from_ns[asked], to_ns[asked])
         place = np.searchsorted(trace.start_ns[own], to_ns[asked], side="left") - 1
         last[asked] = np.where(place >= 0, own[place], -1)
+    return lasted_ns, last
+
+
+def _longest_call(trace: Trace, calls: Int64Array, lane: Int64Array, from_ns: Int64Array, to_ns: Int64Array) -> Int64Array:
+    """Return the longest of some calls in which a thread was between two times, or -1."""
+    longest = np.full(len(lane), -1, np.int64)
+    for thread in np.unique(lane).tolist():
+        own = calls[trace.lane[calls] == thread]
+        own = own[np.argsort(trace.start_ns[own], kind="stable")]
+        asked = np.flatnonzero(lane == thread)
         by_duration = np.argsort(trace.duration_ns[own], kind="stable")
         rank = np.empty(len(own) + 1, np.int64)
         rank[by_duration], rank[-1] = np.arange(len(own)), -1
         first = np.searchsorted(np.maximum.accumulate(trace.end_ns[own]), from_ns[asked], side="right")
         # Slices of a piece each: between them lie those that are not asked for.
-        most = np.maximum.reduceat(rank, np.stack((first, np.maximum(place + 1, first)), axis=1).ravel())[::2]
-        longest[asked] = np.where(place >= first, own[by_duration[most]], -1)
-    return lasted_ns, last, longest
+        behind = np.maximum(np.searchsorted(trace.start_ns[own], to_ns[asked], side="left"), first)
+        most = np.maximum.reduceat(rank, np.stack((first, behind), axis=1).ravel())[::2]
+        longest[asked] = np.where(behind > first, np.append(own, -1)[np.append(by_duration, -1)[most]], -1)
+    return longest
 
 
 def _is_skew(trace: Trace, row: Int64Array, before: Int64Array, late_ns: Int64Array) -> BoolArray:
