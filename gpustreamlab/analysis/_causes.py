@@ -322,11 +322,12 @@ def _slow_launches(trace: Trace) -> Iterator[_Calls]:
         # Where such records were taken, a launch that was slow without one of loading did something else.
         is_slow &= ~_contain(trace, calls, np.flatnonzero(named_calls(trace, _PROFILES.search)))
         is_first &= _contain(trace, calls, loading)
-    yield Cause.LAZY_LOAD, np.concatenate((calls[is_slow & is_first], loading))
     queued_ns, start_ns = np.sort(trace.queued_ns[kernels]), np.sort(trace.start_ns[kernels])
     end_ns = trace.end_ns[calls]
     outstanding = np.searchsorted(queued_ns, end_ns) - np.searchsorted(start_ns, end_ns)
-    yield Cause.QUEUE_FULL, np.concatenate((calls[is_slow & ~is_first & (outstanding >= QUEUE_LENGTH)], full))
+    is_full = outstanding >= QUEUE_LENGTH
+    yield Cause.QUEUE_FULL, np.concatenate((calls[is_slow & is_full], full))
+    yield Cause.LAZY_LOAD, np.concatenate((calls[is_slow & is_first & ~is_full], loading))
 
 
 def thread_lanes(trace: Trace) -> Callable[[Int64Array], Int64Array]:

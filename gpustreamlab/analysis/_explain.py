@@ -14,7 +14,7 @@ from gpustreamlab.analysis._causes import CODES, SURE, Found, find_causes, launc
 from gpustreamlab.analysis._concurrency import concurrency
 from gpustreamlab.analysis._explain_text import TEXTS, finding_texts
 from gpustreamlab.analysis._host_waits import CALLS_OF_PROFILER
-from gpustreamlab.analysis._pieces import Pieces, find_pieces
+from gpustreamlab.analysis._pieces import Pieces, StepTime, find_pieces
 from gpustreamlab.analysis._report import Report, Reported, ReportTable, more_row, simulated_notes
 from gpustreamlab.analysis._rows import MAX_LANE_ROWS
 from gpustreamlab.analysis._scale import format_ns, format_share
@@ -300,7 +300,7 @@ def _explanation(
         streams=tuple(trace.lanes[lane].name for lane in used.tolist()),
         active_ns=whole.active_ns,
         together_ns=whole.together_ns,
-        offered_ns=max(pieces.offered.together_ns, whole.together_ns),
+        offered_ns=max(pieces.offered_ns, whole.together_ns),
         gain_ns=max(whole.active_ns - whole.ideal_ns, 0),
         reason=whole.shared.reason if whole.shared.busy_ns > whole.busiest_ns else "",
         is_ranges=SpanKind.RANGE in counted_kinds(trace) and trace.metadata.tier is not CaptureTier.KERNELS,
@@ -332,7 +332,7 @@ def _not_offered(
         or not pieces.is_launch_known.all()
     ):
         return []
-    from_ns, to_ns = pieces.offered.longest_alone_ns
+    from_ns, to_ns = StepTime(pieces.offered_edges).longest_alone_ns
     inside_ns = np.minimum(trace.end_ns, to_ns) - np.maximum(trace.start_ns, from_ns)
     row = int(np.argmax(np.where(rows, inside_ns, -1)))
     happened, fix = TEXTS[Cause.NOT_OFFERED]

@@ -9,7 +9,7 @@ from typing import Any
 import numpy as np
 
 from gpustreamlab.analysis._busy import edges_of, map_threaded, rows_by_lane, union_edges
-from gpustreamlab.analysis._sweep import count_steps
+from gpustreamlab.analysis._sweep import count_durations, count_steps
 from gpustreamlab.model import Trace
 from gpustreamlab.typing import BoolArray, Int64Array, MarkerKind
 
@@ -38,28 +38,28 @@ class StepTime:
         lasted_ns = np.diff(self._time_ns, append=self._time_ns[-1:])
         self._sums_ns = [np.cumsum(lasted_ns * counts) - lasted_ns * counts for counts in (self._depth > 0, self._depth == 1)]
 
-    def up_to(self, time_ns: Int64Array) -> tuple[Int64Array, Int64Array]:
-        """Return for how long any stream had been busy by these times, and for how long exactly one; in ns.
+    def up_to(self, time_ns: Int64Array, *, alone: bool = False) -> Int64Array:
+        """Return for how long any stream had been busy by these times, or for how long exactly one; same shape, in ns.
 
         Examples
         --------
-        >>> StepTime([np.array([0, 10]), np.array([5, 20])]).up_to(np.array([7, 25]))
+        >>> steps = StepTime([np.array([0, 10]), np.array([5, 20])])
+        >>> steps.up_to(np.array([7, 25])), steps.up_to(np.array([7, 25]), alone=True)
         (array([ 7, 20]), array([ 5, 15]))
         """
         if not len(self._time_ns):
-            return np.zeros(len(time_ns), np.int64), np.zeros(len(time_ns), np.int64)
+            return np.zeros(len(time_ns), np.int64)
+        sums_ns = self._sums_ns[alone]
 
-        def look_up(times_ns: Int64Array) -> tuple[Int64Array, Int64Array]:
+        def look_up(times_ns: Int64Array) -> Int64Array:
             place = np.maximum(np.searchsorted(self._time_ns, times_ns, side="right") - 1, 0)
             inside_ns = np.maximum(times_ns - self._time_ns[place], 0)
             depth = self._depth[place]
-            of_any, of_one = self._sums_ns
-            return of_any[place] + inside_ns * (depth > 0), of_one[place] + inside_ns * (depth == 1)
+            found: Int64Array = sums_ns[place] + inside_ns * ((depth == 1) if alone else (depth > 0))
+            return found
 
         chunks = np.array_split(time_ns, max(1, len(time_ns) // CHUNK_ROWS))
-        parts = map_threaded(look_up, chunks, row_count=len(time_ns))
-        of_any, of_one = (np.concatenate(column) for column in zip(*parts, strict=True))
-        return of_any, of_one
+        return np.concatenate(map_threaded(look_up, chunks, row_count=len(time_ns)))
 
     def between(self, from_ns: Int64Array, to_ns: Int64Array, *, alone: bool = False) -> Int64Array:
         """Return for how long between two times any stream was busy, or exactly one; same shape as the times, in ns.
@@ -69,13 +69,7 @@ class StepTime:
         >>> StepTime([np.array([0, 10, 20, 30])]).between(np.array([5, 12]), np.array([25, 15])).tolist()
         [10, 0]
         """
-        lasted_ns: Int64Array = self.up_to(to_ns)[alone] - self.up_to(from_ns)[alone]
-        return lasted_ns
-
-    @property
-    def together_ns(self) -> int:
-        """For how long two or more were busy, in ns."""
-        return int(np.diff(self._time_ns)[self._depth[:-1] > 1].sum())
+        return self.up_to(to_ns, alone=alone) - self.up_to(from_ns, alone=alone)
 
     @property
     def longest_alone_ns(self) -> tuple[int, int]:
@@ -142,14 +136,15 @@ class Pieces:
         return int(waited_ns[self.costly].sum()) / total_ns if total_ns else 1.0
 
     @cached_property
-    def offered(self) -> StepTime:
-        """When how many streams had work queued or running, as far as launches are known."""
-        return StepTime(
-            [
-                union_edges(self.launched_ns[own], self.end_ns[own])
-                for own in np.split(np.arange(len(self.lane)), 1 + np.flatnonzero(np.diff(self.lane)))
-            ]
-        )
+    def offered_edges(self) -> list[Int64Array]:
+        """When each stream had work queued or running, as far as launches are known, as `busy_edges` returns it."""
+        lanes = np.split(np.arange(len(self.lane)), 1 + np.flatnonzero(np.diff(self.lane)))
+        return map_threaded(lambda own: union_edges(self.launched_ns[own], self.end_ns[own]), lanes, row_count=len(self.lane))
+
+    @property
+    def offered_ns(self) -> int:
+        """For how long two streams or more had work queued or running, in ns."""
+        return int(count_durations(self.offered_edges)[2:].sum())
 
 
 def find_pieces(trace: Trace, rows: BoolArray) -> Pieces:
@@ -175,23 +170,20 @@ def find_pieces(trace: Trace, rows: BoolArray) -> Pieces:
     began_ns = begins_ns[np.searchsorted(begins_ns, start_ns, side="right") - 1]
     is_first = idle_since_ns < began_ns
     idle_since_ns = np.maximum(idle_since_ns, began_ns)
-    busy_by_start_ns, alone_by_start_ns = steps.up_to(start_ns)
-    busy_since_ns = steps.up_to(idle_since_ns)[0]
+    busy_by_start_ns, busy_since_ns = steps.up_to(start_ns), steps.up_to(idle_since_ns)
     # A pause in which no other stream worked, either, cost no overlap: what comes behind it is of the same piece.
     is_new = is_first | (busy_by_start_ns > busy_since_ns)
     is_new[:1] = True
     first = np.flatnonzero(is_new)
     end_ns = end_ns[np.append(first[1:], len(end_ns)) - 1]
     row, start_ns, idle_since_ns = row[first], start_ns[first], idle_since_ns[first]
-    busy_since_ns, busy_by_start_ns, alone_by_start_ns = (
-        by_time_ns[first] for by_time_ns in (busy_since_ns, busy_by_start_ns, alone_by_start_ns)
-    )
+    busy_since_ns, busy_by_start_ns = busy_since_ns[first], busy_by_start_ns[first]
     queued_ns = trace.queued_ns[row]
     is_known = queued_ns < start_ns
     launched_ns = np.where(is_known, np.clip(queued_ns, idle_since_ns, start_ns), start_ns)
     latency_ns = launch_latency_ns((start_ns - queued_ns)[is_known & (queued_ns >= idle_since_ns)])
-    alone_ns = np.minimum(steps.up_to(end_ns)[1] - alone_by_start_ns, end_ns - start_ns)
-    busy_by_launch_ns = steps.up_to(launched_ns)[0]
+    alone_ns = np.minimum(steps.between(start_ns, end_ns, alone=True), end_ns - start_ns)
+    busy_by_launch_ns = steps.up_to(launched_ns)
     queued_for_ns = np.where(start_ns - launched_ns > latency_ns, busy_by_start_ns - busy_by_launch_ns, 0)
     host_ns, device_ns = (
         np.minimum(waited_ns, end_ns - start_ns) for waited_ns in (busy_by_launch_ns - busy_since_ns, queued_for_ns)
