@@ -153,7 +153,19 @@ class Explanation(Reported):
         """From which time on a finding is told."""
         return max(LEAST_NS, int(LEAST_SHARE * self.active_ns))
 
+    @property
+    def _is_host_first(self) -> bool:
+        """Whether streams waited for the host for longer than all that overlap could save."""
+        return max((one.late_ns for one in self.host_bound), default=0) > self.gain_ns
+
     def _line(self) -> str:
+        line = self._overlap_line()
+        if not self._is_host_first:
+            return line
+        names = ", ".join(repr(display_name(one.stream, 32)) for one in self.host_bound[:3])
+        return f"{names} bound by the host, see below; {line}"
+
+    def _overlap_line(self) -> str:
         if len(self.streams) < 2 and not self.findings:
             return "one stream, so nothing can overlap" if self.streams else "nothing ran"
         together = f"{format_ns(self.together_ns)} of {format_ns(self.active_ns)} with two or more streams at work"
@@ -177,8 +189,10 @@ class Explanation(Reported):
             for sentence in (finding.text, finding.fix):
                 lines += wrap_sentence(sentence, first_indent="   ", indent="   ")
         table = ReportTable(caption="Why work began late", rows=rows, names=(1,), lines=lines, wraps=True)
-        tables = (*([table] if self.findings else []), *([_bound_table(self)] if self.host_bound else []))
-        return Report(title="Why:", line=self._line(), tables=tables, notes=tuple(self._notes()))
+        tables = ([table] if self.findings else []) + ([_bound_table(self)] if self.host_bound else [])
+        if self._is_host_first:
+            tables.reverse()
+        return Report(title="Why:", line=self._line(), tables=tuple(tables), notes=tuple(self._notes()))
 
     def _notes(self) -> list[str]:
         notes = []

@@ -51,7 +51,7 @@ class HostBound:
     late_ns: int
     """For how long the stream was idle until the launch, without the calls in which the thread was held up, in ns."""
     total_ns: int
-    """From the stream's first start to its last end, without pauses longer than 100 ms, and between cells, in ns."""
+    """From the stream's first start to its last end, without pauses longer than 1 s, and between cells, in ns."""
     gap_count: int
     """How many gaps that were."""
     median_ns: int
