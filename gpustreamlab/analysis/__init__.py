@@ -33,7 +33,8 @@ from gpustreamlab.analysis._expect import (
     expect_no_strays,
     expect_overlap,
 )
-from gpustreamlab.analysis._explain import Explanation, Finding, explain
+from gpustreamlab.analysis._explain import LISTED_FINDINGS, Explanation, Finding, explain
+from gpustreamlab.analysis._explain_text import finding_texts
 from gpustreamlab.analysis._grids import card_sized_grids, grid_advice, partition_warnings
 from gpustreamlab.analysis._hazard_search import (
     FoundHazard,
@@ -47,7 +48,7 @@ from gpustreamlab.analysis._hazard_search import (
 )
 from gpustreamlab.analysis._hazards import NO_LANE, Hazard, Hazards, HazardSide
 from gpustreamlab.analysis._host_waits import HostWaits, host_waits
-from gpustreamlab.analysis._idle import Idle, QueueLength, idle
+from gpustreamlab.analysis._idle import IDLE_TEXTS, Idle, QueueLength, idle
 from gpustreamlab.analysis._live_rows import ArrivedSpans, LiveRows, OpenSpans
 from gpustreamlab.analysis._overlap import Overlap, OverlapPair, overlap, partly_captured
 from gpustreamlab.analysis._plan import check_layout, check_rounding, check_workqueue, plan_partitions, unenforced_layout

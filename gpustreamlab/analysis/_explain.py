@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING, ClassVar
 
 import numpy as np
@@ -14,14 +14,14 @@ from gpustreamlab.analysis._causes import CODES, SURE, Found, find_causes, launc
 from gpustreamlab.analysis._concurrency import concurrency
 from gpustreamlab.analysis._explain_text import TEXTS, finding_texts
 from gpustreamlab.analysis._host_waits import CALLS_OF_PROFILER
-from gpustreamlab.analysis._pieces import Pieces, StepTime, find_pieces
+from gpustreamlab.analysis._pieces import NO_PIECES, LatePieces, Pieces, StepTime, find_pieces
 from gpustreamlab.analysis._report import Report, Reported, ReportTable, more_row, simulated_notes
 from gpustreamlab.analysis._rows import MAX_LANE_ROWS
 from gpustreamlab.analysis._scale import format_ns, format_share
 from gpustreamlab.analysis._stacks import HostBound, find_host_bound, name_threads
 from gpustreamlab.errors import OptionError, StreamNotFoundError, nearest_hint
 from gpustreamlab.model import Trace, TraceMetadata, display_name
-from gpustreamlab.typing import BoolArray, CaptureTier, Cause, Certainty, LaneKind, SpanKind
+from gpustreamlab.typing import BoolArray, CaptureTier, Cause, Certainty, Int64Array, LaneKind, SpanKind
 
 if TYPE_CHECKING:
     import pandas as pd
@@ -84,6 +84,8 @@ class Finding:
     """What happened, in one sentence with the figures of the longest."""
     fix: str
     """What to type, or to do."""
+    pieces: LatePieces = field(default=NO_PIECES, repr=False, compare=False)
+    """All pieces that it concerns; none for `Cause.SAME_LANE`."""
     thread: str | None = None
     """The thread that launched late; None where the host is not the cause, or the thread not known."""
     last_call_row: int = -1
@@ -96,6 +98,12 @@ class Finding:
     """In which share of the samples."""
     sample_count: int = 0
     """How many samples there are in these gaps."""
+
+    @property
+    def head(self) -> str:
+        """The cause, how sure it is, and what it saves at most, in a line."""
+        why, which, saves = _told(self)
+        return f"{why}: saves at most {saves}{f'; {which}' if self.pair_count > 1 else ''}"
 
     @property
     def page(self) -> str:
@@ -141,11 +149,21 @@ class Explanation(Reported):
     def __len__(self) -> int:
         return len(self.findings)
 
+    @property
+    def headline(self) -> str:
+        """What overlapped, and what is to be gained at most, in a line."""
+        return self._line()
+
+    @property
+    def notes(self) -> tuple[str, ...]:
+        """What the figures mean, and what cannot be known."""
+        return tuple(self._notes())
+
     def to_pandas(self) -> pd.DataFrame:
-        """Return one row for each finding, as a `pandas.DataFrame`; the columns are the fields of `Finding`."""
+        """Return one row for each finding, as a `pandas.DataFrame`; the columns are the fields of `Finding`, but `pieces`."""
         import pandas as pd
 
-        names = list(Finding.__slots__)
+        names = [name for name in Finding.__slots__ if name != "pieces"]
         return pd.DataFrame([[getattr(finding, name) for name in names] for finding in self.findings], columns=names)
 
     @property
@@ -183,16 +201,15 @@ class Explanation(Reported):
         rows += [[*columns, f"{finding.text} {finding.fix}"] for columns, finding in zip(told, self.findings, strict=False)]
         rows += more_row(len(self.findings) - LISTED_FINDINGS, len(rows[0]), "more: see .findings")
         lines = []
-        for place, ((why, which, saves), finding) in enumerate(zip(told, self.findings, strict=False), 1):
-            pairs = f"; {which}" if finding.pair_count > 1 else ""
-            lines += wrap_sentence(f"{place}. {why}: saves at most {saves}{pairs}")
+        for place, finding in enumerate(self.findings[:LISTED_FINDINGS], 1):
+            lines += wrap_sentence(f"{place}. {finding.head}")
             for sentence in (finding.text, finding.fix):
                 lines += wrap_sentence(sentence, first_indent="   ", indent="   ")
         table = ReportTable(caption="Why work began late", rows=rows, names=(1,), lines=lines, wraps=True)
         tables = ([table] if self.findings else []) + ([_bound_table(self)] if self.host_bound else [])
         if self._is_host_first:
             tables.reverse()
-        return Report(title="Why:", line=self._line(), tables=tuple(tables), notes=tuple(self._notes()))
+        return Report(title="Why:", line=self._line(), tables=tuple(tables), notes=self.notes)
 
     def _notes(self) -> list[str]:
         notes = []
@@ -367,8 +384,16 @@ def _not_offered(
             call_row=-1,
             text=happened.format(**words),
             fix=fix,
+            pieces=_one_piece(trace, row, waited_ns=min(missing_ns, unexplained_ns)),
         )
     ]
+
+
+def _one_piece(trace: Trace, row: int, *, waited_ns: int) -> LatePieces:
+    """Return work that was not late."""
+    start_ns = int(trace.start_ns[row])
+    figures = (row, -1, -1, start_ns, start_ns, start_ns, waited_ns, SURE.index(Certainty.PROVED))
+    return LatePieces(*(np.array([figure]) for figure in figures))
 
 
 def _named_rows(trace: Trace, rows: BoolArray, name: object) -> BoolArray:
@@ -461,15 +486,13 @@ def _grouped(trace: Trace, pieces: Pieces, found: Found, gain_ns: int, least_ns:
     # That the profiler takes some time is no news.
     worth_ns[(cause_of_group == CODES.index(Cause.PROFILER_OVERHEAD)) & (worth_ns < PROFILER_TIMES * least_ns)] = 0
     counts, pair_counts = np.bincount(group), np.bincount(group_of_pair)
-    longest = np.empty(len(groups), np.int64)
-    order = np.lexsort((found.waited_ns, found.saves_ns))
-    longest[group[order]] = order
+    members = np.split(np.lexsort((found.waited_ns, found.saves_ns, group)), np.cumsum(counts)[:-1])
     return [
         _finding(
             trace,
             pieces,
             found,
-            int(longest[place]),
+            members[place][::-1],
             piece_count=int(counts[place]),
             pair_count=int(pair_counts[place]),
             waited_ns=int(waited_ns[place]),
@@ -498,13 +521,15 @@ def _finding(
     trace: Trace,
     pieces: Pieces,
     found: Found,
-    longest: int,
+    members: Int64Array,
     *,
     piece_count: int,
     pair_count: int,
     waited_ns: int,
     saves_ns: int,
 ) -> Finding:
+    """Make one of what was found, of which what saves most comes first."""
+    longest, late = int(members[0]), found.piece[members]
     piece, before, call = (int(column[longest]) for column in (found.piece, found.before, found.call))
     code = CODES[int(found.cause[longest])]
     text, fix = finding_texts(
@@ -527,6 +552,16 @@ def _finding(
         call_row=call,
         text=text,
         fix=fix,
+        pieces=LatePieces(
+            row=pieces.row[late],
+            other_row=found.before[members],
+            call_row=found.call[members],
+            idle_since_ns=pieces.idle_since_ns[late],
+            launched_ns=pieces.launched_ns[late],
+            start_ns=pieces.start_ns[late],
+            waited_ns=found.waited_ns[members],
+            certainty=found.certainty[members],
+        ),
         piece_count=piece_count,
         pair_count=pair_count,
         waited_ns=waited_ns,

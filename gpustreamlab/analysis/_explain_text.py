@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from types import MappingProxyType
 
-from gpustreamlab.analysis._pieces import Pieces
+from gpustreamlab.analysis._pieces import LatePieces, Pieces
 from gpustreamlab.analysis._scale import format_ns
 from gpustreamlab.model import SPAN_KINDS, Trace, display_name
 from gpustreamlab.typing import Cause, SpanKind
@@ -120,7 +120,7 @@ TEXTS: Mapping[Cause, tuple[str, str]] = MappingProxyType(
 def finding_texts(
     code: Cause,
     trace: Trace,
-    pieces: Pieces,
+    pieces: Pieces | LatePieces,
     *,
     piece: int,
     before: int,
@@ -153,23 +153,26 @@ def finding_texts(
     def stream(row: int) -> str:
         return repr(display_name(trace.lanes[int(trace.lane[row])].name, _NAME_WIDTH)) if row >= 0 else "another stream"
 
+    def lasted(row: int) -> str:
+        return format_ns(int(trace.end_ns[row] - trace.start_ns[row]))
+
     part = int(trace.partition[before]) if before >= 0 else -1
     blocks = trace.extra.get("grid_blocks")
-    launched_ns, is_known = int(pieces.launched_ns[piece]), bool(pieces.is_launch_known[piece])
+    launched_ns, is_known = int(pieces.launched_ns[piece]), bool(trace.queued_ns[row] < trace.start_ns[row])
     words = {
         "name": name(row),
         "work": f"{name(row)} on {stream(row)}",
         "other": f"{name(before)} on {stream(before)}" if before >= 0 else "work of other streams",
         "stream": stream(row),
         "other_stream": stream(before),
-        "call": f"{name(call)} ({format_ns(int(trace.duration_ns[call]))})" if call >= 0 else "a call",
-        "took": format_ns(int(trace.duration_ns[before])) if before >= 0 else "little",
+        "call": f"{name(call)} ({lasted(call)})" if call >= 0 else "a call",
+        "took": lasted(before) if before >= 0 else "little",
         "waited": format_ns(waited_ns),
         "queued": format_ns(int(pieces.start_ns[piece]) - launched_ns),
         "after": f"{format_ns(int(pieces.start_ns[piece]) - launched_ns)} after its launch" if is_known else "late",
         "late": format_ns(launched_ns - int(pieces.idle_since_ns[piece])),
         "blocks": "many" if blocks is None or before < 0 else f"{int(blocks[before]):,}",
-        "ruled_out": _ruled_out(trace),
+        "ruled_out": _ruled_out(trace) if code is Cause.UNKNOWN else "",
         "queue": "both came through one hardware queue" if is_proved else "more streams than hardware queues share them",
         "sms": str(trace.partitions[part].granted_sms if part >= 0 else trace.metadata.device.sm_count),
     }

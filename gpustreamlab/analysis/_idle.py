@@ -133,9 +133,7 @@ class Idle(Reported):
             if gaps[lane]:
                 times = [format_ns(int(value)) for value in (sums[lane].sum(), *sums[lane])]
                 rows.append([display_name(self.lanes[lane].name, 32), *times, f"{gaps[lane]:,}"])
-        notes = [
-            "host: launched when the stream was idle already; event: it waited for one; launch: less than 30 us, and queued."
-        ]
+        notes = [f"{'; '.join(IDLE_TEXTS[:3])}."]
         if len(known):
             notes.append(f"From its launch to its start work took {format_ns(float(np.median(known)))} (median).")
         table = ReportTable(caption="Idle between work, by what it was for", rows=rows)
@@ -147,6 +145,13 @@ class Idle(Reported):
         )
 
 
+IDLE_TEXTS = (
+    "host: launched when the stream was idle already",
+    "event: it waited for one",
+    "launch: less than 30 us, and queued",
+    "other: it was queued, or its launch is not known",
+)
+"""What each kind means, by the order of `IdleKind`."""
 _WORDS = {
     IdleKind.HOST: "for the host",
     IdleKind.EVENT: "for events",

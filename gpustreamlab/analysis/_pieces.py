@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass, fields
 from functools import cached_property
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 
@@ -147,6 +147,30 @@ class Pieces:
         return int(count_durations(self.offered_edges)[2:].sum())
 
 
+class LatePieces(NamedTuple):
+    """Pieces of work that one finding concerns, what saves most first; int64 arrays of shape (piece_count,)."""
+
+    row: Int64Array
+    """First row of each."""
+    other_row: Int64Array
+    """Row of the work that stood in front, or -1."""
+    call_row: Int64Array
+    """Row of the call of the host that proves it, or -1."""
+    idle_since_ns: Int64Array
+    """Since when its stream had been idle, or since when anything ran at all, in ns."""
+    launched_ns: Int64Array
+    """When it was launched, never before `idle_since_ns` nor after `start_ns`, in ns."""
+    start_ns: Int64Array
+    """When it began, in ns."""
+    waited_ns: Int64Array
+    """For how long others ran meanwhile, in ns."""
+    certainty: Int64Array
+    """Code of the `Certainty`, by its order."""
+
+
+NO_PIECES = LatePieces(*[np.empty(0, np.int64)] * len(LatePieces._fields))
+
+
 def find_pieces(trace: Trace, rows: BoolArray) -> Pieces:
     """Find the pieces of work of each stream.
 
@@ -157,6 +181,7 @@ def find_pieces(trace: Trace, rows: BoolArray) -> Pieces:
     rows : ndarray of bool, shape (n_spans,)
         What counts as work.
     """
+    rows = rows & (trace.end_ns > trace.start_ns)  # what took no time held nothing up
     by_lane = ordered_by_lane(trace, rows)
     if not by_lane:
         none = np.empty(0, np.int64)

@@ -11,6 +11,7 @@ from gpustreamlab.draw._sm_map import NO_PARTITION_FILL, grid_of, sm_map_svg, sm
 from gpustreamlab.draw._svg import MAX_FILE_BARS, PNG_SCALE, timeline_png, timeline_svg
 from gpustreamlab.draw._tables import plan_tables
 from gpustreamlab.draw._text import TextTimeline, text_timeline
+from gpustreamlab.draw._why import why_tables
 
 __all__ = [
     "MAX_FILE_BARS",
@@ -45,5 +46,6 @@ __all__ = [
     "timeline_svg",
     "viewer_script",
     "viewer_style",
+    "why_tables",
     "write_html",
 ]

@@ -16,6 +16,7 @@ from gpustreamlab.draw._header import header_html
 from gpustreamlab.draw._picture import Picture, draw_figure, plan_picture
 from gpustreamlab.draw._svg import picture_uri, timeline_svg
 from gpustreamlab.draw._tables import scene_tables
+from gpustreamlab.draw._why import why_tables
 from gpustreamlab.model import Trace, write_file_whole
 
 LEVEL = 6
@@ -87,11 +88,13 @@ def page_data(picture: Picture, tables: dict[str, Any] | None = None) -> tuple[d
     picture
         The picture.
     tables
-        Its tables, where they are not its own alone: two timelines on one page share some.
+        Its tables, where they are not its own alone: two timelines on one page share some, and do not say why.
     """
     from bokeh.embed import json_item
 
-    tables = scene_tables(picture.trace, picture.scene, picture.header, picture.counted) if tables is None else tables
+    if tables is None:
+        tables = scene_tables(picture.trace, picture.scene, picture.header, picture.counted)
+        tables["why"] = why_tables(picture.trace, picture.scene.zero_ns)
     manifest, spans = pack_columns(picture.columns, level=LEVEL)
     return {"item": json_item(draw_figure(tables)), "tables": tables, "manifest": manifest}, spans
 

@@ -17,7 +17,7 @@ import traitlets
 from gpustreamlab._util.background import DEFAULT_REFRESH_HZ, Updater
 from gpustreamlab._util.shell import running_kernel_shell, shows_widgets
 from gpustreamlab.analysis import summary_text
-from gpustreamlab.draw import packed_bokeh, plan_picture, timeline_svg, viewer_script, viewer_style
+from gpustreamlab.draw import packed_bokeh, plan_picture, timeline_svg, viewer_script, viewer_style, why_tables
 from gpustreamlab.errors import GPUStreamLabError, SessionClosedError
 from gpustreamlab.model import Trace
 from gpustreamlab.sinks.live import LiveFeed, Update
@@ -45,6 +45,8 @@ class TimelinePage(anywidget.AnyWidget):
         The empty figure, as an item of BokehJS.
     capacity
         How many spans the page holds.
+    tell_why
+        Explains what ran so far, as `why_tables` does, when a page asks; False where the timeline is gone.
     """
 
     _esm = f"{viewer_script()}\n{(_STATIC / 'timeline.js').read_text(encoding='utf-8')}"
@@ -68,10 +70,13 @@ class TimelinePage(anywidget.AnyWidget):
     snapshot = traitlets.Dict().tag(sync=True, to_json=lambda _, page: page.pack_snapshot())
     """Made when it is asked for: by a page that loads, or has missed an update."""
 
-    def __init__(self, take_snapshot: Callable[[], Update], figure: Mapping[str, Any], *, capacity: int) -> None:
+    def __init__(
+        self, take_snapshot: Callable[[], Update], figure: Mapping[str, Any], *, capacity: int, tell_why: Callable[[], Any]
+    ) -> None:
         import bokeh
 
         self._take_snapshot = take_snapshot
+        self._tell_why = tell_why
         self._sending = threading.Lock()
         feed_id = uuid.uuid4().hex
         super().__init__(
@@ -114,9 +119,12 @@ class TimelinePage(anywidget.AnyWidget):
         return {"facts": update.facts, "blob": update.blob}
 
     def _take_message(self, _widget: object, content: object, _buffers: object) -> None:
-        """Answer a page that has missed an update."""
-        if isinstance(content, Mapping) and content.get("ask") == "snapshot":
+        """Answer a page that has missed an update, or asks why work did not overlap."""
+        asked = content.get("ask") if isinstance(content, Mapping) else None
+        if asked == "snapshot":
             self.send_state("snapshot")
+        elif asked == "why":
+            self.send({"why": self._tell_why()})
 
 
 MAX_DISPLAYS = 100
@@ -234,6 +242,11 @@ class LiveTimeline(Timeline):
         if feed is not None and self._page is not None:
             feed.find(is_last=is_last)
 
+    def tell_why(self) -> dict[str, Any]:
+        """Explain what ran so far, for the page."""
+        trace = self.trace
+        return why_tables(trace, int(trace.start_ns.min()) if len(trace) else 0)
+
     def finish(self) -> None:
         """Send the rest, and make every output a picture that stays. Idempotent; what fails is logged."""
         self._updater.stop()
@@ -312,7 +325,7 @@ class LiveTimeline(Timeline):
                 f"The session of this timeline ({self._name}) is closed. Use lab.timeline() for its picture."
             )
         feed.refresh()  # what was recorded before comes with the page's first state
-        page = TimelinePage(feed.snapshot, feed.figure(), capacity=feed.capacity)
+        page = TimelinePage(feed.snapshot, feed.figure(), capacity=feed.capacity, tell_why=_weakly(self.tell_why))
         self._updater.start()
         return page
 

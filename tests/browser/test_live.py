@@ -261,6 +261,23 @@ def test_a_cell_that_recorded_ranges_is_marked(open_lab):
     assert lab.errors == []
 
 
+def test_the_button_asks_why_work_did_not_overlap(lab):
+    lab.kernel("work(3)")
+    lab.wait_until(f"live.feed.store.spanCount === {3 * SPANS_A_STEP}")
+    lab.page.locator(".gsl-why-button").click()
+    lab.wait_until("live.viewer.view.why")
+    panel = lab.page.locator(".gsl-why")
+
+    assert panel.locator("header p").inner_text() == lab.kernel("print(lab.explain().headline)")
+    # Its spans are found among those of the view, and a session that forgets them takes it back
+    panel.locator(".gsl-reason").first.click()
+    lab.wait_until("live.viewer.view.reason && live.viewer.view.pinned")
+    lab.keep("live-why")
+    lab.kernel("lab.clear()")
+    lab.wait_until("!live.viewer.view.why")
+    assert not panel.is_visible()
+
+
 def test_an_update_that_was_lost_is_asked_for_again(lab):
     lab.kernel("work(5)")
     lab.wait_until(f"live.feed.store.spanCount === {5 * SPANS_A_STEP}")

@@ -195,8 +195,8 @@ def test_the_wheel_zooms_after_a_click_until_the_pointer_leaves_or_the_focus_is_
 
 
 def test_the_wheel_over_the_names_scrolls_the_lanes_and_the_time_axis_stays_in_view(show):
-    shown = show(random_trace(2_000, 100), height=900)
-    assert shown.value("document.documentElement.scrollHeight") <= 900
+    shown = show(random_trace(2_000, 100), height=950)
+    assert shown.value("document.documentElement.scrollHeight") <= 950
     window = shown.window()
     shown.page.mouse.move(*point(shown, 20, 200))
     shown.page.mouse.wheel(0, 300)
@@ -291,7 +291,7 @@ def test_bokehs_buttons_are_there_reset_shows_all_and_a_window_stays_within_what
 
 
 def test_marks_of_the_pointer_do_not_paint_the_bars_again(show):
-    shown = show(nested_trace())
+    shown = show(nested_trace(), height=1_200)  # no scroll bar comes with the panels, which would change the width
     shown.value("(() => { window.paints = 0; const paint = gslViewer.painter.paintMain.bind(gslViewer.painter); "
                 "gslViewer.painter.paintMain = (...all) => { window.paints++; paint(...all) } })()")  # fmt: skip
     for change in (

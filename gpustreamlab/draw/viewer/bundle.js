@@ -1,4 +1,4 @@
-// Made by scripts/bundle_viewer.py. 85570544aa19a845d036459955e26f8e86246f086034cf24588baee5578d5a9b
+// Made by scripts/bundle_viewer.py. a017a1bcc27e643c4d482df477dc3e1f8b572db85d14c9179c2439f43a86e89f
 "use strict";
 var gpustreamlab = (() => {
   var __defProp = Object.defineProperty;
@@ -1286,35 +1286,652 @@ var gpustreamlab = (() => {
     return list;
   }
 
-  // pins.js
-  function pinAnchor(view, hit) {
-    const row = view.store.row(hit.row);
-    const indices = isSpan(hit) ? [hit.index] : [hit.first, hit.last];
-    return { hit, starts: indices.map((i) => row.start[i]), places: indices.map((i) => row.place[i]) };
+  // steps.js
+  var SUM_STEPS = 64;
+  var StepSeries = class {
+    constructor(bandCount) {
+      this.bandCount = bandCount;
+      this.time = new Float64Array(64);
+      this.level = new Uint32Array(64);
+      this.length = 0;
+      this.sums = new Float64Array(bandCount);
+      this.summed = 0;
+    }
+    /** Height of a band at a level. */
+    heightOf(level, band) {
+      throw new Error(`no heights of level ${level} in band ${band}`);
+    }
+    /** Forget the steps from t on, make room for new ones, and return the level before t. */
+    cutFrom(t, room) {
+      this.length = lowerBound(this.time, t, 0, this.length);
+      this.summed = Math.min(this.summed, Math.floor(Math.max(0, this.length - 1) / SUM_STEPS) * SUM_STEPS);
+      this.time = roomy(this.time, this.length + room, this.length);
+      this.level = roomy(this.level, this.length + room, this.length);
+      return this.length ? this.level[this.length - 1] : 0;
+    }
+    push(time, level) {
+      this.time[this.length] = time;
+      this.level[this.length++] = level;
+    }
+    /** Last step at t or before, or -1. */
+    indexAt(t) {
+      return upperBound(this.time, t, 0, this.length) - 1;
+    }
+    /** Add the integral of each band over each of the equal columns of [x0, x1]. */
+    addIntegrals(x0, x1, bands) {
+      this.sumUp();
+      const n = bands[0].length, width = x1 - x0;
+      let at = this.indexAt(x0);
+      for (let column = 0; column < n; column++) {
+        const from = columnEdge(column, width, n), to = columnEdge(column + 1, width, n), last = this.lastBefore(x0, to, at);
+        if (last <= at) this.addStep(at, to - from, column, bands);
+        else {
+          this.addStep(at, this.time[at + 1] - x0 - from, column, bands);
+          this.addWhole(at + 1, last, column, bands);
+          this.addStep(last, to - (this.time[last] - x0), column, bands);
+          at = last;
+        }
+      }
+    }
+    /** Last step before a time after x0, from an earlier step on. The sum of the two may be rounded past a step, their difference is not. */
+    lastBefore(x0, after, from) {
+      let last = gallop(this.time, x0 + after, Math.max(0, from), this.length) - 1;
+      while (last > from && this.time[last] - x0 >= after) last--;
+      while (last + 1 < this.length && this.time[last + 1] - x0 < after) last++;
+      return last;
+    }
+    addStep(index, width, column, bands) {
+      if (index < 0) return;
+      const level = this.level[index];
+      for (let band = 0; band < bands.length; band++) bands[band][column] += this.heightOf(level, band) * width;
+    }
+    /** Add whole steps: by blocks where there are any between. */
+    addWhole(from, to, column, bands) {
+      const first = Math.ceil(from / SUM_STEPS), last = Math.min(Math.floor(to / SUM_STEPS), this.summed / SUM_STEPS);
+      if (last <= first) {
+        for (let index = from; index < to; index++) this.addStep(index, this.time[index + 1] - this.time[index], column, bands);
+        return;
+      }
+      this.addWhole(from, first * SUM_STEPS, column, bands);
+      const { bandCount, sums } = this;
+      for (let band = 0; band < bandCount; band++) bands[band][column] += sums[last * bandCount + band] - sums[first * bandCount + band];
+      this.addWhole(last * SUM_STEPS, to, column, bands);
+    }
+    sumUp() {
+      const { bandCount } = this, blocks = Math.floor(Math.max(0, this.length - 1) / SUM_STEPS);
+      let block = this.summed / SUM_STEPS;
+      if (block >= blocks) return;
+      this.sums = roomy(this.sums, (blocks + 1) * bandCount, (block + 1) * bandCount);
+      for (; block < blocks; block++) this.sumBlock(block);
+      this.summed = blocks * SUM_STEPS;
+    }
+    sumBlock(block) {
+      const { bandCount, sums, time, level } = this, at = block * bandCount, next = at + bandCount;
+      sums.copyWithin(next, at, next);
+      for (let index = block * SUM_STEPS; index < (block + 1) * SUM_STEPS; index++) {
+        const width = time[index + 1] - time[index];
+        for (let band = 0; band < bandCount; band++) sums[next + band] += this.heightOf(level[index], band) * width;
+      }
+    }
+  };
+  var LaneSteps = class extends StepSeries {
+    constructor() {
+      super(1);
+    }
+    heightOf(level) {
+      return level;
+    }
+    /** Build the steps anew from t on. */
+    update(t, unions) {
+      const starts = timesFrom(unions, "start", t), ends = timesFrom(unions, "end", t);
+      let count = this.cutFrom(t, starts.length + ends.length);
+      for (let i = 0, j = 0; j < ends.length; ) {
+        const time = i < starts.length && starts[i] < ends[j] ? starts[i] : ends[j], before = count;
+        for (; starts[i] === time; i++) count++;
+        for (; ends[j] === time; j++) count--;
+        if (count !== before) this.push(time, count);
+      }
+      return this;
+    }
+  };
+  function timesFrom(unions, side, t) {
+    const parts = unions.map((union) => union[side].subarray(lowerBound(union[side], t, 0, union.length), union.length));
+    const times = new Float64Array(parts.reduce((sum, { length }) => sum + length, 0));
+    let at = 0;
+    for (const part of parts) {
+      times.set(part, at);
+      at += part.length;
+    }
+    return times.sort();
   }
-  function movedPin(view, anchor) {
-    const { hit, starts, places } = anchor;
-    if (!view.tables.rows[hit.row]) return null;
-    const found = places.map((place, k) => view.store.indexOf(hit.row, starts[k], place));
-    if (found.includes(-1)) return null;
-    if (isSpan(hit)) return found[0] === hit.index ? hit : { row: hit.row, index: found[0] };
-    return found[0] === hit.first && found[1] === hit.last ? hit : null;
+  function columnEdge(column, width, n) {
+    return column < n ? width * column / n : width;
   }
-  function enclosingSpans(view, { row: code, index }) {
-    const { store, tables } = view;
-    if (isWork(view, store.row(code), index) && store.row(code).hasWork && !isInOwner(store.row(code), index)) return [];
-    const own = tables.rows[code], row = store.row(code);
-    const start = row.start[index], end = row.end[index];
+
+  // sm_stack.js
+  var SmStack = class extends StepSeries {
+    constructor(shape, slots, tables) {
+      super(tables.bands.length);
+      this.shape = shape;
+      this.smCount = tables.sm_count;
+      const sizes = new Map(slots.map((slot, code) => [slot, { slot, ...tables.partitions[code] }]));
+      this.sizes = [...sizes.values()].filter(({ band }) => band >= 0);
+      this.sets = [[]];
+      this.setNumbers = /* @__PURE__ */ new Map([["", 0]]);
+      this.heights = new Float64Array(this.bandCount * 64);
+      this.moves = /* @__PURE__ */ new Map();
+    }
+    heightOf(set, band) {
+      return this.heights[set * this.bandCount + band];
+    }
+    /** Build the steps anew from t on. */
+    update(t, unions) {
+      const { time, number, length } = mergeToggles(this.sizes.map(({ slot }, place) => togglesFrom(unions.get(slot), t, place)));
+      let set = this.cutFrom(t, length);
+      for (let index = 0; index < length; index++) {
+        set = this.moved(set, number[index]);
+        if (time[index + 1] !== time[index]) this.push(time[index], set);
+      }
+      return this;
+    }
+    moved(set, number) {
+      const key = set * this.sizes.length + number;
+      let next = this.moves.get(key);
+      if (next === void 0) {
+        const busy = this.sets[set];
+        next = this.numberOf(busy.includes(number) ? busy.filter((one) => one !== number) : [...busy, number].sort((a, b) => a - b));
+        this.moves.set(key, next);
+      }
+      return next;
+    }
+    numberOf(busy) {
+      const name = busy.join();
+      let number = this.setNumbers.get(name);
+      if (number === void 0) {
+        number = this.sets.push(busy) - 1;
+        this.setNumbers.set(name, number);
+        this.heights = roomy(this.heights, (number + 1) * this.bandCount, number * this.bandCount);
+        this.stackUp(busy, number * this.bandCount);
+      }
+      return number;
+    }
+    /** From the bottom band up, each gets at most what is left of the card. */
+    stackUp(busy, at) {
+      let left = this.smCount;
+      for (const { band, sms } of busy.map((number) => this.sizes[number]).sort((one, other) => one.band - other.band)) {
+        this.heights[at + band] += Math.min(sms, left);
+        left -= Math.min(sms, left);
+      }
+    }
+  };
+  function togglesFrom(union, t, number) {
+    if (!union) return { time: new Float64Array(0), number: new Uint16Array(0), length: 0 };
+    const first = lowerBound(union.end, t, 0, union.length), time = new Float64Array(2 * (union.length - first));
+    let length = 0;
+    for (let index = first; index < union.length; index++) {
+      if (union.start[index] >= t) time[length++] = union.start[index];
+      time[length++] = union.end[index];
+    }
+    return { time: time.subarray(0, length), number: new Uint16Array(length).fill(number), length };
+  }
+  function mergeToggles(lists) {
+    while (lists.length > 1) {
+      const pairs = [];
+      for (let index = 0; index < lists.length; index += 2) {
+        pairs.push(index + 1 < lists.length ? mergeTwo(lists[index], lists[index + 1]) : lists[index]);
+      }
+      lists = pairs;
+    }
+    return lists[0] ?? togglesFrom(null);
+  }
+  function mergeTwo(one, other) {
+    const length = one.length + other.length, time = new Float64Array(length), number = new Uint16Array(length);
+    const { time: times, number: numbers } = one, { time: otherTimes, number: otherNumbers } = other;
+    let i = 0, j = 0, index = 0;
+    while (i < one.length && j < other.length) {
+      const isOne = times[i] <= otherTimes[j];
+      time[index] = isOne ? times[i] : otherTimes[j];
+      number[index++] = isOne ? numbers[i++] : otherNumbers[j++];
+    }
+    time.set(times.subarray(i, one.length), index);
+    number.set(numbers.subarray(i, one.length), index);
+    time.set(otherTimes.subarray(j, other.length), index + one.length - i);
+    number.set(otherNumbers.subarray(j, other.length), index + one.length - i);
+    return { time, number, length };
+  }
+
+  // unions.js
+  var busyUnions = /* @__PURE__ */ new WeakMap();
+  var MANY_LANES = 48;
+  function unionsOf(store, tables) {
+    let unions = busyUnions.get(store);
+    if (!unions) busyUnions.set(store, unions = new BusyUnions(store));
+    unions.use(tables);
+    return unions;
+  }
+  var BusyUnions = class {
+    constructor(store) {
+      this.store = store;
+      this.evictions = -1;
+      this.slots = [];
+    }
+    /** Count the kinds, and stack the partitions, of these tables from now on. */
+    use(tables) {
+      const counted = countedKey(tables);
+      const slots = tables.partitions.map(({ band, sms, text }) => `${band} ${sms} ${text}`);
+      const isKnown = this.counted === counted && this.evictions === this.store.evictions;
+      const isMissed = this.slotUnions?.has(void 0) && slots.length > this.slots.length;
+      if (!isKnown || isMissed || this.slots.some((slot, code) => slot !== slots[code])) this.reset(counted);
+      this.slots = slots;
+      this.isCounted = Uint8Array.from(tables.kind_counted, Boolean);
+      this.isOnSms = Uint8Array.from(tables.kind_on_sms ?? tables.kind_counted, Boolean);
+      this.uncaptured = uncapturedRanges(tables);
+      this.tables = tables;
+    }
+    /** Unions of the lanes on which something counted ran. */
+    lanes() {
+      this.updateLanes();
+      return [...this.laneUnions.values()];
+    }
+    /** The union of one lane, or null. */
+    lane(code) {
+      this.updateLanes();
+      return this.laneUnions.get(code) ?? null;
+    }
+    /** The number of busy lanes as steps, where lanes are many; else null. */
+    laneSteps() {
+      this.updateLanes();
+      if (this.laneUnions.size < MANY_LANES) return null;
+      if (!this.steps) this.steps = new LaneSteps().update(-Infinity, this.lanes());
+      else if (this.lanesFrom < Infinity) this.steps.update(this.lanesFrom, this.lanes());
+      this.lanesFrom = Infinity;
+      return this.steps;
+    }
+    /** The stack of busy SMs. */
+    smStack() {
+      const { tables } = this, changedNs = this.updateSlots();
+      const shape = JSON.stringify([this.slots, tables.bands.length, tables.sm_count]);
+      if (this.stack?.shape !== shape) this.stack = new SmStack(shape, this.slots, tables).update(-Infinity, this.slotUnions);
+      else if (changedNs < Infinity) this.stack.update(changedNs, this.slotUnions);
+      return this.stack;
+    }
+    reset(counted) {
+      this.counted = counted;
+      this.evictions = this.store.evictions;
+      this.laneUnions = /* @__PURE__ */ new Map();
+      this.slotUnions = /* @__PURE__ */ new Map();
+      this.stack = this.steps = null;
+      this.lanesFrom = Infinity;
+      this.mixedRows = /* @__PURE__ */ new Set();
+      this.lanesVersion = this.slotsVersion = -1;
+      for (const { seen } of this.store.rows) seen.lane = seen.partition = 0;
+    }
+    updateLanes() {
+      if (this.lanesVersion === this.store.version) return;
+      this.lanesVersion = this.store.version;
+      const fresh = /* @__PURE__ */ new Map();
+      for (const row of this.store.rows) if (row.lane >= 0 && row.seen.lane < row.length) pushTo(fresh, row.lane, row);
+      for (const [lane, rows] of fresh) this.updateLane(lane, rows);
+    }
+    updateLane(lane, rows) {
+      const known = this.laneUnions.get(lane), counted = rows.filter((row) => this.hasCounted(row));
+      for (const row of counted) this.lanesFrom = Math.min(this.lanesFrom, row.start[row.seen.lane]);
+      if (counted.length === 1 && (!known || known === counted[0]) && this.isUnion(counted[0])) this.laneUnions.set(lane, counted[0]);
+      else if (counted.length) {
+        const isRow = known instanceof Row, union = known && !isRow ? known : new Intervals();
+        const parts = counted.filter((row) => row !== known).map((row) => this.countedIntervals(row, row.seen.lane));
+        if (isRow) parts.push(this.countedIntervals(known, 0));
+        union.add(uniteAll(parts));
+        this.laneUnions.set(lane, union);
+      }
+      for (const row of rows) row.seen.lane = row.length;
+    }
+    /** Whether any of the spans that were not seen yet counts. */
+    hasCounted(row) {
+      const { uncaptured } = this;
+      let count = 0;
+      for (let index = row.seen.lane; index < row.length; index++) {
+        count += this.isCounted[row.kind[index]] && (!uncaptured || uncaptured(row.kind[index], row.start[index])) ? 1 : 0;
+      }
+      if (count < row.length - row.seen.lane) this.mixedRows.add(row.code);
+      return count > 0;
+    }
+    /** A row whose spans all count, and do not overlap, is its lane's union: nothing more is stored. */
+    isUnion(row) {
+      return !row.overlaps && !row.slack && !this.mixedRows.has(row.code);
+    }
+    /** Union of the counted spans of a row from an index on; of one partition only, if it is given. */
+    countedIntervals(row, from, only = -1) {
+      const isCounted = only >= 0 ? this.isOnSms : this.isCounted, { uncaptured } = this, { kind, partition, length } = row, list = new Intervals(length - from), { start, end } = list;
+      let last = -1, reach = -Infinity;
+      for (let index = from; index < length; index++) {
+        const begin = row.start[index], until = row.end[index];
+        if (until === begin || !isCounted[kind[index]] || only >= 0 && partition[index] !== only) continue;
+        if (uncaptured && !uncaptured(kind[index], begin)) continue;
+        if (begin > reach) {
+          start[++last] = begin;
+          end[last] = reach = until;
+        } else if (until > reach) end[last] = reach = until;
+      }
+      list.length = last + 1;
+      return list;
+    }
+    /** Take in what was appended; return the time from which on something changed. */
+    updateSlots() {
+      if (this.slotsVersion === this.store.version) return Infinity;
+      this.slotsVersion = this.store.version;
+      const fresh = /* @__PURE__ */ new Map();
+      for (const row of this.store.rows) {
+        if (row.seen.partition >= row.length) continue;
+        for (const [slot, list] of this.slotIntervals(row)) pushTo(fresh, slot, list);
+        row.seen.partition = row.length;
+      }
+      let changedNs = Infinity;
+      for (const [slot, lists] of fresh) {
+        const list = uniteAll(lists);
+        if (!list.length) continue;
+        if (!this.slotUnions.has(slot)) this.slotUnions.set(slot, new Intervals());
+        this.slotUnions.get(slot).add(list);
+        changedNs = Math.min(changedNs, list.start[0]);
+      }
+      return changedNs;
+    }
+    /** Unions of the counted spans of a row that were not seen yet, with the slots of their partitions. */
+    slotIntervals(row) {
+      const codes = /* @__PURE__ */ new Set();
+      for (let index = row.seen.partition, last = -1; index < row.length; index++) {
+        if (row.partition[index] !== last) codes.add(last = row.partition[index]);
+      }
+      return [...codes].map((code) => [this.slots[code], this.countedIntervals(row, row.seen.partition, code)]);
+    }
+  };
+  function countedKey({ kind_counted: counted, kind_on_sms: onSms = counted, capture }) {
+    const windows = (capture?.windows ?? []).map(([start, end], place, all) => place < all.length - 1 ? `${start}-${end}` : start);
+    return `${counted.map(Number).join("")} ${onSms.map(Number).join("")} ${windows.join()}`;
+  }
+  function uncapturedRanges({ kinds, kind_counted: counted, capture }) {
+    const windows = capture?.windows ?? [], range = windows.length ? kinds.indexOf("range") : -1;
+    if (range < 0 || !counted[range]) return null;
+    const starts = Float64Array.from(windows, ([start]) => start), ends = Float64Array.from(windows, ([, end]) => end);
+    return (kind, time) => {
+      if (kind !== range) return true;
+      const place = upperBound(starts, time, 0, starts.length) - 1;
+      return place < 0 || time >= ends[place];
+    };
+  }
+  function pushTo(map, key, value) {
+    const values = map.get(key);
+    if (values) values.push(value);
+    else map.set(key, [value]);
+  }
+
+  // waits.js
+  var SHOWN_WAITS = 20;
+  var WAIT_ENDS = {
+    for: { row: "row1", time: "x1", place: "place1", otherRow: "row0", otherTime: "x0", otherPlace: "place0" },
+    by: { row: "row0", time: "x0", place: "place0", otherRow: "row1", otherTime: "x1", otherPlace: "place1" }
+  };
+  function waitsOf(view, { row: code, index }, side) {
+    const { store: { edges }, store } = view, ends = WAIT_ENDS[side], row = store.row(code);
+    const own = side === "for" ? row.start[index] : row.end[index];
     const found = [];
-    tables.rows.forEach((other, otherCode) => {
-      if (other.lane !== own.lane || other.top >= own.top) return;
-      const above = store.row(otherCode), at = store.indexAt(otherCode, start);
-      if (at >= 0 && above.start[at] <= start && above.end[at] >= end) found.push({ row: otherCode, index: at });
-    });
-    return found.sort((a, b) => tables.rows[a.row].top - tables.rows[b.row].top);
+    for (let i = 0; i < edges.length; i += 1) {
+      if (edges[ends.row][i] !== code || edges[ends.time][i] !== own || !isAtPlace(row, index, edges[ends.place][i])) continue;
+      const other = edges[ends.otherRow][i], time = edges[ends.otherTime][i], place = edges[ends.otherPlace][i];
+      const at = side === "for" ? spanEndingAt(store.row(other), time, place) : spanStartingAt(store.row(other), time, place);
+      if (!found.some((wait) => wait.row === other && wait.index === at)) found.push({ row: other, index: at, gapNs: edges.x1[i] - edges.x0[i] });
+    }
+    return found.sort((a, b) => a.gapNs - b.gapNs);
   }
-  function isInOwner(row, index) {
-    return row.ownerLane[index] === row.lane;
+  function launchesOf({ store }, { row: code, index }) {
+    const { launches } = store, row = store.row(code), own = row.start[index], found = [];
+    for (let i = 0; i < launches.length; i += 1) {
+      for (const [side, { row: at, time, place, otherRow, otherTime, otherPlace }] of [["from", WAIT_ENDS.for], ["to", WAIT_ENDS.by]]) {
+        if (launches[at][i] !== code || launches[time][i] !== own || !isAtPlace(row, index, launches[place][i])) continue;
+        const other = launches[otherRow][i];
+        found.push({ row: other, index: spanStartingAt(store.row(other), launches[otherTime][i], launches[otherPlace][i]), gapNs: launches.x1[i] - launches.x0[i], side });
+      }
+    }
+    return found;
+  }
+  function isAtPlace(row, index, place) {
+    return place < 0 || row.place[index] === place || Boolean(row.countOrNull && row.countOrNull[index] > 1);
+  }
+  function launchText(view, { row: code, index, gapNs, side }) {
+    const row = view.store.row(code), name = index < 0 ? "a span that is not shown" : nameOf(view, row.name[index]);
+    return `${name} on ${laneText(laneOf(view, code))} · ${side === "from" ? "called" : "started"} ${formatNs(Math.abs(gapNs))} ${side === "from" ? "before this started" : "after this was called"}`;
+  }
+  function launchNodes(view, hit) {
+    const found = launchesOf(view, hit);
+    return [["from", "Launched by"], ["to", "Launched"]].flatMap(([side, title]) => {
+      const own = found.filter((launch) => launch.side === side);
+      if (!own.length) return [];
+      const items = own.slice(0, SHOWN_WAITS).map((launch) => makeNode("li", {}, spanLink(view, launch, launchText(view, launch))));
+      if (own.length > SHOWN_WAITS) items.push(makeNode("li", { text: `+ ${formatCount(own.length - SHOWN_WAITS)} more` }));
+      return [makeNode("h4", { text: title }), makeNode("ol", { class: "gsl-inside" }, ...items)];
+    });
+  }
+  function spanEndingAt(row, time, place = -1) {
+    const last = row.indexAt(time);
+    for (let index = row.length ? row.firstEndingFrom(time) : 0; index <= last; index += 1) {
+      if (row.end[index] === time && isAtPlace(row, index, place)) return index;
+    }
+    return -1;
+  }
+  function spanStartingAt(row, time, place = -1) {
+    for (let index = row.length ? row.firstFrom(time) : 0; index < row.length && row.start[index] === time; index += 1) {
+      if (isAtPlace(row, index, place)) return index;
+    }
+    return -1;
+  }
+  function waitText(view, { row: code, index, gapNs }, side) {
+    const row = view.store.row(code), name = index < 0 ? "a span that is not shown" : nameOf(view, row.name[index]);
+    return `${name} on ${laneText(laneOf(view, code))} · ${gapText(gapNs, side)}`;
+  }
+  function gapText(gapNs, side) {
+    if (gapNs === 0) return side === "for" ? "ended as this started" : "started as this ended";
+    const place = gapNs > 0 === (side === "for") ? "before" : "after";
+    return side === "for" ? `ended ${formatNs(Math.abs(gapNs))} ${place} this started` : `started ${formatNs(Math.abs(gapNs))} ${place} this ended`;
+  }
+  function waitFacts(view, hit) {
+    if (!isSpan(hit)) return [];
+    const launches = launchesOf(view, hit).map((launch) => [launch.side === "from" ? "launched by" : "launched", launchText(view, launch)]);
+    return [...launches, ...["for", "by"].flatMap((side) => waitsOf(view, hit, side).map((wait) => [`waited ${side}`, waitText(view, wait, side)]))];
+  }
+  function waitNodes(view, hit) {
+    if (!isSpan(hit)) return [];
+    return [...launchNodes(view, hit), ...["for", "by"].flatMap((side) => {
+      const waits = waitsOf(view, hit, side);
+      if (!waits.length) return [];
+      const items = waits.slice(0, SHOWN_WAITS).map((wait) => makeNode("li", {}, waitNode(view, wait, side)));
+      if (waits.length > SHOWN_WAITS) items.push(makeNode("li", { text: `+ ${formatCount(waits.length - SHOWN_WAITS)} more` }));
+      return [makeNode("h4", { text: `Waited ${side}` }), makeNode("ol", { class: "gsl-inside" }, ...items)];
+    })];
+  }
+  var waitNode = (view, wait, side) => spanLink(view, wait, waitText(view, wait, side));
+  function spanLink(view, wait, text) {
+    if (wait.index < 0) return makeNode("span", { class: "gsl-gone", text, dir: "auto" });
+    const starts = view.store.row(wait.row).start[wait.index], place = view.store.row(wait.row).place[wait.index];
+    const go = () => {
+      const index = view.store.indexOf(wait.row, starts, place);
+      if (index >= 0) view.show(wait.row, index);
+    };
+    return makeButton(text, { label: `Go to ${text}`, class: "gsl-link", dir: "auto", onclick: go });
+  }
+
+  // why.js
+  function reasonsOf(view) {
+    const { why, store, tables } = view;
+    if (!why) return null;
+    const key = `${store.version} ${tables.zero_ns} ${tables.lanes.length} ${tables.rows.length}`;
+    if (view.found?.key !== key || view.found.why !== why) view.found = { key, why, reasons: findReasons(view) };
+    return view.found.reasons;
+  }
+  function findReasons(view) {
+    const { why, tables } = view;
+    const lanes = why.lanes.map(([name, host]) => tables.lanes.findIndex((lane) => lane.name === name && lane.host === host));
+    const moved = Number(BigInt(why.zero_ns) - BigInt(tables.zero_ns));
+    const find = (span) => span ? findSpan(view, lanes[span[0]], span[1] + moved, span[2] + moved) : null;
+    const findings = why.findings.map(({ head, count, pieces: pieces2 }, at) => ({
+      head,
+      count,
+      number: at + 1,
+      pieces: pieces2.map(({ late, other, call, since, text, fix }, place) => ({
+        number: at + 1,
+        place,
+        lane: lanes[late[0]],
+        since: since + moved,
+        start: late[1] + moved,
+        late: find(late),
+        other: find(other),
+        call: find(call),
+        text,
+        fix
+      }))
+    }));
+    const pieces = findings.flatMap((finding) => finding.pieces).sort((a, b) => Boolean(a.place) - Boolean(b.place));
+    const gapWords = new Map(why.gaps.map(([lane, end, kind]) => [`${lanes[lane]} ${end + moved}`, why.gap_words[kind]]));
+    return { findings, pieces, gapWords };
+  }
+  function findSpan({ store, tables, laneRows }, lane, start, end) {
+    let best = null;
+    for (const code of laneRows[lane] ?? []) {
+      const row = store.row(code);
+      for (let index = row.length ? row.firstFrom(start) : 0; index < row.length && row.start[index] === start; index++) {
+        if (row.end[index] !== end) continue;
+        if (tables.kind_counted[row.kind[index]]) return { row: code, index };
+        best ??= { row: code, index };
+      }
+    }
+    return best;
+  }
+  function shownPiece(view) {
+    const { reason } = view;
+    return reason ? reasonsOf(view)?.findings[reason.number - 1]?.pieces[reason.place] ?? null : null;
+  }
+  function showPiece(view, { number, place, lane, since, start, late, other }) {
+    if (late) view.show(late.row, late.index);
+    else view.set("pinned", null);
+    view.set("reason", { number, place });
+    const [lateEnd, otherStart, otherEnd] = [endOf(view, late) ?? start, startOf(view, other) ?? since, endOf(view, other) ?? start];
+    const far = 3 * (start - since || lateEnd - start);
+    const from = Math.max(Math.min(since, otherStart), since - far), to = Math.min(Math.max(lateEnd, otherEnd), start + far);
+    view.setRange(from - 0.05 * (to - from), to + 0.05 * (to - from));
+    if (other) scrollToBoth(view, lane, view.tables.rows[other.row].lane);
+  }
+  var startOf = ({ store }, hit) => hit ? store.row(hit.row).start[hit.index] : null;
+  var endOf = ({ store }, hit) => hit ? store.row(hit.row).end[hit.index] : null;
+  function scrollToBoth(view, ...codes) {
+    const lanes = codes.map((code) => view.tables.lanes[code]), { headPx } = view.parts;
+    const top = Math.min(...lanes.map((lane) => lane.top)) - headPx, bottom = Math.max(...lanes.map((lane) => lane.bottom));
+    if (bottom - top <= view.lanesPx) view.scrollTo((top + bottom - view.lanesPx) / 2);
+  }
+
+  // gaps.js
+  var NOTHING_BESIDE = "No other stream worked meanwhile, so there was nothing to overlap with.";
+  var NOT_LISTED = "No cause is listed: what came next ran beside other work anyway, it cost less than 1%, or a new cell began.";
+  var NOT_KNOWN = "The cause is not known here.";
+  var CUT = "No cause is told here: of each reason only the longest pieces are kept.";
+  function gapAt(view, px, py) {
+    const isIn = ({ top, bottom }) => py >= view.yAt(top) && py < view.yAt(bottom);
+    const lane = view.visibleLanes().find((code) => isIn(view.tables.lanes[code]));
+    return lane === void 0 ? null : gapOf(view, lane, view.timeAt(px));
+  }
+  function gapOf(view, lane, time) {
+    const union = unionsOf(view.store, view.tables).lane(lane);
+    const next = union ? upperBound(union.start, time, 0, union.length) : 0;
+    if (!union || next === union.length) return null;
+    const start = next ? union.end[next - 1] : view.streamExtent().start;
+    return time > start ? { lane, start, end: union.start[next] } : null;
+  }
+  function addGaps(viewer) {
+    const { view } = viewer;
+    const panel = makeNode("section", { class: "gsl-panel gsl-gap", "aria-label": "Details of the gap", hidden: true });
+    partOf(viewer, "panels").append(panel);
+    const show = () => showGap(viewer, panel);
+    const offs = [
+      view.on("look", (property) => {
+        if (property === "pinned" && view.pinned && view.gap) view.set("gap", null);
+        else if (property === "gap" || property === "why" && view.gap) show();
+      }),
+      // Work that comes later may lie in it.
+      view.on("data", () => {
+        if (view.gap && gapOf(view, view.gap.lane, view.gap.end - 0.5)?.start !== view.gap.start) view.set("gap", null);
+      })
+    ];
+    return () => {
+      offs.forEach((off) => off());
+      panel.remove();
+    };
+  }
+  function showGap(viewer, panel) {
+    const { view } = viewer, { gap } = view;
+    panel.hidden = !gap;
+    panel.replaceChildren();
+    if (!gap) return;
+    const title = `idle ${exactTime(gap.end - gap.start)}`, facts = gapFacts(view, gap), why = gapReasons(viewer, gap);
+    const zoom = makeButton("Zoom here", { key: "F", onclick: () => fitGap(view) });
+    const close = makeButton("Close", { key: "Escape", onclick: () => {
+      view.set("gap", null);
+      rootOf(viewer).focus({ preventScroll: true });
+    } });
+    panel.append(makeNode("header", {}, makeNode("h3", { text: title }), zoom, close), factList(facts), ...nextNodes(view, gap), makeNode("h4", { text: "Why" }), ...why);
+    announce(viewer, [title, ...facts.map((pair) => pair.join(" ")), ...why.map((node) => node.textContent)].join(", "));
+  }
+  function fitGap(view) {
+    const { start, end } = view.gap, rim = Math.max((end - start) * 0.1, 2);
+    view.setRange(start - rim, end + rim);
+  }
+  function gapFacts(view, { lane, start, end }) {
+    const word = reasonsOf(view)?.gapWords.get(`${lane} ${end}`);
+    return [["stream", laneText(view.tables.lanes[lane])], ["from", exactTime(start)], ["to", exactTime(end)], ...word ? [["idle for", word]] : []];
+  }
+  function workBehind({ store, tables, laneRows }, { lane, end }) {
+    for (const code of laneRows[lane]) {
+      const row = store.ownRow(code), index = spanStartingAt(row, end);
+      if (index >= 0 && tables.kind_counted[row.kind[index]]) return { code, index };
+    }
+    return null;
+  }
+  function nextNodes(view, gap) {
+    const next = workBehind(view, gap);
+    if (!next) return [];
+    const own = view.store.ownRow(next.code), text = nameOf(view, own.name[next.index]);
+    const go = () => {
+      const index = view.store.indexOf(next.code, gap.end, own.place[next.index]);
+      if (index >= 0) view.show(next.code, index);
+    };
+    return [makeNode("h4", { text: "Next on it" }), makeNode("ol", { class: "gsl-inside" }, makeNode("li", {}, makeButton(text, { label: `Go to ${text}`, class: "gsl-link", dir: "auto", onclick: go })))];
+  }
+  function gapReasons(viewer, gap) {
+    const { view } = viewer, reasons = reasonsOf(view);
+    const pieces = reasons ? reasons.pieces.filter((piece) => piece.lane === gap.lane && piece.start === gap.end && piece.since < gap.end) : [];
+    if (pieces.length) return pieces.flatMap((piece) => pieceNodes(view, reasons.findings[piece.number - 1], piece));
+    const row = workBehind(view, gap), lane = view.tables.lanes[gap.lane].name;
+    const place = row && !view.isLive ? view.store.ownRow(row.code).place[row.index] : JSON.stringify(lane);
+    const ask = commandsOf(viewer).askWhy;
+    return [
+      makeNode("p", { text: noReason(view, reasons, gap) }),
+      makeNode("p", { class: "gsl-note", text: `${view.isLive ? "lab" : "trace"}.explain(${place}) asks for this one alone.` }),
+      ask && !reasons ? makeButton("Why?", { label: "Ask the kernel why work did not overlap", onclick: ask }) : null
+    ].filter(Boolean);
+  }
+  function noReason(view, reasons, gap) {
+    if (!isAnyBusy(view, gap)) return NOTHING_BESIDE;
+    if (!view.why?.explained) return view.why?.line ?? NOT_KNOWN;
+    const isCut = reasons.findings.some(({ count, pieces }) => count > pieces.length && pieces.some((piece) => piece.lane === gap.lane));
+    return isCut || view.why.more ? CUT : NOT_LISTED;
+  }
+  function isAnyBusy({ store, tables }, { start, end }) {
+    return unionsOf(store, tables).lanes().some((union) => {
+      const next = upperBound(union.end, start, 0, union.length);
+      return next < union.length && union.start[next] < end;
+    });
+  }
+  function pieceNodes(view, { head, number }, piece) {
+    const show = makeButton(head, { label: `Show ${head}`, class: "gsl-reason", onclick: () => showPiece(view, piece) });
+    show.prepend(makeNode("b", { class: "gsl-number", text: String(number) }));
+    return [show, makeNode("p", { text: piece.text }), makeNode("p", { class: "gsl-fix", text: piece.fix })];
   }
 
   // theme.js
@@ -1524,6 +2141,357 @@ var gpustreamlab = (() => {
     ctx.restore();
   }
 
+  // paint_lanes.js
+  var HEAD_PX = 22;
+  var LABEL_GAP_PX = 10;
+  function paintShades(ctx, { view, theme }) {
+    const { frame, tables } = view;
+    clipLanes(ctx, view, frame.left, () => {
+      ctx.fillStyle = theme.shade;
+      for (const code of view.visibleLanes()) {
+        if (laneRank(view, code) % 2 === 0) continue;
+        const lane = tables.lanes[code];
+        ctx.fillRect(frame.left, view.yAt(lane.top), frame.right - frame.left, lane.bottom - lane.top);
+      }
+      paintPartLines(ctx, view, theme);
+    });
+  }
+  function paintPartLines(ctx, view, theme) {
+    ctx.fillStyle = theme.grid;
+    for (const code of view.visibleLanes()) {
+      const { parts = [] } = view.tables.lanes[code];
+      for (const [, top] of parts.slice(1)) ctx.fillRect(view.frame.left, Math.round(view.yAt(top)) - 2, view.frame.right - view.frame.left, 1);
+    }
+  }
+  function laneRank(view, code) {
+    if (view.rankedOrder !== view.laneOrder) {
+      view.laneRanks = new Int32Array(view.laneOrder.length);
+      view.laneOrder.forEach((lane, rank) => {
+        view.laneRanks[lane] = rank;
+      });
+      view.rankedOrder = view.laneOrder;
+    }
+    return view.laneRanks[code];
+  }
+  function paintGroups(ctx, painter) {
+    const { view } = painter;
+    if (!view.tables.groups.length) return;
+    clipLanes(ctx, view, 0, () => {
+      for (const group of view.tables.groups) {
+        const top = view.yAt(group.top), bottom = view.yAt(group.bottom);
+        if (bottom <= view.lanesTop() || top >= view.lanesBottom()) continue;
+        const headPx = group.head_bottom - group.top;
+        paintGroup(ctx, painter, group, { top, bottom, headPx, headTop: Math.min(Math.max(top, view.lanesTop()), bottom - headPx) });
+      }
+    });
+  }
+  function paintGroup(ctx, painter, group, { top, bottom, headPx, headTop }) {
+    const { view, theme } = painter, { frame } = view;
+    const isStuck = headTop > top;
+    ctx.fillStyle = isStuck ? blend(group.fill, theme.paper, TINT) : group.fill;
+    ctx.globalAlpha = isStuck ? 1 : TINT;
+    ctx.fillRect(BAND_PX, headTop, frame.right - BAND_PX, headPx);
+    ctx.globalAlpha = 1;
+    paintBand(ctx, painter, group, { left: 0, top, width: BAND_PX, height: bottom - top - 1 });
+    ctx.textBaseline = "middle";
+    setFont(ctx, 12, "bold");
+    const middle = headTop + headPx / 2, room = frame.right - BAND_PX - 12;
+    if (group.letter) {
+      ctx.textAlign = "center";
+      ctx.fillStyle = BAR_INK;
+      ctx.fillText(group.letter, BAND_PX / 2, middle, BAND_PX - 4);
+    }
+    ctx.textAlign = "left";
+    ctx.fillStyle = theme.ink;
+    const label = painter.texts.fit(ctx, group.label, room);
+    ctx.fillText(label, BAND_PX + 6, middle);
+    const used = painter.texts.width(ctx, label) + 16;
+    if (!group.detail) return;
+    setFont(ctx, 12);
+    const detail = painter.texts.fit(ctx, group.detail, room - used);
+    ctx.fillText(detail, BAND_PX + 6 + used, middle);
+  }
+  function paintBand(ctx, painter, { fill, hatch }, { left, top, width, height }) {
+    ctx.fillStyle = fill;
+    ctx.fillRect(left, top, width, height);
+    if (!(hatch in HATCH_LINES)) return;
+    const pattern = painter.hatches.get(ctx, hatch, BAR_INK, 0.3, painter.ratio);
+    inDevicePx(ctx, painter.ratio, () => {
+      ctx.fillStyle = pattern;
+      ctx.fillRect(left * painter.ratio, top * painter.ratio, width * painter.ratio, height * painter.ratio);
+    });
+  }
+  function inDevicePx(ctx, ratio, paint) {
+    ctx.setTransform(1, 0, 0, 1, 0, 0);
+    paint();
+    ctx.setTransform(ratio, 0, 0, ratio, 0, 0);
+  }
+  function paintLaneLabels(ctx, painter) {
+    const { view } = painter, { frame, tables } = view;
+    const left = tables.groups.length ? BAND_PX + 4 : 4, room = frame.left - LABEL_GAP_PX - left;
+    let free = view.lanesTop() - 4;
+    clipLanes(ctx, view, 0, () => {
+      ctx.textAlign = "right";
+      ctx.textBaseline = "middle";
+      for (const code of view.visibleLanes()) {
+        const { label, detail, group, parts = [] } = tables.lanes[code], { top, bottom } = labelRoom(tables.lanes[code]);
+        const hasDetail = detail && bottom - top >= 30 && parts.length < 2;
+        const headPx = group >= 0 ? HEAD_PX : 0;
+        paintPartLabels(ctx, painter, code, parts.slice(1), headPx, room);
+        const half = hasDetail ? 15 : 7;
+        const seenTop = Math.max(view.yAt(top), view.lanesTop() + headPx), seenBottom = Math.min(view.yAt(bottom), view.lanesBottom());
+        const middle = Math.min(Math.max((seenTop + seenBottom) / 2, view.yAt(top) + half), view.yAt(bottom) - half);
+        if (middle - half < free && bottom - top < 2 * half || middle + half > view.lanesBottom() + 3) continue;
+        if (middle - half < view.lanesTop() + headPx - 3) continue;
+        free = middle + half;
+        const place = { right: frame.left - LABEL_GAP_PX, middle, room };
+        if (hasDetail) paintTwoLines(ctx, painter, label, detail, place);
+        else paintOneLine(ctx, painter, label, parts.length ? detail : "", place);
+      }
+    });
+  }
+  function paintTwoLines(ctx, { theme, texts }, label, detail, { right, middle, room }) {
+    setFont(ctx, 12);
+    ctx.fillStyle = theme.ink;
+    ctx.fillText(texts.fit(ctx, label, room), right, middle - 7);
+    setFont(ctx, 11);
+    ctx.fillStyle = theme.soft;
+    ctx.fillText(texts.fit(ctx, detail, room), right, middle + 8);
+  }
+  function paintOneLine(ctx, { theme, texts }, label, detail, { right, middle, room }) {
+    setFont(ctx, 12);
+    const text = detail && ` · ${detail}`, used = texts.width(ctx, text);
+    const fits = text && texts.width(ctx, label) + used <= room;
+    ctx.fillStyle = theme.ink;
+    ctx.fillText(texts.fit(ctx, label, room), fits ? right - used : right, middle);
+    if (!fits) return;
+    ctx.fillStyle = theme.soft;
+    ctx.fillText(text, right, middle);
+  }
+  function labelRoom({ top, bottom, parts = [] }) {
+    return parts.length ? { top: parts[0][1] - 3, bottom: parts[0][2] + 1 } : { top, bottom };
+  }
+  function paintPartLabels(ctx, { view, theme, texts }, lane, parts, headPx, room) {
+    for (const [label, top, bottom] of parts) {
+      const middle = (Math.max(view.yAt(top), view.lanesTop() + headPx) + Math.min(view.yAt(bottom), view.lanesBottom())) / 2;
+      if (middle - 6 < view.lanesTop() + headPx || middle + 6 > view.lanesBottom() || bottom - top < 10) continue;
+      setFont(ctx, 11);
+      ctx.fillStyle = theme.soft;
+      ctx.fillText(texts.fit(ctx, label === "work" ? workWord(view, lane) : label, room), view.frame.left - LABEL_GAP_PX, middle);
+    }
+  }
+
+  // paint_overlay.js
+  function paintOutlines(ctx, { view, theme }) {
+    for (const [hit, colour] of [[view.pinned, theme.accent], [view.hovered, theme.ink]]) {
+      const box = hit && boxOf(view, hit);
+      if (!box) continue;
+      clipLanes(ctx, view, view.frame.left, () => {
+        for (const [width, style] of [[5, theme.paper], [2, colour]]) {
+          ctx.lineWidth = width;
+          ctx.strokeStyle = style;
+          ctx.strokeRect(box.left, box.top, box.width, box.height);
+        }
+      });
+    }
+  }
+  function boxOf(view, hit) {
+    const place = view.tables.rows[hit.row];
+    if (!place) return null;
+    const columns = view.store.row(hit.row), first = hit.index ?? hit.first, last = hit.index ?? hit.last;
+    if (!(last < columns.length)) return null;
+    const left = Math.max(view.frame.left - 20, Math.round(view.pxAt(columns.start[first])));
+    const right = Math.min(view.frame.right + 20, Math.round(view.pxAt(endOfHit(columns, first, last))));
+    if (right < view.frame.left || left > view.frame.right) return null;
+    return { left, top: Math.round(view.yAt(place.top)), width: Math.max(1, right - left), height: Math.round(place.bottom - place.top) };
+  }
+  function paintSelection(ctx, { view, theme }) {
+    if (!view.selection) return;
+    const { start, end, lanes } = view.selection, { frame } = view;
+    const left = Math.max(frame.left, view.pxAt(start)), right = Math.min(frame.right, view.pxAt(end));
+    if (right <= left) return;
+    clipLanes(ctx, view, frame.left, () => {
+      ctx.fillStyle = theme.accent;
+      ctx.globalAlpha = 0.16;
+      for (const code of view.visibleLanes()) {
+        const lane = view.tables.lanes[code];
+        if (!lanes || lanes.has(code)) ctx.fillRect(left, view.yAt(lane.top), right - left, lane.bottom - lane.top);
+      }
+      ctx.globalAlpha = 1;
+      for (const x of [left, right - 1]) ctx.fillRect(x, frame.top, 1, view.lanesPx);
+    });
+  }
+  function paintRuler(ctx, painter) {
+    const { view, theme } = painter;
+    if (!view.ruler) return;
+    const { start, end } = view.ruler, { frame } = view, a = view.pxAt(Math.min(start, end)), b = view.pxAt(Math.max(start, end));
+    const bottom = frame.top + view.parts.innerPx, middle = view.lanesTop() + 12;
+    ctx.fillStyle = theme.accent;
+    for (const x of [a, b]) if (x >= frame.left && x <= frame.right) ctx.fillRect(Math.round(x), frame.top, 1, bottom - frame.top);
+    const left = Math.max(frame.left, a), right = Math.min(frame.right, b);
+    if (right < left) return;
+    ctx.fillRect(left, middle, right - left, 1);
+    if (right - left > 14) for (const [x, way] of [[a, 1], [b, -1]]) {
+      if (x < frame.left || x > frame.right) continue;
+      ctx.beginPath();
+      ctx.moveTo(x, middle + 0.5);
+      ctx.lineTo(x + way * 7, middle - 3.5);
+      ctx.lineTo(x + way * 7, middle + 4.5);
+      ctx.fill();
+    }
+    paintPill(ctx, painter, formatNs(Math.abs(end - start)), (left + right) / 2, middle, { fill: theme.accent, ink: theme.paper, isBold: true });
+  }
+  function paintPill(ctx, { view, texts }, text, x, middle, { fill, ink, isBold = false, line = null }) {
+    setFont(ctx, 12, isBold ? "bold" : "normal");
+    const width = texts.width(ctx, text) + 16, height = 20, { frame } = view;
+    const left = Math.min(Math.max(x - width / 2, frame.left + 2), Math.max(frame.left + 2, frame.right - width - 2));
+    ctx.beginPath();
+    ctx.roundRect(left, middle - height / 2, width, height, height / 2);
+    ctx.fillStyle = fill;
+    ctx.fill();
+    if (line) {
+      ctx.strokeStyle = line;
+      ctx.lineWidth = 1;
+      ctx.stroke();
+    }
+    ctx.fillStyle = ink;
+    ctx.textAlign = "center";
+    ctx.textBaseline = "middle";
+    ctx.fillText(text, left + width / 2, middle + 0.5);
+  }
+  function paintMoreLanes(ctx, painter) {
+    const { view, theme } = painter, { tables, frame } = view, look = { fill: theme.paper, ink: theme.soft, line: theme.grid };
+    const say = (sign, count, middle) => paintPill(
+      ctx,
+      painter,
+      `${sign} ${formatCount(count)} more lane${count === 1 ? "" : "s"}`,
+      frame.right - 4,
+      middle,
+      look
+    );
+    if (view.canScroll) {
+      const seen = view.visibleLanes(), above = seen.length ? laneRank(view, seen[0]) : 0, below = tables.lanes.length - above - seen.length;
+      if (above) say("▴", above, view.lanesTop() + 12);
+      if (below) say("▾", below, view.lanesBottom() - 12);
+    }
+    if (painter.hiddenEdges)
+      paintPill(ctx, painter, `${formatCount(painter.hiddenEdges)} more waits: zoom in`, frame.left + 4, view.lanesBottom() - 12, look);
+  }
+
+  // paint_why.js
+  var SIGN_PX = 8.5;
+  var SIGN_STEP_PX = 2 * SIGN_PX + 2;
+  var MOST_ASIDE = 4;
+  function signsIn(view) {
+    const reasons = reasonsOf(view), { left, right } = view.frame;
+    if (!reasons) return [];
+    const taken = new Map(view.visibleLanes().map((lane) => [lane, []])), signs = [];
+    for (const piece of reasons.pieces) {
+      const begin = view.pxAt(piece.start), places = taken.get(piece.lane);
+      if (!places || begin < left || begin > right + SIGN_PX) continue;
+      const x = freePlace(places, Math.max(left, begin - SIGN_PX - 1), piece.place ? 1 : MOST_ASIDE);
+      if (x === null) continue;
+      places.push(x);
+      const { top, bottom } = piece.late ? view.tables.rows[piece.late.row] : view.tables.lanes[piece.lane];
+      signs.push({ piece, x, y: view.yAt((top + bottom) / 2) });
+    }
+    return signs;
+  }
+  function freePlace(places, from, tries) {
+    for (let x = from; tries > 0; tries--, x -= SIGN_STEP_PX) if (places.every((other) => Math.abs(other - x) >= SIGN_STEP_PX)) return x;
+    return null;
+  }
+  function paintSigns(ctx, { view, theme }) {
+    const signs = signsIn(view);
+    if (!signs.length) return;
+    clipLanes(ctx, view, 0, () => {
+      ctx.textAlign = "center";
+      ctx.textBaseline = "middle";
+      for (const { piece: { number, place }, x, y } of signs) {
+        setFont(ctx, number > 9 ? 10 : 11, "bold");
+        paintDisc(ctx, x, y, SIGN_PX + 1.5, theme.paper);
+        paintDisc(ctx, x, y, SIGN_PX, theme.warn);
+        if (place) paintDisc(ctx, x, y, SIGN_PX - 1.5, theme.paper);
+        ctx.fillStyle = place ? theme.warn : theme.paper;
+        ctx.fillText(String(number), x, y + 0.5);
+      }
+    });
+  }
+  function paintDisc(ctx, x, y, radius, colour) {
+    ctx.beginPath();
+    ctx.arc(x, y, radius, 0, 2 * Math.PI);
+    ctx.fillStyle = colour;
+    ctx.fill();
+  }
+  function signAt(view, px, py) {
+    if (py < view.lanesTop() || py >= view.lanesBottom()) return null;
+    return signsIn(view).find(({ x, y }) => Math.hypot(px - x, py - y) <= SIGN_PX + 1.5)?.piece ?? null;
+  }
+  function paintWhy(ctx, painter) {
+    const { view, theme } = painter, piece = shownPiece(view);
+    if (view.gap) paintGap(ctx, painter, view.gap, theme.accent);
+    if (!piece) return;
+    if (piece.since < piece.start) paintGap(ctx, painter, { lane: piece.lane, start: piece.since, end: piece.start }, theme.warn);
+    for (const hit of [piece.other, piece.call]) {
+      const box = hit && boxOf(view, hit);
+      if (!box) continue;
+      clipLanes(ctx, view, view.frame.left, () => {
+        for (const [width, colour] of [[5, theme.paper], [2, theme.warn]]) {
+          ctx.lineWidth = width;
+          ctx.strokeStyle = colour;
+          ctx.strokeRect(box.left, box.top, box.width, box.height);
+        }
+      });
+    }
+  }
+  function paintGap(ctx, painter, { lane, start, end }, colour) {
+    const { view, theme } = painter, { top, bottom } = view.tables.lanes[lane];
+    const left = Math.max(view.frame.left, view.pxAt(start)), right = Math.min(view.frame.right, view.pxAt(end));
+    if (right < left) return;
+    clipLanes(ctx, view, view.frame.left, () => {
+      ctx.fillStyle = colour;
+      ctx.globalAlpha = 0.16;
+      ctx.fillRect(left, view.yAt(top), right - left, bottom - top);
+      ctx.globalAlpha = 1;
+      for (const x of [left, right - 1]) ctx.fillRect(x, view.yAt(top), 1, bottom - top);
+      const text = `idle ${formatNs(end - start)}`;
+      setFont(ctx, 12, "bold");
+      if (painter.texts.width(ctx, text) + 2 * SIGN_STEP_PX > right - left) return;
+      paintPill(ctx, painter, text, (left + right) / 2, view.yAt((top + bottom) / 2), { fill: colour, ink: theme.paper, isBold: true });
+    });
+  }
+
+  // pins.js
+  function pinAnchor(view, hit) {
+    const row = view.store.row(hit.row);
+    const indices = isSpan(hit) ? [hit.index] : [hit.first, hit.last];
+    return { hit, starts: indices.map((i) => row.start[i]), places: indices.map((i) => row.place[i]) };
+  }
+  function movedPin(view, anchor) {
+    const { hit, starts, places } = anchor;
+    if (!view.tables.rows[hit.row]) return null;
+    const found = places.map((place, k) => view.store.indexOf(hit.row, starts[k], place));
+    if (found.includes(-1)) return null;
+    if (isSpan(hit)) return found[0] === hit.index ? hit : { row: hit.row, index: found[0] };
+    return found[0] === hit.first && found[1] === hit.last ? hit : null;
+  }
+  function enclosingSpans(view, { row: code, index }) {
+    const { store, tables } = view;
+    if (isWork(view, store.row(code), index) && store.row(code).hasWork && !isInOwner(store.row(code), index)) return [];
+    const own = tables.rows[code], row = store.row(code);
+    const start = row.start[index], end = row.end[index];
+    const found = [];
+    tables.rows.forEach((other, otherCode) => {
+      if (other.lane !== own.lane || other.top >= own.top) return;
+      const above = store.row(otherCode), at = store.indexAt(otherCode, start);
+      if (at >= 0 && above.start[at] <= start && above.end[at] >= end) found.push({ row: otherCode, index: at });
+    });
+    return found.sort((a, b) => tables.rows[a.row].top - tables.rows[b.row].top);
+  }
+  function isInOwner(row, index) {
+    return row.ownerLane[index] === row.lane;
+  }
+
   // lod.js
   var BIN_PX = 1.5;
   var PICK_SAMPLES = 8;
@@ -1627,100 +2595,6 @@ var gpustreamlab = (() => {
       }
     }
     return pick;
-  }
-
-  // waits.js
-  var SHOWN_WAITS = 20;
-  var WAIT_ENDS = {
-    for: { row: "row1", time: "x1", place: "place1", otherRow: "row0", otherTime: "x0", otherPlace: "place0" },
-    by: { row: "row0", time: "x0", place: "place0", otherRow: "row1", otherTime: "x1", otherPlace: "place1" }
-  };
-  function waitsOf(view, { row: code, index }, side) {
-    const { store: { edges }, store } = view, ends = WAIT_ENDS[side], row = store.row(code);
-    const own = side === "for" ? row.start[index] : row.end[index];
-    const found = [];
-    for (let i = 0; i < edges.length; i += 1) {
-      if (edges[ends.row][i] !== code || edges[ends.time][i] !== own || !isAtPlace(row, index, edges[ends.place][i])) continue;
-      const other = edges[ends.otherRow][i], time = edges[ends.otherTime][i], place = edges[ends.otherPlace][i];
-      const at = side === "for" ? spanEndingAt(store.row(other), time, place) : spanStartingAt(store.row(other), time, place);
-      if (!found.some((wait) => wait.row === other && wait.index === at)) found.push({ row: other, index: at, gapNs: edges.x1[i] - edges.x0[i] });
-    }
-    return found.sort((a, b) => a.gapNs - b.gapNs);
-  }
-  function launchesOf({ store }, { row: code, index }) {
-    const { launches } = store, row = store.row(code), own = row.start[index], found = [];
-    for (let i = 0; i < launches.length; i += 1) {
-      for (const [side, { row: at, time, place, otherRow, otherTime, otherPlace }] of [["from", WAIT_ENDS.for], ["to", WAIT_ENDS.by]]) {
-        if (launches[at][i] !== code || launches[time][i] !== own || !isAtPlace(row, index, launches[place][i])) continue;
-        const other = launches[otherRow][i];
-        found.push({ row: other, index: spanStartingAt(store.row(other), launches[otherTime][i], launches[otherPlace][i]), gapNs: launches.x1[i] - launches.x0[i], side });
-      }
-    }
-    return found;
-  }
-  function isAtPlace(row, index, place) {
-    return place < 0 || row.place[index] === place || Boolean(row.countOrNull && row.countOrNull[index] > 1);
-  }
-  function launchText(view, { row: code, index, gapNs, side }) {
-    const row = view.store.row(code), name = index < 0 ? "a span that is not shown" : nameOf(view, row.name[index]);
-    return `${name} on ${laneText(laneOf(view, code))} · ${side === "from" ? "called" : "started"} ${formatNs(Math.abs(gapNs))} ${side === "from" ? "before this started" : "after this was called"}`;
-  }
-  function launchNodes(view, hit) {
-    const found = launchesOf(view, hit);
-    return [["from", "Launched by"], ["to", "Launched"]].flatMap(([side, title]) => {
-      const own = found.filter((launch) => launch.side === side);
-      if (!own.length) return [];
-      const items = own.slice(0, SHOWN_WAITS).map((launch) => makeNode("li", {}, spanLink(view, launch, launchText(view, launch))));
-      if (own.length > SHOWN_WAITS) items.push(makeNode("li", { text: `+ ${formatCount(own.length - SHOWN_WAITS)} more` }));
-      return [makeNode("h4", { text: title }), makeNode("ol", { class: "gsl-inside" }, ...items)];
-    });
-  }
-  function spanEndingAt(row, time, place = -1) {
-    const last = row.indexAt(time);
-    for (let index = row.length ? row.firstEndingFrom(time) : 0; index <= last; index += 1) {
-      if (row.end[index] === time && isAtPlace(row, index, place)) return index;
-    }
-    return -1;
-  }
-  function spanStartingAt(row, time, place = -1) {
-    for (let index = row.length ? row.firstFrom(time) : 0; index < row.length && row.start[index] === time; index += 1) {
-      if (isAtPlace(row, index, place)) return index;
-    }
-    return -1;
-  }
-  function waitText(view, { row: code, index, gapNs }, side) {
-    const row = view.store.row(code), name = index < 0 ? "a span that is not shown" : nameOf(view, row.name[index]);
-    return `${name} on ${laneText(laneOf(view, code))} · ${gapText(gapNs, side)}`;
-  }
-  function gapText(gapNs, side) {
-    if (gapNs === 0) return side === "for" ? "ended as this started" : "started as this ended";
-    const place = gapNs > 0 === (side === "for") ? "before" : "after";
-    return side === "for" ? `ended ${formatNs(Math.abs(gapNs))} ${place} this started` : `started ${formatNs(Math.abs(gapNs))} ${place} this ended`;
-  }
-  function waitFacts(view, hit) {
-    if (!isSpan(hit)) return [];
-    const launches = launchesOf(view, hit).map((launch) => [launch.side === "from" ? "launched by" : "launched", launchText(view, launch)]);
-    return [...launches, ...["for", "by"].flatMap((side) => waitsOf(view, hit, side).map((wait) => [`waited ${side}`, waitText(view, wait, side)]))];
-  }
-  function waitNodes(view, hit) {
-    if (!isSpan(hit)) return [];
-    return [...launchNodes(view, hit), ...["for", "by"].flatMap((side) => {
-      const waits = waitsOf(view, hit, side);
-      if (!waits.length) return [];
-      const items = waits.slice(0, SHOWN_WAITS).map((wait) => makeNode("li", {}, waitNode(view, wait, side)));
-      if (waits.length > SHOWN_WAITS) items.push(makeNode("li", { text: `+ ${formatCount(waits.length - SHOWN_WAITS)} more` }));
-      return [makeNode("h4", { text: `Waited ${side}` }), makeNode("ol", { class: "gsl-inside" }, ...items)];
-    })];
-  }
-  var waitNode = (view, wait, side) => spanLink(view, wait, waitText(view, wait, side));
-  function spanLink(view, wait, text) {
-    if (wait.index < 0) return makeNode("span", { class: "gsl-gone", text, dir: "auto" });
-    const starts = view.store.row(wait.row).start[wait.index], place = view.store.row(wait.row).place[wait.index];
-    const go = () => {
-      const index = view.store.indexOf(wait.row, starts, place);
-      if (index >= 0) view.show(wait.row, index);
-    };
-    return makeButton(text, { label: `Go to ${text}`, class: "gsl-link", dir: "auto", onclick: go });
   }
 
   // paint_edges.js
@@ -2011,10 +2885,12 @@ var gpustreamlab = (() => {
     };
     const refresh = () => {
       state.frame = 0;
-      const hit = state.pointer && hitUnder(viewer, state.pointer);
-      const marks = hit || !state.pointer ? [] : marksUnder(viewer, state.pointer);
-      const memory = hit || !state.pointer ? null : memoryUnder(viewer, state.pointer);
-      if (hit) fillTip(view, tip, hit, state);
+      const sign = state.pointer && signUnder(viewer, state.pointer);
+      const hit = !sign && state.pointer && hitUnder(viewer, state.pointer);
+      const marks = sign || hit || !state.pointer ? [] : marksUnder(viewer, state.pointer);
+      const memory = sign || hit || !state.pointer ? null : memoryUnder(viewer, state.pointer);
+      if (sign) fillSignTip(view, tip, sign, state);
+      else if (hit) fillTip(view, tip, hit, state);
       else if (marks.length) fillMarkTip(view, tip, marks, state);
       else if (memory) fillMemoryTip(view, tip, memory, state);
       else return hide();
@@ -2060,6 +2936,10 @@ var gpustreamlab = (() => {
     const point = figurePoint(viewer, place);
     return viewer.view.hitAt(point.x, point.y);
   }
+  function signUnder(viewer, place) {
+    const point = figurePoint(viewer, place);
+    return signAt(viewer.view, point.x, point.y);
+  }
   function marksUnder(viewer, place) {
     const point = figurePoint(viewer, place);
     return marksAt(viewer.view, point.x, point.y);
@@ -2074,6 +2954,14 @@ var gpustreamlab = (() => {
     if (key === state.key) return;
     state.key = key;
     tip.replaceChildren(makeNode("strong", { text: `Memory of ${laneText(view.tables.lanes[lane])}`, dir: "auto" }), factList(facts));
+  }
+  function fillSignTip(view, tip, { number, place, text, fix }, state) {
+    if (view.hovered) view.set("hovered", null);
+    const key = `sign ${number} ${place}`;
+    if (key === state.key) return;
+    state.key = key;
+    const { head } = reasonsOf(view).findings[number - 1];
+    tip.replaceChildren(makeNode("strong", { text: `${number}. ${head}` }), ...[text, fix].map((line) => makeNode("p", { text: line, dir: "auto" })));
   }
   function hitKey(hit) {
     return isSpan(hit) ? `${hit.row}:${hit.index}` : `${hit.row}:${hit.first}-${hit.last}`;
@@ -2156,6 +3044,9 @@ var gpustreamlab = (() => {
       this.hiddenKinds = /* @__PURE__ */ new Set();
       this.hiddenPartitions = /* @__PURE__ */ new Set();
       this.matches = this.selection = this.pinned = this.hovered = this.ruler = null;
+      this.gap = this.reason = null;
+      this.why = tables.why ?? null;
+      this.found = null;
       this.showsWaits = true;
       this.isLive = this.isFollowing = this.isPaused = false;
       this.nowNs = 0;
@@ -2378,7 +3269,11 @@ var gpustreamlab = (() => {
   function pinUnder(viewer, event) {
     const point = figurePoint(viewer, { x: event.clientX, y: event.clientY });
     if (!isInLanes(viewer.view, point)) return;
-    viewer.view.set("pinned", viewer.view.hitAt(point.x, point.y));
+    const { view } = viewer, piece = signAt(view, point.x, point.y);
+    if (piece) return showPiece(view, piece);
+    const hit = view.hitAt(point.x, point.y);
+    view.set("pinned", hit);
+    view.set("gap", hit ? null : gapAt(view, point.x, point.y));
   }
   function isInLanes(view, point) {
     const { left, right, top } = view.frame;
@@ -2605,6 +3500,7 @@ var gpustreamlab = (() => {
     ["M or R", "Ruler: click twice; Enter takes the pinned span"],
     ["T", "Totals of what is in view"],
     ["E", "Show, hide the waits (arrows)"],
+    ["Y", "Why: the next reason"],
     ["PgUp  PgDn", "Scroll the lanes"],
     ["Esc", "Leave ruler, unpin, unselect, end the search"]
   ];
@@ -2614,7 +3510,7 @@ var gpustreamlab = (() => {
     ["Ctrl+wheel", "Zoom (Mac: ⌘, or pinch); after a click into the picture without Ctrl"],
     ["Wheel", "Scroll the page; over the lanes' names: the lanes"],
     ["Shift+drag", "Select a window and lanes: totals and overlap"],
-    ["Click", "Pin a span: its details below"],
+    ["Click", "Pin a span: its details below; a gap of a lane: why it was idle"],
     ["Click in legend", "Hide, show; with Alt or Ctrl: only this"]
   ];
   function addHelp(viewer) {
@@ -2776,6 +3672,7 @@ var gpustreamlab = (() => {
       r: commands.measure,
       t: commands.sumView,
       e: commands.toggleWaits,
+      y: commands.nextReason,
       "?": commands.help,
       enter: commands.isMeasuring?.() ? commands.measurePinned : void 0,
       " ": view.isLive ? commands.pause : void 0,
@@ -2790,8 +3687,9 @@ var gpustreamlab = (() => {
     return x >= view.frame.left && x <= view.frame.right ? view.timeAt(x) : void 0;
   }
   function fitNext(view) {
-    const { pinned, selection, x0, x1 } = view;
+    const { pinned, gap, selection, x0, x1 } = view;
     if (pinned) fitHit(view, pinned);
+    else if (gap) fitGap(view);
     else if (selection) view.setRange(selection.start, selection.end);
     if (view.x0 === x0 && view.x1 === x1) view.fit();
   }
@@ -2799,6 +3697,8 @@ var gpustreamlab = (() => {
     const { view } = viewer, commands = commandsOf(viewer);
     if (commands.leaveRuler?.()) return;
     if (view.pinned) return commands.unpin?.();
+    if (view.gap) return view.set("gap", null);
+    if (view.reason) return view.set("reason", null);
     if (view.selection) return commands.unselect?.();
     commands.clearSearch?.();
   }
@@ -3201,385 +4101,6 @@ var gpustreamlab = (() => {
     for (const group of FILTER_KEYS) if (view[group].size) view.set(group, /* @__PURE__ */ new Set());
   }
 
-  // steps.js
-  var SUM_STEPS = 64;
-  var StepSeries = class {
-    constructor(bandCount) {
-      this.bandCount = bandCount;
-      this.time = new Float64Array(64);
-      this.level = new Uint32Array(64);
-      this.length = 0;
-      this.sums = new Float64Array(bandCount);
-      this.summed = 0;
-    }
-    /** Height of a band at a level. */
-    heightOf(level, band) {
-      throw new Error(`no heights of level ${level} in band ${band}`);
-    }
-    /** Forget the steps from t on, make room for new ones, and return the level before t. */
-    cutFrom(t, room) {
-      this.length = lowerBound(this.time, t, 0, this.length);
-      this.summed = Math.min(this.summed, Math.floor(Math.max(0, this.length - 1) / SUM_STEPS) * SUM_STEPS);
-      this.time = roomy(this.time, this.length + room, this.length);
-      this.level = roomy(this.level, this.length + room, this.length);
-      return this.length ? this.level[this.length - 1] : 0;
-    }
-    push(time, level) {
-      this.time[this.length] = time;
-      this.level[this.length++] = level;
-    }
-    /** Last step at t or before, or -1. */
-    indexAt(t) {
-      return upperBound(this.time, t, 0, this.length) - 1;
-    }
-    /** Add the integral of each band over each of the equal columns of [x0, x1]. */
-    addIntegrals(x0, x1, bands) {
-      this.sumUp();
-      const n = bands[0].length, width = x1 - x0;
-      let at = this.indexAt(x0);
-      for (let column = 0; column < n; column++) {
-        const from = columnEdge(column, width, n), to = columnEdge(column + 1, width, n), last = this.lastBefore(x0, to, at);
-        if (last <= at) this.addStep(at, to - from, column, bands);
-        else {
-          this.addStep(at, this.time[at + 1] - x0 - from, column, bands);
-          this.addWhole(at + 1, last, column, bands);
-          this.addStep(last, to - (this.time[last] - x0), column, bands);
-          at = last;
-        }
-      }
-    }
-    /** Last step before a time after x0, from an earlier step on. The sum of the two may be rounded past a step, their difference is not. */
-    lastBefore(x0, after, from) {
-      let last = gallop(this.time, x0 + after, Math.max(0, from), this.length) - 1;
-      while (last > from && this.time[last] - x0 >= after) last--;
-      while (last + 1 < this.length && this.time[last + 1] - x0 < after) last++;
-      return last;
-    }
-    addStep(index, width, column, bands) {
-      if (index < 0) return;
-      const level = this.level[index];
-      for (let band = 0; band < bands.length; band++) bands[band][column] += this.heightOf(level, band) * width;
-    }
-    /** Add whole steps: by blocks where there are any between. */
-    addWhole(from, to, column, bands) {
-      const first = Math.ceil(from / SUM_STEPS), last = Math.min(Math.floor(to / SUM_STEPS), this.summed / SUM_STEPS);
-      if (last <= first) {
-        for (let index = from; index < to; index++) this.addStep(index, this.time[index + 1] - this.time[index], column, bands);
-        return;
-      }
-      this.addWhole(from, first * SUM_STEPS, column, bands);
-      const { bandCount, sums } = this;
-      for (let band = 0; band < bandCount; band++) bands[band][column] += sums[last * bandCount + band] - sums[first * bandCount + band];
-      this.addWhole(last * SUM_STEPS, to, column, bands);
-    }
-    sumUp() {
-      const { bandCount } = this, blocks = Math.floor(Math.max(0, this.length - 1) / SUM_STEPS);
-      let block = this.summed / SUM_STEPS;
-      if (block >= blocks) return;
-      this.sums = roomy(this.sums, (blocks + 1) * bandCount, (block + 1) * bandCount);
-      for (; block < blocks; block++) this.sumBlock(block);
-      this.summed = blocks * SUM_STEPS;
-    }
-    sumBlock(block) {
-      const { bandCount, sums, time, level } = this, at = block * bandCount, next = at + bandCount;
-      sums.copyWithin(next, at, next);
-      for (let index = block * SUM_STEPS; index < (block + 1) * SUM_STEPS; index++) {
-        const width = time[index + 1] - time[index];
-        for (let band = 0; band < bandCount; band++) sums[next + band] += this.heightOf(level[index], band) * width;
-      }
-    }
-  };
-  var LaneSteps = class extends StepSeries {
-    constructor() {
-      super(1);
-    }
-    heightOf(level) {
-      return level;
-    }
-    /** Build the steps anew from t on. */
-    update(t, unions) {
-      const starts = timesFrom(unions, "start", t), ends = timesFrom(unions, "end", t);
-      let count = this.cutFrom(t, starts.length + ends.length);
-      for (let i = 0, j = 0; j < ends.length; ) {
-        const time = i < starts.length && starts[i] < ends[j] ? starts[i] : ends[j], before = count;
-        for (; starts[i] === time; i++) count++;
-        for (; ends[j] === time; j++) count--;
-        if (count !== before) this.push(time, count);
-      }
-      return this;
-    }
-  };
-  function timesFrom(unions, side, t) {
-    const parts = unions.map((union) => union[side].subarray(lowerBound(union[side], t, 0, union.length), union.length));
-    const times = new Float64Array(parts.reduce((sum, { length }) => sum + length, 0));
-    let at = 0;
-    for (const part of parts) {
-      times.set(part, at);
-      at += part.length;
-    }
-    return times.sort();
-  }
-  function columnEdge(column, width, n) {
-    return column < n ? width * column / n : width;
-  }
-
-  // sm_stack.js
-  var SmStack = class extends StepSeries {
-    constructor(shape, slots, tables) {
-      super(tables.bands.length);
-      this.shape = shape;
-      this.smCount = tables.sm_count;
-      const sizes = new Map(slots.map((slot, code) => [slot, { slot, ...tables.partitions[code] }]));
-      this.sizes = [...sizes.values()].filter(({ band }) => band >= 0);
-      this.sets = [[]];
-      this.setNumbers = /* @__PURE__ */ new Map([["", 0]]);
-      this.heights = new Float64Array(this.bandCount * 64);
-      this.moves = /* @__PURE__ */ new Map();
-    }
-    heightOf(set, band) {
-      return this.heights[set * this.bandCount + band];
-    }
-    /** Build the steps anew from t on. */
-    update(t, unions) {
-      const { time, number, length } = mergeToggles(this.sizes.map(({ slot }, place) => togglesFrom(unions.get(slot), t, place)));
-      let set = this.cutFrom(t, length);
-      for (let index = 0; index < length; index++) {
-        set = this.moved(set, number[index]);
-        if (time[index + 1] !== time[index]) this.push(time[index], set);
-      }
-      return this;
-    }
-    moved(set, number) {
-      const key = set * this.sizes.length + number;
-      let next = this.moves.get(key);
-      if (next === void 0) {
-        const busy = this.sets[set];
-        next = this.numberOf(busy.includes(number) ? busy.filter((one) => one !== number) : [...busy, number].sort((a, b) => a - b));
-        this.moves.set(key, next);
-      }
-      return next;
-    }
-    numberOf(busy) {
-      const name = busy.join();
-      let number = this.setNumbers.get(name);
-      if (number === void 0) {
-        number = this.sets.push(busy) - 1;
-        this.setNumbers.set(name, number);
-        this.heights = roomy(this.heights, (number + 1) * this.bandCount, number * this.bandCount);
-        this.stackUp(busy, number * this.bandCount);
-      }
-      return number;
-    }
-    /** From the bottom band up, each gets at most what is left of the card. */
-    stackUp(busy, at) {
-      let left = this.smCount;
-      for (const { band, sms } of busy.map((number) => this.sizes[number]).sort((one, other) => one.band - other.band)) {
-        this.heights[at + band] += Math.min(sms, left);
-        left -= Math.min(sms, left);
-      }
-    }
-  };
-  function togglesFrom(union, t, number) {
-    if (!union) return { time: new Float64Array(0), number: new Uint16Array(0), length: 0 };
-    const first = lowerBound(union.end, t, 0, union.length), time = new Float64Array(2 * (union.length - first));
-    let length = 0;
-    for (let index = first; index < union.length; index++) {
-      if (union.start[index] >= t) time[length++] = union.start[index];
-      time[length++] = union.end[index];
-    }
-    return { time: time.subarray(0, length), number: new Uint16Array(length).fill(number), length };
-  }
-  function mergeToggles(lists) {
-    while (lists.length > 1) {
-      const pairs = [];
-      for (let index = 0; index < lists.length; index += 2) {
-        pairs.push(index + 1 < lists.length ? mergeTwo(lists[index], lists[index + 1]) : lists[index]);
-      }
-      lists = pairs;
-    }
-    return lists[0] ?? togglesFrom(null);
-  }
-  function mergeTwo(one, other) {
-    const length = one.length + other.length, time = new Float64Array(length), number = new Uint16Array(length);
-    const { time: times, number: numbers } = one, { time: otherTimes, number: otherNumbers } = other;
-    let i = 0, j = 0, index = 0;
-    while (i < one.length && j < other.length) {
-      const isOne = times[i] <= otherTimes[j];
-      time[index] = isOne ? times[i] : otherTimes[j];
-      number[index++] = isOne ? numbers[i++] : otherNumbers[j++];
-    }
-    time.set(times.subarray(i, one.length), index);
-    number.set(numbers.subarray(i, one.length), index);
-    time.set(otherTimes.subarray(j, other.length), index + one.length - i);
-    number.set(otherNumbers.subarray(j, other.length), index + one.length - i);
-    return { time, number, length };
-  }
-
-  // unions.js
-  var busyUnions = /* @__PURE__ */ new WeakMap();
-  var MANY_LANES = 48;
-  function unionsOf(store, tables) {
-    let unions = busyUnions.get(store);
-    if (!unions) busyUnions.set(store, unions = new BusyUnions(store));
-    unions.use(tables);
-    return unions;
-  }
-  var BusyUnions = class {
-    constructor(store) {
-      this.store = store;
-      this.evictions = -1;
-      this.slots = [];
-    }
-    /** Count the kinds, and stack the partitions, of these tables from now on. */
-    use(tables) {
-      const counted = countedKey(tables);
-      const slots = tables.partitions.map(({ band, sms, text }) => `${band} ${sms} ${text}`);
-      const isKnown = this.counted === counted && this.evictions === this.store.evictions;
-      const isMissed = this.slotUnions?.has(void 0) && slots.length > this.slots.length;
-      if (!isKnown || isMissed || this.slots.some((slot, code) => slot !== slots[code])) this.reset(counted);
-      this.slots = slots;
-      this.isCounted = Uint8Array.from(tables.kind_counted, Boolean);
-      this.isOnSms = Uint8Array.from(tables.kind_on_sms ?? tables.kind_counted, Boolean);
-      this.uncaptured = uncapturedRanges(tables);
-      this.tables = tables;
-    }
-    /** Unions of the lanes on which something counted ran. */
-    lanes() {
-      this.updateLanes();
-      return [...this.laneUnions.values()];
-    }
-    /** The union of one lane, or null. */
-    lane(code) {
-      this.updateLanes();
-      return this.laneUnions.get(code) ?? null;
-    }
-    /** The number of busy lanes as steps, where lanes are many; else null. */
-    laneSteps() {
-      this.updateLanes();
-      if (this.laneUnions.size < MANY_LANES) return null;
-      if (!this.steps) this.steps = new LaneSteps().update(-Infinity, this.lanes());
-      else if (this.lanesFrom < Infinity) this.steps.update(this.lanesFrom, this.lanes());
-      this.lanesFrom = Infinity;
-      return this.steps;
-    }
-    /** The stack of busy SMs. */
-    smStack() {
-      const { tables } = this, changedNs = this.updateSlots();
-      const shape = JSON.stringify([this.slots, tables.bands.length, tables.sm_count]);
-      if (this.stack?.shape !== shape) this.stack = new SmStack(shape, this.slots, tables).update(-Infinity, this.slotUnions);
-      else if (changedNs < Infinity) this.stack.update(changedNs, this.slotUnions);
-      return this.stack;
-    }
-    reset(counted) {
-      this.counted = counted;
-      this.evictions = this.store.evictions;
-      this.laneUnions = /* @__PURE__ */ new Map();
-      this.slotUnions = /* @__PURE__ */ new Map();
-      this.stack = this.steps = null;
-      this.lanesFrom = Infinity;
-      this.mixedRows = /* @__PURE__ */ new Set();
-      this.lanesVersion = this.slotsVersion = -1;
-      for (const { seen } of this.store.rows) seen.lane = seen.partition = 0;
-    }
-    updateLanes() {
-      if (this.lanesVersion === this.store.version) return;
-      this.lanesVersion = this.store.version;
-      const fresh = /* @__PURE__ */ new Map();
-      for (const row of this.store.rows) if (row.lane >= 0 && row.seen.lane < row.length) pushTo(fresh, row.lane, row);
-      for (const [lane, rows] of fresh) this.updateLane(lane, rows);
-    }
-    updateLane(lane, rows) {
-      const known = this.laneUnions.get(lane), counted = rows.filter((row) => this.hasCounted(row));
-      for (const row of counted) this.lanesFrom = Math.min(this.lanesFrom, row.start[row.seen.lane]);
-      if (counted.length === 1 && (!known || known === counted[0]) && this.isUnion(counted[0])) this.laneUnions.set(lane, counted[0]);
-      else if (counted.length) {
-        const isRow = known instanceof Row, union = known && !isRow ? known : new Intervals();
-        const parts = counted.filter((row) => row !== known).map((row) => this.countedIntervals(row, row.seen.lane));
-        if (isRow) parts.push(this.countedIntervals(known, 0));
-        union.add(uniteAll(parts));
-        this.laneUnions.set(lane, union);
-      }
-      for (const row of rows) row.seen.lane = row.length;
-    }
-    /** Whether any of the spans that were not seen yet counts. */
-    hasCounted(row) {
-      const { uncaptured } = this;
-      let count = 0;
-      for (let index = row.seen.lane; index < row.length; index++) {
-        count += this.isCounted[row.kind[index]] && (!uncaptured || uncaptured(row.kind[index], row.start[index])) ? 1 : 0;
-      }
-      if (count < row.length - row.seen.lane) this.mixedRows.add(row.code);
-      return count > 0;
-    }
-    /** A row whose spans all count, and do not overlap, is its lane's union: nothing more is stored. */
-    isUnion(row) {
-      return !row.overlaps && !row.slack && !this.mixedRows.has(row.code);
-    }
-    /** Union of the counted spans of a row from an index on; of one partition only, if it is given. */
-    countedIntervals(row, from, only = -1) {
-      const isCounted = only >= 0 ? this.isOnSms : this.isCounted, { uncaptured } = this, { kind, partition, length } = row, list = new Intervals(length - from), { start, end } = list;
-      let last = -1, reach = -Infinity;
-      for (let index = from; index < length; index++) {
-        const begin = row.start[index], until = row.end[index];
-        if (until === begin || !isCounted[kind[index]] || only >= 0 && partition[index] !== only) continue;
-        if (uncaptured && !uncaptured(kind[index], begin)) continue;
-        if (begin > reach) {
-          start[++last] = begin;
-          end[last] = reach = until;
-        } else if (until > reach) end[last] = reach = until;
-      }
-      list.length = last + 1;
-      return list;
-    }
-    /** Take in what was appended; return the time from which on something changed. */
-    updateSlots() {
-      if (this.slotsVersion === this.store.version) return Infinity;
-      this.slotsVersion = this.store.version;
-      const fresh = /* @__PURE__ */ new Map();
-      for (const row of this.store.rows) {
-        if (row.seen.partition >= row.length) continue;
-        for (const [slot, list] of this.slotIntervals(row)) pushTo(fresh, slot, list);
-        row.seen.partition = row.length;
-      }
-      let changedNs = Infinity;
-      for (const [slot, lists] of fresh) {
-        const list = uniteAll(lists);
-        if (!list.length) continue;
-        if (!this.slotUnions.has(slot)) this.slotUnions.set(slot, new Intervals());
-        this.slotUnions.get(slot).add(list);
-        changedNs = Math.min(changedNs, list.start[0]);
-      }
-      return changedNs;
-    }
-    /** Unions of the counted spans of a row that were not seen yet, with the slots of their partitions. */
-    slotIntervals(row) {
-      const codes = /* @__PURE__ */ new Set();
-      for (let index = row.seen.partition, last = -1; index < row.length; index++) {
-        if (row.partition[index] !== last) codes.add(last = row.partition[index]);
-      }
-      return [...codes].map((code) => [this.slots[code], this.countedIntervals(row, row.seen.partition, code)]);
-    }
-  };
-  function countedKey({ kind_counted: counted, kind_on_sms: onSms = counted, capture }) {
-    const windows = (capture?.windows ?? []).map(([start, end], place, all) => place < all.length - 1 ? `${start}-${end}` : start);
-    return `${counted.map(Number).join("")} ${onSms.map(Number).join("")} ${windows.join()}`;
-  }
-  function uncapturedRanges({ kinds, kind_counted: counted, capture }) {
-    const windows = capture?.windows ?? [], range = windows.length ? kinds.indexOf("range") : -1;
-    if (range < 0 || !counted[range]) return null;
-    const starts = Float64Array.from(windows, ([start]) => start), ends = Float64Array.from(windows, ([, end]) => end);
-    return (kind, time) => {
-      if (kind !== range) return true;
-      const place = upperBound(starts, time, 0, starts.length) - 1;
-      return place < 0 || time >= ends[place];
-    };
-  }
-  function pushTo(map, key, value) {
-    const values = map.get(key);
-    if (values) values.push(value);
-    else map.set(key, [value]);
-  }
-
   // busy.js
   function busyShares(store, tables, x0, x1, n) {
     const lanes = new Float64Array(n), unions = unionsOf(store, tables), steps = unions.laneSteps();
@@ -3643,146 +4164,6 @@ var gpustreamlab = (() => {
     if (before > 0) sum -= before * union.densityAt(first);
     if (after > 0) sum -= after * union.densityAt(last);
     return sum;
-  }
-
-  // paint_lanes.js
-  var HEAD_PX = 22;
-  var LABEL_GAP_PX = 10;
-  function paintShades(ctx, { view, theme }) {
-    const { frame, tables } = view;
-    clipLanes(ctx, view, frame.left, () => {
-      ctx.fillStyle = theme.shade;
-      for (const code of view.visibleLanes()) {
-        if (laneRank(view, code) % 2 === 0) continue;
-        const lane = tables.lanes[code];
-        ctx.fillRect(frame.left, view.yAt(lane.top), frame.right - frame.left, lane.bottom - lane.top);
-      }
-      paintPartLines(ctx, view, theme);
-    });
-  }
-  function paintPartLines(ctx, view, theme) {
-    ctx.fillStyle = theme.grid;
-    for (const code of view.visibleLanes()) {
-      const { parts = [] } = view.tables.lanes[code];
-      for (const [, top] of parts.slice(1)) ctx.fillRect(view.frame.left, Math.round(view.yAt(top)) - 2, view.frame.right - view.frame.left, 1);
-    }
-  }
-  function laneRank(view, code) {
-    if (view.rankedOrder !== view.laneOrder) {
-      view.laneRanks = new Int32Array(view.laneOrder.length);
-      view.laneOrder.forEach((lane, rank) => {
-        view.laneRanks[lane] = rank;
-      });
-      view.rankedOrder = view.laneOrder;
-    }
-    return view.laneRanks[code];
-  }
-  function paintGroups(ctx, painter) {
-    const { view } = painter;
-    if (!view.tables.groups.length) return;
-    clipLanes(ctx, view, 0, () => {
-      for (const group of view.tables.groups) {
-        const top = view.yAt(group.top), bottom = view.yAt(group.bottom);
-        if (bottom <= view.lanesTop() || top >= view.lanesBottom()) continue;
-        const headPx = group.head_bottom - group.top;
-        paintGroup(ctx, painter, group, { top, bottom, headPx, headTop: Math.min(Math.max(top, view.lanesTop()), bottom - headPx) });
-      }
-    });
-  }
-  function paintGroup(ctx, painter, group, { top, bottom, headPx, headTop }) {
-    const { view, theme } = painter, { frame } = view;
-    const isStuck = headTop > top;
-    ctx.fillStyle = isStuck ? blend(group.fill, theme.paper, TINT) : group.fill;
-    ctx.globalAlpha = isStuck ? 1 : TINT;
-    ctx.fillRect(BAND_PX, headTop, frame.right - BAND_PX, headPx);
-    ctx.globalAlpha = 1;
-    paintBand(ctx, painter, group, { left: 0, top, width: BAND_PX, height: bottom - top - 1 });
-    ctx.textBaseline = "middle";
-    setFont(ctx, 12, "bold");
-    const middle = headTop + headPx / 2, room = frame.right - BAND_PX - 12;
-    if (group.letter) {
-      ctx.textAlign = "center";
-      ctx.fillStyle = BAR_INK;
-      ctx.fillText(group.letter, BAND_PX / 2, middle, BAND_PX - 4);
-    }
-    ctx.textAlign = "left";
-    ctx.fillStyle = theme.ink;
-    const label = painter.texts.fit(ctx, group.label, room);
-    ctx.fillText(label, BAND_PX + 6, middle);
-    const used = painter.texts.width(ctx, label) + 16;
-    if (!group.detail) return;
-    setFont(ctx, 12);
-    const detail = painter.texts.fit(ctx, group.detail, room - used);
-    ctx.fillText(detail, BAND_PX + 6 + used, middle);
-  }
-  function paintBand(ctx, painter, { fill, hatch }, { left, top, width, height }) {
-    ctx.fillStyle = fill;
-    ctx.fillRect(left, top, width, height);
-    if (!(hatch in HATCH_LINES)) return;
-    const pattern = painter.hatches.get(ctx, hatch, BAR_INK, 0.3, painter.ratio);
-    inDevicePx(ctx, painter.ratio, () => {
-      ctx.fillStyle = pattern;
-      ctx.fillRect(left * painter.ratio, top * painter.ratio, width * painter.ratio, height * painter.ratio);
-    });
-  }
-  function inDevicePx(ctx, ratio, paint) {
-    ctx.setTransform(1, 0, 0, 1, 0, 0);
-    paint();
-    ctx.setTransform(ratio, 0, 0, ratio, 0, 0);
-  }
-  function paintLaneLabels(ctx, painter) {
-    const { view } = painter, { frame, tables } = view;
-    const left = tables.groups.length ? BAND_PX + 4 : 4, room = frame.left - LABEL_GAP_PX - left;
-    let free = view.lanesTop() - 4;
-    clipLanes(ctx, view, 0, () => {
-      ctx.textAlign = "right";
-      ctx.textBaseline = "middle";
-      for (const code of view.visibleLanes()) {
-        const { label, detail, group, parts = [] } = tables.lanes[code], { top, bottom } = labelRoom(tables.lanes[code]);
-        const hasDetail = detail && bottom - top >= 30 && parts.length < 2;
-        const headPx = group >= 0 ? HEAD_PX : 0;
-        paintPartLabels(ctx, painter, code, parts.slice(1), headPx, room);
-        const half = hasDetail ? 15 : 7;
-        const seenTop = Math.max(view.yAt(top), view.lanesTop() + headPx), seenBottom = Math.min(view.yAt(bottom), view.lanesBottom());
-        const middle = Math.min(Math.max((seenTop + seenBottom) / 2, view.yAt(top) + half), view.yAt(bottom) - half);
-        if (middle - half < free && bottom - top < 2 * half || middle + half > view.lanesBottom() + 3) continue;
-        if (middle - half < view.lanesTop() + headPx - 3) continue;
-        free = middle + half;
-        const place = { right: frame.left - LABEL_GAP_PX, middle, room };
-        if (hasDetail) paintTwoLines(ctx, painter, label, detail, place);
-        else paintOneLine(ctx, painter, label, parts.length ? detail : "", place);
-      }
-    });
-  }
-  function paintTwoLines(ctx, { theme, texts }, label, detail, { right, middle, room }) {
-    setFont(ctx, 12);
-    ctx.fillStyle = theme.ink;
-    ctx.fillText(texts.fit(ctx, label, room), right, middle - 7);
-    setFont(ctx, 11);
-    ctx.fillStyle = theme.soft;
-    ctx.fillText(texts.fit(ctx, detail, room), right, middle + 8);
-  }
-  function paintOneLine(ctx, { theme, texts }, label, detail, { right, middle, room }) {
-    setFont(ctx, 12);
-    const text = detail && ` · ${detail}`, used = texts.width(ctx, text);
-    const fits = text && texts.width(ctx, label) + used <= room;
-    ctx.fillStyle = theme.ink;
-    ctx.fillText(texts.fit(ctx, label, room), fits ? right - used : right, middle);
-    if (!fits) return;
-    ctx.fillStyle = theme.soft;
-    ctx.fillText(text, right, middle);
-  }
-  function labelRoom({ top, bottom, parts = [] }) {
-    return parts.length ? { top: parts[0][1] - 3, bottom: parts[0][2] + 1 } : { top, bottom };
-  }
-  function paintPartLabels(ctx, { view, theme, texts }, lane, parts, headPx, room) {
-    for (const [label, top, bottom] of parts) {
-      const middle = (Math.max(view.yAt(top), view.lanesTop() + headPx) + Math.min(view.yAt(bottom), view.lanesBottom())) / 2;
-      if (middle - 6 < view.lanesTop() + headPx || middle + 6 > view.lanesBottom() || bottom - top < 10) continue;
-      setFont(ctx, 11);
-      ctx.fillStyle = theme.soft;
-      ctx.fillText(texts.fit(ctx, label === "work" ? workWord(view, lane) : label, room), view.frame.left - LABEL_GAP_PX, middle);
-    }
   }
 
   // paint_strips.js
@@ -4349,103 +4730,6 @@ var gpustreamlab = (() => {
     }
   }
 
-  // paint_overlay.js
-  function paintOutlines(ctx, { view, theme }) {
-    for (const [hit, colour] of [[view.pinned, theme.accent], [view.hovered, theme.ink]]) {
-      const box = hit && boxOf(view, hit);
-      if (!box) continue;
-      clipLanes(ctx, view, view.frame.left, () => {
-        for (const [width, style] of [[5, theme.paper], [2, colour]]) {
-          ctx.lineWidth = width;
-          ctx.strokeStyle = style;
-          ctx.strokeRect(box.left, box.top, box.width, box.height);
-        }
-      });
-    }
-  }
-  function boxOf(view, hit) {
-    const place = view.tables.rows[hit.row];
-    if (!place) return null;
-    const columns = view.store.row(hit.row), first = hit.index ?? hit.first, last = hit.index ?? hit.last;
-    if (!(last < columns.length)) return null;
-    const left = Math.max(view.frame.left - 20, Math.round(view.pxAt(columns.start[first])));
-    const right = Math.min(view.frame.right + 20, Math.round(view.pxAt(endOfHit(columns, first, last))));
-    if (right < view.frame.left || left > view.frame.right) return null;
-    return { left, top: Math.round(view.yAt(place.top)), width: Math.max(1, right - left), height: Math.round(place.bottom - place.top) };
-  }
-  function paintSelection(ctx, { view, theme }) {
-    if (!view.selection) return;
-    const { start, end, lanes } = view.selection, { frame } = view;
-    const left = Math.max(frame.left, view.pxAt(start)), right = Math.min(frame.right, view.pxAt(end));
-    if (right <= left) return;
-    clipLanes(ctx, view, frame.left, () => {
-      ctx.fillStyle = theme.accent;
-      ctx.globalAlpha = 0.16;
-      for (const code of view.visibleLanes()) {
-        const lane = view.tables.lanes[code];
-        if (!lanes || lanes.has(code)) ctx.fillRect(left, view.yAt(lane.top), right - left, lane.bottom - lane.top);
-      }
-      ctx.globalAlpha = 1;
-      for (const x of [left, right - 1]) ctx.fillRect(x, frame.top, 1, view.lanesPx);
-    });
-  }
-  function paintRuler(ctx, painter) {
-    const { view, theme } = painter;
-    if (!view.ruler) return;
-    const { start, end } = view.ruler, { frame } = view, a = view.pxAt(Math.min(start, end)), b = view.pxAt(Math.max(start, end));
-    const bottom = frame.top + view.parts.innerPx, middle = view.lanesTop() + 12;
-    ctx.fillStyle = theme.accent;
-    for (const x of [a, b]) if (x >= frame.left && x <= frame.right) ctx.fillRect(Math.round(x), frame.top, 1, bottom - frame.top);
-    const left = Math.max(frame.left, a), right = Math.min(frame.right, b);
-    if (right < left) return;
-    ctx.fillRect(left, middle, right - left, 1);
-    if (right - left > 14) for (const [x, way] of [[a, 1], [b, -1]]) {
-      if (x < frame.left || x > frame.right) continue;
-      ctx.beginPath();
-      ctx.moveTo(x, middle + 0.5);
-      ctx.lineTo(x + way * 7, middle - 3.5);
-      ctx.lineTo(x + way * 7, middle + 4.5);
-      ctx.fill();
-    }
-    paintPill(ctx, painter, formatNs(Math.abs(end - start)), (left + right) / 2, middle, { fill: theme.accent, ink: theme.paper, isBold: true });
-  }
-  function paintPill(ctx, { view, texts }, text, x, middle, { fill, ink, isBold = false, line = null }) {
-    setFont(ctx, 12, isBold ? "bold" : "normal");
-    const width = texts.width(ctx, text) + 16, height = 20, { frame } = view;
-    const left = Math.min(Math.max(x - width / 2, frame.left + 2), Math.max(frame.left + 2, frame.right - width - 2));
-    ctx.beginPath();
-    ctx.roundRect(left, middle - height / 2, width, height, height / 2);
-    ctx.fillStyle = fill;
-    ctx.fill();
-    if (line) {
-      ctx.strokeStyle = line;
-      ctx.lineWidth = 1;
-      ctx.stroke();
-    }
-    ctx.fillStyle = ink;
-    ctx.textAlign = "center";
-    ctx.textBaseline = "middle";
-    ctx.fillText(text, left + width / 2, middle + 0.5);
-  }
-  function paintMoreLanes(ctx, painter) {
-    const { view, theme } = painter, { tables, frame } = view, look = { fill: theme.paper, ink: theme.soft, line: theme.grid };
-    const say = (sign, count, middle) => paintPill(
-      ctx,
-      painter,
-      `${sign} ${formatCount(count)} more lane${count === 1 ? "" : "s"}`,
-      frame.right - 4,
-      middle,
-      look
-    );
-    if (view.canScroll) {
-      const seen = view.visibleLanes(), above = seen.length ? laneRank(view, seen[0]) : 0, below = tables.lanes.length - above - seen.length;
-      if (above) say("▴", above, view.lanesTop() + 12);
-      if (below) say("▾", below, view.lanesBottom() - 12);
-    }
-    if (painter.hiddenEdges)
-      paintPill(ctx, painter, `${formatCount(painter.hiddenEdges)} more waits: zoom in`, frame.left + 4, view.lanesBottom() - 12, look);
-  }
-
   // paint.js
   var Painter = class {
     constructor(view, theme) {
@@ -4493,7 +4777,9 @@ var gpustreamlab = (() => {
       paintOwnEdges(ctx, this);
       paintOwnLaunches(ctx, this);
       paintSelection(ctx, this);
+      paintWhy(ctx, this);
       paintOutlines(ctx, this);
+      paintSigns(ctx, this);
       paintRuler(ctx, this);
       paintMoreLanes(ctx, this);
     }
@@ -5287,14 +5573,101 @@ ${lane.label}`), asked.lanes);
     };
   }
 
+  // why_panel.js
+  var ASKED = "Asked: the kernel answers when it is not busy.";
+  var HINT = "Click a reason, its number in the picture, or a gap of a lane.";
+  function addWhy(viewer) {
+    const { view } = viewer;
+    const panel = makeNode("section", { class: "gsl-panel gsl-why", "aria-label": "Why work did not overlap", hidden: true });
+    partOf(viewer, "panels").prepend(panel);
+    const state = { isShown: true, isAsked: false, isSeen: true };
+    const watch = new IntersectionObserver((entries) => {
+      state.isSeen = entries.at(-1).isIntersecting;
+    });
+    watch.observe(panel);
+    const ask = viewer.askWhy && (() => {
+      Object.assign(state, { isAsked: true, isShown: true });
+      viewer.askWhy();
+      show();
+    });
+    const toggle = () => {
+      if (!view.why && ask) return ask();
+      if (!panel.hidden && !state.isSeen) return panel.scrollIntoView({ block: "nearest" });
+      state.isShown = !state.isShown;
+      show();
+    };
+    const button = makeButton("Why?", { label: "Why work did not overlap", class: "gsl-why-button", onclick: toggle });
+    toolsOf(viewer).append(button);
+    function show() {
+      button.hidden = !view.why && !ask;
+      panel.hidden = !state.isShown || !(view.why || state.isAsked);
+      button.setAttribute("aria-pressed", String(!panel.hidden));
+      panel.replaceChildren(...panel.hidden ? [] : panelNodes(viewer, state, ask));
+      press();
+    }
+    const press = () => panel.querySelectorAll(".gsl-reasons > li").forEach((item, at) => {
+      const isShown = view.reason?.number === at + 1, { text, fix } = reasonsOf(view).findings[at].pieces[isShown ? view.reason.place : 0];
+      const [button2, ...lines] = item.children;
+      button2.setAttribute("aria-pressed", String(isShown));
+      lines.forEach((line, place) => {
+        line.textContent = [text, fix][place];
+      });
+    });
+    const commands = commandsOf(viewer);
+    commands.askWhy = ask;
+    commands.nextReason = () => {
+      if (!view.why && ask) return ask();
+      const findings = reasonsOf(view)?.findings ?? [], next = findings[(view.reason?.number ?? 0) % (findings.length || 1)];
+      if (!next) return;
+      showPiece(view, next.pieces[0]);
+      announce(viewer, [next.head, next.pieces[0].text, next.pieces[0].fix].join(", "));
+    };
+    const off = view.on("look", (property) => {
+      if (property === "why") state.isAsked = false;
+      if (property === "why") show();
+      else if (property === "reason") press();
+      else if (property === "pinned" && view.reason && !isPinned(view, shownPiece(view))) view.set("reason", null);
+    });
+    show();
+    return () => {
+      off();
+      watch.disconnect();
+      panel.remove();
+      button.remove();
+    };
+  }
+  var isPinned = ({ pinned }, piece) => Boolean(piece) && pinned?.row === piece.late?.row && pinned?.index === piece.late?.index;
+  function panelNodes({ view, figureElement: figure }, { isAsked }, ask) {
+    const again = ask && view.why ? makeButton("Ask again", { label: "Ask again, of what ran until now", onclick: ask }) : null;
+    const head = makeNode("header", {}, makeNode("h3", { text: "Why?" }), makeNode("p", { text: isAsked ? ASKED : view.why.line }), again);
+    if (isAsked) return [head];
+    const { findings } = reasonsOf(view), { notes, more, bound } = view.why;
+    const all = [...more ? [`… ${formatCount(more)} more: see ${view.isLive ? "lab" : "trace"}.explain().findings.`] : [], ...findings.length ? [HINT] : [], ...notes];
+    const list = makeNode("ol", { class: "gsl-reasons" }, ...findings.map((finding) => findingNode(view, figure, finding)));
+    const lines = bound.map((text) => makeNode("p", { class: "gsl-bound", text, dir: "auto" }));
+    return [head, ...findings.length ? [list] : [], ...lines, ...all.length ? [makeNode("p", { class: "gsl-note", text: all.join(" ") })] : []];
+  }
+  function findingNode(view, figure, { head, number }) {
+    const go = () => {
+      const { pieces } = reasonsOf(view).findings[number - 1], { reason } = view;
+      showPiece(view, pieces[reason?.number === number ? (reason.place + 1) % pieces.length : 0]);
+      const { bottom, height } = figure.getBoundingClientRect();
+      if (bottom < height / 2) figure.scrollIntoView({ block: "nearest" });
+    };
+    const button = makeButton(head, { label: head, class: "gsl-reason", onclick: go });
+    button.prepend(makeNode("b", { class: "gsl-number", text: String(number) }));
+    return makeNode("li", {}, button, makeNode("p", { dir: "auto" }), makeNode("p", { class: "gsl-fix", dir: "auto" }));
+  }
+
   // viewer.js
   var AXIS_PX = 48;
   var TOOLBAR_PX = 32;
   var TABLES_FORMAT = 2;
+  var ABOVE = /* @__PURE__ */ new Set(["hovered", "pinned", "selection", "ruler", "gap", "reason", "why"]);
   var NARROW_BORDER = 0.3;
-  var CONTROLS = [addTips, addDetails, addSearch, addKeys, addSelect, addRuler, addWaitsButton, addLegend, addFollow];
+  var CONTROLS = [addTips, addDetails, addGaps, addSearch, addKeys, addSelect, addRuler, addWaitsButton, addWhy, addLegend, addFollow];
   var Viewer = class {
-    constructor({ element, Bokeh, item, tables, store, live = false }) {
+    constructor({ element, Bokeh, item, tables, store, live = false, askWhy = null }) {
       checkFormat("This timeline has", tables.format, TABLES_FORMAT);
       this.Bokeh = Bokeh;
       this.item = item;
@@ -5307,6 +5680,7 @@ ${lane.label}`), asked.lanes);
       this.theme = readTheme(this.element);
       this.painter = new Painter(this.view, this.theme);
       this.paintListeners = /* @__PURE__ */ new Set();
+      this.askWhy = askWhy;
       this.removers = [];
       this.isDestroyed = false;
     }
@@ -5383,8 +5757,7 @@ ${lane.label}`), asked.lanes);
       if (plot.x_range.start !== view.x0 || plot.x_range.end !== view.x1) plot.x_range.setv({ start: view.x0, end: view.x1 });
     }
     lookChanged(property) {
-      const isAbove = property === "hovered" || property === "pinned" || property === "selection" || property === "ruler";
-      if (isAbove) this.plotView.request_paint(this.layers.overlay);
+      if (ABOVE.has(property)) this.plotView.request_paint(this.layers.overlay);
       else this.plotView.request_paint();
     }
     dataChanged(detail) {

@@ -2,14 +2,17 @@
 
 import { copyText } from "./copy.js"
 import { factList, hitTitle, isSpan, mergedFacts, spanFacts } from "./facts.js"
+import { gapAt } from "./gaps.js"
 import { nameOf } from "./names.js"
 import { announce, commandsOf, listen, makeButton, makeNode, partOf, rootOf } from "./nodes.js"
+import { signAt } from "./paint_why.js"
 import { enclosingSpans, movedPin, pinAnchor } from "./pins.js"
 import { endOfHit } from "./rows.js"
 import { figurePoint } from "./tips.js"
 import { formatNs } from "./units.js"
 import { FILTER_KEYS } from "./view.js"
 import { waitFacts, waitNodes } from "./waits.js"
+import { showPiece } from "./why.js"
 
 const CLICK_PX = 4
 
@@ -48,7 +51,11 @@ export function isClick(down, up) {
 function pinUnder(viewer, event) {
   const point = figurePoint(viewer, { x: event.clientX, y: event.clientY })
   if (!isInLanes(viewer.view, point)) return
-  viewer.view.set("pinned", viewer.view.hitAt(point.x, point.y))
+  const { view } = viewer, piece = signAt(view, point.x, point.y)
+  if (piece) return showPiece(view, piece)
+  const hit = view.hitAt(point.x, point.y)
+  view.set("pinned", hit)
+  view.set("gap", hit ? null : gapAt(view, point.x, point.y))
 }
 
 /** Whether a place in the figure is over the lanes. */

@@ -13,6 +13,7 @@ const HELP_ROWS = [
   ["M or R", "Ruler: click twice; Enter takes the pinned span"],
   ["T", "Totals of what is in view"],
   ["E", "Show, hide the waits (arrows)"],
+  ["Y", "Why: the next reason"],
   ["PgUp  PgDn", "Scroll the lanes"],
   ["Esc", "Leave ruler, unpin, unselect, end the search"],
 ]
@@ -22,7 +23,7 @@ const HELP_MOUSE_ROWS = [
   ["Ctrl+wheel", "Zoom (Mac: ⌘, or pinch); after a click into the picture without Ctrl"],
   ["Wheel", "Scroll the page; over the lanes' names: the lanes"],
   ["Shift+drag", "Select a window and lanes: totals and overlap"],
-  ["Click", "Pin a span: its details below"],
+  ["Click", "Pin a span: its details below; a gap of a lane: why it was idle"],
   ["Click in legend", "Hide, show; with Alt or Ctrl: only this"],
 ]
 

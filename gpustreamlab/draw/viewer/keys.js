@@ -2,6 +2,7 @@
 
 import { fitHit } from "./details.js"
 import { isSpan } from "./facts.js"
+import { fitGap } from "./gaps.js"
 import { addHelp } from "./help.js"
 import { commandsOf, listen, partOf, rootOf } from "./nodes.js"
 import { endOfHit } from "./rows.js"
@@ -103,7 +104,7 @@ function keyAction(viewer, event, state) {
     arrowup: () => stepRow(view, -1), arrowdown: () => stepRow(view, 1),
     pageup: view.canScroll ? () => view.scrollTo(view.scrollPx - PAGE_STEP * view.lanesPx) : undefined,
     pagedown: view.canScroll ? () => view.scrollTo(view.scrollPx + PAGE_STEP * view.lanesPx) : undefined,
-    "/": commands.search, m: commands.measure, r: commands.measure, t: commands.sumView, e: commands.toggleWaits, "?": commands.help,
+    "/": commands.search, m: commands.measure, r: commands.measure, t: commands.sumView, e: commands.toggleWaits, y: commands.nextReason, "?": commands.help,
     enter: commands.isMeasuring?.() ? commands.measurePinned : undefined,
     " ": view.isLive ? commands.pause : undefined, end: view.isLive ? commands.follow : undefined,
     escape: () => leaveOne(viewer),
@@ -120,8 +121,9 @@ function pointerTime(viewer, { pointer }) {
 
 /** Fit the pinned span, or the selection; where that is in view already, everything. */
 function fitNext(view) {
-  const { pinned, selection, x0, x1 } = view
+  const { pinned, gap, selection, x0, x1 } = view
   if (pinned) fitHit(view, pinned)
+  else if (gap) fitGap(view)
   else if (selection) view.setRange(selection.start, selection.end)
   if (view.x0 === x0 && view.x1 === x1) view.fit()
 }
@@ -131,6 +133,8 @@ function leaveOne(viewer) {
   const { view } = viewer, commands = commandsOf(viewer)
   if (commands.leaveRuler?.()) return
   if (view.pinned) return commands.unpin?.()
+  if (view.gap) return view.set("gap", null)
+  if (view.reason) return view.set("reason", null)
   if (view.selection) return commands.unselect?.()
   commands.clearSearch?.()
 }

@@ -9,6 +9,7 @@ import { paintGroups, paintLaneLabels, paintShades } from "./paint_lanes.js"
 import { paintMarks } from "./paint_marks.js"
 import { paintMoreLanes, paintOutlines, paintRuler, paintSelection } from "./paint_overlay.js"
 import { paintStrips } from "./paint_strips.js"
+import { paintSigns, paintWhy } from "./paint_why.js"
 import { formatBase, tickBase } from "./units.js"
 
 export class Painter {
@@ -61,7 +62,9 @@ export class Painter {
     paintOwnEdges(ctx, this)
     paintOwnLaunches(ctx, this)
     paintSelection(ctx, this)
+    paintWhy(ctx, this)
     paintOutlines(ctx, this)
+    paintSigns(ctx, this)
     paintRuler(ctx, this)
     paintMoreLanes(ctx, this)
   }

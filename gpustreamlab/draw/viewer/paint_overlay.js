@@ -72,7 +72,7 @@ export function paintRuler(ctx, painter) {
 }
 
 // A short text on a ground of its own, within the frame.
-function paintPill(ctx, {view, texts}, text, x, middle, {fill, ink, isBold = false, line = null}) {
+export function paintPill(ctx, {view, texts}, text, x, middle, {fill, ink, isBold = false, line = null}) {
   setFont(ctx, 12, isBold ? "bold" : "normal")
   const width = texts.width(ctx, text) + 16, height = 20, {frame} = view
   const left = Math.min(Math.max(x - width / 2, frame.left + 2), Math.max(frame.left + 2, frame.right - width - 2))

@@ -5,7 +5,9 @@ import { memoryAt } from "./memory.js"
 import { laneText } from "./names.js"
 import { closeAbove, commandsOf, listen, makeNode, openAbove, partOf, rootOf } from "./nodes.js"
 import { marksAt } from "./paint_marks.js"
+import { signAt } from "./paint_why.js"
 import { formatCount } from "./units.js"
+import { reasonsOf } from "./why.js"
 
 const TIP_GAP_PX = 12
 const TIP_MARKS = 5
@@ -26,10 +28,12 @@ export function addTips(viewer) {
   }
   const refresh = () => {
     state.frame = 0
-    const hit = state.pointer && hitUnder(viewer, state.pointer)
-    const marks = hit || !state.pointer ? [] : marksUnder(viewer, state.pointer)
-    const memory = hit || !state.pointer ? null : memoryUnder(viewer, state.pointer)
-    if (hit) fillTip(view, tip, hit, state)
+    const sign = state.pointer && signUnder(viewer, state.pointer)
+    const hit = !sign && state.pointer && hitUnder(viewer, state.pointer)
+    const marks = sign || hit || !state.pointer ? [] : marksUnder(viewer, state.pointer)
+    const memory = sign || hit || !state.pointer ? null : memoryUnder(viewer, state.pointer)
+    if (sign) fillSignTip(view, tip, sign, state)
+    else if (hit) fillTip(view, tip, hit, state)
     else if (marks.length) fillMarkTip(view, tip, marks, state)
     else if (memory) fillMemoryTip(view, tip, memory, state)
     else return hide()
@@ -70,6 +74,12 @@ function hitUnder(viewer, place) {
   return viewer.view.hitAt(point.x, point.y)
 }
 
+/** The piece of a finding whose sign is at a place of the window, or null. */
+function signUnder(viewer, place) {
+  const point = figurePoint(viewer, place)
+  return signAt(viewer.view, point.x, point.y)
+}
+
 /** The marks whose line is near a place of the window. */
 function marksUnder(viewer, place) {
   const point = figurePoint(viewer, place)
@@ -88,6 +98,15 @@ function fillMemoryTip(view, tip, { lane, at, facts }, state) {
   if (key === state.key) return
   state.key = key
   tip.replaceChildren(makeNode("strong", { text: `Memory of ${laneText(view.tables.lanes[lane])}`, dir: "auto" }), factList(facts))
+}
+
+function fillSignTip(view, tip, { number, place, text, fix }, state) {
+  if (view.hovered) view.set("hovered", null)
+  const key = `sign ${number} ${place}`
+  if (key === state.key) return
+  state.key = key
+  const { head } = reasonsOf(view).findings[number - 1]
+  tip.replaceChildren(makeNode("strong", { text: `${number}. ${head}` }), ...[text, fix].map(line => makeNode("p", { text: line, dir: "auto" })))
 }
 
 function hitKey(hit) {

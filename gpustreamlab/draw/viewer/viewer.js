@@ -3,6 +3,7 @@
 import { checkFormat } from "./columns.js"
 import { addDetails } from "./details.js"
 import { addFollow } from "./follow.js"
+import { addGaps } from "./gaps.js"
 import { addKeys } from "./keys.js"
 import { addLayers, leaveViewport, paintEachFrame, tickFormatter } from "./layer.js"
 import { addLegend } from "./legend.js"
@@ -17,15 +18,17 @@ import { readTheme, themePlot, watchTheme } from "./theme.js"
 import { addTips } from "./tips.js"
 import { View } from "./view.js"
 import { addWaitsButton } from "./waits_button.js"
+import { addWhy } from "./why_panel.js"
 
 const AXIS_PX = 48 // Ticks and title below the frame.
 const TOOLBAR_PX = 32
 export const TABLES_FORMAT = 2 // FORMAT of draw/_tables.py
+const ABOVE = new Set(["hovered", "pinned", "selection", "ruler", "gap", "reason", "why"]) // Painted on the upper layer.
 const NARROW_BORDER = 0.3 // Names take at most this share of the width.
-const CONTROLS = [addTips, addDetails, addSearch, addKeys, addSelect, addRuler, addWaitsButton, addLegend, addFollow] // In their order.
+const CONTROLS = [addTips, addDetails, addGaps, addSearch, addKeys, addSelect, addRuler, addWaitsButton, addWhy, addLegend, addFollow] // In their order.
 
 export class Viewer {
-  constructor({element, Bokeh, item, tables, store, live = false}) {
+  constructor({element, Bokeh, item, tables, store, live = false, askWhy = null}) {
     checkFormat("This timeline has", tables.format, TABLES_FORMAT)
     this.Bokeh = Bokeh
     this.item = item
@@ -38,6 +41,7 @@ export class Viewer {
     this.theme = readTheme(this.element)
     this.painter = new Painter(this.view, this.theme)
     this.paintListeners = new Set()
+    this.askWhy = askWhy
     this.removers = []
     this.isDestroyed = false
   }
@@ -111,8 +115,7 @@ export class Viewer {
   }
 
   lookChanged(property) {
-    const isAbove = property === "hovered" || property === "pinned" || property === "selection" || property === "ruler"
-    if (isAbove) this.plotView.request_paint(this.layers.overlay)
+    if (ABOVE.has(property)) this.plotView.request_paint(this.layers.overlay)
     else this.plotView.request_paint()
   }
 

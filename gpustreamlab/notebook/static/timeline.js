@@ -36,6 +36,7 @@ class Feed {
     this.number = -1 // Of the last update taken.
     this.clearCount = -1 // Goes up where the session forgets its spans.
     this.isAsking = false // A snapshot is awaited: an update was lost.
+    this.why = null // Why work did not overlap, as the kernel said when it was asked last.
     this.isGone = false
     this.merged = 0
     this.missed = 0
@@ -58,6 +59,7 @@ class Feed {
     }
     on("change:snapshot", () => { this.loaded = this.loaded.then(() => this.takeSnapshot()) })
     on("change:status", () => this.showState())
+    on("msg:custom", ({ why }) => { if (why !== undefined) this.setWhy(why) })
     on("comm_live_update", () => this.becomeGone())
     this.offs.push(keepOnSave(this))
   }
@@ -116,6 +118,7 @@ class Feed {
     this.clearCount = facts.clear_count
     this.merged = 0
     if (before === null) this.missed = 0
+    if (before === null && this.why) this.setWhy(null)
     this.store.clear()
     fill()
     const movedNs = before === null ? 0 : Number(BigInt(before) - BigInt(this.tables.zero_ns))
@@ -129,6 +132,11 @@ class Feed {
     this.isAsking = true
     this.model.send({ ask: "snapshot" })
     this.showState()
+  }
+
+  setWhy(why) {
+    this.why = why
+    for (const { viewer } of this.views) viewer.view.set("why", why)
   }
 
   // Names, and details of kernels, are only ever added: whoever has the array sees the new ones.
@@ -289,10 +297,11 @@ class LiveView {
   async start(Bokeh, item) {
     const { feed } = this
     await feed.loaded
-    this.viewer = new gpustreamlab.Viewer({ element: this.root, Bokeh, item, tables: feed.tables, store: feed.store, live: true })
+    this.viewer = new gpustreamlab.Viewer({ element: this.root, Bokeh, item, tables: feed.tables, store: feed.store, live: true, askWhy: () => feed.model.send({ ask: "why" }) })
     await this.viewer.start()
     if (this.viewer.isDestroyed) return
     restoreLook(this.viewer.view, feed.look)
+    if (feed.why) this.viewer.view.set("why", feed.why)
     const { view } = this.viewer
     this.offs = ["range", "state", "look"].map(event => view.on(event, () => { feed.look = lookOf(view) }))
     this.offs.push(view.on("state", () => this.showHead()))

@@ -78,6 +78,24 @@ def test_a_finding_has_its_records_and_figures():
     assert [one.code for one in trace.explain(finding.row).findings] == [finding.code]
 
 
+def test_a_finding_has_all_its_pieces_the_longest_first():
+    trace = run(wait_for_device_in_a_loop)
+    for finding in trace.explain().findings:
+        late = finding.pieces
+        assert {len(column) for column in late} == {finding.piece_count}
+        assert (late.row[0], late.other_row[0], late.call_row[0]) == (finding.row, finding.other_row, finding.call_row)
+        assert (np.diff(late.waited_ns) <= 0).all()
+        assert late.waited_ns[0] <= finding.waited_ns <= late.waited_ns.sum()
+        assert (late.start_ns == trace.start_ns[late.row]).all()
+        assert {trace.lanes[lane].name for lane in trace.lane[late.row]} == {finding.stream}
+
+
+def test_work_that_took_no_time_holds_nothing_up():
+    assert not gsl.Trace.from_columns(start_ns=[5], end_ns=[5], stream=["a"]).explain()
+    trace = gsl.Trace.from_columns(start_ns=[0, 10**6], end_ns=[0, 10**6 + 9], stream=["a", "b"])
+    assert not trace.explain()
+
+
 def test_names_of_ranges_and_kernels_can_be_asked_for():
     def program(lab):
         lab.stream("one")

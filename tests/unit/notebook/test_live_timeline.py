@@ -18,6 +18,7 @@ from gpustreamlab import Session, Timeline
 from gpustreamlab.errors import DeviceError, OptionError, SessionClosedError, StickyDeviceError
 from gpustreamlab.notebook.widgets import LiveTimeline
 from gpustreamlab.workloads import spin
+from tests.helpers.planted import wait_for_stream
 
 WIDGET_MIME = "application/vnd.jupyter.widget-view+json"
 
@@ -204,6 +205,20 @@ def test_a_page_that_comes_later_or_has_missed_something_gets_everything_by_then
     for content in ({"ask": "money"}, [], None, {"snapshot": 1}, "snapshot", {"ask": "snapshot"}):
         timeline.page._handle_custom_msg(content, [])
     assert [data["state"]["snapshot"]["facts"]["manifest"]["n"] for data, _ in comm.sent] == [5]
+
+
+def test_a_page_that_asks_why_is_told_of_what_ran_until_then(lab, quiet):
+    lab.capture("kernels", host=True)
+    timeline, comm = shown(lab)
+    wait_for_stream(lab)
+    lab.synchronize()
+    comm.sent.clear()
+    timeline.page._handle_custom_msg({"ask": "why"}, [])
+    ((message, _),) = comm.sent
+    why, (finding,) = message["content"]["why"], lab.explain().findings
+
+    assert [entry["pieces"][0]["text"] for entry in why["findings"]] == [finding.text]
+    assert int(why["zero_ns"]) + why["findings"][0]["pieces"][0]["late"][1] == lab.trace.start_ns[finding.row]
 
 
 def test_a_page_that_is_gone_is_sent_nothing(lab, quiet):

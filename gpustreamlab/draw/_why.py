@@ -1,0 +1,80 @@
+"""What a page tells about why work did not overlap: `trace.explain()` in its own words, where each piece is, and each gap."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+
+from gpustreamlab.analysis import IDLE_TEXTS, LISTED_FINDINGS, Finding, explain, finding_texts, idle
+from gpustreamlab.model import Trace
+from gpustreamlab.typing import Cause, Certainty, LaneKind
+
+EXPLAINED_SPANS = 1_000_000
+"""Of longer traces a page says what to type instead: so many take 0.5 to 2 s."""
+LISTED_PIECES = 200
+"""How many pieces of a finding a page has, those first that waited longest."""
+ON_TIME = (Cause.OTHER_STREAM, Cause.SLOWED_DOWN, Cause.NOT_OFFERED)
+"""Causes that tell of work while it ran, not of why its stream was idle before."""
+LISTED_GAPS = 2_000
+"""Of how many gaps a page says what `trace.idle()` says, the longest first."""
+
+
+def why_tables(trace: Trace, zero_ns: int) -> dict[str, Any]:
+    """Explain a trace for the viewer, as a JSON object; pieces and gaps refer to spans by lane and times.
+
+    Parameters
+    ----------
+    trace
+        The spans.
+    zero_ns
+        The trace's time from which times are counted.
+    """
+    lanes = [[lane.name, lane.kind is LaneKind.HOST] for lane in trace.lanes]
+    common = {"zero_ns": str(zero_ns), "lanes": lanes, "gap_words": list(IDLE_TEXTS)}
+    if len(trace) > EXPLAINED_SPANS:
+        asked = f"More than {EXPLAINED_SPANS:,} spans are not explained in a page: type trace.explain()."
+        return common | {"line": asked, "notes": [], "findings": [], "more": 0, "bound": [], "gaps": [], "explained": False}
+    found = explain(trace)
+    return common | {
+        "line": found.headline,
+        "notes": list(found.notes) if found or found.host_bound or len(found.streams) > 1 else [],
+        "findings": [_finding_entry(trace, finding, zero_ns) for finding in found.findings[:LISTED_FINDINGS]],
+        "more": max(0, len(found.findings) - LISTED_FINDINGS),
+        "bound": [f"Bound by the host: {one}" for one in found.host_bound[:LISTED_FINDINGS]],
+        "gaps": _gap_entries(trace, zero_ns),
+        "explained": True,
+    }
+
+
+def _finding_entry(trace: Trace, finding: Finding, zero_ns: int) -> dict[str, Any]:
+    count = min(LISTED_PIECES, len(finding.pieces.row))
+    pieces = [_piece_entry(trace, finding, place, zero_ns) for place in range(count)]
+    return {"head": finding.head, "count": finding.piece_count, "pieces": pieces}
+
+
+def _piece_entry(trace: Trace, finding: Finding, place: int, zero_ns: int) -> dict[str, Any]:
+    row, other, call, since_ns, _, start_ns, waited_ns, certainty = (int(column[place]) for column in finding.pieces)
+    text, fix = finding.text, finding.fix
+    if place:
+        sure, late = tuple(Certainty)[certainty] is Certainty.PROVED, finding.pieces
+        text, fix = finding_texts(
+            finding.code, trace, late, piece=place, before=other, call=call, waited_ns=waited_ns, is_proved=sure
+        )
+    spans = {name: _span_key(trace, at, zero_ns) for name, at in (("late", row), ("other", other), ("call", call)) if at >= 0}
+    return spans | {"since": (start_ns if finding.code in ON_TIME else since_ns) - zero_ns, "text": text, "fix": fix}
+
+
+def _span_key(trace: Trace, row: int, zero_ns: int) -> list[int]:
+    """Tell a span from all others: rows and places of a page are not always those of the trace."""
+    times_ns = (int(trace.start_ns[row]) - zero_ns, int(trace.end_ns[row]) - zero_ns)
+    return [int(trace.lane[row]), *times_ns]
+
+
+def _gap_entries(trace: Trace, zero_ns: int) -> list[list[int]]:
+    """Return lane, end and kind of the longest gaps."""
+    gaps = idle(trace)
+    longest = np.argsort(-gaps.duration_ns, kind="stable")[:LISTED_GAPS]
+    ends_ns = gaps.start_ns + gaps.duration_ns - zero_ns
+    entries: list[list[int]] = np.stack((gaps.lane, ends_ns, gaps.kind), axis=1)[longest].tolist()
+    return entries

@@ -1,0 +1,126 @@
+// The empty places of a lane: for how long it was idle, what came next, and why.
+
+import { upperBound } from "./arrays.js"
+import { exactTime, factList } from "./facts.js"
+import { laneText, nameOf } from "./names.js"
+import { announce, commandsOf, makeButton, makeNode, partOf, rootOf } from "./nodes.js"
+import { unionsOf } from "./unions.js"
+import { spanStartingAt } from "./waits.js"
+import { reasonsOf, showPiece } from "./why.js"
+
+const NOTHING_BESIDE = "No other stream worked meanwhile, so there was nothing to overlap with."
+const NOT_LISTED = "No cause is listed: what came next ran beside other work anyway, it cost less than 1%, or a new cell began."
+const NOT_KNOWN = "The cause is not known here."
+const CUT = "No cause is told here: of each reason only the longest pieces are kept."
+
+/** The gap between the work of a stream at a place of the figure, as {lane, start, end}, or null; the first is before its first work. */
+export function gapAt(view, px, py) {
+  const isIn = ({ top, bottom }) => py >= view.yAt(top) && py < view.yAt(bottom)
+  const lane = view.visibleLanes().find(code => isIn(view.tables.lanes[code]))
+  return lane === undefined ? null : gapOf(view, lane, view.timeAt(px))
+}
+
+function gapOf(view, lane, time) {
+  const union = unionsOf(view.store, view.tables).lane(lane)
+  const next = union ? upperBound(union.start, time, 0, union.length) : 0
+  if (!union || next === union.length) return null
+  const start = next ? union.end[next - 1] : view.streamExtent().start
+  return time > start ? { lane, start, end: union.start[next] } : null
+}
+
+/** Show the details of the gap that was clicked, until Esc. */
+export function addGaps(viewer) {
+  const { view } = viewer
+  const panel = makeNode("section", { class: "gsl-panel gsl-gap", "aria-label": "Details of the gap", hidden: true })
+  partOf(viewer, "panels").append(panel)
+  const show = () => showGap(viewer, panel)
+  const offs = [
+    view.on("look", property => {
+      if (property === "pinned" && view.pinned && view.gap) view.set("gap", null)
+      else if (property === "gap" || (property === "why" && view.gap)) show()
+    }),
+    // Work that comes later may lie in it.
+    view.on("data", () => { if (view.gap && gapOf(view, view.gap.lane, view.gap.end - 0.5)?.start !== view.gap.start) view.set("gap", null) }),
+  ]
+  return () => {
+    offs.forEach(off => off())
+    panel.remove()
+  }
+}
+
+function showGap(viewer, panel) {
+  const { view } = viewer, { gap } = view
+  panel.hidden = !gap
+  panel.replaceChildren()
+  if (!gap) return
+  const title = `idle ${exactTime(gap.end - gap.start)}`, facts = gapFacts(view, gap), why = gapReasons(viewer, gap)
+  const zoom = makeButton("Zoom here", { key: "F", onclick: () => fitGap(view) })
+  const close = makeButton("Close", { key: "Escape", onclick: () => { view.set("gap", null); rootOf(viewer).focus({ preventScroll: true }) } })
+  panel.append(makeNode("header", {}, makeNode("h3", { text: title }), zoom, close), factList(facts), ...nextNodes(view, gap), makeNode("h4", { text: "Why" }), ...why)
+  announce(viewer, [title, ...facts.map(pair => pair.join(" ")), ...why.map(node => node.textContent)].join(", "))
+}
+
+export function fitGap(view) {
+  const { start, end } = view.gap, rim = Math.max((end - start) * 0.1, 2)
+  view.setRange(start - rim, end + rim)
+}
+
+function gapFacts(view, { lane, start, end }) {
+  const word = reasonsOf(view)?.gapWords.get(`${lane} ${end}`)
+  return [["stream", laneText(view.tables.lanes[lane])], ["from", exactTime(start)], ["to", exactTime(end)], ...(word ? [["idle for", word]] : [])]
+}
+
+/** The work with which a gap ends, as {code, index} of the row as it is stored; null where it was merged with other spans. */
+function workBehind({ store, tables, laneRows }, { lane, end }) {
+  for (const code of laneRows[lane]) {
+    const row = store.ownRow(code), index = spanStartingAt(row, end)
+    if (index >= 0 && tables.kind_counted[row.kind[index]]) return { code, index }
+  }
+  return null
+}
+
+function nextNodes(view, gap) {
+  const next = workBehind(view, gap)
+  if (!next) return []
+  const own = view.store.ownRow(next.code), text = nameOf(view, own.name[next.index])
+  const go = () => {
+    const index = view.store.indexOf(next.code, gap.end, own.place[next.index])
+    if (index >= 0) view.show(next.code, index)
+  }
+  return [makeNode("h4", { text: "Next on it" }), makeNode("ol", { class: "gsl-inside" }, makeNode("li", {}, makeButton(text, { label: `Go to ${text}`, class: "gsl-link", dir: "auto", onclick: go })))]
+}
+
+function gapReasons(viewer, gap) {
+  const { view } = viewer, reasons = reasonsOf(view)
+  const pieces = reasons ? reasons.pieces.filter(piece => piece.lane === gap.lane && piece.start === gap.end && piece.since < gap.end) : []
+  if (pieces.length) return pieces.flatMap(piece => pieceNodes(view, reasons.findings[piece.number - 1], piece))
+  const row = workBehind(view, gap), lane = view.tables.lanes[gap.lane].name
+  const place = row && !view.isLive ? view.store.ownRow(row.code).place[row.index] : JSON.stringify(lane)
+  const ask = commandsOf(viewer).askWhy
+  return [
+    makeNode("p", { text: noReason(view, reasons, gap) }),
+    makeNode("p", { class: "gsl-note", text: `${view.isLive ? "lab" : "trace"}.explain(${place}) asks for this one alone.` }),
+    ask && !reasons ? makeButton("Why?", { label: "Ask the kernel why work did not overlap", onclick: ask }) : null,
+  ].filter(Boolean)
+}
+
+function noReason(view, reasons, gap) {
+  if (!isAnyBusy(view, gap)) return NOTHING_BESIDE
+  if (!view.why?.explained) return view.why?.line ?? NOT_KNOWN
+  const isCut = reasons.findings.some(({ count, pieces }) => count > pieces.length && pieces.some(piece => piece.lane === gap.lane))
+  return isCut || view.why.more ? CUT : NOT_LISTED
+}
+
+/** Whether another stream worked in a gap. */
+function isAnyBusy({ store, tables }, { start, end }) {
+  return unionsOf(store, tables).lanes().some(union => {
+    const next = upperBound(union.end, start, 0, union.length)
+    return next < union.length && union.start[next] < end
+  })
+}
+
+function pieceNodes(view, { head, number }, piece) {
+  const show = makeButton(head, { label: `Show ${head}`, class: "gsl-reason", onclick: () => showPiece(view, piece) })
+  show.prepend(makeNode("b", { class: "gsl-number", text: String(number) }))
+  return [show, makeNode("p", { text: piece.text }), makeNode("p", { class: "gsl-fix", text: piece.fix })]
+}

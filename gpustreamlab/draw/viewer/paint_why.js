@@ -1,0 +1,98 @@
+// Reasons in the picture: a numbered sign where a piece began late, and what is shown of the one that was chosen.
+
+import { clipLanes, setFont } from "./brush.js"
+import { boxOf, paintPill } from "./paint_overlay.js"
+import { formatNs } from "./units.js"
+import { reasonsOf, shownPiece } from "./why.js"
+
+const SIGN_PX = 8.5
+const SIGN_STEP_PX = 2 * SIGN_PX + 2
+const MOST_ASIDE = 4 // So many signs may stand beside each other where pieces begin together.
+
+/** The signs in view, as {piece, x, y}: the longest piece of each finding, and others where there is room. */
+function signsIn(view) {
+  const reasons = reasonsOf(view), { left, right } = view.frame
+  if (!reasons) return []
+  const taken = new Map(view.visibleLanes().map(lane => [lane, []])), signs = []
+  for (const piece of reasons.pieces) {
+    const begin = view.pxAt(piece.start), places = taken.get(piece.lane)
+    if (!places || begin < left || begin > right + SIGN_PX) continue
+    const x = freePlace(places, Math.max(left, begin - SIGN_PX - 1), piece.place ? 1 : MOST_ASIDE)
+    if (x === null) continue
+    places.push(x)
+    const { top, bottom } = piece.late ? view.tables.rows[piece.late.row] : view.tables.lanes[piece.lane]
+    signs.push({ piece, x, y: view.yAt((top + bottom) / 2) })
+  }
+  return signs
+}
+
+function freePlace(places, from, tries) {
+  for (let x = from; tries > 0; tries--, x -= SIGN_STEP_PX) if (places.every(other => Math.abs(other - x) >= SIGN_STEP_PX)) return x
+  return null
+}
+
+export function paintSigns(ctx, { view, theme }) {
+  const signs = signsIn(view)
+  if (!signs.length) return
+  clipLanes(ctx, view, 0, () => {
+    ctx.textAlign = "center"
+    ctx.textBaseline = "middle"
+    for (const { piece: { number, place }, x, y } of signs) {
+      setFont(ctx, number > 9 ? 10 : 11, "bold")
+      paintDisc(ctx, x, y, SIGN_PX + 1.5, theme.paper)
+      paintDisc(ctx, x, y, SIGN_PX, theme.warn)
+      if (place) paintDisc(ctx, x, y, SIGN_PX - 1.5, theme.paper) // Hollow: not the longest of its finding.
+      ctx.fillStyle = place ? theme.warn : theme.paper
+      ctx.fillText(String(number), x, y + 0.5)
+    }
+  })
+}
+
+function paintDisc(ctx, x, y, radius, colour) {
+  ctx.beginPath()
+  ctx.arc(x, y, radius, 0, 2 * Math.PI)
+  ctx.fillStyle = colour
+  ctx.fill()
+}
+
+/** The piece whose sign is at a place of the figure, or null. */
+export function signAt(view, px, py) {
+  if (py < view.lanesTop() || py >= view.lanesBottom()) return null
+  return signsIn(view).find(({ x, y }) => Math.hypot(px - x, py - y) <= SIGN_PX + 1.5)?.piece ?? null
+}
+
+/** The gap that was clicked; or the chosen piece: since when its stream was idle, the work in front, the call that proves it. */
+export function paintWhy(ctx, painter) {
+  const { view, theme } = painter, piece = shownPiece(view)
+  if (view.gap) paintGap(ctx, painter, view.gap, theme.accent)
+  if (!piece) return
+  if (piece.since < piece.start) paintGap(ctx, painter, { lane: piece.lane, start: piece.since, end: piece.start }, theme.warn)
+  for (const hit of [piece.other, piece.call]) {
+    const box = hit && boxOf(view, hit)
+    if (!box) continue
+    clipLanes(ctx, view, view.frame.left, () => {
+      for (const [width, colour] of [[5, theme.paper], [2, theme.warn]]) {
+        ctx.lineWidth = width
+        ctx.strokeStyle = colour
+        ctx.strokeRect(box.left, box.top, box.width, box.height)
+      }
+    })
+  }
+}
+
+function paintGap(ctx, painter, { lane, start, end }, colour) {
+  const { view, theme } = painter, { top, bottom } = view.tables.lanes[lane]
+  const left = Math.max(view.frame.left, view.pxAt(start)), right = Math.min(view.frame.right, view.pxAt(end))
+  if (right < left) return
+  clipLanes(ctx, view, view.frame.left, () => {
+    ctx.fillStyle = colour
+    ctx.globalAlpha = 0.16
+    ctx.fillRect(left, view.yAt(top), right - left, bottom - top)
+    ctx.globalAlpha = 1
+    for (const x of [left, right - 1]) ctx.fillRect(x, view.yAt(top), 1, bottom - top)
+    const text = `idle ${formatNs(end - start)}`
+    setFont(ctx, 12, "bold")
+    if (painter.texts.width(ctx, text) + 2 * SIGN_STEP_PX > right - left) return // No room beside the sign.
+    paintPill(ctx, painter, text, (left + right) / 2, view.yAt((top + bottom) / 2), { fill: colour, ink: theme.paper, isBold: true })
+  })
+}

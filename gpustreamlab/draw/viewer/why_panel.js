@@ -1,0 +1,95 @@
+// The panel "Why?": what `trace.explain()` prints. Each finding has its number on the timeline; a click shows where.
+
+import { announce, commandsOf, makeButton, makeNode, partOf, toolsOf } from "./nodes.js"
+import { formatCount } from "./units.js"
+import { reasonsOf, showPiece, shownPiece } from "./why.js"
+
+const ASKED = "Asked: the kernel answers when it is not busy."
+const HINT = "Click a reason, its number in the picture, or a gap of a lane."
+
+/** Add the panel and its button, where reasons are known or can be asked for: `viewer.askWhy` does, where it is set. */
+export function addWhy(viewer) {
+  const { view } = viewer
+  const panel = makeNode("section", { class: "gsl-panel gsl-why", "aria-label": "Why work did not overlap", hidden: true })
+  partOf(viewer, "panels").prepend(panel)
+  const state = { isShown: true, isAsked: false, isSeen: true }
+  const watch = new IntersectionObserver(entries => { state.isSeen = entries.at(-1).isIntersecting })
+  watch.observe(panel)
+  const ask = viewer.askWhy && (() => {
+    Object.assign(state, { isAsked: true, isShown: true })
+    viewer.askWhy()
+    show()
+  })
+  const toggle = () => {
+    if (!view.why && ask) return ask()
+    // Below many lanes it may be out of sight: who presses the button wants to see it.
+    if (!panel.hidden && !state.isSeen) return panel.scrollIntoView({ block: "nearest" })
+    state.isShown = !state.isShown
+    show()
+  }
+  const button = makeButton("Why?", { label: "Why work did not overlap", class: "gsl-why-button", onclick: toggle })
+  toolsOf(viewer).append(button)
+  function show() {
+    button.hidden = !view.why && !ask
+    panel.hidden = !state.isShown || !(view.why || state.isAsked)
+    button.setAttribute("aria-pressed", String(!panel.hidden))
+    panel.replaceChildren(...(panel.hidden ? [] : panelNodes(viewer, state, ask)))
+    press()
+  }
+  // Where one of the other pieces is shown, its own figures.
+  const press = () => panel.querySelectorAll(".gsl-reasons > li").forEach((item, at) => {
+    const isShown = view.reason?.number === at + 1, { text, fix } = reasonsOf(view).findings[at].pieces[isShown ? view.reason.place : 0]
+    const [button, ...lines] = item.children
+    button.setAttribute("aria-pressed", String(isShown))
+    lines.forEach((line, place) => { line.textContent = [text, fix][place] })
+  })
+  const commands = commandsOf(viewer)
+  commands.askWhy = ask
+  commands.nextReason = () => {
+    if (!view.why && ask) return ask()
+    const findings = reasonsOf(view)?.findings ?? [], next = findings[(view.reason?.number ?? 0) % (findings.length || 1)]
+    if (!next) return
+    showPiece(view, next.pieces[0])
+    announce(viewer, [next.head, next.pieces[0].text, next.pieces[0].fix].join(", "))
+  }
+  const off = view.on("look", property => {
+    if (property === "why") state.isAsked = false
+    if (property === "why") show()
+    else if (property === "reason") press()
+    // Who goes on to another span is done with the reason.
+    else if (property === "pinned" && view.reason && !isPinned(view, shownPiece(view))) view.set("reason", null)
+  })
+  show()
+  return () => {
+    off()
+    watch.disconnect()
+    panel.remove()
+    button.remove()
+  }
+}
+
+const isPinned = ({ pinned }, piece) => Boolean(piece) && pinned?.row === piece.late?.row && pinned?.index === piece.late?.index
+
+function panelNodes({ view, figureElement: figure }, { isAsked }, ask) {
+  const again = ask && view.why ? makeButton("Ask again", { label: "Ask again, of what ran until now", onclick: ask }) : null
+  const head = makeNode("header", {}, makeNode("h3", { text: "Why?" }), makeNode("p", { text: isAsked ? ASKED : view.why.line }), again)
+  if (isAsked) return [head]
+  const { findings } = reasonsOf(view), { notes, more, bound } = view.why
+  const all = [...(more ? [`… ${formatCount(more)} more: see ${view.isLive ? "lab" : "trace"}.explain().findings.`] : []), ...(findings.length ? [HINT] : []), ...notes]
+  const list = makeNode("ol", { class: "gsl-reasons" }, ...findings.map(finding => findingNode(view, figure, finding)))
+  const lines = bound.map(text => makeNode("p", { class: "gsl-bound", text, dir: "auto" }))
+  return [head, ...(findings.length ? [list] : []), ...lines, ...(all.length ? [makeNode("p", { class: "gsl-note", text: all.join(" ") })] : [])]
+}
+
+function findingNode(view, figure, { head, number }) {
+  // Looked up anew: spans of a live view move. A second click goes to its next piece.
+  const go = () => {
+    const { pieces } = reasonsOf(view).findings[number - 1], { reason } = view
+    showPiece(view, pieces[reason?.number === number ? (reason.place + 1) % pieces.length : 0])
+    const { bottom, height } = figure.getBoundingClientRect()
+    if (bottom < height / 2) figure.scrollIntoView({ block: "nearest" }) // The list is long: what it tells of would be out of sight.
+  }
+  const button = makeButton(head, { label: head, class: "gsl-reason", onclick: go })
+  button.prepend(makeNode("b", { class: "gsl-number", text: String(number) }))
+  return makeNode("li", {}, button, makeNode("p", { dir: "auto" }), makeNode("p", { class: "gsl-fix", dir: "auto" }))
+}

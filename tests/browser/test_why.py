@@ -1,0 +1,298 @@
+"""Why work did not overlap, on the page: the panel, its numbers in the picture, and a click on a gap; with mouse and keys."""
+
+from __future__ import annotations
+
+import pytest
+
+import gpustreamlab as gsl
+from gpustreamlab.analysis import IDLE_TEXTS
+from gpustreamlab.draw import _why
+from tests.browser.test_reading import CONTRASTS
+from tests.helpers import planted
+from tests.helpers.reader import open_readers
+from tests.helpers.traces import MS, empty_trace, make_trace, random_trace
+
+pytestmark = pytest.mark.browser
+
+
+@pytest.fixture
+def read(windows, tmp_path):
+    with open_readers(windows, tmp_path) as function:
+        yield function
+
+
+def record(program):
+    with gsl.Session("sim", capture="ranges") as lab:
+        lab.capture("kernels", host=True)
+        program(lab)
+        lab.synchronize()
+        return lab.trace
+
+
+@pytest.fixture(scope="module")
+def loop():
+    """Return a trace with two findings, of four pieces and of three."""
+    return record(planted.wait_for_device_in_a_loop)
+
+
+def center(reader, lane, time_ns):
+    """Return where a time is on a lane, in px of the window."""
+    px = reader.js(
+        "(({ top, bottom }) => (top + bottom) / 2 - w.scrollPx)(w.tables.lanes.find(one => one.name === argument))", lane
+    )
+    return reader.at(time_ns, px)
+
+
+def click_lane(reader, lane, time_ns):
+    reader.page.mouse.click(*center(reader, lane, time_ns))
+    reader.settle()
+
+
+def start_of(trace, row):
+    return int(trace.start_ns[row] - trace.start_ns.min())
+
+
+def sign_of(reader, trace, finding, place=0):
+    """Return where the sign of a piece is: left of its start."""
+    row = finding.pieces.row[place]
+    x, y = center(reader, trace.lanes[trace.lane[row]].name, start_of(trace, row))
+    return x - 9, y
+
+
+def shown_rows(reader):
+    """Return the rows of the trace that are pinned, in front and the proving call, of the piece that is shown."""
+    return reader.js(
+        """(piece => piece && [piece.late, piece.other, piece.call].map(hit => hit && s.row(hit.row).place[hit.index]))(
+        w.reason && w.found.reasons.findings[w.reason.number - 1].pieces[w.reason.place])"""
+    )
+
+
+def test_the_panel_says_what_explain_prints(read, loop):
+    reader = read(loop)
+    found = loop.explain()
+    said = " ".join(reader.text("why").split())
+    assert found.headline in said
+    for number, finding in enumerate(found.findings, 1):
+        assert f"{number} {finding.head} {finding.text} {finding.fix}" in said
+    for note in found.notes:
+        assert note in said
+    assert reader.errors == []
+
+
+def test_a_click_on_a_finding_shows_its_piece_and_the_work_in_front_and_again_the_next(read, loop):
+    reader = read(loop)
+    first, second = loop.explain().findings
+    buttons = reader.page.locator(".gsl-reason")
+    for place in (0, 1):
+        buttons.nth(0).click()
+        reader.settle()
+        late = first.pieces
+        assert shown_rows(reader) == [late.row[place], late.other_row[place], late.call_row[place]]
+        assert reader.js("s.row(w.pinned.row).place[w.pinned.index]") == late.row[place]
+        begin, end = reader.js("[w.x0, w.x1]")
+        assert begin < start_of(loop, late.other_row[place]) < start_of(loop, late.row[place]) < end
+        assert buttons.nth(0).get_attribute("aria-pressed") == "true"
+    # The figures are those of the piece that is shown.
+    alone = loop.explain(int(first.pieces.row[1])).findings[0]
+    assert alone.text in reader.text("why")
+    buttons.nth(1).click()
+    reader.settle()
+    assert [buttons.nth(k).get_attribute("aria-pressed") for k in (0, 1)] == ["false", "true"]
+    assert shown_rows(reader)[0] == second.row
+
+
+def test_a_sign_is_clicked_and_tells_its_finding_under_the_pointer(read, loop):
+    reader = read(loop)
+    first, second = loop.explain().findings
+    reader.page.mouse.move(*sign_of(reader, loop, second))
+    reader.settle()
+    assert reader.tip().split("\n")[0] == f"2. {second.head}"
+    assert second.text in reader.tip()
+    reader.page.mouse.click(*sign_of(reader, loop, first, 3))
+    reader.settle()
+    assert shown_rows(reader)[0] == first.pieces.row[3]
+    assert reader.tip() is None or "1." in reader.tip()
+
+
+@pytest.mark.parametrize("scheme", ["light", "dark"])
+def test_signs_are_seen(read, loop, scheme):
+    reader = read(loop, color_scheme=scheme)
+    x, y = sign_of(reader, loop, loop.explain().findings[0])
+    left, top = reader.js("(({ left, top }) => [left, top])(v.figureElement.getBoundingClientRect())")
+    ratio = reader.js(
+        """(([x, y]) => {
+          const canvas = v.plotView.canvas_view.overlays.canvas, scale = canvas.width / v.figureElement.clientWidth
+          const [r, g, b] = canvas.getContext("2d").getImageData(Math.round((x - 6) * scale), Math.round(y * scale), 1, 1).data
+          const light = colour => [1, 3, 5].map(at => parseInt(colour.slice(at, at + 2), 16) / 255)
+            .map(c => c <= 0.04045 ? c / 12.92 : ((c + 0.055) / 1.055) ** 2.4)
+            .reduce((sum, c, k) => sum + c * [0.2126, 0.7152, 0.0722][k], 0)
+          const hex = "#" + [r, g, b].map(c => c.toString(16).padStart(2, "0")).join("")
+          const [low, high] = [light(hex), light(v.theme.paper)].sort((p, q) => p - q)
+          return (high + 0.05) / (low + 0.05)
+        })(argument)""",
+        [x - left, y - top],
+    )
+    assert ratio >= 3
+
+
+def test_keys_go_through_the_findings_and_esc_leaves(read, loop):
+    reader = read(loop)
+    found = loop.explain().findings
+    for wanted in (found[0].row, found[1].row, found[0].row):
+        reader.press("y")
+        assert shown_rows(reader)[0] == wanted
+    assert found[0].text in reader.page.locator(".gsl-status").inner_text()
+    reader.press("Escape")
+    assert reader.js("[w.reason, w.pinned]") == [None, None]
+    # Tab reaches each finding, and Enter shows it.
+    reader.page.locator(".gsl-reason").nth(1).focus()
+    reader.press("Enter")
+    assert shown_rows(reader)[0] == found[1].row
+    # Who goes on to another span is done with the reason.
+    reader.press("ArrowLeft")
+    assert reader.js("w.reason") is None
+    assert reader.js("w.pinned") is not None
+
+
+def test_a_click_on_a_gap_tells_how_long_what_came_next_what_for_and_why(read, loop):
+    reader = read(loop)
+    finding = loop.explain().findings[0]
+    row, since_ns = finding.pieces.row[0], finding.pieces.idle_since_ns[0] - loop.start_ns.min()
+    idle_ns = start_of(loop, row) - since_ns
+    click_lane(reader, "b", since_ns + idle_ns / 2)
+    said = reader.text("gap")
+    assert f"({idle_ns:,} ns)" in said
+    assert IDLE_TEXTS[0] in said
+    for text in (finding.head, finding.text, finding.fix):
+        assert text in said
+    assert reader.js("w.pinned") is None
+    # Its finding, and what came next, are links.
+    reader.page.locator(".gsl-gap .gsl-reason").click()
+    reader.settle()
+    assert shown_rows(reader)[0] == row
+    assert reader.text("gap") is None
+    click_lane(reader, "b", since_ns + idle_ns / 2)
+    reader.page.locator(".gsl-gap .gsl-link").click()
+    reader.settle()
+    assert reader.js("s.row(w.pinned.row).place[w.pinned.index]") == row
+    click_lane(reader, "b", since_ns + idle_ns / 2)
+    assert reader.js("w.pinned") is None
+    reader.press("f")
+    assert reader.js("[w.x0, w.x1]") == pytest.approx([since_ns - 0.1 * idle_ns, since_ns + 1.1 * idle_ns])
+    reader.press("Escape")
+    assert reader.text("gap") is None
+    assert reader.errors == []
+
+
+def test_a_gap_without_a_finding_says_so_and_how_to_ask(read):
+    trace = make_trace([("a", "x", 0, MS), ("b", "y", 0, 9 * MS), ("a", "x", 3 * MS, 4 * MS)])
+    assert not trace.explain()
+    reader = read(trace)
+    click_lane(reader, "a", 2 * MS)
+    assert "No cause is listed" in reader.text("gap")
+    assert "trace.explain(2)" in reader.text("gap")
+    click_lane(reader, "a", 7 * MS)
+    assert reader.text("gap") is None  # nothing came behind it
+
+
+def test_a_gap_in_which_no_other_stream_worked_says_that(read):
+    reader = read(make_trace([(lane, "x", start * MS, (start + 1) * MS) for lane in "ab" for start in (0, 3)]))
+    click_lane(reader, "a", 2 * MS)
+    assert "No other stream worked meanwhile" in reader.text("gap")
+
+
+def test_a_gap_beyond_the_pieces_that_are_kept_says_that(read, monkeypatch):
+    monkeypatch.setattr(_why, "LISTED_PIECES", 1)
+    trace = record(planted.wait_for_stream_in_ranges)
+    reader = read(trace)
+    click_lane(reader, "b", start_of(trace, trace.explain().findings[0].pieces.row[2]) - 200_000)
+    assert "only the longest pieces are kept" in reader.text("gap")
+
+
+def test_hidden_work_keeps_its_sign_and_its_words(read, loop):
+    reader = read(loop)
+    reader.js("w.set('hiddenNames', new Set([w.tables.names.indexOf('spin')]))")
+    reader.settle()
+    reader.page.locator(".gsl-reason").first.click()
+    reader.settle()
+    assert shown_rows(reader)[:2] == [None, None]
+    assert reader.js("[w.x0, w.x1]")[0] < start_of(loop, loop.explain().findings[0].row)
+    assert reader.errors == []
+
+
+@pytest.mark.parametrize(
+    ("trace", "line"),
+    [
+        pytest.param(empty_trace(), "nothing ran", id="empty"),
+        pytest.param(make_trace([("a", "x", 0, MS)]), "one stream, so nothing can overlap", id="one stream"),
+    ],
+)
+def test_of_less_than_two_streams_the_panel_is_one_line(read, trace, line):
+    reader = read(trace)
+    assert reader.text("why").split() == ["Why?", *line.split()]
+    assert reader.box("why")[3] < 45
+
+
+@pytest.mark.parametrize(("width", "scheme"), [(1200, "light"), (700, "dark")])
+def test_a_hundred_streams_fit_the_window(read, width, scheme):
+    reader = read(random_trace(2_000, 100), width=width, color_scheme=scheme)
+    assert reader.page.evaluate("document.documentElement.scrollWidth <= innerWidth")
+    assert "100 streams" not in reader.text("why")
+    assert reader.errors == []
+
+
+def written(reader):
+    """Return the texts that are painted above the bars."""
+    return reader.js(
+        """(() => {
+          const said = [], ctx = document.createElement("canvas").getContext("2d")
+          ctx.fillText = text => said.push(text)
+          v.painter.paintOverlay(ctx, 1)
+          return said
+        })()"""
+    )
+
+
+def test_every_piece_has_its_number_where_there_is_room_and_the_longest_in_any_case(read, loop):
+    assert sorted(written(read(loop))) == ["1"] * 4 + ["2"] * 3
+    reader = read(record(planted.tiny_kernels))
+    count = reader.js("w.why.findings.reduce((sum, { pieces }) => sum + pieces.length, 0)")
+    assert 2 <= len(written(reader)) < count
+    assert set(written(reader)) == {"1", "2"}
+
+
+def test_a_gap_says_how_long_it_is_where_there_is_room(read):
+    reader = read(record(planted.tiny_kernels))
+    reader.press("y")
+    assert [text for text in written(reader) if text.startswith("idle")]
+    reader.js("w.fit()")
+    assert reader.js("w.reason")
+    assert not [text for text in written(reader) if text.startswith("idle")]
+
+
+def test_the_button_brings_a_panel_that_is_out_of_sight_into_view(read):
+    reader = read(random_trace(2_000, 100), height=500)
+    button, panel = reader.page.locator(".gsl-why-button"), reader.page.locator(".gsl-why")
+    assert panel.bounding_box()["y"] > 500
+    button.click()
+    reader.page.wait_for_function("document.querySelector('.gsl-why').getBoundingClientRect().top < innerHeight - 20")
+    assert panel.is_visible()
+
+
+def test_the_button_hides_and_shows_the_panel(read, loop):
+    reader = read(loop)
+    button = reader.page.locator(".gsl-why-button")
+    for is_shown in (False, True):
+        button.click()
+        assert reader.page.locator(".gsl-why").is_visible() == is_shown
+        assert button.get_attribute("aria-pressed") == str(is_shown).lower()
+
+
+@pytest.mark.parametrize("options", [{"color_scheme": "light"}, {"color_scheme": "dark"}, {"forced_colors": "active"}], ids=str)
+def test_texts_have_contrast(read, loop, options):
+    reader = read(loop, **options)
+    reader.press("y")
+    click_lane(reader, "b", 500_000)
+    texts = reader.page.evaluate(CONTRASTS)
+    assert [entry for entry in texts if entry["ratio"] < 4.5] == []
+    assert {"1", "2", "Why?", "1HOST_SYNC_DEVICE: saves at most "[:30]} <= {entry["text"] for entry in texts}
