@@ -86,6 +86,7 @@ from gpustreamlab.analysis._sm_time import (
 from gpustreamlab.analysis._strays import Strays, nearest_ranges, strays
 from gpustreamlab.analysis._summary import (
     capture_facts,
+    captured_by,
     counts_text,
     empty_hint,
     finding_text,

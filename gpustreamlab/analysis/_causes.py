@@ -46,11 +46,11 @@ LEAST_SHARE = 0.1
 """A cause of the host counts from this share of the time for which the launch was late."""
 
 _DIRECTION = (re.compile(r"\bHto[DA]\b"), re.compile(r"\b[DA]toH\b"))
-_ALLOCATES = re.compile(r"^cu(da)?(mem)?(malloc|alloc|free|host(alloc|register|unregister))", re.IGNORECASE)
-_LOADS = re.compile(r"^cu(da)?(module|library)load|^overhead: (driver compiler|.*loading)$", re.IGNORECASE)
+_ALLOCATES = re.compile(r"^(cu(da)?|hip)(mem)?(malloc|alloc|free|host(alloc|register|unregister))", re.IGNORECASE)
+_LOADS = re.compile(r"^(cu(da)?|hip)(module|library)load|^overhead: (driver compiler|.*loading)$", re.IGNORECASE)
 _FILLS_QUEUE = re.compile(r"^overhead: command buffer full$")
 _PROFILES = re.compile(r"^overhead: (CUPTI .*|activity buffer request|uvm activity init)$")
-_ADDS_FUNCTION = re.compile(r"^cu(da)?(LaunchHostFunc|StreamAddCallback)")
+_ADDS_FUNCTION = re.compile(r"^(cu(da)?|hip)(LaunchHostFunc|StreamAddCallback)")
 _OF_DEVICE = re.compile(r"(device|ctx|context)synchronize", re.IGNORECASE)
 
 _WAITING = (Cause.HOST_SYNC_DEVICE, Cause.HOST_SYNC_STREAM, Cause.PAGEABLE_COPY)
@@ -196,8 +196,14 @@ def _kernel_codes(trace: Trace, rows: Int64Array) -> Int64Array:
     """Return for each row a number for its kernel, grid and partition; equal where all are."""
     import pandas as pd
 
-    grid = trace.extra.get("grid_blocks", np.zeros(len(trace), np.int64))[rows]
-    grids, _ = pd.factorize(grid)
+    # A short name may stand for many kernels, which full names tell apart.
+    shapes: dict[object, int] = {}
+    kernels = [shapes.setdefault((one.full_name, one.grid, one.block), len(shapes)) for one in trace.details]
+    if kernels and "detail" in trace.extra:
+        column = np.array([*kernels, -1], np.int64)[trace.extra["detail"]]
+    else:
+        column = trace.extra.get("grid_blocks", np.zeros(len(trace), np.int64))
+    grids, _ = pd.factorize(column[rows])
     parts = trace.partition[rows] + 1
     key = (trace.name[rows].astype(np.int64) * (int(grids.max()) + 1) + grids) * (int(parts.max()) + 1) + parts
     codes: Int64Array = pd.factorize(key)[0].astype(np.int64)
@@ -255,7 +261,9 @@ def _of_host(trace: Trace, pieces: Pieces, slow: Sequence[_Calls]) -> Iterator[_
         waited_ns = np.where(held, share_ns, 0).astype(np.int64)
         left_ns -= waited_ns
         chosen = np.flatnonzero(held & (waited_ns > 0))
-        yield _part(late[chosen], cause, Certainty.PROVED, before[chosen], last[chosen], waited_ns[chosen])
+        longest = _longest_call(trace, calls, lane[chosen], from_ns[chosen], to_ns[chosen])
+        proof = np.where(awaits[chosen] | (longest < 0), last[chosen], longest)
+        yield _part(late[chosen], cause, Certainty.PROVED, before[chosen], proof, waited_ns[chosen])
     rest = np.flatnonzero(left_ns > LEAST_SHARE * pieces.host_ns[late])
     rest = rest[~_is_skew(trace, row[rest], before[rest], (to_ns - from_ns)[rest])]
     is_bound = _is_launch_bound(trace, row[rest], before[rest])
@@ -351,6 +359,24 @@ def _time_in_calls(
     return lasted_ns, last
 
 
+def _longest_call(trace: Trace, calls: Int64Array, lane: Int64Array, from_ns: Int64Array, to_ns: Int64Array) -> Int64Array:
+    """Return the longest of some calls in which a thread was between two times, or -1."""
+    longest = np.full(len(lane), -1, np.int64)
+    for thread in np.unique(lane).tolist():
+        own = calls[trace.lane[calls] == thread]
+        own = own[np.argsort(trace.start_ns[own], kind="stable")]
+        asked = np.flatnonzero(lane == thread)
+        by_duration = np.argsort(trace.duration_ns[own], kind="stable")
+        rank = np.empty(len(own) + 1, np.int64)
+        rank[by_duration], rank[-1] = np.arange(len(own)), -1
+        first = np.searchsorted(np.maximum.accumulate(trace.end_ns[own]), from_ns[asked], side="right")
+        # Slices of a piece each: between them lie those that are not asked for.
+        behind = np.maximum(np.searchsorted(trace.start_ns[own], to_ns[asked], side="left"), first)
+        most = np.maximum.reduceat(rank, np.stack((first, behind), axis=1).ravel())[::2]
+        longest[asked] = np.where(behind > first, np.append(own, -1)[np.append(by_duration, -1)[most]], -1)
+    return longest
+
+
 def _is_skew(trace: Trace, row: Int64Array, before: Int64Array, late_ns: Int64Array) -> BoolArray:
     """Tell which pieces were launched next to the work in front, which lasted for longer than that took."""
     apart_ns = trace.queued_ns[row] - trace.queued_ns[before]
@@ -383,12 +409,15 @@ def _of_device(trace: Trace, pieces: Pieces, slow: Sequence[_Calls]) -> _Part:
     sure = np.full(len(held), SURE.index(Certainty.UNKNOWN), np.int64)
     source, waits = event_waits(trace, row, pieces.latency_ns)
     before = np.where(waits, source, before)
+    device = np.array([lane.device for lane in trace.lanes])
     near = (before >= 0) & (trace.start_ns[row] - trace.end_ns[before] <= pieces.latency_ns)
+    near &= device[trace.lane[row]] == device[trace.lane[before]]
     for code, certainty, fits in _tests(trace, row, before, near, waits, call, slow):
         chosen = fits & (cause == CODES.index(Cause.UNKNOWN))
         cause[chosen] = CODES.index(code)
-        # Without the time of its launch nobody can say that it stood in a queue; a recorded wait needs none.
-        is_sure = known | (code is Cause.EVENT_WAIT)
+        # Without the time of its launch nobody can say that it stood in a queue, nor where it may have waited for an event that
+        # is not told of; a recorded wait needs none.
+        is_sure = (known & trace.metadata.waits_told) | (code is Cause.EVENT_WAIT)
         sure[chosen] = np.where(is_sure, SURE.index(certainty), SURE.index(Certainty.LIKELY))[chosen]
     return _part(held, cause, sure, before, call, waited_ns[held])
 

@@ -10,7 +10,7 @@ import numpy as np
 
 from gpustreamlab.analysis._busy import counted_rows, require_trace
 from gpustreamlab.analysis._causes import last_awaited, launch_calls, thread_lanes
-from gpustreamlab.analysis._host_waits import host_waits
+from gpustreamlab.analysis._host_waits import CALLS_OF_PROFILER, host_waits
 from gpustreamlab.analysis._pieces import behind_on_lane
 from gpustreamlab.analysis._report import Report, Reported, ReportTable, add_up, more_row, simulated_notes, text_column
 from gpustreamlab.analysis._scale import format_ns, format_share
@@ -52,7 +52,8 @@ class CriticalPath(Reported):
     step: Int64Array
     """Code of the `PathStep`, by its order; shape (n_steps,), int64."""
     row: Int64Array
-    """Row of the work that ran or was launched, or of the host's call, -1 where it was in none; shape (n_steps,), int64."""
+    """Row of the work that ran or was launched, of the host's call, or of the innermost range of others (NVTX, an operator of a
+    profile) that the host was in, -1 where it was in none; shape (n_steps,), int64."""
     lane: Int64Array
     """The stream, or the thread of the host, index into `lanes`, or -1; shape (n_steps,), int64."""
     start_ns: Int64Array
@@ -135,12 +136,13 @@ class CriticalPath(Reported):
         if self.functions:
             notes.append(f"The host on the path: {functions_text(self.functions)}.")
         if not self.has_calls:
-            notes.append("Calls of the host are not known: lab.capture('kernels', host=True) tells what it did and waited for.")
+            advice = CALLS_OF_PROFILER if self.metadata.imported else "lab.capture('kernels', host=True)"
+            notes.append(f"Calls of the host are not known: {advice} tells what it did and waited for.")
         return Report(
             title="Critical path:",
             line=self._line(),
             tables=(ReportTable(caption="What the run's length is made of", rows=rows, names=(1, 2)),) if parts else (),
-            notes=(*(notes if parts else []), *simulated_notes(self.metadata)),
+            notes=(*(notes if parts else []), *self.metadata.missing, *simulated_notes(self.metadata)),
         )
 
 
@@ -182,7 +184,7 @@ def critical_path(trace: Trace) -> CriticalPath:
     require_trace(trace, "critical_path")
     steps = list(_walk(trace, np.flatnonzero(counted_rows(trace))))[::-1]
     columns = np.array([(STEPS.index(step.step), *step[1:]) for step in steps], np.int64).reshape(-1, 5).T
-    step, row, lane, start_ns, end_ns = columns
+    step, row, lane, start_ns, end_ns = _in_ranges(trace, columns)
     is_host = step == STEPS.index(PathStep.HOST)
     return CriticalPath(
         step=step,
@@ -246,6 +248,41 @@ def _work_behind(trace: Trace, rows: Int64Array) -> Int64Array:
     is_later = (awaited >= 0) & ((behind < 0) | (trace.end_ns[awaited] > trace.end_ns[behind]))
     behind[is_later] = awaited[is_later]
     return behind
+
+
+def _in_ranges(trace: Trace, columns: Int64Array) -> Int64Array:
+    """Return the steps with those of the host outside of calls cut where ranges of others begin and end, and in these."""
+    is_bare = (columns[0] == STEPS.index(PathStep.HOST)) & (columns[1] < 0)
+    parts = [columns[:, ~is_bare]]
+    is_range = trace.kind == SPAN_KINDS.index(SpanKind.ANNOTATION)
+    for lane in np.unique(columns[2, is_bare]).tolist():
+        gaps = columns[:, is_bare & (columns[2] == lane)]
+        own = np.flatnonzero(is_range & (trace.lane == lane))
+        times_ns = np.unique(np.concatenate((trace.start_ns[own], trace.end_ns[own])))
+        low, high = np.searchsorted(times_ns, gaps[3], side="right"), np.searchsorted(times_ns, gaps[4])
+        pieces = np.repeat(gaps, high - low + 1, axis=1)
+        inside = np.arange(pieces.shape[1]) - np.repeat(np.cumsum(high - low + 1) - (high - low + 1), high - low + 1)
+        cut_ns = np.append(times_ns, 0)[np.repeat(low, high - low + 1) + inside - 1]
+        pieces[3] = np.where(inside > 0, cut_ns, pieces[3])
+        pieces[4, :-1] = np.where(inside[1:] > 0, cut_ns[1:], pieces[4, :-1])
+        pieces[1] = _innermost(trace, own, pieces[3])
+        parts.append(pieces)
+    joined = np.concatenate(parts, axis=1)
+    return joined[:, np.argsort(joined[3], kind="stable")]
+
+
+def _innermost(trace: Trace, ranges: Int64Array, at_ns: Int64Array) -> Int64Array:
+    """Return for each time the row of the innermost of a thread's ranges around it, or -1."""
+    if not len(ranges):
+        return np.full(len(at_ns), -1, np.int64)
+    ranges = ranges[np.lexsort((-trace.end_ns[ranges], trace.start_ns[ranges]))]
+    found = np.append(ranges, -1)[np.searchsorted(trace.start_ns[ranges], at_ns, side="right") - 1]
+    is_own = np.zeros(len(trace) + 1, bool)
+    is_own[ranges] = True
+    while (is_over := (found >= 0) & (trace.end_ns[found] <= at_ns)).any():
+        found[is_over] = trace.parent[found[is_over]]
+        found[~is_own[found]] = -1
+    return found
 
 
 class _Host:

@@ -109,7 +109,7 @@ TEXTS: Mapping[Cause, tuple[str, str]] = MappingProxyType(
             "If other work does not need its result, launch that first, in the same cell or from a second thread.",
         ),
         Cause.UNKNOWN: (
-            "{work} began {queued} after its launch, while {other} ran, and nothing in the trace tells why.",
+            "{work} began {after}, while {other} ran, and nothing in the trace tells why.",
             "Ruled out: {ruled_out}.",
         ),
     }
@@ -158,7 +158,7 @@ def finding_texts(
 
     part = int(trace.partition[before]) if before >= 0 else -1
     blocks = trace.extra.get("grid_blocks")
-    launched_ns = int(pieces.launched_ns[piece])
+    launched_ns, is_known = int(pieces.launched_ns[piece]), bool(trace.queued_ns[row] < trace.start_ns[row])
     words = {
         "name": name(row),
         "work": f"{name(row)} on {stream(row)}",
@@ -169,6 +169,7 @@ def finding_texts(
         "took": lasted(before) if before >= 0 else "little",
         "waited": format_ns(waited_ns),
         "queued": format_ns(int(pieces.start_ns[piece]) - launched_ns),
+        "after": f"{format_ns(int(pieces.start_ns[piece]) - launched_ns)} after its launch" if is_known else "late",
         "late": format_ns(launched_ns - int(pieces.idle_since_ns[piece])),
         "blocks": "many" if blocks is None or before < 0 else f"{int(blocks[before]):,}",
         "ruled_out": _ruled_out(trace) if code is Cause.UNKNOWN else "",
@@ -184,9 +185,9 @@ def _ruled_out(trace: Trace) -> str:
     has_calls = bool((trace.kind == SPAN_KINDS.index(SpanKind.HOST)).any())
     known = {
         "one copy engine": True,
-        "an event that its stream waited for": has_calls,
+        "an event that its stream waited for": has_calls and trace.metadata.waits_told,
         "a slow launch": has_calls,
-        "full SMs": "grid_blocks" in trace.extra,
+        "full SMs": "grid_blocks" in trace.extra and trace.metadata.device.sm_count > 0,
     }
     lacks = [what for what, is_known in known.items() if not is_known]
     unknown = f". Not recorded, so that nobody can tell: {', '.join(lacks)}" if lacks else ""

@@ -20,6 +20,8 @@ if TYPE_CHECKING:
 
 LEAST_BLOCKED_SHARE = 0.1
 """Which share of a copy from pageable memory its call lasts through if it blocks. One that was staged runs behind its call."""
+CALLS_OF_PROFILER = "torch.profiler.profile(activities=[ProfilerActivity.CPU, ProfilerActivity.CUDA])"
+"""What gives a file of PyTorch's profiler the calls of the host."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -208,17 +210,17 @@ def host_waits(trace: Trace) -> HostWaits:
 
 
 def is_blocking(call: str) -> bool:
-    """Tell by its name whether a call of the CUDA runtime or driver blocks until the device is done.
+    """Tell by its name whether a call of CUDA or HIP blocks until the device is done.
 
     Examples
     --------
-    >>> [is_blocking(call) for call in ("cuStreamSynchronize", "cudaMemcpyAsync", "cudaMemcpy", "cudaLaunchKernel")]
-    [True, False, True, False]
+    >>> [is_blocking(call) for call in ("cuStreamSynchronize", "cudaMemcpyAsync", "cudaMemcpy", "hipMemcpyWithStream")]
+    [True, False, True, True]
     """
     word = call.lower()
     if "synchronize" in word:
         return True
-    return word.startswith("cu") and ("memcpy" in word or "free" in word) and "async" not in word
+    return word.startswith(("cu", "hip")) and ("memcpy" in word or "free" in word) and "async" not in word
 
 
 def capture_edges(trace: Trace) -> Int64Array:
@@ -326,6 +328,8 @@ def thread_text(lane: str) -> str:
 
 def _nothing_captured(result: HostWaits) -> str:
     """Say that calls were not captured, and what to type."""
+    if result.metadata.imported:
+        return f"no calls of the host are in the file: {CALLS_OF_PROFILER} tells of them"
     if result.metadata.tier is CaptureTier.KERNELS:
         return "no calls of the host were captured: capture them with lab.capture('kernels'), without host=False"
     return "calls of the host were not captured, only ranges: capture them with lab.capture('kernels')"

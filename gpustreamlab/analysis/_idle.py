@@ -20,7 +20,7 @@ if TYPE_CHECKING:
 
 KINDS = tuple(IdleKind)
 LAUNCH_GAP_NS = 30_000
-"""Up to here a gap between work that was queued counts as the launch's own. Source: HolisticTraceAnalysis, ``kernel_wait``."""
+"""Below this a gap between work that was queued counts as the launch's own. Source: HolisticTraceAnalysis, ``kernel_wait``."""
 
 
 class QueueLength(NamedTuple):
@@ -141,14 +141,14 @@ class Idle(Reported):
             title="Idle:",
             line=self._line(),
             tables=(table,) if len(self) else (),
-            notes=(*(notes if len(self) else []), *simulated_notes(self.metadata)),
+            notes=(*(notes if len(self) else []), *self.metadata.missing, *simulated_notes(self.metadata)),
         )
 
 
 IDLE_TEXTS = (
     "host: launched when the stream was idle already",
     "event: it waited for one",
-    "launch: at most 30 us, and queued",
+    "launch: less than 30 us, and queued",
     "other: it was queued, or its launch is not known",
 )
 """What each kind means, by the order of `IdleKind`."""
@@ -177,7 +177,7 @@ def idle(trace: Trace) -> Idle:
     -----
     A gap is the host's where the work behind it was launched when the stream was idle already; all of it, as in
     HolisticTraceAnalysis (``host_wait``). Else it is an event's where the work began as what it waited for ended; else the
-    launch's up to 30 us (``kernel_wait`` there); else of another kind: no room on the SMs, a busy copy engine. Where the time
+    launch's below 30 us (``kernel_wait`` there); else of another kind: no room on the SMs, a busy copy engine. Where the time
     of the launch is not known it is never the host's.
 
     Examples
@@ -198,7 +198,7 @@ def idle(trace: Trace) -> Idle:
     delay_ns[~counted_rows(trace)] = -1
     known_ns = delay_ns[row]
     _, waited = event_waits(trace, row, launch_latency_ns(known_ns[known_ns >= 0]))
-    tests = [(known_ns >= 0) & (known_ns < duration_ns), waited, duration_ns <= LAUNCH_GAP_NS]
+    tests = [(known_ns >= 0) & (known_ns < duration_ns), waited, duration_ns < LAUNCH_GAP_NS]
     return Idle(
         row=row,
         lane=trace.lane[row].astype(np.int64),

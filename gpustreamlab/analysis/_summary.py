@@ -211,13 +211,20 @@ def source_facts(meta: TraceMetadata, tier: CaptureTier | None = None) -> list[s
     if (tier or meta.tier) is CaptureTier.RANGES:
         captured = "Tier: ranges (event pairs; ranges contain queueing)"
     else:
-        error = f", ±{format_ns(meta.kernel_error_ns)}" if meta.kernel_error_ns or not meta.simulated else ""
-        source = f" by {display_name(meta.capture_source)}{error}" if meta.capture_source else ""
-        captured = f"Tier: kernels (every kernel, copy and fill{source})"
+        captured = f"Tier: kernels (every kernel, copy and fill{captured_by(meta)})"
+    if meta.imported:
+        return [captured, display_name(meta.imported, NOTE_CHARACTERS)]
     if meta.simulated and not (meta.clock_error_ns or meta.range_error_ns or meta.range_correction_ns):
         return [captured, "times are modelled, not measured"]
     correction = f"ranges ±{format_ns(meta.range_error_ns)} after a correction of {format_ns(meta.range_correction_ns)}"
     return [captured, f"clock error ±{format_ns(meta.clock_error_ns)}", correction]
+
+
+def captured_by(meta: TraceMetadata) -> str:
+    """Say what told of kernels, and how exactly: another tool's file does not say that, only in which steps it counts."""
+    is_told = bool(meta.kernel_error_ns) or not (meta.simulated or meta.imported)
+    error = f", ±{format_ns(meta.kernel_error_ns)}" if is_told else ""
+    return f" by {display_name(meta.capture_source)}{error}" if meta.capture_source else ""
 
 
 def missing_facts(meta: TraceMetadata) -> list[str]:
@@ -234,7 +241,7 @@ def missing_facts(meta: TraceMetadata) -> list[str]:
         facts.append(pending_text(meta.pending_spans, meta))
     if meta.recovery_note:
         facts.append(display_name(meta.recovery_note, NOTE_CHARACTERS))
-    return facts
+    return [*facts, *(display_name(fact, NOTE_CHARACTERS) for fact in meta.missing)]
 
 
 def pending_text(count: int, meta: TraceMetadata) -> str:
@@ -267,7 +274,7 @@ def empty_hint(meta: TraceMetadata, *, nothing: str = "No spans yet") -> str:
     "1 kernel, copy or fill was launched with no stream selected: use lab.on(...), or record all with lab.capture('kernels')"
     """
     count = meta.unselected_work
-    if meta.part_of_spans or meta.is_from_columns:
+    if meta.part_of_spans or meta.is_from_columns or meta.imported:
         return nothing.removesuffix(" yet")
     if meta.pending_spans:
         return ""

@@ -151,7 +151,10 @@ def utilization(trace: Trace) -> Utilization:
     first_ns, last_ns = counted_extent(trace)
     sm_count = trace.metadata.device.sm_count
     if not sm_count:
-        raise TraceError("How many SMs the card has is not known. Use Trace.from_columns(..., sm_count=132), for example.")
+        advice = "Use Trace.from_columns(..., sm_count=132), for example."
+        if trace.metadata.imported:
+            advice = "The file tells no device properties of it; trace.overlap() needs none."
+        raise TraceError(f"How many SMs the card has is not known. {advice}")
     if (last_ns - first_ns) * sm_count >= 1 << 63:
         raise TraceError(
             f"The trace lasts {(last_ns - first_ns) / 1e9:.3g} s on {sm_count:,} SMs: its SM-time does not fit into 64 bits. "

@@ -11,6 +11,7 @@ from gpustreamlab.analysis import (
     basis_of,
     busy_word,
     capture_facts,
+    captured_by,
     counts_text,
     display_name,
     empty_hint,
@@ -136,9 +137,7 @@ def tier_text(meta: TraceMetadata, tier: CaptureTier) -> str:
         return "as given: how they were measured is not known"
     if tier is CaptureTier.RANGES:
         return f"ranges only: {BARS_CONTAIN_WAITING}"
-    error = f", ±{format_ns(meta.kernel_error_ns)}" if meta.kernel_error_ns or not meta.simulated else ""
-    source = f" by {display_name(meta.capture_source)}{error}" if meta.capture_source else ""
-    return f"kernels + ranges{source}"
+    return f"kernels + ranges{captured_by(meta)}"
 
 
 def warnings_html(notes: Sequence[str]) -> str:

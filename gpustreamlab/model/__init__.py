@@ -1,7 +1,17 @@
 """Frozen values: the trace and its parts."""
 
 from gpustreamlab.model._columns import EDGE_KINDS, Counters, Edges, WorkDetail
-from gpustreamlab.model._device import SCHEMA_VERSION, Capabilities, Capability, Device, Lane, Marker, SMLimits, TraceMetadata
+from gpustreamlab.model._device import (
+    KINETO_BACKEND,
+    SCHEMA_VERSION,
+    Capabilities,
+    Capability,
+    Device,
+    Lane,
+    Marker,
+    SMLimits,
+    TraceMetadata,
+)
 from gpustreamlab.model._fields import MAX_NAME_LENGTH, check_fields, check_name, display_name, show_text
 from gpustreamlab.model._partition import (
     Layout,
@@ -20,6 +30,7 @@ __all__ = [
     "COLUMN_DTYPES",
     "DEVICE_WORK",
     "EDGE_KINDS",
+    "KINETO_BACKEND",
     "MAX_NAME_LENGTH",
     "SCHEMA_VERSION",
     "SPAN_KINDS",

@@ -170,6 +170,9 @@ class Marker(Checked):
 COLUMNS_BACKEND = "columns"
 """Name of the backend of traces that were made of plain columns: how those were measured is not known."""
 
+KINETO_BACKEND = "kineto"
+"""Name of the backend of traces that were read from files of PyTorch's profiler."""
+
 SCHEMA_VERSION = 3
 """Version of the columns and metadata that this package writes; it reads this one and every older one."""
 
@@ -179,7 +182,8 @@ class TraceMetadata(Checked):
     """Where the numbers of a trace come from, and how far they can be trusted."""
 
     backend: str
-    """Name of the backend, ``"cuda"`` or ``"sim"``; ``"columns"`` for a trace that `Trace.from_columns` made."""
+    """Name of the backend, ``"cuda"`` or ``"sim"``; ``"columns"`` for a trace that `Trace.from_columns` made, ``"kineto"`` for
+    a file of PyTorch's profiler."""
     device: Device
     """The device that did the work."""
     clock: str = ""
@@ -215,6 +219,12 @@ class TraceMetadata(Checked):
     simulated device counts them; 0 where that is not known, as on a GPU, and in a part of a session."""
     recovery_note: str = ""
     """What may be missing because the run was cut short and the trace was read from its spool; empty otherwise."""
+    imported: str = ""
+    """How many events of another tool's file were used, left out and refused, in words; empty for a trace of our own."""
+    missing: tuple[str, ...] = ()
+    """What another tool's file does not tell, and answers lack, in sentences, with what to type."""
+    waits_told: bool = True
+    """Whether waits of streams for events are in the trace; False where another tool's file lacks some."""
     part_of_spans: Count = 0
     """How many spans the trace had of which this is a part, cut out of it; 0 where it is whole. What was dropped, how far times
     can be trusted, and when kernels were captured is told of all of it."""

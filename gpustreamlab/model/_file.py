@@ -50,7 +50,7 @@ def read_trace(path: str | PathLike[str]) -> Trace:
     if begins != b"PAR1":
         raise TraceFileError(
             f"{str(target)!r} is no trace: it is neither a Parquet file of lab.trace.save('run.parquet') nor a spool of "
-            "gpustreamlab.Session(spool='run.gsl'). Give the path of one of those."
+            "gpustreamlab.Session(spool='run.gsl') nor JSON of PyTorch's profiler. Give the path of one to gsl.load_trace()."
         )
     try:
         with pq.ParquetFile(target, page_checksum_verification=True) as file:

@@ -77,7 +77,7 @@ MAX_LABEL_LENGTH = 1_000
 """Longest name of a range, in characters; a longer one is cut and ends in "…"."""
 
 
-def cut_text(text: str) -> str:
+def cut_text(text: str, limit: int = MAX_LABEL_LENGTH) -> str:
     """Return a text that is not too long to keep and that UTF-8 can write.
 
     Examples
@@ -85,7 +85,7 @@ def cut_text(text: str) -> str:
     >>> len(cut_text("x" * 5_000))
     1001
     """
-    return plain_text(text if len(text) <= MAX_LABEL_LENGTH else f"{text[:MAX_LABEL_LENGTH]}…")
+    return plain_text(text if len(text) <= limit else f"{text[:limit]}…")
 
 
 def plain_text(text: str) -> str:

@@ -12,6 +12,7 @@ from typing import Any
 import numpy as np
 
 from gpustreamlab.errors import TraceError, TraceFileError
+from gpustreamlab.exchange import is_json, read_kineto
 from gpustreamlab.model import COLUMN_DTYPES, Counters, Trace, TraceMetadata
 from gpustreamlab.record import NO_DEPENDENCIES, NO_ROWS, SPAN_COLUMNS, Delta, Tables, build_trace, join
 from gpustreamlab.sinks._spool_format import FACTS_KEY, Batch, BatchReader, is_spool
@@ -25,17 +26,33 @@ _INDEX_COLUMNS = ("parent", "thread", "partition", "detail")
 
 
 def load_trace(path: str | PathLike[str]) -> Trace:
-    """Read a trace that `Trace.save` wrote, or what ``Session(spool=...)`` has written so far.
+    """Read a trace that `Trace.save` wrote, what ``Session(spool=...)`` has written so far, or a file of PyTorch's profiler.
 
     What a killed process has spooled is read up to the last whole piece; ``trace.metadata.recovery_note`` then says what may be
-    missing.
+    missing. What a file of PyTorch's profiler (``prof.export_chrome_trace("run.json.gz")``) does not tell, and what of it was
+    not read, ``trace.metadata.missing`` says.
+
+    Parameters
+    ----------
+    path
+        The file; what it is tells its first bytes, not its suffix.
 
     Raises
     ------
     TraceFileError
         If the file is missing, damaged, no trace, or from a newer version of gpustreamlab.
+
+    Examples
+    --------
+    >>> path = getfixture("tmp_path") / "run.json"
+    >>> row = {"ph": "X", "cat": "kernel", "name": "gemm", "ts": 1.25, "dur": 3, "args": {"device": 0, "stream": 7}}
+    >>> _ = path.write_text(json.dumps({"traceEvents": [row]}))
+    >>> load_trace(path).start_ns.tolist(), load_trace(path).lanes[0].name
+    ([1250], 'stream 7')
     """
-    return read_spool(path) if is_spool(path) else Trace.load(path)
+    if is_spool(path):
+        return read_spool(path)
+    return read_kineto(path) if is_json(path) else Trace.load(path)
 
 
 def read_spool(path: str | PathLike[str]) -> Trace:

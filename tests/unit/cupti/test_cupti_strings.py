@@ -11,8 +11,9 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from gpustreamlab._util.kernel_names import SHORT_LIMIT, short_name
 from gpustreamlab.backends.cuda.cupti import _strings
-from gpustreamlab.backends.cuda.cupti._strings import SHORT_LIMIT, StringReader, demangle, short_name
+from gpustreamlab.backends.cuda.cupti._strings import StringReader, demangle
 
 KERNELS = {
     # torch

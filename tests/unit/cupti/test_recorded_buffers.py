@@ -5,10 +5,11 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
+from gpustreamlab._util.kernel_names import short_name
 from gpustreamlab.backends.cuda.cupti._constants import CopyKind, MarkerFlag, MemoryKind, MemoryOperation, RecordKind
 from gpustreamlab.backends.cuda.cupti._layouts import find_layouts
 from gpustreamlab.backends.cuda.cupti._records import parse_buffer
-from gpustreamlab.backends.cuda.cupti._strings import demangle, short_name
+from gpustreamlab.backends.cuda.cupti._strings import demangle
 from tests.helpers.recorded_buffers import CALL_NAMES, GREEN, MIXED, read_buffers, read_names, read_records
 
 KERNEL = RecordKind.CONCURRENT_KERNEL

@@ -11,12 +11,13 @@ from typing import Any, NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
+from gpustreamlab._util.kernel_names import short_name
 from gpustreamlab.analysis import distinct
 from gpustreamlab.backends._activity import StreamFacts, WorkBatch
 from gpustreamlab.backends.cuda.cupti._constants import WORK_KINDS, RecordKind, StreamFlag, copy_name
 from gpustreamlab.backends.cuda.cupti._library import Cupti
 from gpustreamlab.backends.cuda.cupti._records import Columns, Records
-from gpustreamlab.backends.cuda.cupti._strings import demangle, short_name
+from gpustreamlab.backends.cuda.cupti._strings import demangle
 from gpustreamlab.errors import DeviceError
 from gpustreamlab.model import SPAN_KINDS, WorkDetail
 from gpustreamlab.typing import BoolArray, Int64Array, SpanKind
