@@ -11,7 +11,7 @@ import numpy as np
 from gpustreamlab.analysis._busy import counted_rows, union_edges
 from gpustreamlab.analysis._concurrency import block_needs, blocks_that_fit
 from gpustreamlab.analysis._host_waits import is_blocking, pageable_copies
-from gpustreamlab.analysis._pieces import Pieces, StepTime, behind_on_lane, last_of_others
+from gpustreamlab.analysis._pieces import CLOSE_NS, Pieces, StepTime, behind_on_lane, last_of_others, work_before
 from gpustreamlab.analysis._sm_time import size_of
 from gpustreamlab.analysis._strays import strays
 from gpustreamlab.model import SPAN_KINDS, Trace
@@ -38,6 +38,9 @@ MEDIAN_ROWS = 1_000_000
 """Of more kernels than this a sample tells which may have been slowed."""
 SLOWED_TIMES = 1.2
 """From how many times its median alone a kernel beside others counts as slowed."""
+MOST_SLOWED_TIMES = 1.5
+"""Streams that share a card fairly slow each other as many times as they are. What took more than so many times that did more
+work: nobody sees the arguments of a kernel."""
 EVEN_TIMES = 1.2
 """A kernel of which nine of ten launches take at most this many times their median takes always the same."""
 COPY_SHARE = 0.5
@@ -52,8 +55,6 @@ _FILLS_QUEUE = re.compile(r"^overhead: command buffer full$")
 _PROFILES = re.compile(r"^overhead: (CUPTI .*|activity buffer request|uvm activity init)$")
 _ADDS_FUNCTION = re.compile(r"^(cu(da)?|hip)(LaunchHostFunc|StreamAddCallback)")
 _OF_DEVICE = re.compile(r"(device|ctx|context)synchronize", re.IGNORECASE)
-
-_WAITING = (Cause.HOST_SYNC_DEVICE, Cause.HOST_SYNC_STREAM, Cause.PAGEABLE_COPY)
 
 CODES = tuple(Cause)
 SURE = tuple(Certainty)
@@ -99,7 +100,7 @@ def find_causes(trace: Trace, pieces: Pieces) -> Found:
 def _held_up(trace: Trace, pieces: Pieces) -> list[_Part]:
     """Name what held pieces up, on the host and on the device."""
     slow = tuple(_slow_launches(trace))
-    return [*_of_host(trace, pieces, slow), _of_device(trace, pieces, slow)]
+    return [*_of_host(trace, pieces, slow), *_of_device(trace, pieces, slow)]
 
 
 _Calls = tuple[Cause, Int64Array]
@@ -188,7 +189,9 @@ def _slowed_rows(trace: Trace, pieces: Pieces, rows: Int64Array) -> tuple[Int64A
     (beside_ns,) = _quantiles(kernel[together], duration_ns[together], count, 0.5)
     # The longer a kernel, the likelier it meets another: of one whose time varies when alone nothing is claimed.
     is_even = most_ns <= EVEN_TIMES * typical_ns
-    is_slow = together & (is_even & (beside_ns >= SLOWED_TIMES * typical_ns))[kernel] & (duration_ns > typical_ns[kernel])
+    most_times = MOST_SLOWED_TIMES * len(pieces.edges)
+    is_slowed = is_even & (beside_ns >= SLOWED_TIMES * typical_ns) & (beside_ns <= most_times * typical_ns)
+    is_slow = together & is_slowed[kernel] & (duration_ns > typical_ns[kernel])
     return rows[is_slow], (duration_ns - typical_ns[kernel])[is_slow].astype(np.int64)
 
 
@@ -249,26 +252,37 @@ def _of_host(trace: Trace, pieces: Pieces, slow: Sequence[_Calls]) -> Iterator[_
     from_ns, to_ns = pieces.idle_since_ns[late], pieces.launched_ns[late]
     lane = thread_lanes(trace)(row)
     none = np.full(len(late), -1, np.int64)
-    left_ns = pieces.host_ns[late].copy()
+    # What its stream was told to wait for would have held it up, however early it had been launched.
+    source, _ = event_waits(trace, row, pieces.latency_ns)
+    awaited_ns = np.clip(np.where(source >= 0, trace.end_ns[source], from_ns), from_ns, to_ns)
+    waited_ns = _part_of(pieces.host_ns[late], awaited_ns - from_ns, to_ns - from_ns)
+    held = np.flatnonzero(waited_ns > LEAST_SHARE * pieces.host_ns[late])
+    yield _part(late[held], Cause.EVENT_WAIT, Certainty.PROVED, source[held], none[held], waited_ns[held])
+    left_ns, from_ns = pieces.host_ns[late] - waited_ns, awaited_ns
+    host_ns = left_ns.copy()
     for cause, calls in _blocking_calls(trace, slow):
         blocked_ns, last = _time_in_calls(trace, calls, lane, from_ns, to_ns)
-        # A call that waited until the work in front had ended would have done so whatever the host did before.
-        awaits = (last >= 0) & (before >= 0) & (trace.end_ns[last] > from_ns) & (cause in _WAITING)
-        awaits &= (trace.start_ns[last] < trace.end_ns[before]) & (trace.end_ns[last] >= trace.end_ns[before])
-        blocked_ns = np.where(awaits, np.minimum(trace.end_ns[last], to_ns) - from_ns, blocked_ns)
-        share_ns = np.minimum(pieces.host_ns[late] * np.minimum(blocked_ns / np.maximum(to_ns - from_ns, 1), 1), left_ns)
+        share_ns = np.minimum(_part_of(host_ns, blocked_ns, to_ns - from_ns), left_ns)
         held = share_ns >= LEAST_SHARE * pieces.host_ns[late]
         waited_ns = np.where(held, share_ns, 0).astype(np.int64)
         left_ns -= waited_ns
         chosen = np.flatnonzero(held & (waited_ns > 0))
         longest = _longest_call(trace, calls, lane[chosen], from_ns[chosen], to_ns[chosen])
-        proof = np.where(awaits[chosen] | (longest < 0), last[chosen], longest)
+        proof = np.where(longest < 0, last[chosen], longest)
         yield _part(late[chosen], cause, Certainty.PROVED, before[chosen], proof, waited_ns[chosen])
     rest = np.flatnonzero(left_ns > LEAST_SHARE * pieces.host_ns[late])
     rest = rest[~_is_skew(trace, row[rest], before[rest], (to_ns - from_ns)[rest])]
     is_bound = _is_launch_bound(trace, row[rest], before[rest])
     codes = np.where(is_bound, CODES.index(Cause.LAUNCH_BOUND), CODES.index(Cause.HOST_LATE))
-    yield _part(late[rest], codes, Certainty.PROVED, before[rest], none[rest], left_ns[rest])
+    # Without its call the host may have waited for the device.
+    sure = np.where(launch_calls(trace)[row[rest]] >= 0, SURE.index(Certainty.PROVED), SURE.index(Certainty.LIKELY))
+    yield _part(late[rest], codes, sure, before[rest], none[rest], left_ns[rest])
+
+
+def _part_of(whole_ns: Int64Array, part_ns: Int64Array, of_ns: Int64Array) -> Int64Array:
+    """Return as large a part of some times as one time is of another one; shape (n,), in ns."""
+    found: Int64Array = (whole_ns * np.minimum(part_ns / np.maximum(of_ns, 1), 1)).astype(np.int64)
+    return found
 
 
 def _blocking_calls(trace: Trace, slow: Sequence[_Calls]) -> Iterator[_Calls]:
@@ -399,7 +413,7 @@ def _is_launch_bound(trace: Trace, row: Int64Array, before: Int64Array) -> BoolA
 # The device: what was in front of work that had been launched.
 
 
-def _of_device(trace: Trace, pieces: Pieces, slow: Sequence[_Calls]) -> _Part:
+def _of_device(trace: Trace, pieces: Pieces, slow: Sequence[_Calls]) -> Iterator[_Part]:
     """Name what kept pieces from starting when they were launched; where the launch is not known, as far as it goes."""
     waited_ns = np.where(pieces.is_launch_known, pieces.device_ns, pieces.host_ns)
     held = pieces.costly[waited_ns[pieces.costly] > 0]
@@ -408,18 +422,21 @@ def _of_device(trace: Trace, pieces: Pieces, slow: Sequence[_Calls]) -> _Part:
     cause = np.full(len(held), CODES.index(Cause.UNKNOWN), np.int64)
     sure = np.full(len(held), SURE.index(Certainty.UNKNOWN), np.int64)
     source, waits = event_waits(trace, row, pieces.latency_ns)
-    before = np.where(waits, source, before)
-    device = np.array([lane.device for lane in trace.lanes])
-    near = (before >= 0) & (trace.start_ns[row] - trace.end_ns[before] <= pieces.latency_ns)
-    near &= device[trace.lane[row]] == device[trace.lane[before]]
-    for code, certainty, fits in _tests(trace, row, before, near, waits, call, slow):
+    for code, certainty, fits, front in _tests(trace, pieces, held, (source, waits), call, slow):
         chosen = fits & (cause == CODES.index(Cause.UNKNOWN))
         cause[chosen] = CODES.index(code)
+        before[chosen] = front[chosen]
         # Without the time of its launch nobody can say that it stood in a queue, nor where it may have waited for an event that
         # is not told of; a recorded wait needs none.
         is_sure = (known & trace.metadata.waits_told) | (code is Cause.EVENT_WAIT)
         sure[chosen] = np.where(is_sure, SURE.index(certainty), SURE.index(Certainty.LIKELY))[chosen]
-    return _part(held, cause, sure, before, call, waited_ns[held])
+    # Until what it was told to wait for had ended nothing else mattered, whatever came then.
+    launched_ns, queued_for_ns = pieces.launched_ns[held], trace.start_ns[row] - pieces.launched_ns[held]
+    awaited_ns = np.where((source >= 0) & ~waits, np.clip(trace.end_ns[source] - launched_ns, 0, queued_for_ns), 0)
+    event_ns = _part_of(waited_ns[held], np.where(awaited_ns > pieces.latency_ns, awaited_ns, 0), queued_for_ns)
+    some = np.flatnonzero(event_ns)
+    yield _part(held[some], Cause.EVENT_WAIT, Certainty.PROVED, source[some], call[some], event_ns[some])
+    yield _part(held, cause, sure, before, call, waited_ns[held] - event_ns)
 
 
 def event_waits(trace: Trace, row: Int64Array, latency_ns: int) -> tuple[Int64Array, BoolArray]:
@@ -439,51 +456,73 @@ def last_awaited(trace: Trace, source: Int64Array, target: Int64Array) -> Int64A
     return last
 
 
-_Test = tuple[Cause, Certainty, BoolArray]
+_Test = tuple[Cause, Certainty, BoolArray, Int64Array]
+"""A cause, how sure it is, which rows it fits, and the work in front of each."""
+_Front = Callable[[BoolArray], tuple[Int64Array, BoolArray]]
+"""Of some work: which stood in front of each row, on its card, and whether the row began as that ended."""
 
 
 def _tests(
     trace: Trace,
-    row: Int64Array,
-    before: Int64Array,
-    near: BoolArray,
-    waits: BoolArray,
+    pieces: Pieces,
+    held: Int64Array,
+    awaited: tuple[Int64Array, BoolArray],
     call: Int64Array,
     slow: Sequence[_Calls],
 ) -> Iterator[_Test]:
     """Yield each cause of the device with the rows that it fits; the first that fits a row counts."""
-    yield Cause.EVENT_WAIT, Certainty.PROVED, waits
+    row, before = pieces.row[held], pieces.before[held]
+    device = np.array([lane.device for lane in trace.lanes])
+
+    def near(front: Int64Array) -> BoolArray:
+        began_as: BoolArray = (front >= 0) & (trace.start_ns[row] - trace.end_ns[front] <= pieces.latency_ns)
+        return began_as & (device[trace.lane[row]] == device[trace.lane[front]])
+
+    def front(work: BoolArray) -> tuple[Int64Array, BoolArray]:
+        chosen = np.flatnonzero(work)
+        if not len(chosen):
+            return np.full(len(row), -1, np.int64), np.zeros(len(row), bool)
+        found = work_before(trace, chosen, row, pieces.idle_since_ns[held], pieces.latency_ns)
+        return found, near(found)
+
+    source, waits = awaited
+    yield Cause.EVENT_WAIT, Certainty.PROVED, waits, source
+    behind = behind_on_lane(trace, counted_rows(trace))[row]
+    # Where only some work of a stream is looked at, other work of it may stand in front.
+    is_behind = (behind >= 0) & (trace.start_ns[row] - trace.end_ns[behind] <= CLOSE_NS)
+    yield Cause.SAME_LANE, Certainty.PROVED, is_behind & (piece_of(trace, pieces, behind) < 0), behind
     half_ns = 0.5 * (trace.start_ns[row] - trace.queued_ns[row])
     profiling = np.flatnonzero(named_calls(trace, _PROFILES.search))
     profiled_ns, _ = _time_in_calls(
         trace, profiling, np.where(call >= 0, trace.lane[call], -1), trace.start_ns[call], trace.end_ns[call]
     )
-    yield Cause.PROFILER_OVERHEAD, Certainty.PROVED, profiled_ns > half_ns
+    yield Cause.PROFILER_OVERHEAD, Certainty.PROVED, profiled_ns > half_ns, before
     for cause, calls in slow:
         # The launch itself must have lasted for most of the wait: else it only was slow, too.
         is_long = trace.duration_ns[call] >= half_ns
-        yield cause, Certainty.PROVED, _contain(trace, call, calls) & is_long
-        yield cause, Certainty.LIKELY, np.isin(call, calls) & is_long
+        yield cause, Certainty.PROVED, _contain(trace, call, calls) & is_long, before
+        yield cause, Certainty.LIKELY, np.isin(call, calls) & is_long, before
+    yield from _legacy_streams(trace, row, front)
+    is_copy = trace.kind == SPAN_KINDS.index(SpanKind.COPY)
+    for sign in _DIRECTION:
+        goes_so = is_copy & np.array([*(sign.search(name) is not None for name in trace.names), False])[trace.name]
+        copy, is_near = front(goes_so)
+        yield Cause.COPY_ENGINE, Certainty.PROVED, is_near & goes_so[row], copy
+    yield from _full_sms(trace, row, front)
     graphs = np.array([*(detail.graph for detail in trace.details), 0])[trace.extra.get("detail", np.full(len(trace), -1))]
     correlation = trace.extra.get("correlation", np.zeros(len(trace), np.int64))
-    yield Cause.GRAPH_ORDER, Certainty.LIKELY, (graphs[row] != 0) & (correlation[row] == correlation[before]) & (before >= 0)
-    yield from _legacy_streams(trace, row, before, near)
-    directions = [np.array([sign.search(name) is not None for name in trace.names])[trace.name] for sign in _DIRECTION]
-    is_copy = trace.kind == SPAN_KINDS.index(SpanKind.COPY)
-    together = np.logical_or.reduce([way[row] & way[before] for way in directions])
-    yield Cause.COPY_ENGINE, Certainty.PROVED, near & is_copy[row] & is_copy[before] & together
-    yield from _full_sms(trace, row, before, near)
+    is_one_launch = (graphs[row] != 0) & (correlation[row] == correlation[before]) & (before >= 0)
+    yield Cause.GRAPH_ORDER, Certainty.LIKELY, is_one_launch, before
     functions = np.flatnonzero(named_calls(trace, _ADDS_FUNCTION.search))
     if len(functions):
-        behind = behind_on_lane(trace, counted_rows(trace))[row]
         since_ns = np.where(behind >= 0, trace.queued_ns[behind], np.iinfo(np.int64).min)
         last = _time_in_calls(trace, functions, thread_lanes(trace)(row), since_ns, trace.queued_ns[row])[1]
-        yield Cause.HOST_FUNC, Certainty.LIKELY, (last >= 0) & (trace.start_ns[last] >= since_ns)
+        yield Cause.HOST_FUNC, Certainty.LIKELY, (last >= 0) & (trace.start_ns[last] >= since_ns), before
     channels = hardware_queues(trace)
     is_known = (channels[row] >= 0) & (channels[before] >= 0) & (before >= 0)
-    yield Cause.QUEUE_ALIAS, Certainty.PROVED, near & is_known & (channels[row] == channels[before])
-    streams = sum(lane.kind is LaneKind.STREAM for lane in trace.lanes)
-    yield Cause.QUEUE_ALIAS, Certainty.LIKELY, near & ~is_known & (streams > HARDWARE_QUEUES)
+    yield Cause.QUEUE_ALIAS, Certainty.PROVED, near(before) & is_known & (channels[row] == channels[before]), before
+    is_many = len(np.unique(trace.lane[counted_rows(trace)])) > HARDWARE_QUEUES
+    yield Cause.QUEUE_ALIAS, Certainty.LIKELY, near(before) & ~is_known & is_many, before
 
 
 def hardware_queues(trace: Trace) -> Int64Array:
@@ -504,17 +543,20 @@ def _contain(trace: Trace, outer: Int64Array, inner: Int64Array) -> BoolArray:
     return found
 
 
-def _legacy_streams(trace: Trace, row: Int64Array, before: Int64Array, near: BoolArray) -> Iterator[_Test]:
+def _legacy_streams(trace: Trace, row: Int64Array, front: _Front) -> Iterator[_Test]:
     """Yield pairs of the legacy default stream and a blocking stream: those of a session are not, and cannot be hit."""
     is_legacy = np.array([lane.outside and lane.name.startswith("default stream") for lane in trace.lanes])
     blocks = np.array([bool(lane.is_blocking) for lane in trace.lanes]) & ~is_legacy
     may_block = np.array([lane.kind is LaneKind.STREAM and lane.outside and lane.is_blocking is None for lane in trace.lanes])
-    own, other = trace.lane[row], trace.lane[before]
-    for certainty, hit in ((Certainty.PROVED, blocks), (Certainty.LIKELY, may_block)):
-        yield Cause.LEGACY_STREAM, certainty, near & ((is_legacy[own] & hit[other]) | (is_legacy[other] & hit[own]))
+    counted = counted_rows(trace)
+    for certainty, hit in ((Certainty.PROVED, blocks), (Certainty.LIKELY, may_block & ~is_legacy)):
+        for own, other in ((is_legacy, hit), (hit, is_legacy)):
+            if own.any() and other.any():
+                before, near = front(counted & other[trace.lane])
+                yield Cause.LEGACY_STREAM, certainty, near & own[trace.lane[row]], before
 
 
-def _full_sms(trace: Trace, row: Int64Array, before: Int64Array, near: BoolArray) -> Iterator[_Test]:
+def _full_sms(trace: Trace, row: Int64Array, front: _Front) -> Iterator[_Test]:
     """Yield kernels that found no room on the SMs: grids that fill them, blocks that do not fit beside, priorities."""
     blocks = trace.extra.get("grid_blocks")
     card_sms = trace.metadata.device.sm_count
@@ -522,19 +564,27 @@ def _full_sms(trace: Trace, row: Int64Array, before: Int64Array, near: BoolArray
         return
     sms = np.array([*(size_of(trace, part).granted_sms for part in trace.partitions), card_sms], np.int64)[trace.partition]
     is_kernel = (trace.kind == SPAN_KINDS.index(SpanKind.KERNEL)) & (blocks > 0)
-    shares = is_kernel[row] & is_kernel[before] & (before >= 0) & (trace.partition[row] == trace.partition[before])
     fit = blocks_that_fit(trace)
-    waves = blocks[before] / np.maximum(sms[before] * fit[before], 1)
-    tail_ns = trace.duration_ns[before] * np.maximum(1 / np.maximum(waves, 1), TAIL_SHARE)
-    fills = shares & near & (waves >= 1) & (trace.start_ns[row] >= trace.end_ns[before] - tail_ns)
+    waves = blocks / np.maximum(sms * fit, 1)
+
+    def shared(before: Int64Array) -> BoolArray:
+        """Tell which kernels had to share SMs with what was in front; one on the whole card takes those of all partitions."""
+        one = (trace.partition[row] == trace.partition[before]) | (trace.partition[before] < 0)
+        return is_kernel[row] & (before >= 0) & one
+
+    before, near = front(is_kernel & (waves >= 1))
+    tail_ns = trace.duration_ns[before] * np.maximum(1 / np.maximum(waves[before], 1), TAIL_SHARE)
+    fills = shared(before) & near & (trace.start_ns[row] >= trace.end_ns[before] - tail_ns)
     priority = np.array([lane.priority for lane in trace.lanes])
     # A lower number goes first. Only where it overtook does the priority count: launched later, and yet in front.
     overtaken = (priority[trace.lane[row]] > priority[trace.lane[before]]) & (trace.queued_ns[before] > trace.queued_ns[row])
-    yield Cause.SAME_SM_PRIORITY, Certainty.LIKELY, fills & overtaken
-    yield Cause.PARTITION_SMALL, Certainty.PROVED, fills & (trace.partition[row] >= 0) & (sms[row] < card_sms)
-    yield Cause.GRID_FILLS_DEVICE, Certainty.PROVED, fills
+    yield Cause.SAME_SM_PRIORITY, Certainty.LIKELY, fills & overtaken, before
+    is_small = (trace.partition[row] >= 0) & (trace.partition[before] >= 0) & (sms[row] < card_sms)
+    yield Cause.PARTITION_SMALL, Certainty.PROVED, fills & is_small, before
+    yield Cause.GRID_FILLS_DEVICE, Certainty.PROVED, fills, before
+    before, near = front(is_kernel & (blocks >= sms))
     resident = np.ceil(np.minimum(blocks[before] / np.maximum(sms[before], 1), fit[before]))
     crowded = np.zeros(len(row), bool)
     for needed, there_are in block_needs(trace):
         crowded |= resident * needed[before] + needed[row] > there_are
-    yield Cause.SM_RESOURCES, Certainty.PROVED, shares & near & crowded & (blocks[before] >= sms[before])
+    yield Cause.SM_RESOURCES, Certainty.PROVED, shared(before) & near & crowded, before

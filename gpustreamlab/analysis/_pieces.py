@@ -16,6 +16,8 @@ from gpustreamlab.typing import BoolArray, Int64Array, MarkerKind
 CLOSE_NS = 4_000
 """Work of one stream that follows within this time is one piece: a card starts the next kernel of a stream 1 to 2 us after the
 one before. Source: FACTS.md, an H200."""
+RUN_NS = 100_000
+"""Pieces of one stream that follow within this time are one run: a host that launches one kernel after the other."""
 PAUSE_NS = 1_000_000_000
 """Where the whole card was idle for longer, nothing is asked to overlap with what was before."""
 LEAST_LATENCY_NS, MOST_LATENCY_NS = 8_000, 50_000
@@ -110,11 +112,12 @@ class Pieces:
     is_launch_known: BoolArray
     """Whether the trace has the time of the launch; shape (n_pieces,), bool."""
     host_ns: Int64Array
-    """For how long others ran before its launch while its stream was idle, but no longer than it lasted."""
+    """For how long others ran before its launch while its stream was idle, but no longer than it and its run lasted."""
     device_ns: Int64Array
     """The same from its launch to its start."""
     alone_ns: Int64Array
-    """For how long no other stream worked while it lasted: the most that starting this piece at once would save."""
+    """For how long no other stream worked while the rest of its run lasted, from it on: the most that starting it at once would
+    save. A run is pieces of one stream with pauses of at most `RUN_NS`: what is late makes late what follows."""
     costly: Int64Array
     """Which pieces are looked into, shape (n_costly,): all that waited while others ran; of more than `MOST_PIECES` those
     that waited longest."""
@@ -207,20 +210,21 @@ def find_pieces(trace: Trace, rows: BoolArray) -> Pieces:
     is_known = queued_ns < start_ns
     launched_ns = np.where(is_known, np.clip(queued_ns, idle_since_ns, start_ns), start_ns)
     latency_ns = launch_latency_ns((start_ns - queued_ns)[is_known & (queued_ns >= idle_since_ns)])
-    alone_ns = np.minimum(steps.between(start_ns, end_ns, alone=True), end_ns - start_ns)
+    lane = trace.lane[row].astype(np.int64)
+    run = np.cumsum(_begins_run(lane, start_ns, end_ns))
+    lasts_ns = _rest_of_run(end_ns - start_ns, run)
+    alone_ns = _rest_of_run(np.minimum(steps.between(start_ns, end_ns, alone=True), end_ns - start_ns), run)
     busy_by_launch_ns = steps.up_to(launched_ns)
     queued_for_ns = np.where(start_ns - launched_ns > latency_ns, busy_by_start_ns - busy_by_launch_ns, 0)
-    host_ns, device_ns = (
-        np.minimum(waited_ns, end_ns - start_ns) for waited_ns in (busy_by_launch_ns - busy_since_ns, queued_for_ns)
-    )
+    host_ns, device_ns = (np.minimum(waited_ns, lasts_ns) for waited_ns in (busy_by_launch_ns - busy_since_ns, queued_for_ns))
     costly = np.flatnonzero(host_ns + device_ns)
     if len(costly) > MOST_PIECES:
         costly = np.sort(costly[np.argpartition((host_ns + device_ns)[costly], -MOST_PIECES)[-MOST_PIECES:]])
     before = np.full(len(row), -1, np.int64)
-    before[costly] = _work_before(trace, np.concatenate(by_lane), row[costly], idle_since_ns[costly], latency_ns)
+    before[costly] = work_before(trace, np.concatenate(by_lane), row[costly], idle_since_ns[costly], latency_ns)
     return Pieces(
         row=row,
-        lane=trace.lane[row].astype(np.int64),
+        lane=lane,
         start_ns=start_ns,
         end_ns=end_ns,
         idle_since_ns=idle_since_ns,
@@ -235,6 +239,28 @@ def find_pieces(trace: Trace, rows: BoolArray) -> Pieces:
         edges=edges,
         steps=steps,
     )
+
+
+def _begins_run(lane: Int64Array, start_ns: Int64Array, end_ns: Int64Array) -> BoolArray:
+    """Tell which pieces begin a run: those behind a pause of more than `RUN_NS`, and the first of each stream."""
+    begins = np.ones(len(lane), bool)
+    begins[1:] = (lane[1:] != lane[:-1]) | (start_ns[1:] - end_ns[:-1] > RUN_NS)
+    return begins
+
+
+def _rest_of_run(lasted_ns: Int64Array, run: Int64Array) -> Int64Array:
+    """Return for each piece what it and those behind it in its run add up to, in ns.
+
+    Examples
+    --------
+    >>> _rest_of_run(np.array([1, 2, 3, 4]), np.array([0, 0, 0, 1])).tolist()
+    [6, 5, 3, 4]
+    """
+    behind_ns = np.cumsum(lasted_ns[::-1])[::-1]
+    first_of_next = np.searchsorted(run, run, side="right")
+    after_ns = np.append(behind_ns, 0)[first_of_next]
+    found: Int64Array = behind_ns - after_ns
+    return found
 
 
 def launch_latency_ns(delay_ns: Int64Array) -> int:
@@ -279,7 +305,7 @@ def _cut(trace: Trace, part: Int64Array) -> tuple[Int64Array, Int64Array, Int64A
     return part[first], start_ns[first], end_ns, np.concatenate(([np.iinfo(np.int64).min], end_ns[:-1]))
 
 
-def _work_before(trace: Trace, work: Int64Array, row: Int64Array, idle_since_ns: Int64Array, latency_ns: int) -> Int64Array:
+def work_before(trace: Trace, work: Int64Array, row: Int64Array, idle_since_ns: Int64Array, latency_ns: int) -> Int64Array:
     """Return for each piece the work of another stream that stood in front of it.
 
     That is what ended just before it began; else what still ran as it began; else what was the last to end while it waited.
