@@ -476,7 +476,8 @@ def _tests(
 
     def near(front: Int64Array) -> BoolArray:
         began_as: BoolArray = (front >= 0) & (trace.start_ns[row] - trace.end_ns[front] <= pieces.latency_ns)
-        return began_as & (device[trace.lane[row]] == device[trace.lane[front]])
+        began_as &= device[trace.lane[row]] == device[trace.lane[front]]
+        return began_as
 
     def front(work: BoolArray) -> tuple[Int64Array, BoolArray]:
         chosen = np.flatnonzero(work)
@@ -509,10 +510,7 @@ def _tests(
         copy, is_near = front(goes_so)
         yield Cause.COPY_ENGINE, Certainty.PROVED, is_near & goes_so[row], copy
     yield from _full_sms(trace, row, front)
-    graphs = np.array([*(detail.graph for detail in trace.details), 0])[trace.extra.get("detail", np.full(len(trace), -1))]
-    correlation = trace.extra.get("correlation", np.zeros(len(trace), np.int64))
-    is_one_launch = (graphs[row] != 0) & (correlation[row] == correlation[before]) & (before >= 0)
-    yield Cause.GRAPH_ORDER, Certainty.LIKELY, is_one_launch, before
+    yield Cause.GRAPH_ORDER, Certainty.LIKELY, _of_one_graph(trace, row, before), before
     functions = np.flatnonzero(named_calls(trace, _ADDS_FUNCTION.search))
     if len(functions):
         since_ns = np.where(behind >= 0, trace.queued_ns[behind], np.iinfo(np.int64).min)
@@ -523,6 +521,14 @@ def _tests(
     yield Cause.QUEUE_ALIAS, Certainty.PROVED, near(before) & is_known & (channels[row] == channels[before]), before
     is_many = len(np.unique(trace.lane[counted_rows(trace)])) > HARDWARE_QUEUES
     yield Cause.QUEUE_ALIAS, Certainty.LIKELY, near(before) & ~is_known & is_many, before
+
+
+def _of_one_graph(trace: Trace, row: Int64Array, before: Int64Array) -> BoolArray:
+    """Tell which rows are of one launch of a graph with the work in front."""
+    graphs = np.array([*(detail.graph for detail in trace.details), 0])[trace.extra.get("detail", np.full(len(trace), -1))]
+    correlation = trace.extra.get("correlation", np.zeros(len(trace), np.int64))
+    found: BoolArray = (graphs[row] != 0) & (correlation[row] == correlation[before]) & (before >= 0)
+    return found
 
 
 def hardware_queues(trace: Trace) -> Int64Array:
@@ -569,8 +575,9 @@ def _full_sms(trace: Trace, row: Int64Array, front: _Front) -> Iterator[_Test]:
 
     def shared(before: Int64Array) -> BoolArray:
         """Tell which kernels had to share SMs with what was in front; one on the whole card takes those of all partitions."""
-        one = (trace.partition[row] == trace.partition[before]) | (trace.partition[before] < 0)
-        return is_kernel[row] & (before >= 0) & one
+        found: BoolArray = (trace.partition[row] == trace.partition[before]) | (trace.partition[before] < 0)
+        found &= is_kernel[row] & (before >= 0)
+        return found
 
     before, near = front(is_kernel & (waves >= 1))
     tail_ns = trace.duration_ns[before] * np.maximum(1 / np.maximum(waves[before], 1), TAIL_SHARE)

@@ -29,9 +29,9 @@ if TYPE_CHECKING:
 LISTED_FINDINGS = 10
 """How many findings are shown; all are in `Explanation.findings`."""
 PAIRS_TOLD = 4
-"""How many pairs of streams are told apart for one cause; what the others cost is added up."""
-ELSEWHERE = (Cause.OTHER_STREAM, Cause.SLOWED_DOWN)
-"""What these cost has nothing to do with what the streams leave to be gained as their work is placed."""
+"""Up to how many pairs of streams are told apart for one cause; what more cost is added up."""
+POOLED_TIMES = 1.5
+"""Pairs are added up as well where together they would save so many times what each would alone."""
 PROFILER_TIMES = 10
 """The profiler's own time is told if it costs so many times what else is told."""
 OF_HOST = (
@@ -133,6 +133,8 @@ class Explanation(Reported):
     gain_ns: int
     """The most that overlap could still save, in ns: `active_ns` less the time that the busiest stream, or what they share,
     needs at full speed."""
+    asked: str
+    """What is to be said of the span, or of the names, that was asked for; else empty."""
     reason: str
     """What bounds the gain where it is not the busiest stream; else empty."""
     is_ranges: bool
@@ -173,17 +175,19 @@ class Explanation(Reported):
 
     @property
     def _is_host_first(self) -> bool:
-        """Whether streams waited for the host for longer than all that overlap could save."""
-        return max((one.late_ns for one in self.host_bound), default=0) > self.gain_ns
+        """Whether a stream waited for the host, with the card idle, for longer than all that overlap could save."""
+        return max((one.idle_card_ns for one in self.host_bound), default=0) > self.gain_ns
 
     def _line(self) -> str:
         line = self._overlap_line()
         if not self._is_host_first:
             return line
-        names = ", ".join(repr(display_name(one.stream, 32)) for one in self.host_bound[:3])
+        names = ", ".join(repr(display_name(one.stream, 32)) for one in self.host_bound[:3] if one.idle_card_ns > self.gain_ns)
         return f"{names} bound by the host, see below; {line}"
 
     def _overlap_line(self) -> str:
+        if self.asked:
+            return self.asked
         if len(self.streams) < 2 and not self.findings:
             return "one stream, so nothing can overlap" if self.streams else "nothing ran"
         together = f"{format_ns(self.together_ns)} of {format_ns(self.active_ns)} with two or more streams at work"
@@ -217,7 +221,7 @@ class Explanation(Reported):
             notes.append(
                 "Saves at most: by overlap, if that alone were mended, and the work ran as fast beside the other as alone."
             )
-        elif self.worth_ns <= self.gain_ns:
+        elif self.worth_ns <= self.gain_ns and not self.asked:
             notes.append("No cause stands out: nothing that held work up cost 1% or more.")
         if self.streams and self.is_ranges:
             notes.append(
@@ -251,7 +255,8 @@ def _told(finding: Finding) -> list[str]:
     if finding.pair_count > 1:
         which = f"{finding.pair_count:,} pairs of streams; the longest: {which}"
     times = f", {finding.piece_count:,} times" if finding.piece_count > 1 else ""
-    saves = format_ns(finding.saves_ns) if finding.saves_ns else f"nothing, waited {format_ns(finding.waited_ns)}"
+    lost = "took longer by" if finding.code is Cause.SLOWED_DOWN else "waited"
+    saves = format_ns(finding.saves_ns) if finding.saves_ns else f"nothing, {lost} {format_ns(finding.waited_ns)}"
     return [f"{finding.code}{likely}", which, f"{saves}{times}"]
 
 
@@ -305,7 +310,14 @@ def explain(trace: Trace, first: str | int | None = None, second: str | None = N
     result = _explanation(trace, rows, pieces, found, is_part=len(groups) == 2)
     if len(groups) < 2:
         return result
-    return replace(result, findings=(*_same_stream(trace, groups, (str(first), str(second))), *result.findings))
+    same = _same_stream(trace, groups, (str(first), str(second)))
+    idle = [str(name) for name, group in zip((first, second), groups, strict=True) if not group.any()]
+    return replace(
+        result,
+        findings=(*same, *result.findings),
+        gain_ns=max([result.gain_ns, *(finding.saves_ns for finding in same)]),
+        asked=f"nothing ran on {display_name(idle[0], 40)!r}" if idle and len(result.streams) < 2 else "",
+    )
 
 
 def _of_row(trace: Trace, rows: BoolArray, row: int) -> Explanation:
@@ -317,7 +329,14 @@ def _of_row(trace: Trace, rows: BoolArray, row: int) -> Explanation:
     inside = np.flatnonzero(rows & descendants(trace, np.arange(len(trace)) == row))
     places = piece_of(trace, pieces, inside)
     found = found.among(np.isin(found.piece, places[places >= 0]))
-    return _explanation(trace, rows, pieces, found, is_part=False, least_ns=1)
+    result = _explanation(trace, rows, pieces, found, is_part=False, least_ns=1)
+    delay_ns = int(trace.start_ns[row] - trace.queued_ns[row])
+    began = f"began {format_ns(delay_ns)} after its launch" if delay_ns > 0 else "has no time of its launch"
+    held = "" if result.findings else "; nothing held it up while others worked"
+    name, stream = (
+        display_name(text, 40) for text in (trace.names[int(trace.name[row])], trace.lanes[int(trace.lane[row])].name)
+    )
+    return replace(result, asked=f"row {row:,}, {name} on {stream!r}, {began}{held}", host_bound=())
 
 
 def _explanation(
@@ -327,7 +346,8 @@ def _explanation(
     used = np.unique(trace.lane[rows])
     result = Explanation(
         findings=(),
-        host_bound=find_host_bound(trace, used.tolist()),
+        asked="",
+        host_bound=find_host_bound(trace, used.tolist(), pieces.steps),
         streams=tuple(trace.lanes[lane].name for lane in used.tolist()),
         active_ns=whole.active_ns,
         together_ns=whole.together_ns,
@@ -465,27 +485,32 @@ def _grouped(trace: Trace, pieces: Pieces, found: Found, gain_ns: int, least_ns:
     width = len(trace.lanes) + 1
     pairs, pair = np.unique((found.cause * width + pieces.lane[found.piece]) * width + other + 1, return_inverse=True)
     cause, cost_ns = pairs // (width * width), np.bincount(pair, weights=found.saves_ns)
-    by_cost = np.lexsort((-cost_ns, cause))
-    rank = np.empty(len(pairs), np.int64)
-    rank[by_cost] = np.arange(len(pairs)) - np.searchsorted(cause[by_cost], cause[by_cost])
-    is_told = (rank < PAIRS_TOLD) & (cost_ns >= least_ns)
+    is_told = cost_ns >= least_ns
+    most_ns = {}
+    for code in np.unique(cause).tolist():
+        own = cause == code
+        # What is late together is told together: of many pairs, and where mending one pair alone would save less.
+        most_ns[code] = min(_most_ns(pieces, found.among(found.cause == code)), gain_ns) if own.sum() > 1 else 0
+        if own.sum() > PAIRS_TOLD or most_ns[code] > POOLED_TIMES * cost_ns[own & is_told].sum():
+            is_told[own] = False
     groups, group_of_pair = np.unique(np.where(is_told, np.arange(len(pairs)), len(pairs) + cause), return_inverse=True)
     group = group_of_pair[pair]
     waited_ns = np.bincount(group, weights=found.saves_ns)
     for place in np.flatnonzero(groups >= len(pairs)).tolist():
-        of_cause = found.cause == groups[place] - len(pairs)
-        told_ns = cost_ns[is_told & (cause == groups[place] - len(pairs))].sum()
-        waited_ns[place] = max(min(_most_ns(pieces, found.among(of_cause)), gain_ns) - told_ns, waited_ns[place])
+        code = int(groups[place]) - len(pairs)
+        waited_ns[place] = max(most_ns[code] - cost_ns[is_told & (cause == code)].sum(), waited_ns[place])
     cause_of_group = np.zeros(len(groups), np.int64)
     cause_of_group[group_of_pair] = cause
-    is_elsewhere = np.isin(cause_of_group, [CODES.index(code) for code in ELSEWHERE])
+    is_elsewhere = cause_of_group == CODES.index(Cause.OTHER_STREAM)
     saves_ns = np.where(is_elsewhere, waited_ns, np.minimum(waited_ns, gain_ns))
     # Why work that had been launched did not begin is told also where nothing is to be gained by it.
     is_of_host = np.isin(cause_of_group, [CODES.index(code) for code in OF_HOST])
     worth_ns = np.where(is_of_host & (least_ns > 1), saves_ns, waited_ns)
     # That the profiler takes some time is no news.
     worth_ns[(cause_of_group == CODES.index(Cause.PROFILER_OVERHEAD)) & (worth_ns < PROFILER_TIMES * least_ns)] = 0
-    counts, pair_counts = np.bincount(group), np.bincount(group_of_pair)
+    first, second = pairs // width % width, pairs % width - 1
+    both_ways = np.unique(np.stack([group_of_pair, np.minimum(first, second), np.maximum(first, second)]), axis=1)[0]
+    counts, pair_counts = np.bincount(group), np.bincount(both_ways)
     members = np.split(np.lexsort((found.waited_ns, found.saves_ns, group)), np.cumsum(counts)[:-1])
     return [
         _finding(

@@ -14,9 +14,14 @@ _NAME_WIDTH = 40
 
 TEXTS: Mapping[Cause, tuple[str, str]] = MappingProxyType(
     {
+        Cause.SAME_LANE: (
+            "{other} was in front of {work}: a stream runs its work in order.",
+            "If neither needs the other's result, put one on a stream of its own: lab.stream('other').",
+        ),
         Cause.EVENT_WAIT: (
-            "{work} waited {queued} for an event behind {other}, and began as that ended.",
-            "If it does not need that result, leave out lab.stream({stream}).wait(...); else record the event earlier.",
+            "{stream} waited {awaited} for an event behind {other}, before {work} began.",
+            "If it does not need that result, leave out lab.stream({stream}).wait({other_stream}). "
+            "If it does, record the event as soon as the result is there.",
         ),
         Cause.LEGACY_STREAM: (
             "{work} began as {other} ended: the legacy default stream and blocking streams wait for each other.",
@@ -29,12 +34,11 @@ TEXTS: Mapping[Cause, tuple[str, str]] = MappingProxyType(
         ),
         Cause.HOST_SYNC_STREAM: (
             "The host was in {call} while {other} ran, before it launched {work}.",
-            "Launch on {stream} first, then wait. If it needs the result, let the stream wait instead of the host: "
-            "lab.stream({stream}).wait({other_stream}).",
+            "{wait_instead}",
         ),
         Cause.HOST_LATE: (
             "{work} was launched {late} after its stream had become idle, while {other} ran.",
-            "Launch it earlier, from a second thread, or as part of a CUDA graph.",
+            "{launch_earlier}",
         ),
         Cause.LAUNCH_BOUND: (
             "{other} took {took}, less than the host needs from one launch to the next.",
@@ -50,7 +54,7 @@ TEXTS: Mapping[Cause, tuple[str, str]] = MappingProxyType(
         ),
         Cause.PAGEABLE_COPY: (
             "{call} of pageable memory held up the host before it launched {work}.",
-            "Copy from pinned memory: lab.memory.pinned_empty(shape, dtype).",
+            "Let the host's side of the copy be pinned memory: lab.memory.pinned_empty(shape, dtype).",
         ),
         Cause.COPY_ENGINE: (
             "{work} waited {queued} and began as {other} ended: copies in one direction share an engine.",
@@ -58,7 +62,8 @@ TEXTS: Mapping[Cause, tuple[str, str]] = MappingProxyType(
         ),
         Cause.GRID_FILLS_DEVICE: (
             "{other} has {blocks} blocks and fills all {sms} SMs; {work} waited {queued} until some were free.",
-            "Launch the shorter one first, give its stream priority, or share out the SMs: lab.partition(...).",
+            "Launch the shorter one first, or give it a stream with priority or with SMs of its own: "
+            "lab.stream('new', priority=-1), or lab.partition(new=16, rest='rest') and lab.stream('new', partition='new').",
         ),
         Cause.PARTITION_SMALL: (
             "{other} has {blocks} blocks and fills the {sms} SMs of the partition; {work} waited {queued} for them.",
@@ -70,7 +75,7 @@ TEXTS: Mapping[Cause, tuple[str, str]] = MappingProxyType(
         ),
         Cause.SAME_SM_PRIORITY: (
             "{other} was launched later and went first, as its stream has the higher priority; {work} waited {queued}.",
-            "Give both streams one priority: lab.stream(name, priority=0).",
+            "Put it on a stream of that priority: lab.stream('new', priority={priority}).",
         ),
         Cause.QUEUE_ALIAS: (
             "{work} began as {other} ended, with room left on the SMs: {queue}.",
@@ -143,7 +148,7 @@ def finding_texts(
     waited_ns
         For how long others ran meanwhile, in ns.
     is_proved
-        Whether it is proved: of hardware queues, that both came through one.
+        Whether it is proved: of hardware queues, that both came through one; of a late host, that the launching call is known.
     """
     row = int(pieces.row[piece])
 
@@ -172,6 +177,10 @@ def finding_texts(
         "after": f"{format_ns(int(pieces.start_ns[piece]) - launched_ns)} after its launch" if is_known else "late",
         "late": format_ns(launched_ns - int(pieces.idle_since_ns[piece])),
         "blocks": "many" if blocks is None or before < 0 else f"{int(blocks[before]):,}",
+        "awaited": format_ns(int(min(pieces.start_ns[piece], trace.end_ns[before]) - pieces.idle_since_ns[piece])),
+        "priority": str(trace.lanes[int(trace.lane[before])].priority),
+        "launch_earlier": _launch_earlier(trace, has_call=is_proved),
+        "wait_instead": _wait_instead(name(call), stream(row), stream(before)),
         "ruled_out": _ruled_out(trace) if code is Cause.UNKNOWN else "",
         "queue": "both came through one hardware queue" if is_proved else "more streams than hardware queues share them",
         "sms": str(trace.partitions[part].granted_sms if part >= 0 else trace.metadata.device.sm_count),
@@ -183,12 +192,33 @@ def finding_texts(
 def _ruled_out(trace: Trace) -> str:
     """Say what the records of a trace exclude, and what nobody can tell without them."""
     has_calls = bool((trace.kind == SPAN_KINDS.index(SpanKind.HOST)).any())
-    known = {
+    known: dict[str, bool] = {
         "one copy engine": True,
         "an event that its stream waited for": has_calls and trace.metadata.waits_told,
         "a slow launch": has_calls,
         "full SMs": "grid_blocks" in trace.extra and trace.metadata.device.sm_count > 0,
     }
+    if any("WaitEvent" in name for name in trace.names):
+        # A wait whose event was recorded before the capture leaves no edge.
+        del known["an event that its stream waited for"]
     lacks = [what for what, is_known in known.items() if not is_known]
     unknown = f". Not recorded, so that nobody can tell: {', '.join(lacks)}" if lacks else ""
     return ", ".join(what for what, is_known in known.items() if is_known) + unknown
+
+
+def _launch_earlier(trace: Trace, *, has_call: bool) -> str:
+    """Say what to do where the host launched late."""
+    if not has_call:
+        return "What the host did is not in the trace: lab.capture('kernels', host=True), and run it again."
+    thread = ", from a second thread," if len(trace.threads) < 2 else ""  # what has several may well do that
+    return f"Launch it earlier{thread} or as part of a CUDA graph."
+
+
+def _wait_instead(call: str, stream: str, other: str) -> str:
+    """Say what to do where the host waited in a call for one stream."""
+    if "memcpy" in call.lower():
+        return f"It read a result: read that after the launch on {stream}, or copy to pinned memory without blocking."
+    return (
+        f"Launch on {stream} first, then wait. If it needs the result, let the stream wait instead of the host: "
+        f"lab.stream({stream}).wait({other})."
+    )

@@ -211,7 +211,7 @@ def find_pieces(trace: Trace, rows: BoolArray) -> Pieces:
     launched_ns = np.where(is_known, np.clip(queued_ns, idle_since_ns, start_ns), start_ns)
     latency_ns = launch_latency_ns((start_ns - queued_ns)[is_known & (queued_ns >= idle_since_ns)])
     lane = trace.lane[row].astype(np.int64)
-    run = np.cumsum(_begins_run(lane, start_ns, end_ns))
+    run = np.cumsum(_begins_run(lane, start_ns, end_ns), dtype=np.int64)
     lasts_ns = _rest_of_run(end_ns - start_ns, run)
     alone_ns = _rest_of_run(np.minimum(steps.between(start_ns, end_ns, alone=True), end_ns - start_ns), run)
     busy_by_launch_ns = steps.up_to(launched_ns)

@@ -9,8 +9,8 @@ from typing import TYPE_CHECKING, NamedTuple
 import numpy as np
 
 from gpustreamlab.analysis._busy import counted_rows, union_edges
-from gpustreamlab.analysis._causes import CODES, Found, blocked_ns, launch_calls, thread_lanes
-from gpustreamlab.analysis._pieces import PAUSE_NS, Pieces, ordered_by_lane
+from gpustreamlab.analysis._causes import CODES, Found, blocked_ns, event_waits, launch_calls, thread_lanes
+from gpustreamlab.analysis._pieces import PAUSE_NS, Pieces, StepTime, ordered_by_lane
 from gpustreamlab.analysis._scale import format_ns, format_share
 from gpustreamlab.model import SPAN_KINDS, Trace, display_name
 from gpustreamlab.typing import Cause, EdgeKind, Int64Array, MarkerKind, SpanKind
@@ -50,6 +50,8 @@ class HostBound:
     """The thread that launched most of the work behind the gaps; None where unknown."""
     late_ns: int
     """For how long the stream was idle until the launch, without the calls in which the thread was held up, in ns."""
+    idle_card_ns: int
+    """For how long of that no other stream worked, either, in ns."""
     total_ns: int
     """From the stream's first start to its last end, without pauses longer than 1 s, and between cells, in ns."""
     gap_count: int
@@ -158,7 +160,7 @@ def name_threads(trace: Trace, pieces: Pieces, found: Found, findings: Iterable[
     return [told(finding) for finding in findings]
 
 
-def find_host_bound(trace: Trace, streams: Iterable[int]) -> tuple[HostBound, ...]:
+def find_host_bound(trace: Trace, streams: Iterable[int], steps: StepTime) -> tuple[HostBound, ...]:
     """Return which of some streams stood idle for most of their time because the host launched late; the longest first.
 
     Parameters
@@ -167,6 +169,8 @@ def find_host_bound(trace: Trace, streams: Iterable[int]) -> tuple[HostBound, ..
         The spans.
     streams
         The streams' lanes.
+    steps
+        When any stream worked.
     """
     if not len(trace.edges.select(EdgeKind.LAUNCH)):
         return ()  # nobody knows whether the thread waited for the device
@@ -175,16 +179,19 @@ def find_host_bound(trace: Trace, streams: Iterable[int]) -> tuple[HostBound, ..
     for part in ordered_by_lane(trace, counted_rows(trace)):
         reach_ns = np.maximum.accumulate(trace.end_ns[part])
         row, since_ns, start_ns = part[1:], reach_ns[:-1], trace.start_ns[part[1:]]
+        # Until what it was told to wait for had ended an earlier launch would have changed nothing.
+        source, _ = event_waits(trace, row, 0)
+        free_ns = np.maximum(since_ns, np.where(source >= 0, trace.end_ns[source], since_ns))
         is_pause = start_ns - since_ns > PAUSE_NS
         is_pause |= np.searchsorted(cells_ns, start_ns) > np.searchsorted(cells_ns, since_ns)
-        late = (trace.queued_ns[row] > since_ns) & (trace.queued_ns[row] < start_ns) & ~is_pause
+        late = (trace.queued_ns[row] > free_ns) & (trace.queued_ns[row] < start_ns) & ~is_pause
         if int(trace.lane[part[0]]) in wanted and late.sum() >= LEAST_BOUND_GAPS:
             total_ns = int(reach_ns[-1] - trace.start_ns[part[0]] - (start_ns - since_ns)[is_pause].sum())
-            found.append(_host_bound(trace, row[late], since_ns[late], total_ns))
+            found.append(_host_bound(trace, row[late], free_ns[late], total_ns, steps))
     return tuple(sorted(filter(None, found), key=lambda one: -one.late_ns))
 
 
-def _host_bound(trace: Trace, row: Int64Array, since_ns: Int64Array, total_ns: int) -> HostBound | None:
+def _host_bound(trace: Trace, row: Int64Array, since_ns: Int64Array, total_ns: int, steps: StepTime) -> HostBound | None:
     """Tell of gaps before some rows of a stream, since some times, if they are most of its time."""
     launched_ns, least_ns = trace.queued_ns[row], max(LEAST_BOUND_SHARE * total_ns, LEAST_BOUND_NS)
     if (launched_ns - since_ns).sum() < least_ns:
@@ -201,6 +208,7 @@ def _host_bound(trace: Trace, row: Int64Array, since_ns: Int64Array, total_ns: i
         stream=trace.lanes[int(trace.lane[row[0]])].name,
         thread=_thread_name(trace, int(row[longest]), int(lanes[longest])),
         late_ns=int(late_ns.sum()),
+        idle_card_ns=max(0, int((late_ns - steps.between(since_ns, launched_ns)).sum())),
         total_ns=total_ns,
         gap_count=len(row),
         median_ns=int(np.median(late_ns)),
@@ -252,6 +260,9 @@ def _launch_text(trace: Trace, finding: Finding) -> str:
     if finding.launch_row >= 0:
         text += f" with {name(finding.launch_row)}"
     if finding.last_call_row >= 0:
-        apart_ns = int(trace.start_ns[finding.launch_row] - trace.end_ns[finding.last_call_row])
-        text += f", {format_ns(apart_ns)} after its call before, {name(finding.last_call_row)}"
+        # Of launches in a row the time from one to the next counts; else what the thread did between two calls.
+        since_ns = trace.start_ns if finding.code is Cause.LAUNCH_BOUND else trace.end_ns
+        apart_ns = int(trace.start_ns[finding.launch_row] - since_ns[finding.last_call_row])
+        word = "after the start of" if finding.code is Cause.LAUNCH_BOUND else "after"
+        text += f", {format_ns(apart_ns)} {word} its call before, {name(finding.last_call_row)}"
     return text

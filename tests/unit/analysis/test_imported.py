@@ -71,7 +71,7 @@ def test_what_has_no_call_began_late_and_nobody_knows_how_long_after_its_launch(
 def test_a_kernel_is_compared_with_itself_on_any_queue_and_with_no_other_instance(explain, second, is_slowed):
     """One short name stands for both instances, and what runs beside another stream takes longer."""
     first = "void k<a::F<0> >(int)"
-    events = [work(1_000 * n, 10, first, stream=7, correlation=n + 1, channel=3) for n in range(0, 24, 2)]
+    events = [work(1_000 * n, 50, first, stream=7, correlation=n + 1, channel=3) for n in range(0, 24, 2)]
     events += [work(1_000 * n, 100, second, stream=7, correlation=n + 1, channel=4) for n in range(1, 24, 2)]
     events += [work(1_000 * n, 100, "other", stream=20, correlation=n + 100) for n in range(1, 24, 2)]
     assert any(finding.code is Cause.SLOWED_DOWN for finding in explain(events).findings) is is_slowed
