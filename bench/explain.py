@@ -61,8 +61,10 @@ def judged(backend: str, planted: Mapping[Cause, Sequence[Program]]) -> list[dic
 def clean(backend: str, count: int) -> list[dict[str, Any]]:
     """Say how many clean programs get a finding."""
     programs = [*CLEAN, *(clean_program(seed) for seed in range(count))]
-    alarms = [len(explained(backend, program).findings) > 0 for program in programs]
-    return [{"what": "clean programs with a finding", "programs": len(programs), "named first": sum(alarms), "else": ""}]
+    found = [explained(backend, program).findings[:1] for program in programs]
+    alarms = [str(findings[0].code) for findings in found if findings]
+    others = ", ".join(sorted({*alarms}))
+    return [{"what": "clean programs with a finding", "programs": len(programs), "named first": len(alarms), "else": others}]
 
 
 def timed() -> list[dict[str, Any]]:

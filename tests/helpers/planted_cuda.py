@@ -110,6 +110,7 @@ def full_queue(lab):
 def full_queue_of_another_library(lab):
     pair(lab)
     values = cupy.ones(1_000)
+    cupy.add(values, 1, out=values)
     lab.synchronize()
     workloads.spin(lab, 200 * MS, stream="a")
     with lab.on("a"):
