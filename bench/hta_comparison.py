@@ -120,14 +120,18 @@ def device_us(trace: gsl.Trace) -> dict[str, float]:
 
 
 def idle_us(trace: gsl.Trace) -> dict[str, dict[str, float]]:
-    """Return idle time as HTA names it. An event's wait is no category of its own there: it is a launch's, or other."""
+    """Return idle time as HTA names it: to it an event's wait is the host's, a launch's, or other."""
     found, told = trace.idle(), {}
     for place in np.unique(trace.lane[counted_rows(trace)]).tolist():
         lane = trace.lanes[place]
         mine = found.lane == place
         is_event = mine & (found.kind == list(IdleKind).index(IdleKind.EVENT))
+        is_host = mine & (found.kind == list(IdleKind).index(IdleKind.HOST))
+        is_rest = is_event & np.isin(found.row, found.row[is_host])
+        is_event &= ~is_rest
         sums = {name: found.total_ns(lane.name, kind) for name, kind in HTA_IDLE.items()}
         is_short = found.duration_ns < 30_000
+        sums["host_wait"] += int(found.duration_ns[is_rest].sum())
         sums["kernel_wait"] += int(found.duration_ns[is_event & is_short].sum())
         sums["other"] += int(found.duration_ns[is_event & ~is_short].sum())
         told[str(lane.stream)] = {name: total / 1e3 for name, total in sums.items()}

@@ -209,7 +209,7 @@ class PathStep(StrEnum):
     WORK = "work"
     """Work that ran on a stream."""
     QUEUE = "queue"
-    """From the end of what stood in front to the start of work that had been launched before."""
+    """Work that had been launched waited: from the end of what stood in front, else for longer than a launch takes."""
     LAUNCH = "launch"
     """From the call of the host to the start of the work."""
     HOST = "host"

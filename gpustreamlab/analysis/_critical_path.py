@@ -9,14 +9,14 @@ from typing import TYPE_CHECKING, ClassVar, NamedTuple
 import numpy as np
 
 from gpustreamlab.analysis._busy import counted_rows, require_trace
-from gpustreamlab.analysis._causes import last_awaited, launch_calls, thread_lanes
+from gpustreamlab.analysis._causes import CODES, find_causes, last_awaited, launch_calls, thread_lanes
 from gpustreamlab.analysis._host_waits import CALLS_OF_PROFILER, host_waits
-from gpustreamlab.analysis._pieces import behind_on_lane
+from gpustreamlab.analysis._pieces import behind_on_lane, find_pieces
 from gpustreamlab.analysis._report import Report, Reported, ReportTable, add_up, more_row, simulated_notes, text_column
 from gpustreamlab.analysis._scale import format_ns, format_share
 from gpustreamlab.analysis._stacks import FunctionCount, count_functions, functions_text
 from gpustreamlab.model import SPAN_KINDS, Lane, Trace, TraceMetadata, display_name
-from gpustreamlab.typing import EdgeKind, Int64Array, PathStep, SpanKind
+from gpustreamlab.typing import Cause, EdgeKind, Int64Array, PathStep, SpanKind
 
 if TYPE_CHECKING:
     import pandas as pd
@@ -24,6 +24,10 @@ if TYPE_CHECKING:
 LISTED_PARTS = 12
 """How many parts of the path the table lists."""
 STEPS = tuple(PathStep)
+_ROOM = (Cause.COPY_ENGINE, Cause.GRID_FILLS_DEVICE, Cause.PARTITION_SMALL, Cause.SM_RESOURCES, Cause.SAME_SM_PRIORITY)
+_ORDER = (Cause.LEGACY_STREAM, Cause.QUEUE_ALIAS, Cause.GRAPH_ORDER)
+_HOLD_UP = [CODES.index(cause) for cause in (*_ROOM, *_ORDER)]
+"""Causes of the device that say which work of another stream stood in front."""
 
 
 class PathPart(NamedTuple):
@@ -46,7 +50,7 @@ class CriticalPath(Reported):
     """The chain of steps that set how long a run took, from its first start to its last end.
 
     Each began as the one before ended. To shorten a step shortens the run by at most as much; to shorten anything else does
-    not. False where nothing ran.
+    not, unless what a step of the queue waited for: that is not known. False where nothing ran.
     """
 
     step: Int64Array
@@ -158,8 +162,10 @@ def critical_path(trace: Trace) -> CriticalPath:
     """Find the chain of steps that set how long a run took.
 
     From the work that ended last the chain goes back to what it began behind: the work in front of it on its stream, the work
-    whose event it waited for, or its launch by the host, whichever came last. Behind a launch stands what its thread did
-    before, back to the last call in which it waited for the device, and behind that the work that it waited for.
+    whose event it waited for, work of another stream that held it up on the device, as `explain` tells, or its launch by the
+    host, whichever came last. Behind a launch stands what its thread did before, back to the last call in which it waited for
+    the device, and behind that the work that it waited for. Work that began later than a launch takes, for no known reason, was
+    in the queue.
 
     Parameters
     ----------
@@ -209,7 +215,8 @@ def _walk(trace: Trace, rows: Int64Array) -> Iterator[_Step]:
         return
     began_ns = int(trace.start_ns[rows].min())
     start_ns = began_ns + 1
-    behind = _work_behind(trace, rows)
+    behind, latency_ns = _work_behind(trace, rows)
+    call = launch_calls(trace)
     host = _Host(trace)
     row = int(rows[np.argmax(trace.end_ns[rows])])
     now_ns = int(trace.end_ns[row])
@@ -225,7 +232,9 @@ def _walk(trace: Trace, rows: Int64Array) -> Iterator[_Step]:
             continue
         launched_ns = max(min(queued_ns, start_ns), began_ns)
         if launched_ns < start_ns:
-            yield _Step(PathStep.LAUNCH, row, lane, launched_ns, start_ns)
+            called_ns = max(launched_ns, int(trace.end_ns[call[row]]) if call[row] >= 0 else launched_ns)
+            kind = PathStep.QUEUE if start_ns - called_ns > latency_ns else PathStep.LAUNCH
+            yield _Step(kind, row, lane, launched_ns, start_ns)
         thread = host.thread_of(row)
         work = host.work_before(thread, launched_ns, start_ns)
         free_ns = max(min(int(trace.end_ns[work]), launched_ns), began_ns) if work >= 0 else began_ns
@@ -235,19 +244,27 @@ def _walk(trace: Trace, rows: Int64Array) -> Iterator[_Step]:
         row, now_ns = work, free_ns
 
 
-def _work_behind(trace: Trace, rows: Int64Array) -> Int64Array:
-    """Return for each row the work that ended last of what its stream had to finish and had to wait for, or -1."""
+def _work_behind(trace: Trace, rows: Int64Array) -> tuple[Int64Array, int]:
+    """Return for each row the work that ended last of what it had to wait for, or -1, and what a launch takes at most, in ns.
+
+    It waits for what its stream had to finish, for events, and for what held it up on the device.
+    """
     is_row = np.zeros(len(trace), bool)
     is_row[rows] = True
     behind = behind_on_lane(trace, is_row)
     waits = trace.edges.select(EdgeKind.WAIT)
+    pieces = find_pieces(trace, is_row)
+    found = find_causes(trace, pieces)
+    held = found.among(np.isin(found.cause, _HOLD_UP) & (found.before >= 0))
+    source = np.concatenate((waits.source, held.before))
+    target = np.concatenate((waits.target, pieces.row[held.piece]))
     # What is no work of a stream, or began later, cannot have been in front.
-    is_sound = is_row[waits.source] & is_row[waits.target] & (trace.start_ns[waits.source] < trace.start_ns[waits.target])
-    source, target = waits.source[is_sound], waits.target[is_sound]
+    is_sound = is_row[source] & is_row[target] & (trace.start_ns[source] < trace.start_ns[target])
+    source, target = source[is_sound], target[is_sound]
     awaited = last_awaited(trace, source[::-1], target[::-1])  # of two that ended at once, the first
     is_later = (awaited >= 0) & ((behind < 0) | (trace.end_ns[awaited] > trace.end_ns[behind]))
     behind[is_later] = awaited[is_later]
-    return behind
+    return behind, pieces.latency_ns
 
 
 def _in_ranges(trace: Trace, columns: Int64Array) -> Int64Array:

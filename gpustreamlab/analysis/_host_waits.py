@@ -20,6 +20,8 @@ if TYPE_CHECKING:
 
 LEAST_BLOCKED_SHARE = 0.1
 """Which share of a copy from pageable memory its call lasts through if it blocks. One that was staged runs behind its call."""
+RETURN_WITHIN_NS = 50_000
+"""Within this time of the end of what it waited for a synchronisation returns."""
 CALLS_OF_PROFILER = "torch.profiler.profile(activities=[ProfilerActivity.CPU, ProfilerActivity.CUDA])"
 """What gives a file of PyTorch's profiler the calls of the host."""
 
@@ -61,8 +63,9 @@ class HostWaits(Reported):
     duration_ns: Int64Array
     """How long it took; shape (n_calls,), int64, in ns."""
     waited_for: Int64Array
-    """Row of the kernel, copy or fill that was the last to end while it ran, on any stream; -1 where none did: most probably
-    what it waited for; shape (n_calls,), int64."""
+    """Row of the kernel, copy or fill that was launched before it and was the last to end while it ran; of a stream's
+    synchronisation what its own thread launched, if that ended last on its stream; -1 where none did: most probably what it
+    waited for; shape (n_calls,), int64."""
     waited_name: Int64Array
     """Name of that, index into `names`, or -1; shape (n_calls,), int64."""
     waited_ns: Int64Array
@@ -137,7 +140,7 @@ class HostWaits(Reported):
         rows, groups = [["call", "thread", "calls", "total", "share", "longest", "waited for"]], self.groups
         rows += [_row(self, group) for group in groups[:LISTED_GROUPS]] + more_row(len(groups) - LISTED_GROUPS, 7)
         caption = "Calls that blocked the host, and what the longest of them waited for"
-        note = "What a call waited for is most probably the last work that ended while it ran, on any stream."
+        note = "What a call waited for is most probably the last work launched before it that ended while it ran."
         return Report(
             title="Host:",
             line=self._line(),
@@ -272,22 +275,42 @@ def pageable_copies(trace: Trace) -> Int64Array:
 
 
 def _last_to_end(trace: Trace, row: Int64Array, own: Int64Array) -> Int64Array:
-    """Return for each call the row of the work that was the last to end while it ran, or -1.
+    """Return for each call the row of the work launched before it that was the last to end while it ran, or -1.
 
     A call's own copy (`own`, -1 for none) stands for what was in front of it, where the call waited for its start for longer
     than the copy took.
     """
-    work = np.flatnonzero(is_work(trace))
-    if not len(work) or not len(row):
-        return np.full(len(row), -1, np.int64)
-    by_end = work[np.argsort(trace.end_ns[work], kind="stable")]
     error_ns = trace.metadata.kernel_error_ns + trace.metadata.host_error_ns
-    at = np.searchsorted(trace.end_ns[by_end], trace.end_ns[row] + error_ns, side="right") - 1
-    before = by_end[np.maximum(at - 1, 0)]
-    last = by_end[np.maximum(at, 0)]
+    until_ns = trace.end_ns[row] + error_ns
+    has_own = (own >= 0) & (trace.end_ns[own] <= until_ns)
+    found = _last_launched(trace, row, np.where(has_own, trace.end_ns[own] - 1, until_ns))
     was_late = trace.start_ns[own] - trace.start_ns[row] > trace.end_ns[own] - trace.start_ns[own]
-    last = np.where((last == own) & was_late & (at > 0) & (trace.end_ns[before] >= trace.start_ns[row]), before, last)
-    found: Int64Array = np.where((at >= 0) & (trace.end_ns[last] >= trace.start_ns[row]), last, -1)
+    awaited: Int64Array = np.where(has_own & (~was_late | (found < 0)), own, found)
+    return awaited
+
+
+def _last_launched(trace: Trace, row: Int64Array, until_ns: Int64Array) -> Int64Array:
+    """Return for each call the last work to end from its start up to a time that was launched before it, or -1."""
+    found, is_found_own = np.full(len(row), -1, np.int64), np.zeros(len(row), bool)
+    if not len(row):
+        return found
+    of_stream = np.array([*("streamsynchronize" in name.lower() for name in trace.names), False])[trace.name[row]]
+    work = np.flatnonzero(is_work(trace))
+    queued_ns = np.where(trace.queued_ns < trace.start_ns, trace.queued_ns, np.iinfo(np.int64).min)  # unknown: long ago
+    order = work[np.lexsort((trace.start_ns[work], trace.thread[work], trace.lane[work]))]
+    is_new = (np.diff(trace.lane[order]) != 0) | (np.diff(trace.thread[order]) != 0)
+    for part in np.split(order, 1 + np.flatnonzero(is_new)):
+        # What one thread launched on one stream is done in this order.
+        launched = np.searchsorted(np.maximum.accumulate(queued_ns[part]), trace.start_ns[row], side="right")
+        ended = np.searchsorted(np.maximum.accumulate(trace.end_ns[part]), until_ns, side="right")
+        last = np.append(part, -1)[np.minimum(launched, ended) - 1]
+        last[(last >= 0) & (trace.end_ns[last] < trace.start_ns[row])] = -1
+        # A stream that was waited for has nothing left of what was launched before.
+        is_own = of_stream & (launched <= ended) & (trace.thread[part[:1]] == trace.thread[row])
+        is_own &= until_ns - trace.end_ns[last] <= RETURN_WITHIN_NS
+        is_later = (found < 0) | (trace.end_ns[last] > trace.end_ns[found])
+        is_better = (last >= 0) & np.where(is_own == is_found_own, is_later, is_own)
+        found[is_better], is_found_own[is_better] = last[is_better], is_own[is_better]
     return found
 
 

@@ -34,7 +34,10 @@ class QueueLength(NamedTuple):
 
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False, repr=False)
 class Idle(Reported):
-    """The gaps between work of one stream, by what they were for. False where there are none."""
+    """The gaps between work of one stream, by what they were for. False where there are none.
+
+    A gap that was the host's until the launch, and an event's from then on, is two.
+    """
 
     row: Int64Array
     """Row of the work behind each gap; shape (n_gaps,), int64."""
@@ -147,7 +150,7 @@ class Idle(Reported):
 
 IDLE_TEXTS = (
     "host: launched when the stream was idle already",
-    "event: it waited for one",
+    "event: it waited for one, once launched",
     "launch: less than 30 us, and queued",
     "other: it was queued, or its launch is not known",
 )
@@ -176,9 +179,10 @@ def idle(trace: Trace) -> Idle:
     Notes
     -----
     A gap is the host's where the work behind it was launched when the stream was idle already; all of it, as in
-    HolisticTraceAnalysis (``host_wait``). Else it is an event's where the work began as what it waited for ended; else the
-    launch's below 30 us (``kernel_wait`` there); else of another kind: no room on the SMs, a busy copy engine. Where the time
-    of the launch is not known it is never the host's.
+    HolisticTraceAnalysis (``host_wait``), unless that work waited for an event that came after its launch: then the gap is the
+    event's from the launch on, where HolisticTraceAnalysis still calls all of it ``host_wait``. Else it is an event's where the
+    work began as what it waited for ended; else the launch's below 30 us (``kernel_wait`` there); else of another kind: no room
+    on the SMs, a busy copy engine. Where the time of the launch is not known it is never the host's.
 
     Examples
     --------
@@ -197,12 +201,21 @@ def idle(trace: Trace) -> Idle:
     delay_ns = np.where(trace.queued_ns < trace.start_ns, trace.start_ns - trace.queued_ns, -1)
     delay_ns[~counted_rows(trace)] = -1
     known_ns = delay_ns[row]
-    _, waited = event_waits(trace, row, launch_latency_ns(known_ns[known_ns >= 0]))
-    tests = [(known_ns >= 0) & (known_ns < duration_ns), waited, duration_ns < LAUNCH_GAP_NS]
+    source, waited = event_waits(trace, row, launch_latency_ns(known_ns[known_ns >= 0]))
+    of_host = (known_ns >= 0) & (known_ns < duration_ns)
+    start_ns = trace.start_ns[row] - duration_ns
+    # A gap of the host in which the event came after the launch is cut there.
+    is_cut = of_host & waited & (trace.end_ns[source] > trace.queued_ns[row])
+    place = np.repeat(np.arange(len(row)), 1 + is_cut)
+    is_rest = np.diff(place, prepend=-1) == 0
+    row, duration_ns, known_ns, is_cut = row[place], duration_ns[place], known_ns[place], is_cut[place]
+    start_ns = start_ns[place] + np.where(is_rest, duration_ns - known_ns, 0)
+    duration_ns = np.where(is_rest, known_ns, np.where(is_cut, duration_ns - known_ns, duration_ns))
+    tests = [of_host[place] & ~is_rest, waited[place], duration_ns < LAUNCH_GAP_NS]
     return Idle(
         row=row,
         lane=trace.lane[row].astype(np.int64),
-        start_ns=trace.start_ns[row] - duration_ns,
+        start_ns=start_ns,
         duration_ns=duration_ns,
         kind=np.select(tests, [0, 1, 2], 3),
         launch_delay_ns=delay_ns,

@@ -72,9 +72,11 @@ def _span_key(trace: Trace, row: int, zero_ns: int) -> list[int]:
 
 
 def _gap_entries(trace: Trace, zero_ns: int) -> list[list[int]]:
-    """Return lane, end and kind of the longest gaps."""
+    """Return lane, end and kind of the longest gaps; of one that is two, first the host's and then an event's, the longer."""
     gaps = idle(trace)
-    longest = np.argsort(-gaps.duration_ns, kind="stable")[:LISTED_GAPS]
-    ends_ns = gaps.start_ns + gaps.duration_ns - zero_ns
+    longest = np.argsort(-gaps.duration_ns, kind="stable")
+    _, first = np.unique(gaps.row[longest], return_index=True)
+    longest = longest[np.sort(first)[:LISTED_GAPS]]
+    ends_ns = trace.start_ns[gaps.row] - zero_ns
     entries: list[list[int]] = np.stack((gaps.lane, ends_ns, gaps.kind), axis=1)[longest].tolist()
     return entries

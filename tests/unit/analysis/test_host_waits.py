@@ -51,6 +51,46 @@ def test_calls_of_one_name_and_thread_are_one_group():
     assert third.waited_for is None
 
 
+@pytest.mark.parametrize(
+    ("other", "thread", "call", "expected"),
+    [
+        ((100, 990_000, 50), 0, "cudaStreamSynchronize", "other"),  # launched before, ended last
+        ((100, 990_000, 250), 0, "cudaStreamSynchronize", "A"),  # launched after the call
+        ((100, 990_000, 250), 0, "cudaDeviceSynchronize", "A"),
+        ((100, 990_000, 50), 1, "cudaStreamSynchronize", "A"),  # of another thread
+        ((100, 990_000, 50), 1, "cudaDeviceSynchronize", "other"),
+        ((100, 1_500_000, 50), 0, "cudaStreamSynchronize", "A"),  # still ran
+    ],
+)
+def test_a_call_waited_for_what_was_launched_before_it(other, thread, call, expected):
+    start, end, queued = other
+    spans = [
+        ("a", "A", 100, 980_000, {"queued_ns": 0}),
+        ("b", "other", max(start, queued + 10), end, {"queued_ns": queued, "thread": thread}),
+        (MAIN, call, 200, 1_000_000, CALL),
+    ]
+    result = host_waits(make_kernel_trace(spans, threads=("MainThread", "worker"), kernel_error_ns=0))
+    assert [result.names[name] for name in result.waited_name] == [expected]
+
+
+def test_a_stream_was_waited_for_only_once_nothing_of_the_thread_was_left_on_it():
+    # GIVEN small kernels launched before, of which some ran on behind the call
+    small = [("b", "small", 100 + 1_000 * turn, 1_000 + 1_000 * turn, {"queued_ns": 50}) for turn in range(300)]
+    spans = [("a", "A", 100, 199_500, {"queued_ns": 0}), (MAIN, "cudaStreamSynchronize", 200, 200_100, CALL), *small]
+    result = host_waits(make_kernel_trace(spans, kernel_error_ns=0))
+    assert [result.names[name] for name in result.waited_name] == ["A"]
+
+
+def test_work_of_another_thread_is_what_a_stream_waited_for_where_the_own_ended_long_before():
+    spans = [
+        ("a", "own", 100, 5_000, {"queued_ns": 0}),
+        ("a", "other", 5_100, 990_000, {"queued_ns": 50, "thread": 1}),
+        (MAIN, "cudaStreamSynchronize", 200, 1_000_000, CALL),
+    ]
+    result = host_waits(make_kernel_trace(spans, threads=("MainThread", "worker"), kernel_error_ns=0))
+    assert [result.names[name] for name in result.waited_name] == ["other"]
+
+
 def test_the_line_names_the_thread_that_waited_longest():
     assert repr(host_waits(waiting(kernel_error_ns=0))) == (
         "<HostWaits: loader waited 86% of the time, most of it in cudaMemcpy: 1 call, the longest 810 ns for copy>"

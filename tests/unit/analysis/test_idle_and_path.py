@@ -9,10 +9,11 @@ import pytest
 
 import gpustreamlab as gsl
 from gpustreamlab.analysis import concurrency, counted_rows
+from gpustreamlab.model import WorkDetail
 from gpustreamlab.typing import IdleKind, PathStep
 from gpustreamlab.workloads import spin
 from tests.helpers.planted import event_wait_in_a_ping_pong, tiny_kernels, wait_for_device_in_a_loop
-from tests.helpers.traces import empty_trace, make_trace
+from tests.helpers.traces import empty_trace, make_kernel_trace, make_trace
 from tests.unit.analysis.test_explain import clean_program, run
 
 US = 1_000
@@ -104,6 +105,91 @@ def test_the_path_goes_over_waits_of_the_host_and_names_its_calls():
     assert steps.step.tolist() == ["work", "host", "host", "launch", "work"]
     assert steps.name.tolist() == ["first", "cudaStreamSynchronize", None, "second", "second"]
     assert steps.duration_ns.tolist() == [95 * US, 3 * US, 7 * US, 10 * US, 80 * US]
+
+
+def test_an_event_that_came_after_a_late_launch_has_the_gap_from_the_launch_on():
+    spans = [
+        ("a", "first", 0, 100 * US, {"queued_ns": -10 * US}),
+        ("b", "source", 0, 500 * US, {"queued_ns": -5 * US}),
+        ("a", "waits", 501 * US, 510 * US, {"queued_ns": 104 * US}),
+        ("a", "late", 600 * US, 610 * US, {"queued_ns": 595 * US}),
+    ]
+    trace = make_trace(spans, kind="kernel", tier="kernels", edges=[(1, 2), (1, 3)])
+    found = trace.idle().to_pandas()
+    assert found.kind.tolist() == ["host", "event", "host"]
+    assert found.start_ns.tolist() == [100 * US, 104 * US, 510 * US]
+    assert found.duration_ns.tolist() == [4 * US, 397 * US, 90 * US]
+    assert found.row.tolist() == [2, 2, 3]
+
+
+FULL = WorkDetail(full_name="fills the card", grid=(132 * 64, 1, 1), block=(1024, 1, 1))
+COPY = {"kind": "copy"}
+
+
+def steps_of(trace):
+    """Return the kinds, names and durations (us) of the steps of the path that take longer than 20 us."""
+    steps = trace.critical_path().to_pandas()
+    assert (steps.duration_ns > 0).all()
+    steps = steps[steps.duration_ns > 20 * US]
+    return list(zip(steps.step, steps.name, steps.duration_ns // US, strict=True))
+
+
+def test_the_path_goes_to_the_grid_that_left_no_room():
+    spans = [
+        ("a", "A", 8 * US, 10_000 * US, {"queued_ns": 0, "detail": FULL}),
+        ("b", "B", 10_001 * US, 20_000 * US, {"queued_ns": 10 * US, "detail": FULL}),
+    ]
+    assert steps_of(make_kernel_trace(spans)) == [("work", "A", 9_992), ("work", "B", 9_999)]
+
+
+def test_the_path_goes_to_the_copies_in_front_on_the_copy_engine():
+    spans = [
+        (
+            stream,
+            f"memcpy HtoD {turn}",
+            (8 + turn * 1_002) * US,
+            (1_008 + turn * 1_002) * US,
+            COPY | {"queued_ns": turn * 4 * US},
+        )
+        for turn, stream in enumerate("abab")
+    ]
+    assert steps_of(make_kernel_trace(spans)) == [("work", f"memcpy HtoD {turn}", 1_000) for turn in range(4)]
+
+
+def test_work_that_began_later_than_a_launch_takes_was_in_the_queue():
+    spans = [
+        ("a", "A", 8 * US, 20 * US, {"queued_ns": 0}),
+        ("b", "late", 900 * US, 1_000 * US, {"queued_ns": 15 * US}),
+        ("c", "beside", 8 * US, 300 * US, {"queued_ns": 0}),
+    ]
+    assert steps_of(make_kernel_trace(spans)) == [("queue", "late", 885), ("work", "late", 100)]
+
+
+def test_a_launch_that_itself_took_long_is_no_queue():
+    spans = [
+        ("a", "A", 8 * US, 500 * US, {"queued_ns": 0}),
+        ("host: MainThread", "cudaLaunchKernel", 10 * US, 890 * US, {"kind": "host"}),
+        ("b", "slow to launch", 900 * US, 1_000 * US, {"queued_ns": 10 * US}),
+    ]
+    trace = make_kernel_trace(spans, edges=[(1, 2, "launch")])
+    assert steps_of(trace) == [("launch", "slow to launch", 890), ("work", "slow to launch", 100)]
+
+
+def test_the_path_does_not_go_through_what_was_launched_after_the_wait_began():
+    # GIVEN a thread that waits for A while another thread launches small kernels, some of them before
+    tokens = [
+        ("tokens", "token", (14 + 4 * turn) * US, (17 + 4 * turn) * US, {"queued_ns": turn * US, "thread": 1})
+        for turn in range(600)
+    ]
+    spans = [
+        ("a", "A", 8 * US, 1_000 * US, {"queued_ns": -5 * US}),
+        ("host: MainThread", "cudaStreamSynchronize", 12 * US, 1_005 * US, {"kind": "host"}),
+        ("host: MainThread", "cudaLaunchKernel", 1_010 * US, 1_014 * US, {"kind": "host"}),
+        ("a", "A2", 1_020 * US, 3_000 * US, {"queued_ns": 1_010 * US}),
+        *tokens,
+    ]
+    trace = make_kernel_trace(spans, threads=("MainThread", "worker"), edges=[(2, 3, "launch")])
+    assert steps_of(trace) == [("work", "A", 992), ("work", "A2", 1_980)]
 
 
 def test_of_nothing_nothing_is_told():

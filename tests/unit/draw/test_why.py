@@ -111,6 +111,15 @@ def test_gaps_have_the_kind_that_idle_finds_the_longest_first(trace, monkeypatch
     assert why_tables(trace, 0)["gaps"] == [[gaps.lane[longest], trace.start_ns[gaps.row[longest]], gaps.kind[longest]]]
 
 
+@pytest.mark.parametrize(("launched", "kind"), [(110, IdleKind.EVENT), (480, IdleKind.HOST)])
+def test_a_gap_that_was_the_hosts_and_then_an_events_is_told_as_the_longer(launched, kind):
+    times = [("a", "first", 0, 100), ("b", "source", 0, 500), ("a", "waits", 501, 510, {"queued_ns": launched * 1_000})]
+    spans = [(lane, name, start * 1_000, end * 1_000, *rest) for lane, name, start, end, *rest in times]
+    trace = make_trace(spans, kind="kernel", edges=[(1, 2)])
+    assert len(idle(trace)) == 2
+    assert why_tables(trace, 0)["gaps"] == [[0, 501_000, list(IdleKind).index(kind)]]
+
+
 def test_every_kind_of_gap_has_its_words():
     assert [text.partition(":")[0] for text in IDLE_TEXTS] == [kind.value for kind in IdleKind]
 
