@@ -320,7 +320,7 @@ class Expect(Group):
     """
 
     def overlap(self, first: str, second: str, *, at_least: float) -> Expectation:
-        """Expect two streams, or ranges or kernels by name, to work at once, for this share of the shorter one's time or more."""
+        """Expect two streams, ranges or kernels, by name, to work at once, for this share of the shorter one's time or more."""
         return self._of(expect_overlap(first, second, at_least))
 
     def no_strays(self) -> Expectation:
