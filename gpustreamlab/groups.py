@@ -320,7 +320,7 @@ class Expect(Group):
     """
 
     def overlap(self, first: str, second: str, *, at_least: float) -> Expectation:
-        """Expect two streams to work at once, for at least this share of the shorter one's time."""
+        """Expect two streams, ranges or kernels, by name, to work at once, for this share of the shorter one's time or more."""
         return self._of(expect_overlap(first, second, at_least))
 
     def no_strays(self) -> Expectation:
@@ -335,8 +335,10 @@ class Expect(Group):
         """Expect the host not to wait for the device, anywhere or in ranges of a name."""
         return self._of(expect_no_host_waits(during))
 
-    def faster_than(self, baseline: Trace | str | PathLike[str], *, by: float = 1.0) -> Expectation:
-        """Expect the run to be `by` times as fast as a saved one, from its first start to its last end."""
+    def faster_than(self, baseline: Trace | str | PathLike[str] | float, *, by: float = 1.0) -> Expectation:
+        """Expect the run, from first start to last end, to be `by` times as fast as a trace, a saved one, or a time in ns."""
+        if isinstance(baseline, (int, float)):
+            return self._of(expect_faster(baseline, by))
         trace = baseline if isinstance(baseline, Trace) else load_trace(baseline)
         return self._of(expect_faster(concurrency(trace).wall_ns, by))
 

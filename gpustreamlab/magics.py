@@ -176,7 +176,9 @@ def gpuexplain_parser() -> MagicParser:
     parser = MagicParser(
         prog="%gpuexplain", description="Say why work did not overlap, and what to change.", allow_abbrev=False
     )
-    parser.add_argument("first", nargs="?", help="a stream, or the name of a range or kernel (default: all streams)")
+    parser.add_argument(
+        "first", nargs="?", help="a stream, the name of a range or kernel, or a row of the trace (default: all)"
+    )
     parser.add_argument("second", nargs="?", help="what it should have overlapped with (default: all others)")
     return parser
 
@@ -282,8 +284,13 @@ class GpuStreamMagics(Magics):  # type: ignore[misc]
         arguments = gpuexplain_parser().parse(line)
         if arguments is None:
             return None
+        session, first = self._find_session(), arguments.first
         with _usage_errors():
-            return self._find_session().explain(arguments.first, arguments.second)
+            if first and first.isdecimal():
+                trace = session.trace
+                if first not in {*trace.names, *(lane.name for lane in trace.lanes)}:
+                    first = int(first)
+            return session.explain(first, arguments.second)
 
     @line_magic  # type: ignore[untyped-decorator]
     @no_var_expand  # type: ignore[untyped-decorator]

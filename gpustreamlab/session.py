@@ -7,6 +7,7 @@ import sys
 import warnings
 from collections.abc import Callable, Iterable, Mapping
 from contextlib import ExitStack
+from dataclasses import replace
 from functools import cache
 from os import PathLike
 from types import EllipsisType, MappingProxyType, TracebackType
@@ -488,9 +489,11 @@ class Session(ProcessBound):
         try:
             known: Range = self._recorder.local.state.writer.ranges[label]
         except (AttributeError, KeyError, TypeError):
-            self._life.require_open("open a range")
-            return self._selections.range(label)
-        return known
+            pass  # not raised within: the error that says what to do would stand below this one
+        else:
+            return known
+        self._life.require_open("open a range")
+        return self._selections.range(label)
 
     def run_on(
         self,
@@ -609,8 +612,17 @@ class Session(ProcessBound):
         return self.trace.overlap()
 
     def explain(self, first: str | int | None = None, second: str | None = None) -> Explanation:
-        """Say why work did not overlap so far, and what to change; see `gpustreamlab.analysis.explain`."""
-        return self.trace.explain(first, second)
+        """Say why work did not overlap so far, and what to change; see `gpustreamlab.analysis.explain`.
+
+        Never waits for the device: what has not ended is left out, and the explanation says so.
+        """
+        busy = [] if self._last_trace is not None else self._recorder.find_busy()
+        found = self.trace.explain(first, second)
+        if not busy or found.metadata.pending_spans:  # ranges that have not ended are told of by the trace
+            return found
+        names = ", ".join(map(repr, busy[:4])) + (f" and {len(busy) - 4:,} more" if len(busy) > 4 else "")
+        note = f"Work on {names} has not ended yet: lab.synchronize() waits for it."
+        return replace(found, metadata=replace(found.metadata, missing=(*found.metadata.missing, note)))
 
     def timeline(
         self,

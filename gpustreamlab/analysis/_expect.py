@@ -6,41 +6,66 @@ from collections.abc import Callable
 
 import numpy as np
 
+from gpustreamlab.analysis._busy import counted_rows, interval_sum_ns, union_edges
 from gpustreamlab.analysis._concurrency import concurrency
 from gpustreamlab.analysis._explain import descendants, explain
 from gpustreamlab.analysis._hazards import Hazards
 from gpustreamlab.analysis._host_waits import host_waits
-from gpustreamlab.analysis._overlap import overlap
 from gpustreamlab.analysis._scale import count_text, format_ns, format_share
 from gpustreamlab.analysis._strays import strays
-from gpustreamlab.errors import OptionError, nearest_hint
+from gpustreamlab.errors import OptionError, StreamNotFoundError, nearest_hint
 from gpustreamlab.model import Trace, display_name
-from gpustreamlab.typing import CaptureTier
+from gpustreamlab.typing import BoolArray, CaptureTier, LaneKind
 
 Check = Callable[[Trace], str]
 """Takes what ran, and returns what was not as expected; empty where all was."""
 
+NOTHING_TIMED = "Nothing ran, so no time can be compared: put the work into the with block, or before .check()."
 _KERNELS = "Capture them: lab.capture('kernels', host=True), before the work."
 
 
 def expect_overlap(first: str, second: str, at_least: float) -> Check:
-    """Expect two streams to work at the same time for a share of the shorter one's time, which is more than 0 and at most 1."""
+    """Expect two streams, ranges or kernels to work at once for a share of the shorter one's time, above 0 and at most 1."""
     if not 0 < at_least <= 1:
         raise OptionError(f"at_least={at_least!r:.40} is no share of the shorter stream's time. Take one above 0 and up to 1.")
 
     def check(trace: Trace) -> str:
-        pair = overlap(trace)[first, second]
+        groups = [_work_of(trace, name) for name in (first, second)]
+        if (groups[0] & groups[1]).any():
+            raise OptionError(f"{first!r:.60} and {second!r:.60} are the same work, in part. Name two that are apart.")
+        first_ns, second_ns, either_ns = (
+            interval_sum_ns(union_edges(trace.start_ns[rows], trace.end_ns[rows])) for rows in (*groups, groups[0] | groups[1])
+        )
+        common_ns, shorter_ns = first_ns + second_ns - either_ns, min(first_ns, second_ns)
         names = " and ".join(display_name(name, 40) for name in (first, second))
         if trace.metadata.tier is not CaptureTier.KERNELS:
             return f"Whether {names} overlapped cannot be told: only ranges are known, and they contain waiting. {_KERNELS}"
-        if pair.common_share >= at_least:
+        if not shorter_ns:
+            idle = " and ".join(
+                display_name(name, 40) for name, rows in zip((first, second), groups, strict=True) if not rows.any()
+            )
+            return f"{names} were expected to overlap, but nothing of {idle} ran."
+        if common_ns >= at_least * shorter_ns:
             return ""
-        shorter_ns = min(pair.busy_ns)
-        share = "nothing of them ran" if not shorter_ns else f"{format_share(pair.common_share)} of the shorter one"
-        told = f"{names} overlapped for {format_ns(pair.common_ns)}, {share}; expected were {format_share(at_least)} or more."
-        return f"{told}\n{explain(trace, first, second)}" if shorter_ns else told
+        share = f"{format_share(common_ns / shorter_ns)} of the shorter one"
+        told = f"{names} overlapped for {format_ns(common_ns)}, {share}; expected were {format_share(at_least)} or more."
+        return f"{told}\n{explain(trace, first, second)}"
 
     return check
+
+
+def _work_of(trace: Trace, name: str) -> BoolArray:
+    """Return the work of a stream, or of ranges or kernels of a name, as `explain` does; shape (n_spans,), bool."""
+    counted = counted_rows(trace)
+    is_lane = np.array([lane.name == name and lane.kind is LaneKind.STREAM for lane in trace.lanes], bool)
+    of_stream: BoolArray = counted & is_lane[trace.lane]
+    if name in trace.names and not of_stream.any():
+        return counted & descendants(trace, trace.name == trace.names.index(name))
+    if not is_lane.any():
+        streams = [lane.name for lane in trace.lanes if lane.kind is LaneKind.STREAM]
+        hint = nearest_hint(str(name)[:60], [*streams, *trace.names])
+        raise StreamNotFoundError(f"No stream, range or kernel {name!r:.60} in what ran. {hint}")
+    return of_stream
 
 
 def expect_no_strays(trace: Trace) -> str:
@@ -81,19 +106,22 @@ def expect_no_host_waits(during: str | None) -> Check:
     return check
 
 
-def expect_faster(baseline_ns: int, by: float) -> Check:
+def expect_faster(baseline_ns: float, by: float) -> Check:
     """Expect a run to take at most `baseline_ns` divided by `by`, from its first start to its last end."""
+    if not 0 < baseline_ns < float("inf"):
+        raise OptionError(f"The baseline is {baseline_ns!r:.40} ns, and nothing is faster. Take a run in which work ended.")
     if not by > 0:
         raise OptionError(f"by={by!r:.40} is no ratio; by=1.2 expects at most 1 / 1.2 of the baseline's time.")
 
     def check(trace: Trace) -> str:
         wall_ns = concurrency(trace).wall_ns
-        if wall_ns and wall_ns * by <= baseline_ns:
+        if not wall_ns:
+            return NOTHING_TIMED
+        if wall_ns * by <= baseline_ns:
             return ""
-        ratio = baseline_ns / wall_ns if wall_ns else float("nan")
         return (
-            f"The run took {format_ns(wall_ns)}, the baseline {format_ns(baseline_ns)}: {ratio:.2f} times as fast; "
-            f"expected were {by:.2f} times or more.\n{explain(trace)}"
+            f"The run took {format_ns(wall_ns)}, the baseline {format_ns(int(baseline_ns))}: {baseline_ns / wall_ns:.2f} times "
+            f"as fast; expected were {by:.2f} times or more.\n{explain(trace)}"
         )
 
     return check

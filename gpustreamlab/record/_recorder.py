@@ -15,7 +15,7 @@ from gpustreamlab.model import Lane, Layout, Partition, Trace
 from gpustreamlab.record._buffer import RowRing
 from gpustreamlab.record._counters import NO_SAMPLES, LaneSample, Sampler
 from gpustreamlab.record._extents import Checkpoints
-from gpustreamlab.record._in_flight import DEFAULT_PENDING_LIMIT, RangesInFlight
+from gpustreamlab.record._in_flight import DEFAULT_PENDING_LIMIT, RangesInFlight, is_done
 from gpustreamlab.record._journal import NO_DEPENDENCIES, NO_UNENDED, START, Cursor, Delta, RangeEdges, tables_version
 from gpustreamlab.record._kernel_tier import KernelTier, observing
 from gpustreamlab.record._names import MAX_LABEL_LENGTH, cut_text
@@ -388,6 +388,11 @@ class Recorder:
     def observing(self) -> AbstractContextManager[None]:
         """Let this thread's questions cost the simulated device no virtual time; on a GPU this does nothing."""
         return observing(self._backend)
+
+    def find_busy(self) -> list[str]:
+        """Return the names of the streams that have work left. Asks each, and never waits."""
+        with self.observing():
+            return list(dict.fromkeys(lane.name for lane in self.in_flight.lanes if not is_done(lane)))
 
     def clear(self) -> None:
         """Forget the ranges and the work that have ended, samples, and the counts of dropped ones."""

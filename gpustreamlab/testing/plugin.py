@@ -7,8 +7,8 @@ pytest loads it by its entry point, ``gpulab``. ::
             run_pipeline(gpulab)
 
     def test_the_pipeline_is_not_slower(gpulab, gpulab_baseline):
-        run_pipeline(gpulab)
-        gpulab_baseline(noise=0.1)
+        with gpulab_baseline(noise=0.1):
+            run_pipeline(gpulab)
 """
 
 from __future__ import annotations
@@ -23,6 +23,8 @@ import pytest
 
 if TYPE_CHECKING:
     from gpustreamlab import Session
+    from gpustreamlab.groups import Expectation
+    from gpustreamlab.model import Trace
 
 __all__ = ["Baseline"]
 
@@ -89,26 +91,29 @@ class Baseline:
 
 
 @pytest.fixture
-def gpulab_baseline(request: pytest.FixtureRequest, gpulab: Session) -> Callable[..., None]:
-    """Return what compares the time of this test's work with its baseline: it may take longer by the noise, as a ratio."""
+def gpulab_baseline(request: pytest.FixtureRequest, gpulab: Session) -> Callable[..., Expectation]:
+    """Return what expects the work in a ``with`` block to take no longer than its baseline, but for the noise, as a ratio."""
     from gpustreamlab.analysis import concurrency, expect_faster
-    from gpustreamlab.errors import ExpectationError
+    from gpustreamlab.analysis._expect import NOTHING_TIMED
+    from gpustreamlab.groups import Expectation
 
     config = request.config
     baseline = Baseline(config.getoption("--gpulab-baseline") or config.rootpath / "gpulab-baseline.json")
     key = f"{request.node.nodeid} on {gpulab.device.label}"
 
-    def compare(*, noise: float = 0.1) -> None:
-        gpulab.synchronize()
-        trace = gpulab.trace
-        if config.getoption("--gpulab-update-baseline"):
-            baseline.write(key, concurrency(trace).wall_ns)
-            return
-        times = baseline.read()
-        if key not in times:
-            raise ExpectationError(f"{baseline.path.name} has no {key!r}. Write it with: pytest --gpulab-update-baseline")
-        failure = expect_faster(times[key], 1 / (1 + noise))(trace)
-        if failure:
-            raise ExpectationError(failure)
+    def expect(*, noise: float = 0.1) -> Expectation:
+        def check(trace: Trace) -> str:
+            wall_ns = concurrency(trace).wall_ns
+            if not wall_ns:
+                return NOTHING_TIMED
+            if config.getoption("--gpulab-update-baseline"):
+                baseline.write(key, wall_ns)
+                return ""
+            baseline_ns = baseline.read().get(key)
+            if not baseline_ns:
+                return f"{baseline.path.name} has no time of {key!r}. Write it with: pytest --gpulab-update-baseline"
+            return expect_faster(baseline_ns, 1 / (1 + noise))(trace)
 
-    return compare
+        return Expectation(gpulab, check)
+
+    return expect

@@ -14,6 +14,8 @@ from IPython.utils.capture import capture_output
 import gpustreamlab
 from gpustreamlab import Session
 from gpustreamlab.errors import CaptureUnavailableError
+from gpustreamlab.model import SPAN_KINDS
+from gpustreamlab.typing import SpanKind
 from tests.helpers.shells import one_shell
 
 pytestmark = pytest.mark.filterwarnings("ignore::DeprecationWarning:IPython")
@@ -598,3 +600,14 @@ def test_gpuexplain_says_what_lab_explain_says_and_completes_streams(shell, lab)
     assert [finding.code for finding in result.result.findings] == ["HOST_SYNC_STREAM"]
     assert str(result.result) == str(lab.explain("copy", "compute"))
     assert {"copy", "compute"} <= completed(shell, "%gpuexplain co")
+
+
+def test_gpuexplain_takes_a_row_where_nothing_has_that_name(shell, lab):
+    run(shell, "%gpucapture kernels")
+    run(shell, "from gpustreamlab.workloads import spin\nlab.stream('a'), lab.stream('0')")
+    run(shell, "spin(lab, 1_000_000, stream='a')\nlab.synchronize()\nspin(lab, 1_000_000, stream='0')\nlab.synchronize()")
+    row = int(np.flatnonzero(lab.trace.kind == SPAN_KINDS.index(SpanKind.KERNEL))[-1])
+    for line, expected in ((f"%gpuexplain {row}", lab.explain(row)), ("%gpuexplain 0", lab.explain("0"))):
+        assert run(shell, line)[0].result.findings == expected.findings != ()
+    assert lab.explain(0).findings == ()
+    assert "the trace has rows 0 to" in told(shell, "%gpuexplain 999")

@@ -6,6 +6,12 @@ import json
 import subprocess
 import sys
 
+import pytest
+
+from gpustreamlab import Session
+from gpustreamlab.errors import ExpectationError, OptionError, StreamNotFoundError
+from gpustreamlab.workloads import spin
+
 pytest_plugins = ["pytester"]
 
 OVERLAPS = """
@@ -47,8 +53,8 @@ def test_a_baseline_is_written_compared_by_ratio_and_missed(pytester, monkeypatc
         import os
         {OVERLAPS.replace(chr(10), chr(10) + " " * 8)}
         def test_speed(gpulab, gpulab_baseline):
-            run(gpulab, wait="SLOW" in os.environ)
-            gpulab_baseline(noise=0.2)
+            with gpulab_baseline(noise=0.2):
+                run(gpulab, wait="SLOW" in os.environ)
         """
     )
     missing = pytester.runpytest_subprocess(*RUN)
@@ -63,6 +69,77 @@ def test_a_baseline_is_written_compared_by_ratio_and_missed(pytester, monkeypatc
     slow = pytester.runpytest_subprocess(*RUN)
     slow.assert_outcomes(failed=1)
     slow.stdout.fnmatch_lines(["*expected were 0.83 times or more*"])
+
+
+def test_where_nothing_ran_no_baseline_is_written_and_an_unasked_one_is_told_of(pytester):
+    pytester.makepyfile(
+        """
+        def test_nothing(gpulab, gpulab_baseline):
+            gpulab_baseline(noise=0.2).check()
+
+        def test_unasked(gpulab, gpulab_baseline):
+            gpulab_baseline(noise=0.2)
+        """
+    )
+    done = pytester.runpytest_subprocess(*RUN, "--gpulab-update-baseline")
+    done.assert_outcomes(passed=1, failed=1, warnings=1)
+    done.stdout.fnmatch_lines(["*Nothing ran, so no time can be compared*", "*An expectation was never checked*"])
+    assert not (pytester.path / "gpulab-baseline.json").exists()
+
+
+@pytest.fixture
+def lab():
+    with Session("sim", capture="ranges") as session:
+        session.capture("kernels", host=True)
+        session.stream("copy"), session.stream("compute")
+        yield session
+
+
+def step(lab, *, wait):
+    with lab.on("copy", "load"):
+        spin(lab, 1_000_000)
+    if wait:
+        lab.synchronize()
+    with lab.on("compute", "gemm"):
+        spin(lab, 1_000_000)
+
+
+@pytest.mark.parametrize("pair", [("load", "gemm"), ("load", "compute"), ("copy", "compute")])
+def test_streams_and_names_of_ranges_are_expected_to_overlap(lab, pair):
+    with lab.expect.overlap(*pair, at_least=0.99):
+        step(lab, wait=False)
+    with (
+        pytest.raises(ExpectationError, match=rf"{pair[0]} and {pair[1]} overlapped for 0 ns[^$]*HOST_SYNC_DEVICE"),
+        lab.expect.overlap(*pair, at_least=0.1),
+    ):
+        step(lab, wait=True)
+    with (
+        pytest.raises(ExpectationError, match=f"nothing of {pair[0]} and {pair[1]} ran"),
+        lab.expect.overlap(*pair, at_least=0.1),
+    ):
+        pass
+
+
+def test_what_cannot_be_expected_to_overlap_is_refused_with_the_nearest_name(lab):
+    step(lab, wait=False)
+    with pytest.raises(StreamNotFoundError, match="No stream, range or kernel 'gem'.*'gemm'"):
+        lab.expect.overlap("load", "gem", at_least=0.5).check()
+    with pytest.raises(OptionError, match="'compute' and 'gemm' are the same work"):
+        lab.expect.overlap("compute", "gemm", at_least=0.5).check()
+
+
+def test_a_baseline_is_a_trace_a_file_or_a_time_in_ns(lab, tmp_path):
+    step(lab, wait=False)
+    lab.synchronize()
+    saved = lab.trace
+    saved.save(tmp_path / "run.parquet")
+    for baseline in (saved, tmp_path / "run.parquet", 1e6):
+        lab.expect.faster_than(baseline, by=0.9).check()
+        with pytest.raises(ExpectationError, match=r"times as fast; expected were 1\.20 times"):
+            lab.expect.faster_than(baseline, by=1.2).check()
+    for nothing in (0, float("nan"), float("inf"), saved[:0]):
+        with pytest.raises(OptionError, match="Take a run in which work ended"):
+            lab.expect.faster_than(nothing)
 
 
 def test_a_start_of_pytest_loads_next_to_nothing():

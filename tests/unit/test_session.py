@@ -732,3 +732,24 @@ def test_the_kernels_that_were_waited_for_are_counted_at_once():
                 spin(lab, 1_000)
         lab.synchronize()
         assert "31 spans" in repr(lab)
+
+
+def test_an_explanation_says_what_has_not_ended(lab):
+    for name in ("a", "b"):
+        spin(lab, 1_000_000, stream=lab.stream(name))
+    before_ns = lab.recording.backend.glance_ns()
+    assert "Work on 'a', 'b' has not ended yet: lab.synchronize() waits for it." in lab.explain().notes
+    assert "Work on 'a', 'b' has not ended yet" in str(lab.explain("a", "b"))
+    assert lab.recording.backend.glance_ns() == before_ns  # asking takes no time
+    lab.stream("c").synchronize()
+    lab.synchronize()
+    assert not any("not ended" in note for note in lab.explain().notes)
+    spin(lab, 1_000_000, stream="b")
+    lab.close()
+    assert not any("not ended" in note for note in lab.explain().notes)
+
+
+def test_a_range_without_a_stream_is_refused_in_one_error(lab):
+    with pytest.raises(SelectionError, match="none is selected in this thread") as raised:
+        lab.range("epoch")
+    assert raised.value.__context__ is None
