@@ -28,8 +28,10 @@ QUEUE_LENGTH = 1_000
 RETURN_NS = 1_000
 """How long after its kernel a launch returns that waited for it, at least. On an H200 it was 2.4 us or more with
 CUDA_LAUNCH_BLOCKING=1; without, no launch of 400 kernels of 1 us returned behind its kernel."""
-MOST_SKEW_NS = 200_000
+MOST_SKEW_NS = 300_000
 """Two launches of one thread cannot be at once: work that begins so much later, beside the work in front, is not late."""
+MOST_ROW_NS = 1_000_000
+"""Nor can the launches of many streams: what a thread launched without a pause is not late for so long."""
 TAIL_SHARE = 0.1
 """For the last tenth of its time a grid that fills the SMs leaves room: its blocks do not end at once."""
 FEW = 5
@@ -271,7 +273,7 @@ def _of_host(trace: Trace, pieces: Pieces, slow: Sequence[_Calls]) -> Iterator[_
         proof = np.where(longest < 0, last[chosen], longest)
         yield _part(late[chosen], cause, Certainty.PROVED, before[chosen], proof, waited_ns[chosen])
     rest = np.flatnonzero(left_ns > LEAST_SHARE * pieces.host_ns[late])
-    rest = rest[~_is_skew(trace, row[rest], before[rest], (to_ns - from_ns)[rest])]
+    rest = rest[~_is_skew(trace, row[rest], before[rest], from_ns[rest], to_ns[rest])]
     is_bound = _is_launch_bound(trace, row[rest], before[rest])
     codes = np.where(is_bound, CODES.index(Cause.LAUNCH_BOUND), CODES.index(Cause.HOST_LATE))
     # Without its call the host may have waited for the device.
@@ -391,11 +393,26 @@ def _longest_call(trace: Trace, calls: Int64Array, lane: Int64Array, from_ns: In
     return longest
 
 
-def _is_skew(trace: Trace, row: Int64Array, before: Int64Array, late_ns: Int64Array) -> BoolArray:
-    """Tell which pieces were launched next to the work in front, which lasted for longer than that took."""
-    apart_ns = trace.queued_ns[row] - trace.queued_ns[before]
-    is_next: BoolArray = (before >= 0) & (late_ns <= MOST_SKEW_NS) & (apart_ns <= trace.duration_ns[before])
+def _is_skew(trace: Trace, row: Int64Array, before: Int64Array, since_ns: Int64Array, to_ns: Int64Array) -> BoolArray:
+    """Tell which pieces were launched next to the work in front: before it could end, or in one row of launches with it."""
+    late_ns = to_ns - since_ns
+    is_busy = (late_ns <= MOST_ROW_NS) & (_launch_rows(trace)[row] <= since_ns) & ~_is_launch_bound(trace, row, before)
+    is_short = trace.queued_ns[row] - trace.queued_ns[before] <= trace.duration_ns[before]
+    is_next: BoolArray = (before >= 0) & (((late_ns <= MOST_SKEW_NS) & is_short) | is_busy)
     return is_next
+
+
+def _launch_rows(trace: Trace) -> Int64Array:
+    """Return since when its thread had launched one thing after the other, at most `MOST_SKEW_NS` apart; in ns."""
+    is_work = counted_rows(trace) & (trace.queued_ns < trace.start_ns)
+    known = np.flatnonzero(is_work)
+    order = known[np.lexsort((trace.queued_ns[known], trace.thread[known]))]
+    spacing_ns = np.diff(trace.queued_ns[order], prepend=0)
+    begins = (np.diff(trace.thread[order], prepend=-2) != 0) | (spacing_ns > MOST_SKEW_NS)
+    first_ns = np.full(len(trace), np.iinfo(np.int64).max, np.int64)
+    if len(order):
+        first_ns[order] = trace.queued_ns[order][np.flatnonzero(begins)][np.cumsum(begins) - 1]
+    return first_ns
 
 
 def _is_launch_bound(trace: Trace, row: Int64Array, before: Int64Array) -> BoolArray:
@@ -503,6 +520,7 @@ def _tests(
         is_long = trace.duration_ns[call] >= half_ns
         yield cause, Certainty.PROVED, _contain(trace, call, calls) & is_long, before
         yield cause, Certainty.LIKELY, np.isin(call, calls) & is_long, before
+    yield Cause.GRAPH_ORDER, Certainty.LIKELY, _of_one_graph(trace, row, before), before
     yield from _legacy_streams(trace, row, front)
     is_copy = trace.kind == SPAN_KINDS.index(SpanKind.COPY)
     for sign in _DIRECTION:
@@ -510,7 +528,6 @@ def _tests(
         copy, is_near = front(goes_so)
         yield Cause.COPY_ENGINE, Certainty.PROVED, is_near & goes_so[row], copy
     yield from _full_sms(trace, row, front)
-    yield Cause.GRAPH_ORDER, Certainty.LIKELY, _of_one_graph(trace, row, before), before
     functions = np.flatnonzero(named_calls(trace, _ADDS_FUNCTION.search))
     if len(functions):
         since_ns = np.where(behind >= 0, trace.queued_ns[behind], np.iinfo(np.int64).min)
@@ -528,7 +545,8 @@ def _of_one_graph(trace: Trace, row: Int64Array, before: Int64Array) -> BoolArra
     graphs = np.array([*(detail.graph for detail in trace.details), 0])[trace.extra.get("detail", np.full(len(trace), -1))]
     correlation = trace.extra.get("correlation", np.zeros(len(trace), np.int64))
     found: BoolArray = (graphs[row] != 0) & (correlation[row] == correlation[before]) & (before >= 0)
-    return found
+    # What only waits for room begins while the last blocks of the other still run.
+    return found & (trace.start_ns[row] >= trace.end_ns[before])
 
 
 def hardware_queues(trace: Trace) -> Int64Array:

@@ -19,6 +19,7 @@ from gpustreamlab.analysis._report import Report, Reported, ReportTable, more_ro
 from gpustreamlab.analysis._rows import MAX_LANE_ROWS
 from gpustreamlab.analysis._scale import format_ns, format_share
 from gpustreamlab.analysis._stacks import HostBound, find_host_bound, name_threads
+from gpustreamlab.analysis._summary import pending_text
 from gpustreamlab.errors import OptionError, StreamNotFoundError, nearest_hint
 from gpustreamlab.model import Trace, TraceMetadata, display_name
 from gpustreamlab.typing import BoolArray, CaptureTier, Cause, Certainty, Int64Array, LaneKind, SpanKind
@@ -189,7 +190,7 @@ class Explanation(Reported):
         if self.asked:
             return self.asked
         if len(self.streams) < 2 and not self.findings:
-            return "one stream, so nothing can overlap" if self.streams else "nothing ran"
+            return "one stream, so nothing can overlap" if self.streams else "nothing has ended"
         together = f"{format_ns(self.together_ns)} of {format_ns(self.active_ns)} with two or more streams at work"
         bound = f": {self.reason}" if self.reason else ""
         if self.gain_ns < self.worth_ns:
@@ -232,6 +233,8 @@ class Explanation(Reported):
             notes.append(f"Calls of the host are not in the trace: {advice} tells why launches came late.")
         if self.looked_share < 1:
             notes.append(f"The costliest pieces were looked into, {format_share(self.looked_share)} of what all of them cost.")
+        if self.metadata.pending_spans:
+            notes.append(f"{pending_text(self.metadata.pending_spans, self.metadata)}.")
         if self.metadata.dropped_spans:
             notes.append(f"{self.metadata.dropped_spans:,} spans were dropped: what stood in front may be missing.")
         return [*notes, *self.metadata.missing, *simulated_notes(self.metadata)]

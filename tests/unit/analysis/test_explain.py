@@ -222,7 +222,7 @@ def test_of_too_many_pieces_the_costliest_are_looked_into(monkeypatch):
 
 
 def test_where_nothing_ran_nothing_is_asked_for():
-    assert str(gsl.Trace.from_columns(start_ns=[], end_ns=[], stream=[]).explain()) == "Why: nothing ran"
+    assert str(gsl.Trace.from_columns(start_ns=[], end_ns=[], stream=[]).explain()) == "Why: nothing has ended"
 
 
 def held_up(calls, **options):

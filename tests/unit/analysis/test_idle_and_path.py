@@ -199,7 +199,7 @@ def test_of_nothing_nothing_is_told():
     assert [str(answer).splitlines()[0] for answer in (trace.critical_path(), trace.idle(), trace.explain())] == [
         "Critical path: nothing ran",
         "Idle: no stream was idle between its work",
-        "Why: nothing ran",
+        "Why: nothing has ended",
     ]
 
 
