@@ -47,6 +47,8 @@ OF_HOST = (
     Cause.PROFILER_OVERHEAD,
 )
 """What a program does all the time without harm; told where something is to be gained."""
+HOST_FIRST_SHARE = 0.1
+"""From which share of that time on it comes first that streams waited for the host with the card idle."""
 LEAST_SHARE = 0.01
 """From which share of the time that anything ran a finding is worth telling."""
 NOT_OFFERED_SHARE = 0.2
@@ -176,14 +178,19 @@ class Explanation(Reported):
 
     @property
     def _is_host_first(self) -> bool:
-        """Whether a stream waited for the host, with the card idle, for longer than all that overlap could save."""
-        return max((one.idle_card_ns for one in self.host_bound), default=0) > self.gain_ns
+        """Whether streams waited for the host, with the card idle, for longer than all that overlap could save."""
+        return bool(self._first_bound)
+
+    @property
+    def _first_bound(self) -> list[HostBound]:
+        least_ns = max(self.gain_ns, int(HOST_FIRST_SHARE * self.active_ns))
+        return [one for one in self.host_bound if one.idle_card_ns > least_ns]
 
     def _line(self) -> str:
         line = self._overlap_line()
         if not self._is_host_first:
             return line
-        names = ", ".join(repr(display_name(one.stream, 32)) for one in self.host_bound[:3] if one.idle_card_ns > self.gain_ns)
+        names = ", ".join(repr(display_name(one.stream, 32)) for one in self._first_bound[:3])
         return f"{names} bound by the host, see below; {line}"
 
     def _overlap_line(self) -> str:

@@ -223,7 +223,7 @@ def test_hidden_work_keeps_its_sign_and_its_words(read, loop):
 @pytest.mark.parametrize(
     ("trace", "line"),
     [
-        pytest.param(empty_trace(), "nothing ran", id="empty"),
+        pytest.param(empty_trace(), "nothing has ended", id="empty"),
         pytest.param(make_trace([("a", "x", 0, MS)]), "one stream, so nothing can overlap", id="one stream"),
     ],
 )
