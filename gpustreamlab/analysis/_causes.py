@@ -403,12 +403,16 @@ def _is_skew(trace: Trace, row: Int64Array, before: Int64Array, since_ns: Int64A
 
 
 def _launch_rows(trace: Trace) -> Int64Array:
-    """Return since when its thread had launched one thing after the other, at most `MOST_SKEW_NS` apart; in ns."""
+    """Return since when its thread had launched one thing after the other, with pauses of at most `MOST_SKEW_NS`; in ns."""
     is_work = counted_rows(trace) & (trace.queued_ns < trace.start_ns)
     known = np.flatnonzero(is_work)
     order = known[np.lexsort((trace.queued_ns[known], trace.thread[known]))]
-    spacing_ns = np.diff(trace.queued_ns[order], prepend=0)
-    begins = (np.diff(trace.thread[order], prepend=-2) != 0) | (spacing_ns > MOST_SKEW_NS)
+    call = launch_calls(trace)[order]
+    # A launch may itself take long, as the first one of a stream does.
+    returned_ns = np.where(call >= 0, trace.end_ns[call], trace.queued_ns[order])
+    begins = np.ones(len(order), bool)
+    begins[1:] = np.diff(trace.thread[order]) != 0
+    begins[1:] |= trace.queued_ns[order][1:] - returned_ns[:-1] > MOST_SKEW_NS
     first_ns = np.full(len(trace), np.iinfo(np.int64).max, np.int64)
     if len(order):
         first_ns[order] = trace.queued_ns[order][np.flatnonzero(begins)][np.cumsum(begins) - 1]
@@ -545,8 +549,9 @@ def _of_one_graph(trace: Trace, row: Int64Array, before: Int64Array) -> BoolArra
     graphs = np.array([*(detail.graph for detail in trace.details), 0])[trace.extra.get("detail", np.full(len(trace), -1))]
     correlation = trace.extra.get("correlation", np.zeros(len(trace), np.int64))
     found: BoolArray = (graphs[row] != 0) & (correlation[row] == correlation[before]) & (before >= 0)
-    # What only waits for room begins while the last blocks of the other still run.
-    return found & (trace.start_ns[row] >= trace.end_ns[before])
+    # What only waits for room begins while the last blocks of the other still run; what is ordered begins 1 us before its end
+    # at most (an H200).
+    return found & (trace.start_ns[row] >= trace.end_ns[before] - CLOSE_NS)
 
 
 def hardware_queues(trace: Trace) -> Int64Array:
