@@ -9,7 +9,7 @@ import pytest
 
 import gpustreamlab as gsl
 from gpustreamlab.analysis import _pieces
-from gpustreamlab.model import Marker, WorkDetail
+from gpustreamlab.model import Marker, Partition, WorkDetail
 from gpustreamlab.typing import Cause, Certainty
 from gpustreamlab.workloads import spin
 from tests.helpers.planted import (
@@ -358,3 +358,141 @@ def test_a_first_launch_that_the_profiler_held_up_loaded_nothing():
     ):
         trace = make_kernel_trace([*spans, ("host: main", name, 5_000, end_ns, {"kind": "host"})], edges=[(2, 1, "launch")])
         assert [finding.code for finding in trace.explain("a", "b").findings] == [code]
+
+
+# What an attack found: each was told wrongly once.
+
+US = 1_000
+FULL = WorkDetail(full_name="gemm", grid=(8_448, 1, 1), block=(1_024, 1, 1))
+SMALL = WorkDetail(full_name="tok", grid=(1, 1, 1), block=(32, 1, 1))
+
+
+class Program:
+    """Collects work with its launches, calls and waits; times in us."""
+
+    def __init__(self):
+        self.spans, self.edges = [], []
+
+    def work(self, lane, start, end, queued, **options):
+        self.spans.append((lane, "k", start * US, end * US, {"queued_ns": queued * US, "detail": SMALL, "thread": 0} | options))
+        self.call("cudaLaunchKernel", queued, queued + 3)
+        self.edges.append((len(self.spans) - 1, len(self.spans) - 2, "launch"))
+        return len(self.spans) - 2
+
+    def call(self, name, start, end):
+        self.spans.append(("host: main", name, start * US, end * US, {"kind": "host"}))
+
+    def explain(self, *asked, **options):
+        trace = make_kernel_trace(self.spans, edges=self.edges, threads=("main",), **options)
+        self.found = trace.explain(*asked)
+        return [(finding.code, round(finding.saves_ns / 1e6, 1)) for finding in self.found.findings]
+
+
+def test_a_short_wait_of_the_host_does_not_stand_for_what_the_host_did_before():
+    program = Program()
+    program.work("a", 8, 10_000, 0)
+    program.call("cudaStreamSynchronize", 9_900, 10_004)
+    program.work("b", 10_020, 18_000, 10_012)
+    assert program.explain() == [(Cause.HOST_LATE, 8.0)]
+
+
+def test_where_an_event_would_have_held_it_anyway_the_host_is_not_blamed():
+    program = Program()
+    awaited = program.work("b", 8, 1_000, 0)
+    program.call("cudaStreamSynchronize", 9, 1_003)
+    program.edges.append((awaited, program.work("a", 1_020, 3_000, 1_012), "wait"))
+    assert program.explain() == [(Cause.EVENT_WAIT, 1.0)]
+
+
+def test_what_was_late_makes_late_what_follows_it():
+    program = Program()
+    program.work("a", 8, 25_000, 0)
+    program.work("c", 12, 5_000, 5)
+    program.call("cudaStreamSynchronize", 12, 5_004)
+    for start in range(5_018, 5_018 + 26 * 1_000, 26):
+        program.work("b", start, start + 20, start - 8)
+    assert program.explain() == [(Cause.HOST_SYNC_STREAM, 4.6)]
+    assert program.found.findings[0].saves_ns <= program.found.gain_ns
+
+
+def test_short_work_in_between_does_not_hide_what_filled_the_sms():
+    program = Program()
+    program.work("a", 8, 4_000, 0, detail=FULL)
+    program.work("b", 4_002, 8_000, 10, detail=FULL)
+    for number in range(700):
+        program.work("dec", 11 + 5 * number, 15 + 5 * number, 1 + 5 * number)
+    program.explain("b")
+    assert [(finding.code, finding.other) for finding in program.found.findings][:1] == [(Cause.GRID_FILLS_DEVICE, "a")]
+
+
+def test_a_kernel_on_the_whole_card_fills_the_sms_of_a_partition_too():
+    layout = {"partitions": (Partition(name="part", requested_sms=8, granted_sms=8),)}
+    program = Program()
+    program.work("a", 8, 4_000, 0, detail=FULL)
+    program.work("b", 4_002, 8_000, 10, partition=0)
+    assert program.explain(**layout) == [(Cause.GRID_FILLS_DEVICE, 4.0)]
+    program = Program()
+    program.work("a", 8, 4_000, 0, detail=FULL, partition=0)
+    program.work("b", 4_002, 8_000, 10)
+    assert program.explain(**layout) == [(Cause.UNKNOWN, 4.0)]
+
+
+def test_the_wait_is_shared_out_among_an_event_and_what_came_then():
+    program = Program()
+    awaited = program.work("b", 8, 1_108, 0)
+    program.work("b", 1_109, 1_170, 4, detail=FULL)
+    program.edges.append((awaited, program.work("a", 1_171, 3_000, 20), "wait"))
+    assert program.explain() == [(Cause.EVENT_WAIT, 1.1), (Cause.GRID_FILLS_DEVICE, 0.1)]
+
+
+def test_kernels_that_take_many_times_as_long_did_other_work():
+    program, at = Program(), 0
+    for lasts, streams in ((100, "a"), (1_000, "ab")):
+        for _ in range(6):
+            for lane in streams:
+                program.work(lane, at + 10, at + 10 + lasts, at, detail=FULL)
+            at += lasts + 20
+    assert Cause.SLOWED_DOWN not in [code for code, _ in program.explain()]
+
+
+def test_work_of_its_own_stream_that_was_not_asked_for_is_named():
+    program = Program()
+    for lane, start, end, name in (("a", 8, 1_500, "prep"), ("a", 1_501, 2_000, "gemm"), ("b", 9, 1_000, "other")):
+        program.work(lane, start, end, 1)
+        program.spans[-2] = (program.spans[-2][0], name, *program.spans[-2][2:])
+    program.explain("gemm", "other")
+    assert [finding.code for finding in program.found.findings] == [Cause.SAME_LANE]
+    assert "prep on 'a' was in front of gemm" in program.found.findings[0].text
+
+
+def test_launches_in_a_row_are_not_late_and_a_pause_is():
+    for pause, codes in ((0, []), (700, [Cause.HOST_LATE])):
+        program, queued = Program(), 0
+        for lane in "abcd":
+            program.work(lane, queued + 10, queued + 4_000, queued)
+            queued += 200 + (pause if lane == "c" else 0)
+        assert [code for code, _ in program.explain()] == codes
+
+
+def test_a_row_says_when_it_began_and_a_name_that_nothing_ran_on():
+    trace = run(wait_for_stream)
+    row = trace.explain("a", "b").findings[0].row
+    assert f"row {row}, spin on 'b', began 4.00 µs after its launch" in trace.explain(row).headline
+    first = int(trace.explain("a", "b").findings[0].other_row)
+    assert trace.explain(first).headline.endswith("nothing held it up while others worked")
+
+    def one_sided(lab):
+        pair(lab)
+        spin(lab, MS, stream="a")
+
+    assert run(one_sided).explain("a", "b").headline == "nothing ran on 'b'"
+
+
+def test_a_host_whose_calls_are_not_known_is_blamed_as_likely_and_the_calls_are_asked_for():
+    with gsl.Session("sim", capture="ranges") as lab:
+        lab.capture("kernels", host=False)
+        wait_for_stream(lab)
+        lab.synchronize()
+        (finding,) = lab.explain("a", "b").findings
+    assert (finding.code, finding.certainty) == (Cause.HOST_LATE, Certainty.LIKELY)
+    assert "host=True" in finding.fix
