@@ -273,12 +273,29 @@ def _of_host(trace: Trace, pieces: Pieces, slow: Sequence[_Calls]) -> Iterator[_
         proof = np.where(longest < 0, last[chosen], longest)
         yield _part(late[chosen], cause, Certainty.PROVED, before[chosen], proof, waited_ns[chosen])
     rest = np.flatnonzero(left_ns > LEAST_SHARE * pieces.host_ns[late])
-    rest = rest[~_is_skew(trace, row[rest], before[rest], from_ns[rest], to_ns[rest])]
-    is_bound = _is_launch_bound(trace, row[rest], before[rest])
+    yield _late_launches(trace, late[rest], row[rest], before[rest], to_ns[rest] - from_ns[rest], from_ns[rest], left_ns[rest])
+
+
+def _late_launches(
+    trace: Trace,
+    late: Int64Array,
+    row: Int64Array,
+    before: Int64Array,
+    late_ns: Int64Array,
+    from_ns: Int64Array,
+    waited_ns: Int64Array,
+) -> _Part:
+    """Name late launches for which no call of the host stands, but not those that were next to the work in front."""
+    first_ns, spacing_ns = _launch_rows(trace)
+    is_bound = _is_launch_bound(trace, spacing_ns, row, before)
+    is_row = (late_ns <= MOST_ROW_NS) & (first_ns[row] <= from_ns) & ~is_bound
+    is_next = (late_ns <= MOST_SKEW_NS) & (trace.queued_ns[row] - trace.queued_ns[before] <= trace.duration_ns[before])
+    kept = ~((before >= 0) & (is_row | is_next))
     codes = np.where(is_bound, CODES.index(Cause.LAUNCH_BOUND), CODES.index(Cause.HOST_LATE))
     # Without its call the host may have waited for the device.
-    sure = np.where(launch_calls(trace)[row[rest]] >= 0, SURE.index(Certainty.PROVED), SURE.index(Certainty.LIKELY))
-    yield _part(late[rest], codes, sure, before[rest], none[rest], left_ns[rest])
+    sure = np.where(launch_calls(trace)[row] >= 0, SURE.index(Certainty.PROVED), SURE.index(Certainty.LIKELY))
+    none = np.full(int(kept.sum()), -1, np.int64)
+    return _part(late[kept], codes[kept], sure[kept], before[kept], none, waited_ns[kept])
 
 
 def _part_of(whole_ns: Int64Array, part_ns: Int64Array, of_ns: Int64Array) -> Int64Array:
@@ -393,39 +410,31 @@ def _longest_call(trace: Trace, calls: Int64Array, lane: Int64Array, from_ns: In
     return longest
 
 
-def _is_skew(trace: Trace, row: Int64Array, before: Int64Array, since_ns: Int64Array, to_ns: Int64Array) -> BoolArray:
-    """Tell which pieces were launched next to the work in front: before it could end, or in one row of launches with it."""
-    late_ns = to_ns - since_ns
-    is_busy = (late_ns <= MOST_ROW_NS) & (_launch_rows(trace)[row] <= since_ns) & ~_is_launch_bound(trace, row, before)
-    is_short = trace.queued_ns[row] - trace.queued_ns[before] <= trace.duration_ns[before]
-    is_next: BoolArray = (before >= 0) & (((late_ns <= MOST_SKEW_NS) & is_short) | is_busy)
-    return is_next
+def _launch_rows(trace: Trace) -> tuple[Int64Array, Int64Array]:
+    """Return of each row since when its thread had launched one thing after the other, and how long after the last one.
 
-
-def _launch_rows(trace: Trace) -> Int64Array:
-    """Return since when its thread had launched one thing after the other, with pauses of at most `MOST_SKEW_NS`; in ns."""
-    is_work = counted_rows(trace) & (trace.queued_ns < trace.start_ns)
-    known = np.flatnonzero(is_work)
-    order = known[np.lexsort((trace.queued_ns[known], trace.thread[known]))]
-    call = launch_calls(trace)[order]
+    Pauses between the calls are `MOST_SKEW_NS` at most. Shape (n_spans,) each, in ns; the largest number where not known.
+    """
+    known = np.flatnonzero(counted_rows(trace) & (trace.queued_ns < trace.start_ns))
+    thread = trace.thread[known]
+    is_one = not len(thread) or bool((thread == thread[0]).all())
+    keys = (trace.queued_ns[known],) if is_one else (trace.queued_ns[known], thread)
+    order = known[np.lexsort(keys)]
+    call, queued_ns = launch_calls(trace)[order], trace.queued_ns[order]
     # A launch may itself take long, as the first one of a stream does.
-    returned_ns = np.where(call >= 0, trace.end_ns[call], trace.queued_ns[order])
-    begins = np.ones(len(order), bool)
-    begins[1:] = np.diff(trace.thread[order]) != 0
-    begins[1:] |= trace.queued_ns[order][1:] - returned_ns[:-1] > MOST_SKEW_NS
-    first_ns = np.full(len(trace), np.iinfo(np.int64).max, np.int64)
+    returned_ns = np.where(call >= 0, trace.end_ns[call], queued_ns)
+    is_new = np.diff(trace.thread[order], prepend=-2) != 0
+    begins = is_new.copy()
+    begins[1:] |= queued_ns[1:] - returned_ns[:-1] > MOST_SKEW_NS
+    first_ns, spacing_ns = (np.full(len(trace), np.iinfo(np.int64).max, np.int64) for _ in range(2))
     if len(order):
-        first_ns[order] = trace.queued_ns[order][np.flatnonzero(begins)][np.cumsum(begins) - 1]
-    return first_ns
+        first_ns[order] = queued_ns[np.flatnonzero(begins)][np.cumsum(begins) - 1]
+        spacing_ns[order[~is_new]] = np.diff(queued_ns, prepend=0)[~is_new]
+    return first_ns, spacing_ns
 
 
-def _is_launch_bound(trace: Trace, row: Int64Array, before: Int64Array) -> BoolArray:
+def _is_launch_bound(trace: Trace, spacing_ns: Int64Array, row: Int64Array, before: Int64Array) -> BoolArray:
     """Tell which pieces were launched one behind the other by a thread whose launches take longer than the work in front."""
-    known = np.flatnonzero((trace.queued_ns < trace.start_ns) & (trace.kind == SPAN_KINDS.index(SpanKind.KERNEL)))
-    order = known[np.lexsort((trace.queued_ns[known], trace.thread[known]))]
-    spacing_ns = np.full(len(trace), np.iinfo(np.int64).max, np.int64)
-    same = trace.thread[order[1:]] == trace.thread[order[:-1]]
-    spacing_ns[order[1:][same]] = np.diff(trace.queued_ns[order])[same]
     is_bound: BoolArray = (spacing_ns[row] <= LAUNCH_SPACING_NS) & (before >= 0)
     is_bound &= trace.duration_ns[before] < spacing_ns[row]
     return is_bound
