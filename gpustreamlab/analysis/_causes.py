@@ -5,6 +5,7 @@ from __future__ import annotations
 import re
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
+from functools import partial
 
 import numpy as np
 
@@ -77,9 +78,10 @@ class Found:
     call: Int64Array
     """Row of the call that proves it, or -1."""
     waited_ns: Int64Array
-    """For how long others ran meanwhile, but no longer than the piece lasted; if it was slowed, how much longer it took."""
+    """For how long others ran meanwhile, but no longer than the rest of its run lasted; if slowed, how much longer it took."""
     saves_ns: Int64Array
-    """The most that it would save if this piece had not been held up: no longer than it ran alone, in ns."""
+    """The most that it would save if this piece had not been held up: no longer than the rest of its run was
+    alone, in ns."""
 
     def among(self, rows: BoolArray) -> Found:
         """Return some of them; shape (n_found,), bool."""
@@ -263,15 +265,14 @@ def _of_host(trace: Trace, pieces: Pieces, slow: Sequence[_Calls]) -> Iterator[_
     left_ns, from_ns = pieces.host_ns[late] - waited_ns, awaited_ns
     host_ns = left_ns.copy()
     for cause, calls in _blocking_calls(trace, slow):
-        blocked_ns, last = _time_in_calls(trace, calls, lane, from_ns, to_ns)
+        blocked_ns, _ = _time_in_calls(trace, calls, lane, from_ns, to_ns)
         share_ns = np.minimum(_part_of(host_ns, blocked_ns, to_ns - from_ns), left_ns)
         held = share_ns >= LEAST_SHARE * pieces.host_ns[late]
         waited_ns = np.where(held, share_ns, 0).astype(np.int64)
         left_ns -= waited_ns
         chosen = np.flatnonzero(held & (waited_ns > 0))
         longest = _longest_call(trace, calls, lane[chosen], from_ns[chosen], to_ns[chosen])
-        proof = np.where(longest < 0, last[chosen], longest)
-        yield _part(late[chosen], cause, Certainty.PROVED, before[chosen], proof, waited_ns[chosen])
+        yield _part(late[chosen], cause, Certainty.PROVED, before[chosen], longest, waited_ns[chosen])
     rest = np.flatnonzero(left_ns > LEAST_SHARE * pieces.host_ns[late])
     yield _late_launches(trace, late[rest], row[rest], before[rest], to_ns[rest] - from_ns[rest], from_ns[rest], left_ns[rest])
 
@@ -308,10 +309,7 @@ def _blocking_calls(trace: Trace, slow: Sequence[_Calls]) -> Iterator[_Calls]:
     """Yield the rows of calls that hold up the host, by what they do; each call once."""
     if not (trace.kind == SPAN_KINDS.index(SpanKind.HOST)).any():
         return
-
-    def of(told: Callable[[str], object]) -> BoolArray:
-        return named_calls(trace, told)
-
+    of = partial(named_calls, trace)
     allocates, syncs = of(_ALLOCATES.search), of(lambda name: "synchronize" in name.lower())
     copy = pageable_copies(trace)
     # A copy that takes little of its call waited for the work in front of it: pinned memory would change nothing.

@@ -8,14 +8,14 @@ import numpy as np
 
 from gpustreamlab.analysis._busy import counted_rows, interval_sum_ns, union_edges
 from gpustreamlab.analysis._concurrency import concurrency
-from gpustreamlab.analysis._explain import descendants, explain
+from gpustreamlab.analysis._explain import descendants, explain, name_hint, work_of
 from gpustreamlab.analysis._hazards import Hazards
 from gpustreamlab.analysis._host_waits import host_waits
 from gpustreamlab.analysis._scale import count_text, format_ns, format_share
 from gpustreamlab.analysis._strays import strays
 from gpustreamlab.errors import OptionError, StreamNotFoundError, nearest_hint
 from gpustreamlab.model import Trace, display_name
-from gpustreamlab.typing import BoolArray, CaptureTier, LaneKind
+from gpustreamlab.typing import BoolArray, CaptureTier
 
 Check = Callable[[Trace], str]
 """Takes what ran, and returns what was not as expected; empty where all was."""
@@ -56,16 +56,10 @@ def expect_overlap(first: str, second: str, at_least: float) -> Check:
 
 def _work_of(trace: Trace, name: str) -> BoolArray:
     """Return the work of a stream, or of ranges or kernels of a name, as `explain` does; shape (n_spans,), bool."""
-    counted = counted_rows(trace)
-    is_lane = np.array([lane.name == name and lane.kind is LaneKind.STREAM for lane in trace.lanes], bool)
-    of_stream: BoolArray = counted & is_lane[trace.lane]
-    if name in trace.names and not of_stream.any():
-        return counted & descendants(trace, trace.name == trace.names.index(name))
-    if not is_lane.any():
-        streams = [lane.name for lane in trace.lanes if lane.kind is LaneKind.STREAM]
-        hint = nearest_hint(str(name)[:60], [*streams, *trace.names])
-        raise StreamNotFoundError(f"No stream, range or kernel {name!r:.60} in what ran. {hint}")
-    return of_stream
+    found = work_of(trace, counted_rows(trace), name)
+    if found is None:
+        raise StreamNotFoundError(f"No stream, range or kernel {name!r:.60} in what ran. {name_hint(trace, name)}")
+    return found
 
 
 def expect_no_strays(trace: Trace) -> str:

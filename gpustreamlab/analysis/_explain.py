@@ -72,7 +72,8 @@ class Finding:
     saves_ns: int
     """The most that the whole could be shorter without it, in ns: never more than the busiest stream leaves to be gained."""
     waited_ns: int
-    """For how long others ran while this work waited, but no longer than it then ran alone, in ns; of all such pieces."""
+    """For how long others ran while this work waited, but no longer than it and what followed it then ran
+    alone, in ns; of all such pieces."""
     piece_count: int
     """How many pieces of work it concerns."""
     pair_count: int
@@ -177,18 +178,14 @@ class Explanation(Reported):
         return max(LEAST_NS, int(LEAST_SHARE * self.active_ns))
 
     @property
-    def _is_host_first(self) -> bool:
-        """Whether streams waited for the host, with the card idle, for longer than all that overlap could save."""
-        return bool(self._first_bound)
-
-    @property
     def _first_bound(self) -> list[HostBound]:
+        """Streams that waited for the host, with the card idle, for longer than all that overlap could save."""
         least_ns = max(self.gain_ns, int(HOST_FIRST_SHARE * self.active_ns))
         return [one for one in self.host_bound if one.idle_card_ns > least_ns]
 
     def _line(self) -> str:
         line = self._overlap_line()
-        if not self._is_host_first:
+        if not self._first_bound:
             return line
         names = ", ".join(repr(display_name(one.stream, 32)) for one in self._first_bound[:3])
         return f"{names} bound by the host, see below; {line}"
@@ -219,7 +216,7 @@ class Explanation(Reported):
                 lines += wrap_sentence(sentence, first_indent="   ", indent="   ")
         table = ReportTable(caption="Why work began late", rows=rows, names=(1,), lines=lines, wraps=True)
         tables = ([table] if self.findings else []) + ([_bound_table(self)] if self.host_bound else [])
-        if self._is_host_first:
+        if self._first_bound:
             tables.reverse()
         return Report(title="Why:", line=self._line(), tables=tuple(tables), notes=self.notes)
 
@@ -296,7 +293,7 @@ def explain(trace: Trace, first: str | int | None = None, second: str | None = N
     A piece of work is a run of kernels, copies and fills of one stream without a pause. It began late if other streams worked
     while its stream was idle. Until its launch the host held it up, from then to its start the device. Each cause is told by
     records that it must leave; the codes are those of `Cause`. What overlap would save is bounded by the time for which the
-    piece then ran alone, and for all together by `Explanation.gain_ns`.
+    piece, and what followed it without a pause, then ran alone, and for all together by `Explanation.gain_ns`.
 
     Examples
     --------
@@ -428,22 +425,32 @@ def _one_piece(trace: Trace, row: int, *, waited_ns: int) -> LatePieces:
 
 def _named_rows(trace: Trace, rows: BoolArray, name: object) -> BoolArray:
     """Return the work of a stream, or of all ranges or kernels of a name; shape (n_spans,), bool."""
-    streams = [lane.name for lane in trace.lanes if lane.kind is LaneKind.STREAM]
-    on_streams = np.unique(trace.lane[rows])
-    if name in streams and (name not in trace.names or name in [trace.lanes[lane].name for lane in on_streams.tolist()]):
-        lanes = np.array([lane.name == name and lane.kind is LaneKind.STREAM for lane in trace.lanes])
-        of_stream: BoolArray = rows & lanes[trace.lane]
-        return of_stream
-    if name not in trace.names:
-        hint = nearest_hint(str(name)[:60], [*streams, *trace.names])
+    found = work_of(trace, rows, name)
+    if found is None:
+        hint = name_hint(trace, name)
         raise StreamNotFoundError(f"The trace has no stream, range or kernel {name!r:.60}. {hint} Use trace.explain() for all.")
-    member = trace.name == trace.names.index(str(name))
-    found: BoolArray = rows & descendants(trace, member)
-    if not found.any():
-        raise OptionError(
-            f"{name!r} names no work of a stream in this trace: {int(member.sum()):,} spans of the host. Name a stream."
-        )
+    if name in trace.names and not found.any():
+        count = int((trace.name == trace.names.index(str(name))).sum())
+        raise OptionError(f"{name!r} names no work of a stream in this trace: {count:,} spans of the host. Name a stream.")
     return found
+
+
+def work_of(trace: Trace, rows: BoolArray, name: object) -> BoolArray | None:
+    """Return which of some rows are of a stream, or in ranges or kernels of a name; None where nothing has that name.
+
+    A stream on which nothing ran gives way to a range of its name.
+    """
+    is_lane = np.array([lane.name == name and lane.kind is LaneKind.STREAM for lane in trace.lanes], bool)
+    of_stream: BoolArray = rows & is_lane[trace.lane]
+    if name in trace.names and not of_stream.any():
+        return rows & descendants(trace, trace.name == trace.names.index(str(name)))
+    return of_stream if is_lane.any() else None
+
+
+def name_hint(trace: Trace, name: object) -> str:
+    """Suggest the stream, range or kernel whose name is nearest."""
+    streams = [lane.name for lane in trace.lanes if lane.kind is LaneKind.STREAM]
+    return nearest_hint(str(name)[:60], [*streams, *trace.names])
 
 
 def _same_stream(trace: Trace, groups: Sequence[BoolArray], names: tuple[str, str]) -> list[Finding]:
