@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import pytest
 
-import gpustreamlab as gsl
 from gpustreamlab.analysis import IDLE_TEXTS
 from gpustreamlab.draw import _why
 from tests.browser.test_reading import CONTRASTS
@@ -21,18 +20,10 @@ def read(windows, tmp_path):
         yield function
 
 
-def record(program):
-    with gsl.Session("sim", capture="ranges") as lab:
-        lab.capture("kernels", host=True)
-        program(lab)
-        lab.synchronize()
-        return lab.trace
-
-
 @pytest.fixture(scope="module")
 def loop():
     """Return a trace with two findings, of four pieces and of three."""
-    return record(planted.wait_for_device_in_a_loop)
+    return planted.record(planted.wait_for_device_in_a_loop)
 
 
 def center(reader, lane, time_ns):
@@ -204,7 +195,7 @@ def test_a_gap_in_which_no_other_stream_worked_says_that(read):
 
 def test_a_gap_beyond_the_pieces_that_are_kept_says_that(read, monkeypatch):
     monkeypatch.setattr(_why, "LISTED_PIECES", 1)
-    trace = record(planted.wait_for_stream_in_ranges)
+    trace = planted.record(planted.wait_for_stream_in_ranges)
     reader = read(trace)
     click_lane(reader, "b", start_of(trace, trace.explain().findings[0].pieces.row[2]) - 200_000)
     assert "only the longest pieces are kept" in reader.text("gap")
@@ -256,14 +247,14 @@ def written(reader):
 
 def test_every_piece_has_its_number_where_there_is_room_and_the_longest_in_any_case(read, loop):
     assert sorted(written(read(loop))) == ["1"] * 4 + ["2"] * 3
-    reader = read(record(planted.tiny_kernels))
+    reader = read(planted.record(planted.tiny_kernels))
     count = reader.js("w.why.findings.reduce((sum, { pieces }) => sum + pieces.length, 0)")
     assert 2 <= len(written(reader)) < count
     assert set(written(reader)) == {"1", "2"}
 
 
 def test_a_gap_says_how_long_it_is_where_there_is_room(read):
-    reader = read(record(planted.tiny_kernels))
+    reader = read(planted.record(planted.tiny_kernels))
     reader.press("y")
     assert [text for text in written(reader) if text.startswith("idle")]
     reader.js("w.fit()")

@@ -10,7 +10,7 @@ import threading
 
 import numpy as np
 
-from gpustreamlab import workloads
+from gpustreamlab import Session, workloads
 from gpustreamlab.typing import Cause
 
 MS = 1_000_000
@@ -20,6 +20,15 @@ MB = 1 << 20
 def pair(lab, **options):
     """Make the two streams of a program."""
     return lab.stream("a", **options), lab.stream("b", **options)
+
+
+def record(program):
+    """Run a program on the simulated device and return its trace, with kernels and calls of the host."""
+    with Session("sim", capture="ranges") as lab:
+        lab.capture("kernels", host=True)
+        program(lab)
+        lab.synchronize()
+        return lab.trace
 
 
 def host_arrays(lab, count, size_bytes, *, pinned):

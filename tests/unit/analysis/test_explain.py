@@ -18,6 +18,7 @@ from tests.helpers.planted import (
     PLANTED,
     clean_program,
     pair,
+    record,
     wait_for_device,
     wait_for_device_in_a_loop,
     wait_for_stream,
@@ -27,28 +28,20 @@ from tests.helpers.traces import make_kernel_trace
 PROGRAMS = [pytest.param(cause, program, id=program.__name__) for cause, programs in PLANTED.items() for program in programs]
 
 
-def run(program):
-    with gsl.Session("sim", capture="ranges") as lab:
-        lab.capture("kernels", host=True)
-        program(lab)
-        lab.synchronize()
-        return lab.trace
-
-
 @pytest.mark.parametrize(("cause", "program"), PROGRAMS)
 def test_a_planted_cause_is_named_first(cause, program):
-    found = run(program).explain("a", "b")
+    found = record(program).explain("a", "b")
     assert found.findings, found
     assert found.findings[0].code == cause, str(found)
 
 
 @pytest.mark.parametrize("program", CLEAN, ids=lambda program: program.__name__)
 def test_nothing_is_found_in_a_clean_program(program):
-    assert not run(program).explain().findings
+    assert not record(program).explain().findings
 
 
 def test_random_clean_programs_get_no_finding():
-    false_alarms = {seed: str(found) for seed in range(200) if len(found := run(clean_program(seed)).explain())}
+    false_alarms = {seed: str(found) for seed in range(200) if len(found := record(clean_program(seed)).explain())}
     assert len(false_alarms) <= 1, "\n".join(false_alarms.values())
 
 
@@ -61,13 +54,13 @@ def test_two_causes_at_once_are_both_named_in_the_order_of_cost():
             spin(lab, MS, stream="b")
             first.wait(second.record())
 
-    found = run(program).explain("a", "b")
+    found = record(program).explain("a", "b")
     assert [finding.code for finding in found.findings] == [Cause.HOST_SYNC_STREAM, Cause.EVENT_WAIT]
     assert found.findings[0].waited_ns > found.findings[1].waited_ns
 
 
 def test_a_finding_has_its_records_and_figures():
-    trace = run(wait_for_stream)
+    trace = record(wait_for_stream)
     (finding,) = trace.explain("a", "b").findings
     assert (finding.stream, finding.other, finding.piece_count, finding.certainty) == ("b", "a", 1, Certainty.PROVED)
     assert trace.names[trace.name[finding.call_row]] == "cudaStreamSynchronize"
@@ -79,7 +72,7 @@ def test_a_finding_has_its_records_and_figures():
 
 
 def test_a_finding_has_all_its_pieces_the_longest_first():
-    trace = run(wait_for_device_in_a_loop)
+    trace = record(wait_for_device_in_a_loop)
     for finding in trace.explain().findings:
         late = finding.pieces
         assert {len(column) for column in late} == {finding.piece_count}
@@ -103,7 +96,7 @@ def test_names_of_ranges_and_kernels_can_be_asked_for():
             with lab.on("one", name):
                 spin(lab, MS)
 
-    trace = run(program)
+    trace = record(program)
     (finding,) = trace.explain("load", "step").findings
     assert (finding.code, finding.saves_ns, finding.stream) == (Cause.SAME_LANE, MS, "one")
     assert "one stream" in trace.explain().__repr__()
@@ -114,7 +107,7 @@ def test_the_sessions_own_end_is_never_blamed():
         pair(lab)
         spin(lab, 2 * MS, stream="a")
 
-    assert not run(program).explain().findings
+    assert not record(program).explain().findings
 
 
 @pytest.mark.parametrize("host", [True, False])
@@ -159,7 +152,7 @@ def test_work_whose_launch_is_not_known_is_not_blamed_on_the_host():
 )
 def test_what_the_trace_has_not_is_refused(asked, error, text):
     with pytest.raises(error, match=text):
-        run(wait_for_stream).explain(*asked)
+        record(wait_for_stream).explain(*asked)
 
 
 def test_a_million_spans_are_explained():
@@ -178,7 +171,7 @@ def test_a_million_spans_are_explained():
 
 
 def test_of_work_of_two_cells_only_is_told_that_one_stream_had_work():
-    trace = run(wait_for_stream)
+    trace = record(wait_for_stream)
     between_ns = int(trace.end_ns[trace.name == trace.names.index("spin")].min()) + 1_000
     found = replace(trace, markers=(Marker(time_ns=between_ns, text="In [2]", kind="cell"),)).explain()
     assert [finding.code for finding in found.findings] == [Cause.NOT_OFFERED]
@@ -193,7 +186,7 @@ def test_what_many_pairs_of_streams_cost_is_added_up():
             if turn % 3 == 0:
                 lab.synchronize()
 
-    found = run(program).explain()
+    found = record(program).explain()
     assert found.findings[0].code is Cause.HOST_SYNC_DEVICE
     assert found.findings[0].pair_count > 10
     assert found.findings[0].saves_ns > 0.5 * found.gain_ns
@@ -215,7 +208,7 @@ def test_a_kernel_whose_time_varies_is_not_called_slowed():
 
 def test_of_too_many_pieces_the_costliest_are_looked_into(monkeypatch):
     monkeypatch.setattr(_pieces, "MOST_PIECES", 3)
-    found = run(wait_for_device_in_a_loop).explain()
+    found = record(wait_for_device_in_a_loop).explain()
     assert 0.3 < found.looked_share < 1
     assert sum(finding.piece_count for finding in found.findings) == 3
     assert "The costliest pieces were looked into" in str(found)
@@ -316,7 +309,7 @@ def test_what_ran_on_one_stream_by_mistake_could_be_saved():
         with lab.on("b", "step"):
             spin(lab, 2 * MS, stream="a")
 
-    found = run(program).explain("a", "b")
+    found = record(program).explain("a", "b")
     assert [finding.code for finding in found.findings] == [Cause.OTHER_STREAM]
     assert found.findings[0].saves_ns == found.gain_ns == pytest.approx(2 * MS, rel=0.01)
 
@@ -330,7 +323,7 @@ def test_a_name_of_a_range_is_found_beside_an_idle_stream_of_that_name():
                 spin(lab, 2 * MS)
             lab.synchronize()
 
-    assert run(program).explain("load", "step").findings[0].code is Cause.HOST_SYNC_DEVICE
+    assert record(program).explain("load", "step").findings[0].code is Cause.HOST_SYNC_DEVICE
 
 
 def test_waits_of_the_host_are_not_told_where_nothing_is_to_be_gained():
@@ -342,7 +335,7 @@ def test_waits_of_the_host_are_not_told_where_nothing_is_to_be_gained():
             lab.synchronize()
         spin(lab, 9 * MS, stream="a")
 
-    assert not run(program).explain().findings
+    assert not record(program).explain().findings
 
 
 def test_a_first_launch_that_the_profiler_held_up_loaded_nothing():
@@ -475,7 +468,7 @@ def test_launches_in_a_row_are_not_late_and_a_pause_is():
 
 
 def test_a_row_says_when_it_began_and_a_name_that_nothing_ran_on():
-    trace = run(wait_for_stream)
+    trace = record(wait_for_stream)
     row = trace.explain("a", "b").findings[0].row
     assert f"row {row}, spin on 'b', began 4.00 µs after its launch" in trace.explain(row).headline
     first = int(trace.explain("a", "b").findings[0].other_row)
@@ -485,7 +478,7 @@ def test_a_row_says_when_it_began_and_a_name_that_nothing_ran_on():
         pair(lab)
         spin(lab, MS, stream="a")
 
-    assert run(one_sided).explain("a", "b").headline == "nothing ran on 'b'"
+    assert record(one_sided).explain("a", "b").headline == "nothing ran on 'b'"
 
 
 def test_a_host_whose_calls_are_not_known_is_blamed_as_likely_and_the_calls_are_asked_for():

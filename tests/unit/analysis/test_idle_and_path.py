@@ -12,9 +12,8 @@ from gpustreamlab.analysis import concurrency, counted_rows
 from gpustreamlab.model import WorkDetail
 from gpustreamlab.typing import IdleKind, PathStep
 from gpustreamlab.workloads import spin
-from tests.helpers.planted import event_wait_in_a_ping_pong, tiny_kernels, wait_for_device_in_a_loop
+from tests.helpers.planted import clean_program, event_wait_in_a_ping_pong, record, tiny_kernels, wait_for_device_in_a_loop
 from tests.helpers.traces import empty_trace, make_kernel_trace, make_trace
-from tests.unit.analysis.test_explain import clean_program, run
 
 US = 1_000
 
@@ -41,7 +40,7 @@ def random_program(seed):
 
 @pytest.mark.parametrize("seed", range(30))
 def test_a_critical_path_has_no_gap_and_is_as_long_as_the_run(seed):
-    trace = run(random_program(seed))
+    trace = record(random_program(seed))
     path = trace.critical_path()
     steps = path.to_pandas()
     assert path.duration_ns == concurrency(trace).wall_ns == steps.duration_ns.sum()
@@ -55,7 +54,7 @@ def test_a_critical_path_has_no_gap_and_is_as_long_as_the_run(seed):
 
 @pytest.mark.parametrize("seed", range(30))
 def test_idle_time_is_all_time_between_work(seed):
-    trace = run(random_program(seed))
+    trace = record(random_program(seed))
     found = trace.idle()
     for lane in trace.lanes:
         rows = [row for row in np.flatnonzero(counted_rows(trace)) if trace.lanes[trace.lane[row]] is lane]
@@ -71,7 +70,7 @@ def test_idle_time_is_all_time_between_work(seed):
     [(tiny_kernels, "host", "host"), (event_wait_in_a_ping_pong, "event", "work"), (wait_for_device_in_a_loop, "host", "work")],
 )
 def test_planted_programs_are_idle_for_what_was_planted(program, kind, step):
-    trace = run(program)
+    trace = record(program)
     found, path = trace.idle(), trace.critical_path()
     assert found.total_ns("a", kind) > 0.9 * found.total_ns("a")
     assert path.share(step) > 0.5
@@ -210,5 +209,5 @@ def test_answers_are_for_traces_only(answer):
 
 
 def test_a_clean_program_is_bound_by_its_work():
-    trace = run(clean_program(3))
+    trace = record(clean_program(3))
     assert trace.critical_path().share("work") > 0.9

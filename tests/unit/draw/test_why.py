@@ -7,7 +7,6 @@ from dataclasses import replace
 import numpy as np
 import pytest
 
-import gpustreamlab as gsl
 from gpustreamlab import workloads
 from gpustreamlab.analysis import IDLE_TEXTS, explain, idle
 from gpustreamlab.draw import _why, plan_picture, why_tables
@@ -18,18 +17,10 @@ from tests.helpers import planted
 from tests.helpers.traces import empty_trace, make_trace
 
 
-def record(program):
-    with gsl.Session("sim", capture="ranges") as lab:
-        lab.capture("kernels", host=True)
-        program(lab)
-        lab.synchronize()
-        return lab.trace
-
-
 @pytest.fixture(scope="module")
 def trace():
     """Return work that the host held up seven times, by two findings."""
-    return record(planted.wait_for_device_in_a_loop)
+    return planted.record(planted.wait_for_device_in_a_loop)
 
 
 def key_of(trace, row):
@@ -58,7 +49,7 @@ def test_a_page_says_which_streams_are_bound_by_the_host():
                 second.query()
             workloads.spin(lab, 2_000, stream="b")
 
-    trace = record(decode)
+    trace = planted.record(decode)
     why, bound = why_tables(trace, 0), trace.explain().host_bound
     assert why["bound"] == [f"Bound by the host: {one}" for one in bound]
     assert bound
@@ -77,7 +68,7 @@ def test_each_piece_says_what_explain_says_of_its_row_and_names_its_spans(trace)
 
 
 def test_work_that_was_not_late_says_nothing_of_the_gap_before_it():
-    trace = record(planted.wait_for_stream)
+    trace = planted.record(planted.wait_for_stream)
     between_ns = int(trace.end_ns[trace.name == trace.names.index("spin")].min()) + 1_000
     why = why_tables(replace(trace, markers=(Marker(time_ns=between_ns, text="In [2]", kind="cell"),)), 0)
     (finding,) = why["findings"]
