@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, ClassVar
 import numpy as np
 
 from gpustreamlab._util.words import wrap_sentence
-from gpustreamlab.analysis._busy import counted_kinds, counted_rows, require_trace, union_edges
+from gpustreamlab.analysis._busy import counted_kinds, counted_rows, require_trace
 from gpustreamlab.analysis._causes import CODES, SURE, Found, find_causes, launch_calls, piece_of
 from gpustreamlab.analysis._concurrency import concurrency
 from gpustreamlab.analysis._explain_text import TEXTS, finding_texts
@@ -550,13 +550,7 @@ def _most_ns(pieces: Pieces, found: Found) -> int:
     That is more than what each alone would save: where three that waited for one thing run beside each other, none of them
     runs alone. It is no more than the time in which nothing else ran, nor than what they waited in all.
     """
-    is_late = np.zeros(len(pieces.row), bool)
-    is_late[found.piece] = True
-    active_ns, others_ns = (
-        int(np.diff(union_edges(pieces.start_ns[chosen], pieces.end_ns[chosen]))[::2].sum())
-        for chosen in (slice(None), ~is_late)
-    )
-    return min(active_ns - others_ns, int(found.waited_ns.sum()))
+    return min(pieces.spanned_ns - pieces.spanned_without_ns(found.piece), int(found.waited_ns.sum()))
 
 
 def _finding(

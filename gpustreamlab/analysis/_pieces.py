@@ -8,7 +8,7 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
-from gpustreamlab.analysis._busy import edges_of, map_threaded, rows_by_lane, union_edges
+from gpustreamlab.analysis._busy import edges_of, interval_sum_ns, map_threaded, rows_by_lane, union_edges
 from gpustreamlab.analysis._sweep import count_durations, count_steps
 from gpustreamlab.model import Trace
 from gpustreamlab.typing import BoolArray, Int64Array, MarkerKind
@@ -137,6 +137,17 @@ class Pieces:
         waited_ns = self.host_ns + self.device_ns
         total_ns = int(waited_ns.sum())
         return int(waited_ns[self.costly].sum()) / total_ns if total_ns else 1.0
+
+    @cached_property
+    def spanned_ns(self) -> int:
+        """For how long any piece lasted, with the pauses within pieces, in ns."""
+        return self.spanned_without_ns(np.empty(0, np.int64))
+
+    def spanned_without_ns(self, piece: Int64Array) -> int:
+        """Return the same without some pieces, in ns."""
+        kept = np.ones(len(self.row), bool)
+        kept[piece] = False
+        return interval_sum_ns(union_edges(self.start_ns[kept], self.end_ns[kept]))
 
     @cached_property
     def offered_edges(self) -> list[Int64Array]:
