@@ -34,6 +34,7 @@
     ├── EngineError                   (RuntimeError)  an inference engine refused a tensor, a lane or its run
     ├── ExpectationError              (AssertionError)  a run did not do what was expected of it
     ├── OptionError                   (ValueError)    a number or choice outside its range
+    ├── ProgramError                  (ValueError)    statements that cannot be planned, or a plan that does not fit any more
     ├── TraceError                    (ValueError)    columns that do not make a trace
     └── TraceFileError                (OSError)       a file that could not be read or written
 
@@ -73,6 +74,7 @@ __all__ = [
     "PartitionNotFoundError",
     "PartitionUnavailableError",
     "PartitionWarning",
+    "ProgramError",
     "SelectionError",
     "SelectionWarning",
     "SessionClosedError",
@@ -278,6 +280,10 @@ class ExpectationError(GPUStreamLabError, AssertionError):
 
 class OptionError(GPUStreamLabError, ValueError):
     """A number or choice outside its range."""
+
+
+class ProgramError(GPUStreamLabError, ValueError):
+    """Statements that cannot be planned onto streams, or a plan that does not fit its inputs any more."""
 
 
 class TraceError(GPUStreamLabError, ValueError):

@@ -21,11 +21,12 @@ from gpustreamlab.backends import Backend, choose_backend
 from gpustreamlab.errors import CloseError, InvalidNameError, OptionError, SessionError
 from gpustreamlab.green import DEFAULT_CONTEXT_LIMIT, ContextCache
 from gpustreamlab.groups import Expect, Memory, PartitionTools, Recording
-from gpustreamlab.memory.hazards import check_hazard_mode, watch_accesses
+from gpustreamlab.memory.hazards import AccessWatch, check_hazard_mode, variables_of, watch_accesses
 from gpustreamlab.memory.lifetimes import Keeper, call_on
 from gpustreamlab.memory.scratch import ScratchPool
 from gpustreamlab.model import Device, Layout, Trace, WorkqueueOptions
 from gpustreamlab.notebook.views import LiveViews, check_timeline_options, title_of
+from gpustreamlab.programs import Ground, Program, make_program
 from gpustreamlab.record import DEFAULT_PENDING_LIMIT, DEFAULT_RING_SIZE, Range, Recorder
 from gpustreamlab.record.capture import Capture, CaptureControl, read_tier
 from gpustreamlab.sinks._spool_format import DEFAULT_LIMIT_BYTES, open_spool_file
@@ -571,6 +572,47 @@ class Session(ProcessBound):
         """
         self._keeper.end_left_uses()
         self._selections.put_back_left()
+
+    def program(self, program: str | Callable[..., Any], /, namespace: dict[str, Any] | None = None) -> Program:
+        """Return statements as a program, to plan onto streams: ``lab.program(f).plan()`` shows a plan, and runs nothing of it.
+
+        Parameters
+        ----------
+        program
+            Source, or a function; its parameters are looked up in the namespace by their names.
+        namespace
+            The variables that it runs on, which a plan of source changes in place; those of the caller, copied, if None.
+
+        Raises
+        ------
+        ProgramError
+            If it cannot be planned: it awaits, yields, imports ``*``, or has no statements.
+        SyntaxError
+            If it is no Python.
+
+        Examples
+        --------
+        >>> with Session("sim") as lab:
+        ...     x = lab.xp.ones((256, 256))
+        ...     plan = lab.program("y = x @ x; z = x + 1; s = y.sum() + z.sum()").plan(streams=2)
+        ...     print(len(plan.streams), float(plan.run()["s"]))
+        2 16908288.0
+        """
+        self._life.require_open("plan a program")
+        values = variables_of(sys._getframe(1)) if namespace is None else namespace  # noqa: SLF001 - as IPython finds a caller's
+        return make_program(self._ground, program, values)
+
+    @property
+    def _ground(self) -> Ground:
+        """What programs need of this."""
+        parts = self._backend, self._recorder, HazardMode.REPORT
+        return Ground(
+            lab=self,
+            backend=self._backend,
+            accesses=self._accesses,
+            make_watch=lambda: AccessWatch(*parts, table=self._table, defer=self._keeper.defer),
+            require_stream=self._table.choose,
+        )
 
     def event(self) -> Event:
         """Return an event that is not recorded yet."""

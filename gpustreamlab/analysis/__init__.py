@@ -23,7 +23,14 @@ from gpustreamlab.analysis._compare import (
     comparison_tables,
     wall_line,
 )
-from gpustreamlab.analysis._concurrency import Concurrency, concurrency, over_wall, stream_extent, used_stream_count
+from gpustreamlab.analysis._concurrency import (
+    Concurrency,
+    blocks_that_fit,
+    concurrency,
+    over_wall,
+    stream_extent,
+    used_stream_count,
+)
 from gpustreamlab.analysis._critical_path import CriticalPath, PathPart, critical_path
 from gpustreamlab.analysis._expect import (
     Check,
@@ -53,6 +60,7 @@ from gpustreamlab.analysis._live_rows import ArrivedSpans, LiveRows, OpenSpans
 from gpustreamlab.analysis._overlap import Overlap, OverlapPair, overlap, partly_captured
 from gpustreamlab.analysis._plan import check_layout, check_rounding, check_workqueue, plan_partitions, unenforced_layout
 from gpustreamlab.analysis._regions import Layer, Region, region_of
+from gpustreamlab.analysis._regions import overlap as may_share
 from gpustreamlab.analysis._rows import MAX_LANE_ROWS, RowTable, span_rows
 from gpustreamlab.analysis._scale import (
     Merged,
@@ -127,6 +135,7 @@ __all__ = [
     "explain",
     "host_waits",
     "idle",
+    "may_share",
     "overlap",
     "partly_captured",
     "plan_partitions",

@@ -279,3 +279,5 @@ class WatchedArrays(NamedTuple):
     """Returns which memory an array is; None for one of another library."""
     null_stream: Any
     """The stream that works while no lane is selected; it takes ``record(event)`` and ``wait(event)``."""
+    track: Callable[[Any], Any] | None = None
+    """Returns an array of the library as one that tells, in the same memory; None where all of them do."""

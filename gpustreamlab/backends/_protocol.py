@@ -257,6 +257,12 @@ class Backend(Protocol):
     def leave_accesses(self, sink: AccessSink) -> None:
         """Tell of no more accesses. Idempotent."""
 
+    def duplicate(self, arrays: Sequence[Any]) -> list[Any]:
+        """Return copies of arrays of `xp` and of NumPy, made in the selected stream; None for those of other libraries.
+
+        Copies of arrays that share memory share theirs, at the same places; those of page-locked memory are page-locked.
+        """
+
     def pinned_empty(self, shape: int | tuple[int, ...], dtype: DTypeLike) -> NDArray[Any]:
         """Return page-locked host memory as an uninitialised NumPy array: copies from and to it are asynchronous."""
 
@@ -281,6 +287,9 @@ class Backend(Protocol):
 
     def relieve_memory(self) -> None:
         """Give back device memory that `xp` keeps and nobody uses; may wait for the device."""
+
+    def memory_in_use(self) -> int:
+        """Return how much device memory arrays hold now, in bytes; what pools keep for later is left out."""
 
     def memory_info(self) -> tuple[int, int]:
         """Return how much device memory is free, and how much there is, in bytes."""

@@ -28,7 +28,7 @@ from gpustreamlab.memory.lifetimes import Keeper
 from gpustreamlab.record import Recorder
 from gpustreamlab.typing import HazardMode
 
-__all__ = ["AccessWatch", "check_hazard_mode", "variables_of", "watch_accesses"]
+__all__ = ["AccessTap", "AccessWatch", "check_hazard_mode", "variables_of", "watch_accesses"]
 
 
 _NULL_STREAM = 0
@@ -40,6 +40,16 @@ class StreamsByHandle(Protocol):
     def with_handle(self, handle: int) -> Any | None:
         """Return the open stream that has a handle now, or None."""
         ...
+
+
+class AccessTap(Protocol):
+    """Takes note of accesses while a program is recorded."""
+
+    def work(self, work: str, reads: Sequence[Touch], writes: Sequence[Touch]) -> object:
+        """Note what work reads and writes."""
+
+    def host_wait(self) -> object:
+        """Note that the host has waited for a stream."""
 
 
 class AccessWatch:
@@ -85,6 +95,8 @@ class AccessWatch:
         self._why_not = ""
         self._puts_in = mode is HazardMode.WAIT
         self._is_waiting = False
+        self.tap: AccessTap | None = None
+        """Is told of every access as well; None for nobody."""
         self.pending: list[Callable[[], object]] = []
         """What waits until the lock is not held, see `finish`: to keep memory for lanes, and to put waits into the trace."""
         if mode is not HazardMode.OFF:
@@ -94,6 +106,24 @@ class AccessWatch:
     def xp(self) -> Any:
         """The array module: one that tells of accesses, where they are watched."""
         return self._backend.xp if self._watched is None else self._watched.xp
+
+    def find(self, array: object) -> Touch | None:
+        """Return which memory an array is; None for one that is not watched. To look at an array is no use of it."""
+        with self.lock:
+            count = self._search.piece_count
+            touch = None if self._watched is None else self._watched.find(array)
+            self._search.piece_count = count
+            return touch
+
+    @property
+    def track(self) -> Callable[[Any], Any] | None:
+        """Makes an array a watched one, in the same memory; None where all arrays of the backend are."""
+        return None if self._watched is None else self._watched.track
+
+    @property
+    def is_watching(self) -> bool:
+        """Whether accesses are told of."""
+        return self._watched is not None
 
     def writers(self, array: object) -> tuple[Any, ...] | None:
         """Return the streams that wrote an array last, as far as the session has them; None if that is not known.
@@ -164,6 +194,8 @@ class AccessWatch:
     def work(self, handle: int, work: str, reads: Sequence[Touch], writes: Sequence[Touch]) -> None:
         """Note work that is about to be enqueued; put in the waits that it lacks, if the session is to."""
         place, lane = self._place(), self._clocks.lane(handle)
+        if self.tap is not None:
+            self.tap.work(work, reads, writes)
         if self._puts_in and not self._is_waiting:
             self._put_in_waits(lane, reads, writes)
         self._search.work(lane, work, place, reads, writes)
@@ -195,6 +227,8 @@ class AccessWatch:
 
     def host_wait_stream(self, handle: int) -> None:
         """Note that the host has seen a stream idle."""
+        if self.tap is not None:
+            self.tap.host_wait()
         self._clocks.host_wait(self._clocks.record(self._clocks.lane(handle)))
 
     def host_wait_all(self) -> None:

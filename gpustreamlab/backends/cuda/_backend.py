@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import sys
 import time
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from types import SimpleNamespace
@@ -11,6 +12,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import DTypeLike, NDArray
 
+from gpustreamlab.backends._duplicate import duplicate_host
 from gpustreamlab.backends._features import AccessSink, WatchedArrays, lent_handle
 from gpustreamlab.backends._protocol import BackendStream, ClockInfo, ContextSpec, EventPool, RangeTimes
 from gpustreamlab.backends.cuda._access_order import AccessOrder, NullStream
@@ -270,6 +272,38 @@ class CudaBackend:
                 self._source = self._make_source(load_cupti())
         return self._source
 
+    def duplicate(self, arrays: Sequence[Any]) -> list[Any]:
+        """Return copies of arrays, made in the selected stream, which share memory as the originals do."""
+
+        def copy_host(owner: NDArray[Any]) -> NDArray[Any]:
+            made = self.pinned_empty(owner.shape, owner.dtype) if self._is_pinned(owner) else np.empty_like(owner, subok=False)
+            made[...] = owner
+            return made
+
+        xp, memories = self.xp, dict[int, Any]()
+
+        def copy_device(array: Any) -> Any:
+            memory = array.data.mem
+            if id(memory) not in memories:
+                memories[id(memory)] = made = xp.cuda.alloc(memory.size)
+                made.copy_from_device_async(xp.cuda.MemoryPointer(memory, 0), memory.size)
+            place = memories[id(memory)] + (array.data.ptr - memory.ptr)
+            return xp.ndarray(array.shape, array.dtype, memptr=place, strides=array.strides)
+
+        with mapped_errors(f"Copying {len(arrays)} arrays"):
+            host = iter(duplicate_host([array for array in arrays if isinstance(array, np.ndarray)], copy_host))
+            return [
+                next(host) if isinstance(array, np.ndarray) else copy_device(array) if isinstance(array, xp.ndarray) else None
+                for array in arrays
+            ]
+
+    def _is_pinned(self, array: NDArray[Any]) -> bool:
+        """Tell whether an array lies in page-locked memory."""
+        with contextlib.suppress(self.xp.cuda.runtime.CUDARuntimeError):  # memory that CUDA does not know, with old drivers
+            found = self.xp.cuda.runtime.pointerGetAttributes(array.ctypes.data)
+            return bool(found.type == self.xp.cuda.runtime.memoryTypeHost)
+        return False
+
     def pinned_empty(self, shape: int | tuple[int, ...], dtype: DTypeLike) -> NDArray[Any]:
         """Return page-locked host memory as an uninitialised NumPy array."""
         import cupyx
@@ -297,6 +331,12 @@ class CudaBackend:
         """Give back device memory that CuPy's pool and freed scratch still hold, after what runs has ended."""
         self._scratch.relieve()
 
+    def memory_in_use(self) -> int:
+        """Return how much device memory arrays of CuPy, and of torch where it is loaded, hold now, in bytes."""
+        torch = sys.modules.get("torch")
+        used = int(self.xp.get_default_memory_pool().used_bytes())
+        return used if torch is None else used + int(torch.cuda.memory_allocated(self._ordinal))
+
     def memory_info(self) -> tuple[int, int]:
         """Return how much device memory is free, and how much there is, in bytes."""
         return self._scratch.info()
@@ -309,7 +349,7 @@ class CudaBackend:
         self._order.watch(sink)
         self.release_events = self._release_watched
         null_stream = NullStream(self._core.LEGACY_DEFAULT_STREAM, self._order)
-        return WatchedArrays(TrackedModule(self.xp, tracker), tracker.find, null_stream)
+        return WatchedArrays(TrackedModule(self.xp, tracker), tracker.find, null_stream, tracker.track)
 
     def leave_accesses(self, sink: AccessSink) -> None:
         """Tell of no more accesses. Idempotent."""

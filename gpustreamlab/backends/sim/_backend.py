@@ -12,13 +12,14 @@ from numpy.typing import DTypeLike, NDArray
 
 from gpustreamlab.analysis import Touch
 from gpustreamlab.backends._activity import PROBE_NAME
+from gpustreamlab.backends._duplicate import duplicate_host
 from gpustreamlab.backends._features import AccessSink, WatchedArrays, lent_handle, refuse_stream
 from gpustreamlab.backends._protocol import BackendStream, ClockInfo, ContextSpec, RangeTimes
 from gpustreamlab.backends.sim._array import SimArray
 from gpustreamlab.backends.sim._commands import DeviceWork, KernelRun, KernelSpec, SimEvent, StreamQueue
 from gpustreamlab.backends.sim._cost import DevicePreset, SMSplitter, find_preset, plan_spin
 from gpustreamlab.backends.sim._driver import SimDriver
-from gpustreamlab.backends.sim._memory import create_pinned
+from gpustreamlab.backends.sim._memory import create_pinned, is_pinned
 from gpustreamlab.backends.sim._source import SimActivitySource
 from gpustreamlab.backends.sim._stream import SimContext, SimScratch, SimStream
 from gpustreamlab.backends.sim._xp import ArrayModule, check_dtype
@@ -368,6 +369,23 @@ class SimBackend:
 
     # Work
 
+    def duplicate(self, arrays: Sequence[Any]) -> list[Any]:
+        """Return copies of arrays, which share memory as the originals do; they take no virtual time."""
+
+        def copy(owner: NDArray[Any]) -> NDArray[Any]:
+            made = self.pinned_empty(owner.shape, owner.dtype) if is_pinned(owner) else np.empty_like(owner, subok=False)
+            made[...] = owner
+            return made
+
+        known = [array.sim_values if isinstance(array, SimArray) else array for array in arrays]
+        is_known = [isinstance(values, np.ndarray) for values in known]
+        made = iter(duplicate_host([values for values in known if isinstance(values, np.ndarray)], copy))
+        copies = [next(made) if known else None for known in is_known]
+        return [
+            self.xp.wrap(values) if isinstance(array, SimArray) and values is not None else values
+            for array, values in zip(arrays, copies, strict=True)
+        ]
+
     def pinned_empty(self, shape: int | tuple[int, ...], dtype: DTypeLike) -> NDArray[Any]:
         """Return an uninitialised NumPy array in memory that counts as page-locked. Its views count too, copies do not."""
         return create_pinned(shape, dtype)
@@ -390,6 +408,10 @@ class SimBackend:
 
     def relieve_memory(self) -> None:
         """Do nothing: the simulated device keeps no memory that nobody uses."""
+
+    def memory_in_use(self) -> int:
+        """Return how much modelled memory arrays hold now, in bytes."""
+        return self.driver.memory.used_bytes
 
     def memory_info(self) -> tuple[int, int]:
         """Return how much device memory is free, and how much there is, in bytes; arrays are not counted."""

@@ -1,0 +1,244 @@
+"""Which calls a statement makes: those whose work on the device is followed, and those of which nothing is known."""
+
+from __future__ import annotations
+
+import ast
+import functools
+import inspect
+import os
+import site
+import sys
+import sysconfig
+import textwrap
+import types
+from collections.abc import Callable, Mapping
+from typing import Any
+
+from gpustreamlab.errors import ProgramError
+
+CALL = "__gpustreamlab_call__"
+"""The name through which a recorded program makes its calls."""
+_LEFT_ALONE = frozenset({"super", "locals", "globals", "vars", "dir", "eval", "exec"})
+"""Built-ins that look at their caller."""
+RUNS_TEXT = frozenset({"eval", "exec", "__import__"})
+"""Built-ins that run what nobody has read."""
+_KERNELS = frozenset({"RawKernel", "ElementwiseKernel", "ReductionKernel", "JitRawKernel", "_JitRawKernel"})
+"""Kernels of CuPy that the user wrote: they touch the arrays that they are given."""
+_KERNEL_LIBRARIES = frozenset({"numba", "triton"})
+_CHANCE = frozenset({"random", "secrets", "time", "uuid", "os", "datetime", "input", "open"})
+"""What gives other values each time."""
+_STEERS = frozenset({"on", "select", "run_on", "partition"})
+"""Methods of a session under which work goes to streams of its own."""
+_CLOSES = frozenset({"close"})
+
+
+def instrumented(node: ast.stmt) -> ast.stmt:
+    """Return a statement that makes its calls through `CALL`."""
+    tree = ast.parse(ast.unparse(node)).body[0]  # a copy; the lines come next
+    made: ast.stmt = _Rewriter().visit(tree)
+    for part in ast.walk(made):
+        if isinstance(part, (ast.stmt, ast.expr)):
+            ast.copy_location(part, node)
+    return ast.fix_missing_locations(made)
+
+
+class _Rewriter(ast.NodeTransformer):
+    def visit_Call(self, node: ast.Call) -> ast.Call:
+        self.generic_visit(node)
+        if isinstance(node.func, ast.Name) and node.func.id in _LEFT_ALONE:
+            return node
+        return ast.copy_location(ast.Call(ast.Name(CALL, ast.Load()), [node.func, *node.args], node.keywords), node)
+
+
+class CallLog:
+    """Makes the calls of a recorded program, and keeps what it cannot follow.
+
+    Parameters
+    ----------
+    touch
+        Is given the arguments of kernels that the user wrote.
+    """
+
+    def __init__(self, touch: Callable[[str, object], None]) -> None:
+        self._touch = touch
+        self._rewritten: dict[types.CodeType, types.FunctionType | None] = {}
+        self.unknown = ""
+        """What was called last, and is not followed; empty for nothing."""
+        self.is_chance = False
+        """Whether something was called that gives other values each time."""
+        self.steers = False
+        """Whether a stream was selected."""
+        self.line = 0
+        """The line of the statement."""
+
+    def begin(self, line: int) -> None:
+        """Forget what the statement before has called."""
+        self.unknown, self.is_chance, self.steers, self.line = "", False, False, line
+
+    def call(self, function: Any, /, *args: Any, **kwargs: Any) -> Any:
+        """Call a function as the program does."""
+        __tracebackhide__ = True
+        plain = function
+        while isinstance(plain, functools.partial):
+            plain = plain.func
+        name, root = _name_of(plain)
+        if root == "gpustreamlab":
+            self._note_own(plain, name)
+        elif root in _KERNEL_LIBRARIES or (root == "cupy" and type(plain).__name__ in _KERNELS):
+            self._touch(name, (args, kwargs))
+        elif root == "":
+            function = self._followed(function)
+        elif root in _CHANCE:
+            self.is_chance = True
+        elif root not in _HARMLESS:
+            self.unknown = name
+        if root in ("", "builtins", "functools", "itertools"):
+            args = tuple(self._followed(value) if isinstance(value, types.FunctionType) else value for value in args)
+        return function(*args, **kwargs)
+
+    def _note_own(self, function: Any, name: str) -> None:
+        owner = type(getattr(function, "__self__", None)).__name__
+        method = getattr(function, "__name__", "")
+        if owner in ("Session", "Stream") and method in _CLOSES:
+            raise ProgramError(
+                f"Line {self.line} closes a {owner.lower()}, in which work of the program may still run. Close it behind it."
+            )
+        if owner in ("Session", "Program", "Plan") and method in ("program", "plan"):
+            raise ProgramError(
+                f"Line {self.line} makes a program within a program. Plan it outside, and call its statements here."
+            )
+        if owner == "Session" and method in _STEERS:
+            self.steers = True
+
+    def _followed(self, function: Any) -> Any:
+        """Return a function of the user's that makes its calls through this, too; as it is where its source is not known."""
+        if isinstance(function, types.MethodType):
+            followed = self._followed(function.__func__)
+            return types.MethodType(followed, function.__self__) if followed is not function.__func__ else function
+        if not isinstance(function, types.FunctionType) or _name_of(function)[1] != "":
+            return function
+        code = function.__code__
+        if code not in self._rewritten:
+            self._rewritten[code] = self._rewrite(function)
+        made = self._rewritten[code]
+        if made is None:
+            self.unknown = self.unknown or f"{function.__qualname__}, whose source is not known"
+            return function
+        globals_ = function.__globals__
+        globals_.setdefault(CALL, self.call)
+        found = types.FunctionType(
+            _code_of(made, function), globals_, function.__name__, function.__defaults__, function.__closure__
+        )
+        found.__kwdefaults__ = function.__kwdefaults__
+        return found
+
+    @staticmethod
+    def _rewrite(function: types.FunctionType) -> types.FunctionType | None:
+        """Compile a function anew, with its calls going through `CALL`; None where that cannot be done."""
+        if getattr(function.__code__, "co_name", "") == "<lambda>" or CALL in function.__code__.co_names:
+            return function  # written within the program: it goes through here already
+        try:
+            lines, first = inspect.getsourcelines(function)
+            tree = ast.parse(textwrap.dedent("".join(lines)))
+        except (OSError, TypeError, SyntaxError):
+            return None
+        node = tree.body[0]
+        if not isinstance(node, ast.FunctionDef):
+            return None
+        node.decorator_list = []
+        _Rewriter().visit(node)
+        outer = _closing_over(node, function.__code__.co_freevars)
+        ast.increment_lineno(tree, first - 1)
+        module = ast.fix_missing_locations(ast.Module([outer], []))
+        made: dict[str, Any] = {}
+        exec(compile(module, function.__code__.co_filename, "exec"), {"__name__": function.__module__}, made)  # noqa: S102 - the user's function, as it is but for its calls
+        found = made[outer.name]
+        return found if isinstance(found, types.FunctionType) else None
+
+
+def _closing_over(node: ast.FunctionDef, names: tuple[str, ...]) -> ast.FunctionDef:
+    """Put a function into another one that has what it closes over as its parameters."""
+    if not names:
+        return node
+    arguments = ast.arguments([], [ast.arg(name) for name in names], None, [], [], None, [])
+    body: list[ast.stmt] = [node, ast.Return(ast.Name(node.name, ast.Load()))]
+    outer = ast.FunctionDef(f"_{node.name}", arguments, body, [], None)
+    return ast.fix_missing_locations(ast.copy_location(outer, node))
+
+
+def _code_of(made: types.FunctionType, function: types.FunctionType) -> types.CodeType:
+    """Return the code that stands for a function's: of one that closes over names, the inner one."""
+    if not function.__code__.co_freevars or made is function:
+        return made.__code__
+    inner = [part for part in made.__code__.co_consts if isinstance(part, types.CodeType)]
+    return next(part for part in inner if part.co_name == function.__code__.co_name)
+
+
+@functools.cache
+def _library_folders() -> tuple[str, ...]:
+    folders = [*sysconfig.get_paths().values(), *site.getsitepackages(), site.getusersitepackages()]
+    return tuple({os.path.realpath(folder) + os.sep for folder in folders if folder and len(folder) > 1})
+
+
+_HARMLESS = frozenset({*sys.stdlib_module_names, "builtins", "numpy", "IPython", "matplotlib", "pandas"}) - _CHANCE
+"""Libraries that put no work on the device."""
+
+
+def _name_of(function: Any) -> tuple[str, str]:
+    """Return a callable's name, and the library that it is of; an empty one for the user's own code."""
+    owner = getattr(function, "__self__", None)
+    name = getattr(function, "__qualname__", None) or type(function).__qualname__
+    if type(function).__module__.startswith("gpustreamlab."):
+        return name, "gpustreamlab"
+    plain = getattr(function, "__func__", function)
+    if isinstance(plain, types.FunctionType):
+        return name, root_of(plain.__module__, plain.__code__.co_filename)
+    if isinstance(function, type):
+        return name, root_of(function.__module__, _file_of(function))
+    if owner is not None and not isinstance(owner, types.ModuleType):
+        kind = owner if isinstance(owner, type) else type(owner)
+        return name, root_of(kind.__module__, _file_of(kind))
+    module = getattr(function, "__module__", None) if isinstance(function, types.BuiltinFunctionType) else None
+    return name, root_of(module or type(function).__module__, _file_of(type(function)))
+
+
+def _file_of(kind: type) -> str:
+    module = sys.modules.get(kind.__module__)
+    return getattr(module, "__file__", None) or ""
+
+
+def root_of(module: str | None, file: str) -> str:
+    """Return the library that code is of; an empty text for code of the user's."""
+    root = (module or "").partition(".")[0]
+    if root in _HARMLESS or root in _CHANCE or root == "gpustreamlab":
+        return root
+    if root in ("__main__", "") or not file:
+        return "" if root in ("__main__", "") or root not in sys.modules else root
+    path = os.path.realpath(file)
+    return root if path.startswith(_library_folders()) or path.endswith((".so", ".pyd")) else ""
+
+
+def is_followed(value: object) -> bool:
+    """Tell whether a program may hold such a value without anything being hidden in it: none of another library's objects."""
+    kind = value if isinstance(value, type) else type(value)
+    if isinstance(value, (types.ModuleType, types.FunctionType, types.BuiltinFunctionType, types.MethodType)):
+        return True  # what is called is looked at when it is called
+    if kind.__name__ in _KERNELS:
+        return True
+    root = root_of(kind.__module__, _file_of(kind))
+    return root in ("", "gpustreamlab", *_KERNEL_LIBRARIES) or root in _HARMLESS or root in _CHANCE
+
+
+def globals_of(function: types.FunctionType, names: Mapping[str, object]) -> frozenset[str]:
+    """Return the variables that a function, and what it calls among these, look up."""
+    found, waiting = set[str](), [function.__code__]
+    while waiting:
+        code = waiting.pop()
+        for name in code.co_names:
+            if name in names and name not in found:
+                found.add(name)
+                value = names[name]
+                if isinstance(value, types.FunctionType):
+                    waiting.append(value.__code__)
+        waiting.extend(part for part in code.co_consts if isinstance(part, types.CodeType))
+    return frozenset(found)

@@ -1,0 +1,350 @@
+"""Whether a plan gives what one stream gives, and how fast it is: both are run, on copies of the same inputs."""
+
+from __future__ import annotations
+
+import ast
+import statistics
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, replace
+from typing import Any, ClassVar
+
+import numpy as np
+
+from gpustreamlab.analysis import Hazards
+from gpustreamlab.analysis._report import Report, Reported, ReportTable
+from gpustreamlab.analysis._scale import format_ns, format_share
+from gpustreamlab.errors import OptionError
+from gpustreamlab.memory.hazards import AccessWatch
+from gpustreamlab.model import SPAN_KINDS, Trace
+from gpustreamlab.programs._code import Code
+from gpustreamlab.programs._ground import Statements
+from gpustreamlab.programs._record import copied_inputs
+from gpustreamlab.programs._values import is_array
+from gpustreamlab.typing import SpanKind
+
+MOST_REPEATS = 10_000
+SPACINGS = 1_000
+"""How many spacings of a type results may be apart that differ from run to run on one stream, too."""
+_PROBE = "__gpustreamlab_probe__"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Both:
+    """A program as it was planned, and on one stream."""
+
+    program: Statements
+    """The program."""
+    planned: Code
+    """As it was planned."""
+    one_stream: Code
+    """On one stream."""
+    home: str
+    """The stream in which the plan begins and ends."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True, repr=False, eq=False)
+class Check(Reported):
+    """Whether a plan gives what one stream gives. False where it does not, or where data crosses streams without an order."""
+
+    equal: tuple[str, ...]
+    """Variables that are equal, their arrays bit for bit."""
+    close: tuple[str, ...]
+    """Variables that differ from run to run on one stream, too, and are within the tolerance."""
+    different: tuple[str, ...]
+    """Variables that differ, and do not on one stream."""
+    random: tuple[str, ...]
+    """Variables that differ from run to run on one stream by more than the tolerance: nothing can be said of them."""
+    first_differing: str
+    """The statement that binds the first variable that is not equal; empty for none."""
+    hazards: Hazards
+    """Data that crossed streams without an order in the planned run."""
+    peak_bytes: int
+    """Most device memory that arrays held behind any statement of the planned run, in bytes."""
+    one_stream_peak_bytes: int
+    """The same on one stream."""
+
+    _columns: ClassVar = ()
+
+    def __len__(self) -> int:
+        return int(not self.different and not self.hazards.hazard_count)
+
+    def _line(self) -> str:
+        parts = [f"{len(self.equal)} variables are equal to those of one stream, bit for bit"]
+        if self.different:
+            parts.insert(0, f"DIFFERENT from one stream: {', '.join(self.different)}; first by {self.first_differing}")
+        if self.close:
+            parts.append(
+                f"{', '.join(self.close)} within the tolerance, and not the same on one stream either: {self.first_differing}"
+            )
+        if self.random:
+            parts.append(f"{', '.join(self.random)} differ from run to run on one stream, so nothing can be said")
+        return f"{'; '.join(parts)}; {_hazard_line(self.hazards)}"
+
+    def _report(self) -> Report:
+        rows = [
+            ["", "planned", "one stream"],
+            ["most memory of arrays, bytes", f"{self.peak_bytes:,}", f"{self.one_stream_peak_bytes:,}"],
+        ]
+        return Report(title="Check:", line=self._line(), tables=(ReportTable(caption="Memory", rows=rows, has_row_heads=True),))
+
+
+def _hazard_line(hazards: Hazards) -> str:
+    accesses = f"{hazards.access_count:,} accesses"
+    return f"{hazards.hazard_count or 'no'} hazard{'' if hazards.hazard_count == 1 else 's'} in {accesses}"
+
+
+def check_plan(both: Both, tolerance: float | None) -> Check:
+    """Run a plan and one stream on the same inputs; see `Plan.check`."""
+    __tracebackhide__ = True
+    if tolerance is not None and not tolerance >= 0:
+        raise OptionError(f"tolerance is {tolerance!r}; give a share of the largest value, such as 1e-6, or None.")
+    one = both.one_stream
+    expected, one_peak_bytes = _run_on_copy(both, one, None)
+    with both.program.ground.watching() as watch:
+        hazards, found, peak_bytes = _watched_run(both, watch)
+    differing = [name for name in expected if not _same(expected[name], found.get(name))]
+    again = _run_on_copy(both, one, None)[0] if differing else {}
+    kinds = {name: _kind(expected[name], found.get(name), again.get(name), tolerance) for name in differing}
+    by_kind = {kind: tuple(name for name in differing if kinds[name] == kind) for kind in ("different", "close", "random")}
+    return Check(
+        equal=tuple(name for name in expected if name not in kinds),
+        **by_kind,
+        first_differing=_binder_of(both, by_kind["different"] or by_kind["close"]),
+        hazards=hazards,
+        peak_bytes=peak_bytes,
+        one_stream_peak_bytes=one_peak_bytes,
+    )
+
+
+def _watched_run(both: Both, watch: AccessWatch) -> tuple[Hazards, dict[str, Any], int]:
+    """Run a plan while accesses are watched; return the hazards that it brought, and its results."""
+    before = watch.check({})
+    found, peak_bytes = _run_on_copy(both, both.planned, watch)
+    after = watch.check(found)
+    known = {(one.kind, one.first, one.second): one.hazard_count for one in before.hazards}
+    new = []
+    for one in after.hazards:
+        count = one.hazard_count - known.get((one.kind, one.first, one.second), 0)
+        if count:
+            new.append(replace(one, hazard_count=count))
+    fields = ("unlisted_count", "let_go_count", "access_count", "array_count", "wait_count")
+    since = {name: getattr(after, name) - getattr(before, name) for name in fields}
+    return replace(after, hazards=tuple(new), **since), found, peak_bytes
+
+
+def _kind(expected: Any, found: Any, again: Any, tolerance: float | None) -> str:
+    if _same(expected, again):
+        return "different"
+    if not _near(expected, again, tolerance):
+        return "random"
+    return "close" if _near(expected, found, tolerance) else "different"
+
+
+def _binder_of(both: Both, names: Sequence[str]) -> str:
+    for one in both.program.source.statements:
+        if one.writes & set(names):
+            return f"line {one.line}, {one.text.splitlines()[0][:60]}"
+    return "one that changes it in place" if names else ""
+
+
+def _run_on_copy(both: Both, code: Code, watch: AccessWatch | None) -> tuple[dict[str, Any], int]:
+    """Run code on a copy of the inputs; return what its variables hold, on the host, and the peak of memory in bytes."""
+    __tracebackhide__ = True
+    lab = both.program.ground.lab
+    with lab.select(both.home):
+        values, _ = copied_inputs(both.program, watch)
+    lab.synchronize()
+    peak = [both.program.ground.backend.memory_in_use()]
+
+    def probe() -> None:
+        peak.append(both.program.ground.backend.memory_in_use())
+
+    values[_PROBE] = probe
+    both.program.execute(_probed(code), values)
+    lab.synchronize()
+    names = dict.fromkeys(name for one in both.program.source.statements for name in sorted(one.reads | one.writes))
+    return {name: _on_host(values[name]) for name in names if name in values}, max(peak) - peak[0]
+
+
+def _probed(code: Code) -> Code:
+    """Return code that looks at the memory in use behind each of its statements."""
+
+    def with_looks(body: Sequence[ast.stmt]) -> list[ast.stmt]:
+        return [part for one in body for part in (one, ast.copy_location(ast.parse(f"{_PROBE}()").body[0], one))]
+
+    body = [
+        ast.copy_location(ast.With(one.items, with_looks(one.body)), one)
+        if isinstance(one, ast.With) and place in code.blocks
+        else one
+        for place, one in enumerate(code.tree.body)
+    ]
+    return replace(code, tree=ast.fix_missing_locations(ast.Module(with_looks(body), [])))
+
+
+def _on_host(value: Any, depth: int = 0) -> Any:
+    """Return a value with its arrays as NumPy's."""
+    if isinstance(value, np.ndarray):
+        return value.copy()
+    if is_array(value):
+        return value.get() if hasattr(value, "get") else value.detach().cpu().numpy()
+    if depth < 8 and isinstance(value, (list, tuple)):
+        return [_on_host(one, depth + 1) for one in value]
+    if depth < 8 and isinstance(value, Mapping):
+        return {key: _on_host(one, depth + 1) for key, one in value.items()}
+    return value
+
+
+def _same(first: Any, second: Any) -> bool:
+    """Tell whether two values are equal, bit for bit where they are arrays; what cannot be compared counts as equal."""
+    if isinstance(first, np.ndarray):
+        is_alike = isinstance(second, np.ndarray) and (first.shape, first.dtype) == (second.shape, second.dtype)
+        return is_alike and first.tobytes() == second.tobytes()
+    if isinstance(first, list) and isinstance(second, list):
+        return len(first) == len(second) and all(map(_same, first, second))
+    if isinstance(first, dict) and isinstance(second, dict):
+        return first.keys() == second.keys() and all(_same(first[key], second[key]) for key in first)
+    if isinstance(first, (int, float, complex, str, bytes, np.generic)):
+        return type(first) is type(second) and repr(first) == repr(second)
+    return True
+
+
+def _near(first: Any, second: Any, tolerance: float | None) -> bool:
+    """Tell whether numbers are as near as the tolerance says."""
+    if isinstance(first, list) and isinstance(second, list):
+        return len(first) == len(second) and all(_near(one, other, tolerance) for one, other in zip(first, second, strict=True))
+    if isinstance(first, dict) and isinstance(second, dict):
+        return first.keys() == second.keys() and all(_near(first[key], second[key], tolerance) for key in first)
+    try:
+        one, other = np.asarray(first), np.asarray(second)
+        if one.shape != other.shape or one.dtype.kind not in "fc":
+            return bool(np.array_equal(one, other))
+        share = SPACINGS * float(np.finfo(one.dtype).eps) if tolerance is None else tolerance
+        largest = float(np.max(np.abs(one), initial=0.0))
+        return bool(np.all(np.abs(one - other) <= share * largest))
+    except (TypeError, ValueError):
+        return False
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Run:
+    """What one way of running a program took; medians of several runs."""
+
+    how: str
+    """``"one stream"``, ``"planned"`` or ``"replayed"``."""
+    wall_ns: int
+    """From the first call to the end of the last work, in ns."""
+    host_ns: int
+    """For how long the host was busy with calls, in ns."""
+    launch_count: int | None
+    """Kernels, copies and fills that were launched one by one, or graphs; None where kernels are not captured."""
+    together_share: float | None
+    """For which share of the time that anything ran two or more streams worked at once; None as above."""
+    wall_ns_all: tuple[int, ...]
+    """The wall time of each run."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True, repr=False, eq=False)
+class PlanComparison(Reported):
+    """One program run in several ways, in turns, on copies of the same inputs."""
+
+    runs: tuple[Run, ...]
+    """One stream comes first."""
+    repeats: int
+    """How often each was run."""
+    simulated: bool
+    """Whether no hardware stands behind it."""
+
+    _columns: ClassVar = ()
+
+    def __len__(self) -> int:
+        return len(self.runs)
+
+    @property
+    def speedup(self) -> float:
+        """How many times as fast as one stream the plan was: the ratio of the medians of the wall times."""
+        return self.runs[0].wall_ns / max(self.runs[1].wall_ns, 1)
+
+    def _line(self) -> str:
+        one, planned = self.runs[0], self.runs[1]
+        return (
+            f"planned {format_ns(planned.wall_ns)}, on one stream {format_ns(one.wall_ns)}: {self.speedup:.2f} times as fast "
+            f"(medians of {self.repeats} runs in turns)"
+        )
+
+    def _report(self) -> Report:
+        rows = [["", "wall", "from", "to", "host", "launches", "2 or more at once"]]
+        for run in self.runs:
+            walls = sorted(run.wall_ns_all)
+            launches = "not captured" if run.launch_count is None else f"{run.launch_count:,}"
+            share = "not captured" if run.together_share is None else format_share(run.together_share)
+            rows.append(
+                [
+                    run.how,
+                    format_ns(run.wall_ns),
+                    format_ns(walls[0]),
+                    format_ns(walls[-1]),
+                    format_ns(run.host_ns),
+                    launches,
+                    share,
+                ]
+            )
+        notes = ["Wall: from the first call of the host to the end of the last work on the device. Host: the time in calls."]
+        if self.simulated:
+            notes.append("Simulated: times are modelled, and no hardware stands behind them.")
+        table = ReportTable(caption="One program, run in turns", rows=rows, has_row_heads=True)
+        return Report(title="Comparison:", line=self._line(), tables=(table,), notes=tuple(notes))
+
+
+def compare_plan(both: Both, repeats: int) -> PlanComparison:
+    """Measure a plan beside one stream; see `Plan.compare`."""
+    __tracebackhide__ = True
+    if not 1 <= repeats <= MOST_REPEATS:
+        raise OptionError(f"repeats is {repeats!r}; give how often to run each, for example plan.compare(repeats=5).")
+    codes = {"one stream": both.one_stream, "planned": both.planned}
+    taken: dict[str, list[tuple[int, int, int | None, float | None]]] = {how: [] for how in codes}
+    for turn in range(repeats + 1):
+        for how, code in codes.items():
+            measured = _measure(both, code)
+            if turn:  # the first turn warms up
+                taken[how].append(measured)
+    runs = tuple(_median_run(how, one) for how, one in taken.items())
+    return PlanComparison(runs=runs, repeats=repeats, simulated=both.program.ground.lab.device.simulated)
+
+
+def _median_run(how: str, taken: Sequence[tuple[int, int, int | None, float | None]]) -> Run:
+    walls, hosts, launches, shares = zip(*taken, strict=True)
+    known = [share for share in shares if share is not None]
+    return Run(
+        how=how,
+        wall_ns=int(statistics.median(walls)),
+        host_ns=int(statistics.median(hosts)),
+        launch_count=launches[-1],
+        together_share=statistics.median(known) if known else None,
+        wall_ns_all=tuple(walls),
+    )
+
+
+def _measure(both: Both, code: Code) -> tuple[int, int, int | None, float | None]:
+    """Run code once on a copy of the inputs; return its wall and host time in ns, its launches, and its overlap."""
+    __tracebackhide__ = True
+    lab = both.program.ground.lab
+    with lab.select(both.home):
+        values, _ = copied_inputs(both.program, None)
+    lab.synchronize()
+    backend = both.program.ground.backend
+    began_ns = backend.host_time_ns()
+    both.program.execute(code, values)
+    called_ns = backend.host_time_ns()
+    lab.synchronize()
+    ended_ns = backend.host_time_ns()
+    since_ns = backend.host_to_clock_ns(began_ns)
+    return ended_ns - began_ns, called_ns - began_ns, *_overlap_since(lab.trace, since_ns)
+
+
+def _overlap_since(trace: Trace, since_ns: int) -> tuple[int | None, float | None]:
+    codes = [SPAN_KINDS.index(kind) for kind in (SpanKind.KERNEL, SpanKind.COPY, SpanKind.FILL)]
+    is_work = np.isin(trace.kind, codes) & (trace.start_ns >= since_ns)
+    if not is_work.any():
+        return None, None
+    found = trace[is_work].overlap()
+    return int(is_work.sum()), int(found.concurrency_ns[2:].sum()) / max(found.active_ns, 1)

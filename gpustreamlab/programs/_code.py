@@ -1,0 +1,217 @@
+"""A plan as Python: statements in `with lab.on(...)`, waits, and what holds memory that crosses streams."""
+
+from __future__ import annotations
+
+import ast
+import itertools
+from collections import defaultdict
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass, field
+
+from gpustreamlab.programs._graph import Schedule
+from gpustreamlab.programs._source import Source, Statement
+from gpustreamlab.programs._works import LABEL_LENGTH, Recording
+
+
+@dataclass(slots=True)
+class _Block:
+    """Statements that one ``with lab.on(...)`` has in it; without a stream, statements of the host alone."""
+
+    stream: str | None
+    body: list[str | int] = field(default_factory=list)
+    """Numbers of statements, and lines of ours."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Code:
+    """A plan as text, and as a tree whose statements have the lines of the source."""
+
+    text: str
+    """To read, paste and keep."""
+    tree: ast.Module
+    """To run."""
+    blocks: frozenset[int]
+    """Which statements of the tree are ``with`` blocks of ours."""
+    variables: frozenset[str]
+    """What it binds beyond what the program binds."""
+
+
+def write_code(source: Source, planned: Schedule, recording: Recording, session: str, *, has_ranges: bool = True) -> Code:
+    """Write a plan as Python.
+
+    Parameters
+    ----------
+    source, planned, recording
+        The program, where its statements run, and what they touch.
+    session
+        The variable of the session.
+    has_ranges
+        Whether each block is a range on the timeline; a CUDA graph cannot have any.
+    """
+    writer = _Writer(source, planned, recording, session)
+    lines: list[str] = []
+    tree, blocks = ast.Module([], []), set[int]()
+    for item in writer.items():
+        if isinstance(item, str):
+            lines.append(item)
+            tree.body.extend(ast.parse(item).body)
+            continue
+        inside = [ast.parse(part).body[0] if isinstance(part, str) else source.statements[part].node for part in item.body]
+        texts = [part if isinstance(part, str) else source.statements[part].text for part in item.body]
+        if item.stream is None:
+            lines.extend(texts)
+            tree.body.extend(inside)
+        else:
+            head = writer.head(item, has_ranges=has_ranges)
+            lines.append(f"{head}:")
+            lines.extend(f"    {line}" if line else "" for text in texts for line in text.splitlines())
+            around = ast.parse(f"{head}: pass").body[0]
+            assert isinstance(around, ast.With)  # noqa: S101 - for the type checker
+            around.body = inside
+            blocks.add(len(tree.body))
+            tree.body.append(around)
+    return Code(
+        text="\n".join(lines) + "\n",
+        tree=ast.fix_missing_locations(tree),
+        blocks=frozenset(blocks),
+        variables=frozenset(writer.variables),
+    )
+
+
+class _Writer:
+    def __init__(self, source: Source, planned: Schedule, recording: Recording, session: str) -> None:
+        self._statements = source.statements
+        self._planned = planned
+        self._recording = recording
+        self._session = session
+        self._taken = {name for statement in source.statements for name in statement.reads | statement.writes}
+        self.variables: list[str] = []
+        self._events: dict[int, str] = {}
+        """Variables of events, by the statement that they are recorded behind; -1 stands for the beginning."""
+        self._place = dict[int, str]()
+        """The stream out of whose memory each piece is."""
+        self._last_touch: dict[tuple[int, str], int] = {}
+        self._born: dict[int, list[int]] = defaultdict(list)
+        for piece, number in recording.born.items():
+            self._born[number].append(piece)
+
+    def head(self, block: _Block, *, has_ranges: bool) -> str:
+        numbers = [part for part in block.body if isinstance(part, int)]
+        told = [self._statements[number] for number in numbers if self._planned.stream[number] is not None]
+        if not has_ranges:
+            return f"with {self._session}.select({block.stream!r})"
+        return f"with {self._session}.on({block.stream!r}, {_label(told)!r})"
+
+    def items(self) -> Iterator[str | _Block]:
+        blocks = self._blocks()
+        if -1 in self._events:
+            yield f"{self._events[-1]} = {self._stream(self._planned.streams[0])}.record()"
+        yield from blocks
+        home = self._planned.streams[0]
+        for wait in self._planned.joins:
+            yield f"{self._stream(home)}.wait({wait.stream!r})"
+
+    def _stream(self, name: str) -> str:
+        return f"{self._session}.stream({name!r})"
+
+    def _blocks(self) -> list[str | _Block]:
+        self._find_events()
+        self._find_touches()
+        made: list[str | _Block] = []
+        current: _Block | None = None
+        for number, statement in enumerate(self._statements):
+            stream = self._planned.stream[number]
+            waits = self._waits(number)
+            steers = self._recording.works[number].barrier == "selects streams itself"
+            if steers:
+                made += [f"{self._session}.synchronize()", _Block(None, [number]), f"{self._session}.synchronize()"]
+                current = None
+                continue
+            if stream is None and current is None:
+                made.append(_Block(None, [number]))
+                continue
+            if current is None or waits or (stream is not None and stream != current.stream):
+                made += waits
+                current = _Block(stream)
+                made.append(current)
+            self._add(current, number, statement)
+        return made
+
+    def _add(self, block: _Block, number: int, statement: Statement) -> None:
+        """Put a statement into a block, with what keeps the memory of other streams until this one is done with it."""
+        assert block.stream is not None  # noqa: S101 - for the type checker
+        stream = self._stream(block.stream)
+        self._place |= dict.fromkeys(self._born[number], block.stream)
+        held, kept = self._to_hold(number, block.stream)
+        variables = []
+        for name in kept:  # the statement gives the name to another array
+            variables.append(self._variable(f"kept_{statement.line}"))
+            block.body.append(f"{variables[-1]} = {name}")
+        block.body.append(number)
+        if number in self._events:
+            block.body.append(f"{self._events[number]} = {stream}.record()")
+        if held or kept:
+            block.body.append(f"{stream}.hold({', '.join([*held, *variables])})")
+        if variables:
+            block.body.append(f"del {', '.join(variables)}")
+
+    def _waits(self, number: int) -> list[str]:
+        stream = self._planned.stream[number]
+        made = []
+        for wait in self._planned.waits[number]:
+            known = self._events.get(wait.behind)
+            made.append(f"{self._stream(str(stream))}.wait({known or repr(wait.stream)})")
+        return made
+
+    def _find_events(self) -> None:
+        """Choose which waits need an event: those for less than all that the other stream holds by then."""
+        last: dict[str, int] = {}
+        needed = set[int]()
+        for number, stream in enumerate(self._planned.stream):
+            for wait in self._planned.waits[number]:
+                if last.get(wait.stream, -1) != wait.behind:
+                    needed.add(wait.behind)
+            if stream is not None:
+                last[stream] = number
+        for number in sorted(needed):
+            line = self._statements[number].line if number >= 0 else 0
+            self._events[number] = self._variable(f"done_{line}" if number >= 0 else "began")
+
+    def _variable(self, wanted: str) -> str:
+        numbered = (f"{wanted}_{number}" for number in itertools.count(2))
+        name = next(name for name in itertools.chain((wanted,), numbered) if name not in self._taken)
+        self._taken.add(name)
+        self.variables.append(name)
+        return name
+
+    def _find_touches(self) -> None:
+        for number, work in enumerate(self._recording.works):
+            stream = self._planned.stream[number]
+            if stream is not None:
+                for access in work.accesses:
+                    self._last_touch[access.piece, stream] = number
+
+    def _to_hold(self, number: int, stream: str) -> tuple[list[str], list[str]]:
+        """Return variables to hold behind a statement, and those that have to be kept before it rebinds them."""
+        held, kept = set[str](), set[str]()
+        home = self._planned.streams[0]
+        for piece in {access.piece for access in self._recording.works[number].accesses}:
+            if self._place.get(piece, home) == stream or self._last_touch.get((piece, stream)) != number:
+                continue
+            name = self._recording.names[number].get(piece)
+            before = self._recording.reached[number].get(piece)
+            if name is not None:
+                held.add(name)
+            elif before is not None:
+                kept.add(before)
+        return sorted(held), sorted(kept)
+
+
+def _label(statements: Sequence[Statement]) -> str:
+    """Return what a block is called on the timeline."""
+    if not statements:
+        return "host"
+    labels = list(dict.fromkeys(statement.label for statement in statements))
+    if len(labels) == 1:
+        return labels[0][:LABEL_LENGTH]
+    return f"lines {statements[0].line} to {statements[-1].line}"

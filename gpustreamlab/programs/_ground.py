@@ -1,0 +1,96 @@
+"""What a program stands on: the session that runs it, and what it was planned as."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import AbstractContextManager, contextmanager
+from dataclasses import dataclass
+from typing import Any, Protocol
+
+from gpustreamlab.backends import Backend
+from gpustreamlab.memory.hazards import AccessWatch
+from gpustreamlab.model import Device, Trace
+from gpustreamlab.programs._code import Code
+from gpustreamlab.programs._source import Source
+
+
+class Lab(Protocol):
+    """A session, as programs use it."""
+
+    def on(self, stream: str, label: str | None = None) -> AbstractContextManager[Any]: ...
+
+    def select(self, stream: str) -> AbstractContextManager[Any]: ...
+
+    def stream(self, name: str) -> Any: ...
+
+    def synchronize(self) -> None: ...
+
+    @property
+    def trace(self) -> Trace: ...
+
+    @property
+    def device(self) -> Device: ...
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Ground:
+    """Where programs run."""
+
+    lab: Lab
+    """The session."""
+    backend: Backend
+    """Its device."""
+    accesses: AccessWatch
+    """What follows accesses in it."""
+    make_watch: Callable[[], AccessWatch]
+    """Makes another one that follows them, for a session that does not."""
+    require_stream: Callable[[str], object]
+    """Raises where the session has no stream of a name."""
+
+    @contextmanager
+    def watching(self) -> Iterator[AccessWatch]:
+        """Follow accesses in a ``with`` block: by the session's own watch, or one for the time being."""
+        if self.accesses.is_watching:
+            yield self.accesses
+            return
+        made = self.make_watch()
+        try:
+            yield made
+        finally:
+            made.close()
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Statements:
+    """A program: statements, and the variables that they look up."""
+
+    ground: Ground
+    """Where it runs."""
+    source: Source
+    """The statements."""
+    values: dict[str, Any]
+    """The variables."""
+    session_name: str
+    """The variable through which its code calls the session."""
+
+    def execute(self, code: Code, values: dict[str, Any]) -> dict[str, Any]:
+        """Run code of it on variables, which it changes; those that only the plan needs are put back."""
+        __tracebackhide__ = True
+        extra = (*code.variables, self.session_name)
+        had = {name: values[name] for name in extra if name in values}
+        values[self.session_name] = self.ground.lab
+        try:
+            exec(compile(code.tree, self.source.filename, "exec"), values)  # noqa: S102 - the user's program
+        finally:
+            for name in extra:
+                if name in had:
+                    values[name] = had[name]
+                else:
+                    values.pop(name, None)
+        return values
+
+    def names_of(self, statements: Sequence[int] | None = None) -> list[str]:
+        """Return the variables that statements look up or bind, all of them if None, in order."""
+        numbers = range(len(self.source.statements)) if statements is None else statements
+        used = (self.source.statements[number] for number in numbers)
+        return list(dict.fromkeys(name for one in used for name in sorted(one.reads | one.writes)))

@@ -1,0 +1,321 @@
+"""Programs and their plans: what a user makes, looks at, runs, checks and measures."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any, ClassVar
+
+from gpustreamlab.analysis._report import Report, Reported, ReportTable, more_row
+from gpustreamlab.analysis._scale import count_text, format_ns
+from gpustreamlab.errors import OptionError, ProgramError
+from gpustreamlab.programs._check import Both, Check, PlanComparison, check_plan, compare_plan
+from gpustreamlab.programs._code import write_code
+from gpustreamlab.programs._graph import Engine, Schedule, on_one_stream, schedule
+from gpustreamlab.programs._ground import Ground, Statements
+from gpustreamlab.programs._record import needed_names, record
+from gpustreamlab.programs._source import read_source
+from gpustreamlab.programs._values import signature
+from gpustreamlab.programs._works import Recording
+
+__all__ = ["Plan", "PlannedStatement", "Program", "make_program"]
+
+MOST_STREAMS = 32
+"""How many streams a plan may use."""
+LEAST_GAIN = 1.02
+"""Below this predicted speed-up one stream is planned."""
+LISTED_STATEMENTS = 60
+"""How many statements a plan's table has."""
+
+
+class Program:
+    """Statements that can be planned onto streams. Made by `Session.program`."""
+
+    def __init__(self, program: Statements) -> None:
+        self._program = program
+
+    def __repr__(self) -> str:
+        return f"<Program: {len(self._program.source.statements):,} statements>"
+
+    def plan(self, streams: int | Sequence[str] = 2) -> Plan:
+        """Assign the statements to streams: run them twice on copies of their inputs, on one stream, and plan by what they did.
+
+        The statements keep their order on the host. Those that name a stream, by ``with lab.on("copy"):`` or ``#: copy``, get
+        it; each other one gets the stream on which it can begin first.
+
+        Parameters
+        ----------
+        streams
+            How many streams to use at most, or their names; the program begins and ends in the first of them.
+
+        Raises
+        ------
+        ProgramError
+            If a statement cannot be planned.
+        StreamNotFoundError
+            If a statement is annotated with a stream that there is not.
+        Exception
+            What a statement raises, with its own traceback.
+        """
+        __tracebackhide__ = True
+        program = self._program
+        given = list(dict.fromkeys(one.stream for one in program.source.statements if one.stream is not None))
+        names = _stream_names(streams, given)
+        for name in given:
+            if name not in names or isinstance(streams, int):
+                program.ground.require_stream(name)
+        for name in names:
+            program.ground.lab.stream(name)
+        recording = record(program, names[0])
+        return make_plan(program, [*names, *(name for name in given if name not in names)], recording, is_one=len(names) < 2)
+
+
+def _stream_names(streams: int | Sequence[str], given: Sequence[str]) -> list[str]:
+    """Return the streams to use: those that are named, else those that statements were given and some of its own."""
+    if isinstance(streams, int):
+        if isinstance(streams, bool) or not 1 <= streams <= MOST_STREAMS:
+            raise OptionError(f"streams is {streams!r}; a plan uses 1 to {MOST_STREAMS} streams. Use program.plan(streams=2).")
+        return [*given, *(f"lane-{number}" for number in range(1, streams + 1))][:streams]
+    names = [] if isinstance(streams, str) else list(streams)
+    if not 1 <= len(set(names)) == len(names) <= MOST_STREAMS:
+        raise OptionError(
+            f"streams is {streams!r}; give a number, or 1 to {MOST_STREAMS} different names: streams=['copy', 'compute']."
+        )
+    return names
+
+
+def make_program(
+    ground: Ground,
+    program: str | Callable[..., Any],
+    values: dict[str, Any],
+    *,
+    filename: str = "<program>",
+    lines_above: int = 0,
+) -> Program:
+    """Return a program of a session; see `Session.program`.
+
+    Parameters
+    ----------
+    filename, lines_above
+        Where a text stands, for tracebacks.
+    """
+    source = read_source(program, lambda name: values.get(name) is ground.lab, filename=filename, lines_above=lines_above)
+    missing = [name for name in source.parameters if name not in values]
+    if missing:
+        raise ProgramError(
+            f"The program needs {', '.join(map(repr, missing))}. Pass what it runs on: lab.program(f, namespace={{'x': x}})."
+        )
+    if not source.statements:
+        raise ProgramError("The program has no statements. Write what it is to run, a statement a line.")
+    known = {**source.names, **values} if source.globals is not None else values
+    named = [name for name, value in known.items() if value is ground.lab and not name.startswith("_")]
+    session_name = source.session_name or ("lab" if "lab" in named or not named else named[0])
+    return Program(Statements(ground=ground, source=source, values=known, session_name=session_name))
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class PlannedStatement:
+    """One statement of a plan."""
+
+    line: int
+    """Its line in the source."""
+    text: str
+    """Its source."""
+    stream: str | None
+    """Where it runs; None for one that enqueues nothing."""
+    start_ns: int
+    """When its work would begin, in ns since the program's beginning; modelled."""
+    duration_ns: int
+    """How long its work kept the device busy as it was recorded, in ns."""
+    waits_for: tuple[int, ...]
+    """Statements that its stream waits for in front of it, by their place in the program."""
+    behind: tuple[int, ...]
+    """Statements that it has to be behind, on whatever stream."""
+    is_critical: bool
+    """Whether it is of the chain that sets the length."""
+    barrier: str
+    """Why it is ordered before and after everything; empty where what it touches is known."""
+
+
+def make_plan(program: Statements, names: Sequence[str], recording: Recording, *, is_one: bool) -> Plan:
+    """Return the plan of a recorded program; of one stream, where more gain nothing."""
+    one = on_one_stream(recording.works, names[0])
+    planned = schedule(recording.works, list(names))
+    is_given = any(work.stream is not None for work in recording.works)
+    reason = ""
+    if is_one and not is_given:
+        planned, reason = one, "one stream was asked for"
+    elif not is_given and one.length_ns < LEAST_GAIN * planned.length_ns:
+        planned, reason = one, _why_nothing(recording, one, planned)
+    return Plan(program, recording, planned, one, reason)
+
+
+def _why_nothing(recording: Recording, one: Schedule, planned: Schedule) -> str:
+    barriers = sum(bool(work.barrier) for work in recording.works)
+    if not any(work.engine is not Engine.NONE for work in recording.works):
+        return "no statement has work for the device"
+    if barriers and barriers * 2 >= sum(work.engine is not Engine.NONE for work in recording.works):
+        return f"{barriers} of {len(recording.works)} statements are ordered before and after everything"
+    gain = one.length_ns / max(planned.length_ns, 1)
+    return f"more would be {gain:.2f} times as fast by the model, as what could overlap waits for each other or fills the SMs"
+
+
+class Plan(Reported):
+    """Where the statements of a program run, and what waits for what. Made by `Program.plan`; only its recording has run.
+
+    It runs as long as its inputs keep their types, shapes and plain values.
+    """
+
+    _columns: ClassVar = ()
+
+    def __init__(self, program: Statements, recording: Recording, planned: Schedule, one: Schedule, reason: str) -> None:
+        self._program = program
+        self._recording = recording
+        self._planned = planned
+        self._one = one
+        self._reason = reason
+        self._signature = self._sign(program.values)
+        self._code = write_code(program.source, planned, recording, program.session_name)
+
+    @property
+    def code(self) -> str:
+        """The Python that `run` runs, to read, paste and keep."""
+        return self._code.text
+
+    @property
+    def streams(self) -> tuple[str, ...]:
+        """The streams that are used; the program begins and ends in the first."""
+        return self._planned.streams
+
+    @property
+    def statements(self) -> tuple[PlannedStatement, ...]:
+        """The statements in their order."""
+        planned = self._planned
+        return tuple(
+            PlannedStatement(
+                line=statement.line,
+                text=statement.text,
+                stream=planned.stream[place],
+                start_ns=planned.start_ns[place],
+                duration_ns=work.duration_ns,
+                waits_for=tuple(wait.behind for wait in planned.waits[place] if wait.behind >= 0),
+                behind=tuple(one.first for one in planned.dependencies[place]),
+                is_critical=place in planned.critical,
+                barrier=work.barrier,
+            )
+            for place, (statement, work) in enumerate(zip(self._program.source.statements, self._recording.works, strict=True))
+        )
+
+    @property
+    def predicted_speedup(self) -> float:
+        """How many times as fast as one stream it would be, by the model; `compare` measures."""
+        return self._one.length_ns / max(self._planned.length_ns, 1)
+
+    def run(self, namespace: dict[str, Any] | None = None) -> dict[str, Any]:
+        """Run the program as planned; return its variables. Nothing waits for the device at its end.
+
+        Parameters
+        ----------
+        namespace
+            The variables to run on, changed in place; those of the program if None.
+
+        Raises
+        ------
+        ProgramError
+            If an input has another type, shape or plain value than when it was planned.
+        Exception
+            What a statement raises, with its own traceback.
+        """
+        __tracebackhide__ = True
+        values = self._program.values if namespace is None else namespace
+        self._require_fit(values)
+        return self._program.execute(self._code, values)
+
+    def fits(self, namespace: Mapping[str, Any] | None = None) -> bool:
+        """Tell whether the inputs are still as they were planned for: types, shapes, plain values, shared memory."""
+        return not self._changed(self._program.values if namespace is None else namespace)
+
+    def check(self, tolerance: float | None = None) -> Check:
+        """Run it beside the same program on one stream, on the same inputs, and compare all results bit for bit.
+
+        Parameters
+        ----------
+        tolerance
+            How far results may be apart that differ from run to run on one stream, too, as a share of the largest value;
+            if None, 1,000 times the spacing of their type.
+        """
+        return check_plan(self._both, tolerance)
+
+    def compare(self, repeats: int = 5) -> PlanComparison:
+        """Measure it beside the same program on one stream, on the same inputs, in turns.
+
+        Parameters
+        ----------
+        repeats
+            How often each is run; the medians count.
+        """
+        return compare_plan(self._both, repeats)
+
+    @property
+    def _both(self) -> Both:
+        """The plan and one stream, to run beside each other."""
+        one = write_code(self._program.source, self._one, self._recording, self._program.session_name)
+        return Both(program=self._program, planned=self._code, one_stream=one, home=self.streams[0])
+
+    def _sign(self, values: Mapping[str, Any]) -> dict[str, object]:
+        return signature({name: values[name] for name in needed_names(self._program.source, values)})
+
+    def _changed(self, values: Mapping[str, Any]) -> list[str]:
+        now, before = self._sign(values), self._signature
+        return sorted(name for name in {*now, *before} if now.get(name) != before.get(name))
+
+    def _require_fit(self, values: Mapping[str, Any]) -> None:
+        changed = self._changed(values)
+        if changed:
+            raise ProgramError(
+                f"{', '.join(map(repr, changed[:4]))} changed since the plan was made: another type, shape or plain value may "
+                "need another order. Plan again: program.plan()."
+            )
+
+    def _line(self) -> str:
+        planned = self._planned
+        count = len(planned.stream)
+        if self._reason:
+            return f"{count:,} statements on one stream: {self._reason}"
+        return (
+            f"{count:,} statements on {len(planned.streams)} streams, {count_text(planned.wait_count, 'wait')}, "
+            f"{count_text(planned.switch_count, 'switch', 'switches')}; modelled {format_ns(planned.length_ns)}, "
+            f"{self.predicted_speedup:.2f} times as fast as on one stream"
+        )
+
+    def _report(self) -> Report:
+        rows = [["", "line", "statement", "stream", "begins", "takes", "waits for"]]
+        statements = self.statements
+        for one in statements[:LISTED_STATEMENTS]:
+            waits = ", ".join(f"line {statements[other].line}" for other in one.waits_for)
+            mark = "critical" if one.is_critical else ""
+            waits = "everything" if one.barrier else waits
+            rows.append(
+                [
+                    mark,
+                    str(one.line),
+                    one.text.splitlines()[0][:48],
+                    one.stream or "host",
+                    format_ns(one.start_ns),
+                    format_ns(one.duration_ns),
+                    waits,
+                ]
+            )
+        rows += more_row(len(statements) - LISTED_STATEMENTS, 7)
+        table = ReportTable(caption="Statements, as planned", rows=rows, names=(2,))
+        return Report(title="Plan:", line=self._line(), tables=(table,), notes=self.notes)
+
+    @property
+    def notes(self) -> tuple[str, ...]:
+        """What the figures mean, and what could not be known."""
+        notes = ["Durations were measured on one stream; when statements begin is modelled. plan.compare() measures both."]
+        barriers = [(one.line, one.barrier) for one in self.statements if one.barrier]
+        notes += [f"Line {line} is ordered before and after everything: it {why}." for line, why in barriers[:5]]
+        if len(barriers) > 5:
+            notes.append(f"{len(barriers) - 5} more lines are ordered before and after everything.")
+        return (*notes, *self._recording.notes)

@@ -1,0 +1,365 @@
+"""The first runs of a program, on copies of its inputs: what each statement touches, and how long it takes."""
+
+from __future__ import annotations
+
+import ast
+import itertools
+import types
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field, replace
+from typing import Any
+
+import numpy as np
+
+from gpustreamlab.analysis import Touch, blocks_that_fit
+from gpustreamlab.memory.hazards import AccessWatch
+from gpustreamlab.model import SPAN_KINDS, Trace
+from gpustreamlab.programs._calls import CALL, RUNS_TEXT, CallLog, globals_of, instrumented, is_followed
+from gpustreamlab.programs._graph import LAUNCH_NS, Access, Engine, Work
+from gpustreamlab.programs._ground import Lab, Statements
+from gpustreamlab.programs._source import Source, Statement
+from gpustreamlab.programs._values import copied, find_arrays, is_array
+from gpustreamlab.programs._works import LABEL_LENGTH, Recording
+from gpustreamlab.typing import SpanKind
+
+_numbers = itertools.count(1)
+
+
+@dataclass(slots=True)
+class _Step:
+    """What one statement did in the recorded run."""
+
+    accesses: dict[Access, None] = field(default_factory=dict)
+    is_host_read: bool = False
+    unknown: str = ""
+    is_chance: bool = False
+    steers: bool = False
+    reached: dict[int, str] = field(default_factory=dict)
+    """Names of variables by the pieces of memory that they reach, in front of it."""
+    crossing: dict[int, str] = field(default_factory=dict)
+    """Names of variables by the pieces of memory that they reach, behind it."""
+    born: set[int] = field(default_factory=set)
+    """Pieces that were first seen in it."""
+
+
+def needed_names(source: Source, values: Mapping[str, object]) -> frozenset[str]:
+    """Return the variables that a program looks up before it binds them, those of its functions too."""
+    found, bound = set[str](), set[str]()
+    for statement in source.statements:
+        found |= {name for name in statement.reads if name not in bound and name in values}
+        bound |= statement.writes
+    for name in tuple(found):
+        value = values[name]
+        if isinstance(value, types.FunctionType):
+            found |= globals_of(value, values)
+    return frozenset(found)
+
+
+def copied_inputs(program: Statements, watch: AccessWatch | None) -> tuple[dict[str, Any], list[str]]:
+    """Return variables to run a program on, with copies of all that it may change; and the names of what cannot be copied.
+
+    With a `watch` arrays tell what is read and written, and so do functions that look them up.
+    """
+    source, values, ground = program.source, program.values, program.ground
+    names = needed_names(source, values)
+    kept = {name: values[name] for name in names if not _is_of_session(values[name])}
+    made, shared = copied(kept, ground.backend.duplicate)
+    copies: dict[str, Any] = {**values, **made}
+    if watch is not None and watch.track is not None:
+        for name in made:
+            copies[name] = _tracked(made[name], watch.track, ground.backend.xp, watch.xp)
+    for name, value in made.items():
+        if isinstance(value, types.FunctionType) and (value.__globals__ is values or value.__globals__ is source.globals):
+            function = types.FunctionType(value.__code__, copies, value.__name__, value.__defaults__, value.__closure__)
+            function.__kwdefaults__, function.__module__ = value.__kwdefaults__, value.__module__
+            copies[name] = function
+    return copies, shared
+
+
+def _is_of_session(value: object) -> bool:
+    return type(value).__module__.startswith("gpustreamlab.") and not is_array(value)
+
+
+def _tracked(value: Any, track: Callable[[Any], Any], plain_module: Any, watched_module: Any) -> Any:
+    """Return a value with its arrays as ones that tell; containers are changed in place, since they are copies."""
+    if value is plain_module:
+        return watched_module
+    if isinstance(value, plain_module.ndarray):
+        return track(value)
+    if isinstance(value, list):
+        value[:] = [_tracked(one, track, plain_module, watched_module) for one in value]
+    elif isinstance(value, dict):
+        value.update({key: _tracked(one, track, plain_module, watched_module) for key, one in value.items()})
+    elif type(value) is tuple:
+        return tuple(_tracked(one, track, plain_module, watched_module) for one in value)
+    elif isinstance(getattr(value, "__dict__", None), dict) and not isinstance(
+        value, (types.ModuleType, types.FunctionType, type)
+    ):
+        for name, one in vars(value).items():
+            if isinstance(one, (plain_module.ndarray, list, dict, tuple)):
+                vars(value)[name] = _tracked(one, track, plain_module, watched_module)
+    return value
+
+
+def record(program: Statements, home: str) -> Recording:
+    """Run a program twice on copies of its inputs: once to see what it touches, once to see how long it takes.
+
+    Parameters
+    ----------
+    program
+        The program.
+    home
+        The stream on which it runs.
+    """
+    __tracebackhide__ = True
+    source, lab = program.source, program.ground.lab
+    with program.ground.watching() as watch:
+        with lab.select(home):
+            copies, shared = copied_inputs(program, watch)
+        steps = _Tap(watch, source).run(lab, copies, home)
+        lab.synchronize()
+        del copies
+    with lab.select(home):
+        copies, _ = copied_inputs(program, None)
+    lab.synchronize()
+    works, is_measured = _timed(program, copies, home)
+    works = _joined(source, steps, works)
+    notes = [
+        f"{name!r} cannot be copied: what the program does to it was done to it, while the plan was made." for name in shared
+    ]
+    if not is_measured:
+        notes.append(
+            "Kernels were not captured, so times are those of ranges, and how many SMs a kernel fills is not known: the plan "
+            "takes them to fit beside each other. plan.compare() measures."
+        )
+    born = {piece: place for place, step in enumerate(steps) for piece in step.born}
+    return Recording(
+        works=tuple(works),
+        names=tuple(step.crossing for step in steps),
+        reached=tuple(step.reached for step in steps),
+        born=born,
+        notes=tuple(notes),
+        is_measured=is_measured,
+    )
+
+
+class _Tap:
+    """Takes note of what each statement touches."""
+
+    def __init__(self, watch: AccessWatch, source: Source) -> None:
+        self._watch = watch
+        self._source = source
+        self._step = _Step()
+        self._log = CallLog(self._touch_arguments)
+        self._seen: set[int] = set()
+
+    def run(self, lab: Lab, values: dict[str, Any], home: str) -> list[_Step]:
+        """Run the statements, one by one."""
+        __tracebackhide__ = True
+        values[CALL] = self._log.call
+        for name in needed_names(self._source, values):
+            self._reach(name, values)
+        steps = []
+        for statement in self._source.statements:
+            self._step = _Step()
+            self._log.begin(statement.line)
+            self._look(statement, values)
+            for name in statement.reads | statement.writes:
+                self._reach(name, values)
+            self._step.reached, self._step.crossing = self._step.crossing, {}
+            code = compile(ast.Module([instrumented(statement.node)], []), self._source.filename, "exec")
+            self._watch.tap = self
+            try:
+                with lab.on(home, plan_label(statement.text)):
+                    exec(code, values)  # noqa: S102 - the user's statement
+            finally:
+                self._watch.tap = None
+            for name in statement.reads | statement.writes:
+                self._reach(name, values)
+            step = self._step
+            step.unknown, step.is_chance, step.steers = self._log.unknown or step.unknown, self._log.is_chance, self._log.steers
+            steps.append(step)
+        return steps
+
+    def work(self, work: str, reads: Sequence[Touch], writes: Sequence[Touch]) -> None:
+        """Note what work reads and writes."""
+        for touches, is_write in ((reads, False), (writes, True)):
+            for piece, region in touches:
+                self._note(piece.number, Access(piece.number, region, is_write))
+
+    def host_wait(self) -> None:
+        """Note that the host has waited."""
+        self._step.is_host_read = True
+
+    def _note(self, piece: int, access: Access) -> None:
+        if piece not in self._seen:
+            self._seen.add(piece)
+            self._step.born.add(piece)
+        self._step.accesses[access] = None
+
+    def _touch_arguments(self, work: str, arguments: object) -> None:
+        """Take arrays that a kernel is given as read and written."""
+        for array in find_arrays(arguments):
+            touch = self._watch.find(array)
+            if touch is None and not isinstance(array, np.ndarray):
+                self._step.unknown = f"{work}, given an array that is not followed"
+            elif touch is not None:
+                self.work(work, [touch], [touch])
+
+    def _look(self, statement: Statement, values: Mapping[str, object]) -> None:
+        """Note what a statement looks up and nobody follows."""
+        for name in sorted(statement.reads):
+            if name in RUNS_TEXT and name not in values:
+                self._step.unknown = f"{name}, which runs what is not known before"
+            value = values.get(name)
+            if name not in values or is_followed(value):
+                continue
+            if is_array(value) and (isinstance(value, np.ndarray) or self._watch.find(value) is not None or not _size(value)):
+                continue
+            self._step.unknown = f"{name!r}, a {type(value).__module__}.{type(value).__qualname__}"
+
+    def _reach(self, name: str, values: Mapping[str, object]) -> None:
+        """Note which memory a variable reaches."""
+        if name not in values or isinstance(values[name], types.ModuleType) or _is_of_session(values[name]):
+            return
+        for array in find_arrays(values[name]):
+            touch = self._watch.find(array)
+            if touch is not None:
+                number = touch[0].number
+                if number not in self._seen:
+                    self._seen.add(number)
+                    self._step.born.add(number)
+                self._step.crossing.setdefault(number, name)
+
+
+def _size(value: Any) -> int:
+    return int(np.prod(value.shape)) if hasattr(value, "shape") else 1
+
+
+def plan_label(text: str) -> str:
+    """Return what the recorded run of a statement is called on the timeline."""
+    return f"plan: {text.splitlines()[0][:LABEL_LENGTH]}"
+
+
+def _timed(program: Statements, values: dict[str, Any], home: str) -> tuple[list[Work], bool]:
+    """Run the statements again, and measure them."""
+    __tracebackhide__ = True
+    source, lab, backend = program.source, program.ground.lab, program.ground.backend
+    number = next(_numbers)
+    labels, host_ns = [], []
+    for place, statement in enumerate(source.statements):
+        label = f"plan {number}.{place}: {statement.text.splitlines()[0][:LABEL_LENGTH]}"
+        labels.append(label)
+        code = compile(ast.Module([statement.node], []), source.filename, "exec")
+        began_ns = backend.host_time_ns()
+        with lab.on(home, label):
+            exec(code, values)  # noqa: S102 - the user's statement
+        host_ns.append(backend.host_time_ns() - began_ns)
+    lab.synchronize()
+    return measured(lab.trace, labels, host_ns)
+
+
+def measured(trace: Trace, labels: Sequence[str], host_ns: Sequence[int]) -> tuple[list[Work], bool]:
+    """Return what statements did on the device, from the trace of their ranges."""
+    places = {name: place for place, name in enumerate(labels)}
+    by_name = np.array([places.get(name, -1) for name in trace.names], np.int64)
+    is_range = trace.kind == SPAN_KINDS.index(SpanKind.RANGE)
+    statement = np.where(is_range, by_name[trace.name], -1)
+    work = np.flatnonzero(
+        np.isin(trace.kind, [SPAN_KINDS.index(kind) for kind in (SpanKind.KERNEL, SpanKind.COPY, SpanKind.FILL)])
+    )
+    above = trace.parent[work].astype(np.int64)
+    while True:  # up to the statement, through ranges of the user's own
+        onward = (above >= 0) & (statement[above] < 0)
+        if not onward.any():
+            break
+        above[onward] = trace.parent[above[onward]]
+    owner = np.where(above >= 0, statement[above], -1)
+    works = [Work(host_ns=max(time_ns, LAUNCH_NS)) for time_ns in host_ns]
+    if len(work):
+        share = _shares(trace)
+        for place, rows in _by_owner(owner, work):
+            works[place] = _work_of(trace, rows, share[rows], host_ns[place])
+        return works, True
+    for row in np.flatnonzero(statement >= 0).tolist():
+        place, lasted_ns = int(statement[row]), int(trace.duration_ns[row])
+        works[place] = Work(
+            engine=Engine.SMS, duration_ns=lasted_ns, share=0.0, host_ns=max(min(host_ns[place], lasted_ns), LAUNCH_NS)
+        )
+    return works, False
+
+
+def _by_owner(owner: Any, work: Any) -> Iterator[tuple[int, Any]]:
+    order = np.argsort(owner, kind="stable")
+    owner, work = owner[order], work[order]
+    cuts = np.flatnonzero(np.diff(owner)) + 1
+    for rows, place in zip(np.split(work, cuts), owner[np.concatenate(([0], cuts))].tolist(), strict=True):
+        if place >= 0:
+            yield place, rows
+
+
+def _shares(trace: Trace) -> Any:
+    """Return which share of its SMs each kernel fills, up to 1; shape (n_spans,), float64."""
+    blocks = trace.extra.get("grid_blocks")
+    if blocks is None:
+        return np.zeros(len(trace))
+    sms = max(trace.metadata.device.sm_count, 1)
+    return np.minimum(blocks / np.maximum(sms * blocks_that_fit(trace), 1), 1.0)
+
+
+def _work_of(trace: Trace, rows: Any, share: Any, host_ns: int) -> Work:
+    lasted_ns = trace.duration_ns[rows]
+    total_ns = int(lasted_ns.sum())
+    copies = trace.kind[rows] == SPAN_KINDS.index(SpanKind.COPY)
+    engine = Engine.SMS
+    if lasted_ns[copies].sum() * 2 > total_ns:
+        longest = rows[copies][int(np.argmax(lasted_ns[copies]))]
+        name = trace.names[trace.name[longest]]
+        engine = Engine.COPY_IN if "HtoD" in name else Engine.COPY_OUT if "DtoH" in name else Engine.SMS
+    kernels_ns = lasted_ns[~copies]
+    weighted = float((share[~copies] * kernels_ns).sum() / kernels_ns.sum()) if kernels_ns.sum() else 0.0
+    # The host waits for a copy from or to pageable memory, which is staged.
+    is_staged = any("pageable" in _detail(trace, row) for row in rows[copies].tolist())
+    return Work(engine=engine, duration_ns=total_ns, share=weighted, host_ns=max(host_ns, LAUNCH_NS), waits=is_staged)
+
+
+def _detail(trace: Trace, row: int) -> str:
+    detail = trace.extra.get("detail")
+    return "" if detail is None or detail[row] < 0 else trace.details[detail[row]].full_name
+
+
+def _joined(source: Source, steps: Sequence[_Step], works: Sequence[Work]) -> list[Work]:
+    """Put what statements touch beside what they took, and say which are barriers."""
+    tainted: set[str] = set()
+    joined = []
+    for statement, step, work in zip(source.statements, steps, works, strict=True):
+        depends = bool(statement.reads & tainted)
+        decides = statement.is_branching and (step.is_host_read or bool(statement.tests & tainted))
+        if step.is_host_read or step.is_chance or step.unknown or depends:
+            tainted |= statement.writes
+        accesses = tuple(step.accesses)
+        if depends:  # which bytes may be others in the next run
+            accesses = tuple(dict.fromkeys(access._replace(region=None) for access in accesses))
+        barrier = ""
+        if step.unknown:
+            barrier = f"uses {step.unknown}"
+        elif step.steers:
+            barrier = "selects streams itself"
+        elif decides:
+            barrier = "decides by values of the device"
+        engine = work.engine
+        if engine is Engine.NONE and accesses:
+            engine = Engine.SMS
+        waits = work.waits or step.is_host_read
+        joined.append(
+            replace(
+                work,
+                accesses=accesses,
+                barrier=barrier,
+                waits=waits,
+                stream=statement.stream,
+                engine=engine,
+                host_ns=LAUNCH_NS if waits else work.host_ns,  # else it is what it waited for, on one stream
+            )
+        )
+    return joined

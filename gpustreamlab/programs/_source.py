@@ -1,0 +1,340 @@
+"""Statements of a program: read from a cell or a function, with what each asks for and what it cannot be."""
+
+from __future__ import annotations
+
+import ast
+import inspect
+import io
+import symtable
+import textwrap
+import tokenize
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from types import FunctionType
+from typing import Any
+
+from gpustreamlab.errors import ProgramError
+
+RESULT = "result"
+"""The variable that holds what a function returns, or what the last expression of a cell gives."""
+_ANNOTATION = "#:"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Statement:
+    """One statement of a program."""
+
+    line: int
+    """Its first line, from 1, in the source as it was given."""
+    text: str
+    """Its source, without the indentation that it had."""
+    node: ast.stmt
+    """The same as a tree, with the lines of the source."""
+    stream: str | None
+    """The stream that it was given by ``with lab.on(...)`` or ``#: name``; None if it is to be found."""
+    label: str
+    """What its work is called on the timeline."""
+    reads: frozenset[str]
+    """Names that it looks up."""
+    writes: frozenset[str]
+    """Names that it binds or deletes."""
+    tests: frozenset[str]
+    """Names that decide what it does: in conditions of ``if``, ``while`` and the like."""
+    is_branching: bool
+    """Whether any condition decides what it does."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Source:
+    """A program as it was given."""
+
+    statements: tuple[Statement, ...]
+    """In their order."""
+    filename: str
+    """What tracebacks call it."""
+    names: Mapping[str, object]
+    """What a function brings along: its globals and what it closes over; empty for text."""
+    parameters: tuple[str, ...]
+    """Names that have to have values before it runs: a function's parameters."""
+    globals: Mapping[str, object] | None
+    """The variables of the module that a function is of; None for text."""
+    session_name: str | None
+    """The variable through which the program calls the session; None if it does not."""
+
+
+def read_source(
+    program: str | Callable[..., Any], is_session: Callable[[str], bool], *, filename: str = "<program>", lines_above: int = 0
+) -> Source:
+    """Read a cell's text, or a function.
+
+    Parameters
+    ----------
+    program
+        Text, or a function written in Python; what it returns at its end is bound to `RESULT`.
+    is_session
+        Tells whether a name is the session's.
+    filename
+        What tracebacks call a text.
+    lines_above
+        How many lines stand above the text where it comes from.
+
+    Raises
+    ------
+    ProgramError
+        For what cannot be planned: ``await``, ``yield``, ``return`` before the end, ``global`` in a function, star imports.
+    SyntaxError
+        For what is no Python.
+    """
+    if isinstance(program, str):
+        return _read_text(program, is_session, filename, lines_above)
+    function = inspect.unwrap(program)
+    if not isinstance(function, FunctionType):
+        raise ProgramError(
+            f"lab.program takes a function or its source, not {program!r:.80}. Pass a function written with def."
+        )
+    return _read_function(function, is_session)
+
+
+def _read_text(text: str, is_session: Callable[[str], bool], filename: str, lines_above: int) -> Source:
+    tree = ast.parse(text, filename)  # a SyntaxError has the right line once the lines above are there
+    if lines_above:
+        ast.increment_lineno(tree, lines_above)
+    bound = []
+    if tree.body and isinstance(tree.body[-1], ast.Expr) and not _is_docstring(tree.body[-1]):
+        bound = tree.body[-1:] = [_bind_result(tree.body[-1])]
+    reader = _Reader(text, filename, is_session, lines_above, bound=bound)
+    return Source(
+        statements=tuple(reader.read(tree.body)),
+        filename=filename,
+        names={},
+        parameters=(),
+        globals=None,
+        session_name=reader.session_name,
+    )
+
+
+def _read_function(function: FunctionType, is_session: Callable[[str], bool]) -> Source:
+    try:
+        lines, first = inspect.getsourcelines(function)
+    except (OSError, TypeError) as error:
+        raise ProgramError(
+            f"The source of {function.__qualname__} cannot be found ({error}). Pass the statements as text: lab.program(text)."
+        ) from None
+    text = textwrap.dedent("".join(lines))
+    tree = ast.parse(text).body[0]
+    if not isinstance(tree, ast.FunctionDef):
+        kind = "a coroutine function" if isinstance(tree, ast.AsyncFunctionDef) else "no function written with def"
+        raise ProgramError(f"{function.__qualname__} is {kind}; a program runs from its first statement to its last.")
+    body, bound = tree.body, list[ast.stmt]()
+    if body and isinstance(body[-1], ast.Return) and body[-1].value is not None:
+        bound = body[-1:] = [_bind_result(body[-1])]
+    ast.increment_lineno(tree, first - 1)
+    closed = inspect.getclosurevars(function)
+    reader = _Reader(text, function.__code__.co_filename, is_session, first - 1, bound=bound)
+    parameters = inspect.signature(function).parameters.values()
+    if any(one.kind in (one.VAR_POSITIONAL, one.VAR_KEYWORD) for one in parameters):
+        raise ProgramError(f"{function.__qualname__} takes * or ** arguments; name each parameter of a program.")
+    defaults = {one.name: one.default for one in parameters if one.default is not one.empty}
+    return Source(
+        statements=tuple(reader.read(body)),
+        filename=function.__code__.co_filename,
+        names={**function.__globals__, **closed.nonlocals, **defaults},
+        parameters=tuple(one.name for one in parameters if one.name not in defaults),
+        globals=function.__globals__,
+        session_name=reader.session_name,
+    )
+
+
+def _bind_result(last: ast.Expr | ast.Return) -> ast.stmt:
+    assert last.value is not None  # noqa: S101 - for the type checker
+    bound = ast.Assign(targets=[ast.Name(RESULT, ast.Store())], value=last.value)
+    return ast.fix_missing_locations(ast.copy_location(bound, last))
+
+
+class _Reader:
+    """Takes the statements of one source."""
+
+    def __init__(
+        self, text: str, filename: str, is_session: Callable[[str], bool], lines_above: int, *, bound: Sequence[ast.stmt]
+    ) -> None:
+        self._lines = text.splitlines()
+        self._above = lines_above
+        self._filename = filename
+        self._is_session = is_session
+        self._annotations = dict(_annotations(text))
+        self._bound = {id(one) for one in bound}
+        self.session_name: str | None = None
+
+    def read(self, body: Sequence[ast.stmt]) -> Iterator[Statement]:
+        for node in body:
+            _refuse(node, self._filename)
+            if _is_docstring(node):
+                continue
+            yield from self._read(node, None, "")
+
+    def _read(self, node: ast.stmt, stream: str | None, label: str) -> Iterator[Statement]:
+        given = self._given_stream(node)
+        if given is not None and isinstance(node, ast.With):
+            self._refuse_annotation(node)
+            for inner in node.body:  # the innermost selection counts, as where it runs
+                yield from self._read(inner, *given)
+            return
+        annotated = self._annotation(node)
+        if annotated is not None and stream is not None and annotated != stream:
+            raise ProgramError(
+                f"Line {node.lineno} is annotated with stream {annotated!r} inside `with ...on({stream!r})`. Keep one of them."
+            )
+        text = ast.unparse(node) if id(node) in self._bound else self._text(node)
+        reads, writes = _names_of(node)
+        tests, is_branching = _tests_of(node)
+        yield Statement(
+            line=node.lineno,
+            text=text,
+            node=node,
+            stream=annotated or stream,
+            label=label or text.splitlines()[0],
+            reads=reads,
+            writes=writes,
+            tests=tests,
+            is_branching=is_branching,
+        )
+
+    def _given_stream(self, node: ast.stmt) -> tuple[str, str] | None:
+        """Return the stream and label of ``with lab.on("copy", "label"):``, which all that stands in it gets."""
+        if not isinstance(node, ast.With) or len(node.items) != 1 or node.items[0].optional_vars is not None:
+            return None
+        match node.items[0].context_expr:
+            case ast.Call(
+                func=ast.Attribute(value=ast.Name(id=name), attr="on" | "select"),
+                args=[ast.Constant(value=str(stream)), *more],
+                keywords=[],
+            ) if self._is_session(name):
+                self.session_name = name
+                label = more[0].value if more and isinstance(more[0], ast.Constant) and isinstance(more[0].value, str) else ""
+                return stream, label
+        return None
+
+    def _annotation(self, node: ast.stmt) -> str | None:
+        first = node.lineno - self._above
+        last = (node.end_lineno or node.lineno) - self._above
+        found = {self._annotations[line] for line in range(first, last + 1) if line in self._annotations}
+        above = first - 1
+        while above >= 1 and self._lines[above - 1].lstrip().startswith("#"):
+            if self._lines[above - 1].lstrip().startswith(_ANNOTATION):
+                found.add(self._annotations[above])
+            above -= 1
+        if len(found) > 1:
+            raise ProgramError(
+                f"Line {node.lineno} is annotated with {len(found)} streams, {', '.join(sorted(found))}. Keep one."
+            )
+        return found.pop() if found else None
+
+    def _refuse_annotation(self, node: ast.stmt) -> None:
+        if node.lineno - self._above in self._annotations:
+            raise ProgramError(f"Line {node.lineno} names a stream twice: by `with` and by `{_ANNOTATION}`. Keep one of them.")
+
+    def _text(self, node: ast.stmt) -> str:
+        first, last = node.lineno - self._above, (node.end_lineno or node.lineno) - self._above
+        if isinstance(node, (ast.FunctionDef, ast.ClassDef)) and node.decorator_list:
+            first = node.decorator_list[0].lineno - self._above
+        lines = self._lines[first - 1 : last]
+        if len(lines) == 1 or isinstance(node, (ast.Assign, ast.Expr, ast.AugAssign)):
+            found = ast.get_source_segment("\n".join(self._lines), _at(node, -self._above))
+            return found or ast.unparse(node)
+        return textwrap.dedent("\n".join(lines))
+
+
+def _at(node: ast.stmt, shift: int) -> ast.stmt:
+    """Return a stand-in for a node, so many lines further down."""
+    moved = ast.Pass()
+    moved.lineno, moved.col_offset = node.lineno + shift, node.col_offset
+    moved.end_lineno, moved.end_col_offset = (node.end_lineno or node.lineno) + shift, node.end_col_offset
+    return moved
+
+
+def _annotations(text: str) -> Iterator[tuple[int, str]]:
+    """Find comments ``#: stream``, by their lines."""
+    try:
+        for token in tokenize.generate_tokens(io.StringIO(text).readline):
+            if token.type == tokenize.COMMENT and token.string.startswith(_ANNOTATION):
+                yield token.start[0], token.string[len(_ANNOTATION) :].strip()
+    except (tokenize.TokenError, IndentationError):
+        return  # ast.parse says what is wrong
+
+
+def _is_docstring(node: ast.stmt) -> bool:
+    return isinstance(node, ast.Expr) and isinstance(node.value, ast.Constant)
+
+
+_REFUSED: Mapping[type[ast.AST], str] = {
+    ast.Await: "awaits; a program runs from its first statement to its last. Await in a cell of its own",
+    ast.AsyncFor: "awaits; a program runs from its first statement to its last. Await in a cell of its own",
+    ast.AsyncWith: "awaits; a program runs from its first statement to its last. Await in a cell of its own",
+    ast.Yield: "yields; a program is no generator. Collect what it makes in a list",
+    ast.YieldFrom: "yields; a program is no generator. Collect what it makes in a list",
+    ast.Return: "returns before the end; a program's statements all run. Put the condition into a function that it calls",
+    ast.Global: "declares a global name; a program's names are its own. Return what it makes",
+    ast.Nonlocal: "declares a nonlocal name; a program's names are its own. Return what it makes",
+}
+
+
+def _refuse(node: ast.AST, filename: str) -> None:
+    """Raise `ProgramError` for what a program cannot have; functions that it defines may have it."""
+    for kind, why in _REFUSED.items():
+        if isinstance(node, kind):
+            raise ProgramError(f"Line {getattr(node, 'lineno', 0)} of {filename} {why}.")
+    if isinstance(node, ast.ImportFrom) and any(alias.name == "*" for alias in node.names):
+        raise ProgramError(
+            f"Line {node.lineno} of {filename} imports *, so nobody knows which names it binds. Import what it needs: from "
+            f"{node.module} import name."
+        )
+    for child in ast.iter_child_nodes(node):
+        if not isinstance(child, (ast.FunctionDef, ast.AsyncFunctionDef, ast.Lambda, ast.ClassDef)):
+            _refuse(child, filename)
+
+
+def _names_of(node: ast.stmt) -> tuple[frozenset[str], frozenset[str]]:
+    """Return the names that a statement looks up and binds, those in functions and comprehensions within it too."""
+    table = symtable.symtable(ast.unparse(node), "<statement>", "exec")
+    reads, writes = set[str](), set[str]()
+    for symbol in table.get_symbols():
+        if symbol.is_assigned() or symbol.is_imported():
+            writes.add(symbol.get_name())
+        if symbol.is_referenced():
+            reads.add(symbol.get_name())
+    _add_inner(table, reads, writes)
+    deleted = {one.id for one in ast.walk(node) if isinstance(one, ast.Name) and isinstance(one.ctx, ast.Del)}
+    augmented = {one.target.id for one in ast.walk(node) if isinstance(one, ast.AugAssign) and isinstance(one.target, ast.Name)}
+    return frozenset(reads | augmented), frozenset(writes | deleted)
+
+
+def _add_inner(table: symtable.SymbolTable, reads: set[str], writes: set[str]) -> None:
+    for child in table.get_children():
+        for symbol in child.get_symbols():
+            if symbol.is_global():
+                reads.add(symbol.get_name())
+                if symbol.is_assigned():
+                    writes.add(symbol.get_name())
+        _add_inner(child, reads, writes)
+
+
+def _tests_of(node: ast.stmt) -> tuple[frozenset[str], bool]:
+    """Return the names in conditions of a statement, and whether it has any condition."""
+    tests: list[ast.expr] = []
+    is_branching = False
+    for part in ast.walk(node):
+        match part:
+            case ast.If(test=test) | ast.While(test=test) | ast.IfExp(test=test) | ast.Assert(test=test):
+                tests.append(test)
+            case ast.Match(subject=subject):
+                tests.append(subject)
+            case ast.comprehension(ifs=ifs):
+                tests.extend(ifs)
+            case ast.BoolOp(values=values):
+                tests.extend(values[:-1])
+            case ast.For(iter=iterated):
+                tests.append(iterated)
+            case ast.Try() | ast.Break() | ast.Continue():
+                is_branching = True
+    names = {one.id for test in tests for one in ast.walk(test) if isinstance(one, ast.Name)}
+    return frozenset(names), is_branching or bool(tests)
