@@ -15,6 +15,7 @@ from collections.abc import Callable, Mapping
 from typing import Any
 
 from gpustreamlab.errors import ProgramError
+from gpustreamlab.programs._torch import BASED_ON_TORCH, UNSEEN, eager
 
 CALL = "__gpustreamlab_call__"
 """The name through which a recorded program makes its calls."""
@@ -82,6 +83,8 @@ class CallLog:
         while isinstance(plain, functools.partial):
             plain = plain.func
         name, root = _name_of(plain)
+        if eager(plain) is not plain:
+            function, root = eager(plain), "torch"
         if root == "gpustreamlab":
             self._note_own(plain, name)
         elif root in _KERNEL_LIBRARIES or (root == "cupy" and type(plain).__name__ in _KERNELS):
@@ -90,6 +93,8 @@ class CallLog:
             function = self._followed(function)
         elif root in _CHANCE:
             self.is_chance = True
+        elif root in BASED_ON_TORCH and name.rpartition(".")[2] not in UNSEEN:
+            pass  # its operators are told of
         elif root not in _HARMLESS:
             self.unknown = name
         if root in ("", "builtins", "functools", "itertools"):
@@ -226,7 +231,8 @@ def is_followed(value: object) -> bool:
     if kind.__name__ in _KERNELS:
         return True
     root = root_of(kind.__module__, _file_of(kind))
-    return root in ("", "gpustreamlab", *_KERNEL_LIBRARIES) or root in _HARMLESS or root in _CHANCE
+    known = {"", "gpustreamlab", *_KERNEL_LIBRARIES, *BASED_ON_TORCH}
+    return root in known or root in _HARMLESS or root in _CHANCE
 
 
 def globals_of(function: types.FunctionType, names: Mapping[str, object]) -> frozenset[str]:

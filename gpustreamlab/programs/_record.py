@@ -18,6 +18,8 @@ from gpustreamlab.programs._calls import CALL, RUNS_TEXT, CallLog, globals_of, i
 from gpustreamlab.programs._graph import LAUNCH_NS, Access, Engine, Work
 from gpustreamlab.programs._ground import Lab, Statements
 from gpustreamlab.programs._source import Source, Statement
+from gpustreamlab.programs._torch import TorchPieces, bytes_of, is_tensor, watching_torch
+from gpustreamlab.programs._torch import region as region_of_tensor
 from gpustreamlab.programs._values import copied, find_arrays, is_array
 from gpustreamlab.programs._works import LABEL_LENGTH, Recording
 from gpustreamlab.typing import SpanKind
@@ -152,6 +154,8 @@ class _Tap:
         self._step = _Step()
         self._log = CallLog(self._touch_arguments)
         self._seen: set[int] = set()
+        self._tensors = TorchPieces()
+        self._areas = _Areas()
 
     def run(self, lab: Lab, values: dict[str, Any], home: str) -> list[_Step]:
         """Run the statements, one by one."""
@@ -170,7 +174,7 @@ class _Tap:
             code = compile(ast.Module([instrumented(statement.node)], []), self._source.filename, "exec")
             self._watch.tap = self
             try:
-                with lab.on(home, plan_label(statement.text)):
+                with lab.on(home, plan_label(statement.text)), watching_torch(self._note_tensor, self.host_wait):
                     exec(code, values)  # noqa: S102 - the user's statement
             finally:
                 self._watch.tap = None
@@ -185,7 +189,8 @@ class _Tap:
         """Note what work reads and writes."""
         for touches, is_write in ((reads, False), (writes, True)):
             for piece, region in touches:
-                self._note(piece.number, Access(piece.number, region, is_write))
+                number = self._areas.number(piece.number, piece.start, piece.end)
+                self._note(number, Access(number, region, is_write))
 
     def host_wait(self) -> None:
         """Note that the host has waited."""
@@ -197,9 +202,16 @@ class _Tap:
             self._step.born.add(piece)
         self._step.accesses[access] = None
 
+    def _note_tensor(self, work: str, tensor: Any, is_write: bool) -> None:  # noqa: FBT001 - as the dispatcher tells it
+        number = self._areas.number(self._tensors.number(tensor), *bytes_of(tensor))
+        self._note(number, Access(number, region_of_tensor(tensor), is_write))
+
     def _touch_arguments(self, work: str, arguments: object) -> None:
         """Take arrays that a kernel is given as read and written."""
         for array in find_arrays(arguments):
+            if is_tensor(array):
+                self._note_tensor(work, array, True)  # noqa: FBT003 - it may be written
+                continue
             touch = self._watch.find(array)
             if touch is None and not isinstance(array, np.ndarray):
                 self._step.unknown = f"{work}, given an array that is not followed"
@@ -214,22 +226,49 @@ class _Tap:
             value = values.get(name)
             if name not in values or is_followed(value):
                 continue
-            if is_array(value) and (isinstance(value, np.ndarray) or self._watch.find(value) is not None or not _size(value)):
+            if is_array(value) and (
+                is_tensor(value) or isinstance(value, np.ndarray) or self._watch.find(value) is not None or not _size(value)
+            ):
                 continue
             self._step.unknown = f"{name!r}, a {type(value).__module__}.{type(value).__qualname__}"
+
+    def _number_of(self, array: Any) -> int | None:
+        """Return the number of an array's memory; None for the host's."""
+        if is_tensor(array):
+            return self._areas.number(self._tensors.number(array), *bytes_of(array)) if array.is_cuda else None
+        touch = self._watch.find(array)
+        return None if touch is None else self._areas.number(touch[0].number, touch[0].start, touch[0].end)
 
     def _reach(self, name: str, values: Mapping[str, object]) -> None:
         """Note which memory a variable reaches."""
         if name not in values or isinstance(values[name], types.ModuleType) or _is_of_session(values[name]):
             return
         for array in find_arrays(values[name]):
-            touch = self._watch.find(array)
-            if touch is not None:
-                number = touch[0].number
+            number = self._number_of(array)
+            if number is not None:
                 if number not in self._seen:
                     self._seen.add(number)
                     self._step.born.add(number)
                 self._step.crossing.setdefault(number, name)
+
+
+class _Areas:
+    """Numbers of memory that two libraries may share: what overlaps in addresses counts as one piece."""
+
+    def __init__(self) -> None:
+        self._of_arrays: dict[int, tuple[int, int]] = {}
+        self._of_tensors: dict[int, tuple[int, int]] = {}
+        self._same: dict[int, int] = {}
+
+    def number(self, number: int, start: int, end: int) -> int:
+        """Return the number under which a piece is known; those of tensors are below 0."""
+        known = self._of_tensors if number < 0 else self._of_arrays
+        if number not in known:
+            known[number] = start, end
+            others = self._of_arrays if number < 0 else self._of_tensors
+            shared = [other for other, (first, last) in others.items() if start < last and first < end]
+            self._same[number] = self._same[shared[0]] if shared else number
+        return self._same[number]
 
 
 def _size(value: Any) -> int:

@@ -11,6 +11,7 @@ from typing import Any
 import numpy as np
 
 from gpustreamlab._util.ownership import find_owner
+from gpustreamlab.programs._torch import copied_tensors, is_tensor
 
 _MOST_ITEMS = 100_000
 """Up to how many items of containers are looked at for arrays."""
@@ -65,6 +66,8 @@ def copied(
     """
     arrays = list({id(array): array for value in values.values() for array in find_arrays(value)}.values())
     memo: dict[int, Any] = {id(array): made for array, made in zip(arrays, duplicate(arrays), strict=True) if made is not None}
+    tensors = [array for array in arrays if is_tensor(array)]
+    memo |= {id(tensor): made for tensor, made in zip(tensors, copied_tensors(tensors), strict=True)}
     made: dict[str, object] = {}
     shared = []
     for name, value in values.items():
