@@ -9,8 +9,8 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
 
 from gpustreamlab.programs._graph import Schedule
-from gpustreamlab.programs._source import Source, Statement
-from gpustreamlab.programs._works import LABEL_LENGTH, Recording
+from gpustreamlab.programs._source import LABEL_LENGTH, Source, Statement
+from gpustreamlab.programs._works import Recording
 
 
 @dataclass(slots=True)

@@ -16,6 +16,8 @@ SWITCH_NS = 3_000
 """What waiting for another stream's event takes, from kernel to kernel. Source: FACTS.md, 3.1 us on an H200."""
 RUNNING_KEPT = 64
 """How many of the statements placed last are asked whether they leave room on the SMs."""
+ALL_SMS = 1.001
+"""What shares of kernels that run at once may add up to."""
 LAUNCH_NS = 4_000
 """What a launch takes on the host, where it was not measured."""
 
@@ -221,8 +223,10 @@ class _Scheduler:
         self._lanes: dict[str, _Lane] = {name: _Lane() for name in names}
         self._knew: list[dict[str, int]] = []
         self._host_ns = 0
-        self._engine_ns = dict.fromkeys(Engine, 0)
-        self._running: list[tuple[int, float]] = []
+        self._host_waited_for = -1
+        self._engine_free = dict.fromkeys(Engine, (0, -1))
+        """When each copy engine is free, and behind which statement."""
+        self._running: list[tuple[int, float, int]] = []
         self.stream: list[str | None] = []
         self.waits: list[tuple[Wait, ...]] = []
         self.start_ns: list[int] = []
@@ -247,12 +251,12 @@ class _Scheduler:
         self.end_ns.append(end_ns)
         self.setter.append(setter)
         lane.free_ns, lane.last = end_ns, number
-        self._take(work, start_ns, end_ns)
+        self._take(number, start_ns, end_ns)
         knew = dict(lane.knows)
         knew[name] = number
         self._knew.append(knew)
         if work.waits:
-            self._host_ns = max(self._host_ns, end_ns)
+            self._host_ns, self._host_waited_for = max(self._host_ns, end_ns), number
 
     def _pass(self, number: int, behind: Sequence[Dependency]) -> None:
         """Place a statement that enqueues nothing: it is the host's alone."""
@@ -283,33 +287,36 @@ class _Scheduler:
     def _start(self, name: str, work: Work, behind: Sequence[Dependency]) -> tuple[int, int]:
         """Return when work could begin on a stream, and which statement sets that."""
         lane = self._lanes.get(name) or _Lane()
-        start_ns, setter = max(self._host_ns, lane.free_ns), lane.last if lane.free_ns >= self._host_ns else -1
+        start_ns, setter = self._host_ns, self._host_waited_for
+        if lane.free_ns >= start_ns:
+            start_ns, setter = lane.free_ns, lane.last
         for one in behind:
             other = self.stream[one.first]
             ready_ns = self.end_ns[one.first] + (SWITCH_NS if other not in (name, None) else 0)
             if ready_ns > start_ns:
                 start_ns, setter = ready_ns, one.first
         if work.engine in (Engine.COPY_IN, Engine.COPY_OUT):
-            start_ns = max(start_ns, self._engine_ns[work.engine])
-        elif work.engine is Engine.SMS:
-            start_ns = self._room_ns(start_ns, work.share)
+            return max((start_ns, setter), self._engine_free[work.engine])
+        if work.engine is Engine.SMS:
+            return self._room(start_ns, setter, work.share)
         return start_ns, setter
 
-    def _room_ns(self, from_ns: int, share: float) -> int:
-        """Return from when on the SMs have room for such a share, beside what was placed before."""
+    def _room(self, from_ns: int, setter: int, share: float) -> tuple[int, int]:
+        """Return from when on the SMs have room for such a share beside what was placed before, and what sets that."""
         used = sorted(one for one in self._running if one[0] > from_ns)
         total = sum(one[1] for one in used)
-        for end_ns, freed in used:
-            if total + share <= 1.001:
+        for end_ns, freed, number in used:
+            if total + share <= ALL_SMS:
                 break
-            from_ns, total = end_ns, total - freed
-        return from_ns
+            from_ns, setter, total = end_ns, number, total - freed
+        return from_ns, setter
 
-    def _take(self, work: Work, start_ns: int, end_ns: int) -> None:
+    def _take(self, number: int, start_ns: int, end_ns: int) -> None:
+        work = self._works[number]
         if work.engine in (Engine.COPY_IN, Engine.COPY_OUT):
-            self._engine_ns[work.engine] = end_ns
+            self._engine_free[work.engine] = end_ns, number
         elif work.engine is Engine.SMS and end_ns > start_ns:
-            self._running = [*self._running[1 - RUNNING_KEPT :], (end_ns, work.share)]
+            self._running = [*self._running[1 - RUNNING_KEPT :], (end_ns, work.share, number)]
 
     def _wait(self, name: str, lane: _Lane, behind: Iterable[Dependency]) -> tuple[Wait, ...]:
         """Let a stream wait for what it does not know to be done; the latest comes first, as it may have waited for others."""

@@ -38,7 +38,7 @@ class Program:
         return f"<Program: {len(self._program.source.statements):,} statements>"
 
     def plan(self, streams: int | Sequence[str] = 2) -> Plan:
-        """Assign the statements to streams: run them twice on copies of their inputs, on one stream, and plan by what they did.
+        """Assign the statements to streams: run them three times on copies of their inputs, on one stream, and plan by that.
 
         The statements keep their order on the host. Those that name a stream, by ``with lab.on("copy"):`` or ``#: copy``, get
         it; each other one gets the stream on which it can begin first.
@@ -156,6 +156,14 @@ def _why_nothing(recording: Recording, one: Schedule, planned: Schedule) -> str:
         return "no statement has work for the device"
     if barriers and barriers * 2 >= sum(work.engine is not Engine.NONE for work in recording.works):
         return f"{barriers} of {len(recording.works)} statements are ordered before and after everything"
+    host_ns, work_ns = (
+        sum(times) for times in zip(*((work.host_ns, work.duration_ns) for work in recording.works), strict=True)
+    )
+    if host_ns > work_ns:
+        return (
+            f"the host is the limit: it takes {format_ns(host_ns)} to launch what the device does in {format_ns(work_ns)}; "
+            "plan.capture() launches all with one call"
+        )
     gain = one.length_ns / max(planned.length_ns, 1)
     return f"more would be {gain:.2f} times as fast by the model, as what could overlap waits for each other or fills the SMs"
 

@@ -17,11 +17,11 @@ from gpustreamlab.model import SPAN_KINDS, Trace
 from gpustreamlab.programs._calls import CALL, RUNS_TEXT, CallLog, globals_of, instrumented, is_followed
 from gpustreamlab.programs._graph import LAUNCH_NS, Access, Engine, Work
 from gpustreamlab.programs._ground import Lab, Statements
-from gpustreamlab.programs._source import Source, Statement
+from gpustreamlab.programs._source import LABEL_LENGTH, Source, Statement, short_text
 from gpustreamlab.programs._torch import TorchPieces, bytes_of, is_tensor, watching_torch
 from gpustreamlab.programs._torch import region as region_of_tensor
 from gpustreamlab.programs._values import copied, find_arrays, is_array
-from gpustreamlab.programs._works import LABEL_LENGTH, Recording
+from gpustreamlab.programs._works import Recording
 from gpustreamlab.typing import SpanKind
 
 _numbers = itertools.count(1)
@@ -53,7 +53,8 @@ def needed_names(source: Source, values: Mapping[str, object]) -> frozenset[str]
     for name in tuple(found):
         value = values[name]
         if isinstance(value, types.FunctionType):
-            found |= globals_of(value, values)
+            known = value.__globals__
+            found |= {inner for inner in globals_of(value, known) if inner in values and known[inner] is values[inner]}
     return frozenset(found)
 
 
@@ -71,11 +72,26 @@ def copied_inputs(program: Statements, watch: AccessWatch | None) -> tuple[dict[
         for name in made:
             copies[name] = _tracked(made[name], watch.track, ground.backend.xp, watch.xp)
     for name, value in made.items():
-        if isinstance(value, types.FunctionType) and (value.__globals__ is values or value.__globals__ is source.globals):
-            function = types.FunctionType(value.__code__, copies, value.__name__, value.__defaults__, value.__closure__)
-            function.__kwdefaults__, function.__module__ = value.__kwdefaults__, value.__module__
-            copies[name] = function
+        if isinstance(value, types.FunctionType):
+            copies[name] = _on_copies(value, values, copies)
     return copies, shared
+
+
+def _on_copies(function: types.FunctionType, values: Mapping[str, object], copies: dict[str, Any]) -> types.FunctionType:
+    """Return a function that looks up copies where it looks up variables of the program."""
+    known = function.__globals__
+    shared = {name for name in globals_of(function, known) if name in copies and known[name] is values.get(name)}
+    if not shared:
+        return function
+    # What the program binds anew is seen by functions of its own namespace only.
+    names = copies if known is values else {**known, **{name: copies[name] for name in shared}}
+    made = types.FunctionType(function.__code__, names, function.__name__, function.__defaults__, function.__closure__)
+    made.__kwdefaults__, made.__module__, made.__qualname__ = (
+        function.__kwdefaults__,
+        function.__module__,
+        function.__qualname__,
+    )
+    return made
 
 
 def _is_of_session(value: object) -> bool:
@@ -104,7 +120,7 @@ def _tracked(value: Any, track: Callable[[Any], Any], plain_module: Any, watched
 
 
 def record(program: Statements, home: str) -> Recording:
-    """Run a program twice on copies of its inputs: once to see what it touches, once to see how long it takes.
+    """Run a program on copies of its inputs: to see what it touches, how long its work takes, and how long the host takes.
 
     Parameters
     ----------
@@ -125,6 +141,9 @@ def record(program: Statements, home: str) -> Recording:
         copies, _ = copied_inputs(program, None)
     lab.synchronize()
     works, is_measured = _timed(program, copies, home)
+    del copies
+    host_ns = _host_times(program, home)
+    works = [replace(work, host_ns=max(taken, LAUNCH_NS)) for work, taken in zip(works, host_ns, strict=True)]
     works = _joined(source, steps, works)
     notes = [
         f"{name!r} cannot be copied: what the program does to it was done to it, while the plan was made." for name in shared
@@ -277,28 +296,44 @@ def _size(value: Any) -> int:
 
 def plan_label(text: str) -> str:
     """Return what the recorded run of a statement is called on the timeline."""
-    return f"plan: {text.splitlines()[0][:LABEL_LENGTH]}"
+    return f"plan: {short_text(text, LABEL_LENGTH)}"
 
 
 def _timed(program: Statements, values: dict[str, Any], home: str) -> tuple[list[Work], bool]:
     """Run the statements again, and measure them."""
     __tracebackhide__ = True
-    source, lab, backend = program.source, program.ground.lab, program.ground.backend
+    source, lab = program.source, program.ground.lab
     number = next(_numbers)
-    labels, host_ns = [], []
+    labels = []
     for place, statement in enumerate(source.statements):
-        label = f"plan {number}.{place}: {statement.text.splitlines()[0][:LABEL_LENGTH]}"
+        label = f"plan {number}.{place}: {short_text(statement.text, LABEL_LENGTH)}"
         labels.append(label)
         code = compile(ast.Module([statement.node], []), source.filename, "exec")
-        began_ns = backend.host_time_ns()
         with lab.on(home, label):
             exec(code, values)  # noqa: S102 - the user's statement
-        host_ns.append(backend.host_time_ns() - began_ns)
     lab.synchronize()
-    return measured(lab.trace, labels, host_ns)
+    return measured(lab.trace, labels)
 
 
-def measured(trace: Trace, labels: Sequence[str], host_ns: Sequence[int]) -> tuple[list[Work], bool]:
+def _host_times(program: Statements, home: str) -> list[int]:
+    """Run the statements once more, as one range, and return how long the host took for each, in ns."""
+    __tracebackhide__ = True
+    lab, backend = program.ground.lab, program.ground.backend
+    with lab.select(home):
+        values, _ = copied_inputs(program, None)
+    codes = [compile(ast.Module([one.node], []), program.source.filename, "exec") for one in program.source.statements]
+    lab.synchronize()
+    times_ns = [backend.host_time_ns()]
+    with lab.on(home, plan_label("all statements")):
+        times_ns[0] = backend.host_time_ns()
+        for code in codes:
+            exec(code, values)  # noqa: S102 - the user's statement
+            times_ns.append(backend.host_time_ns())
+    lab.synchronize()
+    return [int(lasted_ns) for lasted_ns in np.diff(times_ns)]
+
+
+def measured(trace: Trace, labels: Sequence[str]) -> tuple[list[Work], bool]:
     """Return what statements did on the device, from the trace of their ranges."""
     places = {name: place for place, name in enumerate(labels)}
     by_name = np.array([places.get(name, -1) for name in trace.names], np.int64)
@@ -314,17 +349,14 @@ def measured(trace: Trace, labels: Sequence[str], host_ns: Sequence[int]) -> tup
             break
         above[onward] = trace.parent[above[onward]]
     owner = np.where(above >= 0, statement[above], -1)
-    works = [Work(host_ns=max(time_ns, LAUNCH_NS)) for time_ns in host_ns]
+    works = [Work()] * len(labels)
     if len(work):
         share = _shares(trace)
         for place, rows in _by_owner(owner, work):
-            works[place] = _work_of(trace, rows, share[rows], host_ns[place])
+            works[place] = _work_of(trace, rows, share[rows])
         return works, True
     for row in np.flatnonzero(statement >= 0).tolist():
-        place, lasted_ns = int(statement[row]), int(trace.duration_ns[row])
-        works[place] = Work(
-            engine=Engine.SMS, duration_ns=lasted_ns, share=0.0, host_ns=max(min(host_ns[place], lasted_ns), LAUNCH_NS)
-        )
+        works[int(statement[row])] = Work(engine=Engine.SMS, duration_ns=int(trace.duration_ns[row]), share=0.0)
     return works, False
 
 
@@ -346,7 +378,7 @@ def _shares(trace: Trace) -> Any:
     return np.minimum(blocks / np.maximum(sms * blocks_that_fit(trace), 1), 1.0)
 
 
-def _work_of(trace: Trace, rows: Any, share: Any, host_ns: int) -> Work:
+def _work_of(trace: Trace, rows: Any, share: Any) -> Work:
     lasted_ns = trace.duration_ns[rows]
     total_ns = int(lasted_ns.sum())
     copies = trace.kind[rows] == SPAN_KINDS.index(SpanKind.COPY)
@@ -359,7 +391,7 @@ def _work_of(trace: Trace, rows: Any, share: Any, host_ns: int) -> Work:
     weighted = float((share[~copies] * kernels_ns).sum() / kernels_ns.sum()) if kernels_ns.sum() else 0.0
     # The host waits for a copy from or to pageable memory, which is staged.
     is_staged = any("pageable" in _detail(trace, row) for row in rows[copies].tolist())
-    return Work(engine=engine, duration_ns=total_ns, share=weighted, host_ns=max(host_ns, LAUNCH_NS), waits=is_staged)
+    return Work(engine=engine, duration_ns=total_ns, share=weighted, waits=is_staged)
 
 
 def _detail(trace: Trace, row: int) -> str:

@@ -17,6 +17,8 @@ from gpustreamlab.errors import ProgramError
 
 RESULT = "result"
 """The variable that holds what a function returns, or what the last expression of a cell gives."""
+LABEL_LENGTH = 60
+"""How much of a statement its range is called by."""
 _ANNOTATION = "#:"
 
 
@@ -145,6 +147,18 @@ def _read_function(function: FunctionType, is_session: Callable[[str], bool]) ->
     )
 
 
+def short_text(text: str, length: int = 48) -> str:
+    r"""Return a statement in one line.
+
+    Examples
+    --------
+    >>> short_text("with torch.no_grad():\n    y = model(x)")
+    'with torch.no_grad(): y = model(x)'
+    """
+    line = " ".join(part.strip() for part in text.splitlines())
+    return line if len(line) <= length else f"{line[: length - 1]}…"
+
+
 def _bind_result(last: ast.Expr | ast.Return) -> ast.stmt:
     assert last.value is not None  # noqa: S101 - for the type checker
     bound = ast.Assign(targets=[ast.Name(RESULT, ast.Store())], value=last.value)
@@ -192,7 +206,7 @@ class _Reader:
             text=text,
             node=node,
             stream=annotated or stream,
-            label=label or text.splitlines()[0],
+            label=label or short_text(text, LABEL_LENGTH),
             reads=reads,
             writes=writes,
             tests=tests,

@@ -7,9 +7,6 @@ from dataclasses import dataclass
 
 from gpustreamlab.programs._graph import Work
 
-LABEL_LENGTH = 60
-"""How much of a statement a range is called by."""
-
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Recording:
