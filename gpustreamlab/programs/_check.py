@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import ast
 import statistics
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
@@ -16,7 +15,7 @@ from gpustreamlab.analysis._scale import format_ns, format_share
 from gpustreamlab.errors import OptionError
 from gpustreamlab.memory.hazards import AccessWatch
 from gpustreamlab.model import SPAN_KINDS, Trace
-from gpustreamlab.programs._code import Code
+from gpustreamlab.programs._code import Code, probed
 from gpustreamlab.programs._ground import Statements
 from gpustreamlab.programs._record import copied_inputs
 from gpustreamlab.programs._source import short_text
@@ -161,29 +160,14 @@ def _run_on_copy(both: Both, code: Code, watch: AccessWatch | None) -> tuple[dic
     lab.synchronize()
     peak = [both.program.ground.backend.memory_in_use()]
 
-    def probe() -> None:
+    def probe(_number: int) -> None:
         peak.append(both.program.ground.backend.memory_in_use())
 
     values[_PROBE] = probe
-    both.program.execute(_probed(code), values)
+    both.program.execute(probed(code, both.program.source, _PROBE), values)
     lab.synchronize()
     names = dict.fromkeys(name for one in both.program.source.statements for name in sorted(one.reads | one.writes))
     return {name: _on_host(values[name]) for name in names if name in values}, max(peak) - peak[0]
-
-
-def _probed(code: Code) -> Code:
-    """Return code that looks at the memory in use behind each of its statements."""
-
-    def with_looks(body: Sequence[ast.stmt]) -> list[ast.stmt]:
-        return [part for one in body for part in (one, ast.copy_location(ast.parse(f"{_PROBE}()").body[0], one))]
-
-    body = [
-        ast.copy_location(ast.With(one.items, with_looks(one.body)), one)
-        if isinstance(one, ast.With) and place in code.blocks
-        else one
-        for place, one in enumerate(code.tree.body)
-    ]
-    return replace(code, tree=ast.fix_missing_locations(ast.Module(with_looks(body), [])))
 
 
 def _on_host(value: Any, depth: int = 0) -> Any:

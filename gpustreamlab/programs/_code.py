@@ -6,7 +6,7 @@ import ast
 import itertools
 from collections import defaultdict
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 
 from gpustreamlab.programs._graph import Schedule
 from gpustreamlab.programs._source import LABEL_LENGTH, Source, Statement
@@ -215,3 +215,24 @@ def _label(statements: Sequence[Statement]) -> str:
     if len(labels) == 1:
         return labels[0][:LABEL_LENGTH]
     return f"lines {statements[0].line} to {statements[-1].line}"
+
+
+def probed(code: Code, source: Source, name: str) -> Code:
+    """Return code that calls a function of this name behind each statement, with the statement's number."""
+    numbers = {id(one.node): number for number, one in enumerate(source.statements)}
+
+    def with_calls(body: Sequence[ast.stmt]) -> list[ast.stmt]:
+        made = []
+        for one in body:
+            made.append(one)
+            if id(one) in numbers:
+                made.append(ast.copy_location(ast.parse(f"{name}({numbers[id(one)]})").body[0], one))
+        return made
+
+    body = [
+        ast.copy_location(ast.With(one.items, with_calls(one.body)), one)
+        if isinstance(one, ast.With) and place in code.blocks
+        else one
+        for place, one in enumerate(code.tree.body)
+    ]
+    return replace(code, tree=ast.fix_missing_locations(ast.Module(with_calls(body), [])))

@@ -77,6 +77,15 @@ def copied_inputs(program: Statements, watch: AccessWatch | None) -> tuple[dict[
     return copies, shared
 
 
+def rebound(values: Mapping[str, Any]) -> dict[str, Any]:
+    """Return variables in a dictionary of their own; functions that look up variables of these look there."""
+    made = dict(values)
+    for name, value in values.items():
+        if isinstance(value, types.FunctionType) and value.__globals__ is values:
+            made[name] = _on_copies(value, values, made)
+    return made
+
+
 def _on_copies(function: types.FunctionType, values: Mapping[str, object], copies: dict[str, Any]) -> types.FunctionType:
     """Return a function that looks up copies where it looks up variables of the program."""
     known = function.__globals__
