@@ -15,7 +15,7 @@ from collections.abc import Callable, Mapping
 from typing import Any
 
 from gpustreamlab.errors import ProgramError
-from gpustreamlab.programs._torch import BASED_ON_TORCH, UNSEEN, eager
+from gpustreamlab.programs._torch import BASED_ON_TORCH, STREAMS_OF_TORCH, UNSEEN, eager
 
 CALL = "__gpustreamlab_call__"
 """The name through which a recorded program makes its calls."""
@@ -85,21 +85,26 @@ class CallLog:
         name, root = _name_of(plain)
         if eager(plain) is not plain:
             function, root = eager(plain), "torch"
-        if root == "gpustreamlab":
-            self._note_own(plain, name)
-        elif root in _KERNEL_LIBRARIES or (root == "cupy" and type(plain).__name__ in _KERNELS):
-            self._touch(name, (args, kwargs))
-        elif root == "":
+        self._note_call(plain, name, root, (args, kwargs))
+        if root == "":
             function = self._followed(function)
-        elif root in _CHANCE:
-            self.is_chance = True
-        elif root in BASED_ON_TORCH and name.rpartition(".")[2] not in UNSEEN:
-            pass  # its operators are told of
-        elif root not in _HARMLESS:
-            self.unknown = name
         if root in ("", "builtins", "functools", "itertools"):
             args = tuple(self._followed(value) if isinstance(value, types.FunctionType) else value for value in args)
         return function(*args, **kwargs)
+
+    def _note_call(self, plain: Any, name: str, root: str, arguments: object) -> None:
+        """Keep what a call means for the statement: that nothing is known of it, that it gives other values each time."""
+        if root == "gpustreamlab":
+            self._note_own(plain, name)
+        elif root in _KERNEL_LIBRARIES or (root == "cupy" and type(plain).__name__ in _KERNELS):
+            self._touch(name, arguments)
+        elif root in _CHANCE:
+            self.is_chance = True
+        elif root in BASED_ON_TORCH:
+            if name.rpartition(".")[2] in UNSEEN or _module_of(plain).startswith(STREAMS_OF_TORCH):
+                self.unknown = name  # else its operators are told of
+        elif root and root not in _HARMLESS:
+            self.unknown = name
 
     def _note_own(self, function: Any, name: str) -> None:
         owner = type(getattr(function, "__self__", None)).__name__
@@ -205,6 +210,13 @@ def _name_of(function: Any) -> tuple[str, str]:
         return name, root_of(kind.__module__, _file_of(kind))
     module = getattr(function, "__module__", None) if isinstance(function, types.BuiltinFunctionType) else None
     return name, root_of(module or type(function).__module__, _file_of(type(function)))
+
+
+def _module_of(function: Any) -> str:
+    """Return the module of a callable, or of what it is a method of."""
+    owner = getattr(function, "__self__", None)
+    kind = type(owner) if owner is not None and not isinstance(owner, types.ModuleType) else function
+    return getattr(kind, "__module__", None) or ""
 
 
 def _file_of(kind: type) -> str:
