@@ -196,8 +196,9 @@ def is_work(trace: Trace) -> BoolArray:
 
 def _of_kinds(trace: Trace, kinds: Sequence[SpanKind]) -> BoolArray:
     """Tell which spans are of these kinds; work and ranges only on streams: no thread of the host does the device's work."""
-    table = np.array([kind in kinds for kind in SPAN_KINDS])
-    found: BoolArray = table[trace.kind]
+    found = np.zeros(len(trace), bool)
+    for kind in kinds:
+        found |= trace.kind == SPAN_KINDS.index(kind)
     is_host = np.array([lane.kind is LaneKind.HOST for lane in trace.lanes], bool)
     if is_host.any():
         on_streams = np.array([kind in {SpanKind.RANGE, *DEVICE_WORK} for kind in SPAN_KINDS])

@@ -6,13 +6,14 @@ import re
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from functools import partial
+from itertools import chain
 
 import numpy as np
 
-from gpustreamlab.analysis._busy import counted_rows, union_edges
+from gpustreamlab.analysis._busy import map_threaded, union_edges
 from gpustreamlab.analysis._concurrency import block_needs, blocks_that_fit
 from gpustreamlab.analysis._host_waits import is_blocking, pageable_copies
-from gpustreamlab.analysis._pieces import CLOSE_NS, Pieces, StepTime, behind_on_lane, last_of_others, work_before
+from gpustreamlab.analysis._pieces import CLOSE_NS, Pieces, StepTime, last_of_others, work_before
 from gpustreamlab.analysis._sm_time import size_of
 from gpustreamlab.analysis._strays import strays
 from gpustreamlab.model import SPAN_KINDS, Trace
@@ -92,8 +93,9 @@ def find_causes(trace: Trace, pieces: Pieces) -> Found:
     """Find out what held each piece up: first the host, until its launch; then the device, until its start."""
     if not len(pieces.row):
         return Found(**{name: np.empty(0, np.int64) for name in Found.__slots__})
-    parts = [_serialised(trace, pieces)] if is_serialised(trace) else _held_up(trace, pieces)
-    parts += [_strayed(trace, pieces), _slowed(trace, pieces)]
+    searches = (_serialised if is_serialised(trace) else _held_up, _strayed, _slowed)
+    found = map_threaded(lambda search: [*search(trace, pieces)], searches, row_count=len(trace))
+    parts = chain.from_iterable(found)
     piece, cause, certainty, before, call, waited_ns = (np.concatenate(column) for column in zip(*parts, strict=True))
     saves_ns = np.where(cause == CODES.index(Cause.SLOWED_DOWN), waited_ns, np.minimum(waited_ns, pieces.alone_ns[piece]))
     return Found(
@@ -119,12 +121,9 @@ def _part(piece: Int64Array, cause: Cause | Int64Array, sure: Certainty | Int64A
     return piece, codes, sures, before, call, waited_ns
 
 
-def launch_calls(trace: Trace) -> Int64Array:
-    """Return for each row the row of the call that launched it, or -1; shape (n_spans,), int64."""
-    call = np.full(len(trace), -1, np.int64)
-    launches = trace.edges.select(EdgeKind.LAUNCH)
-    call[launches.target] = launches.source
-    return call
+def _lasted_ns(trace: Trace, row: Int64Array) -> Int64Array:
+    """Return `Trace.duration_ns` of some rows, without computing that of all."""
+    return trace.end_ns[row] - trace.start_ns[row]
 
 
 def is_serialised(trace: Trace) -> bool:
@@ -135,22 +134,24 @@ def is_serialised(trace: Trace) -> bool:
     return len(call) > 1 and bool((trace.end_ns[call] - trace.end_ns[kernel] > RETURN_NS).all())
 
 
-def _serialised(trace: Trace, pieces: Pieces) -> _Part:
+def _serialised(trace: Trace, pieces: Pieces) -> Iterator[_Part]:
     held = pieces.costly
     waited_ns = pieces.host_ns[held] + pieces.device_ns[held]
-    call = launch_calls(trace)[pieces.before[held]]
-    return _part(held, Cause.SERIALISED_BY_TOOL, Certainty.PROVED, pieces.before[held], call, waited_ns)
+    call = pieces.launch[pieces.before[held]]
+    yield _part(held, Cause.SERIALISED_BY_TOOL, Certainty.PROVED, pieces.before[held], call, waited_ns)
 
 
 # Work that was not where it should be, or not as fast as it is alone.
 
 
-def _strayed(trace: Trace, pieces: Pieces) -> _Part:
+def _strayed(trace: Trace, pieces: Pieces) -> Iterator[_Part]:
     """Find work that ran alone, behind other work of a stream that was not the selected one."""
     stray = strays(trace)
+    if not len(stray.row):
+        return
     selected = np.full(len(trace) + 1, -1, np.int64)
     selected[stray.row] = stray.selected
-    behind = behind_on_lane(trace, counted_rows(trace))[stray.row]
+    behind = pieces.behind[stray.row]
     near = (behind >= 0) & (trace.start_ns[stray.row] - trace.end_ns[behind] <= pieces.latency_ns)
     row = stray.row[near & (selected[behind] != stray.selected)]
     piece = piece_of(trace, pieces, row)
@@ -159,12 +160,12 @@ def _strayed(trace: Trace, pieces: Pieces) -> _Part:
     first_of = np.full(len(trace.lanes), -1, np.int64)
     first_of[trace.lane[::-1]] = np.arange(len(trace))[::-1]
     none = np.full(len(row), -1, np.int64)
-    return _part(piece, Cause.OTHER_STREAM, Certainty.PROVED, first_of[selected[row]], none, alone_ns)
+    yield _part(piece, Cause.OTHER_STREAM, Certainty.PROVED, first_of[selected[row]], none, alone_ns)
 
 
-def _slowed(trace: Trace, pieces: Pieces) -> _Part:
+def _slowed(trace: Trace, pieces: Pieces) -> Iterator[_Part]:
     """Find kernels that took longer beside others than alone, by launches of one kernel with one grid."""
-    rows = np.flatnonzero((trace.kind == SPAN_KINDS.index(SpanKind.KERNEL)) & (trace.duration_ns > 0))
+    rows = np.flatnonzero((trace.kind == SPAN_KINDS.index(SpanKind.KERNEL)) & (trace.end_ns > trace.start_ns))
     sample = rows[:: -(-len(rows) // MEDIAN_ROWS) or 1]
     row, lost_ns = _slowed_rows(trace, pieces, sample)
     if len(sample) < len(rows):
@@ -174,10 +175,10 @@ def _slowed(trace: Trace, pieces: Pieces) -> _Part:
         row, lost_ns = _slowed_rows(trace, pieces, rows[named[trace.name[rows]]])
     other = np.full(len(row), -1, np.int64)
     if len(row):
-        work = np.flatnonzero(counted_rows(trace))
+        work = np.flatnonzero(pieces.counted)
         other = last_of_others(trace, work, trace.start_ns, row, trace.end_ns[row] - 1)
     piece = piece_of(trace, pieces, row)
-    return _part(piece, Cause.SLOWED_DOWN, Certainty.LIKELY, other, np.full(len(row), -1, np.int64), lost_ns)
+    yield _part(piece, Cause.SLOWED_DOWN, Certainty.LIKELY, other, np.full(len(row), -1, np.int64), lost_ns)
 
 
 def _slowed_rows(trace: Trace, pieces: Pieces, rows: Int64Array) -> tuple[Int64Array, Int64Array]:
@@ -185,7 +186,7 @@ def _slowed_rows(trace: Trace, pieces: Pieces, rows: Int64Array) -> tuple[Int64A
     rows = rows[piece_of(trace, pieces, rows) >= 0]
     if not len(rows):
         return rows, rows
-    kernel, duration_ns = _kernel_codes(trace, rows), trace.duration_ns[rows]
+    kernel, duration_ns = _kernel_codes(trace, rows), _lasted_ns(trace, rows)
     beside = 1 - pieces.steps.between(trace.start_ns[rows], trace.end_ns[rows], alone=True) / duration_ns
     alone, together = beside <= 0.05, beside >= 0.5
     count = int(kernel.max()) + 1
@@ -254,7 +255,7 @@ def _of_host(trace: Trace, pieces: Pieces, slow: Sequence[_Calls]) -> Iterator[_
     late = pieces.costly[(pieces.is_launch_known & (pieces.host_ns > 0))[pieces.costly]]
     row, before = pieces.row[late], pieces.before[late]
     from_ns, to_ns = pieces.idle_since_ns[late], pieces.launched_ns[late]
-    lane = thread_lanes(trace)(row)
+    lane = thread_lanes(trace, pieces.launch)(row)
     none = np.full(len(late), -1, np.int64)
     # What its stream was told to wait for would have held it up, however early it had been launched.
     source, _ = event_waits(trace, row, pieces.latency_ns)
@@ -274,11 +275,11 @@ def _of_host(trace: Trace, pieces: Pieces, slow: Sequence[_Calls]) -> Iterator[_
         longest = _longest_call(trace, calls, lane[chosen], from_ns[chosen], to_ns[chosen])
         yield _part(late[chosen], cause, Certainty.PROVED, before[chosen], longest, waited_ns[chosen])
     rest = np.flatnonzero(left_ns > LEAST_SHARE * pieces.host_ns[late])
-    yield _late_launches(trace, late[rest], row[rest], before[rest], to_ns[rest] - from_ns[rest], from_ns[rest], left_ns[rest])
+    yield _late_launches(pieces, late[rest], row[rest], before[rest], to_ns[rest] - from_ns[rest], from_ns[rest], left_ns[rest])
 
 
 def _late_launches(
-    trace: Trace,
+    pieces: Pieces,
     late: Int64Array,
     row: Int64Array,
     before: Int64Array,
@@ -287,14 +288,15 @@ def _late_launches(
     waited_ns: Int64Array,
 ) -> _Part:
     """Name late launches for which no call of the host stands, but not those that were next to the work in front."""
-    first_ns, spacing_ns = _launch_rows(trace)
+    trace = pieces.trace
+    first_ns, spacing_ns = _launch_rows(pieces)
     is_bound = _is_launch_bound(trace, spacing_ns, row, before)
     is_row = (late_ns <= MOST_ROW_NS) & (first_ns[row] <= from_ns) & ~is_bound
-    is_next = (late_ns <= MOST_SKEW_NS) & (trace.queued_ns[row] - trace.queued_ns[before] <= trace.duration_ns[before])
+    is_next = (late_ns <= MOST_SKEW_NS) & (trace.queued_ns[row] - trace.queued_ns[before] <= _lasted_ns(trace, before))
     kept = ~((before >= 0) & (is_row | is_next))
     codes = np.where(is_bound, CODES.index(Cause.LAUNCH_BOUND), CODES.index(Cause.HOST_LATE))
     # Without its call the host may have waited for the device.
-    sure = np.where(launch_calls(trace)[row] >= 0, SURE.index(Certainty.PROVED), SURE.index(Certainty.LIKELY))
+    sure = np.where(pieces.launch[row] >= 0, SURE.index(Certainty.PROVED), SURE.index(Certainty.LIKELY))
     none = np.full(int(kept.sum()), -1, np.int64)
     return _part(late[kept], codes[kept], sure[kept], before[kept], none, waited_ns[kept])
 
@@ -313,7 +315,7 @@ def _blocking_calls(trace: Trace, slow: Sequence[_Calls]) -> Iterator[_Calls]:
     allocates, syncs = of(_ALLOCATES.search), of(lambda name: "synchronize" in name.lower())
     copy = pageable_copies(trace)
     # A copy that takes little of its call waited for the work in front of it: pinned memory would change nothing.
-    pageable = (copy >= 0) & ~syncs & (trace.duration_ns[copy] >= COPY_SHARE * trace.duration_ns)
+    pageable = (copy >= 0) & ~syncs & (_lasted_ns(trace, copy) >= COPY_SHARE * trace.duration_ns)
     of_device = syncs & of(_OF_DEVICE.search)
     blocks = (of(is_blocking) | (copy >= 0)) & ~allocates & ~pageable & ~of_device
     yield Cause.HOST_SYNC_DEVICE, np.flatnonzero(of_device)
@@ -324,10 +326,12 @@ def _blocking_calls(trace: Trace, slow: Sequence[_Calls]) -> Iterator[_Calls]:
     yield Cause.PROFILER_OVERHEAD, np.flatnonzero(of(_PROFILES.search))
 
 
-def named_calls(trace: Trace, told: Callable[[str], object]) -> BoolArray:
-    """Tell which rows are calls of the host with a name that fits; shape (n_spans,), bool."""
+def named_calls(trace: Trace, told: Callable[[str], object], kind: SpanKind = SpanKind.HOST) -> BoolArray:
+    """Tell which rows are calls of the host, or of another kind, with a name that fits; shape (n_spans,), bool."""
     by_name = np.array([*(bool(told(name)) for name in trace.names), False])
-    found: BoolArray = (trace.kind == SPAN_KINDS.index(SpanKind.HOST)) & by_name[trace.name]
+    found: BoolArray = trace.kind == SPAN_KINDS.index(kind)
+    rows = np.flatnonzero(found)
+    found[rows] = by_name[trace.name[rows]]
     return found
 
 
@@ -341,8 +345,8 @@ def _slow_launches(trace: Trace) -> Iterator[_Calls]:
     """Yield the rows of launches that took far longer than their kind does, by what they did meanwhile."""
     launches = trace.edges.select(EdgeKind.LAUNCH)
     calls, kernels = launches.source, launches.target
-    (typical_ns,) = _quantiles(trace.name[calls].astype(np.int64), trace.duration_ns[calls], len(trace.names), 0.5)
-    took_ns = trace.duration_ns[calls]
+    (typical_ns,) = _quantiles(trace.name[calls].astype(np.int64), _lasted_ns(trace, calls), len(trace.names), 0.5)
+    took_ns = _lasted_ns(trace, calls)
     is_slow = (took_ns > SLOW_CALL_NS) & ~(took_ns <= SLOW_CALL_TIMES * typical_ns[trace.name[calls]])
     is_slow &= trace.kind[kernels] == SPAN_KINDS.index(SpanKind.KERNEL)
     first = np.full(len(trace.names), np.iinfo(np.int64).max, np.int64)
@@ -361,9 +365,8 @@ def _slow_launches(trace: Trace) -> Iterator[_Calls]:
     yield Cause.LAZY_LOAD, np.concatenate((calls[is_slow & is_first & ~is_full], loading))
 
 
-def thread_lanes(trace: Trace) -> Callable[[Int64Array], Int64Array]:
-    """Return what tells of rows the lane of the thread that launched them, or -1."""
-    call = launch_calls(trace)
+def thread_lanes(trace: Trace, call: Int64Array) -> Callable[[Int64Array], Int64Array]:
+    """Return what tells of rows the lane of the thread that launched them, or -1; given what `launch_calls` returns."""
     places = {lane.name: place for place, lane in enumerate(trace.lanes) if lane.kind is LaneKind.HOST}
     by_thread = np.array([*(places.get(f"host: {thread}", -1) for thread in trace.threads), -1], np.int64)
 
@@ -397,7 +400,7 @@ def _longest_call(trace: Trace, calls: Int64Array, lane: Int64Array, from_ns: In
         own = calls[trace.lane[calls] == thread]
         own = own[np.argsort(trace.start_ns[own], kind="stable")]
         asked = np.flatnonzero(lane == thread)
-        by_duration = np.argsort(trace.duration_ns[own], kind="stable")
+        by_duration = np.argsort(_lasted_ns(trace, own), kind="stable")
         rank = np.empty(len(own) + 1, np.int64)
         rank[by_duration], rank[-1] = np.arange(len(own)), -1
         first = np.searchsorted(np.maximum.accumulate(trace.end_ns[own]), from_ns[asked], side="right")
@@ -408,33 +411,38 @@ def _longest_call(trace: Trace, calls: Int64Array, lane: Int64Array, from_ns: In
     return longest
 
 
-def _launch_rows(trace: Trace) -> tuple[Int64Array, Int64Array]:
+def _launch_rows(pieces: Pieces) -> tuple[Int64Array, Int64Array]:
     """Return of each row since when its thread had launched one thing after the other, and how long after the last one.
 
     Pauses between the calls are `MOST_SKEW_NS` at most. Shape (n_spans,) each, in ns; the largest number where not known.
     """
-    known = np.flatnonzero(counted_rows(trace) & (trace.queued_ns < trace.start_ns))
+    trace = pieces.trace
+    known = np.flatnonzero(pieces.counted & (trace.queued_ns < trace.start_ns))
     thread = trace.thread[known]
     is_one = not len(thread) or bool((thread == thread[0]).all())
     keys = (trace.queued_ns[known],) if is_one else (trace.queued_ns[known], thread)
     order = known[np.lexsort(keys)]
-    call, queued_ns = launch_calls(trace)[order], trace.queued_ns[order]
+    call, queued_ns = pieces.launch[order], trace.queued_ns[order]
     # A launch may itself take long, as the first one of a stream does.
     returned_ns = np.where(call >= 0, trace.end_ns[call], queued_ns)
     is_new = np.diff(trace.thread[order], prepend=-2) != 0
     begins = is_new.copy()
     begins[1:] |= queued_ns[1:] - returned_ns[:-1] > MOST_SKEW_NS
-    first_ns, spacing_ns = (np.full(len(trace), np.iinfo(np.int64).max, np.int64) for _ in range(2))
+    unknown_ns = np.iinfo(np.int64).max
+    first_ns, spacing_ns = (np.full(len(trace), unknown_ns, np.int64) for _ in range(2))
     if len(order):
-        first_ns[order] = queued_ns[np.flatnonzero(begins)][np.cumsum(begins) - 1]
-        spacing_ns[order[~is_new]] = np.diff(queued_ns, prepend=0)[~is_new]
+        first = np.flatnonzero(begins)
+        first_ns[order] = np.repeat(queued_ns[first], np.diff(first, append=len(order)))
+        apart_ns = np.diff(queued_ns, prepend=0)
+        apart_ns[is_new] = unknown_ns
+        spacing_ns[order] = apart_ns
     return first_ns, spacing_ns
 
 
 def _is_launch_bound(trace: Trace, spacing_ns: Int64Array, row: Int64Array, before: Int64Array) -> BoolArray:
     """Tell which pieces were launched one behind the other by a thread whose launches take longer than the work in front."""
     is_bound: BoolArray = (spacing_ns[row] <= LAUNCH_SPACING_NS) & (before >= 0)
-    is_bound &= trace.duration_ns[before] < spacing_ns[row]
+    is_bound &= _lasted_ns(trace, before) < spacing_ns[row]
     return is_bound
 
 
@@ -446,7 +454,7 @@ def _of_device(trace: Trace, pieces: Pieces, slow: Sequence[_Calls]) -> Iterator
     waited_ns = np.where(pieces.is_launch_known, pieces.device_ns, pieces.host_ns)
     held = pieces.costly[waited_ns[pieces.costly] > 0]
     row, before, known = pieces.row[held], pieces.before[held].copy(), pieces.is_launch_known[held]
-    call = launch_calls(trace)[row]
+    call = pieces.launch[row]
     cause = np.full(len(held), CODES.index(Cause.UNKNOWN), np.int64)
     sure = np.full(len(held), SURE.index(Certainty.UNKNOWN), np.int64)
     source, waits = event_waits(trace, row, pieces.latency_ns)
@@ -470,7 +478,7 @@ def _of_device(trace: Trace, pieces: Pieces, slow: Sequence[_Calls]) -> Iterator
 def event_waits(trace: Trace, row: Int64Array, latency_ns: int) -> tuple[Int64Array, BoolArray]:
     """Return for each row the last to end of what its stream waited for, and whether it began as that ended."""
     waits = trace.edges.select(EdgeKind.WAIT)
-    found = last_awaited(trace, waits.source, waits.target)[row]
+    found = last_awaited(trace, waits.source, waits.target)[row] if len(waits) else np.full(len(row), -1)
     began_as = (found >= 0) & (np.abs(trace.start_ns[row] - trace.end_ns[found]) <= latency_ns)
     return found, began_as
 
@@ -516,7 +524,7 @@ def _tests(
 
     source, waits = awaited
     yield Cause.EVENT_WAIT, Certainty.PROVED, waits, source
-    behind = behind_on_lane(trace, counted_rows(trace))[row]
+    behind = pieces.behind[row]
     # Where only some work of a stream is looked at, other work of it may stand in front.
     is_behind = (behind >= 0) & (trace.start_ns[row] - trace.end_ns[behind] <= CLOSE_NS)
     yield Cause.SAME_LANE, Certainty.PROVED, is_behind & (piece_of(trace, pieces, behind) < 0), behind
@@ -528,32 +536,33 @@ def _tests(
     yield Cause.PROFILER_OVERHEAD, Certainty.PROVED, profiled_ns > half_ns, before
     for cause, calls in slow:
         # The launch itself must have lasted for most of the wait: else it only was slow, too.
-        is_long = trace.duration_ns[call] >= half_ns
+        is_long = _lasted_ns(trace, call) >= half_ns
         yield cause, Certainty.PROVED, _contain(trace, call, calls) & is_long, before
         yield cause, Certainty.LIKELY, np.isin(call, calls) & is_long, before
     yield Cause.GRAPH_ORDER, Certainty.LIKELY, _of_one_graph(trace, row, before), before
-    yield from _legacy_streams(trace, row, front)
-    is_copy = trace.kind == SPAN_KINDS.index(SpanKind.COPY)
+    yield from _legacy_streams(pieces, row, front)
     for sign in _DIRECTION:
-        goes_so = is_copy & np.array([*(sign.search(name) is not None for name in trace.names), False])[trace.name]
+        goes_so = named_calls(trace, sign.search, SpanKind.COPY)
         copy, is_near = front(goes_so)
         yield Cause.COPY_ENGINE, Certainty.PROVED, is_near & goes_so[row], copy
     yield from _full_sms(trace, row, front)
     functions = np.flatnonzero(named_calls(trace, _ADDS_FUNCTION.search))
     if len(functions):
         since_ns = np.where(behind >= 0, trace.queued_ns[behind], np.iinfo(np.int64).min)
-        last = _time_in_calls(trace, functions, thread_lanes(trace)(row), since_ns, trace.queued_ns[row])[1]
+        last = _time_in_calls(trace, functions, thread_lanes(trace, pieces.launch)(row), since_ns, trace.queued_ns[row])[1]
         yield Cause.HOST_FUNC, Certainty.LIKELY, (last >= 0) & (trace.start_ns[last] >= since_ns), before
     channels = hardware_queues(trace)
     is_known = (channels[row] >= 0) & (channels[before] >= 0) & (before >= 0)
     yield Cause.QUEUE_ALIAS, Certainty.PROVED, near(before) & is_known & (channels[row] == channels[before]), before
-    is_many = len(np.unique(trace.lane[counted_rows(trace)])) > HARDWARE_QUEUES
+    is_many = len(trace.lanes) > HARDWARE_QUEUES and len(np.unique(trace.lane[pieces.counted])) > HARDWARE_QUEUES
     yield Cause.QUEUE_ALIAS, Certainty.LIKELY, near(before) & ~is_known & is_many, before
 
 
 def _of_one_graph(trace: Trace, row: Int64Array, before: Int64Array) -> BoolArray:
     """Tell which rows are of one launch of a graph with the work in front."""
-    graphs = np.array([*(detail.graph for detail in trace.details), 0])[trace.extra.get("detail", np.full(len(trace), -1))]
+    if "detail" not in trace.extra:
+        return np.zeros(len(row), bool)
+    graphs = np.array([*(detail.graph for detail in trace.details), 0])[trace.extra["detail"]]
     correlation = trace.extra.get("correlation", np.zeros(len(trace), np.int64))
     found: BoolArray = (graphs[row] != 0) & (correlation[row] == correlation[before]) & (before >= 0)
     # What only waits for room begins while the last blocks of the other still run; what is ordered begins 1 us before its end
@@ -563,8 +572,10 @@ def _of_one_graph(trace: Trace, row: Int64Array, before: Int64Array) -> BoolArra
 
 def hardware_queues(trace: Trace) -> Int64Array:
     """Return the hardware queue that each kernel came through, -1 where unknown; shape (n_spans,), int64."""
+    if "detail" not in trace.extra:
+        return np.broadcast_to(np.int64(-1), len(trace))
     channels = np.array([*(detail.channel for detail in trace.details), -1], np.int64)
-    found: Int64Array = channels[trace.extra.get("detail", np.full(len(trace), -1))]
+    found: Int64Array = channels[trace.extra["detail"]]
     return found
 
 
@@ -579,16 +590,16 @@ def _contain(trace: Trace, outer: Int64Array, inner: Int64Array) -> BoolArray:
     return found
 
 
-def _legacy_streams(trace: Trace, row: Int64Array, front: _Front) -> Iterator[_Test]:
+def _legacy_streams(pieces: Pieces, row: Int64Array, front: _Front) -> Iterator[_Test]:
     """Yield pairs of the legacy default stream and a blocking stream: those of a session are not, and cannot be hit."""
+    trace = pieces.trace
     is_legacy = np.array([lane.outside and lane.name.startswith("default stream") for lane in trace.lanes])
     blocks = np.array([bool(lane.is_blocking) for lane in trace.lanes]) & ~is_legacy
     may_block = np.array([lane.kind is LaneKind.STREAM and lane.outside and lane.is_blocking is None for lane in trace.lanes])
-    counted = counted_rows(trace)
     for certainty, hit in ((Certainty.PROVED, blocks), (Certainty.LIKELY, may_block & ~is_legacy)):
         for own, other in ((is_legacy, hit), (hit, is_legacy)):
             if own.any() and other.any():
-                before, near = front(counted & other[trace.lane])
+                before, near = front(pieces.counted & other[trace.lane])
                 yield Cause.LEGACY_STREAM, certainty, near & own[trace.lane[row]], before
 
 
@@ -610,7 +621,7 @@ def _full_sms(trace: Trace, row: Int64Array, front: _Front) -> Iterator[_Test]:
         return found
 
     before, near = front(is_kernel & (waves >= 1))
-    tail_ns = trace.duration_ns[before] * np.maximum(1 / np.maximum(waves[before], 1), TAIL_SHARE)
+    tail_ns = _lasted_ns(trace, before) * np.maximum(1 / np.maximum(waves[before], 1), TAIL_SHARE)
     fills = shared(before) & near & (trace.start_ns[row] >= trace.end_ns[before] - tail_ns)
     priority = np.array([lane.priority for lane in trace.lanes])
     # A lower number goes first. Only where it overtook does the priority count: launched later, and yet in front.

@@ -236,11 +236,12 @@ def concurrency(
     counts_then = counts[: len(lasting_ns)]
     lanes_ns = [interval_sum_ns(lane) for lane in edges]
     first_ns, last_ns = counted_extent(trace, kinds)
+    active_ns = int(lasting_ns.sum()) - int(lasting_ns[counts_then == 0].sum())
     return Concurrency(
         wall_ns=last_ns - first_ns,
         sum_ns=sum(lanes_ns),
-        active_ns=int(lasting_ns[counts_then > 0].sum()),
-        together_ns=int(lasting_ns[counts_then > 1].sum()),
+        active_ns=active_ns,
+        together_ns=active_ns - int(lasting_ns[counts_then == 1].sum()),
         busiest_ns=max(lanes_ns, default=0),
         peak_lanes=int(counts.max(initial=0)),
         range_only_ns=range_only_ns(trace, kinds, sum(lanes_ns)),

@@ -9,9 +9,9 @@ from typing import TYPE_CHECKING, ClassVar, NamedTuple
 import numpy as np
 
 from gpustreamlab.analysis._busy import counted_rows, require_trace
-from gpustreamlab.analysis._causes import CODES, find_causes, last_awaited, launch_calls, thread_lanes
+from gpustreamlab.analysis._causes import CODES, find_causes, last_awaited, thread_lanes
 from gpustreamlab.analysis._host_waits import CALLS_OF_PROFILER, host_waits
-from gpustreamlab.analysis._pieces import behind_on_lane, find_pieces
+from gpustreamlab.analysis._pieces import behind_on_lane, find_pieces, launch_calls
 from gpustreamlab.analysis._report import Report, Reported, ReportTable, add_up, more_row, simulated_notes, text_column
 from gpustreamlab.analysis._scale import format_ns, format_share
 from gpustreamlab.analysis._stacks import FunctionCount, count_functions, functions_text
@@ -314,7 +314,7 @@ class _Host:
         self._wait_lane, self._works = waits.lane[order], waits.waited_for[order]
         calls = np.flatnonzero(trace.kind == SPAN_KINDS.index(SpanKind.HOST))
         self._calls = calls[np.argsort(trace.start_ns[calls], kind="stable")]
-        self._trace, self._threads = trace, thread_lanes(trace)
+        self._trace, self._threads = trace, thread_lanes(trace, launch_calls(trace))
 
     def thread_of(self, row: int) -> int:
         """Return the lane of the thread that launched a row, or -1."""

@@ -10,7 +10,7 @@ import numpy as np
 
 from gpustreamlab._util.words import wrap_sentence
 from gpustreamlab.analysis._busy import counted_kinds, counted_rows, require_trace
-from gpustreamlab.analysis._causes import CODES, SURE, Found, find_causes, launch_calls, piece_of
+from gpustreamlab.analysis._causes import CODES, SURE, Found, find_causes, piece_of
 from gpustreamlab.analysis._concurrency import concurrency
 from gpustreamlab.analysis._explain_text import TEXTS, finding_texts
 from gpustreamlab.analysis._host_waits import CALLS_OF_PROFILER
@@ -354,7 +354,7 @@ def _explanation(
     result = Explanation(
         findings=(),
         asked="",
-        host_bound=find_host_bound(trace, used.tolist(), pieces.steps),
+        host_bound=find_host_bound(trace, used.tolist(), pieces),
         streams=tuple(trace.lanes[lane].name for lane in used.tolist()),
         active_ns=whole.active_ns,
         together_ns=whole.together_ns,
@@ -362,7 +362,7 @@ def _explanation(
         gain_ns=max(whole.active_ns - whole.ideal_ns, 0),
         reason=whole.shared.reason if whole.shared.busy_ns > whole.busiest_ns else "",
         is_ranges=SpanKind.RANGE in counted_kinds(trace) and trace.metadata.tier is not CaptureTier.KERNELS,
-        has_calls=bool((launch_calls(trace) >= 0).any()),
+        has_calls=bool((pieces.launch >= 0).any()),
         looked_share=pieces.looked_share,
         metadata=trace.metadata,
     )

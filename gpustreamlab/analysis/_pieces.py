@@ -8,10 +8,10 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
-from gpustreamlab.analysis._busy import edges_of, interval_sum_ns, map_threaded, rows_by_lane, union_edges
+from gpustreamlab.analysis._busy import counted_rows, interval_sum_ns, map_threaded, rows_by_lane, union_edges
 from gpustreamlab.analysis._sweep import count_durations, count_steps
 from gpustreamlab.model import Trace
-from gpustreamlab.typing import BoolArray, Int64Array, MarkerKind
+from gpustreamlab.typing import BoolArray, EdgeKind, Int64Array, MarkerKind
 
 CLOSE_NS = 4_000
 """Work of one stream that follows within this time is one piece: a card starts the next kernel of a stream 1 to 2 us after the
@@ -22,8 +22,6 @@ PAUSE_NS = 1_000_000_000
 """Where the whole card was idle for longer, nothing is asked to overlap with what was before."""
 LEAST_LATENCY_NS, MOST_LATENCY_NS = 8_000, 50_000
 """Between these the time lies within which work counts as begun when it was launched; see `launch_latency_ns`."""
-CHUNK_ROWS = 250_000
-"""How many times are looked up at once by one thread."""
 MOST_PIECES = 1_000_000
 """How many pieces are looked into at most: those that cost most. With 10 million spans more would take longer than 5 s."""
 LATENCY_TIMES = 3
@@ -36,9 +34,10 @@ class StepTime:
     def __init__(self, edges: list[Int64Array]) -> None:
         self.steps = count_steps(edges)
         """As `count_steps` returns them."""
-        self._time_ns, self._depth = self.steps
-        lasted_ns = np.diff(self._time_ns, append=self._time_ns[-1:])
-        self._sums_ns = [np.cumsum(lasted_ns * counts) - lasted_ns * counts for counts in (self._depth > 0, self._depth == 1)]
+        time_ns, depth = self.steps
+        # When any, and when exactly one, began and ceased to be busy: far fewer times than steps.
+        self._edges = [time_ns[np.diff(counts, prepend=False)] for counts in (depth > 0, depth == 1)]
+        self._sums_ns = [np.append(0, np.cumsum(edges_ns[1::2] - edges_ns[::2])) for edges_ns in self._edges]
 
     def up_to(self, time_ns: Int64Array, *, alone: bool = False) -> Int64Array:
         """Return for how long any stream had been busy by these times, or for how long exactly one; same shape, in ns.
@@ -49,19 +48,12 @@ class StepTime:
         >>> steps.up_to(np.array([7, 25])), steps.up_to(np.array([7, 25]), alone=True)
         (array([ 7, 20]), array([ 5, 15]))
         """
-        if not len(self._time_ns):
+        edges_ns, sums_ns = self._edges[alone], self._sums_ns[alone]
+        if not len(edges_ns):
             return np.zeros(len(time_ns), np.int64)
-        sums_ns = self._sums_ns[alone]
-
-        def look_up(times_ns: Int64Array) -> Int64Array:
-            place = np.maximum(np.searchsorted(self._time_ns, times_ns, side="right") - 1, 0)
-            inside_ns = np.maximum(times_ns - self._time_ns[place], 0)
-            depth = self._depth[place]
-            found: Int64Array = sums_ns[place] + inside_ns * ((depth == 1) if alone else (depth > 0))
-            return found
-
-        chunks = np.array_split(time_ns, max(1, len(time_ns) // CHUNK_ROWS))
-        return np.concatenate(map_threaded(look_up, chunks, row_count=len(time_ns)))
+        place = np.searchsorted(edges_ns, time_ns, side="right")
+        found: Int64Array = sums_ns[place >> 1] + (time_ns - edges_ns[place - 1]) * (place & 1)
+        return found
 
     def between(self, from_ns: Int64Array, to_ns: Int64Array, *, alone: bool = False) -> Int64Array:
         """Return for how long between two times any stream was busy, or exactly one; same shape as the times, in ns.
@@ -76,17 +68,16 @@ class StepTime:
     @property
     def longest_alone_ns(self) -> tuple[int, int]:
         """The longest time in which exactly one was busy: from when to when, in ns."""
-        lasted_ns = np.diff(self._time_ns) * (self._depth[:-1] == 1)
-        place = int(np.argmax(lasted_ns))
-        return int(self._time_ns[place]), int(self._time_ns[place + 1])
+        place = 2 * int(np.argmax(np.diff(self._edges[True])[::2]))
+        return int(self._edges[True][place]), int(self._edges[True][place + 1])
 
     def begins(self, trace: Trace) -> Int64Array:
         """Return when work began after a pause of the whole card, the first time among them; in ns."""
-        idle = np.flatnonzero(self._depth[:-1] == 0)
-        from_ns, to_ns = self._time_ns[idle], self._time_ns[idle + 1]
+        busy_ns = self._edges[False]
+        from_ns, to_ns = busy_ns[1:-1:2], busy_ns[2::2]
         cells_ns = np.array([mark.time_ns for mark in trace.markers if mark.kind is MarkerKind.CELL], np.int64)
         has_cell = np.searchsorted(cells_ns, to_ns) > np.searchsorted(cells_ns, from_ns)
-        begins: Int64Array = np.concatenate((self._time_ns[:1], to_ns[has_cell | (to_ns - from_ns > PAUSE_NS)]))
+        begins: Int64Array = np.concatenate((busy_ns[:1], to_ns[has_cell | (to_ns - from_ns > PAUSE_NS)]))
         return begins
 
 
@@ -97,6 +88,8 @@ class Pieces:
     Each field is an int64 array of shape (n_pieces,) unless it says otherwise; times in ns.
     """
 
+    trace: Trace
+    """Where they are from."""
     row: Int64Array
     """The piece's first row."""
     lane: Int64Array
@@ -131,6 +124,21 @@ class Pieces:
     steps: StepTime
     """When how many streams were busy."""
 
+    @cached_property
+    def counted(self) -> BoolArray:
+        """Which rows of the trace count as busy time, whether they were looked at or not; shape (n_spans,), bool."""
+        return counted_rows(self.trace)
+
+    @cached_property
+    def behind(self) -> Int64Array:
+        """Of each row that counts the one before it on its lane that ended last, else -1; shape (n_spans,)."""
+        return behind_on_lane(self.trace, self.counted)
+
+    @cached_property
+    def launch(self) -> Int64Array:
+        """Row of the call that launched each row, or -1; shape (n_spans,)."""
+        return launch_calls(self.trace)
+
     @property
     def looked_share(self) -> float:
         """For how much of the time that all pieces waited the `costly` ones did; 1.0 if they are all."""
@@ -143,11 +151,19 @@ class Pieces:
         """For how long any piece lasted, with the pauses within pieces, in ns."""
         return self.spanned_without_ns(np.empty(0, np.int64))
 
+    @cached_property
+    def _in_time(self) -> tuple[Int64Array, Int64Array, Int64Array]:
+        """The pieces in order of their starts, their starts and their ends."""
+        order = np.argsort(self.start_ns, kind="stable")
+        return order, self.start_ns[order], self.end_ns[order]
+
     def spanned_without_ns(self, piece: Int64Array) -> int:
         """Return the same without some pieces, in ns."""
+        order, start_ns, end_ns = self._in_time
         kept = np.ones(len(self.row), bool)
         kept[piece] = False
-        return interval_sum_ns(union_edges(self.start_ns[kept], self.end_ns[kept]))
+        kept = kept[order]
+        return interval_sum_ns(union_edges(start_ns[kept], end_ns[kept]))
 
     @cached_property
     def offered_edges(self) -> list[Int64Array]:
@@ -200,42 +216,29 @@ def find_pieces(trace: Trace, rows: BoolArray) -> Pieces:
     if not by_lane:
         none = np.empty(0, np.int64)
         columns: dict[str, Any] = {field.name: none for field in fields(Pieces)}
-        return Pieces(**columns | {"latency_ns": 0, "edges": [], "steps": StepTime([])})
-    edges = edges_of(trace, rows)
+        return Pieces(**columns | {"trace": trace, "latency_ns": 0, "edges": [], "steps": StepTime([])})
+    edges = [np.empty(0, np.int64)] * len(trace.lanes)
+    busy = map_threaded(lambda part: union_edges(trace.start_ns[part], trace.end_ns[part]), by_lane, row_count=len(trace))
+    for part, own in zip(by_lane, busy, strict=True):
+        edges[trace.lane[part[0]]] = own
     steps = StepTime(edges)
-    parts = map_threaded(lambda part: _cut(trace, part), by_lane, row_count=len(trace))
-    row, start_ns, end_ns, idle_since_ns = (np.concatenate(column) for column in zip(*parts, strict=True))
     begins_ns = steps.begins(trace)
-    began_ns = begins_ns[np.searchsorted(begins_ns, start_ns, side="right") - 1]
-    is_first = idle_since_ns < began_ns
-    idle_since_ns = np.maximum(idle_since_ns, began_ns)
-    busy_by_start_ns, busy_since_ns = steps.up_to(start_ns), steps.up_to(idle_since_ns)
-    # A pause in which no other stream worked, either, cost no overlap: what comes behind it is of the same piece.
-    is_new = is_first | (busy_by_start_ns > busy_since_ns)
-    is_new[:1] = True
-    first = np.flatnonzero(is_new)
-    end_ns = end_ns[np.append(first[1:], len(end_ns)) - 1]
-    row, start_ns, idle_since_ns = row[first], start_ns[first], idle_since_ns[first]
-    busy_since_ns, busy_by_start_ns = busy_since_ns[first], busy_by_start_ns[first]
+    parts = map_threaded(lambda part: _pieces_of(trace, part, steps, begins_ns), by_lane, row_count=len(trace))
+    row, start_ns, end_ns, idle_since_ns, launched_ns, is_known, host_ns, device_ns, alone_ns = (
+        np.concatenate(column) for column in zip(*parts, strict=True)
+    )
     queued_ns = trace.queued_ns[row]
-    is_known = queued_ns < start_ns
-    launched_ns = np.where(is_known, np.clip(queued_ns, idle_since_ns, start_ns), start_ns)
     latency_ns = launch_latency_ns((start_ns - queued_ns)[is_known & (queued_ns >= idle_since_ns)])
-    lane = trace.lane[row].astype(np.int64)
-    run = np.cumsum(_begins_run(lane, start_ns, end_ns), dtype=np.int64)
-    lasts_ns = _rest_of_run(end_ns - start_ns, run)
-    alone_ns = _rest_of_run(np.minimum(steps.between(start_ns, end_ns, alone=True), end_ns - start_ns), run)
-    busy_by_launch_ns = steps.up_to(launched_ns)
-    queued_for_ns = np.where(start_ns - launched_ns > latency_ns, busy_by_start_ns - busy_by_launch_ns, 0)
-    host_ns, device_ns = (np.minimum(waited_ns, lasts_ns) for waited_ns in (busy_by_launch_ns - busy_since_ns, queued_for_ns))
+    device_ns[start_ns - launched_ns <= latency_ns] = 0
     costly = np.flatnonzero(host_ns + device_ns)
     if len(costly) > MOST_PIECES:
         costly = np.sort(costly[np.argpartition((host_ns + device_ns)[costly], -MOST_PIECES)[-MOST_PIECES:]])
     before = np.full(len(row), -1, np.int64)
     before[costly] = work_before(trace, np.concatenate(by_lane), row[costly], idle_since_ns[costly], latency_ns)
     return Pieces(
+        trace=trace,
         row=row,
-        lane=lane,
+        lane=trace.lane[row].astype(np.int64),
         start_ns=start_ns,
         end_ns=end_ns,
         idle_since_ns=idle_since_ns,
@@ -252,25 +255,40 @@ def find_pieces(trace: Trace, rows: BoolArray) -> Pieces:
     )
 
 
-def _begins_run(lane: Int64Array, start_ns: Int64Array, end_ns: Int64Array) -> BoolArray:
-    """Tell which pieces begin a run: those behind a pause of more than `RUN_NS`, and the first of each stream."""
-    begins = np.ones(len(lane), bool)
-    begins[1:] = (lane[1:] != lane[:-1]) | (start_ns[1:] - end_ns[:-1] > RUN_NS)
-    return begins
+def _pieces_of(trace: Trace, part: Int64Array, steps: StepTime, begins_ns: Int64Array) -> tuple[np.ndarray, ...]:
+    """Return the pieces of one stream, as fields of `Pieces`: the device held up those that count as begun at once, too."""
+    row, start_ns, end_ns, idle_since_ns = _cut(trace, part)
+    began_ns = begins_ns[np.searchsorted(begins_ns, start_ns, side="right") - 1]
+    is_first = idle_since_ns < began_ns
+    idle_since_ns = np.maximum(idle_since_ns, began_ns)
+    busy_by_start_ns, busy_since_ns = steps.up_to(start_ns), steps.up_to(idle_since_ns)
+    # A pause in which no other stream worked, either, cost no overlap: what comes behind it is of the same piece.
+    first = np.flatnonzero(is_first | (busy_by_start_ns > busy_since_ns))
+    end_ns = end_ns[np.append(first[1:], len(end_ns)) - 1]
+    row, start_ns, idle_since_ns = row[first], start_ns[first], idle_since_ns[first]
+    busy_since_ns, busy_by_start_ns = busy_since_ns[first], busy_by_start_ns[first]
+    queued_ns = trace.queued_ns[row]
+    is_known = queued_ns < start_ns
+    launched_ns = np.where(is_known, np.clip(queued_ns, idle_since_ns, start_ns), start_ns)
+    runs = np.append(0, 1 + np.flatnonzero(start_ns[1:] - end_ns[:-1] > RUN_NS))
+    lasts_ns = _rest_of_run(end_ns - start_ns, runs)
+    alone_ns = _rest_of_run(np.minimum(steps.between(start_ns, end_ns, alone=True), end_ns - start_ns), runs)
+    busy_by_launch_ns = steps.up_to(launched_ns)
+    host_ns = np.minimum(busy_by_launch_ns - busy_since_ns, lasts_ns)
+    device_ns = np.minimum(busy_by_start_ns - busy_by_launch_ns, lasts_ns)
+    return row, start_ns, end_ns, idle_since_ns, launched_ns, is_known, host_ns, device_ns, alone_ns
 
 
-def _rest_of_run(lasted_ns: Int64Array, run: Int64Array) -> Int64Array:
-    """Return for each piece what it and those behind it in its run add up to, in ns.
+def _rest_of_run(lasted_ns: Int64Array, runs: Int64Array) -> Int64Array:
+    """Return for each piece what it and those behind it in its run add up to, in ns; given are the first pieces of runs.
 
     Examples
     --------
-    >>> _rest_of_run(np.array([1, 2, 3, 4]), np.array([0, 0, 0, 1])).tolist()
+    >>> _rest_of_run(np.array([1, 2, 3, 4]), np.array([0, 3])).tolist()
     [6, 5, 3, 4]
     """
-    behind_ns = np.cumsum(lasted_ns[::-1])[::-1]
-    first_of_next = np.searchsorted(run, run, side="right")
-    after_ns = np.append(behind_ns, 0)[first_of_next]
-    found: Int64Array = behind_ns - after_ns
+    found: Int64Array = np.cumsum(lasted_ns[::-1])[::-1]
+    found -= np.repeat(np.append(found[runs[1:]], 0), np.diff(runs, append=len(lasted_ns)))
     return found
 
 
@@ -294,7 +312,12 @@ def ordered_by_lane(trace: Trace, rows: BoolArray) -> list[Int64Array]:
     """Return the rows of each lane in order of their starts, of lanes that have any."""
     kept, offsets = rows_by_lane(trace, rows)
     parts = np.split(np.arange(len(trace)) if kept is None else kept, offsets[1:-1])
-    return [part[np.argsort(trace.start_ns[part], kind="stable")] for part in parts if len(part)]
+
+    def ordered(part: Int64Array) -> Int64Array:
+        start_ns = trace.start_ns[part]
+        return part if (start_ns[1:] >= start_ns[:-1]).all() else part[np.argsort(start_ns, kind="stable")]
+
+    return map_threaded(ordered, [part for part in parts if len(part)], row_count=len(trace))
 
 
 def behind_on_lane(trace: Trace, rows: BoolArray) -> Int64Array:
@@ -307,12 +330,20 @@ def behind_on_lane(trace: Trace, rows: BoolArray) -> Int64Array:
     return behind
 
 
+def launch_calls(trace: Trace) -> Int64Array:
+    """Return for each row the row of the call that launched it, or -1; shape (n_spans,), int64."""
+    call = np.full(len(trace), -1, np.int64)
+    launches = trace.edges.select(EdgeKind.LAUNCH)
+    call[launches.target] = launches.source
+    return call
+
+
 def _cut(trace: Trace, part: Int64Array) -> tuple[Int64Array, Int64Array, Int64Array, Int64Array]:
     """Cut the rows of one stream into pieces; return their first rows, starts, ends, and the ends of those before."""
     start_ns, reach_ns = trace.start_ns[part], np.maximum.accumulate(trace.end_ns[part])
     first = np.concatenate(([0], 1 + np.flatnonzero(start_ns[1:] > reach_ns[:-1] + CLOSE_NS)))
     end_ns = reach_ns[np.append(first[1:], len(part)) - 1]
-    # A stream's first piece waited since anything ran, see `find_pieces`.
+    # A stream's first piece waited since anything ran, see `_pieces_of`.
     return part[first], start_ns[first], end_ns, np.concatenate(([np.iinfo(np.int64).min], end_ns[:-1]))
 
 
@@ -323,8 +354,8 @@ def work_before(trace: Trace, work: Int64Array, row: Int64Array, idle_since_ns: 
     """
     start_ns = trace.start_ns[row]
     error_ns = max(trace.metadata.kernel_error_ns, trace.metadata.clock_error_ns)
-    ended = last_of_others(trace, work, trace.end_ns, row, start_ns + error_ns)
-    running = last_of_others(trace, work, trace.start_ns, row, start_ns - 1)
+    asked = ((trace.end_ns, start_ns + error_ns), (trace.start_ns, start_ns - 1))
+    ended, running = map_threaded(lambda of: last_of_others(trace, work, of[0], row, of[1]), asked, row_count=len(work))
     has_ended = (ended >= 0) & (trace.end_ns[ended] > idle_since_ns)
     is_running = (running >= 0) & (trace.end_ns[running] > start_ns)
     is_close = has_ended & (start_ns - trace.end_ns[ended] <= latency_ns)
@@ -337,9 +368,10 @@ def last_of_others(trace: Trace, work: Int64Array, times_ns: Int64Array, row: In
     order = work[np.argsort(times_ns[work], kind="stable")]
     lane = trace.lane[order]
     is_first = np.concatenate(([True], lane[1:] != lane[:-1]))
-    # In front of a run of one lane stands the last of another one.
-    other = np.flatnonzero(is_first)[np.cumsum(is_first) - 1] - 1
     place = np.searchsorted(times_ns[order], up_to_ns, side="right") - 1
-    place = np.where((place >= 0) & (lane[place] == trace.lane[row]), other[place], place)
+    # In front of a run of one lane stands the last of another one.
+    own = np.flatnonzero((place >= 0) & (lane[place] == trace.lane[row]))
+    firsts = np.flatnonzero(is_first)
+    place[own] = firsts[np.searchsorted(firsts, place[own], side="right") - 1] - 1
     found: Int64Array = np.where(place >= 0, order[place], -1)
     return found

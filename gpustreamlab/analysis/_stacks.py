@@ -8,9 +8,9 @@ from typing import TYPE_CHECKING, NamedTuple
 
 import numpy as np
 
-from gpustreamlab.analysis._busy import counted_rows, union_edges
-from gpustreamlab.analysis._causes import CODES, Found, blocked_ns, event_waits, launch_calls, thread_lanes
-from gpustreamlab.analysis._pieces import PAUSE_NS, Pieces, StepTime, ordered_by_lane
+from gpustreamlab.analysis._busy import union_edges
+from gpustreamlab.analysis._causes import CODES, Found, blocked_ns, event_waits, thread_lanes
+from gpustreamlab.analysis._pieces import PAUSE_NS, Pieces, ordered_by_lane
 from gpustreamlab.analysis._scale import format_ns, format_share
 from gpustreamlab.model import SPAN_KINDS, Trace, display_name
 from gpustreamlab.typing import Cause, EdgeKind, Int64Array, MarkerKind, SpanKind
@@ -129,7 +129,7 @@ def name_threads(trace: Trace, pieces: Pieces, found: Found, findings: Iterable[
     findings = list(findings)
     if not any(finding.code in _OF_HOST for finding in findings):
         return findings
-    launch, lanes_of = launch_calls(trace), thread_lanes(trace)
+    launch, lanes_of = pieces.launch, thread_lanes(trace, pieces.launch)
 
     def told(finding: Finding) -> Finding:
         row = finding.row
@@ -160,7 +160,7 @@ def name_threads(trace: Trace, pieces: Pieces, found: Found, findings: Iterable[
     return [told(finding) for finding in findings]
 
 
-def find_host_bound(trace: Trace, streams: Iterable[int], steps: StepTime) -> tuple[HostBound, ...]:
+def find_host_bound(trace: Trace, streams: Iterable[int], pieces: Pieces) -> tuple[HostBound, ...]:
     """Return which of some streams stood idle for most of their time because the host launched late; the longest first.
 
     Parameters
@@ -169,14 +169,14 @@ def find_host_bound(trace: Trace, streams: Iterable[int], steps: StepTime) -> tu
         The spans.
     streams
         The streams' lanes.
-    steps
-        When any stream worked.
+    pieces
+        What any stream worked.
     """
     if not len(trace.edges.select(EdgeKind.LAUNCH)):
         return ()  # nobody knows whether the thread waited for the device
     cells_ns = np.array([mark.time_ns for mark in trace.markers if mark.kind is MarkerKind.CELL], np.int64)
     wanted, found = {*streams}, []
-    for part in ordered_by_lane(trace, counted_rows(trace)):
+    for part in ordered_by_lane(trace, pieces.counted):
         reach_ns = np.maximum.accumulate(trace.end_ns[part])
         row, since_ns, start_ns = part[1:], reach_ns[:-1], trace.start_ns[part[1:]]
         # Until what it was told to wait for had ended an earlier launch would have changed nothing.
@@ -187,16 +187,16 @@ def find_host_bound(trace: Trace, streams: Iterable[int], steps: StepTime) -> tu
         late = (trace.queued_ns[row] > free_ns) & (trace.queued_ns[row] < start_ns) & ~is_pause
         if int(trace.lane[part[0]]) in wanted and late.sum() >= LEAST_BOUND_GAPS:
             total_ns = int(reach_ns[-1] - trace.start_ns[part[0]] - (start_ns - since_ns)[is_pause].sum())
-            found.append(_host_bound(trace, row[late], free_ns[late], total_ns, steps))
+            found.append(_host_bound(trace, row[late], free_ns[late], total_ns, pieces))
     return tuple(sorted(filter(None, found), key=lambda one: -one.late_ns))
 
 
-def _host_bound(trace: Trace, row: Int64Array, since_ns: Int64Array, total_ns: int, steps: StepTime) -> HostBound | None:
+def _host_bound(trace: Trace, row: Int64Array, since_ns: Int64Array, total_ns: int, pieces: Pieces) -> HostBound | None:
     """Tell of gaps before some rows of a stream, since some times, if they are most of its time."""
     launched_ns, least_ns = trace.queued_ns[row], max(LEAST_BOUND_SHARE * total_ns, LEAST_BOUND_NS)
     if (launched_ns - since_ns).sum() < least_ns:
         return None
-    lanes, launch = thread_lanes(trace)(row), launch_calls(trace)[row]
+    lanes, launch = thread_lanes(trace, pieces.launch)(row), pieces.launch[row]
     calls = _usual_calls(trace, launch)
     late_ns = launched_ns - since_ns - blocked_ns(trace, lanes, since_ns, launched_ns)
     if calls is None or late_ns.sum() < least_ns:
@@ -208,7 +208,7 @@ def _host_bound(trace: Trace, row: Int64Array, since_ns: Int64Array, total_ns: i
         stream=trace.lanes[int(trace.lane[row[0]])].name,
         thread=_thread_name(trace, int(row[longest]), int(lanes[longest])),
         late_ns=int(late_ns.sum()),
-        idle_card_ns=max(0, int((late_ns - steps.between(since_ns, launched_ns)).sum())),
+        idle_card_ns=max(0, int((late_ns - pieces.steps.between(since_ns, launched_ns)).sum())),
         total_ns=total_ns,
         gap_count=len(row),
         median_ns=int(np.median(late_ns)),

@@ -62,20 +62,24 @@ def count_durations(edges: Sequence[Int64Array]) -> Int64Array:
     """Return how long exactly k lanes were busy, for any number of lanes; shape (n_lanes + 1,), int64, in ns."""
 
     def sweep(window: Window) -> Int64Array:
-        begin_ns, end_ns = window
-        parts, initial = [], 0
-        for lane_edges in edges:
-            first, last = np.searchsorted(lane_edges, window)
-            initial += int(first & 1)
-            is_end = np.arange(first, last) & 1
-            parts.append(((lane_edges[first:last] - begin_ns) << 1) | is_end)
-        keys = _merge(parts)
-        counts = np.cumsum(np.concatenate(([initial], 1 - 2 * (keys & 1))))
+        times_ns, counts = _counts_within(edges, window)
         sums = np.zeros(len(edges) + 1, np.int64)
-        np.add.at(sums, counts, _steps_ns(keys >> 1, end_ns - begin_ns))
+        np.add.at(sums, counts, _steps_ns(times_ns - window[0], window[1] - window[0]))
         return sums
 
     return _sum_windows(sweep, edges, len(edges) + 1)
+
+
+def _counts_within(edges: Sequence[Int64Array], window: Window) -> tuple[Int64Array, Int64Array]:
+    """Return the edges of all lanes within a window, in order; and how many lanes are busy before them, and from each on."""
+    parts, initial = [], 0
+    for lane_edges in edges:
+        first, last = np.searchsorted(lane_edges, window)
+        initial += int(first & 1)
+        # Whether an edge is an end goes along in the lowest bit: sorting the times is far faster than finding their order.
+        parts.append(((lane_edges[first:last] - window[0]) << 1) | (np.arange(first, last) & 1))
+    keys = _merge(parts)
+    return (keys >> 1) + window[0], np.cumsum(np.concatenate(([initial], 1 - 2 * (keys & 1))))
 
 
 def count_steps(edges: Sequence[Int64Array]) -> tuple[Int64Array, Int64Array]:
@@ -86,24 +90,27 @@ def count_steps(edges: Sequence[Int64Array]) -> tuple[Int64Array, Int64Array]:
     tuple of two ndarrays of int64, shape (n_steps,)
         Times in ns, strictly increasing, and how many lanes are busy from each on; the last number is 0.
     """
-    if not any(len(lane_edges) for lane_edges in edges):
+    busy = [lane_edges for lane_edges in edges if len(lane_edges)]
+    if not busy:
         return np.empty(0, np.int64), np.empty(0, np.int64)
-    begin_ns = min(int(lane_edges[0]) for lane_edges in edges if len(lane_edges))
-    end_ns = max(int(lane_edges[-1]) for lane_edges in edges if len(lane_edges))
-    if end_ns - begin_ns < 1 << 62:
-        # Whether an edge is an end goes along in the lowest bit: sorting the times is far faster than finding their order.
-        keys = _merge([((lane_edges - begin_ns) << 1) | (np.arange(len(lane_edges)) & 1) for lane_edges in edges])
-        times_ns, changes = (keys >> 1) + begin_ns, 1 - 2 * (keys & 1)
-    else:
-        times_ns = np.concatenate(list(edges))
+    if max(int(own[-1]) for own in busy) - min(int(own[0]) for own in busy) >= LONGEST_NS:
+        times_ns = np.concatenate(busy)
         order = np.argsort(times_ns, kind="stable")
-        times_ns = times_ns[order]
-        changes = np.concatenate([1 - 2 * (np.arange(len(lane_edges)) & 1) for lane_edges in edges])[order]
-    counts = np.cumsum(changes)
-    last_of_time = np.concatenate((times_ns[1:] > times_ns[:-1], [True]))
-    times_ns, counts = times_ns[last_of_time], counts[last_of_time]
-    changed = np.concatenate(([True], counts[1:] != counts[:-1]))
-    return times_ns[changed], counts[changed]
+        changes = np.concatenate([1 - 2 * (np.arange(len(lane_edges)) & 1) for lane_edges in busy])[order]
+        return _where_changed(times_ns[order], np.append(0, np.cumsum(changes)))
+    windows = _windows(busy)
+    parts = map_threaded(lambda window: _where_changed(*_counts_within(busy, window)), windows, row_count=sum(map(len, busy)))
+    # The last edges are at the end of the last window, which is not within.
+    times_ns, counts = (np.concatenate(column) for column in zip(*parts, ([windows[-1][1]], [0]), strict=True))
+    return times_ns, counts
+
+
+def _where_changed(times_ns: Int64Array, counts: Int64Array) -> tuple[Int64Array, Int64Array]:
+    """Return the times at which the count is another one than before, and which; given is also that before the first."""
+    last_of_time = np.flatnonzero(np.append(times_ns[1:] > times_ns[:-1], [True] * (len(times_ns) > 0)))
+    counts = counts[np.append(0, last_of_time + 1)]
+    changed = counts[1:] != counts[:-1]
+    return times_ns[last_of_time[changed]], counts[1:][changed]
 
 
 def _sum_windows(sweep: Callable[[Window], Int64Array], edges: Sequence[Int64Array], size: int) -> Int64Array:
