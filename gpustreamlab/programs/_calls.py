@@ -82,9 +82,9 @@ class CallLog:
         plain = function
         while isinstance(plain, functools.partial):
             plain = plain.func
-        name, root = _name_of(plain)
         if eager(plain) is not plain:
-            function, root = eager(plain), "torch"
+            function = plain = eager(plain)
+        name, root = _name_of(plain)
         self._note_call(plain, name, root, (args, kwargs))
         if root == "":
             function = self._followed(function)

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import statistics
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any, ClassVar
 
@@ -12,12 +12,13 @@ import numpy as np
 from gpustreamlab.analysis import Hazards
 from gpustreamlab.analysis._report import Report, Reported, ReportTable
 from gpustreamlab.analysis._scale import format_ns, format_share
-from gpustreamlab.errors import OptionError
+from gpustreamlab.errors import OptionError, ProgramError
 from gpustreamlab.memory.hazards import AccessWatch
 from gpustreamlab.model import SPAN_KINDS, Trace
 from gpustreamlab.programs._code import Code, probed
 from gpustreamlab.programs._ground import Statements
 from gpustreamlab.programs._record import copied_inputs
+from gpustreamlab.programs._replay import Replay
 from gpustreamlab.programs._source import short_text
 from gpustreamlab.programs._values import is_array
 from gpustreamlab.typing import SpanKind
@@ -38,6 +39,8 @@ class Both:
     """As it was planned."""
     one_stream: Code
     """On one stream."""
+    captured: Code
+    """As it is captured into a CUDA graph."""
     home: str
     """The stream in which the plan begins and ends."""
 
@@ -237,7 +240,9 @@ class PlanComparison(Reported):
     """One program run in several ways, in turns, on copies of the same inputs."""
 
     runs: tuple[Run, ...]
-    """One stream comes first."""
+    """One stream comes first, then the plan, then the graph, if it can be captured."""
+    why_not_replayed: str
+    """Why it cannot be captured into a CUDA graph; empty if it can."""
     repeats: int
     """How often each was run."""
     simulated: bool
@@ -278,10 +283,17 @@ class PlanComparison(Reported):
                 ]
             )
         notes = ["Wall: from the first call of the host to the end of the last work on the device. Host: the time in calls."]
+        if self.why_not_replayed:
+            notes.append(self.why_not_replayed)
+        else:
+            notes.append("Replayed: launched as one CUDA graph, whose making is not counted.")
         if self.simulated:
             notes.append("Simulated: times are modelled, and no hardware stands behind them.")
         table = ReportTable(caption="One program, run in turns", rows=rows, has_row_heads=True)
         return Report(title="Comparison:", line=self._line(), tables=(table,), notes=tuple(notes))
+
+
+_Measured = tuple[int, int, int | None, float | None]
 
 
 def compare_plan(both: Both, repeats: int) -> PlanComparison:
@@ -290,17 +302,36 @@ def compare_plan(both: Both, repeats: int) -> PlanComparison:
     if not 1 <= repeats <= MOST_REPEATS:
         raise OptionError(f"repeats is {repeats!r}; give how often to run each, for example plan.compare(repeats=5).")
     codes = {"one stream": both.one_stream, "planned": both.planned}
-    taken: dict[str, list[tuple[int, int, int | None, float | None]]] = {how: [] for how in codes}
+    taken: dict[str, list[_Measured]] = {how: [] for how in codes}
     for turn in range(repeats + 1):
         for how, code in codes.items():
             measured = _measure(both, code)
             if turn:  # the first turn warms up
                 taken[how].append(measured)
+    why_not = _replays(both, repeats, taken)
     runs = tuple(_median_run(how, one) for how, one in taken.items())
-    return PlanComparison(runs=runs, repeats=repeats, simulated=both.program.ground.lab.device.simulated)
+    simulated = both.program.ground.lab.device.simulated
+    return PlanComparison(runs=runs, why_not_replayed=why_not, repeats=repeats, simulated=simulated)
 
 
-def _median_run(how: str, taken: Sequence[tuple[int, int, int | None, float | None]]) -> Run:
+def _replays(both: Both, repeats: int, taken: dict[str, list[_Measured]]) -> str:
+    """Measure launches of the program as a graph; return why it cannot be captured."""
+    with both.program.ground.lab.select(both.home):
+        values, _ = copied_inputs(both.program, None)
+    both.program.ground.lab.synchronize()
+    try:
+        replay = Replay(both.program, both.captured, both.home, values)
+    except ProgramError as error:
+        return str(error)
+    with replay:
+        for turn in range(repeats + 1):
+            measured = _measured(both, replay.launch)
+            if turn:
+                taken.setdefault("replayed", []).append(measured)
+    return ""
+
+
+def _median_run(how: str, taken: Sequence[_Measured]) -> Run:
     walls, hosts, launches, shares = zip(*taken, strict=True)
     known = [share for share in shares if share is not None]
     return Run(
@@ -313,16 +344,22 @@ def _median_run(how: str, taken: Sequence[tuple[int, int, int | None, float | No
     )
 
 
-def _measure(both: Both, code: Code) -> tuple[int, int, int | None, float | None]:
+def _measure(both: Both, code: Code) -> _Measured:
     """Run code once on a copy of the inputs; return its wall and host time in ns, its launches, and its overlap."""
     __tracebackhide__ = True
     lab = both.program.ground.lab
     with lab.select(both.home):
         values, _ = copied_inputs(both.program, None)
     lab.synchronize()
-    backend = both.program.ground.backend
+    return _measured(both, lambda: both.program.execute(code, values))
+
+
+def _measured(both: Both, run: Callable[[], object]) -> _Measured:
+    """Run something; return its wall and host time in ns, its launches, and its overlap."""
+    __tracebackhide__ = True
+    lab, backend = both.program.ground.lab, both.program.ground.backend
     began_ns = backend.host_time_ns()
-    both.program.execute(code, values)
+    run()
     called_ns = backend.host_time_ns()
     lab.synchronize()
     ended_ns = backend.host_time_ns()

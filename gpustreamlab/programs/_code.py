@@ -32,6 +32,8 @@ class Code:
     """To run."""
     blocks: frozenset[int]
     """Which statements of the tree are ``with`` blocks of ours."""
+    streams: tuple[str, ...]
+    """The streams that it works on; it ends in the first."""
     variables: frozenset[str]
     """What it binds beyond what the program binds."""
 
@@ -74,6 +76,7 @@ def write_code(source: Source, planned: Schedule, recording: Recording, session:
         text="\n".join(lines) + "\n",
         tree=ast.fix_missing_locations(tree),
         blocks=frozenset(blocks),
+        streams=planned.streams,
         variables=frozenset(writer.variables),
     )
 
@@ -196,8 +199,11 @@ class _Writer:
         held, kept = set[str](), set[str]()
         home = self._planned.streams[0]
         for piece in {access.piece for access in self._recording.works[number].accesses}:
-            if self._place.get(piece, home) == stream or self._last_touch.get((piece, stream)) != number:
+            place = self._place.get(piece, home)
+            if place == stream or self._last_touch.get((piece, stream)) != number:
                 continue
+            if place == home and piece in self._recording.survivors:
+                continue  # by the time that it can be given up, the first stream has waited for all others
             name = self._recording.names[number].get(piece)
             before = self._recording.reached[number].get(piece)
             if name is not None:

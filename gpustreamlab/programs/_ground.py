@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Sequence
-from contextlib import AbstractContextManager, contextmanager
+from contextlib import AbstractContextManager, contextmanager, suppress
 from dataclasses import dataclass
 from typing import Any, Protocol
 
-from gpustreamlab.backends import Backend
+from gpustreamlab.backends import Backend, BackendStream
+from gpustreamlab.errors import GPUStreamLabError
 from gpustreamlab.memory.hazards import AccessWatch
 from gpustreamlab.model import Device, Trace
 from gpustreamlab.programs._code import Code
@@ -44,6 +45,10 @@ class Ground:
     """What follows accesses in it."""
     make_watch: Callable[[], AccessWatch]
     """Makes another one that follows them, for a session that does not."""
+    place_of: Callable[[str], BackendStream]
+    """Returns the device's stream behind one of the session's, by its name."""
+    name_graph: Callable[[int, Sequence[tuple[int, str]]], object]
+    """Says which nodes of a graph, from which on, are of which statement."""
     require_stream: Callable[[str], object]
     """Raises where the session has no stream of a name."""
 
@@ -81,6 +86,9 @@ class Statements:
         values[self.session_name] = self.ground.lab
         try:
             exec(compile(code.tree, self.source.filename, "exec"), values)  # noqa: S102 - the user's program
+        except BaseException:
+            self._join(code.streams)
+            raise
         finally:
             for name in extra:
                 if name in had:
@@ -89,8 +97,8 @@ class Statements:
                     values.pop(name, None)
         return values
 
-    def names_of(self, statements: Sequence[int] | None = None) -> list[str]:
-        """Return the variables that statements look up or bind, all of them if None, in order."""
-        numbers = range(len(self.source.statements)) if statements is None else statements
-        used = (self.source.statements[number] for number in numbers)
-        return list(dict.fromkeys(name for one in used for name in sorted(one.reads | one.writes)))
+    def _join(self, streams: Sequence[str]) -> None:
+        """Let the first stream wait for the others, as the program would have at its end: what they read may go now."""
+        with suppress(GPUStreamLabError):
+            for name in streams[1:]:
+                self.ground.lab.stream(streams[0]).wait(name)

@@ -3,17 +3,18 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any, ClassVar
 
 from gpustreamlab.analysis._report import Report, Reported, ReportTable, more_row
 from gpustreamlab.analysis._scale import count_text, format_ns
 from gpustreamlab.errors import OptionError, ProgramError
 from gpustreamlab.programs._check import Both, Check, PlanComparison, check_plan, compare_plan
-from gpustreamlab.programs._code import write_code
+from gpustreamlab.programs._code import Code, write_code
 from gpustreamlab.programs._graph import Engine, Schedule, on_one_stream, schedule
 from gpustreamlab.programs._ground import Ground, Statements
 from gpustreamlab.programs._record import needed_names, record
+from gpustreamlab.programs._replay import Replay
 from gpustreamlab.programs._source import read_source
 from gpustreamlab.programs._values import signature
 from gpustreamlab.programs._works import Recording
@@ -147,7 +148,7 @@ def make_plan(program: Statements, names: Sequence[str], recording: Recording, *
         planned, reason = one, "one stream was asked for"
     elif not is_given and one.length_ns < LEAST_GAIN * planned.length_ns:
         planned, reason = one, _why_nothing(recording, one, planned)
-    return Plan(program, recording, planned, one, reason)
+    return Plan(program, recording, names, planned, one, reason)
 
 
 def _why_nothing(recording: Recording, one: Schedule, planned: Schedule) -> str:
@@ -176,7 +177,16 @@ class Plan(Reported):
 
     _columns: ClassVar = ()
 
-    def __init__(self, program: Statements, recording: Recording, planned: Schedule, one: Schedule, reason: str) -> None:
+    def __init__(
+        self,
+        program: Statements,
+        recording: Recording,
+        names: Sequence[str],
+        planned: Schedule,
+        one: Schedule,
+        reason: str,
+    ) -> None:
+        self._names = list(names)
         self._program = program
         self._recording = recording
         self._planned = planned
@@ -254,8 +264,22 @@ class Plan(Reported):
         """
         return check_plan(self._both, tolerance)
 
+    def capture(self) -> Replay:
+        """Capture the program into one CUDA graph, which `Replay.launch` runs with one call.
+
+        In a graph the host launches nothing between the statements, so they are planned anew without its time: the streams may
+        be others than those of this plan.
+
+        Raises
+        ------
+        ProgramError
+            If a statement cannot be captured: one that reads a value on the host, for example. The message names its line.
+        """
+        __tracebackhide__ = True
+        return Replay(self._program, self._graph_code, self.streams[0], self._program.values)
+
     def compare(self, repeats: int = 5) -> PlanComparison:
-        """Measure it beside the same program on one stream, on the same inputs, in turns.
+        """Measure it beside the same program on one stream and as one CUDA graph, on the same inputs, in turns.
 
         Parameters
         ----------
@@ -268,7 +292,17 @@ class Plan(Reported):
     def _both(self) -> Both:
         """The plan and one stream, to run beside each other."""
         one = write_code(self._program.source, self._one, self._recording, self._program.session_name)
-        return Both(program=self._program, planned=self._code, one_stream=one, home=self.streams[0])
+        return Both(
+            program=self._program, planned=self._code, one_stream=one, captured=self._graph_code, home=self.streams[0]
+        )
+
+    @property
+    def _graph_code(self) -> Code:
+        """What is captured into a CUDA graph: planned as if the host took no time."""
+        works = [replace(work, host_ns=0, waits=False) for work in self._recording.works]
+        planned, one = schedule(works, self._names), on_one_stream(works, self._names[0])
+        best = planned if one.length_ns > planned.length_ns else one
+        return write_code(self._program.source, best, self._recording, self._program.session_name, has_ranges=False)
 
     def _sign(self, values: Mapping[str, Any]) -> dict[str, object]:
         return signature({name: values[name] for name in needed_names(self._program.source, values)})

@@ -143,7 +143,9 @@ def record(program: Statements, home: str) -> Recording:
     with program.ground.watching() as watch:
         with lab.select(home):
             copies, shared = copied_inputs(program, watch)
-        steps = _Tap(watch, source).run(lab, copies, home)
+        tap = _Tap(watch, source)
+        steps = tap.run(lab, copies, home)
+        survivors = tap.reached(copies)
         lab.synchronize()
         del copies
     with lab.select(home):
@@ -168,6 +170,7 @@ def record(program: Statements, home: str) -> Recording:
         names=tuple(step.crossing for step in steps),
         reached=tuple(step.reached for step in steps),
         born=born,
+        survivors=survivors,
         notes=tuple(notes),
         is_measured=is_measured,
     )
@@ -212,6 +215,14 @@ class _Tap:
             step.unknown, step.is_chance, step.steers = self._log.unknown or step.unknown, self._log.is_chance, self._log.steers
             steps.append(step)
         return steps
+
+    def reached(self, values: Mapping[str, object]) -> frozenset[int]:
+        """Return the pieces of memory that variables of the program reach."""
+        self._step = _Step()
+        written = {name for one in self._source.statements for name in one.writes}
+        for name in needed_names(self._source, values) | written:
+            self._reach(name, values)
+        return frozenset(self._step.crossing)
 
     def work(self, work: str, reads: Sequence[Touch], writes: Sequence[Touch]) -> None:
         """Note what work reads and writes."""

@@ -20,6 +20,8 @@ class Recording:
     """The same in front of each statement, of the variables that it looks up."""
     born: Mapping[int, int]
     """In which statement each piece of memory was allocated; those that are not there were there before."""
+    survivors: frozenset[int]
+    """Pieces that variables still reach when the program has ended."""
     notes: tuple[str, ...]
     """What could not be known, one sentence each."""
     is_measured: bool

@@ -1,0 +1,156 @@
+"""A program as one CUDA graph: captured once with its streams, launched with one call, updated where only inputs change."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any
+
+from gpustreamlab.backends import BackendGraph
+from gpustreamlab.errors import DeviceError, ProgramError
+from gpustreamlab.programs._code import Code, probed
+from gpustreamlab.programs._ground import Statements
+from gpustreamlab.programs._record import needed_names, rebound
+from gpustreamlab.programs._values import signature
+
+__all__ = ["Replay"]
+
+_PROBE = "__gpustreamlab_node__"
+
+
+class Replay:
+    """A program that was captured into one CUDA graph. Made by `Plan.capture`.
+
+    Its results are the same arrays after each launch, computed anew; inputs are read where they were as it was captured, unless
+    others are given to `launch`. Statements of the host alone ran once, as it was captured.
+
+    Parameters
+    ----------
+    program
+        The program.
+    code
+        What is captured; without ranges.
+    home
+        The stream in which it begins and ends.
+    values
+        The variables that it is captured on; it binds its results in a copy.
+    """
+
+    def __init__(self, program: Statements, code: Code, home: str, values: Mapping[str, Any]) -> None:
+        self._program = program
+        self._code = code
+        self._home = home
+        self._inputs = {name: values[name] for name in sorted(needed_names(program.source, values))}
+        self._given = dict(values)
+        self._graph: BackendGraph
+        self._capture(None)
+        self.update_count = 0
+        """How often the graph was updated for other inputs, without making it anew."""
+
+    def __repr__(self) -> str:
+        return f"<Replay: {len(self._program.source.statements):,} statements, {self.node_count:,} kernels, copies and fills>"
+
+    @property
+    def code(self) -> str:
+        """The Python that was captured."""
+        return self._code.text
+
+    @property
+    def node_count(self) -> int:
+        """Kernels, copies and fills that one launch runs."""
+        return self._graph.node_count
+
+    @property
+    def results(self) -> dict[str, Any]:
+        """The variables that the program binds; their arrays hold what the last launch computes."""
+        names = dict.fromkeys(name for one in self._program.source.statements for name in sorted(one.writes))
+        return {name: self._values[name] for name in names if name in self._values}
+
+    def launch(self, **inputs: Any) -> dict[str, Any]:
+        """Launch it in its stream, with one call; return its `results`. Nothing waits for the device.
+
+        Parameters
+        ----------
+        **inputs
+            Other arrays or floating-point numbers for inputs of the program, by their names. The graph is updated for them,
+            which takes the host as long as running the program once.
+
+        Raises
+        ------
+        ProgramError
+            If there is no such input, or its type or shape is another.
+        """
+        if inputs:
+            self._change(inputs)
+        ground = self._program.ground
+        with ground.lab.on(self._home, "replay"):
+            self._graph.launch(ground.place_of(self._home))
+        return self.results
+
+    def close(self) -> None:
+        """Let go of the graph and of the memory of its results. Idempotent."""
+        self._graph.close()
+        self._values.clear()
+
+    def __enter__(self) -> Replay:
+        return self
+
+    def __exit__(self, *error: object) -> None:
+        self.close()
+
+    def _change(self, inputs: Mapping[str, Any]) -> None:
+        unknown = sorted(inputs.keys() - self._inputs.keys())
+        if unknown:
+            raise ProgramError(f"The program has no input {unknown[0]!r}. Its inputs are {', '.join(self._inputs)}.")
+        changed = {name: value for name, value in inputs.items() if value is not self._inputs[name]}
+        before, after = signature(self._inputs), signature({**self._inputs, **changed})
+        for name in changed:
+            is_number = isinstance(changed[name], float) and isinstance(self._inputs[name], float)
+            if before[name] != after[name] and not is_number:
+                raise ProgramError(
+                    f"{name!r} has another type, shape or plain value than as the program was captured, or shares memory "
+                    "otherwise. Plan it anew: lab.program(...).plan()."
+                )
+        if changed:
+            self._inputs |= changed
+            self._given |= changed
+            self._capture(self._graph)
+
+    def _capture(self, known: BackendGraph | None) -> None:
+        """Run the program while its streams are captured; make the graph, or update the one that is known."""
+        __tracebackhide__ = True
+        program, ground = self._program, self._program.ground
+        values = rebound(self._given)
+        labels: list[tuple[int, str]] = []
+        line = [program.source.statements[0].line]
+        capture = ground.backend.begin_graph(ground.place_of(self._home))
+
+        def note(number: int) -> None:
+            count = capture.node_count
+            one = program.source.statements[number]
+            if count > (labels[-1][0] if labels else 0):
+                labels.append((count, one.label))
+            following = program.source.statements[number + 1 : number + 2]
+            line[0] = following[0].line if following else one.line
+
+        values[_PROBE] = note
+        try:
+            program.execute(probed(self._code, program.source, _PROBE), values)
+        except DeviceError as error:
+            capture.abandon()
+            raise ProgramError(f"The program cannot be replayed as a CUDA graph, for line {line[0]}: {error}") from error
+        except BaseException:
+            capture.abandon()
+            raise
+        if known is None:
+            self._graph = capture.instantiate()
+        elif capture.update(known):
+            self.update_count += 1
+        else:
+            raise ProgramError(
+                "With these inputs the program launches other work than as it was captured. Plan it anew: "
+                "lab.program(...).plan()."
+            )
+        del values[_PROBE]
+        self._values = values
+        firsts = [0, *(count for count, _ in labels[:-1])]
+        ground.name_graph(self._graph.id, [(first, label) for first, (_, label) in zip(firsts, labels, strict=True)])
