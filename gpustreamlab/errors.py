@@ -63,6 +63,7 @@ __all__ = [
     "EventNotRecordedError",
     "ExpectationError",
     "GPUStreamLabError",
+    "GraphCaptureError",
     "GuardClosedError",
     "InvalidHandleError",
     "InvalidNameError",
@@ -140,6 +141,15 @@ class DeviceError(GPUStreamLabError, RuntimeError):
         super().__init__(message)
         self.driver_code = driver_code
         """Name of the driver's own error code, for example ``CUDA_ERROR_OUT_OF_MEMORY``."""
+
+
+class GraphCaptureError(DeviceError):
+    """A call that no CUDA graph can hold was made while one was captured, or streams were not joined at its end."""
+
+    def __init__(self, message: str, *, unjoined: Iterable[int] = (), driver_code: str | None = None) -> None:
+        super().__init__(message, driver_code=driver_code)
+        self.unjoined = tuple(unjoined)
+        """Handles of the streams that were not joined back into the first one, where they are known."""
 
 
 class DeviceNotFoundError(DeviceError, ValueError):

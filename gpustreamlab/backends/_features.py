@@ -9,7 +9,7 @@ from types import MappingProxyType
 from typing import Any, NamedTuple, Protocol
 
 from gpustreamlab.analysis import Moment, Piece, Touch
-from gpustreamlab.errors import StreamRefusedError
+from gpustreamlab.errors import GraphCaptureError, StreamRefusedError
 from gpustreamlab.model import Capabilities, Capability, SMResource
 from gpustreamlab.typing import Feature
 
@@ -281,3 +281,21 @@ class WatchedArrays(NamedTuple):
     """The stream that works while no lane is selected; it takes ``record(event)`` and ``wait(event)``."""
     track: Callable[[Any], Any] | None = None
     """Returns an array of the library as one that tells, in the same memory; None where all of them do."""
+
+
+def refuse_capture(call: str, fix: str) -> GraphCaptureError:
+    """Return the error for a call that no CUDA graph can hold."""
+    return GraphCaptureError(
+        f"{call} cannot be captured into a CUDA graph: what is captured runs at each launch, not now. {fix}"
+    )
+
+
+def explain_unjoined(origin: int, unjoined: Sequence[int] = ()) -> GraphCaptureError:
+    """Return the error for streams that joined a capture and do not end in its first stream; none are given where unknown."""
+    which = ", ".join(f"{handle:#x}" for handle in unjoined) or "a stream"
+    return GraphCaptureError(
+        f"The capture that began on stream {origin:#x} ended while it does not wait for all captured work: that of {which}. "
+        "Before the end let the first stream wait for each of the others: first.wait(other).",
+        unjoined=unjoined,
+        driver_code="STREAM_CAPTURE_UNJOINED",
+    )

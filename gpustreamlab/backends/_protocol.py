@@ -134,6 +134,67 @@ class BackendStream(Protocol):
         """Destroy the stream if the backend made it; forget it if it was lent. Idempotent."""
 
 
+class BackendGraph(Protocol):
+    """A CUDA graph: work that runs again with one call."""
+
+    @property
+    def id(self) -> int:
+        """As `WorkDetail.graph` of its kernels says it; 0 where no kernels were ever captured by a session of this process."""
+
+    @property
+    def node_count(self) -> int:
+        """Its kernels, copies and fills."""
+
+    def launch(self, stream: BackendStream) -> None:
+        """Run its work behind what a stream holds now; the stream's later work comes behind all of it.
+
+        Raises
+        ------
+        GraphCaptureError
+            If the stream captures.
+        InvalidHandleError
+            If the graph is closed.
+        """
+
+    def close(self) -> None:
+        """Let go of the graph, and of what it keeps as soon as no launch is in flight. Idempotent."""
+
+
+class GraphCapture(Protocol):
+    """What one stream, and those that join it, capture: a stream joins by waiting for an event of one that captures."""
+
+    keep: list[object]
+    """What lives as long as the graph."""
+
+    @property
+    def node_count(self) -> int:
+        """Kernels, copies and fills that were captured so far."""
+
+    def instantiate(self) -> BackendGraph:
+        """End the capture, and return what runs it again.
+
+        Raises
+        ------
+        GraphCaptureError
+            If a call could not be captured, a stream was not joined back into the first one (`GraphCaptureError.unjoined`),
+            or the capture has ended before.
+        """
+
+    def update(self, graph: Any) -> bool:
+        """End the capture; tell whether a graph now does what was captured, because only arrays or scalars differ.
+
+        Where it tells False, the graph is as it was.
+
+        Raises
+        ------
+        GraphCaptureError
+            As `instantiate`.
+        """
+
+    def abandon(self) -> None:
+        """End the capture without a graph. Idempotent."""
+
+
 class Backend(Protocol):
     """A device, its streams, its events and its clock."""
 
@@ -296,6 +357,24 @@ class Backend(Protocol):
 
     def launch_spin(self, stream: BackendStream, duration_ns: int, *, blocks: int, fill_sms: bool) -> None:
         """Launch a kernel whose blocks each stay busy for `duration_ns`; with `fill_sms` each block takes a whole SM."""
+
+    captures: dict[Any, Any]
+    """Empty while no capture of `begin_graph` is under way."""
+
+    def begin_graph(self, stream: BackendStream) -> GraphCapture:
+        """Let a stream capture its work into a CUDA graph from now on, instead of running it.
+
+        Selecting, recording events and waiting go on as before and become part of the graph; ranges are not recorded, and what
+        is held for the stream is kept with the graph. Calls that have to wait raise `GraphCaptureError`.
+
+        Raises
+        ------
+        GraphCaptureError
+            If the stream captures already.
+        """
+
+    def find_capture(self, stream: BackendStream) -> GraphCapture | None:
+        """Return the capture of `begin_graph` that a stream is part of; None where there is none."""
 
     def close(self) -> None:
         """Release everything that the backend made. Idempotent."""

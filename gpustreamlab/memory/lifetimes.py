@@ -262,6 +262,10 @@ class Keeper:
         """Record an event, and keep objects until it has happened; return where."""
         place = stream._backend_stream  # read once: another thread may move the stream
         if getattr(place, "is_capturing", False):
+            capture = self._backend.find_capture(place)
+            if capture is not None:  # at each launch of the graph its work needs them again
+                capture.keep.extend(objects)
+                return place
             raise DeviceError(
                 f"Stream {stream.name!r} is being captured into a CUDA graph, so nothing can be held for it: an event would "
                 "become part of the graph. Keep what the graph uses, with references of your own, while it is launched."

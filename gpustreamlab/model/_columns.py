@@ -129,6 +129,10 @@ class WorkDetail(Checked):
     """Shared memory of a block that the launch asked for."""
     graph: Count = 0
     """Id of the CUDA graph that launched it; 0 for none."""
+    node: Whole = -1
+    """Place of the node within its graph, in the order of its capture; -1 where unknown."""
+    label: str = ""
+    """What this part of the graph is called, as who captured it said; empty where nobody did."""
     channel: Whole = -1
     """The hardware queue that a kernel came through, as CUPTI numbers them; -1 where unknown."""
 

@@ -286,6 +286,11 @@ class KernelTier:
             self._dropped_base = 0 if self._source is None else self._source.dropped_count
             self.edit_count += 1
 
+    def name_graph(self, graph: int, labels: Sequence[tuple[int, str]]) -> None:
+        """Name the parts of a graph, see `Recorder.name_graph`."""
+        with self._lock:
+            self._reader.labels.name(graph, labels)
+
     def add_samples(self, samples: Sequence[LaneSample]) -> None:
         """Take quantities of lanes that others keep, whether kernels are captured or not."""
         with self._lock, observing(self._backend):

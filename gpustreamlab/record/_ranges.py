@@ -41,6 +41,9 @@ the range below it, so that the parent of a range is the number of the entry bel
 NO_EVENTS: tuple[None, None] = (None, None)
 """Stands for the events of a range that is timed by the work inside it."""
 
+CAPTURED: tuple[None, Any] = (None, object())
+"""Stands for the events of a range that is not recorded, since its stream captured a CUDA graph as it was opened."""
+
 NOTHING_OPEN: Entry = (NO_EVENTS, 0, -1, None)
 """What lies below the outermost entry, so that every range has one below it."""
 
@@ -163,7 +166,7 @@ class ThreadState:
     @property
     def open_ranges(self) -> list[Entry]:
         """The open ranges, innermost last."""
-        return [entry for entry in tuple(self.stack) if isinstance(entry[3], Range)]
+        return [entry for entry in tuple(self.stack) if isinstance(entry[3], Range) and entry[0] is not CAPTURED]
 
     @property
     def top_number(self) -> int:
@@ -264,6 +267,9 @@ class Range:
         lane = writer.lane
         if lane.is_closed:
             lane.refuse()
+        if recorder.captures and lane.stream.is_capturing:
+            self._enter_captured(now_ns)
+            return
         try:
             if recorder.is_timed_by_work:
                 events = NO_EVENTS
@@ -297,7 +303,9 @@ class Range:
         # Before NVTX is told: what CUPTI tells of behind that marker was launched later.
         closed_ns = recorder.host_time_ns()
         stack = writer.stack
-        if stack[-1][3] is not self and not self._uncover(error):
+        if (stack[-1][3] is not self and not self._uncover(error)) or (
+            (recorder.captures or stack[-1][0] is CAPTURED) and self._left_captured()
+        ):
             return
         events, queued_host_ns, number, _ = entry = stack[-1]
         try:
@@ -325,6 +333,27 @@ class Range:
         except BaseException:
             self._settle(entry)
             raise
+
+    def _enter_captured(self, now_ns: int) -> None:
+        """Open it for other tools alone: its work runs at each launch of the graph, and its events would be part of that."""
+        writer = self._writer
+        entry = (CAPTURED, now_ns, writer.stack[-1][2], self)
+        with delayed_interrupts():
+            writer.recorder.push_range(self._annotation)
+            writer.stack.append(entry)
+
+    def _left_captured(self) -> bool:
+        """Forget it where its stream captured a graph as it was opened, or does so by now; tell whether that is so."""
+        writer = self._writer
+        events = writer.stack[-1][0]
+        if events is not CAPTURED and not writer.lane.stream.is_capturing:
+            return False
+        with delayed_interrupts():
+            writer.recorder.pop_range()
+            del writer.stack[-1]
+            if events is not CAPTURED:
+                writer.recorder.forget_events(events)
+        return True
 
     def set_aside(self) -> Range:
         """Return what opens it again later, maybe in another thread; from now on nobody else is given this object."""
@@ -460,14 +489,15 @@ class OpenRange(ProcessBound):
         state = recorder.thread_state()
         self._thread = state.thread
         opened_ns, (code, _) = recorder.host_time_ns(), recorder.prepare(name)
-        events: tuple[Any, Any] = NO_EVENTS if recorder.is_timed_by_work else recorder.new_pair()
-        self._is_ended = False
+        self._is_ended = bool(recorder.captures) and lane.stream.is_capturing  # then it is not recorded
+        events: tuple[Any, Any] = NO_EVENTS if recorder.is_timed_by_work or self._is_ended else recorder.new_pair()
         self._record(events[0])
         lane.last_number = number = next(recorder.numbers)
         self.row: FinishedRange = (events, code, opened_ns, number, state.top_number, -1)
         """What it is once it is closed, but for when that was."""
         with recorder.lock:
-            lane.started.add(self)
+            if not self._is_ended:
+                lane.started.add(self)
 
     def end(self) -> None:
         """Close the range behind the work enqueued so far. Idempotent; on a closed stream the range counts as dropped."""
@@ -480,6 +510,9 @@ class OpenRange(ProcessBound):
                 recorder.count_failed(1)
                 return
             events, code, opened_ns, number, parent, _ = self.row
+            if recorder.captures and self._lane.stream.is_capturing:
+                recorder.forget_events(events)
+                return
             if events is NO_EVENTS and not recorder.is_timed_by_work:
                 events = recorder.new_end()
             self._record(events[1])

@@ -76,6 +76,7 @@ class Recorder:
         self.numbers = count()
         self.next_tick_ns = 0
         self.is_timed_by_work = False
+        self.captures: Collection[Any] = getattr(backend, "captures", ())  # a backend of others may be older than this
         self.host_time_ns = backend.host_time_ns
         self.push_range = backend.push_range
         self.pop_range = backend.pop_range
@@ -212,6 +213,23 @@ class Recorder:
     def new_pair(self) -> tuple[Any, Any]:
         """Return the two events of a range."""
         return self._backend.acquire_event(), self._backend.acquire_event()
+
+    def forget_events(self, events: tuple[Any, Any]) -> None:
+        """Give the events of a range back that is not recorded."""
+        self._backend.release_events([event for event in events if event is not None])
+
+    def name_graph(self, graph: int, labels: Sequence[tuple[int, str]]) -> None:
+        """Name the parts of a CUDA graph: in the trace, each launch of it has a row for each of them.
+
+        Parameters
+        ----------
+        graph
+            `gpustreamlab.backends.BackendGraph.id`.
+        labels
+            The number of each part's first node and its name, in ascending order; a part ends where the next one begins.
+            They replace those that were given before, for kernels that are told of from now on.
+        """
+        self.kernels.name_graph(graph, labels)
 
     def tick(self, now_ns: int) -> None:
         """Keep the clock precise; called by the first range after `next_tick_ns`."""

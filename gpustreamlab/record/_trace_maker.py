@@ -26,7 +26,9 @@ FIRST_GRAPH_NUMBER = -2
 def add_graph_launches(
     columns: Mapping[str, Int64Array], names: Sequence[str], details: Sequence[WorkDetail]
 ) -> tuple[dict[str, Int64Array], tuple[str, ...]]:
-    """Return the rows with one more for each launch of a graph and lane, which is the parent of its nodes; and the names.
+    """Return the rows with one more for each launch, lane and part of a graph, which is the parent of its nodes; and the names.
+
+    A part has the name that `Recorder.name_graph` was told. Where no parts were named, the whole graph is one.
 
     Parameters
     ----------
@@ -35,17 +37,20 @@ def add_graph_launches(
     names
         What the codes of the column ``name`` mean.
     details
-        What the codes of the column ``detail`` mean; they say which graph a node is of.
+        What the codes of the column ``detail`` mean; they say which graph a node is of, and which part.
     """
     graph_of = np.array([*(one.graph for one in details), 0], np.int64)  # -1, no detail, is last
     nodes = np.flatnonzero(is_work(columns["kind"]) & (graph_of[columns["detail"]] != 0))
     if not len(nodes):
         return dict(columns), tuple(names)
-    keys, place = distinct(columns["correlation"][nodes] * (int(columns["lane"].max()) + 1) + columns["lane"][nodes])
+    _, place = distinct(columns["correlation"][nodes] * (int(columns["lane"].max()) + 1) + columns["lane"][nodes])
+    texts = [one.label or f"graph {one.graph}" for one in details]
+    used = dict.fromkeys(texts[code] for code in np.unique(columns["detail"][nodes]).tolist())
+    codes = {text: code for code, text in enumerate(dict.fromkeys((*names, *used)))}
+    text_of = np.array([codes.get(text, -1) for text in texts], np.int64)
+    keys, place = distinct(place * len(codes) + text_of[columns["detail"][nodes]])
     launches = _launches(columns, nodes, place, len(keys))
-    texts = [f"graph {number}" for number in graph_of[columns["detail"][launches.pop("node")]].tolist()]
-    codes = {text: code for code, text in enumerate(dict.fromkeys((*names, *texts)))}
-    launches["name"] = np.array([codes[text] for text in texts], np.int64)
+    launches["name"] = text_of[columns["detail"][launches.pop("node")]]
     joined = {name: np.concatenate((values, launches[name])) for name, values in columns.items()}
     joined["parent"][nodes] = launches["number"][place]
     return joined, tuple(codes)

@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import threading
-from collections.abc import Callable, Iterable, Mapping
+from bisect import bisect_right
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import fields, replace
 from typing import NamedTuple, TypeAlias
 
@@ -202,6 +203,30 @@ class DetailTable(CodeTable[WorkDetail]):
             return super()._add(value)
 
 
+KEPT_GRAPHS = 4_096
+"""Graphs whose parts' names are known; the newest count."""
+
+
+class GraphLabels:
+    """What the parts of CUDA graphs are called."""
+
+    def __init__(self) -> None:
+        self._labels: dict[int, tuple[list[int], list[str]]] = {}
+
+    def name(self, graph: int, labels: Sequence[tuple[int, str]]) -> None:
+        """Name the parts of a graph by their first nodes, ascending."""
+        self._labels.pop(graph, None)
+        self._labels[graph] = [first for first, _ in labels], [cut_text(text) for _, text in labels]
+        while len(self._labels) > KEPT_GRAPHS:
+            del self._labels[next(iter(self._labels))]
+
+    def put_on(self, detail: WorkDetail) -> WorkDetail:
+        """Return the detail with its part's name, where that is known."""
+        firsts, texts = self._labels.get(detail.graph, ((), ()))
+        place = bisect_right(firsts, detail.node) - 1
+        return replace(detail, label=texts[place]) if place >= 0 else detail
+
+
 KEPT_DEPENDENCIES = 262_144
 """Waits of streams for streams that are kept for the trace; the newest count."""
 DEPENDENCY_COLUMNS = ("source_lane", "record", "target_lane", "wait")
@@ -277,6 +302,7 @@ class WorkReader:
         self.keys = StreamKeys()
         """Which streams the records name."""
         self.details = DetailTable()
+        self.labels = GraphLabels()
         """How work was launched."""
         self.counters = CounterLog()
         """Memory of streams."""
@@ -414,7 +440,7 @@ class WorkReader:
         )
         work = self._keep(_columns_of(batch), is_good)
         work["name"] = names[work["name"]]
-        work["detail"] = self.details.codes(activities.details)[work["detail"]]
+        work["detail"] = self.details.codes(map(self.labels.put_on, activities.details))[work["detail"]]
         held_count = len(self._waiting.get("name", ()))
         if held_count:
             work = {name: np.concatenate((self._waiting[name], column)) for name, column in work.items()}

@@ -19,6 +19,7 @@ from gpustreamlab.backends.sim._array import SimArray
 from gpustreamlab.backends.sim._commands import DeviceWork, KernelRun, KernelSpec, SimEvent, StreamQueue
 from gpustreamlab.backends.sim._cost import DevicePreset, SMSplitter, find_preset, plan_spin
 from gpustreamlab.backends.sim._driver import SimDriver
+from gpustreamlab.backends.sim._graph import NodeWork, SimCapture
 from gpustreamlab.backends.sim._memory import create_pinned, is_pinned
 from gpustreamlab.backends.sim._source import SimActivitySource
 from gpustreamlab.backends.sim._stream import SimContext, SimScratch, SimStream
@@ -112,6 +113,8 @@ class SimBackend:
         """Where work goes while no stream is selected. It cannot be a lane."""
         self.xp = ArrayModule(self)
         """NumPy-compatible array module; each call is a modelled kernel or copy on the selected stream."""
+        self.captures = self.driver.captures
+        """What streams capture at present; empty where none does."""
         self._scratch = SimScratch(self.driver)
         self._selected = threading.local()
 
@@ -427,9 +430,44 @@ class SimBackend:
         """
         self.launch_kernel(stream, plan_spin(self.preset.slots_per_sm, duration_ns, blocks, fill_sms=fill_sms))
 
-    def launch_kernel(self, stream: BackendStream, spec: KernelSpec) -> None:
-        """Launch a kernel that computes nothing but takes time; see `gpustreamlab.backends.sim.plan_streaming` and its like."""
-        self.driver.launch(self._own_stream(stream).queue, spec)
+    def launch_kernel(self, stream: BackendStream, spec: KernelSpec, work: NodeWork | None = None) -> None:
+        """Launch a kernel that takes time; see `gpustreamlab.backends.sim.plan_streaming` and its like.
+
+        A graph that captures it computes and touches what `work` says at each launch; None for nothing.
+        """
+        self.driver.launch(self._own_stream(stream).queue, spec, work)
+
+    def begin_graph(self, stream: BackendStream) -> SimCapture:
+        """Let a stream capture its work into a CUDA graph from now on, instead of running it.
+
+        Values are computed once meanwhile, and anew at each launch, into the same memory.
+
+        Raises
+        ------
+        GraphCaptureError
+            If the stream captures already.
+
+        Examples
+        --------
+        >>> backend = SimBackend()
+        >>> stream = backend.create_stream(priority=0)
+        >>> capture = backend.begin_graph(stream)
+        >>> backend.launch_spin(stream, 5_000, blocks=8, fill_sms=True)
+        >>> graph = capture.instantiate()
+        >>> graph.launch(stream)
+        >>> graph
+        <SimGraph 1, 1 nodes>
+        """
+        queue = self._own_stream(stream).queue
+        with self.driver.lock:
+            self.driver.check_open()
+            if queue in self.driver.captures:
+                raise self.driver.captures[queue].refuse("A capture inside another", "End the first one before.")
+            return SimCapture(self.driver, queue)
+
+    def find_capture(self, stream: BackendStream) -> SimCapture | None:
+        """Return what a stream captures into; None where it does not capture."""
+        return self.driver.captures.get(stream.queue) if isinstance(stream, SimStream) else None
 
     def _find_touch(self, array: object) -> Touch | None:
         if isinstance(array, SimArray):

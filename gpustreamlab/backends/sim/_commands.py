@@ -12,6 +12,7 @@ from gpustreamlab.errors import OptionError
 from gpustreamlab.typing import SpanKind
 
 if TYPE_CHECKING:
+    from gpustreamlab.backends.sim._graph import SimCapture
     from gpustreamlab.backends.sim._source import SimActivitySource
 
 
@@ -147,6 +148,10 @@ class Mark:
     """When the stream reached it; -1 before."""
     waiters: list[StreamQueue] = field(default_factory=list)
     """Streams that stand still until then."""
+    capture: SimCapture | None = None
+    """Of what capture of a graph it is; no stream ever reaches such a point."""
+    behind: frozenset[int] = frozenset()
+    """Which nodes of that are in front of it."""
 
 
 @dataclass(slots=True, eq=False)
@@ -167,6 +172,8 @@ class CopyRun:
     """Number of the call that enqueued it."""
     source: SimActivitySource | None = None
     """Is told when it has ended."""
+    node: tuple[int, int] = (0, -1)
+    """The id of the graph that launched it, and its place among the graph's nodes; 0 and -1 for none."""
     submit_ns: int = 0
     start_ns: int = -1
 
@@ -198,6 +205,8 @@ class KernelRun:
     """Number of the call that enqueued it."""
     source: SimActivitySource | None = None
     """Is told when it has ended."""
+    node: tuple[int, int] = (0, -1)
+    """The id of the graph that launched it, and its place among the graph's nodes; 0 and -1 for none."""
     submit_ns: int = 0
     order: int = 0
     """When it became ready, as a running number."""

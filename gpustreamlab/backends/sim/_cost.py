@@ -51,6 +51,14 @@ class HostCosts:
     """Destroying a green context. Measured on an H200, driver 13.0."""
     allocate_ns: int = 2_000
     """Allocating or freeing memory in the order of a stream. An assumption."""
+    graph_launch_ns: int = 5_000
+    """Launching a CUDA graph, but for its nodes. An assumption: a little more than a kernel, from Python."""
+    graph_node_ns: int = 200
+    """Launching each node of a graph. An assumption."""
+    instantiate_ns: int = 20_000
+    """Making a graph of what was captured, but for its nodes. An assumption."""
+    instantiate_node_ns: int = 2_000
+    """Making each node of a graph, or updating it. An assumption."""
     push_ns: int = 50
     """Opening or closing a range for other tools. Source: FACTS.md, an NVTX domain."""
     clock_read_ns: int = 40

@@ -4,10 +4,10 @@ from __future__ import annotations
 
 import logging
 import threading
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from itertools import count
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 from weakref import WeakSet
 
 from gpustreamlab._util.defences import LEFT_TO_PARENT, delayed_interrupts, in_forked_child, process_lock
@@ -30,6 +30,7 @@ from gpustreamlab.backends.sim._memory import MemoryPool
 from gpustreamlab.backends.sim._scheduler import Scheduler
 from gpustreamlab.errors import (
     EventNotRecordedError,
+    GraphCaptureError,
     InvalidHandleError,
     OptionError,
     SessionClosedError,
@@ -39,6 +40,9 @@ from gpustreamlab.errors import (
 from gpustreamlab.typing import SpanKind
 
 if TYPE_CHECKING:
+    from numpy.typing import NDArray
+
+    from gpustreamlab.backends.sim._graph import NodeWork, SimCapture
     from gpustreamlab.backends.sim._source import SimActivitySource
 
 _logger = logging.getLogger(__name__)
@@ -75,6 +79,10 @@ class SimDriver:
         """Gets every call and what comes of it, while a source of activities collects."""
         self.accesses: AccessSink | None = None
         """Is told of every access to memory and of what orders them, while somebody watches."""
+        self.captures: dict[StreamQueue, SimCapture] = {}
+        """Streams that capture a graph, and into which."""
+        self.take_graph_id = count(1).__next__
+        """Returns the id of the next graph."""
         self.memory = MemoryPool(self)
         """Which stream's memory arrays hold."""
         self.take_call_number = count(1).__next__
@@ -126,6 +134,8 @@ class SimDriver:
         with delayed_interrupts(), self.lock:
             if self.streams.pop(stream.number, None) is None:
                 return
+            if stream in self.captures:
+                self.captures.pop(stream).refuse(f"Destroying stream {stream.number}", "Close it after the capture.")
             if stream.is_blocking:
                 # The NULL stream still has to wait for what is left in it.
                 if stream.has_new_work:
@@ -161,9 +171,11 @@ class SimDriver:
 
     # Enqueue
 
-    def launch(self, stream: StreamQueue, spec: KernelSpec) -> None:
-        """Launch a kernel or a fill."""
+    def launch(self, stream: StreamQueue, spec: KernelSpec, work: NodeWork | None = None) -> None:
+        """Launch a kernel or a fill, or capture it, with what it computes."""
         with self.lock:
+            if self._is_captured(stream, spec, self.preset.host.launch_ns, work):
+                return
             began_ns = self.clock.now_ns
             now_ns = self._enter(stream, self.preset.host.launch_ns)
             number, source = 0, self.source
@@ -173,9 +185,40 @@ class SimDriver:
                 self.unselected_work += 1
             self.scheduler.submit_kernel(stream, spec, now_ns, number, source)
 
-    def copy(self, stream: StreamQueue, spec: CopySpec) -> None:
-        """Enqueue a copy; the host is blocked until it has ended where its memory is not page-locked."""
+    def enter_graph(self, stream: StreamQueue, node_count: int) -> tuple[int, int, SimActivitySource | None]:
+        """Do what comes before the launch of a graph; return its time, its number and whom to tell of the nodes' ends."""
+        began_ns, host = self.clock.now_ns, self.preset.host
+        now_ns = self._enter(stream, host.graph_launch_ns + node_count * host.graph_node_ns)
+        source = self.source
+        number = 0 if source is None else source.note_call("cudaGraphLaunch", CallClass.LAUNCH, began_ns, now_ns)
+        self.unselected_work += node_count * (source is None and stream is self.null_stream)
+        return now_ns, number, source
+
+    def note_accesses(
+        self,
+        stream: StreamQueue,
+        name: str,
+        reads: Sequence[NDArray[Any]],
+        writes: Sequence[NDArray[Any]],
+        some: NDArray[Any] | None = None,
+    ) -> None:
+        """Tell who watches what work of a stream is about to read and to write; of `some` only some elements are meant."""
+        sink = self.accesses
+        if sink is None or not (reads or writes):
+            return
         with self.lock:
+            find = self.memory.find_touches
+            sink.work(stream.number, name, find(reads, some), find(writes, some))
+            for piece, lender in self.memory.find_ended((*reads, *writes)):
+                sink.ended(stream.number, name, piece, lender)
+        if sink.pending:
+            sink.finish()
+
+    def copy(self, stream: StreamQueue, spec: CopySpec, work: NodeWork | None = None) -> None:
+        """Enqueue a copy, or capture it; the host is blocked until it has ended where its memory is not page-locked."""
+        with self.lock:
+            if self._is_captured(stream, spec, self.preset.host.copy_ns, work):
+                return
             began_ns = self.clock.now_ns
             now_ns = self._enter(stream, self.preset.host.copy_ns)
             source = self.source
@@ -198,6 +241,12 @@ class SimDriver:
             if type(event) is not SimEvent:
                 raise _refuse_event(event)
             mark = Mark()
+            capture = self.captures.get(stream)
+            if capture is not None:
+                self._charge(self.preset.host.record_ns)
+                mark.capture, mark.behind = capture, capture.tails(stream)
+                event.mark = mark
+                return
             now_ns = self._enter(stream, self.preset.host.record_ns)
             if self.source is not None:
                 # As with CUPTI the call is numbered and not told of: each range makes two.
@@ -213,6 +262,8 @@ class SimDriver:
             if type(event) is not SimEvent:
                 raise _refuse_event(event)
             began_ns, mark = self.clock.now_ns, event.mark
+            if self._joins_capture(stream, mark):
+                return
             now_ns = self._enter(stream, self.preset.host.wait_ns)
             if self.source is not None:
                 number = self.source.note_call("cudaStreamWaitEvent", CallClass.EVENT, began_ns, now_ns)
@@ -229,6 +280,8 @@ class SimDriver:
         """Tell whether a stream has no work left."""
         with self.lock:
             self.check_open()
+            if stream in self.captures:
+                raise self._refuse_waiting(self.captures[stream], f"Asking stream {stream.number} whether it is done")
             self._charge(self.preset.host.query_ns)
             self._catch_up()
             if self.accesses is not None and not stream.is_busy and not self._is_observing:
@@ -239,6 +292,7 @@ class SimDriver:
         """Tell whether an event was reached; one that was never recorded counts as reached, as in CUDA."""
         with self.lock:
             mark = self._read_mark(event)
+            self._check_not_captured(mark, "Asking whether an event has happened")
             self._charge(self.preset.host.query_ns)
             if mark is None:
                 return True
@@ -262,6 +316,7 @@ class SimDriver:
                 raise EventNotRecordedError(
                     "This event was never recorded, so it has no time. Record it on a stream first: stream.record(event)."
                 )
+            self._check_not_captured(mark, "Reading an event's time")
             if mark.time_ns < 0:
                 self._catch_up()
             if mark.time_ns < 0:
@@ -271,6 +326,8 @@ class SimDriver:
     def synchronize_stream(self, stream: StreamQueue) -> None:
         """Block the host until a stream has no work left."""
         with self.lock:
+            if stream in self.captures:
+                raise self._refuse_waiting(self.captures[stream], f"Waiting for stream {stream.number}")
             self._synchronize("cudaStreamSynchronize", lambda: not stream.is_busy)
             if self.accesses is not None:
                 self.accesses.host_wait_stream(stream.number)
@@ -279,6 +336,7 @@ class SimDriver:
         """Block the host until an event is reached."""
         with self.lock:
             mark = self._read_mark(event)
+            self._check_not_captured(mark, "Waiting for an event")
             self._synchronize("cudaEventSynchronize", lambda: mark is None or mark.time_ns >= 0)
             if self.accesses is not None and mark is not None:
                 self.accesses.host_wait(mark.moment)
@@ -286,6 +344,8 @@ class SimDriver:
     def synchronize(self) -> None:
         """Block the host until nothing runs."""
         with self.lock:
+            for capture in {*self.captures.values()}:
+                raise self._refuse_waiting(capture, "Waiting for the device")
             self._synchronize("cudaDeviceSynchronize", lambda: not self.scheduler.busy_count)
             if self.accesses is not None:
                 self.accesses.host_wait_all()
@@ -351,6 +411,8 @@ class SimDriver:
         """Let everything end, and refuse work from now on."""
         with self.lock:
             if not self.is_closed:
+                for capture in {*self.captures.values()}:
+                    capture.abandon()
                 if not self.scheduler.is_stepping:  # else a step was cut off, and nothing can be waited for
                     self.synchronize()
                 self.is_closed = True
@@ -362,6 +424,47 @@ class SimDriver:
         self.is_closed = True
         self.accesses = None
         self.streams.clear()
+
+    # Graphs
+
+    def _is_captured(self, stream: StreamQueue, spec: KernelSpec | CopySpec, cost_ns: int, work: NodeWork | None) -> bool:
+        """Let a stream that captures take work as a node, and tell whether it does."""
+        capture = self.captures.get(stream)
+        if capture is None:
+            return False
+        if isinstance(spec, CopySpec) and not spec.is_pinned:
+            raise capture.refuse(
+                f"A copy of {spec.size_bytes:,} bytes from or to pageable host memory",
+                "Use page-locked memory, lab.memory.pinned_empty(shape, dtype): array.set(pinned), or "
+                "array.get(out=pinned, blocking=False).",
+            )
+        self.check_open()
+        self._charge(cost_ns)
+        capture.add(stream, spec, work)
+        return True
+
+    def _joins_capture(self, stream: StreamQueue, mark: Mark | None) -> bool:
+        """Let a stream wait inside a capture, which it joins by that; tell whether this is such a wait."""
+        capture = self.captures.get(stream)
+        if mark is None or (capture is None and mark.capture is None):
+            return False
+        if mark.capture is None or mark.capture.is_over or capture not in {None, mark.capture}:
+            waiting = capture or mark.capture
+            assert waiting is not None  # noqa: S101 - for the type checker
+            raise waiting.refuse(
+                f"A wait of stream {stream.number} for an event of outside the capture that it is part of",
+                "Let the stream that launches the graph wait for it before the launch.",
+            )
+        self._charge(self.preset.host.wait_ns)
+        mark.capture.join(stream, mark.behind)
+        return True
+
+    def _check_not_captured(self, mark: Mark | None, call: str) -> None:
+        if mark is not None and mark.capture is not None:
+            raise self._refuse_waiting(mark.capture, call)
+
+    def _refuse_waiting(self, capture: SimCapture, call: str) -> GraphCaptureError:
+        return capture.refuse(call, "Do it before the capture, or after the graph's launch.")
 
     # Inside
 

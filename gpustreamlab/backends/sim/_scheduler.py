@@ -141,6 +141,12 @@ class Scheduler:
         self.streams.append(stream)
         return stream
 
+    def add_twin(self, stream: StreamQueue) -> StreamQueue:
+        """Make another queue of a stream's number, priority and SMs."""
+        twin = StreamQueue(stream.number, stream.level, stream.mask, stream.sm_count, stream.context)
+        self.streams.append(twin)
+        return twin
+
     def remove_stream(self, stream: StreamQueue) -> None:
         """Forget a stream; what it holds still runs."""
         stream.is_closed = True
@@ -176,10 +182,17 @@ class Scheduler:
             self._wake_at(stream, now_ns)
 
     def submit_kernel(
-        self, stream: StreamQueue, spec: KernelSpec, now_ns: int, correlation: int = 0, source: SimActivitySource | None = None
+        self,
+        stream: StreamQueue,
+        spec: KernelSpec,
+        now_ns: int,
+        correlation: int = 0,
+        source: SimActivitySource | None = None,
+        *,
+        node: tuple[int, int] = (0, -1),
     ) -> None:
-        """Put a kernel into a stream, with the number of the call and whom to tell of its end."""
-        self.submit(stream, KernelRun(stream, spec, _block_ns(stream, spec), correlation, source), now_ns)
+        """Put a kernel into a stream, with the number of the call, whom to tell of its end, and which node it is."""
+        self.submit(stream, KernelRun(stream, spec, _block_ns(stream, spec), correlation, source, node), now_ns)
 
     # Time
 
@@ -311,7 +324,7 @@ class Scheduler:
         origin = run.stream.context, run.correlation
         work = DeviceWork(kind, run.spec.name, run.stream.number, *times, *amount, *origin)
         if run.source is not None:
-            run.source.note_work(run.spec, work)
+            run.source.note_work(run.spec, work, run.node)
         if self.observer is not None:
             self.observer(work)
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import threading
 from array import array
-from dataclasses import fields
+from dataclasses import fields, replace
 from typing import TYPE_CHECKING, Any, TypeVar
 
 import numpy as np
@@ -197,16 +197,18 @@ class SimActivitySource:
         if self._has_room():
             self._memory.extend((time_ns, stream.context, stream.number, self._code(name), value_bytes))
 
-    def note_work(self, spec: KernelSpec | CopySpec, work: DeviceWork) -> None:
-        """Keep work that has ended, and that was launched while this collected."""
+    def note_work(self, spec: KernelSpec | CopySpec, work: DeviceWork, node: tuple[int, int]) -> None:
+        """Keep work that has ended, and that was launched while this collected; with its graph, and its place in that."""
         if self._is_closed or not self._has_room():
             return
         name = self._code(work.name)
-        key = work.name, work.blocks, *((spec.is_pinned,) if isinstance(spec, CopySpec) else (work.kind, spec.block_slots))
+        own = (spec.is_pinned,) if isinstance(spec, CopySpec) else (work.kind, spec.block_slots)
+        key = work.name, work.blocks, node, *own
         detail = self._detail_codes.get(key)
         if detail is None:
             detail = self._detail_codes[key] = len(self._details)
-            self._details.append(_describe(spec, SMLimits().shared_bytes // self._driver.preset.slots_per_sm))
+            described = _describe(spec, SMLimits().shared_bytes // self._driver.preset.slots_per_sm)
+            self._details.append(replace(described, graph=node[0], node=node[1]))
         size_bytes = 0 if work.kind is SpanKind.KERNEL else work.size_bytes
         where = work.context, work.stream, name, detail, work.correlation, size_bytes
         self._work.extend((_KIND_CODES[work.kind], work.start_ns, work.end_ns, *where))

@@ -72,8 +72,8 @@ class SimStream:
 
     @property
     def is_capturing(self) -> bool:
-        """False: CUDA graphs are not simulated."""
-        return False
+        """Whether its work is being captured into a CUDA graph."""
+        return self.queue in self.driver.captures
 
     def record(self, event: SimEvent) -> None:
         """Record the event behind the work enqueued so far."""
@@ -206,6 +206,7 @@ class SimScratch:
         driver, memory_bytes = self._driver, self._driver.preset.memory_bytes
         with driver.lock:
             driver.check_open()
+            self._check_not_captured(stream, "Growing")
             if memory_bytes and self.used_bytes + size_bytes > memory_bytes:
                 raise DeviceMemoryError(
                     f"Allocating {size_bytes:,} bytes on the simulated {driver.preset.name} failed: "
@@ -221,6 +222,7 @@ class SimScratch:
     def free(self, stream: StreamQueue, address: int) -> None:
         """Take a block back; a device without memory pools first waits for the stream."""
         driver = self._driver
+        self._check_not_captured(stream, "Trimming")
         if not driver.preset.has_memory_pools:
             driver.synchronize_stream(stream)
         with driver.lock:
@@ -238,6 +240,13 @@ class SimScratch:
         held = block.pages.view(Pages)
         held.is_scratch, held.owner = True, owner
         return np.ndarray(shape, dtype, held)
+
+    def _check_not_captured(self, stream: StreamQueue, doing: str) -> None:
+        if stream in self._driver.captures:
+            raise self._driver.captures[stream].refuse(
+                f"{doing} the scratch of stream {stream.number}",
+                "Take scratch before the capture begins, and hold it for as long as the graph is used.",
+            )
 
     def _find(self, address: int) -> _Block:
         block = self._blocks.get(address)

@@ -31,12 +31,14 @@ from gpustreamlab.backends.sim._functions import (
     explain_missing,
     rule_of,
 )
+from gpustreamlab.backends.sim._graph import NodeWork
 from gpustreamlab.backends.sim._memory import is_pinned
 from gpustreamlab.errors import NotSimulatedError
 from gpustreamlab.typing import SpanKind
 
 if TYPE_CHECKING:
     from gpustreamlab.backends.sim._backend import SimBackend
+    from gpustreamlab.backends.sim._graph import SimCapture
 
 _FLAG_BYTES = 8  # what the host reads to learn the size of a result
 
@@ -166,9 +168,7 @@ class ArrayModule:
         if not call_args.inputs and not rule.is_creation:
             raise TypeError(f"xp.{name} was given no array of the simulated device. Make one first: xp.asarray(values).")
         with np.errstate(all="ignore"):  # a GPU does not warn of overflow or division by zero
-            result = function(*plain_args, **plain_kwargs)
-        if result is not None and not isinstance(result, (tuple, list)):
-            result = np.asarray(result)
+            result = _as_arrays(function(*plain_args, **plain_kwargs))
         inputs, outputs = call_args.inputs, list(_find_arrays(result))
         is_at = name.endswith(".at")
         if is_at or in_place or name in WRITING:
@@ -177,7 +177,13 @@ class ArrayModule:
         is_part = is_at or "where" in kwargs or name in WRITING_SOME
         some = inputs[0] if name in CHOOSING else outputs[0] if is_part and outputs else None
         reads = call_args.inputs if in_place and name in {"sort", "partition"} else inputs
-        self._launch(rule, Call(name, inputs, outputs, plain_args), reads=reads, some=some)
+
+        def again() -> None:
+            for old, new in zip(_find_arrays(result), _find_arrays(function(*plain_args, **plain_kwargs)), strict=True):
+                if not np.may_share_memory(old, new):
+                    old[...] = new
+
+        self._launch(rule, Call(name, inputs, outputs, plain_args), reads=reads, some=some, again=again)
         out = kwargs.get("out")
         if out is None:
             return self._wrap_result(result)
@@ -310,7 +316,11 @@ class ArrayModule:
         rule = RULES["mask" if any(part.dtype == np.bool_ for part in chosen) else "getitem"]
         self._hold([result])
         call = Call("getitem", [*call_args.inputs, result], [result], ())
-        self._launch(rule, call, reads=[*call_args.inputs, values], some=values)
+
+        def again() -> None:
+            result[...] = values[plain]
+
+        self._launch(rule, call, reads=[*call_args.inputs, values], some=values, again=again)
         return self.wrap(result)
 
     def write_items(self, array: SimArray, index: Any, value: Any) -> None:
@@ -322,11 +332,15 @@ class ArrayModule:
             return
         call_args = _Arguments(self, "setitem")
         plain_index, plain_value = call_args.unwrap(_read_lists(index)), call_args.unwrap(value)
-        values[plain_index] = plain_value
+
+        def write() -> None:
+            values[plain_index] = plain_value
+
+        write()
         region = np.asarray(values[plain_index])
         written = self.read_items(array, index).sim_values if _is_basic(index) else values
         call = Call("setitem", call_args.inputs, [region], ())
-        self._launch(RULES["setitem"], call, writes=[written], some=values)
+        self._launch(RULES["setitem"], call, writes=[written], some=values, again=write)
 
     # Host and device
 
@@ -335,11 +349,17 @@ class ArrayModule:
         self._check_own(array)
         values = array.sim_values
         target = np.empty(values.shape, values.dtype) if out is None else _check_target(out, values)
+        capture = self._capture
+        if capture is not None and (blocking or not is_pinned(target)):
+            raise capture.refuse(
+                "Reading values on the host (array.get(), float(array), print(array)), which waits for the stream,",
+                "Read them after a launch, or copy without waiting: array.get(out=page_locked, blocking=False).",
+            )
         if values.size:
-            self._note("get", [values], [target])
+            work = self._note("get", [values], [target], again=lambda: np.copyto(target, values))
             if not values.flags.c_contiguous:
                 self._launch(RULES["copy"], Call("copy", [values], [values], ()), reads=(), writes=())
-            self._copy(DEVICE_TO_HOST, values.nbytes, is_pinned=is_pinned(target))
+            self._copy(DEVICE_TO_HOST, values.nbytes, is_pinned=is_pinned(target), work=work)
         np.copyto(target, values)
         if blocking and is_pinned(target):  # the host is blocked anyway while it copies into other memory
             self._backend.selected_stream.synchronize()
@@ -363,8 +383,8 @@ class ArrayModule:
                 f"{values.shape}. Give the same, for example by host.astype(array.dtype).reshape(array.shape)."
             )
         if values.size:
-            self._note("set", [source], [values])
-            self._copy(HOST_TO_DEVICE, values.nbytes, is_pinned=is_pinned(source))
+            work = self._note("set", [source], [values], again=lambda: np.copyto(values, source))
+            self._copy(HOST_TO_DEVICE, values.nbytes, is_pinned=is_pinned(source), work=work)
             if not values.flags.c_contiguous:
                 self._launch(RULES["copy"], Call("copy", [values], [values], ()), reads=(), writes=())
         np.copyto(values, source)
@@ -379,10 +399,12 @@ class ArrayModule:
         reads: Sequence[NDArray[Any]] | None = None,
         writes: Sequence[NDArray[Any]] | None = None,
         some: NDArray[Any] | None = None,
+        again: Callable[[], object] | None = None,
     ) -> None:
         """Launch a call's kernel. What it reads and writes are its inputs and outputs, where nothing else is said.
 
-        Of the array `some` only some elements are meant, and it is not known which.
+        Of the array `some` only some elements are meant, and it is not known which. A graph that captures the kernel computes
+        `again` what NumPy has computed.
         """
         for array in call.outputs:
             check_dtype(array.dtype)
@@ -391,32 +413,45 @@ class ArrayModule:
         if rule.may_be_view and all(any(np.may_share_memory(out, source) for source in call.inputs) for out in call.outputs):
             return
         backend = self._backend
+        capture = self._capture
+        if capture is not None and rule.needs_host:
+            raise capture.refuse(
+                f"xp.{call.name}, which waits for the stream, since the size of its result depends on values,",
+                "Call it before the capture, or use a mask of the whole size: xp.where(mask, array, 0).",
+            )
         spec = rule.plan(backend.preset, call)
-        if backend.driver.accesses is not None:
+        work = None
+        if backend.driver.accesses is not None or capture is not None:
             reads = call.inputs if reads is None else reads
-            self._note(call.name, reads, call.outputs if writes is None else writes, some)
-        backend.launch_kernel(backend.selected_stream, spec)
+            work = self._note(call.name, reads, call.outputs if writes is None else writes, some, again)
+        backend.launch_kernel(backend.selected_stream, spec, work)
         if rule.needs_host:
             self._copy(DEVICE_TO_HOST, _FLAG_BYTES, is_pinned=True)
             backend.selected_stream.synchronize()
 
+    @property
+    def _capture(self) -> SimCapture | None:
+        """What the selected stream captures into; None where it does not capture."""
+        captures = self._backend.captures
+        return captures.get(self._backend.selected_stream.queue) if captures else None
+
     def _note(
-        self, work: str, reads: Sequence[NDArray[Any]], writes: Sequence[NDArray[Any]], some: NDArray[Any] | None = None
-    ) -> None:
-        """Tell who watches what is about to be read and written."""
-        driver = self._backend.driver
-        sink = driver.accesses
-        if sink is None or not (reads or writes):
-            return
-        stream = self._backend.selected_stream
-        stream.check_open()
-        with driver.lock:
-            find = driver.memory.find_touches
-            sink.work(stream.queue.number, work, find(reads, some), find(writes, some))
-            for piece, lender in driver.memory.find_ended((*reads, *writes)):
-                sink.ended(stream.queue.number, work, piece, lender)
-        if sink.pending:
-            sink.finish()
+        self,
+        name: str,
+        reads: Sequence[NDArray[Any]],
+        writes: Sequence[NDArray[Any]],
+        some: NDArray[Any] | None = None,
+        again: Callable[[], object] | None = None,
+    ) -> NodeWork | None:
+        """Tell who watches what is about to be read and written; where a graph is captured, return it for each launch."""
+        if self._capture is not None:
+            return NodeWork(name, again, reads, writes, some)
+        backend = self._backend
+        if backend.driver.accesses is not None:
+            stream = backend.selected_stream
+            stream.check_open()
+            backend.driver.note_accesses(stream.queue, name, reads, writes, some)
+        return None
 
     def _hold(self, arrays: Sequence[NDArray[Any]]) -> None:
         """Count the results' memory before the kernel that writes them."""
@@ -425,29 +460,29 @@ class ArrayModule:
 
     def _fill_zeros(self, array: SimArray) -> None:
         if array.size:
-            self._note("zeros", (), [array.sim_values])
+            values = array.sim_values
+            work = self._note("zeros", (), [values], again=lambda: values.fill(0))
             backend = self._backend
             spec = plan_streaming(
                 backend.preset, "memset", size_bytes=array.nbytes, operations=0, dtype=array.dtype, kind=SpanKind.FILL
             )
-            backend.launch_kernel(backend.selected_stream, spec)
+            backend.launch_kernel(backend.selected_stream, spec, work)
 
-    def _copy(self, engine: int, size_bytes: int, *, is_pinned: bool) -> None:
+    def _copy(self, engine: int, size_bytes: int, *, is_pinned: bool, work: NodeWork | None = None) -> None:
         backend = self._backend
         spec = plan_host_copy(backend.preset, engine, size_bytes, is_pinned=is_pinned)
         stream = backend.selected_stream
         stream.check_open()
-        backend.driver.copy(stream.queue, spec)
+        backend.driver.copy(stream.queue, spec, work)
 
     def _check_own(self, array: SimArray) -> None:
         _Arguments(self, "get").unwrap(array)
 
     def _wrap_result(self, result: Any) -> Any:
         if isinstance(result, (tuple, list)):
-            items = (self._wrap_result(item) for item in result)
-            make = list if isinstance(result, list) else getattr(type(result), "_make", tuple)  # keeps named tuples
-            return make(items)
-        return None if result is None else self.wrap(np.asarray(result))
+            make = list if isinstance(result, list) else getattr(type(result), "_make", tuple)
+            return make(self._wrap_result(item) for item in result)
+        return None if result is None else self.wrap(result)
 
 
 class SubModule:
@@ -519,6 +554,14 @@ def check_dtype(dtype: np.dtype[Any]) -> None:
         raise NotSimulatedError(
             f"The simulated device has no arrays of dtype {dtype}. Use booleans, integers, floats or complex numbers."
         )
+
+
+def _as_arrays(result: Any) -> Any:
+    """Turn NumPy's scalars in a result into arrays."""
+    if isinstance(result, (tuple, list)):
+        make = list if isinstance(result, list) else getattr(type(result), "_make", tuple)  # keeps named tuples
+        return make(_as_arrays(item) for item in result)
+    return None if result is None else np.asarray(result)
 
 
 def _find_arrays(result: Any) -> Iterator[NDArray[Any]]:
