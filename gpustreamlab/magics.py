@@ -4,11 +4,11 @@ from __future__ import annotations
 
 import argparse
 import keyword
-import shlex
 from collections.abc import Awaitable, Callable, Iterator, Sequence
 from contextlib import AbstractContextManager, contextmanager, suppress
 from dataclasses import replace
-from typing import Any, NoReturn, TypeGuard
+from traceback import walk_tb
+from typing import Any, TypeGuard
 
 import numpy as np
 from IPython.core.error import UsageError
@@ -16,171 +16,24 @@ from IPython.core.magic import Magics, cell_magic, line_magic, magics_class, no_
 from IPython.display import display
 
 from gpustreamlab.analysis import Explanation
-from gpustreamlab.backends import BACKEND_NAMES
 from gpustreamlab.errors import GPUStreamLabError, nearest_hint
 from gpustreamlab.model import Counters, Layout
 from gpustreamlab.notebook.cells import CellMarks, cell_number, compile_cell, magic_transformer, show_value
-from gpustreamlab.record.capture import AUTO, Capture
+from gpustreamlab.notebook.parsers import PARSERS
+from gpustreamlab.notebook.program_cell import ProgramCells, show_check, show_plan, show_replay
+from gpustreamlab.record.capture import Capture
 from gpustreamlab.session import Session, open_sessions
 from gpustreamlab.streams.selection import Selection
 from gpustreamlab.streams.stream import Stream
 from gpustreamlab.timeline import Timeline
-from gpustreamlab.typing import CaptureTier, Rounding, SessionState
+from gpustreamlab.typing import SessionState
 
 __all__ = ["GpuStreamMagics", "load_ipython_extension", "unload_ipython_extension"]
 
+
+_CELL_MAGICS = ("gpustream", "gpuprogram")
 DEFAULT_VARIABLE = "lab"
 """The variable that `%gpulab start` puts the session into."""
-_TIERS = (*(tier.value for tier in CaptureTier), AUTO)
-
-
-class MagicParser(argparse.ArgumentParser):
-    """An argument parser that answers misuse with one line and the nearest valid choice."""
-
-    advice = "Put quotes around text with spaces."
-    """What to do about a word too many."""
-
-    def parse(self, line: str) -> argparse.Namespace | None:
-        """Return the arguments, or None if help was asked for and shown.
-
-        Raises
-        ------
-        UsageError
-            For anything that cannot be understood.
-        """
-        try:
-            words = shlex.split(line)
-        except ValueError as error:
-            self.error(f"{error} in {line!r}; close the quotes")
-        if {"-h", "--help"} & set(words):
-            self.print_help()
-            return None
-        arguments, left = self.parse_known_intermixed_args(words)  # options may stand between names
-        if left:
-            advice = self.hint(left[0]) if left[0].startswith("-") else self.advice
-            self.error(f"there is no option or argument {left[0]!r}. {advice}")
-        return arguments
-
-    @property
-    def options(self) -> list[str]:
-        """Every option, long form."""
-        return [option for action in self._actions for option in action.option_strings if option.startswith("--")]
-
-    @property
-    def choices(self) -> list[str]:
-        """Every closed choice of an argument or option."""
-        return [choice for action in self._actions for choice in action.choices or ()]
-
-    def hint(self, wrong: str) -> str:
-        """Name the option nearest to a wrong one."""
-        return nearest_hint(wrong.partition("=")[0], self.options)
-
-    def _check_value(self, action: argparse.Action, value: Any) -> None:
-        """Name the choice nearest to a wrong one."""
-        if action.choices is not None and value not in action.choices:
-            raise argparse.ArgumentError(action, f"invalid choice: {value!r}. {nearest_hint(str(value), action.choices)}")
-
-    def error(self, message: str) -> NoReturn:
-        """Raise IPython's own `UsageError`, which shows as one line."""
-        raise UsageError(f"{self.prog}: {message} (see {self.prog} -h)")
-
-
-def gpulab_parser() -> MagicParser:
-    """Return the parser of `%gpulab`."""
-    parser = MagicParser(prog="%gpulab", description="Start, show or close the session.", allow_abbrev=False)
-    parser.add_argument(
-        "action",
-        nargs="?",
-        choices=("start", "show", "use", "close", "stop"),
-        help="default: show the session, or start one if there is none; use: let the magics work on the one in --as; "
-        "stop: the same as close",
-    )
-    parser.add_argument("--backend", choices=BACKEND_NAMES, help="default: the GPU if there is one, else the simulated device")
-    parser.add_argument("--device", type=int, default=0, help="CUDA device number (default: 0)")
-    parser.add_argument(
-        "--capture",
-        choices=_TIERS,
-        default=AUTO,
-        help="ranges: named ranges only, at less cost; kernels: every kernel too; auto, the default: kernels where that works",
-    )
-    parser.add_argument("--as", dest="variable", help="variable of the session (default: lab)")
-    parser.advice = "The session's variable is named by --as: %gpulab use --as lab2"
-    return parser
-
-
-def gpustream_parser() -> MagicParser:
-    """Return the parser of `%%gpustream`."""
-    parser = MagicParser(
-        prog="%%gpustream", description="Run the cell with a stream selected, as one named range.", allow_abbrev=False
-    )
-    parser.advice = "Names of streams have no spaces; put quotes around a label that has."
-    parser.add_argument("stream", help="name of the stream; made on first use")
-    parser.add_argument("--priority", type=int, help="CUDA priority for a new stream: lower runs first (default: 0)")
-    parser.add_argument("--partition", help="partition in which the stream works; it moves there if it is elsewhere")
-    parser.add_argument("--whole-card", action="store_true", help="move the stream out of its partition")
-    parser.add_argument("--after", default="", metavar="STREAM[,STREAM]", help="wait for what these streams hold now")
-    parser.add_argument("--label", help="name of the range (default: the cell's number)")
-    parser.add_argument("--sync", action="store_true", help="wait for the stream's work when the cell has run")
-    parser.add_argument("--kernels", action="store_true", help="--sync, and capture kernels and host calls while it runs")
-    parser.add_argument("--show", action="store_true", help="--sync, then show what ran in this cell below it")
-    return parser
-
-
-def gpucapture_parser() -> MagicParser:
-    """Return the parser of `%gpucapture`."""
-    parser = MagicParser(
-        prog="%gpucapture",
-        description="Choose how much is captured: named ranges, every kernel, the calls of the host. Alone it tells.",
-        allow_abbrev=False,
-    )
-    parser.add_argument(
-        "tier",
-        nargs="?",
-        choices=_TIERS,
-        help="auto: kernels where that works, else ranges",
-    )
-    parser.add_argument("--no-host", action="store_true", help="leave out the calls of the host that enqueued the kernels")
-    parser.add_argument("--stacks", action="store_true", help="sample the Python stacks of threads that launch, up to 200 Hz")
-    return parser
-
-
-def gpupartition_parser() -> MagicParser:
-    """Return the parser of `%gpupartition`."""
-    parser = MagicParser(prog="%gpupartition", description="Share out the SMs, or show how they are.", allow_abbrev=False)
-    parser.add_argument("shares", nargs="*", metavar="NAME=SMS", help="SMs (96), a share (25%% or 0.25), or rest")
-    parser.add_argument(
-        "--round",
-        choices=[rule.value for rule in Rounding],
-        default=Rounding.UP.value,
-        help="where the device cannot grant that count (default: up)",
-    )
-    parser.add_argument("--strict", action="store_true", help="an error instead of a warning where the device lacks something")
-    parser.add_argument("--off", action="store_true", help="go back to the whole card")
-    return parser
-
-
-def gputimeline_parser() -> MagicParser:
-    """Return the parser of `%gputimeline`."""
-    parser = MagicParser(
-        prog="%gputimeline",
-        description="Show the timeline of what ran so far; in a notebook it goes on growing.",
-        allow_abbrev=False,
-    )
-    parser.add_argument("--save", metavar="FILE", help="write it to a .html, .svg or .png file instead")
-    parser.add_argument("--static", action="store_true", help="a picture of now, which does not grow")
-    return parser
-
-
-def gpuexplain_parser() -> MagicParser:
-    """Return the parser of `%gpuexplain`."""
-    parser = MagicParser(
-        prog="%gpuexplain", description="Say why work did not overlap, and what to change.", allow_abbrev=False
-    )
-    parser.add_argument(
-        "first", nargs="?", help="a stream, the name of a range or kernel, or a row of the trace (default: all)"
-    )
-    parser.add_argument("second", nargs="?", help="what it should have overlapped with (default: all others)")
-    return parser
 
 
 @magics_class
@@ -190,12 +43,13 @@ class GpuStreamMagics(Magics):  # type: ignore[misc]
     def __init__(self, shell: Any) -> None:
         super().__init__(shell)
         self._session: Session | None = None
+        self._programs = ProgramCells(shell)
 
     @line_magic  # type: ignore[untyped-decorator]
     @no_var_expand  # type: ignore[untyped-decorator]
     def gpulab(self, line: str) -> Session | None:
         """Start, show or close the session."""
-        arguments = gpulab_parser().parse(line)
+        arguments = PARSERS["gpulab"]().parse(line)
         if arguments is None:
             return None
         open_sessions = self._open_sessions()
@@ -218,7 +72,7 @@ class GpuStreamMagics(Magics):  # type: ignore[misc]
     def gpustream(self, line: str, cell: str) -> object:
         """Run the cell with a stream selected, as one named range."""
         __tracebackhide__ = True
-        arguments = gpustream_parser().parse(line)
+        arguments = PARSERS["gpustream"]().parse(line)
         if arguments is None:
             return None
         session = self._find_session()
@@ -246,11 +100,38 @@ class GpuStreamMagics(Magics):  # type: ignore[misc]
             return _awaited(code.run_async(self.shell.user_ns, around), show)
         return show(code.run(self.shell.user_ns, around))
 
+    @cell_magic  # type: ignore[untyped-decorator]
+    @no_var_expand  # type: ignore[untyped-decorator]
+    @output_can_be_silenced  # type: ignore[untyped-decorator]
+    def gpuprogram(self, line: str, cell: str) -> object:
+        """Plan the cell's statements onto streams, show the plan, and run it."""
+        __tracebackhide__ = True
+        arguments = PARSERS["gpuprogram"]().parse(line)
+        if arguments is None:
+            return None
+        if arguments.on is not None and arguments.streams is not None:
+            raise UsageError("%%gpuprogram: --streams and --on exclude each other (see %%gpuprogram -h)")
+        session = self._find_session()
+        streams = 2 if arguments.streams is None else arguments.streams
+        if arguments.on is not None:
+            streams = tuple(name for name in arguments.on.split(",") if name)
+        with _usage_errors(of_cell=True):
+            planned = self._programs.plan(session._ground, cell, streams)  # noqa: SLF001 - what programs need of it
+            if arguments.plan:
+                return planned.plan
+            show_plan(planned)
+            if arguments.check:
+                show_check(planned.plan)
+            if arguments.replay is not None:
+                show_replay(planned.plan, arguments.replay)
+        value = self._programs.run(planned.plan)
+        return show_value(self.shell, cell, value, session.select(planned.plan.streams[0]))
+
     @line_magic  # type: ignore[untyped-decorator]
     @no_var_expand  # type: ignore[untyped-decorator]
     def gpucapture(self, line: str) -> Capture | None:
         """Choose how much is captured, or say what is captured."""
-        arguments = gpucapture_parser().parse(line)
+        arguments = PARSERS["gpucapture"]().parse(line)
         if arguments is None:
             return None
         session = self._find_session()
@@ -267,7 +148,7 @@ class GpuStreamMagics(Magics):  # type: ignore[misc]
     @no_var_expand  # type: ignore[untyped-decorator]
     def gputimeline(self, line: str) -> Timeline | None:
         """Show the timeline of what ran so far, or save it."""
-        arguments = gputimeline_parser().parse(line)
+        arguments = PARSERS["gputimeline"]().parse(line)
         if arguments is None:
             return None
         timeline = self._find_session().timeline(live=not (arguments.static or arguments.save))
@@ -281,7 +162,7 @@ class GpuStreamMagics(Magics):  # type: ignore[misc]
     @no_var_expand  # type: ignore[untyped-decorator]
     def gpuexplain(self, line: str) -> Explanation | None:
         """Say why work did not overlap."""
-        arguments = gpuexplain_parser().parse(line)
+        arguments = PARSERS["gpuexplain"]().parse(line)
         if arguments is None:
             return None
         session, first = self._find_session(), arguments.first
@@ -296,7 +177,7 @@ class GpuStreamMagics(Magics):  # type: ignore[misc]
     @no_var_expand  # type: ignore[untyped-decorator]
     def gpupartition(self, line: str) -> Layout | None:
         """Share out the SMs, or show how they are shared out."""
-        arguments = gpupartition_parser().parse(line)
+        arguments = PARSERS["gpupartition"]().parse(line)
         if arguments is None:
             return None
         session = self._find_session()
@@ -323,7 +204,7 @@ class GpuStreamMagics(Magics):  # type: ignore[misc]
             return [f"{name}=" for name in partitions] + parser.choices + parser.options
         if magic == "gpustream" and event.line.split()[-2:].count("--partition"):
             return partitions
-        names = {name for session in sessions for name in session.streams} if magic in {"gpustream", "gpuexplain"} else set()
+        names = {name for session in sessions for name in session.streams} if magic in {*_CELL_MAGICS, "gpuexplain"} else set()
         return sorted(names) + parser.choices + parser.options
 
     def _start(self, arguments: argparse.Namespace) -> Session:
@@ -379,16 +260,6 @@ class GpuStreamMagics(Magics):  # type: ignore[misc]
                     f"%%gpustream: --after names no stream of the session: {name!r}. {nearest_hint(name, session.streams)}"
                 )
         return [session.streams[name] for name in names]
-
-
-PARSERS: dict[str, Callable[[], MagicParser]] = {
-    "gpucapture": gpucapture_parser,
-    "gpulab": gpulab_parser,
-    "gpupartition": gpupartition_parser,
-    "gpustream": gpustream_parser,
-    "gputimeline": gputimeline_parser,
-    "gpuexplain": gpuexplain_parser,
-}
 
 
 def _read_shares(words: Sequence[str]) -> dict[str, str]:
@@ -465,11 +336,13 @@ def _show_slice(session: Session, checkpoint: int, label: str) -> None:
 
 
 @contextmanager
-def _usage_errors() -> Iterator[None]:
-    """Show errors of ours as one line: what was typed is wrong, not the program."""
+def _usage_errors(*, of_cell: bool = False) -> Iterator[None]:
+    """Show errors of ours as one line: what was typed is wrong, not the program. A cell's own errors stay as they are."""
     try:
         yield
     except GPUStreamLabError as error:
+        if of_cell and any(frame.f_globals.get("__name__") == "__main__" for frame, _ in walk_tb(error.__traceback__)):
+            raise
         raise UsageError(str(error)) from error
 
 
@@ -478,9 +351,10 @@ def load_ipython_extension(shell: Any) -> None:
     unload_ipython_extension(shell)
     magics = GpuStreamMagics(shell)
     shell.register_magics(magics)
-    transform = magic_transformer(shell, "gpustream")
-    transform.owner = GpuStreamMagics  # type: ignore[attr-defined]
-    shell.input_transformers_cleanup.append(transform)
+    for name in _CELL_MAGICS:
+        transform = magic_transformer(shell, name)
+        transform.owner = GpuStreamMagics  # type: ignore[attr-defined]
+        shell.input_transformers_cleanup.append(transform)
     CellMarks(shell, open_sessions).register()
     for make in PARSERS.values():
         shell.set_hook("complete_command", lambda _, event: magics.complete(event), str_key=make().prog)
@@ -492,5 +366,5 @@ def unload_ipython_extension(shell: Any) -> None:
     transformers = shell.input_transformers_cleanup
     transformers[:] = [transform for transform in transformers if getattr(transform, "owner", None) is not GpuStreamMagics]
     for name in PARSERS:
-        kind = "cell" if name == "gpustream" else "line"
+        kind = "cell" if name in _CELL_MAGICS else "line"
         shell.magics_manager.magics[kind].pop(name, None)

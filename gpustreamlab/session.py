@@ -611,7 +611,7 @@ class Session(ProcessBound):
             backend=self._backend,
             accesses=self._accesses,
             make_watch=lambda: AccessWatch(*parts, table=self._table, defer=self._keeper.defer),
-            place_of=lambda name: self._table.choose(name)._backend_stream,
+            place_of=lambda name: self._table.choose(name)._backend_stream,  # noqa: SLF001 - of this package
             name_graph=self._recorder.name_graph,
             require_stream=self._table.choose,
         )

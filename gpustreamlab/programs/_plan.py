@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
+from html import escape
 from typing import Any, ClassVar
 
 from gpustreamlab.analysis._report import Report, Reported, ReportTable, more_row
@@ -15,7 +16,7 @@ from gpustreamlab.programs._graph import Engine, Schedule, on_one_stream, schedu
 from gpustreamlab.programs._ground import Ground, Statements
 from gpustreamlab.programs._record import needed_names, record
 from gpustreamlab.programs._replay import Replay
-from gpustreamlab.programs._source import read_source
+from gpustreamlab.programs._source import RESULT, read_source
 from gpustreamlab.programs._values import signature
 from gpustreamlab.programs._works import Recording
 
@@ -25,6 +26,7 @@ MOST_STREAMS = 32
 """How many streams a plan may use."""
 LEAST_GAIN = 1.02
 """Below this predicted speed-up one stream is planned."""
+_CODE = "margin:0.4em 0;padding:0.5em;overflow-x:auto;color:inherit;background:rgba(128,128,128,0.12)"
 LISTED_STATEMENTS = 60
 """How many statements a plan's table has."""
 
@@ -92,6 +94,7 @@ def make_program(
     *,
     filename: str = "<program>",
     lines_above: int = 0,
+    result: str = RESULT,
 ) -> Program:
     """Return a program of a session; see `Session.program`.
 
@@ -99,8 +102,12 @@ def make_program(
     ----------
     filename, lines_above
         Where a text stands, for tracebacks.
+    result
+        The variable that gets what the last expression of a text gives.
     """
-    source = read_source(program, lambda name: values.get(name) is ground.lab, filename=filename, lines_above=lines_above)
+    source = read_source(
+        program, lambda name: values.get(name) is ground.lab, filename=filename, lines_above=lines_above, result=result
+    )
     missing = [name for name in source.parameters if name not in values]
     if missing:
         raise ProgramError(
@@ -225,6 +232,11 @@ class Plan(Reported):
         )
 
     @property
+    def result(self) -> str | None:
+        """The variable that gets what the last expression gives; None if the program ends in another statement."""
+        return self._program.source.result
+
+    @property
     def predicted_speedup(self) -> float:
         """How many times as fast as one stream it would be, by the model; `compare` measures."""
         return self._one.length_ns / max(self._planned.length_ns, 1)
@@ -252,6 +264,14 @@ class Plan(Reported):
     def fits(self, namespace: Mapping[str, Any] | None = None) -> bool:
         """Tell whether the inputs are still as they were planned for: types, shapes, plain values, shared memory."""
         return not self._changed(self._program.values if namespace is None else namespace)
+
+    def changed_inputs(self, namespace: Mapping[str, Any] | None = None) -> tuple[str, ...]:
+        """Return the inputs that are not as they were planned for, see `fits`."""
+        return tuple(self._changed(self._program.values if namespace is None else namespace))
+
+    def rename(self, filename: str) -> None:
+        """Let tracebacks call the source so from now on."""
+        self._program = replace(self._program, source=replace(self._program.source, filename=filename))
 
     def check(self, tolerance: float | None = None) -> Check:
         """Run it beside the same program on one stream, on the same inputs, and compare all results bit for bit.
@@ -329,6 +349,16 @@ class Plan(Reported):
             f"{count_text(planned.switch_count, 'switch', 'switches')}; modelled {format_ns(planned.length_ns)}, "
             f"{self.predicted_speedup:.2f} times as fast as on one stream"
         )
+
+    def overview(self, note: str = "") -> str:
+        """Return its main figures as HTML, with a note."""
+        noted = f"<p style='margin:0.4em 0;opacity:0.75;font-size:90%'>{escape(note)}</p>" if note else ""
+        head = f"<p style='margin:0.4em 0'><b>Plan:</b> {escape(self._line())}</p>"
+        return f"<div class='gpustreamlab-plan' style='overflow-x:auto'>{noted}{head}</div>"
+
+    def _repr_html_(self) -> str:
+        code = f"<pre style='{_CODE}'>{escape(self.code)}</pre>"
+        return f"{super()._repr_html_()}<details><summary>The Python that runs</summary>{code}</details>"
 
     def _report(self) -> Report:
         rows = [["", "line", "statement", "stream", "begins", "takes", "waits for"]]

@@ -62,23 +62,32 @@ class Source:
     """The variables of the module that a function is of; None for text."""
     session_name: str | None
     """The variable through which the program calls the session; None if it does not."""
+    result: str | None
+    """The variable that gets what the last expression gives; None if there is none."""
 
 
 def read_source(
-    program: str | Callable[..., Any], is_session: Callable[[str], bool], *, filename: str = "<program>", lines_above: int = 0
+    program: str | Callable[..., Any],
+    is_session: Callable[[str], bool],
+    *,
+    filename: str = "<program>",
+    lines_above: int = 0,
+    result: str = RESULT,
 ) -> Source:
     """Read a cell's text, or a function.
 
     Parameters
     ----------
     program
-        Text, or a function written in Python; what it returns at its end is bound to `RESULT`.
+        Text, or a function written in Python.
     is_session
         Tells whether a name is the session's.
     filename
         What tracebacks call a text.
     lines_above
         How many lines stand above the text where it comes from.
+    result
+        The variable that gets what the last expression of a text gives; what a function returns is bound to `RESULT`.
 
     Raises
     ------
@@ -88,7 +97,7 @@ def read_source(
         For what is no Python.
     """
     if isinstance(program, str):
-        return _read_text(program, is_session, filename, lines_above)
+        return _read_text(program, is_session, filename, lines_above, result)
     function = inspect.unwrap(program)
     if not isinstance(function, FunctionType):
         raise ProgramError(
@@ -97,13 +106,13 @@ def read_source(
     return _read_function(function, is_session)
 
 
-def _read_text(text: str, is_session: Callable[[str], bool], filename: str, lines_above: int) -> Source:
+def _read_text(text: str, is_session: Callable[[str], bool], filename: str, lines_above: int, result: str) -> Source:
     tree = ast.parse(text, filename)  # a SyntaxError has the right line once the lines above are there
     if lines_above:
         ast.increment_lineno(tree, lines_above)
     bound = []
-    if tree.body and isinstance(tree.body[-1], ast.Expr) and not _is_docstring(tree.body[-1]):
-        bound = tree.body[-1:] = [_bind_result(tree.body[-1])]
+    if tree.body and isinstance(tree.body[-1], ast.Expr) and not (len(tree.body) == 1 and _is_docstring(tree.body[-1])):
+        bound = tree.body[-1:] = [_bind_result(tree.body[-1], result)]
     reader = _Reader(text, filename, is_session, lines_above, bound=bound)
     return Source(
         statements=tuple(reader.read(tree.body)),
@@ -112,6 +121,7 @@ def _read_text(text: str, is_session: Callable[[str], bool], filename: str, line
         parameters=(),
         globals=None,
         session_name=reader.session_name,
+        result=result if bound else None,
     )
 
 
@@ -129,7 +139,7 @@ def _read_function(function: FunctionType, is_session: Callable[[str], bool]) ->
         raise ProgramError(f"{function.__qualname__} is {kind}; a program runs from its first statement to its last.")
     body, bound = tree.body, list[ast.stmt]()
     if body and isinstance(body[-1], ast.Return) and body[-1].value is not None:
-        bound = body[-1:] = [_bind_result(body[-1])]
+        bound = body[-1:] = [_bind_result(body[-1], RESULT)]
     ast.increment_lineno(tree, first - 1)
     closed = inspect.getclosurevars(function)
     reader = _Reader(text, function.__code__.co_filename, is_session, first - 1, bound=bound)
@@ -144,6 +154,7 @@ def _read_function(function: FunctionType, is_session: Callable[[str], bool]) ->
         parameters=tuple(one.name for one in parameters if one.name not in defaults),
         globals=function.__globals__,
         session_name=reader.session_name,
+        result=RESULT if bound else None,
     )
 
 
@@ -159,9 +170,9 @@ def short_text(text: str, length: int = 48) -> str:
     return line if len(line) <= length else f"{line[: length - 1]}…"
 
 
-def _bind_result(last: ast.Expr | ast.Return) -> ast.stmt:
+def _bind_result(last: ast.Expr | ast.Return, name: str) -> ast.stmt:
     assert last.value is not None  # noqa: S101 - for the type checker
-    bound = ast.Assign(targets=[ast.Name(RESULT, ast.Store())], value=last.value)
+    bound = ast.Assign(targets=[ast.Name(name, ast.Store())], value=last.value)
     return ast.fix_missing_locations(ast.copy_location(bound, last))
 
 

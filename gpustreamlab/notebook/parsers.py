@@ -1,0 +1,197 @@
+"""What the magics take: their options, and what is said about a wrong one."""
+
+from __future__ import annotations
+
+import argparse
+import shlex
+from collections.abc import Callable
+from typing import Any, NoReturn
+
+from IPython.core.error import UsageError
+
+from gpustreamlab.backends import BACKEND_NAMES
+from gpustreamlab.errors import nearest_hint
+from gpustreamlab.record.capture import AUTO
+from gpustreamlab.typing import CaptureTier, Rounding
+
+__all__ = ["PARSERS", "MagicParser"]
+
+_TIERS = (*(tier.value for tier in CaptureTier), AUTO)
+
+
+class MagicParser(argparse.ArgumentParser):
+    """An argument parser that answers misuse with one line and the nearest valid choice."""
+
+    advice = "Put quotes around text with spaces."
+    """What to do about a word too many."""
+
+    def parse(self, line: str) -> argparse.Namespace | None:
+        """Return the arguments, or None if help was asked for and shown.
+
+        Raises
+        ------
+        UsageError
+            For anything that cannot be understood.
+        """
+        try:
+            words = shlex.split(line)
+        except ValueError as error:
+            self.error(f"{error} in {line!r}; close the quotes")
+        if {"-h", "--help"} & set(words):
+            self.print_help()
+            return None
+        arguments, left = self.parse_known_intermixed_args(words)  # options may stand between names
+        if left:
+            advice = self.hint(left[0]) if left[0].startswith("-") else self.advice
+            self.error(f"there is no option or argument {left[0]!r}. {advice}")
+        return arguments
+
+    @property
+    def options(self) -> list[str]:
+        """Every option, long form."""
+        return [option for action in self._actions for option in action.option_strings if option.startswith("--")]
+
+    @property
+    def choices(self) -> list[str]:
+        """Every closed choice of an argument or option."""
+        return [choice for action in self._actions for choice in action.choices or ()]
+
+    def hint(self, wrong: str) -> str:
+        """Name the option nearest to a wrong one."""
+        return nearest_hint(wrong.partition("=")[0], self.options)
+
+    def _check_value(self, action: argparse.Action, value: Any) -> None:
+        """Name the choice nearest to a wrong one."""
+        if action.choices is not None and value not in action.choices:
+            raise argparse.ArgumentError(action, f"invalid choice: {value!r}. {nearest_hint(str(value), action.choices)}")
+
+    def error(self, message: str) -> NoReturn:
+        """Raise IPython's own `UsageError`, which shows as one line."""
+        raise UsageError(f"{self.prog}: {message} (see {self.prog} -h)")
+
+
+def gpulab_parser() -> MagicParser:
+    """Return the parser of `%gpulab`."""
+    parser = MagicParser(prog="%gpulab", description="Start, show or close the session.", allow_abbrev=False)
+    parser.add_argument(
+        "action",
+        nargs="?",
+        choices=("start", "show", "use", "close", "stop"),
+        help="default: show the session, or start one if there is none; use: let the magics work on the one in --as; "
+        "stop: the same as close",
+    )
+    parser.add_argument("--backend", choices=BACKEND_NAMES, help="default: the GPU if there is one, else the simulated device")
+    parser.add_argument("--device", type=int, default=0, help="CUDA device number (default: 0)")
+    parser.add_argument(
+        "--capture",
+        choices=_TIERS,
+        default=AUTO,
+        help="ranges: named ranges only, at less cost; kernels: every kernel too; auto, the default: kernels where that works",
+    )
+    parser.add_argument("--as", dest="variable", help="variable of the session (default: lab)")
+    parser.advice = "The session's variable is named by --as: %gpulab use --as lab2"
+    return parser
+
+
+def gpustream_parser() -> MagicParser:
+    """Return the parser of `%%gpustream`."""
+    parser = MagicParser(
+        prog="%%gpustream", description="Run the cell with a stream selected, as one named range.", allow_abbrev=False
+    )
+    parser.advice = "Names of streams have no spaces; put quotes around a label that has."
+    parser.add_argument("stream", help="name of the stream; made on first use")
+    parser.add_argument("--priority", type=int, help="CUDA priority for a new stream: lower runs first (default: 0)")
+    parser.add_argument("--partition", help="partition in which the stream works; it moves there if it is elsewhere")
+    parser.add_argument("--whole-card", action="store_true", help="move the stream out of its partition")
+    parser.add_argument("--after", default="", metavar="STREAM[,STREAM]", help="wait for what these streams hold now")
+    parser.add_argument("--label", help="name of the range (default: the cell's number)")
+    parser.add_argument("--sync", action="store_true", help="wait for the stream's work when the cell has run")
+    parser.add_argument("--kernels", action="store_true", help="--sync, and capture kernels and host calls while it runs")
+    parser.add_argument("--show", action="store_true", help="--sync, then show what ran in this cell below it")
+    return parser
+
+
+def gpuprogram_parser() -> MagicParser:
+    """Return the parser of `%%gpuprogram`."""
+    parser = MagicParser(
+        prog="%%gpuprogram",
+        description="Plan the cell's statements onto streams, show the plan, and run it.",
+        allow_abbrev=False,
+    )
+    parser.advice = "Streams are named by --on: %%gpuprogram --on copy,compute"
+    parser.add_argument("--streams", type=int, metavar="N", help="how many streams to use at most (default: 2)")
+    parser.add_argument("--on", metavar="STREAM[,STREAM]", help="the streams to use, made on first use")
+    parser.add_argument("--plan", action="store_true", help="show the plan with its table and its Python, and run nothing")
+    parser.add_argument(
+        "--check", action="store_true", help="compare with one stream first, bit for bit; run it if it is equal"
+    )
+    parser.add_argument("--replay", type=int, metavar="N", help="measure it first, N times, beside one stream")
+    return parser
+
+
+def gpucapture_parser() -> MagicParser:
+    """Return the parser of `%gpucapture`."""
+    parser = MagicParser(
+        prog="%gpucapture",
+        description="Choose how much is captured: named ranges, every kernel, the calls of the host. Alone it tells.",
+        allow_abbrev=False,
+    )
+    parser.add_argument(
+        "tier",
+        nargs="?",
+        choices=_TIERS,
+        help="auto: kernels where that works, else ranges",
+    )
+    parser.add_argument("--no-host", action="store_true", help="leave out the calls of the host that enqueued the kernels")
+    parser.add_argument("--stacks", action="store_true", help="sample the Python stacks of threads that launch, up to 200 Hz")
+    return parser
+
+
+def gpupartition_parser() -> MagicParser:
+    """Return the parser of `%gpupartition`."""
+    parser = MagicParser(prog="%gpupartition", description="Share out the SMs, or show how they are.", allow_abbrev=False)
+    parser.add_argument("shares", nargs="*", metavar="NAME=SMS", help="SMs (96), a share (25%% or 0.25), or rest")
+    parser.add_argument(
+        "--round",
+        choices=[rule.value for rule in Rounding],
+        default=Rounding.UP.value,
+        help="where the device cannot grant that count (default: up)",
+    )
+    parser.add_argument("--strict", action="store_true", help="an error instead of a warning where the device lacks something")
+    parser.add_argument("--off", action="store_true", help="go back to the whole card")
+    return parser
+
+
+def gputimeline_parser() -> MagicParser:
+    """Return the parser of `%gputimeline`."""
+    parser = MagicParser(
+        prog="%gputimeline",
+        description="Show the timeline of what ran so far; in a notebook it goes on growing.",
+        allow_abbrev=False,
+    )
+    parser.add_argument("--save", metavar="FILE", help="write it to a .html, .svg or .png file instead")
+    parser.add_argument("--static", action="store_true", help="a picture of now, which does not grow")
+    return parser
+
+
+def gpuexplain_parser() -> MagicParser:
+    """Return the parser of `%gpuexplain`."""
+    parser = MagicParser(
+        prog="%gpuexplain", description="Say why work did not overlap, and what to change.", allow_abbrev=False
+    )
+    parser.add_argument(
+        "first", nargs="?", help="a stream, the name of a range or kernel, or a row of the trace (default: all)"
+    )
+    parser.add_argument("second", nargs="?", help="what it should have overlapped with (default: all others)")
+    return parser
+
+
+PARSERS: dict[str, Callable[[], MagicParser]] = {
+    "gpucapture": gpucapture_parser,
+    "gpulab": gpulab_parser,
+    "gpupartition": gpupartition_parser,
+    "gpuprogram": gpuprogram_parser,
+    "gpustream": gpustream_parser,
+    "gputimeline": gputimeline_parser,
+    "gpuexplain": gpuexplain_parser,
+}

@@ -1,0 +1,180 @@
+"""`%%gpuprogram` in a real shell."""
+
+from __future__ import annotations
+
+import re
+
+import pytest
+from IPython.core.completer import provisionalcompleter
+from IPython.utils.capture import capture_output
+
+from gpustreamlab import Session
+from tests.helpers.shells import one_shell
+
+pytestmark = pytest.mark.filterwarnings("ignore::DeprecationWarning:IPython")
+
+TWO = "y = x @ x\nz = x + 1\nw = z * 2\n"
+
+
+@pytest.fixture
+def shell():
+    with one_shell() as made:
+        made.run_cell("%load_ext gpustreamlab")
+        run(made, "%gpulab start --backend sim\nx = lab.xp.ones((256, 256))")
+        yield made
+        for value in list(made.user_ns.values()):
+            if isinstance(value, Session):
+                value.close()
+        made.run_line_magic("unload_ext", "gpustreamlab")
+
+
+def run(shell, cell):
+    """Run a cell as a notebook does; return IPython's result, and what was printed and shown."""
+    with capture_output() as captured:
+        result = shell.run_cell(cell, store_history=True)
+    shown = "".join(output.data["text/plain"] + "\n" for output in captured.outputs)
+    return result, re.sub(r"\x1b\[[0-9;]*m", "", captured.stdout + captured.stderr) + shown
+
+
+def spans(lab):
+    lab.synchronize()
+    return [lab.trace.names[code] for code in lab.trace.name]
+
+
+def test_it_shows_the_plan_runs_it_and_has_the_value_of_the_last_line(shell):
+    result, shown = run(shell, f"%%gpuprogram\n{TWO}float(y.sum() + w.sum())")
+    assert re.search(r"<Plan: 4 statements on [12] stream", shown)
+    assert result.result == 256**3 + 4 * 256**2
+    assert shell.user_ns["w"].shape == (256, 256)
+    assert "result" not in shell.user_ns
+    assert shell.user_ns["lab"].current is None
+
+
+def test_a_variable_called_result_stays_the_users(shell):
+    run(shell, "result = 5")
+    run(shell, "%%gpuprogram\n(x + 1).sum()")
+    assert shell.user_ns["result"] == 5
+    value, _ = run(shell, "%%gpuprogram\nresult = x + 1\nfloat(result.sum())")
+    assert (value.result, shell.user_ns["result"].shape) == (2 * 256**2, (256, 256))
+    assert "result_2" not in shell.user_ns
+
+
+def test_nothing_runs_with_plan(shell):
+    result, shown = run(shell, f"%%gpuprogram --plan --on copy,compute\n{TWO}")
+    assert "Statements, as planned" in result.result._repr_html_()
+    assert "<details>" in result.result._repr_html_()
+    assert "Plan:" in shown
+    assert "y" not in shell.user_ns
+    assert {"copy", "compute"} <= set(shell.user_ns["lab"].streams)
+
+
+def test_what_it_prints_is_printed_once(shell):
+    _, shown = run(shell, "%%gpuprogram\nprint('printed')\ny = x + 1")
+    assert shown.count("printed") == 1
+
+
+def test_a_check_is_shown_and_the_cell_runs(shell):
+    _, shown = run(shell, f"%%gpuprogram --check\n{TWO}")
+    assert "bit for bit" in shown
+    assert "y" in shell.user_ns
+
+
+def test_a_failed_check_runs_nothing(shell, monkeypatch):
+    monkeypatch.setattr("gpustreamlab.programs.Check.__len__", lambda check: 0)
+    result, shown = run(shell, f"%%gpuprogram --check\n{TWO}")
+    assert not result.success
+    assert "the cell was not run" in shown
+    assert "y" not in shell.user_ns
+
+
+def test_it_is_measured_before_it_runs(shell):
+    _, shown = run(shell, f"%%gpuprogram --replay 2\n{TWO}")
+    assert "medians of 2 runs" in " ".join(shown.split())
+
+
+def test_a_cell_that_runs_again_has_its_plan_until_its_inputs_change(shell):
+    lab = shell.user_ns["lab"]
+    run(shell, f"%%gpuprogram\n{TWO}")
+    recorded = [name for name in spans(lab) if name.startswith("plan")]
+    _, shown = run(shell, f"%%gpuprogram\n{TWO}")
+    assert [name for name in spans(lab) if name.startswith("plan")] == recorded
+    assert "Planned again" not in shown
+    run(shell, "x = lab.xp.ones((128, 128))")
+    _, shown = run(shell, f"%%gpuprogram\n{TWO}")
+    assert re.search(r"Planned again: another type, shape or plain value than as In \[\d+\]: x\.", shown)
+    assert shell.user_ns["y"].shape == (128, 128)
+
+
+def test_tracebacks_have_the_cells_own_lines_also_in_a_later_run(shell):
+    code = "%%gpuprogram\ny = x + 1\nz = 1 / int(y.sum() * n)"
+    run(shell, "n = 0")
+    result, shown = run(shell, code)
+    assert isinstance(result.error_in_exec, ZeroDivisionError)
+    assert f"Cell In[{result.execution_count}], line 3" in shown
+    assert "_record.py" not in shown
+    run(shell, "flag = [1]")
+    code = "%%gpuprogram\ny = x + 1\nz = 1 / flag[0]"
+    assert run(shell, code)[0].success
+    run(shell, "flag[0] = 0")
+    result, shown = run(shell, code)
+    assert f"Cell In[{result.execution_count}], line 3" in shown
+    assert shell.user_ns["lab"].current is None
+
+
+def test_a_later_run_of_the_same_plan_names_the_number_it_has_now(shell):
+    run(shell, "hidden = [False]\ndef f():\n    if hidden[0]:\n        raise ValueError('now')")
+    code = "%%gpuprogram\ny = x + 1\nf()"
+    assert run(shell, code)[0].success
+    shell.user_ns["hidden"].__setitem__(0, 1)
+    result, shown = run(shell, code)
+    assert isinstance(result.error_in_exec, ValueError)
+    assert f"Cell In[{result.execution_count}], line 3" in shown
+
+
+@pytest.mark.parametrize(
+    ("cell", "told"),
+    [
+        ("%%gpuprogram\nimport asyncio\nawait asyncio.sleep(0)", "Line 3 of .* awaits; .* Await in a cell of its own"),
+        ("%%gpuprogram\nfrom math import *", r"imports \*"),
+        ("%%gpuprogram\n# nothing", "has no statements"),
+        ("%%gpuprogram --streams 2 --on a\ny = x", "exclude each other"),
+        ("%%gpuprogram --streams 99\ny = x", "a plan uses 1 to 32 streams"),
+        ("%%gpuprogram --stream 2\ny = x", "--streams"),
+        ("%%gpuprogram\nyield 1", "is no generator"),
+        ("%%gpuprogram\ny = x + 1 #: nosuch", "nosuch"),
+    ],
+)
+def test_misuse_is_one_line(shell, cell, told):
+    result, shown = run(shell, cell)
+    assert not result.success
+    assert re.search(told, " ".join(shown.split()))
+    assert "UsageError" in shown
+    assert "Traceback" not in shown
+
+
+def test_a_syntax_error_has_the_cells_line(shell):
+    result, shown = run(shell, "%%gpuprogram\ny = x\nz = = 2")
+    assert not result.success
+    assert "SyntaxError" in shown
+    assert f"Cell In[{result.execution_count}], line 3" in shown
+
+
+def test_an_interrupt_leaves_no_selection(shell):
+    result, shown = run(shell, "%%gpuprogram\nimport signal\ny = x + 1\nsignal.raise_signal(signal.SIGINT)")
+    assert "KeyboardInterrupt" in shown
+    assert (result.success, shell.user_ns["lab"].current) == (False, None)
+
+
+def test_a_value_is_silenced_by_a_semicolon_and_a_constant_is_shown(shell):
+    assert run(shell, "%%gpuprogram\ny = x + 1\n7 + 1;")[0].result is None
+    assert run(shell, "%%gpuprogram\ny = x + 1\n7")[0].result == 7
+
+
+def test_options_streams_and_help_are_there(shell):
+    shell.user_ns["lab"].stream("copy")
+    with provisionalcompleter():
+        found = {one.text.strip() for one in shell.Completer.completions("%%gpuprogram --", 15)}
+        assert {"--streams", "--on", "--plan", "--check", "--replay"} <= found
+        found = {one.text.strip() for one in shell.Completer.completions("%%gpuprogram --on ", 18)}
+        assert "copy" in found
+    assert "how many streams" in run(shell, "%%gpuprogram -h")[1]
