@@ -37,7 +37,7 @@ MAX_ROWS = 300
 """Most rows of the table below a picture."""
 DETAIL_LINES = 30
 """Most lines of a statement in its tooltip."""
-LISTED_CRITICAL = 14
+LISTED_CRITICAL = 12
 """Most numbers of the critical path that are listed."""
 NAME_PX = 118
 """Width of the streams' names."""
@@ -444,7 +444,9 @@ class _Drawing:
         number, _, rest = label.partition(" ")
         is_high = sizes is _HIGH
         takes = [format_ns(node.end_ns - node.start_ns)] if node.end_ns > node.start_ns else []
-        under = " · ".join([*takes, *([clean_line(node.note)] if node.note else [])])
+        notes = [clean_line(node.note)] if node.note else []
+        # A band tells of a barrier already; that a node is out of date is told here alone.
+        under = " · ".join([*takes, *notes] if node.is_barrier else [*notes, *takes])
         baseline = 15 if is_high and under else sizes.box / 2 + 4
         weight = ' font-weight="700"' if node.is_critical else ""
         parts = [

@@ -21,7 +21,7 @@ LONGEST_LOOP = 64
 KEPT_REPEATS = 3
 """How many repeats are drawn of those that are folded: the first two and the last."""
 
-LEAST_BOX_PX = (170, 130, 100, 84, 70, 56)
+LEAST_BOX_PX = (170, 130, 100, 84, 72, 62)
 """How wide a box is at least where its text is longer: the first of these that the picture has room for."""
 SCROLLED_BOX_PX = 84
 """The same where there is no room for any: the picture is wider than asked for."""
@@ -278,7 +278,7 @@ class _Axis:
             return
         for least_px in LEAST_BOX_PX:
             self._least_px = float(least_px)
-            if self._place(0.0) <= plot_px * (0.8 if least_px > LEAST_BOX_PX[-1] else 1):
+            if self._place(0.0) <= plot_px * (0.85 if least_px > SCROLLED_BOX_PX else 1):
                 break
         else:
             self._least_px = float(SCROLLED_BOX_PX)

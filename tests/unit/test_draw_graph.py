@@ -190,3 +190,8 @@ def test_32_streams_and_long_idle_time():
     apart = plan_graph([node("a", "a", 0, 10), node("b", "a", 10**9, 10**9 + 10)], [], plot_px=900)
     assert [part.text for part in apart.parts if part.kind == "cut"] == ["idle · 1.00 s"]
     assert len(apart.boxes) == 2
+
+
+def test_a_note_stands_in_front_of_the_duration_where_no_band_tells_of_it():
+    nodes = [node("In [1]", note="out of date", end_ns=10**6), node("In [2]", "b", note="why", is_barrier=True, end_ns=10**6)]
+    assert {"out of date · 1.00 ms", "1.00 ms · why"} <= set(texts_of(svg_of(nodes)))
