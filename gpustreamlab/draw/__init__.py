@@ -3,6 +3,7 @@
 from gpustreamlab.draw._colours import NameLooks, name_styles, partition_style
 from gpustreamlab.draw._columns import SpanColumns, columns_of, pack_columns
 from gpustreamlab.draw._compare import ComparisonText, comparison_page, comparison_tables_html, comparison_text
+from gpustreamlab.draw._graph import GraphEdge, GraphNode, graph_html, graph_svg
 from gpustreamlab.draw._header import Header, plan_header
 from gpustreamlab.draw._html import inline_html, packed_bokeh, timeline_page, viewer_script, viewer_style, write_html
 from gpustreamlab.draw._picture import draw_figure, plan_picture
@@ -18,6 +19,8 @@ __all__ = [
     "NO_PARTITION_FILL",
     "PNG_SCALE",
     "ComparisonText",
+    "GraphEdge",
+    "GraphNode",
     "Header",
     "NameLooks",
     "SpanColumns",
@@ -28,6 +31,8 @@ __all__ = [
     "comparison_text",
     "detail_entries",
     "draw_figure",
+    "graph_html",
+    "graph_svg",
     "grid_of",
     "inline_html",
     "name_styles",
