@@ -595,7 +595,9 @@ class Session(ProcessBound):
         >>> with Session("sim") as lab:
         ...     x = lab.xp.ones((256, 256))
         ...     plan = lab.program("y = x @ x; z = x + 1; s = y.sum() + z.sum()").plan(streams=2)
-        ...     print(len(plan.streams), float(plan.run()["s"]))
+        ...     results = plan.run()
+        ...     lab.synchronize()
+        ...     print(len(plan.streams), float(results["s"]))
         2 16908288.0
         """
         self._life.require_open("plan a program")

@@ -312,9 +312,7 @@ class Plan(Reported):
     def _both(self) -> Both:
         """The plan and one stream, to run beside each other."""
         one = write_code(self._program.source, self._one, self._recording, self._program.session_name)
-        return Both(
-            program=self._program, planned=self._code, one_stream=one, captured=self._graph_code, home=self.streams[0]
-        )
+        return Both(program=self._program, planned=self._code, one_stream=one, captured=self._graph_code, home=self.streams[0])
 
     @property
     def _graph_code(self) -> Code:
