@@ -1,0 +1,119 @@
+"""Programs as CUDA graphs: captured with their streams, launched with one call, told of by statement."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+import pytest
+
+from gpustreamlab import Session
+from gpustreamlab.errors import ProgramError
+
+CHAINS = """
+a = x @ w
+a = xp.tanh(a @ w)
+a = xp.tanh(a @ w)
+b = y @ w
+b = xp.tanh(b @ w)
+b = xp.tanh(b @ w)
+c = (a + b) * alpha
+"""
+
+
+@pytest.fixture
+def lab() -> Iterator[Session]:
+    with Session("cuda") as session:
+        yield session
+
+
+def inputs(lab: Session, size: int = 256) -> dict[str, object]:
+    xp = lab.xp
+    made = {name: xp.random.rand(size, size).astype("f4") / size for name in ("x", "y", "w")}
+    xp.cuda.Device().synchronize()
+    return {"lab": lab, "xp": xp, "alpha": 2.0, **made}
+
+
+def test_a_replay_gives_what_the_program_gives(lab: Session) -> None:
+    names = inputs(lab)
+    xp = lab.xp
+    plan = lab.program(CHAINS, names).plan(streams=2)
+    with plan.capture() as replay:
+        assert len(set(line for line in replay.code.splitlines() if line.startswith("with"))) == 2, "two chains, two streams"
+        results = replay.launch()
+        lab.synchronize()
+        expected = plan.run(dict(names))
+        lab.synchronize()
+        assert xp.array_equal(results["c"], expected["c"])
+        names["x"] *= 3  # in place: the graph reads it where it is
+        lab.synchronize()
+        xp.cuda.Device().synchronize()
+        results = replay.launch()
+        lab.synchronize()
+        expected = plan.run(dict(names))
+        lab.synchronize()
+        assert xp.array_equal(results["c"], expected["c"])
+
+
+def test_a_graph_is_updated_for_other_arrays_and_numbers(lab: Session) -> None:
+    names, others = inputs(lab), inputs(lab)
+    plan = lab.program(CHAINS, names).plan(streams=2)
+    with plan.capture() as replay:
+        results = replay.launch(x=others["x"], alpha=5.0)
+        lab.synchronize()
+        expected = plan.run({**names, "x": others["x"]})["c"] * 2.5
+        lab.synchronize()
+        assert lab.xp.allclose(results["c"], expected, rtol=1e-5)
+        assert replay.update_count == 1
+        with pytest.raises(ProgramError, match="shape"):
+            replay.launch(x=lab.xp.ones((4, 4), dtype="f4"))
+
+
+def test_kernels_of_a_replay_are_told_of_by_statement(lab: Session) -> None:
+    plan = lab.program(CHAINS, inputs(lab)).plan(streams=2)
+    with plan.capture() as replay:
+        replay.launch()
+        lab.synchronize()
+        lab.clear()
+        replay.launch()
+        lab.synchronize()
+        trace = lab.trace
+        named = [trace.names[code] for code in trace.name]
+        for line in ("a = x @ w", "b = xp.tanh(b @ w)", "c = (a + b) * alpha"):
+            assert line in named
+        parents = {trace.names[trace.name[row]] for row in trace.parent.tolist() if row >= 0}
+        assert "a = x @ w" in parents, "its kernels are below it"
+
+
+def test_a_replay_takes_the_host_a_fifth_of_the_time(lab: Session) -> None:
+    text = "\n".join(f"h{chain} = xp.tanh(h{chain} * 2)" for _ in range(10) for chain in range(4))
+    xp = lab.xp
+    names = {"lab": lab, "xp": xp, **{f"h{chain}": xp.ones((64, 64), dtype="f4") for chain in range(4)}}
+    xp.cuda.Device().synchronize()
+    comparison = lab.program(text, names).plan(streams=4).compare(9)
+    by_name = {run.how: run for run in comparison.runs}
+    assert by_name["replayed"].host_ns * 5 < by_name["one stream"].host_ns, comparison
+
+
+def test_a_value_read_on_the_host_is_named_with_its_line(lab: Session) -> None:
+    plan = lab.program("z = x + y\ns = float(z.sum())", inputs(lab)).plan()
+    with pytest.raises(ProgramError, match="line 2"):
+        plan.capture()
+    assert float(plan.run()["s"]) > 0, "the streams work on"
+
+
+def test_memory_of_a_replay_is_its_own(lab: Session) -> None:
+    """Temporaries of a graph go to nobody else while it can be launched."""
+    names = inputs(lab)
+    plan = lab.program("t = (x + y) * 2\nz = (t * 3) @ w", names).plan()
+    xp = lab.xp
+    with plan.capture() as replay:
+        replay.launch()
+        lab.synchronize()
+        first = replay.results["z"].copy()
+        others = [xp.full((256, 256), 7.0, dtype="f4") for _ in range(50)]
+        xp.cuda.Device().synchronize()
+        for _ in range(10):
+            replay.launch()
+        lab.synchronize()
+        assert all(bool((one == 7).all()) for one in others)
+        assert xp.array_equal(replay.results["z"], first)
