@@ -38,7 +38,7 @@ def test_a_replay_gives_what_the_program_gives(lab: Session) -> None:
     xp = lab.xp
     plan = lab.program(CHAINS, names).plan(streams=2)
     with plan.capture() as replay:
-        assert len(set(line for line in replay.code.splitlines() if line.startswith("with"))) == 2, "two chains, two streams"
+        assert len({line for line in replay.code.splitlines() if line.startswith("with")}) == 2, "two chains, two streams"
         results = replay.launch()
         lab.synchronize()
         expected = plan.run(dict(names))
