@@ -27,8 +27,8 @@ from gpustreamlab.draw._scene import text_width_px
 
 __all__ = ["GraphEdge", "GraphNode", "graph_html", "graph_svg"]
 
-PAGE_WIDTHS_PX = (1_060, 640)
-"""How wide the two pictures of a page are, of which it shows the one that fits."""
+PAGE_WIDTHS_PX = {"wide": 1_060, "middle": 820, "narrow": 640}
+"""How wide the pictures of a page are, of which it shows the widest that fits."""
 MAX_ARROWS = 400
 """Most arrows of a picture; waits come first."""
 MAX_BOWS = 40
@@ -88,15 +88,18 @@ _STYLE = (
     ".gsl-graph svg{forced-color-adjust:none}}"
     ".gsl-graph p{margin:0 0 2px}.gsl-graph svg{display:block;flex:none;max-width:none;height:auto}"
     ".gsl-graph .gsl-scroll{display:flex;overflow-x:auto;margin:4px 0}"
-    ".gsl-graph .gsl-names{position:sticky;left:0;z-index:1}.gsl-graph .gsl-narrow{display:none}"
-    f"@container (max-width:{PAGE_WIDTHS_PX[0] - 1}px)"
-    "{.gsl-graph .gsl-wide{display:none}.gsl-graph .gsl-narrow{display:flex}}"
+    ".gsl-graph .gsl-names{position:sticky;left:0;z-index:1}.gsl-graph :is(.gsl-middle,.gsl-narrow){display:none}"
+    f"@container (max-width:{PAGE_WIDTHS_PX['wide'] - 1}px)"
+    "{.gsl-graph .gsl-wide{display:none}.gsl-graph .gsl-middle{display:flex}}"
+    f"@container (max-width:{PAGE_WIDTHS_PX['middle'] - 1}px)"
+    "{.gsl-graph .gsl-middle{display:none}.gsl-graph .gsl-narrow{display:flex}}"
     ".gsl-graph .gsl-legend{display:flex;flex-wrap:wrap;gap:2px 18px;font-size:12px}"
     ".gsl-graph .gsl-legend span{display:inline-flex;align-items:center;gap:6px}"
     ".gsl-graph .gsl-soft{color:var(--gsl-soft);font-size:12px}.gsl-graph summary{cursor:pointer;font-size:12px}"
     ".gsl-graph .gsl-rows{overflow-x:auto}.gsl-graph table{border-collapse:collapse;font-size:12px;color:inherit;margin:4px 0}"
     ".gsl-graph :is(td,th){padding:2px 9px;text-align:left;vertical-align:top;border:0;border-bottom:1px solid var(--gsl-grid)}"
     f".gsl-graph tr{{background:none}}.gsl-graph td:nth-child(2){{font-family:{_MONO};white-space:pre}}"
+    ".gsl-graph :is(td:nth-child(4),td:nth-child(5)){white-space:nowrap}"
 )
 
 
@@ -168,13 +171,18 @@ def graph_html(nodes: Sequence[GraphNode], edges: Sequence[GraphEdge], title: st
     nodes, edges, title, noun
         As for `graph_svg`.
     """
-    drawings = [_Drawing(nodes, edges, plan_graph(nodes, edges, plot_px=width - NAME_PX), _PAGE) for width in PAGE_WIDTHS_PX]
+    drawings = {
+        name: _Drawing(nodes, edges, plan_graph(nodes, edges, plot_px=width_px - NAME_PX), _PAGE)
+        for name, width_px in PAGE_WIDTHS_PX.items()
+    }
+    drawing = drawings["wide"]
+    if drawing.layout.width_px > PAGE_WIDTHS_PX["wide"]:  # it scrolls at any width: one is enough
+        drawings = {"any": drawing}
     pictures = []
-    for name, drawing in zip(("wide", "narrow"), drawings if nodes else (), strict=False):
-        both = _frame(NAME_PX, drawing.height_px, drawing.names(), "gsl-names")
-        both += _frame(drawing.layout.width_px, drawing.height_px, drawing.plot(), "gsl-plot")
+    for name, one in drawings.items() if nodes else ():
+        both = _frame(NAME_PX, one.height_px, one.names(), "gsl-names")
+        both += _frame(one.layout.width_px, one.height_px, one.plot(), "gsl-plot")
         pictures.append(f'<div class="gsl-scroll gsl-{name}">{both}</div>')
-    drawing = drawings[0]
     frame = '<svg xmlns="http://www.w3.org/2000/svg" width="28" height="15" aria-hidden="true">'
     legend = "".join(f"<span>{frame}{swatch}</svg>{escape(text)}</span>" for swatch, text in drawing.legend())
     first, *critical = _facts(nodes, edges, noun)

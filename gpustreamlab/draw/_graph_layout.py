@@ -21,7 +21,7 @@ LONGEST_LOOP = 64
 KEPT_REPEATS = 3
 """How many repeats are drawn of those that are folded: the first two and the last."""
 
-LEAST_BOX_PX = (170, 130, 100, 84, 72, 62)
+LEAST_BOX_PX = (170, 130, 100, 84, 72, 66)
 """How wide a box is at least where its text is longer: the first of these that the picture has room for."""
 SCROLLED_BOX_PX = 84
 """The same where there is no room for any: the picture is wider than asked for."""

@@ -195,3 +195,10 @@ def test_32_streams_and_long_idle_time():
 def test_a_note_stands_in_front_of_the_duration_where_no_band_tells_of_it():
     nodes = [node("In [1]", note="out of date", end_ns=10**6), node("In [2]", "b", note="why", is_barrier=True, end_ns=10**6)]
     assert {"out of date · 1.00 ms", "1.00 ms · why"} <= set(texts_of(svg_of(nodes)))
+
+
+def test_a_page_has_a_picture_for_each_width_unless_it_scrolls_at_all_of_them():
+    few = [node(f"v{place}", "a", 1_000 * place, 1_000 * (place + 1)) for place in range(5)]
+    many = [node(f"v{place} = g(v{place})", "a", 1_000 * place, 1_000 * (place + 1)) for place in range(40)]
+    kinds = [re.findall(r'class="gsl-scroll gsl-(\w+)"', graph_html(nodes, [], "Plan")) for nodes in (few, many)]
+    assert kinds == [["wide", "middle", "narrow"], ["any"]]
