@@ -11,6 +11,7 @@
     │   └── NotSimulatedError         (NotImplementedError)  the simulated device does not model this
     ├── AdapterError                  (RuntimeError)  a library that cannot follow the selected lane
     ├── DeviceError                   (RuntimeError)  the driver refused or failed
+    │   ├── GraphCaptureError                         a call that no CUDA graph can hold, or an unjoined stream
     │   ├── DeviceNotFoundError       (ValueError)    no device of that ordinal
     │   ├── DeviceMemoryError         (MemoryError)   the device has no memory left
     │   ├── InvalidHandleError        (ValueError)    a stream or event that the driver does not know

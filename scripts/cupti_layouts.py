@@ -23,17 +23,17 @@ from gpustreamlab.backends.cuda.cupti import _constants as constants
 
 TARGET = Path(__file__).resolve().parents[1] / "gpustreamlab/backends/cuda/cupti/_layouts.py"
 
-_COPY = "copyKind srcKind dstKind bytes start end deviceId contextId streamId correlationId graphId"
+_COPY = "copyKind srcKind dstKind bytes start end deviceId contextId streamId correlationId graphId graphNodeId"
 _API = "cbid start end threadId correlationId"
 FIELDS = {
     1: _COPY,
-    2: "bytes start end deviceId contextId streamId correlationId graphId value",
+    2: "bytes start end deviceId contextId streamId correlationId graphId graphNodeId value",
     4: _API,
     5: _API,
     9: "contextId nullStreamId isGreenContext numMultiprocessors",
     10: (
         "start end deviceId contextId streamId gridX gridY gridZ blockX blockY blockZ staticSharedMemory dynamicSharedMemory "
-        "registersPerThread correlationId name queued graphId channelID"
+        "registersPerThread correlationId name queued graphId graphNodeId channelID"
     ),
     12: "flags timestamp id objectId.pt.threadId name domain",
     17: "overheadKind objectKind objectId.pt.threadId start end correlationId",

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Generic, NamedTuple, Protocol, TypeVar
 
@@ -358,8 +358,9 @@ class Backend(Protocol):
     def launch_spin(self, stream: BackendStream, duration_ns: int, *, blocks: int, fill_sms: bool) -> None:
         """Launch a kernel whose blocks each stay busy for `duration_ns`; with `fill_sms` each block takes a whole SM."""
 
-    captures: dict[Any, Any]
-    """Empty while no capture of `begin_graph` is under way."""
+    @property
+    def captures(self) -> Mapping[Any, GraphCapture]:
+        """The captures of `begin_graph` that are under way; always the same object."""
 
     def begin_graph(self, stream: BackendStream) -> GraphCapture:
         """Let a stream capture its work into a CUDA graph from now on, instead of running it.

@@ -26,6 +26,7 @@ from gpustreamlab.backends.cuda._clock import (
     locate_pairs,
     run_pairs,
 )
+from gpustreamlab.backends.cuda._graph import CudaCapture, CudaGraphs, GraphParts
 from gpustreamlab.backends.cuda._green import CudaContext, GreenContexts
 from gpustreamlab.backends.cuda._idle import IdleEvents, idle_on
 from gpustreamlab.backends.cuda._kernels import Fence, clock_kernel, filling_spin_kernel, spin_kernel
@@ -86,6 +87,16 @@ class CudaBackend:
         self._is_closed = False
         self._order = AccessOrder()
         self._tracker: Tracker | None = None
+        self._graphs = CudaGraphs(
+            GraphParts(
+                cupy=self.xp,
+                ordinal=ordinal,
+                scope=self._device_scope,
+                create_event=lambda: self._create_event(has_time=False),
+                find_id=self._find_graph_id,
+                tell=self._tell_accesses,
+            )
+        )
         self._source: CuptiSource | None = None
         with mapped_errors(f"Starting on CUDA device {ordinal}"), self._device_scope():
             self._idle = idle_on(ordinal, self._read_context_id())
@@ -346,6 +357,7 @@ class CudaBackend:
         if self._order.sink is not None:
             return None
         tracker = self._tracker = Tracker(cupy_library(self.xp), sink)
+        tracker.captured = self._graphs.find_accesses
         self._order.watch(sink)
         self.release_events = self._release_watched
         null_stream = NullStream(self._core.LEGACY_DEFAULT_STREAM, self._order)
@@ -359,6 +371,27 @@ class CudaBackend:
                 self._tracker.stop()
                 self._tracker = None
             self.release_events = self._events.release
+
+    def _tell_accesses(self, handle: int, accesses: list[Any]) -> None:
+        if self._tracker is not None:
+            self._tracker.tell_again(handle, accesses)
+
+    def _find_graph_id(self, handle: int, node_count: int) -> int:
+        return 0 if self._source is None else self._source.find_graph(handle, node_count)
+
+    @property
+    def captures(self) -> dict[int, CudaCapture]:
+        """The captures of `begin_graph` that are under way, by the driver's numbers."""
+        return self._graphs.captures
+
+    def begin_graph(self, stream: BackendStream) -> CudaCapture:
+        """Let a stream capture its work into a CUDA graph from now on, in CUDA's relaxed mode."""
+        self._require_open()
+        return self._graphs.begin(self._own_stream(stream))
+
+    def find_capture(self, stream: BackendStream) -> CudaCapture | None:
+        """Return the capture of `begin_graph` that a stream is part of; None where there is none."""
+        return self._graphs.find(stream)
 
     def _release_watched(self, events: Iterable[Any]) -> None:
         events = list(events)
@@ -381,6 +414,7 @@ class CudaBackend:
             return
         self._is_closed = True
         self._injection.restore()
+        self._graphs.close()
         with mapped_errors(f"Closing CUDA device {self._ordinal}"), self._device_scope():
             if self._source is not None:
                 self._source.close()
@@ -487,7 +521,7 @@ class CudaBackend:
 
     def _wrap(self, stream: Any, *, lender: object, context: int = 0, give_back: Callable[[], object] = bool) -> CudaStream:
         self._arenas.begin(int(stream.handle))
-        return CudaStream(
+        made = CudaStream(
             core=stream,
             cupy=self.xp.cuda.Stream.from_external(stream),
             key=(self._ordinal, context, int(stream.handle)),
@@ -499,6 +533,8 @@ class CudaBackend:
             give_back=give_back,
             fence=self._fence.put,
         )
+        self._graphs.streams.add(made)
+        return made
 
     def _sms_of(self, stream: Any) -> int:
         """Return how many SMs a stream's context has, as the driver says; all of the card where it has no green contexts."""

@@ -19,6 +19,7 @@ from gpustreamlab.errors import (
     DeviceMemoryError,
     DeviceNotFoundError,
     GPUStreamLabError,
+    GraphCaptureError,
     InvalidHandleError,
     MissingExtraError,
     StickyDeviceError,
@@ -194,11 +195,24 @@ _STICKY = (
 )
 _HANDLE = "The stream or event was destroyed, or belongs to another device or context. Make a new one with lab.stream(name)."
 
+_CAPTURE = (
+    "It cannot be part of the CUDA graph that is being captured: calls that wait, read values or free memory, and waits for "
+    "events of outside. Make it before the capture or after a launch."
+)
+
 _BY_CODE: MappingProxyType[str, tuple[type[DeviceError], str]] = MappingProxyType(
     {
         "OUT_OF_MEMORY": (
             DeviceMemoryError,
             "Free arrays, or give CuPy's cache back with cupy.get_default_memory_pool().free_all_blocks().",
+        ),
+        **dict.fromkeys(
+            (
+                *("STREAM_CAPTURE_UNSUPPORTED", "STREAM_CAPTURE_INVALIDATED", "STREAM_CAPTURE_MERGE"),
+                *("STREAM_CAPTURE_UNMATCHED", "STREAM_CAPTURE_UNJOINED", "STREAM_CAPTURE_ISOLATION"),
+                *("STREAM_CAPTURE_IMPLICIT", "STREAM_CAPTURE_WRONG_THREAD", "CAPTURED_EVENT"),
+            ),
+            (GraphCaptureError, _CAPTURE),
         ),
         "INVALID_DEVICE": (DeviceNotFoundError, "List the devices with: gpustreamlab doctor"),
         "NO_DEVICE": (DeviceNotFoundError, "The driver sees no GPU. Check nvidia-smi and CUDA_VISIBLE_DEVICES."),
@@ -248,7 +262,9 @@ def map_error(error: Exception, doing: str) -> GPUStreamLabError:
     if isinstance(error, GPUStreamLabError):
         return error
     code = driver_code(error)
-    kind, fix = _BY_CODE.get(code or "", (DeviceError, _OTHER))
+    # CuPy refuses some calls during a capture by itself, without a code.
+    unknown = (GraphCaptureError, _CAPTURE) if code is None and "captur" in str(error) else (DeviceError, _OTHER)
+    kind, fix = _BY_CODE.get(code or "", unknown)
     return kind(f"{doing} failed: {str(error).rstrip('.')}. {fix}", driver_code=code)
 
 

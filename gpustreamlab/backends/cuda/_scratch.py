@@ -19,7 +19,7 @@ from numpy.typing import DTypeLike
 
 from gpustreamlab.backends.cuda._libcuda import map_error, mapped_errors
 from gpustreamlab.backends.cuda._stream import CudaStream
-from gpustreamlab.errors import DeviceError
+from gpustreamlab.errors import GraphCaptureError
 
 _log = logging.getLogger(__name__)
 
@@ -133,7 +133,7 @@ class CudaScratch:
 
     def _require_no_capture(self, handle: int, doing: str) -> None:
         if self._runtime.streamIsCapturing(handle):
-            raise DeviceError(
+            raise GraphCaptureError(
                 f"The scratch of stream {handle:#x} cannot {doing} while the stream is captured into a CUDA graph: the memory "
                 "would be the graph's. Take it before the capture begins, and hold it for as long as the graph is used."
             )

@@ -64,14 +64,16 @@ class CudaStream:
             recorded = self._record(event)
         except Exception as error:
             raise map_error(error, f"Recording an event on stream {self.handle:#x}") from error
-        self.order.record(self.handle, event)
+        if not self._is_untold:
+            self.order.record(self.handle, event)
         return recorded
 
     def wait(self, event: Any) -> None:
         """Make later work wait for a `cuda.core.Event`."""
         with mapped_errors(f"Making stream {self.handle:#x} wait for an event"):
             self.core.wait(event)
-        self.order.wait(self.handle, event)
+        if not self._is_untold:
+            self.order.wait(self.handle, event)
 
     def query(self) -> bool:
         """Tell whether all work enqueued so far has ended."""
@@ -83,9 +85,19 @@ class CudaStream:
 
     @property
     def is_capturing(self) -> bool:
-        """Whether its work is being captured into a CUDA graph."""
-        with mapped_errors(f"Asking stream {self.handle:#x} whether it is captured"):
-            return bool(self.cupy.is_capturing())
+        """Whether its work is being captured into a CUDA graph, also where an error has broken the capture."""
+        from cuda.bindings import driver
+
+        # Not through CuPy, which raises for a capture that is broken.
+        status, state = driver.cuStreamIsCapturing(driver.CUstream(self.handle))
+        if status != driver.CUresult.CUDA_SUCCESS:
+            raise map_error(RuntimeError(status.name), f"Asking stream {self.handle:#x} whether it is captured")
+        return bool(state != driver.CUstreamCaptureStatus.CU_STREAM_CAPTURE_STATUS_NONE)
+
+    @property
+    def _is_untold(self) -> bool:
+        """Whether what orders its work now is of a graph, of which those who watch accesses are told at each launch."""
+        return self.order.sink is not None and self.is_capturing
 
     @property
     def is_idle(self) -> bool:

@@ -112,6 +112,8 @@ class Tracker:
         self.array_type: type = _make_array_type(self, library.array_type)
         """The type of tracked arrays."""
         self._sink: AccessSink | None = sink
+        self.captured: Callable[[int], list[Any] | None] = _runs
+        """Returns for a stream's handle what takes its accesses while it captures a CUDA graph; None where its work runs."""
         self._known: dict[int, _Mark] = {}
         self._has_scratch = False
         # What is garbage by now. A C function is called back: Python code there could swallow a Ctrl-C.
@@ -186,10 +188,28 @@ class Tracker:
             self._settle(sink)
             read = [self._touch(array, is_certain=array is not some) for array in reads]
             written = [self._touch(array, is_certain=array is not some) for array in writes]
-            if any(read) or any(written):
+            captured = self.captured(handle)
+            if captured is not None:
+                touches = [*filter(None, read)], [*filter(None, written)]
+                holders = [piece.owner() for piece, _ in (*touches[0], *touches[1])]  # they keep the memory known
+                captured.append((name.strip("_"), *touches, holders))
+            elif any(read) or any(written):
                 sink.work(handle, name.strip("_"), [*filter(None, read)], [*filter(None, written)])
                 if self._has_scratch:
                     self._tell_ended(sink, handle, name.strip("_"), [*filter(None, (*read, *written))])
+        if sink.pending:
+            sink.finish()
+
+    def tell_again(self, handle: int, accesses: Iterable[tuple[str, list[Touch], list[Touch], object]]) -> None:
+        """Tell of accesses that `captured` has taken, as those of a stream."""
+        sink = self._sink
+        if sink is None:
+            return
+        with sink.lock:
+            for name, reads, writes, _ in accesses:
+                sink.work(handle, name, reads, writes)
+                if self._has_scratch:
+                    self._tell_ended(sink, handle, name, (*reads, *writes))
         if sink.pending:
             sink.finish()
 
@@ -246,6 +266,10 @@ class Tracker:
         given = getattr(kwargs.get("stream"), "ptr", None)
         handle = self.library.current_handle() if given is None else int(given)
         return 0 if handle == 1 else handle  # CUDA's handle of the legacy default stream is the NULL stream's too
+
+
+def _runs(handle: int) -> None:
+    """Know of no capture."""
 
 
 class _Holder:

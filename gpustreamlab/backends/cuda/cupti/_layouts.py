@@ -55,13 +55,13 @@ _FIELDS: dict[int, dict[int, str]] = {
     1: {
         18: (
             "copyKind:u1@4 srcKind:u1@5 dstKind:u1@6 bytes:i8@8 start:i8@16 end:i8@24 deviceId:u4@32 contextId:u4@36 "
-            "streamId:u4@40 correlationId:u4@44 graphId:u4@72 "
+            "streamId:u4@40 correlationId:u4@44 graphId:u4@72 graphNodeId:u8@64 "
         ),
     },
     2: {
         18: (
             "bytes:i8@8 start:i8@16 end:i8@24 deviceId:u4@32 contextId:u4@36 streamId:u4@40 correlationId:u4@44 "
-            "graphId:u4@72 value:u4@4 "
+            "graphId:u4@72 graphNodeId:u8@64 value:u4@4 "
         ),
     },
     4: {
@@ -79,7 +79,8 @@ _FIELDS: dict[int, dict[int, str]] = {
         18: (
             "start:i8@16 end:i8@24 deviceId:u4@40 contextId:u4@44 streamId:u4@48 gridX:i4@52 gridY:i4@56 gridZ:i4@60 "
             "blockX:i4@64 blockY:i4@68 blockZ:i4@72 staticSharedMemory:i4@76 dynamicSharedMemory:i4@80 "
-            "registersPerThread:u2@6 correlationId:u4@92 name:u8@104 queued:i8@120 graphId:u4@156 channelID:u4@168 "
+            "registersPerThread:u2@6 correlationId:u4@92 name:u8@104 queued:i8@120 graphId:u4@156 graphNodeId:u8@144 "
+            "channelID:u4@168 "
         ),
     },
     12: {
@@ -92,7 +93,7 @@ _FIELDS: dict[int, dict[int, str]] = {
     22: {
         18: (
             "copyKind:u1@4 srcKind:u1@5 dstKind:u1@6 bytes:i8@8 start:i8@16 end:i8@24 deviceId:u4@32 contextId:u4@36 "
-            "streamId:u4@40 correlationId:u4@60 graphId:u4@80 "
+            "streamId:u4@40 correlationId:u4@60 graphId:u4@80 graphNodeId:u8@72 "
         ),
     },
     36: {

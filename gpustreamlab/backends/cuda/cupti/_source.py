@@ -40,7 +40,7 @@ from gpustreamlab.backends.cuda.cupti._library import Cupti
 from gpustreamlab.backends.cuda.cupti._memory import MemoryReader, PoolWatch
 from gpustreamlab.backends.cuda.cupti._records import CallNumbers, Columns, Records, concat_records, parse_buffer
 from gpustreamlab.backends.cuda.cupti._strings import StringReader
-from gpustreamlab.backends.cuda.cupti._work import StreamBook, Texts, without_untimed, work_batch
+from gpustreamlab.backends.cuda.cupti._work import NodeNumbers, StreamBook, Texts, without_untimed, work_batch
 from gpustreamlab.errors import CaptureUnavailableError, GPUStreamLabError
 from gpustreamlab.typing import BoolArray
 
@@ -137,6 +137,7 @@ class CuptiSource:
         self._clock = clock
         self._host_time_ns = host_time_ns
         self._streams = StreamBook(cupti, ordinal=ordinal, sm_count=sm_count)
+        self._nodes = NodeNumbers()
         self._clock_key = self._streams.key_of(clock_handle)
         self._watch = watch
         self._mark_range = mark_range
@@ -505,7 +506,7 @@ class CuptiSource:
         self._streams.note(records)
         texts = Texts()
         with StringReader() as reader:
-            work = work_batch(records, texts, reader.read, self._is_wanted)
+            work = work_batch(records, texts, reader.read, self._is_wanted, self._nodes)
             annotations = self._markers.read(records, texts, reader.read, self._wall)
         calls = self._calls.read(records, texts, until_host_ns=self._stopped_host_ns)
         memory = self._memory.read(records, texts, place=self._clock.place, wall=self._wall)
@@ -535,6 +536,14 @@ class CuptiSource:
     def _placed(self, batch: _Batch) -> _Batch:
         start_ns = self._clock.place(batch.start_ns)
         return replace(batch, start_ns=start_ns, end_ns=np.maximum(start_ns, self._clock.place(batch.end_ns)))
+
+    def find_graph(self, handle: int, node_count: int) -> int:
+        """Return the id of an executable graph in the records, and note how many nodes it has; 0 where CUPTI does not tell."""
+        number = ctypes.c_uint32()
+        if self._cupti.call("cuptiGetGraphExecId", ctypes.c_void_p(handle), ctypes.byref(number)):
+            return 0
+        self._nodes.expect(number.value, node_count)
+        return number.value
 
     def _is_wanted(self, columns: Columns) -> BoolArray:
         """Tell which rows are of this device, complete, and not the clock's own."""

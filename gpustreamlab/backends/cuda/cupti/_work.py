@@ -25,6 +25,9 @@ from gpustreamlab.typing import BoolArray, Int64Array, SpanKind
 UNKNOWN_KERNEL = "(unknown kernel)"
 """Stands for a kernel whose name cannot be read."""
 
+NODE = "node"
+"""The column that tells the place of a record's node within its graph; -1 where unknown."""
+
 _KERNEL_SHAPE = (
     "name",
     "gridX",
@@ -37,10 +40,11 @@ _KERNEL_SHAPE = (
     "staticSharedMemory",
     "dynamicSharedMemory",
     "graphId",
+    NODE,
     "channelID",
 )
-_COPY_SHAPE = ("copyKind", "srcKind", "dstKind", "graphId")
-_FILL_SHAPE = ("graphId",)
+_COPY_SHAPE = ("copyKind", "srcKind", "dstKind", "graphId", NODE)
+_FILL_SHAPE = ("graphId", NODE)
 
 _HASH_FACTOR = np.uint64(0x9E37_79B9_7F4A_7C15)
 
@@ -77,7 +81,11 @@ def without_untimed(records: Records) -> Records:
 
 
 def work_batch(
-    records: Records, texts: Texts, read_text: Callable[[int], str | None], keep: Callable[[Columns], BoolArray]
+    records: Records,
+    texts: Texts,
+    read_text: Callable[[int], str | None],
+    keep: Callable[[Columns], BoolArray],
+    nodes: NodeNumbers,
 ) -> WorkBatch:
     """Turn the records of device work into columns; times stay CUPTI's.
 
@@ -91,6 +99,8 @@ def work_batch(
         Reads a text at an address.
     keep
         Tells which rows are wanted.
+    nodes
+        Numbers the nodes of graphs.
     """
     shapes: dict[RecordKind, tuple[SpanKind, Sequence[str], Callable[[Mapping[str, int]], _Shape]]] = {
         RecordKind.CONCURRENT_KERNEL: (SpanKind.KERNEL, _KERNEL_SHAPE, lambda row: _kernel_shape(row, read_text)),
@@ -98,14 +108,50 @@ def work_batch(
         RecordKind.MEMCPY2: (SpanKind.COPY, _COPY_SHAPE, _copy_shape),
         RecordKind.MEMSET: (SpanKind.FILL, _FILL_SHAPE, _fill_shape),
     }
-    parts = []
-    for kind, shape in shapes.items():
-        columns = records.columns.get(kind)
-        if columns is not None:
-            parts.append(_part(_select(columns, keep(columns)), *shape, texts))
+    found = {kind: records.columns[kind] for kind in shapes if kind in records.columns}
+    kept = nodes.put_on({kind: _select(columns, keep(columns)) for kind, columns in found.items()})
+    parts = [_part(columns, *shapes[kind], texts) for kind, columns in kept.items()]
     if not parts:
         return WorkBatch()
     return WorkBatch(**{name: np.concatenate([part[name] for part in parts]) for name in parts[0]})
+
+
+KEPT_GRAPHS = 4_096
+"""Graphs whose nodes are known; the newest count."""
+
+
+class NodeNumbers:
+    """Numbers the nodes of each graph by their ids: they ascend in the order of capture, with gaps."""
+
+    def __init__(self) -> None:
+        self._ids: dict[int, Int64Array] = {}
+        self._counts: dict[int, int] = {}
+
+    def expect(self, graph: int, node_count: int) -> None:
+        """Note how many nodes a graph has: before all are known, none of them has a number."""
+        self._counts[graph] = node_count
+        while len(self._counts) > KEPT_GRAPHS:
+            del self._counts[next(iter(self._counts))]
+
+    def put_on(self, columns: dict[RecordKind, Columns]) -> dict[RecordKind, Columns]:
+        """Return records by kind with the column `NODE`."""
+        for graph in np.unique(np.concatenate([np.empty(0, np.int64), *(one["graphId"] for one in columns.values())])).tolist():
+            if graph:
+                ids = [one["graphNodeId"][one["graphId"] == graph].astype(np.int64) for one in columns.values()]
+                known = self._ids.pop(int(graph), np.empty(0, np.int64))
+                self._ids[int(graph)] = np.unique(np.concatenate([known, *ids]))
+        while len(self._ids) > KEPT_GRAPHS:
+            del self._ids[next(iter(self._ids))]
+        return {kind: {**one, NODE: self._numbers(one)} for kind, one in columns.items()}
+
+    def _numbers(self, columns: Columns) -> Int64Array:
+        numbers = np.full(len(columns["graphId"]), -1, np.int64)
+        for graph in np.unique(columns["graphId"]).tolist():
+            ids = self._ids.get(graph)
+            if ids is not None and len(ids) >= self._counts.get(graph, 0):
+                rows = columns["graphId"] == graph
+                numbers[rows] = np.searchsorted(ids, columns["graphNodeId"][rows].astype(np.int64))
+        return numbers
 
 
 def _select(columns: Columns, is_kept: BoolArray) -> Columns:
@@ -176,6 +222,7 @@ def _kernel_shape(row: Mapping[str, int], read_text: Callable[[int], str | None]
         static_shared_bytes=row["staticSharedMemory"],
         dynamic_shared_bytes=row["dynamicSharedMemory"],
         graph=row["graphId"],
+        node=row[NODE],
         channel=row["channelID"],
     )
     return _Shape(short_name(full) if raw else full, detail)
@@ -183,11 +230,11 @@ def _kernel_shape(row: Mapping[str, int], read_text: Callable[[int], str | None]
 
 def _copy_shape(row: Mapping[str, int]) -> _Shape:
     name = copy_name(row["copyKind"], row["srcKind"], row["dstKind"])
-    return _Shape(name, WorkDetail(full_name=name, graph=row["graphId"]))
+    return _Shape(name, WorkDetail(full_name=name, graph=row["graphId"], node=row[NODE]))
 
 
 def _fill_shape(row: Mapping[str, int]) -> _Shape:
-    return _Shape("memset", WorkDetail(full_name="memset", graph=row["graphId"]))
+    return _Shape("memset", WorkDetail(full_name="memset", graph=row["graphId"], node=row[NODE]))
 
 
 DEFAULT_STREAM = "default stream"
