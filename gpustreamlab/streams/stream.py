@@ -391,6 +391,9 @@ class Stream(ProcessBound):
         for known in self._recorder.places_of(place):
             if known.stream is place.stream:
                 known.close()  # before anything else, see there
+        capture = self._backend.find_capture(place.stream) if self._recorder.captures else None
+        if capture is not None:  # else it could not be waited for
+            capture.abandon()
         place.stream.synchronize()
         self._recorder.collect(place)
 

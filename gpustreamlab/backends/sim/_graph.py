@@ -207,16 +207,15 @@ class SimGraph:
             self._check_open()
             if own in driver.captures:
                 raise driver.captures[own].refuse("Launching a graph", "Launch it after the capture.")
-            self._enqueue(own)
             nodes = self._nodes
-            for node in nodes:
-                if node.work is not None and node.work.again is not None:
-                    with np.errstate(all="ignore"):
-                        node.work.again()
-        for node in nodes:
-            if node.work is not None:
-                work = node.work
-                driver.note_accesses(own, work.name, work.reads, work.writes, work.some)
+        works = [node.work for node in nodes if node.work is not None]
+        for work in works:  # in front of the launch: where it lacks a wait, one may be put in
+            driver.note_accesses(own, work.name, work.reads, work.writes, work.some)
+        with driver.lock, np.errstate(all="ignore"):
+            self._enqueue(own)
+            for work in works:
+                if work.again is not None:
+                    work.again()
 
     def close(self) -> None:
         """Let go of the graph and of what it keeps; a launch in flight still ends. Idempotent."""

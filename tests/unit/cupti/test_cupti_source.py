@@ -54,6 +54,35 @@ def test_a_kernel_is_told_on_the_sessions_clock(card, source):
     assert source.description == "CUPTI 13.0"
 
 
+def test_nodes_of_a_graph_are_numbered_over_all_kinds_by_their_ids(card, source):
+    source.start()
+    drain_all(source, card)
+    first = 3 << 32
+    for node in (5, 1):
+        card.kernel(graphId=3, graphNodeId=first + node)
+    times = {"start": card.cupti_ns(card.now_ns - 10), "end": card.cupti_ns(card.now_ns), "contextId": 1, "deviceId": 0}
+    card.library.emit(RecordKind.MEMSET, graphId=3, graphNodeId=first + 2, correlationId=9, streamId=13, bytes=8, **times)
+    card.kernel()
+    told = drain_all(source, card, 4)
+    nodes = {(detail.graph, detail.node) for one in told for detail in one.details}
+    assert nodes == {(3, 2), (3, 0), (3, 1), (0, -1)}
+
+
+def test_nodes_have_no_numbers_before_all_of_their_graph_are_known(card, source):
+    card.library.cuptiGetGraphExecId = lambda handle, number: setattr(number._obj, "value", handle.value + 1) or 0
+    assert source.find_graph(2, 2) == 3
+    source.start()
+    drain_all(source, card)
+    card.kernel(graphId=3, graphNodeId=8)
+    (told,) = drain_all(source, card, 1)
+    assert [detail.node for detail in told.details] == [-1]
+    card.kernel(graphId=3, graphNodeId=7)
+    (told,) = drain_all(source, card, 1)
+    assert [detail.node for detail in told.details] == [0]
+    card.library.cuptiGetGraphExecId = lambda handle, number: 1
+    assert source.find_graph(2, 2) == 0
+
+
 def test_what_the_driver_did_besides_is_told_of_threads_that_make_calls(card, source):
     source.start()
     drain_all(source, card)

@@ -10,6 +10,7 @@ from gpustreamlab.backends.cuda.cupti._constants import CopyKind, MarkerFlag, Me
 from gpustreamlab.backends.cuda.cupti._layouts import find_layouts
 from gpustreamlab.backends.cuda.cupti._records import parse_buffer
 from gpustreamlab.backends.cuda.cupti._strings import demangle
+from gpustreamlab.backends.cuda.cupti._work import NODE, NodeNumbers
 from tests.helpers.recorded_buffers import CALL_NAMES, GREEN, MIXED, read_buffers, read_names, read_records
 
 KERNEL = RecordKind.CONCURRENT_KERNEL
@@ -101,6 +102,10 @@ def test_all_kernels_are_there_with_their_shapes_and_their_spins(mixed):
     # The two kernels of each sum use shared memory; the nodes of a graph carry their graph and their launch.
     assert np.flatnonzero(columns["staticSharedMemory"][order]).tolist() == [3, 4, 8, 9, 13, 14]
     assert columns["graphId"][order].tolist() == [0] * 16 + [2] * 4 + [0]
+    (of_graph,) = np.nonzero(columns["graphId"][order])
+    numbered = NodeNumbers().put_on({KERNEL: columns})[KERNEL][NODE][order]
+    assert numbered[of_graph].tolist() == [0, 1, 0, 1]
+    assert set(np.delete(numbered, of_graph).tolist()) == {-1}
     first, second = np.split(columns["correlationId"][columns["graphId"] > 0], 2)
     assert first[0] == first[1] != second[0] == second[1]
     is_spin = (columns["gridX"] < 10) & (columns["blockX"] < 128)

@@ -10,7 +10,7 @@ import pytest
 
 from gpustreamlab import Session
 from gpustreamlab.backends import Activities, CallClass, StreamFacts
-from gpustreamlab.model import EDGE_KINDS, SPAN_KINDS
+from gpustreamlab.model import EDGE_KINDS, SPAN_KINDS, Trace
 from gpustreamlab.record._names import OTHER_NAMES, LaneTable, Threads
 from gpustreamlab.typing import CaptureTier, EdgeKind, LaneKind, SpanKind
 from tests.helpers.fake_activity import BATCHES, FakeActivitySource, FakeSourceBackend, kernel_detail, make_batch
@@ -379,11 +379,11 @@ def test_random_records_never_raise(lab, source):
 # Launches of CUDA graphs are spans that cover their nodes
 
 
-def launch_graph(lab, stream, correlation, starts_ns, graph=7):
+def launch_graph(lab, stream, correlation, starts_ns, graph=7, first_node=0):
     source, now_ns = lab._backend.source_given, lab._recorder._look_at_clock()
     lab._backend.host_time_ns()  # time goes on
     for place, after_ns in enumerate(starts_ns):
-        detail = replace(kernel_detail(f"node{place}"), graph=graph)
+        detail = replace(kernel_detail(f"node{place}"), graph=graph, node=first_node + place)
         start_ns = now_ns + after_ns
         push = source.push_launch if place == 0 else source.push_work
         times = (now_ns, start_ns, start_ns + 1_000) if place == 0 else (start_ns, start_ns + 1_000)
@@ -420,6 +420,31 @@ def test_each_launch_of_a_graph_is_a_span(lab):
     ]
     assert [trace.lanes[trace.lane[row]].name for row in rows(trace, SpanKind.ANNOTATION).tolist()] == ["a", "a", "b"]
     assert not lab.trace.strays()
+
+
+def test_each_part_of_a_launch_is_a_span_of_the_lane_that_it_ran_on(lab):
+    lab._recorder.name_graph(7, [(0, "old")])
+    lab._recorder.name_graph(7, [(1, "load"), (3, "gemm")])
+    with lab.on("a", "step"):
+        launch_graph(lab, "a", 5, [3_000, 9_000, 11_000, 13_000, 15_000])
+        launch_graph(lab, "b", 5, [4_000], first_node=4)
+    launch_graph(lab, "a", 6, [3_000], first_node=3)
+    trace = trace_of(lab)
+    found = [(trace.names[trace.name[row]], trace.lanes[trace.lane[row]].name) for row in rows(trace, SpanKind.ANNOTATION)]
+    assert sorted(found) == [("gemm", "a"), ("gemm", "a"), ("gemm", "b"), ("graph 7", "a"), ("load", "a")]
+    nodes = [row for row in rows(trace, SpanKind.KERNEL).tolist() if trace.details[trace.extra["detail"][row]].node < 3]
+    assert [trace.names[trace.name[trace.parent[row]]] for row in nodes] == ["graph 7", "load", "load"]
+    load = row_named(trace, "load")
+    assert (trace.start_ns[load], trace.end_ns[load]) == (trace.start_ns[nodes[1]], trace.end_ns[nodes[2]])
+    assert trace.names[trace.name[trace.parent[load]]] == "step"
+
+
+def test_the_names_of_a_graphs_parts_are_in_the_saved_trace(lab, tmp_path):
+    lab._recorder.name_graph(7, [(0, "load")])
+    launch_graph(lab, "a", 5, [3_000])
+    trace_of(lab).save(tmp_path / "run.parquet")
+    kept = Trace.load(tmp_path / "run.parquet")
+    assert [(one.node, one.label) for one in kept.details if one.graph] == [(0, "load")]
 
 
 # Which thread of the host a call, an annotation, or work was of

@@ -1,0 +1,302 @@
+"""CUDA graphs of the simulated device: when their nodes run, what they compute, and what is told of them."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+
+from gpustreamlab import Session
+from gpustreamlab.backends.sim import SimBackend
+from gpustreamlab.errors import GraphCaptureError, InvalidHandleError, SessionClosedError
+
+SPIN_NS = 100_000
+
+
+@pytest.fixture
+def backend():
+    return SimBackend()
+
+
+@pytest.fixture
+def works(backend):
+    found = []
+    backend.set_observer(found.append)
+    return found
+
+
+def spin(backend, stream, ns=SPIN_NS, blocks=8):
+    backend.launch_spin(stream, ns, blocks=blocks, fill_sms=True)
+
+
+def fork(backend, behind, stream):
+    event = backend.acquire_event()
+    behind.record(event)
+    stream.wait(event)
+
+
+def captured(backend, stream, body):
+    token = backend.select(stream)
+    capture = backend.begin_graph(stream)
+    try:
+        body()
+        return capture.instantiate()
+    finally:
+        capture.abandon()
+        backend.restore(token)
+
+
+def spans(works):
+    return [(work.stream, work.start_ns, work.end_ns) for work in works]
+
+
+# Time
+
+
+def test_a_launch_is_one_call_and_branches_run_side_by_side_behind_what_the_stream_holds(backend, works):
+    first, second, launching = (backend.create_stream(priority=0) for _ in range(3))
+
+    def body():
+        spin(backend, first)
+        fork(backend, first, second)
+        spin(backend, second)
+        spin(backend, first, 2 * SPIN_NS)
+        fork(backend, second, first)
+        spin(backend, first)
+
+    graph = captured(backend, first, body)
+    backend.synchronize()
+    assert not works
+    spin(backend, launching)
+    before_ns = backend.glance_ns()
+    graph.launch(launching)
+    host = backend.preset.host
+    assert backend.glance_ns() - before_ns == host.graph_launch_ns + 4 * host.graph_node_ns
+    spin(backend, launching)
+    backend.synchronize()
+    a, b = first.handle, second.handle
+    at = works[0].end_ns
+    one, two = SPIN_NS, 2 * SPIN_NS
+    assert sorted(spans(works[1:])) == sorted(
+        [
+            (a, at, at + one),
+            (b, at + one, at + two),
+            (a, at + one, at + one + two),
+            (a, at + one + two, at + two + two),
+            (launching.handle, at + two + two, at + two + two + one),
+        ]
+    )
+
+
+def test_nodes_keep_the_sms_and_the_priority_of_the_stream_that_captured_them(backend, works):
+    narrow = backend.create_stream(priority=0, sm_ids=range(8))
+    graph = captured(backend, narrow, lambda: spin(backend, narrow, blocks=16))
+    backend.create_stream(priority=0, sm_ids=range(4))  # cuts the group of 8 afterwards
+    narrow.close()
+    graph.launch(backend.create_stream(priority=0))
+    backend.synchronize()
+    (work,) = works
+    assert work.end_ns - work.start_ns == 2 * SPIN_NS
+
+    works.clear()
+    high, low = backend.create_stream(priority=-1), backend.create_stream(priority=0)
+    urgent = captured(backend, high, lambda: spin(backend, high, blocks=132))
+    spin(backend, low, blocks=4 * 132)
+    urgent.launch(backend.create_stream(priority=0))
+    backend.synchronize()
+    assert [work.blocks for work in works] == [132, 4 * 132]
+
+
+def test_launches_of_one_graph_do_not_overlap_and_those_of_two_do(backend, works):
+    streams = [backend.create_stream(priority=0) for _ in range(2)]
+    graphs = [captured(backend, streams[0], lambda: spin(backend, streams[0])) for _ in range(2)]
+    for stream in streams:
+        graphs[0].launch(stream)
+    backend.synchronize()
+    assert works[1].start_ns == works[0].end_ns
+    works.clear()
+    for graph, stream in zip(graphs, streams, strict=True):
+        graph.launch(stream)
+    backend.synchronize()
+    assert works[1].start_ns < works[0].end_ns
+
+
+def test_a_graph_that_is_closed_while_it_runs_ends_and_leaves_no_queue(backend, works):
+    stream = backend.create_stream(priority=0)
+    graph = captured(backend, stream, lambda: spin(backend, stream))
+    known = len(backend.driver.scheduler.streams)
+    graph.launch(stream)
+    graph.close()
+    backend.synchronize()
+    assert len(works) == 1
+    assert len(backend.driver.scheduler.streams) == known - 1
+    with pytest.raises(InvalidHandleError, match="closed before"):
+        graph.launch(stream)
+
+
+# Values
+
+
+def test_each_launch_computes_anew_into_the_same_memory(backend):
+    xp, stream = backend.xp, backend.create_stream(priority=0)
+    token = backend.select(stream)
+    a, out, pattern = xp.arange(12, dtype="f8").reshape(3, 4), xp.zeros(4), xp.asarray([2, 0])
+    made = {}
+
+    def body():
+        made["view"] = (a * 2)[1:]
+        made["rows"] = a[pattern]
+        made["sign"], made["log"] = xp.linalg.slogdet(a[:, :3] @ a[:, :3].T + xp.eye(3))
+        xp.sum(a, axis=0, out=out)
+        a[0] = out
+        a[1, 1:3] += 1
+        made["zeros"] = xp.zeros(3)
+        made["zeros"] += a[0, :3]
+        made["random"] = xp.random.random(8)
+        made["parts"] = xp.split(xp.sort(a, axis=None), 2)
+
+    graph = captured(backend, stream, body)
+    seen = made["random"].sim_values.copy()
+    a.set(np.arange(12, dtype="f8").reshape(3, 4)[::-1].copy())
+    start = a.get()
+    graph.launch(stream)
+    expected = start.copy()
+    expected[0] = start.sum(axis=0)
+    expected[1, 1:3] += 1
+    np.testing.assert_array_equal(a.get(), expected)
+    np.testing.assert_array_equal(made["view"].get(), (start * 2)[1:])
+    np.testing.assert_array_equal(made["rows"].get(), start[[2, 0]])
+    square = start[:, :3] @ start[:, :3].T + np.eye(3)
+    np.testing.assert_allclose(float(made["log"]), np.linalg.slogdet(square)[1])
+    np.testing.assert_array_equal(made["zeros"].get(), expected[0, :3])
+    np.testing.assert_array_equal(made["parts"][1].get(), np.sort(expected, axis=None)[6:])
+    assert (made["random"].get() != seen).all()
+    backend.restore(token)
+
+
+# What cannot be captured
+
+
+@pytest.mark.parametrize(
+    ("call", "says"),
+    [
+        (lambda backend, xp, a: backend.synchronize(), "Waiting for the device"),
+        (lambda backend, xp, a: xp.nonzero(a), "xp.nonzero"),
+        (lambda backend, xp, a: a[a > 1], "xp.getitem"),
+        (lambda backend, xp, a: a.set(np.ones(8)), "pageable"),
+        (lambda backend, xp, a: xp.asarray([1.0]), "pageable"),
+        (lambda backend, xp, a: a.get(out=backend.pinned_empty(8, "f8")), "Reading values"),
+        (lambda backend, xp, a: backend.allocate_scratch(backend.selected_stream, 8), "Growing the scratch"),
+        (lambda backend, xp, a: backend.selected_stream.close(), "Destroying stream"),
+    ],
+)
+def test_a_call_that_cannot_be_captured_is_named_and_there_is_no_graph(backend, call, says):
+    xp, stream = backend.xp, backend.create_stream(priority=0)
+    token = backend.select(stream)
+    a = xp.arange(8, dtype="f8")
+    capture = backend.begin_graph(stream)
+    if says.startswith("Destroying"):
+        call(backend, xp, a)
+    else:
+        with pytest.raises(GraphCaptureError, match=says):
+            call(backend, xp, a)
+    with pytest.raises(GraphCaptureError, match=says):
+        capture.instantiate()
+    assert not backend.captures
+    backend.restore(token)
+
+
+def test_a_stream_cannot_be_part_of_two_captures_nor_wait_for_one_that_is_over(backend):
+    first, second, event = backend.create_stream(priority=0), backend.create_stream(priority=0), backend.acquire_event()
+    one, two = backend.begin_graph(first), backend.begin_graph(second)
+    first.record(event)
+    with pytest.raises(GraphCaptureError, match="outside the capture"):
+        second.wait(event)
+    one.abandon(), two.abandon()
+    with pytest.raises(GraphCaptureError, match="outside the capture"):
+        second.wait(event)
+    assert not second.is_capturing
+    second.synchronize()
+
+
+def test_a_stream_that_joined_and_did_no_work_need_not_be_joined_back(backend):
+    first, second = backend.create_stream(priority=0), backend.create_stream(priority=0)
+
+    def body():
+        spin(backend, first)
+        fork(backend, first, second)
+
+    assert captured(backend, first, body).node_count == 1
+    assert not second.is_capturing
+
+
+def test_closing_the_device_ends_a_capture(backend):
+    capture = backend.begin_graph(backend.create_stream(priority=0))
+    backend.close()
+    with pytest.raises(SessionClosedError):
+        capture.instantiate()
+
+
+# What is told
+
+
+def test_a_launch_is_told_as_one_call_and_not_at_all_while_it_is_captured(backend):
+    stream = backend.create_stream(priority=0)
+    source = backend.activity_source()
+    source.start()
+    graph = captured(backend, stream, lambda: (spin(backend, stream), spin(backend, stream)))
+    for _ in range(2):
+        graph.launch(stream)
+    backend.synchronize()
+    told = source.drain()
+    assert [told.names[code] for code in told.calls.name][:2] == ["cudaGraphLaunch"] * 2
+    assert told.work.correlation.tolist() == sorted(told.calls.correlation[:2].tolist() * 2)
+    details = [told.details[code] for code in told.work.detail]
+    assert [(one.graph, one.node) for one in details] == [(graph.id, 0), (graph.id, 1)] * 2
+
+
+@pytest.mark.parametrize("is_ordered", [True, False])
+def test_accesses_of_a_launch_are_those_of_the_stream_that_launches(is_ordered):
+    with Session("sim", capture="ranges") as lab:
+        a, b = lab.stream("a"), lab.stream("b")
+        with lab.on(a):
+            x = lab.xp.arange(1 << 16)
+            capture = lab._backend.begin_graph(a._backend_stream)
+            x *= 2
+            graph = capture.instantiate()
+        lab.synchronize()
+        assert not lab.memory.hazards()
+        graph.launch(a._backend_stream)
+        if is_ordered:
+            b.wait(a)
+        with lab.on(b):
+            y = x + 1
+        found = lab.memory.hazards()
+        assert [row.kind.value for row in found.hazards] == ([] if is_ordered else ["read-after-write"])
+        del y
+
+
+def test_ranges_that_meet_a_capture_are_left_out_and_nothing_is_dropped():
+    with Session("sim", capture="ranges") as lab:
+        a = lab.stream("a")
+        begun = lab.recording.start_range(a, "ends in the capture")
+        outer = lab.on(a, "ends in the capture too")
+        outer.__enter__()
+        capture = lab._backend.begin_graph(a._backend_stream)
+        inside = lab.recording.start_range(a, "begins in it")
+        begun.end()
+        outer.__exit__(None, None, None)
+        with lab.on(a, "ends behind it"):
+            capture.abandon()
+        inside.end()
+        with lab.on(a, "after"):
+            pass
+        lab.synchronize()
+        assert [lab.trace.names[code] for code in lab.trace.name] == ["after"]
+        assert lab.trace.metadata.dropped_spans == lab.trace.metadata.pending_spans == 0
+
+
+def test_a_session_that_closes_during_a_capture_ends_it_quietly():
+    lab = Session("sim", capture="ranges")
+    capture = lab._backend.begin_graph(lab.stream("a")._backend_stream)
+    lab.close()
+    assert capture.is_over
