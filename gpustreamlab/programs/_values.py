@@ -66,7 +66,7 @@ def copied(
     """
     arrays = list({id(array): array for value in values.values() for array in find_arrays(value)}.values())
     memo: dict[int, Any] = {id(array): made for array, made in zip(arrays, duplicate(arrays), strict=True) if made is not None}
-    tensors = [array for array in arrays if is_tensor(array)]
+    tensors = [array for array in arrays if is_tensor(array) and id(array) not in memo]
     memo |= {id(tensor): made for tensor, made in zip(tensors, copied_tensors(tensors), strict=True)}
     made: dict[str, object] = {}
     shared = []

@@ -196,6 +196,7 @@ class CudaBackend:
         with mapped_errors(f"Waiting for CUDA device {self._ordinal}"), self._device_scope():
             self.xp.cuda.runtime.deviceSynchronize()
         self._order.host_wait_all()
+        self._graphs.sweep()
 
     def is_default_stream_idle(self) -> bool:
         """Tell whether the default stream, and those that synchronise with it, have no work left."""
@@ -291,15 +292,28 @@ class CudaBackend:
             made[...] = owner
             return made
 
-        xp, memories = self.xp, dict[int, Any]()
+        xp, known = self.xp, dict[int, tuple[Any, Any]]()
 
         def copy_device(array: Any) -> Any:
             memory = array.data.mem
-            if id(memory) not in memories:
-                memories[id(memory)] = made = xp.cuda.alloc(memory.size)
-                made.copy_from_device_async(xp.cuda.MemoryPointer(memory, 0), memory.size)
-            place = memories[id(memory)] + (array.data.ptr - memory.ptr)
+            if id(memory) not in known:
+                known[id(memory)] = memory, xp.cuda.alloc(memory.size)
+                known[id(memory)][1].copy_from_device_async(xp.cuda.MemoryPointer(memory, 0), memory.size)
+            place = known[id(memory)][1] + (array.data.ptr - memory.ptr)
             return xp.ndarray(array.shape, array.dtype, memptr=place, strides=array.strides)
+
+        def copy_shared(tensor: Any) -> Any:
+            """Copy a tensor of torch in the memory of a CuPy array: it is in the memory of that one's copy."""
+            start = int(tensor.untyped_storage().data_ptr()) if hasattr(tensor, "untyped_storage") and tensor.is_cuda else 0
+            for memory, made in known.values():
+                if memory.ptr <= start < memory.ptr + memory.size:
+                    torch = sys.modules["torch"]
+                    whole = xp.ndarray((memory.size,), xp.uint8, memptr=made)
+                    place = (int(tensor.data_ptr()) - memory.ptr) // tensor.element_size()
+                    storage = torch.from_dlpack(whole).untyped_storage()
+                    found = torch.empty(0, dtype=tensor.dtype, device=tensor.device)
+                    return found.set_(storage, place, tensor.shape, tensor.stride())
+            return None
 
         with mapped_errors(f"Copying {len(arrays)} arrays"):
             host = iter(duplicate_host([array for array in arrays if isinstance(array, np.ndarray)], copy_host))
