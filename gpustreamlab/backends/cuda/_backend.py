@@ -195,6 +195,7 @@ class CudaBackend:
         """Block the host until the whole device is idle."""
         with mapped_errors(f"Waiting for CUDA device {self._ordinal}"), self._device_scope():
             self.xp.cuda.runtime.deviceSynchronize()
+        self._graphs.sweep()
         self._order.host_wait_all()
         self._graphs.sweep()
 

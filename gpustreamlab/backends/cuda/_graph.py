@@ -9,7 +9,7 @@ from contextlib import AbstractContextManager, ExitStack
 from typing import Any, NamedTuple
 from weakref import WeakSet
 
-from gpustreamlab.backends._features import explain_unjoined
+from gpustreamlab.backends._features import explain_unjoined, refuse_capture
 from gpustreamlab.backends._protocol import BackendStream
 from gpustreamlab.backends.cuda._libcuda import map_error, mapped_errors
 from gpustreamlab.backends.cuda._stream import CudaStream
@@ -52,6 +52,8 @@ class CudaGraphs:
     def begin(self, stream: CudaStream) -> CudaCapture:
         """Let a stream capture from now on."""
         self.sweep()
+        if stream.is_capturing:
+            raise refuse_capture("A capture inside another", "End the first one before.")
         return CudaCapture(self, self._parts, stream)
 
     def find(self, stream: BackendStream) -> CudaCapture | None:
@@ -148,7 +150,11 @@ class CudaCapture:
         self._number, self._graph = info.number, info.graph
         house.captures[self._number] = self
         self._pools = ExitStack()
-        self._take_pools()
+        try:
+            self._take_pools()
+        except BaseException:
+            self.abandon()
+            raise
 
     def __repr__(self) -> str:
         return f"<CudaCapture on stream {self._stream.handle:#x}, {'ended' if self.is_over else 'capturing'}>"
@@ -206,7 +212,7 @@ class CudaCapture:
         pool = cupy.cuda.MemoryPool()
         self.keep.append(pool)
         self._pools.enter_context(cupy.cuda.using_allocator(pool.malloc))
-        if torch is not None and hasattr(torch.cuda, "MemPool") and torch.cuda.is_initialized():
+        if torch is not None and hasattr(torch.cuda, "use_mem_pool") and torch.cuda.is_initialized():
             torch_pool = torch.cuda.MemPool()
             self.keep.append(torch_pool)
             self._pools.enter_context(torch.cuda.use_mem_pool(torch_pool, device=self._parts.ordinal))
@@ -250,6 +256,7 @@ class CudaGraph:
         """Whether `close` was called."""
         self._address = int(executable)
         self._launch = parts.cupy.cuda.runtime.graphLaunch
+        self._id = 0
         self._event: Any = None
         self._keep: list[object] = []
         self._accesses: list[Any] = []
@@ -261,13 +268,16 @@ class CudaGraph:
     @property
     def id(self) -> int:
         """As `WorkDetail.graph` of its kernels says it; 0 where CUPTI is not loaded."""
-        return 0 if self.is_closed else self._parts.find_id(self._address, self.node_count)
+        if not (self._id or self.is_closed):
+            self._id = self._parts.find_id(self._address, self.node_count)
+        return self._id
 
     def take(self, capture: CudaCapture) -> None:
-        """Keep what a capture kept. What was kept before may still be used by a launch: it goes with the graph."""
-        self._keep.extend(capture.keep)
+        """Keep what a capture kept, and what was kept before until no launch that uses it is in flight."""
+        if self._keep:
+            self._house.leave(self._event, self._keep)
+        self._keep, capture.keep = capture.keep, []
         self._accesses = capture.accesses
-        capture.keep = []
 
     def launch(self, stream: BackendStream) -> None:
         """Run its work behind what a stream holds now; the stream's later work comes behind all of it."""

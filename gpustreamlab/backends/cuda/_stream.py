@@ -8,7 +8,7 @@ from collections.abc import Callable
 from dataclasses import dataclass, field
 from typing import Any, TypeAlias
 
-from gpustreamlab.backends._features import refuse_stream
+from gpustreamlab.backends._features import refuse_capture, refuse_stream
 from gpustreamlab.backends.cuda._access_order import AccessOrder
 from gpustreamlab.backends.cuda._libcuda import map_error, mapped_errors
 from gpustreamlab.backends.cuda.cupti._memory import PoolWatch
@@ -79,6 +79,10 @@ class CudaStream:
         """Tell whether all work enqueued so far has ended."""
         with mapped_errors(f"Asking stream {self.handle:#x} whether it is done"):
             is_done = bool(self.cupy.done)
+        if not is_done and self.is_capturing:  # CuPy takes the driver's refusal for a no
+            raise refuse_capture(
+                f"Asking stream {self.handle:#x} whether it is done", "Ask before the capture, or after the graph's launch."
+            )
         if is_done:
             self.order.host_wait_stream(self.handle)
         return is_done
