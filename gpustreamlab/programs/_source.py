@@ -313,9 +313,10 @@ def _refuse(node: ast.AST, filename: str) -> None:
             f"Line {node.lineno} of {filename} imports *, so nobody knows which names it binds. Import what it needs: from "
             f"{node.module} import name."
         )
+    if isinstance(node, (ast.FunctionDef, ast.AsyncFunctionDef, ast.Lambda)):
+        return
     for child in ast.iter_child_nodes(node):
-        if not isinstance(child, (ast.FunctionDef, ast.AsyncFunctionDef, ast.Lambda, ast.ClassDef)):
-            _refuse(child, filename)
+        _refuse(child, filename)
 
 
 def _names_of(node: ast.stmt) -> tuple[frozenset[str], frozenset[str]]:
