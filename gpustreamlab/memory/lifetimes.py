@@ -10,6 +10,7 @@ from types import TracebackType
 from typing import TYPE_CHECKING, Any, NamedTuple, Protocol, TypeVar
 from weakref import WeakSet
 
+from gpustreamlab._util.arrays import find_arrays, is_array
 from gpustreamlab._util.defences import process_lock
 from gpustreamlab._util.ownership import Owner, check_array, find_owner, is_empty
 from gpustreamlab._util.tasks import close_later_work, works_later
@@ -127,9 +128,10 @@ class Keeper:
             return in_flight + len(self._deferred)
 
     def hold(self, stream: KeptStream, objects: tuple[object, ...]) -> None:
-        """Keep objects until what the stream holds now is done."""
+        """Keep objects, and the arrays that are in them now, until what the stream holds now is done."""
         if objects:
-            self._tidy(self._keep(stream, objects))
+            inside = [array for one in objects if not is_array(one) for array in find_arrays(one)]
+            self._tidy(self._keep(stream, (*objects, *inside)))
 
     def use(self, stream: KeptStream, array: T, after: object = None) -> T:
         """Order a stream behind those that wrote an array, and keep its memory until the stream is done with it."""

@@ -30,6 +30,8 @@ _CHANCE = frozenset({"random", "secrets", "time", "uuid", "os", "datetime", "inp
 """What gives other values each time."""
 _STEERS = frozenset({"on", "select", "run_on", "partition"})
 """Methods of a session under which work goes to streams of its own."""
+_ORDERS = frozenset({"synchronize", "wait", "make_wait", "record", "use", "hold", "query"})
+"""Methods of sessions, streams and events that order work, or ask for the order."""
 _CLOSES = frozenset({"close"})
 
 
@@ -69,12 +71,14 @@ class CallLog:
         """Whether something was called that gives other values each time."""
         self.steers = False
         """Whether a stream was selected."""
+        self.orders = False
+        """Whether something was ordered that the program orders itself."""
         self.line = 0
         """The line of the statement."""
 
     def begin(self, line: int) -> None:
         """Forget what the statement before has called."""
-        self.unknown, self.is_chance, self.steers, self.line = "", False, False, line
+        self.unknown, self.is_chance, self.steers, self.orders, self.line = "", False, False, False, line
 
     def call(self, function: Any, /, *args: Any, **kwargs: Any) -> Any:
         """Call a function as the program does."""
@@ -119,6 +123,8 @@ class CallLog:
             )
         if owner == "Session" and method in _STEERS:
             self.steers = True
+        if owner in ("Session", "Stream", "Event") and method in _ORDERS:
+            self.orders = True
 
     def _followed(self, function: Any) -> Any:
         """Return a function of the user's that makes its calls through this, too; as it is where its source is not known."""

@@ -9,6 +9,7 @@ from typing import Any, ClassVar
 
 import numpy as np
 
+from gpustreamlab._util.arrays import is_array
 from gpustreamlab.analysis import Hazards
 from gpustreamlab.analysis._report import Report, Reported, ReportTable
 from gpustreamlab.analysis._scale import format_ns, format_share
@@ -20,7 +21,6 @@ from gpustreamlab.programs._ground import Statements
 from gpustreamlab.programs._record import copied_inputs
 from gpustreamlab.programs._replay import Replay
 from gpustreamlab.programs._source import short_text
-from gpustreamlab.programs._values import is_array
 from gpustreamlab.typing import SpanKind
 
 MOST_REPEATS = 10_000

@@ -11,6 +11,7 @@ from typing import Any
 
 import numpy as np
 
+from gpustreamlab._util.arrays import find_arrays, is_array
 from gpustreamlab.analysis import Touch, blocks_that_fit
 from gpustreamlab.memory.hazards import AccessWatch
 from gpustreamlab.model import SPAN_KINDS, Trace
@@ -20,7 +21,7 @@ from gpustreamlab.programs._ground import Lab, Statements
 from gpustreamlab.programs._source import LABEL_LENGTH, Source, Statement, short_text
 from gpustreamlab.programs._torch import TorchPieces, bytes_of, is_tensor, watching_torch
 from gpustreamlab.programs._torch import region as region_of_tensor
-from gpustreamlab.programs._values import copied, find_arrays, is_array
+from gpustreamlab.programs._values import copied
 from gpustreamlab.programs._works import Recording
 from gpustreamlab.typing import SpanKind
 
@@ -36,6 +37,7 @@ class _Step:
     unknown: str = ""
     is_chance: bool = False
     steers: bool = False
+    orders: bool = False
     reached: dict[int, str] = field(default_factory=dict)
     """Names of variables by the pieces of memory that they reach, in front of it."""
     crossing: dict[int, str] = field(default_factory=dict)
@@ -48,8 +50,8 @@ def needed_names(source: Source, values: Mapping[str, object]) -> frozenset[str]
     """Return the variables that a program looks up before it binds them, those of its functions too."""
     found, bound = set[str](), set[str]()
     for statement in source.statements:
-        found |= {name for name in statement.reads if name not in bound and name in values}
-        bound |= statement.writes
+        found |= {name for name in statement.needs if name not in bound and name in values}
+        bound |= statement.binds
     for name in tuple(found):
         value = values[name]
         if isinstance(value, types.FunctionType):
@@ -212,7 +214,8 @@ class _Tap:
             for name in statement.reads | statement.writes:
                 self._reach(name, values)
             step = self._step
-            step.unknown, step.is_chance, step.steers = self._log.unknown or step.unknown, self._log.is_chance, self._log.steers
+            step.unknown, step.is_chance = self._log.unknown or step.unknown, self._log.is_chance
+            step.steers, step.orders = self._log.steers, self._log.orders or _asks_for_stream(statement, lab, values)
             steps.append(step)
         return steps
 
@@ -308,6 +311,17 @@ class _Areas:
             shared = [other for other, (first, last) in others.items() if start < last and first < end]
             self._same[number] = self._same[shared[0]] if shared else number
         return self._same[number]
+
+
+def _asks_for_stream(statement: Statement, lab: Lab, values: Mapping[str, object]) -> bool:
+    """Tell whether a statement looks at ``lab.current``."""
+    return any(
+        isinstance(part, ast.Attribute)
+        and part.attr == "current"
+        and isinstance(part.value, ast.Name)
+        and values.get(part.value.id) is lab
+        for part in ast.walk(statement.node)
+    )
 
 
 def _size(value: Any) -> int:
@@ -436,6 +450,8 @@ def _joined(source: Source, steps: Sequence[_Step], works: Sequence[Work]) -> li
             barrier = f"uses {step.unknown}"
         elif step.steers:
             barrier = "selects streams itself"
+        elif step.orders:
+            barrier = "orders streams itself, or asks which is selected"
         elif decides:
             barrier = "decides by values of the device"
         engine = work.engine

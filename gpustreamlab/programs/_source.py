@@ -40,6 +40,10 @@ class Statement:
     """Names that it looks up."""
     writes: frozenset[str]
     """Names that it binds or deletes."""
+    needs: frozenset[str]
+    """Names that it may look up before it binds them."""
+    binds: frozenset[str]
+    """Names that it binds whatever its conditions are."""
     tests: frozenset[str]
     """Names that decide what it does: in conditions of ``if``, ``while`` and the like."""
     is_branching: bool
@@ -212,6 +216,7 @@ class _Reader:
         text = ast.unparse(node) if id(node) in self._bound else self._text(node)
         reads, writes = _names_of(node)
         tests, is_branching = _tests_of(node)
+        needs, binds = _first_uses(node)
         yield Statement(
             line=node.lineno,
             text=text,
@@ -220,6 +225,8 @@ class _Reader:
             label=label or short_text(text, LABEL_LENGTH),
             reads=reads,
             writes=writes,
+            needs=needs,
+            binds=binds,
             tests=tests,
             is_branching=is_branching,
         )
@@ -313,9 +320,10 @@ def _refuse(node: ast.AST, filename: str) -> None:
             f"Line {node.lineno} of {filename} imports *, so nobody knows which names it binds. Import what it needs: from "
             f"{node.module} import name."
         )
+    if isinstance(node, (ast.FunctionDef, ast.AsyncFunctionDef, ast.Lambda)):
+        return
     for child in ast.iter_child_nodes(node):
-        if not isinstance(child, (ast.FunctionDef, ast.AsyncFunctionDef, ast.Lambda, ast.ClassDef)):
-            _refuse(child, filename)
+        _refuse(child, filename)
 
 
 def _names_of(node: ast.stmt) -> tuple[frozenset[str], frozenset[str]]:
@@ -331,6 +339,35 @@ def _names_of(node: ast.stmt) -> tuple[frozenset[str], frozenset[str]]:
     deleted = {one.id for one in ast.walk(node) if isinstance(one, ast.Name) and isinstance(one.ctx, ast.Del)}
     augmented = {one.target.id for one in ast.walk(node) if isinstance(one, ast.AugAssign) and isinstance(one.target, ast.Name)}
     return frozenset(reads | augmented), frozenset(writes | deleted)
+
+
+def _first_uses(node: ast.stmt) -> tuple[frozenset[str], frozenset[str]]:
+    """Return the names that a statement may look up before it binds them, and those that it binds in any case."""
+    match node:
+        case ast.If(test=test, body=body, orelse=other):
+            (first, bound), (second, also_bound) = _uses_in(body), _uses_in(other)
+            return _looked_up(test) | first | second, bound & also_bound
+        case ast.While(test=test, body=body, orelse=other):
+            return _looked_up(test) | _uses_in(body)[0] | _uses_in(other)[0], frozenset()
+        case ast.For(target=target, iter=iterated, body=body, orelse=other):
+            bound = frozenset(one.id for one in ast.walk(target) if isinstance(one, ast.Name) and isinstance(one.ctx, ast.Store))
+            return _looked_up(iterated) | _looked_up(target) | (_uses_in(body)[0] - bound) | _uses_in(other)[0], frozenset()
+    reads, writes = _names_of(node)
+    plain = (ast.Assign, ast.AnnAssign, ast.AugAssign, ast.Import, ast.ImportFrom, ast.FunctionDef, ast.ClassDef)
+    is_certain = isinstance(node, plain) and not any(isinstance(part, ast.NamedExpr) for part in ast.walk(node))
+    return reads, writes if is_certain else frozenset()
+
+
+def _uses_in(body: Sequence[ast.stmt]) -> tuple[frozenset[str], frozenset[str]]:
+    needs, binds = frozenset[str](), frozenset[str]()
+    for node in body:
+        first, bound = _first_uses(node)
+        needs, binds = needs | (first - binds), binds | bound
+    return needs, binds
+
+
+def _looked_up(part: ast.expr) -> frozenset[str]:
+    return frozenset(one.id for one in ast.walk(part) if isinstance(one, ast.Name) and isinstance(one.ctx, ast.Load))
 
 
 def _add_inner(table: symtable.SymbolTable, reads: set[str], writes: set[str]) -> None:

@@ -4,52 +4,15 @@ from __future__ import annotations
 
 import copy
 import types
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from dataclasses import is_dataclass
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
-import numpy as np
-
+from gpustreamlab._util.arrays import find_arrays, is_array
 from gpustreamlab._util.ownership import find_owner
+from gpustreamlab.errors import ProgramError
 from gpustreamlab.programs._torch import copied_tensors, is_tensor
 
-_MOST_ITEMS = 100_000
-"""Up to how many items of containers are looked at for arrays."""
-_KEPT = (types.ModuleType, types.FunctionType, types.BuiltinFunctionType, types.MethodType, type)
-
-
-def is_array(value: object) -> bool:
-    """Tell whether a value is an array in device memory, or NumPy's."""
-    return (
-        isinstance(value, np.ndarray)
-        or (hasattr(value, "shape") and hasattr(value, "dtype") and hasattr(value, "strides"))
-        or (hasattr(value, "untyped_storage") and hasattr(value, "shape"))
-    )
-
-
-def find_arrays(value: object, seen: set[int] | None = None) -> Iterator[Any]:
-    """Find arrays in a value: in containers, and in attributes of instances of Python classes."""
-    seen = set() if seen is None else seen
-    waiting = [value]
-    while waiting and len(seen) < _MOST_ITEMS:
-        one = waiting.pop()
-        if id(one) in seen or isinstance(one, (str, bytes, int, float, complex, type(None), *_KEPT)):
-            continue
-        seen.add(id(one))
-        if is_array(one):
-            yield one
-        else:
-            waiting.extend(_parts(one))
-
-
-def _parts(value: object) -> Iterable[object]:
-    if isinstance(value, Mapping):
-        return value.values()
-    if isinstance(value, (list, tuple, set, frozenset)):
-        return value
-    if is_dataclass(value) or isinstance(getattr(value, "__dict__", None), dict):
-        return list(getattr(value, "__dict__", {}).values())
-    return ()
+_KEPT = (types.ModuleType, types.BuiltinFunctionType, type)
 
 
 def copied(
@@ -74,12 +37,30 @@ def copied(
         if isinstance(value, _KEPT):
             made[name] = value
             continue
+        if isinstance(value, types.GeneratorType):
+            raise ProgramError(
+                f"{name!r} is a generator, which gives its values once, and a plan runs the program several times. Pass a "
+                f"list: {name} = list({name})."
+            )
         try:
-            made[name] = copy.deepcopy(value, memo)
+            made[name] = _copied_function(value, memo) if isinstance(value, types.FunctionType) else copy.deepcopy(value, memo)
         except Exception:  # noqa: BLE001 - any class may refuse, each in its own way
             made[name] = value
             shared.append(name)
     return made, shared
+
+
+def _copied_function(function: types.FunctionType, memo: dict[int, Any]) -> types.FunctionType:
+    """Return a function with copies of the arrays that it closes over or has as defaults; itself where it has none."""
+    if next(find_arrays(function), None) is None:
+        return function
+    cells = tuple(types.CellType(copy.deepcopy(cell.cell_contents, memo)) for cell in function.__closure__ or ())
+    made = types.FunctionType(
+        function.__code__, function.__globals__, function.__name__, copy.deepcopy(function.__defaults__, memo), cells
+    )
+    made.__kwdefaults__ = copy.deepcopy(function.__kwdefaults__, memo)
+    made.__module__, made.__qualname__ = function.__module__, function.__qualname__
+    return made
 
 
 def signature(values: Mapping[str, object]) -> dict[str, object]:

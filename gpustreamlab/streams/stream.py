@@ -197,6 +197,8 @@ class Stream(ProcessBound):
     def hold(self, *objects: object) -> None:
         """Keep objects alive until what is enqueued now is done: what the work reads and writes. Nothing waits.
 
+        Of lists, dictionaries and objects with attributes, the arrays that are in them now are kept.
+
         Examples
         --------
         >>> from gpustreamlab import Session
