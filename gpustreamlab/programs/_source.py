@@ -210,7 +210,7 @@ class _Reader:
                 f"Line {node.lineno} is annotated with stream {annotated!r} inside `with ...on({stream!r})`. Keep one of them."
             )
         text = ast.unparse(node) if id(node) in self._bound else self._text(node)
-        reads, writes = _names_of(node)
+        reads, writes = names_of(node)
         tests, is_branching = _tests_of(node)
         yield Statement(
             line=node.lineno,
@@ -318,7 +318,7 @@ def _refuse(node: ast.AST, filename: str) -> None:
             _refuse(child, filename)
 
 
-def _names_of(node: ast.stmt) -> tuple[frozenset[str], frozenset[str]]:
+def names_of(node: ast.AST) -> tuple[frozenset[str], frozenset[str]]:
     """Return the names that a statement looks up and binds, those in functions and comprehensions within it too."""
     table = symtable.symtable(ast.unparse(node), "<statement>", "exec")
     reads, writes = set[str](), set[str]()

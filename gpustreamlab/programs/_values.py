@@ -39,10 +39,11 @@ def find_arrays(value: object, seen: set[int] | None = None) -> Iterator[Any]:
         if is_array(one):
             yield one
         else:
-            waiting.extend(_parts(one))
+            waiting.extend(parts_of(one))
 
 
-def _parts(value: object) -> Iterable[object]:
+def parts_of(value: object) -> Iterable[object]:
+    """Return what a container holds, or the attributes of an instance."""
     if isinstance(value, Mapping):
         return value.values()
     if isinstance(value, (list, tuple, set, frozenset)):
