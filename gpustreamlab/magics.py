@@ -18,7 +18,9 @@ from IPython.display import display
 from gpustreamlab.analysis import Explanation
 from gpustreamlab.errors import GPUStreamLabError, nearest_hint
 from gpustreamlab.model import Counters, Layout
-from gpustreamlab.notebook.cells import CellMarks, cell_number, compile_cell, magic_transformer, show_value
+from gpustreamlab.notebook.cell_graph import CellGraph, make_cell_graph
+from gpustreamlab.notebook.cell_log import CellLog
+from gpustreamlab.notebook.cells import CellMarks, cell_number, compile_cell, magic_transformer, show_value, unregister
 from gpustreamlab.notebook.parsers import PARSERS
 from gpustreamlab.notebook.program_cell import ProgramCells, show_check, show_plan, show_replay
 from gpustreamlab.record.capture import Capture
@@ -32,6 +34,8 @@ __all__ = ["GpuStreamMagics", "load_ipython_extension", "unload_ipython_extensio
 
 
 _CELL_MAGICS = ("gpustream", "gpuprogram")
+DEFAULT_STREAMS = 4
+"""Over how many streams `%gpulab start --auto` spreads cells."""
 DEFAULT_VARIABLE = "lab"
 """The variable that `%gpulab start` puts the session into."""
 
@@ -44,6 +48,7 @@ class GpuStreamMagics(Magics):  # type: ignore[misc]
         super().__init__(shell)
         self._session: Session | None = None
         self._programs = ProgramCells(shell)
+        self._cells = CellLog(shell, lambda: bool(self._open_sessions()))
 
     @line_magic  # type: ignore[untyped-decorator]
     @no_var_expand  # type: ignore[untyped-decorator]
@@ -54,8 +59,13 @@ class GpuStreamMagics(Magics):  # type: ignore[misc]
             return None
         open_sessions = self._open_sessions()
         action = arguments.action or ("show" if open_sessions else "start")
+        if action != "start" and (arguments.auto or (action != "auto" and (arguments.streams is not None or arguments.off))):
+            raise UsageError("%gpulab: --auto goes with start, --streams with start --auto or auto, and --off with auto")
         if action == "start":
             return self._start(arguments)
+        if action == "auto":
+            self._choose_streams(self._find_session(), arguments)
+            return None
         if action == "use":
             return self._use(arguments.variable or DEFAULT_VARIABLE)
         session = self._find_session() if arguments.variable is None else self._use(arguments.variable)
@@ -84,6 +94,7 @@ class GpuStreamMagics(Magics):  # type: ignore[misc]
             stays = arguments.partition is None and not arguments.whole_card
             partition = ... if stays else arguments.partition
             stream = session.stream(arguments.stream, priority=arguments.priority, partition=partition)
+            self._cells.order(session, stream.name)
             for other in self._named_streams(session, arguments.after):
                 stream.wait(other)
             waits = arguments.sync or arguments.show or arguments.kernels
@@ -116,7 +127,8 @@ class GpuStreamMagics(Magics):  # type: ignore[misc]
         if arguments.on is not None:
             streams = tuple(name for name in arguments.on.split(",") if name)
         with _usage_errors(of_cell=True):
-            planned = self._programs.plan(session._ground, cell, streams)  # noqa: SLF001 - what programs need of it
+            ground = session._ground  # noqa: SLF001 - what programs need of it
+            planned = self._programs.plan(ground, cell, streams, lambda home: self._cells.order(session, home))
             if arguments.plan:
                 return planned.plan
             show_plan(planned)
@@ -160,6 +172,14 @@ class GpuStreamMagics(Magics):  # type: ignore[misc]
 
     @line_magic  # type: ignore[untyped-decorator]
     @no_var_expand  # type: ignore[untyped-decorator]
+    def gpugraph(self, line: str) -> CellGraph | None:
+        """Show the notebook's cells as a graph."""
+        if PARSERS["gpugraph"]().parse(line) is None:
+            return None
+        return make_cell_graph(self._cells.cells, self._find_session().trace)
+
+    @line_magic  # type: ignore[untyped-decorator]
+    @no_var_expand  # type: ignore[untyped-decorator]
     def gpuexplain(self, line: str) -> Explanation | None:
         """Say why work did not overlap."""
         arguments = PARSERS["gpuexplain"]().parse(line)
@@ -192,6 +212,10 @@ class GpuStreamMagics(Magics):  # type: ignore[misc]
             print(f"No partitions: every stream has all {session.device.sm_count} SMs.")  # noqa: T201 - a magic's answer
         return session.layout
 
+    def watch_cells(self) -> None:
+        """Record cells from now on."""
+        self._cells.register()
+
     def complete(self, event: Any) -> list[str]:
         """Complete options, stream and partition names; called by IPython's completer."""
         magic = event.line.lstrip().split(None, 1)[0].lstrip("%")
@@ -211,6 +235,8 @@ class GpuStreamMagics(Magics):  # type: ignore[misc]
         variable = arguments.variable or DEFAULT_VARIABLE
         if not variable.isidentifier() or keyword.iskeyword(variable):
             raise UsageError(f"%gpulab: --as takes a variable's name, not {variable!r}")
+        if arguments.off or (arguments.streams is not None and not arguments.auto):
+            raise UsageError("%gpulab: --streams goes with start --auto, and --off with auto (see %gpulab -h)")
         with _usage_errors():
             session = Session(arguments.backend, device=arguments.device, capture=arguments.capture)
         replaced = self.shell.user_ns.get(variable)
@@ -218,7 +244,20 @@ class GpuStreamMagics(Magics):  # type: ignore[misc]
             replaced.close()  # nothing but Out would reach it any more
         self._session = session
         self.shell.push({variable: session})
+        if arguments.auto:
+            self._choose_streams(session, arguments)
         return session
+
+    def _choose_streams(self, session: Session, arguments: argparse.Namespace) -> None:
+        """Choose a stream for each cell from the next one on, or not any more."""
+        if arguments.off:
+            self._cells.stop_auto()
+            print("Cells run as they are.")  # noqa: T201 - a magic's answer
+            return
+        with _usage_errors():
+            self._cells.start_auto(session, DEFAULT_STREAMS if arguments.streams is None else arguments.streams)
+        assert self._cells.auto is not None  # noqa: S101 - for the type checker
+        print(f"From the next cell on, each runs on a stream chosen for it, one of {self._cells.auto.count}.")  # noqa: T201
 
     def _named_sessions(self) -> dict[str, Session]:
         """Return the open sessions in the notebook's variables; those of IPython itself (``_3``, ``Out``) do not count."""
@@ -356,13 +395,14 @@ def load_ipython_extension(shell: Any) -> None:
         transform.owner = GpuStreamMagics  # type: ignore[attr-defined]
         shell.input_transformers_cleanup.append(transform)
     CellMarks(shell, open_sessions).register()
+    magics.watch_cells()
     for make in PARSERS.values():
         shell.set_hook("complete_command", lambda _, event: magics.complete(event), str_key=make().prog)
 
 
 def unload_ipython_extension(shell: Any) -> None:
     """Take the magics away again; what ``%unload_ext gpustreamlab`` calls."""
-    CellMarks.unregister(shell)
+    unregister(shell, CellMarks, CellLog)
     transformers = shell.input_transformers_cleanup
     transformers[:] = [transform for transform in transformers if getattr(transform, "owner", None) is not GpuStreamMagics]
     for name in PARSERS:

@@ -45,10 +45,11 @@ def find_arrays(value: object) -> Iterator[Any]:
         if is_array(one):
             yield one
         else:
-            waiting.extend(_parts(one))
+            waiting.extend(parts_of(one))
 
 
-def _parts(value: object) -> Iterable[object]:
+def parts_of(value: object) -> Iterable[object]:
+    """Return what a container holds, the attributes of an instance, or what a function closes over."""
     if isinstance(value, Mapping):
         return list(value.values())
     if isinstance(value, (list, tuple, set, frozenset)):

@@ -20,7 +20,16 @@ from IPython.core.displayhook import DisplayHook
 
 from gpustreamlab._util.tasks import steered
 
-__all__ = ["CellMarks", "CompiledCell", "awaits_at_top_level", "cell_number", "compile_cell", "magic_transformer", "show_value"]
+__all__ = [
+    "CellMarks",
+    "CompiledCell",
+    "awaits_at_top_level",
+    "cell_number",
+    "compile_cell",
+    "magic_transformer",
+    "show_value",
+    "unregister",
+]
 
 _log = logging.getLogger(__name__)
 
@@ -86,14 +95,6 @@ class CellMarks:
         self._shell.events.register("pre_run_cell", self._begin)
         self._shell.events.register("post_run_cell", self._end)
 
-    @classmethod
-    def unregister(cls, shell: Any) -> None:
-        """Let the shell call none of these any more."""
-        for event in ("pre_run_cell", "post_run_cell"):
-            for callback in tuple(shell.events.callbacks[event]):
-                if isinstance(getattr(callback, "__self__", None), cls):
-                    shell.events.unregister(event, callback)
-
     def _begin(self, info: Any) -> None:
         # What tools run on the side is no cell of the user's.
         self._text = f"In [{len(self._shell.history_manager.input_hist_parsed)}]" if info.store_history else ""
@@ -115,6 +116,14 @@ class CellMarks:
                 getattr(session, method)(self._text)
             except Exception as error:  # noqa: BLE001 - a mark must not disturb the cell
                 _log.debug("A cell could not be marked: %s", error)
+
+
+def unregister(shell: Any, *kinds: type) -> None:
+    """Let the shell call none of some kinds any more."""
+    for event in ("pre_run_cell", "post_run_cell"):
+        for callback in tuple(shell.events.callbacks[event]):
+            if isinstance(getattr(callback, "__self__", None), kinds):
+                shell.events.unregister(event, callback)
 
 
 def show_value(shell: Any, body: str, value: object, around: AbstractContextManager[object]) -> object:

@@ -76,9 +76,9 @@ def gpulab_parser() -> MagicParser:
     parser.add_argument(
         "action",
         nargs="?",
-        choices=("start", "show", "use", "close", "stop"),
+        choices=("start", "show", "use", "auto", "close", "stop"),
         help="default: show the session, or start one if there is none; use: let the magics work on the one in --as; "
-        "stop: the same as close",
+        "auto: run each cell on a stream chosen for it, from the next one on; stop: the same as close",
     )
     parser.add_argument("--backend", choices=BACKEND_NAMES, help="default: the GPU if there is one, else the simulated device")
     parser.add_argument("--device", type=int, default=0, help="CUDA device number (default: 0)")
@@ -89,6 +89,11 @@ def gpulab_parser() -> MagicParser:
         help="ranges: named ranges only, at less cost; kernels: every kernel too; auto, the default: kernels where that works",
     )
     parser.add_argument("--as", dest="variable", help="variable of the session (default: lab)")
+    parser.add_argument("--auto", action="store_true", help="start, then the same as auto")
+    parser.add_argument(
+        "--streams", type=int, metavar="N", help="over how many streams cells are spread, at most 32 (default: 4)"
+    )
+    parser.add_argument("--off", action="store_true", help="with auto: let cells run as they are again")
     parser.advice = "The session's variable is named by --as: %gpulab use --as lab2"
     return parser
 
@@ -125,7 +130,9 @@ def gpuprogram_parser() -> MagicParser:
     parser.add_argument(
         "--check", action="store_true", help="compare with one stream first, bit for bit; run it if it is equal"
     )
-    parser.add_argument("--replay", type=int, metavar="N", help="measure it first, N times, beside one stream")
+    parser.add_argument(
+        "--replay", type=int, metavar="N", help="measure it first, N times: one stream, planned, one CUDA graph"
+    )
     return parser
 
 
@@ -174,6 +181,15 @@ def gputimeline_parser() -> MagicParser:
     return parser
 
 
+def gpugraph_parser() -> MagicParser:
+    """Return the parser of `%gpugraph`."""
+    return MagicParser(
+        prog="%gpugraph",
+        description="Show the cells as a graph: streams, times, what they read of each other, what is out of date.",
+        allow_abbrev=False,
+    )
+
+
 def gpuexplain_parser() -> MagicParser:
     """Return the parser of `%gpuexplain`."""
     parser = MagicParser(
@@ -188,6 +204,7 @@ def gpuexplain_parser() -> MagicParser:
 
 PARSERS: dict[str, Callable[[], MagicParser]] = {
     "gpucapture": gpucapture_parser,
+    "gpugraph": gpugraph_parser,
     "gpulab": gpulab_parser,
     "gpupartition": gpupartition_parser,
     "gpuprogram": gpuprogram_parser,

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import ast
 import itertools
+from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any
 
@@ -46,10 +47,19 @@ class ProgramCells:
         self._shell = shell
         self._planned: dict[tuple[object, ...], PlannedCell] = {}
 
-    def plan(self, ground: Ground, body: str, streams: int | tuple[str, ...]) -> PlannedCell:
+    def plan(
+        self, ground: Ground, body: str, streams: int | tuple[str, ...], begin: Callable[[str], object] = bool
+    ) -> PlannedCell:
         """Return a cell's plan: the one that it has, if its inputs still fit, else a new one.
 
         What it prints and shows while it is recorded on copies is kept back, unless it fails there.
+
+        Parameters
+        ----------
+        ground, body, streams
+            Where it runs, its source, and how many streams it may use, or which.
+        begin
+            Called with the stream in which the program begins and ends, before anything runs there.
 
         Raises
         ------
@@ -71,11 +81,13 @@ class ProgramCells:
             changed = known.plan.changed_inputs()
             if not changed:
                 known.plan.rename(filename)
+                begin(known.plan.streams[0])
                 self._planned[key] = known
                 return known
             names = ", ".join(changed[:4])
             note = f"Planned again: another type, shape or plain value than as In [{known.number}]: {names}."
         program = make_program(ground, source, shell.user_ns, filename=filename, result=_free_name(source, filename))
+        begin(program.home(streams))
         try:
             with capture_output(stderr=False) as kept_back:
                 plan = program.plan(streams=streams)
@@ -126,7 +138,7 @@ def show_check(plan: Plan) -> None:
 
 
 def show_replay(plan: Plan, repeats: int) -> None:
-    """Show what the program takes on one stream and as planned, in so many runs of each."""
+    """Show what the program takes on one stream, as planned, and as one CUDA graph, in so many runs of each."""
     __tracebackhide__ = True
     display(plan.compare(repeats))
 

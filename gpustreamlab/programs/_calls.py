@@ -241,6 +241,11 @@ def root_of(module: str | None, file: str) -> str:
     return root if path.startswith(_library_folders()) or path.endswith((".so", ".pyd")) else ""
 
 
+def root_of_type(kind: type) -> str:
+    """Return the library that a type is of; an empty text for one of the user's."""
+    return root_of(kind.__module__, _file_of(kind))
+
+
 def is_followed(value: object) -> bool:
     """Tell whether a program may hold such a value without anything being hidden in it: none of another library's objects."""
     kind = value if isinstance(value, type) else type(value)

@@ -5,10 +5,11 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from html import escape
-from typing import Any, ClassVar
+from typing import Any, ClassVar, NamedTuple
 
 from gpustreamlab.analysis._report import Report, Reported, ReportTable, more_row
 from gpustreamlab.analysis._scale import count_text, format_ns
+from gpustreamlab.draw import GraphEdge, GraphNode, graph_html
 from gpustreamlab.errors import OptionError, ProgramError
 from gpustreamlab.programs._check import Both, Check, PlanComparison, check_plan, compare_plan
 from gpustreamlab.programs._code import Code, write_code
@@ -16,7 +17,7 @@ from gpustreamlab.programs._graph import Engine, Schedule, on_one_stream, schedu
 from gpustreamlab.programs._ground import Ground, Statements
 from gpustreamlab.programs._record import needed_names, record
 from gpustreamlab.programs._replay import Replay
-from gpustreamlab.programs._source import RESULT, read_source
+from gpustreamlab.programs._source import RESULT, read_source, short_text
 from gpustreamlab.programs._values import signature
 from gpustreamlab.programs._works import Recording
 
@@ -61,16 +62,26 @@ class Program:
             What a statement raises, with its own traceback.
         """
         __tracebackhide__ = True
-        program = self._program
-        given = list(dict.fromkeys(one.stream for one in program.source.statements if one.stream is not None))
+        names, given = self._streams(streams)
+        recording = record(self._program, names[0])
+        further = [name for name in given if name not in names]
+        return make_plan(self._program, [*names, *further], recording, is_one=len(names) < 2)
+
+    def home(self, streams: int | Sequence[str] = 2) -> str:
+        """Return the stream in which the plan for some streams begins and ends; see `plan`. It is made if there is none."""
+        return self._streams(streams)[0][0]
+
+    def _streams(self, streams: int | Sequence[str]) -> tuple[list[str], list[str]]:
+        """Return the streams to use, which are made if need be, and those that statements name."""
+        ground = self._program.ground
+        given = list(dict.fromkeys(one.stream for one in self._program.source.statements if one.stream is not None))
         names = _stream_names(streams, given)
         for name in given:
             if name not in names or isinstance(streams, int):
-                program.ground.require_stream(name)
+                ground.require_stream(name)
         for name in names:
-            program.ground.lab.stream(name)
-        recording = record(program, names[0])
-        return make_plan(program, [*names, *(name for name in given if name not in names)], recording, is_one=len(names) < 2)
+            ground.lab.stream(name)
+        return names, given
 
 
 def _stream_names(streams: int | Sequence[str], given: Sequence[str]) -> list[str]:
@@ -174,6 +185,15 @@ def _why_nothing(recording: Recording, one: Schedule, planned: Schedule) -> str:
         )
     gain = one.length_ns / max(planned.length_ns, 1)
     return f"more would be {gain:.2f} times as fast by the model, as what could overlap waits for each other or fills the SMs"
+
+
+class PlanGraph(NamedTuple):
+    """Statements as a graph."""
+
+    nodes: tuple[GraphNode, ...]
+    """The statements, in their order."""
+    edges: tuple[GraphEdge, ...]
+    """Which comes behind which."""
 
 
 class Plan(Reported):
@@ -352,11 +372,46 @@ class Plan(Reported):
         """Return its main figures as HTML, with a note."""
         noted = f"<p style='margin:0.4em 0;opacity:0.75;font-size:90%'>{escape(note)}</p>" if note else ""
         head = f"<p style='margin:0.4em 0'><b>Plan:</b> {escape(self._line())}</p>"
-        return f"<div class='gpustreamlab-plan' style='overflow-x:auto'>{noted}{head}</div>"
+        return f"<div class='gpustreamlab-plan' style='overflow-x:auto'>{noted}{head}</div>{self._picture()}"
+
+    @property
+    def graph(self) -> PlanGraph:
+        """The statements as a graph: which comes behind which, and what waits."""
+        statements, names = self.statements, self._recording.names
+        nodes = tuple(
+            GraphNode(
+                label=short_text(one.text),
+                detail=one.text,
+                stream=one.stream,
+                start_ns=one.start_ns,
+                end_ns=one.start_ns + one.duration_ns,
+                is_critical=one.is_critical,
+                is_barrier=bool(one.barrier),
+                note=one.barrier,
+            )
+            for one in statements
+        )
+        edges = []
+        for place, one in enumerate(statements):
+            pieces = {before.first: before.piece for before in self._planned.dependencies[place]}
+            edges += [
+                GraphEdge(
+                    first=first,
+                    second=place,
+                    is_wait=first in one.waits_for,
+                    is_critical=one.is_critical and statements[first].is_critical,
+                    text=names[first].get(pieces.get(first, -1), ""),
+                )
+                for first in sorted({*one.behind, *one.waits_for})
+            ]
+        return PlanGraph(nodes, tuple(edges))
+
+    def _picture(self) -> str:
+        return graph_html(*self.graph, "Plan")
 
     def _repr_html_(self) -> str:
         code = f"<pre style='{_CODE}'>{escape(self.code)}</pre>"
-        return f"{super()._repr_html_()}<details><summary>The Python that runs</summary>{code}</details>"
+        return f"{self._picture()}{super()._repr_html_()}<details><summary>The Python that runs</summary>{code}</details>"
 
     def _report(self) -> Report:
         rows = [["", "line", "statement", "stream", "begins", "takes", "waits for"]]

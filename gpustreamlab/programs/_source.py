@@ -214,7 +214,7 @@ class _Reader:
                 f"Line {node.lineno} is annotated with stream {annotated!r} inside `with ...on({stream!r})`. Keep one of them."
             )
         text = ast.unparse(node) if id(node) in self._bound else self._text(node)
-        reads, writes = _names_of(node)
+        reads, writes = names_of(node)
         tests, is_branching = _tests_of(node)
         needs, binds = _first_uses(node)
         yield Statement(
@@ -326,7 +326,7 @@ def _refuse(node: ast.AST, filename: str) -> None:
         _refuse(child, filename)
 
 
-def _names_of(node: ast.stmt) -> tuple[frozenset[str], frozenset[str]]:
+def names_of(node: ast.AST) -> tuple[frozenset[str], frozenset[str]]:
     """Return the names that a statement looks up and binds, those in functions and comprehensions within it too."""
     table = symtable.symtable(ast.unparse(node), "<statement>", "exec")
     reads, writes = set[str](), set[str]()
@@ -350,9 +350,11 @@ def _first_uses(node: ast.stmt) -> tuple[frozenset[str], frozenset[str]]:
         case ast.While(test=test, body=body, orelse=other):
             return _looked_up(test) | _uses_in(body)[0] | _uses_in(other)[0], frozenset()
         case ast.For(target=target, iter=iterated, body=body, orelse=other):
-            bound = frozenset(one.id for one in ast.walk(target) if isinstance(one, ast.Name) and isinstance(one.ctx, ast.Store))
+            bound = frozenset(
+                one.id for one in ast.walk(target) if isinstance(one, ast.Name) and isinstance(one.ctx, ast.Store)
+            )
             return _looked_up(iterated) | _looked_up(target) | (_uses_in(body)[0] - bound) | _uses_in(other)[0], frozenset()
-    reads, writes = _names_of(node)
+    reads, writes = names_of(node)
     plain = (ast.Assign, ast.AnnAssign, ast.AugAssign, ast.Import, ast.ImportFrom, ast.FunctionDef, ast.ClassDef)
     is_certain = isinstance(node, plain) and not any(isinstance(part, ast.NamedExpr) for part in ast.walk(node))
     return reads, writes if is_certain else frozenset()

@@ -124,7 +124,14 @@ class _Writer:
     def part(self) -> str:
         """Return what gives a view of 12 elements."""
         source = self.dice.choice(self.arrays)
-        views = (f"{source}[:12]", f"{source}[5:17]", f"{source}[::2]", f"{source}[1::2]", f"{source}[::-1][:12]", "m.T[1:4].ravel()")
+        views = (
+            f"{source}[:12]",
+            f"{source}[5:17]",
+            f"{source}[::2]",
+            f"{source}[1::2]",
+            f"{source}[::-1][:12]",
+            "m.T[1:4].ravel()",
+        )
         return self.dice.choice((*self.parts, *views))
 
     def target(self) -> str:
@@ -142,13 +149,23 @@ class _Writer:
 
     def create(self) -> str:
         made = self.dice.choice(
-            (f"xp.zeros({SIZE})", f"xp.full({SIZE}, {self.number()})", f"xp.linspace(0.0, 1.0, {SIZE})", f"xp.ones({SIZE}) * {self.number()}")
+            (
+                f"xp.zeros({SIZE})",
+                f"xp.full({SIZE}, {self.number()})",
+                f"xp.linspace(0.0, 1.0, {SIZE})",
+                f"xp.ones({SIZE}) * {self.number()}",
+            )
         )
         return f"{self.target()} = {made}"
 
     def elementwise(self) -> str:
         value = self.dice.choice(
-            (f"{self.any()} + {self.any()} * 0.5", f"xp.tanh({self.any()})", f"xp.maximum({self.any()}, {self.any()})", f"-{self.any()}")
+            (
+                f"{self.any()} + {self.any()} * 0.5",
+                f"xp.tanh({self.any()})",
+                f"xp.maximum({self.any()}, {self.any()})",
+                f"-{self.any()}",
+            )
         )
         return f"{self.target()} = {value}"
 
@@ -170,7 +187,13 @@ class _Writer:
             value, name = self.part(), f"p{self.made}"
             self.parts.append(name)
             return f"{name} = {value}"
-        return self.dice.choice((f"m = {self.any()}.reshape({ROWS}, {COLUMNS})", f"{self.target()} = m.T.ravel()", f"{self.target()} = m.reshape(-1)"))
+        return self.dice.choice(
+            (
+                f"m = {self.any()}.reshape({ROWS}, {COLUMNS})",
+                f"{self.target()} = m.T.ravel()",
+                f"{self.target()} = m.reshape(-1)",
+            )
+        )
 
     def assign_part(self) -> str:
         name = self.dice.choice(self.arrays)
@@ -188,8 +211,16 @@ class _Writer:
         )
 
     def reduce(self) -> str:
-        value = self.dice.choice((f"{self.any()}.sum()", f"{self.part()}.max()", f"m.mean(axis=0).sum()", f"{self.any()}[chosen].sum()"))
-        return self.dice.choice((f"{self.target()} = {self.any()} * 0.5 + ({value}) * 0.01", f"s = {value}", f"{self.target()} = xp.cumsum({self.any()}) * 0.1"))
+        value = self.dice.choice(
+            (f"{self.any()}.sum()", f"{self.part()}.max()", "m.mean(axis=0).sum()", f"{self.any()}[chosen].sum()")
+        )
+        return self.dice.choice(
+            (
+                f"{self.target()} = {self.any()} * 0.5 + ({value}) * 0.01",
+                f"s = {value}",
+                f"{self.target()} = xp.cumsum({self.any()}) * 0.1",
+            )
+        )
 
     def host_read(self) -> str:
         value = self.dice.choice((f"float({self.any()}.sum())", f"{self.part()}[0].item()", f"int(({self.any()} > 0).sum())"))
@@ -231,10 +262,21 @@ class _Writer:
             gone = self.dice.choice(self.arrays)
             self.arrays.remove(gone)
             return f"del {gone}"
-        return self.dice.choice((f"{first} = {second}", f"{first}, {second} = {second}, {first}", f"{self.target()} = (w := {self.any()} * 0.5) + w"))
+        return self.dice.choice(
+            (
+                f"{first} = {second}",
+                f"{first}, {second} = {second}, {first}",
+                f"{self.target()} = (w := {self.any()} * 0.5) + w",
+            )
+        )
 
     def container(self) -> str:
-        choices = [f"items = [{self.any()}, {self.any()} * 2]", f"table = {{'k': {self.any()}}}", f"box.values = {self.any()}", f"box.values *= {self.number()}"]
+        choices = [
+            f"items = [{self.any()}, {self.any()} * 2]",
+            f"table = {{'k': {self.any()}}}",
+            f"box.values = {self.any()}",
+            f"box.values *= {self.number()}",
+        ]
         choices += [
             f"table['k'] = {self.any()} + 1",
             f"table['k'] += {self.any()}",
@@ -249,7 +291,14 @@ class _Writer:
 
     def copy(self) -> str:
         name = self.dice.choice(self.arrays)
-        return self.dice.choice((f"{self.target()} = xp.asarray(host)", f"{name}.set(host)", f"out = {name}.get()", f"{self.target()} = {name}.copy()"))
+        return self.dice.choice(
+            (
+                f"{self.target()} = xp.asarray(host)",
+                f"{name}.set(host)",
+                f"out = {name}.get()",
+                f"{self.target()} = {name}.copy()",
+            )
+        )
 
 
 _KINDS = (

@@ -318,8 +318,13 @@ class CudaBackend:
 
         with mapped_errors(f"Copying {len(arrays)} arrays"):
             host = iter(duplicate_host([array for array in arrays if isinstance(array, np.ndarray)], copy_host))
+            of_cupy = {id(array): copy_device(array) for array in arrays if isinstance(array, xp.ndarray)}
             return [
-                next(host) if isinstance(array, np.ndarray) else copy_device(array) if isinstance(array, xp.ndarray) else None
+                next(host)
+                if isinstance(array, np.ndarray)
+                else of_cupy[id(array)]
+                if id(array) in of_cupy
+                else copy_shared(array)
                 for array in arrays
             ]
 

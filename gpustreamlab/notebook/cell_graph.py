@@ -1,0 +1,287 @@
+"""The cells of a notebook as a graph: their streams and times, what they read of each other, and what is out of date."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from html import escape
+from typing import ClassVar
+
+import numpy as np
+
+from gpustreamlab.analysis._busy import union_edges
+from gpustreamlab.analysis._report import Report, Reported, ReportTable, more_row, simulated_notes
+from gpustreamlab.analysis._scale import count_text, format_ns
+from gpustreamlab.draw import GraphEdge, GraphNode, graph_html
+from gpustreamlab.model import SPAN_KINDS, Trace
+from gpustreamlab.notebook.cell_log import CellRecord
+from gpustreamlab.programs._source import short_text
+from gpustreamlab.typing import MarkerKind, SpanKind
+
+__all__ = ["CellGraph", "CellNode", "make_cell_graph"]
+
+LISTED_CELLS = 60
+"""How many cells the table has."""
+_WORK = [SPAN_KINDS.index(kind) for kind in (SpanKind.KERNEL, SpanKind.COPY, SpanKind.FILL)]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class CellNode:
+    """A cell as it ran last."""
+
+    number: int
+    """Its number, as in ``In [3]``."""
+    text: str
+    """Its source."""
+    streams: tuple[str, ...]
+    """Streams on which its work ran, or for which it is enqueued."""
+    start_ns: int
+    """When its work began, on the trace's clock; -1 where none is recorded."""
+    end_ns: int
+    """When its work ended."""
+    busy_ns: int
+    """For how long any of its work ran on the device."""
+    reads: Mapping[int, frozenset[str]]
+    """Variables that it read of earlier cells, by the number of that cell's last run."""
+    waits: frozenset[int]
+    """Numbers of the cells for whose ends its streams were made to wait."""
+    is_critical: bool
+    """Whether it is of the longest chain of cells that read each other or wait."""
+    outdated: str
+    """Why its results are out of date; empty where they are not."""
+    barrier: str
+    """What it does of which nothing can be known; empty where all is."""
+    is_failed: bool
+    """Whether it ended in an exception."""
+
+
+class CellGraph(Reported):
+    """The cells that a notebook ran, each as it ran last, and what they read of each other."""
+
+    _columns: ClassVar = ()
+
+    def __init__(self, cells: Sequence[CellNode], critical_ns: int, notes: Sequence[str]) -> None:
+        self.cells = tuple(cells)
+        """The cells, in the order of their numbers."""
+        self.critical_ns = critical_ns
+        """How long the longest chain of cells kept the device busy, in ns."""
+        self._notes = tuple(notes)
+
+    def __len__(self) -> int:
+        return len(self.cells)
+
+    def _line(self) -> str:
+        if not self.cells:
+            return "no cell has run since a session was started"
+        streams = {name for cell in self.cells for name in cell.streams}
+        outdated = [f"In [{cell.number}]" for cell in self.cells if cell.outdated]
+        parts = [f"{count_text(len(self.cells), 'cell')} on {count_text(len(streams), 'stream')}"]
+        chain = [f"In [{cell.number}]" for cell in self.cells if cell.is_critical]
+        if chain:
+            parts.append(f"critical path {' > '.join(chain[-6:])}, {format_ns(self.critical_ns)}")
+        parts.append(f"out of date: {', '.join(outdated)}" if outdated else "none is out of date")
+        return "; ".join(parts)
+
+    def _report(self) -> Report:
+        rows = [["", "cell", "", "stream", "device time", "reads", "waits for", "state"]]
+        for cell in self.cells[:LISTED_CELLS]:
+            state = "out of date" if cell.outdated else "failed" if cell.is_failed else ""
+            rows.append(
+                [
+                    "critical" if cell.is_critical else "",
+                    f"In [{cell.number}]",
+                    short_text(cell.text.strip(), 40),
+                    ", ".join(cell.streams) or "host",
+                    format_ns(cell.busy_ns) if cell.start_ns >= 0 else "",
+                    "; ".join(f"{_names(cell.reads[number])} of In [{number}]" for number in sorted(cell.reads)),
+                    ", ".join(f"In [{number}]" for number in sorted(cell.waits)) if not cell.barrier else "all",
+                    state,
+                ]
+            )
+        rows += more_row(len(self.cells) - LISTED_CELLS, 8, "more")
+        table = ReportTable(caption="Cells, as they ran last", rows=rows, names=(2, 5))
+        return Report(title="Cells:", line=self._line(), tables=(table,), notes=self.notes)
+
+    @property
+    def notes(self) -> tuple[str, ...]:
+        """What is out of date and why, what could not be known, and what the figures mean."""
+        notes = [f"In [{cell.number}] is out of date: {cell.outdated}." for cell in self.cells if cell.outdated]
+        notes += [
+            f"In [{cell.number}] {cell.barrier}: what it reads and changes is not known." for cell in self.cells if cell.barrier
+        ]
+        notes.append("Device time: for how long any work of the cell ran. What a cell reads is told by the names of variables.")
+        return (*notes, *self._notes)
+
+    def _repr_html_(self) -> str:
+        nodes, edges = self.drawn()
+        picture = graph_html(nodes, edges, "Cells", noun="cell") if nodes else ""
+        table = super()._repr_html_()
+        return f"{picture}<details><summary>{escape(self._line())}</summary>{table}</details>" if picture else table
+
+    def drawn(self) -> tuple[list[GraphNode], list[GraphEdge]]:
+        """Return nodes and edges for a picture: of cells with work for the device, or that such cells read."""
+        timed = [cell for cell in self.cells if cell.start_ns >= 0]
+        if not timed:
+            return [], []
+        first_ns = min(cell.start_ns for cell in timed)
+        place = {cell.number: at for at, cell in enumerate(timed)}
+        nodes = [
+            GraphNode(
+                label=f"In [{cell.number}]",
+                detail=cell.text.strip(),
+                stream=cell.streams[0] if cell.streams else None,
+                start_ns=cell.start_ns - first_ns,
+                end_ns=cell.end_ns - first_ns,
+                is_critical=cell.is_critical,
+                is_barrier=bool(cell.barrier),
+                note=f"out of date: {cell.outdated}" if cell.outdated else cell.barrier,
+            )
+            for cell in timed
+        ]
+        edges = [
+            GraphEdge(
+                first=place[other],
+                second=place[cell.number],
+                is_wait=other in cell.waits,
+                is_critical=cell.is_critical and timed[place[other]].is_critical,
+                text=_names(cell.reads.get(other, frozenset())),
+            )
+            for cell in timed
+            for other in sorted({*cell.reads, *cell.waits})
+            if other in place and other < cell.number
+        ]
+        return nodes, edges
+
+
+def _names(names: frozenset[str]) -> str:
+    return ", ".join(sorted(names))
+
+
+def make_cell_graph(records: Sequence[CellRecord], trace: Trace) -> CellGraph:
+    """Return the graph of the cells that ran.
+
+    Parameters
+    ----------
+    records
+        The runs of cells, in their order.
+    trace
+        What they recorded; its marks tell which cell a span is of.
+    """
+    newest = {record.key: record for record in records}
+    by_number = {record.number: record for record in records}
+    shown = sorted(newest.values(), key=lambda record: record.number)
+    works = _work_of_cells(trace)
+    outdated: dict[int, str] = {}
+    for record in shown:
+        why = _why_outdated(record, by_number, newest, outdated)
+        if why:
+            outdated[record.number] = why
+    reads = {record.number: _last_runs(record.reads, by_number, newest) for record in shown}
+    waits = {
+        record.number: frozenset(_last_runs(dict.fromkeys(record.waits, frozenset()), by_number, newest)) for record in shown
+    }
+    busy = {record.number: works[record.number].busy_ns if record.number in works else 0 for record in shown}
+    critical, critical_ns = _longest_chain({number: {*reads[number], *waits[number]} for number in reads}, busy)
+    cells = []
+    for record in shown:
+        work = works.get(record.number)
+        cells.append(
+            CellNode(
+                number=record.number,
+                text=record.text,
+                streams=work.streams if work is not None else (),
+                start_ns=-1 if work is None else work.start_ns,
+                end_ns=-1 if work is None else work.end_ns,
+                busy_ns=busy[record.number],
+                reads=reads[record.number],
+                waits=waits[record.number],
+                is_critical=record.number in critical,
+                outdated=outdated.get(record.number, ""),
+                barrier=record.barrier,
+                is_failed=record.is_failed,
+            )
+        )
+    pending = trace.metadata.pending_spans
+    notes = [f"{count_text(pending, 'range')} did not end yet; lab.synchronize() waits for all."] if pending else []
+    return CellGraph(cells, critical_ns, [*notes, *simulated_notes(trace.metadata)])
+
+
+def _why_outdated(
+    record: CellRecord, by_number: Mapping[int, CellRecord], newest: Mapping[str, CellRecord], outdated: Mapping[int, str]
+) -> str:
+    """Return why the results of a cell are out of date; empty where no cell that it has read has run since."""
+    for number in sorted(record.reads):
+        writer = by_number.get(number)
+        if writer is None or writer.key == record.key:
+            continue
+        last = newest[writer.key]
+        if last.number > record.number:
+            return f"In [{number}] was run again since, as In [{last.number}]"
+        if last.number in outdated:
+            return f"it has read {_names(record.reads[number])} of In [{last.number}], which is out of date"
+    return ""
+
+
+def _last_runs(
+    reads: Mapping[int, frozenset[str]], by_number: Mapping[int, CellRecord], newest: Mapping[str, CellRecord]
+) -> dict[int, frozenset[str]]:
+    """Return what is read by the last run of each cell."""
+    found: dict[int, frozenset[str]] = {}
+    for number, names in reads.items():
+        if number in by_number:
+            last = newest[by_number[number].key].number
+            found[last] = found.get(last, frozenset()) | names
+    return found
+
+
+def _longest_chain(behind: Mapping[int, set[int]], busy_ns: Mapping[int, int]) -> tuple[set[int], int]:
+    """Return the cells of the chain that kept the device busy for longest, and for how long."""
+    until: dict[int, int] = {}
+    before: dict[int, int] = {}
+    for number in sorted(behind):  # a cell that was run again may come behind its reader: that edge is no order any more
+        earlier = [other for other in behind[number] if other in until]
+        if earlier:
+            before[number] = max(earlier, key=until.__getitem__)
+        until[number] = busy_ns[number] + (until[before[number]] if earlier else 0)
+    if not any(until.values()):
+        return set(), 0
+    at: int | None = max(until, key=until.__getitem__)
+    total_ns = until[at] if at is not None else 0
+    chain = set[int]()
+    while at is not None:
+        chain.add(at)
+        at = before.get(at)
+    return {number for number in chain if busy_ns[number]}, total_ns
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class _CellWork:
+    start_ns: int
+    end_ns: int
+    busy_ns: int
+    streams: tuple[str, ...]
+
+
+def _work_of_cells(trace: Trace) -> dict[int, _CellWork]:
+    """Return what cells took on the device: their kernels, copies and fills where these were captured, else their ranges."""
+    marks = [mark for mark in trace.markers if mark.kind is MarkerKind.CELL]
+    is_work = np.isin(trace.kind, _WORK)
+    if not is_work.any():
+        is_work = trace.kind == SPAN_KINDS.index(SpanKind.RANGE)
+    rows = np.flatnonzero(is_work & (trace.end_ns > trace.start_ns))
+    times_ns = np.array([mark.time_ns for mark in marks], np.int64)
+    place = np.searchsorted(times_ns, trace.queued_ns[rows], side="right") - 1
+    found = {}
+    for at, mark in enumerate(marks):
+        own = rows[place == at]
+        if len(own):
+            edges = union_edges(trace.start_ns[own], trace.end_ns[own])
+            lanes, counts = np.unique(trace.lane[own], return_counts=True)
+            names = [trace.lanes[lane].name for lane in lanes[np.argsort(-counts, kind="stable")].tolist()]
+            found[int(mark.text.removeprefix("In [").rstrip("]"))] = _CellWork(
+                start_ns=int(trace.start_ns[own].min()),
+                end_ns=int(trace.end_ns[own].max()),
+                busy_ns=int((edges[1::2] - edges[::2]).sum()),
+                streams=tuple(names),
+            )
+    return found
