@@ -21,6 +21,7 @@ from gpustreamlab.programs._ground import Statements
 from gpustreamlab.programs._record import copied_inputs
 from gpustreamlab.programs._replay import Replay
 from gpustreamlab.programs._source import short_text
+from gpustreamlab.programs._torch import TorchAccesses, watching_torch
 from gpustreamlab.typing import SpanKind
 
 MOST_REPEATS = 10_000
@@ -126,7 +127,8 @@ def check_plan(both: Both, tolerance: float | None) -> Check:
 def _watched_run(both: Both, watch: AccessWatch) -> tuple[Hazards, dict[str, Any]]:
     """Run a plan while accesses are watched; return the hazards that it brought, and its results."""
     before = watch.check({})
-    found, _ = _run_on_copy(both, both.planned, watch)
+    with watching_torch(TorchAccesses(watch).note, bool):
+        found, _ = _run_on_copy(both, both.planned, watch)
     after = watch.check(found)
     known = {(one.kind, one.first, one.second): one.hazard_count for one in before.hazards}
     new = []

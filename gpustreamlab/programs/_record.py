@@ -19,7 +19,7 @@ from gpustreamlab.programs._calls import CALL, RUNS_TEXT, CallLog, globals_of, i
 from gpustreamlab.programs._graph import LAUNCH_NS, Access, Engine, Work
 from gpustreamlab.programs._ground import Lab, Statements
 from gpustreamlab.programs._source import LABEL_LENGTH, Source, Statement, short_text
-from gpustreamlab.programs._torch import TorchPieces, bytes_of, is_tensor, watching_torch
+from gpustreamlab.programs._torch import TorchPieces, bytes_of, graph_breaks, is_tensor, watching_torch
 from gpustreamlab.programs._torch import region as region_of_tensor
 from gpustreamlab.programs._values import copied
 from gpustreamlab.programs._works import Recording
@@ -153,7 +153,7 @@ def record(program: Statements, home: str) -> Recording:
     with lab.select(home):
         copies, _ = copied_inputs(program, None)
     lab.synchronize()
-    works, is_measured = _timed(program, copies, home)
+    works, is_measured, broken = _timed(program, copies, home)
     del copies
     host_ns = _host_times(program, home)
     works = [replace(work, host_ns=max(taken, LAUNCH_NS)) for work, taken in zip(works, host_ns, strict=True)]
@@ -173,7 +173,7 @@ def record(program: Statements, home: str) -> Recording:
         reached=tuple(step.reached for step in steps),
         born=born,
         survivors=survivors,
-        notes=tuple(notes),
+        notes=(*notes, *broken),
         is_measured=is_measured,
     )
 
@@ -207,7 +207,7 @@ class _Tap:
             code = compile(ast.Module([instrumented(statement.node)], []), self._source.filename, "exec")
             self._watch.tap = self
             try:
-                with lab.on(home, plan_label(statement.text)), watching_torch(self._note_tensor, self.host_wait):
+                with lab.on(home, plan_label(statement.text)), watching_torch(self._note_tensors, self.host_wait):
                     exec(code, values)  # noqa: S102 - the user's statement
             finally:
                 self._watch.tap = None
@@ -244,15 +244,18 @@ class _Tap:
             self._step.born.add(piece)
         self._step.accesses[access] = None
 
-    def _note_tensor(self, work: str, tensor: Any, is_write: bool) -> None:  # noqa: FBT001 - as the dispatcher tells it
-        number = self._areas.number(self._tensors.number(tensor), *bytes_of(tensor))
-        self._note(number, Access(number, region_of_tensor(tensor), is_write))
+    def _note_tensors(self, work: str, reads: Sequence[Any], writes: Sequence[Any]) -> None:
+        """Note what an operator of torch reads and writes."""
+        for tensors, is_write in ((reads, False), (writes, True)):
+            for tensor in tensors:
+                number = self._areas.number(self._tensors.number(tensor), *bytes_of(tensor))
+                self._note(number, Access(number, region_of_tensor(tensor), is_write))
 
     def _touch_arguments(self, work: str, arguments: object) -> None:
         """Take arrays that a kernel is given as read and written."""
         for array in find_arrays(arguments):
             if is_tensor(array):
-                self._note_tensor(work, array, True)  # noqa: FBT003 - it may be written
+                self._note_tensors(work, [array], [array])
                 continue
             touch = self._watch.find(array)
             if touch is None and not isinstance(array, np.ndarray):
@@ -333,20 +336,28 @@ def plan_label(text: str) -> str:
     return f"plan: {short_text(text, LABEL_LENGTH)}"
 
 
-def _timed(program: Statements, values: dict[str, Any], home: str) -> tuple[list[Work], bool]:
+def _timed(program: Statements, values: dict[str, Any], home: str) -> tuple[list[Work], bool, list[str]]:
     """Run the statements again, and measure them."""
     __tracebackhide__ = True
     source, lab = program.source, program.ground.lab
     number = next(_numbers)
     labels = []
+    notes = []
     for place, statement in enumerate(source.statements):
         label = f"plan {number}.{place}: {short_text(statement.text, LABEL_LENGTH)}"
         labels.append(label)
         code = compile(ast.Module([statement.node], []), source.filename, "exec")
+        before = graph_breaks()
         with lab.on(home, label):
             exec(code, values)  # noqa: S102 - the user's statement
+        broken = [reason for reason, count in graph_breaks().items() if count > before.get(reason, 0)]
+        if broken:
+            notes.append(
+                f"Line {statement.line}: torch.compile broke its graph {len(broken)} times, first for: {broken[0]:.200}"
+            )
     lab.synchronize()
-    return measured(lab.trace, labels)
+    works, is_measured = measured(lab.trace, labels)
+    return works, is_measured, notes
 
 
 def _host_times(program: Statements, home: str) -> list[int]:

@@ -6,12 +6,13 @@ Source: `torch.utils._python_dispatch.TorchDispatchMode`, and ``alias_info.is_wr
 from __future__ import annotations
 
 import sys
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from contextlib import AbstractContextManager, nullcontext
 from importlib import import_module
 from typing import Any
 
-from gpustreamlab.analysis import Region, region_of
+from gpustreamlab.analysis import Piece, Region, Touch, region_of
+from gpustreamlab.memory.hazards import AccessWatch
 
 BASED_ON_TORCH = frozenset({"torch", "torchvision", "torchaudio", "transformers", "diffusers", "timm", "einops"})
 """Libraries whose work on the device goes through torch's dispatcher."""
@@ -21,8 +22,8 @@ STREAMS_OF_TORCH = "torch.cuda"
 """Where torch's streams, events and waits are: what calls them orders work itself."""
 _READS_BACK = frozenset({"_local_scalar_dense", "nonzero", "unique", "_unique2", "masked_select", "equal", "is_nonzero"})
 
-Note = Callable[[str, Any, bool], None]
-"""Is given the operator, a tensor, and whether it is written."""
+Note = Callable[[str, Sequence[Any], Sequence[Any]], None]
+"""Is given the operator, the tensors that it reads, and those that it writes."""
 
 
 def torch_here() -> Any | None:
@@ -44,7 +45,7 @@ def watching_torch(
     Parameters
     ----------
     note
-        Is told of each tensor.
+        Is told of each operator.
     host_wait
         Is called where the host reads a value.
     device_types
@@ -62,11 +63,12 @@ def watching_torch(
                 return result
             name = _schema(operator).name.partition("::")[2]
             given = list(_given(operator, args, kwargs or {}, devices))
-            for tensor, is_write in given:
-                note(name, tensor, is_write)
             made = list(_tensors(result, devices))
-            for tensor in made:
-                note(name, tensor, True)  # noqa: FBT003 - it is written
+            note(
+                name,
+                [tensor for tensor, is_write in given if not is_write],
+                [*(one for one, is_write in given if is_write), *made],
+            )
             if given and (name in _READS_BACK or (not made and result is not None)):
                 host_wait()
             return result
@@ -105,12 +107,59 @@ class TorchPieces:
 
     def number(self, tensor: Any) -> int:
         """Return the number of a tensor's storage, below 0."""
-        reductions: Any = import_module("torch.multiprocessing.reductions")
-        found = reductions.StorageWeakRef(tensor.untyped_storage())
+        found = _weak_storage(tensor)
         known = self._known.get(found.cdata)  # unique as long as the weak reference is kept
         if known is None:
             known = self._known[found.cdata] = -1 - len(self._known), found
         return known[0]
+
+
+class TorchAccesses:
+    """Tells those who look for hazards what torch's operators read and write, on torch's current stream.
+
+    Parameters
+    ----------
+    watch
+        Takes the notes.
+    """
+
+    def __init__(self, watch: AccessWatch) -> None:
+        self._watch = watch
+        self._known: dict[int, tuple[Piece, Any]] = {}
+
+    def note(self, work: str, reads: Sequence[Any], writes: Sequence[Any]) -> None:
+        """Note what an operator reads and writes."""
+        torch: Any = torch_here()
+        handle = int(torch.cuda.current_stream().cuda_stream)
+        with self._watch.lock:
+            touched = [[self._touch(handle, tensor) for tensor in tensors] for tensors in (reads, writes)]
+            self._watch.work(handle, work, *touched)
+        if self._watch.pending:
+            self._watch.finish()
+
+    def _touch(self, handle: int, tensor: Any) -> Touch:
+        found = _weak_storage(tensor)
+        known = self._known.get(found.cdata)
+        if known is None:
+            start, end = bytes_of(tensor)
+            for key, (piece, storage) in [*self._known.items()]:
+                if storage.expired() and piece.start < end and start < piece.end:  # its memory is handed out again
+                    self._watch.free(piece)
+                    del self._known[key]
+            piece = self._watch.allocate(handle, start, end, tuple(tensor.shape), tensor.dtype)
+            known = self._known[found.cdata] = piece, found
+        return known[0], region(tensor)
+
+
+def _weak_storage(tensor: Any) -> Any:
+    reductions: Any = import_module("torch.multiprocessing.reductions")
+    return reductions.StorageWeakRef(tensor.untyped_storage())
+
+
+def graph_breaks() -> Mapping[str, int]:
+    """Return how often torch.compile has broken a graph so far, by the reason."""
+    dynamo = sys.modules.get("torch._dynamo.utils")
+    return {} if dynamo is None else dict(dynamo.counters["graph_break"])
 
 
 def bytes_of(tensor: Any) -> tuple[int, int]:

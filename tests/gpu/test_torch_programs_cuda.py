@@ -2,14 +2,18 @@
 
 from __future__ import annotations
 
+import ast
 import itertools
 from collections.abc import Iterator
+from dataclasses import replace
 from typing import Any
 
 import pytest
 
 from gpustreamlab import Session
 from gpustreamlab.programs import Plan
+from gpustreamlab.programs._check import check_plan
+from gpustreamlab.workloads import spin
 
 torch = pytest.importorskip("torch")
 
@@ -104,7 +108,6 @@ def test_branches_that_leave_room_overlap(lab: Session) -> None:
     """Long matrix products of few blocks: the plan gives each chain a stream, and they run at once."""
     names = {"a": square(1024), "b": square(1024)}
     chain = itertools.chain.from_iterable(("x = spin_a(x)", "y = spin_b(y)") for _ in range(3))
-    from gpustreamlab.workloads import spin
 
     def spinning(tensor: Any) -> Any:
         spin(lab, 300_000)
@@ -115,3 +118,14 @@ def test_branches_that_leave_room_overlap(lab: Session) -> None:
     comparison = plan.compare(5)
     assert comparison.speedup > 1.2, comparison
     assert plan.check()
+
+
+def test_a_wait_that_is_left_out_is_found_among_tensors(lab: Session) -> None:
+    """The detector follows torch while a plan is checked; here a plan whose only wait is taken out."""
+    lab.stream("left"), lab.stream("right")
+    plan = planned(lab, "a = x * 2  #: left\nb = a + 1  #: right", x=square(), streams=2)
+    assert plan.check()
+    both = plan._both
+    tree = type(both.planned.tree)([one for one in both.planned.tree.body if "wait" not in ast.unparse(one)], [])
+    broken = replace(both, planned=replace(both.planned, tree=tree, blocks=frozenset(range(len(tree.body)))))
+    assert check_plan(broken, None).hazards.hazard_count > 0
