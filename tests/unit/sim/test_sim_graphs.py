@@ -120,6 +120,23 @@ def test_launches_of_one_graph_do_not_overlap_and_those_of_two_do(backend, works
     assert works[1].start_ns < works[0].end_ns
 
 
+def test_the_next_launch_waits_for_branches_behind_which_the_first_stream_did_nothing(backend, works):
+    first, second, other = (backend.create_stream(priority=0) for _ in range(3))
+
+    def body():
+        spin(backend, first)
+        fork(backend, first, second)
+        spin(backend, second)
+        fork(backend, second, first)
+
+    graph = captured(backend, first, body)
+    graph.launch(first)
+    graph.launch(other)
+    backend.synchronize()
+    assert [work.stream for work in works] == [first.handle, second.handle] * 2
+    assert works[2].start_ns == works[1].end_ns
+
+
 def test_a_graph_that_is_closed_while_it_runs_ends_and_leaves_no_queue(backend, works):
     stream = backend.create_stream(priority=0)
     graph = captured(backend, stream, lambda: spin(backend, stream))
