@@ -317,3 +317,19 @@ def test_a_session_that_closes_during_a_capture_ends_it_quietly():
     capture = lab._backend.begin_graph(lab.stream("a")._backend_stream)
     lab.close()
     assert capture.is_over
+
+
+def test_waits_of_a_capture_are_no_edges_between_ranges():
+    with Session("sim", capture="ranges") as lab:
+        a, b = lab.stream("a"), lab.stream("b")
+        with lab.on(a, "before"):
+            pass
+        capture = lab._backend.begin_graph(a._backend_stream)
+        b.wait(a)
+        a.wait(b)
+        capture.abandon()
+        for stream in (a, b):
+            with lab.on(stream, "behind"):
+                pass
+        lab.synchronize()
+        assert not len(lab.trace.edges)
