@@ -274,7 +274,7 @@ class Recorder:
         number
             Number of the open range, or -1; that which this thread has open on the lane if left out.
         """
-        if source_number < 0:
+        if source_number < 0 or (self.captures and lane.stream.is_capturing):  # there it orders the nodes of a graph
             return
         number = self.open_number(lane) if number is None else number
         with self.lock:

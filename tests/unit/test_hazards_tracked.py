@@ -185,6 +185,26 @@ def test_arrays_go_on_working_when_nobody_watches_any_more(notes):
     assert notes.take() == []
 
 
+def test_what_a_graph_captures_is_told_of_at_each_launch(notes):
+    tracker = Tracker(numpy_library(lambda: 7), notes)
+    xp = TrackedModule(np, tracker)
+    x, captured = xp.ones(4), []
+    notes.take()
+    tracker.captured = lambda handle: captured if handle == 7 else None
+    xp.add(x, 1, out=x)
+    x + 1
+    assert [told for told in notes.take() if told[0] == "add"] == []
+    tracker.captured = lambda handle: None
+    for _ in range(2):
+        tracker.tell_again(9, captured)
+        told = notes.take()
+        assert [name for name, *_ in told] == [name for name, *_ in captured]
+        assert told[0][1:] == ([1], [1])
+    tracker.stop()
+    tracker.tell_again(9, captured)
+    assert notes.take() == []
+
+
 class Lender:
     """Scratch, as far as tracking knows it."""
 

@@ -120,6 +120,23 @@ def test_launches_of_one_graph_do_not_overlap_and_those_of_two_do(backend, works
     assert works[1].start_ns < works[0].end_ns
 
 
+def test_the_next_launch_waits_for_branches_behind_which_the_first_stream_did_nothing(backend, works):
+    first, second, other = (backend.create_stream(priority=0) for _ in range(3))
+
+    def body():
+        spin(backend, first)
+        fork(backend, first, second)
+        spin(backend, second)
+        fork(backend, second, first)
+
+    graph = captured(backend, first, body)
+    graph.launch(first)
+    graph.launch(other)
+    backend.synchronize()
+    assert [work.stream for work in works] == [first.handle, second.handle] * 2
+    assert works[2].start_ns == works[1].end_ns
+
+
 def test_a_graph_that_is_closed_while_it_runs_ends_and_leaves_no_queue(backend, works):
     stream = backend.create_stream(priority=0)
     graph = captured(backend, stream, lambda: spin(backend, stream))
@@ -300,3 +317,19 @@ def test_a_session_that_closes_during_a_capture_ends_it_quietly():
     capture = lab._backend.begin_graph(lab.stream("a")._backend_stream)
     lab.close()
     assert capture.is_over
+
+
+def test_waits_of_a_capture_are_no_edges_between_ranges():
+    with Session("sim", capture="ranges") as lab:
+        a, b = lab.stream("a"), lab.stream("b")
+        with lab.on(a, "before"):
+            pass
+        capture = lab._backend.begin_graph(a._backend_stream)
+        b.wait(a)
+        a.wait(b)
+        capture.abandon()
+        for stream in (a, b):
+            with lab.on(stream, "behind"):
+                pass
+        lab.synchronize()
+        assert not len(lab.trace.edges)
