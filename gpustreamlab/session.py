@@ -607,12 +607,17 @@ class Session(ProcessBound):
     @property
     def _ground(self) -> Ground:
         """What programs need of this."""
-        parts = self._backend, self._recorder, HazardMode.REPORT
+
+        def make_watch() -> AccessWatch:
+            watch = AccessWatch(self._backend, self._recorder, HazardMode.REPORT, table=self._table, defer=self._keeper.defer)
+            self._keeper.add_watch(watch)
+            return watch
+
         return Ground(
             lab=self,
             backend=self._backend,
             accesses=self._accesses,
-            make_watch=lambda: AccessWatch(*parts, table=self._table, defer=self._keeper.defer),
+            make_watch=make_watch,
             place_of=lambda name: self._table.choose(name)._backend_stream,  # noqa: SLF001 - of this package
             name_graph=self._recorder.name_graph,
             require_stream=self._table.choose,

@@ -165,6 +165,8 @@ class Piece:
     """The lane of all these accesses; None where there are several, or none."""
     freed: list[Access] = field(default_factory=list)
     """Uses of arrays that had the memory before, and were freed."""
+    over: Moment = field(default_factory=dict)
+    """Up to where each lane's uses had ended before the memory could be freed: it was kept until then."""
     place: object = None
     """Where it was allocated."""
     name: str = ""
@@ -293,11 +295,18 @@ class HazardSearch:
     def free(self, piece: Piece) -> None:
         """Take note that a piece of memory goes back to its pool; what still uses it is kept until that is ordered."""
         left = self._newest([*piece.freed, *piece.accesses]) if piece.freed else piece.accesses
+        if piece.over:
+            left = [use for use in left if use.tick > piece.over.get(use.lane, 0)]
         piece.accesses, piece.freed, piece.only = [], [], None
         if left:
             self._freed.put(piece.start, piece.end, left)
             if len(self._freed) > FREED_KEPT:
                 self.let_go_count += self._freed.trim(self.clocks)
+
+    @staticmethod
+    def kept_until(piece: Piece, moment: Moment) -> None:
+        """Take note that a piece could not be freed before a moment was reached."""
+        _merge(piece.over, moment)
 
     def _newest(self, uses: list[Access]) -> list[Access]:
         """Return the last use of each lane and place in memory: it stands for those before it."""

@@ -24,7 +24,7 @@ from gpustreamlab.analysis import (
 )
 from gpustreamlab.backends import ArrayLender, Backend, WatchedArrays, order_behind
 from gpustreamlab.errors import OptionError, nearest_hint
-from gpustreamlab.memory.lifetimes import Keeper
+from gpustreamlab.memory.lifetimes import Keeper, KeptStream
 from gpustreamlab.record import Recorder
 from gpustreamlab.typing import HazardMode
 
@@ -139,6 +139,21 @@ class AccessWatch:
             lanes = dict.fromkeys(use.lane for use in writes if not self._clocks.is_host_before(use.lane, use.tick))
         streams = [self._stream_of(lane) for lane in lanes]
         return None if any(stream is None for stream in streams) else tuple(streams)
+
+    def moment(self, stream: KeptStream) -> Moment | None:
+        """Return what an event stands for that is recorded on a stream now; None where nothing is watched."""
+        if self._watched is None:
+            return None
+        with self.lock:
+            return self._clocks.record(self._clocks.lane(stream.handle))
+
+    def kept_until(self, objects: Iterable[object], moment: Moment) -> None:
+        """Note that arrays could not be freed before a moment, which has been reached."""
+        with self.lock:
+            for one in objects:
+                touch = None if self._watched is None else self._watched.find(one)
+                if touch is not None:
+                    self._search.kept_until(touch[0], moment)
 
     def check(self, names: Mapping[str, object]) -> Hazards:
         """Return what was found so far.
@@ -358,6 +373,7 @@ def watch_accesses(backend: Backend, recorder: Recorder, mode: object, table: St
     chosen = check_hazard_mode(mode, simulated=backend.device.simulated)
     watch = AccessWatch(backend, recorder, chosen, table=table, defer=keeper.defer)
     keeper.writers = watch.writers
+    keeper.add_watch(watch)
     return watch
 
 

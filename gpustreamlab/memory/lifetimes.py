@@ -76,11 +76,30 @@ class LaneSelection(Protocol):
     def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None) -> None: ...
 
 
+class HoldWatch(Protocol):
+    """Who watches accesses: it is told what could not be freed while a stream used it."""
+
+    @property
+    def is_watching(self) -> bool:
+        """Whether accesses are told of."""
+        ...
+
+    def moment(self, stream: KeptStream) -> Any:
+        """Return what an event stands for that is recorded now."""
+        ...
+
+    def kept_until(self, objects: Iterable[object], moment: Any) -> object:
+        """Note that objects could not be freed before a moment, which has been reached."""
+        ...
+
+
 class _Held(NamedTuple):
     """Objects, and the event behind the last work that needs them."""
 
     event: Any
     objects: tuple[object, ...]
+    moments: tuple[tuple[HoldWatch, Any], ...] = ()
+    """What the event stands for among those who watch accesses."""
 
 
 class _Deferred:
@@ -119,6 +138,11 @@ class Keeper:
         """Tells which lanes wrote an array last; None for an array whose accesses nobody follows."""
         self.find: Callable[[object], KeptStream | None] = _unknown
         """Finds a lane by its name."""
+        self._watches: list[HoldWatch] = []
+
+    def add_watch(self, watch: HoldWatch) -> None:
+        """Tell who watches accesses what is kept until when, as long as it watches."""
+        self._watches = [*(one for one in self._watches if one.is_watching), watch]
 
     @property
     def held_count(self) -> int:
@@ -257,6 +281,9 @@ class Keeper:
 
     def _let_go(self, done: list[_Held]) -> None:
         if done:
+            for held in done:
+                for watch, moment in held.moments:
+                    watch.kept_until(held.objects, moment)
             release_order_events(self._backend, [held.event for held in done])
             done.clear()
 
@@ -275,8 +302,9 @@ class Keeper:
         event = acquire_order_event(self._backend)
         with stream._loss_report:
             place.record(event)
+        moments = tuple((watch, moment) for watch in self._watches if (moment := watch.moment(stream)) is not None)
         with self._lock:
-            self._queues.setdefault(place, deque()).append(_Held(event, objects))
+            self._queues.setdefault(place, deque()).append(_Held(event, objects, moments))
         return place
 
     def _retire(self, count: int) -> set[BackendStream]:

@@ -119,7 +119,7 @@ def test_waits_order_what_depends_and_none_of_them_can_go(seed):
     wait_count = 0
     for each in range(seed, seed + 200):
         works = random_works(each)
-        planned = schedule(works, STREAMS)
+        planned = schedule(works, STREAMS[: 1 + each % 4])
         behind = [[i for i in range(j) if conflict(works[i], works[j])] for j in range(len(works))]
         assert is_ordered(planned, behind), f"seed {each}"
         waits = [(number, wait) for number, its in enumerate(planned.waits) for wait in its]
