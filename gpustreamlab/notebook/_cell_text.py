@@ -64,7 +64,7 @@ def read_cell(source: str) -> CellText:
 
     Examples
     --------
-    >>> text = read_cell("y = x @ x\\nz = f(y, w)\\nu[0] = 1")
+    >>> text = read_cell("y = x @ x; z = f(y, w); u[0] = 1")
     >>> sorted(text.reads), sorted(text.writes), sorted(text.changes)
     (['f', 'u', 'w', 'x'], ['u', 'y', 'z'], ['f', 'u', 'w', 'y'])
     """

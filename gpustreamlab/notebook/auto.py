@@ -70,16 +70,16 @@ class _Order:
         return found
 
     def note(
-        self, pieces: Mapping[Hashable, bool], marks: Collection[Mark], *, known: Collection[Hashable], is_barrier: bool
+        self, pieces: Mapping[Hashable, bool], marks: Collection[Mark], *, waited: Collection[Hashable], is_barrier: bool
     ) -> None:
-        """Note what a cell has used, and where its work ends; of what was not `known` before, it waited for no earlier use."""
+        """Note what a cell has used, and where its work ends; `waited` has those for whose earlier uses it has waited."""
         self._all |= {mark.stream: mark for mark in marks}
         if is_barrier:
             self._uses.clear()
             self._base = frozenset(self._all.values())
         for key, is_written in pieces.items():
             uses = self._uses.setdefault(key, _Uses())
-            if is_written and key in known:
+            if is_written and key in waited:
                 uses.written, uses.read = frozenset(marks), set()
             elif is_written:
                 uses.written |= frozenset(marks)
@@ -196,6 +196,7 @@ class CellStreams:
             return
         if cell.barrier or (cell.text.steers and cell.reach.has_session):
             cell.streams |= self._others()
+        waited = {key for key, is_written in cell.pieces.items() if is_written}
         reach = Reach(self._values)
         for name in (cell.text.reads | cell.text.writes) & self._values.keys():
             reach.follow(self._values[name])
@@ -203,7 +204,7 @@ class CellStreams:
             cell.pieces[key] = cell.pieces.get(key, True) or is_written
         self._hold(cell, {**reach.arrays, **cell.reach.arrays})
         marks = {Mark(name, cell.turn) for name in cell.streams if self._record(name, cell.turn)}
-        self._order.note(cell.pieces, marks, known=cell.reach.arrays.keys(), is_barrier=bool(cell.barrier))
+        self._order.note(cell.pieces, marks, waited=waited, is_barrier=bool(cell.barrier))
 
     def wait_on_host(self) -> None:
         """Wait for everything: in front of and behind a cell whose work has no stream that is known."""
