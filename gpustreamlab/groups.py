@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, Any
 
 from numpy.typing import DTypeLike, NDArray
 
+from gpustreamlab._util.arrays import find_arrays
 from gpustreamlab.adapters import Adapters
 from gpustreamlab.analysis import (
     Check,
@@ -199,6 +200,23 @@ class Memory(Group):
         """Return a guard of what one stream at a time may use: an engine's execution context, a workspace. See `Guard`."""
         self._session._life.require_open("guard something")
         return Guard(self._session._keeper, self._session.on, resource, check_guard_name(name))
+
+    @staticmethod
+    def arrays_in(*values: object) -> list[Any]:
+        """Return the arrays that values lead to now, in containers and attributes: to hold them when others took their place.
+
+        Examples
+        --------
+        >>> from gpustreamlab import Session
+        >>> with Session("sim") as lab:
+        ...     table = {"x": lab.xp.zeros(2)}
+        ...     kept = lab.memory.arrays_in(table)
+        ...     table["x"] = lab.xp.ones(2)
+        ...     lab.stream("a").hold(kept)
+        ...     kept
+        [array([0., 0.])]
+        """
+        return list(find_arrays(values))
 
     @property
     def held_count(self) -> int:

@@ -128,6 +128,7 @@ class _Writer:
             steers = self._recording.works[number].barrier == "selects streams itself"
             if steers:
                 made += [f"{self._session}.synchronize()", _Block(None, [number]), f"{self._session}.synchronize()"]
+                self._place |= dict.fromkeys(self._born[number], "")  # on streams of its own
                 current = None
                 continue
             if stream is None and current is None:
@@ -147,9 +148,10 @@ class _Writer:
         self._place |= dict.fromkeys(self._born[number], block.stream)
         held, kept = self._to_hold(number, block.stream)
         variables = []
-        for name in kept:  # the statement gives the name to another array
+        for name in kept:  # the statement gives the name, or the place in a container, to another array
             variables.append(self._variable(f"kept_{statement.line}"))
-            block.body.append(f"{variables[-1]} = {name}")
+            is_container = name in self._recording.containers
+            block.body.append(f"{variables[-1]} = " + (f"{self._session}.memory.arrays_in({name})" if is_container else name))
         block.body.append(number)
         if number in self._events:
             block.body.append(f"{self._events[number]} = {stream}.record()")

@@ -171,6 +171,7 @@ def record(program: Statements, home: str) -> Recording:
         works=tuple(works),
         names=tuple(step.crossing for step in steps),
         reached=tuple(step.reached for step in steps),
+        containers=frozenset(tap.containers),
         born=born,
         survivors=survivors,
         notes=(*notes, *broken),
@@ -189,6 +190,8 @@ class _Tap:
         self._seen: set[int] = set()
         self._tensors = TorchPieces()
         self._areas = _Areas()
+        self.containers = set[str]()
+        """Variables that lead to arrays and are none."""
 
     def run(self, lab: Lab, values: dict[str, Any], home: str) -> list[_Step]:
         """Run the statements, one by one."""
@@ -201,7 +204,7 @@ class _Tap:
             self._step = _Step()
             self._log.begin(statement.line)
             self._look(statement, values)
-            for name in statement.reads | statement.writes:
+            for name in _names_used(statement, values):
                 self._reach(name, values)
             self._step.reached, self._step.crossing = self._step.crossing, {}
             code = compile(ast.Module([instrumented(statement.node)], []), self._source.filename, "exec")
@@ -211,7 +214,7 @@ class _Tap:
                     exec(code, values)  # noqa: S102 - the user's statement
             finally:
                 self._watch.tap = None
-            for name in statement.reads | statement.writes:
+            for name in _names_used(statement, values):
                 self._reach(name, values)
             step = self._step
             step.unknown, step.is_chance = self._log.unknown or step.unknown, self._log.is_chance
@@ -291,6 +294,8 @@ class _Tap:
         for array in find_arrays(values[name]):
             number = self._number_of(array)
             if number is not None:
+                if array is not values[name]:
+                    self.containers.add(name)
                 if number not in self._seen:
                     self._seen.add(number)
                     self._step.born.add(number)
@@ -314,6 +319,16 @@ class _Areas:
             shared = [other for other, (first, last) in others.items() if start < last and first < end]
             self._same[number] = self._same[shared[0]] if shared else number
         return self._same[number]
+
+
+def _names_used(statement: Statement, values: Mapping[str, object]) -> Iterator[str]:
+    """Yield the variables that a statement uses, then those that its functions look up."""
+    names = sorted(statement.reads | statement.writes)
+    yield from names
+    for name in names:
+        function = values.get(name)
+        if isinstance(function, types.FunctionType):
+            yield from sorted(globals_of(function, values))
 
 
 def _asks_for_stream(statement: Statement, lab: Lab, values: Mapping[str, object]) -> bool:

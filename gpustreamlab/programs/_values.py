@@ -75,10 +75,10 @@ def signature(values: Mapping[str, object]) -> dict[str, object]:
     False
     """
     owners: dict[int, int] = {}
-    return {name: _sign(values[name], owners) for name in sorted(values)}
+    return {name: _sign(values[name], owners, set()) for name in sorted(values)}
 
 
-def _sign(value: object, owners: dict[int, int]) -> object:
+def _sign(value: object, owners: dict[int, int], seen: set[int]) -> object:
     if isinstance(value, (int, float, complex, str, bytes, type(None))):
         return type(value), value if value == value else "nan"
     if is_array(value):
@@ -86,8 +86,16 @@ def _sign(value: object, owners: dict[int, int]) -> object:
         place = owners.setdefault(find_owner(array).key, len(owners))
         strides = array.strides if hasattr(array, "strides") else tuple(array.stride())
         return type(value), tuple(array.shape), str(array.dtype), tuple(strides), place
+    if id(value) in seen:
+        return type(value)
+    seen.add(id(value))  # all of them are kept by the variables meanwhile
     if isinstance(value, Mapping):
-        return type(value), tuple((key, _sign(one, owners)) for key, one in value.items())
+        return type(value), tuple((key, _sign(one, owners, seen)) for key, one in value.items())
     if isinstance(value, (list, tuple)):
-        return type(value), tuple(_sign(one, owners) for one in value)
+        return type(value), tuple(_sign(one, owners, seen) for one in value)
+    if isinstance(value, types.FunctionType):
+        return value.__code__, tuple(_sign(one, owners, seen) for one in find_arrays(value))
+    held = getattr(value, "__dict__", None)
+    if isinstance(held, dict) and not isinstance(value, _KEPT) and not type(value).__module__.startswith("gpustreamlab."):
+        return type(value), tuple((key, _sign(one, owners, seen)) for key, one in held.items())
     return type(value), id(value)

@@ -18,6 +18,8 @@ class Recording:
     """For each statement, the variables through which pieces of memory can be reached behind it, by the piece's number."""
     reached: tuple[Mapping[int, str], ...]
     """The same in front of each statement, of the variables that it looks up."""
+    containers: frozenset[str]
+    """Variables that lead to arrays and are none: what they lead to may change while they stay."""
     born: Mapping[int, int]
     """In which statement each piece of memory was allocated; those that are not there were there before."""
     survivors: frozenset[int]

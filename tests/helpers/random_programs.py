@@ -92,9 +92,9 @@ class _Writer:
 
     def write(self) -> RandomProgram:
         dice = self.dice
-        count = dice.randint(1, 4)
+        count = dice.choice((1, 2, 2, 3, 4, 4))
         streams = STREAMS[:count]
-        rate = dice.choice((0.0, 0.3, 1.0))
+        rate = dice.choice((0.0, 0.4, 1.0, 1.0))
         blocks: list[str] = []
         for _ in range(dice.randint(2, MOST_STATEMENTS)):
             text = self.statement()

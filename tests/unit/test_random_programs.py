@@ -1,0 +1,98 @@
+"""Random programs, planned onto random streams: the results of one stream, no hazards, and a check that can fail."""
+
+import pytest
+
+from gpustreamlab import Session
+from tests.helpers.random_programs import STREAMS, random_program, values_of
+
+CHUNK = 25
+
+
+@pytest.fixture
+def lab():
+    with Session("sim") as session:
+        for name in STREAMS:
+            session.stream(name)
+        yield session
+
+
+def new_inputs(lab, program):
+    """Return variables to run on, made on the first stream."""
+    lab.clear()
+    with lab.select(STREAMS[0]):
+        return program.inputs(lab)
+
+
+def on_one_stream(lab, program):
+    """Return what a program gives on one stream."""
+    values = new_inputs(lab, program)
+    with lab.select(STREAMS[0]):
+        exec(program.text, values)
+        return values_of(values)
+
+
+def read_back(lab, values):
+    """Return what variables hold, read on the stream on which a plan ends."""
+    with lab.select(STREAMS[0]):
+        return values_of(values)
+
+
+@pytest.mark.parametrize("first", range(0, 200, CHUNK))
+def test_a_plan_gives_what_one_stream_gives_and_has_no_hazards(lab, first):
+    stream_counts, wait_count = set(), 0
+    for seed in range(first, first + CHUNK):
+        program = random_program(seed)
+        expected = on_one_stream(lab, program)
+        plan = lab.program(program.text, new_inputs(lab, program)).plan(program.streams)
+        check = plan.check()
+        assert check, f"seed {seed}: {check}"
+
+        found = read_back(lab, plan.run(new_inputs(lab, program)))
+        assert found == expected, f"seed {seed}, run"
+        assert not lab.memory.hazards(), f"seed {seed}: {lab.memory.hazards()}"
+
+        values = new_inputs(lab, program)
+        exec(plan.code, values)  # as text that a user pastes
+        assert read_back(lab, values) == expected, f"seed {seed}, text"
+        assert not lab.memory.hazards(), f"seed {seed}, text: {lab.memory.hazards()}"
+        stream_counts.add(len(plan.streams))
+        wait_count += sum(len(one.waits_for) for one in plan.statements)
+    assert len(stream_counts) > 1
+    assert wait_count > CHUNK / 2, "programs that need no wait show nothing"
+
+
+def without(code, kind):
+    """Return the code once for each of its lines of a kind, without that line, also in a block."""
+    lines = code.splitlines()
+    for place, line in enumerate(lines):
+        if f".{kind}(" in line and line.strip().startswith("lab.stream("):
+            yield "\n".join([*lines[:place], line[: len(line) - len(line.lstrip())] + "pass", *lines[place + 1 :]])
+
+
+def found_without(lab, kind):
+    """Return in how many of how many cases a missing line of a kind is found by the search for hazards."""
+    found = tried = 0
+    for seed in range(60):
+        program = random_program(seed)
+        plan = lab.program(program.text, new_inputs(lab, program)).plan(program.streams)
+        for mutated in without(plan.code, kind):
+            values = new_inputs(lab, program)
+            exec(mutated, values)
+            read_back(lab, values)
+            tried += 1
+            found += bool(lab.memory.hazards())
+            lab.synchronize()
+    return found, tried
+
+
+def test_a_missing_wait_is_found(lab):
+    found, tried = found_without(lab, "wait")
+    assert tried > 100
+    assert found * 3 > tried * 2, f"{found} of {tried}; the others order what is not in memory: barriers, and a stream's beginning"
+
+
+def test_a_missing_hold_is_found_where_the_memory_is_used_again(lab):
+    found, tried = found_without(lab, "hold")
+    assert tried > 20
+    assert found > tried / 10, f"{found} of {tried}: most memory is not used again before the program ends"
+    print(found, tried)
