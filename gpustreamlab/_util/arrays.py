@@ -18,7 +18,7 @@ _LOOKED_INTO = frozenset({"builtins", "collections", "itertools", "functools", "
 
 def is_array(value: object) -> bool:
     """Tell whether a value is an array in device memory, or NumPy's."""
-    return (
+    return not isinstance(value, np.generic) and (
         isinstance(value, np.ndarray)
         or (hasattr(value, "shape") and hasattr(value, "dtype") and hasattr(value, "strides"))
         or (hasattr(value, "untyped_storage") and hasattr(value, "shape"))
@@ -48,6 +48,11 @@ def find_arrays(value: object) -> Iterator[Any]:
             waiting.extend(parts_of(one))
 
 
+def is_own(value: object) -> bool:
+    """Tell whether a value is an object of this package: a session, a stream. Its attributes are not the user's."""
+    return type(value).__module__.startswith("gpustreamlab.")
+
+
 def parts_of(value: object) -> Iterable[object]:
     """Return what a container holds, the attributes of an instance, or what a function closes over."""
     if isinstance(value, Mapping):
@@ -56,7 +61,7 @@ def parts_of(value: object) -> Iterable[object]:
         return list(value)
     if isinstance(value, types.FunctionType):  # not its globals: those are variables of the program, or of another module
         return [*(value.__closure__ or ()), *(value.__defaults__ or ()), *(value.__kwdefaults__ or {}).values()]
-    if type(value).__module__.startswith("gpustreamlab."):
+    if is_own(value):
         return ()
     held = getattr(value, "__dict__", None)
     found = list(held.values()) if isinstance(held, dict) else []

@@ -60,10 +60,13 @@ class CallLog:
     ----------
     touch
         Is given the arguments of kernels that the user wrote.
+    is_own
+        Tells whether code was written within the program.
     """
 
-    def __init__(self, touch: Callable[[str, object], None]) -> None:
+    def __init__(self, touch: Callable[[str, object], None], is_own: Callable[[types.CodeType], bool]) -> None:
         self._touch = touch
+        self._is_own = is_own
         self._rewritten: dict[types.CodeType, types.FunctionType | None] = {}
         self.unknown = ""
         """What was called last, and is not followed; empty for nothing."""
@@ -148,11 +151,10 @@ class CallLog:
         found.__kwdefaults__ = function.__kwdefaults__
         return found
 
-    @staticmethod
-    def _rewrite(function: types.FunctionType) -> types.FunctionType | None:
+    def _rewrite(self, function: types.FunctionType) -> types.FunctionType | None:
         """Compile a function anew, with its calls going through `CALL`; None where that cannot be done."""
-        if getattr(function.__code__, "co_name", "") == "<lambda>" or CALL in function.__code__.co_names:
-            return function  # written within the program: it goes through here already
+        if function.__code__.co_name == "<lambda>" or self._is_own(function.__code__):
+            return function  # it goes through here already
         try:
             lines, first = inspect.getsourcelines(function)
             tree = ast.parse(textwrap.dedent("".join(lines)))
@@ -161,7 +163,7 @@ class CallLog:
         node = tree.body[0]
         if not isinstance(node, ast.FunctionDef):
             return None
-        node.decorator_list = []
+        _leave_out_expressions(node)
         _Rewriter().visit(node)
         outer = _closing_over(node, function.__code__.co_freevars)
         ast.increment_lineno(tree, first - 1)
@@ -170,6 +172,17 @@ class CallLog:
         exec(compile(module, function.__code__.co_filename, "exec"), {"__name__": function.__module__}, made)  # noqa: S102 - the user's function, as it is but for its calls
         found = made[outer.name]
         return found if isinstance(found, types.FunctionType) else None
+
+
+def _leave_out_expressions(node: ast.FunctionDef) -> None:
+    """Leave out what a definition evaluates: the function exists, with its defaults."""
+    arguments = node.args
+    node.decorator_list, node.returns = [], None
+    arguments.defaults = [ast.Constant(None) for _ in arguments.defaults]
+    arguments.kw_defaults = [None if one is None else ast.Constant(None) for one in arguments.kw_defaults]
+    for one in (*arguments.posonlyargs, *arguments.args, *arguments.kwonlyargs, arguments.vararg, arguments.kwarg):
+        if one is not None:
+            one.annotation = None
 
 
 def _closing_over(node: ast.FunctionDef, names: tuple[str, ...]) -> ast.FunctionDef:

@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 import statistics
+import types
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any, ClassVar
 
 import numpy as np
 
-from gpustreamlab._util.arrays import is_array
+from gpustreamlab._util.arrays import find_arrays, is_array
 from gpustreamlab.analysis import Hazards
 from gpustreamlab.analysis._report import Report, Reported, ReportTable
 from gpustreamlab.analysis._scale import format_ns, format_share
@@ -27,6 +28,9 @@ from gpustreamlab.typing import SpanKind
 MOST_REPEATS = 10_000
 SPACINGS = 1_000
 """How many spacings of a type results may be apart that differ from run to run on one stream, too."""
+MOST_DEPTH = 8
+"""How deep in containers and objects values are compared."""
+_CODE = (types.ModuleType, types.FunctionType, types.MethodType)
 _PROBE = "__gpustreamlab_probe__"
 
 
@@ -176,16 +180,19 @@ def _run_on_copy(both: Both, code: Code, watch: AccessWatch | None) -> tuple[dic
 
 
 def _on_host(value: Any, depth: int = 0) -> Any:
-    """Return a value with its arrays as NumPy's."""
+    """Return a value with its arrays as NumPy's; attributes of objects as a dictionary, what lies too deep as None."""
     if isinstance(value, np.ndarray):
         return value.copy()
     if is_array(value):
         return value.get() if hasattr(value, "get") else value.detach().cpu().numpy()
-    if depth < 8 and isinstance(value, (list, tuple)):
-        return [_on_host(one, depth + 1) for one in value]
-    if depth < 8 and isinstance(value, Mapping):
-        return {key: _on_host(one, depth + 1) for key, one in value.items()}
-    return value
+    held = getattr(value, "__dict__", None)
+    is_object = isinstance(held, dict) and not isinstance(value, (type, *_CODE)) and next(find_arrays(value), None) is not None
+    parts = value if isinstance(value, (list, tuple, Mapping)) else held if is_object else None
+    if parts is None or depth >= MOST_DEPTH:
+        return value if parts is None else None
+    if isinstance(parts, Mapping):
+        return {key: _on_host(one, depth + 1) for key, one in parts.items()}
+    return [_on_host(one, depth + 1) for one in parts]
 
 
 def _same(first: Any, second: Any) -> bool:

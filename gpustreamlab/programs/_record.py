@@ -11,7 +11,7 @@ from typing import Any
 
 import numpy as np
 
-from gpustreamlab._util.arrays import find_arrays, is_array
+from gpustreamlab._util.arrays import find_arrays, is_array, is_own
 from gpustreamlab.analysis import Touch, blocks_that_fit
 from gpustreamlab.memory.hazards import AccessWatch
 from gpustreamlab.model import SPAN_KINDS, Trace
@@ -106,7 +106,7 @@ def _on_copies(function: types.FunctionType, values: Mapping[str, object], copie
 
 
 def _is_of_session(value: object) -> bool:
-    return type(value).__module__.startswith("gpustreamlab.") and not is_array(value)
+    return is_own(value) and not is_array(value)
 
 
 def _tracked(value: Any, track: Callable[[Any], Any], plain_module: Any, watched_module: Any) -> Any:
@@ -186,7 +186,7 @@ class _Tap:
         self._watch = watch
         self._source = source
         self._step = _Step()
-        self._log = CallLog(self._touch_arguments)
+        self._log = CallLog(self._touch_arguments, self._is_own)
         self._seen: set[int] = set()
         self._tensors = TorchPieces()
         self._areas = _Areas()
@@ -265,6 +265,12 @@ class _Tap:
                 self._step.unknown = f"{work}, given an array that is not followed"
             elif touch is not None:
                 self.work(work, [touch], [touch])
+
+    def _is_own(self, code: types.CodeType) -> bool:
+        """Tell whether code was written within the program."""
+        statements = self._source.statements
+        last = statements[-1].node.end_lineno or statements[-1].line
+        return code.co_filename == self._source.filename and statements[0].line <= code.co_firstlineno <= last
 
     def _look(self, statement: Statement, values: Mapping[str, object]) -> None:
         """Note what a statement looks up and nobody follows."""

@@ -7,7 +7,7 @@ import types
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
-from gpustreamlab._util.arrays import find_arrays, is_array
+from gpustreamlab._util.arrays import find_arrays, is_array, is_own
 from gpustreamlab._util.ownership import find_owner
 from gpustreamlab.errors import ProgramError
 from gpustreamlab.programs._torch import copied_tensors, is_tensor
@@ -96,6 +96,6 @@ def _sign(value: object, owners: dict[int, int], seen: set[int]) -> object:
     if isinstance(value, types.FunctionType):
         return value.__code__, tuple(_sign(one, owners, seen) for one in find_arrays(value))
     held = getattr(value, "__dict__", None)
-    if isinstance(held, dict) and not isinstance(value, _KEPT) and not type(value).__module__.startswith("gpustreamlab."):
+    if isinstance(held, dict) and not isinstance(value, _KEPT) and not is_own(value):
         return type(value), tuple((key, _sign(one, owners, seen)) for key, one in held.items())
     return type(value), id(value)
