@@ -18,10 +18,11 @@ _LOOKED_INTO = frozenset({"builtins", "collections", "itertools", "functools", "
 
 def is_array(value: object) -> bool:
     """Tell whether a value is an array in device memory, or NumPy's."""
-    return not isinstance(value, np.generic) and (
-        isinstance(value, np.ndarray)
-        or (hasattr(value, "shape") and hasattr(value, "dtype") and hasattr(value, "strides"))
-        or (hasattr(value, "untyped_storage") and hasattr(value, "shape"))
+    kind = type(value)  # modules of arrays look long for an attribute that they have not
+    return not issubclass(kind, np.generic) and (
+        issubclass(kind, np.ndarray)
+        or (hasattr(kind, "shape") and hasattr(kind, "dtype") and hasattr(kind, "strides"))
+        or (hasattr(kind, "untyped_storage") and hasattr(kind, "shape"))
     )
 
 
