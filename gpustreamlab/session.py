@@ -620,6 +620,7 @@ class Session(ProcessBound):
             make_watch=make_watch,
             place_of=lambda name: self._table.choose(name)._backend_stream,  # noqa: SLF001 - of this package
             name_graph=self._recorder.name_graph,
+            same_selection=self._selections.same_behind,
             require_stream=self._table.choose,
         )
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import ast
+import copy
 import functools
 import inspect
 import os
@@ -37,11 +38,7 @@ _CLOSES = frozenset({"close"})
 
 def instrumented(node: ast.stmt) -> ast.stmt:
     """Return a statement that makes its calls through `CALL`."""
-    tree = ast.parse(ast.unparse(node)).body[0]  # a copy; the lines come next
-    made: ast.stmt = _Rewriter().visit(tree)
-    for part in ast.walk(made):
-        if isinstance(part, (ast.stmt, ast.expr)):
-            ast.copy_location(part, node)
+    made: ast.stmt = _Rewriter().visit(copy.deepcopy(node))
     return ast.fix_missing_locations(made)
 
 

@@ -9,7 +9,7 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field, replace
 
 from gpustreamlab.programs._graph import Schedule
-from gpustreamlab.programs._source import LABEL_LENGTH, Source, Statement
+from gpustreamlab.programs._source import LABEL_LENGTH, Source, Statement, lines_in_strings
 from gpustreamlab.programs._works import Recording
 
 
@@ -66,7 +66,7 @@ def write_code(source: Source, planned: Schedule, recording: Recording, session:
         else:
             head = writer.head(item, has_ranges=has_ranges)
             lines.append(f"{head}:")
-            lines.extend(f"    {line}" if line else "" for text in texts for line in text.splitlines())
+            lines.extend(line for text in texts for line in _indented(text))
             around = ast.parse(f"{head}: pass").body[0]
             assert isinstance(around, ast.With)  # noqa: S101 - for the type checker
             around.body = inside
@@ -79,6 +79,12 @@ def write_code(source: Source, planned: Schedule, recording: Recording, session:
         streams=planned.streams,
         variables=frozenset(writer.variables),
     )
+
+
+def _indented(text: str) -> Iterator[str]:
+    inside = lines_in_strings(text)
+    for number, line in enumerate(text.splitlines(), 1):
+        yield line if number in inside or not line else f"    {line}"
 
 
 class _Writer:

@@ -49,6 +49,8 @@ class Ground:
     """Returns the device's stream behind one of the session's, by its name."""
     name_graph: Callable[[int, Sequence[tuple[int, str]]], object]
     """Says which nodes of a graph, from which on, are of which statement."""
+    same_selection: Callable[[], AbstractContextManager[None]]
+    """Makes a ``with`` block behind which what is selected in this thread is what was selected before it."""
     require_stream: Callable[[str], object]
     """Raises where the session has no stream of a name."""
 

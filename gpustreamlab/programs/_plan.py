@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+import itertools
+import linecache
+import weakref
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from html import escape
@@ -10,7 +13,7 @@ from typing import Any, ClassVar, NamedTuple
 from gpustreamlab.analysis._report import Report, Reported, ReportTable, more_row
 from gpustreamlab.analysis._scale import count_text, format_ns
 from gpustreamlab.draw import GraphEdge, GraphNode, graph_html
-from gpustreamlab.errors import OptionError, ProgramError
+from gpustreamlab.errors import OptionError, ProgramError, StreamNotFoundError
 from gpustreamlab.programs._check import Both, Check, PlanComparison, check_plan, compare_plan
 from gpustreamlab.programs._code import Code, write_code
 from gpustreamlab.programs._graph import Engine, Schedule, on_one_stream, schedule
@@ -22,6 +25,8 @@ from gpustreamlab.programs._values import signature
 from gpustreamlab.programs._works import Recording
 
 __all__ = ["Plan", "PlannedStatement", "Program", "make_program"]
+
+_numbers = itertools.count(1)
 
 MOST_STREAMS = 32
 """How many streams a plan may use."""
@@ -76,12 +81,19 @@ class Program:
         ground = self._program.ground
         given = list(dict.fromkeys(one.stream for one in self._program.source.statements if one.stream is not None))
         names = _stream_names(streams, given)
-        for name in given:
-            if name not in names or isinstance(streams, int):
-                ground.require_stream(name)
+        for one in self._program.source.statements:
+            if one.stream is not None and (one.stream not in names or isinstance(streams, int)):
+                _require_stream(self._program, one.stream, one.line)
         for name in names:
             ground.lab.stream(name)
         return names, given
+
+
+def _require_stream(program: Statements, name: str, line: int) -> None:
+    try:
+        program.ground.require_stream(name)
+    except StreamNotFoundError as error:
+        raise StreamNotFoundError(f"Line {line} of {program.source.filename}: {error}") from None
 
 
 def _stream_names(streams: int | Sequence[str], given: Sequence[str]) -> list[str]:
@@ -116,9 +128,15 @@ def make_program(
     result
         The variable that gets what the last expression of a text gives.
     """
+    is_unnamed = isinstance(program, str) and filename == "<program>"
+    if is_unnamed:
+        filename = f"<program {next(_numbers)}>"
     source = read_source(
         program, lambda name: values.get(name) is ground.lab, filename=filename, lines_above=lines_above, result=result
     )
+    if is_unnamed and isinstance(program, str):  # tracebacks show its lines, as long as it exists
+        linecache.cache[filename] = len(program), None, program.splitlines(keepends=True), filename
+        weakref.finalize(source, linecache.cache.pop, filename, None)
     missing = [name for name in source.parameters if name not in values]
     if missing:
         raise ProgramError(

@@ -13,12 +13,13 @@ import numpy as np
 
 from gpustreamlab._util.arrays import find_arrays, is_array, is_own
 from gpustreamlab.analysis import Touch, blocks_that_fit
+from gpustreamlab.errors import SelectionError
 from gpustreamlab.memory.hazards import AccessWatch
 from gpustreamlab.model import SPAN_KINDS, Trace
 from gpustreamlab.programs._calls import CALL, RUNS_TEXT, CallLog, globals_of, instrumented, is_followed
 from gpustreamlab.programs._graph import LAUNCH_NS, Access, Engine, Work
 from gpustreamlab.programs._ground import Lab, Statements
-from gpustreamlab.programs._source import LABEL_LENGTH, Source, Statement, short_text
+from gpustreamlab.programs._source import LABEL_LENGTH, Source, Statement, refuse_crossing, short_text
 from gpustreamlab.programs._torch import TorchPieces, bytes_of, graph_breaks, is_tensor, watching_torch
 from gpustreamlab.programs._torch import region as region_of_tensor
 from gpustreamlab.programs._values import copied
@@ -142,7 +143,7 @@ def record(program: Statements, home: str) -> Recording:
     """
     __tracebackhide__ = True
     source, lab = program.source, program.ground.lab
-    with program.ground.watching() as watch:
+    with program.ground.same_selection(), program.ground.watching() as watch:
         with lab.select(home):
             copies, shared = copied_inputs(program, watch)
         tap = _Tap(watch, source)
@@ -209,9 +210,15 @@ class _Tap:
             self._step.reached, self._step.crossing = self._step.crossing, {}
             code = compile(ast.Module([instrumented(statement.node)], []), self._source.filename, "exec")
             self._watch.tap = self
+            is_over = False
             try:
                 with lab.on(home, plan_label(statement.text)), watching_torch(self._note_tensors, self.host_wait):
                     exec(code, values)  # noqa: S102 - the user's statement
+                    is_over = True
+            except SelectionError:
+                if is_over:
+                    refuse_crossing(self._source.statements, statement.line)
+                raise
             finally:
                 self._watch.tap = None
             for name in _names_used(statement, values):

@@ -13,7 +13,7 @@ from dataclasses import dataclass
 from types import FunctionType
 from typing import Any
 
-from gpustreamlab.errors import ProgramError
+from gpustreamlab.errors import ProgramError, SelectionError
 
 RESULT = "result"
 """The variable that holds what a function returns, or what the last expression of a cell gives."""
@@ -50,7 +50,7 @@ class Statement:
     """Whether any condition decides what it does."""
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@dataclass(frozen=True, slots=True, weakref_slot=True, kw_only=True)
 class Source:
     """A program as it was given."""
 
@@ -162,6 +162,29 @@ def _read_function(function: FunctionType, is_session: Callable[[str], bool]) ->
     )
 
 
+def refuse_crossing(statements: Sequence[Statement], line: int) -> None:
+    """Raise `SelectionError` for a statement that leaves other streams selected than it found, with the lines that do it."""
+    entered: list[tuple[str, int]] = []
+    for one in statements:
+        for part in ast.walk(one.node):
+            match part:
+                case ast.Call(func=ast.Attribute(value=manager, attr="__enter__")):
+                    entered.append((ast.unparse(manager), part.lineno))
+                case ast.Call(func=ast.Attribute(value=manager, attr="__exit__")) if entered:
+                    name = ast.unparse(manager)
+                    if name != entered[-1][0]:
+                        first = next((at for known, at in entered if known == name), line)
+                        last, at = entered[-1]
+                        raise SelectionError(
+                            f"Line {part.lineno} leaves {name}, which line {first} entered, before {last}, which line {at} "
+                            f"entered. Nest them: with {name}, {last}: ..."
+                        )
+                    entered.pop()
+    raise SelectionError(
+        f"Line {line} leaves another stream selected than it found. Use: with lab.on('name'): and, in it, what runs there."
+    )
+
+
 def short_text(text: str, length: int = 48) -> str:
     r"""Return a statement in one line.
 
@@ -191,6 +214,7 @@ class _Reader:
         self._filename = filename
         self._is_session = is_session
         self._annotations = dict(_annotations(text))
+        self._inside = lines_in_strings(text)
         self._bound = {id(one) for one in bound}
         self.session_name: str | None = None
 
@@ -273,7 +297,8 @@ class _Reader:
         if len(lines) == 1 or isinstance(node, (ast.Assign, ast.Expr, ast.AugAssign)):
             found = ast.get_source_segment("\n".join(self._lines), _at(node, -self._above))
             return found or ast.unparse(node)
-        return textwrap.dedent("\n".join(lines))
+        inside = {line - first for line in self._inside}
+        return "\n".join(line if at in inside else line[node.col_offset :] for at, line in enumerate(lines))
 
 
 def _at(node: ast.stmt, shift: int) -> ast.stmt:
@@ -292,6 +317,22 @@ def _annotations(text: str) -> Iterator[tuple[int, str]]:
                 yield token.start[0], token.string[len(_ANNOTATION) :].strip()
     except (tokenize.TokenError, IndentationError):
         return  # ast.parse says what is wrong
+
+
+def lines_in_strings(text: str) -> frozenset[int]:
+    r"""Return the lines, from 1, that begin within a string: their indentation is part of it.
+
+    Examples
+    --------
+    >>> sorted(lines_in_strings("s = '''a\n  b'''\nx = 1"))
+    [2]
+    """
+    strings = [
+        node
+        for node in ast.walk(ast.parse(text))
+        if isinstance(node, ast.JoinedStr) or (isinstance(node, ast.Constant) and isinstance(node.value, (str, bytes)))
+    ]
+    return frozenset(line for one in strings for line in range(one.lineno + 1, (one.end_lineno or one.lineno) + 1))
 
 
 def _is_docstring(node: ast.stmt) -> bool:

@@ -5,8 +5,8 @@ from __future__ import annotations
 import logging
 import sys
 import warnings
-from collections.abc import Callable
-from contextlib import suppress
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager, suppress
 from types import TracebackType
 from typing import Any, Final, TypeVar
 
@@ -114,6 +114,16 @@ class Selections:
         """Leave all that this thread has entered since the notebook's cell began; in a script, all that it has entered."""
         state = self.recorder.thread_state()
         self.unwind(state, state.cell_depth)
+
+    @contextmanager
+    def same_behind(self) -> Iterator[None]:
+        """Leave, at the end of a ``with`` block, all that this thread has entered in it and not left."""
+        state = self.recorder.thread_state()
+        depth = len(state.stack)
+        try:
+            yield
+        finally:
+            self.unwind(state, depth, is_counted=False)
 
     def unwind(self, state: ThreadState, depth: int, *, is_counted: bool = True) -> None:
         """Leave what a thread has entered above a depth, innermost first; what ends its block later is silent.
