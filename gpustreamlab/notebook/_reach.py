@@ -17,7 +17,7 @@ from gpustreamlab.programs._calls import RUNS_TEXT, is_followed, root_of, root_o
 MOST_OBJECTS = 100_000
 """How many objects are looked at; what holds more counts as unknown."""
 _PLAIN = (str, bytes, int, float, complex, type(None), np.generic, np.dtype, range, slice, types.EllipsisType, types.CodeType)
-_HOST = frozenset({"numpy", "pandas", "matplotlib", "IPython"})
+_HOST = frozenset({"numpy", "pandas", "matplotlib", "IPython", "ipykernel", "traitlets", "ipywidgets", "tqdm"})
 """Libraries whose objects, but for NumPy's arrays, have nothing to do with the device."""
 _DEVICE = frozenset({"cupy", "torch", "gpustreamlab", "numba", "triton"})
 _THREADS = frozenset({"threading", "_thread", "concurrent", "asyncio", "multiprocessing"})

@@ -78,7 +78,7 @@ class CellGraph(Reported):
         parts = [f"{count_text(len(self.cells), 'cell')} on {count_text(len(streams), 'stream')}"]
         chain = [f"In [{cell.number}]" for cell in self.cells if cell.is_critical]
         if chain:
-            parts.append(f"critical path {' > '.join(chain[-6:])}, {format_ns(self.critical_ns)}")
+            parts.append(f"critical path {' > '.join(chain[-6:])}, {format_ns(self.critical_ns)} of device time")
         parts.append(f"out of date: {', '.join(outdated)}" if outdated else "none is out of date")
         return "; ".join(parts)
 
