@@ -70,8 +70,15 @@ class Reach:
             self.arrays["library", name] = None
 
     def _parts(self, one: Any) -> Iterable[object]:
+        kind = type(one)
+        if kind in (list, tuple, set, frozenset):  # most of what there is
+            return one  # type: ignore[no-any-return]
+        if kind is dict:
+            return one.values()  # type: ignore[no-any-return]
         if is_array(one) and not isinstance(one, type):
             self.arrays[find_owner(one).key] = one
+            if getattr(one, "requires_grad", False):
+                self.unknown = "reaches a tensor of autograd, which keeps others"
             return ()
         if isinstance(one, types.ModuleType):
             library = root_of(one.__name__, getattr(one, "__file__", None) or "")
@@ -149,7 +156,11 @@ class Reach:
 
 def is_plain_array(value: object) -> bool:
     """Tell whether a value is an array of a library of which it is known what its operators do."""
-    return is_array(value) and root_of_type(type(value)) in ("numpy", "cupy", "torch", "gpustreamlab")
+    return (
+        is_array(value)
+        and not getattr(value, "requires_grad", False)
+        and root_of_type(type(value)) in ("numpy", "cupy", "torch", "gpustreamlab")
+    )
 
 
 def is_array_module(value: object) -> bool:

@@ -142,6 +142,7 @@ class CellLog:
             auto.wait_on_host()  # it runs with no stream selected
             raise
         self._number_of[cell.turn] = record.number
+        self._number_of.pop(cell.turn - KEPT_CELLS, None)
         record.barrier = cell.barrier
         if not text.own_stream:
             record.streams = (cell.main, *sorted(cell.streams - {cell.main}))
@@ -162,7 +163,8 @@ class CellLog:
             self._is_awaiting = False
             if record is not None:
                 if cell is not None:
-                    record.waits = frozenset(self._number_of[mark.turn] for mark in cell.waits)
+                    known = self._number_of
+                    record.waits = frozenset(known[mark.turn] for mark in cell.waits if mark.turn in known)
                 record.is_failed = error is not None
                 self.cells.append(record)
                 del self.cells[:-KEPT_CELLS]

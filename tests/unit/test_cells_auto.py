@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import random
 import re
 import signal
 
@@ -11,6 +10,7 @@ import pytest
 from IPython.utils.capture import capture_output
 
 from gpustreamlab import Session
+from tests.helpers.random_cells import SETUP, random_cells
 from tests.helpers.shells import one_shell
 
 pytestmark = pytest.mark.filterwarnings("ignore::DeprecationWarning:IPython")
@@ -175,64 +175,6 @@ def test_results_are_those_of_a_plain_run_without_hazards(shell, lab, program):
         shell.user_ns.pop("c", None)
 
 
-STATEMENTS = """
-{v} = {w} * 0.5
-{v} = {w} + {u}
-{v} = {w} @ {u} * 0.01
-{v} += {w} * 0.5
-{v}[{k}] = {w}[{j}]
-{v}[{k}] += 1
-{v} = {w}.T
-{v} = {w}[::-1]
-{v} = {w}
-{v} = {w}.copy()
-l[{k}] = {v}
-{v} = l[{k}]
-l[{k}] += 1
-{v} = sum(l) * 0.1
-def f(n): return {v} * n
-{v} = f(0.5)
-{v}.__isub__({w})
-o.a = {v}
-o.a *= 0.5
-{v} = o.a + 1
-{v} = o.step({w})
-lab.xp.add({v}, {w}, out={u})
-{v} = lab.xp.multiply({w}, {u}) * 0.1
-g = (one * 0.5 for one in l)
-{v} = next(g, {w})
-exec("{v} += 1")
-{v} = lab.xp.ones((16, 16)) * {k}
-p, q = {v}, {w}
-{v} = p - q * 0.5
-{v} *= float({w}[0, 0])
-""".strip().splitlines()
-SETUP = """
-class Net:
-    def __init__(self): self.a = a * 2
-    def step(self, x): self.a += x * 0.25; return self.a * 1
-a, b, c, d = (lab.xp.arange(256, dtype="float64").reshape(16, 16) * (0.001 * k) for k in range(1, 5))
-l, o, p, q, g = [a * 1, b, c * 3, d.T], Net(), a, b, iter(())
-f = lambda n: a * n
-lab.stream("own")
-"""
-
-
-def random_cells(seed):
-    drawn = random.Random(seed)
-
-    def statement():
-        names = drawn.choices("abcd", k=3)
-        return drawn.choice(STATEMENTS).format(v=names[0], w=names[1], u=names[2], k=drawn.randrange(4), j=drawn.randrange(4))
-
-    def cell():
-        heads = ["", "", "", "", "", "%%gpustream own\n", "%%gpuprogram\n", "%%time\n", "with lab.on('own'):\n    "]
-        head = drawn.choice(heads)
-        return head + ("\n    " if "with" in head else "\n").join(statement() for _ in range(drawn.randint(1, 3)))
-
-    return [cell() for _ in range(10)]
-
-
 @pytest.mark.parametrize("seed", range(25))
 def test_random_cells_give_the_results_of_a_plain_run_without_hazards(shell, seed):
     found = {}
@@ -370,6 +312,22 @@ def test_the_graph_has_cells_with_streams_of_their_own_and_a_critical_path(shell
     assert [node.stream for node in nodes] == ["a", "b", "b"]
     assert [(edge.first, edge.second, edge.text) for edge in edges] == [(0, 2, "x"), (1, 2, "y")]
     assert "<svg" in found._repr_html_()
+
+
+def test_a_cell_that_closes_the_session_ends_it(shell, lab):
+    good(shell, "x = lab.xp.ones(8)")
+    result, shown = run(shell, "y = x + 1\nlab.close()")
+    assert result.success
+    assert "Error" not in shown
+    assert run(shell, "z = 1")[0].success
+
+
+def test_a_cell_that_runs_a_cell_is_one_cell(shell, lab):
+    good(shell, "x = lab.xp.ones(8)")
+    good(shell, "y = x + 1\nget_ipython().run_cell('z = y + 1', store_history=True)\nw = y + 2")
+    good(shell, "v = w * 2")
+    assert [cell.text for cell in cells(shell)][-1] == "v = w * 2"
+    assert not lab.memory.hazards().hazard_count
 
 
 def test_a_graph_of_nothing_says_so(shell, lab):
