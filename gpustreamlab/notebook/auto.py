@@ -157,14 +157,15 @@ class CellStreams:
         barrier = text.unknown or reach.unknown or ("is behind more arrays than are kept apart" if self._order.is_full else "")
         marks = self._order.before(pieces, is_barrier=bool(barrier))
         cell = AutoCell(text=text, reach=reach, pieces=pieces, barrier=barrier, marks=marks, turn=self._turn)
-        if text.own_stream:
-            return cell  # its magic calls `order`
-        name = cell.main = self._choose(marks)
-        self.order(cell, name)
+        if not text.own_stream:  # else its magic calls `order`
+            cell.main = self._choose(marks)
+            self.order(cell, cell.main)
         steered = self._steered(cell)
         for other in steered:
             self.order(cell, other)
-        stream = self.session.stream(name)
+        if text.own_stream:
+            return cell
+        stream = self.session.stream(cell.main)
         # A range of a cell that chooses its streams itself would be empty, most often.
         cell.selection = self.session.select(stream) if steered else self.session.on(stream, label)
         cell.selection.__enter__()
@@ -191,7 +192,8 @@ class CellStreams:
             self._leave(cell.selection, error)
         if self.session.state != "open" or not cell.streams:
             return
-        if cell.barrier or (cell.text.steers and cell.reach.has_session):
+        is_left = error is not None and cell.text.own_stream  # a program that fails does not join its streams
+        if cell.barrier or is_left or (cell.text.steers and cell.reach.has_session):
             cell.streams |= self._others()
         waited = {key for key, is_written in cell.pieces.items() if is_written}
         reach, pieces = self._look(cell.text, cell.text.reads | cell.text.writes)

@@ -44,6 +44,7 @@ a, b, c, d = (lab.xp.arange(256, dtype="float64").reshape(16, 16) * (0.001 * k) 
 l, o, p, q, g = [a * 1, b, c * 3, d.T], Net(), a, b, iter(())
 f = lambda n: a * n
 lab.stream("own")
+lab.stream("second")
 """
 
 
@@ -56,7 +57,18 @@ def random_cells(seed):
         return drawn.choice(STATEMENTS).format(v=names[0], w=names[1], u=names[2], k=drawn.randrange(4), j=drawn.randrange(4))
 
     def cell():
-        heads = ["", "", "", "", "", "%%gpustream own\n", "%%gpuprogram\n", "%%time\n", "with lab.on('own'):\n    "]
+        heads = [
+            "",
+            "",
+            "",
+            "",
+            "",
+            "%%gpustream own\n",
+            "%%gpuprogram\n",
+            "%%time\n",
+            "with lab.on('own'):\n    ",
+            "%%gpustream own\nwith lab.on('second'):\n    ",
+        ]
         head = drawn.choice(heads)
         return head + ("\n    " if "with" in head else "\n").join(statement() for _ in range(drawn.randint(1, 3)))
 

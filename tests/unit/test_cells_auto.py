@@ -314,6 +314,16 @@ def test_the_graph_has_cells_with_streams_of_their_own_and_a_critical_path(shell
     assert "<svg" in found._repr_html_()
 
 
+def test_a_program_that_fails_is_ordered(shell, lab):
+    good(shell, f"x = {BIG}\nflag = [1]")
+    code = "%%gpuprogram\na = x @ x\nb = x @ x @ x\nb /= flag[0]\nc = 1 / flag[0]"
+    good(shell, code)
+    run(shell, "flag[0] = 0")
+    assert isinstance(run(shell, code)[0].error_in_exec, ZeroDivisionError)
+    good(shell, "a += b\nx += 1")
+    assert not lab.memory.hazards().hazard_count
+
+
 def test_a_cell_that_closes_the_session_ends_it(shell, lab):
     good(shell, "x = lab.xp.ones(8)")
     result, shown = run(shell, "y = x + 1\nlab.close()")
