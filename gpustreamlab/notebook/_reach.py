@@ -5,6 +5,7 @@ from __future__ import annotations
 import gc
 import sys
 import types
+import weakref
 from collections.abc import Hashable, Iterable, Mapping
 from typing import Any
 
@@ -17,10 +18,10 @@ from gpustreamlab.programs._calls import RUNS_TEXT, is_followed, root_of, root_o
 MOST_OBJECTS = 100_000
 """How many objects are looked at; what holds more counts as unknown."""
 _PLAIN = (str, bytes, int, float, complex, type(None), np.generic, np.dtype, range, slice, types.EllipsisType, types.CodeType)
-_HOST = frozenset({"numpy", "pandas", "matplotlib", "IPython", "ipykernel", "traitlets", "ipywidgets", "tqdm"})
+_HOST = frozenset({"numpy", "pandas", "matplotlib", "IPython", "ipykernel", "traitlets", "ipywidgets", "tqdm", "logging"})
 """Libraries whose objects, but for NumPy's arrays, have nothing to do with the device."""
 _DEVICE = frozenset({"cupy", "torch", "gpustreamlab", "numba", "triton"})
-_THREADS = frozenset({"threading", "_thread", "concurrent", "asyncio", "multiprocessing"})
+_THREADS = frozenset({"threading", "concurrent", "asyncio", "multiprocessing"})
 """Libraries whose objects work behind a cell."""
 _SHARED = frozenset({"random", "fft", "linalg", "sparse"})
 """Parts of array modules that keep memory between calls, one for all streams."""
@@ -103,7 +104,7 @@ class Reach:
         if library == "gpustreamlab":
             return self._of_session(one)
         if not library:  # of the user's: what its methods look up is reached too
-            return [type(one), *parts_of(one)]
+            return [type(one), *parts_of(one), *_referents(one)]
         if library in _HOST:
             return ()
         if library in _DEVICE:
@@ -112,8 +113,7 @@ class Reach:
             self.arrays["object", id(one)] = one
             return parts_of(one)
         if library in sys.stdlib_module_names and library not in _THREADS:
-            found = parts_of(one)
-            return found or [part for part in gc.get_referents(one) if not isinstance(part, (type, types.ModuleType))]
+            return [one()] if isinstance(one, weakref.ref) else [*parts_of(one), *_referents(one)]
         return self._of_library(one, library)
 
     def _of_session(self, one: Any) -> Iterable[object]:
@@ -152,6 +152,11 @@ class Reach:
                     self.unknown = f"calls {function.__name__}, which uses {name}"
             codes.extend(part for part in code.co_consts if isinstance(part, types.CodeType))
         return found
+
+
+def _referents(one: object) -> list[object]:
+    """Return what an object refers to in slots, or in memory of its own: a cache, a generator's variables."""
+    return [part for part in gc.get_referents(one) if not isinstance(part, (type, types.ModuleType))]
 
 
 def is_plain_array(value: object) -> bool:
