@@ -10,6 +10,7 @@ import pytest
 from IPython.utils.capture import capture_output
 
 from gpustreamlab import Session
+from gpustreamlab.notebook.auto import CellStreams
 from tests.helpers.random_cells import SETUP, random_cells
 from tests.helpers.shells import one_shell
 
@@ -25,6 +26,12 @@ def shell():
             if isinstance(value, Session):
                 value.close()
         made.run_line_magic("unload_ext", "gpustreamlab")
+
+
+@pytest.fixture
+def in_turn(monkeypatch):
+    """Put each cell on another stream than the one before, so that nothing is in order by chance."""
+    monkeypatch.setattr(CellStreams, "_choose", lambda streams, marks: f"auto-{streams._turn % streams.count + 1}")
 
 
 @pytest.fixture
@@ -183,7 +190,7 @@ PROGRAMS = {
 
 
 @pytest.mark.parametrize("program", PROGRAMS)
-def test_results_are_those_of_a_plain_run_without_hazards(shell, lab, program):
+def test_results_are_those_of_a_plain_run_without_hazards(shell, lab, in_turn, program):
     expected: dict[str, object] = {}
     for is_auto in (False, True):
         shell.user_ns["lab"].close()
@@ -207,7 +214,7 @@ def test_results_are_those_of_a_plain_run_without_hazards(shell, lab, program):
 
 
 @pytest.mark.parametrize("seed", range(25))
-def test_random_cells_give_the_results_of_a_plain_run_without_hazards(shell, seed):
+def test_random_cells_give_the_results_of_a_plain_run_without_hazards(shell, in_turn, seed):
     found = {}
     for option in ("", "--auto"):
         run(shell, f"%gpulab start --backend sim --capture ranges {option}")
