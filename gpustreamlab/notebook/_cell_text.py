@@ -216,6 +216,8 @@ def _is_only_read(node: ast.expr, parents: Mapping[ast.AST, ast.AST], text: Cell
     match above:
         case ast.BinOp() | ast.UnaryOp() | ast.Compare() | ast.FormattedValue() | ast.Expr():
             return True
+        case ast.Subscript() if above.slice is node:
+            return True
         case ast.Subscript(ctx=ast.Load()) if above.value is node:
             return _is_only_read(above, parents, text)
         case ast.Attribute(ctx=ast.Load(), attr=name):

@@ -5,6 +5,7 @@ from __future__ import annotations
 import gc
 import sys
 import types
+import weakref
 from collections.abc import Hashable, Iterable, Mapping
 from typing import Any
 
@@ -17,10 +18,10 @@ from gpustreamlab.programs._calls import RUNS_TEXT, is_followed, root_of, root_o
 MOST_OBJECTS = 100_000
 """How many objects are looked at; what holds more counts as unknown."""
 _PLAIN = (str, bytes, int, float, complex, type(None), np.generic, np.dtype, range, slice, types.EllipsisType, types.CodeType)
-_HOST = frozenset({"numpy", "pandas", "matplotlib", "IPython"})
+_HOST = frozenset({"numpy", "pandas", "matplotlib", "IPython", "ipykernel", "traitlets", "ipywidgets", "tqdm", "logging"})
 """Libraries whose objects, but for NumPy's arrays, have nothing to do with the device."""
 _DEVICE = frozenset({"cupy", "torch", "gpustreamlab", "numba", "triton"})
-_THREADS = frozenset({"threading", "_thread", "concurrent", "asyncio", "multiprocessing"})
+_THREADS = frozenset({"threading", "concurrent", "asyncio", "multiprocessing"})
 """Libraries whose objects work behind a cell."""
 _SHARED = frozenset({"random", "fft", "linalg", "sparse"})
 """Parts of array modules that keep memory between calls, one for all streams."""
@@ -70,8 +71,15 @@ class Reach:
             self.arrays["library", name] = None
 
     def _parts(self, one: Any) -> Iterable[object]:
+        kind = type(one)
+        if kind in (list, tuple, set, frozenset):  # most of what there is
+            return one  # type: ignore[no-any-return]
+        if kind is dict:
+            return one.values()  # type: ignore[no-any-return]
         if is_array(one) and not isinstance(one, type):
             self.arrays[find_owner(one).key] = one
+            if getattr(one, "requires_grad", False):
+                self.unknown = "reaches a tensor of autograd, which keeps others"
             return ()
         if isinstance(one, types.ModuleType):
             library = root_of(one.__name__, getattr(one, "__file__", None) or "")
@@ -96,7 +104,7 @@ class Reach:
         if library == "gpustreamlab":
             return self._of_session(one)
         if not library:  # of the user's: what its methods look up is reached too
-            return [type(one), *parts_of(one)]
+            return [type(one), *parts_of(one), *_referents(one)]
         if library in _HOST:
             return ()
         if library in _DEVICE:
@@ -105,8 +113,7 @@ class Reach:
             self.arrays["object", id(one)] = one
             return parts_of(one)
         if library in sys.stdlib_module_names and library not in _THREADS:
-            found = parts_of(one)
-            return found or [part for part in gc.get_referents(one) if not isinstance(part, (type, types.ModuleType))]
+            return [one()] if isinstance(one, weakref.ref) else [*parts_of(one), *_referents(one)]
         return self._of_library(one, library)
 
     def _of_session(self, one: Any) -> Iterable[object]:
@@ -147,9 +154,18 @@ class Reach:
         return found
 
 
+def _referents(one: object) -> list[object]:
+    """Return what an object refers to in slots, or in memory of its own: a cache, a generator's variables."""
+    return [part for part in gc.get_referents(one) if not isinstance(part, (type, types.ModuleType))]
+
+
 def is_plain_array(value: object) -> bool:
     """Tell whether a value is an array of a library of which it is known what its operators do."""
-    return is_array(value) and root_of_type(type(value)) in ("numpy", "cupy", "torch", "gpustreamlab")
+    return (
+        is_array(value)
+        and not getattr(value, "requires_grad", False)
+        and root_of_type(type(value)) in ("numpy", "cupy", "torch", "gpustreamlab")
+    )
 
 
 def is_array_module(value: object) -> bool:

@@ -12,6 +12,7 @@ from contextlib import suppress
 from dataclasses import dataclass, field
 from typing import Any, NamedTuple
 
+from gpustreamlab._util.ownership import find_owner
 from gpustreamlab.errors import OptionError, SelectionError
 from gpustreamlab.notebook._cell_text import STEERS, CellText
 from gpustreamlab.notebook._reach import Reach, is_array_module, is_plain_array
@@ -152,22 +153,19 @@ class CellStreams:
     def begin(self, text: CellText, label: str) -> AutoCell:
         """Choose a cell's stream, let it wait for the cells whose memory this one uses, and select it."""
         self._turn += 1
-        reach = Reach(self._values)
-        for name in text.reads & self._values.keys():
-            reach.follow(self._values[name])
-        reach.share(text.attributes | reach.attributes)
+        reach, pieces = self._look(text, text.reads)
         barrier = text.unknown or reach.unknown or ("is behind more arrays than are kept apart" if self._order.is_full else "")
-        pieces = self._pieces(text, reach)
         marks = self._order.before(pieces, is_barrier=bool(barrier))
         cell = AutoCell(text=text, reach=reach, pieces=pieces, barrier=barrier, marks=marks, turn=self._turn)
-        if text.own_stream:
-            return cell  # its magic calls `order`
-        name = cell.main = self._choose(marks)
-        self.order(cell, name)
+        if not text.own_stream:  # else its magic calls `order`
+            cell.main = self._choose(marks)
+            self.order(cell, cell.main)
         steered = self._steered(cell)
         for other in steered:
             self.order(cell, other)
-        stream = self.session.stream(name)
+        if text.own_stream:
+            return cell
+        stream = self.session.stream(cell.main)
         # A range of a cell that chooses its streams itself would be empty, most often.
         cell.selection = self.session.select(stream) if steered else self.session.on(stream, label)
         cell.selection.__enter__()
@@ -194,13 +192,12 @@ class CellStreams:
             self._leave(cell.selection, error)
         if self.session.state != "open" or not cell.streams:
             return
-        if cell.barrier or (cell.text.steers and cell.reach.has_session):
+        is_left = error is not None and cell.text.own_stream  # a program that fails does not join its streams
+        if cell.barrier or is_left or (cell.text.steers and cell.reach.has_session):
             cell.streams |= self._others()
         waited = {key for key, is_written in cell.pieces.items() if is_written}
-        reach = Reach(self._values)
-        for name in (cell.text.reads | cell.text.writes) & self._values.keys():
-            reach.follow(self._values[name])
-        for key, is_written in self._pieces(cell.text, reach).items():
+        reach, pieces = self._look(cell.text, cell.text.reads | cell.text.writes)
+        for key, is_written in pieces.items():
             cell.pieces[key] = cell.pieces.get(key, True) or is_written
         self._hold(cell, {**reach.arrays, **cell.reach.arrays})
         marks = {Mark(name, cell.turn) for name in cell.streams if self._record(name, cell.turn)}
@@ -219,16 +216,21 @@ class CellStreams:
                 event.close()
         self._events.clear()
 
-    def _pieces(self, text: CellText, reach: Reach) -> dict[Hashable, bool]:
-        """Return the memory that is reached, and whether it may be changed."""
-        if not all(name not in self._values or is_array_module(self._values[name]) for name in text.modules):
-            return dict.fromkeys(reach.arrays, True)
-        read = Reach(self._values)
-        changed = Reach(self._values)
-        for name in (text.reads | text.writes) & self._values.keys():
-            value = self._values[name]
-            (read if name not in text.changes and is_plain_array(value) else changed).follow(value)
-        return {key: key in changed.arrays or key not in read.arrays for key in reach.arrays}
+    def _look(self, text: CellText, names: Iterable[str]) -> tuple[Reach, dict[Hashable, bool]]:
+        """Return what variables reach, and of each piece of memory whether it may be changed."""
+        holds = all(name not in self._values or is_array_module(self._values[name]) for name in text.modules)
+        reach = Reach(self._values)
+        read: dict[Hashable, Any] = {}
+        for name in names:
+            value = self._values.get(name)
+            if holds and name not in text.changes and is_plain_array(value):
+                read[find_owner(value).key] = value
+            else:
+                reach.follow(value)
+        reach.share(text.attributes | reach.attributes)
+        pieces = {**dict.fromkeys(read, False), **dict.fromkeys(reach.arrays, True)}
+        reach.arrays = {**read, **reach.arrays}
+        return reach, pieces
 
     def _choose(self, marks: Iterable[Mark]) -> str:
         """Return the stream whose last cell is the latest that this one waits for, else a free one, else the oldest."""

@@ -22,6 +22,8 @@ __all__ = ["CellGraph", "CellNode", "make_cell_graph"]
 
 LISTED_CELLS = 60
 """How many cells the table has."""
+LISTED_NOTES = 10
+"""How many cells are told of that are out of date, and of that do something unknown."""
 _WORK = [SPAN_KINDS.index(kind) for kind in (SpanKind.KERNEL, SpanKind.COPY, SpanKind.FILL)]
 
 
@@ -78,12 +80,12 @@ class CellGraph(Reported):
         parts = [f"{count_text(len(self.cells), 'cell')} on {count_text(len(streams), 'stream')}"]
         chain = [f"In [{cell.number}]" for cell in self.cells if cell.is_critical]
         if chain:
-            parts.append(f"critical path {' > '.join(chain[-6:])}, {format_ns(self.critical_ns)}")
+            parts.append(f"critical path {' > '.join(chain[-6:])}, {format_ns(self.critical_ns)} of device time")
         parts.append(f"out of date: {', '.join(outdated)}" if outdated else "none is out of date")
         return "; ".join(parts)
 
     def _report(self) -> Report:
-        rows = [["", "cell", "", "stream", "device time", "reads", "waits for", "state"]]
+        rows = [["", "cell", "", "stream", "time", "reads", "waits for", "state"]]
         for cell in self.cells[:LISTED_CELLS]:
             state = "out of date" if cell.outdated else "failed" if cell.is_failed else ""
             rows.append(
@@ -105,11 +107,17 @@ class CellGraph(Reported):
     @property
     def notes(self) -> tuple[str, ...]:
         """What is out of date and why, what could not be known, and what the figures mean."""
-        notes = [f"In [{cell.number}] is out of date: {cell.outdated}." for cell in self.cells if cell.outdated]
-        notes += [
+        outdated = [f"In [{cell.number}] is out of date: {cell.outdated}." for cell in self.cells if cell.outdated]
+        unknown = [
             f"In [{cell.number}] {cell.barrier}: what it reads and changes is not known." for cell in self.cells if cell.barrier
         ]
-        notes.append("Device time: for how long any work of the cell ran. What a cell reads is told by the names of variables.")
+        notes = []
+        for told in (outdated, unknown):
+            notes += told[:LISTED_NOTES]
+            notes += [f"So it is with {len(told) - LISTED_NOTES} more cells."] if len(told) > LISTED_NOTES else []
+        notes.append(
+            "Time: for how long any work of the cell ran on the device. What a cell reads is told by the names of variables."
+        )
         return (*notes, *self._notes)
 
     def _repr_html_(self) -> str:
@@ -271,9 +279,11 @@ def _work_of_cells(trace: Trace) -> dict[int, _CellWork]:
     rows = np.flatnonzero(is_work & (trace.end_ns > trace.start_ns))
     times_ns = np.array([mark.time_ns for mark in marks], np.int64)
     place = np.searchsorted(times_ns, trace.queued_ns[rows], side="right") - 1
+    order = np.argsort(place, kind="stable")
+    firsts = np.searchsorted(place[order], np.arange(len(marks) + 1))
     found = {}
     for at, mark in enumerate(marks):
-        own = rows[place == at]
+        own = rows[order[firsts[at] : firsts[at + 1]]]
         if len(own):
             edges = union_edges(trace.start_ns[own], trace.end_ns[own])
             lanes, counts = np.unique(trace.lane[own], return_counts=True)

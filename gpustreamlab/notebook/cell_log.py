@@ -1,4 +1,4 @@
-"""The cells of a notebook as they ran: which variables they read and bound, and on which streams."""
+"""The cells of a notebook as they ran: which variables they read and bound, and what they waited for."""
 
 from __future__ import annotations
 
@@ -35,8 +35,6 @@ class CellRecord:
     """Variables that it read of earlier cells, by the number of the cell that bound them."""
     writes: frozenset[str] = frozenset()
     """Variables that it bound, or into which it stored."""
-    streams: tuple[str, ...] = ()
-    """Streams that were chosen for it, or by its magic."""
     waits: frozenset[int] = frozenset()
     """Numbers of the cells for whose ends its streams were made to wait."""
     barrier: str = ""
@@ -99,9 +97,6 @@ class CellLog:
 
     def order(self, session: Any, name: str) -> None:
         """Let a stream that a cell's magic chose wait for what the cell has to be behind."""
-        record = self._running
-        if record is not None:
-            record.streams = tuple(dict.fromkeys([*record.streams, name]))
         if self.auto is not None and self._auto_cell is not None and self.auto.session is session:
             self.auto.order(self._auto_cell, name)
 
@@ -142,9 +137,8 @@ class CellLog:
             auto.wait_on_host()  # it runs with no stream selected
             raise
         self._number_of[cell.turn] = record.number
+        self._number_of.pop(cell.turn - KEPT_CELLS, None)
         record.barrier = cell.barrier
-        if not text.own_stream:
-            record.streams = (cell.main, *sorted(cell.streams - {cell.main}))
 
     def _end(self, result: Any) -> None:
         self._depth = max(self._depth - 1, 0)
@@ -162,7 +156,8 @@ class CellLog:
             self._is_awaiting = False
             if record is not None:
                 if cell is not None:
-                    record.waits = frozenset(self._number_of[mark.turn] for mark in cell.waits)
+                    known = self._number_of
+                    record.waits = frozenset(known[mark.turn] for mark in cell.waits if mark.turn in known)
                 record.is_failed = error is not None
                 self.cells.append(record)
                 del self.cells[:-KEPT_CELLS]

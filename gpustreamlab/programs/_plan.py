@@ -424,6 +424,9 @@ class Plan(Reported):
             ]
         return PlanGraph(nodes, tuple(edges))
 
+    def __str__(self) -> str:
+        return f"{super().__str__()}\n\n{self.code}".rstrip()
+
     def _picture(self) -> str:
         return graph_html(*self.graph, "Plan")
 

@@ -35,7 +35,8 @@ arrays = {name: hashlib.sha256(globals()[name].get().tobytes()).hexdigest() for 
 first, second = [cell for cell in graph.cells if cell.text.startswith(("a = x", "b = x"))]
 overlap_ns = min(first.end_ns, second.end_ns) - max(first.start_ns, second.start_ns)
 print(json.dumps({"arrays": arrays, "hazards": hazards.hazard_count, "accesses": hazards.access_count,
-    "overlap_ns": overlap_ns, "shorter_ns": min(first.busy_ns, second.busy_ns), "current": str(lab.current)}))
+    "overlap_ns": overlap_ns, "shorter_ns": min(first.busy_ns, second.busy_ns), "current": str(lab.current),
+    "barriers": [cell.barrier for cell in graph.cells if cell.barrier]}))
 """,
 ]
 
@@ -60,6 +61,7 @@ def test_results_are_those_of_a_plain_run_without_hazards(runs):
     assert chosen["arrays"] == plain["arrays"]
     assert chosen["accesses"] > 100
     assert chosen["hazards"] == 0
+    assert chosen["barriers"] == []  # nothing of the kernel's own counts as unknown
 
 
 def test_independent_cells_overlap(runs):

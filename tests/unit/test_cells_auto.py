@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import random
 import re
 import signal
 
@@ -11,6 +10,8 @@ import pytest
 from IPython.utils.capture import capture_output
 
 from gpustreamlab import Session
+from gpustreamlab.notebook.auto import CellStreams
+from tests.helpers.random_cells import SETUP, random_cells
 from tests.helpers.shells import one_shell
 
 pytestmark = pytest.mark.filterwarnings("ignore::DeprecationWarning:IPython")
@@ -25,6 +26,12 @@ def shell():
             if isinstance(value, Session):
                 value.close()
         made.run_line_magic("unload_ext", "gpustreamlab")
+
+
+@pytest.fixture
+def in_turn(monkeypatch):
+    """Put each cell on another stream than the one before, so that nothing is in order by chance."""
+    monkeypatch.setattr(CellStreams, "_choose", lambda streams, marks: f"auto-{streams._turn % streams.count + 1}")
 
 
 @pytest.fixture
@@ -145,6 +152,37 @@ PROGRAMS = {
         "u = w + v",
     ],
     "async": ["x = X", "import asyncio\nawait asyncio.sleep(0)\ny = x * 2", "x += 1", "await asyncio.sleep(0)\nz = y + x"],
+    "cache": [
+        "import functools\n@functools.cache\ndef load(n):\n    return X * n",
+        "x = load(2)",
+        "load(2).__iadd__(1)",
+        "y = load(2) * 3",
+        "x += 1",
+        "z = load(2) + y",
+    ],
+    "slots": [
+        "class S:\n    __slots__ = ('a',)\ns = S()",
+        "s.a = X",
+        "y = s.a + 1",
+        "def f():\n    s.a += 2",
+        "f()",
+        "z = s.a * 2",
+    ],
+    "weak reference": [
+        "import weakref\nclass H: pass\nh = H()\nh.a = X\nr = weakref.ref(h)",
+        "y = r().a + 1",
+        "r().a += 3",
+        "z = r().a * 2",
+    ],
+    "partial": [
+        "import functools\nx = X\ndef add(a, n):\n    a += n",
+        "f = functools.partial(add, x)",
+        "f(1)",
+        "y = x * 2",
+        "f(2)",
+        "z = x + y",
+    ],
+    "iterator": ["x = X", "i = iter([x, x * 2])", "x += 1", "y = next(i)", "z = next(i) + y"],
     "out": ["x = X", "o = X * 0", "lab.xp.add(x, x, out=o)", "y = o + 1", "lab.xp.multiply(x, 3, out=o)", "z = o + y"],
     "host values": ["x = X", "s = float(x.sum())", "y = x * s", "t = y.get()[0, 0]", "x *= t"],
 }
@@ -152,7 +190,7 @@ PROGRAMS = {
 
 
 @pytest.mark.parametrize("program", PROGRAMS)
-def test_results_are_those_of_a_plain_run_without_hazards(shell, lab, program):
+def test_results_are_those_of_a_plain_run_without_hazards(shell, lab, in_turn, program):
     expected: dict[str, object] = {}
     for is_auto in (False, True):
         shell.user_ns["lab"].close()
@@ -175,66 +213,8 @@ def test_results_are_those_of_a_plain_run_without_hazards(shell, lab, program):
         shell.user_ns.pop("c", None)
 
 
-STATEMENTS = """
-{v} = {w} * 0.5
-{v} = {w} + {u}
-{v} = {w} @ {u} * 0.01
-{v} += {w} * 0.5
-{v}[{k}] = {w}[{j}]
-{v}[{k}] += 1
-{v} = {w}.T
-{v} = {w}[::-1]
-{v} = {w}
-{v} = {w}.copy()
-l[{k}] = {v}
-{v} = l[{k}]
-l[{k}] += 1
-{v} = sum(l) * 0.1
-def f(n): return {v} * n
-{v} = f(0.5)
-{v}.__isub__({w})
-o.a = {v}
-o.a *= 0.5
-{v} = o.a + 1
-{v} = o.step({w})
-lab.xp.add({v}, {w}, out={u})
-{v} = lab.xp.multiply({w}, {u}) * 0.1
-g = (one * 0.5 for one in l)
-{v} = next(g, {w})
-exec("{v} += 1")
-{v} = lab.xp.ones((16, 16)) * {k}
-p, q = {v}, {w}
-{v} = p - q * 0.5
-{v} *= float({w}[0, 0])
-""".strip().splitlines()
-SETUP = """
-class Net:
-    def __init__(self): self.a = a * 2
-    def step(self, x): self.a += x * 0.25; return self.a * 1
-a, b, c, d = (lab.xp.arange(256, dtype="float64").reshape(16, 16) * (0.001 * k) for k in range(1, 5))
-l, o, p, q, g = [a * 1, b, c * 3, d.T], Net(), a, b, iter(())
-f = lambda n: a * n
-lab.stream("own")
-"""
-
-
-def random_cells(seed):
-    drawn = random.Random(seed)
-
-    def statement():
-        names = drawn.choices("abcd", k=3)
-        return drawn.choice(STATEMENTS).format(v=names[0], w=names[1], u=names[2], k=drawn.randrange(4), j=drawn.randrange(4))
-
-    def cell():
-        heads = ["", "", "", "", "", "%%gpustream own\n", "%%gpuprogram\n", "%%time\n", "with lab.on('own'):\n    "]
-        head = drawn.choice(heads)
-        return head + ("\n    " if "with" in head else "\n").join(statement() for _ in range(drawn.randint(1, 3)))
-
-    return [cell() for _ in range(10)]
-
-
 @pytest.mark.parametrize("seed", range(25))
-def test_random_cells_give_the_results_of_a_plain_run_without_hazards(shell, seed):
+def test_random_cells_give_the_results_of_a_plain_run_without_hazards(shell, in_turn, seed):
     found = {}
     for option in ("", "--auto"):
         run(shell, f"%gpulab start --backend sim --capture ranges {option}")
@@ -370,6 +350,32 @@ def test_the_graph_has_cells_with_streams_of_their_own_and_a_critical_path(shell
     assert [node.stream for node in nodes] == ["a", "b", "b"]
     assert [(edge.first, edge.second, edge.text) for edge in edges] == [(0, 2, "x"), (1, 2, "y")]
     assert "<svg" in found._repr_html_()
+
+
+def test_a_program_that_fails_is_ordered(shell, lab):
+    good(shell, f"x = {BIG}\nflag = [1]")
+    code = "%%gpuprogram\na = x @ x\nb = x @ x @ x\nb /= flag[0]\nc = 1 / flag[0]"
+    good(shell, code)
+    run(shell, "flag[0] = 0")
+    assert isinstance(run(shell, code)[0].error_in_exec, ZeroDivisionError)
+    good(shell, "a += b\nx += 1")
+    assert not lab.memory.hazards().hazard_count
+
+
+def test_a_cell_that_closes_the_session_ends_it(shell, lab):
+    good(shell, "x = lab.xp.ones(8)")
+    result, shown = run(shell, "y = x + 1\nlab.close()")
+    assert result.success
+    assert "Error" not in shown
+    assert run(shell, "z = 1")[0].success
+
+
+def test_a_cell_that_runs_a_cell_is_one_cell(shell, lab):
+    good(shell, "x = lab.xp.ones(8)")
+    good(shell, "y = x + 1\nget_ipython().run_cell('z = y + 1', store_history=True)\nw = y + 2")
+    good(shell, "v = w * 2")
+    assert [cell.text for cell in cells(shell)][-1] == "v = w * 2"
+    assert not lab.memory.hazards().hazard_count
 
 
 def test_a_graph_of_nothing_says_so(shell, lab):

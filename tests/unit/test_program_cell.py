@@ -61,11 +61,20 @@ def test_a_variable_called_result_stays_the_users(shell):
 
 def test_nothing_runs_with_plan(shell):
     result, shown = run(shell, f"%%gpuprogram --plan --on copy,compute\n{TWO}")
-    assert "Statements, as planned" in result.result._repr_html_()
-    assert "<details>" in result.result._repr_html_()
+    page = result.result._repr_html_()
+    assert page.index("<svg") < page.index("Statements, as planned") < page.index("The Python that runs")
     assert "Plan:" in shown
+    assert "with lab.on('copy'" in shown
     assert "y" not in shell.user_ns
     assert {"copy", "compute"} <= set(shell.user_ns["lab"].streams)
+
+
+def test_a_plan_is_a_graph(shell):
+    graph = run(shell, "%%gpuprogram --plan\na = x @ x\nb = x @ x + 1\nc = a + b")[0].result.graph
+    assert [node.label for node in graph.nodes] == ["a = x @ x", "b = x @ x + 1", "c = a + b"]
+    assert len({node.stream for node in graph.nodes}) == 2
+    assert {(edge.first, edge.second, edge.text) for edge in graph.edges} == {(0, 2, "a"), (1, 2, "b")}
+    assert sum(edge.is_wait for edge in graph.edges) == 1
 
 
 def test_what_it_prints_is_printed_once(shell):
