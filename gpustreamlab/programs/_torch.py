@@ -92,7 +92,7 @@ def _given(operator: Any, args: Any, kwargs: Mapping[str, Any], devices: frozens
 def _tensors(value: object, devices: frozenset[str]) -> Iterable[Any]:
     if is_tensor(value):
         tensor: Any = value
-        if tensor.device.type in devices:
+        if tensor.device.type in devices and tensor.numel():  # an empty one has no byte
             yield tensor
     elif isinstance(value, (list, tuple)):
         for one in value:
