@@ -96,7 +96,10 @@ def test_side_streams_of_torch_are_a_barrier(lab: Session) -> None:
 
 @pytest.mark.filterwarnings("ignore")  # of torch's own modules
 def test_a_compiled_function_is_a_statement(lab: Session) -> None:
-    function = torch.compile(lambda x, y: torch.relu(x @ y).sum(0))
+    def product(x: Any, y: Any) -> Any:
+        return torch.relu(x @ y).sum(0)
+
+    function = torch.compile(product)
     x, y = square(), square()
     function(x, y)
     plan = planned(lab, "a = function(x, y)\nb = function(y, x)\nc = a + b", function=function, x=x, y=y)
