@@ -412,6 +412,8 @@ class Plan(Reported):
         edges = []
         for place, one in enumerate(statements):
             pieces = {before.first: before.piece for before in self._planned.dependencies[place]}
+            # What a barrier comes behind, and what comes behind it, its band shows.
+            data = [first for first in one.behind if not (one.barrier or statements[first].barrier)]
             edges += [
                 GraphEdge(
                     first=first,
@@ -420,7 +422,7 @@ class Plan(Reported):
                     is_critical=one.is_critical and statements[first].is_critical,
                     text=names[first].get(pieces.get(first, -1), ""),
                 )
-                for first in sorted({*one.behind, *one.waits_for})
+                for first in sorted({*data, *one.waits_for})
             ]
         return PlanGraph(nodes, tuple(edges))
 
