@@ -104,7 +104,7 @@ class Reach:
         if library == "gpustreamlab":
             return self._of_session(one)
         if not library:  # of the user's: what its methods look up is reached too
-            return [type(one), *parts_of(one), *_referents(one)]
+            return [type(one), *parts_of(one)]
         if library in _HOST:
             return ()
         if library in _DEVICE:
@@ -113,7 +113,10 @@ class Reach:
             self.arrays["object", id(one)] = one
             return parts_of(one)
         if library in sys.stdlib_module_names and library not in _THREADS:
-            return [one()] if isinstance(one, weakref.ref) else [*parts_of(one), *_referents(one)]
+            if isinstance(one, weakref.ref):
+                return (one(),)
+            # What it keeps in memory of its own: a queue, a cache, a generator's variables.
+            return [part for part in gc.get_referents(one) if not isinstance(part, (type, types.ModuleType))]
         return self._of_library(one, library)
 
     def _of_session(self, one: Any) -> Iterable[object]:
@@ -152,11 +155,6 @@ class Reach:
                     self.unknown = f"calls {function.__name__}, which uses {name}"
             codes.extend(part for part in code.co_consts if isinstance(part, types.CodeType))
         return found
-
-
-def _referents(one: object) -> list[object]:
-    """Return what an object refers to in slots, or in memory of its own: a cache, a generator's variables."""
-    return [part for part in gc.get_referents(one) if not isinstance(part, (type, types.ModuleType))]
 
 
 def is_plain_array(value: object) -> bool:

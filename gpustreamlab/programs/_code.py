@@ -207,10 +207,10 @@ class _Writer:
         held, kept = set[str](), set[str]()
         home = self._planned.streams[0]
         for piece in {access.piece for access in self._recording.works[number].accesses}:
-            place = self._place.get(piece, home)
-            if place == stream or self._last_touch.get((piece, stream)) != number:
+            place = self._place.get(piece)  # None for an input: a run before may have made it on any of the streams
+            if place == stream or self._last_touch.get((piece, stream)) != number or len(self._planned.streams) == 1:
                 continue
-            if place == home and piece in self._recording.survivors:
+            if place in (home, None) and piece in self._recording.survivors:
                 continue  # by the time that it can be given up, the first stream has waited for all others
             name = self._recording.names[number].get(piece)
             before = self._recording.reached[number].get(piece)

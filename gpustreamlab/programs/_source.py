@@ -240,7 +240,7 @@ class _Reader:
         text = ast.unparse(node) if id(node) in self._bound else self._text(node)
         reads, writes = names_of(node)
         tests, is_branching = _tests_of(node)
-        needs, binds = _first_uses(node)
+        needs, binds = _first_uses(node, (reads, writes))
         yield Statement(
             line=node.lineno,
             text=text,
@@ -295,7 +295,7 @@ class _Reader:
             first = node.decorator_list[0].lineno - self._above
         lines = self._lines[first - 1 : last]
         if len(lines) == 1 or isinstance(node, (ast.Assign, ast.Expr, ast.AugAssign)):
-            found = ast.get_source_segment("\n".join(self._lines), _at(node, -self._above))
+            found = ast.get_source_segment("\n".join(lines), _at(node, 1 - node.lineno))
             return found or ast.unparse(node)
         inside = {line - first for line in self._inside}
         return "\n".join(line if at in inside else line[node.col_offset :] for at, line in enumerate(lines))
@@ -382,8 +382,17 @@ def names_of(node: ast.AST) -> tuple[frozenset[str], frozenset[str]]:
     return frozenset(reads | augmented), frozenset(writes | deleted)
 
 
-def _first_uses(node: ast.stmt) -> tuple[frozenset[str], frozenset[str]]:
-    """Return the names that a statement may look up before it binds them, and those that it binds in any case."""
+_Uses = tuple[frozenset[str], frozenset[str]]
+
+
+def _first_uses(node: ast.stmt, used: _Uses | None = None) -> _Uses:
+    """Return the names that a statement may look up before it binds them, and those that it binds in any case.
+
+    Parameters
+    ----------
+    used
+        What `names_of` says of it, where that is known.
+    """
     match node:
         case ast.If(test=test, body=body, orelse=other):
             (first, bound), (second, also_bound) = _uses_in(body), _uses_in(other)
@@ -395,13 +404,13 @@ def _first_uses(node: ast.stmt) -> tuple[frozenset[str], frozenset[str]]:
                 one.id for one in ast.walk(target) if isinstance(one, ast.Name) and isinstance(one.ctx, ast.Store)
             )
             return _looked_up(iterated) | _looked_up(target) | (_uses_in(body)[0] - bound) | _uses_in(other)[0], frozenset()
-    reads, writes = names_of(node)
+    reads, writes = used or names_of(node)
     plain = (ast.Assign, ast.AnnAssign, ast.AugAssign, ast.Import, ast.ImportFrom, ast.FunctionDef, ast.ClassDef)
     is_certain = isinstance(node, plain) and not any(isinstance(part, ast.NamedExpr) for part in ast.walk(node))
     return reads, writes if is_certain else frozenset()
 
 
-def _uses_in(body: Sequence[ast.stmt]) -> tuple[frozenset[str], frozenset[str]]:
+def _uses_in(body: Sequence[ast.stmt]) -> _Uses:
     needs, binds = frozenset[str](), frozenset[str]()
     for node in body:
         first, bound = _first_uses(node)

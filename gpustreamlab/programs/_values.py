@@ -7,6 +7,8 @@ import types
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
+import numpy as np
+
 from gpustreamlab._util.arrays import find_arrays, is_array, is_own
 from gpustreamlab._util.ownership import find_owner
 from gpustreamlab.errors import ProgramError
@@ -74,18 +76,19 @@ def signature(values: Mapping[str, object]) -> dict[str, object]:
     >>> signature({"x": np.zeros(3), "n": 2}) == signature({"x": np.zeros(4), "n": 2})
     False
     """
-    owners: dict[int, int] = {}
+    owners: dict[int, tuple[int, int]] = {}
     return {name: _sign(values[name], owners, set()) for name in sorted(values)}
 
 
-def _sign(value: object, owners: dict[int, int], seen: set[int]) -> object:
+def _sign(value: object, owners: dict[int, tuple[int, int]], seen: set[int]) -> object:
     if isinstance(value, (int, float, complex, str, bytes, type(None))):
         return type(value), value if value == value else "nan"
     if is_array(value):
         array: Any = value
-        place = owners.setdefault(find_owner(array).key, len(owners))
+        address = _address_of(array)
+        place, first = owners.setdefault(find_owner(array).key, (len(owners), address))
         strides = array.strides if hasattr(array, "strides") else tuple(array.stride())
-        return type(value), tuple(array.shape), str(array.dtype), tuple(strides), place
+        return type(value), tuple(array.shape), str(array.dtype), tuple(strides), place, address - first
     if id(value) in seen:
         return type(value)
     seen.add(id(value))  # all of them are kept by the variables meanwhile
@@ -99,3 +102,12 @@ def _sign(value: object, owners: dict[int, int], seen: set[int]) -> object:
     if isinstance(held, dict) and not isinstance(value, _KEPT) and not is_own(value):
         return type(value), tuple((key, _sign(one, owners, seen)) for key, one in held.items())
     return type(value), id(value)
+
+
+def _address_of(array: Any) -> int:
+    """Return where an array begins; on the simulated device where its values do."""
+    if hasattr(array, "data_ptr"):
+        return int(array.data_ptr())
+    if not isinstance(array, np.ndarray) and hasattr(array, "sim_values"):
+        array = array.sim_values
+    return int(array.__array_interface__["data"][0] if isinstance(array, np.ndarray) else array.data.ptr)

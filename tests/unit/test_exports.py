@@ -93,7 +93,7 @@ def test_a_session_shows_what_is_typed_daily_and_groups(lab):
 
 @pytest.mark.parametrize(
     ("name", "kind", "count"),
-    [("partitions", PartitionTools, 7), ("memory", Memory, 6), ("recording", Recording, 8), ("expect", Expect, 5)],
+    [("partitions", PartitionTools, 7), ("memory", Memory, 7), ("recording", Recording, 8), ("expect", Expect, 5)],
 )
 def test_each_group_is_documented_and_lists_what_is_in_it(lab, name, kind, count):
     group = getattr(lab, name)

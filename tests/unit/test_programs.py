@@ -297,6 +297,15 @@ def test_a_plan_runs_again_and_on_other_variables(lab):
     assert plan.run(others)["y"].get()[0] == 4.0
 
 
+def test_memory_of_an_earlier_run_is_kept_too(lab):
+    values = variables(lab)
+    plan = lab.program("u = x + 1  #: a\nx = y * 3  #: b\nz = y + 4  #: b\nw = z * 2  #: b\n", values).plan(["a", "b"])
+    lab.synchronize(), lab.clear()
+    for _ in range(3):  # from the second run on x is out of the memory of b, where the first run made it
+        plan.run()
+    assert not lab.memory.hazards(), lab.memory.hazards()
+
+
 def test_what_a_condition_may_not_bind_is_an_input(lab):
     values = variables(lab, flag=lambda values: False)
     plan = lab.program("if flag:\n    x = xp.zeros(4)\nx += 1  #: b\n", values).plan(["a", "b"])
@@ -309,6 +318,7 @@ CHANGED = {
     "dtype": lambda values: values.update(x=values["x"].astype("float32")),
     "value": lambda values: values.update(n=3),
     "shared memory": lambda values: values.update(y=values["x"]),
+    "part of shared memory": lambda values: values.update(v=values["x"][1:9]),
     "attribute": lambda values: setattr(values["m"], "weights", values["x"][:4]),
 }
 
@@ -316,7 +326,8 @@ CHANGED = {
 @pytest.mark.parametrize("what", CHANGED)
 def test_a_plan_does_not_run_on_inputs_that_changed(lab, what):
     values = variables(lab, n=lambda values: 2, m=lambda values: Model(values["x"] * 2))
-    plan = lab.program("u = x * n  #: b\nv = y + m.weights  #: a\n", values).plan(["a", "b"])
+    values["v"] = values["x"][:8]
+    plan = lab.program("u = x * n  #: b\nw = y + m.weights  #: a\nv += 1\n", values).plan(["a", "b"])
     assert plan.fits()
     values["m"] = Model(values["m"].weights)  # another object with the same in it
     assert plan.fits()
