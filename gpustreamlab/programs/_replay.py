@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any
 
+from gpustreamlab._util.arrays import find_arrays
 from gpustreamlab.backends import BackendGraph
 from gpustreamlab.errors import DeviceError, ProgramError
 from gpustreamlab.programs._code import Code, probed
@@ -122,7 +123,8 @@ class Replay:
         values = rebound(self._given)
         labels: list[tuple[int, str]] = []
         line = [program.source.statements[0].line]
-        capture = ground.backend.begin_graph(ground.place_of(self._home))
+        given = [array for value in self._inputs.values() for array in find_arrays(value)]
+        capture = ground.backend.begin_graph(ground.place_of(self._home), given)
 
         def note(number: int) -> None:
             count = capture.node_count

@@ -437,10 +437,11 @@ class SimBackend:
         """
         self.driver.launch(self._own_stream(stream).queue, spec, work)
 
-    def begin_graph(self, stream: BackendStream) -> SimCapture:
+    def begin_graph(self, stream: BackendStream, unchanged: Sequence[Any] = ()) -> SimCapture:
         """Let a stream capture its work into a CUDA graph from now on, instead of running it.
 
-        Values are computed once meanwhile, and anew at each launch, into the same memory.
+        Values are computed once meanwhile, and anew at each launch, into the same memory; those of arrays that are to be
+        unchanged are put back at the end.
 
         Raises
         ------
@@ -463,7 +464,7 @@ class SimBackend:
             self.driver.check_open()
             if queue in self.driver.captures:
                 raise self.driver.captures[queue].refuse("A capture inside another", "End the first one before.")
-            return SimCapture(self.driver, queue)
+            return SimCapture(self.driver, queue, [one.sim_values for one in unchanged if isinstance(one, SimArray)])
 
     def find_capture(self, stream: BackendStream) -> SimCapture | None:
         """Return what a stream captures into; None where it does not capture."""

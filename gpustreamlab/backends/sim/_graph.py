@@ -58,9 +58,12 @@ class SimCapture:
         The device's driver, whose lock is held.
     origin
         The stream that captures from now on.
+    unchanged
+        Values to put back at the end.
     """
 
-    def __init__(self, driver: SimDriver, origin: StreamQueue) -> None:
+    def __init__(self, driver: SimDriver, origin: StreamQueue, unchanged: Sequence[NDArray[Any]] = ()) -> None:
+        self._before = [(values, values.copy()) for values in unchanged]
         self._driver = driver
         self._origin = origin
         self._nodes: list[Node] = []
@@ -134,6 +137,9 @@ class SimCapture:
         """End the capture without a graph. Idempotent."""
         with self._driver.lock:
             self.is_over = True
+            for values, before in self._before:
+                values[...] = before
+            self._before = []
             for stream in self._tails:
                 self._driver.captures.pop(stream, None)
 

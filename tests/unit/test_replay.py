@@ -1,0 +1,88 @@
+"""Programs as CUDA graphs of the simulated device."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+
+from gpustreamlab import Session
+from gpustreamlab.errors import ProgramError
+
+
+@pytest.fixture
+def lab():
+    with Session("sim") as session:
+        yield session
+
+
+def test_a_capture_leaves_inputs_as_they_are_and_each_launch_changes_them(lab):
+    x = lab.xp.zeros(4)
+    lab.synchronize()
+    with lab.program("x += 1\ny = x * 2", {"lab": lab, "x": x}).plan().capture() as replay:
+        assert x.tolist() == [0, 0, 0, 0]
+        for count in (1, 2):
+            results = replay.launch()
+            lab.synchronize()
+            assert x.tolist() == [count] * 4
+            assert results["y"].tolist() == [2 * count] * 4
+
+
+def test_a_graph_is_updated_for_other_arrays_and_numbers(lab):
+    first, second = lab.xp.ones(8), lab.xp.full(8, 5.0)
+    lab.synchronize()
+    with lab.program("y = x * alpha", {"lab": lab, "x": first, "alpha": 2.0}).plan().capture() as replay:
+        values = []
+        for inputs in ({}, {"x": second}, {"alpha": 3.0}):
+            results = replay.launch(**inputs)
+            lab.synchronize()
+            values.append(results["y"].tolist()[0])
+        assert values == [2, 10, 15]
+        assert replay.update_count == 2
+        for wrong in ({"z": second}, {"x": lab.xp.ones(9)}, {"alpha": 2}):
+            with pytest.raises(ProgramError):
+                replay.launch(**wrong)
+
+
+def test_kernels_of_a_replay_are_below_their_statements(lab):
+    x = lab.xp.ones((64, 64))
+    lab.synchronize()
+    with lab.program("a = x @ x\nb = a + 1", {"lab": lab, "x": x}).plan().capture() as replay:
+        lab.clear()
+        replay.launch()
+        lab.synchronize()
+        trace = lab.trace
+    above = {
+        trace.names[trace.name[row]]: trace.names[trace.name[trace.parent[row]]] for row in np.flatnonzero(trace.parent >= 0)
+    }
+    assert above["matmul"] == "a = x @ x"
+    assert above["add"] == "b = a + 1"
+
+
+def test_a_value_read_on_the_host_is_named_with_its_line_and_the_streams_work_on(lab):
+    x = lab.xp.ones(8)
+    lab.synchronize()
+    plan = lab.program("y = x * 2\ns = float(y.sum())", {"lab": lab, "x": x}).plan()
+    with pytest.raises(ProgramError, match="line 2"):
+        plan.capture()
+    assert plan.run()["s"] == 16
+
+
+def test_an_error_of_the_program_passes_through_a_capture(lab):
+    plan = lab.program("y = x * 2\nz = 1 / n", {"lab": lab, "x": lab.xp.ones(8), "n": 1}).plan()
+    plan._program.values["n"] = 0
+    with pytest.raises(ZeroDivisionError):
+        plan.capture()
+    with lab.on(plan.streams[0]):
+        assert (lab.xp.ones(3) * 2).tolist() == [2, 2, 2]
+
+
+def test_chains_of_a_graph_run_at_once_although_the_host_launches_once(lab):
+    names = {"lab": lab, **{name: lab.xp.ones((256, 256)) for name in "xyw"}}
+    lab.synchronize()
+    text = "\n".join(f"{chain} = {chain} @ w" for _ in range(4) for chain in "xy")
+    comparison = lab.program(text, names).plan(streams=2).compare(3)
+    one, _, replayed = comparison.runs
+    assert replayed.how == "replayed"
+    assert replayed.wall_ns < 0.7 * one.wall_ns
+    assert replayed.host_ns < one.host_ns / 3
+    assert replayed.together_share > 0.5
