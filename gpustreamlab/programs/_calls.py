@@ -153,12 +153,12 @@ class CallLog:
         if function.__code__.co_name == "<lambda>" or self._is_own(function.__code__):
             return function  # it goes through here already
         try:
-            lines, first = inspect.getsourcelines(function)
+            lines, first = inspect.getsourcelines(function.__code__)  # not of what it wraps
             tree = ast.parse(textwrap.dedent("".join(lines)))
         except (OSError, TypeError, SyntaxError):
             return None
         node = tree.body[0]
-        if not isinstance(node, ast.FunctionDef):
+        if not isinstance(node, ast.FunctionDef) or node.name != function.__code__.co_name:
             return None
         _leave_out_expressions(node)
         _Rewriter().visit(node)

@@ -147,6 +147,7 @@ def record(program: Statements, home: str) -> Recording:
         with lab.select(home):
             copies, shared = copied_inputs(program, watch)
         tap = _Tap(watch, source)
+        tap.leave_alone(program.values, copies)
         steps = tap.run(lab, copies, home)
         survivors = tap.reached(copies)
         lab.synchronize()
@@ -191,6 +192,7 @@ class _Tap:
         self._seen: set[int] = set()
         self._tensors = TorchPieces()
         self._areas = _Areas()
+        self._originals: dict[int, str] = {}
         self.containers = set[str]()
         """Variables that lead to arrays and are none."""
 
@@ -237,6 +239,15 @@ class _Tap:
             self._reach(name, values)
         return frozenset(self._step.crossing)
 
+    def leave_alone(self, values: Mapping[str, object], copies: Mapping[str, object]) -> None:
+        """Know the arrays of which the program has copies: what still uses one looks its variables up elsewhere."""
+        for name, value in values.items():
+            if value is not copies.get(name):
+                for array in find_arrays(value):
+                    number = self._number_of(array)
+                    if number is not None:
+                        self._originals[number] = name
+
     def work(self, work: str, reads: Sequence[Touch], writes: Sequence[Touch]) -> None:
         """Note what work reads and writes."""
         for touches, is_write in ((reads, False), (writes, True)):
@@ -249,6 +260,8 @@ class _Tap:
         self._step.is_host_read = True
 
     def _note(self, piece: int, access: Access) -> None:
+        if piece in self._originals:
+            self._step.unknown = f"{self._originals[piece]!r} as methods and decorated functions look it up, not as a copy"
         if piece not in self._seen:
             self._seen.add(piece)
             self._step.born.add(piece)

@@ -1,5 +1,6 @@
 """Programs through their doors: assignment, the code that is written, same results, memory, and what is refused."""
 
+import linecache
 import threading
 import traceback
 
@@ -504,3 +505,34 @@ def several(*values):
 def test_what_is_no_program_says_so(lab, program, message):
     with pytest.raises(ProgramError, match=message):
         lab.program(program, variables(lab))
+
+
+ELSEWHERE = """
+import functools
+def decorated(f):
+    @functools.wraps(f)
+    def inner(*values):
+        return f(*values)
+    return inner
+@decorated
+def look(v):
+    return v + x
+class M:
+    def step(self, v):
+        return v + x
+m = M()
+"""
+
+
+@pytest.mark.parametrize("call", ["look(y)", "m.step(y)"])
+def test_what_looks_variables_up_past_the_copies_is_a_barrier(lab, call, monkeypatch):
+    values = variables(lab)
+    monkeypatch.setitem(linecache.cache, "<cell>", (len(ELSEWHERE), None, ELSEWHERE.splitlines(keepends=True), "<cell>"))
+    exec(compile(ELSEWHERE, "<cell>", "exec"), values)
+    plan = lab.program(f"x += 1  #: a\nu = {call}  #: b\nx *= 2  #: a\n", values).plan(["a", "b"])
+    assert len(barriers_of(plan)) == 1
+    lab.synchronize(), lab.clear()
+    plan.run()
+    assert not lab.memory.hazards(), lab.memory.hazards()
+    lab.synchronize()
+    assert values["u"].get()[0] == 4.0
