@@ -7,7 +7,7 @@ from typing import Any
 
 from gpustreamlab._util.arrays import find_arrays
 from gpustreamlab.backends import BackendGraph
-from gpustreamlab.errors import DeviceError, ProgramError
+from gpustreamlab.errors import GraphCaptureError, ProgramError
 from gpustreamlab.programs._code import Code, probed
 from gpustreamlab.programs._ground import Statements
 from gpustreamlab.programs._record import needed_names, rebound
@@ -137,9 +137,13 @@ class Replay:
         values[_PROBE] = note
         try:
             program.execute(probed(self._code, program.source, _PROBE), values)
-        except DeviceError as error:
+        except Exception as error:
             capture.abandon()
-            raise ProgramError(f"The program cannot be replayed as a CUDA graph, for line {line[0]}: {error}") from error
+            known_error = ground.backend.map_error(error, "Capturing it")
+            if isinstance(known_error, GraphCaptureError):
+                why = f"The program cannot be replayed as a CUDA graph, for line {line[0]}: {known_error}"
+                raise ProgramError(why) from error
+            raise
         except BaseException:
             capture.abandon()
             raise

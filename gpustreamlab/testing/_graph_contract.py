@@ -149,7 +149,7 @@ def calls_that_wait_break_a_capture(open_session: OpenSession) -> None:
 
 
 def page_locked_copies_are_captured(open_session: OpenSession) -> None:
-    """Copies from and to page-locked memory read and write it at each launch."""
+    """Copies from and to page-locked memory read and write it at each launch; CuPy refuses to capture them, and is told of."""
     with open_session() as lab:
         stream = lab.stream("a")
         host, back = (lab.memory.pinned_empty((_COUNT,), "float32") for _ in range(2))
@@ -157,7 +157,11 @@ def page_locked_copies_are_captured(open_session: OpenSession) -> None:
         with lab.on(stream):
             device = lab.xp.zeros(_COUNT, "float32")
         with _capturing(lab, stream) as capture:
-            device.set(host)
+            try:
+                device.set(host)
+            except RuntimeError as error:
+                assert isinstance(lab._backend.map_error(error, "Copying"), GraphCaptureError)  # noqa: PT017 - only some backends refuse
+                return
             (device * 2).get(out=back, blocking=False)
             graph = capture.instantiate()
         assert graph.node_count == 3
