@@ -7,6 +7,7 @@ import itertools
 from collections import defaultdict
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field, replace
+from types import CodeType
 
 from gpustreamlab.programs._graph import Schedule
 from gpustreamlab.programs._source import LABEL_LENGTH, Source, Statement, lines_in_strings
@@ -36,6 +37,14 @@ class Code:
     """The streams that it works on; it ends in the first."""
     variables: frozenset[str]
     """What it binds beyond what the program binds."""
+    compiled: dict[str, CodeType] = field(default_factory=dict, repr=False, compare=False)
+    """The tree as it was compiled, by what tracebacks call it."""
+
+    def compile(self, filename: str) -> CodeType:
+        """Return what runs; it is compiled once."""
+        if filename not in self.compiled:
+            self.compiled[filename] = compile(self.tree, filename, "exec")
+        return self.compiled[filename]
 
 
 def write_code(source: Source, planned: Schedule, recording: Recording, session: str, *, has_ranges: bool = True) -> Code:
@@ -249,4 +258,4 @@ def probed(code: Code, source: Source, name: str) -> Code:
         else one
         for place, one in enumerate(code.tree.body)
     ]
-    return replace(code, tree=ast.fix_missing_locations(ast.Module(with_calls(body), [])))
+    return replace(code, compiled={}, tree=ast.fix_missing_locations(ast.Module(with_calls(body), [])))

@@ -87,7 +87,7 @@ class Statements:
         had = {name: values[name] for name in extra if name in values}
         values[self.session_name] = self.ground.lab
         try:
-            exec(compile(code.tree, self.source.filename, "exec"), values)  # noqa: S102 - the user's program
+            exec(code.compile(self.source.filename), values)  # noqa: S102 - the user's program
         except BaseException:
             self._join(code.streams)
             raise

@@ -21,7 +21,7 @@ from gpustreamlab.programs._ground import Ground, Statements
 from gpustreamlab.programs._record import needed_names, record
 from gpustreamlab.programs._replay import Replay
 from gpustreamlab.programs._source import RESULT, read_source, short_text
-from gpustreamlab.programs._values import signature
+from gpustreamlab.programs._values import is_settled, signature
 from gpustreamlab.programs._works import Recording
 
 __all__ = ["Plan", "PlannedStatement", "Program", "make_program"]
@@ -238,6 +238,8 @@ class Plan(Reported):
         self._one = one
         self._reason = reason
         self._signature = self._sign(program.values)
+        self._fitted: dict[str, Any] = {}
+        """The inputs that fitted last, where they are what they are as long as they are the same objects."""
         self._code = write_code(program.source, planned, recording, program.session_name)
 
     @property
@@ -350,7 +352,14 @@ class Plan(Reported):
     def _both(self) -> Both:
         """The plan and one stream, to run beside each other."""
         one = write_code(self._program.source, self._one, self._recording, self._program.session_name)
-        return Both(program=self._program, planned=self._code, one_stream=one, captured=self._graph_code, home=self.streams[0])
+        return Both(
+            program=self._program,
+            planned=self._code,
+            one_stream=one,
+            captured=self._graph_code,
+            home=self.streams[0],
+            has_barriers=any(work.barrier for work in self._recording.works),
+        )
 
     @property
     def _graph_code(self) -> Code:
@@ -364,8 +373,17 @@ class Plan(Reported):
         return signature({name: values[name] for name in needed_names(self._program.source, values)})
 
     def _changed(self, values: Mapping[str, Any]) -> list[str]:
+        known = self._fitted
+        if known and all(values.get(name, self) is value for name, value in known.items()):
+            return []
         now, before = self._sign(values), self._signature
-        return sorted(name for name in {*now, *before} if now.get(name) != before.get(name))
+        changed = sorted(name for name in {*now, *before} if now.get(name) != before.get(name))
+        inputs = {name: values[name] for name in now}
+        is_lasting = not changed and all(map(is_settled, inputs.values()))
+        self._fitted = (
+            inputs if is_lasting and not any(one.writes & now.keys() for one in self._program.source.statements) else {}
+        )
+        return changed
 
     def _require_fit(self, values: Mapping[str, Any]) -> None:
         changed = self._changed(values)

@@ -80,6 +80,12 @@ def signature(values: Mapping[str, object]) -> dict[str, object]:
     return {name: _sign(values[name], owners, set()) for name in sorted(values)}
 
 
+def is_settled(value: object) -> bool:
+    """Tell whether a value keeps what a plan depends on for as long as it is the same object."""
+    is_plain = isinstance(value, (int, float, complex, str, bytes, type(None), types.FunctionType, *_KEPT))
+    return is_plain or is_array(value) or is_own(value) or type(value).__module__.startswith("torch.")
+
+
 def _sign(value: object, owners: dict[int, tuple[int, int]], seen: set[int]) -> object:
     if isinstance(value, (int, float, complex, str, bytes, type(None))):
         return type(value), value if value == value else "nan"

@@ -539,6 +539,7 @@ class CuptiSource:
 
     def find_graph(self, handle: int, node_count: int) -> int:
         """Return the id of an executable graph in the records, and note how many nodes it has; 0 where CUPTI does not tell."""
+        self._cupti.has_seen_graphs = True  # its launches may still be in a buffer when the last look is taken, see `_detach`
         number = ctypes.c_uint32()
         if self._cupti.call("cuptiGetGraphExecId", ctypes.c_void_p(handle), ctypes.byref(number)):
             return 0
