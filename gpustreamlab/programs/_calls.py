@@ -256,6 +256,11 @@ def root_of_type(kind: type) -> str:
     return root_of(kind.__module__, _file_of(kind))
 
 
+def is_of_user(function: types.FunctionType) -> bool:
+    """Tell whether a function is the user's own, not a library's."""
+    return not _name_of(function)[1]
+
+
 def is_followed(value: object) -> bool:
     """Tell whether a program may hold such a value without anything being hidden in it: none of another library's objects."""
     kind = value if isinstance(value, type) else type(value)

@@ -16,7 +16,7 @@ from gpustreamlab.analysis import Touch, blocks_that_fit
 from gpustreamlab.errors import SelectionError
 from gpustreamlab.memory.hazards import AccessWatch
 from gpustreamlab.model import SPAN_KINDS, Trace
-from gpustreamlab.programs._calls import CALL, RUNS_TEXT, CallLog, globals_of, instrumented, is_followed
+from gpustreamlab.programs._calls import CALL, RUNS_TEXT, CallLog, globals_of, instrumented, is_followed, is_of_user
 from gpustreamlab.programs._graph import LAUNCH_NS, Access, Engine, Work
 from gpustreamlab.programs._ground import Lab, Statements
 from gpustreamlab.programs._source import LABEL_LENGTH, Source, Statement, refuse_crossing, short_text
@@ -93,7 +93,7 @@ def _on_copies(function: types.FunctionType, values: Mapping[str, object], copie
     """Return a function that looks up copies where it looks up variables of the program."""
     known = function.__globals__
     shared = {name for name in globals_of(function, known) if name in copies and known[name] is values.get(name)}
-    if not shared:
+    if not shared or not is_of_user(function):
         return function
     # What the program binds anew is seen by functions of its own namespace only.
     names = copies if known is values else {**known, **{name: copies[name] for name in shared}}
@@ -103,6 +103,7 @@ def _on_copies(function: types.FunctionType, values: Mapping[str, object], copie
         function.__module__,
         function.__qualname__,
     )
+    made.__dict__.update(function.__dict__)
     return made
 
 

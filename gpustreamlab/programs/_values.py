@@ -62,6 +62,7 @@ def _copied_function(function: types.FunctionType, memo: dict[int, Any]) -> type
     )
     made.__kwdefaults__ = copy.deepcopy(function.__kwdefaults__, memo)
     made.__module__, made.__qualname__ = function.__module__, function.__qualname__
+    made.__dict__.update(function.__dict__)
     return made
 
 
