@@ -397,8 +397,8 @@ class Session(ProcessBound):
         tier
             ``"kernels"``; ``"ranges"``; or ``"auto"``, which is kernels where that works, and never fails.
         host
-            Whether the trace has the calls of the host: launches, synchronisations, allocations. Without them recording costs
-            a launch on a GPU half as much.
+            Whether the trace has the calls of the host: launches, synchronisations, allocations. Without them the
+            trace is read faster; what recording costs a launch is the same.
         stacks
             Whether to look up to 200 times a second where the Python of each thread stands that launches work. The trace has
             the function of each look as a span of kind ``"sample"`` on the thread's lane, and `explain` names the function in

@@ -33,7 +33,7 @@ FIELDS = {
     9: "contextId nullStreamId isGreenContext numMultiprocessors",
     10: (
         "start end deviceId contextId streamId gridX gridY gridZ blockX blockY blockZ staticSharedMemory dynamicSharedMemory "
-        "registersPerThread correlationId name queued graphId graphNodeId channelID"
+        "registersPerThread correlationId name graphId graphNodeId channelID"
     ),
     12: "flags timestamp id objectId.pt.threadId name domain",
     17: "overheadKind objectKind objectId.pt.threadId start end correlationId",
@@ -62,7 +62,7 @@ PREFIXES: dict[str, type[IntEnum] | type[constants.MarkerFlag]] = {
 }
 """What the headers put before the names of each enumeration, to compare the constants with every version."""
 
-SIGNED = {"start", "end", "queued", "timestamp", "bytes"}
+SIGNED = {"start", "end", "timestamp", "bytes"}
 """Times in ns and sizes in bytes, read as int64: the house's type, with differences that cannot wrap."""
 
 BEGIN, END = "# --- generated: begin ---\n", "# --- generated: end ---\n"

@@ -190,14 +190,8 @@ class ActivitySource(Protocol):
     """Whether ranges can be timed by the work inside them, without events: it then tells `Activities.told_until` of every
     thread that closes a range. Read after `start`; one that lacks this attribute does not."""
 
-    def start(self, *, with_calls: bool = True) -> None:
-        """Begin to collect; may be called again after `stop`, or to collect with or without calls from now on.
-
-        Parameters
-        ----------
-        with_calls
-            Whether to tell of all calls, and of waits between streams; else only of what launched work, where that makes
-            launches cheaper.
+    def start(self) -> None:
+        """Begin to collect; may be called again after `stop`, and twice.
 
         Raises
         ------

@@ -169,8 +169,6 @@ class KernelTier:
         with self._lock:
             if self.is_on:
                 self.take()
-                if keeps_calls != self.keeps_calls and self.windows.is_open:  # else taking has shown that it is over
-                    source.start(with_calls=keeps_calls)
                 self.keeps_calls = keeps_calls
                 self._sample(is_wanted=samples_stacks and self.windows.is_open)
                 return
@@ -180,7 +178,7 @@ class KernelTier:
             was_awaiting = self._in_flight.is_awaiting_work
             self._in_flight.is_awaiting_work = True  # a range may end before the start returns
             try:
-                source.start(with_calls=keeps_calls)
+                source.start()
             except BaseException:
                 self._in_flight.is_awaiting_work = was_awaiting
                 raise

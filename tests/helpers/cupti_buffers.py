@@ -5,7 +5,6 @@ from __future__ import annotations
 import numpy as np
 
 from gpustreamlab.backends.cuda.cupti._layouts import find_layouts
-from gpustreamlab.backends.cuda.cupti._records import PLACE
 
 
 def record(kind, layouts, fields=(), *, filler=0):
@@ -50,7 +49,6 @@ def read_slowly(data, layouts):
         for name, (offset, format_) in layouts.fields.get(kind, {}).items():
             values = np.frombuffer(raw, np.dtype(format_).base, int(np.prod(np.dtype(format_).shape)), place + offset)
             fields[name] = values.tolist() if np.dtype(format_).shape else values[0].item()
-        fields[PLACE] = place // 8
         found.append((kind, fields))
         place += size
     return found, len(raw) - place

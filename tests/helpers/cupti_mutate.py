@@ -5,7 +5,7 @@ from __future__ import annotations
 import numpy as np
 
 from gpustreamlab.backends.cuda.cupti._layouts import VERSIONS, find_layouts
-from gpustreamlab.backends.cuda.cupti._records import PLACE, parse_buffer
+from gpustreamlab.backends.cuda.cupti._records import parse_buffer
 from tests.helpers.cupti_buffers import random_buffer
 
 PATTERNS = ([10], [5, 10], [4, 5], [1, 2, 10], [9], [51, 12, 12], [49, 50], [38, 36, 17])
@@ -41,7 +41,7 @@ def check_parse(data, layouts):
     assert sum(records.unknown_kinds.values()) <= 1
     column_bytes = 0
     for kind, table in records.columns.items():
-        assert set(table) == {*layouts.fields[kind], *layouts.missing[kind], PLACE}
+        assert set(table) == {*layouts.fields[kind], *layouts.missing[kind]}
         for column in table.values():
             assert len(column) == records.counts[kind]
             assert column.base is None or column.base.base is not data

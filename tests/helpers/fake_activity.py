@@ -143,7 +143,7 @@ class FakeActivitySource:
         """Tell until when nothing is missing."""
         return self._complete_until_host_ns if self.lost_reason else self.host_time_ns()
 
-    def start(self, *, with_calls=True):
+    def start(self):
         """Collect, or refuse."""
         self.history.append("start")
         if self.refusal:

@@ -76,7 +76,6 @@ class FakeCuptiLibrary:
         """The function that tells the time; None for the wall clock."""
         self.finalized_count = 0
         self.is_in_callback = False
-        self.tells_queue_times = False
         self._client = None
         self._texts = {}
 
@@ -159,9 +158,6 @@ class FakeCuptiLibrary:
 
     def activity_enable_runtime_api(self, number, is_on):
         self._set_call((2, number.value), is_on.value)
-
-    def activity_enable_latency_timestamps(self, is_on):
-        self.tells_queue_times = bool(is_on.value)
 
     def activity_flush_all(self, flag):
         if self.is_held_up and not flag:
@@ -303,14 +299,12 @@ class FakeCard:
     def kernel(self, name="spin", *, duration_ns=10_000, stream=13, is_late=False, **fields):
         """Launch a kernel that runs at once, and wait for it; return when it began, on the session's clock."""
         given = {"contextId": 1, "deviceId": 0, "gridX": 4, "blockX": 64, **fields}
-        queued_ns = self.WALL_NS + self.wall_step_ns + self.now_ns + 1_000 if self.library.tells_queue_times else 0
         correlation = self.call()
         begin_ns = self.now_ns
         self.advance(duration_ns)
         self.library.emit(
             RecordKind.CONCURRENT_KERNEL,
             is_late=is_late,
-            queued=queued_ns,
             **{"start": self.cupti_ns(begin_ns), "end": self.cupti_ns(self.now_ns), "correlationId": correlation & 0xFFFF_FFFF}
             | given,
             streamId=stream,

@@ -28,8 +28,8 @@ class PythonBuffers(ActivityBuffers):
         self.buffer_bytes = buffer_bytes
         self._buffer_limit = buffer_limit
         self._idle: list[tuple[int, NDArray[np.uint8]]] = []
-        self._lent: dict[int, tuple[NDArray[np.uint8], int]] = {}
-        self._full: deque[tuple[int, NDArray[np.uint8], int, int]] = deque()
+        self._lent: dict[int, NDArray[np.uint8]] = {}
+        self._full: deque[tuple[int, NDArray[np.uint8], int]] = deque()
         self._taken: dict[int, NDArray[np.uint8]] = {}
         self._made_count = 0
         self._lock = threading.Lock()
@@ -45,9 +45,9 @@ class PythonBuffers(ActivityBuffers):
         """Return what was filled since the last time, in that order."""
         taken = []
         while self._full:
-            address, memory, valid_bytes, thread = self._full.popleft()
+            address, memory, valid_bytes = self._full.popleft()
             self._taken[address] = memory
-            taken.append(FilledBuffer(address, memory[:valid_bytes], thread))
+            taken.append(FilledBuffer(address, memory[:valid_bytes]))
         return taken
 
     def give_back(self, ticket: int) -> None:
@@ -66,7 +66,7 @@ class PythonBuffers(ActivityBuffers):
             if made is None:
                 return
             ticket, memory = made
-        self._lent[ticket] = memory, threading.get_ident() & 0xFFFF_FFFF
+        self._lent[ticket] = memory
         address[0], size[0] = ticket, self.buffer_bytes
 
     def _make(self) -> tuple[int, NDArray[np.uint8]] | None:
@@ -81,7 +81,6 @@ class PythonBuffers(ActivityBuffers):
 
     def _take_back(self, _context: int, _stream: int, address: int, _size: int, valid_bytes: int) -> None:
         # One that another client gave CUPTI is not ours to touch.
-        lent = self._lent.pop(address, None)
-        if lent is not None:
-            memory, thread = lent
-            self._full.append((address, memory, valid_bytes, thread))
+        memory = self._lent.pop(address, None)
+        if memory is not None:
+            self._full.append((address, memory, valid_bytes))

@@ -289,7 +289,7 @@ def test_an_interrupt_while_it_begins_leaves_nothing_captured(lab, source, monke
     # GIVEN a source in whose start Ctrl-C is pressed
     start = source.start
 
-    def start_late(*, with_calls):
+    def start_late():
         start()
         signal.raise_signal(signal.SIGINT)
 

@@ -77,7 +77,7 @@ class SimActivitySource:
         state = "closed" if self._is_closed else "collecting" if self._is_collecting else "stopped"
         return f"<SimActivitySource, {state}>"
 
-    def start(self, *, with_calls: bool = True) -> None:
+    def start(self) -> None:
         """Begin to collect; may be called again after `stop`, and twice.
 
         Raises

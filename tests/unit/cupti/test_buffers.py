@@ -118,7 +118,7 @@ def test_what_was_written_comes_back_and_the_buffer_is_used_again():
     first, size = request(buffers)
     complete(buffers, first, 5, b"hello")
 
-    ((ticket, data, _),) = buffers.take()
+    ((ticket, data),) = buffers.take()
 
     assert (size, data.tobytes()) == (4096, b"hello")
     assert first % 64 == 0
@@ -142,7 +142,7 @@ def test_there_is_a_limit_and_buffers_come_in_the_order_in_which_they_were_compl
         complete(buffers, address, 8)
 
     assert buffers.full_bytes == 3 * size
-    assert [ticket for ticket, _, _ in buffers.take()] == order
+    assert [ticket for ticket, _ in buffers.take()] == order
     assert buffers.full_bytes == 0
     assert request(buffers) == (None, 0)  # taken, and not given back
 
@@ -170,7 +170,7 @@ def test_a_buffer_counts_once_for_each_time_it_was_lent_and_no_more_bytes_than_i
     buffers.give_back(first)
     assert request(buffers) == (None, 0)  # full, and not taken yet
 
-    ((ticket, data, _),) = buffers.take()
+    ((ticket, data),) = buffers.take()
     complete(buffers, first, 24)
 
     assert (ticket, len(data)) == (first, 64)
@@ -196,7 +196,7 @@ def test_threads_get_every_buffer_and_lose_none():
     for thread in threads:
         thread.start()
     while any(thread.is_alive() for thread in threads) or buffers.full_bytes:
-        for address, data, _ in buffers.take():
+        for address, data in buffers.take():
             seen.append(int(data.view("u8")[0]))
             buffers.give_back(address)
     for thread in threads:
@@ -217,7 +217,7 @@ def test_memory_is_taken_by_what_is_used_alone():
         address, _ = request(buffers)
         ctypes.memset(address, 1, 1 << 20)
         complete(buffers, address, 1 << 20)
-        ((ticket, _, _),) = buffers.take()
+        ((ticket, _),) = buffers.take()
         buffers.give_back(ticket)
 
     assert resident_bytes() - before < 16 << 20
@@ -230,7 +230,7 @@ def test_cupti_is_served_through_what_was_registered_or_says_that_it_refuses():
     library.emit_raw(np.arange(8, dtype=np.uint8))
     library.activity_flush_all(0)
     library.complete_foreign()
-    assert [data.tobytes() for _, data, _ in buffers.take()] == [bytes(range(8))]
+    assert [data.tobytes() for _, data in buffers.take()] == [bytes(range(8))]
 
     library.refused["cuptiActivityRegisterCallbacks"] = NOT_COMPATIBLE
     with pytest.raises(CaptureUnavailableError, match="refused cuptiActivityRegisterCallbacks: CUPTI_ERROR_NOT_COMPATIBLE"):

@@ -32,7 +32,7 @@ class SlowSource(FakeActivitySource):
         for times, work in late:
             self.push_work(*times, **work)
 
-    def start(self, *, with_calls=True):
+    def start(self):
         super().start()
         self.on_start()
 

@@ -53,8 +53,6 @@ class FilledBuffer(NamedTuple):
     """Its address, for `give_back`."""
     data: NDArray[np.uint8]
     """The records."""
-    thread: int
-    """Whose records they are: ``threading.get_ident() & 0xFFFF_FFFF`` of the thread that asked for the buffer."""
 
 
 class ActivityBuffers:
@@ -99,10 +97,10 @@ class ActivityBuffers:
     def take(self) -> list[FilledBuffer]:
         """Return what was filled since the last time, in that order."""
         taken = []
-        valid_bytes, thread = ctypes.c_uint64(), ctypes.c_uint64()
-        while address := self._library.take_full(ctypes.byref(valid_bytes), ctypes.byref(thread)):
+        valid_bytes = ctypes.c_uint64()
+        while address := self._library.take_full(ctypes.byref(valid_bytes)):
             data = np.ctypeslib.as_array((ctypes.c_uint8 * valid_bytes.value).from_address(address))
-            taken.append(FilledBuffer(address, data, thread.value & 0xFFFF_FFFF))
+            taken.append(FilledBuffer(address, data))
         return taken
 
     def give_back(self, ticket: int) -> None:

@@ -6,7 +6,6 @@ import threading
 from collections import deque
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
-from dataclasses import replace
 
 import numpy as np
 
@@ -15,7 +14,6 @@ from gpustreamlab.backends._activity import AnnotationBatch, CallBatch, CallClas
 from gpustreamlab.backends.cuda._nvtx import DEFAULT_DOMAIN
 from gpustreamlab.backends.cuda.cupti._clock import WallClock
 from gpustreamlab.backends.cuda.cupti._constants import (
-    WORK_KINDS,
     CallbackDomain,
     MarkerFlag,
     OverheadKind,
@@ -23,7 +21,7 @@ from gpustreamlab.backends.cuda.cupti._constants import (
     SynchronizationKind,
 )
 from gpustreamlab.backends.cuda.cupti._library import CALL_DOMAINS, Cupti
-from gpustreamlab.backends.cuda.cupti._records import PLACE, Columns, Records
+from gpustreamlab.backends.cuda.cupti._records import Columns, Records
 from gpustreamlab.backends.cuda.cupti._work import Texts
 from gpustreamlab.typing import BoolArray, Int64Array
 
@@ -81,9 +79,6 @@ class OwnCalls:
         return is_own
 
 
-CALL_NAME = "launch"
-"""How a call is named of which nothing but its work is known."""
-
 _NEVER = np.iinfo(np.int64).max
 _OF_THREAD = 2
 """CUPTI_ACTIVITY_OBJECT_THREAD."""
@@ -91,7 +86,7 @@ _OVERHEAD_WORDS: dict[int, str] = {kind: kind.name.lower().replace("_", " ").rep
 
 
 class CallReader:
-    """Tells of calls: by their records, or, where calls are not recorded, by the work that they launched.
+    """Tells of calls by their records.
 
     Parameters
     ----------
@@ -107,52 +102,8 @@ class CallReader:
         self._cupti = cupti
         self._own = own
         self._wall = wall
-        self._finds_launches = False
-        self._until_ns = _NEVER
         self._callers: set[int] = set()
         """Threads that made calls of their own."""
-        self._last: dict[int, int] = {}
-        """By thread, the newest time in its buffers so far."""
-
-    def begin(self) -> None:
-        """Forget what threads did before, and take that all calls are recorded."""
-        self._finds_launches = False
-        self._last.clear()
-
-    def find_launches(self) -> None:
-        """Find launches from now on: calls are not recorded any more."""
-        self._finds_launches, self._until_ns = True, _NEVER
-
-    def find_launches_until(self, wall_ns: int) -> None:
-        """Find launches up to this time of CUPTI's clock: later ones have their calls."""
-        self._until_ns = wall_ns
-
-    def note(self, records: Records, thread: int) -> Records:
-        """Return the records of one buffer, with two fields more for work: ``threadId`` and ``launched``.
-
-        Parameters
-        ----------
-        records
-            Of one buffer, with the places of all.
-        thread
-            Whose buffer it is.
-
-        Notes
-        -----
-        ``launched`` is when the call was made, by CUPTI's clock, or a time that lies before that and after all else that the
-        thread did before; 0 where launches need not be found.
-        """
-        kinds = [kind for kind in (*WORK_KINDS, RecordKind.MARKER) if kind in records.columns]
-        if not kinds:
-            return records
-        tables = [records.columns[kind] for kind in kinds]
-        places = [len(table[PLACE]) for table in tables]
-        launched = self._find(tables, thread) if self._finds_launches else [np.zeros(count, np.int64) for count in places]
-        columns = dict(records.columns)
-        for kind, table, times in zip(kinds, tables, launched, strict=True):
-            if kind != RecordKind.MARKER:
-                columns[kind] = {**table, "launched": times, "threadId": np.full(len(times), thread, np.uint32)}
-        return replace(records, columns=columns)
 
     def read(self, records: Records, texts: Texts, *, until_host_ns: int = _NEVER) -> CallBatch:
         """Return the calls but own ones; `start_ns` and `end_ns` stay CUPTI's.
@@ -167,7 +118,6 @@ class CallReader:
             Calls that were made later are left out.
         """
         tables = [
-            *self._launches(records, texts),
             *_overheads(records, texts),
             *(
                 self._recorded(records.columns[kind], domain, texts)
@@ -208,80 +158,6 @@ class CallReader:
             "call_class": kind[kept],
             "correlation": columns["correlationId"][kept].astype(np.int64),
         }
-
-    def _launches(self, records: Records, texts: Texts) -> list[dict[str, Int64Array]]:
-        """Return the launches without records of calls, one for each call.
-
-        ``start_ns`` and ``end_ns`` are when the work was queued, or, where nothing tells of that, when it started.
-        """
-        parts = [_launch_rows(records.columns[kind]) for kind in WORK_KINDS if kind in records.columns]
-        rows = np.concatenate([np.empty((5, 0), np.int64), *parts], axis=1)
-        rows = rows[:, np.lexsort((rows[2], rows[1], rows[0]))]
-        recorded = [records.columns[kind]["correlationId"] for kind in CALL_DOMAINS if kind in records.columns]
-        kept = (np.diff(rows[0], prepend=0) > 0) & (rows[1] <= self._until_ns)
-        kept &= ~np.isin(rows[0], np.concatenate([np.empty(0, np.int64), *recorded]))
-        correlation, launched_ns, called_ns, thread, is_exact = rows[:, kept]
-        if not len(correlation):
-            return []
-        return [
-            {
-                "start_ns": called_ns,
-                "end_ns": called_ns,
-                "wall_ns": launched_ns,
-                "thread": thread,
-                "own_thread": np.where(is_exact, thread, -1),  # a time that lies before the launch may be that of an own kernel
-                "name": np.full(len(correlation), texts.name(CALL_NAME), np.int64),
-                "call_class": np.full(len(correlation), CallClass.LAUNCH, np.int64),
-                "correlation": correlation,
-            }
-        ]
-
-    def _find(self, tables: list[Columns], thread: int) -> list[Int64Array]:
-        """Return for each table when its work was launched, or a time shortly before."""
-        known = np.concatenate([_known_times(table) for table in tables])
-        order = np.argsort(np.concatenate([table[PLACE] for table in tables]), kind="stable")
-        times = known[order]
-        at = np.maximum.accumulate(np.where(times > 0, np.arange(len(times)), -1))
-        # What comes first in its buffer was launched after what the thread did before, and before what follows. A launch takes
-        # longer than two clocks differ, so that one after the begin of a range is not taken for one before it.
-        following = int(times[times > 0][0]) - SLACK_NS if (times > 0).any() else _NEVER
-        first = min(self._last[thread] + SLACK_NS if thread in self._last else _NEVER, following)
-        before = np.where(at >= 0, times[at] + SLACK_NS, first)
-        if times.max() > 0:
-            self._last[thread] = max(self._last.get(thread, 0), int(times.max()))
-        launched = np.empty_like(before)
-        launched[order] = np.where(times > 0, times, before)
-        parts = np.split(launched, np.cumsum([len(table[PLACE]) for table in tables])[:-1])
-        # Work starts after its launch, which is all that is known of a thread that has told nothing else; and the first range
-        # of a thread takes a millisecond to open, so that what it did before may lie well before that.
-        return [np.minimum(part, _latest_launch(table)) for part, table in zip(parts, tables, strict=True)]
-
-
-def _latest_launch(table: Columns) -> Int64Array:
-    """Return when work started, or a time that never comes."""
-    if "start" not in table:
-        return np.full(len(table[PLACE]), _NEVER)
-    start: Int64Array = table["start"].astype(np.int64)
-    return np.where(start > 0, start, _NEVER)
-
-
-def _known_times(table: Columns) -> Int64Array:
-    """Return when the host did what a record is of, 0 where it does not tell."""
-    if "timestamp" in table:
-        return table["timestamp"].astype(np.int64)
-    if "queued" not in table:
-        return np.zeros(len(table[PLACE]), np.int64)
-    # What a node of a graph says is taken where it can be.
-    return np.where((table["graphId"] == 0) | (table["queued"] <= table["start"]), table["queued"], 0)
-
-
-def _launch_rows(table: Columns) -> Int64Array:
-    """Return correlation, time of the launch, time to show for it, thread, and whether the time is exact; shape (5, n)."""
-    is_known = (table["launched"] > 0) & (table["correlationId"] > 0)
-    queued = _known_times(table)
-    called = np.where(queued > 0, queued, table["start"])
-    rows = (table["correlationId"], table["launched"], called, table["threadId"], queued > 0)
-    return np.stack([values[is_known].astype(np.int64) for values in rows])
 
 
 def _overheads(records: Records, texts: Texts) -> list[dict[str, Int64Array]]:
@@ -324,7 +200,6 @@ _HOST_TIMES = (
     (RecordKind.DRIVER, "end"),
     (RecordKind.RUNTIME, "end"),
     (RecordKind.MARKER, "timestamp"),
-    (RecordKind.CONCURRENT_KERNEL, "queued"),
 )
 """Records that tell when a thread of the host was where, and their fields."""
 

@@ -113,11 +113,6 @@ class Cupti:
             return f"CUPTI 12 (API {self.version})"
         return f"CUPTI {self.version // 10_000}.{self.version // 100 % 100}"
 
-    @property
-    def keeps_threads_apart(self) -> bool:
-        """Whether each thread has buffers of its own: CUPTI_ACTIVITY_ATTR_PER_THREAD_ACTIVITY_BUFFER, on from 13.0 on."""
-        return self.version >= _FIRST_WITH_NUMBER
-
     def call(self, name: str, *arguments: Any) -> int:
         """Call a function and return its result code, 0 for success; -1 where this version has no such function."""
         function = getattr(self.library, name, None)
@@ -236,13 +231,6 @@ class Cupti:
         for kind in CALL_DOMAINS:
             self.call("cuptiActivityEnable", int(kind))
         self.include_other_calls()
-
-    def tell_queue_times(self, *, is_on: bool) -> bool:
-        """Let the records of kernels tell when they were queued, or no more; return whether this version can.
-
-        CUPTI's documentation wants it set before CUDA is used, and not changed; 13.0 takes it at any time.
-        """
-        return self.call("cuptiActivityEnableLatencyTimestamps", ctypes.c_uint8(is_on)) == 0
 
     def include_other_calls(self) -> None:
         """Leave no calls out any more: who records them next, for example torch.profiler, must find all of them."""

@@ -21,9 +21,6 @@ from gpustreamlab.typing import Int64Array
 Columns: TypeAlias = Mapping[str, NDArray[Any]]
 """The fields of the records of one kind, each of shape (n_records,), or (n_records, 32) for a TPC mask."""
 
-PLACE = "place"
-"""The column that tells where in its buffer each record lies, in units of 8 bytes."""
-
 _UNIT = 8
 """Records begin at multiples of 8 bytes. Source: ACTIVITY_RECORD_ALIGNMENT in cupti_activity.h."""
 _KINDS = 256
@@ -36,8 +33,7 @@ class Records:
 
     columns: Mapping[int, Columns]
     """Per record kind that occurred and whose fields are read: field name -> column, in the buffer's order. Times and sizes are
-    int64, addresses uint64, everything else as the struct has it. A field that this version of CUPTI lacks is zero. `PLACE`
-    is among them."""
+    int64, addresses uint64, everything else as the struct has it. A field that this version of CUPTI lacks is zero."""
     counts: Mapping[int, int]
     """How many records of each kind there were, also of kinds that are stepped over."""
     unknown_kinds: Mapping[int, int]
@@ -83,7 +79,7 @@ def parse_buffer(data: NDArray[np.uint8], layouts: Layouts) -> Records:
         where = places[kinds == kind]
         counts[kind] = where.size
         if kind in layouts.fields:
-            columns[kind] = {**_read_columns(data, where, kind, layouts), PLACE: where}
+            columns[kind] = _read_columns(data, where, kind, layouts)
     return Records(columns=columns, counts=counts, unknown_kinds=unknown, skipped_bytes=data.size - end)
 
 

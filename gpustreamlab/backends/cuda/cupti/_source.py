@@ -56,12 +56,12 @@ WISHED_KINDS = (
     RecordKind.CONTEXT,
     RecordKind.GREEN_CONTEXT,
     RecordKind.STREAM,
+    RecordKind.SYNCHRONIZATION,
+    RecordKind.CUDA_EVENT,
+    RecordKind.OVERHEAD,
 )
 """What a version lacks of these is left out. Not CUPTI_ACTIVITY_KIND_KERNEL: that makes kernels run one after the other."""
-CALL_KINDS = (RecordKind.SYNCHRONIZATION, RecordKind.CUDA_EVENT, RecordKind.OVERHEAD)
-"""What belongs to calls: each of these costs a launch as much as the records of calls do, and with them nothing more."""
-
-ALL_KINDS = (*NEEDED_KINDS, *WISHED_KINDS, *CALL_KINDS)
+ALL_KINDS = (*NEEDED_KINDS, *WISHED_KINDS)
 UNSHARED_KINDS = (RecordKind.MARKER, RecordKind.MEMORY2, RecordKind.CONTEXT, RecordKind.GREEN_CONTEXT, RecordKind.STREAM)
 """What torch.profiler does not ask for: what of it is on is ours, also while it runs."""
 
@@ -186,14 +186,8 @@ class CuptiSource:
         """How much later a kernel ends than its last instruction (median of the anchors); None where not measured yet."""
         return self._clock.tail_ns
 
-    def start(self, *, with_calls: bool = True) -> None:
-        """Begin to collect, or go on with or without calls.
-
-        Parameters
-        ----------
-        with_calls
-            Whether to record calls, waits and events. Without them a launch costs half as much more, and is known by its work
-            (`CallReader`); where CUPTI does not hear our ranges, they are recorded all the same.
+    def start(self) -> None:
+        """Begin to collect. Idempotent.
 
         Raises
         ------
@@ -202,8 +196,6 @@ class CuptiSource:
         """
         with self._lock, _owner_lock:
             if self.is_collecting:
-                if not (self.lost_reason or is_torch_profiling()):  # the kinds are its own, too
-                    self._record_calls(is_on=with_calls or not self.times_ranges)
                 return
             if _owner and _owner[0] is not self and _owner[0].is_collecting:
                 raise CaptureUnavailableError(
@@ -213,7 +205,7 @@ class CuptiSource:
             client = active_client(self._cupti)
             if client:
                 raise CaptureUnavailableError(f"Kernels cannot be captured now: {client}. Ranges are still timed.")
-            self._begin(with_calls=with_calls)
+            self._begin()
             _owner[:] = [self]
 
     def stop(self) -> None:
@@ -325,7 +317,7 @@ class CuptiSource:
             if self in _owner:
                 _owner.clear()
 
-    def _begin(self, *, with_calls: bool) -> None:
+    def _begin(self) -> None:
         if not _buffers:
             _buffers.append(ActivityBuffers())
         buffers = _buffers[0]
@@ -337,18 +329,17 @@ class CuptiSource:
                 buffers.give_back(buffer.ticket)
             self._watch.take()
             self._numbers.begin()
-            self._calls.begin()
         if not self._cupti.tells_wall_time():
             self._cupti.use_wall_clock()
         try:
             self._cupti.enable(NEEDED_KINDS)
             for kind in WISHED_KINDS:
                 self._streams.enable(kind)
-            self._record_calls(is_on=with_calls)
+            # Launches are known by their calls. CUPTI's times of queueing would tell of them, too, but where they are on, the
+            # launch of a CUDA graph writes beyond CUPTI's memory (13.0, 13.1): docs/explanations/decisions/0028.
+            self._cupti.enable_calls()
             self._wall.look()
             self.times_ranges = self._hears_ranges()
-            if not (with_calls or self.times_ranges):
-                self._record_calls(is_on=True)
         except BaseException:
             self._switch_all_off()
             raise
@@ -359,28 +350,12 @@ class CuptiSource:
         self._watch.start(self._streams.key_of)
         self._send_anchor(is_waited_for=True)
 
-    def _record_calls(self, *, is_on: bool) -> None:
-        """Record calls, waits and events from now on, or no more, where launches are known without."""
-        if is_on or not (self._cupti.keeps_threads_apart and self._cupti.tell_queue_times(is_on=True)):
-            for kind in CALL_KINDS:
-                self._streams.enable(kind)
-            self._cupti.enable_calls()
-            self._cupti.tell_queue_times(is_on=False)
-            self._calls.find_launches_until(self._wall.to_wall_ns(self._host_time_ns()))
-        else:
-            self._calls.find_launches()
-            self._cupti.disable(CALL_KINDS)
-            self._cupti.disable_calls()
-            self._dependencies = DependencyReader()  # events that are recorded meanwhile are not told of
-
     def _switch_all_off(self) -> None:
-        self._cupti.tell_queue_times(is_on=False)
         self._cupti.disable(ALL_KINDS)
         self._cupti.disable_calls()
 
     def _switch_off(self) -> None:
         """Let nothing be collected any more, but what another client may collect now."""
-        self._cupti.tell_queue_times(is_on=False)
         if self._is_another_collecting():
             self._cupti.include_other_calls()
             self._cupti.disable(UNSHARED_KINDS)
@@ -481,12 +456,11 @@ class CuptiSource:
         parts = []
         taken = buffers.take()
         self._loss.note_buffers(len(taken))
-        for ticket, data, thread in taken:
+        for ticket, data in taken:
             try:
-                part = parse_buffer(data, self._cupti.layouts)
+                parts.append(parse_buffer(data, self._cupti.layouts))
             finally:
                 buffers.give_back(ticket)
-            parts.append(self._calls.note(part, thread))
         records = concat_records(parts)
         if records.skipped_bytes:
             self.dropped_count += 1

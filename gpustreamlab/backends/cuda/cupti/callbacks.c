@@ -15,7 +15,6 @@ enum place { FREE, LENT, FULL, TAKEN };
 struct buffer {
     enum place place;
     uint64_t valid_bytes;
-    uint64_t thread; /* who asked for it: CUPTI keeps the buffers of threads apart */
 };
 
 static pthread_mutex_t lock = PTHREAD_MUTEX_INITIALIZER;
@@ -66,7 +65,6 @@ void request_buffer(uint8_t **address, size_t *size, size_t *most_records)
     if (free_count) {
         uint64_t index = free_ones[--free_count];
         buffers[index].place = LENT;
-        buffers[index].thread = (uint64_t)pthread_self();
         *address = arena + index * stride_bytes;
         *size = buffer_bytes;
     }
@@ -88,7 +86,7 @@ void complete_buffer(void *context, uint32_t stream, uint8_t *address, size_t si
 }
 
 /* For Python: take the full buffer that was completed first; return its address, or NULL if there is none. */
-uint8_t *take_full(uint64_t *valid_bytes, uint64_t *thread)
+uint8_t *take_full(uint64_t *valid_bytes)
 {
     uint8_t *address = NULL;
     pthread_mutex_lock(&lock);
@@ -98,7 +96,6 @@ uint8_t *take_full(uint64_t *valid_bytes, uint64_t *thread)
         full_count--;
         buffers[index].place = TAKEN;
         *valid_bytes = buffers[index].valid_bytes;
-        *thread = buffers[index].thread;
         address = arena + index * stride_bytes;
     }
     pthread_mutex_unlock(&lock);
