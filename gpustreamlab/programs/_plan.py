@@ -47,7 +47,7 @@ class Program:
         return f"<Program: {len(self._program.source.statements):,} statements>"
 
     def plan(self, streams: int | Sequence[str] = 2) -> Plan:
-        """Assign the statements to streams: run them three times on copies of their inputs, on one stream, and plan by that.
+        """Assign the statements to streams: run them four times on copies of their inputs, on one stream, and plan by that.
 
         The statements keep their order on the host. Those that name a stream, by ``with lab.on("copy"):`` or ``#: copy``, get
         it; each other one gets the stream on which it can begin first.

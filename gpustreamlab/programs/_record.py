@@ -403,7 +403,15 @@ def _timed(program: Statements, values: dict[str, Any], home: str) -> tuple[list
 
 
 def _host_times(program: Statements, home: str) -> list[int]:
-    """Run the statements once more, as one range, and return how long the host took for each, in ns."""
+    """Run the statements twice more, as one range each, and return how long the host took for each at least, in ns.
+
+    One run alone may hold what is not the statement's: memory that the pool asks the driver for, or another thread.
+    """
+    __tracebackhide__ = True
+    return [min(both) for both in zip(*(_host_times_once(program, home) for _ in range(2)), strict=True)]
+
+
+def _host_times_once(program: Statements, home: str) -> list[int]:
     __tracebackhide__ = True
     lab, backend = program.ground.lab, program.ground.backend
     with lab.select(home):

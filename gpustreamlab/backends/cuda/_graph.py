@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import sys
+import weakref
 from collections.abc import Callable, Iterable
 from contextlib import AbstractContextManager, ExitStack
 from typing import Any, NamedTuple
@@ -11,6 +12,7 @@ from weakref import WeakSet
 
 from gpustreamlab.backends._features import explain_unjoined, refuse_capture
 from gpustreamlab.backends._protocol import BackendStream
+from gpustreamlab.backends.cuda._idle import keep_for_good
 from gpustreamlab.backends.cuda._libcuda import map_error, mapped_errors
 from gpustreamlab.backends.cuda._stream import CudaStream
 from gpustreamlab.errors import GraphCaptureError, InvalidHandleError
@@ -99,6 +101,29 @@ class CudaGraphs:
         for capture in [*self.captures.values()]:
             capture.abandon()
         self._left.clear()
+
+
+class TorchPool:
+    """One of torch's memory pools, for as long as a graph has it."""
+
+    def __init__(self, torch_pool: Any) -> None:
+        self.torch_pool = torch_pool
+
+
+_torch_pools: dict[int, list[tuple[Any, weakref.ref[TorchPool]]]] = {}
+"""By device, torch's pools, and who has each. One that is destroyed while anybody captures ends the process (torch 2.11), and
+nobody tells when that is so. None is destroyed, therefore; the next graph takes one that no graph has any more."""
+keep_for_good(_torch_pools)
+
+
+def borrow_torch_pool(torch: Any, ordinal: int) -> TorchPool:
+    """Return a pool that no graph has, and that goes back when what is returned is dropped."""
+    pools = _torch_pools.setdefault(ordinal, [])
+    found = next((place for place, (_, holder) in enumerate(pools) if holder() is None), len(pools))
+    torch_pool = pools[found][0] if found < len(pools) else torch.cuda.MemPool()
+    borrowed = TorchPool(torch_pool)
+    pools[found:] = [(torch_pool, weakref.ref(borrowed)), *pools[found + 1 :]]
+    return borrowed
 
 
 class CaptureInfo(NamedTuple):
@@ -206,6 +231,7 @@ class CudaCapture:
             status, graph = self._finish()
             if status == driver.CUresult.CUDA_SUCCESS and int(graph):
                 driver.cuGraphDestroy(graph)
+            self.keep.clear()  # nothing of it runs
 
     def _take_pools(self) -> None:
         cupy, torch = self._parts.cupy, sys.modules.get("torch")
@@ -213,9 +239,9 @@ class CudaCapture:
         self.keep.append(pool)
         self._pools.enter_context(cupy.cuda.using_allocator(pool.malloc))
         if torch is not None and hasattr(torch.cuda, "use_mem_pool") and torch.cuda.is_initialized():
-            torch_pool = torch.cuda.MemPool()
-            self.keep.append(torch_pool)
-            self._pools.enter_context(torch.cuda.use_mem_pool(torch_pool, device=self._parts.ordinal))
+            pool = borrow_torch_pool(torch, self._parts.ordinal)
+            self.keep.append(pool)
+            self._pools.enter_context(torch.cuda.use_mem_pool(pool.torch_pool, device=self._parts.ordinal))
 
     def _end(self) -> Any:
         """End the capture, and return the ``CUgraph``."""
@@ -256,7 +282,7 @@ class CudaGraph:
         """Whether `close` was called."""
         self._address = int(executable)
         self._launch = parts.cupy.cuda.runtime.graphLaunch
-        self._id = 0
+        self._id = parts.find_id(self._address, node_count)  # at once: CUPTI stays in a process that has graphs
         self._event: Any = None
         self._keep: list[object] = []
         self._accesses: list[Any] = []
