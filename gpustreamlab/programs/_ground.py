@@ -75,11 +75,15 @@ class Ground:
     @contextmanager
     def dry_running(self, home: str) -> Iterator[str]:
         """Make a stream for runs on copies, with the SMs of another one; random numbers go on as if nothing had run."""
-        self.lab.stream(DRY_RUNS, partition=self.lab.stream(home).partition)
+        first = self.lab.stream(home)
+        made = self.lab.stream(DRY_RUNS, partition=first.partition)
+        made.wait(first)
         try:
             with kept_random_state(self.backend):
                 yield DRY_RUNS
         finally:
+            with suppress(GPUStreamLabError):
+                first.wait(made)
             with suppress(GPUStreamLabError):  # a session that was closed meanwhile
                 self.lab.stream(DRY_RUNS, partition=None)  # it holds no partition
 
