@@ -34,6 +34,7 @@
     ├── PartitionNotFoundError        (KeyError)      no partition of that name
     ├── EngineError                   (RuntimeError)  an inference engine refused a tensor, a lane or its run
     ├── ExpectationError              (AssertionError)  a run did not do what was expected of it
+    ├── MeasureError                  (RuntimeError)  nothing to measure, or measurements that cannot be compared
     ├── OptionError                   (ValueError)    a number or choice outside its range
     ├── ProgramError                  (ValueError)    statements that cannot be planned, or a plan that does not fit any more
     ├── TraceError                    (ValueError)    columns that do not make a trace
@@ -68,6 +69,7 @@ __all__ = [
     "GuardClosedError",
     "InvalidHandleError",
     "InvalidNameError",
+    "MeasureError",
     "MissingExtraError",
     "NotSimulatedError",
     "OptionError",
@@ -287,6 +289,10 @@ class EngineError(GPUStreamLabError, RuntimeError):
 
 class ExpectationError(GPUStreamLabError, AssertionError):
     """A run did not do what was expected of it; the message says what it did, and why."""
+
+
+class MeasureError(GPUStreamLabError, RuntimeError):
+    """There is nothing to measure, or two measurements were not made alike."""
 
 
 class OptionError(GPUStreamLabError, ValueError):

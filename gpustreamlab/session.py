@@ -5,7 +5,7 @@ from __future__ import annotations
 import logging
 import sys
 import warnings
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from contextlib import ExitStack
 from dataclasses import replace
 from functools import cache
@@ -45,6 +45,7 @@ from gpustreamlab.streams.probe import read_plan, read_renamed
 from gpustreamlab.streams.selection import Selection, Selections
 from gpustreamlab.streams.stream import Event, Stream, StreamParts, check_label
 from gpustreamlab.streams.table import StreamTable
+from gpustreamlab.tuning import BENCH, Corun, Measurement, Room, Sweep, Tuning, corun, measure, sweep, tune
 from gpustreamlab.typing import CaptureTier, HazardMode, Rounding, SessionState, SupportsCudaStream
 
 if TYPE_CHECKING:
@@ -608,6 +609,189 @@ class Session(ProcessBound):
         of_module, of_function = frame.f_globals, {} if frame.f_locals is frame.f_globals else dict(frame.f_locals)
         return make_program(self._ground, program, lambda: {**of_module, **of_function}, is_own=False)
 
+    def measure(
+        self,
+        function: Callable[[], object],
+        *,
+        stream: str | Stream | SupportsCudaStream | None = None,
+        repeats: int = 20,
+        warmup: int = 3,
+        setup: Callable[[], object] | None = None,
+    ) -> Measurement:
+        """Measure how long the device takes for a call, again and again.
+
+        It runs in a session of its own on the same device: nothing of it is in this session's trace, whose capture pauses
+        meanwhile. Calls are enqueued ahead of the device; one counts from the start of its first kernel to the end of its
+        last, or, where kernels are not captured, between two events. Outliers (more than 3.5 standard deviations from the
+        median, as the median deviation tells them) are counted and kept.
+
+        Parameters
+        ----------
+        function
+            Takes nothing and enqueues work on the selected stream, by any library that follows it.
+        stream
+            Where; None for the stream that is selected, or one of the whole card.
+        repeats, warmup
+            How many calls count, and how many come before them.
+        setup
+            Called before each call on the same stream; its work does not count.
+
+        Raises
+        ------
+        MeasureError
+            If nothing was enqueued on the stream.
+        OptionError
+            If the function is none, or a number is too small.
+
+        Examples
+        --------
+        >>> from gpustreamlab.workloads import spin
+        >>> with Session("sim") as lab:
+        ...     lab.measure(lambda: spin(lab, 50_000), repeats=5)
+        <Measurement: call: 50.0 µs (50.0 µs to 50.0 µs) on 132 SMs, median of 5 calls>
+        """
+        return measure(self._room("measure"), function, stream=stream, repeats=repeats, warmup=warmup, setup=setup)
+
+    def sweep(
+        self,
+        function: Callable[[], object],
+        sms: str | Sequence[int] = "all",
+        *,
+        repeats: int = 10,
+        warmup: int = 2,
+        setup: Callable[[], object] | None = None,
+    ) -> Sweep:
+        """Measure a call alone on partitions of many sizes, and fit models of how its time depends on the SMs.
+
+        Parameters
+        ----------
+        function, repeats, warmup, setup
+            As `measure` takes them.
+        sms
+            ``"all"`` for each size of ``device.grantable_sms``, or some of them.
+
+        Raises
+        ------
+        OptionError
+            If the device grants no partition of a size.
+        MeasureError
+            If nothing was enqueued.
+
+        Examples
+        --------
+        >>> from gpustreamlab.workloads import spin
+        >>> with Session("sim") as lab:
+        ...     lab.sweep(lambda: spin(lab, 10_000, blocks=4096), sms=[8, 16, 32, 64, 128 - 4], repeats=3).knee
+        124
+        """
+        return sweep(self._room("sweep the SMs"), function, sms=sms, repeats=repeats, warmup=warmup, setup=setup)
+
+    def corun(
+        self,
+        tasks: Mapping[str, Callable[[], object]],
+        layout: Layout | Mapping[str, int | str] | None = None,
+        *,
+        priorities: Mapping[str, int] | None = None,
+        repeats: int = 12,
+        pairs: bool = False,
+    ) -> Corun:
+        """Measure tasks beside each other in steady state, and alone: what each loses, and what all gain.
+
+        Parameters
+        ----------
+        tasks
+            Functions by name, as `measure` takes them.
+        layout
+            A partition for each task, by its name; None for streams on the whole card.
+        priorities
+            Of the tasks' streams; 0 where there is none.
+        repeats
+            Calls of the longest task; shorter ones are called for as long.
+        pairs
+            Whether to measure each pair by itself as well.
+
+        Raises
+        ------
+        OptionError
+            If there are fewer than two tasks, or the layout has no partition for one.
+        MeasureError
+            If a task enqueues nothing.
+
+        Examples
+        --------
+        >>> from gpustreamlab.workloads import spin
+        >>> with Session("sim") as lab:
+        ...     both = lab.corun({"a": lambda: spin(lab, 50_000), "b": lambda: spin(lab, 100_000)})
+        ...     round(both.speedup, 1), round(both["a"].slowdown, 1)
+        (2.0, 1.0)
+        """
+        room = self._room("measure tasks beside each other")
+        return corun(room, tasks, layout=layout, priorities=priorities, repeats=repeats, pairs=pairs)
+
+    def tune(
+        self,
+        tasks: Mapping[str, Callable[[], object]],
+        objective: str | Callable[[Corun], float] = "throughput",
+        *,
+        constraint: str | Callable[[Corun], bool] | None = None,
+        priorities: bool = True,
+        repeats: int = 8,
+        budget_s: float | None = None,
+    ) -> Tuning:
+        """Find out by measuring which split of the SMs serves tasks best, or whether plain streams or priorities do.
+
+        Up to 24 candidates are all measured, of more those that a climb from a few splits comes by. The best three are
+        measured again with three times as many calls. Ctrl-C keeps what was measured.
+
+        Parameters
+        ----------
+        tasks
+            Functions by name, as `measure` takes them.
+        objective
+            ``"throughput"``; ``"makespan"``: each called once; or a function of a `Corun` that returns what to maximise.
+        constraint
+            What has to hold: ``"decode.p95 < 2 ms"``, ``"decode.slowdown < 1.5"``, or a function of a `Corun`.
+        priorities
+            Whether a higher priority for one task on the whole card is a candidate.
+        repeats
+            Calls of the longest task for each candidate.
+        budget_s
+            After so many seconds no more candidates are measured; None for no limit.
+
+        Raises
+        ------
+        OptionError
+            If something cannot be read.
+        MeasureError
+            If a task enqueues nothing, or the budget is over before one candidate was measured.
+
+        Examples
+        --------
+        >>> from gpustreamlab.workloads import spin
+        >>> with Session("sim") as lab:
+        ...     tuning = lab.tune({"a": lambda: spin(lab, 50_000), "b": lambda: spin(lab, 100_000)}, repeats=4)
+        ...     str(tuning.best.place)
+        'streams on the whole card'
+        """
+        return tune(
+            self._room("tune"),
+            tasks,
+            objective=objective,
+            constraint=constraint,
+            priorities=priorities,
+            repeats=repeats,
+            budget_s=budget_s,
+        )
+
+    def _room(self, doing: str) -> Room:
+        """Return what measurements need of this."""
+        self._life.require_open(doing)
+
+        def open_bench() -> Session:
+            return Session(self._backend, title="measurements", hazards="off")
+
+        return Room(lab=self, backend=self._backend, open_bench=open_bench, unwatched=self._accesses.paused)
+
     @property
     def _ground(self) -> Ground:
         """What programs need of this."""
@@ -655,7 +839,7 @@ class Session(ProcessBound):
         """
         if self._last_trace is None:
             try:
-                trace = self._without_dry_runs(self._recorder.trace(title=self.title))
+                trace = self._without_own_work(self._recorder.trace(title=self.title))
             except Exception:
                 if self._last_trace is None:  # else the session was closed by another thread meanwhile
                     raise
@@ -789,13 +973,12 @@ class Session(ProcessBound):
 
     def _keep_trace(self) -> None:
         self._recorder.end()
-        self._last_trace = self._without_dry_runs(self._recorder.trace(title=self.title))
+        self._last_trace = self._without_own_work(self._recorder.trace(title=self.title))
 
-    def _without_dry_runs(self, trace: Trace) -> Trace:
-        """Leave out what programs did on copies, to be planned: it is no work of the user's."""
-        if DRY_RUNS not in self._table.by_name:
-            return trace
-        return trace.where(stream=[lane.name for lane in trace.lanes if lane.name != DRY_RUNS])
+    def _without_own_work(self, trace: Trace) -> Trace:
+        """Leave out what programs did on copies, and what was measured: it is no work of the user's."""
+        shown = [lane.name for lane in trace.lanes if lane.name != DRY_RUNS and not lane.name.startswith(BENCH)]
+        return trace if len(shown) == len(trace.lanes) else trace.where(stream=shown)
 
     def _let_recording_go(self) -> None:
         if self._closing is not None and not self._closing.failures:  # what could not be closed may still be asked for

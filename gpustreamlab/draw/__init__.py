@@ -12,6 +12,7 @@ from gpustreamlab.draw._sm_map import NO_PARTITION_FILL, grid_of, sm_map_svg, sm
 from gpustreamlab.draw._svg import MAX_FILE_BARS, PNG_SCALE, timeline_png, timeline_svg
 from gpustreamlab.draw._tables import plan_tables
 from gpustreamlab.draw._text import TextTimeline, text_timeline
+from gpustreamlab.draw._tuning import sweep_figure, tuning_figure
 from gpustreamlab.draw._why import why_tables
 
 __all__ = [
@@ -45,10 +46,12 @@ __all__ = [
     "plan_tables",
     "sm_map_svg",
     "sm_map_text",
+    "sweep_figure",
     "text_timeline",
     "timeline_page",
     "timeline_png",
     "timeline_svg",
+    "tuning_figure",
     "viewer_script",
     "viewer_style",
     "why_tables",

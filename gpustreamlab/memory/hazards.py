@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 import types
-from collections.abc import Callable, Iterable, Mapping, Sequence
-from contextlib import AbstractContextManager
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from contextlib import AbstractContextManager, contextmanager
 from functools import partial
 from typing import Any, Protocol
 
@@ -95,6 +95,7 @@ class AccessWatch:
         self._why_not = ""
         self._puts_in = mode is HazardMode.WAIT
         self._is_waiting = False
+        self._is_paused = False
         self.tap: AccessTap | None = None
         """Is told of every access as well; None for nobody."""
         self.pending: list[Callable[[], object]] = []
@@ -178,6 +179,15 @@ class AccessWatch:
                 simulated=self._backend.device.simulated,
             )
 
+    @contextmanager
+    def paused(self) -> Iterator[None]:
+        """Let work in a ``with`` block be as if it had not been: whoever opens it waits for the device at both ends."""
+        self._is_paused = True
+        try:
+            yield
+        finally:
+            self._is_paused = False
+
     def clear(self) -> None:
         """Forget what was found so far; what is known of arrays and of the order stays."""
         with self.lock:
@@ -208,6 +218,8 @@ class AccessWatch:
 
     def work(self, handle: int, work: str, reads: Sequence[Touch], writes: Sequence[Touch]) -> None:
         """Note work that is about to be enqueued; put in the waits that it lacks, if the session is to."""
+        if self._is_paused:
+            return
         place, lane = self._place(), self._clocks.lane(handle)
         if self.tap is not None:
             self.tap.work(work, reads, writes)

@@ -53,9 +53,39 @@ class Device(Checked):
     """How its SMs can be shared out; None where they cannot."""
 
     @property
+    def grantable_sms(self) -> tuple[int, ...]:
+        """Every number of SMs that a partition can have, and the whole card, in ascending order.
+
+        Examples
+        --------
+        >>> resource = SMResource(min_sms=8, alignment_sms=8, group_sms=8, group_count=3)
+        >>> Device(name="small", sm_count=24, sm_resource=resource).grantable_sms
+        (8, 16, 24)
+        """
+        resource = self.sm_resource
+        if resource is None:
+            return (self.sm_count,) if self.sm_count else ()
+        groups = {count * resource.group_sms for count in range(1, resource.group_count + 1)}
+        rest = resource.remainder_sms
+        joined = {rest, *(size + rest for size in groups)} if resource.remainder_joins else {rest}
+        return tuple(sorted({self.sm_count, *groups, *(size for size in joined if rest)} - {0}))
+
+    @property
     def label(self) -> str:
         """The name, marked where the device is simulated."""
         return f"{self.name} (simulated)" if self.simulated else self.name
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Clocks:
+    """How fast a card runs at the moment, and what slows it down. Source: NVML."""
+
+    sm_mhz: int
+    """Clock of the SMs, in MHz."""
+    memory_mhz: int
+    """Clock of the memory, in MHz."""
+    limits: tuple[str, ...] = ()
+    """What holds the clocks down, but for an idle card: power, heat, or what somebody has set."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

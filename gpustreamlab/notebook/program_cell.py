@@ -119,7 +119,8 @@ def show_plan(planned: PlannedCell, *, is_ordered: bool) -> None:
     home, notes = planned.plan.streams[0], [planned.note]
     if not is_ordered:
         notes.append(
-            f"Results are on stream {home!r}: a plain cell that reads them calls lab.stream({home!r}).synchronize() first; with "
+            f"Results are on stream {home!r}: a plain cell that reads them calls lab.stream({home!r}).synchronize() "
+            "first; with "
             "%gpulab auto cells wait by themselves."
         )
     note = "\n".join(filter(None, notes))

@@ -26,6 +26,7 @@ from gpustreamlab.backends.cuda._clock import (
     locate_pairs,
     run_pairs,
 )
+from gpustreamlab.backends.cuda._clocks import read_clocks
 from gpustreamlab.backends.cuda._graph import CudaCapture, CudaGraphs, GraphParts
 from gpustreamlab.backends.cuda._green import CudaContext, GreenContexts
 from gpustreamlab.backends.cuda._idle import IdleEvents, idle_on
@@ -40,7 +41,7 @@ from gpustreamlab.backends.cuda.cupti._clock import CuptiClock, anchor_launcher
 from gpustreamlab.backends.cuda.cupti._library import Cupti, load_cupti
 from gpustreamlab.backends.cuda.cupti._source import CuptiSource
 from gpustreamlab.errors import BackendUnavailableError, DeviceNotFoundError, InvalidHandleError, SessionClosedError
-from gpustreamlab.model import Device, SMLimits
+from gpustreamlab.model import Clocks, Device, SMLimits
 from gpustreamlab.typing import Int64Array
 
 BURST_EVENTS = 9
@@ -377,6 +378,11 @@ class CudaBackend:
     def relieve_memory(self) -> None:
         """Give back device memory that CuPy's pool and freed scratch still hold, after what runs has ended."""
         self._scratch.relieve()
+
+    def read_clocks(self) -> Clocks | None:
+        """Return how fast the card runs at the moment, by NVML; None without the package nvidia-ml-py."""
+        with self._device_scope():
+            return read_clocks(self.xp.cuda.runtime.deviceGetPCIBusId(self._ordinal))
 
     def memory_in_use(self) -> int:
         """Return how much device memory arrays of CuPy, and of torch where it is loaded, hold now, in bytes."""

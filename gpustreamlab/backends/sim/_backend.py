@@ -423,6 +423,9 @@ class SimBackend:
     def relieve_memory(self) -> None:
         """Do nothing: the simulated device keeps no memory that nobody uses."""
 
+    def read_clocks(self) -> None:
+        """Return None: the simulated device has one speed."""
+
     def memory_in_use(self) -> int:
         """Return how much modelled memory arrays hold now, in bytes."""
         return self.driver.memory.used_bytes

@@ -1,0 +1,275 @@
+"""Where work is measured: in a session of its own on the same device, whose calls the host makes in turns."""
+
+from __future__ import annotations
+
+import time
+from collections import deque
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import AbstractContextManager, contextmanager
+from dataclasses import dataclass, field
+from typing import Any, Protocol
+
+import numpy as np
+
+from gpustreamlab.backends import Backend
+from gpustreamlab.errors import MeasureError, OptionError
+from gpustreamlab.model import SPAN_KINDS, Device, Layout, Trace
+from gpustreamlab.typing import Int64Array, SpanKind
+
+AHEAD = 3
+"""How many calls of one task are enqueued ahead of the device, so that it need not wait for the host."""
+BENCH = "bench/"
+"""How names of lanes begin that the user's session has for streams on which work is measured; its trace leaves them out."""
+WORK = [SPAN_KINDS.index(kind) for kind in (SpanKind.KERNEL, SpanKind.COPY, SpanKind.FILL)]
+_RANGE = SPAN_KINDS.index(SpanKind.RANGE)
+
+
+class Lab(Protocol):
+    """A session, as measurements use it."""
+
+    def on(self, stream: Any, label: str | None = None) -> AbstractContextManager[Any]: ...
+
+    def select(self, stream: Any) -> AbstractContextManager[Any]: ...
+
+    def stream(
+        self, name: str, *, priority: int | None = None, partition: str | None = ..., external: object | None = None
+    ) -> Any: ...
+
+    def partition(self, plan: Any = ..., /, **shares: Any) -> Layout | None: ...
+
+    def synchronize(self) -> None: ...
+
+    def clear(self) -> None: ...
+
+    def close(self) -> None: ...
+
+    @property
+    def trace(self) -> Trace: ...
+
+    @property
+    def device(self) -> Device: ...
+
+    @property
+    def current(self) -> Any: ...
+
+    @property
+    def layout(self) -> Layout | None: ...
+
+    @property
+    def streams(self) -> Mapping[str, Any]: ...
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Room:
+    """What measurements need of a session."""
+
+    lab: Lab
+    """The session of the user."""
+    backend: Backend
+    """Its device."""
+    open_bench: Callable[[], Lab]
+    """Opens another session on the same device."""
+    unwatched: Callable[[], AbstractContextManager[None]]
+    """Lets the user's session follow no accesses to arrays in a ``with`` block."""
+    twins: dict[tuple[str, int], Any] = field(default_factory=dict)
+    """Streams of the bench as lanes of the user's session, by name and handle."""
+
+    @contextmanager
+    def bench(self) -> Iterator[Lab]:
+        """Open a session in which work is measured: the trace and the layout of the user's stay as they are."""
+        self.lab.synchronize()  # what the user's streams hold is no part of it
+        bench = self.open_bench()
+        try:
+            with self.unwatched():
+                yield bench
+                bench.synchronize()
+        finally:
+            for twin in self.twins.values():
+                twin.close()
+            self.twins.clear()
+            bench.close()
+
+    def twin(self, stream: Any) -> Any:
+        """Return a stream of the bench as one of the user's session: its functions may ask that what is selected."""
+        key = (stream.name, stream.handle)
+        if key not in self.twins:
+            self.twins[key] = self.lab.stream(f"{BENCH}{stream.name}/{stream.handle:x}", external=stream)
+        return self.twins[key]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Task:
+    """What is called again and again."""
+
+    name: str
+    """How its calls are named in the trace."""
+    call: Callable[[], object]
+    """Enqueues its work on the selected stream."""
+    setup: Callable[[], object] | None = None
+    """Called before each call, on the same stream; its work is no part of the samples."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Calls:
+    """What the device did for the calls of one task, in their order. All columns have shape (n_calls,), in ns."""
+
+    start_ns: Int64Array
+    """When the first work of each began."""
+    end_ns: Int64Array
+    """When the last work of each ended."""
+    busy_ns: Int64Array
+    """How long its work took, summed; the same as from start to end where kernels are not known."""
+    launch_count: int
+    """Kernels, copies and fills of a call, at most; 0 where they are not known."""
+    stray_count: int
+    """Pieces of work on other streams than that of the call."""
+    host_ns: Int64Array
+    """How long the host took for each call."""
+    waited_count: int
+    """Calls behind which the stream had nothing to do any more: the call, or the host, has waited for the device."""
+
+    def __len__(self) -> int:
+        return len(self.start_ns)
+
+    @property
+    def duration_ns(self) -> Int64Array:
+        """From the first start to the last end of each call."""
+        return self.end_ns - self.start_ns
+
+    @property
+    def period_ns(self) -> Int64Array:
+        """From the end of the call before to the end of each, the first left out; shape (n_calls - 1,)."""
+        return np.diff(self.end_ns)
+
+
+def check_task(call: str, task: object) -> Callable[[], object]:
+    """Return a callable that takes nothing."""
+    if not callable(task):
+        raise OptionError(
+            f"{call} takes a function without arguments that enqueues work, not {task!r:.60}. Use {call.partition('(')[0]}"
+            "(lambda: f(x))."
+        )
+    return task
+
+
+def check_count(name: str, value: object, least: int) -> int:
+    """Return a whole number of at least so many."""
+    if isinstance(value, bool) or not isinstance(value, (int, np.integer)) or value < least:
+        raise OptionError(
+            f"{name} is {value!r:.40}; give a whole number of at least {least}, for example {name}={max(least, 10)}."
+        )
+    return int(value)
+
+
+def drive(
+    room: Room, bench: Lab, tasks: Sequence[tuple[Task, Any]], goes_on: Callable[[Sequence[int]], bool], *, ahead: int = AHEAD
+) -> list[Calls]:
+    """Call tasks in turns, each on its stream, until told to stop; return what the device did for the calls of each.
+
+    The host makes the next call of whichever task has the fewest calls ahead of the device, so that all streams have work as
+    long as it keeps up. Earlier records of the bench are forgotten.
+
+    Parameters
+    ----------
+    room, bench
+        The user's session, and one of `Room.bench`.
+    tasks
+        Each with the stream on which it is called.
+    goes_on
+        Given how often each task was called; asked before each call.
+    ahead
+        How many calls of each may wait on its stream.
+    """
+    bench.synchronize()
+    bench.clear()
+    flying: list[deque[Any]] = [deque() for _ in tasks]
+    counts, waited = [0] * len(tasks), [0] * len(tasks)
+    host_ns: list[list[int]] = [[] for _ in tasks]
+    now = room.backend.host_time_ns
+    while goes_on(counts):
+        place = min(range(len(tasks)), key=lambda one: (len(flying[one]), counts[one]))
+        if len(flying[place]) >= ahead:
+            _await_one(flying)
+            continue
+        task, stream = tasks[place]
+        twin = room.twin(stream)
+        if task.setup is not None:
+            with room.lab.select(twin), bench.on(stream, "setup"):
+                task.setup()
+        began_ns = now()
+        with room.lab.select(twin), bench.on(stream, task.name):
+            task.call()
+        host_ns[place].append(now() - began_ns)
+        event = stream.record()
+        waited[place] += event.query()
+        flying[place].append(event)
+        counts[place] += 1
+    bench.synchronize()
+    trace = bench.trace
+    return [
+        _calls_of(trace, task.name, stream.name, taken, waited_count)
+        for (task, stream), taken, waited_count in zip(tasks, host_ns, waited, strict=True)
+    ]
+
+
+def _await_one(flying: Sequence[deque[Any]]) -> None:
+    """Wait until a call has ended, and forget all that have: no task is called more often because it is asked first."""
+    has_ended = False
+    while not has_ended:
+        for events in flying:
+            while events and events[0].query():
+                events.popleft()
+                has_ended = True
+        time.sleep(0)
+
+
+def _calls_of(trace: Trace, name: str, stream: str, host_ns: Sequence[int], waited_count: int) -> Calls:
+    code = trace.names.index(name) if name in trace.names else -1
+    lane = next(place for place, one in enumerate(trace.lanes) if one.name == stream)
+    rows = np.flatnonzero((trace.kind == _RANGE) & (trace.name == code) & (trace.lane == lane))
+    rows = rows[np.argsort(trace.start_ns[rows], kind="stable")]
+    place_of = np.full(len(trace), -1, np.int64)
+    place_of[rows] = np.arange(len(rows))
+    work = np.flatnonzero(np.isin(trace.kind, WORK))
+    owner = trace.parent[work].astype(np.int64)
+    while True:  # up to the call, through ranges in between
+        onward = (owner >= 0) & (place_of[owner] < 0)
+        if not onward.any():
+            break
+        owner[onward] = trace.parent[owner[onward]]
+    place = np.where(owner >= 0, place_of[owner], -1)
+    work, place = work[place >= 0], place[place >= 0]
+    start_ns, end_ns = trace.start_ns[rows].copy(), trace.end_ns[rows].copy()
+    busy_ns, counts = end_ns - start_ns, np.bincount(place, minlength=len(rows))
+    if len(work):
+        known = counts > 0
+        first, last, busy = (
+            np.full(len(rows), np.iinfo(np.int64).max),
+            np.zeros(len(rows), np.int64),
+            np.zeros(len(rows), np.int64),
+        )
+        np.minimum.at(first, place, trace.start_ns[work])
+        np.maximum.at(last, place, trace.end_ns[work])
+        np.add.at(busy, place, trace.duration_ns[work])
+        start_ns, end_ns, busy_ns = (np.where(known, *pair) for pair in ((first, start_ns), (last, end_ns), (busy, busy_ns)))
+        if not known.all():
+            start_ns, end_ns, busy_ns = (values[known] for values in (start_ns, end_ns, busy_ns))
+    return Calls(
+        start_ns=start_ns,
+        end_ns=end_ns,
+        busy_ns=busy_ns,
+        launch_count=int(counts.max(initial=0)),
+        stray_count=int((trace.lane[work] != lane).sum()),
+        host_ns=np.array(host_ns, np.int64),
+        waited_count=waited_count,
+    )
+
+
+def require_work(calls: Calls, task: Task, stream: str) -> None:
+    """Raise where nothing was seen to run."""
+    if not len(calls) or int(calls.duration_ns.max()) <= 0:
+        raise MeasureError(
+            f"{task.name!r} enqueued no work on stream {stream!r}, so there is nothing to measure. Pass a function "
+            "that enqueues "
+            "work on the stream that is selected, for example lambda: xp.matmul(a, b, out=c)."
+        )

@@ -1,0 +1,422 @@
+"""Tasks beside each other: what each loses, and what all gain against one after the other."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any, ClassVar, NamedTuple
+
+import numpy as np
+
+from gpustreamlab.analysis._report import Report, Reported, ReportTable
+from gpustreamlab.analysis._scale import format_ns
+from gpustreamlab.errors import MeasureError, OptionError
+from gpustreamlab.model import Layout, check_name
+from gpustreamlab.tuning._bench import AHEAD, Calls, Lab, Room, Task, check_count, check_task, drive, require_work
+from gpustreamlab.tuning._measure import Conditions, clock_notes, conditions_of, notes_of
+from gpustreamlab.tuning._progress import steps
+from gpustreamlab.tuning._statistics import interval, medians
+from gpustreamlab.typing import FloatArray, Int64Array
+
+__all__ = ["Corun", "Place", "TaskTimes", "corun", "read_tasks"]
+
+WHOLE = "whole card"
+"""How a run without partitions is called."""
+FEWEST_CALLS = 4
+"""Periods that a task needs for its median to be told."""
+MOST_TURNS = 64
+"""A task is called at most this many times as often as was asked for, while another one takes long."""
+
+
+class Place(NamedTuple):
+    """How tasks run beside each other."""
+
+    shares: tuple[tuple[str, int | str], ...] = ()
+    """What each partition gets, as `Session.partition` takes it; empty for streams on the whole card."""
+    priorities: tuple[tuple[str, int], ...] = ()
+    """The priority of each task's stream, where it is not 0."""
+
+    def __str__(self) -> str:
+        split = ", ".join(f"{name} {size}" for name, size in self.shares)
+        first = ", ".join(f"{name} {value}" for name, value in self.priorities)
+        return (f"partitions {split}" if split else "streams on the whole card") + (f"; priority of {first}" if first else "")
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class TaskTimes:
+    """What one task took; a call counts from the end of the one before it on its stream to its own end, in ns."""
+
+    name: str
+    """The task."""
+    sm_count: int
+    """SMs of its stream beside the others."""
+    together_ns: Int64Array
+    """Beside the others; shape (n_calls,), int64."""
+    alone_ns: Int64Array
+    """Alone on the whole card; shape (n_calls,), int64."""
+    alone_there_ns: Int64Array
+    """Alone where it runs beside the others: on its partition; shape (n_calls,), int64."""
+
+    @property
+    def slowdown(self) -> float:
+        """How many times as long a call takes beside the others as alone on the whole card, by the medians."""
+        return float(np.median(self.together_ns) / np.median(self.alone_ns))
+
+    @property
+    def interference(self) -> float:
+        """How many times as long as alone on the same SMs: what the others cost it beyond its share."""
+        return float(np.median(self.together_ns) / np.median(self.alone_there_ns))
+
+    def percentile_ns(self, share: float) -> float:
+        """Return the time that a share of its calls (0 to 100) does not exceed beside the others, in ns."""
+        return float(np.percentile(self.together_ns, share))
+
+
+@dataclass(frozen=True, slots=True, kw_only=True, repr=False)
+class Corun(Reported):
+    """Tasks beside each other, in steady state. Made by `Session.corun`.
+
+    ANTT, STP and fairness are those of Eyerman and Eeckhout, "System-Level Performance Metrics for Multiprogram Workloads",
+    IEEE
+    Micro 28 (2008), against each task alone on the whole card.
+    """
+
+    _columns: ClassVar = ()
+
+    place: Place
+    """How they ran."""
+    layout: Layout | None
+    """The partitions as they were granted; None for the whole card."""
+    tasks: tuple[TaskTimes, ...]
+    """The tasks."""
+    makespan_ns: Int64Array
+    """From the start of the first to the end of the last, when each is called once; shape (n_rounds,), int64, in ns."""
+    conditions: Conditions
+    """How it was measured."""
+    pairs: FloatArray | None = None
+    """Slowdown of each row's task beside each column's alone; shape (n_tasks, n_tasks), float64. None if not asked for."""
+    notes: tuple[str, ...] = ()
+    """What may be wrong with it, one sentence each."""
+
+    def __getitem__(self, name: str) -> TaskTimes:
+        for one in self.tasks:
+            if one.name == name:
+                return one
+        raise OptionError(f"There is no task {name!r}; there are {', '.join(repr(one.name) for one in self.tasks)}.")
+
+    @property
+    def antt(self) -> float:
+        """Average normalised turnaround time: the mean of the slowdowns; 1 is best."""
+        return float(np.mean([one.slowdown for one in self.tasks]))
+
+    @property
+    def stp(self) -> float:
+        """System throughput: the sum of the tasks' speeds, each against alone on the whole card.
+
+        In the time in which the tasks do their work beside each other, one after the other takes this many times as long.
+        """
+        return float(sum(1 / one.slowdown for one in self.tasks))
+
+    @property
+    def speedup(self) -> float:
+        """How many times as fast as one after the other on the whole card: `stp`, which is the same."""
+        return self.stp
+
+    @property
+    def speedup_interval(self) -> tuple[float, float]:
+        """Where `speedup` lies, by the bootstrap of all samples: 95%."""
+        total = sum(
+            medians(one.alone_ns, 2 * place) / medians(one.together_ns, 2 * place + 1) for place, one in enumerate(self.tasks)
+        )
+        low, high = np.quantile(np.asarray(total), [0.025, 0.975])
+        return float(low), float(high)
+
+    @property
+    def fairness(self) -> float:
+        """The smallest slowdown over the largest: 1 where all lose alike."""
+        slow = [one.slowdown for one in self.tasks]
+        return min(slow) / max(slow)
+
+    def metric(self, name: str) -> float:
+        """Return a figure by its name: ``"stp"``, ``"makespan"``, or ``"task.p95"`` with p50, p95, p99, mean or slowdown."""
+        if name in {"stp", "antt", "fairness", "speedup"}:
+            return float(getattr(self, name))
+        if name == "makespan":
+            return float(np.median(self.makespan_ns))
+        task, _, what = name.rpartition(".")
+        times = self[task]
+        if what == "slowdown":
+            return times.slowdown
+        if what == "mean":
+            return float(times.together_ns.mean())
+        if re.fullmatch(r"p\d{1,2}", what):
+            return times.percentile_ns(float(what[1:]))
+        raise OptionError(
+            f"{name!r} is no figure. There are stp, makespan, and {task or 'task'}.p50, .p95, .p99, .mean, .slowdown."
+        )
+
+    def _line(self) -> str:
+        low, high = self.speedup_interval
+        verdict = "" if low <= 1 <= high else ", a gain" if low > 1 else ", a loss"
+        return (
+            f"{' and '.join(one.name for one in self.tasks)}, {self.place}: {self.speedup:.2f} times as fast as one "
+            "after the other "
+            f"({low:.2f} to {high:.2f}{verdict}); fairness {self.fairness:.2f}"
+        )
+
+    def _report(self) -> Report:
+        rows = [["task", "SMs", "alone, whole card", "alone there", "together", "slowdown", "p95", "p99"]]
+        for one in self.tasks:
+            alone, there, together = (
+                format_ns(float(np.median(x))) for x in (one.alone_ns, one.alone_there_ns, one.together_ns)
+            )
+            tail = [format_ns(one.percentile_ns(share)) for share in (95, 99)]
+            rows.append([one.name, f"{one.sm_count:,}", alone, there, together, f"{one.slowdown:.2f}", *tail])
+        tables = [
+            ReportTable(caption="A call, from the end of the one before it to its own (medians)", rows=rows, has_row_heads=True)
+        ]
+        if self.pairs is not None:
+            names = [one.name for one in self.tasks]
+            pairs = [
+                ["slowdown beside", *names],
+                *([n, *(f"{x:.2f}" for x in row)] for n, row in zip(names, self.pairs, strict=True)),
+            ]
+            tables.append(ReportTable(caption="Pairs", rows=pairs, has_row_heads=True))
+        serial = sum(float(np.median(one.alone_ns)) for one in self.tasks)
+        low, high = interval(self.makespan_ns)
+        notes = (
+            f"Together: in steady state, short tasks are called again until the longest has ended. STP {self.stp:.2f}, "
+            f"ANTT {self.antt:.2f}.",
+            f"Each called once: {format_ns(float(np.median(self.makespan_ns)))} ({format_ns(low)} to "
+            f"{format_ns(high)}) from the first "
+            f"start to the last end; one after the other {format_ns(serial)}.",
+            *self.notes,
+        )
+        return Report(title="Co-run:", line=self._line(), tables=tuple(tables), notes=notes)
+
+
+class Bencher:
+    """Measures places of the same tasks; what each takes alone is measured once for each number of SMs.
+
+    Parameters
+    ----------
+    room, bench
+        The user's session, and the one in which it is measured.
+    tasks
+        The tasks.
+    repeats
+        Calls of the longest task in each measurement.
+    """
+
+    def __init__(self, room: Room, bench: Lab, tasks: Sequence[Task], repeats: int) -> None:
+        self._room = room
+        self._bench = bench
+        self._tasks = tasks
+        self._repeats = max(repeats, FEWEST_CALLS)
+        self._alone: dict[tuple[str, Place | None], Calls] = {}
+        self.measured_count = 0
+        """How many places were measured."""
+
+    def measure(self, place: Place, *, scale: int = 1, with_there: bool = True) -> Corun:
+        """Measure the tasks beside each other; `scale` times as many calls as otherwise."""
+        repeats = self._repeats * scale
+        alone = [self.alone(task, None, repeats) for task in self._tasks]
+        before = self._room.backend.read_clocks()
+        streams, layout = self._streams(place)
+        there = [
+            self.alone(task, place, repeats) if with_there and place.shares else known
+            for task, known in zip(self._tasks, alone, strict=True)
+        ]
+        streams, layout = self._streams(place)
+        pairs = list(zip(self._tasks, streams, strict=True))
+        self._drive(pairs, [AHEAD] * len(pairs))  # warm
+        together = self._drive(pairs, self._counts(alone, repeats))
+        makespans = [self._makespan(pairs) for _ in range(max(3, repeats // 4))]
+        self.measured_count += 1
+        for calls, (task, stream) in zip(together, pairs, strict=True):
+            require_work(calls, task, stream.name)
+        notes = [
+            note
+            for calls, task in zip(together, self._tasks, strict=True)
+            if calls.stray_count
+            for note in notes_of(calls, task)[-1:]
+        ]
+        if all(calls.waited_count * 2 > len(calls) for calls in together):
+            notes.append("The host could not keep the streams busy: what is told is the host's limit, not the device's.")
+        return Corun(
+            place=place,
+            layout=layout,
+            tasks=tuple(
+                TaskTimes(
+                    name=task.name,
+                    sm_count=stream.sm_count,
+                    together_ns=_within_all(calls, together),
+                    alone_ns=by.period_ns,
+                    alone_there_ns=where.period_ns,
+                )
+                for (task, stream), calls, by, where in zip(pairs, together, alone, there, strict=True)
+            ),
+            makespan_ns=np.array(makespans, np.int64),
+            conditions=conditions_of(self._bench, together[0]),
+            notes=(*notes, *clock_notes(before, self._room.backend.read_clocks())),
+        )
+
+    def alone(self, task: Task, place: Place | None, repeats: int) -> Calls:
+        """Return what a task takes alone, in a place, or on the whole card."""
+        key = (task.name, None if place is None else Place(tuple(one for one in place.shares if one[0] == task.name)))
+        known = self._alone.get(key)
+        if known is None or len(known) < repeats:
+            if place is None:
+                streams, _ = self._streams(Place())
+            else:
+                streams, _ = self._streams(place)
+            stream = streams[self._tasks.index(task)]
+            self._drive([(task, stream)], [2])
+            (known,) = self._drive([(task, stream)], [repeats + 1])
+            require_work(known, task, stream.name)
+            self._alone[key] = known
+        return known
+
+    def pairs(self, place: Place) -> FloatArray:
+        """Return the slowdown of each task beside each other one, and beside itself; shape (n_tasks, n_tasks)."""
+        count = len(self._tasks)
+        found = np.ones((count, count))
+        alone = [float(np.median(self.alone(task, None, self._repeats).period_ns)) for task in self._tasks]
+        streams, _ = self._streams(place)
+        for first in range(count):
+            for second in range(first, count):
+                if first == second:
+                    other = self._bench.stream(f"{streams[first].name}.again")
+                    twin = Task(
+                        name=f"{self._tasks[first].name} again", call=self._tasks[first].call, setup=self._tasks[first].setup
+                    )
+                    both = [(self._tasks[first], streams[first]), (twin, other)]
+                else:
+                    both = [(self._tasks[one], streams[one]) for one in (first, second)]
+                lengths = np.array([alone[first], alone[second]])
+                calls = self._drive(
+                    both,
+                    np.ceil(self._repeats * lengths.max() / lengths).astype(int).clip(max=MOST_TURNS * self._repeats).tolist(),
+                )
+                times = [float(np.median(_within_all(one, calls))) for one in calls]
+                found[first, second] = times[0] / alone[first]
+                found[second, first] = times[1] / alone[second]
+        return found
+
+    def _streams(self, place: Place) -> tuple[list[Any], Layout | None]:
+        """Return the stream of each task in a place, which is made if need be."""
+        bench, first = self._bench, dict(place.priorities)
+        if not place.shares:
+            names = [f"{task.name}{first[task.name]:+d}" if first.get(task.name) else task.name for task in self._tasks]
+            return [
+                bench.stream(f"whole.{name}", priority=first.get(task.name, 0), partition=None)
+                for name, task in zip(names, self._tasks, strict=True)
+            ], None
+        layout = bench.partition(dict(place.shares))
+        return [bench.stream(f"part.{task.name}", partition=task.name) for task in self._tasks], layout
+
+    def _drive(self, pairs: Sequence[tuple[Task, Any]], counts: Sequence[int]) -> list[Calls]:
+        def goes_on(made: Sequence[int]) -> bool:
+            return any(one < wanted for one, wanted in zip(made, counts, strict=True))
+
+        return drive(self._room, self._bench, pairs, goes_on)
+
+    def _counts(self, alone: Sequence[Calls], repeats: int) -> list[int]:
+        """Return how often each task is called: the longest as often as asked for, shorter ones for as long as that takes."""
+        lengths = np.array([np.median(calls.period_ns) for calls in alone])
+        counts = np.ceil((repeats + 1) * lengths.max() / np.maximum(lengths, 1)).astype(int)
+        return np.minimum(counts, MOST_TURNS * repeats).tolist()  # type: ignore[no-any-return]
+
+    def _makespan(self, pairs: Sequence[tuple[Task, Any]]) -> int:
+        calls = self._drive(pairs, [1] * len(pairs))
+        return int(max(one.end_ns.max() for one in calls) - min(one.start_ns.min() for one in calls))
+
+
+def _within_all(calls: Calls, together: Sequence[Calls]) -> Int64Array:
+    """Return the periods of a task while all tasks ran: from the last first end to the first last end."""
+    begin_ns, end_ns = max(int(one.end_ns[0]) for one in together), min(int(one.end_ns[-1]) for one in together)
+    is_inside = (calls.end_ns[:-1] >= begin_ns) & (calls.end_ns[1:] <= end_ns)
+    found: Int64Array = calls.period_ns[is_inside]
+    return found if len(found) else calls.period_ns
+
+
+def read_tasks(call: str, tasks: Mapping[str, Callable[[], object]]) -> list[Task]:
+    """Return the tasks of a mapping.
+
+    Raises
+    ------
+    OptionError
+        If there are fewer than two, or one is no function.
+    """
+    if len(tasks) < 2:
+        raise OptionError(f"{call} takes two or more functions by name: {call}({{'prefill': f, 'decode': g}}).")
+    return [
+        Task(name=check_name(name, "task", "prefill"), call=check_task(f"{call}(...)", function))
+        for name, function in tasks.items()
+    ]
+
+
+def place_of(
+    layout: Layout | Mapping[str, int | str] | None, priorities: Mapping[str, int] | None, tasks: Sequence[Task]
+) -> Place:
+    """Return where tasks run.
+
+    Raises
+    ------
+    OptionError
+        If the layout has not one partition for each task, or a priority is of no task.
+    """
+    names = [task.name for task in tasks]
+    unknown = sorted(set(priorities or {}) - set(names))
+    if unknown:
+        raise OptionError(f"priorities names {unknown[0]!r}, which is no task. The tasks are {', '.join(names)}.")
+    first = tuple(sorted((priorities or {}).items()))
+    if layout is None:
+        return Place((), first)
+    shares = {part.name: part.granted_sms for part in layout} if isinstance(layout, Layout) else dict(layout)
+    missing = [name for name in names if name not in shares]
+    if missing:
+        raise OptionError(
+            f"The layout has no partition for task {missing[0]!r}; it has {', '.join(shares)}. Name the partitions as "
+            "the tasks."
+        )
+    return Place(tuple(shares.items()), first)
+
+
+def corun(
+    room: Room,
+    tasks: Mapping[str, Callable[[], object]],
+    *,
+    layout: Layout | Mapping[str, int | str] | None,
+    priorities: Mapping[str, int] | None,
+    repeats: int,
+    pairs: bool,
+) -> Corun:
+    """Measure tasks beside each other; see `Session.corun`."""
+    known = read_tasks("lab.corun", tasks)
+    check_count("repeats", repeats, FEWEST_CALLS)
+    place = place_of(layout, priorities, known)
+    with room.bench() as bench, steps(1 + pairs, "co-run") as step:
+        bencher = Bencher(room, bench, known, repeats)
+        found = bencher.measure(place)
+        step("together")
+        if not pairs:
+            return found
+        matrix = bencher.pairs(place)
+    return Corun(
+        place=found.place,
+        layout=found.layout,
+        tasks=found.tasks,
+        makespan_ns=found.makespan_ns,
+        conditions=found.conditions,
+        pairs=matrix,
+        notes=found.notes,
+    )
+
+
+def require_alike(first: Corun, second: Corun) -> None:
+    """Raise where two were not measured alike."""
+    differences = first.conditions.differences(second.conditions)
+    if differences:
+        raise MeasureError(f"The two were not measured alike: {', '.join(differences)}. Measure both in one session.")

@@ -1,0 +1,412 @@
+"""Which split of the SMs, or which streams and priorities, serve some tasks best: measured, confirmed, applied."""
+
+from __future__ import annotations
+
+import itertools
+import re
+import time
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, replace
+from typing import TYPE_CHECKING, Any, ClassVar
+
+import numpy as np
+
+from gpustreamlab.analysis._report import Report, Reported, ReportTable
+from gpustreamlab.analysis._scale import count_text, format_ns
+from gpustreamlab.errors import MeasureError, OptionError
+from gpustreamlab.model import Layout
+from gpustreamlab.tuning._bench import Lab, Room, check_count
+from gpustreamlab.tuning._corun import FEWEST_CALLS, Bencher, Corun, Place, read_tasks
+from gpustreamlab.tuning._progress import steps
+
+if TYPE_CHECKING:
+    import pandas as pd
+
+__all__ = ["Constraint", "Trial", "Tuning", "tune"]
+
+FEW_PLACES = 24
+"""Up to so many candidates all are measured; of more, those that a climb comes by."""
+CONFIRMED = 3
+"""How many of the best are measured again."""
+CONFIRM_SCALE = 3
+"""How many times as many calls they get then."""
+UNITS_NS = {"ns": 1.0, "us": 1e3, "µs": 1e3, "ms": 1e6, "s": 1e9}
+
+Objective = str | Callable[[Corun], float]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Constraint:
+    """What a place has to keep: a figure of a co-run below or above a limit."""
+
+    text: str
+    """As it was given."""
+    excess: Callable[[Corun], float]
+    """Returns how far a co-run is from keeping it, as a share of the limit; 0 or less where it keeps it."""
+
+    @classmethod
+    def read(cls, constraint: str | Callable[[Corun], bool], names: Sequence[str]) -> Constraint:
+        """Read ``"decode.p95 < 2 ms"`` or ``"decode.slowdown <= 1.5"``; a function tells whether a co-run keeps it.
+
+        Raises
+        ------
+        OptionError
+            If it cannot be read, or names no task.
+        """
+        if callable(constraint):
+            judge = constraint
+            return cls(text=getattr(judge, "__name__", "function"), excess=lambda found: 0.0 if judge(found) else 1.0)
+        read = re.fullmatch(r"\s*([\w.\-+/#@:]+?)\.(\w+)\s*(<=|<|>=|>)\s*([\d.]+)\s*(\S*)\s*", str(constraint))
+        example = f"constraint='{names[-1]}.p95 < 2 ms'"
+        if read is None:
+            raise OptionError(
+                f"constraint={constraint!r} cannot be read. Write a task, a figure, a limit and a unit: {example}."
+            )
+        task, what, sign, number, unit = read.groups()
+        if task not in names or not re.fullmatch(r"p\d{1,2}|mean|slowdown", what):
+            raise OptionError(f"constraint={constraint!r} names no figure of a task. Tasks are {', '.join(names)}: {example}.")
+        is_time = what != "slowdown"
+        if is_time != bool(unit) or (unit and unit not in UNITS_NS):
+            raise OptionError(f"constraint={constraint!r} has no unit that fits; give ns, us, ms or s for times: {example}.")
+        limit = float(number) * UNITS_NS.get(unit, 1.0)
+        way = 1.0 if sign in {"<", "<="} else -1.0
+        return cls(text=str(constraint).strip(), excess=lambda found: way * (found.metric(f"{task}.{what}") - limit) / limit)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Trial:
+    """One candidate, as it was measured."""
+
+    place: Place
+    """Where the tasks ran."""
+    corun: Corun
+    """What was measured; the longer measurement where it was confirmed."""
+    score: float
+    """The objective: more is better."""
+    excess: float
+    """How far it is from keeping the constraint; 0 or less where it keeps it."""
+    is_confirmed: bool = False
+    """Whether it was measured again, with more calls."""
+
+    @property
+    def is_feasible(self) -> bool:
+        """Whether it keeps the constraint."""
+        return self.excess <= 0
+
+
+@dataclass(frozen=True, slots=True, kw_only=True, repr=False)
+class Tuning(Reported):
+    """Places that were tried for some tasks, and the best of them. Made by `Session.tune`."""
+
+    _columns: ClassVar = ()
+
+    trials: tuple[Trial, ...]
+    """All that were measured, the best first: those that keep the constraint, the confirmed ones before others."""
+    objective: str
+    """What was sought."""
+    constraint: str
+    """What had to be kept; empty for nothing."""
+    candidate_count: int
+    """How many candidates there were."""
+    notes: tuple[str, ...]
+    """How it went, one sentence each."""
+    lab: Lab
+
+    @property
+    def best(self) -> Trial:
+        """The best candidate; where none keeps the constraint, the one that comes nearest to it."""
+        return self.trials[0]
+
+    @property
+    def is_feasible(self) -> bool:
+        """Whether any candidate keeps the constraint."""
+        return self.best.is_feasible
+
+    @property
+    def pareto(self) -> tuple[Trial, ...]:
+        """Candidates than which no other is better in throughput and in the slowdown of the task that loses most."""
+        points = [(one.corun.stp, max(task.slowdown for task in one.corun.tasks)) for one in self.trials]
+        front = [
+            trial
+            for trial, (more, slow) in zip(self.trials, points, strict=True)
+            if not any((a >= more and b <= slow) and (a > more or b < slow) for a, b in points)
+        ]
+        return tuple(sorted(front, key=lambda one: -one.corun.stp))
+
+    def apply(self) -> Layout | None:
+        """Share out the SMs as the best candidate did, and make the stream of each task there; return the layout.
+
+        Raises
+        ------
+        MeasureError
+            If no candidate keeps the constraint.
+        PartitionInUseError
+            If streams work in partitions that would go.
+        """
+        if not self.is_feasible:
+            raise MeasureError(
+                f"No candidate keeps {self.constraint!r}; the nearest is {self.best.place}. Loosen the constraint, or "
+                "apply it by hand: "
+                "lab.partition(...)."
+            )
+        place, lab = self.best.place, self.lab
+        layout = lab.partition(dict(place.shares)) if place.shares else lab.partition(None)
+        first = dict(place.priorities)
+        for task in self.best.corun.tasks:
+            lab.stream(task.name, priority=first.get(task.name, 0), partition=task.name if place.shares else None)
+        return layout
+
+    @property
+    def table(self) -> list[dict[str, Any]]:
+        """One row for each candidate, the best first."""
+        return [
+            {
+                "place": str(one.place),
+                "score": one.score,
+                "feasible": one.is_feasible,
+                "confirmed": one.is_confirmed,
+                "speedup": one.corun.speedup,
+                "makespan_ns": float(np.median(one.corun.makespan_ns)),
+                **{f"{task.name}.slowdown": task.slowdown for task in one.corun.tasks},
+                **{f"{task.name}.p95_ns": task.percentile_ns(95) for task in one.corun.tasks},
+            }
+            for one in self.trials
+        ]
+
+    def to_pandas(self) -> pd.DataFrame:
+        """Return `table` as a ``pandas.DataFrame``."""
+        import pandas as pd
+
+        return pd.DataFrame(self.table)
+
+    def plot(self) -> Any:
+        """Return a Bokeh figure: the candidates by throughput and by the slowdown of the task that loses most."""
+        from gpustreamlab.draw import tuning_figure
+
+        return tuning_figure(self)
+
+    def _line(self) -> str:
+        best = self.best
+        low, high = best.corun.speedup_interval
+        kept = f", keeps {self.constraint}" if self.constraint and best.is_feasible else ""
+        kept = kept or (f", but none of them keeps {self.constraint}: this one is nearest" if self.constraint else "")
+        gain = (
+            "no gain that is certain" if low <= 1 <= high else "a gain" if low > 1 else "a loss: run them one after the other"
+        )
+        return (
+            f"{best.place}: {best.corun.speedup:.2f} times as fast as one after the other ({low:.2f} to {high:.2f}, "
+            f"{gain}){kept}; "
+            f"{len(self.trials):,} of {count_text(self.candidate_count, 'candidate')} measured"
+        )
+
+    def _report(self) -> Report:
+        names = [task.name for task in self.best.corun.tasks]
+        rows = [
+            ["place", "speed-up", "makespan", *(f"{name}: slowdown" for name in names), *(f"{name}: p95" for name in names), ""]
+        ]
+        for one in self.trials[:20]:
+            low, high = one.corun.speedup_interval
+            marks = [*(["confirmed"] if one.is_confirmed else []), *([] if one.is_feasible else ["breaks the constraint"])]
+            rows.append(
+                [
+                    str(one.place),
+                    f"{one.corun.speedup:.2f} ({low:.2f} to {high:.2f})",
+                    format_ns(float(np.median(one.corun.makespan_ns))),
+                    *(f"{task.slowdown:.2f}" for task in one.corun.tasks),
+                    *(format_ns(task.percentile_ns(95)) for task in one.corun.tasks),
+                    ", ".join(marks),
+                ]
+            )
+        notes = (
+            f"Sought: {self.objective}. Speed-up: against one after the other on the whole card, each measured alone.",
+            "tuning.apply() shares out the SMs like the first row.",
+            *self.notes,
+        )
+        return Report(
+            title="Tuning:",
+            line=self._line(),
+            tables=(ReportTable(caption="Candidates, the best first", rows=rows),),
+            notes=notes,
+        )
+
+
+def tune(
+    room: Room,
+    tasks: Mapping[str, Callable[[], object]],
+    *,
+    objective: Objective,
+    constraint: str | Callable[[Corun], bool] | None,
+    priorities: bool,
+    repeats: int,
+    budget_s: float | None,
+) -> Tuning:
+    """Search for the best place of some tasks; see `Session.tune`."""
+    known = read_tasks("lab.tune", tasks)
+    names = [task.name for task in known]
+    check_count("repeats", repeats, FEWEST_CALLS)
+    if budget_s is not None and not budget_s > 0:
+        raise OptionError(f"budget_s is {budget_s!r}; give seconds above 0, or None for no limit.")
+    judge, sought = read_objective(objective)
+    limit = None if constraint is None else Constraint.read(constraint, names)
+    plain, splits = candidates(room.lab, names, room.backend.priority_range, priorities=priorities)
+    search = _Search(judge, limit, None if budget_s is None else time.monotonic() + budget_s)
+    with room.bench() as bench, steps(min(FEW_PLACES, len(plain) + len(splits)) + CONFIRMED, "tuning") as step:
+        search.bencher, search.step = Bencher(room, bench, known, repeats), step
+        try:
+            search.run(plain, splits)
+        except KeyboardInterrupt:
+            if not search.trials:
+                raise
+            search.notes.append("It was interrupted: what had been measured by then counts.")
+    if not search.trials:
+        raise MeasureError(
+            f"budget_s={budget_s:g} was over before one candidate was measured. Give more, or cheaper functions: "
+            "lab.tune(..., budget_s=60)."
+        )
+    return Tuning(
+        trials=tuple(sorted(search.trials.values(), key=_rank)),
+        objective=sought,
+        constraint="" if limit is None else limit.text,
+        candidate_count=len(plain) + len(splits),
+        notes=tuple(search.notes),
+        lab=room.lab,
+    )
+
+
+def _rank(trial: Trial) -> tuple[float, bool, float]:
+    return max(trial.excess, 0.0), not trial.is_confirmed, -trial.score
+
+
+def read_objective(objective: Objective) -> tuple[Callable[[Corun], float], str]:
+    """Return what says how good a co-run is, and its name.
+
+    Raises
+    ------
+    OptionError
+        If it is neither known nor a function.
+    """
+    if callable(objective):
+        return objective, getattr(objective, "__name__", "function")
+    if objective == "throughput":
+        return lambda found: found.stp, "throughput: most work in the same time"
+    if objective == "makespan":
+        return lambda found: -found.metric("makespan"), "makespan: each called once, done soonest"
+    raise OptionError(
+        f"objective is {objective!r:.40}; give 'throughput', 'makespan', or a function of a Corun that returns what to "
+        "maximise."
+    )
+
+
+def candidates(
+    lab: Lab, names: Sequence[str], priority_range: tuple[int, int], *, priorities: bool
+) -> tuple[list[Place], list[Place]]:
+    """Return the candidates on the whole card, and all splits of the SMs into one partition for each task."""
+    lowest, highest = priority_range
+    plain = [Place()]
+    if priorities and highest < lowest:
+        plain += [Place((), ((name, highest),)) for name in names]
+    resource = lab.device.sm_resource
+    if resource is None:
+        return plain, []
+    unit, whole = resource.group_sms, lab.device.sm_count
+    most = whole // unit
+    splits = [
+        Place(tuple(zip(names, (*(count * unit for count in counts), "rest"), strict=True)))
+        for counts in itertools.product(range(1, most), repeat=len(names) - 1)
+        if whole - sum(counts) * unit >= min(unit, resource.min_sms)
+    ]
+    return plain, splits
+
+
+class _Search:
+    """What was measured so far, and what comes next."""
+
+    def __init__(self, judge: Callable[[Corun], float], limit: Constraint | None, end_s: float | None) -> None:
+        self._judge = judge
+        self._limit = limit
+        self._end_s = end_s
+        self.bencher: Bencher
+        self.step: Callable[[str], None] = print
+        self.trials: dict[Place, Trial] = {}
+        self.notes: list[str] = []
+
+    def run(self, plain: Sequence[Place], splits: Sequence[Place]) -> None:
+        """Measure all candidates if they are few, else those that a climb comes by; then the best ones again."""
+        for place in [*plain, *(splits if len(plain) + len(splits) <= FEW_PLACES else [])]:
+            if self._is_over():
+                break
+            self._try(place)
+        if len(plain) + len(splits) > FEW_PLACES and not self._is_over():
+            self._climb(splits)
+        self._confirm()
+
+    def _is_over(self) -> bool:
+        if self._end_s is None or time.monotonic() < self._end_s:
+            return False
+        if not any("budget" in note for note in self.notes):
+            self.notes.append("The budget was over before all candidates were measured.")
+        return True
+
+    def _try(self, place: Place) -> Trial:
+        known = self.trials.get(place)
+        if known is None:
+            known = self.trials[place] = self._judged(self.bencher.measure(place, with_there=False))
+            self.step(str(place))
+        return known
+
+    def _judged(self, found: Corun) -> Trial:
+        excess = 0.0 if self._limit is None else float(self._limit.excess(found))
+        return Trial(place=found.place, corun=found, score=float(self._judge(found)), excess=excess)
+
+    def _climb(self, splits: Sequence[Place]) -> None:
+        """Begin at even and at lopsided splits, and go on to the best neighbour as long as that is better."""
+        sizes = {place: _sizes(place) for place in splits}
+        by_sizes = {size: place for place, size in sizes.items()}
+        starts = _spread(list(by_sizes))
+        for size in starts:
+            if self._is_over():
+                return
+            self._try(by_sizes[size])
+        for _ in range(len(splits)):
+            here = min((trial for trial in self.trials.values() if trial.place in sizes), key=_rank)
+            near = [one for one in _neighbours(sizes[here.place], by_sizes) if by_sizes[one] not in self.trials]
+            if not near or self._is_over():
+                return
+            found = [self._try(by_sizes[one]) for one in near]
+            if min(map(_rank, found)) >= _rank(here):
+                return
+
+    def _confirm(self) -> None:
+        """Measure the best again with more calls: the best of many short measurements is partly the luckiest."""
+        best = sorted(self.trials.values(), key=_rank)[:CONFIRMED]
+        plain = [trial for trial in self.trials.values() if trial.place == Place() and trial not in best]
+        for trial in [*best, *plain]:
+            if self._is_over() and self.trials[best[0].place].is_confirmed:
+                return
+            found = self._judged(self.bencher.measure(trial.place, scale=CONFIRM_SCALE))
+            self.trials[trial.place] = replace(found, is_confirmed=True)
+            self.step(f"again: {trial.place}")
+
+
+def _sizes(place: Place) -> tuple[int, ...]:
+    """Return the sizes of all partitions but the last, which gets the rest."""
+    return tuple(int(size) for _, size in place.shares[:-1])
+
+
+def _spread(sizes: Sequence[tuple[int, ...]]) -> Iterator[tuple[int, ...]]:
+    """Return some sizes far from each other: the middle one, and quarters of the way."""
+    ordered = sorted(sizes)
+    return iter(dict.fromkeys(ordered[len(ordered) * share // 8] for share in (4, 2, 6, 1, 7)))
+
+
+def _neighbours(size: tuple[int, ...], known: Mapping[tuple[int, ...], object]) -> list[tuple[int, ...]]:
+    """Return the sizes that differ in one step of one partition, or give a step of one to another."""
+    step = (
+        min(abs(a - b) for one in known for other in known for a, b in zip(one, other, strict=True) if a != b)
+        if len(known) > 1
+        else 0
+    )
+    moves = [tuple(step * (place == way) for way in range(len(size))) for place in range(len(size))]
+    found = [tuple(np.add(size, np.multiply(move, sign)).tolist()) for move in moves for sign in (1, -1)]
+    found += [tuple((np.array(size) + np.array(a) - np.array(b)).tolist()) for a, b in itertools.permutations(moves, 2)]
+    return [one for one in found if one in known]
