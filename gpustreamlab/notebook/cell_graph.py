@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from html import escape
+from operator import itemgetter
 from typing import ClassVar
 
 import numpy as np
@@ -13,7 +14,7 @@ from gpustreamlab.analysis._busy import union_edges
 from gpustreamlab.analysis._report import Report, Reported, ReportTable, more_row, simulated_notes
 from gpustreamlab.analysis._scale import count_text, format_ns
 from gpustreamlab.draw import GraphEdge, GraphNode, graph_html
-from gpustreamlab.model import SPAN_KINDS, Trace
+from gpustreamlab.model import SPAN_KINDS, Marker, Trace
 from gpustreamlab.notebook.cell_log import CellRecord
 from gpustreamlab.programs._source import short_text
 from gpustreamlab.typing import MarkerKind, SpanKind
@@ -38,7 +39,7 @@ class CellNode:
     streams: tuple[str, ...]
     """Streams on which its work ran, or for which it is enqueued."""
     start_ns: int
-    """When its work began, on the trace's clock; -1 where none is recorded."""
+    """When its work began, on the trace's clock, or where none has ended was launched; -1 where it has none."""
     end_ns: int
     """When its work ended."""
     busy_ns: int
@@ -55,6 +56,8 @@ class CellNode:
     """What it does of which nothing can be known; empty where all is."""
     is_failed: bool
     """Whether it ended in an exception."""
+    is_running: bool
+    """Whether work of it had not ended yet: its times are those of what had, or of its launch."""
 
 
 class CellGraph(Reported):
@@ -81,25 +84,14 @@ class CellGraph(Reported):
         chain = [f"In [{cell.number}]" for cell in self.cells if cell.is_critical]
         if chain:
             parts.append(f"critical path {' > '.join(chain[-6:])}, {format_ns(self.critical_ns)} of device time")
+        running = [f"In [{cell.number}]" for cell in self.cells if cell.is_running]
+        parts += [f"running: {', '.join(running[-6:])}"] if running else []
         parts.append(f"out of date: {', '.join(outdated)}" if outdated else "none is out of date")
         return "; ".join(parts)
 
     def _report(self) -> Report:
         rows = [["", "cell", "", "stream", "time", "reads", "waits for", "state"]]
-        for cell in self.cells[:LISTED_CELLS]:
-            state = "out of date" if cell.outdated else "failed" if cell.is_failed else ""
-            rows.append(
-                [
-                    "critical" if cell.is_critical else "",
-                    f"In [{cell.number}]",
-                    short_text(cell.text.strip(), 40),
-                    ", ".join(cell.streams) or "host",
-                    format_ns(cell.busy_ns) if cell.start_ns >= 0 else "",
-                    "; ".join(f"{_names(cell.reads[number])} of In [{number}]" for number in sorted(cell.reads)),
-                    ", ".join(f"In [{number}]" for number in sorted(cell.waits)) if not cell.barrier else "all",
-                    state,
-                ]
-            )
+        rows += [_row(cell) for cell in self.cells[:LISTED_CELLS]]
         rows += more_row(len(self.cells) - LISTED_CELLS, 8, "more")
         table = ReportTable(caption="Cells, as they ran last", rows=rows, names=(2, 5))
         return Report(title="Cells:", line=self._line(), tables=(table,), notes=self.notes)
@@ -142,7 +134,12 @@ class CellGraph(Reported):
                 end_ns=cell.end_ns - first_ns,
                 is_critical=cell.is_critical,
                 is_barrier=bool(cell.barrier),
-                note=f"out of date: {cell.outdated}" if cell.outdated else cell.barrier,
+                note="; ".join(
+                    [
+                        *(["running"] if cell.is_running else []),
+                        *([f"out of date: {cell.outdated}"] if cell.outdated else [cell.barrier] if cell.barrier else []),
+                    ]
+                ),
             )
             for cell in timed
         ]
@@ -161,11 +158,29 @@ class CellGraph(Reported):
         return nodes, edges
 
 
+def _row(cell: CellNode) -> list[str]:
+    return [
+        "critical" if cell.is_critical else "",
+        f"In [{cell.number}]",
+        short_text(cell.text.strip(), 40),
+        ", ".join(cell.streams) or "host",
+        format_ns(cell.busy_ns) if cell.start_ns >= 0 and (cell.busy_ns or not cell.is_running) else "",
+        "; ".join(f"{_names(cell.reads[number])} of In [{number}]" for number in sorted(cell.reads)),
+        ", ".join(f"In [{number}]" for number in sorted(cell.waits)) if not cell.barrier else "all",
+        _state(cell),
+    ]
+
+
+def _state(cell: CellNode) -> str:
+    states = (("out of date", bool(cell.outdated)), ("failed", cell.is_failed), ("running", cell.is_running))
+    return ", ".join(state for state, has in states if has)
+
+
 def _names(names: frozenset[str]) -> str:
     return ", ".join(sorted(names))
 
 
-def make_cell_graph(records: Sequence[CellRecord], trace: Trace) -> CellGraph:
+def make_cell_graph(records: Sequence[CellRecord], trace: Trace, running: Sequence[tuple[str, int]] = ()) -> CellGraph:
     """Return the graph of the cells that ran.
 
     Parameters
@@ -174,11 +189,13 @@ def make_cell_graph(records: Sequence[CellRecord], trace: Trace) -> CellGraph:
         The runs of cells, in their order.
     trace
         What they recorded; its marks tell which cell a span is of.
+    running
+        The stream of each range that has not ended, and when it was opened, in ns on the trace's clock.
     """
     newest = {record.key: record for record in records}
     by_number = {record.number: record for record in records}
     shown = sorted(newest.values(), key=lambda record: record.number)
-    works = _work_of_cells(trace)
+    works = _work_of_cells(trace, running)
     outdated: dict[int, str] = {}
     for record in shown:
         why = _why_outdated(record, by_number, newest, outdated)
@@ -207,6 +224,7 @@ def make_cell_graph(records: Sequence[CellRecord], trace: Trace) -> CellGraph:
                 outdated=outdated.get(record.number, ""),
                 barrier=record.barrier,
                 is_failed=record.is_failed,
+                is_running=work is not None and work.is_running,
             )
         )
     pending = trace.metadata.pending_spans
@@ -268,10 +286,14 @@ class _CellWork:
     end_ns: int
     busy_ns: int
     streams: tuple[str, ...]
+    is_running: bool = False
 
 
-def _work_of_cells(trace: Trace) -> dict[int, _CellWork]:
-    """Return what cells took on the device: their kernels, copies and fills where these were captured, else their ranges."""
+def _work_of_cells(trace: Trace, running: Sequence[tuple[str, int]]) -> dict[int, _CellWork]:
+    """Return what cells took on the device: their kernels, copies and fills where these were captured, else their ranges.
+
+    Cells with ranges that have not ended are running, and stand behind what has ended on their stream.
+    """
     marks = [mark for mark in trace.markers if mark.kind is MarkerKind.CELL]
     is_work = np.isin(trace.kind, _WORK)
     if not is_work.any():
@@ -288,10 +310,26 @@ def _work_of_cells(trace: Trace) -> dict[int, _CellWork]:
             edges = union_edges(trace.start_ns[own], trace.end_ns[own])
             lanes, counts = np.unique(trace.lane[own], return_counts=True)
             names = [trace.lanes[lane].name for lane in lanes[np.argsort(-counts, kind="stable")].tolist()]
-            found[int(mark.text.removeprefix("In [").rstrip("]"))] = _CellWork(
+            found[_number(mark)] = _CellWork(
                 start_ns=int(trace.start_ns[own].min()),
                 end_ns=int(trace.end_ns[own].max()),
                 busy_ns=int((edges[1::2] - edges[::2]).sum()),
                 streams=tuple(names),
             )
+    until: dict[str, int] = {}  # a stream's cells come one behind another
+    for lane, name in enumerate(lane.name for lane in trace.lanes):
+        until[name] = max(until.get(name, 0), int(trace.end_ns[trace.lane == lane].max(initial=0)))
+    for name, opened_ns in sorted(running, key=itemgetter(1)):
+        at = int(np.searchsorted(times_ns, opened_ns, side="right")) - 1
+        if at < 0:
+            continue
+        number = _number(marks[at])
+        begun = until[name] = max(opened_ns, until.get(name, 0)) + 1
+        work = found.get(number) or _CellWork(start_ns=begun, end_ns=begun, busy_ns=0, streams=())
+        streams = tuple(dict.fromkeys([*work.streams, name]))
+        found[number] = replace(work, streams=streams, is_running=True)
     return found
+
+
+def _number(mark: Marker) -> int:
+    return int(mark.text.removeprefix("In [").rstrip("]"))
