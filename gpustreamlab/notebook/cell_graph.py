@@ -25,6 +25,8 @@ LISTED_CELLS = 60
 """How many cells the table has."""
 LISTED_NOTES = 10
 """How many cells are told of that are out of date, and of that do something unknown."""
+READS_LENGTH = 14
+"""How long the text may be of what a cell reads."""
 _WORK = [SPAN_KINDS.index(kind) for kind in (SpanKind.KERNEL, SpanKind.COPY, SpanKind.FILL)]
 
 
@@ -39,7 +41,7 @@ class CellNode:
     streams: tuple[str, ...]
     """Streams on which its work ran, or for which it is enqueued."""
     start_ns: int
-    """When its work began, on the trace's clock, or where none has ended was launched; -1 where it has none."""
+    """When its work began, on the trace's clock; behind all that has ended where none has; -1 where it has none."""
     end_ns: int
     """When its work ended."""
     busy_ns: int
@@ -93,7 +95,7 @@ class CellGraph(Reported):
         rows = [["", "cell", "", "stream", "time", "reads", "waits for", "state"]]
         rows += [_row(cell) for cell in self.cells[:LISTED_CELLS]]
         rows += more_row(len(self.cells) - LISTED_CELLS, 8, "more")
-        table = ReportTable(caption="Cells, as they ran last", rows=rows, names=(2, 5))
+        table = ReportTable(caption="Cells, as they ran last", rows=rows, names=(2,))
         return Report(title="Cells:", line=self._line(), tables=(table,), notes=self.notes)
 
     @property
@@ -114,7 +116,9 @@ class CellGraph(Reported):
 
     def _repr_html_(self) -> str:
         nodes, edges = self.drawn()
-        picture = graph_html(nodes, edges, "Cells", noun="cell") if nodes else ""
+        chain = [f"In [{cell.number}]" for cell in self.cells if cell.is_critical]
+        headline = f"Critical path: {' → '.join(chain[-6:])}, {format_ns(self.critical_ns)} of device time"
+        picture = graph_html(nodes, edges, "Cells", noun="cell", headline=headline) if nodes else ""
         table = super()._repr_html_()
         return f"{picture}<details><summary>{escape(self._line())}</summary>{table}</details>" if picture else table
 
@@ -127,19 +131,17 @@ class CellGraph(Reported):
         place = {cell.number: at for at, cell in enumerate(timed)}
         nodes = [
             GraphNode(
-                label=f"In [{cell.number}]",
+                label=cell.text.strip().partition("\n")[0],
                 detail=cell.text.strip(),
                 stream=cell.streams[0] if cell.streams else None,
                 start_ns=cell.start_ns - first_ns,
                 end_ns=cell.end_ns - first_ns,
                 is_critical=cell.is_critical,
                 is_barrier=bool(cell.barrier),
-                note="; ".join(
-                    [
-                        *(["running"] if cell.is_running else []),
-                        *([f"out of date: {cell.outdated}"] if cell.outdated else [cell.barrier] if cell.barrier else []),
-                    ]
-                ),
+                name=f"In [{cell.number}]",
+                is_muted=bool(cell.outdated),
+                is_running=cell.is_running,
+                note=f"out of date: {cell.outdated}" if cell.outdated else cell.barrier,
             )
             for cell in timed
         ]
@@ -165,10 +167,20 @@ def _row(cell: CellNode) -> list[str]:
         short_text(cell.text.strip(), 40),
         ", ".join(cell.streams) or "host",
         format_ns(cell.busy_ns) if cell.start_ns >= 0 and (cell.busy_ns or not cell.is_running) else "",
-        "; ".join(f"{_names(cell.reads[number])} of In [{number}]" for number in sorted(cell.reads)),
+        _reads_text(cell.reads),
         ", ".join(f"In [{number}]" for number in sorted(cell.waits)) if not cell.barrier else "all",
         _state(cell),
     ]
+
+
+def _reads_text(reads: Mapping[int, frozenset[str]]) -> str:
+    """Write which cells are read, with the variables as far as there is room: never those of one cell beside another's."""
+    cells = [(f"In [{number}]", f": {_names(reads[number])}") for number in sorted(reads)]
+    for named in range(len(cells), -1, -1):
+        text = "; ".join(f"{cell}{names if place < named else ''}" for place, (cell, names) in enumerate(cells))
+        if len(text) <= READS_LENGTH:
+            return text
+    return f"{cells[0][0]}; {count_text(len(cells) - 1, 'more cell')}"
 
 
 def _state(cell: CellNode) -> str:
@@ -292,7 +304,7 @@ class _CellWork:
 def _work_of_cells(trace: Trace, running: Sequence[tuple[str, int]]) -> dict[int, _CellWork]:
     """Return what cells took on the device: their kernels, copies and fills where these were captured, else their ranges.
 
-    Cells with ranges that have not ended are running, and stand behind what has ended on their stream.
+    Cells with ranges that have not ended are running; where nothing of them has ended, they stand behind all that has.
     """
     marks = [mark for mark in trace.markers if mark.kind is MarkerKind.CELL]
     is_work = np.isin(trace.kind, _WORK)
@@ -316,16 +328,15 @@ def _work_of_cells(trace: Trace, running: Sequence[tuple[str, int]]) -> dict[int
                 busy_ns=int((edges[1::2] - edges[::2]).sum()),
                 streams=tuple(names),
             )
-    until: dict[str, int] = {}  # a stream's cells come one behind another
-    for lane, name in enumerate(lane.name for lane in trace.lanes):
-        until[name] = max(until.get(name, 0), int(trace.end_ns[trace.lane == lane].max(initial=0)))
-    for name, opened_ns in sorted(running, key=itemgetter(1)):
+    launched = sorted(running, key=itemgetter(1))
+    last_ns = max((work.end_ns for work in found.values()), default=launched[0][1] if launched else 0)
+    for turn, (name, opened_ns) in enumerate(launched, start=1):
         at = int(np.searchsorted(times_ns, opened_ns, side="right")) - 1
         if at < 0:
             continue
         number = _number(marks[at])
-        begun = until[name] = max(opened_ns, until.get(name, 0)) + 1
-        work = found.get(number) or _CellWork(start_ns=begun, end_ns=begun, busy_ns=0, streams=())
+        # One ns apart: they keep the order of their launches, and no time is said to pass.
+        work = found.get(number) or _CellWork(start_ns=last_ns + turn, end_ns=last_ns + turn, busy_ns=0, streams=())
         streams = tuple(dict.fromkeys([*work.streams, name]))
         found[number] = replace(work, streams=streams, is_running=True)
     return found

@@ -72,7 +72,8 @@ class ProgramCells:
         """
         __tracebackhide__ = True
         shell = self._shell
-        source = "\n" + shell.transform_cell(body)  # below the magic's line, so that lines have the cell's numbers
+        # Below the magic's line, so that lines have the cell's numbers; IPython leaves empty lines at the beginning out.
+        source = "\n" * (1 + _empty_lines(body)) + shell.transform_cell(body)
         # A cell that runs again has another number, which its tracebacks show.
         filename = shell.compile.cache(source, cell_number(shell), raw_code=source)
         key = (id(ground.lab), source, streams)
@@ -141,6 +142,11 @@ def show_replay(plan: Plan, repeats: int) -> None:
     """Show what the program takes on one stream, as planned, and as one CUDA graph, in so many runs of each."""
     __tracebackhide__ = True
     display(plan.compare(repeats))
+
+
+def _empty_lines(body: str) -> int:
+    """Return how many lines stand above the first that is not empty."""
+    return sum(1 for _ in itertools.takewhile(lambda line: not line.strip(), body.splitlines()))
 
 
 def _free_name(source: str, filename: str) -> str:

@@ -12,7 +12,7 @@ from typing import Any, ClassVar, NamedTuple
 
 from gpustreamlab.analysis._report import Report, Reported, ReportTable, more_row
 from gpustreamlab.analysis._scale import count_text, format_ns
-from gpustreamlab.draw import GraphEdge, GraphNode, graph_html
+from gpustreamlab.draw import GraphEdge, GraphNode, graph_html, graph_svg
 from gpustreamlab.errors import OptionError, ProgramError, StreamNotFoundError
 from gpustreamlab.programs._check import Both, Check, PlanComparison, check_plan, compare_plan
 from gpustreamlab.programs._code import Code, write_code
@@ -44,7 +44,7 @@ class Program:
         self._program = program
 
     def __repr__(self) -> str:
-        return f"<Program: {len(self._program.source.statements):,} statements>"
+        return f"<Program: {count_text(len(self._program.source.statements), 'statement')}>"
 
     def plan(self, streams: int | Sequence[str] = 2) -> Plan:
         """Assign the statements to streams: run them four times on copies of their inputs, on one stream, and plan by that.
@@ -212,6 +212,32 @@ class PlanGraph(NamedTuple):
     """The statements, in their order."""
     edges: tuple[GraphEdge, ...]
     """Which comes behind which."""
+
+    def __repr__(self) -> str:
+        return f"<PlanGraph: {count_text(len(self.nodes), 'statement')}, {count_text(len(self.edges), 'edge')}>"
+
+    def _repr_html_(self) -> str:
+        return graph_html(self.nodes, self.edges, "Plan", named="line", headline=_host_headline(self.nodes))
+
+    def _repr_svg_(self) -> str:
+        headline = _host_headline(self.nodes)
+        return graph_svg(self.nodes, self.edges, width_px=900, title="Plan", named="line", headline=headline)
+
+
+def _host_headline(nodes: Sequence[GraphNode]) -> str:
+    """Say that the host sets the length, where the chain of statements that does begins late; else return nothing."""
+    critical = [node for node in nodes if node.is_critical]
+    if not critical:
+        return ""
+    first = min(critical, key=lambda node: node.start_ns)
+    length_ns = max(node.end_ns for node in nodes)
+    if 2 * first.start_ns <= length_ns:
+        return ""
+    work_ns = sum(node.end_ns - node.start_ns for node in critical)
+    return (
+        f"The host sets the length: of {format_ns(length_ns)} it takes {format_ns(first.start_ns)} to launch what comes before "
+        f"line {first.name}; {format_ns(work_ns)} of work follow"
+    )
 
 
 class Plan(Reported):
@@ -397,9 +423,10 @@ class Plan(Reported):
         planned = self._planned
         count = len(planned.stream)
         if self._reason:
-            return f"{count:,} statements on one stream: {self._reason}"
+            return f"{count_text(count, 'statement')} on one stream: {self._reason}"
         return (
-            f"{count:,} statements on {len(planned.streams)} streams, {count_text(planned.wait_count, 'wait')}, "
+            f"{count_text(count, 'statement')} on {count_text(len(planned.streams), 'stream')}, "
+            f"{count_text(planned.wait_count, 'wait')}, "
             f"{count_text(planned.switch_count, 'switch', 'switches')}; modelled {format_ns(planned.length_ns)}, "
             f"{self.predicted_speedup:.2f} times as fast as on one stream"
         )
@@ -424,6 +451,7 @@ class Plan(Reported):
                 is_critical=one.is_critical,
                 is_barrier=bool(one.barrier),
                 note=one.barrier,
+                name=str(one.line),
             )
             for one in statements
         )
@@ -448,7 +476,7 @@ class Plan(Reported):
         return f"{super().__str__()}\n\n{self.code}".rstrip()
 
     def _picture(self) -> str:
-        return graph_html(*self.graph, "Plan")
+        return self.graph._repr_html_()
 
     def _repr_html_(self) -> str:
         code = f"<pre style='{_CODE}'>{escape(self.code)}</pre>"

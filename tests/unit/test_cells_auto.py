@@ -363,10 +363,37 @@ def test_cells_whose_work_has_not_ended_are_running_on_their_streams(shell, lab)
     assert f"running: In [{first.number}], In [{second.number}], In [{last.number}]" in str(found).replace("\n  ", " ")
     nodes, edges = found.drawn()
     assert [node.stream for node in nodes[-3:]] == [cell.streams[0] for cell in (first, second, last)]
-    assert ["running" in node.note for node in nodes] == [False, False, True, True, True]
+    assert [node.is_running for node in nodes] == [False, False, True, True, True]
     assert {(edge.first, edge.second) for edge in edges} >= {(2, 4), (3, 4)}
+    page = found._repr_html_()
+    assert page.count(">running</text>") >= 3
+    assert "idle" not in page
     assert lab.trace.metadata.pending_spans  # nothing waited for the device
     assert not any(cell.is_running for cell in cells(shell))
+
+
+def test_the_picture_names_cells_and_has_their_first_lines_and_what_is_out_of_date_is_pale(shell, lab):
+    good(shell, f"x = {BIG}\nn = 3", "one")
+    good(shell, "left = x @ x", "two")
+    good(shell, "right = x + 1", "three")
+    good(shell, "both = left + right", "four")
+    lab.synchronize()
+    found = good(shell, "%gpugraph")
+    one, two, three, four = (f"In [{cell.number}]" for cell in found.cells if cell.streams)
+    page = found._repr_html_()
+    assert f'<tspan font-weight="700">{four}</tspan> both = ' in page
+    assert f"Critical path: {one} → {two} → {four}" in page
+    assert f"{four} waits for" in page
+    assert f"behind {one} (x)" in page
+    assert "out of date</span>" not in page
+    reads = {cell: row for row in str(found).splitlines() for cell in (one, two, three, four) if f"{cell}  " in row}
+    assert f"{two}; {three}" in reads[four]  # no variable stands beside the number of another one's cell
+    assert f"{one}: x" in reads[two]
+    good(shell, f"x = {BIG}", "one")
+    lab.synchronize()
+    page = good(shell, "%gpugraph")._repr_html_()
+    assert "out of date</span>" in page
+    assert page.count('fill-opacity="0.3"') > 1
 
 
 def test_a_new_session_begins_a_new_graph(shell, lab):
