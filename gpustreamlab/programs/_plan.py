@@ -183,11 +183,11 @@ def make_plan(program: Statements, names: Sequence[str], recording: Recording, *
     if is_one and not is_given:
         planned, reason = one, "one stream was asked for"
     elif not is_given and one.length_ns < LEAST_GAIN * planned.length_ns:
-        planned, reason = one, _why_nothing(recording, one, planned)
+        planned, reason = one, _why_nothing(program, recording, one, planned)
     return Plan(program, recording, names, planned, one, reason)
 
 
-def _why_nothing(recording: Recording, one: Schedule, planned: Schedule) -> str:
+def _why_nothing(program: Statements, recording: Recording, one: Schedule, planned: Schedule) -> str:
     barriers = sum(bool(work.barrier) for work in recording.works)
     if not any(work.engine is not Engine.NONE for work in recording.works):
         return "no statement has work for the device"
@@ -199,10 +199,25 @@ def _why_nothing(recording: Recording, one: Schedule, planned: Schedule) -> str:
     if host_ns > work_ns:
         return (
             f"the host is the limit: it takes {format_ns(host_ns)} to launch what the device does in {format_ns(work_ns)}; "
-            "plan.capture() launches all with one call"
+            f"{_capture_advice(program, recording)}"
         )
     gain = one.length_ns / max(planned.length_ns, 1)
     return f"more would be {gain:.2f} times as fast by the model, as what could overlap waits for each other or fills the SMs"
+
+
+def _capture_advice(program: Statements, recording: Recording) -> str:
+    """Say that a CUDA graph would help, or which lines a capture would refuse: those at which the host waits."""
+    pairs = zip(program.source.statements, recording.works, strict=True)
+    waiting = [one.line for one, work in pairs if work.waits or (work.barrier and "synchronize" in one.text)]
+    lines = list(dict.fromkeys(map(str, waiting)))
+    if not lines:
+        return "plan.capture() launches all with one call"
+    shown = ", ".join(lines[:4]) + (f" and {len(lines) - 4:,} more" if len(lines) > 4 else "")
+    who, them = ("line", "it") if len(lines) == 1 else ("lines", "them")
+    return (
+        f"for {who} {shown}, where the host waits for the device, it cannot be one CUDA graph; with {them} moved out of the "
+        "program, plan.capture() launches the rest with one call"
+    )
 
 
 class PlanGraph(NamedTuple):
