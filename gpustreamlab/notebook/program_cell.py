@@ -10,7 +10,6 @@ from typing import Any
 
 from IPython.core.error import UsageError
 from IPython.display import display
-from IPython.utils.capture import capture_output
 
 from gpustreamlab.notebook.cells import cell_number
 from gpustreamlab.programs import Ground, Plan, make_program
@@ -89,12 +88,7 @@ class ProgramCells:
             note = f"Planned again: another type, shape or plain value than as In [{known.number}]: {names}."
         program = make_program(ground, source, shell.user_ns, filename=filename, result=_free_name(source, filename))
         begin(program.home(streams))
-        try:
-            with capture_output(stderr=False) as kept_back:
-                plan = program.plan(streams=streams)
-        except BaseException:
-            kept_back.show()
-            raise
+        plan = program.plan(streams=streams)
         made = self._planned[key] = PlannedCell(plan=plan, number=cell_number(shell), note=note)
         for oldest in list(self._planned)[:-MOST_PLANS]:
             del self._planned[oldest]

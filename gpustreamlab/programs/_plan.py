@@ -18,6 +18,7 @@ from gpustreamlab.programs._check import Both, Check, PlanComparison, check_plan
 from gpustreamlab.programs._code import Code, write_code
 from gpustreamlab.programs._graph import Engine, Schedule, on_one_stream, schedule
 from gpustreamlab.programs._ground import Ground, Statements
+from gpustreamlab.programs._output import kept_back
 from gpustreamlab.programs._record import needed_names, record
 from gpustreamlab.programs._replay import Replay
 from gpustreamlab.programs._source import RESULT, read_source, short_text
@@ -50,7 +51,8 @@ class Program:
         """Assign the statements to streams: run them four times on copies of their inputs, on one stream, and plan by that.
 
         The statements keep their order on the host. Those that name a stream, by ``with lab.on("copy"):`` or ``#: copy``, get
-        it; each other one gets the stream on which it can begin first.
+        it; each other one gets the stream on which it can begin first. What these runs print, log and show is kept back, unless
+        one of them fails.
 
         Parameters
         ----------
@@ -68,7 +70,8 @@ class Program:
         """
         __tracebackhide__ = True
         names, given = self._streams(streams)
-        recording = record(self._program, names[0])
+        with kept_back():
+            recording = record(self._program, names[0])
         further = [name for name in given if name not in names]
         return make_plan(self._program, [*names, *further], recording, is_one=len(names) < 2)
 
@@ -357,13 +360,16 @@ class Plan(Reported):
     def check(self, tolerance: float | None = None) -> Check:
         """Run it beside the same program on one stream, on the same inputs, and compare all results bit for bit.
 
+        That is three runs on copies, and a fourth where results differ. What they print is kept back, unless one fails.
+
         Parameters
         ----------
         tolerance
             How far results may be apart that differ from run to run on one stream, too, as a share of the largest value;
             if None, 1,000 times the spacing of their type.
         """
-        return check_plan(self._both, tolerance)
+        with kept_back():
+            return check_plan(self._both, tolerance)
 
     def capture(self) -> Replay:
         """Capture the program into one CUDA graph, which `Replay.launch` runs with one call.
@@ -382,12 +388,15 @@ class Plan(Reported):
     def compare(self, repeats: int = 5) -> PlanComparison:
         """Measure it beside the same program on one stream and as one CUDA graph, on the same inputs, in turns.
 
+        What the runs, which are on copies, print is kept back, unless one fails.
+
         Parameters
         ----------
         repeats
-            How often each is run; the medians count.
+            How often each is run; the medians count. Once more it runs to warm up, and once it is captured.
         """
-        return compare_plan(self._both, repeats)
+        with kept_back():
+            return compare_plan(self._both, repeats)
 
     @property
     def _both(self) -> Both:
