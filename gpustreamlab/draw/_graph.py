@@ -354,6 +354,8 @@ class _Drawing:
             name = "host" if row.stream is None else clean_line(row.stream)
             shown = _cut(name, lambda text: text_width_px(text, 13), NAME_PX - 12)
             detail = f"works {format_share(row.busy_ns / length_ns)}" if row.stream is not None else "no GPU work"
+            running = sum(node.is_running and node.stream == row.stream for node in self._nodes)
+            detail = f"{running} running" if running else detail
             is_high = self._sizes is _HIGH
             parts.append(
                 f"<g><title>{escape(f'{name}: {detail}')}</title>"

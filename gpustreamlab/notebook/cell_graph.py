@@ -25,7 +25,7 @@ LISTED_CELLS = 60
 """How many cells the table has."""
 LISTED_NOTES = 10
 """How many cells are told of that are out of date, and of that do something unknown."""
-READS_LENGTH = 14
+READS_LENGTH = 18
 """How long the text may be of what a cell reads."""
 _WORK = [SPAN_KINDS.index(kind) for kind in (SpanKind.KERNEL, SpanKind.COPY, SpanKind.FILL)]
 
@@ -92,10 +92,10 @@ class CellGraph(Reported):
         return "; ".join(parts)
 
     def _report(self) -> Report:
-        rows = [["", "cell", "", "stream", "time", "reads", "waits for", "state"]]
+        rows = [["cell", "", "stream", "time", "reads", "waits for", "state"]]
         rows += [_row(cell) for cell in self.cells[:LISTED_CELLS]]
-        rows += more_row(len(self.cells) - LISTED_CELLS, 8, "more")
-        table = ReportTable(caption="Cells, as they ran last", rows=rows, names=(2,))
+        rows += more_row(len(self.cells) - LISTED_CELLS, 7, "more")
+        table = ReportTable(caption="Cells, as they ran last", rows=rows, names=(1,))
         return Report(title="Cells:", line=self._line(), tables=(table,), notes=self.notes)
 
     @property
@@ -162,7 +162,6 @@ class CellGraph(Reported):
 
 def _row(cell: CellNode) -> list[str]:
     return [
-        "critical" if cell.is_critical else "",
         f"In [{cell.number}]",
         short_text(cell.text.strip(), 40),
         ", ".join(cell.streams) or "host",
@@ -180,12 +179,13 @@ def _reads_text(reads: Mapping[int, frozenset[str]]) -> str:
         text = "; ".join(f"{cell}{names if place < named else ''}" for place, (cell, names) in enumerate(cells))
         if len(text) <= READS_LENGTH:
             return text
-    return f"{cells[0][0]}; {count_text(len(cells) - 1, 'more cell')}"
+    return f"{cells[0][0]}; {len(cells) - 1} more"
 
 
 def _state(cell: CellNode) -> str:
     states = (("out of date", bool(cell.outdated)), ("failed", cell.is_failed), ("running", cell.is_running))
-    return ", ".join(state for state, has in states if has)
+    told = ", ".join(state for state, has in states if has)
+    return told or ("critical" if cell.is_critical else "")  # the line above the table has the whole path
 
 
 def _names(names: frozenset[str]) -> str:

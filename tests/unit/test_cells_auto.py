@@ -386,7 +386,8 @@ def test_the_picture_names_cells_and_has_their_first_lines_and_what_is_out_of_da
     assert f"{four} waits for" in page
     assert f"behind {one} (x)" in page
     assert "out of date</span>" not in page
-    reads = {cell: row for row in str(found).splitlines() for cell in (one, two, three, four) if f"{cell}  " in row}
+    assert all(len(row) <= 80 for row in str(found).splitlines())
+    reads = {cell: row for row in str(found).splitlines() for cell in (one, two, three, four) if row.startswith(f"{cell} ")}
     assert f"{two}; {three}" in reads[four]  # no variable stands beside the number of another one's cell
     assert f"{one}: x" in reads[two]
     good(shell, f"x = {BIG}", "one")

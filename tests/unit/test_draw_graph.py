@@ -225,6 +225,7 @@ def test_what_runs_has_no_times_and_what_is_out_of_date_is_pale_with_a_sign():
     page = graph_html(nodes, [], "Cells", noun="cell")
     assert ">running</text>" in page
     assert "on b, running" in page
+    assert "<title>b: 1 running</title>" in page
     assert "1 running" in page
     assert "<span>" in page
     assert "</svg>out of date</span>" in page
