@@ -131,7 +131,7 @@ class GpuStreamMagics(Magics):  # type: ignore[misc]
             planned = self._programs.plan(ground, cell, streams, lambda home: self._cells.order(session, home))
             if arguments.plan:
                 return planned.plan
-            show_plan(planned)
+            show_plan(planned, is_ordered=self._cells.auto is not None)
             if arguments.check:
                 show_check(planned.plan)
             if arguments.replay is not None:

@@ -21,12 +21,12 @@ from gpustreamlab.backends import Backend, choose_backend
 from gpustreamlab.errors import CloseError, InvalidNameError, OptionError, SessionError
 from gpustreamlab.green import DEFAULT_CONTEXT_LIMIT, ContextCache
 from gpustreamlab.groups import Expect, Memory, PartitionTools, Recording
-from gpustreamlab.memory.hazards import AccessWatch, check_hazard_mode, variables_of, watch_accesses
+from gpustreamlab.memory.hazards import AccessWatch, check_hazard_mode, watch_accesses
 from gpustreamlab.memory.lifetimes import Keeper, call_on
 from gpustreamlab.memory.scratch import ScratchPool
 from gpustreamlab.model import Device, Layout, Trace, WorkqueueOptions
 from gpustreamlab.notebook.views import LiveViews, check_timeline_options, title_of
-from gpustreamlab.programs import Ground, Program, make_program
+from gpustreamlab.programs import DRY_RUNS, Ground, Program, make_program
 from gpustreamlab.record import DEFAULT_PENDING_LIMIT, DEFAULT_RING_SIZE, Range, Recorder
 from gpustreamlab.record.capture import Capture, CaptureControl, read_tier
 from gpustreamlab.sinks._spool_format import DEFAULT_LIMIT_BYTES, open_spool_file
@@ -581,7 +581,8 @@ class Session(ProcessBound):
         program
             Source, or a function; its parameters are looked up in the namespace by their names.
         namespace
-            The variables that it runs on, which a plan of source changes in place; those of the caller, copied, if None.
+            The variables that it runs on, which a plan of source changes in place. If None, those of the caller: the globals as
+            they are when it runs, a function's own as they are now; they stay as they are.
 
         Raises
         ------
@@ -601,8 +602,11 @@ class Session(ProcessBound):
         2 16908288.0
         """
         self._life.require_open("plan a program")
-        values = variables_of(sys._getframe(1)) if namespace is None else namespace  # noqa: SLF001 - as IPython finds a caller's
-        return make_program(self._ground, program, values)
+        if namespace is not None:
+            return make_program(self._ground, program, lambda: namespace)
+        frame = sys._getframe(1)  # noqa: SLF001 - as IPython finds a caller's
+        of_module, of_function = frame.f_globals, {} if frame.f_locals is frame.f_globals else dict(frame.f_locals)
+        return make_program(self._ground, program, lambda: {**of_module, **of_function}, is_own=False)
 
     @property
     def _ground(self) -> Ground:
@@ -619,6 +623,7 @@ class Session(ProcessBound):
             accesses=self._accesses,
             make_watch=make_watch,
             place_of=lambda name: self._table.choose(name)._backend_stream,  # noqa: SLF001 - of this package
+            whole_trace=self._recorder.trace,
             name_graph=self._recorder.name_graph,
             same_selection=self._selections.same_behind,
             require_stream=self._table.choose,
@@ -650,7 +655,7 @@ class Session(ProcessBound):
         """
         if self._last_trace is None:
             try:
-                trace = self._recorder.trace(title=self.title)
+                trace = self._without_dry_runs(self._recorder.trace(title=self.title))
             except Exception:
                 if self._last_trace is None:  # else the session was closed by another thread meanwhile
                     raise
@@ -788,7 +793,13 @@ class Session(ProcessBound):
 
     def _keep_trace(self) -> None:
         self._recorder.end()
-        self._last_trace = self._recorder.trace(title=self.title)
+        self._last_trace = self._without_dry_runs(self._recorder.trace(title=self.title))
+
+    def _without_dry_runs(self, trace: Trace) -> Trace:
+        """Leave out what programs did on copies, to be planned: it is no work of the user's."""
+        if DRY_RUNS not in self._table.by_name:
+            return trace
+        return trace.where(stream=[lane.name for lane in trace.lanes if lane.name != DRY_RUNS])
 
     def _let_recording_go(self) -> None:
         if self._closing is not None and not self._closing.failures:  # what could not be closed may still be asked for

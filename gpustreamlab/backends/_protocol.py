@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Mapping, Sequence
+from contextlib import AbstractContextManager
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Generic, NamedTuple, Protocol, TypeVar
 
@@ -323,6 +324,9 @@ class Backend(Protocol):
 
         Copies of arrays that share memory share theirs, at the same places; those of page-locked memory are page-locked.
         """
+
+    def keeping_random_state(self) -> AbstractContextManager[None]:
+        """Put the global generator of ``xp.random`` back at the end of a ``with`` block."""
 
     def pinned_empty(self, shape: int | tuple[int, ...], dtype: DTypeLike) -> NDArray[Any]:
         """Return page-locked host memory as an uninitialised NumPy array: copies from and to it are asynchronous."""

@@ -86,7 +86,7 @@ class ProgramCells:
                 return known
             names = ", ".join(changed[:4])
             note = f"Planned again: another type, shape or plain value than as In [{known.number}]: {names}."
-        program = make_program(ground, source, shell.user_ns, filename=filename, result=_free_name(source, filename))
+        program = make_program(ground, source, lambda: shell.user_ns, filename=filename, result=_free_name(source, filename))
         begin(program.home(streams))
         plan = program.plan(streams=streams)
         made = self._planned[key] = PlannedCell(plan=plan, number=cell_number(shell), note=note)
@@ -109,10 +109,16 @@ class ProgramCells:
                 variables.pop(name, None)
 
 
-def show_plan(planned: PlannedCell) -> None:
-    """Show a plan above what its cell shows: its picture, and its line."""
-    text = f"{planned.note}\n{planned.plan!r}".lstrip()
-    display({"text/plain": text, "text/html": planned.plan.overview(planned.note)}, raw=True)
+def show_plan(planned: PlannedCell, *, is_ordered: bool) -> None:
+    """Show a plan above what its cell shows: its picture, and its line; and what a later cell does first that reads results."""
+    home, notes = planned.plan.streams[0], [planned.note]
+    if not is_ordered:
+        notes.append(
+            f"Results are on stream {home!r}: a plain cell that reads them calls lab.stream({home!r}).synchronize() first; "
+            "with %gpulab auto cells wait by themselves."
+        )
+    note = "\n".join(filter(None, notes))
+    display({"text/plain": f"{planned.plan!r}\n{note}".rstrip(), "text/html": planned.plan.overview(note)}, raw=True)
 
 
 def show_check(plan: Plan) -> None:

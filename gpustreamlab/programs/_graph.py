@@ -213,14 +213,29 @@ class _Lane:
     last: int = -1
 
 
+class StreamCosts(NamedTuple):
+    """What streams cost the host, in ns."""
+
+    switch_ns: int = 0
+    """Leaving one stream and selecting another."""
+    wait_ns: int = 0
+    """Recording an event, and making a stream wait for it."""
+
+
+NO_COSTS = StreamCosts()
+"""The host does nothing between the statements: in a CUDA graph."""
+
+
 class _Scheduler:
     """Places statements one by one, in the order in which the host enqueues them."""
 
-    def __init__(self, works: Sequence[Work], names: Sequence[str]) -> None:
+    def __init__(self, works: Sequence[Work], names: Sequence[str], costs: StreamCosts) -> None:
         self._works = works
+        self._costs = costs
         self._home = names[0]
         self._names = list(names)
         self._lanes: dict[str, _Lane] = {name: _Lane() for name in names}
+        self._used = {self._home}
         self._knew: list[dict[str, int]] = []
         self._host_ns = 0
         self._host_waited_for = -1
@@ -242,8 +257,10 @@ class _Scheduler:
             return
         name = work.stream or self._choose(number, behind)
         lane = self._lanes.setdefault(name, _Lane())
+        self._host_ns += self._extra_ns(name, behind)
         start_ns, setter = self._start(name, work, behind)
         waits = self._wait(name, lane, behind)
+        self._used.add(name)
         self.stream.append(name)
         self.waits.append(waits)
         self.start_ns.append(start_ns)
@@ -276,7 +293,7 @@ class _Scheduler:
         last = self._last_name()
 
         def rank(name: str) -> tuple[int, bool, bool, int]:
-            start_ns, _ = self._start(name, work, behind)
+            start_ns, _ = self._start(name, work, behind, self._extra_ns(name, behind))
             return start_ns, name not in before, name != last, self._names.index(name)
 
         return min(self._names, key=rank)
@@ -284,10 +301,18 @@ class _Scheduler:
     def _last_name(self) -> str:
         return next((name for name in reversed(self.stream) if name is not None), self._home)
 
-    def _start(self, name: str, work: Work, behind: Sequence[Dependency]) -> tuple[int, int]:
+    def _extra_ns(self, name: str, behind: Sequence[Dependency]) -> int:
+        """Return what the host does more for work on a stream than for work where the last was."""
+        last = self._last_name()
+        if name == last:
+            return 0
+        waits_for = {self.stream[one.first] for one in behind} - {name, None}
+        return self._costs.switch_ns + self._costs.wait_ns * max(len(waits_for), name not in self._used)
+
+    def _start(self, name: str, work: Work, behind: Sequence[Dependency], extra_ns: int = 0) -> tuple[int, int]:
         """Return when work could begin on a stream, and which statement sets that."""
         lane = self._lanes.get(name) or _Lane()
-        start_ns, setter = self._host_ns, self._host_waited_for
+        start_ns, setter = self._host_ns + extra_ns, self._host_waited_for
         if lane.free_ns >= start_ns:
             start_ns, setter = lane.free_ns, lane.last
         for one in behind:
@@ -338,7 +363,7 @@ class _Scheduler:
         return self._wait(self._home, self._lanes[self._home], ends)
 
 
-def schedule(works: Sequence[Work], names: Sequence[str]) -> Schedule:
+def schedule(works: Sequence[Work], names: Sequence[str], costs: StreamCosts = NO_COSTS) -> Schedule:
     """Choose a stream for each statement, keeping their order on the host: list scheduling by their durations.
 
     Parameters
@@ -347,6 +372,8 @@ def schedule(works: Sequence[Work], names: Sequence[str]) -> Schedule:
         What each statement did when it was recorded.
     names
         Streams to use, at least one; the program begins and ends in the first.
+    costs
+        What more streams cost the host.
 
     Examples
     --------
@@ -357,7 +384,7 @@ def schedule(works: Sequence[Work], names: Sequence[str]) -> Schedule:
     (('a', 'a', 'b', 'b'), True)
     """
     behind = find_dependencies(works)
-    placing = _Scheduler(works, names)
+    placing = _Scheduler(works, names, costs)
     for number, dependencies in enumerate(behind):
         placing.place(number, dependencies)
     joins = placing.joins()

@@ -11,8 +11,12 @@ from gpustreamlab.backends import Backend, BackendStream
 from gpustreamlab.errors import GPUStreamLabError
 from gpustreamlab.memory.hazards import AccessWatch
 from gpustreamlab.model import Device, Trace
+from gpustreamlab.programs._chance import kept_random_state
 from gpustreamlab.programs._code import Code
 from gpustreamlab.programs._source import Source
+
+DRY_RUNS = "dry-runs"
+"""The stream on which programs run on copies of their inputs, to be planned. What it ran is left out of the session's trace."""
 
 
 class Lab(Protocol):
@@ -22,7 +26,7 @@ class Lab(Protocol):
 
     def select(self, stream: str) -> AbstractContextManager[Any]: ...
 
-    def stream(self, name: str) -> Any: ...
+    def stream(self, name: str, *, partition: str | None = ...) -> Any: ...
 
     def synchronize(self) -> None: ...
 
@@ -47,6 +51,8 @@ class Ground:
     """Makes another one that follows them, for a session that does not."""
     place_of: Callable[[str], BackendStream]
     """Returns the device's stream behind one of the session's, by its name."""
+    whole_trace: Callable[[], Trace]
+    """Returns the session's trace, with what runs on copies did."""
     name_graph: Callable[[int, Sequence[tuple[int, str]]], object]
     """Says which nodes of a graph, from which on, are of which statement."""
     same_selection: Callable[[], AbstractContextManager[None]]
@@ -66,6 +72,21 @@ class Ground:
         finally:
             made.close()
 
+    @contextmanager
+    def dry_running(self, home: str) -> Iterator[str]:
+        """Make a stream for runs on copies, with the SMs of another one; random numbers go on as if nothing had run."""
+        first = self.lab.stream(home)
+        made = self.lab.stream(DRY_RUNS, partition=first.partition)
+        made.wait(first)
+        try:
+            with kept_random_state(self.backend):
+                yield DRY_RUNS
+        finally:
+            with suppress(GPUStreamLabError):
+                first.wait(made)
+            with suppress(GPUStreamLabError):  # a session that was closed meanwhile
+                self.lab.stream(DRY_RUNS, partition=None)  # it holds no partition
+
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Statements:
@@ -75,15 +96,22 @@ class Statements:
     """Where it runs."""
     source: Source
     """The statements."""
-    values: dict[str, Any]
-    """The variables."""
+    look_up: Callable[[], dict[str, Any]]
+    """Returns the variables as they are now: the user's own namespace, or a copy of what the caller sees."""
+    is_own: bool
+    """Whether that is the namespace that the user gave, which running changes in place."""
     session_name: str
     """The variable through which its code calls the session."""
+
+    @property
+    def values(self) -> dict[str, Any]:
+        """The variables as they are now."""
+        return self.look_up()
 
     def execute(self, code: Code, values: dict[str, Any]) -> dict[str, Any]:
         """Run code of it on variables, which it changes; those that only the plan needs are put back."""
         __tracebackhide__ = True
-        extra = (*code.variables, self.session_name)
+        extra = (*code.variables, self.session_name, "__builtins__")
         had = {name: values[name] for name in extra if name in values}
         values[self.session_name] = self.ground.lab
         try:

@@ -21,7 +21,7 @@ from gpustreamlab.programs._ground import Ground, Statements
 from gpustreamlab.programs._output import kept_back
 from gpustreamlab.programs._record import needed_names, record
 from gpustreamlab.programs._replay import Replay
-from gpustreamlab.programs._source import RESULT, read_source, short_text
+from gpustreamlab.programs._source import RESULT, Statement, read_source, short_text
 from gpustreamlab.programs._values import is_settled, signature
 from gpustreamlab.programs._works import Recording
 
@@ -31,7 +31,7 @@ _numbers = itertools.count(1)
 
 MOST_STREAMS = 32
 """How many streams a plan may use."""
-LEAST_GAIN = 1.02
+LEAST_GAIN = 1.05
 """Below this predicted speed-up one stream is planned."""
 _CODE = "margin:0.4em 0;padding:0.5em;overflow-x:auto;color:inherit;background:rgba(128,128,128,0.12)"
 LISTED_STATEMENTS = 60
@@ -116,8 +116,9 @@ def _stream_names(streams: int | Sequence[str], given: Sequence[str]) -> list[st
 def make_program(
     ground: Ground,
     program: str | Callable[..., Any],
-    values: dict[str, Any],
+    look_up: Callable[[], dict[str, Any]],
     *,
+    is_own: bool = True,
     filename: str = "<program>",
     lines_above: int = 0,
     result: str = RESULT,
@@ -126,11 +127,14 @@ def make_program(
 
     Parameters
     ----------
+    look_up, is_own
+        Returns the variables, and whether running changes them in place.
     filename, lines_above
         Where a text stands, for tracebacks.
     result
         The variable that gets what the last expression of a text gives.
     """
+    values = look_up()
     is_unnamed = isinstance(program, str) and filename == "<program>"
     if is_unnamed:
         filename = f"<program {next(_numbers)}>"
@@ -147,10 +151,17 @@ def make_program(
         )
     if not source.statements:
         raise ProgramError("The program has no statements. Write what it is to run, a statement a line.")
-    known = {**source.names, **values} if source.globals is not None else values
+    find = look_up
+    if source.globals is not None:
+        brought, of_module, is_own = source.names, source.globals, False
+
+        def find() -> dict[str, Any]:
+            return {**of_module, **brought, **look_up()}
+
+    known = find()
     named = [name for name, value in known.items() if value is ground.lab and not name.startswith("_")]
     session_name = source.session_name or ("lab" if "lab" in named or not named else named[0])
-    return Program(Statements(ground=ground, source=source, values=known, session_name=session_name))
+    return Program(Statements(ground=ground, source=source, look_up=find, is_own=is_own, session_name=session_name))
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -180,17 +191,17 @@ class PlannedStatement:
 def make_plan(program: Statements, names: Sequence[str], recording: Recording, *, is_one: bool) -> Plan:
     """Return the plan of a recorded program; of one stream, where more gain nothing."""
     one = on_one_stream(recording.works, names[0])
-    planned = schedule(recording.works, list(names))
+    planned = schedule(recording.works, list(names), recording.costs)
     is_given = any(work.stream is not None for work in recording.works)
     reason = ""
     if is_one and not is_given:
         planned, reason = one, "one stream was asked for"
     elif not is_given and one.length_ns < LEAST_GAIN * planned.length_ns:
-        planned, reason = one, _why_nothing(program, recording, one, planned)
+        planned, reason = one, _why_nothing(program.source.statements, recording, one, planned)
     return Plan(program, recording, names, planned, one, reason)
 
 
-def _why_nothing(program: Statements, recording: Recording, one: Schedule, planned: Schedule) -> str:
+def _why_nothing(statements: Sequence[Statement], recording: Recording, one: Schedule, planned: Schedule) -> str:
     barriers = sum(bool(work.barrier) for work in recording.works)
     if not any(work.engine is not Engine.NONE for work in recording.works):
         return "no statement has work for the device"
@@ -202,15 +213,27 @@ def _why_nothing(program: Statements, recording: Recording, one: Schedule, plann
     if host_ns > work_ns:
         return (
             f"the host is the limit: it takes {format_ns(host_ns)} to launch what the device does in {format_ns(work_ns)}; "
-            f"{_capture_advice(program, recording)}"
+            f"{_capture_advice(statements, recording)}"
+        )
+    loop = max(zip(statements, recording.works, strict=True), key=lambda pair: pair[1].duration_ns)
+    if loop[1].duration_ns * 2 > work_ns and loop[0].is_loop:
+        return (
+            f"line {loop[0].line} does most of the work and is a loop, which is one statement to a plan: write its turns out, "
+            "a statement each"
+        )
+    waiting = [statement.line for statement, work in zip(statements[:-1], recording.works[:-1], strict=True) if work.waits]
+    if waiting:
+        return (
+            f"the host waits for the device in line {waiting[0]}, and launches nothing meanwhile: copy to page-locked memory, "
+            "array.get(out=lab.memory.pinned_empty(...), blocking=False), or read at the end"
         )
     gain = one.length_ns / max(planned.length_ns, 1)
     return f"more would be {gain:.2f} times as fast by the model, as what could overlap waits for each other or fills the SMs"
 
 
-def _capture_advice(program: Statements, recording: Recording) -> str:
+def _capture_advice(statements: Sequence[Statement], recording: Recording) -> str:
     """Say that a CUDA graph would help, or which lines a capture would refuse: those at which the host waits."""
-    pairs = zip(program.source.statements, recording.works, strict=True)
+    pairs = zip(statements, recording.works, strict=True)
     waiting = [one.line for one, work in pairs if work.waits or (work.barrier and "synchronize" in one.text)]
     lines = list(dict.fromkeys(map(str, waiting)))
     if not lines:
@@ -331,7 +354,8 @@ class Plan(Reported):
         Parameters
         ----------
         namespace
-            The variables to run on, changed in place; those of the program if None.
+            The variables to run on, changed in place. If None, those of the program: the namespace that it was given, or what
+            its caller's variables hold by now, which stay as they are; then what the program binds is returned.
 
         Raises
         ------
@@ -341,9 +365,14 @@ class Plan(Reported):
             What a statement raises, with its own traceback.
         """
         __tracebackhide__ = True
-        values = self._program.values if namespace is None else namespace
+        program = self._program
+        values = program.values if namespace is None else namespace
         self._require_fit(values)
-        return self._program.execute(self._code, values)
+        program.execute(self._code, values)
+        if program.is_own or namespace is not None:
+            return values
+        bound = dict.fromkeys(name for one in program.source.statements for name in sorted(one.writes))
+        return {name: values[name] for name in bound if name in values}
 
     def fits(self, namespace: Mapping[str, Any] | None = None) -> bool:
         """Tell whether the inputs are still as they were planned for: types, shapes, plain values, shared memory."""

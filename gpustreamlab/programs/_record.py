@@ -17,7 +17,7 @@ from gpustreamlab.errors import SelectionError
 from gpustreamlab.memory.hazards import AccessWatch
 from gpustreamlab.model import SPAN_KINDS, Trace
 from gpustreamlab.programs._calls import CALL, RUNS_TEXT, CallLog, globals_of, instrumented, is_followed, is_of_user
-from gpustreamlab.programs._graph import LAUNCH_NS, Access, Engine, Work
+from gpustreamlab.programs._graph import LAUNCH_NS, Access, Engine, StreamCosts, Work
 from gpustreamlab.programs._ground import Lab, Statements
 from gpustreamlab.programs._source import LABEL_LENGTH, Source, Statement, refuse_crossing, short_text
 from gpustreamlab.programs._torch import TorchPieces, bytes_of, graph_breaks, is_tensor, watching_torch
@@ -27,6 +27,11 @@ from gpustreamlab.programs._works import Recording
 from gpustreamlab.typing import SpanKind
 
 _numbers = itertools.count(1)
+
+COST_TRIES = 3
+"""How often the host's cost of a stream is measured."""
+WAITED_NS = 4 * LAUNCH_NS
+"""A statement that enqueues nothing and orders streams, and took the host longer than this, has waited for the device."""
 
 
 @dataclass(slots=True)
@@ -143,6 +148,12 @@ def record(program: Statements, home: str) -> Recording:
         The stream on which it runs.
     """
     __tracebackhide__ = True
+    with program.ground.dry_running(home) as stream:
+        return _recorded(program, stream)
+
+
+def _recorded(program: Statements, home: str) -> Recording:
+    __tracebackhide__ = True
     source, lab = program.source, program.ground.lab
     with program.ground.same_selection(), program.ground.watching() as watch:
         with lab.select(home):
@@ -178,6 +189,7 @@ def record(program: Statements, home: str) -> Recording:
         born=born,
         survivors=survivors,
         notes=(*notes, *broken),
+        costs=_stream_costs(program, home),
         is_measured=is_measured,
     )
 
@@ -398,7 +410,7 @@ def _timed(program: Statements, values: dict[str, Any], home: str) -> tuple[list
                 f"Line {statement.line}: torch.compile broke its graph {len(broken)} times, first for: {broken[0]:.200}"
             )
     lab.synchronize()
-    works, is_measured = measured(lab.trace, labels)
+    works, is_measured = measured(program.ground.whole_trace(), labels)
     return works, is_measured, notes
 
 
@@ -426,6 +438,22 @@ def _host_times_once(program: Statements, home: str) -> list[int]:
             times_ns.append(backend.host_time_ns())
     lab.synchronize()
     return [int(lasted_ns) for lasted_ns in np.diff(times_ns)]
+
+
+def _stream_costs(program: Statements, home: str) -> StreamCosts:
+    """Measure what the host does for a change of streams, and for a wait; the least of some tries counts."""
+    lab, now = program.ground.lab, program.ground.backend.host_time_ns
+    switches, waits = [], []
+    for _ in range(COST_TRIES):
+        began_ns = now()
+        with lab.on(home, plan_label("nothing")):
+            pass
+        left_ns = now()
+        stream = lab.stream(home)
+        stream.wait(stream.record())
+        switches.append(left_ns - began_ns)
+        waits.append(now() - left_ns)
+    return StreamCosts(min(switches), min(waits))
 
 
 def measured(trace: Trace, labels: Sequence[str]) -> tuple[list[Work], bool]:
@@ -519,6 +547,8 @@ def _joined(source: Source, steps: Sequence[_Step], works: Sequence[Work]) -> li
         if engine is Engine.NONE and accesses:
             engine = Engine.SMS
         waits = work.waits or step.is_host_read
+        # On one stream the host waited for all that came before: not as long on more.
+        waits |= bool(step.orders) and engine is Engine.NONE and work.host_ns > WAITED_NS
         joined.append(
             replace(
                 work,

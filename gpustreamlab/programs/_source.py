@@ -49,6 +49,12 @@ class Statement:
     is_branching: bool
     """Whether any condition decides what it does."""
 
+    @property
+    def is_loop(self) -> bool:
+        """Whether it has a loop, or a comprehension, whose turns are not statements of the plan."""
+        loops = (ast.For, ast.While, ast.ListComp, ast.SetComp, ast.DictComp, ast.GeneratorExp)
+        return any(isinstance(node, loops) for node in ast.walk(self.node))
+
 
 @dataclass(frozen=True, slots=True, weakref_slot=True, kw_only=True)
 class Source:
@@ -59,7 +65,7 @@ class Source:
     filename: str
     """What tracebacks call it."""
     names: Mapping[str, object]
-    """What a function brings along: its globals and what it closes over; empty for text."""
+    """What a function closes over, and its defaults; empty for text."""
     parameters: tuple[str, ...]
     """Names that have to have values before it runs: a function's parameters."""
     globals: Mapping[str, object] | None
@@ -154,7 +160,7 @@ def _read_function(function: FunctionType, is_session: Callable[[str], bool]) ->
     return Source(
         statements=tuple(reader.read(body)),
         filename=function.__code__.co_filename,
-        names={**function.__globals__, **closed.nonlocals, **defaults},
+        names={**closed.nonlocals, **defaults},
         parameters=tuple(one.name for one in parameters if one.name not in defaults),
         globals=function.__globals__,
         session_name=reader.session_name,

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import dataclass
 
-from gpustreamlab.programs._graph import Work
+from gpustreamlab.programs._graph import StreamCosts, Work
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -26,5 +26,7 @@ class Recording:
     """Pieces that variables still reach when the program has ended."""
     notes: tuple[str, ...]
     """What could not be known, one sentence each."""
+    costs: StreamCosts
+    """What more streams cost the host here."""
     is_measured: bool
     """Whether kernels were captured; else durations are those of ranges, and shares are not known."""

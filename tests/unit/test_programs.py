@@ -1,8 +1,11 @@
 """Programs through their doors: assignment, the code that is written, same results, memory, and what is refused."""
 
 import linecache
+import random
+import re
 import threading
 import traceback
+import types
 
 import numpy as np
 import pytest
@@ -10,6 +13,7 @@ import pytest
 from gpustreamlab import Session
 from gpustreamlab.errors import OptionError, ProgramError, SelectionError, StreamNotFoundError
 from gpustreamlab.programs import Plan
+from gpustreamlab.workloads import spin
 
 SIZE = 1_024
 
@@ -536,3 +540,82 @@ def test_what_looks_variables_up_past_the_copies_is_a_barrier(lab, call, monkeyp
     assert not lab.memory.hazards(), lab.memory.hazards()
     lab.synchronize()
     assert values["u"].get()[0] == 4.0
+
+
+# What a trial by fresh eyes found
+
+
+def test_dry_runs_are_not_in_the_trace(lab):
+    names = {"lab": lab, "k": lab.xp.ones((1024, 1024), "float32")}
+    lab.synchronize()
+    lab.clear()
+    plan = lab.program("a = k @ k\nb = k @ k", names).plan()
+    assert len(lab.trace) == 0
+    plan.run()
+    lab.synchronize()
+    assert lab.overlap().mean_concurrency > 1.5
+    assert "dry-runs" not in {lane.name for lane in lab.trace.lanes}
+
+
+def test_dry_runs_draw_no_random_numbers(lab):
+    lab.xp.random.seed(0)
+    expected = lab.xp.random.standard_normal((2,)).get()
+    lab.xp.random.seed(0)
+    random.seed(1)
+    np.random.seed(1)  # noqa: NPY002 - the global one is what is tested
+    states = random.getstate(), np.random.get_state()[1].tolist()  # noqa: NPY002
+    program = lab.program(
+        "u = xp.random.standard_normal((2,))\nv = random.random()\nw = np.random.rand()",
+        {"xp": lab.xp, "random": random, "np": np, "lab": lab},
+    )
+    plan = program.plan()
+    assert (random.getstate(), np.random.get_state()[1].tolist()) == states  # noqa: NPY002
+    assert plan.run()["u"].get().tolist() == expected.tolist()
+
+
+def test_variables_of_the_caller_are_looked_up_when_it_runs(lab):
+    made = types.ModuleType("made")
+    made.lab, made.xp = lab, lab.xp
+    code = "x = xp.ones((4, 4))\nplan = lab.program('acc = x.sum()').plan()\nx = xp.zeros((4, 4))\nresult = plan.run()"
+    exec(code, vars(made))
+    assert list(made.result) == ["acc"]
+    assert float(made.result["acc"]) == 0
+    assert not hasattr(made, "acc")
+    exec("x = xp.ones((2, 2))\nfits = plan.fits()", vars(made))
+    assert not made.fits
+
+
+def test_a_namespace_that_is_given_gets_results_and_nothing_else(lab):
+    names = {"lab": lab, "x": lab.xp.ones(4)}
+    assert lab.program("y = x + 1", names).plan().run() is names
+    assert set(names) == {"lab", "x", "y"}
+
+
+def test_a_synchronisation_at_the_end_takes_no_overlap_away(lab):
+    names = {"lab": lab, "f": lambda p: (spin(lab, 400_000), p * 2)[1], "spin": spin}
+    names |= {name: lab.xp.ones((256, 256)) for name in "xy"}
+    lab.synchronize()
+    plan = lab.program("a = f(x)\nb = f(y)\nc = a + b\nlab.synchronize()", names).plan()
+    assert len(plan.streams) == 2
+    assert plan.predicted_speedup > 1.8
+
+
+def test_streams_that_cost_the_host_more_than_they_gain_are_not_planned(lab):
+    names = {"lab": lab} | {name: lab.xp.ones((512, 512), "float32") for name in "xy"}
+    lab.synchronize()
+    plan = lab.program("a = x.sum(axis=0)\nb = y.sum(axis=0)\nc = a + b", names).plan()
+    assert len(plan.streams) == 1
+
+
+@pytest.mark.parametrize(
+    ("text", "reason"),
+    [
+        ("outs = []\nfor p in (x, y):\n    outs.append(f(p))", "line 2 .* is a loop"),
+        ("a = x @ x\nh = a.get()\nb = y @ y\nk = b.get()", "waits for the device in line 2"),
+    ],
+)
+def test_a_plan_of_one_stream_says_what_to_write_instead(lab, text, reason):
+    names = {"lab": lab, "f": lambda p: (spin(lab, 400_000), p * 2)[1], "spin": spin}
+    names |= {name: lab.xp.ones((1024, 1024), "float32") for name in "xy"}
+    lab.synchronize()
+    assert re.search(reason, repr(lab.program(text, names).plan()))

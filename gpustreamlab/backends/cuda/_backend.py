@@ -163,6 +163,22 @@ class CudaBackend:
                 restore=self.restore,
             )
 
+    @contextlib.contextmanager
+    def keeping_random_state(self) -> Iterator[None]:
+        """Let another generator stand in for CuPy's in a ``with`` block: its own is on the device and cannot be copied."""
+        random = self.xp.random
+        if self._ordinal not in getattr(random._generator, "_random_states", {}):  # noqa: SLF001 - asking makes one
+            yield
+            return
+        with self._device_scope():
+            kept = random.get_random_state()
+            random._generator.set_random_state(random.RandomState(0))  # noqa: SLF001 - there is no public place
+        try:
+            yield
+        finally:
+            with self._device_scope():
+                random._generator.set_random_state(kept)  # noqa: SLF001 - likewise
+
     def adopt_stream(self, lender: object) -> CudaStream:
         """Take a stream that others own, through ``__cuda_stream__``; the lender is kept alive."""
         handle = lent_handle(lender)

@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
+import contextlib
 import threading
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import AbstractContextManager
 from typing import Any
 
@@ -202,6 +203,16 @@ class SimBackend:
                 if len(seen[queue.number]) < queue.sm_count:  # others kept it from as many SMs as it should have: now alone
                     seen[queue.number] |= _probe(self.driver, [queue])[queue.number]
         return [np.array(sorted(seen[queue.number]), np.int64) for queue in queues]
+
+    @contextlib.contextmanager
+    def keeping_random_state(self) -> Iterator[None]:
+        """Put the generator of ``xp.random`` back at the end of a ``with`` block."""
+        generator = self.xp.random.source
+        kept = generator.get_state()
+        try:
+            yield
+        finally:
+            generator.set_state(kept)
 
     def adopt_stream(self, lender: object) -> SimStream:
         """Take a stream of this device that others own.

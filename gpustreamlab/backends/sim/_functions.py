@@ -468,7 +468,8 @@ class RandomModule(SimGenerator):
     """``xp.random``. The numbers are NumPy's, not the bit streams of CuPy's generators."""
 
     def __init__(self, module: ArrayModule) -> None:
-        super().__init__(module, np.random.RandomState())  # numpy.random's functions, without its global state
+        self.source = np.random.RandomState()  # numpy.random's functions, without its global state
+        super().__init__(module, self.source)
 
     def default_rng(self, seed: int | None = None) -> SimGenerator:
         """Make a generator of its own."""
