@@ -48,7 +48,7 @@ class GpuStreamMagics(Magics):  # type: ignore[misc]
         super().__init__(shell)
         self._session: Session | None = None
         self._programs = ProgramCells(shell)
-        self._cells = CellLog(shell, lambda: bool(self._open_sessions()))
+        self._cells = CellLog(shell, self._open_sessions)
 
     @line_magic  # type: ignore[untyped-decorator]
     @no_var_expand  # type: ignore[untyped-decorator]
@@ -176,7 +176,9 @@ class GpuStreamMagics(Magics):  # type: ignore[misc]
         """Show the notebook's cells as a graph."""
         if PARSERS["gpugraph"]().parse(line) is None:
             return None
-        return make_cell_graph(self._cells.cells, self._find_session().trace)
+        session = self._find_session()
+        records, trace = self._cells.cells_since(session), session.trace
+        return make_cell_graph(records, trace, session._running())  # noqa: SLF001 - of this package
 
     @line_magic  # type: ignore[untyped-decorator]
     @no_var_expand  # type: ignore[untyped-decorator]

@@ -848,6 +848,10 @@ class Session(ProcessBound):
                     return trace
         return self._last_trace
 
+    def _running(self) -> list[tuple[str, int]]:
+        """Return the streams of ranges whose work had not ended for the last trace, and when they were opened, in ns."""
+        return self._recorder.running() if self._last_trace is None else []
+
     def overlap(self) -> Overlap:
         """Return how much the streams' work overlapped, so far; see `gpustreamlab.analysis.overlap`."""
         return self.trace.overlap()

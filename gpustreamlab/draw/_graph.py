@@ -21,6 +21,7 @@ from gpustreamlab.draw._graph_layout import (
     GraphNode,
     box_label,
     clean_line,
+    node_name,
     plan_graph,
 )
 from gpustreamlab.draw._scene import text_width_px
@@ -104,7 +105,14 @@ _STYLE = (
 
 
 def graph_svg(
-    nodes: Sequence[GraphNode], edges: Sequence[GraphEdge], *, width_px: int, title: str, noun: str = "statement"
+    nodes: Sequence[GraphNode],
+    edges: Sequence[GraphEdge],
+    *,
+    width_px: int,
+    title: str,
+    noun: str = "statement",
+    named: str = "",
+    headline: str = "",
 ) -> str:
     """Draw statements on streams as SVG text, for a file or a paper: light, with its summary and its legend.
 
@@ -120,6 +128,10 @@ def graph_svg(
         What stands above it.
     noun
         What a node is called.
+    named
+        What stands in front of nodes' names in texts, in the singular: ``"line"``.
+    headline
+        What sets the length; if empty, the critical nodes are listed.
 
     Examples
     --------
@@ -131,10 +143,10 @@ def graph_svg(
     >>> svg.startswith("<svg"), "1 statement on 1 stream · 2.00 ms" in svg
     (True, True)
     """
-    drawing = _Drawing(nodes, edges, plan_graph(nodes, edges, plot_px=width_px - NAME_PX - 24), _LIGHT)
+    drawing = _Drawing(nodes, edges, plan_graph(nodes, edges, plot_px=width_px - NAME_PX - 24), _LIGHT, named)
     width = round(drawing.layout.width_px + NAME_PX + 24)
     parts, top = [f'<text x="12" y="24" font-size="16" font-weight="600">{escape(clean_line(title))}</text>'], 44
-    first, *critical = _facts(nodes, edges, noun)
+    first, *critical = _facts(nodes, edges, noun, named, headline)
     texts = [(first, _LIGHT.ink, 400), *((text, _LIGHT.ink, 600) for text in critical)]
     for text, colour, weight in [*texts, *((text, _LIGHT.soft, 400) for text in _notes(drawing, noun))]:
         for line in textwrap.wrap(text, max(40, int((width_px - 24) / 6.4))):
@@ -161,18 +173,26 @@ def graph_svg(
     )
 
 
-def graph_html(nodes: Sequence[GraphNode], edges: Sequence[GraphEdge], title: str, *, noun: str = "statement") -> str:
+def graph_html(
+    nodes: Sequence[GraphNode],
+    edges: Sequence[GraphEdge],
+    title: str,
+    *,
+    noun: str = "statement",
+    named: str = "",
+    headline: str = "",
+) -> str:
     """Draw statements on streams for a notebook's output; it follows the theme, and holds no script.
 
     The names of the streams stay where a long picture scrolls. Where pictures are not shown, its summary and table are.
 
     Parameters
     ----------
-    nodes, edges, title, noun
+    nodes, edges, title, noun, named, headline
         As for `graph_svg`.
     """
     drawings = {
-        name: _Drawing(nodes, edges, plan_graph(nodes, edges, plot_px=width_px - NAME_PX), _PAGE)
+        name: _Drawing(nodes, edges, plan_graph(nodes, edges, plot_px=width_px - NAME_PX), _PAGE, named)
         for name, width_px in PAGE_WIDTHS_PX.items()
     }
     drawing = drawings["wide"]
@@ -185,7 +205,7 @@ def graph_html(nodes: Sequence[GraphNode], edges: Sequence[GraphEdge], title: st
         pictures.append(f'<div class="gsl-scroll gsl-{name}">{both}</div>')
     frame = '<svg xmlns="http://www.w3.org/2000/svg" width="28" height="15" aria-hidden="true">'
     legend = "".join(f"<span>{frame}{swatch}</svg>{escape(text)}</span>" for swatch, text in drawing.legend())
-    first, *critical = _facts(nodes, edges, noun)
+    first, *critical = _facts(nodes, edges, noun, named, headline)
     facts = f"<p>{escape(first)}</p>" + "".join(f"<p><b>{escape(text)}</b></p>" for text in critical)
     notes = "".join(f'<p class="gsl-soft">{escape(text)}</p>' for text in _notes(drawing, noun))
     return (
@@ -200,7 +220,7 @@ def _frame(width_px: float, height_px: float, inner: str, name: str) -> str:
     return f'<svg xmlns="http://www.w3.org/2000/svg" class="{name}" {size} font-family="{_SANS}">{paper}{inner}</svg>'
 
 
-def _facts(nodes: Sequence[GraphNode], edges: Sequence[GraphEdge], noun: str) -> list[str]:
+def _facts(nodes: Sequence[GraphNode], edges: Sequence[GraphEdge], noun: str, named: str = "", headline: str = "") -> list[str]:
     """Say what there is, how much of it overlaps, and what sets the length."""
     if not nodes:
         return [f"There is no {noun} to draw."]
@@ -211,18 +231,22 @@ def _facts(nodes: Sequence[GraphNode], edges: Sequence[GraphEdge], noun: str) ->
     first = f"{count_text(len(nodes), noun)} {where} · {format_ns(length_ns)}"
     if len(streams) > 1:
         shared_ns = _shared_ns(nodes)
+        running = sum(node.is_running for node in nodes)
         overlap = f"streams overlap for {format_share(shared_ns / max(1, length_ns))} of it"
-        first += f" · {count_text(waits, 'wait')} between streams · {overlap}"
+        first += f" · {count_text(waits, 'wait')} between streams · {f'{running} running' if running else overlap}"
     critical = sorted((place for place, node in enumerate(nodes) if node.is_critical), key=lambda place: nodes[place].start_ns)
     if not critical:
         return [first]
-    numbers = [str(place + 1) for place in critical]
+    if headline:
+        return [first, headline]
+    numbers = [node_name(place, nodes[place]) for place in critical]
+    around = f"{named}{'s' if len(numbers) > 1 else ''} " if named else ""
     if len(numbers) > LISTED_CRITICAL:
         half = LISTED_CRITICAL // 2
         numbers = [*numbers[:half], f"… {len(numbers) - 2 * half:,} more …", *numbers[-half:]]
     work_ns = sum(nodes[place].end_ns - nodes[place].start_ns for place in critical)
     share = f", {format_ns(work_ns)} of work" if work_ns else ""
-    return [first, f"The length is set by {' → '.join(numbers)}{share}"]
+    return [first, f"The length is set by {around}{' → '.join(numbers)}{share}"]
 
 
 def _shared_ns(nodes: Sequence[GraphNode]) -> int:
@@ -248,7 +272,7 @@ def _notes(drawing: _Drawing, noun: str) -> list[str]:
         notes.append("Where the axis is dotted, time is drawn wider than elsewhere, so that short boxes can be read.")
     if "cut" in kinds:
         notes.append("Where the axis is broken, time is left out.")
-    notes += [f"Not drawn: {noun}s {text}." for text in drawing.layout.left_out]
+    notes += [f"Not drawn: {drawing.named or noun}s {text}." for text in drawing.layout.left_out]
     if drawing.lost_arrows:
         notes.append(f"Not drawn: {count_text(drawing.lost_arrows, 'arrow')}; tooltips tell what each box waits for.")
     return notes
@@ -257,13 +281,14 @@ def _notes(drawing: _Drawing, noun: str) -> list[str]:
 def _table(nodes: Sequence[GraphNode], edges: Sequence[GraphEdge], noun: str) -> str:
     if not nodes:
         return ""
-    behind = _behind(edges)
+    behind = _behind(nodes, edges, "")
     begin_ns = min(node.start_ns for node in nodes)
     rows = []
     for place, node in enumerate(nodes[:MAX_ROWS]):
         marks = [text for text, has in (("sets the length", node.is_critical), ("barrier", node.is_barrier)) if has]
-        cells = [str(place + 1), clean_line(node.label), clean_line(node.stream) if node.stream is not None else "host"]
-        cells += [format_ns(node.start_ns - begin_ns), format_ns(node.end_ns - node.start_ns)]
+        cells = [node_name(place, node), clean_line(node.label), clean_line(node.stream) if node.stream is not None else "host"]
+        times = [format_ns(node.start_ns - begin_ns), format_ns(node.end_ns - node.start_ns)]
+        cells += ["", "running"] if node.is_running else times
         cells += [", ".join(behind[place]), "; ".join([*marks, *([clean_line(node.note)] if node.note else [])])]
         rows.append(f"<tr>{''.join(f'<td>{escape(cell)}</td>' for cell in cells)}</tr>")
     if len(nodes) > MAX_ROWS:
@@ -273,12 +298,12 @@ def _table(nodes: Sequence[GraphNode], edges: Sequence[GraphEdge], noun: str) ->
     return f'<details>{summary}<div class="gsl-rows"><table><tr>{head}</tr>{"".join(rows)}</table></div></details>'
 
 
-def _behind(edges: Sequence[GraphEdge]) -> Mapping[int, list[str]]:
+def _behind(nodes: Sequence[GraphNode], edges: Sequence[GraphEdge], prefix: str) -> Mapping[int, list[str]]:
     """Return for each node what it comes behind, with the names of the arrays."""
     found: dict[int, list[str]] = defaultdict(list)
     for edge in edges:
-        text = f"{edge.first + 1} ({clean_line(edge.text)})" if edge.text else str(edge.first + 1)
-        found[edge.second].append(text)
+        name = f"{prefix}{node_name(edge.first, nodes[edge.first])}"
+        found[edge.second].append(f"{name} ({clean_line(edge.text)})" if edge.text else name)
     return found
 
 
@@ -294,16 +319,22 @@ class _Sizes:
 
 _HIGH, _LOW = _Sizes(box=36, channel=28, letter=11), _Sizes(box=21, channel=17, letter=10)
 _AXIS_PX = 34
+_PALE = 0.3
+"""Opacity of boxes of what is out of date."""
 _SHELF_GAP_PX = 4
 
 
 class _Drawing:
     """One picture: a laid-out graph with the heights of its lines."""
 
-    def __init__(self, nodes: Sequence[GraphNode], edges: Sequence[GraphEdge], layout: GraphLayout, theme: Theme) -> None:
+    def __init__(
+        self, nodes: Sequence[GraphNode], edges: Sequence[GraphEdge], layout: GraphLayout, theme: Theme, named: str
+    ) -> None:
         self._nodes = nodes
         self._theme = theme
-        self._behind = _behind(edges)
+        self.named = named
+        """What stands in front of nodes' names in texts."""
+        self._behind = _behind(nodes, edges, f"{named} " if named else "")
         self._sizes = _HIGH if len(layout.rows) <= MANY_ROWS else _LOW
         self.layout = layout
         self._tops = []
@@ -323,6 +354,8 @@ class _Drawing:
             name = "host" if row.stream is None else clean_line(row.stream)
             shown = _cut(name, lambda text: text_width_px(text, 13), NAME_PX - 12)
             detail = f"works {format_share(row.busy_ns / length_ns)}" if row.stream is not None else "no GPU work"
+            running = sum(node.is_running and node.stream == row.stream for node in self._nodes)
+            detail = f"{running} running" if running else detail
             is_high = self._sizes is _HIGH
             parts.append(
                 f"<g><title>{escape(f'{name}: {detail}')}</title>"
@@ -348,6 +381,8 @@ class _Drawing:
             yield box(theme.work, f'stroke="{theme.soft}"'), "work on a stream"
         if any(node.is_critical for node in drawn):
             yield box(theme.critical, f'stroke="{theme.ink}" stroke-width="3"'), "sets the length (critical path)"
+        if any(node.is_muted for node in drawn):
+            yield box(theme.work, f'fill-opacity="{_PALE}" stroke="{theme.soft}"'), "out of date"
         if any(node.stream is None for node in drawn):
             yield box(theme.host, f'stroke="{theme.soft}"'), "host only"
         if any(node.is_barrier for node in drawn):
@@ -447,28 +482,37 @@ class _Drawing:
         fill = theme.critical if node.is_critical else theme.host if node.stream is None else theme.work
         look = f'stroke="{theme.ink if node.is_critical else theme.soft}" stroke-width="{2 * edge:.0f}"'
         look += ' stroke-dasharray="6 3"' if node.is_barrier else ""
+        look += f' fill-opacity="{_PALE}"' if node.is_muted else ""
+        ink = theme.ink if node.is_muted else theme.on  # pale, the ground shows through
         letter_px = LETTER_PX * sizes.letter / 11
         label = _cut(box_label(place, node), lambda text: letter_px * cell_len(text), width - 12)
-        number, _, rest = label.partition(" ")
+        name = node_name(place, node)
+        number, rest = label[: len(name)], label[len(name) :]
         is_high = sizes is _HIGH
         takes = [format_ns(node.end_ns - node.start_ns)] if node.end_ns > node.start_ns else []
+        takes = ["running"] if node.is_running else takes
         notes = [clean_line(node.note)] if node.note else []
         # A band tells of a barrier already; that a node is out of date is told here alone.
         under = " · ".join([*takes, *notes] if node.is_barrier else [*notes, *takes])
         baseline = 15 if is_high and under else sizes.box / 2 + 4
         weight = ' font-weight="700"' if node.is_critical else ""
+        place_of = f'x="{box.x0 + edge:.1f}" y="{top + edge:.1f}" width="{max(1.0, width - 2 * edge):.1f}"'
+        place_of += f' height="{sizes.box - 2 * edge:.1f}" rx="4"'
         parts = [
-            f'<rect x="{box.x0 + edge:.1f}" y="{top + edge:.1f}" width="{max(1.0, width - 2 * edge):.1f}" '
-            f'height="{sizes.box - 2 * edge:.1f}" rx="4" fill="{fill}" {look}/>',
+            f'<rect {place_of} fill="{theme.paper}"/>' if node.is_muted else "",
+            f'<rect {place_of} fill="{fill}" {look}/>',
             f'<text x="{box.x0 + 6:.1f}" y="{top + baseline:.1f}" font-size="{sizes.letter}" font-family="{_MONO}" '
-            f'fill="{theme.on}" xml:space="preserve"{weight}><tspan font-weight="700">{escape(number)}</tspan>'
-            f"{escape(f' {rest}') if rest else ''}</text>",
+            f'fill="{ink}" xml:space="preserve"{weight}><tspan font-weight="700">{escape(number)}</tspan>'
+            f"{escape(rest)}</text>",
         ]
         if is_high and under:
             shown = _cut(under, lambda text: text_width_px(text, 10), width - 12)
-            text = f'<text x="{box.x0 + 6:.1f}" y="{top + 28:.1f}" font-size="10" fill="{theme.on}">{escape(shown)}</text>'
+            text = f'<text x="{box.x0 + 6:.1f}" y="{top + 28:.1f}" font-size="10" fill="{ink}">{escape(shown)}</text>'
             parts.append(text)
         return f'<g class="gsl-node"><title>{escape(self._tooltip(place))}</title>{"".join(parts)}</g>'
+
+    def _name(self, place: int) -> str:
+        return f"{self.named} {node_name(place, self._nodes[place])}".lstrip()
 
     def _tooltip(self, place: int) -> str:
         node = self._nodes[place]
@@ -477,7 +521,8 @@ class _Drawing:
         lines = [clean_line(line.expandtabs(4), 300) for line in (node.detail or node.label).splitlines()]
         if len(lines) > DETAIL_LINES:
             lines = [*lines[:DETAIL_LINES], f"… {len(lines) - DETAIL_LINES:,} more lines"]
-        lines += ["", f"{place + 1}: {where}, begins at {format_ns(begin_ns)}, takes {format_ns(node.end_ns - node.start_ns)}"]
+        times = f"begins at {format_ns(begin_ns)}, takes {format_ns(node.end_ns - node.start_ns)}"
+        lines += ["", f"{self._name(place)}: {where}, {'running' if node.is_running else times}"]
         lines += [f"behind {', '.join(self._behind[place])}"] if place in self._behind else []
         lines += ["sets the length (critical path)"] if node.is_critical else []
         lines += ["barrier: ordered before and after everything"] if node.is_barrier else []
@@ -503,7 +548,7 @@ class _Drawing:
             is_above = is_down or is_bow
             size = (9 if edge.is_critical else 7) * (1 if is_above else -1)
             end_y = self._top(other) if is_above else self._top(other) + self._sizes.box
-            title = f"{edge.second + 1} {'waits for' if edge.is_wait else 'uses'} {edge.first + 1}"
+            title = f"{self._name(edge.second)} {'waits for' if edge.is_wait else 'uses'} {self._name(edge.first)}"
             title += f": {clean_line(edge.text)}" if edge.text else ""
             yield (
                 f'<g class="gsl-edge"><title>{escape(title)}</title>'

@@ -46,7 +46,7 @@ class GraphNode:
     """A statement, or a cell."""
 
     label: str
-    """What its box says: its first line, or ``In [3]``."""
+    """What its box says: its first line."""
     detail: str
     """Its full text."""
     stream: str | None
@@ -61,6 +61,12 @@ class GraphNode:
     """Whether it is ordered before and after everything, as what it touches is not known."""
     note: str
     """What else is to be known: why it is a barrier, or that it is out of date."""
+    name: str = ""
+    """What texts call it, and what its box begins with: its line, or ``In [3]``; its place, from 1, if empty."""
+    is_muted: bool = False
+    """Whether it is drawn pale, as what it gave is out of date."""
+    is_running: bool = False
+    """Whether its work has not ended: nothing is said of its times."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -171,8 +177,13 @@ def plan_graph(nodes: Sequence[GraphNode], edges: Sequence[GraphEdge], *, plot_p
 
 
 def box_label(place: int, node: GraphNode) -> str:
-    """Return what a box says where it has room: the node's number, which the texts refer to, and its label."""
-    return f"{place + 1} {clean_line(node.label)}"
+    """Return what a box says where it has room: the node's name, which the texts refer to, and its label."""
+    return f"{node_name(place, node)} {clean_line(node.label)}"
+
+
+def node_name(place: int, node: GraphNode) -> str:
+    """Return what texts call a node."""
+    return clean_line(node.name, 24) if node.name else str(place + 1)
 
 
 def clean_line(text: str, limit: int = 200) -> str:
@@ -185,20 +196,22 @@ def _fold(nodes: Sequence[GraphNode]) -> tuple[set[int], list[str]]:
     folded: set[int] = set()
     left_out: list[str] = []
     keys = [(node.label, node.stream) for node in nodes]
+    names = [node_name(place, node) for place, node in enumerate(nodes)]
     place, last = 0, len(keys) if len(keys) > FOLD_FROM else 0
     while place < last:
         length, count = _repeats(keys, place)
         if count > KEPT_REPEATS + 1:
             first, end = place + 2 * length, place + (count - 1) * length
             folded.update(range(first, end))
-            what = f"{place + 1}" if length == 1 else f"{place + 1} to {place + length}"
-            left_out.append(f"{first + 1} to {end}, {count - KEPT_REPEATS:,} more repeats of {what}")
+            what = names[place] if length == 1 else f"{names[place]} to {names[place + length - 1]}"
+            left_out.append(f"{names[first]} to {names[end - 1]}, {count - KEPT_REPEATS:,} more repeats of {what}")
         place += length * count
     drawn = [place for place in range(len(nodes)) if place not in folded]
     if len(drawn) > MAX_BOXES:
         middle = drawn[MAX_BOXES // 2 : len(drawn) - MAX_BOXES // 2]
         folded.update(middle)
-        left_out.append(f"{len(middle):,} between {middle[0] + 1} and {middle[-1] + 1}, beyond the bound of {MAX_BOXES} boxes")
+        ends = f"{names[middle[0]]} and {names[middle[-1]]}"
+        left_out.append(f"{len(middle):,} between {ends}, beyond the bound of {MAX_BOXES} boxes")
     return folded, left_out
 
 
@@ -389,7 +402,8 @@ class _Axis:
         return cuts
 
     def _width(self, place: int) -> float:
-        text_px = LETTER_PX * cell_len(box_label(place, self._nodes[place])) + 16
+        node = self._nodes[place]
+        text_px = LETTER_PX * max(cell_len(box_label(place, node)), len("running") * node.is_running) + 16
         return min(self._least_px, text_px)
 
     def _place(self, scale: float) -> float:

@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from html import escape
+from operator import itemgetter
 from typing import ClassVar
 
 import numpy as np
@@ -13,7 +14,7 @@ from gpustreamlab.analysis._busy import union_edges
 from gpustreamlab.analysis._report import Report, Reported, ReportTable, more_row, simulated_notes
 from gpustreamlab.analysis._scale import count_text, format_ns
 from gpustreamlab.draw import GraphEdge, GraphNode, graph_html
-from gpustreamlab.model import SPAN_KINDS, Trace
+from gpustreamlab.model import SPAN_KINDS, Marker, Trace
 from gpustreamlab.notebook.cell_log import CellRecord
 from gpustreamlab.programs._source import short_text
 from gpustreamlab.typing import MarkerKind, SpanKind
@@ -24,6 +25,8 @@ LISTED_CELLS = 60
 """How many cells the table has."""
 LISTED_NOTES = 10
 """How many cells are told of that are out of date, and of that do something unknown."""
+READS_LENGTH = 18
+"""How long the text may be of what a cell reads."""
 _WORK = [SPAN_KINDS.index(kind) for kind in (SpanKind.KERNEL, SpanKind.COPY, SpanKind.FILL)]
 
 
@@ -38,7 +41,7 @@ class CellNode:
     streams: tuple[str, ...]
     """Streams on which its work ran, or for which it is enqueued."""
     start_ns: int
-    """When its work began, on the trace's clock; -1 where none is recorded."""
+    """When its work began, on the trace's clock; behind all that has ended where none has; -1 where it has none."""
     end_ns: int
     """When its work ended."""
     busy_ns: int
@@ -55,6 +58,8 @@ class CellNode:
     """What it does of which nothing can be known; empty where all is."""
     is_failed: bool
     """Whether it ended in an exception."""
+    is_running: bool
+    """Whether work of it had not ended yet: its times are those of what had, or of its launch."""
 
 
 class CellGraph(Reported):
@@ -81,27 +86,16 @@ class CellGraph(Reported):
         chain = [f"In [{cell.number}]" for cell in self.cells if cell.is_critical]
         if chain:
             parts.append(f"critical path {' > '.join(chain[-6:])}, {format_ns(self.critical_ns)} of device time")
+        running = [f"In [{cell.number}]" for cell in self.cells if cell.is_running]
+        parts += [f"running: {', '.join(running[-6:])}"] if running else []
         parts.append(f"out of date: {', '.join(outdated)}" if outdated else "none is out of date")
         return "; ".join(parts)
 
     def _report(self) -> Report:
-        rows = [["", "cell", "", "stream", "time", "reads", "waits for", "state"]]
-        for cell in self.cells[:LISTED_CELLS]:
-            state = "out of date" if cell.outdated else "failed" if cell.is_failed else ""
-            rows.append(
-                [
-                    "critical" if cell.is_critical else "",
-                    f"In [{cell.number}]",
-                    short_text(cell.text.strip(), 40),
-                    ", ".join(cell.streams) or "host",
-                    format_ns(cell.busy_ns) if cell.start_ns >= 0 else "",
-                    "; ".join(f"{_names(cell.reads[number])} of In [{number}]" for number in sorted(cell.reads)),
-                    ", ".join(f"In [{number}]" for number in sorted(cell.waits)) if not cell.barrier else "all",
-                    state,
-                ]
-            )
-        rows += more_row(len(self.cells) - LISTED_CELLS, 8, "more")
-        table = ReportTable(caption="Cells, as they ran last", rows=rows, names=(2, 5))
+        rows = [["cell", "", "stream", "time", "reads", "waits for", "state"]]
+        rows += [_row(cell) for cell in self.cells[:LISTED_CELLS]]
+        rows += more_row(len(self.cells) - LISTED_CELLS, 7, "more")
+        table = ReportTable(caption="Cells, as they ran last", rows=rows, names=(1,))
         return Report(title="Cells:", line=self._line(), tables=(table,), notes=self.notes)
 
     @property
@@ -122,7 +116,9 @@ class CellGraph(Reported):
 
     def _repr_html_(self) -> str:
         nodes, edges = self.drawn()
-        picture = graph_html(nodes, edges, "Cells", noun="cell") if nodes else ""
+        chain = [f"In [{cell.number}]" for cell in self.cells if cell.is_critical]
+        headline = f"Critical path: {' → '.join(chain[-6:])}, {format_ns(self.critical_ns)} of device time"
+        picture = graph_html(nodes, edges, "Cells", noun="cell", headline=headline) if nodes else ""
         table = super()._repr_html_()
         return f"{picture}<details><summary>{escape(self._line())}</summary>{table}</details>" if picture else table
 
@@ -135,13 +131,16 @@ class CellGraph(Reported):
         place = {cell.number: at for at, cell in enumerate(timed)}
         nodes = [
             GraphNode(
-                label=f"In [{cell.number}]",
+                label=cell.text.strip().partition("\n")[0],
                 detail=cell.text.strip(),
                 stream=cell.streams[0] if cell.streams else None,
                 start_ns=cell.start_ns - first_ns,
                 end_ns=cell.end_ns - first_ns,
                 is_critical=cell.is_critical,
                 is_barrier=bool(cell.barrier),
+                name=f"In [{cell.number}]",
+                is_muted=bool(cell.outdated),
+                is_running=cell.is_running,
                 note=f"out of date: {cell.outdated}" if cell.outdated else cell.barrier,
             )
             for cell in timed
@@ -161,11 +160,39 @@ class CellGraph(Reported):
         return nodes, edges
 
 
+def _row(cell: CellNode) -> list[str]:
+    return [
+        f"In [{cell.number}]",
+        short_text(cell.text.strip(), 40),
+        ", ".join(cell.streams) or "host",
+        format_ns(cell.busy_ns) if cell.start_ns >= 0 and (cell.busy_ns or not cell.is_running) else "",
+        _reads_text(cell.reads),
+        ", ".join(f"In [{number}]" for number in sorted(cell.waits)) if not cell.barrier else "all",
+        _state(cell),
+    ]
+
+
+def _reads_text(reads: Mapping[int, frozenset[str]]) -> str:
+    """Write which cells are read, with the variables as far as there is room: never those of one cell beside another's."""
+    cells = [(f"In [{number}]", f": {_names(reads[number])}") for number in sorted(reads)]
+    for named in range(len(cells), -1, -1):
+        text = "; ".join(f"{cell}{names if place < named else ''}" for place, (cell, names) in enumerate(cells))
+        if len(text) <= READS_LENGTH:
+            return text
+    return f"{cells[0][0]}; {len(cells) - 1} more"
+
+
+def _state(cell: CellNode) -> str:
+    states = (("out of date", bool(cell.outdated)), ("failed", cell.is_failed), ("running", cell.is_running))
+    told = ", ".join(state for state, has in states if has)
+    return told or ("critical" if cell.is_critical else "")  # the line above the table has the whole path
+
+
 def _names(names: frozenset[str]) -> str:
     return ", ".join(sorted(names))
 
 
-def make_cell_graph(records: Sequence[CellRecord], trace: Trace) -> CellGraph:
+def make_cell_graph(records: Sequence[CellRecord], trace: Trace, running: Sequence[tuple[str, int]] = ()) -> CellGraph:
     """Return the graph of the cells that ran.
 
     Parameters
@@ -174,11 +201,13 @@ def make_cell_graph(records: Sequence[CellRecord], trace: Trace) -> CellGraph:
         The runs of cells, in their order.
     trace
         What they recorded; its marks tell which cell a span is of.
+    running
+        The stream of each range that has not ended, and when it was opened, in ns on the trace's clock.
     """
     newest = {record.key: record for record in records}
     by_number = {record.number: record for record in records}
     shown = sorted(newest.values(), key=lambda record: record.number)
-    works = _work_of_cells(trace)
+    works = _work_of_cells(trace, running)
     outdated: dict[int, str] = {}
     for record in shown:
         why = _why_outdated(record, by_number, newest, outdated)
@@ -207,6 +236,7 @@ def make_cell_graph(records: Sequence[CellRecord], trace: Trace) -> CellGraph:
                 outdated=outdated.get(record.number, ""),
                 barrier=record.barrier,
                 is_failed=record.is_failed,
+                is_running=work is not None and work.is_running,
             )
         )
     pending = trace.metadata.pending_spans
@@ -268,10 +298,14 @@ class _CellWork:
     end_ns: int
     busy_ns: int
     streams: tuple[str, ...]
+    is_running: bool = False
 
 
-def _work_of_cells(trace: Trace) -> dict[int, _CellWork]:
-    """Return what cells took on the device: their kernels, copies and fills where these were captured, else their ranges."""
+def _work_of_cells(trace: Trace, running: Sequence[tuple[str, int]]) -> dict[int, _CellWork]:
+    """Return what cells took on the device: their kernels, copies and fills where these were captured, else their ranges.
+
+    Cells with ranges that have not ended are running; where nothing of them has ended, they stand behind all that has.
+    """
     marks = [mark for mark in trace.markers if mark.kind is MarkerKind.CELL]
     is_work = np.isin(trace.kind, _WORK)
     if not is_work.any():
@@ -288,10 +322,25 @@ def _work_of_cells(trace: Trace) -> dict[int, _CellWork]:
             edges = union_edges(trace.start_ns[own], trace.end_ns[own])
             lanes, counts = np.unique(trace.lane[own], return_counts=True)
             names = [trace.lanes[lane].name for lane in lanes[np.argsort(-counts, kind="stable")].tolist()]
-            found[int(mark.text.removeprefix("In [").rstrip("]"))] = _CellWork(
+            found[_number(mark)] = _CellWork(
                 start_ns=int(trace.start_ns[own].min()),
                 end_ns=int(trace.end_ns[own].max()),
                 busy_ns=int((edges[1::2] - edges[::2]).sum()),
                 streams=tuple(names),
             )
+    launched = sorted(running, key=itemgetter(1))
+    last_ns = max((work.end_ns for work in found.values()), default=launched[0][1] if launched else 0)
+    for turn, (name, opened_ns) in enumerate(launched, start=1):
+        at = int(np.searchsorted(times_ns, opened_ns, side="right")) - 1
+        if at < 0:
+            continue
+        number = _number(marks[at])
+        # One ns apart: they keep the order of their launches, and no time is said to pass.
+        work = found.get(number) or _CellWork(start_ns=last_ns + turn, end_ns=last_ns + turn, busy_ns=0, streams=())
+        streams = tuple(dict.fromkeys([*work.streams, name]))
+        found[number] = replace(work, streams=streams, is_running=True)
     return found
+
+
+def _number(mark: Marker) -> int:
+    return int(mark.text.removeprefix("In [").rstrip("]"))

@@ -4,9 +4,10 @@ from __future__ import annotations
 
 import re
 import types
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
+from weakref import WeakKeyDictionary
 
 from gpustreamlab._util.arrays import is_array
 from gpustreamlab.notebook._cell_text import CellText, read_cell
@@ -50,13 +51,15 @@ class CellLog:
     ----------
     shell
         The IPython shell.
-    is_wanted
-        Tells whether any session is open: else nothing is recorded.
+    find_sessions
+        Returns the sessions that are open: while there is none, nothing is recorded.
     """
 
-    def __init__(self, shell: Any, is_wanted: Callable[[], bool]) -> None:
+    def __init__(self, shell: Any, find_sessions: Callable[[], Sequence[Any]]) -> None:
         self._shell = shell
-        self._is_wanted = is_wanted
+        self._find_sessions = find_sessions
+        self._since: WeakKeyDictionary[Any, int] = WeakKeyDictionary()
+        """The number of the first cell that each session was open for."""
         self.cells: list[CellRecord] = []
         """The runs, in their order."""
         self.auto: CellStreams | None = None
@@ -74,6 +77,11 @@ class CellLog:
         """Be called by the shell from now on."""
         self._shell.events.register("pre_run_cell", self._begin)
         self._shell.events.register("post_run_cell", self._end)
+
+    def cells_since(self, session: Any) -> list[CellRecord]:
+        """Return the runs of cells since a session was made: those before it are of others."""
+        since = self._since.get(session)
+        return [] if since is None else [record for record in self.cells if record.number >= since]
 
     def start_auto(self, session: Any, count: int) -> None:
         """Choose a stream for each cell from the next one on.
@@ -102,8 +110,14 @@ class CellLog:
 
     def _begin(self, info: Any) -> None:
         self._depth += 1
-        if self._depth > 1 or not info.store_history or not self._is_wanted():
+        if self._depth > 1 or not info.store_history:
             return  # one that another cell runs is of that cell; what tools run on the side is none
+        number = len(self._shell.history_manager.input_hist_parsed)
+        sessions = self._find_sessions()
+        for session in sessions:
+            self._since.setdefault(session, number)
+        if not sessions:
+            return
         try:
             source = self._shell.transform_cell(info.raw_cell)
             text = read_cell(source)
@@ -111,7 +125,6 @@ class CellLog:
             return  # it does not run
         if text.is_idle:
             return
-        number = len(self._shell.history_manager.input_hist_parsed)
         record = CellRecord(number=number, key=getattr(info, "cell_id", None) or info.raw_cell.strip(), text=info.raw_cell)
         record.reads = self._read(text)
         record.writes = frozenset(text.writes)

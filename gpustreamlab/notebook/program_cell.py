@@ -10,7 +10,6 @@ from typing import Any
 
 from IPython.core.error import UsageError
 from IPython.display import display
-from IPython.utils.capture import capture_output
 
 from gpustreamlab.notebook.cells import cell_number
 from gpustreamlab.programs import Ground, Plan, make_program
@@ -72,7 +71,8 @@ class ProgramCells:
         """
         __tracebackhide__ = True
         shell = self._shell
-        source = "\n" + shell.transform_cell(body)  # below the magic's line, so that lines have the cell's numbers
+        # Below the magic's line, so that lines have the cell's numbers; IPython leaves empty lines at the beginning out.
+        source = "\n" * (1 + _empty_lines(body)) + shell.transform_cell(body)
         # A cell that runs again has another number, which its tracebacks show.
         filename = shell.compile.cache(source, cell_number(shell), raw_code=source)
         key = (id(ground.lab), source, streams)
@@ -88,12 +88,7 @@ class ProgramCells:
             note = f"Planned again: another type, shape or plain value than as In [{known.number}]: {names}."
         program = make_program(ground, source, lambda: shell.user_ns, filename=filename, result=_free_name(source, filename))
         begin(program.home(streams))
-        try:
-            with capture_output(stderr=False) as kept_back:
-                plan = program.plan(streams=streams)
-        except BaseException:
-            kept_back.show()
-            raise
+        plan = program.plan(streams=streams)
         made = self._planned[key] = PlannedCell(plan=plan, number=cell_number(shell), note=note)
         for oldest in list(self._planned)[:-MOST_PLANS]:
             del self._planned[oldest]
@@ -119,9 +114,8 @@ def show_plan(planned: PlannedCell, *, is_ordered: bool) -> None:
     home, notes = planned.plan.streams[0], [planned.note]
     if not is_ordered:
         notes.append(
-            f"Results are on stream {home!r}: a plain cell that reads them calls lab.stream({home!r}).synchronize() "
-            "first; with "
-            "%gpulab auto cells wait by themselves."
+            f"Results are on stream {home!r}: a plain cell that reads them calls lab.stream({home!r}).synchronize() first; "
+            "with %gpulab auto cells wait by themselves."
         )
     note = "\n".join(filter(None, notes))
     display({"text/plain": f"{planned.plan!r}\n{note}".rstrip(), "text/html": planned.plan.overview(note)}, raw=True)
@@ -148,6 +142,11 @@ def show_replay(plan: Plan, repeats: int) -> None:
     """Show what the program takes on one stream, as planned, and as one CUDA graph, in so many runs of each."""
     __tracebackhide__ = True
     display(plan.compare(repeats))
+
+
+def _empty_lines(body: str) -> int:
+    """Return how many lines stand above the first that is not empty."""
+    return sum(1 for _ in itertools.takewhile(lambda line: not line.strip(), body.splitlines()))
 
 
 def _free_name(source: str, filename: str) -> str:

@@ -14,7 +14,7 @@ import numpy as np
 from gpustreamlab._util.arrays import find_arrays, is_array
 from gpustreamlab.analysis import Hazards
 from gpustreamlab.analysis._report import Report, Reported, ReportTable
-from gpustreamlab.analysis._scale import format_ns, format_share
+from gpustreamlab.analysis._scale import count_text, format_ns, format_share
 from gpustreamlab.errors import OptionError, ProgramError
 from gpustreamlab.memory.hazards import AccessWatch
 from gpustreamlab.model import SPAN_KINDS, Trace
@@ -80,7 +80,9 @@ class Check(Reported):
         return int(not self.different and not self.hazards.hazard_count)
 
     def _line(self) -> str:
-        parts = [f"{len(self.equal)} variables are equal to those of one stream, bit for bit"]
+        is_one = len(self.equal) == 1
+        equal = "is equal to that" if is_one else "are equal to those"
+        parts = [f"{count_text(len(self.equal), 'variable')} {equal} of one stream, bit for bit"]
         if self.different:
             parts.insert(0, f"DIFFERENT from one stream: {', '.join(self.different)}; first by {self.first_differing}")
         if self.close:
@@ -100,7 +102,7 @@ class Check(Reported):
 
 
 def _hazard_line(hazards: Hazards) -> str:
-    accesses = f"{hazards.access_count:,} accesses"
+    accesses = count_text(hazards.access_count, "access", "accesses")
     return f"{hazards.hazard_count or 'no'} hazard{'' if hazards.hazard_count == 1 else 's'} in {accesses}"
 
 

@@ -12,12 +12,13 @@ from typing import Any, ClassVar, NamedTuple
 
 from gpustreamlab.analysis._report import Report, Reported, ReportTable, more_row
 from gpustreamlab.analysis._scale import count_text, format_ns
-from gpustreamlab.draw import GraphEdge, GraphNode, graph_html
+from gpustreamlab.draw import GraphEdge, GraphNode, graph_html, graph_svg
 from gpustreamlab.errors import OptionError, ProgramError, StreamNotFoundError
 from gpustreamlab.programs._check import Both, Check, PlanComparison, check_plan, compare_plan
 from gpustreamlab.programs._code import Code, write_code
 from gpustreamlab.programs._graph import Engine, Schedule, on_one_stream, schedule
 from gpustreamlab.programs._ground import Ground, Statements
+from gpustreamlab.programs._output import kept_back
 from gpustreamlab.programs._record import needed_names, record
 from gpustreamlab.programs._replay import Replay
 from gpustreamlab.programs._source import RESULT, Statement, read_source, short_text
@@ -44,13 +45,14 @@ class Program:
         self._program = program
 
     def __repr__(self) -> str:
-        return f"<Program: {len(self._program.source.statements):,} statements>"
+        return f"<Program: {count_text(len(self._program.source.statements), 'statement')}>"
 
     def plan(self, streams: int | Sequence[str] = 2) -> Plan:
         """Assign the statements to streams: run them four times on copies of their inputs, on one stream, and plan by that.
 
         The statements keep their order on the host. Those that name a stream, by ``with lab.on("copy"):`` or ``#: copy``, get
-        it; each other one gets the stream on which it can begin first.
+        it; each other one gets the stream on which it can begin first. What these runs print, log and show is kept back, unless
+        one of them fails.
 
         Parameters
         ----------
@@ -68,7 +70,8 @@ class Program:
         """
         __tracebackhide__ = True
         names, given = self._streams(streams)
-        recording = record(self._program, names[0])
+        with kept_back():
+            recording = record(self._program, names[0])
         further = [name for name in given if name not in names]
         return make_plan(self._program, [*names, *further], recording, is_one=len(names) < 2)
 
@@ -210,7 +213,7 @@ def _why_nothing(statements: Sequence[Statement], recording: Recording, one: Sch
     if host_ns > work_ns:
         return (
             f"the host is the limit: it takes {format_ns(host_ns)} to launch what the device does in {format_ns(work_ns)}; "
-            "plan.capture() launches all with one call"
+            f"{_capture_advice(statements, recording)}"
         )
     loop = max(zip(statements, recording.works, strict=True), key=lambda pair: pair[1].duration_ns)
     if loop[1].duration_ns * 2 > work_ns and loop[0].is_loop:
@@ -228,6 +231,21 @@ def _why_nothing(statements: Sequence[Statement], recording: Recording, one: Sch
     return f"more would be {gain:.2f} times as fast by the model, as what could overlap waits for each other or fills the SMs"
 
 
+def _capture_advice(statements: Sequence[Statement], recording: Recording) -> str:
+    """Say that a CUDA graph would help, or which lines a capture would refuse: those at which the host waits."""
+    pairs = zip(statements, recording.works, strict=True)
+    waiting = [one.line for one, work in pairs if work.waits or (work.barrier and "synchronize" in one.text)]
+    lines = list(dict.fromkeys(map(str, waiting)))
+    if not lines:
+        return "plan.capture() launches all with one call"
+    shown = ", ".join(lines[:4]) + (f" and {len(lines) - 4:,} more" if len(lines) > 4 else "")
+    who, them = ("line", "it") if len(lines) == 1 else ("lines", "them")
+    return (
+        f"for {who} {shown}, where the host waits for the device, it cannot be one CUDA graph; with {them} moved out of the "
+        "program, plan.capture() launches the rest with one call"
+    )
+
+
 class PlanGraph(NamedTuple):
     """Statements as a graph."""
 
@@ -235,6 +253,32 @@ class PlanGraph(NamedTuple):
     """The statements, in their order."""
     edges: tuple[GraphEdge, ...]
     """Which comes behind which."""
+
+    def __repr__(self) -> str:
+        return f"<PlanGraph: {count_text(len(self.nodes), 'statement')}, {count_text(len(self.edges), 'edge')}>"
+
+    def _repr_html_(self) -> str:
+        return graph_html(self.nodes, self.edges, "Plan", named="line", headline=_host_headline(self.nodes))
+
+    def _repr_svg_(self) -> str:
+        headline = _host_headline(self.nodes)
+        return graph_svg(self.nodes, self.edges, width_px=900, title="Plan", named="line", headline=headline)
+
+
+def _host_headline(nodes: Sequence[GraphNode]) -> str:
+    """Say that the host sets the length, where the chain of statements that does begins late; else return nothing."""
+    critical = [node for node in nodes if node.is_critical]
+    if not critical:
+        return ""
+    first = min(critical, key=lambda node: node.start_ns)
+    length_ns = max(node.end_ns for node in nodes)
+    if 2 * first.start_ns <= length_ns:
+        return ""
+    work_ns = sum(node.end_ns - node.start_ns for node in critical)
+    return (
+        f"The host sets the length: of {format_ns(length_ns)} it takes {format_ns(first.start_ns)} to launch what comes before "
+        f"line {first.name}; {format_ns(work_ns)} of work follow"
+    )
 
 
 class Plan(Reported):
@@ -345,13 +389,16 @@ class Plan(Reported):
     def check(self, tolerance: float | None = None) -> Check:
         """Run it beside the same program on one stream, on the same inputs, and compare all results bit for bit.
 
+        That is three runs on copies, and a fourth where results differ. What they print is kept back, unless one fails.
+
         Parameters
         ----------
         tolerance
             How far results may be apart that differ from run to run on one stream, too, as a share of the largest value;
             if None, 1,000 times the spacing of their type.
         """
-        return check_plan(self._both, tolerance)
+        with kept_back():
+            return check_plan(self._both, tolerance)
 
     def capture(self) -> Replay:
         """Capture the program into one CUDA graph, which `Replay.launch` runs with one call.
@@ -370,12 +417,15 @@ class Plan(Reported):
     def compare(self, repeats: int = 5) -> PlanComparison:
         """Measure it beside the same program on one stream and as one CUDA graph, on the same inputs, in turns.
 
+        What the runs, which are on copies, print is kept back, unless one fails.
+
         Parameters
         ----------
         repeats
-            How often each is run; the medians count.
+            How often each is run; the medians count. Once more it runs to warm up, and once it is captured.
         """
-        return compare_plan(self._both, repeats)
+        with kept_back():
+            return compare_plan(self._both, repeats)
 
     @property
     def _both(self) -> Both:
@@ -426,9 +476,10 @@ class Plan(Reported):
         planned = self._planned
         count = len(planned.stream)
         if self._reason:
-            return f"{count:,} statements on one stream: {self._reason}"
+            return f"{count_text(count, 'statement')} on one stream: {self._reason}"
         return (
-            f"{count:,} statements on {len(planned.streams)} streams, {count_text(planned.wait_count, 'wait')}, "
+            f"{count_text(count, 'statement')} on {count_text(len(planned.streams), 'stream')}, "
+            f"{count_text(planned.wait_count, 'wait')}, "
             f"{count_text(planned.switch_count, 'switch', 'switches')}; modelled {format_ns(planned.length_ns)}, "
             f"{self.predicted_speedup:.2f} times as fast as on one stream"
         )
@@ -453,6 +504,7 @@ class Plan(Reported):
                 is_critical=one.is_critical,
                 is_barrier=bool(one.barrier),
                 note=one.barrier,
+                name=str(one.line),
             )
             for one in statements
         )
@@ -477,7 +529,7 @@ class Plan(Reported):
         return f"{super().__str__()}\n\n{self.code}".rstrip()
 
     def _picture(self) -> str:
-        return graph_html(*self.graph, "Plan")
+        return self.graph._repr_html_()
 
     def _repr_html_(self) -> str:
         code = f"<pre style='{_CODE}'>{escape(self.code)}</pre>"

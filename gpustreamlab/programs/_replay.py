@@ -6,6 +6,7 @@ from collections.abc import Mapping
 from typing import Any
 
 from gpustreamlab._util.arrays import find_arrays
+from gpustreamlab.analysis._scale import count_text
 from gpustreamlab.backends import BackendGraph
 from gpustreamlab.errors import GraphCaptureError, ProgramError
 from gpustreamlab.programs._code import Code, probed
@@ -48,7 +49,8 @@ class Replay:
         """How often the graph was updated for other inputs, without making it anew."""
 
     def __repr__(self) -> str:
-        return f"<Replay: {len(self._program.source.statements):,} statements, {self.node_count:,} kernels, copies and fills>"
+        count = count_text(len(self._program.source.statements), "statement")
+        return f"<Replay: {count}, {count_text(self.node_count, 'kernel, copy or fill', 'kernels, copies and fills')}>"
 
     @property
     def code(self) -> str:

@@ -412,6 +412,14 @@ class Recorder:
         with self.observing():
             return list(dict.fromkeys(lane.name for lane in self.in_flight.lanes if not is_done(lane)))
 
+    def running(self) -> list[tuple[str, int]]:
+        """Return the streams of closed ranges that had not ended when last collected, and when these were opened, in ns.
+
+        Times are on the backend's clock, as a trace's are.
+        """
+        with self.lock:
+            return [(one.lane.lane.name, self.to_clock_ns(one.opened_ns)) for one in self.in_flight.closed()]
+
     def clear(self) -> None:
         """Forget the ranges and the work that have ended, samples, and the counts of dropped ones."""
         self.collect()

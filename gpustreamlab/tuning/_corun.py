@@ -17,7 +17,7 @@ from gpustreamlab.tuning._bench import AHEAD, Calls, Lab, Room, Task, check_coun
 from gpustreamlab.tuning._measure import Conditions, clock_notes, conditions_of, notes_of
 from gpustreamlab.tuning._progress import steps
 from gpustreamlab.tuning._statistics import interval, medians
-from gpustreamlab.typing import FloatArray, Int64Array
+from gpustreamlab.typing import BoolArray, FloatArray, Int64Array
 
 __all__ = ["Corun", "Place", "TaskTimes", "corun", "read_tasks"]
 
@@ -25,6 +25,8 @@ WHOLE = "whole card"
 """How a run without partitions is called."""
 FEWEST_CALLS = 4
 """Periods that a task needs for its median to be told."""
+STARVED_TURNS = 8
+"""A task that was called this many times as often as it had to be keeps another one from running: that one is not awaited."""
 MOST_TURNS = 64
 """A task is called at most this many times as often as was asked for, while another one takes long."""
 
@@ -242,8 +244,18 @@ class Bencher:
             if calls.stray_count
             for note in notes_of(calls, task)[-1:]
         ]
-        if all(calls.waited_count * 2 > len(calls) for calls in together):
-            notes.append("The host could not keep the streams busy: what is told is the host's limit, not the device's.")
+        notes += [
+            f"{task.name} is bound by the host beside the others: its stream ran dry behind {calls.waited_count} of {len(calls)} calls, "
+            "so its times are the host's as much as the device's."
+            for calls, task in zip(together, self._tasks, strict=True)
+            if calls.waited_count * 2 > len(calls)
+        ]
+        notes += [
+            f"{task.name} starves: beside the others it finished {_inside(calls, together).sum()} calls in the time in which it was "
+            "to finish many; its times are at least what is told."
+            for calls, task in zip(together, self._tasks, strict=True)
+            if _inside(calls, together).sum() < 2
+        ]
         return Corun(
             place=place,
             layout=layout,
@@ -318,7 +330,8 @@ class Bencher:
 
     def _drive(self, pairs: Sequence[tuple[Task, Any]], counts: Sequence[int]) -> list[Calls]:
         def goes_on(made: Sequence[int]) -> bool:
-            return any(one < wanted for one, wanted in zip(made, counts, strict=True))
+            share = [one / wanted for one, wanted in zip(made, counts, strict=True)]
+            return min(share) < 1 and max(share) < STARVED_TURNS  # else one keeps another from running at all
 
         return drive(self._room, self._bench, pairs, goes_on)
 
@@ -335,10 +348,18 @@ class Bencher:
 
 def _within_all(calls: Calls, together: Sequence[Calls]) -> Int64Array:
     """Return the periods of a task while all tasks ran: from the last first end to the first last end."""
-    begin_ns, end_ns = max(int(one.end_ns[0]) for one in together), min(int(one.end_ns[-1]) for one in together)
-    is_inside = (calls.end_ns[:-1] >= begin_ns) & (calls.end_ns[1:] <= end_ns)
-    found: Int64Array = calls.period_ns[is_inside]
-    return found if len(found) else calls.period_ns
+    found: Int64Array = calls.period_ns[_inside(calls, together)]
+    if len(found):
+        return found
+    # It starved: what it took is at least the time in which others ran, not what it took behind them.
+    begin_ns, end_ns = min(int(one.start_ns[0]) for one in together), min(int(one.end_ns[-1]) for one in together)
+    return np.array([max(end_ns - begin_ns, 1)], np.int64)
+
+
+def _inside(calls: Calls, together: Sequence[Calls]) -> BoolArray:
+    """Tell which periods lie in the time in which all tasks ran; shape (n_calls - 1,)."""
+    begin_ns, end_ns = max(int(one.start_ns[0]) for one in together), min(int(one.end_ns[-1]) for one in together)
+    return (calls.end_ns[:-1] >= begin_ns) & (calls.end_ns[1:] <= end_ns)
 
 
 def read_tasks(call: str, tasks: Mapping[str, Callable[[], object]]) -> list[Task]:

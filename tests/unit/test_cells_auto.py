@@ -352,6 +352,59 @@ def test_the_graph_has_cells_with_streams_of_their_own_and_a_critical_path(shell
     assert "<svg" in found._repr_html_()
 
 
+def test_cells_whose_work_has_not_ended_are_running_on_their_streams(shell, lab):
+    for cell in [f"a = {BIG}", f"b = {BIG}", "lab.synchronize()", LONG.format("a"), LONG.format("b"), "c = a + b"]:
+        good(shell, cell)
+    found = good(shell, "%gpugraph")
+    first, second, last = found.cells[-3:]
+    assert [cell.is_running for cell in found.cells] == [False, False, False, True, True, True]
+    assert first.streams != second.streams
+    assert last.streams in (first.streams, second.streams)
+    assert f"running: In [{first.number}], In [{second.number}], In [{last.number}]" in str(found).replace("\n  ", " ")
+    nodes, edges = found.drawn()
+    assert [node.stream for node in nodes[-3:]] == [cell.streams[0] for cell in (first, second, last)]
+    assert [node.is_running for node in nodes] == [False, False, True, True, True]
+    assert {(edge.first, edge.second) for edge in edges} >= {(2, 4), (3, 4)}
+    page = found._repr_html_()
+    assert page.count(">running</text>") >= 3
+    assert "idle" not in page
+    assert lab.trace.metadata.pending_spans  # nothing waited for the device
+    assert not any(cell.is_running for cell in cells(shell))
+
+
+def test_the_picture_names_cells_and_has_their_first_lines_and_what_is_out_of_date_is_pale(shell, lab):
+    good(shell, f"x = {BIG}\nn = 3", "one")
+    good(shell, "left = x @ x", "two")
+    good(shell, "right = x + 1", "three")
+    good(shell, "both = left + right", "four")
+    lab.synchronize()
+    found = good(shell, "%gpugraph")
+    one, two, three, four = (f"In [{cell.number}]" for cell in found.cells if cell.streams)
+    page = found._repr_html_()
+    assert f'<tspan font-weight="700">{four}</tspan> both = ' in page
+    assert f"Critical path: {one} → {two} → {four}" in page
+    assert f"{four} waits for" in page
+    assert f"behind {one} (x)" in page
+    assert "out of date</span>" not in page
+    assert all(len(row) <= 80 for row in str(found).splitlines())
+    reads = {cell: row for row in str(found).splitlines() for cell in (one, two, three, four) if row.startswith(f"{cell} ")}
+    assert f"{two}; {three}" in reads[four]  # no variable stands beside the number of another one's cell
+    assert f"{one}: x" in reads[two]
+    good(shell, f"x = {BIG}", "one")
+    lab.synchronize()
+    page = good(shell, "%gpugraph")._repr_html_()
+    assert "out of date</span>" in page
+    assert page.count('fill-opacity="0.3"') > 1
+
+
+def test_a_new_session_begins_a_new_graph(shell, lab):
+    good(shell, f"a = {BIG}")
+    good(shell, "%gpulab start --backend sim --auto")
+    assert "no cell has run" in str(good(shell, "%gpugraph"))
+    good(shell, f"b = {BIG}")
+    assert [cell.text for cell in cells(shell)] == [f"b = {BIG}"]
+
+
 def test_a_program_that_fails_is_ordered(shell, lab):
     good(shell, f"x = {BIG}\nflag = [1]")
     code = "%%gpuprogram\na = x @ x\nb = x @ x @ x\nb /= flag[0]\nc = 1 / flag[0]"

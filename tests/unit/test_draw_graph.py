@@ -202,3 +202,31 @@ def test_a_page_has_a_picture_for_each_width_unless_it_scrolls_at_all_of_them():
     many = [node(f"v{place} = g(v{place})", "a", 1_000 * place, 1_000 * (place + 1)) for place in range(40)]
     kinds = [re.findall(r'class="gsl-scroll gsl-(\w+)"', graph_html(nodes, [], "Plan")) for nodes in (few, many)]
     assert kinds == [["wide", "middle", "narrow"], ["any"]]
+
+
+def test_nodes_are_called_by_their_names_everywhere():
+    lines = [4, 6, 9]
+    looks = {line: {"name": str(line), "is_critical": True} for line in lines}
+    nodes = [node(f"v{line} = f()", "ab"[line % 2], 10 * line, 10 * line + 9, **looks[line]) for line in lines]
+    edges = [edge(0, 1), edge(1, 2)]
+    svg = graph_svg(nodes, edges, width_px=900, title="Plan", named="line")
+    assert "The length is set by lines 4 → 6 → 9" in svg
+    assert "line 9 waits for line 6: y" in svg
+    assert "behind line 4 (y)" in svg
+    assert "<td>9</td><td>v9 = f()</td>" in graph_html(nodes, edges, "Plan", named="line")
+    assert "The host does" in graph_svg(nodes, edges, width_px=900, title="Plan", headline="The host does")
+    assert "is set by" not in graph_svg(nodes, edges, width_px=900, title="Plan", headline="The host does")
+    loop = [node("x", "a", 10 * place, 10 * place + 9, name=f"In [{place + 5}]") for place in range(100)]
+    assert "Not drawn: cells In [7] to In [103], 97 more repeats of In [5]." in graph_html(loop, [], "Cells", noun="cell")
+
+
+def test_what_runs_has_no_times_and_what_is_out_of_date_is_pale_with_a_sign():
+    nodes = [node("a", "a", 0, 10, is_muted=True, note="out of date"), node("b", "b", 10, 10, is_running=True)]
+    page = graph_html(nodes, [], "Cells", noun="cell")
+    assert ">running</text>" in page
+    assert "on b, running" in page
+    assert "<title>b: 1 running</title>" in page
+    assert "1 running" in page
+    assert "<span>" in page
+    assert "</svg>out of date</span>" in page
+    assert "out of date</span>" not in graph_html(nodes[1:], [], "Cells", noun="cell")

@@ -77,6 +77,36 @@ def test_a_plan_is_a_graph(shell):
     assert sum(edge.is_wait for edge in graph.edges) == 1
 
 
+def test_the_graph_draws_itself_and_calls_statements_by_the_lines_of_tracebacks(shell):
+    result, _ = run(shell, f"%%gpuprogram --plan\n\n{TWO}")
+    graph = result.result.graph
+    assert [node.name for node in graph.nodes] == ["3", "4", "5"]
+    assert repr(graph) == "<PlanGraph: 3 statements, 1 edge>"
+    shown, _ = shell.display_formatter.format(graph)
+    assert "<svg" in shown["text/html"]
+    assert shown["image/svg+xml"].startswith("<svg")
+    for page in shown["text/html"], result.result._repr_html_():
+        assert re.search(r"<b>(The length is set by lines? 3|The host sets the length.* line \d)", page)
+        assert '<tspan font-weight="700">4</tspan> z' in page
+
+
+def test_a_plan_that_waits_for_the_host_says_so(shell):
+    run(shell, "small = lab.xp.ones((8, 8))")
+    result, _ = run(shell, "%%gpuprogram --plan\n" + "\n".join(f"v{number} = small + {number}" for number in range(24)))
+    page = result.result._repr_html_()
+    assert "The host sets the length" in page
+    assert "The length is set by" not in page
+
+
+def test_one_is_no_plural(shell):
+    _, shown = run(shell, "%%gpuprogram --check\ny = x @ x")
+    assert "1 statement on one stream" in shown
+    lab = shell.user_ns["lab"]
+    program = lab.program("y = 1", {"lab": lab})
+    assert repr(lab.program("y = x", {"x": shell.user_ns["x"]})) == "<Program: 1 statement>"
+    assert "1 variable is equal to that of one stream" in str(program.plan().check())
+
+
 def test_what_it_prints_is_printed_once(shell):
     _, shown = run(shell, "%%gpuprogram\nprint('printed')\ny = x + 1")
     assert shown.count("printed") == 1
