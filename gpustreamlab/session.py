@@ -771,7 +771,7 @@ class Session(ProcessBound):
         >>> with Session("sim") as lab:
         ...     tuning = lab.tune({"a": lambda: spin(lab, 50_000), "b": lambda: spin(lab, 100_000)}, repeats=4)
         ...     str(tuning.best.place)
-        'streams on the whole card'
+        'plain streams'
         """
         return tune(
             self._room("tune"),

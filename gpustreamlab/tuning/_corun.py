@@ -42,7 +42,7 @@ class Place(NamedTuple):
     def __str__(self) -> str:
         split = ", ".join(f"{name} {size}" for name, size in self.shares)
         first = ", ".join(f"{name} {value}" for name, value in self.priorities)
-        return (f"partitions {split}" if split else "streams on the whole card") + (f"; priority of {first}" if first else "")
+        return (split or "plain streams") + (f", priority {first}" if first else "")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -245,16 +245,18 @@ class Bencher:
             for note in notes_of(calls, task)[-1:]
         ]
         notes += [
-            f"{task.name} is bound by the host beside the others: its stream ran dry behind {calls.waited_count} of {len(calls)} calls, "
+            f"{task.name} is bound by the host beside the others: its stream ran dry behind {calls.waited_count} of "
+            f"{len(calls)} calls, "
             "so its times are the host's as much as the device's."
             for calls, task in zip(together, self._tasks, strict=True)
             if calls.waited_count * 2 > len(calls)
         ]
         notes += [
-            f"{task.name} starves: beside the others it finished {_inside(calls, together).sum()} calls in the time in which it was "
+            f"{task.name} starves: beside the others it finished {_inside(calls, together).sum()} calls in the time in "
+            "which it was "
             "to finish many; its times are at least what is told."
             for calls, task in zip(together, self._tasks, strict=True)
-            if _inside(calls, together).sum() < 2
+            if len(_within_all(calls, together)) < 2
         ]
         return Corun(
             place=place,
@@ -351,8 +353,10 @@ def _within_all(calls: Calls, together: Sequence[Calls]) -> Int64Array:
     found: Int64Array = calls.period_ns[_inside(calls, together)]
     if len(found):
         return found
-    # It starved: what it took is at least the time in which others ran, not what it took behind them.
     begin_ns, end_ns = min(int(one.start_ns[0]) for one in together), min(int(one.end_ns[-1]) for one in together)
+    if (calls.end_ns <= end_ns).sum() >= FEWEST_CALLS:
+        return calls.period_ns  # it was another one that starved
+    # What a task that starved took is at least the time in which others ran, not what it took behind them.
     return np.array([max(end_ns - begin_ns, 1)], np.int64)
 
 

@@ -201,9 +201,7 @@ class Tuning(Reported):
 
     def _report(self) -> Report:
         names = [task.name for task in self.best.corun.tasks]
-        rows = [
-            ["place", "speed-up", "makespan", *(f"{name}: slowdown" for name in names), *(f"{name}: p95" for name in names), ""]
-        ]
+        rows = [["place", "speed-up", "makespan", *(f"{name} (p95)" for name in names), ""]]
         for one in self.trials[:20]:
             low, high = one.corun.speedup_interval
             marks = [*(["confirmed"] if one.is_confirmed else []), *([] if one.is_feasible else ["breaks the constraint"])]
@@ -212,13 +210,14 @@ class Tuning(Reported):
                     str(one.place),
                     f"{one.corun.speedup:.2f} ({low:.2f} to {high:.2f})",
                     format_ns(float(np.median(one.corun.makespan_ns))),
-                    *(f"{task.slowdown:.2f}" for task in one.corun.tasks),
-                    *(format_ns(task.percentile_ns(95)) for task in one.corun.tasks),
+                    *(f"{task.slowdown:.2f} ({format_ns(task.percentile_ns(95))})" for task in one.corun.tasks),
                     ", ".join(marks),
                 ]
             )
         notes = (
-            f"Sought: {self.objective}. Speed-up: against one after the other on the whole card, each measured alone.",
+            f"Sought: {self.objective}. Speed-up: against one after the other on the whole card, each measured alone. "
+            "Of each task: how "
+            "many times as long a call takes as alone on the whole card, and the time that 95% of its calls keep.",
             "tuning.apply() shares out the SMs like the first row.",
             *self.notes,
         )
