@@ -38,8 +38,8 @@ class KernelSpec:
     """Bytes of the whole grid; only reported."""
     kind: SpanKind = SpanKind.KERNEL
     """Kernel or fill."""
-    efficiency: tuple[tuple[int, float], ...] = ()
-    """Calibration of the speed by the number of SMs that the stream may use; empty for none."""
+    extra_waves: float = 0.0
+    """How many waves more than its grid has the kernel takes alone; each of its blocks runs longer in proportion."""
 
     def __post_init__(self) -> None:
         if self.blocks < 1 or self.block_ns < 1:
@@ -48,6 +48,23 @@ class KernelSpec:
             )
         if self.block_slots < 1 or self.block_slots & (self.block_slots - 1):
             raise OptionError(f"Kernel {self.name!r} has block_slots={self.block_slots}; give a power of two, such as 1 or 32.")
+
+    def block_ns_on(self, slots: int) -> int:
+        """Return how long a block runs where the stream may use so many slots, alone and with memory not contended.
+
+        Without extra waves this is `block_ns`. With them the last of w waves ends when w waves and the extra ones have passed,
+        so fewer waves never take longer.
+
+        Examples
+        --------
+        >>> product = KernelSpec(name="product", blocks=8, block_slots=32, block_ns=1_000, extra_waves=1.0)
+        >>> [product.block_ns_on(32 * sms) for sms in (1, 2, 8)]  # 8, 4 and 1 waves take 9, 5 and 2 us
+        [1125, 1250, 2000]
+        """
+        if not self.extra_waves:
+            return self.block_ns
+        waves = -(-self.blocks // max(1, slots // self.block_slots))
+        return max(1, round(self.block_ns * (waves + self.extra_waves) / waves))
 
 
 class CopySpec(NamedTuple):

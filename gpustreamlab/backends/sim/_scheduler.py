@@ -192,7 +192,8 @@ class Scheduler:
         node: tuple[int, int] = (0, -1),
     ) -> None:
         """Put a kernel into a stream, with the number of the call, whom to tell of its end, and which node it is."""
-        self.submit(stream, KernelRun(stream, spec, _block_ns(stream, spec), correlation, source, node), now_ns)
+        block_ns = spec.block_ns_on(stream.sm_count * self.preset.slots_per_sm)
+        self.submit(stream, KernelRun(stream, spec, block_ns, correlation, source, node), now_ns)
 
     # Time
 
@@ -486,25 +487,3 @@ class Scheduler:
                 run.ref_ns = self.now_ns
                 run.speed = speed
                 self._expect_boundary(run)
-
-
-def interpolate(curve: tuple[tuple[int, float], ...], at: int) -> float:
-    """Read a calibration curve, straight between its points and flat outside.
-
-    Examples
-    --------
-    >>> interpolate(((10, 1.0), (20, 0.5)), 15)
-    0.75
-    """
-    below = [point for point in curve if point[0] <= at]
-    above = [point for point in curve if point[0] >= at]
-    if not below or not above:
-        return (below[-1] if below else above[0])[1]
-    (left, low), (right, high) = below[-1], above[0]
-    return low if left == right else low + (high - low) * (at - left) / (right - left)
-
-
-def _block_ns(stream: StreamQueue, spec: KernelSpec) -> int:
-    if not spec.efficiency:
-        return spec.block_ns
-    return max(1, round(spec.block_ns / interpolate(spec.efficiency, stream.sm_count)))
