@@ -102,6 +102,7 @@ class SimBackend:
             memory_bytes=self.preset.memory_bytes,
             driver_version=self.preset.driver_version,
             simulated=True,
+            sm_limits=self.preset.sm_limits,
             sm_resource=self._splitter.resource,
         )
         """The device, marked as simulated."""

@@ -8,6 +8,7 @@ from types import MappingProxyType
 from typing import TYPE_CHECKING, NamedTuple, TypeAlias
 
 from gpustreamlab.analysis import Moment
+from gpustreamlab.backends.sim._occupancy import BlockShape
 from gpustreamlab.errors import OptionError
 from gpustreamlab.typing import SpanKind
 
@@ -40,6 +41,8 @@ class KernelSpec:
     """Kernel or fill."""
     extra_waves: float = 0.0
     """How many waves more than its grid has the kernel takes alone; each of its blocks runs longer in proportion."""
+    shape: BlockShape | None = None
+    """What a block has of threads, registers and shared memory, for the records; None for what its slots would suggest."""
 
     def __post_init__(self) -> None:
         if self.blocks < 1 or self.block_ns < 1:

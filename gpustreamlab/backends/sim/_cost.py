@@ -18,9 +18,10 @@ import numpy as np
 from gpustreamlab.backends._features import green_capabilities
 from gpustreamlab.backends._protocol import ContextSpec, SplitGroup
 from gpustreamlab.backends.sim._commands import DEVICE_TO_HOST, HOST_TO_DEVICE, CopySpec, KernelSpec
+from gpustreamlab.backends.sim._occupancy import LARGE_TILE, SMALL_TILE, SPIN, SPIN_CARD, STREAMING
 from gpustreamlab.backends.sim._sms import SMGroups
 from gpustreamlab.errors import BackendNotFoundError, DeviceError, NotSimulatedError, OptionError, nearest_hint
-from gpustreamlab.model import Capabilities, SMResource
+from gpustreamlab.model import Capabilities, SMLimits, SMResource
 from gpustreamlab.typing import Feature, SpanKind
 
 
@@ -153,6 +154,11 @@ class DevicePreset:
             self.sm_groups.cut(self.sm_count)
 
     @property
+    def sm_limits(self) -> SMLimits:
+        """What an SM holds at once: as many blocks as it has slots, and else what `SMLimits` has anyway."""
+        return SMLimits(blocks=self.slots_per_sm)
+
+    @property
     def cuda_version(self) -> tuple[int, int]:
         """Major and minor number of `driver_version`."""
         major, minor = self.driver_version.split(".")
@@ -244,7 +250,8 @@ def plan_spin(slots_per_sm: int, duration_ns: int, blocks: int, *, fill_sms: boo
         For a time or a number of blocks below 1.
     """
     slots = slots_per_sm if fill_sms else 1
-    return KernelSpec(name="spin", blocks=int(blocks), block_slots=slots, block_ns=int(duration_ns))
+    shape = SPIN_CARD if fill_sms else SPIN
+    return KernelSpec(name="spin", blocks=int(blocks), block_slots=slots, block_ns=int(duration_ns), shape=shape)
 
 
 def plan_streaming(
@@ -288,6 +295,7 @@ def plan_streaming(
         operations=operations,
         rate=preset.float64_operations_per_s if dtype.char in "dDgG" else preset.sm_operations_per_s,
         kind=kind,
+        shape=STREAMING,
     )
 
 
@@ -305,9 +313,9 @@ def plan_matmul(preset: DevicePreset, name: str, *, m: int, n: int, k: int, batc
     512
     """
     m, n, k, batch = max(m, 1), max(n, 1), max(k, 1), max(batch, 1)
-    tile, blocks_per_sm = _LARGE_TILE, 1
+    tile, blocks_per_sm, shape = _LARGE_TILE, 1, LARGE_TILE
     if 2 * batch * _count_tiles(m, n, tile) < preset.sm_count:
-        tile, blocks_per_sm = _SMALL_TILE, min(_SMALL_TILES_PER_SM, preset.slots_per_sm)
+        tile, blocks_per_sm, shape = _SMALL_TILE, min(_SMALL_TILES_PER_SM, preset.slots_per_sm), SMALL_TILE
     blocks = batch * _count_tiles(m, n, tile)
     known_as = f"{dtype.kind}{dtype.itemsize}"
     rate = preset.matmul_operations_per_s.get(known_as, preset.sm_operations_per_s)
@@ -323,6 +331,7 @@ def plan_matmul(preset: DevicePreset, name: str, *, m: int, n: int, k: int, batc
         padded_operations=2 * factor * blocks * tile[0] * tile[1] * k,
         rate=rate,
         extra_waves=preset.matmul_extra_waves.get(known_as, 0.0),
+        shape=shape,
     )
 
 
