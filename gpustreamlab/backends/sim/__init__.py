@@ -16,6 +16,7 @@ from gpustreamlab.backends.sim._cost import (
     plan_spin,
     plan_streaming,
 )
+from gpustreamlab.backends.sim._own_kernel import ModelledKernel, plan_kernel
 from gpustreamlab.backends.sim._sms import SMGroups
 from gpustreamlab.backends.sim._source import KEPT_RECORDS, SimActivitySource
 from gpustreamlab.backends.sim._stream import SimContext, SimStream
@@ -31,6 +32,7 @@ __all__ = [
     "DeviceWork",
     "HostCosts",
     "KernelSpec",
+    "ModelledKernel",
     "SMGroups",
     "SimActivitySource",
     "SimArray",
@@ -39,6 +41,7 @@ __all__ = [
     "SimEvent",
     "SimStream",
     "plan_host_copy",
+    "plan_kernel",
     "plan_matmul",
     "plan_spin",
     "plan_streaming",

@@ -21,6 +21,7 @@ from gpustreamlab.backends.sim._cost import DevicePreset, SMSplitter, find_prese
 from gpustreamlab.backends.sim._driver import SimDriver
 from gpustreamlab.backends.sim._graph import NodeWork, SimCapture
 from gpustreamlab.backends.sim._memory import create_pinned, is_pinned
+from gpustreamlab.backends.sim._own_kernel import ModelledKernel, explain_kernel, plan_kernel
 from gpustreamlab.backends.sim._source import SimActivitySource
 from gpustreamlab.backends.sim._stream import SimContext, SimScratch, SimStream
 from gpustreamlab.backends.sim._xp import ArrayModule, check_dtype
@@ -437,6 +438,19 @@ class SimBackend:
         A graph that captures it computes and touches what `work` says at each launch; None for nothing.
         """
         self.driver.launch(self._own_stream(stream).queue, spec, work)
+
+    def launch_own(self, stream: BackendStream, name: str, **takes: Any) -> ModelledKernel:
+        """Launch a kernel of the user's own, which is only said to take what `plan_kernel` asks for; return what that comes to.
+
+        Raises
+        ------
+        OptionError
+            If a number is out of range, or no block fits on an SM.
+        """
+        spec = plan_kernel(self.preset, name, **takes)
+        told = explain_kernel(self.preset, spec, self._own_stream(stream).sm_count)
+        self.launch_kernel(stream, spec)
+        return told
 
     def begin_graph(self, stream: BackendStream, unchanged: Sequence[Any] = ()) -> SimCapture:
         """Let a stream capture its work into a CUDA graph from now on, instead of running it.
