@@ -21,11 +21,12 @@ from gpustreamlab.backends.sim._cost import DevicePreset, SMSplitter, find_prese
 from gpustreamlab.backends.sim._driver import SimDriver
 from gpustreamlab.backends.sim._graph import NodeWork, SimCapture
 from gpustreamlab.backends.sim._memory import create_pinned, is_pinned
+from gpustreamlab.backends.sim._noise import Noise
 from gpustreamlab.backends.sim._own_kernel import ModelledKernel, explain_kernel, plan_kernel
 from gpustreamlab.backends.sim._source import SimActivitySource
 from gpustreamlab.backends.sim._stream import SimContext, SimScratch, SimStream
 from gpustreamlab.backends.sim._xp import ArrayModule, check_dtype
-from gpustreamlab.errors import InvalidHandleError, SelectionError, StreamRefusedError
+from gpustreamlab.errors import InvalidHandleError, OptionError, SelectionError, StreamRefusedError
 from gpustreamlab.model import Device
 from gpustreamlab.typing import Int64Array
 
@@ -68,11 +69,15 @@ class SimBackend:
     preset
         ``"h200"``, ``"h200-cuda13.1"`` (structured splits and work queues), ``"h200-cuda12.2"`` (a driver too old for green
         contexts), ``"laptop"`` (a card without them), or sizes and speeds of your own.
+    noise
+        How the durations of kernels, copies and fills vary, from a seed; None for not at all.
 
     Raises
     ------
     BackendNotFoundError
         If no preset has this name.
+    OptionError
+        If `noise` is no `Noise`.
 
     Examples
     --------
@@ -90,9 +95,15 @@ class SimBackend:
     name = "sim"
     lends_streams = False
 
-    def __init__(self, preset: str | DevicePreset = "h200") -> None:
+    def __init__(self, preset: str | DevicePreset = "h200", *, noise: Noise | None = None) -> None:
+        if noise is not None and not isinstance(noise, Noise):
+            raise OptionError(
+                f"SimBackend was given {noise!r:.40} as its noise. Use gpustreamlab.backends.sim.Noise(seed=1), or None."
+            )
         self.preset = find_preset(preset)
         """Sizes and speeds of the device."""
+        self.noise = noise
+        """How durations vary; None for not at all."""
         self._splitter = SMSplitter(self.preset)
         self.capabilities = self._splitter.capabilities
         """What the device and its driver can do with SMs and work queues."""
@@ -109,7 +120,7 @@ class SimBackend:
         """The device, marked as simulated."""
         self.priority_range = self.preset.priority_range
         """Lowest and highest priority."""
-        self.driver = SimDriver(self.preset)
+        self.driver = SimDriver(self.preset, noise)
         """The driver; for tests and for the array module."""
         self.null_stream = SimStream(self.driver, self.driver.null_stream, is_owned=False)
         """Where work goes while no stream is selected. It cannot be a lane."""
@@ -125,7 +136,12 @@ class SimBackend:
 
     def source(self) -> str:
         """Say in one line where this backend's numbers come from."""
-        return f"simulated {self.preset.name} ({self.preset.sm_count} SMs): modelled times on a virtual clock, not measured"
+        sizes = f"{self.preset.name} ({self.preset.sm_count} SMs)"
+        return f"simulated {sizes}: modelled times on a virtual clock, not measured{self._varied}"
+
+    @property
+    def _varied(self) -> str:
+        return "" if self.noise is None else f"; varied at random, seed {self.noise.seed}"
 
     # Streams
 
@@ -313,7 +329,7 @@ class SimBackend:
     def clock_info(self) -> ClockInfo:
         """Describe the virtual clock: exact, and without a wall-clock time."""
         return ClockInfo(
-            description="virtual, kept by the simulated device; exact, starts at 0",
+            description=f"virtual, kept by the simulated device; exact, starts at 0{self._varied}",
             epoch_unix_ns=0,
             clock_error_ns=0,
             range_error_ns=0,
