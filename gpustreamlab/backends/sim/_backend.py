@@ -71,6 +71,9 @@ class SimBackend:
         contexts), ``"laptop"`` (a card without them), or sizes and speeds of your own.
     noise
         How the durations of kernels, copies and fills vary, from a seed; None for not at all.
+    timing_only
+        Whether nothing is computed, for sweeps of large problems: arrays of `xp` have shapes and dtypes, work takes the time
+        that it would take, and what would read a value on the host raises `NotSimulatedError`.
 
     Raises
     ------
@@ -95,7 +98,7 @@ class SimBackend:
     name = "sim"
     lends_streams = False
 
-    def __init__(self, preset: str | DevicePreset = "h200", *, noise: Noise | None = None) -> None:
+    def __init__(self, preset: str | DevicePreset = "h200", *, noise: Noise | None = None, timing_only: bool = False) -> None:
         if noise is not None and not isinstance(noise, Noise):
             raise OptionError(
                 f"SimBackend was given {noise!r:.40} as its noise. Use gpustreamlab.backends.sim.Noise(seed=1), or None."
@@ -124,7 +127,9 @@ class SimBackend:
         """The driver; for tests and for the array module."""
         self.null_stream = SimStream(self.driver, self.driver.null_stream, is_owned=False)
         """Where work goes while no stream is selected. It cannot be a lane."""
-        self.xp = ArrayModule(self)
+        self.timing_only = timing_only
+        """Whether nothing is computed."""
+        self.xp = ArrayModule(self, timing_only=timing_only)
         """NumPy-compatible array module; each call is a modelled kernel or copy on the selected stream."""
         self.captures = self.driver.captures
         """What streams capture at present; empty where none does."""
@@ -137,11 +142,12 @@ class SimBackend:
     def source(self) -> str:
         """Say in one line where this backend's numbers come from."""
         sizes = f"{self.preset.name} ({self.preset.sm_count} SMs)"
-        return f"simulated {sizes}: modelled times on a virtual clock, not measured{self._varied}"
+        return f"simulated {sizes}: modelled times on a virtual clock, not measured{self._remarks}"
 
     @property
-    def _varied(self) -> str:
-        return "" if self.noise is None else f"; varied at random, seed {self.noise.seed}"
+    def _remarks(self) -> str:
+        varied = "" if self.noise is None else f"; varied at random, seed {self.noise.seed}"
+        return f"{varied}; timing only, nothing is computed" if self.timing_only else varied
 
     # Streams
 
@@ -329,7 +335,7 @@ class SimBackend:
     def clock_info(self) -> ClockInfo:
         """Describe the virtual clock: exact, and without a wall-clock time."""
         return ClockInfo(
-            description=f"virtual, kept by the simulated device; exact, starts at 0{self._varied}",
+            description=f"virtual, kept by the simulated device; exact, starts at 0{self._remarks}",
             epoch_unix_ns=0,
             clock_error_ns=0,
             range_error_ns=0,
@@ -495,7 +501,8 @@ class SimBackend:
             self.driver.check_open()
             if queue in self.driver.captures:
                 raise self.driver.captures[queue].refuse("A capture inside another", "End the first one before.")
-            return SimCapture(self.driver, queue, [one.sim_values for one in unchanged if isinstance(one, SimArray)])
+            kept = [one.sim_values for one in unchanged if isinstance(one, SimArray) and not self.timing_only]
+            return SimCapture(self.driver, queue, kept)
 
     def find_capture(self, stream: BackendStream) -> SimCapture | None:
         """Return what a stream captures into; None where it does not capture."""
