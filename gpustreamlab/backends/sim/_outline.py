@@ -147,7 +147,7 @@ def _reduce(function: Any, args: Sequence[Any], kwargs: dict[str, Any]) -> Any:
         axis = kwargs.get("axis", args[1] if len(args) > 1 else 0)
     with np.errstate(all="ignore"):
         few = np.ones((_FEW,) * values.ndim, values.dtype)
-        tiny = np.asarray(function(few, *args[1:], **kwargs))
+        tiny = np.asarray(function(few, *args[1:], **{key: _tiny(value) for key, value in kwargs.items()}))
     axes = range(values.ndim) if axis is None else [axis] if np.ndim(axis) == 0 else axis
     gone = {int(number) % max(values.ndim, 1) for number in axes}
     if kwargs.get("keepdims"):
