@@ -155,7 +155,7 @@ def modelled(
     Raises
     ------
     OptionError
-        If a number is out of range, no block fits on an SM, or the session is on a GPU.
+        If a number is out of range, no block fits on an SM, it would take more than 13 days, or the session is on a GPU.
     SelectionError
         If no stream is given, and none is selected in this thread.
 
