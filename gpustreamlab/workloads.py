@@ -1,21 +1,25 @@
 """The same named work on the GPU and on the simulated device: for lessons, contract tests and benchmarks.
 
 Everything here takes ``stream=``: a stream's name, a `gpustreamlab.Stream`, or any object with ``__cuda_stream__``. Without it,
-work goes to the stream selected in this thread. None of it waits, and none of it opens a range. `raw_kernel` alone needs a GPU.
+work goes to the stream selected in this thread. None of it waits, and none of it opens a range. `raw_kernel` alone needs a GPU,
+`modelled` alone the simulated device.
 """
 
 from __future__ import annotations
 
 import operator
 from contextlib import AbstractContextManager, nullcontext
-from typing import Any, SupportsIndex, TypeAlias
+from typing import TYPE_CHECKING, Any, SupportsIndex, TypeAlias
 
 from gpustreamlab.errors import NotSimulatedError, OptionError, SelectionError
 from gpustreamlab.session import Session
 from gpustreamlab.streams.stream import Stream
 from gpustreamlab.typing import SupportsCudaStream
 
-__all__ = ["copy_to_device", "copy_to_host", "matrix_product", "raw_kernel", "spin", "spin_card", "streaming_add"]
+if TYPE_CHECKING:
+    from gpustreamlab.backends.sim import ModelledKernel
+
+__all__ = ["copy_to_device", "copy_to_host", "matrix_product", "modelled", "raw_kernel", "spin", "spin_card", "streaming_add"]
 
 MAX_SPIN_NS = 3_600_000_000_000
 """Longest time that a kernel may be asked to spin, in ns: an hour. On a GPU nothing but the end of the process stops it."""
@@ -109,6 +113,80 @@ def copy_to_host(lab: Session, device: Any, host: Any, *, stream: _Target = None
     _require_device_array("copy_to_host(lab, device, host)", device)
     with _where(lab, stream):
         device.get(out=host, blocking=False)
+
+
+def modelled(
+    lab: Session,
+    name: str,
+    *,
+    blocks: SupportsIndex,
+    threads_per_block: SupportsIndex,
+    registers_per_thread: SupportsIndex = 32,
+    shared_bytes: SupportsIndex = 0,
+    bytes_per_block: SupportsIndex = 0,
+    operations_per_block: SupportsIndex = 0,
+    sm_operations_per_s: float | None = None,
+    stream: _Target = None,
+) -> ModelledKernel:
+    """Enqueue a kernel of your own on the simulated device: you say what it takes, the model for how long. It computes nothing.
+
+    Parameters
+    ----------
+    name
+        What it is called in records.
+    blocks
+        Blocks of the grid, at most `MAX_BLOCKS`.
+    threads_per_block, registers_per_thread, shared_bytes
+        What a block takes of an SM: up to 1,024 threads, 255 registers of 32 bits for each, and shared memory in bytes. They
+        decide how many blocks an SM holds at once, and nothing else.
+    bytes_per_block, operations_per_block
+        What a block reads and writes of the device's memory in bytes, and its arithmetic operations. A block takes the longer
+        of the two, by its share of an SM's speed and of what an SM draws from memory; 1.5 us at least.
+    sm_operations_per_s
+        Operations per second of one SM; None for 0.4e12 (``h200``), plain 32-bit arithmetic.
+    stream
+        Where: a stream's name, a stream, or an object with ``__cuda_stream__``; None for the one selected in this thread.
+
+    Returns
+    -------
+    gpustreamlab.backends.sim.ModelledKernel
+        How many blocks an SM holds and why, waves, and the time in ns that it takes alone on the stream's SMs.
+
+    Raises
+    ------
+    OptionError
+        If a number is out of range, no block fits on an SM, it would take more than 13 days, or the session is on a GPU.
+    SelectionError
+        If no stream is given, and none is selected in this thread.
+
+    Examples
+    --------
+    >>> with Session("sim") as lab:
+    ...     lab.stream("a")
+    ...     kernel = modelled(lab, "scale", blocks=1_056, threads_per_block=256, bytes_per_block=65_536, stream="a")
+    ...     kernel.blocks_per_sm, kernel.limited_by, kernel.waves, kernel.alone_ns
+    <Stream 'a', ...>
+    (8, 'threads', 1, 16284)
+    """
+    _require_session("modelled(lab, name, blocks=..., threads_per_block=...)", lab)
+    if not lab.device.simulated:
+        raise OptionError(
+            f"Kernel {name!r:.40} was to be modelled, and this session is on a GPU, where kernels are measured: write it with "
+            "gpustreamlab.workloads.raw_kernel, or open gpustreamlab.Session('sim')."
+        )
+    with _target(lab, stream, "modelled") as chosen:
+        made: ModelledKernel = lab.recording.backend.launch_own(  # type: ignore[attr-defined]
+            chosen._backend_stream,  # noqa: SLF001
+            name,
+            blocks=blocks,
+            threads_per_block=threads_per_block,
+            registers_per_thread=registers_per_thread,
+            shared_bytes=shared_bytes,
+            bytes_per_block=bytes_per_block,
+            operations_per_block=operations_per_block,
+            sm_operations_per_s=sm_operations_per_s,
+        )
+    return made
 
 
 def raw_kernel(lab: Session, code: str, name: str, **options: Any) -> RawKernel:

@@ -16,6 +16,8 @@ from gpustreamlab.backends.sim._cost import (
     plan_spin,
     plan_streaming,
 )
+from gpustreamlab.backends.sim._noise import Noise
+from gpustreamlab.backends.sim._own_kernel import ModelledKernel, plan_kernel
 from gpustreamlab.backends.sim._sms import SMGroups
 from gpustreamlab.backends.sim._source import KEPT_RECORDS, SimActivitySource
 from gpustreamlab.backends.sim._stream import SimContext, SimStream
@@ -31,6 +33,8 @@ __all__ = [
     "DeviceWork",
     "HostCosts",
     "KernelSpec",
+    "ModelledKernel",
+    "Noise",
     "SMGroups",
     "SimActivitySource",
     "SimArray",
@@ -39,6 +43,7 @@ __all__ = [
     "SimEvent",
     "SimStream",
     "plan_host_copy",
+    "plan_kernel",
     "plan_matmul",
     "plan_spin",
     "plan_streaming",

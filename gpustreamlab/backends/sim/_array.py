@@ -253,10 +253,15 @@ class SimArray(NDArrayOperatorsMixin, ProcessBound):
         return format(self.get()[()], spec)
 
     def __repr__(self) -> str:
-        return repr(self.module.show(self))
+        return self._outlined or repr(self.module.show(self))
 
     def __str__(self) -> str:
-        return str(self.module.show(self))
+        return self._outlined or str(self.module.show(self))
+
+    @property
+    def _outlined(self) -> str:
+        """What there is to show of an array without values; empty for one with values."""
+        return f"<{self.dtype} array of shape {self.shape}, timing only: no values>" if self.module.timing_only else ""
 
     def __copy__(self) -> SimArray:
         return self.module.call_method("copy", self, (), {})  # type: ignore[no-any-return]

@@ -22,10 +22,12 @@ from gpustreamlab.backends.sim._cost import DevicePreset, SMSplitter, find_prese
 from gpustreamlab.backends.sim._driver import SimDriver
 from gpustreamlab.backends.sim._graph import NodeWork, SimCapture
 from gpustreamlab.backends.sim._memory import create_pinned, is_pinned
+from gpustreamlab.backends.sim._noise import Noise
+from gpustreamlab.backends.sim._own_kernel import ModelledKernel, explain_kernel, plan_kernel
 from gpustreamlab.backends.sim._source import SimActivitySource
 from gpustreamlab.backends.sim._stream import SimContext, SimScratch, SimStream
 from gpustreamlab.backends.sim._xp import ArrayModule, check_dtype
-from gpustreamlab.errors import InvalidHandleError, SelectionError, StreamRefusedError
+from gpustreamlab.errors import InvalidHandleError, OptionError, SelectionError, StreamRefusedError
 from gpustreamlab.model import Device
 from gpustreamlab.typing import Int64Array
 
@@ -68,11 +70,18 @@ class SimBackend:
     preset
         ``"h200"``, ``"h200-cuda13.1"`` (structured splits and work queues), ``"h200-cuda12.2"`` (a driver too old for green
         contexts), ``"laptop"`` (a card without them), or sizes and speeds of your own.
+    noise
+        How the durations of kernels, copies and fills vary, from a seed; None for not at all.
+    timing_only
+        Whether nothing is computed, for sweeps of large problems: arrays of `xp` have shapes and dtypes, work takes the time
+        that it would take, and what would read a value on the host raises `NotSimulatedError`.
 
     Raises
     ------
     BackendNotFoundError
         If no preset has this name.
+    OptionError
+        If `noise` is no `Noise`.
 
     Examples
     --------
@@ -90,9 +99,15 @@ class SimBackend:
     name = "sim"
     lends_streams = False
 
-    def __init__(self, preset: str | DevicePreset = "h200") -> None:
+    def __init__(self, preset: str | DevicePreset = "h200", *, noise: Noise | None = None, timing_only: bool = False) -> None:
+        if noise is not None and not isinstance(noise, Noise):
+            raise OptionError(
+                f"SimBackend was given {noise!r:.40} as its noise. Use gpustreamlab.backends.sim.Noise(seed=1), or None."
+            )
         self.preset = find_preset(preset)
         """Sizes and speeds of the device."""
+        self.noise = noise
+        """How durations vary; None for not at all."""
         self._splitter = SMSplitter(self.preset)
         self.capabilities = self._splitter.capabilities
         """What the device and its driver can do with SMs and work queues."""
@@ -103,16 +118,19 @@ class SimBackend:
             memory_bytes=self.preset.memory_bytes,
             driver_version=self.preset.driver_version,
             simulated=True,
+            sm_limits=self.preset.sm_limits,
             sm_resource=self._splitter.resource,
         )
         """The device, marked as simulated."""
         self.priority_range = self.preset.priority_range
         """Lowest and highest priority."""
-        self.driver = SimDriver(self.preset)
+        self.driver = SimDriver(self.preset, noise)
         """The driver; for tests and for the array module."""
         self.null_stream = SimStream(self.driver, self.driver.null_stream, is_owned=False)
         """Where work goes while no stream is selected. It cannot be a lane."""
-        self.xp = ArrayModule(self)
+        self.timing_only = timing_only
+        """Whether nothing is computed."""
+        self.xp = ArrayModule(self, timing_only=timing_only)
         """NumPy-compatible array module; each call is a modelled kernel or copy on the selected stream."""
         self.captures = self.driver.captures
         """What streams capture at present; empty where none does."""
@@ -124,7 +142,13 @@ class SimBackend:
 
     def source(self) -> str:
         """Say in one line where this backend's numbers come from."""
-        return f"simulated {self.preset.name} ({self.preset.sm_count} SMs): modelled times on a virtual clock, not measured"
+        sizes = f"{self.preset.name} ({self.preset.sm_count} SMs)"
+        return f"simulated {sizes}: modelled times on a virtual clock, not measured{self._remarks}"
+
+    @property
+    def _remarks(self) -> str:
+        varied = "" if self.noise is None else f"; varied at random, seed {self.noise.seed}"
+        return f"{varied}; timing only, nothing is computed" if self.timing_only else varied
 
     # Streams
 
@@ -322,7 +346,7 @@ class SimBackend:
     def clock_info(self) -> ClockInfo:
         """Describe the virtual clock: exact, and without a wall-clock time."""
         return ClockInfo(
-            description="virtual, kept by the simulated device; exact, starts at 0",
+            description=f"virtual, kept by the simulated device; exact, starts at 0{self._remarks}",
             epoch_unix_ns=0,
             clock_error_ns=0,
             range_error_ns=0,
@@ -451,6 +475,19 @@ class SimBackend:
         """
         self.driver.launch(self._own_stream(stream).queue, spec, work)
 
+    def launch_own(self, stream: BackendStream, name: str, **takes: Any) -> ModelledKernel:
+        """Launch a kernel of the user's own, which is only said to take what `plan_kernel` asks for; return what that comes to.
+
+        Raises
+        ------
+        OptionError
+            If a number is out of range, or no block fits on an SM.
+        """
+        spec = plan_kernel(self.preset, name, **takes)
+        told = explain_kernel(self.preset, spec, self._own_stream(stream).sm_count)
+        self.launch_kernel(stream, spec)
+        return told
+
     def begin_graph(self, stream: BackendStream, unchanged: Sequence[Any] = ()) -> SimCapture:
         """Let a stream capture its work into a CUDA graph from now on, instead of running it.
 
@@ -478,7 +515,8 @@ class SimBackend:
             self.driver.check_open()
             if queue in self.driver.captures:
                 raise self.driver.captures[queue].refuse("A capture inside another", "End the first one before.")
-            return SimCapture(self.driver, queue, [one.sim_values for one in unchanged if isinstance(one, SimArray)])
+            kept = [one.sim_values for one in unchanged if isinstance(one, SimArray) and not self.timing_only]
+            return SimCapture(self.driver, queue, kept)
 
     def find_capture(self, stream: BackendStream) -> SimCapture | None:
         """Return what a stream captures into; None where it does not capture."""

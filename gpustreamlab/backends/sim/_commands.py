@@ -8,6 +8,7 @@ from types import MappingProxyType
 from typing import TYPE_CHECKING, NamedTuple, TypeAlias
 
 from gpustreamlab.analysis import Moment
+from gpustreamlab.backends.sim._occupancy import BlockShape
 from gpustreamlab.errors import OptionError
 from gpustreamlab.typing import SpanKind
 
@@ -38,8 +39,10 @@ class KernelSpec:
     """Bytes of the whole grid; only reported."""
     kind: SpanKind = SpanKind.KERNEL
     """Kernel or fill."""
-    efficiency: tuple[tuple[int, float], ...] = ()
-    """Calibration of the speed by the number of SMs that the stream may use; empty for none."""
+    extra_waves: float = 0.0
+    """How many waves more than its grid has the kernel takes alone; each of its blocks runs longer in proportion."""
+    shape: BlockShape | None = None
+    """What a block has of threads, registers and shared memory, for the records; None for what its slots would suggest."""
 
     def __post_init__(self) -> None:
         if self.blocks < 1 or self.block_ns < 1:
@@ -48,6 +51,23 @@ class KernelSpec:
             )
         if self.block_slots < 1 or self.block_slots & (self.block_slots - 1):
             raise OptionError(f"Kernel {self.name!r} has block_slots={self.block_slots}; give a power of two, such as 1 or 32.")
+
+    def block_ns_on(self, slots: int) -> int:
+        """Return how long a block runs where the stream may use so many slots, alone and with memory not contended.
+
+        Without extra waves this is `block_ns`. With them the last of w waves ends when w waves and the extra ones have passed,
+        so fewer waves never take longer.
+
+        Examples
+        --------
+        >>> product = KernelSpec(name="product", blocks=8, block_slots=32, block_ns=1_000, extra_waves=1.0)
+        >>> [product.block_ns_on(32 * sms) for sms in (1, 2, 8)]  # 8, 4 and 1 waves take 9, 5 and 2 us
+        [1125, 1250, 2000]
+        """
+        if not self.extra_waves:
+            return self.block_ns
+        waves = -(-self.blocks // max(1, slots // self.block_slots))
+        return max(1, round(self.block_ns * (waves + self.extra_waves) / waves))
 
 
 class CopySpec(NamedTuple):
@@ -176,6 +196,17 @@ class CopyRun:
     """The id of the graph that launched it, and its place among the graph's nodes; 0 and -1 for none."""
     submit_ns: int = 0
     start_ns: int = -1
+    factor: float = 1.0
+    """How many times as long it takes as it would without noise."""
+
+    @property
+    def duration_ns(self) -> int:
+        """How long the engine is busy with it."""
+        return max(1, round(self.spec.duration_ns * self.factor))
+
+    def vary(self, factor: float) -> None:
+        """Let it take so many times as long."""
+        self.factor = factor
 
 
 @dataclass(slots=True, eq=False)
@@ -232,6 +263,10 @@ class KernelRun:
     def __post_init__(self) -> None:
         self.backlog = self.spec.blocks
         self.block_draw = self.spec.block_bytes * 1_000_000_000 // self.block_ns
+
+    def vary(self, factor: float) -> None:
+        """Let it take so many times as long; it draws what it drew from memory, for so many times as long."""
+        self.block_ns = max(1, round(self.block_ns * factor))
 
     def work_at(self, now_ns: int) -> float:
         """Return the progress at a time, in ns at full speed. It is an integer while nothing has slowed the kernel."""

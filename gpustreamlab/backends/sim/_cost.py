@@ -6,6 +6,7 @@ traffic and the preset's floor. How grids are cut is a convention of this module
 
 from __future__ import annotations
 
+import math
 import re
 from collections.abc import Sequence
 from dataclasses import dataclass, field, replace
@@ -17,9 +18,10 @@ import numpy as np
 from gpustreamlab.backends._features import green_capabilities
 from gpustreamlab.backends._protocol import ContextSpec, SplitGroup
 from gpustreamlab.backends.sim._commands import DEVICE_TO_HOST, HOST_TO_DEVICE, CopySpec, KernelSpec
+from gpustreamlab.backends.sim._occupancy import LARGE_TILE, SMALL_TILE, SPIN, SPIN_CARD, STREAMING
 from gpustreamlab.backends.sim._sms import SMGroups
 from gpustreamlab.errors import BackendNotFoundError, DeviceError, NotSimulatedError, OptionError, nearest_hint
-from gpustreamlab.model import Capabilities, SMResource
+from gpustreamlab.model import Capabilities, SMLimits, SMResource
 from gpustreamlab.typing import Feature, SpanKind
 
 
@@ -108,8 +110,9 @@ class DevicePreset:
     """The shortest time that a block of a modelled kernel takes. An assumption; spins are exact."""
     matmul_operations_per_s: dict[str, float] = field(default_factory=lambda: {"f2": 6.92e12, "f4": 0.4e12, "f8": 0.4e12})
     """Matrix product: operations per second of one SM, by dtype kind and size; others use ``sm_operations_per_s``."""
-    matmul_efficiency: tuple[tuple[int, float], ...] = ()
-    """Calibration, not prediction: (SM count, factor on the matrix product's speed), in between interpolated."""
+    matmul_extra_waves: dict[str, float] = field(default_factory=dict)
+    """How many waves more than its grid has a matrix product takes, by dtype kind and size, none for others: what it costs to
+    fill and drain the SMs."""
     sm_operations_per_s: float = 0.4e12
     """All other arithmetic: operations per second of one SM."""
     float64_operations_per_s: float = 0.2e12
@@ -134,6 +137,11 @@ class DevicePreset:
         for what in ("sm_count", "slots_per_sm", *rates, "queue_limit"):
             if (value := getattr(self, what)) < 1:
                 raise OptionError(f"DevicePreset {self.name!r} has {what}={value}; give at least 1.")
+        if not all(0 <= waves < math.inf for waves in self.matmul_extra_waves.values()):
+            raise OptionError(
+                f"DevicePreset {self.name!r} has matmul_extra_waves={self.matmul_extra_waves}; give 0 or more of each "
+                "dtype, such as {'f2': 1.0}."
+            )
         if self.slots_per_sm & (self.slots_per_sm - 1):
             raise OptionError(
                 f"DevicePreset {self.name!r} has slots_per_sm={self.slots_per_sm}; give a power of two, such as 32."
@@ -144,6 +152,11 @@ class DevicePreset:
             )
         if self.sm_groups is not None:
             self.sm_groups.cut(self.sm_count)
+
+    @property
+    def sm_limits(self) -> SMLimits:
+        """What an SM holds at once: as many blocks as it has slots, and else what `SMLimits` has anyway."""
+        return SMLimits(blocks=self.slots_per_sm)
 
     @property
     def cuda_version(self) -> tuple[int, int]:
@@ -165,7 +178,8 @@ H200 = DevicePreset(
     sm_count=132,
     memory_bytes=141_000_000_000,
     compute_capability=(9, 0),
-    matmul_efficiency=((48, 1.0), (64, 0.885), (80, 1.0), (96, 0.975), (112, 0.80), (128, 0.74), (132, 0.92)),
+    matmul_operations_per_s={"f2": 7.17e12, "f4": 0.368e12, "f8": 0.368e12},
+    matmul_extra_waves={"f2": 1.0},
     sm_groups=SMGroups(min_sms=8, alignment_sms=8, table=_H200_GROUPS),
 )
 """Calibrated to one NVIDIA H200, driver 13.0; see docs/explanations/simulated-device.md."""
@@ -236,7 +250,8 @@ def plan_spin(slots_per_sm: int, duration_ns: int, blocks: int, *, fill_sms: boo
         For a time or a number of blocks below 1.
     """
     slots = slots_per_sm if fill_sms else 1
-    return KernelSpec(name="spin", blocks=int(blocks), block_slots=slots, block_ns=int(duration_ns))
+    shape = SPIN_CARD if fill_sms else SPIN
+    return KernelSpec(name="spin", blocks=int(blocks), block_slots=slots, block_ns=int(duration_ns), shape=shape)
 
 
 def plan_streaming(
@@ -280,6 +295,7 @@ def plan_streaming(
         operations=operations,
         rate=preset.float64_operations_per_s if dtype.char in "dDgG" else preset.sm_operations_per_s,
         kind=kind,
+        shape=STREAMING,
     )
 
 
@@ -287,7 +303,8 @@ def plan_matmul(preset: DevicePreset, name: str, *, m: int, n: int, k: int, batc
     """Return the kernel of a matrix product ``(m, k) @ (k, n)``, or of a batch of them.
 
     Output tiles of 128 x 256 take a whole SM each; where they would leave more than half of the card idle, tiles of 64 x 64 an
-    eighth.
+    eighth. On a stream with n SMs it takes as many waves as n SMs need for its tiles, and the preset's extra waves: more SMs
+    never make it slower.
 
     Examples
     --------
@@ -296,11 +313,12 @@ def plan_matmul(preset: DevicePreset, name: str, *, m: int, n: int, k: int, batc
     512
     """
     m, n, k, batch = max(m, 1), max(n, 1), max(k, 1), max(batch, 1)
-    tile, blocks_per_sm = _LARGE_TILE, 1
+    tile, blocks_per_sm, shape = _LARGE_TILE, 1, LARGE_TILE
     if 2 * batch * _count_tiles(m, n, tile) < preset.sm_count:
-        tile, blocks_per_sm = _SMALL_TILE, min(_SMALL_TILES_PER_SM, preset.slots_per_sm)
+        tile, blocks_per_sm, shape = _SMALL_TILE, min(_SMALL_TILES_PER_SM, preset.slots_per_sm), SMALL_TILE
     blocks = batch * _count_tiles(m, n, tile)
-    rate = preset.matmul_operations_per_s.get(f"{dtype.kind}{dtype.itemsize}", preset.sm_operations_per_s)
+    known_as = f"{dtype.kind}{dtype.itemsize}"
+    rate = preset.matmul_operations_per_s.get(known_as, preset.sm_operations_per_s)
     factor = 4 if dtype.kind == "c" else 1  # a complex product is four real ones
     return _plan_blocks(
         preset,
@@ -312,7 +330,8 @@ def plan_matmul(preset: DevicePreset, name: str, *, m: int, n: int, k: int, batc
         # Tiles at the edge are computed whole.
         padded_operations=2 * factor * blocks * tile[0] * tile[1] * k,
         rate=rate,
-        efficiency=preset.matmul_efficiency,
+        extra_waves=preset.matmul_extra_waves.get(known_as, 0.0),
+        shape=shape,
     )
 
 

@@ -27,6 +27,7 @@ from gpustreamlab.backends.sim._commands import (
 )
 from gpustreamlab.backends.sim._cost import DevicePreset
 from gpustreamlab.backends.sim._memory import MemoryPool
+from gpustreamlab.backends.sim._noise import Noise, NoiseSource
 from gpustreamlab.backends.sim._scheduler import Scheduler
 from gpustreamlab.errors import (
     EventNotRecordedError,
@@ -63,15 +64,17 @@ class SimDriver:
     ----------
     preset
         The device.
+    noise
+        How durations vary; None for not at all.
     """
 
-    def __init__(self, preset: DevicePreset) -> None:
+    def __init__(self, preset: DevicePreset, noise: Noise | None = None) -> None:
         self.preset = preset
         self.lock = process_lock()
         self.is_closed = False
         self._why_closed = "was closed, with its session, before this call"
         self.clock = HostClock()
-        self.scheduler = Scheduler(preset)
+        self.scheduler = Scheduler(preset, None if noise is None else NoiseSource(noise))
         self.null_stream = self.scheduler.add_stream(_NULL, preset.priority_range[0], None)
         self.streams: dict[int, StreamQueue] = {}
         """Streams by handle, without the NULL stream."""

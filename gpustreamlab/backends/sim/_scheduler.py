@@ -33,6 +33,7 @@ from gpustreamlab.backends.sim._commands import (
     Wait,
 )
 from gpustreamlab.backends.sim._cost import DevicePreset
+from gpustreamlab.backends.sim._noise import NoiseSource
 from gpustreamlab.backends.sim._sms import SlotPool
 from gpustreamlab.errors import SessionError
 from gpustreamlab.typing import SpanKind
@@ -96,10 +97,13 @@ class Scheduler:
     ----------
     preset
         Sizes and speeds.
+    noise
+        Draws how durations vary; None where they do not.
     """
 
-    def __init__(self, preset: DevicePreset) -> None:
+    def __init__(self, preset: DevicePreset, noise: NoiseSource | None = None) -> None:
         self.preset = preset
+        self._noise = noise
         self.now_ns = 0
         """The last instant that was simulated."""
         self.busy_count = 0
@@ -172,6 +176,8 @@ class Scheduler:
     def submit(self, stream: StreamQueue, command: Command, now_ns: int) -> None:
         """Put a command into a stream at a host time that is later than every simulated instant."""
         command.submit_ns = now_ns
+        if self._noise is not None and isinstance(command, KernelRun | CopyRun):
+            command.vary(self._noise.draw())
         if stream.is_busy:
             stream.queue.append(command)
             return
@@ -192,7 +198,8 @@ class Scheduler:
         node: tuple[int, int] = (0, -1),
     ) -> None:
         """Put a kernel into a stream, with the number of the call, whom to tell of its end, and which node it is."""
-        self.submit(stream, KernelRun(stream, spec, _block_ns(stream, spec), correlation, source, node), now_ns)
+        block_ns = spec.block_ns_on(stream.sm_count * self.preset.slots_per_sm)
+        self.submit(stream, KernelRun(stream, spec, block_ns, correlation, source, node), now_ns)
 
     # Time
 
@@ -306,7 +313,7 @@ class Scheduler:
     def _start_copy(self, copy: CopyRun) -> None:
         copy.start_ns = self.now_ns
         self._order += 1
-        heapq.heappush(self._heap, (self.now_ns + copy.spec.duration_ns, self._order, _COPY_END, copy))
+        heapq.heappush(self._heap, (self.now_ns + copy.duration_ns, self._order, _COPY_END, copy))
 
     def _end_copy(self, copy: CopyRun) -> None:
         engine = self._engines[copy.spec.engine]
@@ -486,25 +493,3 @@ class Scheduler:
                 run.ref_ns = self.now_ns
                 run.speed = speed
                 self._expect_boundary(run)
-
-
-def interpolate(curve: tuple[tuple[int, float], ...], at: int) -> float:
-    """Read a calibration curve, straight between its points and flat outside.
-
-    Examples
-    --------
-    >>> interpolate(((10, 1.0), (20, 0.5)), 15)
-    0.75
-    """
-    below = [point for point in curve if point[0] <= at]
-    above = [point for point in curve if point[0] >= at]
-    if not below or not above:
-        return (below[-1] if below else above[0])[1]
-    (left, low), (right, high) = below[-1], above[0]
-    return low if left == right else low + (high - low) * (at - left) / (right - left)
-
-
-def _block_ns(stream: StreamQueue, spec: KernelSpec) -> int:
-    if not spec.efficiency:
-        return spec.block_ns
-    return max(1, round(spec.block_ns / interpolate(spec.efficiency, stream.sm_count)))

@@ -20,8 +20,10 @@ from gpustreamlab.backends._activity import (
 )
 from gpustreamlab.backends._protocol import BackendStream
 from gpustreamlab.backends.sim._commands import COPY_PLACES, CopySpec, DeviceWork, KernelSpec, StreamQueue
+from gpustreamlab.backends.sim._cost import DevicePreset
+from gpustreamlab.backends.sim._occupancy import plain_shape
 from gpustreamlab.errors import CaptureUnavailableError
-from gpustreamlab.model import SPAN_KINDS, SMLimits, WorkDetail
+from gpustreamlab.model import SPAN_KINDS, WorkDetail
 from gpustreamlab.typing import SpanKind
 
 if TYPE_CHECKING:
@@ -202,12 +204,12 @@ class SimActivitySource:
         if self._is_closed or not self._has_room():
             return
         name = self._code(work.name)
-        own = (spec.is_pinned,) if isinstance(spec, CopySpec) else (work.kind, spec.block_slots)
+        own = (spec.is_pinned,) if isinstance(spec, CopySpec) else (work.kind, spec.block_slots, spec.shape)
         key = work.name, work.blocks, node, *own
         detail = self._detail_codes.get(key)
         if detail is None:
             detail = self._detail_codes[key] = len(self._details)
-            described = _describe(spec, SMLimits().shared_bytes // self._driver.preset.slots_per_sm)
+            described = _describe(spec, self._driver.preset)
             self._details.append(replace(described, graph=node[0], node=node[1]))
         size_bytes = 0 if work.kind is SpanKind.KERNEL else work.size_bytes
         where = work.context, work.stream, name, detail, work.correlation, size_bytes
@@ -235,13 +237,19 @@ class SimActivitySource:
         return False
 
 
-def _describe(spec: KernelSpec | CopySpec, slot_bytes: int) -> WorkDetail:
+def _describe(spec: KernelSpec | CopySpec, preset: DevicePreset) -> WorkDetail:
     if isinstance(spec, CopySpec):
         return WorkDetail(full_name=COPY_PLACES[spec.engine, spec.is_pinned])
     if spec.kind is SpanKind.FILL:
         return WorkDetail(full_name="device memory")
-    shared_bytes = spec.block_slots * slot_bytes
-    return WorkDetail(full_name=f"simulated::{spec.name}", grid=(spec.blocks, 1, 1), dynamic_shared_bytes=shared_bytes)
+    shape = spec.shape or plain_shape(preset.slots_per_sm // spec.block_slots or 1, preset.sm_limits)
+    return WorkDetail(
+        full_name=f"simulated::{spec.name}",
+        grid=(spec.blocks, 1, 1),
+        block=(shape.threads, 1, 1),
+        registers=shape.registers,
+        dynamic_shared_bytes=shape.shared_bytes,
+    )
 
 
 def _make_batch(batch: type[B], flat: array[int]) -> B:
