@@ -14,7 +14,7 @@ import numpy as np
 from gpustreamlab.backends import Backend
 from gpustreamlab.errors import MeasureError, OptionError
 from gpustreamlab.model import SPAN_KINDS, Device, Layout, Trace
-from gpustreamlab.typing import Int64Array, SpanKind
+from gpustreamlab.typing import CaptureTier, Int64Array, SpanKind
 
 AHEAD = 3
 """How many calls of one task are enqueued ahead of the device, so that it need not wait for the host."""
@@ -84,9 +84,10 @@ class Room:
                 yield bench
                 bench.synchronize()
         finally:
-            for twin in self.twins.values():
-                twin.close()
-            self.twins.clear()
+            for name, twin in [*self.twins.items()]:
+                if twin.name.startswith(BENCH):
+                    twin.close()
+                del self.twins[name]
             bench.close()
 
     def twin(self, stream: Any) -> Any:
@@ -121,6 +122,8 @@ class Calls:
     """How long its work took, summed; the same as from start to end where kernels are not known."""
     launch_count: int
     """Kernels, copies and fills of a call, at most; 0 where they are not known."""
+    has_kernels: bool
+    """Whether kernels were captured."""
     stray_count: int
     """Pieces of work on other streams than that of the call."""
     host_ns: Int64Array
@@ -259,6 +262,7 @@ def _calls_of(trace: Trace, name: str, stream: str, host_ns: Sequence[int], wait
         end_ns=end_ns,
         busy_ns=busy_ns,
         launch_count=int(counts.max(initial=0)),
+        has_kernels=trace.metadata.tier == CaptureTier.KERNELS,
         stray_count=int((trace.lane[work] != lane).sum()),
         host_ns=np.array(host_ns, np.int64),
         waited_count=waited_count,
@@ -267,7 +271,7 @@ def _calls_of(trace: Trace, name: str, stream: str, host_ns: Sequence[int], wait
 
 def require_work(calls: Calls, task: Task, stream: str) -> None:
     """Raise where nothing was seen to run."""
-    if not len(calls) or int(calls.duration_ns.max()) <= 0:
+    if not len(calls) or int(calls.duration_ns.max()) <= 0 or (calls.has_kernels and not calls.launch_count):
         raise MeasureError(
             f"{task.name!r} enqueued no work on stream {stream!r}, so there is nothing to measure. Pass a function "
             "that enqueues "

@@ -157,7 +157,7 @@ def measure(
     check_count("warmup", warmup, 0)
     with room.bench() as bench:
         given = room.lab.current if stream is None else stream
-        chosen = bench.stream("measured") if given is None else adopted(bench, room.lab, given)
+        chosen = bench.stream("measured") if given is None else adopted(room, bench, given)
         return measure_on(room, bench, task, chosen, repeats=repeats, warmup=warmup)
 
 
@@ -183,7 +183,7 @@ def measure_on(room: Room, bench: Lab, task: Task, stream: Any, *, repeats: int,
 def conditions_of(bench: Lab, calls: Calls, *, has_setup: bool = False) -> Conditions:
     """Return how calls were measured."""
     device = bench.device
-    by = "kernels" if calls.launch_count else "ranges"
+    by = "kernels" if calls.has_kernels else "ranges"
     return Conditions(device=device.label, driver=device.driver_version, by=by, has_setup=has_setup)
 
 
@@ -231,10 +231,12 @@ def clock_notes(before: Clocks | None, after: Clocks | None) -> list[str]:
     return notes
 
 
-def adopted(bench: Lab, lab: Lab, stream: Any) -> Any:
+def adopted(room: Room, bench: Lab, stream: Any) -> Any:
     """Return a stream of the user's as one of the bench."""
-    with lab.select(stream) as chosen:
-        return bench.stream(chosen.name, external=chosen)
+    with room.lab.select(stream) as chosen:
+        made = bench.stream(chosen.name, external=chosen)
+    room.twins[made.name, made.handle] = chosen
+    return made
 
 
 def name_of(function: object) -> str:

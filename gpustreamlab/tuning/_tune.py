@@ -224,7 +224,7 @@ class Tuning(Reported):
         return Report(
             title="Tuning:",
             line=self._line(),
-            tables=(ReportTable(caption="Candidates, the best first", rows=rows),),
+            tables=(ReportTable(caption="Candidates, the best first", rows=rows, names=()),),
             notes=notes,
         )
 

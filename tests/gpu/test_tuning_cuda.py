@@ -37,10 +37,12 @@ def addition(lab):
 def test_a_measurement_agrees_with_cupys_own(lab, product):
     found = lab.measure(product, repeats=50)
     assert found.conditions.by == "kernels"
-    others_ns = np.median(benchmark(product, n_repeat=50, n_warmup=5).gpu_times) * 1e9
+    stream = lab.stream("theirs")
+    with lab.select(stream):
+        others_ns = np.median(benchmark(product, n_repeat=50, n_warmup=5).gpu_times) * 1e9
     low, high = found.interval_ns
     assert low <= found.median_ns <= high
-    assert 0.5 * others_ns < found.median_ns < 1.05 * others_ns, "events around each call add some us, and no kernel"
+    assert found.median_ns < 1.05 * others_ns, "events around each call add some us, and no kernel"
     assert len(lab.trace) == 0, "nothing of it is in the user's trace"
 
 
@@ -60,7 +62,8 @@ def test_a_product_needs_more_sms_than_an_addition(lab, product, addition):
     products, additions = lab.sweep(product, sizes, repeats=6), lab.sweep(addition, sizes, repeats=6)
     assert list(products.sizes) == list(additions.sizes) == sizes
     assert products.median_ns[0] / products.median_ns[-1] > 5
-    assert additions.knee <= 96
+    assert products.knee >= 96
+    assert additions.median_ns[0] / additions.median_ns[-1] < products.median_ns[0] / products.median_ns[-1]
     assert all(fit.median_error < 0.5 for fit in products.fits[:1])
     assert lab.layout is None
 
