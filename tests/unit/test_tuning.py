@@ -272,3 +272,29 @@ def test_ctrl_c_keeps_what_was_measured(lab):
     tuning = lab.tune({"a": full(lab), "b": interrupted}, repeats=4)
     assert 0 < len(tuning.trials) < tuning.candidate_count
     assert any("interrupted" in note for note in tuning.notes)
+
+
+# The magic
+
+
+@pytest.fixture
+def notebook():
+    from IPython.core.interactiveshell import InteractiveShell
+
+    InteractiveShell.clear_instance()
+    shell = InteractiveShell.instance()
+    shell.run_line_magic("load_ext", "gpustreamlab")
+    shell.run_line_magic("gpulab", "start --backend sim")
+    shell.user_ns["spin"] = spin
+    shell.run_cell("def f():\n    spin(lab, 20_000, blocks=132 * 32 * 6)\ndef g():\n    spin(lab, 20_000, blocks=64)")
+    yield shell
+    shell.user_ns["lab"].close()
+    InteractiveShell.clear_instance()
+
+
+def test_the_magic_tunes_functions_of_the_notebook_and_applies(notebook, capsys):
+    found = notebook.run_line_magic("gputune", "f g --constraint g.slowdown<1.3 --apply")
+    assert found.is_feasible
+    assert {"f", "g"} <= set(notebook.user_ns["lab"].streams)
+    notebook.run_line_magic("gputune", "f nothing")
+    assert "'nothing' is no function of the notebook" in capsys.readouterr().err
