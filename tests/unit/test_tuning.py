@@ -2,6 +2,7 @@
 
 import numpy as np
 import pytest
+from IPython.core.error import UsageError
 
 from gpustreamlab import Session
 from gpustreamlab.errors import MeasureError, OptionError, PartitionInUseError
@@ -292,9 +293,9 @@ def notebook():
     InteractiveShell.clear_instance()
 
 
-def test_the_magic_tunes_functions_of_the_notebook_and_applies(notebook, capsys):
+def test_the_magic_tunes_functions_of_the_notebook_and_applies(notebook):
     found = notebook.run_line_magic("gputune", "f g --constraint g.slowdown<1.3 --apply")
     assert found.is_feasible
     assert {"f", "g"} <= set(notebook.user_ns["lab"].streams)
-    notebook.run_line_magic("gputune", "f nothing")
-    assert "'nothing' is no function of the notebook" in capsys.readouterr().err
+    with pytest.raises(UsageError, match="'nothing' is no function of the notebook"):
+        notebook.run_line_magic("gputune", "f nothing")
