@@ -77,7 +77,7 @@ def sweep_figure(sweep: _Sweep) -> Any:
     figure.add_layout(Span(location=sweep.knee, dimension="height", line_dash="dashed", line_color="#888888"))
     is_right = sweep.knee > np.mean(sweep.sizes[[0, -1]])
     side = {"x_offset": -4, "text_align": "right"} if is_right else {"x_offset": 4}
-    knee = Label(x=sweep.knee, y=HEIGHT // 2, y_units="screen", text=f"knee: {sweep.knee} SMs", text_color="#666666", **side)
+    knee = Label(x=sweep.knee, y=HEIGHT // 3, y_units="screen", text=f"knee: {sweep.knee} SMs", text_color="#666666", **side)
     figure.add_layout(knee)
     figure.y_range.start = 0
     figure.legend.location = "top_right"

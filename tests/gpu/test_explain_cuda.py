@@ -30,7 +30,7 @@ def _warm():
 
 
 TRIES = 3
-"""A host that something else holds up between two launches is late indeed, and is told of: seen in 2 of 260 runs on one machine."""
+"""A host that something else holds up between two launches is late indeed, and is told of: seen in 2 of 260 runs."""
 
 
 def explained(program):
