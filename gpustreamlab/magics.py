@@ -18,6 +18,7 @@ from IPython.display import display
 from gpustreamlab.analysis import Explanation
 from gpustreamlab.errors import GPUStreamLabError, nearest_hint
 from gpustreamlab.model import Counters, Layout
+from gpustreamlab.notebook.apply_button import apply_button
 from gpustreamlab.notebook.cell_graph import CellGraph, make_cell_graph
 from gpustreamlab.notebook.cell_log import CellLog
 from gpustreamlab.notebook.cells import CellMarks, cell_number, compile_cell, magic_transformer, show_value, unregister
@@ -214,6 +215,9 @@ class GpuStreamMagics(Magics):  # type: ignore[misc]
             found = session.tune(tasks, arguments.objective, constraint=arguments.constraint, budget_s=arguments.budget)
             if arguments.apply:
                 found.apply()
+        button = None if arguments.apply else apply_button(found)
+        if button is not None:
+            display(button)
         return found
 
     @line_magic  # type: ignore[untyped-decorator]

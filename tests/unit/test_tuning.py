@@ -6,6 +6,7 @@ from IPython.core.error import UsageError
 
 from gpustreamlab import Session
 from gpustreamlab.errors import MeasureError, OptionError, PartitionInUseError
+from gpustreamlab.notebook.apply_button import apply_button
 from gpustreamlab.tuning import Place, fit_times, interval, outliers
 from gpustreamlab.workloads import spin
 
@@ -297,5 +298,10 @@ def test_the_magic_tunes_functions_of_the_notebook_and_applies(notebook):
     found = notebook.run_line_magic("gputune", "f g --constraint g.slowdown<1.3 --apply")
     assert found.is_feasible
     assert {"f", "g"} <= set(notebook.user_ns["lab"].streams)
+    tuned = notebook.run_line_magic("gputune", "f g")
+    box = apply_button(tuned)
+    box.children[0].click()
+    expected = "whole card" if not tuned.best.place.shares else "Layout"
+    assert expected in box.children[1].value
     with pytest.raises(UsageError, match="'nothing' is no function of the notebook"):
         notebook.run_line_magic("gputune", "f nothing")
