@@ -14,9 +14,9 @@ from gpustreamlab.analysis._scale import format_ns
 from gpustreamlab.errors import MeasureError, OptionError
 from gpustreamlab.model import Layout, check_name
 from gpustreamlab.tuning._bench import AHEAD, Calls, Lab, Room, Task, check_count, check_task, drive, require_work
-from gpustreamlab.tuning._measure import Conditions, clock_notes, conditions_of, notes_of
+from gpustreamlab.tuning._measure import Conditions, clock_notes, conditions_of, stray_notes
 from gpustreamlab.tuning._progress import steps
-from gpustreamlab.tuning._statistics import interval, medians
+from gpustreamlab.tuning._statistics import interval, means
 from gpustreamlab.typing import BoolArray, FloatArray, Int64Array
 
 __all__ = ["Corun", "Place", "TaskTimes", "corun", "read_tasks"]
@@ -25,10 +25,14 @@ WHOLE = "whole card"
 """How a run without partitions is called."""
 FEWEST_CALLS = 4
 """Periods that a task needs for its median to be told."""
-STARVED_TURNS = 8
+LEAST_BUSY = 0.9
+"""A task alone whose work runs for less of its time is bound by the host."""
+HOLDING = 2
+"""A call that takes the host this many times as long as another task's period keeps that one from being called."""
+STARVED_TURNS = 4
 """A task that was called this many times as often as it had to be keeps another one from running: that one is not awaited."""
-MOST_TURNS = 64
-"""A task is called at most this many times as often as was asked for, while another one takes long."""
+MOST_CALLS = 20_000
+"""Calls of a short task beside a long one, at most."""
 
 
 class Place(NamedTuple):
@@ -62,13 +66,13 @@ class TaskTimes:
 
     @property
     def slowdown(self) -> float:
-        """How many times as long a call takes beside the others as alone on the whole card, by the medians."""
-        return float(np.median(self.together_ns) / np.median(self.alone_ns))
+        """How many times as long its calls take beside the others as alone on the whole card, by the means: rare long ones count."""
+        return float(np.mean(self.together_ns) / np.mean(self.alone_ns))
 
     @property
     def interference(self) -> float:
         """How many times as long as alone on the same SMs: what the others cost it beyond its share."""
-        return float(np.median(self.together_ns) / np.median(self.alone_there_ns))
+        return float(np.mean(self.together_ns) / np.mean(self.alone_there_ns))
 
     def percentile_ns(self, share: float) -> float:
         """Return the time that a share of its calls (0 to 100) does not exceed beside the others, in ns."""
@@ -129,7 +133,7 @@ class Corun(Reported):
     def speedup_interval(self) -> tuple[float, float]:
         """Where `speedup` lies, by the bootstrap of all samples: 95%."""
         total = sum(
-            medians(one.alone_ns, 2 * place) / medians(one.together_ns, 2 * place + 1) for place, one in enumerate(self.tasks)
+            means(one.alone_ns, 2 * place) / means(one.together_ns, 2 * place + 1) for place, one in enumerate(self.tasks)
         )
         low, high = np.quantile(np.asarray(total), [0.025, 0.975])
         return float(low), float(high)
@@ -216,14 +220,14 @@ class Bencher:
         self._bench = bench
         self._tasks = tasks
         self._repeats = max(repeats, FEWEST_CALLS)
-        self._alone: dict[tuple[str, Place | None], Calls] = {}
+        self._alone: dict[tuple[str, int], Calls] = {}
         self.measured_count = 0
         """How many places were measured."""
 
     def measure(self, place: Place, *, scale: int = 1, with_there: bool = True) -> Corun:
         """Measure the tasks beside each other; `scale` times as many calls as otherwise."""
         repeats = self._repeats * scale
-        alone = [self.alone(task, None, repeats) for task in self._tasks]
+        alone = [self.alone(task, Place(), repeats) for task in self._tasks]
         before = self._room.backend.read_clocks()
         streams, layout = self._streams(place)
         there = [
@@ -238,26 +242,7 @@ class Bencher:
         self.measured_count += 1
         for calls, (task, stream) in zip(together, pairs, strict=True):
             require_work(calls, task, stream.name)
-        notes = [
-            note
-            for calls, task in zip(together, self._tasks, strict=True)
-            if calls.stray_count
-            for note in notes_of(calls, task)[-1:]
-        ]
-        notes += [
-            f"{task.name} is bound by the host beside the others: its stream ran dry behind {calls.waited_count} of "
-            f"{len(calls)} calls, "
-            "so its times are the host's as much as the device's."
-            for calls, task in zip(together, self._tasks, strict=True)
-            if calls.waited_count * 2 > len(calls)
-        ]
-        notes += [
-            f"{task.name} starves: beside the others it finished {_inside(calls, together).sum()} calls in the time in "
-            "which it was "
-            "to finish many; its times are at least what is told."
-            for calls, task in zip(together, self._tasks, strict=True)
-            if len(_within_all(calls, together)) < 2
-        ]
+        notes = self._notes(alone, together)
         return Corun(
             place=place,
             layout=layout,
@@ -276,16 +261,41 @@ class Bencher:
             notes=(*notes, *clock_notes(before, self._room.backend.read_clocks())),
         )
 
-    def alone(self, task: Task, place: Place | None, repeats: int) -> Calls:
-        """Return what a task takes alone, in a place, or on the whole card."""
-        key = (task.name, None if place is None else Place(tuple(one for one in place.shares if one[0] == task.name)))
+    def _notes(self, alone: Sequence[Calls], together: Sequence[Calls]) -> list[str]:
+        """Return what may be wrong with a measurement of all tasks."""
+        notes = []
+        for task, calls, solo in zip(self._tasks, together, alone, strict=True):
+            notes += [f"{task.name}: {note}" for note in stray_notes(calls)]
+            busy = int(solo.busy_ns[1:].sum()) / max(int(solo.period_ns.sum()), 1)
+            if solo.has_kernels and busy < LEAST_BUSY and not calls.stray_count:
+                notes.append(
+                    f"{task.name} is bound by the host: alone it keeps the device busy for {busy:.0%} of its time. "
+                    "What others do in the "
+                    "rest is gained from the host's time."
+                )
+            others_ns = [float(np.mean(one.period_ns)) for one in alone if one is not solo]
+            host_ns = float(np.median(calls.host_ns))
+            if host_ns > HOLDING * min(others_ns):
+                notes.append(
+                    f"A call of {task.name} holds the host for {format_ns(host_ns)}, in which no other task is called: "
+                    "how long those "
+                    "take is then the host's doing. Leave waits and pageable copies out of it."
+                )
+            if len(_within_all(calls, together)) < 2:
+                notes.append(
+                    f"{task.name} starves: beside the others it ended less than two calls in the time of many; what it "
+                    "takes is at "
+                    "least what is told."
+                )
+        return notes
+
+    def alone(self, task: Task, place: Place, repeats: int) -> Calls:
+        """Return what a task takes alone on as many SMs as it has in a place."""
+        streams, _ = self._streams(place)
+        stream = streams[self._tasks.index(task)]
+        key = (task.name, stream.sm_count)
         known = self._alone.get(key)
         if known is None or len(known) < repeats:
-            if place is None:
-                streams, _ = self._streams(Place())
-            else:
-                streams, _ = self._streams(place)
-            stream = streams[self._tasks.index(task)]
             self._drive([(task, stream)], [2])
             (known,) = self._drive([(task, stream)], [repeats + 1])
             require_work(known, task, stream.name)
@@ -296,7 +306,8 @@ class Bencher:
         """Return the slowdown of each task beside each other one, and beside itself; shape (n_tasks, n_tasks)."""
         count = len(self._tasks)
         found = np.ones((count, count))
-        alone = [float(np.median(self.alone(task, None, self._repeats).period_ns)) for task in self._tasks]
+        solo = [self.alone(task, Place(), self._repeats) for task in self._tasks]
+        alone = [float(np.mean(one.period_ns)) for one in solo]
         streams, _ = self._streams(place)
         for first in range(count):
             for second in range(first, count):
@@ -308,12 +319,8 @@ class Bencher:
                     both = [(self._tasks[first], streams[first]), (twin, other)]
                 else:
                     both = [(self._tasks[one], streams[one]) for one in (first, second)]
-                lengths = np.array([alone[first], alone[second]])
-                calls = self._drive(
-                    both,
-                    np.ceil(self._repeats * lengths.max() / lengths).astype(int).clip(max=MOST_TURNS * self._repeats).tolist(),
-                )
-                times = [float(np.median(_within_all(one, calls))) for one in calls]
+                calls = self._drive(both, self._counts([solo[first], solo[second]], self._repeats))
+                times = [float(np.mean(_within_all(one, calls))) for one in calls]
                 found[first, second] = times[0] / alone[first]
                 found[second, first] = times[1] / alone[second]
         return found
@@ -321,14 +328,17 @@ class Bencher:
     def _streams(self, place: Place) -> tuple[list[Any], Layout | None]:
         """Return the stream of each task in a place, which is made if need be."""
         bench, first = self._bench, dict(place.priorities)
+        names = [f"{task.name}{first[task.name]:+d}" if first.get(task.name) else task.name for task in self._tasks]
         if not place.shares:
-            names = [f"{task.name}{first[task.name]:+d}" if first.get(task.name) else task.name for task in self._tasks]
             return [
                 bench.stream(f"whole.{name}", priority=first.get(task.name, 0), partition=None)
                 for name, task in zip(names, self._tasks, strict=True)
             ], None
         layout = bench.partition(dict(place.shares))
-        return [bench.stream(f"part.{task.name}", partition=task.name) for task in self._tasks], layout
+        return [
+            bench.stream(f"part.{name}", priority=first.get(task.name, 0), partition=task.name)
+            for name, task in zip(names, self._tasks, strict=True)
+        ], layout
 
     def _drive(self, pairs: Sequence[tuple[Task, Any]], counts: Sequence[int]) -> list[Calls]:
         def goes_on(made: Sequence[int]) -> bool:
@@ -341,7 +351,14 @@ class Bencher:
         """Return how often each task is called: the longest as often as asked for, shorter ones for as long as that takes."""
         lengths = np.array([np.median(calls.period_ns) for calls in alone])
         counts = np.ceil((repeats + 1) * lengths.max() / np.maximum(lengths, 1)).astype(int)
-        return np.minimum(counts, MOST_TURNS * repeats).tolist()  # type: ignore[no-any-return]
+        if counts.max() > MOST_CALLS:
+            short, long = self._tasks[int(counts.argmax())].name, self._tasks[int(counts.argmin())].name
+            raise MeasureError(
+                f"{long!r} takes {lengths.max() / lengths.min():,.0f} times as long as {short!r}, which would have to "
+                "be called "
+                f"{counts.max():,} times beside it. Let {short!r} do some hundred of its calls in one."
+            )
+        return counts.tolist()  # type: ignore[no-any-return]
 
     def _makespan(self, pairs: Sequence[tuple[Task, Any]]) -> int:
         calls = self._drive(pairs, [1] * len(pairs))
@@ -374,7 +391,7 @@ def read_tasks(call: str, tasks: Mapping[str, Callable[[], object]]) -> list[Tas
     OptionError
         If there are fewer than two, or one is no function.
     """
-    if len(tasks) < 2:
+    if not isinstance(tasks, Mapping) or len(tasks) < 2:  # type: ignore[redundant-expr]
         raise OptionError(f"{call} takes two or more functions by name: {call}({{'prefill': f, 'decode': g}}).")
     return [
         Task(name=check_name(name, "task", "prefill"), call=check_task(f"{call}(...)", function))

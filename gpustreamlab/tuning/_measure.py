@@ -199,24 +199,30 @@ def notes_of(calls: Calls, task: Task) -> list[str]:
             "stream had nothing to do. Leave synchronisations out of the function."
         )
     idle = 1 - int(calls.busy_ns.sum()) / max(int(samples.sum()), 1)
-    if calls.launch_count and idle > GAP_SHARE:
+    if calls.launch_count and idle > GAP_SHARE and not calls.stray_count:
         notes.append(
             f"Bound by the host: for {idle:.0%} of a call no work of it runs, which no number of SMs changes. Fewer "
             "launches help: "
             "lab.program(f).plan().capture() makes them one."
         )
-    if calls.stray_count:
-        notes.append(
-            f"{calls.stray_count} pieces of work ran on other streams than the one that was selected: they are not "
-            "confined to its SMs. "
-            "lab.trace.strays() names them in a run of your own."
-        )
+    notes += stray_notes(calls)
     halves = np.median(samples[: count // 2]), np.median(samples[count // 2 :])
     if count >= 8 and abs(halves[1] - halves[0]) > DRIFT_SHARE * halves[0]:
         notes.append(
             f"It drifts: the second half took {halves[1] / halves[0]:.2f} times as long as the first. Take more warm-up."
         )
     return notes
+
+
+def stray_notes(calls: Calls) -> list[str]:
+    """Return that work ran elsewhere, where it did."""
+    if not calls.stray_count:
+        return []
+    return [
+        f"{calls.stray_count} pieces of work ran on other streams than the one that was selected: they are not "
+        "confined to its SMs, "
+        "and may run ahead of it. lab.trace.strays() names them in a run of your own."
+    ]
 
 
 def clock_notes(before: Clocks | None, after: Clocks | None) -> list[str]:

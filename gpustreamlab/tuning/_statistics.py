@@ -80,9 +80,9 @@ def ratio_interval(above: ArrayLike, below: ArrayLike) -> tuple[float, float]:
     return _middle(np.median(first, axis=1) / np.median(second, axis=1))
 
 
-def medians(samples: ArrayLike, place: int = 0) -> FloatArray:
-    """Return the medians of the resamples; shape (`RESAMPLES`,). Different places draw independently."""
-    found: FloatArray = np.median(_drawn(np.asarray(samples, float), place), axis=1)
+def means(samples: ArrayLike, place: int = 0) -> FloatArray:
+    """Return the means of the resamples; shape (`RESAMPLES`,). Different places draw independently."""
+    found: FloatArray = np.mean(_drawn(np.asarray(samples, float), place), axis=1)
     return found
 
 

@@ -13,7 +13,7 @@ import numpy as np
 
 from gpustreamlab.analysis._report import Report, Reported, ReportTable
 from gpustreamlab.analysis._scale import count_text, format_ns
-from gpustreamlab.errors import MeasureError, OptionError
+from gpustreamlab.errors import MeasureError, OptionError, StreamExistsError
 from gpustreamlab.model import Layout
 from gpustreamlab.tuning._bench import Lab, Room, check_count
 from gpustreamlab.tuning._corun import FEWEST_CALLS, Bencher, Corun, Place, read_tasks
@@ -27,7 +27,11 @@ __all__ = ["Constraint", "Trial", "Tuning", "tune"]
 FEW_PLACES = 24
 """Up to so many candidates all are measured; of more, those that a climb comes by."""
 CONFIRMED = 3
-"""How many of the best are measured again."""
+"""How many of the best are measured again, at least."""
+MOST_CONFIRMED = 10
+"""How many are, at most, until the best of all is one of them."""
+NEAR = 0.05
+"""A constraint that is kept by less than this share of its limit may not be kept in another run."""
 CONFIRM_SCALE = 3
 """How many times as many calls they get then."""
 UNITS_NS = {"ns": 1.0, "us": 1e3, "µs": 1e3, "ms": 1e6, "s": 1e9}
@@ -56,7 +60,7 @@ class Constraint:
         if callable(constraint):
             judge = constraint
             return cls(text=getattr(judge, "__name__", "function"), excess=lambda found: 0.0 if judge(found) else 1.0)
-        read = re.fullmatch(r"\s*([\w.\-+/#@:]+?)\.(\w+)\s*(<=|<|>=|>)\s*([\d.]+)\s*(\S*)\s*", str(constraint))
+        read = re.fullmatch(r"\s*([\w.\-+/#@:]+?)\.(\w+)\s*(<=|<|>=|>)\s*(\d+(?:\.\d*)?(?:e\d+)?)\s*(\S*)\s*", str(constraint))
         example = f"constraint='{names[-1]}.p95 < 2 ms'"
         if read is None:
             raise OptionError(
@@ -69,6 +73,8 @@ class Constraint:
         if is_time != bool(unit) or (unit and unit not in UNITS_NS):
             raise OptionError(f"constraint={constraint!r} has no unit that fits; give ns, us, ms or s for times: {example}.")
         limit = float(number) * UNITS_NS.get(unit, 1.0)
+        if not limit:
+            raise OptionError(f"constraint={constraint!r} has a limit of 0, which nothing keeps: {example}.")
         way = 1.0 if sign in {"<", "<="} else -1.0
         return cls(text=str(constraint).strip(), excess=lambda found: way * (found.metric(f"{task}.{what}") - limit) / limit)
 
@@ -140,6 +146,8 @@ class Tuning(Reported):
         ------
         MeasureError
             If no candidate keeps the constraint.
+        StreamExistsError
+            If a stream of a task's name has another priority. Nothing is changed then.
         PartitionInUseError
             If streams work in partitions that would go.
         """
@@ -150,11 +158,24 @@ class Tuning(Reported):
                 "lab.partition(...)."
             )
         place, lab = self.best.place, self.lab
+        self._require_streams(dict(place.priorities))
         layout = lab.partition(dict(place.shares)) if place.shares else lab.partition(None)
         first = dict(place.priorities)
         for task in self.best.corun.tasks:
             lab.stream(task.name, priority=first.get(task.name, 0), partition=task.name if place.shares else None)
         return layout
+
+    def _require_streams(self, first: Mapping[str, int]) -> None:
+        """Raise, before anything is changed, where a stream of a task's name cannot be as it has to."""
+        for task in self.best.corun.tasks:
+            known = self.lab.streams.get(task.name)
+            wanted = first.get(task.name, 0)
+            if known is not None and known.priority != wanted:
+                raise StreamExistsError(
+                    f"Stream {task.name!r} exists with priority {known.priority}, and the best candidate has it with "
+                    f"{wanted}. Close it "
+                    f"with lab.stream({task.name!r}).close(), then apply again; or tune with priorities=False."
+                )
 
     @property
     def table(self) -> list[dict[str, Any]]:
@@ -263,7 +284,7 @@ def tune(
             "lab.tune(..., budget_s=60)."
         )
     return Tuning(
-        trials=tuple(sorted(search.trials.values(), key=_rank)),
+        trials=tuple(sorted(search.trials.values(), key=lambda one: (not one.is_confirmed, *_rank(one)))),
         objective=sought,
         constraint="" if limit is None else limit.text,
         candidate_count=len(plain) + len(splits),
@@ -272,8 +293,9 @@ def tune(
     )
 
 
-def _rank(trial: Trial) -> tuple[float, bool, float]:
-    return max(trial.excess, 0.0), not trial.is_confirmed, -trial.score
+def _rank(trial: Trial) -> tuple[float, float]:
+    """Return how a candidate stands, the best lowest: what keeps the constraint comes first."""
+    return max(trial.excess, 0.0), -trial.score
 
 
 def read_objective(objective: Objective) -> tuple[Callable[[Corun], float], str]:
@@ -355,7 +377,10 @@ class _Search:
 
     def _judged(self, found: Corun) -> Trial:
         excess = 0.0 if self._limit is None else float(self._limit.excess(found))
-        return Trial(place=found.place, corun=found, score=float(self._judge(found)), excess=excess)
+        score = self._judge(found)
+        if not isinstance(score, (int, float, np.number)) or not np.isfinite(score):  # type: ignore[redundant-expr]
+            raise OptionError(f"The objective returned {score!r:.40} for {found.place}; return a number, the more the better.")
+        return Trial(place=found.place, corun=found, score=float(score), excess=excess)
 
     def _climb(self, splits: Sequence[Place]) -> None:
         """Begin at even and at lopsided splits, and go on to the best neighbour as long as that is better."""
@@ -377,14 +402,26 @@ class _Search:
 
     def _confirm(self) -> None:
         """Measure the best again with more calls: the best of many short measurements is partly the luckiest."""
-        best = sorted(self.trials.values(), key=_rank)[:CONFIRMED]
-        plain = [trial for trial in self.trials.values() if trial.place == Place() and trial not in best]
-        for trial in [*best, *plain]:
-            if self._is_over() and self.trials[best[0].place].is_confirmed:
-                return
-            found = self._judged(self.bencher.measure(trial.place, scale=CONFIRM_SCALE))
-            self.trials[trial.place] = replace(found, is_confirmed=True)
-            self.step(f"again: {trial.place}")
+        confirmed: list[Place] = []
+        while len(confirmed) < min(MOST_CONFIRMED, len(self.trials)):
+            best = min(self.trials.values(), key=_rank)
+            if len(confirmed) >= CONFIRMED and best.is_confirmed:
+                break
+            if self._is_over() and confirmed:
+                break
+            place = min((one for one in self.trials.values() if not one.is_confirmed), key=_rank).place
+            self._measure_again(place)
+            confirmed.append(place)
+        if Place() in self.trials and Place() not in confirmed and not self._is_over():
+            self._measure_again(Place())
+        best = min((one for one in self.trials.values() if one.is_confirmed), key=_rank)
+        if self._limit is not None and -NEAR < best.excess <= 0:
+            self.notes.append(f"The constraint is kept by {-best.excess:.1%} of its limit alone: another run may not keep it.")
+
+    def _measure_again(self, place: Place) -> None:
+        found = self._judged(self.bencher.measure(place, scale=CONFIRM_SCALE))
+        self.trials[place] = replace(found, is_confirmed=True)
+        self.step(f"again: {place}")
 
 
 def _sizes(place: Place) -> tuple[int, ...]:
