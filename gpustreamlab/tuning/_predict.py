@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING, Any, ClassVar, cast
 
 import numpy as np
@@ -252,17 +252,22 @@ class _Parts:
 
     work: Work
     solos: Mapping[str, _Solo]
+    roofs: Mapping[str, tuple[float, float] | None]
+    """The floor of each, see `_Solo.roof`."""
     key: list[str | None]
     """The sweep of each piece of work; None for none."""
     scale: FloatArray
     """What of the time of a call each is."""
+    known: dict[tuple[str, int], float] = field(default_factory=dict)
+    """Times of calls by sweep and number of SMs, as they were worked out."""
 
     def need(self, place: int, sms: int) -> Need | None:
         key, scale = self.key[place], float(self.scale[place])
         if key is None:
             return None
-        solo = self.solos[key]
-        alone_ns = solo.time_ns(sms) * scale
+        if (key, sms) not in self.known:
+            self.known[key, sms] = self.solos[key].time_ns(sms)
+        alone_ns = self.known[key, sms] * scale
         roof = self._roof(place)
         if roof is None:
             return Need(alone_ns, alone_ns, 0.0)
@@ -276,7 +281,7 @@ class _Parts:
         return self._roof(place) is not None
 
     def _roof(self, place: int) -> tuple[float, float] | None:
-        roof = self.solos[cast("str", self.key[place])].roof()
+        roof = self.roofs[cast("str", self.key[place])]
         blocks, fit = int(self.work.blocks[place]), int(self.work.fit[place])
         if roof is None or (blocks and -(-blocks // fit) <= 1.1 * roof[0] / roof[1]):
             return None  # no more SMs are of use as it has no more blocks
@@ -285,11 +290,14 @@ class _Parts:
     def error_at(self, sms: list[int]) -> tuple[float, float]:
         """Return the error of the solo times on the SMs of each piece of work: the mean by busy time, and the worst."""
         total, worst, busy = 0.0, 0.0, 0.0
+        errors: dict[tuple[str, int], tuple[float, float]] = {}
         for key, size, lasted_ns in zip(self.key, sms, self.work.duration_ns.tolist(), strict=True):
             busy += lasted_ns
             if key is not None:
-                median, most = self.solos[key].errors(size)
-                total += median * lasted_ns
+                if (key, size) not in errors:
+                    errors[key, size] = self.solos[key].errors(size)
+                near, most = errors[key, size]
+                total += near * lasted_ns
                 worst = most if most > worst or np.isnan(most) else worst
         return total / max(busy, 1.0), worst
 
@@ -340,7 +348,8 @@ def _parts_of(trace: Trace, work: Work, sweeps: Mapping[str, Sweep]) -> _Parts:
         scale[inside] = shortest[inside] / (whole if rest else max(total, 1)) * times
     longest = {str(key[place]): place for place in sorted(kernels, key=lambda place: shortest[place])}
     fill = {name: work.blocks[place] / work.fit[place] for name, place in longest.items()}
-    return _Parts(work, {name: _Solo(one, float(fill.get(name, 0))) for name, one in sweeps.items()}, key, scale)
+    solos = {name: _Solo(one, float(fill.get(name, 0))) for name, one in sweeps.items()}
+    return _Parts(work, solos, {name: one.roof() for name, one in solos.items()}, key, scale)
 
 
 def _range_around(trace: Trace, row: int, sweeps: Mapping[str, Sweep]) -> tuple[int, int]:
@@ -511,8 +520,8 @@ def _notes(trace: Trace, work: Work, parts: _Parts, lanes: tuple[Lane, ...]) -> 
     silent = list(dict.fromkeys(key for place in kernels if (key := parts.key[place]) is not None and not parts.draws(place)))
     if silent:
         notes.append(
-            f"What {_listed(silent)} draws from memory is not known, and taken as nothing: its sweep shows no floor. Beside "
-            "others it may take longer."
+            f"Taken to draw nothing from memory, as sweeps show no floor of it: {_listed(silent)}. Beside others that may take "
+            "longer."
         )
     plain = [place for place in kernels if parts.key[place] is None]
     if plain:
@@ -533,6 +542,8 @@ def _notes(trace: Trace, work: Work, parts: _Parts, lanes: tuple[Lane, ...]) -> 
             "The trace has no calls of the host: where the host waited for the device, launches stay when they were. "
             "lab.capture('kernels', host=True) records them."
         )
+    if sum(bool(trace.lanes[lane].is_blocking) for lane in np.unique(work.lane).tolist()) > 1:
+        notes.append("That the legacy default stream and streams that block wait for each other is not kept.")
     if _has_overlap(work, trace):
         notes.append("Work of one stream that ran at once, as in CUDA graphs, is taken to run one after the other.")
     return tuple(notes)

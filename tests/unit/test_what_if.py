@@ -83,12 +83,12 @@ def test_bandwidth_is_shared(swept):
     found = trace.what_if(TWO[2], sweep={"add": swept["add"]})
     alone_ns = 8 * swept["add"].predict(96)
     assert found.makespan_ns > 1.8 * alone_ns
-    assert not any("draws from memory is not known" in note for note in found.notes)
+    assert not any("nothing from memory" in note for note in found.notes)
 
 
 def test_what_a_kernel_draws_is_said_to_be_unknown_where_it_is(swept):
     found = record("spins beside adds", TWO[0]).what_if(TWO[1], sweep=sweeps_of("spins beside adds", swept))
-    assert [note for note in found.notes if "'fill' draws from memory is not known" in note]
+    assert [note for note in found.notes if "no floor of it: 'fill'." in note]
 
 
 # What is kept
@@ -155,6 +155,68 @@ def test_launches_move_with_what_the_host_waited_for():
     assert abs(found.own_error) < 0.03
     assert found.makespan_ns == pytest.approx(makespan(other), rel=0.03)
     assert makespan(other) < 0.8 * makespan(trace)
+
+
+def test_launches_move_with_synchronisations_that_calls_tell_of():
+    def run(layout):
+        with Session("sim", capture="ranges") as lab:
+            lab.partition(layout)
+            for name in ("a", "b"):
+                lab.stream(name, partition=name)
+            with lab.capture("kernels", host=True):
+                for _ in range(3):
+                    with lab.on("a", "work"):
+                        spin(lab, 100_000, blocks=128 * 32)
+                    lab.synchronize()
+                    with lab.on("b", "more"):
+                        spin(lab, 50_000, blocks=32 * 32)
+                lab.synchronize()
+            trace = lab.trace
+            work, more = (lambda: spin(lab, 100_000, blocks=128 * 32)), (lambda: spin(lab, 50_000, blocks=32 * 32))
+            return trace, {"work": lab.sweep(work, [32, 64, 96]), "more": lab.sweep(more, [32, 64, 96])}
+
+    trace, swept = run({"a": 32, "b": 64})
+    other, _ = run({"a": 96, "b": 32})
+    assert trace.host_waits().call_count
+    found = trace.what_if({"a": 96, "b": 32}, sweep=swept)
+    assert abs(found.own_error) < 0.03
+    assert found.makespan_ns == pytest.approx(makespan(other), rel=0.03)
+    assert makespan(other) < 0.8 * makespan(trace)
+    assert not any("no calls of the host" in note for note in found.notes)
+
+
+def test_sweeps_are_found_by_the_innermost_range_by_kernel_and_by_their_own_names(swept):
+    def work():
+        spin(bench.lab, 20_000, blocks=132 * 32 * 3)
+        spin(bench.lab, 20_000, blocks=132 * 32 * 3)
+
+    bench = Bench()
+    lab = bench.lab
+    lab.partition(a=64, b="rest")
+    lab.stream("a", partition="a")
+    lab.stream("b", partition="b")
+    lab.synchronize()
+    lab.clear()
+    with lab.on("a", "step"):
+        with lab.range("work"):
+            work()
+            work()  # twice as much as a call of the sweep
+    with lab.on("b"):
+        bench.tasks["add"]()
+    lab.synchronize()
+    trace = lab.trace
+    sweeps = [lab.sweep(work, [32, 64, 96]), swept["add"]]
+    lab.close()
+    named = {"work": sweeps[0], "add": swept["add"]}
+    found = trace.what_if({"a": 32, "b": "rest"}, sweep=named)
+    assert found.makespan_ns == pytest.approx(4 * 13 * 20_000, rel=0.01)
+    assert (
+        found.makespan_ns
+        == trace.what_if({"a": 32, "b": "rest"}, sweep={"spin": sweeps[0]} | {"add": swept["add"]}).makespan_ns
+    )
+    with pytest.raises(OptionError, match="no kernel 'call'"):
+        trace.what_if({"a": 32}, sweep=sweeps)  # lambdas have no name that tells
+    assert found.makespan_ns == trace.what_if({"a": 32, "b": "rest"}, sweep=named | {"step": swept["fill"]}).makespan_ns
 
 
 # What it is
