@@ -183,22 +183,26 @@ def run_again(
     ready_ns = work.ready_ns
     for _ in range(_MOST_ROUNDS):
         start_ns, end_ns = _run(trace, work, seats, specs, ready_ns)
-        moved_ns = _with_holds(work, by_launch, rank, end_ns)
+        moved_ns = _with_holds(work, by_launch, rank, end_ns, ready_ns)
         if (moved_ns == ready_ns).all():
             break
         ready_ns = moved_ns
     return start_ns, end_ns
 
 
-def _with_holds(work: Work, by_launch: Int64Array, rank: Int64Array, end_ns: Int64Array) -> Int64Array:
-    """Return when work is ready if the host launches on after what it waited for has ended."""
+def _with_holds(work: Work, by_launch: Int64Array, rank: Int64Array, end_ns: Int64Array, last_ns: Int64Array) -> Int64Array:
+    """Return when work is ready if the host launches on after what it waited for has ended.
+
+    What it waited for ended in a run in which work was ready at `last_ns`. Where its own launch has moved since, its end is
+    taken to have moved alike, so a long chain of waits comes to rest after few runs.
+    """
     if not work.holds:
         return work.ready_ns
     ready_ns = work.ready_ns.copy()
     latency_ns = int(work.ready_ns.min())
     for one, after, gap_ns in sorted(work.holds, key=lambda hold: rank[hold[1]]):
         first = int(rank[after])
-        due_ns = int(end_ns[one]) + gap_ns + latency_ns
+        due_ns = int(end_ns[one] + ready_ns[one] - last_ns[one]) + gap_ns + latency_ns
         if first:
             due_ns = max(due_ns, int(ready_ns[by_launch[first - 1]]) + 1)
         ready_ns[by_launch[first:]] += due_ns - int(ready_ns[after])

@@ -157,14 +157,15 @@ def test_launches_move_with_what_the_host_waited_for():
     assert makespan(other) < 0.8 * makespan(trace)
 
 
-def test_launches_move_with_synchronisations_that_calls_tell_of():
+@pytest.mark.parametrize("count", [1, 3, 40])
+def test_launches_move_with_synchronisations_that_calls_tell_of(count):
     def run(layout):
         with Session("sim", capture="ranges") as lab:
             lab.partition(layout)
             for name in ("a", "b"):
                 lab.stream(name, partition=name)
             with lab.capture("kernels", host=True):
-                for _ in range(3):
+                for _ in range(count):
                     with lab.on("a", "work"):
                         spin(lab, 100_000, blocks=128 * 32)
                     lab.synchronize()
