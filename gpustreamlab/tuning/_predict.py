@@ -26,8 +26,8 @@ __all__ = ["Prediction", "what_if"]
 FREE_SHARE = 0.02
 """Kernels without a sweep may have this share of the busy time; they are taken to run for as long as they did."""
 LEAST_ERROR = 0.03
-"""Scheduling anew was off by this where all solo times were known, at most: no smaller error is stated. Source: predictions
-against runs on the simulated device, tests/unit/test_what_if.py."""
+"""No smaller error is stated. Source: FACTS.md, -3 to +3% with two or three solo times a kernel, on the simulated device, whose
+rules are those of the prediction; against a GPU it has not been checked."""
 FEWEST_POINTS = 2
 """From one size nothing can be said about another one."""
 FLAT_SHARE = 0.1
@@ -516,6 +516,8 @@ def _trace_of(
 def _notes(trace: Trace, work: Work, parts: _Parts, lanes: tuple[Lane, ...]) -> tuple[str, ...]:
     """Say what the prediction leaves out."""
     notes = []
+    if not trace.metadata.simulated:
+        notes.append("By the rules of the simulated device; how far a GPU keeps to them is not checked beyond the own layout.")
     kernels = np.flatnonzero(work.is_kernel).tolist()
     silent = list(dict.fromkeys(key for place in kernels if (key := parts.key[place]) is not None and not parts.draws(place)))
     if silent:

@@ -58,6 +58,14 @@ def test_predictions_are_near_what_runs(program, swept):
     assert all(abs(error) <= one.error for error, one in zip(errors, found[1:], strict=True))
 
 
+@pytest.mark.parametrize("program", [program for program in PROGRAMS if all(step[0] != "c" for step in PROGRAMS[program])])
+def test_predictions_between_the_sizes_of_sweeps(program, swept):
+    """On 20 SMs a last wave that is not full costs more than the models know."""
+    layout = {"a": 112, "b": "rest"}
+    found = record(program, TWO[0]).what_if(layout, sweep=sweeps_of(program, swept))
+    assert found.makespan_ns == pytest.approx(makespan(record(program, layout)), rel=0.12)
+
+
 @pytest.mark.parametrize("program", ["products beside adds", "three tasks"])
 def test_predictions_hold_under_noise(program):
     noise = Noise(seed=3)
@@ -341,3 +349,4 @@ def test_traces_of_columns_can_be_predicted(swept):
     assert found.own_error == pytest.approx(0, abs=0.01)
     assert found.makespan_ns == pytest.approx(2 * swept["fill"].predict(132), rel=0.01)
     assert any("launched at once" in note for note in found.notes)
+    assert any("rules of the simulated device" in note for note in found.notes)
