@@ -1,4 +1,4 @@
-"""IPython magics: `%gpulab`, `%%gpustream`, `%gpupartition`, `%gpucapture`, `%gputimeline`, `%gpuexplain`, as in Python."""
+"""IPython magics: `%gpulab`, `%%gpustream`, `%gpupartition`, `%gputimeline`, `%gpuexplain` and others, as in Python."""
 
 from __future__ import annotations
 
@@ -18,6 +18,7 @@ from IPython.display import display
 from gpustreamlab.analysis import Explanation
 from gpustreamlab.errors import GPUStreamLabError, nearest_hint
 from gpustreamlab.model import Counters, Layout
+from gpustreamlab.notebook.apply_button import apply_button
 from gpustreamlab.notebook.cell_graph import CellGraph, make_cell_graph
 from gpustreamlab.notebook.cell_log import CellLog
 from gpustreamlab.notebook.cells import CellMarks, cell_number, compile_cell, magic_transformer, show_value, unregister
@@ -28,6 +29,7 @@ from gpustreamlab.session import Session, open_sessions
 from gpustreamlab.streams.selection import Selection
 from gpustreamlab.streams.stream import Stream
 from gpustreamlab.timeline import Timeline
+from gpustreamlab.tuning import Tuning
 from gpustreamlab.typing import SessionState
 
 __all__ = ["GpuStreamMagics", "load_ipython_extension", "unload_ipython_extension"]
@@ -194,6 +196,29 @@ class GpuStreamMagics(Magics):  # type: ignore[misc]
                 if first not in {*trace.names, *(lane.name for lane in trace.lanes)}:
                     first = int(first)
             return session.explain(first, arguments.second)
+
+    @line_magic  # type: ignore[untyped-decorator]
+    @no_var_expand  # type: ignore[untyped-decorator]
+    def gputune(self, line: str) -> Tuning | None:
+        """Find the split of the SMs that serves functions best."""
+        arguments = PARSERS["gputune"]().parse(line)
+        if arguments is None:
+            return None
+        session, known = self._find_session(), self.shell.user_ns
+        missing = [name for name in arguments.functions if not callable(known.get(name))]
+        if missing:
+            functions = [name for name, value in known.items() if callable(value) and not name.startswith("_")]
+            hint = nearest_hint(missing[0], functions)
+            raise UsageError(f"%gputune: {missing[0]!r} is no function of the notebook. {hint} Define one without arguments.")
+        with _usage_errors():
+            tasks = {name: known[name] for name in arguments.functions}
+            found = session.tune(tasks, arguments.objective, constraint=arguments.constraint, budget_s=arguments.budget)
+            if arguments.apply:
+                found.apply()
+        button = None if arguments.apply else apply_button(found)
+        if button is not None:
+            display(button)
+        return found
 
     @line_magic  # type: ignore[untyped-decorator]
     @no_var_expand  # type: ignore[untyped-decorator]

@@ -681,8 +681,8 @@ class Session(ProcessBound):
         --------
         >>> from gpustreamlab.workloads import spin
         >>> with Session("sim") as lab:
-        ...     lab.sweep(lambda: spin(lab, 10_000, blocks=4096), sms=[8, 16, 32, 64, 128 - 4], repeats=3).knee
-        124
+        ...     lab.sweep(lambda: spin(lab, 10_000, blocks=2048), sms=[8, 16, 32, 64, 124], repeats=3).knee
+        64
         """
         return sweep(self._room("sweep the SMs"), function, sms=sms, repeats=repeats, warmup=warmup, setup=setup)
 

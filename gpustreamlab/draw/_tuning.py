@@ -11,8 +11,8 @@ from gpustreamlab.typing import FloatArray, Int64Array
 
 MODEL_COLOURS = ("#0072B2", "#D55E00")
 """Of the two models that are drawn. Source: Okabe and Ito, Color Universal Design."""
-WIDTH, HEIGHT = 720, 380
-"""Size of a figure in CSS pixels; it takes the width that there is."""
+WIDTH, HEIGHT = 660, 360
+"""Size of a figure in CSS pixels: a cell of a window of 700 px holds it."""
 
 
 class _Fit(Protocol):
@@ -59,7 +59,7 @@ def sweep_figure(sweep: _Sweep) -> Any:
             **{name: [row[f"{name}_ns"] / 1e6 for row in rows] for name in ("median", "low", "high")},
         }
     )
-    for fit, colour in zip(sweep.fits, MODEL_COLOURS, strict=False):
+    for fit, colour, dash in zip(sweep.fits, MODEL_COLOURS, ("solid", "dashed"), strict=False):
         wide = np.linspace(float(sweep.sizes[0]), float(sweep.sizes[-1]), 400)
         figure.line(
             wide,
@@ -67,6 +67,7 @@ def sweep_figure(sweep: _Sweep) -> Any:
             line_width=2,
             line_alpha=0.8,
             color=colour,
+            line_dash=dash,
             legend_label=f"{fit.model}, held-out error {fit.median_error:.1%}",
         )
     figure.segment("sms", "low", "sms", "high", source=source, line_width=2, color="#444444")
@@ -74,9 +75,9 @@ def sweep_figure(sweep: _Sweep) -> Any:
     shown = [("SMs", "@sms"), ("median", "@median{0.0000} ms"), ("from", "@low"), ("to", "@high")]
     figure.add_tools(HoverTool(renderers=[dots], tooltips=shown))
     figure.add_layout(Span(location=sweep.knee, dimension="height", line_dash="dashed", line_color="#888888"))
-    knee = Label(
-        x=sweep.knee, y=HEIGHT // 2, y_units="screen", x_offset=4, text=f"knee: {sweep.knee} SMs", text_color="#666666"
-    )
+    is_right = sweep.knee > np.mean(sweep.sizes[[0, -1]])
+    side = {"x_offset": -4, "text_align": "right"} if is_right else {"x_offset": 4}
+    knee = Label(x=sweep.knee, y=HEIGHT // 3, y_units="screen", text=f"knee: {sweep.knee} SMs", text_color="#666666", **side)
     figure.add_layout(knee)
     figure.y_range.start = 0
     figure.legend.location = "top_right"
@@ -99,7 +100,9 @@ def tuning_figure(tuning: _Tuning) -> Any:
     from bokeh.models import HoverTool
     from bokeh.plotting import ColumnDataSource
 
-    figure = _figure("Candidates", "slowdown of the task that loses most", "times as fast as one after the other")
+    figure = _figure(
+        "Candidates", "slowdown of the task that loses most", "times as fast as one after the other", x_axis_type="log"
+    )
 
     def columns(trials: Any) -> dict[str, list[Any]]:
         return {
@@ -125,22 +128,22 @@ def tuning_figure(tuning: _Tuning) -> Any:
     figure.scatter("slow", "gain", source=best, size=16, legend_label="best", **ring)
     shown = [("", "@place"), ("times as fast", "@gain{0.00}"), ("slowdown", "@slow{0.00}")]
     figure.add_tools(HoverTool(renderers=drawn, tooltips=shown))
-    figure.legend.location = "bottom_right"
+    figure.legend.location = "top_right"
     return figure
 
 
-def _figure(title: str, x: str, y: str) -> Any:
+def _figure(title: str, x: str, y: str, **more: Any) -> Any:
     from bokeh.plotting import figure
 
     made = figure(
         title=title,
         width=WIDTH,
         height=HEIGHT,
-        sizing_mode="stretch_width",
         x_axis_label=x,
         y_axis_label=y,
         tools="pan,box_zoom,wheel_zoom,reset,save",
         output_backend="svg",
+        **more,
     )
     made.toolbar.logo = None
     return made

@@ -202,6 +202,21 @@ def gpuexplain_parser() -> MagicParser:
     return parser
 
 
+def gputune_parser() -> MagicParser:
+    """Return the parser of `%gputune`."""
+    parser = MagicParser(
+        prog="%gputune",
+        description="Find the split of the SMs that serves functions best, by measuring.",
+        allow_abbrev=False,
+    )
+    parser.add_argument("functions", nargs="+", metavar="FUNCTION", help="two or more functions without arguments")
+    parser.add_argument("--objective", choices=("throughput", "makespan"), default="throughput", help="what to seek")
+    parser.add_argument("--constraint", help="what has to hold, without spaces: decode.p95<2ms, decode.slowdown<1.5")
+    parser.add_argument("--budget", type=float, metavar="SECONDS", help="measure no more candidates after so many seconds")
+    parser.add_argument("--apply", action="store_true", help="share out the SMs like the best candidate")
+    return parser
+
+
 PARSERS: dict[str, Callable[[], MagicParser]] = {
     "gpucapture": gpucapture_parser,
     "gpugraph": gpugraph_parser,
@@ -211,4 +226,5 @@ PARSERS: dict[str, Callable[[], MagicParser]] = {
     "gpustream": gpustream_parser,
     "gputimeline": gputimeline_parser,
     "gpuexplain": gpuexplain_parser,
+    "gputune": gputune_parser,
 }

@@ -140,6 +140,7 @@ def _linear(n: FloatArray, t: FloatArray, columns: _Columns, words: Sequence[str
             if (found >= 0).all() and error < best:
                 best, factors = error, np.zeros(table.shape[1])
                 factors[list(chosen)] = found
-    used = [(factor, word) for factor, word in zip(factors, words, strict=True) if factor > 0]
+    least = 1e-9 * float(np.abs(columns(n) @ factors).max())
+    used = [(factor, word) for factor, word in zip(factors, words, strict=True) if factor > least]
     formula = " + ".join(f"{factor / 1e3:.4g}" + ("" if word == "1" else f" {word}") for factor, word in used)
     return lambda n: np.asarray(columns(n) @ factors), formula or "0"

@@ -6,6 +6,7 @@ import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 
+from rich.console import Console
 from rich.progress import Progress
 
 PATIENCE_S = 1.0
@@ -18,7 +19,10 @@ def steps(count: int, text: str) -> Iterator[Callable[[str], None]]:
 
     It is drawn between steps alone, by no thread of its own, which would disturb what is measured.
     """
-    progress = Progress(auto_refresh=False, transient=True)
+    console = Console(stderr=True)
+    progress = Progress(
+        console=console, auto_refresh=False, transient=True, disable=not (console.is_terminal or console.is_jupyter)
+    )
     bar = progress.add_task(text, total=count)
     began_s = time.monotonic()
 

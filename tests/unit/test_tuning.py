@@ -2,9 +2,11 @@
 
 import numpy as np
 import pytest
+from IPython.core.error import UsageError
 
 from gpustreamlab import Session
 from gpustreamlab.errors import MeasureError, OptionError, PartitionInUseError
+from gpustreamlab.notebook.apply_button import apply_button
 from gpustreamlab.tuning import Place, fit_times, interval, outliers
 from gpustreamlab.workloads import spin
 
@@ -272,3 +274,34 @@ def test_ctrl_c_keeps_what_was_measured(lab):
     tuning = lab.tune({"a": full(lab), "b": interrupted}, repeats=4)
     assert 0 < len(tuning.trials) < tuning.candidate_count
     assert any("interrupted" in note for note in tuning.notes)
+
+
+# The magic
+
+
+@pytest.fixture
+def notebook():
+    from IPython.core.interactiveshell import InteractiveShell
+
+    InteractiveShell.clear_instance()
+    shell = InteractiveShell.instance()
+    shell.run_line_magic("load_ext", "gpustreamlab")
+    shell.run_line_magic("gpulab", "start --backend sim")
+    shell.user_ns["spin"] = spin
+    shell.run_cell("def f():\n    spin(lab, 20_000, blocks=132 * 32 * 6)\ndef g():\n    spin(lab, 20_000, blocks=64)")
+    yield shell
+    shell.user_ns["lab"].close()
+    InteractiveShell.clear_instance()
+
+
+def test_the_magic_tunes_functions_of_the_notebook_and_applies(notebook):
+    found = notebook.run_line_magic("gputune", "f g --constraint g.slowdown<1.3 --apply")
+    assert found.is_feasible
+    assert {"f", "g"} <= set(notebook.user_ns["lab"].streams)
+    tuned = notebook.run_line_magic("gputune", "f g")
+    box = apply_button(tuned)
+    box.children[0].click()
+    expected = "whole card" if not tuned.best.place.shares else "Layout"
+    assert expected in box.children[1].value
+    with pytest.raises(UsageError, match="'nothing' is no function of the notebook"):
+        notebook.run_line_magic("gputune", "f nothing")

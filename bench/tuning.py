@@ -1,0 +1,175 @@
+"""Tuning: what measuring costs, how models fit, what tasks cost each other, and whether the search finds the best split.
+
+Sweeps of kernels of several libraries with the held-out errors of their models; a matrix of co-runs; for pairs of tasks the
+tuned split beside all splits measured one by one (how far from the best, with how many evaluations), and two runs of one tuning
+beside each other. Beside `lab.measure` stand cupyx.profiler.benchmark and torch.utils.benchmark, in the same run.
+"""
+
+from __future__ import annotations
+
+import argparse
+import itertools
+import statistics
+import time
+from collections.abc import Callable
+from typing import Any
+
+from bench._common import report
+from gpustreamlab import Session
+from gpustreamlab.backends.sim import SimBackend
+from gpustreamlab.tuning import Corun, _tune
+from gpustreamlab.workloads import spin, streaming_add
+
+Tasks = dict[str, Callable[[], object]]
+PAIRS = (("product", "addition"), ("product", "spin"), ("transform", "addition"), ("product", "transform"))
+FEW = 12
+"""A search that may measure fewer places than there are: a climb."""
+
+
+def main(argv: list[str] | None = None) -> None:
+    parser = argparse.ArgumentParser(description=__doc__)
+    parser.add_argument("--backend", choices=("sim", "cuda"), default="sim")
+    options, rest = parser.parse_known_args(argv)
+    backend = SimBackend(timing_only=True) if options.backend == "sim" else "cuda"
+    with Session(backend) as lab:
+        tasks = make_tasks(lab)
+        rows = [*costs(lab, tasks), *sweeps(lab, tasks), *coruns(lab, tasks), *searches(lab, tasks)]
+        where = lab.device.label
+    report(f"Tuning ({where})", rows, rest)
+
+
+def make_tasks(lab: Session) -> Tasks:
+    """Return tasks of CuPy, and on a GPU of torch and Triton as well."""
+    xp = lab.xp
+    a, product = xp.ones((4096, 4096), "float16"), xp.empty((4096, 4096), "float16")
+    x, added = xp.ones(1 << 24, "complex128"), xp.empty(1 << 24, "complex128")
+    signal = xp.ones((512, 8192), "complex64")
+    tasks: Tasks = {
+        "product": lambda: xp.matmul(a, a, out=product),
+        "addition": lambda: streaming_add(lab, x, x, added),
+        "transform": lambda: xp.fft.fft(signal),
+        "spin": lambda: spin(lab, 100_000, blocks=64),
+    }
+    if not lab.device.simulated:
+        tasks |= _others()
+    lab.synchronize()
+    return tasks
+
+
+def _others() -> Tasks:
+    import torch
+
+    from bench._triton_kernels import launch
+
+    q = torch.randn(8, 16, 1024, 64, device="cuda", dtype=torch.float16)
+    x, out = torch.ones(1 << 26, device="cuda"), torch.empty(1 << 26, device="cuda")
+    attend = torch.nn.functional.scaled_dot_product_attention
+    torch.cuda.synchronize()
+    return {"attention of torch": lambda: attend(q, q, q), "scale of Triton": lambda: launch(x, x, out)}
+
+
+def costs(lab: Session, tasks: Tasks) -> list[dict[str, Any]]:
+    """Compare a measurement with those of others: what they say, and how long they take for 50 calls."""
+    task = tasks["product"]
+    ways: dict[str, Callable[[], float]] = {"lab.measure": lambda: lab.measure(task, repeats=50).median_ns}
+    if not lab.device.simulated:
+        ways |= _measurers(task)
+    rows = []
+    for name, way in ways.items():
+        took, said = [], []
+        for _ in range(3):
+            began_s = time.perf_counter()
+            said.append(way())
+            took.append(time.perf_counter() - began_s)
+        rows.append(
+            {"what": f"measure: {name}", "us": round(statistics.median(said) / 1e3, 2), "s": round(statistics.median(took), 3)}
+        )
+    return rows
+
+
+def _measurers(task: Callable[[], object]) -> dict[str, Callable[[], float]]:
+    import numpy as np
+    import torch.utils.benchmark as torch_benchmark
+    from cupyx.profiler import benchmark
+
+    def by_cupy() -> float:
+        return float(np.median(benchmark(task, n_repeat=50, n_warmup=3).gpu_times)) * 1e9
+
+    def by_torch() -> float:
+        return torch_benchmark.Timer("task()", globals={"task": task}).timeit(50).median * 1e9
+
+    return {"cupyx.profiler.benchmark": by_cupy, "torch.utils.benchmark.Timer": by_torch}
+
+
+def sweeps(lab: Session, tasks: Tasks) -> list[dict[str, Any]]:
+    """Sweep each task over all sizes that the device grants."""
+    rows = []
+    for name, task in tasks.items():
+        began_s = time.perf_counter()
+        found = lab.sweep(task, repeats=8)
+        best = found.fits[0]
+        rows.append(
+            {
+                "what": f"sweep: {name}",
+                "us": round(float(found.median_ns[-1]) / 1e3, 2),
+                "s": round(time.perf_counter() - began_s, 2),
+                "model": best.model if found.fit is not None else "none fits",
+                "held-out error": f"{best.median_error:.1%}",
+                "worst": f"{best.worst_error:.0%}",
+                "knee, SMs": found.knee,
+            }
+        )
+    return rows
+
+
+def coruns(lab: Session, tasks: Tasks) -> list[dict[str, Any]]:
+    """Measure every two tasks beside each other on the whole card."""
+    rows = []
+    for first, second in itertools.combinations(tasks, 2):
+        found = lab.corun({first: tasks[first], second: tasks[second]}, repeats=8)
+        low, high = found.speedup_interval
+        slow = [round(one.slowdown, 2) for one in found.tasks]
+        rows.append(
+            {
+                "what": f"co-run: {first}, {second}",
+                "gain": f"{found.speedup:.2f} ({low:.2f} to {high:.2f})",
+                "slowdowns": str(slow),
+            }
+        )
+    return rows
+
+
+def searches(lab: Session, tasks: Tasks) -> list[dict[str, Any]]:
+    """Compare a climb with all splits measured one by one, and two runs of one tuning."""
+    rows = []
+    for names in PAIRS:
+        pair = {name: tasks[name] for name in names}
+        everything = lab.tune(pair, "makespan", repeats=6)
+        of_place = {trial.place: makespan(trial.corun) for trial in everything.trials}
+        kept, _tune.FEW_PLACES = _tune.FEW_PLACES, FEW
+        try:
+            climbs = [lab.tune(pair, "makespan", repeats=6) for _ in range(2)]
+        finally:
+            _tune.FEW_PLACES = kept
+        best = min(of_place.values())
+        rows.append(
+            {
+                "what": f"tune: {', '.join(names)}",
+                "candidates": everything.candidate_count,
+                "measured": len(climbs[0].trials),
+                "best, us": round(best / 1e3, 1),
+                "from the best": f"{of_place.get(climbs[0].best.place, makespan(climbs[0].best.corun)) / best - 1:+.1%}",
+                "second run": f"{makespan(climbs[1].best.corun) / makespan(climbs[0].best.corun) - 1:+.1%}",
+                "place": str(climbs[0].best.place),
+            }
+        )
+    return rows
+
+
+def makespan(found: Corun) -> float:
+    """Return the median time from the first start to the last end, in ns."""
+    return found.metric("makespan")
+
+
+if __name__ == "__main__":
+    main()
