@@ -30,8 +30,9 @@ if TYPE_CHECKING:
     import pandas as pd
     import pyarrow as pa
 
-    from gpustreamlab.analysis import CriticalPath, Explanation, HostWaits, Idle, Overlap, Strays, Utilization
+    from gpustreamlab.analysis import CriticalPath, Explanation, HostWaits, Idle, Overlap, Share, Strays, Utilization
     from gpustreamlab.timeline import Comparison, SupportsTrace, Timeline
+    from gpustreamlab.tuning import Prediction, Sweep
 
 SPAN_KINDS = tuple(SpanKind)
 """Span kinds by their code in `Trace.kind`."""
@@ -363,6 +364,56 @@ class Trace:
         from gpustreamlab.timeline import compare
 
         return compare(self, other)
+
+    def what_if(
+        self, layout: Layout | Mapping[str, Share] | None, *, sweep: Sweep | Mapping[str, Sweep] | Iterable[Sweep]
+    ) -> Prediction:
+        """Predict what this run would take with its SMs shared out in another way, from what its parts take alone.
+
+        The recorded kernels are scheduled anew by the rules of the simulated device: each stream in its order, never before
+        the host had launched them or what they waited for has ended, with the memory's bandwidth shared. Copies take as long as
+        they did.
+
+        Parameters
+        ----------
+        layout
+            Partitions with what each gets, as `gpustreamlab.plan_partitions` takes it, a layout, or None for the whole card.
+            Streams go to the partition of their own one's name, else of their own name, else to the whole card.
+        sweep
+            What ranges or kernels take alone by SMs, by their names: ``{"gemm": lab.sweep(f)}``. A sweep needs two sizes;
+            with four or more its error is known. A kernel's time comes from the innermost range around it that has one.
+
+        Returns
+        -------
+        Prediction
+            The run as a trace that says it is predicted, its makespan in ns, and the stated error. Nothing in it is measured.
+
+        Raises
+        ------
+        MeasureError
+            If kernels with more than 2% of the busy time have no sweep, a sweep has one size, or the trace has no kernels.
+        OptionError
+            If no stream would run in a partition, or a sweep is of nothing in the trace.
+        PartitionError
+            If the SMs cannot be shared out like this.
+
+        Examples
+        --------
+        >>> from gpustreamlab import Session
+        >>> from gpustreamlab.workloads import spin
+        >>> with Session("sim") as lab:
+        ...     layout = lab.partition(a=32, b=64)
+        ...     work = lambda: spin(lab, 100_000, blocks=132 * 32)
+        ...     for name in layout.names:
+        ...         with lab.on(lab.stream(name, partition=name), "work"):
+        ...             work()
+        ...     swept = {"work": lab.sweep(work, [16, 32, 64, 132])}
+        ...     print(repr(lab.trace.what_if({"a": 64, "b": "rest"}, sweep=swept)))
+        <Prediction: 300 µs predicted (±3.0%) with a 64, b 68 SMs; 500 µs recorded>
+        """
+        from gpustreamlab.tuning import what_if
+
+        return what_if(self, layout, sweep)
 
     def to_arrow(self) -> pa.Table:
         """Return the spans as a `pyarrow.Table`, one row a span.

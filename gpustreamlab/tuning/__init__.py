@@ -4,6 +4,7 @@ from gpustreamlab.tuning._bench import BENCH, Room
 from gpustreamlab.tuning._corun import Corun, Place, TaskTimes, corun
 from gpustreamlab.tuning._fits import Fit, fit_times
 from gpustreamlab.tuning._measure import Conditions, Measurement, Ratio, measure
+from gpustreamlab.tuning._predict import Prediction, what_if
 from gpustreamlab.tuning._statistics import interval, outliers
 from gpustreamlab.tuning._sweep import Sweep, sweep
 from gpustreamlab.tuning._tune import Trial, Tuning, tune
@@ -15,6 +16,7 @@ __all__ = [
     "Fit",
     "Measurement",
     "Place",
+    "Prediction",
     "Ratio",
     "Room",
     "Sweep",
@@ -28,4 +30,5 @@ __all__ = [
     "outliers",
     "sweep",
     "tune",
+    "what_if",
 ]

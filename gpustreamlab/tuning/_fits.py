@@ -17,6 +17,8 @@ NO_FIT_ERROR = 0.15
 """A model whose held-out error is above this, in the median, fits nothing."""
 FEWEST_SIZES = 4
 """With fewer sizes nothing can be held out."""
+TIE_DIGITS = 3
+"""Models whose median errors are the same to this many digits are told apart by their worst error."""
 MOST_KERNELS = 4
 """How many kernels the waves of a call are told apart by: those with most time."""
 
@@ -85,7 +87,8 @@ def fit_times(sizes: ArrayLike, times_ns: ArrayLike, blocks: Mapping[int, float]
             n, t, lambda n: np.column_stack([np.ones_like(n), _waves(n, waves)]), ["1", *(f"ceil({one}/n)" for one in waves)]
         )
     fits = [_held_out(name, solve, n, t) for name, solve in models.items()]
-    return tuple(sorted(fits, key=lambda one: one.median_error))
+    # On a floor several models are right at most sizes: the sizes where they differ decide.
+    return tuple(sorted(fits, key=lambda one: (round(one.median_error, TIE_DIGITS), one.worst_error)))
 
 
 def _held_out(name: str, solve: Callable[[FloatArray, FloatArray], _Solved], n: FloatArray, t: FloatArray) -> Fit:

@@ -99,9 +99,11 @@ class Scheduler:
         Sizes and speeds.
     noise
         Draws how durations vary; None where they do not.
+    engine_count
+        How many copy engines there are. Predictions add some, for work that takes its time and shares nothing.
     """
 
-    def __init__(self, preset: DevicePreset, noise: NoiseSource | None = None) -> None:
+    def __init__(self, preset: DevicePreset, noise: NoiseSource | None = None, *, engine_count: int = 2) -> None:
         self.preset = preset
         self._noise = noise
         self.now_ns = 0
@@ -126,7 +128,7 @@ class Scheduler:
         self._must_issue = False
         self._may_interrupt = False
         self._planned: dict[int, KernelRun] = {}
-        self._engines: tuple[deque[CopyRun], deque[CopyRun]] = (deque(), deque())
+        self._engines: tuple[deque[CopyRun], ...] = tuple(deque() for _ in range(engine_count))
         self._drawing: dict[int, KernelRun] = {}
         self._wanted_bytes_per_s = 0
         self._traffic_changed = False
