@@ -66,7 +66,7 @@ class TaskTimes:
 
     @property
     def slowdown(self) -> float:
-        """How many times as long its calls take beside the others as alone on the whole card, by the means: rare long ones count."""
+        """How many times as long its calls take beside the others as alone on the whole card, by the means."""
         return float(np.mean(self.together_ns) / np.mean(self.alone_ns))
 
     @property

@@ -38,7 +38,7 @@ def test_plans_are_faster_where_something_can_overlap(walls):
 
 def test_a_graph_helps_where_the_host_is_the_limit(walls):
     small = walls.loc["small kernels"]
-    assert small["planned"] > 0.9 * small["one stream"]
+    assert small["planned"] < 1.05 * small["one stream"]
     assert small["replayed"] < 0.5 * small["one stream"]
 
 
