@@ -206,6 +206,8 @@ class GpuStreamMagics(Magics):  # type: ignore[misc]
             return None
         session, known = self._find_session(), self.shell.user_ns
         missing = [name for name in arguments.functions if not callable(known.get(name))]
+        if missing and missing[0] in {"<", "<=", ">", ">="}:
+            raise UsageError("%gputune: write the constraint without spaces: --constraint decode.p95<2ms")
         if missing:
             functions = [name for name, value in known.items() if callable(value) and not name.startswith("_")]
             hint = nearest_hint(missing[0], functions)

@@ -305,3 +305,5 @@ def test_the_magic_tunes_functions_of_the_notebook_and_applies(notebook):
     assert expected in box.children[1].value
     with pytest.raises(UsageError, match="'nothing' is no function of the notebook"):
         notebook.run_line_magic("gputune", "f nothing")
+    with pytest.raises(UsageError, match="without spaces"):
+        notebook.run_line_magic("gputune", "f g --constraint g.p95 < 2ms")
