@@ -13,14 +13,14 @@ import numpy as np
 
 from gpustreamlab.backends import Backend
 from gpustreamlab.errors import MeasureError, OptionError
-from gpustreamlab.model import SPAN_KINDS, Device, Layout, Trace
+from gpustreamlab.model import DEVICE_WORK, SPAN_KINDS, Device, Layout, Trace
 from gpustreamlab.typing import CaptureTier, Int64Array, SpanKind
 
 AHEAD = 3
 """How many calls of one task are enqueued ahead of the device, so that it need not wait for the host."""
 BENCH = "bench/"
 """How names of lanes begin that the user's session has for streams on which work is measured; its trace leaves them out."""
-WORK = [SPAN_KINDS.index(kind) for kind in (SpanKind.KERNEL, SpanKind.COPY, SpanKind.FILL)]
+WORK = [SPAN_KINDS.index(kind) for kind in DEVICE_WORK]
 _RANGE = SPAN_KINDS.index(SpanKind.RANGE)
 
 

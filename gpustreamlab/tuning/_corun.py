@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any, ClassVar, NamedTuple
 
 import numpy as np
@@ -16,13 +16,11 @@ from gpustreamlab.model import Layout, check_name
 from gpustreamlab.tuning._bench import AHEAD, Calls, Lab, Room, Task, check_count, check_task, drive, require_work
 from gpustreamlab.tuning._measure import Conditions, clock_notes, conditions_of, stray_notes
 from gpustreamlab.tuning._progress import steps
-from gpustreamlab.tuning._statistics import interval, means
+from gpustreamlab.tuning._statistics import interval, means, middle
 from gpustreamlab.typing import BoolArray, FloatArray, Int64Array
 
 __all__ = ["Corun", "Place", "TaskTimes", "corun", "read_tasks"]
 
-WHOLE = "whole card"
-"""How a run without partitions is called."""
 FEWEST_CALLS = 4
 """Periods that a task needs for its median to be told."""
 LEAST_BUSY = 0.9
@@ -84,8 +82,7 @@ class Corun(Reported):
     """Tasks beside each other, in steady state. Made by `Session.corun`.
 
     ANTT, STP and fairness are those of Eyerman and Eeckhout, "System-Level Performance Metrics for Multiprogram Workloads",
-    IEEE
-    Micro 28 (2008), against each task alone on the whole card.
+    IEEE Micro 28 (2008), against each task alone on the whole card.
     """
 
     _columns: ClassVar = ()
@@ -135,8 +132,7 @@ class Corun(Reported):
         total = sum(
             means(one.alone_ns, 2 * place) / means(one.together_ns, 2 * place + 1) for place, one in enumerate(self.tasks)
         )
-        low, high = np.quantile(np.asarray(total), [0.025, 0.975])
-        return float(low), float(high)
+        return middle(np.asarray(total))
 
     @property
     def fairness(self) -> float:
@@ -167,8 +163,7 @@ class Corun(Reported):
         verdict = "" if low <= 1 <= high else ", a gain" if low > 1 else ", a loss"
         return (
             f"{' and '.join(one.name for one in self.tasks)}, {self.place}: {self.speedup:.2f} times as fast as one "
-            "after the other "
-            f"({low:.2f} to {high:.2f}{verdict}); fairness {self.fairness:.2f}"
+            f"after the other ({low:.2f} to {high:.2f}{verdict}); fairness {self.fairness:.2f}"
         )
 
     def _report(self) -> Report:
@@ -195,8 +190,7 @@ class Corun(Reported):
             f"Together: in steady state, short tasks are called again until the longest has ended. STP {self.stp:.2f}, "
             f"ANTT {self.antt:.2f}.",
             f"Each called once: {format_ns(float(np.median(self.makespan_ns)))} ({format_ns(low)} to "
-            f"{format_ns(high)}) from the first "
-            f"start to the last end; one after the other {format_ns(serial)}.",
+            f"{format_ns(high)}) from the first start to the last end; one after the other {format_ns(serial)}.",
             *self.notes,
         )
         return Report(title="Co-run:", line=self._line(), tables=tuple(tables), notes=notes)
@@ -221,15 +215,12 @@ class Bencher:
         self._tasks = tasks
         self._repeats = max(repeats, FEWEST_CALLS)
         self._alone: dict[tuple[str, int], Calls] = {}
-        self.measured_count = 0
-        """How many places were measured."""
 
     def measure(self, place: Place, *, scale: int = 1, with_there: bool = True) -> Corun:
         """Measure the tasks beside each other; `scale` times as many calls as otherwise."""
         repeats = self._repeats * scale
         alone = [self.alone(task, Place(), repeats) for task in self._tasks]
         before = self._room.backend.read_clocks()
-        streams, layout = self._streams(place)
         there = [
             self.alone(task, place, repeats) if with_there and place.shares else known
             for task, known in zip(self._tasks, alone, strict=True)
@@ -239,7 +230,6 @@ class Bencher:
         self._drive(pairs, [AHEAD] * len(pairs))  # warm
         together = self._drive(pairs, self._counts(alone, repeats))
         makespans = [self._makespan(pairs) for _ in range(max(3, repeats // 4))]
-        self.measured_count += 1
         for calls, (task, stream) in zip(together, pairs, strict=True):
             require_work(calls, task, stream.name)
         notes = self._notes(alone, together)
@@ -270,22 +260,19 @@ class Bencher:
             if solo.has_kernels and busy < LEAST_BUSY and not calls.stray_count:
                 notes.append(
                     f"{task.name} is bound by the host: alone it keeps the device busy for {busy:.0%} of its time. "
-                    "What others do in the "
-                    "rest is gained from the host's time."
+                    "What others do in the rest is gained from the host's time."
                 )
             others_ns = [float(np.mean(one.period_ns)) for one in alone if one is not solo]
             host_ns = float(np.median(calls.host_ns))
             if host_ns > HOLDING * min(others_ns):
                 notes.append(
                     f"A call of {task.name} holds the host for {format_ns(host_ns)}, in which no other task is called: "
-                    "how long those "
-                    "take is then the host's doing. Leave waits and pageable copies out of it."
+                    "how long those take is then the host's doing. Leave waits and pageable copies out of it."
                 )
             if len(_within_all(calls, together)) < 2:
                 notes.append(
                     f"{task.name} starves: beside the others it ended less than two calls in the time of many; what it "
-                    "takes is at "
-                    "least what is told."
+                    "takes is at least what is told."
                 )
         return notes
 
@@ -355,8 +342,7 @@ class Bencher:
             short, long = self._tasks[int(counts.argmax())].name, self._tasks[int(counts.argmin())].name
             raise MeasureError(
                 f"{long!r} takes {lengths.max() / lengths.min():,.0f} times as long as {short!r}, which would have to "
-                "be called "
-                f"{counts.max():,} times beside it. Let {short!r} do some hundred of its calls in one."
+                f"be called {counts.max():,} times beside it. Let {short!r} do some hundred of its calls in one."
             )
         return counts.tolist()  # type: ignore[no-any-return]
 
@@ -446,19 +432,4 @@ def corun(
         if not pairs:
             return found
         matrix = bencher.pairs(place)
-    return Corun(
-        place=found.place,
-        layout=found.layout,
-        tasks=found.tasks,
-        makespan_ns=found.makespan_ns,
-        conditions=found.conditions,
-        pairs=matrix,
-        notes=found.notes,
-    )
-
-
-def require_alike(first: Corun, second: Corun) -> None:
-    """Raise where two were not measured alike."""
-    differences = first.conditions.differences(second.conditions)
-    if differences:
-        raise MeasureError(f"The two were not measured alike: {', '.join(differences)}. Measure both in one session.")
+    return replace(found, pairs=matrix)

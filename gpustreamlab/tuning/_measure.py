@@ -202,8 +202,7 @@ def notes_of(calls: Calls, task: Task) -> list[str]:
     if calls.launch_count and idle > GAP_SHARE and not calls.stray_count:
         notes.append(
             f"Bound by the host: for {idle:.0%} of a call no work of it runs, which no number of SMs changes. Fewer "
-            "launches help: "
-            "lab.program(f).plan().capture() makes them one."
+            "launches help: lab.program(f).plan().capture() makes them one."
         )
     notes += stray_notes(calls)
     halves = np.median(samples[: count // 2]), np.median(samples[count // 2 :])
@@ -220,8 +219,7 @@ def stray_notes(calls: Calls) -> list[str]:
         return []
     return [
         f"{calls.stray_count} pieces of work ran on other streams than the one that was selected: they are not "
-        "confined to its SMs, "
-        "and may run ahead of it. lab.trace.strays() names them in a run of your own."
+        "confined to its SMs, and may run ahead of it. lab.trace.strays() names them in a run of your own."
     ]
 
 

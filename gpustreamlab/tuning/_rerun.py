@@ -13,7 +13,8 @@ from gpustreamlab.backends.sim import DevicePreset, KernelSpec
 from gpustreamlab.backends.sim._commands import CopyRun, CopySpec, DeviceWork, Mark, StreamQueue, Wait
 from gpustreamlab.backends.sim._scheduler import Scheduler
 from gpustreamlab.errors import MeasureError
-from gpustreamlab.model import DEVICE_WORK, SPAN_KINDS, Trace
+from gpustreamlab.model import SPAN_KINDS, Trace
+from gpustreamlab.tuning._bench import WORK
 from gpustreamlab.typing import BoolArray, EdgeKind, Int64Array, SpanKind
 
 __all__ = ["Need", "Seat", "Work", "run_again", "work_of"]
@@ -86,7 +87,7 @@ def work_of(trace: Trace) -> Work:
     MeasureError
         If there are no kernels in it.
     """
-    rows = np.flatnonzero(np.isin(trace.kind, [SPAN_KINDS.index(kind) for kind in DEVICE_WORK]))
+    rows = np.flatnonzero(np.isin(trace.kind, WORK))
     if not (trace.kind[rows] == _KERNEL).any():
         raise MeasureError(
             "The trace has no kernels, and ranges cannot be scheduled anew. Record it with kernels: lab.capture('kernels'), "

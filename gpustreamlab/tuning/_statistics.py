@@ -64,7 +64,7 @@ def interval(samples: ArrayLike, statistic: Callable[..., FloatArray] = np.media
     True
     """
     drawn = _drawn(np.asarray(samples, float))
-    return _middle(statistic(drawn, axis=1))
+    return middle(statistic(drawn, axis=1))
 
 
 def ratio_interval(above: ArrayLike, below: ArrayLike) -> tuple[float, float]:
@@ -77,7 +77,7 @@ def ratio_interval(above: ArrayLike, below: ArrayLike) -> tuple[float, float]:
     True
     """
     first, second = _drawn(np.asarray(above, float), 0), _drawn(np.asarray(below, float), 1)
-    return _middle(np.median(first, axis=1) / np.median(second, axis=1))
+    return middle(np.median(first, axis=1) / np.median(second, axis=1))
 
 
 def means(samples: ArrayLike, place: int = 0) -> FloatArray:
@@ -92,6 +92,7 @@ def _drawn(values: FloatArray, place: int = 0) -> FloatArray:
     return drawn
 
 
-def _middle(found: FloatArray) -> tuple[float, float]:
+def middle(found: FloatArray) -> tuple[float, float]:
+    """Return the ends of the middle of resamples, `SHARE` of them."""
     low, high = np.quantile(found, [(1 - SHARE) / 2, (1 + SHARE) / 2])
     return float(low), float(high)

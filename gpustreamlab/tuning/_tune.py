@@ -5,7 +5,7 @@ from __future__ import annotations
 import itertools
 import re
 import time
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any, ClassVar
 
@@ -237,8 +237,8 @@ class Tuning(Reported):
             )
         notes = (
             f"Sought: {self.objective}. Speed-up: against one after the other on the whole card, each measured alone. "
-            "Of each task: how "
-            "many times as long a call takes as alone on the whole card, and the time that 95% of its calls keep.",
+            "Of each task: how many times as long a call takes as alone on the whole card, and the time that 95% of its calls "
+            "keep.",
             "tuning.apply() shares out the SMs like the first row.",
             *self.notes,
         )
@@ -386,8 +386,7 @@ class _Search:
         """Begin at even and at lopsided splits, and go on to the best neighbour as long as that is better."""
         sizes = {place: _sizes(place) for place in splits}
         by_sizes = {size: place for place, size in sizes.items()}
-        starts = _spread(list(by_sizes))
-        for size in starts:
+        for size in _spread(list(by_sizes)):
             if self._is_over():
                 return
             self._try(by_sizes[size])
@@ -429,19 +428,15 @@ def _sizes(place: Place) -> tuple[int, ...]:
     return tuple(int(size) for _, size in place.shares[:-1])
 
 
-def _spread(sizes: Sequence[tuple[int, ...]]) -> Iterator[tuple[int, ...]]:
+def _spread(sizes: Sequence[tuple[int, ...]]) -> list[tuple[int, ...]]:
     """Return some sizes far from each other: the middle one, and quarters of the way."""
     ordered = sorted(sizes)
-    return iter(dict.fromkeys(ordered[len(ordered) * share // 8] for share in (4, 2, 6, 1, 7)))
+    return list(dict.fromkeys(ordered[len(ordered) * share // 8] for share in (4, 2, 6, 1, 7)))
 
 
 def _neighbours(size: tuple[int, ...], known: Mapping[tuple[int, ...], object]) -> list[tuple[int, ...]]:
     """Return the sizes that differ in one step of one partition, or give a step of one to another."""
-    step = (
-        min(abs(a - b) for one in known for other in known for a, b in zip(one, other, strict=True) if a != b)
-        if len(known) > 1
-        else 0
-    )
+    step = min(one[0] for one in known)  # splits begin with one group of SMs
     moves = [tuple(step * (place == way) for way in range(len(size))) for place in range(len(size))]
     found = [tuple(np.add(size, np.multiply(move, sign)).tolist()) for move in moves for sign in (1, -1)]
     found += [tuple((np.array(size) + np.array(a) - np.array(b)).tolist()) for a, b in itertools.permutations(moves, 2)]
