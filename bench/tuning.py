@@ -2,7 +2,8 @@
 
 Sweeps of kernels of several libraries with the held-out errors of their models; a matrix of co-runs; for pairs of tasks the
 tuned split beside all splits measured one by one (how far from the best, with how many evaluations), and two runs of one tuning
-beside each other. Beside `lab.measure` stand cupyx.profiler.benchmark and torch.utils.benchmark, in the same run.
+beside each other. For four programs the makespan that `trace.what_if` predicts at three other layouts beside the one that was
+measured there. Beside `lab.measure` stand cupyx.profiler.benchmark and torch.utils.benchmark, in the same run.
 """
 
 from __future__ import annotations
@@ -14,16 +15,31 @@ import time
 from collections.abc import Callable
 from typing import Any
 
+import numpy as np
+
 from bench._common import report
-from gpustreamlab import Session
+from gpustreamlab import Session, Trace
 from gpustreamlab.backends.sim import SimBackend
-from gpustreamlab.tuning import Corun, _tune
+from gpustreamlab.model import DEVICE_WORK, SPAN_KINDS
+from gpustreamlab.tuning import Corun, Sweep, _tune
 from gpustreamlab.workloads import spin, streaming_add
 
 Tasks = dict[str, Callable[[], object]]
 PAIRS = (("product", "addition"), ("product", "spin"), ("transform", "addition"), ("product", "transform"))
 FEW = 12
 """A search that may measure fewer places than there are: a climb."""
+CHAIN = [step for _ in range(4) for step in (("a", "product"), ("b", "addition"))]
+PROGRAMS = {
+    "products beside additions": [("a", "product")] * 6 + [("b", "addition")] * 6,
+    "a chain across streams": CHAIN,
+    "spins beside products": [("a", "product")] * 6 + [("b", "spin")] * 10,
+    "transforms beside additions": [("a", "transform")] * 20 + [("b", "addition")] * 4,
+}
+"""Steps: a stream, and the task that it runs. In the chain each waits for the one before."""
+RECORDED = {"a": 64, "b": "rest"}
+PREDICTED = ({"a": 32, "b": "rest"}, {"a": 96, "b": "rest"}, None)
+RUNS = 5
+_WORK_CODES = [SPAN_KINDS.index(kind) for kind in DEVICE_WORK]
 
 
 def main(argv: list[str] | None = None) -> None:
@@ -33,7 +49,9 @@ def main(argv: list[str] | None = None) -> None:
     backend = SimBackend(timing_only=True) if options.backend == "sim" else "cuda"
     with Session(backend) as lab:
         tasks = make_tasks(lab)
-        rows = [*costs(lab, tasks), *sweeps(lab, tasks), *coruns(lab, tasks), *searches(lab, tasks)]
+        swept: dict[str, Sweep] = {}
+        rows = [*costs(lab, tasks), *sweeps(lab, tasks, swept), *predictions(lab, tasks, swept)]
+        rows += [*coruns(lab, tasks), *searches(lab, tasks)]
         where = lab.device.label
     report(f"Tuning ({where})", rows, rest)
 
@@ -101,12 +119,12 @@ def _measurers(task: Callable[[], object]) -> dict[str, Callable[[], float]]:
     return {"cupyx.profiler.benchmark": by_cupy, "torch.utils.benchmark.Timer": by_torch}
 
 
-def sweeps(lab: Session, tasks: Tasks) -> list[dict[str, Any]]:
-    """Sweep each task over all sizes that the device grants."""
+def sweeps(lab: Session, tasks: Tasks, swept: dict[str, Sweep]) -> list[dict[str, Any]]:
+    """Sweep each task over all sizes that the device grants; keep the sweeps in `swept`."""
     rows = []
     for name, task in tasks.items():
         began_s = time.perf_counter()
-        found = lab.sweep(task, repeats=8)
+        found = swept[name] = lab.sweep(task, repeats=8)
         best = found.fits[0]
         rows.append(
             {
@@ -120,6 +138,59 @@ def sweeps(lab: Session, tasks: Tasks) -> list[dict[str, Any]]:
             }
         )
     return rows
+
+
+def predictions(lab: Session, tasks: Tasks, swept: dict[str, Sweep]) -> list[dict[str, Any]]:
+    """Predict each program at other layouts from one recorded run, and run it there."""
+    rows, errors = [], []
+    for name, program in PROGRAMS.items():
+        recorded = run_program(lab, tasks, program, RECORDED)
+        known = {task: swept[task] for _, task in program}
+        for layout in (RECORDED, *PREDICTED):
+            said = recorded.what_if(layout, sweep=known)
+            is_own = layout is RECORDED
+            runs = [recorded] if is_own else [run_program(lab, tasks, program, layout) for _ in range(RUNS)]
+            measured_ns = statistics.median(makespan_of(trace) for trace in runs)
+            off = said.makespan_ns / measured_ns - 1
+            errors += [] if is_own else [abs(off)]
+            rows.append(
+                {
+                    "what": f"what if: {name}",
+                    "place": "whole card" if layout is None else f"a {layout['a']}, b rest" + ", as recorded" * is_own,
+                    "us": round(measured_ns / 1e3, 1),
+                    "predicted, us": round(said.makespan_ns / 1e3, 1),
+                    "off by": f"{off:+.1%}",
+                    "stated": f"{said.error:.1%}",
+                }
+            )
+    lab.partition(None)
+    rows.append({"what": "what if: all", "off by": f"{statistics.median(errors):.1%} median, {max(errors):.1%} worst"})
+    return rows
+
+
+def run_program(lab: Session, tasks: Tasks, program: list[tuple[str, str]], layout: dict[str, Any] | None) -> Trace:
+    """Return the trace of a program with a layout, None for the whole card."""
+    lab.partition(layout)
+    streams = {name: lab.stream(name, partition=name if layout else None) for name in "ab"}
+    is_chain = program is CHAIN
+    for _ in range(2):  # the first one warms up
+        lab.synchronize()
+        lab.clear()
+        before = None
+        for name, task in program:
+            if is_chain and before is not None:
+                streams[name].wait(before)
+            with lab.on(name, task):
+                tasks[task]()
+            before = streams[name].record() if is_chain else None
+    lab.synchronize()
+    return lab.trace
+
+
+def makespan_of(trace: Trace) -> int:
+    """Return the time from the first start to the last end of the work of a trace, in ns."""
+    rows = np.isin(trace.kind, _WORK_CODES)
+    return int(trace.end_ns[rows].max() - trace.start_ns[rows].min())
 
 
 def coruns(lab: Session, tasks: Tasks) -> list[dict[str, Any]]:
