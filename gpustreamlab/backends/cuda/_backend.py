@@ -5,6 +5,7 @@ from __future__ import annotations
 import contextlib
 import sys
 import time
+import weakref
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from types import SimpleNamespace
 from typing import Any
@@ -98,7 +99,7 @@ class CudaBackend:
                 tell=self._tell_accesses,
             )
         )
-        self._source: CuptiSource | None = None
+        self._sources: weakref.WeakSet[CuptiSource] = weakref.WeakSet()
         with mapped_errors(f"Starting on CUDA device {ordinal}"), self._device_scope():
             self._idle = idle_on(ordinal, self._read_context_id())
             is_ordered = has_memory_pools(self.xp, ordinal)
@@ -231,8 +232,8 @@ class CudaBackend:
     @property
     def _tail_ns(self) -> int:
         """How much later a kernel ends than its last instruction."""
-        measured = None if self._source is None else self._source.tail_ns
-        return KERNEL_TAIL_NS if measured is None else measured
+        measured = [tail_ns for source in tuple(self._sources) if (tail_ns := source.tail_ns) is not None]
+        return max(measured, default=KERNEL_TAIL_NS)
 
     def _keep_time(self) -> None:
         with mapped_errors("Recording a clock anchor"), self._device_scope():
@@ -297,10 +298,16 @@ class CudaBackend:
     def activity_source(self) -> CuptiSource:
         """Return what tells of every kernel, copy and call; it does not collect yet."""
         self._require_open()
-        if self._source is None:
-            with self._device_scope():
-                self._source = self._make_source(load_cupti())
-        return self._source
+        with self._device_scope():
+            source = self._make_source(load_cupti())
+        self._sources.add(source)
+        return source
+
+    @property
+    def _source(self) -> CuptiSource | None:
+        """The source that collects, of those of all sessions on this backend; where none does, any."""
+        sources = tuple(self._sources)
+        return next((source for source in sources if source.is_collecting), sources[0] if sources else None)
 
     def duplicate(self, arrays: Sequence[Any]) -> list[Any]:
         """Return copies of arrays, made in the selected stream, which share memory as the originals do."""
@@ -419,7 +426,8 @@ class CudaBackend:
             self._tracker.tell_again(handle, accesses)
 
     def _find_graph_id(self, handle: int, node_count: int) -> int:
-        return 0 if self._source is None else self._source.find_graph(handle, node_count)
+        source = self._source
+        return 0 if source is None else source.find_graph(handle, node_count)
 
     @property
     def captures(self) -> dict[int, CudaCapture]:
@@ -458,8 +466,8 @@ class CudaBackend:
         self._injection.restore()
         self._graphs.close()
         with mapped_errors(f"Closing CUDA device {self._ordinal}"), self._device_scope():
-            if self._source is not None:
-                self._source.close()
+            for source in tuple(self._sources):
+                source.close()
             self._clock_stream.sync()
             self._scratch.close()
             self._clock.close()
@@ -653,8 +661,8 @@ class CudaBackend:
         return self._clock_stream.record(self._events.acquire())
 
     def _record_burst(self) -> tuple[list[Any], NDArray[Any]]:
-        events = []
-        with contextlib.nullcontext() if self._source is None else self._source.own_calls():
+        events, source = [], self._source
+        with contextlib.nullcontext() if source is None else source.own_calls():
             timers = self.pinned_empty((BURST_EVENTS, 2), np.uint64)
             for row in range(BURST_EVENTS):
                 self._spin_timed(BURST_SPIN_NS, timers[row])
