@@ -83,7 +83,7 @@ def _others() -> Tasks:
     x, out = torch.ones(1 << 26, device="cuda"), torch.empty(1 << 26, device="cuda")
     attend = torch.nn.functional.scaled_dot_product_attention
     torch.cuda.synchronize()
-    return {"attention of torch": lambda: attend(q, q, q), "scale of Triton": lambda: launch(x, x, out)}
+    return {"torch.attention": lambda: attend(q, q, q), "triton.scale": lambda: launch(x, x, out)}
 
 
 def costs(lab: Session, tasks: Tasks) -> list[dict[str, Any]]:

@@ -2,7 +2,10 @@
 
 from gpustreamlab.model._columns import EDGE_KINDS, Counters, Edges, WorkDetail
 from gpustreamlab.model._device import (
+    CHROME_BACKEND,
     KINETO_BACKEND,
+    NSYS_BACKEND,
+    PERFETTO_BACKEND,
     SCHEMA_VERSION,
     Capabilities,
     Capability,
@@ -28,11 +31,14 @@ from gpustreamlab.model._trace import COLUMN_DTYPES, DEVICE_WORK, SPAN_KINDS, Tr
 from gpustreamlab.model._whole_file import write_file_whole
 
 __all__ = [
+    "CHROME_BACKEND",
     "COLUMN_DTYPES",
     "DEVICE_WORK",
     "EDGE_KINDS",
     "KINETO_BACKEND",
     "MAX_NAME_LENGTH",
+    "NSYS_BACKEND",
+    "PERFETTO_BACKEND",
     "SCHEMA_VERSION",
     "SPAN_KINDS",
     "Capabilities",

@@ -202,6 +202,12 @@ COLUMNS_BACKEND = "columns"
 
 KINETO_BACKEND = "kineto"
 """Name of the backend of traces that were read from files of PyTorch's profiler."""
+NSYS_BACKEND = "nsys"
+"""Likewise, of Nsight Systems."""
+CHROME_BACKEND = "chrome"
+"""Likewise, of JSON in Chrome's trace event format that none of those wrote."""
+PERFETTO_BACKEND = "perfetto"
+"""Likewise, of Perfetto's traces."""
 
 SCHEMA_VERSION = 3
 """Version of the columns and metadata that this package writes; it reads this one and every older one."""
@@ -212,8 +218,8 @@ class TraceMetadata(Checked):
     """Where the numbers of a trace come from, and how far they can be trusted."""
 
     backend: str
-    """Name of the backend, ``"cuda"`` or ``"sim"``; ``"columns"`` for a trace that `Trace.from_columns` made, ``"kineto"`` for
-    a file of PyTorch's profiler."""
+    """Name of the backend, ``"cuda"`` or ``"sim"``; ``"columns"`` for a trace that `Trace.from_columns` made; ``"kineto"``,
+    ``"nsys"``, ``"chrome"`` or ``"perfetto"`` for another tool's file, see `imported`."""
     device: Device
     """The device that did the work."""
     clock: str = ""

@@ -249,12 +249,12 @@ def host_function_in_a_thread(lab):
 
 
 def graph(lab, launches=1, elements=1 << 26):
-    """Two streams in a graph, of which the second forks off behind the first's kernel.
+    """Two branches of a graph, of which the second forks off behind the first kernel.
 
-    A third kernel, behind the fork on the first stream, would be as good a reason: an H100 ran it before the second stream's.
+    What the first has behind the fork is small: else an H100 runs that first, and the second waits as much for its SMs.
     """
     main, side = cupy.cuda.Stream(non_blocking=True), cupy.cuda.Stream(non_blocking=True)
-    first, second = cupy.ones(elements), cupy.ones(elements)
+    first, second, few = cupy.ones(elements), cupy.ones(elements), cupy.ones(64)
     cupy.sqrt(first, out=first)
     lab.synchronize()
     with main:
@@ -263,6 +263,7 @@ def graph(lab, launches=1, elements=1 << 26):
         side.wait_event(main.record())
         with side:
             cupy.sqrt(second, out=second)
+        cupy.sqrt(few, out=few)
         main.wait_event(side.record())
         captured = main.end_capture()
     lab.clear()
