@@ -9,13 +9,13 @@ from typing import Any, ClassVar, NamedTuple
 
 import numpy as np
 
+from gpustreamlab._util.progress import steps
 from gpustreamlab.analysis._report import Report, Reported, ReportTable
 from gpustreamlab.analysis._scale import format_ns
 from gpustreamlab.errors import MeasureError, OptionError
 from gpustreamlab.model import Layout, check_name
 from gpustreamlab.tuning._bench import AHEAD, Calls, Lab, Room, Task, check_count, check_task, drive, require_work
 from gpustreamlab.tuning._measure import Conditions, clock_notes, conditions_of, stray_notes
-from gpustreamlab.tuning._progress import steps
 from gpustreamlab.tuning._statistics import interval, means, middle
 from gpustreamlab.typing import BoolArray, FloatArray, Int64Array
 

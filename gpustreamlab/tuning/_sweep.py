@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Any, ClassVar
 
 import numpy as np
 
+from gpustreamlab._util.progress import steps
 from gpustreamlab.analysis import blocks_that_fit
 from gpustreamlab.analysis._report import Report, Reported, ReportTable
 from gpustreamlab.analysis._scale import count_text, format_ns
@@ -16,7 +17,6 @@ from gpustreamlab.model import Trace
 from gpustreamlab.tuning._bench import WORK, Lab, Room, Task, check_count, check_task
 from gpustreamlab.tuning._fits import FEWEST_SIZES, NO_FIT_ERROR, Fit, fit_times
 from gpustreamlab.tuning._measure import Measurement, measure_on, name_of
-from gpustreamlab.tuning._progress import steps
 from gpustreamlab.typing import FloatArray, Int64Array
 
 if TYPE_CHECKING:

@@ -11,13 +11,13 @@ from typing import TYPE_CHECKING, Any, ClassVar
 
 import numpy as np
 
+from gpustreamlab._util.progress import steps
 from gpustreamlab.analysis._report import Report, Reported, ReportTable
 from gpustreamlab.analysis._scale import count_text, format_ns
 from gpustreamlab.errors import MeasureError, OptionError, StreamExistsError
 from gpustreamlab.model import Layout
 from gpustreamlab.tuning._bench import Lab, Room, check_count
 from gpustreamlab.tuning._corun import FEWEST_CALLS, Bencher, Corun, Place, read_tasks
-from gpustreamlab.tuning._progress import steps
 
 if TYPE_CHECKING:
     import pandas as pd
