@@ -26,8 +26,10 @@ __all__ = ["Prediction", "what_if"]
 FREE_SHARE = 0.02
 """Kernels without a sweep may have this share of the busy time; they are taken to run for as long as they did."""
 LEAST_ERROR = 0.03
-"""No smaller error is stated. Source: FACTS.md, -3 to +3% with two or three solo times a kernel, on the simulated device, whose
-rules are those of the prediction; against a GPU it has not been checked."""
+"""No smaller error is stated of a simulated run, whose rules are those of the prediction: -3 to +3% were found with two or three
+solo times a kernel."""
+LEAST_ERROR_GPU = 0.1
+"""Nor of a GPU's. Source: `bench.tuning` on an H100, 12 predictions of 4 programs: off by 9% in the median, by 23% at most."""
 FEWEST_POINTS = 2
 """From one size nothing can be said about another one."""
 FLAT_SHARE = 0.1
@@ -69,9 +71,11 @@ class Prediction(Reported):
     def error(self) -> float:
         """How far off the makespan may be, as a share of it: an expectation, no bound.
 
-        It is `own_error` without its sign and the error of the solo times, 3% at least; NaN where sweeps have too few sizes.
+        It is `own_error` without its sign and the error of the solo times, at least 3% for the simulated device and 10% for a
+        GPU; NaN where sweeps have too few sizes.
         """
-        return float(np.maximum(LEAST_ERROR, abs(self.own_error) + self.held_out[0]))
+        least = LEAST_ERROR if self.measured.metadata.simulated else LEAST_ERROR_GPU
+        return float(np.maximum(least, abs(self.own_error) + self.held_out[0]))
 
     def compare(self) -> Comparison:
         """Return the recorded run and the predicted one beside each other; see `gpustreamlab.compare`."""
@@ -517,7 +521,7 @@ def _notes(trace: Trace, work: Work, parts: _Parts, lanes: tuple[Lane, ...]) -> 
     """Say what the prediction leaves out."""
     notes = []
     if not trace.metadata.simulated:
-        notes.append("By the rules of the simulated device; how far a GPU keeps to them is not checked beyond the own layout.")
+        notes.append("By the rules of the simulated device. Twelve predictions on an H100 were off by 23% at most.")
     kernels = np.flatnonzero(work.is_kernel).tolist()
     silent = list(dict.fromkeys(key for place in kernels if (key := parts.key[place]) is not None and not parts.draws(place)))
     if silent:

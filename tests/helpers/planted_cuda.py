@@ -249,9 +249,9 @@ def host_function_in_a_thread(lab):
 
 
 def graph(lab, launches=1, elements=1 << 26):
-    """Two branches of a graph, of which the second forks off behind the first kernel.
+    """Two kernels of a graph that need not wait for each other, but were captured one behind the other.
 
-    What the first has behind the fork is small: else an H100 runs that first, and the second waits as much for its SMs.
+    The graph runs the second in a stream of its own, as the first one's has the small kernel that forks off.
     """
     main, side = cupy.cuda.Stream(non_blocking=True), cupy.cuda.Stream(non_blocking=True)
     first, second, few = cupy.ones(elements), cupy.ones(elements), cupy.ones(64)
@@ -262,8 +262,8 @@ def graph(lab, launches=1, elements=1 << 26):
         cupy.sqrt(first, out=first)
         side.wait_event(main.record())
         with side:
-            cupy.sqrt(second, out=second)
-        cupy.sqrt(few, out=few)
+            cupy.sqrt(few, out=few)
+        cupy.sqrt(second, out=second)
         main.wait_event(side.record())
         captured = main.end_capture()
     lab.clear()

@@ -16,6 +16,10 @@ from gpustreamlab.typing import SpanKind
 
 FILES = ("profile.json.gz", "ranges.parquet", "kernels.parquet")
 TURNS = 5
+GATE_NS = 20_000_000
+OWN_KERNEL = "gpustreamlab_clock"
+OWN_FILL_BYTES = 4
+"""The profiler sees what our session does for its clock, and in front of its events."""
 _RANGE = SPAN_KINDS.index(SpanKind.RANGE)
 
 
@@ -25,6 +29,7 @@ def record(folder: Path) -> None:
     from torch.profiler import ProfilerActivity, profile
 
     from gpustreamlab import Session
+    from gpustreamlab.workloads import spin
 
     a, out = torch.randn(2048, 2048, device="cuda", dtype=torch.float16), None
     host = torch.empty(1 << 22, pin_memory=True)
@@ -37,6 +42,9 @@ def record(folder: Path) -> None:
 
     def turns(lab: Session) -> None:
         nonlocal out
+        for name in ("copy", "left", "right", "graphs"):
+            with lab.on(name, "gate"):  # nothing behind it waits for the host
+                spin(lab, GATE_NS)
         for _ in range(TURNS):
             with lab.on("copy", "upload"):
                 device.copy_(host, non_blocking=True)
@@ -77,7 +85,9 @@ def work_by_lane(trace: Trace) -> list[list[tuple[str, int, int]]]:
     rows = rows[np.argsort(trace.start_ns[rows], kind="stable")]
     blocks, sizes = trace.extra["grid_blocks"], trace.extra["size_bytes"]
     found: dict[int, list[tuple[str, int, int]]] = {}
-    for row in rows.tolist():
+    is_own = np.array([name == OWN_KERNEL for name in trace.names])[trace.name]
+    is_own |= (trace.kind == SPAN_KINDS.index(SpanKind.FILL)) & (sizes == OWN_FILL_BYTES)
+    for row in rows[~is_own[rows]].tolist():
         found.setdefault(int(trace.lane[row]), []).append((trace.names[trace.name[row]], int(blocks[row]), int(sizes[row])))
     return sorted(found.values())
 

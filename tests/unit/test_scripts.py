@@ -142,6 +142,26 @@ def test_a_gpu_run_needs_a_test_that_ran(monkeypatch, tmp_path, cases, pytest_st
     assert cases is None or ("testcase" in report.read_text(), "secret" in report.read_text()) == (bool(cases), False)
 
 
+def test_on_two_gpus_the_clocks_tests_come_by_themselves_and_both_are_in_the_report(monkeypatch, tmp_path):
+    report, commands = tmp_path / "gpu.xml", []
+
+    def run(command, check):
+        commands.append(command)
+        name = "alone" if len(commands) == 2 else "spread"
+        target = next(word.partition("=")[2] for word in command if word.startswith("--junitxml="))
+        Path(target).write_text(f"<testsuites><testsuite><testcase name='{name}'/></testsuite></testsuites>")
+        return subprocess.CompletedProcess(command, int(name == "alone"))
+
+    monkeypatch.setattr(run_gpu_tests.subprocess, "run", run)
+    assert run_gpu_tests.main(["--report", str(report), "--gpus", "2"]) == 1, "that of the second run"
+    assert [("-n" in command, "tests/gpu/test_clock_cuda.py" in command) for command in commands] == [
+        (True, False),
+        (False, True),
+    ]
+    assert ["spread" in report.read_text(), "alone" in report.read_text()] == [True, True]
+    assert [path.name for path in tmp_path.iterdir()] == ["gpu.xml"]
+
+
 @pytest.fixture
 def bench_folder(monkeypatch, tmp_path):
     """Three benchmarks, of which one needs a GPU, on a machine without one."""
