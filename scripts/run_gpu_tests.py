@@ -45,7 +45,7 @@ def make_parser() -> argparse.ArgumentParser:
 def run_tests(options: argparse.Namespace, more: Sequence[str]) -> int:
     """Run pytest; return its status, or that of the first run that failed.
 
-    With several GPUs the clock's tests come by themselves: work on another card of the host puts off the events that they look at.
+    With several GPUs the clock's tests come by themselves: work on another card of the host delays the events they look at.
     """
     # pytest-benchmark, where a machine has it, warns under xdist, and a warning is an error here.
     command = [sys.executable, "-m", "pytest", "-p", "no:benchmark", *more]

@@ -26,7 +26,7 @@ __all__ = ["Prediction", "what_if"]
 FREE_SHARE = 0.02
 """Kernels without a sweep may have this share of the busy time; they are taken to run for as long as they did."""
 LEAST_ERROR = 0.03
-"""No smaller error is stated of a simulated run, whose rules are those of the prediction: -3 to +3% were found with two or three
+"""No smaller error is stated of a simulated run, whose rules are those of the prediction: -3 to +3% were found with two or more
 solo times a kernel."""
 LEAST_ERROR_GPU = 0.1
 """Nor of a GPU's. Source: `bench.tuning` on an H100, 12 predictions of 4 programs: off by 9% in the median, by 23% at most."""

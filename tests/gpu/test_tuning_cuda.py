@@ -83,7 +83,7 @@ def test_a_product_needs_more_sms_than_an_addition(lab, product, addition):
 
 
 def test_spins_beside_each_other_cost_each_other_nothing_and_full_cards_everything(lab):
-    spins = lab.corun({"a": lambda: spin(lab, 300_000), "b": lambda: spin(lab, 300_000)})
+    spins = lab.corun({"a": lambda: spin(lab, 1_000_000), "b": lambda: spin(lab, 1_000_000)})
     assert spins.speedup == pytest.approx(2, rel=0.1)
     full = {name: (lambda: spin(lab, 300_000, blocks=132 * 64)) for name in "ab"}
     cards = lab.corun(full)

@@ -9,6 +9,7 @@ from __future__ import annotations
 from pathlib import Path
 
 import numpy as np
+from numpy.typing import NDArray
 
 from gpustreamlab.analysis import counted_rows
 from gpustreamlab.model import SPAN_KINDS, Trace
@@ -92,24 +93,44 @@ def work_by_lane(trace: Trace) -> list[list[tuple[str, int, int]]]:
     return sorted(found.values())
 
 
-def beside(profile: Trace, ranges: Trace, label: str) -> tuple[list[int], list[int]]:
+def beside(profile: Trace, ranges: Trace, label: str) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
     """Compare the one piece of work of each range of a name with that range, in the same run.
 
     Returns
     -------
-    list of int
+    ndarray of int64, shape (TURNS,)
         By how much the work began later than the range, by the wall clocks of both, in ns.
-    list of int
+    ndarray of int64, shape (TURNS,)
         By how much the work was shorter than the range, in ns.
     """
     mine = np.flatnonzero((ranges.kind == _RANGE) & (ranges.name == ranges.names.index(label)))
     mine = mine[np.argsort(ranges.start_ns[mine])]
     work = work_of(profile, {"product": "left", "scale": "right", "upload": "copy"}[label])
-    late = profile.start_ns[work] + profile.metadata.epoch_unix_ns - ranges.start_ns[mine] - ranges.metadata.epoch_unix_ns
-    return late.tolist(), (ranges.duration_ns[mine] - profile.duration_ns[work]).tolist()
+    late_ns = profile.start_ns[work] + profile.metadata.epoch_unix_ns - ranges.start_ns[mine] - ranges.metadata.epoch_unix_ns
+    return late_ns, ranges.duration_ns[mine] - profile.duration_ns[work]
 
 
-def work_of(profile: Trace, stream: str) -> np.ndarray:
+def check(profile: Trace, ranges: Trace, kernels: Trace) -> None:
+    """Assert what must be the same."""
+    assert work_by_lane(profile) == work_by_lane(kernels)
+    assert len({lane.context for lane in profile.lanes if lane.kind == "stream"}) == 3, "two partitions and the whole card"
+    replayed = profile.extra["correlation"][profile.extra["grid_blocks"] == 1]
+    assert sorted(np.unique(replayed, return_counts=True)[1].tolist())[-TURNS:] == [3] * TURNS, (
+        "kernels of one launch of the graph"
+    )
+    bound_ns = ranges.metadata.clock_error_ns + ranges.metadata.range_error_ns + profile.metadata.clock_error_ns
+    offsets = []
+    for label in ("upload", "product", "scale"):
+        late_ns, longer_ns = beside(profile, ranges, label)
+        assert len(late_ns) == TURNS
+        offsets += late_ns.tolist()
+        assert (longer_ns > 0).all(), "the work is inside its range"
+    # Wall clocks are slewed: 260 us lay between both, some seconds after the session's start.
+    assert abs(np.median(offsets)) < 2_000_000, "both count from 1970"
+    assert np.abs(np.array(offsets) - np.median(offsets)).max() <= bound_ns, "distances agree within the stated error"
+
+
+def work_of(profile: Trace, stream: str) -> NDArray[np.int64]:
     """Return the rows of the work of a stream of the program, which is the only one to do what it does."""
     is_copy = profile.kind == SPAN_KINDS.index(SpanKind.COPY)
     blocks = profile.extra["grid_blocks"]
