@@ -16,8 +16,12 @@ from gpustreamlab.errors import MeasureError, OptionError
 from gpustreamlab.model import DEVICE_WORK, SPAN_KINDS, Device, Layout, Trace
 from gpustreamlab.typing import CaptureTier, Int64Array, SpanKind
 
-AHEAD = 3
-"""How many calls of one task are enqueued ahead of the device, so that it need not wait for the host."""
+AHEAD = 4
+"""How many calls of one task are enqueued ahead of the device at least, so that it need not wait for the host."""
+AHEAD_NS = 1_000_000
+"""How much work of one task is, if that takes more calls: meanwhile the host calls the others."""
+MOST_AHEAD = 64
+"""How many calls are, at most."""
 BENCH = "bench/"
 """How names of lanes begin that the user's session has for streams on which work is measured; its trace leaves them out."""
 WORK = [SPAN_KINDS.index(kind) for kind in DEVICE_WORK]
@@ -30,6 +34,8 @@ class Lab(Protocol):
     def on(self, stream: Any, label: str | None = None) -> AbstractContextManager[Any]: ...
 
     def select(self, stream: Any) -> AbstractContextManager[Any]: ...
+
+    def range(self, label: str) -> AbstractContextManager[Any]: ...
 
     def stream(
         self, name: str, *, priority: int | None = None, partition: str | None = ..., external: object | None = None
@@ -130,6 +136,8 @@ class Calls:
     """How long the host took for each call."""
     waited_count: int
     """Calls behind which the stream had nothing to do any more: the call, or the host, has waited for the device."""
+    host_share: float
+    """Share of the time in which the host made calls; near 1 it never had to wait, and sets the pace."""
 
     def __len__(self) -> int:
         return len(self.start_ns)
@@ -164,13 +172,30 @@ def check_count(name: str, value: object, least: int) -> int:
     return int(value)
 
 
+def ahead_of(call_ns: float) -> int:
+    """Return how many calls of a task are enqueued ahead of the device, by how long one takes.
+
+    Examples
+    --------
+    >>> ahead_of(50_000), ahead_of(3_000_000), ahead_of(1_000)
+    (20, 4, 64)
+    """
+    return int(np.clip(np.ceil(AHEAD_NS / max(call_ns, 1)), AHEAD, MOST_AHEAD))
+
+
 def drive(
-    room: Room, bench: Lab, tasks: Sequence[tuple[Task, Any]], goes_on: Callable[[Sequence[int]], bool], *, ahead: int = AHEAD
+    room: Room,
+    bench: Lab,
+    tasks: Sequence[tuple[Task, Any]],
+    goes_on: Callable[[Sequence[int]], bool],
+    *,
+    ahead: Sequence[int] | None = None,
 ) -> list[Calls]:
     """Call tasks in turns, each on its stream, until told to stop; return what the device did for the calls of each.
 
-    The host makes the next call of whichever task has the fewest calls ahead of the device, so that all streams have work as
-    long as it keeps up. Earlier records of the bench are forgotten.
+    The host fills the queue of whichever task has the least ahead of the device, so that all streams have work as long as it
+    keeps up; one selection serves all calls of a filling, as it takes the host longer than many a launch. Earlier records of
+    the bench are forgotten.
 
     Parameters
     ----------
@@ -181,54 +206,65 @@ def drive(
     goes_on
         Given how often each task was called; asked before each call.
     ahead
-        How many calls of each may wait on its stream.
+        How many calls of each may wait on its stream; None for `AHEAD`.
     """
     bench.synchronize()
     bench.clear()
-    flying: list[deque[Any]] = [deque() for _ in tasks]
-    counts, waited = [0] * len(tasks), [0] * len(tasks)
-    host_ns: list[list[int]] = [[] for _ in tasks]
-    now = room.backend.host_time_ns
-    while goes_on(counts):
-        place = min(range(len(tasks)), key=lambda one: (len(flying[one]), counts[one]))
-        if len(flying[place]) >= ahead:
-            _await_one(flying)
+    queues = [_Queue(task, stream, depth) for (task, stream), depth in zip(tasks, ahead or [AHEAD] * len(tasks), strict=True)]
+    now, waiting_ns = room.backend.host_time_ns, 0
+    began_ns = now()
+    while goes_on([len(queue.host_ns) for queue in queues]):
+        queue = min(queues, key=lambda one: (len(one.flying) / one.depth, len(one.host_ns)))
+        if len(queue.flying) >= queue.depth:
+            waiting_ns -= now()
+            _await_room(queues)
+            waiting_ns += now()
             continue
-        task, stream = tasks[place]
-        twin = room.twin(stream)
-        if task.setup is not None:
-            with room.lab.select(twin), bench.on(stream, "setup"):
-                task.setup()
-        began_ns = now()
-        with room.lab.select(twin), bench.on(stream, task.name):
-            task.call()
-        host_ns[place].append(now() - began_ns)
-        event = stream.record()
-        waited[place] += event.query()
-        flying[place].append(event)
-        counts[place] += 1
+        with room.lab.select(room.twin(queue.stream)), bench.select(queue.stream):
+            while len(queue.flying) < queue.depth and goes_on([len(queue.host_ns) for queue in queues]):
+                queue.call(bench, now)
+    host_share = 1 - waiting_ns / max(now() - began_ns, 1)
     bench.synchronize()
     trace = bench.trace
-    return [
-        _calls_of(trace, task.name, stream.name, taken, waited_count)
-        for (task, stream), taken, waited_count in zip(tasks, host_ns, waited, strict=True)
-    ]
+    return [_calls_of(trace, queue, host_share) for queue in queues]
 
 
-def _await_one(flying: Sequence[deque[Any]]) -> None:
-    """Wait until a call has ended, and forget all that have: no task is called more often because it is asked first."""
-    has_ended = False
-    while not has_ended:
-        for events in flying:
-            while events and events[0].query():
-                events.popleft()
-                has_ended = True
+class _Queue:
+    """The calls of one task: those that were made, and those of which the device has not done all."""
+
+    def __init__(self, task: Task, stream: Any, depth: int) -> None:
+        self.task, self.stream, self.depth = task, stream, depth
+        self.flying: deque[Any] = deque()
+        self.host_ns: list[int] = []
+        self.waited_count = 0
+
+    def call(self, bench: Lab, now: Callable[[], int]) -> None:
+        """Make one more call, on the stream that is selected."""
+        if self.task.setup is not None:
+            with bench.range("setup"):
+                self.task.setup()
+        began_ns = now()
+        with bench.range(self.task.name):
+            self.task.call()
+        self.host_ns.append(now() - began_ns)
+        event = self.stream.record()
+        self.waited_count += event.query()
+        self.flying.append(event)
+
+
+def _await_room(queues: Sequence[_Queue]) -> None:
+    """Wait until half of a queue has ended, and forget all calls that have: being asked first is no advantage."""
+    while all(2 * len(queue.flying) > queue.depth for queue in queues):
+        for queue in queues:
+            while queue.flying and queue.flying[0].query():
+                queue.flying.popleft()
         time.sleep(0)
 
 
-def _calls_of(trace: Trace, name: str, stream: str, host_ns: Sequence[int], waited_count: int) -> Calls:
+def _calls_of(trace: Trace, queue: _Queue, host_share: float) -> Calls:
+    name = queue.task.name
     code = trace.names.index(name) if name in trace.names else -1
-    lane = next(place for place, one in enumerate(trace.lanes) if one.name == stream)
+    lane = next(place for place, one in enumerate(trace.lanes) if one.name == queue.stream.name)
     rows = np.flatnonzero((trace.kind == _RANGE) & (trace.name == code) & (trace.lane == lane))
     rows = rows[np.argsort(trace.start_ns[rows], kind="stable")]
     place_of = np.full(len(trace), -1, np.int64)
@@ -264,8 +300,9 @@ def _calls_of(trace: Trace, name: str, stream: str, host_ns: Sequence[int], wait
         launch_count=int(counts.max(initial=0)),
         has_kernels=trace.metadata.tier == CaptureTier.KERNELS,
         stray_count=int((trace.lane[work] != lane).sum()),
-        host_ns=np.array(host_ns, np.int64),
-        waited_count=waited_count,
+        host_ns=np.array(queue.host_ns, np.int64),
+        waited_count=queue.waited_count,
+        host_share=host_share,
     )
 
 

@@ -14,7 +14,19 @@ from gpustreamlab.analysis._report import Report, Reported, ReportTable
 from gpustreamlab.analysis._scale import format_ns
 from gpustreamlab.errors import MeasureError, OptionError
 from gpustreamlab.model import Layout, check_name
-from gpustreamlab.tuning._bench import AHEAD, Calls, Lab, Room, Task, check_count, check_task, drive, require_work
+from gpustreamlab.tuning._bench import (
+    AHEAD,
+    AHEAD_NS,
+    Calls,
+    Lab,
+    Room,
+    Task,
+    ahead_of,
+    check_count,
+    check_task,
+    drive,
+    require_work,
+)
 from gpustreamlab.tuning._measure import Conditions, clock_notes, conditions_of, stray_notes
 from gpustreamlab.tuning._statistics import interval, means, middle
 from gpustreamlab.typing import BoolArray, FloatArray, Int64Array
@@ -25,10 +37,14 @@ FEWEST_CALLS = 4
 """Periods that a task needs for its median to be told."""
 LEAST_BUSY = 0.9
 """A task alone whose work runs for less of its time is bound by the host."""
+CALLING = 0.9
+"""Where the host makes calls for more of the time, it is what sets the pace of all."""
 HOLDING = 2
 """A call that takes the host this many times as long as another task's period keeps that one from being called."""
 STARVED_TURNS = 4
 """A task that was called this many times as often as it had to be keeps another one from running: that one is not awaited."""
+LEAST_NS = 4_000_000
+"""On a GPU, calls are made until they have taken this long at least: those of short tasks more often than was asked for."""
 MOST_CALLS = 20_000
 """Calls of a short task beside a long one, at most."""
 
@@ -215,10 +231,12 @@ class Bencher:
         self._tasks = tasks
         self._repeats = max(repeats, FEWEST_CALLS)
         self._alone: dict[tuple[str, int], Calls] = {}
+        self._call_ns: dict[str, float] = {}
+        self._scale = 1
 
     def measure(self, place: Place, *, scale: int = 1, with_there: bool = True) -> Corun:
         """Measure the tasks beside each other; `scale` times as many calls as otherwise."""
-        repeats = self._repeats * scale
+        repeats, self._scale = self._repeats * scale, scale
         alone = [self.alone(task, Place(), repeats) for task in self._tasks]
         before = self._room.backend.read_clocks()
         there = [
@@ -254,6 +272,12 @@ class Bencher:
     def _notes(self, alone: Sequence[Calls], together: Sequence[Calls]) -> list[str]:
         """Return what may be wrong with a measurement of all tasks."""
         notes = []
+        if together[0].host_share > CALLING:
+            notes.append(
+                f"The host made calls for {together[0].host_share:.0%} of the time: what tasks lose beside each other is its "
+                "doing, not the device's. Let each function do more of its work in one call, or capture it: "
+                "lab.program(f).plan().capture()."
+            )
         for task, calls, solo in zip(self._tasks, together, alone, strict=True):
             notes += [f"{task.name}: {note}" for note in stray_notes(calls)]
             busy = int(solo.busy_ns[1:].sum()) / max(int(solo.period_ns.sum()), 1)
@@ -282,12 +306,20 @@ class Bencher:
         stream = streams[self._tasks.index(task)]
         key = (task.name, stream.sm_count)
         known = self._alone.get(key)
-        if known is None or len(known) < repeats:
-            self._drive([(task, stream)], [2])
-            (known,) = self._drive([(task, stream)], [repeats + 1])
+        if known is None or len(known) < self._at_least(repeats, self._call_ns[task.name]):
+            (warm,) = self._drive([(task, stream)], [2])
+            require_work(warm, task, stream.name)
+            self._call_ns[task.name] = float(warm.duration_ns.min())
+            (known,) = self._drive([(task, stream)], [self._at_least(repeats, self._call_ns[task.name]) + 1])
             require_work(known, task, stream.name)
             self._alone[key] = known
         return known
+
+    def _at_least(self, repeats: int, call_ns: float) -> int:
+        """Return how often a task is called that takes so long."""
+        if self._bench.device.simulated:
+            return repeats
+        return max(repeats, int(np.ceil(self._scale * LEAST_NS / max(call_ns, LEAST_NS / MOST_CALLS))))
 
     def pairs(self, place: Place) -> FloatArray:
         """Return the slowdown of each task beside each other one, and beside itself; shape (n_tasks, n_tasks)."""
@@ -332,11 +364,17 @@ class Bencher:
             share = [one / wanted for one, wanted in zip(made, counts, strict=True)]
             return min(share) < 1 and max(share) < STARVED_TURNS  # else one keeps another from running at all
 
-        return drive(self._room, self._bench, pairs, goes_on)
+        # A queue holds no more than half of the calls: else one is done before another begins.
+        ahead = [
+            max(1, min(ahead_of(self._call_ns.get(task.name, AHEAD_NS)), count // 2))
+            for (task, _), count in zip(pairs, counts, strict=True)
+        ]
+        return drive(self._room, self._bench, pairs, goes_on, ahead=ahead)
 
     def _counts(self, alone: Sequence[Calls], repeats: int) -> list[int]:
         """Return how often each task is called: the longest as often as asked for, shorter ones for as long as that takes."""
         lengths = np.array([np.median(calls.period_ns) for calls in alone])
+        repeats = self._at_least(repeats, float(lengths.max()))
         counts = np.ceil((repeats + 1) * lengths.max() / np.maximum(lengths, 1)).astype(int)
         if counts.max() > MOST_CALLS:
             short, long = self._tasks[int(counts.argmax())].name, self._tasks[int(counts.argmin())].name

@@ -262,6 +262,14 @@ def test_a_layout_whose_streams_would_lose_their_partition_is_not_replaced(lab):
     assert lab.layout["mine"].granted_sms == 32
 
 
+def test_where_the_host_sets_the_pace_that_is_told(lab):
+    """Launches of 4 us for kernels of 1 us: what each loses beside the other is the host's doing."""
+    short = lab.corun({"a": lambda: spin(lab, 1_000), "b": lambda: spin(lab, 1_000)}, repeats=8)
+    assert any("The host made calls for" in note for note in short.notes)
+    long = lab.corun({"a": lambda: spin(lab, 500_000), "b": lambda: spin(lab, 500_000)}, repeats=8)
+    assert not any("The host made calls for" in note for note in long.notes)
+
+
 def test_ctrl_c_keeps_what_was_measured(lab):
     calls = []
 
