@@ -116,7 +116,7 @@ def test_convert_writes_by_suffix_and_says_what_it_read(capsys, here, saved):
 
 def test_convert_says_what_a_file_lacks(capsys, here, monkeypatch):
     trace = make_trace([("a", "x", 0, 5)], imported="1 kernel of 9 events", missing=("It has no SM count.",))
-    monkeypatch.setattr(cli, "load_trace", lambda paths, format: trace)
+    monkeypatch.setattr(cli, "load_trace", lambda paths, name: trace)
     assert cli.main(["convert", "run.json", "out.parquet"]) == 0
     assert capsys.readouterr().out.splitlines()[1:] == ["1 kernel of 9 events", "It has no SM count."]
 
