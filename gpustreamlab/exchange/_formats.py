@@ -19,7 +19,7 @@ from gpustreamlab.model import Trace
 AUTO = "auto"
 LARGEST_UNPACKED_BYTES = 4 << 30
 """Most that is unpacked into a temporary file."""
-HEAD_BYTES = 1 << 16
+HEAD_BYTES = 1 << 20
 """How much of a file is looked at, unpacked, to tell what it is."""
 
 _GZIP = b"\x1f\x8b"
