@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import codecs
 import gzip
 import importlib
 import os.path
@@ -13,6 +14,7 @@ from os import PathLike
 from pathlib import Path
 from typing import Any, NamedTuple
 
+from gpustreamlab._util.progress import steps
 from gpustreamlab.errors import OptionError, TraceFileError, nearest_hint
 from gpustreamlab.model import Trace
 
@@ -22,6 +24,7 @@ LARGEST_UNPACKED_BYTES = 4 << 30
 HEAD_BYTES = 1 << 20
 """How much of a file is looked at, unpacked, to tell what it is."""
 
+_CHUNK_BYTES = 1 << 24
 _GZIP = b"\x1f\x8b"
 _GZIP_WINDOW = 31
 """Tells zlib to expect gzip's header."""
@@ -205,7 +208,7 @@ def _read_head(path: str | PathLike[str]) -> bytes:
             f"gsl.load_trace(sorted(pathlib.Path({shown}).glob('*.json*')))."
         )
     if not os.path.isfile(path):  # noqa: PTH113 - as above
-        raise TraceFileError(f"There is no trace file at {shown}. Save one with lab.trace.save(path). {READABLE}")
+        raise TraceFileError(f"There is no trace file at {shown}. Save one with lab.trace.save(path).")
     try:
         with Path(path).open("rb") as file:
             head = file.read(HEAD_BYTES)
@@ -238,7 +241,7 @@ def _looks_like(head: bytes) -> str:
     if not head.strip(b"\0"):
         return "nothing but zeros, as after a copy that was cut off"
     try:
-        head[: HEAD_BYTES - 4].decode()
+        codecs.getincrementaldecoder("utf-8")().decode(head)  # the last sign may be cut in two
     except UnicodeDecodeError:
         return f"nothing that is known here (it begins with {head[:8].hex(' ')})"
     return f"a text ({text[:24].decode(errors='ignore')!r} ...)"
@@ -258,19 +261,35 @@ def _unpacked(path: Path) -> Iterator[Path]:
     with tempfile.TemporaryDirectory(prefix="gpustreamlab-") as folder:
         target = Path(folder) / "unpacked"
         try:
-            with gzip.open(path) as packed, target.open("wb") as file:
-                while part := packed.read(1 << 24):
-                    file.write(part)
-                    if file.tell() > LARGEST_UNPACKED_BYTES:
-                        raise TraceFileError(
-                            f"{str(path)!r} is larger than {LARGEST_UNPACKED_BYTES:,} bytes, unpacked. Unpack it: gunzip."
-                        )
-        except (EOFError, zlib.error, OSError) as error:
-            raise (error if isinstance(error, TraceFileError) else _not_unpacked(path, error)) from error
+            _unpack(path, target)
+        except TraceFileError:
+            raise
+        except (EOFError, zlib.error, gzip.BadGzipFile) as error:
+            raise _not_unpacked(path, error) from error
+        except OSError as error:
+            raise TraceFileError(
+                f"{str(path)!r} cannot be unpacked in {folder!r}: {error.strerror}. Make room there, or choose another folder "
+                "by the environment variable TMPDIR."
+            ) from error
         try:
             yield target
         except TraceFileError as error:
             raise TraceFileError(str(error).replace(str(target), str(path))) from error
+
+
+def _unpack(path: Path, target: Path) -> None:
+    part_bytes = max(path.stat().st_size // 100, 1)
+    with path.open("rb") as raw, gzip.open(raw) as packed, target.open("wb") as file, steps(100, "unpack") as done:
+        shown = 0
+        while part := packed.read(_CHUNK_BYTES):
+            file.write(part)
+            if file.tell() > LARGEST_UNPACKED_BYTES:
+                raise TraceFileError(
+                    f"{str(path)!r} is larger than {LARGEST_UNPACKED_BYTES:,} bytes, unpacked. Unpack it: gunzip."
+                )
+            while shown < raw.tell() // part_bytes:
+                done(path.name)
+                shown += 1
 
 
 def _cut_off() -> bytes:

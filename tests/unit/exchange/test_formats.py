@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import errno
 import gzip
 import os
 import random
@@ -21,6 +22,7 @@ import gpustreamlab as gsl
 from gpustreamlab import Session
 from gpustreamlab.errors import GPUStreamLabError, OptionError, TraceFileError
 from gpustreamlab.exchange import FORMATS, WRITERS, _formats
+from gpustreamlab.exchange._formats import HEAD_BYTES
 from gpustreamlab.workloads import spin
 from tests.helpers.kineto import write_two_streams
 from tests.helpers.traces import make_trace, partition_trace, pipeline_trace
@@ -136,6 +138,7 @@ def test_a_report_of_nsys_is_known_by_its_name_where_nothing_else_knows_it(reade
 
 
 NO_TRACE = {
+    "long text": ("aü".encode() * HEAD_BYTES, "looks like a text"),
     "text": (b"hello, world\n" * 9, "looks like a text \\('hello, world"),
     "pickle": (b"\x80\x04\x95", "a pickle, which is not opened"),
     "zeros": (bytes(400), "nothing but zeros, as after a copy that was cut off"),
@@ -167,7 +170,7 @@ def test_a_folder_and_what_is_missing_say_what_to_give(tmp_path):
     with pytest.raises(TraceFileError, match=r"is a folder.*sorted\(pathlib.Path\("):
         gsl.load_trace(tmp_path)
     for name in ("gone.json", "n" * 300, "nul\0byte"):
-        with pytest.raises(TraceFileError, match=r"no trace file at .*save\(path\).*reads Parquet"):
+        with pytest.raises(TraceFileError, match=r"no trace file at .*save\(path\)"):
             gsl.load_trace(tmp_path / name)
 
 
@@ -219,6 +222,13 @@ def test_what_is_unpacked_is_bounded_and_goes_away(trace, tmp_path, monkeypatch)
     monkeypatch.setattr(_formats, "LARGEST_UNPACKED_BYTES", 1_000)
     path.write_bytes(gzip.compress(b"PAR1" + bytes(1 << 20)))
     with pytest.raises(TraceFileError, match="larger than 1,000 bytes, unpacked"):
+        gsl.load_trace(path)
+
+    def fail(path, target):
+        raise OSError(errno.ENOSPC, "No space left on device")
+
+    monkeypatch.setattr(_formats, "_unpack", fail)
+    with pytest.raises(TraceFileError, match="No space left on device. Make room there, or choose another folder"):
         gsl.load_trace(path)
     assert not [*(tmp_path / "temporary").iterdir()]
 
