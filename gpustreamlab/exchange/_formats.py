@@ -63,8 +63,8 @@ WRITERS: Mapping[str, str] = {
     ".parquet": "gpustreamlab.model._file:write_trace",
     ".pftrace": "gpustreamlab.exchange._pftrace:write_pftrace",
     ".pftrace.gz": "gpustreamlab.exchange._pftrace:write_pftrace",
-    ".json": "gpustreamlab.exchange._chrome:write_chrome",
-    ".json.gz": "gpustreamlab.exchange._chrome:write_chrome",
+    ".json": "gpustreamlab.exchange._chrome_write:write_chrome",
+    ".json.gz": "gpustreamlab.exchange._chrome_write:write_chrome",
     ".csv": "gpustreamlab.exchange._flat_files:write_csv",
     ".arrow": "gpustreamlab.exchange._flat_files:write_arrow",
     ".feather": "gpustreamlab.exchange._flat_files:write_arrow",
@@ -174,7 +174,7 @@ def find_writer(path: str | PathLike[str]) -> str:
     Examples
     --------
     >>> find_writer("run"), find_writer("run.JSON.gz").rpartition(".")[2]
-    ('gpustreamlab.model._file:write_trace', '_chrome:write_chrome')
+    ('gpustreamlab.model._file:write_trace', '_chrome_write:write_chrome')
     """
     name = Path(str(path)).name
     suffix = next((suffix for suffix in WRITERS if name.lower().endswith(suffix) and len(name) > len(suffix)), None)
@@ -229,7 +229,7 @@ def _read_head(path: str | PathLike[str]) -> bytes:
 def _find_text_format(head: bytes) -> str | None:
     text = head.removeprefix(_BYTE_ORDER_MARK).lstrip()
     if text[:1] in {b"{", b"["}:
-        return "kineto" if _load("gpustreamlab.exchange._chrome:guess_writer")(head) == "kineto" else "chrome"
+        return "kineto" if _load("gpustreamlab.exchange._chrome_json:guess_writer")(head) == "kineto" else "chrome"
     return "html" if text[:14].lower().startswith((b"<!doctype html", b"<html")) else None
 
 
