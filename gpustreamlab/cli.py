@@ -6,6 +6,7 @@ import argparse
 import dataclasses
 import importlib
 import importlib.metadata
+import io
 import json
 import os
 import platform
@@ -19,7 +20,7 @@ from pathlib import Path
 
 from gpustreamlab import __version__
 from gpustreamlab._util.progress import steps
-from gpustreamlab._util.words import install_line, wrap_sentence
+from gpustreamlab._util.words import install_line, wrap_lines
 from gpustreamlab.analysis import summary_text
 from gpustreamlab.backends.cuda._probe import Check, CheckStatus, cuda_checks, why_unavailable
 from gpustreamlab.backends.cuda.cupti._buffers import find_library
@@ -54,6 +55,8 @@ def main(argv: Sequence[str] | None = None) -> int:
         From argparse: with 2 for wrong arguments, with 0 after ``--help`` and ``--version``.
     """
     options = make_parser().parse_args(argv)
+    if isinstance(sys.stdout, io.TextIOWrapper):
+        sys.stdout.reconfigure(errors="replace")  # not every terminal has a sign for µ
     try:
         status = _COMMANDS[options.command](options)
         sys.stdout.flush()  # at exit nobody could catch what fails
@@ -144,8 +147,8 @@ def convert(options: argparse.Namespace) -> int:
     else:
         trace.save(target)
     print(f"{target}: {len(trace):,} spans in {len(trace.lanes):,} lanes")
-    for fact in (trace.metadata.imported, *trace.metadata.missing):
-        print(*wrap_sentence(fact), sep="\n") if fact else None
+    if trace.metadata.imported:
+        print(wrap_lines([trace.metadata.imported, *trace.metadata.missing]))
     return 0
 
 

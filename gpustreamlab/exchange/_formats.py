@@ -55,7 +55,7 @@ FORMATS: Mapping[str, Format] = {
 READABLE = (
     "gsl.load_trace() reads Parquet and Arrow files of trace.save(), spools of Session(spool=...), pages of "
     "timeline().save('run.html', with_data=True), JSON of PyTorch's profiler and of others in Chrome's format, SQLite exports "
-    "and reports of Nsight Systems, and Perfetto's .pftrace; all but reports packed by gzip, too."
+    "and reports of Nsight Systems, and Perfetto's .pftrace. Each but a report may be packed by gzip."
 )
 """What can be read, in words."""
 
@@ -77,6 +77,7 @@ _BEGINS = {
     b"ARROW1": "arrow",
     b"SQLite format 3\0": "nsys",
 }
+_XPLANE_SUFFIX = ".xplane.pb"
 _REPORT_SUFFIXES = (".nsys-rep", ".qdrep")
 
 _FOREIGN = {
@@ -110,20 +111,23 @@ def find_format(path: str | PathLike[str]) -> str:
     >>> path.with_suffix(".parquet").rename(path) == path, find_format(path)
     (True, 'parquet')
     """
-    head = _read_head(path)
-    found = next((name for begin, name in _BEGINS.items() if head.startswith(begin)), None) or _find_text_format(head)
-    if found is None and _load("gpustreamlab.exchange._pftrace:is_pftrace")(path):
-        found = "perfetto"
-    if found is None and Path(path).name.lower().endswith(_REPORT_SUFFIXES):  # what is in one only nsys knows
-        found = "nsys"
-    if found is None:
-        raise TraceFileError(f"{str(path)!r} is no trace: it looks like {_looks_like(head)}. {READABLE}")
-    return found
+    head, name = _read_head(path), Path(path).name.lower()
+    found = next((known for begin, known in _BEGINS.items() if head.startswith(begin)), None) or _find_text_format(head)
+    if found is not None:
+        return found
+    looks = _looks_like(head)
+    if name.endswith(_XPLANE_SUFFIX):  # begins as Perfetto's files do
+        looks = "an XPlane file of JAX or XLA. Read the .trace.json.gz that lies beside it"
+    elif _load("gpustreamlab.exchange._pftrace:is_pftrace")(path):
+        return "perfetto"
+    elif name.endswith(_REPORT_SUFFIXES):  # what is in one only nsys knows
+        return "nsys"
+    raise TraceFileError(f"{str(path)!r} is no trace: it looks like {looks}. {READABLE}")
 
 
-def check_format(name: str) -> None:
+def check_format(name: object) -> None:
     """Raise `OptionError` where there is no such format."""
-    if name != AUTO and name not in FORMATS:
+    if not isinstance(name, str) or name not in (AUTO, *FORMATS):
         raise OptionError(f"format is {name!r}, which is none. {nearest_hint(str(name), [AUTO, *FORMATS])}")
 
 

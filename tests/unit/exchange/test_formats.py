@@ -25,10 +25,9 @@ from gpustreamlab.exchange import FORMATS, WRITERS, _formats
 from gpustreamlab.exchange._formats import HEAD_BYTES
 from gpustreamlab.workloads import spin
 from tests.helpers.kineto import write_two_streams
+from tests.helpers.long_runs import count
 from tests.helpers.traces import make_trace, partition_trace, pipeline_trace
 from tests.unit.model.equality import assert_same_trace
-
-READERS = {"arrow": "_flat_files:read_arrow", "chrome": "_chrome:read_chrome", "nsys": "_nsys:read_nsys"}
 
 
 @pytest.fixture
@@ -124,8 +123,9 @@ def test_a_format_that_is_named_is_tried_whatever_is_in_the_file(readers, tmp_pa
     for name, words in {"parquet": "is no trace", "spool": "as a spool", "html": "web page"}.items():
         with pytest.raises(TraceFileError, match=words):
             gsl.load_trace(tmp_path / "run", format=name)
-    with pytest.raises(OptionError, match="format is 'kinetto'.*Did you mean 'kineto'"):
-        gsl.load_trace(tmp_path / "run", format="kinetto")
+    for given, words in {"kinetto": "Did you mean 'kineto'", None: "Choose from", ("kineto",): "kineto"}.items():
+        with pytest.raises(OptionError, match=f"format is .*, which is none.*{words}"):
+            gsl.load_trace(tmp_path / "run", format=given)
 
 
 def test_a_report_of_nsys_is_known_by_its_name_where_nothing_else_knows_it(readers, tmp_path):
@@ -142,6 +142,7 @@ NO_TRACE = {
     "ZIP": (b"PK\x03\x04rest", "a ZIP archive. Unpack it"),
     "Git LFS": (b"version https://git-lfs.github.com/spec/v1\n", "git lfs pull"),
     "CSV": (b"start_ns,end_ns\n1,2\n", "from_columns"),
+    "XPlane": (b"\x0a\x03abc", "an XPlane file of JAX or XLA. Read the .trace.json.gz that lies beside it"),
     "bytes": (b"\x01\x02\xff\xfe\x00", "begins with 01 02 ff fe 00"),
     "gzip in gzip": (gzip.compress(gzip.compress(b"x")), "packed by gzip twice"),
     "page of a login": (b"<!DOCTYPE html><html>Sign in</html>", "web page \\(HTML\\) of something else.*Download"),
@@ -155,10 +156,11 @@ NO_TRACE = {
 
 @pytest.mark.parametrize(("data", "words"), NO_TRACE.values(), ids=NO_TRACE.keys())
 def test_what_is_no_trace_says_what_it_looks_like(readers, tmp_path, data, words):
-    (tmp_path / "run.json").write_bytes(data)
+    path = tmp_path / ("run.xplane.pb" if "XPlane" in words else "run.json")
+    path.write_bytes(data)
     with pytest.raises(TraceFileError, match=words) as told:
-        gsl.load_trace(tmp_path / "run.json")
-    assert str(tmp_path / "run.json") in str(told.value)
+        gsl.load_trace(path)
+    assert str(path) in str(told.value)
     assert "gpustreamlab-" not in str(told.value)  # no name of a temporary file
     assert "looks like" not in str(told.value) or "gsl.load_trace() reads Parquet" in str(told.value)
 
@@ -263,7 +265,7 @@ def mutate(random, data):
 
 @pytest.mark.parametrize("name", ["html", "packed parquet"])
 def test_a_mutated_file_is_a_trace_or_an_error_of_ours(tmp_path, name):
-    count = int(os.environ.get("GPUSTREAMLAB_MUTATIONS", "150"))
+    tries = count(150, 10_000)
     trace = make_trace([("a", "x", 0, 5), ("b", "y", 3, 9)])
     data = html_of(trace, tmp_path, with_data=True) if name == "html" else gzip.compress(parquet_of(trace, tmp_path))
     if name == "html":  # what is read of a page, near enough together to be hit
@@ -273,7 +275,7 @@ def test_a_mutated_file_is_a_trace_or_an_error_of_ours(tmp_path, name):
             + data[data.index(b'<script type="app') :]
         )
     chosen, told = random.Random(name), 0
-    for number in range(count):
+    for number in range(tries):
         path = tmp_path / "mutated"
         path.write_bytes(mutate(chosen, data))
         began_s = time.monotonic()
@@ -284,8 +286,8 @@ def test_a_mutated_file_is_a_trace_or_an_error_of_ours(tmp_path, name):
             told += 1
         assert "mutated" in outcome or "Trace" in outcome, number
         assert time.monotonic() - began_s < 2
-    assert told > count // 3
-    assert told < count or name != "html"  # gzip's checksum finds every change
+    assert told > tries // 3
+    assert told < tries or name != "html"  # gzip's checksum finds every change
 
 
 def test_pandas_polars_duckdb_and_pyarrow_read_a_trace_without_copies():
