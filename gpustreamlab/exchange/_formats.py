@@ -80,6 +80,7 @@ _BEGINS = {
 _XPLANE_SUFFIX = ".xplane.pb"
 _REPORT_SUFFIXES = (".nsys-rep", ".qdrep")
 
+_TABLE = "a table (CSV), of which Trace.from_columns() makes a trace. Save as .parquet to read it back exactly"
 _FOREIGN = {
     _GZIP: "packed by gzip twice. Unpack it once: gunzip",
     b"PK\x03\x04": "a ZIP archive. Unpack it: unzip",
@@ -91,7 +92,8 @@ _FOREIGN = {
     b"\x89PNG": "a picture. Pictures hold no data",
     b"<svg": "a picture. Pictures hold no data",
     b"<?xml": "a picture or other XML, which holds no trace",
-    b"start_ns,": "a table (CSV), of which Trace.from_columns() makes a trace. Save as .parquet to read it back exactly",
+    b"start_ns,": _TABLE,
+    b'"start_ns",': _TABLE,
 }
 """What is known and not read, and what to do."""
 

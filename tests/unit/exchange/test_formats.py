@@ -141,7 +141,7 @@ NO_TRACE = {
     "zeros": (bytes(400), "nothing but zeros, as after a copy that was cut off"),
     "ZIP": (b"PK\x03\x04rest", "a ZIP archive. Unpack it"),
     "Git LFS": (b"version https://git-lfs.github.com/spec/v1\n", "git lfs pull"),
-    "CSV": (b"start_ns,end_ns\n1,2\n", "from_columns"),
+    "CSV": (b'"start_ns","end_ns"\n1,2\n', "from_columns"),
     "XPlane": (b"\x0a\x03abc", "an XPlane file of JAX or XLA. Read the .trace.json.gz that lies beside it"),
     "bytes": (b"\x01\x02\xff\xfe\x00", "begins with 01 02 ff fe 00"),
     "gzip in gzip": (gzip.compress(gzip.compress(b"x")), "packed by gzip twice"),
