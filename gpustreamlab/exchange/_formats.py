@@ -48,7 +48,7 @@ FORMATS: Mapping[str, Format] = {
     "kineto": Format("gpustreamlab.exchange._kineto:read_kineto"),
     "chrome": Format("gpustreamlab.exchange._chrome:read_chrome"),
     "nsys": Format("gpustreamlab.exchange._nsys:read_nsys"),
-    "perfetto": Format("gpustreamlab.exchange._pftrace:read_pftrace"),
+    "perfetto": Format("gpustreamlab.exchange._pftrace_read:read_pftrace"),
 }
 """What can be read, by the names that ``format=`` takes."""
 
@@ -120,7 +120,7 @@ def find_format(path: str | PathLike[str]) -> str:
     looks = _looks_like(head)
     if name.endswith(_XPLANE_SUFFIX):  # begins as Perfetto's files do
         looks = "an XPlane file of JAX or XLA. Read the .trace.json.gz that lies beside it"
-    elif _load("gpustreamlab.exchange._pftrace:is_pftrace")(path):
+    elif _load("gpustreamlab.exchange._pftrace_file:is_pftrace")(path):
         return "perfetto"
     elif name.endswith(_REPORT_SUFFIXES):  # what is in one only nsys knows
         return "nsys"
