@@ -28,6 +28,8 @@ _CHUNK_BYTES = 1 << 24
 _GZIP = b"\x1f\x8b"
 _GZIP_WINDOW = 31
 """Tells zlib to expect gzip's header."""
+_GZIP_TRAILER_BYTES = 8
+"""Its checksum and size, which are no matter here: some readers keep what is whole of a damaged file."""
 _BYTE_ORDER_MARK = b"\xef\xbb\xbf"
 
 
@@ -218,8 +220,8 @@ def _read_head(path: str | PathLike[str]) -> bytes:
     try:
         with Path(path).open("rb") as file:
             head = file.read(HEAD_BYTES)
-        if head.startswith(_GZIP):  # of a file that was cut off, too, what is there
-            head = zlib.decompressobj(_GZIP_WINDOW).decompress(head, HEAD_BYTES) or _cut_off()
+        if head.startswith(_GZIP):
+            head = _unpack_head(head)
     except (EOFError, zlib.error) as error:
         raise _not_unpacked(path, error) from error
     except OSError as error:
@@ -298,8 +300,19 @@ def _unpack(path: Path, target: Path) -> None:
                 shown += 1
 
 
-def _cut_off() -> bytes:
-    raise EOFError("nothing is in it")
+def _unpack_head(packed: bytes) -> bytes:
+    """Return what can be unpacked of the beginning of a file, also of one that is cut off or damaged further on."""
+    unpacker, text, packed = zlib.decompressobj(_GZIP_WINDOW), bytearray(), packed[:-_GZIP_TRAILER_BYTES]
+    try:
+        while packed and len(text) < HEAD_BYTES:
+            text += unpacker.decompress(packed, 512)
+            packed = unpacker.unconsumed_tail
+    except zlib.error:
+        if not text:
+            raise
+    if not text:
+        raise EOFError("nothing is in it")
+    return bytes(text)
 
 
 def _not_unpacked(path: object, error: Exception) -> TraceFileError:

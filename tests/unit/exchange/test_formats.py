@@ -166,6 +166,17 @@ def test_what_is_no_trace_says_what_it_looks_like(readers, tmp_path, data, words
     assert "looks like" not in str(told.value) or "gsl.load_trace() reads Parquet" in str(told.value)
 
 
+@pytest.mark.parametrize(
+    "damage", [lambda data: data[:-4] + bytes(4), lambda data: data[:-400], lambda data: data[:-40] + bytes(40)]
+)
+def test_a_packed_file_that_is_damaged_further_on_goes_to_its_reader(readers, tmp_path, damage):
+    chance = random.Random(3)
+    text = b'{"deviceProperties": [' + bytes(chance.randrange(32, 127) for _ in range(2_000))
+    (tmp_path / "run").write_bytes(damage(gzip.compress(text)))
+    gsl.load_trace(tmp_path / "run")
+    assert readers == [("kineto", tmp_path / "run")]
+
+
 def test_a_folder_and_what_is_missing_say_what_to_give(tmp_path):
     with pytest.raises(TraceFileError, match=r"is a folder.*sorted\(pathlib.Path\("):
         gsl.load_trace(tmp_path)
