@@ -305,7 +305,7 @@ def _unpack_head(packed: bytes) -> bytes:
     unpacker, text, packed = zlib.decompressobj(_GZIP_WINDOW), bytearray(), packed[:-_GZIP_TRAILER_BYTES]
     try:
         while packed and len(text) < HEAD_BYTES:
-            text += unpacker.decompress(packed, 512)
+            text += unpacker.decompress(packed, max(512, len(text)))  # what a damaged part begins with is lost
             packed = unpacker.unconsumed_tail
     except zlib.error:
         if not text:
