@@ -5,6 +5,7 @@ from __future__ import annotations
 import codecs
 import gzip
 import importlib
+import io
 import os.path
 import tempfile
 import zlib
@@ -26,10 +27,6 @@ HEAD_BYTES = 1 << 20
 
 _CHUNK_BYTES = 1 << 24
 _GZIP = b"\x1f\x8b"
-_GZIP_WINDOW = 31
-"""Tells zlib to expect gzip's header."""
-_GZIP_TRAILER_BYTES = 8
-"""Its checksum and size, which are no matter here: some readers keep what is whole of a damaged file."""
 _BYTE_ORDER_MARK = b"\xef\xbb\xbf"
 
 
@@ -222,7 +219,7 @@ def _read_head(path: str | PathLike[str]) -> bytes:
             head = file.read(HEAD_BYTES)
         if head.startswith(_GZIP):
             head = _unpack_head(head)
-    except (EOFError, zlib.error) as error:
+    except (EOFError, zlib.error, gzip.BadGzipFile) as error:
         raise _not_unpacked(path, error) from error
     except OSError as error:
         raise TraceFileError(f"{shown} cannot be read: {error.strerror}. Check its owner and mode.") from error
@@ -302,16 +299,14 @@ def _unpack(path: Path, target: Path) -> None:
 
 def _unpack_head(packed: bytes) -> bytes:
     """Return what can be unpacked of the beginning of a file, also of one that is cut off or damaged further on."""
-    unpacker, text, packed = zlib.decompressobj(_GZIP_WINDOW), bytearray(), packed[:-_GZIP_TRAILER_BYTES]
+    text = bytearray()
     try:
-        while packed and len(text) < HEAD_BYTES:
-            text += unpacker.decompress(packed, max(512, len(text)))  # what a damaged part begins with is lost
-            packed = unpacker.unconsumed_tail
-    except zlib.error:
+        with gzip.open(io.BytesIO(packed)) as file:
+            while len(text) < HEAD_BYTES and (part := file.read1(max(512, len(text)))):  # what is damaged is lost in parts
+                text += part
+    except (EOFError, zlib.error, gzip.BadGzipFile):
         if not text:
             raise
-    if not text:
-        raise EOFError("nothing is in it")
     return bytes(text)
 
 

@@ -177,6 +177,18 @@ def test_a_packed_file_that_is_damaged_further_on_goes_to_its_reader(readers, tm
     assert readers == [("kineto", tmp_path / "run")]
 
 
+def test_a_file_of_many_packed_parts_is_looked_at_in_bounded_time(readers, tmp_path):
+    text = b'{"deviceProperties": []}'
+    (tmp_path / "run").write_bytes(b"".join(gzip.compress(text[place : place + 5]) for place in range(0, len(text), 5)))
+    gsl.load_trace(tmp_path / "run")
+    assert readers == [("kineto", tmp_path / "run")]
+    (tmp_path / "run").write_bytes(gzip.compress(b"") * 100_000)
+    began_s = time.monotonic()
+    with pytest.raises(TraceFileError, match="cannot be unpacked|is empty"):
+        gsl.load_trace(tmp_path / "run")
+    assert time.monotonic() - began_s < 5
+
+
 def test_a_folder_and_what_is_missing_say_what_to_give(tmp_path):
     with pytest.raises(TraceFileError, match=r"is a folder.*sorted\(pathlib.Path\("):
         gsl.load_trace(tmp_path)
