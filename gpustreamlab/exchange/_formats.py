@@ -307,7 +307,7 @@ def _unpack_head(packed: bytes) -> bytes:
     except (EOFError, zlib.error, gzip.BadGzipFile):
         if not text:
             raise
-    return bytes(text)
+    return bytes(text[:HEAD_BYTES])
 
 
 def _not_unpacked(path: object, error: Exception) -> TraceFileError:
