@@ -33,7 +33,6 @@ from gpustreamlab.exchange._kineto_json import EventFile, whole_number
 from gpustreamlab.model import KINETO_BACKEND, SPAN_KINDS, Device, Lane, SMLimits, Trace, TraceMetadata, WorkDetail
 from gpustreamlab.record import (
     DEPENDENCY_COLUMNS,
-    FIRST_WORK_NUMBER,
     MAX_FULL_NAME,
     SPAN_COLUMNS,
     Delta,
@@ -119,7 +118,7 @@ class _Maker:
         """The lane of each stream that worked."""
         for key in sorted(keys[code] for code in np.unique(self._work["stream"]).tolist()):
             self._streams[key] = len(self._streams)
-        self._lane_of_stream = np.array([self._streams.get(key, -1) for key in keys], np.int64)
+        self._lane_of_stream = np.array([self._streams.get(key, -1) for key in keys], np.int32)
         devices = sorted({(key.file, key.device) for key in self._streams})
         self._ordinals = {key: key[1] if len(paths) == 1 else place for place, key in enumerate(devices)}
         self._devices = {key: self._device(*key) for key in devices}
@@ -233,9 +232,10 @@ class _Maker:
             "size_bytes": [*nothing[:2], work.pop("size_bytes")],
             "correlation": [nothing[0], calls.pop("correlation"), work.pop("correlation")],
         }
-        columns = {name: np.concatenate(parts.pop(name)) for name in [*parts]}
+        order = np.argsort(np.concatenate(parts["start_ns"]), kind="stable").astype(np.int32)
+        columns = {name: np.concatenate(parts.pop(name))[order] for name in [*parts]}
         total = sum(counts)
-        columns["number"] = FIRST_WORK_NUMBER + np.arange(total)
+        columns["number"] = np.arange(total, dtype=np.int32)
         columns |= {name: np.broadcast_to(np.int8(-1), total) for name in SPAN_COLUMNS if name not in columns}
         return columns, details
 
@@ -265,7 +265,7 @@ class _Maker:
     def _dependencies(self) -> Columns:
         """Return which stream waited for which, where both are known."""
         waits = self._told.take(WAIT, _WAIT_TYPES)
-        lanes = [self._lane_of_stream[waits[name]] for name in ("source", "target")]
+        lanes = [self._lane_of_stream[waits[name]].astype(np.int64) for name in ("source", "target")]
         is_known = (lanes[0] >= 0) & (lanes[1] >= 0)
         columns = (lanes[0], waits["record"], lanes[1], waits["wait"])
         return {name: column[is_known] for name, column in zip(DEPENDENCY_COLUMNS, columns, strict=True)}

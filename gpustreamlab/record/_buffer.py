@@ -152,8 +152,9 @@ class RowFinder:
     """
 
     def __init__(self, numbers: Int64Array) -> None:
-        self._order = np.argsort(numbers, kind="stable")
-        self._sorted = numbers[self._order]
+        order = np.argsort(numbers, kind="stable")
+        self._sorted = numbers[order]
+        self._order = order.astype(np.int32) if len(order) < 1 << 31 else order
 
     def rows_of(self, numbers: Int64Array) -> Int64Array:
         """Return the row of each number, or -1 where there is none; same shape."""
@@ -196,9 +197,8 @@ def find_innermost(intervals: Intervals, group: Int64Array, at: Int64Array, itse
     >>> find_innermost(outer_and_inner, np.array([7, 7, 7, 8]), np.array([15, 20, 100, 15])).tolist()
     [1, 0, -1, -1]
     """
-    found = np.full(len(at), -1, np.int64)
     if not len(at) or not len(intervals.group):
-        return found
+        return np.full(len(at), -1, np.int64)
     order = np.lexsort((intervals.number, intervals.start, intervals.group))
     ordered = Intervals(*(column[order] for column in intervals))
     found = _last_started(ordered, group, at)
