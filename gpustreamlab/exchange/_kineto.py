@@ -48,10 +48,6 @@ MOST_LISTED = 4
 MOST_LANES = 4_096
 """Most streams and threads of all files together."""
 
-_WORK_TYPES = {"start_ns": np.int64, "end_ns": np.int64, "stream": np.int32, "shape": np.int32, "size_bytes": np.int64}
-_HOST_TYPES = {"start_ns": np.int64, "end_ns": np.int64, "thread": np.int32, "name": np.int32}
-_WAIT_TYPES = {"source": np.int32, "record": np.int64, "target": np.int32, "wait": np.int64}
-_CORRELATION = {"correlation": np.int64}
 _DEVICE_NUMBERS = ("computeMajor", "computeMinor", "numSms", "totalGlobalMem")
 _SM_NUMBERS = {
     "threads": "maxThreadsPerMultiprocessor",
@@ -109,8 +105,8 @@ class _Maker:
 
     def __init__(self, collector: Collector, paths: Sequence[str]) -> None:
         self._told, self._paths = collector, paths
-        self._work = collector.take(WORK, _WORK_TYPES | _CORRELATION)
-        self._calls, self._ranges = collector.take(CALL, _HOST_TYPES | _CORRELATION), collector.take(RANGE, _HOST_TYPES)
+        self._work = collector.take(WORK)
+        self._calls, self._ranges = collector.take(CALL), collector.take(RANGE)
         self._counts = [len(part["start_ns"]) for part in (self._work, self._calls, self._ranges)]
         self._require_rows()
         keys = [*collector.streams.known]
@@ -264,7 +260,7 @@ class _Maker:
 
     def _dependencies(self) -> Columns:
         """Return which stream waited for which, where both are known."""
-        waits = self._told.take(WAIT, _WAIT_TYPES)
+        waits = self._told.take(WAIT)
         lanes = [self._lane_of_stream[waits[name]].astype(np.int64) for name in ("source", "target")]
         is_known = (lanes[0] >= 0) & (lanes[1] >= 0)
         columns = (lanes[0], waits["record"], lanes[1], waits["wait"])

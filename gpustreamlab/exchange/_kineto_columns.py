@@ -26,6 +26,7 @@ LEAST_WALL_CLOCK_NS = 10**18
 CORRELATION_BITS = 40
 """Larger correlations are none: CUDA's have 32."""
 
+TIMES = ("start_ns", "end_ns")
 WORK, CALL, RANGE, WAIT = ROLES = ("work", "call", "range", "wait")
 _KINDS = {
     "kernel": SpanKind.KERNEL,
@@ -148,11 +149,11 @@ class Collector:
         """Whether the times of each file are of the wall clock."""
         self.are_in_us = True
         self.left_out: Counter[str] = Counter()
-        self.dropped: Counter[str] = Counter()
+        self.dropped = dict.fromkeys(ROLES, 0)
         """Rows of each role beyond `MOST_ROWS`."""
         self.event_count = self.refused_count = self.damaged_count = self.wait_count = 0
-        self._parts: dict[str, list[Columns]] = {role: [] for role in ROLES}
-        self._row_counts: Counter[str] = Counter()
+        self._columns = {role: _rooms(role) for role in ROLES}
+        self._row_counts = dict.fromkeys(ROLES, 0)
         self._file = 0
 
     def read(self, file: EventFile) -> None:
@@ -160,27 +161,34 @@ class Collector:
         self._file = len(self.facts)
         for codes in (self.streams, self.threads):  # those of another file are others
             codes.clear()
-        firsts = {role: len(parts) for role, parts in self._parts.items()}
+        firsts = dict(self._row_counts)
         for events in file.blocks():
             self._add(events)
         self.facts.append(file.facts)
         self.cuts.append(file.cut)
         self.event_count += file.event_count + file.damaged_count
         self.damaged_count += file.damaged_count
-        self._set_clock([part for role, first in firsts.items() if role != WAIT for part in self._parts[role][first:]])
+        spans = [(self._columns[role], slice(firsts[role], self._row_counts[role])) for role in ROLES if role != WAIT]
+        self._set_clock([{name: columns[name][new] for name in TIMES} for columns, new in spans])
 
-    def take(self, role: str, dtypes: dict[str, type]) -> Columns:
+    def take(self, role: str) -> Columns:
         """Return the columns of a role, and forget them; times in order, of two that begin at once the longer first."""
-        parts = self._parts.pop(role)
-        found = {name: np.concatenate([np.empty(0, dtype), *(part.pop(name) for part in parts)]) for name, dtype in dtypes.items()}
-        if "start_ns" not in found:
-            return found
-        order = np.lexsort((-found["end_ns"], found["start_ns"])).astype(np.int32)
-        return {name: found.pop(name)[order] for name in dtypes}
+        columns, count = self._columns.pop(role), self._row_counts[role]
+        if role == WAIT:
+            return {name: values[:count].copy() for name, values in columns.items()}
+        order = np.lexsort((-columns["end_ns"][:count], columns["start_ns"][:count])).astype(np.int32)
+        return {name: columns.pop(name)[:count][order] for name in [*columns]}
+
+    def _keep(self, role: str, columns: Columns) -> None:
+        """Append rows; there is room for them."""
+        first = self._row_counts[role]
+        self._row_counts[role] = last = first + len(next(iter(columns.values())))
+        for name, values in columns.items():
+            self._columns[role][name][first:last] = values
 
     def _set_clock(self, parts: Sequence[Columns]) -> None:
         """Add the file's base to its times, if that makes them those of the wall clock."""
-        first_ns = min((int(part["start_ns"].min()) for part in parts), default=0)
+        first_ns = min((int(part["start_ns"].min()) for part in parts if len(part["start_ns"])), default=0)
         base_ns = whole_number(self.facts[-1].base_ns)
         self.are_absolute.append(base_ns + first_ns >= LEAST_WALL_CLOCK_NS)
         self.are_in_us = self.are_in_us and not any((part["start_ns"] % 1_000).any() for part in parts)
@@ -218,7 +226,6 @@ class Collector:
         if not is_good.all():
             events = [event for event, is_kept in zip(events, is_good.tolist(), strict=True) if is_kept]
             start_ns, lasts_ns = start_ns[is_good], lasts_ns[is_good]
-        self._row_counts[role] += len(events)
         return events, {"start_ns": start_ns, "end_ns": start_ns + lasts_ns}
 
     def _add_host(self, events: list[Event], role: str) -> None:
@@ -228,7 +235,7 @@ class Collector:
             columns["name"] = self.names.of(_names(events))
             if role == CALL:
                 columns["correlation"] = self._correlations(events)
-            self._parts[role].append(columns)
+            self._keep(role, columns)
 
     def _add_work(self, events: list[Event], kind: SpanKind) -> None:
         events, columns = self._timed(events, WORK)
@@ -240,7 +247,7 @@ class Collector:
             columns["correlation"] = self._correlations(events)
             priorities = _numbers(events, "args.priority").tolist()
             self.priorities.update(zip(columns["stream"].tolist(), priorities, strict=True))
-            self._parts[WORK].append(columns)
+            self._keep(WORK, columns)
 
     def _add_waits(self, events: list[Event], role: str) -> None:
         """Take which stream waited for which; what the host waited for its calls tell."""
@@ -252,17 +259,12 @@ class Collector:
         self.wait_count += len(told)
         kept = told[: MOST_ROWS - self._row_counts[role]]
         self.dropped[role] += len(told) - len(kept)
-        self._row_counts[role] += len(kept)
         if kept:
             shift = self._file << CORRELATION_BITS
-            self._parts[role].append(
-                {
-                    "source": self.streams.of(map(_AWAITED, kept)),
-                    "record": _numbers(kept, "args.awaited_record") + shift,
-                    "target": self.streams.of(map(_STREAM, kept)),
-                    "wait": _numbers(kept, "args.correlation") + shift,
-                }
-            )
+            columns: Columns = {name: self.streams.of(map(get, kept)) for name, get in (("source", _AWAITED), ("target", _STREAM))}
+            columns["record"] = _numbers(kept, "args.awaited_record") + shift
+            columns["wait"] = _numbers(kept, "args.correlation") + shift
+            self._keep(role, columns)
 
     def _add_thread_names(self, events: list[Event]) -> None:
         for event in events:
@@ -281,6 +283,14 @@ class Collector:
             stream = whole_number(thread)
             stream -= _HOST_ROWS if stream >= _HOST_ROWS else 0
         return StreamKey(self._file, max(whole_number(process if device is None else device), 0), context, stream)
+
+
+def _rooms(role: str) -> Columns:
+    """Return room for the columns of a role: memory that is not written to is not used."""
+    wide = {WORK: ("size_bytes", "correlation"), CALL: ("correlation",), RANGE: (), WAIT: ("record", "wait")}[role]
+    narrow = {WORK: ("stream", "shape"), WAIT: ("source", "target")}.get(role, ("thread", "name"))
+    wide = wide if role == WAIT else (*TIMES, *wide)
+    return {name: np.empty(MOST_ROWS, np.int64 if name in wide else np.int32) for name in (*wide, *narrow)}
 
 
 def _names(events: list[Event]) -> list[str]:
