@@ -9,7 +9,6 @@ from __future__ import annotations
 
 import argparse
 import gzip
-import json
 import re
 import subprocess
 import sys
@@ -52,7 +51,9 @@ def main(argv: list[str] | None = None) -> None:
         path = Path(folder) / "large.json"
         make_file(options.file, path, options.size * 1_000_000)
         rows = [_row(name, code, path, options.rounds) for name, code in _WAYS.items()]
-    report(f"A file of PyTorch's profiler, {options.size} MB, made of {options.file.name}: best of {options.rounds}", rows, rest)
+    report(
+        f"A file of PyTorch's profiler, {options.size} MB, made of {options.file.name}: best of {options.rounds}", rows, rest
+    )
 
 
 def make_file(source: Path, path: Path, size_bytes: int) -> None:

@@ -11,14 +11,15 @@ from collections import Counter
 from collections.abc import Sequence
 from dataclasses import replace
 from os import PathLike
+from typing import Any
 
 import numpy as np
+from numpy.typing import NDArray
 
 from gpustreamlab._util.kernel_names import short_name
 from gpustreamlab.errors import OptionError, TraceFileError
 from gpustreamlab.exchange._kineto_columns import (
     CALL,
-    MOST_ROWS,
     RANGE,
     WAIT,
     WORK,
@@ -41,13 +42,14 @@ from gpustreamlab.record import (
     build_trace,
     cut_text,
 )
-from gpustreamlab.typing import BoolArray, CaptureTier, Int64Array, LaneKind, SpanKind
+from gpustreamlab.typing import BoolArray, CaptureTier, Int8Array, Int32Array, Int64Array, LaneKind, SpanKind
 
 MOST_LISTED = 4
 """How many categories that are not read, and devices, are named."""
 MOST_LANES = 4_096
 """Most streams and threads of all files together."""
 
+_ROLE_NAMES = {WORK: "kernels, copies and fills", CALL: "calls", RANGE: "ranges", WAIT: "waits of streams for events"}
 _DEVICE_NUMBERS = ("computeMajor", "computeMinor", "numSms", "totalGlobalMem")
 _SM_NUMBERS = {
     "threads": "maxThreadsPerMultiprocessor",
@@ -154,13 +156,14 @@ class _Maker:
             )
         if not any(self._counts):
             raise TraceFileError(
-                f"{path} holds no kernels, calls or operators as PyTorch's profiler writes them, in {told.event_count:,} events: "
-                f"another tool wrote it, or nothing ran. {_PROFILE_AGAIN}."
+                f"{path} holds no kernels, calls or operators as PyTorch's profiler writes them, in {told.event_count:,} "
+                f"events: another tool wrote it, or nothing ran. {_PROFILE_AGAIN}."
             )
         if any(told.are_absolute) and not all(told.are_absolute):
             lacking = self._paths[told.are_absolute.index(False)]
             raise TraceFileError(
-                f"{lacking!r} has no times of the wall clock, others have: they cannot be laid beside each other. Read it alone."
+                f"{lacking!r} has no times of the wall clock, others have: they cannot be laid beside each other. Read it "
+                "alone."
             )
 
     def _rank_names(self) -> list[str]:
@@ -175,7 +178,7 @@ class _Maker:
         told = self._told.facts[file].distributed
         return told if isinstance(told, dict) else {}
 
-    def _threads(self) -> tuple[Int64Array, tuple[str, ...]]:
+    def _threads(self) -> tuple[Int32Array, tuple[str, ...]]:
         """Return the number of each known thread, as they appear in ranges, then calls; and a name of its own for each."""
         known = [*self._told.threads.known]
         codes, first = np.unique(np.concatenate((self._ranges["thread"], self._calls["thread"])), return_index=True)
@@ -199,7 +202,7 @@ class _Maker:
         told = _THREAD.sub(r"\2 (\1)", self._told.thread_names.get(key, ""))
         return self._ranks[key.file] + (told or f"thread {cut_text(key.thread)}")
 
-    def _columns(self, thread_of: Int64Array) -> tuple[Columns, tuple[WorkDetail, ...]]:
+    def _columns(self, thread_of: Int32Array) -> tuple[Columns, tuple[WorkDetail, ...]]:
         """Return the columns of all spans, and how work was launched; what they are made of is taken away."""
         work, calls, ranges = self._work, self._calls, self._ranges
         call = self._launching_calls()
@@ -216,7 +219,7 @@ class _Maker:
             np.full(count, SPAN_KINDS.index(kind), np.int8)
             for count, kind in zip(counts, (SpanKind.ANNOTATION, SpanKind.HOST), strict=False)
         ]
-        parts = {
+        parts: dict[str, list[NDArray[Any]]] = {
             "queued_ns": [ranges["start_ns"], calls["start_ns"], queued_ns],
             "start_ns": [part.pop("start_ns") for part in (ranges, calls, work)],
             "end_ns": [part.pop("end_ns") for part in (ranges, calls, work)],
@@ -240,7 +243,9 @@ class _Maker:
         correlation = self._work["correlation"]
         return np.where(correlation > 0, RowFinder(self._calls["correlation"]).rows_of(correlation), -1)
 
-    def _shapes(self, codes: Int64Array, hides_grid: BoolArray) -> tuple[Int64Array, Int64Array, tuple[WorkDetail, ...], Int64Array]:
+    def _shapes(
+        self, codes: Int64Array, hides_grid: BoolArray
+    ) -> tuple[Int32Array, Int32Array, tuple[WorkDetail, ...], Int8Array]:
         """Return the codes of name and detail of each piece of work, all details, and the code of its kind."""
         shapes: list[Shape] = [Shape(*known) for known in self._told.shapes.known]
         nodes: dict[int, set[int]] = {}
@@ -361,12 +366,13 @@ class _Maker:
         """Say what the files do not tell, and what of them could not be kept."""
         told = self._told
         facts = [
-            f"{cut}{f' ({path!r})' if self._ranks[0] else ''}: what was whole of it is here, what came behind is not known."
+            f"{cut}{f' ({path!r})' if self._ranks[0] else ''}: what was whole of it is here, the rest is not known."
             for cut, path in zip(told.cuts, self._paths, strict=True)
             if cut
         ]
         facts += [
-            f"{count:,} {role}s are not here: of all files together {MOST_ROWS:,} are read. Profile fewer steps."
+            f"Of {told.row_counts[role] + count:,} {_ROLE_NAMES[role]} the first {told.row_counts[role]:,} are here, more are "
+            "not read. Profile fewer steps."
             for role, count in told.dropped.items()
             if count
         ]
@@ -378,15 +384,18 @@ class _Maker:
         """Say what is not known of work, its devices, and what it waited for."""
         facts = []
         call = self._launching_calls()
-        unlaunched, early = int((call < 0).sum()), (np.append(self._calls["start_ns"], 0)[call] - self._work["start_ns"])[call >= 0]
+        unlaunched, early = (
+            int((call < 0).sum()),
+            (np.append(self._calls["start_ns"], 0)[call] - self._work["start_ns"])[call >= 0],
+        )
         if unlaunched:
             facts.append(
                 f"{unlaunched:,} of {len(call):,} kernels, copies and fills have no call in the file to tell their launch."
             )
         if len(early) and early.max() > 0:
             facts.append(
-                f"{int((early > 0).sum()):,} kernels, copies and fills begin before their call, by up to {int(early.max()):,} ns: "
-                "the clocks of host and device differ."
+                f"{int((early > 0).sum()):,} kernels, copies and fills begin before their call, by up to {int(early.max()):,} "
+                "ns: the clocks of host and device differ."
             )
         unknown = [
             f"{self._ranks[file]}GPU {number}" for (file, number), device in self._devices.items() if not device.sm_count

@@ -108,7 +108,8 @@ class Codes(dict[Any, int]):
     def __missing__(self, key: Any) -> int:
         if len(self.known) >= MOST_KNOWN:
             raise TraceFileError(
-                f"The file has more than {MOST_KNOWN:,} different names, ways of launching, streams or threads. Profile fewer steps."
+                f"The file has more than {MOST_KNOWN:,} different names, ways of launching, streams or threads. Profile fewer "
+                "steps."
             )
         code = self[key] = self.known.setdefault(self._tidy(key), len(self.known))
         return code
@@ -153,7 +154,8 @@ class Collector:
         """Rows of each role beyond `MOST_ROWS`."""
         self.event_count = self.refused_count = self.damaged_count = self.wait_count = 0
         self._columns = {role: _rooms(role) for role in ROLES}
-        self._row_counts = dict.fromkeys(ROLES, 0)
+        self.row_counts = dict.fromkeys(ROLES, 0)
+        """Rows of each role that are kept."""
         self._file = 0
 
     def read(self, file: EventFile) -> None:
@@ -161,19 +163,19 @@ class Collector:
         self._file = len(self.facts)
         for codes in (self.streams, self.threads):  # those of another file are others
             codes.clear()
-        firsts = dict(self._row_counts)
+        firsts = dict(self.row_counts)
         for events in file.blocks():
             self._add(events)
         self.facts.append(file.facts)
         self.cuts.append(file.cut)
         self.event_count += file.event_count + file.damaged_count
         self.damaged_count += file.damaged_count
-        spans = [(self._columns[role], slice(firsts[role], self._row_counts[role])) for role in ROLES if role != WAIT]
+        spans = [(self._columns[role], slice(firsts[role], self.row_counts[role])) for role in ROLES if role != WAIT]
         self._set_clock([{name: columns[name][new] for name in TIMES} for columns, new in spans])
 
     def take(self, role: str) -> Columns:
         """Return the columns of a role, and forget them; times in order, of two that begin at once the longer first."""
-        columns, count = self._columns.pop(role), self._row_counts[role]
+        columns, count = self._columns.pop(role), self.row_counts[role]
         if role == WAIT:
             return {name: values[:count].copy() for name, values in columns.items()}
         order = np.lexsort((-columns["end_ns"][:count], columns["start_ns"][:count])).astype(np.int32)
@@ -181,8 +183,8 @@ class Collector:
 
     def _keep(self, role: str, columns: Columns) -> None:
         """Append rows; there is room for them."""
-        first = self._row_counts[role]
-        self._row_counts[role] = last = first + len(next(iter(columns.values())))
+        first = self.row_counts[role]
+        self.row_counts[role] = last = first + len(next(iter(columns.values())))
         for name, values in columns.items():
             self._columns[role][name][first:last] = values
 
@@ -209,7 +211,7 @@ class Collector:
                 (self._add_waits if _OTHERS[category] == WAIT else self._add_host)(found, _OTHERS[category])
             elif phase == "M":
                 self._add_thread_names(found)
-            elif phase == "X" and category not in _SAID_ELSEWHERE or phase not in ("X", *_NAMES_AND_FLOWS) and given is not None:
+            elif category not in _SAID_ELSEWHERE if phase == "X" else given is not None and phase not in _NAMES_AND_FLOWS:
                 name = str(given)[:40]
                 self.left_out[name if name in self.left_out or len(self.left_out) < MOST_CATEGORIES else "others"] += len(found)
 
@@ -218,7 +220,7 @@ class Collector:
         start_ns, lasts_ns = (all_nanoseconds(list(map(get, events))) for get in _TIMES)
         is_good: BoolArray = (start_ns < LARGEST_TIME_NS) & (lasts_ns >= 0) & (start_ns + lasts_ns < LARGEST_TIME_NS)
         self.refused_count += len(events) - int(is_good.sum())
-        left = MOST_ROWS - self._row_counts[role]
+        left = MOST_ROWS - self.row_counts[role]
         dropped_count = max(int(is_good.sum()) - left, 0)
         if dropped_count:
             self.dropped[role] += dropped_count
@@ -257,11 +259,13 @@ class Collector:
             if event.name == _STREAM_WAIT and event.args.awaited_record > 0 and event.args.correlation > 0
         ]
         self.wait_count += len(told)
-        kept = told[: MOST_ROWS - self._row_counts[role]]
+        kept = told[: MOST_ROWS - self.row_counts[role]]
         self.dropped[role] += len(told) - len(kept)
         if kept:
             shift = self._file << CORRELATION_BITS
-            columns: Columns = {name: self.streams.of(map(get, kept)) for name, get in (("source", _AWAITED), ("target", _STREAM))}
+            columns: Columns = {
+                name: self.streams.of(map(get, kept)) for name, get in (("source", _AWAITED), ("target", _STREAM))
+            }
             columns["record"] = _numbers(kept, "args.awaited_record") + shift
             columns["wait"] = _numbers(kept, "args.correlation") + shift
             self._keep(role, columns)
@@ -269,7 +273,9 @@ class Collector:
     def _add_thread_names(self, events: list[Event]) -> None:
         for event in events:
             if event.name == "thread_name" and event.args.name is not None and len(self.thread_names) < MOST_KNOWN:
-                self.thread_names[ThreadKey(self._file, str(event.pid), str(event.tid))] = cut_text(str(event.args.name)).strip()
+                self.thread_names[ThreadKey(self._file, str(event.pid), str(event.tid))] = cut_text(
+                    str(event.args.name)
+                ).strip()
 
     def _correlations(self, events: list[Event]) -> Int64Array:
         """Return the correlations, 0 for none; those of several files are apart."""
@@ -294,7 +300,10 @@ def _rooms(role: str) -> Columns:
 
 
 def _names(events: list[Event]) -> list[str]:
-    return [name if name.__class__ is str and len(name) <= MAX_FULL_NAME else str(name)[: MAX_FULL_NAME + 1] for name in map(_NAME, events)]
+    return [
+        name if name.__class__ is str and len(name) <= MAX_FULL_NAME else str(name)[: MAX_FULL_NAME + 1]
+        for name in map(_NAME, events)
+    ]
 
 
 _NAME = attrgetter("name")

@@ -1,4 +1,4 @@
-"""The JSON of PyTorch's profiler (Kineto) in blocks of whole events, however large the file is, and what is whole of one that was cut.
+"""The JSON of PyTorch's profiler (Kineto) in blocks of whole events, however large, and what is whole of a file that was cut.
 
 A block ends where one event ends and the next begins, ``},{`` with blanks between. Where that is not so, as within arguments,
 where something is damaged or of another kind, or where the events end, the block cannot be decoded at once, and the events of
@@ -39,7 +39,9 @@ _BETWEEN = re.compile(rb"\}\s*,\s*\{")
 _BETWEEN_OR_END = re.compile(rb"\}\s*(?:,\s*(?=\{)|(?=\]))")
 _GAP = re.compile(r"[\s,]*")
 _TIME_CHARACTERS = b"0123456789.,"
-_OTHER_END = "It was cut off, is damaged, or is another program's; export it again with prof.export_chrome_trace('run.json.gz')."
+_OTHER_END = (
+    "It was cut off, is damaged, or is another program's; export it again with prof.export_chrome_trace('run.json.gz')."
+)
 
 Three: TypeAlias = tuple[int, int, int]
 _Whole: TypeAlias = Annotated[int, msgspec.Meta(gt=-LARGEST_TIME_NS, lt=LARGEST_TIME_NS)]
@@ -91,7 +93,7 @@ class Facts(msgspec.Struct):
     distributed: object = msgspec.field(name="distributedInfo", default=None)
 
 
-_FACTS, _EVENT, _BLOCK = (msgspec.json.Decoder(kind) for kind in (Facts, Event, list[Event]))
+_FACTS, _EVENT, _BLOCK = msgspec.json.Decoder(Facts), msgspec.json.Decoder(Event), msgspec.json.Decoder(list[Event])
 _SCANNER = json.JSONDecoder(parse_int=len, parse_float=len, parse_constant=len)  # only where values end is asked
 _BAD_JSON = (msgspec.MsgspecError, UnicodeDecodeError, RecursionError)
 
@@ -150,6 +152,8 @@ class EventFile:
                     yield self._one_by_one(is_last=True)
                 if self._has_ended and not is_bare:
                     self._end(parts)
+        except TraceFileError:
+            raise
         except OSError as error:
             raise TraceFileError(f"{self.path!r} cannot be read: {error}. Check the path.") from error
         if not self._has_ended:
@@ -160,13 +164,14 @@ class EventFile:
         held: list[bytes] = []
         size_mb = Path(self.path).stat().st_size >> 20
         with steps(max(size_mb, 1), "Reading") as step:
-            done_mb = 0
+            done_mb = held_bytes = 0
             try:
                 for part in _unpacked(file):
                     held.append(part)
-                    if sum(map(len, held)) >= BLOCK_BYTES:
+                    held_bytes += len(part)
+                    if held_bytes >= BLOCK_BYTES:
                         yield b"".join(held)
-                        held.clear()
+                        held, held_bytes = [], 0
                     while done_mb < file.tell() >> 20:
                         done_mb += 1
                         step(f"{done_mb:,} of {size_mb:,} MB")
@@ -176,8 +181,8 @@ class EventFile:
 
     def _begin(self, parts: Iterator[bytes]) -> bool:
         """Read as far as the first event; return whether the file is nothing but a list of events."""
-        text = b""
-        while (part := next(parts, b"")) and len(text) < LARGEST_FACTS_BYTES:
+        text, first = b"", None
+        while len(text) < LARGEST_FACTS_BYTES and (part := next(parts, b"")):
             text = (text + part).removeprefix(_BYTE_ORDER_MARK).lstrip()
             if text.startswith(b"["):
                 self._rest = text[1:]
@@ -186,9 +191,13 @@ class EventFile:
                 try:  # else it stood within a text, or deeper
                     self.facts = _FACTS.decode(_NO_NUMBER.sub(rb"\1null", text[: found.end()] + b"]}"))
                 except _BAD_JSON:
+                    first = first or found
                     continue
                 self._rest = text[found.end() :]
                 return False
+        if first is not None:
+            self.cut, self._rest = "It cannot be read before its events", text[first.end() :]
+            return False
         reason = f"{self.cut[0].lower()}{self.cut[1:]}" if self.cut else "it has no list of traceEvents"
         raise TraceFileError(f"{self.path!r} cannot be read as a trace of PyTorch's profiler: {reason}. {_OTHER_END}")
 
@@ -315,7 +324,8 @@ def _read_event(text: bytes) -> Event | None:
         return _EVENT.decode(text)
     except _BAD_JSON:
         try:
-            return _mended(text.decode("utf-8", "replace").encode(), Event)
+            mended: Event = _mended(text.decode("utf-8", "replace").encode(), Event)
+            return mended
         except _BAD_JSON:
             return None
 
@@ -351,7 +361,13 @@ def _unpacked(file: BinaryIO) -> Iterator[bytes]:
     file.seek(0)
     packed, unpacker = file.read(_PACKED_BYTES), zlib.decompressobj(31)
     while packed:
-        yield unpacker.decompress(packed, BLOCK_BYTES)
+        before = unpacker.copy()
+        try:
+            part = unpacker.decompress(packed, BLOCK_BYTES)
+        except zlib.error:  # somewhere in it, and raised there again
+            yield from (before.decompress(packed[place : place + 1]) for place in range(len(packed)))
+            raise
+        yield part
         packed = unpacker.unconsumed_tail
         if unpacker.eof:  # another packed file may follow, or zeros
             packed = (unpacker.unused_data or file.read(_PACKED_BYTES)).lstrip(b"\0")

@@ -26,7 +26,8 @@ def freeze_column(name: str, values: object, dtype: DTypeLike) -> NDArray[Any]:
     if given.ndim != 1:
         raise TraceError(f"Column {name!r} has {given.ndim} dimensions; a column has exactly 1.")
     wanted = np.dtype(dtype)
-    if given.dtype == wanted and given.flags.c_contiguous and isinstance(given.base, bytes):  # of `unchangeable`
+    owner: object = given.base
+    if given.dtype == wanted and given.flags.c_contiguous and isinstance(owner, bytes):  # of `unchangeable`
         return given
     if given.size and not np.can_cast(given.dtype, wanted, casting="safe"):
         _require_exact(name, given, wanted)

@@ -8,7 +8,7 @@ from typing import NamedTuple
 import numpy as np
 
 from gpustreamlab.errors import OptionError
-from gpustreamlab.typing import Int64Array
+from gpustreamlab.typing import Int32Array, Int64Array
 
 SPAN_COLUMNS = (
     "start_ns",
@@ -177,7 +177,9 @@ class Intervals(NamedTuple):
     """Of two that start together the one with the lower number is the outer one; shape (n,), int64."""
 
 
-def find_innermost(intervals: Intervals, group: Int64Array, at: Int64Array, itself: Int64Array | None = None) -> Int64Array:
+def find_innermost(
+    intervals: Intervals, group: Int64Array, at: Int64Array, itself: Int64Array | Int32Array | None = None
+) -> Int64Array:
     """Return for each moment of a group the index of the innermost interval around it, or -1.
 
     Where intervals overlap without enclosing each other, the one that started last counts.

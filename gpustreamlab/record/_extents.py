@@ -142,7 +142,7 @@ def adopt_by_annotations(rows: Mapping[str, Int64Array], parent: Int64Array) -> 
     asking = np.flatnonzero((rows["kind"] != RANGE_CODE) & (rows["thread"] >= 0))
     if not len(annotated):
         return parent
-    intervals = Intervals(*(rows[name][annotated] for name in ("thread", "start_ns", "end_ns")), annotated)
+    intervals = Intervals(rows["thread"][annotated], rows["start_ns"][annotated], rows["end_ns"][annotated], annotated)
     at_ns = np.where(is_work(rows["kind"]) | is_launch, rows["queued_ns"], rows["start_ns"])[asking]
     itself = np.full(len(parent), -1, np.int32)
     itself[annotated] = np.arange(len(annotated))

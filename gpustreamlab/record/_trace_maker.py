@@ -96,7 +96,7 @@ def build_trace(delta: Delta, *, keeps_lanes: bool = False) -> Trace:
     extra = extra_columns(rows, parent, delta.details) if were_captured else {}
     edges = _edges(rows, place, delta.edges, delta.dependencies if were_captured else None)
     del place
-    found = rows | {"lane": code[rows["lane"]], "parent": parent}
+    found: dict[str, NDArray[Any]] = rows | {"lane": code[rows["lane"]], "parent": parent}
     return Trace(
         **{name: unchangeable(found.pop(name).astype(dtype, copy=False)) for name, dtype in COLUMN_DTYPES.items()},
         names=tuple(names),
