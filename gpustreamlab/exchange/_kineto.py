@@ -129,6 +129,9 @@ class _Maker:
         wait_calls = self._wait_calls()
         used_devices = np.bincount(self._lane_of_stream[self._work["stream"]], minlength=len(self._streams)).tolist()
         columns, details = self._columns(thread_of)
+        used_names, number = _by_appearance(columns["name"], len(self._told.names.known))
+        all_names = [*self._told.names.known]
+        names, columns["name"] = [all_names[code] for code in used_names.tolist()], number[columns["name"]]
         shift_ns = int(columns["start_ns"].min()) if all(self._told.are_absolute) else 0
         for name in ("start_ns", "end_ns", "queued_ns"):
             columns[name] -= shift_ns
@@ -139,9 +142,7 @@ class _Maker:
             waits_told=not self._lacks_waits(wait_calls),
         )
         tables = Tables(self._lanes(threads), threads, (), (), (), metadata)
-        names, waits = (*self._told.names.known,), self._dependencies()
-        self._told.names.clear()
-        return build_trace(Delta(tables, columns, names=names, details=details, dependencies=waits))
+        return build_trace(Delta(tables, columns, names=names, details=details, dependencies=self._dependencies()))
 
     def _require_rows(self) -> None:
         """Raise `TraceFileError` where nothing can be made of the files, or they cannot be laid beside each other."""
@@ -181,10 +182,7 @@ class _Maker:
     def _threads(self) -> tuple[Int32Array, tuple[str, ...]]:
         """Return the number of each known thread, as they appear in ranges, then calls; and a name of its own for each."""
         known = [*self._told.threads.known]
-        codes, first = np.unique(np.concatenate((self._ranges["thread"], self._calls["thread"])), return_index=True)
-        used = codes[np.argsort(first)]
-        number = np.full(len(known) + 1, -1, np.int32)  # -1, not known, is last
-        number[used] = np.arange(len(used))
+        used, number = _by_appearance(np.concatenate((self._ranges["thread"], self._calls["thread"])), len(known))
         keys = [known[code] for code in used.tolist()]
         if len(self._streams) + len(keys) > MOST_LANES:
             raise TraceFileError(
@@ -252,7 +250,7 @@ class _Maker:
         for shape in shapes:
             nodes.setdefault(shape.graph, set()).add(shape.node)
         places = {graph: {node: place for place, node in enumerate(sorted(ids - {-1}))} for graph, ids in nodes.items()}
-        used, place = np.unique(codes.astype(np.int64) * 2 + hides_grid, return_inverse=True)
+        used, number = _by_appearance(codes * 2 + hides_grid, 2 * len(shapes))
         details = Codes(lambda detail: detail)
         found = []
         for code in used.tolist():
@@ -260,7 +258,7 @@ class _Maker:
             detail = _detail(shape, places[shape.graph].get(shape.node, -1) if shape.graph > 0 else -1)
             name = self._told.names[_work_name(detail.full_name, shape.kind)]
             found.append((name, details[replace(detail, grid=(0, 0, 0)) if code % 2 else detail], SPAN_KINDS.index(shape.kind)))
-        table = np.array(found, np.int32).reshape(-1, 3)[place.ravel()]
+        table = np.array(found, np.int32).reshape(-1, 3)[number[codes * 2 + hides_grid]]
         return table[:, 0], table[:, 1], (*details.known,), table[:, 2].astype(np.int8)
 
     def _dependencies(self) -> Columns:
@@ -411,6 +409,22 @@ class _Maker:
                 "enable_cuda_sync_events=True."
             )
         return facts
+
+
+def _by_appearance(codes: NDArray[Any], count: int) -> tuple[Int64Array, Int32Array]:
+    """Return which of so many codes there are, as they come first; and the place of each code among those, or -1.
+
+    Examples
+    --------
+    >>> [found.tolist() for found in _by_appearance(np.array([3, 0, 3]), 4)]
+    [[3, 0], [1, -1, -1, 0]]
+    """
+    first = np.full(count, len(codes))
+    first[codes[::-1]] = np.arange(len(codes))[::-1]  # the last one that is written stays
+    used = np.argsort(first, kind="stable")[: np.count_nonzero(first < len(codes))]
+    number = np.full(count, -1, np.int32)
+    number[used] = np.arange(len(used))
+    return used, number
 
 
 def _detail(shape: Shape, node: int) -> WorkDetail:
