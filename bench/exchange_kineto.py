@@ -13,6 +13,8 @@ import re
 import subprocess
 import sys
 import tempfile
+from collections.abc import Mapping
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -47,6 +49,9 @@ def main(argv: list[str] | None = None) -> None:
     parser.add_argument("--size", type=int, default=503)
     parser.add_argument("--rounds", type=int, default=3)
     options, rest = parser.parse_known_args(argv)
+    if not options.file.is_file():
+        print(f"{options.file} is not there: nothing is measured.")
+        return
     with tempfile.TemporaryDirectory() as folder:
         path = Path(folder) / "large.json"
         make_file(options.file, path, options.size * 1_000_000)
@@ -61,15 +66,17 @@ def make_file(source: Path, path: Path, size_bytes: int) -> None:
     text = gzip.decompress(source.read_bytes())
     begin, end = text.index(b'"traceEvents": [') + 16, text.rindex(b"  ],")
     head, events, tail = text[:begin], text[begin:end].strip(), text[end:]
-    numbers = {key: [int(found) for name, found in _NUMBERS.findall(events) if name == key] for key in (b'"ts": ',)}
-    step_us = max(numbers[b'"ts": ']) - min(number for number in numbers[b'"ts": '] if number) + 1_000
+    times_us = [int(number) for key, number in _NUMBERS.findall(events) if key == b'"ts": ' and int(number)]
+    shifts = {b'"ts": ': max(times_us) - min(times_us) + 1_000, b'"correlation": ': 1_000_000, b'"id": ': 1_000_000}
     with path.open("wb") as file:
         file.write(head)
         for turn in range(-(-size_bytes // len(text))):
-            shift = {b'"ts": ': turn * step_us, b'"correlation": ': turn * 1_000_000, b'"id": ': turn * 1_000_000}
-            moved = _NUMBERS.sub(lambda found: found[1] + b"%d" % (int(found[2]) + shift[found[1]]), events)  # noqa: B023
-            file.write((b",\n  " if turn else b"\n  ") + moved)
+            file.write((b",\n  " if turn else b"\n  ") + _NUMBERS.sub(partial(_shifted, shifts, turn), events))
         file.write(b"\n" + tail)
+
+
+def _shifted(shifts: Mapping[bytes, int], turn: int, found: re.Match[bytes]) -> bytes:
+    return found[1] + b"%d" % (int(found[2]) + turn * shifts[found[1]])
 
 
 def _row(name: str, code: str, path: Path, rounds: int) -> dict[str, Any]:

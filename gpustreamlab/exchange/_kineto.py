@@ -16,25 +16,22 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from gpustreamlab._util.kernel_names import short_name
 from gpustreamlab.errors import OptionError, TraceFileError
 from gpustreamlab.exchange._kineto_columns import (
     CALL,
     RANGE,
     WAIT,
     WORK,
-    Codes,
     Collector,
     Columns,
-    Shape,
     StreamKey,
     ThreadKey,
 )
 from gpustreamlab.exchange._kineto_json import EventFile, whole_number
+from gpustreamlab.exchange._kineto_work import by_appearance, describe_work
 from gpustreamlab.model import KINETO_BACKEND, SPAN_KINDS, Device, Lane, SMLimits, Trace, TraceMetadata, WorkDetail
 from gpustreamlab.record import (
     DEPENDENCY_COLUMNS,
-    MAX_FULL_NAME,
     SPAN_COLUMNS,
     Delta,
     RowFinder,
@@ -42,7 +39,7 @@ from gpustreamlab.record import (
     build_trace,
     cut_text,
 )
-from gpustreamlab.typing import BoolArray, CaptureTier, Int8Array, Int32Array, Int64Array, LaneKind, SpanKind
+from gpustreamlab.typing import CaptureTier, Int32Array, Int64Array, LaneKind, SpanKind
 
 MOST_LISTED = 4
 """How many categories that are not read, and devices, are named."""
@@ -57,7 +54,6 @@ _SM_NUMBERS = {
     "shared_bytes": "sharedMemPerMultiprocessor",
 }
 _THREAD = re.compile(r"^thread (\d+) \((.+)\)$")
-_COPY = re.compile(r"Memcpy (\w+) \((\w+) -> (\w+)\)")
 _THREADS_GRID = "hipExtModuleLaunchKernel"
 """Tells its grid in threads, not in blocks. Source: the HIP API."""
 _PROFILE_AGAIN = "Profile with torch.profiler.profile(activities=[ProfilerActivity.CPU, ProfilerActivity.CUDA])"
@@ -129,7 +125,7 @@ class _Maker:
         wait_calls = self._wait_calls()
         used_devices = np.bincount(self._lane_of_stream[self._work["stream"]], minlength=len(self._streams)).tolist()
         columns, details = self._columns(thread_of)
-        used_names, number = _by_appearance(columns["name"], len(self._told.names.known))
+        used_names, number = by_appearance(columns["name"], len(self._told.names.known))
         all_names = [*self._told.names.known]
         names, columns["name"] = [all_names[code] for code in used_names.tolist()], number[columns["name"]]
         shift_ns = int(columns["start_ns"].min()) if all(self._told.are_absolute) else 0
@@ -182,7 +178,7 @@ class _Maker:
     def _threads(self) -> tuple[Int32Array, tuple[str, ...]]:
         """Return the number of each known thread, as they appear in ranges, then calls; and a name of its own for each."""
         known = [*self._told.threads.known]
-        used, number = _by_appearance(np.concatenate((self._ranges["thread"], self._calls["thread"])), len(known))
+        used, number = by_appearance(np.concatenate((self._ranges["thread"], self._calls["thread"])), len(known))
         keys = [known[code] for code in used.tolist()]
         if len(self._streams) + len(keys) > MOST_LANES:
             raise TraceFileError(
@@ -198,14 +194,15 @@ class _Maker:
 
     def _thread_name(self, key: ThreadKey) -> str:
         told = _THREAD.sub(r"\2 (\1)", self._told.thread_names.get(key, ""))
-        return self._ranks[key.file] + (told or f"thread {cut_text(key.thread)}")
+        return self._ranks[key.file] + (told or f"thread {key.thread}")
 
     def _columns(self, thread_of: Int32Array) -> tuple[Columns, tuple[WorkDetail, ...]]:
         """Return the columns of all spans, and how work was launched; what they are made of is taken away."""
         work, calls, ranges = self._work, self._calls, self._ranges
         call = self._launching_calls()
         hip = self._told.names.known.get(_THREADS_GRID, -1)
-        names, codes, details, kinds = self._shapes(work.pop("shape"), np.append(calls["name"] == hip, False)[call])
+        shapes, hides_grid = [*self._told.shapes.known], np.append(calls["name"] == hip, False)[call]
+        names, codes, kinds, details = describe_work(shapes, self._told.names, work.pop("shape"), hides_grid)
         counts = [self._counts[2], self._counts[1], self._counts[0]]
         stream_count = len(self._streams)
         queued_ns = np.where(call >= 0, np.append(calls["start_ns"], 0)[call], work["start_ns"])
@@ -240,26 +237,6 @@ class _Maker:
         """Return the call that launched each piece of work, or -1."""
         correlation = self._work["correlation"]
         return np.where(correlation > 0, RowFinder(self._calls["correlation"]).rows_of(correlation), -1)
-
-    def _shapes(
-        self, codes: Int64Array, hides_grid: BoolArray
-    ) -> tuple[Int32Array, Int32Array, tuple[WorkDetail, ...], Int8Array]:
-        """Return the codes of name and detail of each piece of work, all details, and the code of its kind."""
-        shapes: list[Shape] = [Shape(*known) for known in self._told.shapes.known]
-        nodes: dict[int, set[int]] = {}
-        for shape in shapes:
-            nodes.setdefault(shape.graph, set()).add(shape.node)
-        places = {graph: {node: place for place, node in enumerate(sorted(ids - {-1}))} for graph, ids in nodes.items()}
-        used, number = _by_appearance(codes * 2 + hides_grid, 2 * len(shapes))
-        details = Codes(lambda detail: detail)
-        found = []
-        for code in used.tolist():
-            shape = shapes[code // 2]
-            detail = _detail(shape, places[shape.graph].get(shape.node, -1) if shape.graph > 0 else -1)
-            name = self._told.names[_work_name(detail.full_name, shape.kind)]
-            found.append((name, details[replace(detail, grid=(0, 0, 0)) if code % 2 else detail], SPAN_KINDS.index(shape.kind)))
-        table = np.array(found, np.int32).reshape(-1, 3)[number[codes * 2 + hides_grid]]
-        return table[:, 0], table[:, 1], (*details.known,), table[:, 2].astype(np.int8)
 
     def _dependencies(self) -> Columns:
         """Return which stream waited for which, where both are known."""
@@ -409,65 +386,3 @@ class _Maker:
                 "enable_cuda_sync_events=True."
             )
         return facts
-
-
-def _by_appearance(codes: NDArray[Any], count: int) -> tuple[Int64Array, Int32Array]:
-    """Return which of so many codes there are, as they come first; and the place of each code among those, or -1.
-
-    Examples
-    --------
-    >>> [found.tolist() for found in _by_appearance(np.array([3, 0, 3]), 4)]
-    [[3, 0], [1, -1, -1, 0]]
-    """
-    first = np.full(count, len(codes))
-    first[codes[::-1]] = np.arange(len(codes))[::-1]  # the last one that is written stays
-    used = np.argsort(first, kind="stable")[: np.count_nonzero(first < len(codes))]
-    number = np.full(count, -1, np.int32)
-    number[used] = np.arange(len(used))
-    return used, number
-
-
-def _detail(shape: Shape, node: int) -> WorkDetail:
-    """Return how work was launched."""
-    return WorkDetail(
-        full_name=cut_text(shape.name, MAX_FULL_NAME),
-        grid=_sizes(shape.grid),
-        block=_sizes(shape.block),
-        registers=max(shape.registers, 0),
-        static_shared_bytes=max(shape.shared, 0),
-        graph=max(shape.graph, 0),
-        node=node,
-        channel=max(shape.channel, -1),
-    )
-
-
-def _sizes(given: tuple[int, int, int] | None) -> tuple[int, int, int]:
-    """Return three sizes, or zeros for what has none.
-
-    Examples
-    --------
-    >>> _sizes((64, 2, 1)), _sizes((64, -2, 1)), _sizes(None)
-    ((64, 2, 1), (0, 0, 0), (0, 0, 0))
-    """
-    return given if given is not None and all(0 < size < 1 << 32 for size in given) else (0, 0, 0)
-
-
-def _work_name(full: str, kind: SpanKind) -> str:
-    """Return the name that the same work has in a trace of our own.
-
-    Examples
-    --------
-    >>> _work_name("Memcpy HtoD (Pageable -> Device)", SpanKind.COPY), _work_name("Memset (Device)", SpanKind.FILL)
-    ('memcpy HtoD (pageable)', 'memset')
-    >>> _work_name("Memcpy DtoD (Device -> Device)", SpanKind.COPY), _work_name("CopyHostToDevice", SpanKind.COPY)
-    ('memcpy DtoD', 'CopyHostToDevice')
-    """
-    if kind is SpanKind.KERNEL:
-        return short_name(full)
-    if kind is SpanKind.FILL:
-        return "memset"
-    found = _COPY.match(full)
-    if found is None:
-        return full
-    ends = [word.lower() for word in found.groups()[1:] if word != "Device"]
-    return f"memcpy {found[1]}" + (f" ({' to '.join(dict.fromkeys(ends))})" if ends else "")

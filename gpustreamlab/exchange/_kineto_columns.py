@@ -19,6 +19,10 @@ MOST_ROWS = 5_000_000
 """Most kernels, copies and fills that are kept of all files together, and likewise calls, ranges, and waits."""
 MOST_KNOWN = 1_000_000
 """Most different names, ways of launching, streams and threads."""
+MOST_CHARACTERS = 250_000_000
+"""Most characters of them."""
+MOST_THREAD_NAMES = 65_536
+"""Most threads of which a name is kept."""
 MOST_CATEGORIES = 1_000
 """Most categories that are counted one by one."""
 LEAST_WALL_CLOCK_NS = 10**18
@@ -103,13 +107,15 @@ class Codes(dict[Any, int]):
 
     def __init__(self, tidy: Callable[[Any], Any]) -> None:
         self._tidy = tidy
+        self._character_count = 0
         self.known: dict[Any, int] = {}
 
     def __missing__(self, key: Any) -> int:
-        if len(self.known) >= MOST_KNOWN:
+        self._character_count += len(str(key))
+        if len(self.known) >= MOST_KNOWN or self._character_count > MOST_CHARACTERS:
             raise TraceFileError(
-                f"The file has more than {MOST_KNOWN:,} different names, ways of launching, streams or threads. Profile fewer "
-                "steps."
+                f"The file has more than {MOST_KNOWN:,} different names, ways of launching, streams or threads, or they are "
+                f"longer than {MOST_CHARACTERS:,} characters together. Profile fewer steps."
             )
         code = self[key] = self.known.setdefault(self._tidy(key), len(self.known))
         return code
@@ -121,6 +127,7 @@ class Codes(dict[Any, int]):
 
 _SORT = attrgetter("ph", "cat")
 _TIMES = attrgetter("ts"), attrgetter("dur")
+_NAME = attrgetter("name")
 _THREAD = attrgetter("pid", "tid")
 _STREAM = attrgetter("args.device", "args.context", "args.stream", "pid", "tid")
 _SHAPE = attrgetter("args.grid", "args.block", "args.registers", "args.shared", "args.graph", "args.node", "args.channel")
@@ -137,8 +144,8 @@ class Collector:
     def __init__(self) -> None:
         self.names = Codes(cut_text)
         self.streams = Codes(self._stream_key)
-        self.threads = Codes(lambda key: ThreadKey(self._file, str(key[0]), str(key[1])))
-        self.shapes = Codes(lambda key: key)
+        self.threads = Codes(self._thread_key)
+        self.shapes = Codes(lambda key: Shape(*key))
         self.thread_names: dict[ThreadKey, str] = {}
         self.priorities: dict[int, int] = {}
         """By stream."""
@@ -272,15 +279,16 @@ class Collector:
 
     def _add_thread_names(self, events: list[Event]) -> None:
         for event in events:
-            if event.name == "thread_name" and event.args.name is not None and len(self.thread_names) < MOST_KNOWN:
-                self.thread_names[ThreadKey(self._file, str(event.pid), str(event.tid))] = cut_text(
-                    str(event.args.name)
-                ).strip()
+            if event.name == "thread_name" and event.args.name is not None and len(self.thread_names) < MOST_THREAD_NAMES:
+                self.thread_names[self._thread_key(_THREAD(event))] = cut_text(str(event.args.name)).strip()
 
     def _correlations(self, events: list[Event]) -> Int64Array:
         """Return the correlations, 0 for none; those of several files are apart."""
         found = _numbers(events, "args.correlation")
         return np.where((found > 0) & (found < 1 << CORRELATION_BITS), found + (self._file << CORRELATION_BITS), 0)
+
+    def _thread_key(self, told: tuple[Any, Any]) -> ThreadKey:
+        return ThreadKey(self._file, *(cut_text(str(one)) for one in told))
 
     def _stream_key(self, told: tuple[Any, ...]) -> StreamKey:
         """Return what tells a stream apart; ROCm tells no context."""
@@ -300,13 +308,8 @@ def _rooms(role: str) -> Columns:
 
 
 def _names(events: list[Event]) -> list[str]:
-    return [
-        name if name.__class__ is str and len(name) <= MAX_FULL_NAME else str(name)[: MAX_FULL_NAME + 1]
-        for name in map(_NAME, events)
-    ]
-
-
-_NAME = attrgetter("name")
+    """Return the names, as long as one may be that is cut afterwards."""
+    return [name if name and len(name) <= MAX_FULL_NAME else str(name)[: MAX_FULL_NAME + 1] for name in map(_NAME, events)]
 
 
 def _numbers(events: list[Event], name: str) -> Int64Array:

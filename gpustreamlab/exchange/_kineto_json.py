@@ -27,7 +27,7 @@ BLOCK_BYTES = 1 << 18
 """How much is decoded at once: what fits in a processor's cache is decoded twice as fast as 16 MB."""
 LARGEST_EVENT_BYTES = 4 << 20
 """Largest event that is read; larger ones count as damaged."""
-LARGEST_FACTS_BYTES = 64 << 20
+LARGEST_FACTS_BYTES = 16 << 20
 """Most that is read before the events, and behind them."""
 LARGEST_TIME_NS = 1 << 61
 """Later times, of 2043, are refused."""
