@@ -47,7 +47,7 @@ def read_nsys(path: str | PathLike[str]) -> Trace:
     Parameters
     ----------
     path
-        An SQLite export of 2022 or later, packed by gzip or not; or a ``.nsys-rep``, which nsys exports into a temporary folder.
+        An SQLite export of 2022 or later, packed by gzip or not; or a ``.nsys-rep``, which nsys then exports for this.
 
     Returns
     -------
@@ -212,8 +212,8 @@ class _Reader:
         marks = f", {facts.mark_count:,} marks" if facts.mark_count else ""
         waits = f", {facts.wait_count:,} waits of streams" if facts.wait_count else ""
         return (
-            f"{facts.work_count:,} kernels, copies and fills, {facts.call_count:,} calls, {facts.range_count:,} ranges{marks}{waits} "
-            f"of {total:,} rows"
+            f"{facts.work_count:,} kernels, copies and fills, {facts.call_count:,} calls, {facts.range_count:,} ranges"
+            f"{marks}{waits} of {total:,} rows"
             + (f"; not read: {', '.join(left_out)}" if left_out else "")
             + (f"; {facts.refused:,} refused, as their times or devices make no sense" if facts.refused else "")
         )
@@ -225,7 +225,7 @@ def _facts(work: Work, calls: Calls, ranges: Ranges, waits: Waits, streams: Stre
         call_count=len(calls.is_wait),
         range_count=len(ranges.columns["name"]),
         mark_count=len(ranges.markers),
-        wait_count=len(waits.columns["wait"]),
+        wait_count=len(np.unique(waits.columns["wait"])),
         called_waits=int(np.count_nonzero(calls.is_wait)),
         unlaunched=int(np.count_nonzero(of_work["thread"] < 0)),
         has_pairs=streams.has_pairs,
@@ -296,8 +296,8 @@ def _missing(facts: _Facts, places: Places) -> list[str]:
     said = []
     if facts.unlaunched:
         said.append(
-            f"{facts.unlaunched:,} of {facts.work_count:,} kernels, copies and fills have no call in the file to tell their launch: "
-            "the report was cut, or begins in the middle."
+            f"{facts.unlaunched:,} of {facts.work_count:,} kernels, copies and fills have no call in the file to tell their "
+            "launch: the report was cut, or begins in the middle."
         )
     cards = sorted({lane.device for lane in facts.lanes.lanes if not places.device(lane.device).sm_count})
     if cards:
@@ -313,12 +313,12 @@ def _missing(facts: _Facts, places: Places) -> list[str]:
         )
     if facts.whole_graphs:
         said.append(
-            f"{facts.whole_graphs:,} launches of graphs are one span each, and what ran in them is not told; nsys tells it with "
-            "--cuda-graph-trace=node."
+            f"{facts.whole_graphs:,} launches of graphs are one span each, and what ran in them is not told; nsys tells it "
+            "with --cuda-graph-trace=node."
         )
     if facts.lanes.unsized:
         said.append(
-            f"How many SMs {facts.lanes.unsized:,} streams in green contexts may use is not told; nsys 2026.1 and later tells it."
+            f"How many SMs {facts.lanes.unsized:,} streams in green contexts may use is not told; nsys 2026.1 or later does it."
         )
     if facts.undetailed:
         said.append(f"{facts.undetailed:,} launches have no grid: more than {MOST_DETAILS:,} sorts of launches differ.")

@@ -95,18 +95,15 @@ def _require_whole(path: Path) -> None:
         beside = path.with_name(path.name + ending)
         if beside.is_file() and beside.stat().st_size:
             raise TraceFileError(
-                f"{str(path)!r} is not whole: {beside.name!r} lies beside it, so it is still being written, or that was cut short. "
-                f"Wait until it is done. {export_hint('run.nsys-rep')}"
+                f"{str(path)!r} is not whole: {beside.name!r} lies beside it, so it is still being written, or that was cut "
+                f"short. Wait until it is done. {export_hint('run.nsys-rep')}"
             )
 
 
 def _unpack(path: Path, target: Path) -> Path:
     try:
-        with (
-            gzip.open(path) as source,
-            target.open("wb") as file,
-            steps(-(-path.stat().st_size // _CHUNK_BYTES), "unpacking") as step,
-        ):
+        count = -(-path.stat().st_size // _CHUNK_BYTES)
+        with gzip.open(path) as source, target.open("wb") as file, steps(count, "unpacking") as step:
             while part := source.read(_CHUNK_BYTES):
                 file.write(part)
                 if file.tell() > LARGEST_UNPACKED_BYTES:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from typing import NamedTuple
 
 import numpy as np
@@ -21,7 +21,8 @@ MOST_MARKS = 10_000
 _VERSION = re.compile(r"_v\d{4,5}(?=$|_pt[sd]z$)")
 """Behind the names of calls: of which CUDA they are."""
 _STREAM_WAITS = ("cudaStreamWaitEvent", "cuStreamWaitEvent")
-_NO_EVENT = (NO_NUMBER, 0, 0xFFFF_FFFF)
+_NO_EVENT = (NO_NUMBER, 0xFFFF_FFFF)
+_NO_TIE = (*_NO_EVENT, 0)
 _PUSH_POP, _START_END, _MARK, _DOMAIN = 59, 60, 34, 75
 _NVTX = "NVTX_EVENTS"
 _LONGEST_TEXT = 1_000
@@ -129,8 +130,7 @@ class _Texts:
         return np.array([names.code(self.text(row)) for row in rows["row"].tolist()], np.int64)
 
     def _plain(self, row: int) -> str:
-        own = self._own.get(row)
-        return own or self._registered.get(int(self._rows["textId"][row]), "") or own or "(no text)"
+        return self._own.get(row) or self._registered.get(int(self._rows["textId"][row])) or "(no text)"
 
     def _domain_key(self, row: int) -> tuple[int, int]:
         """Return what a domain is known by: each process numbers its own."""
@@ -141,8 +141,8 @@ class Waits(NamedTuple):
     """Which streams waited for which events, as columns of equal length."""
 
     columns: Columns
-    """``wait`` and ``record``, the calls, as numbers that no two processes share; and where: ``process``, ``device``, ``context``,
-    ``green``, ``stream``, and the same of the record, as ``source_device`` and so on."""
+    """``wait`` and ``record``, the calls, as numbers that no two processes share; and where: ``process``, ``device``,
+    ``context``, ``green``, ``stream``, and the same of the record, as ``source_device`` and so on."""
 
 
 _PLACE = ("deviceId", "contextId", "greenContextId", "streamId")
@@ -181,23 +181,28 @@ def read_waits(report: Report, wait_calls: Int64Array, processes: Processes, ste
 def _last_records(waits: Columns, records: Columns) -> Int64Array:
     """Return for each wait the last record of its event before it, or -1: that is what CUDA lets a stream wait for.
 
-    An event's number is one of a handle, which is used again; where both tell what ties them together, it must be the same.
+    An event's number is one of a handle, which is used again. Newer versions also tell a number that ties both together.
     """
+    found = _match(waits, records, ("globalPid", "eventId", "eventSyncId"))
+    untied = np.flatnonzero(np.isin(waits["eventSyncId"], _NO_TIE))
+    found[untied] = _match({name: values[untied] for name, values in waits.items()}, records, ("globalPid", "eventId"))
+    return found
+
+
+def _match(waits: Columns, records: Columns, columns: Sequence[str]) -> Int64Array:
+    """Return for each wait the last record before it that is equal in some columns, or -1."""
     count = len(records["call"])
-    both = {name: np.concatenate((records[name], waits[name])) for name in ("globalPid", "eventId", "eventSyncId", "call")}
-    told = np.isin(both["eventSyncId"], _NO_EVENT)
-    tie = np.where(told, 0, both["eventSyncId"])
-    if (tie[:count] == 0).any() or (tie[count:] == 0).any():
-        tie = np.zeros_like(tie)
-    _, event = alike([both["globalPid"], both["eventId"], tie])
-    order = np.lexsort((both["call"][:count], event[:count]))
-    place = np.searchsorted(
-        _sortable(event[:count][order], both["call"][:count][order]), _sortable(event[count:], both["call"][count:])
-    )
-    before = np.where(place > 0, order[np.maximum(place - 1, 0)] if count else -1, -1)
-    return np.where((before >= 0) & (event[:count][before] == event[count:]) if count else False, before, -1).astype(np.int64)
+    if not count:
+        return np.full(len(waits["call"]), -1, np.int64)
+    _, sort = alike([np.concatenate((records[name], waits[name])) for name in columns])
+    order = np.lexsort((records["call"], sort[:count]))
+    known = _sortable(sort[:count], records["call"])[order]
+    place = np.searchsorted(known, _sortable(sort[count:], waits["call"])) - 1
+    before = order[np.maximum(place, 0)]
+    is_found = (place >= 0) & (sort[before] == sort[count:])
+    return np.where(is_found, before, -1).astype(np.int64)
 
 
-def _sortable(event: Int64Array, call: Int64Array) -> Int64Array:
-    """Return numbers that sort by event, and by call in it; calls of one process share what is above 32 bits."""
-    return (event << 32) + (call & 0xFFFF_FFFF)
+def _sortable(sort: Int64Array, call: Int64Array) -> Int64Array:
+    """Return numbers that sort by the first, and then by call: those of one process have in common what is above 32 bits."""
+    return (sort << 32) + (call & 0xFFFF_FFFF)

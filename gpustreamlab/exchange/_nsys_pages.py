@@ -1,7 +1,7 @@
 """Whole numbers of SQLite tables, read off the file's pages at numpy's speed.
 
-SQLite's own interface makes an object of every number, and a report of a million kernels holds thirty million. Only plain tables
-are read here: what is anything else is left to SQLite. Source: sqlite.org, "Database File Format".
+SQLite's own interface makes an object of every number, and a report of a million kernels holds thirty million. Only plain
+tables are read here: what is anything else is left to SQLite. Source: sqlite.org, "Database File Format".
 """
 
 from __future__ import annotations
@@ -165,7 +165,7 @@ class Pages:
     def _read(self, numbers: Int64Array) -> _Bytes:
         """Return pages behind each other, with some slack."""
         data = np.zeros(len(numbers) * self._page_bytes + _SLACK_BYTES, np.uint8)
-        view, done = memoryview(data), 0
+        view, done = data.data, 0
         for run in np.split(numbers, np.flatnonzero(np.diff(numbers) != 1) + 1):
             length = len(run) * self._page_bytes
             self._file.seek((int(run[0]) - 1) * self._page_bytes)
@@ -240,4 +240,5 @@ def _numbers_at(data: _Bytes, kind: str, at: Any) -> Int64Array:
     """Return numbers of several bytes that begin anywhere."""
     wide = np.dtype(kind)
     view: NDArray[Any] = np.ndarray((len(data) - wide.itemsize + 1,), wide, data, strides=(1,))
-    return view[at].astype(np.int64)
+    found: Int64Array = view[at].astype(np.int64)
+    return found

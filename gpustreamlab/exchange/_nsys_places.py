@@ -165,7 +165,8 @@ def make_lanes(places: Places, keys: Sequence[Place]) -> Lanes:
         process = f"process {key.process} " if has_processes else ""
         partition = places.partition(key.process, key.green, f"{process}green context {key.green}") if key.green else None
         unsized += bool(key.green) and partition is None
-        where = process + (f"GPU {gpu} " if len(devices) > 1 else "") + (f"context {key.context} " if has_contexts else "")
+        where = process + (f"GPU {gpu} " if len(devices) > 1 else "")
+        where += f"context {key.context} " if has_contexts and key.context != key.green else ""
         name = _lane_name(key, where + (f"green context {key.green} " if key.green else ""), is_null=places.is_null(key))
         names[name] += 1
         card_sms = 0 if key.green else devices[gpu].sm_count

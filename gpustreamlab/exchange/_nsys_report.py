@@ -10,7 +10,7 @@ from typing import NamedTuple
 import numpy as np
 
 from gpustreamlab.errors import TraceFileError
-from gpustreamlab.exchange._nsys_pages import CHUNK_PAGES, NO_NUMBER, DamagedError, Pages
+from gpustreamlab.exchange._nsys_pages import CHUNK_PAGES, NO_NUMBER, Pages
 from gpustreamlab.record import MAX_FULL_NAME
 from gpustreamlab.typing import Int64Array
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from typing import NamedTuple
+from typing import NamedTuple, TypeAlias
 
 import numpy as np
 
@@ -44,6 +44,9 @@ _FIRST_MANAGED = 11
 _MEMORY = ("pageable", "pinned", "device", "array", "managed", "device static", "managed static")
 """By nsys's number, which is one lower than CUPTI's."""
 _UNKNOWN_KERNEL = "unknown kernel"
+
+
+_Maker: TypeAlias = Callable[..., tuple[str, WorkDetail]]
 
 
 class Work(NamedTuple):
@@ -106,10 +109,12 @@ class _Shaper:
         told = [_cleaned(name, rows) for name in _OF_TABLE[table] if name not in _GRAPH]
         told.append(_graphs(rows) if "graphNodeId" in rows else at_least(rows["graphId"]))
         first, sort = alike(told)
-        sorts = np.stack([column[first] for column in told]).T.tolist()
-        make = {SpanKind.KERNEL: self._kernel, SpanKind.COPY: self._copy, SpanKind.FILL: self._fill}[WORK_TABLES[table]]
-        make = self._whole_graph if table == GRAPH_TABLE else make
-        codes = np.array([self._code(*make(*values)) for values in sorts], np.int64).reshape(-1, 2)
+        order = np.argsort(first)  # as they were first launched, so that the limit takes the last
+        sorts = np.stack([column[first[order]] for column in told]).T.tolist()
+        makers: tuple[_Maker, ...] = (self._kernel, self._copy, self._fill, self._whole_graph)
+        make = dict(zip(WORK_TABLES, makers, strict=True))[table]
+        codes = np.empty((len(first), 2), np.int64)
+        codes[order] = np.array([self._code(*make(*values)) for values in sorts], np.int64).reshape(-1, 2)
         return _columns(rows, WORK_TABLES[table]) | {"name": codes[:, 0][sort], "detail": codes[:, 1][sort]}
 
     def _code(self, name: str, detail: WorkDetail) -> tuple[int, int]:
