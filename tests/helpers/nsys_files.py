@@ -14,7 +14,13 @@ KERNEL = "CUPTI_ACTIVITY_KIND_KERNEL"
 COPY, FILL = "CUPTI_ACTIVITY_KIND_MEMCPY", "CUPTI_ACTIVITY_KIND_MEMSET"
 RUNTIME, SYNC = "CUPTI_ACTIVITY_KIND_RUNTIME", "CUPTI_ACTIVITY_KIND_SYNCHRONIZATION"
 EVENT, GRAPH = "CUPTI_ACTIVITY_KIND_CUDA_EVENT", "CUPTI_ACTIVITY_KIND_GRAPH_TRACE"
-SINCE_2023 = ("META_DATA_EXPORT", "TARGET_INFO_CUDA_DEVICE", "TARGET_INFO_CUDA_CONTEXT_INFO", EVENT, "CUPTI_ACTIVITY_KIND_OVERHEAD")
+SINCE_2023 = (
+    "META_DATA_EXPORT",
+    "TARGET_INFO_CUDA_DEVICE",
+    "TARGET_INFO_CUDA_CONTEXT_INFO",
+    EVENT,
+    "CUPTI_ACTIVITY_KIND_OVERHEAD",
+)
 """Tables that reports of 2022 do not have."""
 NEW_COLUMNS = {"greenContextId", "graphId", "eventSyncId", "clusterX"}
 """Columns that they do not have."""
@@ -43,29 +49,47 @@ class NsysFile:
             self.add("StringIds", id=self._strings[text], value=text)
         return self._strings[text]
 
-    def _work(self, start, end, pid, device, context, green, stream, correlation):
-        place = {"deviceId": device, "contextId": context, "greenContextId": green, "streamId": stream}
-        return {"start": start, "end": end, **place, "correlationId": correlation, "globalPid": process(pid)}
-
     def kernel(
-        self, start, end, name="gemm", *, stream=7, correlation=1, pid=PID, device=0, context=1, green=0, grid=(64, 2, 1), **more
+        self,
+        start,
+        end,
+        name="gemm",
+        *,
+        stream=7,
+        correlation=1,
+        pid=PID,
+        device=0,
+        context=1,
+        green=0,
+        grid=(64, 2, 1),
+        **more,
     ):
         sizes = dict(zip(("gridX", "gridY", "gridZ", "blockX", "blockY", "blockZ"), (*grid, 128, 1, 1), strict=True))
-        own = {"registersPerThread": 32, "staticSharedMemory": 1024, "dynamicSharedMemory": 512, "graphNodeId": None, "graphId": 0}
+        own = {
+            "registersPerThread": 32,
+            "staticSharedMemory": 1024,
+            "dynamicSharedMemory": 512,
+            "graphNodeId": None,
+            "graphId": 0,
+        }
         names = {"demangledName": self.string(f"void {name}<float>(float*)"), "shortName": self.string(name), "clusterX": 0}
-        self.add(KERNEL, **self._work(start, end, pid, device, context, green, stream, correlation) | names | sizes | own | more)
+        self.add(
+            KERNEL, **self._work(start, end, pid, device, context, green, stream, correlation) | names | sizes | own | more
+        )
 
-    def copy(self, start, end, kind=1, ends=(1, 2), *, stream=7, correlation=1, pid=PID, device=0, context=1, green=0, **more):
+    def copy(self, start, end, kind=1, ends=(1, 2), **more):
+        where, more = _split(more)
         own = {"bytes": 4096, "copyKind": kind, "srcKind": ends[0], "dstKind": ends[1], "graphNodeId": None}
-        self.add(COPY, **self._work(start, end, pid, device, context, green, stream, correlation) | own | more)
+        self.add(COPY, **_work(start, end, **where) | own | more)
 
-    def fill(self, start, end, *, stream=7, correlation=1, pid=PID, device=0, context=1, green=0, **more):
+    def fill(self, start, end, **more):
+        where, more = _split(more)
         own = {"value": 0, "bytes": 64, "graphNodeId": None, "memKind": 2}
-        self.add(FILL, **self._work(start, end, pid, device, context, green, stream, correlation) | own | more)
+        self.add(FILL, **_work(start, end, **where) | own | more)
 
-    def graph(self, start, end, graph=5, *, stream=7, correlation=1, pid=PID, device=0, context=1, **more):
-        own = {"graphId": graph, "graphExecId": graph}
-        self.add(GRAPH, **self._work(start, end, pid, device, context, 0, stream, correlation) | own | more)
+    def graph(self, start, end, graph=5, **more):
+        where, more = _split(more)
+        self.add(GRAPH, **_work(start, end, **where) | {"graphId": graph, "graphExecId": graph} | more)
 
     def call(self, start, end, name="cudaLaunchKernel_v7000", *, correlation=1, pid=PID, thread=None, **more):
         own = {"eventClass": 0, "globalTid": process(pid) + (thread or pid), "correlationId": correlation}
@@ -76,22 +100,20 @@ class NsysFile:
         self.call(at, at + 10, correlation=where.get("correlation", 1), pid=where.get("pid", PID))
         self.kernel(start, end, name, **where)
 
-    def wait(self, at, *, stream, event, tie=0, correlation, pid=PID, context=1, **more):
+    def wait(self, at, *, correlation, pid=PID, **more):
         """Add a stream's wait for an event, and its call."""
         self.call(at, at + 5, "cudaStreamWaitEvent_v3020", correlation=correlation, pid=pid)
-        self.sync(at + 1, at + 2, stream=stream, event=event, tie=tie, correlation=correlation, pid=pid, context=context, **more)
+        self.sync(at + 1, at + 2, correlation=correlation, pid=pid, **more)
 
-    def sync(
-        self, start, end, *, stream=NO_NUMBER, event=NO_NUMBER, tie=0, kind=2, correlation, pid=PID, context=1, device=0, **more
-    ):
-        own = {"syncType": kind, "eventId": event, "eventSyncId": tie}
-        self.add(SYNC, **self._work(start, end, pid, device, context, None, stream, correlation) | own | more)
+    def sync(self, start, end, *, stream=NO_NUMBER, event=NO_NUMBER, tie=0, kind=2, **more):
+        where, more = _split(more | {"stream": stream, "green": None})
+        self.add(SYNC, **_work(start, end, **where) | {"syncType": kind, "eventId": event, "eventSyncId": tie} | more)
 
-    def record(self, at, *, stream, event, tie=0, correlation, pid=PID, context=1, device=0, **more):
+    def record(self, at, *, event, tie=0, correlation, pid=PID, **more):
         """Add an event's record, and its call."""
         self.call(at, at + 5, "cudaEventRecord_v3020", correlation=correlation, pid=pid)
-        row = self._work(0, 0, pid, device, context, None, stream, correlation)
-        row |= {"timestamp": 0, "eventId": event, "eventSyncId": tie} | more
+        where, more = _split(more | {"correlation": correlation, "pid": pid, "green": None})
+        row = _work(0, 0, **where) | {"timestamp": 0, "eventId": event, "eventSyncId": tie} | more
         self.add(EVENT, **{name: value for name, value in row.items() if name not in {"start", "end"}})
 
     def nvtx(self, start, end, text=None, *, kind=59, pid=PID, thread=None, domain=0, registered=None, **more):
@@ -134,17 +156,28 @@ class NsysFile:
             if is_old and table in SINCE_2023:
                 continue
             columns = list(dict.fromkeys(name for row in rows for name in row if not (is_old and name in NEW_COLUMNS)))
-            rows = list(rows)
+            ordered = list(rows)
             if shuffled is not None:
-                chance.shuffle(rows)
+                chance.shuffle(ordered)
                 chance.shuffle(columns)
             declared = ", ".join(f'"{name}" {"TEXT" if name in _TEXTS else "INTEGER"}' for name in columns)
             base.execute(f'create table "{table}" ({declared})')
-            values = [[row.get(name) for name in columns] for row in rows]
+            values = [[row.get(name) for name in columns] for row in ordered]
             base.executemany(f'insert into "{table}" values ({", ".join("?" * len(columns))})', values)
         base.commit()
         base.close()
         return path
+
+
+def _work(start, end, *, stream=7, correlation=1, pid=PID, device=0, context=1, green=0):
+    place = {"deviceId": device, "contextId": context, "greenContextId": green, "streamId": stream}
+    return {"start": start, "end": end, **place, "correlationId": correlation, "globalPid": process(pid)}
+
+
+def _split(given):
+    """Return what tells where work ran, and the rest."""
+    where = {"stream", "correlation", "pid", "device", "context", "green"}
+    return {name: given[name] for name in given.keys() & where}, {name: given[name] for name in given.keys() - where}
 
 
 def two_streams() -> NsysFile:
@@ -170,5 +203,5 @@ def two_streams() -> NsysFile:
     made.fill(2_500, 2_600, stream=14, correlation=6)
     made.call(190, 2_700, "cudaDeviceSynchronize_v3020", correlation=7)
     made.sync(195, 2_690, kind=1, correlation=7)
-    made.add("CUPTI_ACTIVITY_KIND_OVERHEAD", start=1, end=2, overheadType=3)
+    made.add(OVERHEAD, start=1, end=2, overheadType=3)
     return made

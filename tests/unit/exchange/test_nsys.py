@@ -8,6 +8,7 @@ import pickle
 import random
 import sqlite3
 import stat
+from pathlib import Path
 
 import numpy as np
 import pytest
@@ -153,7 +154,9 @@ def test_waits_that_the_file_does_not_tell_are_said(path):
     trace = read_nsys(made.write(path))
     assert not trace.metadata.waits_told
     (fact,) = trace.metadata.missing
-    assert fact.startswith("0 of 1 waits of streams for events are told; nsys tells it with --trace=cuda --cuda-event-trace=true")
+    assert fact.startswith(
+        "0 of 1 waits of streams for events are told; nsys tells it with --trace=cuda --cuda-event-trace=true"
+    )
     assert fact in " ".join(str(trace.idle()).split())
 
 
@@ -447,7 +450,7 @@ def test_invalid_utf8_is_replaced(path, made):
     [
         (["create table notes (text)"], "holds no kernels, calls or ranges"),
         ([f"create table {KERNEL} (start, end)", f"insert into {KERNEL} values (1, 2)"], "holds no kernels"),
-        ([f"create table other (start, end)", f"create view {KERNEL} as select * from other"], "holds no kernels"),
+        (["create table other (start, end)", f"create view {KERNEL} as select * from other"], "holds no kernels"),
         ([f"create table {KERNEL} (start, end, deviceId, primary key (start)) without rowid"], "another way than nsys"),
         ([f"create virtual table {KERNEL} using fts4(start, end, deviceId)"], "holds no kernels"),
     ],
@@ -570,12 +573,13 @@ def export(folder, monkeypatch, script):
 
 def test_a_report_is_exported_by_nsys_and_nothing_is_left(tmp_path, path, monkeypatch):
     two_streams().write(path)
-    script = f'test "$1 $2 $3 $4" = "export --type sqlite --output" && test -f "$6" && cp "{path}" "$5" && echo "$5" > "{tmp_path}/where"'
+    asked = 'test "$1 $2 $3 $4" = "export --type sqlite --output" && test -f "$6"'
+    script = f'{asked} && cp "{path}" "$5" && echo "$5" > "{tmp_path}/where"'
     report = export(tmp_path, monkeypatch, script)
     assert_same_trace(read_nsys(report), read_nsys(path))
-    where = (tmp_path / "where").read_text().strip()
-    assert where.endswith(".sqlite")
-    assert not os.path.lexists(os.path.dirname(where))
+    where = Path((tmp_path / "where").read_text().strip())
+    assert where.suffix == ".sqlite"
+    assert not where.parent.exists()
 
 
 def test_a_report_that_nsys_cannot_export_says_what_it_said(tmp_path, monkeypatch):
