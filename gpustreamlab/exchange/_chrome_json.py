@@ -25,6 +25,8 @@ LARGEST_HEAD_BYTES = 256 << 20
 _MOST_TRIES = 8
 """How many places are tried where one event may end and the next begin."""
 _TAIL_BYTES = 1 << 16
+_PACKED_TIMES = 10
+"""How much larger a file is, unpacked; about."""
 _PACKED = b"\x1f\x8b"
 _BYTE_ORDER_MARK = b"\xef\xbb\xbf"
 _BLANK = b" \t\r\n"
@@ -137,6 +139,15 @@ class EventFile:
         """Events that are none."""
         self.event_count = 0
         """Events so far, refused ones too."""
+
+    @property
+    def block_count(self) -> int:
+        """How many blocks there are, about."""
+        try:
+            size, is_packed = self._path.stat().st_size, self._path.name.endswith(".gz")
+        except OSError:
+            return 1
+        return 1 + size * (_PACKED_TIMES if is_packed else 1) // BLOCK_BYTES
 
     def blocks(self) -> Iterator[list[Event]]:
         """Yield the events, some thousands at a time.

@@ -33,7 +33,9 @@ def match_begins(group: Int64Array, time_ns: Int64Array, is_begin: BoolArray) ->
     """
     order = np.lexsort((time_ns, group))
     is_opening, groups = is_begin[order].tolist(), group[order].tolist()
-    pairs, opened, current = [], [], None
+    pairs: list[tuple[int, int]] = []
+    opened: list[int] = []
+    current: int | None = None
     for place, opens, mine in zip(order.tolist(), is_opening, groups, strict=True):
         if mine != current:
             opened, current = [], mine
@@ -90,7 +92,9 @@ def slices_at(
 
 def _innermost(rows: list[int], start_ns: list[int], end_ns: list[int], at_ns: list[int]) -> list[int]:
     """Return the innermost slice around each moment, of which the times ascend, or -1."""
-    found, opened, place = [], list[int](), 0
+    found: list[int] = []
+    opened: list[int] = []
+    place = 0
     for at in at_ns:
         just_ended = -1
         while place < len(rows) and start_ns[place] <= at:

@@ -13,12 +13,13 @@ from numpy.typing import NDArray
 
 from gpustreamlab.errors import TraceError, TraceFileError
 from gpustreamlab.exchange._chrome_json import WRONG, Event, EventFile
-from gpustreamlab.exchange._chrome_write import FACTS_KEY, FIRST_THREAD, FORMAT, column_keys, shown_names
+from gpustreamlab.exchange._chrome_write import FACTS_KEY, FORMAT, column_keys, shown_names
 from gpustreamlab.model import COLUMN_DTYPES, EDGE_KINDS, SPAN_KINDS, Counters, Edges, Trace
 from gpustreamlab.typing import Int64Array
 
 _64_BITS = (1 << 64) - 1
 _MOST_COLUMNS = 4_096
+
 
 class _Ours(msgspec.Struct):
     """What stands under our own key."""
@@ -68,8 +69,8 @@ def read_own(file: EventFile, path: str) -> Trace:
         raise
     except (TraceError, *_GARBAGE) as error:
         raise TraceFileError(
-            f"{path!r} cannot be read as a trace that gpustreamlab wrote: {error or type(error).__name__}. It is damaged, another "
-            "program changed it, or it is of a newer version; write it again, or update gpustreamlab."
+            f"{path!r} cannot be read as a trace that gpustreamlab wrote: {type(error).__name__}: {error}. It is damaged, "
+            "another program changed it, or it is of a newer version; write it again, or update gpustreamlab."
         ) from error
 
 
@@ -142,7 +143,8 @@ class _Reader:
         missing = self._ours.span_count - count
         if not (missing or file.damage):
             return trace
-        note = f"{missing:,} of {self._ours.span_count:,} spans are missing from the file: {file.damage or 'events were taken out'}"
+        why = file.damage or "events were taken out"
+        note = f"{missing:,} of {self._ours.span_count:,} spans are missing from the file: {why}"
         return replace(trace, metadata=replace(trace.metadata, recovery_note=note))
 
     def _edges(self, count: int) -> Edges:
@@ -152,7 +154,7 @@ class _Reader:
         drawn = [(number, row, ends[number][0], kinds[kind]) for number, (row, kind) in begins.items() if number in ends]
         rows = sorted({*drawn, *(edge for edge in self._ours.hidden_edges if max(edge[1:3]) < count)})
         source, target, kind = np.array([edge[1:] for edge in rows], np.int64).reshape(-1, 3).T
-        return Edges(source=source, target=target, kind=kind)
+        return Edges(source=source, target=target, kind=kind.astype(np.int8))
 
     def _counters(self, base_ns: int) -> Counters:
         names = self._tables.counters.names
@@ -169,7 +171,12 @@ def _tables(facts: msgspec.Raw) -> Trace:
 
 def _args_decoder(columns: dict[str, str]) -> msgspec.json.Decoder[Any]:
     """Return what reads the ``args`` of a span: what every span has, and the extra columns."""
-    fields: list[Any] = [("queued_ns", int), ("parent", int, -1), ("thread", str | None, None), ("partition", _Coded | None, None)]
+    fields: list[Any] = [
+        ("queued_ns", int),
+        ("parent", int, -1),
+        ("thread", str | None, None),
+        ("partition", _Coded | None, None),
+    ]
     names = {f"extra_{place}": key for place, key in enumerate(column_keys(columns).values())}
     for place, (name, dtype) in enumerate(columns.items()):
         if name == "detail":

@@ -18,9 +18,6 @@ from gpustreamlab.typing import Int64Array, LaneKind
 
 MOST_TRACKS = 4_096
 """Most threads of a file that have lanes of their own; further ones share one."""
-OTHERS = "host: other threads"
-"""Name of the lane that they share."""
-MOST_ORDINAL = 1 << 20
 
 _GPU = re.compile(r"/device:GPU:(\d{1,7})\b")
 _STREAM = re.compile(r"Stream #(\d{1,18})\b")
@@ -97,6 +94,11 @@ class Tracks:
         return [self._stream(*track) is not None for track in self._tracks]
 
     @property
+    def is_summary(self) -> list[bool]:
+        """Tell of each track whether it sums up what a device did, as XLA's lines "XLA Ops" and "Steps" do."""
+        return [self._is_of_device(*track) for track in self._tracks]
+
+    @property
     def streams(self) -> list[tuple[int, int]]:
         """Device and number of each stream."""
         return [stream for track in self._tracks if (stream := self._stream(*track)) is not None]
@@ -112,13 +114,15 @@ class Tracks:
         places = sorted(used.tolist(), key=lambda place: self._rank(place, tracks[place]))
         named = self._texts([tracks[place] for place in places])
         lane, thread = np.full(len(tracks) + 1, -1, np.int64), np.full(len(tracks) + 1, -1, np.int64)
-        lanes, threads = [], []
+        lanes: list[Lane] = []
+        threads: list[str] = []
         for place, name in zip(places, named, strict=True):
             lane[place] = len(lanes)
             stream = self._stream(*tracks[place])
             if stream is None:
-                lanes.append(Lane(name=f"host: {name}", kind=LaneKind.HOST))
-                if not tracks[place][2]:
+                is_told_of_device = self._is_of_device(*tracks[place])
+                lanes.append(Lane(name=name if is_told_of_device else f"host: {name}", kind=LaneKind.HOST))
+                if not (tracks[place][2] or is_told_of_device):
                     thread[place] = len(threads)
                     threads.append(name)
             else:
@@ -147,7 +151,11 @@ class Tracks:
         stream = _STREAM.match(self._names.get(("thread", process, thread), ""))
         if device is None or stream is None:
             return None
-        return min(int(device[1]), MOST_ORDINAL), int(stream[1])
+        return int(device[1]), int(stream[1])
+
+    def _is_of_device(self, process: int, thread: str, is_async: bool) -> bool:  # noqa: FBT001
+        is_device = _GPU.search(self._names.get(("process", process, ""), "")) is not None
+        return is_device and self._stream(process, thread, is_async) is None
 
     def _rank(self, place: int, track: tuple[int, str, bool]) -> tuple[object, ...]:
         """Return what puts tracks in order: streams, then as the file says, then as they came."""
@@ -162,7 +170,7 @@ class Tracks:
     def _texts(self, tracks: Sequence[tuple[int, str, bool]]) -> list[str]:
         """Return a name of its own for each track."""
         has_more = len({device for device, _ in self.streams}) > 1
-        hosts = {process for process, thread, is_async in tracks if self._stream(process, thread, is_async) is None}
+        hosts = {track[0] for track in tracks if self._stream(*track) is None and not self._is_of_device(*track)}
         names = []
         for process, thread, is_async in tracks:
             stream = self._stream(process, thread, is_async)
@@ -171,7 +179,8 @@ class Tracks:
                 continue
             known = self._names.get(("thread", process, thread)) or f"thread {thread}"
             name = "other threads" if process < 0 else f"async {thread}" if is_async else known
-            names.append(f"{self._process_name(process)}: {name}" if len(hosts) > 1 and process >= 0 else name)
+            is_one = process < 0 or (len(hosts) == 1 and not self._is_of_device(process, thread, is_async))
+            names.append(name if is_one else f"{self._process_name(process)}: {name}")
         counts = Counter(names)
         taken: set[str] = set()
         return [

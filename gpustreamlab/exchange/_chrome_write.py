@@ -1,7 +1,7 @@
 """Write Chrome's trace event format, for Perfetto, chrome://tracing and Speedscope, and so that `read_chrome` reads it back.
 
-A viewer shows spans of one thread only where they nest or follow each other; it loses the others. So each lane is one thread, or
-several where its spans overlap. Viewers read times as floats of 64 bits: they are counted from the first moment of the trace, and
+A viewer shows spans of one thread only where they nest or follow each other; it loses the others. So each lane is one thread,
+or several where its spans overlap. Viewers read times as floats of 64 bits: they are counted from the trace's first moment, and
 exact to the nanosecond below 2^43 us (100 days).
 """
 
@@ -78,7 +78,9 @@ def write_chrome(trace: Trace, path: str | PathLike[str]) -> None:
     """
     name = Path(str(path)).name.lower()
     if not name.endswith((".json", ".json.gz")):
-        raise OptionError(f"{name!r} is no name for Chrome's JSON: it ends in .json or .json.gz. Use for example 'run.json.gz'.")
+        raise OptionError(
+            f"{name!r} is no name for Chrome's JSON: it ends in .json or .json.gz. Use for example 'run.json.gz'."
+        )
     write_file_whole(path, lambda partial: _write(trace, partial, is_packed=name.endswith(".gz")))
 
 
@@ -88,9 +90,11 @@ def shown_names(names: Sequence[str]) -> tuple[str, ...]:
     Examples
     --------
     >>> [len(name) for name in shown_names(["gemm", "x" * 5_000])]
-    [4, 1004]
+    [4, 1003]
     """
-    return tuple(name if len(name) <= SHOWN_CHARACTERS else f"{name[:SHOWN_CHARACTERS]}… {code}" for code, name in enumerate(names))
+    return tuple(
+        name if len(name) <= SHOWN_CHARACTERS else f"{name[:SHOWN_CHARACTERS]}… {code}" for code, name in enumerate(names)
+    )
 
 
 def column_keys(names: Collection[str]) -> dict[str, str]:
@@ -98,7 +102,7 @@ def column_keys(names: Collection[str]) -> dict[str, str]:
 
     Examples
     --------
-    >>> column_keys(["size_bytes", "a\\tb"])
+    >>> column_keys(["size_bytes", "a\tb"])
     {'size_bytes': 'size_bytes', 'a\\tb': 'column 1'}
     """
     keys: dict[str, str] = {}
@@ -149,7 +153,11 @@ class _Plan(NamedTuple):
 
 
 def _plan(trace: Trace) -> _Plan:
-    moments = [trace.start_ns, trace.counters.time_ns, np.array([one.time_ns for one in (*trace.markers, *trace.layouts)], np.int64)]
+    moments = [
+        trace.start_ns,
+        trace.counters.time_ns,
+        np.array([*(one.time_ns for one in trace.markers), *(one.time_ns for one in trace.layouts)], np.int64),
+    ]
     base_ns = min((int(times.min()) for times in moments if len(times)), default=0)
     sub = sublanes(trace.start_ns, trace.end_ns, trace.lane)
     most = np.zeros(len(trace.lanes), np.int64)
@@ -157,9 +165,7 @@ def _plan(trace: Trace) -> _Plan:
     first = np.cumsum(most + 1) - (most + 1)
     titles = [_process(trace, code) for code in range(len(trace.lanes))]
     processes = list(dict.fromkeys(titles)) or ["no lanes"]
-    threads = [
-        (processes.index(title), code, part) for code, title in enumerate(titles) for part in range(int(most[code]) + 1)
-    ]
+    threads = [(processes.index(title), code, part) for code, title in enumerate(titles) for part in range(int(most[code]) + 1)]
     source, target = trace.edges.source, trace.edges.target
     is_shown = (trace.end_ns > trace.start_ns)[source] & (trace.end_ns > trace.start_ns)[target]
     return _Plan(
@@ -182,7 +188,7 @@ def _process(trace: Trace, code: int) -> str:
 
 def _head(trace: Trace, plan: _Plan) -> bytes:
     """Return everything before the events: what they do not hold of the trace."""
-    nothing: dict[str, Any] = {name: _EMPTY for name in COLUMN_DTYPES}
+    nothing: dict[str, Any] = dict.fromkeys(COLUMN_DTYPES, _EMPTY)
     tables = replace(trace, **nothing, extra={}, edges=Edges(), counters=Counters(names=trace.counters.names))
     edges = trace.edges
     hidden = np.flatnonzero(~plan.drawn)
@@ -223,7 +229,9 @@ class _Spans:
 
     def __init__(self, trace: Trace, plan: _Plan) -> None:
         self._trace, self._plan = trace, plan
-        places = [f'"pid":{process + 1},"tid":{FIRST_THREAD + number},"ts":' for number, (process, _, _) in enumerate(plan.threads)]
+        places = [
+            f'"pid":{process + 1},"tid":{FIRST_THREAD + number},"ts":' for number, (process, _, _) in enumerate(plan.threads)
+        ]
         self._places = _table(places)
         self._kinds = _table([kind.value for kind in SPAN_KINDS])
         self._names = _table([json.dumps(name) for name in shown_names(trace.names)])
