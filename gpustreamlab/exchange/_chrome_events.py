@@ -71,7 +71,7 @@ class Events:
                 if event.ph is not None:  # XLA ends its list with an empty event
                     self.left_out[f"of phase {str(event.ph)[:8]!r}"] += 1
                 continue
-            time_ns = nanoseconds(event.ts)
+            time_ns = _nanoseconds(event.ts)
             if time_ns is None:
                 self.left_out[_SENSELESS] += 1
             else:
@@ -92,7 +92,7 @@ class Events:
         return self.shapes.setdefault(shape._replace(name=cut_text(shape.name, MAX_FULL_NAME)), len(self.shapes))
 
     def _slice(self, event: Event, time_ns: int) -> None:
-        lasts_ns = nanoseconds(event.dur)
+        lasts_ns = _nanoseconds(event.dur)
         if lasts_ns is None or lasts_ns < 0:
             self.left_out[_SENSELESS] += 1
             return
@@ -167,6 +167,13 @@ class Events:
             times.append(time_ns)
             codes.append(code)
             values.append(number)
+
+
+def _nanoseconds(raw: msgspec.Raw) -> int | None:
+    try:
+        return nanoseconds(raw)
+    except ArithmeticError:  # an exponent beyond that of all decimals
+        return None
 
 
 def _id_of(event: Event) -> object:

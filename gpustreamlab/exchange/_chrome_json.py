@@ -8,6 +8,7 @@ from __future__ import annotations
 import re
 import zlib
 from collections.abc import Iterator
+from contextlib import closing
 from os import PathLike
 from pathlib import Path
 from typing import Any, Literal, TypeAlias
@@ -51,6 +52,8 @@ _HALF_A_SIGN = re.compile(
     rb"(?<!\\)((?:\\\\)*)(\\u[dD][89abAB][0-9a-fA-F]{2}\\u[dD][c-fC-F][0-9a-fA-F]{2})"
     rb"|(?<!\\)((?:\\\\)*)\\u[dD][89a-fA-F][0-9a-fA-F]{2}"
 )
+_LONGEST_SIGN = 12
+"""Bytes of the longest sign of a text: two escapes."""
 _ONE_LINE = bytes(max(code, 32) for code in range(256))
 
 Writer: TypeAlias = Literal["kineto", "gpustreamlab", "chrome"]
@@ -108,16 +111,14 @@ def guess_writer(head: bytes) -> Writer:
 
 def read_head(path: str | PathLike[str], size_bytes: int = 1 << 20) -> bytes:
     """Return the beginning of a file, unpacked; empty where nothing can be read or unpacked."""
-    source = _Source(Path(path))
+    head = b""
     try:
-        head = b""
-        while len(head) < size_bytes and (part := source.read()):
-            head += part
-        return head[:size_bytes]
+        with closing(_Source(Path(path))) as source:
+            while len(head) < size_bytes and (part := source.read()):
+                head += part
     except OSError:
         return b""
-    finally:
-        source.close()
+    return head[:size_bytes]
 
 
 class EventFile:
@@ -158,11 +159,8 @@ class EventFile:
             If the file cannot be read, or holds no list of events.
         """
         try:
-            source = _Source(self._path)
-            try:
+            with closing(_Source(self._path)) as source:
                 yield from self._blocks(source)
-            finally:
-                source.close()
         except OSError as error:
             if isinstance(error, TraceFileError):
                 raise
@@ -216,7 +214,7 @@ class EventFile:
         ends = _ends(text)
         if not is_last and ends and (events := self._decode(text[: ends[0][0]])) is not None:
             return events, text[ends[0][1] :], False
-        text, at, is_closed = _diagnose(text)
+        text, at, is_closed = _diagnose(text, is_last=is_last)
         if is_closed:
             return self._decode(text[: at - 1]) or [], text[at:], True
         if at < 0:  # the list goes on
@@ -288,7 +286,7 @@ def _ends(text: bytes) -> list[tuple[int, int]]:
     return found[: -_MOST_TRIES - 1 : -1]
 
 
-def _diagnose(text: bytes) -> tuple[bytes, int, bool]:
+def _diagnose(text: bytes, *, is_last: bool) -> tuple[bytes, int, bool]:
     """Find where a list ends, or is damaged.
 
     Returns
@@ -297,9 +295,9 @@ def _diagnose(text: bytes) -> tuple[bytes, int, bool]:
         The text, mended where that was needed; the place behind the bracket that closes the list, or of the damage, or -1 where
         the list goes on; and whether it is closed there.
     """
-    for mended in (text, _mend(text)):
+    for mended in (text, _mend(text, is_last=is_last)):
         try:
-            _RAWS.decode(b"[" + mended)
+            _RAWS.decode(b"[" + mended[: len(mended) - _half_letter(mended)])
             return mended, len(mended.rstrip(_BLANK)), True
         except (UnicodeDecodeError, RecursionError):
             at = 0
@@ -307,7 +305,7 @@ def _diagnose(text: bytes) -> tuple[bytes, int, bool]:
             closed, place = _TRAILING.search(str(error)), _AT_BYTE.search(str(error))
             if closed:
                 return mended, _closed_before(mended, int(closed[1])), True
-            if place is None:
+            if place is None or int(place[1]) >= len(mended):  # it ends within a number, or elsewhere
                 return mended, -1, False
             at = int(place[1]) - 1
     return mended, max(at, 0), False
@@ -325,12 +323,27 @@ def _closed_before(text: bytes, at: int) -> int:
     return 1
 
 
-def _mend(text: bytes) -> bytes:
-    """Replace what JSON forbids and some write all the same; what may be half a letter at the end stays."""
-    end = text.rfind(b"}") + 1
-    mended = text[:end].translate(_ONE_LINE).decode("utf-8", "replace").encode()
+def _mend(text: bytes, *, is_last: bool) -> bytes:
+    """Replace what JSON forbids and some write all the same; what may be half a sign at the end of a block stays."""
+    text = text.translate(_ONE_LINE)
+    end = len(text)
+    if not is_last:
+        end = max(0, end - _LONGEST_SIGN)
+        while end and (text[end] & 0xC0 == 0x80 or b"\\" in text[max(0, end - _LONGEST_SIGN) : end]):
+            end -= 1
+    mended = text[:end].decode("utf-8", "replace").encode()
     mended = _HALF_A_SIGN.sub(lambda found: found[0] if found[2] else (found[3] or b"") + b"\\ufffd", mended)
     return _TRAILING_COMMA.sub(rb"\1", _NO_NUMBER.sub(rb"\1null", mended) + text[end:])
+
+
+def _half_letter(text: bytes) -> int:
+    """Return how many bytes at the end begin a letter of which more follows."""
+    for count, byte in enumerate(text[:-4:-1], 1):
+        if byte >= 0xC0:
+            return count if count < 2 + (byte >= 0xE0) + (byte >= 0xF0) else 0
+        if byte < 0x80:
+            break
+    return 0
 
 
 class _Source:

@@ -160,8 +160,10 @@ class Tracks:
     def _rank(self, place: int, track: tuple[int, str, bool]) -> tuple[object, ...]:
         """Return what puts tracks in order: streams, then as the file says, then as they came."""
         process, thread, is_async = track
+        if (stream := self._stream(*track)) is not None:
+            return 0, *stream, place
         order = self._order.get(("process", process, ""), 0), process, is_async, self._order.get(("thread", process, thread), 0)
-        return self._stream(*track) is None, *order, place
+        return 1 + (process < 0), *order, place
 
     def _process_name(self, process: int) -> str:
         pid = next((pid for pid, number in self._processes.items() if number == process), "others")
@@ -170,7 +172,7 @@ class Tracks:
     def _texts(self, tracks: Sequence[tuple[int, str, bool]]) -> list[str]:
         """Return a name of its own for each track."""
         has_more = len({device for device, _ in self.streams}) > 1
-        hosts = {track[0] for track in tracks if self._stream(*track) is None and not self._is_of_device(*track)}
+        hosts = {track[0] for track in tracks if self._stream(*track) is None and not self._is_of_device(*track)} - {-1}
         names = []
         for process, thread, is_async in tracks:
             stream = self._stream(process, thread, is_async)
