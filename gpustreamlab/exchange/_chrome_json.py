@@ -9,6 +9,7 @@ import re
 import zlib
 from collections.abc import Iterator
 from contextlib import closing
+from functools import partial
 from os import PathLike
 from pathlib import Path
 from typing import Any, Literal, TypeAlias
@@ -295,7 +296,8 @@ def _diagnose(text: bytes, *, is_last: bool) -> tuple[bytes, int, bool]:
         The text, mended where that was needed; the place behind the bracket that closes the list, or of the damage, or -1 where
         the list goes on; and whether it is closed there.
     """
-    for mended in (text, _mend(text, is_last=is_last)):
+    for mend in (bytes, partial(_mend, is_last=is_last)):
+        mended = mend(text)
         try:
             _RAWS.decode(b"[" + mended[: len(mended) - _half_letter(mended)])
             return mended, len(mended.rstrip(_BLANK)), True
@@ -332,7 +334,8 @@ def _mend(text: bytes, *, is_last: bool) -> bytes:
         while end and (text[end] & 0xC0 == 0x80 or b"\\" in text[max(0, end - _LONGEST_SIGN) : end]):
             end -= 1
     mended = text[:end].decode("utf-8", "replace").encode()
-    mended = _HALF_A_SIGN.sub(lambda found: found[0] if found[2] else (found[3] or b"") + b"\\ufffd", mended)
+    if b"\\ud" in mended or b"\\uD" in mended:
+        mended = _HALF_A_SIGN.sub(lambda found: found[0] if found[2] else (found[3] or b"") + b"\\ufffd", mended)
     return _TRAILING_COMMA.sub(rb"\1", _NO_NUMBER.sub(rb"\1null", mended) + text[end:])
 
 

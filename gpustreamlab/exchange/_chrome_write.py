@@ -102,8 +102,8 @@ def column_keys(names: Collection[str]) -> dict[str, str]:
 
     Examples
     --------
-    >>> column_keys(["size_bytes", "a\tb"])
-    {'size_bytes': 'size_bytes', 'a\\tb': 'column 1'}
+    >>> column_keys(["size_bytes", 'a "b"'])
+    {'size_bytes': 'size_bytes', 'a "b"': 'column 1'}
     """
     keys: dict[str, str] = {}
     taken = {*names}

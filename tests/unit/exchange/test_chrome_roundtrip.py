@@ -49,7 +49,7 @@ def overlapping(count=300, *, instants=0.1, lane_count=3, seed=0):
     return replace(random_trace(count, lane_count), start_ns=start_ns, end_ns=end_ns, edges=edges)
 
 
-@settings(max_examples=40, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture, HealthCheck.too_slow])
+@settings(max_examples=25, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture, HealthCheck.too_slow])
 @given(traces())
 def test_any_trace_comes_back_as_it_was(tmp_path, trace):
     written(trace, tmp_path / "run.json")
@@ -234,7 +234,8 @@ def test_a_mutated_file_of_ours_gives_a_trace_or_an_error_of_ours(tmp_path):
     write_chrome(kernel_trace(1), path)
     seed, found = path.read_bytes(), set()
     tokens = [b"-1", b"null", b"[]", b'"x"', b"1e99", b"18446744073709551616", b"}", b",", b"99"]
-    for number in range(200):
+    messages = []
+    for number in range(100):
         rng = random.Random(number)
         data = bytearray(seed)
         for _ in range(rng.randint(1, 3)):
@@ -244,6 +245,7 @@ def test_a_mutated_file_of_ours_gives_a_trace_or_an_error_of_ours(tmp_path):
         try:
             found.add(type(read_chrome(path)).__name__)
         except TraceFileError as error:
-            assert "run.json" in str(error)
-            found.add("error")
-    assert found == {"Trace", "error"}
+            found.add(type(error).__name__)
+            messages.append(str(error))
+    assert found == {"Trace", "TraceFileError"}
+    assert all("run.json" in message for message in messages)
