@@ -38,8 +38,8 @@ from gpustreamlab.model import (
 from gpustreamlab.record import FIRST_WORK_NUMBER, SPAN_COLUMNS, Delta, RowFinder, Tables, build_trace, cut_text
 from gpustreamlab.typing import CaptureTier, EdgeKind, Int64Array, SpanKind
 
-MOST_SPANS = 20_000_000
-"""Most slices that are read of a file; 2 GB in memory."""
+MOST_SPANS = 10_000_000
+"""Most slices that are read of a file; some 5 GB in memory, while they become a trace."""
 LEAST_WALL_CLOCK_NS = 10**18
 """Earlier times, of 2001, are not counted from 1970."""
 _MOST_LISTED = 4
@@ -99,12 +99,11 @@ class _Reader:
         with steps(self._file.block_count, "reading events") as step:
             for events in self._file.blocks():
                 self._events.take(events)
-                if len(self._events.slices["start_ns"]) > MOST_SPANS:
+                if self._events.slice_count > MOST_SPANS:
                     self._file.damage = f"only its first {MOST_SPANS:,} slices are read"
                     break
                 step(f"{self._file.event_count:,}")
-        self._events.close()
-        columns = {name: np.frombuffer(values, np.int64) for name, values in self._events.slices.items()}
+        columns = self._events.close()
         if not (len(columns["start_ns"]) or len(self._events.samples[0]) or self._events.markers):
             raise TraceFileError(
                 f"{self._path!r} holds no slices, instants or counters in {self._file.event_count:,} events: nothing was "

@@ -17,7 +17,7 @@ from gpustreamlab.exchange._chrome_xla import ARGS, NO_ARGS, Args, Shape, whole_
 from gpustreamlab.exchange._kineto_json import nanoseconds
 from gpustreamlab.model import SPAN_KINDS, Marker
 from gpustreamlab.record import MAX_FULL_NAME, cut_text
-from gpustreamlab.typing import MarkerKind, SpanKind
+from gpustreamlab.typing import Int64Array, MarkerKind, SpanKind
 
 MOST_MARKERS = 10_000
 """Most instants that become markers across all lanes; later ones are left out, and counted."""
@@ -26,6 +26,9 @@ MOST_QUANTITIES = 4_096
 
 ANNOTATION, HOST, MARKER = (SPAN_KINDS.index(kind) for kind in (SpanKind.ANNOTATION, SpanKind.HOST, SpanKind.MARKER))
 _SENSELESS = "refused, as their times make no sense"
+_SLICE_COLUMNS = ("start_ns", "end_ns", "track", "shape", "correlation", "kind")
+_OF_XLA = (b"correlation_id", b"_details")
+"""What stands in arguments that are read."""
 _VALUES = msgspec.json.Decoder(dict[str, object])
 
 
@@ -37,8 +40,6 @@ class Events:
         """Processes and threads."""
         self.shapes: dict[Shape, int] = {}
         """What many slices share, by its code."""
-        self.slices = {name: array("q") for name in ("start_ns", "end_ns", "track", "shape", "correlation", "kind")}
-        """What lasts, and instants; those that begin and end apart are in it when all was taken, see `close`."""
         self.flows = {name: array("q") for name in ("id", "phase", "time_ns", "track", "is_next")}
         """Ends of flows."""
         self.quantities: dict[tuple[int, str], int] = {}
@@ -49,6 +50,9 @@ class Events:
         """Instants of all lanes."""
         self.left_out: Counter[str] = Counter()
         """What was not used, in words, and how many."""
+        self._rows = array("q")
+        self._plain: dict[str, int] = {}
+        self._known_tracks: dict[tuple[object, object], int] = {}
         self._halves = {name: array("q") for name in ("group", "time_ns", "is_begin", "track", "shape")}
         self._groups: dict[object, int] = {}
         self._flow_ids: dict[object, int] = {}
@@ -77,9 +81,8 @@ class Events:
             else:
                 take(event, time_ns)
 
-    def _add(self, start_ns: int, end_ns: int, track: int, shape: int, correlation: int = 0, kind: int = ANNOTATION) -> None:
-        for values, value in zip(self.slices.values(), (start_ns, end_ns, track, shape, correlation, kind), strict=True):
-            values.append(value)
+    def _add(self, row: tuple[int, ...]) -> None:
+        self._rows.extend(row)
 
     def _shape(self, event: Event, args: Args = NO_ARGS) -> int:
         is_memory = not (args.allocated is args.freed is args.resident is None)
@@ -87,25 +90,39 @@ class Events:
         kernel, copy, fill = details
         shape = Shape(str("" if event.name is None else event.name), kernel, copy, fill, is_memory)
         known = self.shapes.get(shape)
-        if known is not None:
-            return known
-        return self.shapes.setdefault(shape._replace(name=cut_text(shape.name, MAX_FULL_NAME)), len(self.shapes))
+        if known is None:
+            known = self.shapes.setdefault(shape._replace(name=cut_text(shape.name, MAX_FULL_NAME)), len(self.shapes))
+        if args is NO_ARGS and type(event.name) is str and len(event.name) < MAX_FULL_NAME:
+            self._plain[event.name] = known
+        return known
 
     def _slice(self, event: Event, time_ns: int) -> None:
         lasts_ns = _nanoseconds(event.dur)
         if lasts_ns is None or lasts_ns < 0:
             self.left_out[_SENSELESS] += 1
             return
-        args = NO_ARGS
-        if len(bytes(event.args)) > 4:
+        try:
+            track = self._known_tracks[event.pid, event.tid]
+        except (KeyError, TypeError):
+            track = self._track(event)
+        raw, args = bytes(event.args), NO_ARGS
+        if _OF_XLA[0] in raw or _OF_XLA[1] in raw:
             with suppress(*WRONG):
-                args = ARGS.decode(event.args)
-        correlation, track = max(whole_of(args.correlation), 0), self.tracks.thread(event)
-        if args.context is not None:
-            self.tracks.take_context(track, whole_of(args.context))
-        self._add(
-            time_ns, time_ns + lasts_ns, track, self._shape(event, args), correlation, HOST if correlation else ANNOTATION
-        )
+                args = ARGS.decode(raw)
+            if args.context is not None:
+                self.tracks.take_context(track, whole_of(args.context))
+        shape = self._plain.get(event.name) if args is NO_ARGS and type(event.name) is str else None
+        if shape is None:
+            shape = self._shape(event, args)
+        correlation = 0 if args is NO_ARGS else max(whole_of(args.correlation), 0)
+        self._add((time_ns, time_ns + lasts_ns, track, shape, correlation, HOST if correlation else ANNOTATION))
+
+    def _track(self, event: Event) -> int:
+        """Return the number of an event's thread, and know it from now on."""
+        track = self.tracks.thread(event)
+        with suppress(TypeError):  # of a list, which is no key
+            self._known_tracks[event.pid, event.tid] = track
+        return track
 
     def _half(self, event: Event, time_ns: int) -> None:
         """Take a begin or an end: of a thread, or of an id (async)."""
@@ -118,17 +135,24 @@ class Events:
         for values, value in zip(self._halves.values(), row, strict=True):
             values.append(value)
 
-    def close(self) -> None:
-        """Make slices of begins and ends; count those without a partner."""
+    @property
+    def slice_count(self) -> int:
+        """How many slices there are so far, without those that begin and end apart."""
+        return len(self._rows) // len(_SLICE_COLUMNS)
+
+    def close(self) -> dict[str, Int64Array]:
+        """Return all slices as columns: begins and ends are matched, and those without a partner counted."""
         halves = {name: np.frombuffer(values, np.int64) for name, values in self._halves.items()}
         is_begin = halves["is_begin"] == 1
         begins, ends = match_begins(halves["group"], halves["time_ns"], is_begin)
         for begin, end in zip(begins.tolist(), ends.tolist(), strict=True):
             start_ns, end_ns = int(halves["time_ns"][begin]), int(halves["time_ns"][end])
-            self._add(start_ns, end_ns, int(halves["track"][begin]), int(halves["shape"][begin]))
+            self._add((start_ns, end_ns, int(halves["track"][begin]), int(halves["shape"][begin]), 0, ANNOTATION))
         without_end = int(is_begin.sum()) - len(begins)
         without_begin = len(is_begin) - int(is_begin.sum()) - len(ends)
-        self.left_out |= Counter({"begins without an end": without_end, "ends without a begin": without_begin})
+        self.left_out += Counter({"begins without an end": without_end, "ends without a begin": without_begin})
+        rows = np.frombuffer(self._rows, np.int64).reshape(-1, len(_SLICE_COLUMNS)).T
+        return dict(zip(_SLICE_COLUMNS, rows, strict=True))
 
     def _instant(self, event: Event, time_ns: int) -> None:
         if event.s == "g" and event.ph != "n":
@@ -138,7 +162,7 @@ class Events:
                 self.left_out["instants of all lanes"] += 1
             return
         track = self.tracks.asynchronous(event) if event.ph == "n" else self.tracks.thread(event)
-        self._add(time_ns, time_ns, track, self._shape(event), kind=MARKER)
+        self._add((time_ns, time_ns, track, self._shape(event), 0, MARKER))
 
     def _flow(self, event: Event, time_ns: int) -> None:
         key = str(event.cat), str(event.name), _id_of(event)
