@@ -21,7 +21,17 @@ from numpy.typing import NDArray
 from gpustreamlab._util.progress import steps
 from gpustreamlab.analysis import busy_edges, count_steps, sm_time_steps, stack_sms
 from gpustreamlab.errors import OptionError, TraceError
-from gpustreamlab.exchange._pftrace_own import COLUMN, FACTS, OWN_FIELD, Facts, own_columns, tables_of, write_column
+from gpustreamlab.exchange._pftrace_own import (
+    ARGUMENTS,
+    COLUMN,
+    FACTS,
+    OWN_FIELD,
+    Facts,
+    argument_values,
+    own_columns,
+    tables_of,
+    write_column,
+)
 from gpustreamlab.exchange._pftrace_packets import (
     CLEARED,
     FLOW,
@@ -52,8 +62,9 @@ _PACKED_LEVEL = 6
 _EXPLICIT, _NEVER_MERGED = 3, 2
 """Tracks are shown in the order told, and two of one name are two."""
 _BYTES_UNIT = 3
-_ARGUMENTS = {"full_name": 1, "launch": 2, "correlation": 3, "size_bytes": 4, "queued_before_ns": 5}
-"""Arguments of spans, and the numbers of their names."""
+_ARGUMENT_NAMES = {**{number: name for name, number in ARGUMENTS.items()}, 1: "full_name", 4: "queued_before_ns", 5: "launch"}
+"""Arguments of spans by their numbers."""
+_LAUNCH = 5
 _CATEGORIES = {code: kind.value for code, kind in enumerate(SPAN_KINDS, 1)}
 
 
@@ -120,7 +131,11 @@ class _Track(NamedTuple):
         fields = number_field(1, self.uuid) + number_field(12, self.rank) + number_field(15, _NEVER_MERGED)
         fields += number_field(5, self.parent) if self.parent else b""
         if self.counter is not None:
-            unit = number_field(3, _BYTES_UNIT) if self.counter.endswith("_bytes") else text_field(6, self.counter.rpartition("_")[2])
+            unit = (
+                number_field(3, _BYTES_UNIT)
+                if self.counter.endswith("_bytes")
+                else text_field(6, self.counter.rpartition("_")[2])
+            )
             fields += bytes_field(8, unit)
         else:
             fields += number_field(11, _EXPLICIT)
@@ -142,6 +157,9 @@ class _Writer:
         self._bounds = np.searchsorted(place[self._order], np.arange(int(counts.sum()) + 1)).tolist()
         """Where spans of each track begin in it."""
         self._tracks = _Tracks(trace, counts.tolist())
+        told = {name: argument_values(trace, name) for name in ARGUMENTS}
+        self._told = {name: values for name, values in told.items() if values is not None}
+        """Arguments of spans; 0 for those that lack one."""
         self._sequence = 2
 
     def write(self, file: Any) -> None:
@@ -157,8 +175,9 @@ class _Writer:
             lanes=tracks.spans,
             samples=[(uuid, lane, name) for uuid, (lane, name, _) in zip(counters, samples, strict=True)],
             extra={name: column.dtype.str for name, column in trace.extra.items()},
+            told=[*self._told],
         )
-        columns = own_columns(trace, self._order)
+        columns = own_columns(trace, self._order, facts.told)
         columns["sample"] = np.diff(np.concatenate([np.empty(0, np.int64), *(rows for *_, rows in samples)]), prepend=0)
         flows, hidden = self._flows()
         file.write(_own_packet(bytes_field(FACTS, msgspec.json.encode(facts)), number_field(SEQUENCE_FLAGS, CLEARED)))
@@ -191,18 +210,26 @@ class _Writer:
     def _spans(self, first: int, last: int, flows: Sequence[_Flows], texts: Sequence[_Texts]) -> tuple[Spans, bytes]:
         """Return the spans of one track, and what gives their texts numbers."""
         trace, rows = self._trace, self._order[first:last]
-        annotations, used = _annotations(trace, rows, texts)
+        annotations = [
+            _annotation(ARGUMENTS[name], values[rows], is_text=name == "detail") for name, values in self._told.items()
+        ]
+        used: dict[int, str] = {}
+        if "detail" in self._told:
+            code = self._told["detail"][rows]
+            has_launch = np.array([False, *(bool(launch) for _, launch in texts)])[code]
+            annotations.append(_annotation(_LAUNCH, np.where(has_launch, code + len(texts), 0), is_text=True))
+            for one in np.unique(code[code > 0]).tolist():
+                used[one], used[one + len(texts)] = texts[one - 1]
         spans = Spans(
             start_ns=self._times(trace.start_ns[rows]),
             end_ns=self._times(trace.end_ns[rows]),
             name=trace.name[rows] + 1,
             category=trace.kind[rows] + 1,
-            annotations=annotations,
+            annotations=[one for one in annotations if one is not None],
             flows=[(flow.field, *flow.within(first, last)) for flow in flows],
         )
         names = {code + 1: trace.names[code] for code in np.unique(trace.name[rows]).tolist()}
-        arguments = {number: name for name, number in _ARGUMENTS.items()}
-        return spans, interned_data(name=names, category=_CATEGORIES, annotation=arguments, text=used)
+        return spans, interned_data(name=names, category=_CATEGORIES, annotation=_ARGUMENT_NAMES, text=used)
 
     def _times(self, times_ns: Any) -> Any:
         """Return times on the file's clock."""
@@ -295,39 +322,18 @@ _Texts: TypeAlias = tuple[str, str]
 def _launch_texts(detail: WorkDetail) -> _Texts:
     """Return the full name, and how it was launched."""
     shared = detail.static_shared_bytes + detail.dynamic_shared_bytes
-    parts = [f"{word} {'x'.join(map(str, three))}" for word, three in (("grid", detail.grid), ("block", detail.block)) if any(three)]
+    parts = [
+        f"{word} {'x'.join(map(str, three))}" for word, three in (("grid", detail.grid), ("block", detail.block)) if any(three)
+    ]
     parts += [f"{count:,} {what}" for count, what in ((detail.registers, "registers"), (shared, "B shared")) if count]
     parts += [f"graph {detail.graph}"] if detail.graph else []
     return detail.full_name, ", ".join(parts)
 
 
-def _annotations(trace: Trace, rows: Int64Array, texts: Sequence[_Texts]) -> tuple[list[Annotation], dict[int, str]]:
-    """Return the arguments of some spans, and their texts by their numbers."""
-    found, used = [], {}
-    if "detail" in trace.extra and texts:
-        detail = trace.extra["detail"][rows]
-        for place, name in enumerate(("full_name", "launch")):
-            has_text = np.array([*(bool(text[place]) for text in texts), False])[detail]
-            found.append(_Argument(name, np.where(has_text, 2 * detail.astype(np.int64) + 1 + place, 0), is_text=True))
-            used.update((2 * code + 1 + place, texts[code][place]) for code in np.unique(detail[has_text]).tolist())
-    for name in ("correlation", "size_bytes"):
-        values = trace.extra.get(name)
-        if values is not None and values.dtype.kind in "iu":
-            found.append(_Argument(name, values[rows]))
-    found.append(_Argument("queued_before_ns", trace.start_ns[rows] - trace.queued_ns[rows]))
-    annotations = []
-    for name, values, is_text in found:
-        is_there = values > 0
-        if is_there.any():
-            whole = None if is_there.all() else is_there
-            annotations.append(Annotation(_ARGUMENTS[name], values if whole is None else np.where(is_there, values, 0), is_text, whole))
-    return annotations, used
-
-
-class _Argument(NamedTuple):
-    name: str
-    values: NDArray[np.integer]
-    is_text: bool = False
+def _annotation(name: int, values: Int64Array, *, is_text: bool) -> Annotation | None:
+    """Return an argument of spans; None where none has it, as all numbers are 0."""
+    is_there = values > 0
+    return Annotation(name, values, is_text, None if is_there.all() else is_there) if is_there.any() else None
 
 
 def _own_packet(content: bytes, flags: bytes = b"") -> bytes:
@@ -357,7 +363,10 @@ def _samples(trace: Trace) -> list[tuple[int, int, Int64Array]]:
     lane, name = counters.lane[order], counters.name[order]
     is_new = (np.diff(lane, prepend=-1) != 0) | (np.diff(name, prepend=-1) != 0)
     heads = np.flatnonzero(is_new)
-    return [(int(lane[head]), int(name[head]), rows) for head, rows in zip(heads, np.split(order, heads[1:]), strict=bool(len(heads)))]
+    return [
+        (int(lane[head]), int(name[head]), rows)
+        for head, rows in zip(heads, np.split(order, heads[1:]), strict=bool(len(heads)))
+    ]
 
 
 _Steps: TypeAlias = tuple[Int64Array, FloatArray]

@@ -7,7 +7,7 @@ numbers: differences, in as few bytes as the largest needs.
 from __future__ import annotations
 
 import json
-from collections.abc import Mapping
+from collections.abc import Collection, Mapping
 from dataclasses import replace
 from typing import Any
 
@@ -37,8 +37,10 @@ _RELATIVE = {
 """Times that are near others; they are stored as the distance."""
 _PLAIN = ("queued_ns", "parent", "thread", "partition")
 """Columns of all traces that slices do not tell."""
-BY_DETAIL = "by detail: "
-"""What a column's name begins with that holds a number for each detail, the last one for none."""
+ARGUMENTS = {"detail": 1, "correlation": 2, "size_bytes": 3, "queued_ns": 4}
+"""Columns that arguments of slices tell, and the numbers of their names."""
+_EXTRA, _BY_DETAIL = "extra:", "by detail:"
+"""What the names of extra columns begin with; the second ones hold a number for each detail, the last one for none."""
 
 
 class Facts(msgspec.Struct):
@@ -54,6 +56,8 @@ class Facts(msgspec.Struct):
     """Number, lane and name of each track of counters; other ones are computed from spans."""
     extra: dict[str, str]
     """Columns that not every trace has, and how they are stored."""
+    told: list[str]
+    """Columns that arguments of slices tell."""
 
 
 def tables_of(trace: Trace) -> bytes:
@@ -88,52 +92,86 @@ def read_tables(text: bytes) -> tuple[Trace, tuple[str, ...]]:
     return trace, trace.counters.names
 
 
-def own_columns(trace: Trace, order: Int64Array) -> dict[str, NDArray[Any]]:
-    """Return what slices and flows do not tell of a trace whose spans are written in some order."""
-    columns: dict[str, NDArray[Any]] = {"row": np.diff(order, prepend=0), "edge": np.diff(trace.edges.kind, prepend=0)}
-    columns |= {name: _small(trace, name, getattr(trace, name)) for name in _PLAIN}
+def argument_values(trace: Trace, name: str) -> Int64Array | None:
+    """Return the numbers that an argument of spans has, 0 where a span lacks it; None where no number can say it.
+
+    Parameters
+    ----------
+    trace
+        The trace.
+    name
+        ``"queued_ns"`` for how long before its start a span was queued, ``"detail"`` for the code of the detail and 1, or an
+        extra column.
+    """
+    if name == "queued_ns":
+        values = trace.start_ns - trace.queued_ns
+    elif name not in trace.extra or trace.extra[name].dtype.kind not in "iu":
+        return None
+    else:
+        values = _as_int64(trace.extra[name]) + (name == "detail")
+    return values if not len(values) or values.min() >= 0 else None
+
+
+def own_columns(trace: Trace, order: Int64Array, told: Collection[str]) -> dict[str, NDArray[Any]]:
+    """Return what slices, flows and the arguments told do not tell of a trace whose spans are written in some order."""
+    columns: dict[str, NDArray[Any]] = {
+        "row": np.diff(order, prepend=0),
+        "edge": np.diff(_as_int64(trace.edges.kind), prepend=0),
+    }
+    columns |= {name: _small(trace, name, getattr(trace, name)) for name in _PLAIN if name not in told}
     detail = trace.extra.get("detail")
     for name, values in trace.extra.items():
+        if name in told:
+            continue
         if detail is not None and name != "detail" and values.dtype.kind in "iu":
             table = np.zeros(len(trace.details) + 1, values.dtype)
             table[detail] = values
             if (table[detail] == values).all():
-                columns[BY_DETAIL + name] = _as_int64(table)
+                columns[_BY_DETAIL + name] = _as_int64(table)
                 continue
-        columns[name] = _small(trace, name, values)
+        columns[_EXTRA + name] = _small(trace, name, values)
     return columns
 
 
-def spans_columns(
-    known: Mapping[str, NDArray[Any]], columns: Mapping[str, Int64Array], extra: Mapping[str, str]
+def span_columns(
+    known: Mapping[str, NDArray[Any]], columns: Mapping[str, Int64Array], facts: Facts
 ) -> tuple[dict[str, Int64Array], dict[str, NDArray[Any]]]:
     """Return the columns of `own_columns` as the trace had them: those of all traces, and the extra ones.
 
     Parameters
     ----------
     known
-        Starts and ends.
+        Starts and ends, and as `argument_values` returns them what arguments tell.
     columns
         What the file holds.
-    extra
-        How the extra columns are stored.
+    facts
+        What it says of them.
 
     Raises
     ------
-    KeyError, ValueError, IndexError
+    KeyError, ValueError, IndexError, TypeError
         If a column is missing, or of another length than the spans.
     """
     count = len(known["start_ns"])
-    plain = {name: _large(known, name, _sized(columns[name], count)) for name in _PLAIN}
+
+    def whole(name: str, key: str) -> Int64Array:
+        if name in facts.told:
+            return known["start_ns"] - known[name] if name == "queued_ns" else known[name] - (name == "detail")
+        values = _sized(columns[key], count)
+        return values + known[_RELATIVE[name]] if name in _RELATIVE else np.cumsum(values)
+
+    plain = {name: whole(name, name) for name in _PLAIN}
     others: dict[str, NDArray[Any]] = {}
-    for name, dtype in extra.items():
-        if BY_DETAIL + name in columns:
-            detail = np.cumsum(_sized(columns["detail"], count))
-            values = columns[BY_DETAIL + name][detail]
+    for name, text in facts.extra.items():
+        dtype, key = np.dtype(text), _EXTRA + name
+        if dtype.kind not in "iuf" or dtype.itemsize > 8:
+            raise ValueError(f"a column holds {dtype}")
+        if _BY_DETAIL + name in columns:
+            others[name] = columns[_BY_DETAIL + name][whole("detail", _EXTRA + "detail")].astype(dtype)
+        elif dtype.kind == "f":
+            others[name] = _sized(columns[key], count).astype(f"i{dtype.itemsize}").view(dtype)
         else:
-            values = _sized(columns[name], count)
-            values = values if np.dtype(dtype).kind == "f" else _large(known, name, values)
-        others[name] = _as_dtype(values, np.dtype(dtype))
+            others[name] = whole(name, key).astype(dtype)
     return plain, others
 
 
@@ -175,10 +213,6 @@ def _small(trace: Trace, name: str, values: NDArray[Any]) -> NDArray[Any]:
     return whole - getattr(trace, _RELATIVE[name]) if name in _RELATIVE else np.diff(whole, prepend=0)
 
 
-def _large(known: Mapping[str, NDArray[Any]], name: str, values: Int64Array) -> Int64Array:
-    return values + known[_RELATIVE[name]] if name in _RELATIVE else np.cumsum(values)
-
-
 def _sized(values: Int64Array, count: int) -> Int64Array:
     if len(values) != count:
         raise ValueError(f"a column has {len(values):,} rows; the file has {count:,} spans")
@@ -190,10 +224,3 @@ def _as_int64(values: NDArray[Any]) -> Int64Array:
     if values.dtype.kind == "f":
         return values.view(f"i{values.dtype.itemsize}").astype(np.int64)
     return values.astype(np.int64)
-
-
-def _as_dtype(values: Int64Array, dtype: np.dtype[Any]) -> NDArray[Any]:
-    if dtype.kind == "f":
-        return values.astype(f"i{dtype.itemsize}").view(dtype)
-    return values.astype(dtype)
-

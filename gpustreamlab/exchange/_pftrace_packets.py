@@ -138,7 +138,9 @@ def span_packets(spans: Spans, first_sequence: int, track: int, base_ns: int, in
         yield from sequences[2].packets([number_field(TYPE, END)], spans.end_ns[~lasts])
 
 
-def counter_packets(times_ns: Numbers, values: NDArray[np.float64], number: int, track: int, base_ns: int) -> Iterator[bytes | Bytes]:
+def counter_packets(
+    times_ns: Numbers, values: NDArray[np.float64], number: int, track: int, base_ns: int
+) -> Iterator[bytes | Bytes]:
     """Yield all packets of the samples of a track, which are in the order of time."""
     sequence = Packets(number, track, base_ns)
     yield sequence.head()
@@ -148,7 +150,12 @@ def counter_packets(times_ns: Numbers, values: NDArray[np.float64], number: int,
 
 def instant_packet(time_ns: int, track: int, category: str, text: str) -> bytes:
     """Return a packet of a moment."""
-    event = number_field(TYPE, INSTANT) + number_field(TRACK, track) + text_field(CATEGORY_TEXT, category) + text_field(NAME_TEXT, text)
+    event = (
+        number_field(TYPE, INSTANT)
+        + number_field(TRACK, track)
+        + text_field(CATEGORY_TEXT, category)
+        + text_field(NAME_TEXT, text)
+    )
     return bytes_field(PACKET, number_field(SEQUENCE, 1), number_field(TIMESTAMP, time_ns), bytes_field(TRACK_EVENT, event))
 
 
