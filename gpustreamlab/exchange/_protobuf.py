@@ -6,7 +6,7 @@ to be; with a fixed length for all, messages are rows of a matrix.
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 from typing import NamedTuple, TypeAlias
 
 import numpy as np
@@ -159,9 +159,9 @@ class Fields(NamedTuple):
     is_damaged: BoolArray
     """Which messages could not be read to their end; shape (n_messages,)."""
 
-    def rows(self, number: int, *wires: int) -> Int64Array:
+    def rows(self, number: int, wire: int = VARINT) -> Int64Array:
         """Return which fields have a number, and are stored like this."""
-        return np.flatnonzero((self.number == number) & np.isin(self.wire, wires or (VARINT,)))
+        return np.flatnonzero((self.number == number) & (self.wire == wire))
 
     def numbers(self, number: int, default: int = 0, wire: int = VARINT) -> Numbers:
         """Return a whole number of each message; the last counts."""
@@ -196,7 +196,7 @@ def read_fields(data: Bytes, first: Int64Array, last: Int64Array) -> Fields:
         at, owner = at[is_open], owner[is_open]
         if len(owner) < FEW_MESSAGES:
             break
-        head, at, fits = _read_varints(data, at)
+        head, at, fits = read_varints(data, at)
         wire = (head & np.uint64(7)).astype(np.int64)
         number = (head >> np.uint64(3)).astype(np.int64)
         value, begin, at, is_known = _read_values(data, at, wire)
@@ -204,24 +204,28 @@ def read_fields(data: Bytes, first: Int64Array, last: Int64Array) -> Fields:
         is_damaged[owner[~is_good]] = True
         at, owner = at[is_good], owner[is_good]
         columns.append((owner, number[is_good], wire[is_good], value[is_good], begin[is_good], at))
-    rest = data.data
+    view = memoryview(data)
     for message, begins in zip(owner.tolist(), at.tolist(), strict=True):
-        found = list(_one_by_one(rest, begins, int(last[message])))
-        if found and not found[-1]:
-            is_damaged[message] = True
-            found.pop()
+        found, ends = [], int(last[message])
+        while begins < ends:
+            field = read_field(view, begins, ends)
+            if field is None:
+                is_damaged[message] = True
+                break
+            found.append(field)
+            begins = field[4]  # noqa: PLW2901 - where the next one begins
         if found:
-            numbers = np.array([row[:2] + row[3:] for row in found], np.int64).T
-            values = np.array([row[2] for row in found], np.uint64)
-            number, wire, begin, end = numbers
-            columns.append((np.full(len(found), message), number, wire, values, begin, end))
+            number, wire, value, begin, end = zip(*found, strict=True)
+            columns.append(
+                (np.full(len(found), message), *map(np.array, (number, wire)), np.array(value, np.uint64), *map(np.array, (begin, end)))
+            )
     if not columns:
         nothing = np.empty(0, np.int64)
         return Fields(*[nothing] * 3, nothing.astype(np.uint64), nothing, nothing, is_damaged)
     return Fields(*(np.concatenate(column) for column in zip(*columns, strict=True)), is_damaged)
 
 
-def _read_varints(data: Bytes, at: Int64Array) -> tuple[Numbers, Int64Array, BoolArray]:
+def read_varints(data: Bytes, at: Int64Array) -> tuple[Numbers, Int64Array, BoolArray]:
     """Return the numbers, where each one ends, and whether it does."""
     byte = data[at]
     value, ends = (byte & 0x7F).astype(np.uint64), at + 1
@@ -244,7 +248,7 @@ def _read_values(data: Bytes, at: Int64Array, wire: Int64Array) -> tuple[Numbers
     value, begin = np.zeros(len(at), np.uint64), at.copy()
     end, fits = at.copy(), np.zeros(len(at), bool)
     rows = np.flatnonzero((wire == VARINT) | (wire == LENGTH))
-    value[rows], begin[rows], fits[rows] = _read_varints(data, at[rows])
+    value[rows], begin[rows], fits[rows] = read_varints(data, at[rows])
     end[rows] = begin[rows]
     rows = rows[wire[rows] == LENGTH]
     fits[rows] &= value[rows] < np.uint64(len(data))
@@ -260,24 +264,22 @@ def _read_values(data: Bytes, at: Int64Array, wire: Int64Array) -> tuple[Numbers
     return value, begin, end, fits
 
 
-_Row: TypeAlias = tuple[int, int, int, int, int] | tuple[()]
+Field: TypeAlias = tuple[int, int, int, int, int]
+"""Number, how it is stored, value, where its bytes begin and where it ends."""
 
 
-def _one_by_one(data: memoryview, at: int, last: int) -> Iterator[_Row]:
-    """Yield number, wire, value, begin and end of each field of one message; nothing last where it is damaged."""
-    while at < last:
-        head, at = _one_varint(data, at, last)
-        number, wire, value = head >> 3, head & 7, 0
-        if wire in (VARINT, LENGTH) and at >= 0:
-            value, at = _one_varint(data, at, last)
-        end = at + {VARINT: 0, FIXED64: 8, LENGTH: value, FIXED32: 4}.get(wire, last)
-        if at < 0 or end > last or not 0 < number < 1 << 61:
-            yield ()
-            return
-        if wire in (FIXED64, FIXED32):
-            value = int.from_bytes(data[at:end], "little")
-        yield number, wire, 0 if wire == LENGTH else value, at, end
-        at = end
+def read_field(data: memoryview, at: int, last: int) -> Field | None:
+    """Read one field of a message that ends somewhere; None where it is damaged."""
+    head, at = _one_varint(data, at, last)
+    number, wire, value = head >> 3, head & 7, 0
+    if wire in (VARINT, LENGTH) and at >= 0:
+        value, at = _one_varint(data, at, last)
+    end = at + {VARINT: 0, FIXED64: 8, LENGTH: value, FIXED32: 4}.get(wire, last + 1)
+    if at < 0 or end > last or not 0 < number < 1 << 61:
+        return None
+    if wire in (FIXED64, FIXED32):
+        value = int.from_bytes(data[at:end], "little")
+    return number, wire, 0 if wire == LENGTH else value, at, end
 
 
 def _one_varint(data: memoryview, at: int, last: int) -> tuple[int, int]:

@@ -1,0 +1,2 @@
+"""x"""
+def trace_of_others(*a): raise NotImplementedError
