@@ -16,7 +16,6 @@ from typing import Any, NamedTuple, TypeAlias
 
 import msgspec
 import numpy as np
-from numpy.typing import NDArray
 
 from gpustreamlab._util.progress import steps
 from gpustreamlab.analysis import busy_edges, count_steps, sm_time_steps, stack_sms
@@ -348,7 +347,8 @@ def _clock(trace: Trace) -> tuple[int, int]:
     first_ns, last_ns = min(times, default=0), max(times, default=0)
     if last_ns - first_ns > LAST_NS:
         raise TraceError(
-            f"The trace lasts from {first_ns:,} to {last_ns:,} ns; Perfetto knows {LAST_NS:,} ns. Write a part: trace.between(a, b)."
+            f"The trace lasts from {first_ns:,} to {last_ns:,} ns; Perfetto knows {LAST_NS:,} ns. "
+            "Write a part of it: trace.between(a, b)."
         )
     shift_ns = trace.metadata.epoch_unix_ns
     if first_ns + shift_ns < 0 or last_ns + shift_ns > LAST_NS:

@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Iterator, Sequence
-from typing import NamedTuple
+from collections.abc import Sequence
+from typing import Any, NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
@@ -39,6 +39,7 @@ NO_TRACK = (1 << 64) - 1
 _OLD_EVENT, _OLD_FLOW, _OLD_FLOW_END = 6, 36, 42
 _DELTA_US, _ABSOLUTE_US = 1, 16
 _MORE_TRACKS, _MORE_VALUES, _MORE_DOUBLE_TRACKS, _MORE_DOUBLES = 31, 12, 45, 46
+_THREAD_COUNTS = (2, 8, 17, 20)
 _PHASES = {ord("B"): BEGIN, ord("E"): END, ord("X"): COMPLETE, ord("I"): INSTANT, ord("i"): INSTANT, ord("R"): INSTANT}
 """Old types of events, and what they are."""
 _LARGEST_US = (1 << 62) // 1_000
@@ -86,7 +87,7 @@ class Events(NamedTuple):
     flows: tuple[Int64Array, Numbers, NDArray[np.bool_]]
     """Of each end of a flow: which event it is of, its number, and whether it is the last one."""
     samples: list[tuple[int, int, float, bool]]
-    """Samples that events of another kind bring: event, place among those of the event, value, whether it is no whole number."""
+    """Samples that other events bring along: event, place among those of the event, value, whether it is no whole number."""
     sample_tracks: dict[int, tuple[list[int], list[int]]]
     """Of events that say it, tracks of those samples: of whole numbers, and of others."""
     arguments: tuple[Int64Array, Int64Array, Int64Array]
@@ -108,13 +109,14 @@ def read_events(packets: Packets, texts: Texts, left_out: Counter[str]) -> Event
 
 
 def _joined(blocks: Sequence[Events]) -> Events:
-    plain = [np.concatenate([getattr(block, name) for block in blocks]) for name in Events._fields[:10]]
-    flows, arguments = (
+    plain: list[Any] = [np.concatenate([getattr(block, name) for block in blocks]) for name in Events._fields[:10]]
+    more: list[Any] = [
         tuple(np.concatenate(column) for column in zip(*(getattr(block, name) for block in blocks), strict=True))
         for name in ("flows", "arguments")
-    )
+    ]
     tracks = {event: found for block in blocks for event, found in block.sample_tracks.items()}
-    return Events(*plain, flows, [one for block in blocks for one in block.samples], tracks, arguments)
+    samples = [one for block in blocks for one in block.samples]
+    return Events(*plain, more[0], samples, tracks, more[1])
 
 
 def _block(data: Bytes, fields: Fields, packet: Int64Array, begin: int, texts: Texts, left_out: Counter[str]) -> Events:
@@ -128,6 +130,8 @@ def _block(data: Bytes, fields: Fields, packet: Int64Array, begin: int, texts: T
     is_delta = np.zeros(len(packet), bool)
     for number in (_DELTA_US, _ABSOLUTE_US):
         is_delta[fields.owner[fields.rows(number)]] = True
+    for number in _THREAD_COUNTS:
+        left_out["thread times and instruction counts"] += len(fields.rows(number))
     left_out["damaged events"] += int(fields.is_damaged.sum())
     kind[fields.is_damaged] = 0
     samples, sample_tracks = _more_samples(fields, begin)
@@ -158,7 +162,7 @@ def _text_codes(data: Bytes, fields: Fields, number: int, texts: Texts) -> Int64
     codes = np.full(len(fields.is_damaged), -1, np.int64)
     first, last = fields.spans(number)
     rows = np.flatnonzero(last >= 0)
-    view = memoryview(data)
+    view = data.data
     spans = zip(first[rows].tolist(), last[rows].tolist(), strict=True)
     codes[rows] = [texts.code(bytes(view[begin:end])) for begin, end in spans]
     return codes
@@ -195,7 +199,9 @@ def _flows(fields: Fields, begin: int) -> tuple[Int64Array, Numbers, NDArray[np.
     return event, flow, last
 
 
-def _more_samples(fields: Fields, begin: int) -> tuple[list[tuple[int, int, float, bool]], dict[int, tuple[list[int], list[int]]]]:
+def _more_samples(
+    fields: Fields, begin: int
+) -> tuple[list[tuple[int, int, float, bool]], dict[int, tuple[list[int], list[int]]]]:
     """Return samples of counters that other events bring along."""
     samples: list[tuple[int, int, float, bool]] = []
     for number, wire, is_double in ((_MORE_VALUES, 0, False), (_MORE_DOUBLES, FIXED64, True)):

@@ -45,8 +45,17 @@ THREAD_OLD = 44
 _CLEARED_OLD, _DROPPED, _PROCESS_OLD = 41, 42, 43
 _SAID = (INTERNED, PACKET_DEFAULTS, CLOCK_SNAPSHOT, TRACK_DESCRIPTOR, THREAD_OLD, OWN_FIELD)
 """Fields that say something about later packets, or about the file."""
-_HEADERS = frozenset({3, TIMESTAMP, SEQUENCE, SEQUENCE_FLAGS, _CLEARED_OLD, _DROPPED, TIMESTAMP_CLOCK, 79, 87, 98, _PROCESS_OLD})
-_KINDS = {1: "ftrace", 2: "process trees", 7: "system statistics", 9: "process statistics", 33: "configurations", 35: "statistics"}
+_HEADERS = frozenset(
+    {3, TIMESTAMP, SEQUENCE, SEQUENCE_FLAGS, _CLEARED_OLD, _DROPPED, TIMESTAMP_CLOCK, 79, 87, 98, _PROCESS_OLD}
+)
+_KINDS = {
+    1: "ftrace",
+    2: "process trees",
+    7: "system statistics",
+    9: "process statistics",
+    33: "configurations",
+    35: "statistics",
+}
 """Names of packets that are not read."""
 _LOOK_BYTES, _ANYWHERE = 1 << 16, 1 << 40
 _TOO_LARGE = f"The file is larger than {LARGEST_FILE_BYTES:,} bytes, unpacked. Record less, or a part of it."
@@ -139,8 +148,8 @@ def read_packets(path: str | PathLike[str]) -> Packets:
         first, last, lost_bytes = _find(content)
     if not len(first):
         raise TraceFileError(
-            f"{name!r} holds no packet of a trace of Perfetto's in {lost_bytes:,} bytes. It was cut off, is damaged, or another "
-            "program wrote it."
+            f"{name!r} holds no packet of a trace of Perfetto's in {lost_bytes:,} bytes. It was cut off, is damaged, or "
+            "another program wrote it."
         )
     data = np.frombuffer(content, np.uint8)
     blocks, said, left_out = [], [], Counter[str]()

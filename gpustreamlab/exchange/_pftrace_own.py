@@ -62,10 +62,10 @@ class Facts(msgspec.Struct):
 
 def tables_of(trace: Trace) -> bytes:
     """Return all but spans, edges and counters, as JSON."""
-    nothing = np.empty(0, np.int64)
+    columns: dict[str, Any] = dict.fromkeys(COLUMN_DTYPES, np.empty(0, np.int64))
     bare = replace(
         trace,
-        **dict.fromkeys(COLUMN_DTYPES, nothing),
+        **columns,
         extra={name: column[:0] for name, column in trace.extra.items()},
         edges=Edges(),
         counters=Counters(names=trace.counters.names),

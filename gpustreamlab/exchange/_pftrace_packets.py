@@ -144,7 +144,7 @@ def counter_packets(
     """Yield all packets of the samples of a track, which are in the order of time."""
     sequence = Packets(number, track, base_ns)
     yield sequence.head()
-    event = [number_field(TYPE, COUNTER), Hole(values, 0, front=tag(COUNTER_DOUBLE, FIXED64))]
+    event: Parts = [number_field(TYPE, COUNTER), Hole(values, 0, front=tag(COUNTER_DOUBLE, FIXED64))]
     yield from sequence.packets(event, times_ns)
 
 

@@ -2,23 +2,23 @@
 
 from __future__ import annotations
 
-from collections import Counter
 from collections.abc import Mapping
 from os import PathLike
+from typing import Any
 
 import msgspec
 import numpy as np
 
 from gpustreamlab.errors import GPUStreamLabError, TraceFileError
-from gpustreamlab.exchange._pftrace_events import Events, Texts, read_events
+from gpustreamlab.exchange._pftrace_events import NO_TRACK, Events, Texts, read_events
 from gpustreamlab.exchange._pftrace_file import Packets, read_packets
-from gpustreamlab.exchange._pftrace_others import trace_of_others
+from gpustreamlab.exchange._pftrace_others import Content, trace_of_others
 from gpustreamlab.exchange._pftrace_own import ARGUMENTS, COLUMN, FACTS, Facts, read_column, read_tables, span_columns
 from gpustreamlab.exchange._pftrace_packets import COUNTER
 from gpustreamlab.exchange._pftrace_said import Said, packet_times, read_message, read_said
 from gpustreamlab.exchange._pftrace_spans import Matched, match_spans
 from gpustreamlab.exchange._protobuf import read_fields
-from gpustreamlab.model import EDGE_KINDS, SPAN_KINDS, Counters, Edges, Trace
+from gpustreamlab.model import Counters, Edges, Trace
 from gpustreamlab.typing import Int64Array
 
 _GARBAGE = (ValueError, KeyError, TypeError, IndexError, OverflowError, RecursionError, MemoryError)
@@ -55,7 +55,7 @@ def read_pftrace(path: str | PathLike[str]) -> Trace:
     is_used &= ~lacks
     events = _with_default_tracks(events, said)
     if not said.own:
-        return trace_of_others(name, packets, said, texts, events, time_ns, is_used)
+        return trace_of_others(Content(name, packets, said, texts, events, times, is_used, left_out))
     try:
         if packets.lost_bytes or packets.is_cut or packets.damaged:
             raise ValueError("it was cut off")
@@ -68,8 +68,6 @@ def read_pftrace(path: str | PathLike[str]) -> Trace:
 
 def _with_default_tracks(events: Events, said: Said) -> Events:
     """Return events with the tracks that their sequence says for those that name none."""
-    from gpustreamlab.exchange._pftrace_events import NO_TRACK
-
     known = np.full(int(said.version.max(initial=0)) + 1, NO_TRACK, np.uint64)
     for version, defaults in said.defaults.items():
         known[version] = defaults.track
@@ -97,13 +95,15 @@ def _own_trace(packets: Packets, said: Said, events: Events, time_ns: Int64Array
     start_ns, end_ns = (_shifted(times[spans][place], facts) for times in (matched.start_ns, matched.end_ns))
     known = {"start_ns": start_ns, "end_ns": end_ns} | _told(events, event)
     plain, extra = span_columns(known, columns, facts)
+    spans_columns: dict[str, Any] = {
+        "lane": np.array([lane_of[uuid] for uuid in uuids.tolist()], np.int64)[track],
+        "name": events.name[event] - 1,
+        "kind": events.category[event] - 1,
+    }
     return Trace(
         start_ns=start_ns,
         end_ns=end_ns,
-        **plain,
-        lane=np.array([lane_of[uuid] for uuid in uuids.tolist()], np.int64)[track],
-        name=events.name[event] - 1,
-        kind=events.category[event] - 1,
+        **plain | spans_columns,
         names=tables.names,
         lanes=tables.lanes,
         threads=tables.threads,
@@ -121,7 +121,7 @@ def _own_trace(packets: Packets, said: Said, events: Events, time_ns: Int64Array
 
 def _own_content(packets: Packets, said: Said, most: int) -> tuple[Facts, dict[str, Int64Array]]:
     """Return the facts, and the columns."""
-    facts, columns, view = None, {}, memoryview(packets.data)
+    facts, columns, view = None, {}, packets.data.data
     for first, last in said.own:
         for number, _, _, begin, end in read_message(view, first, last):
             if number == FACTS:
@@ -164,13 +164,16 @@ def _edges(events: Events, columns: Mapping[str, Int64Array], event: Int64Array)
     hidden = np.cumsum(columns["hidden_edge"])
     for side, name in enumerate(("hidden_source", "hidden_target")):
         ends[side, hidden] = np.cumsum(columns[name])
-    return Edges(source=ends[0], target=ends[1], kind=kind)
+    fields: dict[str, Any] = {"source": ends[0], "target": ends[1], "kind": kind}
+    return Edges(**fields)
 
 
 def _counters(
     events: Events, time_ns: Int64Array, columns: Mapping[str, Int64Array], facts: Facts, names: tuple[str, ...]
 ) -> Counters:
-    samples = np.flatnonzero((events.type == COUNTER) & np.isin(events.track, np.array([uuid for uuid, *_ in facts.samples], np.uint64)))
+    samples = np.flatnonzero(
+        (events.type == COUNTER) & np.isin(events.track, np.array([uuid for uuid, *_ in facts.samples], np.uint64))
+    )
     row = np.cumsum(columns["sample"])
     if len(row) != len(samples) or not np.array_equal(np.sort(row), np.arange(len(row))):
         raise ValueError(f"{len(samples):,} samples stand where {len(row):,} were written")
@@ -179,6 +182,5 @@ def _counters(
     samples = samples[place]
     codes = {uuid: (lane, name) for uuid, lane, name in facts.samples}
     found = np.array([codes[uuid] for uuid in events.track[samples].tolist()], np.int64).reshape(-1, 2)
-    return Counters(
-        time_ns=_shifted(time_ns[samples], facts), lane=found[:, 0], name=found[:, 1], value=events.value[samples], names=names
-    )
+    fields: dict[str, Any] = {"lane": found[:, 0], "name": found[:, 1], "value": events.value[samples]}
+    return Counters(time_ns=_shifted(time_ns[samples], facts), names=names, **fields)

@@ -114,7 +114,7 @@ def read_said(packets: Packets, texts: Texts) -> Said:
         is_known=packets.is_cleared[order][heads],
         version=_counted(order, is_first | (starts | has_defaults)[order]),
     )
-    view = memoryview(packets.data)
+    view = packets.data.data
     for one in packets.said:
         for number, (first, last) in one.fields.items():
             fields = list(read_message(view, first, last))
@@ -230,7 +230,9 @@ def _read_counter(view: memoryview, found: Field, track: Track) -> None:
     inner = {one[0]: one for one in read_message(view, *found[3:])}
     track.is_counter = True
     units = {1: "ns", 2: "count", 3: "bytes"}
-    track.unit = _text(view, inner[6]).decode("utf-8", "replace") if 6 in inner else units.get(inner[3][2], "") if 3 in inner else ""
+    track.unit = (
+        _text(view, inner[6]).decode("utf-8", "replace") if 6 in inner else units.get(inner[3][2], "") if 3 in inner else ""
+    )
     track.multiplier = _signed(inner[4][2]) if 4 in inner else 1
     track.is_incremental = bool(inner[5][2]) if 5 in inner else False
     builtin = {1: "thread_time", 2: "thread_instruction_count"}
@@ -261,10 +263,9 @@ def packet_times(packets: Packets, said: Said) -> Times:
         if number >= OWN_CLOCK:
             for own, snapshots in _by_sequence(packets, said, number, rows):
                 time_ns[own], is_known[own] = _own_clock(said, snapshots, number, own, time_ns[own])
-        elif number != said.primary_clock:
-            # Where nothing says how clocks belong together, the only one is as good as any.
-            if len(used) > 1 or said.snapshots:
-                time_ns[rows], is_known[rows] = _translated(said, number, time_ns[rows])
+        # Where nothing says how clocks belong together, the only one is as good as any.
+        elif number != said.primary_clock and (len(used) > 1 or said.snapshots):
+            time_ns[rows], is_known[rows] = _translated(said, number, time_ns[rows])
     return Times(time_ns, is_known)
 
 
@@ -327,7 +328,9 @@ def _translated(said: Said, number: int, times_ns: Int64Array) -> tuple[Int64Arr
 
 def _by_snapshots(said: Said, number: int, other: int, times_ns: Int64Array) -> tuple[Int64Array, bool]:
     """Return times of one clock on another one, each by the last snapshot before it; and whether there is any."""
-    pairs = sorted((one.clocks[number][0], one.clocks[other][0]) for one in said.snapshots if {number, other} <= one.clocks.keys())
+    pairs = sorted(
+        (one.clocks[number][0], one.clocks[other][0]) for one in said.snapshots if {number, other} <= one.clocks.keys()
+    )
     if not pairs:
         return times_ns, False
     own, others = np.array(pairs, np.int64).T

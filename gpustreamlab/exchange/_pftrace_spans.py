@@ -61,10 +61,7 @@ def _pairs(track: Numbers, time_ns: Int64Array, is_begin: BoolArray) -> tuple[In
     by_depth = np.lexsort((depth, code))
     sorted_depth, sorted_code, sorted_begin = depth[by_depth], code[by_depth], begins[by_depth]
     is_pair = (
-        sorted_begin[:-1]
-        & ~sorted_begin[1:]
-        & (sorted_depth[:-1] == sorted_depth[1:])
-        & (sorted_code[:-1] == sorted_code[1:])
+        sorted_begin[:-1] & ~sorted_begin[1:] & (sorted_depth[:-1] == sorted_depth[1:]) & (sorted_code[:-1] == sorted_code[1:])
     )
     at = np.flatnonzero(is_pair)
     return order[by_depth[at]], order[by_depth[at + 1]], unmatched

@@ -7,7 +7,7 @@ to be; with a fixed length for all, messages are rows of a matrix.
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import NamedTuple, TypeAlias
+from typing import Any, NamedTuple, TypeAlias
 
 import numpy as np
 from numpy.typing import NDArray
@@ -33,7 +33,7 @@ def varint(value: int, width: int = 1) -> bytes:
     ('ac02', '818000', 'ffffffffffffffffff01')
     """
     value &= (1 << 64) - 1
-    parts = []
+    parts: list[int] = []
     while value > 0x7F or len(parts) < width - 1:
         parts.append(value & 0x7F | 0x80)
         value >>= 7
@@ -190,7 +190,7 @@ def read_fields(data: Bytes, first: Int64Array, last: Int64Array) -> Fields:
     """
     at, owner = first.copy(), np.arange(len(first))
     is_damaged = np.zeros(len(first), bool)
-    columns: list[tuple[NDArray[np.generic], ...]] = []
+    columns: list[tuple[NDArray[Any], ...]] = []
     while True:
         is_open = at < last[owner]
         at, owner = at[is_open], owner[is_open]
@@ -204,25 +204,16 @@ def read_fields(data: Bytes, first: Int64Array, last: Int64Array) -> Fields:
         is_damaged[owner[~is_good]] = True
         at, owner = at[is_good], owner[is_good]
         columns.append((owner, number[is_good], wire[is_good], value[is_good], begin[is_good], at))
-    view = memoryview(data)
     for message, begins in zip(owner.tolist(), at.tolist(), strict=True):
-        found, ends = [], int(last[message])
-        while begins < ends:
-            field = read_field(view, begins, ends)
-            if field is None:
-                is_damaged[message] = True
-                break
-            found.append(field)
-            begins = field[4]  # noqa: PLW2901 - where the next one begins
+        found, is_whole = _one_by_one(data.data, begins, int(last[message]))
+        is_damaged[message] = not is_whole
         if found:
-            number, wire, value, begin, end = zip(*found, strict=True)
-            columns.append(
-                (np.full(len(found), message), *map(np.array, (number, wire)), np.array(value, np.uint64), *map(np.array, (begin, end)))
-            )
+            columns.append((np.full(len(found), message), *_columns(found)))
     if not columns:
         nothing = np.empty(0, np.int64)
-        return Fields(*[nothing] * 3, nothing.astype(np.uint64), nothing, nothing, is_damaged)
-    return Fields(*(np.concatenate(column) for column in zip(*columns, strict=True)), is_damaged)
+        columns = [(nothing, nothing, nothing, nothing.astype(np.uint64), nothing, nothing)]
+    owner, number, wire, value, begin, end = (np.concatenate(column) for column in zip(*columns, strict=True))
+    return Fields(owner, number, wire, value, begin, end, is_damaged)
 
 
 def read_varints(data: Bytes, at: Int64Array) -> tuple[Numbers, Int64Array, BoolArray]:
@@ -280,6 +271,24 @@ def read_field(data: memoryview, at: int, last: int) -> Field | None:
     if wire in (FIXED64, FIXED32):
         value = int.from_bytes(data[at:end], "little")
     return number, wire, 0 if wire == LENGTH else value, at, end
+
+
+def _one_by_one(data: memoryview, at: int, last: int) -> tuple[list[Field], bool]:
+    """Return the fields of one message, and whether they go on to its end."""
+    found: list[Field] = []
+    while at < last:
+        field = read_field(data, at, last)
+        if field is None:
+            return found, False
+        found.append(field)
+        at = field[4]
+    return found, True
+
+
+def _columns(fields: list[Field]) -> tuple[NDArray[Any], ...]:
+    number, wire, value, begin, end = zip(*fields, strict=True)
+    plain = [np.array(column, np.int64) for column in (number, wire, begin, end)]
+    return plain[0], plain[1], np.array(value, np.uint64), plain[2], plain[3]
 
 
 def _one_varint(data: memoryview, at: int, last: int) -> tuple[int, int]:
