@@ -54,8 +54,8 @@ from gpustreamlab.typing import FloatArray, Int64Array, LaneKind
 SUFFIXES = (".pftrace", ".pftrace.gz")
 MOST_SAMPLES = 20_000
 """Samples of a counter that is computed from spans; beyond, it is averaged over so many parts of the time."""
-LAST_NS = (1 << 63) - 1
-"""The latest time that Perfetto knows."""
+LAST_NS = (1 << 62) - 1
+"""The latest time in a file: of 2116."""
 _MASK = (1 << 64) - 1
 _PACKED_LEVEL = 6
 _EXPLICIT, _NEVER_MERGED = 3, 2
@@ -82,7 +82,7 @@ def write_pftrace(trace: Trace, path: str | PathLike[str]) -> None:
     OptionError
         If the suffix is another one.
     TraceError
-        If times are further apart than Perfetto can tell: 292 years.
+        If times are further apart than 146 years.
     TraceFileError
         If the file cannot be written; one that was there before is then left as it was.
 
@@ -237,7 +237,7 @@ class _Writer:
         return times_ns.view(np.uint64) + np.uint64(self._shift_ns & _MASK)
 
     def _flows(self) -> tuple[list[_Flows], dict[str, Int64Array]]:
-        """Return the beginnings and ends of flows; and columns of the edges that cannot be drawn, as their source starts late."""
+        """Return beginnings and ends of flows, and columns of the edges that cannot be drawn: their source starts too late."""
         edges, start_ns = self._trace.edges, self._trace.start_ns
         is_drawn = start_ns[edges.source] < start_ns[edges.target]
         place = np.empty(len(self._order), np.int64)
@@ -347,7 +347,7 @@ def _clock(trace: Trace) -> tuple[int, int]:
     first_ns, last_ns = min(times, default=0), max(times, default=0)
     if last_ns - first_ns > LAST_NS:
         raise TraceError(
-            f"The trace lasts from {first_ns:,} to {last_ns:,} ns; Perfetto knows {LAST_NS:,} ns. "
+            f"The trace lasts from {first_ns:,} to {last_ns:,} ns; a file holds {LAST_NS:,} ns. "
             "Write a part of it: trace.between(a, b)."
         )
     shift_ns = trace.metadata.epoch_unix_ns

@@ -109,14 +109,14 @@ def read_events(packets: Packets, texts: Texts, left_out: Counter[str]) -> Event
 
 
 def _joined(blocks: Sequence[Events]) -> Events:
-    plain: list[Any] = [np.concatenate([getattr(block, name) for block in blocks]) for name in Events._fields[:10]]
-    more: list[Any] = [
+    columns: dict[str, Any] = {name: np.concatenate([getattr(block, name) for block in blocks]) for name in Events._fields[:10]}
+    flows, arguments = (
         tuple(np.concatenate(column) for column in zip(*(getattr(block, name) for block in blocks), strict=True))
         for name in ("flows", "arguments")
-    ]
+    )
     tracks = {event: found for block in blocks for event, found in block.sample_tracks.items()}
     samples = [one for block in blocks for one in block.samples]
-    return Events(*plain, more[0], samples, tracks, more[1])
+    return Events(**columns | {"flows": flows, "samples": samples, "sample_tracks": tracks, "arguments": arguments})
 
 
 def _block(data: Bytes, fields: Fields, packet: Int64Array, begin: int, texts: Texts, left_out: Counter[str]) -> Events:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import gzip
 import zlib
 from collections import Counter
@@ -114,21 +115,20 @@ def is_pftrace(path: str | PathLike[str]) -> bool:
     >>> is_pftrace(path), is_pftrace(path.parent)
     (True, False)
     """
-    try:
-        with _open(Path(path)) as file:
-            start = file.read(_LOOK_BYTES)
-    except (OSError, EOFError, zlib.error):
-        return False
-    padded = start + bytes(LONGEST_VARINT)
+    start = b""
+    with contextlib.suppress(OSError, EOFError, zlib.error), _open(Path(path)) as file:
+        while len(start) < _LOOK_BYTES and (part := file.read1(_LOOK_BYTES)):
+            start += part
+    padded = start + bytes(4 * LONGEST_VARINT)
     first, last, _ = _find(padded)
     if len(first):
         fields = read_fields(np.frombuffer(padded, np.uint8), first, last)
         return bool(len(fields.owner)) and not fields.is_damaged.any()
     # One packet that goes on behind what was read, as one with all names does.
-    view = memoryview(start)
+    view = memoryview(padded)
     field = read_field(view, 0, _ANYWHERE)
     inner = field and read_field(view, field[3], _ANYWHERE)
-    return bool(field and inner and field[:2] == (PACKET, LENGTH) and inner[0] in _HEADERS) and len(start) == _LOOK_BYTES
+    return bool(field and inner and field[:2] == (PACKET, LENGTH) and inner[0] in _HEADERS) and len(start) >= _LOOK_BYTES
 
 
 def read_packets(path: str | PathLike[str]) -> Packets:
@@ -211,15 +211,16 @@ def _content(path: Path) -> tuple[bytes, bool]:
     size, is_cut = 0, False
     try:
         with _open(path) as file:
-            while part := file.read(_CHUNK_BYTES):
+            # What can be had at once: of a file that was cut off, all that is there.
+            while size <= LARGEST_FILE_BYTES and (part := file.read1(_CHUNK_BYTES)):
                 parts.append(part)
                 size += len(part)
-                if size > LARGEST_FILE_BYTES:
-                    raise TraceFileError(_TOO_LARGE)
     except (OSError, EOFError, zlib.error) as error:
         if not parts:
             raise TraceFileError(f"{str(path)!r} cannot be read: {error}. Copy it again.") from error
         is_cut = True
+    if size > LARGEST_FILE_BYTES:
+        raise TraceFileError(_TOO_LARGE)
     return b"".join([*parts, bytes(LONGEST_VARINT)]), is_cut
 
 

@@ -94,8 +94,8 @@ class _Builder:
         rows = _Rows(*(np.concatenate(pair) for pair in zip(slices, stages, strict=True)))
         if not len(rows.start_ns) and not len(counters):
             raise TraceFileError(
-                f"{self._path!r} holds no track events and no work of a GPU in {len(self._packets):,} packets{self._not_read()}. "
-                "Record with the data source track_event or gpu.renderstages."
+                f"{self._path!r} holds no track events and no work of a GPU in {len(self._packets):,} packets"
+                f"{self._not_read()}. Record with the data source track_event or gpu.renderstages."
             )
         source, target = link_flows(self._events, self._time_ns, self._matched.span_of)
         is_stream = np.array([one.kind is LaneKind.STREAM for one in self._lanes], bool)
@@ -191,7 +191,7 @@ class _Builder:
         """Add a lane with a name of its own; return its number."""
         if len(self._lanes) >= MOST_LANES:
             raise TraceFileError(
-                f"{self._path!r} has more than {MOST_LANES:,} tracks with names of their own; so many are read. Record less of it."
+                f"{self._path!r} has more than {MOST_LANES:,} tracks with names of their own; so many are read. Record less."
             )
         name = cut_text(name)
         name = name if is_stream else f"host: {name}"

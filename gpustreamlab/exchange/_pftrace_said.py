@@ -301,9 +301,9 @@ def _own_clock(
             continue
         part = times[first:last] * unit_ns
         if is_incremental:
-            if part.astype(np.float64).sum() + begin_ns >= LARGEST_NS:
-                continue
             part = begin_ns + np.cumsum(part)
+            if ((part < 0) | (part >= LARGEST_NS)).any():  # none is larger, so the first sum that is too large shows
+                continue
         for other in (said.primary_clock, *snapshot.clocks):
             if other < OWN_CLOCK and other in snapshot.clocks:
                 moved = part + (snapshot.clocks[other][0] - begin_ns)
