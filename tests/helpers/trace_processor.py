@@ -41,7 +41,7 @@ class TraceProcessor:
         assert not reply.finalize_data_result.error, reply.finalize_data_result.error
 
     def query(self, sql: str) -> list[tuple[object, ...]]:
-        """Return the rows that a question has."""
+        """Return the rows that answer a question; each column needs a name of its own."""
         query = self._protos.TraceProcessorRpc(request=self._protos.TraceProcessorRpc.TPM_QUERY_STREAMING)
         query.query_args.sql_query = sql
         names, batches = [], []
