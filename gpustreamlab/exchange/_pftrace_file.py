@@ -121,6 +121,8 @@ def is_pftrace(path: str | PathLike[str]) -> bool:
             start += part
     padded = start + bytes(4 * LONGEST_VARINT)
     first, last, _ = _find(padded)
+    whole = last <= len(start)  # one that is cut by the end of what was read is filled with zeros
+    first, last = first[whole], last[whole]
     if len(first):
         fields = read_fields(np.frombuffer(padded, np.uint8), first, last)
         return bool(len(fields.owner)) and not fields.is_damaged.any()

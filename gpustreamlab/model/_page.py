@@ -25,8 +25,8 @@ def trace_element(trace: Trace) -> str:
 
     Examples
     --------
-    >>> trace_element(Trace.from_columns(start_ns=[0], end_ns=[9], stream=["a"]))[:71]
-    '<script type="application/vnd.apache.parquet" id="gsl-trace">UEFSMQ...'
+    >>> trace_element(Trace.from_columns(start_ns=[0], end_ns=[9], stream=["a"]))[:66]
+    '<script type="application/vnd.apache.parquet" id="gsl-trace">UEFSM'
     """
     file = io.BytesIO()
     write_parquet(trace, file)

@@ -21,7 +21,7 @@ import pytest
 import gpustreamlab as gsl
 from gpustreamlab import Session
 from gpustreamlab.errors import GPUStreamLabError, OptionError, TraceFileError
-from gpustreamlab.exchange import FORMATS, WRITERS, _formats
+from gpustreamlab.exchange import FORMATS, WRITERS, _formats, _pftrace_file, find_format
 from gpustreamlab.exchange._formats import HEAD_BYTES
 from gpustreamlab.workloads import spin
 from tests.helpers.kineto import write_two_streams
@@ -327,6 +327,22 @@ def test_pandas_polars_duckdb_and_pyarrow_read_a_trace_without_copies():
     assert (frame["end_ns"] - frame["start_ns"]).to_list() == wanted
     assert frame["lane"].cast(pl.String).to_list() == [trace.lanes[code].name for code in trace.lane.tolist()]
     assert pd.DataFrame.from_arrow(trace)["end_ns"].tolist() == trace.end_ns.tolist()
+
+
+@pytest.mark.parametrize("suffix", [*(suffix for suffix in WRITERS if suffix != ".csv"), ".html"])
+def test_what_was_saved_is_told_by_its_first_bytes_and_comes_back_exactly(tmp_path, suffix):
+    for number, trace in enumerate((pipeline_trace(), partition_trace(), gsl.load_trace(write_two_streams(tmp_path)))):
+        path = tmp_path / f"{number}{suffix}"
+        trace.timeline().save(path, with_data=True) if suffix == ".html" else trace.save(path)
+        path.rename(tmp_path / "nothing said")
+        assert_same_trace(gsl.load_trace(tmp_path / "nothing said"), trace)
+
+
+def test_where_the_look_at_a_file_of_perfetto_ends_is_no_matter(tmp_path, monkeypatch):
+    make_trace([("a", f"name {k % 50}", 10 * k, 10 * k + 5) for k in range(400)]).save(tmp_path / "run.pftrace")
+    for look_bytes in range(6_000, 6_120):
+        monkeypatch.setattr(_pftrace_file, "_LOOK_BYTES", look_bytes)
+        assert find_format(tmp_path / "run.pftrace") == "perfetto", look_bytes
 
 
 def test_a_file_of_pytorch_is_read_as_ever(tmp_path):
