@@ -364,8 +364,9 @@ class _Maker:
             (np.append(self._calls["start_ns"], 0)[call] - self._work["start_ns"])[call >= 0],
         )
         if unlaunched:
+            where = "among those that are here" if self._told.dropped[CALL] else "in the file"
             facts.append(
-                f"{unlaunched:,} of {len(call):,} kernels, copies and fills have no call in the file to tell their launch."
+                f"{unlaunched:,} of {len(call):,} kernels, copies and fills have no call {where} to tell their launch."
             )
         if len(early) and early.max() > 0:
             facts.append(

@@ -29,6 +29,8 @@ LARGEST_EVENT_BYTES = 4 << 20
 """Largest event that is read; larger ones count as damaged."""
 LARGEST_FACTS_BYTES = 16 << 20
 """Most that is read before the events, and behind them."""
+MOST_TRIED = 16
+"""How often the list of events is looked for."""
 LARGEST_TIME_NS = 1 << 61
 """Later times, of 2043, are refused."""
 _PACKED_BYTES = 16 << 10
@@ -94,6 +96,11 @@ class Facts(msgspec.Struct):
 
 
 _FACTS, _EVENT, _BLOCK = msgspec.json.Decoder(Facts), msgspec.json.Decoder(Event), msgspec.json.Decoder(list[Event])
+_PARTS = msgspec.json.Decoder(dict[str, msgspec.Raw])
+_FIELDS = {
+    kind: [(field.encode_name, field.name, msgspec.json.Decoder(field.type)) for field in msgspec.structs.fields(kind)]
+    for kind in (Event, Args)
+}
 _SCANNER = json.JSONDecoder(parse_int=len, parse_float=len, parse_constant=len)  # only where values end is asked
 _BAD_JSON = (msgspec.MsgspecError, UnicodeDecodeError, RecursionError)
 
@@ -138,6 +145,7 @@ class EventFile:
         """What is missing of it, in words; empty where it is whole."""
         self._rest = b""
         self._has_ended = False
+        self._enough_bytes = 0  # to try again, where an event was incomplete
 
     def blocks(self) -> Iterator[list[Event]]:
         """Yield the events, many at once.
@@ -187,22 +195,25 @@ class EventFile:
 
     def _begin(self, parts: Iterator[bytes]) -> bool:
         """Read as far as the first event; return whether the file is nothing but a list of events."""
-        text, first = b"", None
+        text = b""
+        tried: list[re.Match[bytes]] = []
         while len(text) < LARGEST_FACTS_BYTES and (part := next(parts, b"")):
             text = (text + part).removeprefix(_BYTE_ORDER_MARK).lstrip()
             if text.startswith(b"["):
                 self._rest = text[1:]
                 return True
-            for found in _EVENTS.finditer(text):
+            for found in _EVENTS.finditer(text, tried[-1].end() if tried else 0):
+                if len(tried) == MOST_TRIED:
+                    break
                 try:  # else it stood within a text, or deeper
                     self.facts = _FACTS.decode(_NO_NUMBER.sub(rb"\1null", text[: found.end()] + b"]}"))
                 except _BAD_JSON:
-                    first = first or found
+                    tried.append(found)
                     continue
                 self._rest = text[found.end() :]
                 return False
-        if first is not None:
-            self.cut, self._rest = "It cannot be read before its events", text[first.end() :]
+        if tried:
+            self.cut, self._rest = "It cannot be read before its events", text[tried[0].end() :]
             return False
         reason = f"{self.cut[0].lower()}{self.cut[1:]}" if self.cut else "it has no list of traceEvents"
         raise TraceFileError(f"{self.path!r} cannot be read as a trace of PyTorch's profiler: {reason}. {_OTHER_END}")
@@ -223,6 +234,9 @@ class EventFile:
     def _whole(self) -> list[Event]:
         """Take the whole events of what was read; the rest stays."""
         text, place = self._rest, None
+        if len(text) < self._enough_bytes:
+            return []
+        self._enough_bytes = 0
         for first in (max(len(text) - (64 << 10), 0), 0):
             for place in _BETWEEN.finditer(text, first):  # noqa: B007 - the last one
                 pass
@@ -253,8 +267,9 @@ class EventFile:
                 break
             try:
                 _, end = _SCANNER.raw_decode(text, at)
-            except (ValueError, RecursionError):
-                if not is_last and len(text) - at <= LARGEST_EVENT_BYTES:
+            except (ValueError, RecursionError) as error:
+                if not is_last and _is_incomplete(error, text) and len(text) - at <= LARGEST_EVENT_BYTES:
+                    self._enough_bytes = 2 * (len(text) - at)
                     break
                 self.damaged_count += 1
                 end = self._next_event(at, is_last=is_last)
@@ -338,18 +353,22 @@ def _read_event(text: bytes) -> Event | None:
 
 def _mended(text: bytes | msgspec.Raw, kind: type[Any]) -> Any:
     """Return an object with those of its values that are of the right kind."""
-    parts = msgspec.json.decode(text, type=dict[str, msgspec.Raw])
-    values = {}
-    for field in msgspec.structs.fields(kind):
-        part = parts.get(field.encode_name)
-        if part is not None and field.type is Args:
-            values[field.name] = _mended(part, Args)
-        elif part is not None:
+    parts, values = _PARTS.decode(text), {}
+    for key, name, decoder in _FIELDS[kind]:
+        if key in parts:
             try:
-                values[field.name] = part if field.type is msgspec.Raw else msgspec.json.decode(part, type=field.type)
+                values[name] = _mended(parts[key], Args) if name == "args" else decoder.decode(parts[key])
             except _BAD_JSON:
-                continue
+                if name == "args":  # then it is no event
+                    raise
     return kind(**values)
+
+
+def _is_incomplete(error: ValueError | RecursionError, text: str) -> bool:
+    """Tell whether a value may go on behind the text: it ends within a string, or in the middle of something else."""
+    if not isinstance(error, json.JSONDecodeError):
+        return False
+    return error.msg.startswith("Unterminated string") or error.pos >= len(text) - 8
 
 
 def _end_of_gap(text: str, at: int) -> int:
