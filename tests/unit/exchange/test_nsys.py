@@ -17,7 +17,7 @@ from gpustreamlab.analysis import counted_rows
 from gpustreamlab.errors import TraceFileError
 from gpustreamlab.exchange import _nsys, _nsys_file, _nsys_host, _nsys_report, _nsys_rows, _nsys_work
 from gpustreamlab.exchange._nsys import read_nsys
-from gpustreamlab.exchange._nsys_file import is_report, is_sqlite
+from gpustreamlab.exchange._nsys_file import is_nsys_report, is_sqlite
 from gpustreamlab.model import SPAN_KINDS
 from gpustreamlab.typing import SpanKind
 from tests.helpers.nsys_files import EPOCH_NS, EVENT, KERNEL, OTHER_PID, PID, RUNTIME, SYNC, NsysFile, process, two_streams
@@ -567,7 +567,7 @@ def export(folder, monkeypatch, script):
     monkeypatch.setenv("PATH", str(program.parent), prepend=os.pathsep)
     report = folder / "my run.nsys-rep"
     report.write_bytes(b"of nsys")
-    assert is_report(report)
+    assert is_nsys_report(report)
     return report
 
 
