@@ -142,7 +142,8 @@ class Report:
                 hidden or key or any(kind in str(declared).upper() for kind in _FLOAT_TYPES)
                 for _, _, declared, _, _, key, hidden in told
             )
-            tables[name] = _Table(root, tuple(str(row[1]) for row in told), is_plain)
+            # Columns that SQLite makes when they are read, by whatever a file says, are left alone: nsys has none.
+            tables[name] = _Table(root, tuple(str(row[1]) for row in told if not row[6]), is_plain)
         return tables
 
     def _find_leaves(self, table: str) -> tuple[Int64Array, int]:

@@ -466,7 +466,7 @@ def test_a_database_that_is_no_report_is_refused(path, statements, told):
         read_nsys(path)
 
 
-def test_columns_that_sqlite_makes_are_read(path):
+def test_columns_that_were_added_later_are_read_and_made_ones_are_not(path):
     base = sqlite3.connect(path)
     base.execute(
         f"create table {KERNEL} (start integer primary key, end real, deviceId, streamId as (start + 1) virtual, gridX)"
@@ -483,7 +483,7 @@ def test_columns_that_sqlite_makes_are_read(path):
     base.commit()
     base.close()
     trace = read_nsys(path)
-    assert (trace.start_ns.tolist(), trace.end_ns.tolist(), trace.lanes[0].stream) == ([3], [12], 4)
+    assert (trace.start_ns.tolist(), trace.end_ns.tolist(), trace.lanes[0].stream) == ([3], [12], -1)
     assert trace.extra["registers"].tolist() == [40]
 
 
