@@ -45,12 +45,12 @@ def is_sqlite(path: str | PathLike[str]) -> bool:
         return False
 
 
-def is_report(path: str | PathLike[str]) -> bool:
+def is_nsys_report(path: str | PathLike[str]) -> bool:
     """Tell by its suffix whether a file is a report of Nsight Systems that was not exported.
 
     Examples
     --------
-    >>> is_report("run.nsys-rep"), is_report("run.sqlite")
+    >>> is_nsys_report("run.nsys-rep"), is_nsys_report("run.sqlite")
     (True, False)
     """
     return Path(path).suffix.lower() in REPORT_SUFFIXES
@@ -69,7 +69,7 @@ def as_sqlite(path: str | PathLike[str]) -> Iterator[Path]:
     if not is_sqlite(given):
         if not given.is_file():
             raise TraceFileError(f"{str(given)!r} cannot be read: there is no such file.")
-        if not is_report(given):
+        if not is_nsys_report(given):
             raise TraceFileError(f"{str(given)!r} is no SQLite file of Nsight Systems. {export_hint('run.nsys-rep')}")
         with tempfile.TemporaryDirectory(prefix="gpustreamlab-") as folder:
             yield _export(given, Path(folder))

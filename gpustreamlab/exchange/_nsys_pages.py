@@ -80,7 +80,7 @@ class Pages:
             seen_count += len(level)
             if np.count_nonzero(seen) != seen_count:
                 raise DamagedError("it names a page twice")
-            kind = int(self._read(level[:1])[0])
+            kind = int(self._read(level[:1])[_head_at(level[0])])
             if kind == _LEAF:
                 return level
             if kind != _INTERIOR:
@@ -89,9 +89,21 @@ class Pages:
         raise DamagedError("its pages are nested too deep")
 
     def count_rows(self, leaves: Int64Array) -> int:
-        """Return how many rows there are on leaves."""
-        parts = np.split(leaves, range(CHUNK_PAGES, len(leaves), CHUNK_PAGES))
-        return sum(int(self._leaf_cells(self._read(part), len(part))[0].sum()) for part in parts)
+        """Return how many rows there are on leaves.
+
+        Raises
+        ------
+        DamagedError
+            If they are said to be larger than the file: SQLite might look for what is behind a row for long.
+        """
+        row_count = size_bytes = 0
+        for part in np.split(leaves, range(CHUNK_PAGES, len(leaves), CHUNK_PAGES)):
+            _, _, size = self._cells(self._read(part), len(part))
+            row_count += len(size)
+            size_bytes += int(size.sum())
+            if size.min(initial=0) < 0 or size_bytes > self.count * self._page_bytes:
+                raise DamagedError("its rows are said to be larger than it is")
+        return row_count
 
     def read(self, leaves: Int64Array, row_count: int, columns: Sequence[int], step: Callable[[], None]) -> Int64Array | None:
         """Return columns of whole numbers, `NO_NUMBER` where there is none; shape (n_columns, n_rows).
@@ -127,14 +139,9 @@ class Pages:
 
     def _read_rows(self, numbers: Int64Array, columns: Sequence[int]) -> Int64Array | None:
         data = self._read(numbers)
-        cell_count, page_at = self._leaf_cells(data, len(numbers))
-        first = np.cumsum(cell_count) - cell_count
-        page_at = np.repeat(page_at, cell_count)
-        if not len(page_at):
+        page_at, row_at, size = self._cells(data, len(numbers))
+        if not len(row_at):
             return np.empty((len(columns), 0), np.int64)
-        place = np.arange(len(page_at)) - np.repeat(first, cell_count)
-        row_at = page_at + _numbers_at(data, ">u2", page_at + 8 + 2 * place)
-        size, row_at = _varints(data, np.minimum(row_at, page_at + self._usable - 1))
         if (size > self._usable - 35).any():
             return None
         _, row_at = _varints(data, row_at)
@@ -145,22 +152,26 @@ class Pages:
             raise DamagedError("a row reaches beyond its page")
         return rows.read(columns)
 
-    def _leaf_cells(self, data: _Bytes, page_count: int) -> tuple[Int64Array, Int64Array]:
-        """Return how many rows each page has, and where it begins."""
+    def _cells(self, data: _Bytes, page_count: int) -> tuple[Int64Array, Int64Array, Int64Array]:
+        """Return of each row on some pages where its page begins, where its number is, and how many bytes it has."""
         page_at = np.arange(page_count) * self._page_bytes
-        cell_count = _numbers_at(data, ">u2", page_at + 3)
-        if (data[page_at] != _LEAF).any() or (8 + 2 * cell_count > self._usable).any():
+        counts = _numbers_at(data, ">u2", page_at + 3)
+        if (data[page_at] != _LEAF).any() or (8 + 2 * counts > self._usable).any():
             raise DamagedError("a page of a table is none")
-        return cell_count, page_at
+        place = np.arange(int(counts.sum())) - np.repeat(np.cumsum(counts) - counts, counts)
+        page_at = np.repeat(page_at, counts)
+        cell = np.minimum(_numbers_at(data, ">u2", page_at + 8 + 2 * place), self._usable - 1)
+        size, row_at = _varints(data, page_at + cell)
+        return page_at, row_at, size
 
     def _children(self, number: np.int64) -> Int64Array:
         """Return the pages below an interior one."""
-        data = self._read(np.array([number]))
-        count = int(_numbers_at(data, ">u2", np.array([3]))[0])
-        if data[0] != _INTERIOR or 12 + 2 * count > self._usable:
+        data, head = self._read(np.array([number])), _head_at(number)
+        count = int(_numbers_at(data, ">u2", np.array([head + 3]))[0])
+        if data[head] != _INTERIOR or head + 12 + 2 * count > self._usable:
             raise DamagedError("a page of a table is none")
-        cells = _numbers_at(data, ">u2", 12 + 2 * np.arange(count))
-        return _numbers_at(data, ">u4", np.append(np.minimum(cells, self._usable), 8))
+        cells = _numbers_at(data, ">u2", head + 12 + 2 * np.arange(count))
+        return _numbers_at(data, ">u4", np.append(np.minimum(cells, self._usable), head + 8))
 
     def _read(self, numbers: Int64Array) -> _Bytes:
         """Return pages behind each other, with some slack."""
@@ -173,6 +184,11 @@ class Pages:
                 raise DamagedError("it became shorter while it was read")
             done += length
         return data
+
+
+def _head_at(page: np.int64) -> int:
+    """Return where the head of a page is: the first one begins with that of the file."""
+    return _HEAD_BYTES if page == 1 else 0
 
 
 class _Rows(NamedTuple):

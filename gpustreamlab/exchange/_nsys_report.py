@@ -20,9 +20,10 @@ MOST_TABLES = 2_000
 """Most tables of a file."""
 MOST_FACTS = 65_536
 """Most rows of a table of facts: devices, contexts, streams."""
-LARGEST_VALUE_BYTES = 64 << 20
+LARGEST_VALUE_BYTES = 16 << 20
 """Largest text that SQLite may make."""
 
+_SCHEMA_PAGE = 1
 _FETCH_ROWS = 8_192
 _FLOAT_TYPES = ("REAL", "FLOA", "DOUB")
 """In columns of these types SQLite stores whole numbers that it reads as floats."""
@@ -63,7 +64,6 @@ class Report:
         try:
             self._base.setlimit(sqlite3.SQLITE_LIMIT_LENGTH, LARGEST_VALUE_BYTES)
             self._base.text_factory = lambda raw: raw.decode("utf-8", "replace")
-            self._base.execute("pragma trusted_schema=off")
             self._tables = self._read_tables()
             self._leaves: dict[str, tuple[Int64Array, int]] = {}
         except BaseException:
@@ -128,6 +128,10 @@ class Report:
         return [{name: value for name, value in zip(there, row, strict=True) if type(value) in {int, str}} for row in rows]
 
     def _read_tables(self) -> dict[str, _Table]:
+        leaves = self._pages.leaves(_SCHEMA_PAGE)  # a tree, before SQLite reads it
+        if leaves[0] != _SCHEMA_PAGE:
+            self._pages.count_rows(leaves)
+        self._base.execute("pragma trusted_schema=off")
         rows = self._base.execute(
             f"select name, rootpage from sqlite_master where type = 'table' and rootpage > 0 limit {MOST_TABLES}"  # noqa: S608
         ).fetchall()
@@ -138,7 +142,8 @@ class Report:
                 hidden or key or any(kind in str(declared).upper() for kind in _FLOAT_TYPES)
                 for _, _, declared, _, _, key, hidden in told
             )
-            tables[name] = _Table(root, tuple(str(row[1]) for row in told), is_plain)
+            # Columns that SQLite makes when they are read, by whatever a file says, are left alone: nsys has none.
+            tables[name] = _Table(root, tuple(str(row[1]) for row in told if not row[6]), is_plain)
         return tables
 
     def _find_leaves(self, table: str) -> tuple[Int64Array, int]:

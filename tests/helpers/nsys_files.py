@@ -14,13 +14,8 @@ KERNEL = "CUPTI_ACTIVITY_KIND_KERNEL"
 COPY, FILL = "CUPTI_ACTIVITY_KIND_MEMCPY", "CUPTI_ACTIVITY_KIND_MEMSET"
 RUNTIME, SYNC = "CUPTI_ACTIVITY_KIND_RUNTIME", "CUPTI_ACTIVITY_KIND_SYNCHRONIZATION"
 EVENT, GRAPH = "CUPTI_ACTIVITY_KIND_CUDA_EVENT", "CUPTI_ACTIVITY_KIND_GRAPH_TRACE"
-SINCE_2023 = (
-    "META_DATA_EXPORT",
-    "TARGET_INFO_CUDA_DEVICE",
-    "TARGET_INFO_CUDA_CONTEXT_INFO",
-    EVENT,
-    "CUPTI_ACTIVITY_KIND_OVERHEAD",
-)
+OVERHEAD = "CUPTI_ACTIVITY_KIND_OVERHEAD"
+SINCE_2023 = ("META_DATA_EXPORT", "TARGET_INFO_CUDA_DEVICE", "TARGET_INFO_CUDA_CONTEXT_INFO", EVENT, OVERHEAD)
 """Tables that reports of 2022 do not have."""
 NEW_COLUMNS = {"greenContextId", "graphId", "eventSyncId", "clusterX"}
 """Columns that they do not have."""
@@ -49,33 +44,13 @@ class NsysFile:
             self.add("StringIds", id=self._strings[text], value=text)
         return self._strings[text]
 
-    def kernel(
-        self,
-        start,
-        end,
-        name="gemm",
-        *,
-        stream=7,
-        correlation=1,
-        pid=PID,
-        device=0,
-        context=1,
-        green=0,
-        grid=(64, 2, 1),
-        **more,
-    ):
+    def kernel(self, start, end, name="gemm", *, grid=(64, 2, 1), **more):
+        where, more = _split(more)
         sizes = dict(zip(("gridX", "gridY", "gridZ", "blockX", "blockY", "blockZ"), (*grid, 128, 1, 1), strict=True))
-        own = {
-            "registersPerThread": 32,
-            "staticSharedMemory": 1024,
-            "dynamicSharedMemory": 512,
-            "graphNodeId": None,
-            "graphId": 0,
-        }
-        names = {"demangledName": self.string(f"void {name}<float>(float*)"), "shortName": self.string(name), "clusterX": 0}
-        self.add(
-            KERNEL, **self._work(start, end, pid, device, context, green, stream, correlation) | names | sizes | own | more
-        )
+        own = {"registersPerThread": 32, "staticSharedMemory": 1024, "dynamicSharedMemory": 512}
+        own |= {"graphNodeId": None, "graphId": 0, "clusterX": 0}
+        names = {"demangledName": self.string(f"void {name}<float>(float*)"), "shortName": self.string(name)}
+        self.add(KERNEL, **_work(start, end, **where) | names | sizes | own | more)
 
     def copy(self, start, end, kind=1, ends=(1, 2), **more):
         where, more = _split(more)
@@ -177,7 +152,7 @@ def _work(start, end, *, stream=7, correlation=1, pid=PID, device=0, context=1, 
 def _split(given):
     """Return what tells where work ran, and the rest."""
     where = {"stream", "correlation", "pid", "device", "context", "green"}
-    return {name: given[name] for name in given.keys() & where}, {name: given[name] for name in given.keys() - where}
+    return tuple({name: value for name, value in given.items() if (name in where) is told} for told in (True, False))
 
 
 def two_streams() -> NsysFile:

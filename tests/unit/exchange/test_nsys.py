@@ -17,7 +17,7 @@ from gpustreamlab.analysis import counted_rows
 from gpustreamlab.errors import TraceFileError
 from gpustreamlab.exchange import _nsys, _nsys_file, _nsys_host, _nsys_report, _nsys_rows, _nsys_work
 from gpustreamlab.exchange._nsys import read_nsys
-from gpustreamlab.exchange._nsys_file import is_report, is_sqlite
+from gpustreamlab.exchange._nsys_file import is_nsys_report, is_sqlite
 from gpustreamlab.model import SPAN_KINDS
 from gpustreamlab.typing import SpanKind
 from tests.helpers.nsys_files import EPOCH_NS, EVENT, KERNEL, OTHER_PID, PID, RUNTIME, SYNC, NsysFile, process, two_streams
@@ -466,7 +466,7 @@ def test_a_database_that_is_no_report_is_refused(path, statements, told):
         read_nsys(path)
 
 
-def test_columns_that_sqlite_makes_are_read(path):
+def test_columns_that_were_added_later_are_read_and_made_ones_are_not(path):
     base = sqlite3.connect(path)
     base.execute(
         f"create table {KERNEL} (start integer primary key, end real, deviceId, streamId as (start + 1) virtual, gridX)"
@@ -483,7 +483,7 @@ def test_columns_that_sqlite_makes_are_read(path):
     base.commit()
     base.close()
     trace = read_nsys(path)
-    assert (trace.start_ns.tolist(), trace.end_ns.tolist(), trace.lanes[0].stream) == ([3], [12], 4)
+    assert (trace.start_ns.tolist(), trace.end_ns.tolist(), trace.lanes[0].stream) == ([3], [12], -1)
     assert trace.extra["registers"].tolist() == [40]
 
 
@@ -567,7 +567,7 @@ def export(folder, monkeypatch, script):
     monkeypatch.setenv("PATH", str(program.parent), prepend=os.pathsep)
     report = folder / "my run.nsys-rep"
     report.write_bytes(b"of nsys")
-    assert is_report(report)
+    assert is_nsys_report(report)
     return report
 
 

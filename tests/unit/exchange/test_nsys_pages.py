@@ -84,6 +84,32 @@ def test_a_table_that_goes_round_in_a_ring_is_found_out(path):
         read_nsys(path)
 
 
+def test_a_schema_that_goes_round_in_a_ring_is_found_out(path):
+    base = sqlite3.connect(path)
+    base.execute("pragma page_size=512")
+    for table in range(60):
+        base.execute(f"create table t{table} (start, end, deviceId)")
+    base.commit()
+    base.close()
+    content = bytearray(path.read_bytes())
+    assert content[100] == 5
+    content[108:112] = (1).to_bytes(4, "big")
+    path.write_bytes(content)
+    with pytest.raises(TraceFileError, match="names a page twice"):
+        read_nsys(path)
+
+
+def test_rows_that_are_said_to_be_larger_than_the_file_are_found_out(path):
+    made = NsysFile()
+    made.nvtx(0, 1, "a" * 12_000)
+    content = made.write(path, page_bytes=512).read_bytes()
+    told = bytes([0x80 | 12_000 >> 7])  # the first byte of a size in two
+    at = next(at for at in range(512, len(content)) if content[at : at + 1] == told and content[at + 2 : at + 3] == b"\x01")
+    path.write_bytes(content[:at] + b"\xff\x7f\x01" + content[at + 3 :])
+    with pytest.raises(TraceFileError, match="larger than it is"):
+        read_nsys(path)
+
+
 def test_a_file_that_becomes_shorter_is_damaged(path):
     write_random(path, 2)
     report = Report(path, "run")
