@@ -38,8 +38,8 @@ from gpustreamlab.model import (
 from gpustreamlab.record import FIRST_WORK_NUMBER, SPAN_COLUMNS, Delta, RowFinder, Tables, build_trace, cut_text
 from gpustreamlab.typing import CaptureTier, EdgeKind, Int64Array, SpanKind
 
-MOST_SPANS = 10_000_000
-"""Most slices that are read of a file; some 5 GB in memory, while they become a trace."""
+MOST_EVENTS = 10_000_000
+"""Most events that are read of a file; some 5 GB in memory, while they become a trace."""
 LEAST_WALL_CLOCK_NS = 10**18
 """Earlier times, of 2001, are not counted from 1970."""
 _MOST_LISTED = 4
@@ -99,8 +99,8 @@ class _Reader:
         with steps(self._file.block_count, "reading events") as step:
             for events in self._file.blocks():
                 self._events.take(events)
-                if self._events.slice_count > MOST_SPANS:
-                    self._file.damage = f"only its first {MOST_SPANS:,} slices are read"
+                if self._file.event_count > MOST_EVENTS:
+                    self._file.damage = f"only its first {self._file.event_count:,} events are read"
                     break
                 step(f"{self._file.event_count:,}")
         columns = self._events.close()
@@ -115,7 +115,7 @@ class _Reader:
     def _trace(self, slices: _Columns) -> Trace:
         """Return the trace of slices in order of their starts."""
         shapes = [*self._events.shapes]
-        is_gpu = np.array([*self._events.tracks.is_stream, False], bool)[slices["track"]]
+        is_gpu = np.array([*self._events.tracks.is_stream, False], bool)[slices["track"]] & (slices["kind"] != MARKER)
         is_memory = is_gpu & np.array([shape.is_memory for shape in shapes] or [False], bool)[slices["shape"]]
         self._events.left_out["spans of allocated memory on streams"] += int(is_memory.sum())
         kept = ~is_memory
@@ -161,11 +161,10 @@ class _Reader:
             [(SPAN_KINDS.index(kind), known[detail], size) for kind, detail, size in works] or [(0, -1, 0)], np.int64
         )
         code = slices["shape"]
-        is_work = is_gpu & (slices["kind"] != MARKER)
-        columns["name"] = np.where(is_work, np.array(short or [0])[code], np.array(plain or [0])[code])
-        columns["kind"] = np.where(is_work, table[code, 0], columns["kind"])
-        columns["detail"] = np.where(is_work, table[code, 1], -1)
-        columns["size_bytes"] = np.where(is_work, table[code, 2], 0)
+        columns["name"] = np.where(is_gpu, np.array(short or [0])[code], np.array(plain or [0])[code])
+        columns["kind"] = np.where(is_gpu, table[code, 0], columns["kind"])
+        columns["detail"] = np.where(is_gpu, table[code, 1], -1)
+        columns["size_bytes"] = np.where(is_gpu, table[code, 2], 0)
         return columns, [*names], tuple(known)
 
     def _launches(self, columns: _Columns, is_gpu: Any) -> None:

@@ -135,11 +135,6 @@ class Events:
         for values, value in zip(self._halves.values(), row, strict=True):
             values.append(value)
 
-    @property
-    def slice_count(self) -> int:
-        """How many slices there are so far, without those that begin and end apart."""
-        return len(self._rows) // len(_SLICE_COLUMNS)
-
     def close(self) -> dict[str, Int64Array]:
         """Return all slices as columns: begins and ends are matched, and those without a partner counted."""
         halves = {name: np.frombuffer(values, np.int64) for name, values in self._halves.items()}

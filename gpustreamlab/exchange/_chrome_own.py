@@ -8,12 +8,12 @@ from typing import Any
 
 import msgspec
 import numpy as np
-import pyarrow as pa
 from numpy.typing import NDArray
 
+from gpustreamlab._util.progress import steps
 from gpustreamlab.errors import TraceError, TraceFileError
+from gpustreamlab.exchange._chrome_format import FACTS_KEY, FORMAT, column_keys, shown_names
 from gpustreamlab.exchange._chrome_json import WRONG, Event, EventFile
-from gpustreamlab.exchange._chrome_write import FACTS_KEY, FORMAT, column_keys, shown_names
 from gpustreamlab.model import COLUMN_DTYPES, EDGE_KINDS, SPAN_KINDS, Counters, Edges, Trace
 from gpustreamlab.typing import Int64Array
 
@@ -61,9 +61,11 @@ def read_own(file: EventFile, path: str) -> Trace:
         blocks = file.blocks()
         events = next(blocks, [])
         reader = _Reader(msgspec.json.decode(file.top.ours, type=_Ours))
-        reader.take(events)
-        for events in blocks:
-            reader.take(events)
+        with steps(file.block_count, "reading spans") as step:
+            while events:
+                reader.take(events)
+                step(f"{file.event_count:,}")
+                events = next(blocks, [])
         return reader.trace(file)
     except TraceFileError:
         raise
@@ -165,6 +167,8 @@ class _Reader:
 
 def _tables(facts: msgspec.Raw) -> Trace:
     """Return a trace without spans that holds the tables."""
+    import pyarrow as pa
+
     table = pa.table({name: pa.array([], pa.int64()) for name in COLUMN_DTYPES})
     return Trace.from_arrow(table.replace_schema_metadata({FACTS_KEY: bytes(facts)}))
 

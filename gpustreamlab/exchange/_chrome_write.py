@@ -10,40 +10,26 @@ from __future__ import annotations
 import gzip
 import io
 import json
-from collections.abc import Collection, Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping
 from contextlib import ExitStack
 from dataclasses import replace
-from itertools import count
 from os import PathLike
 from pathlib import Path
-from typing import IO, Any, NamedTuple
+from typing import IO, Any
 
 import numpy as np
-import pyarrow as pa
-import pyarrow.compute as pc
-from numpy.typing import NDArray
 
 from gpustreamlab._util.progress import steps
 from gpustreamlab.errors import OptionError
+from gpustreamlab.exchange._chrome_format import FACTS_KEY, FIRST_THREAD, FORMAT, Plan
 from gpustreamlab.exchange._sublanes import sublanes
-from gpustreamlab.model import COLUMN_DTYPES, EDGE_KINDS, SPAN_KINDS, Counters, Edges, Trace, WorkDetail, write_file_whole
-from gpustreamlab.typing import BoolArray, Int64Array, LaneKind
+from gpustreamlab.model import COLUMN_DTYPES, Counters, Edges, Trace, write_file_whole
+from gpustreamlab.typing import LaneKind
 
-FORMAT = 1
-"""Version of what stands under the key ``gpustreamlab``; a reader takes this one and older ones."""
-FACTS_KEY = b"gpustreamlab"
-"""Where the metadata of an Arrow table of ours holds the trace's tables."""
-FIRST_THREAD = 100
-"""Lowest number of a thread: 0 is the idle thread of a system."""
-SHOWN_CHARACTERS = 1_000
-"""How much of a name stands in each of its events; the whole one stands in the table of names."""
-SHOWN_DETAIL = 256
-"""Likewise, of a kernel's full name."""
 _BLOCK_ROWS = 1 << 16
 _PACKING_LEVEL = 3
 """Of gzip. Higher levels take several times as long, and save a tenth."""
 
-_THOUSANDTHS = pa.array([f".{part:03}" for part in range(1_000)], pa.large_string())
 _EMPTY = np.empty(0, np.int64)
 
 
@@ -51,8 +37,9 @@ def write_chrome(trace: Trace, path: str | PathLike[str]) -> None:
     """Write a trace as JSON in Chrome's trace event format; Perfetto, chrome://tracing and `read_chrome` read it.
 
     Spans that overlap in their lane are split over several threads, so a viewer loses none. Lanes are grouped by device and by
-    partition, in their order. What a viewer does not show (tables, metadata) stands under a key of its own, ``gpustreamlab``:
-    nothing of the trace is lost.
+    partition, in their order. What a viewer does not show stands under a key of its own, ``gpustreamlab``: tables, metadata,
+    and the waits and launches that viewers cannot draw, as they go back in time or end at an instant. Read back, nothing is
+    lost.
 
     Parameters
     ----------
@@ -84,41 +71,11 @@ def write_chrome(trace: Trace, path: str | PathLike[str]) -> None:
     write_file_whole(path, lambda partial: _write(trace, partial, is_packed=name.endswith(".gz")))
 
 
-def shown_names(names: Sequence[str]) -> tuple[str, ...]:
-    """Return the names as events show them, each of its own: what is too long is cut, and numbered.
-
-    Examples
-    --------
-    >>> [len(name) for name in shown_names(["gemm", "x" * 5_000])]
-    [4, 1003]
-    """
-    return tuple(
-        name if len(name) <= SHOWN_CHARACTERS else f"{name[:SHOWN_CHARACTERS]}… {code}" for code, name in enumerate(names)
-    )
-
-
-def column_keys(names: Collection[str]) -> dict[str, str]:
-    """Return the key of each extra column in a span's ``args``: its name, but where that holds signs that JSON escapes.
-
-    Examples
-    --------
-    >>> column_keys(["size_bytes", 'a "b"'])
-    {'size_bytes': 'size_bytes', 'a "b"': 'column 1'}
-    """
-    keys: dict[str, str] = {}
-    taken = {*names}
-    for place, name in enumerate(names):
-        key = name
-        if json.dumps(name, ensure_ascii=False) != f'"{name}"':
-            key = next(free for free in (f"column {place}" + "'" * n for n in count()) if free not in taken)
-            taken.add(key)
-        keys[name] = key
-    return keys
-
-
 def _write(trace: Trace, path: Path, *, is_packed: bool) -> None:
+    from gpustreamlab.exchange._chrome_text import SpanText, sample_text
+
     plan = _plan(trace)
-    spans = _Spans(trace, plan)
+    spans = SpanText(trace, plan)
     block_count = -(-len(trace) // _BLOCK_ROWS)
     with ExitStack() as opened:
         file: IO[bytes] = opened.enter_context(path.open("wb"))
@@ -132,27 +89,12 @@ def _write(trace: Trace, path: Path, *, is_packed: bool) -> None:
             rows = slice(block * _BLOCK_ROWS, (block + 1) * _BLOCK_ROWS)
             file.write(spans.text(rows))
             step(f"{min(rows.stop, len(trace)):,}")
-        for text in _moments(trace, plan):
-            file.write(text)
+        file.write(sample_text(trace, plan))
+        file.writelines(_moments(trace, plan))
         file.write(b"\n]}\n")
 
 
-class _Plan(NamedTuple):
-    """What stands where."""
-
-    base_ns: int
-    """The first moment of the trace, from which times are counted."""
-    place: Int64Array
-    """Which thread each span stands in; shape (n_spans,)."""
-    threads: list[tuple[int, int, int]]
-    """Process, lane and sub-lane of each thread, in our order."""
-    processes: list[str]
-    """Names, in our order."""
-    drawn: BoolArray
-    """Which edges are drawn as flows: viewers know none that goes back in time, or ends at an instant; shape (n_edges,)."""
-
-
-def _plan(trace: Trace) -> _Plan:
+def _plan(trace: Trace) -> Plan:
     moments = [
         trace.start_ns,
         trace.counters.time_ns,
@@ -168,7 +110,7 @@ def _plan(trace: Trace) -> _Plan:
     threads = [(processes.index(title), code, part) for code, title in enumerate(titles) for part in range(int(most[code]) + 1)]
     source, target = trace.edges.source, trace.edges.target
     is_shown = (trace.end_ns > trace.start_ns)[source] & (trace.end_ns > trace.start_ns)[target]
-    return _Plan(
+    return Plan(
         base_ns=base_ns,
         place=first[trace.lane] + sub,
         threads=threads,
@@ -186,8 +128,10 @@ def _process(trace: Trace, code: int) -> str:
     return name if lane.partition is None else f"{name}, partition {lane.partition} ({lane.sm_count} SMs)"
 
 
-def _head(trace: Trace, plan: _Plan) -> bytes:
+def _head(trace: Trace, plan: Plan) -> bytes:
     """Return everything before the events: what they do not hold of the trace."""
+    from gpustreamlab.exchange._chrome_text import counter_tracks
+
     nothing: dict[str, Any] = dict.fromkeys(COLUMN_DTYPES, _EMPTY)
     tables = replace(trace, **nothing, extra={}, edges=Edges(), counters=Counters(names=trace.counters.names))
     edges = trace.edges
@@ -202,7 +146,7 @@ def _head(trace: Trace, plan: _Plan) -> bytes:
         "columns": {name: values.dtype.name for name, values in trace.extra.items()},
         "edge_count": len(edges),
         "hidden_edges": [[int(k), int(edges.source[k]), int(edges.target[k]), int(edges.kind[k])] for k in hidden],
-        "counter_tracks": [list(track) for track in _counter_tracks(samples)[0]],
+        "counter_tracks": [list(track) for track in counter_tracks(samples)[0]],
         "sample_count": len(samples),
     }
     unix_ns = trace.metadata.epoch_unix_ns + plan.base_ns if trace.metadata.epoch_unix_ns else 0
@@ -210,7 +154,7 @@ def _head(trace: Trace, plan: _Plan) -> bytes:
     return top.encode()
 
 
-def _thread_events(trace: Trace, plan: _Plan) -> Iterator[str]:
+def _thread_events(trace: Trace, plan: Plan) -> Iterator[str]:
     """Yield what names processes and threads, and puts them in our order."""
     for number, title in enumerate(plan.processes, 1):
         yield from _named("process", {"pid": number}, title, number)
@@ -224,158 +168,11 @@ def _named(what: str, where: Mapping[str, int], name: str, order: int) -> Iterat
     yield json.dumps({"ph": "M", "name": f"{what}_sort_index", **where, "args": {"sort_index": order}})
 
 
-class _Spans:
-    """Writes the spans, some rows at a time."""
-
-    def __init__(self, trace: Trace, plan: _Plan) -> None:
-        self._trace, self._plan = trace, plan
-        places = [
-            f'"pid":{process + 1},"tid":{FIRST_THREAD + number},"ts":' for number, (process, _, _) in enumerate(plan.threads)
-        ]
-        self._places = _table(places)
-        self._kinds = _table([kind.value for kind in SPAN_KINDS])
-        self._names = _table([json.dumps(name) for name in shown_names(trace.names)])
-        self._threads = _table([f',"thread":{json.dumps(thread)}' for thread in trace.threads])
-        parts = [{"code": code, "name": one.name, "sms": one.granted_sms} for code, one in enumerate(trace.partitions)]
-        self._partitions = _table([f',"partition":{json.dumps(part)}' for part in parts])
-        details = [{"code": code} | _facts(one) for code, one in enumerate(trace.details)]
-        self._details = _table([f',"detail":{json.dumps(detail)}' for detail in details])
-        self._keys = column_keys(trace.extra)
-        self._edges = _table([f',"cat":"{kind.value}","name":"{kind.value}","id":' for kind in EDGE_KINDS])
-
-    def text(self, rows: slice) -> memoryview:
-        """Return the text of each span of some rows, with the flows that begin and end there."""
-        trace, plan = self._trace, self._plan
-        parent, start_ns, end_ns = trace.parent[rows], trace.start_ns[rows], trace.end_ns[rows]
-        parts: list[Any] = [
-            ',\n{"ph":"X","cat":"',
-            _chosen(self._kinds, trace.kind[rows]),
-            '","name":',
-            _chosen(self._names, trace.name[rows]),
-            ",",
-            _chosen(self._places, plan.place[rows]),
-            *_microseconds(_since(start_ns, plan)),
-            ',"dur":',
-            *_microseconds(end_ns.view(np.uint64) - start_ns.view(np.uint64)),
-            ',"args":{"queued_ns":',
-            _numbers(_since(trace.queued_ns[rows], plan).view(np.int64)),
-            _chosen(self._threads, trace.thread[rows]),
-            _chosen(self._partitions, trace.partition[rows]),
-            pc.if_else(pa.array(parent >= 0), _joined([',"parent":', _numbers(parent)]), ""),
-        ]
-        for name, values in trace.extra.items():
-            if name == "detail":
-                parts.append(_chosen(self._details, values[rows]))
-            else:
-                parts += [f",{json.dumps(self._keys[name])}:", _numbers(values[rows])]
-        return _bytes(_joined([*parts, "}}", self._flows(rows.start, rows.start + len(parent))]))
-
-    def _flows(self, first: int, last: int) -> pa.Array:
-        """Return for each row the ends of flows that stand there: behind its span, so that they are bound to this one."""
-        trace, plan = self._trace, self._plan
-        texts, places = [], []
-        for phase, ends in (('"s"', trace.edges.source), ('"f","bp":"e"', trace.edges.target)):
-            found = np.flatnonzero(plan.drawn & (ends >= first) & (ends < last))
-            row = ends[found]
-            begin = [f',\n{{"ph":{phase}', _chosen(self._edges, trace.edges.kind[found]), _numbers(found), ","]
-            where = [_chosen(self._places, plan.place[row]), *_microseconds(_since(trace.start_ns[row], plan)), "}"]
-            texts.append(_joined(begin + where))
-            places.append(row - first)
-        place = np.concatenate(places)
-        order = np.argsort(place, kind="stable")
-        offsets = np.searchsorted(place[order], np.arange(last - first + 1))
-        lists = pa.LargeListArray.from_arrays(pa.array(offsets), pa.concat_arrays(texts).take(pa.array(order)))
-        return pc.binary_join(lists, _constant(""))
-
-
-def _facts(detail: WorkDetail) -> dict[str, object]:
-    """Return what a viewer shows of a detail."""
-    facts: dict[str, object] = {"full_name": detail.full_name[:SHOWN_DETAIL]}
-    if detail.grid_blocks:
-        facts |= {"grid": list(detail.grid), "block": list(detail.block), "registers": detail.registers}
-        facts |= {"static_shared_bytes": detail.static_shared_bytes, "dynamic_shared_bytes": detail.dynamic_shared_bytes}
-    return facts | ({"graph": detail.graph, "node": detail.node, "label": detail.label} if detail.graph else {})
-
-
-def _moments(trace: Trace, plan: _Plan) -> Iterator[bytes | memoryview]:
-    """Yield samples of quantities, and what was marked."""
-    samples = trace.counters
-    if len(samples):
-        tracks, track = _counter_tracks(samples)
-        process = {lane: number for number, lane, _ in plan.threads}
-        texts = [
-            f',\n{{"ph":"C","name":{json.dumps(f"{samples.names[name]} of {trace.lanes[lane].name}")},'
-            f'"pid":{process[lane] + 1},"track":{code},"args":'
-            for code, (lane, name) in enumerate(tracks)
-        ]
-        times = _microseconds(_since(samples.time_ns, plan))
-        yield _bytes(_joined([_chosen(_table(texts), track), _values(samples.value), ',"ts":', *times, "}"]))
+def _moments(trace: Trace, plan: Plan) -> Iterator[bytes]:
+    """Yield what was marked, and when the layout changed."""
     marks = [(one.time_ns, one.kind.value, one.text) for one in trace.markers]
     marks += [(one.time_ns, "layout", str(one.layout or "Layout: the whole card")) for one in trace.layouts]
     for time_ns, category, text in marks:
         since_ns = time_ns - plan.base_ns
         event = {"ph": "i", "s": "g", "cat": category, "name": text, "pid": 1, "tid": FIRST_THREAD}
         yield f',\n{json.dumps(event)[:-1]},"ts":{since_ns // 1_000}.{since_ns % 1_000:03}}}'.encode()
-
-
-def _since(time_ns: Int64Array, plan: _Plan) -> NDArray[np.uint64]:
-    """Return times since the trace's first moment, which may lie further apart than 64 bits with a sign can tell."""
-    return np.ascontiguousarray(time_ns).view(np.uint64) - np.uint64(plan.base_ns % (1 << 64))
-
-
-def _counter_tracks(samples: Counters) -> tuple[list[tuple[int, int]], Int64Array]:
-    """Return lane and name of each quantity, and of which one each sample is; shape (n_samples,)."""
-    keys = samples.lane.astype(np.int64) * max(len(samples.names), 1) + samples.name
-    known, track = np.unique(keys, return_inverse=True)
-    return [divmod(key, max(len(samples.names), 1)) for key in known.tolist()], track
-
-
-def _values(values: NDArray[np.float64]) -> pa.Array:
-    """Return what a sample's ``args`` are; viewers know numbers alone, so the bits of others stand beside them."""
-    is_number = pa.array(np.isfinite(values))
-    number = _joined(['{"value":', _numbers(np.where(np.isfinite(values), values, 0.0)), "}"])
-    return pc.if_else(is_number, number, _joined(['{},"bits":', _numbers(values.view(np.uint64))]))
-
-
-def _numbers(values: NDArray[Any]) -> pa.Array:
-    """Return numbers as JSON; of floats that JSON does not know the bits, as a text."""
-    if values.dtype.kind != "f":
-        return pc.cast(pa.array(values), pa.large_string())
-    wide = values.astype(np.float64)
-    text = pc.cast(pa.array(wide), pa.large_string())
-    text = pc.if_else(pc.equal(text, _constant("-0")), _constant("-0.0"), text)  # a whole number has no sign at zero
-    if np.isfinite(wide).all():
-        return text
-    bits = pc.cast(pa.array(values.view(f"u{values.dtype.itemsize}")), pa.large_string())
-    return pc.if_else(pa.array(np.isfinite(wide)), text, _joined(['"', bits, '"']))
-
-
-def _microseconds(time_ns: NDArray[np.uint64]) -> list[pa.Array]:
-    """Return decimals of microseconds, as their whole part and their three digits."""
-    whole, part = np.divmod(time_ns, np.uint64(1_000))
-    return [pc.cast(pa.array(whole), pa.large_string()), _THOUSANDTHS.take(pa.array(part.astype(np.int32)))]
-
-
-def _table(texts: Sequence[str]) -> pa.Array:
-    """Return texts by their code; the last one, of -1, is empty."""
-    return pa.array([*texts, ""], pa.large_string())
-
-
-def _chosen(table: pa.Array, codes: NDArray[Any]) -> pa.Array:
-    return table.take(pa.array(np.where(codes < 0, len(table) - 1, codes).astype(np.int64)))
-
-
-def _constant(text: str) -> pa.Scalar:
-    return pa.scalar(text, pa.large_string())
-
-
-def _joined(parts: Sequence[Any]) -> pa.Array:
-    """Return the parts of each row as one text; a plain text is the same in all rows."""
-    columns = [_constant(part) if isinstance(part, str) else part for part in parts]
-    return pc.binary_join_element_wise(*columns, _constant(""))
-
-
-def _bytes(rows: pa.Array) -> memoryview:
-    """Return the texts of all rows, one behind the other, without a copy."""
-    offsets = np.frombuffer(rows.buffers()[1], np.int64)[rows.offset : rows.offset + len(rows) + 1]
-    return memoryview(rows.buffers()[2])[int(offsets[0]) : int(offsets[-1])]

@@ -5,13 +5,13 @@ from __future__ import annotations
 import textwrap
 from os import PathLike
 from pathlib import Path
-
-import pyarrow as pa
-import pyarrow.compute as pc
-from pyarrow import csv
+from typing import TYPE_CHECKING
 
 from gpustreamlab.errors import OptionError, TraceError, TraceFileError
 from gpustreamlab.model import Trace, write_file_whole
+
+if TYPE_CHECKING:
+    import pyarrow as pa
 
 CSV_SUFFIXES = (".csv",)
 ARROW_SUFFIXES = (".arrow", ".feather")
@@ -50,6 +50,8 @@ def write_csv(trace: Trace, path: str | PathLike[str]) -> None:
     >>> print(path.read_text().splitlines()[1])
     0,100,100,0,"copy","'=1+1","range",-1,,-1,,0,"1"
     """
+    from pyarrow import csv
+
     _require_suffix(path, CSV_SUFFIXES, "CSV", "run.csv")
     table = _csv_table(trace)
     write_file_whole(
@@ -82,6 +84,8 @@ def write_arrow(trace: Trace, path: str | PathLike[str]) -> None:
     >>> read_arrow(path).end_ns.tolist()
     [100, 250]
     """
+    import pyarrow as pa
+
     _require_suffix(path, ARROW_SUFFIXES, "Arrow IPC", "run.arrow")
     table = trace.to_arrow()
 
@@ -109,6 +113,8 @@ def read_arrow(path: str | PathLike[str]) -> Trace:
     TraceFileError
         If the file is missing, damaged, no trace, or from a newer version of gpustreamlab.
     """
+    import pyarrow as pa
+
     name = str(path)
     try:
         with pa.memory_map(name) as mapped:
@@ -130,6 +136,8 @@ def _require_suffix(path: str | PathLike[str], suffixes: tuple[str, ...], what: 
 
 def _csv_table(trace: Trace) -> pa.Table:
     """Return the table of a CSV file, of which no text is a formula."""
+    import pyarrow as pa
+
     table = trace.to_arrow()
     table = table.add_column(2, "duration_ns", pa.array(trace.duration_ns))
     partitions = [one.name for one in trace.partitions]
@@ -146,6 +154,9 @@ def _csv_table(trace: Trace) -> pa.Table:
 
 def _plain(column: pa.ChunkedArray | pa.Array) -> pa.ChunkedArray | pa.Array:
     """Return a column as CSV holds it: texts are spelled out, and those that a spreadsheet would run are not."""
+    import pyarrow as pa
+    import pyarrow.compute as pc
+
     if pa.types.is_dictionary(column.type):
         column = column.cast(pa.string())
     if not pa.types.is_string(column.type):

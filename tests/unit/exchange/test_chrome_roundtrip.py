@@ -16,8 +16,9 @@ from hypothesis import strategies as st
 from gpustreamlab.errors import OptionError, TraceFileError
 from gpustreamlab.exchange import _chrome_json, _chrome_write
 from gpustreamlab.exchange._chrome import read_chrome
+from gpustreamlab.exchange._chrome_format import FIRST_THREAD
 from gpustreamlab.exchange._chrome_json import guess_writer, read_head
-from gpustreamlab.exchange._chrome_write import FIRST_THREAD, write_chrome
+from gpustreamlab.exchange._chrome_write import write_chrome
 from gpustreamlab.model import Counters, Edges
 from tests.helpers.kernel_traces import kernel_trace
 from tests.helpers.traces import (
