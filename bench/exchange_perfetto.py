@@ -63,7 +63,7 @@ def make_launches(kernel_count: int) -> Trace:
     def both(calls: Any, kernels: Any) -> Any:
         return np.concatenate((calls, kernels))
 
-    return replace(
+    joined = replace(
         work,
         start_ns=both(call_start_ns, start_ns),
         end_ns=both(call_end_ns, work.end_ns),
@@ -88,6 +88,7 @@ def make_launches(kernel_count: int) -> Trace:
         ),
         metadata=replace(work.metadata, tier=CaptureTier.KERNELS),
     )
+    return joined[np.argsort(joined.start_ns, kind="stable")]
 
 
 def built_by_perfetto(trace: Trace) -> bytes:

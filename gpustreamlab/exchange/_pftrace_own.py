@@ -39,6 +39,7 @@ _PLAIN = ("queued_ns", "parent", "thread", "partition")
 """Columns of all traces that slices do not tell."""
 ARGUMENTS = {"detail": 1, "correlation": 2, "size_bytes": 3, "queued_ns": 4}
 """Columns that arguments of slices tell, and the numbers of their names."""
+_DTYPES = frozenset(np.dtype(f"{kind}{size}").str for kind in "iuf" for size in (1, 2, 4, 8) if (kind, size) != ("f", 1))
 _EXTRA, _BY_DETAIL = "extra:", "by detail:"
 """What the names of extra columns begin with; the second ones hold a number for each detail, the last one for none."""
 
@@ -163,9 +164,9 @@ def span_columns(
     plain = {name: whole(name, name) for name in _PLAIN}
     others: dict[str, NDArray[Any]] = {}
     for name, text in facts.extra.items():
+        if text not in _DTYPES:
+            raise ValueError(f"a column holds {text!r:.40}")
         dtype, key = np.dtype(text), _EXTRA + name
-        if dtype.kind not in "iuf" or dtype.itemsize > 8:
-            raise ValueError(f"a column holds {dtype}")
         if _BY_DETAIL + name in columns:
             others[name] = columns[_BY_DETAIL + name][whole("detail", _EXTRA + "detail")].astype(dtype)
         elif dtype.kind == "f":
@@ -185,7 +186,7 @@ def write_column(name: str, values: NDArray[Any]) -> list[bytes]:
     return [text_field(_NAME, name), number_field(_SIZE, size), number_field(_COUNT, len(values)), bytes_field(_DATA, planes)]
 
 
-def read_column(data: Bytes, fields: Fields, most: int) -> tuple[str, Int64Array]:
+def read_column(data: Bytes, fields: Fields) -> tuple[str, Int64Array]:
     """Return a column that `write_column` wrote; `fields` are those of its message alone.
 
     Raises
@@ -196,7 +197,13 @@ def read_column(data: Bytes, fields: Fields, most: int) -> tuple[str, Int64Array
     (first, *_), (last, *_) = fields.spans(_NAME)
     begin, end = (int(place[0]) for place in fields.spans(_DATA))
     size, count = int(fields.numbers(_SIZE)[0]), int(fields.numbers(_COUNT)[0])
-    if fields.is_damaged[0] or first < 0 or count > most or size not in (0, 1, 2, 4, 8) or size * count != max(end - begin, 0):
+    if (
+        fields.is_damaged[0]
+        or first < 0
+        or count > len(data)
+        or size not in (0, 1, 2, 4, 8)
+        or size * count != max(end - begin, 0)
+    ):
         raise ValueError("a column is damaged")
     name = data[int(first) : int(last)].tobytes().decode()
     if not size:

@@ -77,7 +77,7 @@ def _with_default_tracks(events: Events, said: Said) -> Events:
 
 def _own_trace(packets: Packets, said: Said, events: Events, time_ns: Int64Array, matched: Matched) -> Trace:
     """Return the trace that `write_pftrace` wrote."""
-    facts, columns = _own_content(packets, said, len(events.packet))
+    facts, columns = _own_content(packets, said)
     tables, counter_names = read_tables(facts.tables.encode())
     if matched.unmatched or matched.is_open.any():
         raise ValueError("spans have no beginning or no end")
@@ -119,7 +119,7 @@ def _own_trace(packets: Packets, said: Said, events: Events, time_ns: Int64Array
     )
 
 
-def _own_content(packets: Packets, said: Said, most: int) -> tuple[Facts, dict[str, Int64Array]]:
+def _own_content(packets: Packets, said: Said) -> tuple[Facts, dict[str, Int64Array]]:
     """Return the facts, and the columns."""
     facts, columns, view = None, {}, packets.data.data
     for first, last in said.own:
@@ -128,7 +128,7 @@ def _own_content(packets: Packets, said: Said, most: int) -> tuple[Facts, dict[s
                 facts = msgspec.json.decode(bytes(view[begin:end]), type=Facts)
             elif number == COLUMN:
                 fields = read_fields(packets.data, np.array([begin]), np.array([end]))
-                name, values = read_column(packets.data, fields, most)
+                name, values = read_column(packets.data, fields)
                 columns[name] = values
     if facts is None:
         raise ValueError("its facts are missing")

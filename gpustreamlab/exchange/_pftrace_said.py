@@ -26,12 +26,14 @@ from gpustreamlab.exchange._pftrace_packets import (
 from gpustreamlab.exchange._protobuf import LENGTH, Field, read_field
 from gpustreamlab.typing import BoolArray, Int64Array
 
-REALTIME = 1
-"""Number of the clock that tells the time since 1970."""
+REALTIME, MONOTONIC = 1, 3
+"""Numbers of the clock that tells the time since 1970, and of one that stands still while the machine sleeps."""
 CATEGORIES, NAMES, GPU_SPECIFICATIONS = 1, 2, 24
 """Tables of texts."""
 LARGEST_NS = 1 << 62
 """Later times, of 2116, are refused."""
+MOST_CLOCKS = 256
+"""Clocks with larger numbers are not known."""
 _MORE_TRACKS, _MORE_DOUBLE_TRACKS = 31, 45
 _LARGEST_NUMBER = 1 << 32
 _FIRST_OLD_TRACK = NO_TRACK - 1
@@ -88,6 +90,8 @@ class Said:
     """By version."""
     tracks: dict[int, Track] = field(default_factory=dict)
     snapshots: list[Snapshot] = field(default_factory=list)
+    pairs: dict[tuple[int, int], Int64Array] = field(default_factory=dict)
+    """Times of the same moments on two clocks, in order, as far as they were asked for; shape (n, 2)."""
     primary_clock: int = BOOTTIME
     own: list[tuple[int, int]] = field(default_factory=list)
     """Where what we wrote for ourselves begins and ends."""
@@ -256,6 +260,7 @@ def packet_times(packets: Packets, said: Said) -> Times:
         by_version[version] = defaults.clock
     clock = np.where(clock == 0, by_version[said.version], clock)
     clock[clock == 0] = said.primary_clock
+    is_known &= (clock > 0) & (clock < MOST_CLOCKS)
     time_ns = np.where(is_known, packets.time, 0).astype(np.int64)
     used = np.unique(clock[is_known]).tolist()
     for number in used:
@@ -317,7 +322,7 @@ def _own_clock(
 
 def _translated(said: Said, number: int, times_ns: Int64Array) -> tuple[Int64Array, NDArray[np.bool_]]:
     """Return times of another clock on the file's own one, and whether they can be told."""
-    for middle in (said.primary_clock, *sorted({clock for one in said.snapshots for clock in one.clocks if clock < OWN_CLOCK})):
+    for middle in (said.primary_clock, MONOTONIC, REALTIME):
         found, is_known = _by_snapshots(said, number, middle, times_ns)
         if is_known and middle != said.primary_clock:
             found, is_known = _by_snapshots(said, middle, said.primary_clock, found)
@@ -328,11 +333,12 @@ def _translated(said: Said, number: int, times_ns: Int64Array) -> tuple[Int64Arr
 
 def _by_snapshots(said: Said, number: int, other: int, times_ns: Int64Array) -> tuple[Int64Array, bool]:
     """Return times of one clock on another one, each by the last snapshot before it; and whether there is any."""
-    pairs = sorted(
-        (one.clocks[number][0], one.clocks[other][0]) for one in said.snapshots if {number, other} <= one.clocks.keys()
-    )
-    if not pairs:
+    if (number, other) not in said.pairs:
+        shared = (one.clocks for one in said.snapshots if {number, other} <= one.clocks.keys())
+        found = sorted((clocks[number][0], clocks[other][0]) for clocks in shared)
+        said.pairs[number, other] = np.array(found, np.int64).reshape(-1, 2)
+    own, others = said.pairs[number, other].T
+    if not len(own):
         return times_ns, False
-    own, others = np.array(pairs, np.int64).T
     place = np.maximum(np.searchsorted(own, times_ns, side="right") - 1, 0)
     return times_ns + (others - own)[place], True

@@ -187,7 +187,8 @@ def test_flows_join_what_waited_with_what_it_waited_for(engine, tmp_path):
     write_pftrace(trace, tmp_path / "run.pftrace")
     engine.load((tmp_path / "run.pftrace").read_bytes())
     rows = engine.query(
-        "select a.ts, a.dur, b.ts as to_ts, b.dur as to_dur from flow f join slice a on a.id = f.slice_out join slice b on b.id = f.slice_in"
+        "select a.ts, a.dur, b.ts as to_ts, b.dur as to_dur from flow f "
+        "join slice a on a.id = f.slice_out join slice b on b.id = f.slice_in"
     )
     start_ns, lasts_ns = trace.start_ns + EPOCH_NS, trace.duration_ns
     source, target = trace.edges.source, trace.edges.target
@@ -269,6 +270,12 @@ def test_names_of_thousands_of_lanes_and_flows_of_one_span(engine, tmp_path):
     engine.load((tmp_path / "run.pftrace").read_bytes())
     assert engine.query("select count(*), count(distinct slice_in) from flow") == [(count - 1, count - 1)]
     assert engine.query(PROBLEMS) == []
+
+
+def test_there_may_be_more_waits_than_spans(tmp_path):
+    trace = Trace.from_columns(start_ns=range(9), end_ns=range(1, 10), stream=["a"] * 9)
+    trace = replace(trace, edges=Edges(source=[0, 3] * 999, target=[1, 2] * 999, kind=[0] * 1_998))
+    assert_all_same(round_trip(trace, tmp_path / "run.pftrace"), trace)
 
 
 def test_what_nests_deeper_than_the_engine_shows_is_not_lost(engine, tmp_path):

@@ -53,7 +53,7 @@ if FOLDER.is_dir():  # nothing is skipped where it is not
         theirs = work_in(engine, KINETO_WORK)
         dropped = dict(engine.query("select name, value from stats where name = 'slice_drop_overlapping_complete_event'"))
         assert ours.total() == expected_count(trace)
-        # Its reader takes decimals of microseconds as doubles; what is since 1970 loses up to 125 ns of 2^-2 us.
+        # It counts times from where the file does, we since 1970.
         moved = min(start for start, *_ in theirs) - min(start for start, *_ in ours)
         theirs = Counter({(start - moved, end - moved, kind): count for (start, end, kind), count in theirs.items()})
         assert (theirs - ours).total() == 0
