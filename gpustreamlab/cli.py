@@ -1,4 +1,4 @@
-"""The ``gpustreamlab`` command: ``gpustreamlab doctor`` says what this machine can do."""
+"""The ``gpustreamlab`` command: ``view`` and ``convert`` open traces, ``doctor`` says what this machine can do."""
 
 from __future__ import annotations
 
@@ -6,23 +6,33 @@ import argparse
 import dataclasses
 import importlib
 import importlib.metadata
+import io
 import json
 import os
 import platform
 import shutil
 import sys
 import textwrap
+import webbrowser
 from collections.abc import Sequence
 from contextlib import suppress
+from pathlib import Path
 
 from gpustreamlab import __version__
-from gpustreamlab._util.words import install_line
+from gpustreamlab._util.progress import steps
+from gpustreamlab._util.words import install_line, wrap_lines
+from gpustreamlab.analysis import summary_text
 from gpustreamlab.backends.cuda._probe import Check, CheckStatus, cuda_checks, why_unavailable
 from gpustreamlab.backends.cuda.cupti._buffers import find_library
+from gpustreamlab.errors import GPUStreamLabError, OptionError
+from gpustreamlab.exchange import AUTO, FORMATS, WRITERS, find_writer
+from gpustreamlab.model import Trace
+from gpustreamlab.sinks.reading import load_trace
 
 _OLDEST_PYTHON = (3, 11)
 _NARROWEST_COLUMNS = 60
 _BROKEN_PIPE_STATUS = 141  # 128 + SIGPIPE, what shells say of a program that is ended so
+_INTERRUPTED_STATUS = 130  # 128 + SIGINT
 
 
 def main(argv: Sequence[str] | None = None) -> int:
@@ -36,8 +46,8 @@ def main(argv: Sequence[str] | None = None) -> int:
     Returns
     -------
     int
-        The exit status: 0; 1 where ``doctor`` finds that no session can start, not even on the simulated device; 141 where
-        who reads the output has gone, as ``head`` does.
+        The exit status: 0; 1 where a file cannot be read or written, or ``doctor`` finds that no session can start, not even on
+        the simulated device; 130 after Ctrl-C; 141 where who reads the output has gone, as ``head`` does.
 
     Raises
     ------
@@ -45,14 +55,20 @@ def main(argv: Sequence[str] | None = None) -> int:
         From argparse: with 2 for wrong arguments, with 0 after ``--help`` and ``--version``.
     """
     options = make_parser().parse_args(argv)
-    checks = run_checks()
-    text = checks_to_json(checks) if options.json else checks_to_text(checks, columns=shutil.get_terminal_size().columns)
+    if isinstance(sys.stdout, io.TextIOWrapper):
+        sys.stdout.reconfigure(errors="replace")  # not every terminal has a sign for µ
     try:
-        print(text, flush=True)  # at exit nobody could catch what fails
+        status = _COMMANDS[options.command](options)
+        sys.stdout.flush()  # at exit nobody could catch what fails
     except BrokenPipeError:
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())  # for what is flushed at exit
         return _BROKEN_PIPE_STATUS
-    return 0 if checks[-1].status is CheckStatus.OK else 1
+    except GPUStreamLabError as error:
+        print(f"gpustreamlab: {' '.join(str(error).split())}", file=sys.stderr)
+        return 1
+    except KeyboardInterrupt:
+        return _INTERRUPTED_STATUS
+    return status
 
 
 def make_parser() -> argparse.ArgumentParser:
@@ -67,7 +83,104 @@ def make_parser() -> argparse.ArgumentParser:
         "if no session can start at all.",
     )
     doctor.add_argument("--json", action="store_true", help="print the checks as JSON")
+    view = commands.add_parser(
+        "view",
+        help="say what happened in a trace, and open its timeline in a browser",
+        description="Print what happened in a trace: its summary, how much streams overlapped, and why not more. Write the "
+        "timeline as one page that opens offline, and open it where there is a browser. No port is opened.",
+    )
+    view.add_argument("file", metavar="FILE", help="the trace, of gpustreamlab or of another tool")
+    view.add_argument("-o", "--output", metavar="OUT.html", help="the page; by default FILE's name with .html, in this folder")
+    view.add_argument("--no-open", action="store_true", help="open no browser")
+    convert = commands.add_parser(
+        "convert",
+        help="write a trace in another format",
+        description="Write a trace in another format, which the suffix of OUT says: "
+        f"{', '.join(WRITERS)}, or .html, a page that holds the data as well.",
+    )
+    convert.add_argument("inputs", metavar="IN", nargs="+", help="the trace; several are ranks of one PyTorch job")
+    convert.add_argument("output", metavar="OUT", help="the file to write")
+    for command in (view, convert):
+        command.add_argument(
+            "--format", default=AUTO, metavar="NAME", help=f"what is read: {AUTO} (by its first bytes), {', '.join(FORMATS)}"
+        )
     return parser
+
+
+def doctor(options: argparse.Namespace) -> int:
+    """Print what this machine supports."""
+    checks = run_checks()
+    print(checks_to_json(checks) if options.json else checks_to_text(checks, columns=shutil.get_terminal_size().columns))
+    return 0 if checks[-1].status is CheckStatus.OK else 1
+
+
+def view(options: argparse.Namespace) -> int:
+    """Print what happened in a trace, and write its timeline as a page."""
+    page = Path(options.output) if options.output else _page_beside(options.file)
+    if page.suffix.lower() != ".html":
+        raise OptionError(f"view writes a page, so {str(page)!r} has to end in .html. For the data: gpustreamlab convert.")
+    trace = load_trace(options.file, options.format)
+    texts = []
+    with steps(len(_REPORTS) + 1, "view") as done:
+        for name, report in _REPORTS.items():
+            texts.append(str(report(trace)))
+            done(name)
+        trace.timeline().save(page)
+        done("timeline")
+    print(*texts, f"Timeline: {page}", sep="\n\n", flush=True)
+    if not options.no_open and _has_screen():
+        webbrowser.open(page.resolve().as_uri())
+    return 0
+
+
+def convert(options: argparse.Namespace) -> int:
+    """Write a trace in another format."""
+    target = Path(options.output)
+    is_page = target.suffix.lower() == ".html"
+    if not is_page:
+        find_writer(target)  # refuses before anything is read
+    if any(_is_same(path, target) for path in options.inputs):
+        raise OptionError(f"{options.output!r} would replace what is read. Write to another file.")
+    trace = load_trace(options.inputs, options.format)
+    if is_page:
+        trace.timeline().save(target, with_data=True)
+    else:
+        trace.save(target)
+    print(f"{target}: {len(trace):,} spans in {len(trace.lanes):,} lanes")
+    if trace.metadata.imported:
+        print(wrap_lines([trace.metadata.imported, *trace.metadata.missing]))
+    return 0
+
+
+_REPORTS = {"summary": summary_text, "overlap": Trace.overlap, "why": Trace.explain}
+_COMMANDS = {"doctor": doctor, "view": view, "convert": convert}
+
+
+def _page_beside(file: str) -> Path:
+    """Return where the page of a file goes; only what can be drawn again is replaced."""
+    from gpustreamlab.model._page import is_bare_page  # loads pyarrow, which doctor does without
+
+    page = Path(f"{Path(file).name.lstrip('.').partition('.')[0]}.html")
+    if page.exists() and not is_bare_page(page):
+        raise OptionError(f"{str(page)!r} is there already, and is no page that view wrote. Name another one with -o.")
+    return page
+
+
+def _is_same(first: str, second: Path) -> bool:
+    with suppress(OSError, ValueError):
+        return second.samefile(first)
+    return False
+
+
+def _has_screen() -> bool:
+    """Tell whether a browser can be opened in a window: one of a terminal would hide what was printed."""
+    if sys.platform.startswith("linux") and not (os.environ.get("DISPLAY") or os.environ.get("WAYLAND_DISPLAY")):
+        return False
+    try:
+        webbrowser.get()
+    except webbrowser.Error:
+        return False
+    return True
 
 
 def run_checks() -> list[Check]:

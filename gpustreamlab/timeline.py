@@ -82,7 +82,7 @@ class Timeline:
         """The spans that are drawn."""
         return self._trace
 
-    def save(self, path: str | PathLike[str], *, scale: float | None = None) -> Path:
+    def save(self, path: str | PathLike[str], *, scale: float | None = None, with_data: bool = False) -> Path:
         """Write the timeline as one file that opens offline.
 
         Parameters
@@ -91,6 +91,8 @@ class Timeline:
             Where to: ``.html`` for a page to zoom in, ``.svg`` or ``.png`` for a picture.
         scale
             Pixels of a ``.png`` for each px of the page; None for 2, which is sharp on paper and on fine screens.
+        with_data
+            Whether a ``.html`` holds the trace itself as well, which `gpustreamlab.load_trace` reads back exactly.
 
         Returns
         -------
@@ -100,7 +102,8 @@ class Timeline:
         Raises
         ------
         OptionError
-            If the file's suffix is none of these, or the scale is no number from 0.1 to 8, or the file has none.
+            If the file's suffix is none of these, or the scale is no number from 0.1 to 8, or the file has none, or data is
+            to go into a picture.
         MissingExtraError
             If a ``.png`` is asked for and the package that renders it is not installed.
         TraceFileError
@@ -115,8 +118,13 @@ class Timeline:
             )
         if scale is not None and suffix != ".png":
             raise OptionError(f"scale is {scale!r}, but only a .png has pixels. Leave it out to write {target.name!r}.")
+        if with_data and suffix != ".html":
+            raise OptionError(
+                f"with_data is {with_data!r}, but only a .html holds data. Leave it out to write {target.name!r}, or use "
+                "lab.timeline().save('run.html', with_data=True)."
+            )
         if suffix == ".html":
-            write_html(self.trace, target)
+            write_html(self.trace, target, with_data=with_data)
         elif suffix == ".svg":
             svg = timeline_svg(self.trace, max_bars=MAX_FILE_BARS)
             write_file_whole(target, lambda partial: partial.write_text(svg, encoding="utf-8"))

@@ -23,7 +23,7 @@ LEVEL = 6
 """How hard spans are compressed: more takes far longer for a percent or two."""
 
 
-def write_html(trace: Trace, target: str | PathLike[str] | IO[str]) -> None:
+def write_html(trace: Trace, target: str | PathLike[str] | IO[str], *, with_data: bool = False) -> None:
     """Write a trace's timeline as one page that opens offline.
 
     Parameters
@@ -32,20 +32,22 @@ def write_html(trace: Trace, target: str | PathLike[str] | IO[str]) -> None:
         The spans.
     target
         A path, or an open text file.
+    with_data
+        Whether the trace itself is within.
 
     Raises
     ------
     TraceFileError
         If the path cannot be written.
     """
-    page = timeline_page(trace)
+    page = timeline_page(trace, with_data=with_data)
     if isinstance(target, (str, PathLike)):
         write_file_whole(target, lambda partial: partial.write_text(page, encoding="utf-8"))
     else:
         target.write(page)
 
 
-def timeline_page(trace: Trace, *, picture: Picture | None = None, with_static: bool = True) -> str:
+def timeline_page(trace: Trace, *, picture: Picture | None = None, with_static: bool = True, with_data: bool = False) -> str:
     """Return the page as text.
 
     Parameters
@@ -56,6 +58,8 @@ def timeline_page(trace: Trace, *, picture: Picture | None = None, with_static: 
         Their layout, where it is planned already.
     with_static
         Whether a static picture is within, for browsers without JavaScript.
+    with_data
+        Whether the trace itself is within, which the viewer does not need, for `gpustreamlab.load_trace`.
 
     Notes
     -----
@@ -76,8 +80,15 @@ def timeline_page(trace: Trace, *, picture: Picture | None = None, with_static: 
         viewer=viewer_packed(),
         data=data,
         spans=spans,
+        trace=_trace_letters(trace) if with_data else "",
         boot=viewer_text("page.js"),
     )
+
+
+def _trace_letters(trace: Trace) -> str:
+    from gpustreamlab.model._page import trace_element  # loads pyarrow, which drawing does without
+
+    return f"{trace_element(trace)}\n"
 
 
 def page_data(picture: Picture, tables: dict[str, Any] | None = None) -> tuple[dict[str, Any], bytes]:

@@ -1,6 +1,27 @@
-"""Traces that other tools recorded."""
+"""Traces that other tools recorded, and files for their viewers."""
 
+from gpustreamlab.exchange._formats import (
+    AUTO,
+    FORMATS,
+    WRITERS,
+    check_format,
+    find_format,
+    find_writer,
+    read_as,
+    read_ranks,
+    save_trace,
+)
 from gpustreamlab.exchange._kineto import read_kineto
-from gpustreamlab.exchange._kineto_json import is_json
 
-__all__ = ["is_json", "read_kineto"]
+__all__ = [
+    "AUTO",
+    "FORMATS",
+    "WRITERS",
+    "check_format",
+    "find_format",
+    "find_writer",
+    "read_as",
+    "read_kineto",
+    "read_ranks",
+    "save_trace",
+]

@@ -1,6 +1,6 @@
 """Frozen values: the trace and its parts."""
 
-from gpustreamlab.model._columns import EDGE_KINDS, Counters, Edges, WorkDetail
+from gpustreamlab.model._columns import EDGE_KINDS, Counters, Edges, WorkDetail, unchangeable
 from gpustreamlab.model._device import (
     CHROME_BACKEND,
     KINETO_BACKEND,
@@ -65,5 +65,6 @@ __all__ = [
     "check_name",
     "display_name",
     "show_text",
+    "unchangeable",
     "write_file_whole",
 ]

@@ -6,11 +6,12 @@ import os.path
 import textwrap
 from os import PathLike
 from pathlib import Path
+from typing import BinaryIO
 
 import pyarrow as pa
 import pyarrow.parquet as pq
 
-from gpustreamlab.errors import OptionError, TraceError, TraceFileError
+from gpustreamlab.errors import TraceError, TraceFileError
 from gpustreamlab.model._schema import table_to_trace, trace_to_table
 from gpustreamlab.model._trace import Trace
 from gpustreamlab.model._whole_file import write_file_whole
@@ -20,16 +21,13 @@ REASON_CHARACTERS = 240
 
 
 def write_trace(trace: Trace, path: str | PathLike[str]) -> None:
-    """Write the trace as one Parquet file; see `Trace.save`."""
-    suffix = Path(str(path)).suffix.lower()
-    if suffix not in {".parquet", ""}:
-        raise OptionError(
-            f"A trace cannot be saved as {Path(str(path)).name!r}: it is written as Parquet, not as {suffix!r}. Use "
-            "lab.trace.save('run.parquet'); lab.timeline().save() writes '.html', '.svg' and '.png', and "
-            "lab.trace.to_pandas() gives a table for '.csv' and '.json'."
-        )
-    table = trace_to_table(trace)
-    write_file_whole(path, lambda partial: pq.write_table(table, partial, compression="zstd", write_page_checksum=True))
+    """Write the trace as one Parquet file."""
+    write_file_whole(path, lambda partial: write_parquet(trace, partial))
+
+
+def write_parquet(trace: Trace, file: Path | BinaryIO) -> None:
+    """Write the trace as Parquet into an open file, or where nobody looks yet."""
+    pq.write_table(trace_to_table(trace), file, compression="zstd", write_page_checksum=True)
 
 
 def read_trace(path: str | PathLike[str]) -> Trace:
@@ -49,19 +47,24 @@ def read_trace(path: str | PathLike[str]) -> Trace:
         )
     if begins != b"PAR1":
         raise TraceFileError(
-            f"{str(target)!r} is no trace: it is neither a Parquet file of lab.trace.save('run.parquet') nor a spool of "
-            "gpustreamlab.Session(spool='run.gsl') nor JSON of PyTorch's profiler. Give the path of one to gsl.load_trace()."
+            f"{str(target)!r} is no trace: it is no Parquet file of lab.trace.save('run.parquet'). gsl.load_trace(path) reads "
+            "spools, pages with data, and what other tools record."
         )
+    return parquet_trace(target, repr(str(target)))
+
+
+def parquet_trace(file: Path | BinaryIO, shown: str) -> Trace:
+    """Read a Parquet file, or an open one; what it is called in errors is given."""
     try:
-        with pq.ParquetFile(target, page_checksum_verification=True) as file:
-            table, row_count = file.read(), file.metadata.num_rows
+        with pq.ParquetFile(file, page_checksum_verification=True) as opened:
+            table, row_count = opened.read(), opened.metadata.num_rows
         if len(table) != row_count:  # no checksum covers how many rows a group of them has
             raise TraceError(f"It holds {len(table)} rows and should hold {row_count}. It is damaged; save it again.")
         return table_to_trace(table)
     except TraceError as error:
-        raise TraceFileError(f"{str(target)!r} cannot be read as a trace. {error}") from error
+        raise TraceFileError(f"{shown} cannot be read as a trace. {error}") from error
     except (pa.ArrowException, OSError, ValueError, KeyError, TypeError, OverflowError) as error:
         raise TraceFileError(
-            f"{str(target)!r} cannot be read as a trace: {textwrap.shorten(str(error), REASON_CHARACTERS, placeholder=' …')} "
+            f"{shown} cannot be read as a trace: {textwrap.shorten(str(error), REASON_CHARACTERS, placeholder=' …')} "
             "It is damaged or truncated; save it again."
         ) from error

@@ -436,27 +436,35 @@ class Trace:
         return frame
 
     def save(self, path: str | PathLike[str]) -> None:
-        """Write the trace as one Parquet file that `Trace.load` reads back exactly.
+        """Write the trace as one file, in the format that its suffix says.
 
         Parameters
         ----------
         path
-            Where; the suffix is ``.parquet`` or left out.
+            Where. ``.parquet``, or no suffix, keeps everything exactly, as does ``.arrow`` or ``.feather`` (Arrow IPC).
+            ``.pftrace`` is for Perfetto, ``.json`` (Chrome's) for other viewers, both with ``.gz`` too; ``.csv`` is a table.
 
         Raises
         ------
         OptionError
-            If the suffix is another one: nothing else is written.
+            If the suffix is another one.
         TraceFileError
             If the file cannot be written; a file that was there before is then left as it was.
-        """
-        from gpustreamlab.model._file import write_trace
 
-        write_trace(self, path)
+        Examples
+        --------
+        >>> path = getfixture("tmp_path") / "run.parquet"
+        >>> Trace.from_columns(start_ns=[0, 5], end_ns=[9, 10], stream=["copy", "compute"]).save(path)
+        >>> Trace.load(path)
+        <Trace: 2 spans in 2 lanes on unknown device>
+        """
+        from gpustreamlab.exchange import save_trace
+
+        save_trace(self, path)
 
     @staticmethod
     def load(path: str | PathLike[str]) -> Trace:
-        """Read a trace that `save` wrote.
+        """Read a Parquet file that `save` wrote; `gpustreamlab.load_trace` reads all formats.
 
         Raises
         ------

@@ -8,7 +8,7 @@ from typing import NamedTuple
 import numpy as np
 
 from gpustreamlab.errors import OptionError
-from gpustreamlab.typing import Int64Array
+from gpustreamlab.typing import Int32Array, Int64Array
 
 SPAN_COLUMNS = (
     "start_ns",
@@ -152,8 +152,9 @@ class RowFinder:
     """
 
     def __init__(self, numbers: Int64Array) -> None:
-        self._order = np.argsort(numbers, kind="stable")
-        self._sorted = numbers[self._order]
+        order = np.argsort(numbers, kind="stable")
+        self._sorted = numbers[order]
+        self._order = order.astype(np.int32) if len(order) < 1 << 31 else order
 
     def rows_of(self, numbers: Int64Array) -> Int64Array:
         """Return the row of each number, or -1 where there is none; same shape."""
@@ -176,7 +177,9 @@ class Intervals(NamedTuple):
     """Of two that start together the one with the lower number is the outer one; shape (n,), int64."""
 
 
-def find_innermost(intervals: Intervals, group: Int64Array, at: Int64Array, itself: Int64Array | None = None) -> Int64Array:
+def find_innermost(
+    intervals: Intervals, group: Int64Array, at: Int64Array, itself: Int64Array | Int32Array | None = None
+) -> Int64Array:
     """Return for each moment of a group the index of the innermost interval around it, or -1.
 
     Where intervals overlap without enclosing each other, the one that started last counts.
@@ -196,9 +199,8 @@ def find_innermost(intervals: Intervals, group: Int64Array, at: Int64Array, itse
     >>> find_innermost(outer_and_inner, np.array([7, 7, 7, 8]), np.array([15, 20, 100, 15])).tolist()
     [1, 0, -1, -1]
     """
-    found = np.full(len(at), -1, np.int64)
     if not len(at) or not len(intervals.group):
-        return found
+        return np.full(len(at), -1, np.int64)
     order = np.lexsort((intervals.number, intervals.start, intervals.group))
     ordered = Intervals(*(column[order] for column in intervals))
     found = _last_started(ordered, group, at)

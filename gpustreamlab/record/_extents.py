@@ -142,10 +142,12 @@ def adopt_by_annotations(rows: Mapping[str, Int64Array], parent: Int64Array) -> 
     asking = np.flatnonzero((rows["kind"] != RANGE_CODE) & (rows["thread"] >= 0))
     if not len(annotated):
         return parent
-    columns = (rows["thread"], rows["start_ns"], rows["end_ns"], np.arange(len(parent)))
-    intervals = Intervals(*(column[annotated] for column in columns))
-    at_ns = np.where(is_work(rows["kind"]) | is_launch, rows["queued_ns"], rows["start_ns"])
-    found = find_innermost(intervals, rows["thread"][asking], at_ns[asking], itself=RowFinder(annotated).rows_of(asking))
+    intervals = Intervals(rows["thread"][annotated], rows["start_ns"][annotated], rows["end_ns"][annotated], annotated)
+    at_ns = np.where(is_work(rows["kind"]) | is_launch, rows["queued_ns"], rows["start_ns"])[asking]
+    itself = np.full(len(parent), -1, np.int32)
+    itself[annotated] = np.arange(len(annotated))
+    found = find_innermost(intervals, rows["thread"][asking], at_ns, itself[asking])
+    del at_ns, itself
     row = np.where(found >= 0, annotated[found], -1)
     known = parent[asking]
     # A range that is around the annotation too was open when that began, and is no newer than the innermost one then.

@@ -10,7 +10,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from gpustreamlab.analysis import distinct
-from gpustreamlab.model import EDGE_KINDS, Edges, Lane, Trace, WorkDetail
+from gpustreamlab.model import COLUMN_DTYPES, EDGE_KINDS, Edges, Lane, Trace, WorkDetail, unchangeable
 from gpustreamlab.record._buffer import RowFinder
 from gpustreamlab.record._extents import ANNOTATION_CODE, HOST_CODE, RANGE_CODE, adopt_by_annotations, is_work, span_work
 from gpustreamlab.record._journal import Delta
@@ -84,8 +84,7 @@ def build_trace(delta: Delta, *, keeps_lanes: bool = False) -> Trace:
     were_captured = tables.metadata.tier is CaptureTier.KERNELS
     if were_captured:
         columns, names = add_graph_launches(columns, names, delta.details)
-    order = np.lexsort((columns["number"], columns["start_ns"]))
-    rows = {name: values[order] for name, values in columns.items()}
+    rows = _in_order(columns)
     place = RowFinder(rows["number"])
     parent = place.rows_of(rows["parent"])
     rows["start_ns"], rows["end_ns"] = _clip_to_parents(rows, parent)
@@ -94,16 +93,12 @@ def build_trace(delta: Delta, *, keeps_lanes: bool = False) -> Trace:
         parent = adopt_by_annotations(rows, parent)
     used = np.arange(len(tables.lanes)) if keeps_lanes else rows["lane"]
     kept, code = _worth_lanes(tables.lanes, used, counters.lane)
+    extra = extra_columns(rows, parent, delta.details) if were_captured else {}
+    edges = _edges(rows, place, delta.edges, delta.dependencies if were_captured else None)
+    del place
+    found: dict[str, NDArray[Any]] = rows | {"lane": code[rows["lane"]], "parent": parent}
     return Trace(
-        start_ns=rows["start_ns"],
-        end_ns=rows["end_ns"],
-        queued_ns=rows["queued_ns"],
-        lane=code[rows["lane"]],
-        name=rows["name"].astype(np.int32),
-        kind=rows["kind"].astype(np.int8),
-        parent=parent,
-        thread=rows["thread"].astype(np.int32),
-        partition=rows["partition"].astype(np.int32),
+        **{name: unchangeable(found.pop(name).astype(dtype, copy=False)) for name, dtype in COLUMN_DTYPES.items()},
         names=tuple(names),
         lanes=kept,
         threads=tuple(tables.threads),
@@ -111,12 +106,22 @@ def build_trace(delta: Delta, *, keeps_lanes: bool = False) -> Trace:
         layout=tables.layouts[-1].layout if tables.layouts else None,
         layouts=tuple(tables.layouts),
         markers=tuple(tables.markers),
-        edges=_edges(rows, place, delta.edges, delta.dependencies if were_captured else None),
+        edges=edges,
         metadata=tables.metadata,
-        extra=extra_columns(rows, parent, delta.details) if were_captured else {},
+        extra={name: unchangeable(extra.pop(name)) for name in [*extra]},
         details=tuple(delta.details),
         counters=replace(counters, lane=code[counters.lane]),
     )
+
+
+def _in_order(columns: Mapping[str, Int64Array]) -> dict[str, Int64Array]:
+    """Return the rows in the order of their starts; of those that begin at once the lower number comes first."""
+    start_ns, number = columns["start_ns"], columns["number"]
+    later, same = start_ns[1:] > start_ns[:-1], start_ns[1:] == start_ns[:-1]
+    if (later | (same & (number[1:] >= number[:-1]))).all():  # a copy of millions of rows less
+        return dict(columns)
+    order = np.lexsort((number, start_ns))
+    return {name: values[order] for name, values in columns.items()}
 
 
 def extra_columns(rows: Mapping[str, Int64Array], parent: Int64Array, details: Sequence[WorkDetail]) -> dict[str, NDArray[Any]]:
@@ -140,7 +145,7 @@ def work_edges(
     """Return edges as source, target and code of the kind: from calls to what they launched, and between work that waited."""
     work = np.flatnonzero(is_work(rows["kind"]))
     correlation = rows["correlation"][work]
-    first, second = find_waits(dependencies, rows["lane"][work], correlation)
+    first, second = find_waits(dependencies, rows["lane"][work].astype(np.int64), correlation)
     calls = np.flatnonzero((rows["kind"] == HOST_CODE) & (rows["correlation"] != 0))
     found = RowFinder(rows["correlation"][calls]).rows_of(correlation)
     call, launched = calls[found[found >= 0]], work[found >= 0]
@@ -179,8 +184,11 @@ def _edges(
 
 def _clip_to_parents(rows: Mapping[str, Int64Array], parent: Int64Array) -> tuple[Int64Array, Int64Array]:
     """Keep each range inside its parent on the same lane: correcting for the events' cost may move them apart by that cost."""
-    start_ns, end_ns, lane = rows["start_ns"].copy(), rows["end_ns"].copy(), rows["lane"]
+    lane = rows["lane"]
     children = np.flatnonzero((rows["kind"] == RANGE_CODE) & (parent >= 0) & (lane[parent] == lane))
+    if not children.size:
+        return rows["start_ns"], rows["end_ns"]
+    start_ns, end_ns = rows["start_ns"].copy(), rows["end_ns"].copy()
     for _ in range(len(start_ns)):
         outside = children[
             (start_ns[children] < start_ns[parent[children]])

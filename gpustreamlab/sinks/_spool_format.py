@@ -35,8 +35,6 @@ CHECKSUM_KEY = b"crc32"
 COMPRESSION_LEVEL = 1
 """Of zstd: 15 bytes and 0.2 us for a span of 104 bytes; level 3 saves less than a tenth more."""
 
-_STREAM_BEGINS = b"\xff\xff\xff\xff"
-
 
 class Batch(NamedTuple):
     """Rows of the ring, and what else has changed."""
@@ -151,15 +149,6 @@ class BatchReader:
     def close(self) -> None:
         """Close the file."""
         self._file.close()
-
-
-def is_spool(path: str | PathLike[str]) -> bool:
-    """Tell whether a file begins as an Arrow stream does; Parquet begins otherwise."""
-    try:
-        with Path(path).open("rb") as file:
-            return file.read(len(_STREAM_BEGINS)) == _STREAM_BEGINS
-    except (OSError, ValueError, TypeError):  # no path at all: `Trace.load` tells
-        return False
 
 
 def _check_schema(schema: pa.Schema) -> None:

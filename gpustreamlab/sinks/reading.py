@@ -1,46 +1,61 @@
-"""Makes a trace of a spool, however the run ended."""
+"""Reads a trace of any file, and makes one of a spool, however the run ended."""
 
 from __future__ import annotations
 
 import json
-from collections.abc import Mapping
+import re
+from collections.abc import Iterable, Mapping
 from datetime import UTC, datetime
-from os import PathLike
+from os import PathLike, fspath
 from pathlib import Path
 from typing import Any
+from urllib.parse import unquote, urlsplit
 
 import numpy as np
 
-from gpustreamlab.errors import TraceError, TraceFileError
-from gpustreamlab.exchange import is_json, read_kineto
+from gpustreamlab.errors import OptionError, TraceError, TraceFileError
+from gpustreamlab.exchange import check_format, read_as, read_ranks
 from gpustreamlab.model import COLUMN_DTYPES, Counters, Trace, TraceMetadata
 from gpustreamlab.record import NO_DEPENDENCIES, NO_ROWS, SPAN_COLUMNS, Delta, Tables, build_trace, join
-from gpustreamlab.sinks._spool_format import FACTS_KEY, Batch, BatchReader, is_spool
+from gpustreamlab.sinks._spool_format import FACTS_KEY, Batch, BatchReader
 from gpustreamlab.sinks.spool import LISTS
 from gpustreamlab.typing import Int64Array
 
 __all__ = ["load_trace", "read_spool"]
 
+_SCHEME = re.compile(r"([A-Za-z][A-Za-z0-9+.-]+)://")
+"""Begins a URL; a Windows drive has one letter."""
 _INDEX_COLUMNS = ("parent", "thread", "partition", "detail")
 """Columns in which -1 stands for nothing."""
 
 
-def load_trace(path: str | PathLike[str]) -> Trace:
-    """Read a trace that `Trace.save` wrote, what ``Session(spool=...)`` has written so far, or a file of PyTorch's profiler.
+def load_trace(path: str | PathLike[str] | Iterable[str | PathLike[str]], format: str = "auto") -> Trace:  # noqa: A002
+    """Read a trace: one of our own, or what another tool recorded.
 
-    What a killed process has spooled is read up to the last whole piece; ``trace.metadata.recovery_note`` then says what may be
-    missing. What a file of PyTorch's profiler (``prof.export_chrome_trace("run.json.gz")``) does not tell, and what of it was
-    not read, ``trace.metadata.missing`` says.
+    Our own are Parquet and Arrow files of `Trace.save`, what ``Session(spool=...)`` has written so far, and pages of
+    ``timeline().save("run.html", with_data=True)``. Of others: JSON of PyTorch's profiler, JSON in Chrome's format (JAX, ...),
+    SQLite exports of Nsight Systems (reports where nsys is installed), and Perfetto's ``.pftrace``. Each but a report may be
+    packed by gzip.
+
+    What a file does not tell, and what of it was not read, ``trace.metadata.missing`` and ``trace.metadata.imported`` say. What
+    a killed process has spooled is read up to the last whole piece; ``trace.metadata.recovery_note`` says what may be missing.
 
     Parameters
     ----------
     path
-        The file; what it is tells its first bytes, not its suffix.
+        The file, as a path or a ``file://`` URL; or the files of several ranks of one job of PyTorch, which become one trace.
+    format
+        ``"auto"`` tells by the first bytes, whatever the suffix. Else ``"parquet"``, ``"spool"``, ``"arrow"``, ``"html"``,
+        ``"kineto"``, ``"chrome"``, ``"nsys"`` or ``"perfetto"``.
 
     Raises
     ------
     TraceFileError
         If the file is missing, damaged, no trace, or from a newer version of gpustreamlab.
+    OptionError
+        If there is no such format, the path is of another machine, or there are several files that are no ranks.
+    MissingExtraError
+        If a package that this format needs is not installed.
 
     Examples
     --------
@@ -50,9 +65,33 @@ def load_trace(path: str | PathLike[str]) -> Trace:
     >>> load_trace(path).start_ns.tolist(), load_trace(path).lanes[0].name
     ([1250], 'stream 7')
     """
-    if is_spool(path):
-        return read_spool(path)
-    return read_kineto(path) if is_json(path) else Trace.load(path)
+    check_format(format)
+    if isinstance(path, Iterable) and not isinstance(path, (str, bytes)):
+        paths = [_local_path(one) for one in path]
+        if not paths:
+            raise OptionError("load_trace() got no file. Give the path of one, or those of all ranks of a job.")
+        if len(paths) > 1:
+            return read_ranks(paths, format)
+        path = paths[0]
+    target = _local_path(path)
+    return read_as(format, target, {"spool": read_spool})
+
+
+def _local_path(path: object) -> Path:
+    """Return the path that was given, or that a URL stands for."""
+    text = fspath(path) if isinstance(path, (str, PathLike)) else None
+    if not isinstance(text, str):
+        raise OptionError(f"load_trace() got a {type(path).__name__}; it takes a path, as gsl.load_trace('run.parquet').")
+    scheme = _SCHEME.match(text)
+    if scheme is None:
+        return Path(text)
+    parts = urlsplit(text)
+    if scheme[1].lower() != "file" or parts.netloc not in ("", "localhost"):
+        raise OptionError(
+            f"{text!r} is on another machine, and gpustreamlab opens no connection. Download it, then give the file's path: "
+            "gsl.load_trace('run.json.gz')."
+        )
+    return Path(unquote(parts.path))
 
 
 def read_spool(path: str | PathLike[str]) -> Trace:

@@ -1,0 +1,114 @@
+"""Which begin belongs to which end, and which slice a flow is bound to. Pure."""
+
+from __future__ import annotations
+
+from collections import defaultdict
+
+import numpy as np
+
+from gpustreamlab.typing import BoolArray, Int64Array
+
+
+def match_begins(group: Int64Array, time_ns: Int64Array, is_begin: BoolArray) -> tuple[Int64Array, Int64Array]:
+    """Match each end with the newest begin of its group that has none yet.
+
+    Parameters
+    ----------
+    group : ndarray of int64, shape (n,)
+        What nests: a thread, or an id.
+    time_ns : ndarray of int64, shape (n,)
+        When; of equal ones the order of the file counts.
+    is_begin : ndarray of bool, shape (n,)
+
+    Returns
+    -------
+    tuple of two ndarrays of int64
+        Places of the begins, and of their ends. What is in neither has no partner.
+
+    Examples
+    --------
+    >>> begins, ends = match_begins(np.zeros(5, int), np.array([0, 1, 2, 3, 4]), np.array([1, 1, 0, 0, 0], bool))
+    >>> begins.tolist(), ends.tolist()
+    ([1, 0], [2, 3])
+    """
+    order = np.lexsort((time_ns, group))
+    is_opening, groups = is_begin[order].tolist(), group[order].tolist()
+    pairs: list[tuple[int, int]] = []
+    opened: list[int] = []
+    current: int | None = None
+    for place, opens, mine in zip(order.tolist(), is_opening, groups, strict=True):
+        if mine != current:
+            opened, current = [], mine
+        if opens:
+            opened.append(place)
+        elif opened:
+            pairs.append((opened.pop(), place))
+    begins, ends = np.array(pairs, np.int64).reshape(-1, 2).T
+    return begins, ends
+
+
+def slices_at(
+    track: Int64Array, start_ns: Int64Array, end_ns: Int64Array, at_track: Int64Array, at_ns: Int64Array, is_next: BoolArray
+) -> Int64Array:
+    """Return which slice each moment of a track is bound to.
+
+    Parameters
+    ----------
+    track, start_ns, end_ns : ndarray of int64, shape (n_slices,)
+        The slices, in order of their starts; of two that begin at once the outer one is first.
+    at_track, at_ns : ndarray of int64, shape (n_moments,)
+        The moments.
+    is_next : ndarray of bool, shape (n_moments,)
+        True for the next slice that begins then or later, False for the innermost one around the moment: one that ends with it
+        counts where there is no other.
+
+    Returns
+    -------
+    ndarray of int64, shape (n_moments,)
+        Places of the slices, or -1.
+
+    Examples
+    --------
+    >>> slices = np.zeros(2, int), np.array([0, 5]), np.array([4, 9])
+    >>> slices_at(*slices, np.zeros(3, int), np.array([2, 2, 4]), np.array([0, 1, 0], bool)).tolist()
+    [0, 1, 0]
+    """
+    found = np.full(len(at_ns), -1, np.int64)
+    rows_of: dict[int, list[int]] = defaultdict(list)
+    asked = set(at_track.tolist())
+    rows = np.flatnonzero(np.isin(track, [*asked])) if asked else np.empty(0, np.int64)
+    for row, mine in zip(rows.tolist(), track[rows].tolist(), strict=True):
+        rows_of[mine].append(row)
+    for one, mine_rows in rows_of.items():
+        rows = np.array(mine_rows)
+        asking = np.flatnonzero(at_track == one)
+        asking = asking[np.argsort(at_ns[asking], kind="stable")]
+        following = np.searchsorted(start_ns[rows], at_ns[asking])
+        found[asking] = np.append(rows, -1)[following]
+        around = asking[~is_next[asking]]
+        found[around] = _innermost(rows.tolist(), start_ns[rows].tolist(), end_ns[rows].tolist(), at_ns[around].tolist())
+    return found
+
+
+def _innermost(rows: list[int], start_ns: list[int], end_ns: list[int], at_ns: list[int]) -> list[int]:
+    """Return the innermost slice around each moment, of which the times ascend, or -1."""
+    found: list[int] = []
+    opened: list[int] = []
+    place = 0
+    for at in at_ns:
+        just_ended = -1
+        while place < len(rows) and start_ns[place] <= at:
+            while opened and end_ns[opened[-1]] <= start_ns[place]:
+                opened.pop()
+            opened.append(place)
+            place += 1
+        while opened and end_ns[opened[-1]] <= at:
+            last = opened[-1]
+            if end_ns[last] == at and just_ended < 0:
+                just_ended = last
+            if start_ns[last] == at:
+                break  # an instant
+            opened.pop()
+        innermost = opened[-1] if opened else just_ended
+        found.append(rows[innermost] if innermost >= 0 else -1)
+    return found

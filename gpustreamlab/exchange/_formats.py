@@ -1,0 +1,314 @@
+"""Which format a file has, told by its first bytes, and what reads and writes each format."""
+
+from __future__ import annotations
+
+import codecs
+import gzip
+import importlib
+import io
+import os.path
+import tempfile
+import zlib
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from os import PathLike
+from pathlib import Path
+from typing import Any, NamedTuple
+
+from gpustreamlab._util.progress import steps
+from gpustreamlab.errors import OptionError, TraceFileError, nearest_hint
+from gpustreamlab.model import Trace
+
+AUTO = "auto"
+LARGEST_UNPACKED_BYTES = 4 << 30
+"""Most that is unpacked into a temporary file."""
+HEAD_BYTES = 1 << 20
+"""How much of a file is looked at, unpacked, to tell what it is."""
+
+_CHUNK_BYTES = 1 << 24
+_GZIP = b"\x1f\x8b"
+_BYTE_ORDER_MARK = b"\xef\xbb\xbf"
+
+
+class Format(NamedTuple):
+    """How one format is read."""
+
+    reader: str
+    """Module and function, imported when a file has to be read; empty where a room above this one reads it."""
+    unpacks: bool = True
+    """Whether the reader takes files packed by gzip as they are."""
+
+
+FORMATS: Mapping[str, Format] = {
+    "parquet": Format("gpustreamlab.model._file:read_trace", unpacks=False),
+    "spool": Format("", unpacks=False),
+    "arrow": Format("gpustreamlab.exchange._flat_files:read_arrow", unpacks=False),
+    "html": Format("gpustreamlab.model._page:read_page", unpacks=False),
+    "kineto": Format("gpustreamlab.exchange._kineto:read_kineto"),
+    "chrome": Format("gpustreamlab.exchange._chrome:read_chrome"),
+    "nsys": Format("gpustreamlab.exchange._nsys:read_nsys"),
+    "perfetto": Format("gpustreamlab.exchange._pftrace_read:read_pftrace"),
+}
+"""What can be read, by the names that ``format=`` takes."""
+
+READABLE = (
+    "gsl.load_trace() reads Parquet and Arrow files of trace.save(), spools of Session(spool=...), pages of "
+    "timeline().save('run.html', with_data=True), JSON of PyTorch's profiler and of others in Chrome's format, SQLite exports "
+    "and reports of Nsight Systems, and Perfetto's .pftrace. Each but a report may be packed by gzip."
+)
+"""What can be read, in words."""
+
+WRITERS: Mapping[str, str] = {
+    ".parquet": "gpustreamlab.model._file:write_trace",
+    ".pftrace": "gpustreamlab.exchange._pftrace:write_pftrace",
+    ".pftrace.gz": "gpustreamlab.exchange._pftrace:write_pftrace",
+    ".json": "gpustreamlab.exchange._chrome_write:write_chrome",
+    ".json.gz": "gpustreamlab.exchange._chrome_write:write_chrome",
+    ".csv": "gpustreamlab.exchange._flat_files:write_csv",
+    ".arrow": "gpustreamlab.exchange._flat_files:write_arrow",
+    ".feather": "gpustreamlab.exchange._flat_files:write_arrow",
+}
+"""What can be written, by suffix."""
+
+_BEGINS = {
+    b"PAR1": "parquet",
+    b"\xff\xff\xff\xff": "spool",
+    b"ARROW1": "arrow",
+    b"SQLite format 3\0": "nsys",
+}
+_XPLANE_SUFFIX = ".xplane.pb"
+_REPORT_SUFFIXES = (".nsys-rep", ".qdrep")
+
+_TABLE = "a table (CSV), of which Trace.from_columns() makes a trace. Save as .parquet to read it back exactly"
+_FOREIGN = {
+    _GZIP: "packed by gzip twice. Unpack it once: gunzip",
+    b"PK\x03\x04": "a ZIP archive. Unpack it: unzip",
+    b"\x28\xb5\x2f\xfd": "packed by zstd. Unpack it: zstd -d",
+    b"\xfd7zXZ\0": "packed by xz. Unpack it: xz -d",
+    b"BZh": "packed by bzip2. Unpack it: bunzip2",
+    b"\x80": "a pickle, which is not opened, as it may run code. Save the trace with trace.save('run.parquet')",
+    b"version https://git-lfs": "a pointer of Git LFS to the file. Fetch it: git lfs pull",
+    b"\x89PNG": "a picture. Pictures hold no data",
+    b"<svg": "a picture. Pictures hold no data",
+    b"<?xml": "a picture or other XML, which holds no trace",
+    b"start_ns,": _TABLE,
+    b'"start_ns",': _TABLE,
+}
+"""What is known and not read, and what to do."""
+
+
+def find_format(path: str | PathLike[str]) -> str:
+    """Return the name of a file's format, by its first bytes; they are unpacked if they are packed by gzip.
+
+    Raises
+    ------
+    TraceFileError
+        If it is missing, no file, empty, or of a format that is not read.
+
+    Examples
+    --------
+    >>> path = getfixture("tmp_path") / "run.json"
+    >>> Trace.from_columns(start_ns=[0], end_ns=[9], stream=["a"]).save(path.with_suffix(".parquet"))
+    >>> path.with_suffix(".parquet").rename(path) == path, find_format(path)
+    (True, 'parquet')
+    """
+    head, name = _read_head(path), Path(path).name.lower()
+    found = next((known for begin, known in _BEGINS.items() if head.startswith(begin)), None) or _find_text_format(head)
+    if found is not None:
+        return found
+    looks = _looks_like(head)
+    if name.endswith(_XPLANE_SUFFIX):  # begins as Perfetto's files do
+        looks = "an XPlane file of JAX or XLA. Read the .trace.json.gz that lies beside it"
+    elif _load("gpustreamlab.exchange._pftrace_file:is_pftrace")(path):
+        return "perfetto"
+    elif name.endswith(_REPORT_SUFFIXES):  # what is in one only nsys knows
+        return "nsys"
+    raise TraceFileError(f"{str(path)!r} is no trace: it looks like {looks}. {READABLE}")
+
+
+def check_format(name: object) -> None:
+    """Raise `OptionError` where there is no such format."""
+    if not isinstance(name, str) or name not in (AUTO, *FORMATS):
+        raise OptionError(f"format is {name!r}, which is none. {nearest_hint(str(name), [AUTO, *FORMATS])}")
+
+
+def read_as(name: str, path: Path, readers: Mapping[str, Callable[[Path], Trace]]) -> Trace:
+    """Read a file as one format.
+
+    Parameters
+    ----------
+    name
+        One of `FORMATS`, or ``"auto"``.
+    path
+        The file.
+    readers
+        Those of formats that rooms above this one read.
+    """
+    if name == AUTO:
+        name = find_format(path)
+    else:
+        _read_head(path)  # tells whether there is anything to read
+    read = readers.get(name) or _load(FORMATS[name].reader)
+    if FORMATS[name].unpacks or not _is_packed(path):
+        return read(path)
+    with _unpacked(path) as unpacked:
+        return read(unpacked)
+
+
+def read_ranks(paths: Sequence[str | PathLike[str]], name: str = AUTO) -> Trace:
+    """Read the files of several ranks of one job of PyTorch as one trace; see `gpustreamlab.load_trace`."""
+    for path in paths:
+        found = find_format(path) if name == AUTO else name
+        if found != "kineto":
+            raise OptionError(
+                f"Of several files one trace is made where each is of a rank of one job, by PyTorch's profiler; {str(path)!r} "
+                f"is read as {found!r}. Load it alone, and compare two with gsl.compare('a.parquet', 'b.parquet')."
+            )
+    trace: Trace = _load(FORMATS["kineto"].reader)(list(paths))
+    return trace
+
+
+def find_writer(path: str | PathLike[str]) -> str:
+    """Return what writes a file, by its suffix, as module and function.
+
+    Raises
+    ------
+    OptionError
+        If nothing does.
+
+    Examples
+    --------
+    >>> find_writer("run"), find_writer("run.JSON.gz").rpartition(".")[2]
+    ('gpustreamlab.model._file:write_trace', '_chrome_write:write_chrome')
+    """
+    name = Path(str(path)).name
+    suffix = next((suffix for suffix in WRITERS if name.lower().endswith(suffix) and len(name) > len(suffix)), None)
+    if suffix is None and Path(name).suffix:
+        told = ", ".join(repr(suffix) for suffix in WRITERS)
+        raise OptionError(
+            f"A trace cannot be saved as {name!r}: choose from {told}, for example lab.trace.save('run.parquet'). "
+            "lab.timeline().save() writes '.html', '.svg' and '.png', and lab.trace.to_pandas() gives a table for the rest."
+        )
+    return WRITERS[suffix or ".parquet"]
+
+
+def save_trace(trace: Trace, path: str | PathLike[str]) -> None:
+    """Write a trace in the format that the suffix says; see `gpustreamlab.Trace.save`."""
+    _load(find_writer(path))(trace, path)
+
+
+def _load(name: str) -> Callable[..., Any]:
+    """Return a function of a module that is loaded only now."""
+    module, _, function = name.partition(":")
+    found: Callable[..., Any] = getattr(importlib.import_module(module), function)
+    return found
+
+
+def _read_head(path: str | PathLike[str]) -> bytes:
+    """Return the first bytes of a file, unpacked."""
+    shown = repr(str(path))
+    if os.path.isdir(path):  # noqa: PTH112 - which takes a name that is too long as none
+        raise TraceFileError(
+            f"{shown} is a folder. Give a file in it, or the files of all ranks of one job: "
+            f"gsl.load_trace(sorted(pathlib.Path({shown}).glob('*.json*')))."
+        )
+    if not os.path.isfile(path):  # noqa: PTH113 - as above
+        raise TraceFileError(f"There is no trace file at {shown}. Save one with lab.trace.save(path).")
+    try:
+        with Path(path).open("rb") as file:
+            head = file.read(HEAD_BYTES)
+        if head.startswith(_GZIP):
+            head = _unpack_head(head)
+    except (EOFError, zlib.error, gzip.BadGzipFile) as error:
+        raise _not_unpacked(path, error) from error
+    except OSError as error:
+        raise TraceFileError(f"{shown} cannot be read: {error.strerror}. Check its owner and mode.") from error
+    if not head:
+        raise TraceFileError(
+            f"{shown} is empty: the run ended before anything was written to it. Record the run again; "
+            "gpustreamlab.Session(spool='run.gsl') writes while it runs."
+        )
+    return head
+
+
+def _find_text_format(head: bytes) -> str | None:
+    text = head.removeprefix(_BYTE_ORDER_MARK).lstrip()
+    if text[:1] in {b"{", b"["}:
+        return "kineto" if _load("gpustreamlab.exchange._chrome_json:guess_writer")(head) == "kineto" else "chrome"
+    return "html" if text[:14].lower().startswith((b"<!doctype html", b"<html")) else None
+
+
+def _looks_like(head: bytes) -> str:
+    text = head.removeprefix(_BYTE_ORDER_MARK).lstrip()
+    for begin, words in _FOREIGN.items():
+        if head.startswith(begin) or text.startswith(begin):
+            return words
+    if not head.strip(b"\0"):
+        return "nothing but zeros, as after a copy that was cut off"
+    try:
+        codecs.getincrementaldecoder("utf-8")().decode(head)  # the last sign may be cut in two
+    except UnicodeDecodeError:
+        return f"nothing that is known here (it begins with {head[:8].hex(' ')})"
+    return f"a text ({text[:24].decode(errors='ignore')!r} ...)"
+
+
+def _is_packed(path: str | PathLike[str]) -> bool:
+    try:
+        with Path(path).open("rb") as file:
+            return file.read(2) == _GZIP
+    except (OSError, ValueError):  # told by whoever reads it
+        return False
+
+
+@contextmanager
+def _unpacked(path: Path) -> Iterator[Path]:
+    """Lend a file that is packed by gzip, unpacked; errors about it name the packed one."""
+    with tempfile.TemporaryDirectory(prefix="gpustreamlab-") as folder:
+        target = Path(folder) / "unpacked"
+        try:
+            _unpack(path, target)
+        except TraceFileError:
+            raise
+        except (EOFError, zlib.error, gzip.BadGzipFile) as error:
+            raise _not_unpacked(path, error) from error
+        except OSError as error:
+            raise TraceFileError(
+                f"{str(path)!r} cannot be unpacked in {folder!r}: {error.strerror}. Make room there, or choose another folder "
+                "by the environment variable TMPDIR."
+            ) from error
+        try:
+            yield target
+        except TraceFileError as error:
+            raise TraceFileError(str(error).replace(str(target), str(path))) from error
+
+
+def _unpack(path: Path, target: Path) -> None:
+    part_bytes = max(path.stat().st_size // 100, 1)
+    with path.open("rb") as raw, gzip.open(raw) as packed, target.open("wb") as file, steps(100, "unpack") as done:
+        shown = 0
+        while part := packed.read(_CHUNK_BYTES):
+            file.write(part)
+            if file.tell() > LARGEST_UNPACKED_BYTES:
+                raise TraceFileError(
+                    f"{str(path)!r} is larger than {LARGEST_UNPACKED_BYTES:,} bytes, unpacked. Unpack it: gunzip."
+                )
+            while shown < raw.tell() // part_bytes:
+                done(path.name)
+                shown += 1
+
+
+def _unpack_head(packed: bytes) -> bytes:
+    """Return what can be unpacked of the beginning of a file, also of one that is cut off or damaged further on."""
+    text = bytearray()
+    try:
+        with gzip.open(io.BytesIO(packed)) as file:
+            while len(text) < HEAD_BYTES and (part := file.read1(max(512, len(text)))):  # what is damaged is lost in parts
+                text += part
+    except (EOFError, zlib.error, gzip.BadGzipFile):
+        if not text:
+            raise
+    return bytes(text[:HEAD_BYTES])
+
+
+def _not_unpacked(path: object, error: Exception) -> TraceFileError:
+    return TraceFileError(f"{str(path)!r} cannot be unpacked: {error}. It was cut off or is damaged; copy it again.")

@@ -1,0 +1,316 @@
+"""The events of PyTorch's profiler as columns: block by block, so that no event is kept."""
+
+from __future__ import annotations
+
+from collections import Counter, defaultdict
+from collections.abc import Callable, Iterable, Sequence
+from operator import attrgetter
+from typing import Any, NamedTuple, TypeAlias
+
+import numpy as np
+from numpy.typing import NDArray
+
+from gpustreamlab.errors import TraceFileError
+from gpustreamlab.exchange._kineto_json import LARGEST_TIME_NS, Event, EventFile, Facts, all_nanoseconds, whole_number
+from gpustreamlab.record import MAX_FULL_NAME, cut_text
+from gpustreamlab.typing import BoolArray, Int64Array, SpanKind
+
+MOST_ROWS = 5_000_000
+"""Most kernels, copies and fills that are kept of all files together, and likewise calls, ranges, and waits."""
+MOST_KNOWN = 1_000_000
+"""Most different names, ways of launching, streams and threads."""
+MOST_CHARACTERS = 250_000_000
+"""Most characters of them."""
+MOST_THREAD_NAMES = 65_536
+"""Most threads of which a name is kept."""
+MOST_CATEGORIES = 1_000
+"""Most categories that are counted one by one."""
+LEAST_WALL_CLOCK_NS = 10**18
+"""Earlier times, of 2001, are not counted from 1970."""
+CORRELATION_BITS = 40
+"""Larger correlations are none: CUDA's have 32."""
+
+TIMES = ("start_ns", "end_ns")
+WORK, CALL, RANGE, WAIT = ROLES = ("work", "call", "range", "wait")
+_KINDS = {
+    "kernel": SpanKind.KERNEL,
+    "gpu_memcpy": SpanKind.COPY,
+    "memcpy": SpanKind.COPY,
+    "gpu_memset": SpanKind.FILL,
+    "memset": SpanKind.FILL,
+}
+_OTHERS = {
+    "cuda_runtime": CALL,
+    "cuda_driver": CALL,
+    "runtime": CALL,
+    "user_annotation": RANGE,
+    "cpu_op": RANGE,
+    "operator": RANGE,
+    "cuda_sync": WAIT,
+}
+"""Categories of spans; in 2021 some had other names."""
+_SAID_ELSEWHERE = frozenset({"gpu_user_annotation", "trace"})
+"""Spans that tell nothing that ranges, first and last time do not."""
+_NAMES_AND_FLOWS = ("M", "s", "t", "f")
+_STREAM_WAIT = "Stream Wait Event"
+_HOST_ROWS = 1_000_000
+"""Newer files put waits of the host for a stream into rows of this number more than the stream's."""
+
+Columns: TypeAlias = dict[str, NDArray[Any]]
+
+
+class StreamKey(NamedTuple):
+    """What tells streams apart."""
+
+    file: int
+    device: int
+    context: int
+    stream: int
+
+
+class ThreadKey(NamedTuple):
+    """What tells threads apart."""
+
+    file: int
+    process: str
+    thread: str
+
+
+class Shape(NamedTuple):
+    """How work was launched, as the file tells it."""
+
+    kind: SpanKind
+    name: str
+    grid: tuple[int, int, int] | None
+    block: tuple[int, int, int] | None
+    registers: int
+    shared: int
+    graph: int
+    node: int
+    channel: int
+
+
+class Codes(dict[Any, int]):
+    """Numbers things as they come, equal ones alike.
+
+    Parameters
+    ----------
+    tidy
+        Returns what a thing is known as.
+
+    Examples
+    --------
+    >>> codes = Codes(str)
+    >>> [codes[key] for key in (7, 5, "7")], list(codes.known)
+    ([0, 1, 0], ['7', '5'])
+    """
+
+    def __init__(self, tidy: Callable[[Any], Any]) -> None:
+        self._tidy = tidy
+        self._character_count = 0
+        self.known: dict[Any, int] = {}
+
+    def __missing__(self, key: Any) -> int:
+        self._character_count += len(str(key))
+        if len(self.known) >= MOST_KNOWN or self._character_count > MOST_CHARACTERS:
+            raise TraceFileError(
+                f"The file has more than {MOST_KNOWN:,} different names, ways of launching, streams or threads, or they are "
+                f"longer than {MOST_CHARACTERS:,} characters together. Profile fewer steps."
+            )
+        code = self[key] = self.known.setdefault(self._tidy(key), len(self.known))
+        return code
+
+    def of(self, keys: Iterable[Any]) -> NDArray[np.int32]:
+        """Return the number of each."""
+        return np.array([self[key] for key in keys], np.int32)
+
+
+_SORT = attrgetter("ph", "cat")
+_TIMES = attrgetter("ts"), attrgetter("dur")
+_NAME = attrgetter("name")
+_THREAD = attrgetter("pid", "tid")
+_STREAM = attrgetter("args.device", "args.context", "args.stream", "pid", "tid")
+_SHAPE = attrgetter("args.grid", "args.block", "args.registers", "args.shared", "args.graph", "args.node", "args.channel")
+_AWAITED = attrgetter("args.device", "args.context", "args.awaited_stream", "pid", "tid")
+
+
+class Collector:
+    """Takes the events of files; what it holds is columns, and one of each name, stream, thread, and way of launching.
+
+    Columns of each role: ``start_ns``, ``end_ns``; of work ``stream``, ``shape``, ``size_bytes``, ``correlation``; of calls and
+    ranges ``thread`` and ``name``; of calls ``correlation``; of waits ``source``, ``target`` (streams), ``record``, ``wait``.
+    """
+
+    def __init__(self) -> None:
+        self.names = Codes(cut_text)
+        self.streams = Codes(self._stream_key)
+        self.threads = Codes(self._thread_key)
+        self.shapes = Codes(lambda key: Shape(*key))
+        self.thread_names: dict[ThreadKey, str] = {}
+        self.priorities: dict[int, int] = {}
+        """By stream."""
+        self.facts: list[Facts] = []
+        """What each file tells of itself."""
+        self.cuts: list[str] = []
+        """What is missing of each file; empty where nothing is."""
+        self.are_absolute: list[bool] = []
+        """Whether the times of each file are of the wall clock."""
+        self.are_in_us = True
+        self.left_out: Counter[str] = Counter()
+        self.dropped = dict.fromkeys(ROLES, 0)
+        """Rows of each role beyond `MOST_ROWS`."""
+        self.event_count = self.refused_count = self.damaged_count = self.wait_count = 0
+        self._columns = {role: _rooms(role) for role in ROLES}
+        self.row_counts = dict.fromkeys(ROLES, 0)
+        """Rows of each role that are kept."""
+        self._file = 0
+
+    def read(self, file: EventFile) -> None:
+        """Take a file."""
+        self._file = len(self.facts)
+        for codes in (self.streams, self.threads):  # those of another file are others
+            codes.clear()
+        firsts = dict(self.row_counts)
+        for events in file.blocks():
+            self._add(events)
+        self.facts.append(file.facts)
+        self.cuts.append(file.cut)
+        self.event_count += file.event_count + file.damaged_count
+        self.damaged_count += file.damaged_count
+        spans = [(self._columns[role], slice(firsts[role], self.row_counts[role])) for role in ROLES if role != WAIT]
+        self._set_clock([{name: columns[name][new] for name in TIMES} for columns, new in spans])
+
+    def take(self, role: str) -> Columns:
+        """Return the columns of a role, and forget them; times in order, of two that begin at once the longer first."""
+        columns, count = self._columns.pop(role), self.row_counts[role]
+        if role == WAIT:
+            return {name: values[:count].copy() for name, values in columns.items()}
+        order = np.lexsort((-columns["end_ns"][:count], columns["start_ns"][:count])).astype(np.int32)
+        return {name: columns.pop(name)[:count][order] for name in [*columns]}
+
+    def _keep(self, role: str, columns: Columns) -> None:
+        """Append rows; there is room for them."""
+        first = self.row_counts[role]
+        self.row_counts[role] = last = first + len(next(iter(columns.values())))
+        for name, values in columns.items():
+            self._columns[role][name][first:last] = values
+
+    def _set_clock(self, parts: Sequence[Columns]) -> None:
+        """Add the file's base to its times, if that makes them those of the wall clock."""
+        first_ns = min((int(part["start_ns"].min()) for part in parts if len(part["start_ns"])), default=0)
+        base_ns = whole_number(self.facts[-1].base_ns)
+        self.are_absolute.append(base_ns + first_ns >= LEAST_WALL_CLOCK_NS)
+        self.are_in_us = self.are_in_us and not any((part["start_ns"] % 1_000).any() for part in parts)
+        if self.are_absolute[-1]:
+            for part in parts:
+                part["start_ns"] += base_ns
+                part["end_ns"] += base_ns
+
+    def _add(self, events: list[Event]) -> None:
+        sorts: defaultdict[tuple[str | None, str | None], list[Event]] = defaultdict(list)
+        for sort, event in zip(map(_SORT, events), events, strict=True):
+            sorts[sort].append(event)
+        for (phase, given), found in sorts.items():
+            category = str(given).lower()
+            if phase == "X" and category in _KINDS:
+                self._add_work(found, _KINDS[category])
+            elif phase == "X" and category in _OTHERS:
+                (self._add_waits if _OTHERS[category] == WAIT else self._add_host)(found, _OTHERS[category])
+            elif phase == "M":
+                self._add_thread_names(found)
+            elif category not in _SAID_ELSEWHERE if phase == "X" else given is not None and phase not in _NAMES_AND_FLOWS:
+                name = str(given)[:40]
+                self.left_out[name if name in self.left_out or len(self.left_out) < MOST_CATEGORIES else "others"] += len(found)
+
+    def _timed(self, events: list[Event], role: str) -> tuple[list[Event], Columns]:
+        """Return those events of which the times make sense, as many as there is room for, and their times."""
+        start_ns, lasts_ns = (all_nanoseconds(list(map(get, events))) for get in _TIMES)
+        is_good: BoolArray = (start_ns < LARGEST_TIME_NS) & (lasts_ns >= 0) & (start_ns + lasts_ns < LARGEST_TIME_NS)
+        self.refused_count += len(events) - int(is_good.sum())
+        left = MOST_ROWS - self.row_counts[role]
+        dropped_count = max(int(is_good.sum()) - left, 0)
+        if dropped_count:
+            self.dropped[role] += dropped_count
+            is_good &= np.cumsum(is_good) <= left
+        if not is_good.all():
+            events = [event for event, is_kept in zip(events, is_good.tolist(), strict=True) if is_kept]
+            start_ns, lasts_ns = start_ns[is_good], lasts_ns[is_good]
+        return events, {"start_ns": start_ns, "end_ns": start_ns + lasts_ns}
+
+    def _add_host(self, events: list[Event], role: str) -> None:
+        events, columns = self._timed(events, role)
+        if events:
+            columns["thread"] = self.threads.of(map(_THREAD, events))
+            columns["name"] = self.names.of(_names(events))
+            if role == CALL:
+                columns["correlation"] = self._correlations(events)
+            self._keep(role, columns)
+
+    def _add_work(self, events: list[Event], kind: SpanKind) -> None:
+        events, columns = self._timed(events, WORK)
+        if events:
+            shapes = zip(_names(events), map(_SHAPE, events), strict=True)
+            columns["stream"] = self.streams.of(map(_STREAM, events))
+            columns["shape"] = self.shapes.of((kind, name, *shape) for name, shape in shapes)
+            columns["size_bytes"] = np.maximum(_numbers(events, "args.bytes"), 0)
+            columns["correlation"] = self._correlations(events)
+            priorities = _numbers(events, "args.priority").tolist()
+            self.priorities.update(zip(columns["stream"].tolist(), priorities, strict=True))
+            self._keep(WORK, columns)
+
+    def _add_waits(self, events: list[Event], role: str) -> None:
+        """Take which stream waited for which; what the host waited for its calls tell."""
+        told = [
+            event
+            for event in events
+            if event.name == _STREAM_WAIT and event.args.awaited_record > 0 and event.args.correlation > 0
+        ]
+        self.wait_count += len(told)
+        kept = told[: MOST_ROWS - self.row_counts[role]]
+        self.dropped[role] += len(told) - len(kept)
+        if kept:
+            shift = self._file << CORRELATION_BITS
+            columns: Columns = {
+                name: self.streams.of(map(get, kept)) for name, get in (("source", _AWAITED), ("target", _STREAM))
+            }
+            columns["record"] = _numbers(kept, "args.awaited_record") + shift
+            columns["wait"] = _numbers(kept, "args.correlation") + shift
+            self._keep(role, columns)
+
+    def _add_thread_names(self, events: list[Event]) -> None:
+        for event in events:
+            if event.name == "thread_name" and event.args.name is not None and len(self.thread_names) < MOST_THREAD_NAMES:
+                self.thread_names[self._thread_key(_THREAD(event))] = cut_text(str(event.args.name)).strip()
+
+    def _correlations(self, events: list[Event]) -> Int64Array:
+        """Return the correlations, 0 for none; those of several files are apart."""
+        found = _numbers(events, "args.correlation")
+        return np.where((found > 0) & (found < 1 << CORRELATION_BITS), found + (self._file << CORRELATION_BITS), 0)
+
+    def _thread_key(self, told: tuple[Any, Any]) -> ThreadKey:
+        return ThreadKey(self._file, *(cut_text(str(one)) for one in told))
+
+    def _stream_key(self, told: tuple[Any, ...]) -> StreamKey:
+        """Return what tells a stream apart; ROCm tells no context."""
+        device, context, stream, process, thread = told
+        if stream is None:
+            stream = whole_number(thread)
+            stream -= _HOST_ROWS if stream >= _HOST_ROWS else 0
+        return StreamKey(self._file, max(whole_number(process if device is None else device), 0), context, stream)
+
+
+def _rooms(role: str) -> Columns:
+    """Return room for the columns of a role: memory that is not written to is not used."""
+    wide = {WORK: ("size_bytes", "correlation"), CALL: ("correlation",), RANGE: (), WAIT: ("record", "wait")}[role]
+    narrow = {WORK: ("stream", "shape"), WAIT: ("source", "target")}.get(role, ("thread", "name"))
+    wide = wide if role == WAIT else (*TIMES, *wide)
+    return {name: np.empty(MOST_ROWS, np.int64 if name in wide else np.int32) for name in (*wide, *narrow)}
+
+
+def _names(events: list[Event]) -> list[str]:
+    """Return the names, as long as one may be that is cut afterwards."""
+    return [name if name and len(name) <= MAX_FULL_NAME else str(name)[: MAX_FULL_NAME + 1] for name in map(_NAME, events)]
+
+
+def _numbers(events: list[Event], name: str) -> Int64Array:
+    return np.fromiter(map(attrgetter(name), events), np.int64, len(events))

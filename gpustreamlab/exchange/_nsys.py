@@ -1,0 +1,325 @@
+"""Read reports of Nsight Systems: SQLite exports of 2022 and later, and what nsys here can export.
+
+Everything is found by names of tables and columns: nsys leaves out tables without rows, and adds columns with every version.
+"""
+
+from __future__ import annotations
+
+import sqlite3
+from collections import Counter
+from collections.abc import Callable
+from os import PathLike
+from typing import NamedTuple
+
+import numpy as np
+
+from gpustreamlab._util.progress import steps
+from gpustreamlab.errors import TraceFileError
+from gpustreamlab.exchange._nsys_file import as_sqlite, export_hint
+from gpustreamlab.exchange._nsys_host import Calls, Ranges, Waits, read_calls, read_ranges, read_waits
+from gpustreamlab.exchange._nsys_lanes import Streams, Threads, find_threads
+from gpustreamlab.exchange._nsys_pages import DamagedError
+from gpustreamlab.exchange._nsys_places import Lanes, Places
+from gpustreamlab.exchange._nsys_report import Report
+from gpustreamlab.exchange._nsys_rows import Columns, NameTable, Processes, joined
+from gpustreamlab.exchange._nsys_work import MOST_DETAILS, WORK_TABLES, Work, read_work
+from gpustreamlab.model import NSYS_BACKEND, SPAN_KINDS, Trace, TraceMetadata
+from gpustreamlab.record import FIRST_WORK_NUMBER, SPAN_COLUMNS, Delta, RowFinder, Tables, build_trace, cut_text
+from gpustreamlab.typing import CaptureTier, Int64Array, SpanKind
+
+MOST_LISTED = 4
+"""How many tables that are not read are named."""
+MOST_LANES = 4_096
+"""Most streams and threads of a report."""
+
+_NVTX = "NVTX_EVENTS"
+_PREFIX = "CUPTI_ACTIVITY_KIND_"
+_READ = (*WORK_TABLES, f"{_PREFIX}RUNTIME", _NVTX, f"{_PREFIX}SYNCHRONIZATION", f"{_PREFIX}CUDA_EVENT")
+_TIMES = {"start", "timestamp", "rawTimestamp"}
+"""Columns by which a table is known to hold events."""
+_FACTS = ("ENUM_", "META_", "TARGET_INFO_", "ANALYSIS_")
+_DAMAGE = (sqlite3.Error, DamagedError, OSError, UnicodeError)
+
+
+def read_nsys(path: str | PathLike[str]) -> Trace:
+    """Read a report of Nsight Systems; see `gpustreamlab.load_trace`.
+
+    Parameters
+    ----------
+    path
+        An SQLite export of 2022 or later, packed by gzip or not; or a ``.nsys-rep``, which nsys then exports for this.
+
+    Returns
+    -------
+    Trace
+        Its times are those of the report, in ns since the session of nsys began.
+
+    Raises
+    ------
+    TraceFileError
+        If it is no such file, is damaged, holds nothing of CUDA or NVTX, or nsys is needed and not installed.
+
+    Examples
+    --------
+    >>> import sqlite3
+    >>> path = getfixture("tmp_path") / "run.sqlite"
+    >>> with sqlite3.connect(path) as base:
+    ...     _ = base.execute("create table CUPTI_ACTIVITY_KIND_MEMSET (start, end, deviceId, contextId, streamId, bytes)")
+    ...     _ = base.execute("insert into CUPTI_ACTIVITY_KIND_MEMSET values (1000, 1500, 0, 1, 7, 4096)")
+    >>> base.close()
+    >>> trace = read_nsys(path)
+    >>> trace.lanes[0].name, trace.start_ns.tolist(), trace.extra["size_bytes"].tolist()
+    ('stream 7', [1000], [4096])
+    """
+    name = str(path)
+    with as_sqlite(path) as file:
+        try:
+            report = Report(file, name)
+            try:
+                with steps(report.step_count, "reading") as step:
+                    return _Reader(report, name, lambda: step(name)).read()
+            finally:
+                report.close()
+        except _DAMAGE as error:
+            raise TraceFileError(
+                f"{name!r} cannot be read as a report of Nsight Systems: {error}. It was cut off or is damaged. "
+                f"{export_hint('run.nsys-rep')}"
+            ) from error
+
+
+class _Facts(NamedTuple):
+    """What a report holds."""
+
+    work_count: int
+    call_count: int
+    range_count: int
+    mark_count: int
+    wait_count: int
+    """Waits of streams for events of which the record is known."""
+    called_waits: int
+    """Calls that make a stream wait."""
+    unlaunched: int
+    """Work without a call."""
+    has_pairs: bool
+    """Whether there are streams that may have waited for each other."""
+    lanes: Lanes
+    whole_graphs: int
+    undetailed: int
+    other_marks: int
+    """Rows of NVTX that are not read."""
+    refused: int
+    open_ranges: int
+    dropped_marks: int
+
+
+class _Reader:
+    """Turns the tables of one report into a trace."""
+
+    def __init__(self, report: Report, name: str, step: Callable[[], None]) -> None:
+        self._report, self._name, self._step = report, name, step
+        self._names = NameTable()
+        self._places = Places(report)
+
+    def read(self) -> Trace:
+        """Return the trace."""
+        report, step = self._report, self._step
+        work, calls = read_work(report, self._names, step), read_calls(report, self._names, step)
+        ranges = read_ranges(report, self._names, step)
+        numbers = [ranges.columns["thread"], calls.columns["thread"]]
+        processes = Processes([work.columns["process"], *numbers], self._name)
+        threads, streams = find_threads(numbers, processes), Streams(work.columns, processes, self._places)
+        self._require_some(work, calls, ranges)
+        self._require_few(streams, threads)
+        called = processes.calls(processes.codes(calls.columns["thread"]), calls.columns["correlation"])
+        waits = read_waits(report, np.unique(called[calls.is_wait]), processes, step)
+        lanes = streams.lanes()
+        of_work = _work_columns(work.columns, streams, lanes, processes)
+        _add_launches(of_work, called, calls.columns["start_ns"], threads.codes[1])
+        facts = _facts(work, calls, ranges, waits, streams, lanes, of_work)
+        columns = joined(
+            [
+                _host_columns(ranges.columns, threads.codes[0], streams.count, SpanKind.ANNOTATION),
+                _host_columns(calls.columns, threads.codes[1], streams.count, SpanKind.HOST) | {"correlation": called},
+                of_work,
+            ]
+        )
+        tables = Tables(
+            (*lanes.lanes, *threads.lanes), threads.names, lanes.partitions, (), ranges.markers, self._metadata(columns, facts)
+        )
+        delta = Delta(tables, _numbered(columns), names=self._names.all, details=work.details)
+        delta = delta._replace(dependencies=streams.dependencies(waits.columns))
+        del work, calls, ranges, waits, of_work, columns, called  # they are large
+        return build_trace(delta)
+
+    def _require_some(self, *parts: Work | Calls | Ranges) -> None:
+        if not any(len(part.columns["start_ns"]) for part in parts):
+            raise TraceFileError(
+                f"{self._name!r} holds no kernels, calls or ranges of Nsight Systems, in {len(self._report.tables):,} tables: "
+                "another program wrote it, or nothing ran. Record with: nsys profile --trace=cuda,nvtx python run.py"
+            )
+
+    def _require_few(self, streams: Streams, threads: Threads) -> None:
+        if streams.count + len(threads.names) > MOST_LANES:
+            raise TraceFileError(
+                f"{self._name!r} has {streams.count:,} streams and {len(threads.names):,} threads; {MOST_LANES:,} together are "
+                "read. Profile for a shorter time: nsys profile --duration=10."
+            )
+
+    def _metadata(self, columns: Columns, facts: _Facts) -> TraceMetadata:
+        """Return what the report tells of itself."""
+        first_ns, last_ns = int(columns["start_ns"].min()), int(columns["end_ns"].max())
+        started = [told.get("utcEpochNs") for told in self._report.facts("TARGET_INFO_SESSION_START_TIME", ["utcEpochNs"])]
+        epoch_ns = next((given for given in started if type(given) is int and 0 < given < 1 << 62), 0)
+        lanes = facts.lanes.lanes
+        counts = np.bincount(columns["lane"], minlength=len(lanes))[: len(lanes)]
+        return TraceMetadata(
+            backend=NSYS_BACKEND,
+            device=self._places.device(lanes[int(counts.argmax())].device if lanes else 0),
+            clock="that of the report, in steps of 1 ns",
+            tier=CaptureTier.KERNELS,
+            capture_windows=((first_ns, last_ns),),
+            capture_source=f"Nsight Systems {self._version()}".strip(),
+            epoch_unix_ns=epoch_ns,
+            imported=self._used(facts),
+            missing=tuple(_missing(facts, self._places)),
+            waits_told=not _lacks_waits(facts),
+            pending_spans=facts.open_ranges,
+            dropped_markers=facts.dropped_marks,
+        )
+
+    def _version(self) -> str:
+        """Return the version of nsys; of all else that these tables hold nothing is read."""
+        rows = [
+            row for table in ("META_DATA_EXPORT", "EXPORT_META_DATA") for row in self._report.facts(table, ["name", "value"])
+        ]
+        told = [row.get("value", "") for row in rows if row.get("name") == "EXPORT_PRODUCT_VERSION"]
+        return cut_text(str(told[0]), 40) if told else ""
+
+    def _used(self, facts: _Facts) -> str:
+        """Say how many rows were read, used, left out and refused."""
+        report = self._report
+        events = [
+            table
+            for table in report.tables
+            if table not in _READ and not table.startswith(_FACTS) and _TIMES & {*report.columns(table)}
+        ]
+        counts = Counter({table.removeprefix(_PREFIX): report.count(table) for table in events})
+        total = sum(counts.values()) + sum(report.count(table) for table in _READ)
+        counts["others of NVTX"] = facts.other_marks
+        counts = +counts
+        left_out = [f"{count:,} {cut_text(table, 40)}" for table, count in counts.most_common(MOST_LISTED)]
+        left_out += ["others"] if len(counts) > MOST_LISTED else []
+        marks = f", {facts.mark_count:,} marks" if facts.mark_count else ""
+        waits = f", {facts.wait_count:,} waits of streams" if facts.wait_count else ""
+        return (
+            f"{facts.work_count:,} kernels, copies and fills, {facts.call_count:,} calls, {facts.range_count:,} ranges"
+            f"{marks}{waits} of {total:,} rows"
+            + (f"; not read: {', '.join(left_out)}" if left_out else "")
+            + (f"; {facts.refused:,} refused, as their times or devices make no sense" if facts.refused else "")
+        )
+
+
+def _facts(work: Work, calls: Calls, ranges: Ranges, waits: Waits, streams: Streams, lanes: Lanes, of_work: Columns) -> _Facts:
+    return _Facts(
+        work_count=len(of_work["lane"]),
+        call_count=len(calls.is_wait),
+        range_count=len(ranges.columns["name"]),
+        mark_count=len(ranges.markers),
+        wait_count=len(np.unique(waits.columns["wait"])),
+        called_waits=int(np.count_nonzero(calls.is_wait)),
+        unlaunched=int(np.count_nonzero(of_work["thread"] < 0)),
+        has_pairs=streams.has_pairs,
+        lanes=lanes,
+        whole_graphs=work.whole_graphs,
+        undetailed=work.undetailed,
+        other_marks=ranges.others,
+        refused=work.refused + calls.refused + ranges.refused,
+        open_ranges=ranges.open_count,
+        dropped_marks=ranges.dropped_marks,
+    )
+
+
+def _host_columns(rows: Columns, thread: Int64Array, first_lane: int, kind: SpanKind) -> Columns:
+    """Return the columns of calls, or of ranges; of two ranges that begin at once the longer one is first."""
+    columns = _blank(len(thread)) | {
+        "start_ns": rows["start_ns"],
+        "end_ns": rows["end_ns"],
+        "queued_ns": rows["start_ns"],
+        "lane": thread + first_lane,
+        "thread": thread,
+        "name": rows["name"],
+        "kind": np.full(len(thread), SPAN_KINDS.index(kind), np.int64),
+    }
+    if kind is SpanKind.HOST:
+        return columns
+    order = np.lexsort((-rows["end_ns"], rows["start_ns"]))
+    return {name: values[order] for name, values in columns.items()}
+
+
+def _work_columns(work: Columns, streams: Streams, lanes: Lanes, processes: Processes) -> Columns:
+    kept = ("start_ns", "end_ns", "name", "kind", "detail", "size_bytes")
+    return _blank(len(streams.lane)) | {
+        **{name: work[name] for name in kept},
+        "lane": streams.lane,
+        "partition": np.array([*lanes.partition_of, -1], np.int64)[streams.lane],
+        "correlation": processes.calls(processes.codes(work["process"]), work["correlation"]),
+    }
+
+
+def _add_launches(of_work: Columns, called: Int64Array, called_ns: Int64Array, thread: Int64Array) -> None:
+    """Add to work when it was launched, and by which thread."""
+    correlation = of_work["correlation"]
+    call = np.where(correlation > 0, RowFinder(called).rows_of(correlation), -1)
+    of_work["queued_ns"] = np.where(call >= 0, np.append(called_ns, 0)[call], of_work["start_ns"])
+    of_work["thread"] = np.append(thread, -1)[call]
+
+
+def _blank(count: int) -> Columns:
+    """Return columns for what rows have not."""
+    empty = {"parent": -1, "partition": -1, "detail": -1, "size_bytes": 0, "correlation": 0}
+    return {name: np.full(count, value, np.int64) for name, value in empty.items()}
+
+
+def _numbered(columns: Columns) -> Columns:
+    columns["number"] = FIRST_WORK_NUMBER + np.arange(len(columns["start_ns"]))
+    return {name: columns[name] for name in SPAN_COLUMNS}
+
+
+def _lacks_waits(facts: _Facts) -> bool:
+    """Tell whether streams may have waited for each other without a row that says so."""
+    is_whole = facts.call_count and not facts.unlaunched
+    return facts.has_pairs and not (is_whole and facts.wait_count == facts.called_waits)
+
+
+def _missing(facts: _Facts, places: Places) -> list[str]:
+    """Say what the report does not tell."""
+    said = []
+    if facts.unlaunched:
+        said.append(
+            f"{facts.unlaunched:,} of {facts.work_count:,} kernels, copies and fills have no call in the file to tell their "
+            "launch: the report was cut, or begins in the middle."
+        )
+    cards = sorted({lane.device for lane in facts.lanes.lanes if not places.device(lane.device).sm_count})
+    if cards:
+        unknown = ", ".join(f"GPU {card}" for card in cards)
+        said.append(f"The file has no properties of {unknown}: when kernels fill its SMs is not known.")
+    if any(lane.is_blocking is None for lane in facts.lanes.lanes):
+        said.append("Of some streams the file does not tell whether they and the legacy default stream wait for each other.")
+    if _lacks_waits(facts):
+        told = f"{facts.wait_count:,} of {facts.called_waits:,} waits of streams for events are told"
+        said.append(
+            f"{told if facts.called_waits else 'Whether streams waited for events is not told'}; nsys tells it with "
+            "--trace=cuda --cuda-event-trace=true."
+        )
+    if facts.whole_graphs:
+        said.append(
+            f"{facts.whole_graphs:,} launches of graphs are one span each, and what ran in them is not told; nsys tells it "
+            "with --cuda-graph-trace=node."
+        )
+    if facts.lanes.unsized:
+        said.append(
+            f"How many SMs {facts.lanes.unsized:,} streams in green contexts may use is not told; nsys 2026.1 or later does it."
+        )
+    if facts.undetailed:
+        said.append(f"{facts.undetailed:,} launches have no grid: more than {MOST_DETAILS:,} sorts of launches differ.")
+    return said

@@ -1,0 +1,182 @@
+"""The tables of a report of Nsight Systems: columns by name, absent tables empty, whatever a column may hold."""
+
+from __future__ import annotations
+
+import sqlite3
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from pathlib import Path
+from typing import NamedTuple
+
+import numpy as np
+
+from gpustreamlab.errors import TraceFileError
+from gpustreamlab.exchange._nsys_pages import CHUNK_PAGES, NO_NUMBER, Pages
+from gpustreamlab.record import MAX_FULL_NAME
+from gpustreamlab.typing import Int64Array
+
+MOST_ROWS = 20_000_000
+"""Most rows of a table that are read."""
+MOST_TABLES = 2_000
+"""Most tables of a file."""
+MOST_FACTS = 65_536
+"""Most rows of a table of facts: devices, contexts, streams."""
+LARGEST_VALUE_BYTES = 16 << 20
+"""Largest text that SQLite may make."""
+
+_SCHEMA_PAGE = 1
+_FETCH_ROWS = 8_192
+_FLOAT_TYPES = ("REAL", "FLOA", "DOUB")
+"""In columns of these types SQLite stores whole numbers that it reads as floats."""
+
+
+class _Table(NamedTuple):
+    root: int
+    columns: tuple[str, ...]
+    is_plain: bool
+    """Whether its rows lie on the pages as its columns are declared."""
+
+
+class Report:
+    """A report, open for reading.
+
+    Parameters
+    ----------
+    path
+        An SQLite file.
+    name
+        How messages call it.
+
+    Raises
+    ------
+    sqlite3.Error, DamagedError
+        By this and every method, if the file is damaged.
+    """
+
+    def __init__(self, path: Path, name: str) -> None:
+        self._name = name
+        self._file = path.open("rb")
+        try:
+            self._pages = Pages(self._file)
+            self._base = sqlite3.connect(f"{path.absolute().as_uri()}?mode=ro&immutable=1", uri=True)
+        except BaseException:
+            self._file.close()
+            raise
+        try:
+            self._base.setlimit(sqlite3.SQLITE_LIMIT_LENGTH, LARGEST_VALUE_BYTES)
+            self._base.text_factory = lambda raw: raw.decode("utf-8", "replace")
+            self._tables = self._read_tables()
+            self._leaves: dict[str, tuple[Int64Array, int]] = {}
+        except BaseException:
+            self.close()
+            raise
+
+    def close(self) -> None:
+        """Close the file."""
+        self._base.close()
+        self._file.close()
+
+    @property
+    def tables(self) -> tuple[str, ...]:
+        """Names of the tables."""
+        return tuple(self._tables)
+
+    @property
+    def step_count(self) -> int:
+        """How many steps reading every table takes."""
+        return 1 + self._pages.count // CHUNK_PAGES
+
+    def columns(self, table: str) -> tuple[str, ...]:
+        """Return the names of a table's columns; none of an absent one."""
+        return self._tables[table].columns if table in self._tables else ()
+
+    def count(self, table: str) -> int:
+        """Return how many rows a table has."""
+        return self._find_leaves(table)[1] if table in self._tables else 0
+
+    def numbers(self, table: str, columns: Sequence[str], step: Callable[[], None] = lambda: None) -> dict[str, Int64Array]:
+        """Return columns as whole numbers, `NO_NUMBER` where there is none, in the order of the rows."""
+        there = [name for name in columns if name in self.columns(table)]
+        if there:
+            found = self._read_numbers(table, there, step)
+            return {name: found[there.index(name)] if name in there else np.full(found.shape[1], NO_NUMBER) for name in columns}
+        return {name: np.full(self.count(table), NO_NUMBER) for name in columns}
+
+    def texts(self, table: str, column: str, limit: int) -> Iterator[str | None]:
+        """Yield a column's texts, cut off behind `limit` characters; None where there is none."""
+        self._find_leaves(table)
+        cut = f"substr({_quoted(column)}, 1, {limit + 1})"
+        for (text,) in self._base.execute(f"select {cut} from {_quoted(table)} order by rowid"):  # noqa: S608 - names are quoted
+            yield text if type(text) is str else None
+
+    def strings(self, numbers: Iterable[int]) -> dict[int, str]:
+        """Return what numbers of names stand for."""
+        wanted, table = set(numbers), "StringIds"
+        if not {"id", "value"} <= {*self.columns(table)}:
+            return {}
+        self._find_leaves(table)
+        rows = self._base.execute(f"select id, substr(value, 1, {MAX_FULL_NAME + 1}) from StringIds")  # noqa: S608 - no name in it
+        return {number: text for number, text in rows if number in wanted and type(text) is str}
+
+    def facts(self, table: str, columns: Sequence[str]) -> list[dict[str, int | str]]:
+        """Return the rows of a small table, as far as they are whole numbers and texts."""
+        there = [name for name in columns if name in self.columns(table)]
+        if not there:
+            return []
+        self._find_leaves(table)
+        named = ", ".join(map(_quoted, there))
+        rows = self._base.execute(f"select {named} from {_quoted(table)} order by rowid limit {MOST_FACTS}")  # noqa: S608 - quoted
+        return [{name: value for name, value in zip(there, row, strict=True) if type(value) in {int, str}} for row in rows]
+
+    def _read_tables(self) -> dict[str, _Table]:
+        leaves = self._pages.leaves(_SCHEMA_PAGE)  # a tree, before SQLite reads it
+        if leaves[0] != _SCHEMA_PAGE:
+            self._pages.count_rows(leaves)
+        self._base.execute("pragma trusted_schema=off")
+        rows = self._base.execute(
+            f"select name, rootpage from sqlite_master where type = 'table' and rootpage > 0 limit {MOST_TABLES}"  # noqa: S608
+        ).fetchall()
+        tables = {}
+        for name, root in rows:
+            told = self._base.execute(f"pragma table_xinfo({_quoted(name)})").fetchall()
+            is_plain = not any(
+                hidden or key or any(kind in str(declared).upper() for kind in _FLOAT_TYPES)
+                for _, _, declared, _, _, key, hidden in told
+            )
+            # Columns that SQLite makes when they are read, by whatever a file says, are left alone: nsys has none.
+            tables[name] = _Table(root, tuple(str(row[1]) for row in told if not row[6]), is_plain)
+        return tables
+
+    def _find_leaves(self, table: str) -> tuple[Int64Array, int]:
+        """Return the pages of a table, and how many rows they have. Thereby they are known to be a tree, which has an end."""
+        if table not in self._leaves:
+            leaves = self._pages.leaves(self._tables[table].root)
+            row_count = self._pages.count_rows(leaves)
+            if row_count > MOST_ROWS:
+                raise TraceFileError(
+                    f"{self._name!r} has {row_count:,} rows of {table}; {MOST_ROWS:,} are read. Profile for a shorter time: "
+                    "nsys profile --duration=10."
+                )
+            self._leaves[table] = leaves, row_count
+        return self._leaves[table]
+
+    def _read_numbers(self, table: str, columns: Sequence[str], step: Callable[[], None]) -> Int64Array:
+        (leaves, row_count), kind = self._find_leaves(table), self._tables[table]
+        places = [kind.columns.index(name) for name in columns]
+        found = self._pages.read(leaves, row_count, places, step) if kind.is_plain else None
+        return self._ask_numbers(table, columns, step) if found is None else found
+
+    def _ask_numbers(self, table: str, columns: Sequence[str], step: Callable[[], None]) -> Int64Array:
+        """Return columns as SQLite reads them."""
+        named = ", ".join(map(_quoted, columns))
+        cursor = self._base.execute(f"select {named} from {_quoted(table)} order by rowid")  # noqa: S608 - names are quoted
+        parts = [np.empty((len(columns), 0), np.int64)]
+        while rows := cursor.fetchmany(_FETCH_ROWS):
+            values = (value if type(value) is int else NO_NUMBER for row in rows for value in row)
+            parts.append(np.fromiter(values, np.int64, len(rows) * len(columns)).reshape(-1, len(columns)).T)
+            step()
+        return np.concatenate(parts, axis=1)
+
+
+def _quoted(name: str) -> str:
+    doubled = name.replace('"', '""')
+    return f'"{doubled}"'

@@ -1,0 +1,144 @@
+"""Rows of a report as columns: which of them make sense, which process they are of, and which are alike."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+from typing import TypeAlias
+
+import numpy as np
+
+from gpustreamlab.analysis import distinct
+from gpustreamlab.errors import TraceFileError
+from gpustreamlab.exchange._nsys_pages import NO_NUMBER
+from gpustreamlab.exchange._nsys_places import PROCESS_MASK
+from gpustreamlab.record import cut_text
+from gpustreamlab.typing import BoolArray, Int64Array
+
+MOST_PROCESSES = 4_096
+"""Most processes of a report."""
+
+_LARGEST_TIME_NS = 1 << 61
+_CALL_BITS = 32
+_ODD = -0x61C8864680B583EB
+"""A multiplier that spreads numbers over 64 bits."""
+
+Columns: TypeAlias = dict[str, Int64Array]
+
+
+class NameTable:
+    """Codes of names, in the order in which they were first seen."""
+
+    def __init__(self) -> None:
+        self._codes: dict[str, int] = {}
+
+    def code(self, text: str) -> int:
+        """Return the code of a text, which is cut off where it is too long."""
+        known = self._codes.get(text)
+        return self._codes.setdefault(cut_text(text), len(self._codes)) if known is None else known
+
+    @property
+    def all(self) -> tuple[str, ...]:
+        """Every name."""
+        return (*self._codes,)
+
+
+def timed(rows: Columns) -> tuple[Columns, int]:
+    """Return the rows whose times make sense, and how many others there are."""
+    start_ns, end_ns = rows["start"], rows["end"]
+    is_good = (start_ns > -_LARGEST_TIME_NS) & (end_ns < _LARGEST_TIME_NS) & (start_ns <= end_ns)
+    return chosen(rows, is_good), len(is_good) - int(np.count_nonzero(is_good))
+
+
+def chosen(rows: Columns, which: BoolArray) -> Columns:
+    """Return some of the rows."""
+    return rows if which.all() else {name: values[which] for name, values in rows.items()}
+
+
+def at_least(values: Int64Array, least: int = 0, below: int = 1 << 40) -> Int64Array:
+    """Return the numbers, with `least` for those that are none, or beyond all reason."""
+    if not len(values) or (values.min() >= least and values.max() < below):
+        return values
+    found: Int64Array = np.where((values >= least) & (values < below), values, least)
+    return found
+
+
+class Processes:
+    """The processes of a report, by the numbers that nsys gives to them.
+
+    Parameters
+    ----------
+    numbers
+        Those of all rows.
+    name
+        How messages call the file.
+    """
+
+    def __init__(self, numbers: Iterable[Int64Array], name: str) -> None:
+        parts = [distinct(some & PROCESS_MASK)[0] for some in numbers]
+        self._known = np.unique(np.concatenate(parts)) if parts else np.empty(0, np.int64)
+        if len(self._known) > MOST_PROCESSES:
+            raise TraceFileError(
+                f"{name!r} has {len(self._known):,} processes; {MOST_PROCESSES:,} are read. Profile fewer of them: "
+                "nsys profile --cuda-trace-scope=process-tree."
+            )
+
+    def codes(self, numbers: Int64Array) -> Int64Array:
+        """Return the code of each process, or of each thread's; -1 for one that is not known."""
+        if not len(self._known):
+            return np.full(len(numbers), -1, np.int64)
+        wanted = numbers & PROCESS_MASK
+        at = np.minimum(np.searchsorted(self._known, wanted), len(self._known) - 1)
+        return np.where(self._known[at] == wanted, at, -1).astype(np.int64)
+
+    def calls(self, codes: Int64Array, correlation: Int64Array) -> Int64Array:
+        """Return numbers of calls that no two processes share; 0 for none. Those of the first stay as they are."""
+        is_there = (correlation > 0) & (correlation < 1 << _CALL_BITS) & (codes >= 0)
+        found: Int64Array = np.where(is_there, correlation + (codes << _CALL_BITS), 0)
+        return found
+
+    def pids(self) -> list[int]:
+        """Return the number that the system gave to each."""
+        return [number >> 24 & 0xFF_FFFF for number in self._known.tolist()]
+
+
+def alike(columns: Sequence[Int64Array]) -> tuple[Int64Array, Int64Array]:
+    """Return the first of each sort of rows that are equal in all columns, and the sort of each row.
+
+    Examples
+    --------
+    >>> first, sort = alike([np.array([1, 1, 2, 1]), np.array([5, 6, 5, 5])])
+    >>> first[sort].tolist()
+    [0, 1, 2, 0]
+    """
+    mixed = np.zeros(len(columns[0]), np.int64)
+    for column in columns:
+        mixed ^= column
+        mixed *= _ODD
+        mixed ^= mixed >> 29
+    _, sort = distinct(mixed)
+    first = _firsts(sort)
+    if not all(np.array_equal(column[first][sort], column) for column in columns):  # two sorts were mixed to one number
+        _, sort = np.unique(np.stack(columns), axis=1, return_inverse=True)
+        sort = sort.ravel().astype(np.int64)
+        first = _firsts(sort)
+    return first, sort
+
+
+def _firsts(sort: Int64Array) -> Int64Array:
+    first = np.zeros(int(sort.max(initial=-1)) + 1, np.int64)
+    first[sort[::-1]] = np.arange(len(sort) - 1, -1, -1)
+    return first
+
+
+def or_else(values: Int64Array, other: int) -> Int64Array:
+    """Return the numbers, with another one where there is none."""
+    if not len(values) or values.min() != NO_NUMBER:
+        return values
+    found: Int64Array = np.where(values == NO_NUMBER, other, values)
+    return found
+
+
+def joined(parts: Sequence[Columns]) -> Columns:
+    """Return rows behind each other."""
+    some = [part for part in parts if len(next(iter(part.values())))] or parts[:1]
+    return some[0] if len(some) == 1 else {name: np.concatenate([part[name] for part in some]) for name in some[0]}

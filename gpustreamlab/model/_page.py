@@ -1,0 +1,79 @@
+"""A trace within a page of HTML: its Parquet file, as letters of an element that no browser runs or shows."""
+
+from __future__ import annotations
+
+import base64
+import binascii
+import io
+from os import PathLike
+from pathlib import Path
+
+from gpustreamlab.errors import TraceFileError
+from gpustreamlab.model._file import parquet_trace, write_parquet
+from gpustreamlab.model._trace import Trace
+
+LARGEST_PAGE_BYTES = 2 << 30
+"""Largest page that is read."""
+
+_BEGIN = b'<script type="application/vnd.apache.parquet" id="gsl-trace">'
+_END = b"</script>"
+_OUR_PAGE = b'<script type="text/plain" id="gsl-bokeh">'
+
+
+def trace_element(trace: Trace) -> str:
+    """Return the element that holds a trace; letters of base64 can end none.
+
+    Examples
+    --------
+    >>> trace_element(Trace.from_columns(start_ns=[0], end_ns=[9], stream=["a"]))[:66]
+    '<script type="application/vnd.apache.parquet" id="gsl-trace">UEFSM'
+    """
+    file = io.BytesIO()
+    write_parquet(trace, file)
+    return (_BEGIN + base64.b64encode(file.getbuffer()) + _END).decode()
+
+
+def read_page(path: str | PathLike[str]) -> Trace:
+    """Read the trace of a page that ``lab.timeline().save("run.html", with_data=True)`` wrote.
+
+    Raises
+    ------
+    TraceFileError
+        If the page is not ours, holds no data, or is damaged.
+    """
+    text, shown = _read(path), repr(str(path))
+    if _OUR_PAGE not in text:
+        raise TraceFileError(
+            f"{shown} is no trace: it is a web page (HTML) of something else, as a download that asks for a login is. "
+            "Download the file itself."
+        )
+    place = text.find(_BEGIN)
+    if place < 0:
+        raise TraceFileError(
+            f"{shown} is a picture of a timeline and holds no data. Write it with its data where the trace is: "
+            "lab.timeline().save('run.html', with_data=True)."
+        )
+    first = place + len(_BEGIN)
+    end = text.find(_END, first)
+    try:
+        data = base64.b64decode(text[first:end] if end >= 0 else b"=", validate=True)
+    except binascii.Error as error:
+        raise TraceFileError(f"The data of the page {shown} is damaged or cut off: {error}. Copy it again.") from error
+    return parquet_trace(io.BytesIO(data), f"the data of the page {shown}")
+
+
+def is_bare_page(path: str | PathLike[str]) -> bool:
+    """Tell whether a file is a page of ours without data: whoever has the trace can draw it again."""
+    text = _read(path)
+    return _OUR_PAGE in text and _BEGIN not in text
+
+
+def _read(path: str | PathLike[str]) -> bytes:
+    try:
+        with Path(path).open("rb") as file:
+            text = file.read(LARGEST_PAGE_BYTES + 1)
+    except OSError as error:
+        raise TraceFileError(f"{str(path)!r} cannot be read: {error.strerror}. Check its owner and mode.") from error
+    if len(text) > LARGEST_PAGE_BYTES:
+        raise TraceFileError(f"{str(path)!r} has more than {LARGEST_PAGE_BYTES:,} bytes: no page of ours is as large.")
+    return text

@@ -1,0 +1,252 @@
+"""What is written as Chrome's JSON comes back as it was, and viewers lose nothing of it."""
+
+from __future__ import annotations
+
+import gzip
+import json
+import random
+from collections import defaultdict
+from dataclasses import replace
+
+import numpy as np
+import pytest
+from hypothesis import HealthCheck, given, settings
+from hypothesis import strategies as st
+
+from gpustreamlab.errors import OptionError, TraceFileError
+from gpustreamlab.exchange import _chrome_json, _chrome_write
+from gpustreamlab.exchange._chrome import read_chrome
+from gpustreamlab.exchange._chrome_format import FIRST_THREAD
+from gpustreamlab.exchange._chrome_json import guess_writer, read_head
+from gpustreamlab.exchange._chrome_write import write_chrome
+from gpustreamlab.model import Counters, Edges
+from tests.helpers.kernel_traces import kernel_trace
+from tests.helpers.traces import (
+    evil_trace,
+    many_partitions_trace,
+    nested_trace,
+    partition_trace,
+    random_trace,
+    repartition_trace,
+)
+from tests.unit.model.equality import assert_same_trace
+from tests.unit.model.strategies import traces
+
+
+def written(trace, path):
+    """Write a trace; return the object that the file holds."""
+    write_chrome(trace, path)
+    data = path.read_bytes()
+    return json.loads(gzip.decompress(data) if path.suffix == ".gz" else data)
+
+
+def overlapping(count=300, *, instants=0.1, lane_count=3, seed=0):
+    """Return spans of any length in few lanes, with edges between any two."""
+    rng = np.random.default_rng(seed)
+    start_ns = rng.integers(0, 20_000, count)
+    end_ns = start_ns + rng.integers(0, 3_000, count) * (rng.random(count) > instants)
+    source, target = rng.integers(0, count, (2, count // 3))
+    edges = Edges(source=source, target=target, kind=rng.integers(0, 2, count // 3))
+    return replace(random_trace(count, lane_count), start_ns=start_ns, end_ns=end_ns, edges=edges)
+
+
+@settings(max_examples=25, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture, HealthCheck.too_slow])
+@given(traces())
+def test_any_trace_comes_back_as_it_was(tmp_path, trace):
+    written(trace, tmp_path / "run.json")
+    assert guess_writer(read_head(tmp_path / "run.json")) == "gpustreamlab"
+    assert_same_trace(read_chrome(tmp_path / "run.json"), trace)
+
+
+@pytest.mark.parametrize("make", [kernel_trace, partition_trace, repartition_trace, nested_trace, evil_trace, overlapping])
+@pytest.mark.parametrize("name", ["run.json", "RUN.JSON.GZ"])
+def test_traces_of_all_sorts_come_back_in_small_blocks_too(tmp_path, monkeypatch, make, name):
+    monkeypatch.setattr(_chrome_json, "BLOCK_BYTES", 3_000)
+    monkeypatch.setattr(_chrome_write, "_BLOCK_ROWS", 17)
+    trace = make()
+    write_chrome(trace, tmp_path / name)
+    read = read_chrome(tmp_path / name)
+    assert_same_trace(read, trace)
+    assert read.details == trace.details
+    assert not read.metadata.recovery_note
+
+
+@given(st.lists(st.tuples(st.integers(0, 30), st.integers(0, 15), st.integers(0, 1)), max_size=25))
+@settings(suppress_health_check=[HealthCheck.function_scoped_fixture], deadline=None)
+def test_spans_of_one_thread_nest_or_follow_each_other(tmp_path, spans):
+    start_ns, lasts_ns, lane = np.array(spans, np.int64).reshape(-1, 3).T
+    trace = replace(random_trace(len(spans), 2), start_ns=start_ns, end_ns=start_ns + lasts_ns, lane=lane)
+    threads = defaultdict(list)
+    for event in written(trace, tmp_path / "run.json")["traceEvents"]:
+        if event["ph"] == "X":
+            assert event["tid"] >= FIRST_THREAD
+            start = round(event["ts"] * 1_000)
+            threads[event["pid"], event["tid"]].append((start, start + round(event["dur"] * 1_000)))
+    assert sum(map(len, threads.values())) == len(spans)
+    for mine in threads.values():
+        for place, (start, end) in enumerate(mine):
+            for other_start, other_end in mine[place + 1 :]:
+                nests = (start <= other_start and other_end <= end) or (other_start <= start and end <= other_end)
+                assert nests or end <= other_start or other_end <= start
+
+
+def test_times_are_decimals_of_three_digits_since_the_first_moment(tmp_path):
+    epoch_ns = 1_712_195_495_505_583_033
+    trace = overlapping()
+    late = replace(
+        trace, start_ns=trace.start_ns + epoch_ns, end_ns=trace.end_ns + epoch_ns, queued_ns=trace.queued_ns + epoch_ns
+    )
+    late = replace(late, metadata=replace(trace.metadata, epoch_unix_ns=7))
+    top = written(late, tmp_path / "run.json")
+    assert top["baseTimeNanoseconds"] == 7 + int(late.start_ns.min())
+    rows = [event for event in top["traceEvents"] if event["ph"] == "X"]
+    assert [round(event["ts"] * 1_000) for event in rows] == (trace.start_ns - trace.start_ns.min()).tolist()
+    text = (tmp_path / "run.json").read_text()
+    spans = text[text.index('{"ph":"X"') :]
+    assert all(len(part.split(",")[0].partition(".")[2].rstrip("}\n ]")) == 3 for part in spans.split('"ts":')[1:])
+
+
+def test_lanes_stand_in_our_order_and_partitions_are_groups(tmp_path):
+    trace = partition_trace()
+    events = written(trace, tmp_path / "run.json")["traceEvents"]
+    names = {event["pid"]: event["args"]["name"] for event in events if event["name"] == "process_name"}
+    threads = [(names[event["pid"]], event["args"]["name"]) for event in events if event["name"] == "thread_name"]
+    card = "GPU 0 NVIDIA H200 (simulated)"
+    prefill, decode = f"{card}, partition prefill (96 SMs)", f"{card}, partition decode (36 SMs)"
+    assert threads == [(card, "logging"), (prefill, "prefill"), (decode, "decode"), (prefill, "kv")]
+    order = [event["args"]["sort_index"] for event in events if event["name"] == "thread_sort_index"]
+    assert order == [0, 1, 2, 3]
+    assert len({event["tid"] for event in events if event["name"] == "thread_name"}) == 4
+
+
+def test_a_span_tells_what_a_detail_does_and_where_it_ran(tmp_path):
+    trace = kernel_trace()
+    rows = [event for event in written(trace, tmp_path / "run.json")["traceEvents"] if event["ph"] == "X"]
+    kernel = int(np.flatnonzero(trace.extra["grid_blocks"] > 0)[0])
+    detail, args = trace.details[trace.extra["detail"][kernel]], rows[kernel]["args"]
+    assert args["detail"]["full_name"] == detail.full_name
+    assert args["detail"]["grid"] == list(detail.grid)
+    assert args["detail"]["registers"] == detail.registers
+    assert args["correlation"] == trace.extra["correlation"][kernel]
+    assert args["thread"] == trace.threads[trace.thread[kernel]]
+    assert rows[kernel]["cat"] == "kernel"
+
+
+def test_flows_stand_behind_their_spans_and_go_forward(tmp_path):
+    trace = overlapping()
+    begins, ends, last = {}, {}, None
+    rows = 0
+    for event in written(trace, tmp_path / "run.json")["traceEvents"]:
+        if event["ph"] == "X":
+            last, rows = event, rows + 1
+        elif event["ph"] in "sf":
+            assert (event["pid"], event["tid"], event["ts"]) == (last["pid"], last["tid"], last["ts"])
+            (begins if event["ph"] == "s" else ends)[event["id"]] = rows - 1, event["ts"]
+    assert len(begins) == len(ends) > 30
+    for number, (row, ts) in begins.items():
+        assert (row, ends[number][0]) == (trace.edges.source[number], trace.edges.target[number])
+        assert ts < ends[number][1]
+
+
+def test_markers_and_changes_of_the_layout_are_instants_of_all_lanes(tmp_path):
+    trace = repartition_trace()
+    instants = [event for event in written(trace, tmp_path / "run.json")["traceEvents"] if event["ph"] == "i"]
+    assert [(event["s"], event["ts"], event["cat"]) for event in instants] == [("g", 1950.0, "layout"), ("g", 5950.0, "layout")]
+    assert "decode 68 SMs" in instants[1]["name"]
+
+
+def test_samples_that_are_no_numbers_are_no_values_for_viewers(tmp_path):
+    counters = Counters(time_ns=[0, 5, 9], lane=[0, 1, 0], name=[0, 0, 0], value=[1.5, np.nan, -0.0], names=("pool_bytes",))
+    trace = replace(random_trace(5, 2), counters=counters)
+    rows = [event for event in written(trace, tmp_path / "run.json")["traceEvents"] if event["ph"] == "C"]
+    assert [(row["name"], row["args"]) for row in rows] == [
+        ("pool_bytes of stream 0", {"value": 1.5}),
+        ("pool_bytes of stream 1", {}),
+        ("pool_bytes of stream 0", {"value": 0.0}),
+    ]
+    assert_same_trace(read_chrome(tmp_path / "run.json"), trace)
+
+
+def test_long_names_are_cut_in_events_and_whole_in_the_table(tmp_path):
+    trace = replace(random_trace(40, 2, name_count=2), names=("x" * 5_000, "x" * 6_000))
+    assert max(len(event["name"]) for event in written(trace, tmp_path / "run.json")["traceEvents"]) < 1_100
+    assert read_chrome(tmp_path / "run.json").names == trace.names
+
+
+@pytest.mark.parametrize("is_packed", [False, True])
+def test_what_was_whole_of_a_cut_file_is_kept_and_counted(tmp_path, is_packed):
+    trace = kernel_trace(40)
+    path = tmp_path / ("run.json.gz" if is_packed else "run.json")
+    write_chrome(trace, path)
+    data = path.read_bytes()
+    path.write_bytes(data[: len(data) * 3 // 4])
+    read = read_chrome(path)
+    count = len(read)
+    assert 100 < count < len(trace)
+    assert f"{len(trace) - count:,} of {len(trace):,} spans are missing" in read.metadata.recovery_note
+    assert read.start_ns.tolist() == trace.start_ns[:count].tolist()
+    kept = {(a, b) for a, b in zip(trace.edges.source.tolist(), trace.edges.target.tolist(), strict=True) if max(a, b) < count}
+    assert {*zip(read.edges.source.tolist(), read.edges.target.tolist(), strict=True)} == kept
+
+
+def test_a_suffix_of_another_kind_and_a_missing_folder_are_refused(tmp_path):
+    with pytest.raises(OptionError, match=r"run\.txt.*\.json"):
+        write_chrome(nested_trace(), tmp_path / "run.txt")
+    with pytest.raises(TraceFileError, match="no folder"):
+        write_chrome(nested_trace(), tmp_path / "none" / "run.json")
+    assert not [*tmp_path.iterdir()]
+
+
+def test_ctrl_c_leaves_the_old_file(tmp_path, monkeypatch):
+    path = tmp_path / "run.json"
+    path.write_text("old")
+
+    def interrupt(*_):
+        raise KeyboardInterrupt
+
+    monkeypatch.setattr(_chrome_write, "_moments", interrupt)
+    with pytest.raises(KeyboardInterrupt):
+        write_chrome(many_partitions_trace(), path)
+    assert [one.name for one in tmp_path.iterdir()] == ["run.json"]
+    assert path.read_text() == "old"
+
+
+@pytest.mark.parametrize(
+    ("old", "new"),
+    [
+        ('"format": 1', '"format": 2'),
+        ('"cat":"range"', '"cat":"song"'),
+        ('"tid":100', '"tid":9999'),
+        ('"base_ns": 0', '"base_ns": "a"'),
+    ],
+)
+def test_a_file_that_was_changed_says_so(tmp_path, old, new):
+    path = tmp_path / "run.json"
+    write_chrome(nested_trace(), path)
+    text = path.read_text()
+    assert old in text
+    path.write_text(text.replace(old, new))
+    with pytest.raises(TraceFileError, match=r"run\.json.*that gpustreamlab wrote"):
+        read_chrome(path)
+
+
+def test_a_mutated_file_of_ours_gives_a_trace_or_an_error_of_ours(tmp_path):
+    path = tmp_path / "run.json"
+    write_chrome(kernel_trace(1), path)
+    seed, found = path.read_bytes(), set()
+    tokens = [b"-1", b"null", b"[]", b'"x"', b"1e99", b"18446744073709551616", b"}", b",", b"99"]
+    messages = []
+    for number in range(100):
+        rng = random.Random(number)
+        data = bytearray(seed)
+        for _ in range(rng.randint(1, 3)):
+            at = rng.randrange(len(data))
+            data[at : at + rng.randint(0, 9)] = rng.choice(tokens)
+        path.write_bytes(data)
+        try:
+            found.add(type(read_chrome(path)).__name__)
+        except TraceFileError as error:
+            found.add(type(error).__name__)
+            messages.append(str(error))
+    assert found == {"Trace", "TraceFileError"}
+    assert all("run.json" in message for message in messages)

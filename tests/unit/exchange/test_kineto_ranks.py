@@ -1,0 +1,83 @@
+"""Files of several ranks become one trace."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+
+from gpustreamlab.analysis import counted_rows
+from gpustreamlab.errors import OptionError, TraceFileError
+from gpustreamlab.exchange import read_kineto
+from tests.helpers.kineto import BASE_NS, DEVICE, kineto, launched, stream_wait, two_streams, write
+
+
+def rank(folder, number, **top):
+    told = {"distributedInfo": {"rank": number, "world_size": 4, "backend": "nccl"}, **top}
+    return write(folder / f"rank{number}.json.gz", two_streams() | told)
+
+
+def test_ranks_have_lanes_threads_and_devices_of_their_own(tmp_path):
+    trace = read_kineto([rank(tmp_path, 0), rank(tmp_path, 2, deviceProperties=[{**DEVICE, "name": "other"}])])
+    assert [lane.name for lane in trace.lanes if lane.kind == "stream"] == [
+        "rank 0 GPU 0 stream 7",
+        "rank 0 GPU 0 stream 20",
+        "rank 2 GPU 0 stream 7",
+        "rank 2 GPU 0 stream 20",
+    ]
+    assert [lane.key for lane in trace.lanes[:4]] == [(0, 1, 7), (0, 1, 20), (1, 1, 7), (1, 1, 20)]
+    assert trace.threads == ("rank 0 thread 100", "rank 2 thread 100", "rank 0 loader (101)", "rank 2 loader (101)")
+    assert trace.metadata.title == "2 ranks of 4, nccl"
+    assert trace.metadata.imported == "18 kernels, copies and fills, 24 calls, 4 ranges of 58 events"
+    assert trace.metadata.missing == (
+        "Each file's times are taken as they are: clocks of different hosts differ by an unknown time.",
+    )
+
+
+def test_what_belongs_together_stays_within_its_rank(tmp_path):
+    one, two = rank(tmp_path, 0), rank(tmp_path, 1)
+    both, alone = read_kineto([one, two]), read_kineto(one)
+    for kind in ("launch", "wait"):
+        edges = both.edges.select(kind)
+        assert len(edges) == 2 * len(alone.edges.select(kind))
+        owner = np.array(["rank 1" in lane.name for lane in both.lanes])[both.lane]
+        assert (owner[edges.source] == owner[edges.target]).all()
+    assert both.explain().streams is not None
+    for number in (0, 1):
+        mine = both.where(stream=[lane.name for lane in both.lanes if f"rank {number} " in lane.name])
+        assert counted_rows(mine).sum() == 9
+        assert (np.sort(mine.start_ns) == np.sort(alone.start_ns)).all()
+
+
+def test_each_file_s_times_are_absolute(tmp_path):
+    trace = read_kineto([rank(tmp_path, 0), rank(tmp_path, 1, baseTimeNanoseconds=BASE_NS + 7)])
+    assert trace.metadata.epoch_unix_ns == BASE_NS + 500
+    firsts = [trace.start_ns[trace.lane == place].min() for place in (0, 2)]
+    assert firsts[1] - firsts[0] == 7
+
+
+def test_files_that_tell_no_rank_are_numbered(tmp_path):
+    paths = [rank(tmp_path, number, distributedInfo=None) for number in (0, 1)]
+    assert [lane.name for lane in read_kineto(paths).lanes[::2][:2]] == ["file 0 GPU 0 stream 7", "file 1 GPU 0 stream 7"]
+    same = [rank(tmp_path, 5), rank(tmp_path, 5)]
+    assert read_kineto(same).lanes[0].name == "file 0 GPU 0 stream 7"
+
+
+def test_waits_between_two_ranks_streams_of_one_number_do_not_mix(tmp_path):
+    run = [*launched(20, 9, 1, stream=7, correlation=1), *launched(40, 9, 35, stream=20, correlation=3)]
+    wait = stream_wait(30, stream=20, awaited=7, record=2, correlation=2)
+    first = write(tmp_path / "a.json", kineto([*run, wait], distributedInfo={"rank": 0}))
+    second = write(tmp_path / "b.json", kineto(run, distributedInfo={"rank": 1}))
+    trace = read_kineto([second, first])
+    edges = trace.edges.select("wait")
+    assert [trace.lanes[trace.lane[rows[0]]].name for rows in (edges.source, edges.target)] == [
+        "rank 0 GPU 0 stream 7",
+        "rank 0 GPU 0 stream 20",
+    ]
+
+
+def test_files_without_a_common_clock_are_refused(tmp_path):
+    paths = [rank(tmp_path, 0), rank(tmp_path, 1, baseTimeNanoseconds=0)]
+    with pytest.raises(TraceFileError, match=r"rank1.*no times of the wall clock"):
+        read_kineto(paths)
+    with pytest.raises(OptionError, match="no path"):
+        read_kineto([])
