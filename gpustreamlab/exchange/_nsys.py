@@ -19,7 +19,7 @@ from gpustreamlab.exchange._nsys_file import as_sqlite, export_hint
 from gpustreamlab.exchange._nsys_host import Calls, Ranges, Waits, read_calls, read_ranges, read_waits
 from gpustreamlab.exchange._nsys_lanes import Streams, Threads, find_threads
 from gpustreamlab.exchange._nsys_pages import DamagedError
-from gpustreamlab.exchange._nsys_places import Lanes, Places
+from gpustreamlab.exchange._nsys_places import NO_STREAM, Lanes, Places
 from gpustreamlab.exchange._nsys_report import Report
 from gpustreamlab.exchange._nsys_rows import Columns, NameTable, Processes, joined
 from gpustreamlab.exchange._nsys_work import MOST_DETAILS, WORK_TABLES, Work, read_work
@@ -303,7 +303,7 @@ def _missing(facts: _Facts, places: Places) -> list[str]:
     if cards:
         unknown = ", ".join(f"GPU {card}" for card in cards)
         said.append(f"The file has no properties of {unknown}: when kernels fill its SMs is not known.")
-    if any(lane.is_blocking is None for lane in facts.lanes.lanes):
+    if facts.has_pairs and any(lane.is_blocking is None and lane.stream != NO_STREAM for lane in facts.lanes.lanes):
         said.append("Of some streams the file does not tell whether they and the legacy default stream wait for each other.")
     if _lacks_waits(facts):
         told = f"{facts.wait_count:,} of {facts.called_waits:,} waits of streams for events are told"

@@ -175,6 +175,7 @@ def test_a_cut_report_says_so(path):
     assert len(trace.edges.select("launch")) == 2
     without_targets = NsysFile()
     without_targets.launch(0, 10, 20)
+    without_targets.launch(5, 10, 20, stream=8, correlation=2)
     trace = read_nsys(without_targets.write(path.with_name("bare.sqlite")))
     assert said(trace, "no properties of GPU 0")
     assert said(trace, "the legacy default stream")
