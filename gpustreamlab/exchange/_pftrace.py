@@ -94,6 +94,7 @@ def write_pftrace(trace: Trace, path: str | PathLike[str]) -> None:
 
     Examples
     --------
+    >>> from gpustreamlab.exchange import read_pftrace, write_pftrace
     >>> path = getfixture("tmp_path") / "run.pftrace"
     >>> write_pftrace(Trace.from_columns(start_ns=[0, 5], end_ns=[9, 7], stream=["a", "b"]), path)
     >>> read_pftrace(path).end_ns.tolist()

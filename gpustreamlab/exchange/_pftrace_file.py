@@ -34,6 +34,8 @@ from gpustreamlab.typing import BoolArray, Int64Array
 
 LARGEST_FILE_BYTES = 2 << 30
 """Largest file that is read, unpacked."""
+MOST_PACKETS = 1 << 24
+"""Most packets of a file; reading needs some 500 bytes for each."""
 BLOCK_PACKETS = 1 << 16
 """Packets that are read at once."""
 GPU_STAGE = 53
@@ -139,7 +141,7 @@ def read_packets(path: str | PathLike[str]) -> Packets:
     Raises
     ------
     TraceFileError
-        If it is too large, or holds no packet.
+        If it is too large, or holds no packet, or too many.
     """
     name = str(path)
     content, is_cut = _content(Path(path))
@@ -153,6 +155,8 @@ def read_packets(path: str | PathLike[str]) -> Packets:
             f"{name!r} holds no packet of a trace of Perfetto's in {lost_bytes:,} bytes. It was cut off, is damaged, or "
             "another program wrote it."
         )
+    if len(first) > MOST_PACKETS:
+        raise TraceFileError(f"{name!r} holds {len(first):,} packets; {MOST_PACKETS:,} are read. Record less, or a part of it.")
     data = np.frombuffer(content, np.uint8)
     blocks, said, left_out = [], [], Counter[str]()
     with steps(-(-len(first) // BLOCK_PACKETS), "reading") as step:

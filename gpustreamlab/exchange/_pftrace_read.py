@@ -36,10 +36,24 @@ def read_pftrace(path: str | PathLike[str]) -> Trace:
         of a GPU. Slices are annotations, instants are markers; what nothing ended lasts until the last event.
         ``trace.metadata.imported`` counts what was used, left out and refused.
 
+    Notes
+    -----
+    Nothing of our own files is lost. Of others' are not read: arguments of slices, times and instruction counts of threads in
+    events of the old kind, old asynchronous events, events whose time is the distance from another event in the old way,
+    process ids, and all other data sources. An end belongs to what began last on its track, whatever its name is.
+
     Raises
     ------
     TraceFileError
         If the file holds no packet or no event of those, is too large, or is one of ours that is damaged.
+
+    Examples
+    --------
+    >>> from gpustreamlab.exchange import read_pftrace, write_pftrace
+    >>> path = getfixture("tmp_path") / "run.pftrace.gz"
+    >>> write_pftrace(Trace.from_columns(start_ns=[0, 5], end_ns=[9, 7], stream=["a", "b"]), path)
+    >>> read_pftrace(path)
+    <Trace: 2 spans in 2 lanes on unknown device>
     """
     name, texts = str(path), Texts()
     packets = read_packets(path)

@@ -12,10 +12,7 @@ import pytest
 from perfetto.protos.perfetto.trace import perfetto_trace_pb2 as pb
 
 from gpustreamlab.errors import GPUStreamLabError, TraceFileError
-from gpustreamlab.exchange import _pftrace_file, _pftrace_others
-from gpustreamlab.exchange._pftrace import write_pftrace
-from gpustreamlab.exchange._pftrace_file import is_pftrace
-from gpustreamlab.exchange._pftrace_read import read_pftrace
+from gpustreamlab.exchange import _pftrace_file, _pftrace_others, is_pftrace, read_pftrace, write_pftrace
 from gpustreamlab.exchange._protobuf import read_fields
 from gpustreamlab.model import Trace
 from gpustreamlab.typing import LaneKind
@@ -292,6 +289,9 @@ def test_too_large_a_file_and_too_many_tracks_are_refused(file, tmp_path, monkey
         file.event(INSTANT, uuid, uuid, "a")
     monkeypatch.setattr(_pftrace_others, "MOST_LANES", 4)
     with pytest.raises(TraceFileError, match="more than 4 tracks"):
+        file.read(tmp_path)
+    monkeypatch.setattr(_pftrace_file, "MOST_PACKETS", 4)
+    with pytest.raises(TraceFileError, match="holds 8 packets; 4 are read"):
         file.read(tmp_path)
     monkeypatch.setattr(_pftrace_file, "LARGEST_FILE_BYTES", 10)
     with pytest.raises(TraceFileError, match="larger than"):
