@@ -4,9 +4,11 @@ from __future__ import annotations
 
 import gzip
 import json
+import os
 import random
 from collections import defaultdict
 from dataclasses import replace
+from pathlib import Path
 
 import numpy as np
 import pytest
@@ -19,6 +21,7 @@ from gpustreamlab.exchange._chrome import read_chrome
 from gpustreamlab.exchange._chrome_format import FIRST_THREAD
 from gpustreamlab.exchange._chrome_json import guess_writer, read_head
 from gpustreamlab.exchange._chrome_write import write_chrome
+from gpustreamlab.exchange._kineto import read_kineto
 from gpustreamlab.model import Counters, Edges
 from tests.helpers.kernel_traces import kernel_trace
 from tests.helpers.traces import (
@@ -31,6 +34,9 @@ from tests.helpers.traces import (
 )
 from tests.unit.model.equality import assert_same_trace
 from tests.unit.model.strategies import traces
+
+ROOT = Path(__file__).resolve().parents[3]
+SHARED = Path(os.environ.get("GPUSTREAMLAB_EXCHANGE", ROOT.parent / "shared" / "exchange")) / "traces"
 
 
 def written(trace, path):
@@ -250,3 +256,12 @@ def test_a_mutated_file_of_ours_gives_a_trace_or_an_error_of_ours(tmp_path):
             messages.append(str(error))
     assert found == {"Trace", "TraceFileError"}
     assert all("run.json" in message for message in messages)
+
+
+if SHARED.is_dir():  # nothing is skipped where it is not
+
+    @pytest.mark.parametrize("name", ["a100_event_sync_multi_stream", "mi300x_graph_sglang", "tiny_base", "cpu_only"])
+    def test_a_real_profile_of_pytorch_comes_back_as_it_was(tmp_path, name):
+        trace = read_kineto(SHARED / "kineto" / f"{name}.json.gz")
+        write_chrome(trace, tmp_path / "run.json.gz")
+        assert_same_trace(read_chrome(tmp_path / "run.json.gz"), trace)
