@@ -64,6 +64,7 @@ WRITERS: Mapping[str, str] = {
     ".pftrace.gz": "gpustreamlab.exchange._pftrace:write_pftrace",
     ".json": "gpustreamlab.exchange._chrome_write:write_chrome",
     ".json.gz": "gpustreamlab.exchange._chrome_write:write_chrome",
+    ".nsys-rep": "gpustreamlab.exchange._nsight:write_nsight",
     ".csv": "gpustreamlab.exchange._flat_files:write_csv",
     ".arrow": "gpustreamlab.exchange._flat_files:write_arrow",
     ".feather": "gpustreamlab.exchange._flat_files:write_arrow",

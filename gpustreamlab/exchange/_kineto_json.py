@@ -11,7 +11,7 @@ import json
 import re
 import zlib
 from collections.abc import Iterator
-from decimal import Decimal, InvalidOperation
+from decimal import Decimal
 from os import PathLike
 from pathlib import Path
 from typing import Annotated, Any, BinaryIO, TypeAlias
@@ -328,13 +328,13 @@ def nanoseconds(raw: msgspec.Raw) -> int | None:
 
     Examples
     --------
-    >>> [nanoseconds(msgspec.Raw(text)) for text in (b"1712195495505583.033", b"-1.5", b"2e3", b"0.0005", b"null", b"1e99")]
+    >>> [nanoseconds(msgspec.Raw(text)) for text in (b"1712195495505583.033", b"-1.5", b"2e3", b"0.0005", b"1e9999999", b"1e99")]
     [1712195495505583033, -1500, 2000000, 0, None, None]
     """
     try:
         number = Decimal(bytes(raw).decode().strip('"'))
         value = int((number * 1000).to_integral_value()) if abs(number) < LARGEST_TIME_NS else LARGEST_TIME_NS
-    except (InvalidOperation, UnicodeDecodeError):
+    except (ArithmeticError, UnicodeDecodeError):
         return None
     return value if -LARGEST_TIME_NS < value < LARGEST_TIME_NS else None
 

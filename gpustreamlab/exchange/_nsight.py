@@ -1,6 +1,6 @@
 """Reports of Nsight Systems, written by its own library through ``nvtx.writer``.
 
-Nsight Systems ships a backend for the NVTX writer interface, ``libNvtxwBackend.so``, in its folder for the host (2024.6 and later).
+Nsight Systems (2024.6 and later) ships a backend for the NVTX writer interface, ``libNvtxwBackend.so``, in its host folder.
 Only where that is installed is anything written. Source: NVTX Python documentation, "Writing Pre-Collected Data".
 """
 

@@ -94,7 +94,8 @@ def write_pftrace(trace: Trace, path: str | PathLike[str]) -> None:
 
     Examples
     --------
-    >>> from gpustreamlab.exchange import read_pftrace, write_pftrace
+    >>> from gpustreamlab.exchange._pftrace import write_pftrace
+    >>> from gpustreamlab.exchange._pftrace_read import read_pftrace
     >>> path = getfixture("tmp_path") / "run.pftrace"
     >>> write_pftrace(Trace.from_columns(start_ns=[0, 5], end_ns=[9, 7], stream=["a", "b"]), path)
     >>> read_pftrace(path).end_ns.tolist()

@@ -49,7 +49,8 @@ def read_pftrace(path: str | PathLike[str]) -> Trace:
 
     Examples
     --------
-    >>> from gpustreamlab.exchange import read_pftrace, write_pftrace
+    >>> from gpustreamlab.exchange._pftrace import write_pftrace
+    >>> from gpustreamlab.exchange._pftrace_read import read_pftrace
     >>> path = getfixture("tmp_path") / "run.pftrace.gz"
     >>> write_pftrace(Trace.from_columns(start_ns=[0, 5], end_ns=[9, 7], stream=["a", "b"]), path)
     >>> read_pftrace(path)

@@ -13,7 +13,9 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from gpustreamlab.errors import OptionError, TraceError, TraceFileError
-from gpustreamlab.exchange import _pftrace, read_pftrace, write_pftrace
+from gpustreamlab.exchange import _pftrace
+from gpustreamlab.exchange._pftrace import write_pftrace
+from gpustreamlab.exchange._pftrace_read import read_pftrace
 from gpustreamlab.model import (
     SPAN_KINDS,
     Counters,

@@ -12,7 +12,10 @@ import pytest
 from perfetto.protos.perfetto.trace import perfetto_trace_pb2 as pb
 
 from gpustreamlab.errors import GPUStreamLabError, TraceFileError
-from gpustreamlab.exchange import _pftrace_file, _pftrace_others, is_pftrace, read_pftrace, write_pftrace
+from gpustreamlab.exchange import _pftrace_file, _pftrace_others
+from gpustreamlab.exchange._pftrace import write_pftrace
+from gpustreamlab.exchange._pftrace_file import is_pftrace
+from gpustreamlab.exchange._pftrace_read import read_pftrace
 from gpustreamlab.exchange._protobuf import read_fields
 from gpustreamlab.model import Trace
 from gpustreamlab.typing import LaneKind
