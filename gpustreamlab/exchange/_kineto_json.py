@@ -328,8 +328,8 @@ def nanoseconds(raw: msgspec.Raw) -> int | None:
 
     Examples
     --------
-    >>> [nanoseconds(msgspec.Raw(text)) for text in (b"1712195495505583.033", b"-1.5", b"2e3", b"0.0005", b"1e9999999", b"1e99")]
-    [1712195495505583033, -1500, 2000000, 0, None, None]
+    >>> [nanoseconds(msgspec.Raw(text)) for text in (b"1712195495505583.033", b"-1.5", b"2e3", b"0.0005", b"1e9999999")]
+    [1712195495505583033, -1500, 2000000, 0, None]
     """
     try:
         number = Decimal(bytes(raw).decode().strip('"'))
