@@ -2,13 +2,14 @@
 
 Everything here takes ``stream=``: a stream's name, a `gpustreamlab.Stream`, or any object with ``__cuda_stream__``. Without it,
 work goes to the stream selected in this thread. None of it waits, and none of it opens a range. `raw_kernel` alone needs a GPU,
-`modelled` alone the simulated device.
+`modelled` alone the simulated device. `sample_profile` is a file of another tool to try.
 """
 
 from __future__ import annotations
 
 import operator
 from contextlib import AbstractContextManager, nullcontext
+from pathlib import Path
 from typing import TYPE_CHECKING, Any, SupportsIndex, TypeAlias
 
 from gpustreamlab.errors import NotSimulatedError, OptionError, SelectionError
@@ -19,7 +20,17 @@ from gpustreamlab.typing import SupportsCudaStream
 if TYPE_CHECKING:
     from gpustreamlab.backends.sim import ModelledKernel
 
-__all__ = ["copy_to_device", "copy_to_host", "matrix_product", "modelled", "raw_kernel", "spin", "spin_card", "streaming_add"]
+__all__ = [
+    "copy_to_device",
+    "copy_to_host",
+    "matrix_product",
+    "modelled",
+    "raw_kernel",
+    "sample_profile",
+    "spin",
+    "spin_card",
+    "streaming_add",
+]
 
 MAX_SPIN_NS = 3_600_000_000_000
 """Longest time that a kernel may be asked to spin, in ns: an hour. On a GPU nothing but the end of the process stops it."""
@@ -338,3 +349,18 @@ def _dimensions(what: str, value: object) -> tuple[int, ...]:
 def _whole(value: object) -> int:
     """Return a whole number, of NumPy too; -1 for what is none."""
     return operator.index(value) if isinstance(value, SupportsIndex) and not isinstance(value, bool) else -1
+
+
+def sample_profile() -> Path:
+    """Return the path of a profile of PyTorch, to try what can be asked of a file.
+
+    Copies, matrix products on 64 SMs, a scaling on the other 68, and a CUDA graph, each on a stream of its own, five times:
+    torch 2.11 on an H100, recorded with ``enable_cuda_sync_events=True``. First a kernel spins for 20 ms on each.
+
+    Examples
+    --------
+    >>> from gpustreamlab import load_trace
+    >>> load_trace(sample_profile())
+    <Trace: 247 spans in 6 lanes on NVIDIA H100 80GB HBM3>
+    """
+    return Path(__file__).parent / "exchange" / "sample_profile.json.gz"

@@ -10,7 +10,7 @@ import numpy as np
 
 from gpustreamlab.analysis._busy import counted_rows, require_trace
 from gpustreamlab.analysis._causes import CODES, find_causes, last_awaited, thread_lanes
-from gpustreamlab.analysis._host_waits import CALLS_OF_PROFILER, host_waits
+from gpustreamlab.analysis._host_waits import calls_by, host_waits
 from gpustreamlab.analysis._pieces import behind_on_lane, find_pieces, launch_calls
 from gpustreamlab.analysis._report import Report, Reported, ReportTable, add_up, more_row, simulated_notes, text_column
 from gpustreamlab.analysis._scale import format_ns, format_share
@@ -140,8 +140,7 @@ class CriticalPath(Reported):
         if self.functions:
             notes.append(f"The host on the path: {functions_text(self.functions)}.")
         if not self.has_calls:
-            advice = CALLS_OF_PROFILER if self.metadata.imported else "lab.capture('kernels', host=True)"
-            notes.append(f"Calls of the host are not known: {advice} tells what it did and waited for.")
+            notes.append(f"Calls of the host are not known: {calls_by(self.metadata)} tells what it did and waited for.")
         return Report(
             title="Critical path:",
             line=self._line(),

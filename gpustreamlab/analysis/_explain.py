@@ -13,7 +13,7 @@ from gpustreamlab.analysis._busy import counted_kinds, counted_rows, require_tra
 from gpustreamlab.analysis._causes import CODES, SURE, Found, find_causes, piece_of
 from gpustreamlab.analysis._concurrency import concurrency
 from gpustreamlab.analysis._explain_text import TEXTS, finding_texts
-from gpustreamlab.analysis._host_waits import CALLS_OF_PROFILER
+from gpustreamlab.analysis._host_waits import calls_by
 from gpustreamlab.analysis._pieces import NO_PIECES, LatePieces, Pieces, StepTime, find_pieces
 from gpustreamlab.analysis._report import Report, Reported, ReportTable, more_row, simulated_notes
 from gpustreamlab.analysis._rows import MAX_LANE_ROWS
@@ -233,8 +233,7 @@ class Explanation(Reported):
                 "Only ranges are known, and they contain waiting: type lab.capture('kernels', host=True) and run it again."
             )
         elif self.streams and not self.has_calls:
-            advice = CALLS_OF_PROFILER if self.metadata.imported else "lab.capture('kernels', host=True)"
-            notes.append(f"Calls of the host are not in the trace: {advice} tells why launches came late.")
+            notes.append(f"Calls of the host are not in the trace: {calls_by(self.metadata)} tells why launches came late.")
         if self.looked_share < 1:
             notes.append(f"The costliest pieces were looked into, {format_share(self.looked_share)} of what all of them cost.")
         if self.metadata.pending_spans:

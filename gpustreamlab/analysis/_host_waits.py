@@ -11,7 +11,7 @@ import numpy as np
 from gpustreamlab.analysis._busy import interval_sum_ns, is_work, require_trace, union_edges
 from gpustreamlab.analysis._report import Report, Reported, ReportTable, add_up, more_row, simulated_notes, text_column
 from gpustreamlab.analysis._scale import count_text, format_ns, format_share, ratios
-from gpustreamlab.model import SPAN_KINDS, Lane, Trace, TraceMetadata, display_name
+from gpustreamlab.model import KINETO_BACKEND, NSYS_BACKEND, SPAN_KINDS, Lane, Trace, TraceMetadata, display_name
 from gpustreamlab.typing import BoolArray, CaptureTier, EdgeKind, FloatArray, Int64Array, SpanKind
 
 if TYPE_CHECKING:
@@ -22,8 +22,11 @@ LEAST_BLOCKED_SHARE = 0.1
 """Which share of a copy from pageable memory its call lasts through if it blocks. One that was staged runs behind its call."""
 RETURN_WITHIN_NS = 50_000
 """Within this time of the end of what it waited for a synchronisation returns."""
-CALLS_OF_PROFILER = "torch.profiler.profile(activities=[ProfilerActivity.CPU, ProfilerActivity.CUDA])"
-"""What gives a file of PyTorch's profiler the calls of the host."""
+_CALLS_OF = {
+    KINETO_BACKEND: "torch.profiler.profile(activities=[ProfilerActivity.CPU, ProfilerActivity.CUDA])",
+    NSYS_BACKEND: "nsys profile --trace=cuda,nvtx",
+}
+"""How other tools record the calls of the host."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -349,10 +352,19 @@ def thread_text(lane: str) -> str:
     return display_name(lane.removeprefix("host: "), _NAME_WIDTH)
 
 
+def calls_by(meta: TraceMetadata) -> str:
+    """Return what would tell of the host's calls, where a trace has none."""
+    if meta.part_of_spans:
+        return "the trace that this is a part of, if it has them,"
+    if meta.imported:
+        return _CALLS_OF.get(meta.backend, "the tool that recorded it, if it can,")
+    return "lab.capture('kernels', host=True)"
+
+
 def _nothing_captured(result: HostWaits) -> str:
     """Say that calls were not captured, and what to type."""
     if result.metadata.imported:
-        return f"no calls of the host are in the file: {CALLS_OF_PROFILER} tells of them"
+        return f"no calls of the host are in the trace: {calls_by(result.metadata)} tells of them"
     if result.metadata.tier is CaptureTier.KERNELS:
         return "no calls of the host were captured: capture them with lab.capture('kernels'), without host=False"
     return "calls of the host were not captured, only ranges: capture them with lab.capture('kernels')"
