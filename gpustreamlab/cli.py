@@ -89,7 +89,9 @@ def make_parser() -> argparse.ArgumentParser:
         description="Print what happened in a trace: its summary, how much streams overlapped, and why not more. Write the "
         "timeline as one page that opens offline, and open it where there is a browser. No port is opened.",
     )
-    view.add_argument("file", metavar="FILE", help="the trace, of gpustreamlab or of another tool")
+    view.add_argument(
+        "inputs", metavar="FILE", nargs="+", help="the trace, of gpustreamlab or of another tool; several are ranks of one job"
+    )
     view.add_argument("-o", "--output", metavar="OUT.html", help="the page; by default FILE's name with .html, in this folder")
     view.add_argument("--no-open", action="store_true", help="open no browser")
     convert = commands.add_parser(
@@ -100,6 +102,7 @@ def make_parser() -> argparse.ArgumentParser:
     )
     convert.add_argument("inputs", metavar="IN", nargs="+", help="the trace; several are ranks of one PyTorch job")
     convert.add_argument("output", metavar="OUT", help="the file to write")
+    convert.add_argument("--force", action="store_true", help="replace OUT where it exists")
     for command in (view, convert):
         command.add_argument(
             "--format", default=AUTO, metavar="NAME", help=f"what is read: {AUTO} (by its first bytes), {', '.join(FORMATS)}"
@@ -116,16 +119,17 @@ def doctor(options: argparse.Namespace) -> int:
 
 def view(options: argparse.Namespace) -> int:
     """Print what happened in a trace, and write its timeline as a page."""
-    page = Path(options.output) if options.output else _page_beside(options.file)
+    page = Path(options.output) if options.output else _page_beside(options.inputs[0])
     if page.suffix.lower() != ".html":
         raise OptionError(f"view writes a page, so {str(page)!r} has to end in .html. For the data: gpustreamlab convert.")
-    trace = load_trace(options.file, options.format)
+    trace = load_trace(options.inputs, options.format)
     texts = []
     with steps(len(_REPORTS) + 1, "view") as done:
         for name, report in _REPORTS.items():
             texts.append(str(report(trace)))
             done(name)
-        trace.timeline().save(page)
+        if not _is_same(options.inputs[0], page):  # a page with its data is there already
+            trace.timeline().save(page)
         done("timeline")
     print(*texts, f"Timeline: {page}", sep="\n\n", flush=True)
     if not options.no_open and _has_screen():
@@ -141,6 +145,8 @@ def convert(options: argparse.Namespace) -> int:
         find_writer(target)  # refuses before anything is read
     if any(_is_same(path, target) for path in options.inputs):
         raise OptionError(f"{options.output!r} would replace what is read. Write to another file.")
+    if target.exists() and not options.force:
+        raise OptionError(f"{options.output!r} exists; the last argument is what is written. Replace it with --force.")
     trace = load_trace(options.inputs, options.format)
     if is_page:
         trace.timeline().save(target, with_data=True)
@@ -161,7 +167,7 @@ def _page_beside(file: str) -> Path:
     from gpustreamlab.model._page import is_bare_page  # loads pyarrow, which doctor does without
 
     page = Path(f"{Path(file).name.lstrip('.').partition('.')[0]}.html")
-    if page.exists() and not is_bare_page(page):
+    if page.exists() and not _is_same(file, page) and not is_bare_page(page):
         raise OptionError(f"{str(page)!r} is there already, and is no page that view wrote. Name another one with -o.")
     return page
 

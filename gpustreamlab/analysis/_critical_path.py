@@ -139,6 +139,9 @@ class CriticalPath(Reported):
         notes = ["If a step took nothing, the run would be shorter by at most as much: another chain may take over."]
         if self.functions:
             notes.append(f"The host on the path: {functions_text(self.functions)}.")
+        hosts = {part.stream for part in parts if part.step is PathStep.HOST}
+        if self.metadata.imported and len(hosts) > 1:
+            notes.append("What threads of the host waited for in each other is not recorded: time without calls may be that.")
         if not self.has_calls:
             notes.append(f"Calls of the host are not known: {calls_by(self.metadata)} tells what it did and waited for.")
         return Report(

@@ -194,7 +194,8 @@ class Explanation(Reported):
         if self.asked:
             return self.asked
         if len(self.streams) < 2 and not self.findings:
-            return "one stream, so nothing can overlap" if self.streams else "nothing has ended"
+            nothing = "no work of a GPU is in the file" if self.metadata.imported else "nothing has ended"
+            return "one stream, so nothing can overlap" if self.streams else nothing
         together = f"{format_ns(self.together_ns)} of {format_ns(self.active_ns)} with two or more streams at work"
         bound = f": {self.reason}" if self.reason else ""
         if self.gain_ns < self.worth_ns:
@@ -234,6 +235,11 @@ class Explanation(Reported):
             )
         elif self.streams and not self.has_calls:
             notes.append(f"Calls of the host are not in the trace: {calls_by(self.metadata)} tells why launches came late.")
+        if self.metadata.imported and any("lab." in finding.fix for finding in self.findings):
+            notes.append(
+                "lab is a session in the program that was recorded; in torch, streams are torch.cuda.Stream(), and "
+                "lab.stream(a).wait(b) is a.wait_stream(b)."
+            )
         if self.looked_share < 1:
             notes.append(f"The costliest pieces were looked into, {format_share(self.looked_share)} of what all of them cost.")
         if self.metadata.pending_spans:

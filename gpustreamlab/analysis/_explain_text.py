@@ -198,7 +198,7 @@ def _ruled_out(trace: Trace) -> str:
         "a slow launch": has_calls,
         "full SMs": "grid_blocks" in trace.extra and trace.metadata.device.sm_count > 0,
     }
-    if any("WaitEvent" in name for name in trace.names):
+    if trace.metadata.waits_told and any("WaitEvent" in name for name in trace.names):
         # A wait whose event was recorded before the capture leaves no edge.
         del known["an event that its stream waited for"]
     lacks = [what for what, is_known in known.items() if not is_known]

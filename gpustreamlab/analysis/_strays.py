@@ -292,6 +292,8 @@ def _row(group: StrayGroup) -> list[str]:
 
 def _nothing_captured(result: Strays) -> str:
     """Say that there is no work to look at, and what to type."""
+    if result.metadata.imported:
+        return "the file of another tool does not say which stream was selected"
     if result.metadata.tier is CaptureTier.KERNELS:
         return "no kernels were captured inside ranges"
     return "kernels were not captured, only ranges: capture them with lab.capture('kernels')"

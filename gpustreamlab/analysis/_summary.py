@@ -74,10 +74,12 @@ def queueing_line(trace: Trace) -> str:
     """Say how long kernels waited between their launch and their start; empty where there are none."""
     rows = np.flatnonzero(trace.kind == SPAN_KINDS.index(SpanKind.KERNEL))
     waited_ns = uncut_ns(trace)[0][rows] - trace.queued_ns[rows]
-    if not waited_ns.any():
+    waited_ns = waited_ns[waited_ns > 0]  # 0 stands for a launch that the trace does not tell
+    if not len(waited_ns):
         return ""
     median, most = format_ns(float(np.median(waited_ns))), format_ns(int(waited_ns.max()))
-    return f"Queueing: kernels start {median} after their launch (median), at most {most}"
+    told = "" if len(waited_ns) == len(rows) else f"; the launch of {len(rows) - len(waited_ns):,} of {len(rows):,} is not told"
+    return f"Queueing: kernels start {median} after their launch (median), at most {most}{told}"
 
 
 NOTE_CHARACTERS = 300
@@ -119,7 +121,10 @@ def summary_text(trace: Trace) -> str:
         finding = finding_text(result, lane_count=used_stream_count(trace), counted=basis.counted)
         lines += [_busy_line(trace, edges_ns, result, basis.counted), finding]
     lines += [*kernel_lines(trace), *partition_lines(trace)]
-    lines.append(" · ".join([*source_facts(trace.metadata, basis.tier), *capture_facts(trace, basis)]))
+    facts = source_facts(trace.metadata, basis.tier)
+    if trace.metadata.imported and not stream_count(trace):
+        facts[0] = "No work of a GPU is in the file"
+    lines.append(" · ".join([*facts, *capture_facts(trace, basis)]))
     missing = [*missing_facts(trace.metadata), *partition_warnings(trace)]
     last = [" · ".join(missing), grid_advice(trace)]
     return "\n".join([*lines, *(line for line in last if line)])

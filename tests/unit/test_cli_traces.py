@@ -87,7 +87,7 @@ def test_view_replaces_only_a_page_that_can_be_drawn_again(capsys, here, saved):
     capsys.readouterr()
     pipeline_trace().timeline().save("run.html", with_data=True)
     assert "'run.html' is there already" in told_in_one_line(capsys, "view", saved)
-    assert "Name another one with -o." in told_in_one_line(capsys, "view", "run.html")
+    assert cli.main(["view", "run.html", "--no-open"]) == 0, "it is the page"
     assert cli.main(["view", "run.html", "-o", "other.html"]) == 0
     assert_same_trace(gsl.load_trace("run.html"), pipeline_trace())
 
@@ -101,6 +101,15 @@ def test_a_page_is_named_as_the_file_without_what_tells_its_format(here):
 def test_view_of_a_trace_without_device_work(here, make):
     make().save("run.parquet")
     assert cli.main(["view", "run.parquet"]) == 0
+
+
+def test_convert_replaces_a_file_only_if_told_to(capsys, here, saved):
+    """Whoever forgets OUT names an input there."""
+    pipeline_trace().save("other.parquet")
+    before = (here / "other.parquet").read_bytes()
+    assert "--force" in told_in_one_line(capsys, "convert", saved, "other.parquet")
+    assert (here / "other.parquet").read_bytes() == before
+    assert cli.main(["convert", saved, "other.parquet", "--force"]) == 0
 
 
 def test_convert_writes_by_suffix_and_says_what_it_read(capsys, here, saved):

@@ -118,3 +118,27 @@ def test_the_host_on_the_critical_path_is_in_its_innermost_range(tmp_path):
     steps = path.to_pandas()
     assert steps.name.tolist() == ["step", "load", "load", "cudaMalloc", "load", "step", "gemm", "gemm"]
     assert steps.duration_ns.tolist() == [15_000, 5_000, 20_000, 10_000, 20_000, 10_000, 10_000, 10_000]
+
+
+def test_a_launch_that_is_not_told_is_no_launch_without_delay(tmp_path):
+    untold = [work(at, 50, stream=7, correlation=9) for at in (200, 300, 400)]
+    events = [*launched(100, 50, 20, stream=7, correlation=1), *untold]
+    text = str(gsl.load_trace(write(tmp_path / "run.json", kineto(events))).timeline()._repr_mimebundle_(["text/plain"]))
+    assert "the launch of 3 of 4 is not told" in text
+    assert "kernels start 80.0 µs after their launch (median)" in text
+
+
+def test_a_file_without_work_of_a_gpu_says_so(tmp_path):
+    trace = gsl.load_trace(write(tmp_path / "run.json", kineto([span(0, 5, "aten::add")])))
+    assert "No work of a GPU is in the file" in str(trace.timeline()._repr_mimebundle_(["text/plain"]))
+    assert "no work of a GPU is in the file" in str(trace.explain())
+
+
+def test_what_was_selected_no_file_of_others_says(tmp_path):
+    trace = gsl.load_trace(write(tmp_path / "run.json", kineto(launched(100, 50, 20, stream=7, correlation=1))))
+    assert "does not say which stream was selected" in str(trace.strays())
+
+
+def test_calls_that_a_part_lacks_are_looked_for_in_the_whole(tmp_path):
+    trace = gsl.load_trace(write(tmp_path / "run.json", kineto(one_behind_the_other())))
+    assert "the trace that this is a part of" in str(trace.where(kind="kernel").explain())
