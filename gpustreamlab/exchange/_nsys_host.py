@@ -26,6 +26,7 @@ _NO_TIE = (*_NO_EVENT, 0)
 _PUSH_POP, _START_END, _MARK, _DOMAIN = 59, 60, 34, 75
 _NVTX = "NVTX_EVENTS"
 _LONGEST_TEXT = 1_000
+_PLACE = ("deviceId", "contextId", "greenContextId", "streamId")
 
 
 class Calls(NamedTuple):
@@ -137,18 +138,7 @@ class _Texts:
         return int(self._rows["globalTid"][row]) >> 24, int(self._rows["domainId"][row])
 
 
-class Waits(NamedTuple):
-    """Which streams waited for which events, as columns of equal length."""
-
-    columns: Columns
-    """``wait`` and ``record``, the calls, as numbers that no two processes share; and where: ``process``, ``device``,
-    ``context``, ``green``, ``stream``, and the same of the record, as ``source_device`` and so on."""
-
-
-_PLACE = ("deviceId", "contextId", "greenContextId", "streamId")
-
-
-def read_waits(report: Report, wait_calls: Int64Array, processes: Processes, step: Callable[[], None]) -> Waits:
+def read_waits(report: Report, wait_calls: Int64Array, processes: Processes, step: Callable[[], None]) -> Columns:
     """Return the waits of which the record that they waited for is told, one of each call.
 
     Parameters
@@ -161,6 +151,12 @@ def read_waits(report: Report, wait_calls: Int64Array, processes: Processes, ste
         All of the report.
     step
         Called now and then.
+
+    Returns
+    -------
+    dict of ndarrays of int64
+        ``wait`` and ``record``, the calls, as numbers that no two processes share; and where: ``process``, ``device``,
+        ``context``, ``green``, ``stream``, and the same of the record, as ``source_device`` and so on.
     """
     wanted = ("globalPid", "correlationId", *_PLACE, "eventId", "eventSyncId")
     waits = report.numbers("CUPTI_ACTIVITY_KIND_SYNCHRONIZATION", wanted, step)
@@ -175,7 +171,7 @@ def read_waits(report: Report, wait_calls: Int64Array, processes: Processes, ste
     columns = {"wait": waits["call"], "record": records["call"], "process": waits["globalPid"]}
     for name, own in zip(("device", "context", "green", "stream"), _PLACE, strict=True):
         columns |= {name: or_else(waits[own], 0), f"source_{name}": or_else(records[own], 0)}
-    return Waits(columns)
+    return columns
 
 
 def _last_records(waits: Columns, records: Columns) -> Int64Array:

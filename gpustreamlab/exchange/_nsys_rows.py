@@ -10,15 +10,16 @@ import numpy as np
 from gpustreamlab.analysis import distinct
 from gpustreamlab.errors import TraceFileError
 from gpustreamlab.exchange._nsys_pages import NO_NUMBER
-from gpustreamlab.exchange._nsys_places import PROCESS_MASK
 from gpustreamlab.record import cut_text
 from gpustreamlab.typing import BoolArray, Int64Array
 
-MOST_PROCESSES = 4_096
-"""Most processes of a report."""
+MOST_LANES = 4_096
+"""Most processes of a report, and most of their streams and threads."""
 
 _LARGEST_TIME_NS = 1 << 61
 _CALL_BITS = 32
+_PROCESS_MASK = -(1 << 24)
+"""What a thread's global number has in common with its process's."""
 _ODD = -0x61C8864680B583EB
 """A multiplier that spreads numbers over 64 bits."""
 
@@ -74,19 +75,24 @@ class Processes:
     """
 
     def __init__(self, numbers: Iterable[Int64Array], name: str) -> None:
-        parts = [distinct(some & PROCESS_MASK)[0] for some in numbers]
+        parts = [distinct(some & _PROCESS_MASK)[0] for some in numbers]
         self._known = np.unique(np.concatenate(parts)) if parts else np.empty(0, np.int64)
-        if len(self._known) > MOST_PROCESSES:
+        self._name = name
+        self.require_few(len(self._known), "processes")
+
+    def require_few(self, count: int, what: str) -> None:
+        """Raise an error where there are more of something than lanes can show."""
+        if count > MOST_LANES:
             raise TraceFileError(
-                f"{name!r} has {len(self._known):,} processes; {MOST_PROCESSES:,} are read. Profile fewer of them: "
-                "nsys profile --cuda-trace-scope=process-tree."
+                f"{self._name!r} has {count:,} {what}; {MOST_LANES:,} are read. Profile for a shorter time: "
+                "nsys profile --duration=10."
             )
 
     def codes(self, numbers: Int64Array) -> Int64Array:
         """Return the code of each process, or of each thread's; -1 for one that is not known."""
         if not len(self._known):
             return np.full(len(numbers), -1, np.int64)
-        wanted = numbers & PROCESS_MASK
+        wanted = numbers & _PROCESS_MASK
         at = np.minimum(np.searchsorted(self._known, wanted), len(self._known) - 1)
         return np.where(self._known[at] == wanted, at, -1).astype(np.int64)
 
