@@ -16,11 +16,12 @@ import numpy as np
 
 from gpustreamlab._util.progress import steps
 from gpustreamlab.errors import TraceFileError
+from gpustreamlab.exchange._kineto_columns import Codes
 from gpustreamlab.exchange._nsys_host import Calls, Ranges, read_calls, read_ranges, read_waits
 from gpustreamlab.exchange._nsys_pages import DamagedError
 from gpustreamlab.exchange._nsys_places import NO_STREAM, Lanes, Places, Streams, find_threads
 from gpustreamlab.exchange._nsys_report import Report, as_sqlite, export_hint
-from gpustreamlab.exchange._nsys_rows import Columns, NameTable, Processes, joined
+from gpustreamlab.exchange._nsys_rows import Columns, Processes, joined
 from gpustreamlab.exchange._nsys_work import MOST_DETAILS, WORK_TABLES, Work, read_work
 from gpustreamlab.model import NSYS_BACKEND, SPAN_KINDS, Trace, TraceMetadata
 from gpustreamlab.record import FIRST_WORK_NUMBER, SPAN_COLUMNS, Delta, RowFinder, Tables, build_trace, cut_text
@@ -100,7 +101,7 @@ class _Reader:
 
     def __init__(self, report: Report, name: str, step: Callable[[], None]) -> None:
         self._report, self._name, self._step = report, name, step
-        self._names = NameTable()
+        self._names = Codes(cut_text)
         self._places = Places(report)
 
     def read(self) -> Delta:
@@ -128,7 +129,7 @@ class _Reader:
         parts = _Parts(work, calls, ranges, len(np.unique(waits["wait"])), unlaunched, streams.has_pairs, lanes)
         metadata = self._metadata(columns, parts)
         tables = Tables((*lanes.lanes, *threads.lanes), threads.names, lanes.partitions, (), ranges.markers, metadata)
-        delta = Delta(tables, _numbered(columns), names=self._names.all, details=work.details)
+        delta = Delta(tables, _numbered(columns), names=(*self._names.known,), details=work.details)
         return delta._replace(dependencies=streams.dependencies(waits))
 
     def _require_some(self, *parts: Work | Calls | Ranges) -> None:

@@ -8,9 +8,10 @@ from typing import NamedTuple
 
 import numpy as np
 
+from gpustreamlab.exchange._kineto_columns import Codes
 from gpustreamlab.exchange._nsys_pages import NO_NUMBER
 from gpustreamlab.exchange._nsys_report import Report
-from gpustreamlab.exchange._nsys_rows import Columns, NameTable, Processes, alike, chosen, or_else, timed
+from gpustreamlab.exchange._nsys_rows import Columns, Processes, alike, chosen, or_else, timed
 from gpustreamlab.model import Marker
 from gpustreamlab.record import cut_text
 from gpustreamlab.typing import BoolArray, Int64Array, MarkerKind
@@ -39,7 +40,7 @@ class Calls(NamedTuple):
     refused: int
 
 
-def read_calls(report: Report, names: NameTable, step: Callable[[], None]) -> Calls:
+def read_calls(report: Report, names: Codes, step: Callable[[], None]) -> Calls:
     """Return all calls of a report, of the runtime and of the driver."""
     wanted = ("start", "end", "globalTid", "correlationId", "nameId")
     rows, refused = timed(report.numbers("CUPTI_ACTIVITY_KIND_RUNTIME", wanted, step))
@@ -47,7 +48,7 @@ def read_calls(report: Report, names: NameTable, step: Callable[[], None]) -> Ca
     numbers = rows["nameId"][first].tolist()
     strings = report.strings(numbers)
     texts = [_VERSION.sub("", strings.get(number, "unknown call")) for number in numbers]
-    codes = np.array([names.code(text) for text in texts], np.int64)
+    codes = names.of(texts).astype(np.int64)
     waits = np.array([text.startswith(_STREAM_WAITS) for text in texts], bool)
     columns = {
         "start_ns": rows["start"],
@@ -73,7 +74,7 @@ class Ranges(NamedTuple):
     """Rows that are not read: names of threads and categories."""
 
 
-def read_ranges(report: Report, names: NameTable, step: Callable[[], None]) -> Ranges:
+def read_ranges(report: Report, names: Codes, step: Callable[[], None]) -> Ranges:
     """Return the ranges and marks of NVTX; those of domains have its name in front."""
     wanted = ("start", "end", "eventType", "globalTid", "textId", "domainId")
     rows = report.numbers(_NVTX, wanted, step)
@@ -126,9 +127,9 @@ class _Texts:
         name = self._domains.get(self._domain_key(row)) or f"domain {domain}"
         return f"{name}: {self._plain(row)}"
 
-    def codes(self, rows: Columns, names: NameTable) -> Int64Array:
+    def codes(self, rows: Columns, names: Codes) -> Int64Array:
         """Return the codes of what rows say."""
-        return np.array([names.code(self.text(row)) for row in rows["row"].tolist()], np.int64)
+        return names.of(map(self.text, rows["row"].tolist())).astype(np.int64)
 
     def _plain(self, row: int) -> str:
         return self._own.get(row) or self._registered.get(int(self._rows["textId"][row])) or "(no text)"

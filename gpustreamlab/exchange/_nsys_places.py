@@ -30,7 +30,7 @@ _GPU_COLUMNS = {
     "minor": ("computeMinor", "computeCapabilityMinor"),
     "memory": ("totalMemory", "globalMemorySize"),
     "registers": ("maxRegistersPerSm",),
-    "shared": ("maxShmemPerSm",),
+    "shared_bytes": ("maxShmemPerSm",),
     "blocks": ("maxBlocksPerSm",),
     "warps": ("maxWarpsPerSm", "maxWarpsPerMultiprocessor"),
     "warp": ("threadsPerWarp", "numThreadsPerWarp"),
@@ -92,23 +92,17 @@ class Places:
 
     def device(self, gpu: int) -> Device:
         """Return what the report tells of a card."""
-        told = self._gpus.get(gpu)
-        if told is None:
-            return Device(name=f"GPU {gpu}", ordinal=gpu, sm_count=0)
+        told = self._gpus.get(gpu, {})
         found = {key: next((told[name] for name in names if name in told), 0) for key, names in _GPU_COLUMNS.items()}
-        given = {
-            "blocks": _whole(found, "blocks"),
-            "threads": _whole(found, "warps") * _whole(found, "warp"),
-            "registers": _whole(found, "registers"),
-            "shared_bytes": _whole(found, "shared"),
-        }
+        of = {key: max(_whole(found, key), 0) for key in found}
+        limits = {name: of[name] for name in ("blocks", "registers", "shared_bytes")} | {"threads": of["warps"] * of["warp"]}
         return Device(
             name=cut_text(str(found["name"] or f"GPU {gpu}")),
             ordinal=gpu,
-            sm_count=min(max(_whole(found, "sms"), 0), _MOST_SMS),
-            compute_capability=(max(_whole(found, "major"), 0), max(_whole(found, "minor"), 0)),
-            memory_bytes=max(_whole(found, "memory"), 0),
-            sm_limits=SMLimits(**{name: number for name, number in given.items() if 0 < number < 1 << 40}),
+            sm_count=min(of["sms"], _MOST_SMS),
+            compute_capability=(of["major"], of["minor"]),
+            memory_bytes=of["memory"],
+            sm_limits=SMLimits(**{name: number for name, number in limits.items() if 0 < number < 1 << 40}),
         )
 
     def green_of(self, process: int, context: int, told: int) -> int:

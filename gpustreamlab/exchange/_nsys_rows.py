@@ -10,7 +10,6 @@ import numpy as np
 from gpustreamlab.analysis import distinct
 from gpustreamlab.errors import TraceFileError
 from gpustreamlab.exchange._nsys_pages import NO_NUMBER
-from gpustreamlab.record import cut_text
 from gpustreamlab.typing import BoolArray, Int64Array
 
 MOST_LANES = 4_096
@@ -24,23 +23,6 @@ _ODD = -0x61C8864680B583EB
 """A multiplier that spreads numbers over 64 bits."""
 
 Columns: TypeAlias = dict[str, Int64Array]
-
-
-class NameTable:
-    """Codes of names, in the order in which they were first seen."""
-
-    def __init__(self) -> None:
-        self._codes: dict[str, int] = {}
-
-    def code(self, text: str) -> int:
-        """Return the code of a text, which is cut off where it is too long."""
-        known = self._codes.get(text)
-        return self._codes.setdefault(cut_text(text), len(self._codes)) if known is None else known
-
-    @property
-    def all(self) -> tuple[str, ...]:
-        """Every name."""
-        return (*self._codes,)
 
 
 def timed(rows: Columns) -> tuple[Columns, int]:

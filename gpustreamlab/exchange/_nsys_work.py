@@ -8,9 +8,10 @@ from typing import NamedTuple, TypeAlias
 import numpy as np
 
 from gpustreamlab._util.kernel_names import short_name
+from gpustreamlab.exchange._kineto_columns import Codes
 from gpustreamlab.exchange._nsys_places import NO_STREAM
 from gpustreamlab.exchange._nsys_report import Report
-from gpustreamlab.exchange._nsys_rows import Columns, NameTable, alike, at_least, chosen, joined, or_else, timed
+from gpustreamlab.exchange._nsys_rows import Columns, alike, at_least, chosen, joined, or_else, timed
 from gpustreamlab.model import SPAN_KINDS, WorkDetail
 from gpustreamlab.record import MAX_FULL_NAME, cut_text
 from gpustreamlab.typing import Int64Array, SpanKind
@@ -37,6 +38,7 @@ _OF_TABLE = {
     "CUPTI_ACTIVITY_KIND_MEMSET": _GRAPH,
     "CUPTI_ACTIVITY_KIND_GRAPH_TRACE": ("graphId",),
 }
+_CODES = ("demangledName", "shortName", "copyKind", "srcKind", "dstKind")
 _MOST_X, _MOST_YZ = 1 << 31, 1 << 16
 _LETTERS = ("HtoD", "DtoH", "HtoA", "AtoH", "AtoA", "AtoD", "DtoA", "DtoD", "HtoH", "PtoP", "HtoD", "DtoH", "DtoD")
 """Of copies by their kind, from 1; the last three are of managed memory."""
@@ -64,7 +66,7 @@ class Work(NamedTuple):
     """Work beyond `MOST_DETAILS`."""
 
 
-def read_work(report: Report, names: NameTable, step: Callable[[], None]) -> Work:
+def read_work(report: Report, names: Codes, step: Callable[[], None]) -> Work:
     """Return all work of a report."""
     tables, refused = {}, 0
     for table in WORK_TABLES:
@@ -96,7 +98,7 @@ def _columns(rows: Columns, kind: SpanKind) -> Columns:
 class _Shaper:
     """Finds names and details of work: each sort of launches has one."""
 
-    def __init__(self, report: Report, names: NameTable, tables: dict[str, Columns]) -> None:
+    def __init__(self, report: Report, names: Codes, tables: dict[str, Columns]) -> None:
         self._names = names
         self._codes: dict[WorkDetail, int] = {}
         self.details: list[WorkDetail] = []
@@ -106,7 +108,7 @@ class _Shaper:
 
     def shape(self, table: str, rows: Columns) -> Columns:
         """Return the columns of a table's rows; the detail is -1 where they have none."""
-        told = [_cleaned(name, rows) for name in _OF_TABLE[table] if name not in _GRAPH]
+        told = [rows[name] if name in _CODES else at_least(rows[name]) for name in _OF_TABLE[table] if name not in _GRAPH]
         told.append(_graphs(rows) if "graphNodeId" in rows else at_least(rows["graphId"]))
         first, sort = alike(told)
         order = np.argsort(first)  # as they were first launched, so that the limit takes the last
@@ -122,7 +124,7 @@ class _Shaper:
         if known < 0 and len(self.details) < MOST_DETAILS:
             known = self._codes[detail] = len(self.details)
             self.details.append(detail)
-        return self._names.code(name), known
+        return self._names[name], known
 
     def _kernel(self, name: int, short: int, *numbers: int) -> tuple[str, WorkDetail]:
         full = cut_text(self._strings.get(name) or self._strings.get(short) or _UNKNOWN_KERNEL, MAX_FULL_NAME)
@@ -177,13 +179,6 @@ def copy_name(kind: int, source: int, target: int) -> str:
     if first == last:
         return name if first in {"", "device"} else f"{name} ({first})"
     return f"{name} ({first or 'unknown'} to {last or 'unknown'})"
-
-
-def _cleaned(name: str, rows: Columns) -> Int64Array:
-    """Return a column of what launches differ in, without what cannot be."""
-    if name in {"copyKind", "srcKind", "dstKind", "demangledName", "shortName"}:
-        return rows[name]
-    return at_least(rows[name])
 
 
 def _graphs(rows: Columns) -> Int64Array:
