@@ -188,18 +188,11 @@ def _last_records(waits: Columns, records: Columns) -> Int64Array:
 
 def _match(waits: Columns, records: Columns, columns: Sequence[str]) -> Int64Array:
     """Return for each wait the last record before it that is equal in some columns, or -1."""
-    count = len(records["call"])
-    if not count:
-        return np.full(len(waits["call"]), -1, np.int64)
-    _, sort = alike([np.concatenate((records[name], waits[name])) for name in columns])
-    order = np.lexsort((records["call"], sort[:count]))
-    known = _sortable(sort[:count], records["call"])[order]
-    place = np.searchsorted(known, _sortable(sort[count:], waits["call"])) - 1
-    before = order[np.maximum(place, 0)]
-    is_found = (place >= 0) & (sort[before] == sort[count:])
-    return np.where(is_found, before, -1).astype(np.int64)
+    import pandas as pd  # slow to load
 
-
-def _sortable(sort: Int64Array, call: Int64Array) -> Int64Array:
-    """Return numbers that sort by the first, and then by call: those of one process have in common what is above 32 bits."""
-    return (sort << 32) + (call & 0xFFFF_FFFF)
+    wanted, known = (
+        pd.DataFrame({name: rows[name] for name in ("call", *columns)}).rename_axis("row").reset_index().sort_values("call")
+        for rows in (waits, records)
+    )
+    pairs = pd.merge_asof(wanted, known, on="call", by=[*columns], suffixes=("", "_before"), allow_exact_matches=False)
+    return np.array(pairs.sort_values("row")["row_before"].fillna(-1), np.int64)

@@ -19,8 +19,6 @@ _LARGEST_TIME_NS = 1 << 61
 _CALL_BITS = 32
 _PROCESS_MASK = -(1 << 24)
 """What a thread's global number has in common with its process's."""
-_ODD = -0x61C8864680B583EB
-"""A multiplier that spreads numbers over 64 bits."""
 
 Columns: TypeAlias = dict[str, Int64Array]
 
@@ -90,32 +88,19 @@ class Processes:
 
 
 def alike(columns: Sequence[Int64Array]) -> tuple[Int64Array, Int64Array]:
-    """Return the first of each sort of rows that are equal in all columns, and the sort of each row.
+    """Return the first of each sort of rows that are equal in all columns, as they come, and the sort of each row.
 
     Examples
     --------
     >>> first, sort = alike([np.array([1, 1, 2, 1]), np.array([5, 6, 5, 5])])
-    >>> first[sort].tolist()
-    [0, 1, 2, 0]
+    >>> first.tolist(), sort.tolist()
+    ([0, 1, 2], [0, 1, 2, 0])
     """
-    mixed = np.zeros(len(columns[0]), np.int64)
-    for column in columns:
-        mixed ^= column
-        mixed *= _ODD
-        mixed ^= mixed >> 29
-    _, sort = distinct(mixed)
-    first = _firsts(sort)
-    if not all(np.array_equal(column[first][sort], column) for column in columns):  # two sorts were mixed to one number
-        _, sort = np.unique(np.stack(columns), axis=1, return_inverse=True)
-        sort = sort.ravel().astype(np.int64)
-        first = _firsts(sort)
-    return first, sort
+    import pandas as pd  # slow to load
 
-
-def _firsts(sort: Int64Array) -> Int64Array:
-    first = np.zeros(int(sort.max(initial=-1)) + 1, np.int64)
-    first[sort[::-1]] = np.arange(len(sort) - 1, -1, -1)
-    return first
+    sorts = pd.DataFrame(dict(enumerate(columns))).groupby([*range(len(columns))], sort=False)
+    sort = sorts.ngroup().to_numpy(np.int64)
+    return np.flatnonzero(np.diff(np.maximum.accumulate(sort), prepend=-1)), sort
 
 
 def or_else(values: Int64Array, other: int) -> Int64Array:

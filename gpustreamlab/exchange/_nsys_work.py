@@ -111,13 +111,11 @@ class _Shaper:
         told = [rows[name] if name in _CODES else at_least(rows[name]) for name in _OF_TABLE[table] if name not in _GRAPH]
         told.append(_graphs(rows) if "graphNodeId" in rows else at_least(rows["graphId"]))
         first, sort = alike(told)
-        order = np.argsort(first)  # as they were first launched, so that the limit takes the last
-        sorts = np.stack([column[first[order]] for column in told]).T.tolist()
+        sorts = np.stack([column[first] for column in told]).T.tolist()
         makers: tuple[_Maker, ...] = (self._kernel, self._copy, self._fill, self._whole_graph)
         make = dict(zip(WORK_TABLES, makers, strict=True))[table]
-        codes = np.empty((len(first), 2), np.int64)
-        codes[order] = np.array([self._code(*make(*values)) for values in sorts], np.int64).reshape(-1, 2)
-        return _columns(rows, WORK_TABLES[table]) | {"name": codes[:, 0][sort], "detail": codes[:, 1][sort]}
+        name, detail = np.array([self._code(*make(*values)) for values in sorts], np.int64).reshape(-1, 2).T
+        return _columns(rows, WORK_TABLES[table]) | {"name": name[sort], "detail": detail[sort]}
 
     def _code(self, name: str, detail: WorkDetail) -> tuple[int, int]:
         known = self._codes.get(detail, -1)
