@@ -10,6 +10,7 @@ import numpy as np
 from gpustreamlab.analysis import distinct
 from gpustreamlab.errors import TraceFileError
 from gpustreamlab.exchange._nsys_pages import NO_NUMBER
+from gpustreamlab.record import RowFinder
 from gpustreamlab.typing import BoolArray, Int64Array
 
 MOST_LANES = 4_096
@@ -55,8 +56,7 @@ class Processes:
     """
 
     def __init__(self, numbers: Iterable[Int64Array], name: str) -> None:
-        parts = [distinct(some & _PROCESS_MASK)[0] for some in numbers]
-        self._known = np.unique(np.concatenate(parts)) if parts else np.empty(0, np.int64)
+        self._known = np.unique(np.concatenate([distinct(some & _PROCESS_MASK)[0] for some in numbers]))
         self._name = name
         self.require_few(len(self._known), "processes")
 
@@ -70,11 +70,7 @@ class Processes:
 
     def codes(self, numbers: Int64Array) -> Int64Array:
         """Return the code of each process, or of each thread's; -1 for one that is not known."""
-        if not len(self._known):
-            return np.full(len(numbers), -1, np.int64)
-        wanted = numbers & _PROCESS_MASK
-        at = np.minimum(np.searchsorted(self._known, wanted), len(self._known) - 1)
-        return np.where(self._known[at] == wanted, at, -1).astype(np.int64)
+        return RowFinder(self._known).rows_of(numbers & _PROCESS_MASK)
 
     def calls(self, codes: Int64Array, correlation: Int64Array) -> Int64Array:
         """Return numbers of calls that no two processes share; 0 for none. Those of the first stay as they are."""
