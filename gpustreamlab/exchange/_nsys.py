@@ -19,9 +19,8 @@ from gpustreamlab.errors import TraceFileError
 from gpustreamlab.exchange._kineto_columns import Codes
 from gpustreamlab.exchange._nsys_host import Calls, Ranges, read_calls, read_ranges, read_waits
 from gpustreamlab.exchange._nsys_pages import DamagedError
-from gpustreamlab.exchange._nsys_places import NO_STREAM, Lanes, Places, Streams, find_threads
-from gpustreamlab.exchange._nsys_report import Report, as_sqlite, export_hint
-from gpustreamlab.exchange._nsys_rows import Columns, Processes, joined
+from gpustreamlab.exchange._nsys_places import NO_STREAM, Lanes, Places, Processes, Streams, find_threads
+from gpustreamlab.exchange._nsys_report import Columns, Report, as_sqlite, export_hint, joined
 from gpustreamlab.exchange._nsys_work import MOST_DETAILS, WORK_TABLES, Work, read_work
 from gpustreamlab.model import NSYS_BACKEND, SPAN_KINDS, Trace, TraceMetadata
 from gpustreamlab.record import FIRST_WORK_NUMBER, SPAN_COLUMNS, Delta, RowFinder, Tables, build_trace, cut_text

@@ -10,8 +10,8 @@ import numpy as np
 
 from gpustreamlab.exchange._kineto_columns import Codes
 from gpustreamlab.exchange._nsys_pages import NO_NUMBER
-from gpustreamlab.exchange._nsys_report import Report
-from gpustreamlab.exchange._nsys_rows import Columns, Processes, alike, chosen, or_else, timed
+from gpustreamlab.exchange._nsys_places import Processes
+from gpustreamlab.exchange._nsys_report import Columns, Report, alike, chosen, or_else, timed
 from gpustreamlab.model import Marker
 from gpustreamlab.record import cut_text
 from gpustreamlab.typing import BoolArray, Int64Array, MarkerKind

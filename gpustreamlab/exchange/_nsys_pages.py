@@ -102,26 +102,9 @@ class Pages:
         return row_count
 
     def read(self, leaves: Int64Array, row_count: int, columns: Sequence[int], step: Callable[[], None]) -> Int64Array | None:
-        """Return columns of whole numbers, `NO_NUMBER` where there is none; shape (n_columns, n_rows).
+        """Return columns, by their places, as whole numbers, `NO_NUMBER` where there is none; shape (n_columns, n_rows).
 
-        Parameters
-        ----------
-        leaves, row_count
-            What `leaves` returned.
-        columns
-            Places of the columns in the table.
-        step
-            Called behind every `CHUNK_PAGES` pages.
-
-        Returns
-        -------
-        ndarray of int64 or None
-            None where the table holds more than is read here: rows that go on on other pages, or lack columns.
-
-        Raises
-        ------
-        DamagedError
-            If rows lie outside of their pages.
+        None where the table holds more than is read here: rows that go on on other pages, or lack columns.
         """
         found, done = np.empty((len(columns), row_count), np.int64), 0
         for first in range(0, len(leaves), CHUNK_PAGES):

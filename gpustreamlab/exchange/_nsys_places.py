@@ -1,24 +1,29 @@
-"""Where a report's rows are of: devices, contexts, streams and threads, and the lanes that they become."""
+"""What rows of a report are of: processes, devices, contexts, streams, threads, and the lanes that they become."""
 
 from __future__ import annotations
 
 import re
 from collections import Counter
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from typing import NamedTuple, TypeAlias
 
 import numpy as np
 
 from gpustreamlab.analysis import distinct
-from gpustreamlab.exchange._nsys_report import Report
-from gpustreamlab.exchange._nsys_rows import Columns, Processes, alike
+from gpustreamlab.errors import TraceFileError
+from gpustreamlab.exchange._nsys_report import Columns, Report, alike
 from gpustreamlab.model import Device, Lane, Partition, SMLimits
-from gpustreamlab.record import DEPENDENCY_COLUMNS, cut_text
+from gpustreamlab.record import DEPENDENCY_COLUMNS, RowFinder, cut_text
 from gpustreamlab.typing import Int64Array, LaneKind
 
+MOST_LANES = 4_096
+"""Most processes of a report, and most of their streams and threads."""
 NO_STREAM = -1
 """Copies that the driver makes by itself, of managed memory, are on none."""
 
+_CALL_BITS = 32
+_PROCESS_MASK = -(1 << 24)
+"""What a thread's global number has in common with its process's."""
 _MOST_SMS = 1 << 16
 _LARGEST = 1 << 61
 _FLAGS = {1: True, 2: False, 3: True}
@@ -40,6 +45,45 @@ _MASK_WORD = re.compile(r"0x[0-9a-fA-F]{1,8}")
 _WHERE = ("device", "context", "green", "stream")
 
 _Facts: TypeAlias = Mapping[str, int | str]
+
+
+class Processes:
+    """The processes of a report, by the numbers that nsys gives to them.
+
+    Parameters
+    ----------
+    numbers
+        Those of all rows.
+    name
+        How messages call the file.
+    """
+
+    def __init__(self, numbers: Iterable[Int64Array], name: str) -> None:
+        self._known = np.unique(np.concatenate([distinct(some & _PROCESS_MASK)[0] for some in numbers]))
+        self._name = name
+        self.require_few(len(self._known), "processes")
+
+    def require_few(self, count: int, what: str) -> None:
+        """Raise an error where there are more of something than lanes can show."""
+        if count > MOST_LANES:
+            raise TraceFileError(
+                f"{self._name!r} has {count:,} {what}; {MOST_LANES:,} are read. Profile for a shorter time: "
+                "nsys profile --duration=10."
+            )
+
+    def codes(self, numbers: Int64Array) -> Int64Array:
+        """Return the code of each process, or of each thread's; -1 for one that is not known."""
+        return RowFinder(self._known).rows_of(numbers & _PROCESS_MASK)
+
+    def calls(self, codes: Int64Array, correlation: Int64Array) -> Int64Array:
+        """Return numbers of calls that no two processes share; 0 for none. Those of the first stay as they are."""
+        is_there = (correlation > 0) & (correlation < 1 << _CALL_BITS) & (codes >= 0)
+        found: Int64Array = np.where(is_there, correlation + (codes << _CALL_BITS), 0)
+        return found
+
+    def pids(self) -> list[int]:
+        """Return the number that the system gave to each."""
+        return [number >> 24 & 0xFF_FFFF for number in self._known.tolist()]
 
 
 class Place(NamedTuple):

@@ -1,4 +1,4 @@
-"""Files of Nsight Systems and their tables: columns by name, absent tables empty, whatever a column may hold."""
+"""Files of Nsight Systems and their tables: rows as columns, by name; absent tables are empty, whatever a column may hold."""
 
 from __future__ import annotations
 
@@ -11,14 +11,16 @@ from contextlib import ExitStack, contextmanager
 from itertools import islice
 from os import PathLike
 from pathlib import Path
-from typing import NamedTuple
+from typing import NamedTuple, TypeAlias
 
 import numpy as np
 
 from gpustreamlab.errors import TraceFileError
 from gpustreamlab.exchange._nsys_pages import CHUNK_PAGES, NO_NUMBER, Pages
 from gpustreamlab.record import MAX_FULL_NAME
-from gpustreamlab.typing import Int64Array
+from gpustreamlab.typing import BoolArray, Int64Array
+
+Columns: TypeAlias = dict[str, Int64Array]
 
 MOST_ROWS = 20_000_000
 """Most rows of a table that are read."""
@@ -36,6 +38,7 @@ _LAST_WORDS = 300
 """Characters of what nsys said that a message repeats."""
 _SCHEMA_PAGE = 1
 _FETCH_ROWS = 8_192
+_LARGEST_TIME_NS = 1 << 61
 _FLOAT_TYPES = ("REAL", "FLOA", "DOUB")
 """In columns of these types SQLite stores whole numbers that it reads as floats."""
 
@@ -122,7 +125,7 @@ class Report:
         """Return how many rows a table has."""
         return self._find_leaves(table)[1] if table in self._tables else 0
 
-    def numbers(self, table: str, columns: Sequence[str], step: Callable[[], None] = lambda: None) -> dict[str, Int64Array]:
+    def numbers(self, table: str, columns: Sequence[str], step: Callable[[], None] = lambda: None) -> Columns:
         """Return columns as whole numbers, `NO_NUMBER` where there is none, in the order of the rows."""
         there = [name for name in columns if name in self.columns(table)]
         found = dict(zip(there, self._read_numbers(table, there, step), strict=True)) if there else {}
@@ -195,6 +198,56 @@ class Report:
     def _select(self, table: str, columns: Iterable[str]) -> sqlite3.Cursor:
         self._find_leaves(table)
         return self._base.execute(f"select {', '.join(columns)} from {_quoted(table)} order by rowid")  # noqa: S608 - quoted
+
+
+def timed(rows: Columns) -> tuple[Columns, int]:
+    """Return the rows whose times make sense, and how many others there are."""
+    start_ns, end_ns = rows["start"], rows["end"]
+    is_good = (start_ns > -_LARGEST_TIME_NS) & (end_ns < _LARGEST_TIME_NS) & (start_ns <= end_ns)
+    return chosen(rows, is_good), len(is_good) - int(np.count_nonzero(is_good))
+
+
+def chosen(rows: Columns, which: BoolArray) -> Columns:
+    """Return some of the rows."""
+    return rows if which.all() else {name: values[which] for name, values in rows.items()}
+
+
+def at_least(values: Int64Array, least: int = 0, below: int = 1 << 40) -> Int64Array:
+    """Return the numbers, with `least` for those that are none, or beyond all reason."""
+    if not len(values) or (values.min() >= least and values.max() < below):
+        return values
+    found: Int64Array = np.where((values >= least) & (values < below), values, least)
+    return found
+
+
+def alike(columns: Sequence[Int64Array]) -> tuple[Int64Array, Int64Array]:
+    """Return the first of each sort of rows that are equal in all columns, as they come, and the sort of each row.
+
+    Examples
+    --------
+    >>> first, sort = alike([np.array([1, 1, 2, 1]), np.array([5, 6, 5, 5])])
+    >>> first.tolist(), sort.tolist()
+    ([0, 1, 2], [0, 1, 2, 0])
+    """
+    import pandas as pd  # slow to load
+
+    sorts = pd.DataFrame(dict(enumerate(columns))).groupby([*range(len(columns))], sort=False)
+    sort = sorts.ngroup().to_numpy(np.int64)
+    return np.flatnonzero(np.diff(np.maximum.accumulate(sort), prepend=-1)), sort
+
+
+def or_else(values: Int64Array, other: int) -> Int64Array:
+    """Return the numbers, with another one where there is none."""
+    if not len(values) or values.min() != NO_NUMBER:
+        return values
+    found: Int64Array = np.where(values == NO_NUMBER, other, values)
+    return found
+
+
+def joined(parts: Sequence[Columns]) -> Columns:
+    """Return rows behind each other."""
+    some = [part for part in parts if len(next(iter(part.values())))] or parts[:1]
+    return some[0] if len(some) == 1 else {name: np.concatenate([part[name] for part in some]) for name in some[0]}
 
 
 def _quoted(name: str) -> str:

@@ -10,8 +10,7 @@ import numpy as np
 from gpustreamlab._util.kernel_names import short_name
 from gpustreamlab.exchange._kineto_columns import Codes
 from gpustreamlab.exchange._nsys_places import NO_STREAM
-from gpustreamlab.exchange._nsys_report import Report
-from gpustreamlab.exchange._nsys_rows import Columns, alike, at_least, chosen, joined, or_else, timed
+from gpustreamlab.exchange._nsys_report import Columns, Report, alike, at_least, chosen, joined, or_else, timed
 from gpustreamlab.model import SPAN_KINDS, WorkDetail
 from gpustreamlab.record import MAX_FULL_NAME, cut_text
 from gpustreamlab.typing import Int64Array, SpanKind
@@ -100,8 +99,8 @@ class _Shaper:
 
     def __init__(self, report: Report, names: Codes, tables: dict[str, Columns]) -> None:
         self._names = names
-        self._codes: dict[WorkDetail, int] = {}
-        self.details: list[WorkDetail] = []
+        self.details: dict[WorkDetail, int] = {}
+        """Their codes, in order."""
         kernels = tables["CUPTI_ACTIVITY_KIND_KERNEL"]
         used = np.unique(np.concatenate((kernels["demangledName"], kernels["shortName"])))
         self._strings = report.strings(used.tolist())
@@ -118,10 +117,9 @@ class _Shaper:
         return _columns(rows, WORK_TABLES[table]) | {"name": name[sort], "detail": detail[sort]}
 
     def _code(self, name: str, detail: WorkDetail) -> tuple[int, int]:
-        known = self._codes.get(detail, -1)
+        known = self.details.get(detail, -1)
         if known < 0 and len(self.details) < MOST_DETAILS:
-            known = self._codes[detail] = len(self.details)
-            self.details.append(detail)
+            known = self.details[detail] = len(self.details)
         return self._names[name], known
 
     def _kernel(self, name: int, short: int, *numbers: int) -> tuple[str, WorkDetail]:

@@ -16,7 +16,7 @@ import pytest
 
 from gpustreamlab.analysis import counted_rows
 from gpustreamlab.errors import TraceFileError
-from gpustreamlab.exchange import _nsys, _nsys_host, _nsys_report, _nsys_rows, _nsys_work, find_format, read_as
+from gpustreamlab.exchange import _nsys, _nsys_host, _nsys_places, _nsys_report, _nsys_work, find_format, read_as
 from gpustreamlab.exchange._nsys import read_nsys
 from gpustreamlab.model import SPAN_KINDS
 from gpustreamlab.typing import SpanKind
@@ -524,9 +524,9 @@ def test_absurd_files_are_refused(path, monkeypatch):
     two_streams().write(path)
     for module, name, most, told in (
         (_nsys_report, "MOST_ROWS", 0, "rows of"),
-        (_nsys_rows, "MOST_LANES", 0, "has 1 processes; 0 are read"),
-        (_nsys_rows, "MOST_LANES", 1, "has 2 threads; 1 are read"),
-        (_nsys_rows, "MOST_LANES", 2, "has 3 streams; 2 are read"),
+        (_nsys_places, "MOST_LANES", 0, "has 1 processes; 0 are read"),
+        (_nsys_places, "MOST_LANES", 1, "has 2 threads; 1 are read"),
+        (_nsys_places, "MOST_LANES", 2, "has 3 streams; 2 are read"),
     ):
         with monkeypatch.context() as patch:
             patch.setattr(module, name, most)
