@@ -46,7 +46,7 @@ FORMATS: Mapping[str, Format] = {
     "html": Format("gpustreamlab.model._page:read_page", unpacks=False),
     "kineto": Format("gpustreamlab.exchange._kineto:read_kineto"),
     "chrome": Format("gpustreamlab.exchange._chrome:read_chrome"),
-    "nsys": Format("gpustreamlab.exchange._nsys:read_nsys"),
+    "nsys": Format("gpustreamlab.exchange._nsys:read_nsys", unpacks=False),
     "perfetto": Format("gpustreamlab.exchange._pftrace_read:read_pftrace"),
 }
 """What can be read, by the names that ``format=`` takes."""

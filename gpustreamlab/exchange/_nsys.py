@@ -8,6 +8,7 @@ from __future__ import annotations
 import sqlite3
 from collections import Counter
 from collections.abc import Callable
+from contextlib import closing
 from os import PathLike
 from typing import NamedTuple
 
@@ -15,13 +16,11 @@ import numpy as np
 
 from gpustreamlab._util.progress import steps
 from gpustreamlab.errors import TraceFileError
-from gpustreamlab.exchange._nsys_file import as_sqlite, export_hint
-from gpustreamlab.exchange._nsys_host import Calls, Ranges, Waits, read_calls, read_ranges, read_waits
-from gpustreamlab.exchange._nsys_lanes import Streams, Threads, find_threads
+from gpustreamlab.exchange._kineto_columns import Codes
+from gpustreamlab.exchange._nsys_host import Calls, Ranges, read_calls, read_ranges, read_waits
 from gpustreamlab.exchange._nsys_pages import DamagedError
-from gpustreamlab.exchange._nsys_places import NO_STREAM, Lanes, Places
-from gpustreamlab.exchange._nsys_report import Report
-from gpustreamlab.exchange._nsys_rows import Columns, NameTable, Processes, joined
+from gpustreamlab.exchange._nsys_places import NO_STREAM, Lanes, Places, Processes, Streams, find_threads
+from gpustreamlab.exchange._nsys_report import Columns, Report, as_sqlite, export_hint, joined
 from gpustreamlab.exchange._nsys_work import MOST_DETAILS, WORK_TABLES, Work, read_work
 from gpustreamlab.model import NSYS_BACKEND, SPAN_KINDS, Trace, TraceMetadata
 from gpustreamlab.record import FIRST_WORK_NUMBER, SPAN_COLUMNS, Delta, RowFinder, Tables, build_trace, cut_text
@@ -29,8 +28,6 @@ from gpustreamlab.typing import CaptureTier, Int64Array, SpanKind
 
 MOST_LISTED = 4
 """How many tables that are not read are named."""
-MOST_LANES = 4_096
-"""Most streams and threads of a report."""
 
 _NVTX = "NVTX_EVENTS"
 _PREFIX = "CUPTI_ACTIVITY_KIND_"
@@ -72,44 +69,30 @@ def read_nsys(path: str | PathLike[str]) -> Trace:
     ('stream 7', [1000], [4096])
     """
     name = str(path)
-    with as_sqlite(path) as file:
-        try:
-            report = Report(file, name)
-            try:
-                with steps(report.step_count, "reading") as step:
-                    return _Reader(report, name, lambda: step(name)).read()
-            finally:
-                report.close()
-        except _DAMAGE as error:
-            raise TraceFileError(
-                f"{name!r} cannot be read as a report of Nsight Systems: {error}. It was cut off or is damaged. "
-                f"{export_hint('run.nsys-rep')}"
-            ) from error
+    try:
+        with as_sqlite(path) as file, closing(Report(file, name)) as report, steps(report.step_count, "reading") as step:
+            delta = _Reader(report, name, lambda: step(name)).read()
+        return build_trace(delta)
+    except _DAMAGE as error:
+        raise TraceFileError(
+            f"{name!r} cannot be read as a report of Nsight Systems: {error}. It was cut off or is damaged. "
+            f"{export_hint('run.nsys-rep')}"
+        ) from error
 
 
-class _Facts(NamedTuple):
-    """What a report holds."""
+class _Parts(NamedTuple):
+    """What was read of a report."""
 
-    work_count: int
-    call_count: int
-    range_count: int
-    mark_count: int
+    work: Work
+    calls: Calls
+    ranges: Ranges
     wait_count: int
     """Waits of streams for events of which the record is known."""
-    called_waits: int
-    """Calls that make a stream wait."""
     unlaunched: int
     """Work without a call."""
     has_pairs: bool
     """Whether there are streams that may have waited for each other."""
     lanes: Lanes
-    whole_graphs: int
-    undetailed: int
-    other_marks: int
-    """Rows of NVTX that are not read."""
-    refused: int
-    open_ranges: int
-    dropped_marks: int
 
 
 class _Reader:
@@ -117,25 +100,23 @@ class _Reader:
 
     def __init__(self, report: Report, name: str, step: Callable[[], None]) -> None:
         self._report, self._name, self._step = report, name, step
-        self._names = NameTable()
+        self._names = Codes(cut_text)
         self._places = Places(report)
 
-    def read(self) -> Trace:
-        """Return the trace."""
+    def read(self) -> Delta:
+        """Return the rows of the trace."""
         report, step = self._report, self._step
         work, calls = read_work(report, self._names, step), read_calls(report, self._names, step)
         ranges = read_ranges(report, self._names, step)
+        self._require_some(work, calls, ranges)
         numbers = [ranges.columns["thread"], calls.columns["thread"]]
         processes = Processes([work.columns["process"], *numbers], self._name)
         threads, streams = find_threads(numbers, processes), Streams(work.columns, processes, self._places)
-        self._require_some(work, calls, ranges)
-        self._require_few(streams, threads)
         called = processes.calls(processes.codes(calls.columns["thread"]), calls.columns["correlation"])
         waits = read_waits(report, np.unique(called[calls.is_wait]), processes, step)
         lanes = streams.lanes()
         of_work = _work_columns(work.columns, streams, lanes, processes)
         _add_launches(of_work, called, calls.columns["start_ns"], threads.codes[1])
-        facts = _facts(work, calls, ranges, waits, streams, lanes, of_work)
         columns = joined(
             [
                 _host_columns(ranges.columns, threads.codes[0], streams.count, SpanKind.ANNOTATION),
@@ -143,13 +124,12 @@ class _Reader:
                 of_work,
             ]
         )
-        tables = Tables(
-            (*lanes.lanes, *threads.lanes), threads.names, lanes.partitions, (), ranges.markers, self._metadata(columns, facts)
-        )
-        delta = Delta(tables, _numbered(columns), names=self._names.all, details=work.details)
-        delta = delta._replace(dependencies=streams.dependencies(waits.columns))
-        del work, calls, ranges, waits, of_work, columns, called  # they are large
-        return build_trace(delta)
+        unlaunched = int(np.count_nonzero(of_work["thread"] < 0))
+        parts = _Parts(work, calls, ranges, len(np.unique(waits["wait"])), unlaunched, streams.has_pairs, lanes)
+        metadata = self._metadata(columns, parts)
+        tables = Tables((*lanes.lanes, *threads.lanes), threads.names, lanes.partitions, (), ranges.markers, metadata)
+        delta = Delta(tables, _numbered(columns), names=(*self._names.known,), details=work.details)
+        return delta._replace(dependencies=streams.dependencies(waits))
 
     def _require_some(self, *parts: Work | Calls | Ranges) -> None:
         if not any(len(part.columns["start_ns"]) for part in parts):
@@ -158,19 +138,12 @@ class _Reader:
                 "another program wrote it, or nothing ran. Record with: nsys profile --trace=cuda,nvtx python run.py"
             )
 
-    def _require_few(self, streams: Streams, threads: Threads) -> None:
-        if streams.count + len(threads.names) > MOST_LANES:
-            raise TraceFileError(
-                f"{self._name!r} has {streams.count:,} streams and {len(threads.names):,} threads; {MOST_LANES:,} together are "
-                "read. Profile for a shorter time: nsys profile --duration=10."
-            )
-
-    def _metadata(self, columns: Columns, facts: _Facts) -> TraceMetadata:
+    def _metadata(self, columns: Columns, parts: _Parts) -> TraceMetadata:
         """Return what the report tells of itself."""
         first_ns, last_ns = int(columns["start_ns"].min()), int(columns["end_ns"].max())
         started = [told.get("utcEpochNs") for told in self._report.facts("TARGET_INFO_SESSION_START_TIME", ["utcEpochNs"])]
         epoch_ns = next((given for given in started if type(given) is int and 0 < given < 1 << 62), 0)
-        lanes = facts.lanes.lanes
+        lanes = parts.lanes.lanes
         counts = np.bincount(columns["lane"], minlength=len(lanes))[: len(lanes)]
         return TraceMetadata(
             backend=NSYS_BACKEND,
@@ -180,11 +153,11 @@ class _Reader:
             capture_windows=((first_ns, last_ns),),
             capture_source=f"Nsight Systems {self._version()}".strip(),
             epoch_unix_ns=epoch_ns,
-            imported=self._used(facts),
-            missing=tuple(_missing(facts, self._places)),
-            waits_told=not _lacks_waits(facts),
-            pending_spans=facts.open_ranges,
-            dropped_markers=facts.dropped_marks,
+            imported=self._used(parts),
+            missing=tuple(_missing(parts, self._places)),
+            waits_told=not _lacks_waits(parts),
+            pending_spans=parts.ranges.open_count,
+            dropped_markers=parts.ranges.dropped_marks,
         )
 
     def _version(self) -> str:
@@ -195,48 +168,29 @@ class _Reader:
         told = [row.get("value", "") for row in rows if row.get("name") == "EXPORT_PRODUCT_VERSION"]
         return cut_text(str(told[0]), 40) if told else ""
 
-    def _used(self, facts: _Facts) -> str:
+    def _used(self, parts: _Parts) -> str:
         """Say how many rows were read, used, left out and refused."""
-        report = self._report
-        events = [
-            table
-            for table in report.tables
-            if table not in _READ and not table.startswith(_FACTS) and _TIMES & {*report.columns(table)}
-        ]
-        counts = Counter({table.removeprefix(_PREFIX): report.count(table) for table in events})
+        work, calls, ranges, report = parts.work, parts.calls, parts.ranges, self._report
+        counts = Counter(
+            {
+                table.removeprefix(_PREFIX): report.count(table)
+                for table in report.tables
+                if table not in _READ and not table.startswith(_FACTS) and _TIMES & {*report.columns(table)}
+            }
+        )
         total = sum(counts.values()) + sum(report.count(table) for table in _READ)
-        counts["others of NVTX"] = facts.other_marks
-        counts = +counts
+        counts += Counter({"others of NVTX": ranges.others})  # which keeps those above nought
         left_out = [f"{count:,} {cut_text(table, 40)}" for table, count in counts.most_common(MOST_LISTED)]
         left_out += ["others"] if len(counts) > MOST_LISTED else []
-        marks = f", {facts.mark_count:,} marks" if facts.mark_count else ""
-        waits = f", {facts.wait_count:,} waits of streams" if facts.wait_count else ""
+        marks = f", {len(ranges.markers):,} marks" if ranges.markers else ""
+        waits = f", {parts.wait_count:,} waits of streams" if parts.wait_count else ""
+        refused = work.refused + calls.refused + ranges.refused
         return (
-            f"{facts.work_count:,} kernels, copies and fills, {facts.call_count:,} calls, {facts.range_count:,} ranges"
-            f"{marks}{waits} of {total:,} rows"
+            f"{len(work.columns['name']):,} kernels, copies and fills, {len(calls.is_wait):,} calls, "
+            f"{len(ranges.columns['name']):,} ranges{marks}{waits} of {total:,} rows"
             + (f"; not read: {', '.join(left_out)}" if left_out else "")
-            + (f"; {facts.refused:,} refused, as their times or devices make no sense" if facts.refused else "")
+            + (f"; {refused:,} refused, as their times or devices make no sense" if refused else "")
         )
-
-
-def _facts(work: Work, calls: Calls, ranges: Ranges, waits: Waits, streams: Streams, lanes: Lanes, of_work: Columns) -> _Facts:
-    return _Facts(
-        work_count=len(of_work["lane"]),
-        call_count=len(calls.is_wait),
-        range_count=len(ranges.columns["name"]),
-        mark_count=len(ranges.markers),
-        wait_count=len(np.unique(waits.columns["wait"])),
-        called_waits=int(np.count_nonzero(calls.is_wait)),
-        unlaunched=int(np.count_nonzero(of_work["thread"] < 0)),
-        has_pairs=streams.has_pairs,
-        lanes=lanes,
-        whole_graphs=work.whole_graphs,
-        undetailed=work.undetailed,
-        other_marks=ranges.others,
-        refused=work.refused + calls.refused + ranges.refused,
-        open_ranges=ranges.open_count,
-        dropped_marks=ranges.dropped_marks,
-    )
 
 
 def _host_columns(rows: Columns, thread: Int64Array, first_lane: int, kind: SpanKind) -> Columns:
@@ -285,41 +239,41 @@ def _numbered(columns: Columns) -> Columns:
     return {name: columns[name] for name in SPAN_COLUMNS}
 
 
-def _lacks_waits(facts: _Facts) -> bool:
+def _lacks_waits(parts: _Parts) -> bool:
     """Tell whether streams may have waited for each other without a row that says so."""
-    is_whole = facts.call_count and not facts.unlaunched
-    return facts.has_pairs and not (is_whole and facts.wait_count == facts.called_waits)
+    is_whole = len(parts.calls.is_wait) and not parts.unlaunched
+    return parts.has_pairs and not (is_whole and parts.wait_count == np.count_nonzero(parts.calls.is_wait))
 
 
-def _missing(facts: _Facts, places: Places) -> list[str]:
+def _missing(parts: _Parts, places: Places) -> list[str]:
     """Say what the report does not tell."""
-    said = []
-    if facts.unlaunched:
+    work, said = parts.work, []
+    lanes, unsized = parts.lanes.lanes, parts.lanes.unsized
+    if parts.unlaunched:
         said.append(
-            f"{facts.unlaunched:,} of {facts.work_count:,} kernels, copies and fills have no call in the file to tell their "
-            "launch: the report was cut, or begins in the middle."
+            f"{parts.unlaunched:,} of {len(work.columns['name']):,} kernels, copies and fills have no call in the file to tell "
+            "their launch: the report was cut, or begins in the middle."
         )
-    cards = sorted({lane.device for lane in facts.lanes.lanes if not places.device(lane.device).sm_count})
+    cards = sorted({lane.device for lane in lanes if not places.device(lane.device).sm_count})
     if cards:
         unknown = ", ".join(f"GPU {card}" for card in cards)
         said.append(f"The file has no properties of {unknown}: when kernels fill its SMs is not known.")
-    if facts.has_pairs and any(lane.is_blocking is None and lane.stream != NO_STREAM for lane in facts.lanes.lanes):
+    if parts.has_pairs and any(lane.is_blocking is None and lane.stream != NO_STREAM for lane in lanes):
         said.append("Of some streams the file does not tell whether they and the legacy default stream wait for each other.")
-    if _lacks_waits(facts):
-        told = f"{facts.wait_count:,} of {facts.called_waits:,} waits of streams for events are told"
+    if _lacks_waits(parts):
+        wait_calls = np.count_nonzero(parts.calls.is_wait)
+        told = f"{parts.wait_count:,} of {wait_calls:,} waits of streams for events are told"
         said.append(
-            f"{told if facts.called_waits else 'Whether streams waited for events is not told'}; nsys tells it with "
+            f"{told if wait_calls else 'Whether streams waited for events is not told'}; nsys tells it with "
             "--trace=cuda --cuda-event-trace=true."
         )
-    if facts.whole_graphs:
+    if work.whole_graphs:
         said.append(
-            f"{facts.whole_graphs:,} launches of graphs are one span each, and what ran in them is not told; nsys tells it "
+            f"{work.whole_graphs:,} launches of graphs are one span each, and what ran in them is not told; nsys tells it "
             "with --cuda-graph-trace=node."
         )
-    if facts.lanes.unsized:
-        said.append(
-            f"How many SMs {facts.lanes.unsized:,} streams in green contexts may use is not told; nsys 2026.1 or later does it."
-        )
-    if facts.undetailed:
-        said.append(f"{facts.undetailed:,} launches have no grid: more than {MOST_DETAILS:,} sorts of launches differ.")
+    if unsized:
+        said.append(f"How many SMs {unsized:,} streams in green contexts may use is not told; nsys 2026.1 or later does it.")
+    if work.undetailed:
+        said.append(f"{work.undetailed:,} launches have no grid: more than {MOST_DETAILS:,} sorts of launches differ.")
     return said

@@ -8,9 +8,10 @@ from typing import NamedTuple
 
 import numpy as np
 
+from gpustreamlab.exchange._kineto_columns import Codes
 from gpustreamlab.exchange._nsys_pages import NO_NUMBER
-from gpustreamlab.exchange._nsys_report import Report
-from gpustreamlab.exchange._nsys_rows import Columns, NameTable, Processes, alike, chosen, or_else, timed
+from gpustreamlab.exchange._nsys_places import Processes
+from gpustreamlab.exchange._nsys_report import Columns, Report, alike, chosen, or_else, timed
 from gpustreamlab.model import Marker
 from gpustreamlab.record import cut_text
 from gpustreamlab.typing import BoolArray, Int64Array, MarkerKind
@@ -26,6 +27,7 @@ _NO_TIE = (*_NO_EVENT, 0)
 _PUSH_POP, _START_END, _MARK, _DOMAIN = 59, 60, 34, 75
 _NVTX = "NVTX_EVENTS"
 _LONGEST_TEXT = 1_000
+_PLACE = ("deviceId", "contextId", "greenContextId", "streamId")
 
 
 class Calls(NamedTuple):
@@ -38,7 +40,7 @@ class Calls(NamedTuple):
     refused: int
 
 
-def read_calls(report: Report, names: NameTable, step: Callable[[], None]) -> Calls:
+def read_calls(report: Report, names: Codes, step: Callable[[], None]) -> Calls:
     """Return all calls of a report, of the runtime and of the driver."""
     wanted = ("start", "end", "globalTid", "correlationId", "nameId")
     rows, refused = timed(report.numbers("CUPTI_ACTIVITY_KIND_RUNTIME", wanted, step))
@@ -46,7 +48,7 @@ def read_calls(report: Report, names: NameTable, step: Callable[[], None]) -> Ca
     numbers = rows["nameId"][first].tolist()
     strings = report.strings(numbers)
     texts = [_VERSION.sub("", strings.get(number, "unknown call")) for number in numbers]
-    codes = np.array([names.code(text) for text in texts], np.int64)
+    codes = names.of(texts).astype(np.int64)
     waits = np.array([text.startswith(_STREAM_WAITS) for text in texts], bool)
     columns = {
         "start_ns": rows["start"],
@@ -72,7 +74,7 @@ class Ranges(NamedTuple):
     """Rows that are not read: names of threads and categories."""
 
 
-def read_ranges(report: Report, names: NameTable, step: Callable[[], None]) -> Ranges:
+def read_ranges(report: Report, names: Codes, step: Callable[[], None]) -> Ranges:
     """Return the ranges and marks of NVTX; those of domains have its name in front."""
     wanted = ("start", "end", "eventType", "globalTid", "textId", "domainId")
     rows = report.numbers(_NVTX, wanted, step)
@@ -125,9 +127,9 @@ class _Texts:
         name = self._domains.get(self._domain_key(row)) or f"domain {domain}"
         return f"{name}: {self._plain(row)}"
 
-    def codes(self, rows: Columns, names: NameTable) -> Int64Array:
+    def codes(self, rows: Columns, names: Codes) -> Int64Array:
         """Return the codes of what rows say."""
-        return np.array([names.code(self.text(row)) for row in rows["row"].tolist()], np.int64)
+        return names.of(map(self.text, rows["row"].tolist())).astype(np.int64)
 
     def _plain(self, row: int) -> str:
         return self._own.get(row) or self._registered.get(int(self._rows["textId"][row])) or "(no text)"
@@ -137,18 +139,7 @@ class _Texts:
         return int(self._rows["globalTid"][row]) >> 24, int(self._rows["domainId"][row])
 
 
-class Waits(NamedTuple):
-    """Which streams waited for which events, as columns of equal length."""
-
-    columns: Columns
-    """``wait`` and ``record``, the calls, as numbers that no two processes share; and where: ``process``, ``device``,
-    ``context``, ``green``, ``stream``, and the same of the record, as ``source_device`` and so on."""
-
-
-_PLACE = ("deviceId", "contextId", "greenContextId", "streamId")
-
-
-def read_waits(report: Report, wait_calls: Int64Array, processes: Processes, step: Callable[[], None]) -> Waits:
+def read_waits(report: Report, wait_calls: Int64Array, processes: Processes, step: Callable[[], None]) -> Columns:
     """Return the waits of which the record that they waited for is told, one of each call.
 
     Parameters
@@ -161,6 +152,12 @@ def read_waits(report: Report, wait_calls: Int64Array, processes: Processes, ste
         All of the report.
     step
         Called now and then.
+
+    Returns
+    -------
+    dict of ndarrays of int64
+        ``wait`` and ``record``, the calls, as numbers that no two processes share; and where: ``process``, ``device``,
+        ``context``, ``green``, ``stream``, and the same of the record, as ``source_device`` and so on.
     """
     wanted = ("globalPid", "correlationId", *_PLACE, "eventId", "eventSyncId")
     waits = report.numbers("CUPTI_ACTIVITY_KIND_SYNCHRONIZATION", wanted, step)
@@ -175,7 +172,7 @@ def read_waits(report: Report, wait_calls: Int64Array, processes: Processes, ste
     columns = {"wait": waits["call"], "record": records["call"], "process": waits["globalPid"]}
     for name, own in zip(("device", "context", "green", "stream"), _PLACE, strict=True):
         columns |= {name: or_else(waits[own], 0), f"source_{name}": or_else(records[own], 0)}
-    return Waits(columns)
+    return columns
 
 
 def _last_records(waits: Columns, records: Columns) -> Int64Array:
@@ -191,18 +188,11 @@ def _last_records(waits: Columns, records: Columns) -> Int64Array:
 
 def _match(waits: Columns, records: Columns, columns: Sequence[str]) -> Int64Array:
     """Return for each wait the last record before it that is equal in some columns, or -1."""
-    count = len(records["call"])
-    if not count:
-        return np.full(len(waits["call"]), -1, np.int64)
-    _, sort = alike([np.concatenate((records[name], waits[name])) for name in columns])
-    order = np.lexsort((records["call"], sort[:count]))
-    known = _sortable(sort[:count], records["call"])[order]
-    place = np.searchsorted(known, _sortable(sort[count:], waits["call"])) - 1
-    before = order[np.maximum(place, 0)]
-    is_found = (place >= 0) & (sort[before] == sort[count:])
-    return np.where(is_found, before, -1).astype(np.int64)
+    import pandas as pd  # slow to load
 
-
-def _sortable(sort: Int64Array, call: Int64Array) -> Int64Array:
-    """Return numbers that sort by the first, and then by call: those of one process have in common what is above 32 bits."""
-    return (sort << 32) + (call & 0xFFFF_FFFF)
+    wanted, known = (
+        pd.DataFrame({name: rows[name] for name in ("call", *columns)}).rename_axis("row").reset_index().sort_values("call")
+        for rows in (waits, records)
+    )
+    pairs = pd.merge_asof(wanted, known, on="call", by=[*columns], suffixes=("", "_before"), allow_exact_matches=False)
+    return np.array(pairs.sort_values("row")["row_before"].fillna(-1), np.int64)

@@ -7,7 +7,7 @@ tables are read here: what is anything else is left to SQLite. Source: sqlite.or
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from typing import Any, BinaryIO, NamedTuple
+from typing import Any, BinaryIO
 
 import numpy as np
 from numpy.typing import NDArray
@@ -63,13 +63,14 @@ class Pages:
         self.count = file.seek(0, 2) // self._page_bytes
         """How many pages there are."""
 
-    def leaves(self, root: int) -> Int64Array:
-        """Return the numbers of a table's leaves, in the order of its rows; each page is there once.
+    def leaves(self, root: int) -> tuple[Int64Array, int]:
+        """Return the numbers of a table's leaves, in the order of its rows, and how many rows they have.
 
         Raises
         ------
         DamagedError
-            If it is no plain table, or its pages make no tree: then SQLite might go round in it for ever.
+            If it is no plain table, its pages make no tree, or its rows are said to be larger than the file: then SQLite might
+            read for ever.
         """
         seen = np.zeros(self.count + 1, bool)
         seen_count, level = 0, np.array([root], np.int64)
@@ -82,50 +83,28 @@ class Pages:
                 raise DamagedError("it names a page twice")
             kind = int(self._read(level[:1])[_head_at(level[0])])
             if kind == _LEAF:
-                return level
+                return level, self._count_rows(level)
             if kind != _INTERIOR:
                 raise DamagedError("a table is stored in another way than nsys does it")
             level = np.concatenate([self._children(page) for page in level])
         raise DamagedError("its pages are nested too deep")
 
-    def count_rows(self, leaves: Int64Array) -> int:
-        """Return how many rows there are on leaves.
-
-        Raises
-        ------
-        DamagedError
-            If they are said to be larger than the file: SQLite might look for what is behind a row for long.
-        """
+    def _count_rows(self, leaves: Int64Array) -> int:
         row_count = size_bytes = 0
-        for part in np.split(leaves, range(CHUNK_PAGES, len(leaves), CHUNK_PAGES)):
+        leaves = leaves[leaves > 1]  # the first page has another head
+        for first in range(0, len(leaves), CHUNK_PAGES):
+            part = leaves[first : first + CHUNK_PAGES]
             _, _, size = self._cells(self._read(part), len(part))
             row_count += len(size)
-            size_bytes += int(size.sum())
+            size_bytes += int(np.minimum(size, 1 << 40).sum())
             if size.min(initial=0) < 0 or size_bytes > self.count * self._page_bytes:
                 raise DamagedError("its rows are said to be larger than it is")
         return row_count
 
     def read(self, leaves: Int64Array, row_count: int, columns: Sequence[int], step: Callable[[], None]) -> Int64Array | None:
-        """Return columns of whole numbers, `NO_NUMBER` where there is none; shape (n_columns, n_rows).
+        """Return columns, by their places, as whole numbers, `NO_NUMBER` where there is none; shape (n_columns, n_rows).
 
-        Parameters
-        ----------
-        leaves, row_count
-            What `leaves` and `count_rows` returned.
-        columns
-            Places of the columns in the table.
-        step
-            Called behind every `CHUNK_PAGES` pages.
-
-        Returns
-        -------
-        ndarray of int64 or None
-            None where the table holds more than is read here: rows that go on on other pages, or lack columns.
-
-        Raises
-        ------
-        DamagedError
-            If rows lie outside of their pages.
+        None where the table holds more than is read here: rows that go on on other pages, or lack columns.
         """
         found, done = np.empty((len(columns), row_count), np.int64), 0
         for first in range(0, len(leaves), CHUNK_PAGES):
@@ -147,10 +126,9 @@ class Pages:
         _, row_at = _varints(data, row_at)
         end = row_at + size
         header_bytes, kind_at = _varints(data, row_at)
-        rows = _Rows(data, row_at + header_bytes, row_at + header_bytes, kind_at, end)
         if ((size < 0) | (end > page_at + self._usable) | (header_bytes < 1) | (header_bytes > size)).any():
             raise DamagedError("a row reaches beyond its page")
-        return rows.read(columns)
+        return _read_columns(data, row_at + header_bytes, kind_at, end, columns)
 
     def _cells(self, data: _Bytes, page_count: int) -> tuple[Int64Array, Int64Array, Int64Array]:
         """Return of each row on some pages where its page begins, where its number is, and how many bytes it has."""
@@ -191,39 +169,29 @@ def _head_at(page: np.int64) -> int:
     return _HEAD_BYTES if page == 1 else 0
 
 
-class _Rows(NamedTuple):
-    """Rows of some pages: where in the bytes each is."""
-
-    data: _Bytes
-    header_end: Int64Array
-    """Behind the kinds of its values."""
-    value_at: Int64Array
-    """Its first value."""
-    kind_at: Int64Array
-    """The kind of that."""
-    end: Int64Array
-
-    def read(self, columns: Sequence[int]) -> Int64Array | None:
-        """Return columns; None where rows are too short."""
-        found = np.empty((len(columns), len(self.end)), np.int64)
-        places = {column: place for place, column in enumerate(columns)}
-        value_at, kind_at = self.value_at, self.kind_at
-        for column in range(max(columns) + 1):
-            if (kind_at >= self.header_end).any():
-                return None
-            kind, kind_at = _varints(self.data, kind_at)
-            if kind.max() < _FIRST_TEXT:
-                size = _SIZES[kind]
-            else:
-                size = np.where(kind < _FIRST_TEXT, _SIZES[np.minimum(kind, _FIRST_TEXT)], (kind - _FIRST_TEXT) >> 1)
-                kind = np.minimum(kind, _FIRST_TEXT)
-            next_at = value_at + size
-            if (next_at > self.end).any() or kind.min() < 0:
-                raise DamagedError("a value reaches beyond its row")
-            if column in places:
-                found[places[column]] = _values(self.data, value_at, kind)
-            value_at = next_at
-        return found
+def _read_columns(
+    data: _Bytes, value_at: Int64Array, kind_at: Int64Array, end: Int64Array, columns: Sequence[int]
+) -> Int64Array | None:
+    """Return columns of rows, by where the first value and its kind are, and the row's end; None where rows are too short."""
+    found = np.empty((len(columns), len(end)), np.int64)
+    places = {column: place for place, column in enumerate(columns)}
+    header_end = value_at
+    for column in range(max(columns) + 1):
+        if (kind_at >= header_end).any():
+            return None
+        kind, kind_at = _varints(data, kind_at)
+        texts = np.flatnonzero(kind.view(np.uint64) >= _FIRST_TEXT)  # or below nought
+        length = kind[texts] - _FIRST_TEXT >> 1
+        kind[texts] = _FIRST_TEXT
+        size = _SIZES[kind]
+        size[texts] = length
+        next_at = value_at + size
+        if ((next_at > end) | (size < 0)).any():
+            raise DamagedError("a value reaches beyond its row")
+        if column in places:
+            found[places[column]] = _values(data, value_at, kind)
+        value_at = next_at
+    return found
 
 
 def _values(data: _Bytes, at: Int64Array, kind: Int64Array) -> Int64Array:

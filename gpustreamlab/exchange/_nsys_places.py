@@ -1,21 +1,29 @@
-"""Where work of a report ran: devices, contexts, streams and the lanes that they become."""
+"""What rows of a report are of: processes, devices, contexts, streams, threads, and the lanes that they become."""
 
 from __future__ import annotations
 
 import re
 from collections import Counter
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping
 from typing import NamedTuple, TypeAlias
 
-from gpustreamlab.exchange._nsys_report import Report
-from gpustreamlab.model import Device, Lane, Partition, SMLimits
-from gpustreamlab.record import cut_text
+import numpy as np
 
-PROCESS_MASK = -(1 << 24)
-"""What a thread's global number has in common with its process's."""
+from gpustreamlab.analysis import distinct
+from gpustreamlab.errors import TraceFileError
+from gpustreamlab.exchange._nsys_report import Columns, Report, alike
+from gpustreamlab.model import Device, Lane, Partition, SMLimits
+from gpustreamlab.record import DEPENDENCY_COLUMNS, RowFinder, cut_text
+from gpustreamlab.typing import Int64Array, LaneKind
+
+MOST_LANES = 4_096
+"""Most processes of a report, and most of their streams and threads."""
 NO_STREAM = -1
 """Copies that the driver makes by itself, of managed memory, are on none."""
 
+_CALL_BITS = 32
+_PROCESS_MASK = -(1 << 24)
+"""What a thread's global number has in common with its process's."""
 _MOST_SMS = 1 << 16
 _LARGEST = 1 << 61
 _FLAGS = {1: True, 2: False, 3: True}
@@ -27,15 +35,55 @@ _GPU_COLUMNS = {
     "minor": ("computeMinor", "computeCapabilityMinor"),
     "memory": ("totalMemory", "globalMemorySize"),
     "registers": ("maxRegistersPerSm",),
-    "shared": ("maxShmemPerSm",),
+    "shared_bytes": ("maxShmemPerSm",),
     "blocks": ("maxBlocksPerSm",),
     "warps": ("maxWarpsPerSm", "maxWarpsPerMultiprocessor"),
     "warp": ("threadsPerWarp", "numThreadsPerWarp"),
 }
 """Names of columns, the newest first: until 2021 TARGET_INFO_CUDA_GPU had others."""
 _MASK_WORD = re.compile(r"0x[0-9a-fA-F]{1,8}")
+_WHERE = ("device", "context", "green", "stream")
 
 _Facts: TypeAlias = Mapping[str, int | str]
+
+
+class Processes:
+    """The processes of a report, by the numbers that nsys gives to them.
+
+    Parameters
+    ----------
+    numbers
+        Those of all rows.
+    name
+        How messages call the file.
+    """
+
+    def __init__(self, numbers: Iterable[Int64Array], name: str) -> None:
+        self._known = np.unique(np.concatenate([distinct(some & _PROCESS_MASK)[0] for some in numbers]))
+        self._name = name
+        self.require_few(len(self._known), "processes")
+
+    def require_few(self, count: int, what: str) -> None:
+        """Raise an error where there are more of something than lanes can show."""
+        if count > MOST_LANES:
+            raise TraceFileError(
+                f"{self._name!r} has {count:,} {what}; {MOST_LANES:,} are read. Profile for a shorter time: "
+                "nsys profile --duration=10."
+            )
+
+    def codes(self, numbers: Int64Array) -> Int64Array:
+        """Return the code of each process, or of each thread's; -1 for one that is not known."""
+        return RowFinder(self._known).rows_of(numbers & _PROCESS_MASK)
+
+    def calls(self, codes: Int64Array, correlation: Int64Array) -> Int64Array:
+        """Return numbers of calls that no two processes share; 0 for none. Those of the first stay as they are."""
+        is_there = (correlation > 0) & (correlation < 1 << _CALL_BITS) & (codes >= 0)
+        found: Int64Array = np.where(is_there, correlation + (codes << _CALL_BITS), 0)
+        return found
+
+    def pids(self) -> list[int]:
+        """Return the number that the system gave to each."""
+        return [number >> 24 & 0xFF_FFFF for number in self._known.tolist()]
 
 
 class Place(NamedTuple):
@@ -88,23 +136,17 @@ class Places:
 
     def device(self, gpu: int) -> Device:
         """Return what the report tells of a card."""
-        told = self._gpus.get(gpu)
-        if told is None:
-            return Device(name=f"GPU {gpu}", ordinal=gpu, sm_count=0)
+        told = self._gpus.get(gpu, {})
         found = {key: next((told[name] for name in names if name in told), 0) for key, names in _GPU_COLUMNS.items()}
-        given = {
-            "blocks": _whole(found, "blocks"),
-            "threads": _whole(found, "warps") * _whole(found, "warp"),
-            "registers": _whole(found, "registers"),
-            "shared_bytes": _whole(found, "shared"),
-        }
+        of = {key: max(_whole(found, key), 0) for key in found}
+        limits = {name: of[name] for name in ("blocks", "registers", "shared_bytes")} | {"threads": of["warps"] * of["warp"]}
         return Device(
             name=cut_text(str(found["name"] or f"GPU {gpu}")),
             ordinal=gpu,
-            sm_count=min(max(_whole(found, "sms"), 0), _MOST_SMS),
-            compute_capability=(max(_whole(found, "major"), 0), max(_whole(found, "minor"), 0)),
-            memory_bytes=max(_whole(found, "memory"), 0),
-            sm_limits=SMLimits(**{name: number for name, number in given.items() if 0 < number < 1 << 40}),
+            sm_count=min(of["sms"], _MOST_SMS),
+            compute_capability=(of["major"], of["minor"]),
+            memory_bytes=of["memory"],
+            sm_limits=SMLimits(**{name: number for name, number in limits.items() if 0 < number < 1 << 40}),
         )
 
     def green_of(self, process: int, context: int, told: int) -> int:
@@ -152,39 +194,128 @@ class Lanes(NamedTuple):
     """Lanes in green contexts of which nobody knows how many SMs they have."""
 
 
-def make_lanes(places: Places, keys: Sequence[Place]) -> Lanes:
-    """Return a lane for each stream, named by what tells it from the others."""
-    gpus = [places.gpu_of(key.process, key.device) for key in keys]
-    devices = {gpu: places.device(gpu) for gpu in gpus}
-    has_processes = len({(gpu, key.process) for gpu, key in zip(gpus, keys, strict=True)}) > len(devices)
-    has_contexts = len({key[:3] for key in keys}) > len({key[:2] for key in keys})
-    partitions: dict[Partition, int] = {}
-    lanes, codes, unsized = [], [], 0
-    names: Counter[str] = Counter()
-    for key, gpu in zip(keys, gpus, strict=True):
-        process = f"process {key.process} " if has_processes else ""
-        partition = places.partition(key.process, key.green, f"{process}green context {key.green}") if key.green else None
-        unsized += bool(key.green) and partition is None
-        where = process + (f"GPU {gpu} " if len(devices) > 1 else "")
-        where += f"context {key.context} " if has_contexts and key.context != key.green else ""
-        name = _lane_name(key, where + (f"green context {key.green} " if key.green else ""), is_null=places.is_null(key))
-        names[name] += 1
-        card_sms = 0 if key.green else devices[gpu].sm_count
-        lanes.append(
-            Lane(
-                name=name if names[name] == 1 else f"{name} ({names[name]})",
-                device=gpu,
-                context=key.green or key.context,
-                stream=key.stream,
-                partition=None if partition is None else partition.name,
-                sm_count=card_sms if partition is None else partition.granted_sms,
-                priority=places.priority(key),
-                is_blocking=places.is_blocking(key),
-                outside=places.is_null(key),
+class Streams:
+    """The streams in which work ran.
+
+    Parameters
+    ----------
+    work
+        Columns of work: ``process`` (global) and where.
+    processes
+        All of the report.
+    places
+        What it tells of them.
+    """
+
+    def __init__(self, work: Columns, processes: Processes, places: Places) -> None:
+        self._processes = processes
+        codes = processes.codes(work["process"])
+        first, sort = alike([codes, *(work[name] for name in _WHERE)])
+        processes.require_few(len(first), "streams")
+        pids = processes.pids()
+        keys = []
+        for code, device, context, green, stream in zip(
+            codes[first].tolist(), *(work[name][first].tolist() for name in _WHERE), strict=True
+        ):
+            place = Place(pids[code], device, context, places.green_of(pids[code], context, green), stream)
+            keys.append((code, place))
+        ordered = sorted(set(keys))
+        self.count = len(ordered)
+        """How many there are."""
+        self._places, self._ordered = places, ordered
+        place_of = {key: number for number, key in enumerate(ordered)}
+        self.lane = np.array([place_of[key] for key in keys], np.int64)[sort]
+        """The lane of each piece of work."""
+        self.has_pairs = any(count > 1 for count in Counter(code for code, _ in ordered).values())
+        """Whether there are streams that may have waited for each other."""
+
+    def lanes(self) -> Lanes:
+        """Return a lane for each, named by what tells it from the others."""
+        places, keys = self._places, [place for _, place in self._ordered]
+        gpus = [places.gpu_of(key.process, key.device) for key in keys]
+        devices = {gpu: places.device(gpu) for gpu in gpus}
+        has_processes = len({(gpu, key.process) for gpu, key in zip(gpus, keys, strict=True)}) > len(devices)
+        has_contexts = len({key[:3] for key in keys}) > len({key[:2] for key in keys})
+        partitions: dict[Partition, int] = {}
+        lanes, codes, unsized = [], [], 0
+        names: Counter[str] = Counter()
+        for key, gpu in zip(keys, gpus, strict=True):
+            process = f"process {key.process} " if has_processes else ""
+            partition = places.partition(key.process, key.green, f"{process}green context {key.green}") if key.green else None
+            unsized += bool(key.green) and partition is None
+            where = process + (f"GPU {gpu} " if len(devices) > 1 else "")
+            where += f"context {key.context} " if has_contexts and key.context != key.green else ""
+            name = _lane_name(key, where + (f"green context {key.green} " if key.green else ""), is_null=places.is_null(key))
+            names[name] += 1
+            card_sms = 0 if key.green else devices[gpu].sm_count
+            lanes.append(
+                Lane(
+                    name=name if names[name] == 1 else f"{name} ({names[name]})",
+                    device=gpu,
+                    context=key.green or key.context,
+                    stream=key.stream,
+                    partition=None if partition is None else partition.name,
+                    sm_count=card_sms if partition is None else partition.granted_sms,
+                    priority=places.priority(key),
+                    is_blocking=places.is_blocking(key),
+                    outside=places.is_null(key),
+                )
             )
-        )
-        codes.append(-1 if partition is None else partitions.setdefault(partition, len(partitions)))
-    return Lanes(tuple(lanes), (*partitions,), tuple(codes), unsized)
+            codes.append(-1 if partition is None else partitions.setdefault(partition, len(partitions)))
+        return Lanes(tuple(lanes), (*partitions,), tuple(codes), unsized)
+
+    def dependencies(self, waits: Columns) -> Columns:
+        """Return which lane waited for which, of waits with work on both sides; columns of `DEPENDENCY_COLUMNS`."""
+        process = self._processes.codes(waits["process"])
+        source = self._find(process, [waits[f"source_{name}"] for name in _WHERE])
+        target = self._find(process, [waits[name] for name in _WHERE])
+        known = (source >= 0) & (target >= 0)
+        columns = (source, waits["record"], target, waits["wait"])
+        return {name: column[known] for name, column in zip(DEPENDENCY_COLUMNS, columns, strict=True)}
+
+    def _find(self, process: Int64Array, where: list[Int64Array]) -> Int64Array:
+        """Return the lanes of streams, or -1. These rows may lack the green context, or tell it as their context."""
+        lanes: dict[tuple[int, int, int, int], list[tuple[int, int]]] = {}
+        for number, (code, place) in enumerate(self._ordered):
+            for context in {place.context, place.green or place.context}:
+                lanes.setdefault((code, place.device, context, place.stream), []).append((place.green, number))
+        first, sort = alike([process, *where])
+        found = np.full(len(first), -1, np.int64)
+        for at, (code, device, context, green, stream) in enumerate(
+            zip(process[first].tolist(), *(column[first].tolist() for column in where), strict=True)
+        ):
+            some = lanes.get((code, device, context, stream), [])
+            if len(some) > 1:
+                some = [one for one in some if one[0] == green]
+            if len(some) == 1:
+                found[at] = some[0][1]
+        return found[sort]
+
+
+class Threads(NamedTuple):
+    """The threads of the host."""
+
+    names: tuple[str, ...]
+    lanes: tuple[Lane, ...]
+    codes: tuple[Int64Array, ...]
+    """Of each row of what was given."""
+
+
+def find_threads(numbers: list[Int64Array], processes: Processes) -> Threads:
+    """Return the threads of rows by nsys's numbers for them. Their own names are not read: they may be those of programs."""
+    known, place = distinct(np.concatenate(numbers))
+    processes.require_few(len(known), "threads")
+    owners, pids = processes.codes(known).tolist(), processes.pids()
+    has_processes = len(set(owners)) > 1
+    counts: Counter[str] = Counter()
+    names = []
+    for number, owner in zip(known.tolist(), owners, strict=True):
+        name = (f"process {pids[owner]} " if has_processes else "") + f"thread {number & 0xFF_FFFF}"
+        counts[name] += 1
+        names.append(name if counts[name] == 1 else f"{name} ({counts[name]})")
+    lanes = tuple(Lane(name=f"host: {name}", kind=LaneKind.HOST) for name in names)
+    bounds = np.cumsum([len(some) for some in numbers])[:-1]
+    return Threads(tuple(names), lanes, tuple(np.split(place.astype(np.int64), bounds)))
 
 
 def _lane_name(key: Place, where: str, *, is_null: bool) -> str:

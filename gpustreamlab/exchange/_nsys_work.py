@@ -8,9 +8,9 @@ from typing import NamedTuple, TypeAlias
 import numpy as np
 
 from gpustreamlab._util.kernel_names import short_name
+from gpustreamlab.exchange._kineto_columns import Codes
 from gpustreamlab.exchange._nsys_places import NO_STREAM
-from gpustreamlab.exchange._nsys_report import Report
-from gpustreamlab.exchange._nsys_rows import Columns, NameTable, alike, at_least, chosen, joined, or_else, timed
+from gpustreamlab.exchange._nsys_report import Columns, Report, alike, at_least, chosen, joined, or_else, timed
 from gpustreamlab.model import SPAN_KINDS, WorkDetail
 from gpustreamlab.record import MAX_FULL_NAME, cut_text
 from gpustreamlab.typing import Int64Array, SpanKind
@@ -37,6 +37,7 @@ _OF_TABLE = {
     "CUPTI_ACTIVITY_KIND_MEMSET": _GRAPH,
     "CUPTI_ACTIVITY_KIND_GRAPH_TRACE": ("graphId",),
 }
+_CODES = ("demangledName", "shortName", "copyKind", "srcKind", "dstKind")
 _MOST_X, _MOST_YZ = 1 << 31, 1 << 16
 _LETTERS = ("HtoD", "DtoH", "HtoA", "AtoH", "AtoA", "AtoD", "DtoA", "DtoD", "HtoH", "PtoP", "HtoD", "DtoH", "DtoD")
 """Of copies by their kind, from 1; the last three are of managed memory."""
@@ -64,7 +65,7 @@ class Work(NamedTuple):
     """Work beyond `MOST_DETAILS`."""
 
 
-def read_work(report: Report, names: NameTable, step: Callable[[], None]) -> Work:
+def read_work(report: Report, names: Codes, step: Callable[[], None]) -> Work:
     """Return all work of a report."""
     tables, refused = {}, 0
     for table in WORK_TABLES:
@@ -96,33 +97,30 @@ def _columns(rows: Columns, kind: SpanKind) -> Columns:
 class _Shaper:
     """Finds names and details of work: each sort of launches has one."""
 
-    def __init__(self, report: Report, names: NameTable, tables: dict[str, Columns]) -> None:
+    def __init__(self, report: Report, names: Codes, tables: dict[str, Columns]) -> None:
         self._names = names
-        self._codes: dict[WorkDetail, int] = {}
-        self.details: list[WorkDetail] = []
+        self.details: dict[WorkDetail, int] = {}
+        """Their codes, in order."""
         kernels = tables["CUPTI_ACTIVITY_KIND_KERNEL"]
         used = np.unique(np.concatenate((kernels["demangledName"], kernels["shortName"])))
         self._strings = report.strings(used.tolist())
 
     def shape(self, table: str, rows: Columns) -> Columns:
         """Return the columns of a table's rows; the detail is -1 where they have none."""
-        told = [_cleaned(name, rows) for name in _OF_TABLE[table] if name not in _GRAPH]
+        told = [rows[name] if name in _CODES else at_least(rows[name]) for name in _OF_TABLE[table] if name not in _GRAPH]
         told.append(_graphs(rows) if "graphNodeId" in rows else at_least(rows["graphId"]))
         first, sort = alike(told)
-        order = np.argsort(first)  # as they were first launched, so that the limit takes the last
-        sorts = np.stack([column[first[order]] for column in told]).T.tolist()
+        sorts = np.stack([column[first] for column in told]).T.tolist()
         makers: tuple[_Maker, ...] = (self._kernel, self._copy, self._fill, self._whole_graph)
         make = dict(zip(WORK_TABLES, makers, strict=True))[table]
-        codes = np.empty((len(first), 2), np.int64)
-        codes[order] = np.array([self._code(*make(*values)) for values in sorts], np.int64).reshape(-1, 2)
-        return _columns(rows, WORK_TABLES[table]) | {"name": codes[:, 0][sort], "detail": codes[:, 1][sort]}
+        name, detail = np.array([self._code(*make(*values)) for values in sorts], np.int64).reshape(-1, 2).T
+        return _columns(rows, WORK_TABLES[table]) | {"name": name[sort], "detail": detail[sort]}
 
     def _code(self, name: str, detail: WorkDetail) -> tuple[int, int]:
-        known = self._codes.get(detail, -1)
+        known = self.details.get(detail, -1)
         if known < 0 and len(self.details) < MOST_DETAILS:
-            known = self._codes[detail] = len(self.details)
-            self.details.append(detail)
-        return self._names.code(name), known
+            known = self.details[detail] = len(self.details)
+        return self._names[name], known
 
     def _kernel(self, name: int, short: int, *numbers: int) -> tuple[str, WorkDetail]:
         full = cut_text(self._strings.get(name) or self._strings.get(short) or _UNKNOWN_KERNEL, MAX_FULL_NAME)
@@ -177,13 +175,6 @@ def copy_name(kind: int, source: int, target: int) -> str:
     if first == last:
         return name if first in {"", "device"} else f"{name} ({first})"
     return f"{name} ({first or 'unknown'} to {last or 'unknown'})"
-
-
-def _cleaned(name: str, rows: Columns) -> Int64Array:
-    """Return a column of what launches differ in, without what cannot be."""
-    if name in {"copyKind", "srcKind", "dstKind", "demangledName", "shortName"}:
-        return rows[name]
-    return at_least(rows[name])
 
 
 def _graphs(rows: Columns) -> Int64Array:

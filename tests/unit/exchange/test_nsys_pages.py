@@ -110,6 +110,20 @@ def test_rows_that_are_said_to_be_larger_than_the_file_are_found_out(path):
         read_nsys(path)
 
 
+def test_a_kind_of_value_that_is_below_nought_is_found_out(path):
+    base = sqlite3.connect(path)
+    base.execute("create table CUPTI_ACTIVITY_KIND_MEMSET (start, end, deviceId, bytes, x, y, z, u, v, w)")
+    base.execute("insert into CUPTI_ACTIVITY_KIND_MEMSET values (1000000, 2000000, 0, 70000, 7, 7, 7, 7, 7, 7)")
+    base.commit()
+    base.close()
+    content = path.read_bytes()
+    told = bytes([11, 3, 3, 8, 3, 1, 1, 1, 1, 1, 1])  # how long the head of the row is, and the kinds of its values
+    assert content.count(told) == 1
+    path.write_bytes(content.replace(told, told[:1] + b"\xc0" + b"\x80" * 7 + b"\0" + told[-1:]))
+    with pytest.raises(TraceFileError, match="beyond its row"):
+        read_nsys(path)
+
+
 def test_a_file_that_becomes_shorter_is_damaged(path):
     write_random(path, 2)
     report = Report(path, "run")
