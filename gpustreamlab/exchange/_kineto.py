@@ -112,7 +112,14 @@ class _Maker:
         """The lane of each stream that worked."""
         for key in sorted(keys[code] for code in np.unique(self._work["stream"]).tolist()):
             self._streams[key] = len(self._streams)
-        self._lane_of_stream = np.array([self._streams.get(key, -1) for key in keys], np.int32)
+        by_number: dict[tuple[int, int, int], list[int]] = {}
+        for key, lane in self._streams.items():
+            by_number.setdefault((key.file, key.device, key.stream), []).append(lane)
+        # Waits in green contexts tell the context that those are of.
+        unique = {number: lanes[0] for number, lanes in by_number.items() if len(lanes) == 1}
+        self._lane_of_stream = np.array(
+            [self._streams.get(key, unique.get((key.file, key.device, key.stream), -1)) for key in keys], np.int32
+        )
         devices = sorted({(key.file, key.device) for key in self._streams})
         self._ordinals = {key: key[1] if len(paths) == 1 else place for place, key in enumerate(devices)}
         self._devices = {key: self._device(*key) for key in devices}
@@ -321,8 +328,12 @@ class _Maker:
         told = self._told
         work_count, call_count, range_count = self._counts
         used = f"{work_count:,} kernels, copies and fills, {call_count:,} calls, {range_count:,} ranges"
+        wait_count = told.wait_count + told.unsaid_count
+        used += f", {wait_count:,} waits of streams" if wait_count else ""
+        used += f", {told.said_count:,} that say the same again or name threads" if told.said_count else ""
         left_out = [f"{count:,} {name}" for name, count in told.left_out.most_common(MOST_LISTED)]
-        left_out += ["others"] if len(told.left_out) > MOST_LISTED else []
+        other_count = sum(told.left_out.values()) - sum(count for _, count in told.left_out.most_common(MOST_LISTED))
+        left_out += [f"{other_count:,} others"] if other_count else []
         not_read = f"; not read: {', '.join(left_out)}" if left_out else ""
         refused = f"; {told.refused_count:,} refused, as their times make no sense" if told.refused_count else ""
         damaged = f"; {told.damaged_count:,} damaged" if told.damaged_count else ""
@@ -335,7 +346,8 @@ class _Maker:
 
     def _lacks_waits(self, call_count: int) -> bool:
         """Tell whether streams may have waited for each other without a row that says so: by default there are no such rows."""
-        return len(self._streams) > 1 and (self._told.wait_count < call_count or not self._told.wait_count)
+        told = self._told
+        return len(self._streams) > 1 and (told.wait_count < call_count or not told.wait_count or told.unsaid_count > 0)
 
     def _missing(self) -> list[str]:
         """Say what the files do not tell, and what of them could not be kept."""
@@ -380,7 +392,10 @@ class _Maker:
             listed = ", ".join(unknown[:MOST_LISTED]) + (" and others" if len(unknown) > MOST_LISTED else "")
             facts.append(f"The file has no properties of {listed}: when kernels fill its SMs is not known.")
         call_count = self._wait_calls()
-        if self._lacks_waits(call_count):
+        row_count = self._told.wait_count + self._told.unsaid_count
+        if len(self._streams) > 1 and self._told.unsaid_count:
+            facts.append(f"{self._told.unsaid_count:,} of {row_count:,} waits do not say what they waited for.")
+        if self._lacks_waits(call_count) and (row_count < call_count or not row_count):
             waits = f"{self._told.wait_count:,} of {call_count:,} waits of streams for events are told"
             facts.append(
                 f"{waits if call_count else 'Whether streams waited for events is not told'}; the profiler tells it with "

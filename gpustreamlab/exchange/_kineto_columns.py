@@ -160,6 +160,10 @@ class Collector:
         self.dropped = dict.fromkeys(ROLES, 0)
         """Rows of each role beyond `MOST_ROWS`."""
         self.event_count = self.refused_count = self.damaged_count = self.wait_count = 0
+        self.unsaid_count = 0
+        """Waits of streams that do not say what for."""
+        self.said_count = 0
+        """Events that tell nothing which others do not: names, flows, copies of ranges, waits of the host."""
         self._columns = {role: _rooms(role) for role in ROLES}
         self.row_counts = dict.fromkeys(ROLES, 0)
         """Rows of each role that are kept."""
@@ -216,10 +220,12 @@ class Collector:
                 self._add_work(found, _KINDS[category])
             elif phase == "X" and category in _OTHERS:
                 (self._add_waits if _OTHERS[category] == WAIT else self._add_host)(found, _OTHERS[category])
-            elif phase == "M":
-                self._add_thread_names(found)
-            elif category not in _SAID_ELSEWHERE if phase == "X" else given is not None and phase not in _NAMES_AND_FLOWS:
-                name = str(given)[:40]
+            elif phase in _NAMES_AND_FLOWS or (phase == "X" and category in _SAID_ELSEWHERE):
+                self.said_count += len(found)
+                if phase == "M":
+                    self._add_thread_names(found)
+            else:
+                name = "without a category" if given is None else str(given)[:40]
                 self.left_out[name if name in self.left_out or len(self.left_out) < MOST_CATEGORIES else "others"] += len(found)
 
     def _timed(self, events: list[Event], role: str) -> tuple[list[Event], Columns]:
@@ -260,12 +266,11 @@ class Collector:
 
     def _add_waits(self, events: list[Event], role: str) -> None:
         """Take which stream waited for which; what the host waited for its calls tell."""
-        told = [
-            event
-            for event in events
-            if event.name == _STREAM_WAIT and event.args.awaited_record > 0 and event.args.correlation > 0
-        ]
+        waits = [event for event in events if event.name == _STREAM_WAIT]
+        told = [event for event in waits if event.args.awaited_record > 0 and event.args.correlation > 0]
         self.wait_count += len(told)
+        self.unsaid_count += len(waits) - len(told)
+        self.said_count += len(events) - len(waits)
         kept = told[: MOST_ROWS - self.row_counts[role]]
         self.dropped[role] += len(told) - len(kept)
         if kept:

@@ -65,7 +65,10 @@ def test_streams_threads_and_kinds_are_as_in_a_trace_of_our_own(tmp_path):
     facts = {"grid_blocks": 128, "block_threads": 128, "registers": 32, "shared_bytes": 1024, "correlation": 11}
     assert {name: int(trace.extra[name][first]) for name in facts} == facts
     assert trace.extra["size_bytes"][rows(trace, "copy")].tolist() == [4096]
-    assert trace.metadata.imported == "9 kernels, copies and fills, 12 calls, 2 ranges of 29 events"
+    assert trace.metadata.imported == (
+        "9 kernels, copies and fills, 12 calls, 2 ranges, 1 waits of streams, 5 that say the same again or name threads of "
+        "29 events"
+    )
     assert trace.metadata.missing == ()
 
 
@@ -226,8 +229,8 @@ def test_what_is_not_read_and_what_is_refused_is_counted(load):
     trace = load([good, back, *bad, span(0, 1, "f()", "python_function"), {**span(0, 1, "x"), "cat": None}, note])
     assert len(trace) == 1
     assert trace.metadata.imported == (
-        "1 kernels, copies and fills, 0 calls, 0 ranges of 9 events; not read: 1 python_function, 1 None, 1 cpu_instant_event; "
-        "5 refused, as their times make no sense"
+        "1 kernels, copies and fills, 0 calls, 0 ranges of 9 events; not read: 1 python_function, 1 without a category, 1 "
+        "cpu_instant_event; 5 refused, as their times make no sense"
     )
 
 
@@ -243,6 +246,30 @@ def test_waits_that_the_file_does_not_tell_are_said(load):
         "0 of 1 waits of streams for events are told; the profiler tells it with enable_cuda_sync_events=True.",
     )
     assert called.metadata.missing[0] in " ".join(str(called.idle()).split())
+
+
+def test_waits_in_green_contexts_tell_the_context_that_those_are_of(load):
+    green = [work(20 * at, 9, stream=stream, correlation=at, context=context) for at, stream, context in ((1, 7, 1), (4, 9, 3))]
+    calls = [call(1, 1, correlation=1), call(3, 1, "cudaEventRecord", correlation=2), call(9, 1, correlation=4)]
+    wait = [call(5, 1, "cudaStreamWaitEvent", correlation=3), stream_wait(5, stream=9, awaited=7, record=2, correlation=3)]
+    trace = load([*green, *calls, *wait])
+    assert [lane.key for lane in trace.lanes[:2]] == [(0, 1, 7), (0, 3, 9)]
+    edges = trace.edges.select("wait")
+    assert (trace.lane[edges.source].tolist(), trace.lane[edges.target].tolist()) == ([0], [1])
+    many = load([*green, work(99, 9, stream=9, correlation=6, context=4), *calls, *wait])  # nobody says which
+    assert len(many.edges.select("wait")) == 0
+
+
+def test_waits_that_do_not_say_what_for_are_counted(load):
+    two = [*launched(20, 9, 1, stream=7, correlation=1), *launched(40, 9, 2, stream=20, correlation=2)]
+    told, untold = (stream_wait(3, stream=20, awaited=7, record=record, correlation=3) for record in (2, -1))
+    for waits, said in (([untold], "1 of 1"), ([told, untold, untold], "2 of 3")):
+        trace = load(two + waits)
+        assert (trace.metadata.missing, trace.metadata.waits_told) == (
+            (f"{said} waits do not say what they waited for.",),
+            False,
+        )
+        assert f", {len(waits)} waits of streams of {4 + len(waits)} events" in trace.metadata.imported
 
 
 def test_packed_plain_bare_and_marked_files_are_one_trace(tmp_path):
@@ -266,7 +293,7 @@ def test_a_trace_of_a_file_can_be_saved_drawn_and_pickled(tmp_path):
     page = (tmp_path / "run.html").read_text()
     assert "by PyTorch" in page
     assert "±0 ns" not in page  # nobody knows
-    assert "9 kernels, copies and fills, 12 calls, 2 ranges of 29 events" in page
+    assert trace.metadata.imported in page
 
 
 @pytest.mark.parametrize(

@@ -27,7 +27,10 @@ def test_ranks_have_lanes_threads_and_devices_of_their_own(tmp_path):
     assert [lane.key for lane in trace.lanes[:4]] == [(0, 1, 7), (0, 1, 20), (1, 1, 7), (1, 1, 20)]
     assert trace.threads == ("rank 0 thread 100", "rank 2 thread 100", "rank 0 loader (101)", "rank 2 loader (101)")
     assert trace.metadata.title == "2 ranks of 4, nccl"
-    assert trace.metadata.imported == "18 kernels, copies and fills, 24 calls, 4 ranges of 58 events"
+    assert trace.metadata.imported == (
+        "18 kernels, copies and fills, 24 calls, 4 ranges, 2 waits of streams, 10 that say the same again or name threads of "
+        "58 events"
+    )
     assert trace.metadata.missing == (
         "Each file's times are taken as they are: clocks of different hosts differ by an unknown time.",
     )
