@@ -79,6 +79,7 @@ class ThreadKey(NamedTuple):
 class Shape(NamedTuple):
     """How work was launched, as the file tells it."""
 
+    file: int
     kind: SpanKind
     name: str
     grid: tuple[int, int, int] | None
@@ -257,7 +258,7 @@ class Collector:
         if events:
             shapes = zip(_names(events), map(_SHAPE, events), strict=True)
             columns["stream"] = self.streams.of(map(_STREAM, events))
-            columns["shape"] = self.shapes.of((kind, name, *shape) for name, shape in shapes)
+            columns["shape"] = self.shapes.of((self._file, kind, name, *shape) for name, shape in shapes)
             columns["size_bytes"] = np.maximum(_numbers(events, "args.bytes"), 0)
             columns["correlation"] = self._correlations(events)
             priorities = _numbers(events, "args.priority").tolist()

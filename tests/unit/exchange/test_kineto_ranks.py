@@ -8,7 +8,7 @@ import pytest
 from gpustreamlab.analysis import counted_rows
 from gpustreamlab.errors import OptionError, TraceFileError
 from gpustreamlab.exchange import read_kineto
-from tests.helpers.kineto import BASE_NS, DEVICE, kineto, launched, stream_wait, two_streams, write
+from tests.helpers.kineto import BASE_NS, DEVICE, call, kineto, launched, stream_wait, two_streams, work, write
 
 
 def rank(folder, number, **top):
@@ -84,3 +84,18 @@ def test_files_without_a_common_clock_are_refused(tmp_path):
         read_kineto(paths)
     with pytest.raises(OptionError, match="no path"):
         read_kineto([])
+
+
+def test_graphs_of_ranks_number_their_nodes_by_themselves(tmp_path):
+    paths = []
+    for number, nodes in enumerate(([100, 101, 102], [200, 201])):
+        replay = [
+            work(10 * place, 5, stream=7, correlation=5, **{"graph id": 1, "graph node id": node})
+            for place, node in enumerate(nodes, 1)
+        ]
+        content = kineto([call(1, 2, "cudaGraphLaunch", correlation=5), *replay], distributedInfo={"rank": number})
+        paths.append(write(tmp_path / f"{number}.json", content))
+    both = read_kineto(paths)
+    for place, count in enumerate((3, 2)):
+        mine = (both.lane == place) & counted_rows(both)
+        assert [both.details[code].node for code in both.extra["detail"][mine].tolist()] == [*range(count)]
