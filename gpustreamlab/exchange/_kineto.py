@@ -392,13 +392,12 @@ class _Maker:
             listed = ", ".join(unknown[:MOST_LISTED]) + (" and others" if len(unknown) > MOST_LISTED else "")
             facts.append(f"The file has no properties of {listed}: when kernels fill its SMs is not known.")
         call_count = self._wait_calls()
-        row_count = self._told.wait_count + self._told.unsaid_count
-        if len(self._streams) > 1 and self._told.unsaid_count:
-            facts.append(f"{self._told.unsaid_count:,} of {row_count:,} waits do not say what they waited for.")
+        unsaid_count, row_count = self._told.unsaid_count, self._told.wait_count + self._told.unsaid_count
+        if len(self._streams) > 1 and unsaid_count:
+            facts.append(f"{unsaid_count:,} of {row_count:,} waits do not say what they waited for.")
         if self._lacks_waits(call_count) and (row_count < call_count or not row_count):
-            waits = f"{self._told.wait_count:,} of {call_count:,} waits of streams for events are told"
-            facts.append(
-                f"{waits if call_count else 'Whether streams waited for events is not told'}; the profiler tells it with "
-                "enable_cuda_sync_events=True."
-            )
+            waits = f"{row_count:,} of {call_count:,} waits of streams for events are told"
+            waits = waits if call_count else "Whether streams waited for events is not told"
+            was_on = row_count > 0
+            facts.append(f"{waits}{'' if was_on else '; the profiler tells it with enable_cuda_sync_events=True'}.")
         return facts

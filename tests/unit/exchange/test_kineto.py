@@ -272,6 +272,13 @@ def test_waits_that_do_not_say_what_for_are_counted(load):
         assert f", {len(waits)} waits of streams of {4 + len(waits)} events" in trace.metadata.imported
 
 
+def test_an_option_that_was_on_is_not_advised(load):
+    two = [*launched(20, 9, 1, stream=7, correlation=1), *launched(40, 9, 2, stream=20, correlation=2)]
+    waits = [call(at, 1, "cudaStreamWaitEvent", correlation=at) for at in (3, 5)]
+    trace = load([*two, *waits, stream_wait(3, stream=20, awaited=7, record=2, correlation=3)])
+    assert trace.metadata.missing == ("1 of 2 waits of streams for events are told.",)
+
+
 def test_packed_plain_bare_and_marked_files_are_one_trace(tmp_path):
     content = two_streams()
     packed = gsl.load_trace(write(tmp_path / "run.pt.trace.json.gz", content))
