@@ -34,7 +34,9 @@ MOST_LANES = 4_096
 
 _NVTX = "NVTX_EVENTS"
 _PREFIX = "CUPTI_ACTIVITY_KIND_"
-_READ = (*WORK_TABLES, f"{_PREFIX}RUNTIME", _NVTX, f"{_PREFIX}SYNCHRONIZATION", f"{_PREFIX}CUDA_EVENT")
+_TELLING = (f"{_PREFIX}SYNCHRONIZATION", f"{_PREFIX}CUDA_EVENT")
+"""What they tell is in waits of streams and in calls."""
+_READ = (*WORK_TABLES, f"{_PREFIX}RUNTIME", _NVTX, *_TELLING)
 _TIMES = {"start", "timestamp", "rawTimestamp"}
 """Columns by which a table is known to hold events."""
 _FACTS = ("ENUM_", "META_", "TARGET_INFO_", "ANALYSIS_")
@@ -107,6 +109,8 @@ class _Facts(NamedTuple):
     undetailed: int
     other_marks: int
     """Rows of NVTX that are not read."""
+    domain_count: int
+    """Rows of NVTX that name domains."""
     refused: int
     open_ranges: int
     dropped_marks: int
@@ -206,11 +210,16 @@ class _Reader:
         counts = Counter({table.removeprefix(_PREFIX): report.count(table) for table in events})
         total = sum(counts.values()) + sum(report.count(table) for table in _READ)
         counts["others of NVTX"] = facts.other_marks
+        counts["ranges that nobody closed"] = facts.open_ranges
+        counts["further marks"] = facts.dropped_marks
         counts = +counts
-        left_out = [f"{count:,} {cut_text(table, 40)}" for table, count in counts.most_common(MOST_LISTED)]
-        left_out += ["others"] if len(counts) > MOST_LISTED else []
+        listed = counts.most_common(MOST_LISTED)
+        left_out = [f"{count:,} {cut_text(table, 40)}" for table, count in listed]
+        left_out += [f"{counts.total() - sum(count for _, count in listed):,} others"] if len(counts) > MOST_LISTED else []
         marks = f", {facts.mark_count:,} marks" if facts.mark_count else ""
         waits = f", {facts.wait_count:,} waits of streams" if facts.wait_count else ""
+        said_count = sum(report.count(table) for table in _TELLING) - facts.wait_count + facts.domain_count
+        waits += f", {said_count:,} that say the same again or name domains" if said_count else ""
         return (
             f"{facts.work_count:,} kernels, copies and fills, {facts.call_count:,} calls, {facts.range_count:,} ranges"
             f"{marks}{waits} of {total:,} rows"
@@ -233,6 +242,7 @@ def _facts(work: Work, calls: Calls, ranges: Ranges, waits: Waits, streams: Stre
         whole_graphs=work.whole_graphs,
         undetailed=work.undetailed,
         other_marks=ranges.others,
+        domain_count=ranges.domains,
         refused=work.refused + calls.refused + ranges.refused,
         open_ranges=ranges.open_count,
         dropped_marks=ranges.dropped_marks,

@@ -70,6 +70,8 @@ class Ranges(NamedTuple):
     refused: int
     others: int
     """Rows that are not read: names of threads and categories."""
+    domains: int
+    """Rows that name domains."""
 
 
 def read_ranges(report: Report, names: NameTable, step: Callable[[], None]) -> Ranges:
@@ -100,6 +102,7 @@ def read_ranges(report: Report, names: NameTable, step: Callable[[], None]) -> R
         len(marks["start"]) - len(order),
         refused + no_marks,
         int(np.count_nonzero(~is_range & ~is_mark & (kind != _DOMAIN))),
+        int(np.count_nonzero(kind == _DOMAIN)),
     )
 
 
