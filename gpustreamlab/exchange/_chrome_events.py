@@ -53,7 +53,8 @@ class Events:
         self._rows = array("q")
         self._plain: dict[str, int] = {}
         self._known_tracks: dict[tuple[object, object], int] = {}
-        self._halves = {name: array("q") for name in ("group", "time_ns", "is_begin", "track", "shape")}
+        self._halves = {name: array("q") for name in ("group", "time_ns", "is_begin", "track", "shape", "name")}
+        self._half_names: dict[str, int] = {}
         self._groups: dict[object, int] = {}
         self._flow_ids: dict[object, int] = {}
         self._take: dict[object, Callable[[Event, int], None]] = {
@@ -131,7 +132,9 @@ class Events:
         key: object = ("async", str(event.cat), _id_of(event), str(event.scope)) if is_async else track
         group = self._groups.setdefault(key, len(self._groups))
         is_begin = event.ph in {"B", "b", "S"}
-        row = (group, time_ns, is_begin, track, self._shape(event) if is_begin else -1)
+        text = str(event.name)[:MAX_FULL_NAME]
+        name = self._half_names.setdefault(text, len(self._half_names))
+        row = (group, time_ns, is_begin, track, self._shape(event) if is_begin else -1, name)
         for values, value in zip(self._halves.values(), row, strict=True):
             values.append(value)
 
@@ -139,7 +142,7 @@ class Events:
         """Return all slices as columns: begins and ends are matched, and those without a partner counted."""
         halves = {name: np.frombuffer(values, np.int64) for name, values in self._halves.items()}
         is_begin = halves["is_begin"] == 1
-        begins, ends = match_begins(halves["group"], halves["time_ns"], is_begin)
+        begins, ends = match_begins(halves["group"], halves["time_ns"], is_begin, halves["name"])
         for begin, end in zip(begins.tolist(), ends.tolist(), strict=True):
             start_ns, end_ns = int(halves["time_ns"][begin]), int(halves["time_ns"][end])
             self._add((start_ns, end_ns, int(halves["track"][begin]), int(halves["shape"][begin]), 0, ANNOTATION))
