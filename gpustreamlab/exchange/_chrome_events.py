@@ -25,6 +25,8 @@ MOST_QUANTITIES = 4_096
 """Most quantities of counters."""
 
 ANNOTATION, HOST, MARKER = (SPAN_KINDS.index(kind) for kind in (SpanKind.ANNOTATION, SpanKind.HOST, SpanKind.MARKER))
+_NO_NUMBERS, _FURTHER = OF_VALUES = ("values of counters that are no numbers", "values of further counters")
+"""What is left out of events that are read."""
 _SENSELESS = "refused, as their times make no sense"
 _SLICE_COLUMNS = ("start_ns", "end_ns", "track", "shape", "correlation", "kind")
 _OF_XLA = (b"correlation_id", b"_details")
@@ -177,12 +179,12 @@ class Events:
             given = {}
         title = str(event.name) + ("" if event.id is None else f" {event.id}")
         numbers = {key: number for key, value in given.items() if (number := _float(value)) is not None}
-        self.left_out["values of counters that are no numbers"] += len(given) - len(numbers)
+        self.left_out[_NO_NUMBERS] += len(given) - len(numbers)
         for key, number in numbers.items():
             name = title if key == "value" or len(given) == 1 else f"{title} {key}"
             quantity = self.tracks.process(event), cut_text(name)
             if quantity not in self.quantities and len(self.quantities) >= MOST_QUANTITIES:
-                self.left_out["values of further counters"] += 1
+                self.left_out[_FURTHER] += 1
                 continue
             code = self.quantities.setdefault(quantity, len(self.quantities))
             times, codes, values = self.samples
