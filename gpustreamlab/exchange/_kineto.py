@@ -6,6 +6,7 @@ What the host launched is found by its correlation, never by flows: files hold e
 
 from __future__ import annotations
 
+import os
 import re
 from collections import Counter
 from collections.abc import Sequence
@@ -76,7 +77,7 @@ def read_kineto(paths: str | PathLike[str] | Sequence[str | PathLike[str]]) -> T
     Raises
     ------
     OptionError
-        If no path is given.
+        If no path is given, or one twice.
     TraceFileError
         If a file is missing or another tool's, has nothing in it, or its times cannot be laid beside those of the others.
 
@@ -92,6 +93,9 @@ def read_kineto(paths: str | PathLike[str] | Sequence[str | PathLike[str]]) -> T
     files = [paths] if isinstance(paths, str | PathLike) else [*paths]
     if not files:
         raise OptionError("read_kineto() was given no path. Pass a file, or a list of one for each rank.")
+    twice = [path for path, count in Counter(os.path.realpath(path) for path in files).items() if count > 1]
+    if twice:
+        raise OptionError(f"{twice[0]!r} was given more than once. Pass each rank's file once.")
     collector = Collector()
     for path in files:
         collector.read(EventFile(path))
@@ -120,6 +124,8 @@ class _Maker:
         self._lane_of_stream = np.array(
             [self._streams.get(key, unique.get((key.file, key.device, key.stream), -1)) for key in keys], np.int32
         )
+        self._has_pairs = len(self._streams) > len({key.file for key in self._streams})
+        """Whether there are streams that may have waited for each other: those of two ranks do not."""
         devices = sorted({(key.file, key.device) for key in self._streams})
         self._ordinals = {key: key[1] if len(paths) == 1 else place for place, key in enumerate(devices)}
         self._devices = {key: self._device(*key) for key in devices}
@@ -347,7 +353,7 @@ class _Maker:
     def _lacks_waits(self, call_count: int) -> bool:
         """Tell whether streams may have waited for each other without a row that says so: by default there are no such rows."""
         told = self._told
-        return len(self._streams) > 1 and (told.wait_count < call_count or not told.wait_count or told.unsaid_count > 0)
+        return self._has_pairs and (told.wait_count < call_count or not told.wait_count or told.unsaid_count > 0)
 
     def _missing(self) -> list[str]:
         """Say what the files do not tell, and what of them could not be kept."""
@@ -393,7 +399,7 @@ class _Maker:
             facts.append(f"The file has no properties of {listed}: when kernels fill its SMs is not known.")
         call_count = self._wait_calls()
         unsaid_count, row_count = self._told.unsaid_count, self._told.wait_count + self._told.unsaid_count
-        if len(self._streams) > 1 and unsaid_count:
+        if self._has_pairs and unsaid_count:
             facts.append(f"{unsaid_count:,} of {row_count:,} waits do not say what they waited for.")
         if self._lacks_waits(call_count) and (row_count < call_count or not row_count):
             waits = f"{row_count:,} of {call_count:,} waits of streams for events are told"

@@ -61,7 +61,8 @@ def test_each_file_s_times_are_absolute(tmp_path):
 def test_files_that_tell_no_rank_are_numbered(tmp_path):
     paths = [rank(tmp_path, number, distributedInfo=None) for number in (0, 1)]
     assert [lane.name for lane in read_kineto(paths).lanes[::2][:2]] == ["file 0 GPU 0 stream 7", "file 1 GPU 0 stream 7"]
-    same = [rank(tmp_path, 5), rank(tmp_path, 5)]
+    (tmp_path / "again").mkdir()
+    same = [rank(tmp_path, 5), rank(tmp_path / "again", 5)]
     assert read_kineto(same).lanes[0].name == "file 0 GPU 0 stream 7"
 
 
@@ -99,3 +100,17 @@ def test_graphs_of_ranks_number_their_nodes_by_themselves(tmp_path):
     for place, count in enumerate((3, 2)):
         mine = (both.lane == place) & counted_rows(both)
         assert [both.details[code].node for code in both.extra["detail"][mine].tolist()] == [*range(count)]
+
+
+def test_ranks_of_one_stream_each_lack_no_waits(tmp_path):
+    paths = [write(tmp_path / f"{number}.json", kineto(launched(20, 9, 1, stream=7, correlation=1))) for number in (0, 1)]
+    assert read_kineto(paths[0]).metadata.waits_told
+    both = read_kineto(paths)
+    assert both.metadata.waits_told
+    assert not any("waited" in fact for fact in both.metadata.missing)
+
+
+def test_a_file_that_is_given_twice_is_refused(tmp_path):
+    path = rank(tmp_path, 0)
+    with pytest.raises(OptionError, match="more than once"):
+        read_kineto([path, tmp_path / "." / path.name])
