@@ -100,6 +100,8 @@ class _Facts(NamedTuple):
     """Waits of streams for events of which the record is known."""
     called_waits: int
     """Calls that make a stream wait."""
+    has_records: bool
+    """Whether nsys recorded events."""
     unlaunched: int
     """Work without a call."""
     has_pairs: bool
@@ -235,6 +237,7 @@ def _facts(work: Work, calls: Calls, ranges: Ranges, waits: Waits, streams: Stre
         range_count=len(ranges.columns["name"]),
         mark_count=len(ranges.markers),
         wait_count=len(np.unique(waits.columns["wait"])),
+        has_records=waits.has_records,
         called_waits=int(np.count_nonzero(calls.is_wait)),
         unlaunched=int(np.count_nonzero(of_work["thread"] < 0)),
         has_pairs=streams.has_pairs,
@@ -317,10 +320,8 @@ def _missing(facts: _Facts, places: Places) -> list[str]:
         said.append("Of some streams the file does not tell whether they and the legacy default stream wait for each other.")
     if _lacks_waits(facts):
         told = f"{facts.wait_count:,} of {facts.called_waits:,} waits of streams for events are told"
-        said.append(
-            f"{told if facts.called_waits else 'Whether streams waited for events is not told'}; nsys tells it with "
-            "--trace=cuda --cuda-event-trace=true."
-        )
+        told = told if facts.called_waits else "Whether streams waited for events is not told"
+        said.append(f"{told}{'' if facts.has_records else '; nsys tells it with --trace=cuda --cuda-event-trace=true'}.")
     if facts.whole_graphs:
         said.append(
             f"{facts.whole_graphs:,} launches of graphs are one span each, and what ran in them is not told; nsys tells it "

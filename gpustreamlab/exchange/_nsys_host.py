@@ -146,6 +146,8 @@ class Waits(NamedTuple):
     columns: Columns
     """``wait`` and ``record``, the calls, as numbers that no two processes share; and where: ``process``, ``device``,
     ``context``, ``green``, ``stream``, and the same of the record, as ``source_device`` and so on."""
+    has_records: bool
+    """Whether nsys was asked to record events."""
 
 
 _PLACE = ("deviceId", "contextId", "greenContextId", "streamId")
@@ -168,6 +170,7 @@ def read_waits(report: Report, wait_calls: Int64Array, processes: Processes, ste
     wanted = ("globalPid", "correlationId", *_PLACE, "eventId", "eventSyncId")
     waits = report.numbers("CUPTI_ACTIVITY_KIND_SYNCHRONIZATION", wanted, step)
     records = report.numbers("CUPTI_ACTIVITY_KIND_CUDA_EVENT", wanted, step)
+    has_records = len(records["eventId"]) > 0
     for rows in (waits, records):
         rows["call"] = processes.calls(processes.codes(rows["globalPid"]), rows["correlationId"])
     waits = chosen(waits, np.isin(waits["call"], wait_calls) & (waits["call"] > 0) & ~np.isin(waits["eventId"], _NO_EVENT))
@@ -178,7 +181,7 @@ def read_waits(report: Report, wait_calls: Int64Array, processes: Processes, ste
     columns = {"wait": waits["call"], "record": records["call"], "process": waits["globalPid"]}
     for name, own in zip(("device", "context", "green", "stream"), _PLACE, strict=True):
         columns |= {name: or_else(waits[own], 0), f"source_{name}": or_else(records[own], 0)}
-    return Waits(columns)
+    return Waits(columns, has_records)
 
 
 def _last_records(waits: Columns, records: Columns) -> Int64Array:

@@ -175,6 +175,14 @@ def test_waits_that_the_file_does_not_tell_are_said(path):
     assert fact in " ".join(str(trace.idle()).split())
 
 
+def test_an_option_that_was_on_is_not_advised(path):
+    made = two_streams()
+    made.wait(165, stream=14, event=41, correlation=9)  # of which the record is not there
+    trace = read_nsys(made.write(path))
+    assert not trace.metadata.waits_told
+    assert trace.metadata.missing == ("1 of 2 waits of streams for events are told.",)
+
+
 def test_waits_of_one_stream_lack_nothing(path, made):
     made.launch(100, 150, 190, correlation=1)
     made.wait(200, stream=7, event=40, correlation=3)
