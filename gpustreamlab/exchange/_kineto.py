@@ -167,7 +167,8 @@ class _Maker:
         if not any(self._counts):
             raise TraceFileError(
                 f"{path} holds no kernels, calls or operators as PyTorch's profiler writes them, in {told.event_count:,} "
-                f"events: another tool wrote it, or nothing ran. {_PROFILE_AGAIN}."
+                f"events: another tool wrote it, or nothing ran. Read what others write with gsl.load_trace(path, 'chrome'). "
+                f"{_PROFILE_AGAIN}."
             )
         if any(told.are_absolute) and not all(told.are_absolute):
             lacking = self._paths[told.are_absolute.index(False)]
