@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections import Counter, defaultdict
 from collections.abc import Callable, Iterable, Sequence
 from operator import attrgetter
@@ -53,6 +54,7 @@ _SAID_ELSEWHERE = frozenset({"gpu_user_annotation", "trace"})
 """Spans that tell nothing that ranges, first and last time do not."""
 _NAMES_AND_FLOWS = ("M", "s", "t", "f")
 _STREAM_WAIT = "Stream Wait Event"
+_LAST_NUMBER = re.compile(r"(\d{1,18})\s*$")
 _HOST_ROWS = 1_000_000
 """Newer files put waits of the host for a stream into rows of this number more than the stream's."""
 
@@ -300,9 +302,15 @@ class Collector:
         """Return what tells a stream apart; ROCm tells no context."""
         device, context, stream, process, thread = told
         if stream is None:
-            stream = whole_number(thread)
+            stream = _number_of(thread)
             stream -= _HOST_ROWS if stream >= _HOST_ROWS else 0
-        return StreamKey(self._file, max(whole_number(process if device is None else device), 0), context, stream)
+        return StreamKey(self._file, max(_number_of(process if device is None else device), 0), context, stream)
+
+
+def _number_of(told: object) -> int:
+    """Return the number of a device or stream, also where it is told as "stream 7"; 0 for none."""
+    found = _LAST_NUMBER.search(told) if isinstance(told, str) else None
+    return whole_number(told) if found is None else int(found[1])
 
 
 def _rooms(role: str) -> Columns:

@@ -204,6 +204,27 @@ def test_devices_and_contexts_tell_streams_apart(load):
     assert [lane.name for lane in load([at(0, 1), at(0, 2)]).lanes] == ["context 1 stream 7", "context 2 stream 7"]
 
 
+@pytest.mark.parametrize("kind", [float, str])
+def test_numbers_that_went_through_another_tool_are_the_same(load, kind):
+    events = [
+        event for place in (1, 2) for event in launched(20 * place, 5, place, stream=6 + place, correlation=place, device=1)
+    ]
+    wanted = load(events)
+    for event in events:
+        event["args"] |= {key: kind(value) for key, value in event["args"].items() if isinstance(value, int)}
+        event |= {key: kind(event[key]) for key in ("pid", "tid")}
+    trace = load(events)
+    assert [lane.key for lane in trace.lanes[:2]] == [(1, 1, 7), (1, 1, 8)] == [lane.key for lane in wanted.lanes[:2]]
+    assert len(trace.edges.select("launch")) == 2
+
+
+def test_streams_without_arguments_are_told_by_their_rows(load):
+    events = [work(20 * place, 5, stream=None, correlation=place, device=None) for place in (1, 2)]
+    for place, event in enumerate(events):
+        event |= {"pid": 0, "tid": f"stream {7 + place} "}
+    assert [lane.name for lane in load(events).lanes] == ["stream 7", "stream 8"]
+
+
 def test_newer_files_tell_priorities_queues_and_limits(load):
     card = {**DEVICE, "maxThreadsPerMultiprocessor": 1536, "regsPerMultiprocessor": 65536, "sharedMemPerMultiprocessor": 102400}
     trace = load(
