@@ -122,6 +122,7 @@ def view(options: argparse.Namespace) -> int:
     page = Path(options.output) if options.output else _page_beside(options.inputs[0])
     if page.suffix.lower() != ".html":
         raise OptionError(f"view writes a page, so {str(page)!r} has to end in .html. For the data: gpustreamlab convert.")
+    _require_other(options.inputs[1:] if options.output is None else options.inputs, page)
     trace = load_trace(options.inputs, options.format)
     texts = []
     with steps(len(_REPORTS) + 1, "view") as done:
@@ -143,8 +144,7 @@ def convert(options: argparse.Namespace) -> int:
     is_page = target.suffix.lower() == ".html"
     if not is_page:
         find_writer(target)  # refuses before anything is read
-    if any(_is_same(path, target) for path in options.inputs):
-        raise OptionError(f"{options.output!r} would replace what is read. Write to another file.")
+    _require_other(options.inputs, target)
     if target.exists() and not options.force:
         raise OptionError(f"{options.output!r} exists; the last argument is what is written. Replace it with --force.")
     trace = load_trace(options.inputs, options.format)
@@ -170,6 +170,12 @@ def _page_beside(file: str) -> Path:
     if page.exists() and not _is_same(file, page) and not is_bare_page(page):
         raise OptionError(f"{str(page)!r} is there already, and is no page that view wrote. Name another one with -o.")
     return page
+
+
+def _require_other(inputs: Sequence[str], target: Path) -> None:
+    """Raise `OptionError` where the target is one of the files that are read."""
+    if any(_is_same(path, target) for path in inputs):
+        raise OptionError(f"{str(target)!r} would replace what is read. Write to another file.")
 
 
 def _is_same(first: str, second: Path) -> bool:

@@ -17,7 +17,7 @@ import numpy as np
 from gpustreamlab._util.kernel_names import short_name
 from gpustreamlab._util.progress import steps
 from gpustreamlab.errors import TraceFileError
-from gpustreamlab.exchange._chrome_events import ANNOTATION, HOST, MARKER, Events
+from gpustreamlab.exchange._chrome_events import ANNOTATION, HOST, MARKER, OF_VALUES, Events
 from gpustreamlab.exchange._chrome_json import EventFile, guess_writer, read_head
 from gpustreamlab.exchange._chrome_match import slices_at
 from gpustreamlab.exchange._chrome_own import read_own
@@ -266,10 +266,13 @@ class _Reader:
         """Say how many events were read, used, left out and refused."""
         told = self._events
         used = f"{count:,} spans ({work_count:,} of GPUs), {len(told.samples[0]):,} samples, {len(told.markers):,} markers"
-        left_out = [f"{number:,} {what}" for what, number in self._events.left_out.most_common() if number]
-        more = ["others"] if len(left_out) > _MOST_LISTED else []
-        not_read = f"; not read: {', '.join(left_out[:_MOST_LISTED] + more)}" if left_out else ""
-        return f"{used} of {self._file.event_count:,} events{not_read}"
+        left_out = (+told.left_out).most_common()
+        listed = [f"{number:,} {what}" for what, number in left_out[:_MOST_LISTED]]
+        listed += [f"{sum(number for _, number in left_out[_MOST_LISTED:]):,} others"] if len(left_out) > _MOST_LISTED else []
+        not_read = f"; not read: {', '.join(listed)}" if listed else ""
+        event_count = self._file.event_count
+        used_count = event_count - sum(number for what, number in left_out if what not in OF_VALUES)
+        return f"{used} from {used_count:,} of {event_count:,} events{not_read}"
 
     def _missing(self, columns: _Columns, work_count: int) -> tuple[str, ...]:
         """Say what the file does not tell."""

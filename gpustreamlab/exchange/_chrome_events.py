@@ -25,6 +25,8 @@ MOST_QUANTITIES = 4_096
 """Most quantities of counters."""
 
 ANNOTATION, HOST, MARKER = (SPAN_KINDS.index(kind) for kind in (SpanKind.ANNOTATION, SpanKind.HOST, SpanKind.MARKER))
+_NO_NUMBERS, _FURTHER = OF_VALUES = ("values of counters that are no numbers", "values of further counters")
+"""What is left out of events that are read."""
 _SENSELESS = "refused, as their times make no sense"
 _SLICE_COLUMNS = ("start_ns", "end_ns", "track", "shape", "correlation", "kind")
 _OF_XLA = (b"correlation_id", b"_details")
@@ -53,7 +55,8 @@ class Events:
         self._rows = array("q")
         self._plain: dict[str, int] = {}
         self._known_tracks: dict[tuple[object, object], int] = {}
-        self._halves = {name: array("q") for name in ("group", "time_ns", "is_begin", "track", "shape")}
+        self._halves = {name: array("q") for name in ("group", "time_ns", "is_begin", "track", "shape", "name")}
+        self._half_names: dict[str, int] = {}
         self._groups: dict[object, int] = {}
         self._flow_ids: dict[object, int] = {}
         self._take: dict[object, Callable[[Event, int], None]] = {
@@ -131,7 +134,9 @@ class Events:
         key: object = ("async", str(event.cat), _id_of(event), str(event.scope)) if is_async else track
         group = self._groups.setdefault(key, len(self._groups))
         is_begin = event.ph in {"B", "b", "S"}
-        row = (group, time_ns, is_begin, track, self._shape(event) if is_begin else -1)
+        text = str(event.name)[:MAX_FULL_NAME]
+        name = self._half_names.setdefault(text, len(self._half_names))
+        row = (group, time_ns, is_begin, track, self._shape(event) if is_begin else -1, name)
         for values, value in zip(self._halves.values(), row, strict=True):
             values.append(value)
 
@@ -139,7 +144,7 @@ class Events:
         """Return all slices as columns: begins and ends are matched, and those without a partner counted."""
         halves = {name: np.frombuffer(values, np.int64) for name, values in self._halves.items()}
         is_begin = halves["is_begin"] == 1
-        begins, ends = match_begins(halves["group"], halves["time_ns"], is_begin)
+        begins, ends = match_begins(halves["group"], halves["time_ns"], is_begin, halves["name"])
         for begin, end in zip(begins.tolist(), ends.tolist(), strict=True):
             start_ns, end_ns = int(halves["time_ns"][begin]), int(halves["time_ns"][end])
             self._add((start_ns, end_ns, int(halves["track"][begin]), int(halves["shape"][begin]), 0, ANNOTATION))
@@ -174,12 +179,12 @@ class Events:
             given = {}
         title = str(event.name) + ("" if event.id is None else f" {event.id}")
         numbers = {key: number for key, value in given.items() if (number := _float(value)) is not None}
-        self.left_out["values of counters that are no numbers"] += len(given) - len(numbers)
+        self.left_out[_NO_NUMBERS] += len(given) - len(numbers)
         for key, number in numbers.items():
             name = title if key == "value" or len(given) == 1 else f"{title} {key}"
             quantity = self.tracks.process(event), cut_text(name)
             if quantity not in self.quantities and len(self.quantities) >= MOST_QUANTITIES:
-                self.left_out["values of further counters"] += 1
+                self.left_out[_FURTHER] += 1
                 continue
             code = self.quantities.setdefault(quantity, len(self.quantities))
             times, codes, values = self.samples

@@ -9,8 +9,10 @@ import numpy as np
 from gpustreamlab.typing import BoolArray, Int64Array
 
 
-def match_begins(group: Int64Array, time_ns: Int64Array, is_begin: BoolArray) -> tuple[Int64Array, Int64Array]:
-    """Match each end with the newest begin of its group that has none yet.
+def match_begins(
+    group: Int64Array, time_ns: Int64Array, is_begin: BoolArray, name: Int64Array
+) -> tuple[Int64Array, Int64Array]:
+    """Match each end with the newest begin of its group and name that has none yet, else with the newest one.
 
     Parameters
     ----------
@@ -19,6 +21,8 @@ def match_begins(group: Int64Array, time_ns: Int64Array, is_begin: BoolArray) ->
     time_ns : ndarray of int64, shape (n,)
         When; of equal ones the order of the file counts.
     is_begin : ndarray of bool, shape (n,)
+    name : ndarray of int64, shape (n,)
+        Equal for equal names; ends may have none that a begin has.
 
     Returns
     -------
@@ -27,22 +31,34 @@ def match_begins(group: Int64Array, time_ns: Int64Array, is_begin: BoolArray) ->
 
     Examples
     --------
-    >>> begins, ends = match_begins(np.zeros(5, int), np.array([0, 1, 2, 3, 4]), np.array([1, 1, 0, 0, 0], bool))
-    >>> begins.tolist(), ends.tolist()
-    ([1, 0], [2, 3])
+    >>> five = np.zeros(5, int), np.arange(5), np.array([1, 1, 0, 0, 0], bool)
+    >>> [found.tolist() for found in match_begins(*five, np.array([7, 8, -1, -1, -1]))]
+    [[1, 0], [2, 3]]
+    >>> [found.tolist() for found in match_begins(*five, np.array([7, 8, 7, 8, 8]))]
+    [[0, 1], [2, 3]]
     """
     order = np.lexsort((time_ns, group))
-    is_opening, groups = is_begin[order].tolist(), group[order].tolist()
+    is_opening, groups, names = (values[order].tolist() for values in (is_begin, group, name))
     pairs: list[tuple[int, int]] = []
     opened: list[int] = []
+    named: dict[int, list[int]] = {}
+    has_ended = bytearray(len(order))
     current: int | None = None
-    for place, opens, mine in zip(order.tolist(), is_opening, groups, strict=True):
+    for place, opens, mine, code in zip(order.tolist(), is_opening, groups, names, strict=True):
         if mine != current:
-            opened, current = [], mine
+            opened, named, current = [], {}, mine
         if opens:
             opened.append(place)
-        elif opened:
-            pairs.append((opened.pop(), place))
+            named.setdefault(code, []).append(place)
+            continue
+        for newest in (named.get(code, []), opened):
+            while newest and has_ended[newest[-1]]:
+                newest.pop()
+            if newest:
+                begin = newest.pop()
+                has_ended[begin] = True
+                pairs.append((begin, place))
+                break
     begins, ends = np.array(pairs, np.int64).reshape(-1, 2).T
     return begins, ends
 

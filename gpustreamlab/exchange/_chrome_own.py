@@ -137,24 +137,27 @@ class _Reader:
         columns: dict[str, Any] = {name: _moved(times, base_ns) for name, times in self._times.items()}
         columns |= {name: np.array(values, np.int64) for name, values in self._codes.items()}
         count = len(columns["start_ns"])
-        columns["parent"] = np.where(columns["parent"] < count, columns["parent"], -1)
+        missing = self._ours.span_count - count
+        are_moved = missing != 0 and (not file.damage or file.refused > 0)  # not the end is missing: rows are other ones
+        known_count = 0 if are_moved else count
+        columns["parent"] = np.where(columns["parent"] < known_count, columns["parent"], -1)
         extra = {
             name: _column(values, dtype) for (name, dtype), values in zip(self._ours.columns.items(), self._extra, strict=True)
         }
-        trace = replace(self._tables, **columns, extra=extra, edges=self._edges(count), counters=self._counters(base_ns))
-        missing = self._ours.span_count - count
+        trace = replace(self._tables, **columns, extra=extra, edges=self._edges(known_count), counters=self._counters(base_ns))
         if not (missing or file.damage):
             return trace
         why = file.damage or "events were taken out"
+        why += ", so parents and edges of spans are not known" if are_moved else ""
         note = f"{missing:,} of {self._ours.span_count:,} spans are missing from the file: {why}"
         return replace(trace, metadata=replace(trace.metadata, recovery_note=note))
 
-    def _edges(self, count: int) -> Edges:
-        """Return the edges in their order; those of which an end is missing are left out."""
+    def _edges(self, known_count: int) -> Edges:
+        """Return the edges in their order; those of which an end is missing, or not among the first rows, are left out."""
         kinds = {kind.value: code for code, kind in enumerate(EDGE_KINDS)}
         begins, ends = self._ends["s"], self._ends["f"]
         drawn = [(number, row, ends[number][0], kinds[kind]) for number, (row, kind) in begins.items() if number in ends]
-        rows = sorted({*drawn, *(edge for edge in self._ours.hidden_edges if max(edge[1:3]) < count)})
+        rows = sorted({edge for edge in (*drawn, *self._ours.hidden_edges) if max(edge[1:3]) < known_count})
         source, target, kind = np.array([edge[1:] for edge in rows], np.int64).reshape(-1, 3).T
         return Edges(source=source, target=target, kind=kind.astype(np.int8))
 

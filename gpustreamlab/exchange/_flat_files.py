@@ -117,8 +117,8 @@ def read_arrow(path: str | PathLike[str]) -> Trace:
 
     name = str(path)
     try:
-        with pa.memory_map(name) as mapped:
-            return Trace.from_arrow(pa.ipc.open_file(mapped).read_all())
+        with pa.OSFile(name) as file:
+            return Trace.from_arrow(pa.ipc.open_file(file).read_all())
     except TraceError as error:
         raise TraceFileError(f"{name!r} cannot be read as a trace. {error}") from error
     except (pa.ArrowException, OSError, ValueError, KeyError, TypeError, OverflowError, MemoryError) as error:

@@ -6,6 +6,7 @@ What the host launched is found by its correlation, never by flows: files hold e
 
 from __future__ import annotations
 
+import os
 import re
 from collections import Counter
 from collections.abc import Sequence
@@ -76,7 +77,7 @@ def read_kineto(paths: str | PathLike[str] | Sequence[str | PathLike[str]]) -> T
     Raises
     ------
     OptionError
-        If no path is given.
+        If no path is given, or one twice.
     TraceFileError
         If a file is missing or another tool's, has nothing in it, or its times cannot be laid beside those of the others.
 
@@ -92,6 +93,9 @@ def read_kineto(paths: str | PathLike[str] | Sequence[str | PathLike[str]]) -> T
     files = [paths] if isinstance(paths, str | PathLike) else [*paths]
     if not files:
         raise OptionError("read_kineto() was given no path. Pass a file, or a list of one for each rank.")
+    twice = [path for path, count in Counter(os.path.realpath(path) for path in files).items() if count > 1]
+    if twice:
+        raise OptionError(f"{twice[0]!r} was given more than once. Pass each rank's file once.")
     collector = Collector()
     for path in files:
         collector.read(EventFile(path))
@@ -112,7 +116,16 @@ class _Maker:
         """The lane of each stream that worked."""
         for key in sorted(keys[code] for code in np.unique(self._work["stream"]).tolist()):
             self._streams[key] = len(self._streams)
-        self._lane_of_stream = np.array([self._streams.get(key, -1) for key in keys], np.int32)
+        by_number: dict[tuple[int, int, int], list[int]] = {}
+        for key, lane in self._streams.items():
+            by_number.setdefault((key.file, key.device, key.stream), []).append(lane)
+        # Waits in green contexts tell the context that those are of.
+        unique = {number: lanes[0] for number, lanes in by_number.items() if len(lanes) == 1}
+        self._lane_of_stream = np.array(
+            [self._streams.get(key, unique.get((key.file, key.device, key.stream), -1)) for key in keys], np.int32
+        )
+        self._has_pairs = len(self._streams) > len({key.file for key in self._streams})
+        """Whether there are streams that may have waited for each other: those of two ranks do not."""
         devices = sorted({(key.file, key.device) for key in self._streams})
         self._ordinals = {key: key[1] if len(paths) == 1 else place for place, key in enumerate(devices)}
         self._devices = {key: self._device(*key) for key in devices}
@@ -154,7 +167,8 @@ class _Maker:
         if not any(self._counts):
             raise TraceFileError(
                 f"{path} holds no kernels, calls or operators as PyTorch's profiler writes them, in {told.event_count:,} "
-                f"events: another tool wrote it, or nothing ran. {_PROFILE_AGAIN}."
+                f"events: another tool wrote it, or nothing ran. Read what others write with gsl.load_trace(path, 'chrome'). "
+                f"{_PROFILE_AGAIN}."
             )
         if any(told.are_absolute) and not all(told.are_absolute):
             lacking = self._paths[told.are_absolute.index(False)]
@@ -321,8 +335,12 @@ class _Maker:
         told = self._told
         work_count, call_count, range_count = self._counts
         used = f"{work_count:,} kernels, copies and fills, {call_count:,} calls, {range_count:,} ranges"
+        wait_count = told.wait_count + told.unsaid_count
+        used += f", {wait_count:,} waits of streams" if wait_count else ""
+        used += f", {told.said_count:,} that say the same again or name threads" if told.said_count else ""
         left_out = [f"{count:,} {name}" for name, count in told.left_out.most_common(MOST_LISTED)]
-        left_out += ["others"] if len(told.left_out) > MOST_LISTED else []
+        other_count = sum(told.left_out.values()) - sum(count for _, count in told.left_out.most_common(MOST_LISTED))
+        left_out += [f"{other_count:,} others"] if other_count else []
         not_read = f"; not read: {', '.join(left_out)}" if left_out else ""
         refused = f"; {told.refused_count:,} refused, as their times make no sense" if told.refused_count else ""
         damaged = f"; {told.damaged_count:,} damaged" if told.damaged_count else ""
@@ -335,7 +353,8 @@ class _Maker:
 
     def _lacks_waits(self, call_count: int) -> bool:
         """Tell whether streams may have waited for each other without a row that says so: by default there are no such rows."""
-        return len(self._streams) > 1 and (self._told.wait_count < call_count or not self._told.wait_count)
+        told = self._told
+        return self._has_pairs and (told.wait_count < call_count or not told.wait_count or told.unsaid_count > 0)
 
     def _missing(self) -> list[str]:
         """Say what the files do not tell, and what of them could not be kept."""
@@ -380,10 +399,12 @@ class _Maker:
             listed = ", ".join(unknown[:MOST_LISTED]) + (" and others" if len(unknown) > MOST_LISTED else "")
             facts.append(f"The file has no properties of {listed}: when kernels fill its SMs is not known.")
         call_count = self._wait_calls()
-        if self._lacks_waits(call_count):
-            waits = f"{self._told.wait_count:,} of {call_count:,} waits of streams for events are told"
-            facts.append(
-                f"{waits if call_count else 'Whether streams waited for events is not told'}; the profiler tells it with "
-                "enable_cuda_sync_events=True."
-            )
+        unsaid_count, row_count = self._told.unsaid_count, self._told.wait_count + self._told.unsaid_count
+        if self._has_pairs and unsaid_count:
+            facts.append(f"{unsaid_count:,} of {row_count:,} waits do not say what they waited for.")
+        if self._lacks_waits(call_count) and (row_count < call_count or not row_count):
+            waits = f"{row_count:,} of {call_count:,} waits of streams for events are told"
+            waits = waits if call_count else "Whether streams waited for events is not told"
+            was_on = row_count > 0
+            facts.append(f"{waits}{'' if was_on else '; the profiler tells it with enable_cuda_sync_events=True'}.")
         return facts

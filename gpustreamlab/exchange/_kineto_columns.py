@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections import Counter, defaultdict
 from collections.abc import Callable, Iterable, Sequence
 from operator import attrgetter
@@ -53,6 +54,7 @@ _SAID_ELSEWHERE = frozenset({"gpu_user_annotation", "trace"})
 """Spans that tell nothing that ranges, first and last time do not."""
 _NAMES_AND_FLOWS = ("M", "s", "t", "f")
 _STREAM_WAIT = "Stream Wait Event"
+_LAST_NUMBER = re.compile(r"(\d{1,18})\s*$")
 _HOST_ROWS = 1_000_000
 """Newer files put waits of the host for a stream into rows of this number more than the stream's."""
 
@@ -79,6 +81,7 @@ class ThreadKey(NamedTuple):
 class Shape(NamedTuple):
     """How work was launched, as the file tells it."""
 
+    file: int
     kind: SpanKind
     name: str
     grid: tuple[int, int, int] | None
@@ -160,6 +163,10 @@ class Collector:
         self.dropped = dict.fromkeys(ROLES, 0)
         """Rows of each role beyond `MOST_ROWS`."""
         self.event_count = self.refused_count = self.damaged_count = self.wait_count = 0
+        self.unsaid_count = 0
+        """Waits of streams that do not say what for."""
+        self.said_count = 0
+        """Events that tell nothing which others do not: names, flows, copies of ranges, waits of the host."""
         self._columns = {role: _rooms(role) for role in ROLES}
         self.row_counts = dict.fromkeys(ROLES, 0)
         """Rows of each role that are kept."""
@@ -216,10 +223,12 @@ class Collector:
                 self._add_work(found, _KINDS[category])
             elif phase == "X" and category in _OTHERS:
                 (self._add_waits if _OTHERS[category] == WAIT else self._add_host)(found, _OTHERS[category])
-            elif phase == "M":
-                self._add_thread_names(found)
-            elif category not in _SAID_ELSEWHERE if phase == "X" else given is not None and phase not in _NAMES_AND_FLOWS:
-                name = str(given)[:40]
+            elif phase in _NAMES_AND_FLOWS or (phase == "X" and category in _SAID_ELSEWHERE):
+                self.said_count += len(found)
+                if phase == "M":
+                    self._add_thread_names(found)
+            else:
+                name = "without a category" if given is None else str(given)[:40]
                 self.left_out[name if name in self.left_out or len(self.left_out) < MOST_CATEGORIES else "others"] += len(found)
 
     def _timed(self, events: list[Event], role: str) -> tuple[list[Event], Columns]:
@@ -251,7 +260,7 @@ class Collector:
         if events:
             shapes = zip(_names(events), map(_SHAPE, events), strict=True)
             columns["stream"] = self.streams.of(map(_STREAM, events))
-            columns["shape"] = self.shapes.of((kind, name, *shape) for name, shape in shapes)
+            columns["shape"] = self.shapes.of((self._file, kind, name, *shape) for name, shape in shapes)
             columns["size_bytes"] = np.maximum(_numbers(events, "args.bytes"), 0)
             columns["correlation"] = self._correlations(events)
             priorities = _numbers(events, "args.priority").tolist()
@@ -260,12 +269,11 @@ class Collector:
 
     def _add_waits(self, events: list[Event], role: str) -> None:
         """Take which stream waited for which; what the host waited for its calls tell."""
-        told = [
-            event
-            for event in events
-            if event.name == _STREAM_WAIT and event.args.awaited_record > 0 and event.args.correlation > 0
-        ]
+        waits = [event for event in events if event.name == _STREAM_WAIT]
+        told = [event for event in waits if event.args.awaited_record > 0 and event.args.correlation > 0]
         self.wait_count += len(told)
+        self.unsaid_count += len(waits) - len(told)
+        self.said_count += len(events) - len(waits)
         kept = told[: MOST_ROWS - self.row_counts[role]]
         self.dropped[role] += len(told) - len(kept)
         if kept:
@@ -294,9 +302,15 @@ class Collector:
         """Return what tells a stream apart; ROCm tells no context."""
         device, context, stream, process, thread = told
         if stream is None:
-            stream = whole_number(thread)
+            stream = _number_of(thread)
             stream -= _HOST_ROWS if stream >= _HOST_ROWS else 0
-        return StreamKey(self._file, max(whole_number(process if device is None else device), 0), context, stream)
+        return StreamKey(self._file, max(_number_of(process if device is None else device), 0), context, stream)
+
+
+def _number_of(told: object) -> int:
+    """Return the number of a device or stream, also where it is told as "stream 7"; 0 for none."""
+    found = _LAST_NUMBER.search(told) if isinstance(told, str) else None
+    return whole_number(told) if found is None else int(found[1])
 
 
 def _rooms(role: str) -> Columns:

@@ -36,6 +36,7 @@ LARGEST_TIME_NS = 1 << 61
 _PACKED_BYTES = 16 << 10
 _BYTE_ORDER_MARK = b"\xef\xbb\xbf"
 _NO_NUMBER = re.compile(rb"(:\s*)-?(?:inf|nan|Infinity|NaN)(?=\s*[,}\]])")
+_WHOLE_ELSE = re.compile(rb'"?(-?\d{1,19})(?:\.0*)?"?')
 _EVENTS = re.compile(rb'"traceEvents"\s*:\s*\[')
 _BETWEEN = re.compile(rb"\}\s*,\s*\{")
 _BETWEEN_OR_END = re.compile(rb"\}\s*(?:,\s*(?=\{)|(?=\]))")
@@ -356,12 +357,22 @@ def _mended(text: bytes | msgspec.Raw, kind: type[Any]) -> Any:
     parts, values = _PARTS.decode(text), {}
     for key, name, decoder in _FIELDS[kind]:
         if key in parts:
-            try:
-                values[name] = _mended(parts[key], Args) if name == "args" else decoder.decode(parts[key])
-            except _BAD_JSON:
-                if name == "args":  # then it is no event
-                    raise
+            if name == "args":
+                values[name] = _mended(parts[key], Args)
+                continue
+            for given in (parts[key], _plain(parts[key])):
+                try:
+                    values[name] = decoder.decode(given)
+                    break
+                except _BAD_JSON:
+                    continue
     return kind(**values)
+
+
+def _plain(raw: msgspec.Raw) -> bytes | msgspec.Raw:
+    """Return a whole number that stands as a float or a text, as tools write it that a file went through, as such."""
+    found = _WHOLE_ELSE.fullmatch(raw)
+    return raw if found is None else found[1]
 
 
 def _is_incomplete(error: ValueError | RecursionError, text: str) -> bool:

@@ -38,16 +38,16 @@ def describe_work(
     hides_grid
         Whether the grid that is told is none; shape (n,), bool.
     """
-    nodes: dict[int, set[int]] = {}
+    nodes: dict[tuple[int, int], set[int]] = {}
     for shape in shapes:
-        nodes.setdefault(shape.graph, set()).add(shape.node)
+        nodes.setdefault((shape.file, shape.graph), set()).add(shape.node)
     places = {graph: {node: place for place, node in enumerate(sorted(ids - {-1}))} for graph, ids in nodes.items()}
     used, number = by_appearance(codes * 2 + hides_grid, 2 * len(shapes))
     details = Codes(lambda detail: detail)
     found = []
     for code in used.tolist():
         shape = shapes[code // 2]
-        detail = _detail(shape, places[shape.graph].get(shape.node, -1) if shape.graph > 0 else -1)
+        detail = _detail(shape, places[shape.file, shape.graph].get(shape.node, -1) if shape.graph > 0 else -1)
         name = names[_work_name(detail.full_name, shape.kind)]
         found.append((name, details[replace(detail, grid=(0, 0, 0)) if code % 2 else detail], SPAN_KINDS.index(shape.kind)))
     table = np.array(found, np.int32).reshape(-1, 3)[number[codes * 2 + hides_grid]]

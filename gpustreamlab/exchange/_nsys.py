@@ -31,7 +31,9 @@ MOST_LISTED = 4
 
 _NVTX = "NVTX_EVENTS"
 _PREFIX = "CUPTI_ACTIVITY_KIND_"
-_READ = (*WORK_TABLES, f"{_PREFIX}RUNTIME", _NVTX, f"{_PREFIX}SYNCHRONIZATION", f"{_PREFIX}CUDA_EVENT")
+_TELLING = (f"{_PREFIX}SYNCHRONIZATION", f"{_PREFIX}CUDA_EVENT")
+"""What they tell is in waits of streams and in calls."""
+_READ = (*WORK_TABLES, f"{_PREFIX}RUNTIME", _NVTX, *_TELLING)
 _TIMES = {"start", "timestamp", "rawTimestamp"}
 """Columns by which a table is known to hold events."""
 _FACTS = ("ENUM_", "META_", "TARGET_INFO_", "ANALYSIS_")
@@ -88,6 +90,8 @@ class _Parts(NamedTuple):
     ranges: Ranges
     wait_count: int
     """Waits of streams for events of which the record is known."""
+    has_records: bool
+    """Whether nsys recorded events."""
     unlaunched: int
     """Work without a call."""
     has_pairs: bool
@@ -113,7 +117,7 @@ class _Reader:
         processes = Processes([work.columns["process"], *numbers], self._name)
         threads, streams = find_threads(numbers, processes), Streams(work.columns, processes, self._places)
         called = processes.calls(processes.codes(calls.columns["thread"]), calls.columns["correlation"])
-        waits = read_waits(report, np.unique(called[calls.is_wait]), processes, step)
+        waits, has_records = read_waits(report, np.unique(called[calls.is_wait]), processes, step)
         lanes = streams.lanes()
         of_work = _work_columns(work.columns, streams, lanes, processes)
         _add_launches(of_work, called, calls.columns["start_ns"], threads.codes[1])
@@ -125,7 +129,8 @@ class _Reader:
             ]
         )
         unlaunched = int(np.count_nonzero(of_work["thread"] < 0))
-        parts = _Parts(work, calls, ranges, len(np.unique(waits["wait"])), unlaunched, streams.has_pairs, lanes)
+        wait_count = len(np.unique(waits["wait"]))
+        parts = _Parts(work, calls, ranges, wait_count, has_records, unlaunched, streams.has_pairs, lanes)
         metadata = self._metadata(columns, parts)
         tables = Tables((*lanes.lanes, *threads.lanes), threads.names, lanes.partitions, (), ranges.markers, metadata)
         delta = Delta(tables, _numbered(columns), names=(*self._names.known,), details=work.details)
@@ -179,11 +184,17 @@ class _Reader:
             }
         )
         total = sum(counts.values()) + sum(report.count(table) for table in _READ)
-        counts += Counter({"others of NVTX": ranges.others})  # which keeps those above nought
-        left_out = [f"{count:,} {cut_text(table, 40)}" for table, count in counts.most_common(MOST_LISTED)]
-        left_out += ["others"] if len(counts) > MOST_LISTED else []
+        counts["others of NVTX"] = ranges.others
+        counts["ranges that nobody closed"] = ranges.open_count
+        counts["further marks"] = ranges.dropped_marks
+        counts = +counts  # those above nought
+        listed = counts.most_common(MOST_LISTED)
+        left_out = [f"{count:,} {cut_text(table, 40)}" for table, count in listed]
+        left_out += [f"{counts.total() - sum(count for _, count in listed):,} others"] if len(counts) > MOST_LISTED else []
         marks = f", {len(ranges.markers):,} marks" if ranges.markers else ""
         waits = f", {parts.wait_count:,} waits of streams" if parts.wait_count else ""
+        said_count = sum(report.count(table) for table in _TELLING) - parts.wait_count + ranges.domains
+        waits += f", {said_count:,} that say the same again or name domains" if said_count else ""
         refused = work.refused + calls.refused + ranges.refused
         return (
             f"{len(work.columns['name']):,} kernels, copies and fills, {len(calls.is_wait):,} calls, "
@@ -261,12 +272,10 @@ def _missing(parts: _Parts, places: Places) -> list[str]:
     if parts.has_pairs and any(lane.is_blocking is None and lane.stream != NO_STREAM for lane in lanes):
         said.append("Of some streams the file does not tell whether they and the legacy default stream wait for each other.")
     if _lacks_waits(parts):
-        wait_calls = np.count_nonzero(parts.calls.is_wait)
+        wait_calls = int(np.count_nonzero(parts.calls.is_wait))
         told = f"{parts.wait_count:,} of {wait_calls:,} waits of streams for events are told"
-        said.append(
-            f"{told if wait_calls else 'Whether streams waited for events is not told'}; nsys tells it with "
-            "--trace=cuda --cuda-event-trace=true."
-        )
+        told = told if wait_calls else "Whether streams waited for events is not told"
+        said.append(f"{told}{'' if parts.has_records else '; nsys tells it with --trace=cuda --cuda-event-trace=true'}.")
     if work.whole_graphs:
         said.append(
             f"{work.whole_graphs:,} launches of graphs are one span each, and what ran in them is not told; nsys tells it "

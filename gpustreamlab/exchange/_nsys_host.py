@@ -72,6 +72,8 @@ class Ranges(NamedTuple):
     refused: int
     others: int
     """Rows that are not read: names of threads and categories."""
+    domains: int
+    """Rows that name domains."""
 
 
 def read_ranges(report: Report, names: Codes, step: Callable[[], None]) -> Ranges:
@@ -102,6 +104,7 @@ def read_ranges(report: Report, names: Codes, step: Callable[[], None]) -> Range
         len(marks["start"]) - len(order),
         refused + no_marks,
         int(np.count_nonzero(~is_range & ~is_mark & (kind != _DOMAIN))),
+        int(np.count_nonzero(kind == _DOMAIN)),
     )
 
 
@@ -139,7 +142,7 @@ class _Texts:
         return int(self._rows["globalTid"][row]) >> 24, int(self._rows["domainId"][row])
 
 
-def read_waits(report: Report, wait_calls: Int64Array, processes: Processes, step: Callable[[], None]) -> Columns:
+def read_waits(report: Report, wait_calls: Int64Array, processes: Processes, step: Callable[[], None]) -> tuple[Columns, bool]:
     """Return the waits of which the record that they waited for is told, one of each call.
 
     Parameters
@@ -158,10 +161,13 @@ def read_waits(report: Report, wait_calls: Int64Array, processes: Processes, ste
     dict of ndarrays of int64
         ``wait`` and ``record``, the calls, as numbers that no two processes share; and where: ``process``, ``device``,
         ``context``, ``green``, ``stream``, and the same of the record, as ``source_device`` and so on.
+    bool
+        Whether nsys was asked to record events.
     """
     wanted = ("globalPid", "correlationId", *_PLACE, "eventId", "eventSyncId")
     waits = report.numbers("CUPTI_ACTIVITY_KIND_SYNCHRONIZATION", wanted, step)
     records = report.numbers("CUPTI_ACTIVITY_KIND_CUDA_EVENT", wanted, step)
+    has_records = len(records["eventId"]) > 0
     for rows in (waits, records):
         rows["call"] = processes.calls(processes.codes(rows["globalPid"]), rows["correlationId"])
     waits = chosen(waits, np.isin(waits["call"], wait_calls) & (waits["call"] > 0) & ~np.isin(waits["eventId"], _NO_EVENT))
@@ -172,7 +178,7 @@ def read_waits(report: Report, wait_calls: Int64Array, processes: Processes, ste
     columns = {"wait": waits["call"], "record": records["call"], "process": waits["globalPid"]}
     for name, own in zip(("device", "context", "green", "stream"), _PLACE, strict=True):
         columns |= {name: or_else(waits[own], 0), f"source_{name}": or_else(records[own], 0)}
-    return columns
+    return columns, has_records
 
 
 def _last_records(waits: Columns, records: Columns) -> Int64Array:

@@ -156,7 +156,7 @@ def read_packets(path: str | PathLike[str]) -> Packets:
             "another program wrote it."
         )
     if len(first) > MOST_PACKETS:
-        raise TraceFileError(f"{name!r} holds {len(first):,} packets; {MOST_PACKETS:,} are read. Record less, or a part of it.")
+        raise TraceFileError(f"{name!r} holds more than {MOST_PACKETS:,} packets. Record less, or a part of it.")
     data = np.frombuffer(content, np.uint8)
     blocks, said, left_out = [], [], Counter[str]()
     with steps(-(-len(first) // BLOCK_PACKETS), "reading") as step:
@@ -237,12 +237,12 @@ def _open(path: Path) -> Any:
 
 
 def _find(content: bytes) -> tuple[Int64Array, Int64Array, int]:
-    """Return where packets begin and end, and how many bytes at the end are no whole one."""
+    """Return where packets begin and end, and how many bytes at the end are no whole one; it stops where there are too many."""
     data, view = np.frombuffer(content, np.uint8), memoryview(content)
     first: list[int] = []
     last: list[int] = []
     at, stop, size, most = 0, len(content) - LONGEST_VARINT, -1, 0
-    while at < stop:
+    while at < stop and len(first) <= MOST_PACKETS:
         if content[at] == _PACKET_TAG and content[at + 1] < 0x80:
             begin = at + 2
             end = begin + content[at + 1]

@@ -348,8 +348,9 @@ class _Builder:
         return f"{used} of {len(self._packets):,} packets{notes}{self._not_read()}"
 
     def _not_read(self) -> str:
-        found = [f"{count:,} {what}" for what, count in self._left_out.most_common(MOST_LISTED) if count]
-        found += ["others"] if sum(count > 0 for count in self._left_out.values()) > MOST_LISTED else []
+        left_out = (+self._left_out).most_common()
+        found = [f"{count:,} {what}" for what, count in left_out[:MOST_LISTED]]
+        found += [f"{sum(count for _, count in left_out[MOST_LISTED:]):,} others"] if len(left_out) > MOST_LISTED else []
         text = f"; not read: {', '.join(found)}" if found else ""
         text += f"; {self._packets.damaged:,} damaged packets" if self._packets.damaged else ""
         text += f"; {self._packets.lost_bytes:,} bytes at the end are no whole packet" if self._packets.lost_bytes else ""

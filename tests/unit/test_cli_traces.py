@@ -149,6 +149,13 @@ WRONG = {
 }
 
 
+def test_view_leaves_the_page_that_it_reads(capsys, here, saved):
+    assert cli.main(["convert", saved, "page.html"]) == 0
+    capsys.readouterr()
+    assert "would replace what is read" in told_in_one_line(capsys, "view", "page.html", "-o", "./page.html")
+    assert_same_trace(gsl.load_trace("page.html"), pipeline_trace())
+
+
 @pytest.mark.parametrize(("arguments", "words"), WRONG.values(), ids=WRONG.keys())
 def test_an_error_of_ours_is_one_line_and_status_1(capsys, here, saved, arguments, words):
     assert words in told_in_one_line(capsys, *arguments)

@@ -160,7 +160,7 @@ def test_every_phase_is_read_or_counted(tmp_path):
         for time, name, value in zip(samples.time_ns.tolist(), samples.name.tolist(), samples.value.tolist(), strict=True)
     ] == [(500, "load", 0.25), (1_000, "memory used", 5.0), (1_000, "memory free", 2.5)]
     used = trace.metadata.imported
-    assert used.startswith("9 spans (0 of GPUs), 3 samples, 1 markers of 29 events; not read: ")
+    assert used.startswith("9 spans (0 of GPUs), 3 samples, 1 markers from 21 of 29 events; not read: ")
     assert "2 begins without an end" in used
     assert "2 ends without a begin" in used
     assert "2 refused, as their times make no sense" in used
@@ -310,19 +310,31 @@ def test_who_wrote_a_file_is_told_by_its_head(tmp_path):
     assert read_head(tmp_path / "none") == b""
 
 
+def test_spans_that_do_not_nest_end_by_their_names(tmp_path):
+    events = [
+        {"ph": phase, "ts": ts, "pid": 1, "tid": 1, "id": 1, "cat": "net", "name": name}
+        for ts, (phase, name) in enumerate([("b", "load"), ("b", "store"), ("e", "load"), ("e", "store")])
+    ]
+    trace = read(tmp_path / "run.json", events)
+    assert [span[1:] for span in spans_of(trace)] == [("load", "annotation", 0, 2_000), ("store", "annotation", 1_000, 3_000)]
+
+
 def test_begins_and_ends_match_as_a_stack_of_each_thread_does():
     rng = np.random.default_rng(3)
     for _ in range(50):
         size = int(rng.integers(0, 30))
         group, time_ns, is_begin = rng.integers(0, 3, size), rng.integers(0, 20, size), rng.random(size) < 0.6
+        name = rng.integers(0, 3, size)
         stacks, wanted = {}, set()
         for place in sorted(range(size), key=lambda one: (time_ns[one], one)):
             stack = stacks.setdefault(group[place], [])
             if is_begin[place]:
                 stack.append(place)
             elif stack:
-                wanted.add((stack.pop(), place))
-        begins, ends = match_begins(group, time_ns, is_begin)
+                named = [begin for begin in stack if name[begin] == name[place]]
+                wanted.add(((named or stack)[-1], place))
+                stack.remove((named or stack)[-1])
+        begins, ends = match_begins(group, time_ns, is_begin, name)
         assert set(zip(begins.tolist(), ends.tolist(), strict=True)) == wanted
 
 

@@ -195,6 +195,20 @@ def test_what_was_whole_of_a_cut_file_is_kept_and_counted(tmp_path, is_packed):
     assert {*zip(read.edges.source.tolist(), read.edges.target.tolist(), strict=True)} == kept
 
 
+def test_spans_that_were_taken_out_leave_no_wrong_parents_and_edges(tmp_path):
+    trace = overlapping()
+    write_chrome(trace, tmp_path / "run.json")
+    lines = (tmp_path / "run.json").read_text().splitlines()
+    spans = [place for place, line in enumerate(lines) if '"ph":"X"' in line]
+    del lines[spans[len(spans) // 2]]
+    (tmp_path / "run.json").write_text("\n".join(lines))
+    read = read_chrome(tmp_path / "run.json")
+    assert len(read) == len(trace) - 1
+    assert (read.parent == -1).all()
+    assert len(read.edges) == 0
+    assert "so parents and edges of spans are not known" in read.metadata.recovery_note
+
+
 def test_a_suffix_of_another_kind_and_a_missing_folder_are_refused(tmp_path):
     with pytest.raises(OptionError, match=r"run\.txt.*\.json"):
         write_chrome(nested_trace(), tmp_path / "run.txt")

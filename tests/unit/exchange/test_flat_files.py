@@ -119,3 +119,18 @@ def test_a_mutated_arrow_file_gives_a_trace_or_an_error_of_ours(tmp_path):
             messages.append(str(error))
     assert "TraceFileError" in found
     assert all("run.arrow" in message for message in messages)
+
+
+def test_a_file_that_is_cut_while_it_is_read_is_damaged(tmp_path, monkeypatch):
+    path, open_file = tmp_path / "run.arrow", pa.ipc.open_file
+    write_arrow(nested_trace(), path)
+
+    def cut(file):
+        opened = open_file(file)
+        with path.open("r+b") as other:
+            other.truncate(3_000)
+        return opened
+
+    monkeypatch.setattr(pa.ipc, "open_file", cut)
+    with pytest.raises(TraceFileError, match="damaged"):
+        read_arrow(path)

@@ -8,7 +8,7 @@ import pytest
 from gpustreamlab.analysis import counted_rows
 from gpustreamlab.errors import OptionError, TraceFileError
 from gpustreamlab.exchange import read_kineto
-from tests.helpers.kineto import BASE_NS, DEVICE, kineto, launched, stream_wait, two_streams, write
+from tests.helpers.kineto import BASE_NS, DEVICE, call, kineto, launched, stream_wait, two_streams, work, write
 
 
 def rank(folder, number, **top):
@@ -27,7 +27,10 @@ def test_ranks_have_lanes_threads_and_devices_of_their_own(tmp_path):
     assert [lane.key for lane in trace.lanes[:4]] == [(0, 1, 7), (0, 1, 20), (1, 1, 7), (1, 1, 20)]
     assert trace.threads == ("rank 0 thread 100", "rank 2 thread 100", "rank 0 loader (101)", "rank 2 loader (101)")
     assert trace.metadata.title == "2 ranks of 4, nccl"
-    assert trace.metadata.imported == "18 kernels, copies and fills, 24 calls, 4 ranges of 58 events"
+    assert trace.metadata.imported == (
+        "18 kernels, copies and fills, 24 calls, 4 ranges, 2 waits of streams, 10 that say the same again or name threads of "
+        "58 events"
+    )
     assert trace.metadata.missing == (
         "Each file's times are taken as they are: clocks of different hosts differ by an unknown time.",
     )
@@ -58,7 +61,8 @@ def test_each_file_s_times_are_absolute(tmp_path):
 def test_files_that_tell_no_rank_are_numbered(tmp_path):
     paths = [rank(tmp_path, number, distributedInfo=None) for number in (0, 1)]
     assert [lane.name for lane in read_kineto(paths).lanes[::2][:2]] == ["file 0 GPU 0 stream 7", "file 1 GPU 0 stream 7"]
-    same = [rank(tmp_path, 5), rank(tmp_path, 5)]
+    (tmp_path / "again").mkdir()
+    same = [rank(tmp_path, 5), rank(tmp_path / "again", 5)]
     assert read_kineto(same).lanes[0].name == "file 0 GPU 0 stream 7"
 
 
@@ -81,3 +85,32 @@ def test_files_without_a_common_clock_are_refused(tmp_path):
         read_kineto(paths)
     with pytest.raises(OptionError, match="no path"):
         read_kineto([])
+
+
+def test_graphs_of_ranks_number_their_nodes_by_themselves(tmp_path):
+    paths = []
+    for number, nodes in enumerate(([100, 101, 102], [200, 201])):
+        replay = [
+            work(10 * place, 5, stream=7, correlation=5, **{"graph id": 1, "graph node id": node})
+            for place, node in enumerate(nodes, 1)
+        ]
+        content = kineto([call(1, 2, "cudaGraphLaunch", correlation=5), *replay], distributedInfo={"rank": number})
+        paths.append(write(tmp_path / f"{number}.json", content))
+    both = read_kineto(paths)
+    for place, count in enumerate((3, 2)):
+        mine = (both.lane == place) & counted_rows(both)
+        assert [both.details[code].node for code in both.extra["detail"][mine].tolist()] == [*range(count)]
+
+
+def test_ranks_of_one_stream_each_lack_no_waits(tmp_path):
+    paths = [write(tmp_path / f"{number}.json", kineto(launched(20, 9, 1, stream=7, correlation=1))) for number in (0, 1)]
+    assert read_kineto(paths[0]).metadata.waits_told
+    both = read_kineto(paths)
+    assert both.metadata.waits_told
+    assert not any("waited" in fact for fact in both.metadata.missing)
+
+
+def test_a_file_that_is_given_twice_is_refused(tmp_path):
+    path = rank(tmp_path, 0)
+    with pytest.raises(OptionError, match="more than once"):
+        read_kineto([path, tmp_path / "." / path.name])

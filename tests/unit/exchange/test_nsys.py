@@ -6,6 +6,7 @@ import gzip
 import os
 import pickle
 import random
+import re
 import sqlite3
 import stat
 import tempfile
@@ -70,10 +71,24 @@ def test_streams_threads_and_kinds_are_as_in_a_trace_of_our_own(path):
     assert trace.extra["size_bytes"][rows(trace, "copy")].tolist() == [4_096]
     assert [(marker.text, marker.time_ns) for marker in trace.markers] == [("done", 4_000)]
     assert trace.metadata.imported == (
-        "4 kernels, copies and fills, 7 calls, 2 ranges, 1 marks, 1 waits of streams of 19 rows; not read: 1 OVERHEAD"
+        "4 kernels, copies and fills, 7 calls, 2 ranges, 1 marks, 1 waits of streams, 3 that say the same again or name "
+        "domains of 19 rows; not read: 1 OVERHEAD"
     )
     assert trace.metadata.missing == ()
     assert trace.metadata.waits_told
+
+
+def test_every_row_is_counted(path):
+    made = two_streams()
+    for kind, end in ((59, None), (60, 9), (34, None), (75, None), (33, None), (59, -5)):
+        made.nvtx(1, end, "x", kind=kind)
+    for place in range(9):
+        made.add(f"OTHER_{place}", start=place)
+    used, _, left_out = read_nsys(made.write(path)).metadata.imported.partition(" rows")
+    used, _, total = used.rpartition(" of ")
+    numbers = [int(number) for number in re.findall(r"\b(\d+) ", f"{used}{left_out} ")]
+    assert sum(numbers) == int(total) == 19 + 6 + 9
+    assert "others" in left_out
 
 
 def test_times_are_those_of_the_session_and_launches_are_their_calls(path):
@@ -158,6 +173,14 @@ def test_waits_that_the_file_does_not_tell_are_said(path):
         "0 of 1 waits of streams for events are told; nsys tells it with --trace=cuda --cuda-event-trace=true"
     )
     assert fact in " ".join(str(trace.idle()).split())
+
+
+def test_an_option_that_was_on_is_not_advised(path):
+    made = two_streams()
+    made.wait(165, stream=14, event=41, correlation=9)  # of which the record is not there
+    trace = read_nsys(made.write(path))
+    assert not trace.metadata.waits_told
+    assert trace.metadata.missing == ("1 of 2 waits of streams for events are told.",)
 
 
 def test_waits_of_one_stream_lack_nothing(path, made):

@@ -294,7 +294,7 @@ def test_too_large_a_file_and_too_many_tracks_are_refused(file, tmp_path, monkey
     with pytest.raises(TraceFileError, match="more than 4 tracks"):
         file.read(tmp_path)
     monkeypatch.setattr(_pftrace_file, "MOST_PACKETS", 4)
-    with pytest.raises(TraceFileError, match="holds 8 packets; 4 are read"):
+    with pytest.raises(TraceFileError, match="holds more than 4 packets"):
         file.read(tmp_path)
     monkeypatch.setattr(_pftrace_file, "LARGEST_FILE_BYTES", 10)
     with pytest.raises(TraceFileError, match="larger than"):
@@ -398,3 +398,10 @@ def test_what_we_wrote_is_read_as_a_file_of_others_without_our_own_part(tmp_path
     assert sorted(zip((other.start_ns - shift_ns).tolist(), (other.end_ns - shift_ns).tolist(), strict=True)) == sorted(
         kept + markers
     )
+
+
+def test_of_too_many_packets_no_more_are_found(monkeypatch):
+    monkeypatch.setattr(_pftrace_file, "MOST_PACKETS", 10)
+    small, large = bytes.fromhex("0a020801"), bytes.fromhex("0a0408055001")
+    first, last, _ = _pftrace_file._find((small + large) * 1_000 + bytes(10))
+    assert len(first) == len(last) == 11

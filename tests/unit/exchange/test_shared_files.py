@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import os
+import re
 from pathlib import Path
 
 import numpy as np
@@ -28,6 +29,10 @@ if FOLDER.is_dir():  # nothing is skipped where it is not
         gpu, work = truth["gpu"], counted_rows(trace)
         assert work.sum() == gpu["gpu_spans"]
         assert len(trace.edges.select("launch")) == truth["gpu_spans_with_a_call"]
+        used, _, left_out = trace.metadata.imported.partition(" events")
+        used, _, total = used.rpartition(" of ")
+        numbers = [int(number.replace(",", "")) for number in re.findall(r"([\d,]*\d) ", used + left_out)]
+        assert sum(numbers) == int(total.replace(",", ""))  # every event is counted
         assert trace.explain().streams is not None
         assert trace.critical_path().duration_ns >= 0
         if not work.any():
