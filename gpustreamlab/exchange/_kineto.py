@@ -127,7 +127,7 @@ class _Maker:
         columns, details = self._columns(thread_of)
         used_names, number = by_appearance(columns["name"], len(self._told.names.known))
         all_names = [*self._told.names.known]
-        names, columns["name"] = [all_names[code] for code in used_names.tolist()], number[columns["name"]]
+        used, columns["name"] = [all_names[code] for code in used_names.tolist()], number[columns["name"]]
         shift_ns = int(columns["start_ns"].min()) if all(self._told.are_absolute) else 0
         for name in ("start_ns", "end_ns", "queued_ns"):
             columns[name] -= shift_ns
@@ -137,8 +137,9 @@ class _Maker:
             missing=tuple(facts),
             waits_told=not self._lacks_waits(wait_calls),
         )
-        tables = Tables(self._lanes(threads), threads, (), (), (), metadata)
-        return build_trace(Delta(tables, columns, names=names, details=details, dependencies=self._dependencies()))
+        names = tuple(name for name, _ in threads)
+        tables = Tables(self._lanes(threads), names, (), (), (), metadata)
+        return build_trace(Delta(tables, columns, names=used, details=details, dependencies=self._dependencies()))
 
     def _require_rows(self) -> None:
         """Raise `TraceFileError` where nothing can be made of the files, or they cannot be laid beside each other."""
@@ -175,8 +176,9 @@ class _Maker:
         told = self._told.facts[file].distributed
         return told if isinstance(told, dict) else {}
 
-    def _threads(self) -> tuple[Int32Array, tuple[str, ...]]:
-        """Return the number of each known thread, as they appear in ranges, then calls; and a name of its own for each."""
+    def _threads(self) -> tuple[Int32Array, tuple[tuple[str, int], ...]]:
+        """Return the number of each known thread, as they appear in ranges, then calls; and a name of its own, and the file, of
+        each."""
         known = [*self._told.threads.known]
         used, number = by_appearance(np.concatenate((self._ranges["thread"], self._calls["thread"])), len(known))
         keys = [known[code] for code in used.tolist()]
@@ -188,7 +190,7 @@ class _Maker:
         names = [self._thread_name(key) for key in keys]
         counts = Counter(names)
         return number, tuple(
-            name if counts[name] == 1 else f"{name} ({key.process}, {key.thread})"
+            (name if counts[name] == 1 else f"{name} ({key.process}, {key.thread})", key.file)
             for name, key in zip(names, keys, strict=True)
         )
 
@@ -246,7 +248,7 @@ class _Maker:
         columns = (lanes[0], waits["record"], lanes[1], waits["wait"])
         return {name: column[is_known] for name, column in zip(DEPENDENCY_COLUMNS, columns, strict=True)}
 
-    def _lanes(self, threads: Sequence[str]) -> tuple[Lane, ...]:
+    def _lanes(self, threads: Sequence[tuple[str, int]]) -> tuple[Lane, ...]:
         """Return a lane for each stream, named by what tells it from others, and for each thread."""
         has_contexts = len({key[:3] for key in self._streams}) > len(self._devices)
         codes = self._told.streams.known
@@ -261,9 +263,10 @@ class _Maker:
                     stream=key.stream,
                     sm_count=self._devices[key.file, key.device].sm_count,
                     priority=self._told.priorities.get(codes[key], 0),
+                    process=key.file,
                 )
             )
-        return (*lanes, *(Lane(name=f"host: {name}", kind=LaneKind.HOST) for name in threads))
+        return (*lanes, *(Lane(name=f"host: {name}", kind=LaneKind.HOST, process=file) for name, file in threads))
 
     def _device(self, file: int, number: int) -> Device:
         """Return what a file tells of a device."""
@@ -281,7 +284,7 @@ class _Maker:
                     memory_bytes=size,
                     sm_limits=SMLimits(**limits),
                 )
-        return Device(name=f"GPU {number}", ordinal=ordinal, sm_count=0)
+        return Device(name=f"GPU {ordinal}", ordinal=ordinal, sm_count=0)
 
     def _metadata(self, epoch_ns: int, window: tuple[int, int], work_counts: Sequence[int]) -> TraceMetadata:
         """Return what the files tell of themselves; the device is the one that did most."""
@@ -292,6 +295,7 @@ class _Maker:
         return TraceMetadata(
             backend=KINETO_BACKEND,
             device=self._devices[by_device.most_common(1)[0][0]] if by_device else self._device(0, 0),
+            devices=tuple(self._devices.values()),
             clock=f"that of the file, in steps of {'1 us' if step_ns else '1 ns'}",
             clock_error_ns=step_ns,
             host_error_ns=step_ns,

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections import Counter
+from dataclasses import replace
 from typing import NamedTuple
 
 import numpy as np
@@ -53,7 +54,11 @@ class Streams:
 
     def lanes(self) -> Lanes:
         """Return their lanes."""
-        return make_lanes(self._places, [place for _, place in self._ordered])
+        made = make_lanes(self._places, [place for _, place in self._ordered])
+        codes = [code for code, _ in self._ordered]
+        return made._replace(
+            lanes=tuple(replace(lane, process=max(code, 0)) for lane, code in zip(made.lanes, codes, strict=True))
+        )
 
     def dependencies(self, waits: Columns) -> Columns:
         """Return which lane waited for which, of waits with work on both sides; columns of `DEPENDENCY_COLUMNS`."""
@@ -103,6 +108,8 @@ def find_threads(numbers: list[Int64Array], processes: Processes) -> Threads:
         name = (f"process {pids[owner]} " if has_processes else "") + f"thread {number & 0xFF_FFFF}"
         counts[name] += 1
         names.append(name if counts[name] == 1 else f"{name} ({counts[name]})")
-    lanes = tuple(Lane(name=f"host: {name}", kind=LaneKind.HOST) for name in names)
+    lanes = tuple(
+        Lane(name=f"host: {name}", kind=LaneKind.HOST, process=max(owner, 0)) for name, owner in zip(names, owners, strict=True)
+    )
     bounds = np.cumsum([len(some) for some in numbers])[:-1]
     return Threads(tuple(names), lanes, tuple(np.split(place.astype(np.int64), bounds)))
