@@ -177,8 +177,7 @@ class _Maker:
         return told if isinstance(told, dict) else {}
 
     def _threads(self) -> tuple[Int32Array, tuple[tuple[str, int], ...]]:
-        """Return the number of each known thread, as they appear in ranges, then calls; and a name of its own, and the file, of
-        each."""
+        """Return the number of each known thread, as they appear in ranges, then calls; name each, and tell its file."""
         known = [*self._told.threads.known]
         used, number = by_appearance(np.concatenate((self._ranges["thread"], self._calls["thread"])), len(known))
         keys = [known[code] for code in used.tolist()]

@@ -173,8 +173,8 @@ class Lane(Checked):
     is_blocking: bool | None = None
     """Whether it and the legacy default stream wait for each other; None if unknown. No stream that a session makes is."""
     process: Count = 0
-    """Which process works in it, or has this thread, where a trace is of several, as of the ranks of a job: 0, 1, 2, ... Threads
-    launch work, and wait for it, in their own process only."""
+    """Which process works in it, or has this thread, where a trace is of several, as of the ranks of a job: 0, 1, 2, ...
+    Threads launch work, and wait for it, in their own process only."""
 
     @property
     def key(self) -> tuple[int, int, int]:

@@ -1,0 +1,86 @@
+"""Engines and SMs are of one device, threads and what they wait for of one process."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+import numpy as np
+import pytest
+
+from gpustreamlab.analysis import overlap
+from gpustreamlab.model import Lane
+from gpustreamlab.typing import Cause
+from tests.helpers.devices import two_devices
+
+FULL = {"blocks": 1_000}
+
+
+def same_and_other(rows, move):
+    """Return the trace of two devices, and that with both streams on one."""
+    trace = two_devices(rows)
+    lanes = tuple(replace(lane, device=0, stream=place) for place, lane in enumerate(trace.lanes))
+    metadata = replace(trace.metadata, devices=())
+    return (replace(trace, lanes=lanes, metadata=metadata), trace)[move]
+
+
+@pytest.mark.parametrize(
+    ("kind", "name", "more", "reason"),
+    [
+        ("kernel", "k", FULL, "kernels share the SMs"),
+        ("copy", "memcpy HtoD (pinned)", {}, "copies to the device share an engine"),
+        ("copy", "memcpy DtoH (pinned)", {}, "copies to the host share an engine"),
+    ],
+)
+def test_engines_and_sms_bound_the_streams_of_one_device_only(kind, name, more, reason):
+    rows = [(0, kind, name, 0, 100, more), (1, kind, name, 10, 110, more)]
+    one, two = (overlap(same_and_other(rows, move)) for move in (0, 1))
+    assert (one.ideal_ns, one.shared.reason, one.max_concurrency) == (200_000, reason, 1.0)
+    assert (two.ideal_ns, two.max_concurrency) == (100_000, 2.0)
+    assert reason in repr(one)
+    assert "slowed" not in repr(two)
+
+
+def test_each_device_is_bounded_by_its_own_sms():
+    rows = [(0, "kernel", "k", 0, 100, {"blocks": 4 * 32}), (1, "kernel", "k", 10, 110, {"blocks": 4 * 32 - 1})]
+    assert overlap(two_devices(rows)).shared.busy_ns == 100_000
+    assert overlap(two_devices(rows[1:])).shared.busy_ns == 0
+    assert overlap(two_devices(rows)).shared.are_grids_known
+
+
+@pytest.mark.parametrize(
+    ("kind", "name", "more", "cause"),
+    [
+        ("kernel", "k", FULL, Cause.GRID_FILLS_DEVICE),
+        ("copy", "memcpy HtoD (pinned)", {}, Cause.COPY_ENGINE),
+    ],
+)
+def test_no_work_waits_for_an_engine_or_the_sms_of_another_device(kind, name, more, cause):
+    rows = [(0, kind, name, 0, 1_000, {"queued": -20} | more), (1, kind, name, 1_000, 2_000, {"queued": -10} | more)]
+    one, two = (same_and_other(rows, move).explain() for move in (0, 1))
+    assert cause in {finding.code for finding in one.findings}
+    assert cause not in {finding.code for finding in two.findings}
+    assert two.gain_ns == 1_000_000
+
+
+def test_what_stood_in_front_is_looked_for_on_the_device_itself():
+    # What ended last was on the other device: on its own the grid in front filled the SMs.
+    trace = two_devices(
+        [
+            (0, "kernel", "k", 0, 1_000, {"queued": -20} | FULL),
+            (1, "kernel", "k", 0, 1_001, {"queued": -20} | FULL),
+            (2, "kernel", "late", 1_002, 2_000, {"queued": -10} | FULL),
+        ]
+    )
+    lanes = (*trace.lanes[:2], Lane(name="c", device=0, stream=9, sm_count=4))
+    found = replace(trace, lanes=lanes).explain()
+    assert [(one.code, one.other) for one in found.findings if one.stream == "c"] == [(Cause.GRID_FILLS_DEVICE, "a")]
+
+
+def test_work_of_another_device_slows_none():
+    rng = np.random.default_rng(0)
+    alone = [(0, "kernel", "k", at, at + 100, {"blocks": 8}) for at in range(0, 2_000, 200)]
+    beside = [(0, "kernel", "k", at, at + 130, {"blocks": 8}) for at in range(2_000, 4_000, 200)]
+    other = [(1, "kernel", "o", 2_000 + int(rng.integers(0, 2)), 4_000, {"blocks": 8})]
+    one, two = (same_and_other([*alone, *beside, *other], move).explain() for move in (0, 1))
+    assert Cause.SLOWED_DOWN in {finding.code for finding in one.findings}
+    assert Cause.SLOWED_DOWN not in {finding.code for finding in two.findings}
