@@ -26,7 +26,8 @@ def of_device(trace: Trace, device: Device) -> BoolArray:
     """Tell which rows are of a device of the trace; all where it has no other; shape (n_spans,), bool."""
     if len(trace.devices) < 2:
         return np.ones(len(trace), bool)
-    found: BoolArray = (lane_devices(trace) == trace.devices.index(device))[trace.lane]
+    is_own = [lane.kind is LaneKind.STREAM and lane.device == device.ordinal for lane in trace.lanes]
+    found: BoolArray = np.array(is_own, bool)[trace.lane]
     return found
 
 

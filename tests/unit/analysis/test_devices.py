@@ -7,8 +7,9 @@ from dataclasses import replace
 import numpy as np
 import pytest
 
-from gpustreamlab.analysis import overlap
-from gpustreamlab.model import Lane
+from gpustreamlab.analysis import overlap, utilization
+from gpustreamlab.errors import TraceError
+from gpustreamlab.model import Lane, Partition
 from gpustreamlab.typing import Cause
 from tests.helpers.devices import two_devices
 
@@ -84,3 +85,33 @@ def test_work_of_another_device_slows_none():
     one, two = (same_and_other([*alone, *beside, *other], move).explain() for move in (0, 1))
     assert Cause.SLOWED_DOWN in {finding.code for finding in one.findings}
     assert Cause.SLOWED_DOWN not in {finding.code for finding in two.findings}
+
+
+def test_sm_time_is_of_all_cards():
+    rows = [(0, "kernel", "k", 0, 100, FULL), (1, "kernel", "k", 50, 110, FULL)]
+    found = utilization(two_devices(rows))
+    assert (found.sm_count, found.card_sm_ns, found.device.tolist()) == (8, 4 * 160_000, [0, 1])
+    assert found.card_share == pytest.approx(160 / 220)
+    assert (found.busy_ns.tolist(), found.names) == ([100_000, 60_000], (None, None))
+    assert "on 2 GPUs, 73% of the SM-time of 8 SMs" in repr(found)
+    assert ("GPU 1 whole card" in str(found), "shares its SMs" in str(found)) == (True, False)
+    assert found.to_pandas()["device"].tolist() == [0, 1]
+
+
+def test_sms_of_every_card_must_be_known():
+    trace = two_devices()
+    lanes = (trace.lanes[0], replace(trace.lanes[1], sm_count=0), trace.lanes[2])
+    metadata = replace(trace.metadata, devices=())
+    with pytest.raises(TraceError, match="How many SMs GPU 1 has is not known"):
+        utilization(replace(trace, lanes=lanes, metadata=metadata))
+
+
+def test_a_partition_is_of_the_card_on_which_it_ran():
+    small = Partition(name="small", requested_sms=2, granted_sms=2)
+    trace = replace(two_devices(), partitions=(small,), partition=[-1, 0])
+    found = utilization(trace)
+    assert [*zip(found.device.tolist(), found.names, found.sm_ns.tolist(), strict=True)] == [
+        (0, None, 400_000),
+        (1, "small", 200_000),
+    ]
+    assert found.card_sm_ns == 600_000
