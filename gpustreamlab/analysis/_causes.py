@@ -533,13 +533,7 @@ def _tests(
         return began_as
 
     def front(work: BoolArray) -> tuple[Int64Array, BoolArray]:
-        found = np.full(len(row), -1, np.int64)
-        for place in range(len(trace.devices)):
-            on_card = device == place
-            chosen, asked = np.flatnonzero(work & on_card[trace.lane]), np.flatnonzero(on_card[trace.lane[row]])
-            if len(chosen) and len(asked):
-                since_ns = pieces.idle_since_ns[held][asked]
-                found[asked] = work_before(trace, chosen, row[asked], since_ns, pieces.latency_ns)
+        found = _front_on_card(trace, work, row, pieces.idle_since_ns[held], pieces.latency_ns)
         return found, near(found)
 
     source, waits = awaited
@@ -577,6 +571,16 @@ def _tests(
     used = np.bincount(device[np.unique(trace.lane[pieces.counted])], minlength=len(trace.devices))
     is_many = (used > HARDWARE_QUEUES)[device[trace.lane[row]]]
     yield Cause.QUEUE_ALIAS, Certainty.LIKELY, near(before) & ~is_known & is_many, before
+
+
+def _front_on_card(trace: Trace, work: BoolArray, row: Int64Array, idle_since_ns: Int64Array, latency_ns: int) -> Int64Array:
+    """Return which of some work of its card stood in front of each row, or -1; see `work_before`."""
+    device, found = lane_devices(trace)[trace.lane], np.full(len(row), -1, np.int64)
+    for place in range(len(trace.devices)):
+        chosen, asked = np.flatnonzero(work & (device == place)), np.flatnonzero(device[row] == place)
+        if len(chosen) and len(asked):
+            found[asked] = work_before(trace, chosen, row[asked], idle_since_ns[asked], latency_ns)
+    return found
 
 
 def _of_one_graph(trace: Trace, row: Int64Array, before: Int64Array) -> BoolArray:

@@ -127,7 +127,7 @@ def summary_text(trace: Trace) -> str:
 
 def partition_lines(trace: Trace) -> list[str]:
     """Say how long each partition was busy, one line each; empty where there are none."""
-    if trace.layout is None and not trace.partitions:
+    if (trace.layout is None and not trace.partitions) or not all(device.sm_count for device in trace.devices):
         return []
     result = utilization(trace)
     word = busy_word(result.counted)

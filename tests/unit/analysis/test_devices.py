@@ -7,11 +7,13 @@ from dataclasses import replace
 import numpy as np
 import pytest
 
-from gpustreamlab.analysis import overlap, utilization
-from gpustreamlab.errors import TraceError
+from gpustreamlab.analysis import critical_path, explain, host_waits, overlap, utilization
+from gpustreamlab.analysis._expect import expect_faster
+from gpustreamlab.draw import why_tables
+from gpustreamlab.errors import OptionError, TraceError
 from gpustreamlab.model import Lane, Partition
 from gpustreamlab.typing import Cause
-from tests.helpers.devices import two_devices
+from tests.helpers.devices import two_devices, two_ranks
 
 FULL = {"blocks": 1_000}
 
@@ -115,3 +117,46 @@ def test_a_partition_is_of_the_card_on_which_it_ran():
         (1, "small", 200_000),
     ]
     assert found.card_sm_ns == 600_000
+
+
+def test_a_thread_waits_for_its_own_rank_only():
+    trace = two_ranks()
+    waits = host_waits(trace)
+    assert [trace.lanes[trace.lane[row]].name for row in waits.waited_for] == ["a"]
+    one = replace(trace, lanes=tuple(replace(lane, process=0) for lane in trace.lanes))
+    assert [one.lanes[one.lane[row]].name for row in host_waits(one).waited_for] == ["b"]
+
+
+@pytest.mark.parametrize("asked", [explain, critical_path])
+def test_ranks_are_asked_one_by_one(asked):
+    trace = two_ranks()
+    with pytest.raises(OptionError, match=rf"2 processes work on 2 GPUs.*trace\.where\(device=0\)\.{asked.__name__}\(\)"):
+        asked(trace)
+    for device in (0, 1):
+        asked(trace.where(device=device))
+    # Of one process its devices are asked together, and so are processes that share a device.
+    asked(two_devices())
+    asked(
+        replace(
+            trace, lanes=tuple(replace(lane, device=0) for lane in trace.lanes), metadata=two_ranks().where(device=0).metadata
+        )
+    )
+
+
+def test_a_path_stays_within_its_rank():
+    path = critical_path(two_ranks().where(device=1))
+    assert {path.lanes[lane].name for lane in path.lane.tolist() if lane >= 0} <= {"b", "host: two"}
+    assert len(path)
+
+
+def test_streams_of_two_ranks_are_no_pair():
+    with pytest.raises(OptionError, match="answers for one rank"):
+        explain(two_ranks(), "a", "b")
+    assert explain(two_ranks(), 1).streams == ("a",)  # the row tells the rank
+
+
+def test_pages_and_expectations_say_what_to_type_for_ranks():
+    told = why_tables(two_ranks(), 0)
+    assert "trace.where(device=0).explain()" in told["line"]
+    assert (told["explained"], told["findings"]) == (False, [])
+    assert "trace.where(device=0).explain()" in expect_faster(1_000, 2)(two_ranks())

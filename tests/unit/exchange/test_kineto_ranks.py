@@ -41,7 +41,7 @@ def test_what_belongs_together_stays_within_its_rank(tmp_path):
         assert len(edges) == 2 * len(alone.edges.select(kind))
         owner = np.array(["rank 1" in lane.name for lane in both.lanes])[both.lane]
         assert (owner[edges.source] == owner[edges.target]).all()
-    assert both.explain().streams is not None
+    assert both.where(device=1).explain().streams == ("rank 1 GPU 0 stream 7", "rank 1 GPU 0 stream 20")
     for number in (0, 1):
         mine = both.where(stream=[lane.name for lane in both.lanes if f"rank {number} " in lane.name])
         assert counted_rows(mine).sum() == 9
