@@ -6,6 +6,7 @@ What the host launched is found by its correlation, never by flows: files hold e
 
 from __future__ import annotations
 
+import os
 import re
 from collections import Counter
 from collections.abc import Sequence
@@ -76,7 +77,7 @@ def read_kineto(paths: str | PathLike[str] | Sequence[str | PathLike[str]]) -> T
     Raises
     ------
     OptionError
-        If no path is given.
+        If no path is given, or two files are not of two ranks of one job.
     TraceFileError
         If a file is missing or another tool's, has nothing in it, or its times cannot be laid beside those of the others.
 
@@ -92,10 +93,23 @@ def read_kineto(paths: str | PathLike[str] | Sequence[str | PathLike[str]]) -> T
     files = [paths] if isinstance(paths, str | PathLike) else [*paths]
     if not files:
         raise OptionError("read_kineto() was given no path. Pass a file, or a list of one for each rank.")
+    _require_apart([(f"are {real!r}", str(path)) for path, real in ((path, os.path.realpath(path)) for path in files)])
     collector = Collector()
     for path in files:
         collector.read(EventFile(path))
     return _Maker(collector, [str(path) for path in files]).trace()
+
+
+def _require_apart(told: Sequence[tuple[str, str]]) -> None:
+    """Raise `OptionError` where two files say the same of themselves; given is what each says, and its path."""
+    first: dict[str, str] = {}
+    for what, path in told:
+        if what in first:
+            raise OptionError(
+                f"{first[what]!r} and {path!r} both {what}: a trace of several ranks has each once. Give one file for each "
+                "rank; gsl.compare() compares two runs."
+            )
+        first[what] = path
 
 
 class _Maker:
@@ -168,8 +182,22 @@ class _Maker:
         """Return what tells the files apart; nothing for a single one."""
         if len(self._paths) == 1:
             return [""]
-        ranks = [whole_number(self._distributed(file).get("rank"), -1) for file in range(len(self._paths))]
-        is_told = min(ranks) >= 0 and len(set(ranks)) == len(ranks)
+        told = [self._distributed(file) for file in range(len(self._paths))]
+        ranks, sizes = ([whole_number(one.get(name), -1) for one in told] for name in ("rank", "world_size"))
+        _require_apart([(f"are of rank {rank}", path) for rank, path in zip(ranks, self._paths, strict=True) if rank >= 0])
+        known = [(size, path) for size, path in zip(sizes, self._paths, strict=True) if size > 0]
+        for size, path in known:
+            if size != known[0][0]:
+                raise OptionError(
+                    f"{known[0][1]!r} is of a job of {known[0][0]:,} ranks, {path!r} of one of {size:,}: they are not of one "
+                    "job. Load each alone."
+                )
+        if known and len(self._paths) > known[0][0]:
+            raise OptionError(
+                f"{known[0][1]!r} is of a job of {known[0][0]:,} ranks, and {len(self._paths):,} files were given, the last "
+                f"{self._paths[-1]!r}: some are not of it. Give one for each rank."
+            )
+        is_told = min(ranks) >= 0
         return [f"rank {rank} " if is_told else f"file {file} " for file, rank in enumerate(ranks)]
 
     def _distributed(self, file: int) -> dict[str, object]:
