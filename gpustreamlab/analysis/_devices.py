@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from dataclasses import replace
 
 import numpy as np
 
 from gpustreamlab.errors import OptionError
-from gpustreamlab.model import Device, Trace
+from gpustreamlab.model import Device, Lane, Trace, TraceMetadata
 from gpustreamlab.typing import BoolArray, Int64Array, LaneKind
 
 
@@ -15,6 +16,13 @@ def lane_devices(trace: Trace) -> Int64Array:
     """Return for each lane the place of its device in `Trace.devices`; 0 for threads of the host; shape (n_lanes,), int64."""
     places = {device.ordinal: place for place, device in enumerate(trace.devices)}
     return np.array([places.get(lane.device, 0) if lane.kind is LaneKind.STREAM else 0 for lane in trace.lanes], np.int64)
+
+
+def devices_label(meta: TraceMetadata, lanes: Sequence[Lane]) -> str:
+    """Name the devices of some lanes, marked where they are simulated."""
+    own = {lane.device for lane in lanes}
+    devices = tuple(device for device in meta.devices if device.ordinal in own)
+    return replace(meta, device=devices[0], devices=devices).device_label if devices else meta.device_label
 
 
 def lane_processes(trace: Trace) -> Int64Array:

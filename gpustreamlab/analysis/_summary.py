@@ -193,7 +193,7 @@ def counts_text(trace: Trace, span_count: int) -> str:
 def device_text(meta: TraceMetadata) -> str:
     """Name the device, and say whether it is real, as far as that is known."""
     source = "SIMULATED" if meta.simulated else "from columns" if meta.is_from_columns else "measured on hardware"
-    return f"{display_name(meta.device.name)} ({source})"
+    return f"{display_name(meta.device_name)} ({source})"
 
 
 def source_facts(meta: TraceMetadata, tier: CaptureTier | None = None) -> list[str]:

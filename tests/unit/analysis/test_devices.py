@@ -7,11 +7,12 @@ from dataclasses import replace
 import numpy as np
 import pytest
 
-from gpustreamlab.analysis import critical_path, explain, host_waits, overlap, utilization
+from gpustreamlab.analysis import critical_path, explain, host_waits, overlap, summary_text, utilization
 from gpustreamlab.analysis._expect import expect_faster
 from gpustreamlab.draw import why_tables
+from gpustreamlab.draw._header import plan_header
 from gpustreamlab.errors import OptionError, TraceError
-from gpustreamlab.model import Lane, Partition
+from gpustreamlab.model import Device, Lane, Partition
 from gpustreamlab.typing import Cause
 from tests.helpers.devices import two_devices, two_ranks
 
@@ -160,3 +161,20 @@ def test_pages_and_expectations_say_what_to_type_for_ranks():
     assert "trace.where(device=0).explain()" in told["line"]
     assert (told["explained"], told["findings"]) == (False, [])
     assert "trace.where(device=0).explain()" in expect_faster(1_000, 2)(two_ranks())
+
+
+def test_headlines_say_how_many_devices_there_are():
+    cards = tuple(Device(name="demo", ordinal=number, sm_count=4) for number in (0, 1))
+    for trace, told in ((two_devices(), "2 GPUs"), (two_devices(devices=cards), "2 GPUs (demo)")):
+        assert f"2 streams on {told}, wall" in repr(overlap(trace))
+        assert overlap(trace)["a", "b"].device == told
+        assert f"on {told} (measured on hardware)" in summary_text(trace)
+        assert f"on {told} (measured on hardware)" in repr(trace.timeline())
+        assert plan_header(trace).facts.startswith(f"{told} · 2 spans")
+
+
+def test_a_pair_of_one_device_names_it():
+    trace = two_devices([(0, "kernel", "k", 0, 9), (2, "kernel", "k", 0, 9), (1, "kernel", "k", 0, 9)])
+    lanes = (*trace.lanes[:2], Lane(name="c", device=0, stream=9, sm_count=4))
+    found = overlap(replace(trace, lanes=lanes))
+    assert (found["a", "c"].device, found["a", "b"].device) == ("demo", "2 GPUs")
