@@ -311,6 +311,9 @@ def explain(trace: Trace, first: str | int | None = None, second: str | None = N
     groups = [_named_rows(trace, rows, name) for name in (first, second) if name is not None]
     if len(groups) == 2:
         rows = groups[0] | groups[1]
+    elif groups:
+        process = lane_processes(trace)[trace.lane]
+        rows = rows & np.isin(process, process[groups[0]])
     require_one_rank(trace, rows, "explain")
     pieces = find_pieces(trace, rows)
     found = find_causes(trace, pieces)

@@ -153,6 +153,7 @@ def test_a_path_stays_within_its_rank():
 def test_streams_of_two_ranks_are_no_pair():
     with pytest.raises(OptionError, match="answers for one rank"):
         explain(two_ranks(), "a", "b")
+    assert explain(two_ranks(), "b").streams == ("b",)  # one stream is of one rank
     assert explain(two_ranks(), 1).streams == ("a",)  # the row tells the rank
 
 
@@ -178,3 +179,8 @@ def test_a_pair_of_one_device_names_it():
     lanes = (*trace.lanes[:2], Lane(name="c", device=0, stream=9, sm_count=4))
     found = overlap(replace(trace, lanes=lanes))
     assert (found["a", "c"].device, found["a", "b"].device) == ("demo", "2 GPUs")
+
+
+def test_a_layout_is_predicted_for_one_device():
+    with pytest.raises(OptionError, match=r"2 GPUs have streams here.*trace\.where\(device=0\)\.what_if"):
+        two_devices().what_if(None, sweep=())

@@ -27,7 +27,9 @@ if FOLDER.is_dir():  # nothing is skipped where it is not
         found = trace.overlap()
         assert ("on 2 GPUs, wall" in repr(found), "share an engine" in repr(found)) == (True, False)
         assert found.ideal_ns == found.busy_ns.max()
-        assert trace.explain().reason == ""
+        with pytest.raises(OptionError, match="2 processes work on 2 GPUs"):  # each rank has one
+            trace.critical_path()
+        assert trace.where(device=1).explain().streams == ("GPU 1 stream 15",)
 
     def test_ranks_have_the_sms_of_all_cards(merged):
         found, alone = merged.utilization(), [merged.where(device=rank).utilization() for rank in range(4)]
