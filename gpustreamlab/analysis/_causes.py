@@ -12,6 +12,7 @@ import numpy as np
 
 from gpustreamlab.analysis._busy import map_threaded, union_edges
 from gpustreamlab.analysis._concurrency import block_needs, blocks_that_fit
+from gpustreamlab.analysis._devices import lane_devices, per_row
 from gpustreamlab.analysis._host_waits import is_blocking, pageable_copies
 from gpustreamlab.analysis._pieces import CLOSE_NS, Pieces, StepTime, last_of_others, work_before
 from gpustreamlab.analysis._sm_time import size_of
@@ -175,8 +176,11 @@ def _slowed(trace: Trace, pieces: Pieces) -> Iterator[_Part]:
         row, lost_ns = _slowed_rows(trace, pieces, rows[named[trace.name[rows]]])
     other = np.full(len(row), -1, np.int64)
     if len(row):
-        work = np.flatnonzero(pieces.counted)
-        other = last_of_others(trace, work, trace.start_ns, row, trace.end_ns[row] - 1)
+        device, work = lane_devices(trace)[trace.lane], np.flatnonzero(pieces.counted)
+        for place in np.unique(device[row]).tolist():
+            own = device[row] == place
+            on_card = work[device[work] == place]
+            other[own] = last_of_others(trace, on_card, trace.start_ns, row[own], trace.end_ns[row[own]] - 1)
     piece = piece_of(trace, pieces, row)
     yield _part(piece, Cause.SLOWED_DOWN, Certainty.LIKELY, other, np.full(len(row), -1, np.int64), lost_ns)
 
@@ -187,21 +191,34 @@ def _slowed_rows(trace: Trace, pieces: Pieces, rows: Int64Array) -> tuple[Int64A
     if not len(rows):
         return rows, rows
     kernel, duration_ns = _kernel_codes(trace, rows), _lasted_ns(trace, rows)
-    beside = 1 - pieces.steps.between(trace.start_ns[rows], trace.end_ns[rows], alone=True) / duration_ns
+    beside = 1 - _alone_on_card_ns(pieces, rows) / duration_ns
     alone, together = beside <= 0.05, beside >= 0.5
     count = int(kernel.max()) + 1
     typical_ns, most_ns = _quantiles(kernel[alone], duration_ns[alone], count, 0.5, 0.9)
     (beside_ns,) = _quantiles(kernel[together], duration_ns[together], count, 0.5)
     # The longer a kernel, the likelier it meets another: of one whose time varies when alone nothing is claimed.
     is_even = most_ns <= EVEN_TIMES * typical_ns
-    most_times = MOST_SLOWED_TIMES * len(pieces.edges)
+    most_times = MOST_SLOWED_TIMES * np.bincount(lane_devices(trace)).max()
     is_slowed = is_even & (beside_ns >= SLOWED_TIMES * typical_ns) & (beside_ns <= most_times * typical_ns)
     is_slow = together & is_slowed[kernel] & (duration_ns > typical_ns[kernel])
     return rows[is_slow], (duration_ns - typical_ns[kernel])[is_slow].astype(np.int64)
 
 
+def _alone_on_card_ns(pieces: Pieces, rows: Int64Array) -> Int64Array:
+    """Return for how long no other stream of its card was busy while each row ran, in ns."""
+    trace, device = pieces.trace, lane_devices(pieces.trace)
+    if len(trace.devices) < 2:
+        return pieces.steps.between(trace.start_ns[rows], trace.end_ns[rows], alone=True)
+    alone_ns = np.zeros(len(rows), np.int64)
+    for place in range(len(trace.devices)):
+        own = device[trace.lane[rows]] == place
+        steps = StepTime([edges for lane, edges in enumerate(pieces.edges) if device[lane] == place])
+        alone_ns[own] = steps.between(trace.start_ns[rows[own]], trace.end_ns[rows[own]], alone=True)
+    return alone_ns
+
+
 def _kernel_codes(trace: Trace, rows: Int64Array) -> Int64Array:
-    """Return for each row a number for its kernel, grid and partition; equal where all are."""
+    """Return for each row a number for its kernel, grid, partition and device; equal where all are."""
     import pandas as pd
 
     # A short name may stand for many kernels, which full names tell apart.
@@ -212,7 +229,7 @@ def _kernel_codes(trace: Trace, rows: Int64Array) -> Int64Array:
     else:
         column = trace.extra.get("grid_blocks", np.zeros(len(trace), np.int64))
     grids, _ = pd.factorize(column[rows])
-    parts = trace.partition[rows] + 1
+    parts = (trace.partition[rows] + 1) * len(trace.devices) + per_row(trace, range(len(trace.devices)))[rows]
     key = (trace.name[rows].astype(np.int64) * (int(grids.max()) + 1) + grids) * (int(parts.max()) + 1) + parts
     codes: Int64Array = pd.factorize(key)[0].astype(np.int64)
     return codes
@@ -508,7 +525,7 @@ def _tests(
 ) -> Iterator[_Test]:
     """Yield each cause of the device with the rows that it fits; the first that fits a row counts."""
     row, before = pieces.row[held], pieces.before[held]
-    device = np.array([lane.device for lane in trace.lanes])
+    device = lane_devices(trace)
 
     def near(front: Int64Array) -> BoolArray:
         began_as: BoolArray = (front >= 0) & (trace.start_ns[row] - trace.end_ns[front] <= pieces.latency_ns)
@@ -516,10 +533,7 @@ def _tests(
         return began_as
 
     def front(work: BoolArray) -> tuple[Int64Array, BoolArray]:
-        chosen = np.flatnonzero(work)
-        if not len(chosen):
-            return np.full(len(row), -1, np.int64), np.zeros(len(row), bool)
-        found = work_before(trace, chosen, row, pieces.idle_since_ns[held], pieces.latency_ns)
+        found = _front_on_card(trace, work, row, pieces.idle_since_ns[held], pieces.latency_ns)
         return found, near(found)
 
     source, waits = awaited
@@ -554,8 +568,19 @@ def _tests(
     channels = hardware_queues(trace)
     is_known = (channels[row] >= 0) & (channels[before] >= 0) & (before >= 0)
     yield Cause.QUEUE_ALIAS, Certainty.PROVED, near(before) & is_known & (channels[row] == channels[before]), before
-    is_many = len(trace.lanes) > HARDWARE_QUEUES and len(np.unique(trace.lane[pieces.counted])) > HARDWARE_QUEUES
+    used = np.bincount(device[np.unique(trace.lane[pieces.counted])], minlength=len(trace.devices))
+    is_many = (used > HARDWARE_QUEUES)[device[trace.lane[row]]]
     yield Cause.QUEUE_ALIAS, Certainty.LIKELY, near(before) & ~is_known & is_many, before
+
+
+def _front_on_card(trace: Trace, work: BoolArray, row: Int64Array, idle_since_ns: Int64Array, latency_ns: int) -> Int64Array:
+    """Return which of some work of its card stood in front of each row, or -1; see `work_before`."""
+    device, found = lane_devices(trace)[trace.lane], np.full(len(row), -1, np.int64)
+    for place in range(len(trace.devices)):
+        chosen, asked = np.flatnonzero(work & (device == place)), np.flatnonzero(device[row] == place)
+        if len(chosen) and len(asked):
+            found[asked] = work_before(trace, chosen, row[asked], idle_since_ns[asked], latency_ns)
+    return found
 
 
 def _of_one_graph(trace: Trace, row: Int64Array, before: Int64Array) -> BoolArray:
@@ -606,11 +631,12 @@ def _legacy_streams(pieces: Pieces, row: Int64Array, front: _Front) -> Iterator[
 def _full_sms(trace: Trace, row: Int64Array, front: _Front) -> Iterator[_Test]:
     """Yield kernels that found no room on the SMs: grids that fill them, blocks that do not fit beside, priorities."""
     blocks = trace.extra.get("grid_blocks")
-    card_sms = trace.metadata.device.sm_count
-    if blocks is None or not card_sms:
+    card_sms = per_row(trace, [device.sm_count for device in trace.devices])
+    if blocks is None or not card_sms.any():
         return
-    sms = np.array([*(size_of(trace, part).granted_sms for part in trace.partitions), card_sms], np.int64)[trace.partition]
-    is_kernel = (trace.kind == SPAN_KINDS.index(SpanKind.KERNEL)) & (blocks > 0)
+    granted_sms = np.array([*(size_of(trace, part).granted_sms for part in trace.partitions), 0], np.int64)
+    sms = np.where(trace.partition < 0, card_sms, granted_sms[trace.partition])
+    is_kernel = (trace.kind == SPAN_KINDS.index(SpanKind.KERNEL)) & (blocks > 0) & (card_sms > 0)
     fit = blocks_that_fit(trace)
     waves = blocks / np.maximum(sms * fit, 1)
 
@@ -627,12 +653,12 @@ def _full_sms(trace: Trace, row: Int64Array, front: _Front) -> Iterator[_Test]:
     # A lower number goes first. Only where it overtook does the priority count: launched later, and yet in front.
     overtaken = (priority[trace.lane[row]] > priority[trace.lane[before]]) & (trace.queued_ns[before] > trace.queued_ns[row])
     yield Cause.SAME_SM_PRIORITY, Certainty.LIKELY, fills & overtaken, before
-    is_small = (trace.partition[row] >= 0) & (trace.partition[before] >= 0) & (sms[row] < card_sms)
+    is_small = (trace.partition[row] >= 0) & (trace.partition[before] >= 0) & (sms[row] < card_sms[row])
     yield Cause.PARTITION_SMALL, Certainty.PROVED, fills & is_small, before
     yield Cause.GRID_FILLS_DEVICE, Certainty.PROVED, fills, before
     before, near = front(is_kernel & (blocks >= sms))
     resident = np.ceil(np.minimum(blocks[before] / np.maximum(sms[before], 1), fit[before]))
     crowded = np.zeros(len(row), bool)
     for needed, there_are in block_needs(trace):
-        crowded |= resident * needed[before] + needed[row] > there_are
+        crowded |= resident * needed[before] + needed[row] > there_are[row]
     yield Cause.SM_RESOURCES, Certainty.PROVED, shared(before) & near & crowded, before

@@ -203,7 +203,7 @@ class TraceComparison:
                 f"Unlike: times are those of {of_a} in a and of {of_b} in b. Ranges contain queueing. "
                 "Capture both alike: lab.capture('kernels') around the whole of each run, or neither."
             )
-        if (meta_a.simulated, meta_a.device.name) != (meta_b.simulated, meta_b.device.name):
+        if (meta_a.simulated, meta_a.device_name) != (meta_b.simulated, meta_b.device_name):
             notes.append(f"Not the same device: a is {device_text(meta_a)}, b is {device_text(meta_b)}.")
         for which, meta in (("a", meta_a), ("b", meta_b)):
             notes += [f"In {which}: {fact}." for fact in missing_facts(meta)]

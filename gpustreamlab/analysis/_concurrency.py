@@ -20,6 +20,7 @@ from gpustreamlab.analysis._busy import (
     require_trace,
     stream_count,
 )
+from gpustreamlab.analysis._devices import of_device, per_row
 from gpustreamlab.analysis._scale import three_digits
 from gpustreamlab.analysis._sm_time import size_of
 from gpustreamlab.analysis._sweep import count_steps
@@ -54,7 +55,7 @@ NOTHING_SHARED = Shared()
 
 
 def shared_time(trace: Trace, kinds: Sequence[SpanKind]) -> Shared:
-    """Find the shared resource that is needed longest.
+    """Find the shared resource that is needed longest; each device has its own.
 
     Assumed is one copy engine for each direction, and that a kernel fills the SMs of its partition if its grid has as many
     blocks as fit on them at once, by their threads, registers and shared memory. Kernels of several partitions share the card
@@ -71,9 +72,15 @@ def shared_time(trace: Trace, kinds: Sequence[SpanKind]) -> Shared:
         return NOTHING_SHARED
     rows = counted_rows(trace, kinds)
     is_kernel = rows & (trace.kind == SPAN_KINDS.index(SpanKind.KERNEL))
-    blocks = trace.extra.get("grid_blocks") if trace.metadata.device.sm_count else None
+    blocks = trace.extra.get("grid_blocks")
+    needed: list[tuple[int, str]] = []
     are_grids_known = bool(is_kernel.any()) and blocks is not None and bool((blocks[is_kernel] > 0).all())
-    needed = [*_copy_times(trace, rows), *(_sm_times(trace, is_kernel, blocks) if blocks is not None else ())]
+    for device in trace.devices:
+        own = of_device(trace, device)
+        needed += _copy_times(trace, rows & own)
+        if blocks is not None and device.sm_count:
+            needed += _sm_times(trace, is_kernel & own, blocks, device.sm_count)
+        are_grids_known &= bool(device.sm_count) or not (is_kernel & own).any()
     busy_ns, reason = max(needed, default=(0, ""))
     return Shared(busy_ns=busy_ns, reason=reason, are_copies_known=True, are_grids_known=are_grids_known)
 
@@ -121,24 +128,27 @@ def _copy_times(trace: Trace, rows: BoolArray) -> Iterator[tuple[int, str]]:
 
 def blocks_that_fit(trace: Trace) -> Int64Array:
     """Return how many blocks of each kernel fit on an SM at once; where little is known of a launch, more than do."""
-    fit = np.full(len(trace), trace.metadata.device.sm_limits.blocks)
+    fit = per_row(trace, [device.sm_limits.blocks for device in trace.devices])
     for needed, there_are in block_needs(trace):
         fit = np.minimum(fit, there_are // np.maximum(needed, 1))
     blocks: Int64Array = np.maximum(fit, 1)
     return blocks
 
 
-def block_needs(trace: Trace) -> list[tuple[Int64Array, int]]:
-    """Return how many threads, registers and bytes of shared memory a block of each kernel needs, and how many an SM has."""
+def block_needs(trace: Trace) -> list[tuple[Int64Array, Int64Array]]:
+    """Return how many threads, registers and bytes of shared memory a block of each kernel needs, and how many its SM has."""
     none = np.zeros(len(trace), np.int64)
     threads, registers, shared_bytes = (trace.extra.get(name, none) for name in ("block_threads", "registers", "shared_bytes"))
-    limits = trace.metadata.device.sm_limits
-    return [(threads, limits.threads), (registers * threads, limits.registers), (shared_bytes, limits.shared_bytes)]
+    limits = [device.sm_limits for device in trace.devices]
+    return [
+        (threads, per_row(trace, [one.threads for one in limits])),
+        (registers * threads, per_row(trace, [one.registers for one in limits])),
+        (shared_bytes, per_row(trace, [one.shared_bytes for one in limits])),
+    ]
 
 
-def _sm_times(trace: Trace, is_kernel: BoolArray, blocks: np.ndarray) -> Iterator[tuple[int, str]]:
+def _sm_times(trace: Trace, is_kernel: BoolArray, blocks: np.ndarray, card_sms: int) -> Iterator[tuple[int, str]]:
     """Yield how long the SMs of each partition are needed, and those of the card, to which a partition adds its part."""
-    card_sms = trace.metadata.device.sm_count
     sm_counts = np.array([*(size_of(trace, part).granted_sms for part in trace.partitions), card_sms], np.int64)
     fills = is_kernel & (blocks >= sm_counts[trace.partition] * blocks_that_fit(trace))
     card_sm_ns = 0

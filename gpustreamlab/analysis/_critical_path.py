@@ -10,6 +10,7 @@ import numpy as np
 
 from gpustreamlab.analysis._busy import counted_rows, require_trace
 from gpustreamlab.analysis._causes import CODES, find_causes, last_awaited, thread_lanes
+from gpustreamlab.analysis._devices import require_one_rank
 from gpustreamlab.analysis._host_waits import calls_by, host_waits
 from gpustreamlab.analysis._pieces import behind_on_lane, find_pieces, launch_calls
 from gpustreamlab.analysis._report import Report, Reported, ReportTable, add_up, more_row, simulated_notes, text_column
@@ -177,7 +178,7 @@ def critical_path(trace: Trace) -> CriticalPath:
     Raises
     ------
     OptionError
-        If it is no trace.
+        If it is no trace, or one of several ranks: ``trace.where(device=1)`` is of one.
 
     Examples
     --------
@@ -190,7 +191,9 @@ def critical_path(trace: Trace) -> CriticalPath:
     [('host', 'no call', 45000), ('work', 'z', 35000), ('work', 'y', 10000), ('launch', 'y', 5000)]
     """
     require_trace(trace, "critical_path")
-    steps = list(_walk(trace, np.flatnonzero(counted_rows(trace))))[::-1]
+    rows = counted_rows(trace)
+    require_one_rank(trace, rows, "critical_path")
+    steps = list(_walk(trace, np.flatnonzero(rows)))[::-1]
     columns = np.array([(STEPS.index(step.step), *step[1:]) for step in steps], np.int64).reshape(-1, 5).T
     step, row, lane, start_ns, end_ns = _in_ranges(trace, columns)
     is_host = step == STEPS.index(PathStep.HOST)

@@ -12,6 +12,7 @@ from gpustreamlab._util.words import wrap_sentence
 from gpustreamlab.analysis._busy import counted_kinds, counted_rows, require_trace
 from gpustreamlab.analysis._causes import CODES, SURE, Found, find_causes, piece_of
 from gpustreamlab.analysis._concurrency import concurrency
+from gpustreamlab.analysis._devices import lane_processes, require_one_rank
 from gpustreamlab.analysis._explain_text import TEXTS, finding_texts
 from gpustreamlab.analysis._host_waits import calls_by
 from gpustreamlab.analysis._pieces import NO_PIECES, LatePieces, Pieces, StepTime, find_pieces
@@ -291,7 +292,8 @@ def explain(trace: Trace, first: str | int | None = None, second: str | None = N
     Raises
     ------
     OptionError
-        If it is no trace, or nothing has such a name.
+        If it is no trace, or nothing has such a name; or if what is asked of is of several ranks: ``trace.where(device=1)`` is
+        of one.
 
     Notes
     -----
@@ -315,6 +317,10 @@ def explain(trace: Trace, first: str | int | None = None, second: str | None = N
     groups = [_named_rows(trace, rows, name) for name in (first, second) if name is not None]
     if len(groups) == 2:
         rows = groups[0] | groups[1]
+    elif groups:
+        process = lane_processes(trace)[trace.lane]
+        rows = rows & np.isin(process, process[groups[0]])
+    require_one_rank(trace, rows, "explain")
     pieces = find_pieces(trace, rows)
     found = find_causes(trace, pieces)
     if len(groups) == 1:
@@ -336,6 +342,8 @@ def _of_row(trace: Trace, rows: BoolArray, row: int) -> Explanation:
     """Say why one span began late, however little that cost."""
     if not 0 <= row < len(trace):
         raise OptionError(f"explain({row}) names a row; the trace has rows 0 to {len(trace) - 1:,}.")
+    process = lane_processes(trace)[trace.lane]
+    rows = rows & (process == process[row])
     pieces = find_pieces(trace, rows)
     found = find_causes(trace, pieces)
     inside = np.flatnonzero(rows & descendants(trace, np.arange(len(trace)) == row))

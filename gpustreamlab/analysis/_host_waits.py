@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, ClassVar
 import numpy as np
 
 from gpustreamlab.analysis._busy import interval_sum_ns, is_work, require_trace, union_edges
+from gpustreamlab.analysis._devices import lane_processes
 from gpustreamlab.analysis._report import Report, Reported, ReportTable, add_up, more_row, simulated_notes, text_column
 from gpustreamlab.analysis._scale import count_text, format_ns, format_share, ratios
 from gpustreamlab.model import KINETO_BACKEND, NSYS_BACKEND, SPAN_KINDS, Lane, Trace, TraceMetadata, display_name
@@ -295,10 +296,10 @@ def _last_to_end(trace: Trace, row: Int64Array, own: Int64Array) -> Int64Array:
 def _last_launched(trace: Trace, row: Int64Array, until_ns: Int64Array) -> Int64Array:
     """Return for each call the last work to end from its start up to a time that was launched before it, or -1."""
     found, is_found_own = np.full(len(row), -1, np.int64), np.zeros(len(row), bool)
-    if not len(row):
+    work, process = np.flatnonzero(is_work(trace)), lane_processes(trace)[trace.lane]
+    if not len(row) or not len(work):
         return found
     of_stream = np.array([*("streamsynchronize" in name.lower() for name in trace.names), False])[trace.name[row]]
-    work = np.flatnonzero(is_work(trace))
     queued_ns = np.where(trace.queued_ns < trace.start_ns, trace.queued_ns, np.iinfo(np.int64).min)  # unknown: long ago
     order = work[np.lexsort((trace.start_ns[work], trace.thread[work], trace.lane[work]))]
     is_new = (np.diff(trace.lane[order]) != 0) | (np.diff(trace.thread[order]) != 0)
@@ -312,7 +313,8 @@ def _last_launched(trace: Trace, row: Int64Array, until_ns: Int64Array) -> Int64
         is_own = of_stream & (launched <= ended) & (trace.thread[part[:1]] == trace.thread[row])
         is_own &= until_ns - trace.end_ns[last] <= RETURN_WITHIN_NS
         is_later = (found < 0) | (trace.end_ns[last] > trace.end_ns[found])
-        is_better = (last >= 0) & np.where(is_own == is_found_own, is_later, is_own)
+        is_better = (last >= 0) & (process[part[0]] == process[row])  # a thread waits for its own process only
+        is_better &= np.where(is_own == is_found_own, is_later, is_own)
         found[is_better], is_found_own[is_better] = last[is_better], is_own[is_better]
     return found
 

@@ -21,6 +21,7 @@ from gpustreamlab.analysis._busy import (
     union_edges,
 )
 from gpustreamlab.analysis._concurrency import NOTHING_SHARED, Shared, bound_note, concurrency_text, shared_time
+from gpustreamlab.analysis._devices import devices_label
 from gpustreamlab.analysis._report import Report, Reported, ReportTable, more_row, simulated_notes, text_column, text_lines
 from gpustreamlab.analysis._scale import count_text, format_ms, format_ns, format_share, ratios
 from gpustreamlab.analysis._summary import empty_hint, pending_text
@@ -53,7 +54,7 @@ class OverlapPair:
     common_ns: int
     """Time in which both were busy, in ns."""
     device: str
-    """The device, marked where it is simulated."""
+    """The device, or how many there are, marked where simulated."""
     is_upper_bound: bool
     """True where ranges count, which also contain the queueing inside them."""
 
@@ -172,7 +173,7 @@ class Overlap(Reported):
             streams=streams,
             busy_ns=(int(self.busy_ns[first]), int(self.busy_ns[second])),
             common_ns=int(self.common_ns[first, second]),
-            device=self.metadata.device.label,
+            device=devices_label(self.metadata, (self.lanes[first], self.lanes[second])),
             is_upper_bound=SpanKind.RANGE in self.counted,
         )
 
@@ -196,7 +197,7 @@ class Overlap(Reported):
         )
 
     def _line(self) -> str:
-        lanes = f"{count_text(len(self.lanes), 'stream')} on {display_name(self.metadata.device.label)}"
+        lanes = f"{count_text(len(self.lanes), 'stream')} on {display_name(self.metadata.device_label)}"
         if not self.sum_ns:
             return f"{lanes}, no time recorded"
         reason = self.shared.reason if self.shared.busy_ns > self.busy_ns.max(initial=0) else ""

@@ -149,7 +149,7 @@ def text_column(texts: Iterable[str], codes: Int64Array) -> pd.Series[Any]:
 
 def simulated_notes(metadata: TraceMetadata) -> list[str]:
     """Say that the times are of a simulated device, where they are."""
-    return [f"Simulated: {metadata.device.label}. No hardware stands behind these times."] if metadata.simulated else []
+    return [f"Simulated: {metadata.device_label}. No hardware stands behind these times."] if metadata.simulated else []
 
 
 def text_lines(table: ReportTable) -> list[str]:

@@ -9,8 +9,9 @@ from itertools import pairwise
 import numpy as np
 
 from gpustreamlab.analysis._busy import counted_rows, interval_sum_ns, sm_kinds, union_edges
+from gpustreamlab.analysis._devices import of_device
 from gpustreamlab.analysis._scale import count_text
-from gpustreamlab.model import Layout, Partition, Trace, display_name
+from gpustreamlab.model import Device, Layout, Partition, Trace, display_name
 from gpustreamlab.typing import Int64Array
 
 
@@ -43,23 +44,31 @@ class SMSteps:
         return interval_sum_ns(self.edges_ns)
 
 
-def sm_time_steps(trace: Trace) -> tuple[SMSteps, ...]:
-    """Return when each partition, as it was then, became busy and idle.
+def sm_time_steps(trace: Trace, device: Device | None = None) -> tuple[SMSteps, ...]:
+    """Return when each partition of a device, as it was then, became busy and idle.
 
     A partition is busy while at least one counted span of any of its lanes runs in it (see `sm_kinds`); where those are ranges,
     they also contain queueing.
+
+    Parameters
+    ----------
+    trace
+        The spans.
+    device
+        One of `Trace.devices`; None for that of a trace of one. Of several each has the partitions in which spans ran on it.
 
     Returns
     -------
     tuple of SMSteps
         In the order of the layouts, then those that only spans tell of; the whole card is last.
     """
-    sizes = partition_sizes(trace)
-    whole = whole_card(trace)
+    device = trace.metadata.device if device is None else device
+    sizes, is_one = partition_sizes(trace), len(trace.devices) < 2
+    whole = whole_card(device)
     places = {size: place for place, size in enumerate((*sizes, whole))}
     # The last code, -1, is the whole card's.
     code_place = np.array([*(places[size_of(trace, part)] for part in trace.partitions), places[whole]])
-    rows = np.flatnonzero(counted_rows(trace, sm_kinds(trace)))
+    rows = np.flatnonzero(counted_rows(trace, sm_kinds(trace)) & of_device(trace, device))
     place = code_place[trace.partition[rows]]
     order = rows[np.argsort(place, kind="stable")]
     borders = np.concatenate(([0], np.cumsum(np.bincount(place, minlength=len(places)))))
@@ -67,7 +76,8 @@ def sm_time_steps(trace: Trace) -> tuple[SMSteps, ...]:
     for size, (first, last) in zip(places, pairwise(borders.tolist()), strict=True):
         part = order[first:last]
         steps.append(SMSteps(size=size, edges_ns=union_edges(trace.start_ns[part], trace.end_ns[part])))
-    return tuple(step for step in steps if step.size != whole or len(step.edges_ns) or len(steps) == 1)
+    used = tuple(step for step in steps if len(step.edges_ns) or (is_one and step.size != whole))
+    return used or (SMSteps(size=whole, edges_ns=np.empty(0, np.int64)),)
 
 
 def stack_sms(steps: Sequence[SMSteps], sm_count: int) -> list[tuple[Int64Array, Int64Array]]:
@@ -107,10 +117,9 @@ def partition_sizes(trace: Trace) -> tuple[PartitionSize, ...]:
     return tuple(dict.fromkeys((*of_layouts, *of_spans)))
 
 
-def whole_card(trace: Trace) -> PartitionSize:
+def whole_card(device: Device) -> PartitionSize:
     """Return the whole card as if it was a partition."""
-    count = trace.metadata.device.sm_count
-    return PartitionSize(name=None, requested_sms=count, granted_sms=count)
+    return PartitionSize(name=None, requested_sms=device.sm_count, granted_sms=device.sm_count)
 
 
 def size_of(trace: Trace, partition: Partition) -> PartitionSize:

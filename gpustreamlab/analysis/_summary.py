@@ -132,7 +132,7 @@ def summary_text(trace: Trace) -> str:
 
 def partition_lines(trace: Trace) -> list[str]:
     """Say how long each partition was busy, one line each; empty where there are none."""
-    if trace.layout is None and not trace.partitions:
+    if (trace.layout is None and not trace.partitions) or not all(device.sm_count for device in trace.devices):
         return []
     result = utilization(trace)
     word = busy_word(result.counted)
@@ -198,7 +198,7 @@ def counts_text(trace: Trace, span_count: int) -> str:
 def device_text(meta: TraceMetadata) -> str:
     """Name the device, and say whether it is real, as far as that is known."""
     source = "SIMULATED" if meta.simulated else "from columns" if meta.is_from_columns else "measured on hardware"
-    return f"{display_name(meta.device.name)} ({source})"
+    return f"{display_name(meta.device_name)} ({source})"
 
 
 def source_facts(meta: TraceMetadata, tier: CaptureTier | None = None) -> list[str]:

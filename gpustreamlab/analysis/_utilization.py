@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 import operator
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Annotated, ClassVar, TypeAlias
 
@@ -33,7 +33,7 @@ class Utilization(Reported):
     """
 
     names: tuple[str | None, ...]
-    """Name of each partition; None for the whole card, that is for streams in no partition, which is last."""
+    """Name of each partition; None for the whole card, that is for streams in no partition, which is last of its device."""
     requested_sms: Int64Array
     """SMs that were asked for; shape (n_partitions,), int64."""
     granted_sms: Int64Array
@@ -45,7 +45,7 @@ class Utilization(Reported):
     """How long the partition had this size within `wall_ns`; shape (n_partitions,), int64, in ns.
     Spans that ran in it outside of that, by the error of the clock, widen it."""
     sm_count: int
-    """How many SMs the card has."""
+    """How many SMs the card has; of several devices all of theirs."""
     wall_ns: int
     """From the first start to the last end of all that counts as busy time, copies and fills too, in ns."""
     card_sm_ns: int
@@ -55,8 +55,10 @@ class Utilization(Reported):
     """Kinds of spans that count as time in which SMs were in use."""
     metadata: TraceMetadata
     """Where the numbers come from."""
+    device: Int64Array
+    """Number of the device that each partition is of; shape (n_partitions,), int64."""
 
-    _columns: ClassVar = ("requested_sms", "granted_sms", "busy_ns", "window_ns")
+    _columns: ClassVar = ("device", "requested_sms", "granted_sms", "busy_ns", "window_ns")
 
     def __len__(self) -> int:
         return len(self.names)
@@ -76,22 +78,27 @@ class Utilization(Reported):
         """`card_sm_ns` as a share of all SMs over `wall_ns`; from 0 to 1, NaN where nothing ran."""
         return self.card_sm_ns / (self.sm_count * self.wall_ns) if self.wall_ns else float("nan")
 
+    def _names_by_device(self) -> list[list[str | None]]:
+        numbers = self.device.tolist()
+        return [[name for name, of in zip(self.names, numbers, strict=True) if of == number] for number in sorted({*numbers})]
+
     def to_pandas(self) -> pd.DataFrame:
         """Return one row a partition, as a `pandas.DataFrame`.
 
         The columns are ``partition`` (None for the whole card), ``requested_sms``, ``granted_sms``, ``busy_ns``,
-        ``window_ns``, ``sm_ns`` and ``share``.
+        ``window_ns``, ``sm_ns`` and ``share``; of several devices ``device`` as well.
         """
         import pandas as pd
 
         # As objects: pandas would make a missing text of None.
         names = pd.Series(self.names, dtype=object)
         columns = ("requested_sms", "granted_sms", "busy_ns", "window_ns", "sm_ns", "share")
-        return pd.DataFrame({"partition": names} | {column: getattr(self, column) for column in columns})
+        of_cards = {"device": self.device} if len(self._names_by_device()) > 1 else {}
+        return pd.DataFrame({"partition": names} | {column: getattr(self, column) for column in columns} | of_cards)
 
     def _line(self) -> str:
         count = count_text(sum(name is not None for name in self.names), "partition")
-        where = f"{count} on {display_name(self.metadata.device.label)}"
+        where = f"{count} on {display_name(self.metadata.device_label)}"
         if not self.wall_ns:
             return f"{where}, no time recorded"
         return (
@@ -104,7 +111,7 @@ class Utilization(Reported):
             notes.append("Ranges contain the queueing inside them: SM-time is an upper bound of what the work used.")
         elif SpanKind.COPY not in self.counted:
             notes.append("Kernels count; copies and fills use no SMs.")
-        if None in self.names and len(self.names) > 1:
+        if any(None in own and len(own) > 1 for own in self._names_by_device()):
             notes.append("The whole card shares its SMs with every partition; the total counts them once.")
         tables = (ReportTable(caption="SMs and time of each partition", rows=_rows(self)),) if self.wall_ns else ()
         notes += simulated_notes(self.metadata)
@@ -128,7 +135,7 @@ def utilization(trace: Trace) -> Utilization:
     ------
     TraceError
         If the trace is so long that SM-time does not fit into 64 bits, which only wrong times make, or if it is not known how
-        many SMs the card has.
+        many SMs a card has.
     OptionError
         If it is no trace.
 
@@ -149,18 +156,23 @@ def utilization(trace: Trace) -> Utilization:
     """
     require_trace(trace, "utilization")
     first_ns, last_ns = counted_extent(trace)
-    sm_count = trace.metadata.device.sm_count
-    if not sm_count:
+    devices = trace.devices
+    sm_count = sum(device.sm_count for device in devices)
+    unknown = [device for device in devices if not device.sm_count]
+    if unknown:
         advice = "Use Trace.from_columns(..., sm_count=132), for example."
         if trace.metadata.imported:
             advice = "The file tells no device properties of it; trace.overlap() needs none."
-        raise TraceError(f"How many SMs the card has is not known. {advice}")
+        card = "the card" if len(devices) == 1 else f"GPU {unknown[0].ordinal}"
+        raise TraceError(f"How many SMs {card} has is not known. {advice}")
     if (last_ns - first_ns) * sm_count >= 1 << 63:
         raise TraceError(
             f"The trace lasts {(last_ns - first_ns) / 1e9:.3g} s on {sm_count:,} SMs: its SM-time does not fit into 64 bits. "
             "Leave out the spans whose times are wrong."
         )
-    steps = sm_time_steps(trace)
+    by_device = [sm_time_steps(trace, device) for device in devices]
+    steps = [step for own in by_device for step in own]
+    numbers = [device.ordinal for device, own in zip(devices, by_device, strict=True) for _ in own]
     windows = [_window_ns(trace, step, first_ns, last_ns) for step in steps]
     kept = [place for place, step in enumerate(steps) if windows[place] or _is_current(trace, step.size)]
     sizes = [steps[place].size for place in kept]
@@ -172,10 +184,16 @@ def utilization(trace: Trace) -> Utilization:
         window_ns=np.array([windows[place] for place in kept]),
         sm_count=sm_count,
         wall_ns=last_ns - first_ns,
-        card_sm_ns=sum(int((times[1:] - times[:-1]) @ sms[:-1]) for times, sms in stack_sms(steps, sm_count)),
+        card_sm_ns=sum(_stacked_ns(own, device.sm_count) for own, device in zip(by_device, devices, strict=True)),
         counted=sm_kinds(trace),
+        device=np.array([numbers[place] for place in kept]),
         metadata=trace.metadata,
     )
+
+
+def _stacked_ns(steps: Sequence[SMSteps], sm_count: int) -> int:
+    """Return the SM-time of all partitions of a card, in SM x ns."""
+    return sum(int((times_ns[1:] - times_ns[:-1]) @ sms[:-1]) for times_ns, sms in stack_sms(steps, sm_count))
 
 
 def _window_ns(trace: Trace, step: SMSteps, first_ns: int, last_ns: int) -> int:
@@ -206,12 +224,13 @@ _NAME_WIDTH = 24
 
 
 def _rows(result: Utilization) -> list[list[str]]:
+    cards = result.device.tolist() if len({*result.device.tolist()}) > 1 else []
     rows = [["partition", "asked for", "granted SMs", "time, ms", "of, ms", "share", "SM x ms"]]
     shares, sm_ns = result.share, result.sm_ns
     for place, name in enumerate(result.names[:LISTED_PARTITIONS]):
         rows.append(
             [
-                WHOLE_CARD if name is None else display_name(name, _NAME_WIDTH),
+                (f"GPU {cards[place]} " if cards else "") + (WHOLE_CARD if name is None else display_name(name, _NAME_WIDTH)),
                 "-" if name is None else f"{result.requested_sms[place]:,}",
                 f"{result.granted_sms[place]:,}",
                 format_ms(result.busy_ns[place]),
@@ -221,7 +240,7 @@ def _rows(result: Utilization) -> list[list[str]]:
             ]
         )
     times = [format_ms(result.wall_ns), format_share(result.card_share), format_ms(result.card_sm_ns)]
-    rows.append(["all SMs of the card", "", f"{result.sm_count:,}", "", *times])
+    rows.append(["all SMs of the cards" if cards else "all SMs of the card", "", f"{result.sm_count:,}", "", *times])
     return rows + more_row(len(result.names) - LISTED_PARTITIONS, 7)
 
 

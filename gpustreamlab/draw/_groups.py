@@ -221,7 +221,7 @@ def plan_partitions(trace: Trace, bands: Sequence[SMBand]) -> tuple[PartitionEnt
     """Return the whole card, then each of the trace's partitions as it was when spans ran in it."""
     places = {band.name: place for place, band in enumerate(bands)}
     entries = []
-    for size in (whole_card(trace), *(size_of(trace, part) for part in trace.partitions)):
+    for size in (whole_card(trace.metadata.device), *(size_of(trace, part) for part in trace.partitions)):
         text = sms_text(size.granted_sms, size.requested_sms)
         if not size.is_enforced:
             text = f"asked for {size.requested_sms:,}, not enforced: all {size.granted_sms:,} SMs"

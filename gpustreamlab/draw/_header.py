@@ -98,7 +98,7 @@ def plan_header(
         badge="SIMULATED" if meta.simulated else "FROM COLUMNS" if meta.is_from_columns else "REAL HARDWARE",
         tier=tier_text(meta, basis.tier),
         busy_word=busy_word(basis.counted),
-        facts=f"{display_name(meta.device.name)} · {counts}{length}",
+        facts=f"{display_name(meta.device_name)} · {counts}{length}",
         finding=finding,
         source=" · ".join(
             [

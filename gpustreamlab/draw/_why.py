@@ -7,6 +7,7 @@ from typing import Any
 import numpy as np
 
 from gpustreamlab.analysis import IDLE_TEXTS, LISTED_FINDINGS, Finding, explain, finding_texts, idle
+from gpustreamlab.errors import OptionError
 from gpustreamlab.model import Trace
 from gpustreamlab.typing import Cause, Certainty, LaneKind
 
@@ -32,10 +33,14 @@ def why_tables(trace: Trace, zero_ns: int) -> dict[str, Any]:
     """
     lanes = [[lane.name, lane.kind is LaneKind.HOST] for lane in trace.lanes]
     common = {"zero_ns": str(zero_ns), "lanes": lanes, "gap_words": list(IDLE_TEXTS)}
+    nothing = {"notes": [], "findings": [], "more": 0, "bound": [], "gaps": [], "explained": False}
     if len(trace) > EXPLAINED_SPANS:
         asked = f"More than {EXPLAINED_SPANS:,} spans are not explained in a page: type trace.explain()."
-        return common | {"line": asked, "notes": [], "findings": [], "more": 0, "bound": [], "gaps": [], "explained": False}
-    found = explain(trace)
+        return common | nothing | {"line": asked}
+    try:
+        found = explain(trace)
+    except OptionError as error:  # it is of several ranks
+        return common | nothing | {"line": str(error)}
     return common | {
         "line": found.headline,
         "notes": list(found.notes) if found or found.host_bound or len(found.streams) > 1 else [],

@@ -77,7 +77,7 @@ def read_kineto(paths: str | PathLike[str] | Sequence[str | PathLike[str]]) -> T
     Raises
     ------
     OptionError
-        If no path is given, or one twice.
+        If no path is given, or two files are not of two ranks of one job.
     TraceFileError
         If a file is missing or another tool's, has nothing in it, or its times cannot be laid beside those of the others.
 
@@ -93,13 +93,23 @@ def read_kineto(paths: str | PathLike[str] | Sequence[str | PathLike[str]]) -> T
     files = [paths] if isinstance(paths, str | PathLike) else [*paths]
     if not files:
         raise OptionError("read_kineto() was given no path. Pass a file, or a list of one for each rank.")
-    twice = [path for path, count in Counter(os.path.realpath(path) for path in files).items() if count > 1]
-    if twice:
-        raise OptionError(f"{twice[0]!r} was given more than once. Pass each rank's file once.")
+    _require_apart([(f"are {real!r}", str(path)) for path, real in ((path, os.path.realpath(path)) for path in files)])
     collector = Collector()
     for path in files:
         collector.read(EventFile(path))
     return _Maker(collector, [str(path) for path in files]).trace()
+
+
+def _require_apart(told: Sequence[tuple[str, str]]) -> None:
+    """Raise `OptionError` where two files say the same of themselves; given is what each says, and its path."""
+    first: dict[str, str] = {}
+    for what, path in told:
+        if what in first:
+            raise OptionError(
+                f"{first[what]!r} and {path!r} both {what}: a trace of several ranks has each once. Give one file for each "
+                "rank; gsl.compare() compares two runs."
+            )
+        first[what] = path
 
 
 class _Maker:
@@ -140,7 +150,7 @@ class _Maker:
         columns, details = self._columns(thread_of)
         used_names, number = by_appearance(columns["name"], len(self._told.names.known))
         all_names = [*self._told.names.known]
-        names, columns["name"] = [all_names[code] for code in used_names.tolist()], number[columns["name"]]
+        used, columns["name"] = [all_names[code] for code in used_names.tolist()], number[columns["name"]]
         shift_ns = int(columns["start_ns"].min()) if all(self._told.are_absolute) else 0
         for name in ("start_ns", "end_ns", "queued_ns"):
             columns[name] -= shift_ns
@@ -150,8 +160,9 @@ class _Maker:
             missing=tuple(facts),
             waits_told=not self._lacks_waits(wait_calls),
         )
-        tables = Tables(self._lanes(threads), threads, (), (), (), metadata)
-        return build_trace(Delta(tables, columns, names=names, details=details, dependencies=self._dependencies()))
+        names = tuple(name for name, _ in threads)
+        tables = Tables(self._lanes(threads), names, (), (), (), metadata)
+        return build_trace(Delta(tables, columns, names=used, details=details, dependencies=self._dependencies()))
 
     def _require_rows(self) -> None:
         """Raise `TraceFileError` where nothing can be made of the files, or they cannot be laid beside each other."""
@@ -181,16 +192,30 @@ class _Maker:
         """Return what tells the files apart; nothing for a single one."""
         if len(self._paths) == 1:
             return [""]
-        ranks = [whole_number(self._distributed(file).get("rank"), -1) for file in range(len(self._paths))]
-        is_told = min(ranks) >= 0 and len(set(ranks)) == len(ranks)
+        told = [self._distributed(file) for file in range(len(self._paths))]
+        ranks, sizes = ([whole_number(one.get(name), -1) for one in told] for name in ("rank", "world_size"))
+        _require_apart([(f"are of rank {rank}", path) for rank, path in zip(ranks, self._paths, strict=True) if rank >= 0])
+        known = [(size, path) for size, path in zip(sizes, self._paths, strict=True) if size > 0]
+        for size, path in known:
+            if size != known[0][0]:
+                raise OptionError(
+                    f"{known[0][1]!r} is of a job of {known[0][0]:,} ranks, {path!r} of one of {size:,}: they are not of one "
+                    "job. Load each alone."
+                )
+        if known and len(self._paths) > known[0][0]:
+            raise OptionError(
+                f"{known[0][1]!r} is of a job of {known[0][0]:,} ranks, and {len(self._paths):,} files were given, the last "
+                f"{self._paths[-1]!r}: some are not of it. Give one for each rank."
+            )
+        is_told = min(ranks) >= 0
         return [f"rank {rank} " if is_told else f"file {file} " for file, rank in enumerate(ranks)]
 
     def _distributed(self, file: int) -> dict[str, object]:
         told = self._told.facts[file].distributed
         return told if isinstance(told, dict) else {}
 
-    def _threads(self) -> tuple[Int32Array, tuple[str, ...]]:
-        """Return the number of each known thread, as they appear in ranges, then calls; and a name of its own for each."""
+    def _threads(self) -> tuple[Int32Array, tuple[tuple[str, int], ...]]:
+        """Return the number of each known thread, as they appear in ranges, then calls; name each, and tell its file."""
         known = [*self._told.threads.known]
         used, number = by_appearance(np.concatenate((self._ranges["thread"], self._calls["thread"])), len(known))
         keys = [known[code] for code in used.tolist()]
@@ -202,7 +227,7 @@ class _Maker:
         names = [self._thread_name(key) for key in keys]
         counts = Counter(names)
         return number, tuple(
-            name if counts[name] == 1 else f"{name} ({key.process}, {key.thread})"
+            (name if counts[name] == 1 else f"{name} ({key.process}, {key.thread})", key.file)
             for name, key in zip(names, keys, strict=True)
         )
 
@@ -260,7 +285,7 @@ class _Maker:
         columns = (lanes[0], waits["record"], lanes[1], waits["wait"])
         return {name: column[is_known] for name, column in zip(DEPENDENCY_COLUMNS, columns, strict=True)}
 
-    def _lanes(self, threads: Sequence[str]) -> tuple[Lane, ...]:
+    def _lanes(self, threads: Sequence[tuple[str, int]]) -> tuple[Lane, ...]:
         """Return a lane for each stream, named by what tells it from others, and for each thread."""
         has_contexts = len({key[:3] for key in self._streams}) > len(self._devices)
         codes = self._told.streams.known
@@ -275,9 +300,10 @@ class _Maker:
                     stream=key.stream,
                     sm_count=self._devices[key.file, key.device].sm_count,
                     priority=self._told.priorities.get(codes[key], 0),
+                    process=key.file,
                 )
             )
-        return (*lanes, *(Lane(name=f"host: {name}", kind=LaneKind.HOST) for name in threads))
+        return (*lanes, *(Lane(name=f"host: {name}", kind=LaneKind.HOST, process=file) for name, file in threads))
 
     def _device(self, file: int, number: int) -> Device:
         """Return what a file tells of a device."""
@@ -295,7 +321,7 @@ class _Maker:
                     memory_bytes=size,
                     sm_limits=SMLimits(**limits),
                 )
-        return Device(name=f"GPU {number}", ordinal=ordinal, sm_count=0)
+        return Device(name=f"GPU {ordinal}", ordinal=ordinal, sm_count=0)
 
     def _metadata(self, epoch_ns: int, window: tuple[int, int], work_counts: Sequence[int]) -> TraceMetadata:
         """Return what the files tell of themselves; the device is the one that did most."""
@@ -306,6 +332,7 @@ class _Maker:
         return TraceMetadata(
             backend=KINETO_BACKEND,
             device=self._devices[by_device.most_common(1)[0][0]] if by_device else self._device(0, 0),
+            devices=tuple(self._devices.values()),
             clock=f"that of the file, in steps of {'1 us' if step_ns else '1 ns'}",
             clock_error_ns=step_ns,
             host_error_ns=step_ns,

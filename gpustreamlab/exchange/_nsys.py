@@ -150,9 +150,11 @@ class _Reader:
         epoch_ns = next((given for given in started if type(given) is int and 0 < given < 1 << 62), 0)
         lanes = parts.lanes.lanes
         counts = np.bincount(columns["lane"], minlength=len(lanes))[: len(lanes)]
+        devices = tuple(self._places.device(number) for number in sorted({lane.device for lane in lanes}))
         return TraceMetadata(
             backend=NSYS_BACKEND,
             device=self._places.device(lanes[int(counts.argmax())].device if lanes else 0),
+            devices=devices,
             clock="that of the report, in steps of 1 ns",
             tier=CaptureTier.KERNELS,
             capture_windows=((first_ns, last_ns),),

@@ -239,7 +239,7 @@ class Streams:
         partitions: dict[Partition, int] = {}
         lanes, codes, unsized = [], [], 0
         names: Counter[str] = Counter()
-        for key, gpu in zip(keys, gpus, strict=True):
+        for (owner, key), gpu in zip(self._ordered, gpus, strict=True):
             process = f"process {key.process} " if has_processes else ""
             partition = places.partition(key.process, key.green, f"{process}green context {key.green}") if key.green else None
             unsized += bool(key.green) and partition is None
@@ -259,6 +259,7 @@ class Streams:
                     priority=places.priority(key),
                     is_blocking=places.is_blocking(key),
                     outside=places.is_null(key),
+                    process=max(owner, 0),
                 )
             )
             codes.append(-1 if partition is None else partitions.setdefault(partition, len(partitions)))
@@ -313,7 +314,9 @@ def find_threads(numbers: list[Int64Array], processes: Processes) -> Threads:
         name = (f"process {pids[owner]} " if has_processes else "") + f"thread {number & 0xFF_FFFF}"
         counts[name] += 1
         names.append(name if counts[name] == 1 else f"{name} ({counts[name]})")
-    lanes = tuple(Lane(name=f"host: {name}", kind=LaneKind.HOST) for name in names)
+    lanes = tuple(
+        Lane(name=f"host: {name}", kind=LaneKind.HOST, process=max(owner, 0)) for name, owner in zip(names, owners, strict=True)
+    )
     bounds = np.cumsum([len(some) for some in numbers])[:-1]
     return Threads(tuple(names), lanes, tuple(np.split(place.astype(np.int64), bounds)))
 

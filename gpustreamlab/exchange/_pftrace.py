@@ -383,9 +383,9 @@ def _computed(trace: Trace) -> dict[tuple[int, str, str], _Steps]:
     for device in dict.fromkeys(lane.device for lane, is_stream in zip(trace.lanes, streams, strict=True) if is_stream):
         own = [edges[code] for code, lane in enumerate(trace.lanes) if streams[code] and lane.device == device]
         found[device, "streams busy", "streams"] = _averaged(*count_steps(own))
-        card = trace.metadata.device
+        card = next((card for card in trace.devices if card.ordinal == device), trace.metadata.device)
         if device == card.ordinal and card.sm_count:
-            parts = stack_sms(sm_time_steps(trace), card.sm_count)
+            parts = stack_sms(sm_time_steps(trace, card), card.sm_count)
             times_ns = np.concatenate([times for times, _ in parts])
             changes = np.concatenate([np.diff(heights, prepend=0) for _, heights in parts])
             order = np.argsort(times_ns, kind="stable")

@@ -48,9 +48,11 @@ def cut_time(trace: Trace, t0_ns: int, t1_ns: int) -> Trace:
     )
 
 
-def cut_where(trace: Trace, stream: object, kind: object, name: object) -> Trace:
-    """Return the spans of some streams, kinds and names; see `Trace.where`."""
+def cut_where(trace: Trace, stream: object, kind: object, name: object, device: object) -> Trace:
+    """Return the spans of some streams, kinds, names and devices; see `Trace.where`."""
     is_lane = _chosen("stream", stream, [lane.name for lane in trace.lanes], StreamNotFoundError)
+    is_lane &= _of_devices(trace, device)
+    lanes = tuple(lane for lane, stays in zip(trace.lanes, is_lane.tolist(), strict=True) if stays)
     is_kind, is_name = _chosen("kind", kind, SPAN_KINDS), _chosen("name", name, trace.names)
     of_lanes = is_lane[trace.lane]
     rows = np.flatnonzero(of_lanes & is_kind[trace.kind] & is_name[trace.name])
@@ -58,10 +60,34 @@ def cut_where(trace: Trace, stream: object, kind: object, name: object) -> Trace
     counters = _samples(trace.counters, np.flatnonzero(is_lane[trace.counters.lane]))
     return replace(
         trace,
-        **fields | {"lane": code[fields["lane"]]},
-        lanes=tuple(lane for lane, stays in zip(trace.lanes, is_lane.tolist(), strict=True) if stays),
+        **fields | {"lane": code[fields["lane"]], "metadata": _on_devices(fields["metadata"], lanes)},
+        lanes=lanes,
         counters=replace(counters, lane=code[counters.lane]),
     )
+
+
+def _of_devices(trace: Trace, device: object) -> BoolArray:
+    """Tell which lanes are streams of some devices, or threads of a process that has such a stream; shape (n_lanes,), bool."""
+    is_stream = np.array([lane.kind is LaneKind.STREAM for lane in trace.lanes], bool)
+    if device is None:
+        return np.ones(len(trace.lanes), bool)
+    known = sorted({lane.device for lane in trace.lanes if lane.kind is LaneKind.STREAM})
+    number_of = np.array([lane.device for lane in trace.lanes], np.int64)
+    chosen = np.array(known, np.int64)[_chosen("device", device, known)]
+    found = is_stream & np.isin(number_of, chosen)
+    process = np.array([lane.process for lane in trace.lanes], np.int64)
+    threads: BoolArray = ~is_stream & np.isin(process, process[found])
+    return found | threads
+
+
+def _on_devices(meta: TraceMetadata, lanes: Sequence[Lane]) -> TraceMetadata:
+    """Say of which devices a part of a trace of several is."""
+    numbers = {lane.device for lane in lanes if lane.kind is LaneKind.STREAM}
+    devices = tuple(device for device in meta.devices if device.ordinal in numbers)
+    if not devices:
+        return meta
+    device = meta.device if meta.device.ordinal in numbers else devices[0]
+    return replace(meta, device=device, devices=devices if len(devices) > 1 else ())
 
 
 def cut_rows(trace: Trace, key: object) -> Trace:
@@ -140,14 +166,14 @@ def _samples(counters: Counters, rows: Int64Array) -> Counters:
     return replace(counters, **{name: getattr(counters, name)[rows] for name in ("time_ns", "lane", "name", "value")})
 
 
-def _chosen(what: str, wanted: object, known: Sequence[str], error: type[GPUStreamLabError] = OptionError) -> BoolArray:
+def _chosen(what: str, wanted: object, known: Sequence[Any], error: type[GPUStreamLabError] = OptionError) -> BoolArray:
     """Tell which entries of a table are wanted; shape (n_entries,), bool."""
     if wanted is None:
         return np.ones(len(known), bool)
     values = set(wanted) if isinstance(wanted, Iterable) and not isinstance(wanted, str) else {wanted}
     unknown = [value for value in values if value not in known]
     if unknown:
-        raise error(f"The trace has no {what} {unknown[0]!r}. {nearest_hint(str(unknown[0]), known)}")
+        raise error(f"The trace has no {what} {unknown[0]!r}. {nearest_hint(str(unknown[0]), [str(one) for one in known])}")
     return np.array([value in values for value in known], bool)
 
 

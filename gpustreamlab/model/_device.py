@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
 
 from gpustreamlab._util.words import wrap_lines
@@ -172,6 +172,9 @@ class Lane(Checked):
     """True for a stream that the session neither made nor took: others work in it."""
     is_blocking: bool | None = None
     """Whether it and the legacy default stream wait for each other; None if unknown. No stream that a session makes is."""
+    process: Count = 0
+    """Which process works in it, or has this thread, where a trace is of several, as of the ranks of a job: 0, 1, 2, ...
+    Threads launch work, and wait for it, in their own process only."""
 
     @property
     def key(self) -> tuple[int, int, int]:
@@ -221,7 +224,10 @@ class TraceMetadata(Checked):
     """Name of the backend, ``"cuda"`` or ``"sim"``; ``"columns"`` for a trace that `Trace.from_columns` made; ``"kineto"``,
     ``"nsys"``, ``"chrome"`` or ``"perfetto"`` for another tool's file, see `imported`."""
     device: Device
-    """The device that did the work."""
+    """The device that did the work; of several the one that did most."""
+    devices: tuple[Device, ...] = ()
+    """All devices that have streams in the trace, by their numbers, where there are several; a trace tells what its lanes know
+    of them if left out."""
     clock: str = ""
     """Which clock the times were read from, in words."""
     clock_error_ns: Count = 0
@@ -277,6 +283,50 @@ class TraceMetadata(Checked):
         return self.device.simulated
 
     @property
+    def device_name(self) -> str:
+        """The name of the device; of several how many there are, and their name if all have one.
+
+        Examples
+        --------
+        >>> cards = tuple(Device(name="demo", ordinal=number, sm_count=4) for number in range(2))
+        >>> TraceMetadata(backend="sim", device=cards[0], devices=cards).device_name
+        '2 GPUs (demo)'
+        """
+        if len(self.devices) < 2:
+            return self.device.name
+        names = {device.name for device in self.devices}
+        return f"{len(self.devices):,} GPUs{f' ({self.device.name})' if len(names) == 1 else ''}"
+
+    @property
+    def device_label(self) -> str:
+        """The same, marked where the device is simulated."""
+        return f"{self.device_name} (simulated)" if self.simulated else self.device_name
+
+    @property
     def is_from_columns(self) -> bool:
         """True if the spans were given as plain columns: then nobody here knows how they were measured."""
         return self.backend == COLUMNS_BACKEND
+
+
+def devices_of(lanes: Iterable[Lane], metadata: TraceMetadata) -> tuple[Device, ...]:
+    """Return the devices of several that have streams among some lanes, as far as the metadata tells of them; else nothing.
+
+    Examples
+    --------
+    >>> lanes = [Lane(name="a", device=0, sm_count=4), Lane(name="b", device=1, sm_count=8)]
+    >>> told = TraceMetadata(backend="sim", device=Device(name="demo", sm_count=4))
+    >>> [(device.name, device.sm_count) for device in devices_of(lanes, told)], devices_of(lanes[1:], told)
+    ([('demo', 4), ('GPU 1', 8)], ())
+    """
+    sm_counts: dict[int, int] = {}
+    for lane in lanes:
+        if lane.kind is LaneKind.STREAM:
+            sms = 0 if lane.partition is not None else lane.sm_count
+            sm_counts[lane.device] = max(sms, sm_counts.get(lane.device, 0))
+    if len(sm_counts) < 2:
+        return ()
+    told = {device.ordinal: device for device in (metadata.device, *metadata.devices)}
+    return tuple(
+        told.get(number) or Device(name=f"GPU {number}", ordinal=number, sm_count=sm_counts[number])
+        for number in sorted(sm_counts)
+    )

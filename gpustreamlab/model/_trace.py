@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from os import PathLike
 from types import MappingProxyType
 from typing import TYPE_CHECKING, Any
@@ -21,7 +21,7 @@ from gpustreamlab.model._columns import (
     require_equal_lengths,
     require_text,
 )
-from gpustreamlab.model._device import Device, Lane, Marker, TraceMetadata
+from gpustreamlab.model._device import Device, Lane, Marker, TraceMetadata, devices_of
 from gpustreamlab.model._fields import check_field
 from gpustreamlab.model._partition import Layout, LayoutChange, Partition
 from gpustreamlab.typing import Int8Array, Int32Array, Int64Array, SpanKind
@@ -134,7 +134,7 @@ class Trace:
             f", {meta.unselected_work:,} launched with no stream selected" if meta.unselected_work and not len(self) else ""
         )
         missing += f", cut out of {meta.part_of_spans:,}" if meta.part_of_spans else ""
-        return f"<Trace: {len(self):,} spans in {len(self.lanes)} lanes on {meta.device.label}{missing}>"
+        return f"<Trace: {len(self):,} spans in {len(self.lanes)} lanes on {meta.device_label}{missing}>"
 
     def __getitem__(self, rows: object) -> Trace:
         """Return some rows as a trace.
@@ -170,6 +170,17 @@ class Trace:
         # A mapping proxy cannot be pickled; a pickled or copied trace is built, and checked, anew.
         fields = {name: getattr(self, name) for name in self.__slots__} | {"extra": dict(self.extra)}
         return _rebuild, (fields,)
+
+    @property
+    def devices(self) -> tuple[Device, ...]:
+        """The devices that have streams in it, by their numbers; of a trace of one device, that.
+
+        Examples
+        --------
+        >>> [device.name for device in Trace.from_columns(start_ns=[0], end_ns=[9], stream=["a"], device="demo").devices]
+        ['demo']
+        """
+        return self.metadata.devices or (self.metadata.device,)
 
     @property
     def duration_ns(self) -> Int64Array:
@@ -214,8 +225,9 @@ class Trace:
         stream: str | Iterable[str] | None = None,
         kind: str | Iterable[str] | None = None,
         name: str | Iterable[str] | None = None,
+        device: int | Iterable[int] | None = None,
     ) -> Trace:
-        """Return the spans of some streams, kinds and names as a trace.
+        """Return the spans of some streams, kinds, names and devices as a trace.
 
         Parameters
         ----------
@@ -225,6 +237,9 @@ class Trace:
             Kinds of spans, as `SpanKind` or its text, ``"kernel"``. None for all.
         name
             Names of spans, exactly as they are. None for all.
+        device
+            Numbers of devices, as `Lane.device` has them. Streams of others leave the trace, and threads of processes that work
+            on none of these, as other ranks do. None for all.
 
         Returns
         -------
@@ -236,7 +251,7 @@ class Trace:
         StreamNotFoundError
             If the trace has no such lane.
         OptionError
-            If there is no such kind, or no such name in the trace.
+            If there is no such kind, or no such name or device in the trace.
 
         Examples
         --------
@@ -246,7 +261,7 @@ class Trace:
         """
         from gpustreamlab.model._cut import cut_where
 
-        return cut_where(self, stream, kind, name)
+        return cut_where(self, stream, kind, name, device)
 
     def overlap(self) -> Overlap:
         """Return how much the streams' work overlapped; see `gpustreamlab.analysis.overlap`.
@@ -568,6 +583,9 @@ class Trace:
             object.__setattr__(self, name, tuple(sorted(getattr(self, name), key=lambda moment: moment.time_ns)))
         if self.layouts and self.layout is None:
             object.__setattr__(self, "layout", self.layouts[-1].layout)
+        devices = devices_of(self.lanes, self.metadata)
+        if devices != self.metadata.devices:
+            object.__setattr__(self, "metadata", replace(self.metadata, devices=devices))
 
     def _validate_tables(self) -> None:
         require_text("names", self.names)

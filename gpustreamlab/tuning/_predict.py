@@ -198,6 +198,11 @@ class _Solo:
 
 def what_if(trace: Trace, layout: Layout | Mapping[str, Share] | None, sweep: object) -> Prediction:
     """Predict what a recorded run would take with another layout; see `Trace.what_if`."""
+    if len(trace.devices) > 1:
+        raise OptionError(
+            f"what_if() is of one device, and {trace.metadata.device_label} have streams here. Use "
+            f"trace.where(device={trace.devices[0].ordinal}).what_if(...)."
+        )
     sweeps = _sweeps(sweep)
     work = work_of(trace)
     if not trace.metadata.device.sm_count:

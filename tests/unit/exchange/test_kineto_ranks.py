@@ -44,7 +44,7 @@ def test_what_belongs_together_stays_within_its_rank(tmp_path):
         assert len(edges) == 2 * len(alone.edges.select(kind))
         owner = np.array(["rank 1" in lane.name for lane in both.lanes])[both.lane]
         assert (owner[edges.source] == owner[edges.target]).all()
-    assert both.explain().streams is not None
+    assert both.where(device=1).explain().streams == ("rank 1 GPU 0 stream 7", "rank 1 GPU 0 stream 20")
     for number in (0, 1):
         mine = both.where(stream=[lane.name for lane in both.lanes if f"rank {number} " in lane.name])
         assert counted_rows(mine).sum() == 9
@@ -61,9 +61,32 @@ def test_each_file_s_times_are_absolute(tmp_path):
 def test_files_that_tell_no_rank_are_numbered(tmp_path):
     paths = [rank(tmp_path, number, distributedInfo=None) for number in (0, 1)]
     assert [lane.name for lane in read_kineto(paths).lanes[::2][:2]] == ["file 0 GPU 0 stream 7", "file 1 GPU 0 stream 7"]
-    (tmp_path / "again").mkdir()
-    same = [rank(tmp_path, 5), rank(tmp_path / "again", 5)]
-    assert read_kineto(same).lanes[0].name == "file 0 GPU 0 stream 7"
+
+
+def job(folder, name, **told):
+    return write(folder / name, two_streams() | {"distributedInfo": told})
+
+
+@pytest.mark.parametrize(
+    ("files", "says"),
+    [
+        ([("a", 0, 4), ("b", 1, 8)], r"a' is of a job of 4 ranks, .*b' of one of 8"),
+        ([("a", 0, 4), ("b", 1, 4), ("c", 0, 4)], r"a' and .*c' both are of rank 0"),
+        ([("a", 0, 2), ("b", 1, 2), ("c", 2, 2)], r"a' is of a job of 2 ranks, and 3 files were given, the last .*c'"),
+        ([("a", 0, 4), ("a", 0, 4)], r"a' and .*a' both are '.*a'"),
+    ],
+)
+def test_files_that_are_not_of_one_job_are_refused(tmp_path, files, says):
+    paths = [job(tmp_path, name, rank=number, world_size=size) for name, number, size in files]
+    with pytest.raises(OptionError, match=says):
+        read_kineto(paths)
+
+
+def test_one_file_under_two_names_is_refused(tmp_path):
+    path = job(tmp_path, "a")
+    (tmp_path / "b").symlink_to(path)
+    with pytest.raises(OptionError, match="b' both are"):
+        read_kineto([path, tmp_path / "b"])
 
 
 def test_waits_between_two_ranks_streams_of_one_number_do_not_mix(tmp_path):
