@@ -158,7 +158,19 @@ def convert(options: argparse.Namespace) -> int:
     return 0
 
 
-_REPORTS = {"summary": summary_text, "overlap": Trace.overlap, "why": Trace.explain}
+def _why(trace: Trace) -> str:
+    """Say why streams did not overlap; of several processes on several GPUs, one after the other."""
+    try:
+        return str(trace.explain())
+    except OptionError:
+        devices = [device.ordinal for device in trace.devices]
+    told = [f"GPU {one}. {trace.where(device=one).explain()}" for one in devices[:_MOST_EXPLAINED]]
+    return "\n\n".join([*told, *(["and more GPUs"] if len(devices) > _MOST_EXPLAINED else [])])
+
+
+_MOST_EXPLAINED = 8
+"""GPUs that `view` explains."""
+_REPORTS = {"summary": summary_text, "overlap": Trace.overlap, "why": _why}
 _COMMANDS = {"doctor": doctor, "view": view, "convert": convert}
 
 

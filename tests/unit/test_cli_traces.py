@@ -12,6 +12,7 @@ import pytest
 import gpustreamlab as gsl
 from gpustreamlab import cli
 from gpustreamlab.errors import OptionError
+from tests.helpers.kineto import two_streams, write
 from tests.helpers.traces import empty_trace, make_trace, pipeline_trace
 from tests.unit.model.equality import assert_same_trace
 
@@ -101,6 +102,14 @@ def test_a_page_is_named_as_the_file_without_what_tells_its_format(here):
 def test_view_of_a_trace_without_device_work(here, make):
     make().save("run.parquet")
     assert cli.main(["view", "run.parquet"]) == 0
+
+
+def test_view_of_several_ranks_explains_one_after_the_other(capsys, here):
+    for number in (0, 1):
+        write(here / f"rank{number}.json", two_streams() | {"distributedInfo": {"rank": number, "world_size": 2}})
+    assert cli.main(["view", "rank0.json", "rank1.json", "--no-open"]) == 0
+    told = capsys.readouterr().out
+    assert [told.count(f"GPU {number}. Why:") for number in (0, 1)] == [1, 1]
 
 
 def test_convert_replaces_a_file_only_if_told_to(capsys, here, saved):
