@@ -131,9 +131,3 @@ def test_ranks_of_one_stream_each_lack_no_waits(tmp_path):
     both = read_kineto(paths)
     assert both.metadata.waits_told
     assert not any("waited" in fact for fact in both.metadata.missing)
-
-
-def test_a_file_that_is_given_twice_is_refused(tmp_path):
-    path = rank(tmp_path, 0)
-    with pytest.raises(OptionError, match="more than once"):
-        read_kineto([path, tmp_path / "." / path.name])
