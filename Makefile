@@ -45,6 +45,7 @@ layers: .venv/.dev  ## imports only point down
 	$(BIN)/lint-imports
 
 unit: .venv/.dev  ## unit tests, the contract on the simulated device, doctests
+	scripts/install-chromium  # and a library that Playwright's node needs, in which Perfetto's engine runs
 	$(PYTEST) $(PARALLEL) $(COVERAGE)
 
 browser: .venv/.dev  ## the exported page in a headless browser

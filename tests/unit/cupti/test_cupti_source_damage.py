@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+import shutil
+
 import numpy as np
 import pytest
 
 from gpustreamlab.backends.cuda.cupti import _source as _cupti_source
-from gpustreamlab.backends.cuda.cupti._buffers import ActivityBuffers
+from gpustreamlab.backends.cuda.cupti._buffers import COMPILERS, ActivityBuffers
 from gpustreamlab.model import SPAN_KINDS
 from gpustreamlab.typing import SpanKind
 from tests.helpers.captured import drain_all, keep_for, kernels_of
@@ -54,6 +56,7 @@ def test_bytes_that_make_no_sense_are_counted_and_logged(card, source, caplog):
     assert "bytes that cannot be read: {200: 1}" in caplog.text
 
 
+@pytest.mark.skipif(not any(map(shutil.which, COMPILERS)), reason="there is no C compiler")
 def test_more_records_than_buffers_are_dropped_and_counted(monkeypatch, card):
     source = make_source(monkeypatch, card)
     monkeypatch.setattr(_cupti_source, "_buffers", [ActivityBuffers(buffer_bytes=4096, buffer_limit=2)])
