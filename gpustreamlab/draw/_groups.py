@@ -125,7 +125,7 @@ def host_group(trace: Trace) -> LaneGroup | None:
         lanes=lanes,
         style=PartitionStyle(fill="#9aa5b1", hatch=" ", letter=""),
         label="host",
-        detail="threads of this process: what they called, and for how long; no work of the device",
+        detail="threads: what they called, and for how long; no work of the device",
         granted_sms=0,
         is_host=True,
     )

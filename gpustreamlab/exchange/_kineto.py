@@ -294,7 +294,7 @@ class _Maker:
             where = self._ranks[key.file] + (f"GPU {key.device} " if len(self._devices) > 1 or self._ranks[0] else "")
             lanes.append(
                 Lane(
-                    name=f"{where}{f'context {key.context} ' if has_contexts else ''}stream {key.stream}",
+                    name=f"{where}stream {key.stream}{f', context {key.context}' if has_contexts else ''}",
                     device=self._ordinals[key.file, key.device],
                     context=key.context,
                     stream=key.stream,

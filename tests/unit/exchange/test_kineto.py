@@ -201,7 +201,7 @@ def test_devices_and_contexts_tell_streams_apart(load):
         return work(0, 5, stream=7, correlation=1, device=device, context=context)
 
     assert [lane.name for lane in load([at(0, 1), at(1, 1)]).lanes] == ["GPU 0 stream 7", "GPU 1 stream 7"]
-    assert [lane.name for lane in load([at(0, 1), at(0, 2)]).lanes] == ["context 1 stream 7", "context 2 stream 7"]
+    assert [lane.name for lane in load([at(0, 1), at(0, 2)]).lanes] == ["stream 7, context 1", "stream 7, context 2"]
 
 
 @pytest.mark.parametrize("kind", [float, str])
