@@ -20,8 +20,8 @@ from typing import IO, Any
 import numpy as np
 
 from gpustreamlab._util.progress import steps
-from gpustreamlab.errors import OptionError
 from gpustreamlab.exchange._chrome_format import FACTS_KEY, FIRST_THREAD, FORMAT, Plan
+from gpustreamlab.exchange._formats import require_suffix
 from gpustreamlab.exchange._sublanes import sublanes
 from gpustreamlab.model import COLUMN_DTYPES, Counters, Edges, Trace, write_file_whole
 from gpustreamlab.typing import LaneKind
@@ -63,11 +63,7 @@ def write_chrome(trace: Trace, path: str | PathLike[str]) -> None:
     >>> [row["ts"] for row in json.loads(path.read_text())["traceEvents"] if row["ph"] == "X"]
     [0.0, 0.05]
     """
-    name = Path(str(path)).name.lower()
-    if not name.endswith((".json", ".json.gz")):
-        raise OptionError(
-            f"{name!r} is no name for Chrome's JSON: it ends in .json or .json.gz. Use for example 'run.json.gz'."
-        )
+    name = require_suffix(path, (".json", ".json.gz"), "Chrome's JSON")
     write_file_whole(path, lambda partial: _write(trace, partial, is_packed=name.endswith(".gz")))
 
 

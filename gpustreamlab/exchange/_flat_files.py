@@ -7,7 +7,8 @@ from os import PathLike
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from gpustreamlab.errors import OptionError, TraceError, TraceFileError
+from gpustreamlab.errors import TraceError, TraceFileError
+from gpustreamlab.exchange._formats import require_suffix
 from gpustreamlab.model import Trace, write_file_whole
 
 if TYPE_CHECKING:
@@ -52,7 +53,7 @@ def write_csv(trace: Trace, path: str | PathLike[str]) -> None:
     """
     from pyarrow import csv
 
-    _require_suffix(path, CSV_SUFFIXES, "CSV", "run.csv")
+    require_suffix(path, CSV_SUFFIXES, "CSV")
     table = _csv_table(trace)
     write_file_whole(
         path, lambda partial: csv.write_csv(table, partial, csv.WriteOptions(quoting_style="needed", quoting_header="needed"))
@@ -86,7 +87,7 @@ def write_arrow(trace: Trace, path: str | PathLike[str]) -> None:
     """
     import pyarrow as pa
 
-    _require_suffix(path, ARROW_SUFFIXES, "Arrow IPC", "run.arrow")
+    require_suffix(path, ARROW_SUFFIXES, "Arrow IPC")
     table = trace.to_arrow()
 
     def write(partial: Path) -> None:
@@ -126,12 +127,6 @@ def read_arrow(path: str | PathLike[str]) -> Trace:
             f"{name!r} cannot be read as a trace: {textwrap.shorten(str(error), _REASON_CHARACTERS, placeholder=' …')} It is "
             "missing, damaged or truncated; save it again with trace.save('run.arrow')."
         ) from error
-
-
-def _require_suffix(path: str | PathLike[str], suffixes: tuple[str, ...], what: str, example: str) -> None:
-    name = Path(str(path)).name
-    if not name.lower().endswith(suffixes):
-        raise OptionError(f"{name!r} is no name for {what}: it ends in {' or '.join(suffixes)}. Use for example {example!r}.")
 
 
 def _csv_table(trace: Trace) -> pa.Table:

@@ -78,7 +78,7 @@ _BEGINS = {
     b"SQLite format 3\0": "nsys",
 }
 _XPLANE_SUFFIX = ".xplane.pb"
-_REPORT_SUFFIXES = (".nsys-rep", ".qdrep")
+REPORT_SUFFIXES = (".nsys-rep", ".qdrep")
 
 _TABLE = "a table (CSV), of which Trace.from_columns() makes a trace. Save as .parquet to read it back exactly"
 _FOREIGN = {
@@ -122,7 +122,7 @@ def find_format(path: str | PathLike[str]) -> str:
         looks = "an XPlane file of JAX or XLA. Read the .trace.json.gz that lies beside it"
     elif _load("gpustreamlab.exchange._pftrace_file:is_pftrace")(path):
         return "perfetto"
-    elif name.endswith(_REPORT_SUFFIXES):  # what is in one only nsys knows
+    elif name.endswith(REPORT_SUFFIXES):  # what is in one only nsys knows
         return "nsys"
     raise TraceFileError(f"{str(path)!r} is no trace: it looks like {looks}. {READABLE}")
 
@@ -191,6 +191,22 @@ def find_writer(path: str | PathLike[str]) -> str:
             "lab.timeline().save() writes '.html', '.svg' and '.png', and lab.trace.to_pandas() gives a table for the rest."
         )
     return WRITERS[suffix or ".parquet"]
+
+
+def require_suffix(path: str | PathLike[str], suffixes: tuple[str, ...], what: str) -> str:
+    """Return the name of a file in small letters; raise `OptionError` where it ends in none of the suffixes.
+
+    Examples
+    --------
+    >>> require_suffix("folder/RUN.json", (".json", ".json.gz"), "Chrome's JSON")
+    'run.json'
+    """
+    name = Path(str(path)).name
+    if not name.lower().endswith(suffixes):
+        raise OptionError(
+            f"{name!r} is no name for {what}: it ends in {' or '.join(suffixes)}. Use for example {'run' + suffixes[0]!r}."
+        )
+    return name.lower()
 
 
 def save_trace(trace: Trace, path: str | PathLike[str]) -> None:

@@ -106,22 +106,6 @@ _SCANNER = json.JSONDecoder(parse_int=len, parse_float=len, parse_constant=len) 
 _BAD_JSON = (msgspec.MsgspecError, UnicodeDecodeError, RecursionError)
 
 
-def is_json(path: str | PathLike[str]) -> bool:
-    """Tell by its first bytes whether a file holds JSON, packed by gzip or not."""
-    begin = b""
-    try:
-        with Path(path).open("rb") as file:
-            for part in _unpacked(file):
-                begin += part[:64]
-                if len(begin) >= 64:
-                    break
-    except (EOFError, zlib.error):  # damaged behind that
-        pass
-    except OSError:
-        return False
-    return begin.removeprefix(_BYTE_ORDER_MARK).lstrip()[:1] in {b"{", b"["}
-
-
 class EventFile:
     """The events of a file, packed by gzip or not.
 

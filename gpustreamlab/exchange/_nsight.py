@@ -22,7 +22,6 @@ from gpustreamlab.model import SPAN_KINDS, Trace
 LIBRARY = "libNvtxwBackend.so"
 VARIABLE = "NVTXW_BACKEND"
 """Environment variable with the library's path, as other writers name it."""
-SUFFIX = ".nsys-rep"
 
 
 def write_nsight(trace: Trace, path: str | PathLike[str]) -> None:

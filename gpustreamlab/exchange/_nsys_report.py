@@ -16,6 +16,7 @@ from typing import NamedTuple, TypeAlias
 import numpy as np
 
 from gpustreamlab.errors import TraceFileError
+from gpustreamlab.exchange._formats import REPORT_SUFFIXES
 from gpustreamlab.exchange._nsys_pages import CHUNK_PAGES, NO_NUMBER, Pages
 from gpustreamlab.record import MAX_FULL_NAME
 from gpustreamlab.typing import BoolArray, Int64Array
@@ -32,8 +33,6 @@ LARGEST_VALUE_BYTES = 16 << 20
 """Largest text that SQLite may make."""
 
 _MAGIC = b"SQLite format 3\0"
-_REPORT_SUFFIXES = (".nsys-rep", ".qdrep")
-"""Of what nsys itself writes, and only nsys can read."""
 _LAST_WORDS = 300
 """Characters of what nsys said that a message repeats."""
 _SCHEMA_PAGE = 1
@@ -56,7 +55,7 @@ def as_sqlite(path: str | PathLike[str]) -> Iterator[Path]:
     if _is_sqlite(given):
         _require_whole(given)
         yield given
-    elif given.suffix.lower() in _REPORT_SUFFIXES:
+    elif given.suffix.lower() in REPORT_SUFFIXES:
         with tempfile.TemporaryDirectory(prefix="gpustreamlab-") as folder:
             yield _export(given, Path(folder))
     else:

@@ -19,7 +19,8 @@ import numpy as np
 
 from gpustreamlab._util.progress import steps
 from gpustreamlab.analysis import busy_edges, count_steps, sm_time_steps, stack_sms
-from gpustreamlab.errors import OptionError, TraceError
+from gpustreamlab.errors import TraceError
+from gpustreamlab.exchange._formats import require_suffix
 from gpustreamlab.exchange._pftrace_own import (
     ARGUMENTS,
     COLUMN,
@@ -101,9 +102,7 @@ def write_pftrace(trace: Trace, path: str | PathLike[str]) -> None:
     >>> read_pftrace(path).end_ns.tolist()
     [9, 7]
     """
-    name = str(path)
-    if not name.endswith(SUFFIXES):
-        raise OptionError(f"{name!r} does not end in {SUFFIXES[0]}. Use for example {Path(name).stem + SUFFIXES[0]!r}.")
+    name = require_suffix(path, SUFFIXES, "Perfetto's files")
     writer = _Writer(trace)
 
     def write(target: Path) -> None:

@@ -338,6 +338,13 @@ def test_what_was_saved_is_told_by_its_first_bytes_and_comes_back_exactly(tmp_pa
         assert_same_trace(gsl.load_trace(tmp_path / "nothing said"), trace)
 
 
+@pytest.mark.parametrize("suffix", [".PFTRACE", ".Pftrace.GZ", ".JSON.gz", ".Arrow", ".PARQUET"])
+def test_a_suffix_in_capitals_is_the_same_suffix(tmp_path, suffix):
+    pipeline_trace().save(tmp_path / f"RUN{suffix}")
+    assert ((tmp_path / f"RUN{suffix}").read_bytes()[:2] == b"\x1f\x8b") == suffix.lower().endswith(".gz")
+    assert_same_trace(gsl.load_trace(tmp_path / f"RUN{suffix}"), pipeline_trace())
+
+
 def test_where_the_look_at_a_file_of_perfetto_ends_is_no_matter(tmp_path, monkeypatch):
     make_trace([("a", f"name {k % 50}", 10 * k, 10 * k + 5) for k in range(400)]).save(tmp_path / "run.pftrace")
     for look_bytes in range(6_000, 6_120):
