@@ -103,6 +103,7 @@ from gpustreamlab.analysis._summary import (
     pending_text,
     source_facts,
     summary_text,
+    trace_facts,
 )
 from gpustreamlab.analysis._sweep import count_steps, distinct
 from gpustreamlab.analysis._utilization import (

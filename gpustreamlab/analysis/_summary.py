@@ -121,10 +121,7 @@ def summary_text(trace: Trace) -> str:
         finding = finding_text(result, lane_count=used_stream_count(trace), counted=basis.counted)
         lines += [_busy_line(trace, edges_ns, result, basis.counted), finding]
     lines += [*kernel_lines(trace), *partition_lines(trace)]
-    facts = source_facts(trace.metadata, basis.tier)
-    if trace.metadata.imported and not stream_count(trace):
-        facts[0] = "No work of a GPU is in the file"
-    lines.append(" · ".join([*facts, *capture_facts(trace, basis)]))
+    lines.append(" · ".join(trace_facts(trace, basis)))
     missing = [*missing_facts(trace.metadata), *partition_warnings(trace)]
     last = [" · ".join(missing), grid_advice(trace)]
     return "\n".join([*lines, *(line for line in last if line)])
@@ -223,6 +220,14 @@ def source_facts(meta: TraceMetadata, tier: CaptureTier | None = None) -> list[s
         return [captured, "times are modelled, not measured"]
     correction = f"ranges ±{format_ns(meta.range_error_ns)} after a correction of {format_ns(meta.range_correction_ns)}"
     return [captured, f"clock error ±{format_ns(meta.clock_error_ns)}", correction]
+
+
+def trace_facts(trace: Trace, basis: Basis) -> list[str]:
+    """Say how a trace was recorded: `source_facts`, and `capture_facts`."""
+    facts = source_facts(trace.metadata, basis.tier)
+    if trace.metadata.imported and not stream_count(trace):
+        facts[0] = "No work of a GPU is in the file"
+    return [*facts, *capture_facts(trace, basis)]
 
 
 def captured_by(meta: TraceMetadata) -> str:

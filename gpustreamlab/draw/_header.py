@@ -10,7 +10,6 @@ from gpustreamlab.analysis import (
     Basis,
     basis_of,
     busy_word,
-    capture_facts,
     captured_by,
     counts_text,
     display_name,
@@ -19,8 +18,8 @@ from gpustreamlab.analysis import (
     missing_facts,
     partition_warnings,
     pending_text,
-    source_facts,
     stream_extent,
+    trace_facts,
 )
 from gpustreamlab.draw._groups import plan_bands
 from gpustreamlab.draw._scene import stray_facts
@@ -102,8 +101,7 @@ def plan_header(
         finding=finding,
         source=" · ".join(
             [
-                *source_facts(meta, basis.tier),
-                *capture_facts(trace, basis),
+                *trace_facts(trace, basis),
                 *([f"clock: {display_name(meta.clock, 200)}"] if meta.clock else []),
                 *([sms_fact] if plan_bands(trace) else []),
             ]

@@ -16,7 +16,6 @@ from gpustreamlab.analysis import (
     basis_of,
     busy_edges,
     busy_word,
-    capture_facts,
     concurrency,
     count_text,
     counted_rows,
@@ -32,9 +31,9 @@ from gpustreamlab.analysis import (
     missing_facts,
     over_wall,
     partition_warnings,
-    source_facts,
     stream_extent,
     time_ticks,
+    trace_facts,
     used_stream_count,
 )
 from gpustreamlab.draw._groups import host_group, plan_groups
@@ -213,7 +212,7 @@ def _unicode_lines(trace: Trace, width: int) -> list[Text]:
         lines += _wrapped(headline(trace), width, "bold")
         hint = empty_hint(trace.metadata)
         lines += _wrapped(hint, width) if hint else []
-    lines += _wrapped(" · ".join([*source_facts(trace.metadata, basis.tier), *capture_facts(trace, basis)]), width, "dim")
+    lines += _wrapped(" · ".join(trace_facts(trace, basis)), width, "dim")
     for fact in [*missing_facts(trace.metadata), *stray_facts(trace), *partition_warnings(trace)]:
         lines += _wrapped(f"⚠ {fact}", width, "yellow")
     advice = grid_advice(trace)

@@ -131,6 +131,10 @@ def test_a_launch_that_is_not_told_is_no_launch_without_delay(tmp_path):
 def test_a_file_without_work_of_a_gpu_says_so(tmp_path):
     trace = gsl.load_trace(write(tmp_path / "run.json", kineto([span(0, 5, "aten::add")])))
     assert "No work of a GPU is in the file" in str(trace.timeline()._repr_mimebundle_(["text/plain"]))
+    trace.timeline().save(tmp_path / "run.html")
+    page = (tmp_path / "run.html").read_text()
+    assert ("No work of a GPU is in the file" in page, "every kernel, copy and fill" in page) == (True, False)
+    assert "No work of a GPU is in the file" in str(trace.timeline())
     assert "no work of a GPU is in the file" in str(trace.explain())
 
 
