@@ -61,7 +61,7 @@ def make_tasks(lab: Session) -> Tasks:
     xp = lab.xp
     a, product = xp.ones((4096, 4096), "float16"), xp.empty((4096, 4096), "float16")
     x, added = xp.ones(1 << 24, "complex128"), xp.empty(1 << 24, "complex128")
-    signal = xp.ones((512, 8192), "complex64")
+    signal = xp.ones((2048, 8192), "complex64")  # large enough that the host keeps ahead of it
     tasks: Tasks = {
         "product": lambda: xp.matmul(a, a, out=product),
         "addition": lambda: streaming_add(lab, x, x, added),

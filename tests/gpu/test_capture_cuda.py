@@ -2,6 +2,7 @@
 
 import threading
 import time
+from itertools import pairwise
 
 import cupy
 import numpy as np
@@ -187,7 +188,7 @@ def test_launches_waits_and_what_blocked_are_on_host_lanes(lab):
     copy, compute = lab.stream("copy"), lab.stream("compute")
     with lab.capture("kernels"):
         with lab.on("copy", "first"):
-            spin(lab, 1_000_000)
+            spin(lab, 20_000_000)  # a slow host comes to synchronize() 1 ms later
         compute.wait(copy.record())
         with lab.on("compute", "second"):
             spin(lab, 10_000)
@@ -206,6 +207,29 @@ def test_launches_waits_and_what_blocked_are_on_host_lanes(lab):
     launches = {target for source, target, kind in edges if kind is EdgeKind.LAUNCH}
     assert {first, second} <= launches
     assert trace.queued_ns[second] < trace.start_ns[second]
+
+
+def test_waits_between_partitions_are_edges_between_kernels(lab):
+    lab.partition({"left": 32, "right": "rest"})
+    streams = [lab.stream("a", partition="left"), lab.stream("b", partition="right"), lab.stream("plain")]
+    with lab.capture("kernels"):
+        before = None
+        for stream in (*streams, *streams):
+            if before is not None:
+                stream.wait(before)
+            with lab.on(stream):
+                spin(lab, 100_000)
+            before = stream.record()
+        lab.synchronize()
+    trace = lab.trace
+    kernels = rows_of(trace, SpanKind.KERNEL)
+    waits = {
+        (int(source), int(target))
+        for source, target, kind in zip(trace.edges.source, trace.edges.target, trace.edges.kind, strict=True)
+        if list(EdgeKind)[kind] is EdgeKind.WAIT
+    }
+    assert len(kernels) == 6
+    assert set(pairwise(kernels)) <= waits
 
 
 def test_graph_nodes_are_told_one_by_one(lab):

@@ -71,6 +71,20 @@ def test_waits_find_records_of_this_drain_and_of_earlier_ones(card, source):
     assert second.dependencies.wait.tolist() == [30, 31]
 
 
+def test_waits_of_streams_in_partitions_come_with_the_primary_context_and_get_their_own(card, source):
+    source.start()
+    emit = card.library.emit
+    emit(RecordKind.CUDA_EVENT, eventId=5, correlationId=10, contextId=2, streamId=22)
+    emit(RecordKind.CUDA_EVENT, eventId=6, correlationId=11, contextId=1, streamId=30)
+    emit(RecordKind.CUDA_EVENT, eventId=7, correlationId=12, contextId=4, streamId=30)  # two devices may number alike
+    for event, number, stream in ((6, 15, 22), (5, 16, 30), (5, 17, 19)):
+        emit(RecordKind.SYNCHRONIZATION, cudaEventId=event, correlationId=number, type=2, contextId=1, streamId=stream)
+    (batch,) = drain_all(source, card, 1)
+
+    told = zip(batch.dependencies.wait.tolist(), batch.dependencies.target_context.tolist(), strict=True)
+    assert sorted(told) == [(15, 2), (16, 1), (17, 1)]
+
+
 def test_memory_of_the_pool_and_in_stream_order(monkeypatch, card):
     watch = FakePoolWatch()
     source = make_source(monkeypatch, card, watch=watch)

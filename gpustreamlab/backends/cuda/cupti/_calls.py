@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import threading
-from collections import deque
+from collections import defaultdict, deque
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 
@@ -228,16 +228,27 @@ class DependencyReader:
     def __init__(self) -> None:
         self._last = np.empty((4, 0), np.int64)
         """Of the last record of each event so far: event, number of the call, context, stream."""
+        self._contexts: dict[int, set[int]] = defaultdict(set)
+        """The contexts that have a stream of each number. Records of waits tell the primary one for streams in partitions,
+        those of events the right one; streams are numbered through all contexts of a device. Source: CUPTI 13.0, H100."""
+
+    def note_stream(self, context: int, stream: int) -> None:
+        """Take in which context a stream is."""
+        self._contexts[stream].add(context)
 
     def read(self, records: Records) -> DependencyBatch:
         """Return the waits of these records."""
-        recorded = np.concatenate([self._last, _rows(records.columns.get(RecordKind.CUDA_EVENT), "eventId")], axis=1)
+        new = _rows(records.columns.get(RecordKind.CUDA_EVENT), "eventId")
+        for context, stream in np.unique(new[2:], axis=1).T.tolist():
+            self.note_stream(context, stream)
+        recorded = np.concatenate([self._last, new], axis=1)
         recorded = recorded[:, np.lexsort((recorded[1], recorded[0]))]
         self._last = recorded[:, np.diff(recorded[0], append=-1) != 0][:, -KNOWN_EVENTS:]
         waits = records.columns.get(RecordKind.SYNCHRONIZATION)
         wait = _rows(waits, "cudaEventId")
         if waits is not None:
             wait = wait[:, waits["type"] == SynchronizationKind.STREAM_WAIT_EVENT]
+            wait[2] = self._true_contexts(wait[2], wait[3])
         # Behind each record of an event, in order of the calls, stand those that wait for it.
         both = np.concatenate([recorded, wait], axis=1)
         order = np.lexsort((both[1], both[0]))
@@ -255,6 +266,12 @@ class DependencyReader:
             target_stream=both[3, target],
             wait=both[1, target],
         )
+
+    def _true_contexts(self, context: Int64Array, stream: Int64Array) -> Int64Array:
+        pairs, place = np.unique(np.stack((context, stream)), axis=1, return_inverse=True)
+        known = [self._contexts.get(number) or {told} for told, number in pairs.T.tolist()]
+        found = [min(one) if len(one) == 1 else told for one, told in zip(known, pairs[0].tolist(), strict=True)]
+        return np.array(found, np.int64)[place.reshape(-1)]
 
 
 def _rows(columns: Columns | None, event: str) -> Int64Array:

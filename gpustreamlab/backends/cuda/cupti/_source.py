@@ -296,6 +296,7 @@ class CuptiSource:
         """Return the context and the stream as CUPTI numbers them."""
         context, number = self._streams.key_of(stream.handle)
         self._streams.note_own(context, stream.sm_count)
+        self._dependencies.note_stream(context, number)
         return context, number
 
     def describe_stream(self, context: int, stream: int) -> StreamFacts:
