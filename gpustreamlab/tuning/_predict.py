@@ -29,7 +29,8 @@ LEAST_ERROR = 0.03
 """No smaller error is stated of a simulated run, whose rules are those of the prediction: -3 to +3% were found with two or more
 solo times a kernel."""
 LEAST_ERROR_GPU = 0.1
-"""Nor of a GPU's. Source: `bench.tuning` on an H100, 12 predictions of 4 programs: off by 5 to 9% in the median of two runs."""
+"""Nor of a GPU's. Source: `bench.tuning` on an H100, 12 predictions of 4 programs: off by 5 to 9% in the median of three
+runs."""
 FEWEST_POINTS = 2
 """From one size nothing can be said about another one."""
 FLAT_SHARE = 0.1
@@ -526,7 +527,7 @@ def _notes(trace: Trace, work: Work, parts: _Parts, lanes: tuple[Lane, ...]) -> 
     """Say what the prediction leaves out."""
     notes = []
     if not trace.metadata.simulated:
-        notes.append("By the rules of the simulated device. Twelve predictions on an H100 were off by 37% at most.")
+        notes.append("By the rules of the simulated device. Twelve predictions on an H100 were off by 25% at most.")
     kernels = np.flatnonzero(work.is_kernel).tolist()
     silent = list(dict.fromkeys(key for place in kernels if (key := parts.key[place]) is not None and not parts.draws(place)))
     if silent:

@@ -157,24 +157,24 @@ def test_a_range_lasts_from_the_first_start_to_the_last_end_of_its_work(lab, wor
 
 
 def test_events_and_work_agree_on_what_both_can_see(lab, work):
-    lab.stream("a")
     pairs = []
-    for turn in range(15):
-        with lab.on("a", f"warm {turn}"):
+    for turn in range(20):
+        lab.stream(name := f"stream {turn}")
+        with lab.on(name, f"warm {turn}"):
+            work.spin(100_000_000, 0)
             outer = lab.range(f"events {turn}")  # opened before the capture: timed by events
-            before = lab.range(f"before {turn}")
             outer.__enter__()
-            before.__enter__()
             with lab.capture("kernels"):
-                work.spin(20_000_000, 0)  # all that follows is in the queue when this ends
-                before.__exit__(None, None, None)
                 with lab.range(f"work {turn}"):
                     work.spin(50_000, 1)
                 outer.__exit__(None, None, None)
         lab.synchronize()
-        found = {span.name: span for span in rows(lab.trace, SpanKind.RANGE)}
-        by_events, before_it, by_work = (found[f"{name} {turn}"] for name in ("events", "before", "work"))
-        pairs.append((by_work.start_ns - before_it.end_ns, by_events.end_ns - by_work.end_ns))
+        was_queued = work.times[1, 0] - work.times[0, 1] < 50_000  # a slow host, or one that shared its queue, was late
+        if was_queued:
+            found = {span.name: span for span in rows(lab.trace, SpanKind.RANGE)}
+            by_events, by_work = found[f"events {turn}"], found[f"work {turn}"]
+            pairs.append((by_work.start_ns - by_events.start_ns, by_events.end_ns - by_work.end_ns))
+    assert len(pairs) >= 5
     metadata = lab.trace.metadata
     bound_ns = metadata.range_error_ns + metadata.kernel_error_ns + metadata.clock_error_ns
     start_ns, end_ns = np.abs(np.median(np.array(pairs), axis=0))
