@@ -1,4 +1,4 @@
-// Made by scripts/bundle_viewer.py. a017a1bcc27e643c4d482df477dc3e1f8b572db85d14c9179c2439f43a86e89f
+// Made by scripts/bundle_viewer.py. 5aeed66f0e3372f78880960f8e3c7e1dc730b41cb74e07b98b05449185e70c74
 "use strict";
 var gpustreamlab = (() => {
   var __defProp = Object.defineProperty;
@@ -3051,6 +3051,7 @@ var gpustreamlab = (() => {
       this.isLive = this.isFollowing = this.isPaused = false;
       this.nowNs = 0;
       this.painted = null;
+      this.kept = /* @__PURE__ */ new Map();
       this.adoptTables(tables);
       const { start, end } = this.fullRange();
       this.x0 = start;
@@ -3064,6 +3065,10 @@ var gpustreamlab = (() => {
       this.laneRows = tables.lanes.map(() => []);
       tables.rows.forEach((row, code) => this.laneRows[row.lane].push(code));
       this.scrollPx = this.clampScroll(this.scrollPx);
+    }
+    // Keep a part of the view: `read` returns a JSON value, null where it is as at first; `write` takes what `read` returned.
+    keep(key, read, write) {
+      this.kept.set(key, { read, write });
     }
     on(event, listener) {
       if (!this.listeners.has(event)) this.listeners.set(event, /* @__PURE__ */ new Set());
@@ -3501,6 +3506,7 @@ var gpustreamlab = (() => {
     ["T", "Totals of what is in view"],
     ["E", "Show, hide the waits (arrows)"],
     ["Y", "Why: the next reason"],
+    ["V", "How the picture looks"],
     ["PgUp  PgDn", "Scroll the lanes"],
     ["Esc", "Leave ruler, unpin, unselect, end the search"]
   ];
@@ -3672,6 +3678,7 @@ var gpustreamlab = (() => {
       r: commands.measure,
       t: commands.sumView,
       e: commands.toggleWaits,
+      v: commands.menu,
       y: commands.nextReason,
       "?": commands.help,
       enter: commands.isMeasuring?.() ? commands.measurePinned : void 0,
@@ -4099,6 +4106,107 @@ var gpustreamlab = (() => {
   }
   function showAll(view) {
     for (const group of FILTER_KEYS) if (view[group].size) view.set(group, /* @__PURE__ */ new Set());
+  }
+
+  // menu.js
+  function addMenu(viewer) {
+    const root = rootOf(viewer);
+    const button = makeButton("View", { label: "How the picture looks", key: "V", class: "gsl-menu-button", "aria-haspopup": "dialog", "aria-expanded": "false", onclick: () => toggle() });
+    const sheet = makeNode("section", { class: "gsl-sheet gsl-menu", role: "dialog", "aria-label": "How the picture looks", tabindex: "-1", hidden: true });
+    if ("popover" in sheet) sheet.popover = "auto";
+    toolsOf(viewer).append(button);
+    root.append(sheet);
+    viewer.menu = new Menu(sheet, viewer.view);
+    const shut = () => {
+      closeAbove(sheet);
+      button.setAttribute("aria-expanded", "false");
+      root.focus({ preventScroll: true });
+    };
+    const toggle = () => {
+      if (!sheet.hidden) return shut();
+      viewer.menu.show();
+      openAbove(sheet);
+      placeBelow(sheet, button);
+      button.setAttribute("aria-expanded", "true");
+      sheet.focus({ preventScroll: true });
+    };
+    const offs = [
+      listen(sheet, "toggle", (event) => {
+        if (event.newState !== "closed") return;
+        sheet.hidden = true;
+        button.setAttribute("aria-expanded", "false");
+      }),
+      listen(sheet, "keydown", (event) => {
+        if (event.key !== "Escape") return;
+        event.stopPropagation();
+        shut();
+      }),
+      viewer.view.on("look", () => {
+        if (!sheet.hidden) viewer.menu.show();
+      })
+    ];
+    Object.assign(commandsOf(viewer), { menu: toggle, closeMenu: shut });
+    return () => {
+      offs.forEach((off) => off());
+      button.remove();
+      sheet.remove();
+    };
+  }
+  var Menu = class {
+    constructor(sheet, view) {
+      this.sheet = sheet;
+      this.view = view;
+      this.sections = /* @__PURE__ */ new Map();
+      this.shows = [];
+    }
+    /** One of several values: `options` are pairs of a value and its text; `get` and `set` read and write it. */
+    choice(section, { label, options, get, set }) {
+      const name = `gsl-${++choices}`;
+      const inputs = options.map(([value, text]) => {
+        const input = makeNode("input", { type: "radio", name, onchange: () => set(value) });
+        this.shows.push(() => {
+          input.checked = get() === value;
+        });
+        return makeNode("label", {}, input, text);
+      });
+      this.add(section, makeNode("fieldset", {}, makeNode("legend", { text: label }), ...inputs));
+    }
+    /** On or off. */
+    toggle(section, { label, key = "", get, set }) {
+      const input = makeNode("input", { type: "checkbox", "aria-keyshortcuts": key || null, onchange: () => set(input.checked) });
+      this.shows.push(() => {
+        input.checked = get();
+      });
+      this.add(section, makeNode("label", {}, input, label, key ? makeNode("kbd", { text: key }) : null));
+    }
+    /** Something that is done at once; `isOff` tells when it cannot be. */
+    action(section, { label, key = "", run, isOff = () => false }) {
+      const button = makeButton(label, { key, onclick: () => {
+        run();
+        this.show();
+      } });
+      this.shows.push(() => {
+        button.disabled = isOff();
+      });
+      this.add(section, button);
+    }
+    add(section, node) {
+      if (!this.sections.has(section)) {
+        const part = makeNode("div", { class: "gsl-section", role: "group", "aria-label": section }, makeNode("h4", { text: section }));
+        this.sections.set(section, part);
+        this.sheet.append(part);
+      }
+      this.sections.get(section).append(node);
+    }
+    /** Let all controls show what is chosen now. */
+    show() {
+      for (const show of this.shows) show();
+    }
+  };
+  var choices = 0;
+  function placeBelow(sheet, button) {
+    const at = button.getBoundingClientRect(), width = sheet.offsetWidth;
+    Object.assign(sheet.style, { inset: "auto", margin: "0", top: `${at.bottom + 4}px`, left: `${Math.max(4, Math.min(at.right - width, innerWidth - width - 4))}px` });
   }
 
   // busy.js
@@ -5665,7 +5773,7 @@ ${lane.label}`), asked.lanes);
   var TABLES_FORMAT = 2;
   var ABOVE = /* @__PURE__ */ new Set(["hovered", "pinned", "selection", "ruler", "gap", "reason", "why"]);
   var NARROW_BORDER = 0.3;
-  var CONTROLS = [addTips, addDetails, addGaps, addSearch, addKeys, addSelect, addRuler, addWaitsButton, addWhy, addLegend, addFollow];
+  var CONTROLS = [addMenu, addTips, addDetails, addGaps, addSearch, addKeys, addSelect, addRuler, addWaitsButton, addWhy, addLegend, addFollow];
   var Viewer = class {
     constructor({ element, Bokeh, item, tables, store, live = false, askWhy = null }) {
       checkFormat("This timeline has", tables.format, TABLES_FORMAT);

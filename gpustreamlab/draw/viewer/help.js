@@ -14,6 +14,7 @@ const HELP_ROWS = [
   ["T", "Totals of what is in view"],
   ["E", "Show, hide the waits (arrows)"],
   ["Y", "Why: the next reason"],
+  ["V", "How the picture looks"],
   ["PgUp  PgDn", "Scroll the lanes"],
   ["Esc", "Leave ruler, unpin, unselect, end the search"],
 ]

@@ -43,6 +43,7 @@ export class View {
     this.isLive = this.isFollowing = this.isPaused = false
     this.nowNs = 0 // Live: the session's clock, where it is later than the last span.
     this.painted = null // The items of the last paint.
+    this.kept = new Map() // What a link to this view, and a saved notebook, keep: by key how it is read and set.
     this.adoptTables(tables)
     const {start, end} = this.fullRange()
     this.x0 = start
@@ -59,6 +60,9 @@ export class View {
     tables.rows.forEach((row, code) => this.laneRows[row.lane].push(code))
     this.scrollPx = this.clampScroll(this.scrollPx)
   }
+
+  // Keep a part of the view: `read` returns a JSON value, null where it is as at first; `write` takes what `read` returned.
+  keep(key, read, write) { this.kept.set(key, {read, write}) }
 
   on(event, listener) {
     if (!this.listeners.has(event)) this.listeners.set(event, new Set())

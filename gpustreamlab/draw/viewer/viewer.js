@@ -7,6 +7,7 @@ import { addGaps } from "./gaps.js"
 import { addKeys } from "./keys.js"
 import { addLayers, leaveViewport, paintEachFrame, tickFormatter } from "./layer.js"
 import { addLegend } from "./legend.js"
+import { addMenu } from "./menu.js"
 import { Minimap, MINIMAP_PX } from "./minimap.js"
 import { Painter } from "./paint.js"
 import { addRuler } from "./ruler.js"
@@ -25,7 +26,7 @@ const TOOLBAR_PX = 32
 export const TABLES_FORMAT = 2 // FORMAT of draw/_tables.py
 const ABOVE = new Set(["hovered", "pinned", "selection", "ruler", "gap", "reason", "why"]) // Painted on the upper layer.
 const NARROW_BORDER = 0.3 // Names take at most this share of the width.
-const CONTROLS = [addTips, addDetails, addGaps, addSearch, addKeys, addSelect, addRuler, addWaitsButton, addWhy, addLegend, addFollow] // In their order.
+const CONTROLS = [addMenu, addTips, addDetails, addGaps, addSearch, addKeys, addSelect, addRuler, addWaitsButton, addWhy, addLegend, addFollow] // In their order.
 
 export class Viewer {
   constructor({element, Bokeh, item, tables, store, live = false, askWhy = null}) {

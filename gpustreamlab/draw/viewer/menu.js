@@ -1,0 +1,100 @@
+// The menu "View": what is chosen once and stays, so that the bar has room for what is used all the time.
+
+import { closeAbove, commandsOf, listen, makeButton, makeNode, openAbove, rootOf, toolsOf } from "./nodes.js"
+
+/** Add the menu; controls that come after it put their choices in by `viewer.menu`. */
+export function addMenu(viewer) {
+  const root = rootOf(viewer)
+  const button = makeButton("View", { label: "How the picture looks", key: "V", class: "gsl-menu-button", "aria-haspopup": "dialog", "aria-expanded": "false", onclick: () => toggle() })
+  const sheet = makeNode("section", { class: "gsl-sheet gsl-menu", role: "dialog", "aria-label": "How the picture looks", tabindex: "-1", hidden: true })
+  if ("popover" in sheet) sheet.popover = "auto"
+  toolsOf(viewer).append(button)
+  root.append(sheet)
+  viewer.menu = new Menu(sheet, viewer.view)
+  const shut = () => {
+    closeAbove(sheet)
+    button.setAttribute("aria-expanded", "false")
+    root.focus({ preventScroll: true })
+  }
+  const toggle = () => {
+    if (!sheet.hidden) return shut()
+    viewer.menu.show()
+    openAbove(sheet)
+    placeBelow(sheet, button)
+    button.setAttribute("aria-expanded", "true")
+    sheet.focus({ preventScroll: true })
+  }
+  const offs = [
+    listen(sheet, "toggle", event => {
+      if (event.newState !== "closed") return
+      sheet.hidden = true
+      button.setAttribute("aria-expanded", "false")
+    }),
+    listen(sheet, "keydown", event => {
+      if (event.key !== "Escape") return
+      event.stopPropagation()
+      shut()
+    }),
+    viewer.view.on("look", () => { if (!sheet.hidden) viewer.menu.show() }),
+  ]
+  Object.assign(commandsOf(viewer), { menu: toggle, closeMenu: shut })
+  return () => {
+    offs.forEach(off => off())
+    button.remove()
+    sheet.remove()
+  }
+}
+
+/** Its sections, in the order in which they were first named. */
+class Menu {
+  constructor(sheet, view) {
+    this.sheet = sheet
+    this.view = view
+    this.sections = new Map()
+    this.shows = []
+  }
+
+  /** One of several values: `options` are pairs of a value and its text; `get` and `set` read and write it. */
+  choice(section, { label, options, get, set }) {
+    const name = `gsl-${++choices}`
+    const inputs = options.map(([value, text]) => {
+      const input = makeNode("input", { type: "radio", name, onchange: () => set(value) })
+      this.shows.push(() => { input.checked = get() === value })
+      return makeNode("label", {}, input, text)
+    })
+    this.add(section, makeNode("fieldset", {}, makeNode("legend", { text: label }), ...inputs))
+  }
+
+  /** On or off. */
+  toggle(section, { label, key = "", get, set }) {
+    const input = makeNode("input", { type: "checkbox", "aria-keyshortcuts": key || null, onchange: () => set(input.checked) })
+    this.shows.push(() => { input.checked = get() })
+    this.add(section, makeNode("label", {}, input, label, key ? makeNode("kbd", { text: key }) : null))
+  }
+
+  /** Something that is done at once; `isOff` tells when it cannot be. */
+  action(section, { label, key = "", run, isOff = () => false }) {
+    const button = makeButton(label, { key, onclick: () => { run(); this.show() } })
+    this.shows.push(() => { button.disabled = isOff() })
+    this.add(section, button)
+  }
+
+  add(section, node) {
+    if (!this.sections.has(section)) {
+      const part = makeNode("div", { class: "gsl-section", role: "group", "aria-label": section }, makeNode("h4", { text: section }))
+      this.sections.set(section, part)
+      this.sheet.append(part)
+    }
+    this.sections.get(section).append(node)
+  }
+
+  /** Let all controls show what is chosen now. */
+  show() { for (const show of this.shows) show() }
+}
+
+let choices = 0
+
+function placeBelow(sheet, button) {
+  const at = button.getBoundingClientRect(), width = sheet.offsetWidth
+  Object.assign(sheet.style, { inset: "auto", margin: "0", top: `${at.bottom + 4}px`, left: `${Math.max(4, Math.min(at.right - width, innerWidth - width - 4))}px` })
+}
