@@ -9,7 +9,9 @@ import numpy as np
 
 from gpustreamlab.analysis import (
     PartitionSize,
+    RowTable,
     display_name,
+    is_work,
     layout_size,
     layout_spells,
     partition_sizes,
@@ -129,6 +131,24 @@ def host_group(trace: Trace) -> LaneGroup | None:
         granted_sms=0,
         is_host=True,
     )
+
+
+def work_order(trace: Trace, rows: RowTable) -> list[int]:
+    """Return the places of all lanes in the order of their first work, so that a pipeline reads from the top.
+
+    Work is what ran on the device; where a lane has none, its ranges stand for it. Of a trace without spans, as a live view
+    has, the rows tell which lane worked first: so no lane moves that has worked. Lanes on which nothing ran come last.
+    """
+    never = np.iinfo(np.int64).max
+    first = np.full((2, len(trace.lanes)), never)
+    if len(trace):
+        of_work = is_work(trace)
+        for place, spans in enumerate((of_work, ~of_work)):
+            np.minimum.at(first[place], trace.lane[spans], trace.start_ns[spans])
+    else:
+        np.minimum.at(first[0], rows.lane, np.arange(len(rows)))
+    order: list[int] = np.argsort(np.where(first[0] < never, first[0], first[1]), kind="stable").tolist()
+    return order
 
 
 def lane_partitions(trace: Trace) -> list[str | None]:

@@ -102,7 +102,7 @@ def draw_figure(tables: Mapping[str, Any]) -> Any:
     >>> plot.x_range.start, plot.x_range.end, [tool.__class__.__name__ for tool in plot.tools][0]
     (-20000.0, 2020000.0, 'PanTool')
     """
-    from bokeh.models import BoxSelectTool, Range1d, ResetTool
+    from bokeh.models import Range1d
     from bokeh.plotting import figure
 
     width_ns = float(tables["extent_ns"]) or EMPTY_WINDOW_NS
@@ -112,10 +112,10 @@ def draw_figure(tables: Mapping[str, Any]) -> Any:
         y_range=Range1d(FIRST_HEIGHT_PX, 0),
         height=FIRST_HEIGHT_PX,
         sizing_mode="stretch_width",
-        tools="xpan,xwheel_zoom,xbox_zoom",
+        tools="xpan,xwheel_zoom",
         active_drag="xpan",
         active_scroll="xwheel_zoom",
-        toolbar_location="above",
+        toolbar_location=None,  # The viewer has keys and a menu, with names.
         min_border_left=int(tables["border_px"]),
         min_border_right=20,
         min_border_top=2,
@@ -125,11 +125,6 @@ def draw_figure(tables: Mapping[str, Any]) -> Any:
         outline_line_color=None,
         lod_threshold=None,
     )
-    plot.add_tools(BoxSelectTool(), ResetTool())
-    plot.toolbar.logo = None
-    # BokehJS 3.9 measures the bar before its buttons and then hides the last one, reset, in a menu.
-    place = ":host { min-width: 236px; justify-self: end; justify-content: flex-end }"
-    plot.toolbar.stylesheets = [f"{place} .bk-divider {{ opacity: 0.4 }}"]
     # Bokeh warns of a figure without renderers; the viewer takes this one out.
     plot.scatter([], [], visible=False)
     plot.yaxis.visible = False

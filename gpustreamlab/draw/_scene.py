@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import unicodedata
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import lru_cache
 from typing import Any
 
@@ -34,6 +34,7 @@ from gpustreamlab.draw._groups import (
     plan_groups,
     plan_partitions,
     row_px,
+    work_order,
 )
 from gpustreamlab.model import SPAN_KINDS, Lane, Trace, WorkDetail
 from gpustreamlab.typing import BoolArray, CaptureTier, FloatArray, Int64Array, LaneKind, SpanKind
@@ -258,12 +259,17 @@ def plan_scene(
     width_ns = float(trace.end_ns.max() - zero_ns) if width_ns is None and len(trace) else width_ns or 0.0
     extent_ns = (zero_ns, zero_ns + int(width_ns))
     host = host_group(trace)
-    groups, bands = (*plan_groups(trace, extent_ns), *([host] if host else [])), plan_bands(trace, extent_ns)
+    order, bands = work_order(trace, rows), plan_bands(trace, extent_ns)
+    rank = np.argsort(order)
+    streams = [replace(group, lanes=tuple(sorted(group.lanes, key=rank.item))) for group in plan_groups(trace, extent_ns)]
+    groups = (*streams, *([host] if host else []))
     marks, mark_notes = plan_marks(trace, zero_ns, width_ns)
     windows = tuple((float(begin - zero_ns), float(end - zero_ns)) for begin, end in trace.metadata.capture_windows)
     # Two marks may be too near to each other for one line of labels.
     mark_rows = tuple(MARK_PX * (row + 0.5) for row in range(min(2, len(marks))))
-    lanes, boxes, (row_top, row_bottom), height_px = _plan_rooms(trace, rows, groups, marks_px=MARK_PX * len(mark_rows))
+    lanes, boxes, (row_top, row_bottom), height_px = _plan_rooms(
+        trace, rows, groups, order=order, marks_px=MARK_PX * len(mark_rows)
+    )
     folded = f"{rows.folded_spans:,} spans are folded into the last row of their stream, where they may cover others"
     return Scene(
         rows=rows,
@@ -360,13 +366,14 @@ class _Layers:
 
 
 def _plan_rooms(
-    trace: Trace, rows: RowTable, groups: Sequence[LaneGroup], *, marks_px: float
+    trace: Trace, rows: RowTable, groups: Sequence[LaneGroup], *, order: Sequence[int], marks_px: float
 ) -> tuple[tuple[LaneBox, ...], tuple[GroupBox, ...], tuple[FloatArray, FloatArray], float]:
     """Return where lanes, groups and the bars of each row are, from the top, and how high all is."""
     lane_count = len(trace.lanes)
     grouped = [lane for group in groups for lane in group.lanes]
     # Streams without a partition come first: then the only group is the host's.
-    order = np.array([*sorted(set(range(lane_count)) - set(grouped)), *grouped], np.int64)
+    alone = set(order) - set(grouped)
+    down = np.array([*(lane for lane in order if lane in alone), *grouped], np.int64)
     layers = _plan_layers(trace, rows, groups)
     labels = _part_labels(trace)
     inner_px = layers.bars_px.sum(axis=0) + layers.gap_px
@@ -379,8 +386,8 @@ def _plan_rooms(
     heads_px = np.zeros(lane_count)
     heads_px[[group.lanes[0] for group in groups]] = GROUP_PX
     top, bottom = np.zeros(lane_count), np.zeros(lane_count)
-    bottom[order] = marks_px + np.cumsum((outer_px + heads_px)[order])
-    top[order] = bottom[order] - outer_px[order]
+    bottom[down] = marks_px + np.cumsum((outer_px + heads_px)[down])
+    top[down] = bottom[down] - outer_px[down]
     group_of = np.full(lane_count, -1)
     for place, group in enumerate(groups):
         group_of[list(group.lanes)] = place

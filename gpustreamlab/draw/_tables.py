@@ -101,6 +101,7 @@ def _lane_entries(trace: Trace, scene: Scene) -> list[dict[str, Any]]:
             "top": _px(box.top),
             "bottom": _px(box.bottom),
             "host": box.is_host,
+            "device": lane.device,
             "parts": [[part.label, _px(part.top), _px(part.bottom)] for part in box.parts],
         }
         for lane, box in zip(trace.lanes, scene.lanes, strict=True)

@@ -174,13 +174,13 @@ def test_window_is_the_session_with_a_margin_also_without_spans():
     assert (empty.x_range.start, empty.x_range.end) == pytest.approx((-0.01 * EMPTY_WINDOW_NS, 1.01 * EMPTY_WINDOW_NS))
 
 
-def test_tools_move_time_and_select_and_the_axis_is_divided_by_decimals_then_minutes():
+def test_tools_move_time_without_a_button_and_the_axis_is_divided_by_decimals_then_minutes():
     plot = figure_of(pipeline_trace())
     tools = [type(tool).__name__ for tool in plot.toolbar.tools]
-    assert tools == ["PanTool", "WheelZoomTool", "BoxZoomTool", "BoxSelectTool", "ResetTool"]
+    assert (tools, plot.toolbar_location) == (["PanTool", "WheelZoomTool"], None)
     assert type(plot.toolbar.active_drag).__name__ == "PanTool"
     assert type(plot.toolbar.active_scroll).__name__ == "WheelZoomTool"
-    assert {tool.dimensions for tool in plot.toolbar.tools[:3]} == {"width"}
+    assert {tool.dimensions for tool in plot.toolbar.tools} == {"width"}
     tickers = {ticker.base: ticker for ticker in plot.xaxis[0].ticker.tickers}
     assert (tickers[10].max_interval, tickers[60].min_interval) == (20e9, 60e9)
     assert plot.xgrid[0].ticker is plot.xaxis[0].ticker
@@ -225,7 +225,11 @@ def test_tables_are_json_every_code_points_into_its_table_and_a_live_view_needs_
     # The page sees itself whether the work of a lane is kernels or copies.
     for lane in (*tables["lanes"], *live["lanes"]):
         lane["parts"] = [[{"kernels": "work"}.get(label, label), *borders] for label, *borders in lane["parts"]]
-    assert {key for key in tables if tables[key] != live[key]} <= {"kind_counted", "kind_on_sms"}
+    # It knows no times: its lanes come in the order in which they got their rows.
+    heights = [sorted(round(lane["bottom"] - lane["top"], 2) for lane in one["lanes"]) for one in (tables, live)]
+    assert heights[0] == heights[1]
+    placed = {"lanes", "groups", "rows", "memory"}
+    assert {key for key in tables if tables[key] != live[key]} <= {"kind_counted", "kind_on_sms", *placed}
 
 
 def test_times_of_the_axis_are_texts_as_javascript_has_not_enough_digits():

@@ -11,7 +11,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from gpustreamlab import Session
-from gpustreamlab.analysis import RowTable, span_rows
+from gpustreamlab.analysis import RowTable, is_work, span_rows
 from gpustreamlab.draw import plan_scene
 from gpustreamlab.draw._groups import CARD_ROW_PX, LEAST_ROW_PX
 from gpustreamlab.draw._scene import LABEL_PX, LANE_GAP_PX, MAX_MARKS, ROW_PX, fit_label, lane_detail, text_width_px
@@ -28,6 +28,7 @@ from tests.helpers.traces import (
     partition_trace,
     random_trace,
     repartition_trace,
+    without_spans,
 )
 
 TRACES = {
@@ -48,10 +49,40 @@ def test_groups_and_lanes_and_rows_tile_the_picture(trace):
     assert (scene.row_top < scene.row_bottom).all()
     for box in scene.groups:
         inside = [code for code, lane in enumerate(scene.lanes) if box.head_bottom <= lane.top and lane.bottom <= box.bottom]
-        assert inside == list(box.group.lanes)
+        assert sorted(inside, key=lambda code: scene.lanes[code].top) == list(box.group.lanes)
     for above, below in pairwise(scene.groups):
         assert above.bottom == pytest.approx(below.top)
     assert max(box.bottom for box in (*scene.lanes, *scene.groups)) == pytest.approx(scene.height_px)
+
+
+def from_the_top(scene, trace):
+    return [trace.lanes[code].name for code in sorted(range(len(scene.lanes)), key=lambda code: scene.lanes[code].top)]
+
+
+def test_lanes_come_in_the_order_of_their_first_work_and_those_without_any_last():
+    trace = make_trace([("late", "x", 900, 950), ("first", "y", 10, 20), ("first", "y", 990, 995), ("middle", "z", 500, 980)])
+    assert from_the_top(plan_scene(trace), trace) == ["first", "middle", "late"]
+    # WHEN a lane has work, its ranges do not count: they begin when it is told to work
+    trace = kernel_trace()
+    on_device = is_work(trace)
+    for box in plan_scene(trace).groups:
+        first = {code: trace.start_ns[on_device & (trace.lane == code)] for code in box.group.lanes}
+        began = [times.min() for times in first.values() if len(times)]
+        assert box.group.is_host or began == sorted(began)
+    # WHEN there are partitions, it is so within each
+    trace = many_partitions_trace()
+    first = {code: trace.start_ns[trace.lane == code].min() for code in set(trace.lane.tolist())}
+    for box in plan_scene(trace).groups:
+        assert list(box.group.lanes) == sorted(box.group.lanes, key=first.get)
+
+
+def test_the_lanes_of_a_live_view_stay_where_they_first_worked():
+    trace = without_spans(make_trace([("a", "x", 0, 1), ("b", "x", 0, 1), ("c", "x", 0, 1)]))
+    for worked, order in {(2,): ["c", "a", "b"], (2, 1): ["c", "b", "a"], (2, 1, 2): ["c", "b", "a"]}.items():
+        lane = np.array(worked)
+        ones = np.ones(len(lane))
+        rows = RowTable(lane=lane, sub_row=np.arange(len(lane)), share=ones, overlaps=ones < 1)
+        assert from_the_top(plan_scene(trace, rows, zero_ns=0, width_ns=9.0), trace) == order
 
 
 def test_the_axis_begins_at_the_first_start():
