@@ -1,4 +1,4 @@
-// Made by scripts/bundle_viewer.py. 5aeed66f0e3372f78880960f8e3c7e1dc730b41cb74e07b98b05449185e70c74
+// Made by scripts/bundle_viewer.py. e82f68832bc32ecbec5df53cb4d10415e722ab655949b8512996ed23b405f3a9
 "use strict";
 var gpustreamlab = (() => {
   var __defProp = Object.defineProperty;
@@ -2165,7 +2165,7 @@ var gpustreamlab = (() => {
   }
   function laneRank(view, code) {
     if (view.rankedOrder !== view.laneOrder) {
-      view.laneRanks = new Int32Array(view.laneOrder.length);
+      view.laneRanks = new Int32Array(view.tables.lanes.length);
       view.laneOrder.forEach((lane, rank) => {
         view.laneRanks[lane] = rank;
       });
@@ -2175,15 +2175,29 @@ var gpustreamlab = (() => {
   }
   function paintGroups(ctx, painter) {
     const { view } = painter;
-    if (!view.tables.groups.length) return;
     clipLanes(ctx, view, 0, () => {
-      for (const group of view.tables.groups) {
-        const top = view.yAt(group.top), bottom = view.yAt(group.bottom);
-        if (bottom <= view.lanesTop() || top >= view.lanesBottom()) continue;
-        const headPx = group.head_bottom - group.top;
-        paintGroup(ctx, painter, group, { top, bottom, headPx, headTop: Math.min(Math.max(top, view.lanesTop()), bottom - headPx) });
-      }
+      for (const [group, box] of groupBoxes(view)) paintGroup(ctx, painter, group, box);
+      if (view.pane !== "pinned") return;
+      ctx.fillStyle = painter.theme.soft;
+      ctx.fillRect(0, view.lanesBottom() - 1, view.frame.right, 1);
     });
+  }
+  function groupBoxes(view) {
+    const lanesTop = view.frame.top + view.pinnedPx, boxes = [];
+    for (const group of view.pane === "pinned" ? [] : view.tables.groups) {
+      const top = view.yAt(group.top), bottom = view.yAt(group.bottom), headPx = group.head_bottom - group.top;
+      if (bottom <= lanesTop || top >= view.lanesBottom()) continue;
+      boxes.push([group, { top, bottom, headPx, headTop: Math.min(Math.max(top, lanesTop), bottom - headPx) }]);
+    }
+    return boxes;
+  }
+  function paintCaret(ctx, x, middle, isFolded) {
+    const [a, b] = isFolded ? [[-2.5, -4.5], [3.5, 0]] : [[-4.5, -2.5], [0, 3.5]];
+    ctx.beginPath();
+    ctx.moveTo(x + a[0], middle + a[1]);
+    ctx.lineTo(x + b[0], middle + b[1]);
+    ctx.lineTo(x + (isFolded ? a[0] : -a[0]), middle + (isFolded ? -a[1] : a[1]));
+    ctx.fill();
   }
   function paintGroup(ctx, painter, group, { top, bottom, headPx, headTop }) {
     const { view, theme } = painter, { frame } = view;
@@ -2195,7 +2209,7 @@ var gpustreamlab = (() => {
     paintBand(ctx, painter, group, { left: 0, top, width: BAND_PX, height: bottom - top - 1 });
     ctx.textBaseline = "middle";
     setFont(ctx, 12, "bold");
-    const middle = headTop + headPx / 2, room = frame.right - BAND_PX - 12;
+    const middle = headTop + headPx / 2, left = BAND_PX + 18, room = frame.right - left - 6;
     if (group.letter) {
       ctx.textAlign = "center";
       ctx.fillStyle = BAR_INK;
@@ -2203,13 +2217,14 @@ var gpustreamlab = (() => {
     }
     ctx.textAlign = "left";
     ctx.fillStyle = theme.ink;
+    paintCaret(ctx, BAND_PX + 9, middle, group.isFolded);
     const label = painter.texts.fit(ctx, group.label, room);
-    ctx.fillText(label, BAND_PX + 6, middle);
+    ctx.fillText(label, left, middle);
     const used = painter.texts.width(ctx, label) + 16;
     if (!group.detail) return;
     setFont(ctx, 12);
     const detail = painter.texts.fit(ctx, group.detail, room - used);
-    ctx.fillText(detail, BAND_PX + 6 + used, middle);
+    ctx.fillText(detail, left + used, middle);
   }
   function paintBand(ctx, painter, { fill, hatch }, { left, top, width, height }) {
     ctx.fillStyle = fill;
@@ -2238,6 +2253,7 @@ var gpustreamlab = (() => {
         const hasDetail = detail && bottom - top >= 30 && parts.length < 2;
         const headPx = group >= 0 ? HEAD_PX : 0;
         paintPartLabels(ctx, painter, code, parts.slice(1), headPx, room);
+        if (tables.lanes[code].folded) paintFolded(ctx, painter, code, left);
         const half = hasDetail ? 15 : 7;
         const seenTop = Math.max(view.yAt(top), view.lanesTop() + headPx), seenBottom = Math.min(view.yAt(bottom), view.lanesBottom());
         const middle = Math.min(Math.max((seenTop + seenBottom) / 2, view.yAt(top) + half), view.yAt(bottom) - half);
@@ -2249,6 +2265,11 @@ var gpustreamlab = (() => {
         else paintOneLine(ctx, painter, label, parts.length ? detail : "", place);
       }
     });
+  }
+  function paintFolded(ctx, { view, theme }, code, left) {
+    const { top, bottom } = view.tables.lanes[code];
+    ctx.fillStyle = theme.soft;
+    paintCaret(ctx, left + 3, (view.yAt(top) + view.yAt(bottom)) / 2, true);
   }
   function paintTwoLines(ctx, { theme, texts }, label, detail, { right, middle, room }) {
     setFont(ctx, 12);
@@ -2360,7 +2381,7 @@ var gpustreamlab = (() => {
     ctx.fillText(text, left + width / 2, middle + 0.5);
   }
   function paintMoreLanes(ctx, painter) {
-    const { view, theme } = painter, { tables, frame } = view, look = { fill: theme.paper, ink: theme.soft, line: theme.grid };
+    const { view, theme } = painter, { frame } = view, look = { fill: theme.paper, ink: theme.soft, line: theme.grid };
     const say = (sign, count, middle) => paintPill(
       ctx,
       painter,
@@ -2370,7 +2391,7 @@ var gpustreamlab = (() => {
       look
     );
     if (view.canScroll) {
-      const seen = view.visibleLanes(), above = seen.length ? laneRank(view, seen[0]) : 0, below = tables.lanes.length - above - seen.length;
+      const seen = view.visibleLanes(), above = seen.length ? laneRank(view, seen.at(-1)) + 1 - seen.length : 0, below = view.laneOrder.length - above - seen.length;
       if (above) say("▴", above, view.lanesTop() + 12);
       if (below) say("▾", below, view.lanesBottom() - 12);
     }
@@ -2646,19 +2667,19 @@ var gpustreamlab = (() => {
   var isPlaceOf = (place, known) => place < 0 || known < 0 || place === known;
   function passesWindow(view, { x0, x1, row0, row1 }, i) {
     if (Math.max(x0[i], x1[i]) < view.x0 || Math.min(x0[i], x1[i]) > view.x1) return false;
-    const source = view.tables.rows[row0[i]], target = view.tables.rows[row1[i]], [top, bottom] = lanesWindow(view);
-    return Boolean(source && target) && Math.max(source.bottom, target.bottom) > top && Math.min(source.top, target.top) < bottom;
+    const source = view.tables.rows[row0[i]], target = view.tables.rows[row1[i]];
+    if (!source || !target || source.top < 0 || target.top < 0) return false;
+    return view.isSeen({ top: Math.min(source.top, target.top), bottom: Math.max(source.bottom, target.bottom) });
   }
-  var lanesWindow = (view) => [view.scrollPx + view.parts.headPx, view.scrollPx + view.lanesPx];
   function edgesInView(view, edges) {
-    const { rows } = view.tables, [top, bottom] = lanesWindow(view), { x0, x1, row0, row1 } = edges, places = [];
+    const { rows } = view.tables, { x0, x1, row0, row1 } = edges, places = [];
     const isSeen = new Uint8Array(rows.length);
-    for (const lane of view.visibleLanes()) for (const row of view.laneRows[lane]) isSeen[row] = rows[row].bottom > top && rows[row].top < bottom;
+    for (const lane of view.visibleLanes()) for (const row of view.laneRows[lane]) isSeen[row] = view.isSeen(rows[row]);
     let total = 0;
     for (let i = 0; i < edges.length; i++) {
       const isSource = isSeen[row0[i]] && x0[i] >= view.x0 && x0[i] <= view.x1;
       if (!isSource && !(isSeen[row1[i]] && x1[i] >= view.x0 && x1[i] <= view.x1)) continue;
-      if (row0[i] >= rows.length || row1[i] >= rows.length || row0[i] === row1[i] || !isEdgeShown(view.store, edges, i)) continue;
+      if (row0[i] >= rows.length || row1[i] >= rows.length || row0[i] === row1[i] || rows[row0[i]].top < 0 || rows[row1[i]].top < 0 || !isEdgeShown(view.store, edges, i)) continue;
       if (isToldByWork(view.store, edges, i)) continue;
       total++;
       if (places.length < MAX_EDGES) places.push(i);
@@ -3008,31 +3029,115 @@ var gpustreamlab = (() => {
     tip.style.top = `${y}px`;
   }
 
+  // layout.js
+  var SCALES = { compact: 0.7, normal: 1, tall: 1.8 };
+  var LARGEST_PX = 96;
+  var FOLDED_PX = 16;
+  var HEAD_PX2 = 22;
+  var PINNED_GAP_PX = 4;
+  var AWAY_PX = -1e5;
+  var PLAIN = { fill: "#9aa5b1", hatch: " ", letter: "", detail: "" };
+  var firstLayout = () => ({ density: "auto", groupBy: "partition", folded: /* @__PURE__ */ new Set(), hidden: /* @__PURE__ */ new Set(), pinned: /* @__PURE__ */ new Set(), order: [] });
+  var laneKey = ({ name, host }) => host ? `host ${name}` : name;
+  var groupKey = ({ label }) => `group ${label.split(" · ")[0]}`;
+  function layOut(planned, layout, { roomPx, mayGrow }, threadOf) {
+    const marksPx = planned.mark_rows.length ? Math.min(planned.height_px, ...planned.groups.map((group) => group.top), ...planned.lanes.map((lane) => lane.top)) : 0;
+    const groups = groupLanes(planned, layout, threadOf), keys = planned.lanes.map(laneKey);
+    const isIn = (set) => (code) => layout[set].has(keys[code]), isFolded = isIn("folded"), isHidden = isIn("hidden"), isPinned2 = isIn("pinned");
+    const pinned = groups.flatMap((group) => group.lanes).filter((code) => isPinned2(code) && !isHidden(code));
+    for (const group of groups) {
+      group.isFolded = Boolean(group.label) && layout.folded.has(groupKey(group));
+      group.loose = group.lanes.filter((code) => !isHidden(code) && !isPinned2(code));
+      group.shown = group.isFolded ? [] : group.loose;
+    }
+    const headed = groups.filter((group) => group.label && group.loose.length);
+    const order = [...pinned, ...groups.flatMap((group) => group.shown)];
+    const high = (code) => planned.lanes[code].bottom - planned.lanes[code].top;
+    const sum = order.reduce((sums, code) => {
+      sums[isFolded(code) ? 0 : 1] += isFolded(code) ? FOLDED_PX : high(code);
+      return sums;
+    }, [0, 0]);
+    const fixedPx = marksPx + HEAD_PX2 * headed.length + sum[0] + (pinned.length ? PINNED_GAP_PX : 0);
+    const scale = SCALES[layout.density] ?? fitScale(planned, (roomPx - fixedPx) / Math.max(1, sum[1]), mayGrow);
+    const lanes = planned.lanes.map((lane) => ({ ...lane, top: AWAY_PX, bottom: AWAY_PX, parts: [], group: -1 }));
+    let y = marksPx;
+    const put = (code, group) => {
+      const lane = lanes[code], isLow = isFolded(code);
+      Object.assign(lane, { group, folded: isLow, top: y, bottom: y += isLow ? FOLDED_PX : high(code) * scale });
+      if (!isLow) lane.parts = planned.lanes[code].parts.map(([label, ...borders]) => [label, ...borders.map((px) => moved(code, px))]);
+    };
+    const moved = (code, px) => lanes[code].top + (px - planned.lanes[code].top) * scale;
+    for (const code of pinned) put(code, -1);
+    const pinnedPx = pinned.length ? (y += PINNED_GAP_PX) - PINNED_GAP_PX / 2 : marksPx;
+    headed.forEach((group, place) => {
+      group.place = place;
+    });
+    const boxes = [];
+    for (const group of groups) {
+      const top = y;
+      if (headed.includes(group)) y += HEAD_PX2;
+      for (const code of group.shown) put(code, group.place ?? -1);
+      if (headed.includes(group)) boxes.push(boxOf2(group, { top, head_bottom: top + HEAD_PX2, bottom: y }));
+    }
+    const tables = { ...planned, lanes, groups: boxes, rows: placeRows(planned, lanes, moved), height_px: y };
+    if (planned.memory) tables.memory = planned.memory.map((strip) => ({ ...strip, ...bordersIn(lanes[strip.lane], (px) => moved(strip.lane, px), strip) }));
+    return { tables, order, sequence: groups.flatMap((group) => group.lanes), pinnedPx, marksPx };
+  }
+  function fitScale({ rows }, wanted, mayGrow) {
+    const largest = rows.reduce((most, { top, bottom }) => Math.max(most, bottom - top), 1);
+    return Math.max(SCALES.compact, Math.min(wanted, mayGrow ? Math.max(1, LARGEST_PX / largest) : 1));
+  }
+  function boxOf2({ label, detail, fill, hatch, letter, loose, isFolded }, borders) {
+    const count = `${loose.length} lane${loose.length === 1 ? "" : "s"} folded`;
+    return { label, fill, hatch, letter, isFolded, ...borders, detail: isFolded ? [count, detail].filter(Boolean).join(" · ") : detail };
+  }
+  function placeRows(planned, lanes, moved) {
+    const works = new Set(planned.rows.filter((row) => !row.pale && row.bottom > row.top).map((row) => row.lane));
+    return planned.rows.map((row) => {
+      const lane = lanes[row.lane];
+      if (!lane.folded) return { ...row, ...bordersIn(lane, (px) => moved(row.lane, px), row) };
+      return row.pale && works.has(row.lane) ? { ...row, top: AWAY_PX, bottom: AWAY_PX } : { ...row, top: lane.top + 2, bottom: lane.bottom - 2 };
+    });
+  }
+  var bordersIn = (lane, moved, { top, bottom }) => lane.top === AWAY_PX || lane.folded ? { top: AWAY_PX, bottom: AWAY_PX } : { top: moved(top), bottom: moved(bottom) };
+  function groupLanes(planned, { groupBy, order }, threadOf) {
+    const rank = new Map(order.map((key, place) => [key, place])), rankOf = (code) => rank.get(laneKey(planned.lanes[code])) ?? Infinity;
+    const codes = planned.lanes.map((_, code) => code).sort((a, b) => planned.lanes[a].top - planned.lanes[b].top);
+    const groups = /* @__PURE__ */ new Map();
+    const groupOf = (lane) => planned.groups[planned.lanes[lane].group];
+    for (const code of codes) {
+      const lane = planned.lanes[code];
+      const label = groupBy === "device" ? `device ${lane.device}` : groupBy === "thread" ? `first launched by ${threadOf(code) ?? "no thread"}` : "";
+      const group = lane.host || groupBy === "partition" ? groupOf(code) : label ? { ...PLAIN, label } : null;
+      const key = group?.label ?? "";
+      if (!groups.has(key)) groups.set(key, { ...group, lanes: [] });
+      groups.get(key).lanes.push(code);
+    }
+    for (const group of groups.values()) group.lanes.sort((a, b) => rankOf(a) - rankOf(b) || 0);
+    return [...groups.values()];
+  }
+
   // view.js
   var LANES_MAX_PX = 520;
   var LANES_MIN_PX = 60;
   var LANES_GAP_PX = 12;
   var SMS_STRIP_PX = 66;
-  var BUSY_STRIP_PX = 44;
   var CAPTURE_STRIP_PX = 12;
   var MIN_WINDOW_NS = 10;
   var EMPTY_WINDOW_NS = 1e6;
   var HIT_PX = 3;
   var FILTER_KEYS = /* @__PURE__ */ new Set(["hiddenNames", "hiddenKinds", "hiddenPartitions"]);
   var STATE_KEYS = /* @__PURE__ */ new Set(["isLive", "isFollowing", "isPaused"]);
-  function planParts(tables) {
-    const lanesPx = Math.min(LANES_MAX_PX, Math.max(LANES_MIN_PX, Math.round(tables.height_px)));
-    const strips = [];
+  function planParts(tables, roomPx) {
+    const strips = [], kinds = [...tables.bands.length ? [["sms", SMS_STRIP_PX]] : [], ...tables.capture?.shown ? [["capture", CAPTURE_STRIP_PX]] : []];
+    const stripsPx = kinds.reduce((sum, [, px]) => sum + LANES_GAP_PX + px, 0);
+    const lanesPx = Math.max(LANES_MIN_PX, Math.min(roomPx - stripsPx, Math.round(tables.height_px)));
     let bottom = lanesPx;
-    const add = (kind, px) => {
+    for (const [kind, px] of kinds) {
       strips.push({ kind, top: bottom + LANES_GAP_PX, bottom: bottom + LANES_GAP_PX + px });
       bottom += LANES_GAP_PX + px;
-    };
-    if (tables.bands.length) add("sms", SMS_STRIP_PX);
-    add("busy", BUSY_STRIP_PX);
-    if (tables.capture?.shown) add("capture", CAPTURE_STRIP_PX);
-    const headPx = tables.mark_rows.length ? Math.min(...tables.groups.map((g) => g.top), ...tables.lanes.map((l) => l.top), lanesPx) : 0;
-    return { lanesPx, strips, headPx, innerPx: bottom };
+    }
+    return { lanesPx, strips, stripsPx, innerPx: bottom };
   }
   var View = class {
     constructor(tables, store) {
@@ -3040,6 +3145,10 @@ var gpustreamlab = (() => {
       this.listeners = /* @__PURE__ */ new Map();
       this.frame = { left: 0, top: 0, right: 1, bottom: 1 };
       this.scrollPx = 0;
+      this.layout = firstLayout();
+      this.room = { innerPx: LANES_MAX_PX, mayGrow: false };
+      this.lane = null;
+      this.pane = null;
       this.hiddenNames = /* @__PURE__ */ new Set();
       this.hiddenKinds = /* @__PURE__ */ new Set();
       this.hiddenPartitions = /* @__PURE__ */ new Set();
@@ -3057,14 +3166,49 @@ var gpustreamlab = (() => {
       this.x0 = start;
       this.x1 = end;
     }
-    adoptTables(tables) {
-      this.tables = tables;
-      this.parts = planParts(tables);
+    adoptTables(planned) {
+      this.planned = planned;
+      this.laneRows = planned.lanes.map(() => []);
+      planned.rows.forEach((row, code) => this.laneRows[row.lane].push(code));
+      const { stripsPx } = planParts(planned, 0), room = { ...this.room, roomPx: this.room.innerPx - stripsPx };
+      const { tables, order, sequence, pinnedPx, marksPx } = layOut(planned, this.layout, room, (lane) => this.threadOf(lane));
+      Object.assign(this, { tables, laneOrder: order, sequence, pinnedPx });
+      this.parts = { ...planParts(tables, this.room.innerPx), headPx: marksPx };
       this.lanesPx = this.parts.lanesPx;
-      this.laneOrder = tables.lanes.map((_, code) => code).sort((a, b) => tables.lanes[a].top - tables.lanes[b].top);
-      this.laneRows = tables.lanes.map(() => []);
-      tables.rows.forEach((row, code) => this.laneRows[row.lane].push(code));
       this.scrollPx = this.clampScroll(this.scrollPx);
+    }
+    // Lay the lanes out anew, after a change of what was chosen or of the room.
+    arrange(changes) {
+      Object.assign(this.layout, changes);
+      this.adoptTables(this.planned);
+      this.emit("data", "tables");
+    }
+    // Put a key into one of the layout's sets, or take it out.
+    setIn(set, key, isIn) {
+      const keys = new Set(this.layout[set]);
+      keys[isIn ? "add" : "delete"](key);
+      this.arrange({ [set]: keys });
+    }
+    setRoom(innerPx, mayGrow) {
+      if (this.room.innerPx === innerPx && this.room.mayGrow === mayGrow) return;
+      this.room = { innerPx, mayGrow };
+      this.arrange({});
+    }
+    // The thread from which the first span of a lane came, or undefined.
+    threadOf(lane) {
+      const row = this.laneRows[lane].map((code) => this.store.ownRow(code)).find(({ length }) => length);
+      return row && this.planned.threads[row.thread[0]];
+    }
+    // Put a lane before another one, or last: within its group, as groups stay together.
+    moveLane(code, before = null) {
+      const rest = this.sequence.filter((other) => other !== code), place = before === null ? rest.length : rest.indexOf(before);
+      this.arrange({ order: rest.toSpliced(place, 0, code).map((other) => laneKey(this.planned.lanes[other])) });
+    }
+    // Show a lane that is hidden, or whose group is folded.
+    reveal(code) {
+      const lane = this.planned.lanes[code];
+      if (this.layout.hidden.has(laneKey(lane))) this.setIn("hidden", laneKey(lane), false);
+      if (!this.laneOrder.includes(code)) for (const group of this.tables.groups.filter((one) => one.isFolded)) this.setIn("folded", groupKey(group), false);
     }
     // Keep a part of the view: `read` returns a JSON value, null where it is as at first; `write` takes what `read` returned.
     keep(key, read, write) {
@@ -3153,26 +3297,38 @@ var gpustreamlab = (() => {
       return this.frame.left + (ns - this.x0) / this.nsPerPx;
     }
     lanesTop() {
-      return this.frame.top + this.parts.headPx;
+      return this.frame.top + (this.pane === "others" ? this.pinnedPx : this.parts.headPx);
     }
     lanesBottom() {
-      return this.frame.top + this.lanesPx;
+      return this.frame.top + (this.pane === "pinned" ? this.pinnedPx : this.lanesPx);
     }
     yAt(lanePx) {
-      return this.frame.top + lanePx - this.scrollPx;
+      return this.frame.top + lanePx - (lanePx < this.pinnedPx ? 0 : this.scrollPx);
+    }
+    isSeen({ top, bottom }) {
+      return top < this.pinnedPx ? bottom > 0 : bottom > this.scrollPx + this.pinnedPx && top < this.scrollPx + this.lanesPx;
+    }
+    // Paint what lies in the lanes: pinned ones stay where they are, the others scroll below them.
+    eachPane(paint) {
+      for (this.pane of this.pinnedPx > this.parts.headPx ? ["others", "pinned"] : ["others"]) paint();
+      this.pane = null;
     }
     // Codes of the lanes in view, from the top.
     visibleLanes() {
-      const { lanes } = this.tables, top = this.scrollPx + this.parts.headPx, bottom = this.scrollPx + this.lanesPx;
-      let low = 0, high = this.laneOrder.length;
-      while (low < high) {
-        const middle = low + high >> 1;
-        if (lanes[this.laneOrder[middle]].bottom <= top) low = middle + 1;
-        else high = middle;
-      }
-      const first = low;
-      while (low < this.laneOrder.length && lanes[this.laneOrder[low]].top < bottom) low++;
-      return this.laneOrder.slice(first, low);
+      const { lanes } = this.tables, bottom = this.scrollPx + this.lanesPx, top = this.scrollPx + this.pinnedPx;
+      const firstBelow = (px) => {
+        let low = 0, high = this.laneOrder.length;
+        while (low < high) {
+          const middle = low + high >> 1;
+          if (lanes[this.laneOrder[middle]].bottom <= px) low = middle + 1;
+          else high = middle;
+        }
+        return low;
+      };
+      const pinned = firstBelow(this.pinnedPx), first = Math.max(pinned, firstBelow(top));
+      let last = first;
+      while (last < this.laneOrder.length && lanes[this.laneOrder[last]].top < bottom) last++;
+      return [...this.pane === "others" ? [] : this.laneOrder.slice(0, pinned), ...this.pane === "pinned" ? [] : this.laneOrder.slice(first, last)];
     }
     hitAt(px, py) {
       if (!this.painted || px < this.frame.left - HIT_PX || px > this.frame.right + HIT_PX) return null;
@@ -3186,8 +3342,10 @@ var gpustreamlab = (() => {
       if (end - start > width) this.setRange(start - 0.05 * (end - start), end + 0.05 * (end - start));
       else if (px < 4) this.zoomTo(start, end);
       else if (start < this.x0 || end > this.x1) this.setRange((start + end - width) / 2, (start + end + width) / 2);
-      const { top, bottom } = this.tables.rows[row], headPx = this.parts.headPx + (this.tables.lanes[this.tables.rows[row].lane].group >= 0 ? 22 : 0);
-      if (top - this.scrollPx < headPx) this.scrollTo(top - headPx - 8);
+      this.reveal(this.tables.rows[row].lane);
+      const { top, bottom } = this.tables.rows[row], headPx = this.pinnedPx + (this.tables.lanes[this.tables.rows[row].lane].group >= 0 ? 22 : 0);
+      if (top < this.pinnedPx) this.scrollTo(this.scrollPx);
+      else if (top - this.scrollPx < headPx) this.scrollTo(top - headPx - 8);
       else if (bottom - this.scrollPx > this.lanesPx) this.scrollTo(bottom - this.lanesPx + 12);
       this.set("pinned", { row, index });
     }
@@ -3219,8 +3377,9 @@ var gpustreamlab = (() => {
   function nearestItem(painted, px, py, view) {
     const { items, segments } = painted, at = view.timeAt(px), slackNs = HIT_PX * view.nsPerPx;
     let best = null, bestCost = Infinity;
+    const isPinned2 = py < view.frame.top + view.pinnedPx;
     for (const { row: row2, from, to, top, bottom } of segments) {
-      if (py < top - 1 || py > bottom + 1) continue;
+      if (py < top - 1 || py > bottom + 1 || isPinned2 !== view.tables.rows[row2].top < view.pinnedPx) continue;
       for (let i2 = to - 1; i2 >= from; i2--) {
         const offNs = at < items.left[i2] ? items.left[i2] - at : at > items.right[i2] ? at - items.right[i2] : 0;
         if (offNs > slackNs) continue;
@@ -3733,7 +3892,7 @@ var gpustreamlab = (() => {
     if (shown !== void 0) view.show(shown, nearestSpan(view.store, shown, (view.x0 + view.x1) / 2));
   }
   function rowsFromTop({ tables: { rows } }) {
-    return rows.map((_, code) => code).sort((a, b) => rows[a].top - rows[b].top || a - b);
+    return rows.map((_, code) => code).filter((code) => rows[code].top >= 0).sort((a, b) => rows[a].top - rows[b].top || a - b);
   }
   function nearestSpan(store, code, time) {
     const row = store.row(code), at = store.indexAt(code, time);
@@ -4288,8 +4447,7 @@ var gpustreamlab = (() => {
     for (const strip of view.parts.strips) {
       const box = { left: view.frame.left, top: view.frame.top + strip.top, bottom: view.frame.top + strip.bottom, columns };
       if (strip.kind === "sms") paintSms(ctx, painter, box);
-      else if (strip.kind === "capture") paintCapture(ctx, painter, box);
-      else paintBusy(ctx, painter, box);
+      else paintCapture(ctx, painter, box);
     }
   }
   function paintSms(ctx, painter, box) {
@@ -4355,17 +4513,6 @@ var gpustreamlab = (() => {
     pattern.setTransform(matrix);
     ctx.fillStyle = pattern;
     ctx.fill(shape);
-  }
-  function paintBusy(ctx, painter, box) {
-    const { view, theme } = painter, busy = view.tables.header.busy_word;
-    const { lanes } = busyShares(view.store, view.tables, view.x0, view.x1, box.columns);
-    const { most, isExact } = busyPeak(view, lanes);
-    clipStrip(ctx, view, box, () => {
-      ctx.fillStyle = theme.busy;
-      ctx.fill(stepShape(new Float64Array(box.columns), lanes, box, most || 1));
-    });
-    const words = isExact ? [`max ${formatCount(most)}`] : [`max about ${formatCount(most)}`, `about ${formatCount(most)}`];
-    paintScale(ctx, painter, box, most ? words : [], [`streams ${busy}`, busy]);
   }
   function busyPeak(view, lanes) {
     const { store, tables } = view;
@@ -4448,7 +4595,10 @@ var gpustreamlab = (() => {
   }
 
   // minimap.js
-  var MINIMAP_PX = 36;
+  var MINIMAP_PX = 52;
+  var TOP_PX = 4;
+  var BOTTOM_PX = MINIMAP_PX - 4;
+  var LINE_PX = 15;
   var GRIP_PX = 6;
   var LEAST_BOX_PX = 6;
   var Minimap = class {
@@ -4458,8 +4608,8 @@ var gpustreamlab = (() => {
       this.element = element;
       this.canvas = document.createElement("canvas");
       this.canvas.setAttribute("role", "img");
-      this.canvas.setAttribute("aria-label", "Overview of the whole session, with the window in view");
-      Object.assign(this.canvas.style, { display: "block", width: "100%", height: `${MINIMAP_PX}px`, touchAction: "none" });
+      this.canvas.setAttribute("aria-label", "How many streams were busy, and which part of the session is in view");
+      Object.assign(this.canvas.style, { display: "block", width: "100%", height: `${MINIMAP_PX}px`, touchAction: "pan-y" });
       element.append(this.canvas);
       this.frame = 0;
       this.shares = null;
@@ -4512,53 +4662,71 @@ var gpustreamlab = (() => {
     timeAt(px) {
       return this.full.start + (px - this.left) / this.width * (this.full.end - this.full.start);
     }
+    // Whether the window has the whole session: then one area shows both.
+    get isWhole() {
+      return this.view.x0 <= this.full.start && this.view.x1 >= this.full.end;
+    }
+    get lineBottom() {
+      return this.isWhole ? BOTTOM_PX : TOP_PX + LINE_PX;
+    }
     paint() {
       const ratio = window.devicePixelRatio || 1, wide = Math.round(this.element.clientWidth * ratio), high = Math.round(MINIMAP_PX * ratio);
-      if (!wide || this.view.frame.right <= this.view.frame.left + 1) return;
+      const { view, viewer: { painter, theme } } = this;
+      if (!wide || view.frame.right <= view.frame.left + 1) return;
       if (this.canvas.width !== wide || this.canvas.height !== high) {
         this.canvas.width = wide;
         this.canvas.height = high;
         this.shares = null;
       }
-      this.full = this.view.fullRange();
+      this.full = view.fullRange();
       this.painted = this.situation;
-      const ctx = this.canvas.getContext("2d");
+      const ctx = this.canvas.getContext("2d"), { isWhole } = this;
       ctx.setTransform(ratio, 0, 0, ratio, 0, 0);
       ctx.clearRect(0, 0, wide, high);
-      const columns = Math.max(1, Math.round(this.width)), { view } = this;
+      const columns = Math.max(1, Math.round(this.width));
       if (!this.shares || this.shares.length !== columns) {
-        this.shares = busyShares(view.store, view.tables, this.full.start, this.full.end, columns).lanes;
+        this.shares = this.busyBetween(this.full.start, this.full.end, columns);
         this.groundOf = null;
       }
-      ctx.drawImage(this.ground(wide, high, ratio), 0, 0, wide / ratio, high / ratio);
+      const shares = isWhole ? this.shares : this.busyBetween(view.x0, view.x1, columns), { most, isExact } = busyPeak(view, shares);
+      ctx.drawImage(this.ground(wide, high, ratio, most), 0, 0, wide / ratio, high / ratio);
+      const box = { left: this.left, top: isWhole ? TOP_PX : this.lineBottom + 4, bottom: BOTTOM_PX };
+      if (!isWhole) this.paintArea(ctx, shares, box, most);
+      const words = isExact ? [`max ${formatCount(most)}`] : [`max about ${formatCount(most)}`, `about ${formatCount(most)}`], { busy_word: busy } = view.tables.header;
+      paintScale(ctx, { ...painter, view, theme }, box, most ? words : [], [`streams ${busy}`, busy]);
+      if (!isWhole) this.paintName(ctx);
       this.paintWindow(ctx);
     }
+    busyBetween(from, to, columns) {
+      return busyShares(this.view.store, this.view.tables, from, to, columns).lanes;
+    }
     // All but the window, as a picture: while the window moves, it stays as it is.
-    ground(wide, high, ratio) {
-      const of = [this.painted, this.full.start, this.full.end, wide, high].join();
+    ground(wide, high, ratio, most) {
+      const of = [this.painted, this.full.start, this.full.end, wide, high, this.lineBottom, most].join();
       if (this.groundOf === of) return this.groundCanvas;
       this.groundOf = of;
       const canvas = this.groundCanvas ??= document.createElement("canvas"), ctx = canvas.getContext("2d");
       Object.assign(canvas, { width: wide, height: high });
       ctx.setTransform(ratio, 0, 0, ratio, 0, 0);
-      this.paintArea(ctx);
+      this.paintArea(ctx, this.shares, { left: this.left, top: TOP_PX, bottom: this.lineBottom }, most);
       this.paintMoments(ctx);
       return canvas;
     }
-    paintArea(ctx) {
-      const { theme } = this.viewer, columns = this.shares.length;
+    paintArea(ctx, shares, box, most) {
+      const { theme } = this.viewer;
       ctx.fillStyle = theme.shade;
-      ctx.fillRect(this.left, 0, this.width, MINIMAP_PX);
-      const most = Math.max(1, this.shares.reduce((a, b) => Math.max(a, b), 0));
+      ctx.fillRect(box.left, box.top, this.width, box.bottom - box.top);
       ctx.fillStyle = theme.busy;
-      ctx.fill(stepShape(new Float64Array(columns), this.shares, { left: this.left, top: 4, bottom: MINIMAP_PX }, most));
+      ctx.fill(stepShape(new Float64Array(shares.length), shares, box, most || 1));
+    }
+    paintName(ctx) {
       setFont(ctx, 11);
-      ctx.fillStyle = theme.soft;
+      ctx.fillStyle = this.viewer.theme.soft;
       ctx.textAlign = "right";
       ctx.textBaseline = "middle";
       const room = this.left - LABEL_GAP_PX;
       const text = ["whole session", "session", "all"].find((words) => ctx.measureText(words).width <= room);
-      if (text) ctx.fillText(text, room, MINIMAP_PX / 2);
+      if (text) ctx.fillText(text, room, (TOP_PX + this.lineBottom) / 2);
     }
     paintMoments(ctx) {
       let last = -Infinity;
@@ -4567,7 +4735,7 @@ var gpustreamlab = (() => {
         if (x - last < 2) continue;
         last = x;
         ctx.fillStyle = markColour(kind, this.viewer.theme);
-        ctx.fillRect(x, 0, 1, MINIMAP_PX);
+        ctx.fillRect(x, TOP_PX, 1, this.lineBottom - TOP_PX);
       }
     }
     // Edges of the window in px: at least a few px apart, within the map.
@@ -4581,17 +4749,16 @@ var gpustreamlab = (() => {
       return [Math.max(this.left, left), Math.min(this.left + this.width, right)];
     }
     paintWindow(ctx) {
-      const { theme } = this.viewer, [left, right] = this.windowPx();
+      const { theme } = this.viewer, [left, right] = this.windowPx(), high = this.lineBottom - TOP_PX;
       ctx.fillStyle = theme.paper;
       ctx.globalAlpha = 0.62;
-      ctx.fillRect(this.left, 0, left - this.left, MINIMAP_PX);
-      ctx.fillRect(right, 0, this.left + this.width - right, MINIMAP_PX);
+      ctx.fillRect(this.left, TOP_PX, left - this.left, high);
+      ctx.fillRect(right, TOP_PX, this.left + this.width - right, high);
       ctx.globalAlpha = 1;
-      ctx.strokeStyle = theme.accent;
+      ctx.fillStyle = ctx.strokeStyle = theme.accent;
       ctx.lineWidth = 1.5;
-      ctx.strokeRect(left + 0.75, 0.75, Math.max(1, right - left - 1.5), MINIMAP_PX - 1.5);
-      ctx.fillStyle = theme.accent;
-      if (right - left > 16) for (const x of [left, right - 4]) ctx.fillRect(x, MINIMAP_PX / 2 - 7, 4, 14);
+      if (!this.isWhole) ctx.strokeRect(left + 0.75, TOP_PX + 0.75, Math.max(1, right - left - 1.5), high - 1.5);
+      if (right - left > 16) for (const x of [left, right - 4]) ctx.fillRect(x, TOP_PX + high / 2 - 6, 4, 12);
     }
     part(px) {
       const [left, right] = this.windowPx(), isSmall = right - left < 4 * GRIP_PX;
@@ -4602,8 +4769,18 @@ var gpustreamlab = (() => {
     px(event) {
       return event.clientX - this.canvas.getBoundingClientRect().left;
     }
+    // The line of the whole session; below it the window's own time is drawn, which is moved in the picture.
+    isOnLine(event) {
+      return event.clientY - this.canvas.getBoundingClientRect().top <= this.lineBottom;
+    }
+    // The exact mean of the px under the pointer.
+    tell(px) {
+      const { view } = this, [from, nsPerPx] = [this.isWhole ? this.timeAt(px) : view.timeAt(px), this.isWhole ? (this.full.end - this.full.start) / this.width : view.nsPerPx];
+      const isIn = px >= this.left && px <= this.left + this.width;
+      this.canvas.title = isIn ? `${Number(this.busyBetween(from, from + nsPerPx, 1)[0].toPrecision(3))} streams ${view.tables.header.busy_word} at ${formatNs(from)}` : "";
+    }
     down(event) {
-      if (!this.full || event.button) return;
+      if (!this.full || event.button || !this.isOnLine(event)) return;
       const px = this.px(event), part = this.part(px), { x0, x1 } = this.view;
       if (part === "outside") {
         const middle = this.timeAt(px), half = (x1 - x0) / 2;
@@ -4616,7 +4793,10 @@ var gpustreamlab = (() => {
       if (!this.full) return;
       const px = this.px(event);
       if (!this.grip) {
-        this.canvas.style.cursor = { left: "ew-resize", right: "ew-resize", inside: "grab", outside: "pointer" }[this.part(px)];
+        const isOnLine = this.isOnLine(event);
+        if (isOnLine && !this.isWhole) this.canvas.title = "Drag the window, or its edges; double-click shows the whole session";
+        else this.tell(px);
+        this.canvas.style.cursor = !isOnLine ? "default" : { left: "ew-resize", right: "ew-resize", inside: "grab", outside: "pointer" }[this.part(px)];
         return;
       }
       const { part, from, x0, x1 } = this.grip, shift = this.timeAt(px) - from, { low, high } = this.view.bounds();
@@ -4638,10 +4818,8 @@ var gpustreamlab = (() => {
   var STRAY_PX = 8;
   var LEAST_DENSITY = 0.3;
   function paintBars(ctx, painter) {
-    const { view, items, ratio } = painter;
-    items.length = 0;
-    const segments = collectItems(view, items);
-    view.painted = { items, segments };
+    const { view, items, ratio } = painter, segments = collectItems(view, items);
+    view.painted.segments.push(...segments);
     clipLanes(ctx, view, view.frame.left, () => {
       ctx.setTransform(1, 0, 0, 1, 0, 0);
       const boxes = placeItems(painter, segments);
@@ -4867,12 +5045,18 @@ var gpustreamlab = (() => {
       this.currentLooks();
       this.hatches.anchor(view.pxAt(0) * ratio % 65536, (view.frame.top - view.scrollPx) * ratio);
       ctx.setTransform(ratio, 0, 0, ratio, 0, 0);
-      paintShades(ctx, this);
-      paintBars(ctx, this);
-      paintMemory(ctx, this);
+      this.items.length = 0;
+      view.painted = { items: this.items, segments: [] };
+      view.eachPane(() => {
+        paintShades(ctx, this);
+        paintBars(ctx, this);
+        paintMemory(ctx, this);
+      });
       paintEdges(ctx, this);
-      paintGroups(ctx, this);
-      paintLaneLabels(ctx, this);
+      view.eachPane(() => {
+        paintGroups(ctx, this);
+        paintLaneLabels(ctx, this);
+      });
       paintStrips(ctx, this);
       paintMarks(ctx, this);
       paintMemoryLabels(ctx, this);
@@ -5578,9 +5762,10 @@ ${lane.label}`), asked.lanes);
     if (a.y >= view.frame.top + view.lanesPx) return new Set(view.tables.lanes.keys());
     const [top, bottom] = [a.y, b.y].map((y) => Math.min(y, view.frame.top + view.lanesPx)).sort((p, q) => p - q);
     const lanes = /* @__PURE__ */ new Set();
-    view.tables.lanes.forEach((lane, code) => {
+    for (const code of view.visibleLanes()) {
+      const lane = view.tables.lanes[code];
       if (view.yAt(lane.bottom) > top && view.yAt(lane.top) <= bottom) lanes.add(code);
-    });
+    }
     return lanes.size ? lanes : new Set(view.tables.lanes.keys());
   }
   function totalsReach(panel) {
@@ -5769,13 +5954,14 @@ ${lane.label}`), asked.lanes);
 
   // viewer.js
   var AXIS_PX = 48;
-  var TOOLBAR_PX = 32;
+  var LEAST_FIGURE_PX = 240;
+  var CELL_SHARE = 0.72;
   var TABLES_FORMAT = 2;
   var ABOVE = /* @__PURE__ */ new Set(["hovered", "pinned", "selection", "ruler", "gap", "reason", "why"]);
   var NARROW_BORDER = 0.3;
   var CONTROLS = [addMenu, addTips, addDetails, addGaps, addSearch, addKeys, addSelect, addRuler, addWaitsButton, addWhy, addLegend, addFollow];
   var Viewer = class {
-    constructor({ element, Bokeh, item, tables, store, live = false, askWhy = null }) {
+    constructor({ element, Bokeh, item, tables, store, live = false, askWhy = null, fills = false }) {
       checkFormat("This timeline has", tables.format, TABLES_FORMAT);
       this.Bokeh = Bokeh;
       this.item = item;
@@ -5789,6 +5975,8 @@ ${lane.label}`), asked.lanes);
       this.painter = new Painter(this.view, this.theme);
       this.paintListeners = /* @__PURE__ */ new Set();
       this.askWhy = askWhy;
+      this.fills = fills;
+      this.element.classList.toggle("gsl-fills", fills);
       this.removers = [];
       this.isDestroyed = false;
     }
@@ -5824,15 +6012,25 @@ ${lane.label}`), asked.lanes);
     }
     // Room for the names and the lanes there are now. Setting what is set already does nothing.
     sizePlot() {
-      const { plot, view } = this, { innerPx } = view.parts, width = this.figureElement.clientWidth || 1200;
+      const { plot, view } = this, width = this.figureElement.clientWidth || 1200;
+      view.setRoom(Math.round(this.figureRoom() - AXIS_PX), this.fills);
+      const { innerPx } = view.parts;
       const changes = {
-        height: innerPx + AXIS_PX + TOOLBAR_PX,
+        height: innerPx + AXIS_PX,
         min_border_bottom: AXIS_PX,
         min_border_left: Math.round(Math.min(view.tables.border_px, Math.max(90, width * NARROW_BORDER)))
       };
       for (const [name, value] of Object.entries(changes)) if (plot[name] !== value) plot[name] = value;
       if (plot.y_range.start !== innerPx) plot.y_range.setv({ start: innerPx, end: 0 });
       this.figureElement.style.minHeight = `${changes.height}px`;
+    }
+    // How high the figure may be, so that its axis, the controls and the panels below it are in view together. A page fills the
+    // window; in a notebook's cell, and beside others, the panels come below.
+    figureRoom() {
+      const { element, figureElement } = this, own = element.getBoundingClientRect(), besides = element.offsetHeight - figureElement.offsetHeight;
+      if (!this.fills) return Math.max(LEAST_FIGURE_PX, CELL_SHARE * hostHeight() - besides + element.lastElementChild.offsetHeight);
+      const above = own.top + window.scrollY, below = document.body.getBoundingClientRect().bottom - own.bottom;
+      return Math.max(LEAST_FIGURE_PX, document.documentElement.clientHeight - above - below - besides);
     }
     boundRange() {
       const { low, high } = this.view.bounds();
@@ -5844,7 +6042,6 @@ ${lane.label}`), asked.lanes);
       const fromPlot = () => view.setRange(plot.x_range.start, plot.x_range.end);
       plot.x_range.change.connect(fromPlot);
       plotView.repainted.connect(() => this.paintListeners.forEach((listener) => listener()));
-      plot.on_event("reset", () => view.fit());
       this.sizePlot();
       this.boundRange();
       this.minimap = new Minimap(this, this.element.querySelector(".gsl-minimap"));
@@ -5884,7 +6081,6 @@ ${lane.label}`), asked.lanes);
       this.themedKey = theme.key;
       this.theme = theme;
       this.painter.setTheme(theme);
-      this.element.style.setProperty("--bokeh-icon-color", theme.soft);
       themePlot(this.plot, theme);
       if (!this.plotView) return;
       this.plotView.request_paint();
@@ -5898,8 +6094,10 @@ ${lane.label}`), asked.lanes);
         clearTimeout(due);
         due = setTimeout(() => reviveCanvases(this.figureElement), 400);
       });
-      observer.observe(this.figureElement);
+      for (const element of [...this.element.children, ...this.fills ? [document.documentElement] : []]) observer.observe(element);
+      const offWindow = listen(window, "resize", () => this.sizePlot());
       return () => {
+        offWindow();
         clearTimeout(due);
         observer.disconnect();
       };
@@ -5924,7 +6122,7 @@ ${lane.label}`), asked.lanes);
   function makeFrame() {
     const root = document.createElement("div");
     root.className = "gsl-viewer";
-    for (const name of ["bar", "minimap", "figure", "panels"]) {
+    for (const name of ["bar", "figure", "minimap", "panels"]) {
       const part = document.createElement("div");
       part.className = `gsl-${name}`;
       root.append(part);
@@ -5933,12 +6131,18 @@ ${lane.label}`), asked.lanes);
     root.querySelector(".gsl-minimap").style.minHeight = `${MINIMAP_PX}px`;
     return root;
   }
+  function hostHeight() {
+    try {
+      return window.parent.innerHeight;
+    } catch {
+      return window.screen.availHeight;
+    }
+  }
   function dragLanes({ plot, view }) {
     let from = null;
-    const isPan = () => plot.toolbar.gestures.pan.active?.type === "PanTool";
     const offs = [
       onPlot(plot, "panstart", (event) => {
-        from = isPan() && event.sy < view.lanesBottom() ? { scrollPx: view.scrollPx, sy: event.sy } : null;
+        from = event.sy < view.lanesBottom() ? { scrollPx: view.scrollPx, sy: event.sy } : null;
       }),
       onPlot(plot, "pan", (event) => {
         if (from && view.canScroll) view.scrollTo(from.scrollPx - (event.sy - from.sy));

@@ -169,7 +169,7 @@ function pinFirst(view) {
 }
 
 function rowsFromTop({ tables: { rows } }) {
-  return rows.map((_, code) => code).sort((a, b) => rows[a].top - rows[b].top || a - b)
+  return rows.map((_, code) => code).filter(code => rows[code].top >= 0).sort((a, b) => rows[a].top - rows[b].top || a - b)
 }
 
 /** The span of a row that runs at a time, or else the nearest to it. */

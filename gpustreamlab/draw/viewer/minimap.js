@@ -1,13 +1,17 @@
-// The whole session in one line: how many lanes were busy, the marks, and the window, which can be dragged.
+// How many streams were busy, over the same time as the axis above it. While that is a part of the session only, a slim line
+// above shows the whole session, with the window in view, which can be dragged.
 
 import { setFont } from "./brush.js"
 import { busyShares } from "./busy.js"
 import { LABEL_GAP_PX } from "./paint_lanes.js"
 import { markColour } from "./paint_marks.js"
-import { stepShape } from "./paint_strips.js"
+import { busyPeak, paintScale, stepShape } from "./paint_strips.js"
+import { formatCount, formatNs } from "./units.js"
 import { FILTER_KEYS, MIN_WINDOW_NS } from "./view.js"
 
-export const MINIMAP_PX = 36
+export const MINIMAP_PX = 52
+const TOP_PX = 4, BOTTOM_PX = MINIMAP_PX - 4 // Of what is drawn.
+const LINE_PX = 15 // Height of the line of the whole session, where the window is a part of it.
 const GRIP_PX = 6 // Within this distance of its edge, the window is resized.
 const LEAST_BOX_PX = 6 // The window is drawn at least this wide, so that it can be seen and hit.
 
@@ -18,8 +22,8 @@ export class Minimap {
     this.element = element
     this.canvas = document.createElement("canvas")
     this.canvas.setAttribute("role", "img")
-    this.canvas.setAttribute("aria-label", "Overview of the whole session, with the window in view")
-    Object.assign(this.canvas.style, {display: "block", width: "100%", height: `${MINIMAP_PX}px`, touchAction: "none"})
+    this.canvas.setAttribute("aria-label", "How many streams were busy, and which part of the session is in view")
+    Object.assign(this.canvas.style, {display: "block", width: "100%", height: `${MINIMAP_PX}px`, touchAction: "pan-y"})
     element.append(this.canvas)
     this.frame = 0
     this.shares = null
@@ -52,51 +56,66 @@ export class Minimap {
   pxAt(ns) { return this.left + (ns - this.full.start) / (this.full.end - this.full.start) * this.width }
   timeAt(px) { return this.full.start + (px - this.left) / this.width * (this.full.end - this.full.start) }
 
+  // Whether the window has the whole session: then one area shows both.
+  get isWhole() { return this.view.x0 <= this.full.start && this.view.x1 >= this.full.end }
+  get lineBottom() { return this.isWhole ? BOTTOM_PX : TOP_PX + LINE_PX }
+
   paint() {
     const ratio = window.devicePixelRatio || 1, wide = Math.round(this.element.clientWidth * ratio), high = Math.round(MINIMAP_PX * ratio)
-    if (!wide || this.view.frame.right <= this.view.frame.left + 1) return
+    const {view, viewer: {painter, theme}} = this
+    if (!wide || view.frame.right <= view.frame.left + 1) return
     if (this.canvas.width !== wide || this.canvas.height !== high) { this.canvas.width = wide; this.canvas.height = high; this.shares = null }
-    this.full = this.view.fullRange()
+    this.full = view.fullRange()
     this.painted = this.situation
-    const ctx = this.canvas.getContext("2d")
+    const ctx = this.canvas.getContext("2d"), {isWhole} = this
     ctx.setTransform(ratio, 0, 0, ratio, 0, 0)
     ctx.clearRect(0, 0, wide, high)
-    const columns = Math.max(1, Math.round(this.width)), {view} = this
+    const columns = Math.max(1, Math.round(this.width))
     if (!this.shares || this.shares.length !== columns) {
-      this.shares = busyShares(view.store, view.tables, this.full.start, this.full.end, columns).lanes
+      this.shares = this.busyBetween(this.full.start, this.full.end, columns)
       this.groundOf = null
     }
-    ctx.drawImage(this.ground(wide, high, ratio), 0, 0, wide / ratio, high / ratio)
+    const shares = isWhole ? this.shares : this.busyBetween(view.x0, view.x1, columns), {most, isExact} = busyPeak(view, shares)
+    ctx.drawImage(this.ground(wide, high, ratio, most), 0, 0, wide / ratio, high / ratio)
+    const box = {left: this.left, top: isWhole ? TOP_PX : this.lineBottom + 4, bottom: BOTTOM_PX}
+    if (!isWhole) this.paintArea(ctx, shares, box, most)
+    const words = isExact ? [`max ${formatCount(most)}`] : [`max about ${formatCount(most)}`, `about ${formatCount(most)}`], {busy_word: busy} = view.tables.header
+    paintScale(ctx, {...painter, view, theme}, box, most ? words : [], [`streams ${busy}`, busy])
+    if (!isWhole) this.paintName(ctx)
     this.paintWindow(ctx)
   }
 
+  busyBetween(from, to, columns) { return busyShares(this.view.store, this.view.tables, from, to, columns).lanes }
+
   // All but the window, as a picture: while the window moves, it stays as it is.
-  ground(wide, high, ratio) {
-    const of = [this.painted, this.full.start, this.full.end, wide, high].join()
+  ground(wide, high, ratio, most) {
+    const of = [this.painted, this.full.start, this.full.end, wide, high, this.lineBottom, most].join()
     if (this.groundOf === of) return this.groundCanvas
     this.groundOf = of
     const canvas = this.groundCanvas ??= document.createElement("canvas"), ctx = canvas.getContext("2d")
     Object.assign(canvas, {width: wide, height: high})
     ctx.setTransform(ratio, 0, 0, ratio, 0, 0)
-    this.paintArea(ctx)
+    this.paintArea(ctx, this.shares, {left: this.left, top: TOP_PX, bottom: this.lineBottom}, most)
     this.paintMoments(ctx)
     return canvas
   }
 
-  paintArea(ctx) {
-    const {theme} = this.viewer, columns = this.shares.length
+  paintArea(ctx, shares, box, most) {
+    const {theme} = this.viewer
     ctx.fillStyle = theme.shade
-    ctx.fillRect(this.left, 0, this.width, MINIMAP_PX)
-    const most = Math.max(1, this.shares.reduce((a, b) => Math.max(a, b), 0))
+    ctx.fillRect(box.left, box.top, this.width, box.bottom - box.top)
     ctx.fillStyle = theme.busy
-    ctx.fill(stepShape(new Float64Array(columns), this.shares, {left: this.left, top: 4, bottom: MINIMAP_PX}, most))
+    ctx.fill(stepShape(new Float64Array(shares.length), shares, box, most || 1))
+  }
+
+  paintName(ctx) {
     setFont(ctx, 11)
-    ctx.fillStyle = theme.soft
+    ctx.fillStyle = this.viewer.theme.soft
     ctx.textAlign = "right"
     ctx.textBaseline = "middle"
     const room = this.left - LABEL_GAP_PX
     const text = ["whole session", "session", "all"].find(words => ctx.measureText(words).width <= room)
-    if (text) ctx.fillText(text, room, MINIMAP_PX / 2)
+    if (text) ctx.fillText(text, room, (TOP_PX + this.lineBottom) / 2)
   }
 
   paintMoments(ctx) {
@@ -106,7 +125,7 @@ export class Minimap {
       if (x - last < 2) continue
       last = x
       ctx.fillStyle = markColour(kind, this.viewer.theme)
-      ctx.fillRect(x, 0, 1, MINIMAP_PX)
+      ctx.fillRect(x, TOP_PX, 1, this.lineBottom - TOP_PX)
     }
   }
 
@@ -118,17 +137,16 @@ export class Minimap {
   }
 
   paintWindow(ctx) {
-    const {theme} = this.viewer, [left, right] = this.windowPx()
+    const {theme} = this.viewer, [left, right] = this.windowPx(), high = this.lineBottom - TOP_PX
     ctx.fillStyle = theme.paper
     ctx.globalAlpha = 0.62
-    ctx.fillRect(this.left, 0, left - this.left, MINIMAP_PX)
-    ctx.fillRect(right, 0, this.left + this.width - right, MINIMAP_PX)
+    ctx.fillRect(this.left, TOP_PX, left - this.left, high)
+    ctx.fillRect(right, TOP_PX, this.left + this.width - right, high)
     ctx.globalAlpha = 1
-    ctx.strokeStyle = theme.accent
+    ctx.fillStyle = ctx.strokeStyle = theme.accent
     ctx.lineWidth = 1.5
-    ctx.strokeRect(left + 0.75, 0.75, Math.max(1, right - left - 1.5), MINIMAP_PX - 1.5)
-    ctx.fillStyle = theme.accent
-    if (right - left > 16) for (const x of [left, right - 4]) ctx.fillRect(x, MINIMAP_PX / 2 - 7, 4, 14)
+    if (!this.isWhole) ctx.strokeRect(left + 0.75, TOP_PX + 0.75, Math.max(1, right - left - 1.5), high - 1.5)
+    if (right - left > 16) for (const x of [left, right - 4]) ctx.fillRect(x, TOP_PX + high / 2 - 6, 4, 12)
   }
 
   part(px) {
@@ -140,8 +158,18 @@ export class Minimap {
 
   px(event) { return event.clientX - this.canvas.getBoundingClientRect().left }
 
+  // The line of the whole session; below it the window's own time is drawn, which is moved in the picture.
+  isOnLine(event) { return event.clientY - this.canvas.getBoundingClientRect().top <= this.lineBottom }
+
+  // The exact mean of the px under the pointer.
+  tell(px) {
+    const {view} = this, [from, nsPerPx] = [this.isWhole ? this.timeAt(px) : view.timeAt(px), this.isWhole ? (this.full.end - this.full.start) / this.width : view.nsPerPx]
+    const isIn = px >= this.left && px <= this.left + this.width
+    this.canvas.title = isIn ? `${Number(this.busyBetween(from, from + nsPerPx, 1)[0].toPrecision(3))} streams ${view.tables.header.busy_word} at ${formatNs(from)}` : ""
+  }
+
   down(event) {
-    if (!this.full || event.button) return
+    if (!this.full || event.button || !this.isOnLine(event)) return
     const px = this.px(event), part = this.part(px), {x0, x1} = this.view
     if (part === "outside") {
       const middle = this.timeAt(px), half = (x1 - x0) / 2
@@ -155,7 +183,10 @@ export class Minimap {
     if (!this.full) return
     const px = this.px(event)
     if (!this.grip) {
-      this.canvas.style.cursor = {left: "ew-resize", right: "ew-resize", inside: "grab", outside: "pointer"}[this.part(px)]
+      const isOnLine = this.isOnLine(event)
+      if (isOnLine && !this.isWhole) this.canvas.title = "Drag the window, or its edges; double-click shows the whole session"
+      else this.tell(px)
+      this.canvas.style.cursor = !isOnLine ? "default" : {left: "ew-resize", right: "ew-resize", inside: "grab", outside: "pointer"}[this.part(px)]
       return
     }
     const {part, from, x0, x1} = this.grip, shift = this.timeAt(px) - from, {low, high} = this.view.bounds()

@@ -55,7 +55,7 @@ export function toolsOf(viewer) {
   return bar.querySelector(".gsl-tools") ?? bar.appendChild(makeNode("div", { class: "gsl-tools" }))
 }
 
-/** A place for short news left of Bokeh's buttons, where nothing else is: so the picture does not move when there are some. */
+/** A place for short news beside the title of the axis, where nothing else is: so the picture does not move when there are some. */
 export function newsOf(viewer) {
   const figure = partOf(viewer, "figure")
   return figure.querySelector(".gsl-news") ?? figure.appendChild(makeNode("div", { class: "gsl-news" }))

@@ -71,6 +71,9 @@
     } catch { /* The frame belongs to another site: its height stays. */ }
   }
 
+  // A frame is part of a notebook; a page that compares has a second timeline.
+  const isAlone = window.parent === window && !element("gsl-data-b")
+
   const startViewer = async which => {
     const {Viewer, SpanStore, readBatch} = window.gpustreamlab
     const {item, tables, manifest} = JSON.parse(await unpackedText("gsl-data" + which))
@@ -79,7 +82,7 @@
     const store = new SpanStore({capacity: Math.max(1, batch.n), edgeCapacity: Math.max(1, batch.edges.length)})
     store.setRows(tables.rows)
     store.append(batch)
-    const viewer = new Viewer({element: element("gsl-timeline" + which), Bokeh, item, tables, store})
+    const viewer = new Viewer({element: element("gsl-timeline" + which), Bokeh, item, tables, store, fills: isAlone})
     await viewer.start()
     return viewer
   }
@@ -88,7 +91,6 @@
     runScript(await unpackedText("gsl-viewer"))
     window.gslViewer = await startViewer("")
     if (!element("gsl-data-b")) return
-    // A page that compares has a second timeline.
     window.gslViewerB = await startViewer("-b")
     window.gpustreamlab.linkRanges(window.gslViewer.view, window.gslViewerB.view)
   }

@@ -43,12 +43,18 @@ export class Painter {
     this.currentLooks()
     this.hatches.anchor(view.pxAt(0) * ratio % 65536, (view.frame.top - view.scrollPx) * ratio)
     ctx.setTransform(ratio, 0, 0, ratio, 0, 0)
-    paintShades(ctx, this)
-    paintBars(ctx, this)
-    paintMemory(ctx, this)
+    this.items.length = 0
+    view.painted = {items: this.items, segments: []}
+    view.eachPane(() => {
+      paintShades(ctx, this)
+      paintBars(ctx, this)
+      paintMemory(ctx, this)
+    })
     paintEdges(ctx, this)
-    paintGroups(ctx, this)
-    paintLaneLabels(ctx, this)
+    view.eachPane(() => {
+      paintGroups(ctx, this)
+      paintLaneLabels(ctx, this)
+    })
     paintStrips(ctx, this)
     paintMarks(ctx, this)
     paintMemoryLabels(ctx, this)

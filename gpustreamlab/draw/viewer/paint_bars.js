@@ -15,10 +15,8 @@ const LEAST_DENSITY = 0.3 // A few narrow spans shall still be seen.
 
 // Find what is in view, remember it for the pointer, and paint it.
 export function paintBars(ctx, painter) {
-  const {view, items, ratio} = painter
-  items.length = 0
-  const segments = collectItems(view, items)
-  view.painted = {items, segments}
+  const {view, items, ratio} = painter, segments = collectItems(view, items)
+  view.painted.segments.push(...segments)
   clipLanes(ctx, view, view.frame.left, () => {
     ctx.setTransform(1, 0, 0, 1, 0, 0)
     const boxes = placeItems(painter, segments)

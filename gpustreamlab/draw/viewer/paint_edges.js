@@ -67,23 +67,21 @@ const isPlaceOf = (place, known) => place < 0 || known < 0 || place === known
 // Whether anything of an arrow may be in view.
 function passesWindow(view, {x0, x1, row0, row1}, i) {
   if (Math.max(x0[i], x1[i]) < view.x0 || Math.min(x0[i], x1[i]) > view.x1) return false
-  const source = view.tables.rows[row0[i]], target = view.tables.rows[row1[i]], [top, bottom] = lanesWindow(view)
-  return Boolean(source && target) && Math.max(source.bottom, target.bottom) > top && Math.min(source.top, target.top) < bottom
+  const source = view.tables.rows[row0[i]], target = view.tables.rows[row1[i]]
+  if (!source || !target || source.top < 0 || target.top < 0) return false
+  return view.isSeen({top: Math.min(source.top, target.top), bottom: Math.max(source.bottom, target.bottom)})
 }
-
-// What is in view of the lanes, in px from their top.
-const lanesWindow = view => [view.scrollPx + view.parts.headPx, view.scrollPx + view.lanesPx]
 
 // Arrows of which at least one end is in view. What only passes by would bury the bars.
 function edgesInView(view, edges) {
-  const {rows} = view.tables, [top, bottom] = lanesWindow(view), {x0, x1, row0, row1} = edges, places = []
+  const {rows} = view.tables, {x0, x1, row0, row1} = edges, places = []
   const isSeen = new Uint8Array(rows.length)
-  for (const lane of view.visibleLanes()) for (const row of view.laneRows[lane]) isSeen[row] = rows[row].bottom > top && rows[row].top < bottom
+  for (const lane of view.visibleLanes()) for (const row of view.laneRows[lane]) isSeen[row] = view.isSeen(rows[row])
   let total = 0
   for (let i = 0; i < edges.length; i++) {
     const isSource = isSeen[row0[i]] && x0[i] >= view.x0 && x0[i] <= view.x1
     if (!isSource && !(isSeen[row1[i]] && x1[i] >= view.x0 && x1[i] <= view.x1)) continue
-    if (row0[i] >= rows.length || row1[i] >= rows.length || row0[i] === row1[i] || !isEdgeShown(view.store, edges, i)) continue
+    if (row0[i] >= rows.length || row1[i] >= rows.length || row0[i] === row1[i] || rows[row0[i]].top < 0 || rows[row1[i]].top < 0 || !isEdgeShown(view.store, edges, i)) continue
     if (isToldByWork(view.store, edges, i)) continue
     total++
     if (places.length < MAX_EDGES) places.push(i)

@@ -33,25 +33,43 @@ function paintPartLines(ctx, view, theme) {
 // The place of a lane from the top, counted once for each plan.
 export function laneRank(view, code) {
   if (view.rankedOrder !== view.laneOrder) {
-    view.laneRanks = new Int32Array(view.laneOrder.length)
+    view.laneRanks = new Int32Array(view.tables.lanes.length)
     view.laneOrder.forEach((lane, rank) => { view.laneRanks[lane] = rank })
     view.rankedOrder = view.laneOrder
   }
   return view.laneRanks[code]
 }
 
-// A partition's line stays at the top as long as one of its lanes is in view.
+// A partition's line stays at the top as long as one of its lanes is in view. Pinned lanes are above all of them.
 export function paintGroups(ctx, painter) {
   const {view} = painter
-  if (!view.tables.groups.length) return
   clipLanes(ctx, view, 0, () => {
-    for (const group of view.tables.groups) {
-      const top = view.yAt(group.top), bottom = view.yAt(group.bottom)
-      if (bottom <= view.lanesTop() || top >= view.lanesBottom()) continue
-      const headPx = group.head_bottom - group.top
-      paintGroup(ctx, painter, group, {top, bottom, headPx, headTop: Math.min(Math.max(top, view.lanesTop()), bottom - headPx)})
-    }
+    for (const [group, box] of groupBoxes(view)) paintGroup(ctx, painter, group, box)
+    if (view.pane !== "pinned") return
+    ctx.fillStyle = painter.theme.soft
+    ctx.fillRect(0, view.lanesBottom() - 1, view.frame.right, 1)
   })
+}
+
+// The groups in view, each with where it is and where its line is.
+export function groupBoxes(view) {
+  const lanesTop = view.frame.top + view.pinnedPx, boxes = []
+  for (const group of view.pane === "pinned" ? [] : view.tables.groups) {
+    const top = view.yAt(group.top), bottom = view.yAt(group.bottom), headPx = group.head_bottom - group.top
+    if (bottom <= lanesTop || top >= view.lanesBottom()) continue
+    boxes.push([group, {top, bottom, headPx, headTop: Math.min(Math.max(top, lanesTop), bottom - headPx)}])
+  }
+  return boxes
+}
+
+// A small triangle: what is folded opens to the right.
+export function paintCaret(ctx, x, middle, isFolded) {
+  const [a, b] = isFolded ? [[-2.5, -4.5], [3.5, 0]] : [[-4.5, -2.5], [0, 3.5]]
+  ctx.beginPath()
+  ctx.moveTo(x + a[0], middle + a[1])
+  ctx.lineTo(x + b[0], middle + b[1])
+  ctx.lineTo(x + (isFolded ? a[0] : -a[0]), middle + (isFolded ? -a[1] : a[1]))
+  ctx.fill()
 }
 
 function paintGroup(ctx, painter, group, {top, bottom, headPx, headTop}) {
@@ -64,7 +82,7 @@ function paintGroup(ctx, painter, group, {top, bottom, headPx, headTop}) {
   paintBand(ctx, painter, group, {left: 0, top, width: BAND_PX, height: bottom - top - 1})
   ctx.textBaseline = "middle"
   setFont(ctx, 12, "bold")
-  const middle = headTop + headPx / 2, room = frame.right - BAND_PX - 12
+  const middle = headTop + headPx / 2, left = BAND_PX + 18, room = frame.right - left - 6
   if (group.letter) {
     ctx.textAlign = "center"
     ctx.fillStyle = BAR_INK
@@ -72,13 +90,14 @@ function paintGroup(ctx, painter, group, {top, bottom, headPx, headTop}) {
   }
   ctx.textAlign = "left"
   ctx.fillStyle = theme.ink
+  paintCaret(ctx, BAND_PX + 9, middle, group.isFolded)
   const label = painter.texts.fit(ctx, group.label, room)
-  ctx.fillText(label, BAND_PX + 6, middle)
+  ctx.fillText(label, left, middle)
   const used = painter.texts.width(ctx, label) + 16
   if (!group.detail) return
   setFont(ctx, 12)
   const detail = painter.texts.fit(ctx, group.detail, room - used)
-  ctx.fillText(detail, BAND_PX + 6 + used, middle)
+  ctx.fillText(detail, left + used, middle)
 }
 
 // A box in a partition's colour and hatch.
@@ -113,6 +132,7 @@ export function paintLaneLabels(ctx, painter) {
       // The line of its group stays above it.
       const headPx = group >= 0 ? HEAD_PX : 0
       paintPartLabels(ctx, painter, code, parts.slice(1), headPx, room)
+      if (tables.lanes[code].folded) paintFolded(ctx, painter, code, left)
       const half = hasDetail ? 15 : 7
       // The label of a tall lane stays in view with it.
       const seenTop = Math.max(view.yAt(top), view.lanesTop() + headPx), seenBottom = Math.min(view.yAt(bottom), view.lanesBottom())
@@ -125,6 +145,12 @@ export function paintLaneLabels(ctx, painter) {
       else paintOneLine(ctx, painter, label, parts.length ? detail : "", place)
     }
   })
+}
+
+function paintFolded(ctx, {view, theme}, code, left) {
+  const {top, bottom} = view.tables.lanes[code]
+  ctx.fillStyle = theme.soft
+  paintCaret(ctx, left + 3, (view.yAt(top) + view.yAt(bottom)) / 2, true)
 }
 
 function paintTwoLines(ctx, {theme, texts}, label, detail, {right, middle, room}) {

@@ -89,11 +89,11 @@ export function paintPill(ctx, {view, texts}, text, x, middle, {fill, ink, isBol
 
 // How many lanes are out of view, above and below; and how many waits have no arrow.
 export function paintMoreLanes(ctx, painter) {
-  const {view, theme} = painter, {tables, frame} = view, look = {fill: theme.paper, ink: theme.soft, line: theme.grid}
+  const {view, theme} = painter, {frame} = view, look = {fill: theme.paper, ink: theme.soft, line: theme.grid}
   const say = (sign, count, middle) => paintPill(
     ctx, painter, `${sign} ${formatCount(count)} more lane${count === 1 ? "" : "s"}`, frame.right - 4, middle, look)
   if (view.canScroll) {
-    const seen = view.visibleLanes(), above = seen.length ? laneRank(view, seen[0]) : 0, below = tables.lanes.length - above - seen.length
+    const seen = view.visibleLanes(), above = seen.length ? laneRank(view, seen.at(-1)) + 1 - seen.length : 0, below = view.laneOrder.length - above - seen.length
     if (above) say("▴", above, view.lanesTop() + 12)
     if (below) say("▾", below, view.lanesBottom() - 12)
   }

@@ -1,7 +1,7 @@
-// Strips below the lanes: SMs in use by partition, stacked, and how many lanes are busy. Each px column shows its exact mean.
+// Strips below the lanes: SMs in use by partition, stacked, and when kernels were captured. Each px column shows its exact mean.
 
 import { BAR_INK, HATCH_LINES, setFont } from "./brush.js"
-import { busyShares, smShares } from "./busy.js"
+import { smShares } from "./busy.js"
 import { nearPx } from "./paint_edges.js"
 import { LABEL_GAP_PX } from "./paint_lanes.js"
 import { LaneSteps } from "./steps.js"
@@ -19,8 +19,7 @@ export function paintStrips(ctx, painter) {
   for (const strip of view.parts.strips) {
     const box = {left: view.frame.left, top: view.frame.top + strip.top, bottom: view.frame.top + strip.bottom, columns}
     if (strip.kind === "sms") paintSms(ctx, painter, box)
-    else if (strip.kind === "capture") paintCapture(ctx, painter, box)
-    else paintBusy(ctx, painter, box)
+    else paintCapture(ctx, painter, box)
   }
 }
 
@@ -97,18 +96,6 @@ function hatchShape(ctx, pattern, shape, ratio) {
   ctx.fill(shape)
 }
 
-function paintBusy(ctx, painter, box) {
-  const {view, theme} = painter, busy = view.tables.header.busy_word
-  const {lanes} = busyShares(view.store, view.tables, view.x0, view.x1, box.columns)
-  const {most, isExact} = busyPeak(view, lanes)
-  clipStrip(ctx, view, box, () => {
-    ctx.fillStyle = theme.busy
-    ctx.fill(stepShape(new Float64Array(box.columns), lanes, box, most || 1))
-  })
-  const words = isExact ? [`max ${formatCount(most)}`] : [`max about ${formatCount(most)}`, `about ${formatCount(most)}`]
-  paintScale(ctx, painter, box, most ? words : [], [`streams ${busy}`, busy])
-}
-
 // The top of the scale: the most lanes that were busy at once. Where there are too many changes to know it, it is the highest
 // mean of a px column that was drawn so far, and only grows, until lanes or the filter change.
 export function busyPeak(view, lanes) {
@@ -181,7 +168,7 @@ function stepWithin(values, column) {
 }
 
 // The most and 0 beside a strip, and what is counted, in the first words for which there is room.
-function paintScale(ctx, {view, theme, texts}, {left, top, bottom}, most, what) {
+export function paintScale(ctx, {view, theme, texts}, {left, top, bottom}, most, what) {
   ctx.fillStyle = theme.grid
   ctx.fillRect(left, bottom, view.frame.right - left, 1)
   ctx.fillRect(left - 5, top, 5, 1)

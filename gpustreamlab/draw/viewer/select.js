@@ -123,9 +123,10 @@ function lanesBetween(view, a, b) {
   if (a.y >= view.frame.top + view.lanesPx) return new Set(view.tables.lanes.keys())
   const [top, bottom] = [a.y, b.y].map(y => Math.min(y, view.frame.top + view.lanesPx)).sort((p, q) => p - q)
   const lanes = new Set()
-  view.tables.lanes.forEach((lane, code) => {
+  for (const code of view.visibleLanes()) {
+    const lane = view.tables.lanes[code]
     if (view.yAt(lane.bottom) > top && view.yAt(lane.top) <= bottom) lanes.add(code)
-  })
+  }
   return lanes.size ? lanes : new Set(view.tables.lanes.keys())
 }
 

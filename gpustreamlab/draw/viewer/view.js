@@ -1,10 +1,11 @@
 // What is in view, and what is marked in it. Everything that the viewer's parts share goes through here; it knows no Bokeh.
 
-const LANES_MAX_PX = 520 // Lanes that are higher scroll within, so that the time axis stays in view.
+import { firstLayout, groupKey, laneKey, layOut } from "./layout.js"
+
+const LANES_MAX_PX = 520 // Lanes that are higher scroll within, until it is known how much room there is.
 const LANES_MIN_PX = 60
 const LANES_GAP_PX = 12 // Between the lanes and the strips, and between those.
 const SMS_STRIP_PX = 66
-const BUSY_STRIP_PX = 44
 const CAPTURE_STRIP_PX = 12
 export const MIN_WINDOW_NS = 10
 const EMPTY_WINDOW_NS = 1e6 // What a session in which nothing ran yet shows.
@@ -13,17 +14,13 @@ export const FILTER_KEYS = new Set(["hiddenNames", "hiddenKinds", "hiddenPartiti
 const STATE_KEYS = new Set(["isLive", "isFollowing", "isPaused"])
 
 // Where the parts of the figure are, in px from the top of its frame.
-function planParts(tables) {
-  const lanesPx = Math.min(LANES_MAX_PX, Math.max(LANES_MIN_PX, Math.round(tables.height_px)))
-  const strips = []
+function planParts(tables, roomPx) {
+  const strips = [], kinds = [...(tables.bands.length ? [["sms", SMS_STRIP_PX]] : []), ...(tables.capture?.shown ? [["capture", CAPTURE_STRIP_PX]] : [])]
+  const stripsPx = kinds.reduce((sum, [, px]) => sum + LANES_GAP_PX + px, 0)
+  const lanesPx = Math.max(LANES_MIN_PX, Math.min(roomPx - stripsPx, Math.round(tables.height_px)))
   let bottom = lanesPx
-  const add = (kind, px) => { strips.push({kind, top: bottom + LANES_GAP_PX, bottom: bottom + LANES_GAP_PX + px}); bottom += LANES_GAP_PX + px }
-  if (tables.bands.length) add("sms", SMS_STRIP_PX)
-  add("busy", BUSY_STRIP_PX)
-  if (tables.capture?.shown) add("capture", CAPTURE_STRIP_PX)
-  // Lines of marks stay above lanes that scroll.
-  const headPx = tables.mark_rows.length ? Math.min(...tables.groups.map(g => g.top), ...tables.lanes.map(l => l.top), lanesPx) : 0
-  return {lanesPx, strips, headPx, innerPx: bottom}
+  for (const [kind, px] of kinds) { strips.push({kind, top: bottom + LANES_GAP_PX, bottom: bottom + LANES_GAP_PX + px}); bottom += LANES_GAP_PX + px }
+  return {lanesPx, strips, stripsPx, innerPx: bottom}
 }
 
 export class View {
@@ -32,6 +29,10 @@ export class View {
     this.listeners = new Map()
     this.frame = {left: 0, top: 0, right: 1, bottom: 1}
     this.scrollPx = 0
+    this.layout = firstLayout()
+    this.room = {innerPx: LANES_MAX_PX, mayGrow: false} // Of the lanes and the strips.
+    this.lane = null // Whose name was chosen: keys move it.
+    this.pane = null // While lanes are painted: those that are pinned at the top, or the others.
     this.hiddenNames = new Set()
     this.hiddenKinds = new Set()
     this.hiddenPartitions = new Set()
@@ -50,15 +51,57 @@ export class View {
     this.x1 = end
   }
 
-  adoptTables(tables) {
-    this.tables = tables
-    this.parts = planParts(tables)
+  adoptTables(planned) {
+    this.planned = planned
+    this.laneRows = planned.lanes.map(() => [])
+    planned.rows.forEach((row, code) => this.laneRows[row.lane].push(code))
+    const {stripsPx} = planParts(planned, 0), room = {...this.room, roomPx: this.room.innerPx - stripsPx}
+    // `order` has the codes of the shown lanes from the top, `sequence` those of all.
+    const {tables, order, sequence, pinnedPx, marksPx} = layOut(planned, this.layout, room, lane => this.threadOf(lane))
+    Object.assign(this, {tables, laneOrder: order, sequence, pinnedPx})
+    // Lines of marks, and pinned lanes, stay above lanes that scroll.
+    this.parts = {...planParts(tables, this.room.innerPx), headPx: marksPx}
     this.lanesPx = this.parts.lanesPx
-    // From the top: the order in which lanes are drawn is not that of their codes.
-    this.laneOrder = tables.lanes.map((_, code) => code).sort((a, b) => tables.lanes[a].top - tables.lanes[b].top)
-    this.laneRows = tables.lanes.map(() => [])
-    tables.rows.forEach((row, code) => this.laneRows[row.lane].push(code))
     this.scrollPx = this.clampScroll(this.scrollPx)
+  }
+
+  // Lay the lanes out anew, after a change of what was chosen or of the room.
+  arrange(changes) {
+    Object.assign(this.layout, changes)
+    this.adoptTables(this.planned)
+    this.emit("data", "tables")
+  }
+
+  // Put a key into one of the layout's sets, or take it out.
+  setIn(set, key, isIn) {
+    const keys = new Set(this.layout[set])
+    keys[isIn ? "add" : "delete"](key)
+    this.arrange({[set]: keys})
+  }
+
+  setRoom(innerPx, mayGrow) {
+    if (this.room.innerPx === innerPx && this.room.mayGrow === mayGrow) return
+    this.room = {innerPx, mayGrow}
+    this.arrange({})
+  }
+
+  // The thread from which the first span of a lane came, or undefined.
+  threadOf(lane) {
+    const row = this.laneRows[lane].map(code => this.store.ownRow(code)).find(({length}) => length)
+    return row && this.planned.threads[row.thread[0]]
+  }
+
+  // Put a lane before another one, or last: within its group, as groups stay together.
+  moveLane(code, before = null) {
+    const rest = this.sequence.filter(other => other !== code), place = before === null ? rest.length : rest.indexOf(before)
+    this.arrange({order: rest.toSpliced(place, 0, code).map(other => laneKey(this.planned.lanes[other]))})
+  }
+
+  // Show a lane that is hidden, or whose group is folded.
+  reveal(code) {
+    const lane = this.planned.lanes[code]
+    if (this.layout.hidden.has(laneKey(lane))) this.setIn("hidden", laneKey(lane), false)
+    if (!this.laneOrder.includes(code)) for (const group of this.tables.groups.filter(one => one.isFolded)) this.setIn("folded", groupKey(group), false)
   }
 
   // Keep a part of the view: `read` returns a JSON value, null where it is as at first; `write` takes what `read` returned.
@@ -153,18 +196,25 @@ export class View {
 
   timeAt(px) { return this.x0 + (px - this.frame.left) * this.nsPerPx }
   pxAt(ns) { return this.frame.left + (ns - this.x0) / this.nsPerPx }
-  lanesTop() { return this.frame.top + this.parts.headPx }
-  lanesBottom() { return this.frame.top + this.lanesPx }
-  yAt(lanePx) { return this.frame.top + lanePx - this.scrollPx }
+  lanesTop() { return this.frame.top + (this.pane === "others" ? this.pinnedPx : this.parts.headPx) }
+  lanesBottom() { return this.frame.top + (this.pane === "pinned" ? this.pinnedPx : this.lanesPx) }
+  yAt(lanePx) { return this.frame.top + lanePx - (lanePx < this.pinnedPx ? 0 : this.scrollPx) }
+  isSeen({top, bottom}) { return top < this.pinnedPx ? bottom > 0 : bottom > this.scrollPx + this.pinnedPx && top < this.scrollPx + this.lanesPx }
+
+  // Paint what lies in the lanes: pinned ones stay where they are, the others scroll below them.
+  eachPane(paint) {
+    for (this.pane of this.pinnedPx > this.parts.headPx ? ["others", "pinned"] : ["others"]) paint()
+    this.pane = null
+  }
 
   // Codes of the lanes in view, from the top.
   visibleLanes() {
-    const {lanes} = this.tables, top = this.scrollPx + this.parts.headPx, bottom = this.scrollPx + this.lanesPx
-    let low = 0, high = this.laneOrder.length
-    while (low < high) { const middle = (low + high) >> 1; if (lanes[this.laneOrder[middle]].bottom <= top) low = middle + 1; else high = middle }
-    const first = low
-    while (low < this.laneOrder.length && lanes[this.laneOrder[low]].top < bottom) low++
-    return this.laneOrder.slice(first, low)
+    const {lanes} = this.tables, bottom = this.scrollPx + this.lanesPx, top = this.scrollPx + this.pinnedPx
+    const firstBelow = px => { let low = 0, high = this.laneOrder.length; while (low < high) { const middle = (low + high) >> 1; if (lanes[this.laneOrder[middle]].bottom <= px) low = middle + 1; else high = middle } return low }
+    const pinned = firstBelow(this.pinnedPx), first = Math.max(pinned, firstBelow(top))
+    let last = first
+    while (last < this.laneOrder.length && lanes[this.laneOrder[last]].top < bottom) last++
+    return [...(this.pane === "others" ? [] : this.laneOrder.slice(0, pinned)), ...(this.pane === "pinned" ? [] : this.laneOrder.slice(first, last))]
   }
 
   hitAt(px, py) {
@@ -180,8 +230,10 @@ export class View {
     if (end - start > width) this.setRange(start - 0.05 * (end - start), end + 0.05 * (end - start))
     else if (px < 4) this.zoomTo(start, end)
     else if (start < this.x0 || end > this.x1) this.setRange((start + end - width) / 2, (start + end + width) / 2)
-    const {top, bottom} = this.tables.rows[row], headPx = this.parts.headPx + (this.tables.lanes[this.tables.rows[row].lane].group >= 0 ? 22 : 0)
-    if (top - this.scrollPx < headPx) this.scrollTo(top - headPx - 8)
+    this.reveal(this.tables.rows[row].lane)
+    const {top, bottom} = this.tables.rows[row], headPx = this.pinnedPx + (this.tables.lanes[this.tables.rows[row].lane].group >= 0 ? 22 : 0)
+    if (top < this.pinnedPx) this.scrollTo(this.scrollPx)
+    else if (top - this.scrollPx < headPx) this.scrollTo(top - headPx - 8)
     else if (bottom - this.scrollPx > this.lanesPx) this.scrollTo(bottom - this.lanesPx + 12)
     this.set("pinned", {row, index})
   }
@@ -218,8 +270,9 @@ export class View {
 function nearestItem(painted, px, py, view) {
   const {items, segments} = painted, at = view.timeAt(px), slackNs = HIT_PX * view.nsPerPx
   let best = null, bestCost = Infinity
+  const isPinned = py < view.frame.top + view.pinnedPx
   for (const {row, from, to, top, bottom} of segments) {
-    if (py < top - 1 || py > bottom + 1) continue
+    if (py < top - 1 || py > bottom + 1 || isPinned !== view.tables.rows[row].top < view.pinnedPx) continue
     for (let i = to - 1; i >= from; i--) {
       const offNs = at < items.left[i] ? items.left[i] - at : at > items.right[i] ? at - items.right[i] : 0
       if (offNs > slackNs) continue

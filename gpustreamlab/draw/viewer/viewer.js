@@ -9,6 +9,7 @@ import { addLayers, leaveViewport, paintEachFrame, tickFormatter } from "./layer
 import { addLegend } from "./legend.js"
 import { addMenu } from "./menu.js"
 import { Minimap, MINIMAP_PX } from "./minimap.js"
+import { listen } from "./nodes.js"
 import { Painter } from "./paint.js"
 import { addRuler } from "./ruler.js"
 import { addScrolling } from "./scroll.js"
@@ -22,14 +23,15 @@ import { addWaitsButton } from "./waits_button.js"
 import { addWhy } from "./why_panel.js"
 
 const AXIS_PX = 48 // Ticks and title below the frame.
-const TOOLBAR_PX = 32
+const LEAST_FIGURE_PX = 240 // A window that has less room for the figure scrolls.
+const CELL_SHARE = 0.72 // How much of the window a timeline takes in a notebook, or beside others, at most.
 export const TABLES_FORMAT = 2 // FORMAT of draw/_tables.py
 const ABOVE = new Set(["hovered", "pinned", "selection", "ruler", "gap", "reason", "why"]) // Painted on the upper layer.
 const NARROW_BORDER = 0.3 // Names take at most this share of the width.
 const CONTROLS = [addMenu, addTips, addDetails, addGaps, addSearch, addKeys, addSelect, addRuler, addWaitsButton, addWhy, addLegend, addFollow] // In their order.
 
 export class Viewer {
-  constructor({element, Bokeh, item, tables, store, live = false, askWhy = null}) {
+  constructor({element, Bokeh, item, tables, store, live = false, askWhy = null, fills = false}) {
     checkFormat("This timeline has", tables.format, TABLES_FORMAT)
     this.Bokeh = Bokeh
     this.item = item
@@ -43,6 +45,8 @@ export class Viewer {
     this.painter = new Painter(this.view, this.theme)
     this.paintListeners = new Set()
     this.askWhy = askWhy
+    this.fills = fills // It has the browser's window for itself.
+    this.element.classList.toggle("gsl-fills", fills)
     this.removers = []
     this.isDestroyed = false
   }
@@ -78,15 +82,26 @@ export class Viewer {
 
   // Room for the names and the lanes there are now. Setting what is set already does nothing.
   sizePlot() {
-    const {plot, view} = this, {innerPx} = view.parts, width = this.figureElement.clientWidth || 1200
+    const {plot, view} = this, width = this.figureElement.clientWidth || 1200
+    view.setRoom(Math.round(this.figureRoom() - AXIS_PX), this.fills)
+    const {innerPx} = view.parts
     const changes = {
-      height: innerPx + AXIS_PX + TOOLBAR_PX,
+      height: innerPx + AXIS_PX,
       min_border_bottom: AXIS_PX,
       min_border_left: Math.round(Math.min(view.tables.border_px, Math.max(90, width * NARROW_BORDER))),
     }
     for (const [name, value] of Object.entries(changes)) if (plot[name] !== value) plot[name] = value
     if (plot.y_range.start !== innerPx) plot.y_range.setv({start: innerPx, end: 0})
     this.figureElement.style.minHeight = `${changes.height}px` // The page does not jump while the figure is made.
+  }
+
+  // How high the figure may be, so that its axis, the controls and the panels below it are in view together. A page fills the
+  // window; in a notebook's cell, and beside others, the panels come below.
+  figureRoom() {
+    const {element, figureElement} = this, own = element.getBoundingClientRect(), besides = element.offsetHeight - figureElement.offsetHeight
+    if (!this.fills) return Math.max(LEAST_FIGURE_PX, CELL_SHARE * hostHeight() - besides + element.lastElementChild.offsetHeight)
+    const above = own.top + window.scrollY, below = document.body.getBoundingClientRect().bottom - own.bottom
+    return Math.max(LEAST_FIGURE_PX, document.documentElement.clientHeight - above - below - besides)
   }
 
   boundRange() {
@@ -100,7 +115,6 @@ export class Viewer {
     const fromPlot = () => view.setRange(plot.x_range.start, plot.x_range.end)
     plot.x_range.change.connect(fromPlot)
     plotView.repainted.connect(() => this.paintListeners.forEach(listener => listener()))
-    plot.on_event("reset", () => view.fit())
     this.sizePlot() // Lanes may have come while the figure was made.
     this.boundRange()
     this.minimap = new Minimap(this, this.element.querySelector(".gsl-minimap"))
@@ -138,7 +152,6 @@ export class Viewer {
     this.themedKey = theme.key
     this.theme = theme
     this.painter.setTheme(theme)
-    this.element.style.setProperty("--bokeh-icon-color", theme.soft)
     themePlot(this.plot, theme)
     if (!this.plotView) return
     this.plotView.request_paint()
@@ -153,8 +166,9 @@ export class Viewer {
       clearTimeout(due)
       due = setTimeout(() => reviveCanvases(this.figureElement), 400)
     })
-    observer.observe(this.figureElement)
-    return () => { clearTimeout(due); observer.disconnect() }
+    for (const element of [...this.element.children, ...(this.fills ? [document.documentElement] : [])]) observer.observe(element)
+    const offWindow = listen(window, "resize", () => this.sizePlot())
+    return () => { offWindow(); clearTimeout(due); observer.disconnect() }
   }
 
   dropPlot() {
@@ -179,7 +193,7 @@ export class Viewer {
 function makeFrame() {
   const root = document.createElement("div")
   root.className = "gsl-viewer"
-  for (const name of ["bar", "minimap", "figure", "panels"]) {
+  for (const name of ["bar", "figure", "minimap", "panels"]) {
     const part = document.createElement("div")
     part.className = `gsl-${name}`
     root.append(part)
@@ -189,12 +203,16 @@ function makeFrame() {
   return root
 }
 
+// Height of the window in which the page is seen, also from within a frame.
+function hostHeight() {
+  try { return window.parent.innerHeight } catch { return window.screen.availHeight }
+}
+
 // Dragging moves time, by Bokeh's own tool; lanes that are higher than their place move with it.
 function dragLanes({plot, view}) {
   let from = null
-  const isPan = () => plot.toolbar.gestures.pan.active?.type === "PanTool"
   const offs = [
-    onPlot(plot, "panstart", event => { from = isPan() && event.sy < view.lanesBottom() ? {scrollPx: view.scrollPx, sy: event.sy} : null }),
+    onPlot(plot, "panstart", event => { from = event.sy < view.lanesBottom() ? {scrollPx: view.scrollPx, sy: event.sy} : null }),
     onPlot(plot, "pan", event => { if (from && view.canScroll) view.scrollTo(from.scrollPx - (event.sy - from.sy)) }),
     onPlot(plot, "panend", () => { from = null }),
   ]

@@ -1,0 +1,111 @@
+// Where lanes stand: what Python planned, in the heights, the groups and the order that were chosen here.
+
+const SCALES = { compact: 0.7, normal: 1, tall: 1.8 }
+const LARGEST_PX = 96 // Few lanes fill the room until their highest row is that high.
+const FOLDED_PX = 16
+const HEAD_PX = 22 // Of a group.
+const PINNED_GAP_PX = 4 // Between the lanes that stay at the top and those that scroll.
+const AWAY_PX = -1e5 // Where lanes are that are not shown.
+const PLAIN = { fill: "#9aa5b1", hatch: " ", letter: "", detail: "" }
+
+/** What can be chosen of the lanes; lanes and groups by their keys, which stay the same when the trace is drawn again. */
+export const firstLayout = () => ({ density: "auto", groupBy: "partition", folded: new Set(), hidden: new Set(), pinned: new Set(), order: [] })
+
+export const laneKey = ({ name, host }) => host ? `host ${name}` : name
+export const groupKey = ({ label }) => `group ${label.split(" · ")[0]}`
+
+/**
+ * Lay the lanes out: `tables` with places of their own, `order` (codes of the shown lanes from the top), `sequence` (of all),
+ * and `pinnedPx`, down to which lanes stay in view. `threadOf` tells the thread of a lane.
+ */
+export function layOut(planned, layout, { roomPx, mayGrow }, threadOf) {
+  const marksPx = planned.mark_rows.length ? Math.min(planned.height_px, ...planned.groups.map(group => group.top), ...planned.lanes.map(lane => lane.top)) : 0
+  const groups = groupLanes(planned, layout, threadOf), keys = planned.lanes.map(laneKey)
+  const isIn = set => code => layout[set].has(keys[code]), isFolded = isIn("folded"), isHidden = isIn("hidden"), isPinned = isIn("pinned")
+  const pinned = groups.flatMap(group => group.lanes).filter(code => isPinned(code) && !isHidden(code))
+  for (const group of groups) {
+    group.isFolded = Boolean(group.label) && layout.folded.has(groupKey(group))
+    group.loose = group.lanes.filter(code => !isHidden(code) && !isPinned(code))
+    group.shown = group.isFolded ? [] : group.loose
+  }
+  const headed = groups.filter(group => group.label && group.loose.length)
+  const order = [...pinned, ...groups.flatMap(group => group.shown)]
+  const high = code => planned.lanes[code].bottom - planned.lanes[code].top
+  const sum = order.reduce((sums, code) => { sums[isFolded(code) ? 0 : 1] += isFolded(code) ? FOLDED_PX : high(code); return sums }, [0, 0])
+  const fixedPx = marksPx + HEAD_PX * headed.length + sum[0] + (pinned.length ? PINNED_GAP_PX : 0)
+  const scale = SCALES[layout.density] ?? fitScale(planned, (roomPx - fixedPx) / Math.max(1, sum[1]), mayGrow)
+  const lanes = planned.lanes.map(lane => ({ ...lane, top: AWAY_PX, bottom: AWAY_PX, parts: [], group: -1 }))
+  let y = marksPx
+  const put = (code, group) => {
+    const lane = lanes[code], isLow = isFolded(code)
+    Object.assign(lane, { group, folded: isLow, top: y, bottom: y += isLow ? FOLDED_PX : high(code) * scale })
+    if (!isLow) lane.parts = planned.lanes[code].parts.map(([label, ...borders]) => [label, ...borders.map(px => moved(code, px))])
+  }
+  const moved = (code, px) => lanes[code].top + (px - planned.lanes[code].top) * scale
+  for (const code of pinned) put(code, -1)
+  const pinnedPx = pinned.length ? (y += PINNED_GAP_PX) - PINNED_GAP_PX / 2 : marksPx
+  headed.forEach((group, place) => { group.place = place })
+  const boxes = []
+  for (const group of groups) {
+    const top = y
+    if (headed.includes(group)) y += HEAD_PX
+    for (const code of group.shown) put(code, group.place ?? -1)
+    if (headed.includes(group)) boxes.push(boxOf(group, { top, head_bottom: top + HEAD_PX, bottom: y }))
+  }
+  const tables = { ...planned, lanes, groups: boxes, rows: placeRows(planned, lanes, moved), height_px: y }
+  if (planned.memory) tables.memory = planned.memory.map(strip => ({ ...strip, ...bordersIn(lanes[strip.lane], px => moved(strip.lane, px), strip) }))
+  return { tables, order, sequence: groups.flatMap(group => group.lanes), pinnedPx, marksPx }
+}
+
+/** As high as the room allows: neither lower than compact lanes nor higher than is good to read. */
+function fitScale({ rows }, wanted, mayGrow) {
+  const largest = rows.reduce((most, { top, bottom }) => Math.max(most, bottom - top), 1)
+  return Math.max(SCALES.compact, Math.min(wanted, mayGrow ? Math.max(1, LARGEST_PX / largest) : 1))
+}
+
+function boxOf({ label, detail, fill, hatch, letter, loose, isFolded }, borders) {
+  const count = `${loose.length} lane${loose.length === 1 ? "" : "s"} folded`
+  return { label, fill, hatch, letter, isFolded, ...borders, detail: isFolded ? [count, detail].filter(Boolean).join(" · ") : detail }
+}
+
+/** Rows go with their lane. A folded lane is one line: of its work, or of its ranges where it has no work. */
+function placeRows(planned, lanes, moved) {
+  const works = new Set(planned.rows.filter(row => !row.pale && row.bottom > row.top).map(row => row.lane))
+  return planned.rows.map(row => {
+    const lane = lanes[row.lane]
+    if (!lane.folded) return { ...row, ...bordersIn(lane, px => moved(row.lane, px), row) }
+    return row.pale && works.has(row.lane) ? { ...row, top: AWAY_PX, bottom: AWAY_PX } : { ...row, top: lane.top + 2, bottom: lane.bottom - 2 }
+  })
+}
+
+const bordersIn = (lane, moved, { top, bottom }) =>
+  lane.top === AWAY_PX || lane.folded ? { top: AWAY_PX, bottom: AWAY_PX } : { top: moved(top), bottom: moved(bottom) }
+
+/** The groups from the top, each with its lanes in their order. Threads of the host are last, and stay a group. */
+function groupLanes(planned, { groupBy, order }, threadOf) {
+  const rank = new Map(order.map((key, place) => [key, place])), rankOf = code => rank.get(laneKey(planned.lanes[code])) ?? Infinity
+  const codes = planned.lanes.map((_, code) => code).sort((a, b) => planned.lanes[a].top - planned.lanes[b].top)
+  const groups = new Map()
+  const groupOf = lane => planned.groups[planned.lanes[lane].group]
+  for (const code of codes) {
+    const lane = planned.lanes[code]
+    const label = groupBy === "device" ? `device ${lane.device}` : groupBy === "thread" ? `first launched by ${threadOf(code) ?? "no thread"}` : ""
+    const group = lane.host || groupBy === "partition" ? groupOf(code) : label ? { ...PLAIN, label } : null
+    const key = group?.label ?? ""
+    if (!groups.has(key)) groups.set(key, { ...group, lanes: [] })
+    groups.get(key).lanes.push(code)
+  }
+  // Infinity less Infinity is no number: both are new here, and keep the order of Python's plan.
+  for (const group of groups.values()) group.lanes.sort((a, b) => rankOf(a) - rankOf(b) || 0)
+  return [...groups.values()]
+}
+
+/** The ways in which lanes can be grouped here, as pairs of a value and its text. */
+export function groupings({ lanes, groups, threads }) {
+  const streams = lanes.filter(lane => !lane.host), isHost = new Set(lanes.filter(lane => lane.host).map(lane => lane.group))
+  return [
+    ...(groups.some((_, place) => !isHost.has(place)) ? [["partition", "partition"]] : []),
+    ...(new Set(streams.map(lane => lane.device)).size > 1 ? [["device", "device"]] : []),
+    ...((threads ?? []).length > 1 ? [["thread", "thread"]] : []),
+  ]
+}
