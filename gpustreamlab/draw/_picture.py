@@ -83,7 +83,7 @@ FIRST_HEIGHT_PX = 300
 
 
 def draw_figure(tables: Mapping[str, Any]) -> Any:
-    """Make the figure of a timeline: a time axis with its grid, ranges, and tools.
+    """Make the figure of a timeline: a time axis with its grid, and ranges.
 
     Parameters
     ----------
@@ -99,8 +99,8 @@ def draw_figure(tables: Mapping[str, Any]) -> Any:
     Examples
     --------
     >>> plot = draw_figure({"extent_ns": 2e6, "border_px": 120})
-    >>> plot.x_range.start, plot.x_range.end, [tool.__class__.__name__ for tool in plot.tools][0]
-    (-20000.0, 2020000.0, 'PanTool')
+    >>> plot.x_range.start, plot.x_range.end, plot.tools
+    (-20000.0, 2020000.0, [])
     """
     from bokeh.models import Range1d
     from bokeh.plotting import figure
@@ -112,10 +112,8 @@ def draw_figure(tables: Mapping[str, Any]) -> Any:
         y_range=Range1d(FIRST_HEIGHT_PX, 0),
         height=FIRST_HEIGHT_PX,
         sizing_mode="stretch_width",
-        tools="xpan,xwheel_zoom",
-        active_drag="xpan",
-        active_scroll="xwheel_zoom",
-        toolbar_location=None,  # The viewer has keys and a menu, with names.
+        tools="",  # The viewer moves the picture itself, and has keys and a menu, with names.
+        toolbar_location=None,
         min_border_left=int(tables["border_px"]),
         min_border_right=20,
         min_border_top=2,

@@ -1,4 +1,4 @@
-// Made by scripts/bundle_viewer.py. e82f68832bc32ecbec5df53cb4d10415e722ab655949b8512996ed23b405f3a9
+// Made by scripts/bundle_viewer.py. 8fef167fec86135db8162e2ed6e90473a70a8b6cf7e8bacb5987c1ee3fe94821
 "use strict";
 var gpustreamlab = (() => {
   var __defProp = Object.defineProperty;
@@ -963,6 +963,10 @@ var gpustreamlab = (() => {
   }
   function partOf(viewer, name) {
     return rootOf(viewer).querySelector(`.gsl-${name}`);
+  }
+  function figurePoint(viewer, { x, y }) {
+    const box = partOf(viewer, "figure").getBoundingClientRect();
+    return { x: x - box.left, y: y - box.top };
   }
   function toolsOf(viewer) {
     const bar = partOf(viewer, "bar");
@@ -2818,217 +2822,6 @@ var gpustreamlab = (() => {
     return facts.length ? { lane: strip.lane, at, facts: [["at", exactTime(at)], ...facts.reverse()] } : null;
   }
 
-  // paint_marks.js
-  var MARK_DASHES = { layout: [5, 3], mark: [1.5, 3], cell: [1.5, 3] };
-  var MARK_RANKS = { layout: 0, mark: 1, cell: 2 };
-  var MARK_HIT_PX = 4;
-  var LINE_GAP_PX = 2;
-  var markColour = (kind, theme) => kind === "layout" ? theme.warn : kind === "mark" ? theme.accent : theme.soft;
-  var markRank = ({ kind }) => MARK_RANKS[kind] ?? 3;
-  function paintMarks(ctx, painter) {
-    const { view } = painter, marks = marksBetween(view.tables.marks, view.x0, view.x1).sort((a, b) => markRank(a) - markRank(b) || a.time - b.time);
-    paintMarkLines(ctx, painter, marks);
-    const taken = view.tables.mark_rows.map(() => []);
-    if (!taken.length) return;
-    setFont(ctx, 11, "bold");
-    ctx.textBaseline = "middle";
-    for (const mark of marks) labelMark(ctx, painter, mark, taken);
-  }
-  function marksBetween(marks, from, to) {
-    const first = firstMark(marks, from);
-    let last = first;
-    while (last < marks.length && marks[last].time <= to) last++;
-    return marks.slice(first, last);
-  }
-  function firstMark(marks, time) {
-    let low = 0, high = marks.length;
-    while (low < high) {
-      const middle = low + high >> 1;
-      if (marks[middle].time < time) low = middle + 1;
-      else high = middle;
-    }
-    return low;
-  }
-  var markPx = (view, mark) => Math.round(view.pxAt(mark.time)) + 0.5;
-  function paintMarkLines(ctx, { view, theme }, marks) {
-    const drawn = /* @__PURE__ */ new Set();
-    ctx.save();
-    ctx.lineWidth = 1.5;
-    for (const mark of marks) {
-      const x = markPx(view, mark);
-      if (drawn.has(x)) continue;
-      for (let off = 1 - LINE_GAP_PX; off < LINE_GAP_PX; off++) drawn.add(x + off);
-      ctx.strokeStyle = markColour(mark.kind, theme);
-      ctx.setLineDash(MARK_DASHES[mark.kind] || []);
-      ctx.beginPath();
-      ctx.moveTo(x, view.frame.top);
-      ctx.lineTo(x, view.frame.top + view.parts.innerPx);
-      ctx.stroke();
-    }
-    ctx.restore();
-  }
-  function labelMark(ctx, { view, theme, texts }, mark, taken) {
-    const x = markPx(view, mark), width = texts.width(ctx, mark.text) + 8;
-    const isRight = x + width <= view.frame.right, begin = isRight ? x : x - width, end = begin + width;
-    if (begin < view.frame.left - 1) return;
-    const row = taken.findIndex((labels) => labels.every(([from, to]) => end <= from || begin >= to));
-    if (row < 0) return;
-    taken[row].push([begin, end]);
-    const middle = view.frame.top + view.tables.mark_rows[row];
-    ctx.fillStyle = theme.paper;
-    ctx.fillRect(isRight ? x + 2 : begin, middle - 8, width - 2, 16);
-    ctx.textAlign = isRight ? "left" : "right";
-    ctx.fillStyle = markColour(mark.kind, theme);
-    ctx.fillText(mark.text, isRight ? x + 4 : x - 4, middle);
-  }
-  function marksAt(view, px, py) {
-    const { frame, nsPerPx } = view, at = view.timeAt(px), slackNs = MARK_HIT_PX * nsPerPx;
-    if (px < frame.left - MARK_HIT_PX || px > frame.right + MARK_HIT_PX || py < frame.top || py > frame.top + view.parts.innerPx) return [];
-    const near = marksBetween(view.tables.marks, Math.max(at - slackNs, view.x0), Math.min(at + slackNs, view.x1));
-    return near.sort((a, b) => markRank(a) - markRank(b) || Math.abs(a.time - at) - Math.abs(b.time - at));
-  }
-
-  // tips.js
-  var TIP_GAP_PX = 12;
-  var TIP_MARKS = 5;
-  var MARK_WORDS = { layout: "SMs shared out anew", cell: "cell", mark: "mark" };
-  function addTips(viewer) {
-    const { view } = viewer;
-    const figure = partOf(viewer, "figure");
-    const tip = makeNode("div", { class: "gsl-tip", role: "tooltip", hidden: true });
-    if ("popover" in tip) tip.popover = "manual";
-    rootOf(viewer).append(tip);
-    const state = { key: "", pointer: null, frame: 0 };
-    const hide = () => {
-      state.key = "";
-      closeAbove(tip);
-      if (view.hovered) view.set("hovered", null);
-    };
-    const refresh = () => {
-      state.frame = 0;
-      const sign = state.pointer && signUnder(viewer, state.pointer);
-      const hit = !sign && state.pointer && hitUnder(viewer, state.pointer);
-      const marks = sign || hit || !state.pointer ? [] : marksUnder(viewer, state.pointer);
-      const memory = sign || hit || !state.pointer ? null : memoryUnder(viewer, state.pointer);
-      if (sign) fillSignTip(view, tip, sign, state);
-      else if (hit) fillTip(view, tip, hit, state);
-      else if (marks.length) fillMarkTip(view, tip, marks, state);
-      else if (memory) fillMemoryTip(view, tip, memory, state);
-      else return hide();
-      openAbove(tip);
-      placeTip(tip, tipRoom(viewer, hit, state.pointer), state.pointer);
-    };
-    const later = () => {
-      state.frame ||= requestAnimationFrame(refresh);
-    };
-    const offs = [
-      // While a button is down the pointer drags: the picture moves, and there is nothing to read.
-      listen(figure, "pointermove", (event) => {
-        state.pointer = event.buttons || event.pointerType === "touch" ? null : { x: event.clientX, y: event.clientY };
-        later();
-      }, true),
-      listen(figure, "pointerdown", () => {
-        state.pointer = null;
-        later();
-      }, true),
-      listen(figure, "pointerleave", () => {
-        state.pointer = null;
-        later();
-      }),
-      // What is under a pointer that stays changes when the picture moves.
-      view.on("range", () => state.pointer && later()),
-      view.on("data", () => state.pointer && later())
-    ];
-    commandsOf(viewer).hideTip = () => {
-      state.pointer = null;
-      hide();
-    };
-    return () => {
-      offs.forEach((off) => off());
-      cancelAnimationFrame(state.frame);
-      tip.remove();
-    };
-  }
-  function figurePoint(viewer, { x, y }) {
-    const box = partOf(viewer, "figure").getBoundingClientRect();
-    return { x: x - box.left, y: y - box.top };
-  }
-  function hitUnder(viewer, place) {
-    const point = figurePoint(viewer, place);
-    return viewer.view.hitAt(point.x, point.y);
-  }
-  function signUnder(viewer, place) {
-    const point = figurePoint(viewer, place);
-    return signAt(viewer.view, point.x, point.y);
-  }
-  function marksUnder(viewer, place) {
-    const point = figurePoint(viewer, place);
-    return marksAt(viewer.view, point.x, point.y);
-  }
-  function memoryUnder(viewer, place) {
-    const point = figurePoint(viewer, place);
-    return memoryAt(viewer.view, point.x, point.y);
-  }
-  function fillMemoryTip(view, tip, { lane, at, facts }, state) {
-    if (view.hovered) view.set("hovered", null);
-    const key = `memory ${lane} ${at}`;
-    if (key === state.key) return;
-    state.key = key;
-    tip.replaceChildren(makeNode("strong", { text: `Memory of ${laneText(view.tables.lanes[lane])}`, dir: "auto" }), factList(facts));
-  }
-  function fillSignTip(view, tip, { number, place, text, fix }, state) {
-    if (view.hovered) view.set("hovered", null);
-    const key = `sign ${number} ${place}`;
-    if (key === state.key) return;
-    state.key = key;
-    const { head } = reasonsOf(view).findings[number - 1];
-    tip.replaceChildren(makeNode("strong", { text: `${number}. ${head}` }), ...[text, fix].map((line) => makeNode("p", { text: line, dir: "auto" })));
-  }
-  function hitKey(hit) {
-    return isSpan(hit) ? `${hit.row}:${hit.index}` : `${hit.row}:${hit.first}-${hit.last}`;
-  }
-  function fillTip(view, tip, hit, state) {
-    const key = `${hitKey(hit)} ${view.store.length}`;
-    if (key === state.key) return;
-    state.key = key;
-    const facts = isSpan(hit) ? spanFacts(view, hit).slice(1) : mergedFacts(view, hit);
-    const title = makeNode("strong", { text: hitTitle(view, hit), dir: "auto" });
-    const hint = isSpan(hit) ? null : makeNode("p", { text: "Too narrow to draw apart: zoom in" });
-    tip.replaceChildren(title, factList(facts), ...hint ? [hint] : []);
-    view.set("hovered", hit);
-  }
-  function fillMarkTip(view, tip, marks, state) {
-    if (view.hovered) view.set("hovered", null);
-    const key = `marks ${marks.map(({ time, text }) => `${time} ${text}`).join("\n")}`;
-    if (key === state.key) return;
-    state.key = key;
-    const entries = marks.slice(0, TIP_MARKS).flatMap(({ text, time, kind }) => [
-      makeNode("strong", { text, dir: "auto" }),
-      factList([["time", exactTime(time)], ["what", MARK_WORDS[kind] ?? kind]])
-    ]);
-    const more = marks.length - TIP_MARKS;
-    tip.replaceChildren(...entries, ...more > 0 ? [makeNode("p", { text: `${formatCount(more)} more here: zoom in` })] : []);
-  }
-  function tipRoom({ view, figureElement }, hit, { y }) {
-    if (!hit) return [y, y];
-    const lift = figureElement.getBoundingClientRect().top + view.frame.top - view.scrollPx, row = view.tables.rows[hit.row];
-    return [Math.min(row.top + lift, y), Math.max(row.bottom + lift, y)];
-  }
-  function placeTip(tip, [top, bottom], pointer) {
-    const wide = tip.offsetWidth, high = tip.offsetHeight;
-    const limit = document.documentElement;
-    let x = Math.min(pointer.x + TIP_GAP_PX, limit.clientWidth - wide - 4);
-    let y = bottom + TIP_GAP_PX;
-    if (y + high > limit.clientHeight - 4) y = top - TIP_GAP_PX - high;
-    if (y < 4) {
-      y = Math.max(4, Math.min(pointer.y - high / 2, limit.clientHeight - high - 4));
-      x = pointer.x + TIP_GAP_PX;
-      if (x + wide > limit.clientWidth - 4) x = pointer.x - TIP_GAP_PX - wide;
-    }
-    tip.style.left = `${Math.max(4, x)}px`;
-    tip.style.top = `${y}px`;
-  }
-
   // layout.js
   var SCALES = { compact: 0.7, normal: 1, tall: 1.8 };
   var LARGEST_PX = 96;
@@ -3116,6 +2909,627 @@ var gpustreamlab = (() => {
     for (const group of groups.values()) group.lanes.sort((a, b) => rankOf(a) - rankOf(b) || 0);
     return [...groups.values()];
   }
+  var hasDevices = ({ lanes }) => new Set(lanes.filter((lane) => !lane.host).map((lane) => lane.device)).size > 1;
+
+  // lanes.js
+  var DRAG_PX = 5;
+  var CARET_PX = 16;
+  var SETS = { folded: ["folded", "open"], pinned: ["pinned at the top", "not pinned any more"], hidden: ["hidden", "shown"] };
+  function addLanes(viewer) {
+    const { view } = viewer, figure = partOf(viewer, "figure"), commands = commandsOf(viewer);
+    const sheet = addSheet(viewer);
+    const state = { grip: null };
+    const pointOf = (event) => figurePoint(viewer, { x: event.clientX, y: event.clientY });
+    const down = (event) => {
+      const point = pointOf(event), name = nameAt(view, point.x, point.y);
+      if (!name || event.button) return;
+      event.stopImmediatePropagation();
+      state.grip = { ...name, point, isMoving: false };
+    };
+    const move = (event) => {
+      const { grip } = state, point = pointOf(event);
+      if (!grip) return;
+      if (grip.lane === void 0 || event.pointerType === "touch" || Math.abs(point.y - grip.point.y) < DRAG_PX && !grip.isMoving) return;
+      event.stopImmediatePropagation();
+      grip.isMoving = true;
+      const target = nameAt(view, 0, point.y)?.lane, place = (code) => view.laneOrder.indexOf(code);
+      if (target === void 0 || target === grip.lane) return;
+      const { top, bottom } = view.tables.lanes[target], isPast = point.y > (view.yAt(top) + view.yAt(bottom)) / 2;
+      if (isPast === place(target) > place(grip.lane)) moveTo(viewer, grip.lane, target);
+    };
+    const up = (event) => {
+      const { grip } = state;
+      state.grip = null;
+      if (!grip) return;
+      event.stopImmediatePropagation();
+      if (grip.isMoving) return announce(viewer, `${view.planned.lanes[grip.lane].name}, lane ${view.laneOrder.indexOf(grip.lane) + 1} of ${view.laneOrder.length}`);
+      if (grip.group) change(viewer, "folded", groupKey(grip.group), grip.group.label);
+      else if (grip.point.x < grip.left + CARET_PX) change(viewer, "folded", laneKey(view.planned.lanes[grip.lane]), view.planned.lanes[grip.lane].name);
+      else setTimeout(() => sheet.show(grip.lane, event));
+    };
+    const offs = [
+      listen(figure, "pointerdown", down, true),
+      listen(figure, "pointermove", move, true),
+      listen(figure, "pointerup", up, true),
+      listen(figure, "pointercancel", () => {
+        state.grip = null;
+      }, true)
+    ];
+    Object.assign(commands, { lane: () => sheet.show(laneOfKeys(view)), moveLane: (way) => stepLane(viewer, laneOfKeys(view), way) });
+    addChoices(viewer);
+    return () => {
+      offs.forEach((off) => off());
+      sheet.remove();
+    };
+  }
+  function nameAt(view, x, y) {
+    if (y < view.lanesTop() || y >= view.lanesBottom()) return null;
+    const isPinned2 = y < view.frame.top + view.pinnedPx;
+    const group = !isPinned2 && groupBoxes(view).find(([, { headTop, headPx }]) => y >= headTop && y < headTop + headPx)?.[0];
+    if (group) return { group };
+    if (x >= view.frame.left) return null;
+    const lane = view.visibleLanes().find((code) => {
+      const { top, bottom } = view.tables.lanes[code];
+      return top < view.pinnedPx === isPinned2 && y >= view.yAt(top) && y < view.yAt(bottom);
+    });
+    return lane === void 0 ? null : { lane, left: view.tables.groups.length ? 26 : 0 };
+  }
+  function nameFacts(view, { lane: code, group }) {
+    if (group) return [group.label, group.detail ? [["about", group.detail]] : [], group.isFolded ? "Click: open" : "Click: fold"];
+    const lane = view.planned.lanes[code], spans = view.laneRows[code].reduce((sum, row) => sum + view.store.countSum(row, 0, view.store.row(row).length - 1), 0);
+    const facts = [
+      ["group", view.planned.groups[lane.group]?.label ?? ""],
+      ["about", lane.detail],
+      ["device", hasDevices(view.planned) ? String(lane.device) : ""],
+      ["spans", formatCount(spans)]
+    ];
+    return [lane.name, facts.filter(([, text]) => text), "Click: fold, pin, hide, move; drag: move"];
+  }
+  function laneOfKeys(view) {
+    const chosen = [view.lane, view.pinned && view.tables.rows[view.pinned.row].lane].find((code) => view.laneOrder.includes(code));
+    return chosen ?? view.visibleLanes()[0];
+  }
+  function change(viewer, set, key, name) {
+    const isIn = !viewer.view.layout[set].has(key);
+    viewer.view.setIn(set, key, isIn);
+    announce(viewer, `${name} is ${SETS[set][isIn ? 0 : 1]}`);
+  }
+  function moveTo({ view }, lane, target) {
+    if (view.tables.lanes[lane].group !== view.tables.lanes[target].group) return;
+    const isDown = view.laneOrder.indexOf(target) > view.laneOrder.indexOf(lane);
+    view.moveLane(lane, isDown ? view.sequence[view.sequence.indexOf(target) + 1] : target);
+  }
+  function stepLane(viewer, lane, way) {
+    const { view } = viewer, target = view.laneOrder[view.laneOrder.indexOf(lane) + way];
+    if (target === void 0) return;
+    view.lane = lane;
+    moveTo(viewer, lane, target);
+    announce(viewer, `${view.planned.lanes[lane].name}, lane ${view.laneOrder.indexOf(lane) + 1} of ${view.laneOrder.length}`);
+  }
+  function addSheet(viewer) {
+    const { view } = viewer, root = rootOf(viewer);
+    const sheet = makeNode("section", { class: "gsl-sheet gsl-lane", role: "dialog", "aria-label": "Lane", tabindex: "-1", hidden: true });
+    if ("popover" in sheet) sheet.popover = "auto";
+    root.append(sheet);
+    const shut = () => {
+      closeAbove(sheet);
+      root.focus({ preventScroll: true });
+    };
+    const fill = () => {
+      const lane = view.planned.lanes[view.lane], key = laneKey(lane), isIn = (set) => view.layout[set].has(key);
+      const [title, facts] = nameFacts(view, view), does = (set) => () => {
+        change(viewer, set, key, lane.name);
+        if (isIn("hidden")) shut();
+        else fill();
+      };
+      const step = (way) => () => {
+        stepLane(viewer, view.lane, way);
+        fill();
+      };
+      sheet.does = { f: does("folded"), p: does("pinned"), h: does("hidden"), ArrowUp: () => choose(-1), ArrowDown: () => choose(1), Escape: shut };
+      sheet.replaceChildren(
+        makeNode("header", {}, makeNode("h3", { text: title, dir: "auto" }), makeButton("Close", { key: "Escape", onclick: shut })),
+        factList(facts),
+        makeNode(
+          "p",
+          { class: "gsl-does" },
+          makeButton(isIn("folded") ? "Open" : "Fold", { key: "F", onclick: sheet.does.f }),
+          makeButton(isIn("pinned") ? "Unpin" : "Pin at the top", { key: "P", onclick: sheet.does.p }),
+          makeButton("Hide", { key: "H", onclick: sheet.does.h }),
+          makeButton("Up", { label: "Move up", key: "Alt+ArrowUp", onclick: step(-1) }),
+          makeButton("Down", { label: "Move down", key: "Alt+ArrowDown", onclick: step(1) })
+        )
+      );
+    };
+    const choose = (way) => {
+      const next = view.laneOrder[view.laneOrder.indexOf(view.lane) + way];
+      if (next === void 0) return;
+      view.lane = next;
+      fill();
+      announce(viewer, view.planned.lanes[next].name);
+    };
+    const keyed = (event) => {
+      const isMove = event.altKey && /^Arrow(Up|Down)$/.test(event.key), action = isMove ? () => {
+        stepLane(viewer, view.lane, event.key === "ArrowUp" ? -1 : 1);
+        fill();
+      } : sheet.does[event.key.length === 1 ? event.key.toLowerCase() : event.key];
+      event.stopPropagation();
+      if (!action || event.ctrlKey || event.metaKey) return;
+      event.preventDefault();
+      action();
+      if (!sheet.hidden) sheet.focus({ preventScroll: true });
+    };
+    const offs = [listen(sheet, "keydown", keyed), listen(sheet, "toggle", (event) => {
+      if (event.newState === "closed") sheet.hidden = true;
+    })];
+    return {
+      show(code, event) {
+        if (code === void 0) return;
+        commandsOf(viewer).hideTip?.();
+        view.lane = code;
+        fill();
+        openAbove(sheet);
+        const box = partOf(viewer, "figure").getBoundingClientRect(), y = event?.clientY ?? box.top + view.yAt(view.tables.lanes[code].top);
+        Object.assign(sheet.style, { inset: "auto", margin: "0", left: `${Math.max(4, Math.min(box.left + view.frame.left, innerWidth - sheet.offsetWidth - 4))}px`, top: `${Math.max(4, Math.min(y, innerHeight - sheet.offsetHeight - 4))}px` });
+        sheet.focus({ preventScroll: true });
+      },
+      remove() {
+        offs.forEach((off) => off());
+        sheet.remove();
+      }
+    };
+  }
+  function addChoices(viewer) {
+    const { view, menu } = viewer, commands = commandsOf(viewer), { threads = [] } = view.planned;
+    const ways = [["partition", "partition"], ...hasDevices(view.planned) ? [["device", "device"]] : [], ...view.isLive || threads.length > 1 ? [["thread", "thread"]] : [], ["none", "none"]];
+    menu.choice("Lanes", {
+      label: "height",
+      options: [["auto", "fitting"], ["compact", "compact"], ["normal", "normal"], ["tall", "tall"]],
+      get: () => view.layout.density,
+      set: (density) => view.arrange({ density })
+    });
+    menu.choice("Lanes", { label: "groups", options: ways, get: () => view.layout.groupBy, set: (groupBy) => view.arrange({ groupBy }) });
+    menu.action("Lanes", { label: "Fold, pin, hide or move a lane", key: "L", run: () => {
+      commands.closeMenu();
+      commands.lane();
+    }, isOff: () => !view.laneOrder.length });
+    menu.action("Lanes", { label: "Show all lanes", run: () => view.arrange({ hidden: /* @__PURE__ */ new Set(), folded: /* @__PURE__ */ new Set() }), isOff: () => !view.layout.hidden.size && !view.layout.folded.size });
+    menu.action("Lanes", { label: "Order of first work", run: () => view.arrange({ order: [], pinned: /* @__PURE__ */ new Set() }), isOff: () => !view.layout.order.length && !view.layout.pinned.size });
+    menu.choice("Moving", { label: "drag", options: [["move", "moves"], ["select", "selects (Shift)"], ["zoom", "zooms (Alt)"]], get: () => view.dragDoes, set: (value) => {
+      view.dragDoes = value;
+    } });
+    for (const [label, key, run] of [["Zoom in", "W", () => view.zoomBy(1 / 1.5)], ["Zoom out", "S", () => view.zoomBy(1.5)], ["Show everything", "0", () => view.fit()]]) menu.action("Moving", { label, key, run });
+    const plain = (layout) => JSON.stringify(layout, (_, value) => value instanceof Set ? [...value] : value), first = plain(view.layout);
+    view.keep("lanes", () => plain(view.layout) === first ? null : JSON.parse(plain(view.layout)), ({ density, groupBy, order, ...sets }) => view.arrange({ density, groupBy, order, ...Object.fromEntries(Object.entries(sets).map(([name, keys]) => [name, new Set(keys)])) }));
+  }
+
+  // paint_marks.js
+  var MARK_DASHES = { layout: [5, 3], mark: [1.5, 3], cell: [1.5, 3] };
+  var MARK_RANKS = { layout: 0, mark: 1, cell: 2 };
+  var MARK_HIT_PX = 4;
+  var LINE_GAP_PX = 2;
+  var markColour = (kind, theme) => kind === "layout" ? theme.warn : kind === "mark" ? theme.accent : theme.soft;
+  var markRank = ({ kind }) => MARK_RANKS[kind] ?? 3;
+  function paintMarks(ctx, painter) {
+    const { view } = painter, marks = marksBetween(view.tables.marks, view.x0, view.x1).sort((a, b) => markRank(a) - markRank(b) || a.time - b.time);
+    paintMarkLines(ctx, painter, marks);
+    const taken = view.tables.mark_rows.map(() => []);
+    if (!taken.length) return;
+    setFont(ctx, 11, "bold");
+    ctx.textBaseline = "middle";
+    for (const mark of marks) labelMark(ctx, painter, mark, taken);
+  }
+  function marksBetween(marks, from, to) {
+    const first = firstMark(marks, from);
+    let last = first;
+    while (last < marks.length && marks[last].time <= to) last++;
+    return marks.slice(first, last);
+  }
+  function firstMark(marks, time) {
+    let low = 0, high = marks.length;
+    while (low < high) {
+      const middle = low + high >> 1;
+      if (marks[middle].time < time) low = middle + 1;
+      else high = middle;
+    }
+    return low;
+  }
+  var markPx = (view, mark) => Math.round(view.pxAt(mark.time)) + 0.5;
+  function paintMarkLines(ctx, { view, theme }, marks) {
+    const drawn = /* @__PURE__ */ new Set();
+    ctx.save();
+    ctx.lineWidth = 1.5;
+    for (const mark of marks) {
+      const x = markPx(view, mark);
+      if (drawn.has(x)) continue;
+      for (let off = 1 - LINE_GAP_PX; off < LINE_GAP_PX; off++) drawn.add(x + off);
+      ctx.strokeStyle = markColour(mark.kind, theme);
+      ctx.setLineDash(MARK_DASHES[mark.kind] || []);
+      ctx.beginPath();
+      ctx.moveTo(x, view.frame.top);
+      ctx.lineTo(x, view.frame.top + view.parts.innerPx);
+      ctx.stroke();
+    }
+    ctx.restore();
+  }
+  function labelMark(ctx, { view, theme, texts }, mark, taken) {
+    const x = markPx(view, mark), width = texts.width(ctx, mark.text) + 8;
+    const isRight = x + width <= view.frame.right, begin = isRight ? x : x - width, end = begin + width;
+    if (begin < view.frame.left - 1) return;
+    const row = taken.findIndex((labels) => labels.every(([from, to]) => end <= from || begin >= to));
+    if (row < 0) return;
+    taken[row].push([begin, end]);
+    const middle = view.frame.top + view.tables.mark_rows[row];
+    ctx.fillStyle = theme.paper;
+    ctx.fillRect(isRight ? x + 2 : begin, middle - 8, width - 2, 16);
+    ctx.textAlign = isRight ? "left" : "right";
+    ctx.fillStyle = markColour(mark.kind, theme);
+    ctx.fillText(mark.text, isRight ? x + 4 : x - 4, middle);
+  }
+  function marksAt(view, px, py) {
+    const { frame, nsPerPx } = view, at = view.timeAt(px), slackNs = MARK_HIT_PX * nsPerPx;
+    if (px < frame.left - MARK_HIT_PX || px > frame.right + MARK_HIT_PX || py < frame.top || py > frame.top + view.parts.innerPx) return [];
+    const near = marksBetween(view.tables.marks, Math.max(at - slackNs, view.x0), Math.min(at + slackNs, view.x1));
+    return near.sort((a, b) => markRank(a) - markRank(b) || Math.abs(a.time - at) - Math.abs(b.time - at));
+  }
+
+  // busy.js
+  function busyShares(store, tables, x0, x1, n) {
+    const lanes = new Float64Array(n), unions = unionsOf(store, tables), steps = unions.laneSteps();
+    if (steps) steps.addIntegrals(x0, x1, [lanes]);
+    else for (const union of unions.lanes()) addCoverage(union, x0, x1, lanes);
+    return { lanes: scaled(lanes, n / (x1 - x0)) };
+  }
+  function smShares(store, tables, x0, x1, n) {
+    const bands = tables.bands.map(() => new Float64Array(n));
+    if (bands.length) unionsOf(store, tables).smStack().addIntegrals(x0, x1, bands);
+    return bands.map((sums) => scaled(sums, n / (x1 - x0)));
+  }
+  function scaled(values, factor) {
+    for (let index = 0; index < values.length; index++) values[index] *= factor;
+    return values;
+  }
+  function addCoverage(union, x0, x1, columns) {
+    const first = upperBound(union.end, x0, 0, union.length);
+    const last = lowerBound(union.start, x1, first, union.length) - 1;
+    if (last - first < columns.length) addByInterval(union, first, last, x0, x1, columns);
+    else addByColumn(union, first, last, x0, x1, columns);
+  }
+  function addByInterval(union, first, last, x0, x1, columns) {
+    const { start, end } = union, n = columns.length, width = x1 - x0;
+    for (let index = first; index <= last; index++) {
+      const to = Math.min(end[index] - x0, width), density = union.densityAt(index);
+      let from = Math.max(start[index] - x0, 0);
+      for (let column = Math.min(n - 1, Math.floor(from / width * n)); from < to; column++) {
+        const border = column < n - 1 ? Math.min(to, columnEdge(column + 1, width, n)) : to;
+        if (border <= from) continue;
+        columns[column] += (border - from) * density;
+        from = border;
+      }
+    }
+  }
+  function addByColumn(union, first, last, x0, x1, columns) {
+    const { start } = union, n = columns.length, width = x1 - x0, window2 = { x0, base: union.busyBefore(first) };
+    let next = gallop(start, x0, first, last + 1), before = coveredUntil(union, next, 0, window2);
+    let step = 1;
+    for (let column = 0; column < n; column++) {
+      const left = columnEdge(column, width, n), right = columnEdge(column + 1, width, n), from = next;
+      next = gallop(start, x0 + right, from, last + 1, step);
+      step = Math.max(1, next - from >> 1);
+      const until = next > from ? coveredUntil(union, next, right, window2) : coveredWithin(union, next, before, left, right, x0);
+      columns[column] += until - before;
+      before = until;
+    }
+  }
+  function coveredUntil(union, next, t, { x0, base }) {
+    const covered = union.busyBefore(next) - base, beyond = next ? union.end[next - 1] - x0 - t : 0;
+    return beyond > 0 ? covered - beyond * union.densityAt(next - 1) : covered;
+  }
+  function coveredWithin(union, next, before, from, t, x0) {
+    const end = next ? union.end[next - 1] - x0 : from;
+    return end <= from ? before : before + (Math.min(end, t) - from) * union.densityAt(next - 1);
+  }
+  function coverage(union, first, last, from, to) {
+    if (last < first) return 0;
+    const before = from - union.start[first], after = union.end[last] - to;
+    let sum = union.busySum(first, last);
+    if (before > 0) sum -= before * union.densityAt(first);
+    if (after > 0) sum -= after * union.densityAt(last);
+    return sum;
+  }
+
+  // paint_strips.js
+  var RUN_GAP_PX = 2;
+  var PEAK_SLACK = 0.02;
+  var PEAK_STEPS = 1e5;
+  var LIVE_PEAK_STEPS = 4e3;
+  var MAX_PEAK_STEPS = 2e6;
+  var STEP_SLACK = 1e-3;
+  var SMS_LABEL_PX = 38;
+  var SMS_LABEL_HIGH_PX = 13;
+  function paintStrips(ctx, painter) {
+    const { view } = painter, columns = Math.max(1, Math.round(view.frame.right - view.frame.left));
+    for (const strip of view.parts.strips) {
+      const box = { left: view.frame.left, top: view.frame.top + strip.top, bottom: view.frame.top + strip.bottom, columns };
+      if (strip.kind === "sms") paintSms(ctx, painter, box);
+      else paintCapture(ctx, painter, box);
+    }
+  }
+  function paintSms(ctx, painter, box) {
+    const { view, hatches, ratio } = painter, { tables, store } = view;
+    const stack = smShares(store, tables, view.x0, view.x1, box.columns), low = new Float64Array(box.columns);
+    clipStrip(ctx, view, box, () => {
+      tables.bands.forEach((band, place) => {
+        const high = stack[place].map((sms, column) => low[column] + sms);
+        const shape = stepShape(low, high, box, tables.sm_count);
+        ctx.fillStyle = band.fill;
+        ctx.fill(shape);
+        if (band.hatch in HATCH_LINES) hatchShape(ctx, hatches.get(ctx, band.hatch, BAR_INK, 0.3, ratio), shape, ratio);
+        labelSms(ctx, painter, band, { low, sms: stack[place] }, box);
+        low.set(high);
+      });
+    });
+    paintScale(ctx, painter, box, [`${formatCount(tables.sm_count)} SMs`], ["in use"]);
+  }
+  function stripAt(view, px, py) {
+    const { tables, store, nsPerPx, frame } = view, strip = view.parts.strips.find(({ top, bottom }) => py >= frame.top + top && py <= frame.top + bottom);
+    if (!strip || px > frame.right) return null;
+    if (strip.kind === "capture") return ["Kernels captured", [["about", "elsewhere there are ranges only"]]];
+    const about = `of ${formatCount(tables.sm_count)} SMs, at most: a partition counts as a whole while work runs in it`;
+    if (px < frame.left) return ["SMs in use", [["about", about], ...tables.bands.map(({ label, letter }) => [letter || " ", label])]];
+    const at = view.timeAt(px), sms = smShares(store, tables, at, at + nsPerPx, 1).map(([mean]) => Number(mean.toPrecision(4)));
+    return ["SMs in use", [["at", exactTime(at)], ...tables.bands.map(({ label }, place) => [String(sms[place]), label]), ["about", about]]];
+  }
+  function paintCapture(ctx, { view, theme, texts }, box) {
+    const { left, top, bottom } = box;
+    ctx.fillStyle = theme.grid;
+    ctx.fillRect(left, bottom, view.frame.right - left, 1);
+    clipStrip(ctx, view, box, () => {
+      ctx.fillStyle = theme.accent;
+      for (const [start, end] of view.tables.capture.windows) {
+        const from = nearPx(view, view.pxAt(start)), to = nearPx(view, view.pxAt(end));
+        ctx.fillRect(from, top + 3, Math.max(1, to - from), bottom - top - 5);
+      }
+    });
+    setFont(ctx, 11);
+    ctx.textAlign = "right";
+    ctx.textBaseline = "middle";
+    ctx.fillStyle = theme.soft;
+    const x = left - LABEL_GAP_PX;
+    ctx.fillText(firstFit(ctx, texts, ["kernels captured", "captured"], x - 2), x, (top + bottom) / 2);
+  }
+  function labelSms(ctx, { view, texts }, band, { low, sms }, { left, bottom, top, columns }) {
+    const scale = (bottom - top) / view.tables.sm_count;
+    let written = 0;
+    setFont(ctx, 11, "bold");
+    ctx.textAlign = "left";
+    ctx.textBaseline = "middle";
+    for (let from = 0, to; from < columns; from = to) {
+      to = runEnd(sms, low, from);
+      if (to - from < SMS_LABEL_PX || sms[from] * scale < SMS_LABEL_HIGH_PX || Math.abs(sms[from] - written) < 0.5) continue;
+      written = sms[from];
+      const text = `${band.letter} ${formatCount(written)}`.trim(), width = texts.width(ctx, text), middle = bottom - (low[from] + written / 2) * scale;
+      if (width + 8 > to - from) continue;
+      ctx.fillStyle = band.fill;
+      ctx.fillRect(left + from + 3, middle - 7, width + 4, 14);
+      ctx.fillStyle = BAR_INK;
+      ctx.fillText(text, left + from + 5, middle + 0.5);
+    }
+  }
+  function runEnd(sms, low, from) {
+    const isSame = (column) => Math.abs(sms[column] - sms[from]) < 0.01 && Math.abs(low[column] - low[from]) < 0.01;
+    let to = from + 1;
+    for (let column = to; column < sms.length && column <= to + RUN_GAP_PX; column++) if (isSame(column)) to = column + 1;
+    return to;
+  }
+  function hatchShape(ctx, pattern, shape, ratio) {
+    const matrix = new DOMMatrix([1 / ratio, 0, 0, 1 / ratio, 0, 0]);
+    pattern.setTransform(matrix);
+    ctx.fillStyle = pattern;
+    ctx.fill(shape);
+  }
+  function busyPeak(view, lanes) {
+    const { store, tables } = view;
+    if (view.peakFilter !== store.filter || view.peakLanes !== tables.lanes.length) view.peak = 0;
+    if (view.peakFilter !== store.filter || view.peakLanes !== tables.lanes.length || view.peakVersion !== store.version) {
+      view.exactPeak = mostBusy(store, tables, view.isLive ? LIVE_PEAK_STEPS : PEAK_STEPS);
+      Object.assign(view, { peakFilter: store.filter, peakLanes: tables.lanes.length, peakVersion: store.version });
+    }
+    if (view.exactPeak !== null) return { most: view.peak = view.exactPeak, isExact: true };
+    for (const count of lanes) if (count > view.peak + PEAK_SLACK) view.peak = Math.min(tables.lanes.length, Math.ceil(count - PEAK_SLACK));
+    return { most: view.peak, isExact: false };
+  }
+  function mostBusy(store, tables, limit) {
+    const unions = unionsOf(store, tables);
+    let steps = unions.laneSteps();
+    if (!steps) {
+      const lanes = unions.lanes();
+      if (lanes.reduce((sum, { length }) => sum + length, 0) > limit) return null;
+      steps = new LaneSteps().update(-Infinity, lanes);
+    } else if (steps.length > MAX_PEAK_STEPS) return null;
+    let most = 0;
+    for (let i = 0; i < steps.length; i++) if (steps.level[i] > most) most = steps.level[i];
+    return most;
+  }
+  function clipStrip(ctx, view, { left, top, bottom }, paint) {
+    ctx.save();
+    ctx.beginPath();
+    ctx.rect(left, top, view.frame.right - left, bottom - top);
+    ctx.clip();
+    paint();
+    ctx.restore();
+  }
+  function stepShape(low, high, { left, top, bottom }, most) {
+    const shape = new Path2D(), scale = (bottom - top) / most;
+    const above = stepLine(high, left), below = stepLine(low, left);
+    for (let i = 0; i < above.length; i += 2) shape.lineTo(above[i], bottom - above[i + 1] * scale);
+    for (let i = below.length - 2; i >= 0; i -= 2) shape.lineTo(below[i], bottom - below[i + 1] * scale);
+    shape.closePath();
+    return shape;
+  }
+  function stepLine(values, left) {
+    const corners = [left, values[0]];
+    let level = values[0];
+    for (let column = 1; column < values.length; column++) {
+      if (values[column] === level) continue;
+      const share = stepWithin(values, column), next = share === null ? values[column] : values[column + 1];
+      const x = left + column + (share ?? 0);
+      corners.push(x, level, x, next);
+      level = next;
+    }
+    corners.push(left + values.length, level);
+    return corners;
+  }
+  function stepWithin(values, column) {
+    const before = values[column - 1], mean = values[column], after = values[column + 1];
+    if (column + 2 >= values.length || !(before < mean && mean < after || before > mean && mean > after)) return null;
+    const slack = STEP_SLACK * Math.abs(before - after);
+    if (Math.abs(values[column + 2] - after) > slack || column > 1 && Math.abs(values[column - 2] - before) > slack) return null;
+    return (mean - after) / (before - after);
+  }
+  function paintScale(ctx, { view, theme, texts }, { left, top, bottom }, most, what) {
+    ctx.fillStyle = theme.grid;
+    ctx.fillRect(left, bottom, view.frame.right - left, 1);
+    ctx.fillRect(left - 5, top, 5, 1);
+    ctx.fillRect(left - 5, bottom, 5, 1);
+    setFont(ctx, 12);
+    ctx.textAlign = "right";
+    ctx.textBaseline = "middle";
+    const x = left - LABEL_GAP_PX, room = x - 2;
+    ctx.fillStyle = theme.ink;
+    ctx.fillText(firstFit(ctx, texts, most, room), x, top + 5);
+    ctx.fillText("0", x, bottom - 3);
+    if (bottom - top < 40) return;
+    setFont(ctx, 11);
+    ctx.fillStyle = theme.soft;
+    ctx.fillText(firstFit(ctx, texts, what, room), x, top + 19);
+  }
+  function firstFit(ctx, texts, words, room) {
+    return words.find((text) => texts.width(ctx, text) <= room) ?? texts.fit(ctx, words.at(-1) ?? "", room);
+  }
+
+  // tips.js
+  var TIP_GAP_PX = 12;
+  var TIP_MARKS = 5;
+  var MARK_WORDS = { layout: "SMs shared out anew", cell: "cell", mark: "mark" };
+  function addTips(viewer) {
+    const { view } = viewer;
+    const figure = partOf(viewer, "figure");
+    const tip = makeNode("div", { class: "gsl-tip", role: "tooltip", hidden: true });
+    if ("popover" in tip) tip.popover = "manual";
+    rootOf(viewer).append(tip);
+    const state = { key: "", pointer: null, frame: 0 };
+    const hide = () => {
+      state.key = "";
+      closeAbove(tip);
+      if (view.hovered) view.set("hovered", null);
+    };
+    const refresh = () => {
+      state.frame = 0;
+      if (!state.pointer) return hide();
+      const { x, y } = figurePoint(viewer, state.pointer);
+      const sign = signAt(view, x, y), hit = sign ? null : view.hitAt(x, y), marks = sign || hit ? [] : marksAt(view, x, y);
+      const memory = memoryAt(view, x, y), name = nameAt(view, x, y), strip = stripAt(view, x, y);
+      if (sign) fillSignTip(view, tip, sign, state);
+      else if (hit) fillTip(view, tip, hit, state);
+      else if (marks.length) fillMarkTip(view, tip, marks, state);
+      else if (memory) fillPlainTip(view, tip, [`Memory of ${laneText(view.tables.lanes[memory.lane])}`, memory.facts], state);
+      else if (name) fillPlainTip(view, tip, nameFacts(view, name), state);
+      else if (strip) fillPlainTip(view, tip, strip, state);
+      else return hide();
+      openAbove(tip);
+      placeTip(tip, tipRoom(viewer, hit, state.pointer), state.pointer);
+    };
+    const later = () => {
+      state.frame ||= requestAnimationFrame(refresh);
+    };
+    const offs = [
+      // While a button is down the pointer drags: the picture moves, and there is nothing to read.
+      listen(figure, "pointermove", (event) => {
+        state.pointer = event.buttons || event.pointerType === "touch" ? null : { x: event.clientX, y: event.clientY };
+        later();
+      }, true),
+      listen(figure, "pointerdown", () => {
+        state.pointer = null;
+        later();
+      }, true),
+      listen(figure, "pointerleave", () => {
+        state.pointer = null;
+        later();
+      }),
+      // What is under a pointer that stays changes when the picture moves.
+      view.on("range", () => state.pointer && later()),
+      view.on("data", () => state.pointer && later())
+    ];
+    commandsOf(viewer).hideTip = () => {
+      state.pointer = null;
+      hide();
+    };
+    return () => {
+      offs.forEach((off) => off());
+      cancelAnimationFrame(state.frame);
+      tip.remove();
+    };
+  }
+  function fillPlainTip(view, tip, [title, facts, hint = ""], state) {
+    if (view.hovered) view.set("hovered", null);
+    const key = JSON.stringify([title, facts, hint]);
+    if (key === state.key) return;
+    state.key = key;
+    tip.replaceChildren(makeNode("strong", { text: title, dir: "auto" }), factList(facts), ...hint ? [makeNode("p", { text: hint })] : []);
+  }
+  function fillSignTip(view, tip, { number, place, text, fix }, state) {
+    if (view.hovered) view.set("hovered", null);
+    const key = `sign ${number} ${place}`;
+    if (key === state.key) return;
+    state.key = key;
+    const { head } = reasonsOf(view).findings[number - 1];
+    tip.replaceChildren(makeNode("strong", { text: `${number}. ${head}` }), ...[text, fix].map((line) => makeNode("p", { text: line, dir: "auto" })));
+  }
+  function hitKey(hit) {
+    return isSpan(hit) ? `${hit.row}:${hit.index}` : `${hit.row}:${hit.first}-${hit.last}`;
+  }
+  function fillTip(view, tip, hit, state) {
+    const key = `${hitKey(hit)} ${view.store.length}`;
+    if (key === state.key) return;
+    state.key = key;
+    const facts = isSpan(hit) ? spanFacts(view, hit).slice(1) : mergedFacts(view, hit);
+    const title = makeNode("strong", { text: hitTitle(view, hit), dir: "auto" });
+    const hint = isSpan(hit) ? null : makeNode("p", { text: "Too narrow to draw apart: zoom in" });
+    tip.replaceChildren(title, factList(facts), ...hint ? [hint] : []);
+    view.set("hovered", hit);
+  }
+  function fillMarkTip(view, tip, marks, state) {
+    if (view.hovered) view.set("hovered", null);
+    const key = `marks ${marks.map(({ time, text }) => `${time} ${text}`).join("\n")}`;
+    if (key === state.key) return;
+    state.key = key;
+    const entries = marks.slice(0, TIP_MARKS).flatMap(({ text, time, kind }) => [
+      makeNode("strong", { text, dir: "auto" }),
+      factList([["time", exactTime(time)], ["what", MARK_WORDS[kind] ?? kind]])
+    ]);
+    const more = marks.length - TIP_MARKS;
+    tip.replaceChildren(...entries, ...more > 0 ? [makeNode("p", { text: `${formatCount(more)} more here: zoom in` })] : []);
+  }
+  function tipRoom({ view, figureElement }, hit, { y }) {
+    if (!hit) return [y, y];
+    const lift = figureElement.getBoundingClientRect().top + view.frame.top - view.scrollPx, row = view.tables.rows[hit.row];
+    return [Math.min(row.top + lift, y), Math.max(row.bottom + lift, y)];
+  }
+  function placeTip(tip, [top, bottom], pointer) {
+    const wide = tip.offsetWidth, high = tip.offsetHeight;
+    const limit = document.documentElement;
+    let x = Math.min(pointer.x + TIP_GAP_PX, limit.clientWidth - wide - 4);
+    let y = bottom + TIP_GAP_PX;
+    if (y + high > limit.clientHeight - 4) y = top - TIP_GAP_PX - high;
+    if (y < 4) {
+      y = Math.max(4, Math.min(pointer.y - high / 2, limit.clientHeight - high - 4));
+      x = pointer.x + TIP_GAP_PX;
+      if (x + wide > limit.clientWidth - 4) x = pointer.x - TIP_GAP_PX - wide;
+    }
+    tip.style.left = `${Math.max(4, x)}px`;
+    tip.style.top = `${y}px`;
+  }
 
   // view.js
   var LANES_MAX_PX = 520;
@@ -3147,6 +3561,7 @@ var gpustreamlab = (() => {
       this.scrollPx = 0;
       this.layout = firstLayout();
       this.room = { innerPx: LANES_MAX_PX, mayGrow: false };
+      this.dragDoes = "move";
       this.lane = null;
       this.pane = null;
       this.hiddenNames = /* @__PURE__ */ new Set();
@@ -3666,15 +4081,19 @@ var gpustreamlab = (() => {
     ["E", "Show, hide the waits (arrows)"],
     ["Y", "Why: the next reason"],
     ["V", "How the picture looks"],
+    ["L", "A lane: fold, pin, hide, move"],
+    ["Alt+↑  Alt+↓", "Move the lane up, down"],
     ["PgUp  PgDn", "Scroll the lanes"],
     ["Esc", "Leave ruler, unpin, unselect, end the search"]
   ];
   var HELP_LIVE_ROWS = [["Space", "Pause, go on"], ["End", "Follow: stick to now"]];
   var HELP_MOUSE_ROWS = [
-    ["Drag", "Move"],
+    ["Drag", "Move; two fingers: zoom"],
     ["Ctrl+wheel", "Zoom (Mac: ⌘, or pinch); after a click into the picture without Ctrl"],
     ["Wheel", "Scroll the page; over the lanes' names: the lanes"],
     ["Shift+drag", "Select a window and lanes: totals and overlap"],
+    ["Alt+drag", "Zoom to a window"],
+    ["Lane's name", "Click: fold, pin, hide, move; drag: move"],
     ["Click", "Pin a span: its details below; a gap of a lane: why it was idle"],
     ["Click in legend", "Hide, show; with Alt or Ctrl: only this"]
   ];
@@ -3743,6 +4162,7 @@ var gpustreamlab = (() => {
   var PAN_STEP = 0.2;
   var PAGE_STEP = 0.8;
   var MOVES = /* @__PURE__ */ new Set(["w", "a", "s", "d"]);
+  var MOVES_LANE = /^Arrow(Up|Down)$/;
   var SCROLLS = /^(Arrow|Page|Home|End)/;
   var NOTEBOOKS = ".jp-LabShell, .jp-Notebook, .jp-OutputArea, .notebook_app, .vscode-body, [data-vscode-theme-kind]";
   function addKeys(viewer) {
@@ -3791,7 +4211,7 @@ var gpustreamlab = (() => {
     return figurePoint(viewer, { x: event.clientX, y: event.clientY }).y >= viewer.view.frame.top;
   }
   function isForTimeline(event, root, state) {
-    if (event.defaultPrevented || event.isComposing || event.ctrlKey || event.metaKey || event.altKey) return false;
+    if (event.defaultPrevented || event.isComposing || event.ctrlKey || event.metaKey || event.altKey && !MOVES_LANE.test(event.key)) return false;
     const target = event.composedPath()[0];
     if (isWriting(target) || target.closest?.(".gsl-sheet") || target.matches?.(".gsl-table") && SCROLLS.test(event.key)) return false;
     if (root.contains(target) || root.contains(event.target)) return true;
@@ -3815,6 +4235,7 @@ var gpustreamlab = (() => {
     if (isOnControl && (event.key === " " || event.key === "Enter")) return void 0;
     const letter = /^[a-z]$/i.test(event.key) || !/^Key/.test(event.code) ? event.key.toLowerCase() : event.code.slice(3).toLowerCase();
     if (event.shiftKey && event.key.length > 1) return void 0;
+    if (event.altKey) return () => commands.moveLane(event.key === "ArrowUp" ? -1 : 1);
     const at = () => pointerTime(viewer, state);
     return {
       w: () => view.zoomBy(1 / ZOOM_STEP, at()),
@@ -3838,6 +4259,7 @@ var gpustreamlab = (() => {
       t: commands.sumView,
       e: commands.toggleWaits,
       v: commands.menu,
+      l: commands.lane,
       y: commands.nextReason,
       "?": commands.help,
       enter: commands.isMeasuring?.() ? commands.measurePinned : void 0,
@@ -4366,232 +4788,6 @@ var gpustreamlab = (() => {
   function placeBelow(sheet, button) {
     const at = button.getBoundingClientRect(), width = sheet.offsetWidth;
     Object.assign(sheet.style, { inset: "auto", margin: "0", top: `${at.bottom + 4}px`, left: `${Math.max(4, Math.min(at.right - width, innerWidth - width - 4))}px` });
-  }
-
-  // busy.js
-  function busyShares(store, tables, x0, x1, n) {
-    const lanes = new Float64Array(n), unions = unionsOf(store, tables), steps = unions.laneSteps();
-    if (steps) steps.addIntegrals(x0, x1, [lanes]);
-    else for (const union of unions.lanes()) addCoverage(union, x0, x1, lanes);
-    return { lanes: scaled(lanes, n / (x1 - x0)) };
-  }
-  function smShares(store, tables, x0, x1, n) {
-    const bands = tables.bands.map(() => new Float64Array(n));
-    if (bands.length) unionsOf(store, tables).smStack().addIntegrals(x0, x1, bands);
-    return bands.map((sums) => scaled(sums, n / (x1 - x0)));
-  }
-  function scaled(values, factor) {
-    for (let index = 0; index < values.length; index++) values[index] *= factor;
-    return values;
-  }
-  function addCoverage(union, x0, x1, columns) {
-    const first = upperBound(union.end, x0, 0, union.length);
-    const last = lowerBound(union.start, x1, first, union.length) - 1;
-    if (last - first < columns.length) addByInterval(union, first, last, x0, x1, columns);
-    else addByColumn(union, first, last, x0, x1, columns);
-  }
-  function addByInterval(union, first, last, x0, x1, columns) {
-    const { start, end } = union, n = columns.length, width = x1 - x0;
-    for (let index = first; index <= last; index++) {
-      const to = Math.min(end[index] - x0, width), density = union.densityAt(index);
-      let from = Math.max(start[index] - x0, 0);
-      for (let column = Math.min(n - 1, Math.floor(from / width * n)); from < to; column++) {
-        const border = column < n - 1 ? Math.min(to, columnEdge(column + 1, width, n)) : to;
-        if (border <= from) continue;
-        columns[column] += (border - from) * density;
-        from = border;
-      }
-    }
-  }
-  function addByColumn(union, first, last, x0, x1, columns) {
-    const { start } = union, n = columns.length, width = x1 - x0, window2 = { x0, base: union.busyBefore(first) };
-    let next = gallop(start, x0, first, last + 1), before = coveredUntil(union, next, 0, window2);
-    let step = 1;
-    for (let column = 0; column < n; column++) {
-      const left = columnEdge(column, width, n), right = columnEdge(column + 1, width, n), from = next;
-      next = gallop(start, x0 + right, from, last + 1, step);
-      step = Math.max(1, next - from >> 1);
-      const until = next > from ? coveredUntil(union, next, right, window2) : coveredWithin(union, next, before, left, right, x0);
-      columns[column] += until - before;
-      before = until;
-    }
-  }
-  function coveredUntil(union, next, t, { x0, base }) {
-    const covered = union.busyBefore(next) - base, beyond = next ? union.end[next - 1] - x0 - t : 0;
-    return beyond > 0 ? covered - beyond * union.densityAt(next - 1) : covered;
-  }
-  function coveredWithin(union, next, before, from, t, x0) {
-    const end = next ? union.end[next - 1] - x0 : from;
-    return end <= from ? before : before + (Math.min(end, t) - from) * union.densityAt(next - 1);
-  }
-  function coverage(union, first, last, from, to) {
-    if (last < first) return 0;
-    const before = from - union.start[first], after = union.end[last] - to;
-    let sum = union.busySum(first, last);
-    if (before > 0) sum -= before * union.densityAt(first);
-    if (after > 0) sum -= after * union.densityAt(last);
-    return sum;
-  }
-
-  // paint_strips.js
-  var RUN_GAP_PX = 2;
-  var PEAK_SLACK = 0.02;
-  var PEAK_STEPS = 1e5;
-  var LIVE_PEAK_STEPS = 4e3;
-  var MAX_PEAK_STEPS = 2e6;
-  var STEP_SLACK = 1e-3;
-  var SMS_LABEL_PX = 38;
-  var SMS_LABEL_HIGH_PX = 13;
-  function paintStrips(ctx, painter) {
-    const { view } = painter, columns = Math.max(1, Math.round(view.frame.right - view.frame.left));
-    for (const strip of view.parts.strips) {
-      const box = { left: view.frame.left, top: view.frame.top + strip.top, bottom: view.frame.top + strip.bottom, columns };
-      if (strip.kind === "sms") paintSms(ctx, painter, box);
-      else paintCapture(ctx, painter, box);
-    }
-  }
-  function paintSms(ctx, painter, box) {
-    const { view, hatches, ratio } = painter, { tables, store } = view;
-    const stack = smShares(store, tables, view.x0, view.x1, box.columns), low = new Float64Array(box.columns);
-    clipStrip(ctx, view, box, () => {
-      tables.bands.forEach((band, place) => {
-        const high = stack[place].map((sms, column) => low[column] + sms);
-        const shape = stepShape(low, high, box, tables.sm_count);
-        ctx.fillStyle = band.fill;
-        ctx.fill(shape);
-        if (band.hatch in HATCH_LINES) hatchShape(ctx, hatches.get(ctx, band.hatch, BAR_INK, 0.3, ratio), shape, ratio);
-        labelSms(ctx, painter, band, { low, sms: stack[place] }, box);
-        low.set(high);
-      });
-    });
-    paintScale(ctx, painter, box, [`${formatCount(tables.sm_count)} SMs`], ["in use"]);
-  }
-  function paintCapture(ctx, { view, theme, texts }, box) {
-    const { left, top, bottom } = box;
-    ctx.fillStyle = theme.grid;
-    ctx.fillRect(left, bottom, view.frame.right - left, 1);
-    clipStrip(ctx, view, box, () => {
-      ctx.fillStyle = theme.accent;
-      for (const [start, end] of view.tables.capture.windows) {
-        const from = nearPx(view, view.pxAt(start)), to = nearPx(view, view.pxAt(end));
-        ctx.fillRect(from, top + 3, Math.max(1, to - from), bottom - top - 5);
-      }
-    });
-    setFont(ctx, 11);
-    ctx.textAlign = "right";
-    ctx.textBaseline = "middle";
-    ctx.fillStyle = theme.soft;
-    const x = left - LABEL_GAP_PX;
-    ctx.fillText(firstFit(ctx, texts, ["kernels captured", "captured"], x - 2), x, (top + bottom) / 2);
-  }
-  function labelSms(ctx, { view, texts }, band, { low, sms }, { left, bottom, top, columns }) {
-    const scale = (bottom - top) / view.tables.sm_count;
-    let written = 0;
-    setFont(ctx, 11, "bold");
-    ctx.textAlign = "left";
-    ctx.textBaseline = "middle";
-    for (let from = 0, to; from < columns; from = to) {
-      to = runEnd(sms, low, from);
-      if (to - from < SMS_LABEL_PX || sms[from] * scale < SMS_LABEL_HIGH_PX || Math.abs(sms[from] - written) < 0.5) continue;
-      written = sms[from];
-      const text = `${band.letter} ${formatCount(written)}`.trim(), width = texts.width(ctx, text), middle = bottom - (low[from] + written / 2) * scale;
-      if (width + 8 > to - from) continue;
-      ctx.fillStyle = band.fill;
-      ctx.fillRect(left + from + 3, middle - 7, width + 4, 14);
-      ctx.fillStyle = BAR_INK;
-      ctx.fillText(text, left + from + 5, middle + 0.5);
-    }
-  }
-  function runEnd(sms, low, from) {
-    const isSame = (column) => Math.abs(sms[column] - sms[from]) < 0.01 && Math.abs(low[column] - low[from]) < 0.01;
-    let to = from + 1;
-    for (let column = to; column < sms.length && column <= to + RUN_GAP_PX; column++) if (isSame(column)) to = column + 1;
-    return to;
-  }
-  function hatchShape(ctx, pattern, shape, ratio) {
-    const matrix = new DOMMatrix([1 / ratio, 0, 0, 1 / ratio, 0, 0]);
-    pattern.setTransform(matrix);
-    ctx.fillStyle = pattern;
-    ctx.fill(shape);
-  }
-  function busyPeak(view, lanes) {
-    const { store, tables } = view;
-    if (view.peakFilter !== store.filter || view.peakLanes !== tables.lanes.length) view.peak = 0;
-    if (view.peakFilter !== store.filter || view.peakLanes !== tables.lanes.length || view.peakVersion !== store.version) {
-      view.exactPeak = mostBusy(store, tables, view.isLive ? LIVE_PEAK_STEPS : PEAK_STEPS);
-      Object.assign(view, { peakFilter: store.filter, peakLanes: tables.lanes.length, peakVersion: store.version });
-    }
-    if (view.exactPeak !== null) return { most: view.peak = view.exactPeak, isExact: true };
-    for (const count of lanes) if (count > view.peak + PEAK_SLACK) view.peak = Math.min(tables.lanes.length, Math.ceil(count - PEAK_SLACK));
-    return { most: view.peak, isExact: false };
-  }
-  function mostBusy(store, tables, limit) {
-    const unions = unionsOf(store, tables);
-    let steps = unions.laneSteps();
-    if (!steps) {
-      const lanes = unions.lanes();
-      if (lanes.reduce((sum, { length }) => sum + length, 0) > limit) return null;
-      steps = new LaneSteps().update(-Infinity, lanes);
-    } else if (steps.length > MAX_PEAK_STEPS) return null;
-    let most = 0;
-    for (let i = 0; i < steps.length; i++) if (steps.level[i] > most) most = steps.level[i];
-    return most;
-  }
-  function clipStrip(ctx, view, { left, top, bottom }, paint) {
-    ctx.save();
-    ctx.beginPath();
-    ctx.rect(left, top, view.frame.right - left, bottom - top);
-    ctx.clip();
-    paint();
-    ctx.restore();
-  }
-  function stepShape(low, high, { left, top, bottom }, most) {
-    const shape = new Path2D(), scale = (bottom - top) / most;
-    const above = stepLine(high, left), below = stepLine(low, left);
-    for (let i = 0; i < above.length; i += 2) shape.lineTo(above[i], bottom - above[i + 1] * scale);
-    for (let i = below.length - 2; i >= 0; i -= 2) shape.lineTo(below[i], bottom - below[i + 1] * scale);
-    shape.closePath();
-    return shape;
-  }
-  function stepLine(values, left) {
-    const corners = [left, values[0]];
-    let level = values[0];
-    for (let column = 1; column < values.length; column++) {
-      if (values[column] === level) continue;
-      const share = stepWithin(values, column), next = share === null ? values[column] : values[column + 1];
-      const x = left + column + (share ?? 0);
-      corners.push(x, level, x, next);
-      level = next;
-    }
-    corners.push(left + values.length, level);
-    return corners;
-  }
-  function stepWithin(values, column) {
-    const before = values[column - 1], mean = values[column], after = values[column + 1];
-    if (column + 2 >= values.length || !(before < mean && mean < after || before > mean && mean > after)) return null;
-    const slack = STEP_SLACK * Math.abs(before - after);
-    if (Math.abs(values[column + 2] - after) > slack || column > 1 && Math.abs(values[column - 2] - before) > slack) return null;
-    return (mean - after) / (before - after);
-  }
-  function paintScale(ctx, { view, theme, texts }, { left, top, bottom }, most, what) {
-    ctx.fillStyle = theme.grid;
-    ctx.fillRect(left, bottom, view.frame.right - left, 1);
-    ctx.fillRect(left - 5, top, 5, 1);
-    ctx.fillRect(left - 5, bottom, 5, 1);
-    setFont(ctx, 12);
-    ctx.textAlign = "right";
-    ctx.textBaseline = "middle";
-    const x = left - LABEL_GAP_PX, room = x - 2;
-    ctx.fillStyle = theme.ink;
-    ctx.fillText(firstFit(ctx, texts, most, room), x, top + 5);
-    ctx.fillText("0", x, bottom - 3);
-    if (bottom - top < 40) return;
-    setFont(ctx, 11);
-    ctx.fillStyle = theme.soft;
-    ctx.fillText(firstFit(ctx, texts, what, room), x, top + 19);
-  }
-  function firstFit(ctx, texts, words, room) {
-    return words.find((text) => texts.width(ctx, text) <= room) ?? texts.fit(ctx, words.at(-1) ?? "", room);
   }
 
   // minimap.js
@@ -5203,103 +5399,111 @@ var gpustreamlab = (() => {
   }
 
   // scroll.js
-  var SCROLL_PX = 10;
-  var LEAST_THUMB_PX = 24;
+  var DRAG_PX2 = 4;
+  var WHEEL_PX = 400;
   function addScrolling(viewer) {
-    const { view, figureElement } = viewer;
-    const bar = document.createElement("div"), thumb = document.createElement("div");
-    bar.className = "gsl-scroll";
-    thumb.className = "gsl-thumb";
-    Object.assign(bar.style, { position: "absolute", width: `${SCROLL_PX}px`, borderRadius: "5px", zIndex: "2", touchAction: "none" });
-    Object.assign(thumb.style, { position: "absolute", left: "1px", right: "1px", borderRadius: "4px" });
-    for (const [name, value] of [["role", "scrollbar"], ["aria-label", "Lanes"], ["aria-orientation", "vertical"]]) bar.setAttribute(name, value);
-    bar.append(thumb);
+    const offs = [addBar(viewer), useWheel(viewer), useDrag(viewer)];
+    return () => offs.forEach((off) => off());
+  }
+  function addBar(viewer) {
+    const { view, figureElement } = viewer, inner = makeNode("div");
+    const bar = makeNode("div", { class: "gsl-scroll", tabindex: "-1", "aria-hidden": "true" }, inner);
     figureElement.append(bar);
-    const place = () => placeBar(viewer, bar, thumb);
-    const offs = [view.on("look", (property) => property === "scrollPx" && place()), view.on("data", place), viewer.onPainted(place)];
-    place();
-    const offDrag = dragThumb(view, bar, thumb);
-    const offWheel = scrollByWheel(viewer);
+    const place = () => {
+      bar.hidden = !view.canScroll;
+      const top = view.frame.top + view.pinnedPx;
+      Object.assign(bar.style, { left: `${view.frame.right + 3}px`, top: `${top}px`, height: `${view.lanesBottom() - top}px` });
+      inner.style.height = `${view.tables.height_px - view.pinnedPx}px`;
+      if (Math.abs(bar.scrollTop - view.scrollPx) >= 1) bar.scrollTop = view.scrollPx;
+    };
+    const offs = [
+      view.on("look", (property) => property === "scrollPx" && place()),
+      view.on("data", place),
+      viewer.onPainted(place),
+      listen(bar, "scroll", () => view.scrollTo(bar.scrollTop))
+    ];
     return () => {
       offs.forEach((off) => off());
-      offDrag();
-      offWheel();
       bar.remove();
     };
   }
-  function placeBar(viewer, bar, thumb) {
-    const { view } = viewer, trackPx = view.lanesBottom() - view.lanesTop();
-    bar.hidden = !view.canScroll;
-    if (bar.hidden) return;
-    const wholePx = view.tables.height_px - view.parts.headPx, thumbPx = Math.max(LEAST_THUMB_PX, trackPx * trackPx / wholePx);
-    const reach = view.tables.height_px - view.lanesPx;
-    const style = { left: `${view.frame.right + 4}px`, top: `${view.lanesTop()}px`, height: `${trackPx}px`, background: viewer.theme.shade };
-    Object.assign(bar.style, style);
-    Object.assign(thumb.style, { height: `${thumbPx}px`, top: `${(trackPx - thumbPx) * view.scrollPx / reach}px`, background: viewer.theme.soft });
-    bar.setAttribute("aria-valuenow", Math.round(100 * view.scrollPx / reach));
-  }
-  function dragThumb(view, bar, thumb) {
-    let grip = null;
-    const move = (event) => {
-      if (grip === null) return;
-      const box = bar.getBoundingClientRect(), reach = view.tables.height_px - view.lanesPx;
-      view.scrollTo((event.clientY - box.top - grip) / Math.max(1, box.height - thumb.offsetHeight) * reach);
-    };
-    const down = (event) => {
-      const box = thumb.getBoundingClientRect();
-      grip = event.target === thumb ? event.clientY - box.top : box.height / 2;
-      bar.setPointerCapture(event.pointerId);
-      event.preventDefault();
-      move(event);
-    };
-    const up = () => {
-      grip = null;
-    };
-    const listeners = [["pointerdown", down], ["pointermove", move], ["pointerup", up], ["pointercancel", up]];
-    for (const [type, listener] of listeners) bar.addEventListener(type, listener);
-    return () => {
-      for (const [type, listener] of listeners) bar.removeEventListener(type, listener);
-    };
-  }
-  function scrollByWheel({ view, element, figureElement }) {
+  function useWheel(viewer) {
+    const { view, element, figureElement } = viewer;
     let isEntered = false;
     const leave = () => {
       isEntered = false;
     };
-    const enter = (event) => {
-      isEntered = event.button === 0;
-    };
-    const lose = (event) => {
-      if (!element.contains(event.relatedTarget)) leave();
-    };
     const wheel = (event) => {
-      const box = figureElement.getBoundingClientRect(), x = event.clientX - box.left, y = event.clientY - box.top;
+      const { x, y } = figurePoint(viewer, { x: event.clientX, y: event.clientY });
       const stepPx = event.deltaMode === 1 ? 24 : event.deltaMode === 2 ? view.lanesPx : 1;
       const isSideways = Math.abs(event.deltaX) > Math.abs(event.deltaY) && !event.shiftKey;
-      const isBeside = x < view.frame.left || x > view.frame.right;
-      const zooms = event.ctrlKey || event.metaKey || isEntered;
-      if (!isBeside && !isSideways && !event.shiftKey && zooms) return;
-      event.stopImmediatePropagation();
-      if (event.ctrlKey || event.metaKey) event.preventDefault();
-      else if (isSideways && !isBeside) {
+      const isBeside = x < view.frame.left || x > view.frame.right, hasKey = event.ctrlKey || event.metaKey;
+      if (hasKey) event.preventDefault();
+      if (isSideways && !isBeside) {
         event.preventDefault();
         view.panBy(event.deltaX * stepPx / (view.frame.right - view.frame.left));
-      } else if ((isBeside || event.shiftKey) && view.canScroll && y < view.lanesBottom()) {
+      } else if (!isBeside && !event.shiftKey && (hasKey || isEntered)) {
+        event.preventDefault();
+        view.zoomBy(Math.exp(event.deltaY * stepPx / WHEEL_PX), view.timeAt(x));
+      } else if (!hasKey && (isBeside || event.shiftKey) && view.canScroll && y < view.lanesBottom()) {
         const before = view.scrollPx;
         view.scrollTo(before + (event.deltaY || event.deltaX) * stepPx);
         if (view.scrollPx !== before) event.preventDefault();
       }
     };
-    const listeners = [
-      [figureElement, "wheel", wheel, { capture: true, passive: false }],
-      [figureElement, "pointerdown", enter, { capture: true }],
-      [element, "pointerleave", leave, {}],
-      [element, "focusout", lose, {}]
+    const offs = [
+      listen(figureElement, "wheel", wheel, { capture: true, passive: false }),
+      listen(figureElement, "pointerdown", (event) => {
+        isEntered = event.button === 0 && event.pointerType !== "touch";
+      }, true),
+      listen(element, "pointerleave", leave),
+      listen(element, "keydown", (event) => {
+        if (event.key === "Escape") leave();
+      }, true),
+      listen(element, "focusout", (event) => {
+        if (!element.contains(event.relatedTarget)) leave();
+      })
     ];
-    for (const [target, ...listener] of listeners) target.addEventListener(...listener);
-    return () => {
-      for (const [target, ...listener] of listeners) target.removeEventListener(...listener);
+    return () => offs.forEach((off) => off());
+  }
+  function useDrag(viewer) {
+    const { view, figureElement } = viewer, held = /* @__PURE__ */ new Map();
+    const canvas = viewer.plotView.canvas_view.events_el;
+    canvas.style.touchAction = "pan-y";
+    const middle = () => {
+      const places = [...held.values()], [first, last] = [places[0], places.at(-1)];
+      return { x: (first.x + last.x) / 2, y: (first.y + last.y) / 2, spread: Math.hypot(first.x - last.x, first.y - last.y) };
     };
+    const down = (event) => {
+      const place = figurePoint(viewer, { x: event.clientX, y: event.clientY }), { left, right, top, bottom } = view.frame;
+      if (event.button || held.size > 1 || place.x < left || place.x > right || place.y < top || place.y > bottom) return;
+      held.set(event.pointerId, { ...place, from: place, isMoving: event.pointerType === "touch" });
+    };
+    const move = (event) => {
+      const one = held.get(event.pointerId);
+      if (!one) return;
+      const place = figurePoint(viewer, { x: event.clientX, y: event.clientY });
+      one.isMoving ||= Math.hypot(place.x - one.from.x, place.y - one.from.y) >= DRAG_PX2;
+      if (!one.isMoving) return;
+      const before = middle(), time = view.timeAt(before.x), { left, right } = view.frame;
+      Object.assign(one, place);
+      const after = middle(), width = (view.x1 - view.x0) * (before.spread && after.spread ? before.spread / after.spread : 1);
+      const begin = time - (after.x - left) / (right - left) * width;
+      view.setRange(begin, begin + width);
+      if (event.pointerType !== "touch" || held.size > 1) view.scrollTo(view.scrollPx + before.y - after.y);
+    };
+    const up = (event) => held.delete(event.pointerId);
+    const offs = [
+      listen(figureElement, "pointerdown", down),
+      listen(figureElement, "pointermove", move),
+      listen(figureElement, "pointerup", up),
+      listen(figureElement, "pointercancel", up),
+      // Else the browser takes two fingers that go down for its own.
+      listen(figureElement, "touchmove", (event) => {
+        if (event.touches.length > 1) event.preventDefault();
+      }, { passive: false })
+    ];
+    return () => offs.forEach((off) => off());
   }
 
   // matches.js
@@ -5684,7 +5888,6 @@ ${lane.label}`), asked.lanes);
     };
     const offs = [
       dragSelect(viewer, state, refresh),
-      toolSelect(viewer),
       view.on("look", refresh),
       // What is behind "now" does not change any more, so its totals need no refresh.
       view.on("data", () => {
@@ -5701,7 +5904,7 @@ ${lane.label}`), asked.lanes);
   function dragSelect(viewer, state, done) {
     const { view } = viewer;
     const figure = partOf(viewer, "figure");
-    let from = null;
+    let from = null, isZoom = false;
     const place = (event) => {
       const point = figurePoint(viewer, { x: event.clientX, y: event.clientY });
       if (Math.abs(point.x - from.x) >= SELECT_MIN_PX) view.set("selection", selectionBetween(view, from, point));
@@ -5715,16 +5918,21 @@ ${lane.label}`), asked.lanes);
       take(event);
       from = null;
       state.isDragging = false;
-      done();
+      const { selection } = view;
+      if (!isZoom) return done();
+      view.set("selection", null);
+      if (selection) view.setRange(selection.start, selection.end);
     };
     const offs = [
       listen(figure, "pointerdown", (event) => {
         const point = figurePoint(viewer, { x: event.clientX, y: event.clientY });
-        if (!event.shiftKey || event.button || !isInParts(view, point)) return;
+        const does = event.shiftKey ? "select" : event.altKey ? "zoom" : event.pointerType === "mouse" ? view.dragDoes : "move";
+        if (does === "move" || commandsOf(viewer).isMeasuring?.() || event.button || !isInParts(view, point)) return;
         take(event);
         rootOf(viewer).focus({ preventScroll: true });
         commandsOf(viewer).hideTip?.();
         from = point;
+        isZoom = does === "zoom";
         state.isDragging = true;
         figure.setPointerCapture(event.pointerId);
       }, true),
@@ -5738,17 +5946,6 @@ ${lane.label}`), asked.lanes);
       listen(figure, "pointercancel", end, true)
     ];
     return () => offs.forEach((off) => off());
-  }
-  function toolSelect(viewer) {
-    const { view } = viewer;
-    const chosen = (event) => {
-      const { sx0, sx1, sy0, sy1 } = event.geometry;
-      if (!event.final || sx0 === void 0 || Math.abs(sx1 - sx0) < SELECT_MIN_PX) return;
-      view.set("selection", selectionBetween(view, { x: sx0, y: sy0 }, { x: sx1, y: sy1 }));
-    };
-    viewer.plot?.on_event?.("selectiongeometry", chosen);
-    return () => {
-    };
   }
   function isInParts({ frame: { left, right, top, bottom } }, point) {
     return point.x >= left && point.x <= right && point.y >= top && point.y < bottom;
@@ -5959,7 +6156,7 @@ ${lane.label}`), asked.lanes);
   var TABLES_FORMAT = 2;
   var ABOVE = /* @__PURE__ */ new Set(["hovered", "pinned", "selection", "ruler", "gap", "reason", "why"]);
   var NARROW_BORDER = 0.3;
-  var CONTROLS = [addMenu, addTips, addDetails, addGaps, addSearch, addKeys, addSelect, addRuler, addWaitsButton, addWhy, addLegend, addFollow];
+  var CONTROLS = [addMenu, addLanes, addTips, addDetails, addGaps, addSearch, addKeys, addSelect, addRuler, addWaitsButton, addWhy, addLegend, addFollow];
   var Viewer = class {
     constructor({ element, Bokeh, item, tables, store, live = false, askWhy = null, fills = false }) {
       checkFormat("This timeline has", tables.format, TABLES_FORMAT);
@@ -6006,7 +6203,6 @@ ${lane.label}`), asked.lanes);
       leaveViewport(plot);
       this.layers = addLayers(this.Bokeh, plot, view, this.painter);
       this.sizePlot();
-      this.boundRange();
       plot.x_range.setv({ start: view.x0, end: view.x1 });
       this.useTheme();
     }
@@ -6032,18 +6228,11 @@ ${lane.label}`), asked.lanes);
       const above = own.top + window.scrollY, below = document.body.getBoundingClientRect().bottom - own.bottom;
       return Math.max(LEAST_FIGURE_PX, document.documentElement.clientHeight - above - below - besides);
     }
-    boundRange() {
-      const { low, high } = this.view.bounds();
-      this.plot.x_range.setv({ bounds: [low, high] });
-    }
     connect() {
-      const { view, plot, plotView } = this;
+      const { view, plotView } = this;
       paintEachFrame(plotView);
-      const fromPlot = () => view.setRange(plot.x_range.start, plot.x_range.end);
-      plot.x_range.change.connect(fromPlot);
       plotView.repainted.connect(() => this.paintListeners.forEach((listener) => listener()));
       this.sizePlot();
-      this.boundRange();
       this.minimap = new Minimap(this, this.element.querySelector(".gsl-minimap"));
       this.removers.push(
         view.on("range", () => this.rangeChanged()),
@@ -6052,7 +6241,6 @@ ${lane.label}`), asked.lanes);
         watchTheme(() => this.useTheme()),
         this.onPainted(() => this.minimap.keepUp()),
         addScrolling(this),
-        dragLanes(this),
         this.watchSize(),
         () => this.minimap.remove()
       );
@@ -6067,7 +6255,6 @@ ${lane.label}`), asked.lanes);
     }
     dataChanged(detail) {
       if (detail === "tables") this.sizePlot();
-      this.boundRange();
       this.plotView.request_paint();
     }
     // Call back after each paint of the figure; returns a function that stops.
@@ -6137,30 +6324,6 @@ ${lane.label}`), asked.lanes);
     } catch {
       return window.screen.availHeight;
     }
-  }
-  function dragLanes({ plot, view }) {
-    let from = null;
-    const offs = [
-      onPlot(plot, "panstart", (event) => {
-        from = event.sy < view.lanesBottom() ? { scrollPx: view.scrollPx, sy: event.sy } : null;
-      }),
-      onPlot(plot, "pan", (event) => {
-        if (from && view.canScroll) view.scrollTo(from.scrollPx - (event.sy - from.sy));
-      }),
-      onPlot(plot, "panend", () => {
-        from = null;
-      })
-    ];
-    return () => offs.forEach((off) => off());
-  }
-  function onPlot(plot, name, listener) {
-    let isOn = true;
-    plot.on_event(name, (event) => {
-      if (isOn) listener(event);
-    });
-    return () => {
-      isOn = false;
-    };
   }
   function reviveCanvases(element) {
     if (!element.clientWidth || allCanvases(element).every((canvas) => canvas.width && canvas.height)) return;

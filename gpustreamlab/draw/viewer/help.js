@@ -15,15 +15,19 @@ const HELP_ROWS = [
   ["E", "Show, hide the waits (arrows)"],
   ["Y", "Why: the next reason"],
   ["V", "How the picture looks"],
+  ["L", "A lane: fold, pin, hide, move"],
+  ["Alt+↑  Alt+↓", "Move the lane up, down"],
   ["PgUp  PgDn", "Scroll the lanes"],
   ["Esc", "Leave ruler, unpin, unselect, end the search"],
 ]
 const HELP_LIVE_ROWS = [["Space", "Pause, go on"], ["End", "Follow: stick to now"]]
 const HELP_MOUSE_ROWS = [
-  ["Drag", "Move"],
+  ["Drag", "Move; two fingers: zoom"],
   ["Ctrl+wheel", "Zoom (Mac: ⌘, or pinch); after a click into the picture without Ctrl"],
   ["Wheel", "Scroll the page; over the lanes' names: the lanes"],
   ["Shift+drag", "Select a window and lanes: totals and overlap"],
+  ["Alt+drag", "Zoom to a window"],
+  ["Lane's name", "Click: fold, pin, hide, move; drag: move"],
   ["Click", "Pin a span: its details below; a gap of a lane: why it was idle"],
   ["Click in legend", "Hide, show; with Alt or Ctrl: only this"],
 ]

@@ -100,12 +100,5 @@ function groupLanes(planned, { groupBy, order }, threadOf) {
   return [...groups.values()]
 }
 
-/** The ways in which lanes can be grouped here, as pairs of a value and its text. */
-export function groupings({ lanes, groups, threads }) {
-  const streams = lanes.filter(lane => !lane.host), isHost = new Set(lanes.filter(lane => lane.host).map(lane => lane.group))
-  return [
-    ...(groups.some((_, place) => !isHost.has(place)) ? [["partition", "partition"]] : []),
-    ...(new Set(streams.map(lane => lane.device)).size > 1 ? [["device", "device"]] : []),
-    ...((threads ?? []).length > 1 ? [["thread", "thread"]] : []),
-  ]
-}
+/** Whether the streams are of several devices. */
+export const hasDevices = ({ lanes }) => new Set(lanes.filter(lane => !lane.host).map(lane => lane.device)).size > 1

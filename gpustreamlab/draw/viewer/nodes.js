@@ -49,6 +49,12 @@ export function partOf(viewer, name) {
   return rootOf(viewer).querySelector(`.gsl-${name}`)
 }
 
+/** Where a place of the window is in the figure, in its px. */
+export function figurePoint(viewer, { x, y }) {
+  const box = partOf(viewer, "figure").getBoundingClientRect()
+  return { x: x - box.left, y: y - box.top }
+}
+
 /** The group of buttons in the bar that wraps as one. */
 export function toolsOf(viewer) {
   const bar = partOf(viewer, "bar")

@@ -2,6 +2,7 @@
 
 import { BAR_INK, HATCH_LINES, setFont } from "./brush.js"
 import { smShares } from "./busy.js"
+import { exactTime } from "./facts.js"
 import { nearPx } from "./paint_edges.js"
 import { LABEL_GAP_PX } from "./paint_lanes.js"
 import { LaneSteps } from "./steps.js"
@@ -38,6 +39,17 @@ function paintSms(ctx, painter, box) {
     })
   })
   paintScale(ctx, painter, box, [`${formatCount(tables.sm_count)} SMs`], ["in use"])
+}
+
+/** What a strip tells at a place of the figure: a title and pairs of label and text; null where there is none. */
+export function stripAt(view, px, py) {
+  const {tables, store, nsPerPx, frame} = view, strip = view.parts.strips.find(({top, bottom}) => py >= frame.top + top && py <= frame.top + bottom)
+  if (!strip || px > frame.right) return null
+  if (strip.kind === "capture") return ["Kernels captured", [["about", "elsewhere there are ranges only"]]]
+  const about = `of ${formatCount(tables.sm_count)} SMs, at most: a partition counts as a whole while work runs in it`
+  if (px < frame.left) return ["SMs in use", [["about", about], ...tables.bands.map(({label, letter}) => [letter || " ", label])]]
+  const at = view.timeAt(px), sms = smShares(store, tables, at, at + nsPerPx, 1).map(([mean]) => Number(mean.toPrecision(4)))
+  return ["SMs in use", [["at", exactTime(at)], ...tables.bands.map(({label}, place) => [String(sms[place]), label]), ["about", about]]]
 }
 
 // When kernels were captured: elsewhere there are ranges only.

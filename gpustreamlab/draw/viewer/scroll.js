@@ -1,89 +1,102 @@
-// Lanes that are higher than their place: a slim bar at the right, and the wheel: whether it scrolls the page, scrolls the lanes or zooms.
+// What moves the picture by hand: the wheel, the mouse, fingers, and a scroll bar where lanes are higher than their place.
 
-const SCROLL_PX = 10
-const LEAST_THUMB_PX = 24
+import { figurePoint, listen, makeNode } from "./nodes.js"
+
+const DRAG_PX = 4 // What moves less is a click.
+const WHEEL_PX = 400 // So much of the wheel zooms by e.
 
 export function addScrolling(viewer) {
-  const {view, figureElement} = viewer
-  const bar = document.createElement("div"), thumb = document.createElement("div")
-  bar.className = "gsl-scroll"
-  thumb.className = "gsl-thumb"
-  Object.assign(bar.style, {position: "absolute", width: `${SCROLL_PX}px`, borderRadius: "5px", zIndex: "2", touchAction: "none"})
-  Object.assign(thumb.style, {position: "absolute", left: "1px", right: "1px", borderRadius: "4px"})
-  for (const [name, value] of [["role", "scrollbar"], ["aria-label", "Lanes"], ["aria-orientation", "vertical"]]) bar.setAttribute(name, value)
-  bar.append(thumb)
+  const offs = [addBar(viewer), useWheel(viewer), useDrag(viewer)]
+  return () => offs.forEach(off => off())
+}
+
+// The browser's own bar, beside the lanes: it has keys, and a look that people know.
+function addBar(viewer) {
+  const {view, figureElement} = viewer, inner = makeNode("div")
+  const bar = makeNode("div", {class: "gsl-scroll", tabindex: "-1", "aria-hidden": "true"}, inner) // Keys scroll, too: PgUp, PgDn.
   figureElement.append(bar)
-  const place = () => placeBar(viewer, bar, thumb)
-  const offs = [view.on("look", property => property === "scrollPx" && place()), view.on("data", place), viewer.onPainted(place)]
-  place()
-  const offDrag = dragThumb(view, bar, thumb)
-  const offWheel = scrollByWheel(viewer)
-  return () => { offs.forEach(off => off()); offDrag(); offWheel(); bar.remove() }
-}
-
-function placeBar(viewer, bar, thumb) {
-  const {view} = viewer, trackPx = view.lanesBottom() - view.lanesTop()
-  bar.hidden = !view.canScroll
-  if (bar.hidden) return
-  const wholePx = view.tables.height_px - view.parts.headPx, thumbPx = Math.max(LEAST_THUMB_PX, trackPx * trackPx / wholePx)
-  const reach = view.tables.height_px - view.lanesPx
-  const style = {left: `${view.frame.right + 4}px`, top: `${view.lanesTop()}px`, height: `${trackPx}px`, background: viewer.theme.shade}
-  Object.assign(bar.style, style)
-  Object.assign(thumb.style, {height: `${thumbPx}px`, top: `${(trackPx - thumbPx) * view.scrollPx / reach}px`, background: viewer.theme.soft})
-  bar.setAttribute("aria-valuenow", Math.round(100 * view.scrollPx / reach))
-}
-
-// Drag the thumb, or press beside it to go there.
-function dragThumb(view, bar, thumb) {
-  let grip = null
-  const move = event => {
-    if (grip === null) return
-    const box = bar.getBoundingClientRect(), reach = view.tables.height_px - view.lanesPx
-    view.scrollTo((event.clientY - box.top - grip) / Math.max(1, box.height - thumb.offsetHeight) * reach)
+  const place = () => {
+    bar.hidden = !view.canScroll
+    const top = view.frame.top + view.pinnedPx
+    Object.assign(bar.style, {left: `${view.frame.right + 3}px`, top: `${top}px`, height: `${view.lanesBottom() - top}px`})
+    inner.style.height = `${view.tables.height_px - view.pinnedPx}px`
+    if (Math.abs(bar.scrollTop - view.scrollPx) >= 1) bar.scrollTop = view.scrollPx
   }
-  const down = event => {
-    const box = thumb.getBoundingClientRect()
-    grip = event.target === thumb ? event.clientY - box.top : box.height / 2
-    bar.setPointerCapture(event.pointerId)
-    event.preventDefault()
-    move(event)
-  }
-  const up = () => { grip = null }
-  const listeners = [["pointerdown", down], ["pointermove", move], ["pointerup", up], ["pointercancel", up]]
-  for (const [type, listener] of listeners) bar.addEventListener(type, listener)
-  return () => { for (const [type, listener] of listeners) bar.removeEventListener(type, listener) }
+  const offs = [
+    view.on("look", property => property === "scrollPx" && place()), view.on("data", place), viewer.onPainted(place),
+    listen(bar, "scroll", () => view.scrollTo(bar.scrollTop)),
+  ]
+  return () => { offs.forEach(off => off()); bar.remove() }
 }
 
 // The plain wheel scrolls the page past the timeline: who scrolls a notebook does not mean each picture that comes under the pointer.
-// It zooms with Ctrl (or Cmd; touchpads report a pinch as Ctrl) and after a click into the picture, until the pointer leaves or
-// the focus is lost. Over the names, or with Shift, it scrolls the lanes, at their ends the page; sideways it moves time.
-function scrollByWheel({view, element, figureElement}) {
+// It zooms with Ctrl (or Cmd; touchpads report a pinch as Ctrl) and after a click into the picture, until the pointer leaves, the
+// focus is lost or Esc is pressed. Over the names, or with Shift, it scrolls the lanes, at their ends the page; sideways it moves time.
+function useWheel(viewer) {
+  const {view, element, figureElement} = viewer
   let isEntered = false // Clicked into, and not left since.
   const leave = () => { isEntered = false }
-  const enter = event => { isEntered = event.button === 0 }
-  const lose = event => { if (!element.contains(event.relatedTarget)) leave() }
   const wheel = event => {
-    const box = figureElement.getBoundingClientRect(), x = event.clientX - box.left, y = event.clientY - box.top
+    const {x, y} = figurePoint(viewer, {x: event.clientX, y: event.clientY})
     const stepPx = event.deltaMode === 1 ? 24 : event.deltaMode === 2 ? view.lanesPx : 1
     const isSideways = Math.abs(event.deltaX) > Math.abs(event.deltaY) && !event.shiftKey
-    const isBeside = x < view.frame.left || x > view.frame.right
-    const zooms = event.ctrlKey || event.metaKey || isEntered
-    if (!isBeside && !isSideways && !event.shiftKey && zooms) return // Bokeh's tool zooms.
-    event.stopImmediatePropagation()
-    if (event.ctrlKey || event.metaKey) event.preventDefault() // Beside the picture it would zoom the whole page.
-    else if (isSideways && !isBeside) {
+    const isBeside = x < view.frame.left || x > view.frame.right, hasKey = event.ctrlKey || event.metaKey
+    if (hasKey) event.preventDefault() // Beside the picture it would zoom the whole page.
+    if (isSideways && !isBeside) {
       event.preventDefault()
       view.panBy(event.deltaX * stepPx / (view.frame.right - view.frame.left))
-    } else if ((isBeside || event.shiftKey) && view.canScroll && y < view.lanesBottom()) {
+    } else if (!isBeside && !event.shiftKey && (hasKey || isEntered)) {
+      event.preventDefault()
+      view.zoomBy(Math.exp(event.deltaY * stepPx / WHEEL_PX), view.timeAt(x))
+    } else if (!hasKey && (isBeside || event.shiftKey) && view.canScroll && y < view.lanesBottom()) {
       const before = view.scrollPx
       view.scrollTo(before + (event.deltaY || event.deltaX) * stepPx)
       if (view.scrollPx !== before) event.preventDefault()
     }
   }
-  const listeners = [
-    [figureElement, "wheel", wheel, {capture: true, passive: false}], [figureElement, "pointerdown", enter, {capture: true}],
-    [element, "pointerleave", leave, {}], [element, "focusout", lose, {}],
+  const offs = [
+    listen(figureElement, "wheel", wheel, {capture: true, passive: false}),
+    listen(figureElement, "pointerdown", event => { isEntered = event.button === 0 && event.pointerType !== "touch" }, true),
+    listen(element, "pointerleave", leave), listen(element, "keydown", event => { if (event.key === "Escape") leave() }, true),
+    listen(element, "focusout", event => { if (!element.contains(event.relatedTarget)) leave() }),
   ]
-  for (const [target, ...listener] of listeners) target.addEventListener(...listener)
-  return () => { for (const [target, ...listener] of listeners) target.removeEventListener(...listener) }
+  return () => offs.forEach(off => off())
+}
+
+// The mouse, or a finger that goes sideways, moves time, and lanes that are higher than their place. A finger that goes up or down
+// scrolls the page, as the browser does it; two fingers zoom and move.
+function useDrag(viewer) {
+  const {view, figureElement} = viewer, held = new Map()
+  const canvas = viewer.plotView.canvas_view.events_el
+  canvas.style.touchAction = "pan-y"
+  const middle = () => {
+    const places = [...held.values()], [first, last] = [places[0], places.at(-1)]
+    return {x: (first.x + last.x) / 2, y: (first.y + last.y) / 2, spread: Math.hypot(first.x - last.x, first.y - last.y)}
+  }
+  const down = event => {
+    const place = figurePoint(viewer, {x: event.clientX, y: event.clientY}), {left, right, top, bottom} = view.frame
+    if (event.button || held.size > 1 || place.x < left || place.x > right || place.y < top || place.y > bottom) return
+    held.set(event.pointerId, {...place, from: place, isMoving: event.pointerType === "touch"})
+  }
+  const move = event => {
+    const one = held.get(event.pointerId)
+    if (!one) return
+    const place = figurePoint(viewer, {x: event.clientX, y: event.clientY})
+    one.isMoving ||= Math.hypot(place.x - one.from.x, place.y - one.from.y) >= DRAG_PX
+    if (!one.isMoving) return
+    const before = middle(), time = view.timeAt(before.x), {left, right} = view.frame
+    Object.assign(one, place)
+    const after = middle(), width = (view.x1 - view.x0) * (before.spread && after.spread ? before.spread / after.spread : 1)
+    const begin = time - (after.x - left) / (right - left) * width
+    view.setRange(begin, begin + width)
+    if (event.pointerType !== "touch" || held.size > 1) view.scrollTo(view.scrollPx + before.y - after.y)
+  }
+  const up = event => held.delete(event.pointerId)
+  const offs = [
+    listen(figureElement, "pointerdown", down), listen(figureElement, "pointermove", move),
+    listen(figureElement, "pointerup", up), listen(figureElement, "pointercancel", up),
+    // Else the browser takes two fingers that go down for its own.
+    listen(figureElement, "touchmove", event => { if (event.touches.length > 1) event.preventDefault() }, {passive: false}),
+  ]
+  return () => offs.forEach(off => off())
 }

@@ -20,7 +20,7 @@ const SUM_ABOUT = "All spans of the name added up: names of nested ranges overla
 const NAME_HEADS = [["Name"], ["Time", SUM_ABOUT], ["of window", SUM_ABOUT], ["Spans"]]
 const pairHeads = word => [["Streams"], ["Both", `Time in which both were ${word}`], ["of the shorter", "Share of the time of the stream that has less of it"]]
 
-/** Select with Shift and drag, or with Bokeh's box tool; totals stand in a panel. */
+/** Select with Shift and drag, or as the menu says; totals stand in a panel. */
 export function addSelect(viewer) {
   const { view } = viewer
   const panel = makeNode("section", { class: "gsl-panel gsl-selection", "aria-label": "Totals of the selection", hidden: true })
@@ -46,7 +46,6 @@ export function addSelect(viewer) {
   commands.unselect = () => { view.set("selection", null); refresh() }
   const offs = [
     dragSelect(viewer, state, refresh),
-    toolSelect(viewer),
     view.on("look", refresh),
     // What is behind "now" does not change any more, so its totals need no refresh.
     view.on("data", () => { if (view.selection && view.selection.end >= totalsReach(panel)) again() }),
@@ -59,11 +58,11 @@ export function addSelect(viewer) {
   }
 }
 
-/** Shift and drag draws the window; Bokeh, which would move the picture, does not get to see it. */
+/** Shift and drag draws the window, Alt and drag the one to zoom to; what moves the picture does not get to see it. */
 function dragSelect(viewer, state, done) {
   const { view } = viewer
   const figure = partOf(viewer, "figure")
-  let from = null
+  let from = null, isZoom = false
   const place = event => {
     const point = figurePoint(viewer, { x: event.clientX, y: event.clientY })
     if (Math.abs(point.x - from.x) >= SELECT_MIN_PX) view.set("selection", selectionBetween(view, from, point))
@@ -74,16 +73,21 @@ function dragSelect(viewer, state, done) {
     take(event)
     from = null
     state.isDragging = false
-    done()
+    const { selection } = view
+    if (!isZoom) return done()
+    view.set("selection", null)
+    if (selection) view.setRange(selection.start, selection.end)
   }
   const offs = [
     listen(figure, "pointerdown", event => {
       const point = figurePoint(viewer, { x: event.clientX, y: event.clientY })
-      if (!event.shiftKey || event.button || !isInParts(view, point)) return
+      const does = event.shiftKey ? "select" : event.altKey ? "zoom" : event.pointerType === "mouse" ? view.dragDoes : "move"
+      if (does === "move" || commandsOf(viewer).isMeasuring?.() || event.button || !isInParts(view, point)) return
       take(event)
       rootOf(viewer).focus({ preventScroll: true })
       commandsOf(viewer).hideTip?.()
       from = point
+      isZoom = does === "zoom"
       state.isDragging = true
       figure.setPointerCapture(event.pointerId)
     }, true),
@@ -92,18 +96,6 @@ function dragSelect(viewer, state, done) {
     listen(figure, "pointercancel", end, true),
   ]
   return () => offs.forEach(off => off())
-}
-
-/** Bokeh's own box tool says what it enclosed, in px of its canvas. */
-function toolSelect(viewer) {
-  const { view } = viewer
-  const chosen = event => {
-    const { sx0, sx1, sy0, sy1 } = event.geometry
-    if (!event.final || sx0 === undefined || Math.abs(sx1 - sx0) < SELECT_MIN_PX) return
-    view.set("selection", selectionBetween(view, { x: sx0, y: sy0 }, { x: sx1, y: sy1 }))
-  }
-  viewer.plot?.on_event?.("selectiongeometry", chosen)
-  return () => {}
 }
 
 /** Whether a place in the figure is over the lanes or over the strips below them. */

@@ -3,8 +3,10 @@
 import { exactTime, factList, hitTitle, isSpan, mergedFacts, spanFacts } from "./facts.js"
 import { memoryAt } from "./memory.js"
 import { laneText } from "./names.js"
-import { closeAbove, commandsOf, listen, makeNode, openAbove, partOf, rootOf } from "./nodes.js"
+import { nameAt, nameFacts } from "./lanes.js"
+import { closeAbove, commandsOf, figurePoint, listen, makeNode, openAbove, partOf, rootOf } from "./nodes.js"
 import { marksAt } from "./paint_marks.js"
+import { stripAt } from "./paint_strips.js"
 import { signAt } from "./paint_why.js"
 import { formatCount } from "./units.js"
 import { reasonsOf } from "./why.js"
@@ -28,14 +30,16 @@ export function addTips(viewer) {
   }
   const refresh = () => {
     state.frame = 0
-    const sign = state.pointer && signUnder(viewer, state.pointer)
-    const hit = !sign && state.pointer && hitUnder(viewer, state.pointer)
-    const marks = sign || hit || !state.pointer ? [] : marksUnder(viewer, state.pointer)
-    const memory = sign || hit || !state.pointer ? null : memoryUnder(viewer, state.pointer)
+    if (!state.pointer) return hide()
+    const { x, y } = figurePoint(viewer, state.pointer)
+    const sign = signAt(view, x, y), hit = sign ? null : view.hitAt(x, y), marks = sign || hit ? [] : marksAt(view, x, y)
+    const memory = memoryAt(view, x, y), name = nameAt(view, x, y), strip = stripAt(view, x, y)
     if (sign) fillSignTip(view, tip, sign, state)
     else if (hit) fillTip(view, tip, hit, state)
     else if (marks.length) fillMarkTip(view, tip, marks, state)
-    else if (memory) fillMemoryTip(view, tip, memory, state)
+    else if (memory) fillPlainTip(view, tip, [`Memory of ${laneText(view.tables.lanes[memory.lane])}`, memory.facts], state)
+    else if (name) fillPlainTip(view, tip, nameFacts(view, name), state)
+    else if (strip) fillPlainTip(view, tip, strip, state)
     else return hide()
     openAbove(tip)
     placeTip(tip, tipRoom(viewer, hit, state.pointer), state.pointer)
@@ -62,42 +66,15 @@ export function addTips(viewer) {
   }
 }
 
-/** Where a place of the window is in the figure, in its px. */
-export function figurePoint(viewer, { x, y }) {
-  const box = partOf(viewer, "figure").getBoundingClientRect()
-  return { x: x - box.left, y: y - box.top }
-}
+export { figurePoint }
 
-/** What is drawn at a place of the window, or null. */
-function hitUnder(viewer, place) {
-  const point = figurePoint(viewer, place)
-  return viewer.view.hitAt(point.x, point.y)
-}
-
-/** The piece of a finding whose sign is at a place of the window, or null. */
-function signUnder(viewer, place) {
-  const point = figurePoint(viewer, place)
-  return signAt(viewer.view, point.x, point.y)
-}
-
-/** The marks whose line is near a place of the window. */
-function marksUnder(viewer, place) {
-  const point = figurePoint(viewer, place)
-  return marksAt(viewer.view, point.x, point.y)
-}
-
-/** What the memory strip under a place of the window tells. */
-function memoryUnder(viewer, place) {
-  const point = figurePoint(viewer, place)
-  return memoryAt(viewer.view, point.x, point.y)
-}
-
-function fillMemoryTip(view, tip, { lane, at, facts }, state) {
+/** A title, pairs of label and text, and what a click does. */
+function fillPlainTip(view, tip, [title, facts, hint = ""], state) {
   if (view.hovered) view.set("hovered", null)
-  const key = `memory ${lane} ${at}`
+  const key = JSON.stringify([title, facts, hint])
   if (key === state.key) return
   state.key = key
-  tip.replaceChildren(makeNode("strong", { text: `Memory of ${laneText(view.tables.lanes[lane])}`, dir: "auto" }), factList(facts))
+  tip.replaceChildren(makeNode("strong", { text: title, dir: "auto" }), factList(facts), ...(hint ? [makeNode("p", { text: hint })] : []))
 }
 
 function fillSignTip(view, tip, { number, place, text, fix }, state) {

@@ -31,6 +31,7 @@ export class View {
     this.scrollPx = 0
     this.layout = firstLayout()
     this.room = {innerPx: LANES_MAX_PX, mayGrow: false} // Of the lanes and the strips.
+    this.dragDoes = "move" // What the mouse does that is dragged: "move", "select" or "zoom".
     this.lane = null // Whose name was chosen: keys move it.
     this.pane = null // While lanes are painted: those that are pinned at the top, or the others.
     this.hiddenNames = new Set()

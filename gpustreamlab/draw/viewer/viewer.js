@@ -6,6 +6,7 @@ import { addFollow } from "./follow.js"
 import { addGaps } from "./gaps.js"
 import { addKeys } from "./keys.js"
 import { addLayers, leaveViewport, paintEachFrame, tickFormatter } from "./layer.js"
+import { addLanes } from "./lanes.js"
 import { addLegend } from "./legend.js"
 import { addMenu } from "./menu.js"
 import { Minimap, MINIMAP_PX } from "./minimap.js"
@@ -28,7 +29,7 @@ const CELL_SHARE = 0.72 // How much of the window a timeline takes in a notebook
 export const TABLES_FORMAT = 2 // FORMAT of draw/_tables.py
 const ABOVE = new Set(["hovered", "pinned", "selection", "ruler", "gap", "reason", "why"]) // Painted on the upper layer.
 const NARROW_BORDER = 0.3 // Names take at most this share of the width.
-const CONTROLS = [addMenu, addTips, addDetails, addGaps, addSearch, addKeys, addSelect, addRuler, addWaitsButton, addWhy, addLegend, addFollow] // In their order.
+const CONTROLS = [addMenu, addLanes, addTips, addDetails, addGaps, addSearch, addKeys, addSelect, addRuler, addWaitsButton, addWhy, addLegend, addFollow] // In their order.
 
 export class Viewer {
   constructor({element, Bokeh, item, tables, store, live = false, askWhy = null, fills = false}) {
@@ -75,7 +76,6 @@ export class Viewer {
     leaveViewport(plot)
     this.layers = addLayers(this.Bokeh, plot, view, this.painter)
     this.sizePlot()
-    this.boundRange()
     plot.x_range.setv({start: view.x0, end: view.x1})
     this.useTheme()
   }
@@ -104,23 +104,15 @@ export class Viewer {
     return Math.max(LEAST_FIGURE_PX, document.documentElement.clientHeight - above - below - besides)
   }
 
-  boundRange() {
-    const {low, high} = this.view.bounds()
-    this.plot.x_range.setv({bounds: [low, high]})
-  }
-
   connect() {
-    const {view, plot, plotView} = this
+    const {view, plotView} = this
     paintEachFrame(plotView)
-    const fromPlot = () => view.setRange(plot.x_range.start, plot.x_range.end)
-    plot.x_range.change.connect(fromPlot)
     plotView.repainted.connect(() => this.paintListeners.forEach(listener => listener()))
     this.sizePlot() // Lanes may have come while the figure was made.
-    this.boundRange()
     this.minimap = new Minimap(this, this.element.querySelector(".gsl-minimap"))
     this.removers.push(
       view.on("range", () => this.rangeChanged()), view.on("look", property => this.lookChanged(property)), view.on("data", detail => this.dataChanged(detail)),
-      watchTheme(() => this.useTheme()), this.onPainted(() => this.minimap.keepUp()), addScrolling(this), dragLanes(this), this.watchSize(), () => this.minimap.remove(),
+      watchTheme(() => this.useTheme()), this.onPainted(() => this.minimap.keepUp()), addScrolling(this), this.watchSize(), () => this.minimap.remove(),
     )
   }
 
@@ -136,7 +128,6 @@ export class Viewer {
 
   dataChanged(detail) {
     if (detail === "tables") this.sizePlot()
-    this.boundRange()
     this.plotView.request_paint()
   }
 
@@ -206,24 +197,6 @@ function makeFrame() {
 // Height of the window in which the page is seen, also from within a frame.
 function hostHeight() {
   try { return window.parent.innerHeight } catch { return window.screen.availHeight }
-}
-
-// Dragging moves time, by Bokeh's own tool; lanes that are higher than their place move with it.
-function dragLanes({plot, view}) {
-  let from = null
-  const offs = [
-    onPlot(plot, "panstart", event => { from = event.sy < view.lanesBottom() ? {scrollPx: view.scrollPx, sy: event.sy} : null }),
-    onPlot(plot, "pan", event => { if (from && view.canScroll) view.scrollTo(from.scrollPx - (event.sy - from.sy)) }),
-    onPlot(plot, "panend", () => { from = null }),
-  ]
-  return () => offs.forEach(off => off())
-}
-
-// BokehJS has no way to take a listener back: it is told to do nothing.
-function onPlot(plot, name, listener) {
-  let isOn = true
-  plot.on_event(name, event => { if (isOn) listener(event) })
-  return () => { isOn = false }
 }
 
 // A notebook that changes its theme changes the width twice within a moment. BokehJS 3.9 may then keep canvases of no size
