@@ -1,4 +1,4 @@
-// Made by scripts/bundle_viewer.py. 8fef167fec86135db8162e2ed6e90473a70a8b6cf7e8bacb5987c1ee3fe94821
+// Made by scripts/bundle_viewer.py. bb71fe067595bf5fc73c6d15a9c05825af85af5f5e3cbc26e58c332b166d1558
 "use strict";
 var gpustreamlab = (() => {
   var __defProp = Object.defineProperty;
@@ -3607,7 +3607,9 @@ var gpustreamlab = (() => {
     setRoom(innerPx, mayGrow) {
       if (this.room.innerPx === innerPx && this.room.mayGrow === mayGrow) return;
       this.room = { innerPx, mayGrow };
-      this.arrange({});
+      const { tables: { height_px: before }, lanesPx } = this;
+      this.adoptTables(this.planned);
+      if (this.tables.height_px !== before || this.lanesPx !== lanesPx) this.emit("data", "tables");
     }
     // The thread from which the first span of a lane came, or undefined.
     threadOf(lane) {

@@ -83,7 +83,9 @@ export class View {
   setRoom(innerPx, mayGrow) {
     if (this.room.innerPx === innerPx && this.room.mayGrow === mayGrow) return
     this.room = {innerPx, mayGrow}
-    this.arrange({})
+    const {tables: {height_px: before}, lanesPx} = this
+    this.adoptTables(this.planned)
+    if (this.tables.height_px !== before || this.lanesPx !== lanesPx) this.emit("data", "tables")
   }
 
   // The thread from which the first span of a lane came, or undefined.
