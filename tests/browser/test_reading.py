@@ -143,7 +143,9 @@ def test_click_pins_esc_and_a_click_beside_unpin_and_a_drag_only_pans(read):
 
 def test_click_on_merged_spans_tells_of_them_and_zooms_until_they_come_apart(read):
     reader = read(random_trace(60_000, 4))
-    reader.page.mouse.click(*reader.at(reader.window()[1] / 2, 12))
+    row = reader.js("w.laneRows[w.laneOrder[0]][0]")
+    _, top, _, bottom = reader.span_box(row, 0)
+    reader.page.mouse.click(reader.at(reader.window()[1] / 2)[0], (top + bottom) / 2)
     reader.settle()
     hit = reader.js("w.pinned")
     assert reader.text("details").startswith(f"{hit['count']:,} spans")

@@ -263,9 +263,9 @@ def test_a_gap_says_how_long_it_is_where_there_is_room(read):
 
 
 def test_the_button_brings_a_panel_that_is_out_of_sight_into_view(read):
-    reader = read(random_trace(2_000, 100), height=500)
+    reader = read(random_trace(2_000, 100), height=360)
     button, panel = reader.page.locator(".gsl-why-button"), reader.page.locator(".gsl-why")
-    assert panel.bounding_box()["y"] > 500
+    assert panel.bounding_box()["y"] > 360
     button.click()
     reader.page.wait_for_function("document.querySelector('.gsl-why').getBoundingClientRect().top < innerHeight - 20")
     assert panel.is_visible()

@@ -55,7 +55,9 @@ class Reader(Heard):
         )
 
     def span_box(self, row, index):
-        """Return left, top, right, bottom of a painted span in px of the window."""
+        """Return left, top, right, bottom of a span in px of the window, once its lane is in view."""
+        self.js("w.isSeen(w.tables.rows[argument]) || w.scrollTo(w.tables.rows[argument].top - w.lanesPx / 2)", row)
+        self.settle()
         left, top = self.js("(({ left, top }) => [left, top])(v.figureElement.getBoundingClientRect())")
         x = self.js("[s.row(argument[0]).start, s.row(argument[0]).end].map(times => w.pxAt(times[argument[1]]))", [row, index])
         y = self.js("(({ top, bottom }) => [w.yAt(top), w.yAt(bottom)])(w.tables.rows[argument])", row)

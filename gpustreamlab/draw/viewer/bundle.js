@@ -1,4 +1,4 @@
-// Made by scripts/bundle_viewer.py. bb71fe067595bf5fc73c6d15a9c05825af85af5f5e3cbc26e58c332b166d1558
+// Made by scripts/bundle_viewer.py. 57f9d54fda6c10bc0b3228d877427957648f96e6987f05f8ffd5cdaaa74c8640
 "use strict";
 var gpustreamlab = (() => {
   var __defProp = Object.defineProperty;
@@ -2922,7 +2922,7 @@ var gpustreamlab = (() => {
     const pointOf = (event) => figurePoint(viewer, { x: event.clientX, y: event.clientY });
     const down = (event) => {
       const point = pointOf(event), name = nameAt(view, point.x, point.y);
-      if (!name || event.button) return;
+      if (!name || event.button || point.x >= view.frame.left) return;
       event.stopImmediatePropagation();
       state.grip = { ...name, point, isMoving: false };
     };
@@ -2975,7 +2975,7 @@ var gpustreamlab = (() => {
     return lane === void 0 ? null : { lane, left: view.tables.groups.length ? 26 : 0 };
   }
   function nameFacts(view, { lane: code, group }) {
-    if (group) return [group.label, group.detail ? [["about", group.detail]] : [], group.isFolded ? "Click: open" : "Click: fold"];
+    if (group) return [group.label, group.detail ? [["about", group.detail]] : [], `Click on its name: ${group.isFolded ? "open" : "fold"}`];
     const lane = view.planned.lanes[code], spans = view.laneRows[code].reduce((sum, row) => sum + view.store.countSum(row, 0, view.store.row(row).length - 1), 0);
     const facts = [
       ["group", view.planned.groups[lane.group]?.label ?? ""],
@@ -6152,6 +6152,7 @@ ${lane.label}`), asked.lanes);
   }
 
   // viewer.js
+  var RIM_PX = 2;
   var AXIS_PX = 48;
   var LEAST_FIGURE_PX = 240;
   var CELL_SHARE = 0.72;
@@ -6175,7 +6176,7 @@ ${lane.label}`), asked.lanes);
       this.paintListeners = /* @__PURE__ */ new Set();
       this.askWhy = askWhy;
       this.fills = fills;
-      this.element.classList.toggle("gsl-fills", fills);
+      this.element.dataset.fills = fills;
       this.removers = [];
       this.isDestroyed = false;
     }
@@ -6211,10 +6212,11 @@ ${lane.label}`), asked.lanes);
     // Room for the names and the lanes there are now. Setting what is set already does nothing.
     sizePlot() {
       const { plot, view } = this, width = this.figureElement.clientWidth || 1200;
-      view.setRoom(Math.round(this.figureRoom() - AXIS_PX), this.fills);
+      view.setRoom(Math.round(this.figureRoom() - AXIS_PX - RIM_PX), this.fills);
       const { innerPx } = view.parts;
       const changes = {
-        height: innerPx + AXIS_PX,
+        height: innerPx + AXIS_PX + RIM_PX,
+        min_border_top: RIM_PX,
         min_border_bottom: AXIS_PX,
         min_border_left: Math.round(Math.min(view.tables.border_px, Math.max(90, width * NARROW_BORDER)))
       };

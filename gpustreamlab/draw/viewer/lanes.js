@@ -18,7 +18,7 @@ export function addLanes(viewer) {
   const pointOf = event => figurePoint(viewer, { x: event.clientX, y: event.clientY })
   const down = event => {
     const point = pointOf(event), name = nameAt(view, point.x, point.y)
-    if (!name || event.button) return
+    if (!name || event.button || point.x >= view.frame.left) return
     event.stopImmediatePropagation() // Nothing is pinned or moved.
     state.grip = { ...name, point, isMoving: false }
   }
@@ -69,7 +69,7 @@ export function nameAt(view, x, y) {
 
 /** What a name stands for, in full: a title, pairs of label and text, and what a click does. */
 export function nameFacts(view, { lane: code, group }) {
-  if (group) return [group.label, group.detail ? [["about", group.detail]] : [], group.isFolded ? "Click: open" : "Click: fold"]
+  if (group) return [group.label, group.detail ? [["about", group.detail]] : [], `Click on its name: ${group.isFolded ? "open" : "fold"}`]
   const lane = view.planned.lanes[code], spans = view.laneRows[code].reduce((sum, row) => sum + view.store.countSum(row, 0, view.store.row(row).length - 1), 0)
   const facts = [
     ["group", view.planned.groups[lane.group]?.label ?? ""], ["about", lane.detail],

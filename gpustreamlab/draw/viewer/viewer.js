@@ -23,7 +23,8 @@ import { View } from "./view.js"
 import { addWaitsButton } from "./waits_button.js"
 import { addWhy } from "./why_panel.js"
 
-const AXIS_PX = 48 // Ticks and title below the frame.
+const RIM_PX = 2 // Above the frame.
+const AXIS_PX = 48 // Ticks and title below it.
 const LEAST_FIGURE_PX = 240 // A window that has less room for the figure scrolls.
 const CELL_SHARE = 0.72 // How much of the window a timeline takes in a notebook, or beside others, at most.
 export const TABLES_FORMAT = 2 // FORMAT of draw/_tables.py
@@ -47,7 +48,7 @@ export class Viewer {
     this.paintListeners = new Set()
     this.askWhy = askWhy
     this.fills = fills // It has the browser's window for itself.
-    this.element.classList.toggle("gsl-fills", fills)
+    this.element.dataset.fills = fills
     this.removers = []
     this.isDestroyed = false
   }
@@ -83,10 +84,11 @@ export class Viewer {
   // Room for the names and the lanes there are now. Setting what is set already does nothing.
   sizePlot() {
     const {plot, view} = this, width = this.figureElement.clientWidth || 1200
-    view.setRoom(Math.round(this.figureRoom() - AXIS_PX), this.fills)
+    view.setRoom(Math.round(this.figureRoom() - AXIS_PX - RIM_PX), this.fills)
     const {innerPx} = view.parts
     const changes = {
-      height: innerPx + AXIS_PX,
+      height: innerPx + AXIS_PX + RIM_PX,
+      min_border_top: RIM_PX,
       min_border_bottom: AXIS_PX,
       min_border_left: Math.round(Math.min(view.tables.border_px, Math.max(90, width * NARROW_BORDER))),
     }

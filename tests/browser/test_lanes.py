@@ -1,0 +1,390 @@
+"""Room and lanes: what is in view at which size; how lanes are folded, pinned, hidden, moved and grouped; what fingers do."""
+
+from __future__ import annotations
+
+import re
+from dataclasses import replace
+
+import pytest
+
+from tests.helpers.kernel_traces import kernel_trace
+from tests.helpers.reader import open_readers
+from tests.helpers.traces import (
+    MS,
+    empty_trace,
+    make_trace,
+    many_partitions_trace,
+    one_lane_trace,
+    partition_trace,
+    pipeline_trace,
+    random_trace,
+)
+
+pytestmark = pytest.mark.browser
+
+NAMES = "w.laneOrder.map(code => w.tables.lanes[code].name)"
+
+
+@pytest.fixture
+def read(windows, tmp_path):
+    """Return a function that opens a trace's page and returns its reader; console errors fail the test at its end."""
+    with open_readers(windows, tmp_path) as open_one:
+        yield open_one
+
+
+def name_place(reader, lane):
+    """Return where the name of a lane is, in px of the window."""
+    left, top = reader.js("(({ left, top }) => [left, top])(v.figureElement.getBoundingClientRect())")
+    place = reader.js(
+        """(() => { const { top, bottom } = w.tables.lanes.find(lane => lane.name === argument)
+        return [w.frame.left - 20, (w.yAt(top) + w.yAt(bottom)) / 2] })()""",
+        lane,
+    )
+    return left + place[0], top + place[1]
+
+
+def open_sheet(reader, lane):
+    reader.page.mouse.click(*name_place(reader, lane))
+    sheet = reader.page.get_by_role("dialog", name="Lane", exact=True)
+    sheet.wait_for()
+    return sheet
+
+
+def lanes_trace(count=6):
+    return make_trace([(f"lane {k}", "x", 100 * k, 100 * k + 80) for k in range(count)])
+
+
+# ---- room
+
+TRACES = {
+    "empty": empty_trace(),
+    "one": one_lane_trace(),
+    "pipeline": pipeline_trace(),
+    "kernels": kernel_trace(),
+    "100 lanes": random_trace(2_000, 100),
+    "100 lanes in partitions": many_partitions_trace(),
+}
+
+
+@pytest.mark.parametrize("trace", TRACES.values(), ids=TRACES)
+def test_axis_strips_and_overview_are_above_the_fold(read, trace):
+    reader = read(trace, width=1366, height=768)
+    assert reader.page.evaluate("document.documentElement.scrollHeight") <= 768
+    assert reader.page.evaluate("document.documentElement.scrollWidth") <= 1366
+    axis = reader.js("v.figureElement.getBoundingClientRect().top + w.frame.bottom + 48")
+    assert axis <= reader.box("minimap")[1] + 1
+    assert reader.box("minimap")[1] + reader.box("minimap")[3] <= 768
+    strips = reader.js("w.parts.strips.map(strip => strip.bottom)")
+    assert all(strip <= reader.js("w.frame.bottom - w.frame.top") + 1 for strip in strips)
+    # WHEN something is pinned, its details are in view, too
+    if len(trace):
+        reader.js("w.show(w.laneRows[w.laneOrder[0]][0], 0)")
+        reader.settle()
+        reader.settle()
+        assert reader.box("panels")[1] + reader.box("panels")[3] <= 768
+        assert reader.box("minimap")[1] + reader.box("minimap")[3] <= reader.box("panels")[1]
+        assert reader.page.evaluate("document.documentElement.scrollHeight") <= 768
+
+
+@pytest.mark.parametrize("width", [390, 700, 1200])
+def test_nothing_is_wider_than_the_window(read, width):
+    for trace in (kernel_trace(), random_trace(2_000, 100)):
+        reader = read(trace, width=width, height=800)
+        assert reader.page.evaluate("document.documentElement.scrollWidth") <= width
+
+
+def test_few_lanes_fill_the_room_and_many_scroll(read):
+    few, many = read(lanes_trace(2), height=900), read(lanes_trace(100), height=900)
+    heights = "w.tables.lanes.map(lane => lane.bottom - lane.top)"
+    assert min(few.js(heights)) > 60
+    assert not few.js("w.canScroll")
+    assert max(many.js(heights)) < 30
+    assert many.js("w.canScroll")
+    # WHEN the window gets higher, lanes do; but none grows without end
+    few.page.set_viewport_size({"width": 1200, "height": 2_000})
+    few.page.wait_for_timeout(300)
+    assert max(few.js("w.tables.rows.map(row => row.bottom - row.top)")) == pytest.approx(96, abs=1)
+
+
+def test_the_height_of_lanes_can_be_chosen(read):
+    reader = read(lanes_trace(30), height=900)
+    height = "w.tables.lanes[3].bottom - w.tables.lanes[3].top"
+    reader.press("v")
+    heights = []
+    for name in ("compact", "normal", "tall"):
+        reader.page.get_by_role("radio", name=name).check()
+        heights.append(reader.js(height))
+    assert heights == [pytest.approx(scale * heights[1]) for scale in (0.7, 1, 1.8)]
+    # THEN bars are found where they are drawn
+    reader.press("Escape")
+    reader.hover("x", 2)
+    assert "lane 2" in reader.tip()
+
+
+# ---- the strip
+
+
+def test_the_overview_is_the_strip_of_busy_streams_over_the_time_of_the_axis(read):
+    reader = read(make_trace([("a", "x", 0, 4 * MS), ("b", "y", 1 * MS, 2 * MS), ("b", "z", 8 * MS, 9 * MS)]))
+    left, top, _, height = reader.box("minimap")
+
+    def told(time_ns):
+        reader.page.mouse.move(left + reader.js("w.pxAt(argument)", time_ns), top + height - 8)
+        reader.settle()
+        return reader.page.locator(".gsl-minimap canvas").get_attribute("title")
+
+    assert told(1.5 * MS).startswith("2 streams")
+    assert told(3 * MS).startswith("1 streams")
+    assert told(6 * MS).startswith("0 streams")
+    # WHEN a part of the session is in view, the strip is of this part, and a line above it of the session
+    reader.js("w.setRange(7.5e6, 8.5e6)")
+    reader.settle()
+    assert told(7.6 * MS).startswith("0 streams")
+    assert told(8.4 * MS).startswith("1 streams")
+    assert reader.js("v.minimap.lineBottom") < height / 2
+    window = reader.window()
+    reader.drag((left + reader.js("v.minimap.pxAt(8e6)"), top + 8), (left + reader.js("v.minimap.pxAt(3e6)"), top + 8))
+    assert sum(reader.window()) / 2 == pytest.approx(3 * MS, rel=0.02)
+    # WHEN the strip of the part is pressed, nothing moves
+    window = reader.window()
+    reader.drag((left + 400, top + height - 8), (left + 300, top + height - 8))
+    assert reader.window() == window
+
+
+# ---- scrolling
+
+
+def test_seventy_notches_of_the_wheel_scroll_the_page_and_none_is_swallowed(read):
+    reader = read(random_trace(2_000, 100), height=700)
+    reader.page.evaluate("document.body.style.paddingBottom = '9000px'")
+    reader.page.mouse.move(*reader.at(reader.window()[1] / 2, 100))
+    window = reader.window()
+    for notch in range(1, 71):
+        reader.page.mouse.wheel(0, 100)
+        # The pointer stays over the picture: the picture is scrolled back under it.
+        reader.page.wait_for_function("argument => scrollY === argument", arg=100 if notch else 0)
+        reader.page.evaluate("scrollTo(0, 0)")
+    assert reader.window() == window
+    assert reader.js("w.scrollPx") == 0
+
+
+def test_esc_gives_the_wheel_back_to_the_page(read):
+    reader = read(pipeline_trace(), height=500)
+    reader.page.evaluate("document.body.style.paddingBottom = '900px'")
+    place = reader.at(reader.window()[1] * 0.99, 60)
+    reader.page.mouse.click(*place)
+    before = reader.window()
+    reader.page.mouse.wheel(0, -100)
+    reader.settle()
+    assert reader.window()[1] - reader.window()[0] < before[1] - before[0]
+    reader.press("Escape")
+    before = reader.window()
+    reader.page.mouse.wheel(0, 100)
+    reader.page.wait_for_function("scrollY === 100")
+    assert reader.window() == before
+
+
+def touches(reader, *steps):
+    """Send fingers to the browser itself: the first step puts them down, the last takes them away."""
+    session = reader.page.context.new_cdp_session(reader.page)
+    for kind, points in steps:
+        session.send(
+            "Input.dispatchTouchEvent",
+            {"type": kind, "touchPoints": [{"x": x, "y": y, "id": k} for k, (x, y) in enumerate(points)]},
+        )
+    reader.settle()
+
+
+def test_one_finger_scrolls_the_page_or_moves_time_and_two_zoom(read):
+    reader = read(pipeline_trace(), width=390, height=700, has_touch=True, is_mobile=True)
+    reader.page.evaluate("document.body.style.paddingBottom = '900px'")
+    before = reader.window()
+    x, y = reader.at(sum(before) / 2, 60)
+    touches(
+        reader, ("touchStart", [(x, y)]), *(("touchMove", [(x, y - 20 * k)]) for k in range(1, 9)), ("touchEnd", []),
+    )  # fmt: skip
+    reader.page.wait_for_function("scrollY > 50")
+    assert reader.window() == before
+    reader.page.evaluate("scrollTo(0, 0)")
+    # WHEN two fingers part, the time between them gets more room
+    x, y = reader.at(sum(before) / 2, 60)
+    touches(
+        reader,
+        ("touchStart", [(x - 20, y), (x + 20, y)]),
+        *(("touchMove", [(x - 20 - 5 * k, y), (x + 20 + 5 * k, y)]) for k in range(1, 9)),
+        ("touchEnd", []),
+    )
+    start, end = reader.window()
+    assert (end - start) / (before[1] - before[0]) == pytest.approx(40 / 120, rel=0.1)
+    assert (start + end) / 2 == pytest.approx(sum(before) / 2, rel=0.05)
+    assert reader.page.evaluate("[scrollY, visualViewport.scale]") == [0, 1]
+    # WHEN one goes sideways, time moves
+    touches(
+        reader, ("touchStart", [(x, y)]), *(("touchMove", [(x - 10 * k, y)]) for k in range(1, 9)), ("touchEnd", []),
+    )  # fmt: skip
+    assert reader.window()[0] > start
+    assert reader.window()[1] - reader.window()[0] == pytest.approx(end - start)
+
+
+def test_alt_and_drag_zooms_to_what_it_encloses(read):
+    reader = read(pipeline_trace())
+    reader.page.keyboard.down("Alt")
+    reader.drag(reader.at(2 * MS, 40), reader.at(3 * MS, 60))
+    reader.page.keyboard.up("Alt")
+    assert reader.window() == [pytest.approx(2 * MS, abs=2e4), pytest.approx(3 * MS, abs=2e4)]
+    assert reader.js("w.selection") is None
+
+
+# ---- lanes
+
+
+def test_lanes_are_folded_pinned_and_hidden_in_their_sheet(read):
+    reader = read(lanes_trace(60), height=700)
+    sheet = open_sheet(reader, "lane 3")
+    assert sheet.inner_text().startswith("lane 3")
+    sheet.get_by_role("button", name="Pin").click()
+    sheet.get_by_role("button", name="Fold").click()
+    reader.press("Escape")
+    assert reader.js(NAMES)[:3] == ["lane 3", "lane 0", "lane 1"]
+    assert reader.js("(({ top, bottom }) => bottom - top)(w.tables.lanes.find(lane => lane.name === 'lane 3'))") == 16
+    # WHEN the others scroll, it stays, and what is drawn there is found there
+    reader.js("w.scrollTo(400)")
+    reader.settle()
+    assert reader.js("w.visibleLanes().map(code => w.tables.lanes[code].name)")[0] == "lane 3"
+    row, index = reader.find("x", 3)
+    left, top, right, bottom = reader.span_box(row, index)
+    assert reader.js("w.scrollPx") == 400
+    box = reader.js("(({ left, top }) => [left, top])(v.figureElement.getBoundingClientRect())")
+    hit = reader.js("w.hitAt(argument[0], argument[1])", [(left + right) / 2 - box[0], (top + bottom) / 2 - box[1]])
+    assert hit == {"row": row, "index": index}
+    # WHEN a lane is hidden, it comes back by the menu, or when something in it is looked for
+    sheet = open_sheet(reader, "lane 3")
+    sheet.press("h")
+    assert "lane 3" not in reader.js(NAMES)
+    reader.press("v")
+    reader.page.get_by_role("button", name="Show all lanes").click()
+    assert "lane 3" in reader.js(NAMES)
+    reader.press("Escape")
+    reader.js("w.setIn('hidden', 'lane 3', true)")
+    reader.search("stream:lane 3")
+    reader.page.locator(".gsl-search input").fill('stream:"lane 3"')
+    reader.js("w.show(argument, 0)", row)
+    assert "lane 3" in reader.js(NAMES)
+
+
+def test_lanes_are_moved_by_drag_and_by_keys_and_it_is_said(read):
+    reader = read(lanes_trace())
+    assert reader.js(NAMES) == [f"lane {k}" for k in range(6)]
+    x, y = name_place(reader, "lane 4")
+    reader.drag(name_place(reader, "lane 1"), (x, y + 3))  # past its middle
+    assert reader.js(NAMES) == [f"lane {k}" for k in (0, 2, 3, 4, 1, 5)]
+    assert reader.window() == pytest.approx(reader.js("(({ start, end }) => [start, end])(w.fullRange())"))
+    reader.drag(name_place(reader, "lane 5"), name_place(reader, "lane 0"))
+    assert reader.js(NAMES) == [f"lane {k}" for k in (5, 0, 2, 3, 4, 1)]
+    reader.click("x", 2)
+    reader.press("Alt+ArrowUp", "Alt+ArrowUp")
+    assert reader.js(NAMES)[0] == "lane 2"
+    assert reader.page.locator(".gsl-status").inner_text() == "lane 2, lane 1 of 6"
+    reader.press("Alt+ArrowUp", "Alt+ArrowDown")
+    assert reader.js(NAMES)[:2] == ["lane 5", "lane 2"]
+    # WHEN lanes come later, as in a live view, they are last, and none moves
+    tables = "{ ...w.planned, lanes: [...w.planned.lanes, { ...w.planned.lanes[0], name: 'new', top: -1, bottom: 0 }] }"
+    reader.js(f"(w.setTables({tables}), 0)")
+    assert reader.js(NAMES) == [*(f"lane {k}" for k in (5, 2, 0, 3, 4, 1)), "new"]
+    reader.press("v")
+    reader.page.get_by_role("button", name="Order of first work").click()
+    assert reader.js(NAMES)[1:] == [f"lane {k}" for k in range(6)]
+
+
+def test_a_lane_is_reached_and_told_by_keys_alone(read):
+    reader = read(partition_trace())
+    reader.page.locator(".gsl-viewer").focus()
+    reader.press("l")
+    sheet = reader.page.get_by_role("dialog", name="Lane", exact=True)
+    first, second = reader.js(NAMES)[:2]
+    assert sheet.get_by_role("heading").inner_text() == first
+    reader.press("ArrowDown")
+    assert sheet.get_by_role("heading").inner_text() == second
+    assert sheet.inner_text().count(reader.js("w.planned.groups[w.planned.lanes[w.lane].group].label")) == 1
+    reader.press("p")
+    assert reader.page.locator(".gsl-status").inner_text() == f"{second} is pinned at the top"
+    assert sheet.get_by_role("button", name="Unpin").is_visible()
+    for button in sheet.get_by_role("button").all():
+        assert button.get_attribute("aria-label")
+    reader.press("Escape")
+    assert not sheet.is_visible()
+    assert reader.js(NAMES)[0] == second
+
+
+def test_a_group_is_folded_by_a_click_on_its_name_and_opens_for_what_is_looked_for(read):
+    reader = read(partition_trace())
+    left, top, _, _ = reader.frame()
+    names, group = reader.js(NAMES), reader.js("w.tables.groups[0]")
+    inside = reader.js("w.laneOrder.filter(code => w.tables.lanes[code].group === 0)")
+    reader.page.mouse.click(left - 60, top + 10)
+    reader.settle()
+    assert reader.js(NAMES) == names[len(inside) :]
+    assert reader.js("w.tables.groups[0].bottom - w.tables.groups[0].top") == 22
+    assert "folded" in reader.js("w.tables.groups[0].detail")
+    # THEN its work still counts, and comes back
+    reader.js("w.show(w.laneRows[argument][0], 0)", inside[0])
+    assert reader.js(NAMES) == names
+    assert reader.js("w.tables.groups[0].label") == group["label"]
+
+
+def test_lanes_are_grouped_by_partition_by_device_by_thread_or_not_at_all(read):
+    trace = partition_trace()
+    trace = replace(trace, lanes=tuple(replace(lane, device=place % 2) for place, lane in enumerate(trace.lanes)))
+    reader = read(trace)
+    labels = "w.tables.groups.map(group => group.label)"
+    plain = reader.js(labels)
+    reader.press("v")
+    seen = {}
+    for way in ("device", "none", "partition"):
+        reader.page.get_by_role("radio", name=way).check()
+        seen[way] = reader.js(labels)
+    assert (sorted(seen["device"]), seen["none"], seen["partition"]) == (["device 0", "device 1"], [], plain)
+    # WHEN there is one device and one thread, neither is offered
+    reader = read(lanes_trace())
+    reader.press("v")
+    assert reader.page.get_by_role("radio", name=re.compile("device|thread")).count() == 0
+
+
+def test_every_name_band_and_strip_tells_itself_in_full(read):
+    name = "a stream whose name is far too long for the room beside the bars"
+    reader = read(make_trace([(name, "x", 0, 100), ("b", "y", 0, 100)]))
+    reader.page.mouse.move(*name_place(reader, name))
+    reader.settle()
+    assert reader.tip().startswith(name)
+    assert re.search(r"spans\s+1\b", reader.tip())
+    reader = read(partition_trace())
+    left, top, right, _ = reader.frame()
+    reader.page.mouse.move(left - 60, top + 10)
+    reader.settle()
+    assert reader.tip().startswith(reader.js("w.tables.groups[0].label"))
+    strip = reader.js("v.figureElement.getBoundingClientRect().top + w.frame.top + w.parts.strips[0].bottom - 8")
+    reader.page.mouse.move((left + right) / 2, strip)
+    reader.settle()
+    assert reader.tip().startswith("SMs in use")
+    for label in reader.js("w.tables.bands.map(band => band.label)"):
+        assert label in reader.tip()
+    reader.page.mouse.move(left - 30, strip)
+    reader.settle()
+    assert "of 132 SMs" in reader.tip()
+
+
+def test_what_was_chosen_of_lanes_is_kept_and_comes_back(read):
+    reader = read(partition_trace())
+    keep = "w.kept.get('lanes').read()"
+    assert reader.js(keep) is None
+    first, second = reader.js(NAMES)[:2]
+    reader.js(
+        "(w.setIn('pinned', argument[1], true), w.setIn('hidden', argument[0], true), w.arrange({ density: 'tall' }))",
+        [first, second],
+    )
+    kept = reader.js(keep)
+    other = read(partition_trace())
+    other.js("w.kept.get('lanes').write(argument)", kept)
+    assert other.js(NAMES) == reader.js(NAMES) != [first, second]
+    assert other.js(keep) == kept
+    assert other.js("w.layout.density") == "tall"
