@@ -3,13 +3,22 @@
 from __future__ import annotations
 
 from collections import Counter
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
 
 from gpustreamlab.analysis import display_name, group_labels, host_waits
-from gpustreamlab.draw._colours import CALL_STYLES, DARK_TEXT, NameStyle, PartitionStyle, call_class
+from gpustreamlab.draw._colours import (
+    CALL_STYLES,
+    DARK_TEXT,
+    GREY,
+    HATCH_CLASS,
+    PartitionStyle,
+    call_class,
+    fill_of,
+    line_of,
+)
 from gpustreamlab.draw._scene import Scene, stray_facts
 from gpustreamlab.model import SPAN_KINDS, Trace
 from gpustreamlab.typing import FloatArray, Int64Array, SpanKind
@@ -26,11 +35,8 @@ PARTITION_LEAD = "SMs by partition:"
 STRAY_COLOUR = "#c40d2e"
 """The corner on work that left its stream."""
 
-STRAY_STYLE = NameStyle(fill=STRAY_COLOUR, hatch="stray", text=DARK_TEXT)
-"""How that is shown in the legend."""
-
-_KIND_STYLE = NameStyle(fill="#d5d9dd", hatch=" ", text=DARK_TEXT)
-
+_INK = "#1b1f24"
+_WAITING_KINDS = (SpanKind.RANGE, SpanKind.ANNOTATION, SpanKind.WAIT)
 
 Entries = list[tuple[str, str]]
 """Texts of a legend, each with its swatch as SVG, or nothing."""
@@ -39,15 +45,19 @@ Entries = list[tuple[str, str]]
 def name_entries(trace: Trace, scene: Scene) -> Entries:
     """Return the names of a static picture's legend, then kinds that have a hatch of their own, calls and strays."""
     named, more = used_names(trace, LEGEND_NAMES)
-    kinds = [kind for kind in np.unique(trace.kind).tolist() if scene.kind_hatch[kind]]
+    kinds = [SPAN_KINDS[kind] for kind in np.unique(trace.kind).tolist()]
     looks = [
-        *((display_name(label, 28), scene.styles[code]) for label, code in named),
-        *((f"kind: {SPAN_KINDS[kind].value}", replace(_KIND_STYLE, hatch=scene.kind_hatch[kind])) for kind in kinds),
+        *((display_name(label, 28), _name_swatch(trace, scene, code)) for label, code in named),
+        *(
+            (f"kind: {kind.value}", swatch_svg(fill_of(GREY), scene.kind_hatch[SPAN_KINDS.index(kind)], kind in _WAITING_KINDS))
+            for kind in kinds
+            if len(kinds) > 1 and kind is not SpanKind.HOST
+        ),
         *_call_entries(trace),
-        *([("stray", STRAY_STYLE)] if stray_facts(trace) else []),
+        *([("stray", f'<path d="M5 0h11v11z" fill="{STRAY_COLOUR}"/>')] if stray_facts(trace) else []),
     ]
     # A picture within the picture cuts off what is beyond its border.
-    entries = [(text, f'<svg width="16" height="12">{swatch_svg(style)}</svg>') for text, style in looks]
+    entries = [(text, f'<svg width="16" height="12">{swatch}</svg>') for text, swatch in looks]
     return [*entries, *([(f"and {more:,} more names", "")] if more else [])]
 
 
@@ -86,27 +96,43 @@ def used_names(trace: Trace, limit: int) -> tuple[list[tuple[str, int]], int]:
 def partition_swatch_svg(style: PartitionStyle) -> str:
     """Draw a partition's colour, hatch and letters as SVG shapes, 24 by 14."""
     lines = _SWATCH_PATHS.get(style.hatch)
-    hatch = f'<path d="{lines}" transform="scale(1.5 1.17)" stroke="#101418" stroke-opacity=".3" fill="none"/>' if lines else ""
+    look = f'stroke="{DARK_TEXT}" stroke-opacity=".3" fill="none" {HATCH_CLASS}'
+    hatch = f'<path d="{lines}" transform="scale(1.5 1.17)" {look}/>' if lines else ""
     letters = (
         f'<text x="12" y="11" font-size="11" font-weight="700" text-anchor="middle" fill="{DARK_TEXT}">{style.letter}</text>'
     )
     return f'<rect width="24" height="14" rx="2" fill="{style.fill}"/>{hatch}{letters if style.letter else ""}'
 
 
-def swatch_svg(style: NameStyle) -> str:
-    """Draw a name's colour and hatch as SVG shapes, 16 by 12."""
-    if style.hatch == STRAY_STYLE.hatch:
-        return f'<path d="M5 0h11v11z" fill="{style.fill}"/>'
-    lines = _SWATCH_PATHS.get(style.hatch)
-    hatch = f'<path d="{lines}" stroke="#101418" stroke-opacity=".45" fill="none"/>' if lines else ""
-    return f'<rect width="16" height="12" rx="2" fill="{style.fill}"/>{hatch}'
+def _name_swatch(trace: Trace, scene: Scene, code: int) -> str:
+    """Draw how a name looks: in grey where its spans are of several hues, as an outline where all are ranges around work."""
+    own = trace.name == code
+    hues = {scene.lane_hues[lane] for lane in np.unique(trace.lane[own]).tolist()}
+    style = scene.styles[code]
+    is_hollow = bool(scene.row_pale.any()) and set(trace.kind[own].tolist()) <= {
+        SPAN_KINDS.index(kind) for kind in _WAITING_KINDS
+    }
+    return swatch_svg(fill_of(hues.pop() if len(hues) == 1 else GREY, style.tint), style.hatch, is_hollow)
 
 
-def _call_entries(trace: Trace) -> list[tuple[str, NameStyle]]:
+def swatch_svg(fill: str, hatch: str, is_hollow: bool = False) -> str:
+    """Draw a colour and a hatch as SVG shapes, 16 by 12; hollow, only an outline."""
+    if is_hollow:
+        return f'<rect x=".75" y=".75" width="14.5" height="10.5" rx="2" fill="none" stroke="{line_of(fill, _INK)}" stroke-width="1.5"/>'
+    lines = _SWATCH_PATHS.get(hatch)
+    over = f'<path d="{lines}" stroke="{DARK_TEXT}" stroke-opacity=".45" fill="none" {HATCH_CLASS}/>' if lines else ""
+    return f'<rect width="16" height="12" rx="2" fill="{fill}"/>{over}'
+
+
+def _call_entries(trace: Trace) -> Entries:
     present = {call_class(trace.names[code]) for code in np.flatnonzero(np.bincount(trace.name)).tolist()}
     if SPAN_KINDS.index(SpanKind.HOST) in trace.kind and len(host_waits(trace)):
         present.add("synchronise")
-    return [(f"call: {label}", style) for label, style in CALL_STYLES.items() if label in present]
+    return [
+        (f"call: {label}", swatch_svg(style.fill, style.hatch, style.is_hollow))
+        for label, style in CALL_STYLES.items()
+        if label in present
+    ]
 
 
 _SWATCH_PATHS = {

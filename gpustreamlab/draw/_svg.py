@@ -6,7 +6,7 @@ import base64
 import struct
 import textwrap
 import zlib
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from functools import cache
 from html import escape
 from typing import Any
@@ -15,7 +15,7 @@ import numpy as np
 
 from gpustreamlab._util.words import install_line
 from gpustreamlab.analysis import Merged, bin_width_ns, display_name, merge_narrow, time_ticks
-from gpustreamlab.draw._colours import CALL_STYLES, hatch_fill, hatch_patterns, text_colour
+from gpustreamlab.draw._colours import CALL_STYLES, DARK_TEXT, GREY, HATCH_CLASS, fill_of, hatch_fill, hatch_patterns, line_of
 from gpustreamlab.draw._columns import SpanColumns
 from gpustreamlab.draw._groups import band_steps
 from gpustreamlab.draw._header import Header
@@ -46,8 +46,8 @@ from gpustreamlab.draw._sm_map import (
     svg_text,
 )
 from gpustreamlab.errors import GPUStreamLabError, MissingExtraError, OptionError
-from gpustreamlab.model import Trace
-from gpustreamlab.typing import Int64Array
+from gpustreamlab.model import SPAN_KINDS, Trace
+from gpustreamlab.typing import Int64Array, SpanKind
 
 MEMORY_COLOUR = "#8cc9b4"
 
@@ -105,8 +105,8 @@ def capture_shapes(scene: Scene, plot: SVGPlot) -> Iterator[str]:
     yield svg_text(plot.left_px - 8, bottom - 1, "kernels captured", "end", SOFT, 10)
 
 
-LEAST_ALPHA = 0.3
-"""How opaque a bar of spans far apart is, at least."""
+LEAST_LOAD_PX = 1.5
+"""How high a bar of spans far apart is, at least."""
 
 LABEL_CHARACTERS = 320
 """How many characters of a name a bar shows, at most."""
@@ -115,13 +115,19 @@ LEAST_ROW_PX = 0.6
 """Bars are at least this high, also where there are so many lanes that they cover each other."""
 
 LEAST_LINED_PX = 4
-"""Bars that are at least this wide have a border and a hatch."""
+"""Spans that are at least this wide have a bar of their own; narrower ones are drawn as load."""
 
 LEAST_PART_PX = 9
 """Rows of a lane that are at least this high have a label of their own."""
 
-PALE_ALPHA = 0.35
-"""How opaque ranges are beside kernels."""
+OPEN_ALPHA = 0.4
+"""How opaque is what was queued or running, nobody knows which."""
+
+FADE_PX = 5.0
+"""Width of the two steps in which the end of such a bar fades out."""
+
+WAIT_COLOUR = "#7d8792"
+"""Arrows between spans: their contrast to the paper is above 3:1."""
 
 LEAST_SHADED_PX = 3
 """Every second lane is shaded where lanes are at least this high."""
@@ -259,64 +265,102 @@ def merged_items(columns: SpanColumns, scale_x: float, limit: int = MAX_SVG_BARS
     return merge_narrow(columns.row, columns.start_ns, columns.end_ns, bin_ns)
 
 
+_CALLS = tuple(CALL_STYLES.values())
+
+
+def bar_fills(picture: Picture, items: Merged) -> list[str]:
+    """Return the colour of each bar: the hue of its partition or stream, in the tint of its name; a call's own; load has no tint."""
+    scene, columns = picture.scene, picture.columns
+    lanes, parts = scene.rows.lane[columns.row[items.pick]].tolist(), columns.partition[items.pick].tolist()
+    # A call that blocked the host looks as those that are made to.
+    blocked = (columns.waited_name[items.pick] > NO_WAIT).tolist()
+    fills = []
+    for lane, part, name, is_blocked, count in zip(
+        lanes, parts, columns.name[items.pick].tolist(), blocked, items.count.tolist(), strict=True
+    ):
+        style, band = scene.styles[name], scene.partitions[part].band
+        hue = scene.bands[band].style.hue if band >= 0 and not scene.lanes[lane].is_host else scene.lane_hues[lane]
+        if is_blocked:
+            fills.append(CALL_STYLES["synchronise"].fill)
+        else:
+            is_call = style.hue > GREY and count == 1
+            fills.append(_CALLS[style.hue - GREY - 1].fill if is_call else fill_of(hue, style.tint if count == 1 else 0))
+    return fills
+
+
+def bar_shapes(picture: Picture, items: Merged) -> list[str]:
+    """Return of each bar whether it is ``"solid"``, as work, ``"hollow"``, as waiting around it, or ``"open"``: nobody knows."""
+    scene, columns = picture.scene, picture.columns
+    row, kind = columns.row[items.pick], columns.kind[items.pick]
+    is_host = np.array([lane.is_host for lane in scene.lanes], bool)[scene.rows.lane[row]]
+    is_known = np.full(len(row), not scene.is_partly_captured)
+    for begin_ns, end_ns in scene.windows:
+        is_known |= (items.left_ns >= begin_ns) & (items.right_ns <= end_ns)
+    is_range = (kind == SPAN_KINDS.index(SpanKind.RANGE)) & ~is_host
+    waits = [code for code, style in enumerate(scene.styles) if style.hue > GREY and _CALLS[style.hue - GREY - 1].is_hollow]
+    is_hollow = scene.row_pale[row] | (kind == SPAN_KINDS.index(SpanKind.WAIT)) | np.isin(columns.name[items.pick], waits)
+    is_hollow |= columns.waited_name[items.pick] > NO_WAIT
+    is_open = is_range & ~(scene.row_pale[row] & is_known)
+    return np.where(is_open, "open", np.where(is_hollow, "hollow", "solid")).tolist()
+
+
 def _bars(picture: Picture, items: Merged, plot: SVGPlot) -> Iterator[str]:
     scene, columns = picture.scene, picture.columns
     rows, names, kinds = (column[items.pick].tolist() for column in (columns.row, columns.name, columns.kind))
-    # A call that blocked the host looks as those that are made to.
-    looks = [*scene.styles, CALL_STYLES["synchronise"]]
-    look_code = np.where(columns.waited_name[items.pick] > NO_WAIT, len(looks) - 1, columns.name[items.pick])
-    styles = [looks[place] for place in look_code.tolist()]
     x0, x1 = plot.x(items.left_ns).tolist(), plot.x(items.right_ns).tolist()
-    shapes: dict[tuple[str, str, str], list[str]] = {}
+    solid: dict[tuple[str, str], list[str]] = {}
+    pale: dict[tuple[str, float], list[str]] = {}
+    lines: dict[str, list[str]] = {}
     labels: dict[str, list[str]] = {}
-    caps: dict[str, list[str]] = {}
-    is_pale = scene.row_pale.tolist()
-    for row, name, kind, style, begin, end, count, alpha in zip(
-        rows, names, kinds, styles, x0, x1, items.count.tolist(), _alphas(items, plot), strict=True
-    ):
+    for row, name, kind, fill, shape, begin, end, count, share in zip(
+        rows, names, kinds, bar_fills(picture, items), bar_shapes(picture, items), x0, x1, items.count.tolist(),
+        _loads(items, plot), strict=True,
+    ):  # fmt: skip
         top = plot.y(float(scene.row_top[row]))
         height = max(LEAST_ROW_PX, float(scene.row_bottom[row] - scene.row_top[row]) * plot.scale_y)
-        fill, hatch = scene.kind_fill[kind] or style.fill, scene.kind_hatch[kind] or style.hatch
         width = max(1.0, end - begin)
-        is_wide = width >= LEAST_LINED_PX and count == 1
-        if is_pale[row]:
-            hatch, ink, look = " ", "", f"{PALE_ALPHA * float(alpha or 1):.2f}"
-            caps.setdefault(fill, []).append(f"M{begin:.1f} {top + 1:.1f}h{width:.1f}")
+        if width < LEAST_LINED_PX or count > 1:
+            load = min(height, max(LEAST_LOAD_PX, share * height))
+            box = _bar_path(begin, top + height - load, width, load)
+            (solid.setdefault((fill, " "), []) if shape == "solid" else pale.setdefault((fill, OPEN_ALPHA), [])).append(box)
+            continue
+        if shape == "solid":
+            hatch = scene.kind_hatch[kind] or scene.styles[name].hatch
+            solid.setdefault((fill, hatch), []).append(_bar_path(begin, top, width - 0.7, height))
+        elif shape == "hollow":
+            lines.setdefault(fill, []).append(_bar_path(begin + 0.5, top + 0.5, width - 1.7, height - 1))
         else:
-            ink, look = fill, alpha
-        shapes.setdefault((fill, hatch if is_wide else " ", look), []).append(
-            f"M{begin:.1f} {top:.1f}h{width:.1f}v{height:.1f}h-{width:.1f}z"
-        )
-        if count == 1 and height >= 11 and (label := _bar_label(picture.trace.names[name], width - 8)):
+            lines.setdefault(fill, []).append(f"M{begin:.1f} {top + 0.5:.1f}h{width:.1f}m0 {height - 1:.1f}h-{width:.1f}")
+            fade = min(FADE_PX, width / 6)
+            pale.setdefault((fill, OPEN_ALPHA), []).append(_bar_path(begin + 2 * fade, top, width - 4 * fade, height))
+            for step, left in enumerate((begin, begin + fade)):
+                ends = (_bar_path(x, top, fade, height) for x in (left, begin + end - left - fade))
+                pale.setdefault((fill, OPEN_ALPHA * (step + 1) / 3), []).extend(ends)
+        if height >= 11 and (label := _bar_label(picture.trace.names[name], width - 8)):
             place = f'x="{begin + 4:.1f}" y="{top + height / 2 + 4:.1f}"'
-            labels.setdefault(ink, []).append(f"<text {place}>{escape(label)}</text>")
-    yield from _bar_shapes(shapes)
-    for fill, lines in caps.items():
-        yield f'<path d="{"".join(lines)}" stroke="{fill}" stroke-width="2"/>'
+            labels.setdefault(fill if shape == "solid" else "", []).append(f"<text {place}>{escape(label)}</text>")
+    for (fill, alpha), paths in pale.items():
+        yield f'<path d="{"".join(paths)}" fill="{fill}" fill-opacity="{alpha:.2f}"/>'
+    for (fill, hatch), paths in solid.items():
+        yield f'<path d="{"".join(paths)}" fill="{fill}"/>'
+        if over := hatch_fill(hatch):
+            yield f'<path d="{"".join(paths)}" fill="{over}" {HATCH_CLASS}/>'
+    for fill, paths in lines.items():
+        yield f'<path d="{"".join(paths)}" fill="none" stroke="{line_of(fill, INK)}"/>'
     for fill, texts in labels.items():
         # A border in the colour of the bar keeps the letters apart from the lines of its hatch.
-        look = f'fill="{text_colour(fill)}" stroke="{fill}" stroke-width="3" paint-order="stroke"' if fill else f'fill="{INK}"'
+        look = f'fill="{DARK_TEXT}" stroke="{fill}" stroke-width="3" paint-order="stroke"' if fill else f'fill="{INK}"'
         yield f'<g font-size="11" stroke-linejoin="round" {look}>{"".join(texts)}</g>'
 
 
-def _bar_shapes(shapes: Mapping[tuple[str, str, str], Sequence[str]]) -> Iterator[str]:
-    """Write bars of one colour, hatch and opacity as one path each."""
-    # Narrow bars come last, so that no wide neighbour covers them.
-    for (fill, hatch, alpha), paths in sorted(shapes.items(), key=lambda item: item[0][2] != ""):
-        # A line in the colour of the paper keeps neighbours apart; narrow bars and those of many spans have none.
-        look = f'fill-opacity="{alpha}"' if alpha else f'stroke="{PAPER}" stroke-width=".7"'
-        yield f'<path d="{"".join(paths)}" fill="{fill}" {look}/>'
-        if over := hatch_fill(hatch):
-            yield f'<path d="{"".join(paths)}" fill="{over}"/>'
+def _bar_path(left: float, top: float, width: float, height: float) -> str:
+    return f"M{left:.1f} {top:.1f}h{width:.1f}v{height:.1f}h-{width:.1f}z"
 
 
-def _alphas(items: Merged, plot: SVGPlot) -> list[str]:
-    """Return how opaque each bar is: an empty text for a span with a border, else by the share of its px that is busy."""
-    width_ns = np.maximum(1 / plot.scale_x, items.right_ns - items.left_ns)
-    width_px = width_ns * plot.scale_x
-    density = np.clip(items.busy_ns / width_ns, LEAST_ALPHA, 1).round(1)
-    is_own = (items.count == 1) & (width_px >= LEAST_LINED_PX)
-    return ["" if own else f"{alpha:g}" for alpha, own in zip(density.tolist(), is_own.tolist(), strict=True)]
+def _loads(items: Merged, plot: SVGPlot) -> list[float]:
+    """Return of each bar which share of its px was busy."""
+    loads: list[float] = np.minimum(1, items.busy_ns / np.maximum(1 / plot.scale_x, items.right_ns - items.left_ns)).tolist()
+    return loads
 
 
 def _bar_label(name: str, room_px: float) -> str:
@@ -340,9 +384,10 @@ def _waits(picture: Picture, plot: SVGPlot) -> Iterator[str]:
         from_y, to_y = (scene.row_bottom, scene.row_top) if down else (scene.row_top, scene.row_bottom)
         x0, x1 = (plot.left_px + time_ns * plot.scale_x for time_ns in (source_ns, target_ns))
         y0, y1 = plot.y(float(from_y[source_row])), plot.y(float(to_y[target_row]))
+        # Half a head: those of opposite ways lie on opposite sides of their lines.
         back = -5 if down else 5
-        yield f'<path d="M{x0:.1f} {y0:.1f}L{x1:.1f} {y1:.1f}" stroke="{SOFT}"/>'
-        yield f'<path d="M{x1:.1f} {y1:.1f}l-3 {back}h6z" fill="{SOFT}"/>'
+        yield f'<path d="M{x0:.1f} {y0:.1f}L{x1:.1f} {y1:.1f}" stroke="{WAIT_COLOUR}"/>'
+        yield f'<path d="M{x1:.1f} {y1:.1f}v{back}h{back}z" fill="{WAIT_COLOUR}"/>'
 
 
 def _wait_places(picture: Picture) -> Int64Array:

@@ -25,16 +25,10 @@ export function makeButton(text, { label = text, key = "", ...facts } = {}) {
   return makeNode("button", { type: "button", title, "aria-label": label, "aria-keyshortcuts": key || null, text, ...facts })
 }
 
-/** A sample of a look: its colour with its hatch over it; `isPale` is that of a range beside kernels. */
-export function makeSwatch(fill, hatch, letter = "", isPale = false) {
-  const swatch = makeNode("i", { class: "gsl-swatch", "aria-hidden": "true", text: letter })
-  if (fill) swatch.style.backgroundColor = fill
-  swatch.dataset.hatch = hatch || " "
-  if (isPale) {
-    swatch.classList.add("gsl-pale")
-    swatch.style.backgroundColor = `color-mix(in srgb, ${fill} 31%, transparent)`
-    swatch.style.borderTop = `2px solid ${fill}`
-  }
+/** A sample of a look: a colour, the hatch over it where there are hatches, and its shape where that is "hollow" or "open". */
+export function makeSwatch({ fill, hatch, letter = "", shape = "" }) {
+  const swatch = makeNode("i", { class: "gsl-swatch", "aria-hidden": "true", text: letter, "data-hatch": hatch || " ", "data-shape": shape })
+  swatch.style.setProperty("--gsl-fill", fill)
   return swatch
 }
 

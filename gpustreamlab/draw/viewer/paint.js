@@ -1,6 +1,6 @@
 // The picture: its parts, in the order in which they are painted.
 
-import { Hatches, Looks, setFont, Texts } from "./brush.js"
+import { colourBy, HATCH_LINES, Hatches, Looks, setFont, Texts } from "./brush.js"
 import { LodItems } from "./lod.js"
 import { paintMemory, paintMemoryLabels } from "./memory.js"
 import { paintBars } from "./paint_bars.js"
@@ -26,13 +26,15 @@ export class Painter {
     this.looks = null
   }
 
+  // Whether a hatch is drawn: it is the second sign of those who ask for one, or need it.
+  hasHatch(sign) { return (this.view.hasHatches || this.theme.needsHatches) && sign in HATCH_LINES }
+
   // Names may have come since.
   currentLooks() {
     const {tables} = this.view
-    if (!this.looks || this.looksOf !== tables || this.looks.nameCount !== tables.names.length) {
-      this.looks = new Looks(tables, this.theme)
-      this.looksOf = tables
-    }
+    const key = JSON.stringify([colourBy(this.view), tables.names.length, colourBy(this.view) === "duration" && this.view.store.version])
+    if (this.looks?.tables !== tables || this.looksKey !== key) this.looks = new Looks(this.view, this.theme)
+    this.looksKey = key
     return this.looks
   }
 

@@ -1,6 +1,6 @@
 // Lanes without their bars: shades, the partitions' lines and bands, names.
 
-import { BAND_PX, BAR_INK, clipLanes, HATCH_LINES, setFont, TINT } from "./brush.js"
+import { BAND_PX, BAR_INK, clipLanes, setFont, TINT } from "./brush.js"
 import { blend } from "./theme.js"
 import { workWord } from "./work_facts.js"
 
@@ -85,8 +85,8 @@ function paintGroup(ctx, painter, group, {top, bottom, headPx, headTop}) {
 function paintBand(ctx, painter, {fill, hatch}, {left, top, width, height}) {
   ctx.fillStyle = fill
   ctx.fillRect(left, top, width, height)
-  if (!(hatch in HATCH_LINES)) return
-  const pattern = painter.hatches.get(ctx, hatch, BAR_INK, 0.3, painter.ratio)
+  if (!painter.hasHatch(hatch)) return
+  const pattern = painter.hatches.get(ctx, hatch, painter.ratio)
   inDevicePx(ctx, painter.ratio, () => {
     ctx.fillStyle = pattern
     ctx.fillRect(left * painter.ratio, top * painter.ratio, width * painter.ratio, height * painter.ratio)

@@ -1,6 +1,6 @@
 // Strips below the lanes: SMs in use by partition, stacked, and how many lanes are busy. Each px column shows its exact mean.
 
-import { BAR_INK, HATCH_LINES, setFont } from "./brush.js"
+import { BAR_INK, setFont } from "./brush.js"
 import { busyShares, smShares } from "./busy.js"
 import { nearPx } from "./paint_edges.js"
 import { LABEL_GAP_PX } from "./paint_lanes.js"
@@ -33,7 +33,7 @@ function paintSms(ctx, painter, box) {
       const shape = stepShape(low, high, box, tables.sm_count)
       ctx.fillStyle = band.fill
       ctx.fill(shape)
-      if (band.hatch in HATCH_LINES) hatchShape(ctx, hatches.get(ctx, band.hatch, BAR_INK, 0.3, ratio), shape, ratio)
+      if (painter.hasHatch(band.hatch)) hatchShape(ctx, hatches.get(ctx, band.hatch, ratio), shape, ratio)
       labelSms(ctx, painter, band, {low, sms: stack[place]}, box)
       low.set(high)
     })

@@ -1,6 +1,7 @@
 // One timeline on a page: its DOM, the Bokeh figure in it, and what connects the two with the view.
 
 import { checkFormat } from "./columns.js"
+import { addColours } from "./colours.js"
 import { addDetails } from "./details.js"
 import { addFollow } from "./follow.js"
 import { addGaps } from "./gaps.js"
@@ -23,10 +24,10 @@ import { addWhy } from "./why_panel.js"
 
 const AXIS_PX = 48 // Ticks and title below the frame.
 const TOOLBAR_PX = 32
-export const TABLES_FORMAT = 2 // FORMAT of draw/_tables.py
+export const TABLES_FORMAT = 3 // FORMAT of draw/_tables.py
 const ABOVE = new Set(["hovered", "pinned", "selection", "ruler", "gap", "reason", "why"]) // Painted on the upper layer.
 const NARROW_BORDER = 0.3 // Names take at most this share of the width.
-const CONTROLS = [addMenu, addTips, addDetails, addGaps, addSearch, addKeys, addSelect, addRuler, addWaitsButton, addWhy, addLegend, addFollow] // In their order.
+const CONTROLS = [addMenu, addColours, addTips, addDetails, addGaps, addSearch, addKeys, addSelect, addRuler, addWaitsButton, addWhy, addLegend, addFollow] // In their order.
 
 export class Viewer {
   constructor({element, Bokeh, item, tables, store, live = false, askWhy = null}) {
@@ -134,6 +135,7 @@ export class Viewer {
 
   useTheme() {
     const theme = readTheme(this.element)
+    this.element.classList.toggle("gsl-hatched", theme.needsHatches || this.view.hasHatches)
     if (this.themedKey === theme.key) return
     this.themedKey = theme.key
     this.theme = theme
@@ -141,7 +143,8 @@ export class Viewer {
     this.element.style.setProperty("--bokeh-icon-color", theme.soft)
     themePlot(this.plot, theme)
     if (!this.plotView) return
-    this.plotView.request_paint()
+    if (matchMedia("print").matches) this.plotView.repaint() // The browser prints before it gives a frame.
+    else this.plotView.request_paint()
     this.minimap.request()
   }
 
