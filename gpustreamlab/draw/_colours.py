@@ -6,7 +6,7 @@ import re
 import zlib
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, Literal
 
 from gpustreamlab.analysis import name_group
 from gpustreamlab.typing import SpanKind
@@ -20,7 +20,7 @@ HUES = (
     ("#f0e442", "#ccc007", "#ded225", "#b9ae09"),
 )
 """Hues, each in its tints. The first tints are colours that people with any kind of colour blindness tell apart (source: Okabe
-and Ito, Color Universal Design, 2008); the others are 0.055 or 0.11 lighter or darker in OKLab. Dark text is readable on all."""
+and Ito, Color Universal Design, 2008), the others lighter or darker by steps of 0.055 of OKLab. Dark text can be read on all."""
 
 GREY = len(HUES)
 """The place behind the hues: what belongs to no partition, or to several."""
@@ -219,7 +219,7 @@ _CALL_LOOKS = {
 
 
 def palette_entries() -> dict[str, list[list[str]]]:
-    """Write the palette as the viewer reads it: the tints of all hues and grey, the calls, then durations; and what calls there are."""
+    """Write the palette as the viewer reads it: tints of all hues and of grey, calls, durations; and what calls there are."""
     calls = [[style.fill] * len(GREY_TINTS) for style in CALL_STYLES.values()]
     return {
         "palette": [list(tints) for tints in (*HUES, GREY_TINTS, *calls, DURATION_FILLS)],
@@ -248,6 +248,12 @@ _NUMBERS = {sign: str(number) for number, sign in enumerate(HATCH_PATHS)}
 
 HATCH_CLASS = 'class="gsl-over"'
 """What a shape with a hatch has in a picture: it is seen in print and in high contrast."""
+
+Shape = Literal["solid", "hollow", "open"]
+"""Work; waiting around it; a range in which nobody knows when work ran."""
+
+OPEN_ALPHA = 0.4
+"""How opaque is what was queued or running, nobody knows which."""
 
 LINE_SHARE = 0.55
 """How much of its colour an outline has; the rest is ink."""

@@ -8,13 +8,16 @@ from typing import Any
 
 import numpy as np
 
-from gpustreamlab.analysis import display_name, group_labels, host_waits
+from gpustreamlab.analysis import display_name, group_labels, host_waits, name_group
 from gpustreamlab.draw._colours import (
     CALL_STYLES,
     DARK_TEXT,
     GREY,
     HATCH_CLASS,
+    KIND_HATCHES,
+    OPEN_ALPHA,
     PartitionStyle,
+    Shape,
     call_class,
     fill_of,
     line_of,
@@ -47,9 +50,12 @@ def name_entries(trace: Trace, scene: Scene) -> Entries:
     named, more = used_names(trace, LEGEND_NAMES)
     kinds = [SPAN_KINDS[kind] for kind in np.unique(trace.kind).tolist()]
     looks = [
-        *((display_name(label, 28), _name_swatch(trace, scene, code)) for label, code in named),
+        *((display_name(label, 28), _name_swatch(trace, scene, label, code)) for label, code in named),
         *(
-            (f"kind: {kind.value}", swatch_svg(fill_of(GREY), scene.kind_hatch[SPAN_KINDS.index(kind)], kind in _WAITING_KINDS))
+            (
+                f"kind: {kind.value}",
+                swatch_svg(fill_of(GREY), KIND_HATCHES.get(kind, " "), "hollow" if kind in _WAITING_KINDS else "solid"),
+            )
             for kind in kinds
             if len(kinds) > 1 and kind is not SpanKind.HOST
         ),
@@ -104,21 +110,25 @@ def partition_swatch_svg(style: PartitionStyle) -> str:
     return f'<rect width="24" height="14" rx="2" fill="{style.fill}"/>{hatch}{letters if style.letter else ""}'
 
 
-def _name_swatch(trace: Trace, scene: Scene, code: int) -> str:
-    """Draw how a name looks: in grey where its spans are of several hues, as an outline where all are ranges around work."""
-    own = trace.name == code
+def _name_swatch(trace: Trace, scene: Scene, label: str, code: int) -> str:
+    """Draw how names look that are one in the legend: in grey where their bars are of several hues."""
+    is_group = "*" in label
+    codes = [other for other, name in enumerate(trace.names) if name_group(name) == label] if is_group else [code]
+    own = np.isin(trace.name, [code, *codes])
     hues = {scene.lane_hues[lane] for lane in np.unique(trace.lane[own]).tolist()}
-    style = scene.styles[code]
-    is_hollow = bool(scene.row_pale.any()) and set(trace.kind[own].tolist()) <= {
-        SPAN_KINDS.index(kind) for kind in _WAITING_KINDS
-    }
-    return swatch_svg(fill_of(hues.pop() if len(hues) == 1 else GREY, style.tint), style.hatch, is_hollow)
+    style, kinds = scene.styles[code], {SPAN_KINDS[kind] for kind in np.unique(trace.kind[own]).tolist()}
+    is_waiting = kinds <= set(_WAITING_KINDS)
+    shape: Shape = "solid" if not is_waiting else "hollow" if scene.row_pale.any() else "open"
+    return swatch_svg(fill_of(hues.pop() if len(hues) == 1 else GREY, style.tint), style.hatch, shape)
 
 
-def swatch_svg(fill: str, hatch: str, is_hollow: bool = False) -> str:
-    """Draw a colour and a hatch as SVG shapes, 16 by 12; hollow, only an outline."""
-    if is_hollow:
-        return f'<rect x=".75" y=".75" width="14.5" height="10.5" rx="2" fill="none" stroke="{line_of(fill, _INK)}" stroke-width="1.5"/>'
+def swatch_svg(fill: str, hatch: str, shape: Shape = "solid") -> str:
+    """Draw a colour, a hatch and a shape as SVG, 16 by 12."""
+    line = line_of(fill, _INK)
+    if shape == "hollow":
+        return f'<rect x=".5" y=".5" width="15" height="11" rx="2" fill="none" stroke="{line}"/>'
+    if shape == "open":
+        return f'<path d="M3 0h10v12h-10z" fill="{fill}" fill-opacity="{OPEN_ALPHA}"/><path d="M0 .5h16M0 11.5h16" stroke="{line}"/>'
     lines = _SWATCH_PATHS.get(hatch)
     over = f'<path d="{lines}" stroke="{DARK_TEXT}" stroke-opacity=".45" fill="none" {HATCH_CLASS}/>' if lines else ""
     return f'<rect width="16" height="12" rx="2" fill="{fill}"/>{over}'
@@ -129,7 +139,7 @@ def _call_entries(trace: Trace) -> Entries:
     if SPAN_KINDS.index(SpanKind.HOST) in trace.kind and len(host_waits(trace)):
         present.add("synchronise")
     return [
-        (f"call: {label}", swatch_svg(style.fill, style.hatch, style.is_hollow))
+        (f"call: {label}", swatch_svg(style.fill, style.hatch, "hollow" if style.is_hollow else "solid"))
         for label, style in CALL_STYLES.items()
         if label in present
     ]

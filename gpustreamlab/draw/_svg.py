@@ -15,7 +15,8 @@ import numpy as np
 
 from gpustreamlab._util.words import install_line
 from gpustreamlab.analysis import Merged, bin_width_ns, display_name, merge_narrow, time_ticks
-from gpustreamlab.draw._colours import CALL_STYLES, DARK_TEXT, GREY, HATCH_CLASS, fill_of, hatch_fill, hatch_patterns, line_of
+from gpustreamlab.draw._bars import Bars, Box, bar_fills, bar_hatches, bar_shapes
+from gpustreamlab.draw._colours import DARK_TEXT, hatch_patterns
 from gpustreamlab.draw._columns import SpanColumns
 from gpustreamlab.draw._groups import band_steps
 from gpustreamlab.draw._header import Header
@@ -29,7 +30,7 @@ from gpustreamlab.draw._legend import (
     plan_memory,
 )
 from gpustreamlab.draw._picture import Picture, plan_picture
-from gpustreamlab.draw._scene import NO_WAIT, Scene, text_width_px
+from gpustreamlab.draw._scene import Scene, text_width_px
 from gpustreamlab.draw._sm_map import (
     ACCENT,
     GRID,
@@ -46,8 +47,8 @@ from gpustreamlab.draw._sm_map import (
     svg_text,
 )
 from gpustreamlab.errors import GPUStreamLabError, MissingExtraError, OptionError
-from gpustreamlab.model import SPAN_KINDS, Trace
-from gpustreamlab.typing import Int64Array, SpanKind
+from gpustreamlab.model import Trace
+from gpustreamlab.typing import Int64Array
 
 MEMORY_COLOUR = "#8cc9b4"
 
@@ -105,9 +106,6 @@ def capture_shapes(scene: Scene, plot: SVGPlot) -> Iterator[str]:
     yield svg_text(plot.left_px - 8, bottom - 1, "kernels captured", "end", SOFT, 10)
 
 
-LEAST_LOAD_PX = 1.5
-"""How high a bar of spans far apart is, at least."""
-
 LABEL_CHARACTERS = 320
 """How many characters of a name a bar shows, at most."""
 
@@ -119,12 +117,6 @@ LEAST_LINED_PX = 4
 
 LEAST_PART_PX = 9
 """Rows of a lane that are at least this high have a label of their own."""
-
-OPEN_ALPHA = 0.4
-"""How opaque is what was queued or running, nobody knows which."""
-
-FADE_PX = 5.0
-"""Width of the two steps in which the end of such a bar fades out."""
 
 WAIT_COLOUR = "#7d8792"
 """Arrows between spans: their contrast to the paper is above 3:1."""
@@ -265,102 +257,30 @@ def merged_items(columns: SpanColumns, scale_x: float, limit: int = MAX_SVG_BARS
     return merge_narrow(columns.row, columns.start_ns, columns.end_ns, bin_ns)
 
 
-_CALLS = tuple(CALL_STYLES.values())
-
-
-def bar_fills(picture: Picture, items: Merged) -> list[str]:
-    """Return the colour of each bar: the hue of its partition or stream, in the tint of its name; a call's own; load has no tint."""
-    scene, columns = picture.scene, picture.columns
-    lanes, parts = scene.rows.lane[columns.row[items.pick]].tolist(), columns.partition[items.pick].tolist()
-    # A call that blocked the host looks as those that are made to.
-    blocked = (columns.waited_name[items.pick] > NO_WAIT).tolist()
-    fills = []
-    for lane, part, name, is_blocked, count in zip(
-        lanes, parts, columns.name[items.pick].tolist(), blocked, items.count.tolist(), strict=True
-    ):
-        style, band = scene.styles[name], scene.partitions[part].band
-        hue = scene.bands[band].style.hue if band >= 0 and not scene.lanes[lane].is_host else scene.lane_hues[lane]
-        if is_blocked:
-            fills.append(CALL_STYLES["synchronise"].fill)
-        else:
-            is_call = style.hue > GREY and count == 1
-            fills.append(_CALLS[style.hue - GREY - 1].fill if is_call else fill_of(hue, style.tint if count == 1 else 0))
-    return fills
-
-
-def bar_shapes(picture: Picture, items: Merged) -> list[str]:
-    """Return of each bar whether it is ``"solid"``, as work, ``"hollow"``, as waiting around it, or ``"open"``: nobody knows."""
-    scene, columns = picture.scene, picture.columns
-    row, kind = columns.row[items.pick], columns.kind[items.pick]
-    is_host = np.array([lane.is_host for lane in scene.lanes], bool)[scene.rows.lane[row]]
-    is_known = np.full(len(row), not scene.is_partly_captured)
-    for begin_ns, end_ns in scene.windows:
-        is_known |= (items.left_ns >= begin_ns) & (items.right_ns <= end_ns)
-    is_range = (kind == SPAN_KINDS.index(SpanKind.RANGE)) & ~is_host
-    waits = [code for code, style in enumerate(scene.styles) if style.hue > GREY and _CALLS[style.hue - GREY - 1].is_hollow]
-    is_hollow = scene.row_pale[row] | (kind == SPAN_KINDS.index(SpanKind.WAIT)) | np.isin(columns.name[items.pick], waits)
-    is_hollow |= columns.waited_name[items.pick] > NO_WAIT
-    is_open = is_range & ~(scene.row_pale[row] & is_known)
-    return np.where(is_open, "open", np.where(is_hollow, "hollow", "solid")).tolist()
-
-
 def _bars(picture: Picture, items: Merged, plot: SVGPlot) -> Iterator[str]:
     scene, columns = picture.scene, picture.columns
-    rows, names, kinds = (column[items.pick].tolist() for column in (columns.row, columns.name, columns.kind))
-    x0, x1 = plot.x(items.left_ns).tolist(), plot.x(items.right_ns).tolist()
-    solid: dict[tuple[str, str], list[str]] = {}
-    pale: dict[tuple[str, float], list[str]] = {}
-    lines: dict[str, list[str]] = {}
-    labels: dict[str, list[str]] = {}
-    for row, name, kind, fill, shape, begin, end, count, share in zip(
-        rows, names, kinds, bar_fills(picture, items), bar_shapes(picture, items), x0, x1, items.count.tolist(),
-        _loads(items, plot), strict=True,
-    ):  # fmt: skip
+    rows, names = columns.row[items.pick].tolist(), columns.name[items.pick].tolist()
+    x0, x1 = plot.x(items.left_ns), np.maximum(plot.x(items.right_ns), plot.x(items.left_ns) + 1)
+    is_own = (items.count == 1) & (x1 - x0 >= LEAST_LINED_PX)
+    loads = np.minimum(1, items.busy_ns * plot.scale_x / (x1 - x0)).tolist()
+    bars, labels = Bars(), dict[str, list[str]]()
+    looks = zip(bar_fills(picture, items, is_own), bar_hatches(picture, items), bar_shapes(picture, items), strict=True)
+    spans = zip(rows, names, x0.tolist(), x1.tolist(), is_own.tolist(), loads, looks, strict=True)
+    for row, name, begin, end, own, load, (fill, hatch, shape) in spans:
         top = plot.y(float(scene.row_top[row]))
         height = max(LEAST_ROW_PX, float(scene.row_bottom[row] - scene.row_top[row]) * plot.scale_y)
-        width = max(1.0, end - begin)
-        if width < LEAST_LINED_PX or count > 1:
-            load = min(height, max(LEAST_LOAD_PX, share * height))
-            box = _bar_path(begin, top + height - load, width, load)
-            (solid.setdefault((fill, " "), []) if shape == "solid" else pale.setdefault((fill, OPEN_ALPHA), [])).append(box)
+        if not own:
+            bars.add_load(fill, shape, Box(begin, top, end - begin, height), load)
             continue
-        if shape == "solid":
-            hatch = scene.kind_hatch[kind] or scene.styles[name].hatch
-            solid.setdefault((fill, hatch), []).append(_bar_path(begin, top, width - 0.7, height))
-        elif shape == "hollow":
-            lines.setdefault(fill, []).append(_bar_path(begin + 0.5, top + 0.5, width - 1.7, height - 1))
-        else:
-            lines.setdefault(fill, []).append(f"M{begin:.1f} {top + 0.5:.1f}h{width:.1f}m0 {height - 1:.1f}h-{width:.1f}")
-            fade = min(FADE_PX, width / 6)
-            pale.setdefault((fill, OPEN_ALPHA), []).append(_bar_path(begin + 2 * fade, top, width - 4 * fade, height))
-            for step, left in enumerate((begin, begin + fade)):
-                ends = (_bar_path(x, top, fade, height) for x in (left, begin + end - left - fade))
-                pale.setdefault((fill, OPEN_ALPHA * (step + 1) / 3), []).extend(ends)
-        if height >= 11 and (label := _bar_label(picture.trace.names[name], width - 8)):
+        bars.add(fill, hatch, shape, Box(begin, top, end - begin, height))
+        if height >= 11 and (label := _bar_label(picture.trace.names[name], end - begin - 8)):
             place = f'x="{begin + 4:.1f}" y="{top + height / 2 + 4:.1f}"'
             labels.setdefault(fill if shape == "solid" else "", []).append(f"<text {place}>{escape(label)}</text>")
-    for (fill, alpha), paths in pale.items():
-        yield f'<path d="{"".join(paths)}" fill="{fill}" fill-opacity="{alpha:.2f}"/>'
-    for (fill, hatch), paths in solid.items():
-        yield f'<path d="{"".join(paths)}" fill="{fill}"/>'
-        if over := hatch_fill(hatch):
-            yield f'<path d="{"".join(paths)}" fill="{over}" {HATCH_CLASS}/>'
-    for fill, paths in lines.items():
-        yield f'<path d="{"".join(paths)}" fill="none" stroke="{line_of(fill, INK)}"/>'
+    yield from bars.shapes(INK)
     for fill, texts in labels.items():
         # A border in the colour of the bar keeps the letters apart from the lines of its hatch.
         look = f'fill="{DARK_TEXT}" stroke="{fill}" stroke-width="3" paint-order="stroke"' if fill else f'fill="{INK}"'
         yield f'<g font-size="11" stroke-linejoin="round" {look}>{"".join(texts)}</g>'
-
-
-def _bar_path(left: float, top: float, width: float, height: float) -> str:
-    return f"M{left:.1f} {top:.1f}h{width:.1f}v{height:.1f}h-{width:.1f}z"
-
-
-def _loads(items: Merged, plot: SVGPlot) -> list[float]:
-    """Return of each bar which share of its px was busy."""
-    loads: list[float] = np.minimum(1, items.busy_ns / np.maximum(1 / plot.scale_x, items.right_ns - items.left_ns)).tolist()
-    return loads
 
 
 def _bar_label(name: str, room_px: float) -> str:
