@@ -16,7 +16,10 @@ from gpustreamlab.model import SPAN_KINDS
 from gpustreamlab.typing import BoolArray, Int64Array, SpanKind
 
 FADE_PX = 5.0
-"""Width of the two steps in which the end of such a bar fades out."""
+"""Width of the steps in which the end of such a bar fades out."""
+
+FADED_PX = 12
+"""Bars that are at least this wide do so, between two lines."""
 
 LEAST_LOAD_PX = 1.5
 """How high the load of spans far apart is, at least."""
@@ -107,13 +110,13 @@ class Bars:
             self.solid.setdefault((fill, hatch), []).append(box._replace(width=width - GAP_PX).path)
         elif shape == "hollow":
             self.lines.setdefault(fill, []).append(Box(left + 0.5, top + 0.5, width - 1 - GAP_PX, height - 1).path)
+        elif width < FADED_PX:
+            self._add_pale(fill, box._replace(width=width - GAP_PX), OPEN_ALPHA)
         else:
             self.lines.setdefault(fill, []).append(f"M{left:.1f} {top + 0.5:.1f}h{width:.1f}m0 {height - 1:.1f}h-{width:.1f}")
             fade = min(FADE_PX, width / 6)
-            self._add_pale(fill, Box(left + 2 * fade, top, width - 4 * fade, height), OPEN_ALPHA)
-            for step in (0, 1):
-                for x in (left + step * fade, left + width - (step + 1) * fade):
-                    self._add_pale(fill, Box(x, top, fade, height), OPEN_ALPHA * (step + 1) / 3)
+            for step in (0, fade, 2 * fade):
+                self._add_pale(fill, Box(left + step, top, width - 2 * step, height), OPEN_ALPHA / 3)
 
     def add_load(self, fill: str, shape: Shape, box: Box, share: float) -> None:
         """Add spans that are too narrow for bars, as high as the share of the time in which they lasted."""

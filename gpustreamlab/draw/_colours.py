@@ -20,7 +20,7 @@ HUES = (
     ("#f0e442", "#ccc007", "#ded225", "#b9ae09"),
 )
 """Hues, each in its tints. The first tints are colours that people with any kind of colour blindness tell apart (source: Okabe
-and Ito, Color Universal Design, 2008), the others lighter or darker by steps of 0.055 of OKLab. Dark text can be read on all."""
+and Ito, Color Universal Design, 2008), others lighter or darker by steps of 0.055 of OKLab. Dark text can be read on all."""
 
 GREY = len(HUES)
 """The place behind the hues: what belongs to no partition, or to several."""
@@ -246,7 +246,7 @@ HATCH_PATHS = {
 _NUMBERS = {sign: str(number) for number, sign in enumerate(HATCH_PATHS)}
 
 
-HATCH_CLASS = 'class="gsl-over"'
+HATCH_CLASS = 'class="gsl-over" display="none"'
 """What a shape with a hatch has in a picture: it is seen in print and in high contrast."""
 
 Shape = Literal["solid", "hollow", "open"]
@@ -272,7 +272,7 @@ def hatch_patterns() -> str:
         for sign, path in HATCH_PATHS.items()
     )
     media = "print,(prefers-contrast:more),(forced-colors:active)"
-    return f"<style>.gsl-over{{display:none}}@media {media}{{.gsl-over{{display:inline}}}}</style>{patterns}"
+    return f"<style>@media {media}{{.gsl-over{{display:inline}}}}</style>{patterns}"
 
 
 def line_of(fill: str, ink: str) -> str:

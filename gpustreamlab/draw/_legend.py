@@ -122,13 +122,18 @@ def _name_swatch(trace: Trace, scene: Scene, label: str, code: int) -> str:
     return swatch_svg(fill_of(hues.pop() if len(hues) == 1 else GREY, style.tint), style.hatch, shape)
 
 
+def _shape(is_hollow: bool) -> Shape:  # noqa: FBT001 - it says what it is
+    return "hollow" if is_hollow else "solid"
+
+
 def swatch_svg(fill: str, hatch: str, shape: Shape = "solid") -> str:
     """Draw a colour, a hatch and a shape as SVG, 16 by 12."""
     line = line_of(fill, _INK)
     if shape == "hollow":
         return f'<rect x=".5" y=".5" width="15" height="11" rx="2" fill="none" stroke="{line}"/>'
     if shape == "open":
-        return f'<path d="M3 0h10v12h-10z" fill="{fill}" fill-opacity="{OPEN_ALPHA}"/><path d="M0 .5h16M0 11.5h16" stroke="{line}"/>'
+        rails = f'<path d="M0 .5h16M0 11.5h16" stroke="{line}"/>'
+        return f'<path d="M3 0h10v12h-10z" fill="{fill}" fill-opacity="{OPEN_ALPHA}"/>{rails}'
     lines = _SWATCH_PATHS.get(hatch)
     over = f'<path d="{lines}" stroke="{DARK_TEXT}" stroke-opacity=".45" fill="none" {HATCH_CLASS}/>' if lines else ""
     return f'<rect width="16" height="12" rx="2" fill="{fill}"/>{over}'
@@ -139,7 +144,7 @@ def _call_entries(trace: Trace) -> Entries:
     if SPAN_KINDS.index(SpanKind.HOST) in trace.kind and len(host_waits(trace)):
         present.add("synchronise")
     return [
-        (f"call: {label}", swatch_svg(style.fill, style.hatch, "hollow" if style.is_hollow else "solid"))
+        (f"call: {label}", swatch_svg(style.fill, style.hatch, _shape(style.is_hollow)))
         for label, style in CALL_STYLES.items()
         if label in present
     ]
