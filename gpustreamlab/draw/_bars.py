@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import NamedTuple
 
@@ -18,7 +18,7 @@ from gpustreamlab.typing import BoolArray, Int64Array, SpanKind
 FADE_PX = 5.0
 """Width of the steps in which the end of such a bar fades out."""
 
-FADED_PX = 12
+FADED_PX = 24
 """Bars that are at least this wide do so, between two lines."""
 
 LEAST_LOAD_PX = 1.5
@@ -100,6 +100,8 @@ class Bars:
     """By colour and hatch."""
     pale: dict[tuple[str, float], list[str]] = field(default_factory=dict)
     """By colour and opacity."""
+    loads: dict[tuple[str, float], list[str]] = field(default_factory=dict)
+    """By colour and opacity."""
     lines: dict[str, list[str]] = field(default_factory=dict)
     """By colour."""
 
@@ -122,21 +124,24 @@ class Bars:
         """Add spans that are too narrow for bars, as high as the share of the time in which they lasted."""
         load = min(box.height, max(LEAST_LOAD_PX, share * box.height))
         low = box._replace(top=box.top + box.height - load, height=load)
-        if shape == "solid":
-            self.solid.setdefault((fill, ""), []).append(low.path)
-        else:
-            self._add_pale(fill, low, OPEN_ALPHA)
+        self.loads.setdefault((fill, 1.0 if shape == "solid" else OPEN_ALPHA), []).append(low.path)
 
     def shapes(self, ink: str) -> Iterator[str]:
         """Write all of them; outlines are mixed with ink."""
-        for (fill, alpha), paths in self.pale.items():
-            yield f'<path d="{"".join(paths)}" fill="{fill}" fill-opacity="{alpha:.2f}"/>'
+        yield from _pale_paths(self.pale)
         for (fill, hatch), paths in self.solid.items():
             yield f'<path d="{"".join(paths)}" fill="{fill}"/>'
             if over := hatch_fill(hatch):
                 yield f'<path d="{"".join(paths)}" fill="{over}" {HATCH_CLASS}/>'
         for fill, paths in self.lines.items():
             yield f'<path d="{"".join(paths)}" fill="none" stroke="{line_of(fill, ink)}"/>'
+        # Narrow ones come last, so that no wide neighbour covers them.
+        yield from _pale_paths(self.loads)
 
     def _add_pale(self, fill: str, box: Box, alpha: float) -> None:
         self.pale.setdefault((fill, alpha), []).append(box.path)
+
+
+def _pale_paths(paths: Mapping[tuple[str, float], Sequence[str]]) -> Iterator[str]:
+    for (fill, alpha), parts in paths.items():
+        yield f'<path d="{"".join(parts)}" fill="{fill}" fill-opacity="{alpha:.2g}"/>'

@@ -260,7 +260,11 @@ def merged_items(columns: SpanColumns, scale_x: float, limit: int = MAX_SVG_BARS
 def _bars(picture: Picture, items: Merged, plot: SVGPlot) -> Iterator[str]:
     scene, columns = picture.scene, picture.columns
     rows, names = columns.row[items.pick].tolist(), columns.name[items.pick].tolist()
-    x0, x1 = plot.x(items.left_ns), np.maximum(plot.x(items.right_ns), plot.x(items.left_ns) + 1)
+    x0, x1 = plot.x(items.left_ns), plot.x(items.right_ns)
+    # A gap of less than a px is none, or one, by chance: it makes lower.
+    gap_px = np.append(x0[1:] - x1[:-1], np.inf)
+    is_joined = (np.append(np.diff(columns.row[items.first]), 1) == 0) & (gap_px >= 0) & (gap_px < 1)
+    x1 = np.maximum(np.where(is_joined, x1 + gap_px, x1), x0 + 1)
     is_own = (items.count == 1) & (x1 - x0 >= LEAST_LINED_PX)
     loads = np.minimum(1, items.busy_ns * plot.scale_x / (x1 - x0)).tolist()
     bars, labels = Bars(), dict[str, list[str]]()
