@@ -1,4 +1,4 @@
-// Made by scripts/bundle_viewer.py. 34107c72809c50661a283190e94a9bc2d8ba2cf93cf171b5ffcd231b393abf60
+// Made by scripts/bundle_viewer.py. 6a62731fff7371a666276eaefa94d30f58daee8d518049be7579e84dd66b9d9c
 "use strict";
 var gpustreamlab = (() => {
   var __defProp = Object.defineProperty;
@@ -3932,7 +3932,6 @@ var gpustreamlab = (() => {
   var LEGEND_EVERY_MS = 2e3;
   var KIND_WORDS = { host: "call", annotation: "NVTX" };
   var WAITING_KINDS = /* @__PURE__ */ new Set(["range", "annotation", "wait"]);
-  var COLOUR_WORDS = { partition: "hue: partition, tint: name", stream: "hue: stream, tint: name", name: "colour: name" };
   function addLegend(viewer) {
     const { view } = viewer;
     const chips = makeNode("div", { class: "gsl-legend", role: "group", "aria-label": "Legend: click hides, Alt+click shows only this" });
@@ -4047,8 +4046,8 @@ var gpustreamlab = (() => {
   }
   var withoutAll = (entries) => entries.map((entry) => entry.all ? { ...entry, all: null, time: null } : entry);
   function colourNode(view) {
-    const by = colourBy(view), words = COLOUR_WORDS[by];
-    if (words) return makeNode("span", { class: "gsl-of", text: words });
+    const by = colourBy(view);
+    if (by !== "duration") return makeNode("span", { class: "gsl-of", text: `hue: ${by}` });
     const [least, most] = durationsOf(view).map(formatNs), scale = makeNode("i", { class: "gsl-scale", "aria-hidden": "true" });
     scale.style.background = `linear-gradient(to right, ${view.tables.palette.at(-1)})`;
     return makeNode("span", { class: "gsl-of" }, "duration: ", least, scale, most);
@@ -4915,9 +4914,9 @@ var gpustreamlab = (() => {
       this.hatches.anchor(view.pxAt(0) * ratio % 65536, (view.frame.top - view.scrollPx) * ratio);
       ctx.setTransform(ratio, 0, 0, ratio, 0, 0);
       paintShades(ctx, this);
+      paintEdges(ctx, this);
       paintBars(ctx, this);
       paintMemory(ctx, this);
-      paintEdges(ctx, this);
       paintGroups(ctx, this);
       paintLaneLabels(ctx, this);
       paintStrips(ctx, this);

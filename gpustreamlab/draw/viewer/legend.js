@@ -13,7 +13,6 @@ const LEAST_NAMES = 3
 const LEGEND_EVERY_MS = 2000
 const KIND_WORDS = { host: "call", annotation: "NVTX" }
 const WAITING_KINDS = new Set(["range", "annotation", "wait"]) // Outlines; what they hold is drawn on its own, where it is known.
-const COLOUR_WORDS = { partition: "hue: partition, tint: name", stream: "hue: stream, tint: name", name: "colour: name" }
 
 /**
  * Add the legend: names by the time that they take, kinds, partitions.
@@ -143,8 +142,8 @@ const withoutAll = entries => entries.map(entry => (entry.all ? { ...entry, all:
 
 /** What colour tells now; of durations a scale with its ends. */
 function colourNode(view) {
-  const by = colourBy(view), words = COLOUR_WORDS[by]
-  if (words) return makeNode("span", { class: "gsl-of", text: words })
+  const by = colourBy(view)
+  if (by !== "duration") return makeNode("span", { class: "gsl-of", text: `hue: ${by}` })
   const [least, most] = durationsOf(view).map(formatNs), scale = makeNode("i", { class: "gsl-scale", "aria-hidden": "true" })
   scale.style.background = `linear-gradient(to right, ${view.tables.palette.at(-1)})`
   return makeNode("span", { class: "gsl-of" }, "duration: ", least, scale, most)

@@ -46,9 +46,9 @@ export class Painter {
     this.hatches.anchor(view.pxAt(0) * ratio % 65536, (view.frame.top - view.scrollPx) * ratio)
     ctx.setTransform(ratio, 0, 0, ratio, 0, 0)
     paintShades(ctx, this)
+    paintEdges(ctx, this) // Below the bars, so that their names can be read.
     paintBars(ctx, this)
     paintMemory(ctx, this)
-    paintEdges(ctx, this)
     paintGroups(ctx, this)
     paintLaneLabels(ctx, this)
     paintStrips(ctx, this)
