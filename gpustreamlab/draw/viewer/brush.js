@@ -7,14 +7,8 @@ import { blend, FONT } from "./theme.js"
 export const BAND_PX = 26 // Width of a partition's band, left of its lanes.
 export const TINT = 0.3 // How much of its colour the line above its lanes has.
 const HATCH_PX = 8
-export const HATCH_LINES = {
-  "/": [[-2, 10, 10, -2], [-2, 2, 2, -2], [6, 10, 10, 6]],
-  "\\": [[-2, -2, 10, 10], [6, -2, 10, 2], [-2, 6, 2, 10]],
-  "-": [[0, 4, 8, 4]],
-  "|": [[4, 0, 4, 8]],
-  "x": [[0, 0, 8, 8], [8, 0, 0, 8]],
-  "+": [[0, 4, 8, 4], [4, 0, 4, 8]],
-  ".": [[3, 4, 5, 4]],
+export const HATCH_LINES = { // Lines of each hatch, within a square of 8 by 8.
+  "/": "M-2 10L10 -2M-2 2L2 -2M6 10L10 6", "\\": "M-2 -2L10 10M6 -2L10 2M-2 6L2 10", "-": "M0 4H8", "|": "M4 0V8", "x": "M0 0L8 8M8 0L0 8", "+": "M0 4H8M4 0V8", ".": "M3 3h2v2h-2z",
 }
 export const BAR_INK = "#101418" // Signs on bars, in both themes: dark text is readable on every fill.
 
@@ -24,14 +18,14 @@ export class Hatches {
 
   get(ctx, sign, ratio) {
     const key = `${sign} ${ratio}`
-    if (!this.made.has(key)) this.made.set(key, makeHatch(ctx, sign, ratio))
+    if (!this.made.has(key)) { this.made.set(key, makeHatch(ctx, sign, ratio)); this.made.get(key).setTransform(this.matrix) }
     return this.made.get(key)
   }
 
   // Anchor all of them at a point of the canvas, in device px.
   anchor(x, y) {
-    const matrix = new DOMMatrix([1, 0, 0, 1, Math.round(x), Math.round(y)])
-    for (const pattern of this.made.values()) pattern.setTransform(matrix)
+    this.matrix = new DOMMatrix([1, 0, 0, 1, Math.round(x), Math.round(y)])
+    for (const pattern of this.made.values()) pattern.setTransform(this.matrix)
   }
 }
 
@@ -41,12 +35,17 @@ function makeHatch(ctx, sign, ratio) {
   const pen = tile.getContext("2d")
   pen.scale(size / HATCH_PX, size / HATCH_PX)
   pen.globalAlpha = 0.35
-  pen.strokeStyle = BAR_INK
-  pen.lineWidth = sign === "." ? 2 : 1
-  pen.beginPath()
-  for (const [x0, y0, x1, y1] of HATCH_LINES[sign] || []) { pen.moveTo(x0, y0); pen.lineTo(x1, y1) }
-  pen.stroke()
+  pen.stroke(new Path2D(HATCH_LINES[sign]))
   return ctx.createPattern(tile, "repeat")
+}
+
+// Fill a shape, in CSS px, with a hatch where there are hatches. A canvas paints a pattern in its own px; these are device px.
+export function hatchShape(ctx, {hatches, ratio, hasHatch}, sign, shape) {
+  if (!hasHatch(sign)) return
+  const pattern = hatches.get(ctx, sign, ratio)
+  pattern.setTransform(new DOMMatrix([1 / ratio, 0, 0, 1 / ratio, 0, 0]))
+  ctx.fillStyle = pattern
+  ctx.fill(shape)
 }
 
 // Texts that are cut to the room that they have; widths are measured once for each text and font.
@@ -83,8 +82,7 @@ const LINE = 0.55 // How much of its colour an outline has, the rest is ink: it 
 export class Looks {
   constructor(view, theme) {
     const {tables} = view
-    this.tables = tables
-    this.by = colourBy(view)
+    Object.assign(this, {tables, by: colourBy(view)})
     this.fills = tables.palette.flat()
     this.shades = this.fills.map(fill => shadesOf(fill, theme.paper))
     this.lines = this.fills.map(fill => blend(fill, theme.ink, LINE))
@@ -109,25 +107,19 @@ export class Looks {
   }
 
   // The calm colour of many spans: of no name.
-  load(row, index) {
-    return spanHue(this.tables, this.by, row, index) * TINTS
-  }
+  load(row, index) { return spanHue(this.tables, this.by, row, index) * TINTS }
 
   shape(row, index) {
-    const {kinds, lanes, call_styles: calls} = this.tables, kind = kinds[row.kind[index]]
-    if (kind === "range" && !lanes[row.lane].host) return row.isPale && this.isCaptured(row, index) ? HOLLOW : OPEN
+    const {kinds, lanes, capture, call_styles: calls} = this.tables, kind = kinds[row.kind[index]]
+    // Whether the kernels of a range are known.
+    const isCaptured = () => row.isPale && (!capture?.shown || capture.windows.some(([from, to]) => row.start[index] >= from && row.end[index] <= to))
+    if (kind === "range" && !lanes[row.lane].host) return isCaptured() ? HOLLOW : OPEN
     return row.isPale || kind === "wait" || calls[this.call(row, index)]?.[2] ? HOLLOW : SOLID
   }
 
-  // Whether the kernels of a range are known.
-  isCaptured({start, end}, index) {
-    const {shown, windows} = this.tables.capture ?? {}
-    return !shown || windows.some(([from, to]) => start[index] >= from && end[index] <= to)
-  }
-
   hatch(row, index) {
-    const call = this.call(row, index), kind = this.tables.kind_hatches[row.kind[index]]
-    return call >= 0 ? this.tables.call_styles[call][1] : kind || this.tables.name_styles[row.name[index]]?.[2]
+    const {call_styles: calls, kind_hatches: kinds, name_styles: names} = this.tables
+    return calls[this.call(row, index)]?.[1] ?? (kinds[row.kind[index]] || names[row.name[index]]?.[2])
   }
 }
 
@@ -155,15 +147,9 @@ export function laneHue(tables, by, lane) {
 // The shortest and the longest of what ran on streams, in ns.
 export function durationsOf({store, tables}) {
   let least = Infinity, most = 1
-  tables.rows.forEach(({lane}, code) => {
-    const {start, end, length, isPale} = store.ownRow(code)
-    if (isPale || tables.lanes[lane].host) return
-    for (let i = 0; i < length; i++) {
-      const ns = end[i] - start[i]
-      if (ns < least) least = ns
-      if (ns > most) most = ns
-    }
-  })
+  for (const {lane, isPale, busy, length} of tables.rows.map((_, code) => store.ownRow(code))) {
+    if (!isPale && !tables.lanes[lane]?.host) for (let i = 0; i < length; i++) { least = Math.min(least, busy[i]); most = Math.max(most, busy[i]) }
+  }
   return [Math.max(1, Math.min(least, most)), most]
 }
 

@@ -1,4 +1,4 @@
-// Made by scripts/bundle_viewer.py. 6a62731fff7371a666276eaefa94d30f58daee8d518049be7579e84dd66b9d9c
+// Made by scripts/bundle_viewer.py. 95849ed4af6447da77034be294c59c978370a572f19e4ff491f49fc3040539ae
 "use strict";
 var gpustreamlab = (() => {
   var __defProp = Object.defineProperty;
@@ -992,13 +992,14 @@ var gpustreamlab = (() => {
   var TINT = 0.3;
   var HATCH_PX = 8;
   var HATCH_LINES = {
-    "/": [[-2, 10, 10, -2], [-2, 2, 2, -2], [6, 10, 10, 6]],
-    "\\": [[-2, -2, 10, 10], [6, -2, 10, 2], [-2, 6, 2, 10]],
-    "-": [[0, 4, 8, 4]],
-    "|": [[4, 0, 4, 8]],
-    "x": [[0, 0, 8, 8], [8, 0, 0, 8]],
-    "+": [[0, 4, 8, 4], [4, 0, 4, 8]],
-    ".": [[3, 4, 5, 4]]
+    // Lines of each hatch, within a square of 8 by 8.
+    "/": "M-2 10L10 -2M-2 2L2 -2M6 10L10 6",
+    "\\": "M-2 -2L10 10M6 -2L10 2M-2 6L2 10",
+    "-": "M0 4H8",
+    "|": "M4 0V8",
+    "x": "M0 0L8 8M8 0L0 8",
+    "+": "M0 4H8M4 0V8",
+    ".": "M3 3h2v2h-2z"
   };
   var BAR_INK = "#101418";
   var Hatches = class {
@@ -1007,13 +1008,16 @@ var gpustreamlab = (() => {
     }
     get(ctx, sign, ratio) {
       const key = `${sign} ${ratio}`;
-      if (!this.made.has(key)) this.made.set(key, makeHatch(ctx, sign, ratio));
+      if (!this.made.has(key)) {
+        this.made.set(key, makeHatch(ctx, sign, ratio));
+        this.made.get(key).setTransform(this.matrix);
+      }
       return this.made.get(key);
     }
     // Anchor all of them at a point of the canvas, in device px.
     anchor(x, y) {
-      const matrix = new DOMMatrix([1, 0, 0, 1, Math.round(x), Math.round(y)]);
-      for (const pattern of this.made.values()) pattern.setTransform(matrix);
+      this.matrix = new DOMMatrix([1, 0, 0, 1, Math.round(x), Math.round(y)]);
+      for (const pattern of this.made.values()) pattern.setTransform(this.matrix);
     }
   };
   function makeHatch(ctx, sign, ratio) {
@@ -1022,15 +1026,15 @@ var gpustreamlab = (() => {
     const pen = tile.getContext("2d");
     pen.scale(size / HATCH_PX, size / HATCH_PX);
     pen.globalAlpha = 0.35;
-    pen.strokeStyle = BAR_INK;
-    pen.lineWidth = sign === "." ? 2 : 1;
-    pen.beginPath();
-    for (const [x0, y0, x1, y1] of HATCH_LINES[sign] || []) {
-      pen.moveTo(x0, y0);
-      pen.lineTo(x1, y1);
-    }
-    pen.stroke();
+    pen.stroke(new Path2D(HATCH_LINES[sign]));
     return ctx.createPattern(tile, "repeat");
+  }
+  function hatchShape(ctx, { hatches, ratio, hasHatch }, sign, shape) {
+    if (!hasHatch(sign)) return;
+    const pattern = hatches.get(ctx, sign, ratio);
+    pattern.setTransform(new DOMMatrix([1 / ratio, 0, 0, 1 / ratio, 0, 0]));
+    ctx.fillStyle = pattern;
+    ctx.fill(shape);
   }
   var Texts = class {
     constructor() {
@@ -1065,8 +1069,7 @@ var gpustreamlab = (() => {
   var Looks = class {
     constructor(view, theme) {
       const { tables } = view;
-      this.tables = tables;
-      this.by = colourBy(view);
+      Object.assign(this, { tables, by: colourBy(view) });
       this.fills = tables.palette.flat();
       this.shades = this.fills.map((fill) => shadesOf(fill, theme.paper));
       this.lines = this.fills.map((fill) => blend(fill, theme.ink, LINE));
@@ -1092,18 +1095,14 @@ var gpustreamlab = (() => {
       return spanHue(this.tables, this.by, row, index) * TINTS;
     }
     shape(row, index) {
-      const { kinds, lanes, call_styles: calls } = this.tables, kind = kinds[row.kind[index]];
-      if (kind === "range" && !lanes[row.lane].host) return row.isPale && this.isCaptured(row, index) ? HOLLOW : OPEN;
+      const { kinds, lanes, capture, call_styles: calls } = this.tables, kind = kinds[row.kind[index]];
+      const isCaptured = () => row.isPale && (!capture?.shown || capture.windows.some(([from, to]) => row.start[index] >= from && row.end[index] <= to));
+      if (kind === "range" && !lanes[row.lane].host) return isCaptured() ? HOLLOW : OPEN;
       return row.isPale || kind === "wait" || calls[this.call(row, index)]?.[2] ? HOLLOW : SOLID;
     }
-    // Whether the kernels of a range are known.
-    isCaptured({ start, end }, index) {
-      const { shown, windows } = this.tables.capture ?? {};
-      return !shown || windows.some(([from, to]) => start[index] >= from && end[index] <= to);
-    }
     hatch(row, index) {
-      const call = this.call(row, index), kind = this.tables.kind_hatches[row.kind[index]];
-      return call >= 0 ? this.tables.call_styles[call][1] : kind || this.tables.name_styles[row.name[index]]?.[2];
+      const { call_styles: calls, kind_hatches: kinds, name_styles: names } = this.tables;
+      return calls[this.call(row, index)]?.[1] ?? (kinds[row.kind[index]] || names[row.name[index]]?.[2]);
     }
   };
   var hueCount = ({ palette, call_styles: calls }) => palette.length - 2 - calls.length;
@@ -1122,15 +1121,12 @@ var gpustreamlab = (() => {
   }
   function durationsOf({ store, tables }) {
     let least = Infinity, most = 1;
-    tables.rows.forEach(({ lane }, code) => {
-      const { start, end, length, isPale } = store.ownRow(code);
-      if (isPale || tables.lanes[lane].host) return;
-      for (let i = 0; i < length; i++) {
-        const ns = end[i] - start[i];
-        if (ns < least) least = ns;
-        if (ns > most) most = ns;
+    for (const { lane, isPale, busy, length } of tables.rows.map((_, code) => store.ownRow(code))) {
+      if (!isPale && !tables.lanes[lane]?.host) for (let i = 0; i < length; i++) {
+        least = Math.min(least, busy[i]);
+        most = Math.max(most, busy[i]);
       }
-    });
+    }
     return [Math.max(1, Math.min(least, most)), most];
   }
   var shareOf = ([least, most], ns) => most > least ? Math.max(0, Math.min(1, Math.log(Math.max(1, ns) / least) / Math.log(most / least))) : 1;
@@ -1147,21 +1143,8 @@ var gpustreamlab = (() => {
     ctx.restore();
   }
 
-  // colours.js
-  var CHOICES = ["partition", "stream", "name", "duration"];
-  function addColours(viewer) {
-    const { view, menu } = viewer;
-    const options = CHOICES.filter((choice) => choice !== "partition" || view.isLive || colourBy(view) === choice).map((choice) => [choice, choice]);
-    menu.choice("Bars", { label: "Colour", options, get: () => colourBy(view), set: (choice) => view.set("colour", choice) });
-    menu.toggle("Bars", { label: "Hatches", get: () => view.hasHatches, set: (isOn) => view.set("hasHatches", isOn) });
-    view.keep("colour", () => view.colour, (choice) => view.set("colour", CHOICES.includes(choice) ? choice : null));
-    view.keep("hatches", () => view.hasHatches || null, (isOn) => view.set("hasHatches", isOn === true));
-    return view.on("look", (property) => {
-      if (property === "hasHatches") viewer.useTheme();
-    });
-  }
-
   // nodes.js
+  var HATCH_SVG = '<svg xmlns="http://www.w3.org/2000/svg" width="6" height="6" viewBox="0 0 8 8"><path d="*" stroke="#101418" stroke-opacity=".5" fill="none"/></svg>';
   function makeNode(tag, facts = {}, ...children) {
     const element = document.createElement(tag);
     for (const [name, value] of Object.entries(facts)) {
@@ -1182,8 +1165,9 @@ var gpustreamlab = (() => {
     return makeNode("button", { type: "button", title, "aria-label": label, "aria-keyshortcuts": key || null, text, ...facts });
   }
   function makeSwatch({ fill, hatch, letter = "", shape = "" }) {
-    const swatch = makeNode("i", { class: "gsl-swatch", "aria-hidden": "true", text: letter, "data-hatch": hatch || " ", "data-shape": shape });
+    const swatch = makeNode("i", { class: "gsl-swatch", "aria-hidden": "true", text: letter, "data-shape": shape });
     swatch.style.setProperty("--gsl-fill", fill);
+    if (HATCH_LINES[hatch]) swatch.style.setProperty("--gsl-hatch", `url("data:image/svg+xml,${encodeURIComponent(HATCH_SVG.replace("*", HATCH_LINES[hatch]))}")`);
     return swatch;
   }
   function rootOf(viewer) {
@@ -1236,6 +1220,24 @@ var gpustreamlab = (() => {
     let status = root.querySelector(".gsl-status");
     if (!status) root.append(status = makeNode("div", { class: "gsl-status gsl-out", role: "status", "aria-live": "polite" }));
     status.textContent = text;
+  }
+
+  // colours.js
+  var CHOICES = ["partition", "stream", "name", "duration"];
+  function addColours(viewer) {
+    const { view, menu } = viewer;
+    const options = CHOICES.filter((choice) => choice !== "partition" || view.isLive || colourBy(view) === choice).map((choice) => [choice, choice]);
+    const toggleWaits = () => view.set("showsWaits", !view.showsWaits);
+    menu.choice("Bars", { label: "Colour", options, get: () => colourBy(view), set: (choice) => view.set("colour", choice) });
+    menu.toggle("Bars", { label: "Hatches", get: () => view.hasHatches, set: (isOn) => view.set("hasHatches", isOn) });
+    menu.toggle("Bars", { label: "Waits as arrows", key: "E", get: () => view.showsWaits, set: toggleWaits });
+    view.keep("colour", () => view.colour, (choice) => view.set("colour", CHOICES.includes(choice) ? choice : null));
+    view.keep("hatches", () => view.hasHatches || null, (isOn) => view.set("hasHatches", isOn === true));
+    view.keep("waits", () => view.showsWaits && null, (isOn) => view.set("showsWaits", isOn !== false));
+    commandsOf(viewer).toggleWaits = toggleWaits;
+    return view.on("look", (property) => {
+      if (property === "hasHatches") viewer.useTheme();
+    });
   }
 
   // copy.js
@@ -2234,19 +2236,11 @@ var gpustreamlab = (() => {
     ctx.fillText(detail, BAND_PX + 6 + used, middle);
   }
   function paintBand(ctx, painter, { fill, hatch }, { left, top, width, height }) {
+    const box = new Path2D();
+    box.rect(left, top, width, height);
     ctx.fillStyle = fill;
-    ctx.fillRect(left, top, width, height);
-    if (!painter.hasHatch(hatch)) return;
-    const pattern = painter.hatches.get(ctx, hatch, painter.ratio);
-    inDevicePx(ctx, painter.ratio, () => {
-      ctx.fillStyle = pattern;
-      ctx.fillRect(left * painter.ratio, top * painter.ratio, width * painter.ratio, height * painter.ratio);
-    });
-  }
-  function inDevicePx(ctx, ratio, paint) {
-    ctx.setTransform(1, 0, 0, 1, 0, 0);
-    paint();
-    ctx.setTransform(ratio, 0, 0, ratio, 0, 0);
+    ctx.fill(box);
+    hatchShape(ctx, painter, hatch, box);
   }
   function paintLaneLabels(ctx, painter) {
     const { view } = painter, { frame, tables } = view;
@@ -2516,7 +2510,6 @@ var gpustreamlab = (() => {
 
   // lod.js
   var BIN_PX = 1.5;
-  var PICK_SAMPLES = 8;
   function binWidth(nsPerPx) {
     const wanted = BIN_PX * nsPerPx;
     let width = 1;
@@ -2530,11 +2523,11 @@ var gpustreamlab = (() => {
     constructor(capacity = 4096) {
       this.length = 0;
       this.capacity = 0;
-      for (const name of ["row", "first", "last", "pick"]) this[name] = new Int32Array(0);
+      for (const name of ["row", "first", "last"]) this[name] = new Int32Array(0);
       for (const name of ["left", "right", "count", "busy"]) this[name] = new Float64Array(0);
       this.reserve(capacity);
     }
-    push(row, left, right, first, last, count, busy, pick) {
+    push(row, left, right, first, last, count, busy) {
       if (this.length === this.capacity) this.reserve(2 * this.capacity);
       const place = this.length++;
       this.row[place] = row;
@@ -2544,10 +2537,9 @@ var gpustreamlab = (() => {
       this.last[place] = last;
       this.count[place] = count;
       this.busy[place] = busy;
-      this.pick[place] = pick;
     }
     reserve(capacity) {
-      for (const name of ["row", "first", "last", "pick", "left", "right", "count", "busy"]) {
+      for (const name of ["row", "first", "last", "left", "right", "count", "busy"]) {
         this[name] = grown(this[name], capacity, this.length);
       }
       this.capacity = capacity;
@@ -2596,27 +2588,12 @@ var gpustreamlab = (() => {
   }
   function pushSpan(row, index, out) {
     const left = row.start[index], right = row.end[index];
-    if (row.isPlain) out.push(row.code, left, right, index, index, 1, right - left, index);
-    else out.push(row.code, left, right, index, index, row.countOrNull[index], row.busyOrNull[index], index);
+    if (row.isPlain) out.push(row.code, left, right, index, index, 1, right - left);
+    else out.push(row.code, left, right, index, index, row.countOrNull[index], row.busyOrNull[index]);
   }
   function pushMerged(row, first, last, right, out) {
     if (first === last) pushSpan(row, first, out);
-    else {
-      const pick = pickLongest(row, first, last);
-      out.push(row.code, row.start[first], right, first, last, row.countSum(first, last), row.busySum(first, last), pick);
-    }
-  }
-  function pickLongest({ start, end }, first, last) {
-    const width = last - first;
-    let pick = first, longest = end[first] - start[first];
-    for (let sample = 1; sample < PICK_SAMPLES; sample++) {
-      const index = first + Math.floor(width * sample / (PICK_SAMPLES - 1)), duration = end[index] - start[index];
-      if (duration > longest) {
-        longest = duration;
-        pick = index;
-      }
-    }
-    return pick;
+    else out.push(row.code, row.start[first], right, first, last, row.countSum(first, last), row.busySum(first, last));
   }
 
   // paint_edges.js
@@ -3987,7 +3964,7 @@ var gpustreamlab = (() => {
   }
   function drawLegend(viewer, { chips, sheet, state }) {
     const { view } = viewer;
-    const names = nameEntries(viewer, state), kinds = kindEntries(view, state.times), partitions = partitionEntries(view);
+    const names = nameEntries(view, state), kinds = kindEntries(view, state.times), partitions = partitionEntries(view);
     const calls = callEntries(view, state), shownKinds = calls.length ? kinds.filter(({ text }) => text !== KIND_WORDS.host) : kinds, strays = state.times.strayCount;
     const drawn = JSON.stringify([names, calls, kinds, partitions, [{ strays, colour: colourNode(view).textContent }], ...[...FILTER_KEYS].map((group) => [...view[group]])].map(withoutAll));
     if (drawn === state.drawn) {
@@ -4052,30 +4029,23 @@ var gpustreamlab = (() => {
     scale.style.background = `linear-gradient(to right, ${view.tables.palette.at(-1)})`;
     return makeNode("span", { class: "gsl-of" }, "duration: ", least, scale, most);
   }
-  function nameEntries({ view, painter }, { times, order }) {
+  function nameEntries(view, { times, order }) {
     const all = order.filter((code) => !callLabel(view, code)), groups = groupNames(view, all.map((code) => ({ name: code, ...times.names.get(code) })), view.isLive);
-    view.nameLanes = lanesOfNames(view, painter.currentLooks(), times);
+    view.nameRows = rowsOfNames(times);
     return groups.map(({ text, codes, busy }) => ({ group: "hiddenNames", codes: codes.sort((a, b) => a - b), all, text, time: formatNs(busy), ...nameLook(view, codes) }));
   }
-  function lanesOfNames({ store, tables }, looks, { rows }) {
+  function rowsOfNames({ rows }) {
     const found = /* @__PURE__ */ new Map();
-    rows.forEach(({ names }, code) => {
-      const row = store.ownRow(code), shape = row.length ? looks.shape(row, 0) : HOLLOW;
-      for (const name of names.keys()) {
-        const known = found.get(name) ?? { lanes: /* @__PURE__ */ new Set(), shape };
-        known.lanes.add(tables.rows[code].lane);
-        known.shape = Math.min(known.shape, shape);
-        found.set(name, known);
-      }
-    });
+    rows.forEach(({ names }, code) => names.forEach((_, name) => found.has(name) ? found.get(name).push(code) : found.set(name, [code])));
     return found;
   }
   function nameLook(view, codes) {
-    const { tables } = view, [own, tint, hatch] = tables.name_styles[codes[0]] ?? [0, 0], by = colourBy(view), found = codes.map((code) => view.nameLanes.get(code)).filter(Boolean);
+    const { store, tables } = view, [own, tint, hatch] = tables.name_styles[codes[0]] ?? [0, 0], by = colourBy(view);
     if (by === "duration") return { hatch };
-    const hues = [...new Set(found.flatMap(({ lanes }) => [...lanes]).map((lane) => laneHue(tables, by, lane)))], shape = Math.min(...found.map((one) => one.shape));
-    const hue = by === "name" || callLabel(view, codes[0]) ? own : hues.length === 1 ? hues[0] : hueCount(tables);
-    return { fill: tables.palette[hue][tint], hatch, shape: shape === HOLLOW ? "hollow" : shape === OPEN ? "open" : "" };
+    const rows = codes.flatMap((code) => view.nameRows.get(code) ?? []), hues = new Set(rows.map((code) => laneHue(tables, by, tables.rows[code].lane)));
+    const isPale = rows.every((code) => tables.rows[code].pale), isRange = rows.every((code) => tables.kinds[store.ownRow(code).kind[0]] === "range");
+    const hue = by === "name" || callLabel(view, codes[0]) ? own : hues.size === 1 ? [...hues][0] : hueCount(tables);
+    return { fill: tables.palette[hue][tint], hatch, shape: isPale ? "hollow" : isRange ? "open" : "" };
   }
   function groupNames(view, names, keepsPlaces = false) {
     const groups = /* @__PURE__ */ new Map();
@@ -4341,7 +4311,7 @@ var gpustreamlab = (() => {
     }
   }
   function paintSms(ctx, painter, box) {
-    const { view, hatches, ratio } = painter, { tables, store } = view;
+    const { view } = painter, { tables, store } = view;
     const stack = smShares(store, tables, view.x0, view.x1, box.columns), low = new Float64Array(box.columns);
     clipStrip(ctx, view, box, () => {
       tables.bands.forEach((band, place) => {
@@ -4349,7 +4319,7 @@ var gpustreamlab = (() => {
         const shape = stepShape(low, high, box, tables.sm_count);
         ctx.fillStyle = band.fill;
         ctx.fill(shape);
-        if (painter.hasHatch(band.hatch)) hatchShape(ctx, hatches.get(ctx, band.hatch, ratio), shape, ratio);
+        hatchShape(ctx, painter, band.hatch, shape);
         labelSms(ctx, painter, band, { low, sms: stack[place] }, box);
         low.set(high);
       });
@@ -4397,12 +4367,6 @@ var gpustreamlab = (() => {
     let to = from + 1;
     for (let column = to; column < sms.length && column <= to + RUN_GAP_PX; column++) if (isSame(column)) to = column + 1;
     return to;
-  }
-  function hatchShape(ctx, pattern, shape, ratio) {
-    const matrix = new DOMMatrix([1 / ratio, 0, 0, 1 / ratio, 0, 0]);
-    pattern.setTransform(matrix);
-    ctx.fillStyle = pattern;
-    ctx.fill(shape);
   }
   function paintBusy(ctx, painter, box) {
     const { view, theme } = painter, busy = view.tables.header.busy_word;
@@ -4695,7 +4659,6 @@ var gpustreamlab = (() => {
       ctx.setTransform(1, 0, 0, 1, 0, 0);
       const boxes = placeItems(painter, segments);
       fillBoxes(ctx, painter, segments, boxes);
-      hatchBoxes(ctx, painter, segments, boxes);
       ctx.setTransform(ratio, 0, 0, ratio, 0, 0);
       labelBoxes(ctx, painter, segments, boxes);
       paintStrays(ctx, painter, segments, boxes);
@@ -4752,12 +4715,12 @@ var gpustreamlab = (() => {
   }
   var isBar = ({ items, ratio }, { w }, i) => w[i] >= WIDE_PX * ratio && items.first[i] === items.last[i];
   function fillBoxes(ctx, painter, segments, boxes) {
-    const { view, items, looks, ratio } = painter, { x, w, ns } = boxes, edge = Math.max(1, Math.round(ratio));
+    const { view, items, looks, ratio, hatches } = painter, { x, w, ns } = boxes, edge = Math.max(1, Math.round(ratio));
     for (const segment of segments) {
       const columns = view.store.row(segment.row), { top, height } = devicePx(segment, ratio);
       for (let i = segment.from; i < segment.to; i++) {
-        const at = items.pick[i], shape = looks.shape(columns, at), isDim = view.matches && !isItemMatch(painter, columns, segment.row, i);
-        const full = isDim ? DIM_SHADE : shape === SOLID ? SHADES : OPEN_SHADE;
+        const at = items.first[i], shape = looks.shape(columns, at), isDim = view.matches && !isItemMatch(painter, columns, segment.row, i);
+        const full = isDim ? DIM_SHADE : shape === OPEN || columns.isPale ? OPEN_SHADE : SHADES;
         if (isBar(painter, boxes, i)) {
           const code = looks.code(columns, at), box = { left: x[i], top, width: w[i] - edge, height, edge };
           if (shape !== SOLID) outlineBox(ctx, box, isDim ? looks.shades[code][DIM_SHADE] : looks.lines[code], shape === OPEN);
@@ -4765,6 +4728,9 @@ var gpustreamlab = (() => {
           ctx.fillStyle = looks.shades[code][full];
           if (shape === OPEN) openBox(ctx, box, looks.shades[code], full, ratio);
           else ctx.fillRect(x[i], top, w[i] - edge, height);
+          if (isDim || !painter.hasHatch(looks.hatch(columns, at))) continue;
+          ctx.fillStyle = hatches.get(ctx, looks.hatch(columns, at), ratio);
+          ctx.fillRect(x[i], top, w[i] - edge, height);
         } else {
           const load = Math.max(Math.min(height, LEAST_LOAD_PX * ratio), Math.round(Math.min(1, items.busy[i] / ns[i]) * height));
           ctx.fillStyle = looks.shades[looks.load(columns, at)][full];
@@ -4789,18 +4755,6 @@ var gpustreamlab = (() => {
   function devicePx({ top, bottom }, ratio) {
     const first = Math.round(top * ratio);
     return { top: first, height: Math.max(1, Math.round(bottom * ratio) - first) };
-  }
-  function hatchBoxes(ctx, painter, segments, boxes) {
-    const { view, items, looks, ratio, hatches } = painter, { x, w } = boxes, edge = Math.max(1, Math.round(ratio));
-    for (const segment of segments) {
-      const columns = view.store.row(segment.row), { top, height } = devicePx(segment, ratio);
-      for (let i = segment.from; i < segment.to; i++) {
-        const at = items.pick[i], sign = looks.hatch(columns, at);
-        if (!isBar(painter, boxes, i) || !painter.hasHatch(sign) || looks.shape(columns, at) === HOLLOW || view.matches && !columns.isMatch(at, view.matches)) continue;
-        ctx.fillStyle = hatches.get(ctx, sign, ratio);
-        ctx.fillRect(x[i], top, w[i] - edge, height);
-      }
-    }
   }
   function labelBoxes(ctx, painter, segments, { x, w }) {
     const { view, items, ratio } = painter, least = LABEL_MIN_PX * ratio;
@@ -4839,24 +4793,18 @@ var gpustreamlab = (() => {
     ctx.globalAlpha = 1;
   }
   function paintStrays(ctx, painter, segments, { x, w }) {
-    const { view, items, ratio, theme } = painter, corners = new Path2D();
+    const { view, items, ratio, theme } = painter;
+    let corners = "";
     for (const { row, from, to, top, bottom } of segments) {
       const columns = view.store.row(row);
       if (!columns.hasWork) continue;
       for (let i = from; i < to; i++) {
-        if (!isStray(columns, items.pick[i])) continue;
+        if (!isStray(columns, items.first[i])) continue;
         const size = Math.min(STRAY_PX, bottom - top), right = Math.max(x[i] / ratio + size / 2, (x[i] + w[i]) / ratio - 1);
-        corners.moveTo(right - size, top);
-        corners.lineTo(right, top);
-        corners.lineTo(right, top + size);
-        corners.closePath();
+        corners += `M${right - size} ${top}h${size}v${size}z`;
       }
     }
-    ctx.fillStyle = theme.stray;
-    ctx.fill(corners);
-    ctx.lineWidth = 1.5;
-    ctx.strokeStyle = theme.paper;
-    ctx.stroke(corners);
+    paintShape(ctx, corners, theme.stray, theme.paper, 1.5);
   }
   function paintMoments(ctx, painter, segments, { x, w }) {
     const { view, items, looks, ratio } = painter, lonely = Math.round(LONELY_PX * ratio);
@@ -4864,21 +4812,17 @@ var gpustreamlab = (() => {
       const columns = view.store.row(row), middle = (top + bottom) / 2, half = Math.min(MOMENT_PX, (bottom - top) / 2);
       for (let i = from; i < to; i++) {
         if (items.right[i] > items.left[i] || items.first[i] !== items.last[i] || w[i] < lonely) continue;
-        const at = items.pick[i], left = x[i] / ratio + LONELY_PX / 2;
+        const at = items.first[i], left = x[i] / ratio + LONELY_PX / 2;
         if (view.matches && !columns.isMatch(at, view.matches)) continue;
-        ctx.beginPath();
-        ctx.moveTo(left - half, middle);
-        ctx.lineTo(left, middle - half);
-        ctx.lineTo(left + half, middle);
-        ctx.lineTo(left, middle + half);
-        ctx.closePath();
-        ctx.fillStyle = looks.fills[looks.code(columns, at)];
-        ctx.fill();
-        ctx.lineWidth = 1;
-        ctx.strokeStyle = painter.theme.ink;
-        ctx.stroke();
+        paintShape(ctx, `M${left - half} ${middle}l${half} ${-half}l${half} ${half}l${-half} ${half}z`, looks.fills[looks.code(columns, at)], painter.theme.ink, 1);
       }
     }
+  }
+  function paintShape(ctx, path, fill, line, width) {
+    const shape = new Path2D(path);
+    Object.assign(ctx, { fillStyle: fill, strokeStyle: line, lineWidth: width });
+    ctx.fill(shape);
+    ctx.stroke(shape);
   }
 
   // paint.js
@@ -4895,9 +4839,7 @@ var gpustreamlab = (() => {
       this.looks = null;
     }
     // Whether a hatch is drawn: it is the second sign of those who ask for one, or need it.
-    hasHatch(sign) {
-      return (this.view.hasHatches || this.theme.needsHatches) && sign in HATCH_LINES;
-    }
+    hasHatch = (sign) => (this.view.hasHatches || this.theme.needsHatches) && sign in HATCH_LINES;
     // Names may have come since.
     currentLooks() {
       const { tables } = this.view;
@@ -5708,25 +5650,6 @@ ${lane.label}`), asked.lanes);
     return `lab.trace.to_pandas().loc[lambda t: ${terms.join(" & ")}]`;
   }
 
-  // waits_button.js
-  function addWaitsButton(viewer) {
-    const { view } = viewer;
-    const toggle = () => view.store.edges.length && view.set("showsWaits", !view.showsWaits);
-    const button = makeButton("Waits", { label: "Arrows from what was waited for to what waited", key: "E", class: "gsl-waits", onclick: toggle });
-    toolsOf(viewer).append(button);
-    const show = () => {
-      button.hidden = !view.store.edges.length;
-      button.setAttribute("aria-pressed", String(view.showsWaits));
-    };
-    const offs = [view.on("data", show), view.on("look", (property) => property === "showsWaits" && show())];
-    commandsOf(viewer).toggleWaits = toggle;
-    show();
-    return () => {
-      offs.forEach((off) => off());
-      button.remove();
-    };
-  }
-
   // why_panel.js
   var ASKED = "Asked: the kernel answers when it is not busy.";
   var HINT = "Click a reason, its number in the picture, or a gap of a lane.";
@@ -5819,7 +5742,7 @@ ${lane.label}`), asked.lanes);
   var TABLES_FORMAT = 3;
   var ABOVE = /* @__PURE__ */ new Set(["hovered", "pinned", "selection", "ruler", "gap", "reason", "why"]);
   var NARROW_BORDER = 0.3;
-  var CONTROLS = [addMenu, addColours, addTips, addDetails, addGaps, addSearch, addKeys, addSelect, addRuler, addWaitsButton, addWhy, addLegend, addFollow];
+  var CONTROLS = [addMenu, addColours, addTips, addDetails, addGaps, addSearch, addKeys, addSelect, addRuler, addWhy, addLegend, addFollow];
   var Viewer = class {
     constructor({ element, Bokeh, item, tables, store, live = false, askWhy = null }) {
       checkFormat("This timeline has", tables.format, TABLES_FORMAT);

@@ -1,6 +1,6 @@
 // What the colours mean; a click hides what it stands for.
 
-import { colourBy, durationsOf, HOLLOW, hueCount, laneHue, OPEN } from "./brush.js"
+import { colourBy, durationsOf, hueCount, laneHue } from "./brush.js"
 import { NameTimes } from "./name_times.js"
 import { callLabel, nameOf } from "./names.js"
 import { closeAbove, commandsOf, listen, makeButton, makeNode, makeSwatch, openAbove, partOf, rootOf, throttled } from "./nodes.js"
@@ -73,7 +73,7 @@ export function addLegend(viewer) {
 
 function drawLegend(viewer, { chips, sheet, state }) {
   const { view } = viewer
-  const names = nameEntries(viewer, state), kinds = kindEntries(view, state.times), partitions = partitionEntries(view)
+  const names = nameEntries(view, state), kinds = kindEntries(view, state.times), partitions = partitionEntries(view)
   const calls = callEntries(view, state), shownKinds = calls.length ? kinds.filter(({ text }) => text !== KIND_WORDS.host) : kinds, strays = state.times.strayCount
   const drawn = JSON.stringify([names, calls, kinds, partitions, [{ strays, colour: colourNode(view).textContent }], ...[...FILTER_KEYS].map(group => [...view[group]])].map(withoutAll))
   // Times alone are written into the chips that there are: one that is being clicked stays.
@@ -150,36 +150,29 @@ function colourNode(view) {
 }
 
 /** What the legend says of each name: `codes` are what a click puts into the set `group` of the view, `all` those of the others too. */
-function nameEntries({ view, painter }, { times, order }) {
+function nameEntries(view, { times, order }) {
   const all = order.filter(code => !callLabel(view, code)), groups = groupNames(view, all.map(code => ({ name: code, ...times.names.get(code) })), view.isLive)
-  view.nameLanes = lanesOfNames(view, painter.currentLooks(), times)
+  view.nameRows = rowsOfNames(times)
   return groups.map(({ text, codes, busy }) => (
     { group: "hiddenNames", codes: codes.sort((a, b) => a - b), all, text, time: formatNs(busy), ...nameLook(view, codes) }
   ))
 }
 
-/** By name: the lanes it is on, and how it is drawn there. */
-function lanesOfNames({ store, tables }, looks, { rows }) {
+/** By name: the codes of the rows it is in. */
+function rowsOfNames({ rows }) {
   const found = new Map()
-  rows.forEach(({ names }, code) => {
-    const row = store.ownRow(code), shape = row.length ? looks.shape(row, 0) : HOLLOW
-    for (const name of names.keys()) {
-      const known = found.get(name) ?? { lanes: new Set(), shape }
-      known.lanes.add(tables.rows[code].lane)
-      known.shape = Math.min(known.shape, shape)
-      found.set(name, known)
-    }
-  })
+  rows.forEach(({ names }, code) => names.forEach((_, name) => found.has(name) ? found.get(name).push(code) : found.set(name, [code])))
   return found
 }
 
-/** How the bars of some names look that are one in the legend: grey where they have several hues. */
+/** How the bars of names look that are one in the legend: grey where they have several hues. */
 export function nameLook(view, codes) {
-  const { tables } = view, [own, tint, hatch] = tables.name_styles[codes[0]] ?? [0, 0], by = colourBy(view), found = codes.map(code => view.nameLanes.get(code)).filter(Boolean)
+  const { store, tables } = view, [own, tint, hatch] = tables.name_styles[codes[0]] ?? [0, 0], by = colourBy(view)
   if (by === "duration") return { hatch }
-  const hues = [...new Set(found.flatMap(({ lanes }) => [...lanes]).map(lane => laneHue(tables, by, lane)))], shape = Math.min(...found.map(one => one.shape))
-  const hue = by === "name" || callLabel(view, codes[0]) ? own : hues.length === 1 ? hues[0] : hueCount(tables)
-  return { fill: tables.palette[hue][tint], hatch, shape: shape === HOLLOW ? "hollow" : shape === OPEN ? "open" : "" }
+  const rows = codes.flatMap(code => view.nameRows.get(code) ?? []), hues = new Set(rows.map(code => laneHue(tables, by, tables.rows[code].lane)))
+  const isPale = rows.every(code => tables.rows[code].pale), isRange = rows.every(code => tables.kinds[store.ownRow(code).kind[0]] === "range")
+  const hue = by === "name" || callLabel(view, codes[0]) ? own : hues.size === 1 ? [...hues][0] : hueCount(tables)
+  return { fill: tables.palette[hue][tint], hatch, shape: isPale ? "hollow" : isRange ? "open" : "" }
 }
 
 /** Names that differ by a number as one, with what they have together, the longest first; a live view keeps the places that there are. */

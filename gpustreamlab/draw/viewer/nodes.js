@@ -1,5 +1,9 @@
 // Elements of the viewer's own DOM. What comes from data goes in as text, never as HTML.
 
+import { HATCH_LINES } from "./brush.js"
+
+const HATCH_SVG = '<svg xmlns="http://www.w3.org/2000/svg" width="6" height="6" viewBox="0 0 8 8"><path d="*" stroke="#101418" stroke-opacity=".5" fill="none"/></svg>'
+
 /** Make an element: `facts` are attributes, `on…` listeners, `text` its text; the rest are its children. */
 export function makeNode(tag, facts = {}, ...children) {
   const element = document.createElement(tag)
@@ -27,8 +31,9 @@ export function makeButton(text, { label = text, key = "", ...facts } = {}) {
 
 /** A sample of a look: a colour, the hatch over it where there are hatches, and its shape where that is "hollow" or "open". */
 export function makeSwatch({ fill, hatch, letter = "", shape = "" }) {
-  const swatch = makeNode("i", { class: "gsl-swatch", "aria-hidden": "true", text: letter, "data-hatch": hatch || " ", "data-shape": shape })
+  const swatch = makeNode("i", { class: "gsl-swatch", "aria-hidden": "true", text: letter, "data-shape": shape })
   swatch.style.setProperty("--gsl-fill", fill)
+  if (HATCH_LINES[hatch]) swatch.style.setProperty("--gsl-hatch", `url("data:image/svg+xml,${encodeURIComponent(HATCH_SVG.replace("*", HATCH_LINES[hatch]))}")`)
   return swatch
 }
 

@@ -27,7 +27,7 @@ export class Painter {
   }
 
   // Whether a hatch is drawn: it is the second sign of those who ask for one, or need it.
-  hasHatch(sign) { return (this.view.hasHatches || this.theme.needsHatches) && sign in HATCH_LINES }
+  hasHatch = sign => (this.view.hasHatches || this.theme.needsHatches) && sign in HATCH_LINES
 
   // Names may have come since.
   currentLooks() {

@@ -24,7 +24,6 @@ export function paintBars(ctx, painter) {
     ctx.setTransform(1, 0, 0, 1, 0, 0)
     const boxes = placeItems(painter, segments)
     fillBoxes(ctx, painter, segments, boxes)
-    hatchBoxes(ctx, painter, segments, boxes)
     ctx.setTransform(ratio, 0, 0, ratio, 0, 0)
     labelBoxes(ctx, painter, segments, boxes)
     paintStrays(ctx, painter, segments, boxes)
@@ -90,12 +89,12 @@ function isItemMatch(painter, columns, row, i) {
 const isBar = ({items, ratio}, {w}, i) => w[i] >= WIDE_PX * ratio && items.first[i] === items.last[i]
 
 function fillBoxes(ctx, painter, segments, boxes) {
-  const {view, items, looks, ratio} = painter, {x, w, ns} = boxes, edge = Math.max(1, Math.round(ratio))
+  const {view, items, looks, ratio, hatches} = painter, {x, w, ns} = boxes, edge = Math.max(1, Math.round(ratio))
   for (const segment of segments) {
     const columns = view.store.row(segment.row), {top, height} = devicePx(segment, ratio)
     for (let i = segment.from; i < segment.to; i++) {
-      const at = items.pick[i], shape = looks.shape(columns, at), isDim = view.matches && !isItemMatch(painter, columns, segment.row, i)
-      const full = isDim ? DIM_SHADE : shape === SOLID ? SHADES : OPEN_SHADE
+      const at = items.first[i], shape = looks.shape(columns, at), isDim = view.matches && !isItemMatch(painter, columns, segment.row, i)
+      const full = isDim ? DIM_SHADE : shape === OPEN || columns.isPale ? OPEN_SHADE : SHADES
       if (isBar(painter, boxes, i)) {
         const code = looks.code(columns, at), box = {left: x[i], top, width: w[i] - edge, height, edge}
         if (shape !== SOLID) outlineBox(ctx, box, isDim ? looks.shades[code][DIM_SHADE] : looks.lines[code], shape === OPEN)
@@ -103,6 +102,9 @@ function fillBoxes(ctx, painter, segments, boxes) {
         ctx.fillStyle = looks.shades[code][full]
         if (shape === OPEN) openBox(ctx, box, looks.shades[code], full, ratio)
         else ctx.fillRect(x[i], top, w[i] - edge, height)
+        if (isDim || !painter.hasHatch(looks.hatch(columns, at))) continue
+        ctx.fillStyle = hatches.get(ctx, looks.hatch(columns, at), ratio)
+        ctx.fillRect(x[i], top, w[i] - edge, height)
       } else {
         const load = Math.max(Math.min(height, LEAST_LOAD_PX * ratio), Math.round(Math.min(1, items.busy[i] / ns[i]) * height))
         ctx.fillStyle = looks.shades[looks.load(columns, at)][full]
@@ -132,19 +134,6 @@ function openBox(ctx, {left, top, width, height, edge}, shades, full, ratio) {
 function devicePx({top, bottom}, ratio) {
   const first = Math.round(top * ratio)
   return {top: first, height: Math.max(1, Math.round(bottom * ratio) - first)}
-}
-
-function hatchBoxes(ctx, painter, segments, boxes) {
-  const {view, items, looks, ratio, hatches} = painter, {x, w} = boxes, edge = Math.max(1, Math.round(ratio))
-  for (const segment of segments) {
-    const columns = view.store.row(segment.row), {top, height} = devicePx(segment, ratio)
-    for (let i = segment.from; i < segment.to; i++) {
-      const at = items.pick[i], sign = looks.hatch(columns, at)
-      if (!isBar(painter, boxes, i) || !painter.hasHatch(sign) || looks.shape(columns, at) === HOLLOW || view.matches && !columns.isMatch(at, view.matches)) continue
-      ctx.fillStyle = hatches.get(ctx, sign, ratio)
-      ctx.fillRect(x[i], top, w[i] - edge, height)
-    }
-  }
 }
 
 // Names in bars, where there is room, and how long the span took, where there is more.
@@ -189,24 +178,18 @@ function labelBar(ctx, painter, columns, at, {left, room, middle}) {
 
 // A corner in the colour of warnings on each kernel, copy or fill that ran on another stream than its range had selected.
 function paintStrays(ctx, painter, segments, {x, w}) {
-  const {view, items, ratio, theme} = painter, corners = new Path2D()
+  const {view, items, ratio, theme} = painter
+  let corners = ""
   for (const {row, from, to, top, bottom} of segments) {
     const columns = view.store.row(row)
     if (!columns.hasWork) continue
     for (let i = from; i < to; i++) {
-      if (!isStray(columns, items.pick[i])) continue
+      if (!isStray(columns, items.first[i])) continue
       const size = Math.min(STRAY_PX, bottom - top), right = Math.max(x[i] / ratio + size / 2, (x[i] + w[i]) / ratio - 1)
-      corners.moveTo(right - size, top)
-      corners.lineTo(right, top)
-      corners.lineTo(right, top + size)
-      corners.closePath()
+      corners += `M${right - size} ${top}h${size}v${size}z`
     }
   }
-  ctx.fillStyle = theme.stray
-  ctx.fill(corners)
-  ctx.lineWidth = 1.5
-  ctx.strokeStyle = theme.paper
-  ctx.stroke(corners)
+  paintShape(ctx, corners, theme.stray, theme.paper, 1.5)
 }
 
 // Spans that took no time, where one stands alone: a diamond on its line says that it is no short bar.
@@ -216,19 +199,16 @@ function paintMoments(ctx, painter, segments, {x, w}) {
     const columns = view.store.row(row), middle = (top + bottom) / 2, half = Math.min(MOMENT_PX, (bottom - top) / 2)
     for (let i = from; i < to; i++) {
       if (items.right[i] > items.left[i] || items.first[i] !== items.last[i] || w[i] < lonely) continue
-      const at = items.pick[i], left = x[i] / ratio + LONELY_PX / 2
+      const at = items.first[i], left = x[i] / ratio + LONELY_PX / 2
       if (view.matches && !columns.isMatch(at, view.matches)) continue
-      ctx.beginPath()
-      ctx.moveTo(left - half, middle)
-      ctx.lineTo(left, middle - half)
-      ctx.lineTo(left + half, middle)
-      ctx.lineTo(left, middle + half)
-      ctx.closePath()
-      ctx.fillStyle = looks.fills[looks.code(columns, at)]
-      ctx.fill()
-      ctx.lineWidth = 1
-      ctx.strokeStyle = painter.theme.ink
-      ctx.stroke()
+      paintShape(ctx, `M${left - half} ${middle}l${half} ${-half}l${half} ${half}l${-half} ${half}z`, looks.fills[looks.code(columns, at)], painter.theme.ink, 1)
     }
   }
+}
+
+function paintShape(ctx, path, fill, line, width) {
+  const shape = new Path2D(path)
+  Object.assign(ctx, {fillStyle: fill, strokeStyle: line, lineWidth: width})
+  ctx.fill(shape)
+  ctx.stroke(shape)
 }

@@ -1,6 +1,6 @@
 // Strips below the lanes: SMs in use by partition, stacked, and how many lanes are busy. Each px column shows its exact mean.
 
-import { BAR_INK, setFont } from "./brush.js"
+import { BAR_INK, hatchShape, setFont } from "./brush.js"
 import { busyShares, smShares } from "./busy.js"
 import { nearPx } from "./paint_edges.js"
 import { LABEL_GAP_PX } from "./paint_lanes.js"
@@ -25,7 +25,7 @@ export function paintStrips(ctx, painter) {
 }
 
 function paintSms(ctx, painter, box) {
-  const {view, hatches, ratio} = painter, {tables, store} = view
+  const {view} = painter, {tables, store} = view
   const stack = smShares(store, tables, view.x0, view.x1, box.columns), low = new Float64Array(box.columns)
   clipStrip(ctx, view, box, () => {
     tables.bands.forEach((band, place) => {
@@ -33,7 +33,7 @@ function paintSms(ctx, painter, box) {
       const shape = stepShape(low, high, box, tables.sm_count)
       ctx.fillStyle = band.fill
       ctx.fill(shape)
-      if (painter.hasHatch(band.hatch)) hatchShape(ctx, hatches.get(ctx, band.hatch, ratio), shape, ratio)
+      hatchShape(ctx, painter, band.hatch, shape)
       labelSms(ctx, painter, band, {low, sms: stack[place]}, box)
       low.set(high)
     })
@@ -87,14 +87,6 @@ function runEnd(sms, low, from) {
   let to = from + 1
   for (let column = to; column < sms.length && column <= to + RUN_GAP_PX; column++) if (isSame(column)) to = column + 1
   return to
-}
-
-// A canvas paints a pattern in its own px; these are device px.
-function hatchShape(ctx, pattern, shape, ratio) {
-  const matrix = new DOMMatrix([1 / ratio, 0, 0, 1 / ratio, 0, 0])
-  pattern.setTransform(matrix)
-  ctx.fillStyle = pattern
-  ctx.fill(shape)
 }
 
 function paintBusy(ctx, painter, box) {

@@ -16,7 +16,7 @@ from gpustreamlab.analysis import merge_narrow
 from gpustreamlab.draw import plan_picture, timeline_svg
 from gpustreamlab.draw._svg import MAX_SVG_BARS, MAX_SVG_WAITS, merged_items
 from gpustreamlab.model import Marker
-from tests.helpers.kernel_traces import kernel_trace, make_kernel_trace
+from tests.helpers.kernel_traces import kernel_trace, make_kernel_trace, serial_trace
 from tests.helpers.traces import (
     EVIL_NAME,
     empty_trace,
@@ -158,11 +158,7 @@ def solid_boxes(svg):
 
 @pytest.mark.parametrize("tier", ["kernels", "ranges"])
 def test_of_kernels_that_ran_one_after_the_other_no_two_are_drawn_at_once(tier):
-    # GIVEN four ranges that all waited from the start, and whose kernels ran one after the other
-    spans = [(f"s{k}", f"step {k}", 10 * k, 1_000 * (k + 1), {"kind": "range"}) for k in range(4)]
-    if tier == "kernels":
-        spans += [(f"s{k}", "spin", 1_000 * k + 20, 1_000 * (k + 1), {"parent": k}) for k in range(4)]
-    svg = timeline_svg(make_kernel_trace(spans) if tier == "kernels" else make_trace([span[:4] for span in spans]))
+    svg = timeline_svg(serial_trace(tier))
     strip = float(re.search(r'y="([\d.]+)"[^>]*>max \d', svg)[1]) - 12  # below the lanes
     boxes = sorted(box for box in solid_boxes(svg) if box[1] - box[0] > 4 and 60 < box[2] < strip and box[3] - box[2] > 10)
     # THEN with kernels, each is drawn after the one before; with ranges alone, nothing says that it ran
