@@ -1,6 +1,6 @@
 """Pictures of traces: the viewer for page and notebook, a static picture, text. Bokeh is imported when a figure is drawn."""
 
-from gpustreamlab.draw._colours import NameLooks, name_styles, partition_style
+from gpustreamlab.draw._colours import NameLooks, name_styles, partition_style, style_entries
 from gpustreamlab.draw._columns import SpanColumns, columns_of, pack_columns
 from gpustreamlab.draw._compare import ComparisonText, comparison_page, comparison_tables_html, comparison_text
 from gpustreamlab.draw._graph import GraphEdge, GraphNode, graph_html, graph_svg
@@ -46,6 +46,7 @@ __all__ = [
     "plan_tables",
     "sm_map_svg",
     "sm_map_text",
+    "style_entries",
     "sweep_figure",
     "text_timeline",
     "timeline_page",

@@ -1,50 +1,72 @@
-"""How a name looks: a colour, and a hatch that tells names of one colour apart."""
+"""How things look: hues that tell partitions or streams, tints of them that tell names, hatches for who switches them on."""
 
 from __future__ import annotations
 
 import re
 import zlib
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
+from typing import Any, Literal
 
 from gpustreamlab.analysis import name_group
 from gpustreamlab.typing import SpanKind
 
-PALETTE = ("#56B4E9", "#E69F00", "#009E73", "#CC79A7", "#0072B2", "#F0E442", "#D55E00")
-"""Colours that people with any kind of colour blindness tell apart. Source: Okabe and Ito, Color Universal Design, 2008."""
+HUES = (
+    ("#56b4e9", "#2f91c5", "#43a3d7", "#68c6fc"),
+    ("#e69f00", "#ba8003", "#d08f06", "#f9b12d"),
+    ("#009e73", "#43c194", "#2baf83", "#58d3a5"),
+    ("#cc79a7", "#f19bca", "#de8ab8", "#ba6896"),
+    ("#d55e00", "#fc813a", "#e86f24", "#fe9d6b"),
+    ("#f0e442", "#ccc007", "#ded225", "#b9ae09"),
+)
+"""Hues, each in its tints. The first tints are colours that people with any kind of colour blindness tell apart (source: Okabe
+and Ito, Color Universal Design, 2008), others lighter or darker by steps of 0.055 of OKLab. Dark text can be read on all."""
+
+GREY = len(HUES)
+"""The place behind the hues: what belongs to no partition, or to several."""
+
+GREY_TINTS = ("#c3c9d0", "#a0a6ad", "#b2b7be", "#90959c")
+"""Its tints."""
+
+DURATION_FILLS = ("#6a8bb0", "#7b9dab", "#8fada3", "#a5bb99", "#bcc98d", "#d5d67e", "#f0e36c")
+"""Colours of durations, from the shortest to the longest: lighter and yellower with every step."""
 
 NAME_HATCHES = (" ", "/", "-", "|")
-"""The second sign of a name beside its colour, as Bokeh writes hatches; the first is none."""
+"""The second sign of a name beside its tint, as Bokeh writes hatches; the first is none."""
 
 KIND_HATCHES = {SpanKind.COPY: "\\", SpanKind.FILL: ".", SpanKind.WAIT: "x"}
 """Hatches of spans that are no range, no kernel and no call; they win over the name's."""
 
-KIND_FILLS = {SpanKind.WAIT: "#b4bac0"}
-"""Colours of spans in which the device does nothing; they win over the name's."""
-
-DARK_TEXT, LIGHT_TEXT = "#101418", "#ffffff"
-
-
-PARTITION_PALETTE = ("#BBCC33", "#FFAABB", "#99DDFF", "#AAAA00", "#77AADD", "#EE8866", "#44BB99", "#EEDD88")
-"""Colours of partitions: paler than those of names, and told apart as well. Source: Paul Tol, Colour Schemes, 2021, "light"."""
+DARK_TEXT = "#101418"
+"""Text on every fill."""
 
 PARTITION_HATCHES = (" ", "/", "-", "\\", "|", "x", ".", "+")
-"""The second sign of a partition beside its colour, as Bokeh writes hatches; the third is a letter."""
+"""The second sign of a partition beside its hue, as Bokeh writes hatches; the third is a letter."""
+
+
+def fill_of(hue: int, tint: int = 0) -> str:
+    """Return the colour of a tint of a hue, ``#rrggbb``; of `GREY` too."""
+    return (*HUES, GREY_TINTS)[hue][tint]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class PartitionStyle:
     """How a partition looks, in the timeline and on the map of the card."""
 
-    fill: str
-    """Its colour, ``#rrggbb``."""
+    hue: int
+    """Place of its hue, see `HUES`."""
     hatch: str
-    """Hatch over it, as Bokeh writes it; a space is none."""
+    """Hatch over it where hatches are on, as Bokeh writes it; a space is none."""
     letter: str
     """Its letters; empty for the whole card."""
 
+    @property
+    def fill(self) -> str:
+        """Its colour, ``#rrggbb``."""
+        return fill_of(self.hue)
 
-WHOLE_CARD_STYLE = PartitionStyle(fill="#c3c9d0", hatch=" ", letter="")
+
+WHOLE_CARD_STYLE = PartitionStyle(hue=GREY, hatch=" ", letter="")
 """How the whole card looks, and SMs in no partition."""
 
 
@@ -59,17 +81,18 @@ def partition_style(index: int) -> PartitionStyle:
     Returns
     -------
     PartitionStyle
-        The first 8 differ in colour and in hatch, the first 64 in both together, and all in their letters.
+        The first 6 differ in hue, the first 8 in hatch, the first 48 in both together, and all in their letters.
 
     Examples
     --------
     >>> partition_style(0).letter, partition_style(25).letter, partition_style(26).letter
     ('A', 'Z', 'AA')
     """
-    colours, hatches = len(PARTITION_PALETTE), len(PARTITION_HATCHES)
+    hatches = len(PARTITION_HATCHES)
     return PartitionStyle(
-        fill=PARTITION_PALETTE[index % colours],
-        hatch=PARTITION_HATCHES[(index + index // colours) % hatches],
+        hue=index % GREY,
+        # Hues come again sooner than hatches: after both have, hatches move on, so that no pair comes twice.
+        hatch=PARTITION_HATCHES[(index + index // (3 * hatches)) % hatches],
         letter=_letters(index),
     )
 
@@ -78,21 +101,33 @@ def partition_style(index: int) -> PartitionStyle:
 class NameStyle:
     """How the bars of one name look."""
 
+    hue: int
+    """Place of its hue where colour tells names, see `HUES`; behind `GREY` where it is a call, see `CALL_STYLES`."""
+    tint: int
+    """Which tint of whatever hue its bars have."""
+    hatch: str
+    """Hatch over it where hatches are on, as Bokeh writes it; a space is none."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class CallStyle:
+    """How calls of the host look."""
+
     fill: str
     """Colour of the bar, ``#rrggbb``."""
     hatch: str
-    """Hatch over it, as Bokeh writes it; a space is none."""
-    text: str
-    """Colour of text on the bar that is easy to read, ``#rrggbb``."""
+    """Hatch over it where hatches are on."""
+    is_hollow: bool = False
+    """Whether the host only waits meanwhile: then it is an outline."""
 
 
-CALL_STYLES: Mapping[str, NameStyle] = {
-    "launch": NameStyle(fill="#8fa6bd", hatch=" ", text=DARK_TEXT),
-    "synchronise": NameStyle(fill="#b3123c", hatch="x", text=LIGHT_TEXT),
-    "memory": NameStyle(fill="#b08fd0", hatch=".", text=DARK_TEXT),
-    "event": NameStyle(fill="#c3c9d0", hatch="|", text=DARK_TEXT),
+CALL_STYLES: Mapping[str, CallStyle] = {
+    "launch": CallStyle(fill="#8fa6bd", hatch=" "),
+    "synchronise": CallStyle(fill="#d6506f", hatch="x", is_hollow=True),
+    "memory": CallStyle(fill="#b08fd0", hatch="."),
+    "event": CallStyle(fill="#c3c9d0", hatch="|"),
 }
-"""How calls of the host look, by what they are for: a synchronisation stands out, since the host only waits meanwhile."""
+"""How calls of the host look, by what they are for: a synchronisation is hollow, since the host only waits meanwhile."""
 
 _CALL = re.compile(r"(?:cu|cuda)[A-Z]\w*")
 _CALL_CLASSES = (
@@ -119,9 +154,9 @@ def call_class(name: str) -> str:
 def name_styles(names: Sequence[str]) -> tuple[NameStyle, ...]:
     """Choose how each name looks.
 
-    Calls of CUDA look as what they are for. Any other name gets the colour that the letters of its group choose, and the next
-    free one where an earlier group has that; names that differ by a number are one group, see `name_group`. So a name keeps its
-    look from run to run unless names before it claim it, and never changes when more names follow.
+    Calls of CUDA look as what they are for. Any other name gets the tint and the hue that the letters of its group choose, and
+    the next free ones where earlier groups have those; names that differ by a number are one group, see `name_group`. So a name
+    keeps its look from run to run unless names before it claim it, and never changes when more names follow.
 
     Parameters
     ----------
@@ -131,7 +166,8 @@ def name_styles(names: Sequence[str]) -> tuple[NameStyle, ...]:
     Returns
     -------
     tuple of NameStyle
-        The first 7 groups differ in colour, the first 28 in colour and hatch together; beyond that looks repeat.
+        Of each 4 groups that follow each other, none have the same tint; of each 6, none the same hue. The first 16 differ in
+        tint and hatch together.
     """
     return NameLooks().add(names)
 
@@ -141,37 +177,30 @@ class NameLooks:
 
     def __init__(self) -> None:
         self._by_group: dict[str, NameStyle] = {}
-        self._taken: set[int] = set()
+        self._hues: set[int] = set()
+        self._tints: set[int] = set()
 
     def add(self, names: Sequence[str]) -> tuple[NameStyle, ...]:
         """Return the look of each name, of those that were added before too; see `name_styles`."""
         for group in dict.fromkeys(name_group(name) for name in names if not call_class(name)):
             if group not in self._by_group:
-                self._by_group[group] = _style(self._slot(zlib.crc32(group.encode())))
-        return tuple(CALL_STYLES[label] if (label := call_class(name)) else self._by_group[name_group(name)] for name in names)
+                self._by_group[group] = self._next_style(zlib.crc32(group.encode()))
+        return tuple(_CALL_LOOKS.get(call_class(name)) or self._by_group[name_group(name)] for name in names)
 
-    def _slot(self, number: int) -> int:
-        looks, taken = len(PALETTE) * len(NAME_HATCHES), self._taken
-        if len(taken) == looks:
-            return number % looks
-        first = len(taken) // len(PALETTE) * len(PALETTE)
-        slot = next(slot for step in range(len(PALETTE)) if (slot := first + (number + step) % len(PALETTE)) not in taken)
-        taken.add(slot)
-        return slot
+    def _next_style(self, number: int) -> NameStyle:
+        tints = len(GREY_TINTS)
+        hue, tint = _deal(self._hues, number, GREY), _deal(self._tints, number // GREY, tints)
+        # Names of one tint differ in their hatches, as long as there are any.
+        return NameStyle(hue=hue, tint=tint, hatch=NAME_HATCHES[(tint + len(self._by_group) // tints) % len(NAME_HATCHES)])
 
 
-def text_colour(fill: str) -> str:
-    """Return the text colour with the higher contrast on a fill. Source: relative luminance, WCAG 2.2.
-
-    Examples
-    --------
-    >>> text_colour("#F0E442"), text_colour("#0072B2")
-    ('#101418', '#ffffff')
-    """
-    luminance = _luminance(fill)
-    on_light = (luminance + 0.05) / (_luminance(DARK_TEXT) + 0.05)
-    on_dark = 1.05 / (luminance + 0.05)
-    return DARK_TEXT if on_light >= on_dark else LIGHT_TEXT
+def _deal(taken: set[int], number: int, count: int) -> int:
+    """Take the place that a number chooses of so many, or the next free one; where all are taken, all are free again."""
+    if len(taken) == count:
+        taken.clear()
+    place = next(free for step in range(count) if (free := (number + step) % count) not in taken)
+    taken.add(place)
+    return place
 
 
 def _letters(index: int) -> str:
@@ -183,17 +212,24 @@ def _letters(index: int) -> str:
     return letters
 
 
-def _style(slot: int) -> NameStyle:
-    fill = PALETTE[slot % len(PALETTE)]
-    # Hatches go round faster than colours, so that neighbours in the legend differ in both, and no look comes twice.
-    hatch = NAME_HATCHES[(slot + 2 * (slot // len(PALETTE))) % len(NAME_HATCHES)]
-    return NameStyle(fill=fill, hatch=hatch, text=text_colour(fill))
+_CALL_LOOKS = {
+    label: NameStyle(hue=GREY + 1 + place, tint=0, hatch=style.hatch)
+    for place, (label, style) in enumerate(CALL_STYLES.items())
+}
 
 
-def _luminance(colour: str) -> float:
-    channels = [int(colour[place : place + 2], 16) / 255 for place in (1, 3, 5)]
-    red, green, blue = (value / 12.92 if value <= 0.04045 else ((value + 0.055) / 1.055) ** 2.4 for value in channels)
-    return 0.2126 * red + 0.7152 * green + 0.0722 * blue
+def palette_entries() -> dict[str, list[list[str]]]:
+    """Write the palette as the viewer reads it: tints of all hues and of grey, calls, durations; and what calls there are."""
+    calls = [[style.fill] * len(GREY_TINTS) for style in CALL_STYLES.values()]
+    return {
+        "palette": [list(tints) for tints in (*HUES, GREY_TINTS, *calls, DURATION_FILLS)],
+        "call_styles": [[label, style.hatch, "hollow" if style.is_hollow else ""] for label, style in CALL_STYLES.items()],
+    }
+
+
+def style_entries(styles: Iterable[NameStyle]) -> list[list[Any]]:
+    """Write the looks of names as the viewer reads them: hue, tint and hatch."""
+    return [[style.hue, style.tint, style.hatch] for style in styles]
 
 
 HATCH_PATHS = {
@@ -210,15 +246,42 @@ HATCH_PATHS = {
 _NUMBERS = {sign: str(number) for number, sign in enumerate(HATCH_PATHS)}
 
 
+HATCH_CLASS = 'class="gsl-over" display="none"'
+"""What a shape with a hatch has in a picture: it is seen in print and in high contrast."""
+
+Shape = Literal["solid", "hollow", "open"]
+"""Work; waiting around it; a range in which nobody knows when work ran."""
+
+OPEN_ALPHA = 0.4
+"""How opaque is what was queued or running, nobody knows which."""
+
+LINE_SHARE = 0.55
+"""How much of its colour an outline has; the rest is ink."""
+
+
 def hatch_fill(sign: str) -> str:
     """Return what fills a shape with a hatch, or an empty text where the sign is none."""
     return f"url(#h{_NUMBERS[sign]})" if sign in _NUMBERS else ""
 
 
 def hatch_patterns() -> str:
-    """Define all hatches, for the ``defs`` of a picture."""
-    return "".join(
+    """Define all hatches, for the ``defs`` of a picture; its shapes with `HATCH_CLASS` show in print and high contrast."""
+    patterns = "".join(
         f'<pattern id="h{_NUMBERS[sign]}" width="8" height="8" patternUnits="userSpaceOnUse">'
-        f'<path d="{path}" stroke="#101418" stroke-opacity=".4" fill="none"/></pattern>'
+        f'<path d="{path}" stroke="{DARK_TEXT}" stroke-opacity=".4" fill="none"/></pattern>'
         for sign, path in HATCH_PATHS.items()
     )
+    media = "print,(prefers-contrast:more),(forced-colors:active)"
+    return f"<style>@media {media}{{.gsl-over{{display:inline}}}}</style>{patterns}"
+
+
+def line_of(fill: str, ink: str) -> str:
+    """Return the colour of outlines: mixed with ink, so that they stand out from the paper.
+
+    Examples
+    --------
+    >>> line_of("#f0e442", "#1b1f24")
+    '#908b35'
+    """
+    pairs = ((int(fill[place : place + 2], 16), int(ink[place : place + 2], 16)) for place in (1, 3, 5))
+    return "#" + "".join(f"{round(LINE_SHARE * own + (1 - LINE_SHARE) * other):02x}" for own, other in pairs)

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 
 from gpustreamlab._util.words import MIN_WIDTH, text_width
 from gpustreamlab.analysis import TextTable, TraceComparison, comparison_tables, wall_line
-from gpustreamlab.draw._colours import NameLooks
+from gpustreamlab.draw._colours import NameLooks, style_entries
 from gpustreamlab.draw._header import header_html, warnings_html
 from gpustreamlab.draw._html import bokeh_text, fill_template, page_data, page_letters, viewer_packed, viewer_style, viewer_text
 from gpustreamlab.draw._picture import Picture, plan_picture
@@ -74,7 +74,7 @@ def _sides_data(sides: tuple[Picture, Picture]) -> tuple[tuple[str, str], tuple[
     looks.add([name for side in sides for name in side.trace.names])
     packed = []
     for side, table in zip(sides, tables, strict=True):
-        styles = [[style.fill, style.hatch, style.text] for style in looks.add(side.trace.names)]
+        styles = style_entries(looks.add(side.trace.names))
         common = {"extent_ns": extent_ns, "border_px": border_px, "name_styles": styles}
         packed.append(page_letters(*page_data(side, table | common)))
     return packed[0], packed[1]

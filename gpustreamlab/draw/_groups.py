@@ -125,7 +125,7 @@ def host_group(trace: Trace) -> LaneGroup | None:
     return LaneGroup(
         name=None,
         lanes=lanes,
-        style=PartitionStyle(fill="#9aa5b1", hatch=" ", letter=""),
+        style=WHOLE_CARD_STYLE,
         label="host",
         detail="threads: what they called, and for how long; no work of the device",
         granted_sms=0,

@@ -3,13 +3,25 @@
 from __future__ import annotations
 
 from collections import Counter
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
 
-from gpustreamlab.analysis import display_name, group_labels, host_waits
-from gpustreamlab.draw._colours import CALL_STYLES, DARK_TEXT, NameStyle, PartitionStyle, call_class
+from gpustreamlab.analysis import display_name, group_labels, host_waits, name_group
+from gpustreamlab.draw._colours import (
+    CALL_STYLES,
+    DARK_TEXT,
+    GREY,
+    HATCH_CLASS,
+    KIND_HATCHES,
+    OPEN_ALPHA,
+    PartitionStyle,
+    Shape,
+    call_class,
+    fill_of,
+    line_of,
+)
 from gpustreamlab.draw._scene import Scene, stray_facts
 from gpustreamlab.model import SPAN_KINDS, Trace
 from gpustreamlab.typing import FloatArray, Int64Array, SpanKind
@@ -26,11 +38,8 @@ PARTITION_LEAD = "SMs by partition:"
 STRAY_COLOUR = "#c40d2e"
 """The corner on work that left its stream."""
 
-STRAY_STYLE = NameStyle(fill=STRAY_COLOUR, hatch="stray", text=DARK_TEXT)
-"""How that is shown in the legend."""
-
-_KIND_STYLE = NameStyle(fill="#d5d9dd", hatch=" ", text=DARK_TEXT)
-
+_INK = "#1b1f24"
+_WAITING_KINDS = (SpanKind.RANGE, SpanKind.ANNOTATION, SpanKind.WAIT)
 
 Entries = list[tuple[str, str]]
 """Texts of a legend, each with its swatch as SVG, or nothing."""
@@ -39,15 +48,22 @@ Entries = list[tuple[str, str]]
 def name_entries(trace: Trace, scene: Scene) -> Entries:
     """Return the names of a static picture's legend, then kinds that have a hatch of their own, calls and strays."""
     named, more = used_names(trace, LEGEND_NAMES)
-    kinds = [kind for kind in np.unique(trace.kind).tolist() if scene.kind_hatch[kind]]
+    kinds = [SPAN_KINDS[kind] for kind in np.unique(trace.kind).tolist()]
     looks = [
-        *((display_name(label, 28), scene.styles[code]) for label, code in named),
-        *((f"kind: {SPAN_KINDS[kind].value}", replace(_KIND_STYLE, hatch=scene.kind_hatch[kind])) for kind in kinds),
+        *((display_name(label, 28), _name_swatch(trace, scene, label, code)) for label, code in named),
+        *(
+            (
+                f"kind: {kind.value}",
+                swatch_svg(fill_of(GREY), KIND_HATCHES.get(kind, " "), "hollow" if kind in _WAITING_KINDS else "solid"),
+            )
+            for kind in kinds
+            if len(kinds) > 1 and kind is not SpanKind.HOST
+        ),
         *_call_entries(trace),
-        *([("stray", STRAY_STYLE)] if stray_facts(trace) else []),
+        *([("stray", f'<path d="M5 0h11v11z" fill="{STRAY_COLOUR}"/>')] if stray_facts(trace) else []),
     ]
     # A picture within the picture cuts off what is beyond its border.
-    entries = [(text, f'<svg width="16" height="12">{swatch_svg(style)}</svg>') for text, style in looks]
+    entries = [(text, f'<svg width="16" height="12">{swatch}</svg>') for text, swatch in looks]
     return [*entries, *([(f"and {more:,} more names", "")] if more else [])]
 
 
@@ -86,27 +102,52 @@ def used_names(trace: Trace, limit: int) -> tuple[list[tuple[str, int]], int]:
 def partition_swatch_svg(style: PartitionStyle) -> str:
     """Draw a partition's colour, hatch and letters as SVG shapes, 24 by 14."""
     lines = _SWATCH_PATHS.get(style.hatch)
-    hatch = f'<path d="{lines}" transform="scale(1.5 1.17)" stroke="#101418" stroke-opacity=".3" fill="none"/>' if lines else ""
+    look = f'stroke="{DARK_TEXT}" stroke-opacity=".3" fill="none" {HATCH_CLASS}'
+    hatch = f'<path d="{lines}" transform="scale(1.5 1.17)" {look}/>' if lines else ""
     letters = (
         f'<text x="12" y="11" font-size="11" font-weight="700" text-anchor="middle" fill="{DARK_TEXT}">{style.letter}</text>'
     )
     return f'<rect width="24" height="14" rx="2" fill="{style.fill}"/>{hatch}{letters if style.letter else ""}'
 
 
-def swatch_svg(style: NameStyle) -> str:
-    """Draw a name's colour and hatch as SVG shapes, 16 by 12."""
-    if style.hatch == STRAY_STYLE.hatch:
-        return f'<path d="M5 0h11v11z" fill="{style.fill}"/>'
-    lines = _SWATCH_PATHS.get(style.hatch)
-    hatch = f'<path d="{lines}" stroke="#101418" stroke-opacity=".45" fill="none"/>' if lines else ""
-    return f'<rect width="16" height="12" rx="2" fill="{style.fill}"/>{hatch}'
+def _name_swatch(trace: Trace, scene: Scene, label: str, code: int) -> str:
+    """Draw how names look that are one in the legend: in grey where their bars are of several hues."""
+    is_group = "*" in label
+    codes = [other for other, name in enumerate(trace.names) if name_group(name) == label] if is_group else [code]
+    own = np.isin(trace.name, [code, *codes])
+    hues = {scene.lane_hues[lane] for lane in np.unique(trace.lane[own]).tolist()}
+    style, kinds = scene.styles[code], {SPAN_KINDS[kind] for kind in np.unique(trace.kind[own]).tolist()}
+    is_waiting = kinds <= set(_WAITING_KINDS)
+    shape: Shape = "solid" if not is_waiting else "hollow" if scene.row_pale.any() else "open"
+    return swatch_svg(fill_of(hues.pop() if len(hues) == 1 else GREY, style.tint), style.hatch, shape)
 
 
-def _call_entries(trace: Trace) -> list[tuple[str, NameStyle]]:
+def _shape(is_hollow: bool) -> Shape:  # noqa: FBT001 - it says what it is
+    return "hollow" if is_hollow else "solid"
+
+
+def swatch_svg(fill: str, hatch: str, shape: Shape = "solid") -> str:
+    """Draw a colour, a hatch and a shape as SVG, 16 by 12."""
+    line = line_of(fill, _INK)
+    if shape == "hollow":
+        return f'<rect x=".5" y=".5" width="15" height="11" rx="2" fill="none" stroke="{line}"/>'
+    if shape == "open":
+        rails = f'<path d="M0 .5h16M0 11.5h16" stroke="{line}"/>'
+        return f'<path d="M3 0h10v12h-10z" fill="{fill}" fill-opacity="{OPEN_ALPHA}"/>{rails}'
+    lines = _SWATCH_PATHS.get(hatch)
+    over = f'<path d="{lines}" stroke="{DARK_TEXT}" stroke-opacity=".45" fill="none" {HATCH_CLASS}/>' if lines else ""
+    return f'<rect width="16" height="12" rx="2" fill="{fill}"/>{over}'
+
+
+def _call_entries(trace: Trace) -> Entries:
     present = {call_class(trace.names[code]) for code in np.flatnonzero(np.bincount(trace.name)).tolist()}
     if SPAN_KINDS.index(SpanKind.HOST) in trace.kind and len(host_waits(trace)):
         present.add("synchronise")
-    return [(f"call: {label}", style) for label, style in CALL_STYLES.items() if label in present]
+    return [
+        (f"call: {label}", swatch_svg(style.fill, style.hatch, _shape(style.is_hollow)))
+        for label, style in CALL_STYLES.items()
+        if label in present
+    ]
 
 
 _SWATCH_PATHS = {

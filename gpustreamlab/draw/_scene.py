@@ -23,7 +23,7 @@ from gpustreamlab.analysis import (
     span_rows,
     strays,
 )
-from gpustreamlab.draw._colours import KIND_FILLS, KIND_HATCHES, NameStyle, name_styles
+from gpustreamlab.draw._colours import GREY, KIND_HATCHES, NameStyle, name_styles
 from gpustreamlab.draw._groups import (
     ROW_PX,
     LaneGroup,
@@ -213,12 +213,12 @@ class Scene:
     """Height of all lanes."""
     border_px: int
     """Room left of the lanes that their labels need."""
+    lane_hues: tuple[int, ...]
+    """Place of each lane's hue: its partition's, its own where there are no partitions, grey for threads of the host."""
     styles: tuple[NameStyle, ...]
     """How each name of the trace looks."""
     kind_hatch: tuple[str, ...]
     """Hatch of each kind, or an empty text where the name's counts."""
-    kind_fill: tuple[str, ...]
-    """Colour of each kind, or an empty text where the name's counts."""
     windows: tuple[tuple[float, float], ...]
     """From when to when kernels were captured, in ns since zero."""
     is_partly_captured: bool
@@ -284,15 +284,21 @@ def plan_scene(
         partitions=plan_partitions(trace, bands),
         height_px=height_px,
         border_px=_border_px(lanes, strip_word, has_groups=bool(groups)),
+        lane_hues=_lane_hues(lanes, boxes),
         styles=name_styles(trace.names),
         kind_hatch=tuple(KIND_HATCHES.get(kind, "") for kind in SPAN_KINDS),
-        kind_fill=tuple(KIND_FILLS.get(kind, "") for kind in SPAN_KINDS),
         windows=windows,
         is_partly_captured=_is_partly_captured(windows, width_ns),
         zero_ns=zero_ns,
         width_ns=width_ns,
         notes=(*([folded] if rows.folded_spans else []), *mark_notes),
     )
+
+
+def _lane_hues(lanes: Sequence[LaneBox], groups: Sequence[GroupBox]) -> tuple[int, ...]:
+    if any(box.group.style.letter for box in groups):
+        return tuple(groups[lane.group].group.style.hue for lane in lanes)
+    return tuple(GREY if lane.is_host else place % GREY for place, lane in enumerate(lanes))
 
 
 def lane_detail(lane: Lane) -> str:

@@ -10,7 +10,15 @@ from html import escape
 import numpy as np
 
 from gpustreamlab.analysis import display_name, layout_warnings, proof_text, sms_text
-from gpustreamlab.draw._colours import DARK_TEXT, WHOLE_CARD_STYLE, PartitionStyle, hatch_fill, hatch_patterns, partition_style
+from gpustreamlab.draw._colours import (
+    DARK_TEXT,
+    HATCH_CLASS,
+    WHOLE_CARD_STYLE,
+    PartitionStyle,
+    hatch_fill,
+    hatch_patterns,
+    partition_style,
+)
 from gpustreamlab.draw._scene import MARK_RANKS, Scene, text_width_px
 from gpustreamlab.model import Device, Layout
 from gpustreamlab.typing import FloatArray, Int64Array
@@ -321,7 +329,7 @@ def _sm_cell(x: float, y: float, width: float, height: float, places: tuple[int,
 
 def _cell(x: float, y: float, width: float, height: float, style: PartitionStyle, letters: str) -> str:
     hatch = hatch_fill(style.hatch)
-    over = _cell_box(x, y, width, height, f'fill="{hatch}" fill-opacity=".4"') if hatch else ""
+    over = _cell_box(x, y, width, height, f'fill="{hatch}" fill-opacity=".4" {HATCH_CLASS}') if hatch else ""
     under = _cell_box(x, y, width, height, f'fill="{style.fill}"')
     return f"{under}{over}{_letters(x + width / 2, y + height / 2 + 5, letters, width)}"
 
@@ -376,7 +384,7 @@ def group_shapes(scene: Scene, plot: SVGPlot) -> Iterator[str]:
         yield _box(0, top, WIDTH_PX, head - top, style.fill, 'fill-opacity=".3"')
         yield _box(0, top, BAND_PX, bottom - top - 1, style.fill)
         if hatch := hatch_fill(style.hatch):
-            yield _box(0, top, BAND_PX, bottom - top - 1, hatch)
+            yield _box(0, top, BAND_PX, bottom - top - 1, hatch, HATCH_CLASS)
         if head - top < 11:
             continue
         middle = (top + head) / 2 + 4
@@ -445,7 +453,7 @@ def sm_strip_shapes(scene: Scene, steps: Sequence[Steps], plot: SVGPlot) -> Iter
         hatch = hatch_fill(band.style.hatch)
         yield f'<path d="{path}" fill="{band.style.fill}"/>'
         if hatch:
-            yield f'<path d="{path}" fill="{hatch}"/>'
+            yield f'<path d="{path}" fill="{hatch}" {HATCH_CLASS}/>'
         yield from _sms_labels(borders_px, low, busy_sms, band.style, plot, scale)
         low = high
     box = f'x="{plot.left_px:.1f}" y="{plot.sms_top_px:.1f}" width="{plot.right_px - plot.left_px:.1f}" height="{SMS_STRIP_PX}"'

@@ -6,7 +6,7 @@ import base64
 import struct
 import textwrap
 import zlib
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from functools import cache
 from html import escape
 from typing import Any
@@ -15,7 +15,8 @@ import numpy as np
 
 from gpustreamlab._util.words import install_line
 from gpustreamlab.analysis import Merged, bin_width_ns, display_name, merge_narrow, time_ticks
-from gpustreamlab.draw._colours import CALL_STYLES, hatch_fill, hatch_patterns, text_colour
+from gpustreamlab.draw._bars import Bars, Box, bar_fills, bar_hatches, bar_shapes
+from gpustreamlab.draw._colours import DARK_TEXT, hatch_patterns
 from gpustreamlab.draw._columns import SpanColumns
 from gpustreamlab.draw._groups import band_steps
 from gpustreamlab.draw._header import Header
@@ -29,7 +30,7 @@ from gpustreamlab.draw._legend import (
     plan_memory,
 )
 from gpustreamlab.draw._picture import Picture, plan_picture
-from gpustreamlab.draw._scene import NO_WAIT, Scene, text_width_px
+from gpustreamlab.draw._scene import Scene, text_width_px
 from gpustreamlab.draw._sm_map import (
     ACCENT,
     GRID,
@@ -105,9 +106,6 @@ def capture_shapes(scene: Scene, plot: SVGPlot) -> Iterator[str]:
     yield svg_text(plot.left_px - 8, bottom - 1, "kernels captured", "end", SOFT, 10)
 
 
-LEAST_ALPHA = 0.3
-"""How opaque a bar of spans far apart is, at least."""
-
 LABEL_CHARACTERS = 320
 """How many characters of a name a bar shows, at most."""
 
@@ -115,13 +113,13 @@ LEAST_ROW_PX = 0.6
 """Bars are at least this high, also where there are so many lanes that they cover each other."""
 
 LEAST_LINED_PX = 4
-"""Bars that are at least this wide have a border and a hatch."""
+"""Spans that are at least this wide have a bar of their own; narrower ones are drawn as load."""
 
 LEAST_PART_PX = 9
 """Rows of a lane that are at least this high have a label of their own."""
 
-PALE_ALPHA = 0.35
-"""How opaque ranges are beside kernels."""
+WAIT_COLOUR = "#7d8792"
+"""Arrows between spans: their contrast to the paper is above 3:1."""
 
 LEAST_SHADED_PX = 3
 """Every second lane is shaded where lanes are at least this high."""
@@ -261,62 +259,32 @@ def merged_items(columns: SpanColumns, scale_x: float, limit: int = MAX_SVG_BARS
 
 def _bars(picture: Picture, items: Merged, plot: SVGPlot) -> Iterator[str]:
     scene, columns = picture.scene, picture.columns
-    rows, names, kinds = (column[items.pick].tolist() for column in (columns.row, columns.name, columns.kind))
-    # A call that blocked the host looks as those that are made to.
-    looks = [*scene.styles, CALL_STYLES["synchronise"]]
-    look_code = np.where(columns.waited_name[items.pick] > NO_WAIT, len(looks) - 1, columns.name[items.pick])
-    styles = [looks[place] for place in look_code.tolist()]
-    x0, x1 = plot.x(items.left_ns).tolist(), plot.x(items.right_ns).tolist()
-    shapes: dict[tuple[str, str, str], list[str]] = {}
-    labels: dict[str, list[str]] = {}
-    caps: dict[str, list[str]] = {}
-    is_pale = scene.row_pale.tolist()
-    for row, name, kind, style, begin, end, count, alpha in zip(
-        rows, names, kinds, styles, x0, x1, items.count.tolist(), _alphas(items, plot), strict=True
-    ):
+    rows, names = columns.row[items.pick].tolist(), columns.name[items.pick].tolist()
+    x0, x1 = plot.x(items.left_ns), plot.x(items.right_ns)
+    # A gap of less than a px is none, or one, by chance: it makes lower.
+    gap_px = np.append(x0[1:] - x1[:-1], np.inf)
+    is_joined = (np.append(np.diff(columns.row[items.first]), 1) == 0) & (gap_px >= 0) & (gap_px < 1)
+    x1 = np.maximum(np.where(is_joined, x1 + gap_px, x1), x0 + 1)
+    is_own = (items.count == 1) & (x1 - x0 >= LEAST_LINED_PX)
+    loads = np.minimum(1, items.busy_ns * plot.scale_x / (x1 - x0)).tolist()
+    bars, labels = Bars(), dict[str, list[str]]()
+    looks = zip(bar_fills(picture, items, is_own), bar_hatches(picture, items), bar_shapes(picture, items), strict=True)
+    spans = zip(rows, names, x0.tolist(), x1.tolist(), is_own.tolist(), loads, looks, strict=True)
+    for row, name, begin, end, own, load, (fill, hatch, shape) in spans:
         top = plot.y(float(scene.row_top[row]))
         height = max(LEAST_ROW_PX, float(scene.row_bottom[row] - scene.row_top[row]) * plot.scale_y)
-        fill, hatch = scene.kind_fill[kind] or style.fill, scene.kind_hatch[kind] or style.hatch
-        width = max(1.0, end - begin)
-        is_wide = width >= LEAST_LINED_PX and count == 1
-        if is_pale[row]:
-            hatch, ink, look = " ", "", f"{PALE_ALPHA * float(alpha or 1):.2f}"
-            caps.setdefault(fill, []).append(f"M{begin:.1f} {top + 1:.1f}h{width:.1f}")
-        else:
-            ink, look = fill, alpha
-        shapes.setdefault((fill, hatch if is_wide else " ", look), []).append(
-            f"M{begin:.1f} {top:.1f}h{width:.1f}v{height:.1f}h-{width:.1f}z"
-        )
-        if count == 1 and height >= 11 and (label := _bar_label(picture.trace.names[name], width - 8)):
+        if not own:
+            bars.add_load(fill, shape, Box(begin, top, end - begin, height), load)
+            continue
+        bars.add(fill, hatch, shape, Box(begin, top, end - begin, height))
+        if height >= 11 and (label := _bar_label(picture.trace.names[name], end - begin - 8)):
             place = f'x="{begin + 4:.1f}" y="{top + height / 2 + 4:.1f}"'
-            labels.setdefault(ink, []).append(f"<text {place}>{escape(label)}</text>")
-    yield from _bar_shapes(shapes)
-    for fill, lines in caps.items():
-        yield f'<path d="{"".join(lines)}" stroke="{fill}" stroke-width="2"/>'
+            labels.setdefault(fill if shape == "solid" else "", []).append(f"<text {place}>{escape(label)}</text>")
+    yield from bars.shapes(INK)
     for fill, texts in labels.items():
         # A border in the colour of the bar keeps the letters apart from the lines of its hatch.
-        look = f'fill="{text_colour(fill)}" stroke="{fill}" stroke-width="3" paint-order="stroke"' if fill else f'fill="{INK}"'
+        look = f'fill="{DARK_TEXT}" stroke="{fill}" stroke-width="3" paint-order="stroke"' if fill else f'fill="{INK}"'
         yield f'<g font-size="11" stroke-linejoin="round" {look}>{"".join(texts)}</g>'
-
-
-def _bar_shapes(shapes: Mapping[tuple[str, str, str], Sequence[str]]) -> Iterator[str]:
-    """Write bars of one colour, hatch and opacity as one path each."""
-    # Narrow bars come last, so that no wide neighbour covers them.
-    for (fill, hatch, alpha), paths in sorted(shapes.items(), key=lambda item: item[0][2] != ""):
-        # A line in the colour of the paper keeps neighbours apart; narrow bars and those of many spans have none.
-        look = f'fill-opacity="{alpha}"' if alpha else f'stroke="{PAPER}" stroke-width=".7"'
-        yield f'<path d="{"".join(paths)}" fill="{fill}" {look}/>'
-        if over := hatch_fill(hatch):
-            yield f'<path d="{"".join(paths)}" fill="{over}"/>'
-
-
-def _alphas(items: Merged, plot: SVGPlot) -> list[str]:
-    """Return how opaque each bar is: an empty text for a span with a border, else by the share of its px that is busy."""
-    width_ns = np.maximum(1 / plot.scale_x, items.right_ns - items.left_ns)
-    width_px = width_ns * plot.scale_x
-    density = np.clip(items.busy_ns / width_ns, LEAST_ALPHA, 1).round(1)
-    is_own = (items.count == 1) & (width_px >= LEAST_LINED_PX)
-    return ["" if own else f"{alpha:g}" for alpha, own in zip(density.tolist(), is_own.tolist(), strict=True)]
 
 
 def _bar_label(name: str, room_px: float) -> str:
@@ -340,9 +308,10 @@ def _waits(picture: Picture, plot: SVGPlot) -> Iterator[str]:
         from_y, to_y = (scene.row_bottom, scene.row_top) if down else (scene.row_top, scene.row_bottom)
         x0, x1 = (plot.left_px + time_ns * plot.scale_x for time_ns in (source_ns, target_ns))
         y0, y1 = plot.y(float(from_y[source_row])), plot.y(float(to_y[target_row]))
+        # Half a head: those of opposite ways lie on opposite sides of their lines.
         back = -5 if down else 5
-        yield f'<path d="M{x0:.1f} {y0:.1f}L{x1:.1f} {y1:.1f}" stroke="{SOFT}"/>'
-        yield f'<path d="M{x1:.1f} {y1:.1f}l-3 {back}h6z" fill="{SOFT}"/>'
+        yield f'<path d="M{x0:.1f} {y0:.1f}L{x1:.1f} {y1:.1f}" stroke="{WAIT_COLOUR}"/>'
+        yield f'<path d="M{x1:.1f} {y1:.1f}v{back}h{back}z" fill="{WAIT_COLOUR}"/>'
 
 
 def _wait_places(picture: Picture) -> Int64Array:

@@ -7,14 +7,14 @@ from dataclasses import asdict
 from typing import Any
 
 from gpustreamlab.analysis import RowTable, counted_kinds, display_name, sm_kinds
-from gpustreamlab.draw._colours import CALL_STYLES
+from gpustreamlab.draw._colours import palette_entries, style_entries
 from gpustreamlab.draw._header import Header
 from gpustreamlab.draw._legend import memory_entries
 from gpustreamlab.draw._scene import Scene, detail_entries, plan_scene
 from gpustreamlab.model import SPAN_KINDS, Trace
 from gpustreamlab.typing import SpanKind
 
-FORMAT = 2
+FORMAT = 3
 """Version of the object; a viewer refuses one that it does not know."""
 
 NAME_CHARACTERS = 200
@@ -67,21 +67,21 @@ def scene_tables(trace: Trace, scene: Scene, header: Header, counted: Sequence[S
         "simulated": meta.simulated,
         "header": asdict(header) | {"missing": list(header.missing)},
         "names": [_shown(name) for name in trace.names],
-        "name_styles": [[style.fill, style.hatch, style.text] for style in scene.styles],
-        "call_styles": [[label, style.fill, style.hatch, style.text] for label, style in CALL_STYLES.items()],
+        **palette_entries(),
+        "name_styles": style_entries(scene.styles),
         "details": detail_entries(trace.details),
         "capture": {"windows": [list(window) for window in scene.windows], "shown": scene.is_partly_captured},
         "memory": memory_entries(trace, scene),
         "threads": [_shown(thread) for thread in trace.threads],
         "kinds": [kind.value for kind in SPAN_KINDS],
-        "kind_styles": [list(pair) for pair in zip(scene.kind_fill, scene.kind_hatch, strict=True)],
+        "kind_hatches": list(scene.kind_hatch),
         "kind_counted": [kind in counted for kind in SPAN_KINDS],
         "kind_on_sms": [kind in on_sms for kind in SPAN_KINDS],
         "lanes": _lane_entries(trace, scene),
         "groups": _group_entries(scene),
         "rows": _row_entries(scene),
         "partitions": [{"text": part.text, "sms": part.granted_sms, "band": part.band} for part in scene.partitions],
-        "bands": [{"label": band.label} | asdict(band.style) for band in scene.bands],
+        "bands": [{"label": band.label, "fill": band.style.fill} | asdict(band.style) for band in scene.bands],
         "marks": [{"time": mark.time_ns, "text": mark.text, "kind": mark.kind} for mark in scene.marks],
         "mark_rows": list(scene.mark_rows),
         "height_px": _px(scene.height_px),
@@ -113,6 +113,7 @@ def _group_entries(scene: Scene) -> list[dict[str, Any]]:
         {
             "label": box.group.label,
             "detail": box.group.detail,
+            "fill": box.group.style.fill,
             **asdict(box.group.style),
             "top": _px(box.top),
             "head_bottom": _px(box.head_bottom),

@@ -28,6 +28,7 @@ from gpustreamlab.draw import (
     pack_columns,
     plan_header,
     plan_tables,
+    style_entries,
 )
 from gpustreamlab.errors import OptionError
 from gpustreamlab.model import DEVICE_WORK, Counters, Trace
@@ -221,7 +222,7 @@ def _source_of(trace: Trace, rows: LiveRows) -> tuple[object, ...]:
 def _name_tables(names: Sequence[str], looks: NameLooks) -> dict[str, list[Any]]:
     return {
         "names": [_shown(name) for name in names],
-        "name_styles": [[style.fill, style.hatch, style.text] for style in looks.add(names)],
+        "name_styles": style_entries(looks.add(names)),
     }
 
 

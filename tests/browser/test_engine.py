@@ -102,7 +102,7 @@ def check_items(engine, columns, rows=None):
             merged = merge_narrow(row, start, end, bin_ns)
             seen = (merged.left_ns <= x1) & (merged.right_ns >= x0)
             expected = {"left": merged.left_ns, "right": merged.right_ns, "busy": merged.busy_ns}
-            expected |= {name: getattr(merged, name) for name in ("first", "last", "count", "pick")}
+            expected |= {name: getattr(merged, name) for name in ("first", "last", "count")}
             items = by_code[codes.index(code)]
             assert items == {name: values[seen].tolist() for name, values in expected.items()}, (bin_ns, x0, x1)
 

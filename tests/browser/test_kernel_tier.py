@@ -96,7 +96,7 @@ def test_rows_kinds_and_rates_are_written_as_what_they_are_and_totals_are_of_str
     assert (words["prefill"], words["copies"], words["decode"]) == ("kernels", "copies", "work")
     found = reader.js(
         """[...document.querySelectorAll('.gsl-legend [data-entry^="hiddenKinds"]')].map(chip => [chip.textContent.trim(),
-        chip.querySelectorAll('.gsl-swatch').length, chip.querySelectorAll('.gsl-pale').length])"""
+        chip.querySelectorAll('.gsl-swatch').length, chip.querySelectorAll('[data-shape=hollow]').length])"""
     )
     assert found == [["range", 1, 1], ["kernel", 1, 0], ["copy", 1, 0], ["fill", 1, 0], ["NVTX", 1, 1]]
     rates = reader.js("[4250, 60.31, 0.9996, 0.012, 2e-7].map(gpustreamlab.formatSpeed)")
@@ -118,10 +118,11 @@ def test_a_blocking_copy_says_how_long_and_for_what_and_looks_as_a_synchronisati
     looks = reader.js(
         """s.rows.flatMap(row => [...row.name.slice(0, row.length)].map((name, index) => {
           const {looks} = v.painter
-          return [w.tables.names[name], looks.fills[looks.fill(looks.name(row, index), row.kind[index])]]
+          return [w.tables.names[name], looks.fills[looks.code(row, index)]]
         })).filter(([name]) => name.startsWith("cuda"))"""
     )
-    styles = {label: fill for label, fill, *_ in reader.js("w.tables.call_styles")}
+    fills = reader.js("w.tables.palette.slice(7).map(tints => tints[0])")
+    styles = {label: fill for (label, *_), fill in zip(reader.js("w.tables.call_styles"), fills, strict=False)}
     assert dict(looks) == {
         "cudaMalloc": styles["memory"], "cudaLaunchKernel": styles["launch"], "cudaMemcpyAsync": styles["synchronise"],
     }  # fmt: skip
@@ -258,18 +259,24 @@ def test_even_kernels_have_no_stripes(read, count, ratio):
     reader = read(
         make_kernel_trace([("a", "spin", 4_000 * k, 4_000 * k + 1_000) for k in range(count)]), device_scale_factor=ratio
     )
-    colours = reader.js(
+    heights = reader.js(
         """(() => {
           const {primary: {canvas}, pixel_ratio: ratio} = v.plotView.canvas_view, {top, bottom} = w.tables.rows[0]
           const copy = Object.assign(document.createElement("canvas"), {width: canvas.width, height: canvas.height})
           const ctx = copy.getContext("2d", {willReadFrequently: true})
           ctx.drawImage(canvas, 0, 0)
           const [left, right] = [s.firstNs, s.lastNs].map(time => Math.round(w.pxAt(time) * ratio))
-          const y = Math.round(w.yAt((top + bottom) / 2) * ratio), {data} = ctx.getImageData(left + 8, y, right - left - 16, 1)
-          return [...new Set(Array.from({length: data.length / 4}, (_, px) => [...data.slice(4 * px, 4 * px + 3)].join()))]
+          const from = Math.round(w.yAt(top) * ratio), to = Math.round(w.yAt(bottom) * ratio), width = right - left - 16
+          const {data} = ctx.getImageData(left + 8, from, width, to - from), fill = w.tables.palette[0][0], rgb = [1, 3, 5].map(place => parseInt(fill.slice(place, place + 2), 16))
+          const isFill = at => rgb.every((value, place) => data[4 * at + place] === value)
+          // How high each column of px is filled, from below, as a share.
+          const high = x => Array.from({length: to - from}, (_, y) => isFill(y * width + x)).filter(Boolean).length / (to - from)
+          return Array.from({length: width}, (_, x) => high(x))
         })()"""
     )
-    assert len(colours) == 1
+    # One of 4 parts of the time is busy, everywhere alike.
+    assert np.ptp(heights) == 0
+    assert heights[0] == pytest.approx(0.25, abs=0.05)
 
 
 def test_what_is_not_known_is_left_out_and_a_moment_is_drawn(read):

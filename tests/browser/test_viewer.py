@@ -13,7 +13,7 @@ from gpustreamlab.draw._html import page_data
 from gpustreamlab.draw._picture import plan_picture
 from gpustreamlab.draw._tables import FORMAT
 from gpustreamlab.model import Marker
-from tests.helpers.kernel_traces import kernel_trace
+from tests.helpers.kernel_traces import kernel_trace, serial_trace
 from tests.helpers.reader import open_readers
 from tests.helpers.traces import (
     MS,
@@ -124,17 +124,17 @@ def test_every_trace_is_painted_without_an_error(show, trace, width, scheme, sca
     assert shown.value("view.frame.right - view.frame.left") > width * 0.6
 
 
-def test_a_bar_has_the_colour_of_its_name_and_its_edge_lets_the_paper_through(show):
-    shown = show(pipeline_trace())
-    found = shown.value("""view.painted.segments.map(({row, from}) => {
-      const at = view.painted.items.first[from], columns = view.store.row(row)
-      const style = view.tables.name_styles[columns.name[at]]
+def test_a_bar_has_the_hue_of_its_partition_or_stream_and_the_tint_of_its_name(show):
+    found = """view.painted.segments.map(({row, from}) => {
+      const at = view.painted.items.first[from], columns = view.store.row(row), lane = view.tables.lanes[columns.lane]
       const x = view.pxAt(columns.start[at]) + 3, y = view.yAt(view.tables.rows[row].top) + 3
-      return {seen: pixel(x, y), fill: rgb(style[0]), hatch: style[1]}
-    })""")
-    assert len(found) >= 3
-    for bar in found:
-        if bar["hatch"] == " ":
+      const tints = view.tables.palette[view.tables.groups[lane.group]?.hue ?? columns.lane % 6]
+      return {seen: pixel(x, y), fill: rgb(tints[view.tables.name_styles[columns.name[at]][1]]), hasKernels: !columns.isPale && !lane.host}
+    }).filter(({hasKernels}) => hasKernels)"""
+    for trace, least in ((kernel_trace(), 4), (serial_trace("kernels"), 4)):
+        bars = show(trace, height=1200).value(found)
+        assert len(bars) >= least
+        for bar in bars:
             assert bar["seen"] == bar["fill"]
 
 
@@ -383,11 +383,11 @@ def test_tables_of_another_version_are_refused_with_a_way_out(show):
     assert shown.value("gpustreamlab.TABLES_FORMAT") == FORMAT
     said = shown.value("""(() => {
       const element = document.body.appendChild(document.createElement("div"))
-      const options = {element, Bokeh, item: gslViewer.item, store: view.store, tables: {...view.tables, format: 3}}
+      const options = {element, Bokeh, item: gslViewer.item, store: view.store, tables: {...view.tables, format: 9}}
       try { new gpustreamlab.Viewer(options) } catch (error) { return [error.message, element.children.length] }
     })()""")
     assert said == [
-        "This timeline has format 3, and the viewer here reads format 2: they are of two versions of gpustreamlab. "
+        f"This timeline has format 9, and the viewer here reads format {FORMAT}: they are of two versions of gpustreamlab. "
         "Restart the kernel, reload the page, and save or show it again with one version.",
         0,
     ]
@@ -563,18 +563,19 @@ def test_arrows_lead_to_where_ranges_had_to_wait_and_only_those_in_view_are_draw
     assert shown.value("arrows()") == [1, 2]
 
 
-def test_arrows_are_paler_than_those_of_the_hovered_span_and_hidden_with_their_spans(show):
+def test_arrows_are_grey_and_those_of_the_hovered_span_in_ink_and_hidden_with_their_spans(show):
     shown = show(waiting_trace())
     alphas = """(() => {
       const alphas = [], plain = CanvasRenderingContext2D.prototype.stroke
-      CanvasRenderingContext2D.prototype.stroke = function (...all) { alphas.push(this.globalAlpha); plain.apply(this, all) }
+      CanvasRenderingContext2D.prototype.stroke = function (...all) { alphas.push(this.strokeStyle); plain.apply(this, all) }
       for (const paint of [gpustreamlab.paintEdges, gpustreamlab.paintOwnEdges]) paint(pixels("primary"), gslViewer.painter)
       CanvasRenderingContext2D.prototype.stroke = plain
       return alphas
     })()"""
-    assert shown.value(alphas) == [pytest.approx(0.35)]
+    colours = shown.value("[v => v.theme.rim, v => v.theme.ink].map(colour => colour(gslViewer))")
+    assert shown.value(alphas) == colours[:1]
     shown.value("view.set('hovered', {row: 0, index: 3})")
-    assert shown.value(alphas) == [pytest.approx(0.35), 1]
+    assert shown.value(alphas) == colours
     assert shown.value("arrows()") == [40, 1]
     shown.value("view.set('hiddenNames', new Set([view.tables.names.indexOf('make 0')]))")
     assert shown.value("arrows()")[0] == 20
@@ -584,20 +585,17 @@ def test_arrows_are_paler_than_those_of_the_hovered_span_and_hidden_with_their_s
     assert shown.value("arrows()")[0] == 40
 
 
-def test_the_waits_are_switched_by_a_button_and_a_key(show):
+def test_the_waits_are_switched_in_the_menu_and_by_a_key(show):
     shown = show(waiting_trace())
-    button = shown.page.get_by_role("button", name=re.compile("^Arrows"))
-    assert button.get_attribute("aria-pressed") == "true"
-    button.click()
-    assert (button.get_attribute("aria-pressed"), shown.value("arrows()")) == ("false", [0, 0])
+    shown.page.get_by_role("button", name="How the picture looks").click()
+    box = shown.page.get_by_role("checkbox", name="Waits as arrows")
+    assert box.is_checked()
+    box.click()
+    assert shown.value("arrows()") == [0, 0]
+    assert shown.value("view.kept.get('waits').read()") is False
+    shown.page.keyboard.press("Escape")
     shown.page.keyboard.press("e")
-    assert (button.get_attribute("aria-pressed"), shown.value("arrows()")) == ("true", [40, 0])
-    # WHEN there are no waits, there is no switch
-    shown = show(one_lane_trace())
-    assert not shown.page.locator(".gsl-waits").is_visible()
-    shown.page.locator(".gsl-viewer").focus()
-    shown.page.keyboard.press("e")
-    assert shown.value("view.showsWaits")
+    assert shown.value("[arrows(), view.kept.get('waits').read()]") == [[40, 0], None]
 
 
 @pytest.mark.parametrize("width", [700, 1200])
@@ -619,9 +617,13 @@ def test_a_narrow_span_is_no_hot_spot(show):
     seen = [
         shown.value(f"pixel(view.pxAt({ns}), view.yAt(view.tables.rows[{row}].top) + 3)") for ns in (1_000_000.5, 1_250_000)
     ]
-    full = shown.value("rgb(view.tables.name_styles[view.tables.names.indexOf('x')][0])")
-    assert seen[0] == seen[1]
-    assert sum(seen[0]) > sum(full) + 100
+    low = [
+        shown.value(f"pixel(view.pxAt({ns}), view.yAt(view.tables.rows[{row}].bottom) - 1.5)")
+        for ns in (1_000_000.5, 1_250_000)
+    ]
+    # THEN both are as low as can be seen, and of one colour
+    assert seen[0] == seen[1] == shown.value("rgb(gslViewer.theme.paper)")
+    assert low[0] == low[1] != seen[0]
 
 
 def test_peaks_are_never_more_than_there_are_lanes_also_far_from_0(show):

@@ -19,7 +19,7 @@ BELOW = ("arrays.js", "evict.js", "rows.js", "sm_stack.js", "steps.js", "unions.
 
 HELPERS = r"""
 const bytesOf = text => Uint8Array.from(atob(text), sign => sign.charCodeAt(0))
-const ITEM_COLUMNS = ["first", "last", "left", "right", "count", "busy", "pick"]
+const ITEM_COLUMNS = ["first", "last", "left", "right", "count", "busy"]
 const ROW_FIELDS = ["start", "end", "name", "kind", "thread", "partition", "queueing", "place", "count", "busy"]
 const workOf = row => Object.fromEntries(E.WORK_COLUMNS.map(
   name => [name, Array.from({length: row.length}, (_, index) => row.work(name, index))]))

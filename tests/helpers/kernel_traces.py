@@ -16,7 +16,7 @@ from gpustreamlab.model import (
     WorkDetail,
 )
 from gpustreamlab.typing import EdgeKind, LaneKind, SpanKind
-from tests.helpers.traces import MS, kernel_facts, make_kernel_trace
+from tests.helpers.traces import MS, kernel_facts, make_kernel_trace, make_trace
 
 US = 1_000
 HOST_KINDS = ("host", "annotation")
@@ -45,6 +45,15 @@ ELEMENTWISE = WorkDetail(
 )
 UPLOAD = WorkDetail(full_name="copy of pinned host memory to the device")
 GRAPH_NODE = WorkDetail(full_name="graph_node(float*)", grid=(48, 1, 1), block=(256, 1, 1), graph=7)
+
+
+def serial_trace(tier):
+    """Four streams whose ranges begin together, and whose kernels fill the card and so run one after the other."""
+    spans = [(f"s{k}", f"step {k}", 10 * US * k, 1_000 * US * (k + 1), {"kind": "range"}) for k in range(4)]
+    if tier == "ranges":
+        return make_trace([span[:4] for span in spans])
+    kernels = [(f"s{k}", "spin", 1_000 * US * k + 40 * US, 1_000 * US * (k + 1), {"parent": k}) for k in range(4)]
+    return make_kernel_trace([*spans, *kernels])
 
 
 class _Script:

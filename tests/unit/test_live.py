@@ -92,7 +92,7 @@ class TestUpdates:
         assert feed.snapshot().facts["tables"]["names"] == ["a", "b"]
 
     def test_looks_of_names_are_those_of_a_picture_drawn_afterwards(self, lab, feed):
-        from gpustreamlab.draw._colours import name_styles
+        from gpustreamlab.draw import name_styles, style_entries
 
         looks = []
         for number in range(80):
@@ -100,7 +100,7 @@ class TestUpdates:
             looks += feed.refresh().facts["names"]["name_styles"]
 
         styles = name_styles([f"name {number}" for number in range(80)])
-        assert looks == [[style.fill, style.hatch, style.text] for style in styles]
+        assert looks == style_entries(styles)
 
     def test_names_of_others_are_text_that_can_be_shown(self, lab, feed):
         record(lab, name="a\u202eb\n" + "x" * 5_000)

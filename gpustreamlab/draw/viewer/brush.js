@@ -7,47 +7,45 @@ import { blend, FONT } from "./theme.js"
 export const BAND_PX = 26 // Width of a partition's band, left of its lanes.
 export const TINT = 0.3 // How much of its colour the line above its lanes has.
 const HATCH_PX = 8
-export const HATCH_LINES = {
-  "/": [[-2, 10, 10, -2], [-2, 2, 2, -2], [6, 10, 10, 6]],
-  "\\": [[-2, -2, 10, 10], [6, -2, 10, 2], [-2, 6, 2, 10]],
-  "-": [[0, 4, 8, 4]],
-  "|": [[4, 0, 4, 8]],
-  "x": [[0, 0, 8, 8], [8, 0, 0, 8]],
-  "+": [[0, 4, 8, 4], [4, 0, 4, 8]],
-  ".": [[3, 4, 5, 4]],
+export const HATCH_LINES = { // Lines of each hatch, within a square of 8 by 8.
+  "/": "M-2 10L10 -2M-2 2L2 -2M6 10L10 6", "\\": "M-2 -2L10 10M6 -2L10 2M-2 6L2 10", "-": "M0 4H8", "|": "M4 0V8", "x": "M0 0L8 8M8 0L0 8", "+": "M0 4H8M4 0V8", ".": "M3 3h2v2h-2z",
 }
-export const SPARE_FILL = "#8d99a6" // Of a name that is not in the tables.
-export const BAR_INK = "#101418", BAR_PAPER = "#ffffff" // Signs on light and on dark bars, in both themes.
+export const BAR_INK = "#101418" // Signs on bars, in both themes: dark text is readable on every fill.
 
 // Hatches as canvas patterns. Their lines move with the bars, not with the window.
 export class Hatches {
   constructor() { this.made = new Map() }
 
-  get(ctx, sign, colour, alpha, ratio) {
-    const key = `${sign} ${colour} ${alpha} ${ratio}`
-    if (!this.made.has(key)) this.made.set(key, makeHatch(ctx, sign, colour, alpha, ratio))
+  get(ctx, sign, ratio) {
+    const key = `${sign} ${ratio}`
+    if (!this.made.has(key)) { this.made.set(key, makeHatch(ctx, sign, ratio)); this.made.get(key).setTransform(this.matrix) }
     return this.made.get(key)
   }
 
   // Anchor all of them at a point of the canvas, in device px.
   anchor(x, y) {
-    const matrix = new DOMMatrix([1, 0, 0, 1, Math.round(x), Math.round(y)])
-    for (const pattern of this.made.values()) pattern.setTransform(matrix)
+    this.matrix = new DOMMatrix([1, 0, 0, 1, Math.round(x), Math.round(y)])
+    for (const pattern of this.made.values()) pattern.setTransform(this.matrix)
   }
 }
 
-function makeHatch(ctx, sign, colour, alpha, ratio) {
+function makeHatch(ctx, sign, ratio) {
   const tile = document.createElement("canvas"), size = Math.max(4, Math.round(HATCH_PX * ratio))
   tile.width = tile.height = size
   const pen = tile.getContext("2d")
   pen.scale(size / HATCH_PX, size / HATCH_PX)
-  pen.globalAlpha = alpha
-  pen.strokeStyle = colour
-  pen.lineWidth = sign === "." ? 2 : 1
-  pen.beginPath()
-  for (const [x0, y0, x1, y1] of HATCH_LINES[sign] || []) { pen.moveTo(x0, y0); pen.lineTo(x1, y1) }
-  pen.stroke()
+  pen.globalAlpha = 0.35
+  pen.stroke(new Path2D(HATCH_LINES[sign]))
   return ctx.createPattern(tile, "repeat")
+}
+
+// Fill a shape, in CSS px, with a hatch where there are hatches. A canvas paints a pattern in its own px; these are device px.
+export function hatchShape(ctx, {hatches, ratio, hasHatch}, sign, shape) {
+  if (!hasHatch(sign)) return
+  const pattern = hatches.get(ctx, sign, ratio)
+  pattern.setTransform(new DOMMatrix([1 / ratio, 0, 0, 1 / ratio, 0, 0]))
+  ctx.fillStyle = pattern
+  ctx.fill(shape)
 }
 
 // Texts that are cut to the room that they have; widths are measured once for each text and font.
@@ -76,54 +74,90 @@ export class Texts {
 
 export const setFont = (ctx, px, weight = "normal") => { ctx.font = `${weight} ${px}px ${FONT}` }
 
-// What the bars of each name and kind look like, as small numbers.
+export const TINTS = 4 // Of each hue of the palette.
+export const SOLID = 0, HOLLOW = 1, OPEN = 2 // Work; waiting around it; a range in which nobody knows when work ran.
+const LINE = 0.55 // How much of its colour an outline has, the rest is ink: it stands out from the paper.
+
+// What spans look like. A colour is a code: its place in the palette, hue by hue.
 export class Looks {
-  constructor(tables, theme) {
-    this.fills = []
-    this.hatches = []
-    this.places = new Map()
-    this.paper = theme.paper
-    this.paleInk = theme.ink
-    this.nameFill = tables.name_styles.map(style => this.fillCode(style[0]))
-    this.nameHatch = tables.name_styles.map(style => this.hatchCode(style[1]))
-    this.nameText = tables.name_styles.map(style => style[2])
-    this.nameCount = tables.names.length
-    this.addBlocked(tables.call_styles ?? [])
-    this.kindFill = tables.kind_styles.map(style => style[0] ? this.fillCode(style[0]) : -1)
-    this.kindHatch = tables.kind_styles.map(style => style[1] ? this.hatchCode(style[1]) : -1)
-    this.spareFill = this.fillCode(SPARE_FILL)
+  constructor(view, theme) {
+    const {tables} = view
+    Object.assign(this, {tables, by: colourBy(view)})
+    this.fills = tables.palette.flat()
     this.shades = this.fills.map(fill => shadesOf(fill, theme.paper))
+    this.lines = this.fills.map(fill => blend(fill, theme.ink, LINE))
+    this.callHue = hueCount(tables) + 1
+    this.blocked = tables.call_styles.findIndex(([label]) => label === "synchronise")
+    this.durations = this.by === "duration" ? durationsOf(view) : null
   }
 
-  // Calls that blocked the host look as those do that are made to wait, whatever their name.
-  addBlocked(calls) {
-    const [, fill, hatch, text] = calls.find(([label]) => label === "synchronise") ?? []
-    if (!fill) return
-    this.blockedCode = this.nameCount
-    this.nameFill[this.blockedCode] = this.fillCode(fill)
-    this.nameHatch[this.blockedCode] = this.hatchCode(hatch)
-    this.nameText[this.blockedCode] = text
+  // The class of a call of the host, or -1. Those that blocked the host look as those do that are made to wait.
+  call(row, index) {
+    if (isBlocked(row, index)) return this.blocked
+    return Math.max(-1, (this.tables.name_styles[row.name[index]]?.[0] ?? 0) - this.callHue)
   }
 
-  // The name after which a span looks.
-  name(row, index) { return this.blockedCode !== undefined && isBlocked(row, index) ? this.blockedCode : row.name[index] }
-  // The ink on a bar, and the colour below it.
-  ink(row, name, kind) { return row.isPale ? this.paleInk : this.text(name, kind) }
-  ground({ isPale }, name, kind) { const code = this.fill(name, kind); return isPale ? this.shades[code][PALE_SHADE] : this.fills[code] }
-  fillCode(fill) { return codeOf(this.fills, this.places, fill) }
-  hatchCode(sign) { return sign in HATCH_LINES ? codeOf(this.hatches, this.places, sign) : -1 }
-  fill(name, kind) { const code = this.kindFill[kind]; return code >= 0 ? code : this.nameFill[name] ?? this.spareFill }
-  hatch(name, kind) { const code = this.kindHatch[kind]; return code >= 0 ? code : this.nameHatch[name] ?? -1 }
-  text(name, kind) { return this.kindFill[kind] >= 0 ? BAR_INK : this.nameText[name] ?? BAR_INK }
+  // The colour of a span.
+  code(row, index) {
+    const call = this.call(row, index)
+    if (call >= 0) return (this.callHue + call) * TINTS
+    if (this.durations) return this.fills.length - 1 - Math.round((1 - shareOf(this.durations, row.end[index] - row.start[index])) * (this.tables.palette.at(-1).length - 1))
+    const [hue, tint] = this.tables.name_styles[row.name[index]] ?? [this.callHue - 1, 0]
+    return (this.by === "name" ? hue : spanHue(this.tables, this.by, row, index)) * TINTS + tint
+  }
+
+  // The calm colour of many spans: of no name.
+  load(row, index) { return spanHue(this.tables, this.by, row, index) * TINTS }
+
+  shape(row, index) {
+    const {kinds, lanes, capture, call_styles: calls} = this.tables, kind = kinds[row.kind[index]]
+    // Whether the kernels of a range are known.
+    const isCaptured = () => row.isPale && (!capture?.shown || capture.windows.some(([from, to]) => row.start[index] >= from && row.end[index] <= to))
+    if (kind === "range" && !lanes[row.lane].host) return isCaptured() ? HOLLOW : OPEN
+    return row.isPale || kind === "wait" || calls[this.call(row, index)]?.[2] ? HOLLOW : SOLID
+  }
+
+  hatch(row, index) {
+    const {call_styles: calls, kind_hatches: kinds, name_styles: names} = this.tables
+    return calls[this.call(row, index)]?.[1] ?? (kinds[row.kind[index]] || names[row.name[index]]?.[2])
+  }
 }
 
-function codeOf(list, places, value) {
-  if (!places.has(value)) { places.set(value, list.length); list.push(value) }
-  return places.get(value)
+// How many hues there are; behind them comes grey, then the calls.
+export const hueCount = ({palette, call_styles: calls}) => palette.length - 2 - calls.length
+
+// What colour tells now: what was chosen, or partitions where there are any.
+export function colourBy({colour, tables}) {
+  const hasPartitions = tables.groups.some(({letter}) => letter)
+  return colour && (colour !== "partition" || hasPartitions) ? colour : hasPartitions ? "partition" : "stream"
 }
+
+// The hue of a span's partition or stream; grey where colour tells something else of single spans, and of the host.
+function spanHue(tables, by, row, index) {
+  const band = by === "partition" ? tables.bands[tables.partitions[row.partition[index]]?.band] : null
+  return tables.lanes[row.lane].host || !band ? laneHue(tables, by, row.lane) : band.hue
+}
+
+export function laneHue(tables, by, lane) {
+  const grey = hueCount(tables), {host, group} = tables.lanes[lane]
+  if (host || by === "name" || by === "duration") return grey
+  return by === "stream" ? lane % grey : tables.groups[group]?.hue ?? grey
+}
+
+// The shortest and the longest of what ran on streams, in ns.
+export function durationsOf({store, tables}) {
+  let least = Infinity, most = 1
+  for (const {lane, isPale, busy, length} of tables.rows.map((_, code) => store.ownRow(code))) {
+    if (!isPale && !tables.lanes[lane]?.host) for (let i = 0; i < length; i++) { least = Math.min(least, busy[i]); most = Math.max(most, busy[i]) }
+  }
+  return [Math.max(1, Math.min(least, most)), most]
+}
+
+// Where a duration is between the shortest and the longest, by its logarithm.
+const shareOf = ([least, most], ns) => most > least ? Math.max(0, Math.min(1, Math.log(Math.max(1, ns) / least) / Math.log(most / least))) : 1
 
 export const SHADES = 16, DIM_SHADE = 3
-export const PALE_SHADE = 5 // Of ranges beside kernels.
+export const OPEN_SHADE = 6 // Of what is queued or running: nobody knows which.
 
 // A colour from (almost) paper to full, as opaque colours: they are painted faster than transparent ones.
 const shadesOf = (fill, paper) => Array.from({length: SHADES + 1}, (_, i) => blend(fill, paper, i / SHADES))

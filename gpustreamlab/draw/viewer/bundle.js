@@ -1,4 +1,4 @@
-// Made by scripts/bundle_viewer.py. 57f9d54fda6c10bc0b3228d877427957648f96e6987f05f8ffd5cdaaa74c8640
+// Made by scripts/bundle_viewer.py. 39f349812cf10378e98fbabd7e5089ab2c21dd3818381e4eb616d0c81190177d
 "use strict";
 var gpustreamlab = (() => {
   var __defProp = Object.defineProperty;
@@ -926,7 +926,225 @@ var gpustreamlab = (() => {
     return { ...taken, length: places.length };
   }
 
+  // theme.js
+  var THEME_DEFAULTS = { ink: "#1b1f24", soft: "#57606a", grid: "#d0d7de", paper: "#ffffff", warn: "#8a4b00", accent: "#0550ae", stray: "#c40d2e", rim: "#7d8792" };
+  var FONT = "system-ui, 'Segoe UI', Helvetica, Arial, sans-serif";
+  var HATCH_MEDIA = ["(prefers-contrast: more)", "(forced-colors: active)", "print"];
+  var THEME_DELAYS_MS = [60, 300, 1e3];
+  var colourContext = /* @__PURE__ */ (() => {
+    let ctx = null;
+    return () => ctx || (ctx = document.createElement("canvas").getContext("2d"));
+  })();
+  function parseColour(text) {
+    const ctx = colourContext();
+    ctx.fillStyle = "#000000";
+    ctx.fillStyle = text;
+    const value = ctx.fillStyle;
+    if (value[0] === "#") return [1, 3, 5].map((place) => parseInt(value.slice(place, place + 2), 16)).concat(1);
+    return value.match(/[\d.]+/g).map(Number);
+  }
+  function blend(over, under, alpha) {
+    const a = parseColour(over), b = parseColour(under);
+    return "#" + [0, 1, 2].map((i) => Math.round(a[i] * alpha + b[i] * (1 - alpha)).toString(16).padStart(2, "0")).join("");
+  }
+  function readTheme(element) {
+    const style = getComputedStyle(element), theme = {};
+    for (const [name, value] of Object.entries(THEME_DEFAULTS)) {
+      const [r2, g2, b2, alpha] = parseColour(style.getPropertyValue(`--gsl-${name}`).trim() || value);
+      theme[name] = alpha < 0.05 ? value : blend(`rgb(${r2},${g2},${b2})`, "#ffffff", 1);
+    }
+    const [r, g, b] = parseColour(theme.paper);
+    theme.isDark = 0.299 * r + 0.587 * g + 0.114 * b < 128;
+    theme.shade = theme.isDark ? "rgba(160,170,180,0.09)" : "rgba(100,110,120,0.08)";
+    theme.busy = theme.isDark ? "#5b9dbf" : "#7aa9c2";
+    theme.memory = theme.isDark ? "#4f8f7a" : "#8cc9b4";
+    theme.needsHatches = HATCH_MEDIA.some((media) => matchMedia(media).matches);
+    theme.key = JSON.stringify(theme);
+    return theme;
+  }
+  function watchTheme(callback) {
+    const queries = ["(prefers-color-scheme: dark)", ...HATCH_MEDIA].map((media) => matchMedia(media));
+    let timers = [];
+    const changed = () => {
+      timers.forEach(clearTimeout);
+      timers = THEME_DELAYS_MS.map((delay) => setTimeout(callback, delay));
+      callback();
+    };
+    const observer = new MutationObserver(changed);
+    const attributes = { attributes: true, attributeFilter: ["class", "style", "data-theme", "data-jp-theme-light", "data-jp-theme-name"] };
+    for (const node of [document.documentElement, document.body]) observer.observe(node, attributes);
+    for (const query of queries) query.addEventListener("change", changed);
+    return () => {
+      timers.forEach(clearTimeout);
+      observer.disconnect();
+      for (const query of queries) query.removeEventListener("change", changed);
+    };
+  }
+  function themePlot(plot, theme) {
+    for (const axis of plot.below)
+      axis.setv({ major_label_text_color: theme.ink, axis_line_color: theme.grid, major_tick_line_color: theme.grid });
+    for (const part of plot.center)
+      if (/Grid$/.test(part.type)) part.setv({ grid_line_color: theme.grid, grid_line_alpha: 0.7 });
+  }
+
+  // brush.js
+  var BAND_PX = 26;
+  var TINT = 0.3;
+  var HATCH_PX = 8;
+  var HATCH_LINES = {
+    // Lines of each hatch, within a square of 8 by 8.
+    "/": "M-2 10L10 -2M-2 2L2 -2M6 10L10 6",
+    "\\": "M-2 -2L10 10M6 -2L10 2M-2 6L2 10",
+    "-": "M0 4H8",
+    "|": "M4 0V8",
+    "x": "M0 0L8 8M8 0L0 8",
+    "+": "M0 4H8M4 0V8",
+    ".": "M3 3h2v2h-2z"
+  };
+  var BAR_INK = "#101418";
+  var Hatches = class {
+    constructor() {
+      this.made = /* @__PURE__ */ new Map();
+    }
+    get(ctx, sign, ratio) {
+      const key = `${sign} ${ratio}`;
+      if (!this.made.has(key)) {
+        this.made.set(key, makeHatch(ctx, sign, ratio));
+        this.made.get(key).setTransform(this.matrix);
+      }
+      return this.made.get(key);
+    }
+    // Anchor all of them at a point of the canvas, in device px.
+    anchor(x, y) {
+      this.matrix = new DOMMatrix([1, 0, 0, 1, Math.round(x), Math.round(y)]);
+      for (const pattern of this.made.values()) pattern.setTransform(this.matrix);
+    }
+  };
+  function makeHatch(ctx, sign, ratio) {
+    const tile = document.createElement("canvas"), size = Math.max(4, Math.round(HATCH_PX * ratio));
+    tile.width = tile.height = size;
+    const pen = tile.getContext("2d");
+    pen.scale(size / HATCH_PX, size / HATCH_PX);
+    pen.globalAlpha = 0.35;
+    pen.stroke(new Path2D(HATCH_LINES[sign]));
+    return ctx.createPattern(tile, "repeat");
+  }
+  function hatchShape(ctx, { hatches, ratio, hasHatch }, sign, shape) {
+    if (!hasHatch(sign)) return;
+    const pattern = hatches.get(ctx, sign, ratio);
+    pattern.setTransform(new DOMMatrix([1 / ratio, 0, 0, 1 / ratio, 0, 0]));
+    ctx.fillStyle = pattern;
+    ctx.fill(shape);
+  }
+  var Texts = class {
+    constructor() {
+      this.widths = /* @__PURE__ */ new Map();
+    }
+    width(ctx, text) {
+      const key = ctx.font + text;
+      let width = this.widths.get(key);
+      if (width === void 0) {
+        if (this.widths.size > 2e4) this.widths.clear();
+        this.widths.set(key, width = ctx.measureText(text).width);
+      }
+      return width;
+    }
+    // The text, or its begin with "…", or "" where not even that fits.
+    fit(ctx, text, roomPx) {
+      const width = this.width(ctx, text);
+      if (width <= roomPx) return text;
+      let keep = Math.min(text.length - 1, Math.floor(text.length * roomPx / width));
+      while (keep > 1 && this.width(ctx, text.slice(0, keep) + "…") > roomPx) keep--;
+      return keep < 2 ? "" : text.slice(0, keep).trimEnd() + "…";
+    }
+  };
+  var setFont = (ctx, px, weight = "normal") => {
+    ctx.font = `${weight} ${px}px ${FONT}`;
+  };
+  var TINTS = 4;
+  var SOLID = 0;
+  var HOLLOW = 1;
+  var OPEN = 2;
+  var LINE = 0.55;
+  var Looks = class {
+    constructor(view, theme) {
+      const { tables } = view;
+      Object.assign(this, { tables, by: colourBy(view) });
+      this.fills = tables.palette.flat();
+      this.shades = this.fills.map((fill) => shadesOf(fill, theme.paper));
+      this.lines = this.fills.map((fill) => blend(fill, theme.ink, LINE));
+      this.callHue = hueCount(tables) + 1;
+      this.blocked = tables.call_styles.findIndex(([label]) => label === "synchronise");
+      this.durations = this.by === "duration" ? durationsOf(view) : null;
+    }
+    // The class of a call of the host, or -1. Those that blocked the host look as those do that are made to wait.
+    call(row, index) {
+      if (isBlocked(row, index)) return this.blocked;
+      return Math.max(-1, (this.tables.name_styles[row.name[index]]?.[0] ?? 0) - this.callHue);
+    }
+    // The colour of a span.
+    code(row, index) {
+      const call = this.call(row, index);
+      if (call >= 0) return (this.callHue + call) * TINTS;
+      if (this.durations) return this.fills.length - 1 - Math.round((1 - shareOf(this.durations, row.end[index] - row.start[index])) * (this.tables.palette.at(-1).length - 1));
+      const [hue, tint] = this.tables.name_styles[row.name[index]] ?? [this.callHue - 1, 0];
+      return (this.by === "name" ? hue : spanHue(this.tables, this.by, row, index)) * TINTS + tint;
+    }
+    // The calm colour of many spans: of no name.
+    load(row, index) {
+      return spanHue(this.tables, this.by, row, index) * TINTS;
+    }
+    shape(row, index) {
+      const { kinds, lanes, capture, call_styles: calls } = this.tables, kind = kinds[row.kind[index]];
+      const isCaptured = () => row.isPale && (!capture?.shown || capture.windows.some(([from, to]) => row.start[index] >= from && row.end[index] <= to));
+      if (kind === "range" && !lanes[row.lane].host) return isCaptured() ? HOLLOW : OPEN;
+      return row.isPale || kind === "wait" || calls[this.call(row, index)]?.[2] ? HOLLOW : SOLID;
+    }
+    hatch(row, index) {
+      const { call_styles: calls, kind_hatches: kinds, name_styles: names } = this.tables;
+      return calls[this.call(row, index)]?.[1] ?? (kinds[row.kind[index]] || names[row.name[index]]?.[2]);
+    }
+  };
+  var hueCount = ({ palette, call_styles: calls }) => palette.length - 2 - calls.length;
+  function colourBy({ colour, tables }) {
+    const hasPartitions = tables.groups.some(({ letter }) => letter);
+    return colour && (colour !== "partition" || hasPartitions) ? colour : hasPartitions ? "partition" : "stream";
+  }
+  function spanHue(tables, by, row, index) {
+    const band = by === "partition" ? tables.bands[tables.partitions[row.partition[index]]?.band] : null;
+    return tables.lanes[row.lane].host || !band ? laneHue(tables, by, row.lane) : band.hue;
+  }
+  function laneHue(tables, by, lane) {
+    const grey = hueCount(tables), { host, group } = tables.lanes[lane];
+    if (host || by === "name" || by === "duration") return grey;
+    return by === "stream" ? lane % grey : tables.groups[group]?.hue ?? grey;
+  }
+  function durationsOf({ store, tables }) {
+    let least = Infinity, most = 1;
+    for (const { lane, isPale, busy, length } of tables.rows.map((_, code) => store.ownRow(code))) {
+      if (!isPale && !tables.lanes[lane]?.host) for (let i = 0; i < length; i++) {
+        least = Math.min(least, busy[i]);
+        most = Math.max(most, busy[i]);
+      }
+    }
+    return [Math.max(1, Math.min(least, most)), most];
+  }
+  var shareOf = ([least, most], ns) => most > least ? Math.max(0, Math.min(1, Math.log(Math.max(1, ns) / least) / Math.log(most / least))) : 1;
+  var SHADES = 16;
+  var DIM_SHADE = 3;
+  var OPEN_SHADE = 6;
+  var shadesOf = (fill, paper) => Array.from({ length: SHADES + 1 }, (_, i) => blend(fill, paper, i / SHADES));
+  function clipLanes(ctx, view, left, paint) {
+    ctx.save();
+    ctx.beginPath();
+    ctx.rect(left, view.lanesTop(), view.frame.right - left, view.lanesBottom() - view.lanesTop());
+    ctx.clip();
+    paint();
+    ctx.restore();
+  }
+
   // nodes.js
+  var HATCH_SVG = '<svg xmlns="http://www.w3.org/2000/svg" width="6" height="6" viewBox="0 0 8 8"><path d="*" stroke="#101418" stroke-opacity=".5" fill="none"/></svg>';
   function makeNode(tag, facts = {}, ...children) {
     const element = document.createElement(tag);
     for (const [name, value] of Object.entries(facts)) {
@@ -946,15 +1164,10 @@ var gpustreamlab = (() => {
     const title = key ? `${label} (${key})` : label;
     return makeNode("button", { type: "button", title, "aria-label": label, "aria-keyshortcuts": key || null, text, ...facts });
   }
-  function makeSwatch(fill, hatch, letter = "", isPale = false) {
-    const swatch = makeNode("i", { class: "gsl-swatch", "aria-hidden": "true", text: letter });
-    if (fill) swatch.style.backgroundColor = fill;
-    swatch.dataset.hatch = hatch || " ";
-    if (isPale) {
-      swatch.classList.add("gsl-pale");
-      swatch.style.backgroundColor = `color-mix(in srgb, ${fill} 31%, transparent)`;
-      swatch.style.borderTop = `2px solid ${fill}`;
-    }
+  function makeSwatch({ fill, hatch, letter = "", shape = "" }) {
+    const swatch = makeNode("i", { class: "gsl-swatch", "aria-hidden": "true", text: letter, "data-shape": shape });
+    swatch.style.setProperty("--gsl-fill", fill);
+    if (HATCH_LINES[hatch]) swatch.style.setProperty("--gsl-hatch", `url("data:image/svg+xml,${encodeURIComponent(HATCH_SVG.replace("*", HATCH_LINES[hatch]))}")`);
     return swatch;
   }
   function rootOf(viewer) {
@@ -1011,6 +1224,24 @@ var gpustreamlab = (() => {
     let status = root.querySelector(".gsl-status");
     if (!status) root.append(status = makeNode("div", { class: "gsl-status gsl-out", role: "status", "aria-live": "polite" }));
     status.textContent = text;
+  }
+
+  // colours.js
+  var CHOICES = ["partition", "stream", "name", "duration"];
+  function addColours(viewer) {
+    const { view, menu } = viewer;
+    const options = CHOICES.filter((choice) => choice !== "partition" || view.isLive || colourBy(view) === choice).map((choice) => [choice, choice]);
+    const toggleWaits = () => view.set("showsWaits", !view.showsWaits);
+    menu.choice("Bars", { label: "Colour", options, get: () => colourBy(view), set: (choice) => view.set("colour", choice) });
+    menu.toggle("Bars", { label: "Hatches", get: () => view.hasHatches, set: (isOn) => view.set("hasHatches", isOn) });
+    menu.toggle("Bars", { label: "Waits as arrows", key: "E", get: () => view.showsWaits, set: toggleWaits });
+    view.keep("colour", () => view.colour, (choice) => view.set("colour", CHOICES.includes(choice) ? choice : null));
+    view.keep("hatches", () => view.hasHatches || null, (isOn) => view.set("hasHatches", isOn === true));
+    view.keep("waits", () => view.showsWaits && null, (isOn) => view.set("showsWaits", isOn !== false));
+    commandsOf(viewer).toggleWaits = toggleWaits;
+    return view.on("look", (property) => {
+      if (property === "hasHatches") viewer.useTheme();
+    });
   }
 
   // copy.js
@@ -1071,8 +1302,8 @@ var gpustreamlab = (() => {
   function laneText(lane) {
     return lane.label || lane.name;
   }
-  function callLabel({ tables: { name_styles: styles, call_styles: calls = [] } }, code) {
-    return calls.find(([, fill]) => fill === styles[code]?.[0])?.[0] ?? "";
+  function callLabel({ tables }, code) {
+    return tables.call_styles[(tables.name_styles[code]?.[0] ?? 0) - hueCount(tables) - 1]?.[0] ?? "";
   }
 
   // units.js
@@ -1938,213 +2169,6 @@ var gpustreamlab = (() => {
     return [show, makeNode("p", { text: piece.text }), makeNode("p", { class: "gsl-fix", text: piece.fix })];
   }
 
-  // theme.js
-  var THEME_DEFAULTS = { ink: "#1b1f24", soft: "#57606a", grid: "#d0d7de", paper: "#ffffff", warn: "#8a4b00", accent: "#0550ae", stray: "#c40d2e" };
-  var FONT = "system-ui, 'Segoe UI', Helvetica, Arial, sans-serif";
-  var THEME_DELAYS_MS = [60, 300, 1e3];
-  var colourContext = /* @__PURE__ */ (() => {
-    let ctx = null;
-    return () => ctx || (ctx = document.createElement("canvas").getContext("2d"));
-  })();
-  function parseColour(text) {
-    const ctx = colourContext();
-    ctx.fillStyle = "#000000";
-    ctx.fillStyle = text;
-    const value = ctx.fillStyle;
-    if (value[0] === "#") return [1, 3, 5].map((place) => parseInt(value.slice(place, place + 2), 16)).concat(1);
-    return value.match(/[\d.]+/g).map(Number);
-  }
-  function blend(over, under, alpha) {
-    const a = parseColour(over), b = parseColour(under);
-    return "#" + [0, 1, 2].map((i) => Math.round(a[i] * alpha + b[i] * (1 - alpha)).toString(16).padStart(2, "0")).join("");
-  }
-  function readTheme(element) {
-    const style = getComputedStyle(element), theme = {};
-    for (const [name, value] of Object.entries(THEME_DEFAULTS)) {
-      const [r2, g2, b2, alpha] = parseColour(style.getPropertyValue(`--gsl-${name}`).trim() || value);
-      theme[name] = alpha < 0.05 ? value : blend(`rgb(${r2},${g2},${b2})`, "#ffffff", 1);
-    }
-    const [r, g, b] = parseColour(theme.paper);
-    theme.isDark = 0.299 * r + 0.587 * g + 0.114 * b < 128;
-    theme.shade = theme.isDark ? "rgba(160,170,180,0.09)" : "rgba(100,110,120,0.08)";
-    theme.busy = theme.isDark ? "#5b9dbf" : "#7aa9c2";
-    theme.memory = theme.isDark ? "#4f8f7a" : "#8cc9b4";
-    theme.key = JSON.stringify(theme);
-    return theme;
-  }
-  function watchTheme(callback) {
-    const system = window.matchMedia("(prefers-color-scheme: dark)"), contrast = window.matchMedia("(prefers-contrast: more)");
-    let timers = [];
-    const changed = () => {
-      timers.forEach(clearTimeout);
-      timers = THEME_DELAYS_MS.map((delay) => setTimeout(callback, delay));
-      callback();
-    };
-    const observer = new MutationObserver(changed);
-    const attributes = { attributes: true, attributeFilter: ["class", "style", "data-theme", "data-jp-theme-light", "data-jp-theme-name"] };
-    for (const node of [document.documentElement, document.body]) observer.observe(node, attributes);
-    for (const query of [system, contrast]) query.addEventListener("change", changed);
-    return () => {
-      timers.forEach(clearTimeout);
-      observer.disconnect();
-      for (const query of [system, contrast]) query.removeEventListener("change", changed);
-    };
-  }
-  function themePlot(plot, theme) {
-    for (const axis of plot.below)
-      axis.setv({ major_label_text_color: theme.ink, axis_line_color: theme.grid, major_tick_line_color: theme.grid });
-    for (const part of plot.center)
-      if (/Grid$/.test(part.type)) part.setv({ grid_line_color: theme.grid, grid_line_alpha: 0.7 });
-  }
-
-  // brush.js
-  var BAND_PX = 26;
-  var TINT = 0.3;
-  var HATCH_PX = 8;
-  var HATCH_LINES = {
-    "/": [[-2, 10, 10, -2], [-2, 2, 2, -2], [6, 10, 10, 6]],
-    "\\": [[-2, -2, 10, 10], [6, -2, 10, 2], [-2, 6, 2, 10]],
-    "-": [[0, 4, 8, 4]],
-    "|": [[4, 0, 4, 8]],
-    "x": [[0, 0, 8, 8], [8, 0, 0, 8]],
-    "+": [[0, 4, 8, 4], [4, 0, 4, 8]],
-    ".": [[3, 4, 5, 4]]
-  };
-  var SPARE_FILL = "#8d99a6";
-  var BAR_INK = "#101418";
-  var BAR_PAPER = "#ffffff";
-  var Hatches = class {
-    constructor() {
-      this.made = /* @__PURE__ */ new Map();
-    }
-    get(ctx, sign, colour, alpha, ratio) {
-      const key = `${sign} ${colour} ${alpha} ${ratio}`;
-      if (!this.made.has(key)) this.made.set(key, makeHatch(ctx, sign, colour, alpha, ratio));
-      return this.made.get(key);
-    }
-    // Anchor all of them at a point of the canvas, in device px.
-    anchor(x, y) {
-      const matrix = new DOMMatrix([1, 0, 0, 1, Math.round(x), Math.round(y)]);
-      for (const pattern of this.made.values()) pattern.setTransform(matrix);
-    }
-  };
-  function makeHatch(ctx, sign, colour, alpha, ratio) {
-    const tile = document.createElement("canvas"), size = Math.max(4, Math.round(HATCH_PX * ratio));
-    tile.width = tile.height = size;
-    const pen = tile.getContext("2d");
-    pen.scale(size / HATCH_PX, size / HATCH_PX);
-    pen.globalAlpha = alpha;
-    pen.strokeStyle = colour;
-    pen.lineWidth = sign === "." ? 2 : 1;
-    pen.beginPath();
-    for (const [x0, y0, x1, y1] of HATCH_LINES[sign] || []) {
-      pen.moveTo(x0, y0);
-      pen.lineTo(x1, y1);
-    }
-    pen.stroke();
-    return ctx.createPattern(tile, "repeat");
-  }
-  var Texts = class {
-    constructor() {
-      this.widths = /* @__PURE__ */ new Map();
-    }
-    width(ctx, text) {
-      const key = ctx.font + text;
-      let width = this.widths.get(key);
-      if (width === void 0) {
-        if (this.widths.size > 2e4) this.widths.clear();
-        this.widths.set(key, width = ctx.measureText(text).width);
-      }
-      return width;
-    }
-    // The text, or its begin with "…", or "" where not even that fits.
-    fit(ctx, text, roomPx) {
-      const width = this.width(ctx, text);
-      if (width <= roomPx) return text;
-      let keep = Math.min(text.length - 1, Math.floor(text.length * roomPx / width));
-      while (keep > 1 && this.width(ctx, text.slice(0, keep) + "…") > roomPx) keep--;
-      return keep < 2 ? "" : text.slice(0, keep).trimEnd() + "…";
-    }
-  };
-  var setFont = (ctx, px, weight = "normal") => {
-    ctx.font = `${weight} ${px}px ${FONT}`;
-  };
-  var Looks = class {
-    constructor(tables, theme) {
-      this.fills = [];
-      this.hatches = [];
-      this.places = /* @__PURE__ */ new Map();
-      this.paper = theme.paper;
-      this.paleInk = theme.ink;
-      this.nameFill = tables.name_styles.map((style) => this.fillCode(style[0]));
-      this.nameHatch = tables.name_styles.map((style) => this.hatchCode(style[1]));
-      this.nameText = tables.name_styles.map((style) => style[2]);
-      this.nameCount = tables.names.length;
-      this.addBlocked(tables.call_styles ?? []);
-      this.kindFill = tables.kind_styles.map((style) => style[0] ? this.fillCode(style[0]) : -1);
-      this.kindHatch = tables.kind_styles.map((style) => style[1] ? this.hatchCode(style[1]) : -1);
-      this.spareFill = this.fillCode(SPARE_FILL);
-      this.shades = this.fills.map((fill) => shadesOf(fill, theme.paper));
-    }
-    // Calls that blocked the host look as those do that are made to wait, whatever their name.
-    addBlocked(calls) {
-      const [, fill, hatch, text] = calls.find(([label]) => label === "synchronise") ?? [];
-      if (!fill) return;
-      this.blockedCode = this.nameCount;
-      this.nameFill[this.blockedCode] = this.fillCode(fill);
-      this.nameHatch[this.blockedCode] = this.hatchCode(hatch);
-      this.nameText[this.blockedCode] = text;
-    }
-    // The name after which a span looks.
-    name(row, index) {
-      return this.blockedCode !== void 0 && isBlocked(row, index) ? this.blockedCode : row.name[index];
-    }
-    // The ink on a bar, and the colour below it.
-    ink(row, name, kind) {
-      return row.isPale ? this.paleInk : this.text(name, kind);
-    }
-    ground({ isPale }, name, kind) {
-      const code = this.fill(name, kind);
-      return isPale ? this.shades[code][PALE_SHADE] : this.fills[code];
-    }
-    fillCode(fill) {
-      return codeOf(this.fills, this.places, fill);
-    }
-    hatchCode(sign) {
-      return sign in HATCH_LINES ? codeOf(this.hatches, this.places, sign) : -1;
-    }
-    fill(name, kind) {
-      const code = this.kindFill[kind];
-      return code >= 0 ? code : this.nameFill[name] ?? this.spareFill;
-    }
-    hatch(name, kind) {
-      const code = this.kindHatch[kind];
-      return code >= 0 ? code : this.nameHatch[name] ?? -1;
-    }
-    text(name, kind) {
-      return this.kindFill[kind] >= 0 ? BAR_INK : this.nameText[name] ?? BAR_INK;
-    }
-  };
-  function codeOf(list, places, value) {
-    if (!places.has(value)) {
-      places.set(value, list.length);
-      list.push(value);
-    }
-    return places.get(value);
-  }
-  var SHADES = 16;
-  var DIM_SHADE = 3;
-  var PALE_SHADE = 5;
-  var shadesOf = (fill, paper) => Array.from({ length: SHADES + 1 }, (_, i) => blend(fill, paper, i / SHADES));
-  function clipLanes(ctx, view, left, paint) {
-    ctx.save();
-    ctx.beginPath();
-    ctx.rect(left, view.lanesTop(), view.frame.right - left, view.lanesBottom() - view.lanesTop());
-    ctx.clip();
-    paint();
-    ctx.restore();
-  }
-
   // paint_lanes.js
   var HEAD_PX = 22;
   var LABEL_GAP_PX = 10;
@@ -2231,19 +2255,11 @@ var gpustreamlab = (() => {
     ctx.fillText(detail, left + used, middle);
   }
   function paintBand(ctx, painter, { fill, hatch }, { left, top, width, height }) {
+    const box = new Path2D();
+    box.rect(left, top, width, height);
     ctx.fillStyle = fill;
-    ctx.fillRect(left, top, width, height);
-    if (!(hatch in HATCH_LINES)) return;
-    const pattern = painter.hatches.get(ctx, hatch, BAR_INK, 0.3, painter.ratio);
-    inDevicePx(ctx, painter.ratio, () => {
-      ctx.fillStyle = pattern;
-      ctx.fillRect(left * painter.ratio, top * painter.ratio, width * painter.ratio, height * painter.ratio);
-    });
-  }
-  function inDevicePx(ctx, ratio, paint) {
-    ctx.setTransform(1, 0, 0, 1, 0, 0);
-    paint();
-    ctx.setTransform(ratio, 0, 0, ratio, 0, 0);
+    ctx.fill(box);
+    hatchShape(ctx, painter, hatch, box);
   }
   function paintLaneLabels(ctx, painter) {
     const { view } = painter, { frame, tables } = view;
@@ -2519,7 +2535,6 @@ var gpustreamlab = (() => {
 
   // lod.js
   var BIN_PX = 1.5;
-  var PICK_SAMPLES = 8;
   function binWidth(nsPerPx) {
     const wanted = BIN_PX * nsPerPx;
     let width = 1;
@@ -2533,11 +2548,11 @@ var gpustreamlab = (() => {
     constructor(capacity = 4096) {
       this.length = 0;
       this.capacity = 0;
-      for (const name of ["row", "first", "last", "pick"]) this[name] = new Int32Array(0);
+      for (const name of ["row", "first", "last"]) this[name] = new Int32Array(0);
       for (const name of ["left", "right", "count", "busy"]) this[name] = new Float64Array(0);
       this.reserve(capacity);
     }
-    push(row, left, right, first, last, count, busy, pick) {
+    push(row, left, right, first, last, count, busy) {
       if (this.length === this.capacity) this.reserve(2 * this.capacity);
       const place = this.length++;
       this.row[place] = row;
@@ -2547,10 +2562,9 @@ var gpustreamlab = (() => {
       this.last[place] = last;
       this.count[place] = count;
       this.busy[place] = busy;
-      this.pick[place] = pick;
     }
     reserve(capacity) {
-      for (const name of ["row", "first", "last", "pick", "left", "right", "count", "busy"]) {
+      for (const name of ["row", "first", "last", "left", "right", "count", "busy"]) {
         this[name] = grown(this[name], capacity, this.length);
       }
       this.capacity = capacity;
@@ -2599,35 +2613,19 @@ var gpustreamlab = (() => {
   }
   function pushSpan(row, index, out) {
     const left = row.start[index], right = row.end[index];
-    if (row.isPlain) out.push(row.code, left, right, index, index, 1, right - left, index);
-    else out.push(row.code, left, right, index, index, row.countOrNull[index], row.busyOrNull[index], index);
+    if (row.isPlain) out.push(row.code, left, right, index, index, 1, right - left);
+    else out.push(row.code, left, right, index, index, row.countOrNull[index], row.busyOrNull[index]);
   }
   function pushMerged(row, first, last, right, out) {
     if (first === last) pushSpan(row, first, out);
-    else {
-      const pick = pickLongest(row, first, last);
-      out.push(row.code, row.start[first], right, first, last, row.countSum(first, last), row.busySum(first, last), pick);
-    }
-  }
-  function pickLongest({ start, end }, first, last) {
-    const width = last - first;
-    let pick = first, longest = end[first] - start[first];
-    for (let sample = 1; sample < PICK_SAMPLES; sample++) {
-      const index = first + Math.floor(width * sample / (PICK_SAMPLES - 1)), duration = end[index] - start[index];
-      if (duration > longest) {
-        longest = duration;
-        pick = index;
-      }
-    }
-    return pick;
+    else out.push(row.code, row.start[first], right, first, last, row.countSum(first, last), row.busySum(first, last));
   }
 
   // paint_edges.js
   var MAX_EDGES = 2e3;
   var FEW_EDGES = 40;
   var EDGE_BIN_PX = 24;
-  var ARROW_PX = 6;
-  var FAINT = 0.35;
+  var ARROW_PX = 5;
   var UNKNOWN = 0;
   var SHOWN = 1;
   var HIDDEN = 2;
@@ -2637,7 +2635,7 @@ var gpustreamlab = (() => {
     if (!view.showsWaits || !edges || !edges.length) return;
     const found = edgesInView(view, edges);
     painter.hiddenEdges = found.total - found.places.length;
-    paintArrows(ctx, view, found.places, { colour: theme.soft, alpha: FAINT, width: 1 });
+    paintArrows(ctx, view, found.places, { colour: theme.rim, width: 1 });
   }
   function paintOwnEdges(ctx, { view, theme }) {
     const { edges } = view.store, hits = [view.pinned, view.hovered].filter(Boolean);
@@ -2646,7 +2644,7 @@ var gpustreamlab = (() => {
     for (let i = 0; i < edges.length && places.length < MAX_EDGES; i++) {
       if (ends.some((end) => isOwnEdge(edges, i, end)) && passesWindow(view, edges, i) && isEdgeShown(view.store, edges, i)) places.push(i);
     }
-    paintArrows(ctx, view, places, { colour: theme.ink, alpha: 1, width: 1.5 });
+    paintArrows(ctx, view, places, { colour: theme.ink, width: 1.5 });
   }
   function paintOwnLaunches(ctx, { view, theme }) {
     const { launches } = view.store, hits = [view.pinned, view.hovered].filter(Boolean);
@@ -2655,7 +2653,7 @@ var gpustreamlab = (() => {
     for (let i = 0; i < launches.length && places.length < MAX_EDGES; i++) {
       if (ends.some((end) => isOwnEdge(launches, i, end)) && passesWindow(view, launches, i)) places.push(i);
     }
-    paintArrows(ctx, view, places, { colour: theme.accent, alpha: 1, width: 1.5, edges: launches, dash: [4, 3] });
+    paintArrows(ctx, view, places, { colour: theme.accent, width: 1.5, edges: launches, dash: [4, 3] });
   }
   function launchEndsOf(view, hit) {
     const ends = endsOf(view, hit);
@@ -2715,11 +2713,10 @@ var gpustreamlab = (() => {
   function areEndsShown(store, { row0, row1, x0, x1, place0, place1 }, i) {
     return spanEndingAt(store.row(row0[i]), x0[i], place0[i]) >= 0 && spanStartingAt(store.row(row1[i]), x1[i], place1[i]) >= 0;
   }
-  function paintArrows(ctx, view, places, { colour, alpha, width, edges = view.store.edges, dash = [] }) {
+  function paintArrows(ctx, view, places, { colour, width, edges = view.store.edges, dash = [] }) {
     if (!places.length) return;
     clipLanes(ctx, view, view.frame.left, () => {
       ctx.strokeStyle = ctx.fillStyle = colour;
-      ctx.globalAlpha = alpha;
       ctx.lineWidth = width;
       const lines = new Path2D(), heads = new Path2D();
       for (const place of places) addArrow(lines, heads, view, edges, place);
@@ -2735,10 +2732,10 @@ var gpustreamlab = (() => {
     const y0 = view.yAt(isDown ? source.bottom : source.top), y1 = view.yAt(isDown ? target.top : target.bottom);
     const [x0, x1] = [edges.x0[place], headTime(view.store, edges, place)].map((time) => nearPx(view, view.pxAt(time)));
     lines.moveTo(x0, y0);
-    lines.lineTo(x1, y1 - way * ARROW_PX * 0.6);
+    lines.lineTo(x1, y1);
     heads.moveTo(x1, y1);
-    heads.lineTo(x1 - ARROW_PX / 2, y1 - way * ARROW_PX);
-    heads.lineTo(x1 + ARROW_PX / 2, y1 - way * ARROW_PX);
+    heads.lineTo(x1 - way * ARROW_PX, y1 - way * ARROW_PX);
+    heads.lineTo(x1, y1 - way * ARROW_PX);
     heads.closePath();
   }
   function headTime(store, { row1, x0, x1, place1 }, i) {
@@ -3256,7 +3253,7 @@ var gpustreamlab = (() => {
     }
   }
   function paintSms(ctx, painter, box) {
-    const { view, hatches, ratio } = painter, { tables, store } = view;
+    const { view } = painter, { tables, store } = view;
     const stack = smShares(store, tables, view.x0, view.x1, box.columns), low = new Float64Array(box.columns);
     clipStrip(ctx, view, box, () => {
       tables.bands.forEach((band, place) => {
@@ -3264,7 +3261,7 @@ var gpustreamlab = (() => {
         const shape = stepShape(low, high, box, tables.sm_count);
         ctx.fillStyle = band.fill;
         ctx.fill(shape);
-        if (band.hatch in HATCH_LINES) hatchShape(ctx, hatches.get(ctx, band.hatch, BAR_INK, 0.3, ratio), shape, ratio);
+        hatchShape(ctx, painter, band.hatch, shape);
         labelSms(ctx, painter, band, { low, sms: stack[place] }, box);
         low.set(high);
       });
@@ -3321,12 +3318,6 @@ var gpustreamlab = (() => {
     let to = from + 1;
     for (let column = to; column < sms.length && column <= to + RUN_GAP_PX; column++) if (isSame(column)) to = column + 1;
     return to;
-  }
-  function hatchShape(ctx, pattern, shape, ratio) {
-    const matrix = new DOMMatrix([1 / ratio, 0, 0, 1 / ratio, 0, 0]);
-    pattern.setTransform(matrix);
-    ctx.fillStyle = pattern;
-    ctx.fill(shape);
   }
   function busyPeak(view, lanes) {
     const { store, tables } = view;
@@ -3572,6 +3563,8 @@ var gpustreamlab = (() => {
       this.why = tables.why ?? null;
       this.found = null;
       this.showsWaits = true;
+      this.colour = null;
+      this.hasHatches = false;
       this.isLive = this.isFollowing = this.isPaused = false;
       this.nowNs = 0;
       this.painted = null;
@@ -4492,8 +4485,7 @@ var gpustreamlab = (() => {
   var LEAST_NAMES = 3;
   var LEGEND_EVERY_MS = 2e3;
   var KIND_WORDS = { host: "call", annotation: "NVTX" };
-  var PALE_KINDS = /* @__PURE__ */ new Set(["range", "annotation"]);
-  var PLAIN_FILL = "#d5d9dd";
+  var WAITING_KINDS = /* @__PURE__ */ new Set(["range", "annotation", "wait"]);
   function addLegend(viewer) {
     const { view } = viewer;
     const chips = makeNode("div", { class: "gsl-legend", role: "group", "aria-label": "Legend: click hides, Alt+click shows only this" });
@@ -4518,7 +4510,7 @@ var gpustreamlab = (() => {
       view.on("data", again),
       view.on("state", restate),
       view.on("look", (property) => {
-        if (FILTER_KEYS.has(property)) draw();
+        if (FILTER_KEYS.has(property) || property === "colour") draw();
       }),
       listen(sheet, "toggle", (event) => {
         if (event.newState === "closed") sheet.hidden = true;
@@ -4551,7 +4543,7 @@ var gpustreamlab = (() => {
     const { view } = viewer;
     const names = nameEntries(view, state), kinds = kindEntries(view, state.times), partitions = partitionEntries(view);
     const calls = callEntries(view, state), shownKinds = calls.length ? kinds.filter(({ text }) => text !== KIND_WORDS.host) : kinds, strays = state.times.strayCount;
-    const drawn = JSON.stringify([names, calls, kinds, partitions, [{ strays }], ...[...FILTER_KEYS].map((group) => [...view[group]])].map(withoutAll));
+    const drawn = JSON.stringify([names, calls, kinds, partitions, [{ strays, colour: colourNode(view).textContent }], ...[...FILTER_KEYS].map((group) => [...view[group]])].map(withoutAll));
     if (drawn === state.drawn) {
       retime([...chips.querySelectorAll(".gsl-chip"), ...sheet.querySelectorAll(".gsl-chip")], names);
       fitLegend(chips, names.length);
@@ -4561,6 +4553,7 @@ var gpustreamlab = (() => {
     const focused = document.activeElement?.dataset?.entry;
     const more = makeButton("", { label: "Show all names", class: "gsl-more", "aria-haspopup": "dialog", onclick: () => openAll(sheet, more) });
     chips.replaceChildren(
+      colourNode(view),
       ...names.slice(0, LEGEND_NAMES).map((entry) => chip(view, entry)),
       more,
       ...chipsOf(view, "kind", shownKinds),
@@ -4606,12 +4599,30 @@ var gpustreamlab = (() => {
     sheet.focus({ preventScroll: true });
   }
   var withoutAll = (entries) => entries.map((entry) => entry.all ? { ...entry, all: null, time: null } : entry);
+  function colourNode(view) {
+    const by = colourBy(view);
+    if (by !== "duration") return makeNode("span", { class: "gsl-of", text: `hue: ${by}` });
+    const [least, most] = durationsOf(view).map(formatNs), scale = makeNode("i", { class: "gsl-scale", "aria-hidden": "true" });
+    scale.style.background = `linear-gradient(to right, ${view.tables.palette.at(-1)})`;
+    return makeNode("span", { class: "gsl-of" }, "duration: ", least, scale, most);
+  }
   function nameEntries(view, { times, order }) {
     const all = order.filter((code) => !callLabel(view, code)), groups = groupNames(view, all.map((code) => ({ name: code, ...times.names.get(code) })), view.isLive);
-    return groups.map(({ text, codes, busy }) => {
-      const [fill, hatch] = view.tables.name_styles[codes[0]] ?? [];
-      return { group: "hiddenNames", codes: codes.sort((a, b) => a - b), all, text, time: formatNs(busy), fill, hatch };
-    });
+    view.nameRows = rowsOfNames(times);
+    return groups.map(({ text, codes, busy }) => ({ group: "hiddenNames", codes: codes.sort((a, b) => a - b), all, text, time: formatNs(busy), ...nameLook(view, codes) }));
+  }
+  function rowsOfNames({ rows }) {
+    const found = /* @__PURE__ */ new Map();
+    rows.forEach(({ names }, code) => names.forEach((_, name) => found.has(name) ? found.get(name).push(code) : found.set(name, [code])));
+    return found;
+  }
+  function nameLook(view, codes) {
+    const { store, tables } = view, [own, tint, hatch] = tables.name_styles[codes[0]] ?? [0, 0], by = colourBy(view);
+    if (by === "duration") return { hatch };
+    const rows = codes.flatMap((code) => view.nameRows.get(code) ?? []), hues = new Set(rows.map((code) => laneHue(tables, by, tables.rows[code].lane)));
+    const isPale = rows.every((code) => tables.rows[code].pale), isRange = rows.every((code) => tables.kinds[store.ownRow(code).kind[0]] === "range");
+    const hue = by === "name" || callLabel(view, codes[0]) ? own : hues.size === 1 ? [...hues][0] : hueCount(tables);
+    return { fill: tables.palette[hue][tint], hatch, shape: isPale ? "hollow" : isRange ? "open" : "" };
   }
   function groupNames(view, names, keepsPlaces = false) {
     const groups = /* @__PURE__ */ new Map();
@@ -4627,16 +4638,17 @@ var gpustreamlab = (() => {
   }
   function kindEntries(view, { kinds }) {
     if (kinds.size < 2) return [];
-    const all = [...kinds].sort((a, b) => a - b), hasPale = view.tables.rows.some((row) => row.pale);
+    const all = [...kinds].sort((a, b) => a - b), { palette, kind_hatches: hatches } = view.tables, [fill] = palette[hueCount(view.tables)];
     return all.map((code) => {
-      const [fill, hatch] = view.tables.kind_styles[code], kind = view.tables.kinds[code];
-      return { group: "hiddenKinds", codes: [code], all, text: KIND_WORDS[kind] ?? kind, fill: fill || (hatch ? PLAIN_FILL : SPARE_FILL), hatch, isPale: hasPale && PALE_KINDS.has(kind) };
+      const kind = view.tables.kinds[code];
+      return { group: "hiddenKinds", codes: [code], all, text: KIND_WORDS[kind] ?? kind, fill, hatch: hatches[code], shape: WAITING_KINDS.has(kind) ? "hollow" : "" };
     });
   }
   function callEntries(view, { order, times }) {
     const all = order.filter((code) => callLabel(view, code));
     const isTold = ({ codes, text }) => codes.length || text === "synchronise" && times.hasBlocked;
-    return (view.tables.call_styles ?? []).map(([label, fill, hatch]) => ({ group: "hiddenNames", codes: all.filter((code) => callLabel(view, code) === label).sort((a, b) => a - b), all, text: label, fill, hatch, isCall: true })).filter(isTold);
+    const { palette, call_styles: calls } = view.tables, first = hueCount(view.tables) + 1;
+    return calls.map(([label, hatch, shape], place) => ({ group: "hiddenNames", codes: all.filter((code) => callLabel(view, code) === label).sort((a, b) => a - b), all, text: label, fill: palette[first + place][0], hatch, shape, isCall: true })).filter(isTold);
   }
   function strayChip(viewer, count) {
     const title = `${formatCount(count)} kernels, copies or fills ran on another stream than their range had selected: click to find them`;
@@ -4649,7 +4661,7 @@ var gpustreamlab = (() => {
     return bands.map(({ label, fill, hatch, letter }, band) => ({ group: "hiddenPartitions", codes: all.filter((code) => partitions[code].band === band), all, text: label, fill, hatch, letter })).filter((entry) => entry.codes.length);
   }
   function chip(view, entry) {
-    const about = chipAbout(entry), parts = [entry.fill ? makeSwatch(entry.fill, entry.hatch, entry.letter, entry.isPale) : null, makeNode("span", { class: "gsl-text", text: entry.text, dir: "auto" })];
+    const about = chipAbout(entry), parts = [entry.fill ? makeSwatch(entry) : null, makeNode("span", { class: "gsl-text", text: entry.text, dir: "auto" })];
     if (!entry.codes.length) return makeNode("span", { class: "gsl-chip", title: about }, ...parts);
     const isHidden = entry.codes.every((code) => view[entry.group].has(code));
     const facts = { type: "button", class: "gsl-chip", title: about, "aria-label": about, "aria-pressed": String(!isHidden), "data-entry": entryKey(entry) };
@@ -5012,9 +5024,10 @@ var gpustreamlab = (() => {
   var LABEL_MIN_PX = 26;
   var LONELY_PX = 3;
   var MOMENT_PX = 5;
-  var CAP_PX = 2;
+  var FADE_PX = 4;
+  var FADE_STEPS = 4;
+  var LEAST_LOAD_PX = 2;
   var STRAY_PX = 8;
-  var LEAST_DENSITY = 0.3;
   function paintBars(ctx, painter) {
     const { view, items, ratio } = painter, segments = collectItems(view, items);
     view.painted.segments.push(...segments);
@@ -5022,7 +5035,6 @@ var gpustreamlab = (() => {
       ctx.setTransform(1, 0, 0, 1, 0, 0);
       const boxes = placeItems(painter, segments);
       fillBoxes(ctx, painter, segments, boxes);
-      hatchBoxes(ctx, painter, segments, boxes);
       ctx.setTransform(ratio, 0, 0, ratio, 0, 0);
       labelBoxes(ctx, painter, segments, boxes);
       paintStrays(ctx, painter, segments, boxes);
@@ -5072,64 +5084,53 @@ var gpustreamlab = (() => {
       w[i] = Math.round(wanted);
     }
   }
-  function shadeOf(items, i, paintedNs) {
-    const share = items.busy[i] / paintedNs;
-    return Math.round(SHADES * Math.min(1, Math.max(LEAST_DENSITY, share)));
-  }
   function isItemMatch(painter, columns, row, i) {
     const { items, view } = painter;
     if (items.first[i] === items.last[i]) return columns.isMatch(items.first[i], view.matches);
     return view.store.matchCount(row, items.first[i], items.last[i]) > 0;
   }
-  function fillBoxes(ctx, painter, segments, { x, w, ns }) {
-    const { view, items, looks, ratio } = painter, narrowNs = LONELY_PX * view.nsPerPx;
-    const wide = WIDE_PX * ratio, edge = Math.max(1, Math.round(ratio));
-    let set = null;
+  var isBar = ({ items, ratio }, { w }, i) => w[i] >= WIDE_PX * ratio && items.first[i] === items.last[i];
+  function fillBoxes(ctx, painter, segments, boxes) {
+    const { view, items, looks, ratio, hatches } = painter, { x, w, ns } = boxes, edge = Math.max(1, Math.round(ratio));
     for (const segment of segments) {
       const columns = view.store.row(segment.row), { top, height } = devicePx(segment, ratio);
       for (let i = segment.from; i < segment.to; i++) {
-        const pick = items.pick[i], code = looks.fill(looks.name(columns, pick), columns.kind[pick]), isWide = w[i] >= wide;
-        const isFull = items.first[i] === items.last[i] && items.right[i] - items.left[i] >= narrowNs;
-        let shade = isFull ? SHADES : shadeOf(items, i, ns[i]);
-        if (columns.isPale) shade = Math.max(2, Math.round(shade * PALE_SHADE / SHADES));
-        if (view.matches && !isItemMatch(painter, columns, segment.row, i)) shade = Math.min(shade, DIM_SHADE);
-        const fill = looks.shades[code][shade];
-        if (fill !== set) ctx.fillStyle = set = fill;
-        ctx.fillRect(x[i], top, isWide ? w[i] - edge : w[i], height);
+        const at = items.first[i], shape = looks.shape(columns, at), isDim = view.matches && !isItemMatch(painter, columns, segment.row, i);
+        const full = isDim ? DIM_SHADE : shape === OPEN || columns.isPale ? OPEN_SHADE : SHADES;
+        if (isBar(painter, boxes, i)) {
+          const code = looks.code(columns, at), box = { left: x[i], top, width: w[i] - edge, height, edge };
+          if (shape !== SOLID) outlineBox(ctx, box, isDim ? looks.shades[code][DIM_SHADE] : looks.lines[code], shape === OPEN);
+          if (shape === HOLLOW) continue;
+          ctx.fillStyle = looks.shades[code][full];
+          if (shape === OPEN) openBox(ctx, box, looks.shades[code], full, ratio);
+          else ctx.fillRect(x[i], top, w[i] - edge, height);
+          if (isDim || !painter.hasHatch(looks.hatch(columns, at))) continue;
+          ctx.fillStyle = hatches.get(ctx, looks.hatch(columns, at), ratio);
+          ctx.fillRect(x[i], top, w[i] - edge, height);
+        } else {
+          const load = Math.max(Math.min(height, LEAST_LOAD_PX * ratio), Math.round(Math.min(1, items.busy[i] / ns[i]) * height));
+          ctx.fillStyle = looks.shades[looks.load(columns, at)][full];
+          ctx.fillRect(x[i], top + height - load, w[i], load);
+        }
       }
-      if (columns.isPale) capBoxes(ctx, painter, segment, { x, w });
-      set = null;
     }
   }
-  function capBoxes(ctx, painter, segment, { x, w }) {
-    const { view, items, looks, ratio } = painter, columns = view.store.row(segment.row), { top } = devicePx(segment, ratio);
-    const wide = WIDE_PX * ratio, edge = Math.max(1, Math.round(ratio)), cap = Math.round(CAP_PX * ratio);
-    for (let i = segment.from; i < segment.to; i++) {
-      if (w[i] < wide) continue;
-      const pick = items.pick[i], isDim = view.matches && !isItemMatch(painter, columns, segment.row, i);
-      ctx.fillStyle = looks.shades[looks.fill(looks.name(columns, pick), columns.kind[pick])][isDim ? DIM_SHADE : SHADES];
-      ctx.fillRect(x[i], top, w[i] - edge, cap);
+  function outlineBox(ctx, { left, top, width, height, edge }, colour, isOpen) {
+    ctx.fillStyle = colour;
+    for (const y of [top, top + height - edge]) ctx.fillRect(left, y, width, edge);
+    if (!isOpen) for (const x of [left, left + width - edge]) ctx.fillRect(x, top, edge, height);
+  }
+  function openBox(ctx, { left, top, width, height, edge }, shades, full, ratio) {
+    const step = Math.min(Math.round(FADE_PX * ratio), Math.floor(width / (2 * FADE_STEPS + 2))), fade = step * FADE_STEPS;
+    ctx.fillRect(left + fade, top + edge, width - 2 * fade, height - 2 * edge);
+    for (let place = 0; place < FADE_STEPS && step; place++) {
+      ctx.fillStyle = shades[Math.round(full * (place + 1) / (FADE_STEPS + 2))];
+      for (const x of [left + place * step, left + width - (place + 1) * step]) ctx.fillRect(x, top + edge, step, height - 2 * edge);
     }
   }
   function devicePx({ top, bottom }, ratio) {
     const first = Math.round(top * ratio);
     return { top: first, height: Math.max(1, Math.round(bottom * ratio) - first) };
-  }
-  function hatchBoxes(ctx, painter, segments, { x, w }) {
-    const { view, items, looks, ratio, hatches } = painter, wide = (WIDE_PX + 1) * ratio, edge = Math.max(1, Math.round(ratio));
-    const patterns = looks.hatches.map((sign) => [BAR_INK, BAR_PAPER].map((colour, i) => hatches.get(ctx, sign, colour, i ? 0.35 : 0.26, ratio)));
-    hatches.anchor(view.pxAt(0) * ratio % 65536, (view.frame.top - view.scrollPx) * ratio);
-    for (const segment of segments) {
-      const columns = view.store.row(segment.row), { top, height } = devicePx(segment, ratio);
-      if (columns.isPale) continue;
-      for (let i = segment.from; i < segment.to; i++) {
-        if (w[i] < wide || items.first[i] !== items.last[i]) continue;
-        const at = items.pick[i], name = looks.name(columns, at), kind = columns.kind[at], hatch = looks.hatch(name, kind);
-        if (hatch < 0 || view.matches && !columns.isMatch(at, view.matches)) continue;
-        ctx.fillStyle = patterns[hatch][looks.text(name, kind) === BAR_INK ? 0 : 1];
-        ctx.fillRect(x[i], top, w[i] - edge, height);
-      }
-    }
   }
   function labelBoxes(ctx, painter, segments, { x, w }) {
     const { view, items, ratio } = painter, least = LABEL_MIN_PX * ratio;
@@ -5148,48 +5149,38 @@ var gpustreamlab = (() => {
     }
   }
   function labelBar(ctx, painter, columns, at, { left, room, middle }) {
-    const { view, looks, texts } = painter, name = looks.name(columns, at), kind = columns.kind[at];
+    const { view, looks, texts, theme } = painter;
     const text = texts.fit(ctx, view.tables.names[columns.name[at]] ?? "", room);
     if (!text) return;
-    const used = texts.width(ctx, text), isDim = view.matches && !columns.isMatch(at, view.matches);
-    const hasHatch = !columns.isPale && looks.hatch(name, kind) >= 0;
-    if (!isDim && hasHatch) {
-      ctx.fillStyle = looks.fills[looks.fill(name, kind)];
-      ctx.fillRect(left - 2, middle - 7, used + 4, 14);
-    }
-    ctx.fillStyle = isDim ? painter.theme.soft : looks.ink(columns, name, kind);
-    ctx.fillText(text, left, middle + 0.5);
-    const time = room - used < 50 ? "" : formatNs(columns.end[at] - columns.start[at]);
-    if (!time || isDim || texts.width(ctx, time) > room - used - 16) return;
-    const begin = left + used + 8;
-    if (hasHatch) {
-      ctx.fillStyle = looks.fills[looks.fill(name, kind)];
-      ctx.fillRect(begin - 2, middle - 7, texts.width(ctx, time) + 4, 14);
-    }
-    ctx.fillStyle = looks.ink(columns, name, kind);
-    ctx.globalAlpha = 0.75;
-    ctx.fillText(time, begin, middle + 0.5);
+    const used = texts.width(ctx, text), isDim = view.matches && !columns.isMatch(at, view.matches), isSolid = looks.shape(columns, at) === SOLID;
+    const time = isDim || room - used < 50 ? "" : formatNs(columns.end[at] - columns.start[at]);
+    const write = (word, x) => {
+      if (isSolid && !isDim && painter.hasHatch(looks.hatch(columns, at))) {
+        ctx.fillStyle = looks.fills[looks.code(columns, at)];
+        ctx.fillRect(x - 2, middle - 7, texts.width(ctx, word) + 4, 14);
+      }
+      ctx.fillStyle = isDim ? theme.soft : isSolid ? BAR_INK : theme.ink;
+      ctx.fillText(word, x, middle + 0.5);
+    };
+    write(text, left);
+    if (!time || texts.width(ctx, time) > room - used - 16) return;
+    ctx.globalAlpha = 0.8;
+    write(time, left + used + 8);
     ctx.globalAlpha = 1;
   }
   function paintStrays(ctx, painter, segments, { x, w }) {
-    const { view, items, ratio, theme } = painter, corners = new Path2D();
+    const { view, items, ratio, theme } = painter;
+    let corners = "";
     for (const { row, from, to, top, bottom } of segments) {
       const columns = view.store.row(row);
       if (!columns.hasWork) continue;
       for (let i = from; i < to; i++) {
-        if (!isStray(columns, items.pick[i])) continue;
+        if (!isStray(columns, items.first[i])) continue;
         const size = Math.min(STRAY_PX, bottom - top), right = Math.max(x[i] / ratio + size / 2, (x[i] + w[i]) / ratio - 1);
-        corners.moveTo(right - size, top);
-        corners.lineTo(right, top);
-        corners.lineTo(right, top + size);
-        corners.closePath();
+        corners += `M${right - size} ${top}h${size}v${size}z`;
       }
     }
-    ctx.fillStyle = theme.stray;
-    ctx.fill(corners);
-    ctx.lineWidth = 1.5;
-    ctx.strokeStyle = theme.paper;
-    ctx.stroke(corners);
+    paintShape(ctx, corners, theme.stray, theme.paper, 1.5);
   }
   function paintMoments(ctx, painter, segments, { x, w }) {
     const { view, items, looks, ratio } = painter, lonely = Math.round(LONELY_PX * ratio);
@@ -5197,21 +5188,17 @@ var gpustreamlab = (() => {
       const columns = view.store.row(row), middle = (top + bottom) / 2, half = Math.min(MOMENT_PX, (bottom - top) / 2);
       for (let i = from; i < to; i++) {
         if (items.right[i] > items.left[i] || items.first[i] !== items.last[i] || w[i] < lonely) continue;
-        const at = items.pick[i], left = x[i] / ratio + LONELY_PX / 2;
+        const at = items.first[i], left = x[i] / ratio + LONELY_PX / 2;
         if (view.matches && !columns.isMatch(at, view.matches)) continue;
-        ctx.beginPath();
-        ctx.moveTo(left - half, middle);
-        ctx.lineTo(left, middle - half);
-        ctx.lineTo(left + half, middle);
-        ctx.lineTo(left, middle + half);
-        ctx.closePath();
-        ctx.fillStyle = looks.fills[looks.fill(looks.name(columns, at), columns.kind[at])];
-        ctx.fill();
-        ctx.lineWidth = 1;
-        ctx.strokeStyle = painter.theme.ink;
-        ctx.stroke();
+        paintShape(ctx, `M${left - half} ${middle}l${half} ${-half}l${half} ${half}l${-half} ${half}z`, looks.fills[looks.code(columns, at)], painter.theme.ink, 1);
       }
     }
+  }
+  function paintShape(ctx, path, fill, line, width) {
+    const shape = new Path2D(path);
+    Object.assign(ctx, { fillStyle: fill, strokeStyle: line, lineWidth: width });
+    ctx.fill(shape);
+    ctx.stroke(shape);
   }
 
   // paint.js
@@ -5227,13 +5214,14 @@ var gpustreamlab = (() => {
       this.theme = theme;
       this.looks = null;
     }
+    // Whether a hatch is drawn: it is the second sign of those who ask for one, or need it.
+    hasHatch = (sign) => (this.view.hasHatches || this.theme.needsHatches) && sign in HATCH_LINES;
     // Names may have come since.
     currentLooks() {
       const { tables } = this.view;
-      if (!this.looks || this.looksOf !== tables || this.looks.nameCount !== tables.names.length) {
-        this.looks = new Looks(tables, this.theme);
-        this.looksOf = tables;
-      }
+      const key = JSON.stringify([colourBy(this.view), tables.names.length, colourBy(this.view) === "duration" && this.view.store.version]);
+      if (this.looks?.tables !== tables || this.looksKey !== key) this.looks = new Looks(this.view, this.theme);
+      this.looksKey = key;
       return this.looks;
     }
     // The picture below the marks that follow the pointer. `ratio` is device px per CSS px.
@@ -5245,13 +5233,11 @@ var gpustreamlab = (() => {
       ctx.setTransform(ratio, 0, 0, ratio, 0, 0);
       this.items.length = 0;
       view.painted = { items: this.items, segments: [] };
-      view.eachPane(() => {
-        paintShades(ctx, this);
-        paintBars(ctx, this);
-        paintMemory(ctx, this);
-      });
+      view.eachPane(() => paintShades(ctx, this));
       paintEdges(ctx, this);
       view.eachPane(() => {
+        paintBars(ctx, this);
+        paintMemory(ctx, this);
         paintGroups(ctx, this);
         paintLaneLabels(ctx, this);
       });
@@ -6013,7 +5999,7 @@ ${lane.label}`), asked.lanes);
     const { tables } = view, window2 = selection.end - selection.start, word = tables.header.busy_word;
     const lane = (code) => laneText(tables.lanes[code]);
     const lanes = found.lanes.filter(({ lane: code }) => selection.lanes.has(code)).map(({ lane: code, busy, count }) => [[lane(code)], formatNs(busy), formatShare(busy / window2), formatCount(count)]);
-    const names = groupNames(view, found.names.filter(({ count }) => count)).map(({ text, codes, busy, count }) => [[text, tables.name_styles[codes[0]]], formatNs(busy), formatShare(busy / window2), formatCount(count)]);
+    const names = groupNames(view, found.names.filter(({ count }) => count)).map(({ text, codes, busy, count }) => [[text, nameLook(view, codes)], formatNs(busy), formatShare(busy / window2), formatCount(count)]);
     const pairs = found.pairs.filter(({ both_ns: both }) => both).sort((p, q) => q.both_ns - p.both_ns).map(({ a, b, both_ns: both, share }) => [[`${lane(a)} + ${lane(b)}`], formatNs(both), formatShare(share)]);
     return [
       totalTable("Streams", streamHeads(word), lanes, `Time in which the stream was ${word}, and its share of the window`),
@@ -6030,7 +6016,7 @@ ${lane.label}`), asked.lanes);
     table.append(makeNode("thead", {}, makeNode("tr", {}, ...heads.map(([text, title]) => makeNode("th", { scope: "col", text, title })))));
     const body = makeNode("tbody");
     for (const [[text, style], ...cells] of rows.slice(0, TABLE_ROWS)) {
-      const head = makeNode("th", { scope: "row", title: text, dir: "auto" }, style ? makeSwatch(style[0], style[1]) : null, text);
+      const head = makeNode("th", { scope: "row", title: text, dir: "auto" }, style?.fill ? makeSwatch(style) : null, text);
       body.append(makeNode("tr", {}, head, ...cells.map((cell) => makeNode("td", { text: cell }))));
     }
     if (!rows.length) body.append(makeNode("tr", {}, makeNode("td", { colspan: heads.length, text: "none" })));
@@ -6044,25 +6030,6 @@ ${lane.label}`), asked.lanes);
     const terms = [`(t.end_ns >= ${from})`, `(t.start_ns <= ${to})`];
     if (lanes.size < tables.lanes.length) terms.push(`t.lane.isin([${[...lanes].map((code) => JSON.stringify(tables.lanes[code].name)).join(", ")}])`);
     return `lab.trace.to_pandas().loc[lambda t: ${terms.join(" & ")}]`;
-  }
-
-  // waits_button.js
-  function addWaitsButton(viewer) {
-    const { view } = viewer;
-    const toggle = () => view.store.edges.length && view.set("showsWaits", !view.showsWaits);
-    const button = makeButton("Waits", { label: "Arrows from what was waited for to what waited", key: "E", class: "gsl-waits", onclick: toggle });
-    toolsOf(viewer).append(button);
-    const show = () => {
-      button.hidden = !view.store.edges.length;
-      button.setAttribute("aria-pressed", String(view.showsWaits));
-    };
-    const offs = [view.on("data", show), view.on("look", (property) => property === "showsWaits" && show())];
-    commandsOf(viewer).toggleWaits = toggle;
-    show();
-    return () => {
-      offs.forEach((off) => off());
-      button.remove();
-    };
   }
 
   // why_panel.js
@@ -6156,10 +6123,10 @@ ${lane.label}`), asked.lanes);
   var AXIS_PX = 48;
   var LEAST_FIGURE_PX = 240;
   var CELL_SHARE = 0.72;
-  var TABLES_FORMAT = 2;
+  var TABLES_FORMAT = 3;
   var ABOVE = /* @__PURE__ */ new Set(["hovered", "pinned", "selection", "ruler", "gap", "reason", "why"]);
   var NARROW_BORDER = 0.3;
-  var CONTROLS = [addMenu, addLanes, addTips, addDetails, addGaps, addSearch, addKeys, addSelect, addRuler, addWaitsButton, addWhy, addLegend, addFollow];
+  var CONTROLS = [addMenu, addColours, addLanes, addTips, addDetails, addGaps, addSearch, addKeys, addSelect, addRuler, addWhy, addLegend, addFollow];
   var Viewer = class {
     constructor({ element, Bokeh, item, tables, store, live = false, askWhy = null, fills = false }) {
       checkFormat("This timeline has", tables.format, TABLES_FORMAT);
@@ -6268,13 +6235,15 @@ ${lane.label}`), asked.lanes);
     }
     useTheme() {
       const theme = readTheme(this.element);
+      this.element.classList.toggle("gsl-hatched", theme.needsHatches || this.view.hasHatches);
       if (this.themedKey === theme.key) return;
       this.themedKey = theme.key;
       this.theme = theme;
       this.painter.setTheme(theme);
       themePlot(this.plot, theme);
       if (!this.plotView) return;
-      this.plotView.request_paint();
+      if (matchMedia("print").matches) this.plotView.repaint();
+      else this.plotView.request_paint();
       this.minimap.request();
     }
     watchSize() {

@@ -1,6 +1,6 @@
-// What the colours and hatches mean; a click hides what it stands for.
+// What the colours mean; a click hides what it stands for.
 
-import { SPARE_FILL } from "./brush.js"
+import { colourBy, durationsOf, hueCount, laneHue } from "./brush.js"
 import { NameTimes } from "./name_times.js"
 import { callLabel, nameOf } from "./names.js"
 import { closeAbove, commandsOf, listen, makeButton, makeNode, makeSwatch, openAbove, partOf, rootOf, throttled } from "./nodes.js"
@@ -12,8 +12,7 @@ const LEGEND_LINES = 2
 const LEAST_NAMES = 3
 const LEGEND_EVERY_MS = 2000
 const KIND_WORDS = { host: "call", annotation: "NVTX" }
-const PALE_KINDS = new Set(["range", "annotation"]) // Beside kernels they stand back: pale, with a line above.
-const PLAIN_FILL = "#d5d9dd" // Under a kind's hatch where its colour is that of the name.
+const WAITING_KINDS = new Set(["range", "annotation", "wait"]) // Outlines; what they hold is drawn on its own, where it is known.
 
 /**
  * Add the legend: names by the time that they take, kinds, partitions.
@@ -44,7 +43,7 @@ export function addLegend(viewer) {
   const offs = [
     view.on("data", again),
     view.on("state", restate),
-    view.on("look", property => { if (FILTER_KEYS.has(property)) draw() }),
+    view.on("look", property => { if (FILTER_KEYS.has(property) || property === "colour") draw() }),
     listen(sheet, "toggle", event => { if (event.newState === "closed") sheet.hidden = true }),
     listen(sheet, "keydown", event => {
       if (event.key !== "Escape") return
@@ -76,7 +75,7 @@ function drawLegend(viewer, { chips, sheet, state }) {
   const { view } = viewer
   const names = nameEntries(view, state), kinds = kindEntries(view, state.times), partitions = partitionEntries(view)
   const calls = callEntries(view, state), shownKinds = calls.length ? kinds.filter(({ text }) => text !== KIND_WORDS.host) : kinds, strays = state.times.strayCount
-  const drawn = JSON.stringify([names, calls, kinds, partitions, [{ strays }], ...[...FILTER_KEYS].map(group => [...view[group]])].map(withoutAll))
+  const drawn = JSON.stringify([names, calls, kinds, partitions, [{ strays, colour: colourNode(view).textContent }], ...[...FILTER_KEYS].map(group => [...view[group]])].map(withoutAll))
   // Times alone are written into the chips that there are: one that is being clicked stays.
   if (drawn === state.drawn) {
     retime([...chips.querySelectorAll(".gsl-chip"), ...sheet.querySelectorAll(".gsl-chip")], names)
@@ -87,6 +86,7 @@ function drawLegend(viewer, { chips, sheet, state }) {
   const focused = document.activeElement?.dataset?.entry
   const more = makeButton("", { label: "Show all names", class: "gsl-more", "aria-haspopup": "dialog", onclick: () => openAll(sheet, more) })
   chips.replaceChildren(
+    colourNode(view),
     ...names.slice(0, LEGEND_NAMES).map(entry => chip(view, entry)),
     more,
     ...chipsOf(view, "kind", shownKinds),
@@ -140,13 +140,39 @@ function openAll(sheet, button) {
 // The lists of all codes are the same for all entries: they need not be compared. Times change with each batch.
 const withoutAll = entries => entries.map(entry => (entry.all ? { ...entry, all: null, time: null } : entry))
 
+/** What colour tells now; of durations a scale with its ends. */
+function colourNode(view) {
+  const by = colourBy(view)
+  if (by !== "duration") return makeNode("span", { class: "gsl-of", text: `hue: ${by}` })
+  const [least, most] = durationsOf(view).map(formatNs), scale = makeNode("i", { class: "gsl-scale", "aria-hidden": "true" })
+  scale.style.background = `linear-gradient(to right, ${view.tables.palette.at(-1)})`
+  return makeNode("span", { class: "gsl-of" }, "duration: ", least, scale, most)
+}
+
 /** What the legend says of each name: `codes` are what a click puts into the set `group` of the view, `all` those of the others too. */
 function nameEntries(view, { times, order }) {
   const all = order.filter(code => !callLabel(view, code)), groups = groupNames(view, all.map(code => ({ name: code, ...times.names.get(code) })), view.isLive)
-  return groups.map(({ text, codes, busy }) => {
-    const [fill, hatch] = view.tables.name_styles[codes[0]] ?? []
-    return { group: "hiddenNames", codes: codes.sort((a, b) => a - b), all, text, time: formatNs(busy), fill, hatch }
-  })
+  view.nameRows = rowsOfNames(times)
+  return groups.map(({ text, codes, busy }) => (
+    { group: "hiddenNames", codes: codes.sort((a, b) => a - b), all, text, time: formatNs(busy), ...nameLook(view, codes) }
+  ))
+}
+
+/** By name: the codes of the rows it is in. */
+function rowsOfNames({ rows }) {
+  const found = new Map()
+  rows.forEach(({ names }, code) => names.forEach((_, name) => found.has(name) ? found.get(name).push(code) : found.set(name, [code])))
+  return found
+}
+
+/** How the bars of names look that are one in the legend: grey where they have several hues. */
+export function nameLook(view, codes) {
+  const { store, tables } = view, [own, tint, hatch] = tables.name_styles[codes[0]] ?? [0, 0], by = colourBy(view)
+  if (by === "duration") return { hatch }
+  const rows = codes.flatMap(code => view.nameRows.get(code) ?? []), hues = new Set(rows.map(code => laneHue(tables, by, tables.rows[code].lane)))
+  const isPale = rows.every(code => tables.rows[code].pale), isRange = rows.every(code => tables.kinds[store.ownRow(code).kind[0]] === "range")
+  const hue = by === "name" || callLabel(view, codes[0]) ? own : hues.size === 1 ? [...hues][0] : hueCount(tables)
+  return { fill: tables.palette[hue][tint], hatch, shape: isPale ? "hollow" : isRange ? "open" : "" }
 }
 
 /** Names that differ by a number as one, with what they have together, the longest first; a live view keeps the places that there are. */
@@ -168,10 +194,10 @@ function nameGroup(name) {
 /** Kinds are told where there is something to tell apart. */
 function kindEntries(view, { kinds }) {
   if (kinds.size < 2) return []
-  const all = [...kinds].sort((a, b) => a - b), hasPale = view.tables.rows.some(row => row.pale)
+  const all = [...kinds].sort((a, b) => a - b), { palette, kind_hatches: hatches } = view.tables, [fill] = palette[hueCount(view.tables)]
   return all.map(code => {
-    const [fill, hatch] = view.tables.kind_styles[code], kind = view.tables.kinds[code]
-    return { group: "hiddenKinds", codes: [code], all, text: KIND_WORDS[kind] ?? kind, fill: fill || (hatch ? PLAIN_FILL : SPARE_FILL), hatch, isPale: hasPale && PALE_KINDS.has(kind) }
+    const kind = view.tables.kinds[code]
+    return { group: "hiddenKinds", codes: [code], all, text: KIND_WORDS[kind] ?? kind, fill, hatch: hatches[code], shape: WAITING_KINDS.has(kind) ? "hollow" : "" }
   })
 }
 
@@ -180,8 +206,9 @@ function callEntries(view, { order, times }) {
   const all = order.filter(code => callLabel(view, code))
   // Any call may block the host: what that looks like is told also where no name stands for it.
   const isTold = ({ codes, text }) => codes.length || (text === "synchronise" && times.hasBlocked)
-  return (view.tables.call_styles ?? []).map(([label, fill, hatch]) => (
-    { group: "hiddenNames", codes: all.filter(code => callLabel(view, code) === label).sort((a, b) => a - b), all, text: label, fill, hatch, isCall: true }
+  const { palette, call_styles: calls } = view.tables, first = hueCount(view.tables) + 1
+  return calls.map(([label, hatch, shape], place) => (
+    { group: "hiddenNames", codes: all.filter(code => callLabel(view, code) === label).sort((a, b) => a - b), all, text: label, fill: palette[first + place][0], hatch, shape, isCall: true }
   )).filter(isTold)
 }
 
@@ -202,7 +229,7 @@ function partitionEntries({ tables: { bands, partitions } }) {
 }
 
 function chip(view, entry) {
-  const about = chipAbout(entry), parts = [entry.fill ? makeSwatch(entry.fill, entry.hatch, entry.letter, entry.isPale) : null, makeNode("span", { class: "gsl-text", text: entry.text, dir: "auto" })]
+  const about = chipAbout(entry), parts = [entry.fill ? makeSwatch(entry) : null, makeNode("span", { class: "gsl-text", text: entry.text, dir: "auto" })]
   if (!entry.codes.length) return makeNode("span", { class: "gsl-chip", title: about }, ...parts)
   const isHidden = entry.codes.every(code => view[entry.group].has(code))
   const facts = { type: "button", class: "gsl-chip", title: about, "aria-label": about, "aria-pressed": String(!isHidden), "data-entry": entryKey(entry) }

@@ -2,12 +2,11 @@
 //
 // Time is cut into bins of fixed places, so that panning does not flicker. A span at least as long as a bin is an item of its
 // own. Shorter ones of a row that start in the same bin, with no long one between them, merge into one item. The rule is the
-// same in Python (analysis/_lod.py); the two are tested against each other.
+// same in Python (analysis/_scale.py); the two are tested against each other.
 
 import { gallop, grown } from "./arrays.js"
 
 export const BIN_PX = 1.5
-const PICK_SAMPLES = 8
 
 /** Smallest of 1, 2, 3, 4, 6, 8, 12, 16, 24 … ns that is at least 1.5 px. */
 export function binWidth(nsPerPx) {
@@ -25,12 +24,12 @@ export class LodItems {
   constructor(capacity = 4096) {
     this.length = 0
     this.capacity = 0
-    for (const name of ["row", "first", "last", "pick"]) this[name] = new Int32Array(0)
+    for (const name of ["row", "first", "last"]) this[name] = new Int32Array(0)
     for (const name of ["left", "right", "count", "busy"]) this[name] = new Float64Array(0)
     this.reserve(capacity)
   }
 
-  push(row, left, right, first, last, count, busy, pick) {
+  push(row, left, right, first, last, count, busy) {
     if (this.length === this.capacity) this.reserve(2 * this.capacity)
     const place = this.length++
     this.row[place] = row
@@ -40,11 +39,10 @@ export class LodItems {
     this.last[place] = last
     this.count[place] = count
     this.busy[place] = busy
-    this.pick[place] = pick
   }
 
   reserve(capacity) {
-    for (const name of ["row", "first", "last", "pick", "left", "right", "count", "busy"]) {
+    for (const name of ["row", "first", "last", "left", "right", "count", "busy"]) {
       this[name] = grown(this[name], capacity, this.length)
     }
     this.capacity = capacity
@@ -109,28 +107,11 @@ function walkItems(row, begin, x0, x1, bin, out) {
 
 function pushSpan(row, index, out) {
   const left = row.start[index], right = row.end[index]
-  if (row.isPlain) out.push(row.code, left, right, index, index, 1, right - left, index)
-  else out.push(row.code, left, right, index, index, row.countOrNull[index], row.busyOrNull[index], index)
+  if (row.isPlain) out.push(row.code, left, right, index, index, 1, right - left)
+  else out.push(row.code, left, right, index, index, row.countOrNull[index], row.busyOrNull[index])
 }
 
 function pushMerged(row, first, last, right, out) {
   if (first === last) pushSpan(row, first, out)
-  else {
-    const pick = pickLongest(row, first, last)
-    out.push(row.code, row.start[first], right, first, last, row.countSum(first, last), row.busySum(first, last), pick)
-  }
-}
-
-/** Longest of up to eight evenly spaced spans; the first of equal ones. */
-function pickLongest({ start, end }, first, last) {
-  const width = last - first
-  let pick = first, longest = end[first] - start[first]
-  for (let sample = 1; sample < PICK_SAMPLES; sample++) {
-    const index = first + Math.floor((width * sample) / (PICK_SAMPLES - 1)), duration = end[index] - start[index]
-    if (duration > longest) {
-      longest = duration
-      pick = index
-    }
-  }
-  return pick
+  else out.push(row.code, row.start[first], right, first, last, row.countSum(first, last), row.busySum(first, last))
 }

@@ -1,5 +1,7 @@
 // What names, lanes and calls are called on the screen.
 
+import { hueCount } from "./brush.js"
+
 export function nameOf(view, code) {
   return view.tables.names[code] ?? "(no name)"
 }
@@ -14,6 +16,6 @@ export function laneText(lane) {
 }
 
 /** The class of calls of the host that a name stands for, or "". */
-export function callLabel({ tables: { name_styles: styles, call_styles: calls = [] } }, code) {
-  return calls.find(([, fill]) => fill === styles[code]?.[0])?.[0] ?? ""
+export function callLabel({ tables }, code) {
+  return tables.call_styles[(tables.name_styles[code]?.[0] ?? 0) - hueCount(tables) - 1]?.[0] ?? ""
 }

@@ -1,5 +1,9 @@
 // Elements of the viewer's own DOM. What comes from data goes in as text, never as HTML.
 
+import { HATCH_LINES } from "./brush.js"
+
+const HATCH_SVG = '<svg xmlns="http://www.w3.org/2000/svg" width="6" height="6" viewBox="0 0 8 8"><path d="*" stroke="#101418" stroke-opacity=".5" fill="none"/></svg>'
+
 /** Make an element: `facts` are attributes, `on…` listeners, `text` its text; the rest are its children. */
 export function makeNode(tag, facts = {}, ...children) {
   const element = document.createElement(tag)
@@ -25,16 +29,11 @@ export function makeButton(text, { label = text, key = "", ...facts } = {}) {
   return makeNode("button", { type: "button", title, "aria-label": label, "aria-keyshortcuts": key || null, text, ...facts })
 }
 
-/** A sample of a look: its colour with its hatch over it; `isPale` is that of a range beside kernels. */
-export function makeSwatch(fill, hatch, letter = "", isPale = false) {
-  const swatch = makeNode("i", { class: "gsl-swatch", "aria-hidden": "true", text: letter })
-  if (fill) swatch.style.backgroundColor = fill
-  swatch.dataset.hatch = hatch || " "
-  if (isPale) {
-    swatch.classList.add("gsl-pale")
-    swatch.style.backgroundColor = `color-mix(in srgb, ${fill} 31%, transparent)`
-    swatch.style.borderTop = `2px solid ${fill}`
-  }
+/** A sample of a look: a colour, the hatch over it where there are hatches, and its shape where that is "hollow" or "open". */
+export function makeSwatch({ fill, hatch, letter = "", shape = "" }) {
+  const swatch = makeNode("i", { class: "gsl-swatch", "aria-hidden": "true", text: letter, "data-shape": shape })
+  swatch.style.setProperty("--gsl-fill", fill)
+  if (HATCH_LINES[hatch]) swatch.style.setProperty("--gsl-hatch", `url("data:image/svg+xml,${encodeURIComponent(HATCH_SVG.replace("*", HATCH_LINES[hatch]))}")`)
   return swatch
 }
 

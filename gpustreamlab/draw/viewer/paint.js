@@ -1,6 +1,6 @@
 // The picture: its parts, in the order in which they are painted.
 
-import { Hatches, Looks, setFont, Texts } from "./brush.js"
+import { colourBy, HATCH_LINES, Hatches, Looks, setFont, Texts } from "./brush.js"
 import { LodItems } from "./lod.js"
 import { paintMemory, paintMemoryLabels } from "./memory.js"
 import { paintBars } from "./paint_bars.js"
@@ -26,13 +26,15 @@ export class Painter {
     this.looks = null
   }
 
+  // Whether a hatch is drawn: it is the second sign of those who ask for one, or need it.
+  hasHatch = sign => (this.view.hasHatches || this.theme.needsHatches) && sign in HATCH_LINES
+
   // Names may have come since.
   currentLooks() {
     const {tables} = this.view
-    if (!this.looks || this.looksOf !== tables || this.looks.nameCount !== tables.names.length) {
-      this.looks = new Looks(tables, this.theme)
-      this.looksOf = tables
-    }
+    const key = JSON.stringify([colourBy(this.view), tables.names.length, colourBy(this.view) === "duration" && this.view.store.version])
+    if (this.looks?.tables !== tables || this.looksKey !== key) this.looks = new Looks(this.view, this.theme)
+    this.looksKey = key
     return this.looks
   }
 
@@ -45,13 +47,11 @@ export class Painter {
     ctx.setTransform(ratio, 0, 0, ratio, 0, 0)
     this.items.length = 0
     view.painted = {items: this.items, segments: []}
+    view.eachPane(() => paintShades(ctx, this))
+    paintEdges(ctx, this) // Below the bars, so that their names can be read.
     view.eachPane(() => {
-      paintShades(ctx, this)
       paintBars(ctx, this)
       paintMemory(ctx, this)
-    })
-    paintEdges(ctx, this)
-    view.eachPane(() => {
       paintGroups(ctx, this)
       paintLaneLabels(ctx, this)
     })

@@ -1,17 +1,18 @@
-// Bars: a span that is wide enough for itself, or one bar for many that are not, paler where they leave gaps.
+// Bars: solid where work ran, an outline where it is known to have waited, pale and open at the ends where nobody knows when in
+// it work ran. Spans that are too narrow for a bar are drawn as load: as high as the share of the time in which they lasted.
 
-import { BAR_INK, BAR_PAPER, clipLanes, DIM_SHADE, PALE_SHADE, setFont, SHADES } from "./brush.js"
+import { BAR_INK, clipLanes, DIM_SHADE, HOLLOW, OPEN, OPEN_SHADE, setFont, SHADES, SOLID } from "./brush.js"
 import { binWidth, decimate } from "./lod.js"
 import { isStray } from "./rows.js"
 import { formatNs } from "./units.js"
 
-const WIDE_PX = 4 // From here on a bar has an edge and a hatch.
+const WIDE_PX = 4 // From here on a span has a bar of its own.
 const LABEL_MIN_PX = 26
 const LONELY_PX = 3
 const MOMENT_PX = 5 // Half the height of the sign of a span that took no time.
-const CAP_PX = 2 // The line above a range that stands back beside kernels.
+const FADE_PX = 4, FADE_STEPS = 4 // Steps in which an open end fades out.
+const LEAST_LOAD_PX = 2 // A little load shall still be seen.
 const STRAY_PX = 8 // The sign of work that left its stream.
-const LEAST_DENSITY = 0.3 // A few narrow spans shall still be seen.
 
 // Find what is in view, remember it for the pointer, and paint it.
 export function paintBars(ctx, painter) {
@@ -21,7 +22,6 @@ export function paintBars(ctx, painter) {
     ctx.setTransform(1, 0, 0, 1, 0, 0)
     const boxes = placeItems(painter, segments)
     fillBoxes(ctx, painter, segments, boxes)
-    hatchBoxes(ctx, painter, segments, boxes)
     ctx.setTransform(ratio, 0, 0, ratio, 0, 0)
     labelBoxes(ctx, painter, segments, boxes)
     paintStrays(ctx, painter, segments, boxes)
@@ -78,73 +78,60 @@ function widenLonely({x, w, ns}, from, to, ratio, scale) {
   }
 }
 
-// How strong the colour of an item is, of SHADES: by the share of its px in which something ran.
-function shadeOf(items, i, paintedNs) {
-  const share = items.busy[i] / paintedNs
-  return Math.round(SHADES * Math.min(1, Math.max(LEAST_DENSITY, share)))
-}
-
 function isItemMatch(painter, columns, row, i) {
   const {items, view} = painter
   if (items.first[i] === items.last[i]) return columns.isMatch(items.first[i], view.matches)
   return view.store.matchCount(row, items.first[i], items.last[i]) > 0
 }
 
-function fillBoxes(ctx, painter, segments, {x, w, ns}) {
-  const {view, items, looks, ratio} = painter, narrowNs = LONELY_PX * view.nsPerPx
-  const wide = WIDE_PX * ratio, edge = Math.max(1, Math.round(ratio))
-  let set = null
+const isBar = ({items, ratio}, {w}, i) => w[i] >= WIDE_PX * ratio && items.first[i] === items.last[i]
+
+function fillBoxes(ctx, painter, segments, boxes) {
+  const {view, items, looks, ratio, hatches} = painter, {x, w, ns} = boxes, edge = Math.max(1, Math.round(ratio))
   for (const segment of segments) {
     const columns = view.store.row(segment.row), {top, height} = devicePx(segment, ratio)
     for (let i = segment.from; i < segment.to; i++) {
-      const pick = items.pick[i], code = looks.fill(looks.name(columns, pick), columns.kind[pick]), isWide = w[i] >= wide
-      // A short span is no busier than those that are merged beside it, and looks so.
-      const isFull = items.first[i] === items.last[i] && items.right[i] - items.left[i] >= narrowNs
-      let shade = isFull ? SHADES : shadeOf(items, i, ns[i])
-      if (columns.isPale) shade = Math.max(2, Math.round(shade * PALE_SHADE / SHADES))
-      if (view.matches && !isItemMatch(painter, columns, segment.row, i)) shade = Math.min(shade, DIM_SHADE)
-      const fill = looks.shades[code][shade]
-      if (fill !== set) ctx.fillStyle = set = fill
-      // The thin edge between two bars lets the paper through.
-      ctx.fillRect(x[i], top, isWide ? w[i] - edge : w[i], height)
+      const at = items.first[i], shape = looks.shape(columns, at), isDim = view.matches && !isItemMatch(painter, columns, segment.row, i)
+      const full = isDim ? DIM_SHADE : shape === OPEN || columns.isPale ? OPEN_SHADE : SHADES
+      if (isBar(painter, boxes, i)) {
+        const code = looks.code(columns, at), box = {left: x[i], top, width: w[i] - edge, height, edge}
+        if (shape !== SOLID) outlineBox(ctx, box, isDim ? looks.shades[code][DIM_SHADE] : looks.lines[code], shape === OPEN)
+        if (shape === HOLLOW) continue
+        ctx.fillStyle = looks.shades[code][full]
+        if (shape === OPEN) openBox(ctx, box, looks.shades[code], full, ratio)
+        else ctx.fillRect(x[i], top, w[i] - edge, height)
+        if (isDim || !painter.hasHatch(looks.hatch(columns, at))) continue
+        ctx.fillStyle = hatches.get(ctx, looks.hatch(columns, at), ratio)
+        ctx.fillRect(x[i], top, w[i] - edge, height)
+      } else {
+        const load = Math.max(Math.min(height, LEAST_LOAD_PX * ratio), Math.round(Math.min(1, items.busy[i] / ns[i]) * height))
+        ctx.fillStyle = looks.shades[looks.load(columns, at)][full]
+        ctx.fillRect(x[i], top + height - load, w[i], load)
+      }
     }
-    if (columns.isPale) capBoxes(ctx, painter, segment, {x, w})
-    set = null
   }
 }
 
-// A full line above each range that stands back: so it is told by its colour, and where it begins and ends.
-function capBoxes(ctx, painter, segment, {x, w}) {
-  const {view, items, looks, ratio} = painter, columns = view.store.row(segment.row), {top} = devicePx(segment, ratio)
-  const wide = WIDE_PX * ratio, edge = Math.max(1, Math.round(ratio)), cap = Math.round(CAP_PX * ratio)
-  for (let i = segment.from; i < segment.to; i++) {
-    if (w[i] < wide) continue
-    const pick = items.pick[i], isDim = view.matches && !isItemMatch(painter, columns, segment.row, i)
-    ctx.fillStyle = looks.shades[looks.fill(looks.name(columns, pick), columns.kind[pick])][isDim ? DIM_SHADE : SHADES]
-    ctx.fillRect(x[i], top, w[i] - edge, cap)
+// The lines around a box; an open one has none at its ends.
+function outlineBox(ctx, {left, top, width, height, edge}, colour, isOpen) {
+  ctx.fillStyle = colour
+  for (const y of [top, top + height - edge]) ctx.fillRect(left, y, width, edge)
+  if (!isOpen) for (const x of [left, left + width - edge]) ctx.fillRect(x, top, edge, height)
+}
+
+// A box between its lines, which fades out at both ends.
+function openBox(ctx, {left, top, width, height, edge}, shades, full, ratio) {
+  const step = Math.min(Math.round(FADE_PX * ratio), Math.floor(width / (2 * FADE_STEPS + 2))), fade = step * FADE_STEPS
+  ctx.fillRect(left + fade, top + edge, width - 2 * fade, height - 2 * edge)
+  for (let place = 0; place < FADE_STEPS && step; place++) {
+    ctx.fillStyle = shades[Math.round(full * (place + 1) / (FADE_STEPS + 2))]
+    for (const x of [left + place * step, left + width - (place + 1) * step]) ctx.fillRect(x, top + edge, step, height - 2 * edge)
   }
 }
 
 function devicePx({top, bottom}, ratio) {
   const first = Math.round(top * ratio)
   return {top: first, height: Math.max(1, Math.round(bottom * ratio) - first)}
-}
-
-function hatchBoxes(ctx, painter, segments, {x, w}) {
-  const {view, items, looks, ratio, hatches} = painter, wide = (WIDE_PX + 1) * ratio, edge = Math.max(1, Math.round(ratio))
-  const patterns = looks.hatches.map(sign => [BAR_INK, BAR_PAPER].map((colour, i) => hatches.get(ctx, sign, colour, i ? 0.35 : 0.26, ratio)))
-  hatches.anchor(view.pxAt(0) * ratio % 65536, (view.frame.top - view.scrollPx) * ratio)
-  for (const segment of segments) {
-    const columns = view.store.row(segment.row), {top, height} = devicePx(segment, ratio)
-    if (columns.isPale) continue
-    for (let i = segment.from; i < segment.to; i++) {
-      if (w[i] < wide || items.first[i] !== items.last[i]) continue
-      const at = items.pick[i], name = looks.name(columns, at), kind = columns.kind[at], hatch = looks.hatch(name, kind)
-      if (hatch < 0 || view.matches && !columns.isMatch(at, view.matches)) continue
-      ctx.fillStyle = patterns[hatch][looks.text(name, kind) === BAR_INK ? 0 : 1]
-      ctx.fillRect(x[i], top, w[i] - edge, height)
-    }
-  }
 }
 
 // Names in bars, where there is room, and how long the span took, where there is more.
@@ -166,50 +153,41 @@ function labelBoxes(ctx, painter, segments, {x, w}) {
 }
 
 function labelBar(ctx, painter, columns, at, {left, room, middle}) {
-  const {view, looks, texts} = painter, name = looks.name(columns, at), kind = columns.kind[at]
+  const {view, looks, texts, theme} = painter
   const text = texts.fit(ctx, view.tables.names[columns.name[at]] ?? "", room)
   if (!text) return
-  const used = texts.width(ctx, text), isDim = view.matches && !columns.isMatch(at, view.matches)
-  const hasHatch = !columns.isPale && looks.hatch(name, kind) >= 0
-  if (!isDim && hasHatch) {
-    ctx.fillStyle = looks.fills[looks.fill(name, kind)]
-    ctx.fillRect(left - 2, middle - 7, used + 4, 14)
+  const used = texts.width(ctx, text), isDim = view.matches && !columns.isMatch(at, view.matches), isSolid = looks.shape(columns, at) === SOLID
+  const time = isDim || room - used < 50 ? "" : formatNs(columns.end[at] - columns.start[at])
+  // A box below keeps the letters apart from the lines of a hatch.
+  const write = (word, x) => {
+    if (isSolid && !isDim && painter.hasHatch(looks.hatch(columns, at))) {
+      ctx.fillStyle = looks.fills[looks.code(columns, at)]
+      ctx.fillRect(x - 2, middle - 7, texts.width(ctx, word) + 4, 14)
+    }
+    ctx.fillStyle = isDim ? theme.soft : isSolid ? BAR_INK : theme.ink
+    ctx.fillText(word, x, middle + 0.5)
   }
-  ctx.fillStyle = isDim ? painter.theme.soft : looks.ink(columns, name, kind)
-  ctx.fillText(text, left, middle + 0.5)
-  const time = room - used < 50 ? "" : formatNs(columns.end[at] - columns.start[at])
-  if (!time || isDim || texts.width(ctx, time) > room - used - 16) return
-  const begin = left + used + 8
-  if (hasHatch) {
-    ctx.fillStyle = looks.fills[looks.fill(name, kind)]
-    ctx.fillRect(begin - 2, middle - 7, texts.width(ctx, time) + 4, 14)
-  }
-  ctx.fillStyle = looks.ink(columns, name, kind)
-  ctx.globalAlpha = 0.75
-  ctx.fillText(time, begin, middle + 0.5)
+  write(text, left)
+  if (!time || texts.width(ctx, time) > room - used - 16) return
+  ctx.globalAlpha = 0.8
+  write(time, left + used + 8)
   ctx.globalAlpha = 1
 }
 
 // A corner in the colour of warnings on each kernel, copy or fill that ran on another stream than its range had selected.
 function paintStrays(ctx, painter, segments, {x, w}) {
-  const {view, items, ratio, theme} = painter, corners = new Path2D()
+  const {view, items, ratio, theme} = painter
+  let corners = ""
   for (const {row, from, to, top, bottom} of segments) {
     const columns = view.store.row(row)
     if (!columns.hasWork) continue
     for (let i = from; i < to; i++) {
-      if (!isStray(columns, items.pick[i])) continue
+      if (!isStray(columns, items.first[i])) continue
       const size = Math.min(STRAY_PX, bottom - top), right = Math.max(x[i] / ratio + size / 2, (x[i] + w[i]) / ratio - 1)
-      corners.moveTo(right - size, top)
-      corners.lineTo(right, top)
-      corners.lineTo(right, top + size)
-      corners.closePath()
+      corners += `M${right - size} ${top}h${size}v${size}z`
     }
   }
-  ctx.fillStyle = theme.stray
-  ctx.fill(corners)
-  ctx.lineWidth = 1.5
-  ctx.strokeStyle = theme.paper
-  ctx.stroke(corners)
+  paintShape(ctx, corners, theme.stray, theme.paper, 1.5)
 }
 
 // Spans that took no time, where one stands alone: a diamond on its line says that it is no short bar.
@@ -219,19 +197,16 @@ function paintMoments(ctx, painter, segments, {x, w}) {
     const columns = view.store.row(row), middle = (top + bottom) / 2, half = Math.min(MOMENT_PX, (bottom - top) / 2)
     for (let i = from; i < to; i++) {
       if (items.right[i] > items.left[i] || items.first[i] !== items.last[i] || w[i] < lonely) continue
-      const at = items.pick[i], left = x[i] / ratio + LONELY_PX / 2
+      const at = items.first[i], left = x[i] / ratio + LONELY_PX / 2
       if (view.matches && !columns.isMatch(at, view.matches)) continue
-      ctx.beginPath()
-      ctx.moveTo(left - half, middle)
-      ctx.lineTo(left, middle - half)
-      ctx.lineTo(left + half, middle)
-      ctx.lineTo(left, middle + half)
-      ctx.closePath()
-      ctx.fillStyle = looks.fills[looks.fill(looks.name(columns, at), columns.kind[at])]
-      ctx.fill()
-      ctx.lineWidth = 1
-      ctx.strokeStyle = painter.theme.ink
-      ctx.stroke()
+      paintShape(ctx, `M${left - half} ${middle}l${half} ${-half}l${half} ${half}l${-half} ${half}z`, looks.fills[looks.code(columns, at)], painter.theme.ink, 1)
     }
   }
+}
+
+function paintShape(ctx, path, fill, line, width) {
+  const shape = new Path2D(path)
+  Object.assign(ctx, {fillStyle: fill, strokeStyle: line, lineWidth: width})
+  ctx.fill(shape)
+  ctx.stroke(shape)
 }

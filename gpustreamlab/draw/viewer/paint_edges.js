@@ -1,5 +1,5 @@
-// Waits as arrows: from the end of what was waited for to the start of what waited, or to where that had to wait within. All are faint, so that the bars stay in
-// sight; those of the span that is pinned or under the pointer are full, on the layer that follows the pointer.
+// Waits as arrows: from the end of what was waited for to the start of what waited, or to where that had to wait within. All are
+// grey; those of the span that is pinned or under the pointer are in ink, on the layer that follows the pointer.
 
 import { clipLanes } from "./brush.js"
 import { BIN_PX, binWidth } from "./lod.js"
@@ -8,8 +8,7 @@ import { spanEndingAt, spanStartingAt } from "./waits.js"
 const MAX_EDGES = 2000
 const FEW_EDGES = 40 // So many leave the bars in sight; of more, only one is drawn for each so many px.
 const EDGE_BIN_PX = 24
-const ARROW_PX = 6
-const FAINT = 0.35
+const ARROW_PX = 5 // Twice as much fits between two lanes.
 const UNKNOWN = 0, SHOWN = 1, HIDDEN = 2 // Whether the filter leaves both ends of an arrow.
 
 export function paintEdges(ctx, painter) {
@@ -18,7 +17,7 @@ export function paintEdges(ctx, painter) {
   if (!view.showsWaits || !edges || !edges.length) return
   const found = edgesInView(view, edges)
   painter.hiddenEdges = found.total - found.places.length
-  paintArrows(ctx, view, found.places, {colour: theme.soft, alpha: FAINT, width: 1})
+  paintArrows(ctx, view, found.places, {colour: theme.rim, width: 1})
 }
 
 // Full arrows of what is pinned or under the pointer, as far as they pass the window.
@@ -29,7 +28,7 @@ export function paintOwnEdges(ctx, {view, theme}) {
   for (let i = 0; i < edges.length && places.length < MAX_EDGES; i++) {
     if (ends.some(end => isOwnEdge(edges, i, end)) && passesWindow(view, edges, i) && isEdgeShown(view.store, edges, i)) places.push(i)
   }
-  paintArrows(ctx, view, places, {colour: theme.ink, alpha: 1, width: 1.5})
+  paintArrows(ctx, view, places, {colour: theme.ink, width: 1.5})
 }
 
 // From the calls that launched to what they launched: only those of what is pinned or under the pointer, since there is one
@@ -41,7 +40,7 @@ export function paintOwnLaunches(ctx, {view, theme}) {
   for (let i = 0; i < launches.length && places.length < MAX_EDGES; i++) {
     if (ends.some(end => isOwnEdge(launches, i, end)) && passesWindow(view, launches, i)) places.push(i)
   }
-  paintArrows(ctx, view, places, {colour: theme.accent, alpha: 1, width: 1.5, edges: launches, dash: [4, 3]})
+  paintArrows(ctx, view, places, {colour: theme.accent, width: 1.5, edges: launches, dash: [4, 3]})
 }
 
 // A launch leads from the start of a call.
@@ -122,11 +121,10 @@ function areEndsShown(store, {row0, row1, x0, x1, place0, place1}, i) {
   return spanEndingAt(store.row(row0[i]), x0[i], place0[i]) >= 0 && spanStartingAt(store.row(row1[i]), x1[i], place1[i]) >= 0
 }
 
-function paintArrows(ctx, view, places, {colour, alpha, width, edges = view.store.edges, dash = []}) {
+function paintArrows(ctx, view, places, {colour, width, edges = view.store.edges, dash = []}) {
   if (!places.length) return
   clipLanes(ctx, view, view.frame.left, () => {
     ctx.strokeStyle = ctx.fillStyle = colour
-    ctx.globalAlpha = alpha
     ctx.lineWidth = width
     const lines = new Path2D(), heads = new Path2D()
     for (const place of places) addArrow(lines, heads, view, edges, place)
@@ -143,10 +141,11 @@ function addArrow(lines, heads, view, edges, place) {
   const y0 = view.yAt(isDown ? source.bottom : source.top), y1 = view.yAt(isDown ? target.top : target.bottom)
   const [x0, x1] = [edges.x0[place], headTime(view.store, edges, place)].map(time => nearPx(view, view.pxAt(time)))
   lines.moveTo(x0, y0)
-  lines.lineTo(x1, y1 - way * ARROW_PX * 0.6)
+  lines.lineTo(x1, y1)
+  // Half a head: its tip is where the line ends, and heads of opposite ways lie on opposite sides of their lines.
   heads.moveTo(x1, y1)
-  heads.lineTo(x1 - ARROW_PX / 2, y1 - way * ARROW_PX)
-  heads.lineTo(x1 + ARROW_PX / 2, y1 - way * ARROW_PX)
+  heads.lineTo(x1 - way * ARROW_PX, y1 - way * ARROW_PX)
+  heads.lineTo(x1, y1 - way * ARROW_PX)
   heads.closePath()
 }
 

@@ -1,6 +1,6 @@
 // Lanes without their bars: shades, the partitions' lines and bands, names.
 
-import { BAND_PX, BAR_INK, clipLanes, HATCH_LINES, setFont, TINT } from "./brush.js"
+import { BAND_PX, BAR_INK, clipLanes, hatchShape, setFont, TINT } from "./brush.js"
 import { blend } from "./theme.js"
 import { workWord } from "./work_facts.js"
 
@@ -102,20 +102,11 @@ function paintGroup(ctx, painter, group, {top, bottom, headPx, headTop}) {
 
 // A box in a partition's colour and hatch.
 function paintBand(ctx, painter, {fill, hatch}, {left, top, width, height}) {
+  const box = new Path2D()
+  box.rect(left, top, width, height)
   ctx.fillStyle = fill
-  ctx.fillRect(left, top, width, height)
-  if (!(hatch in HATCH_LINES)) return
-  const pattern = painter.hatches.get(ctx, hatch, BAR_INK, 0.3, painter.ratio)
-  inDevicePx(ctx, painter.ratio, () => {
-    ctx.fillStyle = pattern
-    ctx.fillRect(left * painter.ratio, top * painter.ratio, width * painter.ratio, height * painter.ratio)
-  })
-}
-
-function inDevicePx(ctx, ratio, paint) {
-  ctx.setTransform(1, 0, 0, 1, 0, 0)
-  paint()
-  ctx.setTransform(ratio, 0, 0, ratio, 0, 0)
+  ctx.fill(box)
+  hatchShape(ctx, painter, hatch, box)
 }
 
 // Names beside the lanes, as far as there is room between them.

@@ -1,6 +1,6 @@
 // Strips below the lanes: SMs in use by partition, stacked, and when kernels were captured. Each px column shows its exact mean.
 
-import { BAR_INK, HATCH_LINES, setFont } from "./brush.js"
+import { BAR_INK, hatchShape, setFont } from "./brush.js"
 import { smShares } from "./busy.js"
 import { exactTime } from "./facts.js"
 import { nearPx } from "./paint_edges.js"
@@ -25,7 +25,7 @@ export function paintStrips(ctx, painter) {
 }
 
 function paintSms(ctx, painter, box) {
-  const {view, hatches, ratio} = painter, {tables, store} = view
+  const {view} = painter, {tables, store} = view
   const stack = smShares(store, tables, view.x0, view.x1, box.columns), low = new Float64Array(box.columns)
   clipStrip(ctx, view, box, () => {
     tables.bands.forEach((band, place) => {
@@ -33,7 +33,7 @@ function paintSms(ctx, painter, box) {
       const shape = stepShape(low, high, box, tables.sm_count)
       ctx.fillStyle = band.fill
       ctx.fill(shape)
-      if (band.hatch in HATCH_LINES) hatchShape(ctx, hatches.get(ctx, band.hatch, BAR_INK, 0.3, ratio), shape, ratio)
+      hatchShape(ctx, painter, band.hatch, shape)
       labelSms(ctx, painter, band, {low, sms: stack[place]}, box)
       low.set(high)
     })
@@ -98,14 +98,6 @@ function runEnd(sms, low, from) {
   let to = from + 1
   for (let column = to; column < sms.length && column <= to + RUN_GAP_PX; column++) if (isSame(column)) to = column + 1
   return to
-}
-
-// A canvas paints a pattern in its own px; these are device px.
-function hatchShape(ctx, pattern, shape, ratio) {
-  const matrix = new DOMMatrix([1 / ratio, 0, 0, 1 / ratio, 0, 0])
-  pattern.setTransform(matrix)
-  ctx.fillStyle = pattern
-  ctx.fill(shape)
 }
 
 // The top of the scale: the most lanes that were busy at once. Where there are too many changes to know it, it is the highest

@@ -2,7 +2,7 @@
 
 import { copyText } from "./copy.js"
 import { formatShare } from "./facts.js"
-import { groupNames } from "./legend.js"
+import { groupNames, nameLook } from "./legend.js"
 import { laneText } from "./names.js"
 import { announce, commandsOf, listen, makeButton, makeNode, makeSwatch, partOf, rootOf, throttled, toolsOf } from "./nodes.js"
 import { figurePoint } from "./tips.js"
@@ -170,7 +170,7 @@ function totalTables(view, selection, found) {
   const lanes = found.lanes.filter(({ lane: code }) => selection.lanes.has(code)).map(({ lane: code, busy, count }) =>
     [[lane(code)], formatNs(busy), formatShare(busy / window), formatCount(count)])
   const names = groupNames(view, found.names.filter(({ count }) => count)).map(({ text, codes, busy, count }) =>
-    [[text, tables.name_styles[codes[0]]], formatNs(busy), formatShare(busy / window), formatCount(count)])
+    [[text, nameLook(view, codes)], formatNs(busy), formatShare(busy / window), formatCount(count)])
   const pairs = found.pairs.filter(({ both_ns: both }) => both).sort((p, q) => q.both_ns - p.both_ns).map(({ a, b, both_ns: both, share }) =>
     [[`${lane(a)} + ${lane(b)}`], formatNs(both), formatShare(share)])
   return [
@@ -191,7 +191,7 @@ function totalTable(caption, heads, rows, about) {
   table.append(makeNode("thead", {}, makeNode("tr", {}, ...heads.map(([text, title]) => makeNode("th", { scope: "col", text, title })))))
   const body = makeNode("tbody")
   for (const [[text, style], ...cells] of rows.slice(0, TABLE_ROWS)) {
-    const head = makeNode("th", { scope: "row", title: text, dir: "auto" }, style ? makeSwatch(style[0], style[1]) : null, text)
+    const head = makeNode("th", { scope: "row", title: text, dir: "auto" }, style?.fill ? makeSwatch(style) : null, text)
     body.append(makeNode("tr", {}, head, ...cells.map(cell => makeNode("td", { text: cell }))))
   }
   if (!rows.length) body.append(makeNode("tr", {}, makeNode("td", { colspan: heads.length, text: "none" })))

@@ -1,7 +1,9 @@
 // Colours from the page's style, so that the picture follows the theme of what surrounds it.
 
-const THEME_DEFAULTS = {ink: "#1b1f24", soft: "#57606a", grid: "#d0d7de", paper: "#ffffff", warn: "#8a4b00", accent: "#0550ae", stray: "#c40d2e"}
+const THEME_DEFAULTS = {ink: "#1b1f24", soft: "#57606a", grid: "#d0d7de", paper: "#ffffff", warn: "#8a4b00", accent: "#0550ae", stray: "#c40d2e", rim: "#7d8792"}
 export const FONT = "system-ui, 'Segoe UI', Helvetica, Arial, sans-serif"
+// Who sees better with, or prints without colours, has hatches as a second sign.
+const HATCH_MEDIA = ["(prefers-contrast: more)", "(forced-colors: active)", "print"]
 // JupyterLab changes its attributes before the style sheet of the new theme has loaded.
 const THEME_DELAYS_MS = [60, 300, 1000]
 
@@ -34,13 +36,14 @@ export function readTheme(element) {
   theme.shade = theme.isDark ? "rgba(160,170,180,0.09)" : "rgba(100,110,120,0.08)"
   theme.busy = theme.isDark ? "#5b9dbf" : "#7aa9c2"
   theme.memory = theme.isDark ? "#4f8f7a" : "#8cc9b4"
+  theme.needsHatches = HATCH_MEDIA.some(media => matchMedia(media).matches)
   theme.key = JSON.stringify(theme)
   return theme
 }
 
 // Call back whenever what the theme depends on may have changed; returns a function that stops.
 export function watchTheme(callback) {
-  const system = window.matchMedia("(prefers-color-scheme: dark)"), contrast = window.matchMedia("(prefers-contrast: more)")
+  const queries = ["(prefers-color-scheme: dark)", ...HATCH_MEDIA].map(media => matchMedia(media))
   let timers = []
   const changed = () => {
     timers.forEach(clearTimeout)
@@ -50,11 +53,11 @@ export function watchTheme(callback) {
   const observer = new MutationObserver(changed)
   const attributes = {attributes: true, attributeFilter: ["class", "style", "data-theme", "data-jp-theme-light", "data-jp-theme-name"]}
   for (const node of [document.documentElement, document.body]) observer.observe(node, attributes)
-  for (const query of [system, contrast]) query.addEventListener("change", changed)
+  for (const query of queries) query.addEventListener("change", changed)
   return () => {
     timers.forEach(clearTimeout)
     observer.disconnect()
-    for (const query of [system, contrast]) query.removeEventListener("change", changed)
+    for (const query of queries) query.removeEventListener("change", changed)
   }
 }
 

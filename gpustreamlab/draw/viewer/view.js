@@ -42,6 +42,8 @@ export class View {
     this.why = tables.why ?? null // Live: null until it was asked for.
     this.found = null // Its spans, see reasonsOf.
     this.showsWaits = true // Arrows between spans.
+    this.colour = null // What colour tells; null: partitions, or streams where there are none.
+    this.hasHatches = false
     this.isLive = this.isFollowing = this.isPaused = false
     this.nowNs = 0 // Live: the session's clock, where it is later than the last span.
     this.painted = null // The items of the last paint.

@@ -1,6 +1,7 @@
 // One timeline on a page: its DOM, the Bokeh figure in it, and what connects the two with the view.
 
 import { checkFormat } from "./columns.js"
+import { addColours } from "./colours.js"
 import { addDetails } from "./details.js"
 import { addFollow } from "./follow.js"
 import { addGaps } from "./gaps.js"
@@ -20,17 +21,16 @@ import { SpanStore } from "./store.js"
 import { readTheme, themePlot, watchTheme } from "./theme.js"
 import { addTips } from "./tips.js"
 import { View } from "./view.js"
-import { addWaitsButton } from "./waits_button.js"
 import { addWhy } from "./why_panel.js"
 
 const RIM_PX = 2 // Above the frame.
 const AXIS_PX = 48 // Ticks and title below it.
 const LEAST_FIGURE_PX = 240 // A window that has less room for the figure scrolls.
 const CELL_SHARE = 0.72 // How much of the window a timeline takes in a notebook, or beside others, at most.
-export const TABLES_FORMAT = 2 // FORMAT of draw/_tables.py
+export const TABLES_FORMAT = 3 // FORMAT of draw/_tables.py
 const ABOVE = new Set(["hovered", "pinned", "selection", "ruler", "gap", "reason", "why"]) // Painted on the upper layer.
 const NARROW_BORDER = 0.3 // Names take at most this share of the width.
-const CONTROLS = [addMenu, addLanes, addTips, addDetails, addGaps, addSearch, addKeys, addSelect, addRuler, addWaitsButton, addWhy, addLegend, addFollow] // In their order.
+const CONTROLS = [addMenu, addColours, addLanes, addTips, addDetails, addGaps, addSearch, addKeys, addSelect, addRuler, addWhy, addLegend, addFollow] // In their order.
 
 export class Viewer {
   constructor({element, Bokeh, item, tables, store, live = false, askWhy = null, fills = false}) {
@@ -141,13 +141,15 @@ export class Viewer {
 
   useTheme() {
     const theme = readTheme(this.element)
+    this.element.classList.toggle("gsl-hatched", theme.needsHatches || this.view.hasHatches)
     if (this.themedKey === theme.key) return
     this.themedKey = theme.key
     this.theme = theme
     this.painter.setTheme(theme)
     themePlot(this.plot, theme)
     if (!this.plotView) return
-    this.plotView.request_paint()
+    if (matchMedia("print").matches) this.plotView.repaint() // The browser prints before it gives a frame.
+    else this.plotView.request_paint()
     this.minimap.request()
   }
 

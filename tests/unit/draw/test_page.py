@@ -210,7 +210,7 @@ def tables_of(trace, **options):
 def test_tables_are_json_every_code_points_into_its_table_and_a_live_view_needs_no_spans(trace):
     tables = json.loads(json.dumps(tables_of(trace), allow_nan=False))
     assert len(tables["names"]) == len(tables["name_styles"]) == len(trace.names)
-    assert len(tables["kinds"]) == len(tables["kind_styles"]) == len(tables["kind_counted"]) == len(SpanKind)
+    assert len(tables["kinds"]) == len(tables["kind_hatches"]) == len(tables["kind_counted"]) == len(SpanKind)
     assert len(tables["partitions"]) == len(trace.partitions) + 1
     assert {row["lane"] for row in tables["rows"]} == set(range(len(trace.lanes)))
     assert all(-1 <= lane["group"] < len(tables["groups"]) for lane in tables["lanes"])

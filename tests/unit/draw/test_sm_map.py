@@ -102,7 +102,7 @@ def test_signs_of_such_sms():
 def test_map_is_well_formed_for_every_card(layout, sm_count):
     svg = sm_map_svg(device=replace(CARD, sm_count=sm_count), layout=layout)
     tags = {element.tag.removeprefix(SVG) for element in ET.fromstring(svg).iter()}
-    assert tags <= {"svg", "title", "defs", "pattern", "rect", "path", "text"}
+    assert tags <= {"svg", "title", "style", "defs", "pattern", "rect", "path", "text"}
     assert "nan" not in svg
 
 

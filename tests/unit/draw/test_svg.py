@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+import itertools
 import re
 from dataclasses import replace
 from xml.etree import ElementTree as ET
 
+import numpy as np
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
@@ -14,7 +16,7 @@ from gpustreamlab.analysis import merge_narrow
 from gpustreamlab.draw import plan_picture, timeline_svg
 from gpustreamlab.draw._svg import MAX_SVG_BARS, MAX_SVG_WAITS, merged_items
 from gpustreamlab.model import Marker
-from tests.helpers.kernel_traces import kernel_trace
+from tests.helpers.kernel_traces import kernel_trace, make_kernel_trace, serial_trace
 from tests.helpers.traces import (
     EVIL_NAME,
     empty_trace,
@@ -46,7 +48,7 @@ def texts(svg):
 def test_picture_is_well_formed_small_and_runs_nothing(trace):
     svg = timeline_svg(trace)
     tags = {element.tag.removeprefix(SVG) for element in ET.fromstring(svg).iter()}
-    assert tags <= {"svg", "title", "defs", "pattern", "rect", "path", "text", "tspan", "g"}
+    assert tags <= {"svg", "title", "style", "defs", "pattern", "rect", "path", "text", "tspan", "g"}
     assert len(svg) < 200_000
 
 
@@ -111,24 +113,60 @@ def test_every_span_is_in_a_bar_and_the_picture_says_that_some_share_one():
     assert any(re.search(r"20,000 spans in [12],\d\d\d bars", text) for text in texts(svg))
 
 
-def test_merged_bar_has_the_colour_of_its_longest_span():
-    trace = make_trace([("a", "x", 0, 1), ("a", "y", 1, 9), ("a", "x", 9, 10), ("a", "x", 1_000_000, 2_000_000)])
-    fill = plan_picture(trace).scene.styles[1].fill
-    assert re.search(rf'<path d="M[^"]*h1.0v20.0h-1.0z" fill="{fill}" fill-opacity="0.3"/>', timeline_svg(trace))
+BOX = r"M([\d.]+) ([\d.]+)h([\d.]+)v([\d.]+)h-[\d.]+z"
 
 
-def test_narrow_bar_is_as_pale_as_its_px_are_idle():
-    svg = timeline_svg(make_trace([("a", "x", 0, 600), ("b", "y", 0, 3_000), ("c", "z", 0, 30), ("d", "end", 0, 900_000)]))
-    looks = dict(re.findall(r'<path d="M[^"]*?h([\d.]+)v20.0[^"]*" fill="#[^"]*" fill-opacity="([\d.]+)"', svg))
-    # One px is about 1 µs: of those that are narrower, the colour says how busy it was.
-    assert looks == {"1.0": "0.3", "3.0": "1"}
-    assert 'fill-opacity="0.6"' in svg
+def kernels(*spans):
+    return make_kernel_trace([(lane, name, begin, end, {"kind": "kernel"}) for lane, name, begin, end in spans])
+
+
+def test_spans_that_share_a_bar_are_as_high_as_they_are_busy_in_the_colour_of_their_stream():
+    # WHEN two names take turns in spans that are too narrow to be seen, busy for 3 and then for 1 of 4 parts of the time
+    spans = [("a", "xy"[k % 2], 1_000 * k, 1_000 * k + (750 if k < 1_000 else 250)) for k in range(2_000)]
+    svg = timeline_svg(kernels(*spans))
+    ((paths, _),) = re.findall(r'<path d="((?:M[\d. ]+h[\d.]+v[\d.]+h-[\d.]+z)+)" fill="#56b4e9" (fill-opacity="1")', svg)
+    boxes = np.array(re.findall(BOX, paths), float)
+    heights = boxes[:, 3] / boxes[:, 3].max()
+    middle = len(boxes) // 2
+    assert 300 < len(boxes) < 1_400
+    assert np.allclose(heights[: middle - 2], 1, atol=0.02)
+    assert np.allclose(heights[middle + 2 : -1], 1 / 3, atol=0.02)
+    # THEN all of them stand on the floor of their row
+    assert np.ptp(boxes[:, 1] + boxes[:, 3]) < 0.11
+
+
+def test_narrow_bar_is_as_high_as_its_px_are_busy():
+    svg = timeline_svg(kernels(("a", "x", 0, 600), ("b", "y", 0, 3_000), ("c", "z", 0, 30), ("d", "end", 0, 900_000)))
+    looks = re.findall(rf'<path d="{BOX}" fill="#[^"]*" fill-opacity="1"', svg)
+    # One px is about 1 µs: of those that are narrower, the height says how busy it was; a little of 20 px is still seen.
+    sizes = sorted((float(width), float(height)) for _, _, width, height in looks)
+    assert sizes == [(1.0, 1.5), (1.0, pytest.approx(12, abs=1)), (3.0, pytest.approx(20, abs=0.1))]
 
 
 def test_instant_is_drawn_and_nothing_covers_it():
-    svg = timeline_svg(make_trace([("a", "now", 0, 0), ("a", "long", 1, 3_600 * 10**9)]))
-    bars = re.findall(r'<path d="M[\d. ]+h([\d.]+)v20.0[^"]*" fill="#[^"]*" ([a-z-]+)=', svg)
-    assert [(float(width) > 100, look) for width, look in bars] == [(True, "stroke"), (False, "fill-opacity")]
+    svg = timeline_svg(kernels(("a", "now", 0, 0), ("a", "long", 1, 3_600 * 10**9)))
+    bars = re.findall(rf'<path d="{BOX}" fill="#[^"]*"( fill-opacity)?', svg)
+    assert [(float(width) > 100, bool(is_load)) for _, _, width, _, is_load in bars] == [(True, False), (False, True)]
+
+
+def solid_boxes(svg):
+    """Left, right, top and bottom of each bar that says that work ran."""
+    paths = re.findall(rf'<path d="((?:{BOX})+)" fill="#[^"]*"(?: fill-opacity="1")?/>', svg)
+    boxes = np.array([box for path, *_ in paths for box in re.findall(BOX, path)], float).reshape(-1, 4)
+    return [(x, x + width, y, y + height) for x, y, width, height in boxes.tolist()]
+
+
+@pytest.mark.parametrize("tier", ["kernels", "ranges"])
+def test_of_kernels_that_ran_one_after_the_other_no_two_are_drawn_at_once(tier):
+    svg = timeline_svg(serial_trace(tier))
+    strip = float(re.search(r'y="([\d.]+)"[^>]*>max \d', svg)[1]) - 12  # below the lanes
+    boxes = sorted(box for box in solid_boxes(svg) if box[1] - box[0] > 4 and 60 < box[2] < strip and box[3] - box[2] > 10)
+    # THEN with kernels, each is drawn after the one before; with ranges alone, nothing says that it ran
+    assert len(boxes) == (4 if tier == "kernels" else 0)
+    assert all(one[1] <= other[0] + 0.11 for one, other in itertools.pairwise(boxes))
+    # The ranges are still there: as outlines, or pale and open at their ends.
+    assert svg.count('fill="none" stroke="#') >= 4
+    assert ('fill-opacity="0.13"' in svg) == (tier == "ranges")
 
 
 @pytest.mark.parametrize("name", ["\x00\x1b[31m", "\ufffe\uffff", "漢" * 300, "\u202eevil", "]]>&amp;<!--", "W" * 9_000])
@@ -148,7 +186,7 @@ def test_ten_thousand_lanes_make_a_picture():
 
 def test_arrows_are_bounded():
     svg = timeline_svg(make_trace([("a", "x", 0, 100), ("b", "x", 100, 200)], edges=[(0, 1)] * 1_000))
-    assert svg.count("h6z") == MAX_SVG_WAITS
+    assert len(re.findall(r"v5h5z|v-5h-5z", svg)) == MAX_SVG_WAITS
     assert "300 of 1,000 waits are drawn." in texts(svg)
 
 
@@ -163,7 +201,7 @@ def test_arrows_are_bounded():
 def test_an_arrow_ends_where_the_range_had_to_wait(start_ns, end_ns, head_ns):
     svg = timeline_svg(make_trace([("a", "x", 0, 400), ("b", "y", start_ns, end_ns), ("c", "z", 0, 1_000)], edges=[(0, 1)]))
     ticks_px = {tick: float(px) for px, tick in re.findall(r'<text x="([\d.]+)"[^>]*>([\d.]+ µs)</text>', svg)}
-    (head_px,) = map(float, re.findall(r"M([\d.]+) [\d.]+l-3 -?5h6z", svg))
+    (head_px,) = map(float, re.findall(r"M([\d.]+) [\d.]+v-?5h-?5z", svg))
     px_per_ns = (ticks_px["1.0 µs"] - ticks_px["0.0 µs"]) / 1_000
     assert (head_px - ticks_px["0.0 µs"]) / px_per_ns == pytest.approx(head_ns, abs=1)
 

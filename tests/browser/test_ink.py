@@ -1,0 +1,345 @@
+"""What the bars of a timeline claim, by the pixels that are painted: running and waiting, colours, load, arrows."""
+
+from __future__ import annotations
+
+import itertools
+
+import numpy as np
+import pytest
+
+from tests.helpers.kernel_traces import make_kernel_trace, serial_trace
+from tests.helpers.reader import open_readers
+from tests.helpers.traces import make_trace, repartition_trace
+
+pytestmark = pytest.mark.browser
+
+PIXELS = """(() => {
+  const {primary: {canvas}, pixel_ratio: ratio} = v.plotView.canvas_view, [x, y, width, height] = argument.map(px => Math.round(px * ratio))
+  const copy = Object.assign(document.createElement("canvas"), {width: canvas.width, height: canvas.height})
+  const ctx = copy.getContext("2d", {willReadFrequently: true})
+  ctx.drawImage(canvas, 0, 0)
+  return [width, height, [...ctx.getImageData(x, y, Math.max(1, width), Math.max(1, height)).data]]
+})()"""
+COLOURS = (
+    "[...document.querySelectorAll('.gsl-menu fieldset label')].map(label => [label.textContent, label.firstChild.checked])"
+)
+
+
+@pytest.fixture
+def read(windows, tmp_path):
+    with open_readers(windows, tmp_path) as function:
+        yield function
+
+
+def pixels(reader, box):
+    """The painted colours of a box of the figure, in px: its left, top, width and height; shape (height, width, 4)."""
+    width, height, data = reader.js(PIXELS, box)
+    return np.array(data).reshape(height, width, 4)
+
+
+def row_pixels(reader, code):
+    """The painted colours of a row of bars, from the left to the right of the frame."""
+    left, right, top, bottom = reader.js(
+        "[w.frame.left, w.frame.right, w.yAt(w.tables.rows[argument].top), w.yAt(w.tables.rows[argument].bottom)]", code
+    )
+    return pixels(reader, [left, top, right - left, bottom - top])
+
+
+def rgb(colour):
+    return [int(colour[k : k + 2], 16) for k in (1, 3, 5)]
+
+
+def is_ink(reader, code):
+    """Of each column of px: whether the row is filled there with a colour of the palette, which says that work ran."""
+    own = row_pixels(reader, code)[..., :3]
+    fills = [rgb(fill) for tints in reader.js("w.tables.palette.slice(0, 7)") for fill in tints]
+    return np.any([np.all(own == fill, axis=-1) for fill in fills], axis=0).mean(axis=0) > 0.5
+
+
+# ---- running and waiting
+
+
+@pytest.mark.parametrize("scheme", ["light", "dark"])
+@pytest.mark.parametrize("ratio", [1, 1.5])
+def test_of_kernels_that_ran_one_after_the_other_no_two_are_painted_at_once(read, scheme, ratio):
+    reader = read(serial_trace("kernels"), color_scheme=scheme, device_scale_factor=ratio)
+    assert "0% of the time" in reader.page.locator("header").first.inner_text()
+    ink = np.array([is_ink(reader, code) for code in range(8)])
+    # THEN each kernel is there for its ms, and at no place are two rows of any lane filled
+    assert ink.sum(axis=0).max() == 1
+    shares = ink.mean(axis=1)
+    assert [share > 0.2 for share in shares] == [not pale for pale in reader.js("w.tables.rows.map(row => Boolean(row.pale))")]
+    # The ranges are seen as outlines: their lines are there, and paper between them.
+    for code in np.flatnonzero(shares < 0.2).tolist():
+        seen = row_pixels(reader, code)[..., 3] > 0
+        line, middle = seen[0], seen[len(seen) // 2]
+        assert line.mean() > 0.2
+        assert middle[line].mean() < 0.2
+
+
+def test_where_only_ranges_are_known_no_place_is_painted_as_running(read):
+    reader = read(serial_trace("ranges"))
+    assert not any(is_ink(reader, code).any() for code in range(4))
+    first = row_pixels(reader, 0)
+    start, end = (round(x) for x in reader.js("[w.pxAt(0), w.pxAt(1e6)].map(x => x - w.frame.left)"))
+    middle = first[len(first) // 2]
+    # THEN a range is pale, and fades out at both ends between its lines
+    paper = np.array(rgb(reader.js("v.theme.paper")))
+    depth = [
+        int(np.abs(middle[x, :3] - paper).sum()) if middle[x, 3] else 0 for x in (end - 2, end - 8, (start + end) // 2 + 80)
+    ]
+    assert depth[0] < depth[1] < depth[2]
+    assert (first[0, start + 2 : end - 2, 3] == 255).all()
+    assert "queued or running" in reader.js(WRITTEN)
+    assert "busy" not in "".join(reader.js(WRITTEN))
+
+
+WRITTEN = """(() => {
+  const said = [], plain = CanvasRenderingContext2D.prototype.fillText
+  CanvasRenderingContext2D.prototype.fillText = function (text, ...place) { said.push(text); plain.call(this, text, ...place) }
+  v.plotView.repaint()
+  CanvasRenderingContext2D.prototype.fillText = plain
+  return said
+})()"""
+
+
+def test_a_range_outside_the_capture_is_open_beside_one_whose_kernels_are_known(read):
+    spans = [
+        ("a", "known", 0, 1_000_000, {"kind": "range"}),
+        ("a", "spin", 600_000, 1_000_000, {"parent": 0}),
+        ("a", "not captured", 2_000_000, 3_000_000, {"kind": "range"}),
+    ]
+    reader = read(make_kernel_trace(spans, capture_windows=((0, 1_500_000),)))
+    ranges = reader.js("w.tables.rows.findIndex(row => row.pale)")
+    shapes = reader.js("[0, 1].map(index => v.painter.looks.shape(s.row(argument), index))", ranges)
+    assert shapes == [1, 2]
+    assert not is_ink(reader, ranges).any()
+
+
+# ---- colour
+
+
+def choose(reader, colour):
+    if not reader.page.locator(".gsl-menu").is_visible():
+        reader.page.get_by_role("button", name="How the picture looks").click()
+    reader.page.get_by_role("radio", name=colour).click()
+    reader.settle()
+
+
+def look_of(reader, name):
+    """The hue and tint with which the first bar of a name is painted."""
+    return reader.js(
+        """(() => { const {looks} = v.painter; for (const row of s.rows) for (let i = 0; i < row.length; i++)
+          if (w.tables.names[row.name[i]] === argument) return [Math.floor(looks.code(row, i) / 4), looks.code(row, i) % 4] })()""",
+        name,
+    )
+
+
+def named_trace():
+    """Three names of as many durations on two streams."""
+    spans = [(lane, name, begin + at, begin + at + long) for begin in (0, 100_000) for lane, name, at, long in NAMED]
+    return make_kernel_trace(spans)
+
+
+NAMED = [("a", "gemm", 0, 50_000), ("a", "softmax", 50_000, 5_000), ("b", "gemm", 0, 50_000), ("b", "rope", 60_000, 500)]
+
+
+def test_colour_tells_what_is_chosen_and_the_legend_follows(read):
+    reader = read(named_trace())
+    lead = reader.page.locator(".gsl-legend > .gsl-of").first
+    swatch = reader.page.locator(".gsl-legend .gsl-chip", has_text="softmax").locator(".gsl-swatch")
+    assert lead.inner_text() == "hue: stream"
+    # WHEN colour tells streams, a name on both is grey in the legend, and one of a single stream has its hue
+    hues = [look_of(reader, name)[0] for name in ("softmax", "rope")]
+    assert hues == [0, 1]
+    grey, own = (
+        reader.js(
+            "getComputedStyle(argument ? [...document.querySelectorAll('.gsl-chip')].find(e => e.textContent.includes(argument)).querySelector('.gsl-swatch') : document.body).backgroundColor",
+            name,
+        )
+        for name in ("gemm", "softmax")
+    )
+    tints = [
+        reader.js("w.tables.name_styles[w.tables.names.indexOf(argument)][1]", name) for name in ("gemm", "softmax", "rope")
+    ]
+    assert len(set(tints)) == 3
+    palette = reader.js("w.tables.palette")
+    assert grey == f"rgb({', '.join(map(str, rgb(palette[6][tints[0]])))})"
+    assert own == f"rgb({', '.join(map(str, rgb(palette[0][tints[1]])))})"
+    # WHEN it tells names
+    choose(reader, "name")
+    assert lead.inner_text() == "hue: name"
+    assert len({look_of(reader, name)[0] for name in ("gemm", "softmax", "rope")}) == 3
+    assert look_of(reader, "gemm")[0] == reader.js("w.tables.name_styles[w.tables.names.indexOf('gemm')][0]")
+    # WHEN it tells durations, the legend has a scale with its ends
+    choose(reader, "duration")
+    assert lead.inner_text().split() == ["duration:", "500", "ns", "50.0", "µs"]
+    assert swatch.count() == 0
+    ends = [
+        reader.js("w.tables.palette.at(-1).indexOf(v.painter.looks.fills[argument])", 4 * hue + tint)
+        for hue, tint in (look_of(reader, "rope"), look_of(reader, "gemm"))
+    ]
+    assert ends == [0, 6]
+    # THEN what was chosen is kept, and written back
+    assert reader.js("w.kept.get('colour').read()") == "duration"
+    reader.js("w.kept.get('colour').write('stream')")
+    reader.settle()
+    assert lead.inner_text() == "hue: stream"
+    reader.js("w.kept.get('colour').write('nonsense')")
+    assert reader.js("w.kept.get('colour').read()") is None
+
+
+def test_a_partition_has_the_same_hue_in_its_bars_its_band_and_the_strip_of_sms(read):
+    reader = read(repartition_trace())
+    assert reader.page.locator(".gsl-legend > .gsl-of").first.inner_text() == "hue: partition"
+    reader.page.get_by_role("button", name="How the picture looks").click()
+    assert [text for text, _ in reader.js(COLOURS)] == ["partition", "stream", "name", "duration"]
+    assert dict(reader.js(COLOURS))["partition"]
+    # Of each span: the hue that it has, and the one of the band that counts its SMs.
+    pairs = reader.js(
+        """s.rows.flatMap(row => Array.from({length: row.length}, (_, i) => [
+          Math.floor(v.painter.looks.code(row, i) / 4), w.tables.bands[w.tables.partitions[row.partition[i]].band]?.hue]))"""
+    )
+    assert {own for own, _ in pairs} == {0, 1, 6}  # those before the SMs were shared out ran on the whole card
+    assert all(own == band for own, band in pairs)
+    assert reader.js("w.tables.groups.map(group => [group.hue, group.fill])") == [[0, "#56b4e9"], [1, "#e69f00"]]
+    band = pixels(reader, [4, reader.js("w.yAt(w.tables.groups[0].bottom) - 12"), 1, 1])
+    assert band[0, 0, :3].tolist() == rgb("#56b4e9")
+
+
+# ---- hatches
+
+
+def has_hatch(reader):
+    """Whether the first bar of the last row has lines over its colour."""
+    code = reader.js("w.tables.rows.length - 1")
+    left, width, top, bottom = reader.js(
+        """(() => { const row = s.row(argument), {top, bottom} = w.tables.rows[argument], x = w.pxAt(row.start[0])
+          return [x, w.pxAt(row.end[0]) - x, w.yAt(top), w.yAt(bottom)] })()""",
+        code,
+    )
+    seen = pixels(reader, [left + width * 0.6, top + 3, width * 0.3, bottom - top - 6])[..., :3]
+    return len(np.unique(seen.reshape(-1, 3), axis=0)) > 1
+
+
+def hatched_trace():
+    return make_kernel_trace([("a", "memcpy", 0, 500_000, {"kind": "copy"}), ("b", "memset", 0, 500_000, {"kind": "fill"})])
+
+
+def test_hatches_are_there_when_switched_on_in_high_contrast_and_in_print_only(read):
+    reader = read(hatched_trace())
+    page = reader.page
+    assert not has_hatch(reader)
+    page.get_by_role("button", name="How the picture looks").click()
+    page.get_by_role("checkbox", name="Hatches").click()
+    reader.settle()
+    assert has_hatch(reader)
+    swatch = "getComputedStyle([...document.querySelectorAll('.gsl-chip')].find(e => e.textContent.includes('memset')).firstChild).backgroundImage"
+    assert reader.js("w.kept.get('hatches').read()") is True
+    page.get_by_role("checkbox", name="Hatches").click()
+    reader.settle()
+    assert not has_hatch(reader)
+    assert reader.js(swatch) == "none"
+    for media in ({"contrast": "more"}, {"forced_colors": "active"}, {"media": "print"}):
+        page.emulate_media(**media)
+        page.wait_for_function("gslViewer.theme.needsHatches")
+        reader.settle()
+        assert has_hatch(reader)
+        page.emulate_media(**dict.fromkeys(media, "null"))
+        page.wait_for_function("!gslViewer.theme.needsHatches")
+        reader.settle()
+        assert not has_hatch(reader)
+
+
+# ---- density
+
+
+def test_dense_parts_show_load_as_height_in_one_colour_and_counts_stay_exact(read):
+    # GIVEN names that take turns, 100,000 spans, busy for 3 and then for 1 of 4 parts of the time
+    count = 100_000
+    spans = [("a", f"name {'xyz'[k % 3]}", 1_000 * k, 1_000 * k + (750 if k < count // 2 else 250)) for k in range(count)]
+    reader = read(make_kernel_trace(spans))
+    seen = row_pixels(reader, 0)
+    is_own = np.all(seen[..., :3] == rgb("#56b4e9"), axis=-1) & (seen[..., 3] > 0)
+    first, last = (round(x) for x in reader.js("[w.pxAt(0), w.pxAt(1e8)].map(x => x - w.frame.left)"))
+    heights = is_own.mean(axis=0)
+    middle = (first + last) // 2
+    assert np.ptp(heights[first + 3 : middle - 3]) <= 1 / len(seen)
+    assert heights[first + 9] == pytest.approx(0.75, abs=0.06)
+    assert heights[last - 9] == pytest.approx(0.25, abs=0.06)
+    # THEN no other colour is painted there, the bars stand on the floor, and no column has a gap
+    painted = seen[:, first + 3 : last - 3]
+    assert is_own[-1, first + 3 : last - 3].all()
+    is_other = (painted[..., 3] > 0) & ~is_own[:, first + 3 : last - 3]
+    assert is_other.mean() < 0.05  # the lines of the grid
+    # THEN counts and busy time are exact at every zoom
+    for zoom in (1, 0.2, 0.01):
+        reader.js(f"w.setRange(0, {zoom} * 1e8)")
+        reader.settle()
+        items = reader.js(
+            "(({items}) => [items.first, items.last, items.count, items.busy].map(all => [...all.slice(0, items.length)]))(w.painted)"
+        )
+        for begin, end, spans_in, busy in zip(*items, strict=True):
+            assert spans_in == end - begin + 1
+            assert busy == sum(750 if k < count // 2 else 250 for k in range(int(begin), int(end) + 1))
+
+
+# ---- arrows
+
+
+@pytest.mark.parametrize("scheme", ["light", "dark"])
+def test_arrows_stand_out_from_the_paper_and_those_that_point_at_each_other_do_not_merge(read, scheme):
+    reader = read(make_trace([("a", "x", 0, 100), ("b", "y", 500, 600)], edges=[(0, 1)]), color_scheme=scheme)
+    assert contrast(*reader.js("[v.theme.rim, v.theme.paper]")) >= 3
+    for gap in range(-12, 13):
+        # GIVEN "b" starts when the first of "a" ends, and so many px later the second of "a" starts when that of "b" ends
+        later = 1_000 + 10 * gap
+        spans = [
+            ("a", "x", 0, 500),
+            ("b", "y", 500 + 10 * abs(gap), later),
+            ("a", "z", later, 2_000),
+            ("b", "u", 3_000, 10_000),
+        ]
+        if abs(gap) < 3:
+            continue
+        assert pieces(reader, gap) == 2, (gap, spans)
+
+
+def contrast(one, other):
+    def luminance(colour):
+        channels = np.array(rgb(colour)) / 255
+        return np.where(channels <= 0.04045, channels / 12.92, ((channels + 0.055) / 1.055) ** 2.4) @ [0.2126, 0.7152, 0.0722]
+
+    low, high = sorted((luminance(one), luminance(other)))
+    return (high + 0.05) / (low + 0.05)
+
+
+def pieces(reader, gap):
+    """Into how many pieces the ink falls of an arrow down and one up between two neighbours, so many px apart."""
+    data = reader.js(
+        """(() => {
+          const canvas = Object.assign(document.createElement("canvas"), {width: w.frame.right, height: w.frame.bottom}), ctx = canvas.getContext("2d")
+          const at = (w.x0 + w.x1) / 2, then = at + argument * w.nsPerPx, codes = [0, 1]
+          const edges = {x0: [at, then], x1: [at, then], row0: [0, 1], row1: [1, 0], place0: [-1, -1], place1: [-1, -1], twin: [0, 0], length: 2}
+          gpustreamlab.paintEdges(ctx, {view: Object.assign(Object.create(w), {store: Object.assign(Object.create(s), {edges, filter: null})}), theme: v.theme})
+          const top = Math.floor(w.yAt(w.tables.rows[0].bottom)) - 1, bottom = Math.ceil(w.yAt(w.tables.rows[1].top)) + 1
+          const left = Math.round(w.pxAt(at)) - 40, image = ctx.getImageData(left, top, 80, bottom - top)
+          return [image.width, image.height, [...image.data]]
+        })()""",
+        gap,
+    )
+    ink = np.array(data[2]).reshape(data[1], data[0], 4)[..., 3] > 60
+    return count_pieces(ink)
+
+
+def count_pieces(ink):
+    left, found = set(map(tuple, np.argwhere(ink).tolist())), 0
+    while left:
+        found += 1
+        edge = [left.pop()]
+        while edge:
+            y, x = edge.pop()
+            near = {(y + dy, x + dx) for dy, dx in itertools.product((-1, 0, 1), repeat=2)} & left
+            left -= near
+            edge += near
+    return found
