@@ -100,6 +100,7 @@ from gpustreamlab.analysis._summary import (
     finding_text,
     headline,
     missing_facts,
+    plain_finding,
     pending_text,
     source_facts,
     summary_text,

@@ -178,6 +178,18 @@ def finding_text(result: Concurrency, *, lane_count: int, counted: Collection[Sp
     return f"{bound}. {by_ranges} of the busy time is by ranges only, which contain waiting"
 
 
+def plain_finding(finding: str) -> str:
+    """Return a `finding_text` without its mean concurrency, as the one sentence of a picture's head.
+
+    Examples
+    --------
+    >>> plain_finding("At most 20% of the time 2 or more streams worked at once; mean concurrency up to 1.20. Ranges contain waiting")
+    'At most 20% of the time 2 or more streams worked at once. Ranges contain waiting'
+    """
+    share, _, rest = finding.partition("; mean concurrency ")
+    return ". ".join(filter(None, (share, rest.partition(". ")[2])))
+
+
 def headline(trace: Trace) -> str:
     """Say what a trace is in half a line: title, spans, streams, device, simulated or real."""
     meta = trace.metadata
@@ -218,8 +230,11 @@ def source_facts(meta: TraceMetadata, tier: CaptureTier | None = None) -> list[s
         return [captured, display_name(meta.imported, NOTE_CHARACTERS)]
     if meta.simulated and not (meta.clock_error_ns or meta.range_error_ns or meta.range_correction_ns):
         return [captured, "times are modelled, not measured"]
-    correction = f"ranges ±{format_ns(meta.range_error_ns)} after a correction of {format_ns(meta.range_correction_ns)}"
-    return [captured, f"clock error ±{format_ns(meta.clock_error_ns)}", correction]
+    # An error of 0 is one that is not known, or that of a model: nothing is exact to the nanosecond.
+    error = f" ±{format_ns(meta.range_error_ns)}" if meta.range_error_ns else ""
+    correction = f" after a correction of {format_ns(meta.range_correction_ns)}" if meta.range_correction_ns else ""
+    clock = [f"clock error ±{format_ns(meta.clock_error_ns)}"] if meta.clock_error_ns else []
+    return [captured, *clock, *([f"ranges{error}{correction}"] if error or correction else [])]
 
 
 def trace_facts(trace: Trace, basis: Basis) -> list[str]:
@@ -232,8 +247,7 @@ def trace_facts(trace: Trace, basis: Basis) -> list[str]:
 
 def captured_by(meta: TraceMetadata) -> str:
     """Say what told of kernels, and how exactly: another tool's file does not say that, only in which steps it counts."""
-    is_told = bool(meta.kernel_error_ns) or not (meta.simulated or meta.imported)
-    error = f", ±{format_ns(meta.kernel_error_ns)}" if is_told else ""
+    error = f", ±{format_ns(meta.kernel_error_ns)}" if meta.kernel_error_ns else ""
     return f" by {display_name(meta.capture_source)}{error}" if meta.capture_source else ""
 
 

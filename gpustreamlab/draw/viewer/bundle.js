@@ -1,4 +1,4 @@
-// Made by scripts/bundle_viewer.py. 5aeed66f0e3372f78880960f8e3c7e1dc730b41cb74e07b98b05449185e70c74
+// Made by scripts/bundle_viewer.py. e401a6e6448ce2b758f5642a2fea289dcb9fd508a01274cecdd9bbbf48a64ad1
 "use strict";
 var gpustreamlab = (() => {
   var __defProp = Object.defineProperty;
@@ -3466,6 +3466,7 @@ var gpustreamlab = (() => {
     ].filter(([, value]) => value && quoted(value));
     return [
       [quoted(name) || "name:", "Part of a name; quotes hold words together"],
+      [`/${(name.match(/\w+/)?.[0] ?? ".").slice(0, EXAMPLE_LETTERS)}/i`, "Regular expression; i ignores case"],
       ...fields.map(([field, value, about]) => [`${field}:${quoted(value)}`, about]),
       ...hasStrays(store) ? [["is:stray", "Ran on another stream than its range had selected"]] : [],
       [longer, "Longer than; <5us shorter than; ns us ms s min"],
@@ -3905,7 +3906,6 @@ var gpustreamlab = (() => {
 
   // legend.js
   var LEGEND_NAMES = 14;
-  var LEGEND_LINES = 2;
   var LEAST_NAMES = 3;
   var LEGEND_EVERY_MS = 2e3;
   var KIND_WORDS = { host: "call", annotation: "NVTX" };
@@ -3976,7 +3976,7 @@ var gpustreamlab = (() => {
     }
     state.drawn = drawn;
     const focused = document.activeElement?.dataset?.entry;
-    const more = makeButton("", { label: "Show all names", class: "gsl-more", "aria-haspopup": "dialog", onclick: () => openAll(sheet, more) });
+    const more = makeButton("", { label: "Show all of the legend", class: "gsl-more", "aria-haspopup": "dialog", onclick: () => openAll(sheet, more) });
     chips.replaceChildren(
       ...names.slice(0, LEGEND_NAMES).map((entry) => chip(view, entry)),
       more,
@@ -3988,7 +3988,7 @@ var gpustreamlab = (() => {
     );
     state.nameCount = names.length;
     fitLegend(chips, names.length);
-    fillSheet(sheet, names.map((entry) => chip(view, entry)));
+    fillSheet(sheet, names.map((entry) => chip(view, entry)), [...shownKinds, ...calls, ...partitions].map((entry) => chip(view, entry)));
     if (focused) (sheet.hidden ? chips : sheet).querySelector(`[data-entry="${focused}"]`)?.focus({ preventScroll: true });
   }
   function chipsOf(view, of, entries) {
@@ -3996,21 +3996,23 @@ var gpustreamlab = (() => {
     return first ? [makeNode("span", { class: "gsl-lead" }, makeNode("span", { class: "gsl-of", text: of }), first), ...others] : [];
   }
   function fitLegend(chips, nameCount) {
-    const names = [...chips.querySelectorAll('[data-entry^="hiddenNames-"]')], more = chips.querySelector(".gsl-more");
-    names.forEach((name) => {
-      name.hidden = false;
+    const more = chips.querySelector(".gsl-more"), isName = ({ dataset: { entry = "" } }) => entry.startsWith("hiddenNames-");
+    const entries = [...chips.children].filter((child) => child.dataset.entry || child.matches(".gsl-lead")), names = entries.filter(isName);
+    const last = [...names.slice(LEAST_NAMES).reverse(), ...entries.filter((entry) => !isName(entry)).reverse()];
+    entries.forEach((entry) => {
+      entry.hidden = false;
     });
-    for (let shown = names.length; ; shown -= 1) {
-      more.hidden = shown === nameCount;
-      more.textContent = `+ ${formatCount(nameCount - shown)} more`;
-      const lines = new Set([...chips.children].filter((child) => !child.hidden).map((child) => Math.round((child.offsetTop + child.offsetHeight / 2) / 12)));
-      if (lines.size <= LEGEND_LINES || shown <= LEAST_NAMES) return;
-      names[shown - 1].hidden = true;
+    for (let left = nameCount - names.length; ; left += 1) {
+      more.hidden = !left;
+      more.textContent = `+ ${formatCount(left)} more`;
+      const tops = [...chips.children].filter((child) => !child.hidden).map((child) => child.offsetTop + child.offsetHeight / 2);
+      if (!last.length || Math.max(...tops) - Math.min(...tops) < 12) return;
+      last.shift().hidden = true;
     }
   }
-  function fillSheet(sheet, names) {
+  function fillSheet(sheet, names, others) {
     const scrolled = sheet.querySelector(".gsl-list")?.scrollTop ?? 0;
-    const list = makeNode("div", { class: "gsl-list" }, ...names);
+    const list = makeNode("div", { class: "gsl-list" }, ...names, ...others);
     const close = makeButton("Close", { key: "Escape", onclick: () => closeAbove(sheet) });
     sheet.replaceChildren(makeNode("header", {}, makeNode("h3", { text: `${formatCount(names.length)} names` }), close), list);
     list.scrollTop = scrolled;
@@ -4274,6 +4276,43 @@ var gpustreamlab = (() => {
     return sum;
   }
 
+  // paint_hits.js
+  var HIT_PX2 = 3;
+  var LEAST_PX = 5;
+  function paintHits(ctx, { view, items, ratio, theme }, segments, { x, w }) {
+    if (!view.matches) return;
+    const least = Math.round(LEAST_PX * ratio), high = Math.round(HIT_PX2 * ratio);
+    ctx.setTransform(1, 0, 0, 1, 0, 0);
+    ctx.fillStyle = theme.accent;
+    for (const { row, from, to, bottom } of segments) {
+      const top = Math.round(bottom * ratio) - high;
+      for (let i = from; i < to; i++) {
+        if (!view.store.matchCount(row, items.first[i], items.last[i])) continue;
+        const wide = Math.max(least, w[i] - 1);
+        ctx.fillRect(Math.round(x[i] + (w[i] - wide) / 2), top, wide, high);
+      }
+    }
+    ctx.setTransform(ratio, 0, 0, ratio, 0, 0);
+  }
+  function paintHitTicks(ctx, map, bottom) {
+    const { view, viewer, left, width } = map;
+    if (!view.matches) return;
+    const ticks = /* @__PURE__ */ new Set();
+    for (const { code } of view.store.rows) {
+      const row = view.store.row(code);
+      for (let index = row.nextMatch(0, view.matches); index < row.length; ) {
+        const px = Math.floor(map.pxAt(row.start[index]));
+        ticks.add(px);
+        index = row.nextMatch(Math.max(index + 1, row.firstFrom(map.timeAt(px + 1))), view.matches);
+      }
+    }
+    const shown = [...ticks].filter((px) => px >= left && px < left + width);
+    for (const [colour, wide] of [[viewer.theme.paper, 4], [viewer.theme.accent, 2]]) {
+      ctx.fillStyle = colour;
+      for (const px of shown) ctx.fillRect(px - wide / 2, bottom - 10, wide, 10);
+    }
+  }
+
   // paint_strips.js
   var RUN_GAP_PX = 2;
   var PEAK_SLACK = 0.02;
@@ -4470,6 +4509,10 @@ var gpustreamlab = (() => {
       };
       this.offs = [this.view.on("range", () => this.request()), this.view.on("data", data), this.view.on("look", (property) => {
         if (FILTER_KEYS.has(property)) data();
+        else if (property === "matches") {
+          this.groundOf = null;
+          this.request();
+        }
       })];
       this.listeners = [
         ["pointerdown", (e) => this.down(e)],
@@ -4543,6 +4586,7 @@ var gpustreamlab = (() => {
       ctx.setTransform(ratio, 0, 0, ratio, 0, 0);
       this.paintArea(ctx);
       this.paintMoments(ctx);
+      paintHitTicks(ctx, this, MINIMAP_PX);
       return canvas;
     }
     paintArea(ctx) {
@@ -4648,6 +4692,7 @@ var gpustreamlab = (() => {
       fillBoxes(ctx, painter, segments, boxes);
       hatchBoxes(ctx, painter, segments, boxes);
       ctx.setTransform(ratio, 0, 0, ratio, 0, 0);
+      paintHits(ctx, painter, segments, boxes);
       labelBoxes(ctx, painter, segments, boxes);
       paintStrays(ctx, painter, segments, boxes);
       paintMoments(ctx, painter, segments, boxes);
@@ -5158,15 +5203,15 @@ var gpustreamlab = (() => {
   var UNIT_NS = { ns: 1, us: 1e3, "µs": 1e3, "μs": 1e3, ms: 1e6, s: 1e9, min: 6e10 };
   var FIELD = /^(stream|lane|kind|partition|thread|name|is):(.*)$/is;
   var SOME_FIELD = /^([a-z]+):(?!:)/i;
+  var PATTERN = /^\/((?:\\.|[^/\\])+)\/([dgimsuvy]*)$/;
   var LIMIT = /^([<>])=?(\d+(?:\.\d+)?|\.\d+)(ns|us|µs|μs|ms|s|min)$/i;
   function compileSearch(text, tables) {
     const asked = parseSearch(text);
     if (!asked) return null;
-    const has = (value, words) => words.every((word) => String(value).toLowerCase().includes(word));
-    const codes = (values, words) => words.length ? Uint8Array.from(values, (value) => has(value, words)) : null;
+    const has = (texts, tests) => tests.every((test) => [texts].flat().some((text2) => test(String(text2))));
+    const codes = (values, tests) => tests.length ? Uint8Array.from(values, (value) => has(value, tests)) : null;
     const matches = Uint8Array.from(tables.names, (name) => has(name, asked.names));
-    const lanes = codes(tables.lanes.map((lane) => `${lane.name}
-${lane.label}`), asked.lanes);
+    const lanes = codes(tables.lanes.map((lane) => [lane.name, lane.label]), asked.lanes);
     matches.rows = lanes && Uint8Array.from(tables.rows, (row) => lanes[row.lane]);
     matches.rowCount = tables.rows.length;
     matches.also = alsoAsked(matches.rows, {
@@ -5188,14 +5233,41 @@ ${lane.label}`), asked.lanes);
     };
   }
   function searchProblem(text, { names }) {
+    const words = searchWords(text), broken = words.map(patternProblem).find(Boolean);
+    if (broken) return broken;
     const isInName = (word) => names.some((name) => name.toLowerCase().includes(word.toLowerCase()));
-    const odd = searchWords(text).find((word) => !FIELD.test(word) && !LIMIT.test(word) && (SOME_FIELD.test(word) || /^[<>]=?[^<>=]/.test(word)) && !isInName(word));
+    const isPattern = (word) => PATTERN.test(word.replace(FIELD, "$2"));
+    const odd = words.find((word) => !FIELD.test(word) && !LIMIT.test(word) && !isPattern(word) && (SOME_FIELD.test(word) || /^([<>]=?[^<>=]|\/.)/.test(word)) && !isInName(word));
     if (!odd) return "";
+    if (odd[0] === "/") return "a regular expression ends with / or /i";
     const field = odd.match(SOME_FIELD);
     return field ? `no field ${field[1]}: name, stream, kind, partition, thread, is:stray` : `${odd} is not a duration: >1ms, <5us`;
   }
+  function patternProblem(word) {
+    const [, source, flags] = word.replace(FIELD, "$2").match(PATTERN) ?? [];
+    if (!source) return "";
+    const problem = (until) => {
+      try {
+        new RegExp(source.slice(0, until), flags);
+      } catch (error) {
+        return error.message.split(": ").at(-1);
+      }
+      return "";
+    };
+    const what = problem(source.length);
+    if (!what) return "";
+    let end = source.length;
+    while (end > 0 && problem(end)) end--;
+    return `${what} at sign ${end + 1}, ${source.slice(end, end + 12)}`;
+  }
+  function partTest(part) {
+    const [, source, flags] = part.match(PATTERN) ?? [], plain = part.replaceAll('"', "").toLowerCase();
+    if (!source) return (text) => text.toLowerCase().includes(plain);
+    const pattern = new RegExp(source, flags.replace(/[gy]/g, ""));
+    return (text) => pattern.test(text);
+  }
   function searchWords(text) {
-    return text.replace(/([<>]=?)\s*([\d.]+)\s*(ns|us|µs|μs|ms|s|min)(?=\s|$)/gi, "$1$2$3").match(/(?:[^\s"]|"[^"]*"?)+/g) ?? [];
+    return text.replace(/([<>]=?)\s*([\d.]+)\s*(ns|us|µs|μs|ms|s|min)(?=\s|$)/gi, "$1$2$3").match(/(?:[a-z]+:)?\/(?:\\.|[^/\\])+\/[dgimsuvy]*(?=\s|$)|(?:[^\s"]|"[^"]*"?)+/gi) ?? [];
   }
   function parseSearch(text) {
     const asked = { names: [], lanes: [], kinds: [], partitions: [], threads: [], traits: [], minNs: -Infinity, maxNs: Infinity };
@@ -5203,14 +5275,15 @@ ${lane.label}`), asked.lanes);
     const plain = [];
     for (const word of searchWords(text)) {
       const field = word.match(FIELD), limit = word.match(LIMIT);
-      const value = field?.[2].replaceAll('"', "").toLowerCase();
-      if (field && value) asked[places[field[1].toLowerCase()]].push(value);
+      const value = field?.[2].replaceAll('"', ""), place = field && places[field[1].toLowerCase()];
+      if (field && value) asked[place].push(place === "traits" ? value.toLowerCase() : partTest(field[2]));
+      else if (PATTERN.test(word)) asked.names.push(partTest(word));
       else if (field || /^([<>]=?|"*)$/.test(word)) continue;
       else if (limit && limit[1] === ">") asked.minNs = Number(limit[2]) * UNIT_NS[limit[3].toLowerCase()];
       else if (limit) asked.maxNs = Number(limit[2]) * UNIT_NS[limit[3].toLowerCase()];
       else plain.push(word);
     }
-    if (plain.length) asked.names.push(plain.join(" ").replace(/^"(.*?)"?$/s, "$1").toLowerCase());
+    if (plain.length) asked.names.push(partTest(plain.join(" ").replace(/^"(.*?)"?$/s, "$1")));
     const isAnything = Object.values(asked).some((value) => value.length || Number.isFinite(value));
     return isAnything ? asked : null;
   }
@@ -5243,10 +5316,10 @@ ${lane.label}`), asked.lanes);
       autocomplete: "off",
       title: "A part of a name, or stream:decode, kind:copy, partition:prefill, thread:main, is:stray, >1ms, <5us; Enter goes to the next, Shift+Enter to the previous"
     });
-    const says = makeNode("output", { class: "gsl-found", "aria-live": "polite" });
+    const says = makeNode("output", { class: "gsl-problem", "aria-live": "polite" }), found = makeNode("output", { class: "gsl-found", "aria-live": "polite" });
     const step = (text, label, key, direction) => makeButton(text, { label, key, class: "gsl-step", onclick: () => go(direction), hidden: true });
     const steps = [step("‹", "Previous match", "Shift+Enter", -1), step("›", "Next match", "Enter", 1)];
-    const form = makeNode("div", { class: "gsl-search", role: "search" }, box, ...steps, says);
+    const form = makeNode("div", { class: "gsl-search", role: "search" }, box, makeNode("div", {}, found, ...steps), says);
     partOf(viewer, "bar").append(form);
     const state = { matches: null, total: 0, problem: "" };
     function run() {
@@ -5264,10 +5337,9 @@ ${lane.label}`), asked.lanes);
       tell();
     }
     function tell() {
-      says.classList.toggle("gsl-problem", Boolean(state.problem));
-      if (!state.matches) says.textContent = state.problem;
-      else if (!state.total) says.textContent = "none found";
-      else says.textContent = matchPlace(view, state);
+      says.textContent = state.problem;
+      says.hidden = !state.problem;
+      found.textContent = !state.matches ? "" : state.total ? matchPlace(view, state) : "none found";
     }
     function go(direction) {
       if (isStale()) run();

@@ -2,6 +2,7 @@
 
 import { BAR_INK, BAR_PAPER, clipLanes, DIM_SHADE, PALE_SHADE, setFont, SHADES } from "./brush.js"
 import { binWidth, decimate } from "./lod.js"
+import { paintHits } from "./paint_hits.js"
 import { isStray } from "./rows.js"
 import { formatNs } from "./units.js"
 
@@ -25,6 +26,7 @@ export function paintBars(ctx, painter) {
     fillBoxes(ctx, painter, segments, boxes)
     hatchBoxes(ctx, painter, segments, boxes)
     ctx.setTransform(ratio, 0, 0, ratio, 0, 0)
+    paintHits(ctx, painter, segments, boxes)
     labelBoxes(ctx, painter, segments, boxes)
     paintStrays(ctx, painter, segments, boxes)
     paintMoments(ctx, painter, segments, boxes)
