@@ -187,11 +187,17 @@ def header_html(header: Header, notes: tuple[str, ...], which: str = "") -> str:
         What tells the sheet from that of another header on the page.
     """
     kind = {"SIMULATED": "sim", "MEASURED": "real"}.get(header.badge, "tier")
-    facts = "".join(f"<p>{escape(fact)}</p>" for fact in filter(None, (header.facts, header.tier, header.finding, header.source)))
+    facts = "".join(
+        f"<p>{escape(fact)}</p>" for fact in filter(None, (header.facts, header.tier, header.finding, header.source))
+    )
     warnings = (*header.missing, *notes)
     sheet = f"gsl-about{which}"
     lost = escape(header.lost or count_text(len(warnings), "note"))
-    mark = f'<button type="button" class="gsl-lost" popovertarget="{sheet}" title="{ABOUT}">&#9888; {lost}</button>' if warnings else ""
+    mark = (
+        f'<button type="button" class="gsl-lost" popovertarget="{sheet}" title="{ABOUT}">&#9888; {lost}</button>'
+        if warnings
+        else ""
+    )
     return (
         f'<header class="gsl-head"><h1>{escape(header.title)}</h1><p class="gsl-finding">{escape(header.sentence)}</p>'
         f'<span class="gsl-badge gsl-{kind}">{header.badge}</span>{mark}'

@@ -1,4 +1,4 @@
-// Made by scripts/bundle_viewer.py. e401a6e6448ce2b758f5642a2fea289dcb9fd508a01274cecdd9bbbf48a64ad1
+// Made by scripts/bundle_viewer.py. 04a9a9a20cf83292b073bd1fc455d3a2986d628087de711d1a31472cb0510738
 "use strict";
 var gpustreamlab = (() => {
   var __defProp = Object.defineProperty;
@@ -46,6 +46,7 @@ var gpustreamlab = (() => {
     pinnedEdges: () => pinnedEdges,
     readBatch: () => readBatch,
     totals: () => totals,
+    totalsExpression: () => totalsExpression,
     unpackColumns: () => unpackColumns,
     workWord: () => workWord
   });
@@ -805,9 +806,9 @@ var gpustreamlab = (() => {
       while (this.rows.length <= code) this.rows.push(this.describe(new Row(this.rows.length)));
       return this.rows[code];
     }
-    /** Hide names, kinds and partitions: sets of codes; null shows all. */
+    /** Hide names, kinds, partitions and lanes: sets of codes; null shows all. */
     setFilter(filter) {
-      const hidden = ["names", "kinds", "partitions"].map((key) => [key, new Set(filter?.[key])]);
+      const hidden = ["names", "kinds", "partitions", "lanes"].map((key) => [key, new Set(filter?.[key])]);
       this.filter = hidden.some(([, codes]) => codes.size) ? Object.fromEntries(hidden) : null;
       this.forgetFiltered();
       this.version++;
@@ -877,7 +878,8 @@ var gpustreamlab = (() => {
       this.lastNs = first < Infinity ? last : 0;
     }
   };
-  function shownIndices({ name, kind, partition, length }, from, { names, kinds, partitions }) {
+  function shownIndices({ lane, name, kind, partition, length }, from, { names, kinds, partitions, lanes }) {
+    if (lanes.has(lane)) return new Uint32Array(0);
     const indices = new Uint32Array(length - from);
     let count = 0;
     for (let index = from; index < length; index++) {
@@ -1538,6 +1540,12 @@ var gpustreamlab = (() => {
       this.updateLanes();
       return this.laneUnions.get(code) ?? null;
     }
+    /** The union of what uses the SMs of a partition, of all codes that mean it, in some rows. */
+    partition(code, rows) {
+      const codes = [...this.slots.keys()].filter((other) => other === code || this.slots[other] === this.slots[code]);
+      const lists = rows.filter((row) => !this.tables.lanes?.[row.lane]?.host).flatMap((row) => codes.map((own) => this.countedIntervals(row, 0, own)));
+      return uniteAll(lists.filter((list) => list.length));
+    }
     /** The number of busy lanes as steps, where lanes are many; else null. */
     laneSteps() {
       this.updateLanes();
@@ -1772,8 +1780,8 @@ var gpustreamlab = (() => {
     const lanes = why.lanes.map(([name, host]) => tables.lanes.findIndex((lane) => lane.name === name && lane.host === host));
     const moved = Number(BigInt(why.zero_ns) - BigInt(tables.zero_ns));
     const find = (span) => span ? findSpan(view, lanes[span[0]], span[1] + moved, span[2] + moved) : null;
-    const findings = why.findings.map(({ head, count, pieces: pieces2 }, at) => ({
-      head,
+    const findings = why.findings.map(({ head: head2, count, pieces: pieces2 }, at) => ({
+      head: head2,
       count,
       number: at + 1,
       pieces: pieces2.map(({ late, other, call, since, text, fix }, place) => ({
@@ -1928,8 +1936,8 @@ var gpustreamlab = (() => {
       return next < union.length && union.start[next] < end;
     });
   }
-  function pieceNodes(view, { head, number }, piece) {
-    const show = makeButton(head, { label: `Show ${head}`, class: "gsl-reason", onclick: () => showPiece(view, piece) });
+  function pieceNodes(view, { head: head2, number }, piece) {
+    const show = makeButton(head2, { label: `Show ${head2}`, class: "gsl-reason", onclick: () => showPiece(view, piece) });
     show.prepend(makeNode("b", { class: "gsl-number", text: String(number) }));
     return [show, makeNode("p", { text: piece.text }), makeNode("p", { class: "gsl-fix", text: piece.fix })];
   }
@@ -2960,8 +2968,8 @@ var gpustreamlab = (() => {
     const key = `sign ${number} ${place}`;
     if (key === state.key) return;
     state.key = key;
-    const { head } = reasonsOf(view).findings[number - 1];
-    tip.replaceChildren(makeNode("strong", { text: `${number}. ${head}` }), ...[text, fix].map((line) => makeNode("p", { text: line, dir: "auto" })));
+    const { head: head2 } = reasonsOf(view).findings[number - 1];
+    tip.replaceChildren(makeNode("strong", { text: `${number}. ${head2}` }), ...[text, fix].map((line) => makeNode("p", { text: line, dir: "auto" })));
   }
   function hitKey(hit) {
     return isSpan(hit) ? `${hit.row}:${hit.index}` : `${hit.row}:${hit.first}-${hit.last}`;
@@ -3018,7 +3026,7 @@ var gpustreamlab = (() => {
   var MIN_WINDOW_NS = 10;
   var EMPTY_WINDOW_NS = 1e6;
   var HIT_PX = 3;
-  var FILTER_KEYS = /* @__PURE__ */ new Set(["hiddenNames", "hiddenKinds", "hiddenPartitions"]);
+  var FILTER_KEYS = /* @__PURE__ */ new Set(["hiddenNames", "hiddenKinds", "hiddenPartitions", "hiddenStreams"]);
   var STATE_KEYS = /* @__PURE__ */ new Set(["isLive", "isFollowing", "isPaused"]);
   function planParts(tables) {
     const lanesPx = Math.min(LANES_MAX_PX, Math.max(LANES_MIN_PX, Math.round(tables.height_px)));
@@ -3043,6 +3051,7 @@ var gpustreamlab = (() => {
       this.hiddenNames = /* @__PURE__ */ new Set();
       this.hiddenKinds = /* @__PURE__ */ new Set();
       this.hiddenPartitions = /* @__PURE__ */ new Set();
+      this.hiddenStreams = /* @__PURE__ */ new Set();
       this.matches = this.selection = this.pinned = this.hovered = this.ruler = null;
       this.gap = this.reason = null;
       this.why = tables.why ?? null;
@@ -3203,8 +3212,8 @@ var gpustreamlab = (() => {
       this.emit(STATE_KEYS.has(property) ? "state" : "look", property);
     }
     applyFilter() {
-      const { hiddenNames: names, hiddenKinds: kinds, hiddenPartitions: partitions } = this;
-      this.store.setFilter(names.size || kinds.size || partitions.size ? { names, kinds, partitions } : null);
+      const { hiddenNames: names, hiddenKinds: kinds, hiddenPartitions: partitions, hiddenStreams: lanes } = this;
+      this.store.setFilter({ names, kinds, partitions, lanes });
       this.hovered = this.pinned = null;
     }
     setTables(tables) {
@@ -3324,9 +3333,9 @@ var gpustreamlab = (() => {
       commandsOf(viewer).unpin();
       rootOf(viewer).focus({ preventScroll: true });
     } });
-    const head = makeNode("header", {}, makeNode("h3", { text: title, dir: "auto" }), zoom, copy, close);
+    const head2 = makeNode("header", {}, makeNode("h3", { text: title, dir: "auto" }), zoom, copy, close);
     waits.replaceChildren();
-    panel.replaceChildren(head, factList(facts), waits, ...enclosingNodes(view, hit));
+    panel.replaceChildren(head2, factList(facts), waits, ...enclosingNodes(view, hit));
     announce(viewer, [title, ...facts.slice(0, 6).map((pair) => pair.join(" "))].join(", "));
   }
   function detailFacts(view, hit) {
@@ -3504,7 +3513,7 @@ var gpustreamlab = (() => {
     ["↑  ↓", "Row above, below: enclosing spans, then other lanes"],
     ["/", "Search; Enter next, Shift+Enter previous, Esc ends"],
     ["M or R", "Ruler: click twice; Enter takes the pinned span"],
-    ["T", "Totals of what is in view"],
+    ["T", "Totals by name, stream, partition; again: closes"],
     ["E", "Show, hide the waits (arrows)"],
     ["Y", "Why: the next reason"],
     ["V", "How the picture looks"],
@@ -3523,7 +3532,7 @@ var gpustreamlab = (() => {
   function addHelp(viewer) {
     const root = rootOf(viewer);
     const close = makeButton("Close", { key: "Escape", onclick: () => shut() });
-    const head = makeNode("header", {}, makeNode("h3", { text: "Keys and mouse" }), close);
+    const head2 = makeNode("header", {}, makeNode("h3", { text: "Keys and mouse" }), close);
     const sheet = makeNode("section", { class: "gsl-sheet gsl-help", role: "dialog", "aria-label": "Keys and mouse", tabindex: "-1", hidden: true });
     if ("popover" in sheet) sheet.popover = "auto";
     const button = makeButton("?", { label: "Keys and mouse", key: "?", class: "gsl-help-button", "aria-haspopup": "dialog", onclick: () => toggle() });
@@ -3537,7 +3546,7 @@ var gpustreamlab = (() => {
       if (!sheet.hidden) return shut();
       commandsOf(viewer).hideTip?.();
       const rows = [...HELP_ROWS, ...viewer.view.isLive ? HELP_LIVE_ROWS : []];
-      sheet.replaceChildren(head, keyList(rows), keyList(HELP_MOUSE_ROWS), makeNode("h4", { text: "Search, with examples of this timeline" }), exampleList(viewer, shut));
+      sheet.replaceChildren(head2, keyList(rows), keyList(HELP_MOUSE_ROWS), makeNode("h4", { text: "Search, with examples of this timeline" }), exampleList(viewer, shut));
       openAbove(sheet);
       sheet.focus({ preventScroll: true });
     };
@@ -3707,7 +3716,7 @@ var gpustreamlab = (() => {
     if (view.pinned) return commands.unpin?.();
     if (view.gap) return view.set("gap", null);
     if (view.reason) return view.set("reason", null);
-    if (view.selection) return commands.unselect?.();
+    if (commands.closeTotals?.()) return;
     commands.clearSearch?.();
   }
   function stepSpan(view, direction) {
@@ -4034,10 +4043,10 @@ var gpustreamlab = (() => {
   }
   function groupNames(view, names, keepsPlaces = false) {
     const groups = /* @__PURE__ */ new Map();
-    for (const { name: code, busy, count } of names) {
+    for (const { name: code, busy, count, max = 0 } of names) {
       const own = nameOf(view, code), key = nameGroup(own), found = groups.get(key);
-      if (found) Object.assign(found, { text: key, busy: found.busy + busy, count: found.count + count }).codes.push(code);
-      else groups.set(key, { text: own, codes: [code], busy, count });
+      if (found) Object.assign(found, { text: key, busy: found.busy + busy, count: found.count + count, max: Math.max(found.max, max) }).codes.push(code);
+      else groups.set(key, { text: own, codes: [code], busy, count, max });
     }
     return keepsPlaces ? [...groups.values()] : [...groups.values()].sort((a, b) => b.busy - a.busy);
   }
@@ -4101,10 +4110,13 @@ var gpustreamlab = (() => {
     }
     view.set(group, hidden);
   }
-  function showOnly(view, { group, codes, all }) {
-    const others = all.filter((code) => !codes.includes(code));
-    const isAlone = others.every((code) => view[group].has(code)) && !codes.some((code) => view[group].has(code));
-    view.set(group, new Set(isAlone ? [] : others));
+  function isAlone(view, { group, codes, all }) {
+    const own = new Set(codes);
+    return view[group].size > 0 && all.every((code) => view[group].has(code) !== own.has(code));
+  }
+  function showOnly(view, entry) {
+    const own = new Set(entry.codes);
+    view.set(entry.group, new Set(isAlone(view, entry) ? [] : entry.all.filter((code) => !own.has(code))));
   }
   function showAll(view) {
     for (const group of FILTER_KEYS) if (view[group].size) view.set(group, /* @__PURE__ */ new Set());
@@ -4948,7 +4960,7 @@ var gpustreamlab = (() => {
   }
   function paintEmpty(ctx, { view, theme }) {
     const { store, frame } = view;
-    const isHidden = view.hiddenNames.size || view.hiddenKinds.size || view.hiddenPartitions.size;
+    const isHidden = store.filter;
     const text = !store.length ? view.tables.header.empty : isHidden ? "No shown name ran here" : "Nothing ran here: fit the window to see all";
     setFont(ctx, 14);
     ctx.fillStyle = theme.soft;
@@ -5316,7 +5328,7 @@ var gpustreamlab = (() => {
       autocomplete: "off",
       title: "A part of a name, or stream:decode, kind:copy, partition:prefill, thread:main, is:stray, >1ms, <5us; Enter goes to the next, Shift+Enter to the previous"
     });
-    const says = makeNode("output", { class: "gsl-problem", "aria-live": "polite" }), found = makeNode("output", { class: "gsl-found", "aria-live": "polite" });
+    const says = makeNode("output", { class: "gsl-problem", "aria-live": "polite", hidden: true }), found = makeNode("output", { class: "gsl-found", "aria-live": "polite" });
     const step = (text, label, key, direction) => makeButton(text, { label, key, class: "gsl-step", onclick: () => go(direction), hidden: true });
     const steps = [step("‹", "Previous match", "Shift+Enter", -1), step("›", "Next match", "Enter", 1)];
     const form = makeNode("div", { class: "gsl-search", role: "search" }, box, makeNode("div", {}, found, ...steps), says);
@@ -5394,6 +5406,10 @@ var gpustreamlab = (() => {
       now();
       commands.search();
     };
+    view.keep("search", () => box.value || null, (text) => {
+      box.value = text ?? "";
+      now();
+    });
     commands.clearSearch = () => box.value ? (clear(), true) : false;
     return () => {
       offs.forEach((off) => off());
@@ -5412,69 +5428,161 @@ var gpustreamlab = (() => {
     return { row: pinned.row, index: pinned.index ?? (direction > 0 ? pinned.last : pinned.first) };
   }
 
+  // select.js
+  var SELECT_MIN_PX = 3;
+  function addSelect(viewer) {
+    const state = { isDragging: false };
+    const offs = [dragSelect(viewer, state), toolSelect(viewer)];
+    commandsOf(viewer).isSelecting = () => state.isDragging;
+    return () => offs.forEach((off) => off());
+  }
+  function dragSelect(viewer, state) {
+    const { view } = viewer;
+    const figure = partOf(viewer, "figure");
+    let from = null;
+    const place = (event) => {
+      const point = figurePoint(viewer, { x: event.clientX, y: event.clientY });
+      if (Math.abs(point.x - from.x) >= SELECT_MIN_PX) view.set("selection", selectionBetween(view, from, point));
+    };
+    const take = (event) => {
+      event.preventDefault();
+      event.stopImmediatePropagation();
+    };
+    const end = (event) => {
+      if (!from) return;
+      take(event);
+      from = null;
+      state.isDragging = false;
+      view.set("selection", view.selection);
+    };
+    const offs = [
+      listen(figure, "pointerdown", (event) => {
+        const point = figurePoint(viewer, { x: event.clientX, y: event.clientY });
+        if (!event.shiftKey || event.button || !isInParts(view, point)) return;
+        take(event);
+        rootOf(viewer).focus({ preventScroll: true });
+        commandsOf(viewer).hideTip?.();
+        from = point;
+        state.isDragging = true;
+        figure.setPointerCapture(event.pointerId);
+      }, true),
+      listen(figure, "pointermove", (event) => {
+        if (from) {
+          take(event);
+          place(event);
+        }
+      }, true),
+      listen(figure, "pointerup", end, true),
+      listen(figure, "pointercancel", end, true)
+    ];
+    return () => offs.forEach((off) => off());
+  }
+  function toolSelect(viewer) {
+    const { view } = viewer;
+    const chosen = (event) => {
+      const { sx0, sx1, sy0, sy1 } = event.geometry;
+      if (!event.final || sx0 === void 0 || Math.abs(sx1 - sx0) < SELECT_MIN_PX) return;
+      view.set("selection", selectionBetween(view, { x: sx0, y: sy0 }, { x: sx1, y: sy1 }));
+    };
+    viewer.plot?.on_event?.("selectiongeometry", chosen);
+    return () => {
+    };
+  }
+  function isInParts({ frame: { left, right, top, bottom } }, point) {
+    return point.x >= left && point.x <= right && point.y >= top && point.y < bottom;
+  }
+  function selectionBetween(view, a, b) {
+    const within = (x) => Math.max(view.frame.left, Math.min(view.frame.right, x));
+    const [start, end] = [a.x, b.x].map((x) => view.timeAt(within(x))).sort((p, q) => p - q);
+    return { start, end, lanes: lanesBetween(view, a, b) };
+  }
+  function lanesBetween(view, a, b) {
+    if (a.y >= view.frame.top + view.lanesPx) return new Set(view.tables.lanes.keys());
+    const [top, bottom] = [a.y, b.y].map((y) => Math.min(y, view.frame.top + view.lanesPx)).sort((p, q) => p - q);
+    const lanes = /* @__PURE__ */ new Set();
+    view.tables.lanes.forEach((lane, code) => {
+      if (view.yAt(lane.bottom) > top && view.yAt(lane.top) <= bottom) lanes.add(code);
+    });
+    return lanes.size ? lanes : new Set(view.tables.lanes.keys());
+  }
+  function dataFrameFilter(tables, { start, end, lanes }) {
+    const from = BigInt(tables.zero_ns) + BigInt(Math.floor(start)), to = BigInt(tables.zero_ns) + BigInt(Math.ceil(end));
+    const terms = [`(t.end_ns >= ${from})`, `(t.start_ns <= ${to})`];
+    if (lanes.size < tables.lanes.length) terms.push(`t.lane.isin([${[...lanes].map((code) => JSON.stringify(tables.lanes[code].name)).join(", ")}])`);
+    return `lab.trace.to_pandas().loc[lambda t: ${terms.join(" & ")}]`;
+  }
+
   // totals.js
   var PAIRED_LANES = 16;
   var OTHER_LANES = 48;
   function totals(store, tables, { start, end, lanes = null }) {
-    const sums = new WindowSums(tables, start, end);
-    for (const row of store.rows) if (row.length && row.lane >= 0 && (!lanes || lanes.has(row.lane))) sums.addRow(row);
-    const unions = unionsOf(store, tables);
-    const clip = (lane, count) => ({ lane, count, ...clipUnion(unions.lane(lane), start, end) });
-    const streams = [...sums.lanes].filter(([lane]) => !tables.lanes?.[lane]?.host);
-    const clips = streams.map(([lane, count]) => clip(lane, count)).sort((one, other) => one.lane - other.lane);
-    const others = tables.rows.map((row) => row.lane).filter((lane) => lanes && lane >= 0 && !lanes.has(lane));
+    const sums = new WindowSums(tables, start, end), unions = unionsOf(store, tables);
+    const rows = store.rows.filter((row) => row.length && row.lane >= 0 && (!lanes || lanes.has(row.lane)));
+    rows.forEach((row) => sums.addRow(row));
+    const busyOf = (union) => clipUnion(union, start, end).busy;
     return {
-      lanes: clips.map(({ lane, count, busy }) => ({ lane, count, busy })),
-      names: sums.listNames(),
-      pairs: pairsOf(clips, [...new Set(others)].map((lane) => clip(lane, 0)), start, end),
+      lanes: sums.lanes.list(sums.touched).map((entry) => ({ lane: entry.code, ...entry, busy: busyOf(unions.lane(entry.code)) })),
+      names: sums.names.list().map((entry) => ({ name: entry.code, ...entry })).sort((one, other) => other.busy - one.busy || one.name - other.name),
+      // What takes a sweep of its own is computed where it is asked for.
+      get partitions() {
+        return sums.parts.list().map((entry) => ({ ...entry, busy: busyOf(unions.partition(entry.code, rows)) }));
+      },
+      get pairs() {
+        const clip = (lane) => ({ lane, ...clipUnion(unions.lane(lane), start, end) });
+        const others = new Set(tables.rows.map((row) => row.lane).filter((lane) => lanes && lane >= 0 && !lanes.has(lane)));
+        return pairsOf([...sums.touched].sort((one, other) => one - other).map(clip), [...others].map(clip), start, end);
+      },
       wall_ns: Math.max(0, sums.last - sums.first)
     };
   }
   var WindowSums = class {
     constructor(tables, start, end) {
+      Object.assign(this, { tables, start, end, first: Infinity, last: -Infinity });
       this.isCounted = Uint8Array.from(tables.kind_counted, Boolean);
+      this.isOnSms = Uint8Array.from(tables.kind_on_sms ?? tables.kind_counted, Boolean);
       this.uncaptured = uncapturedRanges(tables);
-      this.start = start;
-      this.end = end;
-      this.lanes = /* @__PURE__ */ new Map();
-      this.nameCount = new Float64Array(tables.names.length);
-      this.nameBusy = new Float64Array(tables.names.length);
-      this.first = Infinity;
-      this.last = -Infinity;
+      this.touched = /* @__PURE__ */ new Set();
+      this.names = new Sums(tables.names.length);
+      this.lanes = new Sums(tables.rows.length);
+      this.parts = new Sums(1);
+      const texts = (tables.partitions ?? []).map(({ text }) => text);
+      this.partOf = texts.map((text) => texts.indexOf(text));
     }
     addRow(row) {
-      const { start: starts, end: ends, length } = row, { start, end } = this;
-      let count = 0, isTouched = false;
+      const { start: starts, end: ends, length } = row, { start, end } = this, isHost = Boolean(this.tables.lanes?.[row.lane]?.host);
       for (let index = row.firstEndingFrom(start); index < length && starts[index] <= end; index++) {
         const from = Math.max(start, starts[index]), to = Math.min(end, ends[index]);
         if (to < from || to === from && ends[index] !== starts[index]) continue;
-        isTouched = true;
-        count += this.addSpan(row, index, from, to);
-      }
-      if (isTouched) this.lanes.set(row.lane, (this.lanes.get(row.lane) ?? 0) + count);
-    }
-    /** Add a span, and return for how many it stands that count as busy time. */
-    addSpan(row, index, from, to) {
-      const count = row.countOrNull ? row.countOrNull[index] : 1, name = row.name[index];
-      if (name >= this.nameCount.length) this.reserve(name + 1);
-      this.nameCount[name] += count;
-      if (to > from) this.nameBusy[name] += row.busyOrNull ? (to - from) * row.densityAt(index) : to - from;
-      if (this.isCounted[row.kind[index]] && (!this.uncaptured || this.uncaptured(row.kind[index], row.start[index]))) {
+        const count = row.countOrNull ? row.countOrNull[index] : 1, busy = to > from && row.busyOrNull ? (to - from) * row.densityAt(index) : to - from;
+        this.names.add(row.name[index], count, busy);
+        if (isHost) continue;
+        this.touched.add(row.lane);
+        const kind = row.kind[index];
+        if (this.uncaptured && !this.uncaptured(kind, starts[index])) continue;
+        if (this.isOnSms[kind]) this.parts.add(this.partOf[row.partition[index]] ?? row.partition[index], count, busy);
+        if (!this.isCounted[kind]) continue;
+        this.lanes.add(row.lane, count, busy);
         if (from < this.first) this.first = from;
         if (to > this.last) this.last = to;
-        return count;
       }
-      return 0;
     }
-    /** Make room for a name that the tables do not have yet. */
-    reserve(size) {
-      this.nameBusy = roomy(this.nameBusy, size, this.nameCount.length);
-      this.nameCount = roomy(this.nameCount, size, this.nameCount.length);
+  };
+  var Sums = class {
+    constructor(size) {
+      this.count = new Float64Array(size);
+      this.busy = new Float64Array(size);
+      this.max = new Float64Array(size);
     }
-    listNames() {
-      const names = [];
-      this.nameCount.forEach((count, name) => count && names.push({ name, count, busy: this.nameBusy[name] }));
-      return names.sort((one, other) => other.busy - one.busy || one.name - other.name);
+    add(code, count, busy) {
+      if (code >= this.count.length) for (const name of ["count", "busy", "max"]) this[name] = roomy(this[name], code + 1, this[name].length);
+      this.count[code] += count;
+      this.busy[code] += busy;
+      if (busy / count > this.max[code]) this.max[code] = busy / count;
+    }
+    /** Those that have any, and those of `codes`. */
+    list(codes = /* @__PURE__ */ new Set()) {
+      const all = [...this.count.keys()].filter((code) => this.count[code] || codes.has(code));
+      return all.map((code) => ({ code, count: this.count[code], busy: this.busy[code], max: this.max[code] }));
     }
   };
   function clipUnion(union, start, end) {
@@ -5535,160 +5643,105 @@ var gpustreamlab = (() => {
     return sum;
   }
 
-  // select.js
-  var SELECT_MIN_PX = 3;
+  // totals_table.js
   var TABLE_ROWS = 200;
-  var TOTALS_EVERY_MS = 1e3;
-  var OF_WINDOW = ["of window", "Share of the window's length"];
-  var streamHeads = (word) => [["Stream"], ["Time", `Time in which the stream was ${word}: what overlaps counts once`], OF_WINDOW, ["Spans", "Spans that count: kernels, copies and fills, and ranges where no kernels were captured"]];
-  var SUM_ABOUT = "All spans of the name added up: names of nested ranges overlap, and so do streams, so shares may add up to more than 100%";
-  var NAME_HEADS = [["Name"], ["Time", SUM_ABOUT], ["of window", SUM_ABOUT], ["Spans"]];
-  var pairHeads = (word) => [["Streams"], ["Both", `Time in which both were ${word}`], ["of the shorter", "Share of the time of the stream that has less of it"]];
-  function addSelect(viewer) {
+  var TOTALS_EVERY_MS = 500;
+  var KINDS = [["name", "Names"], ["stream", "Streams"], ["partition", "Partitions"], ["pair", "Overlap"]];
+  var SCOPES = [["all", "Whole trace"], ["view", "In view"], ["selection", "Selection"]];
+  var SHARE = { key: "share", text: "of window", format: formatShare };
+  var COLUMNS = [
+    { key: "calls", text: "Calls", format: formatCount },
+    { key: "total", text: "Total", format: formatNs },
+    { key: "mean", text: "Mean", format: formatNs },
+    { key: "max", text: "Max", format: formatNs },
+    SHARE
+  ];
+  var PAIR_COLUMNS = [{ key: "total", text: "Both", format: formatNs }, { ...SHARE, text: "of the shorter" }];
+  var AT_FIRST = { isOpen: false, by: "name", scope: "view", sort: "total", isUp: false };
+  function addTotals(viewer) {
     const { view } = viewer;
-    const panel = makeNode("section", { class: "gsl-panel gsl-selection", "aria-label": "Totals of the selection", hidden: true });
+    const panel = makeNode("section", { class: "gsl-panel gsl-selection", "aria-label": "Totals", hidden: true });
     partOf(viewer, "panels").append(panel);
-    const button = makeButton("Totals", { label: "Totals and overlap of what is in view; Shift and drag selects a part", key: "T", onclick: () => sumView() });
-    toolsOf(viewer).append(button);
-    const state = { shown: null, isDragging: false };
-    function sumView() {
-      const extent = view.streamExtent(), start = Math.max(view.x0, extent.start), end = Math.min(view.x1, extent.end);
-      if (end > start) view.set("selection", { start, end, lanes: new Set(view.tables.lanes.keys()) });
-    }
-    function refresh(property) {
-      if (state.isDragging) return;
-      if (view.selection === state.shown && !(FILTER_KEYS.has(property) && view.selection)) return;
-      state.shown = view.selection;
-      showTotals(viewer, panel);
-    }
-    const again = throttled(() => {
-      if (view.selection && !state.isDragging && !view.isPaused) showTotals(viewer, panel);
-    }, TOTALS_EVERY_MS);
-    const commands = commandsOf(viewer);
-    commands.sumView = sumView;
-    commands.unselect = () => {
-      view.set("selection", null);
-      refresh();
+    const state = { ...AT_FIRST, selection: null }, commands = commandsOf(viewer);
+    const draw = () => showTotals(viewer, panel, state, change);
+    const change = (changes) => {
+      Object.assign(state, changes);
+      draw();
     };
-    const offs = [
-      dragSelect(viewer, state, refresh),
-      toolSelect(viewer),
-      view.on("look", refresh),
-      // What is behind "now" does not change any more, so its totals need no refresh.
-      view.on("data", () => {
-        if (view.selection && view.selection.end >= totalsReach(panel)) again();
-      })
-    ];
+    const open = () => change({ isOpen: true, scope: state.scope === "selection" && !view.selection ? "view" : state.scope });
+    const button = makeButton("Totals", { label: "Totals by name, stream or partition; Shift and drag selects a part", key: "T", onclick: () => commands.sumView() });
+    toolsOf(viewer).append(button);
+    const later = throttled(() => {
+      if (state.isOpen) draw();
+    }, TOTALS_EVERY_MS);
+    const looked = (property) => {
+      if (view.selection !== state.selection && !commands.isSelecting?.()) {
+        state.selection = view.selection;
+        change(view.selection ? { isOpen: true, scope: "selection" } : state.scope === "selection" ? { ...AT_FIRST, by: state.by } : {});
+      } else if (state.isOpen && FILTER_KEYS.has(property)) draw();
+    };
+    commands.closeTotals = () => {
+      if (!state.isOpen && !view.selection) return false;
+      change({ isOpen: false });
+      if (view.selection) view.set("selection", null);
+      return true;
+    };
+    commands.sumView = () => commands.closeTotals() || open();
+    view.keep("totals", () => state.isOpen ? { by: state.by, scope: state.scope, sort: state.sort, isUp: state.isUp } : null, (kept) => change({ ...AT_FIRST, ...kept, isOpen: Boolean(kept) }));
+    view.keep("hidden", () => view.store.filter ? [...FILTER_KEYS].map((key) => [...view[key]]) : null, (kept) => [...FILTER_KEYS].forEach((key, place) => view.set(key, new Set(kept?.[place]))));
+    const isDone = () => state.scope !== "all" && windowOf(view, state)?.end < state.reachNs;
+    const offs = [view.on("look", looked), view.on("range", () => state.scope === "view" && later()), view.on("data", () => view.isPaused || isDone() || later())];
     return () => {
       offs.forEach((off) => off());
-      again.stop();
+      later.stop();
       panel.remove();
       button.remove();
     };
   }
-  function dragSelect(viewer, state, done) {
-    const { view } = viewer;
-    const figure = partOf(viewer, "figure");
-    let from = null;
-    const place = (event) => {
-      const point = figurePoint(viewer, { x: event.clientX, y: event.clientY });
-      if (Math.abs(point.x - from.x) >= SELECT_MIN_PX) view.set("selection", selectionBetween(view, from, point));
+  function windowOf(view, { scope }) {
+    const all = view.streamExtent(), lanes = new Set(view.tables.lanes.keys());
+    const inView = scope === "view" ? { start: Math.max(Math.floor(view.x0), all.start), end: Math.min(Math.ceil(view.x1), all.end) } : all;
+    const found = scope === "selection" ? view.selection : { ...inView, lanes };
+    return found?.end > found?.start ? { start: Math.floor(found.start), end: Math.ceil(found.end), lanes: found.lanes } : null;
+  }
+  function showTotals(viewer, panel, state, change) {
+    const { view } = viewer, own = state.isOpen ? windowOf(view, state) : null;
+    panel.hidden = !state.isOpen;
+    if (!own) return panel.replaceChildren(...state.isOpen ? [makeNode("p", { text: "Nothing ran here." })] : []);
+    state.reachNs = view.store.lastNs;
+    const scrolled = panel.querySelector(".gsl-table")?.scrollTop ?? 0, focused = panel.contains(document.activeElement) && document.activeElement.dataset.entry;
+    const table = totalTable(view, state, rowsOf(view, state.by, totals(view.store, view.tables, own), own), change);
+    const note = view.store.filter ? [makeNode("p", { class: "gsl-note", text: "What is hidden counts too." })] : [];
+    panel.replaceChildren(head(viewer, panel, state, own, change), table, ...note);
+    table.scrollTop = scrolled;
+    if (focused) [...panel.querySelectorAll("[data-entry]")].find(({ dataset }) => dataset.entry === focused)?.focus({ preventScroll: true });
+  }
+  function head(viewer, panel, state, own, change) {
+    const { view } = viewer, { start, end, lanes } = own, length = formatNs(end - start), isSelected = state.scope === "selection";
+    const title = isSelected ? `Selected ${length}` : `Totals of ${length}`, facts = `${formatNs(start)} to ${formatNs(end)}, ${lanesText(view, lanes)}`;
+    const choice = (label, options, key) => makeNode("span", { class: "gsl-choice", role: "group", "aria-label": label }, ...options.map(([value, text]) => makeButton(text, { "aria-pressed": String(state[key] === value), "data-entry": `${key} ${value}`, onclick: () => change({ [key]: value }) })));
+    const kinds = KINDS.filter(([value]) => value !== "partition" || view.tables.bands.length);
+    const copies = (text, label, expression) => {
+      const button = makeButton(text, { label, onclick: () => copyText(expression(), button, panel) });
+      return button;
     };
-    const take = (event) => {
-      event.preventDefault();
-      event.stopImmediatePropagation();
-    };
-    const end = (event) => {
-      if (!from) return;
-      take(event);
-      from = null;
-      state.isDragging = false;
-      done();
-    };
-    const offs = [
-      listen(figure, "pointerdown", (event) => {
-        const point = figurePoint(viewer, { x: event.clientX, y: event.clientY });
-        if (!event.shiftKey || event.button || !isInParts(view, point)) return;
-        take(event);
+    if (panel.dataset.told !== title) announce(viewer, `${title}, ${facts}`);
+    panel.dataset.told = title;
+    return makeNode(
+      "header",
+      {},
+      makeNode("h3", { text: title }),
+      choice("Totals by", kinds, "by"),
+      choice("Totals of", SCOPES.filter(([value]) => value !== "selection" || view.selection), "scope"),
+      makeNode("p", { text: facts }),
+      isSelected ? makeButton("Zoom here", { key: "F", onclick: () => view.setRange(start, end) }) : null,
+      state.by === "pair" ? null : copies("Copy as DataFrame", "Copy a pandas expression for this table", () => totalsExpression(view.tables, own, state)),
+      isSelected ? copies("Copy as DataFrame filter", "Copy a pandas expression for these spans", () => dataFrameFilter(view.tables, view.selection)) : null,
+      makeButton(isSelected ? "Clear" : "Close", { key: "Escape", onclick: () => {
+        commandsOf(viewer).closeTotals();
         rootOf(viewer).focus({ preventScroll: true });
-        commandsOf(viewer).hideTip?.();
-        from = point;
-        state.isDragging = true;
-        figure.setPointerCapture(event.pointerId);
-      }, true),
-      listen(figure, "pointermove", (event) => {
-        if (from) {
-          take(event);
-          place(event);
-        }
-      }, true),
-      listen(figure, "pointerup", end, true),
-      listen(figure, "pointercancel", end, true)
-    ];
-    return () => offs.forEach((off) => off());
-  }
-  function toolSelect(viewer) {
-    const { view } = viewer;
-    const chosen = (event) => {
-      const { sx0, sx1, sy0, sy1 } = event.geometry;
-      if (!event.final || sx0 === void 0 || Math.abs(sx1 - sx0) < SELECT_MIN_PX) return;
-      view.set("selection", selectionBetween(view, { x: sx0, y: sy0 }, { x: sx1, y: sy1 }));
-    };
-    viewer.plot?.on_event?.("selectiongeometry", chosen);
-    return () => {
-    };
-  }
-  function isInParts({ frame: { left, right, top, bottom } }, point) {
-    return point.x >= left && point.x <= right && point.y >= top && point.y < bottom;
-  }
-  function selectionBetween(view, a, b) {
-    const within = (x) => Math.max(view.frame.left, Math.min(view.frame.right, x));
-    const [start, end] = [a.x, b.x].map((x) => view.timeAt(within(x))).sort((p, q) => p - q);
-    return { start, end, lanes: lanesBetween(view, a, b) };
-  }
-  function lanesBetween(view, a, b) {
-    if (a.y >= view.frame.top + view.lanesPx) return new Set(view.tables.lanes.keys());
-    const [top, bottom] = [a.y, b.y].map((y) => Math.min(y, view.frame.top + view.lanesPx)).sort((p, q) => p - q);
-    const lanes = /* @__PURE__ */ new Set();
-    view.tables.lanes.forEach((lane, code) => {
-      if (view.yAt(lane.bottom) > top && view.yAt(lane.top) <= bottom) lanes.add(code);
-    });
-    return lanes.size ? lanes : new Set(view.tables.lanes.keys());
-  }
-  function totalsReach(panel) {
-    return Number(panel.dataset.reachNs ?? -Infinity);
-  }
-  function showTotals(viewer, panel) {
-    const { view } = viewer, { selection } = view;
-    panel.hidden = !selection;
-    if (!selection) {
-      panel.replaceChildren();
-      return;
-    }
-    panel.dataset.reachNs = view.store.lastNs;
-    const scrolled = [...panel.querySelectorAll(".gsl-table")].map((table) => table.scrollTop);
-    const found = totals(view.store, view.tables, selection);
-    const tables = makeNode("div", { class: "gsl-tables" }, ...totalTables(view, selection, found));
-    const note = view.store.filter ? [makeNode("p", { class: "gsl-note", text: "What the legend hides counts too." })] : [];
-    panel.replaceChildren(selectionHead(viewer, panel), tables, ...note);
-    panel.querySelectorAll(".gsl-table").forEach((table, k) => {
-      table.scrollTop = scrolled[k] ?? 0;
-    });
-  }
-  function selectionHead(viewer, panel) {
-    const { view } = viewer, { start, end, lanes } = view.selection;
-    const facts = `${formatNs(start)} to ${formatNs(end)}, ${lanesText(view, lanes)}`;
-    const zoom = makeButton("Zoom here", { key: "F", onclick: () => view.setRange(start, end) });
-    const copy = makeButton("Copy as DataFrame filter", {
-      label: "Copy a pandas expression for these spans",
-      onclick: () => copyText(dataFrameFilter(view.tables, view.selection), copy, panel)
-    });
-    const clear = makeButton("Clear", { key: "Escape", onclick: () => {
-      commandsOf(viewer).unselect();
-      rootOf(viewer).focus({ preventScroll: true });
-    } });
-    announce(viewer, `Selected ${formatNs(end - start)}, ${facts}`);
-    return makeNode("header", {}, makeNode("h3", { text: `Selected ${formatNs(end - start)}` }), makeNode("p", { text: facts }), zoom, copy, clear);
+      } })
+    );
   }
   function lanesText(view, lanes) {
     const counted = (count, word) => `${formatCount(count)} ${word}${count === 1 ? "" : "s"}`;
@@ -5697,41 +5750,49 @@ var gpustreamlab = (() => {
     const parts = [...streams || !threads ? [counted(streams, "stream")] : [], ...threads ? [counted(threads, "host thread")] : []];
     return parts.join(" and ");
   }
-  function totalTables(view, selection, found) {
-    const { tables } = view, window2 = selection.end - selection.start, word = tables.header.busy_word;
-    const lane = (code) => laneText(tables.lanes[code]);
-    const lanes = found.lanes.filter(({ lane: code }) => selection.lanes.has(code)).map(({ lane: code, busy, count }) => [[lane(code)], formatNs(busy), formatShare(busy / window2), formatCount(count)]);
-    const names = groupNames(view, found.names.filter(({ count }) => count)).map(({ text, codes, busy, count }) => [[text, tables.name_styles[codes[0]]], formatNs(busy), formatShare(busy / window2), formatCount(count)]);
-    const pairs = found.pairs.filter(({ both_ns: both }) => both).sort((p, q) => q.both_ns - p.both_ns).map(({ a, b, both_ns: both, share }) => [[`${lane(a)} + ${lane(b)}`], formatNs(both), formatShare(share)]);
-    return [
-      totalTable("Streams", streamHeads(word), lanes, `Time in which the stream was ${word}, and its share of the window`),
-      totalTable("Names", NAME_HEADS, names, "Time of the name's spans within the window, added up, and how that compares with the window"),
-      totalTable("Overlap", pairHeads(word), pairs, pairsAbout(selection, tables))
-    ];
+  function rowsOf(view, by, found, { start, end, lanes }) {
+    const { tables } = view, lane = (code) => laneText(tables.lanes[code]);
+    const row = (text, { count, busy, max }, entry2, style) => ({ text, style, entry: entry2, calls: count, total: busy, mean: count ? busy / count : NaN, max, share: busy / (end - start) });
+    const entry = (group, codes, all) => ({ group, codes, all: [...all.keys()] });
+    if (by === "pair") return found.pairs.filter(({ both_ns: both }) => both).map(({ a, b, both_ns: total, share }) => ({ text: `${lane(a)} + ${lane(b)}`, total, share }));
+    if (by === "stream") return found.lanes.filter(({ lane: code }) => lanes.has(code)).map((own) => row(lane(own.lane), own, entry("hiddenStreams", [own.lane], tables.lanes)));
+    if (by === "name") return groupNames(view, found.names).map((own) => row(own.text, own, entry("hiddenNames", own.codes, tables.names), tables.name_styles[own.codes[0]]));
+    const same = (code) => [...tables.partitions.keys()].filter((other) => tables.partitions[other].text === tables.partitions[code]?.text);
+    return found.partitions.map((own) => {
+      const { text = "", band = -1 } = tables.partitions[own.code] ?? {}, { fill, hatch } = tables.bands[band] ?? {};
+      return row(text, own, entry("hiddenPartitions", same(own.code), tables.partitions), fill && [fill, hatch]);
+    });
   }
-  function pairsAbout({ lanes }, tables) {
-    const beside = lanes.size < tables.lanes.length ? ", each selected stream with every stream" : "";
-    return `Time in which both were ${tables.header.busy_word}${beside}, and its share of the shorter of both times`;
+  function totalTable(view, { by, sort, isUp }, rows, change) {
+    const columns = by === "pair" ? PAIR_COLUMNS : COLUMNS, caption = KINDS.find(([value]) => value === by)[1], word = view.tables.header.busy_word;
+    const key = sort === "text" || columns.some((column) => column.key === sort) ? sort : "total", sign = isUp ? 1 : -1;
+    rows.sort((a, b) => sign * (key === "text" ? a.text.localeCompare(b.text) : (a[key] || 0) - (b[key] || 0)));
+    const about = {
+      name: "All spans of the name added up: names of nested ranges overlap, and so do streams, so shares may add up to more than 100%",
+      stream: `Time in which the stream was ${word}: what overlaps counts once. Calls: spans that count, which are kernels, copies and fills, and ranges where no kernels were captured`,
+      partition: "Time in which anything used the partition's SMs: what overlaps counts once, and copies use none",
+      pair: `Time in which both were ${word}, and its share of the time of the stream that has less of it`
+    }[by];
+    const headOf = ({ key: own, text }) => makeNode("th", { scope: "col", title: about, "aria-sort": own === key ? isUp ? "ascending" : "descending" : null }, makeButton(text, {
+      label: `Sort by ${text}`,
+      "data-entry": `sort ${own}`,
+      onclick: () => change({ sort: own, isUp: own === key ? !isUp : own === "text" })
+    }));
+    const body = makeNode("tbody", {}, ...rows.slice(0, TABLE_ROWS).map((row) => {
+      const isOn = Boolean(row.entry) && isAlone(view, row.entry), swatch = row.style ? makeSwatch(row.style[0], row.style[1]) : null;
+      const name = row.entry ? makeNode("button", { type: "button", "aria-pressed": String(isOn), "data-entry": `row ${row.text}`, text: row.text }) : row.text;
+      const click = row.entry && { class: "gsl-row", onclick: () => showOnly(view, row.entry) };
+      return makeNode("tr", { ...click }, makeNode("th", { scope: "row", title: row.text, dir: "auto" }, swatch, name), ...columns.map((column) => makeNode("td", { text: Number.isNaN(row[column.key]) ? "-" : column.format(row[column.key]) })));
+    }));
+    const left = rows.length - TABLE_ROWS, rest = !rows.length ? "none" : left > 0 ? `+ ${formatCount(left)} more` : "";
+    if (rest) body.append(makeNode("tr", {}, makeNode("td", { colspan: columns.length + 1, text: rest })));
+    const heads = makeNode("thead", {}, makeNode("tr", {}, ...[{ key: "text", text: caption }, ...columns].map(headOf)));
+    return makeNode("div", { class: "gsl-table", tabindex: "0", role: "group", "aria-label": caption }, makeNode("table", { title: about }, makeNode("caption", { class: "gsl-out", text: caption }), heads, body));
   }
-  function totalTable(caption, heads, rows, about) {
-    const table = makeNode("table", { title: about }, makeNode("caption", { text: caption }));
-    table.append(makeNode("thead", {}, makeNode("tr", {}, ...heads.map(([text, title]) => makeNode("th", { scope: "col", text, title })))));
-    const body = makeNode("tbody");
-    for (const [[text, style], ...cells] of rows.slice(0, TABLE_ROWS)) {
-      const head = makeNode("th", { scope: "row", title: text, dir: "auto" }, style ? makeSwatch(style[0], style[1]) : null, text);
-      body.append(makeNode("tr", {}, head, ...cells.map((cell) => makeNode("td", { text: cell }))));
-    }
-    if (!rows.length) body.append(makeNode("tr", {}, makeNode("td", { colspan: heads.length, text: "none" })));
-    const left = rows.length - TABLE_ROWS;
-    if (left > 0) body.append(makeNode("tr", {}, makeNode("td", { colspan: heads.length, text: `+ ${formatCount(left)} more` })));
-    table.append(body);
-    return makeNode("div", { class: "gsl-table", tabindex: "0", role: "group", "aria-label": caption }, table);
-  }
-  function dataFrameFilter(tables, { start, end, lanes }) {
-    const from = BigInt(tables.zero_ns) + BigInt(Math.floor(start)), to = BigInt(tables.zero_ns) + BigInt(Math.ceil(end));
-    const terms = [`(t.end_ns >= ${from})`, `(t.start_ns <= ${to})`];
-    if (lanes.size < tables.lanes.length) terms.push(`t.lane.isin([${[...lanes].map((code) => JSON.stringify(tables.lanes[code].name)).join(", ")}])`);
-    return `lab.trace.to_pandas().loc[lambda t: ${terms.join(" & ")}]`;
+  function totalsExpression(tables, { start, end, lanes }, { by, scope }) {
+    const ns = (time) => BigInt(tables.zero_ns) + BigInt(time), part = scope === "all" ? "" : `, ${ns(start)}, ${ns(end)}`;
+    const names = lanes.size < tables.lanes.length ? `.where(stream=[${[...lanes].map((code) => JSON.stringify(tables.lanes[code].name)).join(", ")}])` : "";
+    return `lab.trace${names}.totals("${by}"${part}).to_pandas()`;
   }
 
   // waits_button.js
@@ -5819,22 +5880,22 @@ var gpustreamlab = (() => {
   var isPinned = ({ pinned }, piece) => Boolean(piece) && pinned?.row === piece.late?.row && pinned?.index === piece.late?.index;
   function panelNodes({ view, figureElement: figure }, { isAsked }, ask) {
     const again = ask && view.why ? makeButton("Ask again", { label: "Ask again, of what ran until now", onclick: ask }) : null;
-    const head = makeNode("header", {}, makeNode("h3", { text: "Why?" }), makeNode("p", { text: isAsked ? ASKED : view.why.line }), again);
-    if (isAsked) return [head];
+    const head2 = makeNode("header", {}, makeNode("h3", { text: "Why?" }), makeNode("p", { text: isAsked ? ASKED : view.why.line }), again);
+    if (isAsked) return [head2];
     const { findings } = reasonsOf(view), { notes, more, bound } = view.why;
     const all = [...more ? [`… ${formatCount(more)} more: see ${view.isLive ? "lab" : "trace"}.explain().findings.`] : [], ...findings.length ? [HINT] : [], ...notes];
     const list = makeNode("ol", { class: "gsl-reasons" }, ...findings.map((finding) => findingNode(view, figure, finding)));
     const lines = bound.map((text) => makeNode("p", { class: "gsl-bound", text, dir: "auto" }));
-    return [head, ...findings.length ? [list] : [], ...lines, ...all.length ? [makeNode("p", { class: "gsl-note", text: all.join(" ") })] : []];
+    return [head2, ...findings.length ? [list] : [], ...lines, ...all.length ? [makeNode("p", { class: "gsl-note", text: all.join(" ") })] : []];
   }
-  function findingNode(view, figure, { head, number }) {
+  function findingNode(view, figure, { head: head2, number }) {
     const go = () => {
       const { pieces } = reasonsOf(view).findings[number - 1], { reason } = view;
       showPiece(view, pieces[reason?.number === number ? (reason.place + 1) % pieces.length : 0]);
       const { bottom, height } = figure.getBoundingClientRect();
       if (bottom < height / 2) figure.scrollIntoView({ block: "nearest" });
     };
-    const button = makeButton(head, { label: head, class: "gsl-reason", onclick: go });
+    const button = makeButton(head2, { label: head2, class: "gsl-reason", onclick: go });
     button.prepend(makeNode("b", { class: "gsl-number", text: String(number) }));
     return makeNode("li", {}, button, makeNode("p", { dir: "auto" }), makeNode("p", { class: "gsl-fix", dir: "auto" }));
   }
@@ -5845,7 +5906,7 @@ var gpustreamlab = (() => {
   var TABLES_FORMAT = 2;
   var ABOVE = /* @__PURE__ */ new Set(["hovered", "pinned", "selection", "ruler", "gap", "reason", "why"]);
   var NARROW_BORDER = 0.3;
-  var CONTROLS = [addMenu, addTips, addDetails, addGaps, addSearch, addKeys, addSelect, addRuler, addWaitsButton, addWhy, addLegend, addFollow];
+  var CONTROLS = [addMenu, addTips, addDetails, addGaps, addSearch, addKeys, addSelect, addTotals, addRuler, addWaitsButton, addWhy, addLegend, addFollow];
   var Viewer = class {
     constructor({ element, Bokeh, item, tables, store, live = false, askWhy = null }) {
       checkFormat("This timeline has", tables.format, TABLES_FORMAT);

@@ -153,10 +153,10 @@ function nameEntries(view, { times, order }) {
 /** Names that differ by a number as one, with what they have together, the longest first; a live view keeps the places that there are. */
 export function groupNames(view, names, keepsPlaces = false) {
   const groups = new Map()
-  for (const { name: code, busy, count } of names) {
+  for (const { name: code, busy, count, max = 0 } of names) {
     const own = nameOf(view, code), key = nameGroup(own), found = groups.get(key)
-    if (found) Object.assign(found, { text: key, busy: found.busy + busy, count: found.count + count }).codes.push(code)
-    else groups.set(key, { text: own, codes: [code], busy, count })
+    if (found) Object.assign(found, { text: key, busy: found.busy + busy, count: found.count + count, max: Math.max(found.max, max) }).codes.push(code)
+    else groups.set(key, { text: own, codes: [code], busy, count, max })
   }
   return keepsPlaces ? [...groups.values()] : [...groups.values()].sort((a, b) => b.busy - a.busy)
 }
@@ -242,11 +242,16 @@ function toggleEntry(view, { group, codes }) {
   view.set(group, hidden)
 }
 
+/** Whether all others are hidden. */
+export function isAlone(view, { group, codes, all }) {
+  const own = new Set(codes)
+  return view[group].size > 0 && all.every(code => view[group].has(code) !== own.has(code))
+}
+
 /** Hide all others; where that is so already, show them again. */
-function showOnly(view, { group, codes, all }) {
-  const others = all.filter(code => !codes.includes(code))
-  const isAlone = others.every(code => view[group].has(code)) && !codes.some(code => view[group].has(code))
-  view.set(group, new Set(isAlone ? [] : others))
+export function showOnly(view, entry) {
+  const own = new Set(entry.codes)
+  view.set(entry.group, new Set(isAlone(view, entry) ? [] : entry.all.filter(code => !own.has(code))))
 }
 
 function showAll(view) {

@@ -16,7 +16,7 @@ export function addSearch(viewer) {
     type: "search", placeholder: "Search  /", "aria-label": "Search spans", "aria-keyshortcuts": "/", spellcheck: "false", autocomplete: "off",
     title: "A part of a name, or stream:decode, kind:copy, partition:prefill, thread:main, is:stray, >1ms, <5us; Enter goes to the next, Shift+Enter to the previous",
   })
-  const says = makeNode("output", { class: "gsl-problem", "aria-live": "polite" }), found = makeNode("output", { class: "gsl-found", "aria-live": "polite" })
+  const says = makeNode("output", { class: "gsl-problem", "aria-live": "polite", hidden: true }), found = makeNode("output", { class: "gsl-found", "aria-live": "polite" })
   const step = (text, label, key, direction) => makeButton(text, { label, key, class: "gsl-step", onclick: () => go(direction), hidden: true })
   const steps = [step("‹", "Previous match", "Shift+Enter", -1), step("›", "Next match", "Enter", 1)]
   const form = makeNode("div", { class: "gsl-search", role: "search" }, box, makeNode("div", {}, found, ...steps), says)
@@ -78,6 +78,7 @@ export function addSearch(viewer) {
   const commands = commandsOf(viewer)
   commands.search = () => { box.focus({ preventScroll: true }); box.select() }
   commands.searchFor = text => { box.value = text; now(); commands.search() }
+  view.keep("search", () => box.value || null, text => { box.value = text ?? ""; now() })
   commands.clearSearch = () => (box.value ? (clear(), true) : false)
   return () => {
     offs.forEach(off => off())

@@ -16,6 +16,7 @@ import { addSearch } from "./search.js"
 import { addSelect } from "./select.js"
 import { SpanStore } from "./store.js"
 import { readTheme, themePlot, watchTheme } from "./theme.js"
+import { addTotals } from "./totals_table.js"
 import { addTips } from "./tips.js"
 import { View } from "./view.js"
 import { addWaitsButton } from "./waits_button.js"
@@ -26,7 +27,7 @@ const TOOLBAR_PX = 32
 export const TABLES_FORMAT = 2 // FORMAT of draw/_tables.py
 const ABOVE = new Set(["hovered", "pinned", "selection", "ruler", "gap", "reason", "why"]) // Painted on the upper layer.
 const NARROW_BORDER = 0.3 // Names take at most this share of the width.
-const CONTROLS = [addMenu, addTips, addDetails, addGaps, addSearch, addKeys, addSelect, addRuler, addWaitsButton, addWhy, addLegend, addFollow] // In their order.
+const CONTROLS = [addMenu, addTips, addDetails, addGaps, addSearch, addKeys, addSelect, addTotals, addRuler, addWaitsButton, addWhy, addLegend, addFollow] // In their order.
 
 export class Viewer {
   constructor({element, Bokeh, item, tables, store, live = false, askWhy = null}) {
