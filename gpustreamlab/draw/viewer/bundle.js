@@ -1,4 +1,4 @@
-// Made by scripts/bundle_viewer.py. 04a9a9a20cf83292b073bd1fc455d3a2986d628087de711d1a31472cb0510738
+// Made by scripts/bundle_viewer.py. c3563928da936ddddec9ef4e254ec29ceefe11a3ca7637bd64a3e5cf4b3d67c3
 "use strict";
 var gpustreamlab = (() => {
   var __defProp = Object.defineProperty;
@@ -41,6 +41,7 @@ var gpustreamlab = (() => {
     headTime: () => headTime,
     linkRanges: () => linkRanges,
     paintEdges: () => paintEdges,
+    paintHitTicks: () => paintHitTicks,
     paintOwnEdges: () => paintOwnEdges,
     paintOwnLaunches: () => paintOwnLaunches,
     pinnedEdges: () => pinnedEdges,
@@ -5521,11 +5522,11 @@ var gpustreamlab = (() => {
     rows.forEach((row) => sums.addRow(row));
     const busyOf = (union) => clipUnion(union, start, end).busy;
     return {
-      lanes: sums.lanes.list(sums.touched).map((entry) => ({ lane: entry.code, ...entry, busy: busyOf(unions.lane(entry.code)) })),
-      names: sums.names.list().map((entry) => ({ name: entry.code, ...entry })).sort((one, other) => other.busy - one.busy || one.name - other.name),
+      lanes: sums.lanes.list("lane", sums.touched).map((entry) => ({ ...entry, busy: busyOf(unions.lane(entry.lane)) })),
+      names: sums.names.list("name").sort((one, other) => other.busy - one.busy || one.name - other.name),
       // What takes a sweep of its own is computed where it is asked for.
       get partitions() {
-        return sums.parts.list().map((entry) => ({ ...entry, busy: busyOf(unions.partition(entry.code, rows)) }));
+        return sums.parts.list("code").map((entry) => ({ ...entry, busy: busyOf(unions.partition(entry.code, rows)) }));
       },
       get pairs() {
         const clip = (lane) => ({ lane, ...clipUnion(unions.lane(lane), start, end) });
@@ -5579,10 +5580,10 @@ var gpustreamlab = (() => {
       this.busy[code] += busy;
       if (busy / count > this.max[code]) this.max[code] = busy / count;
     }
-    /** Those that have any, and those of `codes`. */
-    list(codes = /* @__PURE__ */ new Set()) {
+    /** Those that have any, and those of `codes`, each code as `key`. */
+    list(key, codes = /* @__PURE__ */ new Set()) {
       const all = [...this.count.keys()].filter((code) => this.count[code] || codes.has(code));
-      return all.map((code) => ({ code, count: this.count[code], busy: this.busy[code], max: this.max[code] }));
+      return all.map((code) => ({ [key]: code, count: this.count[code], busy: this.busy[code], max: this.max[code] }));
     }
   };
   function clipUnion(union, start, end) {
@@ -5688,7 +5689,6 @@ var gpustreamlab = (() => {
     };
     commands.sumView = () => commands.closeTotals() || open();
     view.keep("totals", () => state.isOpen ? { by: state.by, scope: state.scope, sort: state.sort, isUp: state.isUp } : null, (kept) => change({ ...AT_FIRST, ...kept, isOpen: Boolean(kept) }));
-    view.keep("hidden", () => view.store.filter ? [...FILTER_KEYS].map((key) => [...view[key]]) : null, (kept) => [...FILTER_KEYS].forEach((key, place) => view.set(key, new Set(kept?.[place]))));
     const isDone = () => state.scope !== "all" && windowOf(view, state)?.end < state.reachNs;
     const offs = [view.on("look", looked), view.on("range", () => state.scope === "view" && later()), view.on("data", () => view.isPaused || isDone() || later())];
     return () => {

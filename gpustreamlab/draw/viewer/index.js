@@ -14,6 +14,7 @@ export { headTime, paintEdges, paintOwnEdges, paintOwnLaunches } from "./paint_e
 export { boxOf } from "./paint_overlay.js"
 export { busyPeak } from "./paint_strips.js"
 export { endOfHit, Row } from "./rows.js"
+export { paintHitTicks } from "./paint_hits.js"
 export { pinnedEdges } from "./ruler.js"
 export { dataFrameFilter } from "./select.js"
 export { totals } from "./totals.js"

@@ -22,10 +22,10 @@ export function totals(store, tables, { start, end, lanes = null }) {
   rows.forEach(row => sums.addRow(row))
   const busyOf = union => clipUnion(union, start, end).busy
   return {
-    lanes: sums.lanes.list(sums.touched).map(entry => ({ lane: entry.code, ...entry, busy: busyOf(unions.lane(entry.code)) })),
-    names: sums.names.list().map(entry => ({ name: entry.code, ...entry })).sort((one, other) => other.busy - one.busy || one.name - other.name),
+    lanes: sums.lanes.list("lane", sums.touched).map(entry => ({ ...entry, busy: busyOf(unions.lane(entry.lane)) })),
+    names: sums.names.list("name").sort((one, other) => other.busy - one.busy || one.name - other.name),
     // What takes a sweep of its own is computed where it is asked for.
-    get partitions() { return sums.parts.list().map(entry => ({ ...entry, busy: busyOf(unions.partition(entry.code, rows)) })) },
+    get partitions() { return sums.parts.list("code").map(entry => ({ ...entry, busy: busyOf(unions.partition(entry.code, rows)) })) },
     get pairs() {
       const clip = lane => ({ lane, ...clipUnion(unions.lane(lane), start, end) })
       const others = new Set(tables.rows.map(row => row.lane).filter(lane => lanes && lane >= 0 && !lanes.has(lane)))
@@ -86,10 +86,10 @@ class Sums {
     if (busy / count > this.max[code]) this.max[code] = busy / count
   }
 
-  /** Those that have any, and those of `codes`. */
-  list(codes = new Set()) {
+  /** Those that have any, and those of `codes`, each code as `key`. */
+  list(key, codes = new Set()) {
     const all = [...this.count.keys()].filter(code => this.count[code] || codes.has(code))
-    return all.map(code => ({ code, count: this.count[code], busy: this.busy[code], max: this.max[code] }))
+    return all.map(code => ({ [key]: code, count: this.count[code], busy: this.busy[code], max: this.max[code] }))
   }
 }
 

@@ -49,7 +49,6 @@ export function addTotals(viewer) {
   }
   commands.sumView = () => commands.closeTotals() || open()
   view.keep("totals", () => (state.isOpen ? { by: state.by, scope: state.scope, sort: state.sort, isUp: state.isUp } : null), kept => change({ ...AT_FIRST, ...kept, isOpen: Boolean(kept) }))
-  view.keep("hidden", () => (view.store.filter ? [...FILTER_KEYS].map(key => [...view[key]]) : null), kept => [...FILTER_KEYS].forEach((key, place) => view.set(key, new Set(kept?.[place]))))
   // What is behind "now" does not change any more, so its totals need no refresh.
   const isDone = () => state.scope !== "all" && windowOf(view, state)?.end < state.reachNs
   const offs = [view.on("look", looked), view.on("range", () => state.scope === "view" && later()), view.on("data", () => view.isPaused || isDone() || later())]
