@@ -85,6 +85,9 @@ def queueing_line(trace: Trace) -> str:
 NOTE_CHARACTERS = 300
 """How many characters of a note are shown."""
 
+TOGETHER = " of the time 2 or more streams worked at once"
+"""What the share of a finding is of."""
+
 LISTED_LANES = 20
 """How many lanes a summary lists."""
 
@@ -168,10 +171,10 @@ def finding_text(result: Concurrency, *, lane_count: int, counted: Collection[Sp
         return f"{word} {format_share(result.active_ns / result.wall_ns)} of the time; one stream, so nothing can overlap"
     share, mean = format_share(result.together_share), result.mean_text(counted)
     if SpanKind.RANGE not in counted:
-        return f"{share} of the time 2 or more streams worked at once; mean concurrency {mean}"
+        return f"{share}{TOGETHER}; mean concurrency {mean}"
     # The least bound that is a plain number.
     share = {"<1%": "1%", ">99%": "100%"}.get(share, share)
-    bound = f"At most {share} of the time 2 or more streams worked at once; mean concurrency {mean}"
+    bound = f"At most {share}{TOGETHER}; mean concurrency {mean}"
     if not 0 < result.range_only_ns < result.sum_ns:
         return f"{bound}. Ranges contain waiting"
     by_ranges = format_share(result.range_only_ns / result.sum_ns)
@@ -179,15 +182,22 @@ def finding_text(result: Concurrency, *, lane_count: int, counted: Collection[Sp
 
 
 def plain_finding(finding: str) -> str:
-    """Return a `finding_text` without its mean concurrency, as the one sentence of a picture's head.
+    """Return the share of a `finding_text` alone, as the one sentence of a picture's head ends with it.
+
+    Where ranges count nobody knows whether their streams worked: that they were queued or running is all that is said.
 
     Examples
     --------
-    >>> plain_finding("At most 20% of the time 2 or more streams worked at once; mean concurrency up to 1.20. Ranges contain waiting")
-    'At most 20% of the time 2 or more streams worked at once. Ranges contain waiting'
+    >>> plain_finding("At most 20% of the time 2 or more streams worked at once; mean concurrency up to 1.20. Ranges wait")
+    '2 or more streams queued or running at once 20% of the time'
+    >>> plain_finding("0% of the time 2 or more streams worked at once; mean concurrency 1.00 of at most 4.00")
+    '2 or more streams worked at once 0% of the time'
     """
-    share, _, rest = finding.partition("; mean concurrency ")
-    return ". ".join(filter(None, (share, rest.partition(". ")[2])))
+    share, found, _ = finding.partition(TOGETHER)
+    if not found:
+        return f"{finding[:1].lower()}{finding[1:]}"
+    bound, is_bound = share.removeprefix("At most "), share.startswith("At most ")
+    return f"2 or more streams {'queued or running' if is_bound else 'worked'} at once {bound} of the time"
 
 
 def headline(trace: Trace) -> str:

@@ -129,9 +129,8 @@ def totals(trace: Trace, by: TotalsBy = "name", t0_ns: int | None = None, t1_ns:
     """
     require_trace(trace, "totals")
     if by not in get_args(TotalsBy):
-        raise OptionError(
-            f"Totals are by 'name', 'stream' or 'partition', not {str(by)[:40]!r}. {nearest_hint(str(by)[:40], get_args(TotalsBy))}".rstrip()
-        )
+        hint = nearest_hint(str(by)[:40], get_args(TotalsBy))
+        raise OptionError(f"Totals are by 'name', 'stream' or 'partition', not {str(by)[:40]!r}. {hint}".rstrip())
     kinds = counted_kinds(trace)  # of the whole trace: a part of it must not count otherwise
     first_ns, last_ns = stream_extent(trace)
     if t0_ns is not None or t1_ns is not None:

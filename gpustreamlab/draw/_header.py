@@ -133,7 +133,7 @@ def _sentence(trace: Trace, finding: str, length: str) -> str:
     where += f" in {len(bands):,} partitions" if len(bands) > LISTED_PARTITIONS else ""
     place = f"{where} on {display_name(trace.metadata.device_name, 40)}{length and f', {length}'}"
     found = plain_finding(finding)
-    return f"{place}: {found[:1].lower()}{found[1:]}" if found else place
+    return f"{place}: {found}" if found else place
 
 
 def _lost(meta: TraceMetadata, pending: int) -> str:
@@ -191,7 +191,7 @@ def header_html(header: Header, notes: tuple[str, ...], which: str = "") -> str:
         f"<p>{escape(fact)}</p>" for fact in filter(None, (header.facts, header.tier, header.finding, header.source))
     )
     warnings = (*header.missing, *notes)
-    sheet = f"gsl-about{which}"
+    sheet, about = f"gsl-about{which}", f'title="{ABOUT}" aria-label="{ABOUT}"'
     lost = escape(header.lost or count_text(len(warnings), "note"))
     mark = (
         f'<button type="button" class="gsl-lost" popovertarget="{sheet}" title="{ABOUT}">&#9888; {lost}</button>'
@@ -201,7 +201,7 @@ def header_html(header: Header, notes: tuple[str, ...], which: str = "") -> str:
     return (
         f'<header class="gsl-head"><h1>{escape(header.title)}</h1><p class="gsl-finding">{escape(header.sentence)}</p>'
         f'<span class="gsl-badge gsl-{kind}">{header.badge}</span>{mark}'
-        f'<button type="button" class="gsl-about-button" popovertarget="{sheet}" title="{ABOUT}" aria-label="{ABOUT}">i</button>'
-        f'<section id="{sheet}" class="gsl-about" popover role="dialog" aria-label="{ABOUT}">{warnings_html(warnings)}{facts}</section>'
-        "</header>"
+        f'<button type="button" class="gsl-about-button" popovertarget="{sheet}" {about}>i</button>'
+        f'<section id="{sheet}" class="gsl-about" popover role="dialog" aria-label="{ABOUT}">'
+        f"{warnings_html(warnings)}{facts}</section></header>"
     )

@@ -19,7 +19,8 @@ COUNT = """((canvas, [x, y, width, height]) => {
   ctx.drawImage(canvas, 0, 0)
   const {data} = ctx.getImageData(x, y, width, height), columns = new Set()
   for (let at = 0; at < data.length; at += 4)
-    if (Math.abs(data[at] - red) + Math.abs(data[at + 1] - green) + Math.abs(data[at + 2] - blue) < 6) columns.add(at / 4 % width)
+    if (Math.abs(data[at] - red) + Math.abs(data[at + 1] - green) + Math.abs(data[at + 2] - blue) < 6)
+      columns.add(at / 4 % width)
   return columns.size
 })"""
 
@@ -70,7 +71,7 @@ def test_a_wrong_expression_says_what_and_where_and_dims_nothing(read, text, sig
     assert reader.js("w.matches") is None
     assert reader.page.locator(".gsl-search input").get_attribute("aria-invalid") == "true"
     assert "ends with /" in _search(reader, "/abc")[1]
-    assert _search(reader, "filter") == ("1 of 4", None)
+    assert _search(reader, "filter") == ("1 of 6", None)
 
 
 def test_a_hit_among_many_is_marked_in_its_bin_and_in_the_overview(read):
@@ -78,7 +79,6 @@ def test_a_hit_among_many_is_marked_in_its_bin_and_in_the_overview(read):
     reader = read(make_trace(spans))
     assert reader.js(f"{COUNT}(v.plotView.canvas_view.primary.canvas, argument)", _lane(reader)) == 0
     _search(reader, "needle")
-    reader.page.keyboard.press("Escape") if False else None
     reader.js("(w.fit(), w.set('pinned', null))")
     reader.settle()
     marked = reader.js(f"{COUNT}(v.plotView.canvas_view.primary.canvas, argument)", _lane(reader))
@@ -98,14 +98,16 @@ def test_a_hit_among_many_is_marked_in_its_bin_and_in_the_overview(read):
 def _lane(reader):
     """Return the rectangle of the first lane in the figure, in px."""
     return reader.js(
-        "[w.frame.left, w.lanesTop(), w.frame.right - w.frame.left, w.painted.segments[0].bottom - w.lanesTop() + 1].map(Math.round)"
+        """[w.frame.left, w.lanesTop(), w.frame.right - w.frame.left, w.painted.segments[0].bottom - w.lanesTop() + 1]
+        .map(Math.round)"""
     )
 
 
 def test_ticks_in_the_overview_are_one_a_px_at_most(read):
     reader = read(random_trace(20_000, 6))
     ticks = """(() => { const found = new Set(), ctx = {fillRect: (x, y, width) => width === 2 && found.add(x)}
-      const map = {view: w, viewer: v, left: 0, width: 500, pxAt: ns => ns / w.extent().end * 500, timeAt: px => px / 500 * w.extent().end}
+      const map = {view: w, viewer: v, left: 0, width: 500,
+        pxAt: ns => ns / w.extent().end * 500, timeAt: px => px / 500 * w.extent().end}
       gpustreamlab.paintHitTicks(ctx, map, 30); return found.size })()"""
     assert reader.js(ticks) == 0
     _search(reader, ">0ns")
@@ -123,9 +125,10 @@ def test_ticks_in_the_overview_are_one_a_px_at_most(read):
 
 def test_a_search_moves_nothing(read):
     for width in (1200, 390):
-        reader = read(pipeline_trace(), width=width)
+        reader = read(pipeline_trace(), width=width, height=1_800)
         boxes = """[...document.querySelectorAll('.gsl-bar button:not(.gsl-step), .gsl-search, .gsl-search input, .gsl-figure')]
-          .filter(part => part.offsetParent).map(part => part.getBoundingClientRect()).map(({x, y, width, height}) => [x, y, width, height])"""
+          .filter(part => part.offsetParent).map(part => part.getBoundingClientRect())
+          .map(({x, y, width, height}) => [x, y, width, height])"""
         before = reader.js(boxes)
         for text in ("filter", "/(/", "nothing at all", "kind:range >0ns", ""):
             _search(reader, text)
@@ -146,7 +149,7 @@ def test_search_and_table_are_kept_by_a_view(read):
     other.settle()
     assert other.js("Object.fromEntries(['search', 'totals'].map(key => [key, w.kept.get(key).read()]))") == kept
     assert other.page.locator("th[aria-sort=descending]").inner_text().startswith("Calls")
-    assert other.text("found").endswith("4 found") or other.text("found").endswith("found")
+    assert other.text("found").endswith(" found")
     other.js("['search', 'totals'].forEach(key => w.kept.get(key).write(null))")
     assert other.text("selection") is None
     assert other.js("w.matches") is None
@@ -197,14 +200,15 @@ def test_the_table_says_what_the_data_frame_says(read, by, make, part):
             for row in frame.itertuples(index=False)
         ],
     )
-    assert [row[1:5] for row in rows] == [row[1:5] for row in sorted(wanted)] if by != "partition" else True
+    if by != "partition":  # which says how many SMs it had, too
+        assert [row[:5] for row in rows] == sorted(row[:5] for row in wanted)
     assert sorted(row[1:5] for row in rows) == sorted(row[1:5] for row in wanted)
     assert len(rows) > 1
     # To the ns, not only as it is written.
     exact = reader.js(
-        """(() => { const {start, end} = argument ? {start: argument[0], end: argument[1]} : w.streamExtent()
-        const found = gpustreamlab.totals(s, w.tables, {start, end})
-        return {stream: found.lanes, partition: found.partitions, name: found.names, span: end - start} })()""",
+        """(() => { const [start, end] = argument ?? [w.extent().start, w.extent().end], all = w.streamExtent()
+        const found = gpustreamlab.totals(s, w.tables, {start, end}), span = argument ? end - start : all.end - all.start
+        return {stream: found.lanes, partition: found.partitions, name: found.names, span} })()""",
         list(part) if part else None,
     )
     assert exact["span"] == found.window_ns

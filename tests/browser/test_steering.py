@@ -396,11 +396,11 @@ def test_legend_orders_names_by_time_toggles_them_and_shows_only_one(read):
     reader.settle()
     assert reader.drawn_count() == len(trace)
     reader = read(nested_trace())
-    reader.page.locator(".gsl-chip[data-entry^=hiddenKinds]", has_text="kernel").click()
+    reader.page.locator(".gsl-legend [data-entry^=hiddenKinds]", has_text="kernel").click()
     reader.settle()
     assert reader.drawn_count() == 9
     parts = read(partition_trace())
-    parts.page.locator(".gsl-chip", has_text="decode").click()
+    parts.click_chip("decode · 36 SMs")
     parts.settle()
     assert parts.drawn_count() == 11
 
@@ -421,7 +421,8 @@ def test_hiding_a_name_keeps_the_pin_on_its_span_or_drops_it(read):
 
 def test_a_caption_of_the_legend_stands_beside_its_first_entry_at_every_width(read):
     reader = read(kernel_trace(), width=1200)
-    parts = """[...document.querySelectorAll('.gsl-of')].filter(caption => caption.offsetParent).map(caption => [caption.textContent,
+    parts = """[...document.querySelectorAll('.gsl-of')].filter(caption => caption.offsetParent)
+      .map(caption => [caption.textContent,
       ...[caption, caption.nextElementSibling]
       .map(part => part.getBoundingClientRect()).map(({ top, bottom }) => Math.round((top + bottom) / 2))])"""
     for width in range(420, 1240, 40):

@@ -1,4 +1,4 @@
-// Made by scripts/bundle_viewer.py. c3563928da936ddddec9ef4e254ec29ceefe11a3ca7637bd64a3e5cf4b3d67c3
+// Made by scripts/bundle_viewer.py. d12646cacea9aa48e0e191fe32fba9b469a08f8128c97e616adde1e447224f92
 "use strict";
 var gpustreamlab = (() => {
   var __defProp = Object.defineProperty;
@@ -5699,10 +5699,11 @@ var gpustreamlab = (() => {
     };
   }
   function windowOf(view, { scope }) {
-    const all = view.streamExtent(), lanes = new Set(view.tables.lanes.keys());
-    const inView = scope === "view" ? { start: Math.max(Math.floor(view.x0), all.start), end: Math.min(Math.ceil(view.x1), all.end) } : all;
-    const found = scope === "selection" ? view.selection : { ...inView, lanes };
-    return found?.end > found?.start ? { start: Math.floor(found.start), end: Math.ceil(found.end), lanes: found.lanes } : null;
+    const all = view.streamExtent(), lanes = new Set(view.tables.lanes.keys()), isAll = scope === "all" || view.x0 <= all.start && view.x1 >= all.end;
+    const inView = { start: Math.max(view.x0, all.start), end: Math.min(view.x1, all.end), lanes };
+    const found = scope === "selection" ? view.selection : isAll ? { ...view.extent(), lanes } : inView;
+    const start = Math.floor(found?.start), end = Math.ceil(found?.end), own = { start, end, lanes: found?.lanes, isAll: found?.lanes === lanes && isAll };
+    return end > start ? { ...own, of: own.isAll ? all : own } : null;
   }
   function showTotals(viewer, panel, state, change) {
     const { view } = viewer, own = state.isOpen ? windowOf(view, state) : null;
@@ -5717,7 +5718,7 @@ var gpustreamlab = (() => {
     if (focused) [...panel.querySelectorAll("[data-entry]")].find(({ dataset }) => dataset.entry === focused)?.focus({ preventScroll: true });
   }
   function head(viewer, panel, state, own, change) {
-    const { view } = viewer, { start, end, lanes } = own, length = formatNs(end - start), isSelected = state.scope === "selection";
+    const { view } = viewer, { start, end } = own.of, { lanes } = own, length = formatNs(end - start), isSelected = state.scope === "selection";
     const title = isSelected ? `Selected ${length}` : `Totals of ${length}`, facts = `${formatNs(start)} to ${formatNs(end)}, ${lanesText(view, lanes)}`;
     const choice = (label, options, key) => makeNode("span", { class: "gsl-choice", role: "group", "aria-label": label }, ...options.map(([value, text]) => makeButton(text, { "aria-pressed": String(state[key] === value), "data-entry": `${key} ${value}`, onclick: () => change({ [key]: value }) })));
     const kinds = KINDS.filter(([value]) => value !== "partition" || view.tables.bands.length);
@@ -5750,7 +5751,7 @@ var gpustreamlab = (() => {
     const parts = [...streams || !threads ? [counted(streams, "stream")] : [], ...threads ? [counted(threads, "host thread")] : []];
     return parts.join(" and ");
   }
-  function rowsOf(view, by, found, { start, end, lanes }) {
+  function rowsOf(view, by, found, { of: { start, end }, lanes }) {
     const { tables } = view, lane = (code) => laneText(tables.lanes[code]);
     const row = (text, { count, busy, max }, entry2, style) => ({ text, style, entry: entry2, calls: count, total: busy, mean: count ? busy / count : NaN, max, share: busy / (end - start) });
     const entry = (group, codes, all) => ({ group, codes, all: [...all.keys()] });
@@ -5789,8 +5790,8 @@ var gpustreamlab = (() => {
     const heads = makeNode("thead", {}, makeNode("tr", {}, ...[{ key: "text", text: caption }, ...columns].map(headOf)));
     return makeNode("div", { class: "gsl-table", tabindex: "0", role: "group", "aria-label": caption }, makeNode("table", { title: about }, makeNode("caption", { class: "gsl-out", text: caption }), heads, body));
   }
-  function totalsExpression(tables, { start, end, lanes }, { by, scope }) {
-    const ns = (time) => BigInt(tables.zero_ns) + BigInt(time), part = scope === "all" ? "" : `, ${ns(start)}, ${ns(end)}`;
+  function totalsExpression(tables, { start, end, lanes, isAll }, { by }) {
+    const ns = (time) => BigInt(tables.zero_ns) + BigInt(time), part = isAll ? "" : `, ${ns(start)}, ${ns(end)}`;
     const names = lanes.size < tables.lanes.length ? `.where(stream=[${[...lanes].map((code) => JSON.stringify(tables.lanes[code].name)).join(", ")}])` : "";
     return `lab.trace${names}.totals("${by}"${part}).to_pandas()`;
   }

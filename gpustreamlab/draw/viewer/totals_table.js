@@ -60,13 +60,14 @@ export function addTotals(viewer) {
   }
 }
 
-/** The window {start, end, lanes} of which the totals are, in whole ns; null where there is no time in it. */
+/** The window {start, end, lanes} of which the totals are, in whole ns, and its `of`, the time of which shares are; null where there is none. */
 function windowOf(view, { scope }) {
-  // Not the margins, in which nothing can be: shares of the window would be less than they are.
-  const all = view.streamExtent(), lanes = new Set(view.tables.lanes.keys())
-  const inView = scope === "view" ? { start: Math.max(Math.floor(view.x0), all.start), end: Math.min(Math.ceil(view.x1), all.end) } : all
-  const found = scope === "selection" ? view.selection : { ...inView, lanes }
-  return found?.end > found?.start ? { start: Math.floor(found.start), end: Math.ceil(found.end), lanes: found.lanes } : null
+  // Not the margins, in which nothing can be, nor what threads of the host called before and after: shares would be less than they are.
+  const all = view.streamExtent(), lanes = new Set(view.tables.lanes.keys()), isAll = scope === "all" || (view.x0 <= all.start && view.x1 >= all.end)
+  const inView = { start: Math.max(view.x0, all.start), end: Math.min(view.x1, all.end), lanes }
+  const found = scope === "selection" ? view.selection : isAll ? { ...view.extent(), lanes } : inView
+  const start = Math.floor(found?.start), end = Math.ceil(found?.end), own = { start, end, lanes: found?.lanes, isAll: found?.lanes === lanes && isAll }
+  return end > start ? { ...own, of: own.isAll ? all : own } : null
 }
 
 function showTotals(viewer, panel, state, change) {
@@ -83,7 +84,7 @@ function showTotals(viewer, panel, state, change) {
 }
 
 function head(viewer, panel, state, own, change) {
-  const { view } = viewer, { start, end, lanes } = own, length = formatNs(end - start), isSelected = state.scope === "selection"
+  const { view } = viewer, { start, end } = own.of, { lanes } = own, length = formatNs(end - start), isSelected = state.scope === "selection"
   const title = isSelected ? `Selected ${length}` : `Totals of ${length}`, facts = `${formatNs(start)} to ${formatNs(end)}, ${lanesText(view, lanes)}`
   const choice = (label, options, key) => makeNode("span", { class: "gsl-choice", role: "group", "aria-label": label }, ...options.map(([value, text]) =>
     makeButton(text, { "aria-pressed": String(state[key] === value), "data-entry": `${key} ${value}`, onclick: () => change({ [key]: value }) })))
@@ -109,7 +110,7 @@ function lanesText(view, lanes) {
 }
 
 /** The rows, with what a click on each shows alone. */
-function rowsOf(view, by, found, { start, end, lanes }) {
+function rowsOf(view, by, found, { of: { start, end }, lanes }) {
   const { tables } = view, lane = code => laneText(tables.lanes[code])
   const row = (text, { count, busy, max }, entry, style) => ({ text, style, entry, calls: count, total: busy, mean: count ? busy / count : NaN, max, share: busy / (end - start) })
   const entry = (group, codes, all) => ({ group, codes, all: [...all.keys()] })
@@ -149,8 +150,8 @@ function totalTable(view, { by, sort, isUp }, rows, change) {
 }
 
 /** The pandas expression of a table; the trace's times are its own exact integers. */
-export function totalsExpression(tables, { start, end, lanes }, { by, scope }) {
-  const ns = time => BigInt(tables.zero_ns) + BigInt(time), part = scope === "all" ? "" : `, ${ns(start)}, ${ns(end)}`
+export function totalsExpression(tables, { start, end, lanes, isAll }, { by }) {
+  const ns = time => BigInt(tables.zero_ns) + BigInt(time), part = isAll ? "" : `, ${ns(start)}, ${ns(end)}`
   const names = lanes.size < tables.lanes.length ? `.where(stream=[${[...lanes].map(code => JSON.stringify(tables.lanes[code].name)).join(", ")}])` : ""
   return `lab.trace${names}.totals("${by}"${part}).to_pandas()`
 }
