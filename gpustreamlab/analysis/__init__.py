@@ -101,11 +101,13 @@ from gpustreamlab.analysis._summary import (
     headline,
     missing_facts,
     pending_text,
+    plain_finding,
     source_facts,
     summary_text,
     trace_facts,
 )
 from gpustreamlab.analysis._sweep import count_steps, distinct
+from gpustreamlab.analysis._totals import Totals, TotalsBy, totals
 from gpustreamlab.analysis._utilization import (
     REST,
     PartitionOptions,
@@ -129,6 +131,7 @@ __all__ = [
     "PathPart",
     "QueueLength",
     "Strays",
+    "Totals",
     "TraceComparison",
     "Utilization",
     "card_sized_grids",
@@ -141,5 +144,6 @@ __all__ = [
     "partly_captured",
     "plan_partitions",
     "strays",
+    "totals",
     "utilization",
 ]

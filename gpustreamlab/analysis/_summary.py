@@ -85,6 +85,9 @@ def queueing_line(trace: Trace) -> str:
 NOTE_CHARACTERS = 300
 """How many characters of a note are shown."""
 
+TOGETHER = " of the time 2 or more streams worked at once"
+"""What the share of a finding is of."""
+
 LISTED_LANES = 20
 """How many lanes a summary lists."""
 
@@ -168,14 +171,33 @@ def finding_text(result: Concurrency, *, lane_count: int, counted: Collection[Sp
         return f"{word} {format_share(result.active_ns / result.wall_ns)} of the time; one stream, so nothing can overlap"
     share, mean = format_share(result.together_share), result.mean_text(counted)
     if SpanKind.RANGE not in counted:
-        return f"{share} of the time 2 or more streams worked at once; mean concurrency {mean}"
+        return f"{share}{TOGETHER}; mean concurrency {mean}"
     # The least bound that is a plain number.
     share = {"<1%": "1%", ">99%": "100%"}.get(share, share)
-    bound = f"At most {share} of the time 2 or more streams worked at once; mean concurrency {mean}"
+    bound = f"At most {share}{TOGETHER}; mean concurrency {mean}"
     if not 0 < result.range_only_ns < result.sum_ns:
         return f"{bound}. Ranges contain waiting"
     by_ranges = format_share(result.range_only_ns / result.sum_ns)
     return f"{bound}. {by_ranges} of the busy time is by ranges only, which contain waiting"
+
+
+def plain_finding(finding: str) -> str:
+    """Return the share of a `finding_text` alone, as the one sentence of a picture's head ends with it.
+
+    Where ranges count nobody knows whether their streams worked: that they were queued or running is all that is said.
+
+    Examples
+    --------
+    >>> plain_finding("At most 20% of the time 2 or more streams worked at once; mean concurrency up to 1.20. Ranges wait")
+    '2 or more streams queued or running at once 20% of the time'
+    >>> plain_finding("0% of the time 2 or more streams worked at once; mean concurrency 1.00 of at most 4.00")
+    '2 or more streams worked at once 0% of the time'
+    """
+    share, found, _ = finding.partition(TOGETHER)
+    if not found:
+        return f"{finding[:1].lower()}{finding[1:]}"
+    bound, is_bound = share.removeprefix("At most "), share.startswith("At most ")
+    return f"2 or more streams {'queued or running' if is_bound else 'worked'} at once {bound} of the time"
 
 
 def headline(trace: Trace) -> str:
@@ -218,8 +240,11 @@ def source_facts(meta: TraceMetadata, tier: CaptureTier | None = None) -> list[s
         return [captured, display_name(meta.imported, NOTE_CHARACTERS)]
     if meta.simulated and not (meta.clock_error_ns or meta.range_error_ns or meta.range_correction_ns):
         return [captured, "times are modelled, not measured"]
-    correction = f"ranges ±{format_ns(meta.range_error_ns)} after a correction of {format_ns(meta.range_correction_ns)}"
-    return [captured, f"clock error ±{format_ns(meta.clock_error_ns)}", correction]
+    # An error of 0 is one that is not known, or that of a model: nothing is exact to the nanosecond.
+    error = f" ±{format_ns(meta.range_error_ns)}" if meta.range_error_ns else ""
+    correction = f" after a correction of {format_ns(meta.range_correction_ns)}" if meta.range_correction_ns else ""
+    clock = [f"clock error ±{format_ns(meta.clock_error_ns)}"] if meta.clock_error_ns else []
+    return [captured, *clock, *([f"ranges{error}{correction}"] if error or correction else [])]
 
 
 def trace_facts(trace: Trace, basis: Basis) -> list[str]:
@@ -232,8 +257,7 @@ def trace_facts(trace: Trace, basis: Basis) -> list[str]:
 
 def captured_by(meta: TraceMetadata) -> str:
     """Say what told of kernels, and how exactly: another tool's file does not say that, only in which steps it counts."""
-    is_told = bool(meta.kernel_error_ns) or not (meta.simulated or meta.imported)
-    error = f", ±{format_ns(meta.kernel_error_ns)}" if is_told else ""
+    error = f", ±{format_ns(meta.kernel_error_ns)}" if meta.kernel_error_ns else ""
     return f" by {display_name(meta.capture_source)}{error}" if meta.capture_source else ""
 
 

@@ -48,7 +48,7 @@ def comparison_page(a: Trace, b: Trace, result: TraceComparison) -> str:
         warning=warnings_html(notes[:is_other_work]),
         notes=warnings_html(notes[is_other_work:]),
         headera=header_html(sides[0].header, sides[0].scene.notes),
-        headerb=header_html(sides[1].header, sides[1].scene.notes),
+        headerb=header_html(sides[1].header, sides[1].scene.notes, "-b"),
         tables=f'<div class="gsl-tables">{comparison_tables_html(result)}</div>',
         bokeh=bokeh_text(),
         viewer=viewer_packed(),

@@ -11,6 +11,7 @@ from gpustreamlab.analysis import (
     basis_of,
     busy_word,
     captured_by,
+    count_text,
     counts_text,
     display_name,
     empty_hint,
@@ -18,8 +19,10 @@ from gpustreamlab.analysis import (
     missing_facts,
     partition_warnings,
     pending_text,
+    plain_finding,
     stream_extent,
     trace_facts,
+    used_stream_count,
 )
 from gpustreamlab.draw._groups import plan_bands
 from gpustreamlab.draw._scene import stray_facts
@@ -31,6 +34,12 @@ BARS_CONTAIN_WAITING = "bars contain waiting"
 
 _SMS_BY_RANGES = "SMs in use: at most; a partition counts as a whole, and a copy as if it needed SMs"
 _SMS_BY_KERNELS = "SMs in use: at most; a partition counts as a whole while one of its kernels runs"
+
+ABOUT = "How this was recorded, and what is missing"
+"""What the sheet behind the header's button tells."""
+
+LISTED_PARTITIONS = 3
+"""How many partitions the sentence names; of more it says how many they are."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -45,6 +54,10 @@ class Header:
     """What was captured, by what, and how exactly."""
     busy_word: str
     """What a stream is while one of its counted spans lasts, see `busy_word`."""
+    sentence: str
+    """What ran where, and how much of it at once, in one sentence."""
+    lost: str
+    """What is missing of the spans, in two or three words; empty where nothing is."""
     facts: str
     """Device, spans, streams, length."""
     finding: str
@@ -94,9 +107,11 @@ def plan_header(
     length = f" · {format_ns(width_ns)}" if span_count else ""
     return Header(
         title=display_name(meta.title) if meta.title else "Timeline",
-        badge="SIMULATED" if meta.simulated else "FROM COLUMNS" if meta.is_from_columns else "REAL HARDWARE",
+        badge="SIMULATED" if meta.simulated else "FROM COLUMNS" if meta.is_from_columns else "MEASURED",
         tier=tier_text(meta, basis.tier),
         busy_word=busy_word(basis.counted),
+        sentence=_sentence(trace, finding, format_ns(width_ns) if span_count else ""),
+        lost=_lost(meta, pending),
         facts=f"{display_name(meta.device_name)} · {counts}{length}",
         finding=finding,
         source=" · ".join(
@@ -109,6 +124,22 @@ def plan_header(
         missing=(*missing_facts(meta), *stray_facts(trace), *partition_warnings(trace)),
         empty=pending_text(pending, meta) if pending else empty_hint(meta),
     )
+
+
+def _sentence(trace: Trace, finding: str, length: str) -> str:
+    """Say what ran where, how long, and how much of it at once."""
+    bands = [band.label.replace(" · ", " (", 1) + ")" for band in plan_bands(trace) if band.name is not None]
+    where = " and ".join(bands) if 0 < len(bands) <= LISTED_PARTITIONS else count_text(used_stream_count(trace), "stream")
+    where += f" in {len(bands):,} partitions" if len(bands) > LISTED_PARTITIONS else ""
+    place = f"{where} on {display_name(trace.metadata.device_name, 40)}{length and f', {length}'}"
+    found = plain_finding(finding)
+    return f"{place}: {found}" if found else place
+
+
+def _lost(meta: TraceMetadata, pending: int) -> str:
+    """Say how many spans are not there, for the mark beside the sentence."""
+    dropped = [f"{meta.dropped_spans:,} dropped"] if meta.dropped_spans else []
+    return ", ".join([*dropped, *([f"{pending:,} not ended"] if pending else [])])
 
 
 def tier_text(meta: TraceMetadata, tier: CaptureTier) -> str:
@@ -143,14 +174,34 @@ def warnings_html(notes: Sequence[str]) -> str:
     return "".join(f'<p class="gsl-missing">&#9888; {escape(note)}</p>' for note in notes)
 
 
-def header_html(header: Header, notes: tuple[str, ...]) -> str:
-    """Write the header, and what the picture leaves out, as HTML; every text is escaped."""
-    badge_kind = {"SIMULATED": "sim", "REAL HARDWARE": "real"}.get(header.badge, "tier")
-    missing = warnings_html((*header.missing, *notes))
-    finding = f'<p class="gsl-finding">{escape(header.finding)}</p>' if header.finding else ""
+def header_html(header: Header, notes: tuple[str, ...], which: str = "") -> str:
+    """Write the header as HTML: one line, and a sheet behind a button with all else; every text is escaped.
+
+    Parameters
+    ----------
+    header
+        The facts.
+    notes
+        What the picture leaves out.
+    which
+        What tells the sheet from that of another header on the page.
+    """
+    kind = {"SIMULATED": "sim", "MEASURED": "real"}.get(header.badge, "tier")
+    facts = "".join(
+        f"<p>{escape(fact)}</p>" for fact in filter(None, (header.facts, header.tier, header.finding, header.source))
+    )
+    warnings = (*header.missing, *notes)
+    sheet, about = f"gsl-about{which}", f'title="{ABOUT}" aria-label="{ABOUT}"'
+    lost = escape(header.lost or count_text(len(warnings), "note"))
+    mark = (
+        f'<button type="button" class="gsl-lost" popovertarget="{sheet}" title="{ABOUT}">&#9888; {lost}</button>'
+        if warnings
+        else ""
+    )
     return (
-        f'<header><h1>{escape(header.title)} <span class="gsl-badge gsl-{badge_kind}">{header.badge}</span> '
-        f'<span class="gsl-badge gsl-tier">{escape(header.tier)}</span></h1>'
-        f"<p>{escape(header.facts)}</p>{finding}"
-        f'<p class="gsl-source">{escape(header.source)}</p>{missing}</header>'
+        f'<header class="gsl-head"><h1>{escape(header.title)}</h1><p class="gsl-finding">{escape(header.sentence)}</p>'
+        f'<span class="gsl-badge gsl-{kind}">{header.badge}</span>{mark}'
+        f'<button type="button" class="gsl-about-button" popovertarget="{sheet}" {about}>i</button>'
+        f'<section id="{sheet}" class="gsl-about" popover role="dialog" aria-label="{ABOUT}">'
+        f"{warnings_html(warnings)}{facts}</section></header>"
     )

@@ -175,7 +175,7 @@ def picture_uri(svg: str) -> str:
     return f"data:image/svg+xml;base64,{base64.b64encode(svg.encode()).decode()}"
 
 
-_BADGE_FILLS = {"SIMULATED": "#e69f00", "REAL HARDWARE": "#56b4e9"}
+_BADGE_FILLS = {"SIMULATED": "#e69f00", "MEASURED": "#56b4e9"}
 
 
 def _head(header: Header, notes: Sequence[str], names: Entries, partitions: Entries) -> tuple[list[str], float]:

@@ -30,7 +30,18 @@ if TYPE_CHECKING:
     import pandas as pd
     import pyarrow as pa
 
-    from gpustreamlab.analysis import CriticalPath, Explanation, HostWaits, Idle, Overlap, Share, Strays, Utilization
+    from gpustreamlab.analysis import (
+        CriticalPath,
+        Explanation,
+        HostWaits,
+        Idle,
+        Overlap,
+        Share,
+        Strays,
+        Totals,
+        TotalsBy,
+        Utilization,
+    )
     from gpustreamlab.timeline import Comparison, SupportsTrace, Timeline
     from gpustreamlab.tuning import Prediction, Sweep
 
@@ -354,6 +365,19 @@ class Trace:
         from gpustreamlab.analysis import idle
 
         return idle(self)
+
+    def totals(self, by: TotalsBy = "name", t0_ns: int | None = None, t1_ns: int | None = None) -> Totals:
+        """Return calls and times added up by name, stream or partition; see `gpustreamlab.analysis.totals`.
+
+        Examples
+        --------
+        >>> trace = Trace.from_columns(start_ns=[0, 50], end_ns=[100, 250], stream=["copy", "compute"])
+        >>> trace.totals("stream").to_pandas()[["stream", "calls", "total_ns"]].values.tolist()
+        [['compute', 1, 200], ['copy', 1, 100]]
+        """
+        from gpustreamlab.analysis import totals
+
+        return totals(self, by, t0_ns, t1_ns)
 
     def timeline(self) -> Timeline:
         """Return a picture of the trace, which shows itself and can be saved.

@@ -318,6 +318,6 @@ def test_spans_that_stand_for_several_count_as_such(engine):
         [[pack(columns)], tables],
     )
     assert lanes == [0.25, 0.25, 0.2, 0]
-    assert found["lanes"] == [{"lane": 0, "count": 41, "busy": 22.5}]
-    assert found["names"] == [{"name": 0, "count": 41, "busy": 22.5}]
-    assert inside["lanes"] == [{"lane": 0, "count": 40, "busy": 10}]
+    assert found["lanes"] == [{"lane": 0, "count": 41, "busy": 22.5, "max": 10}]
+    assert found["names"] == [{"name": 0, "count": 41, "busy": 22.5, "max": 10}]
+    assert inside["lanes"] == [{"lane": 0, "count": 40, "busy": 10, "max": 0.25}]

@@ -135,8 +135,8 @@ def test_every_form_of_the_picture_can_be_kept(lab, tmp_path):
     page = lab.timeline().save(tmp_path / "run.html").read_text(encoding="utf-8")
     picture = lab.timeline().save(tmp_path / "run.svg").read_text(encoding="utf-8")
 
-    assert "REAL HARDWARE" in page
-    assert "REAL HARDWARE" in picture
+    assert "MEASURED" in page
+    assert "MEASURED" in picture
     assert "small · 16 SMs" in picture
     assert "small" in str(lab.timeline())
     assert compare(before, lab.trace).result.a.wall_ns == compare(before, lab.trace).result.b.wall_ns

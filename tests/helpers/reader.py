@@ -115,6 +115,16 @@ class Reader(Heard):
         tip = self.page.locator(".gsl-tip")
         return tip.inner_text() if tip.is_visible() else None
 
+    def click_chip(self, text):
+        """Click an entry of the legend, in the sheet of all of it where its line has no room."""
+        chip = self.page.locator(".gsl-legend .gsl-chip", has=self.page.get_by_text(text, exact=True)).first
+        if chip.is_visible():
+            chip.click()
+        else:
+            self.page.locator(".gsl-more").click()
+            self.page.locator(".gsl-all .gsl-chip", has=self.page.get_by_text(text, exact=True)).first.click()
+            self.page.keyboard.press("Escape")
+
     def text(self, part):
         place = self.page.locator(f".gsl-{part}").first
         return place.inner_text() if place.is_visible() else None

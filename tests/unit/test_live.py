@@ -114,7 +114,7 @@ class TestUpdates:
         assert (whole["title"], whole["badge"]) == ("test", "SIMULATED")
         record(lab, 3)
         header = feed.refresh().facts["header"]
-        assert list(header) == ["facts"]
+        assert list(header) == ["sentence", "facts"]
         assert "3 spans in 2 streams" in header["facts"]
         lab.title = "new"
         assert feed.refresh().facts["header"] == {"title": "new"}

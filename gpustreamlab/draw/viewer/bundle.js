@@ -1,4 +1,4 @@
-// Made by scripts/bundle_viewer.py. 39f349812cf10378e98fbabd7e5089ab2c21dd3818381e4eb616d0c81190177d
+// Made by scripts/bundle_viewer.py. 0e14eb9cf39995e905e929cca4d4e430e9f3c67ca5cc3b68e72e3ddd27480889
 "use strict";
 var gpustreamlab = (() => {
   var __defProp = Object.defineProperty;
@@ -41,11 +41,13 @@ var gpustreamlab = (() => {
     headTime: () => headTime,
     linkRanges: () => linkRanges,
     paintEdges: () => paintEdges,
+    paintHitTicks: () => paintHitTicks,
     paintOwnEdges: () => paintOwnEdges,
     paintOwnLaunches: () => paintOwnLaunches,
     pinnedEdges: () => pinnedEdges,
     readBatch: () => readBatch,
     totals: () => totals,
+    totalsExpression: () => totalsExpression,
     unpackColumns: () => unpackColumns,
     workWord: () => workWord
   });
@@ -805,9 +807,9 @@ var gpustreamlab = (() => {
       while (this.rows.length <= code) this.rows.push(this.describe(new Row(this.rows.length)));
       return this.rows[code];
     }
-    /** Hide names, kinds and partitions: sets of codes; null shows all. */
+    /** Hide names, kinds, partitions and lanes: sets of codes; null shows all. */
     setFilter(filter) {
-      const hidden = ["names", "kinds", "partitions"].map((key) => [key, new Set(filter?.[key])]);
+      const hidden = ["names", "kinds", "partitions", "lanes"].map((key) => [key, new Set(filter?.[key])]);
       this.filter = hidden.some(([, codes]) => codes.size) ? Object.fromEntries(hidden) : null;
       this.forgetFiltered();
       this.version++;
@@ -877,7 +879,8 @@ var gpustreamlab = (() => {
       this.lastNs = first < Infinity ? last : 0;
     }
   };
-  function shownIndices({ name, kind, partition, length }, from, { names, kinds, partitions }) {
+  function shownIndices({ lane, name, kind, partition, length }, from, { names, kinds, partitions, lanes }) {
+    if (lanes.has(lane)) return new Uint32Array(0);
     const indices = new Uint32Array(length - from);
     let count = 0;
     for (let index = from; index < length; index++) {
@@ -1773,6 +1776,12 @@ var gpustreamlab = (() => {
       this.updateLanes();
       return this.laneUnions.get(code) ?? null;
     }
+    /** The union of what uses the SMs of a partition, of all codes that mean it, in some rows. */
+    partition(code, rows) {
+      const codes = [...this.slots.keys()].filter((other) => other === code || this.slots[other] === this.slots[code]);
+      const lists = rows.filter((row) => !this.tables.lanes?.[row.lane]?.host).flatMap((row) => codes.map((own) => this.countedIntervals(row, 0, own)));
+      return uniteAll(lists.filter((list) => list.length));
+    }
     /** The number of busy lanes as steps, where lanes are many; else null. */
     laneSteps() {
       this.updateLanes();
@@ -2007,8 +2016,8 @@ var gpustreamlab = (() => {
     const lanes = why.lanes.map(([name, host]) => tables.lanes.findIndex((lane) => lane.name === name && lane.host === host));
     const moved = Number(BigInt(why.zero_ns) - BigInt(tables.zero_ns));
     const find = (span) => span ? findSpan(view, lanes[span[0]], span[1] + moved, span[2] + moved) : null;
-    const findings = why.findings.map(({ head, count, pieces: pieces2 }, at) => ({
-      head,
+    const findings = why.findings.map(({ head: head2, count, pieces: pieces2 }, at) => ({
+      head: head2,
       count,
       number: at + 1,
       pieces: pieces2.map(({ late, other, call, since, text, fix }, place) => ({
@@ -2163,8 +2172,8 @@ var gpustreamlab = (() => {
       return next < union.length && union.start[next] < end;
     });
   }
-  function pieceNodes(view, { head, number }, piece) {
-    const show = makeButton(head, { label: `Show ${head}`, class: "gsl-reason", onclick: () => showPiece(view, piece) });
+  function pieceNodes(view, { head: head2, number }, piece) {
+    const show = makeButton(head2, { label: `Show ${head2}`, class: "gsl-reason", onclick: () => showPiece(view, piece) });
     show.prepend(makeNode("b", { class: "gsl-number", text: String(number) }));
     return [show, makeNode("p", { text: piece.text }), makeNode("p", { class: "gsl-fix", text: piece.fix })];
   }
@@ -3474,8 +3483,8 @@ var gpustreamlab = (() => {
     const key = `sign ${number} ${place}`;
     if (key === state.key) return;
     state.key = key;
-    const { head } = reasonsOf(view).findings[number - 1];
-    tip.replaceChildren(makeNode("strong", { text: `${number}. ${head}` }), ...[text, fix].map((line) => makeNode("p", { text: line, dir: "auto" })));
+    const { head: head2 } = reasonsOf(view).findings[number - 1];
+    tip.replaceChildren(makeNode("strong", { text: `${number}. ${head2}` }), ...[text, fix].map((line) => makeNode("p", { text: line, dir: "auto" })));
   }
   function hitKey(hit) {
     return isSpan(hit) ? `${hit.row}:${hit.index}` : `${hit.row}:${hit.first}-${hit.last}`;
@@ -3531,7 +3540,7 @@ var gpustreamlab = (() => {
   var MIN_WINDOW_NS = 10;
   var EMPTY_WINDOW_NS = 1e6;
   var HIT_PX = 3;
-  var FILTER_KEYS = /* @__PURE__ */ new Set(["hiddenNames", "hiddenKinds", "hiddenPartitions"]);
+  var FILTER_KEYS = /* @__PURE__ */ new Set(["hiddenNames", "hiddenKinds", "hiddenPartitions", "hiddenStreams"]);
   var STATE_KEYS = /* @__PURE__ */ new Set(["isLive", "isFollowing", "isPaused"]);
   function planParts(tables, roomPx) {
     const strips = [], kinds = [...tables.bands.length ? [["sms", SMS_STRIP_PX]] : [], ...tables.capture?.shown ? [["capture", CAPTURE_STRIP_PX]] : []];
@@ -3558,6 +3567,7 @@ var gpustreamlab = (() => {
       this.hiddenNames = /* @__PURE__ */ new Set();
       this.hiddenKinds = /* @__PURE__ */ new Set();
       this.hiddenPartitions = /* @__PURE__ */ new Set();
+      this.hiddenStreams = /* @__PURE__ */ new Set();
       this.matches = this.selection = this.pinned = this.hovered = this.ruler = null;
       this.gap = this.reason = null;
       this.why = tables.why ?? null;
@@ -3771,8 +3781,8 @@ var gpustreamlab = (() => {
       this.emit(STATE_KEYS.has(property) ? "state" : "look", property);
     }
     applyFilter() {
-      const { hiddenNames: names, hiddenKinds: kinds, hiddenPartitions: partitions } = this;
-      this.store.setFilter(names.size || kinds.size || partitions.size ? { names, kinds, partitions } : null);
+      const { hiddenNames: names, hiddenKinds: kinds, hiddenPartitions: partitions, hiddenStreams: lanes } = this;
+      this.store.setFilter({ names, kinds, partitions, lanes });
       this.hovered = this.pinned = null;
     }
     setTables(tables) {
@@ -3893,9 +3903,9 @@ var gpustreamlab = (() => {
       commandsOf(viewer).unpin();
       rootOf(viewer).focus({ preventScroll: true });
     } });
-    const head = makeNode("header", {}, makeNode("h3", { text: title, dir: "auto" }), zoom, copy, close);
+    const head2 = makeNode("header", {}, makeNode("h3", { text: title, dir: "auto" }), zoom, copy, close);
     waits.replaceChildren();
-    panel.replaceChildren(head, factList(facts), waits, ...enclosingNodes(view, hit));
+    panel.replaceChildren(head2, factList(facts), waits, ...enclosingNodes(view, hit));
     announce(viewer, [title, ...facts.slice(0, 6).map((pair) => pair.join(" "))].join(", "));
   }
   function detailFacts(view, hit) {
@@ -4035,6 +4045,7 @@ var gpustreamlab = (() => {
     ].filter(([, value]) => value && quoted(value));
     return [
       [quoted(name) || "name:", "Part of a name; quotes hold words together"],
+      [`/${(name.match(/\w+/)?.[0] ?? ".").slice(0, EXAMPLE_LETTERS)}/i`, "Regular expression; i ignores case"],
       ...fields.map(([field, value, about]) => [`${field}:${quoted(value)}`, about]),
       ...hasStrays(store) ? [["is:stray", "Ran on another stream than its range had selected"]] : [],
       [longer, "Longer than; <5us shorter than; ns us ms s min"],
@@ -4072,7 +4083,7 @@ var gpustreamlab = (() => {
     ["↑  ↓", "Row above, below: enclosing spans, then other lanes"],
     ["/", "Search; Enter next, Shift+Enter previous, Esc ends"],
     ["M or R", "Ruler: click twice; Enter takes the pinned span"],
-    ["T", "Totals of what is in view"],
+    ["T", "Totals by name, stream, partition; again: closes"],
     ["E", "Show, hide the waits (arrows)"],
     ["Y", "Why: the next reason"],
     ["V", "How the picture looks"],
@@ -4095,7 +4106,7 @@ var gpustreamlab = (() => {
   function addHelp(viewer) {
     const root = rootOf(viewer);
     const close = makeButton("Close", { key: "Escape", onclick: () => shut() });
-    const head = makeNode("header", {}, makeNode("h3", { text: "Keys and mouse" }), close);
+    const head2 = makeNode("header", {}, makeNode("h3", { text: "Keys and mouse" }), close);
     const sheet = makeNode("section", { class: "gsl-sheet gsl-help", role: "dialog", "aria-label": "Keys and mouse", tabindex: "-1", hidden: true });
     if ("popover" in sheet) sheet.popover = "auto";
     const button = makeButton("?", { label: "Keys and mouse", key: "?", class: "gsl-help-button", "aria-haspopup": "dialog", onclick: () => toggle() });
@@ -4109,7 +4120,7 @@ var gpustreamlab = (() => {
       if (!sheet.hidden) return shut();
       commandsOf(viewer).hideTip?.();
       const rows = [...HELP_ROWS, ...viewer.view.isLive ? HELP_LIVE_ROWS : []];
-      sheet.replaceChildren(head, keyList(rows), keyList(HELP_MOUSE_ROWS), makeNode("h4", { text: "Search, with examples of this timeline" }), exampleList(viewer, shut));
+      sheet.replaceChildren(head2, keyList(rows), keyList(HELP_MOUSE_ROWS), makeNode("h4", { text: "Search, with examples of this timeline" }), exampleList(viewer, shut));
       openAbove(sheet);
       sheet.focus({ preventScroll: true });
     };
@@ -4282,7 +4293,7 @@ var gpustreamlab = (() => {
     if (view.pinned) return commands.unpin?.();
     if (view.gap) return view.set("gap", null);
     if (view.reason) return view.set("reason", null);
-    if (view.selection) return commands.unselect?.();
+    if (commands.closeTotals?.()) return;
     commands.clearSearch?.();
   }
   function stepSpan(view, direction) {
@@ -4481,7 +4492,6 @@ var gpustreamlab = (() => {
 
   // legend.js
   var LEGEND_NAMES = 14;
-  var LEGEND_LINES = 2;
   var LEAST_NAMES = 3;
   var LEGEND_EVERY_MS = 2e3;
   var KIND_WORDS = { host: "call", annotation: "NVTX" };
@@ -4551,7 +4561,7 @@ var gpustreamlab = (() => {
     }
     state.drawn = drawn;
     const focused = document.activeElement?.dataset?.entry;
-    const more = makeButton("", { label: "Show all names", class: "gsl-more", "aria-haspopup": "dialog", onclick: () => openAll(sheet, more) });
+    const more = makeButton("", { label: "Show all of the legend", class: "gsl-more", "aria-haspopup": "dialog", onclick: () => openAll(sheet, more) });
     chips.replaceChildren(
       colourNode(view),
       ...names.slice(0, LEGEND_NAMES).map((entry) => chip(view, entry)),
@@ -4564,7 +4574,7 @@ var gpustreamlab = (() => {
     );
     state.nameCount = names.length;
     fitLegend(chips, names.length);
-    fillSheet(sheet, names.map((entry) => chip(view, entry)));
+    fillSheet(sheet, names.map((entry) => chip(view, entry)), [...shownKinds, ...calls, ...partitions].map((entry) => chip(view, entry)));
     if (focused) (sheet.hidden ? chips : sheet).querySelector(`[data-entry="${focused}"]`)?.focus({ preventScroll: true });
   }
   function chipsOf(view, of, entries) {
@@ -4572,21 +4582,23 @@ var gpustreamlab = (() => {
     return first ? [makeNode("span", { class: "gsl-lead" }, makeNode("span", { class: "gsl-of", text: of }), first), ...others] : [];
   }
   function fitLegend(chips, nameCount) {
-    const names = [...chips.querySelectorAll('[data-entry^="hiddenNames-"]')], more = chips.querySelector(".gsl-more");
-    names.forEach((name) => {
-      name.hidden = false;
+    const more = chips.querySelector(".gsl-more"), isName = ({ dataset: { entry = "" } }) => entry.startsWith("hiddenNames-");
+    const entries = [...chips.children].filter((child) => child.dataset.entry || child.matches(".gsl-lead")), names = entries.filter(isName);
+    const last = [...names.slice(LEAST_NAMES).reverse(), ...entries.filter((entry) => !isName(entry)).reverse()];
+    entries.forEach((entry) => {
+      entry.hidden = false;
     });
-    for (let shown = names.length; ; shown -= 1) {
-      more.hidden = shown === nameCount;
-      more.textContent = `+ ${formatCount(nameCount - shown)} more`;
-      const lines = new Set([...chips.children].filter((child) => !child.hidden).map((child) => Math.round((child.offsetTop + child.offsetHeight / 2) / 12)));
-      if (lines.size <= LEGEND_LINES || shown <= LEAST_NAMES) return;
-      names[shown - 1].hidden = true;
+    for (let left = nameCount - names.length; ; left += 1) {
+      more.hidden = !left;
+      more.textContent = `+ ${formatCount(left)} more`;
+      const tops = [...chips.children].filter((child) => !child.hidden).map((child) => child.offsetTop + child.offsetHeight / 2);
+      if (!last.length || Math.max(...tops) - Math.min(...tops) < 12) return;
+      last.shift().hidden = true;
     }
   }
-  function fillSheet(sheet, names) {
+  function fillSheet(sheet, names, others) {
     const scrolled = sheet.querySelector(".gsl-list")?.scrollTop ?? 0;
-    const list = makeNode("div", { class: "gsl-list" }, ...names);
+    const list = makeNode("div", { class: "gsl-list" }, ...names, ...others);
     const close = makeButton("Close", { key: "Escape", onclick: () => closeAbove(sheet) });
     sheet.replaceChildren(makeNode("header", {}, makeNode("h3", { text: `${formatCount(names.length)} names` }), close), list);
     list.scrollTop = scrolled;
@@ -4626,10 +4638,10 @@ var gpustreamlab = (() => {
   }
   function groupNames(view, names, keepsPlaces = false) {
     const groups = /* @__PURE__ */ new Map();
-    for (const { name: code, busy, count } of names) {
+    for (const { name: code, busy, count, max = 0 } of names) {
       const own = nameOf(view, code), key = nameGroup(own), found = groups.get(key);
-      if (found) Object.assign(found, { text: key, busy: found.busy + busy, count: found.count + count }).codes.push(code);
-      else groups.set(key, { text: own, codes: [code], busy, count });
+      if (found) Object.assign(found, { text: key, busy: found.busy + busy, count: found.count + count, max: Math.max(found.max, max) }).codes.push(code);
+      else groups.set(key, { text: own, codes: [code], busy, count, max });
     }
     return keepsPlaces ? [...groups.values()] : [...groups.values()].sort((a, b) => b.busy - a.busy);
   }
@@ -4694,10 +4706,13 @@ var gpustreamlab = (() => {
     }
     view.set(group, hidden);
   }
-  function showOnly(view, { group, codes, all }) {
-    const others = all.filter((code) => !codes.includes(code));
-    const isAlone = others.every((code) => view[group].has(code)) && !codes.some((code) => view[group].has(code));
-    view.set(group, new Set(isAlone ? [] : others));
+  function isAlone(view, { group, codes, all }) {
+    const own = new Set(codes);
+    return view[group].size > 0 && all.every((code) => view[group].has(code) !== own.has(code));
+  }
+  function showOnly(view, entry) {
+    const own = new Set(entry.codes);
+    view.set(entry.group, new Set(isAlone(view, entry) ? [] : entry.all.filter((code) => !own.has(code))));
   }
   function showAll(view) {
     for (const group of FILTER_KEYS) if (view[group].size) view.set(group, /* @__PURE__ */ new Set());
@@ -4804,6 +4819,43 @@ var gpustreamlab = (() => {
     Object.assign(sheet.style, { inset: "auto", margin: "0", top: `${at.bottom + 4}px`, left: `${Math.max(4, Math.min(at.right - width, innerWidth - width - 4))}px` });
   }
 
+  // paint_hits.js
+  var HIT_PX2 = 3;
+  var LEAST_PX = 5;
+  function paintHits(ctx, { view, items, ratio, theme }, segments, { x, w }) {
+    if (!view.matches) return;
+    const least = Math.round(LEAST_PX * ratio), high = Math.round(HIT_PX2 * ratio);
+    ctx.setTransform(1, 0, 0, 1, 0, 0);
+    ctx.fillStyle = theme.accent;
+    for (const { row, from, to, bottom } of segments) {
+      const top = Math.round(bottom * ratio) - high;
+      for (let i = from; i < to; i++) {
+        if (!view.store.matchCount(row, items.first[i], items.last[i])) continue;
+        const wide = Math.max(least, w[i] - 1);
+        ctx.fillRect(Math.round(x[i] + (w[i] - wide) / 2), top, wide, high);
+      }
+    }
+    ctx.setTransform(ratio, 0, 0, ratio, 0, 0);
+  }
+  function paintHitTicks(ctx, map, bottom) {
+    const { view, viewer, left, width } = map;
+    if (!view.matches) return;
+    const ticks = /* @__PURE__ */ new Set();
+    for (const { code } of view.store.rows) {
+      const row = view.store.row(code);
+      for (let index = row.nextMatch(0, view.matches); index < row.length; ) {
+        const px = Math.floor(map.pxAt(row.start[index]));
+        ticks.add(px);
+        index = row.nextMatch(Math.max(index + 1, row.firstFrom(map.timeAt(px + 1))), view.matches);
+      }
+    }
+    const shown = [...ticks].filter((px) => px >= left && px < left + width);
+    for (const [colour, wide] of [[viewer.theme.paper, 4], [viewer.theme.accent, 2]]) {
+      ctx.fillStyle = colour;
+      for (const px of shown) ctx.fillRect(px - wide / 2, bottom - 10, wide, 10);
+    }
+  }
+
   // minimap.js
   var MINIMAP_PX = 52;
   var TOP_PX = 4;
@@ -4830,6 +4882,10 @@ var gpustreamlab = (() => {
       };
       this.offs = [this.view.on("range", () => this.request()), this.view.on("data", data), this.view.on("look", (property) => {
         if (FILTER_KEYS.has(property)) data();
+        else if (property === "matches") {
+          this.groundOf = null;
+          this.request();
+        }
       })];
       this.listeners = [
         ["pointerdown", (e) => this.down(e)],
@@ -4920,6 +4976,7 @@ var gpustreamlab = (() => {
       ctx.setTransform(ratio, 0, 0, ratio, 0, 0);
       this.paintArea(ctx, this.shares, { left: this.left, top: TOP_PX, bottom: this.lineBottom }, most);
       this.paintMoments(ctx);
+      paintHitTicks(ctx, this, MINIMAP_PX);
       return canvas;
     }
     paintArea(ctx, shares, box, most) {
@@ -5036,6 +5093,7 @@ var gpustreamlab = (() => {
       const boxes = placeItems(painter, segments);
       fillBoxes(ctx, painter, segments, boxes);
       ctx.setTransform(ratio, 0, 0, ratio, 0, 0);
+      paintHits(ctx, painter, segments, boxes);
       labelBoxes(ctx, painter, segments, boxes);
       paintStrays(ctx, painter, segments, boxes);
       paintMoments(ctx, painter, segments, boxes);
@@ -5271,7 +5329,7 @@ var gpustreamlab = (() => {
   }
   function paintEmpty(ctx, { view, theme }) {
     const { store, frame } = view;
-    const isHidden = view.hiddenNames.size || view.hiddenKinds.size || view.hiddenPartitions.size;
+    const isHidden = store.filter;
     const text = !store.length ? view.tables.header.empty : isHidden ? "No shown name ran here" : "Nothing ran here: fit the window to see all";
     setFont(ctx, 14);
     ctx.fillStyle = theme.soft;
@@ -5534,15 +5592,15 @@ var gpustreamlab = (() => {
   var UNIT_NS = { ns: 1, us: 1e3, "µs": 1e3, "μs": 1e3, ms: 1e6, s: 1e9, min: 6e10 };
   var FIELD = /^(stream|lane|kind|partition|thread|name|is):(.*)$/is;
   var SOME_FIELD = /^([a-z]+):(?!:)/i;
+  var PATTERN = /^\/((?:\\.|[^/\\])+)\/([dgimsuvy]*)$/;
   var LIMIT = /^([<>])=?(\d+(?:\.\d+)?|\.\d+)(ns|us|µs|μs|ms|s|min)$/i;
   function compileSearch(text, tables) {
     const asked = parseSearch(text);
     if (!asked) return null;
-    const has = (value, words) => words.every((word) => String(value).toLowerCase().includes(word));
-    const codes = (values, words) => words.length ? Uint8Array.from(values, (value) => has(value, words)) : null;
+    const has = (texts, tests) => tests.every((test) => [texts].flat().some((text2) => test(String(text2))));
+    const codes = (values, tests) => tests.length ? Uint8Array.from(values, (value) => has(value, tests)) : null;
     const matches = Uint8Array.from(tables.names, (name) => has(name, asked.names));
-    const lanes = codes(tables.lanes.map((lane) => `${lane.name}
-${lane.label}`), asked.lanes);
+    const lanes = codes(tables.lanes.map((lane) => [lane.name, lane.label]), asked.lanes);
     matches.rows = lanes && Uint8Array.from(tables.rows, (row) => lanes[row.lane]);
     matches.rowCount = tables.rows.length;
     matches.also = alsoAsked(matches.rows, {
@@ -5564,14 +5622,41 @@ ${lane.label}`), asked.lanes);
     };
   }
   function searchProblem(text, { names }) {
+    const words = searchWords(text), broken = words.map(patternProblem).find(Boolean);
+    if (broken) return broken;
     const isInName = (word) => names.some((name) => name.toLowerCase().includes(word.toLowerCase()));
-    const odd = searchWords(text).find((word) => !FIELD.test(word) && !LIMIT.test(word) && (SOME_FIELD.test(word) || /^[<>]=?[^<>=]/.test(word)) && !isInName(word));
+    const isPattern = (word) => PATTERN.test(word.replace(FIELD, "$2"));
+    const odd = words.find((word) => !FIELD.test(word) && !LIMIT.test(word) && !isPattern(word) && (SOME_FIELD.test(word) || /^([<>]=?[^<>=]|\/.)/.test(word)) && !isInName(word));
     if (!odd) return "";
+    if (odd[0] === "/") return "a regular expression ends with / or /i";
     const field = odd.match(SOME_FIELD);
     return field ? `no field ${field[1]}: name, stream, kind, partition, thread, is:stray` : `${odd} is not a duration: >1ms, <5us`;
   }
+  function patternProblem(word) {
+    const [, source, flags] = word.replace(FIELD, "$2").match(PATTERN) ?? [];
+    if (!source) return "";
+    const problem = (until) => {
+      try {
+        new RegExp(source.slice(0, until), flags);
+      } catch (error) {
+        return error.message.split(": ").at(-1);
+      }
+      return "";
+    };
+    const what = problem(source.length);
+    if (!what) return "";
+    let end = source.length;
+    while (end > 0 && problem(end)) end--;
+    return `${what} at sign ${end + 1}, ${source.slice(end, end + 12)}`;
+  }
+  function partTest(part) {
+    const [, source, flags] = part.match(PATTERN) ?? [], plain = part.replaceAll('"', "").toLowerCase();
+    if (!source) return (text) => text.toLowerCase().includes(plain);
+    const pattern = new RegExp(source, flags.replace(/[gy]/g, ""));
+    return (text) => pattern.test(text);
+  }
   function searchWords(text) {
-    return text.replace(/([<>]=?)\s*([\d.]+)\s*(ns|us|µs|μs|ms|s|min)(?=\s|$)/gi, "$1$2$3").match(/(?:[^\s"]|"[^"]*"?)+/g) ?? [];
+    return text.replace(/([<>]=?)\s*([\d.]+)\s*(ns|us|µs|μs|ms|s|min)(?=\s|$)/gi, "$1$2$3").match(/(?:[a-z]+:)?\/(?:\\.|[^/\\])+\/[dgimsuvy]*(?=\s|$)|(?:[^\s"]|"[^"]*"?)+/gi) ?? [];
   }
   function parseSearch(text) {
     const asked = { names: [], lanes: [], kinds: [], partitions: [], threads: [], traits: [], minNs: -Infinity, maxNs: Infinity };
@@ -5579,14 +5664,15 @@ ${lane.label}`), asked.lanes);
     const plain = [];
     for (const word of searchWords(text)) {
       const field = word.match(FIELD), limit = word.match(LIMIT);
-      const value = field?.[2].replaceAll('"', "").toLowerCase();
-      if (field && value) asked[places[field[1].toLowerCase()]].push(value);
+      const value = field?.[2].replaceAll('"', ""), place = field && places[field[1].toLowerCase()];
+      if (field && value) asked[place].push(place === "traits" ? value.toLowerCase() : partTest(field[2]));
+      else if (PATTERN.test(word)) asked.names.push(partTest(word));
       else if (field || /^([<>]=?|"*)$/.test(word)) continue;
       else if (limit && limit[1] === ">") asked.minNs = Number(limit[2]) * UNIT_NS[limit[3].toLowerCase()];
       else if (limit) asked.maxNs = Number(limit[2]) * UNIT_NS[limit[3].toLowerCase()];
       else plain.push(word);
     }
-    if (plain.length) asked.names.push(plain.join(" ").replace(/^"(.*?)"?$/s, "$1").toLowerCase());
+    if (plain.length) asked.names.push(partTest(plain.join(" ").replace(/^"(.*?)"?$/s, "$1")));
     const isAnything = Object.values(asked).some((value) => value.length || Number.isFinite(value));
     return isAnything ? asked : null;
   }
@@ -5619,10 +5705,10 @@ ${lane.label}`), asked.lanes);
       autocomplete: "off",
       title: "A part of a name, or stream:decode, kind:copy, partition:prefill, thread:main, is:stray, >1ms, <5us; Enter goes to the next, Shift+Enter to the previous"
     });
-    const says = makeNode("output", { class: "gsl-found", "aria-live": "polite" });
+    const says = makeNode("output", { class: "gsl-problem", "aria-live": "polite", hidden: true }), found = makeNode("output", { class: "gsl-found", "aria-live": "polite" });
     const step = (text, label, key, direction) => makeButton(text, { label, key, class: "gsl-step", onclick: () => go(direction), hidden: true });
     const steps = [step("‹", "Previous match", "Shift+Enter", -1), step("›", "Next match", "Enter", 1)];
-    const form = makeNode("div", { class: "gsl-search", role: "search" }, box, ...steps, says);
+    const form = makeNode("div", { class: "gsl-search", role: "search" }, box, makeNode("div", {}, found, ...steps), says);
     partOf(viewer, "bar").append(form);
     const state = { matches: null, total: 0, problem: "" };
     function run() {
@@ -5640,10 +5726,9 @@ ${lane.label}`), asked.lanes);
       tell();
     }
     function tell() {
-      says.classList.toggle("gsl-problem", Boolean(state.problem));
-      if (!state.matches) says.textContent = state.problem;
-      else if (!state.total) says.textContent = "none found";
-      else says.textContent = matchPlace(view, state);
+      says.textContent = state.problem;
+      says.hidden = !state.problem;
+      found.textContent = !state.matches ? "" : state.total ? matchPlace(view, state) : "none found";
     }
     function go(direction) {
       if (isStale()) run();
@@ -5698,6 +5783,10 @@ ${lane.label}`), asked.lanes);
       now();
       commands.search();
     };
+    view.keep("search", () => box.value || null, (text) => {
+      box.value = text ?? "";
+      now();
+    });
     commands.clearSearch = () => box.value ? (clear(), true) : false;
     return () => {
       offs.forEach((off) => off());
@@ -5716,69 +5805,155 @@ ${lane.label}`), asked.lanes);
     return { row: pinned.row, index: pinned.index ?? (direction > 0 ? pinned.last : pinned.first) };
   }
 
+  // select.js
+  var SELECT_MIN_PX = 3;
+  function addSelect(viewer) {
+    const state = { isDragging: false };
+    const off = dragSelect(viewer, state);
+    commandsOf(viewer).isSelecting = () => state.isDragging;
+    return off;
+  }
+  function dragSelect(viewer, state) {
+    const { view } = viewer;
+    const figure = partOf(viewer, "figure");
+    let from = null, isZoom = false;
+    const place = (event) => {
+      const point = figurePoint(viewer, { x: event.clientX, y: event.clientY });
+      if (Math.abs(point.x - from.x) >= SELECT_MIN_PX) view.set("selection", selectionBetween(view, from, point));
+    };
+    const take = (event) => {
+      event.preventDefault();
+      event.stopImmediatePropagation();
+    };
+    const end = (event) => {
+      if (!from) return;
+      take(event);
+      from = null;
+      state.isDragging = false;
+      const { selection } = view;
+      view.set("selection", isZoom ? null : selection);
+      if (isZoom && selection) view.setRange(selection.start, selection.end);
+    };
+    const offs = [
+      listen(figure, "pointerdown", (event) => {
+        const point = figurePoint(viewer, { x: event.clientX, y: event.clientY });
+        const does = event.shiftKey ? "select" : event.altKey ? "zoom" : event.pointerType === "mouse" ? view.dragDoes : "move";
+        if (does === "move" || commandsOf(viewer).isMeasuring?.() || event.button || !isInParts(view, point)) return;
+        take(event);
+        rootOf(viewer).focus({ preventScroll: true });
+        commandsOf(viewer).hideTip?.();
+        from = point;
+        isZoom = does === "zoom";
+        state.isDragging = true;
+        figure.setPointerCapture(event.pointerId);
+      }, true),
+      listen(figure, "pointermove", (event) => {
+        if (from) {
+          take(event);
+          place(event);
+        }
+      }, true),
+      listen(figure, "pointerup", end, true),
+      listen(figure, "pointercancel", end, true)
+    ];
+    return () => offs.forEach((off) => off());
+  }
+  function isInParts({ frame: { left, right, top, bottom } }, point) {
+    return point.x >= left && point.x <= right && point.y >= top && point.y < bottom;
+  }
+  function selectionBetween(view, a, b) {
+    const within = (x) => Math.max(view.frame.left, Math.min(view.frame.right, x));
+    const [start, end] = [a.x, b.x].map((x) => view.timeAt(within(x))).sort((p, q) => p - q);
+    return { start, end, lanes: lanesBetween(view, a, b) };
+  }
+  function lanesBetween(view, a, b) {
+    if (a.y >= view.frame.top + view.lanesPx) return new Set(view.tables.lanes.keys());
+    const [top, bottom] = [a.y, b.y].map((y) => Math.min(y, view.frame.top + view.lanesPx)).sort((p, q) => p - q);
+    const lanes = /* @__PURE__ */ new Set();
+    for (const code of view.visibleLanes()) {
+      const lane = view.tables.lanes[code];
+      if (view.yAt(lane.bottom) > top && view.yAt(lane.top) <= bottom) lanes.add(code);
+    }
+    return lanes.size ? lanes : new Set(view.tables.lanes.keys());
+  }
+  function dataFrameFilter(tables, { start, end, lanes }) {
+    const from = BigInt(tables.zero_ns) + BigInt(Math.floor(start)), to = BigInt(tables.zero_ns) + BigInt(Math.ceil(end));
+    const terms = [`(t.end_ns >= ${from})`, `(t.start_ns <= ${to})`];
+    if (lanes.size < tables.lanes.length) terms.push(`t.lane.isin([${[...lanes].map((code) => JSON.stringify(tables.lanes[code].name)).join(", ")}])`);
+    return `lab.trace.to_pandas().loc[lambda t: ${terms.join(" & ")}]`;
+  }
+
   // totals.js
   var PAIRED_LANES = 16;
   var OTHER_LANES = 48;
   function totals(store, tables, { start, end, lanes = null }) {
-    const sums = new WindowSums(tables, start, end);
-    for (const row of store.rows) if (row.length && row.lane >= 0 && (!lanes || lanes.has(row.lane))) sums.addRow(row);
-    const unions = unionsOf(store, tables);
-    const clip = (lane, count) => ({ lane, count, ...clipUnion(unions.lane(lane), start, end) });
-    const streams = [...sums.lanes].filter(([lane]) => !tables.lanes?.[lane]?.host);
-    const clips = streams.map(([lane, count]) => clip(lane, count)).sort((one, other) => one.lane - other.lane);
-    const others = tables.rows.map((row) => row.lane).filter((lane) => lanes && lane >= 0 && !lanes.has(lane));
+    const sums = new WindowSums(tables, start, end), unions = unionsOf(store, tables);
+    const rows = store.rows.filter((row) => row.length && row.lane >= 0 && (!lanes || lanes.has(row.lane)));
+    rows.forEach((row) => sums.addRow(row));
+    const busyOf = (union) => clipUnion(union, start, end).busy;
     return {
-      lanes: clips.map(({ lane, count, busy }) => ({ lane, count, busy })),
-      names: sums.listNames(),
-      pairs: pairsOf(clips, [...new Set(others)].map((lane) => clip(lane, 0)), start, end),
+      lanes: sums.lanes.list("lane", sums.touched).map((entry) => ({ ...entry, busy: busyOf(unions.lane(entry.lane)) })),
+      names: sums.names.list("name").sort((one, other) => other.busy - one.busy || one.name - other.name),
+      // What takes a sweep of its own is computed where it is asked for.
+      get partitions() {
+        return sums.parts.list("code").map((entry) => ({ ...entry, busy: busyOf(unions.partition(entry.code, rows)) }));
+      },
+      get pairs() {
+        const clip = (lane) => ({ lane, ...clipUnion(unions.lane(lane), start, end) });
+        const others = new Set(tables.rows.map((row) => row.lane).filter((lane) => lanes && lane >= 0 && !lanes.has(lane)));
+        return pairsOf([...sums.touched].sort((one, other) => one - other).map(clip), [...others].map(clip), start, end);
+      },
       wall_ns: Math.max(0, sums.last - sums.first)
     };
   }
   var WindowSums = class {
     constructor(tables, start, end) {
+      Object.assign(this, { tables, start, end, first: Infinity, last: -Infinity });
       this.isCounted = Uint8Array.from(tables.kind_counted, Boolean);
+      this.isOnSms = Uint8Array.from(tables.kind_on_sms ?? tables.kind_counted, Boolean);
       this.uncaptured = uncapturedRanges(tables);
-      this.start = start;
-      this.end = end;
-      this.lanes = /* @__PURE__ */ new Map();
-      this.nameCount = new Float64Array(tables.names.length);
-      this.nameBusy = new Float64Array(tables.names.length);
-      this.first = Infinity;
-      this.last = -Infinity;
+      this.touched = /* @__PURE__ */ new Set();
+      this.names = new Sums(tables.names.length);
+      this.lanes = new Sums(tables.rows.length);
+      this.parts = new Sums(1);
+      const texts = (tables.partitions ?? []).map(({ text }) => text);
+      this.partOf = texts.map((text) => texts.indexOf(text));
     }
     addRow(row) {
-      const { start: starts, end: ends, length } = row, { start, end } = this;
-      let count = 0, isTouched = false;
+      const { start: starts, end: ends, length } = row, { start, end } = this, isHost = Boolean(this.tables.lanes?.[row.lane]?.host);
       for (let index = row.firstEndingFrom(start); index < length && starts[index] <= end; index++) {
         const from = Math.max(start, starts[index]), to = Math.min(end, ends[index]);
         if (to < from || to === from && ends[index] !== starts[index]) continue;
-        isTouched = true;
-        count += this.addSpan(row, index, from, to);
-      }
-      if (isTouched) this.lanes.set(row.lane, (this.lanes.get(row.lane) ?? 0) + count);
-    }
-    /** Add a span, and return for how many it stands that count as busy time. */
-    addSpan(row, index, from, to) {
-      const count = row.countOrNull ? row.countOrNull[index] : 1, name = row.name[index];
-      if (name >= this.nameCount.length) this.reserve(name + 1);
-      this.nameCount[name] += count;
-      if (to > from) this.nameBusy[name] += row.busyOrNull ? (to - from) * row.densityAt(index) : to - from;
-      if (this.isCounted[row.kind[index]] && (!this.uncaptured || this.uncaptured(row.kind[index], row.start[index]))) {
+        const count = row.countOrNull ? row.countOrNull[index] : 1, busy = to > from && row.busyOrNull ? (to - from) * row.densityAt(index) : to - from;
+        this.names.add(row.name[index], count, busy);
+        if (isHost) continue;
+        this.touched.add(row.lane);
+        const kind = row.kind[index];
+        if (this.uncaptured && !this.uncaptured(kind, starts[index])) continue;
+        if (this.isOnSms[kind]) this.parts.add(this.partOf[row.partition[index]] ?? row.partition[index], count, busy);
+        if (!this.isCounted[kind]) continue;
+        this.lanes.add(row.lane, count, busy);
         if (from < this.first) this.first = from;
         if (to > this.last) this.last = to;
-        return count;
       }
-      return 0;
     }
-    /** Make room for a name that the tables do not have yet. */
-    reserve(size) {
-      this.nameBusy = roomy(this.nameBusy, size, this.nameCount.length);
-      this.nameCount = roomy(this.nameCount, size, this.nameCount.length);
+  };
+  var Sums = class {
+    constructor(size) {
+      this.count = new Float64Array(size);
+      this.busy = new Float64Array(size);
+      this.max = new Float64Array(size);
     }
-    listNames() {
-      const names = [];
-      this.nameCount.forEach((count, name) => count && names.push({ name, count, busy: this.nameBusy[name] }));
-      return names.sort((one, other) => other.busy - one.busy || one.name - other.name);
+    add(code, count, busy) {
+      if (code >= this.count.length) for (const name of ["count", "busy", "max"]) this[name] = roomy(this[name], code + 1, this[name].length);
+      this.count[code] += count;
+      this.busy[code] += busy;
+      if (busy / count > this.max[code]) this.max[code] = busy / count;
+    }
+    /** Those that have any, and those of `codes`, each code as `key`. */
+    list(key, codes = /* @__PURE__ */ new Set()) {
+      const all = [...this.count.keys()].filter((code) => this.count[code] || codes.has(code));
+      return all.map((code) => ({ [key]: code, count: this.count[code], busy: this.busy[code], max: this.max[code] }));
     }
   };
   function clipUnion(union, start, end) {
@@ -5839,154 +6014,105 @@ ${lane.label}`), asked.lanes);
     return sum;
   }
 
-  // select.js
-  var SELECT_MIN_PX = 3;
+  // totals_table.js
   var TABLE_ROWS = 200;
-  var TOTALS_EVERY_MS = 1e3;
-  var OF_WINDOW = ["of window", "Share of the window's length"];
-  var streamHeads = (word) => [["Stream"], ["Time", `Time in which the stream was ${word}: what overlaps counts once`], OF_WINDOW, ["Spans", "Spans that count: kernels, copies and fills, and ranges where no kernels were captured"]];
-  var SUM_ABOUT = "All spans of the name added up: names of nested ranges overlap, and so do streams, so shares may add up to more than 100%";
-  var NAME_HEADS = [["Name"], ["Time", SUM_ABOUT], ["of window", SUM_ABOUT], ["Spans"]];
-  var pairHeads = (word) => [["Streams"], ["Both", `Time in which both were ${word}`], ["of the shorter", "Share of the time of the stream that has less of it"]];
-  function addSelect(viewer) {
+  var TOTALS_EVERY_MS = 500;
+  var KINDS = [["name", "Names"], ["stream", "Streams"], ["partition", "Partitions"], ["pair", "Overlap"]];
+  var SCOPES = [["all", "Whole trace"], ["view", "In view"], ["selection", "Selection"]];
+  var SHARE = { key: "share", text: "of window", format: formatShare };
+  var COLUMNS = [
+    { key: "calls", text: "Calls", format: formatCount },
+    { key: "total", text: "Total", format: formatNs },
+    { key: "mean", text: "Mean", format: formatNs },
+    { key: "max", text: "Max", format: formatNs },
+    SHARE
+  ];
+  var PAIR_COLUMNS = [{ key: "total", text: "Both", format: formatNs }, { ...SHARE, text: "of the shorter" }];
+  var AT_FIRST = { isOpen: false, by: "name", scope: "view", sort: "total", isUp: false };
+  function addTotals(viewer) {
     const { view } = viewer;
-    const panel = makeNode("section", { class: "gsl-panel gsl-selection", "aria-label": "Totals of the selection", hidden: true });
+    const panel = makeNode("section", { class: "gsl-panel gsl-selection", "aria-label": "Totals", hidden: true });
     partOf(viewer, "panels").append(panel);
-    const button = makeButton("Totals", { label: "Totals and overlap of what is in view; Shift and drag selects a part", key: "T", onclick: () => sumView() });
-    toolsOf(viewer).append(button);
-    const state = { shown: null, isDragging: false };
-    function sumView() {
-      const extent = view.streamExtent(), start = Math.max(view.x0, extent.start), end = Math.min(view.x1, extent.end);
-      if (end > start) view.set("selection", { start, end, lanes: new Set(view.tables.lanes.keys()) });
-    }
-    function refresh(property) {
-      if (state.isDragging) return;
-      if (view.selection === state.shown && !(FILTER_KEYS.has(property) && view.selection)) return;
-      state.shown = view.selection;
-      showTotals(viewer, panel);
-    }
-    const again = throttled(() => {
-      if (view.selection && !state.isDragging && !view.isPaused) showTotals(viewer, panel);
-    }, TOTALS_EVERY_MS);
-    const commands = commandsOf(viewer);
-    commands.sumView = sumView;
-    commands.unselect = () => {
-      view.set("selection", null);
-      refresh();
+    const state = { ...AT_FIRST, selection: null }, commands = commandsOf(viewer);
+    const draw = () => showTotals(viewer, panel, state, change2);
+    const change2 = (changes) => {
+      Object.assign(state, changes);
+      draw();
     };
-    const offs = [
-      dragSelect(viewer, state, refresh),
-      view.on("look", refresh),
-      // What is behind "now" does not change any more, so its totals need no refresh.
-      view.on("data", () => {
-        if (view.selection && view.selection.end >= totalsReach(panel)) again();
-      })
-    ];
+    const open = () => change2({ isOpen: true, scope: state.scope === "selection" && !view.selection ? "view" : state.scope });
+    const button = makeButton("Totals", { label: "Totals by name, stream or partition; Shift and drag selects a part", key: "T", onclick: () => commands.sumView() });
+    toolsOf(viewer).append(button);
+    const later = throttled(() => {
+      if (state.isOpen) draw();
+    }, TOTALS_EVERY_MS);
+    const looked = (property) => {
+      if (view.selection !== state.selection && !commands.isSelecting?.()) {
+        state.selection = view.selection;
+        change2(view.selection ? { isOpen: true, scope: "selection" } : state.scope === "selection" ? { ...AT_FIRST, by: state.by } : {});
+      } else if (state.isOpen && FILTER_KEYS.has(property)) draw();
+    };
+    commands.closeTotals = () => {
+      if (!state.isOpen && !view.selection) return false;
+      change2({ isOpen: false });
+      if (view.selection) view.set("selection", null);
+      return true;
+    };
+    commands.sumView = () => commands.closeTotals() || open();
+    view.keep("totals", () => state.isOpen ? { by: state.by, scope: state.scope, sort: state.sort, isUp: state.isUp } : null, (kept) => change2({ ...AT_FIRST, ...kept, isOpen: Boolean(kept) }));
+    const isDone = () => state.scope !== "all" && windowOf(view, state)?.end < state.reachNs;
+    const offs = [view.on("look", looked), view.on("range", () => state.scope === "view" && later()), view.on("data", () => view.isPaused || isDone() || later())];
     return () => {
       offs.forEach((off) => off());
-      again.stop();
+      later.stop();
       panel.remove();
       button.remove();
     };
   }
-  function dragSelect(viewer, state, done) {
-    const { view } = viewer;
-    const figure = partOf(viewer, "figure");
-    let from = null, isZoom = false;
-    const place = (event) => {
-      const point = figurePoint(viewer, { x: event.clientX, y: event.clientY });
-      if (Math.abs(point.x - from.x) >= SELECT_MIN_PX) view.set("selection", selectionBetween(view, from, point));
+  function windowOf(view, { scope }) {
+    const all = view.streamExtent(), lanes = new Set(view.tables.lanes.keys()), isAll = scope === "all" || view.x0 <= all.start && view.x1 >= all.end;
+    const inView = { start: Math.max(view.x0, all.start), end: Math.min(view.x1, all.end), lanes };
+    const found = scope === "selection" ? view.selection : isAll ? { ...view.extent(), lanes } : inView;
+    const start = Math.floor(found?.start), end = Math.ceil(found?.end), own = { start, end, lanes: found?.lanes, isAll: found?.lanes === lanes && isAll };
+    return end > start ? { ...own, of: own.isAll ? all : own } : null;
+  }
+  function showTotals(viewer, panel, state, change2) {
+    const { view } = viewer, own = state.isOpen ? windowOf(view, state) : null;
+    panel.hidden = !state.isOpen;
+    if (!own) return panel.replaceChildren(...state.isOpen ? [makeNode("p", { text: "Nothing ran here." })] : []);
+    state.reachNs = view.store.lastNs;
+    const scrolled = panel.querySelector(".gsl-table")?.scrollTop ?? 0, focused = panel.contains(document.activeElement) && document.activeElement.dataset.entry;
+    const table = totalTable(view, state, rowsOf(view, state.by, totals(view.store, view.tables, own), own), change2);
+    const note = view.store.filter ? [makeNode("p", { class: "gsl-note", text: "What is hidden counts too." })] : [];
+    panel.replaceChildren(head(viewer, panel, state, own, change2), table, ...note);
+    table.scrollTop = scrolled;
+    if (focused) [...panel.querySelectorAll("[data-entry]")].find(({ dataset }) => dataset.entry === focused)?.focus({ preventScroll: true });
+  }
+  function head(viewer, panel, state, own, change2) {
+    const { view } = viewer, { start, end } = own.of, { lanes } = own, length = formatNs(end - start), isSelected = state.scope === "selection";
+    const title = isSelected ? `Selected ${length}` : `Totals of ${length}`, facts = `${formatNs(start)} to ${formatNs(end)}, ${lanesText(view, lanes)}`;
+    const choice = (label, options, key) => makeNode("span", { class: "gsl-choice", role: "group", "aria-label": label }, ...options.map(([value, text]) => makeButton(text, { "aria-pressed": String(state[key] === value), "data-entry": `${key} ${value}`, onclick: () => change2({ [key]: value }) })));
+    const kinds = KINDS.filter(([value]) => value !== "partition" || view.tables.bands.length);
+    const copies = (text, label, expression) => {
+      const button = makeButton(text, { label, onclick: () => copyText(expression(), button, panel) });
+      return button;
     };
-    const take = (event) => {
-      event.preventDefault();
-      event.stopImmediatePropagation();
-    };
-    const end = (event) => {
-      if (!from) return;
-      take(event);
-      from = null;
-      state.isDragging = false;
-      const { selection } = view;
-      if (!isZoom) return done();
-      view.set("selection", null);
-      if (selection) view.setRange(selection.start, selection.end);
-    };
-    const offs = [
-      listen(figure, "pointerdown", (event) => {
-        const point = figurePoint(viewer, { x: event.clientX, y: event.clientY });
-        const does = event.shiftKey ? "select" : event.altKey ? "zoom" : event.pointerType === "mouse" ? view.dragDoes : "move";
-        if (does === "move" || commandsOf(viewer).isMeasuring?.() || event.button || !isInParts(view, point)) return;
-        take(event);
+    if (panel.dataset.told !== title) announce(viewer, `${title}, ${facts}`);
+    panel.dataset.told = title;
+    return makeNode(
+      "header",
+      {},
+      makeNode("h3", { text: title }),
+      choice("Totals by", kinds, "by"),
+      choice("Totals of", SCOPES.filter(([value]) => value !== "selection" || view.selection), "scope"),
+      makeNode("p", { text: facts }),
+      isSelected ? makeButton("Zoom here", { key: "F", onclick: () => view.setRange(start, end) }) : null,
+      state.by === "pair" ? null : copies("Copy as DataFrame", "Copy a pandas expression for this table", () => totalsExpression(view.tables, own, state)),
+      isSelected ? copies("Copy as DataFrame filter", "Copy a pandas expression for these spans", () => dataFrameFilter(view.tables, view.selection)) : null,
+      makeButton(isSelected ? "Clear" : "Close", { key: "Escape", onclick: () => {
+        commandsOf(viewer).closeTotals();
         rootOf(viewer).focus({ preventScroll: true });
-        commandsOf(viewer).hideTip?.();
-        from = point;
-        isZoom = does === "zoom";
-        state.isDragging = true;
-        figure.setPointerCapture(event.pointerId);
-      }, true),
-      listen(figure, "pointermove", (event) => {
-        if (from) {
-          take(event);
-          place(event);
-        }
-      }, true),
-      listen(figure, "pointerup", end, true),
-      listen(figure, "pointercancel", end, true)
-    ];
-    return () => offs.forEach((off) => off());
-  }
-  function isInParts({ frame: { left, right, top, bottom } }, point) {
-    return point.x >= left && point.x <= right && point.y >= top && point.y < bottom;
-  }
-  function selectionBetween(view, a, b) {
-    const within = (x) => Math.max(view.frame.left, Math.min(view.frame.right, x));
-    const [start, end] = [a.x, b.x].map((x) => view.timeAt(within(x))).sort((p, q) => p - q);
-    return { start, end, lanes: lanesBetween(view, a, b) };
-  }
-  function lanesBetween(view, a, b) {
-    if (a.y >= view.frame.top + view.lanesPx) return new Set(view.tables.lanes.keys());
-    const [top, bottom] = [a.y, b.y].map((y) => Math.min(y, view.frame.top + view.lanesPx)).sort((p, q) => p - q);
-    const lanes = /* @__PURE__ */ new Set();
-    for (const code of view.visibleLanes()) {
-      const lane = view.tables.lanes[code];
-      if (view.yAt(lane.bottom) > top && view.yAt(lane.top) <= bottom) lanes.add(code);
-    }
-    return lanes.size ? lanes : new Set(view.tables.lanes.keys());
-  }
-  function totalsReach(panel) {
-    return Number(panel.dataset.reachNs ?? -Infinity);
-  }
-  function showTotals(viewer, panel) {
-    const { view } = viewer, { selection } = view;
-    panel.hidden = !selection;
-    if (!selection) {
-      panel.replaceChildren();
-      return;
-    }
-    panel.dataset.reachNs = view.store.lastNs;
-    const scrolled = [...panel.querySelectorAll(".gsl-table")].map((table) => table.scrollTop);
-    const found = totals(view.store, view.tables, selection);
-    const tables = makeNode("div", { class: "gsl-tables" }, ...totalTables(view, selection, found));
-    const note = view.store.filter ? [makeNode("p", { class: "gsl-note", text: "What the legend hides counts too." })] : [];
-    panel.replaceChildren(selectionHead(viewer, panel), tables, ...note);
-    panel.querySelectorAll(".gsl-table").forEach((table, k) => {
-      table.scrollTop = scrolled[k] ?? 0;
-    });
-  }
-  function selectionHead(viewer, panel) {
-    const { view } = viewer, { start, end, lanes } = view.selection;
-    const facts = `${formatNs(start)} to ${formatNs(end)}, ${lanesText(view, lanes)}`;
-    const zoom = makeButton("Zoom here", { key: "F", onclick: () => view.setRange(start, end) });
-    const copy = makeButton("Copy as DataFrame filter", {
-      label: "Copy a pandas expression for these spans",
-      onclick: () => copyText(dataFrameFilter(view.tables, view.selection), copy, panel)
-    });
-    const clear = makeButton("Clear", { key: "Escape", onclick: () => {
-      commandsOf(viewer).unselect();
-      rootOf(viewer).focus({ preventScroll: true });
-    } });
-    announce(viewer, `Selected ${formatNs(end - start)}, ${facts}`);
-    return makeNode("header", {}, makeNode("h3", { text: `Selected ${formatNs(end - start)}` }), makeNode("p", { text: facts }), zoom, copy, clear);
+      } })
+    );
   }
   function lanesText(view, lanes) {
     const counted = (count, word) => `${formatCount(count)} ${word}${count === 1 ? "" : "s"}`;
@@ -5995,41 +6121,49 @@ ${lane.label}`), asked.lanes);
     const parts = [...streams || !threads ? [counted(streams, "stream")] : [], ...threads ? [counted(threads, "host thread")] : []];
     return parts.join(" and ");
   }
-  function totalTables(view, selection, found) {
-    const { tables } = view, window2 = selection.end - selection.start, word = tables.header.busy_word;
-    const lane = (code) => laneText(tables.lanes[code]);
-    const lanes = found.lanes.filter(({ lane: code }) => selection.lanes.has(code)).map(({ lane: code, busy, count }) => [[lane(code)], formatNs(busy), formatShare(busy / window2), formatCount(count)]);
-    const names = groupNames(view, found.names.filter(({ count }) => count)).map(({ text, codes, busy, count }) => [[text, nameLook(view, codes)], formatNs(busy), formatShare(busy / window2), formatCount(count)]);
-    const pairs = found.pairs.filter(({ both_ns: both }) => both).sort((p, q) => q.both_ns - p.both_ns).map(({ a, b, both_ns: both, share }) => [[`${lane(a)} + ${lane(b)}`], formatNs(both), formatShare(share)]);
-    return [
-      totalTable("Streams", streamHeads(word), lanes, `Time in which the stream was ${word}, and its share of the window`),
-      totalTable("Names", NAME_HEADS, names, "Time of the name's spans within the window, added up, and how that compares with the window"),
-      totalTable("Overlap", pairHeads(word), pairs, pairsAbout(selection, tables))
-    ];
+  function rowsOf(view, by, found, { of: { start, end }, lanes }) {
+    const { tables } = view, lane = (code) => laneText(tables.lanes[code]);
+    const row = (text, { count, busy, max }, entry2, style) => ({ text, style, entry: entry2, calls: count, total: busy, mean: count ? busy / count : NaN, max, share: busy / (end - start) });
+    const entry = (group, codes, all) => ({ group, codes, all: [...all.keys()] });
+    if (by === "pair") return found.pairs.filter(({ both_ns: both }) => both).map(({ a, b, both_ns: total, share }) => ({ text: `${lane(a)} + ${lane(b)}`, total, share }));
+    if (by === "stream") return found.lanes.filter(({ lane: code }) => lanes.has(code)).map((own) => row(lane(own.lane), own, entry("hiddenStreams", [own.lane], tables.lanes)));
+    if (by === "name") return groupNames(view, found.names).map((own) => row(own.text, own, entry("hiddenNames", own.codes, tables.names), nameLook(view, own.codes)));
+    const same = (code) => [...tables.partitions.keys()].filter((other) => tables.partitions[other].text === tables.partitions[code]?.text);
+    return found.partitions.map((own) => {
+      const { text = "", band = -1 } = tables.partitions[own.code] ?? {};
+      return row(text, own, entry("hiddenPartitions", same(own.code), tables.partitions), tables.bands[band]);
+    });
   }
-  function pairsAbout({ lanes }, tables) {
-    const beside = lanes.size < tables.lanes.length ? ", each selected stream with every stream" : "";
-    return `Time in which both were ${tables.header.busy_word}${beside}, and its share of the shorter of both times`;
+  function totalTable(view, { by, sort, isUp }, rows, change2) {
+    const columns = by === "pair" ? PAIR_COLUMNS : COLUMNS, caption = KINDS.find(([value]) => value === by)[1], word = view.tables.header.busy_word;
+    const key = sort === "text" || columns.some((column) => column.key === sort) ? sort : "total", sign = isUp ? 1 : -1;
+    rows.sort((a, b) => sign * (key === "text" ? a.text.localeCompare(b.text) : (a[key] || 0) - (b[key] || 0)));
+    const about = {
+      name: "All spans of the name added up: names of nested ranges overlap, and so do streams, so shares may add up to more than 100%",
+      stream: `Time in which the stream was ${word}: what overlaps counts once. Calls: spans that count, which are kernels, copies and fills, and ranges where no kernels were captured`,
+      partition: "Time in which anything used the partition's SMs: what overlaps counts once, and copies use none",
+      pair: `Time in which both were ${word}, and its share of the time of the stream that has less of it`
+    }[by];
+    const headOf = ({ key: own, text }) => makeNode("th", { scope: "col", title: about, "aria-sort": own === key ? isUp ? "ascending" : "descending" : null }, makeButton(text, {
+      label: `Sort by ${text}`,
+      "data-entry": `sort ${own}`,
+      onclick: () => change2({ sort: own, isUp: own === key ? !isUp : own === "text" })
+    }));
+    const body = makeNode("tbody", {}, ...rows.slice(0, TABLE_ROWS).map((row) => {
+      const isOn = Boolean(row.entry) && isAlone(view, row.entry), swatch = row.style?.fill ? makeSwatch(row.style) : null;
+      const name = row.entry ? makeNode("button", { type: "button", "aria-pressed": String(isOn), "data-entry": `row ${row.text}`, text: row.text }) : row.text;
+      const click = row.entry && { class: "gsl-row", onclick: () => showOnly(view, row.entry) };
+      return makeNode("tr", { ...click }, makeNode("th", { scope: "row", title: row.text, dir: "auto" }, swatch, name), ...columns.map((column) => makeNode("td", { text: Number.isNaN(row[column.key]) ? "-" : column.format(row[column.key]) })));
+    }));
+    const left = rows.length - TABLE_ROWS, rest = !rows.length ? "none" : left > 0 ? `+ ${formatCount(left)} more` : "";
+    if (rest) body.append(makeNode("tr", {}, makeNode("td", { colspan: columns.length + 1, text: rest })));
+    const heads = makeNode("thead", {}, makeNode("tr", {}, ...[{ key: "text", text: caption }, ...columns].map(headOf)));
+    return makeNode("div", { class: "gsl-table", tabindex: "0", role: "group", "aria-label": caption }, makeNode("table", { title: about }, makeNode("caption", { class: "gsl-out", text: caption }), heads, body));
   }
-  function totalTable(caption, heads, rows, about) {
-    const table = makeNode("table", { title: about }, makeNode("caption", { text: caption }));
-    table.append(makeNode("thead", {}, makeNode("tr", {}, ...heads.map(([text, title]) => makeNode("th", { scope: "col", text, title })))));
-    const body = makeNode("tbody");
-    for (const [[text, style], ...cells] of rows.slice(0, TABLE_ROWS)) {
-      const head = makeNode("th", { scope: "row", title: text, dir: "auto" }, style?.fill ? makeSwatch(style) : null, text);
-      body.append(makeNode("tr", {}, head, ...cells.map((cell) => makeNode("td", { text: cell }))));
-    }
-    if (!rows.length) body.append(makeNode("tr", {}, makeNode("td", { colspan: heads.length, text: "none" })));
-    const left = rows.length - TABLE_ROWS;
-    if (left > 0) body.append(makeNode("tr", {}, makeNode("td", { colspan: heads.length, text: `+ ${formatCount(left)} more` })));
-    table.append(body);
-    return makeNode("div", { class: "gsl-table", tabindex: "0", role: "group", "aria-label": caption }, table);
-  }
-  function dataFrameFilter(tables, { start, end, lanes }) {
-    const from = BigInt(tables.zero_ns) + BigInt(Math.floor(start)), to = BigInt(tables.zero_ns) + BigInt(Math.ceil(end));
-    const terms = [`(t.end_ns >= ${from})`, `(t.start_ns <= ${to})`];
-    if (lanes.size < tables.lanes.length) terms.push(`t.lane.isin([${[...lanes].map((code) => JSON.stringify(tables.lanes[code].name)).join(", ")}])`);
-    return `lab.trace.to_pandas().loc[lambda t: ${terms.join(" & ")}]`;
+  function totalsExpression(tables, { start, end, lanes, isAll }, { by }) {
+    const ns = (time) => BigInt(tables.zero_ns) + BigInt(time), part = isAll ? "" : `, ${ns(start)}, ${ns(end)}`;
+    const names = lanes.size < tables.lanes.length ? `.where(stream=[${[...lanes].map((code) => JSON.stringify(tables.lanes[code].name)).join(", ")}])` : "";
+    return `lab.trace${names}.totals("${by}"${part}).to_pandas()`;
   }
 
   // why_panel.js
@@ -6098,22 +6232,22 @@ ${lane.label}`), asked.lanes);
   var isPinned = ({ pinned }, piece) => Boolean(piece) && pinned?.row === piece.late?.row && pinned?.index === piece.late?.index;
   function panelNodes({ view, figureElement: figure }, { isAsked }, ask) {
     const again = ask && view.why ? makeButton("Ask again", { label: "Ask again, of what ran until now", onclick: ask }) : null;
-    const head = makeNode("header", {}, makeNode("h3", { text: "Why?" }), makeNode("p", { text: isAsked ? ASKED : view.why.line }), again);
-    if (isAsked) return [head];
+    const head2 = makeNode("header", {}, makeNode("h3", { text: "Why?" }), makeNode("p", { text: isAsked ? ASKED : view.why.line }), again);
+    if (isAsked) return [head2];
     const { findings } = reasonsOf(view), { notes, more, bound } = view.why;
     const all = [...more ? [`… ${formatCount(more)} more: see ${view.isLive ? "lab" : "trace"}.explain().findings.`] : [], ...findings.length ? [HINT] : [], ...notes];
     const list = makeNode("ol", { class: "gsl-reasons" }, ...findings.map((finding) => findingNode(view, figure, finding)));
     const lines = bound.map((text) => makeNode("p", { class: "gsl-bound", text, dir: "auto" }));
-    return [head, ...findings.length ? [list] : [], ...lines, ...all.length ? [makeNode("p", { class: "gsl-note", text: all.join(" ") })] : []];
+    return [head2, ...findings.length ? [list] : [], ...lines, ...all.length ? [makeNode("p", { class: "gsl-note", text: all.join(" ") })] : []];
   }
-  function findingNode(view, figure, { head, number }) {
+  function findingNode(view, figure, { head: head2, number }) {
     const go = () => {
       const { pieces } = reasonsOf(view).findings[number - 1], { reason } = view;
       showPiece(view, pieces[reason?.number === number ? (reason.place + 1) % pieces.length : 0]);
       const { bottom, height } = figure.getBoundingClientRect();
       if (bottom < height / 2) figure.scrollIntoView({ block: "nearest" });
     };
-    const button = makeButton(head, { label: head, class: "gsl-reason", onclick: go });
+    const button = makeButton(head2, { label: head2, class: "gsl-reason", onclick: go });
     button.prepend(makeNode("b", { class: "gsl-number", text: String(number) }));
     return makeNode("li", {}, button, makeNode("p", { dir: "auto" }), makeNode("p", { class: "gsl-fix", dir: "auto" }));
   }
@@ -6126,7 +6260,7 @@ ${lane.label}`), asked.lanes);
   var TABLES_FORMAT = 3;
   var ABOVE = /* @__PURE__ */ new Set(["hovered", "pinned", "selection", "ruler", "gap", "reason", "why"]);
   var NARROW_BORDER = 0.3;
-  var CONTROLS = [addMenu, addColours, addLanes, addTips, addDetails, addGaps, addSearch, addKeys, addSelect, addRuler, addWhy, addLegend, addFollow];
+  var CONTROLS = [addMenu, addColours, addLanes, addTips, addDetails, addGaps, addSearch, addKeys, addSelect, addTotals, addRuler, addWhy, addLegend, addFollow];
   var Viewer = class {
     constructor({ element, Bokeh, item, tables, store, live = false, askWhy = null, fills = false }) {
       checkFormat("This timeline has", tables.format, TABLES_FORMAT);

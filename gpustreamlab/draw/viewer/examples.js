@@ -19,6 +19,7 @@ export function searchExamples(view) {
   ].filter(([, value]) => value && quoted(value))
   return [
     [quoted(name) || "name:", "Part of a name; quotes hold words together"],
+    [`/${(name.match(/\w+/)?.[0] ?? ".").slice(0, EXAMPLE_LETTERS)}/i`, "Regular expression; i ignores case"],
     ...fields.map(([field, value, about]) => [`${field}:${quoted(value)}`, about]),
     ...(hasStrays(store) ? [["is:stray", "Ran on another stream than its range had selected"]] : []),
     [longer, "Longer than; <5us shorter than; ns us ms s min"],

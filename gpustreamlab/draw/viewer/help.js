@@ -11,7 +11,7 @@ const HELP_ROWS = [
   ["↑  ↓", "Row above, below: enclosing spans, then other lanes"],
   ["/", "Search; Enter next, Shift+Enter previous, Esc ends"],
   ["M or R", "Ruler: click twice; Enter takes the pinned span"],
-  ["T", "Totals of what is in view"],
+  ["T", "Totals by name, stream, partition; again: closes"],
   ["E", "Show, hide the waits (arrows)"],
   ["Y", "Why: the next reason"],
   ["V", "How the picture looks"],

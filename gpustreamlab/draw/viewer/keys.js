@@ -137,7 +137,7 @@ function leaveOne(viewer) {
   if (view.pinned) return commands.unpin?.()
   if (view.gap) return view.set("gap", null)
   if (view.reason) return view.set("reason", null)
-  if (view.selection) return commands.unselect?.()
+  if (commands.closeTotals?.()) return
   commands.clearSearch?.()
 }
 

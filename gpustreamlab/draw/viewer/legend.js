@@ -8,7 +8,6 @@ import { formatCount, formatNs } from "./units.js"
 import { FILTER_KEYS } from "./view.js"
 
 const LEGEND_NAMES = 14
-const LEGEND_LINES = 2
 const LEAST_NAMES = 3
 const LEGEND_EVERY_MS = 2000
 const KIND_WORDS = { host: "call", annotation: "NVTX" }
@@ -84,7 +83,7 @@ function drawLegend(viewer, { chips, sheet, state }) {
   }
   state.drawn = drawn
   const focused = document.activeElement?.dataset?.entry
-  const more = makeButton("", { label: "Show all names", class: "gsl-more", "aria-haspopup": "dialog", onclick: () => openAll(sheet, more) })
+  const more = makeButton("", { label: "Show all of the legend", class: "gsl-more", "aria-haspopup": "dialog", onclick: () => openAll(sheet, more) })
   chips.replaceChildren(
     colourNode(view),
     ...names.slice(0, LEGEND_NAMES).map(entry => chip(view, entry)),
@@ -97,7 +96,7 @@ function drawLegend(viewer, { chips, sheet, state }) {
   )
   state.nameCount = names.length
   fitLegend(chips, names.length)
-  fillSheet(sheet, names.map(entry => chip(view, entry)))
+  fillSheet(sheet, names.map(entry => chip(view, entry)), [...shownKinds, ...calls, ...partitions].map(entry => chip(view, entry)))
   if (focused) (sheet.hidden ? chips : sheet).querySelector(`[data-entry="${focused}"]`)?.focus({ preventScroll: true })
 }
 
@@ -107,22 +106,24 @@ function chipsOf(view, of, entries) {
   return first ? [makeNode("span", { class: "gsl-lead" }, makeNode("span", { class: "gsl-of", text: of }), first), ...others] : []
 }
 
-/** Leave out the last names, as long as the legend has too many lines; the button for the rest says how many those are. */
+/** Keep the legend in one line: the last names are left out, then what else it tells; the button for the rest says how many. */
 function fitLegend(chips, nameCount) {
-  const names = [...chips.querySelectorAll('[data-entry^="hiddenNames-"]')], more = chips.querySelector(".gsl-more")
-  names.forEach(name => { name.hidden = false })
-  for (let shown = names.length; ; shown -= 1) {
-    more.hidden = shown === nameCount
-    more.textContent = `+ ${formatCount(nameCount - shown)} more`
-    const lines = new Set([...chips.children].filter(child => !child.hidden).map(child => Math.round((child.offsetTop + child.offsetHeight / 2) / 12)))
-    if (lines.size <= LEGEND_LINES || shown <= LEAST_NAMES) return
-    names[shown - 1].hidden = true
+  const more = chips.querySelector(".gsl-more"), isName = ({ dataset: { entry = "" } }) => entry.startsWith("hiddenNames-")
+  const entries = [...chips.children].filter(child => child.dataset.entry || child.matches(".gsl-lead")), names = entries.filter(isName)
+  const last = [...names.slice(LEAST_NAMES).reverse(), ...entries.filter(entry => !isName(entry)).reverse()]
+  entries.forEach(entry => { entry.hidden = false })
+  for (let left = nameCount - names.length; ; left += 1) {
+    more.hidden = !left
+    more.textContent = `+ ${formatCount(left)} more`
+    const tops = [...chips.children].filter(child => !child.hidden).map(child => child.offsetTop + child.offsetHeight / 2)
+    if (!last.length || Math.max(...tops) - Math.min(...tops) < 12) return
+    last.shift().hidden = true
   }
 }
 
-function fillSheet(sheet, names) {
+function fillSheet(sheet, names, others) {
   const scrolled = sheet.querySelector(".gsl-list")?.scrollTop ?? 0
-  const list = makeNode("div", { class: "gsl-list" }, ...names)
+  const list = makeNode("div", { class: "gsl-list" }, ...names, ...others)
   const close = makeButton("Close", { key: "Escape", onclick: () => closeAbove(sheet) })
   sheet.replaceChildren(makeNode("header", {}, makeNode("h3", { text: `${formatCount(names.length)} names` }), close), list)
   list.scrollTop = scrolled
@@ -178,10 +179,10 @@ export function nameLook(view, codes) {
 /** Names that differ by a number as one, with what they have together, the longest first; a live view keeps the places that there are. */
 export function groupNames(view, names, keepsPlaces = false) {
   const groups = new Map()
-  for (const { name: code, busy, count } of names) {
+  for (const { name: code, busy, count, max = 0 } of names) {
     const own = nameOf(view, code), key = nameGroup(own), found = groups.get(key)
-    if (found) Object.assign(found, { text: key, busy: found.busy + busy, count: found.count + count }).codes.push(code)
-    else groups.set(key, { text: own, codes: [code], busy, count })
+    if (found) Object.assign(found, { text: key, busy: found.busy + busy, count: found.count + count, max: Math.max(found.max, max) }).codes.push(code)
+    else groups.set(key, { text: own, codes: [code], busy, count, max })
   }
   return keepsPlaces ? [...groups.values()] : [...groups.values()].sort((a, b) => b.busy - a.busy)
 }
@@ -268,11 +269,16 @@ function toggleEntry(view, { group, codes }) {
   view.set(group, hidden)
 }
 
+/** Whether all others are hidden. */
+export function isAlone(view, { group, codes, all }) {
+  const own = new Set(codes)
+  return view[group].size > 0 && all.every(code => view[group].has(code) !== own.has(code))
+}
+
 /** Hide all others; where that is so already, show them again. */
-function showOnly(view, { group, codes, all }) {
-  const others = all.filter(code => !codes.includes(code))
-  const isAlone = others.every(code => view[group].has(code)) && !codes.some(code => view[group].has(code))
-  view.set(group, new Set(isAlone ? [] : others))
+export function showOnly(view, entry) {
+  const own = new Set(entry.codes)
+  view.set(entry.group, new Set(isAlone(view, entry) ? [] : entry.all.filter(code => !own.has(code))))
 }
 
 function showAll(view) {

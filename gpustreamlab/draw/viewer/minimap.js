@@ -3,6 +3,7 @@
 
 import { setFont } from "./brush.js"
 import { busyShares } from "./busy.js"
+import { paintHitTicks } from "./paint_hits.js"
 import { LABEL_GAP_PX } from "./paint_lanes.js"
 import { markColour } from "./paint_marks.js"
 import { busyPeak, paintScale, stepShape } from "./paint_strips.js"
@@ -31,6 +32,7 @@ export class Minimap {
     const data = () => { this.shares = null; this.request() }
     this.offs = [this.view.on("range", () => this.request()), this.view.on("data", data), this.view.on("look", property => {
       if (FILTER_KEYS.has(property)) data()
+      else if (property === "matches") { this.groundOf = null; this.request() }
     })]
     this.listeners = [["pointerdown", e => this.down(e)], ["pointermove", e => this.move(e)], ["pointerup", () => this.up()],
       ["pointercancel", () => this.up()], ["dblclick", () => this.view.fit()]]
@@ -97,6 +99,7 @@ export class Minimap {
     ctx.setTransform(ratio, 0, 0, ratio, 0, 0)
     this.paintArea(ctx, this.shares, {left: this.left, top: TOP_PX, bottom: this.lineBottom}, most)
     this.paintMoments(ctx)
+    paintHitTicks(ctx, this, MINIMAP_PX)
     return canvas
   }
 

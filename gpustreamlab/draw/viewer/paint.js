@@ -89,7 +89,7 @@ function paintAxisTitle(ctx, {view, theme, texts}) {
 
 function paintEmpty(ctx, {view, theme}) {
   const {store, frame} = view
-  const isHidden = view.hiddenNames.size || view.hiddenKinds.size || view.hiddenPartitions.size
+  const isHidden = store.filter
   const text = !store.length ? view.tables.header.empty : isHidden ? "No shown name ran here" : "Nothing ran here: fit the window to see all"
   setFont(ctx, 14)
   ctx.fillStyle = theme.soft

@@ -3,6 +3,7 @@
 
 import { BAR_INK, clipLanes, DIM_SHADE, HOLLOW, OPEN, OPEN_SHADE, setFont, SHADES, SOLID } from "./brush.js"
 import { binWidth, decimate } from "./lod.js"
+import { paintHits } from "./paint_hits.js"
 import { isStray } from "./rows.js"
 import { formatNs } from "./units.js"
 
@@ -23,6 +24,7 @@ export function paintBars(ctx, painter) {
     const boxes = placeItems(painter, segments)
     fillBoxes(ctx, painter, segments, boxes)
     ctx.setTransform(ratio, 0, 0, ratio, 0, 0)
+    paintHits(ctx, painter, segments, boxes)
     labelBoxes(ctx, painter, segments, boxes)
     paintStrays(ctx, painter, segments, boxes)
     paintMoments(ctx, painter, segments, boxes)

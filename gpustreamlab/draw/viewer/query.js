@@ -6,16 +6,17 @@ import { isStray } from "./rows.js"
 const UNIT_NS = { ns: 1, us: 1e3, "µs": 1e3, "μs": 1e3, ms: 1e6, s: 1e9, min: 60e9 }
 const FIELD = /^(stream|lane|kind|partition|thread|name|is):(.*)$/is
 const SOME_FIELD = /^([a-z]+):(?!:)/i // What looks like a field; "at::mm" is a name.
+const PATTERN = /^\/((?:\\.|[^/\\])+)\/([dgimsuvy]*)$/ // A regular expression.
 const LIMIT = /^([<>])=?(\d+(?:\.\d+)?|\.\d+)(ns|us|µs|μs|ms|s|min)$/i
 
 /** Turn the text of the search box into a search, or null where it asks for nothing. */
 export function compileSearch(text, tables) {
   const asked = parseSearch(text)
   if (!asked) return null
-  const has = (value, words) => words.every(word => String(value).toLowerCase().includes(word))
-  const codes = (values, words) => (words.length ? Uint8Array.from(values, value => has(value, words)) : null)
+  const has = (texts, tests) => tests.every(test => [texts].flat().some(text => test(String(text))))
+  const codes = (values, tests) => (tests.length ? Uint8Array.from(values, value => has(value, tests)) : null)
   const matches = Uint8Array.from(tables.names, name => has(name, asked.names))
-  const lanes = codes(tables.lanes.map(lane => `${lane.name}\n${lane.label}`), asked.lanes)
+  const lanes = codes(tables.lanes.map(lane => [lane.name, lane.label]), asked.lanes)
   matches.rows = lanes && Uint8Array.from(tables.rows, row => lanes[row.lane])
   matches.rowCount = tables.rows.length
   matches.also = alsoAsked(matches.rows, {
@@ -39,18 +40,42 @@ function alsoAsked(rows, columns, { minNs, maxNs, traits }) {
   }
 }
 
-/** What is wrong with a search, for people, or "": a word that looks like a field or a duration, is none, and is in no name. */
+/** What is wrong with a search, for people, or "": a regular expression that is none, or a word that looks like a field, a duration or the beginning of an expression, is none, and is in no name. */
 export function searchProblem(text, { names }) {
+  const words = searchWords(text), broken = words.map(patternProblem).find(Boolean)
+  if (broken) return broken
   const isInName = word => names.some(name => name.toLowerCase().includes(word.toLowerCase()))
-  const odd = searchWords(text).find(word => !FIELD.test(word) && !LIMIT.test(word) && (SOME_FIELD.test(word) || /^[<>]=?[^<>=]/.test(word)) && !isInName(word))
+  const isPattern = word => PATTERN.test(word.replace(FIELD, "$2"))
+  const odd = words.find(word => !FIELD.test(word) && !LIMIT.test(word) && !isPattern(word) && (SOME_FIELD.test(word) || /^([<>]=?[^<>=]|\/.)/.test(word)) && !isInName(word))
   if (!odd) return ""
+  if (odd[0] === "/") return "a regular expression ends with / or /i"
   const field = odd.match(SOME_FIELD)
   return field ? `no field ${field[1]}: name, stream, kind, partition, thread, is:stray` : `${odd} is not a duration: >1ms, <5us`
 }
 
-/** The words of a search; quotes hold words together, and "> 1 ms" is written with spaces as often as without. */
+/** What is wrong with a regular expression, and where: behind the longest beginning that is one. */
+function patternProblem(word) {
+  const [, source, flags] = word.replace(FIELD, "$2").match(PATTERN) ?? []
+  if (!source) return ""
+  const problem = until => { try { new RegExp(source.slice(0, until), flags) } catch (error) { return error.message.split(": ").at(-1) } return "" }
+  const what = problem(source.length)
+  if (!what) return ""
+  let end = source.length
+  while (end > 0 && problem(end)) end--
+  return `${what} at sign ${end + 1}, ${source.slice(end, end + 12)}`
+}
+
+/** A function that tells whether a text has a part, which is a regular expression or is meant in capitals as well. */
+function partTest(part) {
+  const [, source, flags] = part.match(PATTERN) ?? [], plain = part.replaceAll('"', "").toLowerCase()
+  if (!source) return text => text.toLowerCase().includes(plain)
+  const pattern = new RegExp(source, flags.replace(/[gy]/g, "")) // These would remember where the last text ended.
+  return text => pattern.test(text)
+}
+
+/** The words of a search; quotes and regular expressions hold words together, and "> 1 ms" is written with spaces as often as without. */
 function searchWords(text) {
-  return text.replace(/([<>]=?)\s*([\d.]+)\s*(ns|us|µs|μs|ms|s|min)(?=\s|$)/gi, "$1$2$3").match(/(?:[^\s"]|"[^"]*"?)+/g) ?? []
+  return text.replace(/([<>]=?)\s*([\d.]+)\s*(ns|us|µs|μs|ms|s|min)(?=\s|$)/gi, "$1$2$3").match(/(?:[a-z]+:)?\/(?:\\.|[^/\\])+\/[dgimsuvy]*(?=\s|$)|(?:[^\s"]|"[^"]*"?)+/gi) ?? []
 }
 
 /** Split a search into what it asks of the name and of the rest; null where that is nothing, as in "kind:" before its value. */
@@ -60,14 +85,15 @@ function parseSearch(text) {
   const plain = []
   for (const word of searchWords(text)) {
     const field = word.match(FIELD), limit = word.match(LIMIT)
-    const value = field?.[2].replaceAll('"', "").toLowerCase()
-    if (field && value) asked[places[field[1].toLowerCase()]].push(value)
+    const value = field?.[2].replaceAll('"', ""), place = field && places[field[1].toLowerCase()]
+    if (field && value) asked[place].push(place === "traits" ? value.toLowerCase() : partTest(field[2]))
+    else if (PATTERN.test(word)) asked.names.push(partTest(word))
     else if (field || /^([<>]=?|"*)$/.test(word)) continue // Its value is still to be written.
     else if (limit && limit[1] === ">") asked.minNs = Number(limit[2]) * UNIT_NS[limit[3].toLowerCase()]
     else if (limit) asked.maxNs = Number(limit[2]) * UNIT_NS[limit[3].toLowerCase()]
     else plain.push(word)
   }
-  if (plain.length) asked.names.push(plain.join(" ").replace(/^"(.*?)"?$/s, "$1").toLowerCase())
+  if (plain.length) asked.names.push(partTest(plain.join(" ").replace(/^"(.*?)"?$/s, "$1")))
   const isAnything = Object.values(asked).some(value => value.length || Number.isFinite(value))
   return isAnything ? asked : null
 }

@@ -16,10 +16,10 @@ export function addSearch(viewer) {
     type: "search", placeholder: "Search  /", "aria-label": "Search spans", "aria-keyshortcuts": "/", spellcheck: "false", autocomplete: "off",
     title: "A part of a name, or stream:decode, kind:copy, partition:prefill, thread:main, is:stray, >1ms, <5us; Enter goes to the next, Shift+Enter to the previous",
   })
-  const says = makeNode("output", { class: "gsl-found", "aria-live": "polite" })
+  const says = makeNode("output", { class: "gsl-problem", "aria-live": "polite", hidden: true }), found = makeNode("output", { class: "gsl-found", "aria-live": "polite" })
   const step = (text, label, key, direction) => makeButton(text, { label, key, class: "gsl-step", onclick: () => go(direction), hidden: true })
   const steps = [step("‹", "Previous match", "Shift+Enter", -1), step("›", "Next match", "Enter", 1)]
-  const form = makeNode("div", { class: "gsl-search", role: "search" }, box, ...steps, says)
+  const form = makeNode("div", { class: "gsl-search", role: "search" }, box, makeNode("div", {}, found, ...steps), says)
   partOf(viewer, "bar").append(form)
   const state = { matches: null, total: 0, problem: "" }
 
@@ -37,10 +37,9 @@ export function addSearch(viewer) {
     tell()
   }
   function tell() {
-    says.classList.toggle("gsl-problem", Boolean(state.problem))
-    if (!state.matches) says.textContent = state.problem
-    else if (!state.total) says.textContent = "none found"
-    else says.textContent = matchPlace(view, state)
+    says.textContent = state.problem
+    says.hidden = !state.problem
+    found.textContent = !state.matches ? "" : state.total ? matchPlace(view, state) : "none found"
   }
   function go(direction) {
     if (isStale()) run()
@@ -79,6 +78,7 @@ export function addSearch(viewer) {
   const commands = commandsOf(viewer)
   commands.search = () => { box.focus({ preventScroll: true }); box.select() }
   commands.searchFor = text => { box.value = text; now(); commands.search() }
+  view.keep("search", () => box.value || null, text => { box.value = text ?? ""; now() })
   commands.clearSearch = () => (box.value ? (clear(), true) : false)
   return () => {
     offs.forEach(off => off())

@@ -76,9 +76,9 @@ export class SpanStore {
     return this.rows[code]
   }
 
-  /** Hide names, kinds and partitions: sets of codes; null shows all. */
+  /** Hide names, kinds, partitions and lanes: sets of codes; null shows all. */
   setFilter(filter) {
-    const hidden = ["names", "kinds", "partitions"].map(key => [key, new Set(filter?.[key])])
+    const hidden = ["names", "kinds", "partitions", "lanes"].map(key => [key, new Set(filter?.[key])])
     this.filter = hidden.some(([, codes]) => codes.size) ? Object.fromEntries(hidden) : null
     this.forgetFiltered()
     this.version++
@@ -161,7 +161,8 @@ export class SpanStore {
 }
 
 /** Which of the spans from `from` on the filter does not hide, counted from there. */
-function shownIndices({ name, kind, partition, length }, from, { names, kinds, partitions }) {
+function shownIndices({ lane, name, kind, partition, length }, from, { names, kinds, partitions, lanes }) {
+  if (lanes.has(lane)) return new Uint32Array(0)
   const indices = new Uint32Array(length - from)
   let count = 0
   for (let index = from; index < length; index++) {

@@ -11,78 +11,85 @@ const OTHER_LANES = 48 // Lanes outside a selection that are paired with those i
 /**
  * Totals of the spans in the window {start, end, lanes}; `lanes` is a set of lane codes, null for all.
  *
- * Times are clipped to the window. A lane's busy time is the union of its counted spans, its count that of these; a name's
- * time is the sum of its spans of any kind. `wall_ns` is from the first to the last counted span. Pairs are of a lane in the
- * set with any lane that was busy in the window: who selects one lane asks what ran beside it. What a filter hides is part of
- * all that.
+ * Times are clipped to the window; each entry has its `count`, its `busy` time and its longest span, `max`. A lane is busy in the
+ * union of its counted spans, a partition in that of those which use its SMs; a name's time is the sum of its spans of any kind.
+ * `wall_ns` is from the first to the last counted span. Pairs are of a lane in the set with any lane that was busy in the window:
+ * who selects one lane asks what ran beside it. What a filter hides is part of all that. As analysis.totals.
  */
 export function totals(store, tables, { start, end, lanes = null }) {
-  const sums = new WindowSums(tables, start, end)
-  for (const row of store.rows) if (row.length && row.lane >= 0 && (!lanes || lanes.has(row.lane))) sums.addRow(row)
-  const unions = unionsOf(store, tables)
-  const clip = (lane, count) => ({ lane, count, ...clipUnion(unions.lane(lane), start, end) })
-  // Threads of the host do no work of the device: they are in no lane's sums, but what they called has a name's.
-  const streams = [...sums.lanes].filter(([lane]) => !tables.lanes?.[lane]?.host)
-  const clips = streams.map(([lane, count]) => clip(lane, count)).sort((one, other) => one.lane - other.lane)
-  const others = tables.rows.map(row => row.lane).filter(lane => lanes && lane >= 0 && !lanes.has(lane))
+  const sums = new WindowSums(tables, start, end), unions = unionsOf(store, tables)
+  const rows = store.rows.filter(row => row.length && row.lane >= 0 && (!lanes || lanes.has(row.lane)))
+  rows.forEach(row => sums.addRow(row))
+  const busyOf = union => clipUnion(union, start, end).busy
   return {
-    lanes: clips.map(({ lane, count, busy }) => ({ lane, count, busy })),
-    names: sums.listNames(),
-    pairs: pairsOf(clips, [...new Set(others)].map(lane => clip(lane, 0)), start, end),
+    lanes: sums.lanes.list("lane", sums.touched).map(entry => ({ ...entry, busy: busyOf(unions.lane(entry.lane)) })),
+    names: sums.names.list("name").sort((one, other) => other.busy - one.busy || one.name - other.name),
+    // What takes a sweep of its own is computed where it is asked for.
+    get partitions() { return sums.parts.list("code").map(entry => ({ ...entry, busy: busyOf(unions.partition(entry.code, rows)) })) },
+    get pairs() {
+      const clip = lane => ({ lane, ...clipUnion(unions.lane(lane), start, end) })
+      const others = new Set(tables.rows.map(row => row.lane).filter(lane => lanes && lane >= 0 && !lanes.has(lane)))
+      return pairsOf([...sums.touched].sort((one, other) => one - other).map(clip), [...others].map(clip), start, end)
+    },
     wall_ns: Math.max(0, sums.last - sums.first),
   }
 }
 
 class WindowSums {
   constructor(tables, start, end) {
+    Object.assign(this, { tables, start, end, first: Infinity, last: -Infinity })
     this.isCounted = Uint8Array.from(tables.kind_counted, Boolean)
+    this.isOnSms = Uint8Array.from(tables.kind_on_sms ?? tables.kind_counted, Boolean)
     this.uncaptured = uncapturedRanges(tables)
-    this.start = start
-    this.end = end
-    this.lanes = new Map()
-    this.nameCount = new Float64Array(tables.names.length)
-    this.nameBusy = new Float64Array(tables.names.length)
-    this.first = Infinity
-    this.last = -Infinity
+    this.touched = new Set() // Streams on which anything ran: threads of the host do no work of the device.
+    this.names = new Sums(tables.names.length)
+    this.lanes = new Sums(tables.rows.length)
+    this.parts = new Sums(1)
+    // Partitions of one name and size are one: the code of the first.
+    const texts = (tables.partitions ?? []).map(({ text }) => text)
+    this.partOf = texts.map(text => texts.indexOf(text))
   }
 
   addRow(row) {
-    const { start: starts, end: ends, length } = row, { start, end } = this
-    let count = 0, isTouched = false
+    const { start: starts, end: ends, length } = row, { start, end } = this, isHost = Boolean(this.tables.lanes?.[row.lane]?.host)
     for (let index = row.firstEndingFrom(start); index < length && starts[index] <= end; index++) {
       const from = Math.max(start, starts[index]), to = Math.min(end, ends[index])
       // A span that only touches the window's border is not in it, unless it has no length.
       if (to < from || (to === from && ends[index] !== starts[index])) continue
-      isTouched = true
-      count += this.addSpan(row, index, from, to)
-    }
-    if (isTouched) this.lanes.set(row.lane, (this.lanes.get(row.lane) ?? 0) + count)
-  }
-
-  /** Add a span, and return for how many it stands that count as busy time. */
-  addSpan(row, index, from, to) {
-    const count = row.countOrNull ? row.countOrNull[index] : 1, name = row.name[index]
-    if (name >= this.nameCount.length) this.reserve(name + 1)
-    this.nameCount[name] += count
-    if (to > from) this.nameBusy[name] += row.busyOrNull ? (to - from) * row.densityAt(index) : to - from
-    if (this.isCounted[row.kind[index]] && (!this.uncaptured || this.uncaptured(row.kind[index], row.start[index]))) {
+      const count = row.countOrNull ? row.countOrNull[index] : 1, busy = to > from && row.busyOrNull ? (to - from) * row.densityAt(index) : to - from
+      this.names.add(row.name[index], count, busy)
+      if (isHost) continue
+      this.touched.add(row.lane)
+      const kind = row.kind[index]
+      if (this.uncaptured && !this.uncaptured(kind, starts[index])) continue
+      if (this.isOnSms[kind]) this.parts.add(this.partOf[row.partition[index]] ?? row.partition[index], count, busy)
+      if (!this.isCounted[kind]) continue
+      this.lanes.add(row.lane, count, busy)
       if (from < this.first) this.first = from
       if (to > this.last) this.last = to
-      return count
     }
-    return 0
+  }
+}
+
+/** Count, time and longest span by code; a code may come that the tables do not have yet. */
+class Sums {
+  constructor(size) {
+    this.count = new Float64Array(size)
+    this.busy = new Float64Array(size)
+    this.max = new Float64Array(size)
   }
 
-  /** Make room for a name that the tables do not have yet. */
-  reserve(size) {
-    this.nameBusy = roomy(this.nameBusy, size, this.nameCount.length)
-    this.nameCount = roomy(this.nameCount, size, this.nameCount.length)
+  add(code, count, busy) {
+    if (code >= this.count.length) for (const name of ["count", "busy", "max"]) this[name] = roomy(this[name], code + 1, this[name].length)
+    this.count[code] += count
+    this.busy[code] += busy
+    if (busy / count > this.max[code]) this.max[code] = busy / count
   }
 
-  listNames() {
-    const names = []
-    this.nameCount.forEach((count, name) => count && names.push({ name, count, busy: this.nameBusy[name] }))
-    return names.sort((one, other) => other.busy - one.busy || one.name - other.name)
+  /** Those that have any, and those of `codes`, each code as `key`. */
+  list(key, codes = new Set()) {
+    const all = [...this.count.keys()].filter(code => this.count[code] || codes.has(code))
+    return all.map(code => ({ [key]: code, count: this.count[code], busy: this.busy[code], max: this.max[code] }))
   }
 }
 

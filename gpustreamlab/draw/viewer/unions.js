@@ -52,6 +52,13 @@ class BusyUnions {
     return this.laneUnions.get(code) ?? null
   }
 
+  /** The union of what uses the SMs of a partition, of all codes that mean it, in some rows. */
+  partition(code, rows) {
+    const codes = [...this.slots.keys()].filter(other => other === code || this.slots[other] === this.slots[code])
+    const lists = rows.filter(row => !this.tables.lanes?.[row.lane]?.host).flatMap(row => codes.map(own => this.countedIntervals(row, 0, own)))
+    return uniteAll(lists.filter(list => list.length))
+  }
+
   /** The number of busy lanes as steps, where lanes are many; else null. */
   laneSteps() {
     this.updateLanes()

@@ -10,7 +10,7 @@ const CAPTURE_STRIP_PX = 12
 export const MIN_WINDOW_NS = 10
 const EMPTY_WINDOW_NS = 1e6 // What a session in which nothing ran yet shows.
 const HIT_PX = 3 // How far a pointer may be off.
-export const FILTER_KEYS = new Set(["hiddenNames", "hiddenKinds", "hiddenPartitions"])
+export const FILTER_KEYS = new Set(["hiddenNames", "hiddenKinds", "hiddenPartitions", "hiddenStreams"])
 const STATE_KEYS = new Set(["isLive", "isFollowing", "isPaused"])
 
 // Where the parts of the figure are, in px from the top of its frame.
@@ -37,6 +37,7 @@ export class View {
     this.hiddenNames = new Set()
     this.hiddenKinds = new Set()
     this.hiddenPartitions = new Set()
+    this.hiddenStreams = new Set() // Codes of lanes whose spans are not shown.
     this.matches = this.selection = this.pinned = this.hovered = this.ruler = null
     this.gap = this.reason = null // The gap that was clicked; the piece of a finding that is shown.
     this.why = tables.why ?? null // Live: null until it was asked for.
@@ -257,8 +258,8 @@ export class View {
   }
 
   applyFilter() {
-    const {hiddenNames: names, hiddenKinds: kinds, hiddenPartitions: partitions} = this
-    this.store.setFilter(names.size || kinds.size || partitions.size ? {names, kinds, partitions} : null)
+    const {hiddenNames: names, hiddenKinds: kinds, hiddenPartitions: partitions, hiddenStreams: lanes} = this
+    this.store.setFilter({names, kinds, partitions, lanes})
     this.hovered = this.pinned = null // Their places in the rows are others now.
   }
 

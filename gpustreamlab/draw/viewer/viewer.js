@@ -19,6 +19,7 @@ import { addSearch } from "./search.js"
 import { addSelect } from "./select.js"
 import { SpanStore } from "./store.js"
 import { readTheme, themePlot, watchTheme } from "./theme.js"
+import { addTotals } from "./totals_table.js"
 import { addTips } from "./tips.js"
 import { View } from "./view.js"
 import { addWhy } from "./why_panel.js"
@@ -30,7 +31,7 @@ const CELL_SHARE = 0.72 // How much of the window a timeline takes in a notebook
 export const TABLES_FORMAT = 3 // FORMAT of draw/_tables.py
 const ABOVE = new Set(["hovered", "pinned", "selection", "ruler", "gap", "reason", "why"]) // Painted on the upper layer.
 const NARROW_BORDER = 0.3 // Names take at most this share of the width.
-const CONTROLS = [addMenu, addColours, addLanes, addTips, addDetails, addGaps, addSearch, addKeys, addSelect, addRuler, addWhy, addLegend, addFollow] // In their order.
+const CONTROLS = [addMenu, addColours, addLanes, addTips, addDetails, addGaps, addSearch, addKeys, addSelect, addTotals, addRuler, addWhy, addLegend, addFollow] // In their order.
 
 export class Viewer {
   constructor({element, Bokeh, item, tables, store, live = false, askWhy = null, fills = false}) {

@@ -190,6 +190,7 @@ function feedOf(model) {
 
 const VIEW_MIME = "application/vnd.jupyter.widget-view+json"
 const STATE_MIME = "application/vnd.jupyter.widget-state+json"
+const ABOUT = "How this was recorded, and what is missing"
 const KEPT_TEXT = "Saved while the session was open. Run the notebook again for a live view."
 
 // Without a kernel JupyterLab looks a widget up in the notebook's metadata, and else says "model not found". What it finds there
@@ -410,20 +411,25 @@ function restoreLook(view, look) {
 // Title, facts and state. Every text is set as text: names of spans and titles are never markup.
 class Head {
   constructor(parent) {
-    this.root = node("header", "gsl-live-head")
-    this.title = node("span", "")
-    this.badge = node("span", "gsl-live-badge")
+    this.root = node("header", "gsl-head")
+    this.title = node("h3", "")
+    this.sentence = node("p", "gsl-finding")
+    this.badge = node("span", "gsl-badge")
     this.state = node("span", "gsl-live-state")
     this.state.setAttribute("role", "status")
-    const line = node("h3", "")
-    this.tier = node("span", "gsl-live-badge gsl-live-tier")
-    line.append(this.title, this.badge, this.tier, this.state)
-    this.facts = node("p", "")
-    this.finding = node("p", "gsl-live-finding")
-    this.source = node("p", "gsl-live-source")
-    this.missing = node("div", "")
+    this.lost = node("button", "gsl-lost")
+    this.about = put(node("button", "gsl-about-button"), "i")
+    this.sheet = node("section", "gsl-about")
+    this.sheet.popover = "auto"
+    for (const button of [this.lost, this.about]) {
+      Object.assign(button, { type: "button", title: ABOUT, popoverTargetElement: this.sheet })
+      button.dataset.lmSuppressShortcuts = "true"
+    }
+    this.about.setAttribute("aria-label", ABOUT)
+    this.sheet.setAttribute("role", "dialog")
+    this.sheet.setAttribute("aria-label", ABOUT)
     this.banner = node("p", "gsl-live-banner")
-    this.root.append(line, this.facts, this.finding, this.source, this.missing, this.banner)
+    this.root.append(this.title, this.sentence, this.badge, this.state, this.lost, this.about, this.sheet, this.banner)
     parent.append(this.root)
   }
 
@@ -432,21 +438,24 @@ class Head {
     const { state: now, text } = feed.state
     const state = now === "live" && isPaused ? "paused" : now
     put(this.title, header.title)
+    put(this.sentence, header.sentence)
     put(this.badge, header.badge)
-    put(this.tier, header.tier)
-    this.badge.classList.toggle("gsl-live-sim", Boolean(simulated))
+    this.badge.classList.toggle("gsl-sim", Boolean(simulated))
+    this.badge.classList.toggle("gsl-real", header.badge === "MEASURED")
     put(this.state, STATE_WORDS[state])
     this.state.dataset.state = state
-    put(this.facts, [header.facts, ...runningFacts(feed)].join(" · "))
-    put(this.finding, header.finding)
-    this.finding.hidden = !header.finding
-    put(this.source, header.source)
     put(this.banner, text)
     this.banner.hidden = !text
-    const missing = [...header.missing, ...notes, ...feedNotes(feed)].join("\n")
-    if (this.shownMissing === missing) return
-    this.shownMissing = missing
-    this.missing.replaceChildren(...missing.split("\n").filter(Boolean).map(line => put(node("p", "gsl-live-missing"), line)))
+    const running = runningFacts(feed), missing = [...header.missing, ...notes, ...feedNotes(feed)]
+    const lost = header.lost || (missing.length ? `${missing.length} note${missing.length === 1 ? "" : "s"}` : "")
+    put(this.lost, running.length ? `${running[0].split(" (")[0]}` : `\u26a0 ${lost}`)
+    this.lost.hidden = !lost && !running.length
+    const facts = [[header.facts, ...running].join(" · "), header.tier, header.finding, header.source].filter(Boolean)
+    const shown = JSON.stringify([missing, facts])
+    if (this.shown === shown) return
+    this.shown = shown
+    const lines = (texts, name) => texts.map(line => put(node("p", name), line))
+    this.sheet.replaceChildren(...lines(missing.map(line => `\u26a0 ${line}`), "gsl-missing"), ...lines(facts, ""))
   }
 }
 

@@ -88,7 +88,7 @@ def test_hostile_name_is_never_markup():
     page, form = timeline_page(evil_trace()), inline_html(evil_trace())
     assert EVIL_NAME not in page + form
     assert page.count("</script>") == 5
-    assert "<title>&lt;/script&gt;&lt;img src=x onerror=alert(1)&gt; (real hardware)</title>" in page
+    assert "<title>&lt;/script&gt;&lt;img src=x onerror=alert(1)&gt; (measured)</title>" in page
     assert re.findall(r"<(\w+)", form) == ["div", "img", "iframe"]
 
 
@@ -248,7 +248,7 @@ def test_counted_kinds_are_those_of_the_trace_or_as_said():
 
 def test_header_is_plain_text_and_that_of_a_live_view_counts_what_it_is_told():
     header = tables_of(evil_trace())["header"]
-    assert (header["title"], header["badge"], header["missing"]) == (EVIL_NAME, "REAL HARDWARE", [])
+    assert (header["title"], header["badge"], header["missing"]) == (EVIL_NAME, "MEASURED", [])
     trace = pipeline_trace(dropped_spans=3, tier=CaptureTier.KERNELS)
     told = plan_header(without_spans(trace), span_count=1_234, width_ns=5e9)
     assert told.facts == "NVIDIA H200 · 1,234 spans in 3 streams · 5.00 s"

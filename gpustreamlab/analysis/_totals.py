@@ -1,0 +1,187 @@
+"""Calls and times added up: by name, by stream or by partition."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, ClassVar, Literal, get_args
+
+import numpy as np
+
+from gpustreamlab.analysis._busy import counted_kinds, counted_rows, interval_sum_ns, require_trace, sm_kinds, union_edges
+from gpustreamlab.analysis._concurrency import stream_extent
+from gpustreamlab.analysis._report import Report, Reported, ReportTable, more_row, simulated_notes
+from gpustreamlab.analysis._scale import count_text, format_ns, format_share, group_labels, ratios
+from gpustreamlab.analysis._sm_time import size_of, whole_card
+from gpustreamlab.errors import OptionError, nearest_hint
+from gpustreamlab.model import Trace, TraceMetadata, display_name
+from gpustreamlab.typing import FloatArray, Int64Array, LaneKind
+
+if TYPE_CHECKING:
+    import pandas as pd
+
+TotalsBy = Literal["name", "stream", "partition"]
+"""What `totals` adds up by."""
+
+LISTED_TOTALS = 40
+"""How many rows a report lists."""
+
+_ABOUT = {
+    "name": "All spans of a name are added up: ranges nested in each other and streams overlap, so shares may exceed 100%. "
+    "Names that differ by a number are one.",
+    "stream": "Total: time in which the stream was busy; what overlaps counts once.",
+    "partition": "Total: time in which anything used the partition's SMs; what overlaps counts once, and copies use none.",
+}
+
+
+@dataclass(frozen=True, slots=True, kw_only=True, eq=False, repr=False)
+class Totals(Reported):
+    """Calls and times by name, stream or partition; what took longest first. The timeline's table of totals says the same."""
+
+    by: TotalsBy
+    """What each row stands for."""
+    labels: tuple[str | None, ...]
+    """The name, stream or partition of each row; None for the whole card."""
+    calls: Int64Array
+    """How many spans; shape (n_rows,), int64."""
+    total_ns: Int64Array
+    """Time of them; shape (n_rows,), int64, in ns. Of names a sum, of streams and partitions what overlaps counts once."""
+    max_ns: Int64Array
+    """The longest of them; shape (n_rows,), int64, in ns."""
+    window_ns: int
+    """The whole, of which `share` is: from the first start to the last end on any stream, or the part asked for, in ns."""
+    metadata: TraceMetadata
+    """Where the numbers come from."""
+
+    _columns: ClassVar = ("calls", "total_ns", "max_ns")
+
+    def __len__(self) -> int:
+        return len(self.labels)
+
+    @property
+    def mean_ns(self) -> FloatArray:
+        """`total_ns` / `calls`; shape (n_rows,), float64, in ns; NaN where nothing counts."""
+        return ratios(self.total_ns, self.calls)
+
+    @property
+    def share(self) -> FloatArray:
+        """`total_ns` / `window_ns`; shape (n_rows,), float64; NaN where there was no time."""
+        return ratios(self.total_ns, np.full(len(self), self.window_ns))
+
+    def to_pandas(self) -> pd.DataFrame:
+        """Return one row each: what it stands for, ``calls``, ``total_ns``, ``mean_ns``, ``max_ns`` and ``share``.
+
+        The first column is called as `by` says.
+        """
+        import pandas as pd
+
+        # As objects: pandas would make a missing text of None.
+        labels = {self.by: pd.Series(self.labels, dtype=object)}
+        return pd.DataFrame(
+            labels | {name: getattr(self, name) for name in ("calls", "total_ns", "mean_ns", "max_ns", "share")}
+        )
+
+    def _line(self) -> str:
+        return f"{count_text(len(self), self.by)} in {format_ns(self.window_ns)}"
+
+    def _report(self) -> Report:
+        rows = [[self.by, "calls", "total", "mean", "max", "share"]]
+        mean_ns, share = self.mean_ns, self.share
+        for place, label in enumerate(self.labels[:LISTED_TOTALS]):
+            times = [
+                format_ns(value) if np.isfinite(value) else "-"
+                for value in (self.total_ns[place], mean_ns[place], self.max_ns[place])
+            ]
+            name = "whole card" if label is None else display_name(label, 48)
+            rows.append([name, f"{self.calls[place]:,}", *times, format_share(share[place])])
+        table = ReportTable(caption=f"Totals by {self.by}", rows=rows + more_row(len(self) - LISTED_TOTALS, 6))
+        notes = (_ABOUT[self.by], *simulated_notes(self.metadata))
+        return Report(title="Totals of", line=self._line(), tables=(table,) if len(self) else (), notes=notes)
+
+
+def totals(trace: Trace, by: TotalsBy = "name", t0_ns: int | None = None, t1_ns: int | None = None) -> Totals:
+    """Add up calls and times by name, stream or partition.
+
+    Parameters
+    ----------
+    trace
+        The spans.
+    by
+        ``"name"``: all spans, of any kind; names that differ by a number are one, ``h2d *``. ``"stream"``: spans that count as
+        busy time. ``"partition"``: those of them that use SMs; one partition with several sizes is several.
+    t0_ns, t1_ns
+        A stretch of time on the trace's clock in ns, to which spans are clipped, as `Trace.between` does; None for all.
+
+    Returns
+    -------
+    Totals
+        Exact to the ns of the trace's own times, what took longest first.
+
+    Raises
+    ------
+    OptionError
+        If it is no trace, `by` is another word, or the end is before the beginning.
+
+    Examples
+    --------
+    >>> trace = Trace.from_columns(start_ns=[0, 50, 90], end_ns=[100, 80, 130], stream=["a", "b", "b"], name=["f", "g", "g"])
+    >>> totals(trace, "stream").to_pandas()[["stream", "calls", "total_ns", "max_ns"]].values.tolist()
+    [['a', 1, 100, 100], ['b', 2, 70, 40]]
+    """
+    require_trace(trace, "totals")
+    if by not in get_args(TotalsBy):
+        hint = nearest_hint(str(by)[:40], get_args(TotalsBy))
+        raise OptionError(f"Totals are by 'name', 'stream' or 'partition', not {str(by)[:40]!r}. {hint}".rstrip())
+    kinds = counted_kinds(trace)  # of the whole trace: a part of it must not count otherwise
+    first_ns, last_ns = stream_extent(trace)
+    if t0_ns is not None or t1_ns is not None:
+        first_ns, last_ns = first_ns if t0_ns is None else t0_ns, last_ns if t1_ns is None else t1_ns
+        trace = trace.between(first_ns, last_ns)
+    labels: list[str | None]
+    if by == "name":
+        rows, used = np.arange(len(trace)), np.unique(trace.name)
+        texts = group_labels([trace.names[code] for code in used.tolist()])
+        labels = list(dict.fromkeys(texts))
+        places = {text: place for place, text in enumerate(labels)}
+        groups = np.full(len(trace.names), -1)
+        groups[used] = [places[text] for text in texts]
+        group = groups[trace.name]
+    elif by == "stream":
+        rows = np.flatnonzero(counted_rows(trace, kinds))
+        labels, group = [lane.name for lane in trace.lanes], trace.lane[rows]
+    else:
+        rows = np.flatnonzero(counted_rows(trace, sm_kinds(trace, kinds)))
+        sizes = [*(size_of(trace, part) for part in trace.partitions), whole_card(trace.metadata.device)]
+        known = {size: place for place, size in enumerate(dict.fromkeys(sizes))}
+        labels, group = [size.name for size in known], np.array([known[size] for size in sizes])[trace.partition[rows]]
+    return _added_up(trace, by, labels, rows, np.asarray(group, np.int64), last_ns - first_ns)
+
+
+def _added_up(
+    trace: Trace, by: TotalsBy, labels: list[str | None], rows: Int64Array, group: Int64Array, window_ns: int
+) -> Totals:
+    start_ns, end_ns = trace.start_ns[rows], trace.end_ns[rows]
+    calls = np.bincount(group, minlength=len(labels)).astype(np.int64)
+    total_ns, max_ns = np.zeros(len(labels), np.int64), np.zeros(len(labels), np.int64)
+    np.maximum.at(max_ns, group, end_ns - start_ns)
+    if by == "name":
+        np.add.at(total_ns, group, end_ns - start_ns)
+    else:
+        order, borders = np.argsort(group, kind="stable"), np.concatenate(([0], np.cumsum(calls)))
+        for place in np.flatnonzero(calls).tolist():
+            part = order[borders[place] : borders[place + 1]]
+            total_ns[place] = interval_sum_ns(union_edges(start_ns[part], end_ns[part]))
+    is_shown = calls > 0
+    if by == "stream":  # also one on which nothing counted ran
+        is_stream = np.array([lane.kind is LaneKind.STREAM for lane in trace.lanes], bool)
+        is_shown = (np.bincount(trace.lane, minlength=len(labels)) > 0) & is_stream
+    kept = np.flatnonzero(is_shown)
+    kept = kept[np.argsort(-total_ns[kept], kind="stable")]
+    return Totals(
+        by=by,
+        labels=tuple(labels[place] for place in kept.tolist()),
+        calls=calls[kept],
+        total_ns=total_ns[kept],
+        max_ns=max_ns[kept],
+        window_ns=window_ns,
+        metadata=trace.metadata,
+    )

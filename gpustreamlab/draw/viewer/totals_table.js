@@ -1,0 +1,157 @@
+// The table of totals: by name, stream or partition, of the whole trace, of what is in view or of a selection. Its columns sort it,
+// its rows filter the picture.
+
+import { copyText } from "./copy.js"
+import { formatShare } from "./facts.js"
+import { groupNames, isAlone, nameLook, showOnly } from "./legend.js"
+import { laneText } from "./names.js"
+import { announce, commandsOf, makeButton, makeNode, makeSwatch, partOf, rootOf, throttled, toolsOf } from "./nodes.js"
+import { dataFrameFilter } from "./select.js"
+import { totals } from "./totals.js"
+import { formatCount, formatNs } from "./units.js"
+import { FILTER_KEYS } from "./view.js"
+
+const TABLE_ROWS = 200 // More are counted, not shown: nobody reads them, and the browser would wait for them.
+const TOTALS_EVERY_MS = 500
+const KINDS = [["name", "Names"], ["stream", "Streams"], ["partition", "Partitions"], ["pair", "Overlap"]]
+const SCOPES = [["all", "Whole trace"], ["view", "In view"], ["selection", "Selection"]]
+const SHARE = { key: "share", text: "of window", format: formatShare }
+const COLUMNS = [
+  { key: "calls", text: "Calls", format: formatCount }, { key: "total", text: "Total", format: formatNs }, { key: "mean", text: "Mean", format: formatNs },
+  { key: "max", text: "Max", format: formatNs }, SHARE,
+]
+const PAIR_COLUMNS = [{ key: "total", text: "Both", format: formatNs }, { ...SHARE, text: "of the shorter" }]
+const AT_FIRST = { isOpen: false, by: "name", scope: "view", sort: "total", isUp: false }
+
+/** Add the button and the panel. */
+export function addTotals(viewer) {
+  const { view } = viewer
+  const panel = makeNode("section", { class: "gsl-panel gsl-selection", "aria-label": "Totals", hidden: true })
+  partOf(viewer, "panels").append(panel)
+  const state = { ...AT_FIRST, selection: null }, commands = commandsOf(viewer)
+  const draw = () => showTotals(viewer, panel, state, change)
+  const change = changes => { Object.assign(state, changes); draw() }
+  const open = () => change({ isOpen: true, scope: state.scope === "selection" && !view.selection ? "view" : state.scope })
+  const button = makeButton("Totals", { label: "Totals by name, stream or partition; Shift and drag selects a part", key: "T", onclick: () => commands.sumView() })
+  toolsOf(viewer).append(button)
+  const later = throttled(() => { if (state.isOpen) draw() }, TOTALS_EVERY_MS)
+  const looked = property => {
+    if (view.selection !== state.selection && !commands.isSelecting?.()) {
+      state.selection = view.selection
+      change(view.selection ? { isOpen: true, scope: "selection" } : state.scope === "selection" ? { ...AT_FIRST, by: state.by } : {})
+    } else if (state.isOpen && FILTER_KEYS.has(property)) draw()
+  }
+  commands.closeTotals = () => {
+    if (!state.isOpen && !view.selection) return false
+    change({ isOpen: false })
+    if (view.selection) view.set("selection", null)
+    return true
+  }
+  commands.sumView = () => commands.closeTotals() || open()
+  view.keep("totals", () => (state.isOpen ? { by: state.by, scope: state.scope, sort: state.sort, isUp: state.isUp } : null), kept => change({ ...AT_FIRST, ...kept, isOpen: Boolean(kept) }))
+  // What is behind "now" does not change any more, so its totals need no refresh.
+  const isDone = () => state.scope !== "all" && windowOf(view, state)?.end < state.reachNs
+  const offs = [view.on("look", looked), view.on("range", () => state.scope === "view" && later()), view.on("data", () => view.isPaused || isDone() || later())]
+  return () => {
+    offs.forEach(off => off())
+    later.stop()
+    panel.remove()
+    button.remove()
+  }
+}
+
+/** The window {start, end, lanes} of which the totals are, in whole ns, and its `of`, the time of which shares are; null where there is none. */
+function windowOf(view, { scope }) {
+  // Not the margins, in which nothing can be, nor what threads of the host called before and after: shares would be less than they are.
+  const all = view.streamExtent(), lanes = new Set(view.tables.lanes.keys()), isAll = scope === "all" || (view.x0 <= all.start && view.x1 >= all.end)
+  const inView = { start: Math.max(view.x0, all.start), end: Math.min(view.x1, all.end), lanes }
+  const found = scope === "selection" ? view.selection : isAll ? { ...view.extent(), lanes } : inView
+  const start = Math.floor(found?.start), end = Math.ceil(found?.end), own = { start, end, lanes: found?.lanes, isAll: found?.lanes === lanes && isAll }
+  return end > start ? { ...own, of: own.isAll ? all : own } : null
+}
+
+function showTotals(viewer, panel, state, change) {
+  const { view } = viewer, own = state.isOpen ? windowOf(view, state) : null
+  panel.hidden = !state.isOpen
+  if (!own) return panel.replaceChildren(...(state.isOpen ? [makeNode("p", { text: "Nothing ran here." })] : []))
+  state.reachNs = view.store.lastNs
+  const scrolled = panel.querySelector(".gsl-table")?.scrollTop ?? 0, focused = panel.contains(document.activeElement) && document.activeElement.dataset.entry
+  const table = totalTable(view, state, rowsOf(view, state.by, totals(view.store, view.tables, own), own), change)
+  const note = view.store.filter ? [makeNode("p", { class: "gsl-note", text: "What is hidden counts too." })] : []
+  panel.replaceChildren(head(viewer, panel, state, own, change), table, ...note)
+  table.scrollTop = scrolled
+  if (focused) [...panel.querySelectorAll("[data-entry]")].find(({ dataset }) => dataset.entry === focused)?.focus({ preventScroll: true })
+}
+
+function head(viewer, panel, state, own, change) {
+  const { view } = viewer, { start, end } = own.of, { lanes } = own, length = formatNs(end - start), isSelected = state.scope === "selection"
+  const title = isSelected ? `Selected ${length}` : `Totals of ${length}`, facts = `${formatNs(start)} to ${formatNs(end)}, ${lanesText(view, lanes)}`
+  const choice = (label, options, key) => makeNode("span", { class: "gsl-choice", role: "group", "aria-label": label }, ...options.map(([value, text]) =>
+    makeButton(text, { "aria-pressed": String(state[key] === value), "data-entry": `${key} ${value}`, onclick: () => change({ [key]: value }) })))
+  const kinds = KINDS.filter(([value]) => value !== "partition" || view.tables.bands.length)
+  const copies = (text, label, expression) => { const button = makeButton(text, { label, onclick: () => copyText(expression(), button, panel) }); return button }
+  if (panel.dataset.told !== title) announce(viewer, `${title}, ${facts}`)
+  panel.dataset.told = title
+  return makeNode("header", {}, makeNode("h3", { text: title }), choice("Totals by", kinds, "by"), choice("Totals of", SCOPES.filter(([value]) => value !== "selection" || view.selection), "scope"),
+    makeNode("p", { text: facts }),
+    isSelected ? makeButton("Zoom here", { key: "F", onclick: () => view.setRange(start, end) }) : null,
+    state.by === "pair" ? null : copies("Copy as DataFrame", "Copy a pandas expression for this table", () => totalsExpression(view.tables, own, state)),
+    isSelected ? copies("Copy as DataFrame filter", "Copy a pandas expression for these spans", () => dataFrameFilter(view.tables, view.selection)) : null,
+    makeButton(isSelected ? "Clear" : "Close", { key: "Escape", onclick: () => { commandsOf(viewer).closeTotals(); rootOf(viewer).focus({ preventScroll: true }) } }))
+}
+
+/** "2 streams and 1 host thread": of the lanes that are selected, those on which anything ran, and the threads. */
+function lanesText(view, lanes) {
+  const counted = (count, word) => `${formatCount(count)} ${word}${count === 1 ? "" : "s"}`
+  const streams = view.usedStreams().filter(lane => lanes.has(lane)).length
+  const threads = [...lanes].filter(lane => view.tables.lanes[lane]?.host).length
+  const parts = [...(streams || !threads ? [counted(streams, "stream")] : []), ...(threads ? [counted(threads, "host thread")] : [])]
+  return parts.join(" and ")
+}
+
+/** The rows, with what a click on each shows alone. */
+function rowsOf(view, by, found, { of: { start, end }, lanes }) {
+  const { tables } = view, lane = code => laneText(tables.lanes[code])
+  const row = (text, { count, busy, max }, entry, style) => ({ text, style, entry, calls: count, total: busy, mean: count ? busy / count : NaN, max, share: busy / (end - start) })
+  const entry = (group, codes, all) => ({ group, codes, all: [...all.keys()] })
+  if (by === "pair") return found.pairs.filter(({ both_ns: both }) => both).map(({ a, b, both_ns: total, share }) => ({ text: `${lane(a)} + ${lane(b)}`, total, share }))
+  if (by === "stream") return found.lanes.filter(({ lane: code }) => lanes.has(code)).map(own => row(lane(own.lane), own, entry("hiddenStreams", [own.lane], tables.lanes)))
+  if (by === "name") return groupNames(view, found.names).map(own => row(own.text, own, entry("hiddenNames", own.codes, tables.names), nameLook(view, own.codes)))
+  const same = code => [...tables.partitions.keys()].filter(other => tables.partitions[other].text === tables.partitions[code]?.text)
+  return found.partitions.map(own => {
+    const { text = "", band = -1 } = tables.partitions[own.code] ?? {}
+    return row(text, own, entry("hiddenPartitions", same(own.code), tables.partitions), tables.bands[band])
+  })
+}
+
+function totalTable(view, { by, sort, isUp }, rows, change) {
+  const columns = by === "pair" ? PAIR_COLUMNS : COLUMNS, caption = KINDS.find(([value]) => value === by)[1], word = view.tables.header.busy_word
+  const key = sort === "text" || columns.some(column => column.key === sort) ? sort : "total", sign = isUp ? 1 : -1
+  rows.sort((a, b) => sign * (key === "text" ? a.text.localeCompare(b.text) : (a[key] || 0) - (b[key] || 0)))
+  const about = {
+    name: "All spans of the name added up: names of nested ranges overlap, and so do streams, so shares may add up to more than 100%",
+    stream: `Time in which the stream was ${word}: what overlaps counts once. Calls: spans that count, which are kernels, copies and fills, and ranges where no kernels were captured`,
+    partition: "Time in which anything used the partition's SMs: what overlaps counts once, and copies use none",
+    pair: `Time in which both were ${word}, and its share of the time of the stream that has less of it`,
+  }[by]
+  const headOf = ({ key: own, text }) => makeNode("th", { scope: "col", title: about, "aria-sort": own === key ? (isUp ? "ascending" : "descending") : null }, makeButton(text, {
+    label: `Sort by ${text}`, "data-entry": `sort ${own}`, onclick: () => change({ sort: own, isUp: own === key ? !isUp : own === "text" }),
+  }))
+  const body = makeNode("tbody", {}, ...rows.slice(0, TABLE_ROWS).map(row => {
+    const isOn = Boolean(row.entry) && isAlone(view, row.entry), swatch = row.style?.fill ? makeSwatch(row.style) : null
+    const name = row.entry ? makeNode("button", { type: "button", "aria-pressed": String(isOn), "data-entry": `row ${row.text}`, text: row.text }) : row.text
+    const click = row.entry && { class: "gsl-row", onclick: () => showOnly(view, row.entry) }
+    return makeNode("tr", { ...click }, makeNode("th", { scope: "row", title: row.text, dir: "auto" }, swatch, name), ...columns.map(column => makeNode("td", { text: Number.isNaN(row[column.key]) ? "-" : column.format(row[column.key]) })))
+  }))
+  const left = rows.length - TABLE_ROWS, rest = !rows.length ? "none" : left > 0 ? `+ ${formatCount(left)} more` : ""
+  if (rest) body.append(makeNode("tr", {}, makeNode("td", { colspan: columns.length + 1, text: rest })))
+  const heads = makeNode("thead", {}, makeNode("tr", {}, ...[{ key: "text", text: caption }, ...columns].map(headOf)))
+  return makeNode("div", { class: "gsl-table", tabindex: "0", role: "group", "aria-label": caption }, makeNode("table", { title: about }, makeNode("caption", { class: "gsl-out", text: caption }), heads, body))
+}
+
+/** The pandas expression of a table; the trace's times are its own exact integers. */
+export function totalsExpression(tables, { start, end, lanes, isAll }, { by }) {
+  const ns = time => BigInt(tables.zero_ns) + BigInt(time), part = isAll ? "" : `, ${ns(start)}, ${ns(end)}`
+  const names = lanes.size < tables.lanes.length ? `.where(stream=[${[...lanes].map(code => JSON.stringify(tables.lanes[code].name)).join(", ")}])` : ""
+  return `lab.trace${names}.totals("${by}"${part}).to_pandas()`
+}

@@ -1,0 +1,292 @@
+"""Find: searches by regular expression, hits at every zoom, and the table of totals that sorts and filters the picture."""
+
+from __future__ import annotations
+
+import pytest
+
+from tests.helpers.kernel_traces import kernel_trace
+from tests.helpers.reader import open_readers
+from tests.helpers.traces import make_trace, partition_trace, pipeline_trace, random_trace
+
+# Pixels of a colour: of the lanes in a rectangle of the figure, or of the overview.
+COUNT = """((canvas, [x, y, width, height]) => {
+  const copy = Object.assign(document.createElement("canvas"), {width: canvas.width, height: canvas.height})
+  const ctx = copy.getContext("2d", {willReadFrequently: true}), wanted = v.theme.accent
+  ctx.fillStyle = wanted
+  ctx.fillRect(0, 0, 1, 1)
+  const [red, green, blue] = ctx.getImageData(0, 0, 1, 1).data
+  ctx.clearRect(0, 0, 1, 1)
+  ctx.drawImage(canvas, 0, 0)
+  const {data} = ctx.getImageData(x, y, width, height), columns = new Set()
+  for (let at = 0; at < data.length; at += 4)
+    if (Math.abs(data[at] - red) + Math.abs(data[at + 1] - green) + Math.abs(data[at + 2] - blue) < 6)
+      columns.add(at / 4 % width)
+  return columns.size
+})"""
+
+
+@pytest.fixture
+def read(windows, tmp_path):
+    with open_readers(windows, tmp_path) as read:
+        yield read
+
+
+def _search(reader, text):
+    reader.page.locator(".gsl-search input").fill(text)
+    reader.page.locator(".gsl-search input").press("Enter") if text else None
+    reader.page.wait_for_timeout(200)
+    reader.settle()
+    return reader.text("found"), reader.text("problem")
+
+
+def _names(reader):
+    return set(reader.js("w.tables.names.filter((_, code) => w.matches?.[code])"))
+
+
+def test_regular_expressions_find_names_streams_and_nothing_else(read):
+    reader = read(make_trace([("copy", f"h2d {k}", 10 * k, 10 * k + 5) for k in range(12)] + [("main", "Gemm a/b", 0, 200)]))
+    assert _search(reader, "/^h2d [13]$/")[1] is None
+    assert _names(reader) == {"h2d 1", "h2d 3"}
+    _search(reader, "/^gemm/")
+    assert _names(reader) == set()
+    _search(reader, "/^gemm/i")
+    assert _names(reader) == {"Gemm a/b"}
+    _search(reader, r"name:/a\/b$/")
+    assert _names(reader) == {"Gemm a/b"}
+    assert _search(reader, "stream:/^main$/")[0] == "1 of 1"
+    assert _search(reader, "stream:/^mai$/")[0] == "none found"
+    # A part of a name that only begins like one.
+    assert _search(reader, "a/b")[0] == "1 of 1"
+
+
+@pytest.mark.parametrize(
+    ("text", "sign", "rest"),
+    [("/a(b+/", 2, "(b+"), ("/ab**c/", 4, "*c"), ("/x[z-a]/", 2, "[z-a]"), ("stream:/a)b/", 2, ")b")],
+)
+def test_a_wrong_expression_says_what_and_where_and_dims_nothing(read, text, sign, rest):
+    reader = read(pipeline_trace())
+    _, problem = _search(reader, text)
+    assert problem.endswith(f" at sign {sign}, {rest}")
+    assert len(problem) > len(rest) + 15
+    assert reader.js("w.matches") is None
+    assert reader.page.locator(".gsl-search input").get_attribute("aria-invalid") == "true"
+    assert "ends with /" in _search(reader, "/abc")[1]
+    assert _search(reader, "filter") == ("1 of 6", None)
+
+
+def test_a_hit_among_many_is_marked_in_its_bin_and_in_the_overview(read):
+    spans = [("a", "needle" if k == 70_000 else "hay", 100 * k, 100 * k + 90) for k in range(100_000)]
+    reader = read(make_trace(spans))
+    assert reader.js(f"{COUNT}(v.plotView.canvas_view.primary.canvas, argument)", _lane(reader)) == 0
+    _search(reader, "needle")
+    reader.js("(w.fit(), w.set('pinned', null))")
+    reader.settle()
+    marked = reader.js(f"{COUNT}(v.plotView.canvas_view.primary.canvas, argument)", _lane(reader))
+    assert 4 <= marked <= 8
+    at = reader.js("[w.pxAt(7e6), w.frame.left]")
+    place = reader.js("w.painted.items.first.findIndex((first, i) => first <= 70000 && 70000 <= w.painted.items.last[i])")
+    assert place >= 0
+    assert reader.js("w.painted.items.last[argument] > w.painted.items.first[argument]", place)
+    assert at[0] > at[1]
+    reader.js("w.setRange(6_999_000, 7_001_500)")
+    reader.settle()
+    assert reader.js(f"{COUNT}(v.plotView.canvas_view.primary.canvas, argument)", _lane(reader)) > 20
+    _search(reader, "")
+    assert reader.js(f"{COUNT}(v.plotView.canvas_view.primary.canvas, argument)", _lane(reader)) == 0
+
+
+def _lane(reader):
+    """Return the rectangle of the first lane in the figure, in px."""
+    return reader.js(
+        """[w.frame.left, w.lanesTop(), w.frame.right - w.frame.left, w.painted.segments[0].bottom - w.lanesTop() + 1]
+        .map(Math.round)"""
+    )
+
+
+def test_ticks_in_the_overview_are_one_a_px_at_most(read):
+    reader = read(random_trace(20_000, 6))
+    ticks = """(() => { const found = new Set(), ctx = {fillRect: (x, y, width) => width === 2 && found.add(x)}
+      const map = {view: w, viewer: v, left: 0, width: 500,
+        pxAt: ns => ns / w.extent().end * 500, timeAt: px => px / 500 * w.extent().end}
+      gpustreamlab.paintHitTicks(ctx, map, 30); return found.size })()"""
+    assert reader.js(ticks) == 0
+    _search(reader, ">0ns")
+    every = reader.js(ticks)
+    assert 300 < every <= 500
+    name = reader.js("w.tables.names[0]")
+    _search(reader, f"/^{name}$/")
+    assert 0 < reader.js(ticks) < every
+    expected = reader.js(
+        """new Set(s.rows.flatMap(row => [...row.start].slice(0, row.length).filter((_, i) => row.name[i] === 0)
+        .map(ns => Math.floor(ns / w.extent().end * 500)))).size"""
+    )
+    assert abs(reader.js(ticks) - expected) <= 1
+
+
+def test_a_search_moves_nothing(read):
+    for width in (1200, 390):
+        reader = read(pipeline_trace(), width=width, height=1_800)
+        boxes = """[...document.querySelectorAll('.gsl-bar button:not(.gsl-step), .gsl-search, .gsl-search input, .gsl-figure')]
+          .filter(part => part.offsetParent).map(part => part.getBoundingClientRect())
+          .map(({x, y, width, height}) => [x, y, width, height])"""
+        before = reader.js(boxes)
+        for text in ("filter", "/(/", "nothing at all", "kind:range >0ns", ""):
+            _search(reader, text)
+            assert reader.js(boxes) == before, text
+
+
+def test_search_and_table_are_kept_by_a_view(read):
+    reader = read(partition_trace())
+    _search(reader, "gemm")
+    reader.js("v.commands.sumView()")
+    reader.page.get_by_role("group", name="Totals by").get_by_role("button", name="Streams").click()
+    reader.page.get_by_role("button", name="Sort by Calls").click()
+    kept = reader.js("Object.fromEntries(['search', 'totals'].map(key => [key, w.kept.get(key).read()]))")
+    assert kept == {"search": "gemm", "totals": {"by": "stream", "scope": "view", "sort": "calls", "isUp": False}}
+    other = read(partition_trace())
+    assert other.js("['search', 'totals'].map(key => w.kept.get(key).read())") == [None, None]
+    other.js("Object.entries(argument).forEach(([key, value]) => w.kept.get(key).write(value))", kept)
+    other.settle()
+    assert other.js("Object.fromEntries(['search', 'totals'].map(key => [key, w.kept.get(key).read()]))") == kept
+    assert other.page.locator("th[aria-sort=descending]").inner_text().startswith("Calls")
+    assert other.text("found").endswith(" found")
+    other.js("['search', 'totals'].forEach(key => w.kept.get(key).write(null))")
+    assert other.text("selection") is None
+    assert other.js("w.matches") is None
+
+
+# ---- the table
+
+
+def _open(reader, kind, scope="Whole trace"):
+    reader.js("v.commands.sumView()")
+    reader.page.get_by_role("group", name="Totals of").get_by_role("button", name=scope).click()
+    reader.page.get_by_role("group", name="Totals by").get_by_role("button", name=kind).click()
+
+
+def _cells(reader):
+    return reader.js(
+        "[...document.querySelectorAll('.gsl-selection tbody tr')].map(row => [...row.cells].map(cell => cell.textContent))"
+    )
+
+
+WRITTEN = """argument.map(([label, calls, total, mean, max, share]) => [label, gpustreamlab.formatCount(calls),
+  ...[total, mean, max].map(gpustreamlab.formatNs), share])"""
+
+
+@pytest.mark.parametrize("by", ["name", "stream", "partition"])
+@pytest.mark.parametrize("make", [partition_trace, kernel_trace, lambda: kernel_trace(windows=((0, 2_000_000),))])
+@pytest.mark.parametrize("part", [None, (1_234_567, 3_456_789)])
+def test_the_table_says_what_the_data_frame_says(read, by, make, part):
+    trace = make()
+    reader = read(trace)
+    zero_ns = int(reader.js("w.tables.zero_ns"))
+    if part:
+        reader.js("w.setRange(...argument)", part)
+    _open(reader, {"name": "Names", "stream": "Streams", "partition": "Partitions"}[by], "In view" if part else "Whole trace")
+    window = [zero_ns + at for at in part] if part else []
+    found = trace.totals(by, *window)
+    frame = found.to_pandas()
+    rows = sorted(_cells(reader))
+    labels = (
+        reader.js("Object.fromEntries(w.tables.lanes.map(lane => [lane.name, lane.label || lane.name]))")
+        if by == "stream"
+        else {}
+    )
+    wanted = reader.js(
+        WRITTEN,
+        [
+            [labels.get(row[0], row[0]) or "whole card", row.calls, row.total_ns, row.mean_ns, row.max_ns, row.share]
+            for row in frame.itertuples(index=False)
+        ],
+    )
+    if by != "partition":  # which says how many SMs it had, too
+        assert [row[:5] for row in rows] == sorted(row[:5] for row in wanted)
+    assert sorted(row[1:5] for row in rows) == sorted(row[1:5] for row in wanted)
+    assert len(rows) > 1
+    # To the ns, not only as it is written.
+    exact = reader.js(
+        """(() => { const [start, end] = argument ?? [w.extent().start, w.extent().end], all = w.streamExtent()
+        const found = gpustreamlab.totals(s, w.tables, {start, end}), span = argument ? end - start : all.end - all.start
+        return {stream: found.lanes, partition: found.partitions, name: found.names, span} })()""",
+        list(part) if part else None,
+    )
+    assert exact["span"] == found.window_ns
+    if by == "name":
+        assert sum(row["busy"] for row in exact["name"]) == frame.total_ns.sum()
+        assert sum(row["count"] for row in exact["name"]) == frame.calls.sum()
+    else:
+        keys = ("count", "busy", "max")
+        assert sorted(tuple(row[key] for key in keys) for row in exact[by]) == sorted(
+            zip(frame.calls, frame.total_ns, frame.max_ns, strict=True)
+        )
+    assert frame.share.tolist() == [total / found.window_ns for total in frame.total_ns]
+
+
+def test_columns_sort_and_say_so(read):
+    reader = read(partition_trace())
+    _open(reader, "Names")
+    totals = [row[2] for row in _cells(reader)]
+    sort = reader.page.get_by_role("button", name="Sort by Total")
+    assert reader.page.locator("th[aria-sort]").get_attribute("aria-sort") == "descending"
+    sort.click()
+    assert reader.page.locator("th[aria-sort]").get_attribute("aria-sort") == "ascending"
+    assert [row[2] for row in _cells(reader)] == totals[::-1]
+    assert reader.page.evaluate("document.activeElement.ariaLabel") == "Sort by Total"
+    reader.page.get_by_role("button", name="Sort by Names").click()
+    names = [row[0] for row in _cells(reader)]
+    assert names == sorted(names)
+    reader.page.keyboard.press("Enter")
+    assert [row[0] for row in _cells(reader)] == names[::-1]
+    assert reader.page.locator("th[aria-sort]").count() == 1
+
+
+@pytest.mark.parametrize(("kind", "place"), [("Names", 1), ("Streams", 0), ("Partitions", 1)])
+def test_a_row_filters_the_picture_and_again_shows_all(read, kind, place):
+    trace = partition_trace()
+    reader = read(trace)
+    _open(reader, kind)
+    row = reader.page.locator(".gsl-selection tbody tr").nth(place)
+    count = int(row.locator("td").first.inner_text())
+    rows = _cells(reader)
+    row.click()
+    reader.settle()
+    assert reader.drawn_count() == count < len(trace)
+    assert row.locator("button").get_attribute("aria-pressed") == "true"
+    # The table still has all, so that another row can be chosen.
+    assert _cells(reader) == rows
+    row.locator("button").press("Enter")
+    reader.settle()
+    assert reader.drawn_count() == len(trace)
+    assert row.locator("button").get_attribute("aria-pressed") == "false"
+
+
+def test_the_table_follows_the_view_or_stays_with_the_whole(read):
+    reader = read(partition_trace())
+    _open(reader, "Streams", "In view")
+    before = _cells(reader)
+    reader.js("w.setRange(2e6, 6e6)")
+    reader.page.wait_for_function("document.querySelector('.gsl-selection h3').textContent === 'Totals of 4.00 ms'")
+    assert _cells(reader) != before
+    reader.page.get_by_role("group", name="Totals of").get_by_role("button", name="Whole trace").click()
+    assert _cells(reader) == before
+
+
+def test_the_expression_of_the_table_gives_its_rows(read):
+    trace = partition_trace()
+    reader = read(trace, permissions=["clipboard-read", "clipboard-write"])
+    reader.js("w.setRange(2e6, 6e6)")
+    _open(reader, "Streams", "In view")
+    rows = _cells(reader)
+    reader.page.get_by_role("button", name="Copy a pandas expression for this table").click()
+    reader.page.wait_for_function("document.querySelector('.gsl-selection header').textContent.includes('Copied')")
+    text = reader.page.evaluate("navigator.clipboard.readText()")
+
+    class Lab:
+        pass
+
+    lab = Lab()
+    lab.trace = trace
+    frame = eval(text, {"lab": lab})
+    assert frame.stream.tolist() == [row[0] for row in rows]
+    assert [f"{count}" for count in frame.calls] == [row[1] for row in rows]

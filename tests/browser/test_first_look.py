@@ -1,0 +1,75 @@
+"""What stands above the first bar, at the sizes of a laptop and of a phone."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+import pytest
+
+from tests.helpers.kernel_traces import kernel_trace
+from tests.helpers.reader import open_readers
+from tests.helpers.traces import EVIL_NAME, make_trace, partition_trace, pipeline_trace
+
+# Lines of marks have a place of their own above the lanes.
+TRACES = {
+    "ranges": lambda: replace(pipeline_trace(), markers=(), layouts=()),
+    "kernels": lambda: replace(kernel_trace(), markers=(), layouts=()),
+    "partitions": lambda: replace(partition_trace(), markers=(), layouts=()),
+}
+# Bokeh's toolbar takes its place from the picture, where there is one.
+FIRST_BAR = """w.painted.segments[0].top + v.figureElement.getBoundingClientRect().top - (v.plot.toolbar_location ? 32 : 0)"""
+
+
+@pytest.fixture
+def read(windows, tmp_path):
+    with open_readers(windows, tmp_path) as read:
+        yield read
+
+
+@pytest.mark.parametrize("name", TRACES)
+def test_the_first_bar_stands_above_120_px_and_one_line_says_what_ran(read, name):
+    trace = TRACES[name]()
+    reader = read(trace, width=1366, height=768)
+    assert reader.js(FIRST_BAR) < 120
+    head = reader.page.locator("header.gsl-head")
+    assert head.bounding_box()["height"] < 30
+    sentence = head.locator(".gsl-finding").inner_text()
+    assert trace.metadata.device_name in sentence
+    # Of ranges nobody knows whether they overlapped.
+    assert ("worked" if name == "kernels" else "queued or running") + " at once" in sentence
+    if name == "partitions":
+        assert "prefill (96 SMs)" in sentence
+
+
+@pytest.mark.parametrize(("width", "most_px"), [(700, 66), (390, 86)])
+def test_the_head_stays_short_where_it_is_narrow(read, width, most_px):
+    reader = read(pipeline_trace(dropped_spans=7), width=width)
+    assert reader.page.locator("header.gsl-head").bounding_box()["height"] <= most_px
+    assert reader.page.evaluate("document.documentElement.scrollWidth <= innerWidth")
+
+
+def test_clocks_and_notes_stand_behind_a_button_and_what_is_lost_is_marked(read):
+    reader = read(pipeline_trace(dropped_spans=7, pending_spans=2))
+    page, about = reader.page, "How this was recorded, and what is missing"
+    sheet = page.locator(".gsl-about")
+    assert not sheet.is_visible()
+    assert "clock" not in page.locator("header.gsl-head").inner_text()
+    assert page.locator(".gsl-lost").inner_text() == "⚠ 7 dropped, 2 not ended"
+    page.get_by_role("button", name=about, exact=True).click()
+    assert sheet.get_attribute("aria-label") == about
+    text = sheet.inner_text()
+    assert "clock error ±500 ns" in text
+    assert "7 spans dropped" in text
+    assert "2 spans have not ended yet" in text
+    page.keyboard.press("Escape")
+    assert not sheet.is_visible()
+    page.locator(".gsl-lost").click()
+    assert sheet.is_visible()
+    page.keyboard.press("Escape")
+    plain = read(make_trace([("a", "x", 0, 1_000), ("b", EVIL_NAME, 10, 500)]))
+    assert plain.page.locator(".gsl-lost").count() == 0
+
+
+def test_errors_that_nobody_knows_are_not_said(read):
+    for trace in (make_trace([("a", "x", 0, 1_000)]), kernel_trace(kernel_error_ns=0, clock_error_ns=0, range_error_ns=0)):
+        assert "±0" not in read(trace).page.content()
