@@ -44,7 +44,7 @@ MARK_PX = 17
 MAX_MARKS = 500
 """Most moments of a sort that are marked; the last are kept, and the page says how many are not."""
 
-MARK_RANKS = {"layout": 0, "mark": 1, "cell": 2}
+MARK_RANKS = {"note": 0, "hazard": 1, "layout": 2, "mark": 3, "cell": 4}
 """Whose label wins where there is no room for all: what was asked for comes before what happens anyway."""
 
 TEXT_LIMIT = 60
@@ -60,7 +60,7 @@ class Mark:
     text: str
     """What happened."""
     kind: str
-    """``"layout"`` for a change of the partitions, else the kind of the trace's marker."""
+    """``"layout"`` for a change of the partitions, else the kind of the trace's note or marker."""
 
 
 def plan_marks(trace: Trace, zero_ns: int, width_ns: float) -> tuple[tuple[Mark, ...], list[str]]:
@@ -68,11 +68,11 @@ def plan_marks(trace: Trace, zero_ns: int, width_ns: float) -> tuple[tuple[Mark,
     margin_ns = 0.01 * width_ns
     markers = [
         Mark(time_ns=time_ns, text=display_name(marker.text, TEXT_LIMIT), kind=marker.kind.value)
-        for marker in trace.markers
+        for marker in (*trace.notes, *trace.markers)
         if -margin_ns <= (time_ns := float(marker.time_ns - zero_ns)) <= width_ns + margin_ns
     ]
     found, notes = [], []
-    for marks, what in ((_layout_marks(trace, zero_ns, width_ns), "changes of the partitions"), (markers, "markers")):
+    for marks, what in ((_layout_marks(trace, zero_ns, width_ns), "changes of the partitions"), (markers, "notes and markers")):
         found += marks[-MAX_MARKS:]
         if len(marks) > MAX_MARKS:
             notes.append(f"{len(marks) - MAX_MARKS:,} of {len(marks):,} {what} are not marked")

@@ -13,6 +13,7 @@ from gpustreamlab.model._device import (
     Device,
     Lane,
     Marker,
+    Note,
     SMLimits,
     TraceMetadata,
 )
@@ -51,6 +52,7 @@ __all__ = [
     "Layout",
     "LayoutChange",
     "Marker",
+    "Note",
     "Partition",
     "SMLimits",
     "SMResource",
