@@ -1,4 +1,4 @@
-// Made by scripts/bundle_viewer.py. 5aeed66f0e3372f78880960f8e3c7e1dc730b41cb74e07b98b05449185e70c74
+// Made by scripts/bundle_viewer.py. 16f2d923f31dff45058521e47e557cf692bc39832241935513ddcc3e906e9c8f
 "use strict";
 var gpustreamlab = (() => {
   var __defProp = Object.defineProperty;
@@ -1009,54 +1009,6 @@ var gpustreamlab = (() => {
     status.textContent = text;
   }
 
-  // copy.js
-  async function copyText(text, button, place) {
-    const says = button.textContent;
-    const isCopied = await copyByClipboard(text) || copyByCommand(text, place);
-    if (isCopied) {
-      button.textContent = "Copied";
-      setTimeout(() => {
-        button.textContent = says;
-      }, 1500);
-    } else {
-      offerText(text, place);
-    }
-    return isCopied;
-  }
-  async function copyByClipboard(text) {
-    try {
-      if (!navigator.clipboard) return false;
-      await navigator.clipboard.writeText(text);
-      return true;
-    } catch {
-      return false;
-    }
-  }
-  function copyByCommand(text, place) {
-    const focused = document.activeElement;
-    const area = makeNode("textarea", { class: "gsl-out", "aria-hidden": "true", tabindex: "-1" });
-    area.value = text;
-    place.append(area);
-    area.select();
-    let isCopied = false;
-    try {
-      isCopied = document.execCommand("copy");
-    } catch {
-      isCopied = false;
-    }
-    area.remove();
-    focused?.focus?.({ preventScroll: true });
-    return isCopied;
-  }
-  function offerText(text, place) {
-    place.querySelector(".gsl-offer")?.remove();
-    const area = makeNode("textarea", { readonly: true, rows: "3", "aria-label": "Text to copy" });
-    area.value = text;
-    place.append(makeNode("div", { class: "gsl-offer" }, makeNode("p", { text: "This page may not use the clipboard. Press Ctrl+C:" }), area));
-    area.focus();
-    area.select();
-  }
-
   // names.js
   function nameOf(view, code) {
     return view.tables.names[code] ?? "(no name)";
@@ -1284,6 +1236,206 @@ var gpustreamlab = (() => {
     const list = makeNode("dl", { class: "gsl-facts" });
     for (const [label, text] of facts) list.append(makeNode("div", { "data-fact": label }, makeNode("dt", { text: label }), makeNode("dd", { text, dir: "auto" })));
     return list;
+  }
+
+  // pins.js
+  function pinAnchor(view, hit) {
+    const row = view.store.row(hit.row);
+    const indices = isSpan(hit) ? [hit.index] : [hit.first, hit.last];
+    return { hit, starts: indices.map((i) => row.start[i]), places: indices.map((i) => row.place[i]) };
+  }
+  function movedPin(view, anchor) {
+    const { hit, starts, places } = anchor;
+    if (!view.tables.rows[hit.row]) return null;
+    const found = places.map((place, k) => view.store.indexOf(hit.row, starts[k], place));
+    if (found.includes(-1)) return null;
+    if (isSpan(hit)) return found[0] === hit.index ? hit : { row: hit.row, index: found[0] };
+    return found[0] === hit.first && found[1] === hit.last ? hit : null;
+  }
+  function enclosingSpans(view, { row: code, index }) {
+    const { store, tables } = view;
+    if (isWork(view, store.row(code), index) && store.row(code).hasWork && !isInOwner(store.row(code), index)) return [];
+    const own = tables.rows[code], row = store.row(code);
+    const start = row.start[index], end = row.end[index];
+    const found = [];
+    tables.rows.forEach((other, otherCode) => {
+      if (other.lane !== own.lane || other.top >= own.top) return;
+      const above = store.row(otherCode), at = store.indexAt(otherCode, start);
+      if (at >= 0 && above.start[at] <= start && above.end[at] >= end) found.push({ row: otherCode, index: at });
+    });
+    return found.sort((a, b) => tables.rows[a.row].top - tables.rows[b.row].top);
+  }
+  function isInOwner(row, index) {
+    return row.ownerLane[index] === row.lane;
+  }
+
+  // address.js
+  var WRITE_EVERY_MS = 300;
+  var HIDDEN = ["hiddenNames", "hiddenKinds", "hiddenPartitions"];
+  function traceTime({ tables }, ns) {
+    const time = BigInt(tables.zero_ns) + BigInt(Math.round(ns)), number = Number(time);
+    return Number.isSafeInteger(number) ? number : String(time);
+  }
+  var viewTime = ({ tables }, time) => Number(BigInt(time) - BigInt(tables.zero_ns));
+  function readKept(view) {
+    const kept = [...view.kept].map(([key, { read }]) => [key, read()]);
+    return Object.fromEntries(kept.filter(([, value]) => value !== null && value !== void 0));
+  }
+  function writeKept(view, state) {
+    for (const [key, { read, write }] of view.kept) {
+      const value = state[key] ?? null;
+      try {
+        if (value !== null || read() !== null) write(value);
+      } catch (error) {
+        console.info(`Of the view "${key}" is not restored (${error}).`);
+      }
+    }
+  }
+  function addAddress(viewer) {
+    const { view } = viewer;
+    keepView(view);
+    if (viewer.address === null) return () => {
+    };
+    const own = (key) => key.startsWith(viewer.address) && /^\w+$/.test(key.slice(viewer.address.length));
+    const id = traceId(view);
+    const read = () => {
+      const given = parse(location.hash);
+      const state = Object.fromEntries([...given].filter(([key]) => own(key)).map(([key, value]) => [key.slice(viewer.address.length), value]));
+      if (state.of === id) writeKept(view, state);
+    };
+    const write = () => {
+      const state = readKept(view), others = [...parse(location.hash)].filter(([key]) => !own(key));
+      const mine = Object.keys(state).length ? Object.entries({ of: id, ...state }).map(([key, value]) => [viewer.address + key, value]) : [];
+      const text = [...others, ...mine].map(([key, value]) => `${key}=${valueText(value)}`).join("&");
+      const { pathname, search, hash } = location;
+      if (text === hash.slice(1)) return;
+      try {
+        history.replaceState(history.state, "", text ? `#${text}` : pathname + search);
+      } catch {
+      }
+    };
+    const later = throttled(write, WRITE_EVERY_MS);
+    viewer.link = () => {
+      write();
+      return location.href;
+    };
+    addEventListener("hashchange", read);
+    const offs = ["range", "look", "state"].map((event) => view.on(event, (property) => {
+      if (property !== "hovered") later();
+    }));
+    read();
+    return () => {
+      offs.forEach((off) => off());
+      removeEventListener("hashchange", read);
+      later.stop();
+    };
+  }
+  function parse(hash) {
+    try {
+      return new Map(hash.slice(1).split("&").filter(Boolean).map((part) => {
+        const [, key, text] = /^([^=]+)=(.*)$/s.exec(part).map((one) => decodeURIComponent(one));
+        return [key, valueOf(text)];
+      }));
+    } catch {
+      return /* @__PURE__ */ new Map();
+    }
+  }
+  function valueText(value) {
+    const text = typeof value === "string" && valueOf(value) === value ? value : JSON.stringify(value);
+    return encodeURIComponent(text).replace(/%(2C|3A|2F|40|5B|5D|7B|7D|7C|3D)/g, decodeURIComponent);
+  }
+  function valueOf(text) {
+    try {
+      return JSON.parse(text);
+    } catch {
+      return text;
+    }
+  }
+  function traceId({ tables, store }) {
+    const text = [tables.zero_ns, tables.epoch_unix_ns, tables.extent_ns, store.spanCount, tables.names.length].join();
+    let hash = 2166136261;
+    for (const sign of text) hash = Math.imul(hash ^ sign.charCodeAt(0), 16777619);
+    return `t${(hash >>> 0).toString(36)}`;
+  }
+  function keepView(view) {
+    const times = ({ start, end }) => [start, end].map((ns) => traceTime(view, ns));
+    view.keep("hide", () => HIDDEN.some((name) => view[name].size) ? HIDDEN.map((name) => [...view[name]]) : null, (value) => {
+      HIDDEN.forEach((name, place) => view.set(name, new Set(value?.[place])));
+    });
+    view.keep("waits", () => view.showsWaits ? null : false, (value) => view.set("showsWaits", value ?? true));
+    view.keep("pin", () => {
+      if (!view.pinned) return null;
+      const { hit, starts, places } = pinAnchor(view, view.pinned);
+      return [hit.row, starts.map((ns) => traceTime(view, ns)), places];
+    }, (value) => {
+      if (!value) return view.set("pinned", null);
+      const [row, times2, places] = value, starts = times2.map((time) => viewTime(view, time));
+      const at = starts.map((start, place) => view.tables.rows[row] ? view.store.indexOf(row, start, places[place]) : -1);
+      if (at.length && !at.includes(-1)) view.set("pinned", at.length > 1 ? { row, first: at[0], last: at[1] } : { row, index: at[0] });
+    });
+    view.keep("sel", () => view.selection && [...times(view.selection), ...view.selection.lanes?.size < view.tables.lanes.length ? [[...view.selection.lanes]] : []], (value) => {
+      if (!value) return view.set("selection", null);
+      const [start, end] = value.slice(0, 2).map((time) => viewTime(view, time)), lanes = (value[2] ?? [...view.tables.lanes.keys()]).filter((code) => view.tables.lanes[code]);
+      if (start < end) view.set("selection", { start, end, lanes: new Set(lanes) });
+    });
+    view.keep("sign", () => view.reason && [view.reason.number, view.reason.place], (value) => view.set("reason", value && { number: value[0], place: value[1] }));
+    if (view.isLive) view.keep("live", () => view.isFollowing && !view.isPaused ? null : [view.isFollowing, view.isPaused], (value) => {
+      view.set("isFollowing", value?.[0] ?? true);
+      view.set("isPaused", value?.[1] ?? false);
+    });
+    view.keep("y", () => view.scrollPx || null, (value) => view.scrollTo(Number(value) || 0));
+    view.keep("t", () => {
+      const { start, end } = view.fullRange(), isWhole = view.x0 <= start && view.x1 >= end;
+      return isWhole || view.isFollowing ? null : times({ start: view.x0, end: view.x1 });
+    }, (value) => value ? view.setRange(...value.map((time) => viewTime(view, time))) : view.fit());
+  }
+
+  // copy.js
+  async function copyText(text, button, place) {
+    const says = button.textContent;
+    const isCopied = await copyByClipboard(text) || copyByCommand(text, place);
+    if (isCopied) {
+      button.textContent = "Copied";
+      setTimeout(() => {
+        button.textContent = says;
+      }, 1500);
+    } else {
+      offerText(text, place);
+    }
+    return isCopied;
+  }
+  async function copyByClipboard(text) {
+    try {
+      if (!navigator.clipboard) return false;
+      await navigator.clipboard.writeText(text);
+      return true;
+    } catch {
+      return false;
+    }
+  }
+  function copyByCommand(text, place) {
+    const focused = document.activeElement;
+    const area = makeNode("textarea", { class: "gsl-out", "aria-hidden": "true", tabindex: "-1" });
+    area.value = text;
+    place.append(area);
+    area.select();
+    let isCopied = false;
+    try {
+      isCopied = document.execCommand("copy");
+    } catch {
+      isCopied = false;
+    }
+    area.remove();
+    focused?.focus?.({ preventScroll: true });
+    return isCopied;
+  }
+  function offerText(text, place) {
+    place.querySelector(".gsl-offer")?.remove();
+    const area = makeNode("textarea", { readonly: true, rows: "3", "aria-label": "Text to copy" });
+    area.value = text;
+    place.append(makeNode("div", { class: "gsl-offer" }, makeNode("p", { text: "This page may not use the clipboard. Press Ctrl+C:" }), area));
+    area.focus();
+    area.select();
   }
 
   // steps.js
@@ -1760,28 +1912,25 @@ var gpustreamlab = (() => {
   }
 
   // why.js
+  var SIGNS = { hazard: "!", stray: "S", wait: "W", dropped: "D", note: "N" };
   function reasonsOf(view) {
-    const { why, store, tables } = view;
-    if (!why) return null;
+    const { why, store, tables, notes } = view;
     const key = `${store.version} ${tables.zero_ns} ${tables.lanes.length} ${tables.rows.length}`;
-    if (view.found?.key !== key || view.found.why !== why) view.found = { key, why, reasons: findReasons(view) };
+    if (view.found?.key !== key || view.found.why !== why || view.found.notes !== notes) view.found = { key, why, notes, reasons: findReasons(view) };
     return view.found.reasons;
   }
   function findReasons(view) {
-    const { why, tables } = view;
+    const { tables } = view, why = view.why ?? { lanes: [], zero_ns: tables.zero_ns, findings: [], marks: [], gaps: [] };
     const lanes = why.lanes.map(([name, host]) => tables.lanes.findIndex((lane) => lane.name === name && lane.host === host));
     const moved = Number(BigInt(why.zero_ns) - BigInt(tables.zero_ns));
     const find = (span) => span ? findSpan(view, lanes[span[0]], span[1] + moved, span[2] + moved) : null;
-    const findings = why.findings.map(({ head, count, pieces: pieces2 }, at) => ({
-      head,
-      count,
-      number: at + 1,
-      pieces: pieces2.map(({ late, other, call, since, text, fix }, place) => ({
-        number: at + 1,
-        place,
-        lane: lanes[late[0]],
+    const told = [...why.findings, ...why.marks].map(({ pieces: pieces2, ...finding }) => ({
+      ...finding,
+      pieces: pieces2.map(({ late, other, call, since, text, fix }) => ({
+        lane: lanes[late[0]] ?? -1,
         since: since + moved,
         start: late[1] + moved,
+        end: late[2] + moved,
         late: find(late),
         other: find(other),
         call: find(call),
@@ -1789,9 +1938,22 @@ var gpustreamlab = (() => {
         fix
       }))
     }));
+    const findings = [...told, ...view.notes.map((note) => noteFinding(view, note))];
+    findings.forEach((finding, at) => {
+      finding.number = at + 1;
+      finding.sign = SIGNS[finding.kind] ?? String(at + 1);
+      finding.pieces.forEach((piece, place) => Object.assign(piece, { number: at + 1, place, kind: finding.kind, sign: finding.sign }));
+    });
     const pieces = findings.flatMap((finding) => finding.pieces).sort((a, b) => Boolean(a.place) - Boolean(b.place));
     const gapWords = new Map(why.gaps.map(([lane, end, kind]) => [`${lanes[lane]} ${end + moved}`, why.gap_words[kind]]));
     return { findings, pieces, gapWords };
+  }
+  function noteFinding(view, note) {
+    const start = viewTime(view, note.time), end = note.end === null ? start : viewTime(view, note.end);
+    const when = end > start ? `${formatNs(start)} to ${formatNs(end)}` : formatNs(start);
+    const text = note.stream === null ? when : `${when}, ${note.stream}`;
+    const lane = view.tables.lanes.findIndex(({ name }) => name === note.stream);
+    return { kind: "note", head: note.text, count: 1, note, pieces: [{ lane, since: start, start, end, late: null, other: null, call: null, text, fix: "" }] };
   }
   function findSpan({ store, tables, laneRows }, lane, start, end) {
     let best = null;
@@ -1807,17 +1969,18 @@ var gpustreamlab = (() => {
   }
   function shownPiece(view) {
     const { reason } = view;
-    return reason ? reasonsOf(view)?.findings[reason.number - 1]?.pieces[reason.place] ?? null : null;
+    return reason ? reasonsOf(view).findings[reason.number - 1]?.pieces[reason.place] ?? null : null;
   }
-  function showPiece(view, { number, place, lane, since, start, late, other }) {
+  function showPiece(view, { number, place, lane, since, start, end, late, other }) {
     if (late) view.show(late.row, late.index);
     else view.set("pinned", null);
     view.set("reason", { number, place });
-    const [lateEnd, otherStart, otherEnd] = [endOf(view, late) ?? start, startOf(view, other) ?? since, endOf(view, other) ?? start];
+    const [lateEnd, otherStart, otherEnd] = [endOf(view, late) ?? end, startOf(view, other) ?? since, endOf(view, other) ?? start];
     const far = 3 * (start - since || lateEnd - start);
     const from = Math.max(Math.min(since, otherStart), since - far), to = Math.min(Math.max(lateEnd, otherEnd), start + far);
-    view.setRange(from - 0.05 * (to - from), to + 0.05 * (to - from));
-    if (other) scrollToBoth(view, lane, view.tables.rows[other.row].lane);
+    const rim = 0.05 * (to - from) || (view.x1 - view.x0) / 2;
+    view.setRange(from - rim, to + rim);
+    if (lane >= 0 && (other || !late)) scrollToBoth(view, lane, other ? view.tables.rows[other.row].lane : lane);
   }
   var startOf = ({ store }, hit) => hit ? store.row(hit.row).start[hit.index] : null;
   var endOf = ({ store }, hit) => hit ? store.row(hit.row).end[hit.index] : null;
@@ -1883,7 +2046,7 @@ var gpustreamlab = (() => {
     view.setRange(start - rim, end + rim);
   }
   function gapFacts(view, { lane, start, end }) {
-    const word = reasonsOf(view)?.gapWords.get(`${lane} ${end}`);
+    const word = reasonsOf(view).gapWords.get(`${lane} ${end}`);
     return [["stream", laneText(view.tables.lanes[lane])], ["from", exactTime(start)], ["to", exactTime(end)], ...word ? [["idle for", word]] : []];
   }
   function workBehind({ store, tables, laneRows }, { lane, end }) {
@@ -1905,7 +2068,7 @@ var gpustreamlab = (() => {
   }
   function gapReasons(viewer, gap) {
     const { view } = viewer, reasons = reasonsOf(view);
-    const pieces = reasons ? reasons.pieces.filter((piece) => piece.lane === gap.lane && piece.start === gap.end && piece.since < gap.end) : [];
+    const pieces = reasons.pieces.filter((piece) => piece.lane === gap.lane && piece.start === gap.end && piece.since < gap.end);
     if (pieces.length) return pieces.flatMap((piece) => pieceNodes(view, reasons.findings[piece.number - 1], piece));
     const row = workBehind(view, gap), lane = view.tables.lanes[gap.lane].name;
     const place = row && !view.isLive ? view.store.ownRow(row.code).place[row.index] : JSON.stringify(lane);
@@ -1913,7 +2076,7 @@ var gpustreamlab = (() => {
     return [
       makeNode("p", { text: noReason(view, reasons, gap) }),
       makeNode("p", { class: "gsl-note", text: `${view.isLive ? "lab" : "trace"}.explain(${place}) asks for this one alone.` }),
-      ask && !reasons ? makeButton("Why?", { label: "Ask the kernel why work did not overlap", onclick: ask }) : null
+      ask && !view.why ? makeButton("Why?", { label: "Ask the kernel why work did not overlap", onclick: ask }) : null
     ].filter(Boolean);
   }
   function noReason(view, reasons, gap) {
@@ -2381,19 +2544,20 @@ var gpustreamlab = (() => {
   // paint_why.js
   var SIGN_PX = 8.5;
   var SIGN_STEP_PX = 2 * SIGN_PX + 2;
+  var COLOURS = { hazard: "stray", stray: "stray", note: "accent" };
   var MOST_ASIDE = 4;
   function signsIn(view) {
     const reasons = reasonsOf(view), { left, right } = view.frame;
-    if (!reasons) return [];
-    const taken = new Map(view.visibleLanes().map((lane) => [lane, []])), signs = [];
+    const taken = new Map([-1, ...view.visibleLanes()].map((lane) => [lane, []])), signs = [];
     for (const piece of reasons.pieces) {
       const begin = view.pxAt(piece.start), places = taken.get(piece.lane);
       if (!places || begin < left || begin > right + SIGN_PX) continue;
       const x = freePlace(places, Math.max(left, begin - SIGN_PX - 1), piece.place ? 1 : MOST_ASIDE);
       if (x === null) continue;
       places.push(x);
-      const { top, bottom } = piece.late ? view.tables.rows[piece.late.row] : view.tables.lanes[piece.lane];
-      signs.push({ piece, x, y: view.yAt((top + bottom) / 2) });
+      const { top, bottom } = (piece.late ? view.tables.rows[piece.late.row] : view.tables.lanes[piece.lane]) ?? {};
+      const y = piece.lane < 0 ? view.frame.top + SIGN_PX + 2 : piece.kind === "note" ? view.yAt(top) + SIGN_PX : view.yAt((top + bottom) / 2);
+      signs.push({ piece, x, y });
     }
     return signs;
   }
@@ -2404,18 +2568,25 @@ var gpustreamlab = (() => {
   function paintSigns(ctx, { view, theme }) {
     const signs = signsIn(view);
     if (!signs.length) return;
-    clipLanes(ctx, view, 0, () => {
-      ctx.textAlign = "center";
-      ctx.textBaseline = "middle";
-      for (const { piece: { number, place }, x, y } of signs) {
-        setFont(ctx, number > 9 ? 10 : 11, "bold");
-        paintDisc(ctx, x, y, SIGN_PX + 1.5, theme.paper);
-        paintDisc(ctx, x, y, SIGN_PX, theme.warn);
-        if (place) paintDisc(ctx, x, y, SIGN_PX - 1.5, theme.paper);
-        ctx.fillStyle = place ? theme.warn : theme.paper;
-        ctx.fillText(String(number), x, y + 0.5);
+    paintEach(ctx, view, theme, signs.filter(({ piece }) => piece.lane < 0));
+    clipLanes(ctx, view, 0, () => paintEach(ctx, view, theme, signs.filter(({ piece }) => piece.lane >= 0)));
+  }
+  function paintEach(ctx, view, theme, signs) {
+    ctx.textAlign = "center";
+    ctx.textBaseline = "middle";
+    for (const { piece: { sign, place, kind, start, end }, x, y } of signs) {
+      const colour = theme[COLOURS[kind] ?? "warn"];
+      setFont(ctx, sign.length > 1 ? 10 : 11, "bold");
+      if (kind === "note" && end > start) {
+        ctx.fillStyle = colour;
+        ctx.fillRect(x, y - SIGN_PX, Math.min(view.pxAt(end), view.frame.right) - x, 2);
       }
-    });
+      paintDisc(ctx, x, y, SIGN_PX + 1.5, theme.paper);
+      paintDisc(ctx, x, y, SIGN_PX, colour);
+      if (place) paintDisc(ctx, x, y, SIGN_PX - 1.5, theme.paper);
+      ctx.fillStyle = place ? colour : theme.paper;
+      ctx.fillText(sign, x, y + 0.5);
+    }
   }
   function paintDisc(ctx, x, y, radius, colour) {
     ctx.beginPath();
@@ -2424,7 +2595,7 @@ var gpustreamlab = (() => {
     ctx.fill();
   }
   function signAt(view, px, py) {
-    if (py < view.lanesTop() || py >= view.lanesBottom()) return null;
+    if (py < view.frame.top || py >= view.lanesBottom()) return null;
     return signsIn(view).find(({ x, y }) => Math.hypot(px - x, py - y) <= SIGN_PX + 1.5)?.piece ?? null;
   }
   function paintWhy(ctx, painter) {
@@ -2459,37 +2630,6 @@ var gpustreamlab = (() => {
       if (painter.texts.width(ctx, text) + 2 * SIGN_STEP_PX > right - left) return;
       paintPill(ctx, painter, text, (left + right) / 2, view.yAt((top + bottom) / 2), { fill: colour, ink: theme.paper, isBold: true });
     });
-  }
-
-  // pins.js
-  function pinAnchor(view, hit) {
-    const row = view.store.row(hit.row);
-    const indices = isSpan(hit) ? [hit.index] : [hit.first, hit.last];
-    return { hit, starts: indices.map((i) => row.start[i]), places: indices.map((i) => row.place[i]) };
-  }
-  function movedPin(view, anchor) {
-    const { hit, starts, places } = anchor;
-    if (!view.tables.rows[hit.row]) return null;
-    const found = places.map((place, k) => view.store.indexOf(hit.row, starts[k], place));
-    if (found.includes(-1)) return null;
-    if (isSpan(hit)) return found[0] === hit.index ? hit : { row: hit.row, index: found[0] };
-    return found[0] === hit.first && found[1] === hit.last ? hit : null;
-  }
-  function enclosingSpans(view, { row: code, index }) {
-    const { store, tables } = view;
-    if (isWork(view, store.row(code), index) && store.row(code).hasWork && !isInOwner(store.row(code), index)) return [];
-    const own = tables.rows[code], row = store.row(code);
-    const start = row.start[index], end = row.end[index];
-    const found = [];
-    tables.rows.forEach((other, otherCode) => {
-      if (other.lane !== own.lane || other.top >= own.top) return;
-      const above = store.row(otherCode), at = store.indexAt(otherCode, start);
-      if (at >= 0 && above.start[at] <= start && above.end[at] >= end) found.push({ row: otherCode, index: at });
-    });
-    return found.sort((a, b) => tables.rows[a.row].top - tables.rows[b.row].top);
-  }
-  function isInOwner(row, index) {
-    return row.ownerLane[index] === row.lane;
   }
 
   // lod.js
@@ -2605,7 +2745,7 @@ var gpustreamlab = (() => {
   var FAINT = 0.35;
   var UNKNOWN = 0;
   var SHOWN = 1;
-  var HIDDEN = 2;
+  var HIDDEN2 = 2;
   function paintEdges(ctx, painter) {
     const { view, theme } = painter, { edges } = view.store;
     painter.hiddenEdges = 0;
@@ -2684,7 +2824,7 @@ var gpustreamlab = (() => {
       edges.shownVersion = store.version;
     }
     if (edges.shown[i] === UNKNOWN)
-      edges.shown[i] = areEndsShown(store, edges, i) ? SHOWN : HIDDEN;
+      edges.shown[i] = areEndsShown(store, edges, i) ? SHOWN : HIDDEN2;
     return edges.shown[i] === SHOWN;
   }
   function areEndsShown(store, { row0, row1, x0, x1, place0, place1 }, i) {
@@ -2955,13 +3095,12 @@ var gpustreamlab = (() => {
     state.key = key;
     tip.replaceChildren(makeNode("strong", { text: `Memory of ${laneText(view.tables.lanes[lane])}`, dir: "auto" }), factList(facts));
   }
-  function fillSignTip(view, tip, { number, place, text, fix }, state) {
+  function fillSignTip(view, tip, { number, place, sign, text, fix }, state) {
     if (view.hovered) view.set("hovered", null);
-    const key = `sign ${number} ${place}`;
+    const { head } = reasonsOf(view).findings[number - 1], key = `sign ${number} ${place} ${head}`;
     if (key === state.key) return;
     state.key = key;
-    const { head } = reasonsOf(view).findings[number - 1];
-    tip.replaceChildren(makeNode("strong", { text: `${number}. ${head}` }), ...[text, fix].map((line) => makeNode("p", { text: line, dir: "auto" })));
+    tip.replaceChildren(makeNode("strong", { text: `${sign === String(number) ? `${sign}. ` : ""}${head}`, dir: "auto" }), ...[text, fix].filter(Boolean).map((line) => makeNode("p", { text: line, dir: "auto" })));
   }
   function hitKey(hit) {
     return isSpan(hit) ? `${hit.row}:${hit.index}` : `${hit.row}:${hit.first}-${hit.last}`;
@@ -3046,6 +3185,7 @@ var gpustreamlab = (() => {
       this.matches = this.selection = this.pinned = this.hovered = this.ruler = null;
       this.gap = this.reason = null;
       this.why = tables.why ?? null;
+      this.notes = [];
       this.found = null;
       this.showsWaits = true;
       this.isLive = this.isFollowing = this.isPaused = false;
@@ -3336,18 +3476,15 @@ var gpustreamlab = (() => {
   function placeFacts(view, { row: code, index }) {
     const row = view.store.row(code);
     if (view.store.countSum(code, index, index) > 1) return [];
-    const start = traceTime(view.tables, row.start[index]);
+    const start = traceTime(view, row.start[index]);
     const facts = [["trace", `row ${Number(row.place[index]).toLocaleString("en-US")}, start_ns ${start}`]];
     const clock = clockTime(view.tables, start);
     return clock ? [...facts, ["clock", clock]] : facts;
   }
-  function traceTime(tables, ns) {
-    return BigInt(tables.zero_ns) + BigInt(Math.round(ns));
-  }
   function clockTime(tables, timeNs) {
     const epoch = BigInt(tables.epoch_unix_ns || 0);
     if (epoch <= 0n) return "";
-    const at = epoch + timeNs;
+    const at = epoch + BigInt(timeNs);
     const text = new Date(Number(at / 1000000n)).toLocaleTimeString("en-GB");
     return `${text}.${String(at % 1000000000n).padStart(9, "0")}`;
   }
@@ -3505,7 +3642,8 @@ var gpustreamlab = (() => {
     ["M or R", "Ruler: click twice; Enter takes the pinned span"],
     ["T", "Totals of what is in view"],
     ["E", "Show, hide the waits (arrows)"],
-    ["Y", "Why: the next reason"],
+    ["Y", "The next sign: why, hazard, stray, wait, note"],
+    ["N", "Write a note: of what is pinned or selected, else at the pointer"],
     ["V", "How the picture looks"],
     ["PgUp  PgDn", "Scroll the lanes"],
     ["Esc", "Leave ruler, unpin, unselect, end the search"]
@@ -3674,6 +3812,7 @@ var gpustreamlab = (() => {
       pageup: view.canScroll ? () => view.scrollTo(view.scrollPx - PAGE_STEP * view.lanesPx) : void 0,
       pagedown: view.canScroll ? () => view.scrollTo(view.scrollPx + PAGE_STEP * view.lanesPx) : void 0,
       "/": commands.search,
+      n: () => commands.note(at()),
       m: commands.measure,
       r: commands.measure,
       t: commands.sumView,
@@ -4628,6 +4767,95 @@ var gpustreamlab = (() => {
       this.grip = null;
     }
   };
+
+  // notes.js
+  var SECTION = "Notes and links";
+  function readNote(view, entry) {
+    try {
+      const [time, end, stream, text] = entry;
+      const tidy = (ns) => traceTime(view, viewTime(view, ns));
+      if (typeof text !== "string" || end !== null && viewTime(view, end) < viewTime(view, time)) return null;
+      return { time: tidy(time), end: end === null ? null : tidy(end), stream: stream === null ? null : String(stream), text };
+    } catch {
+      return null;
+    }
+  }
+  var noteEntries = (notes) => notes.map(({ time, end, stream, text }) => [time, end, stream, text]);
+  function addNotes(viewer) {
+    const { view } = viewer, root = rootOf(viewer);
+    const box = makeNode("input", { type: "text", maxlength: "500", "aria-label": "Note", placeholder: "Note", autocomplete: "off" });
+    const save = makeButton("Save", { key: "Enter", onclick: () => keep() });
+    const sheet = makeNode("section", { class: "gsl-sheet gsl-writing", role: "dialog", "aria-label": "Write a note", hidden: true }, box, save);
+    if ("popover" in sheet) sheet.popover = "auto";
+    root.append(sheet);
+    const setNotes = (notes) => {
+      view.set("reason", null);
+      view.set("notes", notes);
+    };
+    const byTime = (a, b) => viewTime(view, a.time) - viewTime(view, b.time);
+    const read = (entries) => entries.map((entry) => readNote(view, entry)).filter(Boolean).sort(byTime);
+    let note = null, old = null;
+    const open = (wanted, edited = null) => {
+      [note, old] = [wanted, edited];
+      box.value = wanted.text;
+      openAt(viewer, sheet, viewTime(view, wanted.time));
+      box.select();
+    };
+    const keep = () => {
+      const text = box.value.trim();
+      setNotes([...view.notes.filter((one) => one !== old), ...text ? [{ ...note, text }] : []].sort(byTime));
+      shut();
+    };
+    const shut = () => {
+      closeAbove(sheet);
+      root.focus({ preventScroll: true });
+    };
+    const offs = [
+      listen(sheet, "keydown", (event) => {
+        event.stopPropagation();
+        if (event.isComposing || event.key !== "Enter" && event.key !== "Escape") return;
+        event.preventDefault();
+        if (event.key === "Escape") shut();
+        else keep();
+      }),
+      listen(sheet, "toggle", (event) => {
+        if (event.newState === "closed") sheet.hidden = true;
+      })
+    ];
+    const first = read(viewer.notes ?? view.tables.written);
+    view.set("notes", first);
+    view.keep("notes", () => view.notes === first ? null : noteEntries(view.notes), (value) => setNotes(value ? read(value) : first));
+    const write = (at) => open(newNote(view, at ?? (view.x0 + view.x1) / 2));
+    Object.assign(commandsOf(viewer), { note: write, editNote: (one) => open(one, one), dropNote: (one) => setNotes(view.notes.filter((other) => other !== one)) });
+    viewer.menu.action(SECTION, { label: "Write a note", key: "N", run: () => {
+      commandsOf(viewer).closeMenu();
+      write();
+    } });
+    if (viewer.address !== null) viewer.menu.action(SECTION, { label: "Copy link to this view", run: () => copyText(viewer.link(), makeNode("span"), viewer.menu.sheet) });
+    if (viewer.savePage) viewer.menu.action(SECTION, { label: "Save page with notes", run: () => viewer.savePage(noteEntries(view.notes)) });
+    return () => {
+      offs.forEach((off) => off());
+      sheet.remove();
+    };
+  }
+  function newNote(view, at) {
+    const { pinned, gap, selection, store, tables } = view;
+    const of = (start, end, lane) => ({ time: traceTime(view, start), end: end === null ? null : traceTime(view, end), stream: tables.lanes[lane]?.name ?? null, text: "" });
+    if (pinned) {
+      const row = store.row(pinned.row), [first, last] = isSpan(pinned) ? [pinned.index, pinned.index] : [pinned.first, pinned.last];
+      return of(row.start[first], endOfHit(row, first, last), tables.rows[pinned.row].lane);
+    }
+    if (gap) return of(gap.start, gap.end, gap.lane);
+    if (selection) return of(selection.start, selection.end, selection.lanes.size === 1 ? [...selection.lanes][0] : -1);
+    return of(at, null, -1);
+  }
+  function openAt(viewer, sheet, time) {
+    const { view } = viewer, box = partOf(viewer, "figure").getBoundingClientRect();
+    openAbove(sheet);
+    const x = box.left + Math.min(view.frame.right, Math.max(view.frame.left, view.pxAt(time)));
+    const y = Math.min(innerHeight - sheet.offsetHeight - 4, Math.max(4, box.top + view.lanesTop() + 24));
+    Object.assign(sheet.style, { inset: "auto", margin: "0", left: `${Math.max(4, Math.min(x, innerWidth - sheet.offsetWidth - 4))}px`, top: `${y}px` });
+  }
 
   // paint_bars.js
   var WIDE_PX = 4;
@@ -5707,32 +5935,31 @@ ${lane.label}`), asked.lanes);
     const button = makeButton("Why?", { label: "Why work did not overlap", class: "gsl-why-button", onclick: toggle });
     toolsOf(viewer).append(button);
     function show() {
-      button.hidden = !view.why && !ask;
-      panel.hidden = !state.isShown || !(view.why || state.isAsked);
+      button.hidden = !view.why && !ask && !view.notes.length;
+      panel.hidden = !state.isShown || !(view.why || state.isAsked || view.notes.length);
       button.setAttribute("aria-pressed", String(!panel.hidden));
       panel.replaceChildren(...panel.hidden ? [] : panelNodes(viewer, state, ask));
       press();
     }
     const press = () => panel.querySelectorAll(".gsl-reasons > li").forEach((item, at) => {
       const isShown = view.reason?.number === at + 1, { text, fix } = reasonsOf(view).findings[at].pieces[isShown ? view.reason.place : 0];
-      const [button2, ...lines] = item.children;
+      const [button2, says, does] = item.children;
       button2.setAttribute("aria-pressed", String(isShown));
-      lines.forEach((line, place) => {
-        line.textContent = [text, fix][place];
-      });
+      says.textContent = text;
+      does.textContent = fix;
     });
     const commands = commandsOf(viewer);
     commands.askWhy = ask;
     commands.nextReason = () => {
       if (!view.why && ask) return ask();
-      const findings = reasonsOf(view)?.findings ?? [], next = findings[(view.reason?.number ?? 0) % (findings.length || 1)];
+      const { findings } = reasonsOf(view), next = findings[(view.reason?.number ?? 0) % (findings.length || 1)];
       if (!next) return;
       showPiece(view, next.pieces[0]);
-      announce(viewer, [next.head, next.pieces[0].text, next.pieces[0].fix].join(", "));
+      announce(viewer, [next.head, next.pieces[0].text, next.pieces[0].fix].filter(Boolean).join(", "));
     };
     const off = view.on("look", (property) => {
       if (property === "why") state.isAsked = false;
-      if (property === "why") show();
+      if (property === "why" || property === "notes") show();
       else if (property === "reason") press();
       else if (property === "pinned" && view.reason && !isPinned(view, shownPiece(view))) view.set("reason", null);
     });
@@ -5745,17 +5972,19 @@ ${lane.label}`), asked.lanes);
     };
   }
   var isPinned = ({ pinned }, piece) => Boolean(piece) && pinned?.row === piece.late?.row && pinned?.index === piece.late?.index;
-  function panelNodes({ view, figureElement: figure }, { isAsked }, ask) {
+  function panelNodes(viewer, { isAsked }, ask) {
+    const { view } = viewer;
     const again = ask && view.why ? makeButton("Ask again", { label: "Ask again, of what ran until now", onclick: ask }) : null;
-    const head = makeNode("header", {}, makeNode("h3", { text: "Why?" }), makeNode("p", { text: isAsked ? ASKED : view.why.line }), again);
+    const head = makeNode("header", {}, makeNode("h3", { text: view.why || isAsked ? "Why?" : "Notes" }), makeNode("p", { text: isAsked ? ASKED : view.why?.line ?? "" }), again);
     if (isAsked) return [head];
-    const { findings } = reasonsOf(view), { notes, more, bound } = view.why;
+    const { findings } = reasonsOf(view), { notes = [], more = 0, bound = [] } = view.why ?? {};
     const all = [...more ? [`… ${formatCount(more)} more: see ${view.isLive ? "lab" : "trace"}.explain().findings.`] : [], ...findings.length ? [HINT] : [], ...notes];
-    const list = makeNode("ol", { class: "gsl-reasons" }, ...findings.map((finding) => findingNode(view, figure, finding)));
+    const list = makeNode("ol", { class: "gsl-reasons" }, ...findings.map((finding) => findingNode(viewer, finding)));
     const lines = bound.map((text) => makeNode("p", { class: "gsl-bound", text, dir: "auto" }));
     return [head, ...findings.length ? [list] : [], ...lines, ...all.length ? [makeNode("p", { class: "gsl-note", text: all.join(" ") })] : []];
   }
-  function findingNode(view, figure, { head, number }) {
+  function findingNode(viewer, { head, number, kind = "cause", sign, note }) {
+    const { view, figureElement: figure } = viewer, { editNote, dropNote } = commandsOf(viewer);
     const go = () => {
       const { pieces } = reasonsOf(view).findings[number - 1], { reason } = view;
       showPiece(view, pieces[reason?.number === number ? (reason.place + 1) % pieces.length : 0]);
@@ -5763,19 +5992,20 @@ ${lane.label}`), asked.lanes);
       if (bottom < height / 2) figure.scrollIntoView({ block: "nearest" });
     };
     const button = makeButton(head, { label: head, class: "gsl-reason", onclick: go });
-    button.prepend(makeNode("b", { class: "gsl-number", text: String(number) }));
-    return makeNode("li", {}, button, makeNode("p", { dir: "auto" }), makeNode("p", { class: "gsl-fix", dir: "auto" }));
+    button.prepend(makeNode("b", { class: "gsl-number", "data-kind": kind, text: sign }));
+    const own = note ? [makeButton("Edit", { label: `Edit the note ${head}`, onclick: () => editNote(note) }), makeButton("Delete", { label: `Delete the note ${head}`, onclick: () => dropNote(note) })] : [];
+    return makeNode("li", {}, button, makeNode("p", { dir: "auto" }), makeNode("p", { class: "gsl-fix", dir: "auto" }), ...own);
   }
 
   // viewer.js
   var AXIS_PX = 48;
   var TOOLBAR_PX = 32;
   var TABLES_FORMAT = 2;
-  var ABOVE = /* @__PURE__ */ new Set(["hovered", "pinned", "selection", "ruler", "gap", "reason", "why"]);
+  var ABOVE = /* @__PURE__ */ new Set(["hovered", "pinned", "selection", "ruler", "gap", "reason", "why", "notes"]);
   var NARROW_BORDER = 0.3;
-  var CONTROLS = [addMenu, addTips, addDetails, addGaps, addSearch, addKeys, addSelect, addRuler, addWaitsButton, addWhy, addLegend, addFollow];
+  var CONTROLS = [addMenu, addTips, addDetails, addGaps, addSearch, addKeys, addSelect, addRuler, addWaitsButton, addWhy, addNotes, addLegend, addFollow, addAddress];
   var Viewer = class {
-    constructor({ element, Bokeh, item, tables, store, live = false, askWhy = null }) {
+    constructor({ element, Bokeh, item, tables, store, live = false, askWhy = null, address = null, notes = null, savePage = null }) {
       checkFormat("This timeline has", tables.format, TABLES_FORMAT);
       this.Bokeh = Bokeh;
       this.item = item;
@@ -5789,6 +6019,9 @@ ${lane.label}`), asked.lanes);
       this.painter = new Painter(this.view, this.theme);
       this.paintListeners = /* @__PURE__ */ new Set();
       this.askWhy = askWhy;
+      this.address = address;
+      this.notes = notes;
+      this.savePage = savePage;
       this.removers = [];
       this.isDestroyed = false;
     }
@@ -5806,8 +6039,8 @@ ${lane.label}`), asked.lanes);
       }
       this.plotView = this.views.roots.find((view) => view.model === this.plot);
       this.connect();
-      for (const add of CONTROLS) this.removers.push(add(this));
       this.view.fit();
+      for (const add of CONTROLS) this.removers.push(add(this));
       this.minimap.request();
       return this;
     }

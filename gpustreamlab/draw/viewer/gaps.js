@@ -66,7 +66,7 @@ export function fitGap(view) {
 }
 
 function gapFacts(view, { lane, start, end }) {
-  const word = reasonsOf(view)?.gapWords.get(`${lane} ${end}`)
+  const word = reasonsOf(view).gapWords.get(`${lane} ${end}`)
   return [["stream", laneText(view.tables.lanes[lane])], ["from", exactTime(start)], ["to", exactTime(end)], ...(word ? [["idle for", word]] : [])]
 }
 
@@ -92,7 +92,7 @@ function nextNodes(view, gap) {
 
 function gapReasons(viewer, gap) {
   const { view } = viewer, reasons = reasonsOf(view)
-  const pieces = reasons ? reasons.pieces.filter(piece => piece.lane === gap.lane && piece.start === gap.end && piece.since < gap.end) : []
+  const pieces = reasons.pieces.filter(piece => piece.lane === gap.lane && piece.start === gap.end && piece.since < gap.end)
   if (pieces.length) return pieces.flatMap(piece => pieceNodes(view, reasons.findings[piece.number - 1], piece))
   const row = workBehind(view, gap), lane = view.tables.lanes[gap.lane].name
   const place = row && !view.isLive ? view.store.ownRow(row.code).place[row.index] : JSON.stringify(lane)
@@ -100,7 +100,7 @@ function gapReasons(viewer, gap) {
   return [
     makeNode("p", { text: noReason(view, reasons, gap) }),
     makeNode("p", { class: "gsl-note", text: `${view.isLive ? "lab" : "trace"}.explain(${place}) asks for this one alone.` }),
-    ask && !reasons ? makeButton("Why?", { label: "Ask the kernel why work did not overlap", onclick: ask }) : null,
+    ask && !view.why ? makeButton("Why?", { label: "Ask the kernel why work did not overlap", onclick: ask }) : null,
   ].filter(Boolean)
 }
 

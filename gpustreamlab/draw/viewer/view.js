@@ -38,7 +38,8 @@ export class View {
     this.matches = this.selection = this.pinned = this.hovered = this.ruler = null
     this.gap = this.reason = null // The gap that was clicked; the piece of a finding that is shown.
     this.why = tables.why ?? null // Live: null until it was asked for.
-    this.found = null // Its spans, see reasonsOf.
+    this.notes = [] // What the reader wrote, as {time, end, stream, text}: times of the trace, end and stream may be null.
+    this.found = null // Spans of both, see reasonsOf.
     this.showsWaits = true // Arrows between spans.
     this.isLive = this.isFollowing = this.isPaused = false
     this.nowNs = 0 // Live: the session's clock, where it is later than the last span.

@@ -1,5 +1,6 @@
 // One timeline on a page: its DOM, the Bokeh figure in it, and what connects the two with the view.
 
+import { addAddress } from "./address.js"
 import { checkFormat } from "./columns.js"
 import { addDetails } from "./details.js"
 import { addFollow } from "./follow.js"
@@ -9,6 +10,7 @@ import { addLayers, leaveViewport, paintEachFrame, tickFormatter } from "./layer
 import { addLegend } from "./legend.js"
 import { addMenu } from "./menu.js"
 import { Minimap, MINIMAP_PX } from "./minimap.js"
+import { addNotes } from "./notes.js"
 import { Painter } from "./paint.js"
 import { addRuler } from "./ruler.js"
 import { addScrolling } from "./scroll.js"
@@ -24,12 +26,12 @@ import { addWhy } from "./why_panel.js"
 const AXIS_PX = 48 // Ticks and title below the frame.
 const TOOLBAR_PX = 32
 export const TABLES_FORMAT = 2 // FORMAT of draw/_tables.py
-const ABOVE = new Set(["hovered", "pinned", "selection", "ruler", "gap", "reason", "why"]) // Painted on the upper layer.
+const ABOVE = new Set(["hovered", "pinned", "selection", "ruler", "gap", "reason", "why", "notes"]) // Painted on the upper layer.
 const NARROW_BORDER = 0.3 // Names take at most this share of the width.
-const CONTROLS = [addMenu, addTips, addDetails, addGaps, addSearch, addKeys, addSelect, addRuler, addWaitsButton, addWhy, addLegend, addFollow] // In their order.
+const CONTROLS = [addMenu, addTips, addDetails, addGaps, addSearch, addKeys, addSelect, addRuler, addWaitsButton, addWhy, addNotes, addLegend, addFollow, addAddress] // In their order.
 
 export class Viewer {
-  constructor({element, Bokeh, item, tables, store, live = false, askWhy = null}) {
+  constructor({element, Bokeh, item, tables, store, live = false, askWhy = null, address = null, notes = null, savePage = null}) {
     checkFormat("This timeline has", tables.format, TABLES_FORMAT)
     this.Bokeh = Bokeh
     this.item = item
@@ -43,6 +45,9 @@ export class Viewer {
     this.painter = new Painter(this.view, this.theme)
     this.paintListeners = new Set()
     this.askWhy = askWhy
+    this.address = address // What stands before each key of this viewer in the page's address; null to leave that alone.
+    this.notes = notes // Those to begin with, where they are others than the trace's.
+    this.savePage = savePage
     this.removers = []
     this.isDestroyed = false
   }
@@ -58,8 +63,8 @@ export class Viewer {
     if (this.isDestroyed) { this.dropPlot(); return this }
     this.plotView = this.views.roots.find(view => view.model === this.plot)
     this.connect()
-    for (const add of CONTROLS) this.removers.push(add(this))
     this.view.fit()
+    for (const add of CONTROLS) this.removers.push(add(this)) // The last goes to where a link points.
     this.minimap.request()
     return this
   }
