@@ -31,22 +31,13 @@ def found_entries(trace: Trace, zero_ns: int, told_calls: Set[int]) -> list[dict
     zero_ns
         The trace's time from which times are counted.
     told_calls
-        Rows of calls that a finding tells of already.
+        Rows of calls that findings tell of: of the same call on the same thread nothing more is said.
     """
     return [
         *_hazards(trace, zero_ns),
         *_strays(trace, zero_ns),
         *_waits(trace, zero_ns, told_calls),
         *_dropped(trace.metadata),
-    ]
-
-
-def written_entries(trace: Trace) -> list[list[str | None]]:
-    """Return what readers wrote: time, end or None, lane or None, text; times as text, which loses no digit in a browser."""
-    return [
-        [str(note.time_ns), None if note.end_ns is None else str(note.end_ns), note.stream, note.text]
-        for note in trace.notes
-        if note.kind is NoteKind.NOTE
     ]
 
 
@@ -96,13 +87,13 @@ def _waits(trace: Trace, zero_ns: int, told_calls: Set[int]) -> Iterator[dict[st
     if not found:
         return
     last_launch_ns = int(trace.queued_ns[is_work(trace)].max(initial=np.iinfo(np.int64).min))
-    is_told = np.isin(found.row, np.array(sorted(told_calls), np.int64))
+    told = {(int(trace.name[row]), int(trace.lane[row])) for row in told_calls if row >= 0}
     is_long = found.duration_ns >= max(1, LEAST_WAIT_SHARE * found.captured_ns)
-    is_shown = is_long & ~is_told & (found.start_ns + found.duration_ns <= last_launch_ns)
+    is_shown = is_long & (found.start_ns + found.duration_ns <= last_launch_ns)
     for group in found.groups[:LISTED_MARKS]:
-        is_own = (found.name == found.names.index(group.call)) & (trace.lane[found.row] == _lane(found.lanes, group.thread))
-        own = np.flatnonzero(is_shown & is_own)
-        if not len(own):
+        name, lane = found.names.index(group.call), [lane.name for lane in found.lanes].index(group.thread)
+        own = np.flatnonzero(is_shown & (found.name == name) & (found.lane == lane))
+        if not len(own) or (name, lane) in told:
             continue
         own = own[np.argsort(-found.duration_ns[own], kind="stable")]
         call, thread = display_name(group.call, _NAME_WIDTH), display_name(group.thread, _NAME_WIDTH)
@@ -112,14 +103,10 @@ def _waits(trace: Trace, zero_ns: int, told_calls: Set[int]) -> Iterator[dict[st
             awaited = int(found.waited_name[place])
             until = f" until {display_name(found.names[awaited], _NAME_WIDTH)} had ended" if awaited >= 0 else ""
             text = f"{thread} was blocked in {call} for {format_ns(took_ns)}{until}, and launched more only then."
-            pieces.append(_piece(int(found.lane[place]), start_ns, start_ns + took_ns, text, _wait_fix(group.call)))
+            pieces.append(_piece(lane, start_ns, start_ns + took_ns, text, _wait_fix(group.call)))
         total_ns = int(found.duration_ns[own].sum())
         times = f", {len(own):,} times" if len(own) > 1 else ""
         yield _entry("wait", f"Host wait: {call}: {format_ns(total_ns)}{times}", pieces)
-
-
-def _lane(lanes: tuple[Any, ...], name: str) -> int:
-    return [lane.name for lane in lanes].index(name)
 
 
 def _wait_fix(call: str) -> str:

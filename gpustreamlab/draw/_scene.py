@@ -35,7 +35,7 @@ from gpustreamlab.draw._groups import (
     plan_partitions,
     row_px,
 )
-from gpustreamlab.model import SPAN_KINDS, Lane, Trace, WorkDetail
+from gpustreamlab.model import SPAN_KINDS, Lane, Marker, Note, Trace, WorkDetail
 from gpustreamlab.typing import BoolArray, CaptureTier, FloatArray, Int64Array, LaneKind, SpanKind
 
 MARK_PX = 17
@@ -66,9 +66,10 @@ class Mark:
 def plan_marks(trace: Trace, zero_ns: int, width_ns: float) -> tuple[tuple[Mark, ...], list[str]]:
     """Return the moments within a picture in order of time, and notes where not all are marked."""
     margin_ns = 0.01 * width_ns
+    moments: tuple[Note | Marker, ...] = (*trace.notes, *trace.markers)
     markers = [
         Mark(time_ns=time_ns, text=display_name(marker.text, TEXT_LIMIT), kind=marker.kind.value)
-        for marker in (*trace.notes, *trace.markers)
+        for marker in moments
         if -margin_ns <= (time_ns := float(marker.time_ns - zero_ns)) <= width_ns + margin_ns
     ]
     found, notes = [], []

@@ -8,11 +8,10 @@ from typing import Any
 
 from gpustreamlab.analysis import RowTable, counted_kinds, display_name, sm_kinds
 from gpustreamlab.draw._colours import CALL_STYLES
-from gpustreamlab.draw._found import written_entries
 from gpustreamlab.draw._header import Header
 from gpustreamlab.draw._legend import memory_entries
 from gpustreamlab.draw._scene import Scene, detail_entries, plan_scene
-from gpustreamlab.model import SPAN_KINDS, Trace
+from gpustreamlab.model import SPAN_KINDS, Trace, written_entries
 from gpustreamlab.typing import NoteKind, SpanKind
 
 FORMAT = 2

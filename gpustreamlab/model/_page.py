@@ -3,18 +3,15 @@
 from __future__ import annotations
 
 import base64
-import contextlib
 import io
 import json
-from dataclasses import replace
 from os import PathLike
 from pathlib import Path
 
-from gpustreamlab.errors import TraceError, TraceFileError
-from gpustreamlab.model._device import Note
+from gpustreamlab.errors import TraceFileError
 from gpustreamlab.model._file import parquet_trace, write_parquet
+from gpustreamlab.model._notes import with_written
 from gpustreamlab.model._trace import Trace
-from gpustreamlab.typing import NoteKind
 
 LARGEST_PAGE_BYTES = 2 << 30
 """Largest page that is read."""
@@ -71,29 +68,6 @@ def _element(text: bytes, begin: bytes) -> bytes:
     first = text.find(begin) + len(begin)
     end = text.find(_END, first)
     return text[first:end] if end >= 0 else b"="
-
-
-def read_written(entries: object) -> tuple[Note, ...]:
-    """Read what a reader wrote in a browser: time, end or None, lane or None, text; what is none of that is left out.
-
-    Examples
-    --------
-    >>> [note.text for note in read_written([["5", None, None, "here"], ["x", None, None, "no time"], 7])]
-    ['here']
-    """
-    notes = []
-    for entry in entries if isinstance(entries, list) else []:
-        with contextlib.suppress(TypeError, ValueError, TraceError):
-            time_ns, end_ns, stream, text = entry
-            end_ns = None if end_ns is None else int(end_ns)
-            notes.append(Note(time_ns=int(time_ns), end_ns=end_ns, stream=stream, text=text))
-    return tuple(notes)
-
-
-def with_written(trace: Trace, entries: object) -> Trace:
-    """Return a trace with what a reader wrote in the place of the notes that readers wrote before."""
-    others = (note for note in trace.notes if note.kind is not NoteKind.NOTE)
-    return replace(trace, notes=(*others, *read_written(entries)))
 
 
 def is_bare_page(path: str | PathLike[str]) -> bool:

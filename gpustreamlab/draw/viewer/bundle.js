@@ -1,4 +1,4 @@
-// Made by scripts/bundle_viewer.py. 16f2d923f31dff45058521e47e557cf692bc39832241935513ddcc3e906e9c8f
+// Made by scripts/bundle_viewer.py. 97171ec7160d198dc1b4d2400dd101909e615749e2f81cf8f50077fd300fd097
 "use strict";
 var gpustreamlab = (() => {
   var __defProp = Object.defineProperty;
@@ -45,10 +45,152 @@ var gpustreamlab = (() => {
     paintOwnLaunches: () => paintOwnLaunches,
     pinnedEdges: () => pinnedEdges,
     readBatch: () => readBatch,
+    readKept: () => readKept,
     totals: () => totals,
     unpackColumns: () => unpackColumns,
-    workWord: () => workWord
+    workWord: () => workWord,
+    writeKept: () => writeKept
   });
+
+  // nodes.js
+  function makeNode(tag, facts = {}, ...children) {
+    const element = document.createElement(tag);
+    for (const [name, value] of Object.entries(facts)) {
+      if (name === "text") element.textContent = value;
+      else if (name.startsWith("on")) element.addEventListener(name.slice(2), value);
+      else if (value === true) element.setAttribute(name, "");
+      else if (value !== false && value != null) element.setAttribute(name, value);
+    }
+    if (isFocusable(element)) element.dataset.lmSuppressShortcuts = "true";
+    element.append(...children.filter((child) => child != null));
+    return element;
+  }
+  function isFocusable(element) {
+    return element.matches("button, input, textarea, [tabindex]");
+  }
+  function makeButton(text, { label = text, key = "", ...facts } = {}) {
+    const title = key ? `${label} (${key})` : label;
+    return makeNode("button", { type: "button", title, "aria-label": label, "aria-keyshortcuts": key || null, text, ...facts });
+  }
+  function makeSwatch(fill, hatch, letter = "", isPale = false) {
+    const swatch = makeNode("i", { class: "gsl-swatch", "aria-hidden": "true", text: letter });
+    if (fill) swatch.style.backgroundColor = fill;
+    swatch.dataset.hatch = hatch || " ";
+    if (isPale) {
+      swatch.classList.add("gsl-pale");
+      swatch.style.backgroundColor = `color-mix(in srgb, ${fill} 31%, transparent)`;
+      swatch.style.borderTop = `2px solid ${fill}`;
+    }
+    return swatch;
+  }
+  function rootOf(viewer) {
+    const element = viewer.element;
+    return element.matches(".gsl-viewer") ? element : element.querySelector(".gsl-viewer");
+  }
+  function partOf(viewer, name) {
+    return rootOf(viewer).querySelector(`.gsl-${name}`);
+  }
+  function toolsOf(viewer) {
+    const bar = partOf(viewer, "bar");
+    return bar.querySelector(".gsl-tools") ?? bar.appendChild(makeNode("div", { class: "gsl-tools" }));
+  }
+  function newsOf(viewer) {
+    const figure = partOf(viewer, "figure");
+    return figure.querySelector(".gsl-news") ?? figure.appendChild(makeNode("div", { class: "gsl-news" }));
+  }
+  function commandsOf(viewer) {
+    viewer.commands ??= {};
+    return viewer.commands;
+  }
+  function listen(element, type, listener, options) {
+    element.addEventListener(type, listener, options);
+    return () => element.removeEventListener(type, listener, options);
+  }
+  function throttled(action, everyMs) {
+    let timer = 0, last = -Infinity;
+    const call = () => {
+      if (timer) return;
+      const waitMs = last + everyMs - performance.now();
+      timer = setTimeout(() => {
+        timer = 0;
+        last = performance.now();
+        action();
+      }, Math.max(0, waitMs));
+    };
+    call.stop = () => clearTimeout(timer);
+    return call;
+  }
+  function openAbove(element) {
+    element.hidden = false;
+    if (element.isConnected && element.popover && !element.matches(":popover-open")) element.showPopover();
+  }
+  function closeAbove(element) {
+    if (element.isConnected && element.popover && element.matches(":popover-open")) element.hidePopover();
+    element.hidden = true;
+  }
+  function announce(viewer, text) {
+    const root = rootOf(viewer);
+    let status = root.querySelector(".gsl-status");
+    if (!status) root.append(status = makeNode("div", { class: "gsl-status gsl-out", role: "status", "aria-live": "polite" }));
+    status.textContent = text;
+  }
+
+  // names.js
+  function nameOf(view, code) {
+    return view.tables.names[code] ?? "(no name)";
+  }
+  function laneOf(view, rowCode) {
+    return view.tables.lanes[view.tables.rows[rowCode].lane];
+  }
+  function laneText(lane) {
+    return lane.label || lane.name;
+  }
+  function callLabel({ tables: { name_styles: styles, call_styles: calls = [] } }, code) {
+    return calls.find(([, fill]) => fill === styles[code]?.[0])?.[0] ?? "";
+  }
+
+  // arrays.js
+  function roomFor(length) {
+    return Math.max(64, Math.ceil(length * 1.5));
+  }
+  function grown(values, size, kept, kind = values.constructor) {
+    const larger = new kind(size);
+    if (kept) larger.set(values.subarray(0, kept));
+    return larger;
+  }
+  function roomy(values, size, kept) {
+    return values.length >= size ? values : grown(values, roomFor(size), kept);
+  }
+  function sumBetween(values, from, to) {
+    let sum = 0;
+    for (let index = from; index < to; index++) sum += values[index];
+    return sum;
+  }
+  function lowerBound(values, t, from, to) {
+    while (from < to) {
+      const middle = from + to >>> 1;
+      if (values[middle] < t) from = middle + 1;
+      else to = middle;
+    }
+    return from;
+  }
+  function upperBound(values, t, from, to) {
+    while (from < to) {
+      const middle = from + to >>> 1;
+      if (values[middle] <= t) from = middle + 1;
+      else to = middle;
+    }
+    return from;
+  }
+  function gallop(values, t, from, to, step = 1) {
+    let ahead = from + step - 1;
+    while (ahead < to && values[ahead] < t) {
+      from = ahead + 1;
+      ahead += step;
+      step *= 2;
+    }
+    return lowerBound(values, t, from, Math.min(ahead, to));
+  }
 
   // columns.js
   var UNSIGNED_ARRAYS = { 1: Uint8Array, 2: Uint16Array, 4: Uint32Array, 8: Float64Array };
@@ -241,123 +383,6 @@ var gpustreamlab = (() => {
       if (most < limit && least >= (isSigned ? -limit : 0)) return arrays[width];
     }
     return Float64Array;
-  }
-
-  // compare.js
-  function linkRanges(first, second) {
-    let isFollowing = false;
-    const follow = (leader, follower) => leader.on("range", () => {
-      if (isFollowing) return;
-      isFollowing = true;
-      try {
-        follower.setRange(leader.x0, leader.x1);
-      } finally {
-        isFollowing = false;
-      }
-    });
-    const offs = [follow(first, second), follow(second, first)];
-    second.setRange(first.x0, first.x1);
-    return () => offs.forEach((off) => off());
-  }
-
-  // arrays.js
-  function roomFor(length) {
-    return Math.max(64, Math.ceil(length * 1.5));
-  }
-  function grown(values, size, kept, kind = values.constructor) {
-    const larger = new kind(size);
-    if (kept) larger.set(values.subarray(0, kept));
-    return larger;
-  }
-  function roomy(values, size, kept) {
-    return values.length >= size ? values : grown(values, roomFor(size), kept);
-  }
-  function sumBetween(values, from, to) {
-    let sum = 0;
-    for (let index = from; index < to; index++) sum += values[index];
-    return sum;
-  }
-  function lowerBound(values, t, from, to) {
-    while (from < to) {
-      const middle = from + to >>> 1;
-      if (values[middle] < t) from = middle + 1;
-      else to = middle;
-    }
-    return from;
-  }
-  function upperBound(values, t, from, to) {
-    while (from < to) {
-      const middle = from + to >>> 1;
-      if (values[middle] <= t) from = middle + 1;
-      else to = middle;
-    }
-    return from;
-  }
-  function gallop(values, t, from, to, step = 1) {
-    let ahead = from + step - 1;
-    while (ahead < to && values[ahead] < t) {
-      from = ahead + 1;
-      ahead += step;
-      step *= 2;
-    }
-    return lowerBound(values, t, from, Math.min(ahead, to));
-  }
-
-  // evict.js
-  function evictOldest(store, wanted) {
-    const rows = store.rows.filter((row) => row.length);
-    const ends = rows.map(sortedEnds);
-    const limit = timeByWhichEnded(rows, ends, store.length - wanted);
-    let spare = store.length - wanted - endedBefore(rows, ends, limit);
-    rows.forEach((row, place) => {
-      const before = row.countSum(0, row.length - 1), length = row.length;
-      if (row.overlaps) spare -= keepLasting(row, limit, spare);
-      else spare -= dropEnded(row, ends[place], limit, spare);
-      const gone = before - (row.length ? row.countSum(0, row.length - 1) : 0);
-      store.length -= length - row.length;
-      store.spanCount -= gone;
-      store.evictedCount += gone;
-    });
-    store.evictions++;
-    store.forgetFiltered();
-    store.edges.dropBefore(limit);
-    store.launches.dropBefore(limit);
-  }
-  function sortedEnds(row) {
-    return row.overlaps ? row.end.slice(0, row.length).sort() : row.end;
-  }
-  function timeByWhichEnded(rows, ends, count) {
-    let low = Infinity, high = -Infinity;
-    rows.forEach((row, place) => {
-      low = Math.min(low, ends[place][0]);
-      high = Math.max(high, ends[place][row.length - 1]);
-    });
-    while (low < high) {
-      const middle = low + Math.floor((high - low) / 2);
-      if (endedBefore(rows, ends, middle + 1) >= count) high = middle;
-      else low = middle + 1;
-    }
-    return low;
-  }
-  function endedBefore(rows, ends, t) {
-    return rows.reduce((sum, row, place) => sum + lowerBound(ends[place], t, 0, row.length), 0);
-  }
-  function dropEnded(row, ends, limit, spare) {
-    const before = lowerBound(ends, limit, 0, row.length);
-    const at = Math.min(spare, upperBound(ends, limit, before, row.length) - before);
-    if (before + at) row.dropBefore(before + at);
-    return at;
-  }
-  function keepLasting(row, limit, spare) {
-    const kept = new Uint32Array(row.length);
-    let count = 0, dropped = 0;
-    for (let index = 0; index < row.length; index++) {
-      const isSpare = row.end[index] === limit && dropped < spare;
-      if (isSpare) dropped++;
-      else if (row.end[index] >= limit) kept[count++] = index;
-    }
-    if (count < row.length) row.keep(kept.subarray(0, count));
-    return dropped;
   }
 
   // intervals.js
@@ -742,287 +767,6 @@ var gpustreamlab = (() => {
     return row.work("waitedName", index) > WORK_DEFAULTS.waitedName;
   }
 
-  // store.js
-  var DEFAULT_CAPACITY = 2e7;
-  var EDGE_CAPACITY = 2e5;
-  var WAIT_EDGE = 0;
-  var LAUNCH_EDGE = 1;
-  var EDGE_COLUMNS = ["x0", "x1", "row0", "row1", "place0", "place1", "twin"];
-  var FREED_SHARE = 1 / 8;
-  var SpanStore = class {
-    constructor({ capacity = DEFAULT_CAPACITY, edgeCapacity = EDGE_CAPACITY } = {}) {
-      this.capacity = capacity;
-      this.edges = new EdgeList(edgeCapacity);
-      this.launches = new EdgeList(edgeCapacity);
-      this.rowTable = [];
-      this.filter = null;
-      this.matches = null;
-      this.version = 0;
-      this.evictions = 0;
-      this.clear();
-    }
-    /** Forget all spans; rows, filter and matches stay. */
-    clear() {
-      this.rows = [];
-      this.filtered = /* @__PURE__ */ new Map();
-      this.length = 0;
-      this.spanCount = 0;
-      this.evictedCount = 0;
-      this.firstNs = 0;
-      this.lastNs = 0;
-      this.version++;
-      this.evictions++;
-      this.edges.clear();
-      this.launches.clear();
-    }
-    /** Take the rows of `tables`: as before, or more. */
-    setRows(rowTable) {
-      this.rowTable = rowTable;
-      for (const row of this.rows) this.describe(row);
-      for (const row of this.filtered.values()) this.describe(row);
-      this.version++;
-    }
-    append(batch) {
-      this.version++;
-      for (const [code, from, to] of batch.runs) if (to > from) this.ownRow(code).append(batch, from, to);
-      this.length += batch.n;
-      this.spanCount += batch.isPlain ? batch.n : sumBetween(batch.count, 0, batch.n);
-      if (batch.edges) this.appendEdges(batch.edges);
-      if (this.length > this.capacity) evictOldest(this, Math.floor(this.capacity * (1 - FREED_SHARE)));
-      this.findExtent();
-    }
-    appendEdges(edges) {
-      if (!edges.kind?.some(Boolean)) return this.edges.append(edges);
-      this.edges.append(edgesOfKind(edges, WAIT_EDGE));
-      this.launches.append(edgesOfKind(edges, LAUNCH_EDGE));
-    }
-    /** The row as it is shown: without what the filter hides. */
-    row(code) {
-      return this.filter ? this.filteredRow(code) : this.ownRow(code);
-    }
-    /** The row with all of its spans. */
-    ownRow(code) {
-      while (this.rows.length <= code) this.rows.push(this.describe(new Row(this.rows.length)));
-      return this.rows[code];
-    }
-    /** Hide names, kinds and partitions: sets of codes; null shows all. */
-    setFilter(filter) {
-      const hidden = ["names", "kinds", "partitions"].map((key) => [key, new Set(filter?.[key])]);
-      this.filter = hidden.some(([, codes]) => codes.size) ? Object.fromEntries(hidden) : null;
-      this.forgetFiltered();
-      this.version++;
-    }
-    /** Say what is searched for: an array by name code, not 0 where the name matches, or null. Names beyond its end do not match.
-     * Where its property `also` is a function of a row and an index, that must be true as well. */
-    setMatches(matches) {
-      this.matches = matches;
-      for (const row of this.rows) row.forgetMatches();
-      for (const row of this.filtered.values()) row.forgetMatches();
-      this.version++;
-    }
-    /** How many of the spans i to j match; all where nothing is searched. */
-    matchCount(code, i, j) {
-      const row = this.row(code);
-      return this.matches ? row.matchCount(i, j, this.matches) : row.countSum(i, j);
-    }
-    busySum(code, i, j) {
-      return this.row(code).busySum(i, j);
-    }
-    countSum(code, i, j) {
-      return this.row(code).countSum(i, j);
-    }
-    /** Last span of the row that starts at t or before, or -1. */
-    indexAt(code, t) {
-      return this.row(code).indexAt(t);
-    }
-    /** Where the span is that started then and had this place in the trace, or -1: indices move when spans come and go. */
-    indexOf(code, start, place) {
-      const row = this.row(code);
-      for (let index = row.firstFrom(start); index < row.length && row.start[index] === start; index++) {
-        if (row.place[index] === place) return index;
-      }
-      return -1;
-    }
-    describe(row) {
-      const entry = this.rowTable[row.code];
-      row.lane = entry ? entry.lane : -1;
-      row.isPale = Boolean(entry?.pale);
-      if (entry?.overlaps) row.overlaps = true;
-      return row;
-    }
-    filteredRow(code) {
-      const source = this.ownRow(code);
-      let shown = this.filtered.get(code);
-      if (!shown) this.filtered.set(code, shown = this.describe(new Row(code)));
-      const { filter: from } = source.seen;
-      if (from === source.length) return shown;
-      if (shown.length) shown.dropFrom(shown.placeOf(source, from));
-      const batch = new SpanBatch([], takeColumns(source, from, shownIndices(source, from, this.filter)));
-      if (batch.n) shown.append(batch, 0, batch.n);
-      source.seen.filter = source.length;
-      return shown;
-    }
-    forgetFiltered() {
-      this.filtered.clear();
-      for (const row of this.rows) row.seen.filter = 0;
-    }
-    findExtent() {
-      let first = Infinity, last = -Infinity;
-      for (const row of this.rows) {
-        if (!row.length) continue;
-        first = Math.min(first, row.start[0]);
-        last = Math.max(last, row.lastEnd());
-      }
-      this.firstNs = first < Infinity ? first : 0;
-      this.lastNs = first < Infinity ? last : 0;
-    }
-  };
-  function shownIndices({ name, kind, partition, length }, from, { names, kinds, partitions }) {
-    const indices = new Uint32Array(length - from);
-    let count = 0;
-    for (let index = from; index < length; index++) {
-      if (!names.has(name[index]) && !kinds.has(kind[index]) && !partitions.has(partition[index])) indices[count++] = index - from;
-    }
-    return indices.subarray(0, count);
-  }
-  var EdgeList = class {
-    constructor(capacity) {
-      this.capacity = capacity;
-      this.clear();
-    }
-    clear() {
-      this.length = 0;
-      this.evictedCount = 0;
-      this.x0 = new Float64Array(0);
-      this.x1 = new Float64Array(0);
-      this.row0 = new Uint32Array(0);
-      this.row1 = new Uint32Array(0);
-      this.place0 = new Int32Array(0);
-      this.place1 = new Int32Array(0);
-      this.twin = new Int32Array(0);
-    }
-    append(edges) {
-      if (!edges.length) return;
-      for (const name of EDGE_COLUMNS) this[name] = joined(this[name], this.length, edges[name], 0, edges.length);
-      this.length += edges.length;
-      if (this.length > this.capacity) this.dropFirst(this.length - Math.floor(this.capacity * (1 - FREED_SHARE)));
-    }
-    dropFirst(count) {
-      for (const name of EDGE_COLUMNS) this[name].copyWithin(0, count, this.length);
-      this.length -= count;
-      this.evictedCount += count;
-    }
-    /** Drop those at the front that end at t or before. */
-    dropBefore(t) {
-      let count = 0;
-      while (count < this.length && this.x1[count] <= t) count++;
-      if (count) this.dropFirst(count);
-    }
-  };
-  function edgesOfKind(edges, kind) {
-    const places = [];
-    for (let i = 0; i < edges.length; i++) if (edges.kind[i] === kind) places.push(i);
-    const taken = Object.fromEntries(EDGE_COLUMNS.map((name) => [name, edges[name].constructor.from(places, (i) => edges[name][i])]));
-    return { ...taken, length: places.length };
-  }
-
-  // nodes.js
-  function makeNode(tag, facts = {}, ...children) {
-    const element = document.createElement(tag);
-    for (const [name, value] of Object.entries(facts)) {
-      if (name === "text") element.textContent = value;
-      else if (name.startsWith("on")) element.addEventListener(name.slice(2), value);
-      else if (value === true) element.setAttribute(name, "");
-      else if (value !== false && value != null) element.setAttribute(name, value);
-    }
-    if (isFocusable(element)) element.dataset.lmSuppressShortcuts = "true";
-    element.append(...children.filter((child) => child != null));
-    return element;
-  }
-  function isFocusable(element) {
-    return element.matches("button, input, textarea, [tabindex]");
-  }
-  function makeButton(text, { label = text, key = "", ...facts } = {}) {
-    const title = key ? `${label} (${key})` : label;
-    return makeNode("button", { type: "button", title, "aria-label": label, "aria-keyshortcuts": key || null, text, ...facts });
-  }
-  function makeSwatch(fill, hatch, letter = "", isPale = false) {
-    const swatch = makeNode("i", { class: "gsl-swatch", "aria-hidden": "true", text: letter });
-    if (fill) swatch.style.backgroundColor = fill;
-    swatch.dataset.hatch = hatch || " ";
-    if (isPale) {
-      swatch.classList.add("gsl-pale");
-      swatch.style.backgroundColor = `color-mix(in srgb, ${fill} 31%, transparent)`;
-      swatch.style.borderTop = `2px solid ${fill}`;
-    }
-    return swatch;
-  }
-  function rootOf(viewer) {
-    const element = viewer.element;
-    return element.matches(".gsl-viewer") ? element : element.querySelector(".gsl-viewer");
-  }
-  function partOf(viewer, name) {
-    return rootOf(viewer).querySelector(`.gsl-${name}`);
-  }
-  function toolsOf(viewer) {
-    const bar = partOf(viewer, "bar");
-    return bar.querySelector(".gsl-tools") ?? bar.appendChild(makeNode("div", { class: "gsl-tools" }));
-  }
-  function newsOf(viewer) {
-    const figure = partOf(viewer, "figure");
-    return figure.querySelector(".gsl-news") ?? figure.appendChild(makeNode("div", { class: "gsl-news" }));
-  }
-  function commandsOf(viewer) {
-    viewer.commands ??= {};
-    return viewer.commands;
-  }
-  function listen(element, type, listener, options) {
-    element.addEventListener(type, listener, options);
-    return () => element.removeEventListener(type, listener, options);
-  }
-  function throttled(action, everyMs) {
-    let timer = 0, last = -Infinity;
-    const call = () => {
-      if (timer) return;
-      const waitMs = last + everyMs - performance.now();
-      timer = setTimeout(() => {
-        timer = 0;
-        last = performance.now();
-        action();
-      }, Math.max(0, waitMs));
-    };
-    call.stop = () => clearTimeout(timer);
-    return call;
-  }
-  function openAbove(element) {
-    element.hidden = false;
-    if (element.isConnected && element.popover && !element.matches(":popover-open")) element.showPopover();
-  }
-  function closeAbove(element) {
-    if (element.isConnected && element.popover && element.matches(":popover-open")) element.hidePopover();
-    element.hidden = true;
-  }
-  function announce(viewer, text) {
-    const root = rootOf(viewer);
-    let status = root.querySelector(".gsl-status");
-    if (!status) root.append(status = makeNode("div", { class: "gsl-status gsl-out", role: "status", "aria-live": "polite" }));
-    status.textContent = text;
-  }
-
-  // names.js
-  function nameOf(view, code) {
-    return view.tables.names[code] ?? "(no name)";
-  }
-  function laneOf(view, rowCode) {
-    return view.tables.lanes[view.tables.rows[rowCode].lane];
-  }
-  function laneText(lane) {
-    return lane.label || lane.name;
-  }
-  function callLabel({ tables: { name_styles: styles, call_styles: calls = [] } }, code) {
-    return calls.find(([, fill]) => fill === styles[code]?.[0])?.[0] ?? "";
-  }
-
   // units.js
   var FIRST_MINUTE_NS = 12e10;
   var toFixedEven = (value, digits) => {
@@ -1388,6 +1132,264 @@ var gpustreamlab = (() => {
       const { start, end } = view.fullRange(), isWhole = view.x0 <= start && view.x1 >= end;
       return isWhole || view.isFollowing ? null : times({ start: view.x0, end: view.x1 });
     }, (value) => value ? view.setRange(...value.map((time) => viewTime(view, time))) : view.fit());
+  }
+
+  // compare.js
+  function linkRanges(first, second) {
+    let isFollowing = false;
+    const follow = (leader, follower) => leader.on("range", () => {
+      if (isFollowing) return;
+      isFollowing = true;
+      try {
+        follower.setRange(leader.x0, leader.x1);
+      } finally {
+        isFollowing = false;
+      }
+    });
+    const offs = [follow(first, second), follow(second, first)];
+    second.setRange(first.x0, first.x1);
+    return () => offs.forEach((off) => off());
+  }
+
+  // evict.js
+  function evictOldest(store, wanted) {
+    const rows = store.rows.filter((row) => row.length);
+    const ends = rows.map(sortedEnds);
+    const limit = timeByWhichEnded(rows, ends, store.length - wanted);
+    let spare = store.length - wanted - endedBefore(rows, ends, limit);
+    rows.forEach((row, place) => {
+      const before = row.countSum(0, row.length - 1), length = row.length;
+      if (row.overlaps) spare -= keepLasting(row, limit, spare);
+      else spare -= dropEnded(row, ends[place], limit, spare);
+      const gone = before - (row.length ? row.countSum(0, row.length - 1) : 0);
+      store.length -= length - row.length;
+      store.spanCount -= gone;
+      store.evictedCount += gone;
+    });
+    store.evictions++;
+    store.forgetFiltered();
+    store.edges.dropBefore(limit);
+    store.launches.dropBefore(limit);
+  }
+  function sortedEnds(row) {
+    return row.overlaps ? row.end.slice(0, row.length).sort() : row.end;
+  }
+  function timeByWhichEnded(rows, ends, count) {
+    let low = Infinity, high = -Infinity;
+    rows.forEach((row, place) => {
+      low = Math.min(low, ends[place][0]);
+      high = Math.max(high, ends[place][row.length - 1]);
+    });
+    while (low < high) {
+      const middle = low + Math.floor((high - low) / 2);
+      if (endedBefore(rows, ends, middle + 1) >= count) high = middle;
+      else low = middle + 1;
+    }
+    return low;
+  }
+  function endedBefore(rows, ends, t) {
+    return rows.reduce((sum, row, place) => sum + lowerBound(ends[place], t, 0, row.length), 0);
+  }
+  function dropEnded(row, ends, limit, spare) {
+    const before = lowerBound(ends, limit, 0, row.length);
+    const at = Math.min(spare, upperBound(ends, limit, before, row.length) - before);
+    if (before + at) row.dropBefore(before + at);
+    return at;
+  }
+  function keepLasting(row, limit, spare) {
+    const kept = new Uint32Array(row.length);
+    let count = 0, dropped = 0;
+    for (let index = 0; index < row.length; index++) {
+      const isSpare = row.end[index] === limit && dropped < spare;
+      if (isSpare) dropped++;
+      else if (row.end[index] >= limit) kept[count++] = index;
+    }
+    if (count < row.length) row.keep(kept.subarray(0, count));
+    return dropped;
+  }
+
+  // store.js
+  var DEFAULT_CAPACITY = 2e7;
+  var EDGE_CAPACITY = 2e5;
+  var WAIT_EDGE = 0;
+  var LAUNCH_EDGE = 1;
+  var EDGE_COLUMNS = ["x0", "x1", "row0", "row1", "place0", "place1", "twin"];
+  var FREED_SHARE = 1 / 8;
+  var SpanStore = class {
+    constructor({ capacity = DEFAULT_CAPACITY, edgeCapacity = EDGE_CAPACITY } = {}) {
+      this.capacity = capacity;
+      this.edges = new EdgeList(edgeCapacity);
+      this.launches = new EdgeList(edgeCapacity);
+      this.rowTable = [];
+      this.filter = null;
+      this.matches = null;
+      this.version = 0;
+      this.evictions = 0;
+      this.clear();
+    }
+    /** Forget all spans; rows, filter and matches stay. */
+    clear() {
+      this.rows = [];
+      this.filtered = /* @__PURE__ */ new Map();
+      this.length = 0;
+      this.spanCount = 0;
+      this.evictedCount = 0;
+      this.firstNs = 0;
+      this.lastNs = 0;
+      this.version++;
+      this.evictions++;
+      this.edges.clear();
+      this.launches.clear();
+    }
+    /** Take the rows of `tables`: as before, or more. */
+    setRows(rowTable) {
+      this.rowTable = rowTable;
+      for (const row of this.rows) this.describe(row);
+      for (const row of this.filtered.values()) this.describe(row);
+      this.version++;
+    }
+    append(batch) {
+      this.version++;
+      for (const [code, from, to] of batch.runs) if (to > from) this.ownRow(code).append(batch, from, to);
+      this.length += batch.n;
+      this.spanCount += batch.isPlain ? batch.n : sumBetween(batch.count, 0, batch.n);
+      if (batch.edges) this.appendEdges(batch.edges);
+      if (this.length > this.capacity) evictOldest(this, Math.floor(this.capacity * (1 - FREED_SHARE)));
+      this.findExtent();
+    }
+    appendEdges(edges) {
+      if (!edges.kind?.some(Boolean)) return this.edges.append(edges);
+      this.edges.append(edgesOfKind(edges, WAIT_EDGE));
+      this.launches.append(edgesOfKind(edges, LAUNCH_EDGE));
+    }
+    /** The row as it is shown: without what the filter hides. */
+    row(code) {
+      return this.filter ? this.filteredRow(code) : this.ownRow(code);
+    }
+    /** The row with all of its spans. */
+    ownRow(code) {
+      while (this.rows.length <= code) this.rows.push(this.describe(new Row(this.rows.length)));
+      return this.rows[code];
+    }
+    /** Hide names, kinds and partitions: sets of codes; null shows all. */
+    setFilter(filter) {
+      const hidden = ["names", "kinds", "partitions"].map((key) => [key, new Set(filter?.[key])]);
+      this.filter = hidden.some(([, codes]) => codes.size) ? Object.fromEntries(hidden) : null;
+      this.forgetFiltered();
+      this.version++;
+    }
+    /** Say what is searched for: an array by name code, not 0 where the name matches, or null. Names beyond its end do not match.
+     * Where its property `also` is a function of a row and an index, that must be true as well. */
+    setMatches(matches) {
+      this.matches = matches;
+      for (const row of this.rows) row.forgetMatches();
+      for (const row of this.filtered.values()) row.forgetMatches();
+      this.version++;
+    }
+    /** How many of the spans i to j match; all where nothing is searched. */
+    matchCount(code, i, j) {
+      const row = this.row(code);
+      return this.matches ? row.matchCount(i, j, this.matches) : row.countSum(i, j);
+    }
+    busySum(code, i, j) {
+      return this.row(code).busySum(i, j);
+    }
+    countSum(code, i, j) {
+      return this.row(code).countSum(i, j);
+    }
+    /** Last span of the row that starts at t or before, or -1. */
+    indexAt(code, t) {
+      return this.row(code).indexAt(t);
+    }
+    /** Where the span is that started then and had this place in the trace, or -1: indices move when spans come and go. */
+    indexOf(code, start, place) {
+      const row = this.row(code);
+      for (let index = row.firstFrom(start); index < row.length && row.start[index] === start; index++) {
+        if (row.place[index] === place) return index;
+      }
+      return -1;
+    }
+    describe(row) {
+      const entry = this.rowTable[row.code];
+      row.lane = entry ? entry.lane : -1;
+      row.isPale = Boolean(entry?.pale);
+      if (entry?.overlaps) row.overlaps = true;
+      return row;
+    }
+    filteredRow(code) {
+      const source = this.ownRow(code);
+      let shown = this.filtered.get(code);
+      if (!shown) this.filtered.set(code, shown = this.describe(new Row(code)));
+      const { filter: from } = source.seen;
+      if (from === source.length) return shown;
+      if (shown.length) shown.dropFrom(shown.placeOf(source, from));
+      const batch = new SpanBatch([], takeColumns(source, from, shownIndices(source, from, this.filter)));
+      if (batch.n) shown.append(batch, 0, batch.n);
+      source.seen.filter = source.length;
+      return shown;
+    }
+    forgetFiltered() {
+      this.filtered.clear();
+      for (const row of this.rows) row.seen.filter = 0;
+    }
+    findExtent() {
+      let first = Infinity, last = -Infinity;
+      for (const row of this.rows) {
+        if (!row.length) continue;
+        first = Math.min(first, row.start[0]);
+        last = Math.max(last, row.lastEnd());
+      }
+      this.firstNs = first < Infinity ? first : 0;
+      this.lastNs = first < Infinity ? last : 0;
+    }
+  };
+  function shownIndices({ name, kind, partition, length }, from, { names, kinds, partitions }) {
+    const indices = new Uint32Array(length - from);
+    let count = 0;
+    for (let index = from; index < length; index++) {
+      if (!names.has(name[index]) && !kinds.has(kind[index]) && !partitions.has(partition[index])) indices[count++] = index - from;
+    }
+    return indices.subarray(0, count);
+  }
+  var EdgeList = class {
+    constructor(capacity) {
+      this.capacity = capacity;
+      this.clear();
+    }
+    clear() {
+      this.length = 0;
+      this.evictedCount = 0;
+      this.x0 = new Float64Array(0);
+      this.x1 = new Float64Array(0);
+      this.row0 = new Uint32Array(0);
+      this.row1 = new Uint32Array(0);
+      this.place0 = new Int32Array(0);
+      this.place1 = new Int32Array(0);
+      this.twin = new Int32Array(0);
+    }
+    append(edges) {
+      if (!edges.length) return;
+      for (const name of EDGE_COLUMNS) this[name] = joined(this[name], this.length, edges[name], 0, edges.length);
+      this.length += edges.length;
+      if (this.length > this.capacity) this.dropFirst(this.length - Math.floor(this.capacity * (1 - FREED_SHARE)));
+    }
+    dropFirst(count) {
+      for (const name of EDGE_COLUMNS) this[name].copyWithin(0, count, this.length);
+      this.length -= count;
+      this.evictedCount += count;
+    }
+    /** Drop those at the front that end at t or before. */
+    dropBefore(t) {
+      let count = 0;
+      while (count < this.length && this.x1[count] <= t) count++;
+      if (count) this.dropFirst(count);
+    }
+  };
+  function edgesOfKind(edges, kind) {
+    const places = [];
+    for (let i = 0; i < edges.length; i++) if (edges.kind[i] === kind) places.push(i);
+    const taken = Object.fromEntries(EDGE_COLUMNS.map((name) => [name, edges[name].constructor.from(places, (i) => edges[name][i])]));
+    return { ...taken, length: places.length };
   }
 
   // copy.js
