@@ -575,20 +575,18 @@ def test_arrows_are_paler_than_those_of_the_hovered_span_and_hidden_with_their_s
     assert shown.value("arrows()")[0] == 40
 
 
-def test_the_waits_are_switched_by_a_button_and_a_key(show):
+def test_the_waits_are_switched_in_the_menu_and_by_a_key(show):
     shown = show(waiting_trace())
-    button = shown.page.get_by_role("button", name=re.compile("^Arrows"))
-    assert button.get_attribute("aria-pressed") == "true"
-    button.click()
-    assert (button.get_attribute("aria-pressed"), shown.value("arrows()")) == ("false", [0, 0])
+    shown.page.locator(".gsl-menu-button").click()
+    switch = shown.page.get_by_role("checkbox", name=re.compile("^Arrows"))
+    assert switch.is_checked()
+    switch.click()
+    assert (switch.is_checked(), shown.value("arrows()")) == (False, [0, 0])
+    shown.page.keyboard.press("Escape")
     shown.page.keyboard.press("e")
-    assert (button.get_attribute("aria-pressed"), shown.value("arrows()")) == ("true", [40, 0])
-    # WHEN there are no waits, there is no switch
-    shown = show(one_lane_trace())
-    assert not shown.page.locator(".gsl-waits").is_visible()
-    shown.page.locator(".gsl-viewer").focus()
-    shown.page.keyboard.press("e")
-    assert shown.value("view.showsWaits")
+    assert (switch.is_checked(), shown.value("arrows()")) == (False, [40, 0])
+    shown.page.locator(".gsl-menu-button").click()
+    assert switch.is_checked()
 
 
 @pytest.mark.parametrize("width", [700, 1200])

@@ -1,10 +1,10 @@
 // What is chosen in a view, as a JSON object: a link to it has that in the page's address, a notebook in the widget's state.
 
-import { throttled } from "./nodes.js"
+import { listen, throttled } from "./nodes.js"
 import { pinAnchor } from "./pins.js"
+import { FILTER_KEYS } from "./view.js"
 
 const WRITE_EVERY_MS = 300 // Browsers refuse addresses that change more often.
-const HIDDEN = ["hiddenNames", "hiddenKinds", "hiddenPartitions"]
 
 /** A time of the picture on the trace's clock, in whole ns: as text where a number cannot hold it. */
 export function traceTime({ tables }, ns) {
@@ -31,51 +31,35 @@ export function writeKept(view, state) {
 
 /** Keep what this module knows of; and where `viewer.address` is set, the page's address has all that is kept, each key after it. */
 export function addAddress(viewer) {
-  const { view } = viewer
+  const { view, address: lead } = viewer
   keepView(view)
-  if (viewer.address === null) return () => {}
-  const own = key => key.startsWith(viewer.address) && /^\w+$/.test(key.slice(viewer.address.length))
-  const id = traceId(view)
+  if (lead === null) return () => {}
+  const id = traceId(view), parts = () => [...new URLSearchParams(location.hash.slice(1))]
+  const isOwn = ([key]) => key.startsWith(lead) && /^\w+$/.test(key.slice(lead.length))
   const read = () => {
-    const given = parse(location.hash)
-    const state = Object.fromEntries([...given].filter(([key]) => own(key)).map(([key, value]) => [key.slice(viewer.address.length), value]))
+    const state = Object.fromEntries(parts().filter(isOwn).map(([key, text]) => [key.slice(lead.length), valueOf(text)]))
     if (state.of === id) writeKept(view, state)
   }
   const write = () => {
-    const state = readKept(view), others = [...parse(location.hash)].filter(([key]) => !own(key))
-    const mine = Object.keys(state).length ? Object.entries({ of: id, ...state }).map(([key, value]) => [viewer.address + key, value]) : []
-    const text = [...others, ...mine].map(([key, value]) => `${key}=${valueText(value)}`).join("&")
-    const { pathname, search, hash } = location
-    if (text === hash.slice(1)) return
-    try { history.replaceState(history.state, "", text ? `#${text}` : pathname + search) } catch { /* The browser refuses: the view is the same without. */ }
+    const kept = Object.entries(readKept(view)), own = kept.length ? [["of", id], ...kept] : []
+    const all = [...parts().filter(part => !isOwn(part)), ...own.map(([key, value]) => [lead + key, textOf(value)])]
+    const hash = all.map(([key, text]) => `${key}=${escapeText(text)}`).join("&")
+    if (hash === location.hash.slice(1)) return
+    try { history.replaceState(history.state, "", `${location.pathname}${location.search}${hash && "#"}${hash}`) } catch { /* Where the browser refuses, the view is the same. */ }
   }
   const later = throttled(write, WRITE_EVERY_MS)
   viewer.link = () => { write(); return location.href }
-  addEventListener("hashchange", read)
-  const offs = ["range", "look", "state"].map(event => view.on(event, property => { if (property !== "hovered") later() }))
+  const offs = [listen(window, "hashchange", read), ...["range", "look", "state"].map(event => view.on(event, property => { if (property !== "hovered") later() }))]
   read()
   return () => {
     offs.forEach(off => off())
-    removeEventListener("hashchange", read)
     later.stop()
   }
 }
 
-/** The keys and values of an address; none where it is malformed. */
-function parse(hash) {
-  try {
-    return new Map(hash.slice(1).split("&").filter(Boolean).map(part => {
-      const [, key, text] = /^([^=]+)=(.*)$/s.exec(part).map(one => decodeURIComponent(one))
-      return [key, valueOf(text)]
-    }))
-  } catch { return new Map() }
-}
-
 /** JSON, but a text without its quotation marks, where it can be told from all else. */
-function valueText(value) {
-  const text = typeof value === "string" && valueOf(value) === value ? value : JSON.stringify(value)
-  return encodeURIComponent(text).replace(/%(2C|3A|2F|40|5B|5D|7B|7D|7C|3D)/g, decodeURIComponent)
-}
+const textOf = value => typeof value === "string" && valueOf(value) === value ? value : JSON.stringify(value)
+const escapeText = text => encodeURIComponent(text).replace(/%(2C|3A|2F|40|5B|5D|7B|7D)/g, decodeURIComponent)
 
 function valueOf(text) {
   try { return JSON.parse(text) } catch { return text }
@@ -91,9 +75,7 @@ function traceId({ tables, store }) {
 
 function keepView(view) {
   const times = ({ start, end }) => [start, end].map(ns => traceTime(view, ns))
-  view.keep("hide", () => HIDDEN.some(name => view[name].size) ? HIDDEN.map(name => [...view[name]]) : null, value => {
-    HIDDEN.forEach((name, place) => view.set(name, new Set(value?.[place])))
-  })
+  view.keep("hidden", () => view.store.filter ? [...FILTER_KEYS].map(key => [...view[key]]) : null, value => [...FILTER_KEYS].forEach((key, place) => view.set(key, new Set(value?.[place]))))
   view.keep("waits", () => view.showsWaits ? null : false, value => view.set("showsWaits", value ?? true))
   view.keep("pin", () => {
     if (!view.pinned) return null

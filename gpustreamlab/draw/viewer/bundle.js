@@ -1,4 +1,4 @@
-// Made by scripts/bundle_viewer.py. 97171ec7160d198dc1b4d2400dd101909e615749e2f81cf8f50077fd300fd097
+// Made by scripts/bundle_viewer.py. 7c9925e8f51c2365d3c702bc6ec83db63aacba5695bed2a1f526756caf3ce461
 "use strict";
 var gpustreamlab = (() => {
   var __defProp = Object.defineProperty;
@@ -127,6 +127,29 @@ var gpustreamlab = (() => {
   function closeAbove(element) {
     if (element.isConnected && element.popover && element.matches(":popover-open")) element.hidePopover();
     element.hidden = true;
+  }
+  function makeSheet(viewer, name, label, keys = ["Escape"]) {
+    const sheet = makeNode("section", { class: `gsl-sheet gsl-${name}`, role: "dialog", "aria-label": label, tabindex: "-1", hidden: true });
+    const shut = () => {
+      closeAbove(sheet);
+      rootOf(viewer).focus({ preventScroll: true });
+    };
+    if ("popover" in sheet) sheet.popover = "auto";
+    rootOf(viewer).append(sheet);
+    sheet.addEventListener("toggle", (event) => {
+      if (event.newState === "closed") sheet.hidden = true;
+    });
+    sheet.addEventListener("keydown", (event) => {
+      if (event.isComposing || !keys.includes(event.key)) return;
+      event.preventDefault();
+      event.stopPropagation();
+      shut();
+    });
+    return { sheet, shut };
+  }
+  function placeBelow(sheet, { bottom, right }) {
+    const left = Math.max(4, Math.min(right - sheet.offsetWidth, innerWidth - sheet.offsetWidth - 4));
+    Object.assign(sheet.style, { inset: "auto", margin: "0", top: `${Math.max(4, Math.min(bottom + 4, innerHeight - sheet.offsetHeight - 4))}px`, left: `${left}px` });
   }
   function announce(viewer, text) {
     const root = rootOf(viewer);
@@ -1013,9 +1036,238 @@ var gpustreamlab = (() => {
     return row.ownerLane[index] === row.lane;
   }
 
+  // view.js
+  var LANES_MAX_PX = 520;
+  var LANES_MIN_PX = 60;
+  var LANES_GAP_PX = 12;
+  var SMS_STRIP_PX = 66;
+  var BUSY_STRIP_PX = 44;
+  var CAPTURE_STRIP_PX = 12;
+  var MIN_WINDOW_NS = 10;
+  var EMPTY_WINDOW_NS = 1e6;
+  var HIT_PX = 3;
+  var FILTER_KEYS = /* @__PURE__ */ new Set(["hiddenNames", "hiddenKinds", "hiddenPartitions"]);
+  var STATE_KEYS = /* @__PURE__ */ new Set(["isLive", "isFollowing", "isPaused"]);
+  function planParts(tables) {
+    const lanesPx = Math.min(LANES_MAX_PX, Math.max(LANES_MIN_PX, Math.round(tables.height_px)));
+    const strips = [];
+    let bottom = lanesPx;
+    const add = (kind, px) => {
+      strips.push({ kind, top: bottom + LANES_GAP_PX, bottom: bottom + LANES_GAP_PX + px });
+      bottom += LANES_GAP_PX + px;
+    };
+    if (tables.bands.length) add("sms", SMS_STRIP_PX);
+    add("busy", BUSY_STRIP_PX);
+    if (tables.capture?.shown) add("capture", CAPTURE_STRIP_PX);
+    const headPx = tables.mark_rows.length ? Math.min(...tables.groups.map((g) => g.top), ...tables.lanes.map((l) => l.top), lanesPx) : 0;
+    return { lanesPx, strips, headPx, innerPx: bottom };
+  }
+  var View = class {
+    constructor(tables, store) {
+      this.store = store;
+      this.listeners = /* @__PURE__ */ new Map();
+      this.frame = { left: 0, top: 0, right: 1, bottom: 1 };
+      this.scrollPx = 0;
+      this.hiddenNames = /* @__PURE__ */ new Set();
+      this.hiddenKinds = /* @__PURE__ */ new Set();
+      this.hiddenPartitions = /* @__PURE__ */ new Set();
+      this.matches = this.selection = this.pinned = this.hovered = this.ruler = null;
+      this.gap = this.reason = null;
+      this.why = tables.why ?? null;
+      this.notes = [];
+      this.found = null;
+      this.showsWaits = true;
+      this.isLive = this.isFollowing = this.isPaused = false;
+      this.nowNs = 0;
+      this.painted = null;
+      this.kept = /* @__PURE__ */ new Map();
+      this.adoptTables(tables);
+      const { start, end } = this.fullRange();
+      this.x0 = start;
+      this.x1 = end;
+    }
+    adoptTables(tables) {
+      this.tables = tables;
+      this.parts = planParts(tables);
+      this.lanesPx = this.parts.lanesPx;
+      this.laneOrder = tables.lanes.map((_, code) => code).sort((a, b) => tables.lanes[a].top - tables.lanes[b].top);
+      this.laneRows = tables.lanes.map(() => []);
+      tables.rows.forEach((row, code) => this.laneRows[row.lane].push(code));
+      this.scrollPx = this.clampScroll(this.scrollPx);
+    }
+    // Keep a part of the view: `read` returns a JSON value, null where it is as at first; `write` takes what `read` returned.
+    keep(key, read, write) {
+      this.kept.set(key, { read, write });
+    }
+    on(event, listener) {
+      if (!this.listeners.has(event)) this.listeners.set(event, /* @__PURE__ */ new Set());
+      this.listeners.get(event).add(listener);
+      return () => this.listeners.get(event).delete(listener);
+    }
+    emit(event, detail) {
+      for (const listener of [...this.listeners.get(event) || []]) listener(detail);
+    }
+    // From the first start to the last end, with a margin.
+    fullRange() {
+      const { start, end } = this.extent();
+      const width = end - start || EMPTY_WINDOW_NS;
+      return { start: start - 0.01 * width, end: start + 1.01 * width };
+    }
+    extent() {
+      const has = this.store.length > 0;
+      const start = has ? Math.min(0, this.store.firstNs) : 0;
+      return { start, end: Math.max(this.tables.extent_ns, has ? this.store.lastNs : 0, this.nowNs, start) };
+    }
+    // From the first start to the last end on any stream: what threads of the host called before and after is no work.
+    streamExtent() {
+      const rows = this.usedStreams().flatMap((lane) => this.laneRows[lane]).map((code) => this.store.ownRow(code)).filter((row) => row.length);
+      if (!rows.length) return this.extent();
+      return { start: Math.min(...rows.map((row) => row.start[0])), end: Math.max(...rows.map((row) => row.lastEnd())) };
+    }
+    // Codes of the streams on which anything ran.
+    usedStreams() {
+      const isUsed = (lane) => this.laneRows[lane].some((code) => this.store.ownRow(code).length);
+      return this.laneOrder.filter((lane) => !this.tables.lanes[lane].host && isUsed(lane));
+    }
+    // How far a window may reach.
+    bounds() {
+      const { start, end } = this.extent(), full = end - start || EMPTY_WINDOW_NS;
+      return { low: start - 0.1 * full, high: start + 1.1 * full };
+    }
+    // A window that is neither too narrow nor outside what there is.
+    clampRange(x0, x1) {
+      const { low, high } = this.bounds();
+      const width = Math.min(high - low, Math.max(MIN_WINDOW_NS, x1 - x0));
+      const middle = (x0 + x1) / 2, begin = Math.min(high - width, Math.max(low, width === x1 - x0 ? x0 : middle - width / 2));
+      return [begin, begin + width];
+    }
+    setRange(x0, x1) {
+      if (!(x1 > x0) || !Number.isFinite(x1 - x0)) return;
+      const [begin, end] = this.clampRange(x0, x1);
+      if (begin === this.x0 && end === this.x1) return;
+      this.x0 = begin;
+      this.x1 = end;
+      this.emit("range");
+    }
+    fit() {
+      const { start, end } = this.fullRange();
+      this.setRange(start, end);
+    }
+    // A factor below 1 zooms in.
+    zoomBy(factor, atNs = (this.x0 + this.x1) / 2) {
+      const width = Math.max(MIN_WINDOW_NS, (this.x1 - this.x0) * factor), share = (atNs - this.x0) / (this.x1 - this.x0);
+      this.setRange(atNs - share * width, atNs + (1 - share) * width);
+    }
+    panBy(fraction) {
+      const step = fraction * (this.x1 - this.x0);
+      this.setRange(this.x0 + step, this.x1 + step);
+    }
+    clampScroll(px) {
+      return Math.max(0, Math.min(px, this.tables.height_px - this.lanesPx)) || 0;
+    }
+    scrollTo(px) {
+      const clamped = this.clampScroll(Math.round(px));
+      if (clamped !== this.scrollPx) this.set("scrollPx", clamped);
+    }
+    get canScroll() {
+      return this.tables.height_px > this.lanesPx + 0.5;
+    }
+    get nsPerPx() {
+      return (this.x1 - this.x0) / Math.max(1, this.frame.right - this.frame.left);
+    }
+    timeAt(px) {
+      return this.x0 + (px - this.frame.left) * this.nsPerPx;
+    }
+    pxAt(ns) {
+      return this.frame.left + (ns - this.x0) / this.nsPerPx;
+    }
+    lanesTop() {
+      return this.frame.top + this.parts.headPx;
+    }
+    lanesBottom() {
+      return this.frame.top + this.lanesPx;
+    }
+    yAt(lanePx) {
+      return this.frame.top + lanePx - this.scrollPx;
+    }
+    // Codes of the lanes in view, from the top.
+    visibleLanes() {
+      const { lanes } = this.tables, top = this.scrollPx + this.parts.headPx, bottom = this.scrollPx + this.lanesPx;
+      let low = 0, high = this.laneOrder.length;
+      while (low < high) {
+        const middle = low + high >> 1;
+        if (lanes[this.laneOrder[middle]].bottom <= top) low = middle + 1;
+        else high = middle;
+      }
+      const first = low;
+      while (low < this.laneOrder.length && lanes[this.laneOrder[low]].top < bottom) low++;
+      return this.laneOrder.slice(first, low);
+    }
+    hitAt(px, py) {
+      if (!this.painted || px < this.frame.left - HIT_PX || px > this.frame.right + HIT_PX) return null;
+      if (py < this.lanesTop() || py >= this.lanesBottom()) return null;
+      return nearestItem(this.painted, px, py, this);
+    }
+    // Bring a span into view, as little as needed, and pin it.
+    show(row, index) {
+      const columns = this.store.row(row), start = columns.start[index], end = columns.end[index], width = this.x1 - this.x0;
+      const px = (end - start) / this.nsPerPx;
+      if (end - start > width) this.setRange(start - 0.05 * (end - start), end + 0.05 * (end - start));
+      else if (px < 4) this.zoomTo(start, end);
+      else if (start < this.x0 || end > this.x1) this.setRange((start + end - width) / 2, (start + end + width) / 2);
+      const { top, bottom } = this.tables.rows[row], headPx = this.parts.headPx + (this.tables.lanes[this.tables.rows[row].lane].group >= 0 ? 22 : 0);
+      if (top - this.scrollPx < headPx) this.scrollTo(top - headPx - 8);
+      else if (bottom - this.scrollPx > this.lanesPx) this.scrollTo(bottom - this.lanesPx + 12);
+      this.set("pinned", { row, index });
+    }
+    zoomTo(start, end) {
+      const width = Math.max(MIN_WINDOW_NS, (end - start) * 12), middle = (start + end) / 2;
+      this.setRange(middle - width / 2, middle + width / 2);
+    }
+    // Set one of the properties that are drawn; the event's detail is its name.
+    set(property, value) {
+      this[property] = value;
+      if (FILTER_KEYS.has(property)) this.applyFilter();
+      if (property === "matches") this.store.setMatches(value);
+      this.emit(STATE_KEYS.has(property) ? "state" : "look", property);
+    }
+    applyFilter() {
+      const { hiddenNames: names, hiddenKinds: kinds, hiddenPartitions: partitions } = this;
+      this.store.setFilter(names.size || kinds.size || partitions.size ? { names, kinds, partitions } : null);
+      this.hovered = this.pinned = null;
+    }
+    setTables(tables) {
+      this.adoptTables(tables);
+      this.store.setRows(tables.rows);
+      this.emit("data", "tables");
+    }
+    appended() {
+      this.emit("data", "spans");
+    }
+  };
+  function nearestItem(painted, px, py, view) {
+    const { items, segments } = painted, at = view.timeAt(px), slackNs = HIT_PX * view.nsPerPx;
+    let best = null, bestCost = Infinity;
+    for (const { row: row2, from, to, top, bottom } of segments) {
+      if (py < top - 1 || py > bottom + 1) continue;
+      for (let i2 = to - 1; i2 >= from; i2--) {
+        const offNs = at < items.left[i2] ? items.left[i2] - at : at > items.right[i2] ? at - items.right[i2] : 0;
+        if (offNs > slackNs) continue;
+        const isMerged2 = items.first[i2] !== items.last[i2];
+        const cost = offNs / slackNs + (isMerged2 ? 0.5 : 0);
+        if (best && best.row === row2 ? cost < bestCost : cost <= bestCost) {
+          bestCost = cost;
+          best = { row: row2, i: i2, isMerged: isMerged2 };
+        }
+      }
+    }
+    if (!best) return null;
+    const { row, i, isMerged } = best;
+    return isMerged ? { row, first: items.first[i], last: items.last[i], count: items.count[i] } : { row, index: items.first[i] };
+  }
+
   // address.js
   var WRITE_EVERY_MS = 300;
-  var HIDDEN = ["hiddenNames", "hiddenKinds", "hiddenPartitions"];
   function traceTime({ tables }, ns) {
     const time = BigInt(tables.zero_ns) + BigInt(Math.round(ns)), number = Number(time);
     return Number.isSafeInteger(number) ? number : String(time);
@@ -1036,25 +1288,23 @@ var gpustreamlab = (() => {
     }
   }
   function addAddress(viewer) {
-    const { view } = viewer;
+    const { view, address: lead } = viewer;
     keepView(view);
-    if (viewer.address === null) return () => {
+    if (lead === null) return () => {
     };
-    const own = (key) => key.startsWith(viewer.address) && /^\w+$/.test(key.slice(viewer.address.length));
-    const id = traceId(view);
+    const id = traceId(view), parts = () => [...new URLSearchParams(location.hash.slice(1))];
+    const isOwn = ([key]) => key.startsWith(lead) && /^\w+$/.test(key.slice(lead.length));
     const read = () => {
-      const given = parse(location.hash);
-      const state = Object.fromEntries([...given].filter(([key]) => own(key)).map(([key, value]) => [key.slice(viewer.address.length), value]));
+      const state = Object.fromEntries(parts().filter(isOwn).map(([key, text]) => [key.slice(lead.length), valueOf(text)]));
       if (state.of === id) writeKept(view, state);
     };
     const write = () => {
-      const state = readKept(view), others = [...parse(location.hash)].filter(([key]) => !own(key));
-      const mine = Object.keys(state).length ? Object.entries({ of: id, ...state }).map(([key, value]) => [viewer.address + key, value]) : [];
-      const text = [...others, ...mine].map(([key, value]) => `${key}=${valueText(value)}`).join("&");
-      const { pathname, search, hash } = location;
-      if (text === hash.slice(1)) return;
+      const kept = Object.entries(readKept(view)), own = kept.length ? [["of", id], ...kept] : [];
+      const all = [...parts().filter((part) => !isOwn(part)), ...own.map(([key, value]) => [lead + key, textOf(value)])];
+      const hash = all.map(([key, text]) => `${key}=${escapeText(text)}`).join("&");
+      if (hash === location.hash.slice(1)) return;
       try {
-        history.replaceState(history.state, "", text ? `#${text}` : pathname + search);
+        history.replaceState(history.state, "", `${location.pathname}${location.search}${hash && "#"}${hash}`);
       } catch {
       }
     };
@@ -1063,31 +1313,17 @@ var gpustreamlab = (() => {
       write();
       return location.href;
     };
-    addEventListener("hashchange", read);
-    const offs = ["range", "look", "state"].map((event) => view.on(event, (property) => {
+    const offs = [listen(window, "hashchange", read), ...["range", "look", "state"].map((event) => view.on(event, (property) => {
       if (property !== "hovered") later();
-    }));
+    }))];
     read();
     return () => {
       offs.forEach((off) => off());
-      removeEventListener("hashchange", read);
       later.stop();
     };
   }
-  function parse(hash) {
-    try {
-      return new Map(hash.slice(1).split("&").filter(Boolean).map((part) => {
-        const [, key, text] = /^([^=]+)=(.*)$/s.exec(part).map((one) => decodeURIComponent(one));
-        return [key, valueOf(text)];
-      }));
-    } catch {
-      return /* @__PURE__ */ new Map();
-    }
-  }
-  function valueText(value) {
-    const text = typeof value === "string" && valueOf(value) === value ? value : JSON.stringify(value);
-    return encodeURIComponent(text).replace(/%(2C|3A|2F|40|5B|5D|7B|7D|7C|3D)/g, decodeURIComponent);
-  }
+  var textOf = (value) => typeof value === "string" && valueOf(value) === value ? value : JSON.stringify(value);
+  var escapeText = (text) => encodeURIComponent(text).replace(/%(2C|3A|2F|40|5B|5D|7B|7D)/g, decodeURIComponent);
   function valueOf(text) {
     try {
       return JSON.parse(text);
@@ -1103,9 +1339,7 @@ var gpustreamlab = (() => {
   }
   function keepView(view) {
     const times = ({ start, end }) => [start, end].map((ns) => traceTime(view, ns));
-    view.keep("hide", () => HIDDEN.some((name) => view[name].size) ? HIDDEN.map((name) => [...view[name]]) : null, (value) => {
-      HIDDEN.forEach((name, place) => view.set(name, new Set(value?.[place])));
-    });
+    view.keep("hidden", () => view.store.filter ? [...FILTER_KEYS].map((key) => [...view[key]]) : null, (value) => [...FILTER_KEYS].forEach((key, place) => view.set(key, new Set(value?.[place]))));
     view.keep("waits", () => view.showsWaits ? null : false, (value) => view.set("showsWaits", value ?? true));
     view.keep("pin", () => {
       if (!view.pinned) return null;
@@ -1401,8 +1635,6 @@ var gpustreamlab = (() => {
       setTimeout(() => {
         button.textContent = says;
       }, 1500);
-    } else {
-      offerText(text, place);
     }
     return isCopied;
   }
@@ -1416,10 +1648,12 @@ var gpustreamlab = (() => {
     }
   }
   function copyByCommand(text, place) {
-    const focused = document.activeElement;
-    const area = makeNode("textarea", { class: "gsl-out", "aria-hidden": "true", tabindex: "-1" });
+    const focused = document.activeElement, area = makeNode("textarea", { readonly: true, rows: "3", "aria-label": "Text to copy" });
+    const offer = makeNode("div", { class: "gsl-offer" }, makeNode("p", { text: "This page may not use the clipboard. Press Ctrl+C:" }), area);
     area.value = text;
-    place.append(area);
+    place.querySelector(".gsl-offer")?.remove();
+    place.append(offer);
+    area.focus();
     area.select();
     let isCopied = false;
     try {
@@ -1427,17 +1661,11 @@ var gpustreamlab = (() => {
     } catch {
       isCopied = false;
     }
-    area.remove();
-    focused?.focus?.({ preventScroll: true });
+    if (isCopied) {
+      offer.remove();
+      focused?.focus?.({ preventScroll: true });
+    }
     return isCopied;
-  }
-  function offerText(text, place) {
-    place.querySelector(".gsl-offer")?.remove();
-    const area = makeNode("textarea", { readonly: true, rows: "3", "aria-label": "Text to copy" });
-    area.value = text;
-    place.append(makeNode("div", { class: "gsl-offer" }, makeNode("p", { text: "This page may not use the clipboard. Press Ctrl+C:" }), area));
-    area.focus();
-    area.select();
   }
 
   // steps.js
@@ -2747,7 +2975,7 @@ var gpustreamlab = (() => {
   var FAINT = 0.35;
   var UNKNOWN = 0;
   var SHOWN = 1;
-  var HIDDEN2 = 2;
+  var HIDDEN = 2;
   function paintEdges(ctx, painter) {
     const { view, theme } = painter, { edges } = view.store;
     painter.hiddenEdges = 0;
@@ -2826,7 +3054,7 @@ var gpustreamlab = (() => {
       edges.shownVersion = store.version;
     }
     if (edges.shown[i] === UNKNOWN)
-      edges.shown[i] = areEndsShown(store, edges, i) ? SHOWN : HIDDEN2;
+      edges.shown[i] = areEndsShown(store, edges, i) ? SHOWN : HIDDEN;
     return edges.shown[i] === SHOWN;
   }
   function areEndsShown(store, { row0, row1, x0, x1, place0, place1 }, i) {
@@ -3149,236 +3377,6 @@ var gpustreamlab = (() => {
     tip.style.top = `${y}px`;
   }
 
-  // view.js
-  var LANES_MAX_PX = 520;
-  var LANES_MIN_PX = 60;
-  var LANES_GAP_PX = 12;
-  var SMS_STRIP_PX = 66;
-  var BUSY_STRIP_PX = 44;
-  var CAPTURE_STRIP_PX = 12;
-  var MIN_WINDOW_NS = 10;
-  var EMPTY_WINDOW_NS = 1e6;
-  var HIT_PX = 3;
-  var FILTER_KEYS = /* @__PURE__ */ new Set(["hiddenNames", "hiddenKinds", "hiddenPartitions"]);
-  var STATE_KEYS = /* @__PURE__ */ new Set(["isLive", "isFollowing", "isPaused"]);
-  function planParts(tables) {
-    const lanesPx = Math.min(LANES_MAX_PX, Math.max(LANES_MIN_PX, Math.round(tables.height_px)));
-    const strips = [];
-    let bottom = lanesPx;
-    const add = (kind, px) => {
-      strips.push({ kind, top: bottom + LANES_GAP_PX, bottom: bottom + LANES_GAP_PX + px });
-      bottom += LANES_GAP_PX + px;
-    };
-    if (tables.bands.length) add("sms", SMS_STRIP_PX);
-    add("busy", BUSY_STRIP_PX);
-    if (tables.capture?.shown) add("capture", CAPTURE_STRIP_PX);
-    const headPx = tables.mark_rows.length ? Math.min(...tables.groups.map((g) => g.top), ...tables.lanes.map((l) => l.top), lanesPx) : 0;
-    return { lanesPx, strips, headPx, innerPx: bottom };
-  }
-  var View = class {
-    constructor(tables, store) {
-      this.store = store;
-      this.listeners = /* @__PURE__ */ new Map();
-      this.frame = { left: 0, top: 0, right: 1, bottom: 1 };
-      this.scrollPx = 0;
-      this.hiddenNames = /* @__PURE__ */ new Set();
-      this.hiddenKinds = /* @__PURE__ */ new Set();
-      this.hiddenPartitions = /* @__PURE__ */ new Set();
-      this.matches = this.selection = this.pinned = this.hovered = this.ruler = null;
-      this.gap = this.reason = null;
-      this.why = tables.why ?? null;
-      this.notes = [];
-      this.found = null;
-      this.showsWaits = true;
-      this.isLive = this.isFollowing = this.isPaused = false;
-      this.nowNs = 0;
-      this.painted = null;
-      this.kept = /* @__PURE__ */ new Map();
-      this.adoptTables(tables);
-      const { start, end } = this.fullRange();
-      this.x0 = start;
-      this.x1 = end;
-    }
-    adoptTables(tables) {
-      this.tables = tables;
-      this.parts = planParts(tables);
-      this.lanesPx = this.parts.lanesPx;
-      this.laneOrder = tables.lanes.map((_, code) => code).sort((a, b) => tables.lanes[a].top - tables.lanes[b].top);
-      this.laneRows = tables.lanes.map(() => []);
-      tables.rows.forEach((row, code) => this.laneRows[row.lane].push(code));
-      this.scrollPx = this.clampScroll(this.scrollPx);
-    }
-    // Keep a part of the view: `read` returns a JSON value, null where it is as at first; `write` takes what `read` returned.
-    keep(key, read, write) {
-      this.kept.set(key, { read, write });
-    }
-    on(event, listener) {
-      if (!this.listeners.has(event)) this.listeners.set(event, /* @__PURE__ */ new Set());
-      this.listeners.get(event).add(listener);
-      return () => this.listeners.get(event).delete(listener);
-    }
-    emit(event, detail) {
-      for (const listener of [...this.listeners.get(event) || []]) listener(detail);
-    }
-    // From the first start to the last end, with a margin.
-    fullRange() {
-      const { start, end } = this.extent();
-      const width = end - start || EMPTY_WINDOW_NS;
-      return { start: start - 0.01 * width, end: start + 1.01 * width };
-    }
-    extent() {
-      const has = this.store.length > 0;
-      const start = has ? Math.min(0, this.store.firstNs) : 0;
-      return { start, end: Math.max(this.tables.extent_ns, has ? this.store.lastNs : 0, this.nowNs, start) };
-    }
-    // From the first start to the last end on any stream: what threads of the host called before and after is no work.
-    streamExtent() {
-      const rows = this.usedStreams().flatMap((lane) => this.laneRows[lane]).map((code) => this.store.ownRow(code)).filter((row) => row.length);
-      if (!rows.length) return this.extent();
-      return { start: Math.min(...rows.map((row) => row.start[0])), end: Math.max(...rows.map((row) => row.lastEnd())) };
-    }
-    // Codes of the streams on which anything ran.
-    usedStreams() {
-      const isUsed = (lane) => this.laneRows[lane].some((code) => this.store.ownRow(code).length);
-      return this.laneOrder.filter((lane) => !this.tables.lanes[lane].host && isUsed(lane));
-    }
-    // How far a window may reach.
-    bounds() {
-      const { start, end } = this.extent(), full = end - start || EMPTY_WINDOW_NS;
-      return { low: start - 0.1 * full, high: start + 1.1 * full };
-    }
-    // A window that is neither too narrow nor outside what there is.
-    clampRange(x0, x1) {
-      const { low, high } = this.bounds();
-      const width = Math.min(high - low, Math.max(MIN_WINDOW_NS, x1 - x0));
-      const middle = (x0 + x1) / 2, begin = Math.min(high - width, Math.max(low, width === x1 - x0 ? x0 : middle - width / 2));
-      return [begin, begin + width];
-    }
-    setRange(x0, x1) {
-      if (!(x1 > x0) || !Number.isFinite(x1 - x0)) return;
-      const [begin, end] = this.clampRange(x0, x1);
-      if (begin === this.x0 && end === this.x1) return;
-      this.x0 = begin;
-      this.x1 = end;
-      this.emit("range");
-    }
-    fit() {
-      const { start, end } = this.fullRange();
-      this.setRange(start, end);
-    }
-    // A factor below 1 zooms in.
-    zoomBy(factor, atNs = (this.x0 + this.x1) / 2) {
-      const width = Math.max(MIN_WINDOW_NS, (this.x1 - this.x0) * factor), share = (atNs - this.x0) / (this.x1 - this.x0);
-      this.setRange(atNs - share * width, atNs + (1 - share) * width);
-    }
-    panBy(fraction) {
-      const step = fraction * (this.x1 - this.x0);
-      this.setRange(this.x0 + step, this.x1 + step);
-    }
-    clampScroll(px) {
-      return Math.max(0, Math.min(px, this.tables.height_px - this.lanesPx)) || 0;
-    }
-    scrollTo(px) {
-      const clamped = this.clampScroll(Math.round(px));
-      if (clamped !== this.scrollPx) this.set("scrollPx", clamped);
-    }
-    get canScroll() {
-      return this.tables.height_px > this.lanesPx + 0.5;
-    }
-    get nsPerPx() {
-      return (this.x1 - this.x0) / Math.max(1, this.frame.right - this.frame.left);
-    }
-    timeAt(px) {
-      return this.x0 + (px - this.frame.left) * this.nsPerPx;
-    }
-    pxAt(ns) {
-      return this.frame.left + (ns - this.x0) / this.nsPerPx;
-    }
-    lanesTop() {
-      return this.frame.top + this.parts.headPx;
-    }
-    lanesBottom() {
-      return this.frame.top + this.lanesPx;
-    }
-    yAt(lanePx) {
-      return this.frame.top + lanePx - this.scrollPx;
-    }
-    // Codes of the lanes in view, from the top.
-    visibleLanes() {
-      const { lanes } = this.tables, top = this.scrollPx + this.parts.headPx, bottom = this.scrollPx + this.lanesPx;
-      let low = 0, high = this.laneOrder.length;
-      while (low < high) {
-        const middle = low + high >> 1;
-        if (lanes[this.laneOrder[middle]].bottom <= top) low = middle + 1;
-        else high = middle;
-      }
-      const first = low;
-      while (low < this.laneOrder.length && lanes[this.laneOrder[low]].top < bottom) low++;
-      return this.laneOrder.slice(first, low);
-    }
-    hitAt(px, py) {
-      if (!this.painted || px < this.frame.left - HIT_PX || px > this.frame.right + HIT_PX) return null;
-      if (py < this.lanesTop() || py >= this.lanesBottom()) return null;
-      return nearestItem(this.painted, px, py, this);
-    }
-    // Bring a span into view, as little as needed, and pin it.
-    show(row, index) {
-      const columns = this.store.row(row), start = columns.start[index], end = columns.end[index], width = this.x1 - this.x0;
-      const px = (end - start) / this.nsPerPx;
-      if (end - start > width) this.setRange(start - 0.05 * (end - start), end + 0.05 * (end - start));
-      else if (px < 4) this.zoomTo(start, end);
-      else if (start < this.x0 || end > this.x1) this.setRange((start + end - width) / 2, (start + end + width) / 2);
-      const { top, bottom } = this.tables.rows[row], headPx = this.parts.headPx + (this.tables.lanes[this.tables.rows[row].lane].group >= 0 ? 22 : 0);
-      if (top - this.scrollPx < headPx) this.scrollTo(top - headPx - 8);
-      else if (bottom - this.scrollPx > this.lanesPx) this.scrollTo(bottom - this.lanesPx + 12);
-      this.set("pinned", { row, index });
-    }
-    zoomTo(start, end) {
-      const width = Math.max(MIN_WINDOW_NS, (end - start) * 12), middle = (start + end) / 2;
-      this.setRange(middle - width / 2, middle + width / 2);
-    }
-    // Set one of the properties that are drawn; the event's detail is its name.
-    set(property, value) {
-      this[property] = value;
-      if (FILTER_KEYS.has(property)) this.applyFilter();
-      if (property === "matches") this.store.setMatches(value);
-      this.emit(STATE_KEYS.has(property) ? "state" : "look", property);
-    }
-    applyFilter() {
-      const { hiddenNames: names, hiddenKinds: kinds, hiddenPartitions: partitions } = this;
-      this.store.setFilter(names.size || kinds.size || partitions.size ? { names, kinds, partitions } : null);
-      this.hovered = this.pinned = null;
-    }
-    setTables(tables) {
-      this.adoptTables(tables);
-      this.store.setRows(tables.rows);
-      this.emit("data", "tables");
-    }
-    appended() {
-      this.emit("data", "spans");
-    }
-  };
-  function nearestItem(painted, px, py, view) {
-    const { items, segments } = painted, at = view.timeAt(px), slackNs = HIT_PX * view.nsPerPx;
-    let best = null, bestCost = Infinity;
-    for (const { row: row2, from, to, top, bottom } of segments) {
-      if (py < top - 1 || py > bottom + 1) continue;
-      for (let i2 = to - 1; i2 >= from; i2--) {
-        const offNs = at < items.left[i2] ? items.left[i2] - at : at > items.right[i2] ? at - items.right[i2] : 0;
-        if (offNs > slackNs) continue;
-        const isMerged2 = items.first[i2] !== items.last[i2];
-        const cost = offNs / slackNs + (isMerged2 ? 0.5 : 0);
-        if (best && best.row === row2 ? cost < bestCost : cost <= bestCost) {
-          bestCost = cost;
-          best = { row: row2, i: i2, isMerged: isMerged2 };
-        }
-      }
-    }
-    if (!best) return null;
-    const { row, i, isMerged } = best;
-    return isMerged ? { row, first: items.first[i], last: items.last[i], count: items.count[i] } : { row, index: items.first[i] };
-  }
-
   // details.js
   var CLICK_PX = 4;
   function addDetails(viewer) {
@@ -3660,18 +3658,11 @@ var gpustreamlab = (() => {
     ["Click in legend", "Hide, show; with Alt or Ctrl: only this"]
   ];
   function addHelp(viewer) {
-    const root = rootOf(viewer);
     const close = makeButton("Close", { key: "Escape", onclick: () => shut() });
     const head = makeNode("header", {}, makeNode("h3", { text: "Keys and mouse" }), close);
-    const sheet = makeNode("section", { class: "gsl-sheet gsl-help", role: "dialog", "aria-label": "Keys and mouse", tabindex: "-1", hidden: true });
-    if ("popover" in sheet) sheet.popover = "auto";
+    const { sheet, shut } = makeSheet(viewer, "help", "Keys and mouse", ["Escape", "?"]);
     const button = makeButton("?", { label: "Keys and mouse", key: "?", class: "gsl-help-button", "aria-haspopup": "dialog", onclick: () => toggle() });
     toolsOf(viewer).append(button);
-    root.append(sheet);
-    const shut = () => {
-      closeAbove(sheet);
-      root.focus({ preventScroll: true });
-    };
     const toggle = () => {
       if (!sheet.hidden) return shut();
       commandsOf(viewer).hideTip?.();
@@ -3680,20 +3671,8 @@ var gpustreamlab = (() => {
       openAbove(sheet);
       sheet.focus({ preventScroll: true });
     };
-    const offs = [
-      listen(sheet, "toggle", (event) => {
-        if (event.newState === "closed") sheet.hidden = true;
-      }),
-      listen(sheet, "keydown", (event) => {
-        if (event.key !== "Escape" && event.key !== "?") return;
-        event.preventDefault();
-        event.stopPropagation();
-        shut();
-      })
-    ];
     commandsOf(viewer).help = toggle;
     return () => {
-      offs.forEach((off) => off());
       button.remove();
       sheet.remove();
     };
@@ -3818,7 +3797,7 @@ var gpustreamlab = (() => {
       m: commands.measure,
       r: commands.measure,
       t: commands.sumView,
-      e: commands.toggleWaits,
+      e: () => view.set("showsWaits", !view.showsWaits),
       v: commands.menu,
       y: commands.nextReason,
       "?": commands.help,
@@ -4251,38 +4230,22 @@ var gpustreamlab = (() => {
 
   // menu.js
   function addMenu(viewer) {
-    const root = rootOf(viewer);
+    const { view } = viewer;
     const button = makeButton("View", { label: "How the picture looks", key: "V", class: "gsl-menu-button", "aria-haspopup": "dialog", "aria-expanded": "false", onclick: () => toggle() });
-    const sheet = makeNode("section", { class: "gsl-sheet gsl-menu", role: "dialog", "aria-label": "How the picture looks", tabindex: "-1", hidden: true });
-    if ("popover" in sheet) sheet.popover = "auto";
+    const { sheet, shut } = makeSheet(viewer, "menu", "How the picture looks");
     toolsOf(viewer).append(button);
-    root.append(sheet);
-    viewer.menu = new Menu(sheet, viewer.view);
-    const shut = () => {
-      closeAbove(sheet);
-      button.setAttribute("aria-expanded", "false");
-      root.focus({ preventScroll: true });
-    };
+    viewer.menu = new Menu(sheet, view);
+    viewer.menu.toggle("Show", { label: "Arrows from what was waited for to what waited", key: "E", get: () => view.showsWaits, set: (isOn) => view.set("showsWaits", isOn) });
     const toggle = () => {
       if (!sheet.hidden) return shut();
       viewer.menu.show();
       openAbove(sheet);
-      placeBelow(sheet, button);
-      button.setAttribute("aria-expanded", "true");
+      placeBelow(sheet, button.getBoundingClientRect());
       sheet.focus({ preventScroll: true });
     };
     const offs = [
-      listen(sheet, "toggle", (event) => {
-        if (event.newState !== "closed") return;
-        sheet.hidden = true;
-        button.setAttribute("aria-expanded", "false");
-      }),
-      listen(sheet, "keydown", (event) => {
-        if (event.key !== "Escape") return;
-        event.stopPropagation();
-        shut();
-      }),
-      viewer.view.on("look", () => {
+      listen(sheet, "toggle", (event) => button.setAttribute("aria-expanded", String(event.newState === "open"))),
+      view.on("look", () => {
         if (!sheet.hidden) viewer.menu.show();
       })
     ];
@@ -4345,10 +4308,6 @@ var gpustreamlab = (() => {
     }
   };
   var choices = 0;
-  function placeBelow(sheet, button) {
-    const at = button.getBoundingClientRect(), width = sheet.offsetWidth;
-    Object.assign(sheet.style, { inset: "auto", margin: "0", top: `${at.bottom + 4}px`, left: `${Math.max(4, Math.min(at.right - width, innerWidth - width - 4))}px` });
-  }
 
   // busy.js
   function busyShares(store, tables, x0, x1, n) {
@@ -4782,63 +4741,43 @@ var gpustreamlab = (() => {
       return null;
     }
   }
-  var noteEntries = (notes) => notes.map(({ time, end, stream, text }) => [time, end, stream, text]);
   function addNotes(viewer) {
-    const { view } = viewer, root = rootOf(viewer);
+    const { view, menu } = viewer, byTime = (a, b) => viewTime(view, a.time) - viewTime(view, b.time);
     const box = makeNode("input", { type: "text", maxlength: "500", "aria-label": "Note", placeholder: "Note", autocomplete: "off" });
-    const save = makeButton("Save", { key: "Enter", onclick: () => keep() });
-    const sheet = makeNode("section", { class: "gsl-sheet gsl-writing", role: "dialog", "aria-label": "Write a note", hidden: true }, box, save);
-    if ("popover" in sheet) sheet.popover = "auto";
-    root.append(sheet);
+    const { sheet, shut } = makeSheet(viewer, "writing", "Write a note");
     const setNotes = (notes) => {
       view.set("reason", null);
       view.set("notes", notes);
     };
-    const byTime = (a, b) => viewTime(view, a.time) - viewTime(view, b.time);
-    const read = (entries) => entries.map((entry) => readNote(view, entry)).filter(Boolean).sort(byTime);
-    let note = null, old = null;
-    const open = (wanted, edited = null) => {
-      [note, old] = [wanted, edited];
-      box.value = wanted.text;
-      openAt(viewer, sheet, viewTime(view, wanted.time));
+    const open = (note, old = null) => {
+      const save = () => {
+        const text = box.value.trim();
+        setNotes([...view.notes.filter((one) => one !== old), ...text ? [{ ...note, text }] : []].sort(byTime));
+        shut();
+      };
+      box.value = note.text;
+      box.onkeydown = (event) => {
+        if (event.key === "Enter" && !event.isComposing) save();
+      };
+      sheet.replaceChildren(box, makeButton("Save", { key: "Enter", onclick: save }));
+      openAbove(sheet);
+      const { left, top } = partOf(viewer, "figure").getBoundingClientRect();
+      placeBelow(sheet, { bottom: top + view.lanesTop() + 20, right: left + view.pxAt(viewTime(view, note.time)) + sheet.offsetWidth });
       box.select();
     };
-    const keep = () => {
-      const text = box.value.trim();
-      setNotes([...view.notes.filter((one) => one !== old), ...text ? [{ ...note, text }] : []].sort(byTime));
-      shut();
-    };
-    const shut = () => {
-      closeAbove(sheet);
-      root.focus({ preventScroll: true });
-    };
-    const offs = [
-      listen(sheet, "keydown", (event) => {
-        event.stopPropagation();
-        if (event.isComposing || event.key !== "Enter" && event.key !== "Escape") return;
-        event.preventDefault();
-        if (event.key === "Escape") shut();
-        else keep();
-      }),
-      listen(sheet, "toggle", (event) => {
-        if (event.newState === "closed") sheet.hidden = true;
-      })
-    ];
-    const first = read(viewer.notes ?? view.tables.written);
-    view.set("notes", first);
-    view.keep("notes", () => view.notes === first ? null : noteEntries(view.notes), (value) => setNotes(value ? read(value) : first));
+    const read = (entries2) => entries2.map((entry) => readNote(view, entry)).filter(Boolean).sort(byTime);
+    const first = read(viewer.notes ?? view.tables.written), entries = () => view.notes.map(({ time, end, stream, text }) => [time, end, stream, text]);
     const write = (at) => open(newNote(view, at ?? (view.x0 + view.x1) / 2));
-    Object.assign(commandsOf(viewer), { note: write, editNote: (one) => open(one, one), dropNote: (one) => setNotes(view.notes.filter((other) => other !== one)) });
-    viewer.menu.action(SECTION, { label: "Write a note", key: "N", run: () => {
+    view.set("notes", first);
+    view.keep("notes", () => view.notes === first ? null : entries(), (value) => setNotes(value ? read(value) : first));
+    Object.assign(commandsOf(viewer), { note: write, editNote: (note) => open(note, note), dropNote: (note) => setNotes(view.notes.filter((other) => other !== note)) });
+    menu.action(SECTION, { label: "Write a note", key: "N", run: () => {
       commandsOf(viewer).closeMenu();
       write();
     } });
-    if (viewer.address !== null) viewer.menu.action(SECTION, { label: "Copy link to this view", run: () => copyText(viewer.link(), makeNode("span"), viewer.menu.sheet) });
-    if (viewer.savePage) viewer.menu.action(SECTION, { label: "Save page with notes", run: () => viewer.savePage(noteEntries(view.notes)) });
-    return () => {
-      offs.forEach((off) => off());
-      sheet.remove();
-    };
+    if (viewer.address !== null) menu.action(SECTION, { label: "Copy link to this view", run: () => copyText(viewer.link(), makeNode("span"), menu.sheet) });
+    if (viewer.savePage) menu.action(SECTION, { label: "Save page with notes", run: () => viewer.savePage(entries()) });
+    return () => sheet.remove();
   }
   function newNote(view, at) {
     const { pinned, gap, selection, store, tables } = view;
@@ -4850,13 +4789,6 @@ var gpustreamlab = (() => {
     if (gap) return of(gap.start, gap.end, gap.lane);
     if (selection) return of(selection.start, selection.end, selection.lanes.size === 1 ? [...selection.lanes][0] : -1);
     return of(at, null, -1);
-  }
-  function openAt(viewer, sheet, time) {
-    const { view } = viewer, box = partOf(viewer, "figure").getBoundingClientRect();
-    openAbove(sheet);
-    const x = box.left + Math.min(view.frame.right, Math.max(view.frame.left, view.pxAt(time)));
-    const y = Math.min(innerHeight - sheet.offsetHeight - 4, Math.max(4, box.top + view.lanesTop() + 24));
-    Object.assign(sheet.style, { inset: "auto", margin: "0", left: `${Math.max(4, Math.min(x, innerWidth - sheet.offsetWidth - 4))}px`, top: `${y}px` });
   }
 
   // paint_bars.js
@@ -5892,25 +5824,6 @@ ${lane.label}`), asked.lanes);
     return `lab.trace.to_pandas().loc[lambda t: ${terms.join(" & ")}]`;
   }
 
-  // waits_button.js
-  function addWaitsButton(viewer) {
-    const { view } = viewer;
-    const toggle = () => view.store.edges.length && view.set("showsWaits", !view.showsWaits);
-    const button = makeButton("Waits", { label: "Arrows from what was waited for to what waited", key: "E", class: "gsl-waits", onclick: toggle });
-    toolsOf(viewer).append(button);
-    const show = () => {
-      button.hidden = !view.store.edges.length;
-      button.setAttribute("aria-pressed", String(view.showsWaits));
-    };
-    const offs = [view.on("data", show), view.on("look", (property) => property === "showsWaits" && show())];
-    commandsOf(viewer).toggleWaits = toggle;
-    show();
-    return () => {
-      offs.forEach((off) => off());
-      button.remove();
-    };
-  }
-
   // why_panel.js
   var ASKED = "Asked: the kernel answers when it is not busy.";
   var HINT = "Click a reason, its number in the picture, or a gap of a lane.";
@@ -6005,7 +5918,7 @@ ${lane.label}`), asked.lanes);
   var TABLES_FORMAT = 2;
   var ABOVE = /* @__PURE__ */ new Set(["hovered", "pinned", "selection", "ruler", "gap", "reason", "why", "notes"]);
   var NARROW_BORDER = 0.3;
-  var CONTROLS = [addMenu, addTips, addDetails, addGaps, addSearch, addKeys, addSelect, addRuler, addWaitsButton, addWhy, addNotes, addLegend, addFollow, addAddress];
+  var CONTROLS = [addMenu, addTips, addDetails, addGaps, addSearch, addKeys, addSelect, addRuler, addWhy, addNotes, addLegend, addFollow, addAddress];
   var Viewer = class {
     constructor({ element, Bokeh, item, tables, store, live = false, askWhy = null, address = null, notes = null, savePage = null }) {
       checkFormat("This timeline has", tables.format, TABLES_FORMAT);

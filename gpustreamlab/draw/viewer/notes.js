@@ -3,7 +3,7 @@
 import { traceTime, viewTime } from "./address.js"
 import { copyText } from "./copy.js"
 import { isSpan } from "./facts.js"
-import { closeAbove, commandsOf, listen, makeButton, makeNode, openAbove, partOf, rootOf } from "./nodes.js"
+import { commandsOf, makeButton, makeNode, makeSheet, openAbove, partOf, placeBelow } from "./nodes.js"
 import { endOfHit } from "./rows.js"
 
 const SECTION = "Notes and links"
@@ -18,60 +18,39 @@ function readNote(view, entry) {
   } catch { return null }
 }
 
-export const noteEntries = notes => notes.map(({ time, end, stream, text }) => [time, end, stream, text])
-
-/** Add the field in which notes are written, and the commands `note` and `editNote`. */
+/** Add the field in which notes are written, and what the menu has of them and of links. */
 export function addNotes(viewer) {
-  const { view } = viewer, root = rootOf(viewer)
+  const { view, menu } = viewer, byTime = (a, b) => viewTime(view, a.time) - viewTime(view, b.time)
   const box = makeNode("input", { type: "text", maxlength: "500", "aria-label": "Note", placeholder: "Note", autocomplete: "off" })
-  const save = makeButton("Save", { key: "Enter", onclick: () => keep() })
-  const sheet = makeNode("section", { class: "gsl-sheet gsl-writing", role: "dialog", "aria-label": "Write a note", hidden: true }, box, save)
-  if ("popover" in sheet) sheet.popover = "auto"
-  root.append(sheet)
+  const { sheet, shut } = makeSheet(viewer, "writing", "Write a note")
   const setNotes = notes => {
     view.set("reason", null) // Their numbers are others now.
     view.set("notes", notes)
   }
-  const byTime = (a, b) => viewTime(view, a.time) - viewTime(view, b.time)
-  const read = entries => entries.map(entry => readNote(view, entry)).filter(Boolean).sort(byTime)
-  let note = null, old = null
-  const open = (wanted, edited = null) => {
-    [note, old] = [wanted, edited]
-    box.value = wanted.text
-    openAt(viewer, sheet, viewTime(view, wanted.time))
+  const open = (note, old = null) => {
+    const save = () => {
+      const text = box.value.trim()
+      setNotes([...view.notes.filter(one => one !== old), ...(text ? [{ ...note, text }] : [])].sort(byTime))
+      shut()
+    }
+    box.value = note.text
+    box.onkeydown = event => { if (event.key === "Enter" && !event.isComposing) save() }
+    sheet.replaceChildren(box, makeButton("Save", { key: "Enter", onclick: save }))
+    openAbove(sheet)
+    const { left, top } = partOf(viewer, "figure").getBoundingClientRect()
+    placeBelow(sheet, { bottom: top + view.lanesTop() + 20, right: left + view.pxAt(viewTime(view, note.time)) + sheet.offsetWidth })
     box.select()
   }
-  const keep = () => {
-    const text = box.value.trim()
-    setNotes([...view.notes.filter(one => one !== old), ...(text ? [{ ...note, text }] : [])].sort(byTime))
-    shut()
-  }
-  const shut = () => {
-    closeAbove(sheet)
-    root.focus({ preventScroll: true })
-  }
-  const offs = [
-    listen(sheet, "keydown", event => {
-      event.stopPropagation()
-      if (event.isComposing || (event.key !== "Enter" && event.key !== "Escape")) return
-      event.preventDefault()
-      if (event.key === "Escape") shut()
-      else keep()
-    }),
-    listen(sheet, "toggle", event => { if (event.newState === "closed") sheet.hidden = true }),
-  ]
-  const first = read(viewer.notes ?? view.tables.written)
-  view.set("notes", first)
-  view.keep("notes", () => view.notes === first ? null : noteEntries(view.notes), value => setNotes(value ? read(value) : first))
+  const read = entries => entries.map(entry => readNote(view, entry)).filter(Boolean).sort(byTime)
+  const first = read(viewer.notes ?? view.tables.written), entries = () => view.notes.map(({ time, end, stream, text }) => [time, end, stream, text])
   const write = at => open(newNote(view, at ?? (view.x0 + view.x1) / 2))
-  Object.assign(commandsOf(viewer), { note: write, editNote: one => open(one, one), dropNote: one => setNotes(view.notes.filter(other => other !== one)) })
-  viewer.menu.action(SECTION, { label: "Write a note", key: "N", run: () => { commandsOf(viewer).closeMenu(); write() } })
-  if (viewer.address !== null) viewer.menu.action(SECTION, { label: "Copy link to this view", run: () => copyText(viewer.link(), makeNode("span"), viewer.menu.sheet) })
-  if (viewer.savePage) viewer.menu.action(SECTION, { label: "Save page with notes", run: () => viewer.savePage(noteEntries(view.notes)) })
-  return () => {
-    offs.forEach(off => off())
-    sheet.remove()
-  }
+  view.set("notes", first)
+  view.keep("notes", () => view.notes === first ? null : entries(), value => setNotes(value ? read(value) : first))
+  Object.assign(commandsOf(viewer), { note: write, editNote: note => open(note, note), dropNote: note => setNotes(view.notes.filter(other => other !== note)) })
+  menu.action(SECTION, { label: "Write a note", key: "N", run: () => { commandsOf(viewer).closeMenu(); write() } })
+  if (viewer.address !== null) menu.action(SECTION, { label: "Copy link to this view", run: () => copyText(viewer.link(), makeNode("span"), menu.sheet) })
+  if (viewer.savePage) menu.action(SECTION, { label: "Save page with notes", run: () => viewer.savePage(entries()) })
+  return () => sheet.remove()
 }
 
 /** Of the pinned span, the gap or the selection, else of a moment. */
@@ -85,12 +64,4 @@ function newNote(view, at) {
   if (gap) return of(gap.start, gap.end, gap.lane)
   if (selection) return of(selection.start, selection.end, selection.lanes.size === 1 ? [...selection.lanes][0] : -1)
   return of(at, null, -1)
-}
-
-function openAt(viewer, sheet, time) {
-  const { view } = viewer, box = partOf(viewer, "figure").getBoundingClientRect()
-  openAbove(sheet)
-  const x = box.left + Math.min(view.frame.right, Math.max(view.frame.left, view.pxAt(time)))
-  const y = Math.min(innerHeight - sheet.offsetHeight - 4, Math.max(4, box.top + view.lanesTop() + 24))
-  Object.assign(sheet.style, { inset: "auto", margin: "0", left: `${Math.max(4, Math.min(x, innerWidth - sheet.offsetWidth - 4))}px`, top: `${y}px` })
 }

@@ -20,7 +20,6 @@ import { SpanStore } from "./store.js"
 import { readTheme, themePlot, watchTheme } from "./theme.js"
 import { addTips } from "./tips.js"
 import { View } from "./view.js"
-import { addWaitsButton } from "./waits_button.js"
 import { addWhy } from "./why_panel.js"
 
 const AXIS_PX = 48 // Ticks and title below the frame.
@@ -28,7 +27,7 @@ const TOOLBAR_PX = 32
 export const TABLES_FORMAT = 2 // FORMAT of draw/_tables.py
 const ABOVE = new Set(["hovered", "pinned", "selection", "ruler", "gap", "reason", "why", "notes"]) // Painted on the upper layer.
 const NARROW_BORDER = 0.3 // Names take at most this share of the width.
-const CONTROLS = [addMenu, addTips, addDetails, addGaps, addSearch, addKeys, addSelect, addRuler, addWaitsButton, addWhy, addNotes, addLegend, addFollow, addAddress] // In their order.
+const CONTROLS = [addMenu, addTips, addDetails, addGaps, addSearch, addKeys, addSelect, addRuler, addWhy, addNotes, addLegend, addFollow, addAddress] // In their order.
 
 export class Viewer {
   constructor({element, Bokeh, item, tables, store, live = false, askWhy = null, address = null, notes = null, savePage = null}) {
