@@ -584,7 +584,7 @@ def test_the_waits_are_switched_in_the_menu_and_by_a_key(show):
     assert (switch.is_checked(), shown.value("arrows()")) == (False, [0, 0])
     shown.page.keyboard.press("Escape")
     shown.page.keyboard.press("e")
-    assert (switch.is_checked(), shown.value("arrows()")) == (False, [40, 0])
+    assert shown.value("arrows()") == [40, 0]
     shown.page.locator(".gsl-menu-button").click()
     assert switch.is_checked()
 

@@ -78,14 +78,12 @@ function keepView(view) {
   view.keep("hidden", () => view.store.filter ? [...FILTER_KEYS].map(key => [...view[key]]) : null, value => [...FILTER_KEYS].forEach((key, place) => view.set(key, new Set(value?.[place]))))
   view.keep("waits", () => view.showsWaits ? null : false, value => view.set("showsWaits", value ?? true))
   view.keep("pin", () => {
-    if (!view.pinned) return null
-    const { hit, starts, places } = pinAnchor(view, view.pinned)
-    return [hit.row, starts.map(ns => traceTime(view, ns)), places]
+    if (view.pinned?.index === undefined) return null // Several that are drawn as one are others at another zoom.
+    const { hit: { row }, starts, places } = pinAnchor(view, view.pinned)
+    return [row, traceTime(view, starts[0]), places[0]]
   }, value => {
-    if (!value) return view.set("pinned", null)
-    const [row, times, places] = value, starts = times.map(time => viewTime(view, time))
-    const at = starts.map((start, place) => view.tables.rows[row] ? view.store.indexOf(row, start, places[place]) : -1)
-    if (at.length && !at.includes(-1)) view.set("pinned", at.length > 1 ? { row, first: at[0], last: at[1] } : { row, index: at[0] })
+    const index = value && view.tables.rows[value[0]] ? view.store.indexOf(value[0], viewTime(view, value[1]), value[2]) : -1
+    view.set("pinned", index < 0 ? null : { row: value[0], index })
   })
   view.keep("sel", () => view.selection && [...times(view.selection), ...(view.selection.lanes?.size < view.tables.lanes.length ? [[...view.selection.lanes]] : [])], value => {
     if (!value) return view.set("selection", null)

@@ -1,4 +1,4 @@
-// Made by scripts/bundle_viewer.py. 7c9925e8f51c2365d3c702bc6ec83db63aacba5695bed2a1f526756caf3ce461
+// Made by scripts/bundle_viewer.py. 53eb0b527a518100374a9a56bafbf5286d3c8c1d8cf8521fcaf2cc7265a7dbb3
 "use strict";
 var gpustreamlab = (() => {
   var __defProp = Object.defineProperty;
@@ -1342,14 +1342,12 @@ var gpustreamlab = (() => {
     view.keep("hidden", () => view.store.filter ? [...FILTER_KEYS].map((key) => [...view[key]]) : null, (value) => [...FILTER_KEYS].forEach((key, place) => view.set(key, new Set(value?.[place]))));
     view.keep("waits", () => view.showsWaits ? null : false, (value) => view.set("showsWaits", value ?? true));
     view.keep("pin", () => {
-      if (!view.pinned) return null;
-      const { hit, starts, places } = pinAnchor(view, view.pinned);
-      return [hit.row, starts.map((ns) => traceTime(view, ns)), places];
+      if (view.pinned?.index === void 0) return null;
+      const { hit: { row }, starts, places } = pinAnchor(view, view.pinned);
+      return [row, traceTime(view, starts[0]), places[0]];
     }, (value) => {
-      if (!value) return view.set("pinned", null);
-      const [row, times2, places] = value, starts = times2.map((time) => viewTime(view, time));
-      const at = starts.map((start, place) => view.tables.rows[row] ? view.store.indexOf(row, start, places[place]) : -1);
-      if (at.length && !at.includes(-1)) view.set("pinned", at.length > 1 ? { row, first: at[0], last: at[1] } : { row, index: at[0] });
+      const index = value && view.tables.rows[value[0]] ? view.store.indexOf(value[0], viewTime(view, value[1]), value[2]) : -1;
+      view.set("pinned", index < 0 ? null : { row: value[0], index });
     });
     view.keep("sel", () => view.selection && [...times(view.selection), ...view.selection.lanes?.size < view.tables.lanes.length ? [[...view.selection.lanes]] : []], (value) => {
       if (!value) return view.set("selection", null);
@@ -2220,6 +2218,98 @@ var gpustreamlab = (() => {
     if (bottom - top <= view.lanesPx) view.scrollTo((top + bottom - view.lanesPx) / 2);
   }
 
+  // why_panel.js
+  var ASKED = "Asked: the kernel answers when it is not busy.";
+  var HINT = "Click a reason, its number in the picture, or a gap of a lane.";
+  function addWhy(viewer) {
+    const { view } = viewer;
+    const panel = makeNode("section", { class: "gsl-panel gsl-why", "aria-label": "Why work did not overlap", hidden: true });
+    partOf(viewer, "panels").prepend(panel);
+    const state = { isShown: true, isAsked: false, isSeen: true };
+    const watch = new IntersectionObserver((entries) => {
+      state.isSeen = entries.at(-1).isIntersecting;
+    });
+    watch.observe(panel);
+    const ask = viewer.askWhy && (() => {
+      Object.assign(state, { isAsked: true, isShown: true });
+      viewer.askWhy();
+      show();
+    });
+    const toggle = () => {
+      if (!view.why && ask) return ask();
+      if (!panel.hidden && !state.isSeen) return panel.scrollIntoView({ block: "nearest" });
+      state.isShown = !state.isShown;
+      show();
+    };
+    const button = makeButton("Why?", { label: "Why work did not overlap", class: "gsl-why-button", onclick: toggle });
+    toolsOf(viewer).append(button);
+    function show() {
+      button.hidden = !view.why && !ask && !view.notes.length;
+      panel.hidden = !state.isShown || !(view.why || state.isAsked || view.notes.length);
+      button.setAttribute("aria-pressed", String(!panel.hidden));
+      panel.replaceChildren(...panel.hidden ? [] : panelNodes(viewer, state, ask));
+      press();
+    }
+    const press = () => panel.querySelectorAll(".gsl-reasons > li").forEach((item, at) => {
+      const isShown = view.reason?.number === at + 1, { text, fix } = reasonsOf(view).findings[at].pieces[isShown ? view.reason.place : 0];
+      const [button2, says, does] = item.children;
+      button2.setAttribute("aria-pressed", String(isShown));
+      says.textContent = text;
+      does.textContent = fix;
+    });
+    const commands = commandsOf(viewer);
+    commands.askWhy = ask;
+    commands.nextReason = () => {
+      if (!view.why && ask) return ask();
+      const { findings } = reasonsOf(view), next = findings[(view.reason?.number ?? 0) % (findings.length || 1)];
+      if (!next) return;
+      showPiece(view, next.pieces[0]);
+      announce(viewer, [next.head, next.pieces[0].text, next.pieces[0].fix].filter(Boolean).join(", "));
+    };
+    const off = view.on("look", (property) => {
+      if (property === "why") state.isAsked = false;
+      if (property === "why" || property === "notes") show();
+      else if (property === "reason") press();
+      else if (property === "pinned" && view.reason && !isPinned(view, shownPiece(view))) view.set("reason", null);
+    });
+    show();
+    return () => {
+      off();
+      watch.disconnect();
+      panel.remove();
+      button.remove();
+    };
+  }
+  var isPinned = ({ pinned }, piece) => Boolean(piece) && pinned?.row === piece.late?.row && pinned?.index === piece.late?.index;
+  function panelNodes(viewer, { isAsked }, ask) {
+    const { view } = viewer;
+    const again = ask && view.why ? makeButton("Ask again", { label: "Ask again, of what ran until now", onclick: ask }) : null;
+    const head = makeNode("header", {}, makeNode("h3", { text: view.why || isAsked ? "Why?" : "Notes" }), makeNode("p", { text: isAsked ? ASKED : view.why?.line ?? "" }), again);
+    if (isAsked) return [head];
+    const { findings } = reasonsOf(view), { notes = [], more = 0, bound = [] } = view.why ?? {};
+    const all = [...more ? [`… ${formatCount(more)} more: see ${view.isLive ? "lab" : "trace"}.explain().findings.`] : [], ...findings.length ? [HINT] : [], ...notes];
+    const list = makeNode("ol", { class: "gsl-reasons" }, ...findings.map((finding) => findingNode(viewer, finding)));
+    const lines = bound.map((text) => makeNode("p", { class: "gsl-bound", text, dir: "auto" }));
+    return [head, ...findings.length ? [list] : [], ...lines, ...all.length ? [makeNode("p", { class: "gsl-note", text: all.join(" ") })] : []];
+  }
+  function signButton({ head, kind = "cause", sign }, label, onclick) {
+    const button = makeButton(head, { label, class: "gsl-reason", dir: "auto", onclick });
+    button.prepend(makeNode("b", { class: "gsl-number", "data-kind": kind, text: sign }));
+    return button;
+  }
+  function findingNode(viewer, finding) {
+    const { head, number, note } = finding;
+    const { view, figureElement: figure } = viewer, commands = commandsOf(viewer);
+    const go = () => {
+      const { pieces } = reasonsOf(view).findings[number - 1], { reason } = view;
+      showPiece(view, pieces[reason?.number === number ? (reason.place + 1) % pieces.length : 0]);
+      const { bottom, height } = figure.getBoundingClientRect();
+      if (bottom < height / 2) figure.scrollIntoView({ block: "nearest" });
+    };
+    const own = note ? [makeButton("Edit", { label: `Edit the note ${head}`, onclick: () => commands.editNote(note) }), makeButton("Delete", { label: `Delete the note ${head}`, onclick: () => commands.dropNote(note) })] : [];
+    return makeNode("li", {}, signButton(finding, head, go), makeNode("p", { dir: "auto" }), makeNode("p", { class: "gsl-fix", dir: "auto" }), ...own);
+  }
+
   // gaps.js
   var NOTHING_BESIDE = "No other stream worked meanwhile, so there was nothing to overlap with.";
   var NOT_LISTED = "No cause is listed: what came next ran beside other work anyway, it cost less than 1%, or a new cell began.";
@@ -2321,9 +2411,8 @@ var gpustreamlab = (() => {
       return next < union.length && union.start[next] < end;
     });
   }
-  function pieceNodes(view, { head, number }, piece) {
-    const show = makeButton(head, { label: `Show ${head}`, class: "gsl-reason", onclick: () => showPiece(view, piece) });
-    show.prepend(makeNode("b", { class: "gsl-number", text: String(number) }));
+  function pieceNodes(view, finding, piece) {
+    const show = signButton(finding, `Show ${finding.head}`, () => showPiece(view, piece));
     return [show, makeNode("p", { text: piece.text }), makeNode("p", { class: "gsl-fix", text: piece.fix })];
   }
 
@@ -5822,94 +5911,6 @@ ${lane.label}`), asked.lanes);
     const terms = [`(t.end_ns >= ${from})`, `(t.start_ns <= ${to})`];
     if (lanes.size < tables.lanes.length) terms.push(`t.lane.isin([${[...lanes].map((code) => JSON.stringify(tables.lanes[code].name)).join(", ")}])`);
     return `lab.trace.to_pandas().loc[lambda t: ${terms.join(" & ")}]`;
-  }
-
-  // why_panel.js
-  var ASKED = "Asked: the kernel answers when it is not busy.";
-  var HINT = "Click a reason, its number in the picture, or a gap of a lane.";
-  function addWhy(viewer) {
-    const { view } = viewer;
-    const panel = makeNode("section", { class: "gsl-panel gsl-why", "aria-label": "Why work did not overlap", hidden: true });
-    partOf(viewer, "panels").prepend(panel);
-    const state = { isShown: true, isAsked: false, isSeen: true };
-    const watch = new IntersectionObserver((entries) => {
-      state.isSeen = entries.at(-1).isIntersecting;
-    });
-    watch.observe(panel);
-    const ask = viewer.askWhy && (() => {
-      Object.assign(state, { isAsked: true, isShown: true });
-      viewer.askWhy();
-      show();
-    });
-    const toggle = () => {
-      if (!view.why && ask) return ask();
-      if (!panel.hidden && !state.isSeen) return panel.scrollIntoView({ block: "nearest" });
-      state.isShown = !state.isShown;
-      show();
-    };
-    const button = makeButton("Why?", { label: "Why work did not overlap", class: "gsl-why-button", onclick: toggle });
-    toolsOf(viewer).append(button);
-    function show() {
-      button.hidden = !view.why && !ask && !view.notes.length;
-      panel.hidden = !state.isShown || !(view.why || state.isAsked || view.notes.length);
-      button.setAttribute("aria-pressed", String(!panel.hidden));
-      panel.replaceChildren(...panel.hidden ? [] : panelNodes(viewer, state, ask));
-      press();
-    }
-    const press = () => panel.querySelectorAll(".gsl-reasons > li").forEach((item, at) => {
-      const isShown = view.reason?.number === at + 1, { text, fix } = reasonsOf(view).findings[at].pieces[isShown ? view.reason.place : 0];
-      const [button2, says, does] = item.children;
-      button2.setAttribute("aria-pressed", String(isShown));
-      says.textContent = text;
-      does.textContent = fix;
-    });
-    const commands = commandsOf(viewer);
-    commands.askWhy = ask;
-    commands.nextReason = () => {
-      if (!view.why && ask) return ask();
-      const { findings } = reasonsOf(view), next = findings[(view.reason?.number ?? 0) % (findings.length || 1)];
-      if (!next) return;
-      showPiece(view, next.pieces[0]);
-      announce(viewer, [next.head, next.pieces[0].text, next.pieces[0].fix].filter(Boolean).join(", "));
-    };
-    const off = view.on("look", (property) => {
-      if (property === "why") state.isAsked = false;
-      if (property === "why" || property === "notes") show();
-      else if (property === "reason") press();
-      else if (property === "pinned" && view.reason && !isPinned(view, shownPiece(view))) view.set("reason", null);
-    });
-    show();
-    return () => {
-      off();
-      watch.disconnect();
-      panel.remove();
-      button.remove();
-    };
-  }
-  var isPinned = ({ pinned }, piece) => Boolean(piece) && pinned?.row === piece.late?.row && pinned?.index === piece.late?.index;
-  function panelNodes(viewer, { isAsked }, ask) {
-    const { view } = viewer;
-    const again = ask && view.why ? makeButton("Ask again", { label: "Ask again, of what ran until now", onclick: ask }) : null;
-    const head = makeNode("header", {}, makeNode("h3", { text: view.why || isAsked ? "Why?" : "Notes" }), makeNode("p", { text: isAsked ? ASKED : view.why?.line ?? "" }), again);
-    if (isAsked) return [head];
-    const { findings } = reasonsOf(view), { notes = [], more = 0, bound = [] } = view.why ?? {};
-    const all = [...more ? [`… ${formatCount(more)} more: see ${view.isLive ? "lab" : "trace"}.explain().findings.`] : [], ...findings.length ? [HINT] : [], ...notes];
-    const list = makeNode("ol", { class: "gsl-reasons" }, ...findings.map((finding) => findingNode(viewer, finding)));
-    const lines = bound.map((text) => makeNode("p", { class: "gsl-bound", text, dir: "auto" }));
-    return [head, ...findings.length ? [list] : [], ...lines, ...all.length ? [makeNode("p", { class: "gsl-note", text: all.join(" ") })] : []];
-  }
-  function findingNode(viewer, { head, number, kind = "cause", sign, note }) {
-    const { view, figureElement: figure } = viewer, { editNote, dropNote } = commandsOf(viewer);
-    const go = () => {
-      const { pieces } = reasonsOf(view).findings[number - 1], { reason } = view;
-      showPiece(view, pieces[reason?.number === number ? (reason.place + 1) % pieces.length : 0]);
-      const { bottom, height } = figure.getBoundingClientRect();
-      if (bottom < height / 2) figure.scrollIntoView({ block: "nearest" });
-    };
-    const button = makeButton(head, { label: head, class: "gsl-reason", onclick: go });
-    button.prepend(makeNode("b", { class: "gsl-number", "data-kind": kind, text: sign }));
-    const own = note ? [makeButton("Edit", { label: `Edit the note ${head}`, onclick: () => editNote(note) }), makeButton("Delete", { label: `Delete the note ${head}`, onclick: () => dropNote(note) })] : [];
-    return makeNode("li", {}, button, makeNode("p", { dir: "auto" }), makeNode("p", { class: "gsl-fix", dir: "auto" }), ...own);
   }
 
   // viewer.js

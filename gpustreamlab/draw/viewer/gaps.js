@@ -7,6 +7,7 @@ import { announce, commandsOf, makeButton, makeNode, partOf, rootOf } from "./no
 import { unionsOf } from "./unions.js"
 import { spanStartingAt } from "./waits.js"
 import { reasonsOf, showPiece } from "./why.js"
+import { signButton } from "./why_panel.js"
 
 const NOTHING_BESIDE = "No other stream worked meanwhile, so there was nothing to overlap with."
 const NOT_LISTED = "No cause is listed: what came next ran beside other work anyway, it cost less than 1%, or a new cell began."
@@ -119,8 +120,7 @@ function isAnyBusy({ store, tables }, { start, end }) {
   })
 }
 
-function pieceNodes(view, { head, number }, piece) {
-  const show = makeButton(head, { label: `Show ${head}`, class: "gsl-reason", onclick: () => showPiece(view, piece) })
-  show.prepend(makeNode("b", { class: "gsl-number", text: String(number) }))
+function pieceNodes(view, finding, piece) {
+  const show = signButton(finding, `Show ${finding.head}`, () => showPiece(view, piece))
   return [show, makeNode("p", { text: piece.text }), makeNode("p", { class: "gsl-fix", text: piece.fix })]
 }

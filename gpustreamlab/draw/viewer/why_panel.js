@@ -83,8 +83,16 @@ function panelNodes(viewer, { isAsked }, ask) {
   return [head, ...(findings.length ? [list] : []), ...lines, ...(all.length ? [makeNode("p", { class: "gsl-note", text: all.join(" ") })] : [])]
 }
 
-function findingNode(viewer, { head, number, kind = "cause", sign, note }) {
-  const { view, figureElement: figure } = viewer, { editNote, dropNote } = commandsOf(viewer)
+/** A button with the sign of a finding and what it is. */
+export function signButton({ head, kind = "cause", sign }, label, onclick) {
+  const button = makeButton(head, { label, class: "gsl-reason", dir: "auto", onclick })
+  button.prepend(makeNode("b", { class: "gsl-number", "data-kind": kind, text: sign }))
+  return button
+}
+
+function findingNode(viewer, finding) {
+  const { head, number, note } = finding
+  const { view, figureElement: figure } = viewer, commands = commandsOf(viewer)
   // Looked up anew: spans of a live view move. A second click goes to its next piece.
   const go = () => {
     const { pieces } = reasonsOf(view).findings[number - 1], { reason } = view
@@ -92,8 +100,6 @@ function findingNode(viewer, { head, number, kind = "cause", sign, note }) {
     const { bottom, height } = figure.getBoundingClientRect()
     if (bottom < height / 2) figure.scrollIntoView({ block: "nearest" }) // The list is long: what it tells of would be out of sight.
   }
-  const button = makeButton(head, { label: head, class: "gsl-reason", onclick: go })
-  button.prepend(makeNode("b", { class: "gsl-number", "data-kind": kind, text: sign }))
-  const own = note ? [makeButton("Edit", { label: `Edit the note ${head}`, onclick: () => editNote(note) }), makeButton("Delete", { label: `Delete the note ${head}`, onclick: () => dropNote(note) })] : []
-  return makeNode("li", {}, button, makeNode("p", { dir: "auto" }), makeNode("p", { class: "gsl-fix", dir: "auto" }), ...own)
+  const own = note ? [makeButton("Edit", { label: `Edit the note ${head}`, onclick: () => commands.editNote(note) }), makeButton("Delete", { label: `Delete the note ${head}`, onclick: () => commands.dropNote(note) })] : []
+  return makeNode("li", {}, signButton(finding, head, go), makeNode("p", { dir: "auto" }), makeNode("p", { class: "gsl-fix", dir: "auto" }), ...own)
 }
