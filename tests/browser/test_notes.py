@@ -247,11 +247,8 @@ def test_all_that_is_found_has_a_sign_at_its_place_and_a_sentence_with_a_fix(rea
         ["note", "N"],
         ["note", "N"],
     ]
-    pieces = {
-        piece["kind"]: piece
-        for piece in reader.js("w.found.reasons.pieces.filter(piece => !piece.place).reverse()")
-        if piece.get("kind")
-    }
+    first = reader.js("w.found.reasons.pieces.filter(piece => piece.kind && !piece.place).reverse()")
+    pieces = {piece["kind"]: piece for piece in first}
     zero_ns = int(marked.start_ns.min())
     names = [marked.names[code] for code in marked.name]
     use, stray = names.index("use"), int(marked.strays().row[0])
