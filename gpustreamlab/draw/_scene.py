@@ -36,7 +36,7 @@ from gpustreamlab.draw._groups import (
     row_px,
 )
 from gpustreamlab.model import SPAN_KINDS, Lane, Marker, Note, Trace, WorkDetail
-from gpustreamlab.typing import BoolArray, CaptureTier, FloatArray, Int64Array, LaneKind, SpanKind
+from gpustreamlab.typing import BoolArray, CaptureTier, FloatArray, Int64Array, LaneKind, NoteKind, SpanKind
 
 MARK_PX = 17
 """Height of a line of labels of marks, above all lanes."""
@@ -68,7 +68,7 @@ def plan_marks(trace: Trace, zero_ns: int, width_ns: float) -> tuple[tuple[Mark,
     margin_ns = 0.01 * width_ns
     moments: tuple[Note | Marker, ...] = (*trace.notes, *trace.markers)
     markers = [
-        Mark(time_ns=time_ns, text=display_name(marker.text, TEXT_LIMIT), kind=marker.kind.value)
+        Mark(time_ns=time_ns, text=display_name(_mark_text(marker), TEXT_LIMIT), kind=marker.kind.value)
         for marker in moments
         if -margin_ns <= (time_ns := float(marker.time_ns - zero_ns)) <= width_ns + margin_ns
     ]
@@ -78,6 +78,11 @@ def plan_marks(trace: Trace, zero_ns: int, width_ns: float) -> tuple[tuple[Mark,
         if len(marks) > MAX_MARKS:
             notes.append(f"{len(marks) - MAX_MARKS:,} of {len(marks):,} {what} are not marked")
     return tuple(sorted(found, key=lambda mark: mark.time_ns)), notes
+
+
+def _mark_text(moment: Note | Marker) -> str:
+    """Write a note whole, but of a hazard its kind: the viewer tells the rest."""
+    return f"hazard: {moment.text.partition(':')[0]}" if moment.kind is NoteKind.HAZARD else moment.text
 
 
 def _layout_marks(trace: Trace, zero_ns: int, width_ns: float) -> list[Mark]:
