@@ -24,7 +24,7 @@ from gpustreamlab.groups import Expect, Memory, PartitionTools, Recording
 from gpustreamlab.memory.hazards import AccessWatch, check_hazard_mode, watch_accesses
 from gpustreamlab.memory.lifetimes import Keeper, call_on
 from gpustreamlab.memory.scratch import ScratchPool
-from gpustreamlab.model import Device, Layout, Trace, WorkqueueOptions
+from gpustreamlab.model import Device, Layout, Note, Trace, WorkqueueOptions
 from gpustreamlab.notebook.views import LiveViews, check_timeline_options, title_of
 from gpustreamlab.programs import DRY_RUNS, Ground, Program, make_program
 from gpustreamlab.record import DEFAULT_PENDING_LIMIT, DEFAULT_RING_SIZE, Range, Recorder
@@ -46,7 +46,7 @@ from gpustreamlab.streams.selection import Selection, Selections
 from gpustreamlab.streams.stream import Event, Stream, StreamParts, check_label
 from gpustreamlab.streams.table import StreamTable
 from gpustreamlab.tuning import BENCH, Corun, Measurement, Room, Sweep, Tuning, corun, measure, sweep, tune
-from gpustreamlab.typing import CaptureTier, HazardMode, Rounding, SessionState, SupportsCudaStream
+from gpustreamlab.typing import CaptureTier, HazardMode, NoteKind, Rounding, SessionState, SupportsCudaStream
 
 if TYPE_CHECKING:
     from gpustreamlab.timeline import Timeline
@@ -179,6 +179,7 @@ class Session(ProcessBound):
         self._selections = Selections(self._backend, self._recorder)
         self._entered = False
         self._last_trace: Trace | None = None
+        self._notes: tuple[Note, ...] = ()
         self._views = LiveViews(self._recorder)
         self._closing: Closing | None = None
         self._life.begin()
@@ -829,6 +830,7 @@ class Session(ProcessBound):
         self._life.require_open("clear its trace")
         self._recorder.clear()
         self._accesses.clear()
+        self._notes = ()
 
     @property
     def trace(self) -> Trace:
@@ -839,7 +841,7 @@ class Session(ProcessBound):
         """
         if self._last_trace is None:
             try:
-                trace = self._without_own_work(self._recorder.trace(title=self.title))
+                trace = self._make_trace()
             except Exception:
                 if self._last_trace is None:  # else the session was closed by another thread meanwhile
                     raise
@@ -977,12 +979,22 @@ class Session(ProcessBound):
 
     def _keep_trace(self) -> None:
         self._recorder.end()
-        self._last_trace = self._without_own_work(self._recorder.trace(title=self.title))
+        self._last_trace = self._make_trace()
 
-    def _without_own_work(self, trace: Trace) -> Trace:
+    def _keep_notes(self, notes: tuple[Note, ...]) -> None:
+        """Take what the reader of a live timeline has written on it, all of it."""
+        self._notes = notes
+        if self._last_trace is not None:
+            others = [note for note in self._last_trace.notes if note.kind is not NoteKind.NOTE]
+            self._last_trace = replace(self._last_trace, notes=(*others, *notes))
+
+    def _make_trace(self) -> Trace:
         """Leave out what programs did on copies, and what was measured: it is no work of the user's."""
+        trace = self._recorder.trace(title=self.title)
         shown = [lane.name for lane in trace.lanes if lane.name != DRY_RUNS and not lane.name.startswith(BENCH)]
-        return trace if len(shown) == len(trace.lanes) else trace.where(stream=shown)
+        trace = trace if len(shown) == len(trace.lanes) else trace.where(stream=shown)
+        notes = (*self._accesses.notes(trace), *self._notes)
+        return replace(trace, notes=notes) if notes else trace
 
     def _let_recording_go(self) -> None:
         if self._closing is not None and not self._closing.failures:  # what could not be closed may still be asked for

@@ -91,6 +91,15 @@ class MarkerKind(StrEnum):
     """The user marked the moment."""
 
 
+class NoteKind(StrEnum):
+    """Who says what a note of a trace says, and of what."""
+
+    NOTE = "note"
+    """A reader wrote it."""
+    HAZARD = "hazard"
+    """The session: data crossed streams without an order."""
+
+
 class HazardKind(StrEnum):
     """How two accesses of the same memory conflict."""
 

@@ -96,6 +96,7 @@ from gpustreamlab.analysis._summary import (
     capture_facts,
     captured_by,
     counts_text,
+    dropped_text,
     empty_hint,
     finding_text,
     headline,

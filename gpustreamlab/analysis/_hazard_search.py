@@ -247,6 +247,8 @@ class FoundHazard:
     """How much scratch was asked for, where it was used after its end; None for other hazards."""
     is_certain: bool = False
     count: int = 0
+    host_ns: int = 0
+    """When it was found first, by the search's clock."""
 
 
 class HazardSearch:
@@ -258,14 +260,22 @@ class HazardSearch:
         Names what was given as the place of an access.
     name_lane
         Names the lane that has a handle now, where that is known.
+    clock
+        Tells the host's time, in ns.
     """
 
-    def __init__(self, name_place: Callable[[object], str] = str, name_lane: Callable[[int], str] = str) -> None:
+    def __init__(
+        self,
+        name_place: Callable[[object], str] = str,
+        name_lane: Callable[[int], str] = str,
+        clock: Callable[[], int] = int,
+    ) -> None:
         self.clocks = LaneClocks(name_lane)
         """What is ordered before what."""
         self.found: dict[tuple[HazardKind, LaneClock, LaneClock, str, str], FoundHazard] = {}
         """The hazards: one for each kind, pair of lanes and pair of ranges."""
         self._name_place = name_place
+        self._clock = clock
         self._freed = _FreedMemory()
         self._piece_number = self.step_count = 0
         self.clear()
@@ -469,7 +479,7 @@ class HazardSearch:
             if len(self.found) >= ROWS_KEPT:
                 self.unlisted_count += 1
                 return
-            row = self.found[key] = FoundHazard(kind, first, second, piece, scratch_bytes)
+            row = self.found[key] = FoundHazard(kind, first, second, piece, scratch_bytes, host_ns=self._clock())
         row.count += 1
         row.is_certain |= is_certain
 

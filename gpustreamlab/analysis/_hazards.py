@@ -85,6 +85,11 @@ class Hazard:
         return f"lab.stream({second!r}).wait(lab.stream({first!r}))"
 
     @property
+    def text(self) -> str:
+        """What conflicts, in a line."""
+        return f"{_kind(self)}: {_sides(self)}"
+
+    @property
     def where(self) -> str:
         """Where that code belongs."""
         if self.scratch_bytes is not None:
@@ -187,11 +192,15 @@ def _row(hazard: Hazard) -> list[str]:
 
 def _lines(hazard: Hazard) -> list[str]:
     """Return a hazard as text: its kind and where the missing line belongs, the line to type there, and what it is about."""
-    order = "" if hazard.scratch_bytes is not None else ", unordered,"
-    words = f"{_array(hazard)}, {count_text(hazard.hazard_count, 'time')}: first {_side(hazard.first)}; "
-    words += f"then{order} {_side(hazard.second)}"
+    words = _sides(hazard)
     head = wrap_sentence(f"{_kind(hazard)}: put this line {hazard.where}")
     return [*head, f"{_INDENT}{hazard.fix}", *wrap_sentence(words, first_indent=_INDENT, indent=_INDENT)]
+
+
+def _sides(hazard: Hazard) -> str:
+    order = "" if hazard.scratch_bytes is not None else ", unordered,"
+    times = f"{_array(hazard)}, {count_text(hazard.hazard_count, 'time')}"
+    return f"{times}: first {_side(hazard.first)}; then{order} {_side(hazard.second)}"
 
 
 def _kind(hazard: Hazard) -> str:

@@ -36,6 +36,8 @@ class StrayGroup:
     """How many ran."""
     total_ns: int
     """What their durations add up to, in ns."""
+    fix: str = ""
+    """What to do."""
 
     @property
     def left_partition(self) -> bool:
@@ -107,6 +109,7 @@ class Strays(Reported):
                 selected_in=named[selected_in],
                 span_count=count,
                 total_ns=total_ns,
+                fix=_advice(self.lanes[ran_on], self.lanes[selected].name),
             )
             for (name, ran_on, selected, ran_in, selected_in), count, total_ns in add_up(columns, self.duration_ns)
         )

@@ -268,14 +268,19 @@ def missing_facts(meta: TraceMetadata) -> list[str]:
         lead = "Kernels were not captured" if meta.tier is CaptureTier.RANGES else "Some kernels are missing"
         facts.append(f"{lead}: {display_name(meta.capture_note, NOTE_CHARACTERS)}")
     if meta.dropped_spans:
-        records = f", {meta.dropped_records:,} of them kernels, copies and calls" if meta.dropped_records else ""
-        reasons = "a full buffer, a closed stream, an error or an interrupt"
-        facts.append(f"{count_text(meta.dropped_spans, 'span')} dropped{records} ({reasons})")
+        facts.append(dropped_text(meta))
     if meta.pending_spans:
         facts.append(pending_text(meta.pending_spans, meta))
     if meta.recovery_note:
         facts.append(display_name(meta.recovery_note, NOTE_CHARACTERS))
     return [*facts, *(display_name(fact, NOTE_CHARACTERS) for fact in meta.missing)]
+
+
+def dropped_text(meta: TraceMetadata) -> str:
+    """Say how many spans are missing, and why."""
+    records = f", {meta.dropped_records:,} of them kernels, copies and calls" if meta.dropped_records else ""
+    reasons = "a full buffer, a closed stream, an error or an interrupt"
+    return f"{count_text(meta.dropped_spans, 'span')} dropped{records} ({reasons})"
 
 
 def pending_text(count: int, meta: TraceMetadata) -> str:

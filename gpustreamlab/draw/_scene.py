@@ -36,8 +36,8 @@ from gpustreamlab.draw._groups import (
     row_px,
     work_order,
 )
-from gpustreamlab.model import SPAN_KINDS, Lane, Trace, WorkDetail
-from gpustreamlab.typing import BoolArray, CaptureTier, FloatArray, Int64Array, LaneKind, SpanKind
+from gpustreamlab.model import SPAN_KINDS, Lane, Marker, Note, Trace, WorkDetail
+from gpustreamlab.typing import BoolArray, CaptureTier, FloatArray, Int64Array, LaneKind, NoteKind, SpanKind
 
 MARK_PX = 17
 """Height of a line of labels of marks, above all lanes."""
@@ -45,7 +45,7 @@ MARK_PX = 17
 MAX_MARKS = 500
 """Most moments of a sort that are marked; the last are kept, and the page says how many are not."""
 
-MARK_RANKS = {"layout": 0, "mark": 1, "cell": 2}
+MARK_RANKS = {"note": 0, "hazard": 1, "layout": 2, "mark": 3, "cell": 4}
 """Whose label wins where there is no room for all: what was asked for comes before what happens anyway."""
 
 TEXT_LIMIT = 60
@@ -61,23 +61,29 @@ class Mark:
     text: str
     """What happened."""
     kind: str
-    """``"layout"`` for a change of the partitions, else the kind of the trace's marker."""
+    """``"layout"`` for a change of the partitions, else the kind of the trace's note or marker."""
 
 
 def plan_marks(trace: Trace, zero_ns: int, width_ns: float) -> tuple[tuple[Mark, ...], list[str]]:
     """Return the moments within a picture in order of time, and notes where not all are marked."""
     margin_ns = 0.01 * width_ns
+    moments: tuple[Note | Marker, ...] = (*trace.notes, *trace.markers)
     markers = [
-        Mark(time_ns=time_ns, text=display_name(marker.text, TEXT_LIMIT), kind=marker.kind.value)
-        for marker in trace.markers
+        Mark(time_ns=time_ns, text=display_name(_mark_text(marker), TEXT_LIMIT), kind=marker.kind.value)
+        for marker in moments
         if -margin_ns <= (time_ns := float(marker.time_ns - zero_ns)) <= width_ns + margin_ns
     ]
     found, notes = [], []
-    for marks, what in ((_layout_marks(trace, zero_ns, width_ns), "changes of the partitions"), (markers, "markers")):
+    for marks, what in ((_layout_marks(trace, zero_ns, width_ns), "changes of the partitions"), (markers, "notes and markers")):
         found += marks[-MAX_MARKS:]
         if len(marks) > MAX_MARKS:
             notes.append(f"{len(marks) - MAX_MARKS:,} of {len(marks):,} {what} are not marked")
     return tuple(sorted(found, key=lambda mark: mark.time_ns)), notes
+
+
+def _mark_text(moment: Note | Marker) -> str:
+    """Write a note whole, but of a hazard its kind: the viewer tells the rest."""
+    return f"hazard: {moment.text.partition(':')[0]}" if moment.kind is NoteKind.HAZARD else moment.text
 
 
 def _layout_marks(trace: Trace, zero_ns: int, width_ns: float) -> list[Mark]:

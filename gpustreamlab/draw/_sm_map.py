@@ -369,7 +369,13 @@ MAX_SVG_MARKS = 100
 
 _COLUMNS = 400
 
-_MARK_LOOKS = {"layout": (WARN, "5 3"), "mark": (ACCENT, "1.5 3"), "cell": (SOFT, "1.5 3")}
+_MARK_LOOKS = {
+    "layout": (WARN, "5 3"),
+    "mark": (ACCENT, "1.5 3"),
+    "cell": (SOFT, "1.5 3"),
+    "note": (ACCENT, "none"),
+    "hazard": (WARN, "none"),
+}
 _LABEL_PX, _LABEL_HIGH_PX = 38, 13  # An area of that size is labelled with its SMs.
 _RUN_GAP_PX = 2.0
 

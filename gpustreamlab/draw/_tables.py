@@ -11,14 +11,17 @@ from gpustreamlab.draw._colours import palette_entries, style_entries
 from gpustreamlab.draw._header import Header
 from gpustreamlab.draw._legend import memory_entries
 from gpustreamlab.draw._scene import Scene, detail_entries, plan_scene
-from gpustreamlab.model import SPAN_KINDS, Trace
-from gpustreamlab.typing import SpanKind
+from gpustreamlab.model import SPAN_KINDS, Trace, written_entries
+from gpustreamlab.typing import NoteKind, SpanKind
 
 FORMAT = 3
 """Version of the object; a viewer refuses one that it does not know."""
 
 NAME_CHARACTERS = 200
 """How many characters of a name, a stream or a thread the viewer gets."""
+
+_SIGNS = {kind.value for kind in NoteKind}
+"""Marks that are signs in the viewer, see `why_tables` and ``written``."""
 
 Tables = dict[str, Any]
 """A JSON object; what it holds is said in ``docs/explanations/decisions/0010``."""
@@ -82,7 +85,8 @@ def scene_tables(trace: Trace, scene: Scene, header: Header, counted: Sequence[S
         "rows": _row_entries(scene),
         "partitions": [{"text": part.text, "sms": part.granted_sms, "band": part.band} for part in scene.partitions],
         "bands": [{"label": band.label, "fill": band.style.fill} | asdict(band.style) for band in scene.bands],
-        "marks": [{"time": mark.time_ns, "text": mark.text, "kind": mark.kind} for mark in scene.marks],
+        "marks": [{"time": one.time_ns, "text": one.text, "kind": one.kind} for one in scene.marks if one.kind not in _SIGNS],
+        "written": written_entries(trace),
         "mark_rows": list(scene.mark_rows),
         "height_px": _px(scene.height_px),
         "border_px": scene.border_px,

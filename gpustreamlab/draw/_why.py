@@ -7,6 +7,7 @@ from typing import Any
 import numpy as np
 
 from gpustreamlab.analysis import IDLE_TEXTS, LISTED_FINDINGS, Finding, explain, finding_texts, idle
+from gpustreamlab.draw._found import found_entries
 from gpustreamlab.errors import OptionError
 from gpustreamlab.model import Trace
 from gpustreamlab.typing import Cause, Certainty, LaneKind
@@ -33,7 +34,8 @@ def why_tables(trace: Trace, zero_ns: int) -> dict[str, Any]:
     """
     lanes = [[lane.name, lane.kind is LaneKind.HOST] for lane in trace.lanes]
     common = {"zero_ns": str(zero_ns), "lanes": lanes, "gap_words": list(IDLE_TEXTS)}
-    nothing = {"notes": [], "findings": [], "more": 0, "bound": [], "gaps": [], "explained": False}
+    marks = found_entries(trace, zero_ns, frozenset())
+    nothing = {"notes": [], "findings": [], "more": 0, "bound": [], "gaps": [], "marks": marks, "explained": False}
     if len(trace) > EXPLAINED_SPANS:
         asked = f"More than {EXPLAINED_SPANS:,} spans are not explained in a page: type trace.explain()."
         return common | nothing | {"line": asked}
@@ -41,13 +43,16 @@ def why_tables(trace: Trace, zero_ns: int) -> dict[str, Any]:
         found = explain(trace)
     except OptionError as error:  # it is of several ranks
         return common | nothing | {"line": str(error)}
+    told = found.findings[:LISTED_FINDINGS]
+    calls = {row for one in told for row in one.pieces.call_row[:LISTED_PIECES].tolist()}
     return common | {
         "line": found.headline,
         "notes": list(found.notes) if found or found.host_bound or len(found.streams) > 1 else [],
-        "findings": [_finding_entry(trace, finding, zero_ns) for finding in found.findings[:LISTED_FINDINGS]],
+        "findings": [_finding_entry(trace, finding, zero_ns) for finding in told],
         "more": max(0, len(found.findings) - LISTED_FINDINGS),
         "bound": [f"Bound by the host: {one}" for one in found.host_bound[:LISTED_FINDINGS]],
         "gaps": _gap_entries(trace, zero_ns),
+        "marks": found_entries(trace, zero_ns, calls) if calls else marks,
         "explained": True,
     }
 

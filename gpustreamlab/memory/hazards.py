@@ -8,6 +8,8 @@ from contextlib import AbstractContextManager, contextmanager
 from functools import partial
 from typing import Any, Protocol
 
+import numpy as np
+
 from gpustreamlab._util.defences import process_lock
 from gpustreamlab.analysis import (
     NO_LANE,
@@ -23,10 +25,11 @@ from gpustreamlab.analysis import (
     Touch,
 )
 from gpustreamlab.backends import ArrayLender, Backend, WatchedArrays, order_behind
-from gpustreamlab.errors import OptionError, nearest_hint
+from gpustreamlab.errors import DeviceError, OptionError, nearest_hint
 from gpustreamlab.memory.lifetimes import Keeper, KeptStream
+from gpustreamlab.model import SPAN_KINDS, Note, Trace
 from gpustreamlab.record import Recorder
-from gpustreamlab.typing import HazardMode
+from gpustreamlab.typing import HazardMode, NoteKind, SpanKind
 
 __all__ = ["AccessTap", "AccessWatch", "check_hazard_mode", "variables_of", "watch_accesses"]
 
@@ -89,7 +92,7 @@ class AccessWatch:
         self._defer = defer
         self._recorder = recorder
         self._local = recorder.local
-        self._search = HazardSearch(_name_range, self._name_of)
+        self._search = HazardSearch(_name_range, self._name_of, recorder.look_at_clock)
         self._clocks = self._search.clocks
         self._watched: WatchedArrays | None = None
         self._why_not = ""
@@ -178,6 +181,31 @@ class AccessWatch:
                 device=self._backend.device.label,
                 simulated=self._backend.device.simulated,
             )
+
+    def notes(self, trace: Trace) -> tuple[Note, ...]:
+        """Say in a session's trace where each hazard is: in the range that does not wait, else where that was enqueued."""
+        notes = []
+        with self.lock:
+            found = [(self._describe(row), row.host_ns) for row in self._search.found.values()]
+        for hazard, host_ns in found:
+            try:
+                time_ns, end_ns = self._recorder.to_clock_ns(host_ns), None
+            except DeviceError:  # its clock is gone
+                continue
+            row = _open_range(trace, hazard.second, time_ns)
+            if row is not None:
+                time_ns, end_ns = int(trace.start_ns[row]), int(trace.end_ns[row])
+            notes.append(
+                Note(
+                    time_ns=time_ns,
+                    end_ns=end_ns,
+                    stream=hazard.second.lane if hazard.second.lane != NO_LANE else None,
+                    text=hazard.text,
+                    fix=f"Put {hazard.fix} {hazard.where}.",
+                    kind=NoteKind.HAZARD,
+                )
+            )
+        return tuple(notes)
 
     @contextmanager
     def paused(self) -> Iterator[None]:
@@ -420,6 +448,16 @@ def check_hazard_mode(mode: object, *, simulated: bool) -> HazardMode:
             f"hazards is {mode!r}. {nearest_hint(str(mode), known)} "
             "Use gpustreamlab.Session(hazards='report'), 'wait' or 'off'."
         ) from None
+
+
+def _open_range(trace: Trace, side: HazardSide, time_ns: int) -> int | None:
+    """Return the row of the range that one side of a hazard names: of those open by a time the last, or None."""
+    if side.range not in trace.names or not any(lane.name == side.lane for lane in trace.lanes):
+        return None
+    is_it = (trace.name == trace.names.index(side.range)) & (trace.queued_ns <= time_ns)
+    is_it &= trace.lane == [lane.name for lane in trace.lanes].index(side.lane)
+    rows = np.flatnonzero(is_it & (trace.kind == SPAN_KINDS.index(SpanKind.RANGE)))
+    return int(rows[trace.queued_ns[rows].argmax()]) if len(rows) else None
 
 
 def _name_range(place: object) -> str:

@@ -13,10 +13,12 @@ from gpustreamlab.model._device import (
     Device,
     Lane,
     Marker,
+    Note,
     SMLimits,
     TraceMetadata,
 )
 from gpustreamlab.model._fields import MAX_NAME_LENGTH, check_fields, check_name, display_name, show_text
+from gpustreamlab.model._notes import read_written, written_entries
 from gpustreamlab.model._partition import (
     Layout,
     LayoutChange,
@@ -51,6 +53,7 @@ __all__ = [
     "Layout",
     "LayoutChange",
     "Marker",
+    "Note",
     "Partition",
     "SMLimits",
     "SMResource",
@@ -64,7 +67,9 @@ __all__ = [
     "check_fields",
     "check_name",
     "display_name",
+    "read_written",
     "show_text",
     "unchangeable",
     "write_file_whole",
+    "written_entries",
 ]

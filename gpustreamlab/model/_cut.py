@@ -11,7 +11,7 @@ from numpy.typing import ArrayLike, NDArray
 
 from gpustreamlab.errors import GPUStreamLabError, OptionError, StreamNotFoundError, TraceError, nearest_hint
 from gpustreamlab.model._columns import Counters, Edges
-from gpustreamlab.model._device import COLUMNS_BACKEND, Device, Lane, TraceMetadata
+from gpustreamlab.model._device import COLUMNS_BACKEND, Device, Lane, Note, TraceMetadata
 from gpustreamlab.model._partition import Partition
 from gpustreamlab.model._trace import COLUMN_DTYPES, DEVICE_WORK, SPAN_KINDS, Trace
 from gpustreamlab.typing import BoolArray, CaptureTier, Int64Array, LaneKind, SpanKind
@@ -45,7 +45,12 @@ def cut_time(trace: Trace, t0_ns: int, t1_ns: int) -> Trace:
         layouts=tuple(layouts),
         layout=layouts[-1].layout if layouts else None if trace.layouts else trace.layout,
         markers=tuple(marker for marker in trace.markers if first_ns <= marker.time_ns < last_ns),
+        notes=tuple(note for note in trace.notes if _reaches(note, first_ns, last_ns)),
     )
+
+
+def _reaches(note: Note, first_ns: int, last_ns: int) -> bool:
+    return note.time_ns < last_ns and (note.time_ns if note.end_ns is None else note.end_ns - 1) >= first_ns
 
 
 def cut_where(trace: Trace, stream: object, kind: object, name: object, device: object) -> Trace:
@@ -53,6 +58,7 @@ def cut_where(trace: Trace, stream: object, kind: object, name: object, device: 
     is_lane = _chosen("stream", stream, [lane.name for lane in trace.lanes], StreamNotFoundError)
     is_lane &= _of_devices(trace, device)
     lanes = tuple(lane for lane, stays in zip(trace.lanes, is_lane.tolist(), strict=True) if stays)
+    left = {None, *(lane.name for lane in lanes)}
     is_kind, is_name = _chosen("kind", kind, SPAN_KINDS), _chosen("name", name, trace.names)
     of_lanes = is_lane[trace.lane]
     rows = np.flatnonzero(of_lanes & is_kind[trace.kind] & is_name[trace.name])
@@ -63,6 +69,7 @@ def cut_where(trace: Trace, stream: object, kind: object, name: object, device: 
         **fields | {"lane": code[fields["lane"]], "metadata": _on_devices(fields["metadata"], lanes)},
         lanes=lanes,
         counters=replace(counters, lane=code[counters.lane]),
+        notes=tuple(note for note in trace.notes if note.stream in left),
     )
 
 

@@ -6,10 +6,10 @@ from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
 
 from gpustreamlab._util.words import wrap_lines
-from gpustreamlab.errors import OptionError, nearest_hint
+from gpustreamlab.errors import OptionError, TraceError, nearest_hint
 from gpustreamlab.model._fields import Checked, Count, Whole, html_table, show_text
 from gpustreamlab.model._partition import SMResource
-from gpustreamlab.typing import CaptureTier, Feature, LaneKind, MarkerKind
+from gpustreamlab.typing import CaptureTier, Feature, LaneKind, MarkerKind, NoteKind
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -198,6 +198,35 @@ class Marker(Checked):
     """What is written at it."""
     kind: MarkerKind
     """What it stands for."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Note(Checked):
+    """What is said of a moment or of a stretch of time, in one stream or in all.
+
+    Examples
+    --------
+    >>> Note(time_ns=1_500, text="why so late?", stream="decode").kind
+    <NoteKind.NOTE: 'note'>
+    """
+
+    time_ns: Whole
+    """When, or from when on, on the trace's clock, in ns since its epoch."""
+    text: str
+    """What is said."""
+    end_ns: Whole | None = None
+    """Until when, likewise; None for a moment."""
+    stream: str | None = None
+    """Name of the lane that it is about; None for all."""
+    kind: NoteKind = NoteKind.NOTE
+    """Who says it."""
+    fix: str = ""
+    """What to type, or to do; empty for nothing."""
+
+    def __post_init__(self) -> None:
+        Checked.__post_init__(self)
+        if self.end_ns is not None and self.end_ns < self.time_ns:
+            raise TraceError(f"Note.end_ns is {self.end_ns}, before its time_ns, {self.time_ns}.")
 
 
 COLUMNS_BACKEND = "columns"

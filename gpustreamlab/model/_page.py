@@ -3,19 +3,21 @@
 from __future__ import annotations
 
 import base64
-import binascii
 import io
+import json
 from os import PathLike
 from pathlib import Path
 
 from gpustreamlab.errors import TraceFileError
 from gpustreamlab.model._file import parquet_trace, write_parquet
+from gpustreamlab.model._notes import with_written
 from gpustreamlab.model._trace import Trace
 
 LARGEST_PAGE_BYTES = 2 << 30
 """Largest page that is read."""
 
 _BEGIN = b'<script type="application/vnd.apache.parquet" id="gsl-trace">'
+_NOTES = b'<script id="gsl-notes" type="application/json">'
 _END = b"</script>"
 _OUR_PAGE = b'<script type="text/plain" id="gsl-bokeh">'
 
@@ -53,13 +55,19 @@ def read_page(path: str | PathLike[str]) -> Trace:
             f"{shown} is a picture of a timeline and holds no data. Write it with its data where the trace is: "
             "lab.timeline().save('run.html', with_data=True)."
         )
-    first = place + len(_BEGIN)
-    end = text.find(_END, first)
     try:
-        data = base64.b64decode(text[first:end] if end >= 0 else b"=", validate=True)
-    except binascii.Error as error:
+        data = base64.b64decode(_element(text, _BEGIN), validate=True)
+        written = json.loads(_element(text, _NOTES)) if _NOTES in text else None
+    except ValueError as error:
         raise TraceFileError(f"The data of the page {shown} is damaged or cut off: {error}. Copy it again.") from error
-    return parquet_trace(io.BytesIO(data), f"the data of the page {shown}")
+    trace = parquet_trace(io.BytesIO(data), f"the data of the page {shown}")
+    return trace if written is None else with_written(trace, written)
+
+
+def _element(text: bytes, begin: bytes) -> bytes:
+    first = text.find(begin) + len(begin)
+    end = text.find(_END, first)
+    return text[first:end] if end >= 0 else b"="
 
 
 def is_bare_page(path: str | PathLike[str]) -> bool:

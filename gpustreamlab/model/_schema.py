@@ -15,7 +15,7 @@ from numpy.typing import NDArray
 
 from gpustreamlab.errors import TraceError
 from gpustreamlab.model._columns import Counters, Edges, WorkDetail
-from gpustreamlab.model._device import SCHEMA_VERSION, Lane, Marker, TraceMetadata
+from gpustreamlab.model._device import SCHEMA_VERSION, Lane, Marker, Note, TraceMetadata
 from gpustreamlab.model._fields import Whole
 from gpustreamlab.model._partition import Layout, LayoutChange, Partition
 from gpustreamlab.model._trace import COLUMN_DTYPES, SPAN_KINDS, Trace
@@ -51,10 +51,11 @@ class _Facts(_Version, kw_only=True):
     partitions: tuple[Partition, ...] = ()
     layouts: tuple[LayoutChange, ...] = ()
     markers: tuple[Marker, ...] = ()
+    notes: tuple[Note, ...] = ()
     details: tuple[WorkDetail, ...] = ()
 
 
-_TABLES = ("metadata", "names", "lanes", "threads", "layout", "partitions", "layouts", "markers", "details")
+_TABLES = ("metadata", "names", "lanes", "threads", "layout", "partitions", "layouts", "markers", "notes", "details")
 """What the metadata holds as the trace does."""
 
 

@@ -21,7 +21,7 @@ from gpustreamlab.model._columns import (
     require_equal_lengths,
     require_text,
 )
-from gpustreamlab.model._device import Device, Lane, Marker, TraceMetadata, devices_of
+from gpustreamlab.model._device import Device, Lane, Marker, Note, TraceMetadata, devices_of
 from gpustreamlab.model._fields import check_field
 from gpustreamlab.model._partition import Layout, LayoutChange, Partition
 from gpustreamlab.typing import Int8Array, Int32Array, Int64Array, SpanKind
@@ -129,6 +129,8 @@ class Trace:
     """When the SMs were shared out anew, in order of time."""
     markers: tuple[Marker, ...] = ()
     """Moments that were marked, in order of time: cells that began, and what the user marked."""
+    notes: tuple[Note, ...] = ()
+    """What readers wrote on the timeline, and hazards that the session found, in order of time."""
 
     def __post_init__(self) -> None:
         self._freeze()
@@ -273,6 +275,35 @@ class Trace:
         from gpustreamlab.model._cut import cut_where
 
         return cut_where(self, stream, kind, name, device)
+
+    def with_note(self, text: str, time_ns: int, end_ns: int | None = None, *, stream: str | None = None) -> Trace:
+        """Return the trace with a note more, which its timeline shows.
+
+        Parameters
+        ----------
+        text
+            What is said.
+        time_ns, end_ns
+            When, or from when until when, in ns on the trace's clock.
+        stream
+            Name of the lane that it is about; None for all.
+
+        Raises
+        ------
+        TraceError
+            If the text is none, a time is no whole number, or the end is before the beginning.
+        StreamNotFoundError
+            If the trace has no such lane.
+
+        Examples
+        --------
+        >>> trace = Trace.from_columns(start_ns=[0, 50], end_ns=[9, 60], stream=["a", "a"])
+        >>> [note.text for note in trace.with_note("a pause", 9, 50, stream="a").notes]
+        ['a pause']
+        """
+        if stream is not None:
+            self.where(stream=stream)  # raises where there is none
+        return replace(self, notes=(*self.notes, Note(time_ns=time_ns, end_ns=end_ns, stream=stream, text=text)))
 
     def overlap(self) -> Overlap:
         """Return how much the streams' work overlapped; see `gpustreamlab.analysis.overlap`.
@@ -603,7 +634,7 @@ class Trace:
         object.__setattr__(self, "extra", MappingProxyType(extra))
         for name, wanted in _TABLES.items():
             object.__setattr__(self, name, check_field(self, name, wanted))
-        for name in ("layouts", "markers"):
+        for name in ("layouts", "markers", "notes"):
             object.__setattr__(self, name, tuple(sorted(getattr(self, name), key=lambda moment: moment.time_ns)))
         if self.layouts and self.layout is None:
             object.__setattr__(self, "layout", self.layouts[-1].layout)
@@ -665,6 +696,7 @@ _TABLES: Mapping[str, Any] = {
     "layout": Layout | None,
     "layouts": tuple[LayoutChange, ...],
     "markers": tuple[Marker, ...],
+    "notes": tuple[Note, ...],
 }
 """What every field holds that is no column."""
 

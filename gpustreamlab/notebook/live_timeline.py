@@ -19,7 +19,7 @@ from gpustreamlab._util.shell import running_kernel_shell, shows_widgets
 from gpustreamlab.analysis import summary_text
 from gpustreamlab.draw import packed_bokeh, plan_picture, timeline_svg, viewer_script, viewer_style, why_tables
 from gpustreamlab.errors import GPUStreamLabError, SessionClosedError
-from gpustreamlab.model import Trace
+from gpustreamlab.model import Note, Trace, read_written
 from gpustreamlab.sinks.live import LiveFeed, Update
 from gpustreamlab.timeline import Timeline
 from gpustreamlab.typing import SessionState
@@ -67,6 +67,8 @@ class TimelinePage(anywidget.AnyWidget):
     """Updates are called ``update_0``, ``update_1`` and so on, and begin again after so many."""
     status = traitlets.Dict().tag(sync=True)
     """``state``: live, failing or closed; ``text``: what the page says about it."""
+    view_state = traitlets.Dict().tag(sync=True)
+    """What the reader chose and wrote: window, pinned span, search, notes; by key. It stays where the page is loaded again."""
     snapshot = traitlets.Dict().tag(sync=True, to_json=lambda _, page: page.pack_snapshot())
     """Made when it is asked for: by a page that loads, or has missed an update."""
 
@@ -109,6 +111,11 @@ class TimelinePage(anywidget.AnyWidget):
         if self.status != status:
             self.status = status
 
+    @property
+    def notes(self) -> tuple[Note, ...]:
+        """What the reader has written on it, in order of time."""
+        return read_written(self.view_state.get("notes"))
+
     def freeze(self, last: Update) -> None:
         """Keep the last snapshot, and let go of where it came from."""
         self._take_snapshot = lambda: last
@@ -147,6 +154,10 @@ class TimelineTarget(Protocol):
     @property
     def state(self) -> SessionState:
         """Where it is in its life."""
+        ...
+
+    def _keep_notes(self, notes: tuple[Note, ...]) -> None:
+        """Take what the reader of its timeline has written."""
         ...
 
 
@@ -242,6 +253,18 @@ class LiveTimeline(Timeline):
         if feed is not None and self._page is not None:
             feed.find(is_last=is_last)
 
+    @property
+    def notes(self) -> tuple[Note, ...]:
+        """What the reader has written on it, in order of time; ``trace.notes`` has it as well."""
+        page = self._page
+        return () if page is None else page.notes
+
+    def _take_notes(self) -> None:
+        """Let the session's trace have what the reader has written."""
+        target = self._target()
+        if target is not None:
+            target._keep_notes(self.notes)  # noqa: SLF001 - of the package
+
     def tell_why(self) -> dict[str, Any]:
         """Explain what ran so far, for the page."""
         trace = self.trace
@@ -326,6 +349,8 @@ class LiveTimeline(Timeline):
             )
         feed.refresh()  # what was recorded before comes with the page's first state
         page = TimelinePage(feed.snapshot, feed.figure(), capacity=feed.capacity, tell_why=_weakly(self.tell_why))
+        take_notes = _weakly(self._take_notes)
+        page.observe(lambda _change: take_notes(), "view_state")
         self._updater.start()
         return page
 

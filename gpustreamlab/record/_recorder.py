@@ -81,7 +81,7 @@ class Recorder:
         self.push_range = backend.push_range
         self.pop_range = backend.pop_range
         self.pop_pair = self.in_flight.idle_pairs.pop
-        self._tables = SessionTables(backend, self.numbers.__next__, self._look_at_clock())
+        self._tables = SessionTables(backend, self.numbers.__next__, self.look_at_clock())
         self.kernels = KernelTier(backend, self._tables, self.in_flight, self._drop_untold)
         """Kernels, copies and calls, where they are captured."""
 
@@ -146,11 +146,11 @@ class Recorder:
 
     def mark(self, text: str) -> None:
         """Mark this moment across all lanes; the oldest markers make room."""
-        self._tables.markers.note(cut_text(text), MarkerKind.MARK, self._look_at_clock())
+        self._tables.markers.note(cut_text(text), MarkerKind.MARK, self.look_at_clock())
 
     def begin_cell(self, text: str) -> None:
         """Note that a notebook cell begins; it is marked as soon as a range is opened in it."""
-        self._tables.markers.begin_cell(text, self._look_at_clock())
+        self._tables.markers.begin_cell(text, self.look_at_clock())
 
     def end_cell(self, text: str) -> None:
         """Note that the cell has ended. If it made the session, it is marked where that was."""
@@ -161,7 +161,7 @@ class Recorder:
         with self.lock:
             row = self._buffer.appended_count  # before the number: a later range may end at once
             number = next(self.numbers)
-            self._checkpoints.note(number, self._look_at_clock(), row)
+            self._checkpoints.note(number, self.look_at_clock(), row)
         return number
 
     def start_range(self, lane: RecordedLane, name: str) -> OpenRange:
@@ -539,7 +539,8 @@ class Recorder:
         self.is_timed_by_work = False
         self.in_flight.drop_untold(until_host_ns)
 
-    def _look_at_clock(self) -> int:
+    def look_at_clock(self) -> int:
+        """Return the host's time; it costs the simulated device none."""
         with self.observing():
             return self.host_time_ns()
 

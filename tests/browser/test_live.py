@@ -174,7 +174,8 @@ def test_an_earlier_start_that_comes_late_moves_zero_and_what_is_looked_at_along
     assert moved_ns > 0
     assert after == pytest.approx([at + moved_ns for at in before])
     assert lab.ask("live.feed.store.firstNs") == 0
-    assert lab.ask("live.feed.look.range") == pytest.approx(after[:2])
+    zero_ns -= moved_ns
+    assert lab.ask("live.feed.kept.t") == pytest.approx([zero_ns + at for at in after[:2]], abs=1)
     assert "2 or more streams" in lab.ask("live.head.finding.textContent")
     lab.keep("live-earlier-start")
 
@@ -296,3 +297,52 @@ def test_the_look_survives_when_the_output_is_drawn_anew(lab):
     lab.wait_for_views(2)
 
     assert lab.ask("[live.viewer.view.x0, live.viewer.view.x1]", view=1) == before
+
+
+NOTES = "live.viewer.view.notes.map(({ time, end, stream, text }) => [time, end, stream, text])"
+TELL = "print(*(f'{note.time_ns} {note.end_ns} {note.stream} {note.text}' for note in lab.trace.notes), sep='\\n')"
+
+
+def test_what_is_chosen_and_written_survives_a_reload_and_a_close_and_comes_back_as_notes(open_lab):
+    lab = open_lab(START, SHOW)
+    lab.kernel("work(10)")
+    lab.wait_until(f"live.feed.store.spanCount === {10 * SPANS_A_STEP}")
+    address = lab.page.url
+    lab.ask("live.viewer.view.set('isFollowing', false)")
+    lab.ask("live.viewer.view.show(0, 1)")
+    lab.ask("live.viewer.view.setRange(1e6, 2e6)")
+    lab.page.locator(".gsl-viewer").focus()
+    lab.page.keyboard.press("n")
+    lab.page.keyboard.type("dd: why <i>so</i> late?")
+    lab.page.keyboard.press("Enter")
+    note = lab.ask(NOTES)[0]
+    assert note[3] == "dd: why <i>so</i> late?"
+    lab.page.wait_for_timeout(800)
+    # THEN the kernel has it, and the notebook's address is untouched
+    assert lab.kernel(TELL) == " ".join(map(str, note))
+    assert lab.kernel("print(lab.timeline().notes == lab.trace.notes)") == "True"
+    assert lab.page.url == address
+    before = lab.ask("[live.viewer.view.x0, live.viewer.view.x1, live.viewer.view.pinned]")
+
+    lab.reload()
+    lab.wait_for_views(1)
+    assert lab.ask(NOTES) == [note]
+    assert lab.ask("[live.viewer.view.x0, live.viewer.view.x1, live.viewer.view.pinned]") == before
+    # AND the picture of the closed session has it
+    lab.kernel("lab.close()")
+    lab.page.evaluate(f"() => {{ {PANEL}.content.activeCellIndex = 1 }}")
+    lab.command("notebook:run-cell")
+    frame = lab.page.frame_locator(".jp-OutputArea iframe[title=Timeline]")
+    assert "dd: why <i>so</i> late?" in frame.locator(".gsl-why").inner_text()
+    assert lab.kernel(TELL) == " ".join(map(str, note))
+    assert lab.page.url == address
+    assert lab.errors == []
+
+
+def test_views_beside_each_other_have_the_same_notes(lab):
+    lab.kernel("work(2)")
+    lab.page.evaluate("() => { jupyterapp.shell.currentWidget.content.activeCellIndex = 1 }")
+    lab.command("notebook:create-output-view")
+    lab.wait_for_views(2)
+    lab.ask("live.viewer.view.kept.get('notes').write([['5', null, null, 'both']])")
+    assert lab.ask(NOTES, view=1) == [[5, None, None, "both"]]

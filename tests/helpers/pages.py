@@ -28,6 +28,7 @@ MAKE_REDRAWABLE = """() => {
     }
     document.open()
     document.close()
+    history.replaceState(null, "", location.pathname) // The address has what the last page showed.
   }
   Object.freeze(window.gpustreamlab)
   window.gslClear = () => { clear(); return true }

@@ -1,4 +1,4 @@
-// Made by scripts/bundle_viewer.py. 0e14eb9cf39995e905e929cca4d4e430e9f3c67ca5cc3b68e72e3ddd27480889
+// Made by scripts/bundle_viewer.py. 598e8d36d3da1f2762d74f6f99e0ef1bccdeac20c3b83a1e3e8b63723198f789
 "use strict";
 var gpustreamlab = (() => {
   var __defProp = Object.defineProperty;
@@ -29,7 +29,7 @@ var gpustreamlab = (() => {
     View: () => View,
     Viewer: () => Viewer,
     binWidth: () => binWidth,
-    boxOf: () => boxOf,
+    boxOf: () => boxOf2,
     busyPeak: () => busyPeak,
     dataFrameFilter: () => dataFrameFilter,
     endOfHit: () => endOfHit,
@@ -46,11 +46,56 @@ var gpustreamlab = (() => {
     paintOwnLaunches: () => paintOwnLaunches,
     pinnedEdges: () => pinnedEdges,
     readBatch: () => readBatch,
+    readKept: () => readKept,
     totals: () => totals,
     totalsExpression: () => totalsExpression,
     unpackColumns: () => unpackColumns,
-    workWord: () => workWord
+    workWord: () => workWord,
+    writeKept: () => writeKept
   });
+
+  // arrays.js
+  function roomFor(length) {
+    return Math.max(64, Math.ceil(length * 1.5));
+  }
+  function grown(values, size, kept, kind = values.constructor) {
+    const larger = new kind(size);
+    if (kept) larger.set(values.subarray(0, kept));
+    return larger;
+  }
+  function roomy(values, size, kept) {
+    return values.length >= size ? values : grown(values, roomFor(size), kept);
+  }
+  function sumBetween(values, from, to) {
+    let sum = 0;
+    for (let index = from; index < to; index++) sum += values[index];
+    return sum;
+  }
+  function lowerBound(values, t, from, to) {
+    while (from < to) {
+      const middle = from + to >>> 1;
+      if (values[middle] < t) from = middle + 1;
+      else to = middle;
+    }
+    return from;
+  }
+  function upperBound(values, t, from, to) {
+    while (from < to) {
+      const middle = from + to >>> 1;
+      if (values[middle] <= t) from = middle + 1;
+      else to = middle;
+    }
+    return from;
+  }
+  function gallop(values, t, from, to, step = 1) {
+    let ahead = from + step - 1;
+    while (ahead < to && values[ahead] < t) {
+      from = ahead + 1;
+      ahead += step;
+      step *= 2;
+    }
+    return lowerBound(values, t, from, Math.min(ahead, to));
+  }
 
   // columns.js
   var UNSIGNED_ARRAYS = { 1: Uint8Array, 2: Uint16Array, 4: Uint32Array, 8: Float64Array };
@@ -243,123 +288,6 @@ var gpustreamlab = (() => {
       if (most < limit && least >= (isSigned ? -limit : 0)) return arrays[width];
     }
     return Float64Array;
-  }
-
-  // compare.js
-  function linkRanges(first, second) {
-    let isFollowing = false;
-    const follow = (leader, follower) => leader.on("range", () => {
-      if (isFollowing) return;
-      isFollowing = true;
-      try {
-        follower.setRange(leader.x0, leader.x1);
-      } finally {
-        isFollowing = false;
-      }
-    });
-    const offs = [follow(first, second), follow(second, first)];
-    second.setRange(first.x0, first.x1);
-    return () => offs.forEach((off) => off());
-  }
-
-  // arrays.js
-  function roomFor(length) {
-    return Math.max(64, Math.ceil(length * 1.5));
-  }
-  function grown(values, size, kept, kind = values.constructor) {
-    const larger = new kind(size);
-    if (kept) larger.set(values.subarray(0, kept));
-    return larger;
-  }
-  function roomy(values, size, kept) {
-    return values.length >= size ? values : grown(values, roomFor(size), kept);
-  }
-  function sumBetween(values, from, to) {
-    let sum = 0;
-    for (let index = from; index < to; index++) sum += values[index];
-    return sum;
-  }
-  function lowerBound(values, t, from, to) {
-    while (from < to) {
-      const middle = from + to >>> 1;
-      if (values[middle] < t) from = middle + 1;
-      else to = middle;
-    }
-    return from;
-  }
-  function upperBound(values, t, from, to) {
-    while (from < to) {
-      const middle = from + to >>> 1;
-      if (values[middle] <= t) from = middle + 1;
-      else to = middle;
-    }
-    return from;
-  }
-  function gallop(values, t, from, to, step = 1) {
-    let ahead = from + step - 1;
-    while (ahead < to && values[ahead] < t) {
-      from = ahead + 1;
-      ahead += step;
-      step *= 2;
-    }
-    return lowerBound(values, t, from, Math.min(ahead, to));
-  }
-
-  // evict.js
-  function evictOldest(store, wanted) {
-    const rows = store.rows.filter((row) => row.length);
-    const ends = rows.map(sortedEnds);
-    const limit = timeByWhichEnded(rows, ends, store.length - wanted);
-    let spare = store.length - wanted - endedBefore(rows, ends, limit);
-    rows.forEach((row, place) => {
-      const before = row.countSum(0, row.length - 1), length = row.length;
-      if (row.overlaps) spare -= keepLasting(row, limit, spare);
-      else spare -= dropEnded(row, ends[place], limit, spare);
-      const gone = before - (row.length ? row.countSum(0, row.length - 1) : 0);
-      store.length -= length - row.length;
-      store.spanCount -= gone;
-      store.evictedCount += gone;
-    });
-    store.evictions++;
-    store.forgetFiltered();
-    store.edges.dropBefore(limit);
-    store.launches.dropBefore(limit);
-  }
-  function sortedEnds(row) {
-    return row.overlaps ? row.end.slice(0, row.length).sort() : row.end;
-  }
-  function timeByWhichEnded(rows, ends, count) {
-    let low = Infinity, high = -Infinity;
-    rows.forEach((row, place) => {
-      low = Math.min(low, ends[place][0]);
-      high = Math.max(high, ends[place][row.length - 1]);
-    });
-    while (low < high) {
-      const middle = low + Math.floor((high - low) / 2);
-      if (endedBefore(rows, ends, middle + 1) >= count) high = middle;
-      else low = middle + 1;
-    }
-    return low;
-  }
-  function endedBefore(rows, ends, t) {
-    return rows.reduce((sum, row, place) => sum + lowerBound(ends[place], t, 0, row.length), 0);
-  }
-  function dropEnded(row, ends, limit, spare) {
-    const before = lowerBound(ends, limit, 0, row.length);
-    const at = Math.min(spare, upperBound(ends, limit, before, row.length) - before);
-    if (before + at) row.dropBefore(before + at);
-    return at;
-  }
-  function keepLasting(row, limit, spare) {
-    const kept = new Uint32Array(row.length);
-    let count = 0, dropped = 0;
-    for (let index = 0; index < row.length; index++) {
-      const isSpare = row.end[index] === limit && dropped < spare;
-      if (isSpare) dropped++;
-      else if (row.end[index] >= limit) kept[count++] = index;
-    }
-    if (count < row.length) row.keep(kept.subarray(0, count));
-    return dropped;
   }
 
   // intervals.js
@@ -744,191 +672,6 @@ var gpustreamlab = (() => {
     return row.work("waitedName", index) > WORK_DEFAULTS.waitedName;
   }
 
-  // store.js
-  var DEFAULT_CAPACITY = 2e7;
-  var EDGE_CAPACITY = 2e5;
-  var WAIT_EDGE = 0;
-  var LAUNCH_EDGE = 1;
-  var EDGE_COLUMNS = ["x0", "x1", "row0", "row1", "place0", "place1", "twin"];
-  var FREED_SHARE = 1 / 8;
-  var SpanStore = class {
-    constructor({ capacity = DEFAULT_CAPACITY, edgeCapacity = EDGE_CAPACITY } = {}) {
-      this.capacity = capacity;
-      this.edges = new EdgeList(edgeCapacity);
-      this.launches = new EdgeList(edgeCapacity);
-      this.rowTable = [];
-      this.filter = null;
-      this.matches = null;
-      this.version = 0;
-      this.evictions = 0;
-      this.clear();
-    }
-    /** Forget all spans; rows, filter and matches stay. */
-    clear() {
-      this.rows = [];
-      this.filtered = /* @__PURE__ */ new Map();
-      this.length = 0;
-      this.spanCount = 0;
-      this.evictedCount = 0;
-      this.firstNs = 0;
-      this.lastNs = 0;
-      this.version++;
-      this.evictions++;
-      this.edges.clear();
-      this.launches.clear();
-    }
-    /** Take the rows of `tables`: as before, or more. */
-    setRows(rowTable) {
-      this.rowTable = rowTable;
-      for (const row of this.rows) this.describe(row);
-      for (const row of this.filtered.values()) this.describe(row);
-      this.version++;
-    }
-    append(batch) {
-      this.version++;
-      for (const [code, from, to] of batch.runs) if (to > from) this.ownRow(code).append(batch, from, to);
-      this.length += batch.n;
-      this.spanCount += batch.isPlain ? batch.n : sumBetween(batch.count, 0, batch.n);
-      if (batch.edges) this.appendEdges(batch.edges);
-      if (this.length > this.capacity) evictOldest(this, Math.floor(this.capacity * (1 - FREED_SHARE)));
-      this.findExtent();
-    }
-    appendEdges(edges) {
-      if (!edges.kind?.some(Boolean)) return this.edges.append(edges);
-      this.edges.append(edgesOfKind(edges, WAIT_EDGE));
-      this.launches.append(edgesOfKind(edges, LAUNCH_EDGE));
-    }
-    /** The row as it is shown: without what the filter hides. */
-    row(code) {
-      return this.filter ? this.filteredRow(code) : this.ownRow(code);
-    }
-    /** The row with all of its spans. */
-    ownRow(code) {
-      while (this.rows.length <= code) this.rows.push(this.describe(new Row(this.rows.length)));
-      return this.rows[code];
-    }
-    /** Hide names, kinds, partitions and lanes: sets of codes; null shows all. */
-    setFilter(filter) {
-      const hidden = ["names", "kinds", "partitions", "lanes"].map((key) => [key, new Set(filter?.[key])]);
-      this.filter = hidden.some(([, codes]) => codes.size) ? Object.fromEntries(hidden) : null;
-      this.forgetFiltered();
-      this.version++;
-    }
-    /** Say what is searched for: an array by name code, not 0 where the name matches, or null. Names beyond its end do not match.
-     * Where its property `also` is a function of a row and an index, that must be true as well. */
-    setMatches(matches) {
-      this.matches = matches;
-      for (const row of this.rows) row.forgetMatches();
-      for (const row of this.filtered.values()) row.forgetMatches();
-      this.version++;
-    }
-    /** How many of the spans i to j match; all where nothing is searched. */
-    matchCount(code, i, j) {
-      const row = this.row(code);
-      return this.matches ? row.matchCount(i, j, this.matches) : row.countSum(i, j);
-    }
-    busySum(code, i, j) {
-      return this.row(code).busySum(i, j);
-    }
-    countSum(code, i, j) {
-      return this.row(code).countSum(i, j);
-    }
-    /** Last span of the row that starts at t or before, or -1. */
-    indexAt(code, t) {
-      return this.row(code).indexAt(t);
-    }
-    /** Where the span is that started then and had this place in the trace, or -1: indices move when spans come and go. */
-    indexOf(code, start, place) {
-      const row = this.row(code);
-      for (let index = row.firstFrom(start); index < row.length && row.start[index] === start; index++) {
-        if (row.place[index] === place) return index;
-      }
-      return -1;
-    }
-    describe(row) {
-      const entry = this.rowTable[row.code];
-      row.lane = entry ? entry.lane : -1;
-      row.isPale = Boolean(entry?.pale);
-      if (entry?.overlaps) row.overlaps = true;
-      return row;
-    }
-    filteredRow(code) {
-      const source = this.ownRow(code);
-      let shown = this.filtered.get(code);
-      if (!shown) this.filtered.set(code, shown = this.describe(new Row(code)));
-      const { filter: from } = source.seen;
-      if (from === source.length) return shown;
-      if (shown.length) shown.dropFrom(shown.placeOf(source, from));
-      const batch = new SpanBatch([], takeColumns(source, from, shownIndices(source, from, this.filter)));
-      if (batch.n) shown.append(batch, 0, batch.n);
-      source.seen.filter = source.length;
-      return shown;
-    }
-    forgetFiltered() {
-      this.filtered.clear();
-      for (const row of this.rows) row.seen.filter = 0;
-    }
-    findExtent() {
-      let first = Infinity, last = -Infinity;
-      for (const row of this.rows) {
-        if (!row.length) continue;
-        first = Math.min(first, row.start[0]);
-        last = Math.max(last, row.lastEnd());
-      }
-      this.firstNs = first < Infinity ? first : 0;
-      this.lastNs = first < Infinity ? last : 0;
-    }
-  };
-  function shownIndices({ lane, name, kind, partition, length }, from, { names, kinds, partitions, lanes }) {
-    if (lanes.has(lane)) return new Uint32Array(0);
-    const indices = new Uint32Array(length - from);
-    let count = 0;
-    for (let index = from; index < length; index++) {
-      if (!names.has(name[index]) && !kinds.has(kind[index]) && !partitions.has(partition[index])) indices[count++] = index - from;
-    }
-    return indices.subarray(0, count);
-  }
-  var EdgeList = class {
-    constructor(capacity) {
-      this.capacity = capacity;
-      this.clear();
-    }
-    clear() {
-      this.length = 0;
-      this.evictedCount = 0;
-      this.x0 = new Float64Array(0);
-      this.x1 = new Float64Array(0);
-      this.row0 = new Uint32Array(0);
-      this.row1 = new Uint32Array(0);
-      this.place0 = new Int32Array(0);
-      this.place1 = new Int32Array(0);
-      this.twin = new Int32Array(0);
-    }
-    append(edges) {
-      if (!edges.length) return;
-      for (const name of EDGE_COLUMNS) this[name] = joined(this[name], this.length, edges[name], 0, edges.length);
-      this.length += edges.length;
-      if (this.length > this.capacity) this.dropFirst(this.length - Math.floor(this.capacity * (1 - FREED_SHARE)));
-    }
-    dropFirst(count) {
-      for (const name of EDGE_COLUMNS) this[name].copyWithin(0, count, this.length);
-      this.length -= count;
-      this.evictedCount += count;
-    }
-    /** Drop those at the front that end at t or before. */
-    dropBefore(t) {
-      let count = 0;
-      while (count < this.length && this.x1[count] <= t) count++;
-      if (count) this.dropFirst(count);
-    }
-  };
-  function edgesOfKind(edges, kind) {
-    const places = [];
-    for (let i = 0; i < edges.length; i++) if (edges.kind[i] === kind) places.push(i);
-    const taken = Object.fromEntries(EDGE_COLUMNS.map((name) => [name, edges[name].constructor.from(places, (i) => edges[name][i])]));
-    return { ...taken, length: places.length };
-  }
-
   // theme.js
   var THEME_DEFAULTS = { ink: "#1b1f24", soft: "#57606a", grid: "#d0d7de", paper: "#ffffff", warn: "#8a4b00", accent: "#0550ae", stray: "#c40d2e", rim: "#7d8792" };
   var FONT = "system-ui, 'Segoe UI', Helvetica, Arial, sans-serif";
@@ -1222,77 +965,34 @@ var gpustreamlab = (() => {
     if (element.isConnected && element.popover && element.matches(":popover-open")) element.hidePopover();
     element.hidden = true;
   }
+  function makeSheet(viewer, name, label, keys = ["Escape"]) {
+    const sheet = makeNode("section", { class: `gsl-sheet gsl-${name}`, role: "dialog", "aria-label": label, tabindex: "-1", hidden: true });
+    const shut = () => {
+      closeAbove(sheet);
+      rootOf(viewer).focus({ preventScroll: true });
+    };
+    if ("popover" in sheet) sheet.popover = "auto";
+    rootOf(viewer).append(sheet);
+    sheet.addEventListener("toggle", (event) => {
+      if (event.newState === "closed") sheet.hidden = true;
+    });
+    sheet.addEventListener("keydown", (event) => {
+      if (event.isComposing || !keys.includes(event.key)) return;
+      event.preventDefault();
+      event.stopPropagation();
+      shut();
+    });
+    return { sheet, shut };
+  }
+  function placeBelow(sheet, { bottom, right }) {
+    const left = Math.max(4, Math.min(right - sheet.offsetWidth, innerWidth - sheet.offsetWidth - 4));
+    Object.assign(sheet.style, { inset: "auto", margin: "0", top: `${Math.max(4, Math.min(bottom + 4, innerHeight - sheet.offsetHeight - 4))}px`, left: `${left}px` });
+  }
   function announce(viewer, text) {
     const root = rootOf(viewer);
     let status = root.querySelector(".gsl-status");
     if (!status) root.append(status = makeNode("div", { class: "gsl-status gsl-out", role: "status", "aria-live": "polite" }));
     status.textContent = text;
-  }
-
-  // colours.js
-  var CHOICES = ["partition", "stream", "name", "duration"];
-  function addColours(viewer) {
-    const { view, menu } = viewer;
-    const options = CHOICES.filter((choice) => choice !== "partition" || view.isLive || colourBy(view) === choice).map((choice) => [choice, choice]);
-    const toggleWaits = () => view.set("showsWaits", !view.showsWaits);
-    menu.choice("Bars", { label: "Colour", options, get: () => colourBy(view), set: (choice) => view.set("colour", choice) });
-    menu.toggle("Bars", { label: "Hatches", get: () => view.hasHatches, set: (isOn) => view.set("hasHatches", isOn) });
-    menu.toggle("Bars", { label: "Waits as arrows", key: "E", get: () => view.showsWaits, set: toggleWaits });
-    view.keep("colour", () => view.colour, (choice) => view.set("colour", CHOICES.includes(choice) ? choice : null));
-    view.keep("hatches", () => view.hasHatches || null, (isOn) => view.set("hasHatches", isOn === true));
-    view.keep("waits", () => view.showsWaits && null, (isOn) => view.set("showsWaits", isOn !== false));
-    commandsOf(viewer).toggleWaits = toggleWaits;
-    return view.on("look", (property) => {
-      if (property === "hasHatches") viewer.useTheme();
-    });
-  }
-
-  // copy.js
-  async function copyText(text, button, place) {
-    const says = button.textContent;
-    const isCopied = await copyByClipboard(text) || copyByCommand(text, place);
-    if (isCopied) {
-      button.textContent = "Copied";
-      setTimeout(() => {
-        button.textContent = says;
-      }, 1500);
-    } else {
-      offerText(text, place);
-    }
-    return isCopied;
-  }
-  async function copyByClipboard(text) {
-    try {
-      if (!navigator.clipboard) return false;
-      await navigator.clipboard.writeText(text);
-      return true;
-    } catch {
-      return false;
-    }
-  }
-  function copyByCommand(text, place) {
-    const focused = document.activeElement;
-    const area = makeNode("textarea", { class: "gsl-out", "aria-hidden": "true", tabindex: "-1" });
-    area.value = text;
-    place.append(area);
-    area.select();
-    let isCopied = false;
-    try {
-      isCopied = document.execCommand("copy");
-    } catch {
-      isCopied = false;
-    }
-    area.remove();
-    focused?.focus?.({ preventScroll: true });
-    return isCopied;
-  }
-  function offerText(text, place) {
-    place.querySelector(".gsl-offer")?.remove();
-    const area = makeNode("textarea", { readonly: true, rows: "3", "aria-label": "Text to copy" });
-    area.value = text;
-    place.append(makeNode("div", { class: "gsl-offer" }, makeNode("p", { text: "This page may not use the clipboard. Press Ctrl+C:" }), area));
-    area.focus();
-    area.select();
   }
 
   // names.js
@@ -1522,6 +1222,830 @@ var gpustreamlab = (() => {
     const list = makeNode("dl", { class: "gsl-facts" });
     for (const [label, text] of facts) list.append(makeNode("div", { "data-fact": label }, makeNode("dt", { text: label }), makeNode("dd", { text, dir: "auto" })));
     return list;
+  }
+
+  // pins.js
+  function pinAnchor(view, hit) {
+    const row = view.store.row(hit.row);
+    const indices = isSpan(hit) ? [hit.index] : [hit.first, hit.last];
+    return { hit, starts: indices.map((i) => row.start[i]), places: indices.map((i) => row.place[i]) };
+  }
+  function movedPin(view, anchor) {
+    const { hit, starts, places } = anchor;
+    if (!view.tables.rows[hit.row]) return null;
+    const found = places.map((place, k) => view.store.indexOf(hit.row, starts[k], place));
+    if (found.includes(-1)) return null;
+    if (isSpan(hit)) return found[0] === hit.index ? hit : { row: hit.row, index: found[0] };
+    return found[0] === hit.first && found[1] === hit.last ? hit : null;
+  }
+  function enclosingSpans(view, { row: code, index }) {
+    const { store, tables } = view;
+    if (isWork(view, store.row(code), index) && store.row(code).hasWork && !isInOwner(store.row(code), index)) return [];
+    const own = tables.rows[code], row = store.row(code);
+    const start = row.start[index], end = row.end[index];
+    const found = [];
+    tables.rows.forEach((other, otherCode) => {
+      if (other.lane !== own.lane || other.top >= own.top) return;
+      const above = store.row(otherCode), at = store.indexAt(otherCode, start);
+      if (at >= 0 && above.start[at] <= start && above.end[at] >= end) found.push({ row: otherCode, index: at });
+    });
+    return found.sort((a, b) => tables.rows[a.row].top - tables.rows[b.row].top);
+  }
+  function isInOwner(row, index) {
+    return row.ownerLane[index] === row.lane;
+  }
+
+  // layout.js
+  var SCALES = { compact: 0.7, normal: 1, tall: 1.8 };
+  var LARGEST_PX = 96;
+  var FOLDED_PX = 16;
+  var HEAD_PX = 22;
+  var PINNED_GAP_PX = 4;
+  var AWAY_PX = -1e5;
+  var PLAIN = { fill: "#9aa5b1", hatch: " ", letter: "", detail: "" };
+  var firstLayout = () => ({ density: "auto", groupBy: "partition", folded: /* @__PURE__ */ new Set(), hidden: /* @__PURE__ */ new Set(), pinned: /* @__PURE__ */ new Set(), order: [] });
+  var laneKey = ({ name, host }) => host ? `host ${name}` : name;
+  var groupKey = ({ label }) => `group ${label.split(" · ")[0]}`;
+  function layOut(planned, layout, { roomPx, mayGrow }, threadOf) {
+    const marksPx = planned.mark_rows.length ? Math.min(planned.height_px, ...planned.groups.map((group) => group.top), ...planned.lanes.map((lane) => lane.top)) : 0;
+    const groups = groupLanes(planned, layout, threadOf), keys = planned.lanes.map(laneKey);
+    const isIn = (set) => (code) => layout[set].has(keys[code]), isFolded = isIn("folded"), isHidden = isIn("hidden"), isPinned2 = isIn("pinned");
+    const pinned = groups.flatMap((group) => group.lanes).filter((code) => isPinned2(code) && !isHidden(code));
+    for (const group of groups) {
+      group.isFolded = Boolean(group.label) && layout.folded.has(groupKey(group));
+      group.loose = group.lanes.filter((code) => !isHidden(code) && !isPinned2(code));
+      group.shown = group.isFolded ? [] : group.loose;
+    }
+    const headed = groups.filter((group) => group.label && group.loose.length);
+    const order = [...pinned, ...groups.flatMap((group) => group.shown)];
+    const high = (code) => planned.lanes[code].bottom - planned.lanes[code].top;
+    const sum = order.reduce((sums, code) => {
+      sums[isFolded(code) ? 0 : 1] += isFolded(code) ? FOLDED_PX : high(code);
+      return sums;
+    }, [0, 0]);
+    const fixedPx = marksPx + HEAD_PX * headed.length + sum[0] + (pinned.length ? PINNED_GAP_PX : 0);
+    const scale = SCALES[layout.density] ?? fitScale(planned, (roomPx - fixedPx) / Math.max(1, sum[1]), mayGrow);
+    const lanes = planned.lanes.map((lane) => ({ ...lane, top: AWAY_PX, bottom: AWAY_PX, parts: [], group: -1 }));
+    let y = marksPx;
+    const put = (code, group) => {
+      const lane = lanes[code], isLow = isFolded(code);
+      Object.assign(lane, { group, folded: isLow, top: y, bottom: y += isLow ? FOLDED_PX : high(code) * scale });
+      if (!isLow) lane.parts = planned.lanes[code].parts.map(([label, ...borders]) => [label, ...borders.map((px) => moved(code, px))]);
+    };
+    const moved = (code, px) => lanes[code].top + (px - planned.lanes[code].top) * scale;
+    for (const code of pinned) put(code, -1);
+    const pinnedPx = pinned.length ? (y += PINNED_GAP_PX) - PINNED_GAP_PX / 2 : marksPx;
+    headed.forEach((group, place) => {
+      group.place = place;
+    });
+    const boxes = [];
+    for (const group of groups) {
+      const top = y;
+      if (headed.includes(group)) y += HEAD_PX;
+      for (const code of group.shown) put(code, group.place ?? -1);
+      if (headed.includes(group)) boxes.push(boxOf(group, { top, head_bottom: top + HEAD_PX, bottom: y }));
+    }
+    const tables = { ...planned, lanes, groups: boxes, rows: placeRows(planned, lanes, moved), height_px: y };
+    if (planned.memory) tables.memory = planned.memory.map((strip) => ({ ...strip, ...bordersIn(lanes[strip.lane], (px) => moved(strip.lane, px), strip) }));
+    return { tables, order, sequence: groups.flatMap((group) => group.lanes), pinnedPx, marksPx };
+  }
+  function fitScale({ rows }, wanted, mayGrow) {
+    const largest = rows.reduce((most, { top, bottom }) => Math.max(most, bottom - top), 1);
+    return Math.max(SCALES.compact, Math.min(wanted, mayGrow ? Math.max(1, LARGEST_PX / largest) : 1));
+  }
+  function boxOf({ label, detail, fill, hatch, letter, loose, isFolded }, borders) {
+    const count = `${loose.length} lane${loose.length === 1 ? "" : "s"} folded`;
+    return { label, fill, hatch, letter, isFolded, ...borders, detail: isFolded ? [count, detail].filter(Boolean).join(" · ") : detail };
+  }
+  function placeRows(planned, lanes, moved) {
+    const works = new Set(planned.rows.filter((row) => !row.pale && row.bottom > row.top).map((row) => row.lane));
+    return planned.rows.map((row) => {
+      const lane = lanes[row.lane];
+      if (!lane.folded) return { ...row, ...bordersIn(lane, (px) => moved(row.lane, px), row) };
+      return row.pale && works.has(row.lane) ? { ...row, top: AWAY_PX, bottom: AWAY_PX } : { ...row, top: lane.top + 2, bottom: lane.bottom - 2 };
+    });
+  }
+  var bordersIn = (lane, moved, { top, bottom }) => lane.top === AWAY_PX || lane.folded ? { top: AWAY_PX, bottom: AWAY_PX } : { top: moved(top), bottom: moved(bottom) };
+  function groupLanes(planned, { groupBy, order }, threadOf) {
+    const rank = new Map(order.map((key, place) => [key, place])), rankOf = (code) => rank.get(laneKey(planned.lanes[code])) ?? Infinity;
+    const codes = planned.lanes.map((_, code) => code).sort((a, b) => planned.lanes[a].top - planned.lanes[b].top);
+    const groups = /* @__PURE__ */ new Map();
+    const groupOf = (lane) => planned.groups[planned.lanes[lane].group];
+    for (const code of codes) {
+      const lane = planned.lanes[code];
+      const label = groupBy === "device" ? `device ${lane.device}` : groupBy === "thread" ? `first launched by ${threadOf(code) ?? "no thread"}` : "";
+      const group = lane.host || groupBy === "partition" ? groupOf(code) : label ? { ...PLAIN, label } : null;
+      const key = group?.label ?? "";
+      if (!groups.has(key)) groups.set(key, { ...group, lanes: [] });
+      groups.get(key).lanes.push(code);
+    }
+    for (const group of groups.values()) group.lanes.sort((a, b) => rankOf(a) - rankOf(b) || 0);
+    return [...groups.values()];
+  }
+  var hasDevices = ({ lanes }) => new Set(lanes.filter((lane) => !lane.host).map((lane) => lane.device)).size > 1;
+
+  // view.js
+  var LANES_MAX_PX = 520;
+  var LANES_MIN_PX = 60;
+  var LANES_GAP_PX = 12;
+  var SMS_STRIP_PX = 66;
+  var CAPTURE_STRIP_PX = 12;
+  var MIN_WINDOW_NS = 10;
+  var EMPTY_WINDOW_NS = 1e6;
+  var HIT_PX = 3;
+  var FILTER_KEYS = /* @__PURE__ */ new Set(["hiddenNames", "hiddenKinds", "hiddenPartitions", "hiddenStreams"]);
+  var STATE_KEYS = /* @__PURE__ */ new Set(["isLive", "isFollowing", "isPaused"]);
+  function planParts(tables, roomPx) {
+    const strips = [], kinds = [...tables.bands.length ? [["sms", SMS_STRIP_PX]] : [], ...tables.capture?.shown ? [["capture", CAPTURE_STRIP_PX]] : []];
+    const stripsPx = kinds.reduce((sum, [, px]) => sum + LANES_GAP_PX + px, 0);
+    const lanesPx = Math.max(LANES_MIN_PX, Math.min(roomPx - stripsPx, Math.round(tables.height_px)));
+    let bottom = lanesPx;
+    for (const [kind, px] of kinds) {
+      strips.push({ kind, top: bottom + LANES_GAP_PX, bottom: bottom + LANES_GAP_PX + px });
+      bottom += LANES_GAP_PX + px;
+    }
+    return { lanesPx, strips, stripsPx, innerPx: bottom };
+  }
+  var View = class {
+    constructor(tables, store) {
+      this.store = store;
+      this.listeners = /* @__PURE__ */ new Map();
+      this.frame = { left: 0, top: 0, right: 1, bottom: 1 };
+      this.scrollPx = 0;
+      this.layout = firstLayout();
+      this.room = { innerPx: LANES_MAX_PX, mayGrow: false };
+      this.dragDoes = "move";
+      this.lane = null;
+      this.pane = null;
+      this.hiddenNames = /* @__PURE__ */ new Set();
+      this.hiddenKinds = /* @__PURE__ */ new Set();
+      this.hiddenPartitions = /* @__PURE__ */ new Set();
+      this.hiddenStreams = /* @__PURE__ */ new Set();
+      this.matches = this.selection = this.pinned = this.hovered = this.ruler = null;
+      this.gap = this.reason = null;
+      this.why = tables.why ?? null;
+      this.notes = [];
+      this.found = null;
+      this.showsWaits = true;
+      this.colour = null;
+      this.hasHatches = false;
+      this.isLive = this.isFollowing = this.isPaused = false;
+      this.nowNs = 0;
+      this.painted = null;
+      this.kept = /* @__PURE__ */ new Map();
+      this.adoptTables(tables);
+      const { start, end } = this.fullRange();
+      this.x0 = start;
+      this.x1 = end;
+    }
+    adoptTables(planned) {
+      this.planned = planned;
+      this.laneRows = planned.lanes.map(() => []);
+      planned.rows.forEach((row, code) => this.laneRows[row.lane].push(code));
+      const { stripsPx } = planParts(planned, 0), room = { ...this.room, roomPx: this.room.innerPx - stripsPx };
+      const { tables, order, sequence, pinnedPx, marksPx } = layOut(planned, this.layout, room, (lane) => this.threadOf(lane));
+      Object.assign(this, { tables, laneOrder: order, sequence, pinnedPx });
+      this.parts = { ...planParts(tables, this.room.innerPx), headPx: marksPx };
+      this.lanesPx = this.parts.lanesPx;
+      this.scrollPx = this.clampScroll(this.scrollPx);
+    }
+    // Lay the lanes out anew, after a change of what was chosen or of the room.
+    arrange(changes) {
+      Object.assign(this.layout, changes);
+      this.adoptTables(this.planned);
+      this.emit("data", "tables");
+    }
+    // Put a key into one of the layout's sets, or take it out.
+    setIn(set, key, isIn) {
+      const keys = new Set(this.layout[set]);
+      keys[isIn ? "add" : "delete"](key);
+      this.arrange({ [set]: keys });
+    }
+    setRoom(innerPx, mayGrow) {
+      if (this.room.innerPx === innerPx && this.room.mayGrow === mayGrow) return;
+      this.room = { innerPx, mayGrow };
+      const { tables: { height_px: before }, lanesPx } = this;
+      this.adoptTables(this.planned);
+      if (this.tables.height_px !== before || this.lanesPx !== lanesPx) this.emit("data", "tables");
+    }
+    // The thread from which the first span of a lane came, or undefined.
+    threadOf(lane) {
+      const row = this.laneRows[lane].map((code) => this.store.ownRow(code)).find(({ length }) => length);
+      return row && this.planned.threads[row.thread[0]];
+    }
+    // Put a lane before another one, or last: within its group, as groups stay together.
+    moveLane(code, before = null) {
+      const rest = this.sequence.filter((other) => other !== code), place = before === null ? rest.length : rest.indexOf(before);
+      this.arrange({ order: rest.toSpliced(place, 0, code).map((other) => laneKey(this.planned.lanes[other])) });
+    }
+    // Show a lane that is hidden, or whose group is folded.
+    reveal(code) {
+      const lane = this.planned.lanes[code];
+      if (this.layout.hidden.has(laneKey(lane))) this.setIn("hidden", laneKey(lane), false);
+      if (!this.laneOrder.includes(code)) for (const group of this.tables.groups.filter((one) => one.isFolded)) this.setIn("folded", groupKey(group), false);
+    }
+    // Keep a part of the view: `read` returns a JSON value, null where it is as at first; `write` takes what `read` returned.
+    keep(key, read, write) {
+      this.kept.set(key, { read, write });
+    }
+    on(event, listener) {
+      if (!this.listeners.has(event)) this.listeners.set(event, /* @__PURE__ */ new Set());
+      this.listeners.get(event).add(listener);
+      return () => this.listeners.get(event).delete(listener);
+    }
+    emit(event, detail) {
+      for (const listener of [...this.listeners.get(event) || []]) listener(detail);
+    }
+    // From the first start to the last end, with a margin.
+    fullRange() {
+      const { start, end } = this.extent();
+      const width = end - start || EMPTY_WINDOW_NS;
+      return { start: start - 0.01 * width, end: start + 1.01 * width };
+    }
+    extent() {
+      const has = this.store.length > 0;
+      const start = has ? Math.min(0, this.store.firstNs) : 0;
+      return { start, end: Math.max(this.tables.extent_ns, has ? this.store.lastNs : 0, this.nowNs, start) };
+    }
+    // From the first start to the last end on any stream: what threads of the host called before and after is no work.
+    streamExtent() {
+      const rows = this.usedStreams().flatMap((lane) => this.laneRows[lane]).map((code) => this.store.ownRow(code)).filter((row) => row.length);
+      if (!rows.length) return this.extent();
+      return { start: Math.min(...rows.map((row) => row.start[0])), end: Math.max(...rows.map((row) => row.lastEnd())) };
+    }
+    // Codes of the streams on which anything ran.
+    usedStreams() {
+      const isUsed = (lane) => this.laneRows[lane].some((code) => this.store.ownRow(code).length);
+      return this.laneOrder.filter((lane) => !this.tables.lanes[lane].host && isUsed(lane));
+    }
+    // How far a window may reach.
+    bounds() {
+      const { start, end } = this.extent(), full = end - start || EMPTY_WINDOW_NS;
+      return { low: start - 0.1 * full, high: start + 1.1 * full };
+    }
+    // A window that is neither too narrow nor outside what there is.
+    clampRange(x0, x1) {
+      const { low, high } = this.bounds();
+      const width = Math.min(high - low, Math.max(MIN_WINDOW_NS, x1 - x0));
+      const middle = (x0 + x1) / 2, begin = Math.min(high - width, Math.max(low, width === x1 - x0 ? x0 : middle - width / 2));
+      return [begin, begin + width];
+    }
+    setRange(x0, x1) {
+      if (!(x1 > x0) || !Number.isFinite(x1 - x0)) return;
+      const [begin, end] = this.clampRange(x0, x1);
+      if (begin === this.x0 && end === this.x1) return;
+      this.x0 = begin;
+      this.x1 = end;
+      this.emit("range");
+    }
+    fit() {
+      const { start, end } = this.fullRange();
+      this.setRange(start, end);
+    }
+    // A factor below 1 zooms in.
+    zoomBy(factor, atNs = (this.x0 + this.x1) / 2) {
+      const width = Math.max(MIN_WINDOW_NS, (this.x1 - this.x0) * factor), share = (atNs - this.x0) / (this.x1 - this.x0);
+      this.setRange(atNs - share * width, atNs + (1 - share) * width);
+    }
+    panBy(fraction) {
+      const step = fraction * (this.x1 - this.x0);
+      this.setRange(this.x0 + step, this.x1 + step);
+    }
+    clampScroll(px) {
+      return Math.max(0, Math.min(px, this.tables.height_px - this.lanesPx)) || 0;
+    }
+    scrollTo(px) {
+      const clamped = this.clampScroll(Math.round(px));
+      if (clamped !== this.scrollPx) this.set("scrollPx", clamped);
+    }
+    get canScroll() {
+      return this.tables.height_px > this.lanesPx + 0.5;
+    }
+    get nsPerPx() {
+      return (this.x1 - this.x0) / Math.max(1, this.frame.right - this.frame.left);
+    }
+    timeAt(px) {
+      return this.x0 + (px - this.frame.left) * this.nsPerPx;
+    }
+    pxAt(ns) {
+      return this.frame.left + (ns - this.x0) / this.nsPerPx;
+    }
+    lanesTop() {
+      return this.frame.top + (this.pane === "others" ? this.pinnedPx : this.parts.headPx);
+    }
+    lanesBottom() {
+      return this.frame.top + (this.pane === "pinned" ? this.pinnedPx : this.lanesPx);
+    }
+    yAt(lanePx) {
+      return this.frame.top + lanePx - (lanePx < this.pinnedPx ? 0 : this.scrollPx);
+    }
+    isSeen({ top, bottom }) {
+      return top < this.pinnedPx ? bottom > 0 : bottom > this.scrollPx + this.pinnedPx && top < this.scrollPx + this.lanesPx;
+    }
+    // Paint what lies in the lanes: pinned ones stay where they are, the others scroll below them.
+    eachPane(paint) {
+      for (this.pane of this.pinnedPx > this.parts.headPx ? ["others", "pinned"] : ["others"]) paint();
+      this.pane = null;
+    }
+    // Codes of the lanes in view, from the top.
+    visibleLanes() {
+      const { lanes } = this.tables, bottom = this.scrollPx + this.lanesPx, top = this.scrollPx + this.pinnedPx;
+      const firstBelow = (px) => {
+        let low = 0, high = this.laneOrder.length;
+        while (low < high) {
+          const middle = low + high >> 1;
+          if (lanes[this.laneOrder[middle]].bottom <= px) low = middle + 1;
+          else high = middle;
+        }
+        return low;
+      };
+      const pinned = firstBelow(this.pinnedPx), first = Math.max(pinned, firstBelow(top));
+      let last = first;
+      while (last < this.laneOrder.length && lanes[this.laneOrder[last]].top < bottom) last++;
+      return [...this.pane === "others" ? [] : this.laneOrder.slice(0, pinned), ...this.pane === "pinned" ? [] : this.laneOrder.slice(first, last)];
+    }
+    hitAt(px, py) {
+      if (!this.painted || px < this.frame.left - HIT_PX || px > this.frame.right + HIT_PX) return null;
+      if (py < this.lanesTop() || py >= this.lanesBottom()) return null;
+      return nearestItem(this.painted, px, py, this);
+    }
+    // Bring a span into view, as little as needed, and pin it.
+    show(row, index) {
+      const columns = this.store.row(row), start = columns.start[index], end = columns.end[index], width = this.x1 - this.x0;
+      const px = (end - start) / this.nsPerPx;
+      if (end - start > width) this.setRange(start - 0.05 * (end - start), end + 0.05 * (end - start));
+      else if (px < 4) this.zoomTo(start, end);
+      else if (start < this.x0 || end > this.x1) this.setRange((start + end - width) / 2, (start + end + width) / 2);
+      this.reveal(this.tables.rows[row].lane);
+      const { top, bottom } = this.tables.rows[row], headPx = this.pinnedPx + (this.tables.lanes[this.tables.rows[row].lane].group >= 0 ? 22 : 0);
+      if (top < this.pinnedPx) this.scrollTo(this.scrollPx);
+      else if (top - this.scrollPx < headPx) this.scrollTo(top - headPx - 8);
+      else if (bottom - this.scrollPx > this.lanesPx) this.scrollTo(bottom - this.lanesPx + 12);
+      this.set("pinned", { row, index });
+    }
+    zoomTo(start, end) {
+      const width = Math.max(MIN_WINDOW_NS, (end - start) * 12), middle = (start + end) / 2;
+      this.setRange(middle - width / 2, middle + width / 2);
+    }
+    // Set one of the properties that are drawn; the event's detail is its name.
+    set(property, value) {
+      this[property] = value;
+      if (FILTER_KEYS.has(property)) this.applyFilter();
+      if (property === "matches") this.store.setMatches(value);
+      this.emit(STATE_KEYS.has(property) ? "state" : "look", property);
+    }
+    applyFilter() {
+      const { hiddenNames: names, hiddenKinds: kinds, hiddenPartitions: partitions, hiddenStreams: lanes } = this;
+      this.store.setFilter({ names, kinds, partitions, lanes });
+      this.hovered = this.pinned = null;
+    }
+    setTables(tables) {
+      this.adoptTables(tables);
+      this.store.setRows(tables.rows);
+      this.emit("data", "tables");
+    }
+    appended() {
+      this.emit("data", "spans");
+    }
+  };
+  function nearestItem(painted, px, py, view) {
+    const { items, segments } = painted, at = view.timeAt(px), slackNs = HIT_PX * view.nsPerPx;
+    let best = null, bestCost = Infinity;
+    const isPinned2 = py < view.frame.top + view.pinnedPx;
+    for (const { row: row2, from, to, top, bottom } of segments) {
+      if (py < top - 1 || py > bottom + 1 || isPinned2 !== view.tables.rows[row2].top < view.pinnedPx) continue;
+      for (let i2 = to - 1; i2 >= from; i2--) {
+        const offNs = at < items.left[i2] ? items.left[i2] - at : at > items.right[i2] ? at - items.right[i2] : 0;
+        if (offNs > slackNs) continue;
+        const isMerged2 = items.first[i2] !== items.last[i2];
+        const cost = offNs / slackNs + (isMerged2 ? 0.5 : 0);
+        if (best && best.row === row2 ? cost < bestCost : cost <= bestCost) {
+          bestCost = cost;
+          best = { row: row2, i: i2, isMerged: isMerged2 };
+        }
+      }
+    }
+    if (!best) return null;
+    const { row, i, isMerged } = best;
+    return isMerged ? { row, first: items.first[i], last: items.last[i], count: items.count[i] } : { row, index: items.first[i] };
+  }
+
+  // address.js
+  var WRITE_EVERY_MS = 300;
+  function traceTime({ tables }, ns) {
+    const time = BigInt(tables.zero_ns) + BigInt(Math.round(ns)), number = Number(time);
+    return Number.isSafeInteger(number) ? number : String(time);
+  }
+  var viewTime = ({ tables }, time) => Number(BigInt(time) - BigInt(tables.zero_ns));
+  function readKept(view) {
+    const kept = [...view.kept].map(([key, { read }]) => [key, read()]);
+    return Object.fromEntries(kept.filter(([, value]) => value !== null && value !== void 0));
+  }
+  function writeKept(view, state) {
+    for (const [key, { read, write }] of view.kept) {
+      const value = state[key] ?? null;
+      try {
+        if (value !== null || read() !== null) write(value);
+      } catch (error) {
+        console.info(`Of the view "${key}" is not restored (${error}).`);
+      }
+    }
+  }
+  function addAddress(viewer) {
+    const { view, address: lead } = viewer;
+    keepView(view);
+    if (lead === null) return () => {
+    };
+    const id = traceId(view), parts = () => [...new URLSearchParams(location.hash.slice(1))];
+    const isOwn = ([key]) => key.startsWith(lead) && /^\w+$/.test(key.slice(lead.length));
+    const read = () => {
+      const state = Object.fromEntries(parts().filter(isOwn).map(([key, text]) => [key.slice(lead.length), valueOf(text)]));
+      if (state.of === id) writeKept(view, state);
+    };
+    const write = () => {
+      const kept = Object.entries(readKept(view)), own = kept.length ? [["of", id], ...kept] : [];
+      const all = [...parts().filter((part) => !isOwn(part)), ...own.map(([key, value]) => [lead + key, textOf(value)])];
+      const hash = all.map(([key, text]) => `${key}=${escapeText(text)}`).join("&");
+      if (hash === location.hash.slice(1)) return;
+      try {
+        history.replaceState(history.state, "", `${location.pathname}${location.search}${hash && "#"}${hash}`);
+      } catch {
+      }
+    };
+    const later = throttled(write, WRITE_EVERY_MS);
+    viewer.link = () => {
+      write();
+      return location.href;
+    };
+    const offs = [listen(window, "hashchange", read), ...["range", "look", "state"].map((event) => view.on(event, (property) => {
+      if (property !== "hovered") later();
+    }))];
+    read();
+    return () => {
+      offs.forEach((off) => off());
+      later.stop();
+    };
+  }
+  var textOf = (value) => typeof value === "string" && valueOf(value) === value ? value : JSON.stringify(value);
+  var escapeText = (text) => encodeURIComponent(text).replace(/%(2C|3A|2F|40|5B|5D|7B|7D)/g, decodeURIComponent);
+  function valueOf(text) {
+    try {
+      return JSON.parse(text);
+    } catch {
+      return text;
+    }
+  }
+  function traceId({ tables, store }) {
+    const text = [tables.zero_ns, tables.epoch_unix_ns, tables.extent_ns, store.spanCount, tables.names.length].join();
+    let hash = 2166136261;
+    for (const sign of text) hash = Math.imul(hash ^ sign.charCodeAt(0), 16777619);
+    return `t${(hash >>> 0).toString(36)}`;
+  }
+  function keepView(view) {
+    const times = ({ start, end }) => [start, end].map((ns) => traceTime(view, ns));
+    view.keep("hidden", () => view.store.filter ? [...FILTER_KEYS].map((key) => [...view[key]]) : null, (value) => [...FILTER_KEYS].forEach((key, place) => view.set(key, new Set(value?.[place]))));
+    view.keep("pin", () => {
+      if (view.pinned?.index === void 0) return null;
+      const { hit: { row }, starts, places } = pinAnchor(view, view.pinned);
+      return [row, traceTime(view, starts[0]), places[0]];
+    }, (value) => {
+      const index = value && view.tables.rows[value[0]] ? view.store.indexOf(value[0], viewTime(view, value[1]), value[2]) : -1;
+      view.set("pinned", index < 0 ? null : { row: value[0], index });
+    });
+    view.keep("sel", () => view.selection && [...times(view.selection), ...view.selection.lanes?.size < view.tables.lanes.length ? [[...view.selection.lanes]] : []], (value) => {
+      if (!value) return view.set("selection", null);
+      const [start, end] = value.slice(0, 2).map((time) => viewTime(view, time)), lanes = (value[2] ?? [...view.tables.lanes.keys()]).filter((code) => view.tables.lanes[code]);
+      if (start < end) view.set("selection", { start, end, lanes: new Set(lanes) });
+    });
+    view.keep("sign", () => view.reason && [view.reason.number, view.reason.place], (value) => view.set("reason", value && { number: value[0], place: value[1] }));
+    if (view.isLive) view.keep("live", () => view.isFollowing && !view.isPaused ? null : [view.isFollowing, view.isPaused], (value) => {
+      view.set("isFollowing", value?.[0] ?? true);
+      view.set("isPaused", value?.[1] ?? false);
+    });
+    view.keep("y", () => view.scrollPx || null, (value) => view.scrollTo(Number(value) || 0));
+    view.keep("t", () => {
+      const { start, end } = view.fullRange(), isWhole = view.x0 <= start && view.x1 >= end;
+      return isWhole || view.isFollowing ? null : times({ start: view.x0, end: view.x1 });
+    }, (value) => value ? view.setRange(...value.map((time) => viewTime(view, time))) : view.fit());
+  }
+
+  // compare.js
+  function linkRanges(first, second) {
+    let isFollowing = false;
+    const follow = (leader, follower) => leader.on("range", () => {
+      if (isFollowing) return;
+      isFollowing = true;
+      try {
+        follower.setRange(leader.x0, leader.x1);
+      } finally {
+        isFollowing = false;
+      }
+    });
+    const offs = [follow(first, second), follow(second, first)];
+    second.setRange(first.x0, first.x1);
+    return () => offs.forEach((off) => off());
+  }
+
+  // evict.js
+  function evictOldest(store, wanted) {
+    const rows = store.rows.filter((row) => row.length);
+    const ends = rows.map(sortedEnds);
+    const limit = timeByWhichEnded(rows, ends, store.length - wanted);
+    let spare = store.length - wanted - endedBefore(rows, ends, limit);
+    rows.forEach((row, place) => {
+      const before = row.countSum(0, row.length - 1), length = row.length;
+      if (row.overlaps) spare -= keepLasting(row, limit, spare);
+      else spare -= dropEnded(row, ends[place], limit, spare);
+      const gone = before - (row.length ? row.countSum(0, row.length - 1) : 0);
+      store.length -= length - row.length;
+      store.spanCount -= gone;
+      store.evictedCount += gone;
+    });
+    store.evictions++;
+    store.forgetFiltered();
+    store.edges.dropBefore(limit);
+    store.launches.dropBefore(limit);
+  }
+  function sortedEnds(row) {
+    return row.overlaps ? row.end.slice(0, row.length).sort() : row.end;
+  }
+  function timeByWhichEnded(rows, ends, count) {
+    let low = Infinity, high = -Infinity;
+    rows.forEach((row, place) => {
+      low = Math.min(low, ends[place][0]);
+      high = Math.max(high, ends[place][row.length - 1]);
+    });
+    while (low < high) {
+      const middle = low + Math.floor((high - low) / 2);
+      if (endedBefore(rows, ends, middle + 1) >= count) high = middle;
+      else low = middle + 1;
+    }
+    return low;
+  }
+  function endedBefore(rows, ends, t) {
+    return rows.reduce((sum, row, place) => sum + lowerBound(ends[place], t, 0, row.length), 0);
+  }
+  function dropEnded(row, ends, limit, spare) {
+    const before = lowerBound(ends, limit, 0, row.length);
+    const at = Math.min(spare, upperBound(ends, limit, before, row.length) - before);
+    if (before + at) row.dropBefore(before + at);
+    return at;
+  }
+  function keepLasting(row, limit, spare) {
+    const kept = new Uint32Array(row.length);
+    let count = 0, dropped = 0;
+    for (let index = 0; index < row.length; index++) {
+      const isSpare = row.end[index] === limit && dropped < spare;
+      if (isSpare) dropped++;
+      else if (row.end[index] >= limit) kept[count++] = index;
+    }
+    if (count < row.length) row.keep(kept.subarray(0, count));
+    return dropped;
+  }
+
+  // store.js
+  var DEFAULT_CAPACITY = 2e7;
+  var EDGE_CAPACITY = 2e5;
+  var WAIT_EDGE = 0;
+  var LAUNCH_EDGE = 1;
+  var EDGE_COLUMNS = ["x0", "x1", "row0", "row1", "place0", "place1", "twin"];
+  var FREED_SHARE = 1 / 8;
+  var SpanStore = class {
+    constructor({ capacity = DEFAULT_CAPACITY, edgeCapacity = EDGE_CAPACITY } = {}) {
+      this.capacity = capacity;
+      this.edges = new EdgeList(edgeCapacity);
+      this.launches = new EdgeList(edgeCapacity);
+      this.rowTable = [];
+      this.filter = null;
+      this.matches = null;
+      this.version = 0;
+      this.evictions = 0;
+      this.clear();
+    }
+    /** Forget all spans; rows, filter and matches stay. */
+    clear() {
+      this.rows = [];
+      this.filtered = /* @__PURE__ */ new Map();
+      this.length = 0;
+      this.spanCount = 0;
+      this.evictedCount = 0;
+      this.firstNs = 0;
+      this.lastNs = 0;
+      this.version++;
+      this.evictions++;
+      this.edges.clear();
+      this.launches.clear();
+    }
+    /** Take the rows of `tables`: as before, or more. */
+    setRows(rowTable) {
+      this.rowTable = rowTable;
+      for (const row of this.rows) this.describe(row);
+      for (const row of this.filtered.values()) this.describe(row);
+      this.version++;
+    }
+    append(batch) {
+      this.version++;
+      for (const [code, from, to] of batch.runs) if (to > from) this.ownRow(code).append(batch, from, to);
+      this.length += batch.n;
+      this.spanCount += batch.isPlain ? batch.n : sumBetween(batch.count, 0, batch.n);
+      if (batch.edges) this.appendEdges(batch.edges);
+      if (this.length > this.capacity) evictOldest(this, Math.floor(this.capacity * (1 - FREED_SHARE)));
+      this.findExtent();
+    }
+    appendEdges(edges) {
+      if (!edges.kind?.some(Boolean)) return this.edges.append(edges);
+      this.edges.append(edgesOfKind(edges, WAIT_EDGE));
+      this.launches.append(edgesOfKind(edges, LAUNCH_EDGE));
+    }
+    /** The row as it is shown: without what the filter hides. */
+    row(code) {
+      return this.filter ? this.filteredRow(code) : this.ownRow(code);
+    }
+    /** The row with all of its spans. */
+    ownRow(code) {
+      while (this.rows.length <= code) this.rows.push(this.describe(new Row(this.rows.length)));
+      return this.rows[code];
+    }
+    /** Hide names, kinds, partitions and lanes: sets of codes; null shows all. */
+    setFilter(filter) {
+      const hidden = ["names", "kinds", "partitions", "lanes"].map((key) => [key, new Set(filter?.[key])]);
+      this.filter = hidden.some(([, codes]) => codes.size) ? Object.fromEntries(hidden) : null;
+      this.forgetFiltered();
+      this.version++;
+    }
+    /** Say what is searched for: an array by name code, not 0 where the name matches, or null. Names beyond its end do not match.
+     * Where its property `also` is a function of a row and an index, that must be true as well. */
+    setMatches(matches) {
+      this.matches = matches;
+      for (const row of this.rows) row.forgetMatches();
+      for (const row of this.filtered.values()) row.forgetMatches();
+      this.version++;
+    }
+    /** How many of the spans i to j match; all where nothing is searched. */
+    matchCount(code, i, j) {
+      const row = this.row(code);
+      return this.matches ? row.matchCount(i, j, this.matches) : row.countSum(i, j);
+    }
+    busySum(code, i, j) {
+      return this.row(code).busySum(i, j);
+    }
+    countSum(code, i, j) {
+      return this.row(code).countSum(i, j);
+    }
+    /** Last span of the row that starts at t or before, or -1. */
+    indexAt(code, t) {
+      return this.row(code).indexAt(t);
+    }
+    /** Where the span is that started then and had this place in the trace, or -1: indices move when spans come and go. */
+    indexOf(code, start, place) {
+      const row = this.row(code);
+      for (let index = row.firstFrom(start); index < row.length && row.start[index] === start; index++) {
+        if (row.place[index] === place) return index;
+      }
+      return -1;
+    }
+    describe(row) {
+      const entry = this.rowTable[row.code];
+      row.lane = entry ? entry.lane : -1;
+      row.isPale = Boolean(entry?.pale);
+      if (entry?.overlaps) row.overlaps = true;
+      return row;
+    }
+    filteredRow(code) {
+      const source = this.ownRow(code);
+      let shown = this.filtered.get(code);
+      if (!shown) this.filtered.set(code, shown = this.describe(new Row(code)));
+      const { filter: from } = source.seen;
+      if (from === source.length) return shown;
+      if (shown.length) shown.dropFrom(shown.placeOf(source, from));
+      const batch = new SpanBatch([], takeColumns(source, from, shownIndices(source, from, this.filter)));
+      if (batch.n) shown.append(batch, 0, batch.n);
+      source.seen.filter = source.length;
+      return shown;
+    }
+    forgetFiltered() {
+      this.filtered.clear();
+      for (const row of this.rows) row.seen.filter = 0;
+    }
+    findExtent() {
+      let first = Infinity, last = -Infinity;
+      for (const row of this.rows) {
+        if (!row.length) continue;
+        first = Math.min(first, row.start[0]);
+        last = Math.max(last, row.lastEnd());
+      }
+      this.firstNs = first < Infinity ? first : 0;
+      this.lastNs = first < Infinity ? last : 0;
+    }
+  };
+  function shownIndices({ lane, name, kind, partition, length }, from, { names, kinds, partitions, lanes }) {
+    if (lanes.has(lane)) return new Uint32Array(0);
+    const indices = new Uint32Array(length - from);
+    let count = 0;
+    for (let index = from; index < length; index++) {
+      if (!names.has(name[index]) && !kinds.has(kind[index]) && !partitions.has(partition[index])) indices[count++] = index - from;
+    }
+    return indices.subarray(0, count);
+  }
+  var EdgeList = class {
+    constructor(capacity) {
+      this.capacity = capacity;
+      this.clear();
+    }
+    clear() {
+      this.length = 0;
+      this.evictedCount = 0;
+      this.x0 = new Float64Array(0);
+      this.x1 = new Float64Array(0);
+      this.row0 = new Uint32Array(0);
+      this.row1 = new Uint32Array(0);
+      this.place0 = new Int32Array(0);
+      this.place1 = new Int32Array(0);
+      this.twin = new Int32Array(0);
+    }
+    append(edges) {
+      if (!edges.length) return;
+      for (const name of EDGE_COLUMNS) this[name] = joined(this[name], this.length, edges[name], 0, edges.length);
+      this.length += edges.length;
+      if (this.length > this.capacity) this.dropFirst(this.length - Math.floor(this.capacity * (1 - FREED_SHARE)));
+    }
+    dropFirst(count) {
+      for (const name of EDGE_COLUMNS) this[name].copyWithin(0, count, this.length);
+      this.length -= count;
+      this.evictedCount += count;
+    }
+    /** Drop those at the front that end at t or before. */
+    dropBefore(t) {
+      let count = 0;
+      while (count < this.length && this.x1[count] <= t) count++;
+      if (count) this.dropFirst(count);
+    }
+  };
+  function edgesOfKind(edges, kind) {
+    const places = [];
+    for (let i = 0; i < edges.length; i++) if (edges.kind[i] === kind) places.push(i);
+    const taken = Object.fromEntries(EDGE_COLUMNS.map((name) => [name, edges[name].constructor.from(places, (i) => edges[name][i])]));
+    return { ...taken, length: places.length };
+  }
+
+  // colours.js
+  var CHOICES = ["partition", "stream", "name", "duration"];
+  function addColours(viewer) {
+    const { view, menu } = viewer;
+    const options = CHOICES.filter((choice) => choice !== "partition" || view.isLive || colourBy(view) === choice).map((choice) => [choice, choice]);
+    const toggleWaits = () => view.set("showsWaits", !view.showsWaits);
+    menu.choice("Bars", { label: "Colour", options, get: () => colourBy(view), set: (choice) => view.set("colour", choice) });
+    menu.toggle("Bars", { label: "Hatches", get: () => view.hasHatches, set: (isOn) => view.set("hasHatches", isOn) });
+    menu.toggle("Bars", { label: "Waits as arrows", key: "E", get: () => view.showsWaits, set: toggleWaits });
+    view.keep("colour", () => view.colour, (choice) => view.set("colour", CHOICES.includes(choice) ? choice : null));
+    view.keep("hatches", () => view.hasHatches || null, (isOn) => view.set("hasHatches", isOn === true));
+    view.keep("waits", () => view.showsWaits && null, (isOn) => view.set("showsWaits", isOn !== false));
+    commandsOf(viewer).toggleWaits = toggleWaits;
+    return view.on("look", (property) => {
+      if (property === "hasHatches") viewer.useTheme();
+    });
+  }
+
+  // copy.js
+  async function copyText(text, button, place) {
+    const says = button.textContent;
+    const isCopied = await copyByClipboard(text) || copyByCommand(text, place);
+    if (isCopied) {
+      button.textContent = "Copied";
+      setTimeout(() => {
+        button.textContent = says;
+      }, 1500);
+    }
+    return isCopied;
+  }
+  async function copyByClipboard(text) {
+    try {
+      if (!navigator.clipboard) return false;
+      await navigator.clipboard.writeText(text);
+      return true;
+    } catch {
+      return false;
+    }
+  }
+  function copyByCommand(text, place) {
+    const focused = document.activeElement, area = makeNode("textarea", { readonly: true, rows: "3", "aria-label": "Text to copy" });
+    const offer = makeNode("div", { class: "gsl-offer" }, makeNode("p", { text: "This page may not use the clipboard. Press Ctrl+C:" }), area);
+    area.value = text;
+    place.querySelector(".gsl-offer")?.remove();
+    place.append(offer);
+    area.focus();
+    area.select();
+    let isCopied = false;
+    try {
+      isCopied = document.execCommand("copy");
+    } catch {
+      isCopied = false;
+    }
+    if (isCopied) {
+      offer.remove();
+      focused?.focus?.({ preventScroll: true });
+    }
+    return isCopied;
   }
 
   // steps.js
@@ -2004,28 +2528,25 @@ var gpustreamlab = (() => {
   }
 
   // why.js
+  var SIGNS = { hazard: "!", stray: "S", wait: "W", dropped: "D", note: "N" };
   function reasonsOf(view) {
-    const { why, store, tables } = view;
-    if (!why) return null;
+    const { why, store, tables, notes } = view;
     const key = `${store.version} ${tables.zero_ns} ${tables.lanes.length} ${tables.rows.length}`;
-    if (view.found?.key !== key || view.found.why !== why) view.found = { key, why, reasons: findReasons(view) };
+    if (view.found?.key !== key || view.found.why !== why || view.found.notes !== notes) view.found = { key, why, notes, reasons: findReasons(view) };
     return view.found.reasons;
   }
   function findReasons(view) {
-    const { why, tables } = view;
+    const { tables } = view, why = view.why ?? { lanes: [], zero_ns: tables.zero_ns, findings: [], marks: [], gaps: [] };
     const lanes = why.lanes.map(([name, host]) => tables.lanes.findIndex((lane) => lane.name === name && lane.host === host));
     const moved = Number(BigInt(why.zero_ns) - BigInt(tables.zero_ns));
     const find = (span) => span ? findSpan(view, lanes[span[0]], span[1] + moved, span[2] + moved) : null;
-    const findings = why.findings.map(({ head: head2, count, pieces: pieces2 }, at) => ({
-      head: head2,
-      count,
-      number: at + 1,
-      pieces: pieces2.map(({ late, other, call, since, text, fix }, place) => ({
-        number: at + 1,
-        place,
-        lane: lanes[late[0]],
+    const told = [...why.findings, ...why.marks].map(({ pieces: pieces2, ...finding }) => ({
+      ...finding,
+      pieces: pieces2.map(({ late, other, call, since, text, fix }) => ({
+        lane: lanes[late[0]] ?? -1,
         since: since + moved,
         start: late[1] + moved,
+        end: late[2] + moved,
         late: find(late),
         other: find(other),
         call: find(call),
@@ -2033,9 +2554,22 @@ var gpustreamlab = (() => {
         fix
       }))
     }));
+    const findings = [...told, ...view.notes.map((note) => noteFinding(view, note))];
+    findings.forEach((finding, at) => {
+      finding.number = at + 1;
+      finding.sign = SIGNS[finding.kind] ?? String(at + 1);
+      finding.pieces.forEach((piece, place) => Object.assign(piece, { number: at + 1, place, kind: finding.kind, sign: finding.sign }));
+    });
     const pieces = findings.flatMap((finding) => finding.pieces).sort((a, b) => Boolean(a.place) - Boolean(b.place));
     const gapWords = new Map(why.gaps.map(([lane, end, kind]) => [`${lanes[lane]} ${end + moved}`, why.gap_words[kind]]));
     return { findings, pieces, gapWords };
+  }
+  function noteFinding(view, note) {
+    const start = viewTime(view, note.time), end = note.end === null ? start : viewTime(view, note.end);
+    const when = end > start ? `${formatNs(start)} to ${formatNs(end)}` : formatNs(start);
+    const text = note.stream === null ? when : `${when}, ${note.stream}`;
+    const lane = view.tables.lanes.findIndex(({ name }) => name === note.stream);
+    return { kind: "note", head: note.text, count: 1, note, pieces: [{ lane, since: start, start, end, late: null, other: null, call: null, text, fix: "" }] };
   }
   function findSpan({ store, tables, laneRows }, lane, start, end) {
     let best = null;
@@ -2051,17 +2585,18 @@ var gpustreamlab = (() => {
   }
   function shownPiece(view) {
     const { reason } = view;
-    return reason ? reasonsOf(view)?.findings[reason.number - 1]?.pieces[reason.place] ?? null : null;
+    return reason ? reasonsOf(view).findings[reason.number - 1]?.pieces[reason.place] ?? null : null;
   }
-  function showPiece(view, { number, place, lane, since, start, late, other }) {
+  function showPiece(view, { number, place, lane, since, start, end, late, other }) {
     if (late) view.show(late.row, late.index);
     else view.set("pinned", null);
     view.set("reason", { number, place });
-    const [lateEnd, otherStart, otherEnd] = [endOf(view, late) ?? start, startOf(view, other) ?? since, endOf(view, other) ?? start];
+    const [lateEnd, otherStart, otherEnd] = [endOf(view, late) ?? end, startOf(view, other) ?? since, endOf(view, other) ?? start];
     const far = 3 * (start - since || lateEnd - start);
     const from = Math.max(Math.min(since, otherStart), since - far), to = Math.min(Math.max(lateEnd, otherEnd), start + far);
-    view.setRange(from - 0.05 * (to - from), to + 0.05 * (to - from));
-    if (other) scrollToBoth(view, lane, view.tables.rows[other.row].lane);
+    const rim = 0.05 * (to - from) || (view.x1 - view.x0) / 2;
+    view.setRange(from - rim, to + rim);
+    if (lane >= 0 && (other || !late)) scrollToBoth(view, lane, other ? view.tables.rows[other.row].lane : lane);
   }
   var startOf = ({ store }, hit) => hit ? store.row(hit.row).start[hit.index] : null;
   var endOf = ({ store }, hit) => hit ? store.row(hit.row).end[hit.index] : null;
@@ -2069,6 +2604,98 @@ var gpustreamlab = (() => {
     const lanes = codes.map((code) => view.tables.lanes[code]), { headPx } = view.parts;
     const top = Math.min(...lanes.map((lane) => lane.top)) - headPx, bottom = Math.max(...lanes.map((lane) => lane.bottom));
     if (bottom - top <= view.lanesPx) view.scrollTo((top + bottom - view.lanesPx) / 2);
+  }
+
+  // why_panel.js
+  var ASKED = "Asked: the kernel answers when it is not busy.";
+  var HINT = "Click a reason, its number in the picture, or a gap of a lane.";
+  function addWhy(viewer) {
+    const { view } = viewer;
+    const panel = makeNode("section", { class: "gsl-panel gsl-why", "aria-label": "Why work did not overlap", hidden: true });
+    partOf(viewer, "panels").prepend(panel);
+    const state = { isShown: true, isAsked: false, isSeen: true };
+    const watch = new IntersectionObserver((entries) => {
+      state.isSeen = entries.at(-1).isIntersecting;
+    });
+    watch.observe(panel);
+    const ask = viewer.askWhy && (() => {
+      Object.assign(state, { isAsked: true, isShown: true });
+      viewer.askWhy();
+      show();
+    });
+    const toggle = () => {
+      if (!view.why && ask) return ask();
+      if (!panel.hidden && !state.isSeen) return panel.scrollIntoView({ block: "nearest" });
+      state.isShown = !state.isShown;
+      show();
+    };
+    const button = makeButton("Why?", { label: "Why work did not overlap", class: "gsl-why-button", onclick: toggle });
+    toolsOf(viewer).append(button);
+    function show() {
+      button.hidden = !view.why && !ask && !view.notes.length;
+      panel.hidden = !state.isShown || !(view.why || state.isAsked || view.notes.length);
+      button.setAttribute("aria-pressed", String(!panel.hidden));
+      panel.replaceChildren(...panel.hidden ? [] : panelNodes(viewer, state, ask));
+      press();
+    }
+    const press = () => panel.querySelectorAll(".gsl-reasons > li").forEach((item, at) => {
+      const isShown = view.reason?.number === at + 1, { text, fix } = reasonsOf(view).findings[at].pieces[isShown ? view.reason.place : 0];
+      const [button2, says, does] = item.children;
+      button2.setAttribute("aria-pressed", String(isShown));
+      says.textContent = text;
+      does.textContent = fix;
+    });
+    const commands = commandsOf(viewer);
+    commands.askWhy = ask;
+    commands.nextReason = () => {
+      if (!view.why && ask) return ask();
+      const { findings } = reasonsOf(view), next = findings[(view.reason?.number ?? 0) % (findings.length || 1)];
+      if (!next) return;
+      showPiece(view, next.pieces[0]);
+      announce(viewer, [next.head, next.pieces[0].text, next.pieces[0].fix].filter(Boolean).join(", "));
+    };
+    const off = view.on("look", (property) => {
+      if (property === "why") state.isAsked = false;
+      if (property === "why" || property === "notes") show();
+      else if (property === "reason") press();
+      else if (property === "pinned" && view.reason && !isPinned(view, shownPiece(view))) view.set("reason", null);
+    });
+    show();
+    return () => {
+      off();
+      watch.disconnect();
+      panel.remove();
+      button.remove();
+    };
+  }
+  var isPinned = ({ pinned }, piece) => Boolean(piece) && pinned?.row === piece.late?.row && pinned?.index === piece.late?.index;
+  function panelNodes(viewer, { isAsked }, ask) {
+    const { view } = viewer;
+    const again = ask && view.why ? makeButton("Ask again", { label: "Ask again, of what ran until now", onclick: ask }) : null;
+    const head2 = makeNode("header", {}, makeNode("h3", { text: view.why || isAsked ? "Why?" : "Notes" }), makeNode("p", { text: isAsked ? ASKED : view.why?.line ?? "" }), again);
+    if (isAsked) return [head2];
+    const { findings } = reasonsOf(view), { notes = [], more = 0, bound = [] } = view.why ?? {};
+    const all = [...more ? [`… ${formatCount(more)} more: see ${view.isLive ? "lab" : "trace"}.explain().findings.`] : [], ...findings.length ? [HINT] : [], ...notes];
+    const list = makeNode("ol", { class: "gsl-reasons" }, ...findings.map((finding) => findingNode(viewer, finding)));
+    const lines = bound.map((text) => makeNode("p", { class: "gsl-bound", text, dir: "auto" }));
+    return [head2, ...findings.length ? [list] : [], ...lines, ...all.length ? [makeNode("p", { class: "gsl-note", text: all.join(" ") })] : []];
+  }
+  function signButton({ head: head2, kind = "cause", sign }, label, onclick) {
+    const button = makeButton(head2, { label, class: "gsl-reason", dir: "auto", onclick });
+    button.prepend(makeNode("b", { class: "gsl-number", "data-kind": kind, text: sign }));
+    return button;
+  }
+  function findingNode(viewer, finding) {
+    const { head: head2, number, note } = finding;
+    const { view, figureElement: figure } = viewer, commands = commandsOf(viewer);
+    const go = () => {
+      const { pieces } = reasonsOf(view).findings[number - 1], { reason } = view;
+      showPiece(view, pieces[reason?.number === number ? (reason.place + 1) % pieces.length : 0]);
+      const { bottom, height } = figure.getBoundingClientRect();
+      if (bottom < height / 2) figure.scrollIntoView({ block: "nearest" });
+    };
+    const own = note ? [makeButton("Edit", { label: `Edit the note ${head2}`, onclick: () => commands.editNote(note) }), makeButton("Delete", { label: `Delete the note ${head2}`, onclick: () => commands.dropNote(note) })] : [];
+    return makeNode("li", {}, signButton(finding, head2, go), makeNode("p", { dir: "auto" }), makeNode("p", { class: "gsl-fix", dir: "auto" }), ...own);
   }
 
   // gaps.js
@@ -2127,7 +2754,7 @@ var gpustreamlab = (() => {
     view.setRange(start - rim, end + rim);
   }
   function gapFacts(view, { lane, start, end }) {
-    const word = reasonsOf(view)?.gapWords.get(`${lane} ${end}`);
+    const word = reasonsOf(view).gapWords.get(`${lane} ${end}`);
     return [["stream", laneText(view.tables.lanes[lane])], ["from", exactTime(start)], ["to", exactTime(end)], ...word ? [["idle for", word]] : []];
   }
   function workBehind({ store, tables, laneRows }, { lane, end }) {
@@ -2149,7 +2776,7 @@ var gpustreamlab = (() => {
   }
   function gapReasons(viewer, gap) {
     const { view } = viewer, reasons = reasonsOf(view);
-    const pieces = reasons ? reasons.pieces.filter((piece) => piece.lane === gap.lane && piece.start === gap.end && piece.since < gap.end) : [];
+    const pieces = reasons.pieces.filter((piece) => piece.lane === gap.lane && piece.start === gap.end && piece.since < gap.end);
     if (pieces.length) return pieces.flatMap((piece) => pieceNodes(view, reasons.findings[piece.number - 1], piece));
     const row = workBehind(view, gap), lane = view.tables.lanes[gap.lane].name;
     const place = row && !view.isLive ? view.store.ownRow(row.code).place[row.index] : JSON.stringify(lane);
@@ -2157,7 +2784,7 @@ var gpustreamlab = (() => {
     return [
       makeNode("p", { text: noReason(view, reasons, gap) }),
       makeNode("p", { class: "gsl-note", text: `${view.isLive ? "lab" : "trace"}.explain(${place}) asks for this one alone.` }),
-      ask && !reasons ? makeButton("Why?", { label: "Ask the kernel why work did not overlap", onclick: ask }) : null
+      ask && !view.why ? makeButton("Why?", { label: "Ask the kernel why work did not overlap", onclick: ask }) : null
     ].filter(Boolean);
   }
   function noReason(view, reasons, gap) {
@@ -2172,14 +2799,13 @@ var gpustreamlab = (() => {
       return next < union.length && union.start[next] < end;
     });
   }
-  function pieceNodes(view, { head: head2, number }, piece) {
-    const show = makeButton(head2, { label: `Show ${head2}`, class: "gsl-reason", onclick: () => showPiece(view, piece) });
-    show.prepend(makeNode("b", { class: "gsl-number", text: String(number) }));
+  function pieceNodes(view, finding, piece) {
+    const show = signButton(finding, `Show ${finding.head}`, () => showPiece(view, piece));
     return [show, makeNode("p", { text: piece.text }), makeNode("p", { class: "gsl-fix", text: piece.fix })];
   }
 
   // paint_lanes.js
-  var HEAD_PX = 22;
+  var HEAD_PX2 = 22;
   var LABEL_GAP_PX = 10;
   function paintShades(ctx, { view, theme }) {
     const { frame, tables } = view;
@@ -2280,7 +2906,7 @@ var gpustreamlab = (() => {
       for (const code of view.visibleLanes()) {
         const { label, detail, group, parts = [] } = tables.lanes[code], { top, bottom } = labelRoom(tables.lanes[code]);
         const hasDetail = detail && bottom - top >= 30 && parts.length < 2;
-        const headPx = group >= 0 ? HEAD_PX : 0;
+        const headPx = group >= 0 ? HEAD_PX2 : 0;
         paintPartLabels(ctx, painter, code, parts.slice(1), headPx, room);
         if (tables.lanes[code].folded) paintFolded(ctx, painter, code, left);
         const half = hasDetail ? 15 : 7;
@@ -2334,7 +2960,7 @@ var gpustreamlab = (() => {
   // paint_overlay.js
   function paintOutlines(ctx, { view, theme }) {
     for (const [hit, colour] of [[view.pinned, theme.accent], [view.hovered, theme.ink]]) {
-      const box = hit && boxOf(view, hit);
+      const box = hit && boxOf2(view, hit);
       if (!box) continue;
       clipLanes(ctx, view, view.frame.left, () => {
         for (const [width, style] of [[5, theme.paper], [2, colour]]) {
@@ -2345,7 +2971,7 @@ var gpustreamlab = (() => {
       });
     }
   }
-  function boxOf(view, hit) {
+  function boxOf2(view, hit) {
     const place = view.tables.rows[hit.row];
     if (!place) return null;
     const columns = view.store.row(hit.row), first = hit.index ?? hit.first, last = hit.index ?? hit.last;
@@ -2431,19 +3057,20 @@ var gpustreamlab = (() => {
   // paint_why.js
   var SIGN_PX = 8.5;
   var SIGN_STEP_PX = 2 * SIGN_PX + 2;
+  var COLOURS = { hazard: "stray", stray: "stray", note: "accent" };
   var MOST_ASIDE = 4;
   function signsIn(view) {
     const reasons = reasonsOf(view), { left, right } = view.frame;
-    if (!reasons) return [];
-    const taken = new Map(view.visibleLanes().map((lane) => [lane, []])), signs = [];
+    const taken = new Map([-1, ...view.visibleLanes()].map((lane) => [lane, []])), signs = [];
     for (const piece of reasons.pieces) {
       const begin = view.pxAt(piece.start), places = taken.get(piece.lane);
       if (!places || begin < left || begin > right + SIGN_PX) continue;
       const x = freePlace(places, Math.max(left, begin - SIGN_PX - 1), piece.place ? 1 : MOST_ASIDE);
       if (x === null) continue;
       places.push(x);
-      const { top, bottom } = piece.late ? view.tables.rows[piece.late.row] : view.tables.lanes[piece.lane];
-      signs.push({ piece, x, y: view.yAt((top + bottom) / 2) });
+      const { top, bottom } = (piece.late ? view.tables.rows[piece.late.row] : view.tables.lanes[piece.lane]) ?? {};
+      const y = piece.lane < 0 ? view.frame.top + SIGN_PX + 2 : piece.kind === "note" ? view.yAt(top) + SIGN_PX : view.yAt((top + bottom) / 2);
+      signs.push({ piece, x, y });
     }
     return signs;
   }
@@ -2454,18 +3081,25 @@ var gpustreamlab = (() => {
   function paintSigns(ctx, { view, theme }) {
     const signs = signsIn(view);
     if (!signs.length) return;
-    clipLanes(ctx, view, 0, () => {
-      ctx.textAlign = "center";
-      ctx.textBaseline = "middle";
-      for (const { piece: { number, place }, x, y } of signs) {
-        setFont(ctx, number > 9 ? 10 : 11, "bold");
-        paintDisc(ctx, x, y, SIGN_PX + 1.5, theme.paper);
-        paintDisc(ctx, x, y, SIGN_PX, theme.warn);
-        if (place) paintDisc(ctx, x, y, SIGN_PX - 1.5, theme.paper);
-        ctx.fillStyle = place ? theme.warn : theme.paper;
-        ctx.fillText(String(number), x, y + 0.5);
+    paintEach(ctx, view, theme, signs.filter(({ piece }) => piece.lane < 0));
+    clipLanes(ctx, view, 0, () => paintEach(ctx, view, theme, signs.filter(({ piece }) => piece.lane >= 0)));
+  }
+  function paintEach(ctx, view, theme, signs) {
+    ctx.textAlign = "center";
+    ctx.textBaseline = "middle";
+    for (const { piece: { sign, place, kind, start, end }, x, y } of signs) {
+      const colour = theme[COLOURS[kind] ?? "warn"];
+      setFont(ctx, sign.length > 1 ? 10 : 11, "bold");
+      if (kind === "note" && end > start) {
+        ctx.fillStyle = colour;
+        ctx.fillRect(x, y - SIGN_PX, Math.min(view.pxAt(end), view.frame.right) - x, 2);
       }
-    });
+      paintDisc(ctx, x, y, SIGN_PX + 1.5, theme.paper);
+      paintDisc(ctx, x, y, SIGN_PX, colour);
+      if (place) paintDisc(ctx, x, y, SIGN_PX - 1.5, theme.paper);
+      ctx.fillStyle = place ? colour : theme.paper;
+      ctx.fillText(sign, x, y + 0.5);
+    }
   }
   function paintDisc(ctx, x, y, radius, colour) {
     ctx.beginPath();
@@ -2474,7 +3108,7 @@ var gpustreamlab = (() => {
     ctx.fill();
   }
   function signAt(view, px, py) {
-    if (py < view.lanesTop() || py >= view.lanesBottom()) return null;
+    if (py < view.frame.top || py >= view.lanesBottom()) return null;
     return signsIn(view).find(({ x, y }) => Math.hypot(px - x, py - y) <= SIGN_PX + 1.5)?.piece ?? null;
   }
   function paintWhy(ctx, painter) {
@@ -2483,7 +3117,7 @@ var gpustreamlab = (() => {
     if (!piece) return;
     if (piece.since < piece.start) paintGap(ctx, painter, { lane: piece.lane, start: piece.since, end: piece.start }, theme.warn);
     for (const hit of [piece.other, piece.call]) {
-      const box = hit && boxOf(view, hit);
+      const box = hit && boxOf2(view, hit);
       if (!box) continue;
       clipLanes(ctx, view, view.frame.left, () => {
         for (const [width, colour] of [[5, theme.paper], [2, theme.warn]]) {
@@ -2509,37 +3143,6 @@ var gpustreamlab = (() => {
       if (painter.texts.width(ctx, text) + 2 * SIGN_STEP_PX > right - left) return;
       paintPill(ctx, painter, text, (left + right) / 2, view.yAt((top + bottom) / 2), { fill: colour, ink: theme.paper, isBold: true });
     });
-  }
-
-  // pins.js
-  function pinAnchor(view, hit) {
-    const row = view.store.row(hit.row);
-    const indices = isSpan(hit) ? [hit.index] : [hit.first, hit.last];
-    return { hit, starts: indices.map((i) => row.start[i]), places: indices.map((i) => row.place[i]) };
-  }
-  function movedPin(view, anchor) {
-    const { hit, starts, places } = anchor;
-    if (!view.tables.rows[hit.row]) return null;
-    const found = places.map((place, k) => view.store.indexOf(hit.row, starts[k], place));
-    if (found.includes(-1)) return null;
-    if (isSpan(hit)) return found[0] === hit.index ? hit : { row: hit.row, index: found[0] };
-    return found[0] === hit.first && found[1] === hit.last ? hit : null;
-  }
-  function enclosingSpans(view, { row: code, index }) {
-    const { store, tables } = view;
-    if (isWork(view, store.row(code), index) && store.row(code).hasWork && !isInOwner(store.row(code), index)) return [];
-    const own = tables.rows[code], row = store.row(code);
-    const start = row.start[index], end = row.end[index];
-    const found = [];
-    tables.rows.forEach((other, otherCode) => {
-      if (other.lane !== own.lane || other.top >= own.top) return;
-      const above = store.row(otherCode), at = store.indexAt(otherCode, start);
-      if (at >= 0 && above.start[at] <= start && above.end[at] >= end) found.push({ row: otherCode, index: at });
-    });
-    return found.sort((a, b) => tables.rows[a.row].top - tables.rows[b.row].top);
-  }
-  function isInOwner(row, index) {
-    return row.ownerLane[index] === row.lane;
   }
 
   // lod.js
@@ -2827,95 +3430,6 @@ var gpustreamlab = (() => {
     }).filter(([, text]) => text);
     return facts.length ? { lane: strip.lane, at, facts: [["at", exactTime(at)], ...facts.reverse()] } : null;
   }
-
-  // layout.js
-  var SCALES = { compact: 0.7, normal: 1, tall: 1.8 };
-  var LARGEST_PX = 96;
-  var FOLDED_PX = 16;
-  var HEAD_PX2 = 22;
-  var PINNED_GAP_PX = 4;
-  var AWAY_PX = -1e5;
-  var PLAIN = { fill: "#9aa5b1", hatch: " ", letter: "", detail: "" };
-  var firstLayout = () => ({ density: "auto", groupBy: "partition", folded: /* @__PURE__ */ new Set(), hidden: /* @__PURE__ */ new Set(), pinned: /* @__PURE__ */ new Set(), order: [] });
-  var laneKey = ({ name, host }) => host ? `host ${name}` : name;
-  var groupKey = ({ label }) => `group ${label.split(" · ")[0]}`;
-  function layOut(planned, layout, { roomPx, mayGrow }, threadOf) {
-    const marksPx = planned.mark_rows.length ? Math.min(planned.height_px, ...planned.groups.map((group) => group.top), ...planned.lanes.map((lane) => lane.top)) : 0;
-    const groups = groupLanes(planned, layout, threadOf), keys = planned.lanes.map(laneKey);
-    const isIn = (set) => (code) => layout[set].has(keys[code]), isFolded = isIn("folded"), isHidden = isIn("hidden"), isPinned2 = isIn("pinned");
-    const pinned = groups.flatMap((group) => group.lanes).filter((code) => isPinned2(code) && !isHidden(code));
-    for (const group of groups) {
-      group.isFolded = Boolean(group.label) && layout.folded.has(groupKey(group));
-      group.loose = group.lanes.filter((code) => !isHidden(code) && !isPinned2(code));
-      group.shown = group.isFolded ? [] : group.loose;
-    }
-    const headed = groups.filter((group) => group.label && group.loose.length);
-    const order = [...pinned, ...groups.flatMap((group) => group.shown)];
-    const high = (code) => planned.lanes[code].bottom - planned.lanes[code].top;
-    const sum = order.reduce((sums, code) => {
-      sums[isFolded(code) ? 0 : 1] += isFolded(code) ? FOLDED_PX : high(code);
-      return sums;
-    }, [0, 0]);
-    const fixedPx = marksPx + HEAD_PX2 * headed.length + sum[0] + (pinned.length ? PINNED_GAP_PX : 0);
-    const scale = SCALES[layout.density] ?? fitScale(planned, (roomPx - fixedPx) / Math.max(1, sum[1]), mayGrow);
-    const lanes = planned.lanes.map((lane) => ({ ...lane, top: AWAY_PX, bottom: AWAY_PX, parts: [], group: -1 }));
-    let y = marksPx;
-    const put = (code, group) => {
-      const lane = lanes[code], isLow = isFolded(code);
-      Object.assign(lane, { group, folded: isLow, top: y, bottom: y += isLow ? FOLDED_PX : high(code) * scale });
-      if (!isLow) lane.parts = planned.lanes[code].parts.map(([label, ...borders]) => [label, ...borders.map((px) => moved(code, px))]);
-    };
-    const moved = (code, px) => lanes[code].top + (px - planned.lanes[code].top) * scale;
-    for (const code of pinned) put(code, -1);
-    const pinnedPx = pinned.length ? (y += PINNED_GAP_PX) - PINNED_GAP_PX / 2 : marksPx;
-    headed.forEach((group, place) => {
-      group.place = place;
-    });
-    const boxes = [];
-    for (const group of groups) {
-      const top = y;
-      if (headed.includes(group)) y += HEAD_PX2;
-      for (const code of group.shown) put(code, group.place ?? -1);
-      if (headed.includes(group)) boxes.push(boxOf2(group, { top, head_bottom: top + HEAD_PX2, bottom: y }));
-    }
-    const tables = { ...planned, lanes, groups: boxes, rows: placeRows(planned, lanes, moved), height_px: y };
-    if (planned.memory) tables.memory = planned.memory.map((strip) => ({ ...strip, ...bordersIn(lanes[strip.lane], (px) => moved(strip.lane, px), strip) }));
-    return { tables, order, sequence: groups.flatMap((group) => group.lanes), pinnedPx, marksPx };
-  }
-  function fitScale({ rows }, wanted, mayGrow) {
-    const largest = rows.reduce((most, { top, bottom }) => Math.max(most, bottom - top), 1);
-    return Math.max(SCALES.compact, Math.min(wanted, mayGrow ? Math.max(1, LARGEST_PX / largest) : 1));
-  }
-  function boxOf2({ label, detail, fill, hatch, letter, loose, isFolded }, borders) {
-    const count = `${loose.length} lane${loose.length === 1 ? "" : "s"} folded`;
-    return { label, fill, hatch, letter, isFolded, ...borders, detail: isFolded ? [count, detail].filter(Boolean).join(" · ") : detail };
-  }
-  function placeRows(planned, lanes, moved) {
-    const works = new Set(planned.rows.filter((row) => !row.pale && row.bottom > row.top).map((row) => row.lane));
-    return planned.rows.map((row) => {
-      const lane = lanes[row.lane];
-      if (!lane.folded) return { ...row, ...bordersIn(lane, (px) => moved(row.lane, px), row) };
-      return row.pale && works.has(row.lane) ? { ...row, top: AWAY_PX, bottom: AWAY_PX } : { ...row, top: lane.top + 2, bottom: lane.bottom - 2 };
-    });
-  }
-  var bordersIn = (lane, moved, { top, bottom }) => lane.top === AWAY_PX || lane.folded ? { top: AWAY_PX, bottom: AWAY_PX } : { top: moved(top), bottom: moved(bottom) };
-  function groupLanes(planned, { groupBy, order }, threadOf) {
-    const rank = new Map(order.map((key, place) => [key, place])), rankOf = (code) => rank.get(laneKey(planned.lanes[code])) ?? Infinity;
-    const codes = planned.lanes.map((_, code) => code).sort((a, b) => planned.lanes[a].top - planned.lanes[b].top);
-    const groups = /* @__PURE__ */ new Map();
-    const groupOf = (lane) => planned.groups[planned.lanes[lane].group];
-    for (const code of codes) {
-      const lane = planned.lanes[code];
-      const label = groupBy === "device" ? `device ${lane.device}` : groupBy === "thread" ? `first launched by ${threadOf(code) ?? "no thread"}` : "";
-      const group = lane.host || groupBy === "partition" ? groupOf(code) : label ? { ...PLAIN, label } : null;
-      const key = group?.label ?? "";
-      if (!groups.has(key)) groups.set(key, { ...group, lanes: [] });
-      groups.get(key).lanes.push(code);
-    }
-    for (const group of groups.values()) group.lanes.sort((a, b) => rankOf(a) - rankOf(b) || 0);
-    return [...groups.values()];
-  }
-  var hasDevices = ({ lanes }) => new Set(lanes.filter((lane) => !lane.host).map((lane) => lane.device)).size > 1;
 
   // lanes.js
   var DRAG_PX = 5;
@@ -3478,13 +3992,12 @@ var gpustreamlab = (() => {
     state.key = key;
     tip.replaceChildren(makeNode("strong", { text: title, dir: "auto" }), factList(facts), ...hint ? [makeNode("p", { text: hint })] : []);
   }
-  function fillSignTip(view, tip, { number, place, text, fix }, state) {
+  function fillSignTip(view, tip, { number, place, sign, text, fix }, state) {
     if (view.hovered) view.set("hovered", null);
-    const key = `sign ${number} ${place}`;
+    const { head: head2 } = reasonsOf(view).findings[number - 1], key = `sign ${number} ${place} ${head2}`;
     if (key === state.key) return;
     state.key = key;
-    const { head: head2 } = reasonsOf(view).findings[number - 1];
-    tip.replaceChildren(makeNode("strong", { text: `${number}. ${head2}` }), ...[text, fix].map((line) => makeNode("p", { text: line, dir: "auto" })));
+    tip.replaceChildren(makeNode("strong", { text: `${sign === String(number) ? `${sign}. ` : ""}${head2}`, dir: "auto" }), ...[text, fix].filter(Boolean).map((line) => makeNode("p", { text: line, dir: "auto" })));
   }
   function hitKey(hit) {
     return isSpan(hit) ? `${hit.row}:${hit.index}` : `${hit.row}:${hit.first}-${hit.last}`;
@@ -3529,291 +4042,6 @@ var gpustreamlab = (() => {
     }
     tip.style.left = `${Math.max(4, x)}px`;
     tip.style.top = `${y}px`;
-  }
-
-  // view.js
-  var LANES_MAX_PX = 520;
-  var LANES_MIN_PX = 60;
-  var LANES_GAP_PX = 12;
-  var SMS_STRIP_PX = 66;
-  var CAPTURE_STRIP_PX = 12;
-  var MIN_WINDOW_NS = 10;
-  var EMPTY_WINDOW_NS = 1e6;
-  var HIT_PX = 3;
-  var FILTER_KEYS = /* @__PURE__ */ new Set(["hiddenNames", "hiddenKinds", "hiddenPartitions", "hiddenStreams"]);
-  var STATE_KEYS = /* @__PURE__ */ new Set(["isLive", "isFollowing", "isPaused"]);
-  function planParts(tables, roomPx) {
-    const strips = [], kinds = [...tables.bands.length ? [["sms", SMS_STRIP_PX]] : [], ...tables.capture?.shown ? [["capture", CAPTURE_STRIP_PX]] : []];
-    const stripsPx = kinds.reduce((sum, [, px]) => sum + LANES_GAP_PX + px, 0);
-    const lanesPx = Math.max(LANES_MIN_PX, Math.min(roomPx - stripsPx, Math.round(tables.height_px)));
-    let bottom = lanesPx;
-    for (const [kind, px] of kinds) {
-      strips.push({ kind, top: bottom + LANES_GAP_PX, bottom: bottom + LANES_GAP_PX + px });
-      bottom += LANES_GAP_PX + px;
-    }
-    return { lanesPx, strips, stripsPx, innerPx: bottom };
-  }
-  var View = class {
-    constructor(tables, store) {
-      this.store = store;
-      this.listeners = /* @__PURE__ */ new Map();
-      this.frame = { left: 0, top: 0, right: 1, bottom: 1 };
-      this.scrollPx = 0;
-      this.layout = firstLayout();
-      this.room = { innerPx: LANES_MAX_PX, mayGrow: false };
-      this.dragDoes = "move";
-      this.lane = null;
-      this.pane = null;
-      this.hiddenNames = /* @__PURE__ */ new Set();
-      this.hiddenKinds = /* @__PURE__ */ new Set();
-      this.hiddenPartitions = /* @__PURE__ */ new Set();
-      this.hiddenStreams = /* @__PURE__ */ new Set();
-      this.matches = this.selection = this.pinned = this.hovered = this.ruler = null;
-      this.gap = this.reason = null;
-      this.why = tables.why ?? null;
-      this.found = null;
-      this.showsWaits = true;
-      this.colour = null;
-      this.hasHatches = false;
-      this.isLive = this.isFollowing = this.isPaused = false;
-      this.nowNs = 0;
-      this.painted = null;
-      this.kept = /* @__PURE__ */ new Map();
-      this.adoptTables(tables);
-      const { start, end } = this.fullRange();
-      this.x0 = start;
-      this.x1 = end;
-    }
-    adoptTables(planned) {
-      this.planned = planned;
-      this.laneRows = planned.lanes.map(() => []);
-      planned.rows.forEach((row, code) => this.laneRows[row.lane].push(code));
-      const { stripsPx } = planParts(planned, 0), room = { ...this.room, roomPx: this.room.innerPx - stripsPx };
-      const { tables, order, sequence, pinnedPx, marksPx } = layOut(planned, this.layout, room, (lane) => this.threadOf(lane));
-      Object.assign(this, { tables, laneOrder: order, sequence, pinnedPx });
-      this.parts = { ...planParts(tables, this.room.innerPx), headPx: marksPx };
-      this.lanesPx = this.parts.lanesPx;
-      this.scrollPx = this.clampScroll(this.scrollPx);
-    }
-    // Lay the lanes out anew, after a change of what was chosen or of the room.
-    arrange(changes) {
-      Object.assign(this.layout, changes);
-      this.adoptTables(this.planned);
-      this.emit("data", "tables");
-    }
-    // Put a key into one of the layout's sets, or take it out.
-    setIn(set, key, isIn) {
-      const keys = new Set(this.layout[set]);
-      keys[isIn ? "add" : "delete"](key);
-      this.arrange({ [set]: keys });
-    }
-    setRoom(innerPx, mayGrow) {
-      if (this.room.innerPx === innerPx && this.room.mayGrow === mayGrow) return;
-      this.room = { innerPx, mayGrow };
-      const { tables: { height_px: before }, lanesPx } = this;
-      this.adoptTables(this.planned);
-      if (this.tables.height_px !== before || this.lanesPx !== lanesPx) this.emit("data", "tables");
-    }
-    // The thread from which the first span of a lane came, or undefined.
-    threadOf(lane) {
-      const row = this.laneRows[lane].map((code) => this.store.ownRow(code)).find(({ length }) => length);
-      return row && this.planned.threads[row.thread[0]];
-    }
-    // Put a lane before another one, or last: within its group, as groups stay together.
-    moveLane(code, before = null) {
-      const rest = this.sequence.filter((other) => other !== code), place = before === null ? rest.length : rest.indexOf(before);
-      this.arrange({ order: rest.toSpliced(place, 0, code).map((other) => laneKey(this.planned.lanes[other])) });
-    }
-    // Show a lane that is hidden, or whose group is folded.
-    reveal(code) {
-      const lane = this.planned.lanes[code];
-      if (this.layout.hidden.has(laneKey(lane))) this.setIn("hidden", laneKey(lane), false);
-      if (!this.laneOrder.includes(code)) for (const group of this.tables.groups.filter((one) => one.isFolded)) this.setIn("folded", groupKey(group), false);
-    }
-    // Keep a part of the view: `read` returns a JSON value, null where it is as at first; `write` takes what `read` returned.
-    keep(key, read, write) {
-      this.kept.set(key, { read, write });
-    }
-    on(event, listener) {
-      if (!this.listeners.has(event)) this.listeners.set(event, /* @__PURE__ */ new Set());
-      this.listeners.get(event).add(listener);
-      return () => this.listeners.get(event).delete(listener);
-    }
-    emit(event, detail) {
-      for (const listener of [...this.listeners.get(event) || []]) listener(detail);
-    }
-    // From the first start to the last end, with a margin.
-    fullRange() {
-      const { start, end } = this.extent();
-      const width = end - start || EMPTY_WINDOW_NS;
-      return { start: start - 0.01 * width, end: start + 1.01 * width };
-    }
-    extent() {
-      const has = this.store.length > 0;
-      const start = has ? Math.min(0, this.store.firstNs) : 0;
-      return { start, end: Math.max(this.tables.extent_ns, has ? this.store.lastNs : 0, this.nowNs, start) };
-    }
-    // From the first start to the last end on any stream: what threads of the host called before and after is no work.
-    streamExtent() {
-      const rows = this.usedStreams().flatMap((lane) => this.laneRows[lane]).map((code) => this.store.ownRow(code)).filter((row) => row.length);
-      if (!rows.length) return this.extent();
-      return { start: Math.min(...rows.map((row) => row.start[0])), end: Math.max(...rows.map((row) => row.lastEnd())) };
-    }
-    // Codes of the streams on which anything ran.
-    usedStreams() {
-      const isUsed = (lane) => this.laneRows[lane].some((code) => this.store.ownRow(code).length);
-      return this.laneOrder.filter((lane) => !this.tables.lanes[lane].host && isUsed(lane));
-    }
-    // How far a window may reach.
-    bounds() {
-      const { start, end } = this.extent(), full = end - start || EMPTY_WINDOW_NS;
-      return { low: start - 0.1 * full, high: start + 1.1 * full };
-    }
-    // A window that is neither too narrow nor outside what there is.
-    clampRange(x0, x1) {
-      const { low, high } = this.bounds();
-      const width = Math.min(high - low, Math.max(MIN_WINDOW_NS, x1 - x0));
-      const middle = (x0 + x1) / 2, begin = Math.min(high - width, Math.max(low, width === x1 - x0 ? x0 : middle - width / 2));
-      return [begin, begin + width];
-    }
-    setRange(x0, x1) {
-      if (!(x1 > x0) || !Number.isFinite(x1 - x0)) return;
-      const [begin, end] = this.clampRange(x0, x1);
-      if (begin === this.x0 && end === this.x1) return;
-      this.x0 = begin;
-      this.x1 = end;
-      this.emit("range");
-    }
-    fit() {
-      const { start, end } = this.fullRange();
-      this.setRange(start, end);
-    }
-    // A factor below 1 zooms in.
-    zoomBy(factor, atNs = (this.x0 + this.x1) / 2) {
-      const width = Math.max(MIN_WINDOW_NS, (this.x1 - this.x0) * factor), share = (atNs - this.x0) / (this.x1 - this.x0);
-      this.setRange(atNs - share * width, atNs + (1 - share) * width);
-    }
-    panBy(fraction) {
-      const step = fraction * (this.x1 - this.x0);
-      this.setRange(this.x0 + step, this.x1 + step);
-    }
-    clampScroll(px) {
-      return Math.max(0, Math.min(px, this.tables.height_px - this.lanesPx)) || 0;
-    }
-    scrollTo(px) {
-      const clamped = this.clampScroll(Math.round(px));
-      if (clamped !== this.scrollPx) this.set("scrollPx", clamped);
-    }
-    get canScroll() {
-      return this.tables.height_px > this.lanesPx + 0.5;
-    }
-    get nsPerPx() {
-      return (this.x1 - this.x0) / Math.max(1, this.frame.right - this.frame.left);
-    }
-    timeAt(px) {
-      return this.x0 + (px - this.frame.left) * this.nsPerPx;
-    }
-    pxAt(ns) {
-      return this.frame.left + (ns - this.x0) / this.nsPerPx;
-    }
-    lanesTop() {
-      return this.frame.top + (this.pane === "others" ? this.pinnedPx : this.parts.headPx);
-    }
-    lanesBottom() {
-      return this.frame.top + (this.pane === "pinned" ? this.pinnedPx : this.lanesPx);
-    }
-    yAt(lanePx) {
-      return this.frame.top + lanePx - (lanePx < this.pinnedPx ? 0 : this.scrollPx);
-    }
-    isSeen({ top, bottom }) {
-      return top < this.pinnedPx ? bottom > 0 : bottom > this.scrollPx + this.pinnedPx && top < this.scrollPx + this.lanesPx;
-    }
-    // Paint what lies in the lanes: pinned ones stay where they are, the others scroll below them.
-    eachPane(paint) {
-      for (this.pane of this.pinnedPx > this.parts.headPx ? ["others", "pinned"] : ["others"]) paint();
-      this.pane = null;
-    }
-    // Codes of the lanes in view, from the top.
-    visibleLanes() {
-      const { lanes } = this.tables, bottom = this.scrollPx + this.lanesPx, top = this.scrollPx + this.pinnedPx;
-      const firstBelow = (px) => {
-        let low = 0, high = this.laneOrder.length;
-        while (low < high) {
-          const middle = low + high >> 1;
-          if (lanes[this.laneOrder[middle]].bottom <= px) low = middle + 1;
-          else high = middle;
-        }
-        return low;
-      };
-      const pinned = firstBelow(this.pinnedPx), first = Math.max(pinned, firstBelow(top));
-      let last = first;
-      while (last < this.laneOrder.length && lanes[this.laneOrder[last]].top < bottom) last++;
-      return [...this.pane === "others" ? [] : this.laneOrder.slice(0, pinned), ...this.pane === "pinned" ? [] : this.laneOrder.slice(first, last)];
-    }
-    hitAt(px, py) {
-      if (!this.painted || px < this.frame.left - HIT_PX || px > this.frame.right + HIT_PX) return null;
-      if (py < this.lanesTop() || py >= this.lanesBottom()) return null;
-      return nearestItem(this.painted, px, py, this);
-    }
-    // Bring a span into view, as little as needed, and pin it.
-    show(row, index) {
-      const columns = this.store.row(row), start = columns.start[index], end = columns.end[index], width = this.x1 - this.x0;
-      const px = (end - start) / this.nsPerPx;
-      if (end - start > width) this.setRange(start - 0.05 * (end - start), end + 0.05 * (end - start));
-      else if (px < 4) this.zoomTo(start, end);
-      else if (start < this.x0 || end > this.x1) this.setRange((start + end - width) / 2, (start + end + width) / 2);
-      this.reveal(this.tables.rows[row].lane);
-      const { top, bottom } = this.tables.rows[row], headPx = this.pinnedPx + (this.tables.lanes[this.tables.rows[row].lane].group >= 0 ? 22 : 0);
-      if (top < this.pinnedPx) this.scrollTo(this.scrollPx);
-      else if (top - this.scrollPx < headPx) this.scrollTo(top - headPx - 8);
-      else if (bottom - this.scrollPx > this.lanesPx) this.scrollTo(bottom - this.lanesPx + 12);
-      this.set("pinned", { row, index });
-    }
-    zoomTo(start, end) {
-      const width = Math.max(MIN_WINDOW_NS, (end - start) * 12), middle = (start + end) / 2;
-      this.setRange(middle - width / 2, middle + width / 2);
-    }
-    // Set one of the properties that are drawn; the event's detail is its name.
-    set(property, value) {
-      this[property] = value;
-      if (FILTER_KEYS.has(property)) this.applyFilter();
-      if (property === "matches") this.store.setMatches(value);
-      this.emit(STATE_KEYS.has(property) ? "state" : "look", property);
-    }
-    applyFilter() {
-      const { hiddenNames: names, hiddenKinds: kinds, hiddenPartitions: partitions, hiddenStreams: lanes } = this;
-      this.store.setFilter({ names, kinds, partitions, lanes });
-      this.hovered = this.pinned = null;
-    }
-    setTables(tables) {
-      this.adoptTables(tables);
-      this.store.setRows(tables.rows);
-      this.emit("data", "tables");
-    }
-    appended() {
-      this.emit("data", "spans");
-    }
-  };
-  function nearestItem(painted, px, py, view) {
-    const { items, segments } = painted, at = view.timeAt(px), slackNs = HIT_PX * view.nsPerPx;
-    let best = null, bestCost = Infinity;
-    const isPinned2 = py < view.frame.top + view.pinnedPx;
-    for (const { row: row2, from, to, top, bottom } of segments) {
-      if (py < top - 1 || py > bottom + 1 || isPinned2 !== view.tables.rows[row2].top < view.pinnedPx) continue;
-      for (let i2 = to - 1; i2 >= from; i2--) {
-        const offNs = at < items.left[i2] ? items.left[i2] - at : at > items.right[i2] ? at - items.right[i2] : 0;
-        if (offNs > slackNs) continue;
-        const isMerged2 = items.first[i2] !== items.last[i2];
-        const cost = offNs / slackNs + (isMerged2 ? 0.5 : 0);
-        if (best && best.row === row2 ? cost < bestCost : cost <= bestCost) {
-          bestCost = cost;
-          best = { row: row2, i: i2, isMerged: isMerged2 };
-        }
-      }
-    }
-    if (!best) return null;
-    const { row, i, isMerged } = best;
-    return isMerged ? { row, first: items.first[i], last: items.last[i], count: items.count[i] } : { row, index: items.first[i] };
   }
 
   // details.js
@@ -3915,18 +4143,15 @@ var gpustreamlab = (() => {
   function placeFacts(view, { row: code, index }) {
     const row = view.store.row(code);
     if (view.store.countSum(code, index, index) > 1) return [];
-    const start = traceTime(view.tables, row.start[index]);
+    const start = traceTime(view, row.start[index]);
     const facts = [["trace", `row ${Number(row.place[index]).toLocaleString("en-US")}, start_ns ${start}`]];
     const clock = clockTime(view.tables, start);
     return clock ? [...facts, ["clock", clock]] : facts;
   }
-  function traceTime(tables, ns) {
-    return BigInt(tables.zero_ns) + BigInt(Math.round(ns));
-  }
   function clockTime(tables, timeNs) {
     const epoch = BigInt(tables.epoch_unix_ns || 0);
     if (epoch <= 0n) return "";
-    const at = epoch + timeNs;
+    const at = epoch + BigInt(timeNs);
     const text = new Date(Number(at / 1000000n)).toLocaleTimeString("en-GB");
     return `${text}.${String(at % 1000000000n).padStart(9, "0")}`;
   }
@@ -4085,7 +4310,8 @@ var gpustreamlab = (() => {
     ["M or R", "Ruler: click twice; Enter takes the pinned span"],
     ["T", "Totals by name, stream, partition; again: closes"],
     ["E", "Show, hide the waits (arrows)"],
-    ["Y", "Why: the next reason"],
+    ["Y", "The next sign: why, hazard, stray, wait, note"],
+    ["N", "Write a note: of what is pinned or selected, else at the pointer"],
     ["V", "How the picture looks"],
     ["L", "A lane: fold, pin, hide, move"],
     ["Alt+↑  Alt+↓", "Move the lane up, down"],
@@ -4104,18 +4330,11 @@ var gpustreamlab = (() => {
     ["Click in legend", "Hide, show; with Alt or Ctrl: only this"]
   ];
   function addHelp(viewer) {
-    const root = rootOf(viewer);
     const close = makeButton("Close", { key: "Escape", onclick: () => shut() });
     const head2 = makeNode("header", {}, makeNode("h3", { text: "Keys and mouse" }), close);
-    const sheet = makeNode("section", { class: "gsl-sheet gsl-help", role: "dialog", "aria-label": "Keys and mouse", tabindex: "-1", hidden: true });
-    if ("popover" in sheet) sheet.popover = "auto";
+    const { sheet, shut } = makeSheet(viewer, "help", "Keys and mouse", ["Escape", "?"]);
     const button = makeButton("?", { label: "Keys and mouse", key: "?", class: "gsl-help-button", "aria-haspopup": "dialog", onclick: () => toggle() });
     toolsOf(viewer).append(button);
-    root.append(sheet);
-    const shut = () => {
-      closeAbove(sheet);
-      root.focus({ preventScroll: true });
-    };
     const toggle = () => {
       if (!sheet.hidden) return shut();
       commandsOf(viewer).hideTip?.();
@@ -4124,20 +4343,8 @@ var gpustreamlab = (() => {
       openAbove(sheet);
       sheet.focus({ preventScroll: true });
     };
-    const offs = [
-      listen(sheet, "toggle", (event) => {
-        if (event.newState === "closed") sheet.hidden = true;
-      }),
-      listen(sheet, "keydown", (event) => {
-        if (event.key !== "Escape" && event.key !== "?") return;
-        event.preventDefault();
-        event.stopPropagation();
-        shut();
-      })
-    ];
     commandsOf(viewer).help = toggle;
     return () => {
-      offs.forEach((off) => off());
       button.remove();
       sheet.remove();
     };
@@ -4260,6 +4467,7 @@ var gpustreamlab = (() => {
       pageup: view.canScroll ? () => view.scrollTo(view.scrollPx - PAGE_STEP * view.lanesPx) : void 0,
       pagedown: view.canScroll ? () => view.scrollTo(view.scrollPx + PAGE_STEP * view.lanesPx) : void 0,
       "/": commands.search,
+      n: () => commands.note(at()),
       m: commands.measure,
       r: commands.measure,
       t: commands.sumView,
@@ -4720,38 +4928,21 @@ var gpustreamlab = (() => {
 
   // menu.js
   function addMenu(viewer) {
-    const root = rootOf(viewer);
+    const { view } = viewer;
     const button = makeButton("View", { label: "How the picture looks", key: "V", class: "gsl-menu-button", "aria-haspopup": "dialog", "aria-expanded": "false", onclick: () => toggle() });
-    const sheet = makeNode("section", { class: "gsl-sheet gsl-menu", role: "dialog", "aria-label": "How the picture looks", tabindex: "-1", hidden: true });
-    if ("popover" in sheet) sheet.popover = "auto";
+    const { sheet, shut } = makeSheet(viewer, "menu", "How the picture looks");
     toolsOf(viewer).append(button);
-    root.append(sheet);
-    viewer.menu = new Menu(sheet, viewer.view);
-    const shut = () => {
-      closeAbove(sheet);
-      button.setAttribute("aria-expanded", "false");
-      root.focus({ preventScroll: true });
-    };
+    viewer.menu = new Menu(sheet, view);
     const toggle = () => {
       if (!sheet.hidden) return shut();
       viewer.menu.show();
       openAbove(sheet);
-      placeBelow(sheet, button);
-      button.setAttribute("aria-expanded", "true");
+      placeBelow(sheet, button.getBoundingClientRect());
       sheet.focus({ preventScroll: true });
     };
     const offs = [
-      listen(sheet, "toggle", (event) => {
-        if (event.newState !== "closed") return;
-        sheet.hidden = true;
-        button.setAttribute("aria-expanded", "false");
-      }),
-      listen(sheet, "keydown", (event) => {
-        if (event.key !== "Escape") return;
-        event.stopPropagation();
-        shut();
-      }),
-      viewer.view.on("look", () => {
+      listen(sheet, "toggle", (event) => button.setAttribute("aria-expanded", String(event.newState === "open"))),
+      view.on("look", () => {
         if (!sheet.hidden) viewer.menu.show();
       })
     ];
@@ -4814,10 +5005,6 @@ var gpustreamlab = (() => {
     }
   };
   var choices = 0;
-  function placeBelow(sheet, button) {
-    const at = button.getBoundingClientRect(), width = sheet.offsetWidth;
-    Object.assign(sheet.style, { inset: "auto", margin: "0", top: `${at.bottom + 4}px`, left: `${Math.max(4, Math.min(at.right - width, innerWidth - width - 4))}px` });
-  }
 
   // paint_hits.js
   var HIT_PX2 = 3;
@@ -5075,6 +5262,68 @@ var gpustreamlab = (() => {
       this.grip = null;
     }
   };
+
+  // notes.js
+  var SECTION = "Notes and links";
+  function readNote(view, entry) {
+    try {
+      const [time, end, stream, text] = entry;
+      const tidy = (ns) => traceTime(view, viewTime(view, ns));
+      if (typeof text !== "string" || end !== null && viewTime(view, end) < viewTime(view, time)) return null;
+      return { time: tidy(time), end: end === null ? null : tidy(end), stream: stream === null ? null : String(stream), text };
+    } catch {
+      return null;
+    }
+  }
+  function addNotes(viewer) {
+    const { view, menu } = viewer, byTime = (a, b) => viewTime(view, a.time) - viewTime(view, b.time);
+    const box = makeNode("input", { type: "text", maxlength: "500", "aria-label": "Note", placeholder: "Note", autocomplete: "off" });
+    const { sheet, shut } = makeSheet(viewer, "writing", "Write a note");
+    const setNotes = (notes) => {
+      view.set("reason", null);
+      view.set("notes", notes);
+    };
+    const open = (note, old = null) => {
+      const save = () => {
+        const text = box.value.trim();
+        setNotes([...view.notes.filter((one) => one !== old), ...text ? [{ ...note, text }] : []].sort(byTime));
+        shut();
+      };
+      box.value = note.text;
+      box.onkeydown = (event) => {
+        if (event.key === "Enter" && !event.isComposing) save();
+      };
+      sheet.replaceChildren(box, makeButton("Save", { key: "Enter", onclick: save }));
+      openAbove(sheet);
+      const { left, top } = partOf(viewer, "figure").getBoundingClientRect();
+      placeBelow(sheet, { bottom: top + view.lanesTop() + 20, right: left + view.pxAt(viewTime(view, note.time)) + sheet.offsetWidth });
+      box.select();
+    };
+    const read = (entries2) => entries2.map((entry) => readNote(view, entry)).filter(Boolean).sort(byTime);
+    const first = read(viewer.notes ?? view.tables.written), entries = () => view.notes.map(({ time, end, stream, text }) => [time, end, stream, text]);
+    const write = (at) => open(newNote(view, at ?? (view.x0 + view.x1) / 2));
+    view.set("notes", first);
+    view.keep("notes", () => view.notes === first ? null : entries(), (value) => setNotes(value ? read(value) : first));
+    Object.assign(commandsOf(viewer), { note: write, editNote: (note) => open(note, note), dropNote: (note) => setNotes(view.notes.filter((other) => other !== note)) });
+    menu.action(SECTION, { label: "Write a note", key: "N", run: () => {
+      commandsOf(viewer).closeMenu();
+      write();
+    } });
+    if (viewer.address !== null) menu.action(SECTION, { label: "Copy link to this view", run: () => copyText(viewer.link(), makeNode("span"), menu.sheet) });
+    if (viewer.savePage) menu.action(SECTION, { label: "Save page with notes", run: () => viewer.savePage(entries()) });
+    return () => sheet.remove();
+  }
+  function newNote(view, at) {
+    const { pinned, gap, selection, store, tables } = view;
+    const of = (start, end, lane) => ({ time: traceTime(view, start), end: end === null ? null : traceTime(view, end), stream: tables.lanes[lane]?.name ?? null, text: "" });
+    if (pinned) {
+      const row = store.row(pinned.row), [first, last] = isSpan(pinned) ? [pinned.index, pinned.index] : [pinned.first, pinned.last];
+      return of(row.start[first], endOfHit(row, first, last), tables.rows[pinned.row].lane);
+    }
+    if (gap) return of(gap.start, gap.end, gap.lane);
+    if (selection) return of(selection.start, selection.end, selection.lanes.size === 1 ? [...selection.lanes][0] : -1);
+    return of(at, null, -1);
+  }
 
   // paint_bars.js
   var WIDE_PX = 4;
@@ -6166,103 +6415,17 @@ var gpustreamlab = (() => {
     return `lab.trace${names}.totals("${by}"${part}).to_pandas()`;
   }
 
-  // why_panel.js
-  var ASKED = "Asked: the kernel answers when it is not busy.";
-  var HINT = "Click a reason, its number in the picture, or a gap of a lane.";
-  function addWhy(viewer) {
-    const { view } = viewer;
-    const panel = makeNode("section", { class: "gsl-panel gsl-why", "aria-label": "Why work did not overlap", hidden: true });
-    partOf(viewer, "panels").prepend(panel);
-    const state = { isShown: true, isAsked: false, isSeen: true };
-    const watch = new IntersectionObserver((entries) => {
-      state.isSeen = entries.at(-1).isIntersecting;
-    });
-    watch.observe(panel);
-    const ask = viewer.askWhy && (() => {
-      Object.assign(state, { isAsked: true, isShown: true });
-      viewer.askWhy();
-      show();
-    });
-    const toggle = () => {
-      if (!view.why && ask) return ask();
-      if (!panel.hidden && !state.isSeen) return panel.scrollIntoView({ block: "nearest" });
-      state.isShown = !state.isShown;
-      show();
-    };
-    const button = makeButton("Why?", { label: "Why work did not overlap", class: "gsl-why-button", onclick: toggle });
-    toolsOf(viewer).append(button);
-    function show() {
-      button.hidden = !view.why && !ask;
-      panel.hidden = !state.isShown || !(view.why || state.isAsked);
-      button.setAttribute("aria-pressed", String(!panel.hidden));
-      panel.replaceChildren(...panel.hidden ? [] : panelNodes(viewer, state, ask));
-      press();
-    }
-    const press = () => panel.querySelectorAll(".gsl-reasons > li").forEach((item, at) => {
-      const isShown = view.reason?.number === at + 1, { text, fix } = reasonsOf(view).findings[at].pieces[isShown ? view.reason.place : 0];
-      const [button2, ...lines] = item.children;
-      button2.setAttribute("aria-pressed", String(isShown));
-      lines.forEach((line, place) => {
-        line.textContent = [text, fix][place];
-      });
-    });
-    const commands = commandsOf(viewer);
-    commands.askWhy = ask;
-    commands.nextReason = () => {
-      if (!view.why && ask) return ask();
-      const findings = reasonsOf(view)?.findings ?? [], next = findings[(view.reason?.number ?? 0) % (findings.length || 1)];
-      if (!next) return;
-      showPiece(view, next.pieces[0]);
-      announce(viewer, [next.head, next.pieces[0].text, next.pieces[0].fix].join(", "));
-    };
-    const off = view.on("look", (property) => {
-      if (property === "why") state.isAsked = false;
-      if (property === "why") show();
-      else if (property === "reason") press();
-      else if (property === "pinned" && view.reason && !isPinned(view, shownPiece(view))) view.set("reason", null);
-    });
-    show();
-    return () => {
-      off();
-      watch.disconnect();
-      panel.remove();
-      button.remove();
-    };
-  }
-  var isPinned = ({ pinned }, piece) => Boolean(piece) && pinned?.row === piece.late?.row && pinned?.index === piece.late?.index;
-  function panelNodes({ view, figureElement: figure }, { isAsked }, ask) {
-    const again = ask && view.why ? makeButton("Ask again", { label: "Ask again, of what ran until now", onclick: ask }) : null;
-    const head2 = makeNode("header", {}, makeNode("h3", { text: "Why?" }), makeNode("p", { text: isAsked ? ASKED : view.why.line }), again);
-    if (isAsked) return [head2];
-    const { findings } = reasonsOf(view), { notes, more, bound } = view.why;
-    const all = [...more ? [`… ${formatCount(more)} more: see ${view.isLive ? "lab" : "trace"}.explain().findings.`] : [], ...findings.length ? [HINT] : [], ...notes];
-    const list = makeNode("ol", { class: "gsl-reasons" }, ...findings.map((finding) => findingNode(view, figure, finding)));
-    const lines = bound.map((text) => makeNode("p", { class: "gsl-bound", text, dir: "auto" }));
-    return [head2, ...findings.length ? [list] : [], ...lines, ...all.length ? [makeNode("p", { class: "gsl-note", text: all.join(" ") })] : []];
-  }
-  function findingNode(view, figure, { head: head2, number }) {
-    const go = () => {
-      const { pieces } = reasonsOf(view).findings[number - 1], { reason } = view;
-      showPiece(view, pieces[reason?.number === number ? (reason.place + 1) % pieces.length : 0]);
-      const { bottom, height } = figure.getBoundingClientRect();
-      if (bottom < height / 2) figure.scrollIntoView({ block: "nearest" });
-    };
-    const button = makeButton(head2, { label: head2, class: "gsl-reason", onclick: go });
-    button.prepend(makeNode("b", { class: "gsl-number", text: String(number) }));
-    return makeNode("li", {}, button, makeNode("p", { dir: "auto" }), makeNode("p", { class: "gsl-fix", dir: "auto" }));
-  }
-
   // viewer.js
   var RIM_PX = 2;
   var AXIS_PX = 48;
   var LEAST_FIGURE_PX = 240;
   var CELL_SHARE = 0.72;
   var TABLES_FORMAT = 3;
-  var ABOVE = /* @__PURE__ */ new Set(["hovered", "pinned", "selection", "ruler", "gap", "reason", "why"]);
+  var ABOVE = /* @__PURE__ */ new Set(["hovered", "pinned", "selection", "ruler", "gap", "reason", "why", "notes"]);
   var NARROW_BORDER = 0.3;
-  var CONTROLS = [addMenu, addColours, addLanes, addTips, addDetails, addGaps, addSearch, addKeys, addSelect, addTotals, addRuler, addWhy, addLegend, addFollow];
+  var CONTROLS = [addMenu, addColours, addLanes, addTips, addDetails, addGaps, addSearch, addKeys, addSelect, addTotals, addRuler, addWhy, addNotes, addLegend, addFollow, addAddress];
   var Viewer = class {
-    constructor({ element, Bokeh, item, tables, store, live = false, askWhy = null, fills = false }) {
+    constructor({ element, Bokeh, item, tables, store, live = false, askWhy = null, fills = false, address = null, notes = null, savePage = null }) {
       checkFormat("This timeline has", tables.format, TABLES_FORMAT);
       this.Bokeh = Bokeh;
       this.item = item;
@@ -6278,6 +6441,9 @@ var gpustreamlab = (() => {
       this.askWhy = askWhy;
       this.fills = fills;
       this.element.dataset.fills = fills;
+      this.address = address;
+      this.notes = notes;
+      this.savePage = savePage;
       this.removers = [];
       this.isDestroyed = false;
     }
@@ -6295,8 +6461,8 @@ var gpustreamlab = (() => {
       }
       this.plotView = this.views.roots.find((view) => view.model === this.plot);
       this.connect();
-      for (const add of CONTROLS) this.removers.push(add(this));
       this.view.fit();
+      for (const add of CONTROLS) this.removers.push(add(this));
       this.minimap.request();
       return this;
     }

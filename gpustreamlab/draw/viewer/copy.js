@@ -9,8 +9,6 @@ export async function copyText(text, button, place) {
   if (isCopied) {
     button.textContent = "Copied"
     setTimeout(() => { button.textContent = says }, 1500)
-  } else {
-    offerText(text, place)
   }
   return isCopied
 }
@@ -25,24 +23,20 @@ async function copyByClipboard(text) {
   }
 }
 
+/** By the browser's own command; where that does not work either, the text stays selected, so that Ctrl+C does. */
 function copyByCommand(text, place) {
-  const focused = document.activeElement
-  const area = makeNode("textarea", { class: "gsl-out", "aria-hidden": "true", tabindex: "-1" })
+  const focused = document.activeElement, area = makeNode("textarea", { readonly: true, rows: "3", "aria-label": "Text to copy" })
+  const offer = makeNode("div", { class: "gsl-offer" }, makeNode("p", { text: "This page may not use the clipboard. Press Ctrl+C:" }), area)
   area.value = text
-  place.append(area)
+  place.querySelector(".gsl-offer")?.remove()
+  place.append(offer)
+  area.focus()
   area.select()
   let isCopied = false
   try { isCopied = document.execCommand("copy") } catch { isCopied = false }
-  area.remove()
-  focused?.focus?.({ preventScroll: true })
+  if (isCopied) {
+    offer.remove()
+    focused?.focus?.({ preventScroll: true })
+  }
   return isCopied
-}
-
-function offerText(text, place) {
-  place.querySelector(".gsl-offer")?.remove()
-  const area = makeNode("textarea", { readonly: true, rows: "3", "aria-label": "Text to copy" })
-  area.value = text
-  place.append(makeNode("div", { class: "gsl-offer" }, makeNode("p", { text: "This page may not use the clipboard. Press Ctrl+C:" }), area))
-  area.focus()
-  area.select()
 }

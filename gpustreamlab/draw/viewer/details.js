@@ -1,5 +1,6 @@
 // The panel of the span that was clicked: what the tip says, where it is in the trace, and what encloses it.
 
+import { traceTime } from "./address.js"
 import { copyText } from "./copy.js"
 import { factList, hitTitle, isSpan, mergedFacts, spanFacts } from "./facts.js"
 import { gapAt } from "./gaps.js"
@@ -122,22 +123,17 @@ function detailFacts(view, hit) {
 function placeFacts(view, { row: code, index }) {
   const row = view.store.row(code)
   if (view.store.countSum(code, index, index) > 1) return []
-  const start = traceTime(view.tables, row.start[index])
+  const start = traceTime(view, row.start[index])
   const facts = [["trace", `row ${Number(row.place[index]).toLocaleString("en-US")}, start_ns ${start}`]]
   const clock = clockTime(view.tables, start)
   return clock ? [...facts, ["clock", clock]] : facts
-}
-
-/** A time of the picture on the trace's own clock, exact: a BigInt of ns. */
-function traceTime(tables, ns) {
-  return BigInt(tables.zero_ns) + BigInt(Math.round(ns))
 }
 
 /** The wall clock's time of a moment of the trace, down to the ns, or "" where the trace has none. */
 function clockTime(tables, timeNs) {
   const epoch = BigInt(tables.epoch_unix_ns || 0)
   if (epoch <= 0n) return ""
-  const at = epoch + timeNs
+  const at = epoch + BigInt(timeNs)
   const text = new Date(Number(at / 1000000n)).toLocaleTimeString("en-GB")
   return `${text}.${String(at % 1000000000n).padStart(9, "0")}`
 }

@@ -7,6 +7,7 @@ import { announce, commandsOf, makeButton, makeNode, partOf, rootOf } from "./no
 import { unionsOf } from "./unions.js"
 import { spanStartingAt } from "./waits.js"
 import { reasonsOf, showPiece } from "./why.js"
+import { signButton } from "./why_panel.js"
 
 const NOTHING_BESIDE = "No other stream worked meanwhile, so there was nothing to overlap with."
 const NOT_LISTED = "No cause is listed: what came next ran beside other work anyway, it cost less than 1%, or a new cell began."
@@ -66,7 +67,7 @@ export function fitGap(view) {
 }
 
 function gapFacts(view, { lane, start, end }) {
-  const word = reasonsOf(view)?.gapWords.get(`${lane} ${end}`)
+  const word = reasonsOf(view).gapWords.get(`${lane} ${end}`)
   return [["stream", laneText(view.tables.lanes[lane])], ["from", exactTime(start)], ["to", exactTime(end)], ...(word ? [["idle for", word]] : [])]
 }
 
@@ -92,7 +93,7 @@ function nextNodes(view, gap) {
 
 function gapReasons(viewer, gap) {
   const { view } = viewer, reasons = reasonsOf(view)
-  const pieces = reasons ? reasons.pieces.filter(piece => piece.lane === gap.lane && piece.start === gap.end && piece.since < gap.end) : []
+  const pieces = reasons.pieces.filter(piece => piece.lane === gap.lane && piece.start === gap.end && piece.since < gap.end)
   if (pieces.length) return pieces.flatMap(piece => pieceNodes(view, reasons.findings[piece.number - 1], piece))
   const row = workBehind(view, gap), lane = view.tables.lanes[gap.lane].name
   const place = row && !view.isLive ? view.store.ownRow(row.code).place[row.index] : JSON.stringify(lane)
@@ -100,7 +101,7 @@ function gapReasons(viewer, gap) {
   return [
     makeNode("p", { text: noReason(view, reasons, gap) }),
     makeNode("p", { class: "gsl-note", text: `${view.isLive ? "lab" : "trace"}.explain(${place}) asks for this one alone.` }),
-    ask && !reasons ? makeButton("Why?", { label: "Ask the kernel why work did not overlap", onclick: ask }) : null,
+    ask && !view.why ? makeButton("Why?", { label: "Ask the kernel why work did not overlap", onclick: ask }) : null,
   ].filter(Boolean)
 }
 
@@ -119,8 +120,7 @@ function isAnyBusy({ store, tables }, { start, end }) {
   })
 }
 
-function pieceNodes(view, { head, number }, piece) {
-  const show = makeButton(head, { label: `Show ${head}`, class: "gsl-reason", onclick: () => showPiece(view, piece) })
-  show.prepend(makeNode("b", { class: "gsl-number", text: String(number) }))
+function pieceNodes(view, finding, piece) {
+  const show = signButton(finding, `Show ${finding.head}`, () => showPiece(view, piece))
   return [show, makeNode("p", { text: piece.text }), makeNode("p", { class: "gsl-fix", text: piece.fix })]
 }

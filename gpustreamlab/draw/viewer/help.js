@@ -1,7 +1,7 @@
 // The sheet of keys, of what the mouse does, and of what can be searched.
 
 import { searchExamples } from "./examples.js"
-import { closeAbove, commandsOf, listen, makeButton, makeNode, openAbove, rootOf, toolsOf } from "./nodes.js"
+import { commandsOf, makeButton, makeNode, makeSheet, openAbove, toolsOf } from "./nodes.js"
 
 const HELP_ROWS = [
   ["W  S", "Zoom in, out (at the pointer, else the middle)"],
@@ -13,7 +13,8 @@ const HELP_ROWS = [
   ["M or R", "Ruler: click twice; Enter takes the pinned span"],
   ["T", "Totals by name, stream, partition; again: closes"],
   ["E", "Show, hide the waits (arrows)"],
-  ["Y", "Why: the next reason"],
+  ["Y", "The next sign: why, hazard, stray, wait, note"],
+  ["N", "Write a note: of what is pinned or selected, else at the pointer"],
   ["V", "How the picture looks"],
   ["L", "A lane: fold, pin, hide, move"],
   ["Alt+↑  Alt+↓", "Move the lane up, down"],
@@ -34,18 +35,11 @@ const HELP_MOUSE_ROWS = [
 
 /** Add the help button and the sheet that it opens. */
 export function addHelp(viewer) {
-  const root = rootOf(viewer)
   const close = makeButton("Close", { key: "Escape", onclick: () => shut() })
   const head = makeNode("header", {}, makeNode("h3", { text: "Keys and mouse" }), close)
-  const sheet = makeNode("section", { class: "gsl-sheet gsl-help", role: "dialog", "aria-label": "Keys and mouse", tabindex: "-1", hidden: true })
-  if ("popover" in sheet) sheet.popover = "auto"
+  const { sheet, shut } = makeSheet(viewer, "help", "Keys and mouse", ["Escape", "?"])
   const button = makeButton("?", { label: "Keys and mouse", key: "?", class: "gsl-help-button", "aria-haspopup": "dialog", onclick: () => toggle() })
   toolsOf(viewer).append(button)
-  root.append(sheet)
-  const shut = () => {
-    closeAbove(sheet)
-    root.focus({ preventScroll: true })
-  }
   const toggle = () => {
     if (!sheet.hidden) return shut()
     commandsOf(viewer).hideTip?.()
@@ -54,18 +48,8 @@ export function addHelp(viewer) {
     openAbove(sheet)
     sheet.focus({ preventScroll: true })
   }
-  const offs = [
-    listen(sheet, "toggle", event => { if (event.newState === "closed") sheet.hidden = true }),
-    listen(sheet, "keydown", event => {
-      if (event.key !== "Escape" && event.key !== "?") return
-      event.preventDefault()
-      event.stopPropagation()
-      shut()
-    }),
-  ]
   commandsOf(viewer).help = toggle
   return () => {
-    offs.forEach(off => off())
     button.remove()
     sheet.remove()
   }

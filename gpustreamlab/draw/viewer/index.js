@@ -1,6 +1,7 @@
 // What is seen of the viewer from outside.
 
 // By pages and widgets.
+export { readKept, writeKept } from "./address.js"
 export { readBatch, unpackColumns } from "./columns.js"
 export { linkRanges } from "./compare.js"
 export { SpanStore } from "./store.js"

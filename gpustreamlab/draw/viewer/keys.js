@@ -106,7 +106,7 @@ function keyAction(viewer, event, state) {
     arrowup: () => stepRow(view, -1), arrowdown: () => stepRow(view, 1),
     pageup: view.canScroll ? () => view.scrollTo(view.scrollPx - PAGE_STEP * view.lanesPx) : undefined,
     pagedown: view.canScroll ? () => view.scrollTo(view.scrollPx + PAGE_STEP * view.lanesPx) : undefined,
-    "/": commands.search, m: commands.measure, r: commands.measure, t: commands.sumView, e: commands.toggleWaits, v: commands.menu, l: commands.lane, y: commands.nextReason, "?": commands.help,
+    "/": commands.search, n: () => commands.note(at()), m: commands.measure, r: commands.measure, t: commands.sumView, e: commands.toggleWaits, v: commands.menu, l: commands.lane, y: commands.nextReason, "?": commands.help,
     enter: commands.isMeasuring?.() ? commands.measurePinned : undefined,
     " ": view.isLive ? commands.pause : undefined, end: view.isLive ? commands.follow : undefined,
     escape: () => leaveOne(viewer),

@@ -1,41 +1,24 @@
 // The menu "View": what is chosen once and stays, so that the bar has room for what is used all the time.
 
-import { closeAbove, commandsOf, listen, makeButton, makeNode, openAbove, rootOf, toolsOf } from "./nodes.js"
+import { commandsOf, listen, makeButton, makeNode, makeSheet, openAbove, placeBelow, toolsOf } from "./nodes.js"
 
 /** Add the menu; controls that come after it put their choices in by `viewer.menu`. */
 export function addMenu(viewer) {
-  const root = rootOf(viewer)
+  const { view } = viewer
   const button = makeButton("View", { label: "How the picture looks", key: "V", class: "gsl-menu-button", "aria-haspopup": "dialog", "aria-expanded": "false", onclick: () => toggle() })
-  const sheet = makeNode("section", { class: "gsl-sheet gsl-menu", role: "dialog", "aria-label": "How the picture looks", tabindex: "-1", hidden: true })
-  if ("popover" in sheet) sheet.popover = "auto"
+  const { sheet, shut } = makeSheet(viewer, "menu", "How the picture looks")
   toolsOf(viewer).append(button)
-  root.append(sheet)
-  viewer.menu = new Menu(sheet, viewer.view)
-  const shut = () => {
-    closeAbove(sheet)
-    button.setAttribute("aria-expanded", "false")
-    root.focus({ preventScroll: true })
-  }
+  viewer.menu = new Menu(sheet, view)
   const toggle = () => {
     if (!sheet.hidden) return shut()
     viewer.menu.show()
     openAbove(sheet)
-    placeBelow(sheet, button)
-    button.setAttribute("aria-expanded", "true")
+    placeBelow(sheet, button.getBoundingClientRect())
     sheet.focus({ preventScroll: true })
   }
   const offs = [
-    listen(sheet, "toggle", event => {
-      if (event.newState !== "closed") return
-      sheet.hidden = true
-      button.setAttribute("aria-expanded", "false")
-    }),
-    listen(sheet, "keydown", event => {
-      if (event.key !== "Escape") return
-      event.stopPropagation()
-      shut()
-    }),
-    viewer.view.on("look", () => { if (!sheet.hidden) viewer.menu.show() }),
+    listen(sheet, "toggle", event => button.setAttribute("aria-expanded", String(event.newState === "open"))),
+    view.on("look", () => { if (!sheet.hidden) viewer.menu.show() }),
   ]
   Object.assign(commandsOf(viewer), { menu: toggle, closeMenu: shut })
   return () => {
@@ -93,8 +76,3 @@ class Menu {
 }
 
 let choices = 0
-
-function placeBelow(sheet, button) {
-  const at = button.getBoundingClientRect(), width = sheet.offsetWidth
-  Object.assign(sheet.style, { inset: "auto", margin: "0", top: `${at.bottom + 4}px`, left: `${Math.max(4, Math.min(at.right - width, innerWidth - width - 4))}px` })
-}

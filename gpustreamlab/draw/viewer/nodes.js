@@ -105,6 +105,28 @@ export function closeAbove(element) {
   element.hidden = true
 }
 
+/** A sheet above the page, and what shuts it: Esc or another of its keys does, as does a click beside it. */
+export function makeSheet(viewer, name, label, keys = ["Escape"]) {
+  const sheet = makeNode("section", { class: `gsl-sheet gsl-${name}`, role: "dialog", "aria-label": label, tabindex: "-1", hidden: true })
+  const shut = () => { closeAbove(sheet); rootOf(viewer).focus({ preventScroll: true }) }
+  if ("popover" in sheet) sheet.popover = "auto"
+  rootOf(viewer).append(sheet)
+  sheet.addEventListener("toggle", event => { if (event.newState === "closed") sheet.hidden = true })
+  sheet.addEventListener("keydown", event => {
+    if (event.isComposing || !keys.includes(event.key)) return
+    event.preventDefault()
+    event.stopPropagation()
+    shut()
+  })
+  return { sheet, shut }
+}
+
+/** Put a sheet below a box of the window, within the window. */
+export function placeBelow(sheet, { bottom, right }) {
+  const left = Math.max(4, Math.min(right - sheet.offsetWidth, innerWidth - sheet.offsetWidth - 4))
+  Object.assign(sheet.style, { inset: "auto", margin: "0", top: `${Math.max(4, Math.min(bottom + 4, innerHeight - sheet.offsetHeight - 4))}px`, left: `${left}px` })
+}
+
 /** A text for the screen reader: what changed where nothing that has the focus did. */
 export function announce(viewer, text) {
   const root = rootOf(viewer)

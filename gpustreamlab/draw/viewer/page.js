@@ -73,6 +73,18 @@
 
   // A frame is part of a notebook; a page that compares has a second timeline.
   const isAlone = window.parent === window && !element("gsl-data-b")
+  // Taken before anything of it is unpacked; its texts are shared, not copied.
+  const source = document.documentElement.cloneNode(true)
+  // The page as it came, with the notes that its reader wrote, which gpustreamlab.load_trace reads too.
+  const savePage = (which, notes) => {
+    const id = "gsl-notes" + which, page = source.querySelector("#" + id) ?? document.createElement("script")
+    Object.assign(page, {id, type: "application/json", textContent: JSON.stringify(notes).replaceAll("<", "\\u003c")})
+    source.querySelector("#gsl-data" + which).before(page)
+    const link = document.createElement("a"), blob = new Blob(["<!DOCTYPE html>\n", source.outerHTML, "\n"], {type: "text/html"})
+    Object.assign(link, {href: URL.createObjectURL(blob), download: decodeURIComponent(location.pathname.split("/").pop()) || "timeline.html"})
+    link.click()
+    setTimeout(() => URL.revokeObjectURL(link.href), 10_000)
+  }
 
   const startViewer = async which => {
     const {Viewer, SpanStore, readBatch} = window.gpustreamlab
@@ -82,9 +94,15 @@
     const store = new SpanStore({capacity: Math.max(1, batch.n), edgeCapacity: Math.max(1, batch.edges.length)})
     store.setRows(tables.rows)
     store.append(batch)
-    const viewer = new Viewer({element: element("gsl-timeline" + which), Bokeh, item, tables, store, fills: isAlone})
+    const viewer = new Viewer({element: element("gsl-timeline" + which), Bokeh, item, tables, store, fills: isAlone, ...pageOptions(which)})
     await viewer.start()
     return viewer
+  }
+  // A frame within a notebook has no address or file of its own.
+  const pageOptions = which => location.protocol === "about:" ? {} : {
+    address: which ? "b." : "",
+    notes: JSON.parse(element("gsl-notes" + which)?.textContent ?? "null"),
+    savePage: notes => savePage(which, notes),
   }
   const startViewers = async () => {
     runScript(await unpackedText("gsl-bokeh"))

@@ -1,4 +1,4 @@
-// Reasons in the picture: a numbered sign where a piece began late, and what is shown of the one that was chosen.
+// Signs in the picture: of causes of late work, hazards, strays, waits of the host, notes; and what is shown of the one that was chosen.
 
 import { clipLanes, setFont } from "./brush.js"
 import { boxOf, paintPill } from "./paint_overlay.js"
@@ -7,21 +7,23 @@ import { reasonsOf, shownPiece } from "./why.js"
 
 const SIGN_PX = 8.5
 const SIGN_STEP_PX = 2 * SIGN_PX + 2
+const COLOURS = { hazard: "stray", stray: "stray", note: "accent" } // Others are warnings.
 const MOST_ASIDE = 4 // So many signs may stand beside each other where pieces begin together.
 
 /** The signs in view, as {piece, x, y}: the longest piece of each finding, and others where there is room. */
 function signsIn(view) {
   const reasons = reasonsOf(view), { left, right } = view.frame
-  if (!reasons) return []
-  const taken = new Map(view.visibleLanes().map(lane => [lane, []])), signs = []
+  const taken = new Map([-1, ...view.visibleLanes()].map(lane => [lane, []])), signs = []
   for (const piece of reasons.pieces) {
     const begin = view.pxAt(piece.start), places = taken.get(piece.lane)
     if (!places || begin < left || begin > right + SIGN_PX) continue
     const x = freePlace(places, Math.max(left, begin - SIGN_PX - 1), piece.place ? 1 : MOST_ASIDE)
     if (x === null) continue
     places.push(x)
-    const { top, bottom } = piece.late ? view.tables.rows[piece.late.row] : view.tables.lanes[piece.lane]
-    signs.push({ piece, x, y: view.yAt((top + bottom) / 2) })
+    const { top, bottom } = (piece.late ? view.tables.rows[piece.late.row] : view.tables.lanes[piece.lane]) ?? {}
+    // A note stands above what it is about; what is of no lane stands above all, wherever they are scrolled to.
+    const y = piece.lane < 0 ? view.frame.top + SIGN_PX + 2 : piece.kind === "note" ? view.yAt(top) + SIGN_PX : view.yAt((top + bottom) / 2)
+    signs.push({ piece, x, y })
   }
   return signs
 }
@@ -34,18 +36,26 @@ function freePlace(places, from, tries) {
 export function paintSigns(ctx, { view, theme }) {
   const signs = signsIn(view)
   if (!signs.length) return
-  clipLanes(ctx, view, 0, () => {
-    ctx.textAlign = "center"
-    ctx.textBaseline = "middle"
-    for (const { piece: { number, place }, x, y } of signs) {
-      setFont(ctx, number > 9 ? 10 : 11, "bold")
-      paintDisc(ctx, x, y, SIGN_PX + 1.5, theme.paper)
-      paintDisc(ctx, x, y, SIGN_PX, theme.warn)
-      if (place) paintDisc(ctx, x, y, SIGN_PX - 1.5, theme.paper) // Hollow: not the longest of its finding.
-      ctx.fillStyle = place ? theme.warn : theme.paper
-      ctx.fillText(String(number), x, y + 0.5)
+  paintEach(ctx, view, theme, signs.filter(({ piece }) => piece.lane < 0))
+  clipLanes(ctx, view, 0, () => paintEach(ctx, view, theme, signs.filter(({ piece }) => piece.lane >= 0)))
+}
+
+function paintEach(ctx, view, theme, signs) {
+  ctx.textAlign = "center"
+  ctx.textBaseline = "middle"
+  for (const { piece: { sign, place, kind, start, end }, x, y } of signs) {
+    const colour = theme[COLOURS[kind] ?? "warn"]
+    setFont(ctx, sign.length > 1 ? 10 : 11, "bold")
+    if (kind === "note" && end > start) {
+      ctx.fillStyle = colour
+      ctx.fillRect(x, y - SIGN_PX, Math.min(view.pxAt(end), view.frame.right) - x, 2)
     }
-  })
+    paintDisc(ctx, x, y, SIGN_PX + 1.5, theme.paper)
+    paintDisc(ctx, x, y, SIGN_PX, colour)
+    if (place) paintDisc(ctx, x, y, SIGN_PX - 1.5, theme.paper) // Hollow: not the longest of its finding.
+    ctx.fillStyle = place ? colour : theme.paper
+    ctx.fillText(sign, x, y + 0.5)
+  }
 }
 
 function paintDisc(ctx, x, y, radius, colour) {
@@ -57,7 +67,7 @@ function paintDisc(ctx, x, y, radius, colour) {
 
 /** The piece whose sign is at a place of the figure, or null. */
 export function signAt(view, px, py) {
-  if (py < view.lanesTop() || py >= view.lanesBottom()) return null
+  if (py < view.frame.top || py >= view.lanesBottom()) return null
   return signsIn(view).find(({ x, y }) => Math.hypot(px - x, py - y) <= SIGN_PX + 1.5)?.piece ?? null
 }
 

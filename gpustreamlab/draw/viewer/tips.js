@@ -77,13 +77,12 @@ function fillPlainTip(view, tip, [title, facts, hint = ""], state) {
   tip.replaceChildren(makeNode("strong", { text: title, dir: "auto" }), factList(facts), ...(hint ? [makeNode("p", { text: hint })] : []))
 }
 
-function fillSignTip(view, tip, { number, place, text, fix }, state) {
+function fillSignTip(view, tip, { number, place, sign, text, fix }, state) {
   if (view.hovered) view.set("hovered", null)
-  const key = `sign ${number} ${place}`
+  const { head } = reasonsOf(view).findings[number - 1], key = `sign ${number} ${place} ${head}`
   if (key === state.key) return
   state.key = key
-  const { head } = reasonsOf(view).findings[number - 1]
-  tip.replaceChildren(makeNode("strong", { text: `${number}. ${head}` }), ...[text, fix].map(line => makeNode("p", { text: line, dir: "auto" })))
+  tip.replaceChildren(makeNode("strong", { text: `${sign === String(number) ? `${sign}. ` : ""}${head}`, dir: "auto" }), ...[text, fix].filter(Boolean).map(line => makeNode("p", { text: line, dir: "auto" })))
 }
 
 function hitKey(hit) {

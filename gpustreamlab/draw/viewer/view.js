@@ -41,7 +41,8 @@ export class View {
     this.matches = this.selection = this.pinned = this.hovered = this.ruler = null
     this.gap = this.reason = null // The gap that was clicked; the piece of a finding that is shown.
     this.why = tables.why ?? null // Live: null until it was asked for.
-    this.found = null // Its spans, see reasonsOf.
+    this.notes = [] // What the reader wrote, as {time, end, stream, text}: times of the trace, end and stream may be null.
+    this.found = null // Spans of both, see reasonsOf.
     this.showsWaits = true // Arrows between spans.
     this.colour = null // What colour tells; null: partitions, or streams where there are none.
     this.hasHatches = false

@@ -1,5 +1,6 @@
 // One timeline on a page: its DOM, the Bokeh figure in it, and what connects the two with the view.
 
+import { addAddress } from "./address.js"
 import { checkFormat } from "./columns.js"
 import { addColours } from "./colours.js"
 import { addDetails } from "./details.js"
@@ -12,6 +13,7 @@ import { addLegend } from "./legend.js"
 import { addMenu } from "./menu.js"
 import { Minimap, MINIMAP_PX } from "./minimap.js"
 import { listen } from "./nodes.js"
+import { addNotes } from "./notes.js"
 import { Painter } from "./paint.js"
 import { addRuler } from "./ruler.js"
 import { addScrolling } from "./scroll.js"
@@ -29,12 +31,12 @@ const AXIS_PX = 48 // Ticks and title below it.
 const LEAST_FIGURE_PX = 240 // A window that has less room for the figure scrolls.
 const CELL_SHARE = 0.72 // How much of the window a timeline takes in a notebook, or beside others, at most.
 export const TABLES_FORMAT = 3 // FORMAT of draw/_tables.py
-const ABOVE = new Set(["hovered", "pinned", "selection", "ruler", "gap", "reason", "why"]) // Painted on the upper layer.
+const ABOVE = new Set(["hovered", "pinned", "selection", "ruler", "gap", "reason", "why", "notes"]) // Painted on the upper layer.
 const NARROW_BORDER = 0.3 // Names take at most this share of the width.
-const CONTROLS = [addMenu, addColours, addLanes, addTips, addDetails, addGaps, addSearch, addKeys, addSelect, addTotals, addRuler, addWhy, addLegend, addFollow] // In their order.
+const CONTROLS = [addMenu, addColours, addLanes, addTips, addDetails, addGaps, addSearch, addKeys, addSelect, addTotals, addRuler, addWhy, addNotes, addLegend, addFollow, addAddress] // In their order.
 
 export class Viewer {
-  constructor({element, Bokeh, item, tables, store, live = false, askWhy = null, fills = false}) {
+  constructor({element, Bokeh, item, tables, store, live = false, askWhy = null, fills = false, address = null, notes = null, savePage = null}) {
     checkFormat("This timeline has", tables.format, TABLES_FORMAT)
     this.Bokeh = Bokeh
     this.item = item
@@ -50,6 +52,9 @@ export class Viewer {
     this.askWhy = askWhy
     this.fills = fills // It has the browser's window for itself.
     this.element.dataset.fills = fills
+    this.address = address // What stands before each key of this viewer in the page's address; null to leave that alone.
+    this.notes = notes // Those to begin with, where they are others than the trace's.
+    this.savePage = savePage
     this.removers = []
     this.isDestroyed = false
   }
@@ -65,8 +70,8 @@ export class Viewer {
     if (this.isDestroyed) { this.dropPlot(); return this }
     this.plotView = this.views.roots.find(view => view.model === this.plot)
     this.connect()
-    for (const add of CONTROLS) this.removers.push(add(this))
     this.view.fit()
+    for (const add of CONTROLS) this.removers.push(add(this)) // The last goes to where a link points.
     this.minimap.request()
     return this
   }

@@ -1,4 +1,4 @@
-// The panel "Why?": what `trace.explain()` prints. Each finding has its number on the timeline; a click shows where.
+// The panel "Why?": what `trace.explain()` prints, and all else that has a sign on the timeline; a click shows where.
 
 import { announce, commandsOf, makeButton, makeNode, partOf, toolsOf } from "./nodes.js"
 import { formatCount } from "./units.js"
@@ -30,8 +30,8 @@ export function addWhy(viewer) {
   const button = makeButton("Why?", { label: "Why work did not overlap", class: "gsl-why-button", onclick: toggle })
   toolsOf(viewer).append(button)
   function show() {
-    button.hidden = !view.why && !ask
-    panel.hidden = !state.isShown || !(view.why || state.isAsked)
+    button.hidden = !view.why && !ask && !view.notes.length
+    panel.hidden = !state.isShown || !(view.why || state.isAsked || view.notes.length)
     button.setAttribute("aria-pressed", String(!panel.hidden))
     panel.replaceChildren(...(panel.hidden ? [] : panelNodes(viewer, state, ask)))
     press()
@@ -39,22 +39,23 @@ export function addWhy(viewer) {
   // Where one of the other pieces is shown, its own figures.
   const press = () => panel.querySelectorAll(".gsl-reasons > li").forEach((item, at) => {
     const isShown = view.reason?.number === at + 1, { text, fix } = reasonsOf(view).findings[at].pieces[isShown ? view.reason.place : 0]
-    const [button, ...lines] = item.children
+    const [button, says, does] = item.children
     button.setAttribute("aria-pressed", String(isShown))
-    lines.forEach((line, place) => { line.textContent = [text, fix][place] })
+    says.textContent = text
+    does.textContent = fix
   })
   const commands = commandsOf(viewer)
   commands.askWhy = ask
   commands.nextReason = () => {
     if (!view.why && ask) return ask()
-    const findings = reasonsOf(view)?.findings ?? [], next = findings[(view.reason?.number ?? 0) % (findings.length || 1)]
+    const { findings } = reasonsOf(view), next = findings[(view.reason?.number ?? 0) % (findings.length || 1)]
     if (!next) return
     showPiece(view, next.pieces[0])
-    announce(viewer, [next.head, next.pieces[0].text, next.pieces[0].fix].join(", "))
+    announce(viewer, [next.head, next.pieces[0].text, next.pieces[0].fix].filter(Boolean).join(", "))
   }
   const off = view.on("look", property => {
     if (property === "why") state.isAsked = false
-    if (property === "why") show()
+    if (property === "why" || property === "notes") show()
     else if (property === "reason") press()
     // Who goes on to another span is done with the reason.
     else if (property === "pinned" && view.reason && !isPinned(view, shownPiece(view))) view.set("reason", null)
@@ -70,18 +71,28 @@ export function addWhy(viewer) {
 
 const isPinned = ({ pinned }, piece) => Boolean(piece) && pinned?.row === piece.late?.row && pinned?.index === piece.late?.index
 
-function panelNodes({ view, figureElement: figure }, { isAsked }, ask) {
+function panelNodes(viewer, { isAsked }, ask) {
+  const { view } = viewer
   const again = ask && view.why ? makeButton("Ask again", { label: "Ask again, of what ran until now", onclick: ask }) : null
-  const head = makeNode("header", {}, makeNode("h3", { text: "Why?" }), makeNode("p", { text: isAsked ? ASKED : view.why.line }), again)
+  const head = makeNode("header", {}, makeNode("h3", { text: view.why || isAsked ? "Why?" : "Notes" }), makeNode("p", { text: isAsked ? ASKED : view.why?.line ?? "" }), again)
   if (isAsked) return [head]
-  const { findings } = reasonsOf(view), { notes, more, bound } = view.why
+  const { findings } = reasonsOf(view), { notes = [], more = 0, bound = [] } = view.why ?? {}
   const all = [...(more ? [`… ${formatCount(more)} more: see ${view.isLive ? "lab" : "trace"}.explain().findings.`] : []), ...(findings.length ? [HINT] : []), ...notes]
-  const list = makeNode("ol", { class: "gsl-reasons" }, ...findings.map(finding => findingNode(view, figure, finding)))
+  const list = makeNode("ol", { class: "gsl-reasons" }, ...findings.map(finding => findingNode(viewer, finding)))
   const lines = bound.map(text => makeNode("p", { class: "gsl-bound", text, dir: "auto" }))
   return [head, ...(findings.length ? [list] : []), ...lines, ...(all.length ? [makeNode("p", { class: "gsl-note", text: all.join(" ") })] : [])]
 }
 
-function findingNode(view, figure, { head, number }) {
+/** A button with the sign of a finding and what it is. */
+export function signButton({ head, kind = "cause", sign }, label, onclick) {
+  const button = makeButton(head, { label, class: "gsl-reason", dir: "auto", onclick })
+  button.prepend(makeNode("b", { class: "gsl-number", "data-kind": kind, text: sign }))
+  return button
+}
+
+function findingNode(viewer, finding) {
+  const { head, number, note } = finding
+  const { view, figureElement: figure } = viewer, commands = commandsOf(viewer)
   // Looked up anew: spans of a live view move. A second click goes to its next piece.
   const go = () => {
     const { pieces } = reasonsOf(view).findings[number - 1], { reason } = view
@@ -89,7 +100,6 @@ function findingNode(view, figure, { head, number }) {
     const { bottom, height } = figure.getBoundingClientRect()
     if (bottom < height / 2) figure.scrollIntoView({ block: "nearest" }) // The list is long: what it tells of would be out of sight.
   }
-  const button = makeButton(head, { label: head, class: "gsl-reason", onclick: go })
-  button.prepend(makeNode("b", { class: "gsl-number", text: String(number) }))
-  return makeNode("li", {}, button, makeNode("p", { dir: "auto" }), makeNode("p", { class: "gsl-fix", dir: "auto" }))
+  const own = note ? [makeButton("Edit", { label: `Edit the note ${head}`, onclick: () => commands.editNote(note) }), makeButton("Delete", { label: `Delete the note ${head}`, onclick: () => commands.dropNote(note) })] : []
+  return makeNode("li", {}, signButton(finding, head, go), makeNode("p", { dir: "auto" }), makeNode("p", { class: "gsl-fix", dir: "auto" }), ...own)
 }

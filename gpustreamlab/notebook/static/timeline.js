@@ -4,6 +4,7 @@
 const BOKEH_PROMISES = "__gslBokehPromises"
 const GONE_TEXT = "The kernel is gone. This is what had been recorded by then."
 const STATE_WORDS = { live: "live", paused: "paused", failing: "waiting", closed: "closed", gone: "kernel gone" }
+const SAVE_AFTER_MS = 400
 const feeds = new Map()
 
 // ---- BokehJS: once a page and version, however many timelines there are
@@ -41,7 +42,8 @@ class Feed {
     this.merged = 0
     this.missed = 0
     this.pending = 0
-    this.look = null // What the view that was used last showed; the next one begins there.
+    this.kept = model.get("view_state") ?? {} // What the view that was used last kept; the next one begins there.
+    this.saving = 0
     this.views = new Set()
     this.loaded = this.takeSnapshot()
     this.listen()
@@ -64,7 +66,21 @@ class Feed {
     this.offs.push(keepOnSave(this))
   }
 
+  // The kernel knows it too: a page that is loaded again begins there, and notes are read there.
+  keep(view, property) {
+    const before = JSON.stringify(this.kept)
+    this.kept = gpustreamlab.readKept(view)
+    if (JSON.stringify(this.kept) === before) return
+    if (property === "notes") for (const { viewer } of this.views) if (viewer.view.notes !== view.notes) viewer.view.set("notes", view.notes)
+    this.saving ||= setTimeout(() => {
+      this.saving = 0
+      this.model.set("view_state", this.kept)
+      this.model.save_changes()
+    }, SAVE_AFTER_MS)
+  }
+
   stop() {
+    clearTimeout(this.saving)
     for (const off of this.offs.splice(0)) off()
   }
 
@@ -123,7 +139,6 @@ class Feed {
     fill()
     const movedNs = before === null ? 0 : Number(BigInt(before) - BigInt(this.tables.zero_ns))
     if (!movedNs) return
-    if (this.look) this.look.range = this.look.range.map(at => at + movedNs)
     for (const moveBy of anchors) moveBy(movedNs)
   }
 
@@ -241,8 +256,10 @@ function keptModel(model, view) {
     _esm: `export default { render: ${showKept} }`, // A module of its own: it may use nothing else of this file.
     kept_picture: pictureOf(view),
     kept_title: view.head.title.textContent,
-    kept_lines: [view.head.badge, ...root.querySelectorAll("p:not([hidden], .gsl-live-banner)")].map(e => e.textContent).filter(Boolean),
+    kept_lines: [view.head.badge, ...root.querySelectorAll("p:not([hidden], .gsl-live-banner)")].map(e => e.textContent).filter(Boolean)
+      .concat(view.viewer.view.notes.map(({ text }) => `Note: ${text}`)),
     kept_note: KEPT_TEXT,
+    view_state: view.feed.kept,
   }
   return { model_name: state._model_name, model_module: state._model_module, model_module_version: state._model_module_version, state }
 }
@@ -301,10 +318,10 @@ class LiveView {
     this.viewer = new gpustreamlab.Viewer({ element: this.root, Bokeh, item, tables: feed.tables, store: feed.store, live: true, askWhy: () => feed.model.send({ ask: "why" }) })
     await this.viewer.start()
     if (this.viewer.isDestroyed) return
-    restoreLook(this.viewer.view, feed.look)
+    gpustreamlab.writeKept(this.viewer.view, feed.kept)
     if (feed.why) this.viewer.view.set("why", feed.why)
     const { view } = this.viewer
-    this.offs = ["range", "state", "look"].map(event => view.on(event, () => { feed.look = lookOf(view) }))
+    this.offs = ["range", "state", "look"].map(event => view.on(event, property => { if (property !== "hovered") feed.keep(view, property) }))
     this.offs.push(view.on("state", () => this.showHead()))
     feed.views.add(this)
     this.observer.observe(this.root)
@@ -386,26 +403,11 @@ class LiveView {
   }
 }
 
-const LOOK_KEYS = ["hiddenNames", "hiddenKinds", "hiddenPartitions", "showsWaits", "isFollowing", "isPaused"]
-
-function lookOf(view) {
-  const look = { range: [view.x0, view.x1], scrollPx: view.scrollPx }
-  for (const key of LOOK_KEYS) look[key] = view[key]
-  return look
-}
-
 // The pinned span by what stays the same when others come before it; null where several are pinned as one.
 function pinOf({ pinned, store }) {
   if (pinned?.index === undefined) return null
   const row = store.row(pinned.row)
   return { row: pinned.row, start: row.start[pinned.index], place: row.place[pinned.index] }
-}
-
-function restoreLook(view, look) {
-  if (!look) return
-  for (const key of LOOK_KEYS) view.set(key, look[key])
-  view.setRange(...look.range)
-  view.scrollTo(look.scrollPx)
 }
 
 // Title, facts and state. Every text is set as text: names of spans and titles are never markup.

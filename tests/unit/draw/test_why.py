@@ -7,7 +7,7 @@ from dataclasses import replace
 import numpy as np
 import pytest
 
-from gpustreamlab import workloads
+from gpustreamlab import Session, workloads
 from gpustreamlab.analysis import IDLE_TEXTS, explain, idle
 from gpustreamlab.draw import _why, plan_picture, why_tables
 from gpustreamlab.draw._html import page_data
@@ -133,3 +133,91 @@ def test_a_long_trace_is_not_explained_and_it_is_said_what_to_type(trace, monkey
 def test_of_less_than_two_streams_one_line_is_said(trace, line):
     why = why_tables(trace, 0)
     assert (why["line"], why["notes"], why["findings"]) == (line, [], [])
+
+
+def found(trace):
+    return {entry["kind"]: entry for entry in why_tables(trace, 0)["marks"]}
+
+
+def record_marks(work):
+    with Session("sim") as lab:
+        for name in ("a", "b"):
+            lab.stream(name)
+        with lab.capture("kernels", host=True):
+            work(lab)
+        return lab.trace
+
+
+def test_a_hazard_is_at_the_range_that_does_not_wait_with_the_missing_order():
+    def work(lab):
+        with lab.on("a", "make"):
+            x = lab.xp.ones(1_000) * 2
+        workloads.spin(lab, 50_000, stream="b")
+        with lab.on("b", "use"):
+            x + 1
+        with lab.on("b", "use"):
+            x.sum()
+        lab.synchronize()
+
+    trace = record_marks(work)
+    (note,) = trace.notes
+    first = trace.names.index("use") == trace.name
+    assert (note.stream, note.kind.value, note.time_ns) == ("b", "hazard", trace.start_ns[first].min())
+    entry = found(trace)["hazard"]
+    assert entry["head"] == "Hazard: read-after-write on b"
+    (piece,) = entry["pieces"]
+    assert piece["late"] == [1, note.time_ns, note.end_ns]
+    assert piece["fix"] == "Put lab.stream('b').wait(lab.stream('a')) before 'use' (add)."
+    assert "unordered" in piece["text"]
+
+
+def test_a_hazard_outside_all_ranges_is_where_it_was_enqueued():
+    with Session("sim") as lab:
+        a, b = lab.stream("a"), lab.stream("b")
+        with lab.select(a):
+            x = lab.xp.ones(1_000)
+        before_ns = lab._recorder.now_ns()
+        with lab.select(b):
+            x + 1
+        (note,) = lab.trace.notes
+        assert before_ns <= note.time_ns <= lab._recorder.now_ns()
+        assert (note.end_ns, note.stream) == (None, "b")
+        lab.clear()
+        assert lab.trace.notes == ()
+
+
+def test_strays_of_a_sort_are_one_mark_the_longest_first_with_what_to_do():
+    def work(lab):
+        with lab.on("a", "outer"):
+            for us in (10, 30, 20):
+                workloads.spin(lab, us * 1_000, stream="b")
+        lab.synchronize()
+
+    trace = record_marks(work)
+    entry, strays = found(trace)["stray"], trace.strays()
+    assert entry["count"] == len(entry["pieces"]) == len(strays) == 3
+    assert [end - start for _, start, end in (piece["late"] for piece in entry["pieces"])] == [30_000, 20_000, 10_000]
+    assert entry["pieces"][0]["fix"] == strays.groups[0].fix == strays.advice[0]
+
+
+def test_waits_of_the_host_are_marked_where_more_was_launched_behind_them():
+    def work(lab):
+        for us in (50, 200, 0.1, 100):
+            workloads.spin(lab, int(us * 1_000), stream="a")
+            lab.stream("a").synchronize()
+
+    trace = record_marks(work)
+    entry, waits = found(trace)["wait"], trace.host_waits()
+    # Neither the shortest nor the last, behind which nothing came.
+    assert [piece["late"][1] for piece in entry["pieces"]] == [waits.start_ns[1], waits.start_ns[0]]
+    assert "until spin had ended" in entry["pieces"][0]["text"]
+    assert found(record_marks(lambda lab: (workloads.spin(lab, 10_000, stream="a"), lab.synchronize()))) == {}
+
+
+def test_dropped_spans_are_marked_with_how_to_keep_them(trace):
+    dropped = replace(trace, metadata=replace(trace.metadata, dropped_spans=1_200, dropped_records=7))
+    (piece,) = found(dropped)["dropped"]["pieces"]
+    assert piece["text"].startswith("1,200 spans dropped, 7 of them kernels, copies and calls (")
+    assert "ring_size" in piece["fix"]
+    assert piece["late"] == [-1, 0, 0]
+    assert found(trace) == {}

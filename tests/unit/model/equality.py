@@ -18,7 +18,7 @@ def assert_same_trace(got: Trace, wanted: Trace) -> None:
         assert_same_column(got.extra[name], column)
     for part in ("edges", "counters"):
         assert_same_part(getattr(got, part), getattr(wanted, part))
-    for name in ("names", "lanes", "threads", "metadata", "partitions", "layout", "layouts", "markers"):
+    for name in ("names", "lanes", "threads", "metadata", "partitions", "layout", "layouts", "markers", "notes"):
         assert getattr(got, name) == getattr(wanted, name)
 
 

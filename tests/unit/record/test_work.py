@@ -37,7 +37,7 @@ def key(lab, name):
 
 def launch(lab, stream, correlation, *, after_ns=5_000, width_ns=1_000, **work):
     """Feed a launch of now, and its kernel."""
-    now_ns = lab._recorder._look_at_clock()
+    now_ns = lab._recorder.look_at_clock()
     lab._backend.host_time_ns()  # time goes on
     on = key(lab, stream) if isinstance(stream, str) else stream
     lab._backend.source_given.push_launch(
@@ -157,7 +157,7 @@ def test_late_work_of_a_closed_stream_is_its_own(lab, source):
     brief = lab.stream("brief")
     made = brief._backend_stream
     with lab.on(brief, "work"):
-        source.push_call(lab._recorder._look_at_clock(), 10**9, correlation=4)
+        source.push_call(lab._recorder.look_at_clock(), 10**9, correlation=4)
     brief.close()
     source.push_work(100, 200, stream=made, correlation=4, name="late")
     trace = trace_of(lab)
@@ -172,7 +172,7 @@ def test_late_work_of_a_closed_stream_is_its_own(lab, source):
 def test_work_waits_one_drain_for_its_call(lab, source):
     recorder = lab._recorder
     with lab.on("a", "outer"):
-        now_ns = recorder._look_at_clock()
+        now_ns = recorder.look_at_clock()
         source.push_work(now_ns + 10, now_ns + 20, stream=key(lab, "a"), correlation=7, name="early")
         source.push_work(now_ns + 30, now_ns + 40, stream=key(lab, "a"), correlation=8, name="alone")
         recorder.collect_work()
@@ -380,7 +380,7 @@ def test_random_records_never_raise(lab, source):
 
 
 def launch_graph(lab, stream, correlation, starts_ns, graph=7, first_node=0):
-    source, now_ns = lab._backend.source_given, lab._recorder._look_at_clock()
+    source, now_ns = lab._backend.source_given, lab._recorder.look_at_clock()
     lab._backend.host_time_ns()  # time goes on
     for place, after_ns in enumerate(starts_ns):
         detail = replace(kernel_detail(f"node{place}"), graph=graph, node=first_node + place)

@@ -1,0 +1,67 @@
+// Notes that the reader writes: of a moment or of a window, in one lane or in all. They are signs as findings are, see why.js.
+
+import { traceTime, viewTime } from "./address.js"
+import { copyText } from "./copy.js"
+import { isSpan } from "./facts.js"
+import { commandsOf, makeButton, makeNode, makeSheet, openAbove, partOf, placeBelow } from "./nodes.js"
+import { endOfHit } from "./rows.js"
+
+const SECTION = "Notes and links"
+
+/** A note as it is kept, [time, end or null, lane or null, text], as the view has it; null for what is none. */
+function readNote(view, entry) {
+  try {
+    const [time, end, stream, text] = entry
+    const tidy = ns => traceTime(view, viewTime(view, ns))
+    if (typeof text !== "string" || (end !== null && viewTime(view, end) < viewTime(view, time))) return null
+    return { time: tidy(time), end: end === null ? null : tidy(end), stream: stream === null ? null : String(stream), text }
+  } catch { return null }
+}
+
+/** Add the field in which notes are written, and what the menu has of them and of links. */
+export function addNotes(viewer) {
+  const { view, menu } = viewer, byTime = (a, b) => viewTime(view, a.time) - viewTime(view, b.time)
+  const box = makeNode("input", { type: "text", maxlength: "500", "aria-label": "Note", placeholder: "Note", autocomplete: "off" })
+  const { sheet, shut } = makeSheet(viewer, "writing", "Write a note")
+  const setNotes = notes => {
+    view.set("reason", null) // Their numbers are others now.
+    view.set("notes", notes)
+  }
+  const open = (note, old = null) => {
+    const save = () => {
+      const text = box.value.trim()
+      setNotes([...view.notes.filter(one => one !== old), ...(text ? [{ ...note, text }] : [])].sort(byTime))
+      shut()
+    }
+    box.value = note.text
+    box.onkeydown = event => { if (event.key === "Enter" && !event.isComposing) save() }
+    sheet.replaceChildren(box, makeButton("Save", { key: "Enter", onclick: save }))
+    openAbove(sheet)
+    const { left, top } = partOf(viewer, "figure").getBoundingClientRect()
+    placeBelow(sheet, { bottom: top + view.lanesTop() + 20, right: left + view.pxAt(viewTime(view, note.time)) + sheet.offsetWidth })
+    box.select()
+  }
+  const read = entries => entries.map(entry => readNote(view, entry)).filter(Boolean).sort(byTime)
+  const first = read(viewer.notes ?? view.tables.written), entries = () => view.notes.map(({ time, end, stream, text }) => [time, end, stream, text])
+  const write = at => open(newNote(view, at ?? (view.x0 + view.x1) / 2))
+  view.set("notes", first)
+  view.keep("notes", () => view.notes === first ? null : entries(), value => setNotes(value ? read(value) : first))
+  Object.assign(commandsOf(viewer), { note: write, editNote: note => open(note, note), dropNote: note => setNotes(view.notes.filter(other => other !== note)) })
+  menu.action(SECTION, { label: "Write a note", key: "N", run: () => { commandsOf(viewer).closeMenu(); write() } })
+  if (viewer.address !== null) menu.action(SECTION, { label: "Copy link to this view", run: () => copyText(viewer.link(), makeNode("span"), menu.sheet) })
+  if (viewer.savePage) menu.action(SECTION, { label: "Save page with notes", run: () => viewer.savePage(entries()) })
+  return () => sheet.remove()
+}
+
+/** Of the pinned span, the gap or the selection, else of a moment. */
+function newNote(view, at) {
+  const { pinned, gap, selection, store, tables } = view
+  const of = (start, end, lane) => ({ time: traceTime(view, start), end: end === null ? null : traceTime(view, end), stream: tables.lanes[lane]?.name ?? null, text: "" })
+  if (pinned) {
+    const row = store.row(pinned.row), [first, last] = isSpan(pinned) ? [pinned.index, pinned.index] : [pinned.first, pinned.last]
+    return of(row.start[first], endOfHit(row, first, last), tables.rows[pinned.row].lane)
+  }
+  if (gap) return of(gap.start, gap.end, gap.lane)
+  if (selection) return of(selection.start, selection.end, selection.lanes.size === 1 ? [...selection.lanes][0] : -1)
+  return of(at, null, -1)
+}
