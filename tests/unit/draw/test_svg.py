@@ -15,6 +15,7 @@ from gpustreamlab.draw import plan_picture, timeline_svg
 from gpustreamlab.draw._svg import MAX_SVG_BARS, MAX_SVG_WAITS, merged_items
 from gpustreamlab.model import Marker
 from tests.helpers.kernel_traces import kernel_trace
+from tests.helpers.svg_texts import check_texts_within
 from tests.helpers.traces import (
     EVIL_NAME,
     empty_trace,
@@ -59,6 +60,11 @@ def test_picture_has_header_lanes_axis_and_bar_labels():
     assert any("3 spans dropped" in text for text in shown)
     assert not any("busy" in text for text in shown if "partition" not in text)
     assert "streams busy" in texts(timeline_svg(kernel_trace()))
+
+
+@pytest.mark.parametrize("trace", [*TRACES.values(), kernel_trace(windows=((2_000_000, 4_000_000),))], ids=[*TRACES, "windows"])
+def test_no_text_lies_outside_of_the_picture(trace):
+    check_texts_within(timeline_svg(trace))
 
 
 def test_hostile_names_are_text():
@@ -120,8 +126,8 @@ def test_merged_bar_has_the_colour_of_its_longest_span():
 def test_narrow_bar_is_as_pale_as_its_px_are_idle():
     svg = timeline_svg(make_trace([("a", "x", 0, 600), ("b", "y", 0, 3_000), ("c", "z", 0, 30), ("d", "end", 0, 900_000)]))
     looks = dict(re.findall(r'<path d="M[^"]*?h([\d.]+)v20.0[^"]*" fill="#[^"]*" fill-opacity="([\d.]+)"', svg))
-    # One px is about 1 µs: of those that are narrower, the colour says how busy it was.
-    assert looks == {"1.0": "0.3", "3.0": "1"}
+    # One px is about 1.1 µs: of those that are narrower, the colour says how busy it was.
+    assert looks == {"1.0": "0.3", "2.8": "1"}
     assert 'fill-opacity="0.6"' in svg
 
 
