@@ -328,10 +328,10 @@ def memory_lanes(trace: Trace) -> BoolArray:
     return alone
 
 
-def fit_label(text: str) -> str:
+def fit_label(text: str, room_px: float = LABEL_PX) -> str:
     """Cut a text in its middle until it is short and narrow enough to stand beside a lane."""
     limits = range(min(LABEL_CHARACTERS, max(2, len(text))), 1, -1)
-    return next((cut for limit in limits if text_width_px(cut := display_name(text, limit)) <= LABEL_PX), "…")
+    return next((cut for limit in limits if text_width_px(cut := display_name(text, limit)) <= room_px), "…")
 
 
 def text_width_px(text: str, size_px: float = 12) -> float:

@@ -9,6 +9,7 @@ import zlib
 from collections.abc import Callable, Iterator, Sequence
 from functools import cache
 from html import escape
+from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -39,6 +40,7 @@ from gpustreamlab.draw._sm_map import (
     SOFT,
     STRIP_PX,
     WIDTH_PX,
+    Steps,
     SVGPlot,
     group_shapes,
     mark_shapes,
@@ -93,6 +95,10 @@ def memory_shapes(strips: Sequence[MemoryStrip], plot: SVGPlot) -> Iterator[str]
         yield f'<g stroke="{PAPER}" stroke-width="3" paint-order="stroke">{label}</g>'
 
 
+CAPTURED_WORDS = "kernels captured"
+"""What stands beside the strip that tells when."""
+
+
 def capture_shapes(scene: Scene, plot: SVGPlot) -> Iterator[str]:
     """Draw when kernels were captured, where they were not all the time."""
     if not scene.is_partly_captured:
@@ -103,7 +109,7 @@ def capture_shapes(scene: Scene, plot: SVGPlot) -> Iterator[str]:
         begin, end = (float(np.clip(x, plot.left_px, plot.right_px)) for x in plot.x(np.array([begin_ns, end_ns])))
         size = f'width="{max(1.0, end - begin):.1f}" height="{bottom - top - 4:.1f}"'
         yield f'<rect x="{begin:.1f}" y="{top + 2:.1f}" {size} fill="{ACCENT}"/>'
-    yield svg_text(plot.left_px - 8, bottom - 1, "kernels captured", "end", SOFT, 10)
+    yield svg_text(plot.left_px - 8, bottom - 1, plot.label(CAPTURED_WORDS), "end", SOFT, 10)
 
 
 LABEL_CHARACTERS = 320
@@ -154,13 +160,17 @@ def timeline_svg(trace: Trace, *, picture: Picture | None = None, max_bars: int 
     scene = picture.scene
     steps = band_steps(trace, scene.bands, scene.zero_ns)
     head, head_px = _head(picture.header, scene.notes, name_entries(trace, scene), partition_entries(scene, steps))
-    plot = SVGPlot(scene, head_px)
+    words = [_STRIP_WORDS[picture.header.busy_word], *([CAPTURED_WORDS] if scene.is_partly_captured else [])]
+    plot = SVGPlot(scene, head_px, strip_words=words)
     items = merged_items(picture.columns, plot.scale_x, max_bars)
-    below = [*_lanes(scene, plot, "" if len(trace) else picture.header.empty), *group_shapes(scene, plot), *_axis(plot)]
-    strips = [*sm_strip_shapes(scene, steps, plot), *_strip(picture, plot), *capture_shapes(scene, plot)]
-    above = [*stray_shapes(picture, items, plot), *_waits(picture, plot), *strips, *mark_shapes(scene, plot)]
-    memory = memory_shapes(plan_memory(trace, scene), plot)
-    parts = [*head, *below, *_bars(picture, items, plot), *memory, *above, *_notes(picture, items, plot)]
+    axis, strip = [*_axis(plot)], [*_strip(picture, plot)]
+    notes = (
+        [svg_text(plot.right_px, plot.bottom_px + 34, " ".join(words), "end", SOFT, 11)]
+        if (words := left_out(picture, items))
+        else []
+    )
+    parts = [*head, *lane_shapes(scene, plot, "" if len(trace) else picture.header.empty), *axis]
+    parts += [*plot_shapes(picture, items, steps, plot), *strip, *notes]
     height_px = round(plot.bottom_px + 40)
     return (
         f'<svg xmlns="http://www.w3.org/2000/svg" width="{WIDTH_PX}" height="{height_px}" viewBox="0 0 {WIDTH_PX} {height_px}" '
@@ -168,6 +178,19 @@ def timeline_svg(trace: Trace, *, picture: Picture | None = None, max_bars: int 
         f"<title>{escape(picture.header.title)}</title><defs>{hatch_patterns()}</defs>"
         f'<rect width="100%" height="100%" fill="{PAPER}"/>{"".join(parts)}</svg>'
     )
+
+
+def plot_shapes(picture: Picture, items: Merged, steps: Sequence[Steps], plot: SVGPlot) -> Iterator[str]:
+    """Draw what every style of picture has above its lanes and its axis: partitions, bars, waits, SMs in use, moments."""
+    scene = picture.scene
+    yield from group_shapes(scene, plot)
+    yield from _bars(picture, items, plot)
+    yield from memory_shapes(plan_memory(picture.trace, scene), plot)
+    yield from stray_shapes(picture, items, plot)
+    yield from _waits(picture, plot)
+    yield from sm_strip_shapes(scene, steps, plot)
+    yield from capture_shapes(scene, plot)
+    yield from mark_shapes(scene, plot)
 
 
 def picture_uri(svg: str) -> str:
@@ -194,34 +217,37 @@ def _head(header: Header, notes: Sequence[str], names: Entries, partitions: Entr
         for line in textwrap.wrap(text, 140):
             lines.append(f'<text x="12" y="{place}" fill="{colour}" font-weight="{weight}">{escape(line)}</text>')
             place += 17
-    shapes, place = _legend(names, place, swatch_px=16)
+    shapes, place = legend_shapes(names, place, swatch_px=16)
     lines += shapes
     if partitions:
-        shapes, place = _legend(partitions, place + 10, swatch_px=24)
+        shapes, place = legend_shapes(partitions, place + 10, swatch_px=24)
         lines += shapes
     return lines, place + 4.0
 
 
-def _legend(entries: Entries, place: int, *, swatch_px: int) -> tuple[list[str], int]:
+def legend_shapes(
+    entries: Entries, place: int, *, swatch_px: int, left_px: float = 12.0, right_px: float = WIDTH_PX - 12
+) -> tuple[list[str], int]:
     """Write texts with their swatches in lines, and return where the next line begins."""
-    parts, x = [], 12.0
+    parts, x = [], left_px
     for name, swatch in entries:
         indent_px = swatch_px + 5 if swatch else 0
         width_px = indent_px + text_width_px(name, 12) + 13
-        if x + width_px > WIDTH_PX - 12 and x > 12:
-            x, place = 12.0, place + 18
+        if x + width_px > right_px + 13 and x > left_px:
+            x, place = left_px, place + 18
         text = f'<text x="{indent_px}" y="10">{escape(name)}</text>'
         parts.append(f'<g transform="translate({x:.0f} {place - 9})">{swatch}{text}</g>')
         x += width_px
     return parts, place + (12 if entries else -6)
 
 
-def _lanes(scene: Scene, plot: SVGPlot, empty: str) -> Iterator[str]:
+def lane_shapes(scene: Scene, plot: SVGPlot, empty: str) -> Iterator[str]:
+    """Draw what lies below the bars: the lanes' ground and their labels; or say why there is nothing."""
     last_px = -100.0
     for index, box in enumerate(sorted(scene.lanes, key=lambda lane: lane.top)):
         top, bottom = plot.y(box.top), plot.y(box.bottom)
         if index % 2 and bottom - top >= LEAST_SHADED_PX:
-            yield f'<rect x="0" y="{top:.1f}" width="{WIDTH_PX}" height="{bottom - top:.1f}" fill="#808080" fill-opacity=".1"/>'
+            yield plot.shade(top, bottom)
         for part in box.parts[1:]:  # what its other rows hold, below a fine line
             part_top, part_bottom = plot.y(part.top), plot.y(part.bottom)
             yield f'<path d="M{plot.left_px:.1f} {part_top - 1.5:.1f}H{plot.right_px:.1f}" stroke="{GRID}"/>'
@@ -232,9 +258,10 @@ def _lanes(scene: Scene, plot: SVGPlot, empty: str) -> Iterator[str]:
             continue
         last_px = middle
         two = bool(box.detail) and bottom - top > 28 and len(box.parts) < 2
-        yield svg_text(plot.left_px - 8, middle + (-2 if two else 4), box.label if two else box.texts[0], "end", INK)
+        label = plot.label(box.label if two else box.texts[0])
+        yield svg_text(plot.left_px - 8, middle + (-2 if two else 4), label, "end", INK)
         if two:
-            yield svg_text(plot.left_px - 8, middle + 12, box.detail, "end", SOFT, 10)
+            yield svg_text(plot.left_px - 8, middle + 12, plot.label(box.detail), "end", SOFT, 10)
     if empty:
         yield svg_text(
             (plot.left_px + plot.right_px) / 2, (plot.top_px + plot.lanes_bottom_px) / 2 + 4, empty, "middle", SOFT, 14
@@ -297,13 +324,19 @@ def _bar_label(name: str, room_px: float) -> str:
     return cut_end(label, int(len(label) / excess)) if excess > 1 else label
 
 
-def _waits(picture: Picture, plot: SVGPlot) -> Iterator[str]:
-    scene, columns, places = picture.scene, picture.columns, _wait_places(picture)[:MAX_SVG_WAITS]
-    edges = columns.edges[places]
+def wait_edges(picture: Picture, limit: int = MAX_SVG_WAITS) -> Int64Array:
+    """Return the arrows of waits between streams: time and row of both ends; shape (n, 4), int64, at most so many."""
+    columns, places = picture.columns, _wait_places(picture)[:limit]
+    edges: Int64Array = columns.edges[places]
     # What was told to wait after it had begun waited within: the arrow ends there, and not behind its end.
-    until_ns = picture.trace.end_ns[columns.edge_place[places, 1]] - scene.zero_ns
+    until_ns = picture.trace.end_ns[columns.edge_place[places, 1]] - picture.scene.zero_ns
     edges[:, 2] = np.maximum(edges[:, 2], np.minimum(edges[:, 0], until_ns))
-    for source_ns, source_row, target_ns, target_row in edges.tolist():
+    return edges
+
+
+def _waits(picture: Picture, plot: SVGPlot) -> Iterator[str]:
+    scene = picture.scene
+    for source_ns, source_row, target_ns, target_row in wait_edges(picture).tolist():
         down = scene.row_top[source_row] <= scene.row_top[target_row]
         from_y, to_y = (scene.row_bottom, scene.row_top) if down else (scene.row_top, scene.row_bottom)
         x0, x1 = (plot.left_px + time_ns * plot.scale_x for time_ns in (source_ns, target_ns))
@@ -333,16 +366,15 @@ def _strip(picture: Picture, plot: SVGPlot) -> Iterator[str]:
     yield svg_text(plot.left_px - 8, bottom, "0", "end", INK, 11)
 
 
-def _notes(picture: Picture, items: Merged, plot: SVGPlot) -> Iterator[str]:
-    """Say below the picture which things share a shape, and which are left out."""
+def left_out(picture: Picture, items: Merged, most_waits: int = MAX_SVG_WAITS) -> list[str]:
+    """Say which things share a shape, and which are left out."""
     span_count, edge_count = len(picture.columns.row), len(_wait_places(picture))
     notes = []
     if len(items.first) < span_count:
         notes.append(f"Narrow neighbours share a bar here: {span_count:,} spans in {len(items.first):,} bars.")
-    if edge_count > MAX_SVG_WAITS:
-        notes.append(f"{MAX_SVG_WAITS:,} of {edge_count:,} waits are drawn.")
-    if notes:
-        yield svg_text(plot.right_px, plot.bottom_px + 34, " ".join(notes), "end", SOFT, 11)
+    if edge_count > most_waits:
+        notes.append(f"{most_waits:,} of {edge_count:,} waits are drawn.")
+    return notes
 
 
 def _axis(plot: SVGPlot) -> Iterator[str]:
@@ -375,13 +407,13 @@ _INCH_M = 0.0254
 _PROBE = '<svg xmlns="http://www.w3.org/2000/svg" width="20" height="20">{}</svg>'
 
 
-def timeline_png(trace: Trace, *, scale: float = PNG_SCALE) -> bytes:
-    """Draw a trace as a PNG picture: what `timeline_svg` draws.
+def svg_png(svg: str, *, scale: float = PNG_SCALE) -> bytes:
+    """Write an SVG text as a PNG picture.
 
     Parameters
     ----------
-    trace
-        The spans.
+    svg
+        The picture, see `timeline_svg`.
     scale
         Pixels for each px of the page: at 2, a picture is 2,000 pixels wide. It says its size, so a document shows it as wide
         at every scale.
@@ -405,7 +437,7 @@ def timeline_png(trace: Trace, *, scale: float = PNG_SCALE) -> bytes:
             "A picture without its texts would say nothing, and no font was found on this machine. "
             f"Install one with: {install_line('png')} - or save as .svg or .html, which need none here."
         )
-    png = render(timeline_svg(trace, max_bars=MAX_FILE_BARS), float(scale))
+    png = render(svg, float(scale))
     # The size of its pixels, so that it is as wide at every scale. Source: PNG specification, chunk ``pHYs``.
     per_metre = round(_CSS_DPI * scale / _INCH_M)
     body = b"pHYs" + struct.pack(">IIB", per_metre, per_metre, 1)
@@ -428,7 +460,7 @@ def _renderer() -> Callable[[str, float], bytes]:
 
     def render(svg: str, scale: float) -> bytes:
         # Roboto has no arrow, and a text with one would be drawn in whatever other font there is.
-        return bytes(svg_to_bytes(svg_string=svg.replace("→", " to ") if fonts else svg, zoom=scale, **fonts))
+        return bytes(svg_to_bytes(svg_string=svg.replace("→", " to ") if fonts else svg, zoom=scale, dpi=_CSS_DPI, **fonts))
 
     return render
 
@@ -441,6 +473,11 @@ def _font_files() -> list[str]:
     except ImportError:
         return []
     return [font_roboto.font_files[name] for name in FONT_FACES]
+
+
+def font_folder() -> list[str]:
+    """Return the folder of the font that the extras bring; none where they are not installed."""
+    return sorted({str(Path(file).parent) for file in _font_files()})
 
 
 @cache

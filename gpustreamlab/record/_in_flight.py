@@ -28,6 +28,9 @@ IDLE_PAIRS = 65_536
 CLOSED_RANGES = 262_144
 """Ranges in the buffer that launches are looked up in, while kernels are captured; the newest count."""
 
+NESTED = 64
+"""So many of the ranges that were closed first are looked through for the one that was opened first."""
+
 _NO_THREAD = -1
 _INTERVAL_COLUMNS = ("thread", "opened_ns", "closed_ns", "number")
 
@@ -164,6 +167,27 @@ class RangesInFlight:
             for queue, thread in lane.queues()
             for events, name, opened_ns, number, parent, closed_ns in queue
         ]
+
+    def first_of_lanes(self) -> dict[int, tuple[InFlight, int]]:
+        """Return by lane the range that was opened first and has not ended, and how many there are; in bounded time."""
+        found: dict[int, tuple[InFlight, int]] = {}
+
+        def note(one: InFlight, count: int) -> None:
+            known, before = found.get(one.lane.index, (one, 0))
+            found[one.lane.index] = (min(known, one, key=lambda each: each.opened_ns), before + count)
+
+        for one in self.open():
+            note(one, 1)
+        with self.lock:
+            for lane in self.lanes:
+                queues = [(writer.finished[:NESTED], len(writer.finished), writer.ident) for writer in tuple(lane.writers)]
+                handed_over = [row for row, _ in lane.handed_over[:NESTED]]
+                for rows, count, thread in (*queues, (handed_over, len(lane.handed_over), _NO_THREAD)):
+                    if rows:  # a range closes after those within it
+                        events, name, opened_ns, number, parent, closed_ns = min(rows, key=lambda row: row[2])
+                        by_work = events[0] is None
+                        note(InFlight(number, parent, lane, name, thread, opened_ns, closed_ns, by_work), count)
+        return found
 
     def find_unended(self, columns: Mapping[str, Int64Array], awaited: Collection[int]) -> Unended:
         """Find the ranges that enclose rows and have not ended.

@@ -403,6 +403,18 @@ class Recorder:
         """Return the present time on the backend's clock."""
         return self.to_clock_ns(self.host_time_ns())
 
+    def unended(self) -> list[tuple[int, int, int, int]]:
+        """Return what has not ended: of each lane the range that was opened first, in bounded time.
+
+        Returns
+        -------
+        list of tuple of int
+            The lane, the code of the range's name, when it was opened on the backend's clock, and how many ranges of the lane
+            have not ended; by lane.
+        """
+        found = sorted(self.in_flight.first_of_lanes().items())
+        return [(lane, one.name, self._backend.host_to_clock_ns(one.opened_ns), count) for lane, (one, count) in found]
+
     def observing(self) -> AbstractContextManager[None]:
         """Let this thread's questions cost the simulated device no virtual time; on a GPU this does nothing."""
         return observing(self._backend)

@@ -290,16 +290,21 @@ class LiveFeed:
         self._finding = FindingWatch(recorder)
         self._number = 0
         self._pending_count = 0
+        self._open: list[tuple[int, int, int, int]] = []
+        self._now_ns = 0
         with recorder.observing():
             self._planner.changes(recorder.changes(until=START, title=title()), self._reader, now_ns=0)
 
     def refresh(self) -> Update | None:
         """Return what is new since the last refresh; None where nothing is."""
         with self._lock, self._recorder.observing():
-            clear_count, pending = self._reader.clear_count, self._pending_count
+            clear_count, before = self._reader.clear_count, (self._pending_count, self._open)
             new = self._reader.read_new(self.max_rate, title=self._title())
             self._pending_count = self._recorder.pending_count
-            now_ns = self._recorder.now_ns()
+            now_ns, self._open = self._recorder.now_ns(), self._recorder.unended()
+            # What runs grows; a simulated clock stands still meanwhile.
+            is_other = before != (self._pending_count, self._open) or bool(self._open and now_ns != self._now_ns)
+            self._now_ns = now_ns
             is_cleared = new.is_moved or self._reader.clear_count != clear_count
             if self._reader.clear_count != clear_count:
                 self._finding.forget()
@@ -311,7 +316,7 @@ class LiveFeed:
                 basis=self._finding.basis,
                 pending_count=self._pending_count,
             )
-            if not (new.delta.row_count or changed or is_cleared or self._pending_count != pending):
+            if not (new.delta.row_count or changed or is_cleared or is_other):
                 return None
             self._number += 1
             merged = 0 if new.is_moved else new.delta.row_count - len(new.columns)
@@ -352,6 +357,7 @@ class LiveFeed:
             "now_ns": float(now_ns - self._reader.zero_ns),
             "clear_count": self._reader.clear_count,
             "pending": self._pending_count,
+            "open": [(lane, name, float(since_ns - self._reader.zero_ns), count) for lane, name, since_ns, count in self._open],
         }
         return Update(facts=facts | common, blob=blob)
 

@@ -1,4 +1,4 @@
-// Made by scripts/bundle_viewer.py. 598e8d36d3da1f2762d74f6f99e0ef1bccdeac20c3b83a1e3e8b63723198f789
+// Made by scripts/bundle_viewer.py. 9eba0ac46c20ddfc7ef1063868f7071c20a28705188acce4f7db5ed57feac413
 "use strict";
 var gpustreamlab = (() => {
   var __defProp = Object.defineProperty;
@@ -1391,6 +1391,7 @@ var gpustreamlab = (() => {
       this.hasHatches = false;
       this.isLive = this.isFollowing = this.isPaused = false;
       this.nowNs = 0;
+      this.openWork = [];
       this.painted = null;
       this.kept = /* @__PURE__ */ new Map();
       this.adoptTables(tables);
@@ -5508,6 +5509,31 @@ var gpustreamlab = (() => {
     ctx.stroke(shape);
   }
 
+  // paint_open.js
+  function paintOpen(ctx, painter) {
+    const { view, theme } = painter, { frame, tables } = view, now = Math.round(view.pxAt(view.nowNs));
+    if (!view.isLive || now < frame.left) return;
+    clipLanes(ctx, view, frame.left, () => {
+      Object.assign(ctx, { strokeStyle: theme.ink, lineWidth: 1 });
+      for (const [lane, name, since, count] of view.openWork) {
+        const first = tables.rows[view.laneRows[lane]?.[0]] ?? tables.lanes[lane];
+        const left = Math.max(frame.left - 2, Math.round(view.pxAt(since))) + 0.5, right = Math.min(frame.right, now);
+        if (!first || right <= left) continue;
+        const top = Math.round(view.yAt(first.top)) + 0.5, bottom = Math.round(view.yAt(first.bottom)) - 0.5;
+        ctx.setLineDash([4, 2]);
+        ctx.beginPath();
+        for (const [x, y] of [[right, top], [left, top], [left, bottom], [right, bottom]]) ctx.lineTo(x, y);
+        ctx.stroke();
+        const text = `${tables.names[name] ?? ""}${count > 1 ? ` + ${count - 1} more` : ""}, not ended`;
+        paintPill(ctx, painter, text, (left + right) / 2, (top + bottom) / 2, { fill: theme.paper, ink: theme.ink, line: theme.soft });
+      }
+    });
+    if (now > frame.right) return;
+    ctx.fillStyle = theme.accent;
+    ctx.fillRect(now, frame.top, 1, view.parts.innerPx);
+    paintPill(ctx, painter, "now", now, frame.top + view.parts.innerPx - 11, { fill: theme.accent, ink: theme.paper });
+  }
+
   // paint.js
   var Painter = class {
     constructor(view, theme) {
@@ -5550,6 +5576,7 @@ var gpustreamlab = (() => {
       });
       paintStrips(ctx, this);
       paintMarks(ctx, this);
+      paintOpen(ctx, this);
       paintMemoryLabels(ctx, this);
       paintAxisTitle(ctx, this);
       if (!view.store.length || !this.items.length) paintEmpty(ctx, this);

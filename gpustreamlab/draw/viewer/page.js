@@ -86,6 +86,18 @@
     setTimeout(() => URL.revokeObjectURL(link.href), 10_000)
   }
 
+  // What is printed is the static picture, which browsers without scripts show: the whole run, sharp on white, with its legend.
+  const preparePrint = () => {
+    const kept = document.querySelector("noscript")?.textContent.match(/base64,([^"]+)/)
+    if (!kept) return
+    const print = Object.assign(document.createElement("div"), {id: "gsl-print"})
+    addEventListener("beforeprint", () => {
+      print.innerHTML = new TextDecoder().decode(Uint8Array.from(atob(kept[1]), sign => sign.charCodeAt(0)))
+      document.body.append(print)
+    })
+    addEventListener("afterprint", () => print.remove())
+  }
+
   const startViewer = async which => {
     const {Viewer, SpanStore, readBatch} = window.gpustreamlab
     const {item, tables, manifest} = JSON.parse(await unpackedText("gsl-data" + which))
@@ -118,6 +130,7 @@
     await startViewers()
     element("gsl-state").remove()
     keepFitting()
+    preparePrint()
     document.documentElement.dataset.drawn = "yes"
   } catch (error) {
     element("gsl-state").textContent =

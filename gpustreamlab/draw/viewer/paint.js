@@ -7,6 +7,7 @@ import { paintBars } from "./paint_bars.js"
 import { paintEdges, paintOwnEdges, paintOwnLaunches } from "./paint_edges.js"
 import { paintGroups, paintLaneLabels, paintShades } from "./paint_lanes.js"
 import { paintMarks } from "./paint_marks.js"
+import { paintOpen } from "./paint_open.js"
 import { paintMoreLanes, paintOutlines, paintRuler, paintSelection } from "./paint_overlay.js"
 import { paintStrips } from "./paint_strips.js"
 import { paintSigns, paintWhy } from "./paint_why.js"
@@ -57,6 +58,7 @@ export class Painter {
     })
     paintStrips(ctx, this)
     paintMarks(ctx, this)
+    paintOpen(ctx, this)
     paintMemoryLabels(ctx, this)
     paintAxisTitle(ctx, this)
     if (!view.store.length || !this.items.length) paintEmpty(ctx, this)

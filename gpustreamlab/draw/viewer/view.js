@@ -48,6 +48,7 @@ export class View {
     this.hasHatches = false
     this.isLive = this.isFollowing = this.isPaused = false
     this.nowNs = 0 // Live: the session's clock, where it is later than the last span.
+    this.openWork = [] // Live, of each lane: its code, the name of the first range that has not ended, since when, and how many.
     this.painted = null // The items of the last paint.
     this.kept = new Map() // What a link to this view, and a saved notebook, keep: by key how it is read and set.
     this.adoptTables(tables)

@@ -166,9 +166,8 @@ class Feed {
     for (const view of this.views) view.setTables(tables)
   }
 
-  note({ now_ns: nowNs, pending, merged = 0, missed = 0 }) {
-    this.nowNs = nowNs
-    this.pending = pending
+  note({ now_ns: nowNs, pending, open = [], merged = 0, missed = 0 }) {
+    Object.assign(this, { nowNs, pending, open })
     this.merged += merged
     this.missed += missed
     for (const view of this.views) view.appended()
@@ -353,13 +352,13 @@ class LiveView {
 
   update() {
     this.isDue = false
-    this.viewer.view.nowNs = this.feed.nowNs
-    this.viewer.view.appended()
+    const { nowNs, open: openWork } = this.feed
+    Object.assign(this.viewer.view, { nowNs, openWork }).appended()
     this.showHead()
   }
 
   showHead() {
-    this.head.show(this.feed, this.viewer.view.isPaused)
+    this.head.show(this.feed, this.viewer.view)
   }
 
   // What the reader looks at, as a function that finds it again where all times have grown.
@@ -435,7 +434,7 @@ class Head {
     parent.append(this.root)
   }
 
-  show(feed, isPaused) {
+  show(feed, { isPaused, isFollowing }) {
     const { header, notes, simulated } = feed.tables
     const { state: now, text } = feed.state
     const state = now === "live" && isPaused ? "paused" : now
@@ -444,7 +443,7 @@ class Head {
     put(this.badge, header.badge)
     this.badge.classList.toggle("gsl-sim", Boolean(simulated))
     this.badge.classList.toggle("gsl-real", header.badge === "MEASURED")
-    put(this.state, STATE_WORDS[state])
+    put(this.state, STATE_WORDS[state] + (state === "live" ? isFollowing ? ", follows now" : ", does not follow now" : ""))
     this.state.dataset.state = state
     put(this.banner, text)
     this.banner.hidden = !text
@@ -465,7 +464,7 @@ class Head {
 function runningFacts({ pending, tables }) {
   if (!pending) return []
   const hint = tables.simulated ? " (simulated time advances with calls: lab.synchronize() waits for the end)" : ""
-  return [`${pending.toLocaleString("en-US")} still running${hint}`]
+  return [`${pending.toLocaleString("en-US")} not ended${hint}`]
 }
 
 // What this page shows less of than was recorded.

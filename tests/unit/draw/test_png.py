@@ -10,7 +10,7 @@ import numpy as np
 import pytest
 
 from gpustreamlab.draw import _svg as png
-from gpustreamlab.draw import timeline_png, timeline_svg
+from gpustreamlab.draw import svg_png, timeline_svg
 from gpustreamlab.errors import GPUStreamLabError, MissingExtraError, OptionError
 from gpustreamlab.timeline import Timeline
 from tests.helpers.traces import empty_trace, evil_trace, pipeline_trace
@@ -36,7 +36,7 @@ def size_px(data):
 
 @pytest.mark.parametrize("scale", [0.5, 1, 2, 3.0, np.float64(1.5)])
 def test_picture_has_scale_pixels_for_each_px_and_says_its_size(scale):
-    data = timeline_png(pipeline_trace(), scale=scale)
+    data = svg_png(timeline_svg(pipeline_trace()), scale=scale)
     assert size_px(data)[0] == 1000 * scale
     per_metre = struct.unpack(">IIB", dict(chunks(data))[b"pHYs"])
     assert per_metre == (round(scale * 96 / 0.0254), round(scale * 96 / 0.0254), 1)
@@ -44,15 +44,15 @@ def test_picture_has_scale_pixels_for_each_px_and_says_its_size(scale):
 
 
 def test_odd_traces_have_a_picture_and_texts_are_in_it():
-    assert [size_px(timeline_png(trace))[0] for trace in (empty_trace(), evil_trace())] == [2000, 2000]
-    with_title = timeline_png(pipeline_trace(title="A title"))
-    assert with_title != timeline_png(pipeline_trace(title="B title"))
+    assert [size_px(svg_png(timeline_svg(trace)))[0] for trace in (empty_trace(), evil_trace())] == [2000, 2000]
+    with_title = svg_png(timeline_svg(pipeline_trace(title="A title")))
+    assert with_title != svg_png(timeline_svg(pipeline_trace(title="B title")))
 
 
 @pytest.mark.parametrize("scale", [0, -1, 0.05, 9, float("nan"), float("inf"), "2", True, None, 10**400])
 def test_scale_that_is_no_number_in_its_range_is_an_option_error(scale):
     with pytest.raises(OptionError, match=r"scale is .*; it must be a number from 0\.1 to 8"):
-        timeline_png(pipeline_trace(), scale=scale)
+        svg_png(timeline_svg(pipeline_trace()), scale=scale)
 
 
 def test_missing_package_says_what_to_install(monkeypatch, tmp_path):
@@ -70,7 +70,7 @@ def test_machine_without_fonts_is_an_error_and_no_picture_without_words(monkeypa
     png._has_fonts.cache_clear()
     try:
         with pytest.raises(GPUStreamLabError, match="no font was found"):
-            timeline_png(pipeline_trace())
+            svg_png(timeline_svg(pipeline_trace()))
     finally:
         png._has_fonts.cache_clear()
 

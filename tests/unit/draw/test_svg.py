@@ -17,6 +17,7 @@ from gpustreamlab.draw import plan_picture, timeline_svg
 from gpustreamlab.draw._svg import MAX_SVG_BARS, MAX_SVG_WAITS, merged_items
 from gpustreamlab.model import Marker
 from tests.helpers.kernel_traces import kernel_trace, make_kernel_trace, serial_trace
+from tests.helpers.svg_texts import check_texts_within
 from tests.helpers.traces import (
     EVIL_NAME,
     empty_trace,
@@ -61,6 +62,11 @@ def test_picture_has_header_lanes_axis_and_bar_labels():
     assert any("3 spans dropped" in text for text in shown)
     assert not any("busy" in text for text in shown if "partition" not in text)
     assert "streams busy" in texts(timeline_svg(kernel_trace()))
+
+
+@pytest.mark.parametrize("trace", [*TRACES.values(), kernel_trace(windows=((2_000_000, 4_000_000),))], ids=[*TRACES, "windows"])
+def test_no_text_lies_outside_of_the_picture(trace):
+    check_texts_within(timeline_svg(trace))
 
 
 def test_hostile_names_are_text():

@@ -25,11 +25,11 @@ def test_save_writes_what_the_suffix_says_and_returns_the_path(tmp_path, name, s
     assert list(tmp_path.iterdir()) == [path]
 
 
-@pytest.mark.parametrize("name", ["run.htm", "run", "run.pdf", ".html"])
+@pytest.mark.parametrize("name", ["run.htm", "run", "run.eps", ".html"])
 def test_unknown_suffix_is_an_option_error_with_the_choices(tmp_path, name):
     with pytest.raises(OptionError, match="suffix") as caught:
         Timeline(pipeline_trace()).save(tmp_path / name)
-    assert "Choose from '.html', '.svg' and '.png'." in str(caught.value)
+    assert "Choose from '.html', '.svg', '.pdf' and '.png'." in str(caught.value)
     assert list(tmp_path.iterdir()) == []
 
 
