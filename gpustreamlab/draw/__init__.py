@@ -8,7 +8,7 @@ from gpustreamlab.draw._header import Header, plan_header
 from gpustreamlab.draw._html import inline_html, packed_bokeh, timeline_page, viewer_script, viewer_style, write_html
 from gpustreamlab.draw._picture import draw_figure, plan_picture
 from gpustreamlab.draw._scene import detail_entries, plan_scene
-from gpustreamlab.draw._sm_map import NO_PARTITION_FILL, grid_of, sm_map_svg, sm_map_text
+from gpustreamlab.draw._sm_map import NO_PARTITION_FILL, grid_of, plan_sm_map, sm_map_svg, sm_map_text
 from gpustreamlab.draw._svg import MAX_FILE_BARS, PNG_SCALE, timeline_png, timeline_svg
 from gpustreamlab.draw._tables import plan_tables
 from gpustreamlab.draw._text import TextTimeline, text_timeline
@@ -43,6 +43,7 @@ __all__ = [
     "plan_header",
     "plan_picture",
     "plan_scene",
+    "plan_sm_map",
     "plan_tables",
     "sm_map_svg",
     "sm_map_text",
