@@ -1,4 +1,4 @@
-// Made by scripts/bundle_viewer.py. 5aeed66f0e3372f78880960f8e3c7e1dc730b41cb74e07b98b05449185e70c74
+// Made by scripts/bundle_viewer.py. b726f748cd6a63f01c168272d5914ecb8b0572fd74be6b1ab05726fdbb0931aa
 "use strict";
 var gpustreamlab = (() => {
   var __defProp = Object.defineProperty;
@@ -3784,11 +3784,16 @@ var gpustreamlab = (() => {
     const { left, top, right, bottom } = plotView.frame.bbox;
     view.frame = { left, top, right, bottom };
   }
+  var LETTER_PX = 7.5;
+  var TICK_GAP_PX = 8;
   function tickFormatter(Bokeh, view) {
     const { TickFormatter } = Bokeh.require("models/formatters/tick_formatter");
     class TimelineTickFormatter extends TickFormatter {
       doFormat(ticks) {
-        return formatTicks(ticks, view.x0, view.x1 - view.x0);
+        const texts = formatTicks(ticks, view.x0, view.x1 - view.x0), every = ticks[1] - ticks[0];
+        const wanted = Math.max(...texts.map((text) => text.length)) * LETTER_PX + TICK_GAP_PX;
+        const step = Math.max(1, Math.ceil(wanted * view.nsPerPx / every));
+        return texts.map((text, place) => texts.length > 1 && Math.round(ticks[place] / every) % step ? "" : text);
       }
     }
     TimelineTickFormatter.__name__ = "GslTickFormatter";

@@ -137,7 +137,7 @@ function buildFrame(el) {
       <span class="gsl-detail"></span>
     </div>
     <p class="gsl-status" role="status" aria-live="polite"></p>
-    <div class="gsl-python"><code tabindex="0" aria-label="Python line that does the same"></code>
+    <div class="gsl-python"><code tabindex="0" role="textbox" aria-readonly="true" aria-label="Python line that does the same"></code>
       <button type="button" class="gsl-copy" title="Copy the Python line that does the same">Copy</button></div>`
   el.replaceChildren(root)
   const parts = { root }
