@@ -440,7 +440,7 @@ def test_the_focus_ring_is_seen_all_around_the_picture_also_over_the_bands_of_pa
     reader = read(partition_trace())
     while not reader.page.evaluate("document.activeElement.matches('.gsl-viewer')"):
         reader.page.keyboard.press("Tab")
-    left, top, width, height = reader.box("figure")
+    left, top, _, height = reader.box("figure")
     ring = reader.page.evaluate("getComputedStyle(document.querySelector('.gsl-figure'), '::after').outlineColor")
     image = reader.page.screenshot(clip={"x": left, "y": top, "width": 1, "height": height})
     colours = reader.page.evaluate(PIXELS, list(image))

@@ -1,7 +1,7 @@
-"""Measures in a live page whether what is on it can be read and pressed: by the document, and by what canvases are told to paint.
+"""Measures in a live page whether what is on it can be read and pressed: by the document, and by what canvases paint.
 
-Four sorts of faults: texts that overlap each other, contrast that is too low (of texts 4.5, of large ones and of marks 3, as WCAG
-2.2 has it, against the pixels that are really behind them), texts that are clipped, and controls that have no name or no role or
+Four sorts of faults: texts that overlap each other; contrast that is too low against the pixels that are really behind (of
+texts 4.5, of large ones and of marks 3, as WCAG 2.2 has it); texts that are clipped; and controls that have no name or no role or
 are smaller than 24 px. A text that ends with an ellipsis is clipped, unless its tip has more of it.
 """
 
@@ -19,8 +19,10 @@ MEASURE = f"argument => {{ {SCRIPT}\nreturn measure(argument) }}"
 MOST_TIPS = 8
 """Texts with an ellipsis whose tips are read, of each picture."""
 
-TIPS = """() => [...document.querySelectorAll(".gsl-tip, [role=tooltip]")].filter(e => e.checkVisibility()).map(e => e.textContent).join(" ")
-  + [...document.querySelectorAll(":hover")].map(e => e.title).join(" ")"""
+TIPS = """() => {
+  const shown = [...document.querySelectorAll(".gsl-tip, [role=tooltip]")].filter(e => e.checkVisibility())
+  return [...shown.map(e => e.textContent), ...[...document.querySelectorAll(":hover")].map(e => e.title)].join(" ")
+}"""
 """What is told of the place under the pointer."""
 
 

@@ -1,4 +1,4 @@
-// Made by scripts/bundle_viewer.py. b726f748cd6a63f01c168272d5914ecb8b0572fd74be6b1ab05726fdbb0931aa
+// Made by scripts/bundle_viewer.py. 7674c5c6d87321b73e52a5583546f64fecebaf2d291ca842de5c840ddbc1ad79
 "use strict";
 var gpustreamlab = (() => {
   var __defProp = Object.defineProperty;
@@ -3791,9 +3791,8 @@ var gpustreamlab = (() => {
     class TimelineTickFormatter extends TickFormatter {
       doFormat(ticks) {
         const texts = formatTicks(ticks, view.x0, view.x1 - view.x0), every = ticks[1] - ticks[0];
-        const wanted = Math.max(...texts.map((text) => text.length)) * LETTER_PX + TICK_GAP_PX;
-        const step = Math.max(1, Math.ceil(wanted * view.nsPerPx / every));
-        return texts.map((text, place) => texts.length > 1 && Math.round(ticks[place] / every) % step ? "" : text);
+        const step = Math.ceil((Math.max(...texts.map((text) => text.length)) * LETTER_PX + TICK_GAP_PX) * view.nsPerPx / every) || 1;
+        return texts.map((text, place) => Math.round(ticks[place] / every) % step ? "" : text);
       }
     }
     TimelineTickFormatter.__name__ = "GslTickFormatter";

@@ -54,9 +54,8 @@ export function tickFormatter(Bokeh, view) {
   class TimelineTickFormatter extends TickFormatter {
     doFormat(ticks) {
       const texts = formatTicks(ticks, view.x0, view.x1 - view.x0), every = ticks[1] - ticks[0]
-      const wanted = Math.max(...texts.map(text => text.length)) * LETTER_PX + TICK_GAP_PX
-      const step = Math.max(1, Math.ceil(wanted * view.nsPerPx / every))
-      return texts.map((text, place) => (texts.length > 1 && Math.round(ticks[place] / every) % step ? "" : text))
+      const step = Math.ceil((Math.max(...texts.map(text => text.length)) * LETTER_PX + TICK_GAP_PX) * view.nsPerPx / every) || 1
+      return texts.map((text, place) => (Math.round(ticks[place] / every) % step ? "" : text))
     }
   }
   TimelineTickFormatter.__name__ = "GslTickFormatter"

@@ -301,19 +301,12 @@ function drawHint(hint, view, shown, canEdit) {
 
 function drawHandles(screen, view, shown, canEdit) {
   const { handles, parts } = screen
-  const live = new Set(view.boundaries.map(boundary => boundary.left))
-  for (const [key, handle] of handles) {
-    if (!live.has(key)) {
-      handle.remove()
-      handles.delete(key)
-    }
-  }
+  dropGone(handles, view.boundaries.map(boundary => boundary.left))
   let start = 0
   for (const [place, boundary] of view.boundaries.entries()) {
     if (!handles.has(boundary.left)) handles.set(boundary.left, makeHandle(screen, boundary.left))
     const handle = handles.get(boundary.left)
-    const there = parts.handles.children[place] ?? null // Tab walks from left to right
-    if (there !== handle) parts.handles.insertBefore(handle, there)
+    putBefore(parts.handles, handle, parts.handles.children[place]) // Tab walks from left to right
     const sms = shown.sms.get(boundary.left)
     placeHandle(handle, start, sms, boundary, view, shown, canEdit)
     start += sms
@@ -424,17 +417,11 @@ function nearest(stops, wish) {
 function drawRows(screen, view, shown, canEdit) {
   const { rows, parts } = screen
   parts.rows.hidden = view.rows.length === 0
-  const live = new Set(view.rows.map(row => row.key))
-  for (const [key, row] of rows) {
-    if (live.has(key)) continue
-    row.body.remove()
-    rows.delete(key)
-  }
+  dropGone(rows, view.rows.map(row => row.key))
   view.rows.forEach((values, place) => {
     if (!rows.has(values.key)) rows.set(values.key, makeRow(screen, values.key))
     const row = rows.get(values.key)
-    const wanted = parts.rows.tBodies[place]
-    if (wanted !== row.body) parts.rows.insertBefore(row.body, wanted ?? null)
+    putBefore(parts.rows, row.body, parts.rows.tBodies[place])
     drawRow(screen, row, values, view, shown, canEdit)
   })
 }
@@ -542,31 +529,29 @@ function isSame(field, text) {
 // ---- small things -----------------------------------------------------------------------------------------------------------
 
 async function copy(parts) {
-  const text = parts.code.textContent
-  let isCopied = false
-  try {
-    await navigator.clipboard.writeText(text)
-    isCopied = true
-  } catch {
-    isCopied = copyBySelection(parts.code)
-  }
+  const write = async () => await navigator.clipboard.writeText(parts.code.textContent)
+  const isCopied = await write().then(() => true, () => copyBySelection(parts.code))
   setText(parts.copy, isCopied ? "Copied" : "Press Ctrl+C")
   setTimeout(() => setText(parts.copy, "Copy"), 2000)
 }
 
 /** Select the line, and copy it where the browser still allows that; the selection stays, so that Ctrl+C works. */
 function copyBySelection(code) {
-  const range = document.createRange()
-  range.selectNodeContents(code)
-  const selection = window.getSelection()
-  selection.removeAllRanges()
-  selection.addRange(range)
+  window.getSelection().selectAllChildren(code)
   code.focus()
   try {
     return document.execCommand("copy")
   } catch {
     return false
   }
+}
+
+function dropGone(nodes, live) {
+  for (const [key, node] of nodes) if (!live.includes(key) && nodes.delete(key)) (node.body ?? node).remove()
+}
+
+function putBefore(parent, node, next = null) {
+  if (node !== next) parent.insertBefore(node, next)
 }
 
 function make(tag, attributes = {}, text = "") {
