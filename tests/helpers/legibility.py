@@ -1,8 +1,8 @@
 """Measures in a live page whether what is on it can be read and pressed: by the document, and by what canvases paint.
 
 Four sorts of faults: texts that overlap each other; contrast that is too low against the pixels that are really behind (of
-texts 4.5, of large ones and of marks 3, as WCAG 2.2 has it); texts that are clipped; and controls that have no name or no role or
-are smaller than 24 px. A text that ends with an ellipsis is clipped, unless its tip has more of it.
+texts 4.5, of large ones and of marks 3, as WCAG 2.2 has it); texts that are clipped; and controls that have no name or no role,
+or are smaller than 24 px. A text that ends with an ellipsis is clipped, unless its tip has more of it.
 """
 
 from __future__ import annotations
