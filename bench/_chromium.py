@@ -13,12 +13,15 @@ import subprocess
 import tarfile
 import threading
 from collections.abc import Callable, Iterator
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
 TIMEOUT_S = 60
 """How long a page may take to its first paint."""
+
+QUIET_MS = 700
+"""A page that has drawn nothing for so long, in ms, is fully drawn."""
 
 MOVING_S = 12
 """How long a page is panned and zoomed, in s, but for the first two moves, which are always waited for."""
@@ -94,7 +97,9 @@ MOVE = r"""async ({range, set, seconds}) => {
 """Sets one view after the other, each as soon as the one before is drawn; the first of each series is a jump, not a move."""
 
 RECORD = r"""() => {
+  const isRecording = Boolean(window.__frames);
   window.__frames = [];
+  if (isRecording) return;
   let before = performance.now();
   const tick = () => {
     const now = performance.now();
@@ -113,10 +118,14 @@ class Measured:
 
     first_paint_s: float | None = None
     """From the navigation to the first spans on the screen, in s; None where they never came."""
+    drawn_s: float | None = None
+    """From the navigation until the last canvas was drawn before the page fell quiet, in s."""
     set_ms: tuple[float, ...] = ()
     """From setting the range of the time axis until it was drawn, once a view, in ms; empty where it cannot be set."""
     keys_ms: tuple[float, ...] = ()
     """Frames in which something was drawn while W, A and D were held, in ms; empty where keys do nothing."""
+    zoom_ms: tuple[float, ...] = ()
+    """Frames in which something was drawn while W and S were held, in ms; empty where keys do nothing."""
     heap_mb: float | None = None
     """JavaScript heap after the first paint, in MB."""
     problem: str = ""
@@ -152,17 +161,16 @@ class Chromium:
         self._playwright, self._pictures = playwright, pictures
 
     def measure(self, path: Path, opener: str, *, picture: str = "", rounds: int = 1) -> Measured:
-        """Open a file as its viewer does, and move it; the first paint is the median of the rounds."""
+        """Open a file as its viewer does, and move it; the first paint and the last are the medians of the rounds."""
         results = [self._measure(path, opener, picture, is_moved=True)]
         while len(results) < rounds and not results[-1].problem:
             results.append(self._measure(path, opener, picture, is_moved=False))
         firsts = [result.first_paint_s for result in results if result.first_paint_s is not None]
-        main = results[0]
-        return Measured(
+        lasts = [result.drawn_s for result in results if result.drawn_s is not None]
+        return replace(
+            results[0],
             first_paint_s=statistics.median(firsts) if firsts else None,
-            set_ms=main.set_ms,
-            keys_ms=main.keys_ms,
-            heap_mb=main.heap_mb,
+            drawn_s=statistics.median(lasts) if lasts else None,
             problem=next((result.problem for result in results if result.problem), ""),
         )
 
@@ -178,10 +186,11 @@ class Chromium:
             first_s, problem = _first_paint(page, url)
             if first_s is None:
                 return Measured(problem=problem)
-            page.wait_for_timeout(500)
+            page.wait_for_function(f"() => performance.now() - window.__drawn > {QUIET_MS}", timeout=TIMEOUT_S * 1000)
+            drawn_s = page.evaluate("() => Math.max(window.__first, window.__drawn) / 1000")
             heap_mb = page.evaluate("performance.memory ? performance.memory.usedJSHeapSize / 1e6 : null")
             if not is_moved:
-                return Measured(first_paint_s=first_s, heap_mb=heap_mb)
+                return Measured(first_paint_s=first_s, drawn_s=drawn_s, heap_mb=heap_mb)
             if self._pictures is not None and picture:
                 page.screenshot(path=self._pictures / f"{picture}.png")
             frames: dict[str, tuple[float, ...]] = {}
@@ -191,7 +200,7 @@ class Chromium:
                 problem = f"cannot be moved: {str(error).splitlines()[0][:80]}"
             if self._pictures is not None and picture:
                 page.screenshot(path=self._pictures / f"{picture}-moved.png")
-            return Measured(first_paint_s=first_s, heap_mb=heap_mb, problem=problem, **frames)
+            return Measured(first_paint_s=first_s, drawn_s=drawn_s, heap_mb=heap_mb, problem=problem, **frames)
 
     def _launch(self) -> Any:
         path = os.environ.get("CHROMIUM", "/usr/bin/chromium")
@@ -224,11 +233,11 @@ def _moved_as_plotly(page: Any) -> list[float]:
     return _moved_by_range(page, PLOTLY_GET, PLOTLY_SET)
 
 
-def _moved_by_keys(page: Any) -> list[float]:
+def _moved_by_keys(page: Any, keys: str = "wwdadas") -> list[float]:
     """Hold the keys that trace viewers share: W and S zoom, A and D pan."""
     page.mouse.click(700, 300)
     page.evaluate(RECORD)
-    for key in "wwdadas":
+    for key in keys:
         for _ in range(12):
             page.keyboard.down(key)
             page.wait_for_timeout(50)
@@ -237,13 +246,17 @@ def _moved_by_keys(page: Any) -> list[float]:
     return page.evaluate("() => window.__frames")
 
 
+def _zoomed_by_keys(page: Any) -> list[float]:
+    return _moved_by_keys(page, "wwwsss")
+
+
 OPENERS: dict[str, dict[str, Callable[[Any], list[float]]]] = {
-    "gpustreamlab": {"set_ms": _moved_as_bokeh, "keys_ms": _moved_by_keys},
+    "gpustreamlab": {"set_ms": _moved_as_bokeh, "keys_ms": _moved_by_keys, "zoom_ms": _zoomed_by_keys},
     "empty Bokeh": {"set_ms": _moved_as_bokeh},
     "Bokeh": {"set_ms": _moved_as_bokeh},
     "plotly": {"set_ms": _moved_as_plotly},
-    "VizTracer": {"keys_ms": _moved_by_keys},
-    "Perfetto": {"keys_ms": _moved_by_keys},
+    "VizTracer": {"keys_ms": _moved_by_keys, "zoom_ms": _zoomed_by_keys},
+    "Perfetto": {"keys_ms": _moved_by_keys, "zoom_ms": _zoomed_by_keys},
 }
 """How each viewer is moved."""
 

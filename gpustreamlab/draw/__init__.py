@@ -10,7 +10,7 @@ from gpustreamlab.draw._html import inline_html, packed_bokeh, timeline_page, vi
 from gpustreamlab.draw._paper import COLUMN_MM, FONT_PT, PAPER_PNG_SCALE, paper_svg, svg_pdf
 from gpustreamlab.draw._picture import draw_figure, plan_picture
 from gpustreamlab.draw._scene import detail_entries, plan_scene
-from gpustreamlab.draw._sm_map import NO_PARTITION_FILL, grid_of, sm_map_svg, sm_map_text
+from gpustreamlab.draw._sm_map import NO_PARTITION_FILL, grid_of, plan_sm_map, sm_map_svg, sm_map_text
 from gpustreamlab.draw._svg import MAX_FILE_BARS, PNG_SCALE, svg_png, timeline_svg
 from gpustreamlab.draw._tables import plan_tables
 from gpustreamlab.draw._text import TextTimeline, text_timeline
@@ -49,6 +49,7 @@ __all__ = [
     "plan_header",
     "plan_picture",
     "plan_scene",
+    "plan_sm_map",
     "plan_tables",
     "sm_map_svg",
     "sm_map_text",

@@ -7,7 +7,7 @@ from dataclasses import asdict, dataclass, field
 from html import escape
 from typing import Any
 
-from gpustreamlab.draw import NO_PARTITION_FILL, grid_of, partition_style
+from gpustreamlab.draw import NO_PARTITION_FILL, grid_of, partition_style, plan_sm_map
 from gpustreamlab.model import Device, Partition
 from gpustreamlab.notebook._state import DraftRow, PartitionerState, Plan, Problem
 from gpustreamlab.typing import Rounding
@@ -40,7 +40,7 @@ def view_of(state: PartitionerState, around: Surroundings) -> dict[str, Any]:
     """Return all that the page draws."""
     plan = state.plan
     can_edit = not (state.obstacle or state.is_closed)
-    problem, shown = plan.problem, list[int]()
+    problem, shown = plan.problem, [state.kept.get(row.key, 0) for row in state.rows]
     if plan.layout is not None:
         shown = [part.granted_sms for part in plan.layout]
     elif problem is not None and problem.nearest:  # the nearest plan that works
@@ -50,6 +50,7 @@ def view_of(state: PartitionerState, around: Surroundings) -> dict[str, Any]:
         "rows": [_row_view(state, plan, place, around) for place in range(len(state.rows))],
         "whole_card": _whole_card_text(state, around),
         "runs": [{"key": row.key, "sms": sms} for row, sms in zip(state.rows, shown, strict=False)],
+        "located": _located(state, shown),
         "is_nearest_shown": problem is not None and bool(problem.nearest),
         "boundaries": _boundary_views(state) if can_edit else [],
         "rounding": str(state.rounding),
@@ -94,8 +95,23 @@ def _device_view(device: Device) -> dict[str, Any]:
     }
 
 
+def _located(state: PartitionerState, shown: list[int]) -> list[list[int]]:
+    """Return the keys of the partitions seen on each SM, by its id, as the map of the card draws it.
+
+    Empty where what is shown is not what is in use, where nobody has seen which SMs those are, and where ids have gaps: then
+    only the counts are known.
+    """
+    in_use = [(part.name, part.granted_sms) for part in state.applied or ()]
+    if [(row.origin, sms) for row, sms in zip(state.rows, shown, strict=True)] != in_use:
+        return []
+    plan = plan_sm_map(state.device, state.applied)
+    if plan.loose or len(plan.located) != state.device.sm_count or not any(plan.located):
+        return []
+    return [[state.rows[place].key for place in places] for places in plan.located]
+
+
 def _row_view(state: PartitionerState, plan: Plan, place: int, around: Surroundings) -> dict[str, Any]:
-    row, style = state.rows[place], partition_style(place)
+    row, style = state.rows[place], partition_style(state.rows[place].look)
     part = plan.layout.partitions[place] if plan.layout is not None else None
     if part is None and state.obstacle and state.applied is not None:
         part = state.applied.partitions[place]
@@ -109,7 +125,6 @@ def _row_view(state: PartitionerState, plan: Plan, place: int, around: Surroundi
         "key": row.key,
         "letter": style.letter,
         "fill": style.fill,
-        "hatch": style.hatch.strip(),
         "name": row.name,
         "request": row.request,
         "requested_sms": None if part is None else part.requested_sms,

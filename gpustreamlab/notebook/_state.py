@@ -25,6 +25,8 @@ class DraftRow:
 
     key: int
     """What the page calls it: unlike its name and its place, this never changes."""
+    look: int
+    """Which of the looks of partitions it has: it keeps its letter and its colour while others come and go."""
     name: str
     """Its name as typed."""
     request: str
@@ -85,6 +87,7 @@ def rows_of(layout: Layout | None, first_key: int) -> tuple[DraftRow, ...]:
     return tuple(
         DraftRow(
             key=first_key + place,
+            look=place,
             name=part.name,
             request=REST if part.takes_rest else str(part.requested_sms),
             origin=part.name,
@@ -132,6 +135,8 @@ class PartitionerState:
     """The key of the row that was edited last."""
     next_key: int = 0
     """The key of the next new row."""
+    kept: Mapping[int, int] = field(default_factory=dict)
+    """SMs by key of the last draft that had a plan: what the card shows while the draft is a mistake."""
     notice: str = ""
     """What came of the last action, where the screen does not show it anyway."""
     is_notice_bad: bool = False
@@ -260,11 +265,15 @@ def move_boundary(state: PartitionerState, left: int, sms: float) -> Partitioner
 
 
 def add(state: PartitionerState) -> PartitionerState:
-    """Add a partition: half of the card if it is the first, else the SMs in no partition, else half of the largest."""
+    """Add a partition: half of the card if it is the first, else the SMs in no partition, else half of the largest.
+
+    It gets the first look that is free, and the place that goes with it: so the map of the card, which goes by places, agrees.
+    """
     plan = state.plan
     if plan.problem is not None:
         return say(state, "Correct the draft first; then there is a plan to add a partition to.", is_bad=True)
-    row = DraftRow(key=state.next_key, name=_free_name(state), request="")
+    look = min(set(range(len(state.rows) + 1)) - {row.look for row in state.rows})
+    row = DraftRow(key=state.next_key, look=look, name=_free_name(state), request="")
     ways = [_append] if plan.layout is None else [_append, _split_largest]
     for way in ways:
         grown = way(state, plan.layout, row)
@@ -309,7 +318,7 @@ def take_layout(state: PartitionerState, layout: Layout | None) -> PartitionerSt
     if state.obstacle or not state.is_dirty:
         return _as_applied(taken)
     if plan.problem is None and _facts(plan.layout) == _facts(layout):
-        return replace(taken, rows=tuple(replace(row, origin=row.name) for row in state.rows))
+        return replace(taken, rows=tuple(replace(row, origin=row.name, look=place) for place, row in enumerate(state.rows)))
     if is_same:
         return taken
     names = () if layout is None else layout.names
@@ -353,7 +362,10 @@ def act(state: PartitionerState, action: object) -> PartitionerState:
         return state
     if "key" in values and _place_of(state, values["key"]) < 0:
         return say(state, "That partition is gone: the partitions changed meanwhile.", is_bad=True)
-    return function(state, **values)
+    layout, after = state.plan.layout, function(state, **values)
+    if layout is None:
+        return after
+    return replace(after, kept={row.key: part.granted_sms for row, part in zip(state.rows, layout, strict=True)})
 
 
 _ACTIONS: Sequence[Callable[..., PartitionerState]] = (
@@ -391,25 +403,38 @@ def _free_name(state: PartitionerState) -> str:
 
 
 def _append(state: PartitionerState, layout: Layout | None, row: DraftRow) -> PartitionerState | None:
-    """Return the state with a new last partition: half of the card if it is the first, else what is in none."""
+    """Return the state with a new partition: half of the card if it is the first, else what is in none."""
     room_sms = state.device.sm_count if layout is None else layout.remainder_sms
     for sms in _near(state.device, room_sms, room_sms // 2 if layout is None else room_sms):
-        grown = replace(state, rows=(*state.rows, replace(row, request=str(sms))))
-        if _grants(grown) == [*_grants(state), sms]:
+        grown = _with(state, row, sms)
+        wanted = _grants(state)
+        wanted.insert(_place_for(state, row), sms)
+        if _grants(grown) == wanted:
             return grown
     return None
 
 
 def _split_largest(state: PartitionerState, layout: Layout | None, row: DraftRow) -> PartitionerState | None:
-    """Return the state with a new partition behind the largest, which gives it half."""
+    """Return the state with a new partition, which gets half of the largest."""
     kept = _grants(state)
     place = kept.index(max(kept))
     for sms in _near(state.device, kept[place] - 1, kept[place] // 2):
-        left = _moved(state, place, kept[place] - sms, None).rows
-        grown = replace(state, rows=(*left[: place + 1], replace(row, request=str(sms)), *left[place + 1 :]))
-        if _grants(grown) == [*kept[:place], kept[place] - sms, sms, *kept[place + 1 :]]:
+        grown = _with(_moved(state, place, kept[place] - sms, None), row, sms)
+        wanted = [*kept[:place], kept[place] - sms, *kept[place + 1 :]]
+        wanted.insert(_place_for(state, row), sms)
+        if _grants(grown) == wanted:
             return grown
     return None
+
+
+def _place_for(state: PartitionerState, row: DraftRow) -> int:
+    return sum(other.look < row.look for other in state.rows)
+
+
+def _with(state: PartitionerState, row: DraftRow, sms: int) -> PartitionerState:
+    rows = [*state.rows]
+    rows.insert(_place_for(state, row), replace(row, request=str(sms)))
+    return replace(state, rows=tuple(rows))
 
 
 def _near(device: Device, most_sms: int, wish_sms: int) -> list[int]:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections import Counter
 from importlib.resources import files
 
 import pytest
@@ -54,6 +55,12 @@ class Lab(NotebookPage):
             "?.ariaValueNow === String(sms)",
             [view, number, sms],
         )
+
+
+LOOKS = """all => Object.fromEntries(all.map(row => {
+  const letter = row.querySelector(".gsl-letter")
+  return [row.querySelector(".gsl-name").value, [letter.textContent, letter.style.getPropertyValue("--gsl-fill")]]
+}))"""
 
 
 @pytest.fixture(scope="module")
@@ -132,14 +139,14 @@ def test_add_rename_apply_and_remove_change_the_layout_in_the_kernel(lab):
     view = lab.view()
     view.locator(".gsl-add").click()
     lab.wait_for_sms(48)
-    view.locator("input.gsl-name").nth(2).fill("chat")
-    view.locator("input.gsl-name").nth(2).press("Enter")
+    view.locator("input.gsl-name").nth(1).fill("chat")
+    view.locator("input.gsl-name").nth(1).press("Enter")
     lab.wait_for_text(".gsl-python", "renamed={'decode': 'chat'}")
     lab.wait_for_text(".gsl-apply", "Apply")
     view.locator(".gsl-apply").click()
     lab.wait_for_text(".gsl-detail", "In use as shown.", view=1)
-    assert lab.kernel("print(lab.layout.names, lab.streams['decode'].partition)") == "('prefill', 'part1', 'chat') chat"
-    view.locator(".gsl-remove").nth(1).click()
+    assert lab.kernel("print(lab.layout.names, lab.streams['decode'].partition)") == "('prefill', 'chat', 'part1') chat"
+    view.locator(".gsl-remove").nth(2).click()
     lab.wait_for_text(".gsl-bands", "in no partition")
     view.locator(".gsl-apply").click()
     lab.wait_for_text(".gsl-detail", "In use as shown.", view=1)
@@ -151,7 +158,7 @@ def test_apply_says_which_stream_it_drains_and_off_goes_back_to_the_whole_card(l
     lab.view().locator(".gsl-off").click()
     lab.wait_for_text(".gsl-apply", "Apply: drains and moves stream decode")
     lab.view().locator(".gsl-apply").click()
-    lab.wait_for_text(".gsl-bands", "no partitions")
+    lab.wait_for_text(".gsl-status", "Applied.")  # the card shows the draft, and so no partitions, before that
     assert lab.kernel("print(lab.layout)") == "None"
 
 
@@ -192,17 +199,62 @@ def test_copy_takes_the_python_line_where_the_clipboard_is_refused_and_a_name_is
     assert lab.page.locator("img[src='x']").count() == 0
 
 
+def test_a_size_that_is_no_number_leaves_the_card_as_it_was_and_is_explained_below_its_field(lab):
+    before = lab.view().locator(".gsl-bands").inner_text(), cells(lab)
+    field = lab.view().locator("input.gsl-request").first
+    field.fill("abc")
+    lab.wait_for_text(".gsl-fault", "asks for 'abc'")
+    assert (lab.view().locator(".gsl-bands").inner_text(), cells(lab)) == before
+    assert Counter(before[1]) == {"A": 96, "B": 36}
+    assert lab.view().locator(".gsl-hint").inner_text() == "The card as it was before: what is asked for now gives no plan."
+    fault, box = lab.view().locator(".gsl-fault td").nth(1).bounding_box(), field.bounding_box()
+    assert 0 <= fault["y"] - box["y"] - box["height"] < 12
+    field.fill("48")
+    lab.wait_for_sms(48)
+
+
+def test_a_partition_keeps_its_letter_and_colour_while_others_come_and_go(lab):
+    rows = lab.view().locator(".gsl-rows tbody")
+    before = rows.evaluate_all(LOOKS)
+    lab.view().locator(".gsl-add").click()
+    lab.wait_for_sms(48)
+    grown = rows.evaluate_all(LOOKS)
+    assert {name: grown[name] for name in before} == before
+    assert grown["part1"][0] == "C"
+    lab.view().locator(".gsl-remove").first.click()
+    lab.wait("() => document.querySelectorAll('.gsl-part')[0].querySelectorAll('.gsl-rows tbody').length === 2")
+    assert rows.evaluate_all(LOOKS) == {name: look for name, look in grown.items() if name != "prefill"}
+
+
+def test_verified_sms_stand_as_in_the_map_and_a_boundary_can_still_be_dragged(lab):
+    lab.kernel("lab.partition(prefill=40, decode=24)")
+    lab.wait_for_sms(40)
+    lab.view().locator(".gsl-verify").click()
+    lab.wait_for_text(".gsl-status", "verified")
+    lab.kernel("a, b = (lab.layout[name].sm_ids for name in ('prefill', 'decode'))")
+    of_map = lab.kernel("print(''.join('A' if sm in a else 'B' if sm in b else '.' for sm in range(132)))")
+    seen = lab.view().locator(".gsl-cells").evaluate("e => [...e.children].map(c => c.textContent || '.').join('')")
+    assert seen == of_map
+    assert sorted(seen) != list(seen)  # not simply one partition after the other
+    lab.handle().focus()
+    lab.page.keyboard.press("ArrowLeft")
+    lab.wait_for_sms(32)
+    assert cells(lab).rstrip() == "A" * 32 + "B" * 32
+
+
 def test_theme_and_width_are_followed(lab):
     light = lab.view().evaluate("e => getComputedStyle(e).backgroundColor")
     lab.change_theme("JupyterLab Dark")
     lab.wait("light => getComputedStyle(document.querySelector('.gsl-part')).backgroundColor !== light", light)
     lab.change_theme("JupyterLab Light")
     lab.wait("light => getComputedStyle(document.querySelector('.gsl-part')).backgroundColor === light", light)
-    lab.page.set_viewport_size({"width": 700, "height": 1100})
-    lab.wait("() => document.querySelector('.gsl-part').clientWidth < 620")
-    wide = lab.view().evaluate("e => [e.scrollWidth, e.clientWidth]")
+    widths = []
+    for width in (700, 480):
+        lab.page.set_viewport_size({"width": width, "height": 1100})
+        lab.wait("most => document.querySelector('.gsl-part').clientWidth < most", width - 80)
+        widths.append(lab.view().evaluate("e => [e.scrollWidth, e.clientWidth]"))
     lab.page.set_viewport_size({"width": 1200, "height": 1100})
-    assert wide[0] <= wide[1]
+    assert all(inner <= outer for inner, outer in widths)
 
 
 SHOW_ALONE = """async ([script, view]) => {

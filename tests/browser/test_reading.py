@@ -428,8 +428,9 @@ def test_focus_walks_through_all_controls_and_shows_itself(read):
     for _ in range(16):
         reader.page.keyboard.press("Tab")
         name, outline = reader.page.evaluate(
-            """() => { const e = document.activeElement, shown = e.matches(".gsl-viewer") ? e.querySelector(".gsl-figure") : e
-            return [e.getAttribute("aria-label") || e.textContent, getComputedStyle(shown).outlineStyle] }"""
+            """() => { const e = document.activeElement, isRoot = e.matches(".gsl-viewer")
+            const shown = isRoot ? getComputedStyle(e.querySelector(".gsl-figure"), "::after") : getComputedStyle(e)
+            return [e.getAttribute("aria-label") || e.textContent, shown.outlineStyle] }"""
         )
         seen.append(name)
         assert outline == "solid" or name not in ("Search spans", "Keys and mouse")
@@ -437,21 +438,33 @@ def test_focus_walks_through_all_controls_and_shows_itself(read):
         assert wanted in seen
 
 
+def test_the_focus_ring_is_seen_all_around_the_picture_also_over_the_bands_of_partitions(read):
+    reader = read(partition_trace())
+    while not reader.page.evaluate("document.activeElement.matches('.gsl-viewer')"):
+        reader.page.keyboard.press("Tab")
+    left, top, _, height = reader.box("figure")
+    ring = reader.page.evaluate("getComputedStyle(document.querySelector('.gsl-figure'), '::after').outlineColor")
+    image = reader.page.screenshot(clip={"x": left, "y": top, "width": 1, "height": height})
+    colours = reader.page.evaluate(PIXELS, list(image))
+    assert {f"rgb({', '.join(map(str, colour))})" for colour in colours} == {ring}
+
+
 def _colour(reader, name):
     """Return the painted colour near the right end of a span, where no text is."""
     x, y = reader.place(*reader.find(name), 0.9)
-    return reader.page.evaluate(PIXEL, list(reader.page.screenshot(clip={"x": x, "y": y, "width": 1, "height": 1})))
+    return reader.page.evaluate(PIXELS, list(reader.page.screenshot(clip={"x": x, "y": y, "width": 1, "height": 1})))[0]
 
 
 def _luminance(colour):
     return 0.2126 * colour[0] + 0.7152 * colour[1] + 0.0722 * colour[2]
 
 
-PIXEL = """async bytes => {
+PIXELS = """async bytes => {
   const image = await createImageBitmap(new Blob([Uint8Array.from(bytes)]))
-  const ctx = new OffscreenCanvas(1, 1).getContext("2d")
+  const ctx = new OffscreenCanvas(image.width, image.height).getContext("2d")
   ctx.drawImage(image, 0, 0)
-  return [...ctx.getImageData(0, 0, 1, 1).data].slice(0, 3)
+  const { data } = ctx.getImageData(0, 0, image.width, image.height)
+  return [...Array(data.length / 4).keys()].map(n => [...data.slice(4 * n, 4 * n + 3)])
 }"""
 
 CONTRASTS = """() => {

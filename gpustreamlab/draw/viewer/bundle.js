@@ -1,4 +1,4 @@
-// Made by scripts/bundle_viewer.py. 9eba0ac46c20ddfc7ef1063868f7071c20a28705188acce4f7db5ed57feac413
+// Made by scripts/bundle_viewer.py. 9d829aa4ccd509add6563fcef3834fa570c0edb1436c0d2f099f4fc6c38abd22
 "use strict";
 var gpustreamlab = (() => {
   var __defProp = Object.defineProperty;
@@ -4580,11 +4580,15 @@ var gpustreamlab = (() => {
     const { left, top, right, bottom } = plotView.frame.bbox;
     view.frame = { left, top, right, bottom };
   }
+  var LETTER_PX = 7.5;
+  var TICK_GAP_PX = 8;
   function tickFormatter(Bokeh, view) {
     const { TickFormatter } = Bokeh.require("models/formatters/tick_formatter");
     class TimelineTickFormatter extends TickFormatter {
       doFormat(ticks) {
-        return formatTicks(ticks, view.x0, view.x1 - view.x0);
+        const texts = formatTicks(ticks, view.x0, view.x1 - view.x0), every = ticks[1] - ticks[0];
+        const step = Math.ceil((Math.max(...texts.map((text) => text.length)) * LETTER_PX + TICK_GAP_PX) * view.nsPerPx / every) || 1;
+        return texts.map((text, place) => Math.round(ticks[place] / every) % step ? "" : text);
       }
     }
     TimelineTickFormatter.__name__ = "GslTickFormatter";

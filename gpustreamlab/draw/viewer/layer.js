@@ -45,11 +45,18 @@ function placeFrame(view, plotView) {
   view.frame = {left, top, right, bottom}
 }
 
-// Ticks in the unit that suits the window, written without evaluating code from text: some pages forbid that.
+const LETTER_PX = 7.5, TICK_GAP_PX = 8
+
+// Ticks in the unit that suits the window, written without evaluating code from text: some pages forbid that. In a narrow picture
+// every second one has a text, or fewer, always the same ones.
 export function tickFormatter(Bokeh, view) {
   const {TickFormatter} = Bokeh.require("models/formatters/tick_formatter")
   class TimelineTickFormatter extends TickFormatter {
-    doFormat(ticks) { return formatTicks(ticks, view.x0, view.x1 - view.x0) }
+    doFormat(ticks) {
+      const texts = formatTicks(ticks, view.x0, view.x1 - view.x0), every = ticks[1] - ticks[0]
+      const step = Math.ceil((Math.max(...texts.map(text => text.length)) * LETTER_PX + TICK_GAP_PX) * view.nsPerPx / every) || 1
+      return texts.map((text, place) => (Math.round(ticks[place] / every) % step ? "" : text))
+    }
   }
   TimelineTickFormatter.__name__ = "GslTickFormatter"
   return new TimelineTickFormatter()

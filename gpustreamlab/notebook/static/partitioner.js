@@ -137,7 +137,7 @@ function buildFrame(el) {
       <span class="gsl-detail"></span>
     </div>
     <p class="gsl-status" role="status" aria-live="polite"></p>
-    <div class="gsl-python"><code tabindex="0" aria-label="Python line that does the same"></code>
+    <div class="gsl-python"><code tabindex="0" role="textbox" aria-readonly="true" aria-label="Python line that does the same"></code>
       <button type="button" class="gsl-copy" title="Copy the Python line that does the same">Copy</button></div>`
   el.replaceChildren(root)
   const parts = { root }
@@ -221,7 +221,7 @@ function withPreview(view, preview) {
     sms.set(boundary.left, preview.sms)
     if (boundary.right !== null) sms.set(boundary.right, boundary.both_sms - preview.sms)
   }
-  return { sms, isPreview: Boolean(boundary) }
+  return { sms, isPreview: Boolean(boundary), isLocated: !boundary && view.located.length > 0 }
 }
 
 function drawCard(screen, view, shown, canEdit) {
@@ -233,31 +233,33 @@ function drawCard(screen, view, shown, canEdit) {
   while (cells.childElementCount < count) cells.append(make("i"))
   while (cells.childElementCount > count) cells.lastElementChild.remove()
   const rows = view.rows.filter(row => shown.sms.get(row.key))
-  let place = 0
-  for (const row of rows) for (let n = shown.sms.get(row.key); n > 0 && place < count; n -= 1) paintCell(cells.children[place++], row)
-  const used = place
-  while (place < count) paintCell(cells.children[place++], null)
+  const inTurn = rows.flatMap(row => Array(shown.sms.get(row.key)).fill([row.key])).slice(0, count)
+  const used = inTurn.length
+  const owners = shown.isLocated ? view.located : inTurn
+  const rowOf = new Map(rows.map(row => [row.key, row]))
+  for (let cell = 0; cell < count; cell += 1) paintCell(cells.children[cell], (owners[cell] ?? []).map(key => rowOf.get(key)))
+  root.classList.toggle("gsl-located", shown.isLocated)
   drawBands(bands, rows, shown, used, view)
   const listed = rows.map(row => `${row.name} ${shown.sms.get(row.key)} SMs`)
-  cells.setAttribute("aria-label", [...listed, `${count - used} SMs in no partition`].join(", "))
+  const order = shown.isLocated ? "SMs by their ids, as they were seen: " : ""
+  cells.setAttribute("aria-label", order + [...listed, `${count - used} SMs in no partition`].join(", "))
   field.classList.toggle("gsl-fixed", !canEdit)
   drawHandles(screen, view, shown, canEdit)
-  drawHint(screen.parts.hint, view, canEdit)
+  drawHint(screen.parts.hint, view, shown, canEdit)
   setText(screen.parts.whole, view.whole_card)
   screen.parts.whole.hidden = !view.whole_card
 }
 
-function paintCell(cell, row) {
-  const letter = row ? row.letter : ""
-  if (cell.textContent !== letter) cell.textContent = letter
-  cell.dataset.hatch = row ? row.hatch : ""
+function paintCell(cell, [row, ...others]) {
+  setText(cell, row ? [row, ...others].map(each => each.letter).join("+") : "")
   cell.classList.toggle("gsl-used", Boolean(row))
-  cell.style.setProperty("--gsl-fill", row ? row.fill : "")
+  cell.classList.toggle("gsl-shared", others.length > 0)
+  cell.style.setProperty("--gsl-fill", row?.fill ?? "")
 }
 
 /** Write each partition's name and count above its cells. */
 function drawBands(bands, rows, shown, used, view) {
-  const { sm_count: count, row_count: high, column_count: wide } = view.device
+  const { sm_count: count, column_count: wide } = view.device
   const texts = rows.map(row => ({ letter: row.letter, fill: row.fill, name: row.name || "?", sms: shown.sms.get(row.key) }))
   if (count > used) texts.push({ letter: "", fill: "", name: used ? "in no partition" : "no partitions", sms: count - used })
   while (bands.childElementCount < texts.length) bands.append(make("span"))
@@ -265,8 +267,7 @@ function drawBands(bands, rows, shown, used, view) {
   let place = 0
   texts.forEach((text, number) => {
     const band = bands.children[number]
-    const from = place / high, end = place + text.sms
-    const to = end === count ? wide : end / high
+    const from = columnOf(place, view), to = columnOf(place + text.sms, view)
     band.style.left = `${(100 * from) / wide}%`
     band.style.width = `${(100 * (to - from)) / wide}%`
     band.style.setProperty("--gsl-fill", text.fill || "var(--gsl-none)")
@@ -281,11 +282,17 @@ function drawBands(bands, rows, shown, used, view) {
   })
 }
 
-function drawHint(hint, view, canEdit) {
+/** Return the column before which so many SMs stand; the last column may be short, and the card ends with it. */
+function columnOf(sms, { device }) {
+  return sms === device.sm_count ? device.column_count : sms / device.row_count
+}
+
+function drawHint(hint, view, shown, canEdit) {
   const movable = view.boundaries.some(boundary => boundary.stops.length > 1)
   let text = ""
   if (view.is_nearest_shown) text = "Pale: the nearest plan that works, not yet asked for."
-  else if (canEdit && movable) text = "One cell is one SM. Drag a boundary, or focus it and use the arrow keys."
+  else if (view.problem) text = "The card as it was before: what is asked for now gives no plan."
+  else if (canEdit && movable) text = `One cell is one SM${shown.isLocated ? ", by its id" : ""}. Drag a boundary, or focus it and use the arrow keys.`
   else if (canEdit && view.rows.length === 0) text = "One cell is one SM, and every stream may use all of them. Add a partition to share them out."
   setText(hint, text)
 }
@@ -293,20 +300,15 @@ function drawHint(hint, view, canEdit) {
 // ---- boundaries -------------------------------------------------------------------------------------------------------------
 
 function drawHandles(screen, view, shown, canEdit) {
-  const { handles } = screen
-  const live = new Set(view.boundaries.map(boundary => boundary.left))
-  for (const [key, handle] of handles) {
-    if (!live.has(key)) {
-      handle.remove()
-      handles.delete(key)
-    }
-  }
+  const { handles, parts } = screen
+  dropGone(handles, view.boundaries.map(boundary => boundary.left))
   let start = 0
-  for (const boundary of view.boundaries) {
+  for (const [place, boundary] of view.boundaries.entries()) {
     if (!handles.has(boundary.left)) handles.set(boundary.left, makeHandle(screen, boundary.left))
     const handle = handles.get(boundary.left)
+    putBefore(parts.handles, handle, parts.handles.children[place]) // Tab walks from left to right
     const sms = shown.sms.get(boundary.left)
-    placeHandle(handle, start, sms, boundary, view, canEdit)
+    placeHandle(handle, start, sms, boundary, view, shown, canEdit)
     start += sms
   }
 }
@@ -317,14 +319,13 @@ function makeHandle(screen, key) {
   keepKeys(handle)
   handle.addEventListener("pointerdown", event => startDrag(screen, key, handle, event))
   handle.addEventListener("keydown", event => steer(screen, key, event))
-  screen.parts.handles.append(handle)
   return handle
 }
 
-/** Put a boundary behind the last cell of its partition: upright, with a step where that is within a column. */
-function placeHandle(handle, start, sms, boundary, view, canEdit) {
+/** Put a boundary behind the last cell of its partition: upright, with a step where that is within a column; else above the cells. */
+function placeHandle(handle, start, sms, boundary, view, shown, canEdit) {
   const { row_count: high, column_count: wide } = view.device
-  const place = start + sms, column = Math.floor(place / high), inside = place % high
+  const place = start + sms, inside = shown.isLocated ? 0 : place % high, column = columnOf(place - inside, view)
   const isMovable = canEdit && boundary.stops.length > 1
   handle.hidden = boundary.stops.length < 2 && boundary.right === null && sms === boundary.both_sms
   handle.style.left = `${(100 * column) / wide}%`
@@ -416,17 +417,11 @@ function nearest(stops, wish) {
 function drawRows(screen, view, shown, canEdit) {
   const { rows, parts } = screen
   parts.rows.hidden = view.rows.length === 0
-  const live = new Set(view.rows.map(row => row.key))
-  for (const [key, row] of rows) {
-    if (live.has(key)) continue
-    row.body.remove()
-    rows.delete(key)
-  }
+  dropGone(rows, view.rows.map(row => row.key))
   view.rows.forEach((values, place) => {
     if (!rows.has(values.key)) rows.set(values.key, makeRow(screen, values.key))
     const row = rows.get(values.key)
-    const wanted = parts.rows.tBodies[place]
-    if (wanted !== row.body) parts.rows.insertBefore(row.body, wanted ?? null)
+    putBefore(parts.rows, row.body, parts.rows.tBodies[place])
     drawRow(screen, row, values, view, shown, canEdit)
   })
 }
@@ -454,7 +449,6 @@ function drawRow(screen, row, values, view, shown, canEdit) {
   const sms = shown.sms.get(values.key)
   setText(row.letter, values.letter)
   row.letter.style.setProperty("--gsl-fill", values.fill)
-  row.letter.dataset.hatch = values.hatch
   fillField(screen, row.name, values.name, canEdit)
   fillField(screen, row.request, values.request, canEdit)
   const isPreview = shown.isPreview && sms !== values.granted_sms
@@ -535,31 +529,29 @@ function isSame(field, text) {
 // ---- small things -----------------------------------------------------------------------------------------------------------
 
 async function copy(parts) {
-  const text = parts.code.textContent
-  let isCopied = false
-  try {
-    await navigator.clipboard.writeText(text)
-    isCopied = true
-  } catch {
-    isCopied = copyBySelection(parts.code)
-  }
+  const write = async () => await navigator.clipboard.writeText(parts.code.textContent)
+  const isCopied = await write().then(() => true, () => copyBySelection(parts.code))
   setText(parts.copy, isCopied ? "Copied" : "Press Ctrl+C")
   setTimeout(() => setText(parts.copy, "Copy"), 2000)
 }
 
 /** Select the line, and copy it where the browser still allows that; the selection stays, so that Ctrl+C works. */
 function copyBySelection(code) {
-  const range = document.createRange()
-  range.selectNodeContents(code)
-  const selection = window.getSelection()
-  selection.removeAllRanges()
-  selection.addRange(range)
+  window.getSelection().selectAllChildren(code)
   code.focus()
   try {
     return document.execCommand("copy")
   } catch {
     return false
   }
+}
+
+function dropGone(nodes, live) {
+  for (const [key, node] of nodes) if (!live.includes(key) && nodes.delete(key)) (node.body ?? node).remove()
+}
+
+function putBefore(parent, node, next = null) {
+  if (node !== next) parent.insertBefore(node, next)
 }
 
 function make(tag, attributes = {}, text = "") {

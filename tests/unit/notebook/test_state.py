@@ -141,6 +141,48 @@ def test_add_takes_half_of_the_card_then_the_rest_then_half_of_the_largest_until
     assert "no room" in state.notice
 
 
+def test_letters_and_colours_stay_while_partitions_come_and_go_and_are_those_of_the_map_once_applied():
+    def looks(state):
+        return {row["name"]: (row["letter"], row["fill"]) for row in view(state)["rows"]}
+
+    state = state_of(prefill=64, decode=40, chat=28)
+    before = looks(state)
+    grown = do(state, "add")
+    assert looks(grown) == before | {"part1": looks(grown)["part1"]}
+    fewer = do(grown, "remove", key=1)
+    assert looks(fewer) == {name: look for name, look in looks(grown).items() if name != "decode"}
+    again = do(fewer, "add")
+    assert looks(again) == looks(fewer) | {"part2": before["decode"]}
+    assert list(looks(again)) == ["prefill", "part2", "chat", "part1"]  # so that places give the same letters
+    assert looks(take_layout(again, again.plan.layout)) == looks(again)
+    assert looks(take_layout(fewer, fewer.plan.layout)) == looks(start(H200, fewer.plan.layout))
+
+
+@pytest.mark.parametrize(
+    ("action", "text"), [("set_request", "abc"), ("set_request", ""), ("set_name", "a b"), ("set_name", "")]
+)
+def test_a_draft_without_a_plan_leaves_the_card_as_it_was_and_says_what_is_wrong_at_its_row(action, text):
+    state = do(state_of(**TWO), "set_request", key=1, text="24")
+    seen = view(do(do(state, action, key=0, text=text), action, key=0, text=f"{text}!"))
+    assert seen["runs"] == view(state)["runs"] == [{"key": 0, "sms": 96}, {"key": 1, "sms": 24}]
+    assert (seen["rows"][0]["problem"], seen["rows"][1]["problem"]) == (seen["problem"]["text"], "")
+    assert not seen["apply"]["is_enabled"]
+
+
+def test_sms_that_were_seen_are_told_by_id_as_long_as_the_card_shows_what_is_in_use():
+    layout = plan_partitions(TWO, H200)
+    ids = (tuple(range(0, 132, 2))[:36], tuple(range(1, 132, 2))[:36])
+    parts = (replace(layout["prefill"], sm_ids=(*ids[0], *range(72, 132))), replace(layout["decode"], sm_ids=ids[1]))
+    state = start(H200, replace(layout, partitions=parts))
+    located = view(state)["located"]
+    assert (len(located), located[:4], located[72:]) == (132, [[0], [1], [0], [1]], [[0]] * 60)
+    assert view(do(state, "set_request", key=0, text="abc"))["located"] == located
+    assert view(do(state, "set_request", key=0, text="64"))["located"] == []
+    assert view(state_of(**TWO))["located"] == view(state_of())["located"] == []
+    twice = replace(parts[1], sm_ids=(0, *ids[1][1:]))
+    assert view(start(H200, replace(layout, partitions=(parts[0], twice))))["located"][0] == [0, 1]
+
+
 def test_remove_leaves_its_sms_in_none_off_asks_for_the_whole_card_and_revert_comes_back():
     state = do(state_of(**TWO), "remove", key=0)
     assert granted(state) == {"decode": 36}
