@@ -1,4 +1,4 @@
-// Made by scripts/bundle_viewer.py. 9d829aa4ccd509add6563fcef3834fa570c0edb1436c0d2f099f4fc6c38abd22
+// Made by scripts/bundle_viewer.py. 6e7347696d96f552b4aa0da6e48a1d930da6ea921635adf75cfd3b83479346bf
 "use strict";
 var gpustreamlab = (() => {
   var __defProp = Object.defineProperty;
@@ -6519,6 +6519,7 @@ var gpustreamlab = (() => {
         min_border_left: Math.round(Math.min(view.tables.border_px, Math.max(90, width * NARROW_BORDER)))
       };
       for (const [name, value] of Object.entries(changes)) if (plot[name] !== value) plot[name] = value;
+      if (!this.plotView) view.frame = { left: changes.min_border_left, top: RIM_PX, right: width, bottom: RIM_PX + innerPx };
       if (plot.y_range.start !== innerPx) plot.y_range.setv({ start: innerPx, end: 0 });
       this.figureElement.style.minHeight = `${changes.height}px`;
     }

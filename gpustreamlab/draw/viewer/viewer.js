@@ -99,6 +99,8 @@ export class Viewer {
       min_border_left: Math.round(Math.min(view.tables.border_px, Math.max(90, width * NARROW_BORDER))),
     }
     for (const [name, value] of Object.entries(changes)) if (plot[name] !== value) plot[name] = value
+    // Before the figure has a frame, ticks are chosen by one of about its width.
+    if (!this.plotView) view.frame = {left: changes.min_border_left, top: RIM_PX, right: width, bottom: RIM_PX + innerPx}
     if (plot.y_range.start !== innerPx) plot.y_range.setv({start: innerPx, end: 0})
     this.figureElement.style.minHeight = `${changes.height}px` // The page does not jump while the figure is made.
   }
