@@ -205,6 +205,7 @@ def test_one_finger_scrolls_the_page_or_moves_time_and_two_zoom(read):
     )  # fmt: skip
     reader.page.wait_for_function("scrollY > 50")
     assert reader.window() == before
+    reader.page.wait_for_timeout(800)  # until the page has come to rest
     reader.page.evaluate("scrollTo(0, 0)")
     # WHEN two fingers part, the time between them gets more room
     x, y = reader.at(sum(before) / 2, 60)

@@ -101,7 +101,7 @@ export class Viewer {
   // window; in a notebook's cell, and beside others, the panels come below.
   figureRoom() {
     const {element, figureElement} = this, own = element.getBoundingClientRect(), besides = element.offsetHeight - figureElement.offsetHeight
-    if (!this.fills) return Math.max(LEAST_FIGURE_PX, CELL_SHARE * hostHeight() - besides + element.lastElementChild.offsetHeight)
+    if (!this.fills) return Math.max(LEAST_FIGURE_PX, CELL_SHARE * hostHeight() - besides + element.querySelector(".gsl-panels").offsetHeight)
     const above = own.top + window.scrollY, below = document.body.getBoundingClientRect().bottom - own.bottom
     return Math.max(LEAST_FIGURE_PX, document.documentElement.clientHeight - above - below - besides)
   }
