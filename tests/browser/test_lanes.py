@@ -93,6 +93,12 @@ def test_nothing_is_wider_than_the_window(read, width):
         assert reader.page.evaluate("document.documentElement.scrollWidth") <= width
 
 
+def test_the_axis_of_a_phone_has_few_labels(read):
+    ticks = "v.plot.below[0].ticker.get_ticks(w.x0, w.x1, v.plot.x_range, 0).major.filter(time => time >= 0 && time <= w.x1).length"
+    assert read(pipeline_trace(), width=390).js(ticks) <= 4
+    assert read(pipeline_trace(), width=1200).js(ticks) > 4
+
+
 def test_few_lanes_fill_the_room_and_many_scroll(read):
     few, many = read(lanes_trace(2), height=900), read(lanes_trace(100), height=900)
     heights = "w.tables.lanes.map(lane => lane.bottom - lane.top)"

@@ -1,4 +1,4 @@
-// Made by scripts/bundle_viewer.py. 4acea90d625fafd48c95da10b51412a00989d57cfa78d8d27f9653c98ec6471e
+// Made by scripts/bundle_viewer.py. a2d3a8f72be8336ba3c549895861baf108ce9e347cc8b382a8659db2b77f01f8
 "use strict";
 var gpustreamlab = (() => {
   var __defProp = Object.defineProperty;
@@ -6155,7 +6155,9 @@ ${lane.label}`), asked.lanes);
   // viewer.js
   var RIM_PX = 2;
   var AXIS_PX = 48;
+  var PHONE_PX = 560;
   var LEAST_FIGURE_PX = 240;
+  var LEAST_PHONE_PX = 340;
   var CELL_SHARE = 0.72;
   var TABLES_FORMAT = 2;
   var ABOVE = /* @__PURE__ */ new Set(["hovered", "pinned", "selection", "ruler", "gap", "reason", "why"]);
@@ -6222,6 +6224,8 @@ ${lane.label}`), asked.lanes);
         min_border_left: Math.round(Math.min(view.tables.border_px, Math.max(90, width * NARROW_BORDER)))
       };
       for (const [name, value] of Object.entries(changes)) if (plot[name] !== value) plot[name] = value;
+      const { ticker } = plot.below[0], ticks = width < PHONE_PX ? 3 : 6;
+      if (ticker.desired_num_ticks !== ticks) ticker.desired_num_ticks = ticks;
       if (plot.y_range.start !== innerPx) plot.y_range.setv({ start: innerPx, end: 0 });
       this.figureElement.style.minHeight = `${changes.height}px`;
     }
@@ -6229,9 +6233,10 @@ ${lane.label}`), asked.lanes);
     // window; in a notebook's cell, and beside others, the panels come below.
     figureRoom() {
       const { element, figureElement } = this, own = element.getBoundingClientRect(), besides = element.offsetHeight - figureElement.offsetHeight;
-      if (!this.fills) return Math.max(LEAST_FIGURE_PX, CELL_SHARE * hostHeight() - besides + element.querySelector(".gsl-panels").offsetHeight);
+      const leastPx = element.clientWidth < PHONE_PX ? LEAST_PHONE_PX : LEAST_FIGURE_PX;
+      if (!this.fills) return Math.max(leastPx, CELL_SHARE * hostHeight() - besides + element.querySelector(".gsl-panels").offsetHeight);
       const above = own.top + window.scrollY, below = document.body.getBoundingClientRect().bottom - own.bottom;
-      return Math.max(LEAST_FIGURE_PX, document.documentElement.clientHeight - above - below - besides);
+      return Math.max(leastPx, document.documentElement.clientHeight - above - below - besides);
     }
     connect() {
       const { view, plotView } = this;

@@ -25,7 +25,8 @@ import { addWhy } from "./why_panel.js"
 
 const RIM_PX = 2 // Above the frame.
 const AXIS_PX = 48 // Ticks and title below it.
-const LEAST_FIGURE_PX = 240 // A window that has less room for the figure scrolls.
+const PHONE_PX = 560
+const LEAST_FIGURE_PX = 240, LEAST_PHONE_PX = 340 // A window that has less room for the figure scrolls.
 const CELL_SHARE = 0.72 // How much of the window a timeline takes in a notebook, or beside others, at most.
 export const TABLES_FORMAT = 2 // FORMAT of draw/_tables.py
 const ABOVE = new Set(["hovered", "pinned", "selection", "ruler", "gap", "reason", "why"]) // Painted on the upper layer.
@@ -93,6 +94,8 @@ export class Viewer {
       min_border_left: Math.round(Math.min(view.tables.border_px, Math.max(90, width * NARROW_BORDER))),
     }
     for (const [name, value] of Object.entries(changes)) if (plot[name] !== value) plot[name] = value
+    const {ticker} = plot.below[0], ticks = width < PHONE_PX ? 3 : 6 // Their labels do not touch.
+    if (ticker.desired_num_ticks !== ticks) ticker.desired_num_ticks = ticks
     if (plot.y_range.start !== innerPx) plot.y_range.setv({start: innerPx, end: 0})
     this.figureElement.style.minHeight = `${changes.height}px` // The page does not jump while the figure is made.
   }
@@ -101,9 +104,10 @@ export class Viewer {
   // window; in a notebook's cell, and beside others, the panels come below.
   figureRoom() {
     const {element, figureElement} = this, own = element.getBoundingClientRect(), besides = element.offsetHeight - figureElement.offsetHeight
-    if (!this.fills) return Math.max(LEAST_FIGURE_PX, CELL_SHARE * hostHeight() - besides + element.querySelector(".gsl-panels").offsetHeight)
+    const leastPx = element.clientWidth < PHONE_PX ? LEAST_PHONE_PX : LEAST_FIGURE_PX
+    if (!this.fills) return Math.max(leastPx, CELL_SHARE * hostHeight() - besides + element.querySelector(".gsl-panels").offsetHeight)
     const above = own.top + window.scrollY, below = document.body.getBoundingClientRect().bottom - own.bottom
-    return Math.max(LEAST_FIGURE_PX, document.documentElement.clientHeight - above - below - besides)
+    return Math.max(leastPx, document.documentElement.clientHeight - above - below - besides)
   }
 
   connect() {
