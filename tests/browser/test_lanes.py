@@ -94,7 +94,7 @@ def test_nothing_is_wider_than_the_window(read, width):
 
 
 def test_the_axis_of_a_phone_has_few_labels(read):
-    ticks = "v.plot.below[0].ticker.get_ticks(w.x0, w.x1, v.plot.x_range, 0).major.filter(time => time >= 0 && time <= w.x1).length"
+    ticks = "v.plot.below[0].ticker.get_ticks(w.x0, w.x1, v.plot.x_range, 0).major.filter(at => at >= 0 && at <= w.x1).length"
     assert read(pipeline_trace(), width=390).js(ticks) <= 4
     assert read(pipeline_trace(), width=1200).js(ticks) > 4
 
