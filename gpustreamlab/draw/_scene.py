@@ -136,7 +136,7 @@ MEMORY_LABEL = "memory"
 
 _WORK_WORDS = {SpanKind.KERNEL: "kernels", SpanKind.COPY: "copies", SpanKind.FILL: "fills"}
 _LEAST_BORDER_PX = 56
-_LABEL_MARGIN_PX = 18
+_LABEL_MARGIN_PX = 30
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -93,6 +93,12 @@ def test_nothing_is_wider_than_the_window(read, width):
         assert reader.page.evaluate("document.documentElement.scrollWidth") <= width
 
 
+def test_the_axis_of_a_phone_has_few_labels(read):
+    ticks = "v.plot.below[0].ticker.get_ticks(w.x0, w.x1, v.plot.x_range, 0).major.filter(at => at >= 0 && at <= w.x1).length"
+    assert read(pipeline_trace(), width=390).js(ticks) <= 4
+    assert read(pipeline_trace(), width=1200).js(ticks) > 4
+
+
 def test_few_lanes_fill_the_room_and_many_scroll(read):
     few, many = read(lanes_trace(2), height=900), read(lanes_trace(100), height=900)
     heights = "w.tables.lanes.map(lane => lane.bottom - lane.top)"
@@ -205,6 +211,7 @@ def test_one_finger_scrolls_the_page_or_moves_time_and_two_zoom(read):
     )  # fmt: skip
     reader.page.wait_for_function("scrollY > 50")
     assert reader.window() == before
+    reader.page.wait_for_timeout(800)  # until the page has come to rest
     reader.page.evaluate("scrollTo(0, 0)")
     # WHEN two fingers part, the time between them gets more room
     x, y = reader.at(sum(before) / 2, 60)

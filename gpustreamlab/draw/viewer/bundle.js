@@ -1,4 +1,4 @@
-// Made by scripts/bundle_viewer.py. 6e7347696d96f552b4aa0da6e48a1d930da6ea921635adf75cfd3b83479346bf
+// Made by scripts/bundle_viewer.py. 4add419a01a0595a4e15389a28cfaa6668e8770d44f8abf8bf50f0983f4518df
 "use strict";
 var gpustreamlab = (() => {
   var __defProp = Object.defineProperty;
@@ -2808,6 +2808,7 @@ var gpustreamlab = (() => {
   // paint_lanes.js
   var HEAD_PX2 = 22;
   var LABEL_GAP_PX = 10;
+  var CARET_PX = 14;
   function paintShades(ctx, { view, theme }) {
     const { frame, tables } = view;
     clipLanes(ctx, view, frame.left, () => {
@@ -2897,9 +2898,10 @@ var gpustreamlab = (() => {
     ctx.fill(box);
     hatchShape(ctx, painter, hatch, box);
   }
+  var caretLeft = (view) => view.tables.groups.length ? BAND_PX + 2 : 0;
   function paintLaneLabels(ctx, painter) {
     const { view } = painter, { frame, tables } = view;
-    const left = tables.groups.length ? BAND_PX + 4 : 4, room = frame.left - LABEL_GAP_PX - left;
+    const left = caretLeft(view) + CARET_PX, room = frame.left - LABEL_GAP_PX - left;
     let free = view.lanesTop() - 4;
     clipLanes(ctx, view, 0, () => {
       ctx.textAlign = "right";
@@ -2909,23 +2911,19 @@ var gpustreamlab = (() => {
         const hasDetail = detail && bottom - top >= 30 && parts.length < 2;
         const headPx = group >= 0 ? HEAD_PX2 : 0;
         paintPartLabels(ctx, painter, code, parts.slice(1), headPx, room);
-        if (tables.lanes[code].folded) paintFolded(ctx, painter, code, left);
         const half = hasDetail ? 15 : 7;
         const seenTop = Math.max(view.yAt(top), view.lanesTop() + headPx), seenBottom = Math.min(view.yAt(bottom), view.lanesBottom());
         const middle = Math.min(Math.max((seenTop + seenBottom) / 2, view.yAt(top) + half), view.yAt(bottom) - half);
         if (middle - half < free && bottom - top < 2 * half || middle + half > view.lanesBottom() + 3) continue;
         if (middle - half < view.lanesTop() + headPx - 3) continue;
         free = middle + half;
+        ctx.fillStyle = painter.theme.soft;
+        paintCaret(ctx, left - CARET_PX / 2, hasDetail ? middle - 7 : middle, tables.lanes[code].folded);
         const place = { right: frame.left - LABEL_GAP_PX, middle, room };
         if (hasDetail) paintTwoLines(ctx, painter, label, detail, place);
         else paintOneLine(ctx, painter, label, parts.length ? detail : "", place);
       }
     });
-  }
-  function paintFolded(ctx, { view, theme }, code, left) {
-    const { top, bottom } = view.tables.lanes[code];
-    ctx.fillStyle = theme.soft;
-    paintCaret(ctx, left + 3, (view.yAt(top) + view.yAt(bottom)) / 2, true);
   }
   function paintTwoLines(ctx, { theme, texts }, label, detail, { right, middle, room }) {
     setFont(ctx, 12);
@@ -3434,7 +3432,6 @@ var gpustreamlab = (() => {
 
   // lanes.js
   var DRAG_PX = 5;
-  var CARET_PX = 16;
   var SETS = { folded: ["folded", "open"], pinned: ["pinned at the top", "not pinned any more"], hidden: ["hidden", "shown"] };
   function addLanes(viewer) {
     const { view } = viewer, figure = partOf(viewer, "figure"), commands = commandsOf(viewer);
@@ -3463,9 +3460,9 @@ var gpustreamlab = (() => {
       state.grip = null;
       if (!grip) return;
       event.stopImmediatePropagation();
-      if (grip.isMoving) return announce(viewer, `${view.planned.lanes[grip.lane].name}, lane ${view.laneOrder.indexOf(grip.lane) + 1} of ${view.laneOrder.length}`);
-      if (grip.group) change(viewer, "folded", groupKey(grip.group), grip.group.label);
-      else if (grip.point.x < grip.left + CARET_PX) change(viewer, "folded", laneKey(view.planned.lanes[grip.lane]), view.planned.lanes[grip.lane].name);
+      if (grip.isMoving) sayPlace(viewer, grip.lane);
+      else if (grip.group) change(viewer, "folded", groupKey(grip.group), grip.group.label);
+      else if (grip.point.x < caretLeft(view) + CARET_PX) change(viewer, "folded", laneKey(view.planned.lanes[grip.lane]), view.planned.lanes[grip.lane].name);
       else setTimeout(() => sheet.show(grip.lane, event));
     };
     const offs = [
@@ -3493,7 +3490,7 @@ var gpustreamlab = (() => {
       const { top, bottom } = view.tables.lanes[code];
       return top < view.pinnedPx === isPinned2 && y >= view.yAt(top) && y < view.yAt(bottom);
     });
-    return lane === void 0 ? null : { lane, left: view.tables.groups.length ? 26 : 0 };
+    return lane === void 0 ? null : { lane };
   }
   function nameFacts(view, { lane: code, group }) {
     if (group) return [group.label, group.detail ? [["about", group.detail]] : [], `Click on its name: ${group.isFolded ? "open" : "fold"}`];
@@ -3525,7 +3522,11 @@ var gpustreamlab = (() => {
     if (target === void 0) return;
     view.lane = lane;
     moveTo(viewer, lane, target);
-    announce(viewer, `${view.planned.lanes[lane].name}, lane ${view.laneOrder.indexOf(lane) + 1} of ${view.laneOrder.length}`);
+    sayPlace(viewer, lane);
+  }
+  function sayPlace(viewer, lane) {
+    const { planned, laneOrder } = viewer.view;
+    announce(viewer, `${planned.lanes[lane].name}, lane ${laneOrder.indexOf(lane) + 1} of ${laneOrder.length}`);
   }
   function addSheet(viewer) {
     const { view } = viewer, root = rootOf(viewer);
@@ -5826,7 +5827,7 @@ var gpustreamlab = (() => {
       listen(figureElement, "pointercancel", up),
       // Else the browser takes two fingers that go down for its own.
       listen(figureElement, "touchmove", (event) => {
-        if (event.touches.length > 1) event.preventDefault();
+        if (event.touches.length > 1 && event.cancelable) event.preventDefault();
       }, { passive: false })
     ];
     return () => offs.forEach((off) => off());
@@ -6449,7 +6450,9 @@ var gpustreamlab = (() => {
   // viewer.js
   var RIM_PX = 2;
   var AXIS_PX = 48;
+  var PHONE_PX = 560;
   var LEAST_FIGURE_PX = 240;
+  var LEAST_PHONE_PX = 340;
   var CELL_SHARE = 0.72;
   var TABLES_FORMAT = 3;
   var ABOVE = /* @__PURE__ */ new Set(["hovered", "pinned", "selection", "ruler", "gap", "reason", "why", "notes"]);
@@ -6527,9 +6530,10 @@ var gpustreamlab = (() => {
     // window; in a notebook's cell, and beside others, the panels come below.
     figureRoom() {
       const { element, figureElement } = this, own = element.getBoundingClientRect(), besides = element.offsetHeight - figureElement.offsetHeight;
-      if (!this.fills) return Math.max(LEAST_FIGURE_PX, CELL_SHARE * hostHeight() - besides + element.lastElementChild.offsetHeight);
+      const leastPx = element.clientWidth < PHONE_PX ? LEAST_PHONE_PX : LEAST_FIGURE_PX;
+      if (!this.fills) return Math.max(leastPx, CELL_SHARE * hostHeight() - besides + element.querySelector(".gsl-panels").offsetHeight);
       const above = own.top + window.scrollY, below = document.body.getBoundingClientRect().bottom - own.bottom;
-      return Math.max(LEAST_FIGURE_PX, document.documentElement.clientHeight - above - below - besides);
+      return Math.max(leastPx, document.documentElement.clientHeight - above - below - besides);
     }
     connect() {
       const { view, plotView } = this;

@@ -3,11 +3,10 @@
 import { factList } from "./facts.js"
 import { groupKey, hasDevices, laneKey } from "./layout.js"
 import { announce, closeAbove, commandsOf, figurePoint, listen, makeButton, makeNode, openAbove, partOf, rootOf } from "./nodes.js"
-import { groupBoxes } from "./paint_lanes.js"
+import { CARET_PX, caretLeft, groupBoxes } from "./paint_lanes.js"
 import { formatCount } from "./units.js"
 
 const DRAG_PX = 5
-const CARET_PX = 16 // How far from the left of its name a lane is folded by a click.
 const SETS = { folded: ["folded", "open"], pinned: ["pinned at the top", "not pinned any more"], hidden: ["hidden", "shown"] }
 
 /** Fold, pin, hide, move and group lanes. */
@@ -39,9 +38,9 @@ export function addLanes(viewer) {
     state.grip = null
     if (!grip) return
     event.stopImmediatePropagation()
-    if (grip.isMoving) return announce(viewer, `${view.planned.lanes[grip.lane].name}, lane ${view.laneOrder.indexOf(grip.lane) + 1} of ${view.laneOrder.length}`)
-    if (grip.group) change(viewer, "folded", groupKey(grip.group), grip.group.label)
-    else if (grip.point.x < grip.left + CARET_PX) change(viewer, "folded", laneKey(view.planned.lanes[grip.lane]), view.planned.lanes[grip.lane].name)
+    if (grip.isMoving) sayPlace(viewer, grip.lane)
+    else if (grip.group) change(viewer, "folded", groupKey(grip.group), grip.group.label)
+    else if (grip.point.x < caretLeft(view) + CARET_PX) change(viewer, "folded", laneKey(view.planned.lanes[grip.lane]), view.planned.lanes[grip.lane].name)
     else setTimeout(() => sheet.show(grip.lane, event)) // The browser shuts what opens while the button goes up.
   }
   const offs = [
@@ -53,7 +52,7 @@ export function addLanes(viewer) {
   return () => { offs.forEach(off => off()); sheet.remove() }
 }
 
-/** The name of a lane, or the line of a group, at a place of the figure: {lane, left} or {group}; null where there is none. */
+/** The name of a lane, or the line of a group, at a place of the figure: {lane} or {group}; null where there is none. */
 export function nameAt(view, x, y) {
   if (y < view.lanesTop() || y >= view.lanesBottom()) return null
   const isPinned = y < view.frame.top + view.pinnedPx
@@ -64,7 +63,7 @@ export function nameAt(view, x, y) {
     const { top, bottom } = view.tables.lanes[code]
     return top < view.pinnedPx === isPinned && y >= view.yAt(top) && y < view.yAt(bottom)
   })
-  return lane === undefined ? null : { lane, left: view.tables.groups.length ? 26 : 0 }
+  return lane === undefined ? null : { lane }
 }
 
 /** What a name stands for, in full: a title, pairs of label and text, and what a click does. */
@@ -102,7 +101,12 @@ function stepLane(viewer, lane, way) {
   if (target === undefined) return
   view.lane = lane
   moveTo(viewer, lane, target)
-  announce(viewer, `${view.planned.lanes[lane].name}, lane ${view.laneOrder.indexOf(lane) + 1} of ${view.laneOrder.length}`)
+  sayPlace(viewer, lane)
+}
+
+function sayPlace(viewer, lane) {
+  const { planned, laneOrder } = viewer.view
+  announce(viewer, `${planned.lanes[lane].name}, lane ${laneOrder.indexOf(lane) + 1} of ${laneOrder.length}`)
 }
 
 /** The sheet of one lane: its facts, and what can be done with it. */

@@ -6,6 +6,7 @@ import { workWord } from "./work_facts.js"
 
 const HEAD_PX = 22 // Height of a line with a partition's name.
 export const LABEL_GAP_PX = 10
+export const CARET_PX = 14
 
 // Every second lane is shaded, so that the eye finds the way from a bar to its label.
 export function paintShades(ctx, {view, theme}) {
@@ -109,10 +110,13 @@ function paintBand(ctx, painter, {fill, hatch}, {left, top, width, height}) {
   hatchShape(ctx, painter, hatch, box)
 }
 
+// Where the triangle of a lane begins, by which it is folded.
+export const caretLeft = view => view.tables.groups.length ? BAND_PX + 2 : 0
+
 // Names beside the lanes, as far as there is room between them.
 export function paintLaneLabels(ctx, painter) {
   const {view} = painter, {frame, tables} = view
-  const left = tables.groups.length ? BAND_PX + 4 : 4, room = frame.left - LABEL_GAP_PX - left
+  const left = caretLeft(view) + CARET_PX, room = frame.left - LABEL_GAP_PX - left
   let free = view.lanesTop() - 4
   clipLanes(ctx, view, 0, () => {
     ctx.textAlign = "right"
@@ -123,7 +127,6 @@ export function paintLaneLabels(ctx, painter) {
       // The line of its group stays above it.
       const headPx = group >= 0 ? HEAD_PX : 0
       paintPartLabels(ctx, painter, code, parts.slice(1), headPx, room)
-      if (tables.lanes[code].folded) paintFolded(ctx, painter, code, left)
       const half = hasDetail ? 15 : 7
       // The label of a tall lane stays in view with it.
       const seenTop = Math.max(view.yAt(top), view.lanesTop() + headPx), seenBottom = Math.min(view.yAt(bottom), view.lanesBottom())
@@ -131,17 +134,13 @@ export function paintLaneLabels(ctx, painter) {
       if (middle - half < free && bottom - top < 2 * half || middle + half > view.lanesBottom() + 3) continue
       if (middle - half < view.lanesTop() + headPx - 3) continue
       free = middle + half
+      ctx.fillStyle = painter.theme.soft
+      paintCaret(ctx, left - CARET_PX / 2, hasDetail ? middle - 7 : middle, tables.lanes[code].folded)
       const place = {right: frame.left - LABEL_GAP_PX, middle, room}
       if (hasDetail) paintTwoLines(ctx, painter, label, detail, place)
       else paintOneLine(ctx, painter, label, parts.length ? detail : "", place)
     }
   })
-}
-
-function paintFolded(ctx, {view, theme}, code, left) {
-  const {top, bottom} = view.tables.lanes[code]
-  ctx.fillStyle = theme.soft
-  paintCaret(ctx, left + 3, (view.yAt(top) + view.yAt(bottom)) / 2, true)
 }
 
 function paintTwoLines(ctx, {theme, texts}, label, detail, {right, middle, room}) {

@@ -96,7 +96,7 @@ function useDrag(viewer) {
     listen(figureElement, "pointerdown", down), listen(figureElement, "pointermove", move),
     listen(figureElement, "pointerup", up), listen(figureElement, "pointercancel", up),
     // Else the browser takes two fingers that go down for its own.
-    listen(figureElement, "touchmove", event => { if (event.touches.length > 1) event.preventDefault() }, {passive: false}),
+    listen(figureElement, "touchmove", event => { if (event.touches.length > 1 && event.cancelable) event.preventDefault() }, {passive: false}),
   ]
   return () => offs.forEach(off => off())
 }

@@ -28,7 +28,8 @@ import { addWhy } from "./why_panel.js"
 
 const RIM_PX = 2 // Above the frame.
 const AXIS_PX = 48 // Ticks and title below it.
-const LEAST_FIGURE_PX = 240 // A window that has less room for the figure scrolls.
+const PHONE_PX = 560
+const LEAST_FIGURE_PX = 240, LEAST_PHONE_PX = 340 // A window that has less room for the figure scrolls.
 const CELL_SHARE = 0.72 // How much of the window a timeline takes in a notebook, or beside others, at most.
 export const TABLES_FORMAT = 3 // FORMAT of draw/_tables.py
 const ABOVE = new Set(["hovered", "pinned", "selection", "ruler", "gap", "reason", "why", "notes"]) // Painted on the upper layer.
@@ -109,9 +110,10 @@ export class Viewer {
   // window; in a notebook's cell, and beside others, the panels come below.
   figureRoom() {
     const {element, figureElement} = this, own = element.getBoundingClientRect(), besides = element.offsetHeight - figureElement.offsetHeight
-    if (!this.fills) return Math.max(LEAST_FIGURE_PX, CELL_SHARE * hostHeight() - besides + element.lastElementChild.offsetHeight)
+    const leastPx = element.clientWidth < PHONE_PX ? LEAST_PHONE_PX : LEAST_FIGURE_PX
+    if (!this.fills) return Math.max(leastPx, CELL_SHARE * hostHeight() - besides + element.querySelector(".gsl-panels").offsetHeight)
     const above = own.top + window.scrollY, below = document.body.getBoundingClientRect().bottom - own.bottom
-    return Math.max(LEAST_FIGURE_PX, document.documentElement.clientHeight - above - below - besides)
+    return Math.max(leastPx, document.documentElement.clientHeight - above - below - besides)
   }
 
   connect() {
