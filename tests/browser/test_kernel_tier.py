@@ -266,10 +266,12 @@ def test_even_kernels_have_no_stripes(read, count, ratio):
           ctx.drawImage(canvas, 0, 0)
           const [left, right] = [s.firstNs, s.lastNs].map(time => Math.round(w.pxAt(time) * ratio))
           const from = Math.round(w.yAt(top) * ratio), to = Math.round(w.yAt(bottom) * ratio), width = right - left - 16
-          const {data} = ctx.getImageData(left + 8, from, width, to - from), fill = w.tables.palette[0][0], rgb = [1, 3, 5].map(place => parseInt(fill.slice(place, place + 2), 16))
+          const {data} = ctx.getImageData(left + 8, from, width, to - from), fill = w.tables.palette[0][0]
+          const rgb = [1, 3, 5].map(place => parseInt(fill.slice(place, place + 2), 16))
           const isFill = at => rgb.every((value, place) => data[4 * at + place] === value)
           // How high each column of px is filled, from below, as a share.
-          const high = x => Array.from({length: to - from}, (_, y) => isFill(y * width + x)).filter(Boolean).length / (to - from)
+          const rows = Array.from({length: to - from}, (_, y) => y)
+          const high = x => rows.filter(y => isFill(y * width + x)).length / rows.length
           return Array.from({length: width}, (_, x) => high(x))
         })()"""
     )

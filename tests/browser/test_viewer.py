@@ -128,7 +128,8 @@ def test_a_bar_has_the_hue_of_its_partition_or_stream_and_the_tint_of_its_name(s
       const at = view.painted.items.first[from], columns = view.store.row(row), lane = view.tables.lanes[columns.lane]
       const x = view.pxAt(columns.start[at]) + 3, y = view.yAt(view.tables.rows[row].top) + 3
       const tints = view.tables.palette[view.tables.groups[lane.group]?.hue ?? columns.lane % 6]
-      return {seen: pixel(x, y), fill: rgb(tints[view.tables.name_styles[columns.name[at]][1]]), hasKernels: !columns.isPale && !lane.host}
+      const fill = rgb(tints[view.tables.name_styles[columns.name[at]][1]])
+      return {seen: pixel(x, y), fill, hasKernels: !columns.isPale && !lane.host}
     }).filter(({hasKernels}) => hasKernels)"""
     for trace, least in ((kernel_trace(), 4), (serial_trace("kernels"), 4)):
         bars = show(trace, height=1200).value(found)

@@ -1,4 +1,4 @@
-// Made by scripts/bundle_viewer.py. 95849ed4af6447da77034be294c59c978370a572f19e4ff491f49fc3040539ae
+// Made by scripts/bundle_viewer.py. 2f50e1f5d6c5e4dfdc9d6d993b46e8f40b828a23cd8e28e607edf8d5caba6ea6
 "use strict";
 var gpustreamlab = (() => {
   var __defProp = Object.defineProperty;
@@ -4027,7 +4027,7 @@ var gpustreamlab = (() => {
     if (by !== "duration") return makeNode("span", { class: "gsl-of", text: `hue: ${by}` });
     const [least, most] = durationsOf(view).map(formatNs), scale = makeNode("i", { class: "gsl-scale", "aria-hidden": "true" });
     scale.style.background = `linear-gradient(to right, ${view.tables.palette.at(-1)})`;
-    return makeNode("span", { class: "gsl-of" }, "duration: ", least, scale, most);
+    return makeNode("span", { class: "gsl-of" }, `duration: ${least} `, scale, ` ${most}`);
   }
   function nameEntries(view, { times, order }) {
     const all = order.filter((code) => !callLabel(view, code)), groups = groupNames(view, all.map((code) => ({ name: code, ...times.names.get(code) })), view.isLive);
@@ -5857,8 +5857,8 @@ ${lane.label}`), asked.lanes);
       this.element.style.setProperty("--bokeh-icon-color", theme.soft);
       themePlot(this.plot, theme);
       if (!this.plotView) return;
+      this.plotView.request_paint();
       if (matchMedia("print").matches) this.plotView.repaint();
-      else this.plotView.request_paint();
       this.minimap.request();
     }
     watchSize() {

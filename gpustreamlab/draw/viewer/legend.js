@@ -146,7 +146,7 @@ function colourNode(view) {
   if (by !== "duration") return makeNode("span", { class: "gsl-of", text: `hue: ${by}` })
   const [least, most] = durationsOf(view).map(formatNs), scale = makeNode("i", { class: "gsl-scale", "aria-hidden": "true" })
   scale.style.background = `linear-gradient(to right, ${view.tables.palette.at(-1)})`
-  return makeNode("span", { class: "gsl-of" }, "duration: ", least, scale, most)
+  return makeNode("span", { class: "gsl-of" }, `duration: ${least} `, scale, ` ${most}`)
 }
 
 /** What the legend says of each name: `codes` are what a click puts into the set `group` of the view, `all` those of the others too. */

@@ -142,8 +142,8 @@ export class Viewer {
     this.element.style.setProperty("--bokeh-icon-color", theme.soft)
     themePlot(this.plot, theme)
     if (!this.plotView) return
+    this.plotView.request_paint()
     if (matchMedia("print").matches) this.plotView.repaint() // The browser prints before it gives a frame.
-    else this.plotView.request_paint()
     this.minimap.request()
   }
 
