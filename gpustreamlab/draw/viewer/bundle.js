@@ -1,4 +1,4 @@
-// Made by scripts/bundle_viewer.py. 2f50e1f5d6c5e4dfdc9d6d993b46e8f40b828a23cd8e28e607edf8d5caba6ea6
+// Made by scripts/bundle_viewer.py. a70f23638275c9413222bf5e36efd92d7f1d2bb31ccaea29c6e4baf2b4954142
 "use strict";
 var gpustreamlab = (() => {
   var __defProp = Object.defineProperty;
@@ -1227,14 +1227,13 @@ var gpustreamlab = (() => {
   function addColours(viewer) {
     const { view, menu } = viewer;
     const options = CHOICES.filter((choice) => choice !== "partition" || view.isLive || colourBy(view) === choice).map((choice) => [choice, choice]);
-    const toggleWaits = () => view.set("showsWaits", !view.showsWaits);
+    const toggleWaits = commandsOf(viewer).toggleWaits = () => view.set("showsWaits", !view.showsWaits);
     menu.choice("Bars", { label: "Colour", options, get: () => colourBy(view), set: (choice) => view.set("colour", choice) });
     menu.toggle("Bars", { label: "Hatches", get: () => view.hasHatches, set: (isOn) => view.set("hasHatches", isOn) });
     menu.toggle("Bars", { label: "Waits as arrows", key: "E", get: () => view.showsWaits, set: toggleWaits });
     view.keep("colour", () => view.colour, (choice) => view.set("colour", CHOICES.includes(choice) ? choice : null));
     view.keep("hatches", () => view.hasHatches || null, (isOn) => view.set("hasHatches", isOn === true));
     view.keep("waits", () => view.showsWaits && null, (isOn) => view.set("showsWaits", isOn !== false));
-    commandsOf(viewer).toggleWaits = toggleWaits;
     return view.on("look", (property) => {
       if (property === "hasHatches") viewer.useTheme();
     });
@@ -2236,8 +2235,7 @@ var gpustreamlab = (() => {
     ctx.fillText(detail, BAND_PX + 6 + used, middle);
   }
   function paintBand(ctx, painter, { fill, hatch }, { left, top, width, height }) {
-    const box = new Path2D();
-    box.rect(left, top, width, height);
+    const box = new Path2D(`M${left} ${top}h${width}v${height}h${-width}z`);
     ctx.fillStyle = fill;
     ctx.fill(box);
     hatchShape(ctx, painter, hatch, box);
@@ -3046,8 +3044,7 @@ var gpustreamlab = (() => {
       this.found = null;
       this.showsWaits = true;
       this.colour = null;
-      this.hasHatches = false;
-      this.isLive = this.isFollowing = this.isPaused = false;
+      this.isLive = this.isFollowing = this.isPaused = this.hasHatches = false;
       this.nowNs = 0;
       this.painted = null;
       this.kept = /* @__PURE__ */ new Map();

@@ -41,8 +41,7 @@ export class View {
     this.found = null // Its spans, see reasonsOf.
     this.showsWaits = true // Arrows between spans.
     this.colour = null // What colour tells; null: partitions, or streams where there are none.
-    this.hasHatches = false
-    this.isLive = this.isFollowing = this.isPaused = false
+    this.isLive = this.isFollowing = this.isPaused = this.hasHatches = false
     this.nowNs = 0 // Live: the session's clock, where it is later than the last span.
     this.painted = null // The items of the last paint.
     this.kept = new Map() // What a link to this view, and a saved notebook, keep: by key how it is read and set.
