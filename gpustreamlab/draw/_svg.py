@@ -158,9 +158,10 @@ def timeline_svg(trace: Trace, *, picture: Picture | None = None, max_bars: int 
     items = merged_items(picture.columns, plot.scale_x, max_bars)
     below = [*_lanes(scene, plot, "" if len(trace) else picture.header.empty), *group_shapes(scene, plot), *_axis(plot)]
     strips = [*sm_strip_shapes(scene, steps, plot), *_strip(picture, plot), *capture_shapes(scene, plot)]
-    above = [*stray_shapes(picture, items, plot), *_waits(picture, plot), *strips, *mark_shapes(scene, plot)]
+    above = [*stray_shapes(picture, items, plot), *strips, *mark_shapes(scene, plot)]
     memory = memory_shapes(plan_memory(trace, scene), plot)
-    parts = [*head, *below, *_bars(picture, items, plot), *memory, *above, *_notes(picture, items, plot)]
+    bars = [*_waits(picture, plot), *_bars(picture, items, plot)]
+    parts = [*head, *below, *bars, *memory, *above, *_notes(picture, items, plot)]
     height_px = round(plot.bottom_px + 40)
     return (
         f'<svg xmlns="http://www.w3.org/2000/svg" width="{WIDTH_PX}" height="{height_px}" viewBox="0 0 {WIDTH_PX} {height_px}" '
