@@ -1,4 +1,4 @@
-// Made by scripts/bundle_viewer.py. a70f23638275c9413222bf5e36efd92d7f1d2bb31ccaea29c6e4baf2b4954142
+// Made by scripts/bundle_viewer.py. 1bcf77ff59fbc50fd88daa6203840fa5580524ec13231cc3d825fa29f1d54c33
 "use strict";
 var gpustreamlab = (() => {
   var __defProp = Object.defineProperty;
@@ -3930,7 +3930,7 @@ var gpustreamlab = (() => {
       view.on("data", again),
       view.on("state", restate),
       view.on("look", (property) => {
-        if (FILTER_KEYS.has(property) || property === "colour") draw();
+        if (FILTER_KEYS.has(property) || property === "colour" || property === "hasHatches") draw();
       }),
       listen(sheet, "toggle", (event) => {
         if (event.newState === "closed") sheet.hidden = true;
@@ -4061,7 +4061,7 @@ var gpustreamlab = (() => {
     const all = [...kinds].sort((a, b) => a - b), { palette, kind_hatches: hatches } = view.tables, [fill] = palette[hueCount(view.tables)];
     return all.map((code) => {
       const kind = view.tables.kinds[code];
-      return { group: "hiddenKinds", codes: [code], all, text: KIND_WORDS[kind] ?? kind, fill, hatch: hatches[code], shape: WAITING_KINDS.has(kind) ? "hollow" : "" };
+      return { group: "hiddenKinds", codes: [code], all, text: KIND_WORDS[kind] ?? kind, fill: hatches[code] && kind !== "wait" && !view.hasHatches ? "" : fill, hatch: hatches[code], shape: WAITING_KINDS.has(kind) ? "hollow" : "" };
     });
   }
   function callEntries(view, { order, times }) {

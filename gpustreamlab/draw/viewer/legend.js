@@ -43,7 +43,7 @@ export function addLegend(viewer) {
   const offs = [
     view.on("data", again),
     view.on("state", restate),
-    view.on("look", property => { if (FILTER_KEYS.has(property) || property === "colour") draw() }),
+    view.on("look", property => { if (FILTER_KEYS.has(property) || property === "colour" || property === "hasHatches") draw() }),
     listen(sheet, "toggle", event => { if (event.newState === "closed") sheet.hidden = true }),
     listen(sheet, "keydown", event => {
       if (event.key !== "Escape") return
@@ -197,7 +197,7 @@ function kindEntries(view, { kinds }) {
   const all = [...kinds].sort((a, b) => a - b), { palette, kind_hatches: hatches } = view.tables, [fill] = palette[hueCount(view.tables)]
   return all.map(code => {
     const kind = view.tables.kinds[code]
-    return { group: "hiddenKinds", codes: [code], all, text: KIND_WORDS[kind] ?? kind, fill, hatch: hatches[code], shape: WAITING_KINDS.has(kind) ? "hollow" : "" }
+    return { group: "hiddenKinds", codes: [code], all, text: KIND_WORDS[kind] ?? kind, fill: hatches[code] && kind !== "wait" && !view.hasHatches ? "" : fill, hatch: hatches[code], shape: WAITING_KINDS.has(kind) ? "hollow" : "" }
   })
 }
 
