@@ -333,7 +333,7 @@ def _loose(device: Device, plan: SMMapPlan, top_px: float) -> tuple[list[str], f
         parts.append(
             _cell_box(x, y, width, height, f'fill="{style.fill}" fill-opacity=".45" stroke="{_SOFT}" stroke-dasharray="3 2"')
         )
-        parts.append(_cell_box(x, y, width, height, f'fill="{hatch_fill("/")}"'))
+        parts.append(_cell_box(x, y, width, height, f'fill="{hatch_fill("/")}" {HATCH_CLASS}'))
         parts.append(_letters(x + width / 2, y + height / 2 + 5, style.letter, width + 3))
     return parts, bottom_px
 

@@ -181,13 +181,13 @@ def timeline_svg(trace: Trace, *, picture: Picture | None = None, max_bars: int 
 
 
 def plot_shapes(picture: Picture, items: Merged, steps: Sequence[Steps], plot: SVGPlot) -> Iterator[str]:
-    """Draw what every style of picture has above its lanes and its axis: partitions, bars, waits, SMs in use, moments."""
+    """Draw what every style of picture has above its lanes and its axis: partitions, waits, bars, SMs in use, moments."""
     scene = picture.scene
     yield from group_shapes(scene, plot)
+    yield from _waits(picture, plot)  # below the bars, so that their names can be read
     yield from _bars(picture, items, plot)
     yield from memory_shapes(plan_memory(picture.trace, scene), plot)
     yield from stray_shapes(picture, items, plot)
-    yield from _waits(picture, plot)
     yield from sm_strip_shapes(scene, steps, plot)
     yield from capture_shapes(scene, plot)
     yield from mark_shapes(scene, plot)

@@ -396,7 +396,7 @@ def test_texts_have_contrast(read, scheme, lab):
         style = {"light": LIGHT_LAB, "dark": DARK_LAB}[lab]
         reader.page.evaluate("style => document.body.setAttribute('style', style)", style)
         reader.page.evaluate("isLight => { document.body.dataset.jpThemeLight = isLight }", str(lab == "light").lower())
-    reader.page.locator(".gsl-legend .gsl-chip", has_text="backward").click()
+    reader.page.locator(".gsl-legend .gsl-chip", has_text="gemm").click()
     reader.click("softmax")
     reader.press("t", "m")
     reader.hover("step")

@@ -1,4 +1,4 @@
-// Made by scripts/bundle_viewer.py. 4add419a01a0595a4e15389a28cfaa6668e8770d44f8abf8bf50f0983f4518df
+// Made by scripts/bundle_viewer.py. 73ab310bcbd031ca9d0fcb1b0008f34a9f10d1a536ab8d0c72dc34a8a728ff6f
 "use strict";
 var gpustreamlab = (() => {
   var __defProp = Object.defineProperty;
@@ -1388,8 +1388,7 @@ var gpustreamlab = (() => {
       this.found = null;
       this.showsWaits = true;
       this.colour = null;
-      this.hasHatches = false;
-      this.isLive = this.isFollowing = this.isPaused = false;
+      this.isLive = this.isFollowing = this.isPaused = this.hasHatches = false;
       this.nowNs = 0;
       this.openWork = [];
       this.painted = null;
@@ -1994,14 +1993,13 @@ var gpustreamlab = (() => {
   function addColours(viewer) {
     const { view, menu } = viewer;
     const options = CHOICES.filter((choice) => choice !== "partition" || view.isLive || colourBy(view) === choice).map((choice) => [choice, choice]);
-    const toggleWaits = () => view.set("showsWaits", !view.showsWaits);
+    const toggleWaits = commandsOf(viewer).toggleWaits = () => view.set("showsWaits", !view.showsWaits);
     menu.choice("Bars", { label: "Colour", options, get: () => colourBy(view), set: (choice) => view.set("colour", choice) });
     menu.toggle("Bars", { label: "Hatches", get: () => view.hasHatches, set: (isOn) => view.set("hasHatches", isOn) });
     menu.toggle("Bars", { label: "Waits as arrows", key: "E", get: () => view.showsWaits, set: toggleWaits });
     view.keep("colour", () => view.colour, (choice) => view.set("colour", CHOICES.includes(choice) ? choice : null));
     view.keep("hatches", () => view.hasHatches || null, (isOn) => view.set("hasHatches", isOn === true));
     view.keep("waits", () => view.showsWaits && null, (isOn) => view.set("showsWaits", isOn !== false));
-    commandsOf(viewer).toggleWaits = toggleWaits;
     return view.on("look", (property) => {
       if (property === "hasHatches") viewer.useTheme();
     });
@@ -2892,8 +2890,7 @@ var gpustreamlab = (() => {
     ctx.fillText(detail, left + used, middle);
   }
   function paintBand(ctx, painter, { fill, hatch }, { left, top, width, height }) {
-    const box = new Path2D();
-    box.rect(left, top, width, height);
+    const box = new Path2D(`M${left} ${top}h${width}v${height}h${-width}z`);
     ctx.fillStyle = fill;
     ctx.fill(box);
     hatchShape(ctx, painter, hatch, box);
@@ -4734,7 +4731,7 @@ var gpustreamlab = (() => {
       view.on("data", again),
       view.on("state", restate),
       view.on("look", (property) => {
-        if (FILTER_KEYS.has(property) || property === "colour") draw();
+        if (FILTER_KEYS.has(property) || property === "colour" || property === "hasHatches") draw();
       }),
       listen(sheet, "toggle", (event) => {
         if (event.newState === "closed") sheet.hidden = true;
@@ -4830,7 +4827,7 @@ var gpustreamlab = (() => {
     if (by !== "duration") return makeNode("span", { class: "gsl-of", text: `hue: ${by}` });
     const [least, most] = durationsOf(view).map(formatNs), scale = makeNode("i", { class: "gsl-scale", "aria-hidden": "true" });
     scale.style.background = `linear-gradient(to right, ${view.tables.palette.at(-1)})`;
-    return makeNode("span", { class: "gsl-of" }, "duration: ", least, scale, most);
+    return makeNode("span", { class: "gsl-of" }, `duration: ${least} `, scale, ` ${most}`);
   }
   function nameEntries(view, { times, order }) {
     const all = order.filter((code) => !callLabel(view, code)), groups = groupNames(view, all.map((code) => ({ name: code, ...times.names.get(code) })), view.isLive);
@@ -4867,7 +4864,7 @@ var gpustreamlab = (() => {
     const all = [...kinds].sort((a, b) => a - b), { palette, kind_hatches: hatches } = view.tables, [fill] = palette[hueCount(view.tables)];
     return all.map((code) => {
       const kind = view.tables.kinds[code];
-      return { group: "hiddenKinds", codes: [code], all, text: KIND_WORDS[kind] ?? kind, fill, hatch: hatches[code], shape: WAITING_KINDS.has(kind) ? "hollow" : "" };
+      return { group: "hiddenKinds", codes: [code], all, text: KIND_WORDS[kind] ?? kind, fill: hatches[code] && kind !== "wait" && !view.hasHatches ? "" : fill, hatch: hatches[code], shape: WAITING_KINDS.has(kind) ? "hollow" : "" };
     });
   }
   function callEntries(view, { order, times }) {
@@ -6578,8 +6575,8 @@ var gpustreamlab = (() => {
       this.painter.setTheme(theme);
       themePlot(this.plot, theme);
       if (!this.plotView) return;
+      this.plotView.request_paint();
       if (matchMedia("print").matches) this.plotView.repaint();
-      else this.plotView.request_paint();
       this.minimap.request();
     }
     watchSize() {

@@ -42,7 +42,7 @@ export function addLegend(viewer) {
   const offs = [
     view.on("data", again),
     view.on("state", restate),
-    view.on("look", property => { if (FILTER_KEYS.has(property) || property === "colour") draw() }),
+    view.on("look", property => { if (FILTER_KEYS.has(property) || property === "colour" || property === "hasHatches") draw() }),
     listen(sheet, "toggle", event => { if (event.newState === "closed") sheet.hidden = true }),
     listen(sheet, "keydown", event => {
       if (event.key !== "Escape") return
@@ -147,7 +147,7 @@ function colourNode(view) {
   if (by !== "duration") return makeNode("span", { class: "gsl-of", text: `hue: ${by}` })
   const [least, most] = durationsOf(view).map(formatNs), scale = makeNode("i", { class: "gsl-scale", "aria-hidden": "true" })
   scale.style.background = `linear-gradient(to right, ${view.tables.palette.at(-1)})`
-  return makeNode("span", { class: "gsl-of" }, "duration: ", least, scale, most)
+  return makeNode("span", { class: "gsl-of" }, `duration: ${least} `, scale, ` ${most}`)
 }
 
 /** What the legend says of each name: `codes` are what a click puts into the set `group` of the view, `all` those of the others too. */
@@ -198,7 +198,7 @@ function kindEntries(view, { kinds }) {
   const all = [...kinds].sort((a, b) => a - b), { palette, kind_hatches: hatches } = view.tables, [fill] = palette[hueCount(view.tables)]
   return all.map(code => {
     const kind = view.tables.kinds[code]
-    return { group: "hiddenKinds", codes: [code], all, text: KIND_WORDS[kind] ?? kind, fill, hatch: hatches[code], shape: WAITING_KINDS.has(kind) ? "hollow" : "" }
+    return { group: "hiddenKinds", codes: [code], all, text: KIND_WORDS[kind] ?? kind, fill: hatches[code] && kind !== "wait" && !view.hasHatches ? "" : fill, hatch: hatches[code], shape: WAITING_KINDS.has(kind) ? "hollow" : "" }
   })
 }
 

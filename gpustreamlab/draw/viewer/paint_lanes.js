@@ -103,8 +103,7 @@ function paintGroup(ctx, painter, group, {top, bottom, headPx, headTop}) {
 
 // A box in a partition's colour and hatch.
 function paintBand(ctx, painter, {fill, hatch}, {left, top, width, height}) {
-  const box = new Path2D()
-  box.rect(left, top, width, height)
+  const box = new Path2D(`M${left} ${top}h${width}v${height}h${-width}z`)
   ctx.fillStyle = fill
   ctx.fill(box)
   hatchShape(ctx, painter, hatch, box)

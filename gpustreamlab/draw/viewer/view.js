@@ -45,8 +45,7 @@ export class View {
     this.found = null // Spans of both, see reasonsOf.
     this.showsWaits = true // Arrows between spans.
     this.colour = null // What colour tells; null: partitions, or streams where there are none.
-    this.hasHatches = false
-    this.isLive = this.isFollowing = this.isPaused = false
+    this.isLive = this.isFollowing = this.isPaused = this.hasHatches = false
     this.nowNs = 0 // Live: the session's clock, where it is later than the last span.
     this.openWork = [] // Live, of each lane: its code, the name of the first range that has not ended, since when, and how many.
     this.painted = null // The items of the last paint.

@@ -158,8 +158,8 @@ export class Viewer {
     this.painter.setTheme(theme)
     themePlot(this.plot, theme)
     if (!this.plotView) return
+    this.plotView.request_paint()
     if (matchMedia("print").matches) this.plotView.repaint() // The browser prints before it gives a frame.
-    else this.plotView.request_paint()
     this.minimap.request()
   }
 
