@@ -1,4 +1,4 @@
-// Made by scripts/bundle_viewer.py. 53eb0b527a518100374a9a56bafbf5286d3c8c1d8cf8521fcaf2cc7265a7dbb3
+// Made by scripts/bundle_viewer.py. 07cfefd41fcff7546d8d83ac70634a6d4bad9d97c5ccdfb27e6c082ac344f782
 "use strict";
 var gpustreamlab = (() => {
   var __defProp = Object.defineProperty;
@@ -2220,7 +2220,7 @@ var gpustreamlab = (() => {
 
   // why_panel.js
   var ASKED = "Asked: the kernel answers when it is not busy.";
-  var HINT = "Click a reason, its number in the picture, or a gap of a lane.";
+  var HINT = "Click a reason, its sign in the picture, or a gap of a lane.";
   function addWhy(viewer) {
     const { view } = viewer;
     const panel = makeNode("section", { class: "gsl-panel gsl-why", "aria-label": "Why work did not overlap", hidden: true });
@@ -2870,7 +2870,7 @@ var gpustreamlab = (() => {
     const taken = new Map([-1, ...view.visibleLanes()].map((lane) => [lane, []])), signs = [];
     for (const piece of reasons.pieces) {
       const begin = view.pxAt(piece.start), places = taken.get(piece.lane);
-      if (!places || begin < left || begin > right + SIGN_PX) continue;
+      if (!places || (piece.kind === "note" ? view.pxAt(piece.end) : begin) < left || begin > right + SIGN_PX) continue;
       const x = freePlace(places, Math.max(left, begin - SIGN_PX - 1), piece.place ? 1 : MOST_ASIDE);
       if (x === null) continue;
       places.push(x);
@@ -2893,12 +2893,14 @@ var gpustreamlab = (() => {
   function paintEach(ctx, view, theme, signs) {
     ctx.textAlign = "center";
     ctx.textBaseline = "middle";
-    for (const { piece: { sign, place, kind, start, end }, x, y } of signs) {
+    for (const { piece: { sign, place, kind, lane, start, end }, x, y } of signs) {
       const colour = theme[COLOURS[kind] ?? "warn"];
       setFont(ctx, sign.length > 1 ? 10 : 11, "bold");
-      if (kind === "note" && end > start) {
+      if (kind === "note") {
+        const at = Math.max(view.frame.left, view.pxAt(start));
         ctx.fillStyle = colour;
-        ctx.fillRect(x, y - SIGN_PX, Math.min(view.pxAt(end), view.frame.right) - x, 2);
+        ctx.fillRect(at - 1, y - SIGN_PX, 1.5, lane < 0 ? view.lanesPx - SIGN_PX / 2 : 2 * SIGN_PX);
+        ctx.fillRect(at, y - SIGN_PX, Math.max(0, Math.min(view.pxAt(end), view.frame.right) - at), 2);
       }
       paintDisc(ctx, x, y, SIGN_PX + 1.5, theme.paper);
       paintDisc(ctx, x, y, SIGN_PX, colour);
