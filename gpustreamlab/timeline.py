@@ -42,8 +42,9 @@ from gpustreamlab.draw import (
     write_html,
 )
 from gpustreamlab.errors import OptionError, nearest_hint
-from gpustreamlab.model import Trace, TraceMetadata, write_file_whole
+from gpustreamlab.model import Note, Trace, TraceMetadata, write_file_whole
 from gpustreamlab.sinks.reading import load_trace
+from gpustreamlab.typing import NoteKind
 
 if TYPE_CHECKING:
     import pandas as pd
@@ -92,6 +93,11 @@ class Timeline:
     def trace(self) -> Trace:
         """The spans that are drawn."""
         return self._trace
+
+    @property
+    def notes(self) -> tuple[Note, ...]:
+        """What readers wrote on it, in order of time."""
+        return tuple(note for note in self.trace.notes if note.kind is NoteKind.NOTE)
 
     def save(
         self,

@@ -1,4 +1,4 @@
-// Made by scripts/bundle_viewer.py. 73ab310bcbd031ca9d0fcb1b0008f34a9f10d1a536ab8d0c72dc34a8a728ff6f
+// Made by scripts/bundle_viewer.py. e3c14caa42d2a23d5a4b34fc7d6a2844d7d5ae943a61c2b8430ff503219555d8
 "use strict";
 var gpustreamlab = (() => {
   var __defProp = Object.defineProperty;
@@ -2607,7 +2607,7 @@ var gpustreamlab = (() => {
 
   // why_panel.js
   var ASKED = "Asked: the kernel answers when it is not busy.";
-  var HINT = "Click a reason, its number in the picture, or a gap of a lane.";
+  var HINT = "Click a reason, its sign in the picture, or a gap of a lane.";
   function addWhy(viewer) {
     const { view } = viewer;
     const panel = makeNode("section", { class: "gsl-panel gsl-why", "aria-label": "Why work did not overlap", hidden: true });
@@ -3060,7 +3060,7 @@ var gpustreamlab = (() => {
     const taken = new Map([-1, ...view.visibleLanes()].map((lane) => [lane, []])), signs = [];
     for (const piece of reasons.pieces) {
       const begin = view.pxAt(piece.start), places = taken.get(piece.lane);
-      if (!places || begin < left || begin > right + SIGN_PX) continue;
+      if (!places || (piece.kind === "note" ? view.pxAt(piece.end) : begin) < left || begin > right + SIGN_PX) continue;
       const x = freePlace(places, Math.max(left, begin - SIGN_PX - 1), piece.place ? 1 : MOST_ASIDE);
       if (x === null) continue;
       places.push(x);
@@ -3083,12 +3083,14 @@ var gpustreamlab = (() => {
   function paintEach(ctx, view, theme, signs) {
     ctx.textAlign = "center";
     ctx.textBaseline = "middle";
-    for (const { piece: { sign, place, kind, start, end }, x, y } of signs) {
+    for (const { piece: { sign, place, kind, lane, start, end }, x, y } of signs) {
       const colour = theme[COLOURS[kind] ?? "warn"];
       setFont(ctx, sign.length > 1 ? 10 : 11, "bold");
-      if (kind === "note" && end > start) {
+      if (kind === "note") {
+        const at = Math.max(view.frame.left, view.pxAt(start));
         ctx.fillStyle = colour;
-        ctx.fillRect(x, y - SIGN_PX, Math.min(view.pxAt(end), view.frame.right) - x, 2);
+        ctx.fillRect(at - 1, y - SIGN_PX, 1.5, lane < 0 ? view.lanesPx - SIGN_PX / 2 : 2 * SIGN_PX);
+        ctx.fillRect(at, y - SIGN_PX, Math.max(0, Math.min(view.pxAt(end), view.frame.right) - at), 2);
       }
       paintDisc(ctx, x, y, SIGN_PX + 1.5, theme.paper);
       paintDisc(ctx, x, y, SIGN_PX, colour);

@@ -16,7 +16,7 @@ function signsIn(view) {
   const taken = new Map([-1, ...view.visibleLanes()].map(lane => [lane, []])), signs = []
   for (const piece of reasons.pieces) {
     const begin = view.pxAt(piece.start), places = taken.get(piece.lane)
-    if (!places || begin < left || begin > right + SIGN_PX) continue
+    if (!places || (piece.kind === "note" ? view.pxAt(piece.end) : begin) < left || begin > right + SIGN_PX) continue
     const x = freePlace(places, Math.max(left, begin - SIGN_PX - 1), piece.place ? 1 : MOST_ASIDE)
     if (x === null) continue
     places.push(x)
@@ -43,12 +43,14 @@ export function paintSigns(ctx, { view, theme }) {
 function paintEach(ctx, view, theme, signs) {
   ctx.textAlign = "center"
   ctx.textBaseline = "middle"
-  for (const { piece: { sign, place, kind, start, end }, x, y } of signs) {
+  for (const { piece: { sign, place, kind, lane, start, end }, x, y } of signs) {
     const colour = theme[COLOURS[kind] ?? "warn"]
     setFont(ctx, sign.length > 1 ? 10 : 11, "bold")
-    if (kind === "note" && end > start) {
+    if (kind === "note") { // A flag: its pole stands at its time, or it reaches to its end.
+      const at = Math.max(view.frame.left, view.pxAt(start))
       ctx.fillStyle = colour
-      ctx.fillRect(x, y - SIGN_PX, Math.min(view.pxAt(end), view.frame.right) - x, 2)
+      ctx.fillRect(at - 1, y - SIGN_PX, 1.5, lane < 0 ? view.lanesPx - SIGN_PX / 2 : 2 * SIGN_PX)
+      ctx.fillRect(at, y - SIGN_PX, Math.max(0, Math.min(view.pxAt(end), view.frame.right) - at), 2)
     }
     paintDisc(ctx, x, y, SIGN_PX + 1.5, theme.paper)
     paintDisc(ctx, x, y, SIGN_PX, colour)

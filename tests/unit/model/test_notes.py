@@ -34,6 +34,7 @@ def test_notes_are_in_order_of_time_and_come_back_from_files(trace, tmp_path):
     trace.timeline().save(tmp_path / "run.html", with_data=True)
     assert gsl.load_trace(tmp_path / "run.html").notes == trace.notes
     assert pipeline_trace().notes == ()
+    assert trace.timeline().notes == trace.notes
 
 
 @pytest.mark.parametrize(
