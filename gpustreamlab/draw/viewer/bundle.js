@@ -1,4 +1,4 @@
-// Made by scripts/bundle_viewer.py. 723f944824b706f45f2f4801f26e4735cb4c1aff9280de1d25e9a6b0898b20e2
+// Made by scripts/bundle_viewer.py. 8a999df0b4711897d5f4b2dea52ec8e5d3c47cf73b74451db20421e8419a0771
 "use strict";
 var gpustreamlab = (() => {
   var __defProp = Object.defineProperty;
@@ -3647,7 +3647,7 @@ var gpustreamlab = (() => {
     const target = event.composedPath()[0];
     if (isWriting(target) || target.closest?.(".gsl-sheet") || target.matches?.(".gsl-table") && SCROLLS.test(event.key)) return false;
     if (root.contains(target) || root.contains(event.target)) return true;
-    const hasNoFocus = target === document.body || target === document.documentElement;
+    const hasNoFocus = target === document.body || target === document.documentElement || isPageOfOne() && target.closest?.(".gsl-head");
     if (!hasNoFocus || document.querySelector(NOTEBOOKS)) return false;
     return Boolean(state.pointer) || isPageOfOne() && !isForScrolling(event);
   }
