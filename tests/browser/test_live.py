@@ -123,7 +123,7 @@ def test_everything_recorded_is_shown_in_the_end(lab):
 
     assert lab.recorded() == 200 * SPANS_A_STEP
     assert lab.ask("live.feed.tables.lanes.map(lane => lane.name)") == ["prefill", "decode"]
-    assert lab.page.locator(".gsl-live-head h3").inner_text().startswith("<img src=x onerror=alert(1)>")
+    assert lab.page.locator(".gsl-head h3").inner_text().startswith("<img src=x onerror=alert(1)>")
     assert lab.page.locator("img[src='x']").count() == 0
     lab.keep("live-all")
 
@@ -167,7 +167,7 @@ def test_an_earlier_start_that_comes_late_moves_zero_and_what_is_looked_at_along
     before = lab.ask(WINDOW.replace("view.", "live.viewer.view."))
     lab.kernel("lab.synchronize()")
     lab.wait_until("live.feed.store.spanCount === 4")
-    lab.wait_until("!live.head.finding.hidden")
+    lab.wait_until("live.head.sentence.textContent.includes('2 or more streams')")
     moved_ns = zero_ns - int(lab.ask("live.feed.tables.zero_ns"))
     after = lab.ask(WINDOW.replace("view.", "live.viewer.view."))
 
@@ -176,7 +176,7 @@ def test_an_earlier_start_that_comes_late_moves_zero_and_what_is_looked_at_along
     assert lab.ask("live.feed.store.firstNs") == 0
     zero_ns -= moved_ns
     assert lab.ask("live.feed.kept.t") == pytest.approx([zero_ns + at for at in after[:2]], abs=1)
-    assert "2 or more streams" in lab.ask("live.head.finding.textContent")
+    assert "2 or more streams" in lab.ask("live.head.sentence.textContent")
     lab.keep("live-earlier-start")
 
 

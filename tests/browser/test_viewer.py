@@ -177,7 +177,7 @@ def test_the_wheel_over_bars_and_names_scrolls_the_page(show, px):
 
 def test_the_wheel_zooms_after_a_click_until_the_pointer_leaves_or_the_focus_is_lost(show):
     shown = show(pipeline_trace())
-    above, inside = point(shown, 600, -100), point(shown, 600, 100)
+    above, inside = point(shown, 600, -30), point(shown, 600, 100)
     leaves = [
         lambda: (shown.page.mouse.move(1, 1), shown.page.mouse.move(*inside)),
         lambda: shown.page.evaluate("document.activeElement.blur()"),

@@ -1,4 +1,4 @@
-// Made by scripts/bundle_viewer.py. e3c14caa42d2a23d5a4b34fc7d6a2844d7d5ae943a61c2b8430ff503219555d8
+// Made by scripts/bundle_viewer.py. 14f09ef8b4bb15fe7d629ed3e9fe827acefbd5cfeaea823052912796503dda3c
 "use strict";
 var gpustreamlab = (() => {
   var __defProp = Object.defineProperty;
@@ -4429,7 +4429,7 @@ var gpustreamlab = (() => {
     const target = event.composedPath()[0];
     if (isWriting(target) || target.closest?.(".gsl-sheet") || target.matches?.(".gsl-table") && SCROLLS.test(event.key)) return false;
     if (root.contains(target) || root.contains(event.target)) return true;
-    const hasNoFocus = target === document.body || target === document.documentElement;
+    const hasNoFocus = target === document.body || target === document.documentElement || isPageOfOne() && target.closest?.(".gsl-head");
     if (!hasNoFocus || document.querySelector(NOTEBOOKS)) return false;
     return Boolean(state.pointer) || isPageOfOne() && !isForScrolling(event);
   }
@@ -6244,54 +6244,24 @@ var gpustreamlab = (() => {
   }
   function pairsOf(clips, others, start, end) {
     const own = busiestOf(clips, PAIRED_LANES), beside = busiestOf(others, OTHER_LANES);
-    const pairs = pairsAmong(own, start, end, () => true);
-    for (let from = 0; from < own.length; from += PAIRED_LANES / 2) {
-      const some = own.slice(from, from + PAIRED_LANES / 2);
-      for (let at = 0; at < beside.length; at += PAIRED_LANES / 2) {
-        const all = [...some, ...beside.slice(at, at + PAIRED_LANES / 2)];
-        pairs.push(...pairsAmong(all, start, end, (place, next) => place < some.length && next >= some.length));
-      }
-    }
+    const pairs = own.flatMap((one, place) => [...own.slice(place + 1), ...beside].map((other) => {
+      const both = commonTime(one, other, start, end);
+      return { a: one.lane, b: other.lane, both_ns: both, share: both / Math.min(one.busy, other.busy) };
+    }));
     return pairs.sort((one, other) => other.both_ns - one.both_ns || one.a - other.a || one.b - other.b);
+  }
+  function commonTime({ union: one, first: i, last: lastOne }, { union: other, first: j, last: lastOther }, start, end) {
+    let both = 0;
+    while (i <= lastOne && j <= lastOther) {
+      both += Math.max(0, Math.min(end, one.end[i], other.end[j]) - Math.max(start, one.start[i], other.start[j]));
+      if (one.end[i] < other.end[j]) i++;
+      else j++;
+    }
+    return both;
   }
   function busiestOf(clips, count) {
     const busiest = clips.filter(({ busy }) => busy > 0).sort((one, other) => other.busy - one.busy).slice(0, count);
     return busiest.sort((one, other) => one.lane - other.lane);
-  }
-  function pairsAmong(clips, start, end, isWanted) {
-    const bySet = setDurations(clips, start, end), pairs = [];
-    clips.forEach((one, place) => {
-      for (let next = place + 1; next < clips.length; next++) {
-        if (!isWanted(place, next)) continue;
-        const other = clips[next], both = sumOfSets(bySet, 1 << place | 1 << next);
-        pairs.push({ a: one.lane, b: other.lane, both_ns: both, share: both / Math.min(one.busy, other.busy) });
-      }
-    });
-    return pairs;
-  }
-  function setDurations(clips, start, end) {
-    const toggles = mergeToggles(clips.map((clip, number) => clipToggles(clip, start, end, number)));
-    const sums = new Float64Array(1 << clips.length);
-    let set = 0, before = start;
-    for (let index = 0; index < toggles.length; index++) {
-      sums[set] += toggles.time[index] - before;
-      before = toggles.time[index];
-      set ^= 1 << toggles.number[index];
-    }
-    return sums;
-  }
-  function clipToggles({ union, first, last }, start, end, number) {
-    const length = 2 * (last - first + 1), time = new Float64Array(length);
-    for (let index = first; index <= last; index++) {
-      time[2 * (index - first)] = Math.max(start, union.start[index]);
-      time[2 * (index - first) + 1] = Math.min(end, union.end[index]);
-    }
-    return { time, number: new Uint16Array(length).fill(number), length };
-  }
-  function sumOfSets(bySet, lanes) {
-    let sum = 0;
-    for (let set = lanes; set < bySet.length; set = set + 1 | lanes) sum += bySet[set];
-    return sum;
   }
 
   // totals_table.js
@@ -6395,11 +6365,9 @@ var gpustreamlab = (() => {
     );
   }
   function lanesText(view, lanes) {
-    const counted = (count, word) => `${formatCount(count)} ${word}${count === 1 ? "" : "s"}`;
-    const streams = view.usedStreams().filter((lane) => lanes.has(lane)).length;
-    const threads = [...lanes].filter((lane) => view.tables.lanes[lane]?.host).length;
-    const parts = [...streams || !threads ? [counted(streams, "stream")] : [], ...threads ? [counted(threads, "host thread")] : []];
-    return parts.join(" and ");
+    const streams = view.usedStreams().filter((lane) => lanes.has(lane)).length, threads = [...lanes].filter((lane) => view.tables.lanes[lane]?.host).length;
+    const counted = [[streams, "stream"], [threads, "host thread"]].filter(([count], place) => count || !place && !threads);
+    return counted.map(([count, word]) => `${formatCount(count)} ${word}${count === 1 ? "" : "s"}`).join(" and ");
   }
   function rowsOf(view, by, found, { of: { start, end }, lanes }) {
     const { tables } = view, lane = (code) => laneText(tables.lanes[code]);

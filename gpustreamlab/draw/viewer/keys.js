@@ -67,7 +67,7 @@ function isForTimeline(event, root, state) {
   // A sheet has keys of its own, and a table that has the focus scrolls.
   if (isWriting(target) || target.closest?.(".gsl-sheet") || (target.matches?.(".gsl-table") && SCROLLS.test(event.key))) return false
   if (root.contains(target) || root.contains(event.target)) return true
-  const hasNoFocus = target === document.body || target === document.documentElement
+  const hasNoFocus = target === document.body || target === document.documentElement || (isPageOfOne() && target.closest?.(".gsl-head"))
   if (!hasNoFocus || document.querySelector(NOTEBOOKS)) return false
   return Boolean(state.pointer) || (isPageOfOne() && !isForScrolling(event))
 }

@@ -2,10 +2,9 @@
 
 import { lowerBound, roomy, upperBound } from "./arrays.js"
 import { coverage } from "./busy.js"
-import { mergeToggles } from "./sm_stack.js"
 import { uncapturedRanges, unionsOf } from "./unions.js"
 
-const PAIRED_LANES = 16 // Lanes whose overlap is computed, at most: the busiest. A sum is kept for each set of them.
+const PAIRED_LANES = 16 // Lanes whose overlap is computed, at most: the busiest.
 const OTHER_LANES = 48 // Lanes outside a selection that are paired with those in it, at most: the busiest.
 
 /**
@@ -104,61 +103,26 @@ function clipUnion(union, start, end) {
 /** Overlap of the lanes, with each other and with others, the longest first; `share` is the part of the shorter busy time. */
 function pairsOf(clips, others, start, end) {
   const own = busiestOf(clips, PAIRED_LANES), beside = busiestOf(others, OTHER_LANES)
-  const pairs = pairsAmong(own, start, end, () => true)
-  for (let from = 0; from < own.length; from += PAIRED_LANES / 2) {
-    const some = own.slice(from, from + PAIRED_LANES / 2)
-    for (let at = 0; at < beside.length; at += PAIRED_LANES / 2) {
-      const all = [...some, ...beside.slice(at, at + PAIRED_LANES / 2)]
-      pairs.push(...pairsAmong(all, start, end, (place, next) => place < some.length && next >= some.length))
-    }
-  }
+  const pairs = own.flatMap((one, place) => [...own.slice(place + 1), ...beside].map(other => {
+    const both = commonTime(one, other, start, end)
+    return { a: one.lane, b: other.lane, both_ns: both, share: both / Math.min(one.busy, other.busy) }
+  }))
   return pairs.sort((one, other) => other.both_ns - one.both_ns || one.a - other.a || one.b - other.b)
+}
+
+/** How long two unions cover the same time of the window. */
+function commonTime({ union: one, first: i, last: lastOne }, { union: other, first: j, last: lastOther }, start, end) {
+  let both = 0
+  while (i <= lastOne && j <= lastOther) {
+    both += Math.max(0, Math.min(end, one.end[i], other.end[j]) - Math.max(start, one.start[i], other.start[j]))
+    if (one.end[i] < other.end[j]) i++
+    else j++
+  }
+  return both
 }
 
 /** The lanes that were busy longest, in the order of their codes. */
 function busiestOf(clips, count) {
   const busiest = clips.filter(({ busy }) => busy > 0).sort((one, other) => other.busy - one.busy).slice(0, count)
   return busiest.sort((one, other) => one.lane - other.lane)
-}
-
-/** Overlap of those lanes, two by two, of which both places are wanted together; PAIRED_LANES of them at most. */
-function pairsAmong(clips, start, end, isWanted) {
-  const bySet = setDurations(clips, start, end), pairs = []
-  clips.forEach((one, place) => {
-    for (let next = place + 1; next < clips.length; next++) {
-      if (!isWanted(place, next)) continue
-      const other = clips[next], both = sumOfSets(bySet, (1 << place) | (1 << next))
-      pairs.push({ a: one.lane, b: other.lane, both_ns: both, share: both / Math.min(one.busy, other.busy) })
-    }
-  })
-  return pairs
-}
-
-/** How long exactly each set of lanes was busy in the window: one sweep, in which bit i says that lane i is. */
-function setDurations(clips, start, end) {
-  const toggles = mergeToggles(clips.map((clip, number) => clipToggles(clip, start, end, number)))
-  const sums = new Float64Array(1 << clips.length)
-  let set = 0, before = start
-  for (let index = 0; index < toggles.length; index++) {
-    sums[set] += toggles.time[index] - before
-    before = toggles.time[index]
-    set ^= 1 << toggles.number[index]
-  }
-  return sums
-}
-
-function clipToggles({ union, first, last }, start, end, number) {
-  const length = 2 * (last - first + 1), time = new Float64Array(length)
-  for (let index = first; index <= last; index++) {
-    time[2 * (index - first)] = Math.max(start, union.start[index])
-    time[2 * (index - first) + 1] = Math.min(end, union.end[index])
-  }
-  return { time, number: new Uint16Array(length).fill(number), length }
-}
-
-/** Sum of all sets that hold these lanes. */
-function sumOfSets(bySet, lanes) {
-  let sum = 0
-  for (let set = lanes; set < bySet.length; set = (set + 1) | lanes) sum += bySet[set]
-  return sum
 }

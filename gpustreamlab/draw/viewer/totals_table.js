@@ -102,11 +102,9 @@ function head(viewer, panel, state, own, change) {
 
 /** "2 streams and 1 host thread": of the lanes that are selected, those on which anything ran, and the threads. */
 function lanesText(view, lanes) {
-  const counted = (count, word) => `${formatCount(count)} ${word}${count === 1 ? "" : "s"}`
-  const streams = view.usedStreams().filter(lane => lanes.has(lane)).length
-  const threads = [...lanes].filter(lane => view.tables.lanes[lane]?.host).length
-  const parts = [...(streams || !threads ? [counted(streams, "stream")] : []), ...(threads ? [counted(threads, "host thread")] : [])]
-  return parts.join(" and ")
+  const streams = view.usedStreams().filter(lane => lanes.has(lane)).length, threads = [...lanes].filter(lane => view.tables.lanes[lane]?.host).length
+  const counted = [[streams, "stream"], [threads, "host thread"]].filter(([count], place) => count || (!place && !threads))
+  return counted.map(([count, word]) => `${formatCount(count)} ${word}${count === 1 ? "" : "s"}`).join(" and ")
 }
 
 /** The rows, with what a click on each shows alone. */

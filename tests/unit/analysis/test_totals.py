@@ -1,0 +1,85 @@
+"""Calls and times by name, stream and partition."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+
+from gpustreamlab.analysis import overlap, totals, utilization
+from gpustreamlab.analysis._summary import plain_finding, source_facts
+from gpustreamlab.draw import plan_picture
+from gpustreamlab.errors import OptionError
+from gpustreamlab.model import Trace
+from tests.helpers.kernel_traces import kernel_trace
+from tests.helpers.traces import empty_trace, make_trace, partition_trace, random_trace
+
+
+def test_names_are_sums_and_names_that_differ_by_a_number_are_one():
+    trace = make_trace([("a", f"h2d {k}", 10 * k, 10 * k + 4 + k) for k in range(5)] + [("b", "gemm 1", 0, 100)])
+    frame = trace.totals("name").to_pandas()
+    assert frame.columns.tolist() == ["name", "calls", "total_ns", "mean_ns", "max_ns", "share"]
+    assert frame.to_numpy().tolist() == [["gemm 1", 1, 100, 100.0, 100, 1.0], ["h2d *", 5, 30, 6.0, 8, 0.3]]
+
+
+@pytest.mark.parametrize("seed", range(3))
+def test_streams_are_busy_as_everywhere_else(seed):
+    trace = random_trace(500, 4, seed=seed)
+    found, expected = totals(trace, "stream"), overlap(trace)
+    busy_ns = dict(zip((lane.name for lane in trace.lanes), expected.busy_ns.tolist(), strict=True))
+    assert dict(zip(found.labels, found.total_ns.tolist(), strict=True)) == {
+        k: v for k, v in busy_ns.items() if k in found.labels
+    }
+    assert found.window_ns == expected.wall_ns
+    assert (np.diff(found.total_ns) <= 0).all()
+    assert (found.share <= 1).all()
+
+
+@pytest.mark.parametrize("trace", [partition_trace(), kernel_trace()], ids=["ranges", "kernels"])
+def test_partitions_are_busy_as_in_utilization(trace):
+    found, expected = totals(trace, "partition"), utilization(trace)
+    assert dict(zip(found.labels, found.total_ns.tolist(), strict=True)) == dict(
+        zip(expected.names, expected.busy_ns.tolist(), strict=True)
+    )
+
+
+def test_a_part_is_that_of_the_clipped_trace():
+    trace = partition_trace()
+    part = trace.totals("stream", 2_000_000, 6_000_000)
+    assert part.window_ns == 4_000_000
+    wanted = trace.between(2_000_000, 6_000_000).totals("stream").to_pandas()
+    assert part.to_pandas().drop(columns="share").equals(wanted.drop(columns="share"))
+    # A range whose kernels are in another part does not count there.
+    kernels = kernel_trace()
+    for by in ("name", "stream", "partition"):
+        parts = [kernels.totals(by, *window) for window in ((0, 3_000_000), (3_000_000, 7_790_000))]
+        assert sum(int(part.total_ns.sum()) for part in parts) <= int(kernels.totals(by).total_ns.sum())
+
+
+def test_it_shows_itself_and_refuses_what_it_does_not_know():
+    found = partition_trace().totals("partition")
+    assert repr(found).startswith("<Totals: ")
+    assert "whole card" in str(found)
+    assert "<td" in found._repr_html_()
+    with pytest.raises(OptionError, match=r"'streams'.*stream"):
+        totals(partition_trace(), "streams")
+    with pytest.raises(OptionError, match="trace"):
+        totals(7)
+    for by in ("name", "stream", "partition"):
+        assert len(empty_trace().totals(by)) == 0
+        assert len(empty_trace().totals(by).to_pandas()) == 0
+
+
+def test_the_plain_finding_is_that_of_the_words_that_are_written():
+    for trace in (partition_trace(), kernel_trace(), Trace.from_columns(start_ns=[0], end_ns=[9], stream=["a"])):
+        header = plan_picture(trace).header
+        assert header.finding
+        assert header.sentence.endswith(plain_finding(header.finding))
+        assert "mean concurrency" not in header.sentence
+
+
+def test_an_error_that_is_not_known_is_not_said():
+    meta = kernel_trace(kernel_error_ns=0, clock_error_ns=0, range_error_ns=0, range_correction_ns=1_200).metadata
+    assert source_facts(meta) == [
+        "Tier: kernels (every kernel, copy and fill by CUPTI 13.0)",
+        "ranges after a correction of 1.20 µs",
+    ]
