@@ -6,6 +6,7 @@ import json
 from pathlib import Path
 
 import pytest
+from nbconvert import HTMLExporter
 
 from tests.helpers.jupyter import PANEL
 from tests.helpers.live_notebook import LiveNotebook
@@ -211,7 +212,7 @@ def test_a_notebook_saved_with_its_session_open_keeps_the_newest_picture(open_la
     picture = lab.page.locator(".jp-OutputArea img.gsl-kept")
     picture.wait_for()
     lab.keep(f"live-saved-open-{is_in_front}")
-    output = lab.page.locator(".jp-OutputArea").nth(1).inner_text()
+    output = picture.get_attribute("alt")
     assert "model not found" not in lab.page.locator(".jp-Notebook").inner_text()
     assert f"{5 * SPANS_A_STEP + 1} spans in 2 streams" in output
     assert picture.evaluate("async e => { await e.decode(); return e.naturalWidth }") > 800
@@ -219,6 +220,13 @@ def test_a_notebook_saved_with_its_session_open_keeps_the_newest_picture(open_la
     assert lab.page.locator("img[src='x']").count() == 0
     assert lab.errors == []
     assert len((server.folder / name).read_bytes()) < 400_000
+    # AND what shows no widgets has it too, and not the one from before the work
+    (shown,) = json.loads((server.folder / name).read_text())["cells"][1]["outputs"]
+    assert set(shown["data"]) == {"application/vnd.jupyter.widget-view+json", "image/png", "text/plain"}
+    assert f"{5 * SPANS_A_STEP + 1} spans in 2 streams" in "".join(shown["data"]["text/plain"])
+    exporter = HTMLExporter(display_data_priority=["text/html", "image/svg+xml", "image/png", "text/plain"])  # as GitHub does
+    html, _ = exporter.from_filename(server.folder / name)
+    assert f"data:image/png;base64,{''.join(shown['data']['image/png']).strip()[:60]}" in html
 
     # AND once it is run again the old picture is not kept any more
     lab.command("notebook:run-all-cells")
