@@ -260,6 +260,33 @@ def test_the_chart_of_the_lesson_on_partitions_is_drawn_again_in_a_saved_noteboo
     assert lab.errors == []
 
 
+def test_what_has_not_ended_is_named_until_now_and_the_state_says_whether_the_picture_follows(lab):
+    lab.kernel("work(3)")
+    before = lab.wait_for_more(0)
+    lab.kernel("long = lab.on('prefill', 'long step'); long.__enter__(); spin(lab, 3_000_000)")
+    lab.wait_until("live.viewer.view.openWork.length === 1")
+    texts = """(() => {
+      const shown = [], {painter} = live.viewer, ctx = document.createElement('canvas').getContext('2d'), write = ctx.fillText
+      ctx.fillText = (text, ...place) => { shown.push(text); write.call(ctx, text, ...place) }
+      painter.paintMain(ctx, 1)
+      return shown
+    })()"""
+    shown = lab.ask(texts)
+    lab.keep("live-open")
+    assert "long step, not ended" in shown
+    assert "now" in shown
+    assert lab.spans() == before
+    state = lab.page.locator(".gsl-live-state")
+    assert state.inner_text() == "live, follows now"
+    lab.ask("live.viewer.view.set('isFollowing', false)")
+    assert state.inner_text() == "live, does not follow now"
+    lab.kernel("long.__exit__(None, None, None); lab.synchronize()")
+    lab.wait_until("live.viewer.view.openWork.length === 0")
+    assert "long step, not ended" not in lab.ask(texts)
+    # The legend has the new name.
+    assert "long step" in lab.page.locator(".gsl-legend").inner_text()
+
+
 def test_a_cell_that_recorded_ranges_is_marked(open_lab):
     lab = open_lab(START, SHOW, "work(2)", "1 + 1", "work(1)")
     lab.wait_until(f"live.feed.store.spanCount === {3 * SPANS_A_STEP}")

@@ -287,7 +287,7 @@ function pictureOf(view, lines) {
   ctx.fillStyle = theme.ink
   lines.forEach((line, place) => {
     ctx.font = `${place ? "" : "bold "}13px system-ui, sans-serif`
-    ctx.fillText(line, 8, 19 * place + 20, width / ratio - 16)
+    ctx.fillText(view.viewer.painter.texts.fit(ctx, line, width / ratio - 16), 8, 19 * place + 20)
   })
   return made.toDataURL("image/png")
 }
