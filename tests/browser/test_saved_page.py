@@ -70,7 +70,7 @@ def test_page_opens_offline_without_a_request_or_an_error(save, open_page, trace
 @pytest.mark.parametrize("colours", ["light", "dark"])
 @pytest.mark.parametrize("trace", [partition_trace(), random_trace(2_000, 100)], ids=["partitions", "100-lanes"])
 def test_print_is_one_sheet_with_the_whole_run_its_legend_and_no_controls(save, open_page, trace, colours):
-    opened = open_page(save(trace), color_scheme=colours)
+    opened = open_page(save(trace), scheme=colours)
     (sheet,) = pypdf.PdfReader(io.BytesIO(opened.page.pdf(format="A4", landscape=True, print_background=True))).pages
     text = sheet.extract_text()
     # THEN texts are texts, every lane is there, and nothing to press
