@@ -283,8 +283,8 @@ def test_what_has_not_ended_is_named_until_now_and_the_state_says_whether_the_pi
     lab.kernel("long.__exit__(None, None, None); lab.synchronize()")
     lab.wait_until("live.viewer.view.openWork.length === 0")
     assert "long step, not ended" not in lab.ask(texts)
-    # The legend has the new name.
-    assert "long step" in lab.page.locator(".gsl-legend").inner_text()
+    # The legend has the new name, soon.
+    lab.wait("() => document.querySelector('.gsl-legend').innerText.includes('long step')")
 
 
 def test_a_cell_that_recorded_ranges_is_marked(open_lab):
