@@ -7,6 +7,7 @@ from pathlib import Path
 
 import pytest
 from nbconvert import HTMLExporter
+from traitlets.config import Config
 
 from tests.helpers.jupyter import PANEL
 from tests.helpers.live_notebook import LiveNotebook
@@ -224,7 +225,8 @@ def test_a_notebook_saved_with_its_session_open_keeps_the_newest_picture(open_la
     (shown,) = json.loads((server.folder / name).read_text())["cells"][1]["outputs"]
     assert set(shown["data"]) == {"application/vnd.jupyter.widget-view+json", "image/png", "text/plain"}
     assert f"{5 * SPANS_A_STEP + 1} spans in 2 streams" in "".join(shown["data"]["text/plain"])
-    exporter = HTMLExporter(display_data_priority=["text/html", "image/svg+xml", "image/png", "text/plain"])  # as GitHub does
+    order = ["text/html", "image/svg+xml", "image/png", "text/plain"]  # that of GitHub
+    exporter = HTMLExporter(config=Config({"NbConvertBase": {"display_data_priority": order}}))
     html, _ = exporter.from_filename(server.folder / name)
     assert f"data:image/png;base64,{''.join(shown['data']['image/png']).strip()[:60]}" in html
 
