@@ -6,6 +6,8 @@ import json
 from pathlib import Path
 
 import pytest
+from nbconvert import HTMLExporter
+from traitlets.config import Config
 
 from tests.helpers.jupyter import PANEL
 from tests.helpers.live_notebook import LiveNotebook
@@ -212,7 +214,7 @@ def test_a_notebook_saved_with_its_session_open_keeps_the_newest_picture(open_la
     picture = lab.page.locator(".jp-OutputArea img.gsl-kept")
     picture.wait_for()
     lab.keep(f"live-saved-open-{is_in_front}")
-    output = lab.page.locator(".jp-OutputArea").nth(1).inner_text()
+    output = picture.get_attribute("alt")
     assert "model not found" not in lab.page.locator(".jp-Notebook").inner_text()
     assert f"{5 * SPANS_A_STEP + 1} spans in 2 streams" in output
     assert picture.evaluate("async e => { await e.decode(); return e.naturalWidth }") > 800
@@ -220,6 +222,14 @@ def test_a_notebook_saved_with_its_session_open_keeps_the_newest_picture(open_la
     assert lab.page.locator("img[src='x']").count() == 0
     assert lab.errors == []
     assert len((server.folder / name).read_bytes()) < 400_000
+    # AND what shows no widgets has it too, and not the one from before the work
+    (shown,) = json.loads((server.folder / name).read_text())["cells"][1]["outputs"]
+    assert set(shown["data"]) == {"application/vnd.jupyter.widget-view+json", "image/png", "text/plain"}
+    assert f"{5 * SPANS_A_STEP + 1} spans in 2 streams" in "".join(shown["data"]["text/plain"])
+    order = ["text/html", "image/svg+xml", "image/png", "text/plain"]  # that of GitHub
+    exporter = HTMLExporter(config=Config({"NbConvertBase": {"display_data_priority": order}}))
+    html, _ = exporter.from_filename(server.folder / name)
+    assert f"data:image/png;base64,{''.join(shown['data']['image/png']).strip()[:60]}" in html
 
     # AND once it is run again the old picture is not kept any more
     lab.command("notebook:run-all-cells")
@@ -251,6 +261,33 @@ def test_the_chart_of_the_lesson_on_partitions_is_drawn_again_in_a_saved_noteboo
     lab.page.wait_for_timeout(500)
     lab.keep("chart-opened-again")
     assert lab.errors == []
+
+
+def test_what_has_not_ended_is_named_until_now_and_the_state_says_whether_the_picture_follows(lab):
+    lab.kernel("work(3)")
+    before = lab.wait_for_more(0)
+    lab.kernel("long = lab.on('prefill', 'long step'); long.__enter__(); spin(lab, 3_000_000)")
+    lab.wait_until("live.viewer.view.openWork.length === 1")
+    texts = """(() => {
+      const shown = [], {painter} = live.viewer, ctx = document.createElement('canvas').getContext('2d'), write = ctx.fillText
+      ctx.fillText = (text, ...place) => { shown.push(text); write.call(ctx, text, ...place) }
+      painter.paintMain(ctx, 1)
+      return shown
+    })()"""
+    shown = lab.ask(texts)
+    lab.keep("live-open")
+    assert "long step, not ended" in shown
+    assert "now" in shown
+    assert lab.spans() == before
+    state = lab.page.locator(".gsl-live-state")
+    assert state.inner_text() == "live, follows now"
+    lab.ask("live.viewer.view.set('isFollowing', false)")
+    assert state.inner_text() == "live, does not follow now"
+    lab.kernel("long.__exit__(None, None, None); lab.synchronize()")
+    lab.wait_until("live.viewer.view.openWork.length === 0")
+    assert "long step, not ended" not in lab.ask(texts)
+    # The legend has the new name, soon.
+    lab.wait("() => document.querySelector('.gsl-legend').innerText.includes('long step')")
 
 
 def test_a_cell_that_recorded_ranges_is_marked(open_lab):

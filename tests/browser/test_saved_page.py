@@ -2,8 +2,11 @@
 
 from __future__ import annotations
 
+import io
+import unicodedata
 from dataclasses import replace
 
+import pypdf
 import pytest
 
 from gpustreamlab.model import Marker
@@ -63,6 +66,24 @@ def test_page_opens_offline_without_a_request_or_an_error(save, open_page, trace
     assert opened.page.evaluate("document.documentElement.scrollWidth <= innerWidth")
     # No packed data is left behind.
     assert opened.page.locator("script[type='text/plain'], #gsl-state").count() == 0
+
+
+@pytest.mark.parametrize("colours", ["light", "dark"])
+@pytest.mark.parametrize("trace", [partition_trace(), random_trace(2_000, 100)], ids=["partitions", "100-lanes"])
+def test_print_is_one_sheet_with_the_whole_run_its_legend_and_no_controls(save, open_page, trace, colours):
+    opened = open_page(save(trace), scheme=colours)
+    (sheet,) = pypdf.PdfReader(io.BytesIO(opened.page.pdf(format="A4", landscape=True, print_background=True))).pages
+    text = unicodedata.normalize("NFKC", sheet.extract_text())  # fonts have one letter for "fi"
+    # THEN texts are texts, every lane is there, and nothing to press
+    assert "SIMULATED" in text
+    assert all(lane.name in text for lane in trace.lanes)
+    assert all(name in text for name in trace.names) or "kernel *" in text
+    assert not any(word in text for word in ("Search", "Totals", "Ruler", "more lanes"))
+    assert not sheet.images
+    # AND the page on the screen is as before
+    assert opened.page.locator(".gsl-viewer").is_visible()
+    assert opened.page.locator("#gsl-print").is_hidden()
+    assert opened.errors == []
 
 
 def test_page_holds_the_columns_of_the_trace_exactly(save, open_page):

@@ -173,6 +173,25 @@ class TestUpdates:
         lab.synchronize()
         assert feed.refresh().facts["pending"] == 0
 
+    def test_what_has_not_ended_is_told_of_each_lane_by_its_first_range(self, lab, feed):
+        from gpustreamlab.workloads import spin
+
+        record(lab, 1)
+        feed.refresh()
+        with lab.on("copy", "outer"):
+            with lab.range("inner"):
+                spin(lab, 1_000_000)
+        with lab.on("compute", "other"):
+            spin(lab, 10_000)
+            facts = feed.refresh().facts  # one is open still
+            names = feed.snapshot().facts["tables"]["names"]
+        assert [(lane, names[name], count) for lane, name, _, count in facts["open"]] == [(0, "outer", 2), (1, "other", 1)]
+        assert all(0 <= since_ns <= facts["now_ns"] for _, _, since_ns, _ in facts["open"])
+        assert feed.snapshot().facts["open"] == facts["open"]
+        lab.synchronize()
+        assert feed.refresh().facts["open"] == []
+        assert feed.refresh() is None
+
     def test_looking_on_costs_the_simulated_device_no_time(self, lab, feed):
         record(lab)
         before_ns = lab._backend.driver.clock.now_ns

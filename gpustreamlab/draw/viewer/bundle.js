@@ -1,4 +1,4 @@
-// Made by scripts/bundle_viewer.py. 14f09ef8b4bb15fe7d629ed3e9fe827acefbd5cfeaea823052912796503dda3c
+// Made by scripts/bundle_viewer.py. 07f72a53fcdbc4771a262935ae119b67712cf7ae68b47710d1fdc4a958dfb2aa
 "use strict";
 var gpustreamlab = (() => {
   var __defProp = Object.defineProperty;
@@ -5515,21 +5515,19 @@ var gpustreamlab = (() => {
 
   // paint_open.js
   function paintOpen(ctx, painter) {
-    const { view, theme } = painter, { frame, tables } = view, now = Math.round(view.pxAt(view.nowNs));
+    const { view, theme } = painter, { frame, tables } = view, now = Math.round(view.pxAt(view.nowNs)), right = Math.min(frame.right, now);
     if (!view.isLive || now < frame.left) return;
     clipLanes(ctx, view, frame.left, () => {
-      Object.assign(ctx, { strokeStyle: theme.ink, lineWidth: 1 });
       for (const [lane, name, since, count] of view.openWork) {
-        const first = tables.rows[view.laneRows[lane]?.[0]] ?? tables.lanes[lane];
-        const left = Math.max(frame.left - 2, Math.round(view.pxAt(since))) + 0.5, right = Math.min(frame.right, now);
-        if (!first || right <= left) continue;
-        const top = Math.round(view.yAt(first.top)) + 0.5, bottom = Math.round(view.yAt(first.bottom)) - 0.5;
-        ctx.setLineDash([4, 2]);
+        const { top, bottom } = tables.rows[view.laneRows[lane]?.[0]] ?? tables.lanes[lane] ?? {}, left = Math.max(frame.left - 2, Math.round(view.pxAt(since)));
+        if (top === void 0 || right <= left) continue;
+        Object.assign(ctx, { strokeStyle: theme.ink, lineWidth: 1 }).setLineDash([4, 2]);
         ctx.beginPath();
-        for (const [x, y] of [[right, top], [left, top], [left, bottom], [right, bottom]]) ctx.lineTo(x, y);
+        for (const [x, y] of [[right, top], [left, top], [left, bottom - 1], [right, bottom - 1]]) ctx.lineTo(x + 0.5, Math.round(view.yAt(y)) + 0.5);
         ctx.stroke();
+        ctx.setLineDash([]);
         const text = `${tables.names[name] ?? ""}${count > 1 ? ` + ${count - 1} more` : ""}, not ended`;
-        paintPill(ctx, painter, text, (left + right) / 2, (top + bottom) / 2, { fill: theme.paper, ink: theme.ink, line: theme.soft });
+        paintPill(ctx, painter, text, (left + right) / 2, view.yAt((top + bottom) / 2), { fill: theme.paper, ink: theme.ink, line: theme.soft });
       }
     });
     if (now > frame.right) return;

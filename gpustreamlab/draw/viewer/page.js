@@ -87,16 +87,12 @@
   }
 
   // What is printed is the static picture, which browsers without scripts show: the whole run, sharp on white, with its legend.
-  const preparePrint = () => {
+  addEventListener("beforeprint", () => {
     const kept = document.querySelector("noscript")?.textContent.match(/base64,([^"]+)/)
     if (!kept) return
-    const print = Object.assign(document.createElement("div"), {id: "gsl-print"})
-    addEventListener("beforeprint", () => {
-      print.innerHTML = new TextDecoder().decode(Uint8Array.from(atob(kept[1]), sign => sign.charCodeAt(0)))
-      document.body.append(print)
-    })
-    addEventListener("afterprint", () => print.remove())
-  }
+    const print = element("gsl-print") ?? document.body.appendChild(Object.assign(document.createElement("div"), {id: "gsl-print"}))
+    print.innerHTML = new TextDecoder().decode(Uint8Array.from(atob(kept[1]), sign => sign.charCodeAt(0)))
+  })
 
   const startViewer = async which => {
     const {Viewer, SpanStore, readBatch} = window.gpustreamlab
@@ -130,7 +126,6 @@
     await startViewers()
     element("gsl-state").remove()
     keepFitting()
-    preparePrint()
     document.documentElement.dataset.drawn = "yes"
   } catch (error) {
     element("gsl-state").textContent =

@@ -230,7 +230,11 @@ function keepPicture(notebook, feed) {
   const shown = shownModels(notebook)
   const state = Object.fromEntries(Object.entries(before).filter(([id, entry]) => !entry.state?.kept_picture || shown.has(id)))
   const [view] = feed.views, id = feed.model.get("feed_id")
-  if (view && shown.has(id)) state[id] = keptModel(feed.model, view)
+  if (view && shown.has(id)) {
+    const kept = keptModel(feed.model, view)
+    state[id] = kept
+    shown.get(id).forEach(place => renewStatic(...place, kept.state))
+  }
   if (!Object.keys(state).length && !Object.keys(before).length) return
   if (Object.keys(state).length) all[STATE_MIME] = { version_major: 2, version_minor: 0, ...all[STATE_MIME], state }
   else delete all[STATE_MIME]
@@ -238,62 +242,71 @@ function keepPicture(notebook, feed) {
   else notebook.deleteMetadata("widgets")
 }
 
-// The widgets that are the output of a cell.
+// The widgets that are the output of a cell: by id in which cells, and as which of their outputs.
 function shownModels(notebook) {
-  const ids = new Set()
-  for (const { outputs } of notebook.cells) {
-    for (let place = 0; place < (outputs?.length ?? 0); place++) ids.add(outputs.get(place).data?.[VIEW_MIME]?.model_id)
+  const places = new Map()
+  for (const cell of notebook.cells) {
+    for (let place = 0; place < (cell.outputs?.length ?? 0); place++) {
+      const id = cell.outputs.get(place).data?.[VIEW_MIME]?.model_id
+      places.set(id, [...(places.get(id) ?? []), [cell, place]])
+    }
   }
-  return ids
+  return places
+}
+
+// For those who show no widgets (GitHub, nbviewer, nbconvert): the picture that the kernel sent was of when the cell ran. It is
+// changed in the file only; on the page the widget stays as it is.
+function renewStatic(cell, place, { kept_picture: picture, kept_words: words }) {
+  if (!picture) return
+  const { data, ...output } = cell.outputs.get(place).toJSON(), { "image/svg+xml": _, ...kept } = data
+  Object.assign(kept, { "image/png": picture.split(",")[1], "text/plain": words.join("\n") })
+  cell.sharedModel.updateOutputs(place, place + 1, [{ ...output, data: kept }], "silent-change")
 }
 
 function keptModel(model, view) {
   const own = ["_model_module", "_model_module_version", "_model_name", "_view_module", "_view_module_version", "_view_name"]
-  const { root } = view.head
+  view.update() // It may be out of sight, where it is not kept up to date.
+  const { root, title, sentence, badge } = view.head, lines = root.querySelectorAll("p:not([hidden], .gsl-live-banner)")
+  const notes = view.viewer.view.notes.map(({ text }) => `Note: ${text}`)
+  const words = [...new Set([title, sentence, badge, ...lines].map(e => e.textContent).filter(Boolean).concat(notes, KEPT_TEXT))]
   const state = {
     ...Object.fromEntries(own.map(name => [name, model.get(name)])),
     _esm: `export default { render: ${showKept} }`, // A module of its own: it may use nothing else of this file.
-    kept_picture: pictureOf(view),
-    kept_title: view.head.title.textContent,
-    kept_lines: [view.head.badge, ...root.querySelectorAll("p:not([hidden], .gsl-live-banner)")].map(e => e.textContent).filter(Boolean)
-      .concat(view.viewer.view.notes.map(({ text }) => `Note: ${text}`)),
-    kept_note: KEPT_TEXT,
+    kept_picture: pictureOf(view, words),
+    kept_words: words,
     view_state: view.feed.kept,
   }
   return { model_name: state._model_name, model_module: state._model_module, model_module_version: state._model_module_version, state }
 }
 
 function showKept({ model, el }) {
-  const add = (tag, style, facts) => {
-    const made = Object.assign(document.createElement(tag), facts)
-    made.style.cssText = `margin:2px 0;font-family:var(--jp-ui-font-family,sans-serif);color:var(--jp-ui-font-color1);${style}`
-    el.append(made)
-  }
-  const title = model.get("kept_title"), lines = model.get("kept_lines")
-  add("h3", "font-size:15px", { textContent: title })
-  for (const line of lines) add("p", "font-size:13px", { textContent: line })
-  add("p", "font-size:13px;padding:3px 8px;border-left:3px solid #b35900;background:var(--jp-layout-color2)", { textContent: model.get("kept_note") })
-  if (model.get("kept_picture")) add("img", "max-width:100%", { src: model.get("kept_picture"), alt: [title, ...lines].join(". "), className: "gsl-kept" })
+  const alt = model.get("kept_words").join("\n"), src = model.get("kept_picture")
+  el.append(src ? Object.assign(document.createElement("img"), { src, alt, className: "gsl-kept", style: "max-width:100%" }) : alt)
 }
 
-// What the view would show now, also where it is scrolled out of sight.
-function pictureOf(view) {
+// What the view would show now, also where it is scrolled out of sight, below what is said of it: it can stand alone.
+function pictureOf(view, lines) {
   const { plotView, theme } = view.viewer
-  view.update()
   plotView.repaint()
-  const canvas = plotView.canvas_view.primary.canvas
   view.noteSize()
   if (!view.size) return ""
-  const { width, height, ratio, frame } = view.size
-  const made = Object.assign(document.createElement("canvas"), { width, height }), ctx = made.getContext("2d")
-  ctx.fillStyle = theme.paper
-  ctx.fillRect(0, 0, width, height)
-  if (canvas.width && plotView.is_displayed) ctx.drawImage(canvas, 0, 0)
-  else { // Behind another tab the figure has no size: the lanes are painted as large as they were, without Bokeh's axis.
+  const { width, height, ratio, frame } = view.size, headPx = (19 * lines.length + 12) * ratio
+  const makeCanvas = height => Object.assign(document.createElement("canvas"), { width, height })
+  let { canvas } = plotView.canvas_view.primary
+  if (!canvas.width || !plotView.is_displayed) { // Behind another tab the figure has no size: the lanes are painted as large as they were, without Bokeh's axis.
     view.viewer.view.frame = frame
-    ctx.scale(ratio, ratio)
-    view.viewer.painter.paintMain(ctx, ratio)
+    view.viewer.painter.paintMain((canvas = makeCanvas(height)).getContext("2d"), ratio)
   }
+  const made = makeCanvas(height + headPx), ctx = made.getContext("2d")
+  ctx.fillStyle = theme.paper
+  ctx.fillRect(0, 0, width, made.height)
+  ctx.drawImage(canvas, 0, headPx)
+  ctx.scale(ratio, ratio)
+  ctx.fillStyle = theme.ink
+  lines.forEach((line, place) => {
+    ctx.font = `${place ? "" : "bold "}13px system-ui, sans-serif`
+    ctx.fillText(view.viewer.painter.texts.fit(ctx, line, width / ratio - 16), 8, 19 * place + 20)
+  })
   return made.toDataURL("image/png")
 }
 
