@@ -14,7 +14,7 @@ from gpustreamlab.typing import SpanKind
 
 if TYPE_CHECKING:
     from gpustreamlab.backends.sim._graph import SimCapture
-    from gpustreamlab.backends.sim._source import SimActivitySource
+    from gpustreamlab.backends.sim._source import Collecting
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -190,7 +190,7 @@ class CopyRun:
     spec: CopySpec
     correlation: int = 0
     """Number of the call that enqueued it."""
-    source: SimActivitySource | None = None
+    source: Collecting | None = None
     """Is told when it has ended."""
     node: tuple[int, int] = (0, -1)
     """The id of the graph that launched it, and its place among the graph's nodes; 0 and -1 for none."""
@@ -234,7 +234,7 @@ class KernelRun:
     """How long a block takes at full speed."""
     correlation: int = 0
     """Number of the call that enqueued it."""
-    source: SimActivitySource | None = None
+    source: Collecting | None = None
     """Is told when it has ended."""
     node: tuple[int, int] = (0, -1)
     """The id of the graph that launched it, and its place among the graph's nodes; 0 and -1 for none."""

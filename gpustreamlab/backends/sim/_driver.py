@@ -44,7 +44,7 @@ if TYPE_CHECKING:
     from numpy.typing import NDArray
 
     from gpustreamlab.backends.sim._graph import NodeWork, SimCapture
-    from gpustreamlab.backends.sim._source import SimActivitySource
+    from gpustreamlab.backends.sim._source import Collecting
 
 _logger = logging.getLogger(__name__)
 
@@ -78,8 +78,8 @@ class SimDriver:
         self.null_stream = self.scheduler.add_stream(_NULL, preset.priority_range[0], None)
         self.streams: dict[int, StreamQueue] = {}
         """Streams by handle, without the NULL stream."""
-        self.source: SimActivitySource | None = None
-        """Gets every call and what comes of it, while a source of activities collects."""
+        self.source: Collecting | None = None
+        """Gets every call and what comes of it, while sources of activities collect."""
         self.accesses: AccessSink | None = None
         """Is told of every access to memory and of what orders them, while somebody watches."""
         self.captures: dict[StreamQueue, SimCapture] = {}
@@ -188,7 +188,7 @@ class SimDriver:
                 self.unselected_work += 1
             self.scheduler.submit_kernel(stream, spec, now_ns, number, source)
 
-    def enter_graph(self, stream: StreamQueue, node_count: int) -> tuple[int, int, SimActivitySource | None]:
+    def enter_graph(self, stream: StreamQueue, node_count: int) -> tuple[int, int, Collecting | None]:
         """Do what comes before the launch of a graph; return its time, its number and whom to tell of the nodes' ends."""
         began_ns, host = self.clock.now_ns, self.preset.host
         now_ns = self._enter(stream, host.graph_launch_ns + node_count * host.graph_node_ns)

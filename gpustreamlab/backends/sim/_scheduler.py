@@ -39,7 +39,7 @@ from gpustreamlab.errors import SessionError
 from gpustreamlab.typing import SpanKind
 
 if TYPE_CHECKING:
-    from gpustreamlab.backends.sim._source import SimActivitySource
+    from gpustreamlab.backends.sim._source import Collecting
 
 
 def share_bandwidth(draws: Sequence[tuple[float, float]], cap: float) -> float:
@@ -195,7 +195,7 @@ class Scheduler:
         spec: KernelSpec,
         now_ns: int,
         correlation: int = 0,
-        source: SimActivitySource | None = None,
+        source: Collecting | None = None,
         *,
         node: tuple[int, int] = (0, -1),
     ) -> None:
