@@ -17,6 +17,7 @@ from gpustreamlab.model._device import (
     TraceMetadata,
 )
 from gpustreamlab.model._fields import MAX_NAME_LENGTH, check_fields, check_name, display_name, show_text
+from gpustreamlab.model._merge import merge
 from gpustreamlab.model._partition import (
     Layout,
     LayoutChange,
@@ -64,6 +65,7 @@ __all__ = [
     "check_fields",
     "check_name",
     "display_name",
+    "merge",
     "show_text",
     "unchangeable",
     "write_file_whole",

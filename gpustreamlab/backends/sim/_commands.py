@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections import deque
 from dataclasses import dataclass, field
 from types import MappingProxyType
-from typing import TYPE_CHECKING, NamedTuple, TypeAlias
+from typing import TYPE_CHECKING, Any, NamedTuple, TypeAlias
 
 from gpustreamlab.analysis import Moment
 from gpustreamlab.backends.sim._occupancy import BlockShape
@@ -139,6 +139,8 @@ class StreamQueue:
     """How many SMs these groups have."""
     context: int = 0
     """Number of its green context; 0 is the primary context."""
+    card: Any = None
+    """The scheduler that it is of."""
     queue: deque[Command] = field(default_factory=deque)
     """What has not started."""
     is_busy: bool = False

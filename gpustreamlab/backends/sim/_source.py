@@ -162,7 +162,7 @@ class SimActivitySource:
         return StreamFacts(
             "default stream" if stream == 0 else f"stream {stream}",
             sm_count,
-            device=0,
+            device=driver.ordinal,
             is_blocking=None if queue is None else stream == 0 or queue.is_blocking,
         )
 
