@@ -70,6 +70,8 @@ class Node:
             self._sessions = tuple(undoing.enter_context(Session(one, **options)) for one in self._backends)
             self._closing = undoing.pop_all()
         self._last_trace: Trace | None = None
+        self._ahead: list[tuple[list[int], int]] = []
+        self._compare_clocks()
 
     def __enter__(self) -> Self:
         return self
@@ -151,19 +153,28 @@ class Node:
         return home.on(stream, label)
 
     def synchronize(self) -> None:
-        """Wait for the work of all devices."""
+        """Wait for the work of all devices, and see once more how far their clocks are apart."""
         for one in self._sessions:
             one.synchronize()
+        self._compare_clocks()
+
+    def _compare_clocks(self) -> None:
+        """Take how far each clock is from the first one; nothing of the user's runs meanwhile."""
+        told = [one.ahead_of(self._backends[0]) for one in self._backends]
+        self._ahead.append(([ahead_ns for ahead_ns, _ in told], max(error_ns for _, error_ns in told)))
 
     @property
     def trace(self) -> Trace:
         """What ran so far on all devices, on the clock of the first; a device's own trace is ``node[1].trace``."""
         if self._last_trace is not None:
             return self._last_trace
-        # Each clock is placed on the host's by itself; both errors count.
-        now_ns = self._backends[0].glance_ns()
-        places_ns = [one.host_to_clock_ns(now_ns) for one in self._backends]
-        return merge([one.trace for one in self._sessions], ahead_ns=[places_ns[0] - place for place in places_ns])
+        measured = [sorted(column) for column in zip(*(ahead_ns for ahead_ns, _ in self._ahead), strict=True)]
+        apart_ns = max(column[-1] - column[0] for column in measured)
+        return merge(
+            [one.trace for one in self._sessions],
+            ahead_ns=[(column[0] + column[-1]) // 2 for column in measured],
+            error_ns=max(error_ns for _, error_ns in self._ahead) + (apart_ns + 1) // 2,
+        )
 
     def overlap(self) -> Overlap:
         """Return how much the streams' work overlapped so far; see `Trace.overlap`."""

@@ -339,6 +339,10 @@ class SimBackend:
         """Read the virtual host's clock for nothing."""
         return self.driver.clock.now_ns
 
+    def ahead_of(self, _other: object) -> tuple[int, int]:
+        """Return zeros: cards of one simulated host have one clock."""
+        return 0, 0
+
     def host_to_clock_ns(self, host_ns: int) -> int:
         """Return the time as it is: host and device share one clock here."""
         return host_ns
