@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import replace
 from itertools import chain
-from typing import Any
+from typing import Any, TypeAlias
 
 import numpy as np
 from numpy.typing import NDArray
@@ -22,7 +22,10 @@ _HOST = SPAN_KINDS.index(SpanKind.HOST)
 _ADDED = ("dropped_spans", "dropped_records", "pending_spans", "dropped_markers", "unselected_work")
 
 
-def merge(traces: Sequence[Trace], *, ahead_ns: Sequence[int] | None = None, error_ns: int | None = None) -> Trace:
+Ahead: TypeAlias = int | tuple[Int64Array, Int64Array]
+
+
+def merge(traces: Sequence[Trace], *, ahead_ns: Sequence[Ahead] | None = None, error_ns: int | None = None) -> Trace:
     """Return several traces as one, on the clock of the first.
 
     Parameters
@@ -30,8 +33,9 @@ def merge(traces: Sequence[Trace], *, ahead_ns: Sequence[int] | None = None, err
     traces
         One or more, of one process or of several; those of one device and process share its streams' lanes.
     ahead_ns
-        What to add to the times of each so that they are on the clock of the first, in ns: measured, as a `Node` does. If left
-        out, the wall-clock time of each one's zero tells.
+        What to add to the times of each so that they are on the clock of the first, in ns; where that changed in time, a pair
+        of arrays of shape (n,) tells what it was when, by the trace's own clock. If left out, the wall-clock time of each one's
+        zero tells.
     error_ns
         Bound on the error of that, in ns; None where it is not known.
 
@@ -67,7 +71,7 @@ def merge(traces: Sequence[Trace], *, ahead_ns: Sequence[int] | None = None, err
         columns: dict[str, NDArray[Any]] = {name: getattr(trace, name) for name in COLUMN_DTYPES} | dict(trace.extra)
         for name in ("start_ns", "end_ns", "queued_ns", "work_start_ns", "work_end_ns"):
             if name in columns:
-                columns[name] = columns[name] + ahead
+                columns[name] = _shifted(columns[name], ahead)
         columns["lane"] = lane_code[place][trace.lane]
         columns["name"] = name_code[place][trace.name]
         columns["thread"] = _moved(trace.thread, thread_code[place])
@@ -78,7 +82,9 @@ def merge(traces: Sequence[Trace], *, ahead_ns: Sequence[int] | None = None, err
         parts.append(columns)
         edges.append((trace.edges.source + first_row, trace.edges.target + first_row, trace.edges.kind))
         told = trace.counters
-        counters.append((told.time_ns + ahead, lane_code[place][told.lane], counter_code[place][told.name], told.value))
+        counters.append(
+            (_shifted(told.time_ns, ahead), lane_code[place][told.lane], counter_code[place][told.name], told.value)
+        )
         details += trace.details
         first_row += len(trace)
         first_partition += len(trace.partitions)
@@ -98,7 +104,7 @@ def merge(traces: Sequence[Trace], *, ahead_ns: Sequence[int] | None = None, err
         markers=tuple(
             sorted(
                 {
-                    replace(marker, time_ns=marker.time_ns + ahead)
+                    replace(marker, time_ns=_moment(marker.time_ns, ahead))
                     for trace, ahead in zip(traces, ahead_ns, strict=True)
                     for marker in trace.markers
                 },
@@ -110,7 +116,22 @@ def merge(traces: Sequence[Trace], *, ahead_ns: Sequence[int] | None = None, err
     return _in_order(whole)
 
 
-def _by_wall_clock(traces: Sequence[Trace]) -> list[int]:
+def _shifted(times_ns: Int64Array, ahead: Ahead) -> Int64Array:
+    """Return times on the first clock; beyond what was measured the difference goes on as it went."""
+    at_ns, ahead_ns = (np.zeros(1, np.int64), np.full(1, ahead, np.int64)) if isinstance(ahead, int) else ahead
+    if len(at_ns) == 1:
+        return times_ns + int(ahead_ns[0])
+    place = np.clip(np.searchsorted(at_ns, times_ns), 1, len(at_ns) - 1)
+    slope = (ahead_ns[place] - ahead_ns[place - 1]) / (at_ns[place] - at_ns[place - 1])
+    shifted: Int64Array = times_ns + ahead_ns[place - 1] + np.rint(slope * (times_ns - at_ns[place - 1])).astype(np.int64)
+    return shifted
+
+
+def _moment(time_ns: int, ahead: Ahead) -> int:
+    return int(_shifted(np.array([time_ns]), ahead)[0])
+
+
+def _by_wall_clock(traces: Sequence[Trace]) -> list[Ahead]:
     """Return how far the clocks are ahead of the first one, by the wall-clock times of their zeros."""
     zeros = [trace.metadata.epoch_unix_ns for trace in traces]
     if len(traces) > 1 and not all(zeros) and not all(trace.metadata.simulated for trace in traces):
@@ -194,14 +215,16 @@ def _in_order(whole: Trace) -> Trace:
     return replace(ordered, metadata=whole.metadata)
 
 
-def _join_metadata(traces: Sequence[Trace], ahead_ns: Sequence[int], error_ns: int | None) -> TraceMetadata:
+def _join_metadata(traces: Sequence[Trace], ahead_ns: Sequence[Ahead], error_ns: int | None) -> TraceMetadata:
     told = [trace.metadata for trace in traces]
     first = told[0]
     devices = {device.ordinal: device for trace in traces for device in trace.devices}
     busiest = max(traces, key=len).metadata.device
     windows: list[tuple[int, int]] = []
     for begin, end in sorted(
-        (begin + ahead, end + ahead) for meta, ahead in zip(told, ahead_ns, strict=True) for begin, end in meta.capture_windows
+        (_moment(begin, ahead), _moment(end, ahead))
+        for meta, ahead in zip(told, ahead_ns, strict=True)
+        for begin, end in meta.capture_windows
     ):
         if windows and begin <= windows[-1][1]:
             windows[-1] = windows[-1][0], max(end, windows[-1][1])

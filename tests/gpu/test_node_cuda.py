@@ -1,21 +1,13 @@
 """Several cards as one node: their clocks, their kernels, and waits from one to the other."""
 
-import time
-
-import cupy
 import numpy as np
 import pytest
 
 from gpustreamlab import Node
-from gpustreamlab.backends.cuda._kernels import spin_kernel
 from gpustreamlab.typing import SpanKind
 from gpustreamlab.workloads import spin
 
 KINDS = list(SpanKind)
-FLAG = r"""
-extern "C" __global__ void release(volatile unsigned int* flag) { *flag = 1; }
-extern "C" __global__ void await_flag(volatile unsigned int* flag) { while (!*flag) {} }
-"""
 
 
 @pytest.fixture
