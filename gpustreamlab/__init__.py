@@ -13,7 +13,8 @@ if TYPE_CHECKING:
     from gpustreamlab.analysis import PartitionOptions, plan_partitions
     from gpustreamlab.errors import GPUStreamLabError, PartitionError, PartitionWarning
     from gpustreamlab.magics import load_ipython_extension, unload_ipython_extension
-    from gpustreamlab.model import Layout, Trace, WorkqueueOptions
+    from gpustreamlab.model import Layout, Trace, WorkqueueOptions, merge
+    from gpustreamlab.node import Node
     from gpustreamlab.session import Session
     from gpustreamlab.sinks.reading import load_trace
     from gpustreamlab.streams.stream import Event, Stream
@@ -24,6 +25,7 @@ __all__ = [
     "Event",
     "GPUStreamLabError",
     "Layout",
+    "Node",
     "PartitionError",
     "PartitionOptions",
     "PartitionWarning",
@@ -36,6 +38,7 @@ __all__ = [
     "compare",
     "load_ipython_extension",
     "load_trace",
+    "merge",
     "plan_partitions",
     "task_factory",
     "unload_ipython_extension",
@@ -47,6 +50,7 @@ _HOMES = {
     "Event": "streams.stream",
     "GPUStreamLabError": "errors",
     "Layout": "model",
+    "Node": "node",
     "PartitionError": "errors",
     "PartitionOptions": "analysis",
     "PartitionWarning": "errors",
@@ -58,6 +62,7 @@ _HOMES = {
     "compare": "timeline",
     "load_ipython_extension": "magics",
     "load_trace": "sinks.reading",
+    "merge": "model",
     "plan_partitions": "analysis",
     "task_factory": "_util.tasks",
     "unload_ipython_extension": "magics",

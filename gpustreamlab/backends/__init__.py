@@ -27,7 +27,7 @@ from gpustreamlab.backends._protocol import (
     order_behind,
     release_order_events,
 )
-from gpustreamlab.backends._select import BACKEND_NAMES, Choice, choose_backend
+from gpustreamlab.backends._select import BACKEND_NAMES, Choice, choose_backend, open_node
 
 __all__ = [
     "BACKEND_NAMES",
@@ -58,6 +58,7 @@ __all__ = [
     "choose_backend",
     "green_capabilities",
     "lent_handle",
+    "open_node",
     "order_behind",
     "release_order_events",
 ]

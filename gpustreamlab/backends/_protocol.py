@@ -284,6 +284,9 @@ class Backend(Protocol):
     def host_to_clock_ns(self, host_ns: int) -> int:
         """Put a host time on the backend's clock, within `ClockInfo.host_error_ns`."""
 
+    def ahead_of(self, other: Backend) -> tuple[int, int]:
+        """Return what times of this clock lack to be on the clock of another card of the host, and the error's bound, in ns."""
+
     def tick(self, now_ns: int) -> int:
         """Keep the clock precise; return the host time at which to call again. Called when a range opens."""
 

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+from contextlib import ExitStack
 from typing import NamedTuple, cast
 
 from gpustreamlab.backends._protocol import Backend
@@ -53,6 +55,53 @@ def choose_backend(wanted: str | Backend | None, device: int) -> Choice:
         f"There is no backend {wanted!r}. {nearest_hint(wanted, BACKEND_NAMES)} "
         "Session(backend=...) takes 'cuda', 'sim', a backend object, or nothing for the GPU if there is one."
     )
+
+
+def open_node(wanted: str | None, devices: Sequence[int] | None) -> list[Backend]:
+    """Return a backend for each GPU of this host, or for each of some simulated cards that share one virtual time.
+
+    Parameters
+    ----------
+    wanted
+        ``"cuda"``, ``"sim"``, or None: GPUs if there are any, else simulated cards.
+    devices
+        Their numbers; None for all GPUs, or for two simulated cards.
+
+    Raises
+    ------
+    BackendNotFoundError
+        For another name.
+    OptionError
+        If no device is named, or one twice, or simulated ones are not 0, 1, 2, ...
+    BackendUnavailableError, DeviceNotFoundError
+        As `choose_backend`.
+    """
+    if wanted not in {None, *BACKEND_NAMES}:
+        raise BackendNotFoundError(
+            f"There is no backend {wanted!r} for a node. Use gpustreamlab.Node(backend='cuda') or 'sim'."
+        )
+    if devices is not None and (not devices or len(set(devices)) != len(devices)):
+        raise OptionError(f"devices is {devices!r}; name one or more, each once: gpustreamlab.Node(devices=[0, 1]).")
+    if wanted is None:
+        from gpustreamlab.backends.cuda._probe import why_unavailable
+
+        wanted = "sim" if why_unavailable() is not None else "cuda"
+    if wanted == "cuda":
+        from gpustreamlab.backends.cuda._libcuda import read_driver
+
+        with ExitStack() as undoing:
+            opened = []
+            for device in range(read_driver().device_count) or (0,) if devices is None else devices:
+                opened.append(_cuda(device))
+                undoing.callback(opened[-1].close)
+            undoing.pop_all()
+        return opened
+    from gpustreamlab.backends.sim import SimBackend
+
+    if devices is not None and list(devices) != list(range(len(devices))):
+        raise OptionError(f"devices is {devices!r}; simulated ones are 0, 1, 2, ...: gpustreamlab.Node(devices=[0, 1, 2]).")
+    first = SimBackend()
+    return [first, *(SimBackend(beside=first) for _ in range(len(devices or (0, 1)) - 1))]
 
 
 def _first_available(device: int) -> Choice:

@@ -18,6 +18,7 @@ from gpustreamlab.model._device import (
     TraceMetadata,
 )
 from gpustreamlab.model._fields import MAX_NAME_LENGTH, check_fields, check_name, display_name, show_text
+from gpustreamlab.model._merge import merge
 from gpustreamlab.model._notes import read_written, written_entries
 from gpustreamlab.model._partition import (
     Layout,
@@ -67,6 +68,7 @@ __all__ = [
     "check_fields",
     "check_name",
     "display_name",
+    "merge",
     "read_written",
     "show_text",
     "unchangeable",

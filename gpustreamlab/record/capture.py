@@ -41,12 +41,6 @@ DRAIN_HZ = 5.0
 """How often a thread on the side takes what was captured."""
 KEPT_CAPTURES = 1_000
 """Captures of one session that can be taken back; the newest count."""
-PASSED_ON = "A later session captures kernels now, and one at a time can: this one goes on when that has closed."
-"""Why a session that captured kernels from its start captures them no more."""
-
-_begun: list[weakref.ref[CaptureControl]] = []
-"""Captures that began with their sessions, the newest last. Where one alone can capture, it is the newest: whoever runs
-``lab = Session()`` once more means the new one, and the old one is still there then."""
 
 
 class Capture(ProcessBound):
@@ -123,7 +117,6 @@ class CaptureControl:
         # Re-entrant: a finaliser or a signal handler may come here in the middle of it.
         self._lock = process_lock()
         self._asked: deque[Capture] = deque(maxlen=KEPT_CAPTURES)
-        self._first: Capture | None = None
         self._source: ActivitySource | None = None
         self._updater: Updater | None = None
         self._is_closed = False
@@ -153,31 +146,8 @@ class CaptureControl:
         return f"{self.tier.value}{told}{f'; {self.note}' if self.note else ''}"
 
     def begin(self, tier: CaptureTier | str) -> None:
-        """Capture from the session's start, without calls of the host. Of what only one can have, the newest session has it."""
+        """Capture from the session's start, without calls of the host."""
         self.capture(tier, host=False, stacklevel=4)
-        self._first = self._asked[-1]
-        if not self._first.wants_kernels:
-            return
-        if not self._recorder.kernels.is_on and any(other.pass_on() for other in _others(self)):
-            self.take_up()
-        _begun.append(weakref.ref(self))
-
-    def pass_on(self) -> bool:
-        """Leave kernels to a later session, where they were captured only because this one began so; tell whether they were."""
-        with delayed_interrupts(), self._lock:
-            if list(self._asked) != [self._first] or not self._recorder.kernels.is_on:
-                return False
-            self._stop_updater()
-            self._recorder.end_capture()
-            self._recorder.kernels.note_refusal(PASSED_ON)
-            return True
-
-    def take_up(self) -> bool:
-        """Capture kernels, where they were asked for and can be had now; tell whether they are captured."""
-        with delayed_interrupts(), self._lock:
-            if self._asked and self._asked[-1].wants_kernels and not self._is_closed:
-                self._try(self._asked[-1])
-            return self._recorder.kernels.is_on
 
     def capture(
         self, tier: CaptureTier | str = AUTO, *, host: bool = True, stacks: bool = False, stacklevel: int = 3
@@ -238,18 +208,14 @@ class CaptureControl:
         self.close()
 
     def close(self) -> None:
-        """Stop, take what is left, and close the source; another session then captures, if it waits for that. Idempotent."""
-        with delayed_interrupts():
-            with self._lock:
-                was_capturing = self._recorder.kernels.is_on
-                self._is_closed = True
-                self._stop_updater()
-                self._recorder.end_capture()
-                source, self._source = self._source, None
-                if source is not None:
-                    source.close()
-            if was_capturing:
-                any(other.take_up() for other in _others(self))
+        """Stop, take what is left, and close the source. Idempotent."""
+        with delayed_interrupts(), self._lock:
+            self._is_closed = True
+            self._stop_updater()
+            self._recorder.end_capture()
+            source, self._source = self._source, None
+            if source is not None:
+                source.close()
 
     def disown(self) -> None:
         """Give everything up without touching it: in a forked child it is the parent's."""
@@ -318,12 +284,6 @@ class CaptureControl:
         if self._is_lingering and not self._recorder.kernels.is_on:
             self._recorder.kernels.finish_when_quiet(QUIET_NS)
         return self._recorder.kernels.is_on or self._is_lingering
-
-
-def _others(control: CaptureControl) -> list[CaptureControl]:
-    """Return the other captures that began with their sessions, the newest first."""
-    _begun[:] = [known for known in _begun if (one := known()) is not None and not one.is_closed]
-    return [one for known in reversed(_begun) if (one := known()) is not None and one is not control]
 
 
 def read_tier(tier: CaptureTier | str, *, usage: str = "lab.capture('kernels')") -> CaptureTier | None:

@@ -483,7 +483,7 @@ class Event(ProcessBound):
             return
         with stream._loss_report:
             stream._backend_stream.wait(event)
-        if stream is not self._stream:
+        if stream is not self._stream and stream._recorder is self._stream._recorder:
             stream._recorder.add_edge(self._range_number, stream._recorded)  # for the timeline
 
     def query(self) -> bool:
@@ -590,5 +590,7 @@ def check_priority(priority: object, priority_range: tuple[int, int]) -> int:
 
 
 def share_a_clock(one: Backend, other: Backend) -> bool:
-    """Tell whether two backends are one, or both of real devices: each simulated device has a clock of its own."""
-    return one is other or not (one.device.simulated or other.device.simulated)
+    """Tell whether two backends are one, or both of real devices, or of cards of one simulated host."""
+    if one.device.simulated or other.device.simulated:
+        return getattr(one, "host", one) is getattr(other, "host", other)
+    return True

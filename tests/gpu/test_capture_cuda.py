@@ -10,7 +10,7 @@ import pytest
 
 from gpustreamlab import Session
 from gpustreamlab.backends.cuda._kernels import spin_kernel
-from gpustreamlab.errors import CaptureUnavailableError, CaptureWarning
+from gpustreamlab.errors import CaptureUnavailableError
 from gpustreamlab.typing import CaptureTier, EdgeKind, LaneKind, SpanKind
 from gpustreamlab.workloads import spin_card
 from tests.helpers.programs import run_alone
@@ -424,14 +424,29 @@ def test_torch_profiler_has_every_kernel_beside_and_after_a_capture():
     assert "steps [1000, 1000]" in out
 
 
-def test_only_one_session_captures(lab):
-    with Session("cuda", capture="ranges") as other:
-        lab.capture("kernels")
-        with pytest.warns(CaptureWarning, match="Another session"):
-            capture = other.capture("kernels")
-        assert capture.tier is CaptureTier.RANGES
-        lab.capture("ranges")
-        assert other.capture("kernels").tier is CaptureTier.KERNELS
+def test_two_sessions_of_one_card_capture_at_once(lab):
+    lab.stream("a")
+    with lab.capture("kernels"), Session("cuda", capture="ranges") as other:
+        with lab.on("a", "before"):
+            spin(lab, 10_000)
+        with other.capture("kernels") as capture:
+            assert capture.tier is CaptureTier.KERNELS
+            with lab.on("a", "ours"):
+                spin(lab, 20_000)
+            with other.on(other.stream("b"), "theirs"):
+                spin(other, 30_000)
+        with lab.on("a", "after"):
+            spin(lab, 40_000)
+        other.synchronize()
+        lab.synchronize()
+        theirs, ours = (one.trace.where(kind="kernel") for one in (other, lab))
+        assert [round(ns / 10_000) for ns in theirs.duration_ns] == [2, 3]
+        assert [round(ns / 10_000) for ns in ours.duration_ns] == [1, 2, 3, 4]
+        assert lab.recording.tier is CaptureTier.KERNELS
+    with lab.on("a", "alone"):
+        spin(lab, 50_000)
+    lab.synchronize()
+    assert len(lab.trace.where(kind="kernel")) == 4
 
 
 def test_an_exception_in_the_block_stops_the_capture_and_passes(lab):

@@ -389,7 +389,7 @@ def install_driver_bindings(monkeypatch, contexts=None):
 
 def make_source(monkeypatch, card, *, mark_range=lambda: None, keep_time=lambda: None, watch=None, ordinal=0):
     """Return a source of a card, and forget those of earlier tests."""
-    monkeypatch.setattr(_cupti_source, "_owner", [])
+    monkeypatch.setattr(_cupti_source, "_sharers", [])
     monkeypatch.setattr(_cupti_source, "_buffers", [])
     return add_source(monkeypatch, card, mark_range=mark_range, keep_time=keep_time, watch=watch, ordinal=ordinal)
 

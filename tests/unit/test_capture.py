@@ -366,33 +366,23 @@ def test_the_probe_of_sms_is_in_no_trace():
         assert (len(lab.trace), lab.trace.names) == (0, ())
 
 
-def test_the_newest_session_captures_and_passes_back_what_it_took():
+def test_sessions_of_one_device_capture_at_once():
     backend = SimBackend()
-    labs = [Session(backend) for _ in range(3)]
-    assert [lab.recording.tier for lab in labs] == [RANGES, RANGES, KERNELS]
-    assert "A later session captures kernels now" in repr(labs[0])
-    labs[1].close()  # it had nothing to pass back
-    assert [lab.recording.tier for lab in labs] == [RANGES, RANGES, KERNELS]
-    labs[2].close()
-    assert [lab.recording.tier for lab in labs] == [KERNELS, RANGES, RANGES]
-    with labs[0].on(labs[0].stream("a"), "later"):
-        spin(labs[0], 1_000)
-    labs[0].synchronize()
-    assert len(labs[0].trace) == 2
-    labs[0].close()
-    backend.close()
-
-
-def test_a_session_that_was_told_to_capture_keeps_it():
-    backend = SimBackend()
-    with Session(backend) as asked, Session(backend, capture="ranges") as never:
-        told = asked.capture("kernels")
-        with Session(backend) as later:
-            assert [lab.recording.tier for lab in (asked, never, later)] == [KERNELS, RANGES, RANGES]
-            assert "Another source" in repr(later)
-            asked.close()
-            assert not told.is_active
-            assert [lab.recording.tier for lab in (never, later)] == [RANGES, KERNELS]
+    first, second = Session(backend), Session(backend)
+    assert [lab.recording.tier for lab in (first, second)] == [KERNELS, KERNELS]
+    with first.on(first.stream("a"), "step"):
+        spin(first, 1_000)
+    with Session(backend) as third:
+        with third.on(third.stream("b"), "later"):
+            spin(third, 2_000)
+        third.synchronize()
+        assert [third.trace.names[code] for code in third.trace.name] == ["later", "spin"]
+    first.close()
+    second.synchronize()
+    kernels = second.trace.where(kind="kernel")
+    assert sorted(kernels.duration_ns.tolist()) == [1_000, 2_000]
+    assert {lane.outside for lane in kernels.lanes} == {True}
+    second.close()
     backend.close()
 
 

@@ -34,6 +34,7 @@ from gpustreamlab.backends.cuda._idle import IdleEvents, idle_on
 from gpustreamlab.backends.cuda._kernels import Fence, clock_kernel, filling_spin_kernel, spin_kernel
 from gpustreamlab.backends.cuda._libcuda import bindings_version, import_cuda_core, import_cupy, map_error, mapped_errors
 from gpustreamlab.backends.cuda._nvtx import NvtxInjection, open_domain
+from gpustreamlab.backends.cuda._pair import measure_timers
 from gpustreamlab.backends.cuda._probe import probe_sms, why_unavailable
 from gpustreamlab.backends.cuda._scratch import CudaScratch, StreamArenas, has_memory_pools
 from gpustreamlab.backends.cuda._stream import CudaStream, CupySelection, check_lent_stream
@@ -635,6 +636,33 @@ class CudaBackend:
         self._events.release((*starts, *ends))
         return cost
 
+    def ahead_of(self, other: object) -> tuple[int, int]:
+        """Return what times of this clock lack to be on the clock of another card, and the bound on the error, in ns."""
+        if other is self or not isinstance(other, CudaBackend):
+            return 0, 0
+        timer_ns, error_ns = measure_timers(other, self)
+        origins = self._clock.origin_timer_ns - other._clock.origin_timer_ns  # noqa: SLF001 - of this class
+        return origins - timer_ns, error_ns
+
+    def launch_own(self, kernel: Any, arguments: tuple[Any, ...]) -> None:
+        """Launch one thread of a kernel that is in no trace, beside the user's work."""
+        with self._device_scope(), self._own_calls():
+            token = self._selection.select(self._clock_lane)
+            try:
+                kernel((1,), (1,), arguments)
+            finally:
+                self._selection.restore(token)
+
+    def await_own(self) -> None:
+        """Block the host until what `launch_own` launched has ended."""
+        with self._device_scope(), self._own_calls():
+            self._clock_stream.sync()
+
+    def _own_calls(self) -> contextlib.AbstractContextManager[None]:
+        """Leave out of traces what this thread calls inside."""
+        source = self._source
+        return contextlib.nullcontext() if source is None else source.own_calls()
+
     def _make_source(self, cupti: Cupti) -> CuptiSource:
         clock = CuptiClock(
             launch=anchor_launcher(self._spin_timed, self.pinned_empty),
@@ -661,8 +689,8 @@ class CudaBackend:
         return self._clock_stream.record(self._events.acquire())
 
     def _record_burst(self) -> tuple[list[Any], NDArray[Any]]:
-        events, source = [], self._source
-        with contextlib.nullcontext() if source is None else source.own_calls():
+        events = []
+        with self._own_calls():
             timers = self.pinned_empty((BURST_EVENTS, 2), np.uint64)
             for row in range(BURST_EVENTS):
                 self._spin_timed(BURST_SPIN_NS, timers[row])

@@ -75,6 +75,9 @@ class SimBackend:
     timing_only
         Whether nothing is computed, for sweeps of large problems: arrays of `xp` have shapes and dtypes, work takes the time
         that it would take, and what would read a value on the host raises `NotSimulatedError`.
+    beside
+        Another card, of whose host this is one more: both live in one virtual time, and their streams can wait for each other's
+        events. None for a host with one card.
 
     Raises
     ------
@@ -99,13 +102,24 @@ class SimBackend:
     name = "sim"
     lends_streams = False
 
-    def __init__(self, preset: str | DevicePreset = "h200", *, noise: Noise | None = None, timing_only: bool = False) -> None:
+    def __init__(
+        self,
+        preset: str | DevicePreset = "h200",
+        *,
+        noise: Noise | None = None,
+        timing_only: bool = False,
+        beside: SimBackend | None = None,
+    ) -> None:
         if noise is not None and not isinstance(noise, Noise):
             raise OptionError(
                 f"SimBackend was given {noise!r:.40} as its noise. Use gpustreamlab.backends.sim.Noise(seed=1), or None."
             )
         self.preset = find_preset(preset)
         """Sizes and speeds of the device."""
+        self.driver: SimDriver = SimDriver(self.preset, noise, beside=None if beside is None else beside.driver)
+        """The driver; for tests and for the array module."""
+        self.host = self.driver.clock
+        """What all cards of one simulated host have in common: their time."""
         self.noise = noise
         """How durations vary; None for not at all."""
         self._splitter = SMSplitter(self.preset)
@@ -113,6 +127,7 @@ class SimBackend:
         """What the device and its driver can do with SMs and work queues."""
         self.device = Device(
             name=self.preset.name,
+            ordinal=self.driver.ordinal,
             sm_count=self.preset.sm_count,
             compute_capability=self.preset.compute_capability,
             memory_bytes=self.preset.memory_bytes,
@@ -124,8 +139,6 @@ class SimBackend:
         """The device, marked as simulated."""
         self.priority_range = self.preset.priority_range
         """Lowest and highest priority."""
-        self.driver = SimDriver(self.preset, noise)
-        """The driver; for tests and for the array module."""
         self.null_stream = SimStream(self.driver, self.driver.null_stream, is_owned=False)
         """Where work goes while no stream is selected. It cannot be a lane."""
         self.timing_only = timing_only
@@ -325,6 +338,10 @@ class SimBackend:
     def glance_ns(self) -> int:
         """Read the virtual host's clock for nothing."""
         return self.driver.clock.now_ns
+
+    def ahead_of(self, _other: object) -> tuple[int, int]:
+        """Return zeros: cards of one simulated host have one clock."""
+        return 0, 0
 
     def host_to_clock_ns(self, host_ns: int) -> int:
         """Return the time as it is: host and device share one clock here."""

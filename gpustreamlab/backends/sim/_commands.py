@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections import deque
 from dataclasses import dataclass, field
 from types import MappingProxyType
-from typing import TYPE_CHECKING, NamedTuple, TypeAlias
+from typing import TYPE_CHECKING, Any, NamedTuple, TypeAlias
 
 from gpustreamlab.analysis import Moment
 from gpustreamlab.backends.sim._occupancy import BlockShape
@@ -14,7 +14,7 @@ from gpustreamlab.typing import SpanKind
 
 if TYPE_CHECKING:
     from gpustreamlab.backends.sim._graph import SimCapture
-    from gpustreamlab.backends.sim._source import SimActivitySource
+    from gpustreamlab.backends.sim._source import Collecting
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -139,6 +139,8 @@ class StreamQueue:
     """How many SMs these groups have."""
     context: int = 0
     """Number of its green context; 0 is the primary context."""
+    card: Any = None
+    """The scheduler that it is of."""
     queue: deque[Command] = field(default_factory=deque)
     """What has not started."""
     is_busy: bool = False
@@ -190,7 +192,7 @@ class CopyRun:
     spec: CopySpec
     correlation: int = 0
     """Number of the call that enqueued it."""
-    source: SimActivitySource | None = None
+    source: Collecting | None = None
     """Is told when it has ended."""
     node: tuple[int, int] = (0, -1)
     """The id of the graph that launched it, and its place among the graph's nodes; 0 and -1 for none."""
@@ -234,7 +236,7 @@ class KernelRun:
     """How long a block takes at full speed."""
     correlation: int = 0
     """Number of the call that enqueued it."""
-    source: SimActivitySource | None = None
+    source: Collecting | None = None
     """Is told when it has ended."""
     node: tuple[int, int] = (0, -1)
     """The id of the graph that launched it, and its place among the graph's nodes; 0 and -1 for none."""

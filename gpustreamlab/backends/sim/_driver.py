@@ -44,7 +44,7 @@ if TYPE_CHECKING:
     from numpy.typing import NDArray
 
     from gpustreamlab.backends.sim._graph import NodeWork, SimCapture
-    from gpustreamlab.backends.sim._source import SimActivitySource
+    from gpustreamlab.backends.sim._source import Collecting
 
 _logger = logging.getLogger(__name__)
 
@@ -66,20 +66,25 @@ class SimDriver:
         The device.
     noise
         How durations vary; None for not at all.
+    beside
+        The driver of another card of the same host, with which this one shares time; None for the only one.
     """
 
-    def __init__(self, preset: DevicePreset, noise: Noise | None = None) -> None:
+    def __init__(self, preset: DevicePreset, noise: Noise | None = None, *, beside: SimDriver | None = None) -> None:
         self.preset = preset
-        self.lock = process_lock()
+        self.lock: threading.RLock = process_lock() if beside is None else beside.lock
         self.is_closed = False
         self._why_closed = "was closed, with its session, before this call"
-        self.clock = HostClock()
+        self.clock: HostClock = HostClock() if beside is None else beside.clock
         self.scheduler = Scheduler(preset, None if noise is None else NoiseSource(noise))
+        if beside is not None:
+            self.scheduler.cards = beside.scheduler.cards
+            self.scheduler.cards.append(self.scheduler)
         self.null_stream = self.scheduler.add_stream(_NULL, preset.priority_range[0], None)
         self.streams: dict[int, StreamQueue] = {}
         """Streams by handle, without the NULL stream."""
-        self.source: SimActivitySource | None = None
-        """Gets every call and what comes of it, while a source of activities collects."""
+        self.source: Collecting | None = None
+        """Gets every call and what comes of it, while sources of activities collect."""
         self.accesses: AccessSink | None = None
         """Is told of every access to memory and of what orders them, while somebody watches."""
         self.captures: dict[StreamQueue, SimCapture] = {}
@@ -88,7 +93,7 @@ class SimDriver:
         """Returns the id of the next graph."""
         self.memory = MemoryPool(self)
         """Which stream's memory arrays hold."""
-        self.take_call_number = count(1).__next__
+        self.take_call_number: Callable[[], int] = count(1).__next__ if beside is None else beside.take_call_number
         """Returns the number of the next call that is told of."""
         self._context_sms = [preset.sm_count]
         self.unselected_work = 0
@@ -98,6 +103,8 @@ class SimDriver:
         self._null_count = 0
         self._lazy_left = _LAZY_COMMANDS
         self._thread = threading.local()
+        self.ordinal = len(self.scheduler.cards) - 1
+        """The number of the card on its host."""
         _drivers.add(self)
 
     # Streams
@@ -188,7 +195,7 @@ class SimDriver:
                 self.unselected_work += 1
             self.scheduler.submit_kernel(stream, spec, now_ns, number, source)
 
-    def enter_graph(self, stream: StreamQueue, node_count: int) -> tuple[int, int, SimActivitySource | None]:
+    def enter_graph(self, stream: StreamQueue, node_count: int) -> tuple[int, int, Collecting | None]:
         """Do what comes before the launch of a graph; return its time, its number and whom to tell of the nodes' ends."""
         began_ns, host = self.clock.now_ns, self.preset.host
         now_ns = self._enter(stream, host.graph_launch_ns + node_count * host.graph_node_ns)
@@ -270,7 +277,12 @@ class SimDriver:
             now_ns = self._enter(stream, self.preset.host.wait_ns)
             if self.source is not None:
                 number = self.source.note_call("cudaStreamWaitEvent", CallClass.EVENT, began_ns, now_ns)
-                if mark is not None and mark.origin is not None and mark.origin is not stream:
+                if (
+                    mark is not None
+                    and mark.origin is not None
+                    and mark.origin is not stream
+                    and mark.origin.card is stream.card
+                ):
                     self.source.note_dependency(mark.origin, mark.correlation, stream, number)
             if mark is not None and mark.time_ns < 0:
                 self.scheduler.submit(stream, Wait(mark), now_ns)

@@ -39,7 +39,7 @@ from gpustreamlab.errors import SessionError
 from gpustreamlab.typing import SpanKind
 
 if TYPE_CHECKING:
-    from gpustreamlab.backends.sim._source import SimActivitySource
+    from gpustreamlab.backends.sim._source import Collecting
 
 
 def share_bandwidth(draws: Sequence[tuple[float, float]], cap: float) -> float:
@@ -110,6 +110,8 @@ class Scheduler:
         """The last instant that was simulated."""
         self.busy_count = 0
         """Streams that have work."""
+        self.cards = [self]
+        """All cards of the host, which share its time: what happens first is simulated first, on whichever it is."""
         self.is_stepping = False
         """Whether a step has begun and not ended; for good if an exception came out of the middle of it."""
         self.observer: Callable[[DeviceWork], None] | None = None
@@ -143,13 +145,13 @@ class Scheduler:
                 self._split_group(group, sm_ids)
         sm_count = self.pool.sm_count if sm_ids is None else len(sm_ids)
         level = priority - self.preset.priority_range[1]
-        stream = StreamQueue(number, level, self.pool.mask_of(sm_ids), sm_count)
+        stream = StreamQueue(number, level, self.pool.mask_of(sm_ids), sm_count, card=self)
         self.streams.append(stream)
         return stream
 
     def add_twin(self, stream: StreamQueue) -> StreamQueue:
         """Make another queue of a stream's number, priority and SMs."""
-        twin = StreamQueue(stream.number, stream.level, stream.mask, stream.sm_count, stream.context)
+        twin = StreamQueue(stream.number, stream.level, stream.mask, stream.sm_count, stream.context, card=self)
         self.streams.append(twin)
         return twin
 
@@ -195,7 +197,7 @@ class Scheduler:
         spec: KernelSpec,
         now_ns: int,
         correlation: int = 0,
-        source: SimActivitySource | None = None,
+        source: Collecting | None = None,
         *,
         node: tuple[int, int] = (0, -1),
     ) -> None:
@@ -207,8 +209,15 @@ class Scheduler:
 
     def run_before(self, limit_ns: int) -> None:
         """Simulate every instant before a host time. The host may still submit work at that time itself."""
-        heap = self._heap
-        self.run_until(lambda: not heap or heap[0][0] >= limit_ns, lambda _now_ns: None)
+        self.run_until(lambda: self._next_card().next_ns >= limit_ns, lambda _now_ns: None)
+
+    @property
+    def next_ns(self) -> float:
+        """When something happens next on this card; infinite for never."""
+        return self._heap[0][0] if self._heap else math.inf
+
+    def _next_card(self) -> Scheduler:
+        return self if len(self.cards) == 1 else min(self.cards, key=attrgetter("next_ns"))
 
     def run_until(self, is_reached: Callable[[], bool], tell_time: Callable[[int], object]) -> None:
         """Simulate instant by instant until something is reached. An interrupt (Ctrl-C) comes between two instants.
@@ -235,11 +244,12 @@ class Scheduler:
                     )
                 self.is_stepping = True
                 for _ in range(SHIELDED_STEPS):
-                    self.step()
+                    card = self._next_card()
+                    card.step()
                     if is_reached():
                         break
                 self.is_stepping = False
-                tell_time(self.now_ns)
+                tell_time(card.now_ns)
 
     def step(self) -> None:
         """Simulate the next instant at which something happens."""
@@ -293,7 +303,7 @@ class Scheduler:
     def _reach(self, mark: Mark) -> None:
         mark.time_ns = self.now_ns
         for waiter in mark.waiters:
-            self._wake_at(waiter, self.now_ns)
+            waiter.card._wake_at(waiter, self.now_ns)  # noqa: SLF001 - it may be a stream of another card
         mark.waiters.clear()
 
     def _admit(self) -> None:

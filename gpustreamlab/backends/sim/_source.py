@@ -39,8 +39,8 @@ _KIND_CODES = {kind: code for code, kind in enumerate(SPAN_KINDS)}
 class SimActivitySource:
     """Tells of every kernel, copy, fill and call of the simulated device; see `gpustreamlab.backends.ActivitySource`.
 
-    It looks on: a program takes the same virtual time with it and without. As on hardware, one source collects at a time. Work
-    is told of if it was launched while the source collected, also if it ends after `stop`.
+    It looks on: a program takes the same virtual time with it and without. Several may collect at once. Work is told of if it
+    was launched while the source collected, also if it ends after `stop`.
 
     Parameters
     ----------
@@ -85,7 +85,7 @@ class SimActivitySource:
         Raises
         ------
         CaptureUnavailableError
-            If another source of this device is collecting, or this one was closed.
+            If it was closed.
         SessionClosedError
             If the device was closed.
         """
@@ -98,13 +98,8 @@ class SimActivitySource:
                 )
             if self._is_collecting:
                 return
-            if driver.source is not None:
-                raise CaptureUnavailableError(
-                    "Another source of the simulated device is collecting; as on hardware, one collects at a time. Stop the "
-                    "other one first: source.stop(), or close the session that captures."
-                )
             driver.memory.settle()
-            driver.source = self
+            driver.source = Collecting((*_members(driver), self))
             driver.memory.tell_all()
 
     def stop(self) -> None:
@@ -113,7 +108,8 @@ class SimActivitySource:
         with driver.lock:
             if self._is_collecting:
                 driver.memory.settle()
-                driver.source = None
+                rest = tuple(one for one in _members(driver) if one is not self)
+                driver.source = Collecting(rest) if rest else None
 
     def keep_up(self) -> bool:
         """Tell that it may be drained at any time: that costs the simulated program nothing."""
@@ -166,7 +162,7 @@ class SimActivitySource:
         return StreamFacts(
             "default stream" if stream == 0 else f"stream {stream}",
             sm_count,
-            device=0,
+            device=driver.ordinal,
             is_blocking=None if queue is None else stream == 0 or queue.is_blocking,
         )
 
@@ -179,15 +175,11 @@ class SimActivitySource:
 
     # What the driver tells, with its lock held
 
-    def note_call(
-        self, name: str, call_class: CallClass, start_ns: int, end_ns: int, *, number: int = 0, size_bytes: int = 0
-    ) -> int:
-        """Keep a call of this thread, and return its number: the one that it has, or the next."""
-        number = number or self._driver.take_call_number()
+    def note_call(self, name: str, call_class: CallClass, start_ns: int, end_ns: int, *, number: int, size_bytes: int) -> None:
+        """Keep a call of this thread by its number."""
         if self._has_room():
             thread = threading.get_ident() & 0xFFFF_FFFF
             self._calls.extend((start_ns, end_ns, start_ns, thread, self._code(name), call_class, number, size_bytes))
-        return number
 
     def note_dependency(self, origin: StreamQueue, record: int, stream: StreamQueue, wait: int) -> None:
         """Keep that a stream waits for what another one recorded, with the numbers of both calls."""
@@ -215,9 +207,13 @@ class SimActivitySource:
         where = work.context, work.stream, name, detail, work.correlation, size_bytes
         self._work.extend((_KIND_CODES[work.kind], work.start_ns, work.end_ns, *where))
 
+    def take_call_number(self) -> int:
+        """Return the number of the next call."""
+        return self._driver.take_call_number()
+
     @property
     def _is_collecting(self) -> bool:
-        return self._driver.source is self
+        return self in _members(self._driver)
 
     def _empty(self) -> None:
         self._left = self._record_limit
@@ -235,6 +231,47 @@ class SimActivitySource:
             return True
         self.dropped_count += 1
         return False
+
+
+class Collecting:
+    """The sources that collect at a time: what is launched then is told to all of them.
+
+    Parameters
+    ----------
+    members
+        One or more.
+    """
+
+    def __init__(self, members: tuple[SimActivitySource, ...]) -> None:
+        self.members = members
+
+    def note_call(
+        self, name: str, call_class: CallClass, start_ns: int, end_ns: int, *, number: int = 0, size_bytes: int = 0
+    ) -> int:
+        """Tell of a call of this thread, and return its number: the one that it has, or the next."""
+        number = number or self.members[0].take_call_number()
+        for one in self.members:
+            one.note_call(name, call_class, start_ns, end_ns, number=number, size_bytes=size_bytes)
+        return number
+
+    def note_dependency(self, origin: StreamQueue, record: int, stream: StreamQueue, wait: int) -> None:
+        """Tell that a stream waits for what another one recorded."""
+        for one in self.members:
+            one.note_dependency(origin, record, stream, wait)
+
+    def note_memory(self, time_ns: int, stream: StreamQueue, name: str, value_bytes: int) -> None:
+        """Tell how much memory a stream holds."""
+        for one in self.members:
+            one.note_memory(time_ns, stream, name, value_bytes)
+
+    def note_work(self, spec: KernelSpec | CopySpec, work: DeviceWork, node: tuple[int, int]) -> None:
+        """Tell of work that has ended."""
+        for one in self.members:
+            one.note_work(spec, work, node)
+
+
+def _members(driver: SimDriver) -> tuple[SimActivitySource, ...]:
+    return () if driver.source is None else driver.source.members
 
 
 def _describe(spec: KernelSpec | CopySpec, preset: DevicePreset) -> WorkDetail:

@@ -36,7 +36,7 @@ class SimStream:
         """The driver of the device that it is on."""
         self.queue = queue
         """The stream inside the simulation."""
-        self.key = (0, queue.context, queue.number)
+        self.key = (driver.ordinal, queue.context, queue.number)
         """Device ordinal, context number, handle."""
         self.priority = queue.level + driver.preset.priority_range[1]
         """CUDA priority: lower runs first."""

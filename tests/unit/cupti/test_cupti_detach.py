@@ -9,7 +9,8 @@ from gpustreamlab.backends.cuda._kernels import FENCE_BYTES, FENCE_VALUE, Fence
 from gpustreamlab.backends.cuda._nvtx import DOMAIN_NAME
 from gpustreamlab.backends.cuda.cupti import _source as _cupti_source
 from gpustreamlab.backends.cuda.cupti._constants import CallbackDomain, MarkerFlag, RecordKind
-from tests.helpers.fake_cupti import LAUNCH, MULTIPLE_SUBSCRIBERS, SYNCHRONIZE, make_source
+from tests.helpers.captured import drain_all, kernels_of
+from tests.helpers.fake_cupti import LAUNCH, MULTIPLE_SUBSCRIBERS, SYNCHRONIZE, add_source, make_source
 from tests.helpers.recorded_buffers import CALL_NAMES
 
 GET_CONTEXT_DEVICE = 899
@@ -54,6 +55,22 @@ def test_it_leaves_where_a_source_is_closed_with_work_on_its_way(source, card):
     card.kernel()
     source.close()
     assert card.library.finalized_count == 1
+
+
+def test_the_last_session_takes_cupti_out_of_the_process(monkeypatch, card, source):
+    other = add_source(monkeypatch, card)
+    source.start()
+    other.start()
+    source.stop()
+    source.drain(is_last=True)
+    assert (card.library.finalized_count, source.is_attached, other.is_attached) == (0, False, True)
+    card.kernel("goes on")
+    told = drain_all(other, card)
+    other.stop()
+    told += [other.drain(is_last=True)]
+
+    assert [name for name, *_ in kernels_of(told)] == ["goes on"]
+    assert (card.library.finalized_count, other.is_attached) == (1, False)
 
 
 REASONS = {

@@ -54,25 +54,61 @@ class ProfilerActivity(Enum):
     CUDA = 2
 
 
-def test_two_sessions_do_not_capture_at_once_and_what_one_left_is_not_told_to_another(monkeypatch, card, source):
+def names_of(told):
+    return [name for name, *_ in kernels_of(told)]
+
+
+def test_two_sessions_capture_at_once_and_each_is_told_of_what_was_enqueued_in_its_time(monkeypatch, card, source):
     other = add_source(monkeypatch, card)
     source.start()
-    card.kernel("first's")
-
-    with pytest.raises(CaptureUnavailableError, match=r"Another session.*other\.capture\(\"ranges\"\)"):
-        other.start()
-    mine = drain_all(source, card, 1)
-    card.kernel("never fetched")
+    card.advance(20_000)
+    card.kernel("before the second")
+    card.advance(20_000)
+    other.start()
+    card.advance(20_000)  # calls that come so shortly after a clock's own are taken for those
+    card.kernel("of both")
+    theirs = drain_all(other, card, 2)
+    mine = drain_all(source, card, 2)
+    card.advance(20_000)
+    card.kernel("of both, later")
+    card.advance(20_000)
     source.stop()
+    card.advance(20_000)
+    card.kernel("after the first")
+    card.advance(20_000)
+    mine += [source.drain(is_last=True)]
+    theirs += drain_all(other, card)
+    other.stop()
+    theirs += [other.drain(is_last=True)]
+
+    assert names_of(mine) == ["before the second", "of both", "of both, later"]
+    assert names_of(theirs) == ["of both", "of both, later", "after the first"]
+    assert source.dropped_count == other.dropped_count == 0
+    calls = [len(one.calls) for one in (*mine, *theirs)]
+    assert sum(calls) == 6  # the launches, and none of anybody's clock
+
+
+def test_sessions_of_two_devices_are_told_of_their_own(monkeypatch, card, source):
+    other = add_source(monkeypatch, card, ordinal=1)
+    source.start()
+    other.start()
+    card.kernel("first", deviceId=0)
+    card.kernel("second", deviceId=1)
+
+    assert names_of(drain_all(source, card)) == ["first"]
+    assert names_of(drain_all(other, card)) == ["second"]
+
+
+def test_what_a_session_left_unread_is_not_told_to_a_later_one(monkeypatch, card, source):
+    other = add_source(monkeypatch, card)
+    source.start()
+    card.kernel("never fetched")
+    source.close()
     other.start()
     card.kernel("second's")
-    stolen = source.drain(is_last=True)
-    theirs = drain_all(other, card)
-    other.stop()
 
-    assert [name for name, *_ in kernels_of(mine)] == ["first's"]
-    assert "second's" in [name for name, *_ in kernels_of(theirs)]
-    assert len(stolen.work) == len(source.drain(is_last=True).work) == 0
+    assert names_of(drain_all(other, card)) == ["second's"]
+    assert len(source.drain(is_last=True).work) == 0
 
 
 ACTIVE = {

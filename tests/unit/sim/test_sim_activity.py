@@ -337,17 +337,18 @@ class TestLife:
         blocking = backend.create_stream(priority=0, nonblocking=False)
         assert source.describe_stream(*source.key_of(blocking)).is_blocking
 
-    def test_one_source_collects_at_a_time_and_may_start_twice(self, backend, source, stream):
+    def test_several_sources_collect_at_once_and_each_what_was_launched_in_its_time(self, backend, source, stream):
         other = backend.activity_source()
         source.start()
-        with pytest.raises(CaptureUnavailableError, match="one collects at a time"):
-            other.start()
         spin(backend, stream)
-        source.stop()
         other.start()
         spin(backend, stream)
+        source.stop()
+        spin(backend, stream)
         backend.synchronize()
-        assert [len(each.drain().work) for each in (source, other)] == [1, 1]
+        told = [each.drain() for each in (source, other)]
+        assert [len(each.work) for each in told] == [2, 2]
+        assert [each.work.correlation.tolist() for each in told] == [[1, 2], [2, 3]]
         assert "collecting" in repr(other)
         assert "stopped" in repr(source)
         other.close()

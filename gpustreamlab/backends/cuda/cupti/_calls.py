@@ -92,20 +92,20 @@ class CallReader:
     ----------
     cupti
         Knows the functions' names.
-    own
-        Tells own calls, which are left out.
+    are_own
+        Tells which calls are left out, as `OwnCalls.are_own`.
     wall
         Puts CUPTI's times of calls on the host's clock.
     """
 
-    def __init__(self, cupti: Cupti, own: OwnCalls, wall: WallClock) -> None:
+    def __init__(self, cupti: Cupti, are_own: Callable[..., BoolArray], wall: WallClock) -> None:
         self._cupti = cupti
-        self._own = own
+        self._are_own = are_own
         self._wall = wall
         self._callers: set[int] = set()
         """Threads that made calls of their own."""
 
-    def read(self, records: Records, texts: Texts, *, until_host_ns: int = _NEVER) -> CallBatch:
+    def read(self, records: Records, texts: Texts, *, first: int = 0, until_host_ns: int = _NEVER) -> CallBatch:
         """Return the calls but own ones; `start_ns` and `end_ns` stay CUPTI's.
 
         Parameters
@@ -114,6 +114,8 @@ class CallReader:
             What was parsed.
         texts
             Takes the functions' names.
+        first
+            The number of the first call that counts.
         until_host_ns
             Calls that were made later are left out.
         """
@@ -129,10 +131,8 @@ class CallReader:
             return CallBatch()
         joined = {name: np.concatenate([table[name] for table in tables]) for name in tables[0]}
         start_host_ns = joined["start_host_ns"] = self._wall.to_host_ns(joined.pop("wall_ns"))
-        is_own = self._own.are_own(
-            thread=joined.pop("own_thread"), start_host_ns=start_host_ns, correlation=joined["correlation"]
-        )
-        kept = (start_host_ns <= until_host_ns) & ~is_own
+        is_own = self._are_own(thread=joined.pop("own_thread"), start_host_ns=start_host_ns, correlation=joined["correlation"])
+        kept = (joined["correlation"] >= first) & (start_host_ns <= until_host_ns) & ~is_own
         # What CUPTI does in threads of its own, and in ours, holds up nobody.
         is_call = joined["call_class"] != CallClass.OTHER
         self._callers.update(np.unique(joined["thread"][kept & is_call]).tolist())

@@ -5,12 +5,11 @@ from __future__ import annotations
 import ctypes
 import logging
 import sys
-import threading
 import time
 from collections.abc import Callable
 from contextlib import AbstractContextManager, suppress
 from dataclasses import replace
-from typing import TypeVar
+from typing import TypeVar, cast
 
 import numpy as np
 
@@ -42,7 +41,7 @@ from gpustreamlab.backends.cuda.cupti._records import CallNumbers, Columns, Reco
 from gpustreamlab.backends.cuda.cupti._strings import StringReader
 from gpustreamlab.backends.cuda.cupti._work import NodeNumbers, StreamBook, Texts, without_untimed, work_batch
 from gpustreamlab.errors import CaptureUnavailableError, GPUStreamLabError
-from gpustreamlab.typing import BoolArray
+from gpustreamlab.typing import BoolArray, Int64Array
 
 _log = logging.getLogger(__name__)
 
@@ -85,9 +84,10 @@ _FLUSH_FORCED = 1
 
 _Batch = TypeVar("_Batch", WorkBatch, CallBatch, AnnotationBatch)
 
-_owner_lock = threading.Lock()
-_owner: list[CuptiSource] = []
-"""The source that collects, or was the last to: what is in the buffers is its own. CUPTI has room for one."""
+_sharing = process_lock()
+"""Held by whoever changes `_sharers`, or hands records out; taken behind a source's own lock."""
+_sharers: list[CuptiSource] = []
+"""Sources that collect, or were not told of everything yet. CUPTI serves one reader in a process: all get its records."""
 _buffers: list[ActivityBuffers] = []
 """The buffers of the process, once they are there."""
 
@@ -147,7 +147,7 @@ class CuptiSource:
         self._dependencies = DependencyReader()
         self._markers = MarkerReader(DOMAIN_NAME)
         self._wall = WallClock(time.time_ns, host_time_ns)
-        self._calls = CallReader(cupti, self._own_calls, self._wall)
+        self._calls = CallReader(cupti, self._are_own, self._wall)
         self._numbers = CallNumbers()
         self._loss = LossWatch(cupti, host_time_ns)
         self._lock = process_lock()
@@ -158,10 +158,14 @@ class CuptiSource:
         self.dropped_count = 0
         """Records that are missing so far: CUPTI found no room for them, or they made no sense."""
         self._next_anchor_ns = self._drained_ns = 0
+        # What was handed out and not looked at yet; what came before the first anchor did.
+        self._inbox: list[Records] = []
         self._held: list[Records] = []
-        """Records from before the first anchor came back."""
-        self._is_drained = True
-        """Whether everything of the last capture was told."""
+        # The numbers of the calls at the start and at the stop, where others collected before or after: what was enqueued
+        # outside of them is theirs alone. Anchors tell them: which of the two each is, by its tag.
+        self._calls_between = [0, NEVER_NS]
+        self._limits: dict[int, int] = {}
+        self._is_drained = True  # whether everything of the last capture was told
         # Whether kinds were left on for another client; whether one has CUPTI now, and nothing of ours is on or in its hands.
         self._is_left_on = self._is_handed_over = False
         self._stopped_host_ns = NEVER_NS
@@ -192,21 +196,15 @@ class CuptiSource:
         Raises
         ------
         CaptureUnavailableError
-            If another client, or another session, is collecting, or CUPTI refuses.
+            If another client is collecting, or CUPTI refuses.
         """
-        with self._lock, _owner_lock:
+        with self._lock, _sharing:
             if self.is_collecting:
                 return
-            if _owner and _owner[0] is not self and _owner[0].is_collecting:
-                raise CaptureUnavailableError(
-                    "Another session of this process captures kernels; CUPTI serves only one. Close that session, or let it go "
-                    'back with: other.capture("ranges")'
-                )
             client = active_client(self._cupti)
             if client:
                 raise CaptureUnavailableError(f"Kernels cannot be captured now: {client}. Ranges are still timed.")
             self._begin()
-            _owner[:] = [self]
 
     def stop(self) -> None:
         """Stop collecting; what was collected can still be drained. Idempotent, never raises."""
@@ -219,7 +217,7 @@ class CuptiSource:
             self._stopped_host_ns = self._host_time_ns()
             self._watch.stop()
             if not self.lost_reason:
-                self._send_anchor(is_waited_for=True)
+                self._send_anchor(is_waited_for=True, limit=1)
             if not self._is_handed_over:
                 self._switch_off()
 
@@ -267,8 +265,10 @@ class CuptiSource:
             self._switch_off_the_rest()
             if self._is_handed_over:
                 self._is_drained = is_last and not self.is_collecting
+                if self._is_drained:
+                    self._leave()
                 return self._read(concat_records([]), is_last=is_last)
-            if self._is_drained or self.lost_reason or self not in _owner:
+            if self._is_drained or self.lost_reason:
                 return Activities()  # what comes now is another's
             if self.is_collecting and self._is_young:
                 self._keep_anchored()  # and wait for it
@@ -283,9 +283,7 @@ class CuptiSource:
                     self._keep_anchored()
             self._is_drained = is_last and not self.is_collecting
             if self._is_drained:
-                with _owner_lock:  # nobody else becomes the owner meanwhile
-                    if self in _owner:
-                        self._detach()
+                self._leave()
             return self._read(records, is_last=is_last)
 
     def own_calls(self) -> AbstractContextManager[None]:
@@ -309,14 +307,21 @@ class CuptiSource:
         if not self._home.is_another:
             with self._lock:
                 self._switch_off_the_rest()
-                with _owner_lock:
-                    if not (self._is_drained or self._is_handed_over) and self in _owner:
-                        self._detach()
+                self._leave()
         self._clock.forget_sent()
         self._is_drained = True
-        with _owner_lock:
-            if self in _owner:
-                _owner.clear()
+
+    def _leave(self) -> None:
+        """Take no records any more, and take CUPTI out of the calls of the process where nobody else does."""
+        with _sharing:  # nobody joins meanwhile
+            if self not in _sharers:
+                return
+            if any(other is not self for other in _sharers):
+                self.is_attached = False
+            elif not self._is_handed_over:
+                self._detach()
+            _sharers.remove(self)
+            self._inbox = []
 
     def _begin(self) -> None:
         if not _buffers:
@@ -324,12 +329,14 @@ class CuptiSource:
         buffers = _buffers[0]
         self.lost_reason, self._is_handed_over = "", False
         call_before_torch_profiles(_hand_over)
-        buffers.register(self._cupti)
-        if self._is_drained:  # else it is our own from before
-            for buffer in buffers.take():
-                buffers.give_back(buffer.ticket)
+        if not _collecting(but=self):
+            buffers.register(self._cupti)
+        _hand_out(self._cupti)  # what is there came for others
+        if self not in _sharers:
             self._watch.take()
             self._numbers.begin()
+            self._calls_between = [0, NEVER_NS]
+            _sharers.append(self)
         if not self._cupti.tells_wall_time():
             self._cupti.use_wall_clock()
         try:
@@ -342,22 +349,27 @@ class CuptiSource:
             self._wall.look()
             self.times_ranges = self._hears_ranges()
         except BaseException:
-            self._switch_all_off()
+            _sharers.remove(self)
+            if not _collecting(but=self):
+                self._switch_all_off()
             raise
         self.is_attached, self._stopped_host_ns = True, NEVER_NS
         self._clock.forget_sent()
         self._loss.begin()
         self.is_collecting, self._is_drained, self._is_left_on = True, False, False
         self._watch.start(self._streams.key_of)
-        self._send_anchor(is_waited_for=True)
+        self._limits, self._calls_between[1] = {}, NEVER_NS
+        self._send_anchor(is_waited_for=True, limit=0 if _collecting(but=self) else None)
 
     def _switch_all_off(self) -> None:
         self._cupti.disable(ALL_KINDS)
         self._cupti.disable_calls()
 
     def _switch_off(self) -> None:
-        """Let nothing be collected any more, but what another client may collect now."""
-        if self._is_another_collecting():
+        """Let nothing be collected any more, but what another session or client collects now."""
+        if _collecting(but=self):
+            self._is_left_on = False
+        elif self._is_another_collecting():
             self._cupti.include_other_calls()
             self._cupti.disable(UNSHARED_KINDS)
             self._is_left_on = True
@@ -406,7 +418,7 @@ class CuptiSource:
 
     def _switch_off_the_rest(self) -> None:
         """Turn off what was left on for another client, once that has gone: it knows only of what it turned on itself."""
-        if self._is_left_on and not self.is_collecting and self in _owner and not self._is_another_collecting():
+        if self._is_left_on and not self.is_collecting and self in _sharers and not self._is_another_collecting():
             self._switch_off()
 
     # Anchors
@@ -420,13 +432,15 @@ class CuptiSource:
         if self._is_young or self._host_time_ns() >= self._next_anchor_ns:
             self._send_anchor(is_waited_for=self._is_young)
 
-    def _send_anchor(self, *, is_waited_for: bool) -> None:
+    def _send_anchor(self, *, is_waited_for: bool, limit: int | None = None) -> None:
         try:
             with self._own_calls.making():
                 sent = self._clock.send()
         except Exception as error:  # noqa: BLE001 - a device that has failed tells so elsewhere
             _log.debug("No anchor could be sent: %s", error)
             return
+        if limit is not None:
+            self._limits[sent.tag] = limit
         self._next_anchor_ns = self._host_time_ns() + ANCHOR_EVERY_NS
         if is_waited_for:
             self._await(sent)
@@ -442,35 +456,15 @@ class CuptiSource:
     def _fetch(self, *, is_forced: bool) -> Records:
         """Ask for what is complete, or for everything, and take it."""
         self._cupti.call("cuptiActivityFlushAll", _FLUSH_FORCED if is_forced else 0)
-        records = self._numbers.continue_in(self._take_records())
-        dropped = ctypes.c_size_t()
-        if self._cupti.call("cuptiActivityGetNumDroppedRecords", None, 0, ctypes.byref(dropped)) == 0:
-            self.dropped_count += dropped.value
+        with _sharing:
+            _hand_out(self._cupti)
+            self._loss.note_buffers(len(self._inbox))
+            records, self._inbox = concat_records(self._inbox), []
+        records = self._numbers.continue_in(records)
         self._note_anchors(records)
         if (fills := records.columns.get(RecordKind.MEMSET)) is not None:
             self._own_calls.note(fills["correlationId"][are_fences(fills)].astype(np.int64))
         self._cupti.look_for_graphs(records.columns)
-        return records
-
-    def _take_records(self) -> Records:
-        buffers = _buffers[0]
-        parts = []
-        taken = buffers.take()
-        self._loss.note_buffers(len(taken))
-        for ticket, data in taken:
-            try:
-                parts.append(parse_buffer(data, self._cupti.layouts))
-            finally:
-                buffers.give_back(ticket)
-        records = concat_records(parts)
-        if records.skipped_bytes:
-            self.dropped_count += 1
-            _log.warning(
-                "%s wrote %d bytes that cannot be read: %s",
-                self.description,
-                records.skipped_bytes,
-                dict(records.unknown_kinds),
-            )
         return records
 
     def _read(self, records: Records, *, is_last: bool) -> Activities:
@@ -483,7 +477,7 @@ class CuptiSource:
         with StringReader() as reader:
             work = work_batch(records, texts, reader.read, self._is_wanted, self._nodes)
             annotations = self._markers.read(records, texts, reader.read, self._wall)
-        calls = self._calls.read(records, texts, until_host_ns=self._stopped_host_ns)
+        calls = self._calls.read(records, texts, first=self._calls_between[0], until_host_ns=self._stopped_host_ns)
         memory = self._memory.read(records, texts, place=self._clock.place, wall=self._wall)
         self._streams.note_names(work, tuple(texts.details))
         return Activities(
@@ -496,6 +490,14 @@ class CuptiSource:
             names=tuple(texts.names),
             details=tuple(texts.details),
         )
+
+    def take_in(self, records: Records, dropped_count: int) -> None:
+        """Take what was handed out, for the next drain, and how many records are missing."""
+        self.dropped_count += dropped_count
+        if sum(part.record_count for part in self._inbox) > HELD_RECORDS:  # nobody drains it
+            self.dropped_count += records.record_count
+        elif records.record_count:
+            self._inbox.append(records)
 
     def _hold(self, records: Records, *, is_last: bool) -> None:
         """Keep records until an anchor tells when they were, as far as there is room."""
@@ -527,6 +529,8 @@ class CuptiSource:
         is_clock = (columns["contextId"] == context) & (columns["streamId"] == stream)
         is_complete = (columns["start"] > 0) & (columns["end"] >= columns["start"])
         is_shown = ~is_clock & (columns["deviceId"] == self._ordinal)
+        number, (first, last) = columns["correlationId"].astype(np.int64), self._calls_between
+        is_shown &= (number >= first) & (number <= last)
         if "value" in columns:
             is_shown &= ~are_fences(columns)
         self.dropped_count += int((~is_complete & is_shown).sum())
@@ -539,9 +543,18 @@ class CuptiSource:
             return
         context, stream = self._clock_key
         rows = np.flatnonzero((columns["contextId"] == context) & (columns["streamId"] == stream))
-        self._own_calls.note(columns["correlationId"][rows].astype(np.int64))
+        numbers = columns["correlationId"][rows].astype(np.int64)
+        self._own_calls.note(numbers)
+        for tag, number in zip(columns["dynamicSharedMemory"][rows].tolist(), numbers.tolist(), strict=True):
+            if (limit := self._limits.pop(tag, None)) is not None:
+                self._calls_between[limit] = number
         complete = rows[columns["start"][rows] > 0]
         self._clock.note(*(columns[name][complete].astype(np.int64) for name in ("start", "end", "dynamicSharedMemory")))
+
+    def _are_own(self, **calls: Int64Array) -> BoolArray:
+        """Tell which calls are for a clock or a calibration of any session; see `OwnCalls.are_own`."""
+        found = [one._own_calls.are_own(**calls) for one in {self, *_sharers}]  # noqa: SLF001 - of this class
+        return cast("BoolArray", np.logical_or.reduce(found))
 
     # What is missing
 
@@ -565,5 +578,32 @@ def _taken_over_by(who: str) -> str:
 
 def _hand_over() -> None:
     """Give CUPTI to torch.profiler, which is about to start."""
-    for source in tuple(_owner):
+    for source in tuple(_sharers):
         source.hand_over("torch.profiler")
+
+
+def _collecting(*, but: CuptiSource) -> list[CuptiSource]:
+    """Return the sources that collect now, without this one."""
+    return [one for one in _sharers if one.is_collecting and one is not but]
+
+
+def _hand_out(cupti: Cupti) -> None:
+    """Take what CUPTI has completed, and put it in the inbox of each source. `_sharing` is held."""
+    buffers = _buffers[0]
+    parts = []
+    for ticket, data in buffers.take():
+        try:
+            parts.append(parse_buffer(data, cupti.layouts))
+        finally:
+            buffers.give_back(ticket)
+    dropped = ctypes.c_size_t()
+    if cupti.call("cuptiActivityGetNumDroppedRecords", None, 0, ctypes.byref(dropped)):
+        dropped.value = 0
+    records = concat_records(parts)
+    if records.skipped_bytes:
+        dropped.value += 1
+        _log.warning(
+            "%s wrote %d bytes that cannot be read: %s", cupti.title, records.skipped_bytes, dict(records.unknown_kinds)
+        )
+    for source in _sharers:
+        source.take_in(records, dropped.value)

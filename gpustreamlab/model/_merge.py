@@ -1,0 +1,253 @@
+"""Several traces as one, on the clock of the first."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import replace
+from itertools import chain
+from typing import Any, TypeAlias
+
+import numpy as np
+from numpy.typing import NDArray
+
+from gpustreamlab.errors import OptionError, TraceError
+from gpustreamlab.model._columns import Counters, Edges, WorkDetail
+from gpustreamlab.model._device import Lane, TraceMetadata
+from gpustreamlab.model._trace import COLUMN_DTYPES, SPAN_KINDS, Trace
+from gpustreamlab.typing import Int64Array, LaneKind, SpanKind
+
+SAME_CALL_NS = 100_000
+"""Two records of one call differ by no more than this, by two clocks."""
+_HOST = SPAN_KINDS.index(SpanKind.HOST)
+_ADDED = ("dropped_spans", "dropped_records", "pending_spans", "dropped_markers", "unselected_work")
+
+
+Ahead: TypeAlias = int | tuple[Int64Array, Int64Array]
+
+
+def merge(traces: Sequence[Trace], *, ahead_ns: Sequence[Ahead] | None = None, error_ns: int | None = None) -> Trace:
+    """Return several traces as one, on the clock of the first.
+
+    Parameters
+    ----------
+    traces
+        One or more, of one process or of several; those of one device and process share its streams' lanes.
+    ahead_ns
+        What to add to the times of each so that they are on the clock of the first, in ns; where that changed in time, a pair
+        of arrays of shape (n,) tells what it was when, by the trace's own clock. If left out, the wall-clock time of each one's
+        zero tells.
+    error_ns
+        Bound on the error of that, in ns; None where it is not known.
+
+    Raises
+    ------
+    OptionError
+        If there is none, or not one number for each.
+    TraceError
+        If neither is known when they began, nor how far their clocks are apart.
+
+    Examples
+    --------
+    >>> one, two = (Trace.from_columns(start_ns=[0], end_ns=[9], stream=["work"], sm_count=4) for _ in range(2))
+    >>> second = replace(two, lanes=(replace(two.lanes[0], device=1),))
+    >>> both = merge([one, second], ahead_ns=[0, 5], error_ns=1)
+    >>> both.start_ns.tolist(), [lane.name for lane in both.lanes], len(both.devices)
+    ([0, 5], ['gpu0:work', 'gpu1:work'], 2)
+    """
+    if not traces or (ahead_ns is not None and len(ahead_ns) != len(traces)):
+        raise OptionError("merge takes one trace or more, and with ahead_ns one number for each: gsl.merge([first, second]).")
+    if ahead_ns is None:
+        ahead_ns = _by_wall_clock(traces)
+    lanes, lane_code = _join_lanes(traces)
+    names, name_code = _intern([trace.names for trace in traces])
+    threads, thread_code = _intern([trace.threads for trace in traces])
+    counter_names, counter_code = _intern([trace.counters.names for trace in traces])
+    details: list[WorkDetail] = []
+    first_row, first_partition = 0, 0
+    parts: list[dict[str, NDArray[Any]]] = []
+    edges: list[tuple[NDArray[Any], ...]] = []
+    counters: list[tuple[NDArray[Any], ...]] = []
+    for place, (trace, ahead) in enumerate(zip(traces, ahead_ns, strict=True)):
+        columns: dict[str, NDArray[Any]] = {name: getattr(trace, name) for name in COLUMN_DTYPES} | dict(trace.extra)
+        for name in ("start_ns", "end_ns", "queued_ns", "work_start_ns", "work_end_ns"):
+            if name in columns:
+                columns[name] = _shifted(columns[name], ahead)
+        columns["lane"] = lane_code[place][trace.lane]
+        columns["name"] = name_code[place][trace.name]
+        columns["thread"] = _moved(trace.thread, thread_code[place])
+        columns["parent"] = np.where(trace.parent >= 0, trace.parent + first_row, -1)
+        columns["partition"] = np.where(trace.partition >= 0, trace.partition + first_partition, -1)
+        if "detail" in columns:
+            columns["detail"] = np.where(columns["detail"] >= 0, columns["detail"] + len(details), -1)
+        parts.append(columns)
+        edges.append((trace.edges.source + first_row, trace.edges.target + first_row, trace.edges.kind))
+        told = trace.counters
+        counters.append(
+            (_shifted(told.time_ns, ahead), lane_code[place][told.lane], counter_code[place][told.name], told.value)
+        )
+        details += trace.details
+        first_row += len(trace)
+        first_partition += len(trace.partitions)
+    rows: dict[str, Any] = _joined(parts, [len(trace) for trace in traces])
+    source, target, kind = (np.concatenate(column) for column in zip(*edges, strict=True))
+    sampled = dict(zip(("time_ns", "lane", "name", "value"), map(np.concatenate, zip(*counters, strict=True)), strict=True))
+    whole = Trace(
+        **{name: rows.pop(name) for name in COLUMN_DTYPES},
+        extra=rows,
+        names=names,
+        lanes=lanes,
+        threads=threads,
+        partitions=tuple(chain.from_iterable(trace.partitions for trace in traces)),
+        details=tuple(details),
+        edges=Edges(source=source, target=target, kind=kind),
+        counters=Counters(**sampled, names=counter_names),
+        markers=tuple(
+            sorted(
+                {
+                    replace(marker, time_ns=_moment(marker.time_ns, ahead))
+                    for trace, ahead in zip(traces, ahead_ns, strict=True)
+                    for marker in trace.markers
+                },
+                key=lambda marker: marker.time_ns,
+            )
+        ),
+        notes=tuple(
+            replace(
+                note,
+                time_ns=_moment(note.time_ns, ahead),
+                end_ns=None if note.end_ns is None else _moment(note.end_ns, ahead),
+                stream=next((lanes[code[own]].name for own, lane in enumerate(trace.lanes) if lane.name == note.stream), None),
+            )
+            for trace, ahead, code in zip(traces, ahead_ns, lane_code, strict=True)
+            for note in trace.notes
+        ),
+        metadata=_join_metadata(traces, ahead_ns, error_ns),
+    )
+    return _in_order(whole)
+
+
+def _shifted(times_ns: Int64Array, ahead: Ahead) -> Int64Array:
+    """Return times on the first clock; beyond what was measured the difference goes on as it went."""
+    at_ns, ahead_ns = (np.zeros(1, np.int64), np.full(1, ahead, np.int64)) if isinstance(ahead, int) else ahead
+    if len(at_ns) == 1:
+        return times_ns + int(ahead_ns[0])
+    place = np.clip(np.searchsorted(at_ns, times_ns), 1, len(at_ns) - 1)
+    slope = (ahead_ns[place] - ahead_ns[place - 1]) / (at_ns[place] - at_ns[place - 1])
+    shifted: Int64Array = times_ns + ahead_ns[place - 1] + np.rint(slope * (times_ns - at_ns[place - 1])).astype(np.int64)
+    return shifted
+
+
+def _moment(time_ns: int, ahead: Ahead) -> int:
+    return int(_shifted(np.array([time_ns]), ahead)[0])
+
+
+def _by_wall_clock(traces: Sequence[Trace]) -> list[Ahead]:
+    """Return how far the clocks are ahead of the first one, by the wall-clock times of their zeros."""
+    zeros = [trace.metadata.epoch_unix_ns for trace in traces]
+    if len(traces) > 1 and not all(zeros) and not all(trace.metadata.simulated for trace in traces):
+        raise TraceError(
+            f"When trace {zeros.index(0)} began is not known, so the traces cannot be put on one clock. Say how far each is "
+            "ahead of the first, in ns: gsl.merge(traces, ahead_ns=[0, 1_500])."
+        )
+    return [zero - zeros[0] for zero in zeros]
+
+
+def _join_lanes(traces: Sequence[Trace]) -> tuple[tuple[Lane, ...], list[Int64Array]]:
+    """Return the lanes of all, streams first, and by trace the code of each of its own; threads of one process are joined.
+
+    Streams of several devices that have one name have the device before it.
+    """
+    keys: dict[object, Lane] = {}
+    placed = []
+    for trace in traces:
+        own = [
+            (lane.process, lane.kind, *(lane.key if lane.kind is LaneKind.STREAM else ()), lane.name) for lane in trace.lanes
+        ]
+        for key, lane in zip(own, trace.lanes, strict=True):
+            keys.setdefault(key, lane)
+        placed.append(own)
+    order = sorted(keys, key=lambda key: (keys[key].kind is LaneKind.HOST, keys[key].process, keys[key].device))
+    devices: dict[tuple[str, int], set[int]] = {}
+    for lane in keys.values():
+        devices.setdefault((lane.name, lane.process), set()).add(lane.device)
+    lanes = tuple(
+        replace(lane, name=f"gpu{lane.device}:{lane.name}")
+        if lane.kind is not LaneKind.HOST and len(devices[lane.name, lane.process]) > 1
+        else lane
+        for lane in map(keys.__getitem__, order)
+    )
+    code = {key: place for place, key in enumerate(order)}
+    return lanes, [np.array([code[key] for key in own], np.int64) for own in placed]
+
+
+def _intern(texts: Sequence[Sequence[str]]) -> tuple[tuple[str, ...], list[Int64Array]]:
+    """Return all texts, each once, and by trace the code of each of its own."""
+    codes: dict[str, int] = {}
+    placed = [np.array([codes.setdefault(text, len(codes)) for text in one], np.int64) for one in texts]
+    return tuple(codes), placed
+
+
+def _moved(codes: NDArray[Any], to: Int64Array) -> NDArray[Any]:
+    return np.where(codes >= 0, np.append(to, -1)[codes], -1)
+
+
+_MISSING = {"detail": -1, "correlation": 0, "size_bytes": 0}
+
+
+def _joined(parts: Sequence[dict[str, NDArray[Any]]], counts: Sequence[int]) -> dict[str, NDArray[Any]]:
+    """Return columns below each other; one that a trace lacks is filled with what says that nothing is known."""
+    found = {}
+    for name in dict.fromkeys(chain.from_iterable(parts)):
+        fill = _MISSING.get(name, 0)
+        kind = np.result_type(*(part[name].dtype for part in parts if name in part))
+        if name in {"work_start_ns", "work_end_ns"}:
+            columns = [part.get(name, part[name.removeprefix("work_")]) for part in parts]
+        else:
+            columns = [part[name] if name in part else np.full(count, fill) for part, count in zip(parts, counts, strict=True)]
+        found[name] = np.concatenate(columns).astype(kind, copy=False)
+    return found
+
+
+def _in_order(whole: Trace) -> Trace:
+    """Return the rows in order of their starts; of a call that several sessions of a process recorded, one."""
+    keeper = np.arange(len(whole))
+    calls = np.flatnonzero((whole.kind == _HOST) & (whole.extra.get("correlation", np.zeros(len(whole), np.int64)) != 0))
+    if len(calls):
+        keys = np.stack((whole.lane[calls], whole.name[calls], whole.extra["correlation"][calls]))
+        _, first, place = np.unique(keys, axis=1, return_index=True, return_inverse=True)
+        same = calls[first[place.reshape(-1)]]
+        is_same = np.abs(whole.start_ns[calls] - whole.start_ns[same]) <= SAME_CALL_NS
+        keeper[calls[is_same]] = same[is_same]
+    edges = replace(whole.edges, source=keeper[whole.edges.source], target=keeper[whole.edges.target])
+    parent = np.where(whole.parent >= 0, keeper[whole.parent], -1)
+    kept = np.flatnonzero(keeper == np.arange(len(whole)))
+    ordered = replace(whole, edges=edges, parent=parent)[kept[np.argsort(whole.start_ns[kept], kind="stable")]]
+    return replace(ordered, metadata=whole.metadata)
+
+
+def _join_metadata(traces: Sequence[Trace], ahead_ns: Sequence[Ahead], error_ns: int | None) -> TraceMetadata:
+    told = [trace.metadata for trace in traces]
+    first = told[0]
+    devices = {device.ordinal: device for trace in traces for device in trace.devices}
+    busiest = max(traces, key=len).metadata.device
+    windows: list[tuple[int, int]] = []
+    for begin, end in sorted(
+        (_moment(begin, ahead), _moment(end, ahead))
+        for meta, ahead in zip(told, ahead_ns, strict=True)
+        for begin, end in meta.capture_windows
+    ):
+        if windows and begin <= windows[-1][1]:
+            windows[-1] = windows[-1][0], max(end, windows[-1][1])
+        else:
+            windows.append((begin, end))
+    between = sum(sorted(meta.host_error_ns for meta in told)[-2:]) if error_ns is None else error_ns
+    return replace(
+        first,
+        device=busiest,
+        devices=tuple(devices[number] for number in sorted(devices)) if len(devices) > 1 else (),
+        clock_error_ns=max(meta.clock_error_ns for meta in told) + (between if len(told) > 1 else 0),
+        capture_windows=tuple(windows),
+        title=next((meta.title for meta in told if meta.title), ""),
+        **{name: max(getattr(meta, name) for meta in told) for name in ("range_error_ns", "kernel_error_ns", "host_error_ns")},
+        **{name: sum(getattr(meta, name) for meta in told) for name in _ADDED},
+    )

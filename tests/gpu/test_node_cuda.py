@@ -1,0 +1,54 @@
+"""Several cards as one node: their clocks, their kernels, and waits from one to the other."""
+
+import numpy as np
+import pytest
+
+from gpustreamlab import Node
+from gpustreamlab.typing import SpanKind
+from gpustreamlab.workloads import spin
+
+KINDS = list(SpanKind)
+
+
+@pytest.fixture
+def node():
+    with Node(backend="cuda") as node:
+        yield node
+
+
+def kernels_of(trace):
+    return np.flatnonzero(trace.kind == KINDS.index(SpanKind.KERNEL))
+
+
+def test_both_cards_record_their_own_kernels(node):
+    for number in range(len(node)):
+        node.stream(f"s{number}", device=number)
+    for number in range(len(node)):
+        with node.on(f"s{number}", f"step {number}"):
+            spin(node[number], 100_000 * (number + 1))
+    node.synchronize()
+    trace = node.trace
+    kernels = kernels_of(trace)
+    told = {trace.lanes[trace.lane[row]].device: round(trace.duration_ns[row] / 100_000) for row in kernels}
+    assert told == {number: number + 1 for number in range(len(node))}
+    assert len(trace.devices) == len(node)
+    assert [len(session.trace.where(kind="kernel")) for session in node] == [1] * len(node)
+
+
+def test_a_stream_waits_for_an_event_of_another_card(node):
+    first, last = node.stream("first"), node.stream("last", device=len(node) - 1)
+    for _ in range(20):
+        with node.on("first", "produce"):
+            spin(node[0], 200_000)
+        last.wait(first.record())
+        with node.on("last", "consume"):
+            spin(node[len(node) - 1], 50_000)
+    node.synchronize()
+    trace = node.trace
+    kernels = kernels_of(trace)
+    produced = [row for row in kernels if trace.lanes[trace.lane[row]].name == "first"]
+    consumed = [row for row in kernels if trace.lanes[trace.lane[row]].name == "last"]
+    gaps_ns = trace.start_ns[consumed] - trace.end_ns[produced]
+    assert len(gaps_ns) == 20
+    assert gaps_ns.min() > -trace.metadata.clock_error_ns
+    assert np.median(gaps_ns) < 10_000 + trace.metadata.clock_error_ns

@@ -1,0 +1,145 @@
+"""Several cards of one host: their streams, their one time, and one trace of all of them."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+import numpy as np
+import pytest
+
+import gpustreamlab as gsl
+from gpustreamlab import Node, Session, Trace, workloads
+from gpustreamlab.errors import (
+    BackendNotFoundError,
+    DeviceNotFoundError,
+    OptionError,
+    StreamExistsError,
+    StreamNotFoundError,
+    TraceError,
+)
+from gpustreamlab.model import Lane
+
+
+def work_of(trace, stream):
+    part = trace.where(kind="kernel", stream=stream)
+    return list(zip(part.start_ns.tolist(), part.end_ns.tolist(), strict=True))
+
+
+def test_a_stream_waits_for_an_event_of_another_card_and_cards_run_beside_each_other():
+    with Node(backend="sim") as node:
+        first, last = node.stream("first"), node.stream("last", device=1)
+        for _ in range(3):
+            with node.on(first):
+                workloads.spin(node[0], 50_000)
+            last.wait(first.record())
+            with node.on("last"):
+                workloads.spin(node[1], 80_000)
+        node.synchronize()
+        trace = node.trace
+    produced, consumed = work_of(trace, "first"), work_of(trace, "last")
+    assert [begin for begin, _ in consumed] == [
+        max(end, consumed[place - 1][1] if place else 0) for place, (_, end) in enumerate(produced)
+    ]
+    assert trace.overlap()["first", "last"].common_ns == 100_000
+    assert [lane.device for lane in trace.lanes] == [0, 1]
+    assert [device.sm_count for device in trace.devices] == [132, 132]
+
+
+def test_cards_do_not_share_sms_and_the_host_waits_for_the_last():
+    with Node([0, 1, 2], backend="sim") as node:
+        for number in range(3):
+            node.stream(f"s{number}", device=f"gpu{number}")
+            with node.on(f"s{number}"):
+                workloads.spin_card(node[number], 100_000 * (number + 1))
+        node.synchronize()
+        trace = node.trace.where(kind="kernel")
+        wall_ns = trace.end_ns.max() - trace.start_ns.min()
+        assert node.trace.utilization().card_share == pytest.approx(600_000 / (3 * wall_ns))
+        assert wall_ns < 350_000
+        assert [end - begin for number in range(3) for begin, end in work_of(node.trace, f"s{number}")] == [
+            100_000,
+            200_000,
+            300_000,
+        ]
+        assert len(node) == 3
+
+
+def test_names_are_of_the_whole_node():
+    with Node(backend="sim") as node:
+        stream = node.stream("decode", device=1)
+        assert node.stream("decode") is stream
+        assert list(node.streams) == ["decode"]
+        with pytest.raises(StreamExistsError, match="is on GPU 1"):
+            node.stream("decode", device=0)
+        with pytest.raises(StreamNotFoundError, match="Did you mean 'decode'"):
+            node.on("decod")
+        with pytest.raises(DeviceNotFoundError, match="'gpu0', 'gpu1'"):
+            node["gpu2"]
+
+
+@pytest.mark.parametrize(
+    ("arguments", "error", "words"),
+    [
+        ({"backend": "sym"}, BackendNotFoundError, "'sim'"),
+        ({"backend": "sim", "devices": []}, OptionError, "one or more"),
+        ({"backend": "sim", "devices": [0, 0]}, OptionError, "each once"),
+        ({"backend": "sim", "devices": [1]}, OptionError, "0, 1, 2"),
+        ({"backend": "sim", "spool": True}, OptionError, "no spool"),
+    ],
+)
+def test_what_cannot_be_a_node_is_refused(arguments, error, words):
+    with pytest.raises(error, match=words):
+        Node(**arguments)
+
+
+def test_the_trace_stays_after_closing_and_closing_twice_is_silent():
+    node = Node(backend="sim")
+    node.stream("a")
+    with node.on("a"):
+        workloads.spin(node[0], 1_000)
+    node.close()
+    node.close()
+    assert len(node.trace.where(kind="kernel")) == 1
+    assert "closed" in repr(node)
+
+
+def test_events_of_simulated_sessions_with_times_of_their_own_are_still_refused():
+    with Session("sim") as one, Session("sim") as other:
+        event = one.stream("a").record()
+        with pytest.raises(OptionError, match="a clock of its own"):
+            other.stream("b").wait(event)
+
+
+def columns(device, start_ns, **more):
+    trace = Trace.from_columns(
+        start_ns=start_ns, end_ns=[ns + 9 for ns in start_ns], stream=["work"] * len(start_ns), sm_count=4, **more
+    )
+    return replace(trace, lanes=tuple(replace(lane, device=device) for lane in trace.lanes))
+
+
+def test_a_difference_of_clocks_that_changes_is_followed_and_goes_on_beyond():
+    ahead = np.array([0, 1_000, 2_000]), np.array([10, 20, 50])
+    whole = gsl.merge([columns(0, [0]), columns(1, [0, 500, 1_500, 3_000])], ahead_ns=[0, ahead], error_ns=3)
+    assert whole.where(stream="gpu1:work").start_ns.tolist() == [10, 515, 1_535, 3_080]
+    assert whole.metadata.clock_error_ns == 3
+
+
+def test_tables_and_rows_of_merged_traces_point_where_they_did():
+    first = columns(0, [5, 6], name=["a", "b"], parent=[-1, 0], thread=["main", None])
+    second = columns(1, [0, 7], name=["b", "c"], parent=[-1, 0], thread=["side", "main"]).with_note("late", 3, 4, stream="work")
+    whole = gsl.merge([first, second], ahead_ns=[0, 0])
+    assert [(note.text, note.time_ns, note.end_ns, note.stream) for note in whole.notes] == [("late", 3, 4, "gpu1:work")]
+    assert [whole.names[code] for code in whole.name] == ["b", "a", "b", "c"]
+    assert whole.parent.tolist() == [-1, -1, 1, 0]
+    assert [whole.threads[code] if code >= 0 else None for code in whole.thread] == ["side", "main", None, "main"]
+    assert [lane.name for lane in whole.lanes] == ["gpu0:work", "gpu1:work"]
+    assert whole.metadata.part_of_spans == 0
+    assert len(whole.where(device=1)) == 2
+
+
+def test_traces_that_cannot_be_put_on_one_clock_are_refused():
+    with pytest.raises(TraceError, match="ahead_ns"):
+        gsl.merge([columns(0, [0]), columns(1, [0])])
+    with pytest.raises(OptionError, match="one number for each"):
+        gsl.merge([columns(0, [0])], ahead_ns=[0, 1])
+    assert isinstance(gsl.merge([columns(0, [0])]).lanes[0], Lane)
