@@ -1,4 +1,4 @@
-// Made by scripts/bundle_viewer.py. 07f72a53fcdbc4771a262935ae119b67712cf7ae68b47710d1fdc4a958dfb2aa
+// Made by scripts/bundle_viewer.py. fe937e712de0d2011f4b22000b20cd28cf46c8ab1d093f9ef59668d39799e93d
 "use strict";
 var gpustreamlab = (() => {
   var __defProp = Object.defineProperty;
@@ -4764,7 +4764,7 @@ var gpustreamlab = (() => {
   }
   function drawLegend(viewer, { chips, sheet, state }) {
     const { view } = viewer;
-    const names = nameEntries(view, state), kinds = kindEntries(view, state.times), partitions = partitionEntries(view);
+    const names = nameEntries(view, state), kinds = kindEntries(view, state.times), partitions = partitionEntries(view), isHue = colourBy(view) === "partition";
     const calls = callEntries(view, state), shownKinds = calls.length ? kinds.filter(({ text }) => text !== KIND_WORDS.host) : kinds, strays = state.times.strayCount;
     const drawn = JSON.stringify([names, calls, kinds, partitions, [{ strays, colour: colourNode(view).textContent }], ...[...FILTER_KEYS].map((group) => [...view[group]])].map(withoutAll));
     if (drawn === state.drawn) {
@@ -4777,11 +4777,12 @@ var gpustreamlab = (() => {
     const more = makeButton("", { label: "Show all of the legend", class: "gsl-more", "aria-haspopup": "dialog", onclick: () => openAll(sheet, more) });
     chips.replaceChildren(
       colourNode(view),
+      ...isHue ? partitions.map((entry) => chip(view, entry)) : [],
       ...names.slice(0, LEGEND_NAMES).map((entry) => chip(view, entry)),
       more,
       ...chipsOf(view, "kind", shownKinds),
       ...chipsOf(view, "calls", calls),
-      ...chipsOf(view, "SMs", partitions),
+      ...isHue ? [] : chipsOf(view, "SMs", partitions),
       ...strays ? [strayChip(viewer, strays)] : [],
       ...view.store.filter ? [makeButton("Show all", { class: "gsl-show-all", onclick: () => showAll(view) })] : []
     );
@@ -4795,9 +4796,11 @@ var gpustreamlab = (() => {
     return first ? [makeNode("span", { class: "gsl-lead" }, makeNode("span", { class: "gsl-of", text: of }), first), ...others] : [];
   }
   function fitLegend(chips, nameCount) {
-    const more = chips.querySelector(".gsl-more"), isName = ({ dataset: { entry = "" } }) => entry.startsWith("hiddenNames-");
-    const entries = [...chips.children].filter((child) => child.dataset.entry || child.matches(".gsl-lead")), names = entries.filter(isName);
-    const last = [...names.slice(LEAST_NAMES).reverse(), ...entries.filter((entry) => !isName(entry)).reverse()];
+    const more = chips.querySelector(".gsl-more"), isOf = (group, { dataset: { entry = "" } }) => entry.startsWith(group);
+    const entries = [...chips.children].filter((child) => child.dataset.entry || child.matches(".gsl-lead"));
+    const names = entries.filter((entry) => isOf("hiddenNames-", entry)), partitions = entries.filter((entry) => isOf("hiddenPartitions-", entry));
+    const others = entries.filter((entry) => !names.includes(entry) && !partitions.includes(entry));
+    const last = [...partitions, ...names.slice(0, LEAST_NAMES), ...others, ...names.slice(LEAST_NAMES)].reverse();
     entries.forEach((entry) => {
       entry.hidden = false;
     });

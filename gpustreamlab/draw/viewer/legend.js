@@ -72,7 +72,7 @@ export function addLegend(viewer) {
 
 function drawLegend(viewer, { chips, sheet, state }) {
   const { view } = viewer
-  const names = nameEntries(view, state), kinds = kindEntries(view, state.times), partitions = partitionEntries(view)
+  const names = nameEntries(view, state), kinds = kindEntries(view, state.times), partitions = partitionEntries(view), isHue = colourBy(view) === "partition"
   const calls = callEntries(view, state), shownKinds = calls.length ? kinds.filter(({ text }) => text !== KIND_WORDS.host) : kinds, strays = state.times.strayCount
   const drawn = JSON.stringify([names, calls, kinds, partitions, [{ strays, colour: colourNode(view).textContent }], ...[...FILTER_KEYS].map(group => [...view[group]])].map(withoutAll))
   // Times alone are written into the chips that there are: one that is being clicked stays.
@@ -86,11 +86,12 @@ function drawLegend(viewer, { chips, sheet, state }) {
   const more = makeButton("", { label: "Show all of the legend", class: "gsl-more", "aria-haspopup": "dialog", onclick: () => openAll(sheet, more) })
   chips.replaceChildren(
     colourNode(view),
+    ...(isHue ? partitions.map(entry => chip(view, entry)) : []), // What the hue tells comes first.
     ...names.slice(0, LEGEND_NAMES).map(entry => chip(view, entry)),
     more,
     ...chipsOf(view, "kind", shownKinds),
     ...chipsOf(view, "calls", calls),
-    ...chipsOf(view, "SMs", partitions),
+    ...(isHue ? [] : chipsOf(view, "SMs", partitions)),
     ...(strays ? [strayChip(viewer, strays)] : []),
     ...(view.store.filter ? [makeButton("Show all", { class: "gsl-show-all", onclick: () => showAll(view) })] : []),
   )
@@ -106,11 +107,13 @@ function chipsOf(view, of, entries) {
   return first ? [makeNode("span", { class: "gsl-lead" }, makeNode("span", { class: "gsl-of", text: of }), first), ...others] : []
 }
 
-/** Keep the legend in one line: the last names are left out, then what else it tells; the button for the rest says how many. */
+/** Keep the legend in one line: the last names are left out, then kinds and calls, and partitions last; the button for the rest says how many. */
 function fitLegend(chips, nameCount) {
-  const more = chips.querySelector(".gsl-more"), isName = ({ dataset: { entry = "" } }) => entry.startsWith("hiddenNames-")
-  const entries = [...chips.children].filter(child => child.dataset.entry || child.matches(".gsl-lead")), names = entries.filter(isName)
-  const last = [...names.slice(LEAST_NAMES).reverse(), ...entries.filter(entry => !isName(entry)).reverse()]
+  const more = chips.querySelector(".gsl-more"), isOf = (group, { dataset: { entry = "" } }) => entry.startsWith(group)
+  const entries = [...chips.children].filter(child => child.dataset.entry || child.matches(".gsl-lead"))
+  const names = entries.filter(entry => isOf("hiddenNames-", entry)), partitions = entries.filter(entry => isOf("hiddenPartitions-", entry))
+  const others = entries.filter(entry => !names.includes(entry) && !partitions.includes(entry))
+  const last = [...partitions, ...names.slice(0, LEAST_NAMES), ...others, ...names.slice(LEAST_NAMES)].reverse()
   entries.forEach(entry => { entry.hidden = false })
   for (let left = nameCount - names.length; ; left += 1) {
     more.hidden = !left
