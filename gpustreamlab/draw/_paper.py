@@ -10,7 +10,7 @@ from html import escape
 
 from gpustreamlab._util.words import install_line
 from gpustreamlab.analysis import time_ticks
-from gpustreamlab.draw._colours import hatch_patterns
+from gpustreamlab.draw._colours import HATCH_CLASS, hatch_patterns
 from gpustreamlab.draw._groups import band_steps
 from gpustreamlab.draw._legend import LEGEND_NAMES, Entries, name_entries, partition_entries
 from gpustreamlab.draw._picture import Picture, plan_picture
@@ -130,7 +130,7 @@ def paper_svg(trace: Trace, *, width_mm: float = COLUMN_MM, font_pt: float = FON
         f'<svg xmlns="http://www.w3.org/2000/svg" width="{width_mm:g}mm" height="{height_px * unit_mm:.2f}mm" '
         f'viewBox="0 0 {width_px:.2f} {height_px:.2f}" font-family="Roboto,Helvetica,Arial,sans-serif" '
         f'font-size="{_TEXT_PX}" fill="{INK}"><title>{escape(picture.header.title)}</title><defs>{hatch_patterns()}</defs>'
-        f'<rect width="100%" height="100%" fill="{PAPER}"/>{_of_one_size("".join(parts))}</svg>'
+        f'<rect width="100%" height="100%" fill="{PAPER}"/>{_of_one_size("".join(parts)).replace(HATCH_CLASS, "")}</svg>'
     )
 
 

@@ -1,4 +1,4 @@
-// Made by scripts/bundle_viewer.py. fe937e712de0d2011f4b22000b20cd28cf46c8ab1d093f9ef59668d39799e93d
+// Made by scripts/bundle_viewer.py. 1640208ab1d678c6f2a2f1ff17e43a4e754338d6d1da63b3d57c953cfbeaa57e
 "use strict";
 var gpustreamlab = (() => {
   var __defProp = Object.defineProperty;
@@ -3621,7 +3621,10 @@ var gpustreamlab = (() => {
     } });
     for (const [label, key, run] of [["Zoom in", "W", () => view.zoomBy(1 / 1.5)], ["Zoom out", "S", () => view.zoomBy(1.5)], ["Show everything", "0", () => view.fit()]]) menu.action("Moving", { label, key, run });
     const plain = (layout) => JSON.stringify(layout, (_, value) => value instanceof Set ? [...value] : value), first = plain(view.layout);
-    view.keep("lanes", () => plain(view.layout) === first ? null : JSON.parse(plain(view.layout)), ({ density, groupBy, order, ...sets }) => view.arrange({ density, groupBy, order, ...Object.fromEntries(Object.entries(sets).map(([name, keys]) => [name, new Set(keys)])) }));
+    view.keep("lanes", () => plain(view.layout) === first ? null : JSON.parse(plain(view.layout)), (kept) => {
+      const { density, groupBy, order, ...sets } = kept ?? JSON.parse(first);
+      view.arrange({ density, groupBy, order, ...Object.fromEntries(Object.entries(sets).map(([name, keys]) => [name, new Set(keys)])) });
+    });
   }
 
   // paint_marks.js

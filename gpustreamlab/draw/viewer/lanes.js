@@ -176,6 +176,8 @@ function addChoices(viewer) {
   menu.choice("Moving", { label: "drag", options: [["move", "moves"], ["select", "selects (Shift)"], ["zoom", "zooms (Alt)"]], get: () => view.dragDoes, set: value => { view.dragDoes = value } })
   for (const [label, key, run] of [["Zoom in", "W", () => view.zoomBy(1 / 1.5)], ["Zoom out", "S", () => view.zoomBy(1.5)], ["Show everything", "0", () => view.fit()]]) menu.action("Moving", { label, key, run })
   const plain = layout => JSON.stringify(layout, (_, value) => value instanceof Set ? [...value] : value), first = plain(view.layout)
-  view.keep("lanes", () => plain(view.layout) === first ? null : JSON.parse(plain(view.layout)), ({ density, groupBy, order, ...sets }) =>
-    view.arrange({ density, groupBy, order, ...Object.fromEntries(Object.entries(sets).map(([name, keys]) => [name, new Set(keys)])) }))
+  view.keep("lanes", () => plain(view.layout) === first ? null : JSON.parse(plain(view.layout)), kept => {
+    const { density, groupBy, order, ...sets } = kept ?? JSON.parse(first)
+    view.arrange({ density, groupBy, order, ...Object.fromEntries(Object.entries(sets).map(([name, keys]) => [name, new Set(keys)])) })
+  })
 }
