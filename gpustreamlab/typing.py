@@ -25,6 +25,7 @@ __all__ = [
     "Int64Array",
     "LaneKind",
     "MarkerKind",
+    "NoteKind",
     "PathStep",
     "Rounding",
     "SessionState",

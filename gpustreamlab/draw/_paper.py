@@ -125,11 +125,11 @@ def paper_svg(trace: Trace, *, width_mm: float = COLUMN_MM, font_pt: float = FON
     for line in _wrapped([*_facts(picture), *left_out(picture, items)], width_px):
         parts.append(svg_text(_EDGE_PX, bottom_px, line, "start", SOFT))
         bottom_px += 14
-    height_px = bottom_px - 6
+    height_px, hatches = bottom_px - 6, hatch_patterns(is_screen=False)
     return (
         f'<svg xmlns="http://www.w3.org/2000/svg" width="{width_mm:g}mm" height="{height_px * unit_mm:.2f}mm" '
         f'viewBox="0 0 {width_px:.2f} {height_px:.2f}" font-family="Roboto,Helvetica,Arial,sans-serif" '
-        f'font-size="{_TEXT_PX}" fill="{INK}"><title>{escape(picture.header.title)}</title><defs>{hatch_patterns()}</defs>'
+        f'font-size="{_TEXT_PX}" fill="{INK}"><title>{escape(picture.header.title)}</title><defs>{hatches}</defs>'
         f'<rect width="100%" height="100%" fill="{PAPER}"/>{_of_one_size("".join(parts)).replace(HATCH_CLASS, "")}</svg>'
     )
 

@@ -122,7 +122,7 @@ SAYS = {
         ("lab.partition(a=8, round='near')", "'near'", "'up'"),
         ("lab.recording.since('x')", "'x'", "lab.recording.checkpoint()"),
         ("lab.recording.since(None)", "None", "lab.recording.checkpoint()"),
-        ("lab.timeline().save(at / 'run.pdf')", "'run.pdf'", "'.html'", "lab.trace.save('run.parquet')"),
+        ("lab.timeline().save(at / 'run.jpg')", "'run.jpg'", "'.html'", "lab.trace.save('run.parquet')"),
         ("lab.timeline().save(at / 'run')", "'run'", "'.html'"),
         ("lab.timeline('run.parquet')", "not of a str", "load_trace('run.parquet')"),
         ("lab.on('copy')(int)", "cannot decorate", "takes a function"),
