@@ -13,7 +13,7 @@ import xml.etree.ElementTree as ET
 from collections.abc import Sequence
 from pathlib import Path
 
-ALONE = "test_clock_cuda.py"
+ALONE = ("test_clock_cuda.py", "test_node_cuda.py")
 
 
 def main(argv: Sequence[str] | None = None) -> int:
@@ -45,15 +45,17 @@ def make_parser() -> argparse.ArgumentParser:
 def run_tests(options: argparse.Namespace, more: Sequence[str]) -> int:
     """Run pytest; return its status, or that of the first run that failed.
 
-    With several GPUs the clock's tests come by themselves: work on another card of the host delays the events they look at.
+    With several GPUs the clock's tests come by themselves: work on another card of the host delays the events they look at; and
+    those of a node, which see all cards.
     """
     # pytest-benchmark, where a machine has it, warns under xdist, and a warning is an error here.
     command = [sys.executable, "-m", "pytest", "-p", "no:benchmark", *more]
     if options.gpus == 1:
         return subprocess.run([*command, options.tests, f"--junitxml={options.report}"], check=False).returncode
-    alone, part = f"{options.tests}/{ALONE}", options.report.with_suffix(".alone.xml")
-    spread = ["-n", str(options.gpus), "--dist", "loadfile", f"--ignore={alone}", options.tests, f"--junitxml={options.report}"]
-    runs = [spread, [alone, f"--junitxml={part}"]]
+    alone, part = [f"{options.tests}/{name}" for name in ALONE], options.report.with_suffix(".alone.xml")
+    ignored = [f"--ignore={path}" for path in alone]
+    spread = ["-n", str(options.gpus), "--dist", "loadfile", *ignored, options.tests, f"--junitxml={options.report}"]
+    runs = [spread, [*alone, f"--junitxml={part}"]]
     status = [subprocess.run([*command, *run], check=False).returncode for run in runs]
     if options.report.is_file() and part.is_file():
         tree = ET.parse(options.report)

@@ -131,7 +131,10 @@ def _sentence(trace: Trace, finding: str, length: str) -> str:
     bands = [band.label.replace(" · ", " (", 1) + ")" for band in plan_bands(trace) if band.name is not None]
     where = " and ".join(bands) if 0 < len(bands) <= LISTED_PARTITIONS else count_text(used_stream_count(trace), "stream")
     where += f" in {len(bands):,} partitions" if len(bands) > LISTED_PARTITIONS else ""
-    place = f"{where} on {display_name(trace.metadata.device_name, 40)}{length and f', {length}'}"
+    card = display_name(trace.metadata.device_name, 40)
+    if not bands and len(trace.devices) == 1 and (sms := trace.metadata.device.sm_count):
+        card += f" ({sms:,} SMs)"
+    place = f"{where} on {card}{length and f', {length}'}"
     found = plain_finding(finding)
     return f"{place}: {found}" if found else place
 

@@ -23,7 +23,7 @@ from tests.helpers.planted import (
     wait_for_device_in_a_loop,
     wait_for_stream,
 )
-from tests.helpers.traces import make_kernel_trace
+from tests.helpers.traces import make_kernel_trace, make_trace
 
 PROGRAMS = [pytest.param(cause, program, id=program.__name__) for cause, programs in PLANTED.items() for program in programs]
 
@@ -489,3 +489,10 @@ def test_a_host_whose_calls_are_not_known_is_blamed_as_likely_and_the_calls_are_
         (finding,) = lab.explain("a", "b").findings
     assert (finding.code, finding.certainty) == (Cause.HOST_LATE, Certainty.LIKELY)
     assert "host=True" in finding.fix
+
+
+def test_ranges_alone_never_read_as_work_at_once():
+    trace = make_trace([("a", "x", 0, 3_000), ("b", "y", 0, 2_000)])
+    line = trace.explain()._line()
+    assert line == "2.00 µs of 3.00 µs with ranges of two or more streams queued or running; what of it ran at once is not known"
+    assert "at work" not in str(trace.explain())
