@@ -1,4 +1,4 @@
-// Made by scripts/bundle_viewer.py. 1640208ab1d678c6f2a2f1ff17e43a4e754338d6d1da63b3d57c953cfbeaa57e
+// Made by scripts/bundle_viewer.py. e6169c135aa3aae8eb22d79183455277f9334eba36ffa172d6e3be60fe48d361
 "use strict";
 var gpustreamlab = (() => {
   var __defProp = Object.defineProperty;
@@ -878,7 +878,7 @@ var gpustreamlab = (() => {
   var shareOf = ([least, most], ns) => most > least ? Math.max(0, Math.min(1, Math.log(Math.max(1, ns) / least) / Math.log(most / least))) : 1;
   var SHADES = 16;
   var DIM_SHADE = 3;
-  var OPEN_SHADE = 6;
+  var OPEN_SHADE = 3;
   var shadesOf = (fill, paper) => Array.from({ length: SHADES + 1 }, (_, i) => blend(fill, paper, i / SHADES));
   function clipLanes(ctx, view, left, paint) {
     ctx.save();
