@@ -231,7 +231,7 @@ async function measure({ picture, root: rootSelector }) {
       if (!text || !field.checkVisibility() || isHiddenForEyes(field)) continue
       const { left, right, top, bottom } = field.getBoundingClientRect(), style = styleOf(field)
       if (field.scrollWidth > field.clientWidth + 1 && document.activeElement !== field && !says(field, text)) report("clipped", text, "by its field")
-      const box = { left: left + parseFloat(style.paddingLeft), right, top: top + 4, bottom: bottom - 4 }
+      const box = { left: left + parseFloat(style.paddingLeft), right: right - parseFloat(style.paddingRight), top: top + 4, bottom: bottom - 4 }
       addText(field, text, box, { colour: field.value ? null : getComputedStyle(field, "::placeholder").color })
     }
   }
