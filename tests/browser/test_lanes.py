@@ -286,7 +286,8 @@ def test_lanes_are_moved_by_drag_and_by_keys_and_it_is_said(read):
     reader.drag(name_place(reader, "lane 1"), (x, y + 3))  # past its middle
     assert reader.js(NAMES) == [f"lane {k}" for k in (0, 2, 3, 4, 1, 5)]
     assert reader.window() == pytest.approx(reader.js("(({ start, end }) => [start, end])(w.fullRange())"))
-    reader.drag(name_place(reader, "lane 5"), name_place(reader, "lane 0"))
+    x, y = name_place(reader, "lane 0")
+    reader.drag(name_place(reader, "lane 5"), (x, y - 3))
     assert reader.js(NAMES) == [f"lane {k}" for k in (5, 0, 2, 3, 4, 1)]
     reader.click("x", 2)
     reader.press("Alt+ArrowUp", "Alt+ArrowUp")

@@ -213,7 +213,8 @@ async function measure({ picture, root: rootSelector }) {
     const ink = node ? { left: shown.left, right: shown.right, top: shown.top + 0.2 * high(shown), bottom: shown.bottom - 0.2 * high(shown) } : shown
     const alpha = ancestors(element).reduce((product, e) => product * Number(styleOf(e).opacity), 1)
     const px = parseFloat(style.fontSize), isBig = px >= 24 || (px >= 18.66 && Number(style.fontWeight) >= 700)
-    const isOff = element.closest("[disabled], [aria-disabled=true]")
+    // What is scrolled partly out is measured where it is in.
+    const isOff = element.closest("[disabled], [aria-disabled=true]") || high(shown) < high(box) - 1.5
     items.push({ text, node, element, box: ink, colour: colour ?? (element.ownerSVGElement ? style.fill : style.color), alpha, least: isOff ? 0 : isBig ? 3 : 4.5 })
   }
   for (const root of scopes) {
@@ -231,7 +232,7 @@ async function measure({ picture, root: rootSelector }) {
       if (!text || !field.checkVisibility() || isHiddenForEyes(field)) continue
       const { left, right, top, bottom } = field.getBoundingClientRect(), style = styleOf(field)
       if (field.scrollWidth > field.clientWidth + 1 && document.activeElement !== field && !says(field, text)) report("clipped", text, "by its field")
-      const box = { left: left + parseFloat(style.paddingLeft), right, top: top + 4, bottom: bottom - 4 }
+      const box = { left: left + parseFloat(style.paddingLeft), right: right - parseFloat(style.paddingRight), top: top + 4, bottom: bottom - 4 }
       addText(field, text, box, { colour: field.value ? null : getComputedStyle(field, "::placeholder").color })
     }
   }
@@ -278,7 +279,7 @@ async function measure({ picture, root: rootSelector }) {
   // ---- contrast and overlaps
   for (const { text, element, box, colour, alpha, least } of items) {
     const [x, y] = middle(box)
-    if (![box.left + 1, x, box.right - 1].every(place => isSeen(element, place, y))) continue
+    if (![box.left + 1, x, box.right - 1].every(place => [box.top - 1, y, box.bottom].every(height => isSeen(element, place, height)))) continue
     const ink = parse(colour)
     const grounds = groundsOf({ left: box.left - 2, top: box.top - 1, right: box.right + 2, bottom: box.bottom + 1 }, ink)
     const ratios = grounds.map(ground => contrast(over(ink, alpha, ground), ground))

@@ -1,4 +1,4 @@
-// Made by scripts/bundle_viewer.py. e6169c135aa3aae8eb22d79183455277f9334eba36ffa172d6e3be60fe48d361
+// Made by scripts/bundle_viewer.py. d8c3b962a0ce63dd7226ef40456aaab5123a930999116c5c80a1a2572b78d6b6
 "use strict";
 var gpustreamlab = (() => {
   var __defProp = Object.defineProperty;
@@ -984,9 +984,9 @@ var gpustreamlab = (() => {
     });
     return { sheet, shut };
   }
-  function placeBelow(sheet, { bottom, right }) {
-    const left = Math.max(4, Math.min(right - sheet.offsetWidth, innerWidth - sheet.offsetWidth - 4));
-    Object.assign(sheet.style, { inset: "auto", margin: "0", top: `${Math.max(4, Math.min(bottom + 4, innerHeight - sheet.offsetHeight - 4))}px`, left: `${left}px` });
+  function placeSheet(sheet, left, top) {
+    const within = (px, side, size) => `max(4px, min(${px}px, ${side} - ${size + 4}px))`;
+    Object.assign(sheet.style, { inset: "auto", margin: "0", left: within(left, "100vw", sheet.offsetWidth), top: within(top, "100vh", sheet.offsetHeight) });
   }
   function announce(viewer, text) {
     const root = rootOf(viewer);
@@ -2875,6 +2875,8 @@ var gpustreamlab = (() => {
     const middle = headTop + headPx / 2, left = BAND_PX + 18, room = frame.right - left - 6;
     if (group.letter) {
       ctx.textAlign = "center";
+      ctx.fillStyle = group.fill;
+      ctx.fillRect(3, middle - 8, BAND_PX - 6, 16);
       ctx.fillStyle = BAR_INK;
       ctx.fillText(group.letter, BAND_PX / 2, middle, BAND_PX - 4);
     }
@@ -3591,7 +3593,7 @@ var gpustreamlab = (() => {
         fill();
         openAbove(sheet);
         const box = partOf(viewer, "figure").getBoundingClientRect(), y = event?.clientY ?? box.top + view.yAt(view.tables.lanes[code].top);
-        Object.assign(sheet.style, { inset: "auto", margin: "0", left: `${Math.max(4, Math.min(box.left + view.frame.left, innerWidth - sheet.offsetWidth - 4))}px`, top: `${Math.max(4, Math.min(y, innerHeight - sheet.offsetHeight - 4))}px` });
+        placeSheet(sheet, box.left + view.frame.left, y);
         sheet.focus({ preventScroll: true });
       },
       remove() {
@@ -4431,6 +4433,7 @@ var gpustreamlab = (() => {
     if (event.defaultPrevented || event.isComposing || event.ctrlKey || event.metaKey || event.altKey && !MOVES_LANE.test(event.key)) return false;
     const target = event.composedPath()[0];
     if (isWriting(target) || target.closest?.(".gsl-sheet") || target.matches?.(".gsl-table") && SCROLLS.test(event.key)) return false;
+    if (event.key === "Escape" && document.body.popover !== void 0 && document.querySelector(".gsl-about:popover-open")) return false;
     if (root.contains(target) || root.contains(event.target)) return true;
     const hasNoFocus = target === document.body || target === document.documentElement || isPageOfOne() && target.closest?.(".gsl-head");
     if (!hasNoFocus || document.querySelector(NOTEBOOKS)) return false;
@@ -4824,9 +4827,8 @@ var gpustreamlab = (() => {
   }
   function openAll(sheet, button) {
     openAbove(sheet);
-    const box = button.getBoundingClientRect(), { clientWidth, clientHeight } = document.documentElement;
-    sheet.style.left = `${Math.max(4, Math.min(box.left, clientWidth - sheet.offsetWidth - 8))}px`;
-    sheet.style.top = `${Math.max(4, Math.min(box.bottom + 4, clientHeight - sheet.offsetHeight - 4))}px`;
+    const { left, bottom } = button.getBoundingClientRect();
+    placeSheet(sheet, left, bottom + 4);
     sheet.focus({ preventScroll: true });
   }
   var withoutAll = (entries) => entries.map((entry) => entry.all ? { ...entry, all: null, time: null } : entry);
@@ -4948,7 +4950,8 @@ var gpustreamlab = (() => {
       if (!sheet.hidden) return shut();
       viewer.menu.show();
       openAbove(sheet);
-      placeBelow(sheet, button.getBoundingClientRect());
+      const { right, bottom } = button.getBoundingClientRect();
+      placeSheet(sheet, right - sheet.offsetWidth, bottom + 4);
       sheet.focus({ preventScroll: true });
     };
     const offs = [
@@ -5242,7 +5245,7 @@ var gpustreamlab = (() => {
     tell(px) {
       const { view } = this, [from, nsPerPx] = [this.isWhole ? this.timeAt(px) : view.timeAt(px), this.isWhole ? (this.full.end - this.full.start) / this.width : view.nsPerPx];
       const isIn = px >= this.left && px <= this.left + this.width;
-      this.canvas.title = isIn ? `${Number(this.busyBetween(from, from + nsPerPx, 1)[0].toPrecision(3))} streams ${view.tables.header.busy_word} at ${formatNs(from)}` : "";
+      this.canvas.title = `${isIn ? Number(this.busyBetween(from, from + nsPerPx, 1)[0].toPrecision(3)) : "How many"} streams ${view.tables.header.busy_word} at ${isIn ? formatNs(from) : "once"}`;
     }
     down(event) {
       if (!this.full || event.button || !this.isOnLine(event)) return;
@@ -5307,7 +5310,7 @@ var gpustreamlab = (() => {
       sheet.replaceChildren(box, makeButton("Save", { key: "Enter", onclick: save }));
       openAbove(sheet);
       const { left, top } = partOf(viewer, "figure").getBoundingClientRect();
-      placeBelow(sheet, { bottom: top + view.lanesTop() + 20, right: left + view.pxAt(viewTime(view, note.time)) + sheet.offsetWidth });
+      placeSheet(sheet, left + view.pxAt(viewTime(view, note.time)), top + view.lanesTop() + 24);
       box.select();
     };
     const read = (entries2) => entries2.map((entry) => readNote(view, entry)).filter(Boolean).sort(byTime);

@@ -66,6 +66,7 @@ function isForTimeline(event, root, state) {
   const target = event.composedPath()[0]
   // A sheet has keys of its own, and a table that has the focus scrolls.
   if (isWriting(target) || target.closest?.(".gsl-sheet") || (target.matches?.(".gsl-table") && SCROLLS.test(event.key))) return false
+  if (event.key === "Escape" && document.body.popover !== undefined && document.querySelector(".gsl-about:popover-open")) return false // The browser shuts it.
   if (root.contains(target) || root.contains(event.target)) return true
   const hasNoFocus = target === document.body || target === document.documentElement || (isPageOfOne() && target.closest?.(".gsl-head"))
   if (!hasNoFocus || document.querySelector(NOTEBOOKS)) return false

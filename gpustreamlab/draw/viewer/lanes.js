@@ -2,7 +2,7 @@
 
 import { factList } from "./facts.js"
 import { groupKey, hasDevices, laneKey } from "./layout.js"
-import { announce, closeAbove, commandsOf, figurePoint, listen, makeButton, makeNode, openAbove, partOf, rootOf } from "./nodes.js"
+import { announce, closeAbove, commandsOf, figurePoint, listen, makeButton, makeNode, openAbove, partOf, placeSheet, rootOf } from "./nodes.js"
 import { CARET_PX, caretLeft, groupBoxes } from "./paint_lanes.js"
 import { formatCount } from "./units.js"
 
@@ -153,7 +153,7 @@ function addSheet(viewer) {
       fill()
       openAbove(sheet)
       const box = partOf(viewer, "figure").getBoundingClientRect(), y = event?.clientY ?? box.top + view.yAt(view.tables.lanes[code].top)
-      Object.assign(sheet.style, { inset: "auto", margin: "0", left: `${Math.max(4, Math.min(box.left + view.frame.left, innerWidth - sheet.offsetWidth - 4))}px`, top: `${Math.max(4, Math.min(y, innerHeight - sheet.offsetHeight - 4))}px` })
+      placeSheet(sheet, box.left + view.frame.left, y)
       sheet.focus({ preventScroll: true })
     },
     remove() { offs.forEach(off => off()); sheet.remove() },

@@ -3,7 +3,7 @@
 import { colourBy, durationsOf, hueCount, laneHue } from "./brush.js"
 import { NameTimes } from "./name_times.js"
 import { callLabel, nameOf } from "./names.js"
-import { closeAbove, commandsOf, listen, makeButton, makeNode, makeSwatch, openAbove, partOf, rootOf, throttled } from "./nodes.js"
+import { closeAbove, commandsOf, listen, makeButton, makeNode, makeSwatch, openAbove, partOf, placeSheet, rootOf, throttled } from "./nodes.js"
 import { formatCount, formatNs } from "./units.js"
 import { FILTER_KEYS } from "./view.js"
 
@@ -135,9 +135,8 @@ function fillSheet(sheet, names, others) {
 /** Open the list of all names below its button, so that the picture stays in view. */
 function openAll(sheet, button) {
   openAbove(sheet)
-  const box = button.getBoundingClientRect(), { clientWidth, clientHeight } = document.documentElement
-  sheet.style.left = `${Math.max(4, Math.min(box.left, clientWidth - sheet.offsetWidth - 8))}px`
-  sheet.style.top = `${Math.max(4, Math.min(box.bottom + 4, clientHeight - sheet.offsetHeight - 4))}px`
+  const { left, bottom } = button.getBoundingClientRect()
+  placeSheet(sheet, left, bottom + 4)
   sheet.focus({ preventScroll: true })
 }
 

@@ -1,6 +1,6 @@
 // The menu "View": what is chosen once and stays, so that the bar has room for what is used all the time.
 
-import { commandsOf, listen, makeButton, makeNode, makeSheet, openAbove, placeBelow, toolsOf } from "./nodes.js"
+import { commandsOf, listen, makeButton, makeNode, makeSheet, openAbove, placeSheet, toolsOf } from "./nodes.js"
 
 /** Add the menu; controls that come after it put their choices in by `viewer.menu`. */
 export function addMenu(viewer) {
@@ -13,7 +13,8 @@ export function addMenu(viewer) {
     if (!sheet.hidden) return shut()
     viewer.menu.show()
     openAbove(sheet)
-    placeBelow(sheet, button.getBoundingClientRect())
+    const { right, bottom } = button.getBoundingClientRect()
+    placeSheet(sheet, right - sheet.offsetWidth, bottom + 4)
     sheet.focus({ preventScroll: true })
   }
   const offs = [

@@ -168,7 +168,7 @@ export class Minimap {
   tell(px) {
     const {view} = this, [from, nsPerPx] = [this.isWhole ? this.timeAt(px) : view.timeAt(px), this.isWhole ? (this.full.end - this.full.start) / this.width : view.nsPerPx]
     const isIn = px >= this.left && px <= this.left + this.width
-    this.canvas.title = isIn ? `${Number(this.busyBetween(from, from + nsPerPx, 1)[0].toPrecision(3))} streams ${view.tables.header.busy_word} at ${formatNs(from)}` : ""
+    this.canvas.title = `${isIn ? Number(this.busyBetween(from, from + nsPerPx, 1)[0].toPrecision(3)) : "How many"} streams ${view.tables.header.busy_word} at ${isIn ? formatNs(from) : "once"}`
   }
 
   down(event) {

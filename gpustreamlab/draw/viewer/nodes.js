@@ -121,10 +121,10 @@ export function makeSheet(viewer, name, label, keys = ["Escape"]) {
   return { sheet, shut }
 }
 
-/** Put a sheet below a box of the window, within the window. */
-export function placeBelow(sheet, { bottom, right }) {
-  const left = Math.max(4, Math.min(right - sheet.offsetWidth, innerWidth - sheet.offsetWidth - 4))
-  Object.assign(sheet.style, { inset: "auto", margin: "0", top: `${Math.max(4, Math.min(bottom + 4, innerHeight - sheet.offsetHeight - 4))}px`, left: `${left}px` })
+/** Put a sheet at a place of the window, within the window, also when that becomes smaller. */
+export function placeSheet(sheet, left, top) {
+  const within = (px, side, size) => `max(4px, min(${px}px, ${side} - ${size + 4}px))`
+  Object.assign(sheet.style, { inset: "auto", margin: "0", left: within(left, "100vw", sheet.offsetWidth), top: within(top, "100vh", sheet.offsetHeight) })
 }
 
 /** A text for the screen reader: what changed where nothing that has the focus did. */

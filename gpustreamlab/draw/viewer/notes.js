@@ -3,7 +3,7 @@
 import { traceTime, viewTime } from "./address.js"
 import { copyText } from "./copy.js"
 import { isSpan } from "./facts.js"
-import { commandsOf, makeButton, makeNode, makeSheet, openAbove, partOf, placeBelow } from "./nodes.js"
+import { commandsOf, makeButton, makeNode, makeSheet, openAbove, partOf, placeSheet } from "./nodes.js"
 import { endOfHit } from "./rows.js"
 
 const SECTION = "Notes and links"
@@ -38,7 +38,7 @@ export function addNotes(viewer) {
     sheet.replaceChildren(box, makeButton("Save", { key: "Enter", onclick: save }))
     openAbove(sheet)
     const { left, top } = partOf(viewer, "figure").getBoundingClientRect()
-    placeBelow(sheet, { bottom: top + view.lanesTop() + 20, right: left + view.pxAt(viewTime(view, note.time)) + sheet.offsetWidth })
+    placeSheet(sheet, left + view.pxAt(viewTime(view, note.time)), top + view.lanesTop() + 24)
     box.select()
   }
   const read = entries => entries.map(entry => readNote(view, entry)).filter(Boolean).sort(byTime)

@@ -86,6 +86,8 @@ function paintGroup(ctx, painter, group, {top, bottom, headPx, headTop}) {
   const middle = headTop + headPx / 2, left = BAND_PX + 18, room = frame.right - left - 6
   if (group.letter) {
     ctx.textAlign = "center"
+    ctx.fillStyle = group.fill // No hatch behind the letter.
+    ctx.fillRect(3, middle - 8, BAND_PX - 6, 16)
     ctx.fillStyle = BAR_INK
     ctx.fillText(group.letter, BAND_PX / 2, middle, BAND_PX - 4)
   }
