@@ -22,7 +22,8 @@ PIXELS = """(() => {
   return [width, height, [...ctx.getImageData(x, y, Math.max(1, width), Math.max(1, height)).data]]
 })()"""
 COLOURS = (
-    "[...document.querySelectorAll('.gsl-menu fieldset label')].map(label => [label.textContent, label.firstChild.checked])"
+    "[...[...document.querySelectorAll('.gsl-menu fieldset')].find(set => set.firstChild.textContent === 'Colour')"
+    ".querySelectorAll('label')].map(label => [label.textContent, label.firstChild.checked])"
 )
 
 SWATCH = """(facts => { const {backgroundColor, backgroundImage} = getComputedStyle(facts.querySelector('.gsl-swatch'))
@@ -103,6 +104,7 @@ WRITTEN = """(async () => {
   const said = [], plain = CanvasRenderingContext2D.prototype.fillText
   CanvasRenderingContext2D.prototype.fillText = function (text, ...place) { said.push(text); plain.call(this, text, ...place) }
   v.plotView.request_paint()
+  v.minimap.request()
   await new Promise(done => setTimeout(done, 200))
   CanvasRenderingContext2D.prototype.fillText = plain
   return said
@@ -201,7 +203,7 @@ def test_a_partition_has_the_same_hue_in_its_bars_its_band_and_the_strip_of_sms(
     )
     assert {own for own, _ in pairs} == {0, 1, 6}  # those before the SMs were shared out ran on the whole card
     assert all(own == band for own, band in pairs)
-    assert reader.js("w.tables.groups.map(group => [group.hue, group.fill])") == [[0, "#56b4e9"], [1, "#e69f00"]]
+    assert reader.js("w.planned.groups.map(group => [group.hue, group.fill])") == [[0, "#56b4e9"], [1, "#e69f00"]]
     band = pixels(reader, [4, reader.js("w.yAt(w.tables.groups[0].bottom) - 12"), 1, 1])
     assert band[0, 0, :3].tolist() == rgb("#56b4e9")
 

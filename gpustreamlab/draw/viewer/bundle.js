@@ -1,4 +1,4 @@
-// Made by scripts/bundle_viewer.py. 1640208ab1d678c6f2a2f1ff17e43a4e754338d6d1da63b3d57c953cfbeaa57e
+// Made by scripts/bundle_viewer.py. 7309805145a51751f978123f5167b3b112d227d67e742065b1e6356a170f440c
 "use strict";
 var gpustreamlab = (() => {
   var __defProp = Object.defineProperty;
@@ -852,8 +852,8 @@ var gpustreamlab = (() => {
     }
   };
   var hueCount = ({ palette, call_styles: calls }) => palette.length - 2 - calls.length;
-  function colourBy({ colour, tables }) {
-    const hasPartitions = tables.groups.some(({ letter }) => letter);
+  function colourBy({ colour, planned }) {
+    const hasPartitions = planned.groups.some(({ letter }) => letter);
     return colour && (colour !== "partition" || hasPartitions) ? colour : hasPartitions ? "partition" : "stream";
   }
   function spanHue(tables, by, row, index) {
@@ -861,9 +861,9 @@ var gpustreamlab = (() => {
     return tables.lanes[row.lane].host || !band ? laneHue(tables, by, row.lane) : band.hue;
   }
   function laneHue(tables, by, lane) {
-    const grey = hueCount(tables), { host, group } = tables.lanes[lane];
+    const grey = hueCount(tables), { host, hue } = tables.lanes[lane];
     if (host || by === "name" || by === "duration") return grey;
-    return by === "stream" ? lane % grey : tables.groups[group]?.hue ?? grey;
+    return by === "stream" ? lane % grey : hue ?? grey;
   }
   function durationsOf({ store, tables }) {
     let least = Infinity, most = 1;
@@ -1285,7 +1285,7 @@ var gpustreamlab = (() => {
     }, [0, 0]);
     const fixedPx = marksPx + HEAD_PX * headed.length + sum[0] + (pinned.length ? PINNED_GAP_PX : 0);
     const scale = SCALES[layout.density] ?? fitScale(planned, (roomPx - fixedPx) / Math.max(1, sum[1]), mayGrow);
-    const lanes = planned.lanes.map((lane) => ({ ...lane, top: AWAY_PX, bottom: AWAY_PX, parts: [], group: -1 }));
+    const lanes = planned.lanes.map((lane) => ({ ...lane, hue: planned.groups[lane.group]?.hue, top: AWAY_PX, bottom: AWAY_PX, parts: [], group: -1 }));
     let y = marksPx;
     const put = (code, group) => {
       const lane = lanes[code], isLow = isFolded(code);
@@ -2613,9 +2613,11 @@ var gpustreamlab = (() => {
     const panel = makeNode("section", { class: "gsl-panel gsl-why", "aria-label": "Why work did not overlap", hidden: true });
     partOf(viewer, "panels").prepend(panel);
     const state = { isShown: true, isAsked: false, isSeen: true };
-    const watch = new IntersectionObserver((entries) => {
-      state.isSeen = entries.at(-1).isIntersecting;
-    });
+    const look = (entries) => {
+      const { intersectionRect: seen, boundingClientRect: own } = entries.at(-1);
+      state.isSeen = seen.height >= Math.min(40, own.height / 2);
+    };
+    const watch = new IntersectionObserver(look, { threshold: Array.from({ length: 21 }, (_, step) => step / 20) });
     watch.observe(panel);
     const ask = viewer.askWhy && (() => {
       Object.assign(state, { isAsked: true, isShown: true });
