@@ -98,6 +98,12 @@ def test_where_only_ranges_are_known_no_place_is_painted_as_running(read):
     assert (first[0, start + 2 : end - 2, 3] == 255).all()
     assert "queued or running" in reader.js(WRITTEN)
     assert "busy" not in "".join(reader.js(WRITTEN))
+    # WHEN a part is in view, the strip still says so, and a range that goes on beyond the window does not fade at its edge
+    reader.js("w.setRange(5e5, 2.5e6)")
+    reader.settle()
+    assert "queued or running" in reader.js(WRITTEN)
+    last = row_pixels(reader, 3)
+    assert len(np.unique(last[len(last) // 4, [2, -3]], axis=0)) == 1
 
 
 WRITTEN = """(async () => {
@@ -203,6 +209,20 @@ def test_a_partition_has_the_same_hue_in_its_bars_its_band_and_the_strip_of_sms(
     )
     assert {own for own, _ in pairs} == {0, 1, 6}  # those before the SMs were shared out ran on the whole card
     assert all(own == band for own, band in pairs)
+    # THEN its names have it in the legend, also where lanes are not grouped by partition, or pinned
+    fill = """[...document.querySelectorAll('.gsl-chip')].find(chip => chip.textContent.includes(argument))
+      .querySelector('.gsl-swatch').style.getPropertyValue('--gsl-fill')"""
+    looks = {name: look_of(reader, name) for name in ("gemm", "attention")}
+    own = {
+        name: reader.js("w.tables.palette[argument[0]][argument[1]]", [hue, looks[name][1]]) for hue, name in enumerate(looks)
+    }
+    for change in ({}, {"groupBy": "none"}, {"groupBy": "device"}):
+        reader.js("(w.arrange(argument), w.setIn('pinned', 'decode', true))", change)
+        reader.settle()
+        assert {name: reader.js(fill, name) for name in own} == own
+        assert reader.page.locator(".gsl-legend > .gsl-of").first.inner_text() == "hue: partition"
+    reader.js("w.arrange({groupBy: 'partition', pinned: new Set()})")
+    reader.settle()
     assert reader.js("w.planned.groups.map(group => [group.hue, group.fill])") == [[0, "#56b4e9"], [1, "#e69f00"]]
     band = pixels(reader, [4, reader.js("w.yAt(w.tables.groups[0].bottom) - 12"), 1, 1])
     assert band[0, 0, :3].tolist() == rgb("#56b4e9")

@@ -1,4 +1,4 @@
-// Made by scripts/bundle_viewer.py. 7309805145a51751f978123f5167b3b112d227d67e742065b1e6356a170f440c
+// Made by scripts/bundle_viewer.py. 15cc908a14ed549595d7ce886322c3a1443cc64b782378c470dd2dfe78d441d2
 "use strict";
 var gpustreamlab = (() => {
   var __defProp = Object.defineProperty;
@@ -3918,11 +3918,11 @@ var gpustreamlab = (() => {
     const x = left - LABEL_GAP_PX, room = x - 2;
     ctx.fillStyle = theme.ink;
     ctx.fillText(firstFit(ctx, texts, most, room), x, top + 5);
-    ctx.fillText("0", x, bottom - 3);
-    if (bottom - top < 40) return;
+    const isLow = bottom - top < 40;
+    if (!isLow) ctx.fillText("0", x, bottom - 3);
     setFont(ctx, 11);
     ctx.fillStyle = theme.soft;
-    ctx.fillText(firstFit(ctx, texts, what, room), x, top + 19);
+    ctx.fillText(firstFit(ctx, texts, what, room), x, isLow ? bottom - 3 : top + 19);
   }
   function firstFit(ctx, texts, words, room) {
     return words.find((text) => texts.width(ctx, text) <= room) ?? texts.fit(ctx, words.at(-1) ?? "", room);
@@ -4801,11 +4801,13 @@ var gpustreamlab = (() => {
     return first ? [makeNode("span", { class: "gsl-lead" }, makeNode("span", { class: "gsl-of", text: of }), first), ...others] : [];
   }
   function fitLegend(chips, nameCount) {
-    const more = chips.querySelector(".gsl-more"), isOf = (group, { dataset: { entry = "" } }) => entry.startsWith(group);
-    const entries = [...chips.children].filter((child) => child.dataset.entry || child.matches(".gsl-lead"));
+    const more = chips.querySelector(".gsl-more"), isLead = (entry) => entry.matches(".gsl-lead");
+    const isOf = (group, entry) => (isLead(entry) ? entry.lastChild : entry).dataset.entry?.startsWith(group);
+    const entries = [...chips.children].filter((child) => child.dataset.entry || isLead(child));
     const names = entries.filter((entry) => isOf("hiddenNames-", entry)), partitions = entries.filter((entry) => isOf("hiddenPartitions-", entry));
     const others = entries.filter((entry) => !names.includes(entry) && !partitions.includes(entry));
-    const last = [...partitions, ...names.slice(0, LEAST_NAMES), ...others, ...names.slice(LEAST_NAMES)].reverse();
+    const longest = names.slice(0, LEAST_NAMES), told = partitions.some(isLead) ? [...longest, ...partitions] : [...partitions, ...longest];
+    const last = [...told, ...others, ...names.slice(LEAST_NAMES)].reverse();
     entries.forEach((entry) => {
       entry.hidden = false;
     });
@@ -5378,7 +5380,7 @@ var gpustreamlab = (() => {
     if (!painter.boxes || painter.boxes.x.length < items.length)
       painter.boxes = { x: new Int32Array(items.length * 2), w: new Int32Array(items.length * 2), ns: new Float64Array(items.length * 2) };
     const { x, w, ns } = painter.boxes, scale = ratio / view.nsPerPx, origin = view.frame.left * ratio;
-    const low = Math.floor(view.frame.left * ratio) - 4 * ratio, high = Math.ceil(view.frame.right * ratio) + 4 * ratio;
+    const beyond = 24 * ratio, low = Math.floor(view.frame.left * ratio - beyond), high = Math.ceil(view.frame.right * ratio + beyond);
     const least = Math.max(1, Math.round(ratio));
     for (const { from, to } of segments) {
       for (let i = from; i < to; i++) {
