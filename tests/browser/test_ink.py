@@ -98,6 +98,7 @@ def test_where_only_ranges_are_known_no_place_is_painted_as_running(read):
     assert (first[0, start + 2 : end - 2, 3] == 255).all()
     assert "queued or running" in reader.js(WRITTEN)
     assert "busy" not in "".join(reader.js(WRITTEN))
+    assert "queued or running" in read(serial_trace("ranges"), width=390).js(WRITTEN)
     # WHEN a part is in view, the strip still says so, and a range that goes on beyond the window does not fade at its edge
     reader.js("w.setRange(5e5, 2.5e6)")
     reader.settle()

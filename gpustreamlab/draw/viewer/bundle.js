@@ -1,4 +1,4 @@
-// Made by scripts/bundle_viewer.py. 15cc908a14ed549595d7ce886322c3a1443cc64b782378c470dd2dfe78d441d2
+// Made by scripts/bundle_viewer.py. ed2e095685b1251eb4d2f5f64c219002a293574022814151dee10b6da89f245f
 "use strict";
 var gpustreamlab = (() => {
   var __defProp = Object.defineProperty;
@@ -3922,7 +3922,7 @@ var gpustreamlab = (() => {
     if (!isLow) ctx.fillText("0", x, bottom - 3);
     setFont(ctx, 11);
     ctx.fillStyle = theme.soft;
-    ctx.fillText(firstFit(ctx, texts, what, room), x, isLow ? bottom - 3 : top + 19);
+    ctx.fillText(what.find((text) => texts.width(ctx, text) <= room) ?? what.at(-1), x, isLow ? bottom - 3 : top + 19, room);
   }
   function firstFit(ctx, texts, words, room) {
     return words.find((text) => texts.width(ctx, text) <= room) ?? texts.fit(ctx, words.at(-1) ?? "", room);

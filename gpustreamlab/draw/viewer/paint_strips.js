@@ -187,7 +187,8 @@ export function paintScale(ctx, {view, theme, texts}, {left, top, bottom}, most,
   if (!isLow) ctx.fillText("0", x, bottom - 3)
   setFont(ctx, 11)
   ctx.fillStyle = theme.soft
-  ctx.fillText(firstFit(ctx, texts, what, room), x, isLow ? bottom - 3 : top + 19)
+  // On a phone the letters are a little narrower: half a word would say something else.
+  ctx.fillText(what.find(text => texts.width(ctx, text) <= room) ?? what.at(-1), x, isLow ? bottom - 3 : top + 19, room)
 }
 
 function firstFit(ctx, texts, words, room) {
