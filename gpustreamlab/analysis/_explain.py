@@ -197,10 +197,11 @@ class Explanation(Reported):
         if len(self.streams) < 2 and not self.findings:
             nothing = "no work of a GPU is in the file" if self.metadata.imported else "nothing has ended"
             return "one stream, so nothing can overlap" if self.streams else nothing
-        times = f"{format_ns(self.together_ns)} of {format_ns(self.active_ns)}"
+        together_ns, active_ns = format_ns(self.together_ns), format_ns(self.active_ns)
         if self.is_ranges:
-            return f"{times} with ranges of two or more streams queued or running; what of it ran at once is not known"
-        together = f"{times} with two or more streams at work"
+            known = f"{together_ns} of {active_ns} with ranges of two or more streams queued or running"
+            return f"{known}; what of it ran at once is not known"
+        together = f"{together_ns} of the {active_ns} in which anything ran with two or more streams at work"
         bound = f": {self.reason}" if self.reason else ""
         if self.gain_ns < self.worth_ns:
             return f"{together}; nothing to gain{bound or ': the busiest stream hides the others'}"

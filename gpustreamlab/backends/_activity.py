@@ -11,7 +11,7 @@ import numpy as np
 
 from gpustreamlab.backends._protocol import BackendStream
 from gpustreamlab.model import WorkDetail
-from gpustreamlab.typing import FloatArray, Int64Array
+from gpustreamlab.typing import BoolArray, FloatArray, Int64Array
 
 OWN_PREFIX = "gpustreamlab_"
 """How kernels of this package are named, those of its clocks and its probe of SMs: no trace has them, of whatever session."""
@@ -229,6 +229,12 @@ class ActivitySource(Protocol):
 
     def key_of(self, stream: BackendStream) -> tuple[int, int]:
         """Return the context and the stream as the records number them."""
+
+    def are_foreign(self, context: Int64Array, stream: Int64Array) -> BoolArray:
+        """Tell which streams are of other sessions, also once those are closed, and not of this one; all shapes are (n,).
+
+        What runs in them belongs to a session only if it was launched in a range of it.
+        """
 
     def describe_stream(self, context: int, stream: int) -> StreamFacts:
         """Tell of a stream that is in the records and of no session."""

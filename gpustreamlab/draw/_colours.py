@@ -252,7 +252,7 @@ HATCH_CLASS = 'class="gsl-over" display="none"'
 Shape = Literal["solid", "hollow", "open"]
 """Work; waiting around it; a range in which nobody knows when work ran."""
 
-OPEN_ALPHA = 0.4
+OPEN_ALPHA = 0.2
 """How opaque is what was queued or running, nobody knows which."""
 
 LINE_SHARE = 0.55

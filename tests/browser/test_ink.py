@@ -92,7 +92,7 @@ def test_where_only_ranges_are_known_no_place_is_painted_as_running(read):
     # THEN a range is pale, and fades out at both ends between its lines
     paper = np.array(rgb(reader.js("v.theme.paper")))
     depth = [
-        int(np.abs(middle[x, :3] - paper).sum()) if middle[x, 3] else 0 for x in (end - 2, end - 8, (start + end) // 2 + 80)
+        int(np.abs(middle[x, :3] - paper).sum()) if middle[x, 3] else 0 for x in (end - 2, end - 12, (start + end) // 2 + 80)
     ]
     assert depth[0] < depth[1] < depth[2]
     assert (first[0, start + 2 : end - 2, 3] == 255).all()

@@ -174,6 +174,10 @@ class FakeActivitySource:
         """Return context and stream of a backend's stream."""
         return stream.key[1:]
 
+    def are_foreign(self, context, stream):
+        """Tell that no other session is there."""
+        return np.zeros(len(stream), bool)
+
     def describe_stream(self, context, stream):
         """Tell of a stream."""
         name = "stream" if stream else "default stream"

@@ -391,6 +391,7 @@ def make_source(monkeypatch, card, *, mark_range=lambda: None, keep_time=lambda:
     """Return a source of a card, and forget those of earlier tests."""
     monkeypatch.setattr(_cupti_source, "_sharers", [])
     monkeypatch.setattr(_cupti_source, "_buffers", [])
+    monkeypatch.setattr(_cupti_source, "_claims", {})
     return add_source(monkeypatch, card, mark_range=mark_range, keep_time=keep_time, watch=watch, ordinal=ordinal)
 
 

@@ -44,7 +44,7 @@ if TYPE_CHECKING:
     from numpy.typing import NDArray
 
     from gpustreamlab.backends.sim._graph import NodeWork, SimCapture
-    from gpustreamlab.backends.sim._source import Collecting
+    from gpustreamlab.backends.sim._source import Collecting, SimActivitySource
 
 _logger = logging.getLogger(__name__)
 
@@ -85,6 +85,8 @@ class SimDriver:
         """Streams by handle, without the NULL stream."""
         self.source: Collecting | None = None
         """Gets every call and what comes of it, while sources of activities collect."""
+        self.claims: dict[int, WeakSet[SimActivitySource]] = {}
+        """Which sources have a stream, by its number."""
         self.accesses: AccessSink | None = None
         """Is told of every access to memory and of what orders them, while somebody watches."""
         self.captures: dict[StreamQueue, SimCapture] = {}

@@ -6,6 +6,7 @@ import threading
 from array import array
 from dataclasses import fields, replace
 from typing import TYPE_CHECKING, Any, TypeVar
+from weakref import WeakSet
 
 import numpy as np
 
@@ -24,7 +25,7 @@ from gpustreamlab.backends.sim._cost import DevicePreset
 from gpustreamlab.backends.sim._occupancy import plain_shape
 from gpustreamlab.errors import CaptureUnavailableError
 from gpustreamlab.model import SPAN_KINDS, WorkDetail
-from gpustreamlab.typing import SpanKind
+from gpustreamlab.typing import BoolArray, Int64Array, SpanKind
 
 if TYPE_CHECKING:
     from gpustreamlab.backends.sim._driver import SimDriver
@@ -152,7 +153,12 @@ class SimActivitySource:
 
     def key_of(self, stream: BackendStream) -> tuple[int, int]:
         """Return the numbers of the context and of the stream."""
+        self._driver.claims.setdefault(stream.key[2], WeakSet()).add(self)
         return stream.key[1:]
+
+    def are_foreign(self, _context: Int64Array, stream: Int64Array) -> BoolArray:
+        """Tell which streams are of other sessions, also once those are closed, and not of this one; all shapes are (n,)."""
+        return np.isin(stream, [number for number, claimed in self._driver.claims.items() if self not in claimed])
 
     def describe_stream(self, context: int, stream: int) -> StreamFacts:
         """Tell of a stream that is in the records and of no session."""

@@ -157,7 +157,7 @@ export function durationsOf({store, tables}) {
 const shareOf = ([least, most], ns) => most > least ? Math.max(0, Math.min(1, Math.log(Math.max(1, ns) / least) / Math.log(most / least))) : 1
 
 export const SHADES = 16, DIM_SHADE = 3
-export const OPEN_SHADE = 6 // Of what is queued or running: nobody knows which.
+export const OPEN_SHADE = 3 // Of what is queued or running: nobody knows which.
 
 // A colour from (almost) paper to full, as opaque colours: they are painted faster than transparent ones.
 const shadesOf = (fill, paper) => Array.from({length: SHADES + 1}, (_, i) => blend(fill, paper, i / SHADES))

@@ -1,4 +1,4 @@
-// Made by scripts/bundle_viewer.py. ed2e095685b1251eb4d2f5f64c219002a293574022814151dee10b6da89f245f
+// Made by scripts/bundle_viewer.py. 0444b576f18d112048deb1fa2696362b2afbd1da666662999f276293326b3709
 "use strict";
 var gpustreamlab = (() => {
   var __defProp = Object.defineProperty;
@@ -878,7 +878,7 @@ var gpustreamlab = (() => {
   var shareOf = ([least, most], ns) => most > least ? Math.max(0, Math.min(1, Math.log(Math.max(1, ns) / least) / Math.log(most / least))) : 1;
   var SHADES = 16;
   var DIM_SHADE = 3;
-  var OPEN_SHADE = 6;
+  var OPEN_SHADE = 3;
   var shadesOf = (fill, paper) => Array.from({ length: SHADES + 1 }, (_, i) => blend(fill, paper, i / SHADES));
   function clipLanes(ctx, view, left, paint) {
     ctx.save();

@@ -9,6 +9,7 @@ import time
 import types
 from enum import Enum
 
+import numpy as np
 import pytest
 
 from gpustreamlab.backends.cuda.cupti import _library as _cupti
@@ -97,6 +98,17 @@ def test_sessions_of_two_devices_are_told_of_their_own(monkeypatch, card, source
 
     assert names_of(drain_all(source, card)) == ["first"]
     assert names_of(drain_all(other, card)) == ["second"]
+
+
+def test_streams_of_other_sessions_are_foreign_also_once_those_are_closed(monkeypatch, card, source):
+    other = add_source(monkeypatch, card)
+    for one, handle in ((source, 0x6000), (other, 0x7000), (other, 0x6000)):
+        one.key_of(types.SimpleNamespace(handle=handle, sm_count=132))
+    places = np.array([1, 1, 1]), np.array([13, 14, 7])
+    other.close()
+
+    assert source.are_foreign(*places).tolist() == [False, True, False]
+    assert other.are_foreign(*places).tolist() == [False, False, False]
 
 
 def test_what_a_session_left_unread_is_not_told_to_a_later_one(monkeypatch, card, source):

@@ -172,7 +172,7 @@ def test_of_kernels_that_ran_one_after_the_other_no_two_are_drawn_at_once(tier):
     assert all(one[1] <= other[0] + 0.11 for one, other in itertools.pairwise(boxes))
     # The ranges are still there: as outlines, or pale and open at their ends.
     assert svg.count('fill="none" stroke="#') >= 4
-    assert ('fill-opacity="0.13"' in svg) == (tier == "ranges")
+    assert ('fill-opacity="0.067"' in svg) == (tier == "ranges")
 
 
 @pytest.mark.parametrize("name", ["\x00\x1b[31m", "\ufffe\uffff", "漢" * 300, "\u202eevil", "]]>&amp;<!--", "W" * 9_000])

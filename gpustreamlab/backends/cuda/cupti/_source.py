@@ -9,9 +9,11 @@ import time
 from collections.abc import Callable
 from contextlib import AbstractContextManager, suppress
 from dataclasses import replace
-from typing import TypeVar, cast
+from typing import Any, TypeVar, cast
+from weakref import WeakSet
 
 import numpy as np
+from numpy.typing import NDArray
 
 from gpustreamlab._util.defences import HomeProcess, process_lock
 from gpustreamlab.backends._activity import Activities, AnnotationBatch, CallBatch, StreamFacts, WorkBatch
@@ -88,6 +90,8 @@ _sharing = process_lock()
 """Held by whoever changes `_sharers`, or hands records out; taken behind a source's own lock."""
 _sharers: list[CuptiSource] = []
 """Sources that collect, or were not told of everything yet. CUPTI serves one reader in a process: all get its records."""
+_claims: dict[int, WeakSet[CuptiSource]] = {}
+"""Which sources have a stream, by `_joined_key`; none where those are gone."""
 _buffers: list[ActivityBuffers] = []
 """The buffers of the process, once they are there."""
 
@@ -293,9 +297,15 @@ class CuptiSource:
     def key_of(self, stream: BackendStream) -> tuple[int, int]:
         """Return the context and the stream as CUPTI numbers them."""
         context, number = self._streams.key_of(stream.handle)
+        _claims.setdefault(int(_joined_key(np.array(context), np.array(number))), WeakSet()).add(self)
         self._streams.note_own(context, stream.sm_count)
         self._dependencies.note_stream(context, number)
         return context, number
+
+    def are_foreign(self, context: Int64Array, stream: Int64Array) -> BoolArray:
+        """Tell which streams are of other sessions, also once those are closed, and not of this one; all shapes are (n,)."""
+        foreign = [key for key, claimed in tuple(_claims.items()) if self not in claimed]
+        return np.isin(_joined_key(context, stream), foreign)
 
     def describe_stream(self, context: int, stream: int) -> StreamFacts:
         """Tell of a stream that no session made."""
@@ -580,6 +590,10 @@ def _hand_over() -> None:
     """Give CUPTI to torch.profiler, which is about to start."""
     for source in tuple(_sharers):
         source.hand_over("torch.profiler")
+
+
+def _joined_key(context: NDArray[Any], stream: NDArray[Any]) -> Int64Array:
+    return cast("Int64Array", context.astype(np.int64) << 32 | stream.astype(np.int64))
 
 
 def _collecting(*, but: CuptiSource) -> list[CuptiSource]:
