@@ -22,7 +22,8 @@ PIXELS = """(() => {
   return [width, height, [...ctx.getImageData(x, y, Math.max(1, width), Math.max(1, height)).data]]
 })()"""
 COLOURS = (
-    "[...document.querySelectorAll('.gsl-menu fieldset label')].map(label => [label.textContent, label.firstChild.checked])"
+    "[...[...document.querySelectorAll('.gsl-menu fieldset')].find(set => set.firstChild.textContent === 'Colour')"
+    ".querySelectorAll('label')].map(label => [label.textContent, label.firstChild.checked])"
 )
 
 SWATCH = """(facts => { const {backgroundColor, backgroundImage} = getComputedStyle(facts.querySelector('.gsl-swatch'))
@@ -91,18 +92,26 @@ def test_where_only_ranges_are_known_no_place_is_painted_as_running(read):
     # THEN a range is pale, and fades out at both ends between its lines
     paper = np.array(rgb(reader.js("v.theme.paper")))
     depth = [
-        int(np.abs(middle[x, :3] - paper).sum()) if middle[x, 3] else 0 for x in (end - 2, end - 8, (start + end) // 2 + 80)
+        int(np.abs(middle[x, :3] - paper).sum()) if middle[x, 3] else 0 for x in (end - 2, end - 12, (start + end) // 2 + 80)
     ]
     assert depth[0] < depth[1] < depth[2]
     assert (first[0, start + 2 : end - 2, 3] == 255).all()
     assert "queued or running" in reader.js(WRITTEN)
     assert "busy" not in "".join(reader.js(WRITTEN))
+    assert "queued or running" in read(serial_trace("ranges"), width=390).js(WRITTEN)
+    # WHEN a part is in view, the strip still says so, and a range that goes on beyond the window does not fade at its edge
+    reader.js("w.setRange(5e5, 2.5e6)")
+    reader.settle()
+    assert "queued or running" in reader.js(WRITTEN)
+    last = row_pixels(reader, 3)
+    assert len(np.unique(last[len(last) // 4, [2, -3]], axis=0)) == 1
 
 
 WRITTEN = """(async () => {
   const said = [], plain = CanvasRenderingContext2D.prototype.fillText
   CanvasRenderingContext2D.prototype.fillText = function (text, ...place) { said.push(text); plain.call(this, text, ...place) }
   v.plotView.request_paint()
+  v.minimap.request()
   await new Promise(done => setTimeout(done, 200))
   CanvasRenderingContext2D.prototype.fillText = plain
   return said
@@ -201,7 +210,21 @@ def test_a_partition_has_the_same_hue_in_its_bars_its_band_and_the_strip_of_sms(
     )
     assert {own for own, _ in pairs} == {0, 1, 6}  # those before the SMs were shared out ran on the whole card
     assert all(own == band for own, band in pairs)
-    assert reader.js("w.tables.groups.map(group => [group.hue, group.fill])") == [[0, "#56b4e9"], [1, "#e69f00"]]
+    # THEN its names have it in the legend, also where lanes are not grouped by partition, or pinned
+    fill = """[...document.querySelectorAll('.gsl-chip')].find(chip => chip.textContent.includes(argument))
+      .querySelector('.gsl-swatch').style.getPropertyValue('--gsl-fill')"""
+    looks = {name: look_of(reader, name) for name in ("gemm", "attention")}
+    own = {
+        name: reader.js("w.tables.palette[argument[0]][argument[1]]", [hue, looks[name][1]]) for hue, name in enumerate(looks)
+    }
+    for change in ({}, {"groupBy": "none"}, {"groupBy": "device"}):
+        reader.js("(w.arrange(argument), w.setIn('pinned', 'decode', true))", change)
+        reader.settle()
+        assert {name: reader.js(fill, name) for name in own} == own
+        assert reader.page.locator(".gsl-legend > .gsl-of").first.inner_text() == "hue: partition"
+    reader.js("w.arrange({groupBy: 'partition', pinned: new Set()})")
+    reader.settle()
+    assert reader.js("w.planned.groups.map(group => [group.hue, group.fill])") == [[0, "#56b4e9"], [1, "#e69f00"]]
     band = pixels(reader, [4, reader.js("w.yAt(w.tables.groups[0].bottom) - 12"), 1, 1])
     assert band[0, 0, :3].tolist() == rgb("#56b4e9")
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 import re
 from dataclasses import replace
 
@@ -94,9 +95,20 @@ def test_nothing_is_wider_than_the_window(read, width):
 
 
 def test_the_axis_of_a_phone_has_few_labels(read):
-    ticks = "v.plot.below[0].ticker.get_ticks(w.x0, w.x1, v.plot.x_range, 0).major.filter(at => at >= 0 && at <= w.x1).length"
-    assert read(pipeline_trace(), width=390).js(ticks) <= 4
-    assert read(pipeline_trace(), width=1200).js(ticks) > 4
+    # Each text of the axis with where it is, and how wide.
+    texts = """(() => {
+      const {ticker, formatter} = v.plot.below[0], {major} = ticker.get_ticks(w.x0, w.x1, v.plot.x_range, 0)
+      const ticks = major.filter(at => at >= w.x0 && at <= w.x1), ctx = document.createElement("canvas").getContext("2d")
+      ctx.font = v.plotView.axis_views?.[0]?.visuals.major_label_text.font_value?.() ?? "11px sans-serif"
+      return formatter.doFormat(ticks).map((text, place) => [text, w.pxAt(ticks[place]), ctx.measureText(text).width])
+        .filter(([text]) => text)
+    })()"""
+    for width, least, most in ((390, 2, 4), (1200, 5, 20)):
+        told = read(pipeline_trace(), width=width).js(texts)
+        assert least <= len(told) <= most
+        # THEN they stand apart
+        for (_, x, wide), (_, other_x, other_wide) in itertools.pairwise(told):
+            assert x + wide / 2 + 4 < other_x - other_wide / 2
 
 
 def test_few_lanes_fill_the_room_and_many_scroll(read):
@@ -349,7 +361,7 @@ def test_lanes_are_grouped_by_partition_by_device_by_thread_or_not_at_all(read):
     reader.press("v")
     seen = {}
     for way in ("device", "none", "partition"):
-        reader.page.get_by_role("radio", name=way).check()
+        reader.page.get_by_role("group", name="groups").get_by_role("radio", name=way).check()
         seen[way] = reader.js(labels)
     assert (sorted(seen["device"]), seen["none"], seen["partition"]) == (["device 0", "device 1"], [], plain)
     # WHEN there is one device and one thread, neither is offered

@@ -370,23 +370,26 @@ def test_ruler_measures_and_snaps_by_clicks_and_by_keys(read):
 
 def test_legend_orders_names_by_time_toggles_them_and_shows_only_one(read):
     trace = partition_trace()
-    reader = read(trace)
-    chips = reader.page.locator(".gsl-chip")
+    reader = read(trace, width=1600)
+    # THEN the partitions, of which the hue tells, come first
+    told = reader.page.locator(".gsl-legend .gsl-text").all_text_contents()
+    assert told[:4] == ["prefill · 96 SMs", "decode · 36 SMs", "whole card · 132 SMs", "gemm"]
+    names = ".gsl-legend [data-entry^=hiddenNames]"
+    chips = reader.page.locator(names)
     assert chips.all_text_contents()[:4] == ["gemm8.50 ms", "attention7.00 ms", "copy kv1.25 ms", "checksum1.00 ms"]
     chips.nth(1).click()
     reader.settle()
     assert reader.drawn_count() == len(trace) - 20
     assert chips.nth(1).get_attribute("aria-pressed") == "false"
-    assert "line-through" in reader.page.evaluate(
-        "getComputedStyle(document.querySelectorAll('.gsl-chip')[1].querySelector('.gsl-text')).textDecoration"
-    )
+    text = chips.nth(1).locator(".gsl-text")
+    assert "line-through" in text.evaluate("text => getComputedStyle(text).textDecoration")
     assert chips.all_inner_texts()[1] == "attention\n7.00 ms"
     assert reader.page.evaluate("document.activeElement.dataset.entry") == chips.nth(1).get_attribute("data-entry")
     chips.nth(1).click()
     reader.settle()
     assert reader.drawn_count() == len(trace)
-    reader = read(trace)
-    chips = reader.page.locator(".gsl-chip")
+    reader = read(trace, width=1600)
+    chips = reader.page.locator(names)
     chips.nth(1).click(modifiers=["Alt"])
     reader.settle()
     assert reader.drawn_count() == 20
@@ -398,7 +401,7 @@ def test_legend_orders_names_by_time_toggles_them_and_shows_only_one(read):
     reader.settle()
     assert reader.drawn_count() == len(trace)
     reader = read(nested_trace())
-    reader.page.locator(".gsl-legend [data-entry^=hiddenKinds]", has_text="kernel").click()
+    reader.click_chip("kernel")
     reader.settle()
     assert reader.drawn_count() == 9
     parts = read(partition_trace())
@@ -427,12 +430,21 @@ def test_a_caption_of_the_legend_stands_beside_its_first_entry_at_every_width(re
       .map(caption => [caption.textContent,
       ...[caption, caption.nextElementSibling]
       .map(part => part.getBoundingClientRect()).map(({ top, bottom }) => Math.round((top + bottom) / 2))])"""
-    for width in range(420, 1240, 40):
-        reader.page.set_viewport_size({"width": width, "height": 800})
-        reader.settle()
-        found = reader.js(parts)
-        assert [caption for caption, *_ in found] == ["kind", "calls", "SMs"][: len(found)]
-        assert all(abs(own - entry) <= 3 for _, own, entry in found), width
+    for colour, captions in (
+        ("partition", ["hue: partition", "kind", "calls"]),
+        ("name", ["hue: name", "kind", "calls", "SMs"]),
+    ):
+        reader.js("w.set('colour', argument)", colour)
+        seen = set()
+        for width in (*range(420, 1240, 40), 1_800, 2_400, 3_000):
+            reader.page.set_viewport_size({"width": width, "height": 800})
+            reader.settle()
+            found = reader.js(parts)
+            told = [caption for caption, *_ in found]
+            assert told == [caption for caption in captions if caption in told], width
+            assert all(abs(own - entry) <= 3 for _, own, entry in found), width
+            seen.update(told)
+        assert seen == set(captions)
 
 
 @pytest.mark.parametrize("width", [1200, 700])
@@ -613,7 +625,8 @@ def _heads(reader):
 
 
 def _rows(reader):
-    rows = "[...document.querySelectorAll('.gsl-selection tbody tr')].map(row => [...row.cells].map(cell => cell.textContent))"
+    rows = """[...document.querySelectorAll('.gsl-selection tbody tr')].map(row => [...row.cells]
+      .map(cell => (cell.querySelector('button') ?? cell).textContent))"""
     return [row for row in reader.page.evaluate(rows) if row != ["none"]]
 
 

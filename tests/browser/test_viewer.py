@@ -128,7 +128,7 @@ def test_a_bar_has_the_hue_of_its_partition_or_stream_and_the_tint_of_its_name(s
     found = """view.painted.segments.map(({row, from}) => {
       const at = view.painted.items.first[from], columns = view.store.row(row), lane = view.tables.lanes[columns.lane]
       const x = view.pxAt(columns.start[at]) + 3, y = view.yAt(view.tables.rows[row].top) + 3
-      const tints = view.tables.palette[view.tables.groups[lane.group]?.hue ?? columns.lane % 6]
+      const tints = view.tables.palette[view.planned.groups[view.planned.lanes[columns.lane].group]?.hue ?? columns.lane % 6]
       const fill = rgb(tints[view.tables.name_styles[columns.name[at]][1]])
       const isBar = columns.end[at] - columns.start[at] > 8 * view.nsPerPx
       return {seen: pixel(x, y), fill, isSeen: isBar && !columns.isPale && !lane.host}

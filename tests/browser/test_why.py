@@ -265,7 +265,7 @@ def test_a_gap_says_how_long_it_is_where_there_is_room(read):
 def test_the_button_brings_a_panel_that_is_out_of_sight_into_view(read):
     reader = read(random_trace(2_000, 100), height=360)
     button, panel = reader.page.locator(".gsl-why-button"), reader.page.locator(".gsl-why")
-    assert panel.bounding_box()["y"] > 360
+    assert panel.bounding_box()["y"] > 340  # at most a rim of it is seen
     button.click()
     reader.page.wait_for_function("document.querySelector('.gsl-why').getBoundingClientRect().top < innerHeight - 20")
     assert panel.is_visible()

@@ -127,8 +127,8 @@ export class Looks {
 export const hueCount = ({palette, call_styles: calls}) => palette.length - 2 - calls.length
 
 // What colour tells now: what was chosen, or partitions where there are any.
-export function colourBy({colour, tables}) {
-  const hasPartitions = tables.groups.some(({letter}) => letter)
+export function colourBy({colour, planned}) {
+  const hasPartitions = planned.groups.some(({letter}) => letter)
   return colour && (colour !== "partition" || hasPartitions) ? colour : hasPartitions ? "partition" : "stream"
 }
 
@@ -139,9 +139,9 @@ function spanHue(tables, by, row, index) {
 }
 
 export function laneHue(tables, by, lane) {
-  const grey = hueCount(tables), {host, group} = tables.lanes[lane]
+  const grey = hueCount(tables), {host, hue} = tables.lanes[lane]
   if (host || by === "name" || by === "duration") return grey
-  return by === "stream" ? lane % grey : tables.groups[group]?.hue ?? grey
+  return by === "stream" ? lane % grey : hue ?? grey
 }
 
 // The shortest and the longest of what ran on streams, in ns.

@@ -1,4 +1,4 @@
-// Made by scripts/bundle_viewer.py. d8c3b962a0ce63dd7226ef40456aaab5123a930999116c5c80a1a2572b78d6b6
+// Made by scripts/bundle_viewer.py. f7f99c2eb9362d4faba437c8dd3c1dd70a7251c5e0d706f562007752802fd731
 "use strict";
 var gpustreamlab = (() => {
   var __defProp = Object.defineProperty;
@@ -852,8 +852,8 @@ var gpustreamlab = (() => {
     }
   };
   var hueCount = ({ palette, call_styles: calls }) => palette.length - 2 - calls.length;
-  function colourBy({ colour, tables }) {
-    const hasPartitions = tables.groups.some(({ letter }) => letter);
+  function colourBy({ colour, planned }) {
+    const hasPartitions = planned.groups.some(({ letter }) => letter);
     return colour && (colour !== "partition" || hasPartitions) ? colour : hasPartitions ? "partition" : "stream";
   }
   function spanHue(tables, by, row, index) {
@@ -861,9 +861,9 @@ var gpustreamlab = (() => {
     return tables.lanes[row.lane].host || !band ? laneHue(tables, by, row.lane) : band.hue;
   }
   function laneHue(tables, by, lane) {
-    const grey = hueCount(tables), { host, group } = tables.lanes[lane];
+    const grey = hueCount(tables), { host, hue } = tables.lanes[lane];
     if (host || by === "name" || by === "duration") return grey;
-    return by === "stream" ? lane % grey : tables.groups[group]?.hue ?? grey;
+    return by === "stream" ? lane % grey : hue ?? grey;
   }
   function durationsOf({ store, tables }) {
     let least = Infinity, most = 1;
@@ -1285,7 +1285,7 @@ var gpustreamlab = (() => {
     }, [0, 0]);
     const fixedPx = marksPx + HEAD_PX * headed.length + sum[0] + (pinned.length ? PINNED_GAP_PX : 0);
     const scale = SCALES[layout.density] ?? fitScale(planned, (roomPx - fixedPx) / Math.max(1, sum[1]), mayGrow);
-    const lanes = planned.lanes.map((lane) => ({ ...lane, top: AWAY_PX, bottom: AWAY_PX, parts: [], group: -1 }));
+    const lanes = planned.lanes.map((lane) => ({ ...lane, hue: planned.groups[lane.group]?.hue, top: AWAY_PX, bottom: AWAY_PX, parts: [], group: -1 }));
     let y = marksPx;
     const put = (code, group) => {
       const lane = lanes[code], isLow = isFolded(code);
@@ -2613,9 +2613,11 @@ var gpustreamlab = (() => {
     const panel = makeNode("section", { class: "gsl-panel gsl-why", "aria-label": "Why work did not overlap", hidden: true });
     partOf(viewer, "panels").prepend(panel);
     const state = { isShown: true, isAsked: false, isSeen: true };
-    const watch = new IntersectionObserver((entries) => {
-      state.isSeen = entries.at(-1).isIntersecting;
-    });
+    const look = (entries) => {
+      const { intersectionRect: seen, boundingClientRect: own } = entries.at(-1);
+      state.isSeen = seen.height >= Math.min(40, own.height / 2);
+    };
+    const watch = new IntersectionObserver(look, { threshold: Array.from({ length: 21 }, (_, step) => step / 20) });
     watch.observe(panel);
     const ask = viewer.askWhy && (() => {
       Object.assign(state, { isAsked: true, isShown: true });
@@ -3918,11 +3920,11 @@ var gpustreamlab = (() => {
     const x = left - LABEL_GAP_PX, room = x - 2;
     ctx.fillStyle = theme.ink;
     ctx.fillText(firstFit(ctx, texts, most, room), x, top + 5);
-    ctx.fillText("0", x, bottom - 3);
-    if (bottom - top < 40) return;
+    const isLow = bottom - top < 40;
+    if (!isLow) ctx.fillText("0", x, bottom - 3);
     setFont(ctx, 11);
     ctx.fillStyle = theme.soft;
-    ctx.fillText(firstFit(ctx, texts, what, room), x, top + 19);
+    ctx.fillText(what.find((text) => texts.width(ctx, text) <= room) ?? what.at(-1), x, isLow ? bottom - 3 : top + 19, room);
   }
   function firstFit(ctx, texts, words, room) {
     return words.find((text) => texts.width(ctx, text) <= room) ?? texts.fit(ctx, words.at(-1) ?? "", room);
@@ -4802,11 +4804,13 @@ var gpustreamlab = (() => {
     return first ? [makeNode("span", { class: "gsl-lead" }, makeNode("span", { class: "gsl-of", text: of }), first), ...others] : [];
   }
   function fitLegend(chips, nameCount) {
-    const more = chips.querySelector(".gsl-more"), isOf = (group, { dataset: { entry = "" } }) => entry.startsWith(group);
-    const entries = [...chips.children].filter((child) => child.dataset.entry || child.matches(".gsl-lead"));
+    const more = chips.querySelector(".gsl-more"), isLead = (entry) => entry.matches(".gsl-lead");
+    const isOf = (group, entry) => (isLead(entry) ? entry.lastChild : entry).dataset.entry?.startsWith(group);
+    const entries = [...chips.children].filter((child) => child.dataset.entry || isLead(child));
     const names = entries.filter((entry) => isOf("hiddenNames-", entry)), partitions = entries.filter((entry) => isOf("hiddenPartitions-", entry));
     const others = entries.filter((entry) => !names.includes(entry) && !partitions.includes(entry));
-    const last = [...partitions, ...names.slice(0, LEAST_NAMES), ...others, ...names.slice(LEAST_NAMES)].reverse();
+    const longest = names.slice(0, LEAST_NAMES), told = partitions.some(isLead) ? [...longest, ...partitions] : [...partitions, ...longest];
+    const last = [...told, ...others, ...names.slice(LEAST_NAMES)].reverse();
     entries.forEach((entry) => {
       entry.hidden = false;
     });
@@ -5379,7 +5383,7 @@ var gpustreamlab = (() => {
     if (!painter.boxes || painter.boxes.x.length < items.length)
       painter.boxes = { x: new Int32Array(items.length * 2), w: new Int32Array(items.length * 2), ns: new Float64Array(items.length * 2) };
     const { x, w, ns } = painter.boxes, scale = ratio / view.nsPerPx, origin = view.frame.left * ratio;
-    const low = Math.floor(view.frame.left * ratio) - 4 * ratio, high = Math.ceil(view.frame.right * ratio) + 4 * ratio;
+    const beyond = 24 * ratio, low = Math.floor(view.frame.left * ratio - beyond), high = Math.ceil(view.frame.right * ratio + beyond);
     const least = Math.max(1, Math.round(ratio));
     for (const { from, to } of segments) {
       for (let i = from; i < to; i++) {

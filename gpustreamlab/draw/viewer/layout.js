@@ -34,7 +34,7 @@ export function layOut(planned, layout, { roomPx, mayGrow }, threadOf) {
   const sum = order.reduce((sums, code) => { sums[isFolded(code) ? 0 : 1] += isFolded(code) ? FOLDED_PX : high(code); return sums }, [0, 0])
   const fixedPx = marksPx + HEAD_PX * headed.length + sum[0] + (pinned.length ? PINNED_GAP_PX : 0)
   const scale = SCALES[layout.density] ?? fitScale(planned, (roomPx - fixedPx) / Math.max(1, sum[1]), mayGrow)
-  const lanes = planned.lanes.map(lane => ({ ...lane, top: AWAY_PX, bottom: AWAY_PX, parts: [], group: -1 }))
+  const lanes = planned.lanes.map(lane => ({ ...lane, hue: planned.groups[lane.group]?.hue, top: AWAY_PX, bottom: AWAY_PX, parts: [], group: -1 }))
   let y = marksPx
   const put = (code, group) => {
     const lane = lanes[code], isLow = isFolded(code)

@@ -107,13 +107,18 @@ function chipsOf(view, of, entries) {
   return first ? [makeNode("span", { class: "gsl-lead" }, makeNode("span", { class: "gsl-of", text: of }), first), ...others] : []
 }
 
-/** Keep the legend in one line: the last names are left out, then kinds and calls, and partitions last; the button for the rest says how many. */
+/**
+ * Keep the legend in one line: the last names are left out, then kinds and calls, and what the hue tells last; the button for the
+ * rest says how many.
+ */
 function fitLegend(chips, nameCount) {
-  const more = chips.querySelector(".gsl-more"), isOf = (group, { dataset: { entry = "" } }) => entry.startsWith(group)
-  const entries = [...chips.children].filter(child => child.dataset.entry || child.matches(".gsl-lead"))
+  const more = chips.querySelector(".gsl-more"), isLead = entry => entry.matches(".gsl-lead")
+  const isOf = (group, entry) => (isLead(entry) ? entry.lastChild : entry).dataset.entry?.startsWith(group)
+  const entries = [...chips.children].filter(child => child.dataset.entry || isLead(child))
   const names = entries.filter(entry => isOf("hiddenNames-", entry)), partitions = entries.filter(entry => isOf("hiddenPartitions-", entry))
   const others = entries.filter(entry => !names.includes(entry) && !partitions.includes(entry))
-  const last = [...partitions, ...names.slice(0, LEAST_NAMES), ...others, ...names.slice(LEAST_NAMES)].reverse()
+  const longest = names.slice(0, LEAST_NAMES), told = partitions.some(isLead) ? [...longest, ...partitions] : [...partitions, ...longest]
+  const last = [...told, ...others, ...names.slice(LEAST_NAMES)].reverse()
   entries.forEach(entry => { entry.hidden = false })
   for (let left = nameCount - names.length; ; left += 1) {
     more.hidden = !left

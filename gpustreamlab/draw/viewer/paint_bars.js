@@ -50,7 +50,8 @@ function placeItems(painter, segments) {
   if (!painter.boxes || painter.boxes.x.length < items.length)
     painter.boxes = {x: new Int32Array(items.length * 2), w: new Int32Array(items.length * 2), ns: new Float64Array(items.length * 2)}
   const {x, w, ns} = painter.boxes, scale = ratio / view.nsPerPx, origin = view.frame.left * ratio
-  const low = Math.floor(view.frame.left * ratio) - 4 * ratio, high = Math.ceil(view.frame.right * ratio) + 4 * ratio
+  // What goes on beyond the frame has its end, and what fades there, out of sight.
+  const beyond = 24 * ratio, low = Math.floor(view.frame.left * ratio - beyond), high = Math.ceil(view.frame.right * ratio + beyond)
   const least = Math.max(1, Math.round(ratio))
   for (const {from, to} of segments) {
     for (let i = from; i < to; i++) {

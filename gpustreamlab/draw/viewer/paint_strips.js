@@ -183,11 +183,12 @@ export function paintScale(ctx, {view, theme, texts}, {left, top, bottom}, most,
   const x = left - LABEL_GAP_PX, room = x - 2
   ctx.fillStyle = theme.ink
   ctx.fillText(firstFit(ctx, texts, most, room), x, top + 5)
-  ctx.fillText("0", x, bottom - 3)
-  if (bottom - top < 40) return
+  const isLow = bottom - top < 40 // Then what is counted stands in the place of the 0.
+  if (!isLow) ctx.fillText("0", x, bottom - 3)
   setFont(ctx, 11)
   ctx.fillStyle = theme.soft
-  ctx.fillText(firstFit(ctx, texts, what, room), x, top + 19)
+  // On a phone the letters are a little narrower: half a word would say something else.
+  ctx.fillText(what.find(text => texts.width(ctx, text) <= room) ?? what.at(-1), x, isLow ? bottom - 3 : top + 19, room)
 }
 
 function firstFit(ctx, texts, words, room) {

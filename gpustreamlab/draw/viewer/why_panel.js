@@ -13,7 +13,9 @@ export function addWhy(viewer) {
   const panel = makeNode("section", { class: "gsl-panel gsl-why", "aria-label": "Why work did not overlap", hidden: true })
   partOf(viewer, "panels").prepend(panel)
   const state = { isShown: true, isAsked: false, isSeen: true }
-  const watch = new IntersectionObserver(entries => { state.isSeen = entries.at(-1).isIntersecting })
+  // A rim of a few px is not seen.
+  const look = entries => { const { intersectionRect: seen, boundingClientRect: own } = entries.at(-1); state.isSeen = seen.height >= Math.min(40, own.height / 2) }
+  const watch = new IntersectionObserver(look, { threshold: Array.from({ length: 21 }, (_, step) => step / 20) })
   watch.observe(panel)
   const ask = viewer.askWhy && (() => {
     Object.assign(state, { isAsked: true, isShown: true })
