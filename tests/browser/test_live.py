@@ -288,6 +288,8 @@ def test_what_has_not_ended_is_named_until_now_and_the_state_says_whether_the_pi
     assert "long step, not ended" not in lab.ask(texts)
     # The legend has the new name, soon.
     lab.wait("() => document.querySelector('.gsl-legend').innerText.includes('long step')")
+    lab.keep("live-legend")
+    assert "decode · 36 SMs" in lab.page.locator(".gsl-legend").inner_text()
 
 
 def test_a_cell_that_recorded_ranges_is_marked(open_lab):
