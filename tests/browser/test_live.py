@@ -220,6 +220,7 @@ def test_a_notebook_saved_with_its_session_open_keeps_the_newest_picture(open_la
     assert picture.evaluate("async e => { await e.decode(); return e.naturalWidth }") > 800
     assert "img src=x" in output
     assert lab.page.locator("img[src='x']").count() == 0
+    assert lab.page.locator(".jupyter-widgets-disconnected").count() == 0  # no sign of a broken link above it
     assert lab.errors == []
     assert len((server.folder / name).read_bytes()) < 400_000
     # AND what shows no widgets has it too, and not the one from before the work

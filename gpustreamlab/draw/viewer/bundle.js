@@ -1,4 +1,4 @@
-// Made by scripts/bundle_viewer.py. 1640208ab1d678c6f2a2f1ff17e43a4e754338d6d1da63b3d57c953cfbeaa57e
+// Made by scripts/bundle_viewer.py. 17aceb1e3953543dba1ee5a642b6bb350201c0a090a6026104753a7086f37bd2
 "use strict";
 var gpustreamlab = (() => {
   var __defProp = Object.defineProperty;
@@ -4733,7 +4733,8 @@ var gpustreamlab = (() => {
     const draw = () => drawLegend(viewer, { chips, sheet, state });
     const again = throttled(recount, LEGEND_EVERY_MS);
     const offs = [
-      view.on("data", again),
+      view.on("data", (what) => what === "tables" ? recount() : again()),
+      // New partitions give the bars other hues at once.
       view.on("state", restate),
       view.on("look", (property) => {
         if (FILTER_KEYS.has(property) || property === "colour" || property === "hasHatches") draw();
