@@ -307,7 +307,7 @@ def partitions_of_the_widget_are_drawn(lab):
     lab.kernel(WORK)
     lab.wait_until("live.feed.tables.marks.filter(mark => mark.kind === 'layout').length === 2")
     lab.wait_until(f"live.feed.store.spanCount === {lab.recorded()}")
-    assert lab.page.locator(".gsl-legend").inner_text().startswith("hue: partition")  # with the picture, not some time after
+    assert lab.page.locator(".gsl-legend").text_content().startswith("hue: partition")  # with the picture, not some time after
     lab.show_view()
     lab.keep("flow-partitions")
     lab.resize(700)
