@@ -295,9 +295,11 @@ function pictureOf(view, lines, headCount) {
   const { width, height, ratio, frame } = view.size, headPx = 19 * headCount + 12, footPx = 19 * (lines.length - headCount) + 12
   const makeCanvas = height => Object.assign(document.createElement("canvas"), { width, height })
   let { canvas } = plotView.canvas_view.primary
-  if (!canvas.width || !plotView.is_displayed) { // Behind another tab the figure has no size: the lanes are painted as large as they were, without Bokeh's axis.
+  if (!canvas.width || !plotView.is_displayed) { // Behind another tab the figure has no size: the lanes are painted as large as they were, and Bokeh's axis by hand.
     view.viewer.view.frame = frame
-    view.viewer.painter.paintMain((canvas = makeCanvas(height)).getContext("2d"), ratio)
+    const ctx = (canvas = makeCanvas(height)).getContext("2d")
+    view.viewer.painter.paintMain(ctx, ratio)
+    paintTicks(ctx, view.viewer)
   }
   const made = makeCanvas(height + (headPx + footPx) * ratio), ctx = made.getContext("2d")
   ctx.fillStyle = theme.paper
@@ -310,6 +312,14 @@ function pictureOf(view, lines, headCount) {
     ctx.fillText(view.viewer.painter.texts.fit(ctx, line, width / ratio - 16), 8, 19 * place + 20 + (place < headCount ? 0 : height / ratio + 12))
   })
   return made.toDataURL("image/png")
+}
+
+function paintTicks(ctx, { view, theme }) {
+  const { x0, x1, frame } = view, width = x1 - x0, power = 10 ** Math.floor(Math.log10(width / 4))
+  const step = [5, 2, 1].map(factor => factor * power).find(step => 4 * step <= width), ticks = []
+  for (let place = Math.ceil(x0 / step); place * step <= x1; place++) ticks.push(place * step)
+  Object.assign(ctx, { font: "12px system-ui, sans-serif", textAlign: "center", textBaseline: "middle", fillStyle: theme.ink })
+  gpustreamlab.formatTicks(ticks, x0, width).forEach((text, place) => ctx.fillText(text, view.pxAt(ticks[place]), frame.bottom + 16))
 }
 
 // ---- One view: what stands above, and the viewer
