@@ -193,11 +193,22 @@ def test_who_follows_sees_an_earlier_start_too(lab):
     assert lab.ask("live.viewer.view.x0 <= 0 && live.viewer.view.x1 >= live.feed.store.lastNs")
 
 
+INK_OF_ROWS = """(image, [top, bottom]) => {
+  const ctx = new OffscreenCanvas(image.naturalWidth, image.naturalHeight).getContext("2d", { willReadFrequently: true })
+  ctx.drawImage(image, 0, 0)
+  const { data } = ctx.getImageData(0, top, image.naturalWidth, bottom - top)
+  let count = 0
+  for (let at = 0; at < data.length; at += 4) if (Math.max(data[at], data[at + 1], data[at + 2]) < 150) count += 1
+  return count
+}"""
+
+
 @pytest.mark.parametrize("is_in_front", [True, False], ids=["in front", "behind another tab"])
 def test_a_notebook_saved_with_its_session_open_keeps_the_newest_picture(open_lab, server, request, is_in_front):
     lab = open_lab(START, SHOW, *["'more'"] * 30)
     lab.kernel("work(5)")
     lab.wait_until(f"live.feed.store.spanCount === {5 * SPANS_A_STEP}")
+    bottom_px = round(lab.ask("live.viewer.view.frame.bottom"))
     # GIVEN work that came while the view was out of sight
     lab.page.evaluate(f"() => {{ const book = document.querySelector('{SCROLLED}'); book.scrollTop = book.scrollHeight }}")
     if not is_in_front:
@@ -218,8 +229,11 @@ def test_a_notebook_saved_with_its_session_open_keeps_the_newest_picture(open_la
     assert "model not found" not in lab.page.locator(".jp-Notebook").inner_text()
     assert f"{5 * SPANS_A_STEP + 1} spans in 2 streams" in output
     assert picture.evaluate("async e => { await e.decode(); return e.naturalWidth }") > 800
+    # AND the time axis has its labels, below three lines of heading and the lanes
+    assert picture.evaluate(INK_OF_ROWS, [69 + bottom_px + 8, 69 + bottom_px + 26]) > 100
     assert "img src=x" in output
     assert lab.page.locator("img[src='x']").count() == 0
+    assert lab.page.locator(".jupyter-widgets-disconnected").count() == 0  # no sign of a broken link above it
     assert lab.errors == []
     assert len((server.folder / name).read_bytes()) < 400_000
     # AND what shows no widgets has it too, and not the one from before the work
@@ -288,6 +302,8 @@ def test_what_has_not_ended_is_named_until_now_and_the_state_says_whether_the_pi
     assert "long step, not ended" not in lab.ask(texts)
     # The legend has the new name, soon.
     lab.wait("() => document.querySelector('.gsl-legend').innerText.includes('long step')")
+    lab.keep("live-legend")
+    assert "decode · 36 SMs" in lab.page.locator(".gsl-legend").inner_text()
 
 
 def test_a_cell_that_recorded_ranges_is_marked(open_lab):

@@ -8,6 +8,7 @@ from importlib.resources import files
 import pytest
 
 from gpustreamlab import Session
+from gpustreamlab.draw import partition_style
 from gpustreamlab.notebook.widgets import Partitioner
 from tests.helpers.jupyter import NotebookPage
 
@@ -216,11 +217,12 @@ def test_a_size_that_is_no_number_leaves_the_card_as_it_was_and_is_explained_bel
 def test_a_partition_keeps_its_letter_and_colour_while_others_come_and_go(lab):
     rows = lab.view().locator(".gsl-rows tbody")
     before = rows.evaluate_all(LOOKS)
+    assert before == {"prefill": ["A", partition_style(0).fill], "decode": ["B", partition_style(1).fill]}
     lab.view().locator(".gsl-add").click()
     lab.wait_for_sms(48)
     grown = rows.evaluate_all(LOOKS)
     assert {name: grown[name] for name in before} == before
-    assert grown["part1"][0] == "C"
+    assert grown["part1"] == ["C", partition_style(2).fill]
     lab.view().locator(".gsl-remove").first.click()
     lab.wait("() => document.querySelectorAll('.gsl-part')[0].querySelectorAll('.gsl-rows tbody').length === 2")
     assert rows.evaluate_all(LOOKS) == {name: look for name, look in grown.items() if name != "prefill"}

@@ -113,7 +113,7 @@ def test_a_tab_that_slept_shows_what_came_meanwhile(lab):
         lab.page.wait_for_timeout(1_500)  # longer than the cell takes
     lab.wait_until("live.feed.store.spanCount === 100")
 
-    assert lab.page.locator(".gsl-live-state").text_content() == "live"
+    assert lab.page.locator(".gsl-live-state").text_content() == "live, follows now"
     assert lab.errors == []
 
 
@@ -266,7 +266,9 @@ def an_interrupt_ends_the_cell_only(lab):
 
     assert recorded > counts[-1]
     assert lab.ask("live.feed.tables.names").count("next") == 1
-    assert lab.page.locator(".gsl-live-state").text_content() == "live"
+    assert lab.page.locator(".gsl-live-state").text_content() == "live, does not follow now"  # it was zoomed before
+    lab.page.get_by_role("button", name="Stick to now").click()
+    assert lab.page.locator(".gsl-live-state").text_content() == "live, follows now"
 
 
 def themes_are_followed(lab):
@@ -305,6 +307,7 @@ def partitions_of_the_widget_are_drawn(lab):
     lab.kernel(WORK)
     lab.wait_until("live.feed.tables.marks.filter(mark => mark.kind === 'layout').length === 2")
     lab.wait_until(f"live.feed.store.spanCount === {lab.recorded()}")
+    assert lab.page.locator(".gsl-legend").text_content().startswith("hue: partition")  # with the picture, not some time after
     lab.show_view()
     lab.keep("flow-partitions")
     lab.resize(700)

@@ -1,4 +1,4 @@
-// Made by scripts/bundle_viewer.py. f7f99c2eb9362d4faba437c8dd3c1dd70a7251c5e0d706f562007752802fd731
+// Made by scripts/bundle_viewer.py. 3b39e4d14d864dd09237d337d0188f4dfaea3084d89211a13ec503485c551879
 "use strict";
 var gpustreamlab = (() => {
   var __defProp = Object.defineProperty;
@@ -4738,7 +4738,8 @@ var gpustreamlab = (() => {
     const draw = () => drawLegend(viewer, { chips, sheet, state });
     const again = throttled(recount, LEGEND_EVERY_MS);
     const offs = [
-      view.on("data", again),
+      view.on("data", (what) => what === "tables" ? recount() : again()),
+      // New partitions give the bars other hues at once.
       view.on("state", restate),
       view.on("look", (property) => {
         if (FILTER_KEYS.has(property) || property === "colour" || property === "hasHatches") draw();

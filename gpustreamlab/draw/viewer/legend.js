@@ -40,7 +40,7 @@ export function addLegend(viewer) {
   const draw = () => drawLegend(viewer, { chips, sheet, state })
   const again = throttled(recount, LEGEND_EVERY_MS)
   const offs = [
-    view.on("data", again),
+    view.on("data", what => what === "tables" ? recount() : again()), // New partitions give the bars other hues at once.
     view.on("state", restate),
     view.on("look", property => { if (FILTER_KEYS.has(property) || property === "colour" || property === "hasHatches") draw() }),
     listen(sheet, "toggle", event => { if (event.newState === "closed") sheet.hidden = true }),

@@ -268,11 +268,12 @@ function keptModel(model, view) {
   view.update() // It may be out of sight, where it is not kept up to date.
   const { root, title, sentence, badge } = view.head, lines = root.querySelectorAll("p:not([hidden], .gsl-live-banner)")
   const notes = view.viewer.view.notes.map(({ text }) => `Note: ${text}`)
-  const words = [...new Set([title, sentence, badge, ...lines].map(e => e.textContent).filter(Boolean).concat(notes, KEPT_TEXT))]
+  const textsOf = nodes => nodes.map(e => e.textContent).filter(Boolean)
+  const above = textsOf([title, sentence, badge]), words = [...new Set([...above, ...textsOf([...lines]), ...notes, KEPT_TEXT])]
   const state = {
     ...Object.fromEntries(own.map(name => [name, model.get(name)])),
     _esm: `export default { render: ${showKept} }`, // A module of its own: it may use nothing else of this file.
-    kept_picture: pictureOf(view, words),
+    kept_picture: pictureOf(view, words, above.length),
     kept_words: words,
     view_state: view.feed.kept,
   }
@@ -281,33 +282,44 @@ function keptModel(model, view) {
 
 function showKept({ model, el }) {
   const alt = model.get("kept_words").join("\n"), src = model.get("kept_picture")
+  el.classList.remove("jupyter-widgets-disconnected") // Its sign for what is broken: the picture says itself what it is.
   el.append(src ? Object.assign(document.createElement("img"), { src, alt, className: "gsl-kept", style: "max-width:100%" }) : alt)
 }
 
-// What the view would show now, also where it is scrolled out of sight, below what is said of it: it can stand alone.
-function pictureOf(view, lines) {
+// What the view would show now, also where it is scrolled out of sight, between its heading and what else is said of it: it can stand alone.
+function pictureOf(view, lines, headCount) {
   const { plotView, theme } = view.viewer
   plotView.repaint()
   view.noteSize()
   if (!view.size) return ""
-  const { width, height, ratio, frame } = view.size, headPx = (19 * lines.length + 12) * ratio
+  const { width, height, ratio, frame } = view.size, headPx = 19 * headCount + 12, footPx = 19 * (lines.length - headCount) + 12
   const makeCanvas = height => Object.assign(document.createElement("canvas"), { width, height })
   let { canvas } = plotView.canvas_view.primary
-  if (!canvas.width || !plotView.is_displayed) { // Behind another tab the figure has no size: the lanes are painted as large as they were, without Bokeh's axis.
+  if (!canvas.width || !plotView.is_displayed) { // Behind another tab the figure has no size: the lanes are painted as large as they were, and Bokeh's axis by hand.
     view.viewer.view.frame = frame
-    view.viewer.painter.paintMain((canvas = makeCanvas(height)).getContext("2d"), ratio)
+    const ctx = (canvas = makeCanvas(height)).getContext("2d")
+    view.viewer.painter.paintMain(ctx, ratio)
+    paintTicks(ctx, view.viewer)
   }
-  const made = makeCanvas(height + headPx), ctx = made.getContext("2d")
+  const made = makeCanvas(height + (headPx + footPx) * ratio), ctx = made.getContext("2d")
   ctx.fillStyle = theme.paper
   ctx.fillRect(0, 0, width, made.height)
-  ctx.drawImage(canvas, 0, headPx)
+  ctx.drawImage(canvas, 0, headPx * ratio)
   ctx.scale(ratio, ratio)
   ctx.fillStyle = theme.ink
   lines.forEach((line, place) => {
     ctx.font = `${place ? "" : "bold "}13px system-ui, sans-serif`
-    ctx.fillText(view.viewer.painter.texts.fit(ctx, line, width / ratio - 16), 8, 19 * place + 20)
+    ctx.fillText(view.viewer.painter.texts.fit(ctx, line, width / ratio - 16), 8, 19 * place + 20 + (place < headCount ? 0 : height / ratio + 12))
   })
   return made.toDataURL("image/png")
+}
+
+function paintTicks(ctx, { view, theme }) {
+  const { x0, x1, frame } = view, width = x1 - x0, power = 10 ** Math.floor(Math.log10(width / 4))
+  const step = [5, 2, 1].map(factor => factor * power).find(step => 4 * step <= width), ticks = []
+  for (let place = Math.ceil(x0 / step); place * step <= x1; place++) ticks.push(place * step)
+  Object.assign(ctx, { font: "12px system-ui, sans-serif", textAlign: "center", textBaseline: "middle", fillStyle: theme.ink })
+  gpustreamlab.formatTicks(ticks, x0, width).forEach((text, place) => ctx.fillText(text, view.pxAt(ticks[place]), frame.bottom + 16))
 }
 
 // ---- One view: what stands above, and the viewer
