@@ -483,6 +483,7 @@ class WorkReader:
         batch = activities.memory
         is_good = _points_into(batch.name, len(activities.names))
         self.refused_count += len(batch) - int(is_good.sum())
+        is_good &= ~source.are_foreign(batch.context, batch.stream)
         if not is_good.any():
             return
         used, place = distinct(batch.name[is_good])

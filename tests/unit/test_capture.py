@@ -375,11 +375,14 @@ def test_sessions_of_one_device_capture_at_once_each_what_is_in_its_own_streams(
     with Session(backend) as third:
         with third.on(third.stream("b"), "later"):
             spin(third, 2_000)
+            kept = third.xp.empty(1 << 20)  # memory that its stream holds
     first.xp.ones(4)  # in the NULL stream, which is of nobody
     first.synchronize()
     second.synchronize()
     told = [[lab.trace.names[code] for code in lab.trace.where(kind="kernel").name] for lab in (first, second, third)]
     assert told == [["spin", "ones"], ["ones"], ["spin"]]
+    assert sorted(lane.name for lane in first.trace.lanes) == ["a", "default stream"]
+    assert kept.size == 1 << 20
     first.close()
     second.close()
     backend.close()
