@@ -189,7 +189,7 @@ def plain_finding(finding: str) -> str:
     Examples
     --------
     >>> plain_finding("At most 20% of the time 2 or more streams worked at once; mean concurrency up to 1.20. Ranges wait")
-    '2 or more streams queued or running 20% of the time; what ran at once is not known'
+    '2 or more streams queued or running at once 20% of the time'
     >>> plain_finding("0% of the time 2 or more streams worked at once; mean concurrency 1.00 of at most 4.00")
     '2 or more streams worked at once 0% of the time'
     """
@@ -197,9 +197,7 @@ def plain_finding(finding: str) -> str:
     if not found:
         return f"{finding[:1].lower()}{finding[1:]}"
     bound, is_bound = share.removeprefix("At most "), share.startswith("At most ")
-    if is_bound:
-        return f"2 or more streams queued or running {bound} of the time; what ran at once is not known"
-    return f"2 or more streams worked at once {bound} of the time"
+    return f"2 or more streams {'queued or running' if is_bound else 'worked'} at once {bound} of the time"
 
 
 def headline(trace: Trace) -> str:

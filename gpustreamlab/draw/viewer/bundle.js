@@ -1,4 +1,4 @@
-// Made by scripts/bundle_viewer.py. 3b39e4d14d864dd09237d337d0188f4dfaea3084d89211a13ec503485c551879
+// Made by scripts/bundle_viewer.py. 148194963caafba7ff769ba69a9b8ed43f1985500f76fb802c0d0f01cf3e24a5
 "use strict";
 var gpustreamlab = (() => {
   var __defProp = Object.defineProperty;
@@ -5422,7 +5422,7 @@ var gpustreamlab = (() => {
       const columns = view.store.row(segment.row), { top, height } = devicePx(segment, ratio);
       for (let i = segment.from; i < segment.to; i++) {
         const at = items.first[i], shape = looks.shape(columns, at), isDim = view.matches && !isItemMatch(painter, columns, segment.row, i);
-        const full = isDim ? DIM_SHADE : shape === OPEN || columns.isPale ? OPEN_SHADE : SHADES;
+        const full = shape === OPEN || columns.isPale ? isDim ? 1 : OPEN_SHADE : isDim ? DIM_SHADE : SHADES;
         if (isBar(painter, boxes, i)) {
           const code = looks.code(columns, at), box = { left: x[i], top, width: w[i] - edge, height, edge };
           if (shape !== SOLID) outlineBox(ctx, box, isDim ? looks.shades[code][DIM_SHADE] : looks.lines[code], shape === OPEN);

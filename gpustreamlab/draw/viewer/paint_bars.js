@@ -95,7 +95,7 @@ function fillBoxes(ctx, painter, segments, boxes) {
     const columns = view.store.row(segment.row), {top, height} = devicePx(segment, ratio)
     for (let i = segment.from; i < segment.to; i++) {
       const at = items.first[i], shape = looks.shape(columns, at), isDim = view.matches && !isItemMatch(painter, columns, segment.row, i)
-      const full = isDim ? DIM_SHADE : shape === OPEN || columns.isPale ? OPEN_SHADE : SHADES
+      const full = shape === OPEN || columns.isPale ? (isDim ? 1 : OPEN_SHADE) : isDim ? DIM_SHADE : SHADES
       if (isBar(painter, boxes, i)) {
         const code = looks.code(columns, at), box = {left: x[i], top, width: w[i] - edge, height, edge}
         if (shape !== SOLID) outlineBox(ctx, box, isDim ? looks.shades[code][DIM_SHADE] : looks.lines[code], shape === OPEN)
