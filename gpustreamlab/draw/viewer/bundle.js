@@ -1,4 +1,4 @@
-// Made by scripts/bundle_viewer.py. 148194963caafba7ff769ba69a9b8ed43f1985500f76fb802c0d0f01cf3e24a5
+// Made by scripts/bundle_viewer.py. 1d10fdaf49c35909f5e9270cfb73b7dfdc3856573134c9903b5e0ee00b6fd985
 "use strict";
 var gpustreamlab = (() => {
   var __defProp = Object.defineProperty;
@@ -5190,7 +5190,9 @@ var gpustreamlab = (() => {
       ctx.fillStyle = theme.shade;
       ctx.fillRect(box.left, box.top, this.width, box.bottom - box.top);
       ctx.fillStyle = theme.busy;
+      if (this.view.tables.header.busy_word === "queued or running") ctx.globalAlpha = 0.4;
       ctx.fill(stepShape(new Float64Array(shares.length), shares, box, most || 1));
+      ctx.globalAlpha = 1;
     }
     paintName(ctx) {
       setFont(ctx, 11);

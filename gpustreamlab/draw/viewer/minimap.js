@@ -108,7 +108,9 @@ export class Minimap {
     ctx.fillStyle = theme.shade
     ctx.fillRect(box.left, box.top, this.width, box.bottom - box.top)
     ctx.fillStyle = theme.busy
+    if (this.view.tables.header.busy_word === "queued or running") ctx.globalAlpha = 0.4 // As pale as the bars that it counts.
     ctx.fill(stepShape(new Float64Array(shares.length), shares, box, most || 1))
+    ctx.globalAlpha = 1
   }
 
   paintName(ctx) {
