@@ -1,4 +1,4 @@
-"""How far the timers of two cards of a host are apart: a flag in host memory goes to and fro between them."""
+"""How far the timers of two cards of a host are apart: a flag in host memory goes back and forth between them."""
 
 from __future__ import annotations
 
