@@ -192,7 +192,7 @@ class Memory(Group):
         return self._session._scratch_pool.statistics
 
     def pinned_empty(self, shape: int | tuple[int, ...], dtype: DTypeLike = "float64") -> NDArray[Any]:
-        """Return page-locked host memory as an uninitialised NumPy array: copies back and forthm it can overlap other work."""
+        """Return page-locked host memory as an uninitialised NumPy array: copies to and from it can overlap other work."""
         self._session._life.require_open("allocate page-locked memory")
         return self._session._backend.pinned_empty(shape, dtype)
 
