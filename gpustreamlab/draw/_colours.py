@@ -281,7 +281,7 @@ def line_of(fill: str, ink: str) -> str:
     Examples
     --------
     >>> line_of("#f0e442", "#1b1f24")
-    '#908b35'
+    '#908b34'
     """
     pairs = ((int(fill[place : place + 2], 16), int(ink[place : place + 2], 16)) for place in (1, 3, 5))
     return "#" + "".join(f"{round(LINE_SHARE * own + (1 - LINE_SHARE) * other):02x}" for own, other in pairs)
