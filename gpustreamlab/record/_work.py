@@ -456,9 +456,10 @@ class WorkReader:
         return self._place_work(work, launch, source)
 
     def _place_work(self, work: Columns, launch: Int64Array, source: ActivitySource) -> Columns:
-        # What another session does in streams of its own is in its own trace.
-        is_ours = ~source.are_foreign(work["context"], work["stream"]) | (self._launches.take(launch)[2] >= 0)
-        work, launch = {name: column[is_ours] for name, column in work.items()}, launch[is_ours]
+        is_foreign = source.are_foreign(work["context"], work["stream"])
+        if is_foreign.any():  # what another session does in streams of its own is in its own trace
+            is_ours = ~is_foreign | (self._launches.take(launch)[2] >= 0)
+            work, launch = {name: column[is_ours] for name, column in work.items()}, launch[is_ours]
         called_ns, thread, parent, launch_host_ns = self._launches.take(launch)
         queued_ns = np.where(launch >= 0, np.minimum(called_ns, work["start_ns"]), work["start_ns"])
         lane, partition = self._find_lanes(work["context"], work["stream"], queued_ns, source)
