@@ -106,6 +106,7 @@ def build_trace(delta: Delta, *, keeps_lanes: bool = False) -> Trace:
         layout=tables.layouts[-1].layout if tables.layouts else None,
         layouts=tuple(tables.layouts),
         markers=tuple(tables.markers),
+        notes=(),
         edges=edges,
         metadata=tables.metadata,
         extra={name: unchangeable(extra.pop(name)) for name in [*extra]},
