@@ -18,6 +18,7 @@ from IPython.display import display
 from gpustreamlab.analysis import Explanation
 from gpustreamlab.errors import GPUStreamLabError, nearest_hint
 from gpustreamlab.model import Counters, Layout
+from gpustreamlab.node import Node
 from gpustreamlab.notebook.apply_button import apply_button
 from gpustreamlab.notebook.cell_graph import CellGraph, make_cell_graph
 from gpustreamlab.notebook.cell_log import CellLog
@@ -87,17 +88,20 @@ class GpuStreamMagics(Magics):  # type: ignore[misc]
         arguments = PARSERS["gpustream"]().parse(line)
         if arguments is None:
             return None
-        session = self._find_session()
+        node = self._find_node()
         code = compile_cell(self.shell, cell)
         label = f"In [{cell_number(self.shell)}]" if arguments.label is None else arguments.label
         with _usage_errors():
             if arguments.whole_card and arguments.partition is not None:
                 raise UsageError("%%gpustream: --partition and --whole-card exclude each other (see %%gpustream -h)")
+            if node is None and arguments.device is not None:
+                raise UsageError("%%gpustream: --device chooses a GPU of a node. Make one: lab = gpustreamlab.Node()")
+            session = self._find_session() if node is None else node.home_of(arguments.stream, arguments.device)
             stays = arguments.partition is None and not arguments.whole_card
             partition = ... if stays else arguments.partition
             stream = session.stream(arguments.stream, priority=arguments.priority, partition=partition)
             self._cells.order(session, stream.name)
-            for other in self._named_streams(session, arguments.after):
+            for other in self._named_streams(session if node is None else node, arguments.after):
                 stream.wait(other)
             waits = arguments.sync or arguments.show or arguments.kernels
             around = _selected(session.on(stream, label), stream, synchronize=waits)
@@ -165,7 +169,7 @@ class GpuStreamMagics(Magics):  # type: ignore[misc]
         arguments = PARSERS["gputimeline"]().parse(line)
         if arguments is None:
             return None
-        timeline = self._find_session().timeline(live=not (arguments.static or arguments.save))
+        timeline = (self._find_node() or self._find_session()).timeline(live=not (arguments.static or arguments.save))
         if arguments.save is None:
             return timeline
         with _usage_errors():
@@ -304,12 +308,22 @@ class GpuStreamMagics(Magics):  # type: ignore[misc]
         sessions = self._open_sessions()
         if len(sessions) == 1:
             return sessions[0]
+        if self._find_node() is not None:
+            raise UsageError("There is a node of several GPUs. Choose one: gpu0 = lab[0], and then: %gpulab use --as gpu0")
         if not sessions:
             raise UsageError("There is no open session. Start one with: %gpulab start")
         names = sorted(self._named_sessions())
         raise UsageError(
             f"There are {len(sessions)} open sessions: {', '.join(names)}. Choose one with: %gpulab use --as {names[0]}"
         )
+
+    def _find_node(self) -> Node | None:
+        """Return the node in variable `lab`, or the only open one; None where there is none, or a session was chosen."""
+        if _is_open_session(self._session):
+            return None
+        found = {name: one for name, one in self.shell.user_ns.items() if name[0] != "_" and _is_open_node(one)}
+        nodes = list({id(node): node for node in found.values()}.values())
+        return found.get(DEFAULT_VARIABLE, nodes[0] if len(nodes) == 1 else None)
 
     def _use(self, variable: str) -> Session:
         session = self.shell.user_ns.get(variable)
@@ -320,7 +334,7 @@ class GpuStreamMagics(Magics):  # type: ignore[misc]
         return session
 
     @staticmethod
-    def _named_streams(session: Session, listed: str) -> Sequence[Stream]:
+    def _named_streams(session: Session | Node, listed: str) -> Sequence[Stream]:
         names = [name for name in listed.split(",") if name]
         for name in names:
             if name not in session.streams:
@@ -354,6 +368,10 @@ async def _awaited(value: Awaitable[object], show: Callable[[object], object]) -
 
 def _is_open_session(value: object) -> TypeGuard[Session]:
     return isinstance(value, Session) and value.state is SessionState.OPEN
+
+
+def _is_open_node(value: object) -> TypeGuard[Node]:
+    return isinstance(value, Node) and value.state is SessionState.OPEN
 
 
 @contextmanager

@@ -4,15 +4,22 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 from contextlib import ExitStack
+from dataclasses import replace
 from types import MappingProxyType
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
+from gpustreamlab._util.background import DEFAULT_REFRESH_HZ
+from gpustreamlab._util.shell import running_kernel_shell
 from gpustreamlab.backends import open_node
 from gpustreamlab.errors import DeviceNotFoundError, OptionError, StreamExistsError, StreamNotFoundError, nearest_hint
-from gpustreamlab.model import merge
-from gpustreamlab.session import Session
+from gpustreamlab.model import Note
+from gpustreamlab.notebook.views import LiveViews, check_timeline_options
+from gpustreamlab.record import JoinedJournal
+from gpustreamlab.session import Session, without_tools
+from gpustreamlab.sinks.live import DEFAULT_CAPACITY
+from gpustreamlab.typing import NoteKind, SessionState
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
@@ -20,7 +27,7 @@ if TYPE_CHECKING:
     from typing import Self
 
     from gpustreamlab.analysis import Overlap
-    from gpustreamlab.model import Trace
+    from gpustreamlab.model import Ahead, Trace
     from gpustreamlab.streams.selection import Selection
     from gpustreamlab.streams.stream import Stream
     from gpustreamlab.timeline import Timeline
@@ -74,7 +81,14 @@ class Node:
                 undoing.callback(one.close)
             self._sessions = tuple(undoing.enter_context(Session(one, **options)) for one in self._backends)
             self._closing = undoing.pop_all()
+        recorders = [one._recorder for one in self._sessions]
+        for own in recorders:
+            own.kernels.stand_beside([other.kernels for other in recorders if other is not own])
+        self.title = str(options.get("title", ""))
+        """A name for traces and timelines."""
         self._last_trace: Trace | None = None
+        self._notes: tuple[Note, ...] = ()
+        self._views = LiveViews(self._joined())
         self._compared: list[list[tuple[int, int, int]]] = []
         """For each comparison and device: when by its own clock, what that lacks to be the first one's, and the error."""
         self._compare_clocks()
@@ -133,13 +147,23 @@ class Node:
         DeviceNotFoundError
             If the node has no such device; else as `Session.stream`.
         """
-        home = next((one for one in self._sessions if name in one.streams), None)
+        return self.home_of(name, device).stream(name, **options)
+
+    def home_of(self, stream: str, device: int | str | None = None) -> Session:
+        """Return the session that has the stream of this name, or where it would be made; see `stream`.
+
+        Raises
+        ------
+        StreamExistsError, DeviceNotFoundError
+            As for `stream`.
+        """
+        home = next((one for one in self._sessions if stream in one.streams), None)
         wanted = (home or self._sessions[0]) if device is None else self[device]
         if home not in {None, wanted}:
             raise StreamExistsError(
-                f"Stream {name!r} is on GPU {home.device.ordinal} of this node. Leave out device=, or use another name."
+                f"Stream {stream!r} is on GPU {home.device.ordinal} of this node. Leave out the device, or use another name."
             )
-        return wanted.stream(name, **options)
+        return wanted
 
     def on(self, stream: str | Stream, label: str | None = None) -> Selection:
         """Select a stream of any device for this thread, and record a range; see `Session.on`.
@@ -172,37 +196,82 @@ class Node:
             self._compared.append(told)
 
     @property
+    def state(self) -> SessionState:
+        """Where its sessions are in their life."""
+        return self._sessions[0].state
+
+    @property
+    def current(self) -> Stream | None:
+        """The stream selected in this thread, of whatever device, or None."""
+        return next((one.current for one in self._sessions if one.current is not None), None)
+
+    @property
     def trace(self) -> Trace:
         """What ran so far on all devices, on the clock of the first; a device's own trace is ``node[1].trace``."""
         if self._last_trace is not None:
             return self._last_trace
+        for one in self._sessions:
+            one._recorder.kernels.take()
+        trace = without_tools(self._joined().trace(title=self.title))
+        hazards = (note for one in self._sessions for note in one._accesses.notes(trace))
+        return replace(trace, notes=(*hazards, *self._notes))
+
+    def _joined(self) -> JoinedJournal:
+        """Return the journals of all sessions as one, from the beginning on."""
+        return JoinedJournal(
+            [one._recorder for one in self._sessions],
+            ahead=self._how_far_ahead,
+            devices=[one.device for one in self._sessions],
+            tells_alike=not self._backends[0].device.simulated,
+        )
+
+    def _how_far_ahead(self) -> tuple[list[Ahead], int]:
+        """Return how far each clock is ahead of the first one's, and the bound on the error by now."""
         measured = np.array(self._compared, np.int64)  # shape (comparisons, devices, 3)
-        traces = [one.trace for one in self._sessions]
         # Two cards' timers were seen to drift apart by 2.8 us a second, steadily (H100): between comparisons that is known.
-        beyond_ns = max(
-            (
-                int(trace.end_ns.max(initial=0)) - last_ns
-                for trace, last_ns in zip(traces, measured[-1, :, 0].tolist(), strict=True)
-            ),
-        )
-        drift_ns = 0 if self._backends[0].device.simulated else round(max(0, beyond_ns) * DRIFT)
-        return merge(
-            traces,
-            ahead_ns=[(measured[:, place, 0], measured[:, place, 1]) for place in range(len(traces))],
-            error_ns=int(measured[:, :, 2].max()) + drift_ns,
-        )
+        last_ns = measured[-1, :, 0].tolist()
+        beyond_ns = max(0, *(one._recorder.now_ns() - at_ns for one, at_ns in zip(self._sessions, last_ns, strict=True)))
+        drift_ns = 0 if self._backends[0].device.simulated else round(beyond_ns * DRIFT)
+        ahead: list[Ahead] = [(measured[:, place, 0], measured[:, place, 1]) for place in range(len(self._sessions))]
+        return ahead, int(measured[:, :, 2].max()) + drift_ns
 
     def overlap(self) -> Overlap:
         """Return how much the streams' work overlapped so far; see `Trace.overlap`."""
         return self.trace.overlap()
 
-    def timeline(self) -> Timeline:
-        """Return a picture of what ran so far, with a group for each device."""
+    def timeline(
+        self, *, live: bool = True, refresh_hz: float = DEFAULT_REFRESH_HZ, capacity: int = DEFAULT_CAPACITY
+    ) -> Timeline:
+        """Return the timeline of all devices, on the clock of the first.
+
+        In a notebook it goes on growing while work runs, as `Session.timeline`, whose arguments these are.
+
+        Raises
+        ------
+        OptionError
+            If an argument is out of range.
+        """
+        check_timeline_options(None, live, refresh_hz, capacity)
+        if live and self._last_trace is None and running_kernel_shell() is not None:
+            return self._views.get(self, refresh_hz, capacity)
         return self.trace.timeline()
+
+    def clear(self) -> None:
+        """Forget what was recorded so far, on all devices."""
+        for one in self._sessions:
+            one.clear()
 
     def close(self) -> None:
         """Keep the trace, and close all sessions; see `Session.close`. Idempotent."""
         if self._last_trace is None:
             self.synchronize()
+            self._views.finish()
             self._last_trace = self.trace
             self._closing.close()
+
+    def _keep_notes(self, notes: tuple[Note, ...]) -> None:
+        """Take what the reader of a live timeline has written on it, all of it."""
+        self._notes = notes
+        if self._last_trace is not None:
+            others = [note for note in self._last_trace.notes if note.kind is not NoteKind.NOTE]
+            self._last_trace = replace(self._last_trace, notes=(*others, *notes))

@@ -989,10 +989,7 @@ class Session(ProcessBound):
             self._last_trace = replace(self._last_trace, notes=(*others, *notes))
 
     def _make_trace(self) -> Trace:
-        """Leave out what programs did on copies, and what was measured: it is no work of the user's."""
-        trace = self._recorder.trace(title=self.title)
-        shown = [lane.name for lane in trace.lanes if lane.name != DRY_RUNS and not lane.name.startswith(BENCH)]
-        trace = trace if len(shown) == len(trace.lanes) else trace.where(stream=shown)
+        trace = without_tools(self._recorder.trace(title=self.title))
         notes = (*self._accesses.notes(trace), *self._notes)
         return replace(trace, notes=notes) if notes else trace
 
@@ -1020,6 +1017,12 @@ class Session(ProcessBound):
             **({} if spool is None else {"spool": f"spool {spool.path.name}: {spool.summary}"}),
             "state": self.state.value,
         }
+
+
+def without_tools(trace: Trace) -> Trace:
+    """Leave out what programs did on copies, and what was measured: it is no work of the user's."""
+    shown = [lane.name for lane in trace.lanes if lane.name != DRY_RUNS and not lane.name.startswith(BENCH)]
+    return trace if len(shown) == len(trace.lanes) else trace.where(stream=shown)
 
 
 @cache

@@ -18,7 +18,7 @@ from gpustreamlab.model._device import (
     TraceMetadata,
 )
 from gpustreamlab.model._fields import MAX_NAME_LENGTH, check_fields, check_name, display_name, show_text
-from gpustreamlab.model._merge import merge
+from gpustreamlab.model._merge import Ahead, join_metadata, merge, shifted, with_devices
 from gpustreamlab.model._notes import read_written, written_entries
 from gpustreamlab.model._partition import (
     Layout,
@@ -44,6 +44,7 @@ __all__ = [
     "PERFETTO_BACKEND",
     "SCHEMA_VERSION",
     "SPAN_KINDS",
+    "Ahead",
     "Capabilities",
     "Capability",
     "Clocks",
@@ -68,10 +69,13 @@ __all__ = [
     "check_fields",
     "check_name",
     "display_name",
+    "join_metadata",
     "merge",
     "read_written",
+    "shifted",
     "show_text",
     "unchangeable",
+    "with_devices",
     "write_file_whole",
     "written_entries",
 ]

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import replace
 from itertools import chain
 from typing import Any, TypeAlias
@@ -12,7 +12,7 @@ from numpy.typing import NDArray
 
 from gpustreamlab.errors import OptionError, TraceError
 from gpustreamlab.model._columns import Counters, Edges, WorkDetail
-from gpustreamlab.model._device import Lane, TraceMetadata
+from gpustreamlab.model._device import Device, Lane, TraceMetadata
 from gpustreamlab.model._trace import COLUMN_DTYPES, SPAN_KINDS, Trace
 from gpustreamlab.typing import Int64Array, LaneKind, SpanKind
 
@@ -71,7 +71,7 @@ def merge(traces: Sequence[Trace], *, ahead_ns: Sequence[Ahead] | None = None, e
         columns: dict[str, NDArray[Any]] = {name: getattr(trace, name) for name in COLUMN_DTYPES} | dict(trace.extra)
         for name in ("start_ns", "end_ns", "queued_ns", "work_start_ns", "work_end_ns"):
             if name in columns:
-                columns[name] = _shifted(columns[name], ahead)
+                columns[name] = shifted(columns[name], ahead)
         columns["lane"] = lane_code[place][trace.lane]
         columns["name"] = name_code[place][trace.name]
         columns["thread"] = _moved(trace.thread, thread_code[place])
@@ -82,9 +82,7 @@ def merge(traces: Sequence[Trace], *, ahead_ns: Sequence[Ahead] | None = None, e
         parts.append(columns)
         edges.append((trace.edges.source + first_row, trace.edges.target + first_row, trace.edges.kind))
         told = trace.counters
-        counters.append(
-            (_shifted(told.time_ns, ahead), lane_code[place][told.lane], counter_code[place][told.name], told.value)
-        )
+        counters.append((shifted(told.time_ns, ahead), lane_code[place][told.lane], counter_code[place][told.name], told.value))
         details += trace.details
         first_row += len(trace)
         first_partition += len(trace.partitions)
@@ -121,13 +119,27 @@ def merge(traces: Sequence[Trace], *, ahead_ns: Sequence[Ahead] | None = None, e
             for trace, ahead, code in zip(traces, ahead_ns, lane_code, strict=True)
             for note in trace.notes
         ),
-        metadata=_join_metadata(traces, ahead_ns, error_ns),
+        metadata=join_metadata(
+            [trace.metadata for trace in traces],
+            chain.from_iterable(trace.devices for trace in traces),
+            ahead_ns=ahead_ns,
+            error_ns=error_ns,
+            busiest=max(range(len(traces)), key=lambda place: len(traces[place])),
+        ),
     )
     return _in_order(whole)
 
 
-def _shifted(times_ns: Int64Array, ahead: Ahead) -> Int64Array:
-    """Return times on the first clock; beyond what was measured the difference goes on as it went."""
+def shifted(times_ns: Int64Array, ahead: Ahead) -> Int64Array:
+    """Return times on the first clock; beyond what was measured the difference goes on as it went.
+
+    Parameters
+    ----------
+    times_ns
+        By the trace's own clock; shape (n,), int64.
+    ahead
+        As one of `merge`'s ``ahead_ns``.
+    """
     at_ns, ahead_ns = (np.zeros(1, np.int64), np.full(1, ahead, np.int64)) if isinstance(ahead, int) else ahead
     if len(at_ns) == 1:
         return times_ns + int(ahead_ns[0])
@@ -138,7 +150,7 @@ def _shifted(times_ns: Int64Array, ahead: Ahead) -> Int64Array:
 
 
 def _moment(time_ns: int, ahead: Ahead) -> int:
-    return int(_shifted(np.array([time_ns]), ahead)[0])
+    return int(shifted(np.array([time_ns]), ahead)[0])
 
 
 def _by_wall_clock(traces: Sequence[Trace]) -> list[Ahead]:
@@ -167,17 +179,22 @@ def _join_lanes(traces: Sequence[Trace]) -> tuple[tuple[Lane, ...], list[Int64Ar
             keys.setdefault(key, lane)
         placed.append(own)
     order = sorted(keys, key=lambda key: (keys[key].kind is LaneKind.HOST, keys[key].process, keys[key].device))
+    lanes = with_devices([keys[key] for key in order])
+    code = {key: place for place, key in enumerate(order)}
+    return lanes, [np.array([code[key] for key in own], np.int64) for own in placed]
+
+
+def with_devices(lanes: Sequence[Lane]) -> tuple[Lane, ...]:
+    """Return lanes in which streams of several devices that have one name have the device before it."""
     devices: dict[tuple[str, int], set[int]] = {}
-    for lane in keys.values():
+    for lane in lanes:
         devices.setdefault((lane.name, lane.process), set()).add(lane.device)
-    lanes = tuple(
+    return tuple(
         replace(lane, name=f"gpu{lane.device}:{lane.name}")
         if lane.kind is not LaneKind.HOST and len(devices[lane.name, lane.process]) > 1
         else lane
-        for lane in map(keys.__getitem__, order)
+        for lane in lanes
     )
-    code = {key: place for place, key in enumerate(order)}
-    return lanes, [np.array([code[key] for key in own], np.int64) for own in placed]
 
 
 def _intern(texts: Sequence[Sequence[str]]) -> tuple[tuple[str, ...], list[Int64Array]]:
@@ -225,11 +242,23 @@ def _in_order(whole: Trace) -> Trace:
     return replace(ordered, metadata=whole.metadata)
 
 
-def _join_metadata(traces: Sequence[Trace], ahead_ns: Sequence[Ahead], error_ns: int | None) -> TraceMetadata:
-    told = [trace.metadata for trace in traces]
-    first = told[0]
-    devices = {device.ordinal: device for trace in traces for device in trace.devices}
-    busiest = max(traces, key=len).metadata.device
+def join_metadata(
+    told: Sequence[TraceMetadata], devices: Iterable[Device], *, ahead_ns: Sequence[Ahead], error_ns: int | None, busiest: int
+) -> TraceMetadata:
+    """Return what several traces say of themselves as one, on the clock of the first.
+
+    Parameters
+    ----------
+    told
+        Of each trace.
+    devices
+        All that they have.
+    ahead_ns, error_ns
+        As of `merge`.
+    busiest
+        The place of the trace with the most spans.
+    """
+    by_number = {device.ordinal: device for device in devices}
     windows: list[tuple[int, int]] = []
     for begin, end in sorted(
         (_moment(begin, ahead), _moment(end, ahead))
@@ -242,9 +271,9 @@ def _join_metadata(traces: Sequence[Trace], ahead_ns: Sequence[Ahead], error_ns:
             windows.append((begin, end))
     between = sum(sorted(meta.host_error_ns for meta in told)[-2:]) if error_ns is None else error_ns
     return replace(
-        first,
-        device=busiest,
-        devices=tuple(devices[number] for number in sorted(devices)) if len(devices) > 1 else (),
+        told[0],
+        device=told[busiest].device,
+        devices=tuple(by_number[number] for number in sorted(by_number)) if len(by_number) > 1 else (),
         clock_error_ns=max(meta.clock_error_ns for meta in told) + (between if len(told) > 1 else 0),
         capture_windows=tuple(windows),
         title=next((meta.title for meta in told if meta.title), ""),

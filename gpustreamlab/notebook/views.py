@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING
 from gpustreamlab._util.background import check_refresh_hz
 from gpustreamlab.errors import OptionError
 from gpustreamlab.model import Trace
-from gpustreamlab.record import Recorder
+from gpustreamlab.record import Journal
 from gpustreamlab.sinks.live import LiveFeed, check_span_limit
 
 if TYPE_CHECKING:
@@ -27,7 +27,7 @@ class LiveViews:
         The session's.
     """
 
-    def __init__(self, recorder: Recorder) -> None:
+    def __init__(self, recorder: Journal) -> None:
         self._recorder = recorder
         self._made: dict[tuple[float, int], LiveTimeline] = {}
 

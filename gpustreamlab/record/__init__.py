@@ -5,6 +5,7 @@ from __future__ import annotations
 from gpustreamlab.record._buffer import FIRST_WORK_NUMBER, SPAN_COLUMNS, RowFinder, RowRing
 from gpustreamlab.record._counters import LaneSample
 from gpustreamlab.record._in_flight import DEFAULT_PENDING_LIMIT, Unended
+from gpustreamlab.record._joined import JoinedJournal, Journal
 from gpustreamlab.record._journal import NO_DEPENDENCIES, NO_ROWS, START, Cursor, Delta, join, join_samples
 from gpustreamlab.record._names import cut_text
 from gpustreamlab.record._ranges import LEFT, NO_EVENTS, STEP, LaneWriter, OpenRange, Range, RecordedLane, ThreadState
@@ -29,6 +30,8 @@ __all__ = [
     "STEP",
     "Cursor",
     "Delta",
+    "JoinedJournal",
+    "Journal",
     "LaneSample",
     "LaneWriter",
     "LossReport",

@@ -28,8 +28,13 @@ SPAN_COLUMNS = (
 """What the ring holds for each span, int64 each. ``number`` counts ranges as they open, and everything else, from
 `FIRST_WORK_NUMBER` on, as it is told of; ``parent`` is the number of a range, or -1."""
 
-FIRST_WORK_NUMBER = 1 << 40
+FIRST_WORK_NUMBER = 1 << 48
 """Numbers of spans that are no ranges begin here: so they tell no one that ranges were opened."""
+NUMBERS_APART = (1 << 36) + 7_919
+"""How far the first numbers of two recorders of a process are apart: a span of one has no number of a span of another. Not a
+power of two: readers keep the last spans by their numbers modulo one."""
+RECORDERS = 4_095
+"""Recorders of a process whose numbers differ; then they begin anew."""
 
 MAX_RING_SIZE = 1_000_000_000
 """Most spans that a ring may hold: 104 GB."""

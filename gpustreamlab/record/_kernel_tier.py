@@ -17,7 +17,6 @@ from gpustreamlab.record._in_flight import RangesInFlight, is_done, to_clock
 from gpustreamlab.record._journal import Cursor
 from gpustreamlab.record._ranges import RecordedLane, ThreadState
 from gpustreamlab.record._stacks import StackSampler
-from gpustreamlab.record._tables import SessionTables
 from gpustreamlab.record._work import WorkReader
 from gpustreamlab.typing import CaptureTier, Int64Array
 
@@ -80,8 +79,8 @@ class KernelTier:
     ----------
     backend
         Whose clock is used.
-    tables
-        Where lanes and names are added.
+    reader
+        Turns what is told into rows.
     in_flight
         Ranges around calls; takes rows for the buffer, and what says which ranges have ended.
     on_loss
@@ -89,13 +88,13 @@ class KernelTier:
     """
 
     def __init__(
-        self, backend: Backend, tables: SessionTables, in_flight: RangesInFlight, on_loss: Callable[[int], object]
+        self, backend: Backend, reader: WorkReader, in_flight: RangesInFlight, on_loss: Callable[[int], object]
     ) -> None:
         self._backend = backend
         self._in_flight = in_flight
         self._on_loss = on_loss
-        self._threads = tables.threads
-        self._reader = WorkReader(tables)
+        self._reader = reader
+        self._threads = reader.threads
         self._stacks = StackSampler(backend.glance_ns)
         # Held while a batch is taken and stored, so that batches are stored in the order in which they were told of.
         self._lock = process_lock()
@@ -105,6 +104,8 @@ class KernelTier:
         self._dropped_before = 0
         self._dropped_base = 0
         self._taken_ns = self._taken_host_ns = self._noisy_ns = 0
+        self.beside: tuple[KernelTier, ...] = ()
+        """Those of other devices of the process: work launched in a range of theirs is part of that, and streams keep names."""
         self.windows = CaptureWindows()
         """When kernels were captured."""
         self.stop_count = 0
@@ -244,6 +245,11 @@ class KernelTier:
         except Exception as error:  # noqa: BLE001 - logged; the stream's work then has a lane of its own
             _log.warning("Kernels of stream %r cannot be told from those of others: %s", recorded.name, error)
 
+    def stand_beside(self, others: Sequence[KernelTier]) -> None:
+        """Ask these, too, whose a range or a stream is."""
+        self.beside = tuple(others)
+        self._reader.beside = tuple(other._reader for other in others)  # noqa: SLF001 - of this class
+
     def note_thread(self, state: ThreadState) -> None:
         """Take that a thread has begun to use the session: another one may have had its number before."""
         with observing(self._backend):
@@ -323,7 +329,7 @@ class KernelTier:
                 blocks = self._reader.read(
                     activities,
                     source,
-                    self._in_flight.find_enclosing,
+                    self._find_ranges,
                     with_calls=self.keeps_calls,
                     is_complete=is_complete or is_last,
                 )
@@ -342,6 +348,15 @@ class KernelTier:
             source.stop()
             return f"{type(error).__name__}: {error}"
         return lost
+
+    def _find_ranges(self, thread: Int64Array, at_host_ns: Int64Array) -> Int64Array:
+        """Return the number of the range that each thread had open, in this session or else in one beside it, or -1."""
+        found = self._in_flight.find_enclosing(thread, at_host_ns)
+        for other in self.beside:
+            if (missing := np.flatnonzero(found < 0)).size:
+                ranges = other._in_flight  # noqa: SLF001 - of this class
+                found[missing] = ranges.find_enclosing(thread[missing], at_host_ns[missing])
+        return found
 
     def _sample(self, *, is_wanted: bool) -> None:
         """Look at the stacks of threads from now on, or no more."""

@@ -150,6 +150,10 @@ class LaneTable:
         )
         return self._add_bounded(lane, OTHER_STREAMS, lambda: replace(lane, context=0, stream=0, sm_count=0))
 
+    def add_known(self, lane: Lane) -> int:
+        """Return the index of a lane for a stream of another session of the process, which is called as it is there."""
+        return self._add_bounded(replace(lane, outside=True), OTHER_STREAMS, lambda: replace(lane, context=0, stream=0))
+
     def add_host(self, thread: int, name: str) -> int:
         """Return the index of a lane for a thread of the host."""
         lane = Lane(name=f"host: {name}", stream=thread, kind=LaneKind.HOST)

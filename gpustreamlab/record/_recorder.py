@@ -12,7 +12,7 @@ from typing import Any
 from gpustreamlab.backends import ActivitySource, Backend, BackendStream, ContextSpec
 from gpustreamlab.errors import DeviceError, GPUStreamLabError, StickyDeviceError
 from gpustreamlab.model import Lane, Layout, Partition, Trace
-from gpustreamlab.record._buffer import RowRing
+from gpustreamlab.record._buffer import FIRST_WORK_NUMBER, NUMBERS_APART, RECORDERS, RowRing
 from gpustreamlab.record._counters import NO_SAMPLES, LaneSample, Sampler
 from gpustreamlab.record._extents import Checkpoints
 from gpustreamlab.record._in_flight import DEFAULT_PENDING_LIMIT, RangesInFlight, is_done
@@ -23,6 +23,7 @@ from gpustreamlab.record._ranges import LaneWriter, OpenRange, Range, RecordedLa
 from gpustreamlab.record._tables import SessionTables
 from gpustreamlab.record._trace_maker import build_trace
 from gpustreamlab.record._unfinished import LossReport, Unfinished, find_unfinished
+from gpustreamlab.record._work import WorkReader
 from gpustreamlab.typing import MarkerKind
 
 _log = logging.getLogger(__name__)
@@ -34,6 +35,10 @@ TAKE_EVERY = 16_384
 """Closed ranges of a thread and lane that wait to be told of their work, from which on that is asked for in passing."""
 KEPT_RANGES = 4_096
 """Names of one thread and lane whose ranges are kept for the next use."""
+
+
+_recorders = count()
+"""Takes the place of the next recorder of this process."""
 
 
 class Recorder:
@@ -73,7 +78,8 @@ class Recorder:
         """Names the ranges where the device's context is lost."""
         # What a range needs on its hot path, looked up once.
         self.local = threading.local()
-        self.numbers = count()
+        first_number = next(_recorders) % RECORDERS * NUMBERS_APART
+        self.numbers = count(first_number)
         self.next_tick_ns = 0
         self.is_timed_by_work = False
         self.captures: Collection[Any] = getattr(backend, "captures", ())  # a backend of others may be older than this
@@ -82,7 +88,8 @@ class Recorder:
         self.pop_range = backend.pop_range
         self.pop_pair = self.in_flight.idle_pairs.pop
         self._tables = SessionTables(backend, self.numbers.__next__, self.look_at_clock())
-        self.kernels = KernelTier(backend, self._tables, self.in_flight, self._drop_untold)
+        reader = WorkReader(self._tables, first_number + FIRST_WORK_NUMBER)
+        self.kernels = KernelTier(backend, reader, self.in_flight, self._drop_untold)
         """Kernels, copies and calls, where they are captured."""
 
     @property
@@ -99,6 +106,11 @@ class Recorder:
     def pending_count(self) -> int:
         """Closed ranges whose device work had not ended when they were last collected."""
         return self.in_flight.waiting_count
+
+    @property
+    def unselected_work(self) -> int:
+        """Work with no stream selected that no span tells of; 0 where the backend does not count it."""
+        return self._tables.unselected_work
 
     @property
     def span_count(self) -> int:
@@ -477,7 +489,7 @@ class Recorder:
         if since >= 0:
             is_later = self._checkpoints.find_later(delta.columns, since, self.to_clock_ns)
             delta = delta._replace(columns={name: values[is_later] for name, values in delta.columns.items()})
-        unselected_work = self._tables.unselected_work if since < 0 else 0
+        unselected_work = self.unselected_work if since < 0 else 0
         return build_trace(delta.with_facts(pending_spans=self.pending_count, unselected_work=unselected_work))
 
     def end(self) -> None:

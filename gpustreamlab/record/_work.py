@@ -12,7 +12,7 @@ import numpy as np
 
 from gpustreamlab.analysis import distinct
 from gpustreamlab.backends import OWN_PREFIX, Activities, ActivitySource, AnnotationBatch, CallBatch, WorkBatch
-from gpustreamlab.model import DEVICE_WORK, SPAN_KINDS, WorkDetail
+from gpustreamlab.model import DEVICE_WORK, SPAN_KINDS, Lane, WorkDetail
 from gpustreamlab.record._buffer import FIRST_WORK_NUMBER, SPAN_COLUMNS, RowRing
 from gpustreamlab.record._counters import CounterLog
 from gpustreamlab.record._extents import ANNOTATION_CODE, HOST_CODE, SAMPLE_CODE, WORK_FIELDS
@@ -121,6 +121,11 @@ class StreamKeys:
             self._places[key] = (*places, place)[-KEPT_PLACES:]
             while len(self._places) > KEPT_KEYS:
                 del self._places[next(iter(self._places))]
+
+    def newest(self, key: StreamKey) -> Place | None:
+        """Return where a stream's work belongs now; None where nothing is known of it."""
+        places = self._places.get(key)
+        return None if places is None else places[-1]
 
     def find(
         self, context: Int64Array, stream: Int64Array, at_ns: Int64Array, make: Callable[[StreamKey], int]
@@ -291,12 +296,16 @@ class WorkReader:
     ----------
     tables
         The session's: names are shared with ranges; streams of others, and threads, get lanes.
+    first_number
+        Of the rows.
     """
 
-    def __init__(self, tables: SessionTables) -> None:
-        self._names, self._lanes, self._threads = tables.names, tables.lanes, tables.threads
+    def __init__(self, tables: SessionTables, first_number: int = FIRST_WORK_NUMBER) -> None:
+        self._names, self._lanes, self.threads = tables.names, tables.lanes, tables.threads
         self._launches = Launches()
-        self._next_number = FIRST_WORK_NUMBER
+        self._next_number = first_number
+        self.beside: tuple[WorkReader, ...] = ()
+        """Those of other devices of the process."""
         self._waiting: Columns = {}
         self._contexts: dict[int, int] = {}  # the backend's number of each context by that of the records
         self.keys = StreamKeys()
@@ -361,11 +370,11 @@ class WorkReader:
             "start_ns": start_ns,
             "end_ns": np.maximum(start_ns, end_ns),
             "queued_ns": start_ns,
-            "lane": self._threads.lanes(batch.thread, batch.start_host_ns),
+            "lane": self.threads.lanes(batch.thread, batch.start_host_ns),
             "name": names[batch.stack],
             "kind": np.full(len(start_ns), SAMPLE_CODE, np.int64),
             "parent": find_ranges(batch.thread, batch.start_host_ns),
-            "thread": self._threads.codes(batch.thread, batch.start_host_ns),
+            "thread": self.threads.codes(batch.thread, batch.start_host_ns),
             "detail": details[batch.stack],
         }
         return self._finish(row)
@@ -395,7 +404,7 @@ class WorkReader:
         if not len(calls["start_ns"]):
             return []
         parent = find_ranges(calls["thread"], calls["start_host_ns"])
-        thread = self._threads.codes(calls["thread"], calls["start_host_ns"])
+        thread = self.threads.codes(calls["thread"], calls["start_host_ns"])
         self.launching.update(distinct(calls["thread"])[0].tolist())
         self._launches.add(calls["correlation"], calls["start_ns"], thread, parent, calls["start_host_ns"])
         if not with_calls:
@@ -404,7 +413,7 @@ class WorkReader:
             "start_ns": calls["start_ns"],
             "end_ns": calls["end_ns"],
             "queued_ns": calls["start_ns"],
-            "lane": self._threads.lanes(calls["thread"], calls["start_host_ns"]),
+            "lane": self.threads.lanes(calls["thread"], calls["start_host_ns"]),
             "name": names[calls["name"]],
             "kind": np.full(len(parent), HOST_CODE, np.int64),
             "parent": parent,
@@ -421,11 +430,11 @@ class WorkReader:
             "start_ns": told["start_ns"],
             "end_ns": told["end_ns"],
             "queued_ns": told["start_ns"],
-            "lane": self._threads.lanes(told["thread"], told["start_host_ns"]),
+            "lane": self.threads.lanes(told["thread"], told["start_host_ns"]),
             "name": names[told["name"]],
             "kind": np.full(len(told["name"]), ANNOTATION_CODE, np.int64),
             "parent": find_ranges(told["thread"], told["start_host_ns"]),
-            "thread": self._threads.codes(told["thread"], told["start_host_ns"]),
+            "thread": self.threads.codes(told["thread"], told["start_host_ns"]),
         }
         return self._finish(row)
 
@@ -498,9 +507,18 @@ class WorkReader:
     ) -> tuple[Int64Array, Int64Array]:
         def make(key: StreamKey) -> int:
             told, number = key
+            lane = next((lane for other in self.beside if (lane := other.find_lane(key)) is not None), None)
+            if lane is not None:
+                return self._lanes.add_known(lane)
             return self._lanes.add_outside(self._contexts.get(told, told), number, source.describe_stream(told, number))
 
         return self.keys.find(context, stream, at_ns, make)
+
+    def find_lane(self, key: StreamKey) -> Lane | None:
+        """Return the lane of a stream that the session made, or took; None where it is none of its own."""
+        place = self.keys.newest(key)
+        lane = None if place is None else self._lanes.all[place.lane]
+        return None if lane is None or lane.outside else lane
 
     def _keep(self, columns: Columns, is_good: BoolArray) -> Columns:
         """Leave out and count what makes no sense."""

@@ -10,7 +10,7 @@ import numpy as np
 from gpustreamlab.analysis import ArrivedSpans, LiveRows, OpenSpans, bin_width_ns, merge_narrow
 from gpustreamlab.draw import SpanColumns
 from gpustreamlab.model import DEVICE_WORK, SPAN_KINDS
-from gpustreamlab.record import START, Delta, Recorder, RowFinder, Unended
+from gpustreamlab.record import START, Delta, Journal, RowFinder, Unended
 from gpustreamlab.typing import Int64Array, SpanKind
 
 KNOWN_SPANS = 1 << 16
@@ -103,7 +103,7 @@ class SpanReader:
         How many can be read again.
     """
 
-    def __init__(self, recorder: Recorder, capacity: int) -> None:
+    def __init__(self, recorder: Journal, capacity: int) -> None:
         self._recorder = recorder
         self.capacity = capacity
         self.cursor = START
@@ -179,15 +179,17 @@ class SpanReader:
 
     def _arrived(self, delta: Delta) -> ArrivedSpans:
         columns, tables = delta.columns, delta.tables
-        # -1, the whole card, is last.
-        sms = np.array([*(part.granted_sms for part in tables.partitions), tables.metadata.device.sm_count], np.int64)
+        # Behind the partitions, by -1, the cards.
+        sms_of = {device.ordinal: device.sm_count for device in (tables.metadata.device, *tables.metadata.devices)}
+        card_sms = np.array([sms_of.get(lane.device, 0) for lane in tables.lanes], np.int64)
+        part_sms = np.array([*(part.granted_sms for part in tables.partitions), 0], np.int64)
         return ArrivedSpans(
             number=columns["number"],
             parent=columns["parent"],
             lane=columns["lane"],
             start_ns=columns["start_ns"],
             end_ns=columns["end_ns"],
-            sms=sms[columns["partition"]],
+            sms=np.where(columns["partition"] < 0, card_sms[columns["lane"]], part_sms[columns["partition"]]),
             kind=columns["kind"],
         )
 

@@ -32,7 +32,7 @@ from gpustreamlab.draw import (
 )
 from gpustreamlab.errors import OptionError
 from gpustreamlab.model import DEVICE_WORK, Counters, Trace
-from gpustreamlab.record import START, Cursor, Delta, Recorder, build_trace, join_samples
+from gpustreamlab.record import START, Cursor, Delta, Journal, build_trace, join_samples
 from gpustreamlab.sinks._live_spans import MAX_SPANS, SpanReader
 from gpustreamlab.typing import SpanKind
 
@@ -51,7 +51,7 @@ class FindingWatch:
         Whose spans.
     """
 
-    def __init__(self, recorder: Recorder) -> None:
+    def __init__(self, recorder: Journal) -> None:
         self._recorder = recorder
         self._seen_count = 0
         self._next_s = 0.0
@@ -274,7 +274,7 @@ class LiveFeed:
 
     def __init__(
         self,
-        recorder: Recorder,
+        recorder: Journal,
         *,
         title: Callable[[], str] = str,
         capacity: int = DEFAULT_CAPACITY,

@@ -483,7 +483,7 @@ class Event(ProcessBound):
             return
         with stream._loss_report:
             stream._backend_stream.wait(event)
-        if stream is not self._stream and stream._recorder is self._stream._recorder:
+        if stream is not self._stream:
             stream._recorder.add_edge(self._range_number, stream._recorded)  # for the timeline
 
     def query(self) -> bool:

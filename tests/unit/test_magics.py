@@ -611,3 +611,37 @@ def test_gpuexplain_takes_a_row_where_nothing_has_that_name(shell, lab):
         assert run(shell, line)[0].result.findings == expected.findings != ()
     assert lab.explain(0).findings == ()
     assert "the trace has rows 0 to" in told(shell, "%gpuexplain 999")
+
+
+@pytest.fixture
+def node(shell):
+    run(shell, "import gpustreamlab as gsl\nlab = gsl.Node(backend='sim')")
+    yield shell.user_ns["lab"]
+    shell.user_ns["lab"].close()
+
+
+def test_a_cell_runs_on_the_gpu_of_a_node_that_it_names_and_waits_for_one_on_another(shell, node):
+    assert run(shell, "%%gpustream prefill\na = lab[0].xp.ones((256, 256)) @ lab[0].xp.ones((256, 256))")[0].success
+    assert run(shell, "%%gpustream decode --device 1 --after prefill\nb = lab[1].xp.ones((64, 64))")[0].success
+    assert run(shell, "%%gpustream decode\nc = lab[1].xp.ones((64, 64))")[0].success
+    node.synchronize()
+    trace = node.trace.where(kind="kernel")
+    found = {(trace.lanes[lane].name, trace.lanes[lane].device) for lane in trace.lane}
+    assert found == {("decode", 1), ("prefill", 0)}
+    decode, prefill = trace.where(stream="decode"), trace.where(stream="prefill")
+    assert decode.start_ns.min() >= prefill.end_ns.max()
+    assert run(shell, "%gputimeline --static")[0].result.trace.devices == node.trace.devices
+
+
+def test_what_a_node_cannot_be_asked_says_what_to_type(shell, node):
+    run(shell, "lab.stream('d', device=1)")
+    assert "is on GPU 1" in run(shell, "%%gpustream d --device 0\npass")[1]
+    assert "no device 7" in run(shell, "%%gpustream e --device 7\npass")[1]
+    assert "gpu0 = lab[0]" in told(shell, "%gpupartition decode=32")
+    run(shell, "gpu0 = lab[0]\n%gpulab use --as gpu0")
+    assert run(shell, "%gpupartition decode=32")[0].success
+    assert node[0].layout is not None
+
+
+def test_a_device_without_a_node_is_refused(shell, lab):
+    assert "lab = gpustreamlab.Node()" in told(shell, "%%gpustream a --device 1\npass")

@@ -18,6 +18,9 @@ from gpustreamlab.errors import (
     TraceError,
 )
 from gpustreamlab.model import Lane
+from gpustreamlab.record import JoinedJournal
+from gpustreamlab.sinks.live import LiveFeed
+from gpustreamlab.typing import SpanKind
 
 
 def work_of(trace, stream):
@@ -143,3 +146,100 @@ def test_traces_that_cannot_be_put_on_one_clock_are_refused():
     with pytest.raises(OptionError, match="one number for each"):
         gsl.merge([columns(0, [0])], ahead_ns=[0, 1])
     assert isinstance(gsl.merge([columns(0, [0])]).lanes[0], Lane)
+
+
+def kernel_edges(trace):
+    """Return the pairs of names of kernels, of which the second waited for the first."""
+    kinds = trace.kind[np.stack((trace.edges.source, trace.edges.target))] == list(SpanKind).index(SpanKind.KERNEL)
+    return [
+        (trace.lanes[trace.lane[source]].name, trace.lanes[trace.lane[target]].name)
+        for source, target in zip(trace.edges.source[kinds.all(0)], trace.edges.target[kinds.all(0)], strict=True)
+    ]
+
+
+def hand_over(node):
+    """Two kernels on the first card, and one on the second that waits for them."""
+    node.stream("first")
+    node.stream("last", device=1)
+    with node.on("first", "produce"):
+        workloads.spin(node[0], 50_000)
+        workloads.spin(node[0], 50_000)
+    node.streams["last"].wait(node.streams["first"])
+    with node.on("last", "consume"):
+        workloads.spin(node[1], 80_000)
+    node.synchronize()
+
+
+def test_edges_go_from_a_kernel_of_one_card_to_that_which_waited_on_another():
+    with Node(backend="sim") as node:
+        hand_over(node)
+        trace = node.trace
+        path = trace.critical_path()
+    assert kernel_edges(trace) == [("first", "last")]
+    assert {trace.lanes[lane].name for lane in trace.lane[trace.kind == list(SpanKind).index(SpanKind.KERNEL)]} == {
+        "first",
+        "last",
+    }
+    assert [step for step in str(path).splitlines() if "last" in step]
+    assert len(node[1].trace.where(kind="kernel")) == 1
+
+
+def test_what_is_launched_on_another_card_than_the_selected_stream_is_part_of_the_range():
+    with Node(backend="sim") as node:
+        node.stream("decode", device=1)
+        with node.on("decode", "step"):
+            node[0].xp.ones((64, 64))
+        node.synchronize()
+        strays = node.trace.strays()
+    assert len(strays) == 1
+    assert "decode" in str(strays)
+
+
+def test_ranges_of_two_cards_have_an_edge_and_those_of_sessions_apart_have_none_of_others():
+    with Node(backend="sim", capture="ranges") as node:
+        hand_over(node)
+        trace = node.trace
+        named = trace.name[np.stack((trace.edges.source, trace.edges.target))].T
+        assert [[trace.names[code] for code in pair] for pair in named] == [["produce", "consume"]]
+        assert not len(node[1].trace.edges)
+
+
+def test_a_live_view_of_a_node_has_what_its_trace_has():
+    with Node(backend="sim") as node:
+        journal = node._joined()
+        feed = LiveFeed(journal, title=lambda: "both")
+        first = feed.refresh()
+        hand_over(node)
+        with node.on("first", "again"):
+            workloads.spin(node[0], 10_000)
+        node.synchronize()
+        update = feed.refresh()
+        trace, live = node.trace, journal.trace()
+        assert update.facts["tables"]["lanes"][0]["name"] == "first"
+        assert len(live) == len(trace)
+        for name in ("start_ns", "end_ns", "lane", "name", "kind", "parent"):
+            assert (getattr(live, name) == getattr(trace, name)).all()
+        node.clear()
+        with node.on("last", "later"):
+            workloads.spin(node[1], 10_000)
+        node.synchronize()
+        assert feed.refresh().facts["is_cleared"]
+        for later in (node.trace.where(kind="range"), journal.trace().where(kind="range")):
+            assert [later.names[code] for code in later.name] == ["later"]
+        assert first is None or first.facts["number"] == 1
+
+
+def test_a_cell_is_marked_once_and_a_call_that_two_journals_tell_is_one():
+    with Node(backend="sim") as node:
+        hand_over(node)
+        for session in node:
+            session.mark("half-way")
+            session.capture("kernels", host=True)
+        hand_over(node)
+        assert [marker.text for marker in node.trace.markers] == ["half-way"]
+        recorders = [session._recorder for session in node]
+        twice = JoinedJournal(
+            [recorders[0], recorders[0]], ahead=lambda: ([0, 0], 0), devices=[node[0].device], tells_alike=True
+        ).trace()
+        calls = twice.where(kind="host")
+        assert len(calls) == len(np.unique(calls.extra["correlation"])) > 0

@@ -101,7 +101,8 @@ class SimDriver:
         self.unselected_work = 0
         """Kernels, copies and fills that went to the NULL stream and that nobody was told of."""
         self._blocking: list[StreamQueue] = []
-        self._next_handle = _FIRST_HANDLE
+        # No stream of one card has the handle of a stream of another: records name them by it.
+        self._take_handle: Callable[[], int] = count(_FIRST_HANDLE).__next__ if beside is None else beside._take_handle  # noqa: SLF001
         self._null_count = 0
         self._lazy_left = _LAZY_COMMANDS
         self._thread = threading.local()
@@ -132,10 +133,10 @@ class SimDriver:
             self._charge(self.preset.host.create_stream_ns)
             self._catch_up()
             with delayed_interrupts():  # the SMs are cut and the stream is known, or nothing of it
-                stream = self.scheduler.add_stream(self._next_handle, priority, sm_ids)
+                handle = self._take_handle()
+                stream = self.scheduler.add_stream(handle, priority, sm_ids)
                 stream.context = context
-                self.streams[self._next_handle] = stream
-                self._next_handle += 1
+                self.streams[handle] = stream
                 if is_blocking:
                     stream.is_blocking = True
                     self._blocking.append(stream)
@@ -279,12 +280,7 @@ class SimDriver:
             now_ns = self._enter(stream, self.preset.host.wait_ns)
             if self.source is not None:
                 number = self.source.note_call("cudaStreamWaitEvent", CallClass.EVENT, began_ns, now_ns)
-                if (
-                    mark is not None
-                    and mark.origin is not None
-                    and mark.origin is not stream
-                    and mark.origin.card is stream.card
-                ):
+                if mark is not None and mark.origin is not None and mark.origin is not stream:
                     self.source.note_dependency(mark.origin, mark.correlation, stream, number)
             if mark is not None and mark.time_ns < 0:
                 self.scheduler.submit(stream, Wait(mark), now_ns)

@@ -189,7 +189,8 @@ class SimActivitySource:
 
     def note_dependency(self, origin: StreamQueue, record: int, stream: StreamQueue, wait: int) -> None:
         """Keep that a stream waits for what another one recorded, with the numbers of both calls."""
-        if self._has_room():
+        is_unnamed = origin.number == 0 and origin.card is not stream.card  # each card has a NULL stream of this number
+        if not is_unnamed and self._has_room():
             self._dependencies.extend((origin.context, origin.number, record, stream.context, stream.number, wait))
 
     def note_memory(self, time_ns: int, stream: StreamQueue, name: str, value_bytes: int) -> None:
