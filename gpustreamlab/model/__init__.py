@@ -1,5 +1,6 @@
 """Frozen values: the trace and its parts."""
 
+from gpustreamlab.model._clock_offset import ClockJump, ClockOffset, interpolate
 from gpustreamlab.model._columns import EDGE_KINDS, Counters, Edges, WorkDetail, unchangeable
 from gpustreamlab.model._device import (
     CHROME_BACKEND,
@@ -47,6 +48,8 @@ __all__ = [
     "Ahead",
     "Capabilities",
     "Capability",
+    "ClockJump",
+    "ClockOffset",
     "Clocks",
     "Counters",
     "Device",
@@ -69,6 +72,7 @@ __all__ = [
     "check_fields",
     "check_name",
     "display_name",
+    "interpolate",
     "join_metadata",
     "merge",
     "read_written",

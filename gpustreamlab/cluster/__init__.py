@@ -1,0 +1,1 @@
+"""Many processes, on one host or several: one trace, on one clock."""
