@@ -37,7 +37,7 @@ FIELDS = {
     ),
     12: "flags timestamp id objectId.pt.threadId name domain",
     17: "overheadKind objectKind objectId.pt.threadId start end correlationId",
-    22: _COPY,
+    22: f"{_COPY} srcDeviceId dstDeviceId",
     36: "correlationId contextId streamId eventId",
     37: "contextId streamId priority flag",
     38: "type correlationId contextId streamId cudaEventId",

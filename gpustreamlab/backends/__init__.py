@@ -2,6 +2,8 @@
 
 from gpustreamlab.backends._activity import (
     OWN_PREFIX,
+    PEER_COPY,
+    STAGED_COPY,
     Activities,
     ActivitySource,
     AnnotationBatch,
@@ -32,6 +34,8 @@ from gpustreamlab.backends._select import BACKEND_NAMES, Choice, choose_backend,
 __all__ = [
     "BACKEND_NAMES",
     "OWN_PREFIX",
+    "PEER_COPY",
+    "STAGED_COPY",
     "AccessSink",
     "Activities",
     "ActivitySource",

@@ -19,6 +19,12 @@ PROBE_NAME = f"{OWN_PREFIX}probe"
 """The kernel by which `PartitionTools.verify` finds where streams run."""
 
 
+PEER_COPY = "memcpy PtoP"
+"""How a copy from one device to another is named. It may run in a stream of the driver's: it is of who launched it."""
+STAGED_COPY = "memcpy PtoP (through the host)"
+"""Likewise, where neither device may read the other's memory. Its start is the earliest that it can have had."""
+
+
 class CallClass(IntEnum):
     """What a call of the host was for."""
 

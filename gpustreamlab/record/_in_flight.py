@@ -32,7 +32,7 @@ NESTED = 64
 """So many of the ranges that were closed first are looked through for the one that was opened first."""
 
 _NO_THREAD = -1
-_INTERVAL_COLUMNS = ("thread", "opened_ns", "closed_ns", "number")
+_INTERVAL_COLUMNS = ("thread", "opened_ns", "closed_ns", "number", "lane")
 
 
 class InFlight(NamedTuple):
@@ -232,7 +232,7 @@ class RangesInFlight:
         with self.lock:
             # Those that any thread may end are of no thread that anyone asks for.
             rows = [(one.thread, one.opened_ns, one.closed_ns, one.number) for one in (*self.open(), *self.closed())]
-            ended = np.stack([*self._closed.read().columns.values()])
+            ended = np.stack([*self._closed.read().columns.values()][:4])
         ended = ended[:, (ended[2] > at_host_ns.min()) & (ended[1] <= at_host_ns.max())]
         whole = np.concatenate((np.array(rows, np.int64).reshape(-1, 4).T, ended), axis=1)
         # Seen in two places, it counts as closed.
@@ -240,6 +240,14 @@ class RangesInFlight:
         whole = whole[:, np.diff(whole[3], prepend=-2) > 0]
         found = find_innermost(Intervals(*whole), thread, at_host_ns)
         return np.where(found >= 0, whole[3][found], -1) if whole.shape[1] else found
+
+    def lanes_of(self, number: Int64Array) -> Int64Array:
+        """Return the lane of each range of these numbers, open or newly closed, or -1; shape (n,)."""
+        with self.lock:
+            rows = [(one.number, one.lane.index) for one in (*self.open(), *self.closed())]
+            ended = self._closed.read().columns
+        known = np.concatenate((np.array(rows, np.int64).reshape(-1, 2).T, np.stack((ended["number"], ended["lane"]))), axis=1)
+        return np.append(known[1], -1)[RowFinder(known[0]).rows_of(number)]
 
     def find_idle(self) -> list[int]:
         """Return the lanes that hold closed ranges without events, and no work in any of their places."""
@@ -378,7 +386,7 @@ class RangesInFlight:
             count, rows, kept = self._sort(lane, writer)
             if rows:
                 if self.is_awaiting_work:  # twice is as good as once
-                    known = [(writer.ident, row[2], row[5], row[3]) for row in rows]
+                    known = [(writer.ident, row[2], row[5], row[3], lane.index) for row in rows]
                     self._closed.append(dict(zip(_INTERVAL_COLUMNS, np.array(known, np.int64).T, strict=True)))
                 self._append_rows(lane, rows, [writer.thread] * len(rows))
                 # Between these two lines no interrupt can come: a row is either waiting or in the buffer.

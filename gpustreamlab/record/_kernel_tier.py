@@ -94,6 +94,7 @@ class KernelTier:
         self._in_flight = in_flight
         self._on_loss = on_loss
         self._reader = reader
+        reader.lanes_of = in_flight.lanes_of
         self._threads = reader.threads
         self._stacks = StackSampler(backend.glance_ns)
         # Held while a batch is taken and stored, so that batches are stored in the order in which they were told of.

@@ -11,9 +11,18 @@ from typing import NamedTuple, TypeAlias
 import numpy as np
 
 from gpustreamlab.analysis import distinct
-from gpustreamlab.backends import OWN_PREFIX, Activities, ActivitySource, AnnotationBatch, CallBatch, WorkBatch
+from gpustreamlab.backends import (
+    OWN_PREFIX,
+    PEER_COPY,
+    STAGED_COPY,
+    Activities,
+    ActivitySource,
+    AnnotationBatch,
+    CallBatch,
+    WorkBatch,
+)
 from gpustreamlab.model import DEVICE_WORK, SPAN_KINDS, Lane, WorkDetail
-from gpustreamlab.record._buffer import FIRST_WORK_NUMBER, SPAN_COLUMNS, RowRing
+from gpustreamlab.record._buffer import FIRST_WORK_NUMBER, NUMBERS_APART, SPAN_COLUMNS, RowRing
 from gpustreamlab.record._counters import CounterLog
 from gpustreamlab.record._extents import ANNOTATION_CODE, HOST_CODE, SAMPLE_CODE, WORK_FIELDS
 from gpustreamlab.record._names import CodeTable, cut_text, plain_text
@@ -304,6 +313,10 @@ class WorkReader:
         self._names, self._lanes, self.threads = tables.names, tables.lanes, tables.threads
         self._launches = Launches()
         self._next_number = first_number
+        self._first_range = first_number - FIRST_WORK_NUMBER
+        self._between: dict[int, bool] = {}  # codes of copies between devices that were told of, and whether through the host
+        self.lanes_of: Callable[[Int64Array], Int64Array] = np.zeros_like
+        """Returns the lane of each range by its number, or -1."""
         self.beside: tuple[WorkReader, ...] = ()
         """Those of other devices of the process."""
         self._waiting: Columns = {}
@@ -448,6 +461,9 @@ class WorkReader:
             & _points_into(batch.detail + 1, len(activities.details) + 1)
         )
         work = self._keep(_columns_of(batch), is_good)
+        for place, name in enumerate(activities.names):
+            if name in {PEER_COPY, STAGED_COPY} and names[place] >= 0:
+                self._between[int(names[place])] = name == STAGED_COPY
         work["name"] = names[work["name"]]
         work["detail"] = self.details.codes(map(self.labels.put_on, activities.details))[work["detail"]]
         held_count = len(self._waiting.get("name", ()))
@@ -465,18 +481,47 @@ class WorkReader:
         return self._place_work(work, launch, source)
 
     def _place_work(self, work: Columns, launch: Int64Array, source: ActivitySource) -> Columns:
-        is_foreign = source.are_foreign(work["context"], work["stream"])
-        if is_foreign.any():  # what another session does in streams of its own is in its own trace
-            is_ours = ~is_foreign | (self._launches.take(launch)[2] >= 0)
+        is_ours = self._are_ours(work, launch, source)
+        if not is_ours.all():
             work, launch = {name: column[is_ours] for name, column in work.items()}, launch[is_ours]
         called_ns, thread, parent, launch_host_ns = self._launches.take(launch)
         queued_ns = np.where(launch >= 0, np.minimum(called_ns, work["start_ns"]), work["start_ns"])
         lane, partition = self._find_lanes(work["context"], work["stream"], queued_ns, source)
+        if self._between:
+            self._place_between(work, lane, queued_ns, parent)
         told = np.stack((lane, launch_host_ns, work["start_ns"], work["end_ns"], work["correlation"]))
         self.launched = told[:, launch >= 0]
         kept = ("start_ns", "end_ns", "name", "kind", "detail", "size_bytes", "correlation")
         found = {"queued_ns": queued_ns, "lane": lane, "partition": partition, "parent": parent, "thread": thread}
         return self._finish({name: work[name] for name in kept} | found)
+
+    def _are_ours(self, work: Columns, launch: Int64Array, source: ActivitySource) -> BoolArray:
+        """Tell what belongs to this session: what another does in its streams is in its own trace, but for a range of ours."""
+        is_foreign = source.are_foreign(work["context"], work["stream"])
+        is_between = np.isin(work["name"], [*self._between])
+        if not (is_foreign | is_between).any():
+            return ~is_foreign
+        parent = self._launches.take(launch)[2]
+        is_of_range = (parent >= self._first_range) & (parent < self._first_range + NUMBERS_APART)
+        ours: BoolArray = is_of_range | ~(is_foreign | (is_between & (parent >= 0)))
+        return ours
+
+    def _place_between(self, work: Columns, lane: Int64Array, queued_ns: Int64Array, parent: Int64Array) -> None:
+        """Put copies between devices into the streams that launched them, and let those through the host begin in time.
+
+        Of the latter CUPTI tells the last part alone: they began behind what their stream did before, and behind their call.
+        """
+        lanes = self._lanes.all
+        rows = np.flatnonzero(np.isin(work["name"], [*self._between]))
+        launched_in = self.lanes_of(parent[rows])
+        work["start_ns"] = work["start_ns"].copy()
+        for row, home in zip(rows.tolist(), launched_in.tolist(), strict=True):
+            if home >= 0 and lanes[lane[row]].outside:
+                lane[row] = home
+        for row in (row for row in rows.tolist() if self._between[int(work["name"][row])]):
+            before = (lane == lane[row]) & (work["correlation"] < work["correlation"][row])
+            earliest_ns = max(int(queued_ns[row]), int(work["end_ns"][before].max(initial=0)))
+            work["start_ns"][row] = min(earliest_ns, int(work["start_ns"][row]))
 
     def _read_dependencies(self, activities: Activities, source: ActivitySource) -> None:
         batch = activities.dependencies

@@ -1,5 +1,9 @@
 """Several cards as one node: their clocks, their kernels, and waits from one to the other."""
 
+import json
+import subprocess
+import sys
+
 import numpy as np
 import pytest
 
@@ -86,3 +90,70 @@ def test_a_kernel_on_another_card_than_its_range_is_a_stray_of_it_and_each_call_
     numbers = calls.extra["correlation"]
     assert len(numbers) == len(np.unique(numbers)) > 0
     assert filled.shape == (1_000,)
+
+
+def copies_of(trace):
+    """Return the stream, the name, the parent's name, and the duration in ns of each copy."""
+    rows = np.flatnonzero(trace.kind == KINDS.index(SpanKind.COPY))
+    return [
+        (
+            trace.lanes[trace.lane[row]].name,
+            trace.names[trace.name[row]],
+            trace.names[trace.name[trace.parent[row]]] if trace.parent[row] >= 0 else None,
+            int(trace.duration_ns[row]),
+        )
+        for row in rows
+    ]
+
+
+PEERS = """
+import cupy, json, sys
+from gpustreamlab import Node
+from gpustreamlab.workloads import spin
+from gpustreamlab.typing import SpanKind
+is_direct, size = sys.argv[1] == "direct", 128 << 20
+with Node(backend="cuda") as node:
+    node.stream("a")
+    node.stream("b", device=1)
+    with cupy.cuda.Device(0):
+        x = cupy.zeros(size, cupy.uint8)
+    with cupy.cuda.Device(1):
+        y = cupy.zeros(size, cupy.uint8)
+    if is_direct:
+        for own, other in ((0, 1), (1, 0)):
+            with cupy.cuda.Device(own):
+                cupy.cuda.runtime.deviceEnablePeerAccess(other)
+    node.synchronize()
+    for _ in range(2):
+        node.clear()
+        said = {}
+        for place, name in enumerate("ab"):
+            with node.on(name, f"hand over on {name}"):
+                events = [cupy.cuda.Event(), cupy.cuda.Event()]
+                spin(node[place], 200_000)
+                handle = cupy.cuda.get_current_stream()
+                events[0].record(handle)
+                cupy.cuda.runtime.memcpyPeerAsync(y.data.ptr, 1, x.data.ptr, 0, size, handle.ptr)
+                events[1].record(handle)
+                spin(node[place], 100_000)
+            node.synchronize()
+            said[name] = cupy.cuda.get_elapsed_time(*events)
+    trace = node.trace
+    from tests.gpu.test_node_cuda import copies_of
+    ranges = trace.where(kind=SpanKind.RANGE).duration_ns.tolist()
+    print(json.dumps([copies_of(trace), said, [str(one) for one in trace.strays()], ranges]))
+"""
+
+
+@pytest.mark.parametrize(("way", "name"), [("direct", "memcpy PtoP"), ("staged", "memcpy PtoP (through the host)")])
+def test_a_copy_between_cards_is_in_the_stream_that_launched_it_and_lasts_as_long_as_events_say(node, way, name):
+    if len(node) < 2:
+        pytest.skip("This needs two cards.")
+    done = subprocess.run([sys.executable, "-c", PEERS, way], capture_output=True, text=True, timeout=120, check=True)
+    copies, said_ms, strays, ranges_ns = json.loads(done.stdout.splitlines()[-1])
+    assert [copy[:3] for copy in copies] == [["a", name, "hand over on a"], ["b", name, "hand over on b"]]
+    for stream, _, _, duration_ns in copies:
+        assert duration_ns == pytest.approx(said_ms[stream] * 1e6, rel=0.05, abs=40_000)
+    for range_ns, copy in zip(ranges_ns, copies, strict=True):
+        assert range_ns > copy[3] + 300_000
+    assert strays == []

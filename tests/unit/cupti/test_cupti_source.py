@@ -254,3 +254,58 @@ def test_calls_of_the_clock_itself_are_left_out_whenever_they_come(card, source)
 
     assert calls_of(parts) == []
     assert kernels_of(parts) == []
+
+
+def copy_between(card, down_ns, up_ns, *, number, size_bytes=256 << 20):
+    """Tell the last part of a copy from device 0 to device 1, as CUPTI does where neither reads the other's memory."""
+    ways = ((2, 0, 1, 13, down_ns), (1, 1, 2, 18, up_ns))
+    for kind, device, context, stream, (begin_ns, end_ns) in ways:
+        card.library.emit(
+            RecordKind.MEMCPY,
+            copyKind=kind,
+            srcKind=3,
+            dstKind=3,
+            bytes=size_bytes,
+            start=card.cupti_ns(begin_ns),
+            end=card.cupti_ns(end_ns),
+            deviceId=device,
+            contextId=context,
+            streamId=stream,
+            correlationId=number,
+        )
+
+
+def test_a_copy_through_the_host_is_one_from_its_first_way_to_the_end_of_its_second(card, source):
+    source.start()
+    drain_all(source, card)
+    at_ns = card.now_ns
+    copy_between(card, (at_ns, at_ns + 21_000), (at_ns + 28_000, at_ns + 49_000), number=77)
+    card.advance(100_000)
+    told = drain_all(source, card, 2)
+    assert [(name, stream, round((length) / 1_000)) for name, stream, length in kernels_of(told)] == [
+        ("memcpy PtoP (through the host)", 13, 49)
+    ]
+    assert [one.full_name for part in told for one in part.details] == ["memcpy GPU 0 to GPU 1, through the host"]
+
+
+def test_copies_down_and_up_of_different_calls_or_of_one_card_stay_two(card, source):
+    source.start()
+    drain_all(source, card)
+    at_ns = card.now_ns
+    copy_between(card, (at_ns, at_ns + 1_000), (at_ns, at_ns + 1_000), number=0)
+    card.advance(100_000)
+    assert [name for name, _, _ in kernels_of(drain_all(source, card, 2))] == ["memcpy DtoH"]
+
+
+def test_a_copy_that_another_card_runs_is_told_where_it_goes_to_and_its_stream_is_not_of_this_session(card, source):
+    source.start()
+    drain_all(source, card)
+    times = {"start": card.cupti_ns(card.now_ns), "end": card.cupti_ns(card.now_ns + 5_000)}
+    where = {"deviceId": 1, "contextId": 2, "streamId": 10, "srcDeviceId": 1, "dstDeviceId": 0}
+    card.library.emit(RecordKind.MEMCPY2, copyKind=10, srcKind=3, dstKind=3, bytes=8, correlationId=5, **times, **where)
+    card.library.emit(RecordKind.MEMCPY2, copyKind=10, bytes=8, correlationId=6, **times, **(where | {"dstDeviceId": 2}))
+    card.advance(100_000)
+    told = drain_all(source, card, 2)
+    assert [(name, stream) for name, stream, _ in kernels_of(told)] == [("memcpy PtoP", 10)]
+    assert [one.full_name for part in told for one in part.details] == ["memcpy GPU 1 to GPU 0"]
+    assert source.are_foreign(np.array([2, 1]), np.array([10, 13])).tolist() == [True, False]

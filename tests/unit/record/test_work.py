@@ -543,3 +543,27 @@ def test_a_thread_that_has_ended_gives_its_name_to_no_other():
     codes = threads.codes(np.array([5, 5]), np.array([999, 1_000])).tolist()
 
     assert [threads.texts[code] for code in codes] == ["ended", "thread 5"]
+
+
+# Copies between devices
+
+
+def test_a_copy_between_devices_is_in_the_stream_of_its_range_wherever_it_runs(lab, source):
+    with lab.on("a", "hand over"):
+        launch(lab, 10, 1, context=7, name="memcpy PtoP", kind=SpanKind.COPY)
+    launch(lab, 10, 2, context=7, name="memcpy PtoP", kind=SpanKind.COPY, after_ns=20_000)
+    trace = trace_of(lab)
+    inside, outside = rows(trace, SpanKind.COPY)
+    assert (trace.lanes[trace.lane[inside]].name, trace.lanes[trace.lane[outside]].name) == ("a", "stream 10")
+    assert len(trace.strays()) == 0
+
+
+def test_a_copy_through_the_host_begins_behind_its_call_and_what_its_stream_did(lab, source):
+    with lab.on("a", "hand over"):
+        first_ns = launch(lab, "a", 1, after_ns=5_000, width_ns=50_000)
+        launch(lab, "a", 2, name="memcpy PtoP (through the host)", kind=SpanKind.COPY, after_ns=900_000, width_ns=40_000)
+        third_ns = launch(lab, "b", 3, name="memcpy PtoP (through the host)", kind=SpanKind.COPY, after_ns=900_000)
+    trace = trace_of(lab)
+    on_b, on_a = rows(trace, SpanKind.COPY)
+    assert (trace.start_ns[on_a], trace.start_ns[on_b]) == (first_ns + 55_000, third_ns)
+    assert trace.end_ns[on_a] > first_ns + 940_000

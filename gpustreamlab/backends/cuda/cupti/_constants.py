@@ -48,6 +48,10 @@ class CopyKind(IntEnum):
     PTOP = 10
 
 
+STAGED = 255
+"""No code of CUPTI's: from device to device through the host, see `join_staged`."""
+
+
 class MemoryKind(IntEnum):
     """What sort of memory an address belongs to (CUpti_ActivityMemoryKind)."""
 

@@ -93,7 +93,7 @@ _FIELDS: dict[int, dict[int, str]] = {
     22: {
         18: (
             "copyKind:u1@4 srcKind:u1@5 dstKind:u1@6 bytes:i8@8 start:i8@16 end:i8@24 deviceId:u4@32 contextId:u4@36 "
-            "streamId:u4@40 correlationId:u4@60 graphId:u4@80 graphNodeId:u8@72 "
+            "streamId:u4@40 correlationId:u4@60 graphId:u4@80 graphNodeId:u8@72 srcDeviceId:u4@44 dstDeviceId:u4@52 "
         ),
     },
     36: {

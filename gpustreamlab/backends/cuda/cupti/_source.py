@@ -39,6 +39,7 @@ from gpustreamlab.backends.cuda.cupti._clock import CuptiClock, SentAnchor, Wall
 from gpustreamlab.backends.cuda.cupti._constants import RecordKind
 from gpustreamlab.backends.cuda.cupti._library import Cupti
 from gpustreamlab.backends.cuda.cupti._memory import MemoryReader, PoolWatch
+from gpustreamlab.backends.cuda.cupti._peer import join_staged
 from gpustreamlab.backends.cuda.cupti._records import CallNumbers, Columns, Records, concat_records, parse_buffer
 from gpustreamlab.backends.cuda.cupti._strings import StringReader
 from gpustreamlab.backends.cuda.cupti._work import NodeNumbers, StreamBook, Texts, without_untimed, work_batch
@@ -304,7 +305,7 @@ class CuptiSource:
 
     def are_foreign(self, context: Int64Array, stream: Int64Array) -> BoolArray:
         """Tell which streams are of other sessions, also once those are closed, and not of this one; all shapes are (n,)."""
-        foreign = [key for key, claimed in tuple(_claims.items()) if self not in claimed]
+        foreign = [*self._streams.elsewhere, *(key for key, claimed in tuple(_claims.items()) if self not in claimed)]
         return np.isin(_joined_key(context, stream), foreign)
 
     def describe_stream(self, context: int, stream: int) -> StreamFacts:
@@ -470,7 +471,7 @@ class CuptiSource:
             _hand_out(self._cupti)
             self._loss.note_buffers(len(self._inbox))
             records, self._inbox = concat_records(self._inbox), []
-        records = self._numbers.continue_in(records)
+        records = join_staged(self._numbers.continue_in(records), _are_claimed)
         self._note_anchors(records)
         if (fills := records.columns.get(RecordKind.MEMSET)) is not None:
             self._own_calls.note(fills["correlationId"][are_fences(fills)].astype(np.int64))
@@ -538,7 +539,13 @@ class CuptiSource:
         context, stream = self._clock_key
         is_clock = (columns["contextId"] == context) & (columns["streamId"] == stream)
         is_complete = (columns["start"] > 0) & (columns["end"] >= columns["start"])
-        is_shown = ~is_clock & (columns["deviceId"] == self._ordinal)
+        is_here = columns["deviceId"] == self._ordinal
+        if "srcDeviceId" in columns:  # a copy between devices runs on one of them, and may be of a range of ours on the other
+            is_between = ~is_here & ((columns["srcDeviceId"] == self._ordinal) | (columns["dstDeviceId"] == self._ordinal))
+            rows = np.flatnonzero(is_between)
+            self._streams.elsewhere |= {*_joined_key(columns["contextId"][rows], columns["streamId"][rows]).tolist()}
+            is_here |= is_between
+        is_shown = ~is_clock & is_here
         number, (first, last) = columns["correlationId"].astype(np.int64), self._calls_between
         is_shown &= (number >= first) & (number <= last)
         if "value" in columns:
@@ -594,6 +601,11 @@ def _hand_over() -> None:
 
 def _joined_key(context: NDArray[Any], stream: NDArray[Any]) -> Int64Array:
     return cast("Int64Array", context.astype(np.int64) << 32 | stream.astype(np.int64))
+
+
+def _are_claimed(context: Int64Array, stream: Int64Array) -> BoolArray:
+    """Tell which streams are of a session; all shapes are (n,)."""
+    return np.isin(_joined_key(context, stream), [*_claims])
 
 
 def _collecting(*, but: CuptiSource) -> list[CuptiSource]:

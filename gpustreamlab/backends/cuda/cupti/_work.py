@@ -13,8 +13,8 @@ from numpy.typing import NDArray
 
 from gpustreamlab._util.kernel_names import short_name
 from gpustreamlab.analysis import distinct
-from gpustreamlab.backends._activity import StreamFacts, WorkBatch
-from gpustreamlab.backends.cuda.cupti._constants import WORK_KINDS, RecordKind, StreamFlag, copy_name
+from gpustreamlab.backends._activity import PEER_COPY, STAGED_COPY, StreamFacts, WorkBatch
+from gpustreamlab.backends.cuda.cupti._constants import STAGED, WORK_KINDS, RecordKind, StreamFlag, copy_name
 from gpustreamlab.backends.cuda.cupti._library import Cupti
 from gpustreamlab.backends.cuda.cupti._records import Columns, Records
 from gpustreamlab.backends.cuda.cupti._strings import demangle
@@ -44,6 +44,7 @@ _KERNEL_SHAPE = (
     "channelID",
 )
 _COPY_SHAPE = ("copyKind", "srcKind", "dstKind", "graphId", NODE)
+_PEER_SHAPE = (*_COPY_SHAPE, "srcDeviceId", "dstDeviceId")
 _FILL_SHAPE = ("graphId", NODE)
 
 _HASH_FACTOR = np.uint64(0x9E37_79B9_7F4A_7C15)
@@ -105,7 +106,7 @@ def work_batch(
     shapes: dict[RecordKind, tuple[SpanKind, Sequence[str], Callable[[Mapping[str, int]], _Shape]]] = {
         RecordKind.CONCURRENT_KERNEL: (SpanKind.KERNEL, _KERNEL_SHAPE, lambda row: _kernel_shape(row, read_text)),
         RecordKind.MEMCPY: (SpanKind.COPY, _COPY_SHAPE, _copy_shape),
-        RecordKind.MEMCPY2: (SpanKind.COPY, _COPY_SHAPE, _copy_shape),
+        RecordKind.MEMCPY2: (SpanKind.COPY, _PEER_SHAPE, _peer_shape),
         RecordKind.MEMSET: (SpanKind.FILL, _FILL_SHAPE, _fill_shape),
     }
     found = {kind: records.columns[kind] for kind in shapes if kind in records.columns}
@@ -233,6 +234,12 @@ def _copy_shape(row: Mapping[str, int]) -> _Shape:
     return _Shape(name, WorkDetail(full_name=name, graph=row["graphId"], node=row[NODE]))
 
 
+def _peer_shape(row: Mapping[str, int]) -> _Shape:
+    is_staged = row["copyKind"] == STAGED
+    full = f"memcpy GPU {row['srcDeviceId']} to GPU {row['dstDeviceId']}{', through the host' if is_staged else ''}"
+    return _Shape(STAGED_COPY if is_staged else PEER_COPY, WorkDetail(full_name=full, graph=row["graphId"], node=row[NODE]))
+
+
 def _fill_shape(row: Mapping[str, int]) -> _Shape:
     return _Shape("memset", WorkDetail(full_name="memset", graph=row["graphId"], node=row[NODE]))
 
@@ -274,6 +281,8 @@ class StreamBook:
         self._made: dict[tuple[int, int], tuple[int, int]] = {}
         """By context and stream its `StreamFlag` and its priority."""
         self._library: dict[tuple[int, int], str] = {}
+        self.elsewhere: set[int] = set()
+        """Streams of other devices of which this one is told, as one number each."""
 
     def enable(self, kind: RecordKind) -> None:
         """Record a kind if this version can; of contexts and streams also those that are there already."""
