@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING
 if TYPE_CHECKING:
     from gpustreamlab._util.tasks import task_factory
     from gpustreamlab.analysis import PartitionOptions, plan_partitions
+    from gpustreamlab.cluster import Cluster
     from gpustreamlab.errors import GPUStreamLabError, PartitionError, PartitionWarning
     from gpustreamlab.magics import load_ipython_extension, unload_ipython_extension
     from gpustreamlab.model import Layout, Trace, WorkqueueOptions, merge
@@ -21,6 +22,7 @@ if TYPE_CHECKING:
     from gpustreamlab.timeline import Comparison, Timeline, compare
 
 __all__ = [
+    "Cluster",
     "Comparison",
     "Event",
     "GPUStreamLabError",
@@ -46,6 +48,7 @@ __all__ = [
 
 
 _HOMES = {
+    "Cluster": "cluster",
     "Comparison": "timeline",
     "Event": "streams.stream",
     "GPUStreamLabError": "errors",

@@ -32,6 +32,7 @@
     │   ├── PartitionInUseError       (RuntimeError)  streams still work in a partition that would go or change
     │   └── PartitionUnavailableError (RuntimeError)  this device or driver cannot partition its SMs
     ├── PartitionNotFoundError        (KeyError)      no partition of that name
+    ├── ClusterError                  (RuntimeError)  engines of a cluster that cannot be used, or where something failed
     ├── EngineError                   (RuntimeError)  an inference engine refused a tensor, a lane or its run
     ├── ExpectationError              (AssertionError)  a run did not do what was expected of it
     ├── MeasureError                  (RuntimeError)  nothing to measure, or measurements that cannot be compared
@@ -57,6 +58,7 @@ __all__ = [
     "CaptureUnavailableError",
     "CaptureWarning",
     "CloseError",
+    "ClusterError",
     "DeviceError",
     "DeviceMemoryError",
     "DeviceNotFoundError",
@@ -281,6 +283,19 @@ class SpoolWarning(UserWarning):
 
 class PartitionWarning(UserWarning):
     """A partition is not what was asked for, and the session goes on with what there is."""
+
+
+class ClusterError(GPUStreamLabError, RuntimeError):
+    """Engines of a cluster cannot be used, or what was run failed on some of them."""
+
+    def __init__(
+        self, message: str, *, failures: Mapping[str, str] | None = None, results: Mapping[str, object] | None = None
+    ) -> None:
+        super().__init__(message)
+        self.failures = dict(failures or {})
+        """By engine why, or the traceback."""
+        self.results = {} if results is None else results
+        """What the other engines returned, by their names."""
 
 
 class EngineError(GPUStreamLabError, RuntimeError):

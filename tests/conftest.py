@@ -19,6 +19,8 @@ SESSION_MODULE = "gpustreamlab.session"
 
 FOREIGN_THREAD_TYPES = frozenset({"HistorySavingThread", "GarbageCollectorThread", "TMonitor"})
 """Threads that other packages start once a process and never end: IPython's history, pyzmq's collector, tqdm's monitor."""
+FOREIGN_THREAD_NAMES = ("Dask-Offload",)
+"""Likewise, by the beginnings of their names: Dask's."""
 GRACE_S = 30.0
 """How long a thread that a test asked to end may take to do so."""
 
@@ -71,7 +73,9 @@ def open_sessions() -> list[object]:
 
 def is_ours(thread: threading.Thread) -> bool:
     """Tell whether the project, not a package that it uses, started the thread."""
-    return type(thread).__name__ not in FOREIGN_THREAD_TYPES and not isinstance(thread, threading._DummyThread)
+    if isinstance(thread, threading._DummyThread) or thread.name.startswith(FOREIGN_THREAD_NAMES):
+        return False
+    return type(thread).__name__ not in FOREIGN_THREAD_TYPES
 
 
 @pytest.fixture

@@ -29,7 +29,7 @@ from gpustreamlab.backends._protocol import (
     order_behind,
     release_order_events,
 )
-from gpustreamlab.backends._select import BACKEND_NAMES, Choice, choose_backend, open_node
+from gpustreamlab.backends._select import BACKEND_NAMES, Choice, choose_backend, device_count, open_node
 
 __all__ = [
     "BACKEND_NAMES",
@@ -60,6 +60,7 @@ __all__ = [
     "WorkBatch",
     "acquire_order_event",
     "choose_backend",
+    "device_count",
     "green_capabilities",
     "lent_handle",
     "open_node",

@@ -104,6 +104,17 @@ def open_node(wanted: str | None, devices: Sequence[int] | None) -> list[Backend
     return [first, *(SimBackend(beside=first) for _ in range(len(devices or (0, 1)) - 1))]
 
 
+def device_count(wanted: str | None) -> int:
+    """Return how many devices a process can choose from; 1 for simulated ones."""
+    from gpustreamlab.backends.cuda._probe import why_unavailable
+
+    if wanted == "sim" or why_unavailable() is not None:
+        return 1
+    from gpustreamlab.backends.cuda._libcuda import read_driver
+
+    return max(1, read_driver().device_count)
+
+
 def _first_available(device: int) -> Choice:
     from gpustreamlab.backends.cuda._probe import why_unavailable
 

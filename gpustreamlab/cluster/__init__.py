@@ -1,1 +1,8 @@
-"""Many processes, on one host or several: one trace, on one clock."""
+"""Many processes, on one host or several, as one: calls and cells on all of them, one trace, on one clock."""
+
+from __future__ import annotations
+
+from gpustreamlab.cluster._engines import Answer, Engines
+from gpustreamlab.cluster.cluster import Cluster
+
+__all__ = ["Answer", "Cluster", "Engines"]

@@ -36,7 +36,9 @@ class Device(Checked):
     name: str
     """The name that the driver gives, or the preset's for a simulated device."""
     ordinal: Count = 0
-    """The CUDA device number."""
+    """The CUDA device number; in a trace of several hosts a number of its own."""
+    host: str = ""
+    """Name of the machine that it is in, where a trace is of several processes; else empty."""
     sm_count: Count
     """How many streaming multiprocessors (SMs) the card has; 0 where unknown."""
     compute_capability: tuple[Count, Count] = (0, 0)

@@ -14,7 +14,7 @@ import zlib
 from collections.abc import Iterable, Iterator, Mapping
 from os import PathLike
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, NamedTuple
+from typing import TYPE_CHECKING, Any, BinaryIO, NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
@@ -108,8 +108,8 @@ class BatchReader:
 
     Parameters
     ----------
-    path
-        The file.
+    source
+        The path of the file, or its bytes.
 
     Raises
     ------
@@ -117,11 +117,11 @@ class BatchReader:
         If it is no spool, or of a newer version.
     """
 
-    def __init__(self, path: str | PathLike[str]) -> None:
+    def __init__(self, source: str | PathLike[str] | bytes) -> None:
         import pyarrow as pa
 
         self._failures = (pa.ArrowException, OSError, ValueError, KeyError, TypeError, RecursionError, MemoryError)
-        self._file = Path(path).open("rb")  # noqa: SIM115 - closed by `close`
+        self._file = io.BytesIO(source) if isinstance(source, bytes) else Path(source).open("rb")  # noqa: SIM115 - closed by `close`
         try:
             self._stream = pa.ipc.open_stream(pa.PythonFile(_Clipped(self._file), mode="r"))
             _check_schema(self._stream.schema)
@@ -184,7 +184,7 @@ def _checksum(text: bytes, names: Iterable[str], parts: Iterable[NDArray[np.int6
 class _Clipped(io.RawIOBase):
     """A file that is never asked for more than it has: a damaged length must not take memory."""
 
-    def __init__(self, file: io.BufferedReader) -> None:
+    def __init__(self, file: BinaryIO) -> None:
         self._file = file
         self._left_bytes = file.seek(0, io.SEEK_END)
         file.seek(0)

@@ -15,7 +15,7 @@ import numpy as np
 
 from gpustreamlab.errors import OptionError, TraceError, TraceFileError
 from gpustreamlab.exchange import check_format, read_as, read_ranks
-from gpustreamlab.model import COLUMN_DTYPES, Counters, Trace, TraceMetadata
+from gpustreamlab.model import COLUMN_DTYPES, Counters, Trace, TraceMetadata, WorkDetail
 from gpustreamlab.record import NO_DEPENDENCIES, NO_ROWS, SPAN_COLUMNS, Delta, Tables, build_trace, join
 from gpustreamlab.sinks._spool_format import FACTS_KEY, Batch, BatchReader
 from gpustreamlab.sinks.spool import LISTS
@@ -117,13 +117,57 @@ _GARBAGE = (ValueError, KeyError, TypeError, AttributeError, IndexError, Overflo
 """What a file raises whose checksums are right and whose contents are not."""
 
 
+class ToldTables:
+    """The tables and the details of work, as the facts of batches tell of them one after the other."""
+
+    def __init__(self) -> None:
+        self._lists: dict[str, list[Any]] = {name: [] for name in LISTS}
+        self._metadata: dict[str, Any] | None = None
+        self._details: list[dict[str, Any]] = []
+
+    @property
+    def is_told(self) -> bool:
+        """Whether enough was told to make anything of it."""
+        return self._metadata is not None
+
+    def apply(self, facts: Mapping[str, Any]) -> bool:
+        """Take in the facts of the next batch; tell whether a table has changed."""
+        tables = facts.get("tables", {})
+        for name in LISTS:
+            if name in tables:
+                change = tables[name]
+                kept = self._lists[name][change["drop"] :][: change["keep"]]
+                self._lists[name] = kept + change["add"]
+        self._metadata = tables.get("metadata", self._metadata)
+        self._details += facts.get("details", ())
+        return bool(tables)
+
+    def made(self, *, first_detail: int = 0) -> tuple[Tables, tuple[WorkDetail, ...]]:
+        """Return the tables as they are, and the details from one on: they are stored as those of a saved trace are."""
+        import pyarrow as pa
+
+        metadata = self._metadata or {}
+        facts = {
+            "schema_version": metadata["schema_version"],
+            "metadata": metadata,
+            "names": [],
+            "extra": [],
+            "counter_names": [],
+            "layout": None,
+            "details": self._details[first_detail:],
+            **self._lists,
+        }
+        table = pa.table({name: pa.array([], pa.int64()) for name in COLUMN_DTYPES})
+        trace = Trace.from_arrow(table.replace_schema_metadata({FACTS_KEY: json.dumps(facts)}))
+        return Tables(*(getattr(trace, name) for name in Tables._fields)), trace.details
+
+
 class _Replay:
     """Does again what the batches of a spool say, in their order."""
 
     def __init__(self) -> None:
         self._batches: list[Batch] = []
-        self._lists: dict[str, list[Any]] = {name: [] for name in LISTS}
-        self._metadata: dict[str, Any] | None = None
+        self._tables = ToldTables()
         self._last: dict[str, Any] = {}
         self._limit_bytes = 0
         self._unfinished = ""
@@ -134,13 +178,7 @@ class _Replay:
         if facts.get("clear"):  # gives their memory back
             self._batches = [known._replace(columns=NO_ROWS) for known in self._batches]
         self._batches.append(batch)
-        tables = facts.get("tables", {})
-        for name in LISTS:
-            if name in tables:
-                change = tables[name]
-                kept = self._lists[name][change["drop"] :][: change["keep"]]
-                self._lists[name] = kept + change["add"]
-        self._metadata = tables.get("metadata", self._metadata)
+        self._tables.apply(facts)
         self._unfinished = facts.get("unfinished", self._unfinished)
         self._limit_bytes = facts.get("limit_bytes", self._limit_bytes)
         self._last = facts
@@ -153,37 +191,18 @@ class _Replay:
         damage
             What stopped the reading before the end.
         """
-        if self._metadata is None:
+        if not self._tables.is_told:
             raise ValueError("it was cut off before anything was in it")
-        kept = self._tables()
-        tables = Tables(*(getattr(kept, name) for name in Tables._fields))
-        delta = join([_delta_of(batch, tables) for batch in self._batches])._replace(details=kept.details)
+        tables, details = self._tables.made()
+        delta = join([delta_of(batch, tables) for batch in self._batches])._replace(details=details)
         return build_trace(
             delta.with_facts(
                 dropped_spans=self._last["missed"] + self._last["lost"],
                 pending_spans=self._last["pending"],
-                capture_windows=self._windows(kept.metadata, delta.columns),
+                capture_windows=self._windows(tables.metadata, delta.columns),
                 recovery_note=self._note(damage),
             )
         )
-
-    def _tables(self) -> Trace:
-        """Return a trace without spans that holds tables and details: they are stored as those of a saved trace are."""
-        import pyarrow as pa
-
-        metadata = self._metadata or {}
-        facts = {
-            "schema_version": metadata["schema_version"],
-            "metadata": metadata,
-            "names": [],
-            "extra": [],
-            "counter_names": [],
-            "layout": None,
-            "details": [detail for batch in self._batches for detail in batch.facts.get("details", ())],
-            **self._lists,
-        }
-        table = pa.table({name: pa.array([], pa.int64()) for name in COLUMN_DTYPES})
-        return Trace.from_arrow(table.replace_schema_metadata({FACTS_KEY: json.dumps(facts)}))
 
     def _windows(self, metadata: TraceMetadata, columns: Mapping[str, Int64Array]) -> tuple[tuple[int, int], ...]:
         """Return when kernels were captured: a window that was open lasts as long as there are spans."""
@@ -210,7 +229,7 @@ class _Replay:
         return "; ".join(notes)
 
 
-def _delta_of(batch: Batch, tables: Tables) -> Delta:
+def delta_of(batch: Batch, tables: Tables) -> Delta:
     """Return what a batch adds, but for details."""
     facts, count = batch.facts, batch.row_count
     return Delta(

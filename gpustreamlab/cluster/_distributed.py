@@ -1,0 +1,101 @@
+"""Engines that are workers of Dask: a cell runs as a task, and what goes aside runs in the worker's event loop."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Callable, Coroutine, Mapping
+from concurrent.futures import Future as Waiting
+from typing import Any
+
+from gpustreamlab.cluster import _worker
+from gpustreamlab.cluster._engines import Answer
+from gpustreamlab.errors import MissingExtraError
+
+
+class DistributedEngines:
+    """Workers of a `distributed.Client`.
+
+    Parameters
+    ----------
+    client
+        A synchronous one; it stays its owner's.
+    owned
+        What was started for it, and is closed with it.
+    """
+
+    def __init__(self, client: Any, *owned: Any) -> None:
+        self._client = client
+        self._owned = owned
+
+    def engines(self) -> Mapping[str, str]:
+        """Return the workers by their addresses; one without a name of its own is called by its address."""
+        workers = self._client.scheduler_info(n_workers=-1)["workers"]
+        return {address: str(facts.get("name", address)).rpartition("://")[2] for address, facts in workers.items()}
+
+    def run(self, key: str, function: Callable[..., Any], *args: Any) -> Answer:
+        """Submit a task to one worker, and to no other."""
+        task = self._client.submit(function, *args, workers=[key], allow_other_workers=False, pure=False, retries=0)
+        return _Task(task)
+
+    def aside(self, key: str, function: Callable[..., Any], *args: Any) -> Answer:
+        """Call a function in the worker's event loop."""
+
+        async def ask() -> Any:
+            told = await self._client.run(function, *args, workers=[key], on_error="return", asynchronous=True)
+            if isinstance(told[key], BaseException):
+                raise told[key]
+            return told[key]
+
+        return self._soon(ask())
+
+    def ping(self, key: str) -> Answer:
+        """Ask for the time."""
+        return self.aside(key, _worker.told_ns)
+
+    def interrupt(self, key: str) -> None:
+        """Do nothing: a task of Dask that runs cannot be stopped from outside."""
+
+    def close(self) -> None:
+        """Close what was started for this."""
+        for one in (self._client, *self._owned) if self._owned else ():
+            one.close()
+
+    def _soon(self, call: Coroutine[Any, Any, Any]) -> Waiting[Any]:
+        return asyncio.run_coroutine_threadsafe(call, self._client.loop.asyncio_loop)
+
+
+class _Task:
+    """A task as an answer."""
+
+    def __init__(self, task: Any) -> None:
+        self._task = task
+
+    def result(self, timeout: float | None = None) -> Any:
+        """Return it; Dask's own time-out is the builtin one."""
+        return self._task.result(timeout)
+
+    def done(self) -> bool:
+        """Tell whether it is there."""
+        return bool(self._task.done())
+
+    def cancel(self) -> None:
+        """Take it back, where it has not begun."""
+        self._task.cancel()
+
+
+def start_workers(count: int) -> DistributedEngines:
+    """Start worker processes on this machine.
+
+    Raises
+    ------
+    MissingExtraError
+        If Dask is not installed.
+    """
+    try:
+        from distributed import Client, LocalCluster
+    except ImportError as error:
+        raise MissingExtraError(
+            f"gsl.Cluster(workers={count}) starts workers of Dask, which is not installed: pip install 'gpustreamlab[dask]'"
+        ) from error
+    cluster = LocalCluster(n_workers=count, threads_per_worker=1, processes=True, dashboard_address=None)
+    return DistributedEngines(Client(cluster), cluster)

@@ -1,0 +1,256 @@
+"""Keeps a client up to date: who is there, what they recorded, and what their clocks say."""
+
+from __future__ import annotations
+
+import logging
+import threading
+import time
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field
+from typing import Any
+
+from gpustreamlab.cluster import _worker
+from gpustreamlab.cluster._engines import Answer, Engines
+from gpustreamlab.cluster._mirror import Mirror
+from gpustreamlab.cluster._worker import Changes, Facts
+
+_log = logging.getLogger(__name__)
+
+TICK_S = 0.05
+"""How often the answers are looked at."""
+READ_EVERY_S = 0.2
+"""How often an engine is asked for what is new."""
+SILENT_S = 5.0
+"""An answer that takes longer is given up, and asked for again; the engine counts as silent meanwhile."""
+LOOK_EVERY_S = 1.0
+"""How often it is asked which engines there are."""
+PINGS = 20
+PING_EVERY_S = 1.0
+PING_LIMIT_S = 1.0
+"""How long a ping may take."""
+
+
+@dataclass(eq=False)
+class Life:
+    """One process of an engine, from its first answer to its last."""
+
+    key: str
+    """What tells it from every other process."""
+    called: str
+    """How users call the engine."""
+    name: str
+    """How the trace calls it: a process that took another one's place has a number behind it."""
+    facts: Facts
+    """What it is."""
+    mirror: Mirror
+    """What it recorded."""
+    lost_unix_ns: int = 0
+    """When it was found to be gone; 0 while it is there."""
+    why: str = ""
+    """Why it counts as gone."""
+    retry_count: int = 0
+    """Answers that were given up and asked for again."""
+    asked: Answer | None = None
+    asked_s: float = 0.0
+    lock: threading.RLock = field(default_factory=threading.RLock)
+
+    @property
+    def is_there(self) -> bool:
+        """Whether it was there when last looked for."""
+        return not self.lost_unix_ns
+
+    @property
+    def is_silent(self) -> bool:
+        """Whether it is there and does not answer."""
+        return self.is_there and time.monotonic() - self.mirror.news_s > SILENT_S
+
+
+class Follower:
+    """Two threads: one reads records, one pings.
+
+    Parameters
+    ----------
+    engines
+        The adapter.
+    client
+        What engines know this reader by.
+    join
+        Makes the life of an engine that has come, or returns None where that fails; called in a thread.
+    """
+
+    def __init__(self, engines: Engines, client: str, join: Callable[[str, str], Life | None]) -> None:
+        self._engines, self._client, self._join = engines, client, join
+        self.lives: dict[str, Life] = {}
+        """By key, those that are gone too."""
+        self.tell_pings: Callable[[str, list[tuple[int, int, int]]], object] = lambda *_: None
+        """Takes the key of an engine, and of each ping when it was sent, what it told, and when that came, in ns."""
+        self._stopping = threading.Event()
+        self._joining: dict[str, threading.Thread] = {}
+        self._looked_s = 0.0
+        self._threads = [
+            threading.Thread(target=self._repeat, args=(self.step, TICK_S), name="gpustreamlab cluster", daemon=True),
+            threading.Thread(
+                target=self._repeat, args=(self.ping, PING_EVERY_S), name="gpustreamlab cluster clocks", daemon=True
+            ),
+        ]
+
+    def start(self) -> None:
+        """Start the threads."""
+        for thread in self._threads:
+            thread.start()
+
+    def stop(self) -> None:
+        """End the threads, and wait until they have ended."""
+        self._stopping.set()
+        for thread in (*self._threads, *self._joining.values()):
+            if thread.is_alive() and thread is not threading.current_thread():
+                thread.join(SILENT_S)
+
+    def step(self) -> None:
+        """Look who is there, take the answers that have come, and ask for more."""
+        if time.monotonic() - self._looked_s >= LOOK_EVERY_S:
+            self.look()
+        for life in [*self.lives.values()]:
+            if life.is_there:
+                with life.lock:
+                    self._follow(life)
+
+    def look(self) -> Mapping[str, str]:
+        """Find out which engines there are; those that are new are asked in threads of their own."""
+        there = self._engines.engines()
+        self._looked_s = time.monotonic()
+        for key, life in [*self.lives.items()]:
+            if life.is_there and key not in there:
+                self.lose(life, "its process is gone")
+        for key, name in there.items():
+            if key not in self.lives and key not in self._joining:
+                thread = threading.Thread(
+                    target=self._take_in, args=(key, name), name=f"gpustreamlab engine {name}", daemon=True
+                )
+                self._joining[key] = thread
+                thread.start()
+        return there
+
+    def lose(self, life: Life, why: str) -> None:
+        """Note that an engine is gone. What had arrived stays."""
+        with life.lock:
+            if life.is_there:
+                life.lost_unix_ns, life.why, life.asked = time.time_ns(), why, None
+                _log.warning("Engine %s is lost: %s. What had arrived stays, the others go on.", life.name, why)
+
+    def drain(self, limit_s: float) -> bool:
+        """Read until nothing new comes from any engine that answers; tell whether that was so before the time was over."""
+        end_s = time.monotonic() + limit_s
+        is_whole = True
+        for life in [*self.lives.values()]:
+            while life.is_there:
+                with life.lock:
+                    if life.asked is None:
+                        self._ask(life)
+                    asked = life.asked
+                    try:
+                        changes = asked.result(max(0.05, end_s - time.monotonic())) if asked is not None else None
+                        life.asked = None
+                    except Exception as error:  # noqa: BLE001 - an engine that does not answer must not keep the others from it
+                        _log.debug("Engine %s did not answer: %s", life.name, error)
+                        is_whole = False
+                        break
+                    if changes is None or not self._take(life, changes):
+                        break
+        return is_whole
+
+    def ping(self) -> None:
+        """Ask every engine for its time, again and again."""
+        for life in [*self.lives.values()]:
+            pings: list[tuple[int, int, int]] = []
+            try:
+                while len(pings) < PINGS and life.is_there and not self._stopping.is_set():
+                    sent_ns = time.monotonic_ns()
+                    told_ns = self._engines.ping(life.key).result(PING_LIMIT_S)
+                    pings.append((sent_ns, told_ns, time.monotonic_ns()))
+            except Exception as error:  # noqa: BLE001 - what is gone is noticed elsewhere
+                _log.debug("Engine %s did not tell its time: %s", life.name, error)
+            if pings:
+                self.tell_pings(life.key, pings)
+
+    def _follow(self, life: Life) -> None:
+        now_s = time.monotonic()
+        asked = life.asked
+        if asked is None:
+            if now_s - life.asked_s >= READ_EVERY_S:
+                self._ask(life)
+            return
+        if asked.done():
+            life.asked = None
+            try:
+                is_more = self._take(life, asked.result(SILENT_S))
+            except Exception as error:  # noqa: BLE001 - asked for again
+                life.retry_count += 1
+                _log.debug("What engine %s told could not be read: %s", life.name, error)
+            else:
+                if is_more:
+                    self._ask(life)
+        elif now_s - life.asked_s > SILENT_S:  # it is asked again from where its last answer ended
+            life.asked = None
+            life.retry_count += 1
+
+    def _ask(self, life: Life) -> None:
+        life.asked_s = time.monotonic()
+        try:
+            life.asked = self._engines.aside(life.key, _worker.read, self._client, life.mirror.arrived)
+        except Exception as error:  # noqa: BLE001 - it may have gone this moment
+            _log.debug("Engine %s could not be asked: %s", life.name, error)
+
+    def _take(self, life: Life, changes: Changes) -> bool:
+        """Take an answer in; tell whether something was new."""
+        mirror = life.mirror
+        mirror.news_s = time.monotonic()
+        if changes.is_anew and mirror.arrived:  # the engine's session is another one
+            self.lose(life, "its session was closed there")
+            return False
+        if not changes.data or changes.number != mirror.arrived + 1:
+            return False
+        mirror.take(changes.data, changes.number)
+        return changes.is_full
+
+    def _take_in(self, key: str, name: str) -> None:
+        life = self._join(key, name)
+        if life is not None:
+            self.lives[key] = life
+
+    def _repeat(self, step: Callable[[], object], pause_s: float) -> None:
+        while not self._stopping.wait(pause_s):
+            try:
+                step()
+            except Exception:  # noqa: BLE001 - the client's connection may fail for a while
+                _log.debug("The cluster could not be followed", exc_info=True)
+
+
+def first_of(answers: Mapping[str, Answer], limit_s: float) -> Any:
+    """Wait until one of some answers is there that counts, and return it.
+
+    An answer that is None, or failed while another may come, does not count.
+
+    Raises
+    ------
+    TimeoutError
+        If none came in time.
+    """
+    end_s = time.monotonic() + limit_s
+    left = dict(answers)
+    failure: BaseException | None = None
+    while left and time.monotonic() < end_s:
+        for name, answer in [*left.items()]:
+            if answer.done():
+                del left[name]
+                try:
+                    found = answer.result(SILENT_S)
+                except Exception as error:  # noqa: BLE001 - raised below where it is the only one
+                    failure = error
+                else:
+                    if found is not None:
+                        return found
+        time.sleep(0.005)
+    if failure is not None:
+        raise failure
+    raise TimeoutError(f"no answer within {limit_s:g} s")

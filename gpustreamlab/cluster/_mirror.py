@@ -1,0 +1,210 @@
+"""What has arrived of an engine's records: it is read as the engine's own recorder would be."""
+
+from __future__ import annotations
+
+import threading
+import time
+from collections.abc import Collection, Sequence
+from dataclasses import replace
+from typing import Any
+
+import numpy as np
+
+from gpustreamlab.model import Counters, Device, Lane, Trace, WorkDetail
+from gpustreamlab.record import (
+    DEPENDENCY_COLUMNS,
+    NO_DEPENDENCIES,
+    START,
+    Cursor,
+    Delta,
+    RowRing,
+    Tables,
+    build_trace,
+    join_samples,
+)
+from gpustreamlab.sinks._spool_format import BatchEncoder, BatchReader
+from gpustreamlab.sinks.reading import ToldTables, delta_of
+
+KEPT_PAIRS = 1 << 20
+"""Edges, and dependencies, that are kept; the newest count."""
+KEPT_PARTS = 1_000
+"""Parts of samples after which those before are joined."""
+
+
+class Mirror:
+    """The records of one session of one engine, as far as they have arrived.
+
+    Parameters
+    ----------
+    name
+        Of the engine; the names of its lanes begin with it.
+    process
+        A number for the process, one in the cluster.
+    device
+        Number of its device, one in the cluster: two engines may share a card.
+    host
+        The machine.
+    ring_size
+        How many spans are kept; the oldest make room and are counted.
+    """
+
+    def __init__(self, name: str, *, process: int, device: int, host: str, ring_size: int) -> None:
+        self.name = name
+        self.process = process
+        self.device = device
+        self.host = host
+        self.arrived = 0
+        """Number of the last answer that has arrived."""
+        self.received_bytes = 0
+        """Bytes that came, for spans and all else."""
+        self.news_s = time.monotonic()
+        """When the last answer came, by `time.monotonic`."""
+        self._lock = threading.RLock()
+        self._rows = RowRing(ring_size)
+        self._edges = RowRing(KEPT_PAIRS, ("source", "target"))
+        self._dependencies = RowRing(KEPT_PAIRS, DEPENDENCY_COLUMNS)
+        self._samples: list[Counters] = []
+        self._names: list[str] = []
+        self._details: list[WorkDetail] = []
+        self._told = ToldTables()
+        self._tables: Tables | None = None
+        self._version = 0
+        self._state: dict[str, Any] = {}
+        self._head = BatchEncoder().head
+
+    def __repr__(self) -> str:
+        return f"<Mirror of engine {self.name!r}: {len(self._rows):,} spans>"
+
+    @property
+    def is_told(self) -> bool:
+        """Whether anything has arrived."""
+        return self._tables is not None
+
+    @property
+    def span_count(self) -> int:
+        """Spans that have arrived since the engine's recorder was cleared, those that made room too."""
+        return len(self._rows) + self._rows.dropped_count
+
+    @property
+    def missed_count(self) -> int:
+        """Spans that are missing: they made room on the engine before they were read, or here."""
+        return int(self._state.get("missed", 0)) + int(self._state.get("lost", 0)) + self._rows.dropped_count
+
+    @property
+    def pending_count(self) -> int:
+        """Ranges whose work had not ended when the last answer was made."""
+        return int(self._state.get("pending", 0))
+
+    def take(self, data: bytes, number: int) -> None:
+        """Take in an answer.
+
+        Parameters
+        ----------
+        data
+            A batch, see `gpustreamlab.cluster._worker.read`.
+        number
+            Its number.
+        """
+        reader = BatchReader(self._head + data)
+        batches = list(reader)
+        reader.close()
+        with self._lock:
+            for batch in batches:
+                facts = batch.facts
+                known_details = len(self._details)
+                if self._told.apply(facts) or self._tables is None:
+                    tables, details = self._told.made(first_detail=known_details)
+                    self._tables, self._version = self.placed(tables), self._version + 1
+                elif facts.get("details"):
+                    details = self._told.made(first_detail=known_details)[1]
+                else:
+                    details = ()
+                delta = delta_of(batch, self._tables)
+                if delta.is_cleared:
+                    self._clear()
+                self._details += details
+                self._names += delta.names
+                self._rows.append(delta.columns)
+                self._edges.append(dict(zip(("source", "target"), delta.edges.T, strict=True)))
+                if len(delta.dependencies[DEPENDENCY_COLUMNS[0]]):
+                    self._dependencies.append(delta.dependencies)
+                self._take_samples(delta.counters)
+                self._state = facts
+            self.arrived = number
+            self.received_bytes += len(data)
+
+    def changes(
+        self,
+        since: Cursor = START,
+        *,
+        until: Cursor | None = None,
+        awaited: Collection[int] | None = None,
+        collects: bool = True,
+        title: str = "",
+    ) -> Delta:
+        """Return what has arrived since a cursor, as `Recorder.changes` does for its own process."""
+        with self._lock:
+            tables = self._tables
+            if tables is None:
+                raise ValueError(f"Nothing of engine {self.name!r} has arrived yet.")
+            rows = self._rows.read(since.row, None if until is None else until.row)
+            end = until or Cursor(
+                row=rows.cursor,
+                clear_count=rows.clear_count,
+                name=len(self._names),
+                detail=len(self._details),
+                edge=self._edges.appended_count,
+                dependency=self._dependencies.appended_count,
+                sample=(len(self._samples), 0),
+                version=(self._version, rows.clear_count),
+            )
+            edges = self._edges.read(since.edge, end.edge).columns
+            is_again = until is not None
+            return Delta(
+                tables=tables,
+                columns=rows.columns,
+                cursor=end,
+                missed=rows.missed,
+                is_cleared=rows.clear_count != since.clear_count,
+                is_changed=end.version != since.version,
+                names=tuple(self._names[since.name : end.name]),
+                details=tuple(self._details[since.detail : end.detail]),
+                edges=np.stack((edges["source"], edges["target"]), axis=1),
+                dependencies=NO_DEPENDENCIES if is_again else self._dependencies.read(since.dependency).columns,
+                counters=Counters() if is_again else join_samples(self._samples[since.sample[0] :]),
+            )
+
+    def trace(self) -> Trace:
+        """Return what has arrived as a trace, on the engine's own clock."""
+        delta = self.changes()
+        windows = delta.tables.metadata.capture_windows
+        if windows and self._state.get("capturing"):  # an open window lasts as long as there are spans
+            begin_ns, end_ns = windows[-1]
+            windows = (*windows[:-1], (begin_ns, int(delta.columns["end_ns"].max(initial=end_ns))))
+        return build_trace(
+            delta.with_facts(dropped_spans=self.missed_count, pending_spans=self.pending_count, capture_windows=windows)
+        )
+
+    def _clear(self) -> None:
+        for ring in (self._rows, self._edges, self._dependencies):
+            ring.clear()
+        self._samples = [Counters()] * len(self._samples)
+
+    def _take_samples(self, samples: Counters) -> None:
+        if not len(samples):
+            return
+        if len(self._samples) % KEPT_PARTS == KEPT_PARTS - 1:
+            joined = join_samples(self._samples)
+            self._samples = [*[Counters()] * (len(self._samples) - 1), joined]
+        self._samples.append(samples)
+
+    def placed(self, tables: Tables) -> Tables:
+        """Return the tables with names and numbers that are unique in the cluster."""
+        lanes: Sequence[Lane] = [
+            replace(lane, name=f"{self.name}:{lane.name}", process=self.process, device=self.device) for lane in tables.lanes
+        ]
+        device = self._placed_device(tables.metadata.device)
+        return tables._replace(lanes=tuple(lanes), metadata=replace(tables.metadata, device=device, devices=()))
+
+    def _placed_device(self, device: Device) -> Device:
+        return replace(device, ordinal=self.device, host=self.host)

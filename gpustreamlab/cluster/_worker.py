@@ -1,0 +1,283 @@
+"""What runs on an engine: a session for the process, and what is told of it. Plain functions, called from other machines."""
+
+from __future__ import annotations
+
+import ast
+import io
+import linecache
+import os
+import socket
+import sys
+import threading
+import traceback
+from collections.abc import Callable
+from contextlib import ExitStack, redirect_stderr, redirect_stdout
+from dataclasses import dataclass, field
+from typing import Any, NamedTuple
+
+import gpustreamlab
+from gpustreamlab.backends import device_count
+from gpustreamlab.record import Recorder
+from gpustreamlab.session import Session
+from gpustreamlab.sinks._spool_format import BatchEncoder
+from gpustreamlab.sinks.spool import Progress, read_changes
+from gpustreamlab.typing import SessionState
+
+MOST_ROWS = 32_768
+"""Rows of one answer, 0.5 MB: who reads aside must not keep a cell from working for long."""
+
+
+class Facts(NamedTuple):
+    """What an engine is."""
+
+    host: str
+    """Name of the machine."""
+    pid: int
+    """Number of the process there."""
+    version: str
+    """Of this package."""
+    visible: str
+    """``CUDA_VISIBLE_DEVICES``."""
+    device: str = ""
+    """Name of the device; empty without a session."""
+    ordinal: int = 0
+    """Its number."""
+    sm_count: int = 0
+    """How many SMs it has."""
+    simulated: bool = False
+    """True if no hardware stands behind it."""
+    spool: str = ""
+    """Path of the spool there; empty without one."""
+
+
+class Outcome(NamedTuple):
+    """What came of a call or a cell."""
+
+    value: Any = None
+    """What the function returned; of a cell the text of its last expression, or None."""
+    text: str = ""
+    """What it has printed."""
+    error: str = ""
+    """Kind and message of what it raised; empty where it did not."""
+    traceback: str = ""
+    """Where it was raised."""
+
+
+class Changes(NamedTuple):
+    """What is new on an engine since a reader asked the last time."""
+
+    number: int
+    """To be told of the next time: what was read up to here has arrived."""
+    data: bytes
+    """A batch as a spool has it, without the head; empty where nothing is new."""
+    is_anew: bool
+    """Whether this begins at the beginning, because the engine does not know what was read before."""
+    is_full: bool
+    """Whether there is more already."""
+
+
+@dataclass
+class _Reader:
+    """How far a client has read."""
+
+    number: int = 0
+    before: Progress = field(default_factory=Progress)
+    after: Progress = field(default_factory=Progress)
+
+
+@dataclass
+class _Home:
+    """What this process has."""
+
+    lock: threading.RLock = field(default_factory=threading.RLock)
+    session: Session | None = None
+    readers: dict[str, _Reader] = field(default_factory=dict)
+    clients: set[str] = field(default_factory=set)
+    names: dict[str, Any] = field(default_factory=dict)
+    encoder: BatchEncoder | None = None
+
+
+_home = _Home()
+
+
+def look() -> Facts:
+    """Return what this engine is. Quick: it opens no session."""
+    facts = Facts(socket.gethostname(), os.getpid(), gpustreamlab.__version__, os.environ.get("CUDA_VISIBLE_DEVICES", ""))
+    session = _home.session
+    if session is None:
+        return facts
+    device, spool = session.device, session.recording.spool
+    return facts._replace(
+        device=device.name,
+        ordinal=device.ordinal,
+        sm_count=device.sm_count,
+        simulated=device.simulated,
+        spool="" if spool is None else str(spool.path),
+    )
+
+
+def attach(client: str) -> Facts | None:
+    """Return what this engine is if it has a session, which is then the client's too; else None. Quick."""
+    if _home.session is None or _home.session.state is not SessionState.OPEN:
+        return None
+    _home.clients.add(client)
+    return look()
+
+
+def begin(client: str, backend: str | None, options: dict[str, Any], rank: int) -> Facts:
+    """Open the session of this process where it has none, for a client. One that is there stays as it is.
+
+    Parameters
+    ----------
+    client
+        Who asks.
+    backend, options
+        As for `Session`; of a spool the folder.
+    rank
+        Which of the engines that see the same devices this is: where no device is chosen, each takes another one.
+    """
+    with _home.lock:
+        if _home.session is None or _home.session.state is not SessionState.OPEN:
+            options = {"device": rank % device_count(backend)} | options
+            folder = options.pop("spool", None)
+            if folder is not None:
+                options["spool"] = os.path.join(folder, f"engine-{socket.gethostname()}-{os.getpid()}.gsl")  # noqa: PTH118
+            _home.session = Session(backend, **options)
+            _home.readers.clear()
+        _home.clients.add(client)
+    _namespace()["lab"] = _home.session
+    return look()
+
+
+def end(client: str) -> None:
+    """Close the session where no other client uses it."""
+    with _home.lock:
+        _home.clients.discard(client)
+        _home.readers.pop(client, None)
+        if not _home.clients and _home.session is not None:
+            session, _home.session = _home.session, None
+            session.close()
+
+
+def told_ns() -> int:
+    """Return the time by the clock of the trace, in ns; costs the simulated device none."""
+    recorder = _recorder()
+    with recorder.observing():
+        return recorder.now_ns()
+
+
+def read(client: str, arrived: int) -> Changes:
+    """Return what is new for a client. What it was told and has not got is told again.
+
+    Parameters
+    ----------
+    client
+        Who reads.
+    arrived
+        `Changes.number` of the last answer that has arrived; 0 for none.
+    """
+    with _home.lock:
+        recorder, title = _recorder(), _require_session().title
+        reader = _home.readers.setdefault(client, _Reader())
+        is_anew = not arrived or arrived not in {reader.number, reader.number - 1}
+        if is_anew:
+            reader = _home.readers[client] = _Reader()
+        elif arrived == reader.number - 1:  # the last answer has not arrived
+            reader.number, reader.after = arrived, reader.before
+        if _home.encoder is None:
+            _home.encoder = BatchEncoder()
+        for batch, progress in read_changes(recorder, reader.after, title=title, batch_rows=MOST_ROWS):
+            reader.number, reader.before, reader.after = reader.number + 1, reader.after, progress
+            return Changes(reader.number, _home.encoder.encode(batch), is_anew, batch.row_count == MOST_ROWS)
+        return Changes(reader.number, b"", is_anew, False)  # noqa: FBT003 - fields have names
+
+
+def call(function: Callable[..., Any], *args: Any) -> Outcome:
+    """Call a function with the session of this process."""
+    return _caught(lambda: function(_require_session(), *args))
+
+
+def run_cell(source: str, stream: str, label: str, options: dict[str, Any]) -> Outcome:
+    """Run a cell with a stream selected, as one range.
+
+    Parameters
+    ----------
+    source
+        Python, or what IPython takes where the engine has it.
+    stream
+        Name of the stream; made on first use.
+    label
+        Name of the range.
+    options
+        Of the stream, as for `Session.stream`; and ``sync``, whether to wait for its work.
+    """
+
+    def work() -> object:
+        session = _require_session()
+        options_left = dict(options)
+        waits = options_left.pop("sync", False)
+        chosen = session.stream(stream, **options_left)
+        with session.on(chosen, label):
+            value = _exec_cell(source, label)
+        if waits:
+            chosen.synchronize()
+        return None if value is None else repr(value)
+
+    return _caught(work)
+
+
+def _exec_cell(source: str, label: str) -> object:
+    """Run statements, and return the value of the last expression."""
+    shell = _shell()
+    source = source if shell is None else shell.transform_cell(source)
+    names = _namespace()
+    file = f"<{label}>"
+    linecache.cache[file] = (len(source), None, source.splitlines(keepends=True), file)
+    tree = ast.parse(source, file)
+    last = tree.body.pop() if tree.body and isinstance(tree.body[-1], ast.Expr) and not source.rstrip().endswith(";") else None
+    exec(compile(tree, file, "exec"), names)  # noqa: S102 - running the user's cell is what this is for
+    if not isinstance(last, ast.Expr):
+        return None
+    return eval(compile(ast.Expression(last.value), file, "eval"), names)  # noqa: S307
+
+
+def _caught(work: Callable[[], Any]) -> Outcome:
+    """Do something, and return what came of it: what was raised too, so that every engine's outcome arrives."""
+    printed = io.StringIO()
+    with ExitStack() as around:
+        around.enter_context(redirect_stdout(printed))
+        around.enter_context(redirect_stderr(printed))
+        try:
+            return Outcome(work(), printed.getvalue())
+        except BaseException as error:  # noqa: BLE001 - also Ctrl-C, of which the client is told
+            shown = "".join(traceback.format_exception(error.with_traceback(_of_user(error))))
+            return Outcome(None, printed.getvalue(), f"{type(error).__name__}: {error}", shown)
+
+
+def _of_user(error: BaseException) -> Any:
+    """Return the traceback from the first frame that is none of this module."""
+    at = error.__traceback__
+    while at is not None and at.tb_frame.f_code.co_filename == __file__:
+        at = at.tb_next
+    return at or error.__traceback__
+
+
+def _shell() -> Any:
+    loaded = sys.modules.get("IPython")
+    return None if loaded is None else loaded.get_ipython()
+
+
+def _namespace() -> dict[str, Any]:
+    """Return the variables of cells: those of the engine's own where it has IPython, as ``%%px`` uses them."""
+    shell = _shell()
+    return _home.names if shell is None else shell.user_ns
+
+
+def _require_session() -> Session:
+    if _home.session is None:
+        raise RuntimeError("This engine has no session: it was closed, or the process has begun anew.")
+    return _home.session
+
+
+def _recorder() -> Recorder:
+    return _require_session()._recorder  # noqa: SLF001 - of the package

@@ -1,0 +1,299 @@
+"""A cluster: calls and cells on all engines, their records, and what becomes of engines that fail or die."""
+
+from __future__ import annotations
+
+import os
+import signal
+import threading
+import time
+
+import pytest
+
+from gpustreamlab import Cluster
+from gpustreamlab.cluster import _worker
+from gpustreamlab.cluster._mirror import Mirror
+from gpustreamlab.errors import ClusterError, OptionError
+
+STEPS = 200
+
+
+def steps(lab, count=STEPS):
+    lab.stream("compute")
+    for _ in range(count):
+        with lab.on("compute", "step"):
+            lab.xp.ones(4)
+    return lab.device.simulated
+
+
+@pytest.fixture
+def home(monkeypatch):
+    """An engine in this process."""
+    fresh = _worker._Home()
+    monkeypatch.setattr(_worker, "_home", fresh)
+    monkeypatch.setattr(_worker, "_shell", lambda: None)
+    _worker.begin("me", "sim", {}, 0)
+    yield fresh
+    if fresh.session is not None:
+        fresh.session.close()
+
+
+@pytest.fixture
+def mirror():
+    return Mirror("0", process=0, device=0, host="here", ring_size=100_000)
+
+
+def follow(mirror, *, client="me"):
+    """Read until nothing is new."""
+    while (changes := _worker.read(client, mirror.arrived)).data:
+        mirror.take(changes.data, changes.number)
+
+
+def test_a_mirror_has_what_the_session_recorded(home, mirror):
+    lab = home.session
+    lab.partition(left=32, right="rest")
+    steps(lab, 50)
+    follow(mirror)
+    lab.stream("late", partition="left").wait(lab.stream("compute").record())
+    with lab.on("late", "last"):
+        lab.xp.ones(4)
+    lab.mark("done")
+    lab.synchronize()
+    follow(mirror)
+    told, own = mirror.trace(), lab.trace
+    for column in ("start_ns", "end_ns", "queued_ns", "name", "kind", "parent", "partition", "lane"):
+        assert getattr(told, column).tolist() == getattr(own, column).tolist(), column
+    assert told.names == own.names
+    assert [lane.name for lane in told.lanes] == [f"0:{lane.name}" for lane in own.lanes]
+    assert told.edges.source.tolist() == own.edges.source.tolist()
+    assert told.markers == own.markers
+    assert told.layouts == own.layouts
+
+
+def test_an_answer_that_was_lost_is_told_again_and_nothing_twice(home, mirror):
+    lab = home.session
+    steps(lab, 30)
+    lab.synchronize()
+    _worker.read("me", mirror.arrived)  # this answer never arrives
+    steps(lab, 30)
+    lab.synchronize()
+    follow(mirror)
+    _worker.read("me", mirror.arrived)
+    steps(lab, 30)
+    lab.synchronize()
+    follow(mirror)
+    assert len(mirror.trace().where(name="step")) == 90
+    assert mirror.missed_count == 0
+
+
+def test_two_clients_read_one_engine_and_the_last_one_closes_its_session(home, mirror):
+    lab = home.session
+    other = Mirror("0", process=0, device=0, host="here", ring_size=100_000)
+    _worker.attach("other")
+    steps(lab, 20)
+    lab.synchronize()
+    follow(mirror)
+    steps(lab, 20)
+    lab.synchronize()
+    follow(other, client="other")
+    follow(mirror)
+    assert len(mirror.trace().where(name="step")) == len(other.trace().where(name="step")) == 40
+    _worker.end("me")
+    assert home.session is lab
+    _worker.end("other")
+    assert home.session is None
+    assert lab.state == "closed"
+
+
+def test_a_client_that_returns_finds_everything(home, mirror):
+    steps(home.session, 20)
+    home.session.synchronize()
+    follow(mirror)
+    steps(home.session, 20)
+    home.session.synchronize()
+    assert _worker.attach("me").device == "H200"
+    again = Mirror("0", process=0, device=0, host="here", ring_size=100_000)
+    follow(again)
+    assert len(again.trace().where(name="step")) == 40
+
+
+def test_a_mirror_is_read_by_cursors_as_a_recorder_is(home, mirror):
+    steps(home.session, 20)
+    home.session.synchronize()
+    follow(mirror)
+    first = mirror.changes()
+    steps(home.session, 5)
+    home.session.synchronize()
+    follow(mirror)
+    second = mirror.changes(first.cursor)
+    assert (first.row_count, second.row_count) == (40, 10)
+    assert mirror.changes(second.cursor).row_count == 0
+    assert mirror.changes(until=first.cursor).row_count == 40
+    home.session.clear()
+    steps(home.session, 3)
+    home.session.synchronize()
+    follow(mirror)
+    third = mirror.changes(second.cursor)
+    assert third.is_cleared
+    assert len(mirror.trace().where(name="step")) == 3
+
+
+def test_what_makes_room_before_it_is_read_is_counted(home):
+    small = Mirror("0", process=0, device=0, host="here", ring_size=30)
+    steps(home.session, 20)
+    home.session.synchronize()
+    follow(small)
+    assert len(small.trace()) == 30
+    assert small.trace().metadata.dropped_spans == small.missed_count == 10
+
+
+def test_a_cell_prints_returns_its_last_expression_and_keeps_its_variables(home):
+    first = _worker.run_cell("x = 20\nprint('hello')\nx + 1", "compute", "cell", {})
+    assert (first.value, first.text, first.error) == ("21", "hello\n", "")
+    assert _worker.run_cell("x * 2", "compute", "cell", {"sync": True}).value == "40"
+    assert _worker.run_cell("x * 2;", "compute", "cell", {}).value is None
+    failed = _worker.run_cell("y = 1\ny / 0", "compute", "cell", {})
+    assert failed.error == "ZeroDivisionError: division by zero"
+    assert "y / 0" in failed.traceback
+    assert "_worker.py" not in failed.traceback
+    assert [home.session.trace.names[code] for code in home.session.trace.where(kind="range").name].count("cell") == 4
+
+
+def test_a_wire_span_takes_few_bytes(home, mirror):
+    steps(home.session, 20_000)
+    home.session.synchronize()
+    follow(mirror)
+    assert mirror.span_count == 40_000
+    assert mirror.received_bytes / mirror.span_count < 16
+
+
+@pytest.mark.parametrize(
+    ("arguments", "words"), [((), "a client, or a number"), ((3,), "no client of a cluster"), ((None, 0), "1 or more")]
+)
+def test_what_is_no_cluster_is_refused(arguments, words):
+    with pytest.raises(OptionError, match=words):
+        Cluster(*arguments[:1], workers=arguments[1] if len(arguments) > 1 else None)
+
+
+class OnDask:
+    """Workers of Dask; a killed one is started again."""
+
+    restarts = True
+
+    def __enter__(self):
+        self.lab = Cluster(workers=4, backend="sim", title="four")
+        return self.lab
+
+    def __exit__(self, *_):
+        self.lab.close()
+
+
+class OnIPyParallel:
+    """Engines of ipyparallel; a killed one stays away."""
+
+    restarts = False
+
+    def __enter__(self):
+        import ipyparallel
+
+        self.cluster = ipyparallel.Cluster(n=4, log_level=50)
+        self.client = self.cluster.start_and_connect_sync()
+        self.client.wait_for_engines(4, timeout=60)
+        self.lab = Cluster(self.client, backend="sim", title="four")
+        return self.lab
+
+    def __exit__(self, *_):
+        self.lab.close()
+        self.client.close()
+        self.cluster.stop_cluster_sync()
+
+
+def until(told, limit_s=20):
+    """Wait until something holds."""
+    end_s = time.monotonic() + limit_s
+    while not (found := told()):
+        assert time.monotonic() < end_s
+        time.sleep(0.02)
+    return found
+
+
+def arrive_while_a_cell_works(lab):
+    source = "import time\nfor _ in range(20):\n    steps(lab, 10)\n    lab.synchronize()\n    time.sleep(0.1)"
+    before = [status.span_count for status in lab.engines]
+    working = threading.Thread(target=lab.run_cell, args=("from tests.unit.test_cluster import steps\n" + source, "compute"))
+    working.start()
+    until(lambda: all(now.span_count > old for now, old in zip(lab.engines, before, strict=True)))
+    assert working.is_alive()
+    working.join()
+
+
+def fail_on_one(lab):
+    source = "import os\nassert os.getpid() != " + str(lab.engines[2].pid) + ", 'not me'\n'fine'"
+    with pytest.raises(ClusterError, match="1 of 4 engines") as caught:
+        lab.run_cell(source, "compute")
+    assert list(caught.value.failures) == ["2"]
+    assert "AssertionError: not me" in caught.value.failures["2"]
+    assert dict(caught.value.results) == dict.fromkeys(["0", "1", "3"], "'fine'")
+
+
+def die(lab, *, restarts):
+    victim = lab.engines[1]
+    waiting = []
+    worker = threading.Thread(target=lambda: waiting.append(outcome_of(lambda: lab.run(sleepy))))
+    worker.start()
+    time.sleep(0.5)
+    os.kill(victim.pid, signal.SIGKILL)
+    worker.join(30)
+    assert isinstance(waiting[0], ClusterError)
+    assert "gone" in waiting[0].failures["1"]
+    assert list(waiting[0].results) == ["0", "2", "3"]
+    (lost,) = lab.lost
+    assert lost.name == "1"
+    assert abs(lost.lost_unix_ns - time.time_ns()) < 30e9
+    trace = lab.trace
+    assert len(trace.where(stream="1:compute"))
+    assert "Engine 1 was lost" in trace.metadata.missing[-1]
+    assert "engine 1 is lost from here on" in trace.notes[-1].text
+    with pytest.raises(OptionError, match="'7'"):
+        lab.run(sleepy, on="7")
+    if restarts:
+        until(lambda: len(lab.names) == 4)
+        assert lab.run(layout_of, on="1")["1"] == ["left", "right"]
+        assert [status.name for status in lab.engines] == ["0", "1", "1#2", "2", "3"]
+    else:
+        assert lab.names == ("0", "2", "3")
+
+
+def sleepy(lab):
+    time.sleep(2)
+    return "awake"
+
+
+def layout_of(lab):
+    return list(lab.layout.names)
+
+
+def outcome_of(call):
+    try:
+        return call()
+    except ClusterError as error:
+        return error
+
+
+@pytest.mark.parametrize("start", [OnDask, OnIPyParallel])
+def test_four_engines(start, monkeypatch):
+    monkeypatch.setenv("PYTHONPATH", os.getcwd())  # noqa: PTH109
+    with start() as lab:
+        assert lab.names == ("0", "1", "2", "3")
+        assert dict(lab.run(steps, on="0,3")) == {"0": True, "3": True}
+        lab.partition(left=32, right="rest")
+        lab.synchronize()
+        assert [status.span_count for status in lab.engines] == [2 * STEPS, 0, 0, 2 * STEPS]
+        arrive_while_a_cell_works(lab)
+        lab.synchronize()
+        assert [len(trace.where(name="step")) for trace in lab.traces.values()] == [2 * STEPS, STEPS, STEPS, 2 * STEPS]
+        assert len(lab.trace.devices) == 4
+        assert [lane.name for lane in lab.trace.lanes] == [f"{place}:compute" for place in range(4)]
+        assert {name: overlap.wall_ns > 0 for name, overlap in lab.overlap().items()} == dict.fromkeys("0123", True)
+        fail_on_one(lab)
+        die(lab, restarts=start.restarts)
+    assert len(lab.trace.where(stream="0:compute", name="step")) == 2 * STEPS
