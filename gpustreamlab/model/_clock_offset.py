@@ -30,7 +30,7 @@ class ClockJump(Checked):
 class ClockOffset(Checked):
     """What to add to the times of a trace so that they are on a reference clock, and the bound on the error of that.
 
-    Between two points both are interpolated; beyond the last ones they go on as they went. `Clocks` measures it.
+    Between two points both are interpolated; beyond the last ones they go on as they went.
 
     Examples
     --------
@@ -69,6 +69,12 @@ class ClockOffset(Checked):
     def error_at(self, times_ns: Int64Array) -> Int64Array:
         """Return the bound on the error of `shift`, in ns, for times by the trace's own clock."""
         return interpolate(self.points[0], np.array(self.error_ns, np.int64), times_ns)
+
+    def error_between(self, start_ns: int, end_ns: int) -> int:
+        """Return the largest bound between two times, in ns, but for those at which a jump leaves open what they were."""
+        at_ns = np.unique([*np.clip(self.at_ns, start_ns, end_ns), start_ns, end_ns])
+        is_clear = np.all([(at_ns <= jump.start_ns) | (at_ns >= jump.end_ns) for jump in self.jumps], axis=0)
+        return int(self.error_at(at_ns)[is_clear].max(initial=0))
 
 
 def interpolate(at_ns: Int64Array, values: Int64Array, times_ns: Int64Array) -> Int64Array:

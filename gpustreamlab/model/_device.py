@@ -7,6 +7,7 @@ from dataclasses import dataclass
 
 from gpustreamlab._util.words import wrap_lines
 from gpustreamlab.errors import OptionError, TraceError, nearest_hint
+from gpustreamlab.model._clock_offset import ClockOffset
 from gpustreamlab.model._fields import Checked, Count, Whole, html_table, show_text
 from gpustreamlab.model._partition import SMResource
 from gpustreamlab.typing import CaptureTier, Feature, LaneKind, MarkerKind, NoteKind
@@ -303,6 +304,11 @@ class TraceMetadata(Checked):
     can be trusted, and when kernels were captured is told of all of it."""
     epoch_unix_ns: Whole = 0
     """Wall-clock time of the trace's zero, in ns since 1970 (UTC)."""
+    host: str = ""
+    """What tells the machine that recorded it, since it was started, from every other one; empty where that is not known, or of
+    traces of several."""
+    clock_offset: ClockOffset | None = None
+    """How its clock was compared with those of other processes; None where it was not."""
     title: str = ""
     """A name for the trace, free text."""
     schema_version: Count = SCHEMA_VERSION

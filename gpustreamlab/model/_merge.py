@@ -1,16 +1,17 @@
-"""Several traces as one, on the clock of the first."""
+"""Several traces as one, on one clock."""
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import replace
 from itertools import chain
-from typing import Any, TypeAlias
+from typing import Any, NamedTuple, TypeAlias
 
 import numpy as np
 from numpy.typing import NDArray
 
 from gpustreamlab.errors import OptionError, TraceError
+from gpustreamlab.model._clock_offset import ClockOffset, interpolate
 from gpustreamlab.model._columns import Counters, Edges, WorkDetail
 from gpustreamlab.model._device import Device, Lane, TraceMetadata
 from gpustreamlab.model._trace import COLUMN_DTYPES, SPAN_KINDS, Trace
@@ -25,26 +26,43 @@ _ADDED = ("dropped_spans", "dropped_records", "pending_spans", "dropped_markers"
 Ahead: TypeAlias = int | tuple[Int64Array, Int64Array]
 
 
-def merge(traces: Sequence[Trace], *, ahead_ns: Sequence[Ahead] | None = None, error_ns: int | None = None) -> Trace:
-    """Return several traces as one, on the clock of the first.
+def merge(
+    traces: Sequence[Trace],
+    *,
+    clocks: Mapping[Any, ClockOffset] | Sequence[ClockOffset] | None = None,
+    ahead_ns: Sequence[Ahead] | None = None,
+    error_ns: int | None = None,
+) -> Trace:
+    """Return several traces as one, with the zero of the first.
+
+    How far their clocks are apart tells the first of these that is known: `ahead_ns`; `clocks`; each trace's own
+    ``metadata.clock_offset``, which is saved with it; the wall clock, if one machine recorded all of them.
 
     Parameters
     ----------
     traces
         One or more, of one process or of several; those of one device and process share its streams' lanes.
+    clocks
+        How the clock of each was compared with one reference: a `Clocks`, or a `ClockOffset` for each.
     ahead_ns
         What to add to the times of each so that they are on the clock of the first, in ns; where that changed in time, a pair
-        of arrays of shape (n,) tells what it was when, by the trace's own clock. If left out, the wall-clock time of each one's
-        zero tells.
+        of arrays of shape (n,) tells what it was when, by the trace's own clock.
     error_ns
         Bound on the error of that, in ns; None where it is not known.
 
     Raises
     ------
     OptionError
-        If there is none, or not one number for each.
+        If there is none, or not one number, or offset, for each.
     TraceError
-        If neither is known when they began, nor how far their clocks are apart.
+        If it is not known how far their clocks are apart.
+
+    Notes
+    -----
+    ``metadata.clock_error_ns`` bounds the error of the distance between two times: what each trace says, and the two largest
+    errors of placing one, for `clocks` those at any of its times. What a jump of a clock leaves in doubt is not in it; that is
+    told in ``metadata.missing``. Wall clocks of two machines may be apart by milliseconds (NTP) or by anything, and nothing in
+    the traces tells; that of one machine is exact, unless it was set between the beginnings of two traces.
 
     Examples
     --------
@@ -54,10 +72,8 @@ def merge(traces: Sequence[Trace], *, ahead_ns: Sequence[Ahead] | None = None, e
     >>> both.start_ns.tolist(), [lane.name for lane in both.lanes], len(both.devices)
     ([0, 5], ['gpu0:work', 'gpu1:work'], 2)
     """
-    if not traces or (ahead_ns is not None and len(ahead_ns) != len(traces)):
-        raise OptionError("merge takes one trace or more, and with ahead_ns one number for each: gsl.merge([first, second]).")
-    if ahead_ns is None:
-        ahead_ns = _by_wall_clock(traces)
+    placing = _place(traces, clocks, ahead_ns)
+    ahead_ns = placing.ahead_ns
     lanes, lane_code = _join_lanes(traces)
     names, name_code = _intern([trace.names for trace in traces])
     threads, thread_code = _intern([trace.threads for trace in traces])
@@ -72,6 +88,9 @@ def merge(traces: Sequence[Trace], *, ahead_ns: Sequence[Ahead] | None = None, e
         for name in ("start_ns", "end_ns", "queued_ns", "work_start_ns", "work_end_ns"):
             if name in columns:
                 columns[name] = shifted(columns[name], ahead)
+        for start, end in (("start_ns", "end_ns"), ("work_start_ns", "work_end_ns")):
+            if end in columns:  # a jump of the clock between the two may have taken the end before the start
+                columns[end] = np.maximum(columns[start], columns[end])
         columns["lane"] = lane_code[place][trace.lane]
         columns["name"] = name_code[place][trace.name]
         columns["thread"] = _moved(trace.thread, thread_code[place])
@@ -119,12 +138,14 @@ def merge(traces: Sequence[Trace], *, ahead_ns: Sequence[Ahead] | None = None, e
             for trace, ahead, code in zip(traces, ahead_ns, lane_code, strict=True)
             for note in trace.notes
         ),
-        metadata=join_metadata(
-            [trace.metadata for trace in traces],
-            chain.from_iterable(trace.devices for trace in traces),
-            ahead_ns=ahead_ns,
-            error_ns=error_ns,
-            busiest=max(range(len(traces)), key=lambda place: len(traces[place])),
+        metadata=placing.told_by(
+            join_metadata(
+                [trace.metadata for trace in traces],
+                chain.from_iterable(trace.devices for trace in traces),
+                ahead_ns=ahead_ns,
+                error_ns=placing.error_ns if error_ns is None else error_ns,
+                busiest=max(range(len(traces)), key=lambda place: len(traces[place])),
+            )
         ),
     )
     return _in_order(whole)
@@ -140,28 +161,101 @@ def shifted(times_ns: Int64Array, ahead: Ahead) -> Int64Array:
     ahead
         As one of `merge`'s ``ahead_ns``.
     """
-    at_ns, ahead_ns = (np.zeros(1, np.int64), np.full(1, ahead, np.int64)) if isinstance(ahead, int) else ahead
-    if len(at_ns) == 1:
-        return times_ns + int(ahead_ns[0])
-    place = np.clip(np.searchsorted(at_ns, times_ns), 1, len(at_ns) - 1)
-    slope = (ahead_ns[place] - ahead_ns[place - 1]) / (at_ns[place] - at_ns[place - 1])
-    shifted: Int64Array = times_ns + ahead_ns[place - 1] + np.rint(slope * (times_ns - at_ns[place - 1])).astype(np.int64)
-    return shifted
+    if isinstance(ahead, int):
+        return times_ns + ahead
+    moved: Int64Array = times_ns + interpolate(*ahead, times_ns)
+    return moved
 
 
 def _moment(time_ns: int, ahead: Ahead) -> int:
     return int(shifted(np.array([time_ns]), ahead)[0])
 
 
-def _by_wall_clock(traces: Sequence[Trace]) -> list[Ahead]:
-    """Return how far the clocks are ahead of the first one, by the wall-clock times of their zeros."""
-    zeros = [trace.metadata.epoch_unix_ns for trace in traces]
-    if len(traces) > 1 and not all(zeros) and not all(trace.metadata.simulated for trace in traces):
-        raise TraceError(
-            f"When trace {zeros.index(0)} began is not known, so the traces cannot be put on one clock. Say how far each is "
-            "ahead of the first, in ns: gsl.merge(traces, ahead_ns=[0, 1_500])."
+class _Placing(NamedTuple):
+    """How several traces come onto one clock."""
+
+    ahead_ns: Sequence[Ahead]
+    error_ns: int | None = None
+    how: str = ""
+    """In words."""
+    offset: ClockOffset | None = None
+    """How that clock was compared with the reference of all."""
+    jumps: tuple[str, ...] = ()
+    """The jumps of clocks, a sentence each."""
+
+    def told_by(self, meta: TraceMetadata) -> TraceMetadata:
+        """Return the metadata of the whole with it."""
+        clock = "; ".join(filter(None, (meta.clock, self.how)))
+        return replace(meta, clock=clock, clock_offset=self.offset, missing=(*meta.missing, *self.jumps))
+
+
+def _place(
+    traces: Sequence[Trace],
+    clocks: Mapping[Any, ClockOffset] | Sequence[ClockOffset] | None,
+    ahead_ns: Sequence[Ahead] | None,
+) -> _Placing:
+    offsets = [*clocks.values()] if isinstance(clocks, Mapping) else clocks
+    if not traces or any(told is not None and len(told) != len(traces) for told in (offsets, ahead_ns)):
+        raise OptionError(
+            "merge takes one trace or more, and if ahead_ns or clocks is given one number for each: gsl.merge([first, second])."
         )
-    return [zero - zeros[0] for zero in zeros]
+    if ahead_ns is not None:
+        return _Placing(ahead_ns)
+    if len(traces) == 1:
+        return _Placing([0], offset=traces[0].metadata.clock_offset)
+    if offsets is None:
+        kept = [trace.metadata.clock_offset for trace in traces]
+        offsets = [offset for offset in kept if offset is not None]
+    if len(offsets) == len(traces) and len({offset.reference for offset in offsets}) == 1:
+        return _by_offsets(traces, offsets)
+    if clocks is not None:
+        raise OptionError("The clocks were compared with different references. Take all of one gsl.Cluster's.")
+    return _by_wall_clock(traces)
+
+
+def _by_offsets(traces: Sequence[Trace], offsets: Sequence[ClockOffset]) -> _Placing:
+    """Place traces on the reference clock, but for the zero, which stays that of the first."""
+    zero_ns = int(offsets[0].shift(np.zeros(1, np.int64))[0])
+    ahead: list[Ahead] = []
+    errors_ns, jumps = [], []
+    for place, (trace, offset) in enumerate(zip(traces, offsets, strict=True)):
+        at_ns, ahead_ns = offset.points
+        ahead.append((at_ns, ahead_ns - zero_ns))
+        times_ns = np.concatenate((trace.start_ns, trace.end_ns, trace.queued_ns)) if len(trace) else np.zeros(1, np.int64)
+        errors_ns.append(offset.error_between(int(times_ns.min()), int(times_ns.max())) + trace.metadata.host_error_ns)
+        jumps += [
+            f"The clock of trace {place} jumped by {jump.by_ns / 1e9:+,.3f} s between {jump.start_ns / 1e9:,.3f} and "
+            f"{jump.end_ns / 1e9:,.3f} s of its own time; what it recorded in between may be misplaced by as much."
+            for jump in offset.jumps
+        ]
+    error_ns, reference = sum(sorted(errors_ns)[-2:]), offsets[0].reference
+    return _Placing(
+        ahead,
+        error_ns,
+        how="several traces, whose clocks were compared by messages",
+        offset=ClockOffset(reference=reference, at_ns=(0,), ahead_ns=(zero_ns,), error_ns=(max(errors_ns),)),
+        jumps=tuple(jumps),
+    )
+
+
+def _by_wall_clock(traces: Sequence[Trace]) -> _Placing:
+    """Place traces by the wall-clock times of their zeros, which one machine must have told."""
+    told = [trace.metadata for trace in traces]
+    zeros = [meta.epoch_unix_ns for meta in told]
+    if all(meta.simulated for meta in told):
+        return _Placing([zero - zeros[0] for zero in zeros])
+    hosts = {meta.host for meta in told}
+    if not all(zeros) or len(hosts) > 1 or "" in hosts:
+        unknown = next((place for place, meta in enumerate(told) if not (meta.epoch_unix_ns and meta.host)), None)
+        reason = (
+            "they are of different machines" if unknown is None else f"trace {unknown} does not tell where or when it began"
+        )
+        raise TraceError(
+            f"How far the clocks of the traces are apart is not known: {reason}. Record them with gsl.Cluster, which compares "
+            "clocks, or say how far each is ahead of the first, in ns: gsl.merge(traces, ahead_ns=[0, 1_500]). To trust wall "
+            "clocks: ahead_ns=[one.metadata.epoch_unix_ns - traces[0].metadata.epoch_unix_ns for one in traces]."
+        )
+    return _Placing([zero - zeros[0] for zero in zeros], how="several traces, put together by the wall clock of their machine")
 
 
 def _join_lanes(traces: Sequence[Trace]) -> tuple[tuple[Lane, ...], list[Int64Array]]:
@@ -276,6 +370,7 @@ def join_metadata(
         devices=tuple(by_number[number] for number in sorted(by_number)) if len(by_number) > 1 else (),
         clock_error_ns=max(meta.clock_error_ns for meta in told) + (between if len(told) > 1 else 0),
         capture_windows=tuple(windows),
+        host=told[0].host if len({meta.host for meta in told}) == 1 else "",
         title=next((meta.title for meta in told if meta.title), ""),
         **{name: max(getattr(meta, name) for meta in told) for name in ("range_error_ns", "kernel_error_ns", "host_error_ns")},
         **{name: sum(getattr(meta, name) for meta in told) for name in _ADDED},

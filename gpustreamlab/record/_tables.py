@@ -10,6 +10,7 @@ from functools import lru_cache
 from typing import TYPE_CHECKING, NamedTuple
 
 from gpustreamlab._util.defences import process_lock
+from gpustreamlab._util.host import host_id
 from gpustreamlab.backends import Backend
 from gpustreamlab.errors import DeviceError, SessionError
 from gpustreamlab.model import Lane, Layout, LayoutChange, Marker, Partition, TraceMetadata
@@ -160,6 +161,7 @@ class SessionTables:
             dropped_spans=dropped_count,
             dropped_markers=self.markers.dropped_count,
             epoch_unix_ns=clock.epoch_unix_ns,
+            host=host_id(),
             title=title,
             **kernels.facts(),
         )

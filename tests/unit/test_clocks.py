@@ -1,14 +1,16 @@
 """Clocks of engines, compared with the client's: against simulated clocks whose true time is known."""
 
 import pickle
+from dataclasses import replace
 
 import msgspec
 import numpy as np
 import pytest
 
+import gpustreamlab as gsl
 from gpustreamlab.cluster._clocks import JUMP_LIMIT, POINT_LIMIT, Clocks
 from gpustreamlab.errors import OptionError, TraceError
-from gpustreamlab.model import ClockOffset
+from gpustreamlab.model import ClockOffset, Trace
 
 SECOND_NS = 1_000_000_000
 
@@ -90,7 +92,7 @@ def test_the_true_error_never_exceeds_the_bound(name, seed):
     seconds = clock.pop("seconds", 20)
     drift = {key: clock.pop(key) for key in ("ppm", "wander_ppm") if key in clock}
     rng = np.random.default_rng([seed, list(CASES).index(name)])
-    for _ in range(100):
+    for _ in range(60):
         engine = Engine(rng, seconds, **drift)
         offset, jumps, _ = follow(rng, engine, max(seconds, 1.01) if seconds != 0.5 else 1.01, **clock)
         assert not jumps
@@ -199,3 +201,108 @@ def test_an_offset_travels_as_json_and_by_pickle():
     clocks.add(0, [(0, 7, 10)])
     assert msgspec.json.decode(msgspec.json.encode(clocks[0]), type=ClockOffset) == clocks[0]
     assert pickle.loads(pickle.dumps(clocks[0])) == clocks[0]
+
+
+def recorded(start_ns, *, process=0, **metadata):
+    """A trace of one stream of a process."""
+    start_ns = np.asarray(start_ns)
+    trace = Trace.from_columns(start_ns=start_ns, end_ns=start_ns + 1_000, stream=["work"] * len(start_ns), sm_count=4)
+    lanes = tuple(replace(lane, name=f"engine {process}:{lane.name}", process=process) for lane in trace.lanes)
+    return replace(trace, lanes=lanes, metadata=replace(trace.metadata, **metadata))
+
+
+def of_two_engines(seconds=20, *, jumps=()):
+    rng = np.random.default_rng(11)
+    engines = Engine(rng, seconds, ppm=100), Engine(rng, seconds, ppm=-100, jumps=jumps)
+    clocks = Clocks("client")
+    for second in range(seconds):
+        for place, engine in enumerate(engines):
+            clocks.add(place, burst(rng, engine, second * SECOND_NS + place * 10_000_000)[0])
+    true_ns = np.linspace(1, seconds - 2, 200) * SECOND_NS
+    return clocks, true_ns, [recorded(engine.read(true_ns), process=place) for place, engine in enumerate(engines)]
+
+
+def starts_of(trace, process):
+    lanes = [code for code, lane in enumerate(trace.lanes) if lane.process == process]
+    return trace.start_ns[np.isin(trace.lane, lanes)]
+
+
+def test_traces_of_engines_are_merged_within_their_stated_error():
+    clocks, true_ns, traces = of_two_engines()
+    both = gsl.merge(traces, clocks=clocks)
+    apart_ns = abs(starts_of(both, 0) - starts_of(both, 1))
+    assert apart_ns.max() <= both.metadata.clock_error_ns < 100_000
+    assert "compared by messages" in both.metadata.clock
+    assert both.metadata.missing == ()
+    lengths_ns = np.diff(starts_of(both, 0))
+    assert abs(lengths_ns - np.diff(true_ns)).max() <= both.metadata.clock_error_ns
+
+
+def test_files_of_engines_keep_how_their_clocks_were_compared(tmp_path):
+    clocks, _, traces = of_two_engines()
+    for place, trace in enumerate(traces):
+        kept = replace(trace, metadata=replace(trace.metadata, clock_offset=clocks[place]))
+        kept.save(tmp_path / f"{place}.parquet")
+    read = [gsl.load_trace(tmp_path / f"{place}.parquet") for place in range(2)]
+    both = gsl.merge(read)
+    assert both.to_arrow().equals(gsl.merge(traces, clocks=[clocks[0], clocks[1]]).to_arrow())
+    again = gsl.merge([both, read[1]])  # what was merged is on the same reference
+    assert abs(np.sort(starts_of(again, 1))[::2] - np.sort(starts_of(again, 1))[1::2]).max() <= 2
+
+
+def test_a_jump_of_a_clock_is_told_in_what_is_merged():
+    clocks, true_ns, traces = of_two_engines(jumps=[(7.5 * SECOND_NS, 0.2 * SECOND_NS)])
+    both = gsl.merge(traces, clocks=clocks)
+    assert [text for text in both.metadata.missing if "The clock of trace 1 jumped by +0.200 s" in text]
+    assert both.metadata.clock_error_ns < 200_000
+    away = abs(true_ns - 7.5 * SECOND_NS) > 1.2 * SECOND_NS
+    assert abs(np.sort(starts_of(both, 0)) - np.sort(starts_of(both, 1)))[away].max() <= both.metadata.clock_error_ns
+
+
+def test_an_end_that_a_jump_would_take_before_its_start_is_its_start():
+    offset = ClockOffset(reference="client", at_ns=(0, 499, 500, 9_999), ahead_ns=(0, 0, -10_000, -10_000), error_ns=(1,) * 4)
+    both = gsl.merge([recorded([100]), recorded([450], process=1)], clocks=[offset, offset])
+    assert (both.end_ns >= both.start_ns).all()
+
+
+KNOWN = {"host": "abc", "epoch_unix_ns": 10**18}
+
+
+def test_the_wall_clock_of_one_machine_places_traces_and_that_is_told():
+    late = {**KNOWN, "epoch_unix_ns": 10**18 + 500}
+    both = gsl.merge([recorded([0], host_error_ns=3, **KNOWN), recorded([0], process=1, host_error_ns=4, **late)])
+    assert both.start_ns.tolist() == [0, 500]
+    assert (both.metadata.host, both.metadata.clock_error_ns) == ("abc", 7)
+    assert "wall clock of their machine" in both.metadata.clock
+
+
+@pytest.mark.parametrize(
+    ("second", "reason"),
+    [
+        ({**KNOWN, "host": "other"}, "different machines"),
+        ({**KNOWN, "host": ""}, "trace 1 does not tell where"),
+        ({"host": "abc"}, "trace 1 does not tell where or when"),
+    ],
+)
+def test_traces_whose_clocks_were_not_compared_are_refused_with_what_to_do(second, reason):
+    traces = [recorded([0], **KNOWN), recorded([0], process=1, **second)]
+    with pytest.raises(TraceError, match=rf"{reason}.*gsl\.Cluster.*ahead_ns=\[0, 1_500\].*epoch_unix_ns"):
+        gsl.merge(traces)
+    assert len(gsl.merge(traces, ahead_ns=[0, 7])) == 2
+
+
+def test_offsets_from_different_references_are_refused():
+    offsets = [ClockOffset(reference=name, at_ns=(0,), ahead_ns=(0,), error_ns=(0,)) for name in ("one", "other")]
+    with pytest.raises(OptionError, match="different references"):
+        gsl.merge([recorded([0]), recorded([0], process=1)], clocks=offsets)
+    with pytest.raises(OptionError, match="one number for each"):
+        gsl.merge([recorded([0])], clocks=offsets)
+
+
+def test_a_session_tells_its_machine_and_so_does_its_spool(tmp_path):
+    with gsl.Session("sim", spool=tmp_path / "run.gsl") as lab:
+        with lab.on(lab.stream("a"), "step"):
+            pass
+        told = lab.trace.metadata.host
+    assert len(told) == 12
+    assert gsl.load_trace(tmp_path / "run.gsl").metadata.host == told
