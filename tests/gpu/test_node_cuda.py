@@ -141,7 +141,7 @@ with Node(backend="cuda") as node:
     trace = node.trace
     from tests.gpu.test_node_cuda import copies_of
     ranges = trace.where(kind=SpanKind.RANGE).duration_ns.tolist()
-    print(json.dumps([copies_of(trace), said, [str(one) for one in trace.strays()], ranges]))
+    print(json.dumps([copies_of(trace), said, len(trace.strays()), ranges]))
 """
 
 
@@ -149,11 +149,12 @@ with Node(backend="cuda") as node:
 def test_a_copy_between_cards_is_in_the_stream_that_launched_it_and_lasts_as_long_as_events_say(node, way, name):
     if len(node) < 2:
         pytest.skip("This needs two cards.")
-    done = subprocess.run([sys.executable, "-c", PEERS, way], capture_output=True, text=True, timeout=120, check=True)
+    done = subprocess.run([sys.executable, "-c", PEERS, way], capture_output=True, text=True, timeout=120, check=False)
+    assert done.returncode == 0, done.stderr
     copies, said_ms, strays, ranges_ns = json.loads(done.stdout.splitlines()[-1])
     assert [copy[:3] for copy in copies] == [["a", name, "hand over on a"], ["b", name, "hand over on b"]]
     for stream, _, _, duration_ns in copies:
         assert duration_ns == pytest.approx(said_ms[stream] * 1e6, rel=0.05, abs=40_000)
     for range_ns, copy in zip(ranges_ns, copies, strict=True):
         assert range_ns > copy[3] + 300_000
-    assert strays == []
+    assert strays == 0
