@@ -74,6 +74,17 @@ class EdgeKind(StrEnum):
     """The source, on the host, launched the target."""
 
 
+class PeerAccess(StrEnum):
+    """Whether a device reads and writes the memory of another directly."""
+
+    ON = "on"
+    """It does."""
+    OFF = "off"
+    """It could, if asked to: cudaDeviceEnablePeerAccess."""
+    IMPOSSIBLE = "impossible"
+    """The hardware, or the machine, lets it not: copies go through the host."""
+
+
 class LaneKind(StrEnum):
     """What a row of the timeline stands for."""
 

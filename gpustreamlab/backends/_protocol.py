@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any, Generic, NamedTuple, Protocol, TypeVar
 from numpy.typing import DTypeLike, NDArray
 
 from gpustreamlab.model import Capabilities, Clocks, Device, WorkqueueOptions
-from gpustreamlab.typing import Int64Array
+from gpustreamlab.typing import Int64Array, PeerAccess
 
 if TYPE_CHECKING:
     from gpustreamlab.backends._activity import ActivitySource
@@ -286,6 +286,9 @@ class Backend(Protocol):
 
     def ahead_of(self, other: Backend) -> tuple[int, int]:
         """Return what times of this clock lack to be on the clock of another card of the host, and the error's bound, in ns."""
+
+    def peer_access(self, other: Backend) -> PeerAccess:
+        """Tell whether this device reads the memory of another card of the host directly."""
 
     def tick(self, now_ns: int) -> int:
         """Keep the clock precise; return the host time at which to call again. Called when a range opens."""

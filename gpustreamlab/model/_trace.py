@@ -36,6 +36,7 @@ if TYPE_CHECKING:
         HostWaits,
         Idle,
         Overlap,
+        PeerCopies,
         Share,
         Strays,
         Totals,
@@ -396,6 +397,12 @@ class Trace:
         from gpustreamlab.analysis import idle
 
         return idle(self)
+
+    def peer_copies(self) -> PeerCopies:
+        """Return copies between devices: how much, how fast, by which way; see `gpustreamlab.analysis.peer_copies`."""
+        from gpustreamlab.analysis import peer_copies
+
+        return peer_copies(self)
 
     def totals(self, by: TotalsBy = "name", t0_ns: int | None = None, t1_ns: int | None = None) -> Totals:
         """Return calls and times added up by name, stream or partition; see `gpustreamlab.analysis.totals`.

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from dataclasses import replace
 
 import numpy as np
@@ -12,6 +13,7 @@ from gpustreamlab import Node, Session, Trace, workloads
 from gpustreamlab.errors import (
     BackendNotFoundError,
     DeviceNotFoundError,
+    NotSimulatedError,
     OptionError,
     StreamExistsError,
     StreamNotFoundError,
@@ -243,3 +245,46 @@ def test_a_cell_is_marked_once_and_a_call_that_two_journals_tell_is_one():
         ).trace()
         calls = twice.where(kind="host")
         assert len(calls) == len(np.unique(calls.extra["correlation"])) > 0
+
+
+def test_an_array_of_another_card_is_copied_by_the_link_between_them():
+    with Node(backend="sim") as node:
+        node.stream("first")
+        node.stream("last", device=1)
+        with node.on("first", "produce"):
+            made = node[0].xp.arange(1 << 22, dtype="float32")
+        node.streams["last"].wait(node.streams["first"])
+        with node.on("last", "hand over"):
+            taken = node[1].xp.asarray(made)
+            doubled = taken * 2
+        node.synchronize()
+        assert (doubled.get() == made.get() * 2).all()
+        copies = node.trace.where(kind="copy")
+        peer = copies.where(name="memcpy PtoP")
+    assert [copies.lanes[lane].name for lane in peer.lane] == ["last"]
+    assert peer.extra["size_bytes"].tolist() == [16 << 20]
+    assert peer.duration_ns[0] == pytest.approx((16 << 20) / 396 + 1_500, abs=10)  # 45 us; an H100 took 45
+    assert node.peer_access() == {(0, 1): "on", (1, 0): "on"}
+    told = node.trace.peer_copies()
+    assert told.to_pandas()[["source", "target", "through_host", "calls", "size_bytes"]].values.tolist() == [
+        [0, 1, False, 1, 16 << 20]
+    ]
+    assert re.search(r"GPU 0 +GPU 1 +direct +1 +16 MiB +43\.\d µs +38\d GB/s", str(told))
+    assert len(node.trace.strays()) == 0
+
+
+def test_an_array_of_another_host_is_not_copied():
+    with Session("sim") as one, Session("sim") as other:
+        with pytest.raises(NotSimulatedError, match="another simulated host"):
+            other.xp.asarray(one.xp.ones(4))
+
+
+def test_an_array_that_is_there_already_is_taken_as_it_is_without_a_kernel():
+    with Session("sim") as lab:
+        lab.stream("a")
+        with lab.on("a"):
+            made = lab.xp.ones((4, 4))
+            assert lab.xp.asarray(made) is made
+            assert lab.xp.asarray(made, order="F") is not made
+        lab.synchronize()
+        assert [lab.trace.names[code] for code in lab.trace.where(kind="kernel").name] == ["ones", "astype"]

@@ -44,7 +44,7 @@ from gpustreamlab.backends.cuda.cupti._library import Cupti, load_cupti
 from gpustreamlab.backends.cuda.cupti._source import CuptiSource
 from gpustreamlab.errors import BackendUnavailableError, DeviceNotFoundError, InvalidHandleError, SessionClosedError
 from gpustreamlab.model import Clocks, Device, SMLimits
-from gpustreamlab.typing import Int64Array
+from gpustreamlab.typing import Int64Array, PeerAccess
 
 BURST_EVENTS = 9
 """Events, each behind a kernel, from which an anchor is chosen after a pause: 0.3 ms of one SM."""
@@ -643,6 +643,19 @@ class CudaBackend:
         timer_ns, error_ns = measure_timers(other, self)
         origins = self._clock.origin_timer_ns - other._clock.origin_timer_ns  # noqa: SLF001 - of this class
         return origins - timer_ns, error_ns
+
+    def peer_access(self, other: Any) -> PeerAccess:
+        """Tell whether this device reads the memory of another one directly. CUDA tells it only to who turns it on."""
+        runtime = import_cupy().cuda.runtime
+        if not runtime.deviceCanAccessPeer(self.device.ordinal, other.device.ordinal):
+            return PeerAccess.IMPOSSIBLE
+        with self._device_scope(), self._own_calls():
+            try:
+                runtime.deviceEnablePeerAccess(other.device.ordinal)
+            except runtime.CUDARuntimeError:  # it is on already
+                return PeerAccess.ON
+            runtime.deviceDisablePeerAccess(other.device.ordinal)
+        return PeerAccess.OFF
 
     def launch_own(self, kernel: Any, arguments: tuple[Any, ...]) -> None:
         """Launch one thread of a kernel that is in no trace, beside the user's work."""

@@ -29,7 +29,7 @@ from gpustreamlab.backends.sim._stream import SimContext, SimScratch, SimStream
 from gpustreamlab.backends.sim._xp import ArrayModule, check_dtype
 from gpustreamlab.errors import InvalidHandleError, OptionError, SelectionError, StreamRefusedError
 from gpustreamlab.model import Device
-from gpustreamlab.typing import Int64Array
+from gpustreamlab.typing import Int64Array, PeerAccess
 
 _BLOCK_NS = 10_000
 
@@ -342,6 +342,10 @@ class SimBackend:
     def ahead_of(self, _other: object) -> tuple[int, int]:
         """Return zeros: cards of one simulated host have one clock."""
         return 0, 0
+
+    def peer_access(self, _other: object) -> PeerAccess:
+        """Return that it is on: as CuPy, which turns it on for the first copy."""
+        return PeerAccess.ON
 
     def host_to_clock_ns(self, host_ns: int) -> int:
         """Return the time as it is: host and device share one clock here."""

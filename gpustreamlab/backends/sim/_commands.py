@@ -71,22 +71,25 @@ class KernelSpec:
 
 
 class CopySpec(NamedTuple):
-    """A copy between host and device."""
+    """A copy between host and device, or between two devices."""
 
     name: str
     """What the copy is called in records."""
     engine: int
-    """`HOST_TO_DEVICE` or `DEVICE_TO_HOST`."""
+    """`HOST_TO_DEVICE`, `DEVICE_TO_HOST` or `PEER`."""
     size_bytes: int
     """How much is copied."""
     duration_ns: int
     """How long the engine is busy with it."""
     is_pinned: bool = True
     """Whether the host's memory is page-locked."""
+    places: str = ""
+    """Between which devices, for one between two."""
 
 
 HOST_TO_DEVICE = 0
 DEVICE_TO_HOST = 1
+PEER = 2
 COPY_PLACES = MappingProxyType(
     {
         (HOST_TO_DEVICE, True): "page-locked host memory to device memory",

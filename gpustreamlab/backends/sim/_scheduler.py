@@ -100,10 +100,11 @@ class Scheduler:
     noise
         Draws how durations vary; None where they do not.
     engine_count
-        How many copy engines there are. Predictions add some, for work that takes its time and shares nothing.
+        How many copy engines there are: up, down, and from another card. Predictions add some, for work that takes its time
+        and shares nothing.
     """
 
-    def __init__(self, preset: DevicePreset, noise: NoiseSource | None = None, *, engine_count: int = 2) -> None:
+    def __init__(self, preset: DevicePreset, noise: NoiseSource | None = None, *, engine_count: int = 3) -> None:
         self.preset = preset
         self._noise = noise
         self.now_ns = 0

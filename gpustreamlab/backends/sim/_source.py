@@ -203,7 +203,7 @@ class SimActivitySource:
         if self._is_closed or not self._has_room():
             return
         name = self._code(work.name)
-        own = (spec.is_pinned,) if isinstance(spec, CopySpec) else (work.kind, spec.block_slots, spec.shape)
+        own = (spec.is_pinned, spec.places) if isinstance(spec, CopySpec) else (work.kind, spec.block_slots, spec.shape)
         key = work.name, work.blocks, node, *own
         detail = self._detail_codes.get(key)
         if detail is None:
@@ -283,7 +283,7 @@ def _members(driver: SimDriver) -> tuple[SimActivitySource, ...]:
 
 def _describe(spec: KernelSpec | CopySpec, preset: DevicePreset) -> WorkDetail:
     if isinstance(spec, CopySpec):
-        return WorkDetail(full_name=COPY_PLACES[spec.engine, spec.is_pinned])
+        return WorkDetail(full_name=spec.places or COPY_PLACES[spec.engine, spec.is_pinned])
     if spec.kind is SpanKind.FILL:
         return WorkDetail(full_name="device memory")
     shape = spec.shape or plain_shape(preset.slots_per_sm // spec.block_slots or 1, preset.sm_limits)

@@ -14,7 +14,7 @@ from numpy.typing import DTypeLike, NDArray
 
 from gpustreamlab.backends.sim._array import Archive, Indexer, SimArray, SimUfunc
 from gpustreamlab.backends.sim._commands import DEVICE_TO_HOST, HOST_TO_DEVICE
-from gpustreamlab.backends.sim._cost import plan_host_copy, plan_streaming
+from gpustreamlab.backends.sim._cost import plan_host_copy, plan_peer_copy, plan_streaming
 from gpustreamlab.backends.sim._functions import (
     CHOOSING,
     CONSTANTS,
@@ -221,8 +221,12 @@ class ArrayModule:
     ) -> SimArray:
         """Copy values to the device, or from one device array to another."""
         if isinstance(obj, SimArray):
-            result: SimArray = obj.astype(obj.dtype if dtype is None else dtype, order=order or "K", copy=copy)
-            result = obj if result.sim_values is obj.sim_values else result
+            if obj.module is not self:
+                obj, copy = self._copy_from_peer(obj), False
+            kind = obj.dtype if dtype is None else np.dtype(dtype)
+            has_order = order in {None, "K", "A"} or obj.sim_values.flags[f"{order}_CONTIGUOUS"]
+            is_there = not copy and kind == obj.dtype and has_order
+            result: SimArray = obj if is_there else obj.astype(kind, order=order or "K", copy=copy)
         elif isinstance(obj, (list, tuple)) and any(isinstance(item, SimArray) for item in obj):
             result = self.find("stack")(obj)
             result = result if dtype is None else result.astype(dtype, order=order or "K", copy=False)
@@ -496,6 +500,26 @@ class ArrayModule:
                 backend.preset, "memset", size_bytes=array.nbytes, operations=0, dtype=array.dtype, kind=SpanKind.FILL
             )
             backend.launch_kernel(backend.selected_stream, spec, work)
+
+    def _copy_from_peer(self, array: SimArray) -> SimArray:
+        """Copy an array of another card of the host here, on the stream that is selected here."""
+        backend, other = self._backend, array.module._backend  # noqa: SLF001 - of this class
+        if backend.driver.lock is not other.driver.lock:
+            raise NotSimulatedError(
+                "This array is of another simulated host. Copy it over the host: xp.asarray(array.get()), or open both cards "
+                "as one node: gpustreamlab.Node()."
+            )
+        values = array.sim_values
+        result = self.wrap(np.empty_like(values, subok=False))
+        if values.size:
+            work = self._note("copy from another GPU", [], [result.sim_values])
+            stream = backend.selected_stream
+            stream.check_open()
+            ends = {"source": other.device.ordinal, "target": backend.device.ordinal}
+            backend.driver.copy(stream.queue, plan_peer_copy(backend.preset, values.nbytes, **ends), work)
+        if not self.timing_only:
+            np.copyto(result.sim_values, values)
+        return result
 
     def _copy(self, engine: int, size_bytes: int, *, is_pinned: bool, work: NodeWork | None = None) -> None:
         backend = self._backend
