@@ -9,7 +9,7 @@ from gpustreamlab.draw._header import Header, plan_header
 from gpustreamlab.draw._html import inline_html, packed_bokeh, timeline_page, viewer_script, viewer_style, write_html
 from gpustreamlab.draw._paper import COLUMN_MM, FONT_PT, PAPER_PNG_SCALE, paper_svg, svg_pdf
 from gpustreamlab.draw._picture import draw_figure, plan_picture
-from gpustreamlab.draw._scene import detail_entries, plan_scene
+from gpustreamlab.draw._scene import detail_entries, is_partly_captured, plan_scene
 from gpustreamlab.draw._sm_map import NO_PARTITION_FILL, grid_of, plan_sm_map, sm_map_svg, sm_map_text
 from gpustreamlab.draw._svg import MAX_FILE_BARS, PNG_SCALE, svg_png, timeline_svg
 from gpustreamlab.draw._tables import plan_tables
@@ -41,6 +41,7 @@ __all__ = [
     "graph_svg",
     "grid_of",
     "inline_html",
+    "is_partly_captured",
     "name_styles",
     "pack_columns",
     "packed_bokeh",

@@ -294,7 +294,7 @@ def plan_scene(
         styles=name_styles(trace.names),
         kind_hatch=tuple(KIND_HATCHES.get(kind, "") for kind in SPAN_KINDS),
         windows=windows,
-        is_partly_captured=_is_partly_captured(windows, width_ns),
+        is_partly_captured=is_partly_captured(windows, width_ns),
         zero_ns=zero_ns,
         width_ns=width_ns,
         notes=(*([folded] if rows.folded_spans else []), *mark_notes),
@@ -525,7 +525,7 @@ def _border_px(boxes: Sequence[LaneBox], strip_word: str, *, has_groups: bool) -
     )
 
 
-def _is_partly_captured(windows: Sequence[tuple[float, float]], width_ns: float) -> bool:
+def is_partly_captured(windows: Sequence[tuple[float, float]], width_ns: float) -> bool:
     """Tell whether kernels were captured for some of the time only; a little at both ends does not count."""
     slack_ns = CAPTURE_SLACK * width_ns
     if not windows or not width_ns:

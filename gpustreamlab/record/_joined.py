@@ -178,6 +178,7 @@ class JoinedJournal:
                 dependencies=dependencies.columns,
                 counters=join_samples(counters),
                 unended=_joined_unended(told),
+                is_capturing=any(delta.is_capturing for _, delta in told),
             )
 
     def trace(self, *, title: str = "") -> Trace:
@@ -237,7 +238,7 @@ class JoinedJournal:
             self._keep(part, delta, own, windows)
             windows += [
                 (int(shifted(np.array([begin]), own)[0]), int(shifted(np.array([end]), own)[0]))
-                for begin, end in delta.tables.metadata.capture_windows
+                for begin, end in delta.capture_windows
             ]
         return told
 

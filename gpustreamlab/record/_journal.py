@@ -51,6 +51,9 @@ class Cursor(NamedTuple):
 START = Cursor()
 """Where every reader begins."""
 
+FOREVER_NS = 1 << 62
+"""When a window of capture ends that is still open: later than anything that is recorded."""
+
 
 _NONE = np.empty(0, np.int64)
 NO_ROWS: Mapping[str, Int64Array] = dict.fromkeys(SPAN_COLUMNS, _NONE)
@@ -87,6 +90,14 @@ class Delta(NamedTuple):
     """New samples of lanes' quantities, in order of time. The newest of each quantity can come again, see `join_samples`."""
     unended: Unended = NO_UNENDED
     """Ranges that have not ended: those that were asked for, and those around the new rows."""
+    is_capturing: bool = False
+    """Whether kernels are captured now, so that the last window in the metadata has not ended."""
+
+    @property
+    def capture_windows(self) -> tuple[tuple[int, int], ...]:
+        """When kernels were captured. A window that is open has no end: the metadata have that of when they were told."""
+        windows = self.tables.metadata.capture_windows
+        return (*windows[:-1], (windows[-1][0], FOREVER_NS)) if windows and self.is_capturing else windows
 
     @property
     def row_count(self) -> int:

@@ -384,6 +384,7 @@ class Recorder:
             dependencies=dependencies,
             counters=counters,
             unended=unended,
+            is_capturing=self.kernels.is_on,
         )
 
     def unfinished(self) -> Unfinished:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import threading
 import time
 from collections.abc import Callable, Sequence
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, replace
 from typing import Any
 
 from gpustreamlab.analysis import (
@@ -25,6 +25,7 @@ from gpustreamlab.draw import (
     SpanColumns,
     detail_entries,
     draw_figure,
+    is_partly_captured,
     pack_columns,
     plan_header,
     plan_tables,
@@ -167,7 +168,9 @@ class TablePlanner:
             pending_count=pending_count,
             basis=basis,
         )
-        changed = self._new_tables(trace, reader, header, now_ns) | self._new_header(header) | added
+        # While a window of capture is open, the page needs no other end of it with each span that comes.
+        shown = replace(trace, metadata=replace(trace.metadata, capture_windows=delta.capture_windows))
+        changed = self._new_tables(shown, reader, header, now_ns) | self._new_header(header) | added
         self._version = (*version, reader.rows.version)  # lanes without spans were given rows
         return changed
 
@@ -186,11 +189,15 @@ class TablePlanner:
             self._counters, self._samples = join_samples([self._counters, *self._samples]), []
 
     def _new_tables(self, trace: Trace, reader: SpanReader, header: Header, now_ns: int) -> dict[str, Any]:
-        source = (*_source_of(trace, reader.rows), header.busy_word, reader.zero_ns, reader.clear_count)
+        zero_ns, windows = reader.zero_ns, trace.metadata.capture_windows
+        # Ranges that came after the last window make it count that they are not captured.
+        moved = [(float(begin - zero_ns), float(end - zero_ns)) for begin, end in windows]
+        is_partly = is_partly_captured(moved, float(reader.end_ns - zero_ns))
+        source = (*_source_of(trace, reader.rows), header.busy_word, zero_ns, reader.clear_count, windows, is_partly)
         if source == self._source:
             return {}
         self._source = source
-        width_ns = float(max(0, reader.end_ns - reader.zero_ns, now_ns - reader.zero_ns))
+        width_ns = float(max(0, reader.end_ns - zero_ns, now_ns - zero_ns))
         rows = reader.rows.table(lane_count=len(trace.lanes))
         self.planned = plan_tables(trace, rows, zero_ns=reader.zero_ns, width_ns=width_ns, header=header, counted=_COUNTED)
         return {"tables": {name: entry for name, entry in self.planned.items() if name not in _ADDED}}

@@ -543,6 +543,35 @@ class TestKernels:
         assert len(tables["capture"]["windows"]) == 1
         assert tables["notes"] == []
 
+    def test_what_comes_after_the_sms_were_shared_out_anew_is_captured_too(self, lab, feed, work):
+        lab.capture("kernels")
+        work()
+        feed.refresh()
+        lab.partition(copy=64, compute="rest")
+        feed.refresh()
+        for _ in range(3):
+            work("compute")
+            feed.refresh()
+        capture = feed.snapshot().facts["tables"]["capture"]
+        last_ns = max(lab.trace.end_ns.tolist()) - feed._reader.zero_ns
+        assert not capture["shown"]
+        ((_, end_ns),) = capture["windows"]
+        assert end_ns > last_ns
+
+    def test_the_page_is_told_when_capturing_ends_and_that_ranges_came_afterwards(self, lab, feed, work, monkeypatch):
+        monkeypatch.setattr("gpustreamlab.sinks.live.COUNT_EVERY_S", 0.0)
+        lab.capture("kernels")
+        work()
+        feed.refresh()
+        lab.capture("ranges")
+        feed.refresh()
+        work("copy")
+        feed.refresh()
+        capture = feed.snapshot().facts["tables"]["capture"]
+        assert capture["shown"]
+        (window,) = capture["windows"]
+        assert window == [float(time_ns - feed._reader.zero_ns) for time_ns in lab.trace.metadata.capture_windows[0]]
+
     def test_details_are_sent_once_and_with_every_snapshot(self, lab, feed, work):
         lab.capture("kernels")
         work()

@@ -1,4 +1,4 @@
-// Made by scripts/bundle_viewer.py. 1d10fdaf49c35909f5e9270cfb73b7dfdc3856573134c9903b5e0ee00b6fd985
+// Made by scripts/bundle_viewer.py. 3116207e9f04cc3f0104453d658cef6e2f236d33fb445f07cff680ee9304e88e
 "use strict";
 var gpustreamlab = (() => {
   var __defProp = Object.defineProperty;
@@ -3814,8 +3814,9 @@ var gpustreamlab = (() => {
     ctx.fillRect(left, bottom, view.frame.right - left, 1);
     clipStrip(ctx, view, box, () => {
       ctx.fillStyle = theme.accent;
+      const last = view.extent().end;
       for (const [start, end] of view.tables.capture.windows) {
-        const from = nearPx(view, view.pxAt(start)), to = nearPx(view, view.pxAt(end));
+        const from = nearPx(view, view.pxAt(start)), to = nearPx(view, view.pxAt(Math.min(end, last)));
         ctx.fillRect(from, top + 3, Math.max(1, to - from), bottom - top - 5);
       }
     });

@@ -59,8 +59,9 @@ function paintCapture(ctx, {view, theme, texts}, box) {
   ctx.fillRect(left, bottom, view.frame.right - left, 1)
   clipStrip(ctx, view, box, () => {
     ctx.fillStyle = theme.accent
+    const last = view.extent().end // A window that is open has no end yet.
     for (const [start, end] of view.tables.capture.windows) {
-      const from = nearPx(view, view.pxAt(start)), to = nearPx(view, view.pxAt(end))
+      const from = nearPx(view, view.pxAt(start)), to = nearPx(view, view.pxAt(Math.min(end, last)))
       ctx.fillRect(from, top + 3, Math.max(1, to - from), bottom - top - 5)
     }
   })
