@@ -62,6 +62,7 @@ from gpustreamlab.analysis._peers import PeerCopies, peer_copies
 from gpustreamlab.analysis._plan import check_layout, check_rounding, check_workqueue, plan_partitions, unenforced_layout
 from gpustreamlab.analysis._regions import Layer, Region, region_of
 from gpustreamlab.analysis._regions import overlap as may_share
+from gpustreamlab.analysis._rounds import Lateness
 from gpustreamlab.analysis._rows import MAX_LANE_ROWS, RowTable, span_rows
 from gpustreamlab.analysis._scale import (
     Merged,
@@ -92,6 +93,7 @@ from gpustreamlab.analysis._sm_time import (
     stack_sms,
     whole_card,
 )
+from gpustreamlab.analysis._stragglers import Stragglers, stragglers
 from gpustreamlab.analysis._strays import Strays, nearest_ranges, strays
 from gpustreamlab.analysis._summary import (
     capture_facts,
@@ -127,12 +129,14 @@ __all__ = [
     "Finding",
     "HostWaits",
     "Idle",
+    "Lateness",
     "Overlap",
     "OverlapPair",
     "PartitionOptions",
     "PathPart",
     "PeerCopies",
     "QueueLength",
+    "Stragglers",
     "Strays",
     "Totals",
     "TraceComparison",
@@ -147,6 +151,7 @@ __all__ = [
     "partly_captured",
     "peer_copies",
     "plan_partitions",
+    "stragglers",
     "strays",
     "totals",
     "utilization",

@@ -9,7 +9,7 @@ from __future__ import annotations
 import os
 import re
 from collections import Counter
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from os import PathLike
 from typing import Any
@@ -162,7 +162,8 @@ class _Maker:
         )
         names = tuple(name for name, _ in threads)
         tables = Tables(self._lanes(threads), names, (), (), (), metadata)
-        return build_trace(Delta(tables, columns, names=used, details=details, dependencies=self._dependencies()))
+        made = build_trace(Delta(tables, columns, names=used, details=details, dependencies=self._dependencies()))
+        return _with_collectives(made, self._told.collectives)
 
     def _require_rows(self) -> None:
         """Raise `TraceFileError` where nothing can be made of the files, or they cannot be laid beside each other."""
@@ -435,3 +436,15 @@ class _Maker:
             was_on = row_count > 0
             facts.append(f"{waits}{'' if was_on else '; the profiler tells it with enable_cuda_sync_events=True'}.")
         return facts
+
+
+def _with_collectives(trace: Trace, told: Mapping[int, tuple[int, int]]) -> Trace:
+    """Return a trace with the communicator of each kernel of a collective, and its place in that, by its correlation."""
+    if not told:
+        return trace
+    known = np.array(sorted((correlation, *found) for correlation, found in told.items()), np.int64)
+    correlation = trace.extra.get("correlation", np.zeros(len(trace), np.int64))
+    place = np.minimum(np.searchsorted(known[:, 0], correlation), len(known) - 1)
+    is_own = (known[place, 0] == correlation) & (trace.kind == SPAN_KINDS.index(SpanKind.KERNEL))
+    columns = {name: np.where(is_own, known[place, number], 0) for number, name in ((1, "communicator"), (2, "sequence"))}
+    return replace(trace, extra={**trace.extra, **columns})

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+import zlib
 from collections import Counter, defaultdict
 from collections.abc import Callable, Iterable, Sequence
 from operator import attrgetter
@@ -167,6 +168,9 @@ class Collector:
         """Waits of streams that do not say what for."""
         self.said_count = 0
         """Events that tell nothing which others do not: names, flows, copies of ranges, waits of the host."""
+        self.collectives: dict[int, tuple[int, int]] = {}
+        """By the correlation of a kernel its communicator, a number that all ranks have alike, and its place in that, from 1; 0
+        where that is not told."""
         self._columns = {role: _rooms(role) for role in ROLES}
         self.row_counts = dict.fromkeys(ROLES, 0)
         """Rows of each role that are kept."""
@@ -263,6 +267,9 @@ class Collector:
             columns["shape"] = self.shapes.of((self._file, kind, name, *shape) for name, shape in shapes)
             columns["size_bytes"] = np.maximum(_numbers(events, "args.bytes"), 0)
             columns["correlation"] = self._correlations(events)
+            for event, correlation in zip(events, columns["correlation"].tolist(), strict=True):
+                if event.args.group is not None and correlation and len(self.collectives) < MOST_KNOWN:
+                    self.collectives[correlation] = _collective(event)
             priorities = _numbers(events, "args.priority").tolist()
             self.priorities.update(zip(columns["stream"].tolist(), priorities, strict=True))
             self._keep(WORK, columns)
@@ -324,6 +331,13 @@ def _rooms(role: str) -> Columns:
 def _names(events: list[Event]) -> list[str]:
     """Return the names, as long as one may be that is cut afterwards."""
     return [name if name and len(name) <= MAX_FULL_NAME else str(name)[: MAX_FULL_NAME + 1] for name in map(_NAME, events)]
+
+
+def _collective(event: Event) -> tuple[int, int]:
+    """Return a number for the communicator, the same in the files of all ranks, and the place in it from 1, or 0."""
+    told = event.args
+    sequence = whole_number(int(str(told.sequence)[:18]) if str(told.sequence).isdecimal() else -1, -1)
+    return zlib.crc32(f"{told.group} {told.ranks}".encode("utf-8", "replace")) + 1, max(sequence + 1, 0)
 
 
 def _numbers(events: list[Event], name: str) -> Int64Array:

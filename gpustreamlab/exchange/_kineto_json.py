@@ -70,6 +70,9 @@ class Args(msgspec.Struct, gc=False):
     node: _Whole = msgspec.field(name="graph node id", default=-1)
     awaited_stream: _Whole = msgspec.field(name="wait_on_stream", default=-1)
     awaited_record: _Whole = msgspec.field(name="wait_on_cuda_event_record_corr_id", default=0)
+    group: object = msgspec.field(name="Process Group Name", default=None)
+    ranks: object = msgspec.field(name="Process Group Ranks", default=None)
+    sequence: object = msgspec.field(name="Seq", default=None)
 
 
 _NO_ARGS = Args()

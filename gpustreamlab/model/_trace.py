@@ -38,6 +38,7 @@ if TYPE_CHECKING:
         Overlap,
         PeerCopies,
         Share,
+        Stragglers,
         Strays,
         Totals,
         TotalsBy,
@@ -345,6 +346,20 @@ class Trace:
         from gpustreamlab.analysis import strays
 
         return strays(self)
+
+    def stragglers(self) -> Stragglers:
+        """Return which process or device was late where all did the same; see `gpustreamlab.analysis.stragglers`.
+
+        Examples
+        --------
+        >>> trace = Trace.from_columns(start_ns=[0, 0], end_ns=[9, 14], stream=["a", "b"], name=["step", "step"])
+        >>> lanes = tuple(replace(lane, process=place) for place, lane in enumerate(trace.lanes))
+        >>> replace(trace, lanes=lanes).stragglers().names[0].late_ns.tolist()
+        [5]
+        """
+        from gpustreamlab.analysis import stragglers
+
+        return stragglers(self)
 
     def host_waits(self) -> HostWaits:
         """Return which calls of the host waited for the device, and how long; see `gpustreamlab.analysis.host_waits`.

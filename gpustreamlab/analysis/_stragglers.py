@@ -1,0 +1,167 @@
+"""Which process or device was late where all of them did the same, and who waited for it."""
+
+from __future__ import annotations
+
+import re
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, ClassVar
+
+import numpy as np
+
+from gpustreamlab.analysis._busy import require_trace
+from gpustreamlab.analysis._report import Report, Reported, ReportTable, more_row, simulated_notes
+from gpustreamlab.analysis._rounds import Lateness, rounds_by_communicator, rounds_by_name
+from gpustreamlab.analysis._scale import count_text, format_ns
+from gpustreamlab.model import SPAN_KINDS, Trace, TraceMetadata, display_name
+from gpustreamlab.typing import Int64Array, LaneKind, SpanKind
+
+if TYPE_CHECKING:
+    import pandas as pd
+
+LISTED_NAMES = 12
+_ALIKE = [SPAN_KINDS.index(kind) for kind in (SpanKind.RANGE, SpanKind.ANNOTATION, SpanKind.KERNEL)]
+_PREFIX = re.compile(r"((?:rank|file) \d+)(?= )|([^: ]+)(?=:)")
+"""What names of lanes begin with where they tell whose they are."""
+_COLLECTIVE = re.compile(r"nccl|rccl", re.IGNORECASE)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True, eq=False, repr=False)
+class Stragglers(Reported):
+    """Who was late where several processes or devices did the same. False where nothing occurs on all of them."""
+
+    groups: tuple[str, ...]
+    """The processes, or devices, by their names."""
+    names: tuple[Lateness, ...]
+    """What they all did: collectives first, then what took longest."""
+    metadata: TraceMetadata
+    """Where the numbers come from."""
+    remarks: tuple[str, ...] = ()
+    """What could not be compared, in sentences."""
+
+    _columns: ClassVar = ()
+
+    def __len__(self) -> int:
+        return len(self.names)
+
+    def to_pandas(self) -> pd.DataFrame:
+        """Return one row for each name and group, as a `pandas.DataFrame`.
+
+        The columns are ``name``, ``group``, ``rounds``, ``last`` (how often it was last), and ``waited_ns``.
+        """
+        import pandas as pd
+
+        rows = [
+            (one.name, group, len(one.at_ns), int((one.last == place).sum()), int(one.waited_ns[place]))
+            for one in self.names
+            for place, group in enumerate(self.groups)
+        ]
+        return pd.DataFrame(rows, columns=["name", "group", "rounds", "last", "waited_ns"])
+
+    def _line(self) -> str:
+        if not self.names:
+            return f"nothing occurs equally often on all of {len(self.groups):,} processes or devices"
+        one = self.names[0]
+        who, late = _who(self, one, "{} was last in {:,}"), format_ns(float(np.median(one.late_ns)))
+        return f"{who} of {len(one.at_ns):,} {display_name(one.name)}, by {late} in the median"
+
+    def _report(self) -> Report:
+        rows = [["name", "rounds", "last", "median", "worst", "first"]]
+        for one in self.names[:LISTED_NAMES]:
+            late_ns, ahead_ns = one.late_ns, np.median(one.behind_ns, axis=0)
+            first = int(ahead_ns.argmax())
+            rows.append(
+                [
+                    display_name(one.name),
+                    f"{len(one.at_ns):,}",
+                    _who(self, one, "{}, {:,}"),
+                    format_ns(float(np.median(late_ns))),
+                    format_ns(int(late_ns.max())),
+                    f"{self.groups[first]}, {format_ns(float(ahead_ns[first]))}",
+                ]
+            )
+        rows += more_row(len(self.names) - LISTED_NAMES, 6)
+        undecided = sum(int((one.last < 0).sum()) for one in self.names)
+        notes = [f"{count_text(undecided, 'round')} closer than the clocks are known: counted for nobody."] if undecided else []
+        caption = "Who was last and how often, how late that was for the others, and who was furthest ahead"
+        table = ReportTable(caption=caption, rows=rows, names=(0,))
+        return Report(
+            title="Stragglers:",
+            line=self._line(),
+            tables=(table,) if self.names else (),
+            notes=(*notes, *self.remarks, *self.metadata.missing, *simulated_notes(self.metadata)),
+        )
+
+
+def stragglers(trace: Trace) -> Stragglers:
+    """Find who was late where several processes, or devices of one, did the same.
+
+    Parameters
+    ----------
+    trace
+        Of several processes or devices, as `gpustreamlab.merge`, `Node`, `Cluster` and files of several ranks give.
+
+    Raises
+    ------
+    OptionError
+        If it is no trace.
+
+    Notes
+    -----
+    Ranges and kernels of a name that occurs on all groups equally often: the n-th of each is one round, and whose ends last was
+    late. Rounds in which the two last are closer than ``metadata.clock_error_ns`` are counted for nobody. Where files tell the
+    communicator, kernels of collectives (all-reduce, all-gather, reduce-scatter) are matched by their sequence numbers; where
+    those are not told, by their order, if all ranks ran the same ones. Such a kernel ends on no rank before the last one has
+    arrived, so each rank waited for as long as its kernel ran longer than the shortest: that needs no common clock.
+
+    Examples
+    --------
+    >>> trace = Trace.from_columns(
+    ...     start_ns=[0, 0, 50, 50], end_ns=[10, 14, 60, 68], stream=["a:work", "b:work"] * 2, name=["step"] * 4
+    ... )
+    >>> from dataclasses import replace
+    >>> trace = replace(trace, lanes=tuple(replace(lane, process=place) for place, lane in enumerate(trace.lanes)))
+    >>> found = trace.stragglers()
+    >>> found.groups, found.names[0].last.tolist(), found.names[0].late_ns.tolist(), found.names[0].waited_ns.tolist()
+    (('a', 'b'), [1, 1], [4, 8], [12, 0])
+    """
+    require_trace(trace, "stragglers")
+    groups, group_of = _groups(trace)
+    found: list[Lateness] = []
+    remarks: list[str] = []
+    if len(groups) > 1:
+        is_collective = np.array([bool(_COLLECTIVE.search(name)) for name in trace.names], bool)[trace.name]
+        is_collective &= trace.kind == SPAN_KINDS.index(SpanKind.KERNEL)
+        taking_part = (group_of >= 0) & np.isin(trace.kind, _ALIKE)
+        found += rounds_by_name(trace, np.flatnonzero(taking_part & ~is_collective), group_of, len(groups), remarks)
+        found += rounds_by_communicator(trace, np.flatnonzero(taking_part & is_collective), group_of, len(groups), remarks)
+    found.sort(key=lambda one: (one.is_collective, one.busy_ns), reverse=True)
+    return Stragglers(groups=groups, names=tuple(found), metadata=trace.metadata, remarks=tuple(remarks))
+
+
+def _groups(trace: Trace) -> tuple[tuple[str, ...], Int64Array]:
+    """Return the names of the processes, or devices where a process has several, and the place of each row's, or -1."""
+    streams = [lane for lane in trace.lanes if lane.kind is LaneKind.STREAM]
+    by_device = len({(lane.process, lane.device) for lane in streams}) > len({lane.process for lane in streams})
+    keys = [
+        None if by_device and lane.kind is not LaneKind.STREAM else (lane.process, lane.device if by_device else 0)
+        for lane in trace.lanes
+    ]
+    used = set(np.unique(trace.lane).tolist())
+    places = {key: place for place, key in enumerate(sorted({key for lane, key in enumerate(keys) if key and lane in used}))}
+    names = []
+    for key in places:
+        told = {_PREFIX.match(lane.name) for lane, own in zip(trace.lanes, keys, strict=True) if own == key and lane in streams}
+        prefixes = {match[0] if match else "" for match in told}
+        plain = f"process {key[0]}{f', GPU {key[1]}' if by_device else ''}"
+        names.append(prefixes.pop() if len(prefixes) == 1 and "" not in prefixes else plain)
+    apart = names if len(set(names)) == len(names) else [f"process {process}, GPU {device}" for process, device in places]
+    return tuple(apart), np.array([places.get(key, -1) if key else -1 for key in keys], np.int64)[trace.lane]
+
+
+def _who(found: Stragglers, one: Lateness, words: str) -> str:
+    """Say which group was last most often, and how often, in words with places for both."""
+    last = one.last[one.last >= 0]
+    if not len(last):
+        return words.format("nobody", 0)
+    group = int(np.bincount(last, minlength=len(found.groups)).argmax())
+    return words.format(found.groups[group], int((last == group).sum()))

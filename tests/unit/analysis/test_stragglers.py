@@ -1,0 +1,134 @@
+"""Who was late: traces made by hand, whose answers are computed by hand."""
+
+import json
+from dataclasses import replace
+
+import numpy as np
+import pytest
+
+import gpustreamlab as gsl
+from gpustreamlab.errors import OptionError
+from gpustreamlab.model import Trace
+
+RING = "ncclDevKernel_AllReduce_Sum_f32_RING_LL(ncclDevKernelArgsStorage<4096ul>)"
+
+
+def steps(ends_ns, *, error_ns=0, device=False, **columns):
+    """A trace in which group g ends its n-th step at ends_ns[g][n], and begins it at the same time as all."""
+    rows = [(number * 1_000, end, group) for group, ends in enumerate(ends_ns) for number, end in enumerate(ends)]
+    start_ns, end_ns, group = (list(column) for column in zip(*rows, strict=True))
+    names = columns.pop("name", ["step"] * len(rows))
+    trace = Trace.from_columns(
+        start_ns=start_ns, end_ns=end_ns, stream=[f"w{place}:main" for place in group], name=names, kind=["range"] * len(rows)
+    )
+    field = "device" if device else "process"
+    lanes = tuple(replace(lane, **{field: int(lane.name[1])}) for lane in trace.lanes)
+    return replace(trace, lanes=lanes, metadata=replace(trace.metadata, clock_error_ns=error_ns))
+
+
+def test_the_one_that_ends_last_is_late_by_what_the_others_wait_in_the_median():
+    found = steps([[100, 1_100, 2_300], [110, 1_150, 2_200], [400, 1_130, 2_100]]).stragglers()
+    (step,) = found.names
+    assert found.groups == ("w0", "w1", "w2")
+    assert step.last.tolist() == [2, 1, 0]
+    assert step.late_ns.tolist() == [295, 35, 150]
+    assert step.behind_ns.tolist() == [[300, 290, 0], [50, 0, 20], [0, 100, 200]]
+    assert step.waited_ns.tolist() == [350, 390, 220]
+    assert step.at_ns.tolist() == [0, 1_000, 2_000]
+    assert "w0, 1" in str(found)
+    assert found.to_pandas()["last"].tolist() == [1, 1, 1]
+
+
+def test_what_is_closer_than_the_clocks_are_known_is_counted_for_nobody():
+    found = steps([[100, 1_500], [130, 1_100]], error_ns=30).stragglers()
+    assert found.names[0].last.tolist() == [-1, 0]
+    assert "1 round closer than the clocks are known" in str(found)
+
+
+def test_devices_of_one_process_are_compared_too():
+    found = steps([[100], [130]], device=True).stragglers()
+    assert found.names[0].last.tolist() == [1]
+    assert found.groups == ("w0", "w1")
+
+
+def test_names_that_do_not_occur_equally_often_are_told_and_not_compared():
+    uneven = steps([[100, 1_100], [130, 1_100, 2_100]]).stragglers()
+    assert not uneven.names
+    assert not uneven
+    assert "more often on some than on others: step" in str(uneven)
+    only = steps([[100], [130]], name=["a", "b"]).stragglers()
+    assert "nothing occurs equally often" in str(only)
+
+
+def test_one_process_has_no_stragglers():
+    found = steps([[100]]).stragglers()
+    assert (len(found), found.remarks) == (0, ())
+    with pytest.raises(OptionError):
+        gsl.analysis.stragglers("no trace")
+
+
+def kernel(rank, start_us, length_us, number, *, name=RING, group="0", seq=None, **more):
+    told = {"device": rank, "stream": 20, "correlation": number, "Collective name": "allreduce"}
+    if group is not None:
+        told |= {"Process Group Name": group, "Process Group Ranks": "[0, 1]"}
+    if seq is not None:
+        told["Seq"] = seq
+    return {"ph": "X", "cat": "kernel", "name": name, "ts": start_us, "dur": length_us, "pid": rank, "args": told | more}
+
+
+def ranks_of(folder, events_of):
+    paths = []
+    for rank, events in enumerate(events_of):
+        path = folder / f"rank{rank}.json"
+        facts = {"distributedInfo": {"rank": rank, "world_size": len(events_of)}, "traceEvents": events}
+        path.write_text(json.dumps(facts))
+        paths.append(path)
+    return gsl.load_trace(paths)
+
+
+@pytest.mark.parametrize("kind", [int, str])
+def test_collectives_are_matched_by_their_sequence_numbers_whatever_the_clocks_say(tmp_path, kind):
+    # Rank 1's clock is 5 ms ahead, and its window began one collective later.
+    first = [kernel(0, 100, 50, 1, seq=kind(7)), kernel(0, 200, 90, 2, seq=kind(8)), kernel(0, 300, 10, 3, seq=kind(9))]
+    second = [kernel(1, 5_250, 40, 1, seq=kind(8)), kernel(1, 5_300, 30, 2, seq=kind(9))]
+    trace = ranks_of(tmp_path, [first, second])
+    assert np.unique(trace.extra["sequence"]).tolist() == [8, 9, 10]
+    (found,) = trace.stragglers().names
+    assert found.is_collective
+    assert found.behind_ns.tolist() == [[50_000, 0], [0, 20_000]]  # the shorter one arrived later
+    assert found.last.tolist() == [1, 0]
+    assert "1 kernel of collectives not compared" in str(trace.stragglers())
+
+
+def test_collectives_without_sequence_numbers_are_matched_where_all_ranks_ran_the_same_ones(tmp_path):
+    both = [[kernel(rank, 100, 50 - 20 * rank, 1), kernel(rank, 200, 30, 2)] for rank in range(2)]
+    found = ranks_of(tmp_path, both).stragglers()
+    assert found.names[0].behind_ns.tolist() == [[20_000, 0], [0, 0]]
+    assert "matched by their order" in str(found)
+    uneven = ranks_of(tmp_path, [both[0], both[1][:1]]).stragglers()
+    assert not uneven.names
+    assert "3 kernels of collectives not compared" in str(uneven)
+
+
+def test_collectives_of_two_communicators_and_those_that_do_not_wait_are_kept_apart(tmp_path):
+    events = [
+        [
+            kernel(rank, 100, 50, 1, group="0", seq=1),
+            kernel(rank, 200, 80 - 10 * rank, 2, group="1", seq=1),
+            kernel(rank, 300, 5 + rank, 3, name="ncclDevKernel_Broadcast_RING_LL(x)", group="0", seq=2),
+            kernel(rank, 400, 9 + rank, 4, group=None),
+        ]
+        for rank in range(2)
+    ]
+    found = ranks_of(tmp_path, events).stragglers()
+    assert sorted(found.names[0].behind_ns.tolist()) == [[0, 0], [10_000, 0]]
+    assert "4 kernels of collectives not compared" in str(found)
+
+
+def test_communicator_and_sequence_travel_with_the_trace(tmp_path):
+    both = [[kernel(rank, 100, 50 - 20 * rank, 1, seq=3)] for rank in range(2)]
+    trace = ranks_of(tmp_path, both)
+    trace.save(tmp_path / "both.parquet")
+    again = gsl.load_trace(tmp_path / "both.parquet").stragglers()
+    assert again.names[0].behind_ns.tolist() == [[20_000, 0]]
+    assert again.groups == ("rank 0", "rank 1")
