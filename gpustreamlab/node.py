@@ -233,19 +233,23 @@ class Node:
         return JoinedJournal(
             [one._recorder for one in self._sessions],
             ahead=self._how_far_ahead,
+            error_ns=self._error_ns,
             devices=[one.device for one in self._sessions],
             tells_alike=not self._backends[0].device.simulated,
         )
 
-    def _how_far_ahead(self) -> tuple[list[Ahead], int]:
-        """Return how far each clock is ahead of the first one's, and the bound on the error by now."""
+    def _how_far_ahead(self) -> list[Ahead]:
+        """Return how far each clock is ahead of the first one's."""
         measured = np.array(self._compared, np.int64)  # shape (comparisons, devices, 3)
+        return [(measured[:, place, 0], measured[:, place, 1]) for place in range(len(self._sessions))]
+
+    def _error_ns(self, until_ns: int) -> int:
+        """Return the bound on the error of that, up to a time of the first clock."""
+        if self._backends[0].device.simulated:
+            return 0
         # Two cards' timers were seen to drift apart by 2.8 us a second, steadily (H100): between comparisons that is known.
-        last_ns = measured[-1, :, 0].tolist()
-        beyond_ns = max(0, *(one._recorder.now_ns() - at_ns for one, at_ns in zip(self._sessions, last_ns, strict=True)))
-        drift_ns = 0 if self._backends[0].device.simulated else round(beyond_ns * DRIFT)
-        ahead: list[Ahead] = [(measured[:, place, 0], measured[:, place, 1]) for place in range(len(self._sessions))]
-        return ahead, int(measured[:, :, 2].max()) + drift_ns
+        beyond_ns = max(0, until_ns - self._compared[-1][0][0])
+        return max(error for told in self._compared for _, _, error in told) + round(beyond_ns * DRIFT)
 
     def overlap(self) -> Overlap:
         """Return how much the streams' work overlapped so far; see `Trace.overlap`."""

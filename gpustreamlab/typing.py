@@ -27,6 +27,7 @@ __all__ = [
     "MarkerKind",
     "NoteKind",
     "PathStep",
+    "PeerAccess",
     "Rounding",
     "SessionState",
     "SpanKind",

@@ -92,8 +92,10 @@ class JoinedJournal:
     journals
         One or more. Numbers of spans and of calls are taken to be different in each, but where one call is told by several.
     ahead
-        Returns how far each one's clock is ahead of the first one's, see `gpustreamlab.merge`, and the bound on the error, in
-        ns. What is read later is placed by what is known then.
+        Returns how far each one's clock is ahead of the first one's, see `gpustreamlab.merge`. What is read later is placed by
+        what is known then.
+    error_ns
+        Returns the bound on the error of that up to a time of the first clock, in ns.
     devices
         All that the journals tell of.
     tells_alike
@@ -106,13 +108,16 @@ class JoinedJournal:
         self,
         journals: Sequence[Journal],
         *,
-        ahead: Callable[[], tuple[Sequence[Ahead], int]],
+        ahead: Callable[[], Sequence[Ahead]],
+        error_ns: Callable[[int], int],
         devices: Sequence[Device],
         tells_alike: bool,
         capacity: int = DEFAULT_JOINED_ROWS,
     ) -> None:
         self._journals = tuple(journals)
         self._ahead = ahead
+        self._error_ns = error_ns
+        self._end_ns = 0  # the last end so far
         self._devices = tuple(devices)
         self._tells_alike = tells_alike
         self._lock = process_lock()
@@ -144,7 +149,7 @@ class JoinedJournal:
     ) -> Delta:
         """Read what is new of each journal, then return what is new since a cursor; see `Recorder.changes`."""
         with self._lock:
-            ahead, error_ns = self._ahead()
+            ahead = self._ahead()
             told = self._read(ahead, awaited) if until is None and collects else []
             rows = self._buffer.read(since.row, None if until is None else until.row)
             names, details = self._names.starting_at(since.name), self._details.starting_at(since.detail)
@@ -156,7 +161,7 @@ class JoinedJournal:
             sample = self._first_sample + len(self._samples)
             version = (self._version, title)
             return Delta(
-                tables=self._tables(ahead, error_ns, title),
+                tables=self._tables(ahead, title),
                 columns=rows.columns,
                 cursor=until
                 or Cursor(
@@ -198,7 +203,7 @@ class JoinedJournal:
         """Return of each lane the range that has not ended and was opened first; see `Recorder.unended`."""
         found = []
         with self._lock:
-            ahead, _ = self._ahead()
+            ahead = self._ahead()
             for journal, part, own in zip(self._journals, self._parts, ahead, strict=True):
                 for lane, name, since_ns, count in journal.unended():
                     if lane < len(part.lanes) and name < len(part.names):  # else it was not read yet
@@ -303,6 +308,7 @@ class JoinedJournal:
         if self._tells_alike:
             is_new = self._are_new(columns, windows)
             columns = {name: values[is_new] for name, values in columns.items()}
+        self._end_ns = max(self._end_ns, int(columns["end_ns"].max(initial=0)))
         self._buffer.append({name: columns[name] for name in SPAN_COLUMNS})
         for source, target in delta.edges.tolist():
             self._edges.add(source, target)
@@ -340,7 +346,7 @@ class JoinedJournal:
             self._first_sample += len(self._samples) - 1
             self._samples = [join_samples(self._samples)]
 
-    def _tables(self, ahead: Sequence[Ahead], error_ns: int, title: str) -> Tables:
+    def _tables(self, ahead: Sequence[Ahead], title: str) -> Tables:
         told = [part.tables for part in self._parts if part.tables is not None]
         if len(told) < len(self._parts):  # nothing was read yet
             told = [journal.changes(until=START).tables for journal in self._journals]
@@ -349,7 +355,7 @@ class JoinedJournal:
             [tables.metadata for tables in told],
             self._devices,
             ahead_ns=ahead,
-            error_ns=error_ns,
+            error_ns=self._error_ns(self._end_ns),
             busiest=int(np.argmax(counts)),
         )
         dropped = metadata.dropped_spans + self._buffer.dropped_count + self._missed

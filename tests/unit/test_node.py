@@ -241,7 +241,7 @@ def test_a_cell_is_marked_once_and_a_call_that_two_journals_tell_is_one():
         assert [marker.text for marker in node.trace.markers] == ["half-way"]
         recorders = [session._recorder for session in node]
         twice = JoinedJournal(
-            [recorders[0], recorders[0]], ahead=lambda: ([0, 0], 0), devices=[node[0].device], tells_alike=True
+            [recorders[0], recorders[0]], ahead=lambda: [0, 0], error_ns=lambda _: 0, devices=[node[0].device], tells_alike=True
         ).trace()
         calls = twice.where(kind="host")
         assert len(calls) == len(np.unique(calls.extra["correlation"])) > 0
