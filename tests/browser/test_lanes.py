@@ -67,6 +67,22 @@ TRACES = {
 }
 
 
+def test_names_that_differ_at_their_end_are_told_apart_where_they_are_cut(read):
+    lanes = [f"rank {rank} node 1 GPU 0 stream {stream}" for rank in (0, 1) for stream in (7, 13, 20)]
+    reader = read(make_trace([(lane, "x", 0, MS) for lane in lanes]), width=560)
+    said = reader.js(
+        """(() => {
+          const said = [], ctx = document.createElement("canvas").getContext("2d")
+          ctx.fillText = text => said.push(text)
+          v.painter.paintMain(ctx, 1)
+          return said.filter(text => text.startsWith("rank"))
+        })()"""
+    )
+    assert [re.fullmatch(r"(rank \d).*….*( \d+)", text).groups() for text in said] == [
+        (f"rank {rank}", f" {stream}") for rank in (0, 1) for stream in (7, 13, 20)
+    ]
+
+
 @pytest.mark.parametrize("trace", TRACES.values(), ids=TRACES)
 def test_axis_strips_and_overview_are_above_the_fold(read, trace):
     reader = read(trace, width=1366, height=768)

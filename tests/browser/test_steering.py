@@ -368,6 +368,18 @@ def test_ruler_measures_and_snaps_by_clicks_and_by_keys(read):
 # ---- legend
 
 
+def test_partitions_stay_in_the_legend_where_they_have_room_to_the_px(read):
+    reader = read(partition_trace())
+    used, room = reader.page.evaluate(
+        """(({ children, clientWidth }) => [[...children].filter(e => !e.hidden).reduce((sum, e) => sum + e.offsetWidth + 2, 0),
+        clientWidth])(document.querySelector(".gsl-legend"))"""
+    )
+    reader.page.set_viewport_size({"width": 1200 - room + used + 3, "height": 900})
+    reader.settle()
+    shown = reader.page.locator(".gsl-legend .gsl-chip:visible .gsl-text").all_text_contents()
+    assert shown == ["prefill · 96 SMs", "decode · 36 SMs", "whole card · 132 SMs"]
+
+
 def test_legend_orders_names_by_time_toggles_them_and_shows_only_one(read):
     trace = partition_trace()
     reader = read(trace, width=1600)

@@ -482,8 +482,8 @@ def test_what_overlaps_is_outlined_and_fitted_up_to_its_latest_end(show):
     shown.value(f"view.set('pinned', {hit})")
     right = shown.value("(box => box.left + box.width)(gpustreamlab.boxOf(view, view.pinned))")
     assert right == pytest.approx(shown.value(f"view.pxAt({latest})"), abs=1)
-    assert shown.value("gpustreamlab.pinnedEdges(view)")[1] == latest
-    shown.value("gpustreamlab.fitHit(view, view.pinned)")
+    assert shown.value("gpustreamlab.timesOf(view, view.pinned)")[1] == latest
+    shown.value("view.fitAround(...gpustreamlab.timesOf(view, view.pinned))")
     assert shown.window()[1] > latest
 
 

@@ -247,10 +247,29 @@ def written(reader):
 
 def test_every_piece_has_its_number_where_there_is_room_and_the_longest_in_any_case(read, loop):
     assert sorted(written(read(loop))) == ["1"] * 4 + ["2"] * 3
+
+
+def test_signs_that_have_no_room_are_counted_on_one_that_has(read):
     reader = read(planted.record(planted.tiny_kernels))
     count = reader.js("w.why.findings.reduce((sum, { pieces }) => sum + pieces.length, 0)")
-    assert 2 <= len(written(reader)) < count
-    assert set(written(reader)) == {"1", "2"}
+    said = written(reader)
+    signs, more = [text for text in said if "+" not in text], [text for text in said if "+" in text]
+    assert 2 <= len(signs) < count
+    assert set(signs) == {"1", "2"}
+    assert len(signs) + sum(int(text) for text in more) == count
+    # AND the tip of such a sign says so
+    x, y, here = reader.js(
+        """(() => {
+          for (let y = w.lanesTop(); y < w.lanesBottom(); y += 4) for (let x = w.frame.left - 9; x < w.frame.right; x += 4) {
+            const sign = gpustreamlab.signAt(w, x, y)
+            if (sign?.more) return [x, y, sign.more]
+          }
+        })()"""
+    )
+    left, top = reader.box("figure")[:2]
+    reader.page.mouse.move(left + x, top + y)
+    reader.settle()
+    assert reader.tip().endswith(f"{here} more here: zoom in")
 
 
 def test_a_gap_says_how_long_it_is_where_there_is_room(read):
@@ -276,6 +295,7 @@ def test_the_button_hides_and_shows_the_panel(read, loop):
     button = reader.page.locator(".gsl-why-button")
     for is_shown in (False, True):
         button.click()
+        reader.settle()
         assert reader.page.locator(".gsl-why").is_visible() == is_shown
         assert button.get_attribute("aria-pressed") == str(is_shown).lower()
 

@@ -1,6 +1,6 @@
 // What is chosen in a view, as a JSON object: a link to it has that in the page's address, a notebook in the widget's state.
 
-import { listen, throttled } from "./nodes.js"
+import { throttled } from "./nodes.js"
 import { pinAnchor } from "./pins.js"
 import { FILTER_KEYS } from "./view.js"
 
@@ -33,7 +33,7 @@ export function writeKept(view, state) {
 export function addAddress(viewer) {
   const { view, address: lead } = viewer
   keepView(view)
-  if (lead === null) return () => {}
+  if (lead === null) return
   const id = traceId(view), parts = () => [...new URLSearchParams(location.hash.slice(1))]
   const isOwn = ([key]) => key.startsWith(lead) && /^\w+$/.test(key.slice(lead.length))
   const read = () => {
@@ -47,14 +47,11 @@ export function addAddress(viewer) {
     if (hash === location.hash.slice(1)) return
     try { history.replaceState(history.state, "", `${location.pathname}${location.search}${hash && "#"}${hash}`) } catch { /* Where the browser refuses, the view is the same. */ }
   }
-  const later = throttled(write, WRITE_EVERY_MS)
+  const later = throttled(viewer, write, WRITE_EVERY_MS)
   viewer.link = () => { write(); return location.href }
-  const offs = [listen(window, "hashchange", read), ...["range", "look", "state"].map(event => view.on(event, property => { if (property !== "hovered") later() }))]
+  window.addEventListener("hashchange", read, { signal: viewer.signal })
+  for (const event of ["range", "look", "state"]) view.on(event, property => { if (property !== "hovered") later() })
   read()
-  return () => {
-    offs.forEach(off => off())
-    later.stop()
-  }
 }
 
 /** JSON, but a text without its quotation marks, where it can be told from all else. */

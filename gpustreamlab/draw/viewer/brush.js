@@ -62,13 +62,17 @@ export class Texts {
     return width
   }
 
-  // The text, or its begin with "…", or "" where not even that fits.
-  fit(ctx, text, roomPx) {
+  // The text, or its begin with "…" and, where that tells it from others, its end; or "" where not even that fits.
+  fit(ctx, text, roomPx, keepsEnd = false) {
     const width = this.width(ctx, text)
     if (width <= roomPx) return text
+    const cut = keep => {
+      const begin = keepsEnd ? keep >> 1 : keep
+      return `${text.slice(0, begin).trimEnd()}…${text.slice(text.length - keep + begin).trimStart()}`
+    }
     let keep = Math.min(text.length - 1, Math.floor(text.length * roomPx / width))
-    while (keep > 1 && this.width(ctx, text.slice(0, keep) + "…") > roomPx) keep--
-    return keep < 2 ? "" : text.slice(0, keep).trimEnd() + "…"
+    while (keep > 1 && this.width(ctx, cut(keep)) > roomPx) keep--
+    return keep < 2 ? "" : cut(keep)
   }
 }
 

@@ -1,4 +1,4 @@
-// Made by scripts/bundle_viewer.py. 3116207e9f04cc3f0104453d658cef6e2f236d33fb445f07cff680ee9304e88e
+// Made by scripts/bundle_viewer.py. 0141c3ca90bd189b579e06f286c23ae060c870dba2d1c90b30ccf2dbc92a5435
 "use strict";
 var gpustreamlab = (() => {
   var __defProp = Object.defineProperty;
@@ -33,7 +33,6 @@ var gpustreamlab = (() => {
     busyPeak: () => busyPeak,
     dataFrameFilter: () => dataFrameFilter,
     endOfHit: () => endOfHit,
-    fitHit: () => fitHit,
     formatCount: () => formatCount,
     formatNs: () => formatNs,
     formatSpeed: () => formatSpeed,
@@ -44,9 +43,10 @@ var gpustreamlab = (() => {
     paintHitTicks: () => paintHitTicks,
     paintOwnEdges: () => paintOwnEdges,
     paintOwnLaunches: () => paintOwnLaunches,
-    pinnedEdges: () => pinnedEdges,
     readBatch: () => readBatch,
     readKept: () => readKept,
+    signAt: () => signAt,
+    timesOf: () => timesOf,
     totals: () => totals,
     totalsExpression: () => totalsExpression,
     unpackColumns: () => unpackColumns,
@@ -694,11 +694,14 @@ var gpustreamlab = (() => {
     return "#" + [0, 1, 2].map((i) => Math.round(a[i] * alpha + b[i] * (1 - alpha)).toString(16).padStart(2, "0")).join("");
   }
   function readTheme(element) {
-    const style = getComputedStyle(element), theme = {};
+    const probe = element.appendChild(document.createElement("i")), style = getComputedStyle(probe), theme = {};
+    probe.style.forcedColorAdjust = "none";
     for (const [name, value] of Object.entries(THEME_DEFAULTS)) {
-      const [r2, g2, b2, alpha] = parseColour(style.getPropertyValue(`--gsl-${name}`).trim() || value);
+      probe.style.color = `var(--gsl-${name})`;
+      const [r2, g2, b2, alpha] = parseColour(style.color || value);
       theme[name] = alpha < 0.05 ? value : blend(`rgb(${r2},${g2},${b2})`, "#ffffff", 1);
     }
+    probe.remove();
     const [r, g, b] = parseColour(theme.paper);
     theme.isDark = 0.299 * r + 0.587 * g + 0.114 * b < 128;
     theme.shade = theme.isDark ? "rgba(160,170,180,0.09)" : "rgba(100,110,120,0.08)";
@@ -708,7 +711,7 @@ var gpustreamlab = (() => {
     theme.key = JSON.stringify(theme);
     return theme;
   }
-  function watchTheme(callback) {
+  function watchTheme(callback, signal) {
     const queries = ["(prefers-color-scheme: dark)", ...HATCH_MEDIA].map((media) => matchMedia(media));
     let timers = [];
     const changed = () => {
@@ -719,12 +722,11 @@ var gpustreamlab = (() => {
     const observer = new MutationObserver(changed);
     const attributes = { attributes: true, attributeFilter: ["class", "style", "data-theme", "data-jp-theme-light", "data-jp-theme-name"] };
     for (const node of [document.documentElement, document.body]) observer.observe(node, attributes);
-    for (const query of queries) query.addEventListener("change", changed);
-    return () => {
+    for (const query of queries) query.addEventListener("change", changed, { signal });
+    signal.addEventListener("abort", () => {
       timers.forEach(clearTimeout);
       observer.disconnect();
-      for (const query of queries) query.removeEventListener("change", changed);
-    };
+    });
   }
   function themePlot(plot, theme) {
     for (const axis of plot.below)
@@ -795,13 +797,17 @@ var gpustreamlab = (() => {
       }
       return width;
     }
-    // The text, or its begin with "…", or "" where not even that fits.
-    fit(ctx, text, roomPx) {
+    // The text, or its begin with "…" and, where that tells it from others, its end; or "" where not even that fits.
+    fit(ctx, text, roomPx, keepsEnd = false) {
       const width = this.width(ctx, text);
       if (width <= roomPx) return text;
+      const cut = (keep2) => {
+        const begin = keepsEnd ? keep2 >> 1 : keep2;
+        return `${text.slice(0, begin).trimEnd()}…${text.slice(text.length - keep2 + begin).trimStart()}`;
+      };
       let keep = Math.min(text.length - 1, Math.floor(text.length * roomPx / width));
-      while (keep > 1 && this.width(ctx, text.slice(0, keep) + "…") > roomPx) keep--;
-      return keep < 2 ? "" : text.slice(0, keep).trimEnd() + "…";
+      while (keep > 1 && this.width(ctx, cut(keep)) > roomPx) keep--;
+      return keep < 2 ? "" : cut(keep);
     }
   };
   var setFont = (ctx, px, weight = "normal") => {
@@ -890,6 +896,7 @@ var gpustreamlab = (() => {
   }
 
   // nodes.js
+  var CLICK_PX = 4;
   var HATCH_SVG = '<svg xmlns="http://www.w3.org/2000/svg" width="6" height="6" viewBox="0 0 8 8"><path d="*" stroke="#101418" stroke-opacity=".5" fill="none"/></svg>';
   function makeNode(tag, facts = {}, ...children) {
     const element = document.createElement(tag);
@@ -899,12 +906,9 @@ var gpustreamlab = (() => {
       else if (value === true) element.setAttribute(name, "");
       else if (value !== false && value != null) element.setAttribute(name, value);
     }
-    if (isFocusable(element)) element.dataset.lmSuppressShortcuts = "true";
+    if (element.matches("button, input, textarea, [tabindex]")) element.dataset.lmSuppressShortcuts = "true";
     element.append(...children.filter((child) => child != null));
     return element;
-  }
-  function isFocusable(element) {
-    return element.matches("button, input, textarea, [tabindex]");
   }
   function makeButton(text, { label = text, key = "", ...facts } = {}) {
     const title = key ? `${label} (${key})` : label;
@@ -916,34 +920,17 @@ var gpustreamlab = (() => {
     if (HATCH_LINES[hatch]) swatch.style.setProperty("--gsl-hatch", `url("data:image/svg+xml,${encodeURIComponent(HATCH_SVG.replace("*", HATCH_LINES[hatch]))}")`);
     return swatch;
   }
-  function rootOf(viewer) {
-    const element = viewer.element;
-    return element.matches(".gsl-viewer") ? element : element.querySelector(".gsl-viewer");
+  function onClick({ figureElement: figure }, listener) {
+    let down = null;
+    figure.addEventListener("pointerdown", (event) => {
+      down = event.button ? null : event;
+    }, true);
+    figure.addEventListener("pointerup", (up) => {
+      if (down && !up.button && Math.hypot(up.clientX - down.clientX, up.clientY - down.clientY) <= CLICK_PX) listener(up);
+      down = null;
+    }, true);
   }
-  function partOf(viewer, name) {
-    return rootOf(viewer).querySelector(`.gsl-${name}`);
-  }
-  function figurePoint(viewer, { x, y }) {
-    const box = partOf(viewer, "figure").getBoundingClientRect();
-    return { x: x - box.left, y: y - box.top };
-  }
-  function toolsOf(viewer) {
-    const bar = partOf(viewer, "bar");
-    return bar.querySelector(".gsl-tools") ?? bar.appendChild(makeNode("div", { class: "gsl-tools" }));
-  }
-  function newsOf(viewer) {
-    const figure = partOf(viewer, "figure");
-    return figure.querySelector(".gsl-news") ?? figure.appendChild(makeNode("div", { class: "gsl-news" }));
-  }
-  function commandsOf(viewer) {
-    viewer.commands ??= {};
-    return viewer.commands;
-  }
-  function listen(element, type, listener, options) {
-    element.addEventListener(type, listener, options);
-    return () => element.removeEventListener(type, listener, options);
-  }
-  function throttled(action, everyMs) {
+  function throttled(viewer, action, everyMs) {
     let timer = 0, last = -Infinity;
     const call = () => {
       if (timer) return;
@@ -954,46 +941,41 @@ var gpustreamlab = (() => {
         action();
       }, Math.max(0, waitMs));
     };
-    call.stop = () => clearTimeout(timer);
+    viewer.atEnd(() => clearTimeout(timer));
     return call;
   }
-  function openAbove(element) {
-    element.hidden = false;
-    if (element.isConnected && element.popover && !element.matches(":popover-open")) element.showPopover();
-  }
-  function closeAbove(element) {
-    if (element.isConnected && element.popover && element.matches(":popover-open")) element.hidePopover();
-    element.hidden = true;
-  }
-  function makeSheet(viewer, name, label, keys = ["Escape"]) {
-    const sheet = makeNode("section", { class: `gsl-sheet gsl-${name}`, role: "dialog", "aria-label": label, tabindex: "-1", hidden: true });
-    const shut = () => {
-      closeAbove(sheet);
-      rootOf(viewer).focus({ preventScroll: true });
-    };
-    if ("popover" in sheet) sheet.popover = "auto";
-    rootOf(viewer).append(sheet);
-    sheet.addEventListener("toggle", (event) => {
-      if (event.newState === "closed") sheet.hidden = true;
-    });
-    sheet.addEventListener("keydown", (event) => {
-      if (event.isComposing || !keys.includes(event.key)) return;
-      event.preventDefault();
-      event.stopPropagation();
-      shut();
-    });
-    return { sheet, shut };
-  }
-  function placeSheet(sheet, left, top) {
-    const within = (px, side, size) => `max(4px, min(${px}px, ${side} - ${size + 4}px))`;
-    Object.assign(sheet.style, { inset: "auto", margin: "0", left: within(left, "100vw", sheet.offsetWidth), top: within(top, "100vh", sheet.offsetHeight) });
-  }
-  function announce(viewer, text) {
-    const root = rootOf(viewer);
-    let status = root.querySelector(".gsl-status");
-    if (!status) root.append(status = makeNode("div", { class: "gsl-status gsl-out", role: "status", "aria-live": "polite" }));
-    status.textContent = text;
-  }
+  var Sheet = class {
+    constructor(viewer, name, label, { keys = ["Escape"], back = () => viewer.element } = {}) {
+      const facts = { role: "dialog", "aria-label": label, tabindex: "-1", popover: "auto" };
+      Object.assign(this, { viewer, back, element: makeNode("section", { class: `gsl-sheet gsl-${name}`, ...facts }) });
+      this.element.addEventListener("keydown", (event) => {
+        if (event.isComposing || !keys.includes(event.key)) return;
+        event.preventDefault();
+        event.stopPropagation();
+        this.shut();
+      });
+      viewer.element.append(this.element);
+    }
+    get isOpen() {
+      return this.element.matches(":popover-open");
+    }
+    /** Open it in the middle of the window, or at a place of it: within, also when the window becomes smaller. */
+    open({ top, left, right } = {}) {
+      const { element, viewer } = this;
+      viewer.commands.hideTip();
+      element.togglePopover(true);
+      if (top !== void 0) {
+        const within = (px, side, size) => `max(4px, min(${px}px, ${side} - ${size + 4}px))`;
+        const x = within(left ?? right - element.offsetWidth, "100vw", element.offsetWidth);
+        Object.assign(element.style, { inset: "auto", margin: "0", left: x, top: within(top, "100vh", element.offsetHeight) });
+      }
+      element.focus({ preventScroll: true });
+    }
+    shut() {
+      this.element.hidePopover();
+      this.back()?.focus({ preventScroll: true });
+    }
+  };
 
   // names.js
   function nameOf(view, code) {
@@ -1016,11 +998,7 @@ var gpustreamlab = (() => {
     const isTie = (low + 0.5) / scale === value;
     return (isTie && low % 2 === 0 ? low / scale : value).toFixed(digits);
   };
-  var grouped = (text) => {
-    const [whole, part] = text.split(".");
-    const marked = whole.replace(/\B(?=(\d{3})+$)/g, ",");
-    return part === void 0 ? marked : `${marked}.${part}`;
-  };
+  var grouped = (text) => text.replace(/\B(?<!\..*)(?=(\d{3})+(\.|$))/g, ",");
   var threeDigits = (value) => grouped(toFixedEven(value, value >= 99.95 ? 0 : value >= 9.995 ? 1 : 2));
   function formatNs(ns) {
     if (ns < 0) return "-" + formatNs(-ns);
@@ -1030,7 +1008,7 @@ var gpustreamlab = (() => {
     if (ns < 9995e5) return threeDigits(ns / 1e6) + " ms";
     return ns < FIRST_MINUTE_NS * 0.9995 ? threeDigits(ns / 1e9) + " s" : threeDigits(ns / 6e10) + " min";
   }
-  var formatCount = (count) => grouped(Math.round(count).toFixed(0));
+  var formatCount = (count) => Math.round(count).toLocaleString("en-US");
   var TICK_UNITS = [["ns", 1], ["µs", 1e3], ["ms", 1e6], ["s", 1e9], ["min", 6e10]];
   var tickUnit = (widthNs) => TICK_UNITS[widthNs > FIRST_MINUTE_NS ? 4 : widthNs >= 1e9 ? 3 : widthNs >= 1e6 ? 2 : widthNs >= 1e3 ? 1 : 0];
   function tickBase(startNs, widthNs) {
@@ -1050,8 +1028,7 @@ var gpustreamlab = (() => {
     });
   }
   function formatBase(baseNs) {
-    const text = (Math.abs(baseNs) / 1e9).toFixed(9).replace(/0+$/, "").replace(/\.$/, "");
-    const [whole, part] = text.split(".");
+    const [whole, part] = (Math.abs(baseNs) / 1e9).toFixed(9).replace(/\.?0+$/, "").split(".");
     return `${baseNs < 0 ? "-" : ""}${grouped(whole)}${part ? "." + part.replace(/\d{3}(?=\d)/g, "$& ") : ""} s`;
   }
   var BYTE_UNITS = ["B", "KiB", "MiB", "GiB", "TiB"];
@@ -1147,7 +1124,7 @@ var gpustreamlab = (() => {
   // facts.js
   var TOP_NAMES = 5;
   function exactTime(ns) {
-    const short = formatNs(ns), exact = `${Math.round(ns).toLocaleString("en-US")} ns`;
+    const short = formatNs(ns), exact = `${formatCount(ns)} ns`;
     return short === exact ? exact : `${short} (${exact})`;
   }
   function spanFacts(view, { row: code, index }) {
@@ -1175,8 +1152,7 @@ var gpustreamlab = (() => {
   function mergedFacts(view, hit) {
     const { store, tables } = view;
     const row = store.row(hit.row);
-    const start = row.start[hit.first];
-    const end = endOfHit(row, hit.first, hit.last);
+    const [start, end] = timesOf(view, hit);
     const busy = store.busySum(hit.row, hit.first, hit.last);
     const top = topNames(row, view.tables.names.length, hit.first, hit.last);
     return [
@@ -1213,6 +1189,10 @@ var gpustreamlab = (() => {
   }
   function isSpan(hit) {
     return hit.index !== void 0;
+  }
+  function timesOf(view, { row: code, index, first = index, last = index }) {
+    const row = view.store.row(code);
+    return [row.start[first], endOfHit(row, first, last)];
   }
   function hitTitle(view, hit) {
     if (isSpan(hit)) return nameOf(view, view.store.row(hit.row).name[hit.index]);
@@ -1386,6 +1366,7 @@ var gpustreamlab = (() => {
       this.why = tables.why ?? null;
       this.notes = [];
       this.found = null;
+      this.strayCount = 0;
       this.showsWaits = true;
       this.colour = null;
       this.isLive = this.isFollowing = this.isPaused = this.hasHatches = false;
@@ -1502,6 +1483,11 @@ var gpustreamlab = (() => {
       const { start, end } = this.fullRange();
       this.setRange(start, end);
     }
+    // With a rim on both sides.
+    fitAround(start, end, share = 0.1) {
+      const rim = Math.max((end - start) * share, 2);
+      this.setRange(start - rim, end + rim);
+    }
     // A factor below 1 zooms in.
     zoomBy(factor, atNs = (this.x0 + this.x1) / 2) {
       const width = Math.max(MIN_WINDOW_NS, (this.x1 - this.x0) * factor), share = (atNs - this.x0) / (this.x1 - this.x0);
@@ -1564,6 +1550,11 @@ var gpustreamlab = (() => {
       while (last < this.laneOrder.length && lanes[this.laneOrder[last]].top < bottom) last++;
       return [...this.pane === "others" ? [] : this.laneOrder.slice(0, pinned), ...this.pane === "pinned" ? [] : this.laneOrder.slice(first, last)];
     }
+    // Whether a place of the figure is within its frame, no more than so many px below its top.
+    isOver({ x, y }, highPx = this.parts.innerPx) {
+      const { left, right, top } = this.frame;
+      return x >= left && x <= right && y >= top && y < top + highPx;
+    }
     hitAt(px, py) {
       if (!this.painted || px < this.frame.left - HIT_PX || px > this.frame.right + HIT_PX) return null;
       if (py < this.lanesTop() || py >= this.lanesBottom()) return null;
@@ -1573,8 +1564,8 @@ var gpustreamlab = (() => {
     show(row, index) {
       const columns = this.store.row(row), start = columns.start[index], end = columns.end[index], width = this.x1 - this.x0;
       const px = (end - start) / this.nsPerPx;
-      if (end - start > width) this.setRange(start - 0.05 * (end - start), end + 0.05 * (end - start));
-      else if (px < 4) this.zoomTo(start, end);
+      if (end - start > width) this.fitAround(start, end, 0.05);
+      else if (px < 4) this.fitAround(start, end, 5.5);
       else if (start < this.x0 || end > this.x1) this.setRange((start + end - width) / 2, (start + end + width) / 2);
       this.reveal(this.tables.rows[row].lane);
       const { top, bottom } = this.tables.rows[row], headPx = this.pinnedPx + (this.tables.lanes[this.tables.rows[row].lane].group >= 0 ? 22 : 0);
@@ -1582,10 +1573,6 @@ var gpustreamlab = (() => {
       else if (top - this.scrollPx < headPx) this.scrollTo(top - headPx - 8);
       else if (bottom - this.scrollPx > this.lanesPx) this.scrollTo(bottom - this.lanesPx + 12);
       this.set("pinned", { row, index });
-    }
-    zoomTo(start, end) {
-      const width = Math.max(MIN_WINDOW_NS, (end - start) * 12), middle = (start + end) / 2;
-      this.setRange(middle - width / 2, middle + width / 2);
     }
     // Set one of the properties that are drawn; the event's detail is its name.
     set(property, value) {
@@ -1654,8 +1641,7 @@ var gpustreamlab = (() => {
   function addAddress(viewer) {
     const { view, address: lead } = viewer;
     keepView(view);
-    if (lead === null) return () => {
-    };
+    if (lead === null) return;
     const id = traceId(view), parts = () => [...new URLSearchParams(location.hash.slice(1))];
     const isOwn = ([key]) => key.startsWith(lead) && /^\w+$/.test(key.slice(lead.length));
     const read = () => {
@@ -1672,19 +1658,16 @@ var gpustreamlab = (() => {
       } catch {
       }
     };
-    const later = throttled(write, WRITE_EVERY_MS);
+    const later = throttled(viewer, write, WRITE_EVERY_MS);
     viewer.link = () => {
       write();
       return location.href;
     };
-    const offs = [listen(window, "hashchange", read), ...["range", "look", "state"].map((event) => view.on(event, (property) => {
+    window.addEventListener("hashchange", read, { signal: viewer.signal });
+    for (const event of ["range", "look", "state"]) view.on(event, (property) => {
       if (property !== "hovered") later();
-    }))];
+    });
     read();
-    return () => {
-      offs.forEach((off) => off());
-      later.stop();
-    };
   }
   var textOf = (value) => typeof value === "string" && valueOf(value) === value ? value : JSON.stringify(value);
   var escapeText = (text) => encodeURIComponent(text).replace(/%(2C|3A|2F|40|5B|5D|7B|7D)/g, decodeURIComponent);
@@ -1993,14 +1976,14 @@ var gpustreamlab = (() => {
   function addColours(viewer) {
     const { view, menu } = viewer;
     const options = CHOICES.filter((choice) => choice !== "partition" || view.isLive || colourBy(view) === choice).map((choice) => [choice, choice]);
-    const toggleWaits = commandsOf(viewer).toggleWaits = () => view.set("showsWaits", !view.showsWaits);
+    const toggleWaits = viewer.commands.toggleWaits = () => view.set("showsWaits", !view.showsWaits);
     menu.choice("Bars", { label: "Colour", options, get: () => colourBy(view), set: (choice) => view.set("colour", choice) });
     menu.toggle("Bars", { label: "Hatches", get: () => view.hasHatches, set: (isOn) => view.set("hasHatches", isOn) });
     menu.toggle("Bars", { label: "Waits as arrows", key: "E", get: () => view.showsWaits, set: toggleWaits });
     view.keep("colour", () => view.colour, (choice) => view.set("colour", CHOICES.includes(choice) ? choice : null));
     view.keep("hatches", () => view.hasHatches || null, (isOn) => view.set("hasHatches", isOn === true));
     view.keep("waits", () => view.showsWaits && null, (isOn) => view.set("showsWaits", isOn !== false));
-    return view.on("look", (property) => {
+    view.on("look", (property) => {
       if (property === "hasHatches") viewer.useTheme();
     });
   }
@@ -2008,23 +1991,12 @@ var gpustreamlab = (() => {
   // copy.js
   async function copyText(text, button, place) {
     const says = button.textContent;
-    const isCopied = await copyByClipboard(text) || copyByCommand(text, place);
-    if (isCopied) {
-      button.textContent = "Copied";
-      setTimeout(() => {
-        button.textContent = says;
-      }, 1500);
-    }
-    return isCopied;
-  }
-  async function copyByClipboard(text) {
-    try {
-      if (!navigator.clipboard) return false;
-      await navigator.clipboard.writeText(text);
-      return true;
-    } catch {
-      return false;
-    }
+    const isCopied = await navigator.clipboard?.writeText(text).then(() => true, () => false) || copyByCommand(text, place);
+    if (!isCopied) return;
+    button.textContent = "Copied";
+    setTimeout(() => {
+      button.textContent = says;
+    }, 1500);
   }
   function copyByCommand(text, place) {
     const focused = document.activeElement, area = makeNode("textarea", { readonly: true, rows: "3", "aria-label": "Text to copy" });
@@ -2433,50 +2405,39 @@ var gpustreamlab = (() => {
   }
 
   // waits.js
-  var SHOWN_WAITS = 20;
-  var WAIT_ENDS = {
-    for: { row: "row1", time: "x1", place: "place1", otherRow: "row0", otherTime: "x0", otherPlace: "place0" },
-    by: { row: "row0", time: "x0", place: "place0", otherRow: "row1", otherTime: "x1", otherPlace: "place1" }
-  };
-  function waitsOf(view, { row: code, index }, side) {
-    const { store: { edges }, store } = view, ends = WAIT_ENDS[side], row = store.row(code);
-    const own = side === "for" ? row.start[index] : row.end[index];
-    const found = [];
-    for (let i = 0; i < edges.length; i += 1) {
-      if (edges[ends.row][i] !== code || edges[ends.time][i] !== own || !isAtPlace(row, index, edges[ends.place][i])) continue;
-      const other = edges[ends.otherRow][i], time = edges[ends.otherTime][i], place = edges[ends.otherPlace][i];
-      const at = side === "for" ? spanEndingAt(store.row(other), time, place) : spanStartingAt(store.row(other), time, place);
-      if (!found.some((wait) => wait.row === other && wait.index === at)) found.push({ row: other, index: at, gapNs: edges.x1[i] - edges.x0[i] });
-    }
-    return found.sort((a, b) => a.gapNs - b.gapNs);
-  }
-  function launchesOf({ store }, { row: code, index }) {
-    const { launches } = store, row = store.row(code), own = row.start[index], found = [];
-    for (let i = 0; i < launches.length; i += 1) {
-      for (const [side, { row: at, time, place, otherRow, otherTime, otherPlace }] of [["from", WAIT_ENDS.for], ["to", WAIT_ENDS.by]]) {
-        if (launches[at][i] !== code || launches[time][i] !== own || !isAtPlace(row, index, launches[place][i])) continue;
-        const other = launches[otherRow][i];
-        found.push({ row: other, index: spanStartingAt(store.row(other), launches[otherTime][i], launches[otherPlace][i]), gapNs: launches.x1[i] - launches.x0[i], side });
+  var SHOWN_LINKS = 20;
+  var LATE = { row: "row1", time: "x1", place: "place1", otherRow: "row0", otherTime: "x0", otherPlace: "place0" };
+  var EARLY = { row: "row0", time: "x0", place: "place0", otherRow: "row1", otherTime: "x1", otherPlace: "place1" };
+  function tiesOf(view, hit) {
+    if (!isSpan(hit)) return [];
+    const { store } = view, row = store.row(hit.row), start = row.start[hit.index], end = row.end[hit.index];
+    const ties = (title, arrows, ends, own, find, gapText) => {
+      const found = /* @__PURE__ */ new Map();
+      for (let i = 0; i < arrows.length; i += 1) {
+        if (arrows[ends.row][i] !== hit.row || arrows[ends.time][i] !== own) continue;
+        if (!isAtPlace(row, hit.index, arrows[ends.place][i])) continue;
+        const other = arrows[ends.otherRow][i];
+        const index = find(store.row(other), arrows[ends.otherTime][i], arrows[ends.otherPlace][i]);
+        found.set(`${other} ${index}`, { row: other, index, gapNs: arrows.x1[i] - arrows.x0[i] });
       }
-    }
-    return found;
+      const sorted = [...found.values()].sort((a, b) => a.gapNs - b.gapNs);
+      return { title, ties: sorted.map((tie) => ({ ...tie, text: tieText(view, tie, gapText(tie.gapNs)) })) };
+    };
+    const length = (gapNs) => formatNs(Math.abs(gapNs));
+    const side = (gapNs, usual, odd) => gapNs ? `${length(gapNs)} ${gapNs > 0 ? usual : odd}` : "as";
+    return [
+      ties("Launched by", store.launches, LATE, start, spanStartingAt, (gapNs) => `called ${length(gapNs)} before this started`),
+      ties("Launched", store.launches, EARLY, start, spanStartingAt, (gapNs) => `started ${length(gapNs)} after this was called`),
+      ties("Waited for", store.edges, LATE, start, spanEndingAt, (gapNs) => `ended ${side(gapNs, "before", "after")} this started`),
+      ties("Waited by", store.edges, EARLY, end, spanStartingAt, (gapNs) => `started ${side(gapNs, "after", "before")} this ended`)
+    ];
   }
   function isAtPlace(row, index, place) {
     return place < 0 || row.place[index] === place || Boolean(row.countOrNull && row.countOrNull[index] > 1);
   }
-  function launchText(view, { row: code, index, gapNs, side }) {
-    const row = view.store.row(code), name = index < 0 ? "a span that is not shown" : nameOf(view, row.name[index]);
-    return `${name} on ${laneText(laneOf(view, code))} · ${side === "from" ? "called" : "started"} ${formatNs(Math.abs(gapNs))} ${side === "from" ? "before this started" : "after this was called"}`;
-  }
-  function launchNodes(view, hit) {
-    const found = launchesOf(view, hit);
-    return [["from", "Launched by"], ["to", "Launched"]].flatMap(([side, title]) => {
-      const own = found.filter((launch) => launch.side === side);
-      if (!own.length) return [];
-      const items = own.slice(0, SHOWN_WAITS).map((launch) => makeNode("li", {}, spanLink(view, launch, launchText(view, launch))));
-      if (own.length > SHOWN_WAITS) items.push(makeNode("li", { text: `+ ${formatCount(own.length - SHOWN_WAITS)} more` }));
-      return [makeNode("h4", { text: title }), makeNode("ol", { class: "gsl-inside" }, ...items)];
-    });
+  function tieText(view, { row: code, index }, gapText) {
+    const name = index < 0 ? "a span that is not shown" : nameOf(view, view.store.row(code).name[index]);
+    return `${name} on ${laneText(laneOf(view, code))} · ${gapText}`;
   }
   function spanEndingAt(row, time, place = -1) {
     const last = row.indexAt(time);
@@ -2491,37 +2452,24 @@ var gpustreamlab = (() => {
     }
     return -1;
   }
-  function waitText(view, { row: code, index, gapNs }, side) {
-    const row = view.store.row(code), name = index < 0 ? "a span that is not shown" : nameOf(view, row.name[index]);
-    return `${name} on ${laneText(laneOf(view, code))} · ${gapText(gapNs, side)}`;
-  }
-  function gapText(gapNs, side) {
-    if (gapNs === 0) return side === "for" ? "ended as this started" : "started as this ended";
-    const place = gapNs > 0 === (side === "for") ? "before" : "after";
-    return side === "for" ? `ended ${formatNs(Math.abs(gapNs))} ${place} this started` : `started ${formatNs(Math.abs(gapNs))} ${place} this ended`;
-  }
   function waitFacts(view, hit) {
-    if (!isSpan(hit)) return [];
-    const launches = launchesOf(view, hit).map((launch) => [launch.side === "from" ? "launched by" : "launched", launchText(view, launch)]);
-    return [...launches, ...["for", "by"].flatMap((side) => waitsOf(view, hit, side).map((wait) => [`waited ${side}`, waitText(view, wait, side)]))];
+    return tiesOf(view, hit).flatMap(({ title, ties }) => ties.map(({ text }) => [title.toLowerCase(), text]));
   }
   function waitNodes(view, hit) {
-    if (!isSpan(hit)) return [];
-    return [...launchNodes(view, hit), ...["for", "by"].flatMap((side) => {
-      const waits = waitsOf(view, hit, side);
-      if (!waits.length) return [];
-      const items = waits.slice(0, SHOWN_WAITS).map((wait) => makeNode("li", {}, waitNode(view, wait, side)));
-      if (waits.length > SHOWN_WAITS) items.push(makeNode("li", { text: `+ ${formatCount(waits.length - SHOWN_WAITS)} more` }));
-      return [makeNode("h4", { text: `Waited ${side}` }), makeNode("ol", { class: "gsl-inside" }, ...items)];
-    })];
+    const link = ({ row, index, text }) => index < 0 ? makeNode("span", { class: "gsl-gone", text, dir: "auto" }) : spanLink(view, view.store.row(row), index, text);
+    return tiesOf(view, hit).flatMap(({ title, ties }) => linkList(title, ties.map(link)));
   }
-  var waitNode = (view, wait, side) => spanLink(view, wait, waitText(view, wait, side));
-  function spanLink(view, wait, text) {
-    if (wait.index < 0) return makeNode("span", { class: "gsl-gone", text, dir: "auto" });
-    const starts = view.store.row(wait.row).start[wait.index], place = view.store.row(wait.row).place[wait.index];
+  function linkList(title, links) {
+    if (!links.length) return [];
+    const items = links.slice(0, SHOWN_LINKS).map((link) => makeNode("li", {}, link)), left = links.length - items.length;
+    if (left > 0) items.push(makeNode("li", { text: `+ ${formatCount(left)} more` }));
+    return [makeNode("h4", { text: title }), makeNode("ol", { class: "gsl-inside" }, ...items)];
+  }
+  function spanLink(view, row, at, text) {
+    const start = row.start[at], place = row.place[at];
     const go = () => {
-      const index = view.store.indexOf(wait.row, starts, place);
-      if (index >= 0) view.show(wait.row, index);
+      const index = view.store.indexOf(row.code, start, place);
+      if (index >= 0) view.show(row.code, index);
     };
     return makeButton(text, { label: `Go to ${text}`, class: "gsl-link", dir: "auto", onclick: go });
   }
@@ -2611,27 +2559,21 @@ var gpustreamlab = (() => {
   function addWhy(viewer) {
     const { view } = viewer;
     const panel = makeNode("section", { class: "gsl-panel gsl-why", "aria-label": "Why work did not overlap", hidden: true });
-    partOf(viewer, "panels").prepend(panel);
-    const state = { isShown: true, isAsked: false, isSeen: true };
-    const look = (entries) => {
-      const { intersectionRect: seen, boundingClientRect: own } = entries.at(-1);
-      state.isSeen = seen.height >= Math.min(40, own.height / 2);
-    };
-    const watch = new IntersectionObserver(look, { threshold: Array.from({ length: 21 }, (_, step) => step / 20) });
-    watch.observe(panel);
+    viewer.panels.prepend(panel);
+    const state = { isShown: true, isAsked: false };
     const ask = viewer.askWhy && (() => {
       Object.assign(state, { isAsked: true, isShown: true });
       viewer.askWhy();
       show();
     });
-    const toggle = () => {
+    const toggle = async () => {
       if (!view.why && ask) return ask();
-      if (!panel.hidden && !state.isSeen) return panel.scrollIntoView({ block: "nearest" });
+      if (!panel.hidden && !await isSeen(panel)) return panel.scrollIntoView({ block: "nearest" });
       state.isShown = !state.isShown;
       show();
     };
     const button = makeButton("Why?", { label: "Why work did not overlap", class: "gsl-why-button", onclick: toggle });
-    toolsOf(viewer).append(button);
+    viewer.tools.append(button);
     function show() {
       button.hidden = !view.why && !ask && !view.notes.length;
       panel.hidden = !state.isShown || !(view.why || state.isAsked || view.notes.length);
@@ -2646,29 +2588,30 @@ var gpustreamlab = (() => {
       says.textContent = text;
       does.textContent = fix;
     });
-    const commands = commandsOf(viewer);
+    const commands = viewer.commands;
     commands.askWhy = ask;
     commands.nextReason = () => {
       if (!view.why && ask) return ask();
       const { findings } = reasonsOf(view), next = findings[(view.reason?.number ?? 0) % (findings.length || 1)];
       if (!next) return;
       showPiece(view, next.pieces[0]);
-      announce(viewer, [next.head, next.pieces[0].text, next.pieces[0].fix].filter(Boolean).join(", "));
+      viewer.announce([next.head, next.pieces[0].text, next.pieces[0].fix].filter(Boolean).join(", "));
     };
-    const off = view.on("look", (property) => {
+    view.on("look", (property) => {
       if (property === "why") state.isAsked = false;
       if (property === "why" || property === "notes") show();
       else if (property === "reason") press();
       else if (property === "pinned" && view.reason && !isPinned(view, shownPiece(view))) view.set("reason", null);
     });
     show();
-    return () => {
-      off();
-      watch.disconnect();
-      panel.remove();
-      button.remove();
-    };
   }
+  var isSeen = (element) => new Promise((done) => {
+    const watch = new IntersectionObserver(([{ intersectionRect: seen, boundingClientRect: own }]) => {
+      watch.disconnect();
+      done(seen.height >= Math.min(40, own.height / 2));
+    });
+    watch.observe(element);
+  });
   var isPinned = ({ pinned }, piece) => Boolean(piece) && pinned?.row === piece.late?.row && pinned?.index === piece.late?.index;
   function panelNodes(viewer, { isAsked }, ask) {
     const { view } = viewer;
@@ -2688,7 +2631,7 @@ var gpustreamlab = (() => {
   }
   function findingNode(viewer, finding) {
     const { head: head2, number, note } = finding;
-    const { view, figureElement: figure } = viewer, commands = commandsOf(viewer);
+    const { view, figureElement: figure } = viewer, commands = viewer.commands;
     const go = () => {
       const { pieces } = reasonsOf(view).findings[number - 1], { reason } = view;
       showPiece(view, pieces[reason?.number === number ? (reason.place + 1) % pieces.length : 0]);
@@ -2719,22 +2662,15 @@ var gpustreamlab = (() => {
   function addGaps(viewer) {
     const { view } = viewer;
     const panel = makeNode("section", { class: "gsl-panel gsl-gap", "aria-label": "Details of the gap", hidden: true });
-    partOf(viewer, "panels").append(panel);
+    viewer.panels.append(panel);
     const show = () => showGap(viewer, panel);
-    const offs = [
-      view.on("look", (property) => {
-        if (property === "pinned" && view.pinned && view.gap) view.set("gap", null);
-        else if (property === "gap" || property === "why" && view.gap) show();
-      }),
-      // Work that comes later may lie in it.
-      view.on("data", () => {
-        if (view.gap && gapOf(view, view.gap.lane, view.gap.end - 0.5)?.start !== view.gap.start) view.set("gap", null);
-      })
-    ];
-    return () => {
-      offs.forEach((off) => off());
-      panel.remove();
-    };
+    view.on("look", (property) => {
+      if (property === "pinned" && view.pinned && view.gap) view.set("gap", null);
+      else if (property === "gap" || property === "why" && view.gap) show();
+    });
+    view.on("data", () => {
+      if (view.gap && gapOf(view, view.gap.lane, view.gap.end - 0.5)?.start !== view.gap.start) view.set("gap", null);
+    });
   }
   function showGap(viewer, panel) {
     const { view } = viewer, { gap } = view;
@@ -2742,17 +2678,13 @@ var gpustreamlab = (() => {
     panel.replaceChildren();
     if (!gap) return;
     const title = `idle ${exactTime(gap.end - gap.start)}`, facts = gapFacts(view, gap), why = gapReasons(viewer, gap);
-    const zoom = makeButton("Zoom here", { key: "F", onclick: () => fitGap(view) });
+    const zoom = makeButton("Zoom here", { key: "F", onclick: () => view.fitAround(gap.start, gap.end) });
     const close = makeButton("Close", { key: "Escape", onclick: () => {
       view.set("gap", null);
-      rootOf(viewer).focus({ preventScroll: true });
+      viewer.focus();
     } });
     panel.append(makeNode("header", {}, makeNode("h3", { text: title }), zoom, close), factList(facts), ...nextNodes(view, gap), makeNode("h4", { text: "Why" }), ...why);
-    announce(viewer, [title, ...facts.map((pair) => pair.join(" ")), ...why.map((node) => node.textContent)].join(", "));
-  }
-  function fitGap(view) {
-    const { start, end } = view.gap, rim = Math.max((end - start) * 0.1, 2);
-    view.setRange(start - rim, end + rim);
+    viewer.announce([title, ...facts.map((pair) => pair.join(" ")), ...why.map((node) => node.textContent)].join(", "));
   }
   function gapFacts(view, { lane, start, end }) {
     const word = reasonsOf(view).gapWords.get(`${lane} ${end}`);
@@ -2768,12 +2700,8 @@ var gpustreamlab = (() => {
   function nextNodes(view, gap) {
     const next = workBehind(view, gap);
     if (!next) return [];
-    const own = view.store.ownRow(next.code), text = nameOf(view, own.name[next.index]);
-    const go = () => {
-      const index = view.store.indexOf(next.code, gap.end, own.place[next.index]);
-      if (index >= 0) view.show(next.code, index);
-    };
-    return [makeNode("h4", { text: "Next on it" }), makeNode("ol", { class: "gsl-inside" }, makeNode("li", {}, makeButton(text, { label: `Go to ${text}`, class: "gsl-link", dir: "auto", onclick: go })))];
+    const own = view.store.ownRow(next.code);
+    return linkList("Next on it", [spanLink(view, own, next.index, nameOf(view, own.name[next.index]))]);
   }
   function gapReasons(viewer, gap) {
     const { view } = viewer, reasons = reasonsOf(view);
@@ -2781,7 +2709,7 @@ var gpustreamlab = (() => {
     if (pieces.length) return pieces.flatMap((piece) => pieceNodes(view, reasons.findings[piece.number - 1], piece));
     const row = workBehind(view, gap), lane = view.tables.lanes[gap.lane].name;
     const place = row && !view.isLive ? view.store.ownRow(row.code).place[row.index] : JSON.stringify(lane);
-    const ask = commandsOf(viewer).askWhy;
+    const ask = viewer.commands.askWhy;
     return [
       makeNode("p", { text: noReason(view, reasons, gap) }),
       makeNode("p", { class: "gsl-note", text: `${view.isLive ? "lab" : "trace"}.explain(${place}) asks for this one alone.` }),
@@ -2929,7 +2857,7 @@ var gpustreamlab = (() => {
   function paintTwoLines(ctx, { theme, texts }, label, detail, { right, middle, room }) {
     setFont(ctx, 12);
     ctx.fillStyle = theme.ink;
-    ctx.fillText(texts.fit(ctx, label, room), right, middle - 7);
+    ctx.fillText(texts.fit(ctx, label, room, true), right, middle - 7);
     setFont(ctx, 11);
     ctx.fillStyle = theme.soft;
     ctx.fillText(texts.fit(ctx, detail, room), right, middle + 8);
@@ -2939,7 +2867,7 @@ var gpustreamlab = (() => {
     const text = detail && ` · ${detail}`, used = texts.width(ctx, text);
     const fits = text && texts.width(ctx, label) + used <= room;
     ctx.fillStyle = theme.ink;
-    ctx.fillText(texts.fit(ctx, label, room), fits ? right - used : right, middle);
+    ctx.fillText(texts.fit(ctx, label, room, true), fits ? right - used : right, middle);
     if (!fits) return;
     ctx.fillStyle = theme.soft;
     ctx.fillText(text, right, middle);
@@ -3057,6 +2985,7 @@ var gpustreamlab = (() => {
   // paint_why.js
   var SIGN_PX = 8.5;
   var SIGN_STEP_PX = 2 * SIGN_PX + 2;
+  var COUNTED_STEP_PX = 1.5 * SIGN_STEP_PX;
   var COLOURS = { hazard: "stray", stray: "stray", note: "accent" };
   var MOST_ASIDE = 4;
   function signsIn(view) {
@@ -3065,18 +2994,25 @@ var gpustreamlab = (() => {
     for (const piece of reasons.pieces) {
       const begin = view.pxAt(piece.start), places = taken.get(piece.lane);
       if (!places || (piece.kind === "note" ? view.pxAt(piece.end) : begin) < left || begin > right + SIGN_PX) continue;
-      const x = freePlace(places, Math.max(left, begin - SIGN_PX - 1), piece.place ? 1 : MOST_ASIDE);
-      if (x === null) continue;
-      places.push(x);
+      const x = freePlace(places, Math.max(left, begin - SIGN_PX - 1), !piece.place);
+      if (x === null) {
+        const near = (other) => Math.abs(other.x - begin + SIGN_PX + 1);
+        places.reduce((best, other) => near(other) < near(best) ? other : best).more += 1;
+        continue;
+      }
       const { top, bottom } = (piece.late ? view.tables.rows[piece.late.row] : view.tables.lanes[piece.lane]) ?? {};
       const y = piece.lane < 0 ? view.frame.top + SIGN_PX + 2 : piece.kind === "note" ? view.yAt(top) + SIGN_PX : view.yAt((top + bottom) / 2);
-      signs.push({ piece, x, y });
+      const sign = { piece, x, y, more: 0 };
+      places.push(sign);
+      signs.push(sign);
     }
     return signs;
   }
-  function freePlace(places, from, tries) {
-    for (let x = from; tries > 0; tries--, x -= SIGN_STEP_PX) if (places.every((other) => Math.abs(other - x) >= SIGN_STEP_PX)) return x;
-    return null;
+  function freePlace(places, from, isLongest) {
+    const leastPx = isLongest ? SIGN_STEP_PX : COUNTED_STEP_PX;
+    const isFree = (x) => places.every((other) => Math.abs(other.x - x) >= leastPx);
+    const aside = Array.from({ length: isLongest ? MOST_ASIDE : 1 }, (_, step) => from - step * SIGN_STEP_PX);
+    return aside.find(isFree) ?? null;
   }
   function paintSigns(ctx, { view, theme }) {
     const signs = signsIn(view);
@@ -3087,7 +3023,7 @@ var gpustreamlab = (() => {
   function paintEach(ctx, view, theme, signs) {
     ctx.textAlign = "center";
     ctx.textBaseline = "middle";
-    for (const { piece: { sign, place, kind, lane, start, end }, x, y } of signs) {
+    for (const { piece: { sign, place, kind, lane, start, end }, x, y, more } of signs) {
       const colour = theme[COLOURS[kind] ?? "warn"];
       setFont(ctx, sign.length > 1 ? 10 : 11, "bold");
       if (kind === "note") {
@@ -3101,7 +3037,16 @@ var gpustreamlab = (() => {
       if (place) paintDisc(ctx, x, y, SIGN_PX - 1.5, theme.paper);
       ctx.fillStyle = place ? colour : theme.paper;
       ctx.fillText(sign, x, y + 0.5);
+      if (more) paintCount(ctx, more > 99 ? "99+" : `+${more}`, x + SIGN_PX, y - SIGN_PX, { fill: colour, line: theme.paper });
     }
+  }
+  function paintCount(ctx, text, x, y, { fill, line }) {
+    setFont(ctx, 10, "bold");
+    ctx.lineWidth = 3;
+    ctx.strokeStyle = line;
+    ctx.strokeText(text, x, y);
+    ctx.fillStyle = fill;
+    ctx.fillText(text, x, y);
   }
   function paintDisc(ctx, x, y, radius, colour) {
     ctx.beginPath();
@@ -3111,7 +3056,7 @@ var gpustreamlab = (() => {
   }
   function signAt(view, px, py) {
     if (py < view.frame.top || py >= view.lanesBottom()) return null;
-    return signsIn(view).find(({ x, y }) => Math.hypot(px - x, py - y) <= SIGN_PX + 1.5)?.piece ?? null;
+    return signsIn(view).find(({ x, y }) => Math.hypot(px - x, py - y) <= SIGN_PX + 1.5) ?? null;
   }
   function paintWhy(ctx, painter) {
     const { view, theme } = painter, piece = shownPiece(view);
@@ -3145,6 +3090,1204 @@ var gpustreamlab = (() => {
       if (painter.texts.width(ctx, text) + 2 * SIGN_STEP_PX > right - left) return;
       paintPill(ctx, painter, text, (left + right) / 2, view.yAt((top + bottom) / 2), { fill: colour, ink: theme.paper, isBold: true });
     });
+  }
+
+  // details.js
+  function addDetails(viewer) {
+    const { view } = viewer;
+    const panel = makeNode("section", { class: "gsl-panel gsl-details", "aria-label": "Details of the pinned span", hidden: true });
+    viewer.panels.append(panel);
+    const state = { anchor: null, waits: makeNode("div", { class: "gsl-waits" }), waitKey: "" };
+    const refresh = (property) => keepPinned(viewer, panel, state, property);
+    onClick(viewer, (event) => {
+      if (!viewer.commands.isMeasuring()) pinUnder(viewer, event);
+    });
+    view.on("look", refresh);
+    view.on("data", refresh);
+    view.on("data", () => showWaits(view, state));
+    view.on("look", (property) => {
+      if (FILTER_KEYS.has(property)) showWaits(view, state);
+    });
+  }
+  function pinUnder(viewer, event) {
+    const point = viewer.pointOf(event);
+    if (!viewer.view.isOver(point, viewer.view.lanesPx)) return;
+    const { view } = viewer, sign = signAt(view, point.x, point.y);
+    if (sign) return showPiece(view, sign.piece);
+    const hit = view.hitAt(point.x, point.y);
+    view.set("pinned", hit);
+    view.set("gap", hit ? null : gapAt(view, point.x, point.y));
+  }
+  function keepPinned(viewer, panel, state, property) {
+    const { view } = viewer;
+    if (state.anchor && !view.pinned && FILTER_KEYS.has(property)) view.pinned = movedPin(view, state.anchor);
+    if (view.pinned !== (state.anchor?.hit ?? null)) {
+      state.anchor = view.pinned && pinAnchor(view, view.pinned);
+      showDetails(viewer, panel, view.pinned, state.waits);
+      state.waitKey = "";
+      showWaits(view, state);
+      return;
+    }
+    if (!state.anchor) return;
+    const hit = movedPin(view, state.anchor);
+    if (hit === state.anchor.hit) return;
+    if (hit) state.anchor = pinAnchor(view, hit);
+    view.set("pinned", hit);
+  }
+  function showWaits(view, state) {
+    const { edges, launches, version } = view.store;
+    const key = view.pinned ? `${edges.length + edges.evictedCount} ${launches.length + launches.evictedCount} ${view.pinned.row} ${view.pinned.index} ${view.store.filter ? version : ""}` : "";
+    if (key === state.waitKey) return;
+    state.waitKey = key;
+    const nodes = view.pinned ? waitNodes(view, view.pinned) : [];
+    const shown = nodes.map((node) => node.textContent).join("\n");
+    if (shown !== [...state.waits.children].map((node) => node.textContent).join("\n") || !view.pinned) state.waits.replaceChildren(...nodes);
+  }
+  function showDetails(viewer, panel, hit, waits) {
+    const { view } = viewer;
+    panel.hidden = !hit;
+    if (!hit) return panel.replaceChildren();
+    const title = hitTitle(view, hit);
+    const facts = detailFacts(view, hit);
+    const copy = makeButton("Copy", { label: "Copy these details as text", onclick: () => copyText(factsText(title, [...facts, ...waitFacts(view, hit)]), copy, panel) });
+    const zoom = makeButton("Zoom here", { key: "F", onclick: () => view.fitAround(...timesOf(view, hit)) });
+    const close = makeButton("Unpin", { key: "Escape", onclick: () => {
+      view.set("pinned", null);
+      viewer.focus();
+    } });
+    const head2 = makeNode("header", {}, makeNode("h3", { text: title, dir: "auto" }), zoom, copy, close);
+    waits.replaceChildren();
+    panel.replaceChildren(head2, factList(facts), waits, ...enclosingNodes(view, hit));
+    viewer.announce([title, ...facts.slice(0, 6).map((pair) => pair.join(" "))].join(", "));
+  }
+  function detailFacts(view, hit) {
+    if (!isSpan(hit)) return mergedFacts(view, hit);
+    return [...spanFacts(view, hit).slice(1), ...placeFacts(view, hit)];
+  }
+  function placeFacts(view, { row: code, index }) {
+    const row = view.store.row(code);
+    if (view.store.countSum(code, index, index) > 1) return [];
+    const start = traceTime(view, row.start[index]);
+    const facts = [["trace", `row ${formatCount(Number(row.place[index]))}, start_ns ${start}`]];
+    const clock = clockTime(view.tables, start);
+    return clock ? [...facts, ["clock", clock]] : facts;
+  }
+  function clockTime(tables, timeNs) {
+    const epoch = BigInt(tables.epoch_unix_ns || 0);
+    if (epoch <= 0n) return "";
+    const at = epoch + BigInt(timeNs);
+    const text = new Date(Number(at / 1000000n)).toLocaleTimeString("en-GB");
+    return `${text}.${String(at % 1000000000n).padStart(9, "0")}`;
+  }
+  function enclosingNodes(view, hit) {
+    if (!isSpan(hit)) return [];
+    return linkList("Inside", enclosingSpans(view, hit).map(({ row: code, index }) => {
+      const row = view.store.row(code);
+      return spanLink(view, row, index, `${nameOf(view, row.name[index])} · ${formatNs(row.end[index] - row.start[index])}`);
+    }));
+  }
+  function factsText(title, facts) {
+    return [`name	${title}`, ...facts.map(([label, text]) => `${label}	${text.replaceAll("\n", ", ")}`)].join("\n");
+  }
+
+  // follow.js
+  var FOLLOW_NS = 1e10;
+  var FOLLOW_MARGIN = 0.02;
+  var NEARLY_NS = 1;
+  function addFollow(viewer) {
+    const { view } = viewer;
+    if (!view.isLive) return;
+    const follow = makeButton("Follow", { label: "Stick to now", key: "End", onclick: () => startFollowing() });
+    const pause = makeButton("Pause", { label: "Hold the picture while data arrives", key: "Space", onclick: () => togglePause() });
+    const says = makeNode("output", { class: "gsl-came", "aria-live": "off" });
+    const group = makeNode("span", { class: "gsl-follow" }, follow, pause);
+    viewer.tools.prepend(group);
+    viewer.news.prepend(says);
+    const state = { seen: 0, wasFollowing: false, isMoving: false, widthNs: null };
+    function startFollowing() {
+      if (view.isPaused) view.set("isPaused", false);
+      setFollowing(true);
+    }
+    function togglePause() {
+      if (!view.isPaused) state.wasFollowing = view.isFollowing;
+      view.set("isPaused", !view.isPaused);
+      setFollowing(!view.isPaused && state.wasFollowing);
+    }
+    function setFollowing(isOn) {
+      view.set("isFollowing", isOn);
+      stick();
+    }
+    function stick() {
+      if (!view.isFollowing || view.isPaused) return;
+      state.isMoving = true;
+      view.setRange(...followRange(view, state.widthNs));
+      state.isMoving = false;
+    }
+    function moved() {
+      if (state.isMoving || !view.isFollowing) return;
+      const full = view.fullRange();
+      if (view.x1 < view.extent().end - NEARLY_NS) view.set("isFollowing", false);
+      else state.widthNs = view.x0 <= full.start + NEARLY_NS ? null : view.x1 - view.x0;
+    }
+    function show() {
+      group.hidden = !view.isLive;
+      follow.setAttribute("aria-pressed", String(view.isFollowing));
+      pause.setAttribute("aria-pressed", String(view.isPaused));
+      pause.textContent = view.isPaused ? "Go on" : "Pause";
+      const came = view.isPaused ? spansSoFar(view.store) - state.seen : 0;
+      says.textContent = view.isPaused ? `Paused, ${formatCount(came)} new ${came === 1 ? "span" : "spans"}` : "";
+    }
+    function changed(property) {
+      if (property === "isPaused" && view.isPaused) state.seen = spansSoFar(view.store);
+      show();
+    }
+    view.on("range", moved);
+    view.on("state", changed);
+    view.on("data", () => {
+      stick();
+      show();
+    });
+    Object.assign(viewer.commands, { follow: startFollowing, pause: togglePause });
+    show();
+  }
+  function followRange(view, widthNs) {
+    const full = view.fullRange(), { end } = view.extent();
+    if (widthNs === null && full.end - full.start <= FOLLOW_NS) return [full.start, full.end];
+    const width = widthNs ?? FOLLOW_NS, edge = end + FOLLOW_MARGIN * width;
+    return [edge - width, edge];
+  }
+  function spansSoFar(store) {
+    return store.spanCount + store.evictedCount;
+  }
+
+  // examples.js
+  var EXAMPLE_LETTERS = 24;
+  var DURATION_UNITS = [["s", 1e9], ["ms", 1e6], ["us", 1e3], ["ns", 1]];
+  function searchExamples(view) {
+    const { store, tables } = view, found = exampleSpan(store);
+    if (!found) return [["gemm", "Part of a name"], ["kind:copy >1ms", "Field and duration, both of them"]];
+    const { row, index } = found, name = nameOf(view, row.name[index]), longer = `>${durationBelow(row.end[index] - row.start[index])}`;
+    const fields = [
+      ["stream", laneText(tables.lanes[row.lane]), "Stream"],
+      ["kind", tables.kinds[row.kind[index]], "Kind"],
+      ["partition", tables.partitions[row.partition[index]]?.text, "Partition"],
+      ["thread", tables.threads[row.thread[index]], "Thread that recorded it"]
+    ].filter(([, value]) => value && quoted(value));
+    return [
+      [quoted(name) || "name:", "Part of a name; quotes hold words together"],
+      [`/${(name.match(/\w+/)?.[0] ?? ".").slice(0, EXAMPLE_LETTERS)}/i`, "Regular expression; i ignores case"],
+      ...fields.map(([field, value, about]) => [`${field}:${quoted(value)}`, about]),
+      ...view.strayCount ? [["is:stray", "Ran on another stream than its range had selected"]] : [],
+      [longer, "Longer than; <5us shorter than; ns us ms s min"],
+      [`${fields.length ? `${fields[0][0]}:${quoted(fields[0][1])} ` : ""}${longer}`, "All of it together"]
+    ];
+  }
+  function exampleSpan(store) {
+    const row = store.rows.map(({ code, length }) => length ? store.row(code) : null).find((shown) => shown?.length);
+    if (!row) return null;
+    let index = 0;
+    for (let at = 1; at < Math.min(row.length, 1e3); at += 1) if (row.end[at] - row.start[at] > row.end[index] - row.start[index]) index = at;
+    return { row, index };
+  }
+  function quoted(text) {
+    const [word = ""] = [...text].slice(0, EXAMPLE_LETTERS).join("").split('"').filter((part) => part.trim());
+    return /^[\w.-]+$/.test(word) ? word : word && `"${word}"`;
+  }
+  function durationBelow(ns) {
+    const [unit, unitNs] = DURATION_UNITS.find(([, size]) => ns >= size) ?? ["ns", 1];
+    return ns >= 1 ? `${10 ** Math.floor(Math.log10(ns / unitNs))}${unit}` : "0ns";
+  }
+
+  // help.js
+  var HELP_ROWS = [
+    ["W  S", "Zoom in, out (at the pointer, else the middle)"],
+    ["A  D", "Move to earlier, later"],
+    ["F", "Fit what is pinned or selected; again: everything"],
+    ["←  →", "Previous, next span of the row"],
+    ["↑  ↓", "Row above, below: enclosing spans, then other lanes"],
+    ["/", "Search; Enter next, Shift+Enter previous, Esc ends"],
+    ["M or R", "Ruler: click twice; Enter takes the pinned span"],
+    ["T", "Totals by name, stream, partition; again: closes"],
+    ["E", "Show, hide the waits (arrows)"],
+    ["Y", "The next sign: why, hazard, stray, wait, note"],
+    ["N", "Write a note: of what is pinned or selected, else at the pointer"],
+    ["V", "How the picture looks"],
+    ["L", "A lane: fold, pin, hide, move"],
+    ["Alt+↑  Alt+↓", "Move the lane up, down"],
+    ["PgUp  PgDn", "Scroll the lanes"],
+    ["Esc", "Leave ruler, unpin, unselect, end the search"]
+  ];
+  var HELP_LIVE_ROWS = [["Space", "Pause, go on"], ["End", "Follow: stick to now"]];
+  var HELP_MOUSE_ROWS = [
+    ["Drag", "Move; two fingers: zoom"],
+    ["Ctrl+wheel", "Zoom (Mac: ⌘, or pinch); after a click into the picture without Ctrl"],
+    ["Wheel", "Scroll the page; over the lanes' names: the lanes"],
+    ["Shift+drag", "Select a window and lanes: totals and overlap"],
+    ["Alt+drag", "Zoom to a window"],
+    ["Lane's name", "Click: fold, pin, hide, move; drag: move"],
+    ["Click", "Pin a span: its details below; a gap of a lane: why it was idle"],
+    ["Click in legend", "Hide, show; with Alt or Ctrl: only this"]
+  ];
+  function addHelp(viewer) {
+    const sheet = new Sheet(viewer, "help", "Keys and mouse", { keys: ["Escape", "?"] }), shut = () => sheet.shut();
+    const close = makeButton("Close", { key: "Escape", onclick: shut });
+    const head2 = makeNode("header", {}, makeNode("h3", { text: "Keys and mouse" }), close);
+    const button = makeButton("?", { label: "Keys and mouse", key: "?", class: "gsl-help-button", "aria-haspopup": "dialog", onclick: () => toggle() });
+    viewer.tools.append(button);
+    const toggle = () => {
+      if (sheet.isOpen) return shut();
+      const rows = [...HELP_ROWS, ...viewer.view.isLive ? HELP_LIVE_ROWS : []];
+      const title = makeNode("h4", { text: "Search, with examples of this timeline" });
+      sheet.element.replaceChildren(head2, keyList(rows), keyList(HELP_MOUSE_ROWS), title, exampleList(viewer, shut));
+      sheet.open();
+    };
+    viewer.commands.help = toggle;
+  }
+  function keyList(rows) {
+    const list = makeNode("dl", { class: "gsl-keys" });
+    for (const [keys, text] of rows) {
+      const term = makeNode("dt");
+      for (const key of keys.split("  ")) term.append(makeNode("kbd", { text: key }));
+      list.append(term, makeNode("dd", { text }));
+    }
+    return list;
+  }
+  function exampleList(viewer, shut) {
+    const list = makeNode("dl", { class: "gsl-keys gsl-examples" });
+    for (const [text, about] of searchExamples(viewer.view)) {
+      const go = () => {
+        shut();
+        viewer.commands.searchFor(text);
+      };
+      list.append(makeNode("dt", {}, makeButton(text, { label: `Search for ${text}`, class: "gsl-link", dir: "auto", onclick: go })), makeNode("dd", { text: about }));
+    }
+    return list;
+  }
+
+  // keys.js
+  var ZOOM_STEP = 1.5;
+  var PAN_STEP = 0.2;
+  var PAGE_STEP = 0.8;
+  var MOVES = /* @__PURE__ */ new Set(["w", "a", "s", "d"]);
+  var MOVES_LANE = /^Arrow(Up|Down)$/;
+  var SCROLLS = /^(Arrow|Page|Home|End)/;
+  var NOTEBOOKS = ".jp-LabShell, .jp-Notebook, .jp-OutputArea, .notebook_app, .vscode-body, [data-vscode-theme-kind]";
+  function addKeys(viewer) {
+    const root = viewer.element, figure = viewer.figureElement;
+    viewer.plotView?.canvas_view?.events_el?.removeAttribute("tabindex");
+    for (const part of figure.children) part.dataset.lmSuppressShortcuts = "true";
+    const state = { pointer: null };
+    addHelp(viewer);
+    const keyed = (event) => {
+      if (!isForTimeline(event, root, state)) return;
+      const action = keyAction(viewer, event, state);
+      if (!action) return;
+      event.preventDefault();
+      event.stopPropagation();
+      if (!MOVES.has(event.key.toLowerCase())) viewer.commands.hideTip();
+      action();
+    };
+    document.addEventListener("keydown", keyed, { signal: viewer.signal });
+    root.addEventListener("pointerenter", (event) => {
+      state.pointer = event;
+    });
+    root.addEventListener("pointerleave", () => {
+      state.pointer = null;
+    });
+    figure.addEventListener("pointermove", (event) => {
+      state.pointer = event;
+    }, true);
+    figure.addEventListener("mousedown", (event) => {
+      event.preventDefault();
+      viewer.focus();
+    }, true);
+  }
+  function isForTimeline(event, root, state) {
+    if (event.defaultPrevented || event.isComposing || event.ctrlKey || event.metaKey || event.altKey && !MOVES_LANE.test(event.key)) return false;
+    const target = event.composedPath()[0];
+    if (isWriting(target) || target.closest?.(".gsl-sheet") || target.matches?.(".gsl-table") && SCROLLS.test(event.key)) return false;
+    if (event.key === "Escape" && document.body.popover !== void 0 && document.querySelector(".gsl-about:popover-open")) return false;
+    if (root.contains(target) || root.contains(event.target)) return true;
+    const hasNoFocus = target === document.body || target === document.documentElement || isPageOfOne() && target.closest?.(".gsl-head");
+    if (!hasNoFocus || document.querySelector(NOTEBOOKS)) return false;
+    return Boolean(state.pointer) || isPageOfOne() && !isForScrolling(event);
+  }
+  function isPageOfOne() {
+    return window.parent === window && document.querySelectorAll(".gsl-viewer").length === 1;
+  }
+  function isForScrolling({ key }) {
+    const { scrollHeight, clientHeight } = document.documentElement;
+    return scrollHeight > clientHeight && (key === " " || /^(ArrowUp|ArrowDown|Page|Home|End)/.test(key));
+  }
+  function isWriting(target) {
+    return target.isContentEditable || target.tagName === "TEXTAREA" || target.tagName === "SELECT" || target.tagName === "INPUT" && !/^(button|checkbox|radio|range|reset|submit)$/.test(target.type);
+  }
+  function keyAction(viewer, event, state) {
+    const { view } = viewer, commands = viewer.commands;
+    const isOnControl = event.composedPath()[0].matches?.("button, a, summary, input");
+    if (isOnControl && (event.key === " " || event.key === "Enter")) return void 0;
+    const letter = /^[a-z]$/i.test(event.key) || !/^Key/.test(event.code) ? event.key.toLowerCase() : event.code.slice(3).toLowerCase();
+    if (event.shiftKey && event.key.length > 1) return void 0;
+    if (event.altKey) return () => commands.moveLane(event.key === "ArrowUp" ? -1 : 1);
+    const at = () => pointerTime(viewer, state);
+    return {
+      w: () => view.zoomBy(1 / ZOOM_STEP, at()),
+      s: () => view.zoomBy(ZOOM_STEP, at()),
+      "+": () => view.zoomBy(1 / ZOOM_STEP, at()),
+      "=": () => view.zoomBy(1 / ZOOM_STEP, at()),
+      "-": () => view.zoomBy(ZOOM_STEP, at()),
+      a: () => view.panBy(-PAN_STEP),
+      d: () => view.panBy(PAN_STEP),
+      f: () => fitNext(view),
+      0: () => view.fit(),
+      arrowleft: () => stepSpan(view, -1),
+      arrowright: () => stepSpan(view, 1),
+      arrowup: () => stepRow(view, -1),
+      arrowdown: () => stepRow(view, 1),
+      pageup: view.canScroll ? () => view.scrollTo(view.scrollPx - PAGE_STEP * view.lanesPx) : void 0,
+      pagedown: view.canScroll ? () => view.scrollTo(view.scrollPx + PAGE_STEP * view.lanesPx) : void 0,
+      "/": commands.search,
+      n: () => commands.note(at()),
+      m: commands.measure,
+      r: commands.measure,
+      t: commands.sumView,
+      e: commands.toggleWaits,
+      v: commands.menu,
+      l: commands.lane,
+      y: commands.nextReason,
+      "?": commands.help,
+      enter: commands.isMeasuring() ? commands.measurePinned : void 0,
+      " ": view.isLive ? commands.pause : void 0,
+      end: view.isLive ? commands.follow : void 0,
+      escape: () => leaveOne(viewer)
+    }[letter];
+  }
+  function pointerTime(viewer, { pointer }) {
+    if (!pointer) return void 0;
+    const { view } = viewer;
+    const { x } = viewer.pointOf(pointer);
+    return x >= view.frame.left && x <= view.frame.right ? view.timeAt(x) : void 0;
+  }
+  function fitNext(view) {
+    const { pinned, gap, selection, x0, x1 } = view;
+    if (pinned) view.fitAround(...timesOf(view, pinned));
+    else if (gap) view.fitAround(gap.start, gap.end);
+    else if (selection) view.setRange(selection.start, selection.end);
+    if (view.x0 === x0 && view.x1 === x1) view.fit();
+  }
+  function leaveOne(viewer) {
+    const { view } = viewer, commands = viewer.commands;
+    if (commands.leaveRuler()) return;
+    if (view.pinned) return view.set("pinned", null);
+    if (view.gap) return view.set("gap", null);
+    if (view.reason) return view.set("reason", null);
+    if (!commands.closeTotals()) commands.clearSearch();
+  }
+  function stepSpan(view, direction) {
+    const from = view.pinned;
+    if (!from) return pinFirst(view);
+    const edge = isSpan(from) ? from.index : direction > 0 ? from.last : from.first;
+    const index = edge + direction;
+    if (index >= 0 && index < view.store.row(from.row).length) view.show(from.row, index);
+  }
+  function stepRow(view, direction) {
+    const from = view.pinned;
+    if (!from) return pinFirst(view);
+    const rows = rowsFromTop(view), [start, end] = timesOf(view, from), middle = (start + end) / 2;
+    for (let place = rows.indexOf(from.row) + direction; place >= 0 && place < rows.length; place += direction) {
+      if (view.store.row(rows[place]).length) return view.show(rows[place], nearestSpan(view.store, rows[place], middle));
+    }
+  }
+  function pinFirst(view) {
+    const rows = rowsFromTop(view).filter((code) => view.store.row(code).length);
+    const shown = rows.find((code) => view.tables.rows[code].bottom > view.scrollPx) ?? rows[0];
+    if (shown !== void 0) view.show(shown, nearestSpan(view.store, shown, (view.x0 + view.x1) / 2));
+  }
+  function rowsFromTop({ tables: { rows } }) {
+    return rows.map((_, code) => code).filter((code) => rows[code].top >= 0).sort((a, b) => rows[a].top - rows[b].top || a - b);
+  }
+  function nearestSpan(store, code, time) {
+    const row = store.row(code), at = store.indexAt(code, time);
+    if (at < 0) return 0;
+    if (at + 1 >= row.length || row.end[at] >= time) return at;
+    return time - row.end[at] <= row.start[at + 1] - time ? at : at + 1;
+  }
+
+  // layer.js
+  var layerClasses = /* @__PURE__ */ new WeakMap();
+  function layerClass(Bokeh) {
+    if (layerClasses.has(Bokeh)) return layerClasses.get(Bokeh);
+    const { Annotation, AnnotationView } = Bokeh.require("models/annotations/annotation");
+    class TimelineLayerView extends AnnotationView {
+      get needs_clip() {
+        return false;
+      }
+      // Names stand left of the frame.
+      _paint(ctx) {
+        const context = ctx || this.layer.ctx;
+        if (this.model.painting) this.model.painting(context, this.plot_view, context.layer ? context.layer.pixel_ratio : 1);
+      }
+    }
+    class TimelineLayer extends Annotation {
+    }
+    TimelineLayer.__name__ = "GslTimelineLayer";
+    TimelineLayer.prototype.default_view = TimelineLayerView;
+    layerClasses.set(Bokeh, TimelineLayer);
+    return TimelineLayer;
+  }
+  function addLayers(Bokeh, plot, view, painter) {
+    const Layer = layerClass(Bokeh);
+    const paint = (part) => (ctx, plotView, ratio) => {
+      placeFrame(view, plotView);
+      if (view.frame.right - view.frame.left < 2) return;
+      ctx.save();
+      painter[part](ctx, ratio);
+      ctx.restore();
+    };
+    const main = new Layer({ level: "annotation" }), overlay = new Layer({ level: "overlay" });
+    main.painting = paint("paintMain");
+    overlay.painting = paint("paintOverlay");
+    plot.add_layout(main);
+    plot.add_layout(overlay);
+    return { main, overlay };
+  }
+  function placeFrame(view, plotView) {
+    const { left, top, right, bottom } = plotView.frame.bbox;
+    view.frame = { left, top, right, bottom };
+  }
+  var LETTER_PX = 7.5;
+  var TICK_GAP_PX = 8;
+  function tickFormatter(Bokeh, view) {
+    const { TickFormatter } = Bokeh.require("models/formatters/tick_formatter");
+    class TimelineTickFormatter extends TickFormatter {
+      doFormat(ticks) {
+        const texts = formatTicks(ticks, view.x0, view.x1 - view.x0), every = ticks[1] - ticks[0];
+        const step = Math.ceil((Math.max(...texts.map((text) => text.length)) * LETTER_PX + TICK_GAP_PX) * view.nsPerPx / every) || 1;
+        return texts.map((text, place) => Math.round(ticks[place] / every) % step ? "" : text);
+      }
+    }
+    TimelineTickFormatter.__name__ = "GslTickFormatter";
+    return new TimelineTickFormatter();
+  }
+  function leaveViewport(plot) {
+    const { visualViewport } = window;
+    if (!visualViewport) return;
+    const heard = [];
+    plot.default_view = class TimelinePlotView extends plot.default_view {
+      connect_signals() {
+        const add = visualViewport.addEventListener;
+        visualViewport.addEventListener = (...options) => {
+          heard.push(options);
+          add.apply(visualViewport, options);
+        };
+        try {
+          super.connect_signals();
+        } finally {
+          visualViewport.addEventListener = add;
+        }
+      }
+      remove() {
+        for (const options of heard.splice(0)) visualViewport.removeEventListener(...options);
+        super.remove();
+      }
+    };
+  }
+  function paintEachFrame(plotView) {
+    let due = null;
+    const paint = (done) => {
+      due = null;
+      try {
+        if (!plotView.is_destroyed) plotView.repaint();
+      } finally {
+        done();
+      }
+    };
+    plotView.throttled_paint = () => due ||= new Promise((done) => requestAnimationFrame(() => paint(done)));
+  }
+
+  // lanes.js
+  var DRAG_PX = 5;
+  var SETS = { folded: ["folded", "open"], pinned: ["pinned at the top", "not pinned any more"], hidden: ["hidden", "shown"] };
+  function addLanes(viewer) {
+    const { view } = viewer, figure = viewer.figureElement, commands = viewer.commands;
+    const showSheet = addSheet(viewer);
+    let grip = null;
+    const down = (event) => {
+      const point = viewer.pointOf(event), name = nameAt(view, point.x, point.y);
+      if (!name || event.button || point.x >= view.frame.left) return;
+      event.stopImmediatePropagation();
+      grip = { ...name, point, isMoving: false };
+    };
+    const move = (event) => {
+      if (!grip) return;
+      const point = viewer.pointOf(event);
+      if (grip.lane === void 0 || event.pointerType === "touch" || Math.abs(point.y - grip.point.y) < DRAG_PX && !grip.isMoving) return;
+      event.stopImmediatePropagation();
+      grip.isMoving = true;
+      const target = nameAt(view, 0, point.y)?.lane, place = (code) => view.laneOrder.indexOf(code);
+      if (target === void 0 || target === grip.lane) return;
+      const { top, bottom } = view.tables.lanes[target], isPast = point.y > (view.yAt(top) + view.yAt(bottom)) / 2;
+      if (isPast === place(target) > place(grip.lane)) moveTo(viewer, grip.lane, target);
+    };
+    const up = (event) => {
+      if (!grip) return;
+      event.stopImmediatePropagation();
+      const { lane: code, group, point, isMoving } = grip, lane = view.planned.lanes[code];
+      grip = null;
+      if (isMoving) sayPlace(viewer, code);
+      else if (group) change(viewer, "folded", groupKey(group), group.label);
+      else if (point.x < caretLeft(view) + CARET_PX) change(viewer, "folded", laneKey(lane), lane.name);
+      else setTimeout(() => showSheet(code, event.clientY));
+    };
+    figure.addEventListener("pointerdown", down, true);
+    figure.addEventListener("pointermove", move, true);
+    figure.addEventListener("pointerup", up, true);
+    figure.addEventListener("pointercancel", () => {
+      grip = null;
+    }, true);
+    Object.assign(commands, { lane: () => showSheet(laneOfKeys(view)), moveLane: (way) => stepLane(viewer, laneOfKeys(view), way) });
+    addChoices(viewer);
+  }
+  function nameAt(view, x, y) {
+    if (y < view.lanesTop() || y >= view.lanesBottom()) return null;
+    const isPinned2 = y < view.frame.top + view.pinnedPx;
+    const group = !isPinned2 && groupBoxes(view).find(([, { headTop, headPx }]) => y >= headTop && y < headTop + headPx)?.[0];
+    if (group) return { group };
+    if (x >= view.frame.left) return null;
+    const lane = view.visibleLanes().find((code) => {
+      const { top, bottom } = view.tables.lanes[code];
+      return top < view.pinnedPx === isPinned2 && y >= view.yAt(top) && y < view.yAt(bottom);
+    });
+    return lane === void 0 ? null : { lane };
+  }
+  function nameFacts(view, { lane: code, group }) {
+    if (group) return [group.label, group.detail ? [["about", group.detail]] : [], `Click on its name: ${group.isFolded ? "open" : "fold"}`];
+    const lane = view.planned.lanes[code], spans = view.laneRows[code].reduce((sum, row) => sum + view.store.countSum(row, 0, view.store.row(row).length - 1), 0);
+    const facts = [
+      ["group", view.planned.groups[lane.group]?.label ?? ""],
+      ["about", lane.detail],
+      ["device", hasDevices(view.planned) ? String(lane.device) : ""],
+      ["spans", formatCount(spans)]
+    ];
+    return [lane.name, facts.filter(([, text]) => text), "Click: fold, pin, hide, move; drag: move"];
+  }
+  function laneOfKeys(view) {
+    const chosen = [view.lane, view.pinned && view.tables.rows[view.pinned.row].lane].find((code) => view.laneOrder.includes(code));
+    return chosen ?? view.visibleLanes()[0];
+  }
+  function change(viewer, set, key, name) {
+    const isIn = !viewer.view.layout[set].has(key);
+    viewer.view.setIn(set, key, isIn);
+    viewer.announce(`${name} is ${SETS[set][isIn ? 0 : 1]}`);
+  }
+  function moveTo({ view }, lane, target) {
+    if (view.tables.lanes[lane].group !== view.tables.lanes[target].group) return;
+    const isDown = view.laneOrder.indexOf(target) > view.laneOrder.indexOf(lane);
+    view.moveLane(lane, isDown ? view.sequence[view.sequence.indexOf(target) + 1] : target);
+  }
+  function stepLane(viewer, lane, way) {
+    const { view } = viewer, target = view.laneOrder[view.laneOrder.indexOf(lane) + way];
+    if (target === void 0) return;
+    view.lane = lane;
+    moveTo(viewer, lane, target);
+    sayPlace(viewer, lane);
+  }
+  function sayPlace(viewer, lane) {
+    const { planned, laneOrder } = viewer.view;
+    viewer.announce(`${planned.lanes[lane].name}, lane ${laneOrder.indexOf(lane) + 1} of ${laneOrder.length}`);
+  }
+  function addSheet(viewer) {
+    const { view } = viewer, sheet = new Sheet(viewer, "lane", "Lane"), { element } = sheet;
+    let does = {};
+    const fill = () => {
+      const lane = view.planned.lanes[view.lane], key = laneKey(lane), isIn = (set) => view.layout[set].has(key);
+      const [title, facts] = nameFacts(view, { lane: view.lane });
+      const put = (set) => () => {
+        change(viewer, set, key, lane.name);
+        if (isIn("hidden")) sheet.shut();
+        else fill();
+      };
+      const step = (way) => () => {
+        stepLane(viewer, view.lane, way);
+        fill();
+      };
+      does = {
+        F: put("folded"),
+        P: put("pinned"),
+        H: put("hidden"),
+        ArrowUp: () => choose(-1),
+        ArrowDown: () => choose(1),
+        "Alt+ArrowUp": step(-1),
+        "Alt+ArrowDown": step(1)
+      };
+      const button = (text, key2, label = text) => makeButton(text, { label, key: key2, onclick: does[key2] });
+      const close = makeButton("Close", { key: "Escape", onclick: () => sheet.shut() });
+      element.replaceChildren(
+        makeNode("header", {}, makeNode("h3", { text: title, dir: "auto" }), close),
+        factList(facts),
+        makeNode(
+          "p",
+          { class: "gsl-does" },
+          button(isIn("folded") ? "Open" : "Fold", "F"),
+          button(isIn("pinned") ? "Unpin" : "Pin at the top", "P"),
+          button("Hide", "H"),
+          button("Up", "Alt+ArrowUp", "Move up"),
+          button("Down", "Alt+ArrowDown", "Move down")
+        )
+      );
+    };
+    const choose = (way) => {
+      const next = view.laneOrder[view.laneOrder.indexOf(view.lane) + way];
+      if (next === void 0) return;
+      view.lane = next;
+      fill();
+      viewer.announce(view.planned.lanes[next].name);
+    };
+    element.addEventListener("keydown", (event) => {
+      const { key } = event, action = does[`${event.altKey ? "Alt+" : ""}${key.length === 1 ? key.toUpperCase() : key}`];
+      event.stopPropagation();
+      if (!action || event.ctrlKey || event.metaKey) return;
+      event.preventDefault();
+      action();
+      if (sheet.isOpen) element.focus({ preventScroll: true });
+    });
+    return (code, clientY) => {
+      if (code === void 0) return;
+      view.lane = code;
+      fill();
+      const { left, top } = viewer.figureElement.getBoundingClientRect();
+      sheet.open({ left: left + view.frame.left, top: clientY ?? top + view.yAt(view.tables.lanes[code].top) });
+    };
+  }
+  function addChoices(viewer) {
+    const { view, menu } = viewer, commands = viewer.commands, { threads = [] } = view.planned;
+    const ways = [["partition", "partition"], ...hasDevices(view.planned) ? [["device", "device"]] : [], ...view.isLive || threads.length > 1 ? [["thread", "thread"]] : [], ["none", "none"]];
+    menu.choice("Lanes", {
+      label: "height",
+      options: [["auto", "fitting"], ["compact", "compact"], ["normal", "normal"], ["tall", "tall"]],
+      get: () => view.layout.density,
+      set: (density) => view.arrange({ density })
+    });
+    menu.choice("Lanes", { label: "groups", options: ways, get: () => view.layout.groupBy, set: (groupBy) => view.arrange({ groupBy }) });
+    menu.action("Lanes", { label: "Fold, pin, hide or move a lane", key: "L", run: () => {
+      commands.closeMenu();
+      commands.lane();
+    }, isOff: () => !view.laneOrder.length });
+    menu.action("Lanes", { label: "Show all lanes", run: () => view.arrange({ hidden: /* @__PURE__ */ new Set(), folded: /* @__PURE__ */ new Set() }), isOff: () => !view.layout.hidden.size && !view.layout.folded.size });
+    menu.action("Lanes", { label: "Order of first work", run: () => view.arrange({ order: [], pinned: /* @__PURE__ */ new Set() }), isOff: () => !view.layout.order.length && !view.layout.pinned.size });
+    menu.choice("Moving", { label: "drag", options: [["move", "moves"], ["select", "selects (Shift)"], ["zoom", "zooms (Alt)"]], get: () => view.dragDoes, set: (value) => {
+      view.dragDoes = value;
+    } });
+    for (const [label, key, run] of [["Zoom in", "W", () => view.zoomBy(1 / 1.5)], ["Zoom out", "S", () => view.zoomBy(1.5)], ["Show everything", "0", () => view.fit()]]) menu.action("Moving", { label, key, run });
+    const plain2 = (layout) => JSON.stringify(layout, (_, value) => value instanceof Set ? [...value] : value), first = plain2(view.layout);
+    view.keep("lanes", () => plain2(view.layout) === first ? null : JSON.parse(plain2(view.layout)), (kept) => {
+      const { density, groupBy, order, ...sets } = kept ?? JSON.parse(first);
+      view.arrange({ density, groupBy, order, ...Object.fromEntries(Object.entries(sets).map(([name, keys]) => [name, new Set(keys)])) });
+    });
+  }
+
+  // name_times.js
+  var NameTimes = class {
+    constructor() {
+      this.names = /* @__PURE__ */ new Map();
+      this.kinds = /* @__PURE__ */ new Set();
+      this.strayCount = 0;
+      this.hasBlocked = false;
+      this.rows = [];
+    }
+    /** Take in what is new; a row in which spans came in between, or went, is counted anew. */
+    update(store, { rows }) {
+      this.rows.length = rows.length;
+      for (const code of rows.keys()) {
+        const row = store.ownRow(code), known = this.rows[code];
+        if (!known || known.edits !== row.edits || known.length > row.length) {
+          this.rows[code] = { edits: row.edits, length: 0, strays: 0, hasBlocked: false, names: /* @__PURE__ */ new Map(), kinds: /* @__PURE__ */ new Set() };
+        }
+        countSpans(row, this.rows[code]);
+      }
+      this.names.clear();
+      for (const { names } of this.rows) for (const [code, { busy, count }] of names) addTimes(this.names, code, busy, count);
+      this.kinds = new Set(this.rows.flatMap(({ kinds }) => [...kinds]));
+      this.strayCount = this.rows.reduce((sum, { strays }) => sum + strays, 0);
+      this.hasBlocked = this.rows.some(({ hasBlocked }) => hasBlocked);
+    }
+    /** Codes of the names that there are, those that take most time first; those of `known` keep their places before new ones. */
+    order(known = []) {
+      const { names } = this, kept = known.filter((code) => names.has(code)), isKept = new Set(kept);
+      const fresh = [...names.keys()].filter((code) => !isKept.has(code));
+      return [...kept, ...fresh.sort((a, b) => names.get(b).busy - names.get(a).busy || a - b)];
+    }
+  };
+  function countSpans(row, known) {
+    const { name, kind, start, end, busyOrNull, length, hasWork } = row;
+    for (let i = known.length; i < length; i += 1) {
+      addTimes(known.names, name[i], busyOrNull ? busyOrNull[i] : end[i] - start[i], 1);
+      known.kinds.add(kind[i]);
+      if (hasWork && isStray(row, i)) known.strays += 1;
+      if (hasWork && isBlocked(row, i)) known.hasBlocked = true;
+    }
+    known.length = length;
+  }
+  function addTimes(sums, code, busy, count) {
+    const sum = sums.get(code);
+    if (!sum) sums.set(code, { busy, count });
+    else {
+      sum.busy += busy;
+      sum.count += count;
+    }
+  }
+
+  // legend.js
+  var LEGEND_NAMES = 14;
+  var LEAST_NAMES = 3;
+  var LEGEND_EVERY_MS = 2e3;
+  var KIND_WORDS = { host: "call", annotation: "NVTX" };
+  var WAITING_KINDS = /* @__PURE__ */ new Set(["range", "annotation", "wait"]);
+  function addLegend(viewer) {
+    const { view } = viewer;
+    const chips = makeNode("div", { class: "gsl-legend", role: "group", "aria-label": "Legend: click hides, Alt+click shows only this" });
+    const sheet = new Sheet(viewer, "all", "All of the legend", { back: () => chips.querySelector(".gsl-more") });
+    viewer.bar.append(chips);
+    const state = { times: new NameTimes(), drawn: "", left: 0, entries: [], order: [], wasFollowing: view.isFollowing };
+    const recount = () => {
+      state.times.update(view.store, view.tables);
+      state.order = state.times.order(view.isLive ? state.order : []);
+      view.strayCount = state.times.strayCount;
+      draw();
+    };
+    const restate = () => {
+      if (state.wasFollowing && !view.isFollowing) state.order = [];
+      state.wasFollowing = view.isFollowing;
+      if (!state.order.length) recount();
+    };
+    const draw = () => drawLegend(viewer, { chips, sheet, state });
+    const again = throttled(viewer, recount, LEGEND_EVERY_MS);
+    view.on("data", (what) => what === "tables" ? recount() : again());
+    view.on("state", restate);
+    view.on("look", (property) => {
+      if (FILTER_KEYS.has(property) || property === "colour" || property === "hasHatches") draw();
+    });
+    let wide = 0;
+    const observer = new ResizeObserver(([{ contentRect }]) => {
+      if (contentRect.width === wide) return;
+      wide = contentRect.width;
+      fitLegend(chips, state);
+    });
+    recount();
+    observer.observe(chips);
+    viewer.atEnd(() => observer.disconnect());
+  }
+  function drawLegend(viewer, { chips, sheet, state }) {
+    const { view } = viewer;
+    const names = nameEntries(view, state), kinds = kindEntries(view, state.times), partitions = partitionEntries(view), isHue = colourBy(view) === "partition";
+    const calls = callEntries(view, state);
+    const shownKinds = calls.length ? kinds.filter(({ text }) => text !== KIND_WORDS.host) : kinds;
+    const hidden = [...FILTER_KEYS].map((group) => [...view[group]]);
+    const told = [names, calls, kinds, partitions, view.strayCount, hidden, colourNode(view).textContent];
+    const withoutAll = (key, value) => key === "all" || key === "time" ? void 0 : value;
+    const drawn = JSON.stringify(told, withoutAll);
+    if (drawn === state.drawn) {
+      retime([chips, sheet.element].flatMap((place) => [...place.querySelectorAll(".gsl-chip")]), names);
+      fitLegend(chips, state);
+      return;
+    }
+    state.drawn = drawn;
+    const openAll = () => {
+      const { left, bottom } = more.getBoundingClientRect();
+      sheet.open({ left, top: bottom + 4 });
+    };
+    const focused = document.activeElement?.dataset?.entry;
+    const about = { label: "Show all of the legend", "aria-haspopup": "dialog" };
+    const more = makeButton("", { ...about, class: "gsl-more", onclick: openAll });
+    const chipsFor = (entries) => entries.map((entry) => chip(view, entry)), hues = isHue ? chipsFor(partitions) : [];
+    const named = chipsFor(names.slice(0, LEGEND_NAMES)), parts = isHue ? [] : chipsOf(view, "SMs", partitions);
+    const others = [...chipsOf(view, "kind", shownKinds), ...chipsOf(view, "calls", calls)];
+    state.left = names.length - named.length;
+    state.entries = [...hues, ...named.slice(0, LEAST_NAMES), ...parts, ...others, ...named.slice(LEAST_NAMES)];
+    chips.replaceChildren(
+      colourNode(view),
+      ...hues,
+      ...named,
+      more,
+      ...others,
+      ...parts,
+      ...view.strayCount ? [strayChip(viewer, view.strayCount)] : [],
+      ...view.store.filter ? [makeButton("Show all", { class: "gsl-show-all", onclick: () => showAll(view) })] : []
+    );
+    fitLegend(chips, state);
+    fillSheet(sheet, names.length, chipsFor([...names, ...shownKinds, ...calls, ...partitions]));
+    if (focused) (sheet.isOpen ? sheet.element : chips).querySelector(`[data-entry="${focused}"]`)?.focus({ preventScroll: true });
+  }
+  function chipsOf(view, of, entries) {
+    const [first, ...others] = entries.map((entry) => chip(view, entry));
+    return first ? [makeNode("span", { class: "gsl-lead" }, makeNode("span", { class: "gsl-of", text: of }), first), ...others] : [];
+  }
+  function fitLegend(chips, { entries, left: unnamed }) {
+    const more = chips.querySelector(".gsl-more"), last = [...entries];
+    entries.forEach((entry) => {
+      entry.hidden = false;
+    });
+    for (let left = unnamed; ; left += 1) {
+      more.hidden = !left;
+      more.textContent = `+ ${formatCount(left)} more`;
+      const tops = [...chips.children].filter((child) => !child.hidden).map((child) => child.offsetTop + child.offsetHeight / 2);
+      if (!last.length || Math.max(...tops) - Math.min(...tops) < 12) return;
+      last.pop().hidden = true;
+    }
+  }
+  function fillSheet(sheet, nameCount, chips) {
+    const scrolled = sheet.element.querySelector(".gsl-list")?.scrollTop ?? 0;
+    const list = makeNode("div", { class: "gsl-list" }, ...chips);
+    const close = makeButton("Close", { key: "Escape", onclick: () => sheet.shut() });
+    const title = makeNode("h3", { text: `${formatCount(nameCount)} names` });
+    sheet.element.replaceChildren(makeNode("header", {}, title, close), list);
+    list.scrollTop = scrolled;
+  }
+  function colourNode(view) {
+    const by = colourBy(view);
+    if (by !== "duration") return makeNode("span", { class: "gsl-of", text: `hue: ${by}` });
+    const [least, most] = durationsOf(view).map(formatNs), scale = makeNode("i", { class: "gsl-scale", "aria-hidden": "true" });
+    scale.style.background = `linear-gradient(to right, ${view.tables.palette.at(-1)})`;
+    return makeNode("span", { class: "gsl-of" }, `duration: ${least} `, scale, ` ${most}`);
+  }
+  function nameEntries(view, { times, order }) {
+    const all = order.filter((code) => !callLabel(view, code)), groups = groupNames(view, all.map((code) => ({ name: code, ...times.names.get(code) })), view.isLive);
+    view.nameRows = rowsOfNames(times);
+    return groups.map(({ text, codes, busy }) => ({ group: "hiddenNames", codes: codes.sort((a, b) => a - b), all, text, time: formatNs(busy), ...nameLook(view, codes) }));
+  }
+  function rowsOfNames({ rows }) {
+    const found = /* @__PURE__ */ new Map();
+    rows.forEach(({ names }, code) => names.forEach((_, name) => found.has(name) ? found.get(name).push(code) : found.set(name, [code])));
+    return found;
+  }
+  function nameLook(view, codes) {
+    const { store, tables } = view, [own, tint, hatch] = tables.name_styles[codes[0]] ?? [0, 0], by = colourBy(view);
+    if (by === "duration") return { hatch };
+    const rows = codes.flatMap((code) => view.nameRows.get(code) ?? []), hues = new Set(rows.map((code) => laneHue(tables, by, tables.rows[code].lane)));
+    const isPale = rows.every((code) => tables.rows[code].pale), isRange = rows.every((code) => tables.kinds[store.ownRow(code).kind[0]] === "range");
+    const hue = by === "name" || callLabel(view, codes[0]) ? own : hues.size === 1 ? [...hues][0] : hueCount(tables);
+    return { fill: tables.palette[hue][tint], hatch, shape: isPale ? "hollow" : isRange ? "open" : "" };
+  }
+  function groupNames(view, names, keepsPlaces = false) {
+    const groups = /* @__PURE__ */ new Map();
+    for (const { name: code, busy, count, max = 0 } of names) {
+      const own = nameOf(view, code), key = nameGroup(own), found = groups.get(key);
+      if (found) Object.assign(found, { text: key, busy: found.busy + busy, count: found.count + count, max: Math.max(found.max, max) }).codes.push(code);
+      else groups.set(key, { text: own, codes: [code], busy, count, max });
+    }
+    return keepsPlaces ? [...groups.values()] : [...groups.values()].sort((a, b) => b.busy - a.busy);
+  }
+  function nameGroup(name) {
+    return name.includes("<") || name.includes("::") ? name : name.replace(/(?<![^\s_\-#:/.[(])[0-9]+(?![^\s_\-:/.,\])])/g, "*");
+  }
+  function kindEntries(view, { kinds }) {
+    if (kinds.size < 2) return [];
+    const all = [...kinds].sort((a, b) => a - b), { palette, kind_hatches: hatches } = view.tables, [fill] = palette[hueCount(view.tables)];
+    return all.map((code) => {
+      const kind = view.tables.kinds[code];
+      const shape = WAITING_KINDS.has(kind) ? "hollow" : "";
+      return { group: "hiddenKinds", codes: [code], all, text: KIND_WORDS[kind] ?? kind, fill, hatch: hatches[code], shape };
+    });
+  }
+  function callEntries(view, { order, times }) {
+    const all = order.filter((code) => callLabel(view, code));
+    const isTold = ({ codes, text }) => codes.length || text === "synchronise" && times.hasBlocked;
+    const { palette, call_styles: calls } = view.tables, first = hueCount(view.tables) + 1;
+    return calls.map(([label, hatch, shape], place) => ({ group: "hiddenNames", codes: all.filter((code) => callLabel(view, code) === label).sort((a, b) => a - b), all, text: label, fill: palette[first + place][0], hatch, shape, isCall: true })).filter(isTold);
+  }
+  function strayChip(viewer, count) {
+    const title = `${formatCount(count)} kernels, copies or fills ran on another stream than their range had selected: click to find them`;
+    const chip2 = makeButton("", { label: title, class: "gsl-chip", onclick: () => viewer.commands.searchFor("is:stray") });
+    chip2.append(makeNode("i", { class: "gsl-stray-sign", "aria-hidden": "true" }), makeNode("span", { class: "gsl-text", text: count === 1 ? "stray" : "strays" }), makeNode("small", { text: formatCount(count) }));
+    return chip2;
+  }
+  function partitionEntries({ tables: { bands, partitions } }) {
+    const all = [...partitions.keys()];
+    return bands.map(({ label, fill, hatch, letter }, band) => ({ group: "hiddenPartitions", codes: all.filter((code) => partitions[code].band === band), all, text: label, fill, hatch, letter })).filter((entry) => entry.codes.length);
+  }
+  function chip(view, entry) {
+    const about = chipAbout(entry), parts = [entry.fill ? makeSwatch(entry) : null, makeNode("span", { class: "gsl-text", text: entry.text, dir: "auto" })];
+    if (!entry.codes.length) return makeNode("span", { class: "gsl-chip", title: about }, ...parts);
+    const isHidden = entry.codes.every((code) => view[entry.group].has(code));
+    const facts = { type: "button", class: "gsl-chip", title: about, "aria-label": about, "aria-pressed": String(!isHidden), "data-entry": entryKey(entry) };
+    const button = makeNode("button", facts, ...parts);
+    if (entry.time) button.append(makeNode("small", { text: entry.time }));
+    button.addEventListener("click", (event) => (event.altKey || event.ctrlKey || event.metaKey ? showOnly : toggleEntry)(view, entry));
+    return button;
+  }
+  var entryKey = ({ group, codes, isCall }) => `${isCall ? "calls" : group}-${codes[0]}`;
+  function chipAbout({ text, time, codes, isCall }) {
+    const count = !isCall && time && codes.length > 1 ? `${formatCount(codes.length)} names, ` : "";
+    return time ? `${text}, ${count}${time} in all` : text;
+  }
+  function retime(chips, names) {
+    const byEntry = new Map(names.map((entry) => [entryKey(entry), entry]));
+    for (const chip2 of chips) {
+      const entry = byEntry.get(chip2.dataset.entry), small = chip2.querySelector("small");
+      if (!entry || !small || small.textContent === entry.time) continue;
+      small.textContent = entry.time;
+      chip2.title = chipAbout(entry);
+      chip2.setAttribute("aria-label", chip2.title);
+    }
+  }
+  function toggleEntry(view, { group, codes }) {
+    const hidden = new Set(view[group]), isHidden = codes.every((code) => hidden.has(code));
+    for (const code of codes) hidden[isHidden ? "delete" : "add"](code);
+    view.set(group, hidden);
+  }
+  function isAlone(view, { group, codes, all }) {
+    const own = new Set(codes);
+    return view[group].size > 0 && all.every((code) => view[group].has(code) !== own.has(code));
+  }
+  function showOnly(view, entry) {
+    const own = new Set(entry.codes);
+    view.set(entry.group, new Set(isAlone(view, entry) ? [] : entry.all.filter((code) => !own.has(code))));
+  }
+  function showAll(view) {
+    for (const group of FILTER_KEYS) if (view[group].size) view.set(group, /* @__PURE__ */ new Set());
+  }
+
+  // menu.js
+  function addMenu(viewer) {
+    const { view } = viewer;
+    const button = makeButton("View", { label: "How the picture looks", key: "V", class: "gsl-menu-button", "aria-haspopup": "dialog", "aria-expanded": "false", onclick: () => toggle() });
+    const sheet = new Sheet(viewer, "menu", "How the picture looks"), shut = () => sheet.shut();
+    viewer.tools.append(button);
+    viewer.menu = new Menu(sheet.element);
+    const toggle = () => {
+      if (sheet.isOpen) return shut();
+      viewer.menu.show();
+      const { right, bottom } = button.getBoundingClientRect();
+      sheet.open({ right, top: bottom + 4 });
+    };
+    sheet.element.addEventListener("toggle", (event) => button.setAttribute("aria-expanded", String(event.newState === "open")));
+    view.on("look", () => {
+      if (sheet.isOpen) viewer.menu.show();
+    });
+    Object.assign(viewer.commands, { menu: toggle, closeMenu: shut });
+  }
+  var Menu = class {
+    constructor(element) {
+      this.element = element;
+      this.sections = /* @__PURE__ */ new Map();
+      this.shows = [];
+    }
+    /** One of several values: `options` are pairs of a value and its text; `get` and `set` read and write it. */
+    choice(section, { label, options, get, set }) {
+      const name = `gsl-${++choices}`;
+      const inputs = options.map(([value, text]) => {
+        const input = makeNode("input", { type: "radio", name, onchange: () => set(value) });
+        this.shows.push(() => {
+          input.checked = get() === value;
+        });
+        return makeNode("label", {}, input, text);
+      });
+      this.add(section, makeNode("fieldset", {}, makeNode("legend", { text: label }), ...inputs));
+    }
+    /** On or off. */
+    toggle(section, { label, key = "", get, set }) {
+      const input = makeNode("input", { type: "checkbox", "aria-keyshortcuts": key || null, onchange: () => set(input.checked) });
+      this.shows.push(() => {
+        input.checked = get();
+      });
+      this.add(section, makeNode("label", {}, input, label, key ? makeNode("kbd", { text: key }) : null));
+    }
+    /** Something that is done at once; `isOff` tells when it cannot be. */
+    action(section, { label, key = "", run, isOff = () => false }) {
+      const button = makeButton(label, { key, onclick: () => {
+        run();
+        this.show();
+      } });
+      this.shows.push(() => {
+        button.disabled = isOff();
+      });
+      this.add(section, button);
+    }
+    add(section, node) {
+      if (!this.sections.has(section)) {
+        const part = makeNode("div", { class: "gsl-section", role: "group", "aria-label": section }, makeNode("h4", { text: section }));
+        this.sections.set(section, part);
+        this.element.append(part);
+      }
+      this.sections.get(section).append(node);
+    }
+    /** Let all controls show what is chosen now. */
+    show() {
+      for (const show of this.shows) show();
+    }
+  };
+  var choices = 0;
+
+  // busy.js
+  function busyShares(store, tables, x0, x1, n) {
+    const lanes = new Float64Array(n), unions = unionsOf(store, tables), steps = unions.laneSteps();
+    if (steps) steps.addIntegrals(x0, x1, [lanes]);
+    else for (const union of unions.lanes()) addCoverage(union, x0, x1, lanes);
+    return { lanes: scaled(lanes, n / (x1 - x0)) };
+  }
+  function smShares(store, tables, x0, x1, n) {
+    const bands = tables.bands.map(() => new Float64Array(n));
+    if (bands.length) unionsOf(store, tables).smStack().addIntegrals(x0, x1, bands);
+    return bands.map((sums) => scaled(sums, n / (x1 - x0)));
+  }
+  function scaled(values, factor) {
+    for (let index = 0; index < values.length; index++) values[index] *= factor;
+    return values;
+  }
+  function addCoverage(union, x0, x1, columns) {
+    const first = upperBound(union.end, x0, 0, union.length);
+    const last = lowerBound(union.start, x1, first, union.length) - 1;
+    if (last - first < columns.length) addByInterval(union, first, last, x0, x1, columns);
+    else addByColumn(union, first, last, x0, x1, columns);
+  }
+  function addByInterval(union, first, last, x0, x1, columns) {
+    const { start, end } = union, n = columns.length, width = x1 - x0;
+    for (let index = first; index <= last; index++) {
+      const to = Math.min(end[index] - x0, width), density = union.densityAt(index);
+      let from = Math.max(start[index] - x0, 0);
+      for (let column = Math.min(n - 1, Math.floor(from / width * n)); from < to; column++) {
+        const border = column < n - 1 ? Math.min(to, columnEdge(column + 1, width, n)) : to;
+        if (border <= from) continue;
+        columns[column] += (border - from) * density;
+        from = border;
+      }
+    }
+  }
+  function addByColumn(union, first, last, x0, x1, columns) {
+    const { start } = union, n = columns.length, width = x1 - x0, window2 = { x0, base: union.busyBefore(first) };
+    let next = gallop(start, x0, first, last + 1), before = coveredUntil(union, next, 0, window2);
+    let step = 1;
+    for (let column = 0; column < n; column++) {
+      const left = columnEdge(column, width, n), right = columnEdge(column + 1, width, n), from = next;
+      next = gallop(start, x0 + right, from, last + 1, step);
+      step = Math.max(1, next - from >> 1);
+      const until = next > from ? coveredUntil(union, next, right, window2) : coveredWithin(union, next, before, left, right, x0);
+      columns[column] += until - before;
+      before = until;
+    }
+  }
+  function coveredUntil(union, next, t, { x0, base }) {
+    const covered = union.busyBefore(next) - base, beyond = next ? union.end[next - 1] - x0 - t : 0;
+    return beyond > 0 ? covered - beyond * union.densityAt(next - 1) : covered;
+  }
+  function coveredWithin(union, next, before, from, t, x0) {
+    const end = next ? union.end[next - 1] - x0 : from;
+    return end <= from ? before : before + (Math.min(end, t) - from) * union.densityAt(next - 1);
+  }
+  function coverage(union, first, last, from, to) {
+    if (last < first) return 0;
+    const before = from - union.start[first], after = union.end[last] - to;
+    let sum = union.busySum(first, last);
+    if (before > 0) sum -= before * union.densityAt(first);
+    if (after > 0) sum -= after * union.densityAt(last);
+    return sum;
+  }
+
+  // paint_hits.js
+  var HIT_PX2 = 3;
+  var LEAST_PX = 5;
+  function paintHits(ctx, { view, items, ratio, theme }, segments, { x, w }) {
+    if (!view.matches) return;
+    const least = Math.round(LEAST_PX * ratio), high = Math.round(HIT_PX2 * ratio);
+    ctx.setTransform(1, 0, 0, 1, 0, 0);
+    ctx.fillStyle = theme.accent;
+    for (const { row, from, to, bottom } of segments) {
+      const top = Math.round(bottom * ratio) - high;
+      for (let i = from; i < to; i++) {
+        if (!view.store.matchCount(row, items.first[i], items.last[i])) continue;
+        const wide = Math.max(least, w[i] - 1);
+        ctx.fillRect(Math.round(x[i] + (w[i] - wide) / 2), top, wide, high);
+      }
+    }
+    ctx.setTransform(ratio, 0, 0, ratio, 0, 0);
+  }
+  function paintHitTicks(ctx, map, bottom) {
+    const { view, viewer, left, width } = map;
+    if (!view.matches) return;
+    const ticks = /* @__PURE__ */ new Set();
+    for (const { code } of view.store.rows) {
+      const row = view.store.row(code);
+      for (let index = row.nextMatch(0, view.matches); index < row.length; ) {
+        const px = Math.floor(map.pxAt(row.start[index]));
+        ticks.add(px);
+        index = row.nextMatch(Math.max(index + 1, row.firstFrom(map.timeAt(px + 1))), view.matches);
+      }
+    }
+    const shown = [...ticks].filter((px) => px >= left && px < left + width);
+    for (const [colour, wide] of [[viewer.theme.paper, 4], [viewer.theme.accent, 2]]) {
+      ctx.fillStyle = colour;
+      for (const px of shown) ctx.fillRect(px - wide / 2, bottom - 10, wide, 10);
+    }
+  }
+
+  // paint_marks.js
+  var MARK_DASHES = { layout: [5, 3], mark: [1.5, 3], cell: [1.5, 3] };
+  var MARK_RANKS = { layout: 0, mark: 1, cell: 2 };
+  var MARK_HIT_PX = 4;
+  var LINE_GAP_PX = 2;
+  var markColour = (kind, theme) => kind === "layout" ? theme.warn : kind === "mark" ? theme.accent : theme.soft;
+  var markRank = ({ kind }) => MARK_RANKS[kind] ?? 3;
+  function paintMarks(ctx, painter) {
+    const { view } = painter, marks = marksBetween(view.tables.marks, view.x0, view.x1).sort((a, b) => markRank(a) - markRank(b) || a.time - b.time);
+    paintMarkLines(ctx, painter, marks);
+    const taken = view.tables.mark_rows.map(() => []);
+    if (!taken.length) return;
+    setFont(ctx, 11, "bold");
+    ctx.textBaseline = "middle";
+    for (const mark of marks) labelMark(ctx, painter, mark, taken);
+  }
+  function marksBetween(marks, from, to) {
+    const first = firstMark(marks, from);
+    let last = first;
+    while (last < marks.length && marks[last].time <= to) last++;
+    return marks.slice(first, last);
+  }
+  function firstMark(marks, time) {
+    let low = 0, high = marks.length;
+    while (low < high) {
+      const middle = low + high >> 1;
+      if (marks[middle].time < time) low = middle + 1;
+      else high = middle;
+    }
+    return low;
+  }
+  var markPx = (view, mark) => Math.round(view.pxAt(mark.time)) + 0.5;
+  function paintMarkLines(ctx, { view, theme }, marks) {
+    const drawn = /* @__PURE__ */ new Set();
+    ctx.save();
+    ctx.lineWidth = 1.5;
+    for (const mark of marks) {
+      const x = markPx(view, mark);
+      if (drawn.has(x)) continue;
+      for (let off = 1 - LINE_GAP_PX; off < LINE_GAP_PX; off++) drawn.add(x + off);
+      ctx.strokeStyle = markColour(mark.kind, theme);
+      ctx.setLineDash(MARK_DASHES[mark.kind] || []);
+      ctx.beginPath();
+      ctx.moveTo(x, view.frame.top);
+      ctx.lineTo(x, view.frame.top + view.parts.innerPx);
+      ctx.stroke();
+    }
+    ctx.restore();
+  }
+  function labelMark(ctx, { view, theme, texts }, mark, taken) {
+    const x = markPx(view, mark), width = texts.width(ctx, mark.text) + 8;
+    const isRight = x + width <= view.frame.right, begin = isRight ? x : x - width, end = begin + width;
+    if (begin < view.frame.left - 1) return;
+    const row = taken.findIndex((labels) => labels.every(([from, to]) => end <= from || begin >= to));
+    if (row < 0) return;
+    taken[row].push([begin, end]);
+    const middle = view.frame.top + view.tables.mark_rows[row];
+    ctx.fillStyle = theme.paper;
+    ctx.fillRect(isRight ? x + 2 : begin, middle - 8, width - 2, 16);
+    ctx.textAlign = isRight ? "left" : "right";
+    ctx.fillStyle = markColour(mark.kind, theme);
+    ctx.fillText(mark.text, isRight ? x + 4 : x - 4, middle);
+  }
+  function marksAt(view, px, py) {
+    const { frame, nsPerPx } = view, at = view.timeAt(px), slackNs = MARK_HIT_PX * nsPerPx;
+    if (px < frame.left - MARK_HIT_PX || px > frame.right + MARK_HIT_PX || py < frame.top || py > frame.top + view.parts.innerPx) return [];
+    const near = marksBetween(view.tables.marks, Math.max(at - slackNs, view.x0), Math.min(at + slackNs, view.x1));
+    return near.sort((a, b) => markRank(a) - markRank(b) || Math.abs(a.time - at) - Math.abs(b.time - at));
   }
 
   // lod.js
@@ -3289,12 +4432,12 @@ var gpustreamlab = (() => {
   }
   function edgesInView(view, edges) {
     const { rows } = view.tables, { x0, x1, row0, row1 } = edges, places = [];
-    const isSeen = new Uint8Array(rows.length);
-    for (const lane of view.visibleLanes()) for (const row of view.laneRows[lane]) isSeen[row] = view.isSeen(rows[row]);
+    const isSeen2 = new Uint8Array(rows.length);
+    for (const lane of view.visibleLanes()) for (const row of view.laneRows[lane]) isSeen2[row] = view.isSeen(rows[row]);
     let total = 0;
     for (let i = 0; i < edges.length; i++) {
-      const isSource = isSeen[row0[i]] && x0[i] >= view.x0 && x0[i] <= view.x1;
-      if (!isSource && !(isSeen[row1[i]] && x1[i] >= view.x0 && x1[i] <= view.x1)) continue;
+      const isSource = isSeen2[row0[i]] && x0[i] >= view.x0 && x0[i] <= view.x1;
+      if (!isSource && !(isSeen2[row1[i]] && x1[i] >= view.x0 && x1[i] <= view.x1)) continue;
       if (row0[i] >= rows.length || row1[i] >= rows.length || row0[i] === row1[i] || rows[row0[i]].top < 0 || rows[row1[i]].top < 0 || !isEdgeShown(view.store, edges, i)) continue;
       if (isToldByWork(view.store, edges, i)) continue;
       total++;
@@ -3358,413 +4501,6 @@ var gpustreamlab = (() => {
     return index < 0 ? x1[i] : Math.min(x0[i], row.end[index]);
   }
   var nearPx = (view, px) => Math.max(-5e3, Math.min(view.frame.right + 5e3, px));
-
-  // memory.js
-  function paintMemory(ctx, painter) {
-    eachStrip(ctx, painter, (strip, box) => paintMemoryStrip(ctx, painter, strip, box));
-  }
-  function paintMemoryLabels(ctx, painter) {
-    eachStrip(ctx, painter, (strip, { top }) => labelMemory(ctx, painter, strip, top));
-  }
-  function eachStrip(ctx, { view }, paint) {
-    const shown = (view.tables.memory ?? []).filter(({ top, bottom }) => view.yAt(bottom) > view.lanesTop() && view.yAt(top) < view.lanesBottom());
-    if (!shown.length) return;
-    clipLanes(ctx, view, view.frame.left, () => {
-      for (const strip of shown) paint(strip, { top: view.yAt(strip.top) + 2, bottom: view.yAt(strip.bottom) - 1 });
-    });
-  }
-  function paintMemoryStrip(ctx, { view, theme }, strip, { top, bottom }) {
-    const most = strip.most || 1, y = (value) => bottom - (bottom - top) * value / most;
-    for (const line of strip.lines) {
-      const path = memoryPath(view, line, y);
-      if (!path) continue;
-      ctx.lineWidth = line.filled ? 1 : 1.5;
-      ctx.strokeStyle = line.filled ? theme.memory : theme.soft;
-      if (line.filled) {
-        const area = new Path2D(path.line);
-        area.lineTo(path.to, bottom);
-        area.lineTo(path.from, bottom);
-        ctx.fillStyle = theme.memory;
-        ctx.globalAlpha = 0.6;
-        ctx.fill(area);
-        ctx.globalAlpha = 1;
-      }
-      ctx.stroke(path.line);
-    }
-  }
-  function labelMemory(ctx, { view, theme, texts }, strip, top) {
-    setFont(ctx, 11);
-    ctx.textAlign = "right";
-    ctx.textBaseline = "top";
-    ctx.fillStyle = theme.soft;
-    const text = `max ${strip.most_text}`, width = texts.width(ctx, text);
-    ctx.globalAlpha = 0.8;
-    ctx.fillStyle = theme.paper;
-    ctx.fillRect(view.frame.right - width - 8, top, width + 6, 13);
-    ctx.globalAlpha = 1;
-    ctx.fillStyle = theme.soft;
-    ctx.fillText(text, view.frame.right - 5, top + 1);
-  }
-  function memoryPath(view, { time, value }, y) {
-    const line = new Path2D(), first = Math.max(0, upperBound(time, view.x0, 0, time.length) - 1);
-    if (!time.length || time[first] > view.x1) return null;
-    const from = nearPx(view, view.pxAt(Math.max(time[first], view.x0)));
-    let level = y(value[first]), x = from;
-    line.moveTo(from, level);
-    for (let i = first + 1; i < time.length && time[i] <= view.x1; i++) {
-      x = view.pxAt(time[i]);
-      line.lineTo(x, level);
-      line.lineTo(x, level = y(value[i]));
-    }
-    const to = nearPx(view, view.pxAt(Math.min(view.x1, view.extent().end)));
-    line.lineTo(Math.max(x, to), level);
-    return { line, from, to: Math.max(x, to) };
-  }
-  function memoryAt(view, px, py) {
-    const { frame } = view;
-    if (px < frame.left || px > frame.right || py < view.lanesTop() || py >= view.lanesBottom()) return null;
-    const strip = (view.tables.memory ?? []).find(({ top, bottom }) => py >= view.yAt(top) && py < view.yAt(bottom));
-    if (!strip) return null;
-    const at = view.timeAt(px);
-    const facts = strip.lines.map(({ label, time, value }) => {
-      const index = upperBound(time, at, 0, time.length) - 1;
-      return [label, index < 0 ? "" : `${formatBytes(value[index])}, since ${formatNs(time[index])}`];
-    }).filter(([, text]) => text);
-    return facts.length ? { lane: strip.lane, at, facts: [["at", exactTime(at)], ...facts.reverse()] } : null;
-  }
-
-  // lanes.js
-  var DRAG_PX = 5;
-  var SETS = { folded: ["folded", "open"], pinned: ["pinned at the top", "not pinned any more"], hidden: ["hidden", "shown"] };
-  function addLanes(viewer) {
-    const { view } = viewer, figure = partOf(viewer, "figure"), commands = commandsOf(viewer);
-    const sheet = addSheet(viewer);
-    const state = { grip: null };
-    const pointOf = (event) => figurePoint(viewer, { x: event.clientX, y: event.clientY });
-    const down = (event) => {
-      const point = pointOf(event), name = nameAt(view, point.x, point.y);
-      if (!name || event.button || point.x >= view.frame.left) return;
-      event.stopImmediatePropagation();
-      state.grip = { ...name, point, isMoving: false };
-    };
-    const move = (event) => {
-      const { grip } = state, point = pointOf(event);
-      if (!grip) return;
-      if (grip.lane === void 0 || event.pointerType === "touch" || Math.abs(point.y - grip.point.y) < DRAG_PX && !grip.isMoving) return;
-      event.stopImmediatePropagation();
-      grip.isMoving = true;
-      const target = nameAt(view, 0, point.y)?.lane, place = (code) => view.laneOrder.indexOf(code);
-      if (target === void 0 || target === grip.lane) return;
-      const { top, bottom } = view.tables.lanes[target], isPast = point.y > (view.yAt(top) + view.yAt(bottom)) / 2;
-      if (isPast === place(target) > place(grip.lane)) moveTo(viewer, grip.lane, target);
-    };
-    const up = (event) => {
-      const { grip } = state;
-      state.grip = null;
-      if (!grip) return;
-      event.stopImmediatePropagation();
-      if (grip.isMoving) sayPlace(viewer, grip.lane);
-      else if (grip.group) change(viewer, "folded", groupKey(grip.group), grip.group.label);
-      else if (grip.point.x < caretLeft(view) + CARET_PX) change(viewer, "folded", laneKey(view.planned.lanes[grip.lane]), view.planned.lanes[grip.lane].name);
-      else setTimeout(() => sheet.show(grip.lane, event));
-    };
-    const offs = [
-      listen(figure, "pointerdown", down, true),
-      listen(figure, "pointermove", move, true),
-      listen(figure, "pointerup", up, true),
-      listen(figure, "pointercancel", () => {
-        state.grip = null;
-      }, true)
-    ];
-    Object.assign(commands, { lane: () => sheet.show(laneOfKeys(view)), moveLane: (way) => stepLane(viewer, laneOfKeys(view), way) });
-    addChoices(viewer);
-    return () => {
-      offs.forEach((off) => off());
-      sheet.remove();
-    };
-  }
-  function nameAt(view, x, y) {
-    if (y < view.lanesTop() || y >= view.lanesBottom()) return null;
-    const isPinned2 = y < view.frame.top + view.pinnedPx;
-    const group = !isPinned2 && groupBoxes(view).find(([, { headTop, headPx }]) => y >= headTop && y < headTop + headPx)?.[0];
-    if (group) return { group };
-    if (x >= view.frame.left) return null;
-    const lane = view.visibleLanes().find((code) => {
-      const { top, bottom } = view.tables.lanes[code];
-      return top < view.pinnedPx === isPinned2 && y >= view.yAt(top) && y < view.yAt(bottom);
-    });
-    return lane === void 0 ? null : { lane };
-  }
-  function nameFacts(view, { lane: code, group }) {
-    if (group) return [group.label, group.detail ? [["about", group.detail]] : [], `Click on its name: ${group.isFolded ? "open" : "fold"}`];
-    const lane = view.planned.lanes[code], spans = view.laneRows[code].reduce((sum, row) => sum + view.store.countSum(row, 0, view.store.row(row).length - 1), 0);
-    const facts = [
-      ["group", view.planned.groups[lane.group]?.label ?? ""],
-      ["about", lane.detail],
-      ["device", hasDevices(view.planned) ? String(lane.device) : ""],
-      ["spans", formatCount(spans)]
-    ];
-    return [lane.name, facts.filter(([, text]) => text), "Click: fold, pin, hide, move; drag: move"];
-  }
-  function laneOfKeys(view) {
-    const chosen = [view.lane, view.pinned && view.tables.rows[view.pinned.row].lane].find((code) => view.laneOrder.includes(code));
-    return chosen ?? view.visibleLanes()[0];
-  }
-  function change(viewer, set, key, name) {
-    const isIn = !viewer.view.layout[set].has(key);
-    viewer.view.setIn(set, key, isIn);
-    announce(viewer, `${name} is ${SETS[set][isIn ? 0 : 1]}`);
-  }
-  function moveTo({ view }, lane, target) {
-    if (view.tables.lanes[lane].group !== view.tables.lanes[target].group) return;
-    const isDown = view.laneOrder.indexOf(target) > view.laneOrder.indexOf(lane);
-    view.moveLane(lane, isDown ? view.sequence[view.sequence.indexOf(target) + 1] : target);
-  }
-  function stepLane(viewer, lane, way) {
-    const { view } = viewer, target = view.laneOrder[view.laneOrder.indexOf(lane) + way];
-    if (target === void 0) return;
-    view.lane = lane;
-    moveTo(viewer, lane, target);
-    sayPlace(viewer, lane);
-  }
-  function sayPlace(viewer, lane) {
-    const { planned, laneOrder } = viewer.view;
-    announce(viewer, `${planned.lanes[lane].name}, lane ${laneOrder.indexOf(lane) + 1} of ${laneOrder.length}`);
-  }
-  function addSheet(viewer) {
-    const { view } = viewer, root = rootOf(viewer);
-    const sheet = makeNode("section", { class: "gsl-sheet gsl-lane", role: "dialog", "aria-label": "Lane", tabindex: "-1", hidden: true });
-    if ("popover" in sheet) sheet.popover = "auto";
-    root.append(sheet);
-    const shut = () => {
-      closeAbove(sheet);
-      root.focus({ preventScroll: true });
-    };
-    const fill = () => {
-      const lane = view.planned.lanes[view.lane], key = laneKey(lane), isIn = (set) => view.layout[set].has(key);
-      const [title, facts] = nameFacts(view, view), does = (set) => () => {
-        change(viewer, set, key, lane.name);
-        if (isIn("hidden")) shut();
-        else fill();
-      };
-      const step = (way) => () => {
-        stepLane(viewer, view.lane, way);
-        fill();
-      };
-      sheet.does = { f: does("folded"), p: does("pinned"), h: does("hidden"), ArrowUp: () => choose(-1), ArrowDown: () => choose(1), Escape: shut };
-      sheet.replaceChildren(
-        makeNode("header", {}, makeNode("h3", { text: title, dir: "auto" }), makeButton("Close", { key: "Escape", onclick: shut })),
-        factList(facts),
-        makeNode(
-          "p",
-          { class: "gsl-does" },
-          makeButton(isIn("folded") ? "Open" : "Fold", { key: "F", onclick: sheet.does.f }),
-          makeButton(isIn("pinned") ? "Unpin" : "Pin at the top", { key: "P", onclick: sheet.does.p }),
-          makeButton("Hide", { key: "H", onclick: sheet.does.h }),
-          makeButton("Up", { label: "Move up", key: "Alt+ArrowUp", onclick: step(-1) }),
-          makeButton("Down", { label: "Move down", key: "Alt+ArrowDown", onclick: step(1) })
-        )
-      );
-    };
-    const choose = (way) => {
-      const next = view.laneOrder[view.laneOrder.indexOf(view.lane) + way];
-      if (next === void 0) return;
-      view.lane = next;
-      fill();
-      announce(viewer, view.planned.lanes[next].name);
-    };
-    const keyed = (event) => {
-      const isMove = event.altKey && /^Arrow(Up|Down)$/.test(event.key), action = isMove ? () => {
-        stepLane(viewer, view.lane, event.key === "ArrowUp" ? -1 : 1);
-        fill();
-      } : sheet.does[event.key.length === 1 ? event.key.toLowerCase() : event.key];
-      event.stopPropagation();
-      if (!action || event.ctrlKey || event.metaKey) return;
-      event.preventDefault();
-      action();
-      if (!sheet.hidden) sheet.focus({ preventScroll: true });
-    };
-    const offs = [listen(sheet, "keydown", keyed), listen(sheet, "toggle", (event) => {
-      if (event.newState === "closed") sheet.hidden = true;
-    })];
-    return {
-      show(code, event) {
-        if (code === void 0) return;
-        commandsOf(viewer).hideTip?.();
-        view.lane = code;
-        fill();
-        openAbove(sheet);
-        const box = partOf(viewer, "figure").getBoundingClientRect(), y = event?.clientY ?? box.top + view.yAt(view.tables.lanes[code].top);
-        placeSheet(sheet, box.left + view.frame.left, y);
-        sheet.focus({ preventScroll: true });
-      },
-      remove() {
-        offs.forEach((off) => off());
-        sheet.remove();
-      }
-    };
-  }
-  function addChoices(viewer) {
-    const { view, menu } = viewer, commands = commandsOf(viewer), { threads = [] } = view.planned;
-    const ways = [["partition", "partition"], ...hasDevices(view.planned) ? [["device", "device"]] : [], ...view.isLive || threads.length > 1 ? [["thread", "thread"]] : [], ["none", "none"]];
-    menu.choice("Lanes", {
-      label: "height",
-      options: [["auto", "fitting"], ["compact", "compact"], ["normal", "normal"], ["tall", "tall"]],
-      get: () => view.layout.density,
-      set: (density) => view.arrange({ density })
-    });
-    menu.choice("Lanes", { label: "groups", options: ways, get: () => view.layout.groupBy, set: (groupBy) => view.arrange({ groupBy }) });
-    menu.action("Lanes", { label: "Fold, pin, hide or move a lane", key: "L", run: () => {
-      commands.closeMenu();
-      commands.lane();
-    }, isOff: () => !view.laneOrder.length });
-    menu.action("Lanes", { label: "Show all lanes", run: () => view.arrange({ hidden: /* @__PURE__ */ new Set(), folded: /* @__PURE__ */ new Set() }), isOff: () => !view.layout.hidden.size && !view.layout.folded.size });
-    menu.action("Lanes", { label: "Order of first work", run: () => view.arrange({ order: [], pinned: /* @__PURE__ */ new Set() }), isOff: () => !view.layout.order.length && !view.layout.pinned.size });
-    menu.choice("Moving", { label: "drag", options: [["move", "moves"], ["select", "selects (Shift)"], ["zoom", "zooms (Alt)"]], get: () => view.dragDoes, set: (value) => {
-      view.dragDoes = value;
-    } });
-    for (const [label, key, run] of [["Zoom in", "W", () => view.zoomBy(1 / 1.5)], ["Zoom out", "S", () => view.zoomBy(1.5)], ["Show everything", "0", () => view.fit()]]) menu.action("Moving", { label, key, run });
-    const plain = (layout) => JSON.stringify(layout, (_, value) => value instanceof Set ? [...value] : value), first = plain(view.layout);
-    view.keep("lanes", () => plain(view.layout) === first ? null : JSON.parse(plain(view.layout)), (kept) => {
-      const { density, groupBy, order, ...sets } = kept ?? JSON.parse(first);
-      view.arrange({ density, groupBy, order, ...Object.fromEntries(Object.entries(sets).map(([name, keys]) => [name, new Set(keys)])) });
-    });
-  }
-
-  // paint_marks.js
-  var MARK_DASHES = { layout: [5, 3], mark: [1.5, 3], cell: [1.5, 3] };
-  var MARK_RANKS = { layout: 0, mark: 1, cell: 2 };
-  var MARK_HIT_PX = 4;
-  var LINE_GAP_PX = 2;
-  var markColour = (kind, theme) => kind === "layout" ? theme.warn : kind === "mark" ? theme.accent : theme.soft;
-  var markRank = ({ kind }) => MARK_RANKS[kind] ?? 3;
-  function paintMarks(ctx, painter) {
-    const { view } = painter, marks = marksBetween(view.tables.marks, view.x0, view.x1).sort((a, b) => markRank(a) - markRank(b) || a.time - b.time);
-    paintMarkLines(ctx, painter, marks);
-    const taken = view.tables.mark_rows.map(() => []);
-    if (!taken.length) return;
-    setFont(ctx, 11, "bold");
-    ctx.textBaseline = "middle";
-    for (const mark of marks) labelMark(ctx, painter, mark, taken);
-  }
-  function marksBetween(marks, from, to) {
-    const first = firstMark(marks, from);
-    let last = first;
-    while (last < marks.length && marks[last].time <= to) last++;
-    return marks.slice(first, last);
-  }
-  function firstMark(marks, time) {
-    let low = 0, high = marks.length;
-    while (low < high) {
-      const middle = low + high >> 1;
-      if (marks[middle].time < time) low = middle + 1;
-      else high = middle;
-    }
-    return low;
-  }
-  var markPx = (view, mark) => Math.round(view.pxAt(mark.time)) + 0.5;
-  function paintMarkLines(ctx, { view, theme }, marks) {
-    const drawn = /* @__PURE__ */ new Set();
-    ctx.save();
-    ctx.lineWidth = 1.5;
-    for (const mark of marks) {
-      const x = markPx(view, mark);
-      if (drawn.has(x)) continue;
-      for (let off = 1 - LINE_GAP_PX; off < LINE_GAP_PX; off++) drawn.add(x + off);
-      ctx.strokeStyle = markColour(mark.kind, theme);
-      ctx.setLineDash(MARK_DASHES[mark.kind] || []);
-      ctx.beginPath();
-      ctx.moveTo(x, view.frame.top);
-      ctx.lineTo(x, view.frame.top + view.parts.innerPx);
-      ctx.stroke();
-    }
-    ctx.restore();
-  }
-  function labelMark(ctx, { view, theme, texts }, mark, taken) {
-    const x = markPx(view, mark), width = texts.width(ctx, mark.text) + 8;
-    const isRight = x + width <= view.frame.right, begin = isRight ? x : x - width, end = begin + width;
-    if (begin < view.frame.left - 1) return;
-    const row = taken.findIndex((labels) => labels.every(([from, to]) => end <= from || begin >= to));
-    if (row < 0) return;
-    taken[row].push([begin, end]);
-    const middle = view.frame.top + view.tables.mark_rows[row];
-    ctx.fillStyle = theme.paper;
-    ctx.fillRect(isRight ? x + 2 : begin, middle - 8, width - 2, 16);
-    ctx.textAlign = isRight ? "left" : "right";
-    ctx.fillStyle = markColour(mark.kind, theme);
-    ctx.fillText(mark.text, isRight ? x + 4 : x - 4, middle);
-  }
-  function marksAt(view, px, py) {
-    const { frame, nsPerPx } = view, at = view.timeAt(px), slackNs = MARK_HIT_PX * nsPerPx;
-    if (px < frame.left - MARK_HIT_PX || px > frame.right + MARK_HIT_PX || py < frame.top || py > frame.top + view.parts.innerPx) return [];
-    const near = marksBetween(view.tables.marks, Math.max(at - slackNs, view.x0), Math.min(at + slackNs, view.x1));
-    return near.sort((a, b) => markRank(a) - markRank(b) || Math.abs(a.time - at) - Math.abs(b.time - at));
-  }
-
-  // busy.js
-  function busyShares(store, tables, x0, x1, n) {
-    const lanes = new Float64Array(n), unions = unionsOf(store, tables), steps = unions.laneSteps();
-    if (steps) steps.addIntegrals(x0, x1, [lanes]);
-    else for (const union of unions.lanes()) addCoverage(union, x0, x1, lanes);
-    return { lanes: scaled(lanes, n / (x1 - x0)) };
-  }
-  function smShares(store, tables, x0, x1, n) {
-    const bands = tables.bands.map(() => new Float64Array(n));
-    if (bands.length) unionsOf(store, tables).smStack().addIntegrals(x0, x1, bands);
-    return bands.map((sums) => scaled(sums, n / (x1 - x0)));
-  }
-  function scaled(values, factor) {
-    for (let index = 0; index < values.length; index++) values[index] *= factor;
-    return values;
-  }
-  function addCoverage(union, x0, x1, columns) {
-    const first = upperBound(union.end, x0, 0, union.length);
-    const last = lowerBound(union.start, x1, first, union.length) - 1;
-    if (last - first < columns.length) addByInterval(union, first, last, x0, x1, columns);
-    else addByColumn(union, first, last, x0, x1, columns);
-  }
-  function addByInterval(union, first, last, x0, x1, columns) {
-    const { start, end } = union, n = columns.length, width = x1 - x0;
-    for (let index = first; index <= last; index++) {
-      const to = Math.min(end[index] - x0, width), density = union.densityAt(index);
-      let from = Math.max(start[index] - x0, 0);
-      for (let column = Math.min(n - 1, Math.floor(from / width * n)); from < to; column++) {
-        const border = column < n - 1 ? Math.min(to, columnEdge(column + 1, width, n)) : to;
-        if (border <= from) continue;
-        columns[column] += (border - from) * density;
-        from = border;
-      }
-    }
-  }
-  function addByColumn(union, first, last, x0, x1, columns) {
-    const { start } = union, n = columns.length, width = x1 - x0, window2 = { x0, base: union.busyBefore(first) };
-    let next = gallop(start, x0, first, last + 1), before = coveredUntil(union, next, 0, window2);
-    let step = 1;
-    for (let column = 0; column < n; column++) {
-      const left = columnEdge(column, width, n), right = columnEdge(column + 1, width, n), from = next;
-      next = gallop(start, x0 + right, from, last + 1, step);
-      step = Math.max(1, next - from >> 1);
-      const until = next > from ? coveredUntil(union, next, right, window2) : coveredWithin(union, next, before, left, right, x0);
-      columns[column] += until - before;
-      before = until;
-    }
-  }
-  function coveredUntil(union, next, t, { x0, base }) {
-    const covered = union.busyBefore(next) - base, beyond = next ? union.end[next - 1] - x0 - t : 0;
-    return beyond > 0 ? covered - beyond * union.densityAt(next - 1) : covered;
-  }
-  function coveredWithin(union, next, before, from, t, x0) {
-    const end = next ? union.end[next - 1] - x0 : from;
-    return end <= from ? before : before + (Math.min(end, t) - from) * union.densityAt(next - 1);
-  }
-  function coverage(union, first, last, from, to) {
-    if (last < first) return 0;
-    const before = from - union.start[first], after = union.end[last] - to;
-    let sum = union.busySum(first, last);
-    if (before > 0) sum -= before * union.densityAt(first);
-    if (after > 0) sum -= after * union.densityAt(last);
-    return sum;
-  }
 
   // paint_strips.js
   var RUN_GAP_PX = 2;
@@ -3929,1138 +4665,6 @@ var gpustreamlab = (() => {
   }
   function firstFit(ctx, texts, words, room) {
     return words.find((text) => texts.width(ctx, text) <= room) ?? texts.fit(ctx, words.at(-1) ?? "", room);
-  }
-
-  // tips.js
-  var TIP_GAP_PX = 12;
-  var TIP_MARKS = 5;
-  var MARK_WORDS = { layout: "SMs shared out anew", cell: "cell", mark: "mark" };
-  function addTips(viewer) {
-    const { view } = viewer;
-    const figure = partOf(viewer, "figure");
-    const tip = makeNode("div", { class: "gsl-tip", role: "tooltip", hidden: true });
-    if ("popover" in tip) tip.popover = "manual";
-    rootOf(viewer).append(tip);
-    const state = { key: "", pointer: null, frame: 0 };
-    const hide = () => {
-      state.key = "";
-      closeAbove(tip);
-      if (view.hovered) view.set("hovered", null);
-    };
-    const refresh = () => {
-      state.frame = 0;
-      if (!state.pointer) return hide();
-      const { x, y } = figurePoint(viewer, state.pointer);
-      const sign = signAt(view, x, y), hit = sign ? null : view.hitAt(x, y), marks = sign || hit ? [] : marksAt(view, x, y);
-      const memory = memoryAt(view, x, y), name = nameAt(view, x, y), strip = stripAt(view, x, y);
-      if (sign) fillSignTip(view, tip, sign, state);
-      else if (hit) fillTip(view, tip, hit, state);
-      else if (marks.length) fillMarkTip(view, tip, marks, state);
-      else if (memory) fillPlainTip(view, tip, [`Memory of ${laneText(view.tables.lanes[memory.lane])}`, memory.facts], state);
-      else if (name) fillPlainTip(view, tip, nameFacts(view, name), state);
-      else if (strip) fillPlainTip(view, tip, strip, state);
-      else return hide();
-      openAbove(tip);
-      placeTip(tip, tipRoom(viewer, hit, state.pointer), state.pointer);
-    };
-    const later = () => {
-      state.frame ||= requestAnimationFrame(refresh);
-    };
-    const offs = [
-      // While a button is down the pointer drags: the picture moves, and there is nothing to read.
-      listen(figure, "pointermove", (event) => {
-        state.pointer = event.buttons || event.pointerType === "touch" ? null : { x: event.clientX, y: event.clientY };
-        later();
-      }, true),
-      listen(figure, "pointerdown", () => {
-        state.pointer = null;
-        later();
-      }, true),
-      listen(figure, "pointerleave", () => {
-        state.pointer = null;
-        later();
-      }),
-      // What is under a pointer that stays changes when the picture moves.
-      view.on("range", () => state.pointer && later()),
-      view.on("data", () => state.pointer && later())
-    ];
-    commandsOf(viewer).hideTip = () => {
-      state.pointer = null;
-      hide();
-    };
-    return () => {
-      offs.forEach((off) => off());
-      cancelAnimationFrame(state.frame);
-      tip.remove();
-    };
-  }
-  function fillPlainTip(view, tip, [title, facts, hint = ""], state) {
-    if (view.hovered) view.set("hovered", null);
-    const key = JSON.stringify([title, facts, hint]);
-    if (key === state.key) return;
-    state.key = key;
-    tip.replaceChildren(makeNode("strong", { text: title, dir: "auto" }), factList(facts), ...hint ? [makeNode("p", { text: hint })] : []);
-  }
-  function fillSignTip(view, tip, { number, place, sign, text, fix }, state) {
-    if (view.hovered) view.set("hovered", null);
-    const { head: head2 } = reasonsOf(view).findings[number - 1], key = `sign ${number} ${place} ${head2}`;
-    if (key === state.key) return;
-    state.key = key;
-    tip.replaceChildren(makeNode("strong", { text: `${sign === String(number) ? `${sign}. ` : ""}${head2}`, dir: "auto" }), ...[text, fix].filter(Boolean).map((line) => makeNode("p", { text: line, dir: "auto" })));
-  }
-  function hitKey(hit) {
-    return isSpan(hit) ? `${hit.row}:${hit.index}` : `${hit.row}:${hit.first}-${hit.last}`;
-  }
-  function fillTip(view, tip, hit, state) {
-    const key = `${hitKey(hit)} ${view.store.length}`;
-    if (key === state.key) return;
-    state.key = key;
-    const facts = isSpan(hit) ? spanFacts(view, hit).slice(1) : mergedFacts(view, hit);
-    const title = makeNode("strong", { text: hitTitle(view, hit), dir: "auto" });
-    const hint = isSpan(hit) ? null : makeNode("p", { text: "Too narrow to draw apart: zoom in" });
-    tip.replaceChildren(title, factList(facts), ...hint ? [hint] : []);
-    view.set("hovered", hit);
-  }
-  function fillMarkTip(view, tip, marks, state) {
-    if (view.hovered) view.set("hovered", null);
-    const key = `marks ${marks.map(({ time, text }) => `${time} ${text}`).join("\n")}`;
-    if (key === state.key) return;
-    state.key = key;
-    const entries = marks.slice(0, TIP_MARKS).flatMap(({ text, time, kind }) => [
-      makeNode("strong", { text, dir: "auto" }),
-      factList([["time", exactTime(time)], ["what", MARK_WORDS[kind] ?? kind]])
-    ]);
-    const more = marks.length - TIP_MARKS;
-    tip.replaceChildren(...entries, ...more > 0 ? [makeNode("p", { text: `${formatCount(more)} more here: zoom in` })] : []);
-  }
-  function tipRoom({ view, figureElement }, hit, { y }) {
-    if (!hit) return [y, y];
-    const lift = figureElement.getBoundingClientRect().top + view.frame.top - view.scrollPx, row = view.tables.rows[hit.row];
-    return [Math.min(row.top + lift, y), Math.max(row.bottom + lift, y)];
-  }
-  function placeTip(tip, [top, bottom], pointer) {
-    const wide = tip.offsetWidth, high = tip.offsetHeight;
-    const limit = document.documentElement;
-    let x = Math.min(pointer.x + TIP_GAP_PX, limit.clientWidth - wide - 4);
-    let y = bottom + TIP_GAP_PX;
-    if (y + high > limit.clientHeight - 4) y = top - TIP_GAP_PX - high;
-    if (y < 4) {
-      y = Math.max(4, Math.min(pointer.y - high / 2, limit.clientHeight - high - 4));
-      x = pointer.x + TIP_GAP_PX;
-      if (x + wide > limit.clientWidth - 4) x = pointer.x - TIP_GAP_PX - wide;
-    }
-    tip.style.left = `${Math.max(4, x)}px`;
-    tip.style.top = `${y}px`;
-  }
-
-  // details.js
-  var CLICK_PX = 4;
-  function addDetails(viewer) {
-    const { view } = viewer;
-    const figure = partOf(viewer, "figure");
-    const panel = makeNode("section", { class: "gsl-panel gsl-details", "aria-label": "Details of the pinned span", hidden: true });
-    partOf(viewer, "panels").append(panel);
-    const state = { anchor: null, down: null, waits: makeNode("div", { class: "gsl-waits" }), waitKey: "" };
-    const commands = commandsOf(viewer);
-    commands.unpin = () => view.set("pinned", null);
-    const refresh = (property) => keepPinned(viewer, panel, state, property);
-    const offs = [
-      listen(figure, "pointerdown", (event) => {
-        state.down = event.button ? null : event;
-      }, true),
-      listen(figure, "pointerup", (event) => {
-        if (isClick(state.down, event) && !commands.isMeasuring?.()) pinUnder(viewer, event);
-        state.down = null;
-      }, true),
-      view.on("look", refresh),
-      view.on("data", refresh),
-      view.on("data", () => showWaits(view, state)),
-      view.on("look", (property) => {
-        if (FILTER_KEYS.has(property)) showWaits(view, state);
-      })
-    ];
-    return () => {
-      offs.forEach((off) => off());
-      panel.remove();
-    };
-  }
-  function isClick(down, up) {
-    return Boolean(down) && !up.button && Math.hypot(up.clientX - down.clientX, up.clientY - down.clientY) <= CLICK_PX;
-  }
-  function pinUnder(viewer, event) {
-    const point = figurePoint(viewer, { x: event.clientX, y: event.clientY });
-    if (!isInLanes(viewer.view, point)) return;
-    const { view } = viewer, piece = signAt(view, point.x, point.y);
-    if (piece) return showPiece(view, piece);
-    const hit = view.hitAt(point.x, point.y);
-    view.set("pinned", hit);
-    view.set("gap", hit ? null : gapAt(view, point.x, point.y));
-  }
-  function isInLanes(view, point) {
-    const { left, right, top } = view.frame;
-    return point.x >= left && point.x <= right && point.y >= top && point.y < top + view.lanesPx;
-  }
-  function keepPinned(viewer, panel, state, property) {
-    const { view } = viewer;
-    if (state.anchor && !view.pinned && FILTER_KEYS.has(property)) view.pinned = movedPin(view, state.anchor);
-    if (view.pinned !== (state.anchor?.hit ?? null)) {
-      state.anchor = view.pinned && pinAnchor(view, view.pinned);
-      showDetails(viewer, panel, view.pinned, state.waits);
-      state.waitKey = "";
-      showWaits(view, state);
-      return;
-    }
-    if (!state.anchor) return;
-    const hit = movedPin(view, state.anchor);
-    if (hit === state.anchor.hit) return;
-    if (hit) state.anchor = pinAnchor(view, hit);
-    view.set("pinned", hit);
-  }
-  function showWaits(view, state) {
-    const { edges, launches, version } = view.store;
-    const key = view.pinned ? `${edges.length + edges.evictedCount} ${launches.length + launches.evictedCount} ${view.pinned.row} ${view.pinned.index} ${view.store.filter ? version : ""}` : "";
-    if (key === state.waitKey) return;
-    state.waitKey = key;
-    const nodes = view.pinned ? waitNodes(view, view.pinned) : [];
-    const shown = nodes.map((node) => node.textContent).join("\n");
-    if (shown !== [...state.waits.children].map((node) => node.textContent).join("\n") || !view.pinned) state.waits.replaceChildren(...nodes);
-  }
-  function showDetails(viewer, panel, hit, waits) {
-    const { view } = viewer;
-    panel.hidden = !hit;
-    if (!hit) {
-      panel.replaceChildren();
-      return;
-    }
-    const title = hitTitle(view, hit);
-    const facts = detailFacts(view, hit);
-    const copy = makeButton("Copy", { label: "Copy these details as text", onclick: () => copyText(factsText(title, [...facts, ...waitFacts(view, hit)]), copy, panel) });
-    const zoom = makeButton("Zoom here", { key: "F", onclick: () => fitHit(view, hit) });
-    const close = makeButton("Unpin", { key: "Escape", onclick: () => {
-      commandsOf(viewer).unpin();
-      rootOf(viewer).focus({ preventScroll: true });
-    } });
-    const head2 = makeNode("header", {}, makeNode("h3", { text: title, dir: "auto" }), zoom, copy, close);
-    waits.replaceChildren();
-    panel.replaceChildren(head2, factList(facts), waits, ...enclosingNodes(view, hit));
-    announce(viewer, [title, ...facts.slice(0, 6).map((pair) => pair.join(" "))].join(", "));
-  }
-  function detailFacts(view, hit) {
-    if (!isSpan(hit)) return mergedFacts(view, hit);
-    return [...spanFacts(view, hit).slice(1), ...placeFacts(view, hit)];
-  }
-  function placeFacts(view, { row: code, index }) {
-    const row = view.store.row(code);
-    if (view.store.countSum(code, index, index) > 1) return [];
-    const start = traceTime(view, row.start[index]);
-    const facts = [["trace", `row ${Number(row.place[index]).toLocaleString("en-US")}, start_ns ${start}`]];
-    const clock = clockTime(view.tables, start);
-    return clock ? [...facts, ["clock", clock]] : facts;
-  }
-  function clockTime(tables, timeNs) {
-    const epoch = BigInt(tables.epoch_unix_ns || 0);
-    if (epoch <= 0n) return "";
-    const at = epoch + BigInt(timeNs);
-    const text = new Date(Number(at / 1000000n)).toLocaleTimeString("en-GB");
-    return `${text}.${String(at % 1000000000n).padStart(9, "0")}`;
-  }
-  function enclosingNodes(view, hit) {
-    if (!isSpan(hit)) return [];
-    const spans = enclosingSpans(view, hit);
-    if (!spans.length) return [];
-    const list = makeNode("ol", { class: "gsl-inside" });
-    for (const span of spans) {
-      const row = view.store.row(span.row);
-      const text = `${nameOf(view, row.name[span.index])} · ${formatNs(row.end[span.index] - row.start[span.index])}`;
-      list.append(makeNode("li", {}, makeButton(text, { label: `Go to ${text}`, class: "gsl-link", dir: "auto", onclick: () => view.show(span.row, span.index) })));
-    }
-    return [makeNode("h4", { text: "Inside" }), list];
-  }
-  function factsText(title, facts) {
-    return [`name	${title}`, ...facts.map(([label, text]) => `${label}	${text.replaceAll("\n", ", ")}`)].join("\n");
-  }
-  function fitHit(view, hit) {
-    const row = view.store.row(hit.row);
-    const [first, last] = isSpan(hit) ? [hit.index, hit.index] : [hit.first, hit.last];
-    const start = row.start[first], end = endOfHit(row, first, last);
-    const rim = Math.max((end - start) * 0.1, 2);
-    view.setRange(start - rim, end + rim);
-  }
-
-  // follow.js
-  var FOLLOW_NS = 1e10;
-  var FOLLOW_MARGIN = 0.02;
-  var NEARLY_NS = 1;
-  function addFollow(viewer) {
-    const { view } = viewer;
-    if (!view.isLive) return () => {
-    };
-    const follow = makeButton("Follow", { label: "Stick to now", key: "End", onclick: () => startFollowing() });
-    const pause = makeButton("Pause", { label: "Hold the picture while data arrives", key: "Space", onclick: () => togglePause() });
-    const says = makeNode("output", { class: "gsl-came", "aria-live": "off" });
-    const group = makeNode("span", { class: "gsl-follow" }, follow, pause);
-    toolsOf(viewer).prepend(group);
-    newsOf(viewer).prepend(says);
-    const state = { seen: 0, wasFollowing: false, isMoving: false, widthNs: null };
-    function startFollowing() {
-      if (view.isPaused) togglePause();
-      view.set("isFollowing", true);
-      stick();
-    }
-    function togglePause() {
-      if (!view.isPaused) {
-        state.wasFollowing = view.isFollowing;
-        view.set("isFollowing", false);
-      }
-      view.set("isPaused", !view.isPaused);
-      if (!view.isPaused && state.wasFollowing) {
-        view.set("isFollowing", true);
-        stick();
-      }
-    }
-    function stick() {
-      if (!view.isFollowing || view.isPaused) return;
-      state.isMoving = true;
-      view.setRange(...followRange(view, state.widthNs));
-      state.isMoving = false;
-    }
-    function moved() {
-      if (state.isMoving || !view.isFollowing) return;
-      const full = view.fullRange();
-      if (view.x1 < view.extent().end - NEARLY_NS) view.set("isFollowing", false);
-      else state.widthNs = view.x0 <= full.start + NEARLY_NS ? null : view.x1 - view.x0;
-    }
-    function show() {
-      group.hidden = !view.isLive;
-      follow.setAttribute("aria-pressed", String(view.isFollowing));
-      pause.setAttribute("aria-pressed", String(view.isPaused));
-      pause.textContent = view.isPaused ? "Go on" : "Pause";
-      const came = view.isPaused ? spansSoFar(view.store) - state.seen : 0;
-      says.textContent = view.isPaused ? `Paused, ${formatCount(came)} new ${came === 1 ? "span" : "spans"}` : "";
-    }
-    function changed(property) {
-      if (property === "isPaused" && view.isPaused) state.seen = spansSoFar(view.store);
-      show();
-    }
-    const offs = [view.on("range", moved), view.on("state", changed), view.on("data", () => {
-      stick();
-      show();
-    })];
-    Object.assign(commandsOf(viewer), { follow: startFollowing, pause: togglePause });
-    show();
-    return () => {
-      offs.forEach((off) => off());
-      group.remove();
-      says.remove();
-    };
-  }
-  function followRange(view, widthNs) {
-    const full = view.fullRange(), { end } = view.extent();
-    if (widthNs === null && full.end - full.start <= FOLLOW_NS) return [full.start, full.end];
-    const width = widthNs ?? FOLLOW_NS, edge = end + FOLLOW_MARGIN * width;
-    return [edge - width, edge];
-  }
-  function spansSoFar(store) {
-    return store.spanCount + store.evictedCount;
-  }
-
-  // examples.js
-  var EXAMPLE_LETTERS = 24;
-  var DURATION_UNITS = [["s", 1e9], ["ms", 1e6], ["us", 1e3], ["ns", 1]];
-  function searchExamples(view) {
-    const { store, tables } = view, found = exampleSpan(store);
-    if (!found) return [["gemm", "Part of a name"], ["kind:copy >1ms", "Field and duration, both of them"]];
-    const { row, index } = found, name = nameOf(view, row.name[index]), longer = `>${durationBelow(row.end[index] - row.start[index])}`;
-    const fields = [
-      ["stream", laneText(tables.lanes[row.lane]), "Stream"],
-      ["kind", tables.kinds[row.kind[index]], "Kind"],
-      ["partition", tables.partitions[row.partition[index]]?.text, "Partition"],
-      ["thread", tables.threads[row.thread[index]], "Thread that recorded it"]
-    ].filter(([, value]) => value && quoted(value));
-    return [
-      [quoted(name) || "name:", "Part of a name; quotes hold words together"],
-      [`/${(name.match(/\w+/)?.[0] ?? ".").slice(0, EXAMPLE_LETTERS)}/i`, "Regular expression; i ignores case"],
-      ...fields.map(([field, value, about]) => [`${field}:${quoted(value)}`, about]),
-      ...hasStrays(store) ? [["is:stray", "Ran on another stream than its range had selected"]] : [],
-      [longer, "Longer than; <5us shorter than; ns us ms s min"],
-      [`${fields.length ? `${fields[0][0]}:${quoted(fields[0][1])} ` : ""}${longer}`, "All of it together"]
-    ];
-  }
-  function exampleSpan(store) {
-    const row = store.rows.map(({ code, length }) => length ? store.row(code) : null).find((shown) => shown?.length);
-    if (!row) return null;
-    let index = 0;
-    for (let at = 1; at < Math.min(row.length, 1e3); at += 1) if (row.end[at] - row.start[at] > row.end[index] - row.start[index]) index = at;
-    return { row, index };
-  }
-  function hasStrays(store) {
-    return store.rows.some((row) => {
-      for (let index = 0; row.hasWork && index < row.length; index += 1) if (isStray(row, index)) return true;
-      return false;
-    });
-  }
-  function quoted(text) {
-    const [word = ""] = [...text].slice(0, EXAMPLE_LETTERS).join("").split('"').filter((part) => part.trim());
-    return /^[\w.-]+$/.test(word) ? word : word && `"${word}"`;
-  }
-  function durationBelow(ns) {
-    const [unit, unitNs] = DURATION_UNITS.find(([, size]) => ns >= size) ?? ["ns", 1];
-    return ns >= 1 ? `${10 ** Math.floor(Math.log10(ns / unitNs))}${unit}` : "0ns";
-  }
-
-  // help.js
-  var HELP_ROWS = [
-    ["W  S", "Zoom in, out (at the pointer, else the middle)"],
-    ["A  D", "Move to earlier, later"],
-    ["F", "Fit what is pinned or selected; again: everything"],
-    ["←  →", "Previous, next span of the row"],
-    ["↑  ↓", "Row above, below: enclosing spans, then other lanes"],
-    ["/", "Search; Enter next, Shift+Enter previous, Esc ends"],
-    ["M or R", "Ruler: click twice; Enter takes the pinned span"],
-    ["T", "Totals by name, stream, partition; again: closes"],
-    ["E", "Show, hide the waits (arrows)"],
-    ["Y", "The next sign: why, hazard, stray, wait, note"],
-    ["N", "Write a note: of what is pinned or selected, else at the pointer"],
-    ["V", "How the picture looks"],
-    ["L", "A lane: fold, pin, hide, move"],
-    ["Alt+↑  Alt+↓", "Move the lane up, down"],
-    ["PgUp  PgDn", "Scroll the lanes"],
-    ["Esc", "Leave ruler, unpin, unselect, end the search"]
-  ];
-  var HELP_LIVE_ROWS = [["Space", "Pause, go on"], ["End", "Follow: stick to now"]];
-  var HELP_MOUSE_ROWS = [
-    ["Drag", "Move; two fingers: zoom"],
-    ["Ctrl+wheel", "Zoom (Mac: ⌘, or pinch); after a click into the picture without Ctrl"],
-    ["Wheel", "Scroll the page; over the lanes' names: the lanes"],
-    ["Shift+drag", "Select a window and lanes: totals and overlap"],
-    ["Alt+drag", "Zoom to a window"],
-    ["Lane's name", "Click: fold, pin, hide, move; drag: move"],
-    ["Click", "Pin a span: its details below; a gap of a lane: why it was idle"],
-    ["Click in legend", "Hide, show; with Alt or Ctrl: only this"]
-  ];
-  function addHelp(viewer) {
-    const close = makeButton("Close", { key: "Escape", onclick: () => shut() });
-    const head2 = makeNode("header", {}, makeNode("h3", { text: "Keys and mouse" }), close);
-    const { sheet, shut } = makeSheet(viewer, "help", "Keys and mouse", ["Escape", "?"]);
-    const button = makeButton("?", { label: "Keys and mouse", key: "?", class: "gsl-help-button", "aria-haspopup": "dialog", onclick: () => toggle() });
-    toolsOf(viewer).append(button);
-    const toggle = () => {
-      if (!sheet.hidden) return shut();
-      commandsOf(viewer).hideTip?.();
-      const rows = [...HELP_ROWS, ...viewer.view.isLive ? HELP_LIVE_ROWS : []];
-      sheet.replaceChildren(head2, keyList(rows), keyList(HELP_MOUSE_ROWS), makeNode("h4", { text: "Search, with examples of this timeline" }), exampleList(viewer, shut));
-      openAbove(sheet);
-      sheet.focus({ preventScroll: true });
-    };
-    commandsOf(viewer).help = toggle;
-    return () => {
-      button.remove();
-      sheet.remove();
-    };
-  }
-  function keyList(rows) {
-    const list = makeNode("dl", { class: "gsl-keys" });
-    for (const [keys, text] of rows) {
-      const term = makeNode("dt");
-      for (const key of keys.split("  ")) term.append(makeNode("kbd", { text: key }));
-      list.append(term, makeNode("dd", { text }));
-    }
-    return list;
-  }
-  function exampleList(viewer, shut) {
-    const list = makeNode("dl", { class: "gsl-keys gsl-examples" });
-    for (const [text, about] of searchExamples(viewer.view)) {
-      const go = () => {
-        shut();
-        commandsOf(viewer).searchFor?.(text);
-      };
-      list.append(makeNode("dt", {}, makeButton(text, { label: `Search for ${text}`, class: "gsl-link", dir: "auto", onclick: go })), makeNode("dd", { text: about }));
-    }
-    return list;
-  }
-
-  // keys.js
-  var ZOOM_STEP = 1.5;
-  var PAN_STEP = 0.2;
-  var PAGE_STEP = 0.8;
-  var MOVES = /* @__PURE__ */ new Set(["w", "a", "s", "d"]);
-  var MOVES_LANE = /^Arrow(Up|Down)$/;
-  var SCROLLS = /^(Arrow|Page|Home|End)/;
-  var NOTEBOOKS = ".jp-LabShell, .jp-Notebook, .jp-OutputArea, .notebook_app, .vscode-body, [data-vscode-theme-kind]";
-  function addKeys(viewer) {
-    const root = rootOf(viewer), figure = partOf(viewer, "figure");
-    root.tabIndex = 0;
-    root.dataset.lmSuppressShortcuts = "true";
-    if (!root.hasAttribute("aria-label")) root.setAttribute("aria-label", "Timeline. Press question mark for its keys.");
-    viewer.plotView?.canvas_view?.events_el?.removeAttribute("tabindex");
-    for (const part of figure.children) part.dataset.lmSuppressShortcuts = "true";
-    if (!root.hasAttribute("role")) root.setAttribute("role", "region");
-    const state = { pointer: null };
-    const removeHelp = addHelp(viewer);
-    const keyed = (event) => {
-      if (!isForTimeline(event, root, state)) return;
-      const action = keyAction(viewer, event, state);
-      if (!action) return;
-      event.preventDefault();
-      event.stopPropagation();
-      if (!MOVES.has(event.key.toLowerCase())) commandsOf(viewer).hideTip?.();
-      action();
-    };
-    const offs = [
-      listen(document, "keydown", keyed),
-      listen(root, "pointerenter", (event) => {
-        state.pointer = event;
-      }),
-      listen(root, "pointerleave", () => {
-        state.pointer = null;
-      }),
-      listen(figure, "pointermove", (event) => {
-        state.pointer = event;
-      }, true),
-      // Who clicks into the picture means the timeline; else a part of Bokeh's would take the focus. Controls take it themselves.
-      listen(figure, "mousedown", (event) => {
-        if (!isOnPicture(viewer, event)) return;
-        event.preventDefault();
-        root.focus({ preventScroll: true });
-      }, true)
-    ];
-    return () => {
-      offs.forEach((off) => off());
-      removeHelp();
-    };
-  }
-  function isOnPicture(viewer, event) {
-    return figurePoint(viewer, { x: event.clientX, y: event.clientY }).y >= viewer.view.frame.top;
-  }
-  function isForTimeline(event, root, state) {
-    if (event.defaultPrevented || event.isComposing || event.ctrlKey || event.metaKey || event.altKey && !MOVES_LANE.test(event.key)) return false;
-    const target = event.composedPath()[0];
-    if (isWriting(target) || target.closest?.(".gsl-sheet") || target.matches?.(".gsl-table") && SCROLLS.test(event.key)) return false;
-    if (event.key === "Escape" && document.body.popover !== void 0 && document.querySelector(".gsl-about:popover-open")) return false;
-    if (root.contains(target) || root.contains(event.target)) return true;
-    const hasNoFocus = target === document.body || target === document.documentElement || isPageOfOne() && target.closest?.(".gsl-head");
-    if (!hasNoFocus || document.querySelector(NOTEBOOKS)) return false;
-    return Boolean(state.pointer) || isPageOfOne() && !isForScrolling(event);
-  }
-  function isPageOfOne() {
-    return window.parent === window && document.querySelectorAll(".gsl-viewer").length === 1;
-  }
-  function isForScrolling({ key }) {
-    const { scrollHeight, clientHeight } = document.documentElement;
-    return scrollHeight > clientHeight && (key === " " || /^(ArrowUp|ArrowDown|Page|Home|End)/.test(key));
-  }
-  function isWriting(target) {
-    return target.isContentEditable || target.tagName === "TEXTAREA" || target.tagName === "SELECT" || target.tagName === "INPUT" && !/^(button|checkbox|radio|range|reset|submit)$/.test(target.type);
-  }
-  function keyAction(viewer, event, state) {
-    const { view } = viewer, commands = commandsOf(viewer);
-    const isOnControl = event.composedPath()[0].matches?.("button, a, summary, input");
-    if (isOnControl && (event.key === " " || event.key === "Enter")) return void 0;
-    const letter = /^[a-z]$/i.test(event.key) || !/^Key/.test(event.code) ? event.key.toLowerCase() : event.code.slice(3).toLowerCase();
-    if (event.shiftKey && event.key.length > 1) return void 0;
-    if (event.altKey) return () => commands.moveLane(event.key === "ArrowUp" ? -1 : 1);
-    const at = () => pointerTime(viewer, state);
-    return {
-      w: () => view.zoomBy(1 / ZOOM_STEP, at()),
-      s: () => view.zoomBy(ZOOM_STEP, at()),
-      "+": () => view.zoomBy(1 / ZOOM_STEP, at()),
-      "=": () => view.zoomBy(1 / ZOOM_STEP, at()),
-      "-": () => view.zoomBy(ZOOM_STEP, at()),
-      a: () => view.panBy(-PAN_STEP),
-      d: () => view.panBy(PAN_STEP),
-      f: () => fitNext(view),
-      0: () => view.fit(),
-      arrowleft: () => stepSpan(view, -1),
-      arrowright: () => stepSpan(view, 1),
-      arrowup: () => stepRow(view, -1),
-      arrowdown: () => stepRow(view, 1),
-      pageup: view.canScroll ? () => view.scrollTo(view.scrollPx - PAGE_STEP * view.lanesPx) : void 0,
-      pagedown: view.canScroll ? () => view.scrollTo(view.scrollPx + PAGE_STEP * view.lanesPx) : void 0,
-      "/": commands.search,
-      n: () => commands.note(at()),
-      m: commands.measure,
-      r: commands.measure,
-      t: commands.sumView,
-      e: commands.toggleWaits,
-      v: commands.menu,
-      l: commands.lane,
-      y: commands.nextReason,
-      "?": commands.help,
-      enter: commands.isMeasuring?.() ? commands.measurePinned : void 0,
-      " ": view.isLive ? commands.pause : void 0,
-      end: view.isLive ? commands.follow : void 0,
-      escape: () => leaveOne(viewer)
-    }[letter];
-  }
-  function pointerTime(viewer, { pointer }) {
-    if (!pointer) return void 0;
-    const { view } = viewer;
-    const { x } = figurePoint(viewer, { x: pointer.clientX, y: pointer.clientY });
-    return x >= view.frame.left && x <= view.frame.right ? view.timeAt(x) : void 0;
-  }
-  function fitNext(view) {
-    const { pinned, gap, selection, x0, x1 } = view;
-    if (pinned) fitHit(view, pinned);
-    else if (gap) fitGap(view);
-    else if (selection) view.setRange(selection.start, selection.end);
-    if (view.x0 === x0 && view.x1 === x1) view.fit();
-  }
-  function leaveOne(viewer) {
-    const { view } = viewer, commands = commandsOf(viewer);
-    if (commands.leaveRuler?.()) return;
-    if (view.pinned) return commands.unpin?.();
-    if (view.gap) return view.set("gap", null);
-    if (view.reason) return view.set("reason", null);
-    if (commands.closeTotals?.()) return;
-    commands.clearSearch?.();
-  }
-  function stepSpan(view, direction) {
-    const from = view.pinned;
-    if (!from) return pinFirst(view);
-    const edge = isSpan(from) ? from.index : direction > 0 ? from.last : from.first;
-    const index = edge + direction;
-    if (index >= 0 && index < view.store.row(from.row).length) view.show(from.row, index);
-  }
-  function stepRow(view, direction) {
-    const from = view.pinned;
-    if (!from) return pinFirst(view);
-    const rows = rowsFromTop(view);
-    const columns = view.store.row(from.row);
-    const [first, last] = isSpan(from) ? [from.index, from.index] : [from.first, from.last];
-    const middle = (columns.start[first] + endOfHit(columns, first, last)) / 2;
-    for (let place = rows.indexOf(from.row) + direction; place >= 0 && place < rows.length; place += direction) {
-      if (view.store.row(rows[place]).length) return view.show(rows[place], nearestSpan(view.store, rows[place], middle));
-    }
-  }
-  function pinFirst(view) {
-    const rows = rowsFromTop(view).filter((code) => view.store.row(code).length);
-    const shown = rows.find((code) => view.tables.rows[code].bottom > view.scrollPx) ?? rows[0];
-    if (shown !== void 0) view.show(shown, nearestSpan(view.store, shown, (view.x0 + view.x1) / 2));
-  }
-  function rowsFromTop({ tables: { rows } }) {
-    return rows.map((_, code) => code).filter((code) => rows[code].top >= 0).sort((a, b) => rows[a].top - rows[b].top || a - b);
-  }
-  function nearestSpan(store, code, time) {
-    const row = store.row(code), at = store.indexAt(code, time);
-    if (at < 0) return 0;
-    if (at + 1 >= row.length || row.end[at] >= time) return at;
-    return time - row.end[at] <= row.start[at + 1] - time ? at : at + 1;
-  }
-
-  // layer.js
-  var layerClasses = /* @__PURE__ */ new WeakMap();
-  function layerClass(Bokeh) {
-    if (layerClasses.has(Bokeh)) return layerClasses.get(Bokeh);
-    const { Annotation, AnnotationView } = Bokeh.require("models/annotations/annotation");
-    class TimelineLayerView extends AnnotationView {
-      get needs_clip() {
-        return false;
-      }
-      // Names stand left of the frame.
-      _paint(ctx) {
-        const context = ctx || this.layer.ctx;
-        if (this.model.painting) this.model.painting(context, this.plot_view, context.layer ? context.layer.pixel_ratio : 1);
-      }
-    }
-    class TimelineLayer extends Annotation {
-    }
-    TimelineLayer.__name__ = "GslTimelineLayer";
-    TimelineLayer.prototype.default_view = TimelineLayerView;
-    layerClasses.set(Bokeh, TimelineLayer);
-    return TimelineLayer;
-  }
-  function addLayers(Bokeh, plot, view, painter) {
-    const Layer = layerClass(Bokeh);
-    const paint = (part) => (ctx, plotView, ratio) => {
-      placeFrame(view, plotView);
-      if (view.frame.right - view.frame.left < 2) return;
-      ctx.save();
-      painter[part](ctx, ratio);
-      ctx.restore();
-    };
-    const main = new Layer({ level: "annotation" }), overlay = new Layer({ level: "overlay" });
-    main.painting = paint("paintMain");
-    overlay.painting = paint("paintOverlay");
-    plot.add_layout(main);
-    plot.add_layout(overlay);
-    return { main, overlay };
-  }
-  function placeFrame(view, plotView) {
-    const { left, top, right, bottom } = plotView.frame.bbox;
-    view.frame = { left, top, right, bottom };
-  }
-  var LETTER_PX = 7.5;
-  var TICK_GAP_PX = 8;
-  function tickFormatter(Bokeh, view) {
-    const { TickFormatter } = Bokeh.require("models/formatters/tick_formatter");
-    class TimelineTickFormatter extends TickFormatter {
-      doFormat(ticks) {
-        const texts = formatTicks(ticks, view.x0, view.x1 - view.x0), every = ticks[1] - ticks[0];
-        const step = Math.ceil((Math.max(...texts.map((text) => text.length)) * LETTER_PX + TICK_GAP_PX) * view.nsPerPx / every) || 1;
-        return texts.map((text, place) => Math.round(ticks[place] / every) % step ? "" : text);
-      }
-    }
-    TimelineTickFormatter.__name__ = "GslTickFormatter";
-    return new TimelineTickFormatter();
-  }
-  function leaveViewport(plot) {
-    const { visualViewport } = window;
-    if (!visualViewport) return;
-    const heard = [];
-    plot.default_view = class TimelinePlotView extends plot.default_view {
-      connect_signals() {
-        const add = visualViewport.addEventListener;
-        visualViewport.addEventListener = (...options) => {
-          heard.push(options);
-          add.apply(visualViewport, options);
-        };
-        try {
-          super.connect_signals();
-        } finally {
-          visualViewport.addEventListener = add;
-        }
-      }
-      remove() {
-        for (const options of heard.splice(0)) visualViewport.removeEventListener(...options);
-        super.remove();
-      }
-    };
-  }
-  function paintEachFrame(plotView) {
-    let due = null;
-    const paint = (done) => {
-      due = null;
-      try {
-        if (!plotView.is_destroyed) plotView.repaint();
-      } finally {
-        done();
-      }
-    };
-    plotView.throttled_paint = () => due ||= new Promise((done) => requestAnimationFrame(() => paint(done)));
-  }
-
-  // name_times.js
-  var NameTimes = class {
-    constructor() {
-      this.names = /* @__PURE__ */ new Map();
-      this.kinds = /* @__PURE__ */ new Set();
-      this.strayCount = 0;
-      this.hasBlocked = false;
-      this.rows = [];
-    }
-    /** Take in what is new; a row in which spans came in between, or went, is counted anew. */
-    update(store, { rows, names }) {
-      const scratch = { busy: new Float64Array(names.length), count: new Float64Array(names.length), kinds: new Uint8Array(256) };
-      for (let code = 0; code < rows.length; code += 1) {
-        const row = store.ownRow(code);
-        let known = this.rows[code];
-        if (known && (known.edits !== row.edits || known.length > row.length)) {
-          this.add(known.names, -1);
-          this.strayCount -= known.strays;
-          known = null;
-        }
-        if (!known) known = this.rows[code] = { edits: row.edits, length: 0, strays: 0, names: /* @__PURE__ */ new Map() };
-        if (known.length < row.length) this.addRow(row, known, scratch);
-      }
-      scratch.kinds.forEach((isThere, kind) => {
-        if (isThere) this.kinds.add(kind);
-      });
-    }
-    addRow(row, known, { busy, count, kinds }) {
-      const { name, kind, start, end, busyOrNull, length } = row, fresh = /* @__PURE__ */ new Map();
-      for (let i = known.length; i < length; i += 1) {
-        const code = name[i];
-        if (!count[code]) fresh.set(code, null);
-        busy[code] += busyOrNull ? busyOrNull[i] : end[i] - start[i];
-        count[code] += 1;
-        kinds[kind[i]] = 1;
-      }
-      for (const code of fresh.keys()) {
-        fresh.set(code, { busy: busy[code], count: count[code] });
-        busy[code] = count[code] = 0;
-      }
-      if (row.hasWork) this.countStrays(row, known);
-      known.length = length;
-      addTimes(known.names, fresh, 1);
-      this.add(fresh, 1);
-    }
-    countStrays(row, known) {
-      for (let i = known.length; i < row.length; i += 1) {
-        if (isStray(row, i)) {
-          known.strays += 1;
-          this.strayCount += 1;
-        }
-        if (isBlocked(row, i)) this.hasBlocked = true;
-      }
-    }
-    add(times, sign) {
-      addTimes(this.names, times, sign);
-    }
-    /** Codes of the names that there are, those that take most time first; those of `known` keep their places before new ones. */
-    order(known = []) {
-      const { names } = this, kept = known.filter((code) => names.has(code)), isKept = new Set(kept);
-      const fresh = [...names.keys()].filter((code) => !isKept.has(code));
-      return [...kept, ...fresh.sort((a, b) => names.get(b).busy - names.get(a).busy || a - b)];
-    }
-  };
-  function addTimes(sums, times, sign) {
-    for (const [code, { busy, count }] of times) {
-      const sum = sums.get(code) ?? { busy: 0, count: 0 };
-      const left = { busy: sum.busy + sign * busy, count: sum.count + sign * count };
-      if (left.count) sums.set(code, left);
-      else sums.delete(code);
-    }
-  }
-
-  // legend.js
-  var LEGEND_NAMES = 14;
-  var LEAST_NAMES = 3;
-  var LEGEND_EVERY_MS = 2e3;
-  var KIND_WORDS = { host: "call", annotation: "NVTX" };
-  var WAITING_KINDS = /* @__PURE__ */ new Set(["range", "annotation", "wait"]);
-  function addLegend(viewer) {
-    const { view } = viewer;
-    const chips = makeNode("div", { class: "gsl-legend", role: "group", "aria-label": "Legend: click hides, Alt+click shows only this" });
-    const sheet = makeNode("section", { class: "gsl-sheet gsl-all", role: "dialog", "aria-label": "All of the legend", tabindex: "-1", hidden: true });
-    if ("popover" in sheet) sheet.popover = "auto";
-    partOf(viewer, "bar").append(chips);
-    rootOf(viewer).append(sheet);
-    const state = { times: new NameTimes(), drawn: "", nameCount: 0, order: [], wasFollowing: view.isFollowing };
-    const recount = () => {
-      state.times.update(view.store, view.tables);
-      state.order = state.times.order(view.isLive ? state.order : []);
-      draw();
-    };
-    const restate = () => {
-      if (state.wasFollowing && !view.isFollowing) state.order = [];
-      state.wasFollowing = view.isFollowing;
-      if (!state.order.length) recount();
-    };
-    const draw = () => drawLegend(viewer, { chips, sheet, state });
-    const again = throttled(recount, LEGEND_EVERY_MS);
-    const offs = [
-      view.on("data", (what) => what === "tables" ? recount() : again()),
-      // New partitions give the bars other hues at once.
-      view.on("state", restate),
-      view.on("look", (property) => {
-        if (FILTER_KEYS.has(property) || property === "colour" || property === "hasHatches") draw();
-      }),
-      listen(sheet, "toggle", (event) => {
-        if (event.newState === "closed") sheet.hidden = true;
-      }),
-      listen(sheet, "keydown", (event) => {
-        if (event.key !== "Escape") return;
-        event.preventDefault();
-        event.stopPropagation();
-        closeAbove(sheet);
-        chips.querySelector(".gsl-more")?.focus();
-      })
-    ];
-    let wide = 0;
-    const observer = new ResizeObserver(([{ contentRect }]) => {
-      if (contentRect.width === wide) return;
-      wide = contentRect.width;
-      fitLegend(chips, state.nameCount);
-    });
-    recount();
-    observer.observe(chips);
-    return () => {
-      observer.disconnect();
-      offs.forEach((off) => off());
-      again.stop();
-      chips.remove();
-      sheet.remove();
-    };
-  }
-  function drawLegend(viewer, { chips, sheet, state }) {
-    const { view } = viewer;
-    const names = nameEntries(view, state), kinds = kindEntries(view, state.times), partitions = partitionEntries(view), isHue = colourBy(view) === "partition";
-    const calls = callEntries(view, state), shownKinds = calls.length ? kinds.filter(({ text }) => text !== KIND_WORDS.host) : kinds, strays = state.times.strayCount;
-    const drawn = JSON.stringify([names, calls, kinds, partitions, [{ strays, colour: colourNode(view).textContent }], ...[...FILTER_KEYS].map((group) => [...view[group]])].map(withoutAll));
-    if (drawn === state.drawn) {
-      retime([...chips.querySelectorAll(".gsl-chip"), ...sheet.querySelectorAll(".gsl-chip")], names);
-      fitLegend(chips, names.length);
-      return;
-    }
-    state.drawn = drawn;
-    const focused = document.activeElement?.dataset?.entry;
-    const more = makeButton("", { label: "Show all of the legend", class: "gsl-more", "aria-haspopup": "dialog", onclick: () => openAll(sheet, more) });
-    chips.replaceChildren(
-      colourNode(view),
-      ...isHue ? partitions.map((entry) => chip(view, entry)) : [],
-      ...names.slice(0, LEGEND_NAMES).map((entry) => chip(view, entry)),
-      more,
-      ...chipsOf(view, "kind", shownKinds),
-      ...chipsOf(view, "calls", calls),
-      ...isHue ? [] : chipsOf(view, "SMs", partitions),
-      ...strays ? [strayChip(viewer, strays)] : [],
-      ...view.store.filter ? [makeButton("Show all", { class: "gsl-show-all", onclick: () => showAll(view) })] : []
-    );
-    state.nameCount = names.length;
-    fitLegend(chips, names.length);
-    fillSheet(sheet, names.map((entry) => chip(view, entry)), [...shownKinds, ...calls, ...partitions].map((entry) => chip(view, entry)));
-    if (focused) (sheet.hidden ? chips : sheet).querySelector(`[data-entry="${focused}"]`)?.focus({ preventScroll: true });
-  }
-  function chipsOf(view, of, entries) {
-    const [first, ...others] = entries.map((entry) => chip(view, entry));
-    return first ? [makeNode("span", { class: "gsl-lead" }, makeNode("span", { class: "gsl-of", text: of }), first), ...others] : [];
-  }
-  function fitLegend(chips, nameCount) {
-    const more = chips.querySelector(".gsl-more"), isLead = (entry) => entry.matches(".gsl-lead");
-    const isOf = (group, entry) => (isLead(entry) ? entry.lastChild : entry).dataset.entry?.startsWith(group);
-    const entries = [...chips.children].filter((child) => child.dataset.entry || isLead(child));
-    const names = entries.filter((entry) => isOf("hiddenNames-", entry)), partitions = entries.filter((entry) => isOf("hiddenPartitions-", entry));
-    const others = entries.filter((entry) => !names.includes(entry) && !partitions.includes(entry));
-    const longest = names.slice(0, LEAST_NAMES), told = partitions.some(isLead) ? [...longest, ...partitions] : [...partitions, ...longest];
-    const last = [...told, ...others, ...names.slice(LEAST_NAMES)].reverse();
-    entries.forEach((entry) => {
-      entry.hidden = false;
-    });
-    for (let left = nameCount - names.length; ; left += 1) {
-      more.hidden = !left;
-      more.textContent = `+ ${formatCount(left)} more`;
-      const tops = [...chips.children].filter((child) => !child.hidden).map((child) => child.offsetTop + child.offsetHeight / 2);
-      if (!last.length || Math.max(...tops) - Math.min(...tops) < 12) return;
-      last.shift().hidden = true;
-    }
-  }
-  function fillSheet(sheet, names, others) {
-    const scrolled = sheet.querySelector(".gsl-list")?.scrollTop ?? 0;
-    const list = makeNode("div", { class: "gsl-list" }, ...names, ...others);
-    const close = makeButton("Close", { key: "Escape", onclick: () => closeAbove(sheet) });
-    sheet.replaceChildren(makeNode("header", {}, makeNode("h3", { text: `${formatCount(names.length)} names` }), close), list);
-    list.scrollTop = scrolled;
-  }
-  function openAll(sheet, button) {
-    openAbove(sheet);
-    const { left, bottom } = button.getBoundingClientRect();
-    placeSheet(sheet, left, bottom + 4);
-    sheet.focus({ preventScroll: true });
-  }
-  var withoutAll = (entries) => entries.map((entry) => entry.all ? { ...entry, all: null, time: null } : entry);
-  function colourNode(view) {
-    const by = colourBy(view);
-    if (by !== "duration") return makeNode("span", { class: "gsl-of", text: `hue: ${by}` });
-    const [least, most] = durationsOf(view).map(formatNs), scale = makeNode("i", { class: "gsl-scale", "aria-hidden": "true" });
-    scale.style.background = `linear-gradient(to right, ${view.tables.palette.at(-1)})`;
-    return makeNode("span", { class: "gsl-of" }, `duration: ${least} `, scale, ` ${most}`);
-  }
-  function nameEntries(view, { times, order }) {
-    const all = order.filter((code) => !callLabel(view, code)), groups = groupNames(view, all.map((code) => ({ name: code, ...times.names.get(code) })), view.isLive);
-    view.nameRows = rowsOfNames(times);
-    return groups.map(({ text, codes, busy }) => ({ group: "hiddenNames", codes: codes.sort((a, b) => a - b), all, text, time: formatNs(busy), ...nameLook(view, codes) }));
-  }
-  function rowsOfNames({ rows }) {
-    const found = /* @__PURE__ */ new Map();
-    rows.forEach(({ names }, code) => names.forEach((_, name) => found.has(name) ? found.get(name).push(code) : found.set(name, [code])));
-    return found;
-  }
-  function nameLook(view, codes) {
-    const { store, tables } = view, [own, tint, hatch] = tables.name_styles[codes[0]] ?? [0, 0], by = colourBy(view);
-    if (by === "duration") return { hatch };
-    const rows = codes.flatMap((code) => view.nameRows.get(code) ?? []), hues = new Set(rows.map((code) => laneHue(tables, by, tables.rows[code].lane)));
-    const isPale = rows.every((code) => tables.rows[code].pale), isRange = rows.every((code) => tables.kinds[store.ownRow(code).kind[0]] === "range");
-    const hue = by === "name" || callLabel(view, codes[0]) ? own : hues.size === 1 ? [...hues][0] : hueCount(tables);
-    return { fill: tables.palette[hue][tint], hatch, shape: isPale ? "hollow" : isRange ? "open" : "" };
-  }
-  function groupNames(view, names, keepsPlaces = false) {
-    const groups = /* @__PURE__ */ new Map();
-    for (const { name: code, busy, count, max = 0 } of names) {
-      const own = nameOf(view, code), key = nameGroup(own), found = groups.get(key);
-      if (found) Object.assign(found, { text: key, busy: found.busy + busy, count: found.count + count, max: Math.max(found.max, max) }).codes.push(code);
-      else groups.set(key, { text: own, codes: [code], busy, count, max });
-    }
-    return keepsPlaces ? [...groups.values()] : [...groups.values()].sort((a, b) => b.busy - a.busy);
-  }
-  function nameGroup(name) {
-    return name.includes("<") || name.includes("::") ? name : name.replace(/(?<![^\s_\-#:/.[(])[0-9]+(?![^\s_\-:/.,\])])/g, "*");
-  }
-  function kindEntries(view, { kinds }) {
-    if (kinds.size < 2) return [];
-    const all = [...kinds].sort((a, b) => a - b), { palette, kind_hatches: hatches } = view.tables, [fill] = palette[hueCount(view.tables)];
-    return all.map((code) => {
-      const kind = view.tables.kinds[code];
-      return { group: "hiddenKinds", codes: [code], all, text: KIND_WORDS[kind] ?? kind, fill: hatches[code] && kind !== "wait" && !view.hasHatches ? "" : fill, hatch: hatches[code], shape: WAITING_KINDS.has(kind) ? "hollow" : "" };
-    });
-  }
-  function callEntries(view, { order, times }) {
-    const all = order.filter((code) => callLabel(view, code));
-    const isTold = ({ codes, text }) => codes.length || text === "synchronise" && times.hasBlocked;
-    const { palette, call_styles: calls } = view.tables, first = hueCount(view.tables) + 1;
-    return calls.map(([label, hatch, shape], place) => ({ group: "hiddenNames", codes: all.filter((code) => callLabel(view, code) === label).sort((a, b) => a - b), all, text: label, fill: palette[first + place][0], hatch, shape, isCall: true })).filter(isTold);
-  }
-  function strayChip(viewer, count) {
-    const title = `${formatCount(count)} kernels, copies or fills ran on another stream than their range had selected: click to find them`;
-    const chip2 = makeNode("button", { type: "button", class: "gsl-chip", title, "aria-label": title, onclick: () => commandsOf(viewer).searchFor?.("is:stray") });
-    chip2.append(makeNode("i", { class: "gsl-stray-sign", "aria-hidden": "true" }), makeNode("span", { class: "gsl-text", text: count === 1 ? "stray" : "strays" }), makeNode("small", { text: formatCount(count) }));
-    return chip2;
-  }
-  function partitionEntries({ tables: { bands, partitions } }) {
-    const all = [...partitions.keys()];
-    return bands.map(({ label, fill, hatch, letter }, band) => ({ group: "hiddenPartitions", codes: all.filter((code) => partitions[code].band === band), all, text: label, fill, hatch, letter })).filter((entry) => entry.codes.length);
-  }
-  function chip(view, entry) {
-    const about = chipAbout(entry), parts = [entry.fill ? makeSwatch(entry) : null, makeNode("span", { class: "gsl-text", text: entry.text, dir: "auto" })];
-    if (!entry.codes.length) return makeNode("span", { class: "gsl-chip", title: about }, ...parts);
-    const isHidden = entry.codes.every((code) => view[entry.group].has(code));
-    const facts = { type: "button", class: "gsl-chip", title: about, "aria-label": about, "aria-pressed": String(!isHidden), "data-entry": entryKey(entry) };
-    const button = makeNode("button", facts, ...parts);
-    if (entry.time) button.append(makeNode("small", { text: entry.time }));
-    button.addEventListener("click", (event) => (event.altKey || event.ctrlKey || event.metaKey ? showOnly : toggleEntry)(view, entry));
-    return button;
-  }
-  var entryKey = ({ group, codes, isCall }) => `${isCall ? "calls" : group}-${codes[0]}`;
-  function chipAbout({ text, time, codes, isCall }) {
-    const count = !isCall && time && codes.length > 1 ? `${formatCount(codes.length)} names, ` : "";
-    return time ? `${text}, ${count}${time} in all` : text;
-  }
-  function retime(chips, names) {
-    const byEntry = new Map(names.map((entry) => [entryKey(entry), entry]));
-    for (const chip2 of chips) {
-      const entry = byEntry.get(chip2.dataset.entry), small = chip2.querySelector("small");
-      if (!entry || !small || small.textContent === entry.time) continue;
-      small.textContent = entry.time;
-      chip2.title = chipAbout(entry);
-      chip2.setAttribute("aria-label", chip2.title);
-    }
-  }
-  function toggleEntry(view, { group, codes }) {
-    const hidden = new Set(view[group]);
-    const isHidden = codes.every((code) => hidden.has(code));
-    for (const code of codes) {
-      if (isHidden) hidden.delete(code);
-      else hidden.add(code);
-    }
-    view.set(group, hidden);
-  }
-  function isAlone(view, { group, codes, all }) {
-    const own = new Set(codes);
-    return view[group].size > 0 && all.every((code) => view[group].has(code) !== own.has(code));
-  }
-  function showOnly(view, entry) {
-    const own = new Set(entry.codes);
-    view.set(entry.group, new Set(isAlone(view, entry) ? [] : entry.all.filter((code) => !own.has(code))));
-  }
-  function showAll(view) {
-    for (const group of FILTER_KEYS) if (view[group].size) view.set(group, /* @__PURE__ */ new Set());
-  }
-
-  // menu.js
-  function addMenu(viewer) {
-    const { view } = viewer;
-    const button = makeButton("View", { label: "How the picture looks", key: "V", class: "gsl-menu-button", "aria-haspopup": "dialog", "aria-expanded": "false", onclick: () => toggle() });
-    const { sheet, shut } = makeSheet(viewer, "menu", "How the picture looks");
-    toolsOf(viewer).append(button);
-    viewer.menu = new Menu(sheet, view);
-    const toggle = () => {
-      if (!sheet.hidden) return shut();
-      viewer.menu.show();
-      openAbove(sheet);
-      const { right, bottom } = button.getBoundingClientRect();
-      placeSheet(sheet, right - sheet.offsetWidth, bottom + 4);
-      sheet.focus({ preventScroll: true });
-    };
-    const offs = [
-      listen(sheet, "toggle", (event) => button.setAttribute("aria-expanded", String(event.newState === "open"))),
-      view.on("look", () => {
-        if (!sheet.hidden) viewer.menu.show();
-      })
-    ];
-    Object.assign(commandsOf(viewer), { menu: toggle, closeMenu: shut });
-    return () => {
-      offs.forEach((off) => off());
-      button.remove();
-      sheet.remove();
-    };
-  }
-  var Menu = class {
-    constructor(sheet, view) {
-      this.sheet = sheet;
-      this.view = view;
-      this.sections = /* @__PURE__ */ new Map();
-      this.shows = [];
-    }
-    /** One of several values: `options` are pairs of a value and its text; `get` and `set` read and write it. */
-    choice(section, { label, options, get, set }) {
-      const name = `gsl-${++choices}`;
-      const inputs = options.map(([value, text]) => {
-        const input = makeNode("input", { type: "radio", name, onchange: () => set(value) });
-        this.shows.push(() => {
-          input.checked = get() === value;
-        });
-        return makeNode("label", {}, input, text);
-      });
-      this.add(section, makeNode("fieldset", {}, makeNode("legend", { text: label }), ...inputs));
-    }
-    /** On or off. */
-    toggle(section, { label, key = "", get, set }) {
-      const input = makeNode("input", { type: "checkbox", "aria-keyshortcuts": key || null, onchange: () => set(input.checked) });
-      this.shows.push(() => {
-        input.checked = get();
-      });
-      this.add(section, makeNode("label", {}, input, label, key ? makeNode("kbd", { text: key }) : null));
-    }
-    /** Something that is done at once; `isOff` tells when it cannot be. */
-    action(section, { label, key = "", run, isOff = () => false }) {
-      const button = makeButton(label, { key, onclick: () => {
-        run();
-        this.show();
-      } });
-      this.shows.push(() => {
-        button.disabled = isOff();
-      });
-      this.add(section, button);
-    }
-    add(section, node) {
-      if (!this.sections.has(section)) {
-        const part = makeNode("div", { class: "gsl-section", role: "group", "aria-label": section }, makeNode("h4", { text: section }));
-        this.sections.set(section, part);
-        this.sheet.append(part);
-      }
-      this.sections.get(section).append(node);
-    }
-    /** Let all controls show what is chosen now. */
-    show() {
-      for (const show of this.shows) show();
-    }
-  };
-  var choices = 0;
-
-  // paint_hits.js
-  var HIT_PX2 = 3;
-  var LEAST_PX = 5;
-  function paintHits(ctx, { view, items, ratio, theme }, segments, { x, w }) {
-    if (!view.matches) return;
-    const least = Math.round(LEAST_PX * ratio), high = Math.round(HIT_PX2 * ratio);
-    ctx.setTransform(1, 0, 0, 1, 0, 0);
-    ctx.fillStyle = theme.accent;
-    for (const { row, from, to, bottom } of segments) {
-      const top = Math.round(bottom * ratio) - high;
-      for (let i = from; i < to; i++) {
-        if (!view.store.matchCount(row, items.first[i], items.last[i])) continue;
-        const wide = Math.max(least, w[i] - 1);
-        ctx.fillRect(Math.round(x[i] + (w[i] - wide) / 2), top, wide, high);
-      }
-    }
-    ctx.setTransform(ratio, 0, 0, ratio, 0, 0);
-  }
-  function paintHitTicks(ctx, map, bottom) {
-    const { view, viewer, left, width } = map;
-    if (!view.matches) return;
-    const ticks = /* @__PURE__ */ new Set();
-    for (const { code } of view.store.rows) {
-      const row = view.store.row(code);
-      for (let index = row.nextMatch(0, view.matches); index < row.length; ) {
-        const px = Math.floor(map.pxAt(row.start[index]));
-        ticks.add(px);
-        index = row.nextMatch(Math.max(index + 1, row.firstFrom(map.timeAt(px + 1))), view.matches);
-      }
-    }
-    const shown = [...ticks].filter((px) => px >= left && px < left + width);
-    for (const [colour, wide] of [[viewer.theme.paper, 4], [viewer.theme.accent, 2]]) {
-      ctx.fillStyle = colour;
-      for (const px of shown) ctx.fillRect(px - wide / 2, bottom - 10, wide, 10);
-    }
   }
 
   // minimap.js
@@ -5300,7 +4904,7 @@ var gpustreamlab = (() => {
   function addNotes(viewer) {
     const { view, menu } = viewer, byTime = (a, b) => viewTime(view, a.time) - viewTime(view, b.time);
     const box = makeNode("input", { type: "text", maxlength: "500", "aria-label": "Note", placeholder: "Note", autocomplete: "off" });
-    const { sheet, shut } = makeSheet(viewer, "writing", "Write a note");
+    const sheet = new Sheet(viewer, "writing", "Write a note");
     const setNotes = (notes) => {
       view.set("reason", null);
       view.set("notes", notes);
@@ -5309,16 +4913,16 @@ var gpustreamlab = (() => {
       const save = () => {
         const text = box.value.trim();
         setNotes([...view.notes.filter((one) => one !== old), ...text ? [{ ...note, text }] : []].sort(byTime));
-        shut();
+        sheet.shut();
       };
       box.value = note.text;
       box.onkeydown = (event) => {
         if (event.key === "Enter" && !event.isComposing) save();
       };
-      sheet.replaceChildren(box, makeButton("Save", { key: "Enter", onclick: save }));
-      openAbove(sheet);
-      const { left, top } = partOf(viewer, "figure").getBoundingClientRect();
-      placeSheet(sheet, left + view.pxAt(viewTime(view, note.time)), top + view.lanesTop() + 24);
+      sheet.element.replaceChildren(box, makeButton("Save", { key: "Enter", onclick: save }));
+      const { left, top } = viewer.figureElement.getBoundingClientRect();
+      sheet.open({ left: left + view.pxAt(viewTime(view, note.time)), top: top + view.lanesTop() + 24 });
+      box.focus();
       box.select();
     };
     const read = (entries2) => entries2.map((entry) => readNote(view, entry)).filter(Boolean).sort(byTime);
@@ -5326,25 +4930,94 @@ var gpustreamlab = (() => {
     const write = (at) => open(newNote(view, at ?? (view.x0 + view.x1) / 2));
     view.set("notes", first);
     view.keep("notes", () => view.notes === first ? null : entries(), (value) => setNotes(value ? read(value) : first));
-    Object.assign(commandsOf(viewer), { note: write, editNote: (note) => open(note, note), dropNote: (note) => setNotes(view.notes.filter((other) => other !== note)) });
+    Object.assign(viewer.commands, { note: write, editNote: (note) => open(note, note), dropNote: (note) => setNotes(view.notes.filter((other) => other !== note)) });
     menu.action(SECTION, { label: "Write a note", key: "N", run: () => {
-      commandsOf(viewer).closeMenu();
+      viewer.commands.closeMenu();
       write();
     } });
-    if (viewer.address !== null) menu.action(SECTION, { label: "Copy link to this view", run: () => copyText(viewer.link(), makeNode("span"), menu.sheet) });
+    if (viewer.address !== null) menu.action(SECTION, { label: "Copy link to this view", run: () => copyText(viewer.link(), makeNode("span"), menu.element) });
     if (viewer.savePage) menu.action(SECTION, { label: "Save page with notes", run: () => viewer.savePage(entries()) });
-    return () => sheet.remove();
   }
   function newNote(view, at) {
-    const { pinned, gap, selection, store, tables } = view;
+    const { pinned, gap, selection, tables } = view;
     const of = (start, end, lane) => ({ time: traceTime(view, start), end: end === null ? null : traceTime(view, end), stream: tables.lanes[lane]?.name ?? null, text: "" });
-    if (pinned) {
-      const row = store.row(pinned.row), [first, last] = isSpan(pinned) ? [pinned.index, pinned.index] : [pinned.first, pinned.last];
-      return of(row.start[first], endOfHit(row, first, last), tables.rows[pinned.row].lane);
-    }
+    if (pinned) return of(...timesOf(view, pinned), tables.rows[pinned.row].lane);
     if (gap) return of(gap.start, gap.end, gap.lane);
     if (selection) return of(selection.start, selection.end, selection.lanes.size === 1 ? [...selection.lanes][0] : -1);
     return of(at, null, -1);
+  }
+
+  // memory.js
+  function paintMemory(ctx, painter) {
+    eachStrip(ctx, painter, (strip, box) => paintMemoryStrip(ctx, painter, strip, box));
+  }
+  function paintMemoryLabels(ctx, painter) {
+    eachStrip(ctx, painter, (strip, { top }) => labelMemory(ctx, painter, strip, top));
+  }
+  function eachStrip(ctx, { view }, paint) {
+    const shown = (view.tables.memory ?? []).filter(({ top, bottom }) => view.yAt(bottom) > view.lanesTop() && view.yAt(top) < view.lanesBottom());
+    if (!shown.length) return;
+    clipLanes(ctx, view, view.frame.left, () => {
+      for (const strip of shown) paint(strip, { top: view.yAt(strip.top) + 2, bottom: view.yAt(strip.bottom) - 1 });
+    });
+  }
+  function paintMemoryStrip(ctx, { view, theme }, strip, { top, bottom }) {
+    const most = strip.most || 1, y = (value) => bottom - (bottom - top) * value / most;
+    for (const line of strip.lines) {
+      const path = memoryPath(view, line, y);
+      if (!path) continue;
+      ctx.lineWidth = line.filled ? 1 : 1.5;
+      ctx.strokeStyle = line.filled ? theme.memory : theme.soft;
+      if (line.filled) {
+        const area = new Path2D(path.line);
+        area.lineTo(path.to, bottom);
+        area.lineTo(path.from, bottom);
+        ctx.fillStyle = theme.memory;
+        ctx.globalAlpha = 0.6;
+        ctx.fill(area);
+        ctx.globalAlpha = 1;
+      }
+      ctx.stroke(path.line);
+    }
+  }
+  function labelMemory(ctx, { view, theme, texts }, strip, top) {
+    setFont(ctx, 11);
+    ctx.textAlign = "right";
+    ctx.textBaseline = "top";
+    const text = `max ${strip.most_text}`, width = texts.width(ctx, text);
+    ctx.globalAlpha = 0.8;
+    ctx.fillStyle = theme.paper;
+    ctx.fillRect(view.frame.right - width - 8, top, width + 6, 13);
+    ctx.globalAlpha = 1;
+    ctx.fillStyle = theme.soft;
+    ctx.fillText(text, view.frame.right - 5, top + 1);
+  }
+  function memoryPath(view, { time, value }, y) {
+    const line = new Path2D(), first = Math.max(0, upperBound(time, view.x0, 0, time.length) - 1);
+    if (!time.length || time[first] > view.x1) return null;
+    const from = nearPx(view, view.pxAt(Math.max(time[first], view.x0)));
+    let level = y(value[first]), x = from;
+    line.moveTo(from, level);
+    for (let i = first + 1; i < time.length && time[i] <= view.x1; i++) {
+      x = view.pxAt(time[i]);
+      line.lineTo(x, level);
+      line.lineTo(x, level = y(value[i]));
+    }
+    const to = nearPx(view, view.pxAt(Math.min(view.x1, view.extent().end)));
+    line.lineTo(Math.max(x, to), level);
+    return { line, from, to: Math.max(x, to) };
+  }
+  function memoryAt(view, px, py) {
+    const { frame } = view;
+    if (px < frame.left || px > frame.right || py < view.lanesTop() || py >= view.lanesBottom()) return null;
+    const strip = (view.tables.memory ?? []).find(({ top, bottom }) => py >= view.yAt(top) && py < view.yAt(bottom));
+    if (!strip) return null;
+    const at = view.timeAt(px);
+    const facts = strip.lines.map(({ label, time, value }) => {
+      const index = upperBound(time, at, 0, time.length) - 1;
+      return [label, index < 0 ? "" : `${formatBytes(value[index])}, since ${formatNs(time[index])}`];
+    }).filter(([, text]) => text);
+    return facts.length ? { lane: strip.lane, at, facts: [["at", exactTime(at)], ...facts.reverse()] } : null;
   }
 
   // paint_bars.js
@@ -5637,12 +5310,11 @@ var gpustreamlab = (() => {
   var SNAP_PX = 6;
   function addRuler(viewer) {
     const { view } = viewer;
-    const figure = partOf(viewer, "figure");
     const button = makeButton("Ruler", { label: "Measure between two clicks", key: "M", "aria-pressed": "false", onclick: () => toggle() });
     const says = makeNode("output", { class: "gsl-measured", "aria-live": "polite" });
-    toolsOf(viewer).append(button);
-    newsOf(viewer).append(says);
-    const state = { isOn: false, start: null, down: null };
+    viewer.tools.append(button);
+    viewer.news.append(says);
+    const state = { isOn: false, start: null };
     function toggle() {
       if (state.isOn) return leave();
       state.isOn = true;
@@ -5674,7 +5346,7 @@ var gpustreamlab = (() => {
     }
     function show() {
       button.setAttribute("aria-pressed", String(state.isOn));
-      rootOf(viewer).classList.toggle("gsl-measuring", state.isOn);
+      viewer.element.classList.toggle("gsl-measuring", state.isOn);
       says.textContent = rulerText(view.ruler, state);
     }
     const moved = (event) => {
@@ -5682,33 +5354,16 @@ var gpustreamlab = (() => {
       setEnd(timeUnder(viewer, event));
       show();
     };
-    const released = (event) => {
-      if (state.isOn && isClick(state.down, event) && isInFrame(viewer, event)) point(timeUnder(viewer, event));
-      state.down = null;
-    };
-    const offs = [
-      listen(figure, "pointerdown", (event) => {
-        state.down = event.button ? null : event;
-      }, true),
-      listen(figure, "pointermove", moved, true),
-      listen(figure, "pointerup", released, true)
-    ];
-    Object.assign(commandsOf(viewer), {
+    viewer.figureElement.addEventListener("pointermove", moved, true);
+    onClick(viewer, (event) => {
+      if (state.isOn && view.isOver(viewer.pointOf(event))) point(timeUnder(viewer, event));
+    });
+    Object.assign(viewer.commands, {
       measure: toggle,
       leaveRuler: leave,
       isMeasuring: () => state.isOn,
-      measurePinned: () => view.pinned && [pinnedEdges(view)].forEach(([start, end]) => state.start === null ? (point(start), point(end)) : point(end))
+      measurePinned: () => view.pinned && [timesOf(view, view.pinned)].forEach(([start, end]) => state.start === null ? (point(start), point(end)) : point(end))
     });
-    return () => {
-      offs.forEach((off) => off());
-      button.remove();
-      says.remove();
-    };
-  }
-  function pinnedEdges(view) {
-    const { pinned } = view, row = view.store.row(pinned.row);
-    const [first, last] = isSpan(pinned) ? [pinned.index, pinned.index] : [pinned.first, pinned.last];
-    return [row.start[first], endOfHit(row, first, last)];
   }
   function rulerText(ruler, { isOn, start }) {
     if (isOn && start === null) return "Click where it starts";
@@ -5722,14 +5377,9 @@ var gpustreamlab = (() => {
     const [unit, scale] = [["GHz", 1e9], ["MHz", 1e6], ["kHz", 1e3]].find(([, size]) => hertz >= size * 0.9995) ?? ["Hz", 1];
     return `${Number((hertz / scale).toPrecision(3))} ${unit}`;
   }
-  function isInFrame(viewer, event) {
-    const { left, right, top, bottom } = viewer.view.frame;
-    const point = figurePoint(viewer, { x: event.clientX, y: event.clientY });
-    return point.x >= left && point.x <= right && point.y >= top && point.y <= bottom;
-  }
   function timeUnder(viewer, event) {
     const { view } = viewer;
-    const point = figurePoint(viewer, { x: event.clientX, y: event.clientY });
+    const point = viewer.pointOf(event);
     const time = view.timeAt(Math.max(view.frame.left, Math.min(view.frame.right, point.x)));
     const hit = view.hitAt(point.x, point.y);
     if (!hit || !isSpan(hit)) return time;
@@ -5743,8 +5393,9 @@ var gpustreamlab = (() => {
   var DRAG_PX2 = 4;
   var WHEEL_PX = 400;
   function addScrolling(viewer) {
-    const offs = [addBar(viewer), useWheel(viewer), useDrag(viewer)];
-    return () => offs.forEach((off) => off());
+    addBar(viewer);
+    useWheel(viewer);
+    useDrag(viewer);
   }
   function addBar(viewer) {
     const { view, figureElement } = viewer, inner = makeNode("div");
@@ -5757,16 +5408,10 @@ var gpustreamlab = (() => {
       inner.style.height = `${view.tables.height_px - view.pinnedPx}px`;
       if (Math.abs(bar.scrollTop - view.scrollPx) >= 1) bar.scrollTop = view.scrollPx;
     };
-    const offs = [
-      view.on("look", (property) => property === "scrollPx" && place()),
-      view.on("data", place),
-      viewer.onPainted(place),
-      listen(bar, "scroll", () => view.scrollTo(bar.scrollTop))
-    ];
-    return () => {
-      offs.forEach((off) => off());
-      bar.remove();
-    };
+    view.on("look", (property) => property === "scrollPx" && place());
+    view.on("data", place);
+    viewer.onPainted(place);
+    bar.addEventListener("scroll", () => view.scrollTo(bar.scrollTop));
   }
   function useWheel(viewer) {
     const { view, element, figureElement } = viewer;
@@ -5775,7 +5420,7 @@ var gpustreamlab = (() => {
       isEntered = false;
     };
     const wheel = (event) => {
-      const { x, y } = figurePoint(viewer, { x: event.clientX, y: event.clientY });
+      const { x, y } = viewer.pointOf(event);
       const stepPx = event.deltaMode === 1 ? 24 : event.deltaMode === 2 ? view.lanesPx : 1;
       const isSideways = Math.abs(event.deltaX) > Math.abs(event.deltaY) && !event.shiftKey;
       const isBeside = x < view.frame.left || x > view.frame.right, hasKey = event.ctrlKey || event.metaKey;
@@ -5792,20 +5437,18 @@ var gpustreamlab = (() => {
         if (view.scrollPx !== before) event.preventDefault();
       }
     };
-    const offs = [
-      listen(figureElement, "wheel", wheel, { capture: true, passive: false }),
-      listen(figureElement, "pointerdown", (event) => {
-        isEntered = event.button === 0 && event.pointerType !== "touch";
-      }, true),
-      listen(element, "pointerleave", leave),
-      listen(element, "keydown", (event) => {
-        if (event.key === "Escape") leave();
-      }, true),
-      listen(element, "focusout", (event) => {
-        if (!element.contains(event.relatedTarget)) leave();
-      })
-    ];
-    return () => offs.forEach((off) => off());
+    figureElement.addEventListener("wheel", wheel, { capture: true, passive: false });
+    const enter = (event) => {
+      isEntered = event.button === 0 && event.pointerType !== "touch";
+    };
+    figureElement.addEventListener("pointerdown", enter, true);
+    element.addEventListener("pointerleave", leave);
+    element.addEventListener("keydown", (event) => {
+      if (event.key === "Escape") leave();
+    }, true);
+    element.addEventListener("focusout", (event) => {
+      if (!element.contains(event.relatedTarget)) leave();
+    });
   }
   function useDrag(viewer) {
     const { view, figureElement } = viewer, held = /* @__PURE__ */ new Map();
@@ -5816,14 +5459,14 @@ var gpustreamlab = (() => {
       return { x: (first.x + last.x) / 2, y: (first.y + last.y) / 2, spread: Math.hypot(first.x - last.x, first.y - last.y) };
     };
     const down = (event) => {
-      const place = figurePoint(viewer, { x: event.clientX, y: event.clientY }), { left, right, top, bottom } = view.frame;
-      if (event.button || held.size > 1 || place.x < left || place.x > right || place.y < top || place.y > bottom) return;
+      const place = viewer.pointOf(event);
+      if (event.button || held.size > 1 || !view.isOver(place)) return;
       held.set(event.pointerId, { ...place, from: place, isMoving: event.pointerType === "touch" });
     };
     const move = (event) => {
       const one = held.get(event.pointerId);
       if (!one) return;
-      const place = figurePoint(viewer, { x: event.clientX, y: event.clientY });
+      const place = viewer.pointOf(event);
       one.isMoving ||= Math.hypot(place.x - one.from.x, place.y - one.from.y) >= DRAG_PX2;
       if (!one.isMoving) return;
       const before = middle(), time = view.timeAt(before.x), { left, right } = view.frame;
@@ -5834,87 +5477,80 @@ var gpustreamlab = (() => {
       if (event.pointerType !== "touch" || held.size > 1) view.scrollTo(view.scrollPx + before.y - after.y);
     };
     const up = (event) => held.delete(event.pointerId);
-    const offs = [
-      listen(figureElement, "pointerdown", down),
-      listen(figureElement, "pointermove", move),
-      listen(figureElement, "pointerup", up),
-      listen(figureElement, "pointercancel", up),
-      // Else the browser takes two fingers that go down for its own.
-      listen(figureElement, "touchmove", (event) => {
-        if (event.touches.length > 1 && event.cancelable) event.preventDefault();
-      }, { passive: false })
-    ];
-    return () => offs.forEach((off) => off());
+    figureElement.addEventListener("pointerdown", down);
+    figureElement.addEventListener("pointermove", move);
+    for (const type of ["pointerup", "pointercancel"]) figureElement.addEventListener(type, up);
+    const touched = (event) => {
+      if (event.touches.length > 1 && event.cancelable) event.preventDefault();
+    };
+    figureElement.addEventListener("touchmove", touched, { passive: false });
   }
 
   // matches.js
-  function countMatches(store) {
+  function countMatches(store, upTo = null) {
     if (!store.matches) return 0;
-    return store.rows.reduce((sum, { code, length }) => {
-      const row = length ? store.row(code) : { length: 0 };
-      return row.length ? sum + row.matchCount(0, row.length - 1, store.matches) : sum;
+    const anchor = anchorOf(store, upTo, -1);
+    return shownRows(store).reduce((sum, row) => {
+      const last = lastUpTo(row, anchor);
+      return last < 0 ? sum : sum + row.matchCount(0, last, store.matches);
     }, 0);
   }
   function nextMatch(store, from, direction = 1) {
     if (!store.matches) return null;
     const anchor = anchorOf(store, from, direction);
     let found = null;
-    for (const { code, length } of store.rows) {
-      const row = length ? store.row(code) : null;
-      if (!row?.length) continue;
-      const index = direction > 0 ? matchAfter(row, anchor, store.matches) : matchBefore(row, anchor, store.matches);
+    for (const row of shownRows(store)) {
+      const last = lastUpTo(row, anchor), before = row.code === anchor.row ? last - 1 : last;
+      const index = direction > 0 ? row.nextMatch(last + 1, store.matches) : row.previousMatch(before, store.matches);
       if (index < 0 || index >= row.length) continue;
       const time = row.start[index];
-      if (!found || (direction > 0 ? time < found.time : time >= found.time)) found = { row: code, index, time };
+      if (!found || (direction > 0 ? time < found.time : time >= found.time)) found = { row: row.code, index, time };
     }
     return found && { row: found.row, index: found.index };
+  }
+  function shownRows(store) {
+    const rows = store.rows.filter(({ length }) => length);
+    return rows.map(({ code }) => store.row(code)).filter(({ length }) => length);
   }
   function anchorOf(store, from, direction) {
     if (from?.row !== void 0) return { time: store.row(from.row).start[from.index], row: from.row, index: from.index };
     const isForward = direction > 0;
     return { time: from ? from.time : isForward ? -Infinity : Infinity, row: isForward ? -1 : Infinity, index: -1 };
   }
-  function matchAfter(row, anchor, matches) {
-    if (row.code === anchor.row) return row.nextMatch(anchor.index + 1, matches);
-    return row.nextMatch(row.code < anchor.row ? row.indexAt(anchor.time) + 1 : row.firstFrom(anchor.time), matches);
-  }
-  function matchBefore(row, anchor, matches) {
-    if (row.code === anchor.row) return row.previousMatch(anchor.index - 1, matches);
-    return row.previousMatch(row.code < anchor.row ? row.indexAt(anchor.time) : row.firstFrom(anchor.time) - 1, matches);
+  function lastUpTo(row, { time, row: code, index }) {
+    if (row.code === code) return index;
+    return row.code < code ? row.indexAt(time) : row.firstFrom(time) - 1;
   }
 
   // query.js
   var UNIT_NS = { ns: 1, us: 1e3, "µs": 1e3, "μs": 1e3, ms: 1e6, s: 1e9, min: 6e10 };
+  var UNITS = Object.keys(UNIT_NS).join("|");
   var FIELD = /^(stream|lane|kind|partition|thread|name|is):(.*)$/is;
   var SOME_FIELD = /^([a-z]+):(?!:)/i;
   var PATTERN = /^\/((?:\\.|[^/\\])+)\/([dgimsuvy]*)$/;
-  var LIMIT = /^([<>])=?(\d+(?:\.\d+)?|\.\d+)(ns|us|µs|μs|ms|s|min)$/i;
+  var LIMIT = new RegExp(`^([<>])=?(\\d+(?:\\.\\d+)?|\\.\\d+)(${UNITS})$`, "i");
+  var SPACED_LIMIT = new RegExp(`([<>]=?)\\s*([\\d.]+)\\s*(${UNITS})(?=\\s|$)`, "gi");
+  var WORDS = /(?:[a-z]+:)?\/(?:\\.|[^/\\])+\/[dgimsuvy]*(?=\s|$)|(?:[^\s"]|"[^"]*"?)+/gi;
   function compileSearch(text, tables) {
     const asked = parseSearch(text);
     if (!asked) return null;
-    const has = (texts, tests) => tests.every((test) => [texts].flat().some((text2) => test(String(text2))));
-    const codes = (values, tests) => tests.length ? Uint8Array.from(values, (value) => has(value, tests)) : null;
-    const matches = Uint8Array.from(tables.names, (name) => has(name, asked.names));
-    const lanes = codes(tables.lanes.map((lane) => [lane.name, lane.label]), asked.lanes);
-    matches.rows = lanes && Uint8Array.from(tables.rows, (row) => lanes[row.lane]);
+    const isFound = (texts, tests) => tests.every((test) => [texts].flat().some((text2) => test(String(text2))));
+    const found = (values, tests) => Uint8Array.from(values, (value) => isFound(value, tests));
+    const matches = found(tables.names, asked.name), also = [];
     matches.rowCount = tables.rows.length;
-    matches.also = alsoAsked(matches.rows, {
-      kind: codes(tables.kinds, asked.kinds),
-      partition: codes(tables.partitions.map((partition) => partition.text), asked.partitions),
-      thread: codes(tables.threads, asked.threads)
-    }, asked);
+    if (asked.lane.length) {
+      const lanes = found(tables.lanes.map(({ name, label }) => [name, label]), asked.lane);
+      also.push((row) => lanes[row.lane]);
+    }
+    const columns = { kind: tables.kinds, partition: tables.partitions.map(({ text: text2 }) => text2), thread: tables.threads };
+    for (const [column, values] of Object.entries(columns)) {
+      const codes = found(values, asked[column]);
+      if (asked[column].length) also.push((row, i) => codes[row[column][i]]);
+    }
+    if (asked.is.length) also.push(isFound("stray", asked.is) ? isStray : () => false);
+    for (const isWithin of asked.limits) also.push((row, i) => isWithin(row.end[i] - row.start[i]));
+    matches.also = also.length ? (row, i) => also.every((test) => test(row, i)) : null;
     return matches;
-  }
-  function alsoAsked(rows, columns, { minNs, maxNs, traits }) {
-    const asked = Object.entries(columns).filter(([, codes]) => codes);
-    if (!rows && !asked.length && !traits.length && minNs === -Infinity && maxNs === Infinity) return null;
-    return (row, i) => {
-      if (rows && !rows[row.code]) return false;
-      for (const [column, codes] of asked) if (!codes[row[column][i]]) return false;
-      if (traits.length && !traits.every((trait) => "stray".startsWith(trait) && isStray(row, i))) return false;
-      const duration = row.end[i] - row.start[i];
-      return duration >= minNs && duration <= maxNs;
-    };
   }
   function searchProblem(text, { names }) {
     const words = searchWords(text), broken = words.map(patternProblem).find(Boolean);
@@ -5945,49 +5581,33 @@ var gpustreamlab = (() => {
     return `${what} at sign ${end + 1}, ${source.slice(end, end + 12)}`;
   }
   function partTest(part) {
-    const [, source, flags] = part.match(PATTERN) ?? [], plain = part.replaceAll('"', "").toLowerCase();
-    if (!source) return (text) => text.toLowerCase().includes(plain);
+    const [, source, flags] = part.match(PATTERN) ?? [], plain2 = part.replaceAll('"', "").toLowerCase();
+    if (!source) return (text) => text.toLowerCase().includes(plain2);
     const pattern = new RegExp(source, flags.replace(/[gy]/g, ""));
     return (text) => pattern.test(text);
   }
-  function searchWords(text) {
-    return text.replace(/([<>]=?)\s*([\d.]+)\s*(ns|us|µs|μs|ms|s|min)(?=\s|$)/gi, "$1$2$3").match(/(?:[a-z]+:)?\/(?:\\.|[^/\\])+\/[dgimsuvy]*(?=\s|$)|(?:[^\s"]|"[^"]*"?)+/gi) ?? [];
-  }
+  var searchWords = (text) => text.replace(SPACED_LIMIT, "$1$2$3").match(WORDS) ?? [];
   function parseSearch(text) {
-    const asked = { names: [], lanes: [], kinds: [], partitions: [], threads: [], traits: [], minNs: -Infinity, maxNs: Infinity };
-    const places = { stream: "lanes", lane: "lanes", kind: "kinds", partition: "partitions", thread: "threads", name: "names", is: "traits" };
-    const plain = [];
+    const asked = { name: [], lane: [], kind: [], partition: [], thread: [], is: [], limits: [] }, plain2 = [];
     for (const word of searchWords(text)) {
-      const field = word.match(FIELD), limit = word.match(LIMIT);
-      const value = field?.[2].replaceAll('"', ""), place = field && places[field[1].toLowerCase()];
-      if (field && value) asked[place].push(place === "traits" ? value.toLowerCase() : partTest(field[2]));
-      else if (PATTERN.test(word)) asked.names.push(partTest(word));
+      const [, field, value] = word.match(FIELD) ?? [], [, way, size, unit] = word.match(LIMIT) ?? [];
+      if (value?.replaceAll('"', "")) asked[field.toLowerCase().replace("stream", "lane")].push(partTest(value));
+      else if (PATTERN.test(word)) asked.name.push(partTest(word));
       else if (field || /^([<>]=?|"*)$/.test(word)) continue;
-      else if (limit && limit[1] === ">") asked.minNs = Number(limit[2]) * UNIT_NS[limit[3].toLowerCase()];
-      else if (limit) asked.maxNs = Number(limit[2]) * UNIT_NS[limit[3].toLowerCase()];
-      else plain.push(word);
+      else if (way) {
+        const limitNs = Number(size) * UNIT_NS[unit.toLowerCase()];
+        asked.limits.push(way === ">" ? (ns) => ns >= limitNs : (ns) => ns <= limitNs);
+      } else plain2.push(word);
     }
-    if (plain.length) asked.names.push(partTest(plain.join(" ").replace(/^"(.*?)"?$/s, "$1")));
-    const isAnything = Object.values(asked).some((value) => value.length || Number.isFinite(value));
-    return isAnything ? asked : null;
+    if (plain2.length) asked.name.push(partTest(plain2.join(" ").replace(/^"(.*?)"?$/s, "$1")));
+    return Object.values(asked).some((tests) => tests.length) ? asked : null;
   }
   function searchIsStale(matches, tables) {
     return matches.length !== tables.names.length || matches.rowCount !== tables.rows.length;
   }
-  function matchNumber(store, { row: code, index }) {
-    const { start: starts } = store.row(code), start = starts[index];
-    let count = 0;
-    for (const { code: other } of store.rows) {
-      const row = store.row(other);
-      if (!row.length) continue;
-      const last = other === code ? index : other < code ? row.indexAt(start) : row.firstFrom(start) - 1;
-      if (last >= 0) count += store.matchCount(other, 0, last);
-    }
-    return count;
-  }
 
   // search.js
-  var SEARCH_AFTER_MS = 120;
+  var SEARCH_EVERY_MS = 120;
   var RECOUNT_EVERY_MS = 500;
   function addSearch(viewer) {
     const { view } = viewer;
@@ -6004,30 +5624,29 @@ var gpustreamlab = (() => {
     const step = (text, label, key, direction) => makeButton(text, { label, key, class: "gsl-step", onclick: () => go(direction), hidden: true });
     const steps = [step("‹", "Previous match", "Shift+Enter", -1), step("›", "Next match", "Enter", 1)];
     const form = makeNode("div", { class: "gsl-search", role: "search" }, box, makeNode("div", {}, found, ...steps), says);
-    partOf(viewer, "bar").append(form);
-    const state = { matches: null, total: 0, problem: "" };
+    viewer.bar.append(form);
+    let total = 0, problem = "";
     function run() {
-      state.problem = searchProblem(box.value, view.tables);
-      state.matches = state.problem ? null : compileSearch(box.value, view.tables);
-      box.setAttribute("aria-invalid", String(Boolean(state.problem)));
-      view.set("matches", state.matches);
+      problem = searchProblem(box.value, view.tables);
+      box.setAttribute("aria-invalid", String(Boolean(problem)));
+      view.set("matches", problem ? null : compileSearch(box.value, view.tables));
       steps.forEach((button) => {
-        button.hidden = !state.matches;
+        button.hidden = !view.matches;
       });
       recount();
     }
     function recount() {
-      state.total = countMatches(view.store);
+      total = countMatches(view.store);
       tell();
     }
     function tell() {
-      says.textContent = state.problem;
-      says.hidden = !state.problem;
-      found.textContent = !state.matches ? "" : state.total ? matchPlace(view, state) : "none found";
+      says.textContent = problem;
+      says.hidden = !problem;
+      found.textContent = !view.matches ? "" : total ? matchPlace(view, total) : "none found";
     }
     function go(direction) {
       if (isStale()) run();
-      if (!state.total) return;
+      if (!total) return;
       const hit = nextMatch(view.store, matchOrigin(view, direction), direction) ?? nextMatch(view.store, null, direction);
       if (!hit) return;
       view.show(hit.row, hit.index);
@@ -6037,63 +5656,44 @@ var gpustreamlab = (() => {
       box.value = "";
       run();
     }
-    let timer = 0;
-    const typed = () => {
-      clearTimeout(timer);
-      timer = setTimeout(run, SEARCH_AFTER_MS);
-    };
-    const now = () => {
-      clearTimeout(timer);
-      run();
-    };
-    const isStale = () => state.matches ? searchIsStale(state.matches, view.tables) : Boolean(state.problem);
-    const again = throttled(() => isStale() ? run() : state.matches && recount(), RECOUNT_EVERY_MS);
+    const isStale = () => view.matches ? searchIsStale(view.matches, view.tables) : Boolean(problem);
+    const again = throttled(viewer, () => isStale() ? run() : view.matches && recount(), RECOUNT_EVERY_MS);
     const keyed = (event) => {
       if (event.isComposing) return;
       if (event.key === "Enter") {
-        now();
+        run();
         go(event.shiftKey ? -1 : 1);
       } else if (event.key === "Escape") {
-        clearTimeout(timer);
         clear();
-        rootOf(viewer).focus({ preventScroll: true });
+        viewer.focus();
       } else return;
       event.preventDefault();
       event.stopPropagation();
     };
-    const offs = [
-      listen(box, "input", typed),
-      listen(box, "keydown", keyed),
-      listen(box, "search", () => box.value || now()),
-      view.on("data", again),
-      view.on("look", tell)
-    ];
-    const commands = commandsOf(viewer);
+    box.addEventListener("input", throttled(viewer, run, SEARCH_EVERY_MS));
+    box.addEventListener("keydown", keyed);
+    box.addEventListener("search", () => box.value || run());
+    view.on("data", again);
+    view.on("look", tell);
+    const commands = viewer.commands;
     commands.search = () => {
       box.focus({ preventScroll: true });
       box.select();
     };
     commands.searchFor = (text) => {
       box.value = text;
-      now();
+      run();
       commands.search();
     };
     view.keep("search", () => box.value || null, (text) => {
       box.value = text ?? "";
-      now();
+      run();
     });
-    commands.clearSearch = () => box.value ? (clear(), true) : false;
-    return () => {
-      offs.forEach((off) => off());
-      clearTimeout(timer);
-      again.stop();
-      form.remove();
-    };
+    commands.clearSearch = clear;
   }
-  function matchPlace(view, state) {
-    const total = formatCount(state.total), pinned = view.pinned;
-    if (!pinned || !isSpan(pinned) || !view.store.row(pinned.row).isMatch(pinned.index, state.matches)) return `${total} found`;
-    return `${formatCount(matchNumber(view.store, pinned))} of ${total}`;
+  function matchPlace({ pinned, store, matches }, total) {
+    if (!pinned || !isSpan(pinned) || !store.row(pinned.row).isMatch(pinned.index, matches)) return `${formatCount(total)} found`;
+    return `${formatCount(countMatches(store, pinned))} of ${formatCount(total)}`;
   }
   function matchOrigin({ pinned, x0, x1 }, direction) {
     if (!pinned) return { time: direction > 0 ? x0 : x1 };
@@ -6103,58 +5703,41 @@ var gpustreamlab = (() => {
   // select.js
   var SELECT_MIN_PX = 3;
   function addSelect(viewer) {
-    const state = { isDragging: false };
-    const off = dragSelect(viewer, state);
-    commandsOf(viewer).isSelecting = () => state.isDragging;
-    return off;
-  }
-  function dragSelect(viewer, state) {
-    const { view } = viewer;
-    const figure = partOf(viewer, "figure");
+    const { view, figureElement: figure, commands } = viewer;
     let from = null, isZoom = false;
-    const place = (event) => {
-      const point = figurePoint(viewer, { x: event.clientX, y: event.clientY });
-      if (Math.abs(point.x - from.x) >= SELECT_MIN_PX) view.set("selection", selectionBetween(view, from, point));
-    };
     const take = (event) => {
       event.preventDefault();
       event.stopImmediatePropagation();
+    };
+    const down = (event) => {
+      const point = viewer.pointOf(event);
+      const does = event.shiftKey ? "select" : event.altKey ? "zoom" : event.pointerType === "mouse" ? view.dragDoes : "move";
+      if (does === "move" || commands.isMeasuring() || event.button || !view.isOver(point)) return;
+      take(event);
+      viewer.focus();
+      commands.hideTip();
+      from = point;
+      isZoom = does === "zoom";
+      figure.setPointerCapture(event.pointerId);
+    };
+    const move = (event) => {
+      if (!from) return;
+      take(event);
+      const point = viewer.pointOf(event);
+      if (Math.abs(point.x - from.x) >= SELECT_MIN_PX) view.set("selection", selectionBetween(view, from, point));
     };
     const end = (event) => {
       if (!from) return;
       take(event);
       from = null;
-      state.isDragging = false;
       const { selection } = view;
       view.set("selection", isZoom ? null : selection);
       if (isZoom && selection) view.setRange(selection.start, selection.end);
     };
-    const offs = [
-      listen(figure, "pointerdown", (event) => {
-        const point = figurePoint(viewer, { x: event.clientX, y: event.clientY });
-        const does = event.shiftKey ? "select" : event.altKey ? "zoom" : event.pointerType === "mouse" ? view.dragDoes : "move";
-        if (does === "move" || commandsOf(viewer).isMeasuring?.() || event.button || !isInParts(view, point)) return;
-        take(event);
-        rootOf(viewer).focus({ preventScroll: true });
-        commandsOf(viewer).hideTip?.();
-        from = point;
-        isZoom = does === "zoom";
-        state.isDragging = true;
-        figure.setPointerCapture(event.pointerId);
-      }, true),
-      listen(figure, "pointermove", (event) => {
-        if (from) {
-          take(event);
-          place(event);
-        }
-      }, true),
-      listen(figure, "pointerup", end, true),
-      listen(figure, "pointercancel", end, true)
-    ];
-    return () => offs.forEach((off) => off());
-  }
-  function isInParts({ frame: { left, right, top, bottom } }, point) {
-    return point.x >= left && point.x <= right && point.y >= top && point.y < bottom;
+    figure.addEventListener("pointerdown", down, true);
+    figure.addEventListener("pointermove", move, true);
+    for (const type of ["pointerup", "pointercancel"]) figure.addEventListener(type, end, true);
+    commands.isSelecting = () => from !== null;
   }
   function selectionBetween(view, a, b) {
     const within = (x) => Math.max(view.frame.left, Math.min(view.frame.right, x));
@@ -6170,12 +5753,6 @@ var gpustreamlab = (() => {
       if (view.yAt(lane.bottom) > top && view.yAt(lane.top) <= bottom) lanes.add(code);
     }
     return lanes.size ? lanes : new Set(view.tables.lanes.keys());
-  }
-  function dataFrameFilter(tables, { start, end, lanes }) {
-    const from = BigInt(tables.zero_ns) + BigInt(Math.floor(start)), to = BigInt(tables.zero_ns) + BigInt(Math.ceil(end));
-    const terms = [`(t.end_ns >= ${from})`, `(t.start_ns <= ${to})`];
-    if (lanes.size < tables.lanes.length) terms.push(`t.lane.isin([${[...lanes].map((code) => JSON.stringify(tables.lanes[code].name)).join(", ")}])`);
-    return `lab.trace.to_pandas().loc[lambda t: ${terms.join(" & ")}]`;
   }
 
   // totals.js
@@ -6297,8 +5874,8 @@ var gpustreamlab = (() => {
   function addTotals(viewer) {
     const { view } = viewer;
     const panel = makeNode("section", { class: "gsl-panel gsl-selection", "aria-label": "Totals", hidden: true });
-    partOf(viewer, "panels").append(panel);
-    const state = { ...AT_FIRST, selection: null }, commands = commandsOf(viewer);
+    viewer.panels.append(panel);
+    const state = { ...AT_FIRST, selection: null }, commands = viewer.commands;
     const draw = () => showTotals(viewer, panel, state, change2);
     const change2 = (changes) => {
       Object.assign(state, changes);
@@ -6306,12 +5883,12 @@ var gpustreamlab = (() => {
     };
     const open = () => change2({ isOpen: true, scope: state.scope === "selection" && !view.selection ? "view" : state.scope });
     const button = makeButton("Totals", { label: "Totals by name, stream or partition; Shift and drag selects a part", key: "T", onclick: () => commands.sumView() });
-    toolsOf(viewer).append(button);
-    const later = throttled(() => {
+    viewer.tools.append(button);
+    const later = throttled(viewer, () => {
       if (state.isOpen) draw();
     }, TOTALS_EVERY_MS);
     const looked = (property) => {
-      if (view.selection !== state.selection && !commands.isSelecting?.()) {
+      if (view.selection !== state.selection && !commands.isSelecting()) {
         state.selection = view.selection;
         change2(view.selection ? { isOpen: true, scope: "selection" } : state.scope === "selection" ? { ...AT_FIRST, by: state.by } : {});
       } else if (state.isOpen && FILTER_KEYS.has(property)) draw();
@@ -6325,13 +5902,9 @@ var gpustreamlab = (() => {
     commands.sumView = () => commands.closeTotals() || open();
     view.keep("totals", () => state.isOpen ? { by: state.by, scope: state.scope, sort: state.sort, isUp: state.isUp } : null, (kept) => change2({ ...AT_FIRST, ...kept, isOpen: Boolean(kept) }));
     const isDone = () => state.scope !== "all" && windowOf(view, state)?.end < state.reachNs;
-    const offs = [view.on("look", looked), view.on("range", () => state.scope === "view" && later()), view.on("data", () => view.isPaused || isDone() || later())];
-    return () => {
-      offs.forEach((off) => off());
-      later.stop();
-      panel.remove();
-      button.remove();
-    };
+    view.on("look", looked);
+    view.on("range", () => state.scope === "view" && later());
+    view.on("data", () => view.isPaused || isDone() || later());
   }
   function windowOf(view, { scope }) {
     const all = view.streamExtent(), lanes = new Set(view.tables.lanes.keys()), isAll = scope === "all" || view.x0 <= all.start && view.x1 >= all.end;
@@ -6361,7 +5934,7 @@ var gpustreamlab = (() => {
       const button = makeButton(text, { label, onclick: () => copyText(expression(), button, panel) });
       return button;
     };
-    if (panel.dataset.told !== title) announce(viewer, `${title}, ${facts}`);
+    if (panel.dataset.told !== title) viewer.announce(`${title}, ${facts}`);
     panel.dataset.told = title;
     return makeNode(
       "header",
@@ -6374,8 +5947,8 @@ var gpustreamlab = (() => {
       state.by === "pair" ? null : copies("Copy as DataFrame", "Copy a pandas expression for this table", () => totalsExpression(view.tables, own, state)),
       isSelected ? copies("Copy as DataFrame filter", "Copy a pandas expression for these spans", () => dataFrameFilter(view.tables, view.selection)) : null,
       makeButton(isSelected ? "Clear" : "Close", { key: "Escape", onclick: () => {
-        commandsOf(viewer).closeTotals();
-        rootOf(viewer).focus({ preventScroll: true });
+        viewer.commands.closeTotals();
+        viewer.focus();
       } })
     );
   }
@@ -6424,9 +5997,116 @@ var gpustreamlab = (() => {
     return makeNode("div", { class: "gsl-table", tabindex: "0", role: "group", "aria-label": caption }, makeNode("table", { title: about }, makeNode("caption", { class: "gsl-out", text: caption }), heads, body));
   }
   function totalsExpression(tables, { start, end, lanes, isAll }, { by }) {
-    const ns = (time) => BigInt(tables.zero_ns) + BigInt(time), part = isAll ? "" : `, ${ns(start)}, ${ns(end)}`;
-    const names = lanes.size < tables.lanes.length ? `.where(stream=[${[...lanes].map((code) => JSON.stringify(tables.lanes[code].name)).join(", ")}])` : "";
-    return `lab.trace${names}.totals("${by}"${part}).to_pandas()`;
+    const part = isAll ? "" : `, ${exactNs(tables, start)}, ${exactNs(tables, end)}`, some = lanesList(tables, lanes);
+    return `lab.trace${some && `.where(stream=${some})`}.totals("${by}"${part}).to_pandas()`;
+  }
+  function dataFrameFilter(tables, { start, end, lanes }) {
+    const terms = [`(t.end_ns >= ${exactNs(tables, Math.floor(start))})`, `(t.start_ns <= ${exactNs(tables, Math.ceil(end))})`];
+    const some = lanesList(tables, lanes);
+    return `lab.trace.to_pandas().loc[lambda t: ${[...terms, ...some ? [`t.lane.isin(${some})`] : []].join(" & ")}]`;
+  }
+  var exactNs = (tables, time) => BigInt(tables.zero_ns) + BigInt(time);
+  function lanesList(tables, lanes) {
+    if (lanes.size === tables.lanes.length) return "";
+    return `[${[...lanes].map((code) => JSON.stringify(tables.lanes[code].name)).join(", ")}]`;
+  }
+
+  // tips.js
+  var TIP_GAP_PX = 12;
+  var TIP_MARKS = 5;
+  var MARK_WORDS = { layout: "SMs shared out anew", cell: "cell", mark: "mark" };
+  function addTips(viewer) {
+    const { view, figureElement: figure } = viewer;
+    const tip = makeNode("div", { class: "gsl-tip", role: "tooltip", popover: "manual" });
+    viewer.element.append(tip);
+    const state = { key: "", pointer: null, frame: 0 };
+    const hide = () => {
+      state.key = "";
+      tip.hidePopover();
+      if (view.hovered) view.set("hovered", null);
+    };
+    const refresh = () => {
+      state.frame = 0;
+      const told = state.pointer && tip.isConnected && toldAt(view, viewer.pointOf(state.pointer));
+      if (!told) return hide();
+      const { key, hit = null } = told;
+      if (key !== state.key) {
+        state.key = key;
+        tip.replaceChildren(...told.nodes());
+        if (hit || view.hovered) view.set("hovered", hit);
+      }
+      tip.togglePopover(true);
+      placeTip(tip, tipRoom(viewer, hit, state.pointer.clientY), state.pointer);
+    };
+    const later = () => {
+      state.frame ||= requestAnimationFrame(refresh);
+    };
+    const leave = () => {
+      state.pointer = null;
+      later();
+    };
+    figure.addEventListener("pointermove", (event) => {
+      state.pointer = event.buttons || event.pointerType === "touch" ? null : event;
+      later();
+    }, true);
+    figure.addEventListener("pointerdown", leave, true);
+    figure.addEventListener("pointerleave", leave);
+    for (const event of ["range", "data"]) view.on(event, () => state.pointer && later());
+    viewer.commands.hideTip = () => {
+      state.pointer = null;
+      hide();
+    };
+    viewer.atEnd(viewer.commands.hideTip);
+  }
+  function toldAt(view, { x, y }) {
+    const sign = signAt(view, x, y), hit = sign ? null : view.hitAt(x, y), marks = sign || hit ? [] : marksAt(view, x, y);
+    if (sign) return plain(signTitle(view, sign.piece), [], [sign.piece.text, sign.piece.fix, moreText(sign.more)]);
+    if (hit) return { hit, key: JSON.stringify([hit, view.store.length]), nodes: () => hitNodes(view, hit) };
+    if (marks.length) return { key: JSON.stringify(marks.map(({ time, text }) => [time, text])), nodes: () => markNodes(marks) };
+    const memory = memoryAt(view, x, y);
+    if (memory) return plain(`Memory of ${laneText(view.tables.lanes[memory.lane])}`, memory.facts);
+    const name = nameAt(view, x, y), [title, facts, hint] = (name ? nameFacts(view, name) : stripAt(view, x, y)) ?? [];
+    return title === void 0 ? null : plain(title, facts, [hint]);
+  }
+  var plain = (...told) => ({ key: JSON.stringify(told), nodes: () => tipNodes(...told) });
+  function tipNodes(title, facts, lines = []) {
+    const below = lines.filter(Boolean).map((text) => makeNode("p", { text, dir: "auto" }));
+    return [makeNode("strong", { text: title, dir: "auto" }), ...facts.length ? [factList(facts)] : [], ...below];
+  }
+  function signTitle(view, { number, sign }) {
+    const { head: head2 } = reasonsOf(view).findings[number - 1];
+    return sign === String(number) ? `${sign}. ${head2}` : head2;
+  }
+  function hitNodes(view, hit) {
+    if (isSpan(hit)) return tipNodes(hitTitle(view, hit), spanFacts(view, hit).slice(1));
+    return tipNodes(hitTitle(view, hit), mergedFacts(view, hit), ["Too narrow to draw apart: zoom in"]);
+  }
+  function markNodes(marks) {
+    const more = moreText(marks.length - TIP_MARKS);
+    return [
+      ...marks.slice(0, TIP_MARKS).flatMap(({ text, time, kind }) => tipNodes(text, [["time", exactTime(time)], ["what", MARK_WORDS[kind] ?? kind]])),
+      ...more ? [makeNode("p", { text: more })] : []
+    ];
+  }
+  var moreText = (count) => count > 0 ? `${formatCount(count)} more here: zoom in` : "";
+  function tipRoom({ view, figureElement }, hit, y) {
+    if (!hit) return [y, y];
+    const lift = figureElement.getBoundingClientRect().top + view.frame.top - view.scrollPx, row = view.tables.rows[hit.row];
+    return [Math.min(row.top + lift, y), Math.max(row.bottom + lift, y)];
+  }
+  function placeTip(tip, [top, bottom], { clientX, clientY }) {
+    const wide = tip.offsetWidth, high = tip.offsetHeight;
+    const limit = document.documentElement;
+    let x = Math.min(clientX + TIP_GAP_PX, limit.clientWidth - wide - 4);
+    let y = bottom + TIP_GAP_PX;
+    if (y + high > limit.clientHeight - 4) y = top - TIP_GAP_PX - high;
+    if (y < 4) {
+      y = Math.max(4, Math.min(clientY - high / 2, limit.clientHeight - high - 4));
+      x = clientX + TIP_GAP_PX;
+      if (x + wide > limit.clientWidth - 4) x = clientX - TIP_GAP_PX - wide;
+    }
+    tip.style.left = `${Math.max(4, x)}px`;
+    tip.style.top = `${y}px`;
   }
 
   // viewer.js
@@ -6443,25 +6123,52 @@ var gpustreamlab = (() => {
   var Viewer = class {
     constructor({ element, Bokeh, item, tables, store, live = false, askWhy = null, fills = false, address = null, notes = null, savePage = null }) {
       checkFormat("This timeline has", tables.format, TABLES_FORMAT);
-      this.Bokeh = Bokeh;
-      this.item = item;
-      this.element = makeFrame();
-      element.append(this.element);
-      this.figureElement = this.element.querySelector(".gsl-figure");
+      Object.assign(this, { Bokeh, item, askWhy, fills, address, notes, savePage });
+      this.makeFrame(element);
+      this.commands = {};
       this.view = new View(tables, store);
       this.view.isLive = live;
       this.view.isFollowing = live;
       this.theme = readTheme(this.element);
       this.painter = new Painter(this.view, this.theme);
       this.paintListeners = /* @__PURE__ */ new Set();
-      this.askWhy = askWhy;
-      this.fills = fills;
       this.element.dataset.fills = fills;
-      this.address = address;
-      this.notes = notes;
-      this.savePage = savePage;
-      this.removers = [];
-      this.isDestroyed = false;
+      this.ending = new AbortController();
+    }
+    makeFrame(parent) {
+      const make = (name, facts, ...children) => makeNode("div", { class: `gsl-${name}`, ...facts }, ...children);
+      const part = (name, ...children) => make(name, {}, ...children);
+      this.tools = part("tools");
+      this.bar = part("bar", this.tools);
+      this.news = part("news");
+      this.figureElement = part("figure", this.news);
+      this.panels = part("panels");
+      this.status = makeNode("div", { class: "gsl-status gsl-out", role: "status", "aria-live": "polite" });
+      const about = { tabindex: "0", role: "region", "aria-label": "Timeline. Press question mark for its keys." };
+      this.element = make("viewer", about, this.bar, this.figureElement, part("minimap"), this.panels, this.status);
+      this.element.querySelector(".gsl-minimap").style.minHeight = `${MINIMAP_PX}px`;
+      parent.append(this.element);
+    }
+    get signal() {
+      return this.ending.signal;
+    }
+    get isDestroyed() {
+      return this.signal.aborted;
+    }
+    atEnd(action) {
+      this.signal.addEventListener("abort", action);
+    }
+    focus() {
+      this.element.focus({ preventScroll: true });
+    }
+    announce(text) {
+      this.status.textContent = text;
+    }
+    // To the screen reader: what changed where nothing that has the focus did.
+    // Where a pointer is in the figure, in its px.
+    pointOf({ clientX, clientY }) {
+      const { left, top } = this.figureElement.getBoundingClientRect();
+      return { x: clientX - left, y: clientY - top };
     }
     // Show everything. BokehJS insists on an element that is in the page, and notebooks make elements before they show them.
     async start() {
@@ -6478,7 +6185,7 @@ var gpustreamlab = (() => {
       this.plotView = this.views.roots.find((view) => view.model === this.plot);
       this.connect();
       this.view.fit();
-      for (const add of CONTROLS) this.removers.push(add(this));
+      for (const add of CONTROLS) add(this);
       this.minimap.request();
       return this;
     }
@@ -6497,54 +6204,39 @@ var gpustreamlab = (() => {
       const { plot, view } = this, width = this.figureElement.clientWidth || 1200;
       view.setRoom(Math.round(this.figureRoom() - AXIS_PX - RIM_PX), this.fills);
       const { innerPx } = view.parts;
-      const changes = {
-        height: innerPx + AXIS_PX + RIM_PX,
-        min_border_top: RIM_PX,
-        min_border_bottom: AXIS_PX,
-        min_border_left: Math.round(Math.min(view.tables.border_px, Math.max(90, width * NARROW_BORDER)))
-      };
-      for (const [name, value] of Object.entries(changes)) if (plot[name] !== value) plot[name] = value;
-      if (!this.plotView) view.frame = { left: changes.min_border_left, top: RIM_PX, right: width, bottom: RIM_PX + innerPx };
-      if (plot.y_range.start !== innerPx) plot.y_range.setv({ start: innerPx, end: 0 });
-      this.figureElement.style.minHeight = `${changes.height}px`;
+      const height = innerPx + AXIS_PX + RIM_PX, namesPx = Math.max(90, width * NARROW_BORDER);
+      const left = Math.round(Math.min(view.tables.border_px, namesPx));
+      plot.setv({ height, min_border_top: RIM_PX, min_border_bottom: AXIS_PX, min_border_left: left });
+      if (!this.plotView) view.frame = { left, top: RIM_PX, right: width, bottom: RIM_PX + innerPx };
+      plot.y_range.setv({ start: innerPx, end: 0 });
+      this.figureElement.style.minHeight = `${height}px`;
     }
     // How high the figure may be, so that its axis, the controls and the panels below it are in view together. A page fills the
     // window; in a notebook's cell, and beside others, the panels come below.
     figureRoom() {
       const { element, figureElement } = this, own = element.getBoundingClientRect(), besides = element.offsetHeight - figureElement.offsetHeight;
       const leastPx = element.clientWidth < PHONE_PX ? LEAST_PHONE_PX : LEAST_FIGURE_PX;
-      if (!this.fills) return Math.max(leastPx, CELL_SHARE * hostHeight() - besides + element.querySelector(".gsl-panels").offsetHeight);
+      if (!this.fills) return Math.max(leastPx, CELL_SHARE * hostHeight() - besides + this.panels.offsetHeight);
       const above = own.top + window.scrollY, below = document.body.getBoundingClientRect().bottom - own.bottom;
       return Math.max(leastPx, document.documentElement.clientHeight - above - below - besides);
     }
     connect() {
-      const { view, plotView } = this;
+      const { view, plot, plotView } = this;
       paintEachFrame(plotView);
       plotView.repainted.connect(() => this.paintListeners.forEach((listener) => listener()));
       this.sizePlot();
       this.minimap = new Minimap(this, this.element.querySelector(".gsl-minimap"));
-      this.removers.push(
-        view.on("range", () => this.rangeChanged()),
-        view.on("look", (property) => this.lookChanged(property)),
-        view.on("data", (detail) => this.dataChanged(detail)),
-        watchTheme(() => this.useTheme()),
-        this.onPainted(() => this.minimap.keepUp()),
-        addScrolling(this),
-        this.watchSize(),
-        () => this.minimap.remove()
-      );
-    }
-    rangeChanged() {
-      const { view, plot } = this;
-      if (plot.x_range.start !== view.x0 || plot.x_range.end !== view.x1) plot.x_range.setv({ start: view.x0, end: view.x1 });
-    }
-    lookChanged(property) {
-      if (ABOVE.has(property)) this.plotView.request_paint(this.layers.overlay);
-      else this.plotView.request_paint();
-    }
-    dataChanged(detail) {
-      if (detail === "tables") this.sizePlot();
-      this.plotView.request_paint();
+      view.on("range", () => plot.x_range.setv({ start: view.x0, end: view.x1 }));
+      view.on("look", (property) => ABOVE.has(property) ? plotView.request_paint(this.layers.overlay) : plotView.request_paint());
+      view.on("data", (detail) => {
+        if (detail === "tables") this.sizePlot();
+        plotView.request_paint();
+      });
+      this.onPainted(() => this.minimap.keepUp());
+      watchTheme(() => this.useTheme(), this.signal);
+      addScrolling(this);
+      this.watchSize();
+      this.atEnd(() => this.minimap.remove());
     }
     // Call back after each paint of the figure; returns a function that stops.
     onPainted(listener) {
@@ -6573,12 +6265,11 @@ var gpustreamlab = (() => {
         due = setTimeout(() => reviveCanvases(this.figureElement), 400);
       });
       for (const element of [...this.element.children, ...this.fills ? [document.documentElement] : []]) observer.observe(element);
-      const offWindow = listen(window, "resize", () => this.sizePlot());
-      return () => {
-        offWindow();
+      window.addEventListener("resize", () => this.sizePlot(), { signal: this.signal });
+      this.atEnd(() => {
         clearTimeout(due);
         observer.disconnect();
-      };
+      });
     }
     dropPlot() {
       if (!this.document) return;
@@ -6589,26 +6280,14 @@ var gpustreamlab = (() => {
     }
     destroy() {
       if (this.isDestroyed) return;
-      this.isDestroyed = true;
-      for (const remove of this.removers.splice(0).reverse()) remove();
+      this.ending.abort();
       if (this.plotView) this.dropPlot();
+      this.view.listeners.clear();
       this.paintListeners.clear();
       this.element.remove();
       this.view.store = new SpanStore();
     }
   };
-  function makeFrame() {
-    const root = document.createElement("div");
-    root.className = "gsl-viewer";
-    for (const name of ["bar", "figure", "minimap", "panels"]) {
-      const part = document.createElement("div");
-      part.className = `gsl-${name}`;
-      root.append(part);
-    }
-    Object.assign(root.querySelector(".gsl-figure").style, { position: "relative", minWidth: "0" });
-    root.querySelector(".gsl-minimap").style.minHeight = `${MINIMAP_PX}px`;
-    return root;
-  }
   function hostHeight() {
     try {
       return window.parent.innerHeight;

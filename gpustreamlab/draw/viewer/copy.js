@@ -5,22 +5,10 @@ import { makeNode } from "./nodes.js"
 /** Copy `text`; where no way works, show it selected in a text area within `place`, so that Ctrl+C does. */
 export async function copyText(text, button, place) {
   const says = button.textContent
-  const isCopied = (await copyByClipboard(text)) || copyByCommand(text, place)
-  if (isCopied) {
-    button.textContent = "Copied"
-    setTimeout(() => { button.textContent = says }, 1500)
-  }
-  return isCopied
-}
-
-async function copyByClipboard(text) {
-  try {
-    if (!navigator.clipboard) return false
-    await navigator.clipboard.writeText(text)
-    return true
-  } catch {
-    return false
-  }
+  const isCopied = await navigator.clipboard?.writeText(text).then(() => true, () => false) || copyByCommand(text, place)
+  if (!isCopied) return
+  button.textContent = "Copied"
+  setTimeout(() => { button.textContent = says }, 1500)
 }
 
 /** By the browser's own command; where that does not work either, the text stays selected, so that Ctrl+C does. */

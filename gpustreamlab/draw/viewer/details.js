@@ -2,67 +2,39 @@
 
 import { traceTime } from "./address.js"
 import { copyText } from "./copy.js"
-import { factList, hitTitle, isSpan, mergedFacts, spanFacts } from "./facts.js"
+import { factList, hitTitle, isSpan, mergedFacts, spanFacts, timesOf } from "./facts.js"
 import { gapAt } from "./gaps.js"
 import { nameOf } from "./names.js"
-import { announce, commandsOf, listen, makeButton, makeNode, partOf, rootOf } from "./nodes.js"
+import { makeButton, makeNode, onClick } from "./nodes.js"
 import { signAt } from "./paint_why.js"
 import { enclosingSpans, movedPin, pinAnchor } from "./pins.js"
-import { endOfHit } from "./rows.js"
-import { figurePoint } from "./tips.js"
-import { formatNs } from "./units.js"
+import { formatCount, formatNs } from "./units.js"
 import { FILTER_KEYS } from "./view.js"
-import { waitFacts, waitNodes } from "./waits.js"
+import { linkList, spanLink, waitFacts, waitNodes } from "./waits.js"
 import { showPiece } from "./why.js"
-
-const CLICK_PX = 4
 
 /** Pin what is clicked, and show its details until Esc. */
 export function addDetails(viewer) {
   const { view } = viewer
-  const figure = partOf(viewer, "figure")
   const panel = makeNode("section", { class: "gsl-panel gsl-details", "aria-label": "Details of the pinned span", hidden: true })
-  partOf(viewer, "panels").append(panel)
-  const state = { anchor: null, down: null, waits: makeNode("div", { class: "gsl-waits" }), waitKey: "" }
-  const commands = commandsOf(viewer)
-  commands.unpin = () => view.set("pinned", null)
+  viewer.panels.append(panel)
+  const state = { anchor: null, waits: makeNode("div", { class: "gsl-waits" }), waitKey: "" }
   const refresh = property => keepPinned(viewer, panel, state, property)
-  const offs = [
-    listen(figure, "pointerdown", event => { state.down = event.button ? null : event }, true),
-    listen(figure, "pointerup", event => {
-      if (isClick(state.down, event) && !commands.isMeasuring?.()) pinUnder(viewer, event)
-      state.down = null
-    }, true),
-    view.on("look", refresh),
-    view.on("data", refresh),
-    view.on("data", () => showWaits(view, state)),
-    view.on("look", property => { if (FILTER_KEYS.has(property)) showWaits(view, state) }),
-  ]
-  return () => {
-    offs.forEach(off => off())
-    panel.remove()
-  }
-}
-
-/** Whether a press and its release make a click, not a drag. */
-export function isClick(down, up) {
-  return Boolean(down) && !up.button && Math.hypot(up.clientX - down.clientX, up.clientY - down.clientY) <= CLICK_PX
+  onClick(viewer, event => { if (!viewer.commands.isMeasuring()) pinUnder(viewer, event) })
+  view.on("look", refresh)
+  view.on("data", refresh)
+  view.on("data", () => showWaits(view, state))
+  view.on("look", property => { if (FILTER_KEYS.has(property)) showWaits(view, state) })
 }
 
 function pinUnder(viewer, event) {
-  const point = figurePoint(viewer, { x: event.clientX, y: event.clientY })
-  if (!isInLanes(viewer.view, point)) return
-  const { view } = viewer, piece = signAt(view, point.x, point.y)
-  if (piece) return showPiece(view, piece)
+  const point = viewer.pointOf(event)
+  if (!viewer.view.isOver(point, viewer.view.lanesPx)) return
+  const { view } = viewer, sign = signAt(view, point.x, point.y)
+  if (sign) return showPiece(view, sign.piece)
   const hit = view.hitAt(point.x, point.y)
   view.set("pinned", hit)
   view.set("gap", hit ? null : gapAt(view, point.x, point.y))
-}
-
-/** Whether a place in the figure is over the lanes. */
-function isInLanes(view, point) {
-  const { left, right, top } = view.frame
-  return point.x >= left && point.x <= right && point.y >= top && point.y < top + view.lanesPx
 }
 
 /** Bring panel and pin together: the pin may be new, may have moved in its row, or may be gone. */
@@ -99,19 +71,16 @@ function showWaits(view, state) {
 function showDetails(viewer, panel, hit, waits) {
   const { view } = viewer
   panel.hidden = !hit
-  if (!hit) {
-    panel.replaceChildren()
-    return
-  }
+  if (!hit) return panel.replaceChildren()
   const title = hitTitle(view, hit)
   const facts = detailFacts(view, hit)
   const copy = makeButton("Copy", { label: "Copy these details as text", onclick: () => copyText(factsText(title, [...facts, ...waitFacts(view, hit)]), copy, panel) })
-  const zoom = makeButton("Zoom here", { key: "F", onclick: () => fitHit(view, hit) })
-  const close = makeButton("Unpin", { key: "Escape", onclick: () => { commandsOf(viewer).unpin(); rootOf(viewer).focus({ preventScroll: true }) } })
+  const zoom = makeButton("Zoom here", { key: "F", onclick: () => view.fitAround(...timesOf(view, hit)) })
+  const close = makeButton("Unpin", { key: "Escape", onclick: () => { view.set("pinned", null); viewer.focus() } })
   const head = makeNode("header", {}, makeNode("h3", { text: title, dir: "auto" }), zoom, copy, close)
   waits.replaceChildren()
   panel.replaceChildren(head, factList(facts), waits, ...enclosingNodes(view, hit))
-  announce(viewer, [title, ...facts.slice(0, 6).map(pair => pair.join(" "))].join(", "))
+  viewer.announce([title, ...facts.slice(0, 6).map(pair => pair.join(" "))].join(", "))
 }
 
 function detailFacts(view, hit) {
@@ -124,7 +93,7 @@ function placeFacts(view, { row: code, index }) {
   const row = view.store.row(code)
   if (view.store.countSum(code, index, index) > 1) return []
   const start = traceTime(view, row.start[index])
-  const facts = [["trace", `row ${Number(row.place[index]).toLocaleString("en-US")}, start_ns ${start}`]]
+  const facts = [["trace", `row ${formatCount(Number(row.place[index]))}, start_ns ${start}`]]
   const clock = clockTime(view.tables, start)
   return clock ? [...facts, ["clock", clock]] : facts
 }
@@ -140,26 +109,12 @@ function clockTime(tables, timeNs) {
 
 function enclosingNodes(view, hit) {
   if (!isSpan(hit)) return []
-  const spans = enclosingSpans(view, hit)
-  if (!spans.length) return []
-  const list = makeNode("ol", { class: "gsl-inside" })
-  for (const span of spans) {
-    const row = view.store.row(span.row)
-    const text = `${nameOf(view, row.name[span.index])} · ${formatNs(row.end[span.index] - row.start[span.index])}`
-    list.append(makeNode("li", {}, makeButton(text, { label: `Go to ${text}`, class: "gsl-link", dir: "auto", onclick: () => view.show(span.row, span.index) })))
-  }
-  return [makeNode("h4", { text: "Inside" }), list]
+  return linkList("Inside", enclosingSpans(view, hit).map(({ row: code, index }) => {
+    const row = view.store.row(code)
+    return spanLink(view, row, index, `${nameOf(view, row.name[index])} · ${formatNs(row.end[index] - row.start[index])}`)
+  }))
 }
 
 function factsText(title, facts) {
   return [`name\t${title}`, ...facts.map(([label, text]) => `${label}\t${text.replaceAll("\n", ", ")}`)].join("\n")
-}
-
-/** Zoom so that a hit fills most of the width. */
-export function fitHit(view, hit) {
-  const row = view.store.row(hit.row)
-  const [first, last] = isSpan(hit) ? [hit.index, hit.index] : [hit.first, hit.last]
-  const start = row.start[first], end = endOfHit(row, first, last)
-  const rim = Math.max((end - start) * 0.1, 2)
-  view.setRange(start - rim, end + rim)
 }

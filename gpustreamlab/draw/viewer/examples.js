@@ -1,7 +1,6 @@
 // Searches that find something in this timeline: all are made of one span of it.
 
 import { laneText, nameOf } from "./names.js"
-import { isStray } from "./rows.js"
 
 const EXAMPLE_LETTERS = 24
 const DURATION_UNITS = [["s", 1e9], ["ms", 1e6], ["us", 1e3], ["ns", 1]]
@@ -21,7 +20,7 @@ export function searchExamples(view) {
     [quoted(name) || "name:", "Part of a name; quotes hold words together"],
     [`/${(name.match(/\w+/)?.[0] ?? ".").slice(0, EXAMPLE_LETTERS)}/i`, "Regular expression; i ignores case"],
     ...fields.map(([field, value, about]) => [`${field}:${quoted(value)}`, about]),
-    ...(hasStrays(store) ? [["is:stray", "Ran on another stream than its range had selected"]] : []),
+    ...(view.strayCount ? [["is:stray", "Ran on another stream than its range had selected"]] : []),
     [longer, "Longer than; <5us shorter than; ns us ms s min"],
     [`${fields.length ? `${fields[0][0]}:${quoted(fields[0][1])} ` : ""}${longer}`, "All of it together"],
   ]
@@ -34,13 +33,6 @@ function exampleSpan(store) {
   let index = 0
   for (let at = 1; at < Math.min(row.length, 1000); at += 1) if (row.end[at] - row.start[at] > row.end[index] - row.start[index]) index = at
   return { row, index }
-}
-
-function hasStrays(store) {
-  return store.rows.some(row => {
-    for (let index = 0; row.hasWork && index < row.length; index += 1) if (isStray(row, index)) return true
-    return false
-  })
 }
 
 /** A part of a text as it is written in a search, or "" where it cannot be. */

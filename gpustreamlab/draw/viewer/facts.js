@@ -10,7 +10,7 @@ const TOP_NAMES = 5
 
 /** A time in its unit, with the exact ns behind it. */
 export function exactTime(ns) {
-  const short = formatNs(ns), exact = `${Math.round(ns).toLocaleString("en-US")} ns`
+  const short = formatNs(ns), exact = `${formatCount(ns)} ns`
   return short === exact ? exact : `${short} (${exact})`
 }
 
@@ -42,8 +42,7 @@ export function spanFacts(view, { row: code, index }) {
 export function mergedFacts(view, hit) {
   const { store, tables } = view
   const row = store.row(hit.row)
-  const start = row.start[hit.first]
-  const end = endOfHit(row, hit.first, hit.last)
+  const [start, end] = timesOf(view, hit)
   const busy = store.busySum(hit.row, hit.first, hit.last)
   const top = topNames(row, view.tables.names.length, hit.first, hit.last)
   return [
@@ -86,6 +85,12 @@ export function formatShare(share) {
 /** Whether a hit stands for one span; else for several that are drawn as one. */
 export function isSpan(hit) {
   return hit.index !== undefined
+}
+
+/** When a hit starts and ends. */
+export function timesOf(view, { row: code, index, first = index, last = index }) {
+  const row = view.store.row(code)
+  return [row.start[first], endOfHit(row, first, last)]
 }
 
 /** The heading of a hit. */

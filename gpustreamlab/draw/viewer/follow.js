@@ -1,6 +1,6 @@
 // Live views: stick to now, or hold the picture while data arrives.
 
-import { commandsOf, makeButton, makeNode, newsOf, toolsOf } from "./nodes.js"
+import { makeButton, makeNode } from "./nodes.js"
 import { formatCount } from "./units.js"
 
 const FOLLOW_NS = 10e9 // A session shorter than that is shown whole; of a longer one the end, unless the reader zooms.
@@ -10,30 +10,27 @@ const NEARLY_NS = 1
 /** Add the buttons of a live view; others need none. */
 export function addFollow(viewer) {
   const { view } = viewer
-  if (!view.isLive) return () => {}
+  if (!view.isLive) return
   const follow = makeButton("Follow", { label: "Stick to now", key: "End", onclick: () => startFollowing() })
   const pause = makeButton("Pause", { label: "Hold the picture while data arrives", key: "Space", onclick: () => togglePause() })
   const says = makeNode("output", { class: "gsl-came", "aria-live": "off" })
   const group = makeNode("span", { class: "gsl-follow" }, follow, pause)
-  toolsOf(viewer).prepend(group)
-  newsOf(viewer).prepend(says)
+  viewer.tools.prepend(group)
+  viewer.news.prepend(says)
   const state = { seen: 0, wasFollowing: false, isMoving: false, widthNs: null }
 
   function startFollowing() {
-    if (view.isPaused) togglePause()
-    view.set("isFollowing", true)
-    stick()
+    if (view.isPaused) view.set("isPaused", false)
+    setFollowing(true)
   }
   function togglePause() {
-    if (!view.isPaused) {
-      state.wasFollowing = view.isFollowing
-      view.set("isFollowing", false)
-    }
+    if (!view.isPaused) state.wasFollowing = view.isFollowing
     view.set("isPaused", !view.isPaused)
-    if (!view.isPaused && state.wasFollowing) {
-      view.set("isFollowing", true)
-      stick()
-    }
+    setFollowing(!view.isPaused && state.wasFollowing)
+  }
+  function setFollowing(isOn) {
+    view.set("isFollowing", isOn)
+    stick()
   }
   function stick() {
     if (!view.isFollowing || view.isPaused) return
@@ -61,14 +58,11 @@ export function addFollow(viewer) {
     if (property === "isPaused" && view.isPaused) state.seen = spansSoFar(view.store)
     show()
   }
-  const offs = [view.on("range", moved), view.on("state", changed), view.on("data", () => { stick(); show() })]
-  Object.assign(commandsOf(viewer), { follow: startFollowing, pause: togglePause })
+  view.on("range", moved)
+  view.on("state", changed)
+  view.on("data", () => { stick(); show() })
+  Object.assign(viewer.commands, { follow: startFollowing, pause: togglePause })
   show()
-  return () => {
-    offs.forEach(off => off())
-    group.remove()
-    says.remove()
-  }
 }
 
 /** The window that sticks to now: of the width that the reader chose, else of the whole session or its last seconds. */

@@ -3,9 +3,9 @@
 import { upperBound } from "./arrays.js"
 import { exactTime, factList } from "./facts.js"
 import { laneText, nameOf } from "./names.js"
-import { announce, commandsOf, makeButton, makeNode, partOf, rootOf } from "./nodes.js"
+import { makeButton, makeNode } from "./nodes.js"
 import { unionsOf } from "./unions.js"
-import { spanStartingAt } from "./waits.js"
+import { linkList, spanLink, spanStartingAt } from "./waits.js"
 import { reasonsOf, showPiece } from "./why.js"
 import { signButton } from "./why_panel.js"
 
@@ -33,20 +33,16 @@ function gapOf(view, lane, time) {
 export function addGaps(viewer) {
   const { view } = viewer
   const panel = makeNode("section", { class: "gsl-panel gsl-gap", "aria-label": "Details of the gap", hidden: true })
-  partOf(viewer, "panels").append(panel)
+  viewer.panels.append(panel)
   const show = () => showGap(viewer, panel)
-  const offs = [
-    view.on("look", property => {
-      if (property === "pinned" && view.pinned && view.gap) view.set("gap", null)
-      else if (property === "gap" || (property === "why" && view.gap)) show()
-    }),
-    // Work that comes later may lie in it.
-    view.on("data", () => { if (view.gap && gapOf(view, view.gap.lane, view.gap.end - 0.5)?.start !== view.gap.start) view.set("gap", null) }),
-  ]
-  return () => {
-    offs.forEach(off => off())
-    panel.remove()
-  }
+  view.on("look", property => {
+    if (property === "pinned" && view.pinned && view.gap) view.set("gap", null)
+    else if (property === "gap" || (property === "why" && view.gap)) show()
+  })
+  // Work that comes later may lie in it.
+  view.on("data", () => {
+    if (view.gap && gapOf(view, view.gap.lane, view.gap.end - 0.5)?.start !== view.gap.start) view.set("gap", null)
+  })
 }
 
 function showGap(viewer, panel) {
@@ -55,15 +51,10 @@ function showGap(viewer, panel) {
   panel.replaceChildren()
   if (!gap) return
   const title = `idle ${exactTime(gap.end - gap.start)}`, facts = gapFacts(view, gap), why = gapReasons(viewer, gap)
-  const zoom = makeButton("Zoom here", { key: "F", onclick: () => fitGap(view) })
-  const close = makeButton("Close", { key: "Escape", onclick: () => { view.set("gap", null); rootOf(viewer).focus({ preventScroll: true }) } })
+  const zoom = makeButton("Zoom here", { key: "F", onclick: () => view.fitAround(gap.start, gap.end) })
+  const close = makeButton("Close", { key: "Escape", onclick: () => { view.set("gap", null); viewer.focus() } })
   panel.append(makeNode("header", {}, makeNode("h3", { text: title }), zoom, close), factList(facts), ...nextNodes(view, gap), makeNode("h4", { text: "Why" }), ...why)
-  announce(viewer, [title, ...facts.map(pair => pair.join(" ")), ...why.map(node => node.textContent)].join(", "))
-}
-
-export function fitGap(view) {
-  const { start, end } = view.gap, rim = Math.max((end - start) * 0.1, 2)
-  view.setRange(start - rim, end + rim)
+  viewer.announce([title, ...facts.map(pair => pair.join(" ")), ...why.map(node => node.textContent)].join(", "))
 }
 
 function gapFacts(view, { lane, start, end }) {
@@ -83,12 +74,8 @@ function workBehind({ store, tables, laneRows }, { lane, end }) {
 function nextNodes(view, gap) {
   const next = workBehind(view, gap)
   if (!next) return []
-  const own = view.store.ownRow(next.code), text = nameOf(view, own.name[next.index])
-  const go = () => {
-    const index = view.store.indexOf(next.code, gap.end, own.place[next.index])
-    if (index >= 0) view.show(next.code, index)
-  }
-  return [makeNode("h4", { text: "Next on it" }), makeNode("ol", { class: "gsl-inside" }, makeNode("li", {}, makeButton(text, { label: `Go to ${text}`, class: "gsl-link", dir: "auto", onclick: go })))]
+  const own = view.store.ownRow(next.code)
+  return linkList("Next on it", [spanLink(view, own, next.index, nameOf(view, own.name[next.index]))])
 }
 
 function gapReasons(viewer, gap) {
@@ -97,7 +84,7 @@ function gapReasons(viewer, gap) {
   if (pieces.length) return pieces.flatMap(piece => pieceNodes(view, reasons.findings[piece.number - 1], piece))
   const row = workBehind(view, gap), lane = view.tables.lanes[gap.lane].name
   const place = row && !view.isLive ? view.store.ownRow(row.code).place[row.index] : JSON.stringify(lane)
-  const ask = commandsOf(viewer).askWhy
+  const ask = viewer.commands.askWhy
   return [
     makeNode("p", { text: noReason(view, reasons, gap) }),
     makeNode("p", { class: "gsl-note", text: `${view.isLive ? "lab" : "trace"}.explain(${place}) asks for this one alone.` }),

@@ -1,7 +1,7 @@
 // The sheet of keys, of what the mouse does, and of what can be searched.
 
 import { searchExamples } from "./examples.js"
-import { commandsOf, makeButton, makeNode, makeSheet, openAbove, toolsOf } from "./nodes.js"
+import { makeButton, makeNode, Sheet } from "./nodes.js"
 
 const HELP_ROWS = [
   ["W  S", "Zoom in, out (at the pointer, else the middle)"],
@@ -35,24 +35,19 @@ const HELP_MOUSE_ROWS = [
 
 /** Add the help button and the sheet that it opens. */
 export function addHelp(viewer) {
-  const close = makeButton("Close", { key: "Escape", onclick: () => shut() })
+  const sheet = new Sheet(viewer, "help", "Keys and mouse", { keys: ["Escape", "?"] }), shut = () => sheet.shut()
+  const close = makeButton("Close", { key: "Escape", onclick: shut })
   const head = makeNode("header", {}, makeNode("h3", { text: "Keys and mouse" }), close)
-  const { sheet, shut } = makeSheet(viewer, "help", "Keys and mouse", ["Escape", "?"])
   const button = makeButton("?", { label: "Keys and mouse", key: "?", class: "gsl-help-button", "aria-haspopup": "dialog", onclick: () => toggle() })
-  toolsOf(viewer).append(button)
+  viewer.tools.append(button)
   const toggle = () => {
-    if (!sheet.hidden) return shut()
-    commandsOf(viewer).hideTip?.()
+    if (sheet.isOpen) return shut()
     const rows = [...HELP_ROWS, ...(viewer.view.isLive ? HELP_LIVE_ROWS : [])]
-    sheet.replaceChildren(head, keyList(rows), keyList(HELP_MOUSE_ROWS), makeNode("h4", { text: "Search, with examples of this timeline" }), exampleList(viewer, shut))
-    openAbove(sheet)
-    sheet.focus({ preventScroll: true })
+    const title = makeNode("h4", { text: "Search, with examples of this timeline" })
+    sheet.element.replaceChildren(head, keyList(rows), keyList(HELP_MOUSE_ROWS), title, exampleList(viewer, shut))
+    sheet.open()
   }
-  commandsOf(viewer).help = toggle
-  return () => {
-    button.remove()
-    sheet.remove()
-  }
+  viewer.commands.help = toggle
 }
 
 function keyList(rows) {
@@ -69,7 +64,7 @@ function keyList(rows) {
 function exampleList(viewer, shut) {
   const list = makeNode("dl", { class: "gsl-keys gsl-examples" })
   for (const [text, about] of searchExamples(viewer.view)) {
-    const go = () => { shut(); commandsOf(viewer).searchFor?.(text) }
+    const go = () => { shut(); viewer.commands.searchFor(text) }
     list.append(makeNode("dt", {}, makeButton(text, { label: `Search for ${text}`, class: "gsl-link", dir: "auto", onclick: go })), makeNode("dd", { text: about }))
   }
   return list

@@ -1,12 +1,7 @@
 // Keys as in Perfetto and chrome://tracing.
 
-import { fitHit } from "./details.js"
-import { isSpan } from "./facts.js"
-import { fitGap } from "./gaps.js"
+import { isSpan, timesOf } from "./facts.js"
 import { addHelp } from "./help.js"
-import { commandsOf, listen, partOf, rootOf } from "./nodes.js"
-import { endOfHit } from "./rows.js"
-import { figurePoint } from "./tips.js"
 
 const ZOOM_STEP = 1.5
 const PAN_STEP = 0.2
@@ -18,46 +13,30 @@ const NOTEBOOKS = ".jp-LabShell, .jp-Notebook, .jp-OutputArea, .notebook_app, .v
 
 /** Let keys steer the viewer while it has the focus, or the pointer is over it, or nothing else is on the page. */
 export function addKeys(viewer) {
-  const root = rootOf(viewer), figure = partOf(viewer, "figure")
-  root.tabIndex = 0
-  root.dataset.lmSuppressShortcuts = "true"
-  if (!root.hasAttribute("aria-label")) root.setAttribute("aria-label", "Timeline. Press question mark for its keys.")
+  const root = viewer.element, figure = viewer.figureElement
   // Bokeh's canvas takes the focus, too, and then keys would go to an element that does not tell JupyterLab to leave them.
   viewer.plotView?.canvas_view?.events_el?.removeAttribute("tabindex")
   for (const part of figure.children) part.dataset.lmSuppressShortcuts = "true"
-  if (!root.hasAttribute("role")) root.setAttribute("role", "region")
   const state = { pointer: null }
-  const removeHelp = addHelp(viewer)
+  addHelp(viewer)
   const keyed = event => {
     if (!isForTimeline(event, root, state)) return
     const action = keyAction(viewer, event, state)
     if (!action) return
     event.preventDefault()
     event.stopPropagation()
-    if (!MOVES.has(event.key.toLowerCase())) commandsOf(viewer).hideTip?.()
+    if (!MOVES.has(event.key.toLowerCase())) viewer.commands.hideTip()
     action()
   }
-  const offs = [
-    listen(document, "keydown", keyed),
-    listen(root, "pointerenter", event => { state.pointer = event }),
-    listen(root, "pointerleave", () => { state.pointer = null }),
-    listen(figure, "pointermove", event => { state.pointer = event }, true),
-    // Who clicks into the picture means the timeline; else a part of Bokeh's would take the focus. Controls take it themselves.
-    listen(figure, "mousedown", event => {
-      if (!isOnPicture(viewer, event)) return
-      event.preventDefault()
-      root.focus({ preventScroll: true })
-    }, true),
-  ]
-  return () => {
-    offs.forEach(off => off())
-    removeHelp()
-  }
-}
-
-/** Whether the mouse is over the picture, its names or its axis, not over Bokeh's buttons above it. */
-function isOnPicture(viewer, event) {
-  return figurePoint(viewer, { x: event.clientX, y: event.clientY }).y >= viewer.view.frame.top
+  document.addEventListener("keydown", keyed, { signal: viewer.signal })
+  root.addEventListener("pointerenter", event => { state.pointer = event })
+  root.addEventListener("pointerleave", () => { state.pointer = null })
+  figure.addEventListener("pointermove", event => { state.pointer = event }, true)
+  // Who clicks into the picture means the timeline; else a part of Bokeh's would take the focus. Controls take it themselves.
+  figure.addEventListener("mousedown", event => {
+    event.preventDefault()
+    viewer.focus()
+  }, true)
 }
 
 /** Whether a key is meant for the timeline: not while a text is written, nor with a modifier that the browser or the notebook uses. */
@@ -91,7 +70,7 @@ function isWriting(target) {
 
 /** What a key does, or undefined. Letters go by what they say, and by their place where the keyboard writes no Latin. */
 function keyAction(viewer, event, state) {
-  const { view } = viewer, commands = commandsOf(viewer)
+  const { view } = viewer, commands = viewer.commands
   const isOnControl = event.composedPath()[0].matches?.("button, a, summary, input")
   if (isOnControl && (event.key === " " || event.key === "Enter")) return undefined
   const letter = /^[a-z]$/i.test(event.key) || !/^Key/.test(event.code) ? event.key.toLowerCase() : event.code.slice(3).toLowerCase()
@@ -108,7 +87,7 @@ function keyAction(viewer, event, state) {
     pageup: view.canScroll ? () => view.scrollTo(view.scrollPx - PAGE_STEP * view.lanesPx) : undefined,
     pagedown: view.canScroll ? () => view.scrollTo(view.scrollPx + PAGE_STEP * view.lanesPx) : undefined,
     "/": commands.search, n: () => commands.note(at()), m: commands.measure, r: commands.measure, t: commands.sumView, e: commands.toggleWaits, v: commands.menu, l: commands.lane, y: commands.nextReason, "?": commands.help,
-    enter: commands.isMeasuring?.() ? commands.measurePinned : undefined,
+    enter: commands.isMeasuring() ? commands.measurePinned : undefined,
     " ": view.isLive ? commands.pause : undefined, end: view.isLive ? commands.follow : undefined,
     escape: () => leaveOne(viewer),
   }[letter]
@@ -118,28 +97,27 @@ function keyAction(viewer, event, state) {
 function pointerTime(viewer, { pointer }) {
   if (!pointer) return undefined
   const { view } = viewer
-  const { x } = figurePoint(viewer, { x: pointer.clientX, y: pointer.clientY })
+  const { x } = viewer.pointOf(pointer)
   return x >= view.frame.left && x <= view.frame.right ? view.timeAt(x) : undefined
 }
 
 /** Fit the pinned span, or the selection; where that is in view already, everything. */
 function fitNext(view) {
   const { pinned, gap, selection, x0, x1 } = view
-  if (pinned) fitHit(view, pinned)
-  else if (gap) fitGap(view)
+  if (pinned) view.fitAround(...timesOf(view, pinned))
+  else if (gap) view.fitAround(gap.start, gap.end)
   else if (selection) view.setRange(selection.start, selection.end)
   if (view.x0 === x0 && view.x1 === x1) view.fit()
 }
 
 /** Esc undoes one thing at a time, the latest kind first. */
 function leaveOne(viewer) {
-  const { view } = viewer, commands = commandsOf(viewer)
-  if (commands.leaveRuler?.()) return
-  if (view.pinned) return commands.unpin?.()
+  const { view } = viewer, commands = viewer.commands
+  if (commands.leaveRuler()) return
+  if (view.pinned) return view.set("pinned", null)
   if (view.gap) return view.set("gap", null)
   if (view.reason) return view.set("reason", null)
-  if (commands.closeTotals?.()) return
-  commands.clearSearch?.()
+  if (!commands.closeTotals()) commands.clearSearch()
 }
 
 /** Pin the previous or next span of the pinned one's row. */
@@ -155,10 +133,7 @@ function stepSpan(view, direction) {
 function stepRow(view, direction) {
   const from = view.pinned
   if (!from) return pinFirst(view)
-  const rows = rowsFromTop(view)
-  const columns = view.store.row(from.row)
-  const [first, last] = isSpan(from) ? [from.index, from.index] : [from.first, from.last]
-  const middle = (columns.start[first] + endOfHit(columns, first, last)) / 2
+  const rows = rowsFromTop(view), [start, end] = timesOf(view, from), middle = (start + end) / 2
   for (let place = rows.indexOf(from.row) + direction; place >= 0 && place < rows.length; place += direction) {
     if (view.store.row(rows[place]).length) return view.show(rows[place], nearestSpan(view.store, rows[place], middle))
   }

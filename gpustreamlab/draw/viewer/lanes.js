@@ -2,7 +2,7 @@
 
 import { factList } from "./facts.js"
 import { groupKey, hasDevices, laneKey } from "./layout.js"
-import { announce, closeAbove, commandsOf, figurePoint, listen, makeButton, makeNode, openAbove, partOf, placeSheet, rootOf } from "./nodes.js"
+import { makeButton, makeNode, Sheet } from "./nodes.js"
 import { CARET_PX, caretLeft, groupBoxes } from "./paint_lanes.js"
 import { formatCount } from "./units.js"
 
@@ -11,19 +11,18 @@ const SETS = { folded: ["folded", "open"], pinned: ["pinned at the top", "not pi
 
 /** Fold, pin, hide, move and group lanes. */
 export function addLanes(viewer) {
-  const { view } = viewer, figure = partOf(viewer, "figure"), commands = commandsOf(viewer)
-  const sheet = addSheet(viewer)
-  const state = { grip: null }
-  const pointOf = event => figurePoint(viewer, { x: event.clientX, y: event.clientY })
+  const { view } = viewer, figure = viewer.figureElement, commands = viewer.commands
+  const showSheet = addSheet(viewer)
+  let grip = null
   const down = event => {
-    const point = pointOf(event), name = nameAt(view, point.x, point.y)
+    const point = viewer.pointOf(event), name = nameAt(view, point.x, point.y)
     if (!name || event.button || point.x >= view.frame.left) return
     event.stopImmediatePropagation() // Nothing is pinned or moved.
-    state.grip = { ...name, point, isMoving: false }
+    grip = { ...name, point, isMoving: false }
   }
   const move = event => {
-    const { grip } = state, point = pointOf(event)
     if (!grip) return
+    const point = viewer.pointOf(event)
     if (grip.lane === undefined || event.pointerType === "touch" || Math.abs(point.y - grip.point.y) < DRAG_PX && !grip.isMoving) return
     event.stopImmediatePropagation()
     grip.isMoving = true
@@ -34,22 +33,21 @@ export function addLanes(viewer) {
     if (isPast === place(target) > place(grip.lane)) moveTo(viewer, grip.lane, target)
   }
   const up = event => {
-    const { grip } = state
-    state.grip = null
     if (!grip) return
     event.stopImmediatePropagation()
-    if (grip.isMoving) sayPlace(viewer, grip.lane)
-    else if (grip.group) change(viewer, "folded", groupKey(grip.group), grip.group.label)
-    else if (grip.point.x < caretLeft(view) + CARET_PX) change(viewer, "folded", laneKey(view.planned.lanes[grip.lane]), view.planned.lanes[grip.lane].name)
-    else setTimeout(() => sheet.show(grip.lane, event)) // The browser shuts what opens while the button goes up.
+    const { lane: code, group, point, isMoving } = grip, lane = view.planned.lanes[code]
+    grip = null
+    if (isMoving) sayPlace(viewer, code)
+    else if (group) change(viewer, "folded", groupKey(group), group.label)
+    else if (point.x < caretLeft(view) + CARET_PX) change(viewer, "folded", laneKey(lane), lane.name)
+    else setTimeout(() => showSheet(code, event.clientY)) // The browser shuts what opens while the button goes up.
   }
-  const offs = [
-    listen(figure, "pointerdown", down, true), listen(figure, "pointermove", move, true), listen(figure, "pointerup", up, true),
-    listen(figure, "pointercancel", () => { state.grip = null }, true),
-  ]
-  Object.assign(commands, { lane: () => sheet.show(laneOfKeys(view)), moveLane: way => stepLane(viewer, laneOfKeys(view), way) })
+  figure.addEventListener("pointerdown", down, true)
+  figure.addEventListener("pointermove", move, true)
+  figure.addEventListener("pointerup", up, true)
+  figure.addEventListener("pointercancel", () => { grip = null }, true)
+  Object.assign(commands, { lane: () => showSheet(laneOfKeys(view)), moveLane: way => stepLane(viewer, laneOfKeys(view), way) })
   addChoices(viewer)
-  return () => { offs.forEach(off => off()); sheet.remove() }
 }
 
 /** The name of a lane, or the line of a group, at a place of the figure: {lane} or {group}; null where there is none. */
@@ -86,7 +84,7 @@ function laneOfKeys(view) {
 function change(viewer, set, key, name) {
   const isIn = !viewer.view.layout[set].has(key)
   viewer.view.setIn(set, key, isIn)
-  announce(viewer, `${name} is ${SETS[set][isIn ? 0 : 1]}`)
+  viewer.announce(`${name} is ${SETS[set][isIn ? 0 : 1]}`)
 }
 
 /** Put a lane where another one is that is in the same group. */
@@ -106,27 +104,29 @@ function stepLane(viewer, lane, way) {
 
 function sayPlace(viewer, lane) {
   const { planned, laneOrder } = viewer.view
-  announce(viewer, `${planned.lanes[lane].name}, lane ${laneOrder.indexOf(lane) + 1} of ${laneOrder.length}`)
+  viewer.announce(`${planned.lanes[lane].name}, lane ${laneOrder.indexOf(lane) + 1} of ${laneOrder.length}`)
 }
 
-/** The sheet of one lane: its facts, and what can be done with it. */
+/** The sheet of one lane: its facts, and what can be done with it; returns what shows it. */
 function addSheet(viewer) {
-  const { view } = viewer, root = rootOf(viewer)
-  const sheet = makeNode("section", { class: "gsl-sheet gsl-lane", role: "dialog", "aria-label": "Lane", tabindex: "-1", hidden: true })
-  if ("popover" in sheet) sheet.popover = "auto"
-  root.append(sheet)
-  const shut = () => { closeAbove(sheet); root.focus({ preventScroll: true }) }
+  const { view } = viewer, sheet = new Sheet(viewer, "lane", "Lane"), { element } = sheet
+  let does = {}
   const fill = () => {
     const lane = view.planned.lanes[view.lane], key = laneKey(lane), isIn = set => view.layout[set].has(key)
-    const [title, facts] = nameFacts(view, view), does = set => () => { change(viewer, set, key, lane.name); if (isIn("hidden")) shut(); else fill() }
+    const [title, facts] = nameFacts(view, { lane: view.lane })
+    const put = set => () => { change(viewer, set, key, lane.name); if (isIn("hidden")) sheet.shut(); else fill() }
     const step = way => () => { stepLane(viewer, view.lane, way); fill() }
-    sheet.does = { f: does("folded"), p: does("pinned"), h: does("hidden"), ArrowUp: () => choose(-1), ArrowDown: () => choose(1), Escape: shut }
-    sheet.replaceChildren(
-      makeNode("header", {}, makeNode("h3", { text: title, dir: "auto" }), makeButton("Close", { key: "Escape", onclick: shut })), factList(facts),
+    does = {
+      F: put("folded"), P: put("pinned"), H: put("hidden"), ArrowUp: () => choose(-1), ArrowDown: () => choose(1),
+      "Alt+ArrowUp": step(-1), "Alt+ArrowDown": step(1),
+    }
+    const button = (text, key, label = text) => makeButton(text, { label, key, onclick: does[key] })
+    const close = makeButton("Close", { key: "Escape", onclick: () => sheet.shut() })
+    element.replaceChildren(
+      makeNode("header", {}, makeNode("h3", { text: title, dir: "auto" }), close), factList(facts),
       makeNode("p", { class: "gsl-does" },
-        makeButton(isIn("folded") ? "Open" : "Fold", { key: "F", onclick: sheet.does.f }), makeButton(isIn("pinned") ? "Unpin" : "Pin at the top", { key: "P", onclick: sheet.does.p }),
-        makeButton("Hide", { key: "H", onclick: sheet.does.h }), makeButton("Up", { label: "Move up", key: "Alt+ArrowUp", onclick: step(-1) }),
-        makeButton("Down", { label: "Move down", key: "Alt+ArrowDown", onclick: step(1) })),
+        button(isIn("folded") ? "Open" : "Fold", "F"), button(isIn("pinned") ? "Unpin" : "Pin at the top", "P"),
+        button("Hide", "H"), button("Up", "Alt+ArrowUp", "Move up"), button("Down", "Alt+ArrowDown", "Move down")),
     )
   }
   const choose = way => {
@@ -134,35 +134,28 @@ function addSheet(viewer) {
     if (next === undefined) return
     view.lane = next
     fill()
-    announce(viewer, view.planned.lanes[next].name)
+    viewer.announce(view.planned.lanes[next].name)
   }
-  const keyed = event => {
-    const isMove = event.altKey && /^Arrow(Up|Down)$/.test(event.key), action = isMove ? () => { stepLane(viewer, view.lane, event.key === "ArrowUp" ? -1 : 1); fill() } : sheet.does[event.key.length === 1 ? event.key.toLowerCase() : event.key]
+  element.addEventListener("keydown", event => {
+    const { key } = event, action = does[`${event.altKey ? "Alt+" : ""}${key.length === 1 ? key.toUpperCase() : key}`]
     event.stopPropagation()
     if (!action || event.ctrlKey || event.metaKey) return
     event.preventDefault()
     action()
-    if (!sheet.hidden) sheet.focus({ preventScroll: true })
-  }
-  const offs = [listen(sheet, "keydown", keyed), listen(sheet, "toggle", event => { if (event.newState === "closed") sheet.hidden = true })]
-  return {
-    show(code, event) {
-      if (code === undefined) return
-      commandsOf(viewer).hideTip?.()
-      view.lane = code
-      fill()
-      openAbove(sheet)
-      const box = partOf(viewer, "figure").getBoundingClientRect(), y = event?.clientY ?? box.top + view.yAt(view.tables.lanes[code].top)
-      placeSheet(sheet, box.left + view.frame.left, y)
-      sheet.focus({ preventScroll: true })
-    },
-    remove() { offs.forEach(off => off()); sheet.remove() },
+    if (sheet.isOpen) element.focus({ preventScroll: true })
+  })
+  return (code, clientY) => {
+    if (code === undefined) return
+    view.lane = code
+    fill()
+    const { left, top } = viewer.figureElement.getBoundingClientRect()
+    sheet.open({ left: left + view.frame.left, top: clientY ?? top + view.yAt(view.tables.lanes[code].top) })
   }
 }
 
 /** What the menu has of lanes and of moving, and what a link to this view keeps of it. */
 function addChoices(viewer) {
-  const { view, menu } = viewer, commands = commandsOf(viewer), { threads = [] } = view.planned
+  const { view, menu } = viewer, commands = viewer.commands, { threads = [] } = view.planned
   // What will come of a live view, nobody knows yet.
   const ways = [["partition", "partition"], ...(hasDevices(view.planned) ? [["device", "device"]] : []), ...(view.isLive || threads.length > 1 ? [["thread", "thread"]] : []), ["none", "none"]]
   menu.choice("Lanes", {

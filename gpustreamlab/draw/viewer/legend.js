@@ -3,7 +3,7 @@
 import { colourBy, durationsOf, hueCount, laneHue } from "./brush.js"
 import { NameTimes } from "./name_times.js"
 import { callLabel, nameOf } from "./names.js"
-import { closeAbove, commandsOf, listen, makeButton, makeNode, makeSwatch, openAbove, partOf, placeSheet, rootOf, throttled } from "./nodes.js"
+import { makeButton, makeNode, makeSwatch, Sheet, throttled } from "./nodes.js"
 import { formatCount, formatNs } from "./units.js"
 import { FILTER_KEYS } from "./view.js"
 
@@ -22,14 +22,13 @@ const WAITING_KINDS = new Set(["range", "annotation", "wait"]) // Outlines; what
 export function addLegend(viewer) {
   const { view } = viewer
   const chips = makeNode("div", { class: "gsl-legend", role: "group", "aria-label": "Legend: click hides, Alt+click shows only this" })
-  const sheet = makeNode("section", { class: "gsl-sheet gsl-all", role: "dialog", "aria-label": "All of the legend", tabindex: "-1", hidden: true })
-  if ("popover" in sheet) sheet.popover = "auto"
-  partOf(viewer, "bar").append(chips)
-  rootOf(viewer).append(sheet)
-  const state = { times: new NameTimes(), drawn: "", nameCount: 0, order: [], wasFollowing: view.isFollowing }
+  const sheet = new Sheet(viewer, "all", "All of the legend", { back: () => chips.querySelector(".gsl-more") })
+  viewer.bar.append(chips)
+  const state = { times: new NameTimes(), drawn: "", left: 0, entries: [], order: [], wasFollowing: view.isFollowing }
   const recount = () => {
     state.times.update(view.store, view.tables)
     state.order = state.times.order(view.isLive ? state.order : [])
+    view.strayCount = state.times.strayCount
     draw()
   }
   const restate = () => {
@@ -38,67 +37,60 @@ export function addLegend(viewer) {
     if (!state.order.length) recount()
   }
   const draw = () => drawLegend(viewer, { chips, sheet, state })
-  const again = throttled(recount, LEGEND_EVERY_MS)
-  const offs = [
-    view.on("data", what => what === "tables" ? recount() : again()), // New partitions give the bars other hues at once.
-    view.on("state", restate),
-    view.on("look", property => { if (FILTER_KEYS.has(property) || property === "colour" || property === "hasHatches") draw() }),
-    listen(sheet, "toggle", event => { if (event.newState === "closed") sheet.hidden = true }),
-    listen(sheet, "keydown", event => {
-      if (event.key !== "Escape") return
-      event.preventDefault()
-      event.stopPropagation()
-      closeAbove(sheet)
-      chips.querySelector(".gsl-more")?.focus()
-    }),
-  ]
+  const again = throttled(viewer, recount, LEGEND_EVERY_MS)
+  view.on("data", what => what === "tables" ? recount() : again()) // New partitions give the bars other hues at once.
+  view.on("state", restate)
+  view.on("look", property => { if (FILTER_KEYS.has(property) || property === "colour" || property === "hasHatches") draw() })
   let wide = 0
   const observer = new ResizeObserver(([{ contentRect }]) => {
     // Only the width matters, and the height is what is changed here.
     if (contentRect.width === wide) return
     wide = contentRect.width
-    fitLegend(chips, state.nameCount)
+    fitLegend(chips, state)
   })
   recount()
   observer.observe(chips)
-  return () => {
-    observer.disconnect()
-    offs.forEach(off => off())
-    again.stop()
-    chips.remove()
-    sheet.remove()
-  }
+  viewer.atEnd(() => observer.disconnect())
 }
 
 function drawLegend(viewer, { chips, sheet, state }) {
   const { view } = viewer
   const names = nameEntries(view, state), kinds = kindEntries(view, state.times), partitions = partitionEntries(view), isHue = colourBy(view) === "partition"
-  const calls = callEntries(view, state), shownKinds = calls.length ? kinds.filter(({ text }) => text !== KIND_WORDS.host) : kinds, strays = state.times.strayCount
-  const drawn = JSON.stringify([names, calls, kinds, partitions, [{ strays, colour: colourNode(view).textContent }], ...[...FILTER_KEYS].map(group => [...view[group]])].map(withoutAll))
+  const calls = callEntries(view, state)
+  const shownKinds = calls.length ? kinds.filter(({ text }) => text !== KIND_WORDS.host) : kinds
+  // The lists of all codes are the same for all entries: they need not be compared. Times change with each batch.
+  const hidden = [...FILTER_KEYS].map(group => [...view[group]])
+  const told = [names, calls, kinds, partitions, view.strayCount, hidden, colourNode(view).textContent]
+  const withoutAll = (key, value) => key === "all" || key === "time" ? undefined : value
+  const drawn = JSON.stringify(told, withoutAll)
   // Times alone are written into the chips that there are: one that is being clicked stays.
   if (drawn === state.drawn) {
-    retime([...chips.querySelectorAll(".gsl-chip"), ...sheet.querySelectorAll(".gsl-chip")], names)
-    fitLegend(chips, names.length)
+    retime([chips, sheet.element].flatMap(place => [...place.querySelectorAll(".gsl-chip")]), names)
+    fitLegend(chips, state)
     return
   }
   state.drawn = drawn
+  // Below its button, so that the picture stays in view.
+  const openAll = () => {
+    const { left, bottom } = more.getBoundingClientRect()
+    sheet.open({ left, top: bottom + 4 })
+  }
   const focused = document.activeElement?.dataset?.entry
-  const more = makeButton("", { label: "Show all of the legend", class: "gsl-more", "aria-haspopup": "dialog", onclick: () => openAll(sheet, more) })
+  const about = { label: "Show all of the legend", "aria-haspopup": "dialog" }
+  const more = makeButton("", { ...about, class: "gsl-more", onclick: openAll })
+  const chipsFor = entries => entries.map(entry => chip(view, entry)), hues = isHue ? chipsFor(partitions) : []
+  const named = chipsFor(names.slice(0, LEGEND_NAMES)), parts = isHue ? [] : chipsOf(view, "SMs", partitions)
+  const others = [...chipsOf(view, "kind", shownKinds), ...chipsOf(view, "calls", calls)]
+  state.left = names.length - named.length
+  state.entries = [...hues, ...named.slice(0, LEAST_NAMES), ...parts, ...others, ...named.slice(LEAST_NAMES)]
   chips.replaceChildren(
-    colourNode(view),
-    ...(isHue ? partitions.map(entry => chip(view, entry)) : []), // What the hue tells comes first.
-    ...names.slice(0, LEGEND_NAMES).map(entry => chip(view, entry)),
-    more,
-    ...chipsOf(view, "kind", shownKinds),
-    ...chipsOf(view, "calls", calls),
-    ...(isHue ? [] : chipsOf(view, "SMs", partitions)),
-    ...(strays ? [strayChip(viewer, strays)] : []),
+    colourNode(view), ...hues, ...named, more, ...others, ...parts, // What the hue tells comes first.
+    ...(view.strayCount ? [strayChip(viewer, view.strayCount)] : []),
     ...(view.store.filter ? [makeButton("Show all", { class: "gsl-show-all", onclick: () => showAll(view) })] : []),
   )
-  state.nameCount = names.length
-  fitLegend(chips, names.length)
-  fillSheet(sheet, names.map(entry => chip(view, entry)), [...shownKinds, ...calls, ...partitions].map(entry => chip(view, entry)))
-  if (focused) (sheet.hidden ? chips : sheet).querySelector(`[data-entry="${focused}"]`)?.focus({ preventScroll: true })
+  fitLegend(chips, state)
+  fillSheet(sheet, names.length, chipsFor([...names, ...shownKinds, ...calls, ...partitions]))
+  if (focused) (sheet.isOpen ? sheet.element : chips).querySelector(`[data-entry="${focused}"]`)?.focus({ preventScroll: true })
 }
 
 // A caption and its first entry are one: no line begins between them.
@@ -107,46 +99,27 @@ function chipsOf(view, of, entries) {
   return first ? [makeNode("span", { class: "gsl-lead" }, makeNode("span", { class: "gsl-of", text: of }), first), ...others] : []
 }
 
-/**
- * Keep the legend in one line: the last names are left out, then kinds and calls, and what the hue tells last; the button for the
- * rest says how many.
- */
-function fitLegend(chips, nameCount) {
-  const more = chips.querySelector(".gsl-more"), isLead = entry => entry.matches(".gsl-lead")
-  const isOf = (group, entry) => (isLead(entry) ? entry.lastChild : entry).dataset.entry?.startsWith(group)
-  const entries = [...chips.children].filter(child => child.dataset.entry || isLead(child))
-  const names = entries.filter(entry => isOf("hiddenNames-", entry)), partitions = entries.filter(entry => isOf("hiddenPartitions-", entry))
-  const others = entries.filter(entry => !names.includes(entry) && !partitions.includes(entry))
-  const longest = names.slice(0, LEAST_NAMES), told = partitions.some(isLead) ? [...longest, ...partitions] : [...partitions, ...longest]
-  const last = [...told, ...others, ...names.slice(LEAST_NAMES)].reverse()
+/** Keep the legend in one line: the last of its entries are left out; the button for the rest says how many names are. */
+function fitLegend(chips, { entries, left: unnamed }) {
+  const more = chips.querySelector(".gsl-more"), last = [...entries]
   entries.forEach(entry => { entry.hidden = false })
-  for (let left = nameCount - names.length; ; left += 1) {
+  for (let left = unnamed; ; left += 1) {
     more.hidden = !left
     more.textContent = `+ ${formatCount(left)} more`
     const tops = [...chips.children].filter(child => !child.hidden).map(child => child.offsetTop + child.offsetHeight / 2)
     if (!last.length || Math.max(...tops) - Math.min(...tops) < 12) return
-    last.shift().hidden = true
+    last.pop().hidden = true
   }
 }
 
-function fillSheet(sheet, names, others) {
-  const scrolled = sheet.querySelector(".gsl-list")?.scrollTop ?? 0
-  const list = makeNode("div", { class: "gsl-list" }, ...names, ...others)
-  const close = makeButton("Close", { key: "Escape", onclick: () => closeAbove(sheet) })
-  sheet.replaceChildren(makeNode("header", {}, makeNode("h3", { text: `${formatCount(names.length)} names` }), close), list)
+function fillSheet(sheet, nameCount, chips) {
+  const scrolled = sheet.element.querySelector(".gsl-list")?.scrollTop ?? 0
+  const list = makeNode("div", { class: "gsl-list" }, ...chips)
+  const close = makeButton("Close", { key: "Escape", onclick: () => sheet.shut() })
+  const title = makeNode("h3", { text: `${formatCount(nameCount)} names` })
+  sheet.element.replaceChildren(makeNode("header", {}, title, close), list)
   list.scrollTop = scrolled
 }
-
-/** Open the list of all names below its button, so that the picture stays in view. */
-function openAll(sheet, button) {
-  openAbove(sheet)
-  const { left, bottom } = button.getBoundingClientRect()
-  placeSheet(sheet, left, bottom + 4)
-  sheet.focus({ preventScroll: true })
-}
-
-// The lists of all codes are the same for all entries: they need not be compared. Times change with each batch.
-const withoutAll = entries => entries.map(entry => (entry.all ? { ...entry, all: null, time: null } : entry))
 
 /** What colour tells now; of durations a scale with its ends. */
 function colourNode(view) {
@@ -205,7 +178,8 @@ function kindEntries(view, { kinds }) {
   const all = [...kinds].sort((a, b) => a - b), { palette, kind_hatches: hatches } = view.tables, [fill] = palette[hueCount(view.tables)]
   return all.map(code => {
     const kind = view.tables.kinds[code]
-    return { group: "hiddenKinds", codes: [code], all, text: KIND_WORDS[kind] ?? kind, fill: hatches[code] && kind !== "wait" && !view.hasHatches ? "" : fill, hatch: hatches[code], shape: WAITING_KINDS.has(kind) ? "hollow" : "" }
+    const shape = WAITING_KINDS.has(kind) ? "hollow" : ""
+    return { group: "hiddenKinds", codes: [code], all, text: KIND_WORDS[kind] ?? kind, fill, hatch: hatches[code], shape }
   })
 }
 
@@ -223,7 +197,7 @@ function callEntries(view, { order, times }) {
 /** What the red corner means; a click shows the strays alone. */
 function strayChip(viewer, count) {
   const title = `${formatCount(count)} kernels, copies or fills ran on another stream than their range had selected: click to find them`
-  const chip = makeNode("button", { type: "button", class: "gsl-chip", title, "aria-label": title, onclick: () => commandsOf(viewer).searchFor?.("is:stray") })
+  const chip = makeButton("", { label: title, class: "gsl-chip", onclick: () => viewer.commands.searchFor("is:stray") })
   chip.append(makeNode("i", { class: "gsl-stray-sign", "aria-hidden": "true" }), makeNode("span", { class: "gsl-text", text: count === 1 ? "stray" : "strays" }), makeNode("small", { text: formatCount(count) }))
   return chip
 }
@@ -267,12 +241,8 @@ function retime(chips, names) {
 }
 
 function toggleEntry(view, { group, codes }) {
-  const hidden = new Set(view[group])
-  const isHidden = codes.every(code => hidden.has(code))
-  for (const code of codes) {
-    if (isHidden) hidden.delete(code)
-    else hidden.add(code)
-  }
+  const hidden = new Set(view[group]), isHidden = codes.every(code => hidden.has(code))
+  for (const code of codes) hidden[isHidden ? "delete" : "add"](code)
   view.set(group, hidden)
 }
 

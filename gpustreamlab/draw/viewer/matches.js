@@ -1,11 +1,12 @@
 // Spans that a search finds. What is searched for is an array by name code that `store.setMatches` takes.
 
-/** How many of the spans that are shown match. */
-export function countMatches(store) {
+/** How many of the spans that are shown match: all, or those up to a span, {row, index}, in the order of `nextMatch`. */
+export function countMatches(store, upTo = null) {
   if (!store.matches) return 0
-  return store.rows.reduce((sum, { code, length }) => {
-    const row = length ? store.row(code) : { length: 0 }
-    return row.length ? sum + row.matchCount(0, row.length - 1, store.matches) : sum
+  const anchor = anchorOf(store, upTo, -1)
+  return shownRows(store).reduce((sum, row) => {
+    const last = lastUpTo(row, anchor)
+    return last < 0 ? sum : sum + row.matchCount(0, last, store.matches)
   }, 0)
 }
 
@@ -18,15 +19,19 @@ export function nextMatch(store, from, direction = 1) {
   if (!store.matches) return null
   const anchor = anchorOf(store, from, direction)
   let found = null
-  for (const { code, length } of store.rows) {
-    const row = length ? store.row(code) : null
-    if (!row?.length) continue
-    const index = direction > 0 ? matchAfter(row, anchor, store.matches) : matchBefore(row, anchor, store.matches)
+  for (const row of shownRows(store)) {
+    const last = lastUpTo(row, anchor), before = row.code === anchor.row ? last - 1 : last
+    const index = direction > 0 ? row.nextMatch(last + 1, store.matches) : row.previousMatch(before, store.matches)
     if (index < 0 || index >= row.length) continue
     const time = row.start[index]
-    if (!found || (direction > 0 ? time < found.time : time >= found.time)) found = { row: code, index, time }
+    if (!found || (direction > 0 ? time < found.time : time >= found.time)) found = { row: row.code, index, time }
   }
   return found && { row: found.row, index: found.index }
+}
+
+function shownRows(store) {
+  const rows = store.rows.filter(({ length }) => length) // Of those without spans no copy is made.
+  return rows.map(({ code }) => store.row(code)).filter(({ length }) => length)
 }
 
 function anchorOf(store, from, direction) {
@@ -35,12 +40,8 @@ function anchorOf(store, from, direction) {
   return { time: from ? from.time : isForward ? -Infinity : Infinity, row: isForward ? -1 : Infinity, index: -1 }
 }
 
-function matchAfter(row, anchor, matches) {
-  if (row.code === anchor.row) return row.nextMatch(anchor.index + 1, matches)
-  return row.nextMatch(row.code < anchor.row ? row.indexAt(anchor.time) + 1 : row.firstFrom(anchor.time), matches)
-}
-
-function matchBefore(row, anchor, matches) {
-  if (row.code === anchor.row) return row.previousMatch(anchor.index - 1, matches)
-  return row.previousMatch(row.code < anchor.row ? row.indexAt(anchor.time) : row.firstFrom(anchor.time) - 1, matches)
+/** The last span of a row that does not come after an anchor, or -1. */
+function lastUpTo(row, { time, row: code, index }) {
+  if (row.code === code) return index
+  return row.code < code ? row.indexAt(time) : row.firstFrom(time) - 1
 }

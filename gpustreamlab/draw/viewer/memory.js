@@ -47,7 +47,6 @@ function labelMemory(ctx, {view, theme, texts}, strip, top) {
   setFont(ctx, 11)
   ctx.textAlign = "right"
   ctx.textBaseline = "top"
-  ctx.fillStyle = theme.soft
   const text = `max ${strip.most_text}`, width = texts.width(ctx, text)
   ctx.globalAlpha = 0.8
   ctx.fillStyle = theme.paper

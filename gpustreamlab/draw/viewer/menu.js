@@ -1,39 +1,29 @@
 // The menu "View": what is chosen once and stays, so that the bar has room for what is used all the time.
 
-import { commandsOf, listen, makeButton, makeNode, makeSheet, openAbove, placeSheet, toolsOf } from "./nodes.js"
+import { makeButton, makeNode, Sheet } from "./nodes.js"
 
 /** Add the menu; controls that come after it put their choices in by `viewer.menu`. */
 export function addMenu(viewer) {
   const { view } = viewer
   const button = makeButton("View", { label: "How the picture looks", key: "V", class: "gsl-menu-button", "aria-haspopup": "dialog", "aria-expanded": "false", onclick: () => toggle() })
-  const { sheet, shut } = makeSheet(viewer, "menu", "How the picture looks")
-  toolsOf(viewer).append(button)
-  viewer.menu = new Menu(sheet, view)
+  const sheet = new Sheet(viewer, "menu", "How the picture looks"), shut = () => sheet.shut()
+  viewer.tools.append(button)
+  viewer.menu = new Menu(sheet.element)
   const toggle = () => {
-    if (!sheet.hidden) return shut()
+    if (sheet.isOpen) return shut()
     viewer.menu.show()
-    openAbove(sheet)
     const { right, bottom } = button.getBoundingClientRect()
-    placeSheet(sheet, right - sheet.offsetWidth, bottom + 4)
-    sheet.focus({ preventScroll: true })
+    sheet.open({ right, top: bottom + 4 })
   }
-  const offs = [
-    listen(sheet, "toggle", event => button.setAttribute("aria-expanded", String(event.newState === "open"))),
-    view.on("look", () => { if (!sheet.hidden) viewer.menu.show() }),
-  ]
-  Object.assign(commandsOf(viewer), { menu: toggle, closeMenu: shut })
-  return () => {
-    offs.forEach(off => off())
-    button.remove()
-    sheet.remove()
-  }
+  sheet.element.addEventListener("toggle", event => button.setAttribute("aria-expanded", String(event.newState === "open")))
+  view.on("look", () => { if (sheet.isOpen) viewer.menu.show() })
+  Object.assign(viewer.commands, { menu: toggle, closeMenu: shut })
 }
 
 /** Its sections, in the order in which they were first named. */
 class Menu {
-  constructor(sheet, view) {
-    this.sheet = sheet
-    this.view = view
+  constructor(element) {
+    this.element = element
     this.sections = new Map()
     this.shows = []
   }
@@ -67,7 +57,7 @@ class Menu {
     if (!this.sections.has(section)) {
       const part = makeNode("div", { class: "gsl-section", role: "group", "aria-label": section }, makeNode("h4", { text: section }))
       this.sections.set(section, part)
-      this.sheet.append(part)
+      this.element.append(part)
     }
     this.sections.get(section).append(node)
   }

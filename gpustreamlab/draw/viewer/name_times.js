@@ -12,49 +12,21 @@ export class NameTimes {
   }
 
   /** Take in what is new; a row in which spans came in between, or went, is counted anew. */
-  update(store, { rows, names }) {
-    const scratch = { busy: new Float64Array(names.length), count: new Float64Array(names.length), kinds: new Uint8Array(256) }
-    for (let code = 0; code < rows.length; code += 1) {
-      const row = store.ownRow(code)
-      let known = this.rows[code]
-      if (known && (known.edits !== row.edits || known.length > row.length)) {
-        this.add(known.names, -1)
-        this.strayCount -= known.strays
-        known = null
+  update(store, { rows }) {
+    this.rows.length = rows.length
+    for (const code of rows.keys()) {
+      const row = store.ownRow(code), known = this.rows[code]
+      if (!known || known.edits !== row.edits || known.length > row.length) {
+        this.rows[code] = { edits: row.edits, length: 0, strays: 0, hasBlocked: false, names: new Map(), kinds: new Set() }
       }
-      if (!known) known = this.rows[code] = { edits: row.edits, length: 0, strays: 0, names: new Map() }
-      if (known.length < row.length) this.addRow(row, known, scratch)
+      countSpans(row, this.rows[code])
     }
-    scratch.kinds.forEach((isThere, kind) => { if (isThere) this.kinds.add(kind) })
+    this.names.clear()
+    for (const { names } of this.rows) for (const [code, { busy, count }] of names) addTimes(this.names, code, busy, count)
+    this.kinds = new Set(this.rows.flatMap(({ kinds }) => [...kinds]))
+    this.strayCount = this.rows.reduce((sum, { strays }) => sum + strays, 0)
+    this.hasBlocked = this.rows.some(({ hasBlocked }) => hasBlocked)
   }
-
-  addRow(row, known, { busy, count, kinds }) {
-    const { name, kind, start, end, busyOrNull, length } = row, fresh = new Map()
-    for (let i = known.length; i < length; i += 1) {
-      const code = name[i]
-      if (!count[code]) fresh.set(code, null)
-      busy[code] += busyOrNull ? busyOrNull[i] : end[i] - start[i]
-      count[code] += 1
-      kinds[kind[i]] = 1
-    }
-    for (const code of fresh.keys()) {
-      fresh.set(code, { busy: busy[code], count: count[code] })
-      busy[code] = count[code] = 0
-    }
-    if (row.hasWork) this.countStrays(row, known)
-    known.length = length
-    addTimes(known.names, fresh, 1)
-    this.add(fresh, 1)
-  }
-
-  countStrays(row, known) {
-    for (let i = known.length; i < row.length; i += 1) {
-      if (isStray(row, i)) { known.strays += 1; this.strayCount += 1 }
-      if (isBlocked(row, i)) this.hasBlocked = true
-    }
-  }
-
-  add(times, sign) { addTimes(this.names, times, sign) }
 
   /** Codes of the names that there are, those that take most time first; those of `known` keep their places before new ones. */
   order(known = []) {
@@ -64,11 +36,19 @@ export class NameTimes {
   }
 }
 
-function addTimes(sums, times, sign) {
-  for (const [code, { busy, count }] of times) {
-    const sum = sums.get(code) ?? { busy: 0, count: 0 }
-    const left = { busy: sum.busy + sign * busy, count: sum.count + sign * count }
-    if (left.count) sums.set(code, left)
-    else sums.delete(code)
+function countSpans(row, known) {
+  const { name, kind, start, end, busyOrNull, length, hasWork } = row
+  for (let i = known.length; i < length; i += 1) {
+    addTimes(known.names, name[i], busyOrNull ? busyOrNull[i] : end[i] - start[i], 1)
+    known.kinds.add(kind[i])
+    if (hasWork && isStray(row, i)) known.strays += 1
+    if (hasWork && isBlocked(row, i)) known.hasBlocked = true
   }
+  known.length = length
+}
+
+function addTimes(sums, code, busy, count) {
+  const sum = sums.get(code)
+  if (!sum) sums.set(code, { busy, count })
+  else { sum.busy += busy; sum.count += count }
 }

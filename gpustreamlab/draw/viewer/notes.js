@@ -2,9 +2,8 @@
 
 import { traceTime, viewTime } from "./address.js"
 import { copyText } from "./copy.js"
-import { isSpan } from "./facts.js"
-import { commandsOf, makeButton, makeNode, makeSheet, openAbove, partOf, placeSheet } from "./nodes.js"
-import { endOfHit } from "./rows.js"
+import { timesOf } from "./facts.js"
+import { makeButton, makeNode, Sheet } from "./nodes.js"
 
 const SECTION = "Notes and links"
 
@@ -22,7 +21,7 @@ function readNote(view, entry) {
 export function addNotes(viewer) {
   const { view, menu } = viewer, byTime = (a, b) => viewTime(view, a.time) - viewTime(view, b.time)
   const box = makeNode("input", { type: "text", maxlength: "500", "aria-label": "Note", placeholder: "Note", autocomplete: "off" })
-  const { sheet, shut } = makeSheet(viewer, "writing", "Write a note")
+  const sheet = new Sheet(viewer, "writing", "Write a note")
   const setNotes = notes => {
     view.set("reason", null) // Their numbers are others now.
     view.set("notes", notes)
@@ -31,14 +30,14 @@ export function addNotes(viewer) {
     const save = () => {
       const text = box.value.trim()
       setNotes([...view.notes.filter(one => one !== old), ...(text ? [{ ...note, text }] : [])].sort(byTime))
-      shut()
+      sheet.shut()
     }
     box.value = note.text
     box.onkeydown = event => { if (event.key === "Enter" && !event.isComposing) save() }
-    sheet.replaceChildren(box, makeButton("Save", { key: "Enter", onclick: save }))
-    openAbove(sheet)
-    const { left, top } = partOf(viewer, "figure").getBoundingClientRect()
-    placeSheet(sheet, left + view.pxAt(viewTime(view, note.time)), top + view.lanesTop() + 24)
+    sheet.element.replaceChildren(box, makeButton("Save", { key: "Enter", onclick: save }))
+    const { left, top } = viewer.figureElement.getBoundingClientRect()
+    sheet.open({ left: left + view.pxAt(viewTime(view, note.time)), top: top + view.lanesTop() + 24 })
+    box.focus()
     box.select()
   }
   const read = entries => entries.map(entry => readNote(view, entry)).filter(Boolean).sort(byTime)
@@ -46,21 +45,17 @@ export function addNotes(viewer) {
   const write = at => open(newNote(view, at ?? (view.x0 + view.x1) / 2))
   view.set("notes", first)
   view.keep("notes", () => view.notes === first ? null : entries(), value => setNotes(value ? read(value) : first))
-  Object.assign(commandsOf(viewer), { note: write, editNote: note => open(note, note), dropNote: note => setNotes(view.notes.filter(other => other !== note)) })
-  menu.action(SECTION, { label: "Write a note", key: "N", run: () => { commandsOf(viewer).closeMenu(); write() } })
-  if (viewer.address !== null) menu.action(SECTION, { label: "Copy link to this view", run: () => copyText(viewer.link(), makeNode("span"), menu.sheet) })
+  Object.assign(viewer.commands, { note: write, editNote: note => open(note, note), dropNote: note => setNotes(view.notes.filter(other => other !== note)) })
+  menu.action(SECTION, { label: "Write a note", key: "N", run: () => { viewer.commands.closeMenu(); write() } })
+  if (viewer.address !== null) menu.action(SECTION, { label: "Copy link to this view", run: () => copyText(viewer.link(), makeNode("span"), menu.element) })
   if (viewer.savePage) menu.action(SECTION, { label: "Save page with notes", run: () => viewer.savePage(entries()) })
-  return () => sheet.remove()
 }
 
 /** Of the pinned span, the gap or the selection, else of a moment. */
 function newNote(view, at) {
-  const { pinned, gap, selection, store, tables } = view
+  const { pinned, gap, selection, tables } = view
   const of = (start, end, lane) => ({ time: traceTime(view, start), end: end === null ? null : traceTime(view, end), stream: tables.lanes[lane]?.name ?? null, text: "" })
-  if (pinned) {
-    const row = store.row(pinned.row), [first, last] = isSpan(pinned) ? [pinned.index, pinned.index] : [pinned.first, pinned.last]
-    return of(row.start[first], endOfHit(row, first, last), tables.rows[pinned.row].lane)
-  }
+  if (pinned) return of(...timesOf(view, pinned), tables.rows[pinned.row].lane)
   if (gap) return of(gap.start, gap.end, gap.lane)
   if (selection) return of(selection.start, selection.end, selection.lanes.size === 1 ? [...selection.lanes][0] : -1)
   return of(at, null, -1)

@@ -9,12 +9,11 @@
   ALPHABET.forEach((sign, digit) => { digitOf[sign.charCodeAt(0)] = digit })
   const fromBase85 = text => {
     const letters = new TextEncoder().encode(text), groups = Math.ceil(letters.length / 5)
-    const digits = new Uint8Array(5 * groups).fill(84)
-    for (let place = 0; place < letters.length; place++) digits[place] = digitOf[letters[place]]
     const words = new DataView(new ArrayBuffer(4 * groups))
-    for (let group = 0, place = 0; group < groups; group++, place += 5) {
-      const high = (digits[place] * 85 + digits[place + 1]) * 85 + digits[place + 2]
-      words.setUint32(4 * group, (high * 85 + digits[place + 3]) * 85 + digits[place + 4])
+    for (let group = 0; group < groups; group++) {
+      let word = 0
+      for (let place = 5 * group; place < 5 * group + 5; place++) word = 85 * word + (digitOf[letters[place]] ?? 84)
+      words.setUint32(4 * group, word)
     }
     return new Uint8Array(words.buffer, 0, Math.floor(letters.length * 4 / 5))
   }

@@ -147,7 +147,7 @@ export function paintLaneLabels(ctx, painter) {
 function paintTwoLines(ctx, {theme, texts}, label, detail, {right, middle, room}) {
   setFont(ctx, 12)
   ctx.fillStyle = theme.ink
-  ctx.fillText(texts.fit(ctx, label, room), right, middle - 7)
+  ctx.fillText(texts.fit(ctx, label, room, true), right, middle - 7)
   setFont(ctx, 11)
   ctx.fillStyle = theme.soft
   ctx.fillText(texts.fit(ctx, detail, room), right, middle + 8)
@@ -159,7 +159,7 @@ function paintOneLine(ctx, {theme, texts}, label, detail, {right, middle, room})
   const text = detail && ` · ${detail}`, used = texts.width(ctx, text)
   const fits = text && texts.width(ctx, label) + used <= room
   ctx.fillStyle = theme.ink
-  ctx.fillText(texts.fit(ctx, label, room), fits ? right - used : right, middle)
+  ctx.fillText(texts.fit(ctx, label, room, true), fits ? right - used : right, middle)
   if (!fits) return
   ctx.fillStyle = theme.soft
   ctx.fillText(text, right, middle)

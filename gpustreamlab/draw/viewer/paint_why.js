@@ -7,30 +7,42 @@ import { reasonsOf, shownPiece } from "./why.js"
 
 const SIGN_PX = 8.5
 const SIGN_STEP_PX = 2 * SIGN_PX + 2
+const COUNTED_STEP_PX = 1.5 * SIGN_STEP_PX
 const COLOURS = { hazard: "stray", stray: "stray", note: "accent" } // Others are warnings.
 const MOST_ASIDE = 4 // So many signs may stand beside each other where pieces begin together.
 
-/** The signs in view, as {piece, x, y}: the longest piece of each finding, and others where there is room. */
+/**
+ * The signs in view, as {piece, x, y, more}: the longest piece of each finding, and others where there is room; the sign beside
+ * which there is none stands for `more` pieces.
+ */
 function signsIn(view) {
   const reasons = reasonsOf(view), { left, right } = view.frame
   const taken = new Map([-1, ...view.visibleLanes()].map(lane => [lane, []])), signs = []
   for (const piece of reasons.pieces) {
     const begin = view.pxAt(piece.start), places = taken.get(piece.lane)
     if (!places || (piece.kind === "note" ? view.pxAt(piece.end) : begin) < left || begin > right + SIGN_PX) continue
-    const x = freePlace(places, Math.max(left, begin - SIGN_PX - 1), piece.place ? 1 : MOST_ASIDE)
-    if (x === null) continue
-    places.push(x)
+    const x = freePlace(places, Math.max(left, begin - SIGN_PX - 1), !piece.place)
+    if (x === null) {
+      const near = other => Math.abs(other.x - begin + SIGN_PX + 1)
+      places.reduce((best, other) => near(other) < near(best) ? other : best).more += 1
+      continue
+    }
     const { top, bottom } = (piece.late ? view.tables.rows[piece.late.row] : view.tables.lanes[piece.lane]) ?? {}
     // A note stands above what it is about; what is of no lane stands above all, wherever they are scrolled to.
     const y = piece.lane < 0 ? view.frame.top + SIGN_PX + 2 : piece.kind === "note" ? view.yAt(top) + SIGN_PX : view.yAt((top + bottom) / 2)
-    signs.push({ piece, x, y })
+    const sign = { piece, x, y, more: 0 }
+    places.push(sign)
+    signs.push(sign)
   }
   return signs
 }
 
-function freePlace(places, from, tries) {
-  for (let x = from; tries > 0; tries--, x -= SIGN_STEP_PX) if (places.every(other => Math.abs(other - x) >= SIGN_STEP_PX)) return x
-  return null
+/** The longest piece of a finding may stand aside; others need room for a count as well. */
+function freePlace(places, from, isLongest) {
+  const leastPx = isLongest ? SIGN_STEP_PX : COUNTED_STEP_PX
+  const isFree = x => places.every(other => Math.abs(other.x - x) >= leastPx)
+  const aside = Array.from({ length: isLongest ? MOST_ASIDE : 1 }, (_, step) => from - step * SIGN_STEP_PX)
+  return aside.find(isFree) ?? null
 }
 
 export function paintSigns(ctx, { view, theme }) {
@@ -43,7 +55,7 @@ export function paintSigns(ctx, { view, theme }) {
 function paintEach(ctx, view, theme, signs) {
   ctx.textAlign = "center"
   ctx.textBaseline = "middle"
-  for (const { piece: { sign, place, kind, lane, start, end }, x, y } of signs) {
+  for (const { piece: { sign, place, kind, lane, start, end }, x, y, more } of signs) {
     const colour = theme[COLOURS[kind] ?? "warn"]
     setFont(ctx, sign.length > 1 ? 10 : 11, "bold")
     if (kind === "note") { // A flag: its pole stands at its time, or it reaches to its end.
@@ -57,7 +69,18 @@ function paintEach(ctx, view, theme, signs) {
     if (place) paintDisc(ctx, x, y, SIGN_PX - 1.5, theme.paper) // Hollow: not the longest of its finding.
     ctx.fillStyle = place ? colour : theme.paper
     ctx.fillText(sign, x, y + 0.5)
+    if (more) paintCount(ctx, more > 99 ? "99+" : `+${more}`, x + SIGN_PX, y - SIGN_PX, { fill: colour, line: theme.paper })
   }
+}
+
+/** How many more pieces a sign stands for, at its upper corner. */
+function paintCount(ctx, text, x, y, { fill, line }) {
+  setFont(ctx, 10, "bold")
+  ctx.lineWidth = 3
+  ctx.strokeStyle = line
+  ctx.strokeText(text, x, y)
+  ctx.fillStyle = fill
+  ctx.fillText(text, x, y)
 }
 
 function paintDisc(ctx, x, y, radius, colour) {
@@ -67,10 +90,10 @@ function paintDisc(ctx, x, y, radius, colour) {
   ctx.fill()
 }
 
-/** The piece whose sign is at a place of the figure, or null. */
+/** The sign at a place of the figure, or null. */
 export function signAt(view, px, py) {
   if (py < view.frame.top || py >= view.lanesBottom()) return null
-  return signsIn(view).find(({ x, y }) => Math.hypot(px - x, py - y) <= SIGN_PX + 1.5)?.piece ?? null
+  return signsIn(view).find(({ x, y }) => Math.hypot(px - x, py - y) <= SIGN_PX + 1.5) ?? null
 }
 
 /** The gap that was clicked; or the chosen piece: since when its stream was idle, the work in front, the call that proves it. */

@@ -1,10 +1,7 @@
 // A ruler between two clicks: how long, and how often a second that is.
 
-import { isClick } from "./details.js"
-import { isSpan } from "./facts.js"
-import { commandsOf, listen, makeButton, makeNode, newsOf, partOf, rootOf, toolsOf } from "./nodes.js"
-import { endOfHit } from "./rows.js"
-import { figurePoint } from "./tips.js"
+import { isSpan, timesOf } from "./facts.js"
+import { makeButton, makeNode, onClick } from "./nodes.js"
 import { formatNs } from "./units.js"
 
 const SNAP_PX = 6
@@ -12,12 +9,11 @@ const SNAP_PX = 6
 /** Add the ruler: its button, its key, and what it measured. */
 export function addRuler(viewer) {
   const { view } = viewer
-  const figure = partOf(viewer, "figure")
   const button = makeButton("Ruler", { label: "Measure between two clicks", key: "M", "aria-pressed": "false", onclick: () => toggle() })
   const says = makeNode("output", { class: "gsl-measured", "aria-live": "polite" })
-  toolsOf(viewer).append(button)
-  newsOf(viewer).append(says)
-  const state = { isOn: false, start: null, down: null }
+  viewer.tools.append(button)
+  viewer.news.append(says)
+  const state = { isOn: false, start: null }
 
   function toggle() {
     if (state.isOn) return leave()
@@ -50,7 +46,7 @@ export function addRuler(viewer) {
   }
   function show() {
     button.setAttribute("aria-pressed", String(state.isOn))
-    rootOf(viewer).classList.toggle("gsl-measuring", state.isOn)
+    viewer.element.classList.toggle("gsl-measuring", state.isOn)
     says.textContent = rulerText(view.ruler, state)
   }
   const moved = event => {
@@ -58,30 +54,12 @@ export function addRuler(viewer) {
     setEnd(timeUnder(viewer, event))
     show()
   }
-  const released = event => {
-    if (state.isOn && isClick(state.down, event) && isInFrame(viewer, event)) point(timeUnder(viewer, event))
-    state.down = null
-  }
-  const offs = [
-    listen(figure, "pointerdown", event => { state.down = event.button ? null : event }, true),
-    listen(figure, "pointermove", moved, true),
-    listen(figure, "pointerup", released, true),
-  ]
-  Object.assign(commandsOf(viewer), {
+  viewer.figureElement.addEventListener("pointermove", moved, true)
+  onClick(viewer, event => { if (state.isOn && view.isOver(viewer.pointOf(event))) point(timeUnder(viewer, event)) })
+  Object.assign(viewer.commands, {
     measure: toggle, leaveRuler: leave, isMeasuring: () => state.isOn,
-    measurePinned: () => view.pinned && [pinnedEdges(view)].forEach(([start, end]) => (state.start === null ? (point(start), point(end)) : point(end))),
+    measurePinned: () => view.pinned && [timesOf(view, view.pinned)].forEach(([start, end]) => (state.start === null ? (point(start), point(end)) : point(end))),
   })
-  return () => {
-    offs.forEach(off => off())
-    button.remove()
-    says.remove()
-  }
-}
-
-export function pinnedEdges(view) {
-  const { pinned } = view, row = view.store.row(pinned.row)
-  const [first, last] = isSpan(pinned) ? [pinned.index, pinned.index] : [pinned.first, pinned.last]
-  return [row.start[first], endOfHit(row, first, last)]
 }
 
 function rulerText(ruler, { isOn, start }) {
@@ -99,16 +77,10 @@ function formatRate(ns) {
   return `${Number((hertz / scale).toPrecision(3))} ${unit}`
 }
 
-function isInFrame(viewer, event) {
-  const { left, right, top, bottom } = viewer.view.frame
-  const point = figurePoint(viewer, { x: event.clientX, y: event.clientY })
-  return point.x >= left && point.x <= right && point.y >= top && point.y <= bottom
-}
-
 /** The time under the pointer, or that of a span's edge where one is near. */
 function timeUnder(viewer, event) {
   const { view } = viewer
-  const point = figurePoint(viewer, { x: event.clientX, y: event.clientY })
+  const point = viewer.pointOf(event)
   const time = view.timeAt(Math.max(view.frame.left, Math.min(view.frame.right, point.x)))
   const hit = view.hitAt(point.x, point.y)
   if (!hit || !isSpan(hit)) return time

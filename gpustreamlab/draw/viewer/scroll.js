@@ -1,13 +1,14 @@
 // What moves the picture by hand: the wheel, the mouse, fingers, and a scroll bar where lanes are higher than their place.
 
-import { figurePoint, listen, makeNode } from "./nodes.js"
+import { makeNode } from "./nodes.js"
 
 const DRAG_PX = 4 // What moves less is a click.
 const WHEEL_PX = 400 // So much of the wheel zooms by e.
 
 export function addScrolling(viewer) {
-  const offs = [addBar(viewer), useWheel(viewer), useDrag(viewer)]
-  return () => offs.forEach(off => off())
+  addBar(viewer)
+  useWheel(viewer)
+  useDrag(viewer)
 }
 
 // The browser's own bar, beside the lanes: it has keys, and a look that people know.
@@ -22,11 +23,10 @@ function addBar(viewer) {
     inner.style.height = `${view.tables.height_px - view.pinnedPx}px`
     if (Math.abs(bar.scrollTop - view.scrollPx) >= 1) bar.scrollTop = view.scrollPx
   }
-  const offs = [
-    view.on("look", property => property === "scrollPx" && place()), view.on("data", place), viewer.onPainted(place),
-    listen(bar, "scroll", () => view.scrollTo(bar.scrollTop)),
-  ]
-  return () => { offs.forEach(off => off()); bar.remove() }
+  view.on("look", property => property === "scrollPx" && place())
+  view.on("data", place)
+  viewer.onPainted(place)
+  bar.addEventListener("scroll", () => view.scrollTo(bar.scrollTop))
 }
 
 // The plain wheel scrolls the page past the timeline: who scrolls a notebook does not mean each picture that comes under the pointer.
@@ -37,7 +37,7 @@ function useWheel(viewer) {
   let isEntered = false // Clicked into, and not left since.
   const leave = () => { isEntered = false }
   const wheel = event => {
-    const {x, y} = figurePoint(viewer, {x: event.clientX, y: event.clientY})
+    const {x, y} = viewer.pointOf(event)
     const stepPx = event.deltaMode === 1 ? 24 : event.deltaMode === 2 ? view.lanesPx : 1
     const isSideways = Math.abs(event.deltaX) > Math.abs(event.deltaY) && !event.shiftKey
     const isBeside = x < view.frame.left || x > view.frame.right, hasKey = event.ctrlKey || event.metaKey
@@ -54,13 +54,12 @@ function useWheel(viewer) {
       if (view.scrollPx !== before) event.preventDefault()
     }
   }
-  const offs = [
-    listen(figureElement, "wheel", wheel, {capture: true, passive: false}),
-    listen(figureElement, "pointerdown", event => { isEntered = event.button === 0 && event.pointerType !== "touch" }, true),
-    listen(element, "pointerleave", leave), listen(element, "keydown", event => { if (event.key === "Escape") leave() }, true),
-    listen(element, "focusout", event => { if (!element.contains(event.relatedTarget)) leave() }),
-  ]
-  return () => offs.forEach(off => off())
+  figureElement.addEventListener("wheel", wheel, {capture: true, passive: false})
+  const enter = event => { isEntered = event.button === 0 && event.pointerType !== "touch" }
+  figureElement.addEventListener("pointerdown", enter, true)
+  element.addEventListener("pointerleave", leave)
+  element.addEventListener("keydown", event => { if (event.key === "Escape") leave() }, true)
+  element.addEventListener("focusout", event => { if (!element.contains(event.relatedTarget)) leave() })
 }
 
 // The mouse, or a finger that goes sideways, moves time, and lanes that are higher than their place. A finger that goes up or down
@@ -74,14 +73,14 @@ function useDrag(viewer) {
     return {x: (first.x + last.x) / 2, y: (first.y + last.y) / 2, spread: Math.hypot(first.x - last.x, first.y - last.y)}
   }
   const down = event => {
-    const place = figurePoint(viewer, {x: event.clientX, y: event.clientY}), {left, right, top, bottom} = view.frame
-    if (event.button || held.size > 1 || place.x < left || place.x > right || place.y < top || place.y > bottom) return
+    const place = viewer.pointOf(event)
+    if (event.button || held.size > 1 || !view.isOver(place)) return
     held.set(event.pointerId, {...place, from: place, isMoving: event.pointerType === "touch"})
   }
   const move = event => {
     const one = held.get(event.pointerId)
     if (!one) return
-    const place = figurePoint(viewer, {x: event.clientX, y: event.clientY})
+    const place = viewer.pointOf(event)
     one.isMoving ||= Math.hypot(place.x - one.from.x, place.y - one.from.y) >= DRAG_PX
     if (!one.isMoving) return
     const before = middle(), time = view.timeAt(before.x), {left, right} = view.frame
@@ -92,11 +91,10 @@ function useDrag(viewer) {
     if (event.pointerType !== "touch" || held.size > 1) view.scrollTo(view.scrollPx + before.y - after.y)
   }
   const up = event => held.delete(event.pointerId)
-  const offs = [
-    listen(figureElement, "pointerdown", down), listen(figureElement, "pointermove", move),
-    listen(figureElement, "pointerup", up), listen(figureElement, "pointercancel", up),
-    // Else the browser takes two fingers that go down for its own.
-    listen(figureElement, "touchmove", event => { if (event.touches.length > 1 && event.cancelable) event.preventDefault() }, {passive: false}),
-  ]
-  return () => offs.forEach(off => off())
+  figureElement.addEventListener("pointerdown", down)
+  figureElement.addEventListener("pointermove", move)
+  for (const type of ["pointerup", "pointercancel"]) figureElement.addEventListener(type, up)
+  // Else the browser takes two fingers that go down for its own.
+  const touched = event => { if (event.touches.length > 1 && event.cancelable) event.preventDefault() }
+  figureElement.addEventListener("touchmove", touched, {passive: false})
 }

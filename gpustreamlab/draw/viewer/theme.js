@@ -26,11 +26,14 @@ export function blend(over, under, alpha) {
 }
 
 export function readTheme(element) {
-  const style = getComputedStyle(element), theme = {}
+  const probe = element.appendChild(document.createElement("i")), style = getComputedStyle(probe), theme = {}
+  probe.style.forcedColorAdjust = "none" // The variables have the system's colours already.
   for (const [name, value] of Object.entries(THEME_DEFAULTS)) {
-    const [r, g, b, alpha] = parseColour(style.getPropertyValue(`--gsl-${name}`).trim() || value)
+    probe.style.color = `var(--gsl-${name})` // Only where it is used is it one colour; outside a page it is none.
+    const [r, g, b, alpha] = parseColour(style.color || value)
     theme[name] = alpha < 0.05 ? value : blend(`rgb(${r},${g},${b})`, "#ffffff", 1)
   }
+  probe.remove()
   const [r, g, b] = parseColour(theme.paper)
   theme.isDark = 0.299 * r + 0.587 * g + 0.114 * b < 128
   theme.shade = theme.isDark ? "rgba(160,170,180,0.09)" : "rgba(100,110,120,0.08)"
@@ -41,8 +44,8 @@ export function readTheme(element) {
   return theme
 }
 
-// Call back whenever what the theme depends on may have changed; returns a function that stops.
-export function watchTheme(callback) {
+// Call back whenever what the theme depends on may have changed, until the signal.
+export function watchTheme(callback, signal) {
   const queries = ["(prefers-color-scheme: dark)", ...HATCH_MEDIA].map(media => matchMedia(media))
   let timers = []
   const changed = () => {
@@ -53,12 +56,8 @@ export function watchTheme(callback) {
   const observer = new MutationObserver(changed)
   const attributes = {attributes: true, attributeFilter: ["class", "style", "data-theme", "data-jp-theme-light", "data-jp-theme-name"]}
   for (const node of [document.documentElement, document.body]) observer.observe(node, attributes)
-  for (const query of queries) query.addEventListener("change", changed)
-  return () => {
-    timers.forEach(clearTimeout)
-    observer.disconnect()
-    for (const query of queries) query.removeEventListener("change", changed)
-  }
+  for (const query of queries) query.addEventListener("change", changed, {signal})
+  signal.addEventListener("abort", () => { timers.forEach(clearTimeout); observer.disconnect() })
 }
 
 // Bokeh's own parts: the time axis, its grid, the buttons.

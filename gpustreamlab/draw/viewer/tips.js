@@ -4,7 +4,7 @@ import { exactTime, factList, hitTitle, isSpan, mergedFacts, spanFacts } from ".
 import { memoryAt } from "./memory.js"
 import { laneText } from "./names.js"
 import { nameAt, nameFacts } from "./lanes.js"
-import { closeAbove, commandsOf, figurePoint, listen, makeNode, openAbove, partOf, rootOf } from "./nodes.js"
+import { makeNode } from "./nodes.js"
 import { marksAt } from "./paint_marks.js"
 import { stripAt } from "./paint_strips.js"
 import { signAt } from "./paint_why.js"
@@ -15,122 +15,106 @@ const TIP_GAP_PX = 12
 const TIP_MARKS = 5
 const MARK_WORDS = { layout: "SMs shared out anew", cell: "cell", mark: "mark" }
 
-/** Show the facts of the span under the pointer, without covering it. */
+/** Show the facts of what is under the pointer, without covering it. */
 export function addTips(viewer) {
-  const { view } = viewer
-  const figure = partOf(viewer, "figure")
-  const tip = makeNode("div", { class: "gsl-tip", role: "tooltip", hidden: true })
-  if ("popover" in tip) tip.popover = "manual"
-  rootOf(viewer).append(tip)
+  const { view, figureElement: figure } = viewer
+  const tip = makeNode("div", { class: "gsl-tip", role: "tooltip", popover: "manual" })
+  viewer.element.append(tip)
   const state = { key: "", pointer: null, frame: 0 }
   const hide = () => {
     state.key = ""
-    closeAbove(tip)
+    tip.hidePopover()
     if (view.hovered) view.set("hovered", null)
   }
   const refresh = () => {
     state.frame = 0
-    if (!state.pointer) return hide()
-    const { x, y } = figurePoint(viewer, state.pointer)
-    const sign = signAt(view, x, y), hit = sign ? null : view.hitAt(x, y), marks = sign || hit ? [] : marksAt(view, x, y)
-    const memory = memoryAt(view, x, y), name = nameAt(view, x, y), strip = stripAt(view, x, y)
-    if (sign) fillSignTip(view, tip, sign, state)
-    else if (hit) fillTip(view, tip, hit, state)
-    else if (marks.length) fillMarkTip(view, tip, marks, state)
-    else if (memory) fillPlainTip(view, tip, [`Memory of ${laneText(view.tables.lanes[memory.lane])}`, memory.facts], state)
-    else if (name) fillPlainTip(view, tip, nameFacts(view, name), state)
-    else if (strip) fillPlainTip(view, tip, strip, state)
-    else return hide()
-    openAbove(tip)
-    placeTip(tip, tipRoom(viewer, hit, state.pointer), state.pointer)
+    const told = state.pointer && tip.isConnected && toldAt(view, viewer.pointOf(state.pointer))
+    if (!told) return hide()
+    const { key, hit = null } = told
+    if (key !== state.key) {
+      state.key = key
+      tip.replaceChildren(...told.nodes())
+      if (hit || view.hovered) view.set("hovered", hit)
+    }
+    tip.togglePopover(true)
+    placeTip(tip, tipRoom(viewer, hit, state.pointer.clientY), state.pointer)
   }
   const later = () => { state.frame ||= requestAnimationFrame(refresh) }
-  const offs = [
-    // While a button is down the pointer drags: the picture moves, and there is nothing to read.
-    listen(figure, "pointermove", event => {
-      state.pointer = event.buttons || event.pointerType === "touch" ? null : { x: event.clientX, y: event.clientY }
-      later()
-    }, true),
-    listen(figure, "pointerdown", () => { state.pointer = null; later() }, true),
-    listen(figure, "pointerleave", () => { state.pointer = null; later() }),
-    // What is under a pointer that stays changes when the picture moves.
-    view.on("range", () => state.pointer && later()),
-    view.on("data", () => state.pointer && later()),
-  ]
+  const leave = () => { state.pointer = null; later() }
+  // While a button is down the pointer drags: the picture moves, and there is nothing to read.
+  figure.addEventListener("pointermove", event => {
+    state.pointer = event.buttons || event.pointerType === "touch" ? null : event
+    later()
+  }, true)
+  figure.addEventListener("pointerdown", leave, true)
+  figure.addEventListener("pointerleave", leave)
+  // What is under a pointer that stays changes when the picture moves.
+  for (const event of ["range", "data"]) view.on(event, () => state.pointer && later())
   // Until the pointer moves again.
-  commandsOf(viewer).hideTip = () => { state.pointer = null; hide() }
-  return () => {
-    offs.forEach(off => off())
-    cancelAnimationFrame(state.frame)
-    tip.remove()
-  }
+  viewer.commands.hideTip = () => { state.pointer = null; hide() }
+  viewer.atEnd(viewer.commands.hideTip)
 }
 
-export { figurePoint }
-
-/** A title, pairs of label and text, and what a click does. */
-function fillPlainTip(view, tip, [title, facts, hint = ""], state) {
-  if (view.hovered) view.set("hovered", null)
-  const key = JSON.stringify([title, facts, hint])
-  if (key === state.key) return
-  state.key = key
-  tip.replaceChildren(makeNode("strong", { text: title, dir: "auto" }), factList(facts), ...(hint ? [makeNode("p", { text: hint })] : []))
+/** What is told of a place of the figure, as {key, nodes, hit}: `key` tells it from all else, `nodes` makes it; else null. */
+function toldAt(view, { x, y }) {
+  const sign = signAt(view, x, y), hit = sign ? null : view.hitAt(x, y), marks = sign || hit ? [] : marksAt(view, x, y)
+  if (sign) return plain(signTitle(view, sign.piece), [], [sign.piece.text, sign.piece.fix, moreText(sign.more)])
+  if (hit) return { hit, key: JSON.stringify([hit, view.store.length]), nodes: () => hitNodes(view, hit) }
+  if (marks.length) return { key: JSON.stringify(marks.map(({ time, text }) => [time, text])), nodes: () => markNodes(marks) }
+  const memory = memoryAt(view, x, y)
+  if (memory) return plain(`Memory of ${laneText(view.tables.lanes[memory.lane])}`, memory.facts)
+  const name = nameAt(view, x, y), [title, facts, hint] = (name ? nameFacts(view, name) : stripAt(view, x, y)) ?? []
+  return title === undefined ? null : plain(title, facts, [hint])
 }
 
-function fillSignTip(view, tip, { number, place, sign, text, fix }, state) {
-  if (view.hovered) view.set("hovered", null)
-  const { head } = reasonsOf(view).findings[number - 1], key = `sign ${number} ${place} ${head}`
-  if (key === state.key) return
-  state.key = key
-  tip.replaceChildren(makeNode("strong", { text: `${sign === String(number) ? `${sign}. ` : ""}${head}`, dir: "auto" }), ...[text, fix].filter(Boolean).map(line => makeNode("p", { text: line, dir: "auto" })))
+const plain = (...told) => ({ key: JSON.stringify(told), nodes: () => tipNodes(...told) })
+
+/** A title, pairs of label and text, and lines below them. */
+function tipNodes(title, facts, lines = []) {
+  const below = lines.filter(Boolean).map(text => makeNode("p", { text, dir: "auto" }))
+  return [makeNode("strong", { text: title, dir: "auto" }), ...(facts.length ? [factList(facts)] : []), ...below]
 }
 
-function hitKey(hit) {
-  return isSpan(hit) ? `${hit.row}:${hit.index}` : `${hit.row}:${hit.first}-${hit.last}`
+function signTitle(view, { number, sign }) {
+  const { head } = reasonsOf(view).findings[number - 1]
+  return sign === String(number) ? `${sign}. ${head}` : head
 }
 
-function fillTip(view, tip, hit, state) {
-  const key = `${hitKey(hit)} ${view.store.length}`
-  if (key === state.key) return
-  state.key = key
-  const facts = isSpan(hit) ? spanFacts(view, hit).slice(1) : mergedFacts(view, hit)
-  const title = makeNode("strong", { text: hitTitle(view, hit), dir: "auto" })
-  const hint = isSpan(hit) ? null : makeNode("p", { text: "Too narrow to draw apart: zoom in" })
-  tip.replaceChildren(title, factList(facts), ...(hint ? [hint] : []))
-  view.set("hovered", hit)
+function hitNodes(view, hit) {
+  if (isSpan(hit)) return tipNodes(hitTitle(view, hit), spanFacts(view, hit).slice(1))
+  return tipNodes(hitTitle(view, hit), mergedFacts(view, hit), ["Too narrow to draw apart: zoom in"])
 }
 
 /** The text and time of each mark; there are several where their lines are as near as that. */
-function fillMarkTip(view, tip, marks, state) {
-  if (view.hovered) view.set("hovered", null)
-  const key = `marks ${marks.map(({ time, text }) => `${time} ${text}`).join("\n")}`
-  if (key === state.key) return
-  state.key = key
-  const entries = marks.slice(0, TIP_MARKS).flatMap(({ text, time, kind }) => [
-    makeNode("strong", { text, dir: "auto" }), factList([["time", exactTime(time)], ["what", MARK_WORDS[kind] ?? kind]]),
-  ])
-  const more = marks.length - TIP_MARKS
-  tip.replaceChildren(...entries, ...(more > 0 ? [makeNode("p", { text: `${formatCount(more)} more here: zoom in` })] : []))
+function markNodes(marks) {
+  const more = moreText(marks.length - TIP_MARKS)
+  return [
+    ...marks.slice(0, TIP_MARKS).flatMap(({ text, time, kind }) => (
+      tipNodes(text, [["time", exactTime(time)], ["what", MARK_WORDS[kind] ?? kind]]))),
+    ...(more ? [makeNode("p", { text: more })] : []),
+  ]
 }
 
+const moreText = count => count > 0 ? `${formatCount(count)} more here: zoom in` : ""
+
 /** What the tip must not cover, from top to bottom: the row that is hovered, and the pointer. */
-function tipRoom({ view, figureElement }, hit, { y }) {
+function tipRoom({ view, figureElement }, hit, y) {
   if (!hit) return [y, y]
   const lift = figureElement.getBoundingClientRect().top + view.frame.top - view.scrollPx, row = view.tables.rows[hit.row]
   return [Math.min(row.top + lift, y), Math.max(row.bottom + lift, y)]
 }
 
 /** Put the tip below what it tells of, or above it, or beside the pointer; always within the window. */
-function placeTip(tip, [top, bottom], pointer) {
+function placeTip(tip, [top, bottom], { clientX, clientY }) {
   const wide = tip.offsetWidth, high = tip.offsetHeight
   const limit = document.documentElement
-  let x = Math.min(pointer.x + TIP_GAP_PX, limit.clientWidth - wide - 4)
+  let x = Math.min(clientX + TIP_GAP_PX, limit.clientWidth - wide - 4)
   let y = bottom + TIP_GAP_PX
   if (y + high > limit.clientHeight - 4) y = top - TIP_GAP_PX - high
   if (y < 4) {
-    y = Math.max(4, Math.min(pointer.y - high / 2, limit.clientHeight - high - 4))
-    x = pointer.x + TIP_GAP_PX
-    if (x + wide > limit.clientWidth - 4) x = pointer.x - TIP_GAP_PX - wide
+    y = Math.max(4, Math.min(clientY - high / 2, limit.clientHeight - high - 4))
+    x = clientX + TIP_GAP_PX
+    if (x + wide > limit.clientWidth - 4) x = clientX - TIP_GAP_PX - wide
   }
   tip.style.left = `${Math.max(4, x)}px`
   tip.style.top = `${y}px`

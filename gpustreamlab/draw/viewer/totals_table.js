@@ -5,8 +5,7 @@ import { copyText } from "./copy.js"
 import { formatShare } from "./facts.js"
 import { groupNames, isAlone, nameLook, showOnly } from "./legend.js"
 import { laneText } from "./names.js"
-import { announce, commandsOf, makeButton, makeNode, makeSwatch, partOf, rootOf, throttled, toolsOf } from "./nodes.js"
-import { dataFrameFilter } from "./select.js"
+import { makeButton, makeNode, makeSwatch, throttled } from "./nodes.js"
 import { totals } from "./totals.js"
 import { formatCount, formatNs } from "./units.js"
 import { FILTER_KEYS } from "./view.js"
@@ -27,16 +26,16 @@ const AT_FIRST = { isOpen: false, by: "name", scope: "view", sort: "total", isUp
 export function addTotals(viewer) {
   const { view } = viewer
   const panel = makeNode("section", { class: "gsl-panel gsl-selection", "aria-label": "Totals", hidden: true })
-  partOf(viewer, "panels").append(panel)
-  const state = { ...AT_FIRST, selection: null }, commands = commandsOf(viewer)
+  viewer.panels.append(panel)
+  const state = { ...AT_FIRST, selection: null }, commands = viewer.commands
   const draw = () => showTotals(viewer, panel, state, change)
   const change = changes => { Object.assign(state, changes); draw() }
   const open = () => change({ isOpen: true, scope: state.scope === "selection" && !view.selection ? "view" : state.scope })
   const button = makeButton("Totals", { label: "Totals by name, stream or partition; Shift and drag selects a part", key: "T", onclick: () => commands.sumView() })
-  toolsOf(viewer).append(button)
-  const later = throttled(() => { if (state.isOpen) draw() }, TOTALS_EVERY_MS)
+  viewer.tools.append(button)
+  const later = throttled(viewer, () => { if (state.isOpen) draw() }, TOTALS_EVERY_MS)
   const looked = property => {
-    if (view.selection !== state.selection && !commands.isSelecting?.()) {
+    if (view.selection !== state.selection && !commands.isSelecting()) {
       state.selection = view.selection
       change(view.selection ? { isOpen: true, scope: "selection" } : state.scope === "selection" ? { ...AT_FIRST, by: state.by } : {})
     } else if (state.isOpen && FILTER_KEYS.has(property)) draw()
@@ -51,13 +50,9 @@ export function addTotals(viewer) {
   view.keep("totals", () => (state.isOpen ? { by: state.by, scope: state.scope, sort: state.sort, isUp: state.isUp } : null), kept => change({ ...AT_FIRST, ...kept, isOpen: Boolean(kept) }))
   // What is behind "now" does not change any more, so its totals need no refresh.
   const isDone = () => state.scope !== "all" && windowOf(view, state)?.end < state.reachNs
-  const offs = [view.on("look", looked), view.on("range", () => state.scope === "view" && later()), view.on("data", () => view.isPaused || isDone() || later())]
-  return () => {
-    offs.forEach(off => off())
-    later.stop()
-    panel.remove()
-    button.remove()
-  }
+  view.on("look", looked)
+  view.on("range", () => state.scope === "view" && later())
+  view.on("data", () => view.isPaused || isDone() || later())
 }
 
 /** The window {start, end, lanes} of which the totals are, in whole ns, and its `of`, the time of which shares are; null where there is none. */
@@ -90,14 +85,14 @@ function head(viewer, panel, state, own, change) {
     makeButton(text, { "aria-pressed": String(state[key] === value), "data-entry": `${key} ${value}`, onclick: () => change({ [key]: value }) })))
   const kinds = KINDS.filter(([value]) => value !== "partition" || view.tables.bands.length)
   const copies = (text, label, expression) => { const button = makeButton(text, { label, onclick: () => copyText(expression(), button, panel) }); return button }
-  if (panel.dataset.told !== title) announce(viewer, `${title}, ${facts}`)
+  if (panel.dataset.told !== title) viewer.announce(`${title}, ${facts}`)
   panel.dataset.told = title
   return makeNode("header", {}, makeNode("h3", { text: title }), choice("Totals by", kinds, "by"), choice("Totals of", SCOPES.filter(([value]) => value !== "selection" || view.selection), "scope"),
     makeNode("p", { text: facts }),
     isSelected ? makeButton("Zoom here", { key: "F", onclick: () => view.setRange(start, end) }) : null,
     state.by === "pair" ? null : copies("Copy as DataFrame", "Copy a pandas expression for this table", () => totalsExpression(view.tables, own, state)),
     isSelected ? copies("Copy as DataFrame filter", "Copy a pandas expression for these spans", () => dataFrameFilter(view.tables, view.selection)) : null,
-    makeButton(isSelected ? "Clear" : "Close", { key: "Escape", onclick: () => { commandsOf(viewer).closeTotals(); rootOf(viewer).focus({ preventScroll: true }) } }))
+    makeButton(isSelected ? "Clear" : "Close", { key: "Escape", onclick: () => { viewer.commands.closeTotals(); viewer.focus() } }))
 }
 
 /** "2 streams and 1 host thread": of the lanes that are selected, those on which anything ran, and the threads. */
@@ -147,9 +142,23 @@ function totalTable(view, { by, sort, isUp }, rows, change) {
   return makeNode("div", { class: "gsl-table", tabindex: "0", role: "group", "aria-label": caption }, makeNode("table", { title: about }, makeNode("caption", { class: "gsl-out", text: caption }), heads, body))
 }
 
-/** The pandas expression of a table; the trace's times are its own exact integers. */
+/** The pandas expression of a table; times are the trace's own exact integers. */
 export function totalsExpression(tables, { start, end, lanes, isAll }, { by }) {
-  const ns = time => BigInt(tables.zero_ns) + BigInt(time), part = isAll ? "" : `, ${ns(start)}, ${ns(end)}`
-  const names = lanes.size < tables.lanes.length ? `.where(stream=[${[...lanes].map(code => JSON.stringify(tables.lanes[code].name)).join(", ")}])` : ""
-  return `lab.trace${names}.totals("${by}"${part}).to_pandas()`
+  const part = isAll ? "" : `, ${exactNs(tables, start)}, ${exactNs(tables, end)}`, some = lanesList(tables, lanes)
+  return `lab.trace${some && `.where(stream=${some})`}.totals("${by}"${part}).to_pandas()`
+}
+
+/** The pandas expression that gives the selected spans: those that touch the window. */
+export function dataFrameFilter(tables, { start, end, lanes }) {
+  const terms = [`(t.end_ns >= ${exactNs(tables, Math.floor(start))})`, `(t.start_ns <= ${exactNs(tables, Math.ceil(end))})`]
+  const some = lanesList(tables, lanes)
+  return `lab.trace.to_pandas().loc[lambda t: ${[...terms, ...(some ? [`t.lane.isin(${some})`] : [])].join(" & ")}]`
+}
+
+const exactNs = (tables, time) => BigInt(tables.zero_ns) + BigInt(time)
+
+/** The lanes' names as Python's list, "" for all: JSON's strings are Python's, also with quotes and half surrogates. */
+function lanesList(tables, lanes) {
+  if (lanes.size === tables.lanes.length) return ""
+  return `[${[...lanes].map(code => JSON.stringify(tables.lanes[code].name)).join(", ")}]`
 }

@@ -9,11 +9,7 @@ const toFixedEven = (value, digits) => {
   return (isTie && low % 2 === 0 ? low / scale : value).toFixed(digits)
 }
 
-const grouped = text => {
-  const [whole, part] = text.split(".")
-  const marked = whole.replace(/\B(?=(\d{3})+$)/g, ",")
-  return part === undefined ? marked : `${marked}.${part}`
-}
+const grouped = text => text.replace(/\B(?<!\..*)(?=(\d{3})+(\.|$))/g, ",")
 
 const threeDigits = value => grouped(toFixedEven(value, value >= 99.95 ? 0 : value >= 9.995 ? 1 : 2))
 
@@ -26,7 +22,7 @@ export function formatNs(ns) {
   return ns < FIRST_MINUTE_NS * 0.9995 ? threeDigits(ns / 1e9) + " s" : threeDigits(ns / 60e9) + " min"
 }
 
-export const formatCount = count => grouped(Math.round(count).toFixed(0))
+export const formatCount = count => Math.round(count).toLocaleString("en-US")
 
 const TICK_UNITS = [["ns", 1], ["µs", 1e3], ["ms", 1e6], ["s", 1e9], ["min", 60e9]]
 
@@ -54,8 +50,7 @@ export function formatTicks(ticks, startNs, widthNs) {
 
 // All digits of the base, in seconds: "12.345 678 s".
 export function formatBase(baseNs) {
-  const text = (Math.abs(baseNs) / 1e9).toFixed(9).replace(/0+$/, "").replace(/\.$/, "")
-  const [whole, part] = text.split(".")
+  const [whole, part] = (Math.abs(baseNs) / 1e9).toFixed(9).replace(/\.?0+$/, "").split(".")
   return `${baseNs < 0 ? "-" : ""}${grouped(whole)}${part ? "." + part.replace(/\d{3}(?=\d)/g, "$&\u202f") : ""} s`
 }
 

@@ -43,6 +43,7 @@ export class View {
     this.why = tables.why ?? null // Live: null until it was asked for.
     this.notes = [] // What the reader wrote, as {time, end, stream, text}: times of the trace, end and stream may be null.
     this.found = null // Spans of both, see reasonsOf.
+    this.strayCount = 0 // Work that left its stream, as the legend counted last.
     this.showsWaits = true // Arrows between spans.
     this.colour = null // What colour tells; null: partitions, or streams where there are none.
     this.isLive = this.isFollowing = this.isPaused = this.hasHatches = false
@@ -178,6 +179,12 @@ export class View {
     this.setRange(start, end)
   }
 
+  // With a rim on both sides.
+  fitAround(start, end, share = 0.1) {
+    const rim = Math.max((end - start) * share, 2)
+    this.setRange(start - rim, end + rim)
+  }
+
   // A factor below 1 zooms in.
   zoomBy(factor, atNs = (this.x0 + this.x1) / 2) {
     const width = Math.max(MIN_WINDOW_NS, (this.x1 - this.x0) * factor), share = (atNs - this.x0) / (this.x1 - this.x0)
@@ -224,6 +231,12 @@ export class View {
     return [...(this.pane === "others" ? [] : this.laneOrder.slice(0, pinned)), ...(this.pane === "pinned" ? [] : this.laneOrder.slice(first, last))]
   }
 
+  // Whether a place of the figure is within its frame, no more than so many px below its top.
+  isOver({x, y}, highPx = this.parts.innerPx) {
+    const {left, right, top} = this.frame
+    return x >= left && x <= right && y >= top && y < top + highPx
+  }
+
   hitAt(px, py) {
     if (!this.painted || px < this.frame.left - HIT_PX || px > this.frame.right + HIT_PX) return null
     if (py < this.lanesTop() || py >= this.lanesBottom()) return null
@@ -234,8 +247,8 @@ export class View {
   show(row, index) {
     const columns = this.store.row(row), start = columns.start[index], end = columns.end[index], width = this.x1 - this.x0
     const px = (end - start) / this.nsPerPx
-    if (end - start > width) this.setRange(start - 0.05 * (end - start), end + 0.05 * (end - start))
-    else if (px < 4) this.zoomTo(start, end)
+    if (end - start > width) this.fitAround(start, end, 0.05)
+    else if (px < 4) this.fitAround(start, end, 5.5)
     else if (start < this.x0 || end > this.x1) this.setRange((start + end - width) / 2, (start + end + width) / 2)
     this.reveal(this.tables.rows[row].lane)
     const {top, bottom} = this.tables.rows[row], headPx = this.pinnedPx + (this.tables.lanes[this.tables.rows[row].lane].group >= 0 ? 22 : 0)
@@ -243,11 +256,6 @@ export class View {
     else if (top - this.scrollPx < headPx) this.scrollTo(top - headPx - 8)
     else if (bottom - this.scrollPx > this.lanesPx) this.scrollTo(bottom - this.lanesPx + 12)
     this.set("pinned", {row, index})
-  }
-
-  zoomTo(start, end) {
-    const width = Math.max(MIN_WINDOW_NS, (end - start) * 12), middle = (start + end) / 2
-    this.setRange(middle - width / 2, middle + width / 2)
   }
 
   // Set one of the properties that are drawn; the event's detail is its name.

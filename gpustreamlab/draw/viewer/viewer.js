@@ -12,7 +12,7 @@ import { addLanes } from "./lanes.js"
 import { addLegend } from "./legend.js"
 import { addMenu } from "./menu.js"
 import { Minimap, MINIMAP_PX } from "./minimap.js"
-import { listen } from "./nodes.js"
+import { makeNode } from "./nodes.js"
 import { addNotes } from "./notes.js"
 import { Painter } from "./paint.js"
 import { addRuler } from "./ruler.js"
@@ -39,25 +39,47 @@ const CONTROLS = [addMenu, addColours, addLanes, addTips, addDetails, addGaps, a
 export class Viewer {
   constructor({element, Bokeh, item, tables, store, live = false, askWhy = null, fills = false, address = null, notes = null, savePage = null}) {
     checkFormat("This timeline has", tables.format, TABLES_FORMAT)
-    this.Bokeh = Bokeh
-    this.item = item
-    this.element = makeFrame()
-    element.append(this.element)
-    this.figureElement = this.element.querySelector(".gsl-figure")
+    // `address` stands before each key of this viewer in the page's address; null leaves that alone. `notes` are those to begin
+    // with, where they are others than the trace's. A viewer that fills has the browser's window for itself.
+    Object.assign(this, {Bokeh, item, askWhy, fills, address, notes, savePage})
+    this.makeFrame(element)
+    this.commands = {} // What the controls can ask of each other, by name: so none needs to know which others there are.
     this.view = new View(tables, store)
     this.view.isLive = live
     this.view.isFollowing = live
     this.theme = readTheme(this.element)
     this.painter = new Painter(this.view, this.theme)
     this.paintListeners = new Set()
-    this.askWhy = askWhy
-    this.fills = fills // It has the browser's window for itself.
     this.element.dataset.fills = fills
-    this.address = address // What stands before each key of this viewer in the page's address; null to leave that alone.
-    this.notes = notes // Those to begin with, where they are others than the trace's.
-    this.savePage = savePage
-    this.removers = []
-    this.isDestroyed = false
+    this.ending = new AbortController()
+  }
+
+  makeFrame(parent) {
+    const make = (name, facts, ...children) => makeNode("div", {class: `gsl-${name}`, ...facts}, ...children)
+    const part = (name, ...children) => make(name, {}, ...children)
+    this.tools = part("tools")
+    this.bar = part("bar", this.tools)
+    this.news = part("news") // Beside the title of the axis, where nothing else is: so the picture does not move.
+    this.figureElement = part("figure", this.news)
+    this.panels = part("panels")
+    this.status = makeNode("div", {class: "gsl-status gsl-out", role: "status", "aria-live": "polite"})
+    const about = {tabindex: "0", role: "region", "aria-label": "Timeline. Press question mark for its keys."}
+    this.element = make("viewer", about, this.bar, this.figureElement, part("minimap"), this.panels, this.status)
+    this.element.querySelector(".gsl-minimap").style.minHeight = `${MINIMAP_PX}px`
+    parent.append(this.element)
+  }
+
+  get signal() { return this.ending.signal }
+  get isDestroyed() { return this.signal.aborted }
+  atEnd(action) { this.signal.addEventListener("abort", action) }
+
+  focus() { this.element.focus({preventScroll: true}) }
+  announce(text) { this.status.textContent = text } // To the screen reader: what changed where nothing that has the focus did.
+
+  // Where a pointer is in the figure, in its px.
+  pointOf({clientX, clientY}) {
+    const {left, top} = this.figureElement.getBoundingClientRect()
+    return {x: clientX - left, y: clientY - top}
   }
 
   // Show everything. BokehJS insists on an element that is in the page, and notebooks make elements before they show them.
@@ -72,7 +94,7 @@ export class Viewer {
     this.plotView = this.views.roots.find(view => view.model === this.plot)
     this.connect()
     this.view.fit()
-    for (const add of CONTROLS) this.removers.push(add(this)) // The last goes to where a link points.
+    for (const add of CONTROLS) add(this) // The last goes to where a link points.
     this.minimap.request()
     return this
   }
@@ -93,17 +115,13 @@ export class Viewer {
     const {plot, view} = this, width = this.figureElement.clientWidth || 1200
     view.setRoom(Math.round(this.figureRoom() - AXIS_PX - RIM_PX), this.fills)
     const {innerPx} = view.parts
-    const changes = {
-      height: innerPx + AXIS_PX + RIM_PX,
-      min_border_top: RIM_PX,
-      min_border_bottom: AXIS_PX,
-      min_border_left: Math.round(Math.min(view.tables.border_px, Math.max(90, width * NARROW_BORDER))),
-    }
-    for (const [name, value] of Object.entries(changes)) if (plot[name] !== value) plot[name] = value
+    const height = innerPx + AXIS_PX + RIM_PX, namesPx = Math.max(90, width * NARROW_BORDER)
+    const left = Math.round(Math.min(view.tables.border_px, namesPx))
+    plot.setv({height, min_border_top: RIM_PX, min_border_bottom: AXIS_PX, min_border_left: left})
     // Before the figure has a frame, ticks are chosen by one of about its width.
-    if (!this.plotView) view.frame = {left: changes.min_border_left, top: RIM_PX, right: width, bottom: RIM_PX + innerPx}
-    if (plot.y_range.start !== innerPx) plot.y_range.setv({start: innerPx, end: 0})
-    this.figureElement.style.minHeight = `${changes.height}px` // The page does not jump while the figure is made.
+    if (!this.plotView) view.frame = {left, top: RIM_PX, right: width, bottom: RIM_PX + innerPx}
+    plot.y_range.setv({start: innerPx, end: 0})
+    this.figureElement.style.minHeight = `${height}px` // The page does not jump while the figure is made.
   }
 
   // How high the figure may be, so that its axis, the controls and the panels below it are in view together. A page fills the
@@ -111,36 +129,28 @@ export class Viewer {
   figureRoom() {
     const {element, figureElement} = this, own = element.getBoundingClientRect(), besides = element.offsetHeight - figureElement.offsetHeight
     const leastPx = element.clientWidth < PHONE_PX ? LEAST_PHONE_PX : LEAST_FIGURE_PX
-    if (!this.fills) return Math.max(leastPx, CELL_SHARE * hostHeight() - besides + element.querySelector(".gsl-panels").offsetHeight)
+    if (!this.fills) return Math.max(leastPx, CELL_SHARE * hostHeight() - besides + this.panels.offsetHeight)
     const above = own.top + window.scrollY, below = document.body.getBoundingClientRect().bottom - own.bottom
     return Math.max(leastPx, document.documentElement.clientHeight - above - below - besides)
   }
 
   connect() {
-    const {view, plotView} = this
+    const {view, plot, plotView} = this
     paintEachFrame(plotView)
     plotView.repainted.connect(() => this.paintListeners.forEach(listener => listener()))
     this.sizePlot() // Lanes may have come while the figure was made.
     this.minimap = new Minimap(this, this.element.querySelector(".gsl-minimap"))
-    this.removers.push(
-      view.on("range", () => this.rangeChanged()), view.on("look", property => this.lookChanged(property)), view.on("data", detail => this.dataChanged(detail)),
-      watchTheme(() => this.useTheme()), this.onPainted(() => this.minimap.keepUp()), addScrolling(this), this.watchSize(), () => this.minimap.remove(),
-    )
-  }
-
-  rangeChanged() {
-    const {view, plot} = this
-    if (plot.x_range.start !== view.x0 || plot.x_range.end !== view.x1) plot.x_range.setv({start: view.x0, end: view.x1})
-  }
-
-  lookChanged(property) {
-    if (ABOVE.has(property)) this.plotView.request_paint(this.layers.overlay)
-    else this.plotView.request_paint()
-  }
-
-  dataChanged(detail) {
-    if (detail === "tables") this.sizePlot()
-    this.plotView.request_paint()
+    view.on("range", () => plot.x_range.setv({start: view.x0, end: view.x1}))
+    view.on("look", property => ABOVE.has(property) ? plotView.request_paint(this.layers.overlay) : plotView.request_paint())
+    view.on("data", detail => {
+      if (detail === "tables") this.sizePlot()
+      plotView.request_paint()
+    })
+    this.onPainted(() => this.minimap.keepUp())
+    watchTheme(() => this.useTheme(), this.signal)
+    addScrolling(this)
+    this.watchSize()
+    this.atEnd(() => this.minimap.remove())
   }
 
   // Call back after each paint of the figure; returns a function that stops.
@@ -172,8 +182,8 @@ export class Viewer {
       due = setTimeout(() => reviveCanvases(this.figureElement), 400)
     })
     for (const element of [...this.element.children, ...(this.fills ? [document.documentElement] : [])]) observer.observe(element)
-    const offWindow = listen(window, "resize", () => this.sizePlot())
-    return () => { offWindow(); clearTimeout(due); observer.disconnect() }
+    window.addEventListener("resize", () => this.sizePlot(), {signal: this.signal})
+    this.atEnd(() => { clearTimeout(due); observer.disconnect() })
   }
 
   dropPlot() {
@@ -186,26 +196,13 @@ export class Viewer {
 
   destroy() {
     if (this.isDestroyed) return
-    this.isDestroyed = true
-    for (const remove of this.removers.splice(0).reverse()) remove()
+    this.ending.abort()
     if (this.plotView) this.dropPlot()
+    this.view.listeners.clear()
     this.paintListeners.clear()
     this.element.remove()
     this.view.store = new SpanStore() // Whoever keeps a viewer that is gone keeps no spans.
   }
-}
-
-function makeFrame() {
-  const root = document.createElement("div")
-  root.className = "gsl-viewer"
-  for (const name of ["bar", "figure", "minimap", "panels"]) {
-    const part = document.createElement("div")
-    part.className = `gsl-${name}`
-    root.append(part)
-  }
-  Object.assign(root.querySelector(".gsl-figure").style, {position: "relative", minWidth: "0"})
-  root.querySelector(".gsl-minimap").style.minHeight = `${MINIMAP_PX}px`
-  return root
 }
 
 // Height of the window in which the page is seen, also from within a frame.

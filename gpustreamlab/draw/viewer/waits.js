@@ -5,42 +5,39 @@ import { laneOf, laneText, nameOf } from "./names.js"
 import { makeButton, makeNode } from "./nodes.js"
 import { formatCount, formatNs } from "./units.js"
 
-const SHOWN_WAITS = 20
-const WAIT_ENDS = {
-  for: { row: "row1", time: "x1", place: "place1", otherRow: "row0", otherTime: "x0", otherPlace: "place0" },
-  by: { row: "row0", time: "x0", place: "place0", otherRow: "row1", otherTime: "x1", otherPlace: "place1" },
-}
+const SHOWN_LINKS = 20
+// Columns of an arrow: of the span that it ends at, or begins at, and of the other one.
+const LATE = { row: "row1", time: "x1", place: "place1", otherRow: "row0", otherTime: "x0", otherPlace: "place0" }
+const EARLY = { row: "row0", time: "x0", place: "place0", otherRow: "row1", otherTime: "x1", otherPlace: "place1" }
 
 /**
- * The waits of a span: what it waited "for", or what waits for it ("by"), as {row, index, gapNs}.
+ * What arrows tie a span to, as {title, ties}: ties are {row, index, text}, `index` -1 where the other span is hidden, or gone.
  *
- * `gapNs` is from the end of the one to the start of the other. `index` is -1 where the span is hidden, or gone.
+ * What held a span longest comes first: of what it waited for, that which ended last; of what waits, that which went on first.
  */
-function waitsOf(view, { row: code, index }, side) {
-  const { store: { edges }, store } = view, ends = WAIT_ENDS[side], row = store.row(code)
-  const own = side === "for" ? row.start[index] : row.end[index]
-  const found = []
-  for (let i = 0; i < edges.length; i += 1) {
-    if (edges[ends.row][i] !== code || edges[ends.time][i] !== own || !isAtPlace(row, index, edges[ends.place][i])) continue
-    const other = edges[ends.otherRow][i], time = edges[ends.otherTime][i], place = edges[ends.otherPlace][i]
-    const at = side === "for" ? spanEndingAt(store.row(other), time, place) : spanStartingAt(store.row(other), time, place)
-    if (!found.some(wait => wait.row === other && wait.index === at)) found.push({ row: other, index: at, gapNs: edges.x1[i] - edges.x0[i] })
-  }
-  // What held it longest comes first: of what it waited for, that which ended last; of what waits, that which went on first.
-  return found.sort((a, b) => a.gapNs - b.gapNs)
-}
-
-/** The call that launched work, or what a call launched, as {row, index, gapNs}; `index` is -1 where it is hidden, or gone. */
-function launchesOf({ store }, { row: code, index }) {
-  const { launches } = store, row = store.row(code), own = row.start[index], found = []
-  for (let i = 0; i < launches.length; i += 1) {
-    for (const [side, { row: at, time, place, otherRow, otherTime, otherPlace }] of [["from", WAIT_ENDS.for], ["to", WAIT_ENDS.by]]) {
-      if (launches[at][i] !== code || launches[time][i] !== own || !isAtPlace(row, index, launches[place][i])) continue
-      const other = launches[otherRow][i]
-      found.push({ row: other, index: spanStartingAt(store.row(other), launches[otherTime][i], launches[otherPlace][i]), gapNs: launches.x1[i] - launches.x0[i], side })
+function tiesOf(view, hit) {
+  if (!isSpan(hit)) return []
+  const { store } = view, row = store.row(hit.row), start = row.start[hit.index], end = row.end[hit.index]
+  const ties = (title, arrows, ends, own, find, gapText) => {
+    const found = new Map()
+    for (let i = 0; i < arrows.length; i += 1) {
+      if (arrows[ends.row][i] !== hit.row || arrows[ends.time][i] !== own) continue
+      if (!isAtPlace(row, hit.index, arrows[ends.place][i])) continue
+      const other = arrows[ends.otherRow][i]
+      const index = find(store.row(other), arrows[ends.otherTime][i], arrows[ends.otherPlace][i])
+      found.set(`${other} ${index}`, { row: other, index, gapNs: arrows.x1[i] - arrows.x0[i] })
     }
+    const sorted = [...found.values()].sort((a, b) => a.gapNs - b.gapNs)
+    return { title, ties: sorted.map(tie => ({ ...tie, text: tieText(view, tie, gapText(tie.gapNs)) })) }
   }
-  return found
+  const length = gapNs => formatNs(Math.abs(gapNs))
+  const side = (gapNs, usual, odd) => gapNs ? `${length(gapNs)} ${gapNs > 0 ? usual : odd}` : "as"
+  return [
+    ties("Launched by", store.launches, LATE, start, spanStartingAt, gapNs => `called ${length(gapNs)} before this started`),
+    ties("Launched", store.launches, EARLY, start, spanStartingAt, gapNs => `started ${length(gapNs)} after this was called`),
+    ties("Waited for", store.edges, LATE, start, spanEndingAt, gapNs => `ended ${side(gapNs, "before", "after")} this started`),
+    ties("Waited by", store.edges, EARLY, end, spanStartingAt, gapNs => `started ${side(gapNs, "after", "before")} this ended`),
+  ]
 }
 
 /** Whether an arrow that begins or ends when a span does is its own: it says the place of its span where that is known. */
@@ -48,20 +45,9 @@ function isAtPlace(row, index, place) {
   return place < 0 || row.place[index] === place || Boolean(row.countOrNull && row.countOrNull[index] > 1)
 }
 
-function launchText(view, { row: code, index, gapNs, side }) {
-  const row = view.store.row(code), name = index < 0 ? "a span that is not shown" : nameOf(view, row.name[index])
-  return `${name} on ${laneText(laneOf(view, code))} · ${side === "from" ? "called" : "started"} ${formatNs(Math.abs(gapNs))} ${side === "from" ? "before this started" : "after this was called"}`
-}
-
-function launchNodes(view, hit) {
-  const found = launchesOf(view, hit)
-  return [["from", "Launched by"], ["to", "Launched"]].flatMap(([side, title]) => {
-    const own = found.filter(launch => launch.side === side)
-    if (!own.length) return []
-    const items = own.slice(0, SHOWN_WAITS).map(launch => makeNode("li", {}, spanLink(view, launch, launchText(view, launch))))
-    if (own.length > SHOWN_WAITS) items.push(makeNode("li", { text: `+ ${formatCount(own.length - SHOWN_WAITS)} more` }))
-    return [makeNode("h4", { text: title }), makeNode("ol", { class: "gsl-inside" }, ...items)]
-  })
+function tieText(view, { row: code, index }, gapText) {
+  const name = index < 0 ? "a span that is not shown" : nameOf(view, view.store.row(code).name[index])
+  return `${name} on ${laneText(laneOf(view, code))} · ${gapText}`
 }
 
 /** The span that ends at a time and has a place in the trace, or -1. */
@@ -81,47 +67,32 @@ export function spanStartingAt(row, time, place = -1) {
   return -1
 }
 
-/** A wait in words: "filter on compute, 200 µs before this starts". */
-function waitText(view, { row: code, index, gapNs }, side) {
-  const row = view.store.row(code), name = index < 0 ? "a span that is not shown" : nameOf(view, row.name[index])
-  return `${name} on ${laneText(laneOf(view, code))} · ${gapText(gapNs, side)}`
-}
-
-function gapText(gapNs, side) {
-  if (gapNs === 0) return side === "for" ? "ended as this started" : "started as this ended"
-  const place = (gapNs > 0) === (side === "for") ? "before" : "after"
-  return side === "for" ? `ended ${formatNs(Math.abs(gapNs))} ${place} this started` : `started ${formatNs(Math.abs(gapNs))} ${place} this ended`
-}
-
 /** The waits of a hit as pairs of label and texts, to be copied with its facts. */
 export function waitFacts(view, hit) {
-  if (!isSpan(hit)) return []
-  const launches = launchesOf(view, hit).map(launch => [launch.side === "from" ? "launched by" : "launched", launchText(view, launch)])
-  return [...launches, ...["for", "by"].flatMap(side => waitsOf(view, hit, side).map(wait => [`waited ${side}`, waitText(view, wait, side)]))]
+  return tiesOf(view, hit).flatMap(({ title, ties }) => ties.map(({ text }) => [title.toLowerCase(), text]))
 }
 
 /** The waits of a hit as lists of links, each of which pins the other span. */
 export function waitNodes(view, hit) {
-  if (!isSpan(hit)) return []
-  return [...launchNodes(view, hit), ...["for", "by"].flatMap(side => {
-    const waits = waitsOf(view, hit, side)
-    if (!waits.length) return []
-    const items = waits.slice(0, SHOWN_WAITS).map(wait => makeNode("li", {}, waitNode(view, wait, side)))
-    if (waits.length > SHOWN_WAITS) items.push(makeNode("li", { text: `+ ${formatCount(waits.length - SHOWN_WAITS)} more` }))
-    return [makeNode("h4", { text: `Waited ${side}` }), makeNode("ol", { class: "gsl-inside" }, ...items)]
-  })]
+  const link = ({ row, index, text }) =>
+    index < 0 ? makeNode("span", { class: "gsl-gone", text, dir: "auto" }) : spanLink(view, view.store.row(row), index, text)
+  return tiesOf(view, hit).flatMap(({ title, ties }) => linkList(title, ties.map(link)))
 }
 
-const waitNode = (view, wait, side) => spanLink(view, wait, waitText(view, wait, side))
+/** Links below a title; nothing where there are none. */
+export function linkList(title, links) {
+  if (!links.length) return []
+  const items = links.slice(0, SHOWN_LINKS).map(link => makeNode("li", {}, link)), left = links.length - items.length
+  if (left > 0) items.push(makeNode("li", { text: `+ ${formatCount(left)} more` }))
+  return [makeNode("h4", { text: title }), makeNode("ol", { class: "gsl-inside" }, ...items)]
+}
 
-/** A link to a span, which pins it; plain text where it is not shown. */
-function spanLink(view, wait, text) {
-  if (wait.index < 0) return makeNode("span", { class: "gsl-gone", text, dir: "auto" })
-  // Its index moves when late spans come before it.
-  const starts = view.store.row(wait.row).start[wait.index], place = view.store.row(wait.row).place[wait.index]
+/** A link to a span of a row, which pins it. */
+export function spanLink(view, row, at, text) {
+  const start = row.start[at], place = row.place[at] // Its index moves when late spans come before it.
   const go = () => {
-    const index = view.store.indexOf(wait.row, starts, place)
-    if (index >= 0) view.show(wait.row, index)
+    const index = view.store.indexOf(row.code, start, place)
+    if (index >= 0) view.show(row.code, index)
   }
   return makeButton(text, { label: `Go to ${text}`, class: "gsl-link", dir: "auto", onclick: go })
 }

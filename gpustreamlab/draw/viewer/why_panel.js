@@ -1,6 +1,6 @@
 // The panel "Why?": what `trace.explain()` prints, and all else that has a sign on the timeline; a click shows where.
 
-import { announce, commandsOf, makeButton, makeNode, partOf, toolsOf } from "./nodes.js"
+import { makeButton, makeNode } from "./nodes.js"
 import { formatCount } from "./units.js"
 import { reasonsOf, showPiece, shownPiece } from "./why.js"
 
@@ -11,26 +11,22 @@ const HINT = "Click a reason, its sign in the picture, or a gap of a lane."
 export function addWhy(viewer) {
   const { view } = viewer
   const panel = makeNode("section", { class: "gsl-panel gsl-why", "aria-label": "Why work did not overlap", hidden: true })
-  partOf(viewer, "panels").prepend(panel)
-  const state = { isShown: true, isAsked: false, isSeen: true }
-  // A rim of a few px is not seen.
-  const look = entries => { const { intersectionRect: seen, boundingClientRect: own } = entries.at(-1); state.isSeen = seen.height >= Math.min(40, own.height / 2) }
-  const watch = new IntersectionObserver(look, { threshold: Array.from({ length: 21 }, (_, step) => step / 20) })
-  watch.observe(panel)
+  viewer.panels.prepend(panel)
+  const state = { isShown: true, isAsked: false }
   const ask = viewer.askWhy && (() => {
     Object.assign(state, { isAsked: true, isShown: true })
     viewer.askWhy()
     show()
   })
-  const toggle = () => {
+  const toggle = async () => {
     if (!view.why && ask) return ask()
     // Below many lanes it may be out of sight: who presses the button wants to see it.
-    if (!panel.hidden && !state.isSeen) return panel.scrollIntoView({ block: "nearest" })
+    if (!panel.hidden && !await isSeen(panel)) return panel.scrollIntoView({ block: "nearest" })
     state.isShown = !state.isShown
     show()
   }
   const button = makeButton("Why?", { label: "Why work did not overlap", class: "gsl-why-button", onclick: toggle })
-  toolsOf(viewer).append(button)
+  viewer.tools.append(button)
   function show() {
     button.hidden = !view.why && !ask && !view.notes.length
     panel.hidden = !state.isShown || !(view.why || state.isAsked || view.notes.length)
@@ -46,16 +42,16 @@ export function addWhy(viewer) {
     says.textContent = text
     does.textContent = fix
   })
-  const commands = commandsOf(viewer)
+  const commands = viewer.commands
   commands.askWhy = ask
   commands.nextReason = () => {
     if (!view.why && ask) return ask()
     const { findings } = reasonsOf(view), next = findings[(view.reason?.number ?? 0) % (findings.length || 1)]
     if (!next) return
     showPiece(view, next.pieces[0])
-    announce(viewer, [next.head, next.pieces[0].text, next.pieces[0].fix].filter(Boolean).join(", "))
+    viewer.announce([next.head, next.pieces[0].text, next.pieces[0].fix].filter(Boolean).join(", "))
   }
-  const off = view.on("look", property => {
+  view.on("look", property => {
     if (property === "why") state.isAsked = false
     if (property === "why" || property === "notes") show()
     else if (property === "reason") press()
@@ -63,13 +59,16 @@ export function addWhy(viewer) {
     else if (property === "pinned" && view.reason && !isPinned(view, shownPiece(view))) view.set("reason", null)
   })
   show()
-  return () => {
-    off()
-    watch.disconnect()
-    panel.remove()
-    button.remove()
-  }
 }
+
+/** Whether more than a rim of an element is in sight. */
+const isSeen = element => new Promise(done => {
+  const watch = new IntersectionObserver(([{ intersectionRect: seen, boundingClientRect: own }]) => {
+    watch.disconnect()
+    done(seen.height >= Math.min(40, own.height / 2))
+  })
+  watch.observe(element)
+})
 
 const isPinned = ({ pinned }, piece) => Boolean(piece) && pinned?.row === piece.late?.row && pinned?.index === piece.late?.index
 
@@ -94,7 +93,7 @@ export function signButton({ head, kind = "cause", sign }, label, onclick) {
 
 function findingNode(viewer, finding) {
   const { head, number, note } = finding
-  const { view, figureElement: figure } = viewer, commands = commandsOf(viewer)
+  const { view, figureElement: figure } = viewer, commands = viewer.commands
   // Looked up anew: spans of a live view move. A second click goes to its next piece.
   const go = () => {
     const { pieces } = reasonsOf(view).findings[number - 1], { reason } = view
