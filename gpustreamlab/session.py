@@ -990,7 +990,9 @@ class Session(ProcessBound):
 
     def _make_trace(self) -> Trace:
         trace = without_tools(self._recorder.trace(title=self.title))
-        notes = (*self._accesses.notes(trace), *self._notes)
+        notes, shared = (*self._accesses.notes(trace), *self._notes), self._accesses.shared_data()
+        if shared:
+            trace = replace(trace, metadata=replace(trace.metadata, shared_data=shared))
         return replace(trace, notes=notes) if notes else trace
 
     def _let_recording_go(self) -> None:

@@ -13,7 +13,7 @@ from gpustreamlab.analysis._busy import counted_kinds, counted_rows, require_tra
 from gpustreamlab.analysis._causes import CODES, SURE, Found, find_causes, piece_of
 from gpustreamlab.analysis._concurrency import concurrency
 from gpustreamlab.analysis._devices import lane_processes, require_one_rank
-from gpustreamlab.analysis._explain_text import TEXTS, finding_texts
+from gpustreamlab.analysis._explain_text import TEXTS, finding_texts, is_needed_wait
 from gpustreamlab.analysis._host_waits import calls_by
 from gpustreamlab.analysis._pieces import NO_PIECES, LatePieces, Pieces, StepTime, find_pieces
 from gpustreamlab.analysis._report import Report, Reported, ReportTable, more_row, simulated_notes
@@ -54,6 +54,8 @@ LEAST_SHARE = 0.01
 """From which share of the time that anything ran a finding is worth telling."""
 NOT_OFFERED_SHARE = 0.2
 """From which share of that time on it is told that nothing was there to overlap with: streams never begin and end as one."""
+WAIT_WEIGHT = 0.5
+"""How much of the time of a wait for an event counts in the order of findings."""
 LEAST_NS = 10_000
 """From which time on: less is a launch more or less."""
 
@@ -124,7 +126,7 @@ class Explanation(Reported):
     """Why work did not overlap, what would be gained at most, and what to change. False where nothing was found."""
 
     findings: tuple[Finding, ...]
-    """Reasons; what saves most comes first."""
+    """Reasons; what saves most comes first. A wait for an event counts half, and one that is known to be needed comes last."""
     host_bound: tuple[HostBound, ...]
     """Streams that stood idle for most of their time because the host launched late, whether that cost overlap or not."""
     streams: tuple[str, ...]
@@ -390,9 +392,17 @@ def _explanation(
     elsewhere_ns = [finding.saves_ns for finding in findings if finding.code is Cause.OTHER_STREAM]
     return replace(
         result,
-        findings=tuple(sorted(findings, key=lambda finding: -finding.waited_ns)),
+        findings=tuple(sorted(findings, key=lambda finding: _rank(trace, finding))),
         gain_ns=max([result.gain_ns, *elsewhere_ns]),
     )
+
+
+def _rank(trace: Trace, finding: Finding) -> tuple[bool, float]:
+    """Return the key to sort findings by: a wait mostly orders data, so that what can be mended without harm goes before it."""
+    if finding.code is not Cause.EVENT_WAIT:
+        return False, -finding.waited_ns
+    is_needed = is_needed_wait(trace, int(trace.lane[finding.row]), finding.other_row)
+    return is_needed, -finding.waited_ns * WAIT_WEIGHT
 
 
 def _not_offered(

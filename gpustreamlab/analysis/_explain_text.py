@@ -20,8 +20,7 @@ TEXTS: Mapping[Cause, tuple[str, str]] = MappingProxyType(
         ),
         Cause.EVENT_WAIT: (
             "{stream} waited {awaited} for an event behind {other}, before {work} began.",
-            "If it does not need that result, leave out lab.stream({stream}).wait({other_stream}). "
-            "If it does, record the event as soon as the result is there.",
+            "{mend_wait}",
         ),
         Cause.LEGACY_STREAM: (
             "{work} began as {other} ended: the legacy default stream and blocking streams wait for each other.",
@@ -180,6 +179,7 @@ def finding_texts(
         "awaited": format_ns(int(min(pieces.start_ns[piece], trace.end_ns[before]) - pieces.idle_since_ns[piece])),
         "priority": str(trace.lanes[int(trace.lane[before])].priority),
         "launch_earlier": _launch_earlier(trace, has_call=is_proved),
+        "mend_wait": _mend_wait(stream(row), stream(before), is_needed=is_needed_wait(trace, int(trace.lane[row]), before)),
         "wait_instead": _wait_instead(name(call), stream(row), stream(before)),
         "ruled_out": _ruled_out(trace) if code is Cause.UNKNOWN else "",
         "queue": "both came through one hardware queue" if is_proved else "more streams than hardware queues share them",
@@ -187,6 +187,27 @@ def finding_texts(
     }
     happened, fix = (text.format(**words) for text in TEXTS[code])
     return happened, fix
+
+
+def is_needed_wait(trace: Trace, lane: int, awaited: int) -> bool:
+    """Tell whether a stream is known to use data of the work that it waited for, a row or -1."""
+    if awaited < 0:
+        return False
+    pair = trace.lanes[int(trace.lane[awaited])].name, trace.lanes[lane].name
+    return pair in trace.metadata.shared_data
+
+
+def _mend_wait(stream: str, other: str, *, is_needed: bool) -> str:
+    """Say what to do where a stream waited for another: what is needed is never to be left out."""
+    if is_needed:
+        return (
+            f"Keep this wait: {stream} uses arrays of {other}. It can only begin earlier: give it each part as soon as that is "
+            "there, with an event recorded right behind it."
+        )
+    return (
+        f"First find out whether {stream} needs that result: then keep the wait, and record the event as soon as the result is "
+        f"there. Only if it surely does not, leave out lab.stream({stream}).wait({other})."
+    )
 
 
 def _ruled_out(trace: Trace) -> str:

@@ -207,6 +207,12 @@ class AccessWatch:
             )
         return tuple(notes)
 
+    def shared_data(self) -> tuple[tuple[str, str], ...]:
+        """Return the pairs of streams that share data; see `TraceMetadata.shared_data`."""
+        with self.lock:
+            pairs = {(self._name_lane(first), self._name_lane(second)) for first, second in self._search.shared}
+        return tuple(sorted(pairs))
+
     @contextmanager
     def paused(self) -> Iterator[None]:
         """Let work in a ``with`` block be as if it had not been: whoever opens it waits for the device at both ends."""

@@ -299,6 +299,9 @@ class TraceMetadata(Checked):
     """What another tool's file does not tell, and answers lack, in sentences, with what to type."""
     waits_told: bool = True
     """Whether waits of streams for events are in the trace; False where another tool's file lacks some."""
+    shared_data: tuple[tuple[str, str], ...] = ()
+    """Streams of which the second used an array after the first, and one of them wrote it: its waits for the first are needed.
+    As far as accesses were watched, see `gpustreamlab.Session.hazards`: other streams may share data too."""
     part_of_spans: Count = 0
     """How many spans the trace had of which this is a part, cut out of it; 0 where it is whole. What was dropped, how far times
     can be trusted, and when kernels were captured is told of all of it."""

@@ -59,6 +59,59 @@ def test_two_causes_at_once_are_both_named_in_the_order_of_cost():
     assert found.findings[0].waited_ns > found.findings[1].waited_ns
 
 
+def pipeline(lab, *, blocking):
+    copy_in, compute, copy_out = (lab.stream(name) for name in ("h2d", "compute", "d2h"))
+    batches, results = ([lab.memory.pinned_empty((512, 512), np.float32) for _ in range(4)] for _ in range(2))
+    for batch, result in zip(batches, results, strict=True):
+        with lab.on(copy_in, "upload"):
+            x = lab.xp.empty(batch.shape, batch.dtype)
+            x.set(batch)
+        compute.wait(copy_in)
+        with lab.on(compute, "product"):
+            y = x @ x
+        copy_out.wait(compute)
+        with lab.on(copy_out, "download"):
+            y.get(out=result, blocking=blocking)
+    lab.synchronize()
+
+
+def explained_session(program):
+    with gsl.Session("sim") as lab:
+        lab.capture("kernels", host=True)
+        program(lab)
+        return lab.explain()
+
+
+def test_the_host_comes_before_waits_that_order_data_and_these_are_never_advised_away():
+    found = explained_session(lambda lab: pipeline(lab, blocking=True))
+    assert found.metadata.shared_data == (("compute", "d2h"), ("h2d", "compute"))
+    assert [one.code for one in found.findings] == [Cause.HOST_SYNC_STREAM, Cause.EVENT_WAIT, Cause.EVENT_WAIT]
+    mended = explained_session(lambda lab: pipeline(lab, blocking=False))
+    waits = [one for one in (*found.findings, *mended.findings) if one.code is Cause.EVENT_WAIT]
+    assert len(waits) > 2
+    for one in waits:
+        assert one.fix.startswith(f"Keep this wait: {one.stream!r} uses arrays of {one.other!r}.")
+        assert "leave out" not in one.fix
+
+
+def test_where_nobody_knows_whether_a_wait_is_needed_that_is_to_be_found_out_first():
+    found = record(PLANTED[Cause.EVENT_WAIT][0]).explain("a", "b")
+    assert found.metadata.shared_data == ()
+    assert found.findings[0].fix.startswith("First find out whether 'b' needs that result")
+
+
+def test_streams_that_use_parts_of_an_array_that_do_not_meet_share_no_data():
+    def halves(lab):
+        x = lab.xp.empty(1024, np.float32)
+        for name, part in (("a", x[:512]), ("b", x[512:])):
+            lab.stream(name)
+            with lab.on(name, "half"):
+                part.fill(1)
+        lab.synchronize()
+
+    assert explained_session(halves).metadata.shared_data == ()
+
+
 def test_a_finding_has_its_records_and_figures():
     trace = record(wait_for_stream)
     (finding,) = trace.explain("a", "b").findings
