@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 
 import numpy as np
@@ -92,7 +92,7 @@ class PartitionEntry:
 
 
 def plan_groups(trace: Trace, extent_ns: Extent | None = None) -> tuple[LaneGroup, ...]:
-    """Group the lanes by partition: those of the layout in its order, then others, then the whole card.
+    """Group the lanes by device, where there are several, and by partition: in the layout's order, then the whole card.
 
     Parameters
     ----------
@@ -104,15 +104,17 @@ def plan_groups(trace: Trace, extent_ns: Extent | None = None) -> tuple[LaneGrou
     Returns
     -------
     tuple of LaneGroup
-        Each stream is in one. Empty where no lane has, or had, a partition.
+        Each stream is in one. Empty where no lane has, or had, a partition, and all are on one device.
     """
     members: dict[str | None, list[int]] = {}
     for place, name in enumerate(lane_partitions(trace)):
         if trace.lanes[place].kind is not LaneKind.HOST:
             members.setdefault(name, []).append(place)
+    order = partition_order(trace)
+    if len({trace.lanes[place].device for places in members.values() for place in places}) > 1:
+        return _device_groups(trace, order, members)
     if not members.keys() - {None}:
         return ()
-    order = partition_order(trace)
     sizes = _size_history(trace, extent_ns)
     return tuple(_group(trace, name, order, members[name], sizes(name)) for name in (*order, None) if name in members)
 
@@ -274,6 +276,27 @@ def _group(
         detail=_detail(trace, name, sizes),
         granted_sms=granted_sms,
     )
+
+
+def _device_groups(trace: Trace, order: Sequence[str], members: Mapping[str | None, Sequence[int]]) -> tuple[LaneGroup, ...]:
+    """Group by device and partition. How partitions of several devices grew and shrank is not told: they share no layout."""
+    cards = {device.ordinal: device for device in trace.devices}
+    places: dict[tuple[int, str | None], list[int]] = {}
+    for name in (*order, None):
+        for place in members.get(name, ()):
+            places.setdefault((trace.lanes[place].device, name), []).append(place)
+    groups = []
+    for (device, name), lanes in sorted(places.items(), key=lambda item: item[0][0]):  # stable: in the order of partitions
+        card_sms = cards[device].sm_count if device in cards else 0
+        sms = trace.lanes[lanes[-1]].sm_count if name is not None else card_sms
+        shown = "" if name is None else f" · {display_name(name, 28)}"
+        label = f"GPU {device}{shown}{f' · {sms:,} SMs' if sms else ''}"
+        detail = cards[device].label if device in cards else ""
+        style = name_style(name, order)
+        groups.append(
+            LaneGroup(name=name, lanes=tuple(lanes), style=style, label=label, detail=detail, granted_sms=sms or card_sms)
+        )
+    return tuple(groups)
 
 
 def _size_history(trace: Trace, extent_ns: Extent | None) -> Callable[[str | None], list[PartitionSize]]:

@@ -10,6 +10,7 @@ import pytest
 
 import gpustreamlab as gsl
 from gpustreamlab import Node, Session, Trace, workloads
+from gpustreamlab.draw._groups import plan_groups
 from gpustreamlab.errors import (
     BackendNotFoundError,
     DeviceNotFoundError,
@@ -288,3 +289,21 @@ def test_an_array_that_is_there_already_is_taken_as_it_is_without_a_kernel():
             assert lab.xp.asarray(made, order="F") is not made
         lab.synchronize()
         assert [lab.trace.names[code] for code in lab.trace.where(kind="kernel").name] == ["ones", "astype"]
+
+
+def test_a_picture_groups_the_streams_of_a_node_by_card_and_partition():
+    with Node(backend="sim") as node:
+        node[1].partition({"small": 32})
+        for name, device, partition in (("a", 0, None), ("b", 1, "small"), ("c", 1, None)):
+            node.stream(name, device=device, partition=partition)
+            with node.on(name):
+                workloads.spin(node[device], 1_000)
+        node.synchronize()
+        trace = node.trace
+    groups = plan_groups(trace)
+    assert [(group.label, [trace.lanes[lane].name for lane in group.lanes], group.granted_sms) for group in groups] == [
+        ("GPU 0 · 132 SMs", ["a"], 132),
+        ("GPU 1 · small · 32 SMs", ["b"], 32),
+        ("GPU 1 · 132 SMs", ["c"], 132),
+    ]
+    assert groups[0].detail == "H200 (simulated)"
