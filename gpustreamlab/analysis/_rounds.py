@@ -75,21 +75,22 @@ def rounds_by_name(trace: Trace, rows: Int64Array, group_of: Int64Array, count: 
         Takes what could not be compared, in sentences.
     """
     uneven = []
-    for code in np.unique(trace.name[rows]).tolist():
-        own = rows[trace.name[rows] == code]
-        of_group = [own[group_of[own] == group] for group in range(count)]
-        counts = {len(part) for part in of_group}
-        if 0 in counts:
+    rows = rows[np.lexsort((trace.start_ns[rows], group_of[rows], trace.name[rows]))]
+    codes, first = np.unique(trace.name[rows], return_index=True)
+    for code, own in zip(codes.tolist(), np.split(rows, first[1:]), strict=False):
+        counts = np.bincount(group_of[own], minlength=count)
+        if counts.min() == 0:
             continue
-        if len(counts) > 1:
+        if counts.min() != counts.max():
             uneven.append(trace.names[code])
             continue
-        ends = np.stack([trace.end_ns[part[np.argsort(trace.start_ns[part], kind="stable")]] for part in of_group], axis=1)
+        by_group = own.reshape(count, -1)  # in order of their starts
+        ends = trace.end_ns[by_group].T
         yield Lateness(
             name=trace.names[code],
             is_collective=False,
             behind_ns=ends.max(axis=1, keepdims=True) - ends,
-            at_ns=np.sort(trace.start_ns[of_group[0]]),
+            at_ns=trace.start_ns[by_group[0]],
             busy_ns=int((trace.end_ns[own] - trace.start_ns[own]).sum()),
             error_ns=trace.metadata.clock_error_ns,
         )
@@ -125,8 +126,8 @@ def rounds_by_communicator(
     is_by_order = False
     for number in np.unique(communicator[rows][communicator[rows] != 0]).tolist():
         own = rows[communicator[rows] == number]
-        by_group = [own[group_of[own] == group] for group in range(count)]
-        by_group = [part[np.argsort(trace.start_ns[part], kind="stable")] for part in by_group]
+        own = own[np.lexsort((trace.start_ns[own], group_of[own]))]
+        by_group = np.split(own, np.searchsorted(group_of[own], np.arange(1, count)))
         taking_part = [part for part in by_group if len(part)]
         names = {tuple(trace.name[part].tolist()) for part in taking_part}
         if sequence[own].all():

@@ -148,12 +148,15 @@ def _groups(trace: Trace) -> tuple[tuple[str, ...], Int64Array]:
     ]
     used = set(np.unique(trace.lane).tolist())
     places = {key: place for place, key in enumerate(sorted({key for lane, key in enumerate(keys) if key and lane in used}))}
-    names = []
-    for key in places:
-        told = {_PREFIX.match(lane.name) for lane, own in zip(trace.lanes, keys, strict=True) if own == key and lane in streams}
-        prefixes = {match[0] if match else "" for match in told}
-        plain = f"process {key[0]}{f', GPU {key[1]}' if by_device else ''}"
-        names.append(prefixes.pop() if len(prefixes) == 1 and "" not in prefixes else plain)
+    told: dict[tuple[int, int], set[str]] = {key: set() for key in places}
+    for lane, key in zip(trace.lanes, keys, strict=True):
+        if key in told and lane.kind is LaneKind.STREAM:
+            match = _PREFIX.match(lane.name)
+            told[key].add(match[0] if match else "")
+    names = [
+        min(prefixes) if len(prefixes) == 1 and min(prefixes) else f"process {key[0]}{f', GPU {key[1]}' if by_device else ''}"
+        for key, prefixes in told.items()
+    ]
     apart = names if len(set(names)) == len(names) else [f"process {process}, GPU {device}" for process, device in places]
     return tuple(apart), np.array([places.get(key, -1) if key else -1 for key in keys], np.int64)[trace.lane]
 
