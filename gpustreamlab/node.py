@@ -285,6 +285,10 @@ class Node:
             self._last_trace = self.trace
             self._closing.close()
 
+    def _newest_hazard_ns(self) -> int:
+        """Return when the newest hazard of all devices was found, by the host's clock; -1 where there is none."""
+        return max(one._accesses.newest_ns for one in self._sessions)
+
     def _keep_notes(self, notes: tuple[Note, ...]) -> None:
         """Take what the reader of a live timeline has written on it, all of it."""
         self._notes = notes

@@ -981,6 +981,10 @@ class Session(ProcessBound):
         self._recorder.end()
         self._last_trace = self._make_trace()
 
+    def _newest_hazard_ns(self) -> int:
+        """Return when the newest hazard was found, by the host's clock; -1 where there is none."""
+        return self._accesses.newest_ns
+
     def _keep_notes(self, notes: tuple[Note, ...]) -> None:
         """Take what the reader of a live timeline has written on it, all of it."""
         self._notes = notes

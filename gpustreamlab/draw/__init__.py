@@ -15,7 +15,7 @@ from gpustreamlab.draw._svg import MAX_FILE_BARS, PNG_SCALE, svg_png, timeline_s
 from gpustreamlab.draw._tables import plan_tables
 from gpustreamlab.draw._text import TextTimeline, text_timeline
 from gpustreamlab.draw._tuning import sweep_figure, tuning_figure
-from gpustreamlab.draw._why import why_tables
+from gpustreamlab.draw._why import hazard_tables, why_tables
 
 __all__ = [
     "COLUMN_MM",
@@ -40,6 +40,7 @@ __all__ = [
     "graph_html",
     "graph_svg",
     "grid_of",
+    "hazard_tables",
     "inline_html",
     "is_partly_captured",
     "name_styles",

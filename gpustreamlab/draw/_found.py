@@ -34,7 +34,7 @@ def found_entries(trace: Trace, zero_ns: int, told_calls: Set[int]) -> list[dict
         Rows of calls that findings tell of: of the same call on the same thread nothing more is said.
     """
     return [
-        *_hazards(trace, zero_ns),
+        *hazard_entries(trace, zero_ns),
         *_strays(trace, zero_ns),
         *_waits(trace, zero_ns, told_calls),
         *_dropped(trace.metadata),
@@ -49,7 +49,8 @@ def _piece(lane: int, start_ns: int, end_ns: int, text: str, fix: str) -> dict[s
     return {"late": [lane, start_ns, end_ns], "since": start_ns, "text": text, "fix": fix}
 
 
-def _hazards(trace: Trace, zero_ns: int) -> Iterator[dict[str, Any]]:
+def hazard_entries(trace: Trace, zero_ns: int) -> Iterator[dict[str, Any]]:
+    """Yield the hazards among them."""
     code = {lane.name: place for place, lane in enumerate(trace.lanes)}
     for note in [note for note in trace.notes if note.kind is NoteKind.HAZARD][:LISTED_MARKS]:
         end_ns = note.time_ns if note.end_ns is None else note.end_ns

@@ -7,7 +7,7 @@ from typing import Any
 import numpy as np
 
 from gpustreamlab.analysis import IDLE_TEXTS, LISTED_FINDINGS, Finding, explain, finding_texts, idle
-from gpustreamlab.draw._found import found_entries
+from gpustreamlab.draw._found import found_entries, hazard_entries
 from gpustreamlab.errors import OptionError
 from gpustreamlab.model import Trace
 from gpustreamlab.typing import Cause, Certainty, LaneKind
@@ -32,20 +32,17 @@ def why_tables(trace: Trace, zero_ns: int) -> dict[str, Any]:
     zero_ns
         The trace's time from which times are counted.
     """
-    lanes = [[lane.name, lane.kind is LaneKind.HOST] for lane in trace.lanes]
-    common = {"zero_ns": str(zero_ns), "lanes": lanes, "gap_words": list(IDLE_TEXTS)}
     marks = found_entries(trace, zero_ns, frozenset())
-    nothing = {"notes": [], "findings": [], "more": 0, "bound": [], "gaps": [], "marks": marks, "explained": False}
     if len(trace) > EXPLAINED_SPANS:
         asked = f"More than {EXPLAINED_SPANS:,} spans are not explained in a page: type trace.explain()."
-        return common | nothing | {"line": asked}
+        return _unexplained(trace, zero_ns, marks, asked)
     try:
         found = explain(trace)
     except OptionError as error:  # it is of several ranks
-        return common | nothing | {"line": str(error)}
+        return _unexplained(trace, zero_ns, marks, str(error))
     told = found.findings[:LISTED_FINDINGS]
     calls = {row for one in told for row in one.pieces.call_row[:LISTED_PIECES].tolist()}
-    return common | {
+    return _unexplained(trace, zero_ns, marks, "") | {
         "line": found.headline,
         "notes": list(found.notes) if found or found.host_bound or len(found.streams) > 1 else [],
         "findings": [_finding_entry(trace, finding, zero_ns) for finding in told],
@@ -55,6 +52,29 @@ def why_tables(trace: Trace, zero_ns: int) -> dict[str, Any]:
         "marks": found_entries(trace, zero_ns, calls) if calls else marks,
         "explained": True,
     }
+
+
+def hazard_tables(trace: Trace, zero_ns: int) -> dict[str, Any]:
+    """Return of `why_tables` the hazards alone, for a page that did not ask; empty where none were found."""
+    marks = [*hazard_entries(trace, zero_ns)]
+    line = "Found while it ran. Ask again for why work did not overlap, too."
+    return _unexplained(trace, zero_ns, marks, line) | {"is_partial": True} if marks else {}
+
+
+def _unexplained(trace: Trace, zero_ns: int, marks: list[dict[str, Any]], line: str) -> dict[str, Any]:
+    """Return what a page is told where nothing explains why work did not overlap."""
+    return (
+        {
+            "zero_ns": str(zero_ns),
+            "lanes": [[lane.name, lane.kind is LaneKind.HOST] for lane in trace.lanes],
+            "gap_words": list(IDLE_TEXTS),
+            "line": line,
+            "marks": marks,
+            "explained": False,
+        }
+        | {name: [] for name in ("notes", "findings", "bound", "gaps")}
+        | {"more": 0}
+    )
 
 
 def _finding_entry(trace: Trace, finding: Finding, zero_ns: int) -> dict[str, Any]:

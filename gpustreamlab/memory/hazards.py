@@ -207,6 +207,12 @@ class AccessWatch:
             )
         return tuple(notes)
 
+    @property
+    def newest_ns(self) -> int:
+        """When the newest hazard was found, by the host's clock; -1 where there is none."""
+        with self.lock:
+            return next((row.host_ns for row in reversed(self._search.found.values())), -1)
+
     def shared_data(self) -> tuple[tuple[str, str], ...]:
         """Return the pairs of streams that share data; see `TraceMetadata.shared_data`."""
         with self.lock:

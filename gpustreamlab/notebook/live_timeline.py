@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import logging
 import threading
+import time
 import uuid
 import weakref
 from collections.abc import Callable, Collection, Mapping
@@ -17,10 +18,10 @@ import traitlets
 from gpustreamlab._util.background import DEFAULT_REFRESH_HZ, Updater
 from gpustreamlab._util.shell import running_kernel_shell, shows_widgets
 from gpustreamlab.analysis import summary_text
-from gpustreamlab.draw import packed_bokeh, plan_picture, timeline_svg, viewer_script, viewer_style, why_tables
+from gpustreamlab.draw import hazard_tables, packed_bokeh, plan_picture, timeline_svg, viewer_script, viewer_style, why_tables
 from gpustreamlab.errors import GPUStreamLabError, SessionClosedError
 from gpustreamlab.model import Note, Trace, read_written
-from gpustreamlab.sinks.live import LiveFeed, Update
+from gpustreamlab.sinks.live import REST, LiveFeed, Update
 from gpustreamlab.timeline import Timeline
 from gpustreamlab.typing import SessionState
 
@@ -69,6 +70,8 @@ class TimelinePage(anywidget.AnyWidget):
     """``state``: live, failing or closed; ``text``: what the page says about it."""
     view_state = traitlets.Dict().tag(sync=True)
     """What the reader chose and wrote: window, pinned span, search, notes; by key. It stays where the page is loaded again."""
+    found = traitlets.Dict().tag(sync=True)
+    """Hazards that were found by now, as `hazard_tables` tells them: nobody needs to ask for these."""
     snapshot = traitlets.Dict().tag(sync=True, to_json=lambda _, page: page.pack_snapshot())
     """Made when it is asked for: by a page that loads, or has missed an update."""
 
@@ -160,6 +163,10 @@ class TimelineTarget(Protocol):
         """Take what the reader of its timeline has written."""
         ...
 
+    def _newest_hazard_ns(self) -> int:
+        """Return when the newest hazard was found, by the host's clock; -1 where there is none."""
+        ...
+
 
 class LiveTimeline(Timeline):
     """A timeline that shows what runs, while it runs.
@@ -194,6 +201,7 @@ class LiveTimeline(Timeline):
         self._displays: dict[str, Any] = {}
         self._last_trace: Trace | None = None
         self._shown_count = 0  # spans in the last picture
+        self._hazard_ns, self._next_look_s = -1, 0.0  # the newest hazard of which the page knows; when it may learn of more
         self._stop_following: Callable[[], None] | None = None
         step, aside = _weakly(self.refresh), _weakly(self.find)
         self._updater = Updater(step, aside=aside, refresh_hz=refresh_hz, name="gpustreamlab live timeline")
@@ -248,10 +256,23 @@ class LiveTimeline(Timeline):
             return True
 
     def find(self, *, is_last: bool = False) -> None:
-        """Find out how much ran at once, at most once a second; the next `refresh` tells the page."""
+        """Find out how much ran at once, at most once a second, which the next `refresh` tells the page, and new hazards."""
         feed = self._feed
         if feed is not None and self._page is not None:
             feed.find(is_last=is_last)
+            self._tell_hazards(self._page, is_last=is_last)
+
+    def _tell_hazards(self, page: TimelinePage, *, is_last: bool) -> None:
+        """Let the page mark hazards that were found since; of a long session that is asked for less often."""
+        target, began_s = self._target(), time.monotonic()
+        if target is None or (began_s < self._next_look_s and not is_last):
+            return
+        newest_ns = target._newest_hazard_ns()  # noqa: SLF001 - of the package
+        if newest_ns != self._hazard_ns:
+            trace = target.trace
+            page.found = hazard_tables(trace, int(trace.start_ns.min()) if len(trace) else 0)
+            ended_s = time.monotonic()
+            self._hazard_ns, self._next_look_s = newest_ns, ended_s + REST * (ended_s - began_s)
 
     @property
     def notes(self) -> tuple[Note, ...]:

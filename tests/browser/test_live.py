@@ -332,6 +332,33 @@ def test_the_button_asks_why_work_did_not_overlap(lab):
     assert not panel.is_visible()
 
 
+RACE = """
+x = lab.xp.zeros(4096, "float32")
+lab.synchronize()
+with lab.on("prefill", "fill"):
+    x.fill(1)
+with lab.on("decode", "read"):
+    y = x + 1
+lab.synchronize()
+"""
+
+
+def test_a_race_has_its_sign_without_being_asked_for_until_the_spans_are_forgotten(lab):
+    lab.kernel("work(1)")
+    lab.kernel(RACE)
+    lab.wait_until("live.viewer.view.why?.is_partial")
+    panel = lab.page.locator(".gsl-why")
+    assert panel.locator('[data-kind="hazard"]').inner_text() == "!"
+    panel.locator(".gsl-reason").first.click()
+    lab.wait_until("live.viewer.view.reason && live.viewer.view.pinned")
+    # Its button asks for all else, too
+    lab.page.locator(".gsl-why-button").click()
+    lab.wait_until("live.viewer.view.why.explained")
+    assert panel.locator('[data-kind="hazard"]').count() == 1
+    lab.kernel("lab.clear()")
+    lab.wait_until("!live.viewer.view.why")
+
+
 def test_an_update_that_was_lost_is_asked_for_again(lab):
     lab.kernel("work(5)")
     lab.wait_until(f"live.feed.store.spanCount === {5 * SPANS_A_STEP}")

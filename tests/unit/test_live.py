@@ -775,3 +775,34 @@ def test_a_feed_does_not_keep_a_session_alive():
 
     assert gone() is None
     assert feed.capacity
+
+
+def test_a_live_page_is_told_of_a_race_once_and_not_of_what_was_forgotten():
+    with Session("sim") as lab:
+        x = lab.xp.zeros(64, np.float32)
+        lab.stream("copy"), lab.stream("compute")
+        view = lab._views.get(lab, 1.0, 1_000)
+        page = view.page
+        lab.synchronize()
+        view.find(is_last=True)
+        assert page.found == {}
+        with lab.on("copy", "fill"):
+            x.fill(1)
+        with lab.on("compute", "read"):
+            _ = x + 1
+        lab.synchronize()
+        view.find(is_last=True)
+        (mark,) = page.found["marks"]
+        assert mark["kind"] == "hazard"
+        assert page.found["is_partial"]
+        ((lane, start_ns, end_ns),) = [piece["late"] for piece in mark["pieces"]]
+        assert page.found["lanes"][lane] == ["compute", False]
+        read = int(np.flatnonzero(lab.trace.name == lab.trace.names.index("read"))[0])
+        zero_ns = int(page.found["zero_ns"])
+        assert [start_ns + zero_ns, end_ns + zero_ns] == [int(lab.trace.start_ns[read]), int(lab.trace.end_ns[read])]
+        known = page.found
+        view.find(is_last=True)
+        assert page.found is known
+        lab.clear()
+        view.find(is_last=True)
+        assert page.found == {}

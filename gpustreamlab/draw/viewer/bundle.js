@@ -1,4 +1,4 @@
-// Made by scripts/bundle_viewer.py. 0141c3ca90bd189b579e06f286c23ae060c870dba2d1c90b30ccf2dbc92a5435
+// Made by scripts/bundle_viewer.py. 8e01ab06fe177acd5521c030f3d039622ba0f548e5d23d69fb3f2960fd286416
 "use strict";
 var gpustreamlab = (() => {
   var __defProp = Object.defineProperty;
@@ -2530,6 +2530,7 @@ var gpustreamlab = (() => {
     }
     return best;
   }
+  var isTold = ({ why }) => Boolean(why) && !why.is_partial;
   function shownPiece(view) {
     const { reason } = view;
     return reason ? reasonsOf(view).findings[reason.number - 1]?.pieces[reason.place] ?? null : null;
@@ -2567,7 +2568,7 @@ var gpustreamlab = (() => {
       show();
     });
     const toggle = async () => {
-      if (!view.why && ask) return ask();
+      if (!isTold(view) && ask) return ask();
       if (!panel.hidden && !await isSeen(panel)) return panel.scrollIntoView({ block: "nearest" });
       state.isShown = !state.isShown;
       show();
@@ -2713,12 +2714,12 @@ var gpustreamlab = (() => {
     return [
       makeNode("p", { text: noReason(view, reasons, gap) }),
       makeNode("p", { class: "gsl-note", text: `${view.isLive ? "lab" : "trace"}.explain(${place}) asks for this one alone.` }),
-      ask && !view.why ? makeButton("Why?", { label: "Ask the kernel why work did not overlap", onclick: ask }) : null
+      ask && !isTold(view) ? makeButton("Why?", { label: "Ask the kernel why work did not overlap", onclick: ask }) : null
     ].filter(Boolean);
   }
   function noReason(view, reasons, gap) {
     if (!isAnyBusy(view, gap)) return NOTHING_BESIDE;
-    if (!view.why?.explained) return view.why?.line ?? NOT_KNOWN;
+    if (!view.why?.explained) return isTold(view) ? view.why.line : NOT_KNOWN;
     const isCut = reasons.findings.some(({ count, pieces }) => count > pieces.length && pieces.some((piece) => piece.lane === gap.lane));
     return isCut || view.why.more ? CUT : NOT_LISTED;
   }
@@ -3991,9 +3992,9 @@ var gpustreamlab = (() => {
   }
   function callEntries(view, { order, times }) {
     const all = order.filter((code) => callLabel(view, code));
-    const isTold = ({ codes, text }) => codes.length || text === "synchronise" && times.hasBlocked;
+    const isTold2 = ({ codes, text }) => codes.length || text === "synchronise" && times.hasBlocked;
     const { palette, call_styles: calls } = view.tables, first = hueCount(view.tables) + 1;
-    return calls.map(([label, hatch, shape], place) => ({ group: "hiddenNames", codes: all.filter((code) => callLabel(view, code) === label).sort((a, b) => a - b), all, text: label, fill: palette[first + place][0], hatch, shape, isCall: true })).filter(isTold);
+    return calls.map(([label, hatch, shape], place) => ({ group: "hiddenNames", codes: all.filter((code) => callLabel(view, code) === label).sort((a, b) => a - b), all, text: label, fill: palette[first + place][0], hatch, shape, isCall: true })).filter(isTold2);
   }
   function strayChip(viewer, count) {
     const title = `${formatCount(count)} kernels, copies or fills ran on another stream than their range had selected: click to find them`;

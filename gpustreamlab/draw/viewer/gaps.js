@@ -6,7 +6,7 @@ import { laneText, nameOf } from "./names.js"
 import { makeButton, makeNode } from "./nodes.js"
 import { unionsOf } from "./unions.js"
 import { linkList, spanLink, spanStartingAt } from "./waits.js"
-import { reasonsOf, showPiece } from "./why.js"
+import { isTold, reasonsOf, showPiece } from "./why.js"
 import { signButton } from "./why_panel.js"
 
 const NOTHING_BESIDE = "No other stream worked meanwhile, so there was nothing to overlap with."
@@ -88,13 +88,13 @@ function gapReasons(viewer, gap) {
   return [
     makeNode("p", { text: noReason(view, reasons, gap) }),
     makeNode("p", { class: "gsl-note", text: `${view.isLive ? "lab" : "trace"}.explain(${place}) asks for this one alone.` }),
-    ask && !view.why ? makeButton("Why?", { label: "Ask the kernel why work did not overlap", onclick: ask }) : null,
+    ask && !isTold(view) ? makeButton("Why?", { label: "Ask the kernel why work did not overlap", onclick: ask }) : null,
   ].filter(Boolean)
 }
 
 function noReason(view, reasons, gap) {
   if (!isAnyBusy(view, gap)) return NOTHING_BESIDE
-  if (!view.why?.explained) return view.why?.line ?? NOT_KNOWN
+  if (!view.why?.explained) return isTold(view) ? view.why.line : NOT_KNOWN
   const isCut = reasons.findings.some(({ count, pieces }) => count > pieces.length && pieces.some(piece => piece.lane === gap.lane))
   return isCut || view.why.more ? CUT : NOT_LISTED
 }

@@ -65,6 +65,9 @@ function findSpan({ store, tables, laneRows }, lane, start, end) {
   return best
 }
 
+/** Whether all is known that can be told: a live view tells of hazards alone where nobody has asked. */
+export const isTold = ({ why }) => Boolean(why) && !why.is_partial
+
 /** The piece that is shown, or null. */
 export function shownPiece(view) {
   const { reason } = view

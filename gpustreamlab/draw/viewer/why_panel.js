@@ -2,7 +2,7 @@
 
 import { makeButton, makeNode } from "./nodes.js"
 import { formatCount } from "./units.js"
-import { reasonsOf, showPiece, shownPiece } from "./why.js"
+import { isTold, reasonsOf, showPiece, shownPiece } from "./why.js"
 
 const ASKED = "Asked: the kernel answers when it is not busy."
 const HINT = "Click a reason, its sign in the picture, or a gap of a lane."
@@ -19,7 +19,7 @@ export function addWhy(viewer) {
     show()
   })
   const toggle = async () => {
-    if (!view.why && ask) return ask()
+    if (!isTold(view) && ask) return ask()
     // Below many lanes it may be out of sight: who presses the button wants to see it.
     if (!panel.hidden && !await isSeen(panel)) return panel.scrollIntoView({ block: "nearest" })
     state.isShown = !state.isShown

@@ -29,6 +29,8 @@ async function runBokeh(packed, version) {
 
 // ---- The spans of one model, and all its views
 
+const nonEmpty = entries => Object.keys(entries ?? {}).length ? entries : null
+
 class Feed {
   constructor(model) {
     this.model = model
@@ -37,7 +39,7 @@ class Feed {
     this.number = -1 // Of the last update taken.
     this.clearCount = -1 // Goes up where the session forgets its spans.
     this.isAsking = false // A snapshot is awaited: an update was lost.
-    this.why = null // Why work did not overlap, as the kernel said when it was asked last.
+    this.why = nonEmpty(model.get("found")) // Hazards; or why work did not overlap, as the kernel said when it was asked last.
     this.isGone = false
     this.merged = 0
     this.missed = 0
@@ -61,6 +63,7 @@ class Feed {
     }
     on("change:snapshot", () => { this.loaded = this.loaded.then(() => this.takeSnapshot()) })
     on("change:status", () => this.showState())
+    on("change:found", () => this.takeFound())
     on("msg:custom", ({ why }) => { if (why !== undefined) this.setWhy(why) })
     on("comm_live_update", () => this.becomeGone())
     this.offs.push(keepOnSave(this))
@@ -147,6 +150,13 @@ class Feed {
     this.isAsking = true
     this.model.send({ ask: "snapshot" })
     this.showState()
+  }
+
+  // Hazards that were found since. Who has asked for more is told all of it anew.
+  takeFound() {
+    const found = nonEmpty(this.model.get("found"))
+    if (!this.why || this.why.is_partial) this.setWhy(found)
+    else if (found) this.model.send({ ask: "why" })
   }
 
   setWhy(why) {
