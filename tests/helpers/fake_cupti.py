@@ -17,6 +17,7 @@ from gpustreamlab.backends.cuda.cupti._clock import CuptiClock
 from gpustreamlab.backends.cuda.cupti._constants import CallbackDomain, MarkerFlag, RecordKind
 from gpustreamlab.backends.cuda.cupti._layouts import find_layouts
 from gpustreamlab.backends.cuda.cupti._library import Cupti
+from gpustreamlab.backends.cuda.cupti._sharing import Sharing
 from gpustreamlab.backends.cuda.cupti._source import CuptiSource
 from tests.helpers.cupti_buffers import record
 from tests.helpers.recorded_buffers import CALL_NAMES
@@ -389,9 +390,7 @@ def install_driver_bindings(monkeypatch, contexts=None):
 
 def make_source(monkeypatch, card, *, mark_range=lambda: None, keep_time=lambda: None, watch=None, ordinal=0):
     """Return a source of a card, and forget those of earlier tests."""
-    monkeypatch.setattr(_cupti_source, "_sharers", [])
-    monkeypatch.setattr(_cupti_source, "_buffers", [])
-    monkeypatch.setattr(_cupti_source, "_claims", {})
+    monkeypatch.setattr(_cupti_source, "SHARING", Sharing())
     return add_source(monkeypatch, card, mark_range=mark_range, keep_time=keep_time, watch=watch, ordinal=ordinal)
 
 

@@ -59,7 +59,7 @@ def test_bytes_that_make_no_sense_are_counted_and_logged(card, source, caplog):
 @pytest.mark.skipif(not any(map(shutil.which, COMPILERS)), reason="there is no C compiler")
 def test_more_records_than_buffers_are_dropped_and_counted(monkeypatch, card):
     source = make_source(monkeypatch, card)
-    monkeypatch.setattr(_cupti_source, "_buffers", [ActivityBuffers(buffer_bytes=4096, buffer_limit=2)])
+    monkeypatch.setattr(_cupti_source.SHARING, "_buffers", [ActivityBuffers(buffer_bytes=4096, buffer_limit=2)])
     source.start()
     for _ in range(100):
         card.kernel()

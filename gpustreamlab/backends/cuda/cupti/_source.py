@@ -9,18 +9,15 @@ import time
 from collections.abc import Callable
 from contextlib import AbstractContextManager, suppress
 from dataclasses import replace
-from typing import Any, TypeVar, cast
-from weakref import WeakSet
+from typing import TypeVar, cast
 
 import numpy as np
-from numpy.typing import NDArray
 
 from gpustreamlab._util.defences import HomeProcess, process_lock
 from gpustreamlab.backends._activity import Activities, AnnotationBatch, CallBatch, StreamFacts, WorkBatch
 from gpustreamlab.backends._protocol import BackendStream
 from gpustreamlab.backends.cuda._kernels import are_fences
 from gpustreamlab.backends.cuda._nvtx import DOMAIN_NAME
-from gpustreamlab.backends.cuda.cupti._buffers import ActivityBuffers
 from gpustreamlab.backends.cuda.cupti._calls import (
     CallReader,
     DependencyReader,
@@ -40,7 +37,8 @@ from gpustreamlab.backends.cuda.cupti._constants import RecordKind
 from gpustreamlab.backends.cuda.cupti._library import Cupti
 from gpustreamlab.backends.cuda.cupti._memory import MemoryReader, PoolWatch
 from gpustreamlab.backends.cuda.cupti._peer import join_staged
-from gpustreamlab.backends.cuda.cupti._records import CallNumbers, Columns, Records, concat_records, parse_buffer
+from gpustreamlab.backends.cuda.cupti._records import CallNumbers, Columns, Records, concat_records
+from gpustreamlab.backends.cuda.cupti._sharing import SHARING, stream_key
 from gpustreamlab.backends.cuda.cupti._strings import StringReader
 from gpustreamlab.backends.cuda.cupti._work import NodeNumbers, StreamBook, Texts, without_untimed, work_batch
 from gpustreamlab.errors import CaptureUnavailableError, GPUStreamLabError
@@ -86,15 +84,6 @@ NEVER_NS = 2**63 - 1
 _FLUSH_FORCED = 1
 
 _Batch = TypeVar("_Batch", WorkBatch, CallBatch, AnnotationBatch)
-
-_sharing = process_lock()
-"""Held by whoever changes `_sharers`, or hands records out; taken behind a source's own lock."""
-_sharers: list[CuptiSource] = []
-"""Sources that collect, or were not told of everything yet. CUPTI serves one reader in a process: all get its records."""
-_claims: dict[int, WeakSet[CuptiSource]] = {}
-"""Which sources have a stream, by `_joined_key`; none where those are gone."""
-_buffers: list[ActivityBuffers] = []
-"""The buffers of the process, once they are there."""
 
 
 class CuptiSource:
@@ -203,7 +192,7 @@ class CuptiSource:
         CaptureUnavailableError
             If another client is collecting, or CUPTI refuses.
         """
-        with self._lock, _sharing:
+        with self._lock, SHARING.lock:
             if self.is_collecting:
                 return
             client = active_client(self._cupti)
@@ -257,7 +246,7 @@ class CuptiSource:
             self._wall.look()
             waited_ns = self._host_time_ns() - self._drained_ns
             is_due = waited_ns >= (LOST_TO_TORCH_NS if self._loss.look_for_torch() else DRAIN_EVERY_NS)
-            is_due = is_due or _buffers[0].full_bytes >= DRAIN_BYTES
+            is_due = is_due or SHARING.buffers.full_bytes >= DRAIN_BYTES
             if not is_due:
                 self._keep_anchored()
             return is_due
@@ -298,15 +287,14 @@ class CuptiSource:
     def key_of(self, stream: BackendStream) -> tuple[int, int]:
         """Return the context and the stream as CUPTI numbers them."""
         context, number = self._streams.key_of(stream.handle)
-        _claims.setdefault(int(_joined_key(np.array(context), np.array(number))), WeakSet()).add(self)
+        SHARING.claim(context, number, self)
         self._streams.note_own(context, stream.sm_count)
         self._dependencies.note_stream(context, number)
         return context, number
 
     def are_foreign(self, context: Int64Array, stream: Int64Array) -> BoolArray:
         """Tell which streams are of other sessions, also once those are closed, and not of this one; all shapes are (n,)."""
-        foreign = [*self._streams.elsewhere, *(key for key, claimed in tuple(_claims.items()) if self not in claimed)]
-        return np.isin(_joined_key(context, stream), foreign)
+        return np.isin(stream_key(context, stream), [*self._streams.elsewhere, *SHARING.of_others(self)])
 
     def describe_stream(self, context: int, stream: int) -> StreamFacts:
         """Tell of a stream that no session made."""
@@ -324,30 +312,27 @@ class CuptiSource:
 
     def _leave(self) -> None:
         """Take no records any more, and take CUPTI out of the calls of the process where nobody else does."""
-        with _sharing:  # nobody joins meanwhile
-            if self not in _sharers:
+        with SHARING.lock:  # nobody joins meanwhile
+            if self not in SHARING.sharers:
                 return
-            if any(other is not self for other in _sharers):
+            if any(other is not self for other in SHARING.sharers):
                 self.is_attached = False
             elif not self._is_handed_over:
                 self._detach()
-            _sharers.remove(self)
+            SHARING.sharers.remove(self)
             self._inbox = []
 
     def _begin(self) -> None:
-        if not _buffers:
-            _buffers.append(ActivityBuffers())
-        buffers = _buffers[0]
         self.lost_reason, self._is_handed_over = "", False
         call_before_torch_profiles(_hand_over)
-        if not _collecting(but=self):
-            buffers.register(self._cupti)
-        _hand_out(self._cupti)  # what is there came for others
-        if self not in _sharers:
+        if not SHARING.collecting(but=self):
+            SHARING.buffers.register(self._cupti)
+        SHARING.hand_out(self._cupti)  # what is there came for others
+        if self not in SHARING.sharers:
             self._watch.take()
             self._numbers.begin()
             self._calls_between = [0, NEVER_NS]
-            _sharers.append(self)
+            SHARING.sharers.append(self)
         if not self._cupti.tells_wall_time():
             self._cupti.use_wall_clock()
         try:
@@ -360,8 +345,8 @@ class CuptiSource:
             self._wall.look()
             self.times_ranges = self._hears_ranges()
         except BaseException:
-            _sharers.remove(self)
-            if not _collecting(but=self):
+            SHARING.sharers.remove(self)
+            if not SHARING.collecting(but=self):
                 self._switch_all_off()
             raise
         self.is_attached, self._stopped_host_ns = True, NEVER_NS
@@ -370,7 +355,7 @@ class CuptiSource:
         self.is_collecting, self._is_drained, self._is_left_on = True, False, False
         self._watch.start(self._streams.key_of)
         self._limits, self._calls_between[1] = {}, NEVER_NS
-        self._send_anchor(is_waited_for=True, limit=0 if _collecting(but=self) else None)
+        self._send_anchor(is_waited_for=True, limit=0 if SHARING.collecting(but=self) else None)
 
     def _switch_all_off(self) -> None:
         self._cupti.disable(ALL_KINDS)
@@ -378,7 +363,7 @@ class CuptiSource:
 
     def _switch_off(self) -> None:
         """Let nothing be collected any more, but what another session or client collects now."""
-        if _collecting(but=self):
+        if SHARING.collecting(but=self):
             self._is_left_on = False
         elif self._is_another_collecting():
             self._cupti.include_other_calls()
@@ -429,7 +414,7 @@ class CuptiSource:
 
     def _switch_off_the_rest(self) -> None:
         """Turn off what was left on for another client, once that has gone: it knows only of what it turned on itself."""
-        if self._is_left_on and not self.is_collecting and self in _sharers and not self._is_another_collecting():
+        if self._is_left_on and not self.is_collecting and self in SHARING.sharers and not self._is_another_collecting():
             self._switch_off()
 
     # Anchors
@@ -467,11 +452,11 @@ class CuptiSource:
     def _fetch(self, *, is_forced: bool) -> Records:
         """Ask for what is complete, or for everything, and take it."""
         self._cupti.call("cuptiActivityFlushAll", _FLUSH_FORCED if is_forced else 0)
-        with _sharing:
-            _hand_out(self._cupti)
+        with SHARING.lock:
+            SHARING.hand_out(self._cupti)
             self._loss.note_buffers(len(self._inbox))
             records, self._inbox = concat_records(self._inbox), []
-        records = join_staged(self._numbers.continue_in(records), _are_claimed)
+        records = join_staged(self._numbers.continue_in(records), SHARING.are_claimed)
         self._note_anchors(records)
         if (fills := records.columns.get(RecordKind.MEMSET)) is not None:
             self._own_calls.note(fills["correlationId"][are_fences(fills)].astype(np.int64))
@@ -543,7 +528,7 @@ class CuptiSource:
         if "srcDeviceId" in columns:  # a copy between devices runs on one of them, and may be of a range of ours on the other
             is_between = ~is_here & ((columns["srcDeviceId"] == self._ordinal) | (columns["dstDeviceId"] == self._ordinal))
             rows = np.flatnonzero(is_between)
-            self._streams.elsewhere |= {*_joined_key(columns["contextId"][rows], columns["streamId"][rows]).tolist()}
+            self._streams.elsewhere |= {*stream_key(columns["contextId"][rows], columns["streamId"][rows]).tolist()}
             is_here |= is_between
         is_shown = ~is_clock & is_here
         number, (first, last) = columns["correlationId"].astype(np.int64), self._calls_between
@@ -570,7 +555,7 @@ class CuptiSource:
 
     def _are_own(self, **calls: Int64Array) -> BoolArray:
         """Tell which calls are for a clock or a calibration of any session; see `OwnCalls.are_own`."""
-        found = [one._own_calls.are_own(**calls) for one in {self, *_sharers}]  # noqa: SLF001 - of this class
+        found = [one._own_calls.are_own(**calls) for one in {self, *SHARING.sharers}]  # noqa: SLF001 - of this class
         return cast("BoolArray", np.logical_or.reduce(found))
 
     # What is missing
@@ -595,41 +580,5 @@ def _taken_over_by(who: str) -> str:
 
 def _hand_over() -> None:
     """Give CUPTI to torch.profiler, which is about to start."""
-    for source in tuple(_sharers):
+    for source in tuple(SHARING.sharers):
         source.hand_over("torch.profiler")
-
-
-def _joined_key(context: NDArray[Any], stream: NDArray[Any]) -> Int64Array:
-    return cast("Int64Array", context.astype(np.int64) << 32 | stream.astype(np.int64))
-
-
-def _are_claimed(context: Int64Array, stream: Int64Array) -> BoolArray:
-    """Tell which streams are of a session; all shapes are (n,)."""
-    return np.isin(_joined_key(context, stream), [*_claims])
-
-
-def _collecting(*, but: CuptiSource) -> list[CuptiSource]:
-    """Return the sources that collect now, without this one."""
-    return [one for one in _sharers if one.is_collecting and one is not but]
-
-
-def _hand_out(cupti: Cupti) -> None:
-    """Take what CUPTI has completed, and put it in the inbox of each source. `_sharing` is held."""
-    buffers = _buffers[0]
-    parts = []
-    for ticket, data in buffers.take():
-        try:
-            parts.append(parse_buffer(data, cupti.layouts))
-        finally:
-            buffers.give_back(ticket)
-    dropped = ctypes.c_size_t()
-    if cupti.call("cuptiActivityGetNumDroppedRecords", None, 0, ctypes.byref(dropped)):
-        dropped.value = 0
-    records = concat_records(parts)
-    if records.skipped_bytes:
-        dropped.value += 1
-        _log.warning(
-            "%s wrote %d bytes that cannot be read: %s", cupti.title, records.skipped_bytes, dict(records.unknown_kinds)
-        )
-    for source in _sharers:
-        source.take_in(records, dropped.value)
