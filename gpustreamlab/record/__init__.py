@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from gpustreamlab.record._buffer import FIRST_WORK_NUMBER, SPAN_COLUMNS, RowFinder, RowRing
 from gpustreamlab.record._counters import LaneSample
+from gpustreamlab.record._details import MAX_FULL_NAME
 from gpustreamlab.record._in_flight import DEFAULT_PENDING_LIMIT, Unended
 from gpustreamlab.record._joined import JoinedJournal, Journal
 from gpustreamlab.record._journal import NO_DEPENDENCIES, NO_ROWS, START, Cursor, Delta, join, join_samples
@@ -13,7 +14,7 @@ from gpustreamlab.record._recorder import DEFAULT_RING_SIZE, Recorder
 from gpustreamlab.record._tables import Tables
 from gpustreamlab.record._trace_maker import build_trace
 from gpustreamlab.record._unfinished import LossReport
-from gpustreamlab.record._work import DEPENDENCY_COLUMNS, MAX_FULL_NAME
+from gpustreamlab.record._work import DEPENDENCY_COLUMNS
 
 __all__ = [
     "DEFAULT_PENDING_LIMIT",

@@ -12,13 +12,14 @@ import numpy as np
 from gpustreamlab._util.defences import process_lock
 from gpustreamlab.model import Ahead, Counters, Device, Lane, Marker, Partition, Trace, join_metadata, shifted, with_devices
 from gpustreamlab.record._buffer import SPAN_COLUMNS, RowRing
+from gpustreamlab.record._details import DetailTable
 from gpustreamlab.record._extents import ANNOTATION_CODE, HOST_CODE, SAMPLE_CODE
 from gpustreamlab.record._in_flight import Unended
 from gpustreamlab.record._journal import NO_UNENDED, START, Cursor, Delta, RangeEdges, join_samples
 from gpustreamlab.record._names import OTHER_NAMES, CodeTable
 from gpustreamlab.record._tables import NAME_LIMIT, Tables
 from gpustreamlab.record._trace_maker import build_trace
-from gpustreamlab.record._work import DEPENDENCY_COLUMNS, KEPT_DEPENDENCIES, DetailTable
+from gpustreamlab.record._work import DEPENDENCY_COLUMNS, KEPT_DEPENDENCIES
 from gpustreamlab.typing import BoolArray, Int64Array, LaneKind
 
 DEFAULT_JOINED_ROWS = 4_000_000

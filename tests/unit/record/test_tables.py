@@ -13,9 +13,10 @@ from gpustreamlab.model import Lane, WorkDetail
 from gpustreamlab.record import RowRing, _kernel_tier
 from gpustreamlab.record._buffer import SPAN_COLUMNS, Intervals, find_innermost
 from gpustreamlab.record._counters import CounterLog
+from gpustreamlab.record._details import OTHER_DETAIL, DetailTable
 from gpustreamlab.record._kernel_tier import CaptureWindows
 from gpustreamlab.record._names import HOST_LANES, OTHER_STREAMS, OTHER_THREADS, OUTSIDE_LANES, LaneTable
-from gpustreamlab.record._work import OTHER_DETAIL, DetailTable, Launches, StreamKeys
+from gpustreamlab.record._work import Launches, StreamKeys
 
 
 def ints(*values):
