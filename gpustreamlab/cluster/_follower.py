@@ -16,9 +16,9 @@ from gpustreamlab.cluster._worker import Changes, Facts
 
 _log = logging.getLogger(__name__)
 
-TICK_S = 0.05
+TICK_S = 0.02
 """How often the answers are looked at."""
-READ_EVERY_S = 0.2
+READ_EVERY_S = 0.1
 """How often an engine is asked for what is new."""
 SILENT_S = 5.0
 """An answer that takes longer is given up, and asked for again; the engine counts as silent meanwhile."""
@@ -82,6 +82,8 @@ class Follower:
         self._engines, self._client, self._join = engines, client, join
         self.lives: dict[str, Life] = {}
         """By key, those that are gone too."""
+        self.tell_joined: Callable[[Life], object] = bool
+        """Takes each engine that comes later, once it is followed."""
         self.tell_pings: Callable[[str, list[tuple[int, int, int]]], object] = lambda *_: None
         """Takes the key of an engine, and of each ping when it was sent, what it told, and when that came, in ns."""
         self._stopping = threading.Event()
@@ -216,7 +218,13 @@ class Follower:
     def _take_in(self, key: str, name: str) -> None:
         life = self._join(key, name)
         if life is not None:
-            self.lives[key] = life
+            with life.lock:
+                self.lives[key] = life
+                self._ask(life)
+                is_told = life.asked is not None and self._take(life, life.asked.result(SILENT_S)) is not None
+                life.asked = None
+            if is_told:
+                self.tell_joined(life)
 
     def _repeat(self, step: Callable[[], object], pause_s: float) -> None:
         while not self._stopping.wait(pause_s):

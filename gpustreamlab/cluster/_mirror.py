@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import threading
 import time
-from collections.abc import Collection, Sequence
+from collections.abc import Collection, Mapping, Sequence
+from contextlib import AbstractContextManager, nullcontext
 from dataclasses import replace
 from typing import Any
 
@@ -13,6 +14,7 @@ import numpy as np
 from gpustreamlab.model import Counters, Device, Lane, Trace, WorkDetail
 from gpustreamlab.record import (
     DEPENDENCY_COLUMNS,
+    FIRST_WORK_NUMBER,
     NO_DEPENDENCIES,
     START,
     Cursor,
@@ -24,7 +26,11 @@ from gpustreamlab.record import (
 )
 from gpustreamlab.sinks._spool_format import BatchEncoder, BatchReader
 from gpustreamlab.sinks.reading import ToldTables, delta_of
+from gpustreamlab.typing import Int64Array
 
+RANGE_NUMBERS = 1 << 32
+"""How many ranges of an engine are told apart from those of the others; behind `FIRST_WORK_NUMBER`, `WORK_NUMBERS`."""
+WORK_NUMBERS = 1 << 44
 KEPT_PAIRS = 1 << 20
 """Edges, and dependencies, that are kept; the newest count."""
 KEPT_PARTS = 1_000
@@ -70,6 +76,7 @@ class Mirror:
         self._tables: Tables | None = None
         self._version = 0
         self._state: dict[str, Any] = {}
+        self._end_ns = 0
         self._head = BatchEncoder().head
 
     def __repr__(self) -> str:
@@ -94,6 +101,11 @@ class Mirror:
     def pending_count(self) -> int:
         """Ranges whose work had not ended when the last answer was made."""
         return int(self._state.get("pending", 0))
+
+    @property
+    def device_told(self) -> Device:
+        """Its device, with the number that it has in the cluster."""
+        return self.changes(until=START).tables.metadata.device
 
     def take(self, data: bytes, number: int) -> None:
         """Take in an answer.
@@ -124,10 +136,11 @@ class Mirror:
                     self._clear()
                 self._details += details
                 self._names += delta.names
-                self._rows.append(delta.columns)
-                self._edges.append(dict(zip(("source", "target"), delta.edges.T, strict=True)))
-                if len(delta.dependencies[DEPENDENCY_COLUMNS[0]]):
-                    self._dependencies.append(delta.dependencies)
+                self._rows.append({**delta.columns, **self._numbered(delta.columns, ("number", "parent", "correlation"))})
+                self._edges.append(self._numbered(dict(zip(("source", "target"), delta.edges.T, strict=True))))
+                if len(delta.dependencies["wait"]):
+                    self._dependencies.append({**delta.dependencies, **self._numbered(delta.dependencies, ("record", "wait"))})
+                self._end_ns = max(self._end_ns, int(delta.columns["end_ns"].max(initial=0)))
                 self._take_samples(delta.counters)
                 self._state = facts
             self.arrived = number
@@ -174,9 +187,30 @@ class Mirror:
                 counters=Counters() if is_again else join_samples(self._samples[since.sample[0] :]),
             )
 
-    def trace(self) -> Trace:
+    def to_clock_ns(self, host_ns: int) -> int:
+        """Return the time as it is: of the engine's host only times on its trace's clock arrive."""
+        return host_ns
+
+    def now_ns(self) -> int:
+        """Return the last time that is known of the engine's clock, in ns: later than that nothing is drawn."""
+        return self._end_ns
+
+    def unended(self) -> list[tuple[int, int, int, int]]:
+        """Return nothing: ranges arrive when they have ended."""
+        return []
+
+    def observing(self) -> AbstractContextManager[None]:
+        """Do nothing: reading here costs no engine anything."""
+        return nullcontext()
+
+    @property
+    def unselected_work(self) -> int:
+        """Return 0: it is not told."""
+        return 0
+
+    def trace(self, *, title: str = "") -> Trace:
         """Return what has arrived as a trace, on the engine's own clock."""
-        delta = self.changes()
+        delta = self.changes(title=title)
         windows = delta.tables.metadata.capture_windows
         if windows and self._state.get("capturing"):  # an open window lasts as long as there are spans
             begin_ns, end_ns = windows[-1]
@@ -184,6 +218,18 @@ class Mirror:
         return build_trace(
             delta.with_facts(dropped_spans=self.missed_count, pending_spans=self.pending_count, capture_windows=windows)
         )
+
+    def _numbered(
+        self, columns: Mapping[str, Int64Array], names: Sequence[str] = ("source", "target")
+    ) -> dict[str, Int64Array]:
+        """Return columns of numbers, which no other engine has then; -1 stays, and 0 of calls."""
+        found = {}
+        for name in names:
+            values = columns[name]
+            step = np.where(values >= FIRST_WORK_NUMBER, WORK_NUMBERS, RANGE_NUMBERS)
+            is_none = values <= 0 if name == "correlation" else values < 0
+            found[name] = np.where(is_none, values, values + self.process * step)
+        return found
 
     def _clear(self) -> None:
         for ring in (self._rows, self._edges, self._dependencies):

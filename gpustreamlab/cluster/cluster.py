@@ -7,30 +7,32 @@ import threading
 import time
 import uuid
 import weakref
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import replace
-from datetime import UTC, datetime
-from pathlib import Path
 from types import MappingProxyType, TracebackType
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-import gpustreamlab
+from gpustreamlab._util.background import DEFAULT_REFRESH_HZ
+from gpustreamlab._util.shell import running_kernel_shell
 from gpustreamlab._util.words import wrap_lines
 from gpustreamlab.cluster import _worker
+from gpustreamlab.cluster._clocks import Clocks
 from gpustreamlab.cluster._engines import Answer, Engines, choose_engines
-from gpustreamlab.cluster._follower import Follower, Life, first_of
-from gpustreamlab.cluster._mirror import Mirror
+from gpustreamlab.cluster._entry import ANSWER_S, Entry, name_order, reason
+from gpustreamlab.cluster._follower import Follower, Life
 from gpustreamlab.cluster._outcomes import EngineStatus, Outcomes
-from gpustreamlab.cluster._worker import Facts, Outcome
-from gpustreamlab.errors import ClusterError, OptionError, SessionClosedError, TraceError, TraceFileError, nearest_hint
-from gpustreamlab.model import Layout, Note, Trace, merge
-from gpustreamlab.record import DEFAULT_RING_SIZE, Tables
+from gpustreamlab.cluster._telling import failure_of, loss_note, loss_text, status_of, trace_of
+from gpustreamlab.cluster._worker import Outcome
+from gpustreamlab.errors import ClusterError, OptionError, SessionClosedError, TraceError, nearest_hint
+from gpustreamlab.model import Ahead, Layout, Note, Trace, merge
+from gpustreamlab.notebook.views import LiveViews, check_timeline_options
+from gpustreamlab.record import DEFAULT_RING_SIZE, JoinedJournal
 from gpustreamlab.session import Session
-from gpustreamlab.sinks.reading import read_spool
-from gpustreamlab.typing import NoteKind
+from gpustreamlab.sinks.live import DEFAULT_CAPACITY
+from gpustreamlab.typing import NoteKind, SessionState
 
 if TYPE_CHECKING:
     from typing import Self
@@ -42,8 +44,7 @@ __all__ = ["Cluster", "EngineStatus", "Outcomes"]
 
 _log = logging.getLogger(__name__)
 
-ANSWER_S = 30.0
-"""How long an engine may take to begin."""
+_NO_COMMON_TIME = "Engines are simulated: the time of each begins at 0, so times of two engines cannot be compared."
 GONE_S = 0.02
 """How often a call that runs is looked at."""
 
@@ -102,26 +103,36 @@ class Cluster:
     ) -> None:
         self._engines = _open_engines(client, workers)
         self._client = uuid.uuid4().hex
-        self._backend, self._ring_size, self._title = backend, ring_size, title
-        self._options = options | {"title": title} | ({} if spool is None else {"spool": str(spool)})
+        self.title = title
+        """A name for traces and timelines."""
+        options = options | {"title": title} | ({} if spool is None else {"spool": str(spool)})
+        self._entry = Entry(self._engines, self._client, backend, options, ring_size)
         self._lock = threading.RLock()
-        self._generations: dict[str, int] = {}
-        self._devices: dict[tuple[object, ...], int] = {}
-        self._looks: dict[str, Facts] = {}
-        self._ranks: dict[str, tuple[tuple[str, str], int]] = {}
         self._partitioned: tuple[Any, dict[str, Any]] | None = None
-        self._failures: dict[str, str] = {}
         self._is_closed = False
         self._last_trace: Trace | None = None
-        self._clocks: dict[str, list[tuple[int, int, int]]] = {}
+        self._clocks = Clocks()
+        self._notes: tuple[Note, ...] = ()
         join: Any = _weakly(self._join)
         self._follower = Follower(self._engines, self._client, join)
         self._follower.tell_pings = _weakly(self._note_pings)
+        self._follower.tell_joined = _weakly(self._show_too)
         try:
-            self._begin()
+            lives = self._entry.admit()
         except BaseException:
             self._engines.close()
             raise
+        self._follower.lives.update({life.key: life for life in lives})
+        self._follower.drain(ANSWER_S)
+        self._follower.ping()
+        self._joined = JoinedJournal(
+            [life.mirror for life in lives],
+            ahead=_weakly(self._how_far_ahead),
+            devices=[life.mirror.device_told for life in lives],
+            tells_alike=False,
+        )
+        self._shown = lives
+        self._views = LiveViews(self._joined)
         self._follower.start()
 
     def __enter__(self) -> Self:
@@ -142,7 +153,7 @@ class Cluster:
     @property
     def engines(self) -> tuple[EngineStatus, ...]:
         """How each engine stands, those that are lost too."""
-        return tuple(map(_status_of, self._lives()))
+        return tuple(map(status_of, self._lives()))
 
     @property
     def lost(self) -> tuple[EngineStatus, ...]:
@@ -152,7 +163,7 @@ class Cluster:
     @property
     def failures(self) -> Mapping[str, str]:
         """Engines that came later and could not be used, and why."""
-        return MappingProxyType(dict(self._failures))
+        return MappingProxyType(dict(self._entry.failures))
 
     def run(self, function: Callable[..., Any], *args: Any, on: str | int | Sequence[str | int] = "all") -> Outcomes:
         """Call ``function(session, *args)`` on engines, and wait for all of them.
@@ -227,7 +238,7 @@ class Cluster:
     @property
     def traces(self) -> dict[str, Trace]:
         """What has arrived of each engine, on its own clock; of one that is lost also what is only in its spool."""
-        return {life.name: _trace_of(life) for life in self._lives() if life.mirror.is_told}
+        return {life.name: trace_of(life) for life in self._lives() if life.mirror.is_told}
 
     @property
     def trace(self) -> Trace:
@@ -243,15 +254,38 @@ class Cluster:
         lives = [life for life in self._lives() if life.mirror.is_told]
         if not lives:
             raise TraceError("No engine has told anything yet. Run something first: lab.run(function).")
-        return self._merged(lives, [_trace_of(life) for life in lives])
+        return self._merged(lives, [trace_of(life) for life in lives])
 
     def overlap(self) -> dict[str, Overlap]:
         """Return for each engine how much its streams' work overlapped so far."""
         return {name: trace.overlap() for name, trace in self.traces.items()}
 
-    def timeline(self) -> Timeline:
-        """Return a picture of what has arrived so far."""
+    def timeline(
+        self, *, live: bool = True, refresh_hz: float = DEFAULT_REFRESH_HZ, capacity: int = DEFAULT_CAPACITY
+    ) -> Timeline:
+        """Return the timeline of all engines, on one clock.
+
+        In a notebook it goes on growing while work runs, as `Session.timeline`, whose arguments these are.
+
+        Raises
+        ------
+        OptionError
+            If an argument is out of range.
+        """
+        check_timeline_options(None, live, refresh_hz, capacity)
+        if live and not self._is_closed and running_kernel_shell() is not None:
+            return self._views.get(self, refresh_hz, capacity)
         return self.trace.timeline()
+
+    @property
+    def state(self) -> SessionState:
+        """Where it is in its life."""
+        return SessionState.CLOSED if self._is_closed else SessionState.OPEN
+
+    def clear(self) -> None:
+        """Forget what was recorded so far, on all engines."""
+        self._run_all("all", _worker.call, _clear)
+        self._follower.drain(ANSWER_S)
 
     def close(self) -> None:
         """Wait for the work, keep the trace, and close the sessions that no other client uses. Idempotent."""
@@ -259,7 +293,9 @@ class Cluster:
             return
         with suppress(ClusterError):
             self.synchronize()
+        self._follower.ping()
         self._follower.stop()
+        self._views.finish()
         with suppress(TraceError):
             self._last_trace = self.trace
         self._is_closed = True
@@ -276,85 +312,12 @@ class Cluster:
     def _there(self) -> list[Life]:
         return [life for life in self._lives() if life.is_there]
 
-    def _begin(self) -> None:
-        """Open a session on each engine that is there."""
-        there = self._engines.engines()
-        if not there:
-            raise ClusterError("The cluster has no engine. Start some, or wait for them: client.wait_for_workers(4).")
-        _at_once(self._look, there.items())
-        keys = sorted(self._looks, key=lambda key: name_order(there[key]))
-        for key in keys:
-            self._rank(key)
-        opened: dict[str, Facts | None] = {}
-        _at_once(lambda key: opened.update({key: self._open(key, there[key])}), [(key,) for key in keys])
-        lives = [self._live(key, there[key], facts) for key in keys if (facts := opened.get(key)) is not None]
-        failures, self._failures = self._failures, {}
-        if len({life.facts.simulated for life in lives}) > 1:
-            without = [life.name for life in lives if life.facts.simulated]
-            failures |= dict.fromkeys(without, "it has no usable GPU, and others have one; simulate all with backend='sim'")
-        if failures:
-            raise _refused(failures)
-        self._follower.lives.update({life.key: life for life in lives})
-        self._follower.drain(ANSWER_S)
-        self._follower.ping()
-
     def _join(self, key: str, name: str) -> Life | None:
         """Take an engine in that has come later; None where that fails."""
-        facts = self._open(key, name) if self._look(key, name) else None
-        if facts is None:
-            return None
-        if self._partitioned is not None:
+        life = self._entry.admit_late(key, name, [life.key for life in self._there()])
+        if life is not None and self._partitioned is not None:
             self._engines.run(key, _worker.call, _partition, *self._partitioned)
-        return self._live(key, name, facts)
-
-    def _live(self, key: str, name: str, facts: Facts) -> Life:
-        with self._lock:
-            generation = self._generations[name] = self._generations.get(name, 0) + 1
-            card: tuple[object, ...] = (key,) if facts.simulated else (facts.host, facts.visible, facts.ordinal)
-            own = name if generation == 1 else f"{name}#{generation}"
-            mirror = Mirror(
-                own,
-                process=sum(self._generations.values()) - 1,
-                device=self._devices.setdefault(card, len(self._devices)),
-                host=facts.host,
-                ring_size=self._ring_size,
-            )
-        return Life(key=key, called=name, name=own, facts=facts, mirror=mirror)
-
-    def _look(self, key: str, name: str) -> bool:
-        """Find out what an engine is; note why where it cannot be used. One that works at a cell tells of it aside."""
-        try:
-            answers = {"run": self._engines.run(key, _worker.look), "aside": self._engines.aside(key, _worker.look)}
-            facts: Facts = first_of(answers, ANSWER_S)
-        except Exception as error:  # noqa: BLE001 - likewise
-            self._failures[name] = _reason(error)
-            return False
-        if facts.version != gpustreamlab.__version__:
-            self._failures[name] = (
-                f"it has gpustreamlab {facts.version}, and this client has {gpustreamlab.__version__}; install the same there"
-            )
-            return False
-        self._looks[key] = facts
-        return True
-
-    def _rank(self, key: str) -> int:
-        """Return which of the engines that see the same devices this is."""
-        with self._lock:
-            group = self._looks[key].host, self._looks[key].visible
-            gone = {life.key for life in self._lives() if not life.is_there}
-            taken = {rank for other, (own, rank) in self._ranks.items() if own == group and other not in {key, *gone}}
-            _, rank = self._ranks.setdefault(key, (group, min(set(range(len(taken) + 1)) - taken)))
-            return rank
-
-    def _open(self, key: str, name: str) -> Facts | None:
-        """Let an engine have a session, or find the one that it has, and return what it is; None where that fails."""
-        try:
-            begin = self._engines.run(key, _worker.begin, self._client, self._backend, self._options, self._rank(key))
-            facts: Facts = first_of({"run": begin, "aside": self._engines.aside(key, _worker.attach, self._client)}, ANSWER_S)
-        except Exception as error:  # noqa: BLE001 - whatever it is, the user is told of which engine
-            self._failures[name] = _reason(error)
-            return None
-        return facts
+        return life
 
     def _run_all(self, on: str | int | Sequence[str | int], function: Callable[..., Any], *args: Any) -> Outcomes:
         """Call a function that returns an `Outcome` on engines, and wait for each until it has answered or is gone."""
@@ -371,7 +334,7 @@ class Cluster:
         failed = {name: outcome for name, outcome in outcomes.items() if outcome.error}
         good = Outcomes({name: outcome for name, outcome in outcomes.items() if not outcome.error})
         if failed:
-            raise _failed(failed, good)
+            raise failure_of(failed, good)
         return good
 
     def _awaited(self, life: Life, answer: Answer) -> Outcome:
@@ -383,7 +346,7 @@ class Cluster:
                 except Exception as error:  # noqa: BLE001 - of the connection: each adapter has its own
                     self._follower.look()
                     if life.is_there:
-                        return Outcome(error=_reason(error))
+                        return Outcome(error=reason(error))
                 else:
                     return outcome
             time.sleep(GONE_S)
@@ -406,35 +369,55 @@ class Cluster:
         return list(dict.fromkeys(chosen))
 
     def _note_pings(self, key: str, pings: list[tuple[int, int, int]]) -> None:
-        """Keep the best of a burst: when by the engine's clock, how far the client's is ahead of it, and the error."""
-        sent_ns, told_ns, received_ns = min(pings, key=lambda ping: ping[2] - ping[0])
-        half_ns = (received_ns - sent_ns + 1) // 2
-        known = self._clocks.setdefault(key, [])
-        if not known or told_ns > known[-1][0]:
-            known.append((told_ns, sent_ns + half_ns - told_ns, half_ns))
+        jump = self._clocks.add(key, pings)
+        if jump is not None:
+            name = self._follower.lives[key].name
+            _log.warning("The clock of engine %s has jumped by %+.3f ms; its times follow it.", name, jump.by_ns / 1e6)
+
+    def _show_too(self, life: Life) -> None:
+        """Let live timelines show an engine that has come later."""
+        with self._lock:
+            self._shown.append(life)
+            self._joined.add(life.mirror, life.mirror.device_told)
+
+    def _how_far_ahead(self) -> tuple[list[Ahead], int]:
+        """Return what the times of each engine that is shown lack to be on the clock of the first, and the error, in ns."""
+        with self._lock:
+            return self._ahead_of([*self._shown])
+
+    def _ahead_of(self, lives: Sequence[Life]) -> tuple[list[Ahead], int]:
+        """Return what the times of engines lack to be on one clock, with the zero of the first one, and the error, in ns."""
+        if all(life.facts.simulated for life in lives):
+            return [0] * len(lives), 0
+        missing = [life.name for life in lives if life.key not in self._clocks]
+        if missing:
+            raise TraceError(
+                f"Engine {', '.join(missing)} has not told its time yet, so its clock cannot be compared. It is asked each "
+                "second: try again, or use lab.traces, each on its own clock."
+            )
+        offsets = [self._clocks[life.key] for life in lives]
+        begin_ns = offsets[0].ahead_ns[0]
+        ahead: list[Ahead] = [(offset.points[0], offset.points[1] - begin_ns) for offset in offsets]
+        errors = sorted(
+            int(offset.error_at(np.array([life.mirror.now_ns()]))[0]) for offset, life in zip(offsets, lives, strict=True)
+        )
+        return ahead, sum(errors[-2:])
+
+    def _keep_notes(self, notes: tuple[Note, ...]) -> None:
+        """Take what the reader of a live timeline has written on it, all of it."""
+        self._notes = notes
+        if self._last_trace is not None:
+            others = [note for note in self._last_trace.notes if note.kind is not NoteKind.NOTE]
+            self._last_trace = replace(self._last_trace, notes=(*others, *notes))
 
     def _merged(self, lives: Sequence[Life], traces: Sequence[Trace]) -> Trace:
         """Return the traces of engines as one, on the clock of the first."""
-        if all(life.facts.simulated for life in lives):
-            whole = merge(traces, ahead_ns=[0] * len(traces), error_ns=0)
-            told: tuple[str, ...] = (
-                "Engines are simulated: the time of each begins at 0, so times of two engines cannot be compared.",
-            )
-        else:
-            missing = [life.name for life in lives if life.key not in self._clocks]
-            if missing:
-                raise TraceError(f"Engine {', '.join(missing)} has not told its time yet. Wait a second: lab.synchronize().")
-            measured = [np.array(self._clocks[life.key], np.int64) for life in lives]
-            begin_ns = int(measured[0][0, 1])
-            whole = merge(
-                traces,
-                ahead_ns=[(one[:, 0], one[:, 1] - begin_ns) for one in measured],
-                error_ns=2 * max(int(one[:, 2].max()) for one in measured),
-            )
-            told = ()
-        told += tuple(_loss_text(life) for life in lives if not life.is_there)
-        notes = (*whole.notes, *filter(None, (_loss_note(life, whole) for life in lives)))
-        metadata = replace(whole.metadata, title=self._title, missing=(*whole.metadata.missing, *told))
+        ahead, error_ns = self._ahead_of(lives)
+        whole = merge(traces, ahead_ns=ahead, error_ns=error_ns)
+        told: tuple[str, ...] = (_NO_COMMON_TIME,) if all(life.facts.simulated for life in lives) and len(lives) > 1 else ()
+        told += tuple(loss_text(life) for life in lives if not life.is_there)
+        notes = (*whole.notes, *self._notes, *filter(None, (loss_note(life, whole) for life in lives)))
+        metadata = replace(whole.metadata, title=self.title, missing=(*whole.metadata.missing, *told))
         return replace(whole, notes=notes, metadata=metadata)
 
 
@@ -450,97 +433,12 @@ def _open_engines(client: object, workers: object) -> Engines:
     return start_workers(workers)
 
 
-def _at_once(call: Callable[..., object], arguments: Iterable[tuple[Any, ...]]) -> None:
-    """Call a function for each of some arguments, in a thread each, and wait for all."""
-    threads = [threading.Thread(target=call, args=each, daemon=True) for each in arguments]
-    for thread in threads:
-        thread.start()
-    for thread in threads:
-        thread.join(2 * ANSWER_S)
-
-
-def name_order(name: str) -> tuple[int, str]:
-    """Return what names are sorted by: numbers by their value."""
-    return (int(name), "") if name.isdecimal() else (1 << 62, name)
-
-
-def _status_of(life: Life) -> EngineStatus:
-    mirror, facts = life.mirror, life.facts
-    state = f"lost, {life.why}" if not life.is_there else "silent" if life.is_silent else "there"
-    return EngineStatus(
-        name=life.name,
-        host=facts.host,
-        pid=facts.pid,
-        device=f"{facts.device} (simulated)" if facts.simulated else facts.device,
-        state=state,
-        span_count=mirror.span_count,
-        missed_count=mirror.missed_count,
-        bytes_per_span=mirror.received_bytes / mirror.span_count if mirror.span_count else float("nan"),
-        retry_count=life.retry_count,
-        lost_unix_ns=life.lost_unix_ns,
-    )
-
-
-def _trace_of(life: Life) -> Trace:
-    """Return what has arrived, or of a lost engine what its spool has, where that is more and can be read from here."""
-    trace = life.mirror.trace()
-    if life.is_there or not life.facts.spool or not Path(life.facts.spool).is_file():
-        return trace
-    try:
-        spooled = read_spool(life.facts.spool)
-    except TraceFileError as error:
-        _log.warning("The spool of engine %s cannot be read: %s", life.name, error)
-        return trace
-    if len(spooled) <= len(trace):
-        return trace
-    placed = life.mirror.placed(Tables(*(getattr(spooled, name) for name in Tables._fields)))
-    return replace(spooled, lanes=tuple(placed.lanes), metadata=placed.metadata)
-
-
-def _loss_text(life: Life) -> str:
-    when = datetime.fromtimestamp(life.lost_unix_ns / 1e9, UTC)
-    return f"Engine {life.name} was lost at {when:%Y-%m-%d %H:%M:%S} UTC: {life.why}. What it did later is not here."
-
-
-def _loss_note(life: Life, whole: Trace) -> Note | None:
-    """Return a note at the end of what is known of a lost engine."""
-    if life.is_there:
-        return None
-    lanes = [place for place, lane in enumerate(whole.lanes) if lane.process == life.mirror.process]
-    is_own = np.isin(whole.lane, lanes)
-    if not is_own.any():
-        return None
-    last = int(np.argmax(np.where(is_own, whole.end_ns, np.iinfo(np.int64).min)))
-    name = whole.lanes[int(whole.lane[last])].name
-    text = f"engine {life.name} is lost from here on: {life.why}"
-    return Note(time_ns=int(whole.end_ns[last]), text=text, stream=name, kind=NoteKind.NOTE)
-
-
-def _reason(error: BaseException) -> str:
-    """Say in one line why an engine cannot be used."""
-    text = " ".join(str(error).split()) or type(error).__name__
-    if "No module named 'gpustreamlab" in text:
-        return "gpustreamlab is not installed there; type there: pip install gpustreamlab"
-    return text if isinstance(error, ClusterError) else f"{type(error).__name__}: {text[:500]}"
-
-
-def _refused(failures: Mapping[str, str]) -> ClusterError:
-    lines = "\n".join(f"  {name}: {why}" for name, why in sorted(failures.items()))
-    return ClusterError(f"{len(failures)} of the engines cannot be used:\n{lines}", failures=failures)
-
-
-def _failed(failed: Mapping[str, Outcome], good: Outcomes) -> ClusterError:
-    parts = [f"[{name}] {outcome.error}\n{outcome.traceback}".rstrip() for name, outcome in failed.items()]
-    kept = f"What the other {len(good)} returned is in error.results." if len(good) else "No other engine was asked."
-    return ClusterError(
-        f"It failed on {len(failed)} of {len(failed) + len(good)} engines. {kept}\n" + "\n".join(parts),
-        failures={name: outcome.traceback or outcome.error for name, outcome in failed.items()},
-        results=good,
-    )
-
-
 def _partition(session: Session, plan: Any, shares: dict[str, Any]) -> Layout | None:
     return session.partition(plan, **shares) if plan is not ... else session.partition(**shares)
+
+
+def _clear(session: Session) -> None:
+    session.clear()
 
 
 def _synchronize(session: Session) -> None:

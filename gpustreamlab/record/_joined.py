@@ -139,6 +139,13 @@ class JoinedJournal:
         self._version = 0
         self._missed = 0
 
+    def add(self, journal: Journal, device: Device) -> None:
+        """Read one more from now on; `ahead` has to tell of it, too."""
+        with self._lock:
+            self._journals += (journal,)
+            self._parts.append(_Part())
+            self._devices += (device,)
+
     def changes(
         self,
         since: Cursor = START,

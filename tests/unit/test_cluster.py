@@ -207,7 +207,7 @@ class OnIPyParallel:
         self.cluster.stop_cluster_sync()
 
 
-def until(told, limit_s=20):
+def until(told, limit_s=60):
     """Wait until something holds."""
     end_s = time.monotonic() + limit_s
     while not (found := told()):
@@ -256,7 +256,8 @@ def die(lab, *, restarts):
     with pytest.raises(OptionError, match="'7'"):
         lab.run(sleepy, on="7")
     if restarts:
-        until(lambda: len(lab.names) == 4)
+        until(lambda: len(lab.names) == 4 or lab.failures)
+        assert not lab.failures
         assert lab.run(layout_of, on="1")["1"] == ["left", "right"]
         assert [status.name for status in lab.engines] == ["0", "1", "1#2", "2", "3"]
     else:
