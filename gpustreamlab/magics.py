@@ -16,7 +16,8 @@ from IPython.core.magic import Magics, cell_magic, line_magic, magics_class, no_
 from IPython.display import display
 
 from gpustreamlab.analysis import Explanation
-from gpustreamlab.errors import GPUStreamLabError, nearest_hint
+from gpustreamlab.cluster import Cluster, Outcomes
+from gpustreamlab.errors import ClusterError, GPUStreamLabError, nearest_hint
 from gpustreamlab.model import Counters, Layout
 from gpustreamlab.node import Node
 from gpustreamlab.notebook.apply_button import apply_button
@@ -88,9 +89,11 @@ class GpuStreamMagics(Magics):  # type: ignore[misc]
         arguments = PARSERS["gpustream"]().parse(line)
         if arguments is None:
             return None
+        label = f"In [{cell_number(self.shell)}]" if arguments.label is None else arguments.label
+        if arguments.on is not None:
+            return self._run_on_engines(arguments, cell, label)
         node = self._find_node()
         code = compile_cell(self.shell, cell)
-        label = f"In [{cell_number(self.shell)}]" if arguments.label is None else arguments.label
         with _usage_errors():
             if arguments.whole_card and arguments.partition is not None:
                 raise UsageError("%%gpustream: --partition and --whole-card exclude each other (see %%gpustream -h)")
@@ -169,7 +172,9 @@ class GpuStreamMagics(Magics):  # type: ignore[misc]
         arguments = PARSERS["gputimeline"]().parse(line)
         if arguments is None:
             return None
-        timeline = (self._find_node() or self._find_session()).timeline(live=not (arguments.static or arguments.save))
+        timeline = (self._find_node() or self._find_cluster() or self._find_session()).timeline(
+            live=not (arguments.static or arguments.save)
+        )
         if arguments.save is None:
             return timeline
         with _usage_errors():
@@ -317,6 +322,36 @@ class GpuStreamMagics(Magics):  # type: ignore[misc]
             f"There are {len(sessions)} open sessions: {', '.join(names)}. Choose one with: %gpulab use --as {names[0]}"
         )
 
+    def _find_cluster(self) -> Cluster | None:
+        """Return the open cluster in variable `lab`, or the only one there is, where no session was chosen."""
+        if _is_open_session(self._session):
+            return None
+        named = self.shell.user_ns.get(DEFAULT_VARIABLE)
+        clusters = [value for name, value in self.shell.user_ns.items() if name[0] != "_" and _is_open_cluster(value)]
+        if _is_open_cluster(named):
+            return named
+        return clusters[0] if len(clusters) == 1 else None
+
+    def _run_on_engines(self, arguments: argparse.Namespace, cell: str, label: str) -> Outcomes:
+        """Run a cell on engines of a cluster; what those returned that did not fail is shown first."""
+        __tracebackhide__ = True
+        cluster = self._find_cluster()
+        if cluster is None:
+            raise UsageError("%%gpustream: --on names engines of a cluster. Make one: lab = gpustreamlab.Cluster(client)")
+        if arguments.device is not None or arguments.after or arguments.kernels or arguments.show:
+            raise UsageError("%%gpustream: with --on there is no --device, --after, --kernels or --show (see %%gpustream -h)")
+        options: dict[str, Any] = {"priority": arguments.priority, "sync": arguments.sync}
+        if arguments.partition is not None or arguments.whole_card:
+            options["partition"] = arguments.partition
+        try:
+            return cluster.run_cell(cell, arguments.stream, on=arguments.on, label=label, **options)
+        except ClusterError as error:
+            if error.results:
+                print(repr(error.results))  # noqa: T201 - what came of the cell
+            raise
+        except GPUStreamLabError as error:
+            raise UsageError(f"%%gpustream: {error}") from error
+
     def _find_node(self) -> Node | None:
         """Return the node in variable `lab`, or the only open one; None where there is none, or a session was chosen."""
         if _is_open_session(self._session):
@@ -368,6 +403,10 @@ async def _awaited(value: Awaitable[object], show: Callable[[object], object]) -
 
 def _is_open_session(value: object) -> TypeGuard[Session]:
     return isinstance(value, Session) and value.state is SessionState.OPEN
+
+
+def _is_open_cluster(value: object) -> TypeGuard[Cluster]:
+    return isinstance(value, Cluster) and value.state is SessionState.OPEN
 
 
 def _is_open_node(value: object) -> TypeGuard[Node]:

@@ -135,31 +135,39 @@ class Follower:
 
     def lose(self, life: Life, why: str) -> None:
         """Note that an engine is gone. What had arrived stays."""
-        with life.lock:
-            if life.is_there:
-                life.lost_unix_ns, life.why, life.asked = time.time_ns(), why, None
-                _log.warning("Engine %s is lost: %s. What had arrived stays, the others go on.", life.name, why)
+        if life.is_there:
+            life.why, life.lost_unix_ns = why, time.time_ns()
+            _log.warning("Engine %s is lost: %s. What had arrived stays, the others go on.", life.name, why)
 
     def drain(self, limit_s: float) -> bool:
-        """Read until nothing new comes from any engine that answers; tell whether that was so before the time was over."""
+        """Read until nothing is new of any engine; tell whether that was so before the time was over."""
         end_s = time.monotonic() + limit_s
         is_whole = True
         for life in [*self.lives.values()]:
-            while life.is_there:
-                with life.lock:
-                    if life.asked is None:
-                        self._ask(life)
-                    asked = life.asked
-                    try:
-                        changes = asked.result(max(0.05, end_s - time.monotonic())) if asked is not None else None
-                        life.asked = None
-                    except Exception as error:  # noqa: BLE001 - an engine that does not answer must not keep the others from it
-                        _log.debug("Engine %s did not answer: %s", life.name, error)
-                        is_whole = False
-                        break
-                    if changes is None or not self._take(life, changes):
-                        break
+            while life.is_there and not self._is_drained(life, end_s):
+                if time.monotonic() >= end_s:
+                    is_whole = False
+                    break
         return is_whole
+
+    def _is_drained(self, life: Life, end_s: float) -> bool:
+        """Take the next answer of an engine; tell whether it was asked for just now, and nothing was new."""
+        with life.lock:
+            is_fresh = life.asked is None  # an older answer says nothing of what came since
+            if is_fresh:
+                self._ask(life)
+            asked, life.asked = life.asked, None
+            try:
+                changes = None if asked is None else asked.result(max(TICK_S, min(SILENT_S, end_s - time.monotonic())))
+            except Exception as error:  # noqa: BLE001 - asked for again
+                _log.debug("Engine %s did not answer: %s", life.name, error)
+                life.retry_count += 1
+                changes = None
+            if changes is None:
+                time.sleep(TICK_S)
+                return False
+            self._take(life, changes)
+            return is_fresh and not changes.data
 
     def ping(self) -> None:
         """Ask every engine for its time, again and again."""
@@ -204,7 +212,7 @@ class Follower:
             _log.debug("Engine %s could not be asked: %s", life.name, error)
 
     def _take(self, life: Life, changes: Changes) -> bool:
-        """Take an answer in; tell whether something was new."""
+        """Take an answer in; tell whether there is more."""
         mirror = life.mirror
         mirror.news_s = time.monotonic()
         if changes.is_anew and mirror.arrived:  # the engine's session is another one
@@ -218,12 +226,11 @@ class Follower:
     def _take_in(self, key: str, name: str) -> None:
         life = self._join(key, name)
         if life is not None:
-            with life.lock:
-                self.lives[key] = life
-                self._ask(life)
-                is_told = life.asked is not None and self._take(life, life.asked.result(SILENT_S)) is not None
-                life.asked = None
-            if is_told:
+            self.lives[key] = life
+            end_s = time.monotonic() + SILENT_S
+            while not life.mirror.is_told and time.monotonic() < end_s:
+                self._is_drained(life, end_s)
+            if life.mirror.is_told:
                 self.tell_joined(life)
 
     def _repeat(self, step: Callable[[], object], pause_s: float) -> None:

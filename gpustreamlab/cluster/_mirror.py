@@ -76,7 +76,8 @@ class Mirror:
         self._tables: Tables | None = None
         self._version = 0
         self._state: dict[str, Any] = {}
-        self._end_ns = 0
+        self.extent_ns = (0, 0)
+        """From when to when spans have arrived, by the engine's clock."""
         self._head = BatchEncoder().head
 
     def __repr__(self) -> str:
@@ -140,7 +141,7 @@ class Mirror:
                 self._edges.append(self._numbered(dict(zip(("source", "target"), delta.edges.T, strict=True))))
                 if len(delta.dependencies["wait"]):
                     self._dependencies.append({**delta.dependencies, **self._numbered(delta.dependencies, ("record", "wait"))})
-                self._end_ns = max(self._end_ns, int(delta.columns["end_ns"].max(initial=0)))
+                self._note_extent(delta)
                 self._take_samples(delta.counters)
                 self._state = facts
             self.arrived = number
@@ -193,7 +194,7 @@ class Mirror:
 
     def now_ns(self) -> int:
         """Return the last time that is known of the engine's clock, in ns: later than that nothing is drawn."""
-        return self._end_ns
+        return self.extent_ns[1]
 
     def unended(self) -> list[tuple[int, int, int, int]]:
         """Return nothing: ranges arrive when they have ended."""
@@ -236,6 +237,12 @@ class Mirror:
             ring.clear()
         self._samples = [Counters()] * len(self._samples)
 
+    def _note_extent(self, delta: Delta) -> None:
+        if delta.row_count:
+            begin_ns, end_ns = int(delta.columns["start_ns"].min()), int(delta.columns["end_ns"].max())
+            before = self.extent_ns
+            self.extent_ns = (min(before[0], begin_ns), max(before[1], end_ns)) if any(before) else (begin_ns, end_ns)
+
     def _take_samples(self, samples: Counters) -> None:
         if not len(samples):
             return
@@ -250,7 +257,10 @@ class Mirror:
             replace(lane, name=f"{self.name}:{lane.name}", process=self.process, device=self.device) for lane in tables.lanes
         ]
         device = self._placed_device(tables.metadata.device)
-        return tables._replace(lanes=tuple(lanes), metadata=replace(tables.metadata, device=device, devices=()))
+        threads = tuple(f"{self.name}:{thread}" for thread in tables.threads)
+        return tables._replace(
+            lanes=tuple(lanes), threads=threads, metadata=replace(tables.metadata, device=device, devices=())
+        )
 
     def _placed_device(self, device: Device) -> Device:
         return replace(device, ordinal=self.device, host=self.host)

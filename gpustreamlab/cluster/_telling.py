@@ -52,7 +52,7 @@ def trace_of(life: Life) -> Trace:
     if len(spooled) <= len(trace):
         return trace
     placed = life.mirror.placed(Tables(*(getattr(spooled, name) for name in Tables._fields)))
-    return replace(spooled, lanes=tuple(placed.lanes), metadata=placed.metadata)
+    return replace(spooled, lanes=tuple(placed.lanes), threads=tuple(placed.threads), metadata=placed.metadata)
 
 
 def loss_text(life: Life) -> str:

@@ -22,12 +22,12 @@ from gpustreamlab.cluster import _worker
 from gpustreamlab.cluster._clocks import Clocks
 from gpustreamlab.cluster._engines import Answer, Engines, choose_engines
 from gpustreamlab.cluster._entry import ANSWER_S, Entry, name_order, reason
-from gpustreamlab.cluster._follower import Follower, Life
+from gpustreamlab.cluster._follower import SILENT_S, Follower, Life
 from gpustreamlab.cluster._outcomes import EngineStatus, Outcomes
 from gpustreamlab.cluster._telling import failure_of, loss_note, loss_text, status_of, trace_of
 from gpustreamlab.cluster._worker import Outcome
 from gpustreamlab.errors import ClusterError, OptionError, SessionClosedError, TraceError, nearest_hint
-from gpustreamlab.model import Ahead, Layout, Note, Trace, merge
+from gpustreamlab.model import Ahead, ClockOffset, Layout, Note, Trace, merge
 from gpustreamlab.notebook.views import LiveViews, check_timeline_options
 from gpustreamlab.record import DEFAULT_RING_SIZE, JoinedJournal
 from gpustreamlab.session import Session
@@ -45,6 +45,8 @@ __all__ = ["Cluster", "EngineStatus", "Outcomes"]
 _log = logging.getLogger(__name__)
 
 _NO_COMMON_TIME = "Engines are simulated: the time of each begins at 0, so times of two engines cannot be compared."
+GIVEN_UP_S = 60.0
+"""An engine that is there and has told nothing for so long, also not aside, is not waited for."""
 GONE_S = 0.02
 """How often a call that runs is looked at."""
 
@@ -187,6 +189,7 @@ class Cluster:
         OptionError
             If there is no such engine.
         """
+        __tracebackhide__ = True  # what failed on the engines is what the user has to see
         return self._run_all(on, _worker.call, function, *args)
 
     def run_cell(
@@ -216,6 +219,7 @@ class Cluster:
         ClusterError, OptionError
             As `run`.
         """
+        __tracebackhide__ = True
         return self._run_all(on, _worker.run_cell, source, stream, stream if label is None else label, options)
 
     def partition(self, plan: Any = ..., /, **shares: Any) -> Outcomes:
@@ -291,15 +295,18 @@ class Cluster:
         """Wait for the work, keep the trace, and close the sessions that no other client uses. Idempotent."""
         if self._is_closed:
             return
+        answering = [life for life in self._there() if not life.is_silent]
         with suppress(ClusterError):
-            self.synchronize()
+            if answering:
+                self._run_all([life.called for life in answering], _worker.call, _synchronize)
+        self._follower.drain(ANSWER_S if len(answering) == len(self._there()) else SILENT_S)
         self._follower.ping()
         self._follower.stop()
         self._views.finish()
         with suppress(TraceError):
             self._last_trace = self.trace
         self._is_closed = True
-        for life, answer in [(life, self._engines.run(life.key, _worker.end, self._client)) for life in self._there()]:
+        for life, answer in [(life, self._engines.run(life.key, _worker.end, self._client)) for life in answering]:
             try:
                 answer.result(ANSWER_S)
             except Exception as error:  # noqa: BLE001 - the others are closed all the same
@@ -321,6 +328,7 @@ class Cluster:
 
     def _run_all(self, on: str | int | Sequence[str | int], function: Callable[..., Any], *args: Any) -> Outcomes:
         """Call a function that returns an `Outcome` on engines, and wait for each until it has answered or is gone."""
+        __tracebackhide__ = True
         if self._is_closed:
             raise SessionClosedError("This cluster is closed. Its trace can be read; start another with gsl.Cluster(client).")
         lives = self._chosen(on)
@@ -338,8 +346,9 @@ class Cluster:
         return good
 
     def _awaited(self, life: Life, answer: Answer) -> Outcome:
-        """Wait for an answer as long as the engine is there: how long work takes is the user's matter."""
+        """Wait for an answer as long as the engine is there, and answers aside: how long work takes is the user's matter."""
         while life.is_there:
+            silent_s = time.monotonic() - life.mirror.news_s
             if answer.done():
                 try:
                     outcome: Outcome = answer.result(ANSWER_S)
@@ -349,6 +358,8 @@ class Cluster:
                         return Outcome(error=reason(error))
                 else:
                     return outcome
+            elif silent_s > GIVEN_UP_S:
+                return Outcome(error=f"It has not answered for {silent_s:.0f} s, also not aside, and is not waited for.")
             time.sleep(GONE_S)
         return Outcome(error=f"It is gone: {life.why}.")
 
@@ -369,10 +380,12 @@ class Cluster:
         return list(dict.fromkeys(chosen))
 
     def _note_pings(self, key: str, pings: list[tuple[int, int, int]]) -> None:
+        life = self._follower.lives[key]
+        if life.facts.simulated:  # its time stands still while nobody works
+            return
         jump = self._clocks.add(key, pings)
         if jump is not None:
-            name = self._follower.lives[key].name
-            _log.warning("The clock of engine %s has jumped by %+.3f ms; its times follow it.", name, jump.by_ns / 1e6)
+            _log.warning("The clock of engine %s has jumped by %+.3f ms; its times follow it.", life.name, jump.by_ns / 1e6)
 
     def _show_too(self, life: Life) -> None:
         """Let live timelines show an engine that has come later."""
@@ -398,9 +411,7 @@ class Cluster:
         offsets = [self._clocks[life.key] for life in lives]
         begin_ns = offsets[0].ahead_ns[0]
         ahead: list[Ahead] = [(offset.points[0], offset.points[1] - begin_ns) for offset in offsets]
-        errors = sorted(
-            int(offset.error_at(np.array([life.mirror.now_ns()]))[0]) for offset, life in zip(offsets, lives, strict=True)
-        )
+        errors = sorted(_largest_error(offset, life.mirror.extent_ns) for offset, life in zip(offsets, lives, strict=True))
         return ahead, sum(errors[-2:])
 
     def _keep_notes(self, notes: tuple[Note, ...]) -> None:
@@ -435,6 +446,13 @@ def _open_engines(client: object, workers: object) -> Engines:
 
 def _partition(session: Session, plan: Any, shares: dict[str, Any]) -> Layout | None:
     return session.partition(plan, **shares) if plan is not ... else session.partition(**shares)
+
+
+def _largest_error(offset: ClockOffset, extent_ns: tuple[int, int]) -> int:
+    """Return the largest bound on the error from one time to another, in ns."""
+    begin_ns, end_ns = extent_ns
+    between = [at_ns for at_ns in offset.at_ns if begin_ns < at_ns < end_ns]
+    return int(offset.error_at(np.array([begin_ns, *between, end_ns])).max())
 
 
 def _clear(session: Session) -> None:

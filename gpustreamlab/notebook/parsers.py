@@ -109,6 +109,7 @@ def gpustream_parser() -> MagicParser:
     parser.add_argument("--partition", help="partition in which the stream works; it moves there if it is elsewhere")
     parser.add_argument("--whole-card", action="store_true", help="move the stream out of its partition")
     parser.add_argument("--device", type=int, metavar="N", help="GPU of a node for a new stream (default: its first)")
+    parser.add_argument("--on", metavar="ENGINE[,ENGINE]", help="run the cell on these engines of a cluster, or on all")
     parser.add_argument("--after", default="", metavar="STREAM[,STREAM]", help="wait for what these streams hold now")
     parser.add_argument("--label", help="name of the range (default: the cell's number)")
     parser.add_argument("--sync", action="store_true", help="wait for the stream's work when the cell has run")

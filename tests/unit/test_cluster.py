@@ -9,10 +9,12 @@ import time
 
 import pytest
 
-from gpustreamlab import Cluster
-from gpustreamlab.cluster import _worker
+from gpustreamlab import Cluster, Session
+from gpustreamlab.cluster import _entry, _follower, _worker
+from gpustreamlab.cluster import cluster as _cluster
 from gpustreamlab.cluster._mirror import Mirror
 from gpustreamlab.errors import ClusterError, OptionError
+from tests.helpers.fake_engines import FakeEngines
 
 STEPS = 200
 
@@ -23,6 +25,11 @@ def steps(lab, count=STEPS):
         with lab.on("compute", "step"):
             lab.xp.ones(4)
     return lab.device.simulated
+
+
+def done_steps(lab, count):
+    steps(lab, count)
+    lab.synchronize()
 
 
 @pytest.fixture
@@ -159,10 +166,10 @@ def test_a_cell_prints_returns_its_last_expression_and_keeps_its_variables(home)
 
 
 def test_a_wire_span_takes_few_bytes(home, mirror):
-    steps(home.session, 20_000)
+    steps(home.session, 4_000)
     home.session.synchronize()
     follow(mirror)
-    assert mirror.span_count == 40_000
+    assert mirror.span_count == 8_000
     assert mirror.received_bytes / mirror.span_count < 16
 
 
@@ -172,6 +179,147 @@ def test_a_wire_span_takes_few_bytes(home, mirror):
 def test_what_is_no_cluster_is_refused(arguments, words):
     with pytest.raises(OptionError, match=words):
         Cluster(*arguments[:1], workers=arguments[1] if len(arguments) > 1 else None)
+
+
+@pytest.fixture
+def engines(monkeypatch):
+    monkeypatch.setattr(_worker, "_shell", lambda: None)
+    made = FakeEngines(4)
+    yield made
+    made.close()
+
+
+@pytest.mark.parametrize(
+    ("change", "words"),
+    [
+        (lambda fake: fake.facts.update({"2": {"version": "0.0.1"}}), r"2: it has gpustreamlab 0\.0\.1"),
+        (
+            lambda fake: fake.raises.update({"2": ModuleNotFoundError("No module named 'gpustreamlab.cluster'")}),
+            "2: gpustreamlab is not installed there",
+        ),
+        (lambda fake: fake.facts.update({name: {"simulated": False} for name in "013"}), "2: it has no usable GPU"),
+        (lambda fake: fake.deaf.add("2"), "2: TimeoutError: no answer within"),
+        (lambda fake: fake.there.clear(), "no engine"),
+    ],
+)
+def test_engines_that_cannot_be_used_are_named(engines, change, words, monkeypatch):
+    monkeypatch.setattr(_entry, "ANSWER_S", 0.3)
+    change(engines)
+    with pytest.raises(ClusterError, match=words):
+        Cluster(engines, backend="sim")
+
+
+def test_answers_that_are_lost_are_asked_for_again(engines, monkeypatch):
+    monkeypatch.setattr(_follower, "SILENT_S", 0.05)
+    with Cluster(engines, backend="sim") as lab:
+        engines.lost_answers = 12
+        lab.run(steps, 40)
+        until(lambda: engines.lost_answers == 0)
+        lab.synchronize()
+        assert [len(trace.where(name="step")) for trace in lab.traces.values()] == [40] * 4
+        assert sum(status.retry_count for status in lab.engines) >= 8
+        assert [status.missed_count for status in lab.engines] == [0] * 4
+
+
+def test_an_engine_that_does_not_answer_is_silent_and_the_others_go_on(engines, monkeypatch):
+    monkeypatch.setattr(_follower, "SILENT_S", 0.1)
+    monkeypatch.setattr(_cluster, "ANSWER_S", 0.2)
+    with Cluster(engines, backend="sim") as lab:
+        engines.deaf.add("1")
+        lab.run(done_steps, 5, on="0,2,3")
+        until(lambda: "silent" in {status.state for status in lab.engines})
+        until(lambda: lab.engines[3].span_count == 10)
+        assert [status.name for status in lab.engines if status.state == "silent"] == ["1"]
+        monkeypatch.setattr(_cluster, "GIVEN_UP_S", 0.2)
+        with pytest.raises(ClusterError, match="1 of 2 engines") as caught:
+            lab.run(done_steps, 5, on="0,1")
+        assert "has not answered for" in caught.value.failures["1"]
+        monkeypatch.setattr(_cluster, "GIVEN_UP_S", 60)
+        engines.deaf.clear()
+        lab.run(done_steps, 5, on="1")
+        until(lambda: lab.engines[1].span_count == 10)
+        assert lab.lost == ()
+
+
+def test_two_clusters_on_the_same_engines_both_have_all(engines):
+    with Cluster(engines, backend="sim") as first:
+        first.run(steps, 10)
+        second = Cluster(engines, backend="sim")
+        second.run(steps, 10)
+        second.synchronize()
+        first.synchronize()
+        counts = [[len(trace.where(name="step")) for trace in lab.traces.values()] for lab in (first, second)]
+        assert counts == [[20] * 4] * 2
+        second._engines = FakeEngines(0)  # what close() closes: the others are still needed
+        second._follower.stop()
+        session = engines.session("0")
+        engines.run("key0", _worker.end, second._client)
+        assert session.state == "open"
+
+
+def test_real_clocks_put_engines_on_one_time_with_a_bound(engines):
+    engines.facts = {name: {"simulated": False} for name in "0123"}
+    ahead_ns = {"0": 0, "1": 5_000_000, "2": -7_000_000, "3": 0}
+    begin_ns = time.monotonic_ns()
+    engines.clock_ns = lambda name: time.monotonic_ns() - begin_ns - ahead_ns[name]
+    with Cluster(engines, backend="sim") as lab:
+        lab.run(steps, 3)
+        lab.synchronize()
+        starts = {name: int(trace.start_ns[0]) for name, trace in lab.traces.items()}
+        trace = lab.trace
+        placed = {name: int(trace.where(stream=f"{name}:compute").start_ns[0]) for name in starts}
+        for name, before in starts.items():
+            assert abs(placed[name] - placed["0"] - (before - starts["0"]) - ahead_ns[name]) < trace.metadata.clock_error_ns
+        assert 0 < trace.metadata.clock_error_ns < 100_000_000
+
+
+def test_ctrl_c_interrupts_the_engines(engines, monkeypatch):
+    with Cluster(engines, backend="sim") as lab:
+        monkeypatch.setattr(lab, "_awaited", raise_interrupt)
+        with pytest.raises(KeyboardInterrupt):
+            lab.run(steps, 3, on=[0, 2])
+        assert engines.interrupted == ["0", "2"]
+        monkeypatch.undo()
+
+
+def raise_interrupt(*_):
+    raise KeyboardInterrupt
+
+
+def test_what_had_not_arrived_of_a_lost_engine_is_read_from_its_spool(engines, tmp_path, monkeypatch):
+    spooled = str(tmp_path / "spool.gsl")
+    with Session("sim", spool=spooled) as run:
+        steps(run, 30)
+        run.synchronize()
+    engines.facts = {"1": {"spool": spooled}}
+    with Cluster(engines, backend="sim") as lab:
+        lab.run(steps, 10)
+        lab.synchronize()
+        assert len(lab.traces["1"].where(name="step")) == 10
+        session = engines.session("1")
+        del engines.there["key1"]
+        until(lambda: lab.lost)
+        assert len(lab.traces["1"].where(name="step")) == 30
+        assert len(lab.trace.where(stream="1:compute", name="step")) == 30
+        session.close()
+
+
+def test_a_live_journal_has_the_spans_of_engines_that_come_later(engines):
+    late = engines.there.pop("key3")
+    with Cluster(engines, backend="sim") as lab:
+        lab.partition(left=32, right="rest")
+        lab.run(steps, 10)
+        engines.there["key3"] = late
+        until(lambda: len(lab.names) == 4)
+        until(lambda: engines.session("3").layout is not None)
+        lab.run(steps, 10)
+        lab.synchronize()
+        until(lambda: len(lab._shown) == 4)
+        live = lab._joined.trace()
+        assert len(live.where(name="step")) == len(lab.trace.where(name="step")) == 70
+        assert [device.ordinal for device in live.devices] == [0, 1, 2, 3]
+        lab.clear()
+        assert len(lab.trace) == 0
 
 
 class OnDask:
