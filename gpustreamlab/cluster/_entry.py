@@ -15,7 +15,9 @@ from gpustreamlab.cluster._worker import Facts
 from gpustreamlab.errors import ClusterError
 
 ANSWER_S = 30.0
-"""How long an engine may take to begin."""
+"""How long an engine may take to tell what is left."""
+BEGIN_S = 120.0
+"""How long it may take to begin: to import packages takes long where the disk is far, or the machine busy."""
 
 
 class Entry:
@@ -82,7 +84,7 @@ class Entry:
         """Find out what an engine is; note why where it cannot be used. One that works at a cell tells of it aside."""
         try:
             answers = {"run": self._engines.run(key, _worker.look), "aside": self._engines.aside(key, _worker.look)}
-            facts: Facts = first_of(answers, ANSWER_S)
+            facts: Facts = first_of(answers, BEGIN_S)
         except Exception as error:  # noqa: BLE001 - whatever it is, the user is told of which engine
             self.failures[name] = reason(error)
             return False
@@ -106,7 +108,7 @@ class Entry:
         """Let an engine have a session, or find the one that it has, and return what it is; None where that fails."""
         try:
             begin = self._engines.run(key, _worker.begin, self._client, self._backend, self._options, self._ranks[key][1])
-            facts: Facts = first_of({"run": begin, "aside": self._engines.aside(key, _worker.attach, self._client)}, ANSWER_S)
+            facts: Facts = first_of({"run": begin, "aside": self._engines.aside(key, _worker.attach, self._client)}, BEGIN_S)
         except Exception as error:  # noqa: BLE001 - likewise
             self.failures[name] = reason(error)
             return None
@@ -146,7 +148,7 @@ def _at_once(call: Callable[..., object], arguments: Iterable[tuple[Any, ...]]) 
     for thread in threads:
         thread.start()
     for thread in threads:
-        thread.join(2 * ANSWER_S)
+        thread.join(2 * BEGIN_S)
 
 
 def _refused(failures: Mapping[str, str]) -> ClusterError:

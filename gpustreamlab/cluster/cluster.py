@@ -24,6 +24,7 @@ from gpustreamlab.cluster._engines import Answer, Engines, choose_engines
 from gpustreamlab.cluster._entry import ANSWER_S, Entry, name_order, reason
 from gpustreamlab.cluster._follower import SILENT_S, Follower, Life
 from gpustreamlab.cluster._outcomes import EngineStatus, Outcomes
+from gpustreamlab.cluster._stragglers import Straggler, find_stragglers
 from gpustreamlab.cluster._telling import failure_of, loss_note, loss_text, status_of, trace_of
 from gpustreamlab.cluster._worker import Outcome
 from gpustreamlab.errors import ClusterError, OptionError, SessionClosedError, TraceError, nearest_hint
@@ -37,7 +38,7 @@ from gpustreamlab.typing import NoteKind, SessionState
 if TYPE_CHECKING:
     from typing import Self
 
-    from gpustreamlab.analysis import Overlap
+    from gpustreamlab.analysis import Hazards, Overlap, Strays
     from gpustreamlab.timeline import Timeline
 
 __all__ = ["Cluster", "EngineStatus", "Outcomes"]
@@ -114,6 +115,7 @@ class Cluster:
         self._is_closed = False
         self._last_trace: Trace | None = None
         self._clocks = Clocks()
+        self._live_zero_ns: int | None = None
         self._notes: tuple[Note, ...] = ()
         join: Any = _weakly(self._join)
         self._follower = Follower(self._engines, self._client, join)
@@ -241,8 +243,11 @@ class Cluster:
 
     @property
     def traces(self) -> dict[str, Trace]:
-        """What has arrived of each engine, on its own clock; of one that is lost also what is only in its spool."""
-        return {life.name: trace_of(life) for life in self._lives() if life.mirror.is_told}
+        """What has arrived of each engine, on its own clock; of one that is lost also what is only in its spool.
+
+        Each tells how its clock was compared, so that traces that were saved can be merged later: ``gsl.merge``.
+        """
+        return {life.name: self._with_clock(life, trace_of(life)) for life in self._lives() if life.mirror.is_told}
 
     @property
     def trace(self) -> Trace:
@@ -263,6 +268,30 @@ class Cluster:
     def overlap(self) -> dict[str, Overlap]:
         """Return for each engine how much its streams' work overlapped so far."""
         return {name: trace.overlap() for name, trace in self.traces.items()}
+
+    def strays(self) -> dict[str, Strays]:
+        """Return for each engine the work that ran on another stream than was selected."""
+        return {name: trace.strays() for name, trace in self.traces.items()}
+
+    def hazards(self) -> Outcomes:
+        """Return for each engine which data crossed streams without an order; see `Memory.hazards`.
+
+        Raises
+        ------
+        ClusterError
+            As `run`.
+        """
+        return self._run_all("all", _worker.call, _hazards)
+
+    def stragglers(self, *, at_least: float = 1.2) -> tuple[Straggler, ...]:
+        """Return the engines that took so many times as long as the median for ranges of one name, the worst first.
+
+        Raises
+        ------
+        OptionError
+            If `at_least` is not above 1.
+        """
+        return find_stragglers(self.traces, at_least)
 
     def timeline(
         self, *, live: bool = True, refresh_hz: float = DEFAULT_REFRESH_HZ, capacity: int = DEFAULT_CAPACITY
@@ -396,23 +425,31 @@ class Cluster:
     def _how_far_ahead(self) -> tuple[list[Ahead], int]:
         """Return what the times of each engine that is shown lack to be on the clock of the first, and the error, in ns."""
         with self._lock:
-            return self._ahead_of([*self._shown])
-
-    def _ahead_of(self, lives: Sequence[Life]) -> tuple[list[Ahead], int]:
-        """Return what the times of engines lack to be on one clock, with the zero of the first one, and the error, in ns."""
-        if all(life.facts.simulated for life in lives):
+            lives = [*self._shown]
+        if _have_no_common_time(lives):
             return [0] * len(lives), 0
+        offsets = self._offsets(lives)
+        if self._live_zero_ns is None:  # what is shown already stays where it is, though more is known later
+            self._live_zero_ns = int(offsets[0].shift(np.zeros(1, np.int64))[0])
+        zero_ns = self._live_zero_ns
+        now_ns = [life.mirror.now_ns() for life in lives]
+        errors = sorted(int(offset.error_at(np.array([at]))[0]) for offset, at in zip(offsets, now_ns, strict=True))
+        return [(offset.points[0], offset.points[1] - zero_ns) for offset in offsets], sum(errors[-2:])
+
+    def _with_clock(self, life: Life, trace: Trace) -> Trace:
+        """Return the trace of an engine with how its clock was compared, where it was."""
+        if life.key not in self._clocks:
+            return trace
+        return replace(trace, metadata=replace(trace.metadata, clock_offset=self._clocks[life.key]))
+
+    def _offsets(self, lives: Sequence[Life]) -> list[ClockOffset]:
         missing = [life.name for life in lives if life.key not in self._clocks]
         if missing:
             raise TraceError(
                 f"Engine {', '.join(missing)} has not told its time yet, so its clock cannot be compared. It is asked each "
                 "second: try again, or use lab.traces, each on its own clock."
             )
-        offsets = [self._clocks[life.key] for life in lives]
-        begin_ns = offsets[0].ahead_ns[0]
-        ahead: list[Ahead] = [(offset.points[0], offset.points[1] - begin_ns) for offset in offsets]
-        errors = sorted(_largest_error(offset, life.mirror.extent_ns) for offset, life in zip(offsets, lives, strict=True))
-        return ahead, sum(errors[-2:])
+        return [self._clocks[life.key] for life in lives]
 
     def _keep_notes(self, notes: tuple[Note, ...]) -> None:
         """Take what the reader of a live timeline has written on it, all of it."""
@@ -423,10 +460,11 @@ class Cluster:
 
     def _merged(self, lives: Sequence[Life], traces: Sequence[Trace]) -> Trace:
         """Return the traces of engines as one, on the clock of the first."""
-        ahead, error_ns = self._ahead_of(lives)
-        whole = merge(traces, ahead_ns=ahead, error_ns=error_ns)
-        told: tuple[str, ...] = (_NO_COMMON_TIME,) if all(life.facts.simulated for life in lives) and len(lives) > 1 else ()
-        told += tuple(loss_text(life) for life in lives if not life.is_there)
+        if _have_no_common_time(lives):
+            whole, told = merge(traces, ahead_ns=[0] * len(lives), error_ns=0), [_NO_COMMON_TIME] * (len(lives) > 1)
+        else:
+            whole, told = merge(traces, clocks=self._offsets(lives)), []
+        told += [loss_text(life) for life in lives if not life.is_there]
         notes = (*whole.notes, *self._notes, *filter(None, (loss_note(life, whole) for life in lives)))
         metadata = replace(whole.metadata, title=self.title, missing=(*whole.metadata.missing, *told))
         return replace(whole, notes=notes, metadata=metadata)
@@ -448,11 +486,12 @@ def _partition(session: Session, plan: Any, shares: dict[str, Any]) -> Layout | 
     return session.partition(plan, **shares) if plan is not ... else session.partition(**shares)
 
 
-def _largest_error(offset: ClockOffset, extent_ns: tuple[int, int]) -> int:
-    """Return the largest bound on the error from one time to another, in ns."""
-    begin_ns, end_ns = extent_ns
-    between = [at_ns for at_ns in offset.at_ns if begin_ns < at_ns < end_ns]
-    return int(offset.error_at(np.array([begin_ns, *between, end_ns])).max())
+def _have_no_common_time(lives: Sequence[Life]) -> bool:
+    return all(life.facts.simulated for life in lives)
+
+
+def _hazards(session: Session) -> Hazards:
+    return session.memory.hazards()
 
 
 def _clear(session: Session) -> None:

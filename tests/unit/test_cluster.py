@@ -9,11 +9,13 @@ import time
 
 import pytest
 
+import gpustreamlab as gsl
 from gpustreamlab import Cluster, Session
 from gpustreamlab.cluster import _entry, _follower, _worker
 from gpustreamlab.cluster import cluster as _cluster
 from gpustreamlab.cluster._mirror import Mirror
 from gpustreamlab.errors import ClusterError, OptionError
+from gpustreamlab.workloads import spin
 from tests.helpers.fake_engines import FakeEngines
 
 STEPS = 200
@@ -203,7 +205,7 @@ def engines(monkeypatch):
     ],
 )
 def test_engines_that_cannot_be_used_are_named(engines, change, words, monkeypatch):
-    monkeypatch.setattr(_entry, "ANSWER_S", 0.3)
+    monkeypatch.setattr(_entry, "BEGIN_S", 0.3)
     change(engines)
     with pytest.raises(ClusterError, match=words):
         Cluster(engines, backend="sim")
@@ -270,6 +272,9 @@ def test_real_clocks_put_engines_on_one_time_with_a_bound(engines):
         placed = {name: int(trace.where(stream=f"{name}:compute").start_ns[0]) for name in starts}
         for name, before in starts.items():
             assert abs(placed[name] - placed["0"] - (before - starts["0"]) - ahead_ns[name]) < trace.metadata.clock_error_ns
+        again = gsl.merge([*lab.traces.values()])  # as if they had been saved, and read later
+        assert again.start_ns.tolist() == gsl.merge([*lab.traces.values()], clocks=lab._offsets(lab._lives())).start_ns.tolist()
+        assert len(lab._joined.trace()) == len(trace)
         assert 0 < trace.metadata.clock_error_ns < 100_000_000
 
 
@@ -302,6 +307,27 @@ def test_what_had_not_arrived_of_a_lost_engine_is_read_from_its_spool(engines, t
         assert len(lab.traces["1"].where(name="step")) == 30
         assert len(lab.trace.where(stream="1:compute", name="step")) == 30
         session.close()
+
+
+def test_stragglers_strays_and_hazards_are_told_by_engine(engines):
+    with Cluster(engines, backend="sim") as lab:
+        lab.run(spins, 1_000_000, on="0,1,3")
+        lab.run(spins, 3_000_000, on="2")
+        lab.synchronize()
+        (slow,) = lab.stragglers()
+        assert (slow.engine, slow.name) == ("2", "spin")
+        assert slow.factor == pytest.approx(3, rel=0.1)
+        assert "engine 2: 'spin' takes 2.99 times" in str(slow)
+        with pytest.raises(OptionError, match="above 1"):
+            lab.stragglers(at_least=1)
+        assert list(lab.strays()) == ["0", "1", "2", "3"]
+        assert [len(found.hazards) for found in lab.hazards().values()] == [0, 0, 0, 0]
+
+
+def spins(lab, duration_ns):
+    lab.stream("compute")
+    with lab.on("compute", "spin"):
+        spin(lab, duration_ns)
 
 
 def test_a_live_journal_has_the_spans_of_engines_that_come_later(engines):
@@ -355,7 +381,7 @@ class OnIPyParallel:
         self.cluster.stop_cluster_sync()
 
 
-def until(told, limit_s=60):
+def until(told, limit_s=100):
     """Wait until something holds."""
     end_s = time.monotonic() + limit_s
     while not (found := told()):
