@@ -24,7 +24,6 @@ from gpustreamlab.cluster._engines import Answer, Engines, choose_engines
 from gpustreamlab.cluster._entry import ANSWER_S, Entry, name_order, reason
 from gpustreamlab.cluster._follower import SILENT_S, Follower, Life
 from gpustreamlab.cluster._outcomes import EngineStatus, Outcomes
-from gpustreamlab.cluster._stragglers import Straggler, find_stragglers
 from gpustreamlab.cluster._telling import failure_of, loss_note, loss_text, status_of, trace_of
 from gpustreamlab.cluster._worker import Outcome
 from gpustreamlab.errors import ClusterError, OptionError, SessionClosedError, TraceError, nearest_hint
@@ -38,7 +37,7 @@ from gpustreamlab.typing import NoteKind, SessionState
 if TYPE_CHECKING:
     from typing import Self
 
-    from gpustreamlab.analysis import Hazards, Overlap, Strays
+    from gpustreamlab.analysis import Hazards, Overlap, Stragglers, Strays
     from gpustreamlab.timeline import Timeline
 
 __all__ = ["Cluster", "EngineStatus", "Outcomes"]
@@ -283,15 +282,9 @@ class Cluster:
         """
         return self._run_all("all", _worker.call, _hazards)
 
-    def stragglers(self, *, at_least: float = 1.2) -> tuple[Straggler, ...]:
-        """Return the engines that took so many times as long as the median for ranges of one name, the worst first.
-
-        Raises
-        ------
-        OptionError
-            If `at_least` is not above 1.
-        """
-        return find_stragglers(self.traces, at_least)
+    def stragglers(self) -> Stragglers:
+        """Return which engine was late where all did the same; see `Trace.stragglers`."""
+        return self.trace.stragglers()
 
     def timeline(
         self, *, live: bool = True, refresh_hz: float = DEFAULT_REFRESH_HZ, capacity: int = DEFAULT_CAPACITY

@@ -314,12 +314,9 @@ def test_stragglers_strays_and_hazards_are_told_by_engine(engines):
         lab.run(spins, 1_000_000, on="0,1,3")
         lab.run(spins, 3_000_000, on="2")
         lab.synchronize()
-        (slow,) = lab.stragglers()
-        assert (slow.engine, slow.name) == ("2", "spin")
-        assert slow.factor == pytest.approx(3, rel=0.1)
-        assert "engine 2: 'spin' takes 2.99 times" in str(slow)
-        with pytest.raises(OptionError, match="above 1"):
-            lab.stragglers(at_least=1)
+        found = lab.stragglers()
+        assert found.groups == ("0", "1", "2", "3")
+        assert {found.groups[place] for place in found.names[0].last} == {"2"}
         assert list(lab.strays()) == ["0", "1", "2", "3"]
         assert [len(found.hazards) for found in lab.hazards().values()] == [0, 0, 0, 0]
 
