@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import logging
-import threading
 import time
 import uuid
 import weakref
@@ -109,7 +108,6 @@ class Cluster:
         """A name for traces and timelines."""
         options = options | {"title": title} | ({} if spool is None else {"spool": str(spool)})
         self._entry = Entry(self._engines, self._client, backend, options, ring_size)
-        self._lock = threading.RLock()
         self._partitioned: tuple[Any, dict[str, Any]] | None = None
         self._is_closed = False
         self._last_trace: Trace | None = None
@@ -131,6 +129,7 @@ class Cluster:
         self._joined = JoinedJournal(
             [life.mirror for life in lives],
             ahead=_weakly(self._how_far_ahead),
+            error_ns=_weakly(self._live_error_ns),
             devices=[life.mirror.device_told for life in lives],
             tells_alike=False,
         )
@@ -411,23 +410,27 @@ class Cluster:
 
     def _show_too(self, life: Life) -> None:
         """Let live timelines show an engine that has come later."""
-        with self._lock:
-            self._shown.append(life)
-            self._joined.add(life.mirror, life.mirror.device_told)
+        self._shown.append(life)
+        self._joined.add(life.mirror, life.mirror.device_told)
 
-    def _how_far_ahead(self) -> tuple[list[Ahead], int]:
-        """Return what the times of each engine that is shown lack to be on the clock of the first, and the error, in ns."""
-        with self._lock:
-            lives = [*self._shown]
+    def _how_far_ahead(self) -> list[Ahead]:
+        """Return what the times of each engine that is shown lack to be on the clock of the first, in ns."""
+        lives = [*self._shown]
         if _have_no_common_time(lives):
-            return [0] * len(lives), 0
+            return [0] * len(lives)
         offsets = self._offsets(lives)
         if self._live_zero_ns is None:  # what is shown already stays where it is, though more is known later
             self._live_zero_ns = int(offsets[0].shift(np.zeros(1, np.int64))[0])
         zero_ns = self._live_zero_ns
-        now_ns = [life.mirror.now_ns() for life in lives]
-        errors = sorted(int(offset.error_at(np.array([at]))[0]) for offset, at in zip(offsets, now_ns, strict=True))
-        return [(offset.points[0], offset.points[1] - zero_ns) for offset in offsets], sum(errors[-2:])
+        return [(offset.points[0], offset.points[1] - zero_ns) for offset in offsets]
+
+    def _live_error_ns(self, _until_ns: int) -> int:
+        """Return the bound on the error of that for what has arrived last, in ns."""
+        lives = [*self._shown]
+        if _have_no_common_time(lives):
+            return 0
+        now_ns = [np.array([life.mirror.now_ns()]) for life in lives]
+        return sum(sorted(int(offset.error_at(at)[0]) for offset, at in zip(self._offsets(lives), now_ns, strict=True))[-2:])
 
     def _with_clock(self, life: Life, trace: Trace) -> Trace:
         """Return the trace of an engine with how its clock was compared, where it was."""

@@ -140,7 +140,7 @@ class JoinedJournal:
         self._missed = 0
 
     def add(self, journal: Journal, device: Device) -> None:
-        """Read one more from now on; `ahead` has to tell of it, too."""
+        """Read one more from now on; `ahead` tells of it already."""
         with self._lock:
             self._journals += (journal,)
             self._parts.append(_Part())
@@ -157,7 +157,7 @@ class JoinedJournal:
     ) -> Delta:
         """Read what is new of each journal, then return what is new since a cursor; see `Recorder.changes`."""
         with self._lock:
-            ahead = self._ahead()
+            ahead = self._ahead()[: len(self._journals)]
             told = self._read(ahead, awaited) if until is None and collects else []
             rows = self._buffer.read(since.row, None if until is None else until.row)
             names, details = self._names.starting_at(since.name), self._details.starting_at(since.detail)
@@ -211,7 +211,7 @@ class JoinedJournal:
         """Return of each lane the range that has not ended and was opened first; see `Recorder.unended`."""
         found = []
         with self._lock:
-            ahead = self._ahead()
+            ahead = self._ahead()[: len(self._journals)]
             for journal, part, own in zip(self._journals, self._parts, ahead, strict=True):
                 for lane, name, since_ns, count in journal.unended():
                     if lane < len(part.lanes) and name < len(part.names):  # else it was not read yet
