@@ -447,6 +447,10 @@ class Cluster:
             )
         return [self._clocks[life.key] for life in lives]
 
+    def _newest_hazard_ns(self) -> int:
+        """Return -1, for none: hazards are looked for on the engines, by `hazards`."""
+        return -1
+
     def _keep_notes(self, notes: tuple[Note, ...]) -> None:
         """Take what the reader of a live timeline has written on it, all of it."""
         self._notes = notes
