@@ -272,7 +272,7 @@ def test_places_and_times_find_a_span(engine):
         """async packed => { const store = await make(packed)
         return store.rows.map(row => { const {code} = row, starts = [...row.start.subarray(0, row.length)]
           return [starts.map((start, index) => store.indexOf(code, start, row.place[index])),
-            starts.map(start => store.indexAt(code, start)), store.indexOf(code, 17.5, 3), store.indexAt(code, -1)] }) }""",
+            starts.map(start => row.indexAt(start)), store.indexOf(code, 17.5, 3), row.indexAt(-1)] }) }""",
         [pack(columns)],
     )
     for code, (by_place, by_time, *missing) in enumerate(found):
@@ -298,7 +298,7 @@ def test_sums_over_spans_are_exact_after_late_spans_and_evictions(engine):
               count += row.count[k]
               if (store.matches[row.name[k]]) matches += row.count[k]
             }
-            const got = [store.busySum(row.code, i, j), store.countSum(row.code, i, j), store.matchCount(row.code, i, j)]
+            const got = [row.busySum(i, j), store.countSum(row.code, i, j), store.matchCount(row.code, i, j)]
             if (got.join() !== [busy, count, matches].join()) wrong.push([row.code, i, j, got, busy, count, matches])
           }
         }

@@ -109,7 +109,7 @@ def test_tip_of_merged_spans_counts_them_and_their_names(read):
     for code, count in zip(codes, counts, strict=True):
         if len(codes) <= 5:
             assert f"{trace.names[code]} × {count:,}" in text
-    busy_ns = reader.js("s.busySum(argument.row, argument.first, argument.last)", hit)
+    busy_ns = reader.js("s.row(argument.row).busySum(argument.first, argument.last)", hit)
     assert f"{int(busy_ns):,} ns" in text
     assert "zoom in" in text
 

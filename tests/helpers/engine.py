@@ -14,17 +14,19 @@ from gpustreamlab.draw._columns import WORK_DEFAULTS, SpanColumns, pack_columns
 FOLDER = Path(viewer.__file__).parent / "viewer"
 ORIGIN = "http://localhost/"
 MODULES = ("busy.js", "columns.js", "intervals.js", "lod.js", "matches.js", "store.js", "totals.js")
-BELOW = ("arrays.js", "evict.js", "rows.js", "sm_stack.js", "steps.js", "unions.js")
+BELOW = ("arrays.js", "evict.js", "rows.js", "steps.js", "unions.js")
 """What these import: the engine knows no picture."""
 
 HELPERS = r"""
 const bytesOf = text => Uint8Array.from(atob(text), sign => sign.charCodeAt(0))
 const ITEM_COLUMNS = ["first", "last", "left", "right", "count", "busy"]
-const ROW_FIELDS = ["start", "end", "name", "kind", "thread", "partition", "queueing", "place", "count", "busy"]
+const ROW_FIELDS = ["start", "end", "name", "kind", "thread", "partition", "queueing", "place"]
 const workOf = row => Object.fromEntries(E.WORK_COLUMNS.map(
   name => [name, Array.from({length: row.length}, (_, index) => row.work(name, index))]))
 const list = (values, length) => Array.from({length}, (_, index) => values[index])
-const rowOf = row => Object.fromEntries(ROW_FIELDS.map(name => [name, list(row[name], row.length)]))
+const each = (row, value) => Array.from({length: row.length}, (_, index) => value(index))
+const rowOf = row => ({...Object.fromEntries(ROW_FIELDS.map(name => [name, list(row[name], row.length)])),
+  count: each(row, index => row.countAt(index)), busy: each(row, index => row.busyAt(index))})
 const edgesOf = edges => Object.fromEntries(["x0", "row0", "x1", "row1"].map(name => [name, list(edges[name], edges.length)]))
 const stateOf = store => ({
   rows: store.rows.map((_, code) => rowOf(store.row(code))), edges: edgesOf(store.edges),

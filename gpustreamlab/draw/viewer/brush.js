@@ -18,15 +18,13 @@ export class Hatches {
 
   get(ctx, sign, ratio) {
     const key = `${sign} ${ratio}`
-    if (!this.made.has(key)) { this.made.set(key, makeHatch(ctx, sign, ratio)); this.made.get(key).setTransform(this.matrix) }
+    if (!this.made.has(key)) this.made.set(key, makeHatch(ctx, sign, ratio))
+    this.made.get(key).setTransform(this.matrix)
     return this.made.get(key)
   }
 
   // Anchor all of them at a point of the canvas, in device px.
-  anchor(x, y) {
-    this.matrix = new DOMMatrix([1, 0, 0, 1, Math.round(x), Math.round(y)])
-    for (const pattern of this.made.values()) pattern.setTransform(this.matrix)
-  }
+  anchor(x, y) { this.matrix = new DOMMatrix([1, 0, 0, 1, Math.round(x), Math.round(y)]) }
 }
 
 function makeHatch(ctx, sign, ratio) {
@@ -76,7 +74,10 @@ export class Texts {
   }
 }
 
-export const setFont = (ctx, px, weight = "normal") => { ctx.font = `${weight} ${px}px ${FONT}` }
+/** How texts are written from now on; their middle stands where they are put. */
+export function setPen(ctx, ink, px = 12, align = "left", weight = "normal") {
+  Object.assign(ctx, {fillStyle: ink, font: `${weight} ${px}px ${FONT}`, textAlign: align, textBaseline: "middle"})
+}
 
 export const TINTS = 4 // Of each hue of the palette.
 export const SOLID = 0, HOLLOW = 1, OPEN = 2 // Work; waiting around it; a range in which nobody knows when work ran.
@@ -151,8 +152,8 @@ export function laneHue(tables, by, lane) {
 // The shortest and the longest of what ran on streams, in ns.
 export function durationsOf({store, tables}) {
   let least = Infinity, most = 1
-  for (const {lane, isPale, busy, length} of tables.rows.map((_, code) => store.ownRow(code))) {
-    if (!isPale && !tables.lanes[lane]?.host) for (let i = 0; i < length; i++) { least = Math.min(least, busy[i]); most = Math.max(most, busy[i]) }
+  for (const row of tables.rows.map((_, code) => store.ownRow(code)).filter(({isPale, lane}) => !isPale && !tables.lanes[lane]?.host)) {
+    for (let i = 0; i < row.length; i++) { least = Math.min(least, row.busyAt(i)); most = Math.max(most, row.busyAt(i)) }
   }
   return [Math.max(1, Math.min(least, most)), most]
 }
@@ -166,12 +167,15 @@ export const OPEN_SHADE = 3 // Of what is queued or running: nobody knows which.
 // A colour from (almost) paper to full, as opaque colours: they are painted faster than transparent ones.
 const shadesOf = (fill, paper) => Array.from({length: SHADES + 1}, (_, i) => blend(fill, paper, i / SHADES))
 
-// Paint within the lanes (or from `left` on), as far as they are in view.
-export function clipLanes(ctx, view, left, paint) {
+// Paint within a box of the figure.
+export function clipTo(ctx, left, top, right, bottom, paint) {
   ctx.save()
   ctx.beginPath()
-  ctx.rect(left, view.lanesTop(), view.frame.right - left, view.lanesBottom() - view.lanesTop())
+  ctx.rect(left, top, right - left, bottom - top)
   ctx.clip()
   paint()
   ctx.restore()
 }
+
+// Paint within the lanes (or from `left` on), as far as they are in view.
+export const clipLanes = (ctx, view, left, paint) => clipTo(ctx, left, view.lanesTop(), view.frame.right, view.lanesBottom(), paint)

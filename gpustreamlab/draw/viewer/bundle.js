@@ -1,4 +1,4 @@
-// Made by scripts/bundle_viewer.py. 8e01ab06fe177acd5521c030f3d039622ba0f548e5d23d69fb3f2960fd286416
+// Made by scripts/bundle_viewer.py. 58aa2fd95296df829463ab37414862b2e571acb36ea2a963aa2c6daf89419f0a
 "use strict";
 var gpustreamlab = (() => {
   var __defProp = Object.defineProperty;
@@ -96,6 +96,53 @@ var gpustreamlab = (() => {
     }
     return lowerBound(values, t, from, Math.min(ahead, to));
   }
+  function byPairs(lists, merge) {
+    if (lists.length < 2) return lists[0];
+    const middle = lists.length >> 1;
+    return merge(byPairs(lists.slice(0, middle), merge), byPairs(lists.slice(middle), merge));
+  }
+  function mergeTimed(one, other) {
+    const length = one.time.length + other.time.length;
+    const time = new Float64Array(length), number = new one.number.constructor(length);
+    const { time: times, number: numbers } = one, { time: otherTimes, number: otherNumbers } = other;
+    for (let at = 0, i = 0, j = 0; at < length; at++) {
+      const isOne2 = j >= otherTimes.length || i < times.length && times[i] <= otherTimes[j];
+      time[at] = isOne2 ? times[i] : otherTimes[j];
+      number[at] = isOne2 ? numbers[i++] : otherNumbers[j++];
+    }
+    return { time, number };
+  }
+  var BlockSums = class {
+    /** `add(from, to)` sums up the places from `from` to before `to`. */
+    constructor(size, add) {
+      this.size = size;
+      this.add = add;
+      this.sums = new Float64Array(1);
+      this.blocks = 0;
+    }
+    /** What is summed up from a place on is out of date. */
+    forget(from = 0) {
+      this.blocks = Math.min(this.blocks, Math.floor(Math.max(0, from) / this.size));
+    }
+    /** The sum from i to before j, of `length` places. */
+    between(i, j, length) {
+      return j - i <= this.size ? this.add(i, j) : this.before(j, length) - this.before(i, length);
+    }
+    before(place, length) {
+      this.sumUp(length);
+      const block = Math.floor(place / this.size);
+      return this.sums[block] + this.add(block * this.size, place);
+    }
+    sumUp(length) {
+      const blocks = Math.floor(length / this.size);
+      if (this.blocks >= blocks) return;
+      this.sums = roomy(this.sums, blocks + 1, this.blocks + 1);
+      for (let block = this.blocks; block < blocks; block++) {
+        this.sums[block + 1] = this.sums[block] + this.add(block * this.size, (block + 1) * this.size);
+      }
+      this.blocks = blocks;
+    }
+  };
 
   // columns.js
   var UNSIGNED_ARRAYS = { 1: Uint8Array, 2: Uint16Array, 4: Uint32Array, 8: Float64Array };
@@ -116,24 +163,9 @@ var gpustreamlab = (() => {
   }
   var SpanBatch = class {
     constructor(runs, columns) {
-      this.runs = runs;
-      this.n = columns.start.length;
-      this.isPlain = !columns.count && !columns.busy;
+      this.length = columns.start.length;
       this.hasWork = Boolean(columns.detail);
-      const { count = null, busy = null, edges = null, ...stored } = columns;
-      Object.assign(this, stored, { countOrNull: count, busyOrNull: busy, edges });
-    }
-    get count() {
-      return this.countOrNull ??= new Uint8Array(this.n).fill(1);
-    }
-    get busy() {
-      return this.busyOrNull ??= this.start.map((start, index) => this.end[index] - start);
-    }
-    /** Row code of each span; runs are cheaper. */
-    get row() {
-      const codes = new Uint32Array(this.n);
-      for (const [row, from, to] of this.runs) codes.fill(row, from, to);
-      return codes;
+      Object.assign(this, { runs, count: null, busy: null, edges: null }, columns);
     }
   };
   function checkFormat(what, format, known) {
@@ -182,27 +214,11 @@ var gpustreamlab = (() => {
     return placeMost < TWO_TO_32 ? new Uint32Array(places) : places;
   }
   function addRanks(places, start, runs) {
-    const size = start.length;
-    let merged = { time: start, index: new Uint32Array(size).map((_, index) => index) };
-    let spare = { time: new Float64Array(size), index: new Uint32Array(size) };
-    for (let borders = [0, ...runs.map(([, , to]) => to)]; borders.length > 2; ) {
-      for (let number = 0; number + 1 < borders.length; number += 2) {
-        mergeTimes(merged, spare, borders[number], borders[number + 1], borders[number + 2] ?? borders[number + 1]);
-      }
-      borders = borders.filter((_, number) => number % 2 === 0 || number === borders.length - 1);
-      const free = merged.time === start ? { time: new Float64Array(size), index: merged.index } : merged;
-      merged = spare;
-      spare = free;
-    }
-    for (let rank = 0; rank < size; rank++) places[merged.index[rank]] += rank;
-  }
-  function mergeTimes(source, target, from, middle, to) {
-    const { time, index } = source, { time: mergedTime, index: mergedIndex } = target;
-    for (let at = from, i = from, j = middle; at < to; at++) {
-      const next = j >= to || i < middle && time[i] <= time[j] ? i++ : j++;
-      mergedTime[at] = time[next];
-      mergedIndex[at] = index[next];
-    }
+    const indices = new Uint32Array(start.length).map((_, index) => index);
+    const lists = runs.map(([, from, to]) => ({ time: start.subarray(from, to), number: indices.subarray(from, to) }));
+    byPairs(lists, mergeTimed)?.number.forEach((index, rank) => {
+      places[index] += rank;
+    });
   }
   function readEdges(manifest, bytes) {
     const reader = new ColumnReader({ ...manifest, ...manifest.edges }, bytes);
@@ -222,7 +238,6 @@ var gpustreamlab = (() => {
       this.columns = manifest.columns;
       this.isShuffled = manifest.deflated;
       this.bytes = bytes;
-      this.view = new DataView(bytes.buffer, bytes.byteOffset, bytes.byteLength);
     }
     /** A column in the smallest typed array that holds it. */
     column(name) {
@@ -231,7 +246,7 @@ var gpustreamlab = (() => {
       const [least, most] = isConstant ? [spec, spec] : [spec.least, spec.most];
       const kind = smallestArray(least, most, SIGNED_COLUMNS.has(name) || least < 0);
       if (isConstant) return new kind(this.n).fill(spec);
-      const raw = this.unsigned(spec);
+      const raw = this.integers(spec.at, spec.bytes, this.n);
       const values = raw.constructor === kind ? raw : new kind(raw);
       const odd = spec.exceptions ? this.readExceptions(raw, spec) : [];
       if (spec.bias) for (let index = 0; index < values.length; index++) values[index] += spec.bias;
@@ -242,43 +257,19 @@ var gpustreamlab = (() => {
     readExceptions(raw, spec) {
       const sign = 2 ** (8 * spec.bytes) - 1;
       let index = -1;
-      return Array.from({ length: spec.exceptions }, (_, number) => {
-        index = raw.indexOf(sign, index + 1);
-        return [index, this.signed(spec.exceptionsAt, number, spec.exceptions)];
-      });
+      const values = this.integers(spec.exceptionsAt, 8, spec.exceptions);
+      return Array.from(values, (value) => [index = raw.indexOf(sign, index + 1), value]);
     }
-    unsigned({ at, bytes: width }) {
-      if (width === 8) return this.wide(at);
-      const raw = new UNSIGNED_ARRAYS[width](this.n);
-      if (this.isShuffled) this.gather(raw, at, width);
-      else new Uint8Array(raw.buffer).set(this.bytes.subarray(at, at + width * this.n));
-      return raw;
-    }
-    gather(raw, at, width) {
-      const { bytes, n } = this;
-      if (width === 1) raw.set(bytes.subarray(at, at + n));
-      else if (width === 2) for (let index = 0; index < n; index++) raw[index] = bytes[at + index] | bytes[at + n + index] << 8;
+    /** The `count` integers of so many bytes at a place: unsigned ones, but of 8 bytes signed ones. */
+    integers(at, width, count) {
+      const bytes = new Uint8Array(width * count), packed = this.bytes.subarray(at, at + width * count);
+      if (!this.isShuffled || width === 1) bytes.set(packed);
       else {
-        const second = at + n, third = at + 2 * n, fourth = at + 3 * n;
-        for (let index = 0; index < n; index++) {
-          raw[index] = bytes[at + index] | bytes[second + index] << 8 | bytes[third + index] << 16 | bytes[fourth + index] << 24;
+        for (let place = 0; place < width; place++) {
+          for (let index = 0; index < count; index++) bytes[index * width + place] = packed[place * count + index];
         }
       }
-    }
-    wide(at) {
-      const raw = new Float64Array(this.n);
-      for (let index = 0; index < this.n; index++) raw[index] = this.signed(at, index, this.n);
-      return raw;
-    }
-    /** Value `index` of `count` signed integers of 8 bytes, which lie at `at`. */
-    signed(at, index, count) {
-      if (!this.isShuffled) {
-        return this.view.getUint32(at + 8 * index, true) + this.view.getInt32(at + 8 * index + 4, true) * TWO_TO_32;
-      }
-      let low = 0, high = 0;
-      for (let place = 3; place >= 0; place--) low = low * 256 + this.bytes[at + place * count + index];
-      for (let place = 7; place >= 4; place--) high = high << 8 | this.bytes[at + place * count + index];
-      return low + high * TWO_TO_32;
+      return width === 8 ? Float64Array.from(new BigInt64Array(bytes.buffer), Number) : new UNSIGNED_ARRAYS[width](bytes.buffer);
     }
   };
   function smallestArray(least, most, isSigned) {
@@ -292,25 +283,20 @@ var gpustreamlab = (() => {
 
   // intervals.js
   var SUM_SPANS = 8;
-  var Intervals = class _Intervals {
+  var Intervals = class {
     constructor(size = 16) {
       this.start = new Float64Array(size);
       this.end = new Float64Array(size);
       this.length = 0;
-      this.busyOrNull = null;
-      this.sums = new Float64Array(1);
-      this.summed = 0;
+      this.busy = null;
+      this.busySums = new BlockSums(SUM_SPANS, (from, to) => this.addBusy(from, to));
     }
     /** Add intervals that are themselves disjoint and in order. */
     add(fresh) {
       if (!fresh.length) return;
       const at = lowerBound(this.end, fresh.start[0], 0, this.length);
-      const tail = new _Intervals(0);
-      tail.start = this.start.slice(at, this.length);
-      tail.end = this.end.slice(at, this.length);
-      tail.length = this.length - at;
-      this.forgetSums(at);
-      this.reserve(at + tail.length + fresh.length);
+      const tail = { start: this.start.slice(at, this.length), end: this.end.slice(at, this.length), length: this.length - at };
+      this.busySums.forget(at);
       this.length = at;
       extendByBoth(this, tail, fresh);
     }
@@ -321,51 +307,23 @@ var gpustreamlab = (() => {
     }
     /** Busy time of the intervals i to j, both included. */
     busySum(i, j) {
-      return j - i < SUM_SPANS ? this.addBusy(i, j + 1) : this.busyBefore(j + 1) - this.busyBefore(i);
+      return this.busySums.between(i, j + 1, this.length);
     }
-    /** Busy time of the intervals before one. */
-    busyBefore(index) {
-      if (this.summed + SUM_SPANS <= this.length) this.sumUp();
-      const block = Math.floor(index / SUM_SPANS);
-      return this.sums[block] + this.addBusy(block * SUM_SPANS, index);
+    busyAt(index) {
+      return this.busy ? this.busy[index] : this.end[index] - this.start[index];
     }
     /** How much of a ns of an interval is busy: less than 1 where it stands for several spans. */
     densityAt(index) {
-      return this.busyOrNull ? this.busyOrNull[index] / (this.end[index] - this.start[index]) : 1;
+      return this.busy ? this.busy[index] / (this.end[index] - this.start[index] || 1) : 1;
     }
     addBusy(from, to) {
-      if (this.busyOrNull) return sumBetween(this.busyOrNull, from, to);
-      const { start, end } = this;
+      if (this.busy) return sumBetween(this.busy, from, to);
       let sum = 0;
-      for (let index = from; index < to; index++) sum += end[index] - start[index];
+      for (let index = from; index < to; index++) sum += this.end[index] - this.start[index];
       return sum;
     }
-    sumUp() {
-      const blocks = Math.floor(this.length / SUM_SPANS);
-      let block = this.summed / SUM_SPANS;
-      this.sums = roomy(this.sums, blocks + 1, block + 1);
-      let sum = this.sums[block];
-      for (; block < blocks; block++) {
-        sum += this.addBusy(block * SUM_SPANS, (block + 1) * SUM_SPANS);
-        this.sums[block + 1] = sum;
-      }
-      this.summed = blocks * SUM_SPANS;
-    }
-    /** What is summed up from an index on is out of date. */
-    forgetSums(from) {
-      this.summed = Math.min(this.summed, Math.floor(from / SUM_SPANS) * SUM_SPANS);
-    }
   };
-  function uniteAll(lists) {
-    while (lists.length > 1) {
-      const pairs = [];
-      for (let index = 0; index < lists.length; index += 2) {
-        pairs.push(index + 1 < lists.length ? unite(lists[index], lists[index + 1]) : lists[index]);
-      }
-      lists = pairs;
-    }
-    return lists[0] ?? new Intervals();
-  }
+  var uniteAll = (lists) => byPairs(lists, unite) ?? new Intervals();
   function unite(one, other) {
     const union = new Intervals(one.length + other.length);
     extendByBoth(union, one, other);
@@ -376,8 +334,8 @@ var gpustreamlab = (() => {
     const { start, end } = union;
     let last = union.length - 1, reach = last < 0 ? -Infinity : end[last], i = 0, j = 0;
     while (i < one.length || j < other.length) {
-      const isOne = j >= other.length || i < one.length && one.start[i] <= other.start[j];
-      const from = isOne ? one.start[i] : other.start[j], to = isOne ? one.end[i++] : other.end[j++];
+      const isOne2 = j >= other.length || i < one.length && one.start[i] <= other.start[j];
+      const from = isOne2 ? one.start[i] : other.start[j], to = isOne2 ? one.end[i++] : other.end[j++];
       if (from > reach) {
         start[++last] = from;
         end[last] = reach = to;
@@ -402,25 +360,15 @@ var gpustreamlab = (() => {
       this.seen = { lane: 0, partition: 0, filter: 0, kinds: 0 };
       for (const name of ROW_COLUMNS) this[name] ??= new Uint8Array(0);
       this.hasWork = false;
-      this.countOrNull = null;
-      this.countSums = new Float64Array(1);
-      this.countSummed = 0;
-      this.durations = null;
+      this.count = null;
+      this.countSums = new BlockSums(SUM_SPANS, (i, j) => sumBetween(this.count, i, j));
       this.reaches = new Float64Array(0);
       this.reached = 0;
-      this.forgetMatches();
+      this.matches = null;
+      this.matchSums = new BlockSums(MATCH_SPANS, (i, j) => this.addMatches(i, j));
     }
-    get isPlain() {
-      return !this.countOrNull;
-    }
-    /** How many spans each stands for. */
-    get count() {
-      return this.countOrNull ?? onesOf(this.length);
-    }
-    /** Busy time of each. */
-    get busy() {
-      this.durations ??= this.busyOrNull ?? spanDurations(this, this.length);
-      return this.durations;
+    countAt(index) {
+      return this.count ? this.count[index] : 1;
     }
     /** Last span that starts at t or before, or -1. */
     indexAt(t) {
@@ -439,12 +387,10 @@ var gpustreamlab = (() => {
     }
     /** How many spans those from i to j stand for. */
     countSum(i, j) {
-      if (!this.countOrNull) return j - i + 1;
-      return j - i < SUM_SPANS ? sumBetween(this.countOrNull, i, j + 1) : this.countBefore(j + 1) - this.countBefore(i);
+      return this.count ? this.countSums.between(i, j + 1, this.length) : j - i + 1;
     }
     append(batch, from, to) {
-      this.durations = null;
-      if (!batch.isPlain && this.isPlain) this.storeSums();
+      if (batch.count || this.count) [this, batch].forEach(storeSums);
       if (batch.hasWork && !this.hasWork) this.storeWork();
       const at = this.placeOf(batch, from);
       if (at < this.length) this.mergeIn(batch, from, to, at);
@@ -453,7 +399,7 @@ var gpustreamlab = (() => {
     }
     /** Drop the spans before `index`. What is left of the arrays is not copied. */
     dropBefore(index) {
-      for (const name of this.stored()) this[storedName(name)] = this[storedName(name)].subarray(index);
+      for (const name of this.stored()) this[name] = this[name].subarray(index);
       this.changeFrom(0, this.length - index);
     }
     /** Drop the spans from `index` on. */
@@ -462,7 +408,7 @@ var gpustreamlab = (() => {
     }
     /** Keep only the spans of these indices, which are in order. */
     keep(indices) {
-      Object.assign(this, renamed(takeColumns(this, 0, indices)));
+      Object.assign(this, takeColumns(this, 0, indices));
       this.changeFrom(0, indices.length);
     }
     /** Where a span of a batch belongs: behind all that come before it. */
@@ -476,10 +422,7 @@ var gpustreamlab = (() => {
     changeFrom(index, length) {
       this.length = length;
       this.edits++;
-      this.durations = null;
-      this.forgetSums(index);
-      this.countSummed = Math.min(this.countSummed, Math.floor(index / SUM_SPANS) * SUM_SPANS);
-      this.matchSummed = Math.min(this.matchSummed, Math.floor(index / MATCH_SPANS) * MATCH_SPANS);
+      for (const sums of [this.busySums, this.countSums, this.matchSums]) sums.forget(index);
       this.reached = Math.min(this.reached, index);
       for (const reader of Object.keys(this.seen)) this.seen[reader] = Math.min(this.seen[reader], index);
     }
@@ -488,26 +431,25 @@ var gpustreamlab = (() => {
       return this.hasWork ? this[name][index] : WORK_DEFAULTS[name];
     }
     stored() {
-      if (this.isPlain && !this.hasWork) return ROW_COLUMNS;
-      return [...ROW_COLUMNS, ...this.hasWork ? WORK_COLUMNS : [], ...this.isPlain ? [] : SUMMED_COLUMNS];
+      return [...ROW_COLUMNS, ...this.hasWork ? WORK_COLUMNS : [], ...this.count ? SUMMED_COLUMNS : []];
     }
     copyIn(batch, from, to) {
       const length = this.length + to - from;
       for (const name of this.stored()) {
-        const own = this[storedName(name)], fresh = batch[name] ?? defaultsOf(name, to);
-        this[storedName(name)] = this.length ? joined(own, this.length, fresh, from, to) : fresh.subarray(from, to);
+        const fresh = batch[name] ?? defaultsOf(name, to);
+        this[name] = this.length ? joined(this[name], this.length, fresh, from, to) : fresh.subarray(from, to);
       }
       this.length = length;
     }
     /** Late spans: what follows them is taken out and merged with them. */
     mergeIn(batch, from, to, at) {
-      const columns = this.stored().map((name) => [name, this[storedName(name)].slice(at, this.length)]);
+      const columns = this.stored().map((name) => [name, this[name].slice(at, this.length)]);
       const tail = new SpanBatch([], Object.fromEntries(columns));
       this.changeFrom(at, at);
       let next = 0;
-      while (from < to && next < tail.n) {
+      while (from < to && next < tail.length) {
         const isLate = compareSpans(batch, from, tail, next) < 0;
-        const [spans, begin, end] = isLate ? [batch, from, to] : [tail, next, tail.n];
+        const [spans, begin, end] = isLate ? [batch, from, to] : [tail, next, tail.length];
         const [others, other] = isLate ? [tail, next] : [batch, from];
         let index = begin + 1;
         while (index < end && (compareSpans(spans, index, others, other) || (isLate ? 1 : -1)) < 0) index++;
@@ -516,11 +458,7 @@ var gpustreamlab = (() => {
         else next = index;
       }
       if (from < to) this.copyIn(batch, from, to);
-      if (next < tail.n) this.copyIn(tail, next, tail.n);
-    }
-    storeSums() {
-      this.countOrNull = new Uint8Array(this.length).fill(1);
-      this.busyOrNull = this.length ? spanDurations(this, this.length) : new Float64Array(0);
+      if (next < tail.length) this.copyIn(tail, next, tail.length);
     }
     storeWork() {
       for (const name of WORK_COLUMNS) this[name] = defaultsOf(name, this.length);
@@ -544,78 +482,39 @@ var gpustreamlab = (() => {
       this.reached = this.length;
       return this.reaches;
     }
-    countBefore(index) {
-      const blocks = Math.floor(this.length / SUM_SPANS);
-      if (this.countSummed < blocks * SUM_SPANS) {
-        let block2 = this.countSummed / SUM_SPANS;
-        this.countSums = roomy(this.countSums, blocks + 1, block2 + 1);
-        for (; block2 < blocks; block2++) {
-          this.countSums[block2 + 1] = this.countSums[block2] + sumBetween(this.countOrNull, block2 * SUM_SPANS, (block2 + 1) * SUM_SPANS);
-        }
-        this.countSummed = blocks * SUM_SPANS;
-      }
-      const block = Math.floor(index / SUM_SPANS);
-      return this.countSums[block] + sumBetween(this.countOrNull, block * SUM_SPANS, index);
-    }
     // Searches: an array by name code, not 0 where the name matches; what else is asked is its function `also(row, index)`.
     isMatch(index, matches) {
       return Boolean(matches[this.name[index]]) && (!matches.also || matches.also(this, index));
     }
     /** How many of the spans i to j match. */
     matchCount(i, j, matches) {
-      return j - i < MATCH_SPANS ? this.addMatches(i, j + 1, matches) : this.matchesBefore(j + 1, matches) - this.matchesBefore(i, matches);
+      this.matches = matches;
+      return this.matchSums.between(i, j + 1, this.length);
     }
-    /** First matching span from `index` on, or the length. */
-    nextMatch(index, matches) {
-      this.sumMatches(matches);
-      for (let at = index; at < this.length; ) {
+    /** The next matching span from `index` on, in direction 1 or -1; where there is none, the length or -1. */
+    nextMatch(index, matches, way = 1) {
+      this.matches = matches;
+      this.matchSums.sumUp(this.length);
+      const { blocks, sums } = this.matchSums;
+      let at = index;
+      while (at >= 0 && at < this.length) {
         const block = Math.floor(at / MATCH_SPANS);
-        if (this.isEmptyBlock(block)) at = (block + 1) * MATCH_SPANS;
+        if (block < blocks && sums[block + 1] === sums[block]) at = way > 0 ? (block + 1) * MATCH_SPANS : block * MATCH_SPANS - 1;
         else if (this.isMatch(at, matches)) return at;
-        else at++;
+        else at += way;
       }
-      return this.length;
-    }
-    /** Last matching span up to `index`, or -1. */
-    previousMatch(index, matches) {
-      this.sumMatches(matches);
-      for (let at = index; at >= 0; ) {
-        const block = Math.floor(at / MATCH_SPANS);
-        if (this.isEmptyBlock(block)) at = block * MATCH_SPANS - 1;
-        else if (this.isMatch(at, matches)) return at;
-        else at--;
-      }
-      return -1;
+      return at;
     }
     forgetMatches() {
-      this.matchSums = new Float64Array(1);
-      this.matchSummed = 0;
+      this.matchSums.forget();
     }
-    isEmptyBlock(block) {
-      return (block + 1) * MATCH_SPANS <= this.matchSummed && this.matchSums[block + 1] === this.matchSums[block];
-    }
-    addMatches(from, to, matches) {
-      const { name, countOrNull } = this;
+    addMatches(from, to) {
+      const { name, matches } = this;
       let sum = 0;
       for (let index = from; index < to; index++) {
-        if (matches[name[index]] && (!matches.also || matches.also(this, index))) sum += countOrNull ? countOrNull[index] : 1;
+        if (matches[name[index]] && (!matches.also || matches.also(this, index))) sum += this.countAt(index);
       }
       return sum;
-    }
-    matchesBefore(index, matches) {
-      this.sumMatches(matches);
-      const block = Math.floor(index / MATCH_SPANS);
-      return this.matchSums[block] + this.addMatches(block * MATCH_SPANS, index, matches);
-    }
-    sumMatches(matches) {
-      const blocks = Math.floor(this.length / MATCH_SPANS);
-      let block = this.matchSummed / MATCH_SPANS;
-      if (block >= blocks) return;
-      this.matchSums = roomy(this.matchSums, blocks + 1, block + 1);
-      for (; block < blocks; block++) {
-        this.matchSums[block + 1] = this.matchSums[block] + this.addMatches(block * MATCH_SPANS, (block + 1) * MATCH_SPANS, matches);
-      }
-      this.matchSummed = blocks * MATCH_SPANS;
     }
   };
   function endOfHit(row, first, last) {
@@ -630,20 +529,19 @@ var gpustreamlab = (() => {
   }
   function takeColumns(row, from, indices) {
     return Object.fromEntries(row.stored().map((name) => {
-      const column = row[storedName(name)].subarray(from, row.length), kind = column.constructor;
+      const column = row[name].subarray(from, row.length), kind = column.constructor;
       const wide = kind === Float64Array ? column : new Float64Array(column), taken = new Float64Array(indices.length);
       for (let index = 0; index < indices.length; index++) taken[index] = wide[indices[index]];
       return [name, kind === Float64Array ? taken : new kind(taken)];
     }));
   }
-  function storedName(name) {
-    return name === "count" ? "countOrNull" : name === "busy" ? "busyOrNull" : name;
+  function storeSums(spans) {
+    const { start, end, length } = spans;
+    spans.count ??= new Uint8Array(length).fill(1);
+    spans.busy ??= Float64Array.from({ length }, (_, index) => end[index] - start[index]);
   }
   function defaultsOf(name, length) {
     return new (SIGNED_COLUMNS.has(name) ? Int8Array : Uint8Array)(length).fill(WORK_DEFAULTS[name]);
-  }
-  function renamed(columns) {
-    return Object.fromEntries(Object.entries(columns).map(([name, column]) => [storedName(name), column]));
   }
   function joined(values, length, fresh, from, to) {
     const size = length + to - from;
@@ -652,16 +550,6 @@ var gpustreamlab = (() => {
     const target = isLonger || kind !== values.constructor ? grown(values, isLonger ? roomFor(size) : values.length, length, kind) : values;
     target.set(fresh.subarray(from, to), length);
     return target;
-  }
-  function spanDurations({ start, end }, length) {
-    const durations = new Float64Array(length);
-    for (let index = 0; index < length; index++) durations[index] = end[index] - start[index];
-    return durations;
-  }
-  var sharedOnes = new Uint8Array(0);
-  function onesOf(length) {
-    if (sharedOnes.length < length) sharedOnes = new Uint8Array(roomFor(length)).fill(1);
-    return sharedOnes;
   }
   function isStray(row, index) {
     if (!row.hasWork) return false;
@@ -756,16 +644,13 @@ var gpustreamlab = (() => {
     }
     get(ctx, sign, ratio) {
       const key = `${sign} ${ratio}`;
-      if (!this.made.has(key)) {
-        this.made.set(key, makeHatch(ctx, sign, ratio));
-        this.made.get(key).setTransform(this.matrix);
-      }
+      if (!this.made.has(key)) this.made.set(key, makeHatch(ctx, sign, ratio));
+      this.made.get(key).setTransform(this.matrix);
       return this.made.get(key);
     }
     // Anchor all of them at a point of the canvas, in device px.
     anchor(x, y) {
       this.matrix = new DOMMatrix([1, 0, 0, 1, Math.round(x), Math.round(y)]);
-      for (const pattern of this.made.values()) pattern.setTransform(this.matrix);
     }
   };
   function makeHatch(ctx, sign, ratio) {
@@ -810,9 +695,9 @@ var gpustreamlab = (() => {
       return keep < 2 ? "" : cut(keep);
     }
   };
-  var setFont = (ctx, px, weight = "normal") => {
-    ctx.font = `${weight} ${px}px ${FONT}`;
-  };
+  function setPen(ctx, ink, px = 12, align = "left", weight = "normal") {
+    Object.assign(ctx, { fillStyle: ink, font: `${weight} ${px}px ${FONT}`, textAlign: align, textBaseline: "middle" });
+  }
   var TINTS = 4;
   var SOLID = 0;
   var HOLLOW = 1;
@@ -839,8 +724,8 @@ var gpustreamlab = (() => {
       const call = this.call(row, index);
       if (call >= 0) return (this.callHue + call) * TINTS;
       if (this.durations) return this.fills.length - 1 - Math.round((1 - shareOf(this.durations, row.end[index] - row.start[index])) * (this.tables.palette.at(-1).length - 1));
-      const [hue, tint] = this.tables.name_styles[row.name[index]] ?? [this.callHue - 1, 0];
-      return (this.by === "name" ? hue : spanHue(this.tables, this.by, row, index)) * TINTS + tint;
+      const [hue, tint2] = this.tables.name_styles[row.name[index]] ?? [this.callHue - 1, 0];
+      return (this.by === "name" ? hue : spanHue(this.tables, this.by, row, index)) * TINTS + tint2;
     }
     // The calm colour of many spans: of no name.
     load(row, index) {
@@ -873,10 +758,10 @@ var gpustreamlab = (() => {
   }
   function durationsOf({ store, tables }) {
     let least = Infinity, most = 1;
-    for (const { lane, isPale, busy, length } of tables.rows.map((_, code) => store.ownRow(code))) {
-      if (!isPale && !tables.lanes[lane]?.host) for (let i = 0; i < length; i++) {
-        least = Math.min(least, busy[i]);
-        most = Math.max(most, busy[i]);
+    for (const row of tables.rows.map((_, code) => store.ownRow(code)).filter(({ isPale, lane }) => !isPale && !tables.lanes[lane]?.host)) {
+      for (let i = 0; i < row.length; i++) {
+        least = Math.min(least, row.busyAt(i));
+        most = Math.max(most, row.busyAt(i));
       }
     }
     return [Math.max(1, Math.min(least, most)), most];
@@ -886,14 +771,15 @@ var gpustreamlab = (() => {
   var DIM_SHADE = 3;
   var OPEN_SHADE = 3;
   var shadesOf = (fill, paper) => Array.from({ length: SHADES + 1 }, (_, i) => blend(fill, paper, i / SHADES));
-  function clipLanes(ctx, view, left, paint) {
+  function clipTo(ctx, left, top, right, bottom, paint) {
     ctx.save();
     ctx.beginPath();
-    ctx.rect(left, view.lanesTop(), view.frame.right - left, view.lanesBottom() - view.lanesTop());
+    ctx.rect(left, top, right - left, bottom - top);
     ctx.clip();
     paint();
     ctx.restore();
   }
+  var clipLanes = (ctx, view, left, paint) => clipTo(ctx, left, view.lanesTop(), view.frame.right, view.lanesBottom(), paint);
 
   // nodes.js
   var CLICK_PX = 4;
@@ -1146,14 +1032,13 @@ var gpustreamlab = (() => {
       ["queueing", laneOf(view, code).host ? "" : exactTime(row.queueing[index]) + (isWork(view, row, index) ? " from launch to start" : "")],
       ["thread", laneOf(view, code).host ? "" : thread ?? ""]
     ];
-    if (count > 1) facts.splice(4, 0, ["spans", `${formatCount(count)}, sent as one`], [tables.header.busy_word, exactTime(store.busySum(code, index, index))]);
+    if (count > 1) facts.splice(4, 0, ["spans", `${formatCount(count)}, sent as one`], [tables.header.busy_word, exactTime(row.busyAt(index))]);
     return facts.filter(([, text]) => text);
   }
   function mergedFacts(view, hit) {
     const { store, tables } = view;
     const row = store.row(hit.row);
-    const [start, end] = timesOf(view, hit);
-    const busy = store.busySum(hit.row, hit.first, hit.last);
+    const [start, end] = timesOf(view, hit), busy = row.busySum(hit.first, hit.last);
     const top = topNames(row, view.tables.names.length, hit.first, hit.last);
     return [
       [laneOf(view, hit.row).host ? "thread" : "stream", laneText(laneOf(view, hit.row))],
@@ -1169,12 +1054,12 @@ var gpustreamlab = (() => {
   }
   function topNames(row, nameCount, first, last) {
     const counts = new Float64Array(nameCount), times = new Float64Array(nameCount), codes = [];
-    const { name, start, end, countOrNull, busyOrNull } = row;
+    const { name } = row;
     for (let i = first; i <= last; i += 1) {
       const code = name[i];
       if (!counts[code]) codes.push(code);
-      counts[code] += countOrNull ? countOrNull[i] : 1;
-      times[code] += busyOrNull ? busyOrNull[i] : end[i] - start[i];
+      counts[code] += row.countAt(i);
+      times[code] += row.busyAt(i);
     }
     codes.sort((a, b) => times[b] - times[a] || a - b);
     const top = codes.slice(0, TOP_NAMES).map((code) => [code, counts[code]]);
@@ -1226,7 +1111,7 @@ var gpustreamlab = (() => {
     const found = [];
     tables.rows.forEach((other, otherCode) => {
       if (other.lane !== own.lane || other.top >= own.top) return;
-      const above = store.row(otherCode), at = store.indexAt(otherCode, start);
+      const above = store.row(otherCode), at = above.indexAt(start);
       if (at >= 0 && above.start[at] <= start && above.end[at] >= end) found.push({ row: otherCode, index: at });
     });
     return found.sort((a, b) => tables.rows[a.row].top - tables.rows[b.row].top);
@@ -1791,7 +1676,17 @@ var gpustreamlab = (() => {
   var EDGE_CAPACITY = 2e5;
   var WAIT_EDGE = 0;
   var LAUNCH_EDGE = 1;
-  var EDGE_COLUMNS = ["x0", "x1", "row0", "row1", "place0", "place1", "twin"];
+  var EDGE_ARRAYS = {
+    // `twin`, of one between ranges: how far from it the arrow is that joins the work in them; 0 for none.
+    x0: Float64Array,
+    x1: Float64Array,
+    row0: Uint32Array,
+    row1: Uint32Array,
+    place0: Int32Array,
+    place1: Int32Array,
+    twin: Int32Array
+  };
+  var EDGE_COLUMNS = Object.keys(EDGE_ARRAYS);
   var FREED_SHARE = 1 / 8;
   var SpanStore = class {
     constructor({ capacity = DEFAULT_CAPACITY, edgeCapacity = EDGE_CAPACITY } = {}) {
@@ -1822,15 +1717,14 @@ var gpustreamlab = (() => {
     /** Take the rows of `tables`: as before, or more. */
     setRows(rowTable) {
       this.rowTable = rowTable;
-      for (const row of this.rows) this.describe(row);
-      for (const row of this.filtered.values()) this.describe(row);
+      for (const row of [...this.rows, ...this.filtered.values()]) this.describe(row);
       this.version++;
     }
     append(batch) {
       this.version++;
       for (const [code, from, to] of batch.runs) if (to > from) this.ownRow(code).append(batch, from, to);
-      this.length += batch.n;
-      this.spanCount += batch.isPlain ? batch.n : sumBetween(batch.count, 0, batch.n);
+      this.length += batch.length;
+      this.spanCount += batch.count ? sumBetween(batch.count, 0, batch.length) : batch.length;
       if (batch.edges) this.appendEdges(batch.edges);
       if (this.length > this.capacity) evictOldest(this, Math.floor(this.capacity * (1 - FREED_SHARE)));
       this.findExtent();
@@ -1860,8 +1754,7 @@ var gpustreamlab = (() => {
      * Where its property `also` is a function of a row and an index, that must be true as well. */
     setMatches(matches) {
       this.matches = matches;
-      for (const row of this.rows) row.forgetMatches();
-      for (const row of this.filtered.values()) row.forgetMatches();
+      for (const row of [...this.rows, ...this.filtered.values()]) row.forgetMatches();
       this.version++;
     }
     /** How many of the spans i to j match; all where nothing is searched. */
@@ -1869,15 +1762,8 @@ var gpustreamlab = (() => {
       const row = this.row(code);
       return this.matches ? row.matchCount(i, j, this.matches) : row.countSum(i, j);
     }
-    busySum(code, i, j) {
-      return this.row(code).busySum(i, j);
-    }
     countSum(code, i, j) {
       return this.row(code).countSum(i, j);
-    }
-    /** Last span of the row that starts at t or before, or -1. */
-    indexAt(code, t) {
-      return this.row(code).indexAt(t);
     }
     /** Where the span is that started then and had this place in the trace, or -1: indices move when spans come and go. */
     indexOf(code, start, place) {
@@ -1902,7 +1788,7 @@ var gpustreamlab = (() => {
       if (from === source.length) return shown;
       if (shown.length) shown.dropFrom(shown.placeOf(source, from));
       const batch = new SpanBatch([], takeColumns(source, from, shownIndices(source, from, this.filter)));
-      if (batch.n) shown.append(batch, 0, batch.n);
+      if (batch.length) shown.append(batch, 0, batch.length);
       source.seen.filter = source.length;
       return shown;
     }
@@ -1938,13 +1824,7 @@ var gpustreamlab = (() => {
     clear() {
       this.length = 0;
       this.evictedCount = 0;
-      this.x0 = new Float64Array(0);
-      this.x1 = new Float64Array(0);
-      this.row0 = new Uint32Array(0);
-      this.row1 = new Uint32Array(0);
-      this.place0 = new Int32Array(0);
-      this.place1 = new Int32Array(0);
-      this.twin = new Int32Array(0);
+      for (const [name, kind] of Object.entries(EDGE_ARRAYS)) this[name] = new kind(0);
     }
     append(edges) {
       if (!edges.length) return;
@@ -2023,50 +1903,46 @@ var gpustreamlab = (() => {
   var SUM_STEPS = 64;
   var StepSeries = class {
     constructor(bandCount) {
-      this.bandCount = bandCount;
       this.time = new Float64Array(64);
       this.level = new Uint32Array(64);
       this.length = 0;
-      this.sums = new Float64Array(bandCount);
-      this.summed = 0;
+      const sumsOf = (band) => new BlockSums(SUM_STEPS, (from, to) => this.integral(from, to, band));
+      this.sums = Array.from({ length: bandCount }, (_, band) => sumsOf(band));
     }
-    /** Height of a band at a level. */
-    heightOf(level, band) {
-      throw new Error(`no heights of level ${level} in band ${band}`);
-    }
-    /** Forget the steps from t on, make room for new ones, and return the level before t. */
-    cutFrom(t, room) {
+    /** Put other steps from t on: `lists` are the times at which something changes, with numbers of which `next` makes levels. */
+    rebuild(t, lists) {
+      const { time, number } = byPairs(lists, mergeTimed) ?? { time: [] };
       this.length = lowerBound(this.time, t, 0, this.length);
-      this.summed = Math.min(this.summed, Math.floor(Math.max(0, this.length - 1) / SUM_STEPS) * SUM_STEPS);
-      this.time = roomy(this.time, this.length + room, this.length);
-      this.level = roomy(this.level, this.length + room, this.length);
-      return this.length ? this.level[this.length - 1] : 0;
-    }
-    push(time, level) {
-      this.time[this.length] = time;
-      this.level[this.length++] = level;
-    }
-    /** Last step at t or before, or -1. */
-    indexAt(t) {
-      return upperBound(this.time, t, 0, this.length) - 1;
+      for (const sums of this.sums) sums.forget(this.length - 1);
+      this.time = roomy(this.time, this.length + time.length, this.length);
+      this.level = roomy(this.level, this.length + time.length, this.length);
+      let known = this.length ? this.level[this.length - 1] : 0;
+      for (let index = 0, level = known; index < time.length; index++) {
+        level = this.next(level, number[index]);
+        if (time[index + 1] === time[index] || level === known) continue;
+        this.time[this.length] = time[index];
+        this.level[this.length++] = known = level;
+      }
+      return this;
     }
     /** Add the integral of each band over each of the equal columns of [x0, x1]. */
     addIntegrals(x0, x1, bands) {
-      this.sumUp();
       const n = bands[0].length, width = x1 - x0;
-      let at = this.indexAt(x0);
+      let at = upperBound(this.time, x0, 0, this.length) - 1;
       for (let column = 0; column < n; column++) {
         const from = columnEdge(column, width, n), to = columnEdge(column + 1, width, n), last = this.lastBefore(x0, to, at);
         if (last <= at) this.addStep(at, to - from, column, bands);
         else {
           this.addStep(at, this.time[at + 1] - x0 - from, column, bands);
-          this.addWhole(at + 1, last, column, bands);
+          this.sums.forEach((sums, band) => {
+            bands[band][column] += sums.between(at + 1, last, this.length - 1);
+          });
           this.addStep(last, to - (this.time[last] - x0), column, bands);
           at = last;
         }
       }
     }
-    /** Last step before a time after x0, from an earlier step on. The sum of the two may be rounded past a step, their difference is not. */
+    /** Last step before a time after x0, from an earlier one on. Their sum may be rounded past a step, their difference is not. */
     lastBefore(x0, after, from) {
       let last = gallop(this.time, x0 + after, Math.max(0, from), this.length) - 1;
       while (last > from && this.time[last] - x0 >= after) last--;
@@ -2078,33 +1954,13 @@ var gpustreamlab = (() => {
       const level = this.level[index];
       for (let band = 0; band < bands.length; band++) bands[band][column] += this.heightOf(level, band) * width;
     }
-    /** Add whole steps: by blocks where there are any between. */
-    addWhole(from, to, column, bands) {
-      const first = Math.ceil(from / SUM_STEPS), last = Math.min(Math.floor(to / SUM_STEPS), this.summed / SUM_STEPS);
-      if (last <= first) {
-        for (let index = from; index < to; index++) this.addStep(index, this.time[index + 1] - this.time[index], column, bands);
-        return;
+    /** Integral of a band over the steps from one to before another. */
+    integral(from, to, band) {
+      let sum = 0;
+      for (let index = from; index < to; index++) {
+        sum += this.heightOf(this.level[index], band) * (this.time[index + 1] - this.time[index]);
       }
-      this.addWhole(from, first * SUM_STEPS, column, bands);
-      const { bandCount, sums } = this;
-      for (let band = 0; band < bandCount; band++) bands[band][column] += sums[last * bandCount + band] - sums[first * bandCount + band];
-      this.addWhole(last * SUM_STEPS, to, column, bands);
-    }
-    sumUp() {
-      const { bandCount } = this, blocks = Math.floor(Math.max(0, this.length - 1) / SUM_STEPS);
-      let block = this.summed / SUM_STEPS;
-      if (block >= blocks) return;
-      this.sums = roomy(this.sums, (blocks + 1) * bandCount, (block + 1) * bandCount);
-      for (; block < blocks; block++) this.sumBlock(block);
-      this.summed = blocks * SUM_STEPS;
-    }
-    sumBlock(block) {
-      const { bandCount, sums, time, level } = this, at = block * bandCount, next = at + bandCount;
-      sums.copyWithin(next, at, next);
-      for (let index = block * SUM_STEPS; index < (block + 1) * SUM_STEPS; index++) {
-        const width = time[index + 1] - time[index];
-        for (let band = 0; band < bandCount; band++) sums[next + band] += this.heightOf(level[index], band) * width;
-      }
+      return sum;
     }
   };
   var LaneSteps = class extends StepSeries {
@@ -2114,64 +1970,38 @@ var gpustreamlab = (() => {
     heightOf(level) {
       return level;
     }
+    next(level, step) {
+      return level + step;
+    }
     /** Build the steps anew from t on. */
     update(t, unions) {
-      const starts = timesFrom(unions, "start", t), ends = timesFrom(unions, "end", t);
-      let count = this.cutFrom(t, starts.length + ends.length);
-      for (let i = 0, j = 0; j < ends.length; ) {
-        const time = i < starts.length && starts[i] < ends[j] ? starts[i] : ends[j], before = count;
-        for (; starts[i] === time; i++) count++;
-        for (; ends[j] === time; j++) count--;
-        if (count !== before) this.push(time, count);
-      }
-      return this;
+      return this.rebuild(t, unions.map((union) => togglesFrom(union, t, 1, -1)));
     }
   };
-  function timesFrom(unions, side, t) {
-    const parts = unions.map((union) => union[side].subarray(lowerBound(union[side], t, 0, union.length), union.length));
-    const times = new Float64Array(parts.reduce((sum, { length }) => sum + length, 0));
-    let at = 0;
-    for (const part of parts) {
-      times.set(part, at);
-      at += part.length;
-    }
-    return times.sort();
-  }
-  function columnEdge(column, width, n) {
-    return column < n ? width * column / n : width;
-  }
-
-  // sm_stack.js
   var SmStack = class extends StepSeries {
     constructor(shape, slots, tables) {
       super(tables.bands.length);
-      this.shape = shape;
-      this.smCount = tables.sm_count;
+      Object.assign(this, { shape, smCount: tables.sm_count, bandCount: tables.bands.length });
       const sizes = new Map(slots.map((slot, code) => [slot, { slot, ...tables.partitions[code] }]));
       this.sizes = [...sizes.values()].filter(({ band }) => band >= 0);
-      this.sets = [[]];
-      this.setNumbers = /* @__PURE__ */ new Map([["", 0]]);
-      this.heights = new Float64Array(this.bandCount * 64);
+      this.sets = [];
+      this.setNumbers = /* @__PURE__ */ new Map();
+      this.numberOf([]);
       this.moves = /* @__PURE__ */ new Map();
     }
     heightOf(set, band) {
-      return this.heights[set * this.bandCount + band];
+      return this.sets[set].heights[band];
     }
     /** Build the steps anew from t on. */
     update(t, unions) {
-      const { time, number, length } = mergeToggles(this.sizes.map(({ slot }, place) => togglesFrom(unions.get(slot), t, place)));
-      let set = this.cutFrom(t, length);
-      for (let index = 0; index < length; index++) {
-        set = this.moved(set, number[index]);
-        if (time[index + 1] !== time[index]) this.push(time[index], set);
-      }
-      return this;
+      return this.rebuild(t, this.sizes.map(({ slot }, place) => togglesFrom(unions.get(slot), t, place, place)));
     }
-    moved(set, number) {
+    /** The set when a partition of another one begins or ends to be busy. */
+    next(set, number) {
       const key = set * this.sizes.length + number;
       let next = this.moves.get(key);
       if (next === void 0) {
-        const busy = this.sets[set];
+        const { busy } = this.sets[set];
         next = this.numberOf(busy.includes(number) ? busy.filter((one) => one !== number) : [...busy, number].sort((a, b) => a - b));
         this.moves.set(key, next);
       }
@@ -2179,58 +2009,34 @@ var gpustreamlab = (() => {
     }
     numberOf(busy) {
       const name = busy.join();
-      let number = this.setNumbers.get(name);
-      if (number === void 0) {
-        number = this.sets.push(busy) - 1;
-        this.setNumbers.set(name, number);
-        this.heights = roomy(this.heights, (number + 1) * this.bandCount, number * this.bandCount);
-        this.stackUp(busy, number * this.bandCount);
-      }
-      return number;
+      if (!this.setNumbers.has(name)) this.setNumbers.set(name, this.sets.push({ busy, heights: this.stackedUp(busy) }) - 1);
+      return this.setNumbers.get(name);
     }
     /** From the bottom band up, each gets at most what is left of the card. */
-    stackUp(busy, at) {
+    stackedUp(busy) {
+      const heights = new Float64Array(this.bandCount);
       let left = this.smCount;
       for (const { band, sms } of busy.map((number) => this.sizes[number]).sort((one, other) => one.band - other.band)) {
-        this.heights[at + band] += Math.min(sms, left);
+        heights[band] += Math.min(sms, left);
         left -= Math.min(sms, left);
       }
+      return heights;
     }
   };
-  function togglesFrom(union, t, number) {
-    if (!union) return { time: new Float64Array(0), number: new Uint16Array(0), length: 0 };
-    const first = lowerBound(union.end, t, 0, union.length), time = new Float64Array(2 * (union.length - first));
-    let length = 0;
-    for (let index = first; index < union.length; index++) {
-      if (union.start[index] >= t) time[length++] = union.start[index];
-      time[length++] = union.end[index];
+  function togglesFrom(union, t, begins, ends) {
+    const length = union?.length ?? 0, first = union ? lowerBound(union.end, t, 0, length) : 0;
+    const time = new Float64Array(2 * (length - first)), number = new Int32Array(time.length);
+    for (let index = first, at = 0; index < length; index++) {
+      time[at] = union.start[index];
+      number[at++] = begins;
+      time[at] = union.end[index];
+      number[at++] = ends;
     }
-    return { time: time.subarray(0, length), number: new Uint16Array(length).fill(number), length };
+    const skipped = time[0] < t ? 1 : 0;
+    return { time: time.subarray(skipped), number: number.subarray(skipped) };
   }
-  function mergeToggles(lists) {
-    while (lists.length > 1) {
-      const pairs = [];
-      for (let index = 0; index < lists.length; index += 2) {
-        pairs.push(index + 1 < lists.length ? mergeTwo(lists[index], lists[index + 1]) : lists[index]);
-      }
-      lists = pairs;
-    }
-    return lists[0] ?? togglesFrom(null);
-  }
-  function mergeTwo(one, other) {
-    const length = one.length + other.length, time = new Float64Array(length), number = new Uint16Array(length);
-    const { time: times, number: numbers } = one, { time: otherTimes, number: otherNumbers } = other;
-    let i = 0, j = 0, index = 0;
-    while (i < one.length && j < other.length) {
-      const isOne = times[i] <= otherTimes[j];
-      time[index] = isOne ? times[i] : otherTimes[j];
-      number[index++] = isOne ? numbers[i++] : otherNumbers[j++];
-    }
-    time.set(times.subarray(i, one.length), index);
-    number.set(numbers.subarray(i, one.length), index);
-    time.set(otherTimes.subarray(j, other.length), index + one.length - i);
-    number.set(otherNumbers.subarray(j, other.length), index + one.length - i);
-    return { time, number, length };
+  function columnEdge(column, width, n) {
+    return column < n ? width * column / n : width;
   }
 
   // unions.js
@@ -2361,8 +2167,8 @@ var gpustreamlab = (() => {
       this.slotsVersion = this.store.version;
       const fresh = /* @__PURE__ */ new Map();
       for (const row of this.store.rows) {
-        if (row.seen.partition >= row.length) continue;
-        for (const [slot, list] of this.slotIntervals(row)) pushTo(fresh, slot, list);
+        const from = row.seen.partition, codes = new Set(row.partition.subarray(from, row.length));
+        for (const code of codes) pushTo(fresh, this.slots[code], this.countedIntervals(row, from, code));
         row.seen.partition = row.length;
       }
       let changedNs = Infinity;
@@ -2374,14 +2180,6 @@ var gpustreamlab = (() => {
         changedNs = Math.min(changedNs, list.start[0]);
       }
       return changedNs;
-    }
-    /** Unions of the counted spans of a row that were not seen yet, with the slots of their partitions. */
-    slotIntervals(row) {
-      const codes = /* @__PURE__ */ new Set();
-      for (let index = row.seen.partition, last = -1; index < row.length; index++) {
-        if (row.partition[index] !== last) codes.add(last = row.partition[index]);
-      }
-      return [...codes].map((code) => [this.slots[code], this.countedIntervals(row, row.seen.partition, code)]);
     }
   };
   function countedKey({ kind_counted: counted, kind_on_sms: onSms = counted, capture }) {
@@ -2398,11 +2196,7 @@ var gpustreamlab = (() => {
       return place < 0 || time >= ends[place];
     };
   }
-  function pushTo(map, key, value) {
-    const values = map.get(key);
-    if (values) values.push(value);
-    else map.set(key, [value]);
-  }
+  var pushTo = (map, key, value) => map.get(key)?.push(value) ?? map.set(key, [value]);
 
   // waits.js
   var SHOWN_LINKS = 20;
@@ -2433,7 +2227,7 @@ var gpustreamlab = (() => {
     ];
   }
   function isAtPlace(row, index, place) {
-    return place < 0 || row.place[index] === place || Boolean(row.countOrNull && row.countOrNull[index] > 1);
+    return place < 0 || row.place[index] === place || row.countAt(index) > 1;
   }
   function tieText(view, { row: code, index }, gapText) {
     const name = index < 0 ? "a span that is not shown" : nameOf(view, view.store.row(code).name[index]);
@@ -2734,171 +2528,21 @@ var gpustreamlab = (() => {
     return [show, makeNode("p", { text: piece.text }), makeNode("p", { class: "gsl-fix", text: piece.fix })];
   }
 
-  // paint_lanes.js
-  var HEAD_PX2 = 22;
-  var LABEL_GAP_PX = 10;
-  var CARET_PX = 14;
-  function paintShades(ctx, { view, theme }) {
-    const { frame, tables } = view;
-    clipLanes(ctx, view, frame.left, () => {
-      ctx.fillStyle = theme.shade;
-      for (const code of view.visibleLanes()) {
-        if (laneRank(view, code) % 2 === 0) continue;
-        const lane = tables.lanes[code];
-        ctx.fillRect(frame.left, view.yAt(lane.top), frame.right - frame.left, lane.bottom - lane.top);
-      }
-      paintPartLines(ctx, view, theme);
-    });
-  }
-  function paintPartLines(ctx, view, theme) {
-    ctx.fillStyle = theme.grid;
-    for (const code of view.visibleLanes()) {
-      const { parts = [] } = view.tables.lanes[code];
-      for (const [, top] of parts.slice(1)) ctx.fillRect(view.frame.left, Math.round(view.yAt(top)) - 2, view.frame.right - view.frame.left, 1);
-    }
-  }
-  function laneRank(view, code) {
-    if (view.rankedOrder !== view.laneOrder) {
-      view.laneRanks = new Int32Array(view.tables.lanes.length);
-      view.laneOrder.forEach((lane, rank) => {
-        view.laneRanks[lane] = rank;
-      });
-      view.rankedOrder = view.laneOrder;
-    }
-    return view.laneRanks[code];
-  }
-  function paintGroups(ctx, painter) {
-    const { view } = painter;
-    clipLanes(ctx, view, 0, () => {
-      for (const [group, box] of groupBoxes(view)) paintGroup(ctx, painter, group, box);
-      if (view.pane !== "pinned") return;
-      ctx.fillStyle = painter.theme.soft;
-      ctx.fillRect(0, view.lanesBottom() - 1, view.frame.right, 1);
-    });
-  }
-  function groupBoxes(view) {
-    const lanesTop = view.frame.top + view.pinnedPx, boxes = [];
-    for (const group of view.pane === "pinned" ? [] : view.tables.groups) {
-      const top = view.yAt(group.top), bottom = view.yAt(group.bottom), headPx = group.head_bottom - group.top;
-      if (bottom <= lanesTop || top >= view.lanesBottom()) continue;
-      boxes.push([group, { top, bottom, headPx, headTop: Math.min(Math.max(top, lanesTop), bottom - headPx) }]);
-    }
-    return boxes;
-  }
-  function paintCaret(ctx, x, middle, isFolded) {
-    const [a, b] = isFolded ? [[-2.5, -4.5], [3.5, 0]] : [[-4.5, -2.5], [0, 3.5]];
-    ctx.beginPath();
-    ctx.moveTo(x + a[0], middle + a[1]);
-    ctx.lineTo(x + b[0], middle + b[1]);
-    ctx.lineTo(x + (isFolded ? a[0] : -a[0]), middle + (isFolded ? -a[1] : a[1]));
-    ctx.fill();
-  }
-  function paintGroup(ctx, painter, group, { top, bottom, headPx, headTop }) {
-    const { view, theme } = painter, { frame } = view;
-    const isStuck = headTop > top;
-    ctx.fillStyle = isStuck ? blend(group.fill, theme.paper, TINT) : group.fill;
-    ctx.globalAlpha = isStuck ? 1 : TINT;
-    ctx.fillRect(BAND_PX, headTop, frame.right - BAND_PX, headPx);
-    ctx.globalAlpha = 1;
-    paintBand(ctx, painter, group, { left: 0, top, width: BAND_PX, height: bottom - top - 1 });
-    ctx.textBaseline = "middle";
-    setFont(ctx, 12, "bold");
-    const middle = headTop + headPx / 2, left = BAND_PX + 18, room = frame.right - left - 6;
-    if (group.letter) {
-      ctx.textAlign = "center";
-      ctx.fillStyle = group.fill;
-      ctx.fillRect(3, middle - 8, BAND_PX - 6, 16);
-      ctx.fillStyle = BAR_INK;
-      ctx.fillText(group.letter, BAND_PX / 2, middle, BAND_PX - 4);
-    }
-    ctx.textAlign = "left";
-    ctx.fillStyle = theme.ink;
-    paintCaret(ctx, BAND_PX + 9, middle, group.isFolded);
-    const label = painter.texts.fit(ctx, group.label, room);
-    ctx.fillText(label, left, middle);
-    const used = painter.texts.width(ctx, label) + 16;
-    if (!group.detail) return;
-    setFont(ctx, 12);
-    const detail = painter.texts.fit(ctx, group.detail, room - used);
-    ctx.fillText(detail, left + used, middle);
-  }
-  function paintBand(ctx, painter, { fill, hatch }, { left, top, width, height }) {
-    const box = new Path2D(`M${left} ${top}h${width}v${height}h${-width}z`);
-    ctx.fillStyle = fill;
-    ctx.fill(box);
-    hatchShape(ctx, painter, hatch, box);
-  }
-  var caretLeft = (view) => view.tables.groups.length ? BAND_PX + 2 : 0;
-  function paintLaneLabels(ctx, painter) {
-    const { view } = painter, { frame, tables } = view;
-    const left = caretLeft(view) + CARET_PX, room = frame.left - LABEL_GAP_PX - left;
-    let free = view.lanesTop() - 4;
-    clipLanes(ctx, view, 0, () => {
-      ctx.textAlign = "right";
-      ctx.textBaseline = "middle";
-      for (const code of view.visibleLanes()) {
-        const { label, detail, group, parts = [] } = tables.lanes[code], { top, bottom } = labelRoom(tables.lanes[code]);
-        const hasDetail = detail && bottom - top >= 30 && parts.length < 2;
-        const headPx = group >= 0 ? HEAD_PX2 : 0;
-        paintPartLabels(ctx, painter, code, parts.slice(1), headPx, room);
-        const half = hasDetail ? 15 : 7;
-        const seenTop = Math.max(view.yAt(top), view.lanesTop() + headPx), seenBottom = Math.min(view.yAt(bottom), view.lanesBottom());
-        const middle = Math.min(Math.max((seenTop + seenBottom) / 2, view.yAt(top) + half), view.yAt(bottom) - half);
-        if (middle - half < free && bottom - top < 2 * half || middle + half > view.lanesBottom() + 3) continue;
-        if (middle - half < view.lanesTop() + headPx - 3) continue;
-        free = middle + half;
-        ctx.fillStyle = painter.theme.soft;
-        paintCaret(ctx, left - CARET_PX / 2, hasDetail ? middle - 7 : middle, tables.lanes[code].folded);
-        const place = { right: frame.left - LABEL_GAP_PX, middle, room };
-        if (hasDetail) paintTwoLines(ctx, painter, label, detail, place);
-        else paintOneLine(ctx, painter, label, parts.length ? detail : "", place);
-      }
-    });
-  }
-  function paintTwoLines(ctx, { theme, texts }, label, detail, { right, middle, room }) {
-    setFont(ctx, 12);
-    ctx.fillStyle = theme.ink;
-    ctx.fillText(texts.fit(ctx, label, room, true), right, middle - 7);
-    setFont(ctx, 11);
-    ctx.fillStyle = theme.soft;
-    ctx.fillText(texts.fit(ctx, detail, room), right, middle + 8);
-  }
-  function paintOneLine(ctx, { theme, texts }, label, detail, { right, middle, room }) {
-    setFont(ctx, 12);
-    const text = detail && ` · ${detail}`, used = texts.width(ctx, text);
-    const fits = text && texts.width(ctx, label) + used <= room;
-    ctx.fillStyle = theme.ink;
-    ctx.fillText(texts.fit(ctx, label, room, true), fits ? right - used : right, middle);
-    if (!fits) return;
-    ctx.fillStyle = theme.soft;
-    ctx.fillText(text, right, middle);
-  }
-  function labelRoom({ top, bottom, parts = [] }) {
-    return parts.length ? { top: parts[0][1] - 3, bottom: parts[0][2] + 1 } : { top, bottom };
-  }
-  function paintPartLabels(ctx, { view, theme, texts }, lane, parts, headPx, room) {
-    for (const [label, top, bottom] of parts) {
-      const middle = (Math.max(view.yAt(top), view.lanesTop() + headPx) + Math.min(view.yAt(bottom), view.lanesBottom())) / 2;
-      if (middle - 6 < view.lanesTop() + headPx || middle + 6 > view.lanesBottom() || bottom - top < 10) continue;
-      setFont(ctx, 11);
-      ctx.fillStyle = theme.soft;
-      ctx.fillText(texts.fit(ctx, label === "work" ? workWord(view, lane) : label, room), view.frame.left - LABEL_GAP_PX, middle);
-    }
-  }
-
   // paint_overlay.js
   function paintOutlines(ctx, { view, theme }) {
-    for (const [hit, colour] of [[view.pinned, theme.accent], [view.hovered, theme.ink]]) {
-      const box = hit && boxOf2(view, hit);
-      if (!box) continue;
-      clipLanes(ctx, view, view.frame.left, () => {
-        for (const [width, style] of [[5, theme.paper], [2, colour]]) {
-          ctx.lineWidth = width;
-          ctx.strokeStyle = style;
-          ctx.strokeRect(box.left, box.top, box.width, box.height);
-        }
-      });
-    }
+    outline(ctx, view, view.pinned, theme.accent, theme.paper);
+    outline(ctx, view, view.hovered, theme.ink, theme.paper);
+  }
+  function outline(ctx, view, hit, colour, paper) {
+    const box = hit && boxOf2(view, hit);
+    if (!box) return;
+    clipLanes(ctx, view, view.frame.left, () => {
+      for (const [width, style] of [[5, paper], [2, colour]]) {
+        ctx.lineWidth = width;
+        ctx.strokeStyle = style;
+        ctx.strokeRect(box.left, box.top, box.width, box.height);
+      }
+    });
   }
   function boxOf2(view, hit) {
     const place = view.tables.rows[hit.row];
@@ -2912,18 +2556,23 @@ var gpustreamlab = (() => {
   }
   function paintSelection(ctx, { view, theme }) {
     if (!view.selection) return;
-    const { start, end, lanes } = view.selection, { frame } = view;
-    const left = Math.max(frame.left, view.pxAt(start)), right = Math.min(frame.right, view.pxAt(end));
+    const { start, end, lanes } = view.selection, seen = view.visibleLanes().filter((code) => !lanes || lanes.has(code));
+    tint(ctx, view, start, end, seen, theme.accent, view.frame.top, view.lanesPx);
+  }
+  function tint(ctx, view, start, end, lanes, colour, top, height, paint = () => {
+  }) {
+    const left = Math.max(view.frame.left, view.pxAt(start)), right = Math.min(view.frame.right, view.pxAt(end));
     if (right <= left) return;
-    clipLanes(ctx, view, frame.left, () => {
-      ctx.fillStyle = theme.accent;
+    clipLanes(ctx, view, view.frame.left, () => {
+      ctx.fillStyle = colour;
       ctx.globalAlpha = 0.16;
-      for (const code of view.visibleLanes()) {
+      for (const code of lanes) {
         const lane = view.tables.lanes[code];
-        if (!lanes || lanes.has(code)) ctx.fillRect(left, view.yAt(lane.top), right - left, lane.bottom - lane.top);
+        ctx.fillRect(left, view.yAt(lane.top), right - left, lane.bottom - lane.top);
       }
       ctx.globalAlpha = 1;
-      for (const x of [left, right - 1]) ctx.fillRect(x, frame.top, 1, view.lanesPx);
+      for (const x of [left, right - 1]) ctx.fillRect(x, top, 1, height);
+      paint(left, right);
     });
   }
   function paintRuler(ctx, painter) {
@@ -2947,12 +2596,11 @@ var gpustreamlab = (() => {
     paintPill(ctx, painter, formatNs(Math.abs(end - start)), (left + right) / 2, middle, { fill: theme.accent, ink: theme.paper, isBold: true });
   }
   function paintPill(ctx, { view, texts }, text, x, middle, { fill, ink, isBold = false, line = null }) {
-    setFont(ctx, 12, isBold ? "bold" : "normal");
+    setPen(ctx, fill, 12, "center", isBold ? "bold" : "normal");
     const width = texts.width(ctx, text) + 16, height = 20, { frame } = view;
     const left = Math.min(Math.max(x - width / 2, frame.left + 2), Math.max(frame.left + 2, frame.right - width - 2));
     ctx.beginPath();
     ctx.roundRect(left, middle - height / 2, width, height, height / 2);
-    ctx.fillStyle = fill;
     ctx.fill();
     if (line) {
       ctx.strokeStyle = line;
@@ -2960,8 +2608,6 @@ var gpustreamlab = (() => {
       ctx.stroke();
     }
     ctx.fillStyle = ink;
-    ctx.textAlign = "center";
-    ctx.textBaseline = "middle";
     ctx.fillText(text, left + width / 2, middle + 0.5);
   }
   function paintMoreLanes(ctx, painter) {
@@ -2975,7 +2621,8 @@ var gpustreamlab = (() => {
       look
     );
     if (view.canScroll) {
-      const seen = view.visibleLanes(), above = seen.length ? laneRank(view, seen.at(-1)) + 1 - seen.length : 0, below = view.laneOrder.length - above - seen.length;
+      const { laneOrder } = view, seen = view.visibleLanes();
+      const above = seen.length ? laneOrder.indexOf(seen.at(-1)) + 1 - seen.length : 0, below = laneOrder.length - above - seen.length;
       if (above) say("▴", above, view.lanesTop() + 12);
       if (below) say("▾", below, view.lanesBottom() - 12);
     }
@@ -3022,11 +2669,8 @@ var gpustreamlab = (() => {
     clipLanes(ctx, view, 0, () => paintEach(ctx, view, theme, signs.filter(({ piece }) => piece.lane >= 0)));
   }
   function paintEach(ctx, view, theme, signs) {
-    ctx.textAlign = "center";
-    ctx.textBaseline = "middle";
     for (const { piece: { sign, place, kind, lane, start, end }, x, y, more } of signs) {
       const colour = theme[COLOURS[kind] ?? "warn"];
-      setFont(ctx, sign.length > 1 ? 10 : 11, "bold");
       if (kind === "note") {
         const at = Math.max(view.frame.left, view.pxAt(start));
         ctx.fillStyle = colour;
@@ -3036,17 +2680,16 @@ var gpustreamlab = (() => {
       paintDisc(ctx, x, y, SIGN_PX + 1.5, theme.paper);
       paintDisc(ctx, x, y, SIGN_PX, colour);
       if (place) paintDisc(ctx, x, y, SIGN_PX - 1.5, theme.paper);
-      ctx.fillStyle = place ? colour : theme.paper;
+      setPen(ctx, place ? colour : theme.paper, sign.length > 1 ? 10 : 11, "center", "bold");
       ctx.fillText(sign, x, y + 0.5);
       if (more) paintCount(ctx, more > 99 ? "99+" : `+${more}`, x + SIGN_PX, y - SIGN_PX, { fill: colour, line: theme.paper });
     }
   }
   function paintCount(ctx, text, x, y, { fill, line }) {
-    setFont(ctx, 10, "bold");
+    setPen(ctx, fill, 10, "center", "bold");
     ctx.lineWidth = 3;
     ctx.strokeStyle = line;
     ctx.strokeText(text, x, y);
-    ctx.fillStyle = fill;
     ctx.fillText(text, x, y);
   }
   function paintDisc(ctx, x, y, radius, colour) {
@@ -3064,30 +2707,12 @@ var gpustreamlab = (() => {
     if (view.gap) paintGap(ctx, painter, view.gap, theme.accent);
     if (!piece) return;
     if (piece.since < piece.start) paintGap(ctx, painter, { lane: piece.lane, start: piece.since, end: piece.start }, theme.warn);
-    for (const hit of [piece.other, piece.call]) {
-      const box = hit && boxOf2(view, hit);
-      if (!box) continue;
-      clipLanes(ctx, view, view.frame.left, () => {
-        for (const [width, colour] of [[5, theme.paper], [2, theme.warn]]) {
-          ctx.lineWidth = width;
-          ctx.strokeStyle = colour;
-          ctx.strokeRect(box.left, box.top, box.width, box.height);
-        }
-      });
-    }
+    for (const hit of [piece.other, piece.call]) outline(ctx, view, hit, theme.warn, theme.paper);
   }
   function paintGap(ctx, painter, { lane, start, end }, colour) {
-    const { view, theme } = painter, { top, bottom } = view.tables.lanes[lane];
-    const left = Math.max(view.frame.left, view.pxAt(start)), right = Math.min(view.frame.right, view.pxAt(end));
-    if (right < left) return;
-    clipLanes(ctx, view, view.frame.left, () => {
-      ctx.fillStyle = colour;
-      ctx.globalAlpha = 0.16;
-      ctx.fillRect(left, view.yAt(top), right - left, bottom - top);
-      ctx.globalAlpha = 1;
-      for (const x of [left, right - 1]) ctx.fillRect(x, view.yAt(top), 1, bottom - top);
-      const text = `idle ${formatNs(end - start)}`;
-      setFont(ctx, 12, "bold");
+    const { view, theme } = painter, { top, bottom } = view.tables.lanes[lane], text = `idle ${formatNs(end - start)}`;
+    tint(ctx, view, start, end, [lane], colour, view.yAt(top), bottom - top, (left, right) => {
+      setPen(ctx, colour, 12, "center", "bold");
       if (painter.texts.width(ctx, text) + 2 * SIGN_STEP_PX > right - left) return;
       paintPill(ctx, painter, text, (left + right) / 2, view.yAt((top + bottom) / 2), { fill: colour, ink: theme.paper, isBold: true });
     });
@@ -3508,7 +3133,7 @@ var gpustreamlab = (() => {
     return rows.map((_, code) => code).filter((code) => rows[code].top >= 0).sort((a, b) => rows[a].top - rows[b].top || a - b);
   }
   function nearestSpan(store, code, time) {
-    const row = store.row(code), at = store.indexAt(code, time);
+    const row = store.row(code), at = row.indexAt(time);
     if (at < 0) return 0;
     if (at + 1 >= row.length || row.end[at] >= time) return at;
     return time - row.end[at] <= row.start[at + 1] - time ? at : at + 1;
@@ -3539,7 +3164,8 @@ var gpustreamlab = (() => {
   function addLayers(Bokeh, plot, view, painter) {
     const Layer = layerClass(Bokeh);
     const paint = (part) => (ctx, plotView, ratio) => {
-      placeFrame(view, plotView);
+      const { left, top, right, bottom } = plotView.frame.bbox;
+      view.frame = { left, top, right, bottom };
       if (view.frame.right - view.frame.left < 2) return;
       ctx.save();
       painter[part](ctx, ratio);
@@ -3551,10 +3177,6 @@ var gpustreamlab = (() => {
     plot.add_layout(main);
     plot.add_layout(overlay);
     return { main, overlay };
-  }
-  function placeFrame(view, plotView) {
-    const { left, top, right, bottom } = plotView.frame.bbox;
-    view.frame = { left, top, right, bottom };
   }
   var LETTER_PX = 7.5;
   var TICK_GAP_PX = 8;
@@ -3604,6 +3226,127 @@ var gpustreamlab = (() => {
       }
     };
     plotView.throttled_paint = () => due ||= new Promise((done) => requestAnimationFrame(() => paint(done)));
+  }
+
+  // paint_lanes.js
+  var HEAD_PX2 = 22;
+  var LABEL_GAP_PX = 10;
+  var CARET_PX = 14;
+  function paintShades(ctx, { view, theme }) {
+    const { frame: { left, right }, tables } = view;
+    clipLanes(ctx, view, left, () => {
+      for (const code of view.visibleLanes()) {
+        const { top, bottom, parts = [] } = tables.lanes[code];
+        ctx.fillStyle = theme.shade;
+        if (view.laneOrder.indexOf(code) % 2) ctx.fillRect(left, view.yAt(top), right - left, bottom - top);
+        ctx.fillStyle = theme.grid;
+        for (const [, partTop] of parts.slice(1)) ctx.fillRect(left, Math.round(view.yAt(partTop)) - 2, right - left, 1);
+      }
+    });
+  }
+  function paintGroups(ctx, painter) {
+    const { view } = painter;
+    clipLanes(ctx, view, 0, () => {
+      for (const [group, box] of groupBoxes(view)) paintGroup(ctx, painter, group, box);
+      if (view.pane !== "pinned") return;
+      ctx.fillStyle = painter.theme.soft;
+      ctx.fillRect(0, view.lanesBottom() - 1, view.frame.right, 1);
+    });
+  }
+  function groupBoxes(view) {
+    const lanesTop = view.frame.top + view.pinnedPx, boxes = [];
+    for (const group of view.pane === "pinned" ? [] : view.tables.groups) {
+      const top = view.yAt(group.top), bottom = view.yAt(group.bottom), headPx = group.head_bottom - group.top;
+      if (bottom <= lanesTop || top >= view.lanesBottom()) continue;
+      boxes.push([group, { top, bottom, headPx, headTop: Math.min(Math.max(top, lanesTop), bottom - headPx) }]);
+    }
+    return boxes;
+  }
+  function paintCaret(ctx, x, middle, isFolded) {
+    const [a, b] = isFolded ? [[-2.5, -4.5], [3.5, 0]] : [[-4.5, -2.5], [0, 3.5]];
+    ctx.beginPath();
+    ctx.moveTo(x + a[0], middle + a[1]);
+    ctx.lineTo(x + b[0], middle + b[1]);
+    ctx.lineTo(x + (isFolded ? a[0] : -a[0]), middle + (isFolded ? -a[1] : a[1]));
+    ctx.fill();
+  }
+  function paintGroup(ctx, painter, group, { top, bottom, headPx, headTop }) {
+    const { view, theme } = painter, { frame } = view;
+    const isStuck = headTop > top;
+    ctx.fillStyle = isStuck ? blend(group.fill, theme.paper, TINT) : group.fill;
+    ctx.globalAlpha = isStuck ? 1 : TINT;
+    ctx.fillRect(BAND_PX, headTop, frame.right - BAND_PX, headPx);
+    ctx.globalAlpha = 1;
+    paintBand(ctx, painter, group, { left: 0, top, width: BAND_PX, height: bottom - top - 1 });
+    const middle = headTop + headPx / 2, left = BAND_PX + 18, room = frame.right - left - 6;
+    if (group.letter) {
+      ctx.fillStyle = group.fill;
+      ctx.fillRect(3, middle - 8, BAND_PX - 6, 16);
+      setPen(ctx, BAR_INK, 12, "center", "bold");
+      ctx.fillText(group.letter, BAND_PX / 2, middle, BAND_PX - 4);
+    }
+    setPen(ctx, theme.ink, 12, "left", "bold");
+    paintCaret(ctx, BAND_PX + 9, middle, group.isFolded);
+    const label = painter.texts.fit(ctx, group.label, room), used = painter.texts.width(ctx, label) + 16;
+    ctx.fillText(label, left, middle);
+    setPen(ctx, theme.ink);
+    ctx.fillText(painter.texts.fit(ctx, group.detail, room - used), left + used, middle);
+  }
+  function paintBand(ctx, painter, { fill, hatch }, { left, top, width, height }) {
+    const box = new Path2D(`M${left} ${top}h${width}v${height}h${-width}z`);
+    ctx.fillStyle = fill;
+    ctx.fill(box);
+    hatchShape(ctx, painter, hatch, box);
+  }
+  var caretLeft = (view) => view.tables.groups.length ? BAND_PX + 2 : 0;
+  function paintLaneLabels(ctx, painter) {
+    const { view } = painter, { frame, tables } = view;
+    const left = caretLeft(view) + CARET_PX, room = frame.left - LABEL_GAP_PX - left;
+    let free = view.lanesTop() - 4;
+    clipLanes(ctx, view, 0, () => {
+      for (const code of view.visibleLanes()) {
+        const { label, detail, group, parts = [] } = tables.lanes[code], { top, bottom } = labelRoom(tables.lanes[code]);
+        const hasDetail = detail && bottom - top >= 30 && parts.length < 2;
+        const headPx = group >= 0 ? HEAD_PX2 : 0;
+        paintPartLabels(ctx, painter, code, parts.slice(1), headPx, room);
+        const half = hasDetail ? 15 : 7;
+        const seenTop = Math.max(view.yAt(top), view.lanesTop() + headPx), seenBottom = Math.min(view.yAt(bottom), view.lanesBottom());
+        const middle = Math.min(Math.max((seenTop + seenBottom) / 2, view.yAt(top) + half), view.yAt(bottom) - half);
+        if (middle - half < free && bottom - top < 2 * half || middle + half > view.lanesBottom() + 3) continue;
+        if (middle - half < view.lanesTop() + headPx - 3) continue;
+        free = middle + half;
+        ctx.fillStyle = painter.theme.soft;
+        paintCaret(ctx, left - CARET_PX / 2, hasDetail ? middle - 7 : middle, tables.lanes[code].folded);
+        const place = { right: frame.left - LABEL_GAP_PX, middle, room };
+        if (hasDetail) paintTwoLines(ctx, painter, label, detail, place);
+        else paintOneLine(ctx, painter, label, parts.length ? detail : "", place);
+      }
+    });
+  }
+  function paintTwoLines(ctx, { theme, texts }, label, detail, { right, middle, room }) {
+    setPen(ctx, theme.ink, 12, "right");
+    ctx.fillText(texts.fit(ctx, label, room, true), right, middle - 7);
+    setPen(ctx, theme.soft, 11, "right");
+    ctx.fillText(texts.fit(ctx, detail, room), right, middle + 8);
+  }
+  function paintOneLine(ctx, { theme, texts }, label, detail, { right, middle, room }) {
+    setPen(ctx, theme.soft, 12, "right");
+    const text = detail && ` · ${detail}`, used = texts.width(ctx, text);
+    const fits = text && texts.width(ctx, label) + used <= room;
+    if (fits) ctx.fillText(text, right, middle);
+    ctx.fillStyle = theme.ink;
+    ctx.fillText(texts.fit(ctx, label, room, true), fits ? right - used : right, middle);
+  }
+  function labelRoom({ top, bottom, parts = [] }) {
+    return parts.length ? { top: parts[0][1] - 3, bottom: parts[0][2] + 1 } : { top, bottom };
+  }
+  function paintPartLabels(ctx, { view, theme, texts }, lane, parts, headPx, room) {
+    for (const [label, top, bottom] of parts) {
+      const middle = (Math.max(view.yAt(top), view.lanesTop() + headPx) + Math.min(view.yAt(bottom), view.lanesBottom())) / 2;
+      if (middle - 6 < view.lanesTop() + headPx || middle + 6 > view.lanesBottom() || bottom - top < 10) continue;
+      setPen(ctx, theme.soft, 11, "right");
+      ctx.fillText(texts.fit(ctx, label === "work" ? workWord(view, lane) : label, room), view.frame.left - LABEL_GAP_PX, middle);
+    }
   }
 
   // lanes.js
@@ -3820,9 +3563,9 @@ var gpustreamlab = (() => {
     }
   };
   function countSpans(row, known) {
-    const { name, kind, start, end, busyOrNull, length, hasWork } = row;
+    const { name, kind, length, hasWork } = row;
     for (let i = known.length; i < length; i += 1) {
-      addTimes(known.names, name[i], busyOrNull ? busyOrNull[i] : end[i] - start[i], 1);
+      addTimes(known.names, name[i], row.busyAt(i), 1);
       known.kinds.add(kind[i]);
       if (hasWork && isStray(row, i)) known.strays += 1;
       if (hasWork && isBlocked(row, i)) known.hasBlocked = true;
@@ -3962,12 +3705,12 @@ var gpustreamlab = (() => {
     return found;
   }
   function nameLook(view, codes) {
-    const { store, tables } = view, [own, tint, hatch] = tables.name_styles[codes[0]] ?? [0, 0], by = colourBy(view);
+    const { store, tables } = view, [own, tint2, hatch] = tables.name_styles[codes[0]] ?? [0, 0], by = colourBy(view);
     if (by === "duration") return { hatch };
     const rows = codes.flatMap((code) => view.nameRows.get(code) ?? []), hues = new Set(rows.map((code) => laneHue(tables, by, tables.rows[code].lane)));
     const isPale = rows.every((code) => tables.rows[code].pale), isRange = rows.every((code) => tables.kinds[store.ownRow(code).kind[0]] === "range");
     const hue = by === "name" || callLabel(view, codes[0]) ? own : hues.size === 1 ? [...hues][0] : hueCount(tables);
-    return { fill: tables.palette[hue][tint], hatch, shape: isPale ? "hollow" : isRange ? "open" : "" };
+    return { fill: tables.palette[hue][tint2], hatch, shape: isPale ? "hollow" : isRange ? "open" : "" };
   }
   function groupNames(view, names, keepsPlaces = false) {
     const groups = /* @__PURE__ */ new Map();
@@ -4131,94 +3874,19 @@ var gpustreamlab = (() => {
     if (bands.length) unionsOf(store, tables).smStack().addIntegrals(x0, x1, bands);
     return bands.map((sums) => scaled(sums, n / (x1 - x0)));
   }
-  function scaled(values, factor) {
-    for (let index = 0; index < values.length; index++) values[index] *= factor;
-    return values;
-  }
+  var scaled = (values, factor) => values.map((value) => value * factor);
   function addCoverage(union, x0, x1, columns) {
-    const first = upperBound(union.end, x0, 0, union.length);
-    const last = lowerBound(union.start, x1, first, union.length) - 1;
-    if (last - first < columns.length) addByInterval(union, first, last, x0, x1, columns);
-    else addByColumn(union, first, last, x0, x1, columns);
-  }
-  function addByInterval(union, first, last, x0, x1, columns) {
-    const { start, end } = union, n = columns.length, width = x1 - x0;
-    for (let index = first; index <= last; index++) {
-      const to = Math.min(end[index] - x0, width), density = union.densityAt(index);
-      let from = Math.max(start[index] - x0, 0);
-      for (let column = Math.min(n - 1, Math.floor(from / width * n)); from < to; column++) {
-        const border = column < n - 1 ? Math.min(to, columnEdge(column + 1, width, n)) : to;
-        if (border <= from) continue;
-        columns[column] += (border - from) * density;
-        from = border;
-      }
-    }
-  }
-  function addByColumn(union, first, last, x0, x1, columns) {
-    const { start } = union, n = columns.length, width = x1 - x0, window2 = { x0, base: union.busyBefore(first) };
-    let next = gallop(start, x0, first, last + 1), before = coveredUntil(union, next, 0, window2);
-    let step = 1;
+    const { start, end, length } = union, n = columns.length, width = x1 - x0;
+    const clipped = (index, left, right) => index < 0 ? 0 : Math.max(0, Math.min(end[index] - x0, right) - Math.max(start[index] - x0, left)) * union.densityAt(index);
+    let next = lowerBound(start, x0, 0, length), step = 1;
     for (let column = 0; column < n; column++) {
       const left = columnEdge(column, width, n), right = columnEdge(column + 1, width, n), from = next;
-      next = gallop(start, x0 + right, from, last + 1, step);
+      next = gallop(start, x0 + right, from, length, step);
       step = Math.max(1, next - from >> 1);
-      const until = next > from ? coveredUntil(union, next, right, window2) : coveredWithin(union, next, before, left, right, x0);
-      columns[column] += until - before;
-      before = until;
+      columns[column] += clipped(from - 1, left, right);
+      if (next > from) columns[column] += union.busySum(from, next - 2) + clipped(next - 1, left, right);
     }
-  }
-  function coveredUntil(union, next, t, { x0, base }) {
-    const covered = union.busyBefore(next) - base, beyond = next ? union.end[next - 1] - x0 - t : 0;
-    return beyond > 0 ? covered - beyond * union.densityAt(next - 1) : covered;
-  }
-  function coveredWithin(union, next, before, from, t, x0) {
-    const end = next ? union.end[next - 1] - x0 : from;
-    return end <= from ? before : before + (Math.min(end, t) - from) * union.densityAt(next - 1);
-  }
-  function coverage(union, first, last, from, to) {
-    if (last < first) return 0;
-    const before = from - union.start[first], after = union.end[last] - to;
-    let sum = union.busySum(first, last);
-    if (before > 0) sum -= before * union.densityAt(first);
-    if (after > 0) sum -= after * union.densityAt(last);
-    return sum;
-  }
-
-  // paint_hits.js
-  var HIT_PX2 = 3;
-  var LEAST_PX = 5;
-  function paintHits(ctx, { view, items, ratio, theme }, segments, { x, w }) {
-    if (!view.matches) return;
-    const least = Math.round(LEAST_PX * ratio), high = Math.round(HIT_PX2 * ratio);
-    ctx.setTransform(1, 0, 0, 1, 0, 0);
-    ctx.fillStyle = theme.accent;
-    for (const { row, from, to, bottom } of segments) {
-      const top = Math.round(bottom * ratio) - high;
-      for (let i = from; i < to; i++) {
-        if (!view.store.matchCount(row, items.first[i], items.last[i])) continue;
-        const wide = Math.max(least, w[i] - 1);
-        ctx.fillRect(Math.round(x[i] + (w[i] - wide) / 2), top, wide, high);
-      }
-    }
-    ctx.setTransform(ratio, 0, 0, ratio, 0, 0);
-  }
-  function paintHitTicks(ctx, map, bottom) {
-    const { view, viewer, left, width } = map;
-    if (!view.matches) return;
-    const ticks = /* @__PURE__ */ new Set();
-    for (const { code } of view.store.rows) {
-      const row = view.store.row(code);
-      for (let index = row.nextMatch(0, view.matches); index < row.length; ) {
-        const px = Math.floor(map.pxAt(row.start[index]));
-        ticks.add(px);
-        index = row.nextMatch(Math.max(index + 1, row.firstFrom(map.timeAt(px + 1))), view.matches);
-      }
-    }
-    const shown = [...ticks].filter((px) => px >= left && px < left + width);
-    for (const [colour, wide] of [[viewer.theme.paper, 4], [viewer.theme.accent, 2]]) {
-      ctx.fillStyle = colour;
-      for (const px of shown) ctx.fillRect(px - wide / 2, bottom - 10, wide, 10);
-    }
+    return columns;
   }
 
   // paint_marks.js
@@ -4233,25 +3901,9 @@ var gpustreamlab = (() => {
     paintMarkLines(ctx, painter, marks);
     const taken = view.tables.mark_rows.map(() => []);
     if (!taken.length) return;
-    setFont(ctx, 11, "bold");
-    ctx.textBaseline = "middle";
     for (const mark of marks) labelMark(ctx, painter, mark, taken);
   }
-  function marksBetween(marks, from, to) {
-    const first = firstMark(marks, from);
-    let last = first;
-    while (last < marks.length && marks[last].time <= to) last++;
-    return marks.slice(first, last);
-  }
-  function firstMark(marks, time) {
-    let low = 0, high = marks.length;
-    while (low < high) {
-      const middle = low + high >> 1;
-      if (marks[middle].time < time) low = middle + 1;
-      else high = middle;
-    }
-    return low;
-  }
+  var marksBetween = (marks, from, to) => marks.filter(({ time }) => time >= from && time <= to);
   var markPx = (view, mark) => Math.round(view.pxAt(mark.time)) + 0.5;
   function paintMarkLines(ctx, { view, theme }, marks) {
     const drawn = /* @__PURE__ */ new Set();
@@ -4271,6 +3923,7 @@ var gpustreamlab = (() => {
     ctx.restore();
   }
   function labelMark(ctx, { view, theme, texts }, mark, taken) {
+    setPen(ctx, theme.paper, 11, "left", "bold");
     const x = markPx(view, mark), width = texts.width(ctx, mark.text) + 8;
     const isRight = x + width <= view.frame.right, begin = isRight ? x : x - width, end = begin + width;
     if (begin < view.frame.left - 1) return;
@@ -4278,10 +3931,8 @@ var gpustreamlab = (() => {
     if (row < 0) return;
     taken[row].push([begin, end]);
     const middle = view.frame.top + view.tables.mark_rows[row];
-    ctx.fillStyle = theme.paper;
     ctx.fillRect(isRight ? x + 2 : begin, middle - 8, width - 2, 16);
-    ctx.textAlign = isRight ? "left" : "right";
-    ctx.fillStyle = markColour(mark.kind, theme);
+    setPen(ctx, markColour(mark.kind, theme), 11, isRight ? "left" : "right", "bold");
     ctx.fillText(mark.text, isRight ? x + 4 : x - 4, middle);
   }
   function marksAt(view, px, py) {
@@ -4293,6 +3944,15 @@ var gpustreamlab = (() => {
 
   // lod.js
   var BIN_PX = 1.5;
+  var ITEM_ARRAYS = {
+    row: Int32Array,
+    first: Int32Array,
+    last: Int32Array,
+    left: Float64Array,
+    right: Float64Array,
+    count: Float64Array,
+    busy: Float64Array
+  };
   function binWidth(nsPerPx) {
     const wanted = BIN_PX * nsPerPx;
     let width = 1;
@@ -4306,8 +3966,7 @@ var gpustreamlab = (() => {
     constructor(capacity = 4096) {
       this.length = 0;
       this.capacity = 0;
-      for (const name of ["row", "first", "last"]) this[name] = new Int32Array(0);
-      for (const name of ["left", "right", "count", "busy"]) this[name] = new Float64Array(0);
+      for (const [name, kind] of Object.entries(ITEM_ARRAYS)) this[name] = new kind(0);
       this.reserve(capacity);
     }
     push(row, left, right, first, last, count, busy) {
@@ -4322,9 +3981,7 @@ var gpustreamlab = (() => {
       this.busy[place] = busy;
     }
     reserve(capacity) {
-      for (const name of ["row", "first", "last", "left", "right", "count", "busy"]) {
-        this[name] = grown(this[name], capacity, this.length);
-      }
+      for (const name of Object.keys(ITEM_ARRAYS)) this[name] = grown(this[name], capacity, this.length);
       this.capacity = capacity;
     }
   };
@@ -4370,9 +4027,7 @@ var gpustreamlab = (() => {
     }
   }
   function pushSpan(row, index, out) {
-    const left = row.start[index], right = row.end[index];
-    if (row.isPlain) out.push(row.code, left, right, index, index, 1, right - left);
-    else out.push(row.code, left, right, index, index, row.countOrNull[index], row.busyOrNull[index]);
+    out.push(row.code, row.start[index], row.end[index], index, index, row.countAt(index), row.busyAt(index));
   }
   function pushMerged(row, first, last, right, out) {
     if (first === last) pushSpan(row, first, out);
@@ -4384,34 +4039,27 @@ var gpustreamlab = (() => {
   var FEW_EDGES = 40;
   var EDGE_BIN_PX = 24;
   var ARROW_PX = 5;
-  var UNKNOWN = 0;
-  var SHOWN = 1;
-  var HIDDEN = 2;
   function paintEdges(ctx, painter) {
     const { view, theme } = painter, { edges } = view.store;
     painter.hiddenEdges = 0;
-    if (!view.showsWaits || !edges || !edges.length) return;
+    if (!view.showsWaits || !edges.length) return;
     const found = edgesInView(view, edges);
     painter.hiddenEdges = found.total - found.places.length;
-    paintArrows(ctx, view, found.places, { colour: theme.rim, width: 1 });
+    paintArrows(ctx, view, edges, found.places, { colour: theme.rim, width: 1 });
   }
   function paintOwnEdges(ctx, { view, theme }) {
-    const { edges } = view.store, hits = [view.pinned, view.hovered].filter(Boolean);
-    if (!view.showsWaits || !edges || !edges.length || !hits.length) return;
-    const ends = hits.map((hit) => endsOf(view, hit)).filter(Boolean), places = [];
-    for (let i = 0; i < edges.length && places.length < MAX_EDGES; i++) {
-      if (ends.some((end) => isOwnEdge(edges, i, end)) && passesWindow(view, edges, i) && isEdgeShown(view.store, edges, i)) places.push(i);
-    }
-    paintArrows(ctx, view, places, { colour: theme.ink, width: 1.5 });
+    if (view.showsWaits) paintOwn(ctx, view, view.store.edges, endsOf, { colour: theme.ink, width: 1.5 });
   }
   function paintOwnLaunches(ctx, { view, theme }) {
-    const { launches } = view.store, hits = [view.pinned, view.hovered].filter(Boolean);
-    if (!launches.length || !hits.length) return;
-    const ends = hits.map((hit) => launchEndsOf(view, hit)).filter(Boolean), places = [];
-    for (let i = 0; i < launches.length && places.length < MAX_EDGES; i++) {
-      if (ends.some((end) => isOwnEdge(launches, i, end)) && passesWindow(view, launches, i)) places.push(i);
+    paintOwn(ctx, view, view.store.launches, launchEndsOf, { colour: theme.accent, width: 1.5, dash: [4, 3] });
+  }
+  function paintOwn(ctx, view, edges, endsOf2, look) {
+    const ends = [view.pinned, view.hovered].map((hit) => hit && endsOf2(view, hit)).filter(Boolean), places = [];
+    const isShown = (i) => edges === view.store.launches || isEdgeShown(view.store, edges, i);
+    for (let i = 0; ends.length && i < edges.length && places.length < MAX_EDGES; i++) {
+      if (ends.some((end) => isOwnEdge(edges, i, end)) && passesWindow(view, edges, i) && isShown(i)) places.push(i);
     }
-    paintArrows(ctx, view, places, { colour: theme.accent, width: 1.5, edges: launches, dash: [4, 3] });
+    paintArrows(ctx, view, edges, places, look);
   }
   function launchEndsOf(view, hit) {
     const ends = endsOf(view, hit);
@@ -4420,17 +4068,18 @@ var gpustreamlab = (() => {
   function endsOf({ store }, { row, index, first = index, last = index }) {
     const { start, end, place, length } = store.row(row);
     if (!(last < length)) return null;
-    const isOne = first === last && store.countSum(row, first, last) === 1;
-    return { row, place: isOne ? place[first] : -1, startFrom: start[first], startTo: isOne ? start[first] : end[last], endFrom: isOne ? end[first] : start[first], endTo: end[last] };
+    const isOne2 = first === last && store.countSum(row, first, last) === 1;
+    return { row, place: isOne2 ? place[first] : -1, startFrom: start[first], startTo: isOne2 ? start[first] : end[last], endFrom: isOne2 ? end[first] : start[first], endTo: end[last] };
   }
   var isOwnEdge = ({ row0, row1, x0, x1, place0, place1 }, i, { row, place, startFrom, startTo, endFrom, endTo }) => row0[i] === row && x0[i] >= endFrom && x0[i] <= endTo && isPlaceOf(place, place0[i]) || row1[i] === row && x1[i] >= startFrom && x1[i] <= startTo && isPlaceOf(place, place1[i]);
   var isPlaceOf = (place, known) => place < 0 || known < 0 || place === known;
   function passesWindow(view, { x0, x1, row0, row1 }, i) {
     if (Math.max(x0[i], x1[i]) < view.x0 || Math.min(x0[i], x1[i]) > view.x1) return false;
     const source = view.tables.rows[row0[i]], target = view.tables.rows[row1[i]];
-    if (!source || !target || source.top < 0 || target.top < 0) return false;
+    if (!arePlaced(view, row0[i], row1[i])) return false;
     return view.isSeen({ top: Math.min(source.top, target.top), bottom: Math.max(source.bottom, target.bottom) });
   }
+  var arePlaced = ({ tables: { rows } }, ...codes) => codes.every((code) => rows[code]?.top >= 0);
   function edgesInView(view, edges) {
     const { rows } = view.tables, { x0, x1, row0, row1 } = edges, places = [];
     const isSeen2 = new Uint8Array(rows.length);
@@ -4439,7 +4088,7 @@ var gpustreamlab = (() => {
     for (let i = 0; i < edges.length; i++) {
       const isSource = isSeen2[row0[i]] && x0[i] >= view.x0 && x0[i] <= view.x1;
       if (!isSource && !(isSeen2[row1[i]] && x1[i] >= view.x0 && x1[i] <= view.x1)) continue;
-      if (row0[i] >= rows.length || row1[i] >= rows.length || row0[i] === row1[i] || rows[row0[i]].top < 0 || rows[row1[i]].top < 0 || !isEdgeShown(view.store, edges, i)) continue;
+      if (row0[i] === row1[i] || !arePlaced(view, row0[i], row1[i]) || !isEdgeShown(view.store, edges, i)) continue;
       if (isToldByWork(view.store, edges, i)) continue;
       total++;
       if (places.length < MAX_EDGES) places.push(i);
@@ -4460,18 +4109,14 @@ var gpustreamlab = (() => {
   }
   function isEdgeShown(store, edges, i) {
     if (!store.filter) return true;
-    if (edges.shownVersion !== store.version) {
-      edges.shown = new Uint8Array(edges.length);
-      edges.shownVersion = store.version;
+    if (edges.shownVersion !== store.version) Object.assign(edges, { shown: /* @__PURE__ */ new Map(), shownVersion: store.version });
+    if (!edges.shown.has(i)) {
+      const { row0, row1, x0, x1, place0, place1 } = edges, source = spanEndingAt(store.row(row0[i]), x0[i], place0[i]);
+      edges.shown.set(i, source >= 0 && spanStartingAt(store.row(row1[i]), x1[i], place1[i]) >= 0);
     }
-    if (edges.shown[i] === UNKNOWN)
-      edges.shown[i] = areEndsShown(store, edges, i) ? SHOWN : HIDDEN;
-    return edges.shown[i] === SHOWN;
+    return edges.shown.get(i);
   }
-  function areEndsShown(store, { row0, row1, x0, x1, place0, place1 }, i) {
-    return spanEndingAt(store.row(row0[i]), x0[i], place0[i]) >= 0 && spanStartingAt(store.row(row1[i]), x1[i], place1[i]) >= 0;
-  }
-  function paintArrows(ctx, view, places, { colour, width, edges = view.store.edges, dash = [] }) {
+  function paintArrows(ctx, view, edges, places, { colour, width, dash = [] }) {
     if (!places.length) return;
     clipLanes(ctx, view, view.frame.left, () => {
       ctx.strokeStyle = ctx.fillStyle = colour;
@@ -4557,19 +4202,14 @@ var gpustreamlab = (() => {
         ctx.fillRect(from, top + 3, Math.max(1, to - from), bottom - top - 5);
       }
     });
-    setFont(ctx, 11);
-    ctx.textAlign = "right";
-    ctx.textBaseline = "middle";
-    ctx.fillStyle = theme.soft;
+    setPen(ctx, theme.soft, 11, "right");
     const x = left - LABEL_GAP_PX;
     ctx.fillText(firstFit(ctx, texts, ["kernels captured", "captured"], x - 2), x, (top + bottom) / 2);
   }
   function labelSms(ctx, { view, texts }, band, { low, sms }, { left, bottom, top, columns }) {
     const scale = (bottom - top) / view.tables.sm_count;
     let written = 0;
-    setFont(ctx, 11, "bold");
-    ctx.textAlign = "left";
-    ctx.textBaseline = "middle";
+    setPen(ctx, BAR_INK, 11, "left", "bold");
     for (let from = 0, to; from < columns; from = to) {
       to = runEnd(sms, low, from);
       if (to - from < SMS_LABEL_PX || sms[from] * scale < SMS_LABEL_HIGH_PX || Math.abs(sms[from] - written) < 0.5) continue;
@@ -4611,14 +4251,7 @@ var gpustreamlab = (() => {
     for (let i = 0; i < steps.length; i++) if (steps.level[i] > most) most = steps.level[i];
     return most;
   }
-  function clipStrip(ctx, view, { left, top, bottom }, paint) {
-    ctx.save();
-    ctx.beginPath();
-    ctx.rect(left, top, view.frame.right - left, bottom - top);
-    ctx.clip();
-    paint();
-    ctx.restore();
-  }
+  var clipStrip = (ctx, { frame }, { left, top, bottom }, paint) => clipTo(ctx, left, top, frame.right, bottom, paint);
   function stepShape(low, high, { left, top, bottom }, most) {
     const shape = new Path2D(), scale = (bottom - top) / most;
     const above = stepLine(high, left), below = stepLine(low, left);
@@ -4652,16 +4285,12 @@ var gpustreamlab = (() => {
     ctx.fillRect(left, bottom, view.frame.right - left, 1);
     ctx.fillRect(left - 5, top, 5, 1);
     ctx.fillRect(left - 5, bottom, 5, 1);
-    setFont(ctx, 12);
-    ctx.textAlign = "right";
-    ctx.textBaseline = "middle";
     const x = left - LABEL_GAP_PX, room = x - 2;
-    ctx.fillStyle = theme.ink;
+    setPen(ctx, theme.ink, 12, "right");
     ctx.fillText(firstFit(ctx, texts, most, room), x, top + 5);
     const isLow = bottom - top < 40;
     if (!isLow) ctx.fillText("0", x, bottom - 3);
-    setFont(ctx, 11);
-    ctx.fillStyle = theme.soft;
+    setPen(ctx, theme.soft, 11, "right");
     ctx.fillText(what.find((text) => texts.width(ctx, text) <= room) ?? what.at(-1), x, isLow ? bottom - 3 : top + 19, room);
   }
   function firstFit(ctx, texts, words, room) {
@@ -4695,18 +4324,21 @@ var gpustreamlab = (() => {
       this.offs = [this.view.on("range", () => this.request()), this.view.on("data", data), this.view.on("look", (property) => {
         if (FILTER_KEYS.has(property)) data();
         else if (property === "matches") {
-          this.groundOf = null;
+          this.ticks = null;
           this.request();
         }
       })];
-      this.listeners = [
-        ["pointerdown", (e) => this.down(e)],
-        ["pointermove", (e) => this.move(e)],
-        ["pointerup", () => this.up()],
-        ["pointercancel", () => this.up()],
-        ["dblclick", () => this.view.fit()]
-      ];
-      for (const [type, listener] of this.listeners) this.canvas.addEventListener(type, listener);
+      const up = () => {
+        this.grip = null;
+      };
+      const heard = {
+        pointerdown: (event) => this.down(event),
+        pointermove: (event) => this.move(event),
+        pointerup: up,
+        pointercancel: up,
+        dblclick: () => this.view.fit()
+      };
+      for (const [type, listener] of Object.entries(heard)) this.canvas.addEventListener(type, listener);
     }
     // What the map is painted for. The figure may find its place, or its colours, after the map was asked to paint.
     get situation() {
@@ -4724,7 +4356,6 @@ var gpustreamlab = (() => {
     remove() {
       cancelAnimationFrame(this.frame);
       this.offs.forEach((off) => off());
-      for (const [type, listener] of this.listeners) this.canvas.removeEventListener(type, listener);
       this.canvas.remove();
     }
     // The map lies over the figure's frame, so that one time is at one place in both.
@@ -4757,17 +4388,20 @@ var gpustreamlab = (() => {
         this.shares = null;
       }
       this.full = view.fullRange();
+      if (this.painted !== this.situation) this.ticks = null;
       this.painted = this.situation;
       const ctx = this.canvas.getContext("2d"), { isWhole } = this;
       ctx.setTransform(ratio, 0, 0, ratio, 0, 0);
       ctx.clearRect(0, 0, wide, high);
       const columns = Math.max(1, Math.round(this.width));
-      if (!this.shares || this.shares.length !== columns) {
+      if (this.shares?.length !== columns) {
         this.shares = this.busyBetween(this.full.start, this.full.end, columns);
-        this.groundOf = null;
+        this.ticks = null;
       }
       const shares = isWhole ? this.shares : this.busyBetween(view.x0, view.x1, columns), { most, isExact } = busyPeak(view, shares);
-      ctx.drawImage(this.ground(wide, high, ratio, most), 0, 0, wide / ratio, high / ratio);
+      this.paintArea(ctx, this.shares, { left: this.left, top: TOP_PX, bottom: this.lineBottom }, most);
+      this.paintMoments(ctx);
+      paintHitTicks(ctx, this, MINIMAP_PX);
       const box = { left: this.left, top: isWhole ? TOP_PX : this.lineBottom + 4, bottom: BOTTOM_PX };
       if (!isWhole) this.paintArea(ctx, shares, box, most);
       const words = isExact ? [`max ${formatCount(most)}`] : [`max about ${formatCount(most)}`, `about ${formatCount(most)}`], { busy_word: busy } = view.tables.header;
@@ -4777,19 +4411,6 @@ var gpustreamlab = (() => {
     }
     busyBetween(from, to, columns) {
       return busyShares(this.view.store, this.view.tables, from, to, columns).lanes;
-    }
-    // All but the window, as a picture: while the window moves, it stays as it is.
-    ground(wide, high, ratio, most) {
-      const of = [this.painted, this.full.start, this.full.end, wide, high, this.lineBottom, most].join();
-      if (this.groundOf === of) return this.groundCanvas;
-      this.groundOf = of;
-      const canvas = this.groundCanvas ??= document.createElement("canvas"), ctx = canvas.getContext("2d");
-      Object.assign(canvas, { width: wide, height: high });
-      ctx.setTransform(ratio, 0, 0, ratio, 0, 0);
-      this.paintArea(ctx, this.shares, { left: this.left, top: TOP_PX, bottom: this.lineBottom }, most);
-      this.paintMoments(ctx);
-      paintHitTicks(ctx, this, MINIMAP_PX);
-      return canvas;
     }
     paintArea(ctx, shares, box, most) {
       const { theme } = this.viewer;
@@ -4801,13 +4422,9 @@ var gpustreamlab = (() => {
       ctx.globalAlpha = 1;
     }
     paintName(ctx) {
-      setFont(ctx, 11);
-      ctx.fillStyle = this.viewer.theme.soft;
-      ctx.textAlign = "right";
-      ctx.textBaseline = "middle";
-      const room = this.left - LABEL_GAP_PX;
-      const text = ["whole session", "session", "all"].find((words) => ctx.measureText(words).width <= room);
-      if (text) ctx.fillText(text, room, (TOP_PX + this.lineBottom) / 2);
+      setPen(ctx, this.viewer.theme.soft, 11, "right");
+      const room = this.left - LABEL_GAP_PX, words = ["whole session", "session", "all"];
+      ctx.fillText(firstFit(ctx, this.viewer.painter.texts, words, room), room, (TOP_PX + this.lineBottom) / 2);
     }
     paintMoments(ctx) {
       let last = -Infinity;
@@ -4885,10 +4502,26 @@ var gpustreamlab = (() => {
       else if (part === "left") this.view.setRange(Math.max(low, Math.min(x0 + shift, x1 - MIN_WINDOW_NS)), x1);
       else this.view.setRange(x0, Math.min(high, Math.max(x1 + shift, x0 + MIN_WINDOW_NS)));
     }
-    up() {
-      this.grip = null;
-    }
   };
+  function paintHitTicks(ctx, map, bottom) {
+    if (!map.view.matches) return;
+    map.ticks ??= hitTicks(map);
+    for (const [colour, wide] of [[map.viewer.theme.paper, 4], [map.viewer.theme.accent, 2]]) {
+      ctx.fillStyle = colour;
+      for (const px of map.ticks) ctx.fillRect(px - wide / 2, bottom - 10, wide, 10);
+    }
+  }
+  function hitTicks(map) {
+    const { view: { store, matches }, left, width } = map, ticks = /* @__PURE__ */ new Set();
+    for (const row of store.rows.map(({ code }) => store.row(code))) {
+      for (let index = row.nextMatch(0, matches); index < row.length; ) {
+        const px = Math.floor(map.pxAt(row.start[index]));
+        if (px >= left && px < left + width) ticks.add(px);
+        index = row.nextMatch(Math.max(index + 1, row.firstFrom(map.timeAt(px + 1))), matches);
+      }
+    }
+    return ticks;
+  }
 
   // notes.js
   var SECTION = "Notes and links";
@@ -4982,12 +4615,10 @@ var gpustreamlab = (() => {
     }
   }
   function labelMemory(ctx, { view, theme, texts }, strip, top) {
-    setFont(ctx, 11);
-    ctx.textAlign = "right";
+    setPen(ctx, theme.paper, 11, "right");
     ctx.textBaseline = "top";
     const text = `max ${strip.most_text}`, width = texts.width(ctx, text);
     ctx.globalAlpha = 0.8;
-    ctx.fillStyle = theme.paper;
     ctx.fillRect(view.frame.right - width - 8, top, width + 6, 13);
     ctx.globalAlpha = 1;
     ctx.fillStyle = theme.soft;
@@ -5030,6 +4661,8 @@ var gpustreamlab = (() => {
   var FADE_STEPS = 4;
   var LEAST_LOAD_PX = 2;
   var STRAY_PX = 8;
+  var HIT_PX2 = 3;
+  var LEAST_HIT_PX = 5;
   function paintBars(ctx, painter) {
     const { view, items, ratio } = painter, segments = collectItems(view, items);
     view.painted.segments.push(...segments);
@@ -5037,8 +4670,8 @@ var gpustreamlab = (() => {
       ctx.setTransform(1, 0, 0, 1, 0, 0);
       const boxes = placeItems(painter, segments);
       fillBoxes(ctx, painter, segments, boxes);
+      if (view.matches) paintHits(ctx, painter, segments, boxes);
       ctx.setTransform(ratio, 0, 0, ratio, 0, 0);
-      paintHits(ctx, painter, segments, boxes);
       labelBoxes(ctx, painter, segments, boxes);
       paintStrays(ctx, painter, segments, boxes);
       paintMoments(ctx, painter, segments, boxes);
@@ -5051,7 +4684,7 @@ var gpustreamlab = (() => {
         const top = view.yAt(tables.rows[row].top), bottom = view.yAt(tables.rows[row].bottom), from = items.length;
         if (bottom <= view.lanesTop() || top >= view.lanesBottom()) continue;
         decimate(store, row, view.x0, view.x1, bin, items);
-        if (items.length > from) segments.push({ row, from, to: items.length, top, bottom });
+        if (items.length > from) segments.push({ row, columns: store.row(row), from, to: items.length, top, bottom });
       }
     }
     return segments;
@@ -5087,36 +4720,41 @@ var gpustreamlab = (() => {
       w[i] = Math.round(wanted);
     }
   }
-  function isItemMatch(painter, columns, row, i) {
-    const { items, view } = painter;
-    if (items.first[i] === items.last[i]) return columns.isMatch(items.first[i], view.matches);
-    return view.store.matchCount(row, items.first[i], items.last[i]) > 0;
+  function eachItem(segments, visit) {
+    for (const segment of segments) for (let i = segment.from; i < segment.to; i++) visit(i, segment);
   }
-  var isBar = ({ items, ratio }, { w }, i) => w[i] >= WIDE_PX * ratio && items.first[i] === items.last[i];
-  function fillBoxes(ctx, painter, segments, boxes) {
-    const { view, items, looks, ratio, hatches } = painter, { x, w, ns } = boxes, edge = Math.max(1, Math.round(ratio));
-    for (const segment of segments) {
-      const columns = view.store.row(segment.row), { top, height } = devicePx(segment, ratio);
-      for (let i = segment.from; i < segment.to; i++) {
-        const at = items.first[i], shape = looks.shape(columns, at), isDim = view.matches && !isItemMatch(painter, columns, segment.row, i);
-        const full = shape === OPEN || columns.isPale ? isDim ? 1 : OPEN_SHADE : isDim ? DIM_SHADE : SHADES;
-        if (isBar(painter, boxes, i)) {
-          const code = looks.code(columns, at), box = { left: x[i], top, width: w[i] - edge, height, edge };
-          if (shape !== SOLID) outlineBox(ctx, box, isDim ? looks.shades[code][DIM_SHADE] : looks.lines[code], shape === OPEN);
-          if (shape === HOLLOW) continue;
-          ctx.fillStyle = looks.shades[code][full];
-          if (shape === OPEN) openBox(ctx, box, looks.shades[code], full, ratio);
-          else ctx.fillRect(x[i], top, w[i] - edge, height);
-          if (isDim || !painter.hasHatch(looks.hatch(columns, at))) continue;
-          ctx.fillStyle = hatches.get(ctx, looks.hatch(columns, at), ratio);
-          ctx.fillRect(x[i], top, w[i] - edge, height);
-        } else {
-          const load = Math.max(Math.min(height, LEAST_LOAD_PX * ratio), Math.round(Math.min(1, items.busy[i] / ns[i]) * height));
-          ctx.fillStyle = looks.shades[looks.load(columns, at)][full];
-          ctx.fillRect(x[i], top + height - load, w[i], load);
-        }
+  var isMatch = ({ view, items }, { row }, i) => view.store.matchCount(row, items.first[i], items.last[i]) > 0;
+  var isOne = ({ first, last }, i) => first[i] === last[i];
+  function fillBoxes(ctx, painter, segments, { x, w, ns }) {
+    const { view, items, looks, ratio, hatches } = painter, edge = Math.max(1, Math.round(ratio));
+    eachItem(segments, (i, segment) => {
+      const { columns, top, height } = devicePx(segment, ratio), at = items.first[i], shape = looks.shape(columns, at);
+      const isDim = view.matches && !isMatch(painter, segment, i);
+      const full = shape === OPEN || columns.isPale ? isDim ? 1 : OPEN_SHADE : isDim ? DIM_SHADE : SHADES;
+      if (w[i] < WIDE_PX * ratio || !isOne(items, i)) {
+        const load = Math.max(Math.min(height, LEAST_LOAD_PX * ratio), Math.round(Math.min(1, items.busy[i] / ns[i]) * height));
+        ctx.fillStyle = looks.shades[looks.load(columns, at)][full];
+        return ctx.fillRect(x[i], top + height - load, w[i], load);
       }
-    }
+      const code = looks.code(columns, at), box = { left: x[i], top, width: w[i] - edge, height, edge };
+      if (shape !== SOLID) outlineBox(ctx, box, isDim ? looks.shades[code][DIM_SHADE] : looks.lines[code], shape === OPEN);
+      if (shape === HOLLOW) return;
+      ctx.fillStyle = looks.shades[code][full];
+      if (shape === OPEN) openBox(ctx, box, looks.shades[code], full, ratio);
+      else ctx.fillRect(x[i], top, w[i] - edge, height);
+      if (isDim || !painter.hasHatch(looks.hatch(columns, at))) return;
+      ctx.fillStyle = hatches.get(ctx, looks.hatch(columns, at), ratio);
+      ctx.fillRect(x[i], top, w[i] - edge, height);
+    });
+  }
+  function paintHits(ctx, painter, segments, { x, w }) {
+    const least = Math.round(LEAST_HIT_PX * painter.ratio), high = Math.round(HIT_PX2 * painter.ratio);
+    ctx.fillStyle = painter.theme.accent;
+    eachItem(segments, (i, segment) => {
+      if (!isMatch(painter, segment, i)) return;
+      const wide = Math.max(least, w[i] - 1);
+      ctx.fillRect(Math.round(x[i] + (w[i] - wide) / 2), Math.round(segment.bottom * painter.ratio) - high, wide, high);
+    });
   }
   function outlineBox(ctx, { left, top, width, height, edge }, colour, isOpen) {
     ctx.fillStyle = colour;
@@ -5131,25 +4769,18 @@ var gpustreamlab = (() => {
       for (const x of [left + place * step, left + width - (place + 1) * step]) ctx.fillRect(x, top + edge, step, height - 2 * edge);
     }
   }
-  function devicePx({ top, bottom }, ratio) {
+  function devicePx({ columns, top, bottom }, ratio) {
     const first = Math.round(top * ratio);
-    return { top: first, height: Math.max(1, Math.round(bottom * ratio) - first) };
+    return { columns, top: first, height: Math.max(1, Math.round(bottom * ratio) - first) };
   }
   function labelBoxes(ctx, painter, segments, { x, w }) {
-    const { view, items, ratio } = painter, least = LABEL_MIN_PX * ratio;
-    setFont(ctx, 11);
-    ctx.textAlign = "left";
-    ctx.textBaseline = "middle";
-    for (const { row, from, to, top, bottom } of segments) {
-      if (bottom - top < 12) continue;
-      const columns = view.store.row(row);
-      for (let i = from; i < to; i++) {
-        if (w[i] < least || items.first[i] !== items.last[i]) continue;
-        const left = Math.max(x[i] / ratio, view.frame.left) + 5;
-        const right = Math.min((x[i] + w[i]) / ratio, view.frame.right) - 5;
-        labelBar(ctx, painter, columns, items.first[i], { left, room: right - left, middle: (top + bottom) / 2 });
-      }
-    }
+    const { view: { frame }, items, ratio } = painter;
+    setPen(ctx, BAR_INK, 11);
+    eachItem(segments, (i, { columns, top, bottom }) => {
+      if (bottom - top < 12 || w[i] < LABEL_MIN_PX * ratio || !isOne(items, i)) return;
+      const left = Math.max(x[i] / ratio, frame.left) + 5, right = Math.min((x[i] + w[i]) / ratio, frame.right) - 5;
+      labelBar(ctx, painter, columns, items.first[i], { left, room: right - left, middle: (top + bottom) / 2 });
+    });
   }
   function labelBar(ctx, painter, columns, at, { left, room, middle }) {
     const { view, looks, texts, theme } = painter;
@@ -5171,31 +4802,24 @@ var gpustreamlab = (() => {
     write(time, left + used + 8);
     ctx.globalAlpha = 1;
   }
-  function paintStrays(ctx, painter, segments, { x, w }) {
-    const { view, items, ratio, theme } = painter;
+  function paintStrays(ctx, { items, ratio, theme }, segments, { x, w }) {
     let corners = "";
-    for (const { row, from, to, top, bottom } of segments) {
-      const columns = view.store.row(row);
-      if (!columns.hasWork) continue;
-      for (let i = from; i < to; i++) {
-        if (!isStray(columns, items.first[i])) continue;
-        const size = Math.min(STRAY_PX, bottom - top), right = Math.max(x[i] / ratio + size / 2, (x[i] + w[i]) / ratio - 1);
-        corners += `M${right - size} ${top}h${size}v${size}z`;
-      }
-    }
+    eachItem(segments.filter(({ columns }) => columns.hasWork), (i, { columns, top, bottom }) => {
+      if (!isStray(columns, items.first[i])) return;
+      const size = Math.min(STRAY_PX, bottom - top), right = Math.max(x[i] / ratio + size / 2, (x[i] + w[i]) / ratio - 1);
+      corners += `M${right - size} ${top}h${size}v${size}z`;
+    });
     paintShape(ctx, corners, theme.stray, theme.paper, 1.5);
   }
   function paintMoments(ctx, painter, segments, { x, w }) {
     const { view, items, looks, ratio } = painter, lonely = Math.round(LONELY_PX * ratio);
-    for (const { row, from, to, top, bottom } of segments) {
-      const columns = view.store.row(row), middle = (top + bottom) / 2, half = Math.min(MOMENT_PX, (bottom - top) / 2);
-      for (let i = from; i < to; i++) {
-        if (items.right[i] > items.left[i] || items.first[i] !== items.last[i] || w[i] < lonely) continue;
-        const at = items.first[i], left = x[i] / ratio + LONELY_PX / 2;
-        if (view.matches && !columns.isMatch(at, view.matches)) continue;
-        paintShape(ctx, `M${left - half} ${middle}l${half} ${-half}l${half} ${half}l${-half} ${half}z`, looks.fills[looks.code(columns, at)], painter.theme.ink, 1);
-      }
-    }
+    eachItem(segments, (i, segment) => {
+      if (items.right[i] > items.left[i] || !isOne(items, i) || w[i] < lonely) return;
+      if (view.matches && !isMatch(painter, segment, i)) return;
+      const { columns, top, bottom } = segment, half = Math.min(MOMENT_PX, (bottom - top) / 2), left = x[i] / ratio + LONELY_PX / 2;
+      const path = `M${left - half} ${(top + bottom) / 2}l${half} ${-half}l${half} ${half}l${-half} ${half}z`;
+      paintShape(ctx, path, looks.fills[looks.code(columns, items.first[i])], painter.theme.ink, 1);
+    });
   }
   function paintShape(ctx, path, fill, line, width) {
     const shape = new Path2D(path);
@@ -5289,21 +4913,15 @@ var gpustreamlab = (() => {
   };
   function paintAxisTitle(ctx, { view, theme, texts }) {
     const { frame } = view, base = tickBase(view.x0, view.x1 - view.x0);
-    setFont(ctx, 12);
-    ctx.textAlign = "center";
-    ctx.textBaseline = "middle";
-    ctx.fillStyle = base ? theme.ink : theme.soft;
+    setPen(ctx, base ? theme.ink : theme.soft, 12, "center");
     const text = base ? `from ${formatBase(base)} after the first start` : "time since the first start";
     ctx.fillText(texts.fit(ctx, text, frame.right), (frame.left + frame.right) / 2, frame.bottom + 38);
   }
   function paintEmpty(ctx, { view, theme }) {
     const { store, frame } = view;
-    const isHidden = store.filter;
-    const text = !store.length ? view.tables.header.empty : isHidden ? "No shown name ran here" : "Nothing ran here: fit the window to see all";
-    setFont(ctx, 14);
-    ctx.fillStyle = theme.soft;
-    ctx.textAlign = "center";
-    ctx.textBaseline = "middle";
+    const shown = store.filter ? "No shown name ran here" : "Nothing ran here: fit the window to see all";
+    setPen(ctx, theme.soft, 14, "center");
+    const text = store.length ? shown : view.tables.header.empty;
     ctx.fillText(text, (frame.left + frame.right) / 2, (view.lanesTop() + view.lanesBottom()) / 2, frame.right - frame.left);
   }
 
@@ -5316,34 +4934,21 @@ var gpustreamlab = (() => {
     viewer.tools.append(button);
     viewer.news.append(says);
     const state = { isOn: false, start: null };
-    function toggle() {
-      if (state.isOn) return leave();
-      state.isOn = true;
-      state.start = null;
-      view.set("ruler", null);
+    function set(isOn, start, ruler) {
+      Object.assign(state, { isOn, start });
+      if (view.ruler !== ruler) view.set("ruler", ruler);
       show();
     }
     function leave() {
       const isSomething = state.isOn || Boolean(view.ruler);
-      state.isOn = false;
-      state.start = null;
-      if (view.ruler) view.set("ruler", null);
-      show();
+      set(false, null, null);
       return isSomething;
     }
+    const toggle = () => state.isOn ? leave() : set(true, null, null);
+    const until = (time) => ({ start: Math.min(state.start, time), end: Math.max(state.start, time) });
     function point(time) {
-      if (state.start === null) {
-        state.start = time;
-        view.set("ruler", { start: time, end: time });
-      } else {
-        setEnd(time);
-        state.start = null;
-        state.isOn = false;
-      }
-      show();
-    }
-    function setEnd(time) {
-      view.set("ruler", { start: Math.min(state.start, time), end: Math.max(state.start, time) });
+      if (state.start === null) set(state.isOn, time, { start: time, end: time });
+      else set(false, null, until(time));
     }
     function show() {
       button.setAttribute("aria-pressed", String(state.isOn));
@@ -5351,9 +4956,7 @@ var gpustreamlab = (() => {
       says.textContent = rulerText(view.ruler, state);
     }
     const moved = (event) => {
-      if (!state.isOn || state.start === null || event.buttons) return;
-      setEnd(timeUnder(viewer, event));
-      show();
+      if (state.isOn && state.start !== null && !event.buttons) set(true, state.start, until(timeUnder(viewer, event)));
     };
     viewer.figureElement.addEventListener("pointermove", moved, true);
     onClick(viewer, (event) => {
@@ -5502,7 +5105,7 @@ var gpustreamlab = (() => {
     let found = null;
     for (const row of shownRows(store)) {
       const last = lastUpTo(row, anchor), before = row.code === anchor.row ? last - 1 : last;
-      const index = direction > 0 ? row.nextMatch(last + 1, store.matches) : row.previousMatch(before, store.matches);
+      const index = row.nextMatch(direction > 0 ? last + 1 : before, store.matches, direction);
       if (index < 0 || index >= row.length) continue;
       const time = row.start[index];
       if (!found || (direction > 0 ? time < found.time : time >= found.time)) found = { row: row.code, index, time };
@@ -5797,7 +5400,7 @@ var gpustreamlab = (() => {
       for (let index = row.firstEndingFrom(start); index < length && starts[index] <= end; index++) {
         const from = Math.max(start, starts[index]), to = Math.min(end, ends[index]);
         if (to < from || to === from && ends[index] !== starts[index]) continue;
-        const count = row.countOrNull ? row.countOrNull[index] : 1, busy = to > from && row.busyOrNull ? (to - from) * row.densityAt(index) : to - from;
+        const count = row.countAt(index), busy = to > from ? (to - from) * row.densityAt(index) : 0;
         this.names.add(row.name[index], count, busy);
         if (isHost) continue;
         this.touched.add(row.lane);
@@ -5833,7 +5436,7 @@ var gpustreamlab = (() => {
     if (!union) return { union, first: 0, last: -1, busy: 0 };
     const first = upperBound(union.end, start, 0, union.length);
     const last = lowerBound(union.start, end, first, union.length) - 1;
-    return { union, first, last, busy: coverage(union, first, last, start, end) };
+    return { union, first, last, busy: addCoverage(union, start, end, new Float64Array(1))[0] };
   }
   function pairsOf(clips, others, start, end) {
     const own = busiestOf(clips, PAIRED_LANES), beside = busiestOf(others, OTHER_LANES);

@@ -4,6 +4,8 @@
 // of the type stands for the next of the column's exceptions, which are signed and of 8 bytes. In a deflated blob the first
 // bytes of all values come first, then the second ones and so on: that is what packs well.
 
+import { byPairs, mergeTimed } from "./arrays.js"
+
 const UNSIGNED_ARRAYS = { 1: Uint8Array, 2: Uint16Array, 4: Uint32Array, 8: Float64Array }
 const SIGNED_ARRAYS = { 1: Int8Array, 2: Int16Array, 4: Int32Array, 8: Float64Array }
 export const SIGNED_COLUMNS = new Set(["thread", "queueing", "detail", "ownerName", "ownerLane", "workLead", "workTail", "waitedName"])
@@ -25,31 +27,13 @@ export async function readBatch(manifest, bytes) {
   return unpackColumns(manifest, manifest.deflated ? await inflate(bytes) : bytes)
 }
 
-// Spans of some rows, in order of (row, start), as typed arrays of length n. `runs` holds [row, from, to] of each row.
+// Spans of some rows, in order of (row, start), as typed arrays. `runs` holds [row, from, to] of each row. Where no span stands
+// for several ones, counts are 1 and busy times are durations: neither is stored.
 export class SpanBatch {
   constructor(runs, columns) {
-    this.runs = runs
-    this.n = columns.start.length
-    // Where no span stands for several ones, counts are 1 and busy times are durations: neither is stored.
-    this.isPlain = !columns.count && !columns.busy
+    this.length = columns.start.length
     this.hasWork = Boolean(columns.detail)
-    const { count = null, busy = null, edges = null, ...stored } = columns
-    Object.assign(this, stored, { countOrNull: count, busyOrNull: busy, edges })
-  }
-
-  get count() {
-    return this.countOrNull ??= new Uint8Array(this.n).fill(1)
-  }
-
-  get busy() {
-    return this.busyOrNull ??= this.start.map((start, index) => this.end[index] - start)
-  }
-
-  /** Row code of each span; runs are cheaper. */
-  get row() {
-    const codes = new Uint32Array(this.n)
-    for (const [row, from, to] of this.runs) codes.fill(row, from, to)
-    return codes
+    Object.assign(this, { runs, count: null, busy: null, edges: null }, columns)
   }
 }
 
@@ -108,31 +92,11 @@ function readPlaces(reader, start, runs) {
   return placeMost < TWO_TO_32 ? new Uint32Array(places) : places
 }
 
-/** Add the rank of each span by start, then by index: the rows, which are in order, are merged two by two. */
+/** Add the rank of each span by start, then by index. */
 function addRanks(places, start, runs) {
-  const size = start.length
-  let merged = { time: start, index: new Uint32Array(size).map((_, index) => index) }
-  let spare = { time: new Float64Array(size), index: new Uint32Array(size) }
-  for (let borders = [0, ...runs.map(([, , to]) => to)]; borders.length > 2; ) {
-    for (let number = 0; number + 1 < borders.length; number += 2) {
-      mergeTimes(merged, spare, borders[number], borders[number + 1], borders[number + 2] ?? borders[number + 1])
-    }
-    borders = borders.filter((_, number) => number % 2 === 0 || number === borders.length - 1)
-    // The starts themselves must stay as they are.
-    const free = merged.time === start ? { time: new Float64Array(size), index: merged.index } : merged
-    merged = spare
-    spare = free
-  }
-  for (let rank = 0; rank < size; rank++) places[merged.index[rank]] += rank
-}
-
-function mergeTimes(source, target, from, middle, to) {
-  const { time, index } = source, { time: mergedTime, index: mergedIndex } = target
-  for (let at = from, i = from, j = middle; at < to; at++) {
-    const next = j >= to || (i < middle && time[i] <= time[j]) ? i++ : j++
-    mergedTime[at] = time[next]
-    mergedIndex[at] = index[next]
-  }
+  const indices = new Uint32Array(start.length).map((_, index) => index)
+  const lists = runs.map(([, from, to]) => ({ time: start.subarray(from, to), number: indices.subarray(from, to) }))
+  byPairs(lists, mergeTimed)?.number.forEach((index, rank) => { places[index] += rank })
 }
 
 /**
@@ -159,7 +123,6 @@ class ColumnReader {
     this.columns = manifest.columns
     this.isShuffled = manifest.deflated
     this.bytes = bytes
-    this.view = new DataView(bytes.buffer, bytes.byteOffset, bytes.byteLength)
   }
 
   /** A column in the smallest typed array that holds it. */
@@ -169,7 +132,7 @@ class ColumnReader {
     const [least, most] = isConstant ? [spec, spec] : [spec.least, spec.most]
     const kind = smallestArray(least, most, SIGNED_COLUMNS.has(name) || least < 0)
     if (isConstant) return new kind(this.n).fill(spec)
-    const raw = this.unsigned(spec)
+    const raw = this.integers(spec.at, spec.bytes, this.n)
     // The conversion of a whole array is native, and fast whatever the types.
     const values = raw.constructor === kind ? raw : new kind(raw)
     const odd = spec.exceptions ? this.readExceptions(raw, spec) : []
@@ -182,47 +145,20 @@ class ColumnReader {
   readExceptions(raw, spec) {
     const sign = 2 ** (8 * spec.bytes) - 1
     let index = -1
-    return Array.from({ length: spec.exceptions }, (_, number) => {
-      index = raw.indexOf(sign, index + 1)
-      return [index, this.signed(spec.exceptionsAt, number, spec.exceptions)]
-    })
+    const values = this.integers(spec.exceptionsAt, 8, spec.exceptions)
+    return Array.from(values, value => [index = raw.indexOf(sign, index + 1), value])
   }
 
-  unsigned({ at, bytes: width }) {
-    if (width === 8) return this.wide(at)
-    const raw = new UNSIGNED_ARRAYS[width](this.n)
-    if (this.isShuffled) this.gather(raw, at, width)
-    else new Uint8Array(raw.buffer).set(this.bytes.subarray(at, at + width * this.n))
-    return raw
-  }
-
-  gather(raw, at, width) {
-    const { bytes, n } = this
-    if (width === 1) raw.set(bytes.subarray(at, at + n))
-    else if (width === 2) for (let index = 0; index < n; index++) raw[index] = bytes[at + index] | (bytes[at + n + index] << 8)
+  /** The `count` integers of so many bytes at a place: unsigned ones, but of 8 bytes signed ones. */
+  integers(at, width, count) {
+    const bytes = new Uint8Array(width * count), packed = this.bytes.subarray(at, at + width * count)
+    if (!this.isShuffled || width === 1) bytes.set(packed)
     else {
-      const second = at + n, third = at + 2 * n, fourth = at + 3 * n
-      for (let index = 0; index < n; index++) {
-        raw[index] = bytes[at + index] | (bytes[second + index] << 8) | (bytes[third + index] << 16) | (bytes[fourth + index] << 24)
+      for (let place = 0; place < width; place++) {
+        for (let index = 0; index < count; index++) bytes[index * width + place] = packed[place * count + index]
       }
     }
-  }
-
-  wide(at) {
-    const raw = new Float64Array(this.n)
-    for (let index = 0; index < this.n; index++) raw[index] = this.signed(at, index, this.n)
-    return raw
-  }
-
-  /** Value `index` of `count` signed integers of 8 bytes, which lie at `at`. */
-  signed(at, index, count) {
-    if (!this.isShuffled) {
-      return this.view.getUint32(at + 8 * index, true) + this.view.getInt32(at + 8 * index + 4, true) * TWO_TO_32
-    }
-    let low = 0, high = 0
-    for (let place = 3; place >= 0; place--) low = low * 256 + this.bytes[at + place * count + index]
-    for (let place = 7; place >= 4; place--) high = (high << 8) | this.bytes[at + place * count + index]
-    return low + high * TWO_TO_32
+    return width === 8 ? Float64Array.from(new BigInt64Array(bytes.buffer), Number) : new UNSIGNED_ARRAYS[width](bytes.buffer)
   }
 }
 

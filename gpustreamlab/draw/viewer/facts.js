@@ -34,7 +34,7 @@ export function spanFacts(view, { row: code, index }) {
     ["queueing", laneOf(view, code).host ? "" : exactTime(row.queueing[index]) + (isWork(view, row, index) ? " from launch to start" : "")],
     ["thread", laneOf(view, code).host ? "" : thread ?? ""],
   ]
-  if (count > 1) facts.splice(4, 0, ["spans", `${formatCount(count)}, sent as one`], [tables.header.busy_word, exactTime(store.busySum(code, index, index))])
+  if (count > 1) facts.splice(4, 0, ["spans", `${formatCount(count)}, sent as one`], [tables.header.busy_word, exactTime(row.busyAt(index))])
   return facts.filter(([, text]) => text)
 }
 
@@ -42,8 +42,7 @@ export function spanFacts(view, { row: code, index }) {
 export function mergedFacts(view, hit) {
   const { store, tables } = view
   const row = store.row(hit.row)
-  const [start, end] = timesOf(view, hit)
-  const busy = store.busySum(hit.row, hit.first, hit.last)
+  const [start, end] = timesOf(view, hit), busy = row.busySum(hit.first, hit.last)
   const top = topNames(row, view.tables.names.length, hit.first, hit.last)
   return [
     [laneOf(view, hit.row).host ? "thread" : "stream", laneText(laneOf(view, hit.row))],
@@ -61,12 +60,12 @@ function moreNames(top) {
 /** The names that take most time among spans first..last of a row, as [code, count], and in `more` how many names are left out. */
 function topNames(row, nameCount, first, last) {
   const counts = new Float64Array(nameCount), times = new Float64Array(nameCount), codes = []
-  const { name, start, end, countOrNull, busyOrNull } = row
+  const { name } = row
   for (let i = first; i <= last; i += 1) {
     const code = name[i]
     if (!counts[code]) codes.push(code)
-    counts[code] += countOrNull ? countOrNull[i] : 1
-    times[code] += busyOrNull ? busyOrNull[i] : end[i] - start[i]
+    counts[code] += row.countAt(i)
+    times[code] += row.busyAt(i)
   }
   codes.sort((a, b) => times[b] - times[a] || a - b)
   const top = codes.slice(0, TOP_NAMES).map(code => [code, counts[code]])

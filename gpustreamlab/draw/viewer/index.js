@@ -15,7 +15,7 @@ export { headTime, paintEdges, paintOwnEdges, paintOwnLaunches } from "./paint_e
 export { boxOf } from "./paint_overlay.js"
 export { busyPeak } from "./paint_strips.js"
 export { endOfHit, Row } from "./rows.js"
-export { paintHitTicks } from "./paint_hits.js"
+export { paintHitTicks } from "./minimap.js"
 export { signAt } from "./paint_why.js"
 export { totals } from "./totals.js"
 export { dataFrameFilter, totalsExpression } from "./totals_table.js"

@@ -1,8 +1,8 @@
 // Intervals in order of time, with sums of their lengths.
 
-import { grown, lowerBound, roomFor, roomy, sumBetween } from "./arrays.js"
+import { BlockSums, byPairs, grown, lowerBound, roomFor, sumBetween } from "./arrays.js"
 
-export const SUM_SPANS = 8
+export const SUM_SPANS = 8 // A sum before every 8th: a byte an interval instead of eight.
 
 export class Intervals {
   constructor(size = 16) {
@@ -11,22 +11,16 @@ export class Intervals {
     this.end = new Float64Array(size)
     this.length = 0
     // Busy time where it is less than the length: an interval that stands for several spans.
-    this.busyOrNull = null
-    // Sums before every 8th interval: a byte an interval instead of eight.
-    this.sums = new Float64Array(1)
-    this.summed = 0
+    this.busy = null
+    this.busySums = new BlockSums(SUM_SPANS, (from, to) => this.addBusy(from, to))
   }
 
   /** Add intervals that are themselves disjoint and in order. */
   add(fresh) {
     if (!fresh.length) return
     const at = lowerBound(this.end, fresh.start[0], 0, this.length)
-    const tail = new Intervals(0)
-    tail.start = this.start.slice(at, this.length)
-    tail.end = this.end.slice(at, this.length)
-    tail.length = this.length - at
-    this.forgetSums(at)
-    this.reserve(at + tail.length + fresh.length)
+    const tail = { start: this.start.slice(at, this.length), end: this.end.slice(at, this.length), length: this.length - at }
+    this.busySums.forget(at)
     this.length = at
     extendByBoth(this, tail, fresh)
   }
@@ -39,58 +33,28 @@ export class Intervals {
 
   /** Busy time of the intervals i to j, both included. */
   busySum(i, j) {
-    return j - i < SUM_SPANS ? this.addBusy(i, j + 1) : this.busyBefore(j + 1) - this.busyBefore(i)
+    return this.busySums.between(i, j + 1, this.length)
   }
 
-  /** Busy time of the intervals before one. */
-  busyBefore(index) {
-    if (this.summed + SUM_SPANS <= this.length) this.sumUp()
-    const block = Math.floor(index / SUM_SPANS)
-    return this.sums[block] + this.addBusy(block * SUM_SPANS, index)
+  busyAt(index) {
+    return this.busy ? this.busy[index] : this.end[index] - this.start[index]
   }
 
   /** How much of a ns of an interval is busy: less than 1 where it stands for several spans. */
   densityAt(index) {
-    return this.busyOrNull ? this.busyOrNull[index] / (this.end[index] - this.start[index]) : 1
+    return this.busy ? this.busy[index] / (this.end[index] - this.start[index] || 1) : 1
   }
 
   addBusy(from, to) {
-    if (this.busyOrNull) return sumBetween(this.busyOrNull, from, to)
-    const { start, end } = this
+    if (this.busy) return sumBetween(this.busy, from, to)
     let sum = 0
-    for (let index = from; index < to; index++) sum += end[index] - start[index]
+    for (let index = from; index < to; index++) sum += this.end[index] - this.start[index]
     return sum
   }
-
-  sumUp() {
-    const blocks = Math.floor(this.length / SUM_SPANS)
-    let block = this.summed / SUM_SPANS
-    this.sums = roomy(this.sums, blocks + 1, block + 1)
-    let sum = this.sums[block]
-    for (; block < blocks; block++) {
-      sum += this.addBusy(block * SUM_SPANS, (block + 1) * SUM_SPANS)
-      this.sums[block + 1] = sum
-    }
-    this.summed = blocks * SUM_SPANS
-  }
-
-  /** What is summed up from an index on is out of date. */
-  forgetSums(from) {
-    this.summed = Math.min(this.summed, Math.floor(from / SUM_SPANS) * SUM_SPANS)
-  }
 }
 
-/** Union of lists of disjoint intervals, by pairs: an interval moves only as often as the number of lists has bits. */
-export function uniteAll(lists) {
-  while (lists.length > 1) {
-    const pairs = []
-    for (let index = 0; index < lists.length; index += 2) {
-      pairs.push(index + 1 < lists.length ? unite(lists[index], lists[index + 1]) : lists[index])
-    }
-    lists = pairs
-  }
-  return lists[0] ?? new Intervals()
-}
+/** Union of lists of disjoint intervals. */
+export const uniteAll = lists => byPairs(lists, unite) ?? new Intervals()
 
 function unite(one, other) {
   const union = new Intervals(one.length + other.length)

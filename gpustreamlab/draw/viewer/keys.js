@@ -152,7 +152,7 @@ function rowsFromTop({ tables: { rows } }) {
 
 /** The span of a row that runs at a time, or else the nearest to it. */
 function nearestSpan(store, code, time) {
-  const row = store.row(code), at = store.indexAt(code, time)
+  const row = store.row(code), at = row.indexAt(time)
   if (at < 0) return 0
   if (at + 1 >= row.length || row.end[at] >= time) return at
   return time - row.end[at] <= row.start[at + 1] - time ? at : at + 1

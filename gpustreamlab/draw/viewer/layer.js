@@ -26,7 +26,8 @@ function layerClass(Bokeh) {
 export function addLayers(Bokeh, plot, view, painter) {
   const Layer = layerClass(Bokeh)
   const paint = part => (ctx, plotView, ratio) => {
-    placeFrame(view, plotView)
+    const {left, top, right, bottom} = plotView.frame.bbox
+    view.frame = {left, top, right, bottom}
     if (view.frame.right - view.frame.left < 2) return
     ctx.save()
     painter[part](ctx, ratio)
@@ -38,11 +39,6 @@ export function addLayers(Bokeh, plot, view, painter) {
   plot.add_layout(main)
   plot.add_layout(overlay)
   return {main, overlay}
-}
-
-function placeFrame(view, plotView) {
-  const {left, top, right, bottom} = plotView.frame.bbox
-  view.frame = {left, top, right, bottom}
 }
 
 const LETTER_PX = 7.5, TICK_GAP_PX = 8

@@ -7,6 +7,10 @@
 import { gallop, grown } from "./arrays.js"
 
 export const BIN_PX = 1.5
+const ITEM_ARRAYS = {
+  row: Int32Array, first: Int32Array, last: Int32Array,
+  left: Float64Array, right: Float64Array, count: Float64Array, busy: Float64Array,
+}
 
 /** Smallest of 1, 2, 3, 4, 6, 8, 12, 16, 24 … ns that is at least 1.5 px. */
 export function binWidth(nsPerPx) {
@@ -24,8 +28,7 @@ export class LodItems {
   constructor(capacity = 4096) {
     this.length = 0
     this.capacity = 0
-    for (const name of ["row", "first", "last"]) this[name] = new Int32Array(0)
-    for (const name of ["left", "right", "count", "busy"]) this[name] = new Float64Array(0)
+    for (const [name, kind] of Object.entries(ITEM_ARRAYS)) this[name] = new kind(0)
     this.reserve(capacity)
   }
 
@@ -42,9 +45,7 @@ export class LodItems {
   }
 
   reserve(capacity) {
-    for (const name of ["row", "first", "last", "left", "right", "count", "busy"]) {
-      this[name] = grown(this[name], capacity, this.length)
-    }
+    for (const name of Object.keys(ITEM_ARRAYS)) this[name] = grown(this[name], capacity, this.length)
     this.capacity = capacity
   }
 }
@@ -106,9 +107,7 @@ function walkItems(row, begin, x0, x1, bin, out) {
 }
 
 function pushSpan(row, index, out) {
-  const left = row.start[index], right = row.end[index]
-  if (row.isPlain) out.push(row.code, left, right, index, index, 1, right - left)
-  else out.push(row.code, left, right, index, index, row.countOrNull[index], row.busyOrNull[index])
+  out.push(row.code, row.start[index], row.end[index], index, index, row.countAt(index), row.busyAt(index))
 }
 
 function pushMerged(row, first, last, right, out) {

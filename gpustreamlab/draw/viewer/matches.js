@@ -21,7 +21,7 @@ export function nextMatch(store, from, direction = 1) {
   let found = null
   for (const row of shownRows(store)) {
     const last = lastUpTo(row, anchor), before = row.code === anchor.row ? last - 1 : last
-    const index = direction > 0 ? row.nextMatch(last + 1, store.matches) : row.previousMatch(before, store.matches)
+    const index = row.nextMatch(direction > 0 ? last + 1 : before, store.matches, direction)
     if (index < 0 || index >= row.length) continue
     const time = row.start[index]
     if (!found || (direction > 0 ? time < found.time : time >= found.time)) found = { row: row.code, index, time }

@@ -1,7 +1,7 @@
 // The memory of a lane over time, below its rows: what is in use as an area, what is reserved as a line above it.
 
 import { upperBound } from "./arrays.js"
-import { clipLanes, setFont } from "./brush.js"
+import { clipLanes, setPen } from "./brush.js"
 import { exactTime } from "./facts.js"
 import { nearPx } from "./paint_edges.js"
 import { formatBytes, formatNs } from "./units.js"
@@ -44,12 +44,10 @@ function paintMemoryStrip(ctx, {view, theme}, strip, {top, bottom}) {
 }
 
 function labelMemory(ctx, {view, theme, texts}, strip, top) {
-  setFont(ctx, 11)
-  ctx.textAlign = "right"
+  setPen(ctx, theme.paper, 11, "right")
   ctx.textBaseline = "top"
   const text = `max ${strip.most_text}`, width = texts.width(ctx, text)
   ctx.globalAlpha = 0.8
-  ctx.fillStyle = theme.paper
   ctx.fillRect(view.frame.right - width - 8, top, width + 6, 13)
   ctx.globalAlpha = 1
   ctx.fillStyle = theme.soft

@@ -1,12 +1,11 @@
 // How many streams were busy, over the same time as the axis above it. While that is a part of the session only, a slim line
 // above shows the whole session, with the window in view, which can be dragged.
 
-import { setFont } from "./brush.js"
+import { setPen } from "./brush.js"
 import { busyShares } from "./busy.js"
-import { paintHitTicks } from "./paint_hits.js"
 import { LABEL_GAP_PX } from "./paint_lanes.js"
 import { markColour } from "./paint_marks.js"
-import { busyPeak, paintScale, stepShape } from "./paint_strips.js"
+import { busyPeak, firstFit, paintScale, stepShape } from "./paint_strips.js"
 import { formatCount, formatNs } from "./units.js"
 import { FILTER_KEYS, MIN_WINDOW_NS } from "./view.js"
 
@@ -32,11 +31,14 @@ export class Minimap {
     const data = () => { this.shares = null; this.request() }
     this.offs = [this.view.on("range", () => this.request()), this.view.on("data", data), this.view.on("look", property => {
       if (FILTER_KEYS.has(property)) data()
-      else if (property === "matches") { this.groundOf = null; this.request() }
+      else if (property === "matches") { this.ticks = null; this.request() }
     })]
-    this.listeners = [["pointerdown", e => this.down(e)], ["pointermove", e => this.move(e)], ["pointerup", () => this.up()],
-      ["pointercancel", () => this.up()], ["dblclick", () => this.view.fit()]]
-    for (const [type, listener] of this.listeners) this.canvas.addEventListener(type, listener)
+    const up = () => { this.grip = null }
+    const heard = {
+      pointerdown: event => this.down(event), pointermove: event => this.move(event), pointerup: up, pointercancel: up,
+      dblclick: () => this.view.fit(),
+    }
+    for (const [type, listener] of Object.entries(heard)) this.canvas.addEventListener(type, listener)
   }
 
   // What the map is painted for. The figure may find its place, or its colours, after the map was asked to paint.
@@ -48,7 +50,6 @@ export class Minimap {
   remove() {
     cancelAnimationFrame(this.frame)
     this.offs.forEach(off => off())
-    for (const [type, listener] of this.listeners) this.canvas.removeEventListener(type, listener)
     this.canvas.remove()
   }
 
@@ -68,17 +69,20 @@ export class Minimap {
     if (!wide || view.frame.right <= view.frame.left + 1) return
     if (this.canvas.width !== wide || this.canvas.height !== high) { this.canvas.width = wide; this.canvas.height = high; this.shares = null }
     this.full = view.fullRange()
+    if (this.painted !== this.situation) this.ticks = null
     this.painted = this.situation
     const ctx = this.canvas.getContext("2d"), {isWhole} = this
     ctx.setTransform(ratio, 0, 0, ratio, 0, 0)
     ctx.clearRect(0, 0, wide, high)
     const columns = Math.max(1, Math.round(this.width))
-    if (!this.shares || this.shares.length !== columns) {
+    if (this.shares?.length !== columns) {
       this.shares = this.busyBetween(this.full.start, this.full.end, columns)
-      this.groundOf = null
+      this.ticks = null
     }
     const shares = isWhole ? this.shares : this.busyBetween(view.x0, view.x1, columns), {most, isExact} = busyPeak(view, shares)
-    ctx.drawImage(this.ground(wide, high, ratio, most), 0, 0, wide / ratio, high / ratio)
+    this.paintArea(ctx, this.shares, {left: this.left, top: TOP_PX, bottom: this.lineBottom}, most)
+    this.paintMoments(ctx)
+    paintHitTicks(ctx, this, MINIMAP_PX)
     const box = {left: this.left, top: isWhole ? TOP_PX : this.lineBottom + 4, bottom: BOTTOM_PX}
     if (!isWhole) this.paintArea(ctx, shares, box, most)
     const words = isExact ? [`max ${formatCount(most)}`] : [`max about ${formatCount(most)}`, `about ${formatCount(most)}`], {busy_word: busy} = view.tables.header
@@ -88,20 +92,6 @@ export class Minimap {
   }
 
   busyBetween(from, to, columns) { return busyShares(this.view.store, this.view.tables, from, to, columns).lanes }
-
-  // All but the window, as a picture: while the window moves, it stays as it is.
-  ground(wide, high, ratio, most) {
-    const of = [this.painted, this.full.start, this.full.end, wide, high, this.lineBottom, most].join()
-    if (this.groundOf === of) return this.groundCanvas
-    this.groundOf = of
-    const canvas = this.groundCanvas ??= document.createElement("canvas"), ctx = canvas.getContext("2d")
-    Object.assign(canvas, {width: wide, height: high})
-    ctx.setTransform(ratio, 0, 0, ratio, 0, 0)
-    this.paintArea(ctx, this.shares, {left: this.left, top: TOP_PX, bottom: this.lineBottom}, most)
-    this.paintMoments(ctx)
-    paintHitTicks(ctx, this, MINIMAP_PX)
-    return canvas
-  }
 
   paintArea(ctx, shares, box, most) {
     const {theme} = this.viewer
@@ -114,13 +104,9 @@ export class Minimap {
   }
 
   paintName(ctx) {
-    setFont(ctx, 11)
-    ctx.fillStyle = this.viewer.theme.soft
-    ctx.textAlign = "right"
-    ctx.textBaseline = "middle"
-    const room = this.left - LABEL_GAP_PX
-    const text = ["whole session", "session", "all"].find(words => ctx.measureText(words).width <= room)
-    if (text) ctx.fillText(text, room, (TOP_PX + this.lineBottom) / 2)
+    setPen(ctx, this.viewer.theme.soft, 11, "right")
+    const room = this.left - LABEL_GAP_PX, words = ["whole session", "session", "all"]
+    ctx.fillText(firstFit(ctx, this.viewer.painter.texts, words, room), room, (TOP_PX + this.lineBottom) / 2)
   }
 
   paintMoments(ctx) {
@@ -200,6 +186,29 @@ export class Minimap {
     else if (part === "left") this.view.setRange(Math.max(low, Math.min(x0 + shift, x1 - MIN_WINDOW_NS)), x1)
     else this.view.setRange(x0, Math.min(high, Math.max(x1 + shift, x0 + MIN_WINDOW_NS)))
   }
+}
 
-  up() { this.grip = null }
+/** Mark in the overview where hits begin: `pxAt` and `timeAt` of the map say which px is which time. */
+export function paintHitTicks(ctx, map, bottom) {
+  if (!map.view.matches) return
+  map.ticks ??= hitTicks(map)
+  // On paper of their own: what is busy behind them is of nearly the same colour.
+  for (const [colour, wide] of [[map.viewer.theme.paper, 4], [map.viewer.theme.accent, 2]]) {
+    ctx.fillStyle = colour
+    for (const px of map.ticks) ctx.fillRect(px - wide / 2, bottom - 10, wide, 10)
+  }
+}
+
+// Each px of the map at which a span begins that a search found.
+function hitTicks(map) {
+  const {view: {store, matches}, left, width} = map, ticks = new Set()
+  for (const row of store.rows.map(({code}) => store.row(code))) {
+    // One search a px at most, however many hits there are.
+    for (let index = row.nextMatch(0, matches); index < row.length;) {
+      const px = Math.floor(map.pxAt(row.start[index]))
+      if (px >= left && px < left + width) ticks.add(px)
+      index = row.nextMatch(Math.max(index + 1, row.firstFrom(map.timeAt(px + 1))), matches)
+    }
+  }
+  return ticks
 }

@@ -37,9 +37,9 @@ export class NameTimes {
 }
 
 function countSpans(row, known) {
-  const { name, kind, start, end, busyOrNull, length, hasWork } = row
+  const { name, kind, length, hasWork } = row
   for (let i = known.length; i < length; i += 1) {
-    addTimes(known.names, name[i], busyOrNull ? busyOrNull[i] : end[i] - start[i], 1)
+    addTimes(known.names, name[i], row.busyAt(i), 1)
     known.kinds.add(kind[i])
     if (hasWork && isStray(row, i)) known.strays += 1
     if (hasWork && isBlocked(row, i)) known.hasBlocked = true

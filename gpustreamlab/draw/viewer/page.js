@@ -98,7 +98,7 @@
     const {item, tables, manifest} = JSON.parse(await unpackedText("gsl-data" + which))
     const batch = await readBatch(manifest, packedBytes("gsl-spans" + which))
     // What is in the file is there: nothing is cut.
-    const store = new SpanStore({capacity: Math.max(1, batch.n), edgeCapacity: Math.max(1, batch.edges.length)})
+    const store = new SpanStore({capacity: Math.max(1, batch.length), edgeCapacity: Math.max(1, batch.edges.length)})
     store.setRows(tables.rows)
     store.append(batch)
     const viewer = new Viewer({element: element("gsl-timeline" + which), Bokeh, item, tables, store, fills: isAlone, ...pageOptions(which)})

@@ -1,6 +1,6 @@
 // The picture: its parts, in the order in which they are painted.
 
-import { colourBy, HATCH_LINES, Hatches, Looks, setFont, Texts } from "./brush.js"
+import { colourBy, HATCH_LINES, Hatches, Looks, setPen, Texts } from "./brush.js"
 import { LodItems } from "./lod.js"
 import { paintMemory, paintMemoryLabels } from "./memory.js"
 import { paintBars } from "./paint_bars.js"
@@ -81,21 +81,15 @@ export class Painter {
 // The title of the time axis. Far from 0 the ticks count from a base, and the title says from which.
 function paintAxisTitle(ctx, {view, theme, texts}) {
   const {frame} = view, base = tickBase(view.x0, view.x1 - view.x0)
-  setFont(ctx, 12)
-  ctx.textAlign = "center"
-  ctx.textBaseline = "middle"
-  ctx.fillStyle = base ? theme.ink : theme.soft
+  setPen(ctx, base ? theme.ink : theme.soft, 12, "center")
   const text = base ? `from ${formatBase(base)} after the first start` : "time since the first start"
   ctx.fillText(texts.fit(ctx, text, frame.right), (frame.left + frame.right) / 2, frame.bottom + 38)
 }
 
 function paintEmpty(ctx, {view, theme}) {
   const {store, frame} = view
-  const isHidden = store.filter
-  const text = !store.length ? view.tables.header.empty : isHidden ? "No shown name ran here" : "Nothing ran here: fit the window to see all"
-  setFont(ctx, 14)
-  ctx.fillStyle = theme.soft
-  ctx.textAlign = "center"
-  ctx.textBaseline = "middle"
+  const shown = store.filter ? "No shown name ran here" : "Nothing ran here: fit the window to see all"
+  setPen(ctx, theme.soft, 14, "center")
+  const text = store.length ? shown : view.tables.header.empty
   ctx.fillText(text, (frame.left + frame.right) / 2, (view.lanesTop() + view.lanesBottom()) / 2, frame.right - frame.left)
 }

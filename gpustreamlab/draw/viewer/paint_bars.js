@@ -1,9 +1,8 @@
 // Bars: solid where work ran, an outline where it is known to have waited, pale and open at the ends where nobody knows when in
 // it work ran. Spans that are too narrow for a bar are drawn as load: as high as the share of the time in which they lasted.
 
-import { BAR_INK, clipLanes, DIM_SHADE, HOLLOW, OPEN, OPEN_SHADE, setFont, SHADES, SOLID } from "./brush.js"
+import { BAR_INK, clipLanes, DIM_SHADE, HOLLOW, OPEN, OPEN_SHADE, setPen, SHADES, SOLID } from "./brush.js"
 import { binWidth, decimate } from "./lod.js"
-import { paintHits } from "./paint_hits.js"
 import { isStray } from "./rows.js"
 import { formatNs } from "./units.js"
 
@@ -14,6 +13,7 @@ const MOMENT_PX = 5 // Half the height of the sign of a span that took no time.
 const FADE_PX = 4, FADE_STEPS = 4 // Steps in which an open end fades out.
 const LEAST_LOAD_PX = 2 // A little load shall still be seen.
 const STRAY_PX = 8 // The sign of work that left its stream.
+const HIT_PX = 3, LEAST_HIT_PX = 5 // The line under what a search found: also one among a thousand spans is seen.
 
 // Find what is in view, remember it for the pointer, and paint it.
 export function paintBars(ctx, painter) {
@@ -23,8 +23,8 @@ export function paintBars(ctx, painter) {
     ctx.setTransform(1, 0, 0, 1, 0, 0)
     const boxes = placeItems(painter, segments)
     fillBoxes(ctx, painter, segments, boxes)
+    if (view.matches) paintHits(ctx, painter, segments, boxes)
     ctx.setTransform(ratio, 0, 0, ratio, 0, 0)
-    paintHits(ctx, painter, segments, boxes)
     labelBoxes(ctx, painter, segments, boxes)
     paintStrays(ctx, painter, segments, boxes)
     paintMoments(ctx, painter, segments, boxes)
@@ -38,7 +38,7 @@ function collectItems(view, items) {
       const top = view.yAt(tables.rows[row].top), bottom = view.yAt(tables.rows[row].bottom), from = items.length
       if (bottom <= view.lanesTop() || top >= view.lanesBottom()) continue
       decimate(store, row, view.x0, view.x1, bin, items)
-      if (items.length > from) segments.push({row, from, to: items.length, top, bottom})
+      if (items.length > from) segments.push({row, columns: store.row(row), from, to: items.length, top, bottom})
     }
   }
   return segments
@@ -81,38 +81,47 @@ function widenLonely({x, w, ns}, from, to, ratio, scale) {
   }
 }
 
-function isItemMatch(painter, columns, row, i) {
-  const {items, view} = painter
-  if (items.first[i] === items.last[i]) return columns.isMatch(items.first[i], view.matches)
-  return view.store.matchCount(row, items.first[i], items.last[i]) > 0
+function eachItem(segments, visit) {
+  for (const segment of segments) for (let i = segment.from; i < segment.to; i++) visit(i, segment)
 }
 
-const isBar = ({items, ratio}, {w}, i) => w[i] >= WIDE_PX * ratio && items.first[i] === items.last[i]
+// Whether anything of an item is searched for.
+const isMatch = ({view, items}, {row}, i) => view.store.matchCount(row, items.first[i], items.last[i]) > 0
 
-function fillBoxes(ctx, painter, segments, boxes) {
-  const {view, items, looks, ratio, hatches} = painter, {x, w, ns} = boxes, edge = Math.max(1, Math.round(ratio))
-  for (const segment of segments) {
-    const columns = view.store.row(segment.row), {top, height} = devicePx(segment, ratio)
-    for (let i = segment.from; i < segment.to; i++) {
-      const at = items.first[i], shape = looks.shape(columns, at), isDim = view.matches && !isItemMatch(painter, columns, segment.row, i)
-      const full = shape === OPEN || columns.isPale ? (isDim ? 1 : OPEN_SHADE) : isDim ? DIM_SHADE : SHADES
-      if (isBar(painter, boxes, i)) {
-        const code = looks.code(columns, at), box = {left: x[i], top, width: w[i] - edge, height, edge}
-        if (shape !== SOLID) outlineBox(ctx, box, isDim ? looks.shades[code][DIM_SHADE] : looks.lines[code], shape === OPEN)
-        if (shape === HOLLOW) continue
-        ctx.fillStyle = looks.shades[code][full]
-        if (shape === OPEN) openBox(ctx, box, looks.shades[code], full, ratio)
-        else ctx.fillRect(x[i], top, w[i] - edge, height)
-        if (isDim || !painter.hasHatch(looks.hatch(columns, at))) continue
-        ctx.fillStyle = hatches.get(ctx, looks.hatch(columns, at), ratio)
-        ctx.fillRect(x[i], top, w[i] - edge, height)
-      } else {
-        const load = Math.max(Math.min(height, LEAST_LOAD_PX * ratio), Math.round(Math.min(1, items.busy[i] / ns[i]) * height))
-        ctx.fillStyle = looks.shades[looks.load(columns, at)][full]
-        ctx.fillRect(x[i], top + height - load, w[i], load)
-      }
+const isOne = ({first, last}, i) => first[i] === last[i]
+
+function fillBoxes(ctx, painter, segments, {x, w, ns}) {
+  const {view, items, looks, ratio, hatches} = painter, edge = Math.max(1, Math.round(ratio))
+  eachItem(segments, (i, segment) => {
+    const {columns, top, height} = devicePx(segment, ratio), at = items.first[i], shape = looks.shape(columns, at)
+    const isDim = view.matches && !isMatch(painter, segment, i)
+    const full = shape === OPEN || columns.isPale ? (isDim ? 1 : OPEN_SHADE) : isDim ? DIM_SHADE : SHADES
+    if (w[i] < WIDE_PX * ratio || !isOne(items, i)) {
+      const load = Math.max(Math.min(height, LEAST_LOAD_PX * ratio), Math.round(Math.min(1, items.busy[i] / ns[i]) * height))
+      ctx.fillStyle = looks.shades[looks.load(columns, at)][full]
+      return ctx.fillRect(x[i], top + height - load, w[i], load)
     }
-  }
+    const code = looks.code(columns, at), box = {left: x[i], top, width: w[i] - edge, height, edge}
+    if (shape !== SOLID) outlineBox(ctx, box, isDim ? looks.shades[code][DIM_SHADE] : looks.lines[code], shape === OPEN)
+    if (shape === HOLLOW) return
+    ctx.fillStyle = looks.shades[code][full]
+    if (shape === OPEN) openBox(ctx, box, looks.shades[code], full, ratio)
+    else ctx.fillRect(x[i], top, w[i] - edge, height)
+    if (isDim || !painter.hasHatch(looks.hatch(columns, at))) return
+    ctx.fillStyle = hatches.get(ctx, looks.hatch(columns, at), ratio)
+    ctx.fillRect(x[i], top, w[i] - edge, height)
+  })
+}
+
+// A line under the bars that match, and the bins that hold a match: what a search found stands out at every zoom.
+function paintHits(ctx, painter, segments, {x, w}) {
+  const least = Math.round(LEAST_HIT_PX * painter.ratio), high = Math.round(HIT_PX * painter.ratio)
+  ctx.fillStyle = painter.theme.accent
+  eachItem(segments, (i, segment) => {
+    if (!isMatch(painter, segment, i)) return
+    const wide = Math.max(least, w[i] - 1)
+    ctx.fillRect(Math.round(x[i] + (w[i] - wide) / 2), Math.round(segment.bottom * painter.ratio) - high, wide, high)
+  })
 }
 
 // The lines around a box; an open one has none at its ends.
@@ -132,27 +141,20 @@ function openBox(ctx, {left, top, width, height, edge}, shades, full, ratio) {
   }
 }
 
-function devicePx({top, bottom}, ratio) {
+function devicePx({columns, top, bottom}, ratio) {
   const first = Math.round(top * ratio)
-  return {top: first, height: Math.max(1, Math.round(bottom * ratio) - first)}
+  return {columns, top: first, height: Math.max(1, Math.round(bottom * ratio) - first)}
 }
 
 // Names in bars, where there is room, and how long the span took, where there is more.
 function labelBoxes(ctx, painter, segments, {x, w}) {
-  const {view, items, ratio} = painter, least = LABEL_MIN_PX * ratio
-  setFont(ctx, 11)
-  ctx.textAlign = "left"
-  ctx.textBaseline = "middle"
-  for (const {row, from, to, top, bottom} of segments) {
-    if (bottom - top < 12) continue
-    const columns = view.store.row(row)
-    for (let i = from; i < to; i++) {
-      if (w[i] < least || items.first[i] !== items.last[i]) continue
-      const left = Math.max(x[i] / ratio, view.frame.left) + 5
-      const right = Math.min((x[i] + w[i]) / ratio, view.frame.right) - 5
-      labelBar(ctx, painter, columns, items.first[i], {left, room: right - left, middle: (top + bottom) / 2})
-    }
-  }
+  const {view: {frame}, items, ratio} = painter
+  setPen(ctx, BAR_INK, 11)
+  eachItem(segments, (i, {columns, top, bottom}) => {
+    if (bottom - top < 12 || w[i] < LABEL_MIN_PX * ratio || !isOne(items, i)) return
+    const left = Math.max(x[i] / ratio, frame.left) + 5, right = Math.min((x[i] + w[i]) / ratio, frame.right) - 5
+    labelBar(ctx, painter, columns, items.first[i], {left, room: right - left, middle: (top + bottom) / 2})
+  })
 }
 
 function labelBar(ctx, painter, columns, at, {left, room, middle}) {
@@ -178,33 +180,26 @@ function labelBar(ctx, painter, columns, at, {left, room, middle}) {
 }
 
 // A corner in the colour of warnings on each kernel, copy or fill that ran on another stream than its range had selected.
-function paintStrays(ctx, painter, segments, {x, w}) {
-  const {view, items, ratio, theme} = painter
+function paintStrays(ctx, {items, ratio, theme}, segments, {x, w}) {
   let corners = ""
-  for (const {row, from, to, top, bottom} of segments) {
-    const columns = view.store.row(row)
-    if (!columns.hasWork) continue
-    for (let i = from; i < to; i++) {
-      if (!isStray(columns, items.first[i])) continue
-      const size = Math.min(STRAY_PX, bottom - top), right = Math.max(x[i] / ratio + size / 2, (x[i] + w[i]) / ratio - 1)
-      corners += `M${right - size} ${top}h${size}v${size}z`
-    }
-  }
+  eachItem(segments.filter(({columns}) => columns.hasWork), (i, {columns, top, bottom}) => {
+    if (!isStray(columns, items.first[i])) return
+    const size = Math.min(STRAY_PX, bottom - top), right = Math.max(x[i] / ratio + size / 2, (x[i] + w[i]) / ratio - 1)
+    corners += `M${right - size} ${top}h${size}v${size}z`
+  })
   paintShape(ctx, corners, theme.stray, theme.paper, 1.5)
 }
 
 // Spans that took no time, where one stands alone: a diamond on its line says that it is no short bar.
 function paintMoments(ctx, painter, segments, {x, w}) {
   const {view, items, looks, ratio} = painter, lonely = Math.round(LONELY_PX * ratio)
-  for (const {row, from, to, top, bottom} of segments) {
-    const columns = view.store.row(row), middle = (top + bottom) / 2, half = Math.min(MOMENT_PX, (bottom - top) / 2)
-    for (let i = from; i < to; i++) {
-      if (items.right[i] > items.left[i] || items.first[i] !== items.last[i] || w[i] < lonely) continue
-      const at = items.first[i], left = x[i] / ratio + LONELY_PX / 2
-      if (view.matches && !columns.isMatch(at, view.matches)) continue
-      paintShape(ctx, `M${left - half} ${middle}l${half} ${-half}l${half} ${half}l${-half} ${half}z`, looks.fills[looks.code(columns, at)], painter.theme.ink, 1)
-    }
-  }
+  eachItem(segments, (i, segment) => {
+    if (items.right[i] > items.left[i] || !isOne(items, i) || w[i] < lonely) return
+    if (view.matches && !isMatch(painter, segment, i)) return
+    const {columns, top, bottom} = segment, half = Math.min(MOMENT_PX, (bottom - top) / 2), left = x[i] / ratio + LONELY_PX / 2
+    const path = `M${left - half} ${(top + bottom) / 2}l${half} ${-half}l${half} ${half}l${-half} ${half}z`
+    paintShape(ctx, path, looks.fills[looks.code(columns, items.first[i])], painter.theme.ink, 1)
+  })
 }
 
 function paintShape(ctx, path, fill, line, width) {

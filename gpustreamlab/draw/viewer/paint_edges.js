@@ -9,38 +9,34 @@ const MAX_EDGES = 2000
 const FEW_EDGES = 40 // So many leave the bars in sight; of more, only one is drawn for each so many px.
 const EDGE_BIN_PX = 24
 const ARROW_PX = 5 // Twice as much fits between two lanes.
-const UNKNOWN = 0, SHOWN = 1, HIDDEN = 2 // Whether the filter leaves both ends of an arrow.
 
 export function paintEdges(ctx, painter) {
   const {view, theme} = painter, {edges} = view.store
   painter.hiddenEdges = 0
-  if (!view.showsWaits || !edges || !edges.length) return
+  if (!view.showsWaits || !edges.length) return
   const found = edgesInView(view, edges)
   painter.hiddenEdges = found.total - found.places.length
-  paintArrows(ctx, view, found.places, {colour: theme.rim, width: 1})
+  paintArrows(ctx, view, edges, found.places, {colour: theme.rim, width: 1})
 }
 
 // Full arrows of what is pinned or under the pointer, as far as they pass the window.
 export function paintOwnEdges(ctx, {view, theme}) {
-  const {edges} = view.store, hits = [view.pinned, view.hovered].filter(Boolean)
-  if (!view.showsWaits || !edges || !edges.length || !hits.length) return
-  const ends = hits.map(hit => endsOf(view, hit)).filter(Boolean), places = []
-  for (let i = 0; i < edges.length && places.length < MAX_EDGES; i++) {
-    if (ends.some(end => isOwnEdge(edges, i, end)) && passesWindow(view, edges, i) && isEdgeShown(view.store, edges, i)) places.push(i)
-  }
-  paintArrows(ctx, view, places, {colour: theme.ink, width: 1.5})
+  if (view.showsWaits) paintOwn(ctx, view, view.store.edges, endsOf, {colour: theme.ink, width: 1.5})
 }
 
 // From the calls that launched to what they launched: only those of what is pinned or under the pointer, since there is one
 // for each kernel.
 export function paintOwnLaunches(ctx, {view, theme}) {
-  const {launches} = view.store, hits = [view.pinned, view.hovered].filter(Boolean)
-  if (!launches.length || !hits.length) return
-  const ends = hits.map(hit => launchEndsOf(view, hit)).filter(Boolean), places = []
-  for (let i = 0; i < launches.length && places.length < MAX_EDGES; i++) {
-    if (ends.some(end => isOwnEdge(launches, i, end)) && passesWindow(view, launches, i)) places.push(i)
+  paintOwn(ctx, view, view.store.launches, launchEndsOf, {colour: theme.accent, width: 1.5, dash: [4, 3]})
+}
+
+function paintOwn(ctx, view, edges, endsOf, look) {
+  const ends = [view.pinned, view.hovered].map(hit => hit && endsOf(view, hit)).filter(Boolean), places = []
+  const isShown = i => edges === view.store.launches || isEdgeShown(view.store, edges, i)
+  for (let i = 0; ends.length && i < edges.length && places.length < MAX_EDGES; i++) {
+    if (ends.some(end => isOwnEdge(edges, i, end)) && passesWindow(view, edges, i) && isShown(i)) places.push(i)
   }
-  paintArrows(ctx, view, places, {colour: theme.accent, width: 1.5, edges: launches, dash: [4, 3]})
+  paintArrows(ctx, view, edges, places, look)
 }
 
 // A launch leads from the start of a call.
@@ -67,9 +63,12 @@ const isPlaceOf = (place, known) => place < 0 || known < 0 || place === known
 function passesWindow(view, {x0, x1, row0, row1}, i) {
   if (Math.max(x0[i], x1[i]) < view.x0 || Math.min(x0[i], x1[i]) > view.x1) return false
   const source = view.tables.rows[row0[i]], target = view.tables.rows[row1[i]]
-  if (!source || !target || source.top < 0 || target.top < 0) return false
+  if (!arePlaced(view, row0[i], row1[i])) return false
   return view.isSeen({top: Math.min(source.top, target.top), bottom: Math.max(source.bottom, target.bottom)})
 }
+
+// Whether rows are known, and their lanes not hidden.
+const arePlaced = ({tables: {rows}}, ...codes) => codes.every(code => rows[code]?.top >= 0)
 
 // Arrows of which at least one end is in view. What only passes by would bury the bars.
 function edgesInView(view, edges) {
@@ -80,7 +79,7 @@ function edgesInView(view, edges) {
   for (let i = 0; i < edges.length; i++) {
     const isSource = isSeen[row0[i]] && x0[i] >= view.x0 && x0[i] <= view.x1
     if (!isSource && !(isSeen[row1[i]] && x1[i] >= view.x0 && x1[i] <= view.x1)) continue
-    if (row0[i] >= rows.length || row1[i] >= rows.length || row0[i] === row1[i] || rows[row0[i]].top < 0 || rows[row1[i]].top < 0 || !isEdgeShown(view.store, edges, i)) continue
+    if (row0[i] === row1[i] || !arePlaced(view, row0[i], row1[i]) || !isEdgeShown(view.store, edges, i)) continue
     if (isToldByWork(view.store, edges, i)) continue
     total++
     if (places.length < MAX_EDGES) places.push(i)
@@ -108,20 +107,15 @@ function longestEdges(view, {x0, x1, row0, row1}, places) {
 // Whether the spans at both ends are shown; looked up once for each state of the store.
 function isEdgeShown(store, edges, i) {
   if (!store.filter) return true
-  if (edges.shownVersion !== store.version) {
-    edges.shown = new Uint8Array(edges.length)
-    edges.shownVersion = store.version
+  if (edges.shownVersion !== store.version) Object.assign(edges, {shown: new Map(), shownVersion: store.version})
+  if (!edges.shown.has(i)) {
+    const {row0, row1, x0, x1, place0, place1} = edges, source = spanEndingAt(store.row(row0[i]), x0[i], place0[i])
+    edges.shown.set(i, source >= 0 && spanStartingAt(store.row(row1[i]), x1[i], place1[i]) >= 0)
   }
-  if (edges.shown[i] === UNKNOWN)
-    edges.shown[i] = areEndsShown(store, edges, i) ? SHOWN : HIDDEN
-  return edges.shown[i] === SHOWN
+  return edges.shown.get(i)
 }
 
-function areEndsShown(store, {row0, row1, x0, x1, place0, place1}, i) {
-  return spanEndingAt(store.row(row0[i]), x0[i], place0[i]) >= 0 && spanStartingAt(store.row(row1[i]), x1[i], place1[i]) >= 0
-}
-
-function paintArrows(ctx, view, places, {colour, width, edges = view.store.edges, dash = []}) {
+function paintArrows(ctx, view, edges, places, {colour, width, dash = []}) {
   if (!places.length) return
   clipLanes(ctx, view, view.frame.left, () => {
     ctx.strokeStyle = ctx.fillStyle = colour

@@ -1,6 +1,6 @@
 // Lanes without their bars: shades, the partitions' lines and bands, names.
 
-import { BAND_PX, BAR_INK, clipLanes, hatchShape, setFont, TINT } from "./brush.js"
+import { BAND_PX, BAR_INK, clipLanes, hatchShape, setPen, TINT } from "./brush.js"
 import { blend } from "./theme.js"
 import { workWord } from "./work_facts.js"
 
@@ -8,37 +8,19 @@ const HEAD_PX = 22 // Height of a line with a partition's name.
 export const LABEL_GAP_PX = 10
 export const CARET_PX = 14
 
-// Every second lane is shaded, so that the eye finds the way from a bar to its label.
+// Every second lane is shaded, so that the eye finds the way from a bar to its label; a fine line parts the ranges of a lane from
+// what lies below them.
 export function paintShades(ctx, {view, theme}) {
-  const {frame, tables} = view
-  clipLanes(ctx, view, frame.left, () => {
-    ctx.fillStyle = theme.shade
+  const {frame: {left, right}, tables} = view
+  clipLanes(ctx, view, left, () => {
     for (const code of view.visibleLanes()) {
-      if (laneRank(view, code) % 2 === 0) continue
-      const lane = tables.lanes[code]
-      ctx.fillRect(frame.left, view.yAt(lane.top), frame.right - frame.left, lane.bottom - lane.top)
+      const {top, bottom, parts = []} = tables.lanes[code]
+      ctx.fillStyle = theme.shade
+      if (view.laneOrder.indexOf(code) % 2) ctx.fillRect(left, view.yAt(top), right - left, bottom - top)
+      ctx.fillStyle = theme.grid
+      for (const [, partTop] of parts.slice(1)) ctx.fillRect(left, Math.round(view.yAt(partTop)) - 2, right - left, 1)
     }
-    paintPartLines(ctx, view, theme)
   })
-}
-
-// A fine line between the ranges of a lane and what lies below them.
-function paintPartLines(ctx, view, theme) {
-  ctx.fillStyle = theme.grid
-  for (const code of view.visibleLanes()) {
-    const {parts = []} = view.tables.lanes[code]
-    for (const [, top] of parts.slice(1)) ctx.fillRect(view.frame.left, Math.round(view.yAt(top)) - 2, view.frame.right - view.frame.left, 1)
-  }
-}
-
-// The place of a lane from the top, counted once for each plan.
-export function laneRank(view, code) {
-  if (view.rankedOrder !== view.laneOrder) {
-    view.laneRanks = new Int32Array(view.tables.lanes.length)
-    view.laneOrder.forEach((lane, rank) => { view.laneRanks[lane] = rank })
-    view.rankedOrder = view.laneOrder
-  }
-  return view.laneRanks[code]
 }
 
 // A partition's line stays at the top as long as one of its lanes is in view. Pinned lanes are above all of them.
@@ -81,26 +63,19 @@ function paintGroup(ctx, painter, group, {top, bottom, headPx, headTop}) {
   ctx.fillRect(BAND_PX, headTop, frame.right - BAND_PX, headPx)
   ctx.globalAlpha = 1
   paintBand(ctx, painter, group, {left: 0, top, width: BAND_PX, height: bottom - top - 1})
-  ctx.textBaseline = "middle"
-  setFont(ctx, 12, "bold")
   const middle = headTop + headPx / 2, left = BAND_PX + 18, room = frame.right - left - 6
   if (group.letter) {
-    ctx.textAlign = "center"
     ctx.fillStyle = group.fill // No hatch behind the letter.
     ctx.fillRect(3, middle - 8, BAND_PX - 6, 16)
-    ctx.fillStyle = BAR_INK
+    setPen(ctx, BAR_INK, 12, "center", "bold")
     ctx.fillText(group.letter, BAND_PX / 2, middle, BAND_PX - 4)
   }
-  ctx.textAlign = "left"
-  ctx.fillStyle = theme.ink
+  setPen(ctx, theme.ink, 12, "left", "bold")
   paintCaret(ctx, BAND_PX + 9, middle, group.isFolded)
-  const label = painter.texts.fit(ctx, group.label, room)
+  const label = painter.texts.fit(ctx, group.label, room), used = painter.texts.width(ctx, label) + 16
   ctx.fillText(label, left, middle)
-  const used = painter.texts.width(ctx, label) + 16
-  if (!group.detail) return
-  setFont(ctx, 12)
-  const detail = painter.texts.fit(ctx, group.detail, room - used)
-  ctx.fillText(detail, left + used, middle)
+  setPen(ctx, theme.ink)
+  ctx.fillText(painter.texts.fit(ctx, group.detail, room - used), left + used, middle)
 }
 
 // A box in a partition's colour and hatch.
@@ -120,8 +95,6 @@ export function paintLaneLabels(ctx, painter) {
   const left = caretLeft(view) + CARET_PX, room = frame.left - LABEL_GAP_PX - left
   let free = view.lanesTop() - 4
   clipLanes(ctx, view, 0, () => {
-    ctx.textAlign = "right"
-    ctx.textBaseline = "middle"
     for (const code of view.visibleLanes()) {
       const {label, detail, group, parts = []} = tables.lanes[code], {top, bottom} = labelRoom(tables.lanes[code])
       const hasDetail = detail && bottom - top >= 30 && parts.length < 2
@@ -145,24 +118,20 @@ export function paintLaneLabels(ctx, painter) {
 }
 
 function paintTwoLines(ctx, {theme, texts}, label, detail, {right, middle, room}) {
-  setFont(ctx, 12)
-  ctx.fillStyle = theme.ink
+  setPen(ctx, theme.ink, 12, "right")
   ctx.fillText(texts.fit(ctx, label, room, true), right, middle - 7)
-  setFont(ctx, 11)
-  ctx.fillStyle = theme.soft
+  setPen(ctx, theme.soft, 11, "right")
   ctx.fillText(texts.fit(ctx, detail, room), right, middle + 8)
 }
 
 // A name, and behind it what is not ordinary, where there is room for both.
 function paintOneLine(ctx, {theme, texts}, label, detail, {right, middle, room}) {
-  setFont(ctx, 12)
+  setPen(ctx, theme.soft, 12, "right")
   const text = detail && ` · ${detail}`, used = texts.width(ctx, text)
   const fits = text && texts.width(ctx, label) + used <= room
+  if (fits) ctx.fillText(text, right, middle)
   ctx.fillStyle = theme.ink
   ctx.fillText(texts.fit(ctx, label, room, true), fits ? right - used : right, middle)
-  if (!fits) return
-  ctx.fillStyle = theme.soft
-  ctx.fillText(text, right, middle)
 }
 
 // Where the name of a lane may stand: beside its first rows, if it has several sorts of them.
@@ -175,8 +144,7 @@ function paintPartLabels(ctx, {view, theme, texts}, lane, parts, headPx, room) {
   for (const [label, top, bottom] of parts) {
     const middle = (Math.max(view.yAt(top), view.lanesTop() + headPx) + Math.min(view.yAt(bottom), view.lanesBottom())) / 2
     if (middle - 6 < view.lanesTop() + headPx || middle + 6 > view.lanesBottom() || bottom - top < 10) continue
-    setFont(ctx, 11)
-    ctx.fillStyle = theme.soft
+    setPen(ctx, theme.soft, 11, "right")
     ctx.fillText(texts.fit(ctx, label === "work" ? workWord(view, lane) : label, room), view.frame.left - LABEL_GAP_PX, middle)
   }
 }

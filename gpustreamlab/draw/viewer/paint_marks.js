@@ -1,6 +1,6 @@
 // Moments: changes of the layout, marks of the user, cells. A line through all, and a label where there is room.
 
-import { setFont } from "./brush.js"
+import { setPen } from "./brush.js"
 
 const MARK_DASHES = {layout: [5, 3], mark: [1.5, 3], cell: [1.5, 3]}
 // Where moments are too near to each other, what was asked for comes before what happens anyway.
@@ -16,25 +16,10 @@ export function paintMarks(ctx, painter) {
   paintMarkLines(ctx, painter, marks)
   const taken = view.tables.mark_rows.map(() => [])
   if (!taken.length) return
-  setFont(ctx, 11, "bold")
-  ctx.textBaseline = "middle"
   for (const mark of marks) labelMark(ctx, painter, mark, taken)
 }
 
-// The marks of a window, by time.
-function marksBetween(marks, from, to) {
-  const first = firstMark(marks, from)
-  let last = first
-  while (last < marks.length && marks[last].time <= to) last++
-  return marks.slice(first, last)
-}
-
-// The first mark at or after a time.
-function firstMark(marks, time) {
-  let low = 0, high = marks.length
-  while (low < high) { const middle = (low + high) >> 1; if (marks[middle].time < time) low = middle + 1; else high = middle }
-  return low
-}
+const marksBetween = (marks, from, to) => marks.filter(({time}) => time >= from && time <= to)
 
 const markPx = (view, mark) => Math.round(view.pxAt(mark.time)) + 0.5
 
@@ -58,6 +43,7 @@ function paintMarkLines(ctx, {view, theme}, marks) {
 
 // On the first line that has room, to the right of the moment or, at the right end, to its left; lines of others pass behind.
 function labelMark(ctx, {view, theme, texts}, mark, taken) {
+  setPen(ctx, theme.paper, 11, "left", "bold")
   const x = markPx(view, mark), width = texts.width(ctx, mark.text) + 8
   const isRight = x + width <= view.frame.right, begin = isRight ? x : x - width, end = begin + width
   if (begin < view.frame.left - 1) return
@@ -65,10 +51,8 @@ function labelMark(ctx, {view, theme, texts}, mark, taken) {
   if (row < 0) return
   taken[row].push([begin, end])
   const middle = view.frame.top + view.tables.mark_rows[row]
-  ctx.fillStyle = theme.paper
   ctx.fillRect(isRight ? x + 2 : begin, middle - 8, width - 2, 16)
-  ctx.textAlign = isRight ? "left" : "right"
-  ctx.fillStyle = markColour(mark.kind, theme)
+  setPen(ctx, markColour(mark.kind, theme), 11, isRight ? "left" : "right", "bold")
   ctx.fillText(mark.text, isRight ? x + 4 : x - 4, middle)
 }
 

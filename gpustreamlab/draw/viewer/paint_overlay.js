@@ -1,23 +1,26 @@
 // What follows the pointer or the user: outlines, the selection, the ruler, and signs of what is out of view.
 // It is on a layer of its own, so that the bars are not painted again for it.
 
-import { clipLanes, setFont } from "./brush.js"
-import { laneRank } from "./paint_lanes.js"
+import { clipLanes, setPen } from "./brush.js"
 import { endOfHit } from "./rows.js"
 import { formatCount, formatNs } from "./units.js"
 
 export function paintOutlines(ctx, {view, theme}) {
-  for (const [hit, colour] of [[view.pinned, theme.accent], [view.hovered, theme.ink]]) {
-    const box = hit && boxOf(view, hit)
-    if (!box) continue
-    clipLanes(ctx, view, view.frame.left, () => {
-      for (const [width, style] of [[5, theme.paper], [2, colour]]) {
-        ctx.lineWidth = width
-        ctx.strokeStyle = style
-        ctx.strokeRect(box.left, box.top, box.width, box.height)
-      }
-    })
-  }
+  outline(ctx, view, view.pinned, theme.accent, theme.paper)
+  outline(ctx, view, view.hovered, theme.ink, theme.paper)
+}
+
+// A frame around a hit, with paper beside it, so that it can be seen on every bar.
+export function outline(ctx, view, hit, colour, paper) {
+  const box = hit && boxOf(view, hit)
+  if (!box) return
+  clipLanes(ctx, view, view.frame.left, () => {
+    for (const [width, style] of [[5, paper], [2, colour]]) {
+      ctx.lineWidth = width
+      ctx.strokeStyle = style
+      ctx.strokeRect(box.left, box.top, box.width, box.height)
+    }
+  })
 }
 
 // Where a span, or several merged ones, are painted.
@@ -34,18 +37,24 @@ export function boxOf(view, hit) {
 
 export function paintSelection(ctx, {view, theme}) {
   if (!view.selection) return
-  const {start, end, lanes} = view.selection, {frame} = view
-  const left = Math.max(frame.left, view.pxAt(start)), right = Math.min(frame.right, view.pxAt(end))
+  const {start, end, lanes} = view.selection, seen = view.visibleLanes().filter(code => !lanes || lanes.has(code))
+  tint(ctx, view, start, end, seen, theme.accent, view.frame.top, view.lanesPx)
+}
+
+// A window of time, tinted in some lanes, with lines at its ends; `paint` is told its borders in px.
+export function tint(ctx, view, start, end, lanes, colour, top, height, paint = () => {}) {
+  const left = Math.max(view.frame.left, view.pxAt(start)), right = Math.min(view.frame.right, view.pxAt(end))
   if (right <= left) return
-  clipLanes(ctx, view, frame.left, () => {
-    ctx.fillStyle = theme.accent
+  clipLanes(ctx, view, view.frame.left, () => {
+    ctx.fillStyle = colour
     ctx.globalAlpha = 0.16
-    for (const code of view.visibleLanes()) {
+    for (const code of lanes) {
       const lane = view.tables.lanes[code]
-      if (!lanes || lanes.has(code)) ctx.fillRect(left, view.yAt(lane.top), right - left, lane.bottom - lane.top)
+      ctx.fillRect(left, view.yAt(lane.top), right - left, lane.bottom - lane.top)
     }
     ctx.globalAlpha = 1
-    for (const x of [left, right - 1]) ctx.fillRect(x, frame.top, 1, view.lanesPx)
+    for (const x of [left, right - 1]) ctx.fillRect(x, top, 1, height)
+    paint(left, right)
   })
 }
 
@@ -73,17 +82,14 @@ export function paintRuler(ctx, painter) {
 
 // A short text on a ground of its own, within the frame.
 export function paintPill(ctx, {view, texts}, text, x, middle, {fill, ink, isBold = false, line = null}) {
-  setFont(ctx, 12, isBold ? "bold" : "normal")
+  setPen(ctx, fill, 12, "center", isBold ? "bold" : "normal")
   const width = texts.width(ctx, text) + 16, height = 20, {frame} = view
   const left = Math.min(Math.max(x - width / 2, frame.left + 2), Math.max(frame.left + 2, frame.right - width - 2))
   ctx.beginPath()
   ctx.roundRect(left, middle - height / 2, width, height, height / 2)
-  ctx.fillStyle = fill
   ctx.fill()
   if (line) { ctx.strokeStyle = line; ctx.lineWidth = 1; ctx.stroke() }
   ctx.fillStyle = ink
-  ctx.textAlign = "center"
-  ctx.textBaseline = "middle"
   ctx.fillText(text, left + width / 2, middle + 0.5)
 }
 
@@ -93,7 +99,8 @@ export function paintMoreLanes(ctx, painter) {
   const say = (sign, count, middle) => paintPill(
     ctx, painter, `${sign} ${formatCount(count)} more lane${count === 1 ? "" : "s"}`, frame.right - 4, middle, look)
   if (view.canScroll) {
-    const seen = view.visibleLanes(), above = seen.length ? laneRank(view, seen.at(-1)) + 1 - seen.length : 0, below = view.laneOrder.length - above - seen.length
+    const {laneOrder} = view, seen = view.visibleLanes()
+    const above = seen.length ? laneOrder.indexOf(seen.at(-1)) + 1 - seen.length : 0, below = laneOrder.length - above - seen.length
     if (above) say("▴", above, view.lanesTop() + 12)
     if (below) say("▾", below, view.lanesBottom() - 12)
   }

@@ -1,6 +1,6 @@
 // Strips below the lanes: SMs in use by partition, stacked, and when kernels were captured. Each px column shows its exact mean.
 
-import { BAR_INK, hatchShape, setFont } from "./brush.js"
+import { BAR_INK, clipTo, hatchShape, setPen } from "./brush.js"
 import { smShares } from "./busy.js"
 import { exactTime } from "./facts.js"
 import { nearPx } from "./paint_edges.js"
@@ -65,10 +65,7 @@ function paintCapture(ctx, {view, theme, texts}, box) {
       ctx.fillRect(from, top + 3, Math.max(1, to - from), bottom - top - 5)
     }
   })
-  setFont(ctx, 11)
-  ctx.textAlign = "right"
-  ctx.textBaseline = "middle"
-  ctx.fillStyle = theme.soft
+  setPen(ctx, theme.soft, 11, "right")
   const x = left - LABEL_GAP_PX
   ctx.fillText(firstFit(ctx, texts, ["kernels captured", "captured"], x - 2), x, (top + bottom) / 2)
 }
@@ -77,9 +74,7 @@ function paintCapture(ctx, {view, theme, texts}, box) {
 function labelSms(ctx, {view, texts}, band, {low, sms}, {left, bottom, top, columns}) {
   const scale = (bottom - top) / view.tables.sm_count
   let written = 0
-  setFont(ctx, 11, "bold")
-  ctx.textAlign = "left"
-  ctx.textBaseline = "middle"
+  setPen(ctx, BAR_INK, 11, "left", "bold")
   for (let from = 0, to; from < columns; from = to) {
     to = runEnd(sms, low, from)
     if (to - from < SMS_LABEL_PX || sms[from] * scale < SMS_LABEL_HIGH_PX || Math.abs(sms[from] - written) < 0.5) continue
@@ -129,14 +124,7 @@ function mostBusy(store, tables, limit) {
   return most
 }
 
-function clipStrip(ctx, view, {left, top, bottom}, paint) {
-  ctx.save()
-  ctx.beginPath()
-  ctx.rect(left, top, view.frame.right - left, bottom - top)
-  ctx.clip()
-  paint()
-  ctx.restore()
-}
+const clipStrip = (ctx, {frame}, {left, top, bottom}, paint) => clipTo(ctx, left, top, frame.right, bottom, paint)
 
 // The area between two step lines, given by the mean of each px column.
 export function stepShape(low, high, {left, top, bottom}, most) {
@@ -178,20 +166,16 @@ export function paintScale(ctx, {view, theme, texts}, {left, top, bottom}, most,
   ctx.fillRect(left, bottom, view.frame.right - left, 1)
   ctx.fillRect(left - 5, top, 5, 1)
   ctx.fillRect(left - 5, bottom, 5, 1)
-  setFont(ctx, 12)
-  ctx.textAlign = "right"
-  ctx.textBaseline = "middle"
   const x = left - LABEL_GAP_PX, room = x - 2
-  ctx.fillStyle = theme.ink
+  setPen(ctx, theme.ink, 12, "right")
   ctx.fillText(firstFit(ctx, texts, most, room), x, top + 5)
   const isLow = bottom - top < 40 // Then what is counted stands in the place of the 0.
   if (!isLow) ctx.fillText("0", x, bottom - 3)
-  setFont(ctx, 11)
-  ctx.fillStyle = theme.soft
+  setPen(ctx, theme.soft, 11, "right")
   // On a phone the letters are a little narrower: half a word would say something else.
   ctx.fillText(what.find(text => texts.width(ctx, text) <= room) ?? what.at(-1), x, isLow ? bottom - 3 : top + 19, room)
 }
 
-function firstFit(ctx, texts, words, room) {
+export function firstFit(ctx, texts, words, room) {
   return words.find(text => texts.width(ctx, text) <= room) ?? texts.fit(ctx, words.at(-1) ?? "", room)
 }

@@ -1,7 +1,7 @@
 // Signs in the picture: of causes of late work, hazards, strays, waits of the host, notes; and what is shown of the one that was chosen.
 
-import { clipLanes, setFont } from "./brush.js"
-import { boxOf, paintPill } from "./paint_overlay.js"
+import { clipLanes, setPen } from "./brush.js"
+import { outline, paintPill, tint } from "./paint_overlay.js"
 import { formatNs } from "./units.js"
 import { reasonsOf, shownPiece } from "./why.js"
 
@@ -53,11 +53,8 @@ export function paintSigns(ctx, { view, theme }) {
 }
 
 function paintEach(ctx, view, theme, signs) {
-  ctx.textAlign = "center"
-  ctx.textBaseline = "middle"
   for (const { piece: { sign, place, kind, lane, start, end }, x, y, more } of signs) {
     const colour = theme[COLOURS[kind] ?? "warn"]
-    setFont(ctx, sign.length > 1 ? 10 : 11, "bold")
     if (kind === "note") { // A flag: its pole stands at its time, or it reaches to its end.
       const at = Math.max(view.frame.left, view.pxAt(start))
       ctx.fillStyle = colour
@@ -67,7 +64,7 @@ function paintEach(ctx, view, theme, signs) {
     paintDisc(ctx, x, y, SIGN_PX + 1.5, theme.paper)
     paintDisc(ctx, x, y, SIGN_PX, colour)
     if (place) paintDisc(ctx, x, y, SIGN_PX - 1.5, theme.paper) // Hollow: not the longest of its finding.
-    ctx.fillStyle = place ? colour : theme.paper
+    setPen(ctx, place ? colour : theme.paper, sign.length > 1 ? 10 : 11, "center", "bold")
     ctx.fillText(sign, x, y + 0.5)
     if (more) paintCount(ctx, more > 99 ? "99+" : `+${more}`, x + SIGN_PX, y - SIGN_PX, { fill: colour, line: theme.paper })
   }
@@ -75,11 +72,10 @@ function paintEach(ctx, view, theme, signs) {
 
 /** How many more pieces a sign stands for, at its upper corner. */
 function paintCount(ctx, text, x, y, { fill, line }) {
-  setFont(ctx, 10, "bold")
+  setPen(ctx, fill, 10, "center", "bold")
   ctx.lineWidth = 3
   ctx.strokeStyle = line
   ctx.strokeText(text, x, y)
-  ctx.fillStyle = fill
   ctx.fillText(text, x, y)
 }
 
@@ -102,31 +98,13 @@ export function paintWhy(ctx, painter) {
   if (view.gap) paintGap(ctx, painter, view.gap, theme.accent)
   if (!piece) return
   if (piece.since < piece.start) paintGap(ctx, painter, { lane: piece.lane, start: piece.since, end: piece.start }, theme.warn)
-  for (const hit of [piece.other, piece.call]) {
-    const box = hit && boxOf(view, hit)
-    if (!box) continue
-    clipLanes(ctx, view, view.frame.left, () => {
-      for (const [width, colour] of [[5, theme.paper], [2, theme.warn]]) {
-        ctx.lineWidth = width
-        ctx.strokeStyle = colour
-        ctx.strokeRect(box.left, box.top, box.width, box.height)
-      }
-    })
-  }
+  for (const hit of [piece.other, piece.call]) outline(ctx, view, hit, theme.warn, theme.paper)
 }
 
 function paintGap(ctx, painter, { lane, start, end }, colour) {
-  const { view, theme } = painter, { top, bottom } = view.tables.lanes[lane]
-  const left = Math.max(view.frame.left, view.pxAt(start)), right = Math.min(view.frame.right, view.pxAt(end))
-  if (right < left) return
-  clipLanes(ctx, view, view.frame.left, () => {
-    ctx.fillStyle = colour
-    ctx.globalAlpha = 0.16
-    ctx.fillRect(left, view.yAt(top), right - left, bottom - top)
-    ctx.globalAlpha = 1
-    for (const x of [left, right - 1]) ctx.fillRect(x, view.yAt(top), 1, bottom - top)
-    const text = `idle ${formatNs(end - start)}`
-    setFont(ctx, 12, "bold")
+  const { view, theme } = painter, { top, bottom } = view.tables.lanes[lane], text = `idle ${formatNs(end - start)}`
+  tint(ctx, view, start, end, [lane], colour, view.yAt(top), bottom - top, (left, right) => {
+    setPen(ctx, colour, 12, "center", "bold")
     if (painter.texts.width(ctx, text) + 2 * SIGN_STEP_PX > right - left) return // No room beside the sign.
     paintPill(ctx, painter, text, (left + right) / 2, view.yAt((top + bottom) / 2), { fill: colour, ink: theme.paper, isBold: true })
   })

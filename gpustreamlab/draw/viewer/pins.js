@@ -29,7 +29,7 @@ export function enclosingSpans(view, { row: code, index }) {
   const found = []
   tables.rows.forEach((other, otherCode) => {
     if (other.lane !== own.lane || other.top >= own.top) return
-    const above = store.row(otherCode), at = store.indexAt(otherCode, start)
+    const above = store.row(otherCode), at = above.indexAt(start)
     if (at >= 0 && above.start[at] <= start && above.end[at] >= end) found.push({ row: otherCode, index: at })
   })
   return found.sort((a, b) => tables.rows[a.row].top - tables.rows[b.row].top)

@@ -1,6 +1,6 @@
 // The spans of one row, in arrays by column, sorted by (start, end, place).
 
-import { grown, lowerBound, roomFor, roomy, sumBetween, upperBound } from "./arrays.js"
+import { BlockSums, grown, lowerBound, roomFor, roomy, sumBetween, upperBound } from "./arrays.js"
 import { SIGNED_COLUMNS, SpanBatch, WORK_COLUMNS, WORK_DEFAULTS } from "./columns.js"
 import { Intervals, SUM_SPANS } from "./intervals.js"
 
@@ -25,29 +25,17 @@ export class Row extends Intervals {
     for (const name of ROW_COLUMNS) this[name] ??= new Uint8Array(0)
     // Whether anything is known of device work: else its columns are not stored.
     this.hasWork = false
-    // Null as long as no span stands for several.
-    this.countOrNull = null
-    this.countSums = new Float64Array(1)
-    this.countSummed = 0
-    this.durations = null
+    // How many spans each stands for; null, as is `busy`, as long as no span stands for several.
+    this.count = null
+    this.countSums = new BlockSums(SUM_SPANS, (i, j) => sumBetween(this.count, i, j))
     this.reaches = new Float64Array(0)
     this.reached = 0
-    this.forgetMatches()
+    this.matches = null // What was searched for last; its sums are of no other.
+    this.matchSums = new BlockSums(MATCH_SPANS, (i, j) => this.addMatches(i, j))
   }
 
-  get isPlain() {
-    return !this.countOrNull
-  }
-
-  /** How many spans each stands for. */
-  get count() {
-    return this.countOrNull ?? onesOf(this.length)
-  }
-
-  /** Busy time of each. */
-  get busy() {
-    this.durations ??= this.busyOrNull ?? spanDurations(this, this.length)
-    return this.durations
+  countAt(index) {
+    return this.count ? this.count[index] : 1
   }
 
   /** Last span that starts at t or before, or -1. */
@@ -71,13 +59,11 @@ export class Row extends Intervals {
 
   /** How many spans those from i to j stand for. */
   countSum(i, j) {
-    if (!this.countOrNull) return j - i + 1
-    return j - i < SUM_SPANS ? sumBetween(this.countOrNull, i, j + 1) : this.countBefore(j + 1) - this.countBefore(i)
+    return this.count ? this.countSums.between(i, j + 1, this.length) : j - i + 1
   }
 
   append(batch, from, to) {
-    this.durations = null
-    if (!batch.isPlain && this.isPlain) this.storeSums()
+    if (batch.count || this.count) [this, batch].forEach(storeSums)
     if (batch.hasWork && !this.hasWork) this.storeWork()
     const at = this.placeOf(batch, from)
     if (at < this.length) this.mergeIn(batch, from, to, at)
@@ -87,7 +73,7 @@ export class Row extends Intervals {
 
   /** Drop the spans before `index`. What is left of the arrays is not copied. */
   dropBefore(index) {
-    for (const name of this.stored()) this[storedName(name)] = this[storedName(name)].subarray(index)
+    for (const name of this.stored()) this[name] = this[name].subarray(index)
     this.changeFrom(0, this.length - index)
   }
 
@@ -98,7 +84,7 @@ export class Row extends Intervals {
 
   /** Keep only the spans of these indices, which are in order. */
   keep(indices) {
-    Object.assign(this, renamed(takeColumns(this, 0, indices)))
+    Object.assign(this, takeColumns(this, 0, indices))
     this.changeFrom(0, indices.length)
   }
 
@@ -114,10 +100,7 @@ export class Row extends Intervals {
   changeFrom(index, length) {
     this.length = length
     this.edits++
-    this.durations = null
-    this.forgetSums(index)
-    this.countSummed = Math.min(this.countSummed, Math.floor(index / SUM_SPANS) * SUM_SPANS)
-    this.matchSummed = Math.min(this.matchSummed, Math.floor(index / MATCH_SPANS) * MATCH_SPANS)
+    for (const sums of [this.busySums, this.countSums, this.matchSums]) sums.forget(index)
     this.reached = Math.min(this.reached, index)
     for (const reader of Object.keys(this.seen)) this.seen[reader] = Math.min(this.seen[reader], index)
   }
@@ -128,29 +111,28 @@ export class Row extends Intervals {
   }
 
   stored() {
-    if (this.isPlain && !this.hasWork) return ROW_COLUMNS
-    return [...ROW_COLUMNS, ...(this.hasWork ? WORK_COLUMNS : []), ...(this.isPlain ? [] : SUMMED_COLUMNS)]
+    return [...ROW_COLUMNS, ...(this.hasWork ? WORK_COLUMNS : []), ...(this.count ? SUMMED_COLUMNS : [])]
   }
 
   copyIn(batch, from, to) {
     const length = this.length + to - from
     for (const name of this.stored()) {
-      const own = this[storedName(name)], fresh = batch[name] ?? defaultsOf(name, to)
+      const fresh = batch[name] ?? defaultsOf(name, to)
       // The first spans stay where they are: the only batch of a page is never copied.
-      this[storedName(name)] = this.length ? joined(own, this.length, fresh, from, to) : fresh.subarray(from, to)
+      this[name] = this.length ? joined(this[name], this.length, fresh, from, to) : fresh.subarray(from, to)
     }
     this.length = length
   }
 
   /** Late spans: what follows them is taken out and merged with them. */
   mergeIn(batch, from, to, at) {
-    const columns = this.stored().map(name => [name, this[storedName(name)].slice(at, this.length)])
+    const columns = this.stored().map(name => [name, this[name].slice(at, this.length)])
     const tail = new SpanBatch([], Object.fromEntries(columns))
     this.changeFrom(at, at)
     let next = 0
-    while (from < to && next < tail.n) {
+    while (from < to && next < tail.length) {
       const isLate = compareSpans(batch, from, tail, next) < 0
-      const [spans, begin, end] = isLate ? [batch, from, to] : [tail, next, tail.n]
+      const [spans, begin, end] = isLate ? [batch, from, to] : [tail, next, tail.length]
       const [others, other] = isLate ? [tail, next] : [batch, from]
       let index = begin + 1
       while (index < end && (compareSpans(spans, index, others, other) || (isLate ? 1 : -1)) < 0) index++
@@ -159,12 +141,7 @@ export class Row extends Intervals {
       else next = index
     }
     if (from < to) this.copyIn(batch, from, to)
-    if (next < tail.n) this.copyIn(tail, next, tail.n)
-  }
-
-  storeSums() {
-    this.countOrNull = new Uint8Array(this.length).fill(1)
-    this.busyOrNull = this.length ? spanDurations(this, this.length) : new Float64Array(0)
+    if (next < tail.length) this.copyIn(tail, next, tail.length)
   }
 
   storeWork() {
@@ -192,20 +169,6 @@ export class Row extends Intervals {
     return this.reaches
   }
 
-  countBefore(index) {
-    const blocks = Math.floor(this.length / SUM_SPANS)
-    if (this.countSummed < blocks * SUM_SPANS) {
-      let block = this.countSummed / SUM_SPANS
-      this.countSums = roomy(this.countSums, blocks + 1, block + 1)
-      for (; block < blocks; block++) {
-        this.countSums[block + 1] = this.countSums[block] + sumBetween(this.countOrNull, block * SUM_SPANS, (block + 1) * SUM_SPANS)
-      }
-      this.countSummed = blocks * SUM_SPANS
-    }
-    const block = Math.floor(index / SUM_SPANS)
-    return this.countSums[block] + sumBetween(this.countOrNull, block * SUM_SPANS, index)
-  }
-
   // Searches: an array by name code, not 0 where the name matches; what else is asked is its function `also(row, index)`.
 
   isMatch(index, matches) {
@@ -214,66 +177,36 @@ export class Row extends Intervals {
 
   /** How many of the spans i to j match. */
   matchCount(i, j, matches) {
-    return j - i < MATCH_SPANS ? this.addMatches(i, j + 1, matches) : this.matchesBefore(j + 1, matches) - this.matchesBefore(i, matches)
+    this.matches = matches
+    return this.matchSums.between(i, j + 1, this.length)
   }
 
-  /** First matching span from `index` on, or the length. */
-  nextMatch(index, matches) {
-    this.sumMatches(matches)
-    for (let at = index; at < this.length; ) {
+  /** The next matching span from `index` on, in direction 1 or -1; where there is none, the length or -1. */
+  nextMatch(index, matches, way = 1) {
+    this.matches = matches
+    this.matchSums.sumUp(this.length)
+    const { blocks, sums } = this.matchSums
+    let at = index
+    while (at >= 0 && at < this.length) {
       const block = Math.floor(at / MATCH_SPANS)
-      if (this.isEmptyBlock(block)) at = (block + 1) * MATCH_SPANS
+      if (block < blocks && sums[block + 1] === sums[block]) at = way > 0 ? (block + 1) * MATCH_SPANS : block * MATCH_SPANS - 1
       else if (this.isMatch(at, matches)) return at
-      else at++
+      else at += way
     }
-    return this.length
-  }
-
-  /** Last matching span up to `index`, or -1. */
-  previousMatch(index, matches) {
-    this.sumMatches(matches)
-    for (let at = index; at >= 0; ) {
-      const block = Math.floor(at / MATCH_SPANS)
-      if (this.isEmptyBlock(block)) at = block * MATCH_SPANS - 1
-      else if (this.isMatch(at, matches)) return at
-      else at--
-    }
-    return -1
+    return at
   }
 
   forgetMatches() {
-    this.matchSums = new Float64Array(1)
-    this.matchSummed = 0
+    this.matchSums.forget()
   }
 
-  isEmptyBlock(block) {
-    return (block + 1) * MATCH_SPANS <= this.matchSummed && this.matchSums[block + 1] === this.matchSums[block]
-  }
-
-  addMatches(from, to, matches) {
-    const { name, countOrNull } = this
+  addMatches(from, to) {
+    const { name, matches } = this
     let sum = 0
     for (let index = from; index < to; index++) {
-      if (matches[name[index]] && (!matches.also || matches.also(this, index))) sum += countOrNull ? countOrNull[index] : 1
+      if (matches[name[index]] && (!matches.also || matches.also(this, index))) sum += this.countAt(index)
     }
     return sum
-  }
-
-  matchesBefore(index, matches) {
-    this.sumMatches(matches)
-    const block = Math.floor(index / MATCH_SPANS)
-    return this.matchSums[block] + this.addMatches(block * MATCH_SPANS, index, matches)
-  }
-
-  sumMatches(matches) {
-    const blocks = Math.floor(this.length / MATCH_SPANS)
-    let block = this.matchSummed / MATCH_SPANS
-    if (block >= blocks) return
-    this.matchSums = roomy(this.matchSums, blocks + 1, block + 1)
-    for (; block < blocks; block++) {
-      this.matchSums[block + 1] = this.matchSums[block] + this.addMatches(block * MATCH_SPANS, (block + 1) * MATCH_SPANS, matches)
-    }
-    this.matchSummed = blocks * MATCH_SPANS
   }
 }
 
@@ -292,7 +225,7 @@ function compareSpans(spans, index, others, other) {
 /** A row's columns at these indices, counted from `from`, as a batch has them. */
 export function takeColumns(row, from, indices) {
   return Object.fromEntries(row.stored().map(name => {
-    const column = row[storedName(name)].subarray(from, row.length), kind = column.constructor
+    const column = row[name].subarray(from, row.length), kind = column.constructor
     // In a loop over arrays of one type, between native conversions: over many types it is several times slower.
     const wide = kind === Float64Array ? column : new Float64Array(column), taken = new Float64Array(indices.length)
     for (let index = 0; index < indices.length; index++) taken[index] = wide[indices[index]]
@@ -300,18 +233,16 @@ export function takeColumns(row, from, indices) {
   }))
 }
 
-/** Counts and busy times have a name of their own where they are stored: reading them works without. */
-function storedName(name) {
-  return name === "count" ? "countOrNull" : name === "busy" ? "busyOrNull" : name
+/** Store counts and busy times of a row or a batch in which no span stood for several so far. */
+function storeSums(spans) {
+  const { start, end, length } = spans
+  spans.count ??= new Uint8Array(length).fill(1)
+  spans.busy ??= Float64Array.from({ length }, (_, index) => end[index] - start[index])
 }
 
 /** A column of device work of spans of which nothing is known. */
 function defaultsOf(name, length) {
   return new (SIGNED_COLUMNS.has(name) ? Int8Array : Uint8Array)(length).fill(WORK_DEFAULTS[name])
-}
-
-function renamed(columns) {
-  return Object.fromEntries(Object.entries(columns).map(([name, column]) => [storedName(name), column]))
 }
 
 /** Write values behind the first `length` of an array, or of a larger one where they do not fit. */
@@ -322,19 +253,6 @@ export function joined(values, length, fresh, from, to) {
   const target = isLonger || kind !== values.constructor ? grown(values, isLonger ? roomFor(size) : values.length, length, kind) : values
   target.set(fresh.subarray(from, to), length)
   return target
-}
-
-function spanDurations({ start, end }, length) {
-  const durations = new Float64Array(length)
-  for (let index = 0; index < length; index++) durations[index] = end[index] - start[index]
-  return durations
-}
-
-let sharedOnes = new Uint8Array(0)
-
-function onesOf(length) {
-  if (sharedOnes.length < length) sharedOnes = new Uint8Array(roomFor(length)).fill(1)
-  return sharedOnes
 }
 
 /** Whether a kernel, copy or fill ran on another lane than the one which its range had selected. */

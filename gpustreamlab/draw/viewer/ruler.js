@@ -15,34 +15,21 @@ export function addRuler(viewer) {
   viewer.news.append(says)
   const state = { isOn: false, start: null }
 
-  function toggle() {
-    if (state.isOn) return leave()
-    state.isOn = true
-    state.start = null
-    view.set("ruler", null)
+  function set(isOn, start, ruler) {
+    Object.assign(state, { isOn, start })
+    if (view.ruler !== ruler) view.set("ruler", ruler)
     show()
   }
   function leave() {
     const isSomething = state.isOn || Boolean(view.ruler)
-    state.isOn = false
-    state.start = null
-    if (view.ruler) view.set("ruler", null)
-    show()
+    set(false, null, null)
     return isSomething
   }
+  const toggle = () => state.isOn ? leave() : set(true, null, null)
+  const until = time => ({ start: Math.min(state.start, time), end: Math.max(state.start, time) })
   function point(time) {
-    if (state.start === null) {
-      state.start = time
-      view.set("ruler", { start: time, end: time })
-    } else {
-      setEnd(time)
-      state.start = null
-      state.isOn = false
-    }
-    show()
-  }
-  function setEnd(time) {
-    view.set("ruler", { start: Math.min(state.start, time), end: Math.max(state.start, time) })
+    if (state.start === null) set(state.isOn, time, { start: time, end: time })
+    else set(false, null, until(time))
   }
   function show() {
     button.setAttribute("aria-pressed", String(state.isOn))
@@ -50,9 +37,7 @@ export function addRuler(viewer) {
     says.textContent = rulerText(view.ruler, state)
   }
   const moved = event => {
-    if (!state.isOn || state.start === null || event.buttons) return
-    setEnd(timeUnder(viewer, event))
-    show()
+    if (state.isOn && state.start !== null && !event.buttons) set(true, state.start, until(timeUnder(viewer, event)))
   }
   viewer.figureElement.addEventListener("pointermove", moved, true)
   onClick(viewer, event => { if (state.isOn && view.isOver(viewer.pointOf(event))) point(timeUnder(viewer, event)) })

@@ -1,63 +1,54 @@
 // Heights over time as steps: each is a time and the number of a level; a level is a height for each of some bands.
 
-import { gallop, lowerBound, roomy, upperBound } from "./arrays.js"
+import { BlockSums, byPairs, gallop, lowerBound, mergeTimed, roomy, upperBound } from "./arrays.js"
 
 const SUM_STEPS = 64
 
-export class StepSeries {
+// Of a series, `heightOf(level, band)` is the height of a band, and `next(level, number)` the level after something changed.
+class StepSeries {
   constructor(bandCount) {
-    this.bandCount = bandCount
     this.time = new Float64Array(64)
     this.level = new Uint32Array(64)
     this.length = 0
-    // Integrals before every 64th step, by band.
-    this.sums = new Float64Array(bandCount)
-    this.summed = 0
+    const sumsOf = band => new BlockSums(SUM_STEPS, (from, to) => this.integral(from, to, band))
+    this.sums = Array.from({ length: bandCount }, (_, band) => sumsOf(band))
   }
 
-  /** Height of a band at a level. */
-  heightOf(level, band) {
-    throw new Error(`no heights of level ${level} in band ${band}`)
-  }
-
-  /** Forget the steps from t on, make room for new ones, and return the level before t. */
-  cutFrom(t, room) {
+  /** Put other steps from t on: `lists` are the times at which something changes, with numbers of which `next` makes levels. */
+  rebuild(t, lists) {
+    const { time, number } = byPairs(lists, mergeTimed) ?? { time: [] }
     this.length = lowerBound(this.time, t, 0, this.length)
     // A block's sum holds the length of its last step, up to the next one.
-    this.summed = Math.min(this.summed, Math.floor(Math.max(0, this.length - 1) / SUM_STEPS) * SUM_STEPS)
-    this.time = roomy(this.time, this.length + room, this.length)
-    this.level = roomy(this.level, this.length + room, this.length)
-    return this.length ? this.level[this.length - 1] : 0
-  }
-
-  push(time, level) {
-    this.time[this.length] = time
-    this.level[this.length++] = level
-  }
-
-  /** Last step at t or before, or -1. */
-  indexAt(t) {
-    return upperBound(this.time, t, 0, this.length) - 1
+    for (const sums of this.sums) sums.forget(this.length - 1)
+    this.time = roomy(this.time, this.length + time.length, this.length)
+    this.level = roomy(this.level, this.length + time.length, this.length)
+    let known = this.length ? this.level[this.length - 1] : 0
+    for (let index = 0, level = known; index < time.length; index++) {
+      level = this.next(level, number[index])
+      if (time[index + 1] === time[index] || level === known) continue
+      this.time[this.length] = time[index]
+      this.level[this.length++] = known = level
+    }
+    return this
   }
 
   /** Add the integral of each band over each of the equal columns of [x0, x1]. */
   addIntegrals(x0, x1, bands) {
-    this.sumUp()
     const n = bands[0].length, width = x1 - x0
-    let at = this.indexAt(x0)
+    let at = upperBound(this.time, x0, 0, this.length) - 1
     for (let column = 0; column < n; column++) {
       const from = columnEdge(column, width, n), to = columnEdge(column + 1, width, n), last = this.lastBefore(x0, to, at)
       if (last <= at) this.addStep(at, to - from, column, bands)
       else {
         this.addStep(at, this.time[at + 1] - x0 - from, column, bands)
-        this.addWhole(at + 1, last, column, bands)
+        this.sums.forEach((sums, band) => { bands[band][column] += sums.between(at + 1, last, this.length - 1) })
         this.addStep(last, to - (this.time[last] - x0), column, bands)
         at = last
       }
     }
   }
 
-  /** Last step before a time after x0, from an earlier step on. The sum of the two may be rounded past a step, their difference is not. */
+  /** Last step before a time after x0, from an earlier one on. Their sum may be rounded past a step, their difference is not. */
   lastBefore(x0, after, from) {
     let last = gallop(this.time, x0 + after, Math.max(0, from), this.length) - 1
     while (last > from && this.time[last] - x0 >= after) last--
@@ -71,35 +62,13 @@ export class StepSeries {
     for (let band = 0; band < bands.length; band++) bands[band][column] += this.heightOf(level, band) * width
   }
 
-  /** Add whole steps: by blocks where there are any between. */
-  addWhole(from, to, column, bands) {
-    const first = Math.ceil(from / SUM_STEPS), last = Math.min(Math.floor(to / SUM_STEPS), this.summed / SUM_STEPS)
-    if (last <= first) {
-      for (let index = from; index < to; index++) this.addStep(index, this.time[index + 1] - this.time[index], column, bands)
-      return
+  /** Integral of a band over the steps from one to before another. */
+  integral(from, to, band) {
+    let sum = 0
+    for (let index = from; index < to; index++) {
+      sum += this.heightOf(this.level[index], band) * (this.time[index + 1] - this.time[index])
     }
-    this.addWhole(from, first * SUM_STEPS, column, bands)
-    const { bandCount, sums } = this
-    for (let band = 0; band < bandCount; band++) bands[band][column] += sums[last * bandCount + band] - sums[first * bandCount + band]
-    this.addWhole(last * SUM_STEPS, to, column, bands)
-  }
-
-  sumUp() {
-    const { bandCount } = this, blocks = Math.floor(Math.max(0, this.length - 1) / SUM_STEPS)
-    let block = this.summed / SUM_STEPS
-    if (block >= blocks) return
-    this.sums = roomy(this.sums, (blocks + 1) * bandCount, (block + 1) * bandCount)
-    for (; block < blocks; block++) this.sumBlock(block)
-    this.summed = blocks * SUM_STEPS
-  }
-
-  sumBlock(block) {
-    const { bandCount, sums, time, level } = this, at = block * bandCount, next = at + bandCount
-    sums.copyWithin(next, at, next)
-    for (let index = block * SUM_STEPS; index < (block + 1) * SUM_STEPS; index++) {
-      const width = time[index + 1] - time[index]
-      for (let band = 0; band < bandCount; band++) sums[next + band] += this.heightOf(level[index], band) * width
-    }
+    return sum
   }
 }
 
@@ -113,30 +82,82 @@ export class LaneSteps extends StepSeries {
     return level
   }
 
+  next(level, step) {
+    return level + step
+  }
+
   /** Build the steps anew from t on. */
   update(t, unions) {
-    const starts = timesFrom(unions, "start", t), ends = timesFrom(unions, "end", t)
-    let count = this.cutFrom(t, starts.length + ends.length)
-    for (let i = 0, j = 0; j < ends.length; ) {
-      const time = i < starts.length && starts[i] < ends[j] ? starts[i] : ends[j], before = count
-      for (; starts[i] === time; i++) count++
-      for (; ends[j] === time; j++) count--
-      if (count !== before) this.push(time, count)
-    }
-    return this
+    return this.rebuild(t, unions.map(union => togglesFrom(union, t, 1, -1)))
   }
 }
 
-/** Starts or ends of all unions from t on, in order. */
-function timesFrom(unions, side, t) {
-  const parts = unions.map(union => union[side].subarray(lowerBound(union[side], t, 0, union.length), union.length))
-  const times = new Float64Array(parts.reduce((sum, { length }) => sum + length, 0))
-  let at = 0
-  for (const part of parts) {
-    times.set(part, at)
-    at += part.length
+// SMs in use over time. A level is the set of partitions that are busy; each set that occurs is kept once, with the SMs of each
+// band in it.
+export class SmStack extends StepSeries {
+  constructor(shape, slots, tables) {
+    super(tables.bands.length)
+    Object.assign(this, { shape, smCount: tables.sm_count, bandCount: tables.bands.length })
+    const sizes = new Map(slots.map((slot, code) => [slot, { slot, ...tables.partitions[code] }]))
+    this.sizes = [...sizes.values()].filter(({ band }) => band >= 0)
+    this.sets = []
+    this.setNumbers = new Map()
+    this.numberOf([])
+    // From a set and what becomes busy or idle to the next set.
+    this.moves = new Map()
   }
-  return times.sort()
+
+  heightOf(set, band) {
+    return this.sets[set].heights[band]
+  }
+
+  /** Build the steps anew from t on. */
+  update(t, unions) {
+    return this.rebuild(t, this.sizes.map(({ slot }, place) => togglesFrom(unions.get(slot), t, place, place)))
+  }
+
+  /** The set when a partition of another one begins or ends to be busy. */
+  next(set, number) {
+    const key = set * this.sizes.length + number
+    let next = this.moves.get(key)
+    if (next === undefined) {
+      const { busy } = this.sets[set]
+      next = this.numberOf(busy.includes(number) ? busy.filter(one => one !== number) : [...busy, number].sort((a, b) => a - b))
+      this.moves.set(key, next)
+    }
+    return next
+  }
+
+  numberOf(busy) {
+    const name = busy.join()
+    if (!this.setNumbers.has(name)) this.setNumbers.set(name, this.sets.push({ busy, heights: this.stackedUp(busy) }) - 1)
+    return this.setNumbers.get(name)
+  }
+
+  /** From the bottom band up, each gets at most what is left of the card. */
+  stackedUp(busy) {
+    const heights = new Float64Array(this.bandCount)
+    let left = this.smCount
+    for (const { band, sms } of busy.map(number => this.sizes[number]).sort((one, other) => one.band - other.band)) {
+      heights[band] += Math.min(sms, left)
+      left -= Math.min(sms, left)
+    }
+    return heights
+  }
+}
+
+/** Times from t on at which a union begins to be busy or idle, with a number for either. */
+function togglesFrom(union, t, begins, ends) {
+  const length = union?.length ?? 0, first = union ? lowerBound(union.end, t, 0, length) : 0
+  const time = new Float64Array(2 * (length - first)), number = new Int32Array(time.length)
+  for (let index = first, at = 0; index < length; index++) {
+    time[at] = union.start[index]
+    number[at++] = begins
+    time[at] = union.end[index]
+    number[at++] = ends
+  }
+  const skipped = time[0] < t ? 1 : 0 // It was busy before.
+  return { time: time.subarray(skipped), number: number.subarray(skipped) }
 }
 
 /**

@@ -8,7 +8,11 @@ import { joined, Row, takeColumns } from "./rows.js"
 const DEFAULT_CAPACITY = 20_000_000
 const EDGE_CAPACITY = 200_000
 const WAIT_EDGE = 0, LAUNCH_EDGE = 1 // Codes of EdgeKind.
-const EDGE_COLUMNS = ["x0", "x1", "row0", "row1", "place0", "place1", "twin"]
+const EDGE_ARRAYS = { // `twin`, of one between ranges: how far from it the arrow is that joins the work in them; 0 for none.
+  x0: Float64Array, x1: Float64Array, row0: Uint32Array, row1: Uint32Array,
+  place0: Int32Array, place1: Int32Array, twin: Int32Array,
+}
+const EDGE_COLUMNS = Object.keys(EDGE_ARRAYS)
 const FREED_SHARE = 1 / 8 // Of the capacity, after an eviction: so evictions are rare.
 
 export class SpanStore {
@@ -44,16 +48,15 @@ export class SpanStore {
   /** Take the rows of `tables`: as before, or more. */
   setRows(rowTable) {
     this.rowTable = rowTable
-    for (const row of this.rows) this.describe(row)
-    for (const row of this.filtered.values()) this.describe(row)
+    for (const row of [...this.rows, ...this.filtered.values()]) this.describe(row)
     this.version++
   }
 
   append(batch) {
     this.version++
     for (const [code, from, to] of batch.runs) if (to > from) this.ownRow(code).append(batch, from, to)
-    this.length += batch.n
-    this.spanCount += batch.isPlain ? batch.n : sumBetween(batch.count, 0, batch.n)
+    this.length += batch.length
+    this.spanCount += batch.count ? sumBetween(batch.count, 0, batch.length) : batch.length
     if (batch.edges) this.appendEdges(batch.edges)
     if (this.length > this.capacity) evictOldest(this, Math.floor(this.capacity * (1 - FREED_SHARE)))
     this.findExtent()
@@ -88,8 +91,7 @@ export class SpanStore {
    * Where its property `also` is a function of a row and an index, that must be true as well. */
   setMatches(matches) {
     this.matches = matches
-    for (const row of this.rows) row.forgetMatches()
-    for (const row of this.filtered.values()) row.forgetMatches()
+    for (const row of [...this.rows, ...this.filtered.values()]) row.forgetMatches()
     this.version++
   }
 
@@ -99,17 +101,8 @@ export class SpanStore {
     return this.matches ? row.matchCount(i, j, this.matches) : row.countSum(i, j)
   }
 
-  busySum(code, i, j) {
-    return this.row(code).busySum(i, j)
-  }
-
   countSum(code, i, j) {
     return this.row(code).countSum(i, j)
-  }
-
-  /** Last span of the row that starts at t or before, or -1. */
-  indexAt(code, t) {
-    return this.row(code).indexAt(t)
   }
 
   /** Where the span is that started then and had this place in the trace, or -1: indices move when spans come and go. */
@@ -138,7 +131,7 @@ export class SpanStore {
     // Spans may have come in between: those shown from there on are taken anew.
     if (shown.length) shown.dropFrom(shown.placeOf(source, from))
     const batch = new SpanBatch([], takeColumns(source, from, shownIndices(source, from, this.filter)))
-    if (batch.n) shown.append(batch, 0, batch.n)
+    if (batch.length) shown.append(batch, 0, batch.length)
     source.seen.filter = source.length
     return shown
   }
@@ -181,13 +174,7 @@ class EdgeList {
   clear() {
     this.length = 0
     this.evictedCount = 0
-    this.x0 = new Float64Array(0)
-    this.x1 = new Float64Array(0)
-    this.row0 = new Uint32Array(0)
-    this.row1 = new Uint32Array(0)
-    this.place0 = new Int32Array(0)
-    this.place1 = new Int32Array(0)
-    this.twin = new Int32Array(0) // Between ranges: how far from it the arrow is that joins the work in them; 0 for none.
+    for (const [name, kind] of Object.entries(EDGE_ARRAYS)) this[name] = new kind(0)
   }
 
   append(edges) {

@@ -1,7 +1,7 @@
 // What a window holds: totals of lanes and names, and the overlap of lanes.
 
 import { lowerBound, roomy, upperBound } from "./arrays.js"
-import { coverage } from "./busy.js"
+import { addCoverage } from "./busy.js"
 import { uncapturedRanges, unionsOf } from "./unions.js"
 
 const PAIRED_LANES = 16 // Lanes whose overlap is computed, at most: the busiest.
@@ -55,7 +55,7 @@ class WindowSums {
       const from = Math.max(start, starts[index]), to = Math.min(end, ends[index])
       // A span that only touches the window's border is not in it, unless it has no length.
       if (to < from || (to === from && ends[index] !== starts[index])) continue
-      const count = row.countOrNull ? row.countOrNull[index] : 1, busy = to > from && row.busyOrNull ? (to - from) * row.densityAt(index) : to - from
+      const count = row.countAt(index), busy = to > from ? (to - from) * row.densityAt(index) : 0
       this.names.add(row.name[index], count, busy)
       if (isHost) continue
       this.touched.add(row.lane)
@@ -97,7 +97,7 @@ function clipUnion(union, start, end) {
   if (!union) return { union, first: 0, last: -1, busy: 0 }
   const first = upperBound(union.end, start, 0, union.length)
   const last = lowerBound(union.start, end, first, union.length) - 1
-  return { union, first, last, busy: coverage(union, first, last, start, end) }
+  return { union, first, last, busy: addCoverage(union, start, end, new Float64Array(1))[0] }
 }
 
 /** Overlap of the lanes, with each other and with others, the longest first; `share` is the part of the shorter busy time. */

@@ -3,8 +3,7 @@
 import { upperBound } from "./arrays.js"
 import { Intervals, uniteAll } from "./intervals.js"
 import { Row } from "./rows.js"
-import { SmStack } from "./sm_stack.js"
-import { LaneSteps } from "./steps.js"
+import { LaneSteps, SmStack } from "./steps.js"
 
 const busyUnions = new WeakMap()
 const MANY_LANES = 48 // From how many on their number is kept as steps: one search a frame instead of one for each lane.
@@ -153,8 +152,8 @@ class BusyUnions {
     this.slotsVersion = this.store.version
     const fresh = new Map()
     for (const row of this.store.rows) {
-      if (row.seen.partition >= row.length) continue
-      for (const [slot, list] of this.slotIntervals(row)) pushTo(fresh, slot, list)
+      const from = row.seen.partition, codes = new Set(row.partition.subarray(from, row.length))
+      for (const code of codes) pushTo(fresh, this.slots[code], this.countedIntervals(row, from, code))
       row.seen.partition = row.length
     }
     let changedNs = Infinity
@@ -166,15 +165,6 @@ class BusyUnions {
       changedNs = Math.min(changedNs, list.start[0])
     }
     return changedNs
-  }
-
-  /** Unions of the counted spans of a row that were not seen yet, with the slots of their partitions. */
-  slotIntervals(row) {
-    const codes = new Set()
-    for (let index = row.seen.partition, last = -1; index < row.length; index++) {
-      if (row.partition[index] !== last) codes.add((last = row.partition[index]))
-    }
-    return [...codes].map(code => [this.slots[code], this.countedIntervals(row, row.seen.partition, code)])
   }
 }
 
@@ -200,8 +190,4 @@ export function uncapturedRanges({ kinds, kind_counted: counted, capture }) {
   }
 }
 
-function pushTo(map, key, value) {
-  const values = map.get(key)
-  if (values) values.push(value)
-  else map.set(key, [value])
-}
+const pushTo = (map, key, value) => map.get(key)?.push(value) ?? map.set(key, [value])

@@ -42,7 +42,7 @@ function tiesOf(view, hit) {
 
 /** Whether an arrow that begins or ends when a span does is its own: it says the place of its span where that is known. */
 function isAtPlace(row, index, place) {
-  return place < 0 || row.place[index] === place || Boolean(row.countOrNull && row.countOrNull[index] > 1)
+  return place < 0 || row.place[index] === place || row.countAt(index) > 1
 }
 
 function tieText(view, { row: code, index }, gapText) {
