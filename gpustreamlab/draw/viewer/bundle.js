@@ -1,4 +1,4 @@
-// Made by scripts/bundle_viewer.py. 58aa2fd95296df829463ab37414862b2e571acb36ea2a963aa2c6daf89419f0a
+// Made by scripts/bundle_viewer.py. 33d8aaf69c2a531877f1683b45a032b004d5b18c5e48c954556d468bfc2b9956
 "use strict";
 var gpustreamlab = (() => {
   var __defProp = Object.defineProperty;
@@ -2528,6 +2528,509 @@ var gpustreamlab = (() => {
     return [show, makeNode("p", { text: piece.text }), makeNode("p", { class: "gsl-fix", text: piece.fix })];
   }
 
+  // busy.js
+  function busyShares(store, tables, x0, x1, n) {
+    const lanes = new Float64Array(n), unions = unionsOf(store, tables), steps = unions.laneSteps();
+    if (steps) steps.addIntegrals(x0, x1, [lanes]);
+    else for (const union of unions.lanes()) addCoverage(union, x0, x1, lanes);
+    return { lanes: scaled(lanes, n / (x1 - x0)) };
+  }
+  function smShares(store, tables, x0, x1, n) {
+    const bands = tables.bands.map(() => new Float64Array(n));
+    if (bands.length) unionsOf(store, tables).smStack().addIntegrals(x0, x1, bands);
+    return bands.map((sums) => scaled(sums, n / (x1 - x0)));
+  }
+  var scaled = (values, factor) => values.map((value) => value * factor);
+  function addCoverage(union, x0, x1, columns) {
+    const { start, end, length } = union, n = columns.length, width = x1 - x0;
+    const clipped = (index, left, right) => index < 0 ? 0 : Math.max(0, Math.min(end[index] - x0, right) - Math.max(start[index] - x0, left)) * union.densityAt(index);
+    let next = lowerBound(start, x0, 0, length), step = 1;
+    for (let column = 0; column < n; column++) {
+      const left = columnEdge(column, width, n), right = columnEdge(column + 1, width, n), from = next;
+      next = gallop(start, x0 + right, from, length, step);
+      step = Math.max(1, next - from >> 1);
+      columns[column] += clipped(from - 1, left, right);
+      if (next > from) columns[column] += union.busySum(from, next - 2) + clipped(next - 1, left, right);
+    }
+    return columns;
+  }
+
+  // lod.js
+  var BIN_PX = 1.5;
+  var ITEM_ARRAYS = {
+    row: Int32Array,
+    first: Int32Array,
+    last: Int32Array,
+    left: Float64Array,
+    right: Float64Array,
+    count: Float64Array,
+    busy: Float64Array
+  };
+  function binWidth(nsPerPx) {
+    const wanted = BIN_PX * nsPerPx;
+    let width = 1;
+    while (width < wanted) {
+      if (width > 1 && width * 1.5 >= wanted) return width * 1.5;
+      width *= 2;
+    }
+    return width;
+  }
+  var LodItems = class {
+    constructor(capacity = 4096) {
+      this.length = 0;
+      this.capacity = 0;
+      for (const [name, kind] of Object.entries(ITEM_ARRAYS)) this[name] = new kind(0);
+      this.reserve(capacity);
+    }
+    push(row, left, right, first, last, count, busy) {
+      if (this.length === this.capacity) this.reserve(2 * this.capacity);
+      const place = this.length++;
+      this.row[place] = row;
+      this.left[place] = left;
+      this.right[place] = right;
+      this.first[place] = first;
+      this.last[place] = last;
+      this.count[place] = count;
+      this.busy[place] = busy;
+    }
+    reserve(capacity) {
+      for (const name of Object.keys(ITEM_ARRAYS)) this[name] = grown(this[name], capacity, this.length);
+      this.capacity = capacity;
+    }
+  };
+  function decimate(store, code, x0, x1, bin, out) {
+    const row = store.row(code);
+    const begin = row.firstEndingFrom(x0);
+    if (begin >= row.length) return;
+    const first = row.firstFrom(Math.floor(row.start[begin] / bin) * bin, begin);
+    if (row.overlaps || 2 * row.slack >= bin) walkItems(row, first, x0, x1, bin, out);
+    else gallopItems(row, first, x0, x1, bin, out);
+  }
+  function gallopItems(row, begin, x0, x1, bin, out) {
+    const { start, end, length, slack } = row;
+    let step = 1;
+    for (let index = begin; index < length && start[index] <= x1; ) {
+      if (end[index] - start[index] >= bin) {
+        if (end[index] >= x0) pushSpan(row, index, out);
+        index++;
+        continue;
+      }
+      let last = gallop(start, (Math.floor(start[index] / bin) + 1) * bin, index + 1, length, step) - 1;
+      step = Math.max(1, last - index >> 1);
+      if (slack) last = lastBeforeLong(row, index, last, bin);
+      if (end[last] - start[last] >= bin) last--;
+      if (end[last] >= x0) pushMerged(row, index, last, end[last], out);
+      index = last + 1;
+    }
+  }
+  function lastBeforeLong({ start, end, slack }, first, last, bin) {
+    const near = gallop(start, Math.floor(start[first] / bin) * bin + slack + 1, first, last + 1) - 1;
+    return near >= first && end[near] - start[near] >= bin ? near : last;
+  }
+  function walkItems(row, begin, x0, x1, bin, out) {
+    const { start, end, length } = row;
+    for (let index = begin; index < length && start[index] <= x1; ) {
+      const limit = (Math.floor(start[index] / bin) + 1) * bin;
+      let right = end[index], next = index + 1;
+      if (right - start[index] < bin) {
+        for (; next < length && start[next] < limit && end[next] - start[next] < bin; next++) right = Math.max(right, end[next]);
+      }
+      if (right >= x0) pushMerged(row, index, next - 1, right, out);
+      index = next;
+    }
+  }
+  function pushSpan(row, index, out) {
+    out.push(row.code, row.start[index], row.end[index], index, index, row.countAt(index), row.busyAt(index));
+  }
+  function pushMerged(row, first, last, right, out) {
+    if (first === last) pushSpan(row, first, out);
+    else out.push(row.code, row.start[first], right, first, last, row.countSum(first, last), row.busySum(first, last));
+  }
+
+  // paint_edges.js
+  var MAX_EDGES = 2e3;
+  var FEW_EDGES = 40;
+  var EDGE_BIN_PX = 24;
+  var ARROW_PX = 5;
+  function paintEdges(ctx, painter) {
+    const { view, theme } = painter, { edges } = view.store;
+    painter.hiddenEdges = 0;
+    if (!view.showsWaits || !edges.length) return;
+    const found = edgesInView(view, edges);
+    painter.hiddenEdges = found.total - found.places.length;
+    paintArrows(ctx, view, edges, found.places, { colour: theme.rim, width: 1 });
+  }
+  function paintOwnEdges(ctx, { view, theme }) {
+    if (view.showsWaits) paintOwn(ctx, view, view.store.edges, endsOf, { colour: theme.ink, width: 1.5 });
+  }
+  function paintOwnLaunches(ctx, { view, theme }) {
+    paintOwn(ctx, view, view.store.launches, launchEndsOf, { colour: theme.accent, width: 1.5, dash: [4, 3] });
+  }
+  function paintOwn(ctx, view, edges, endsOf2, look) {
+    const ends = [view.pinned, view.hovered].map((hit) => hit && endsOf2(view, hit)).filter(Boolean), places = [];
+    const isShown = (i) => edges === view.store.launches || isEdgeShown(view.store, edges, i);
+    for (let i = 0; ends.length && i < edges.length && places.length < MAX_EDGES; i++) {
+      if (ends.some((end) => isOwnEdge(edges, i, end)) && passesWindow(view, edges, i) && isShown(i)) places.push(i);
+    }
+    paintArrows(ctx, view, edges, places, look);
+  }
+  function launchEndsOf(view, hit) {
+    const ends = endsOf(view, hit);
+    return ends && { ...ends, endFrom: ends.startFrom, endTo: ends.startTo };
+  }
+  function endsOf({ store }, { row, index, first = index, last = index }) {
+    const { start, end, place, length } = store.row(row);
+    if (!(last < length)) return null;
+    const isOne2 = first === last && store.countSum(row, first, last) === 1;
+    return { row, place: isOne2 ? place[first] : -1, startFrom: start[first], startTo: isOne2 ? start[first] : end[last], endFrom: isOne2 ? end[first] : start[first], endTo: end[last] };
+  }
+  var isOwnEdge = ({ row0, row1, x0, x1, place0, place1 }, i, { row, place, startFrom, startTo, endFrom, endTo }) => row0[i] === row && x0[i] >= endFrom && x0[i] <= endTo && isPlaceOf(place, place0[i]) || row1[i] === row && x1[i] >= startFrom && x1[i] <= startTo && isPlaceOf(place, place1[i]);
+  var isPlaceOf = (place, known) => place < 0 || known < 0 || place === known;
+  function passesWindow(view, { x0, x1, row0, row1 }, i) {
+    if (Math.max(x0[i], x1[i]) < view.x0 || Math.min(x0[i], x1[i]) > view.x1) return false;
+    const source = view.tables.rows[row0[i]], target = view.tables.rows[row1[i]];
+    if (!arePlaced(view, row0[i], row1[i])) return false;
+    return view.isSeen({ top: Math.min(source.top, target.top), bottom: Math.max(source.bottom, target.bottom) });
+  }
+  var arePlaced = ({ tables: { rows } }, ...codes) => codes.every((code) => rows[code]?.top >= 0);
+  function edgesInView(view, edges) {
+    const { rows } = view.tables, { x0, x1, row0, row1 } = edges, places = [];
+    const isSeen2 = new Uint8Array(rows.length);
+    for (const lane of view.visibleLanes()) for (const row of view.laneRows[lane]) isSeen2[row] = view.isSeen(rows[row]);
+    let total = 0;
+    for (let i = 0; i < edges.length; i++) {
+      const isSource = isSeen2[row0[i]] && x0[i] >= view.x0 && x0[i] <= view.x1;
+      if (!isSource && !(isSeen2[row1[i]] && x1[i] >= view.x0 && x1[i] <= view.x1)) continue;
+      if (row0[i] === row1[i] || !arePlaced(view, row0[i], row1[i]) || !isEdgeShown(view.store, edges, i)) continue;
+      if (isToldByWork(view.store, edges, i)) continue;
+      total++;
+      if (places.length < MAX_EDGES) places.push(i);
+    }
+    return { places: places.length > FEW_EDGES ? longestEdges(view, edges, places) : places, total };
+  }
+  function isToldByWork(store, edges, i) {
+    const twin = i + edges.twin[i];
+    return twin !== i && twin >= 0 && twin < edges.length && isEdgeShown(store, edges, twin);
+  }
+  function longestEdges(view, { x0, x1, row0, row1 }, places) {
+    const bin = EDGE_BIN_PX / BIN_PX * binWidth(view.nsPerPx), { rows } = view.tables, longest = /* @__PURE__ */ new Map();
+    for (const i of places) {
+      const key = (Math.floor(x1[i] / bin) * rows.length + row0[i]) * rows.length + row1[i], other = longest.get(key);
+      if (other === void 0 || Math.abs(x1[i] - x0[i]) > Math.abs(x1[other] - x0[other])) longest.set(key, i);
+    }
+    return [...longest.values()];
+  }
+  function isEdgeShown(store, edges, i) {
+    if (!store.filter) return true;
+    if (edges.shownVersion !== store.version) Object.assign(edges, { shown: /* @__PURE__ */ new Map(), shownVersion: store.version });
+    if (!edges.shown.has(i)) {
+      const { row0, row1, x0, x1, place0, place1 } = edges, source = spanEndingAt(store.row(row0[i]), x0[i], place0[i]);
+      edges.shown.set(i, source >= 0 && spanStartingAt(store.row(row1[i]), x1[i], place1[i]) >= 0);
+    }
+    return edges.shown.get(i);
+  }
+  function paintArrows(ctx, view, edges, places, { colour, width, dash = [] }) {
+    if (!places.length) return;
+    clipLanes(ctx, view, view.frame.left, () => {
+      ctx.strokeStyle = ctx.fillStyle = colour;
+      ctx.lineWidth = width;
+      const lines = new Path2D(), heads = new Path2D();
+      for (const place of places) addArrow(lines, heads, view, edges, place);
+      ctx.setLineDash(dash);
+      ctx.stroke(lines);
+      ctx.fill(heads);
+    });
+  }
+  function addArrow(lines, heads, view, edges, place) {
+    const source = view.tables.rows[edges.row0[place]], target = view.tables.rows[edges.row1[place]];
+    if (edges.row0[place] === edges.row1[place]) return;
+    const isDown = source.top <= target.top, way = isDown ? 1 : -1;
+    const y0 = view.yAt(isDown ? source.bottom : source.top), y1 = view.yAt(isDown ? target.top : target.bottom);
+    const [x0, x1] = [edges.x0[place], headTime(view.store, edges, place)].map((time) => nearPx(view, view.pxAt(time)));
+    lines.moveTo(x0, y0);
+    lines.lineTo(x1, y1);
+    heads.moveTo(x1, y1);
+    heads.lineTo(x1 - way * ARROW_PX, y1 - way * ARROW_PX);
+    heads.lineTo(x1, y1 - way * ARROW_PX);
+    heads.closePath();
+  }
+  function headTime(store, { row1, x0, x1, place1 }, i) {
+    if (x1[i] >= x0[i]) return x1[i];
+    const row = store.row(row1[i]), index = spanStartingAt(row, x1[i], place1[i]);
+    return index < 0 ? x1[i] : Math.min(x0[i], row.end[index]);
+  }
+  var nearPx = (view, px) => Math.max(-5e3, Math.min(view.frame.right + 5e3, px));
+
+  // paint_lanes.js
+  var HEAD_PX2 = 22;
+  var LABEL_GAP_PX = 10;
+  var CARET_PX = 14;
+  function paintShades(ctx, { view, theme }) {
+    const { frame: { left, right }, tables } = view;
+    clipLanes(ctx, view, left, () => {
+      for (const code of view.visibleLanes()) {
+        const { top, bottom, parts = [] } = tables.lanes[code];
+        ctx.fillStyle = theme.shade;
+        if (view.laneOrder.indexOf(code) % 2) ctx.fillRect(left, view.yAt(top), right - left, bottom - top);
+        ctx.fillStyle = theme.grid;
+        for (const [, partTop] of parts.slice(1)) ctx.fillRect(left, Math.round(view.yAt(partTop)) - 2, right - left, 1);
+      }
+    });
+  }
+  function paintGroups(ctx, painter) {
+    const { view } = painter;
+    clipLanes(ctx, view, 0, () => {
+      for (const [group, box] of groupBoxes(view)) paintGroup(ctx, painter, group, box);
+      if (view.pane !== "pinned") return;
+      ctx.fillStyle = painter.theme.soft;
+      ctx.fillRect(0, view.lanesBottom() - 1, view.frame.right, 1);
+    });
+  }
+  function groupBoxes(view) {
+    const lanesTop = view.frame.top + view.pinnedPx, boxes = [];
+    for (const group of view.pane === "pinned" ? [] : view.tables.groups) {
+      const top = view.yAt(group.top), bottom = view.yAt(group.bottom), headPx = group.head_bottom - group.top;
+      if (bottom <= lanesTop || top >= view.lanesBottom()) continue;
+      boxes.push([group, { top, bottom, headPx, headTop: Math.min(Math.max(top, lanesTop), bottom - headPx) }]);
+    }
+    return boxes;
+  }
+  function paintCaret(ctx, x, middle, isFolded) {
+    const [a, b] = isFolded ? [[-2.5, -4.5], [3.5, 0]] : [[-4.5, -2.5], [0, 3.5]];
+    ctx.beginPath();
+    ctx.moveTo(x + a[0], middle + a[1]);
+    ctx.lineTo(x + b[0], middle + b[1]);
+    ctx.lineTo(x + (isFolded ? a[0] : -a[0]), middle + (isFolded ? -a[1] : a[1]));
+    ctx.fill();
+  }
+  function paintGroup(ctx, painter, group, { top, bottom, headPx, headTop }) {
+    const { view, theme } = painter, { frame } = view;
+    const isStuck = headTop > top;
+    ctx.fillStyle = isStuck ? blend(group.fill, theme.paper, TINT) : group.fill;
+    ctx.globalAlpha = isStuck ? 1 : TINT;
+    ctx.fillRect(BAND_PX, headTop, frame.right - BAND_PX, headPx);
+    ctx.globalAlpha = 1;
+    paintBand(ctx, painter, group, { left: 0, top, width: BAND_PX, height: bottom - top - 1 });
+    const middle = headTop + headPx / 2, left = BAND_PX + 18, room = frame.right - left - 6;
+    if (group.letter) {
+      ctx.fillStyle = group.fill;
+      ctx.fillRect(3, middle - 8, BAND_PX - 6, 16);
+      setPen(ctx, BAR_INK, 12, "center", "bold");
+      ctx.fillText(group.letter, BAND_PX / 2, middle, BAND_PX - 4);
+    }
+    setPen(ctx, theme.ink, 12, "left", "bold");
+    paintCaret(ctx, BAND_PX + 9, middle, group.isFolded);
+    const label = painter.texts.fit(ctx, group.label, room), used = painter.texts.width(ctx, label) + 16;
+    ctx.fillText(label, left, middle);
+    setPen(ctx, theme.ink);
+    ctx.fillText(painter.texts.fit(ctx, group.detail, room - used), left + used, middle);
+  }
+  function paintBand(ctx, painter, { fill, hatch }, { left, top, width, height }) {
+    const box = new Path2D(`M${left} ${top}h${width}v${height}h${-width}z`);
+    ctx.fillStyle = fill;
+    ctx.fill(box);
+    hatchShape(ctx, painter, hatch, box);
+  }
+  var caretLeft = (view) => view.tables.groups.length ? BAND_PX + 2 : 0;
+  function paintLaneLabels(ctx, painter) {
+    const { view } = painter, { frame, tables } = view;
+    const left = caretLeft(view) + CARET_PX, room = frame.left - LABEL_GAP_PX - left;
+    let free = view.lanesTop() - 4;
+    clipLanes(ctx, view, 0, () => {
+      for (const code of view.visibleLanes()) {
+        const { label, detail, group, parts = [] } = tables.lanes[code], { top, bottom } = labelRoom(tables.lanes[code]);
+        const hasDetail = detail && bottom - top >= 30 && parts.length < 2;
+        const headPx = group >= 0 ? HEAD_PX2 : 0;
+        paintPartLabels(ctx, painter, code, parts.slice(1), headPx, room);
+        const half = hasDetail ? 15 : 7;
+        const seenTop = Math.max(view.yAt(top), view.lanesTop() + headPx), seenBottom = Math.min(view.yAt(bottom), view.lanesBottom());
+        const middle = Math.min(Math.max((seenTop + seenBottom) / 2, view.yAt(top) + half), view.yAt(bottom) - half);
+        if (middle - half < free && bottom - top < 2 * half || middle + half > view.lanesBottom() + 3) continue;
+        if (middle - half < view.lanesTop() + headPx - 3) continue;
+        free = middle + half;
+        ctx.fillStyle = painter.theme.soft;
+        paintCaret(ctx, left - CARET_PX / 2, hasDetail ? middle - 7 : middle, tables.lanes[code].folded);
+        const place = { right: frame.left - LABEL_GAP_PX, middle, room };
+        if (hasDetail) paintTwoLines(ctx, painter, label, detail, place);
+        else paintOneLine(ctx, painter, label, parts.length ? detail : "", place);
+      }
+    });
+  }
+  function paintTwoLines(ctx, { theme, texts }, label, detail, { right, middle, room }) {
+    setPen(ctx, theme.ink, 12, "right");
+    ctx.fillText(texts.fit(ctx, label, room, true), right, middle - 7);
+    setPen(ctx, theme.soft, 11, "right");
+    ctx.fillText(texts.fit(ctx, detail, room), right, middle + 8);
+  }
+  function paintOneLine(ctx, { theme, texts }, label, detail, { right, middle, room }) {
+    setPen(ctx, theme.soft, 12, "right");
+    const text = detail && ` · ${detail}`, used = texts.width(ctx, text);
+    const fits = text && texts.width(ctx, label) + used <= room;
+    if (fits) ctx.fillText(text, right, middle);
+    ctx.fillStyle = theme.ink;
+    ctx.fillText(texts.fit(ctx, label, room, true), fits ? right - used : right, middle);
+  }
+  function labelRoom({ top, bottom, parts = [] }) {
+    return parts.length ? { top: parts[0][1] - 3, bottom: parts[0][2] + 1 } : { top, bottom };
+  }
+  function paintPartLabels(ctx, { view, theme, texts }, lane, parts, headPx, room) {
+    for (const [label, top, bottom] of parts) {
+      const middle = (Math.max(view.yAt(top), view.lanesTop() + headPx) + Math.min(view.yAt(bottom), view.lanesBottom())) / 2;
+      if (middle - 6 < view.lanesTop() + headPx || middle + 6 > view.lanesBottom() || bottom - top < 10) continue;
+      setPen(ctx, theme.soft, 11, "right");
+      ctx.fillText(texts.fit(ctx, label === "work" ? workWord(view, lane) : label, room), view.frame.left - LABEL_GAP_PX, middle);
+    }
+  }
+
+  // paint_strips.js
+  var RUN_GAP_PX = 2;
+  var PEAK_SLACK = 0.02;
+  var PEAK_STEPS = 1e5;
+  var LIVE_PEAK_STEPS = 4e3;
+  var MAX_PEAK_STEPS = 2e6;
+  var STEP_SLACK = 1e-3;
+  var SMS_LABEL_PX = 38;
+  var SMS_LABEL_HIGH_PX = 13;
+  function paintStrips(ctx, painter) {
+    const { view } = painter, columns = Math.max(1, Math.round(view.frame.right - view.frame.left));
+    for (const strip of view.parts.strips) {
+      const box = { left: view.frame.left, top: view.frame.top + strip.top, bottom: view.frame.top + strip.bottom, columns };
+      if (strip.kind === "sms") paintSms(ctx, painter, box);
+      else paintCapture(ctx, painter, box);
+    }
+  }
+  function paintSms(ctx, painter, box) {
+    const { view } = painter, { tables, store } = view;
+    const stack = smShares(store, tables, view.x0, view.x1, box.columns), low = new Float64Array(box.columns);
+    clipStrip(ctx, view, box, () => {
+      tables.bands.forEach((band, place) => {
+        const high = stack[place].map((sms, column) => low[column] + sms);
+        const shape = stepShape(low, high, box, tables.sm_count);
+        ctx.fillStyle = band.fill;
+        ctx.fill(shape);
+        hatchShape(ctx, painter, band.hatch, shape);
+        labelSms(ctx, painter, band, { low, sms: stack[place] }, box);
+        low.set(high);
+      });
+    });
+    paintScale(ctx, painter, box, [`${formatCount(tables.sm_count)} SMs`], ["in use"]);
+  }
+  function stripAt(view, px, py) {
+    const { tables, store, nsPerPx, frame } = view, strip = view.parts.strips.find(({ top, bottom }) => py >= frame.top + top && py <= frame.top + bottom);
+    if (!strip || px > frame.right) return null;
+    if (strip.kind === "capture") return ["Kernels captured", [["about", "elsewhere there are ranges only"]]];
+    const about = `of ${formatCount(tables.sm_count)} SMs, at most: a partition counts as a whole while work runs in it`;
+    if (px < frame.left) return ["SMs in use", [["about", about], ...tables.bands.map(({ label, letter }) => [letter || " ", label])]];
+    const at = view.timeAt(px), sms = smShares(store, tables, at, at + nsPerPx, 1).map(([mean]) => Number(mean.toPrecision(4)));
+    return ["SMs in use", [["at", exactTime(at)], ...tables.bands.map(({ label }, place) => [String(sms[place]), label]), ["about", about]]];
+  }
+  function paintCapture(ctx, { view, theme, texts }, box) {
+    const { left, top, bottom } = box;
+    ctx.fillStyle = theme.grid;
+    ctx.fillRect(left, bottom, view.frame.right - left, 1);
+    clipStrip(ctx, view, box, () => {
+      ctx.fillStyle = theme.accent;
+      const last = view.extent().end;
+      for (const [start, end] of view.tables.capture.windows) {
+        const from = nearPx(view, view.pxAt(start)), to = nearPx(view, view.pxAt(Math.min(end, last)));
+        ctx.fillRect(from, top + 3, Math.max(1, to - from), bottom - top - 5);
+      }
+    });
+    setPen(ctx, theme.soft, 11, "right");
+    const x = left - LABEL_GAP_PX;
+    ctx.fillText(firstFit(ctx, texts, ["kernels captured", "captured"], x - 2), x, (top + bottom) / 2);
+  }
+  function labelSms(ctx, { view, texts }, band, { low, sms }, { left, bottom, top, columns }) {
+    const scale = (bottom - top) / view.tables.sm_count;
+    let written = 0;
+    setPen(ctx, BAR_INK, 11, "left", "bold");
+    for (let from = 0, to; from < columns; from = to) {
+      to = runEnd(sms, low, from);
+      if (to - from < SMS_LABEL_PX || sms[from] * scale < SMS_LABEL_HIGH_PX || Math.abs(sms[from] - written) < 0.5) continue;
+      written = sms[from];
+      const text = `${band.letter} ${formatCount(written)}`.trim(), width = texts.width(ctx, text), middle = bottom - (low[from] + written / 2) * scale;
+      if (width + 8 > to - from) continue;
+      ctx.fillStyle = band.fill;
+      ctx.fillRect(left + from + 3, middle - 7, width + 4, 14);
+      ctx.fillStyle = BAR_INK;
+      ctx.fillText(text, left + from + 5, middle + 0.5);
+    }
+  }
+  function runEnd(sms, low, from) {
+    const isSame = (column) => Math.abs(sms[column] - sms[from]) < 0.01 && Math.abs(low[column] - low[from]) < 0.01;
+    let to = from + 1;
+    for (let column = to; column < sms.length && column <= to + RUN_GAP_PX; column++) if (isSame(column)) to = column + 1;
+    return to;
+  }
+  function busyPeak(view, lanes) {
+    const { store, tables } = view;
+    if (view.peakFilter !== store.filter || view.peakLanes !== tables.lanes.length) view.peak = 0;
+    if (view.peakFilter !== store.filter || view.peakLanes !== tables.lanes.length || view.peakVersion !== store.version) {
+      view.exactPeak = mostBusy(store, tables, view.isLive ? LIVE_PEAK_STEPS : PEAK_STEPS);
+      Object.assign(view, { peakFilter: store.filter, peakLanes: tables.lanes.length, peakVersion: store.version });
+    }
+    if (view.exactPeak !== null) return { most: view.peak = view.exactPeak, isExact: true };
+    for (const count of lanes) if (count > view.peak + PEAK_SLACK) view.peak = Math.min(tables.lanes.length, Math.ceil(count - PEAK_SLACK));
+    return { most: view.peak, isExact: false };
+  }
+  function mostBusy(store, tables, limit) {
+    const unions = unionsOf(store, tables);
+    let steps = unions.laneSteps();
+    if (!steps) {
+      const lanes = unions.lanes();
+      if (lanes.reduce((sum, { length }) => sum + length, 0) > limit) return null;
+      steps = new LaneSteps().update(-Infinity, lanes);
+    } else if (steps.length > MAX_PEAK_STEPS) return null;
+    let most = 0;
+    for (let i = 0; i < steps.length; i++) if (steps.level[i] > most) most = steps.level[i];
+    return most;
+  }
+  var clipStrip = (ctx, { frame }, { left, top, bottom }, paint) => clipTo(ctx, left, top, frame.right, bottom, paint);
+  function stepShape(low, high, { left, top, bottom }, most) {
+    const shape = new Path2D(), scale = (bottom - top) / most;
+    const above = stepLine(high, left), below = stepLine(low, left);
+    for (let i = 0; i < above.length; i += 2) shape.lineTo(above[i], bottom - above[i + 1] * scale);
+    for (let i = below.length - 2; i >= 0; i -= 2) shape.lineTo(below[i], bottom - below[i + 1] * scale);
+    shape.closePath();
+    return shape;
+  }
+  function stepLine(values, left) {
+    const corners = [left, values[0]];
+    let level = values[0];
+    for (let column = 1; column < values.length; column++) {
+      if (values[column] === level) continue;
+      const share = stepWithin(values, column), next = share === null ? values[column] : values[column + 1];
+      const x = left + column + (share ?? 0);
+      corners.push(x, level, x, next);
+      level = next;
+    }
+    corners.push(left + values.length, level);
+    return corners;
+  }
+  function stepWithin(values, column) {
+    const before = values[column - 1], mean = values[column], after = values[column + 1];
+    if (column + 2 >= values.length || !(before < mean && mean < after || before > mean && mean > after)) return null;
+    const slack = STEP_SLACK * Math.abs(before - after);
+    if (Math.abs(values[column + 2] - after) > slack || column > 1 && Math.abs(values[column - 2] - before) > slack) return null;
+    return (mean - after) / (before - after);
+  }
+  function paintScale(ctx, { view, theme, texts }, { left, top, bottom }, most, what) {
+    ctx.fillStyle = theme.grid;
+    ctx.fillRect(left, bottom, view.frame.right - left, 1);
+    ctx.fillRect(left - 5, top, 5, 1);
+    ctx.fillRect(left - 5, bottom, 5, 1);
+    const x = left - LABEL_GAP_PX, room = x - 2;
+    setPen(ctx, theme.ink, 12, "right");
+    ctx.fillText(firstFit(ctx, texts, most, room), x, top + 5);
+    const isLow = bottom - top < 40;
+    if (!isLow) ctx.fillText("0", x, bottom - 3);
+    setPen(ctx, theme.soft, 11, "right");
+    ctx.fillText(what.find((text) => texts.width(ctx, text) <= room) ?? what.at(-1), x, isLow ? bottom - 3 : top + 19, room);
+  }
+  function firstFit(ctx, texts, words, room) {
+    return words.find((text) => texts.width(ctx, text) <= room) ?? texts.fit(ctx, words.at(-1) ?? "", room);
+  }
+
   // paint_overlay.js
   function paintOutlines(ctx, { view, theme }) {
     outline(ctx, view, view.pinned, theme.accent, theme.paper);
@@ -2612,19 +3115,17 @@ var gpustreamlab = (() => {
   }
   function paintMoreLanes(ctx, painter) {
     const { view, theme } = painter, { frame } = view, look = { fill: theme.paper, ink: theme.soft, line: theme.grid };
-    const say = (sign, count, middle) => paintPill(
-      ctx,
-      painter,
-      `${sign} ${formatCount(count)} more lane${count === 1 ? "" : "s"}`,
-      frame.right - 4,
-      middle,
-      look
-    );
+    const say = (words, middle) => {
+      setPen(ctx, theme.soft);
+      paintPill(ctx, painter, firstFit(ctx, painter.texts, words, (frame.right - frame.left) / 2), frame.right - 4, middle, look);
+    };
     if (view.canScroll) {
       const { laneOrder } = view, seen = view.visibleLanes();
       const above = seen.length ? laneOrder.indexOf(seen.at(-1)) + 1 - seen.length : 0, below = laneOrder.length - above - seen.length;
-      if (above) say("▴", above, view.lanesTop() + 12);
-      if (below) say("▾", below, view.lanesBottom() - 12);
+      const word = laneOrder.some((code) => view.tables.lanes[code].host) ? "lanes" : "streams";
+      const shown = `${formatCount(seen.length)} of ${formatCount(laneOrder.length)} ${word}`;
+      if (above) say([`▴ ${formatCount(above)} above`], view.lanesTop() + 12);
+      if (below) say([`▾ ${shown} shown: scroll over their names`, `▾ ${shown} shown`, `▾ ${shown}`], view.lanesBottom() - 12);
     }
     if (painter.hiddenEdges)
       paintPill(ctx, painter, `${formatCount(painter.hiddenEdges)} more waits: zoom in`, frame.left + 4, view.lanesBottom() - 12, look);
@@ -3228,127 +3729,6 @@ var gpustreamlab = (() => {
     plotView.throttled_paint = () => due ||= new Promise((done) => requestAnimationFrame(() => paint(done)));
   }
 
-  // paint_lanes.js
-  var HEAD_PX2 = 22;
-  var LABEL_GAP_PX = 10;
-  var CARET_PX = 14;
-  function paintShades(ctx, { view, theme }) {
-    const { frame: { left, right }, tables } = view;
-    clipLanes(ctx, view, left, () => {
-      for (const code of view.visibleLanes()) {
-        const { top, bottom, parts = [] } = tables.lanes[code];
-        ctx.fillStyle = theme.shade;
-        if (view.laneOrder.indexOf(code) % 2) ctx.fillRect(left, view.yAt(top), right - left, bottom - top);
-        ctx.fillStyle = theme.grid;
-        for (const [, partTop] of parts.slice(1)) ctx.fillRect(left, Math.round(view.yAt(partTop)) - 2, right - left, 1);
-      }
-    });
-  }
-  function paintGroups(ctx, painter) {
-    const { view } = painter;
-    clipLanes(ctx, view, 0, () => {
-      for (const [group, box] of groupBoxes(view)) paintGroup(ctx, painter, group, box);
-      if (view.pane !== "pinned") return;
-      ctx.fillStyle = painter.theme.soft;
-      ctx.fillRect(0, view.lanesBottom() - 1, view.frame.right, 1);
-    });
-  }
-  function groupBoxes(view) {
-    const lanesTop = view.frame.top + view.pinnedPx, boxes = [];
-    for (const group of view.pane === "pinned" ? [] : view.tables.groups) {
-      const top = view.yAt(group.top), bottom = view.yAt(group.bottom), headPx = group.head_bottom - group.top;
-      if (bottom <= lanesTop || top >= view.lanesBottom()) continue;
-      boxes.push([group, { top, bottom, headPx, headTop: Math.min(Math.max(top, lanesTop), bottom - headPx) }]);
-    }
-    return boxes;
-  }
-  function paintCaret(ctx, x, middle, isFolded) {
-    const [a, b] = isFolded ? [[-2.5, -4.5], [3.5, 0]] : [[-4.5, -2.5], [0, 3.5]];
-    ctx.beginPath();
-    ctx.moveTo(x + a[0], middle + a[1]);
-    ctx.lineTo(x + b[0], middle + b[1]);
-    ctx.lineTo(x + (isFolded ? a[0] : -a[0]), middle + (isFolded ? -a[1] : a[1]));
-    ctx.fill();
-  }
-  function paintGroup(ctx, painter, group, { top, bottom, headPx, headTop }) {
-    const { view, theme } = painter, { frame } = view;
-    const isStuck = headTop > top;
-    ctx.fillStyle = isStuck ? blend(group.fill, theme.paper, TINT) : group.fill;
-    ctx.globalAlpha = isStuck ? 1 : TINT;
-    ctx.fillRect(BAND_PX, headTop, frame.right - BAND_PX, headPx);
-    ctx.globalAlpha = 1;
-    paintBand(ctx, painter, group, { left: 0, top, width: BAND_PX, height: bottom - top - 1 });
-    const middle = headTop + headPx / 2, left = BAND_PX + 18, room = frame.right - left - 6;
-    if (group.letter) {
-      ctx.fillStyle = group.fill;
-      ctx.fillRect(3, middle - 8, BAND_PX - 6, 16);
-      setPen(ctx, BAR_INK, 12, "center", "bold");
-      ctx.fillText(group.letter, BAND_PX / 2, middle, BAND_PX - 4);
-    }
-    setPen(ctx, theme.ink, 12, "left", "bold");
-    paintCaret(ctx, BAND_PX + 9, middle, group.isFolded);
-    const label = painter.texts.fit(ctx, group.label, room), used = painter.texts.width(ctx, label) + 16;
-    ctx.fillText(label, left, middle);
-    setPen(ctx, theme.ink);
-    ctx.fillText(painter.texts.fit(ctx, group.detail, room - used), left + used, middle);
-  }
-  function paintBand(ctx, painter, { fill, hatch }, { left, top, width, height }) {
-    const box = new Path2D(`M${left} ${top}h${width}v${height}h${-width}z`);
-    ctx.fillStyle = fill;
-    ctx.fill(box);
-    hatchShape(ctx, painter, hatch, box);
-  }
-  var caretLeft = (view) => view.tables.groups.length ? BAND_PX + 2 : 0;
-  function paintLaneLabels(ctx, painter) {
-    const { view } = painter, { frame, tables } = view;
-    const left = caretLeft(view) + CARET_PX, room = frame.left - LABEL_GAP_PX - left;
-    let free = view.lanesTop() - 4;
-    clipLanes(ctx, view, 0, () => {
-      for (const code of view.visibleLanes()) {
-        const { label, detail, group, parts = [] } = tables.lanes[code], { top, bottom } = labelRoom(tables.lanes[code]);
-        const hasDetail = detail && bottom - top >= 30 && parts.length < 2;
-        const headPx = group >= 0 ? HEAD_PX2 : 0;
-        paintPartLabels(ctx, painter, code, parts.slice(1), headPx, room);
-        const half = hasDetail ? 15 : 7;
-        const seenTop = Math.max(view.yAt(top), view.lanesTop() + headPx), seenBottom = Math.min(view.yAt(bottom), view.lanesBottom());
-        const middle = Math.min(Math.max((seenTop + seenBottom) / 2, view.yAt(top) + half), view.yAt(bottom) - half);
-        if (middle - half < free && bottom - top < 2 * half || middle + half > view.lanesBottom() + 3) continue;
-        if (middle - half < view.lanesTop() + headPx - 3) continue;
-        free = middle + half;
-        ctx.fillStyle = painter.theme.soft;
-        paintCaret(ctx, left - CARET_PX / 2, hasDetail ? middle - 7 : middle, tables.lanes[code].folded);
-        const place = { right: frame.left - LABEL_GAP_PX, middle, room };
-        if (hasDetail) paintTwoLines(ctx, painter, label, detail, place);
-        else paintOneLine(ctx, painter, label, parts.length ? detail : "", place);
-      }
-    });
-  }
-  function paintTwoLines(ctx, { theme, texts }, label, detail, { right, middle, room }) {
-    setPen(ctx, theme.ink, 12, "right");
-    ctx.fillText(texts.fit(ctx, label, room, true), right, middle - 7);
-    setPen(ctx, theme.soft, 11, "right");
-    ctx.fillText(texts.fit(ctx, detail, room), right, middle + 8);
-  }
-  function paintOneLine(ctx, { theme, texts }, label, detail, { right, middle, room }) {
-    setPen(ctx, theme.soft, 12, "right");
-    const text = detail && ` · ${detail}`, used = texts.width(ctx, text);
-    const fits = text && texts.width(ctx, label) + used <= room;
-    if (fits) ctx.fillText(text, right, middle);
-    ctx.fillStyle = theme.ink;
-    ctx.fillText(texts.fit(ctx, label, room, true), fits ? right - used : right, middle);
-  }
-  function labelRoom({ top, bottom, parts = [] }) {
-    return parts.length ? { top: parts[0][1] - 3, bottom: parts[0][2] + 1 } : { top, bottom };
-  }
-  function paintPartLabels(ctx, { view, theme, texts }, lane, parts, headPx, room) {
-    for (const [label, top, bottom] of parts) {
-      const middle = (Math.max(view.yAt(top), view.lanesTop() + headPx) + Math.min(view.yAt(bottom), view.lanesBottom())) / 2;
-      if (middle - 6 < view.lanesTop() + headPx || middle + 6 > view.lanesBottom() || bottom - top < 10) continue;
-      setPen(ctx, theme.soft, 11, "right");
-      ctx.fillText(texts.fit(ctx, label === "work" ? workWord(view, lane) : label, room), view.frame.left - LABEL_GAP_PX, middle);
-    }
-  }
-
   // lanes.js
   var DRAG_PX = 5;
   var SETS = { folded: ["folded", "open"], pinned: ["pinned at the top", "not pinned any more"], hidden: ["hidden", "shown"] };
@@ -3862,33 +4242,6 @@ var gpustreamlab = (() => {
   };
   var choices = 0;
 
-  // busy.js
-  function busyShares(store, tables, x0, x1, n) {
-    const lanes = new Float64Array(n), unions = unionsOf(store, tables), steps = unions.laneSteps();
-    if (steps) steps.addIntegrals(x0, x1, [lanes]);
-    else for (const union of unions.lanes()) addCoverage(union, x0, x1, lanes);
-    return { lanes: scaled(lanes, n / (x1 - x0)) };
-  }
-  function smShares(store, tables, x0, x1, n) {
-    const bands = tables.bands.map(() => new Float64Array(n));
-    if (bands.length) unionsOf(store, tables).smStack().addIntegrals(x0, x1, bands);
-    return bands.map((sums) => scaled(sums, n / (x1 - x0)));
-  }
-  var scaled = (values, factor) => values.map((value) => value * factor);
-  function addCoverage(union, x0, x1, columns) {
-    const { start, end, length } = union, n = columns.length, width = x1 - x0;
-    const clipped = (index, left, right) => index < 0 ? 0 : Math.max(0, Math.min(end[index] - x0, right) - Math.max(start[index] - x0, left)) * union.densityAt(index);
-    let next = lowerBound(start, x0, 0, length), step = 1;
-    for (let column = 0; column < n; column++) {
-      const left = columnEdge(column, width, n), right = columnEdge(column + 1, width, n), from = next;
-      next = gallop(start, x0 + right, from, length, step);
-      step = Math.max(1, next - from >> 1);
-      columns[column] += clipped(from - 1, left, right);
-      if (next > from) columns[column] += union.busySum(from, next - 2) + clipped(next - 1, left, right);
-    }
-    return columns;
-  }
-
   // paint_marks.js
   var MARK_DASHES = { layout: [5, 3], mark: [1.5, 3], cell: [1.5, 3] };
   var MARK_RANKS = { layout: 0, mark: 1, cell: 2 };
@@ -3942,365 +4295,12 @@ var gpustreamlab = (() => {
     return near.sort((a, b) => markRank(a) - markRank(b) || Math.abs(a.time - at) - Math.abs(b.time - at));
   }
 
-  // lod.js
-  var BIN_PX = 1.5;
-  var ITEM_ARRAYS = {
-    row: Int32Array,
-    first: Int32Array,
-    last: Int32Array,
-    left: Float64Array,
-    right: Float64Array,
-    count: Float64Array,
-    busy: Float64Array
-  };
-  function binWidth(nsPerPx) {
-    const wanted = BIN_PX * nsPerPx;
-    let width = 1;
-    while (width < wanted) {
-      if (width > 1 && width * 1.5 >= wanted) return width * 1.5;
-      width *= 2;
-    }
-    return width;
-  }
-  var LodItems = class {
-    constructor(capacity = 4096) {
-      this.length = 0;
-      this.capacity = 0;
-      for (const [name, kind] of Object.entries(ITEM_ARRAYS)) this[name] = new kind(0);
-      this.reserve(capacity);
-    }
-    push(row, left, right, first, last, count, busy) {
-      if (this.length === this.capacity) this.reserve(2 * this.capacity);
-      const place = this.length++;
-      this.row[place] = row;
-      this.left[place] = left;
-      this.right[place] = right;
-      this.first[place] = first;
-      this.last[place] = last;
-      this.count[place] = count;
-      this.busy[place] = busy;
-    }
-    reserve(capacity) {
-      for (const name of Object.keys(ITEM_ARRAYS)) this[name] = grown(this[name], capacity, this.length);
-      this.capacity = capacity;
-    }
-  };
-  function decimate(store, code, x0, x1, bin, out) {
-    const row = store.row(code);
-    const begin = row.firstEndingFrom(x0);
-    if (begin >= row.length) return;
-    const first = row.firstFrom(Math.floor(row.start[begin] / bin) * bin, begin);
-    if (row.overlaps || 2 * row.slack >= bin) walkItems(row, first, x0, x1, bin, out);
-    else gallopItems(row, first, x0, x1, bin, out);
-  }
-  function gallopItems(row, begin, x0, x1, bin, out) {
-    const { start, end, length, slack } = row;
-    let step = 1;
-    for (let index = begin; index < length && start[index] <= x1; ) {
-      if (end[index] - start[index] >= bin) {
-        if (end[index] >= x0) pushSpan(row, index, out);
-        index++;
-        continue;
-      }
-      let last = gallop(start, (Math.floor(start[index] / bin) + 1) * bin, index + 1, length, step) - 1;
-      step = Math.max(1, last - index >> 1);
-      if (slack) last = lastBeforeLong(row, index, last, bin);
-      if (end[last] - start[last] >= bin) last--;
-      if (end[last] >= x0) pushMerged(row, index, last, end[last], out);
-      index = last + 1;
-    }
-  }
-  function lastBeforeLong({ start, end, slack }, first, last, bin) {
-    const near = gallop(start, Math.floor(start[first] / bin) * bin + slack + 1, first, last + 1) - 1;
-    return near >= first && end[near] - start[near] >= bin ? near : last;
-  }
-  function walkItems(row, begin, x0, x1, bin, out) {
-    const { start, end, length } = row;
-    for (let index = begin; index < length && start[index] <= x1; ) {
-      const limit = (Math.floor(start[index] / bin) + 1) * bin;
-      let right = end[index], next = index + 1;
-      if (right - start[index] < bin) {
-        for (; next < length && start[next] < limit && end[next] - start[next] < bin; next++) right = Math.max(right, end[next]);
-      }
-      if (right >= x0) pushMerged(row, index, next - 1, right, out);
-      index = next;
-    }
-  }
-  function pushSpan(row, index, out) {
-    out.push(row.code, row.start[index], row.end[index], index, index, row.countAt(index), row.busyAt(index));
-  }
-  function pushMerged(row, first, last, right, out) {
-    if (first === last) pushSpan(row, first, out);
-    else out.push(row.code, row.start[first], right, first, last, row.countSum(first, last), row.busySum(first, last));
-  }
-
-  // paint_edges.js
-  var MAX_EDGES = 2e3;
-  var FEW_EDGES = 40;
-  var EDGE_BIN_PX = 24;
-  var ARROW_PX = 5;
-  function paintEdges(ctx, painter) {
-    const { view, theme } = painter, { edges } = view.store;
-    painter.hiddenEdges = 0;
-    if (!view.showsWaits || !edges.length) return;
-    const found = edgesInView(view, edges);
-    painter.hiddenEdges = found.total - found.places.length;
-    paintArrows(ctx, view, edges, found.places, { colour: theme.rim, width: 1 });
-  }
-  function paintOwnEdges(ctx, { view, theme }) {
-    if (view.showsWaits) paintOwn(ctx, view, view.store.edges, endsOf, { colour: theme.ink, width: 1.5 });
-  }
-  function paintOwnLaunches(ctx, { view, theme }) {
-    paintOwn(ctx, view, view.store.launches, launchEndsOf, { colour: theme.accent, width: 1.5, dash: [4, 3] });
-  }
-  function paintOwn(ctx, view, edges, endsOf2, look) {
-    const ends = [view.pinned, view.hovered].map((hit) => hit && endsOf2(view, hit)).filter(Boolean), places = [];
-    const isShown = (i) => edges === view.store.launches || isEdgeShown(view.store, edges, i);
-    for (let i = 0; ends.length && i < edges.length && places.length < MAX_EDGES; i++) {
-      if (ends.some((end) => isOwnEdge(edges, i, end)) && passesWindow(view, edges, i) && isShown(i)) places.push(i);
-    }
-    paintArrows(ctx, view, edges, places, look);
-  }
-  function launchEndsOf(view, hit) {
-    const ends = endsOf(view, hit);
-    return ends && { ...ends, endFrom: ends.startFrom, endTo: ends.startTo };
-  }
-  function endsOf({ store }, { row, index, first = index, last = index }) {
-    const { start, end, place, length } = store.row(row);
-    if (!(last < length)) return null;
-    const isOne2 = first === last && store.countSum(row, first, last) === 1;
-    return { row, place: isOne2 ? place[first] : -1, startFrom: start[first], startTo: isOne2 ? start[first] : end[last], endFrom: isOne2 ? end[first] : start[first], endTo: end[last] };
-  }
-  var isOwnEdge = ({ row0, row1, x0, x1, place0, place1 }, i, { row, place, startFrom, startTo, endFrom, endTo }) => row0[i] === row && x0[i] >= endFrom && x0[i] <= endTo && isPlaceOf(place, place0[i]) || row1[i] === row && x1[i] >= startFrom && x1[i] <= startTo && isPlaceOf(place, place1[i]);
-  var isPlaceOf = (place, known) => place < 0 || known < 0 || place === known;
-  function passesWindow(view, { x0, x1, row0, row1 }, i) {
-    if (Math.max(x0[i], x1[i]) < view.x0 || Math.min(x0[i], x1[i]) > view.x1) return false;
-    const source = view.tables.rows[row0[i]], target = view.tables.rows[row1[i]];
-    if (!arePlaced(view, row0[i], row1[i])) return false;
-    return view.isSeen({ top: Math.min(source.top, target.top), bottom: Math.max(source.bottom, target.bottom) });
-  }
-  var arePlaced = ({ tables: { rows } }, ...codes) => codes.every((code) => rows[code]?.top >= 0);
-  function edgesInView(view, edges) {
-    const { rows } = view.tables, { x0, x1, row0, row1 } = edges, places = [];
-    const isSeen2 = new Uint8Array(rows.length);
-    for (const lane of view.visibleLanes()) for (const row of view.laneRows[lane]) isSeen2[row] = view.isSeen(rows[row]);
-    let total = 0;
-    for (let i = 0; i < edges.length; i++) {
-      const isSource = isSeen2[row0[i]] && x0[i] >= view.x0 && x0[i] <= view.x1;
-      if (!isSource && !(isSeen2[row1[i]] && x1[i] >= view.x0 && x1[i] <= view.x1)) continue;
-      if (row0[i] === row1[i] || !arePlaced(view, row0[i], row1[i]) || !isEdgeShown(view.store, edges, i)) continue;
-      if (isToldByWork(view.store, edges, i)) continue;
-      total++;
-      if (places.length < MAX_EDGES) places.push(i);
-    }
-    return { places: places.length > FEW_EDGES ? longestEdges(view, edges, places) : places, total };
-  }
-  function isToldByWork(store, edges, i) {
-    const twin = i + edges.twin[i];
-    return twin !== i && twin >= 0 && twin < edges.length && isEdgeShown(store, edges, twin);
-  }
-  function longestEdges(view, { x0, x1, row0, row1 }, places) {
-    const bin = EDGE_BIN_PX / BIN_PX * binWidth(view.nsPerPx), { rows } = view.tables, longest = /* @__PURE__ */ new Map();
-    for (const i of places) {
-      const key = (Math.floor(x1[i] / bin) * rows.length + row0[i]) * rows.length + row1[i], other = longest.get(key);
-      if (other === void 0 || Math.abs(x1[i] - x0[i]) > Math.abs(x1[other] - x0[other])) longest.set(key, i);
-    }
-    return [...longest.values()];
-  }
-  function isEdgeShown(store, edges, i) {
-    if (!store.filter) return true;
-    if (edges.shownVersion !== store.version) Object.assign(edges, { shown: /* @__PURE__ */ new Map(), shownVersion: store.version });
-    if (!edges.shown.has(i)) {
-      const { row0, row1, x0, x1, place0, place1 } = edges, source = spanEndingAt(store.row(row0[i]), x0[i], place0[i]);
-      edges.shown.set(i, source >= 0 && spanStartingAt(store.row(row1[i]), x1[i], place1[i]) >= 0);
-    }
-    return edges.shown.get(i);
-  }
-  function paintArrows(ctx, view, edges, places, { colour, width, dash = [] }) {
-    if (!places.length) return;
-    clipLanes(ctx, view, view.frame.left, () => {
-      ctx.strokeStyle = ctx.fillStyle = colour;
-      ctx.lineWidth = width;
-      const lines = new Path2D(), heads = new Path2D();
-      for (const place of places) addArrow(lines, heads, view, edges, place);
-      ctx.setLineDash(dash);
-      ctx.stroke(lines);
-      ctx.fill(heads);
-    });
-  }
-  function addArrow(lines, heads, view, edges, place) {
-    const source = view.tables.rows[edges.row0[place]], target = view.tables.rows[edges.row1[place]];
-    if (edges.row0[place] === edges.row1[place]) return;
-    const isDown = source.top <= target.top, way = isDown ? 1 : -1;
-    const y0 = view.yAt(isDown ? source.bottom : source.top), y1 = view.yAt(isDown ? target.top : target.bottom);
-    const [x0, x1] = [edges.x0[place], headTime(view.store, edges, place)].map((time) => nearPx(view, view.pxAt(time)));
-    lines.moveTo(x0, y0);
-    lines.lineTo(x1, y1);
-    heads.moveTo(x1, y1);
-    heads.lineTo(x1 - way * ARROW_PX, y1 - way * ARROW_PX);
-    heads.lineTo(x1, y1 - way * ARROW_PX);
-    heads.closePath();
-  }
-  function headTime(store, { row1, x0, x1, place1 }, i) {
-    if (x1[i] >= x0[i]) return x1[i];
-    const row = store.row(row1[i]), index = spanStartingAt(row, x1[i], place1[i]);
-    return index < 0 ? x1[i] : Math.min(x0[i], row.end[index]);
-  }
-  var nearPx = (view, px) => Math.max(-5e3, Math.min(view.frame.right + 5e3, px));
-
-  // paint_strips.js
-  var RUN_GAP_PX = 2;
-  var PEAK_SLACK = 0.02;
-  var PEAK_STEPS = 1e5;
-  var LIVE_PEAK_STEPS = 4e3;
-  var MAX_PEAK_STEPS = 2e6;
-  var STEP_SLACK = 1e-3;
-  var SMS_LABEL_PX = 38;
-  var SMS_LABEL_HIGH_PX = 13;
-  function paintStrips(ctx, painter) {
-    const { view } = painter, columns = Math.max(1, Math.round(view.frame.right - view.frame.left));
-    for (const strip of view.parts.strips) {
-      const box = { left: view.frame.left, top: view.frame.top + strip.top, bottom: view.frame.top + strip.bottom, columns };
-      if (strip.kind === "sms") paintSms(ctx, painter, box);
-      else paintCapture(ctx, painter, box);
-    }
-  }
-  function paintSms(ctx, painter, box) {
-    const { view } = painter, { tables, store } = view;
-    const stack = smShares(store, tables, view.x0, view.x1, box.columns), low = new Float64Array(box.columns);
-    clipStrip(ctx, view, box, () => {
-      tables.bands.forEach((band, place) => {
-        const high = stack[place].map((sms, column) => low[column] + sms);
-        const shape = stepShape(low, high, box, tables.sm_count);
-        ctx.fillStyle = band.fill;
-        ctx.fill(shape);
-        hatchShape(ctx, painter, band.hatch, shape);
-        labelSms(ctx, painter, band, { low, sms: stack[place] }, box);
-        low.set(high);
-      });
-    });
-    paintScale(ctx, painter, box, [`${formatCount(tables.sm_count)} SMs`], ["in use"]);
-  }
-  function stripAt(view, px, py) {
-    const { tables, store, nsPerPx, frame } = view, strip = view.parts.strips.find(({ top, bottom }) => py >= frame.top + top && py <= frame.top + bottom);
-    if (!strip || px > frame.right) return null;
-    if (strip.kind === "capture") return ["Kernels captured", [["about", "elsewhere there are ranges only"]]];
-    const about = `of ${formatCount(tables.sm_count)} SMs, at most: a partition counts as a whole while work runs in it`;
-    if (px < frame.left) return ["SMs in use", [["about", about], ...tables.bands.map(({ label, letter }) => [letter || " ", label])]];
-    const at = view.timeAt(px), sms = smShares(store, tables, at, at + nsPerPx, 1).map(([mean]) => Number(mean.toPrecision(4)));
-    return ["SMs in use", [["at", exactTime(at)], ...tables.bands.map(({ label }, place) => [String(sms[place]), label]), ["about", about]]];
-  }
-  function paintCapture(ctx, { view, theme, texts }, box) {
-    const { left, top, bottom } = box;
-    ctx.fillStyle = theme.grid;
-    ctx.fillRect(left, bottom, view.frame.right - left, 1);
-    clipStrip(ctx, view, box, () => {
-      ctx.fillStyle = theme.accent;
-      const last = view.extent().end;
-      for (const [start, end] of view.tables.capture.windows) {
-        const from = nearPx(view, view.pxAt(start)), to = nearPx(view, view.pxAt(Math.min(end, last)));
-        ctx.fillRect(from, top + 3, Math.max(1, to - from), bottom - top - 5);
-      }
-    });
-    setPen(ctx, theme.soft, 11, "right");
-    const x = left - LABEL_GAP_PX;
-    ctx.fillText(firstFit(ctx, texts, ["kernels captured", "captured"], x - 2), x, (top + bottom) / 2);
-  }
-  function labelSms(ctx, { view, texts }, band, { low, sms }, { left, bottom, top, columns }) {
-    const scale = (bottom - top) / view.tables.sm_count;
-    let written = 0;
-    setPen(ctx, BAR_INK, 11, "left", "bold");
-    for (let from = 0, to; from < columns; from = to) {
-      to = runEnd(sms, low, from);
-      if (to - from < SMS_LABEL_PX || sms[from] * scale < SMS_LABEL_HIGH_PX || Math.abs(sms[from] - written) < 0.5) continue;
-      written = sms[from];
-      const text = `${band.letter} ${formatCount(written)}`.trim(), width = texts.width(ctx, text), middle = bottom - (low[from] + written / 2) * scale;
-      if (width + 8 > to - from) continue;
-      ctx.fillStyle = band.fill;
-      ctx.fillRect(left + from + 3, middle - 7, width + 4, 14);
-      ctx.fillStyle = BAR_INK;
-      ctx.fillText(text, left + from + 5, middle + 0.5);
-    }
-  }
-  function runEnd(sms, low, from) {
-    const isSame = (column) => Math.abs(sms[column] - sms[from]) < 0.01 && Math.abs(low[column] - low[from]) < 0.01;
-    let to = from + 1;
-    for (let column = to; column < sms.length && column <= to + RUN_GAP_PX; column++) if (isSame(column)) to = column + 1;
-    return to;
-  }
-  function busyPeak(view, lanes) {
-    const { store, tables } = view;
-    if (view.peakFilter !== store.filter || view.peakLanes !== tables.lanes.length) view.peak = 0;
-    if (view.peakFilter !== store.filter || view.peakLanes !== tables.lanes.length || view.peakVersion !== store.version) {
-      view.exactPeak = mostBusy(store, tables, view.isLive ? LIVE_PEAK_STEPS : PEAK_STEPS);
-      Object.assign(view, { peakFilter: store.filter, peakLanes: tables.lanes.length, peakVersion: store.version });
-    }
-    if (view.exactPeak !== null) return { most: view.peak = view.exactPeak, isExact: true };
-    for (const count of lanes) if (count > view.peak + PEAK_SLACK) view.peak = Math.min(tables.lanes.length, Math.ceil(count - PEAK_SLACK));
-    return { most: view.peak, isExact: false };
-  }
-  function mostBusy(store, tables, limit) {
-    const unions = unionsOf(store, tables);
-    let steps = unions.laneSteps();
-    if (!steps) {
-      const lanes = unions.lanes();
-      if (lanes.reduce((sum, { length }) => sum + length, 0) > limit) return null;
-      steps = new LaneSteps().update(-Infinity, lanes);
-    } else if (steps.length > MAX_PEAK_STEPS) return null;
-    let most = 0;
-    for (let i = 0; i < steps.length; i++) if (steps.level[i] > most) most = steps.level[i];
-    return most;
-  }
-  var clipStrip = (ctx, { frame }, { left, top, bottom }, paint) => clipTo(ctx, left, top, frame.right, bottom, paint);
-  function stepShape(low, high, { left, top, bottom }, most) {
-    const shape = new Path2D(), scale = (bottom - top) / most;
-    const above = stepLine(high, left), below = stepLine(low, left);
-    for (let i = 0; i < above.length; i += 2) shape.lineTo(above[i], bottom - above[i + 1] * scale);
-    for (let i = below.length - 2; i >= 0; i -= 2) shape.lineTo(below[i], bottom - below[i + 1] * scale);
-    shape.closePath();
-    return shape;
-  }
-  function stepLine(values, left) {
-    const corners = [left, values[0]];
-    let level = values[0];
-    for (let column = 1; column < values.length; column++) {
-      if (values[column] === level) continue;
-      const share = stepWithin(values, column), next = share === null ? values[column] : values[column + 1];
-      const x = left + column + (share ?? 0);
-      corners.push(x, level, x, next);
-      level = next;
-    }
-    corners.push(left + values.length, level);
-    return corners;
-  }
-  function stepWithin(values, column) {
-    const before = values[column - 1], mean = values[column], after = values[column + 1];
-    if (column + 2 >= values.length || !(before < mean && mean < after || before > mean && mean > after)) return null;
-    const slack = STEP_SLACK * Math.abs(before - after);
-    if (Math.abs(values[column + 2] - after) > slack || column > 1 && Math.abs(values[column - 2] - before) > slack) return null;
-    return (mean - after) / (before - after);
-  }
-  function paintScale(ctx, { view, theme, texts }, { left, top, bottom }, most, what) {
-    ctx.fillStyle = theme.grid;
-    ctx.fillRect(left, bottom, view.frame.right - left, 1);
-    ctx.fillRect(left - 5, top, 5, 1);
-    ctx.fillRect(left - 5, bottom, 5, 1);
-    const x = left - LABEL_GAP_PX, room = x - 2;
-    setPen(ctx, theme.ink, 12, "right");
-    ctx.fillText(firstFit(ctx, texts, most, room), x, top + 5);
-    const isLow = bottom - top < 40;
-    if (!isLow) ctx.fillText("0", x, bottom - 3);
-    setPen(ctx, theme.soft, 11, "right");
-    ctx.fillText(what.find((text) => texts.width(ctx, text) <= room) ?? what.at(-1), x, isLow ? bottom - 3 : top + 19, room);
-  }
-  function firstFit(ctx, texts, words, room) {
-    return words.find((text) => texts.width(ctx, text) <= room) ?? texts.fit(ctx, words.at(-1) ?? "", room);
-  }
-
   // minimap.js
   var MINIMAP_PX = 52;
+  var MANY_LANES2 = 16;
+  var MANY_PX = 84;
   var TOP_PX = 4;
-  var BOTTOM_PX = MINIMAP_PX - 4;
+  var RIM_PX = 4;
   var LINE_PX = 15;
   var GRIP_PX = 6;
   var LEAST_BOX_PX = 6;
@@ -4312,7 +4312,7 @@ var gpustreamlab = (() => {
       this.canvas = document.createElement("canvas");
       this.canvas.setAttribute("role", "img");
       this.canvas.setAttribute("aria-label", "How many streams were busy, and which part of the session is in view");
-      Object.assign(this.canvas.style, { display: "block", width: "100%", height: `${MINIMAP_PX}px`, touchAction: "pan-y" });
+      Object.assign(this.canvas.style, { display: "block", width: "100%", touchAction: "pan-y" });
       element.append(this.canvas);
       this.frame = 0;
       this.shares = null;
@@ -4376,15 +4376,21 @@ var gpustreamlab = (() => {
       return this.view.x0 <= this.full.start && this.view.x1 >= this.full.end;
     }
     get lineBottom() {
-      return this.isWhole ? BOTTOM_PX : TOP_PX + LINE_PX;
+      return this.isWhole ? this.bottom : TOP_PX + LINE_PX;
+    }
+    get bottom() {
+      return this.highPx - RIM_PX;
+    }
+    get highPx() {
+      return this.view.laneOrder.length < MANY_LANES2 ? MINIMAP_PX : MANY_PX;
     }
     paint() {
-      const ratio = window.devicePixelRatio || 1, wide = Math.round(this.element.clientWidth * ratio), high = Math.round(MINIMAP_PX * ratio);
+      const ratio = window.devicePixelRatio || 1, wide = Math.round(this.element.clientWidth * ratio), high = Math.round(this.highPx * ratio);
       const { view, viewer: { painter, theme } } = this;
       if (!wide || view.frame.right <= view.frame.left + 1) return;
       if (this.canvas.width !== wide || this.canvas.height !== high) {
-        this.canvas.width = wide;
-        this.canvas.height = high;
+        Object.assign(this.canvas, { width: wide, height: high });
+        this.canvas.style.height = `${this.highPx}px`;
         this.shares = null;
       }
       this.full = view.fullRange();
@@ -4401,10 +4407,11 @@ var gpustreamlab = (() => {
       const shares = isWhole ? this.shares : this.busyBetween(view.x0, view.x1, columns), { most, isExact } = busyPeak(view, shares);
       this.paintArea(ctx, this.shares, { left: this.left, top: TOP_PX, bottom: this.lineBottom }, most);
       this.paintMoments(ctx);
-      paintHitTicks(ctx, this, MINIMAP_PX);
-      const box = { left: this.left, top: isWhole ? TOP_PX : this.lineBottom + 4, bottom: BOTTOM_PX };
+      paintHitTicks(ctx, this, this.highPx);
+      const box = { left: this.left, top: isWhole ? TOP_PX : this.lineBottom + 4, bottom: this.bottom };
       if (!isWhole) this.paintArea(ctx, shares, box, most);
-      const words = isExact ? [`max ${formatCount(most)}`] : [`max about ${formatCount(most)}`, `about ${formatCount(most)}`], { busy_word: busy } = view.tables.header;
+      const about = isExact ? formatCount(most) : `about ${formatCount(most)}`, { busy_word: busy } = view.tables.header;
+      const words = [`up to ${about} at once`, `up to ${about}`, about];
       paintScale(ctx, { ...painter, view, theme }, box, most ? words : [], [`streams ${busy}`, busy]);
       if (!isWhole) this.paintName(ctx);
       this.paintWindow(ctx);
@@ -5714,7 +5721,7 @@ var gpustreamlab = (() => {
   }
 
   // viewer.js
-  var RIM_PX = 2;
+  var RIM_PX2 = 2;
   var AXIS_PX = 48;
   var PHONE_PX = 560;
   var LEAST_FIGURE_PX = 240;
@@ -5806,12 +5813,12 @@ var gpustreamlab = (() => {
     // Room for the names and the lanes there are now. Setting what is set already does nothing.
     sizePlot() {
       const { plot, view } = this, width = this.figureElement.clientWidth || 1200;
-      view.setRoom(Math.round(this.figureRoom() - AXIS_PX - RIM_PX), this.fills);
+      view.setRoom(Math.round(this.figureRoom() - AXIS_PX - RIM_PX2), this.fills);
       const { innerPx } = view.parts;
-      const height = innerPx + AXIS_PX + RIM_PX, namesPx = Math.max(90, width * NARROW_BORDER);
+      const height = innerPx + AXIS_PX + RIM_PX2, namesPx = Math.max(90, width * NARROW_BORDER);
       const left = Math.round(Math.min(view.tables.border_px, namesPx));
-      plot.setv({ height, min_border_top: RIM_PX, min_border_bottom: AXIS_PX, min_border_left: left });
-      if (!this.plotView) view.frame = { left, top: RIM_PX, right: width, bottom: RIM_PX + innerPx };
+      plot.setv({ height, min_border_top: RIM_PX2, min_border_bottom: AXIS_PX, min_border_left: left });
+      if (!this.plotView) view.frame = { left, top: RIM_PX2, right: width, bottom: RIM_PX2 + innerPx };
       plot.y_range.setv({ start: innerPx, end: 0 });
       this.figureElement.style.minHeight = `${height}px`;
     }

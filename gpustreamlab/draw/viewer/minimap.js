@@ -10,7 +10,8 @@ import { formatCount, formatNs } from "./units.js"
 import { FILTER_KEYS, MIN_WINDOW_NS } from "./view.js"
 
 export const MINIMAP_PX = 52
-const TOP_PX = 4, BOTTOM_PX = MINIMAP_PX - 4 // Of what is drawn.
+const MANY_LANES = 16, MANY_PX = 84 // Of so many most are below the fold: then only the map shows how many worked at once.
+const TOP_PX = 4, RIM_PX = 4 // Above and below what is drawn.
 const LINE_PX = 15 // Height of the line of the whole session, where the window is a part of it.
 const GRIP_PX = 6 // Within this distance of its edge, the window is resized.
 const LEAST_BOX_PX = 6 // The window is drawn at least this wide, so that it can be seen and hit.
@@ -23,7 +24,7 @@ export class Minimap {
     this.canvas = document.createElement("canvas")
     this.canvas.setAttribute("role", "img")
     this.canvas.setAttribute("aria-label", "How many streams were busy, and which part of the session is in view")
-    Object.assign(this.canvas.style, {display: "block", width: "100%", height: `${MINIMAP_PX}px`, touchAction: "pan-y"})
+    Object.assign(this.canvas.style, {display: "block", width: "100%", touchAction: "pan-y"})
     element.append(this.canvas)
     this.frame = 0
     this.shares = null
@@ -61,13 +62,19 @@ export class Minimap {
 
   // Whether the window has the whole session: then one area shows both.
   get isWhole() { return this.view.x0 <= this.full.start && this.view.x1 >= this.full.end }
-  get lineBottom() { return this.isWhole ? BOTTOM_PX : TOP_PX + LINE_PX }
+  get lineBottom() { return this.isWhole ? this.bottom : TOP_PX + LINE_PX }
+  get bottom() { return this.highPx - RIM_PX }
+  get highPx() { return this.view.laneOrder.length < MANY_LANES ? MINIMAP_PX : MANY_PX }
 
   paint() {
-    const ratio = window.devicePixelRatio || 1, wide = Math.round(this.element.clientWidth * ratio), high = Math.round(MINIMAP_PX * ratio)
+    const ratio = window.devicePixelRatio || 1, wide = Math.round(this.element.clientWidth * ratio), high = Math.round(this.highPx * ratio)
     const {view, viewer: {painter, theme}} = this
     if (!wide || view.frame.right <= view.frame.left + 1) return
-    if (this.canvas.width !== wide || this.canvas.height !== high) { this.canvas.width = wide; this.canvas.height = high; this.shares = null }
+    if (this.canvas.width !== wide || this.canvas.height !== high) {
+      Object.assign(this.canvas, {width: wide, height: high})
+      this.canvas.style.height = `${this.highPx}px`
+      this.shares = null
+    }
     this.full = view.fullRange()
     if (this.painted !== this.situation) this.ticks = null
     this.painted = this.situation
@@ -82,10 +89,11 @@ export class Minimap {
     const shares = isWhole ? this.shares : this.busyBetween(view.x0, view.x1, columns), {most, isExact} = busyPeak(view, shares)
     this.paintArea(ctx, this.shares, {left: this.left, top: TOP_PX, bottom: this.lineBottom}, most)
     this.paintMoments(ctx)
-    paintHitTicks(ctx, this, MINIMAP_PX)
-    const box = {left: this.left, top: isWhole ? TOP_PX : this.lineBottom + 4, bottom: BOTTOM_PX}
+    paintHitTicks(ctx, this, this.highPx)
+    const box = {left: this.left, top: isWhole ? TOP_PX : this.lineBottom + 4, bottom: this.bottom}
     if (!isWhole) this.paintArea(ctx, shares, box, most)
-    const words = isExact ? [`max ${formatCount(most)}`] : [`max about ${formatCount(most)}`, `about ${formatCount(most)}`], {busy_word: busy} = view.tables.header
+    const about = isExact ? formatCount(most) : `about ${formatCount(most)}`, {busy_word: busy} = view.tables.header
+    const words = [`up to ${about} at once`, `up to ${about}`, about]
     paintScale(ctx, {...painter, view, theme}, box, most ? words : [], [`streams ${busy}`, busy])
     if (!isWhole) this.paintName(ctx)
     this.paintWindow(ctx)

@@ -2,6 +2,7 @@
 // It is on a layer of its own, so that the bars are not painted again for it.
 
 import { clipLanes, setPen } from "./brush.js"
+import { firstFit } from "./paint_strips.js"
 import { endOfHit } from "./rows.js"
 import { formatCount, formatNs } from "./units.js"
 
@@ -96,13 +97,17 @@ export function paintPill(ctx, {view, texts}, text, x, middle, {fill, ink, isBol
 // How many lanes are out of view, above and below; and how many waits have no arrow.
 export function paintMoreLanes(ctx, painter) {
   const {view, theme} = painter, {frame} = view, look = {fill: theme.paper, ink: theme.soft, line: theme.grid}
-  const say = (sign, count, middle) => paintPill(
-    ctx, painter, `${sign} ${formatCount(count)} more lane${count === 1 ? "" : "s"}`, frame.right - 4, middle, look)
+  const say = (words, middle) => {
+    setPen(ctx, theme.soft)
+    paintPill(ctx, painter, firstFit(ctx, painter.texts, words, (frame.right - frame.left) / 2), frame.right - 4, middle, look)
+  }
   if (view.canScroll) {
     const {laneOrder} = view, seen = view.visibleLanes()
     const above = seen.length ? laneOrder.indexOf(seen.at(-1)) + 1 - seen.length : 0, below = laneOrder.length - above - seen.length
-    if (above) say("▴", above, view.lanesTop() + 12)
-    if (below) say("▾", below, view.lanesBottom() - 12)
+    const word = laneOrder.some(code => view.tables.lanes[code].host) ? "lanes" : "streams"
+    const shown = `${formatCount(seen.length)} of ${formatCount(laneOrder.length)} ${word}`
+    if (above) say([`▴ ${formatCount(above)} above`], view.lanesTop() + 12)
+    if (below) say([`▾ ${shown} shown: scroll over their names`, `▾ ${shown} shown`, `▾ ${shown}`], view.lanesBottom() - 12)
   }
   if (painter.hiddenEdges)
     paintPill(ctx, painter, `${formatCount(painter.hiddenEdges)} more waits: zoom in`, frame.left + 4, view.lanesBottom() - 12, look)
