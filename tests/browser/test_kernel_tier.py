@@ -64,7 +64,7 @@ def test_tips_of_work_ranges_calls_and_memory_tell_what_is_known(read):
     reader.page.mouse.move(*reader.place(code, 0))
     reader.settle()
     assert tip_facts(reader)["stray"] == "range 'attention' selected stream decode"
-    strip = reader.js("(w.scrollTo(0), w.tables.memory[0])")
+    strip = reader.js("(w.arrange({ memory: true }), w.scrollTo(0), w.tables.memory[0])")
     reader.settle()
     top = reader.js("v.figureElement.getBoundingClientRect().top + w.yAt(argument)", (strip["top"] + strip["bottom"]) / 2)
     reader.page.mouse.move(reader.at(0.6 * MS)[0], top)
@@ -241,16 +241,38 @@ def test_a_wait_is_drawn_once_between_work_or_between_ranges_where_work_is_hidde
     assert reader.js(ARROWS) == 0
 
 
-def test_of_many_arrows_some_are_drawn_until_there_is_room(read):
+def test_of_many_arrows_those_of_the_span_under_the_pointer_are_drawn_until_few_are_in_view(read):
     count = 400
     spans = [(lane, "x", 100 * k + at, 100 * k + at + 20) for k in range(count) for lane, at in (("a", 0), ("b", 40))]
     reader = read(make_kernel_trace(spans, edges=[(2 * k, 2 * k + 1) for k in range(count)]))
-    drawn = reader.js(ARROWS)
-    assert 20 <= drawn <= 60
-    assert reader.js("v.painter.hiddenEdges") == count - drawn
-    reader.js("w.setRange(0, 3_000)")
+    own = ARROWS.replace("paintEdges", "paintOwnEdges")
+    assert (reader.js(ARROWS), reader.js("v.painter.hiddenEdges"), reader.js(own)) == (0, count, 0)
+    reader.js("w.set('hovered', {row: 0, index: 7})")
+    assert reader.js(own) == 1
+    reader.js("w.setRange(0, 1_500)")
     reader.settle()
-    assert reader.js(ARROWS) == 30
+    assert (reader.js(ARROWS), reader.js("v.painter.hiddenEdges")) == (15, 0)
+
+
+def test_memory_is_folded_until_it_is_asked_for(read):
+    reader = read(kernel_trace())
+    strips = "w.tables.memory.map(({ top, bottom }) => bottom - top)"
+    before = reader.js("w.tables.height_px")
+    assert reader.js(strips) == [0, 0]
+    assert reader.js("w.tables.lanes.flatMap(lane => lane.parts).filter(([label]) => label === 'memory')") == []
+    # WHEN it is chosen in the menu
+    reader.press("v")
+    reader.page.get_by_role("checkbox", name="Memory").check()
+    reader.settle()
+    # THEN each lane that has memory has its strip, below its rows, and a link keeps it
+    assert all(height > 8 for height in reader.js(strips))
+    assert reader.js("w.tables.height_px") > before
+    assert reader.js("w.kept.get('lanes').read().memory") is True
+    places = reader.js("w.tables.memory.map(({ lane, bottom }) => bottom <= w.tables.lanes[lane].bottom)")
+    assert places == [True, True]
+    reader.page.get_by_role("checkbox", name="Memory").uncheck()
+    reader.settle()
+    assert reader.js("w.tables.height_px") == before
 
 
 @pytest.mark.parametrize("count", [3_000, 100_000])

@@ -9,7 +9,7 @@ from gpustreamlab.draw import _why
 from tests.browser.test_reading import CONTRASTS
 from tests.helpers import planted
 from tests.helpers.reader import open_readers
-from tests.helpers.traces import MS, empty_trace, make_trace, random_trace
+from tests.helpers.traces import MS, empty_trace, make_trace, pipeline_trace, random_trace
 
 pytestmark = pytest.mark.browser
 
@@ -103,6 +103,28 @@ def test_a_sign_is_clicked_and_tells_its_finding_under_the_pointer(read, loop):
     reader.settle()
     assert shown_rows(reader)[0] == first.pieces.row[3]
     assert reader.tip() is None or "1." in reader.tip()
+
+
+SIGNS = """(() => { const signs = [], { fillText } = CanvasRenderingContext2D.prototype
+  CanvasRenderingContext2D.prototype.fillText = function (text) { if (/^[1-9]$/.test(text)) signs.push(text) }
+  v.painter.paintOverlay(document.createElement("canvas").getContext("2d"), 1)
+  CanvasRenderingContext2D.prototype.fillText = fillText; return signs.sort().join("") })()"""
+
+
+def test_where_signs_are_many_each_finding_has_one_and_the_chosen_one_all(read):
+    reader = read(pipeline_trace(8))
+    counts = {str(finding["number"]): len(finding["pieces"]) for finding in reader.js("w.found.reasons.findings")}
+    assert sum(counts.values()) > 8
+    assert reader.js(SIGNS) == "".join(counts)
+    most = max(counts, key=counts.get)
+    reader.js("(w.set('reason', { number: Number(argument), place: 0 }), 0)", most)
+    assert reader.js(SIGNS) == "".join(number * (counts[number] if number == most else 1) for number in counts)
+    # WHEN only a few are in view, THEN all of them are there
+    reader.js("(w.set('reason', null), w.setRange(0, 3_500_000), 0)")
+    reader.settle()
+    seen = reader.js("w.found.reasons.pieces.filter(piece => piece.start < w.x1).map(piece => piece.sign).sort()")
+    assert len(counts) < len(seen) <= 8
+    assert reader.js(SIGNS) == "".join(seen)
 
 
 @pytest.mark.parametrize("scheme", ["light", "dark"])

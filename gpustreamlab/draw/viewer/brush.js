@@ -152,7 +152,8 @@ export function laneHue(tables, by, lane) {
 // The shortest and the longest of what ran on streams, in ns.
 export function durationsOf({store, tables}) {
   let least = Infinity, most = 1
-  for (const row of tables.rows.map((_, code) => store.ownRow(code)).filter(({isPale, lane}) => !isPale && !tables.lanes[lane]?.host)) {
+  const rows = tables.rows.map((_, code) => store.ownRow(code))
+  for (const row of rows.filter(({isPale, lane}) => !isPale && !tables.lanes[lane]?.host)) {
     for (let i = 0; i < row.length; i++) { least = Math.min(least, row.busyAt(i)); most = Math.max(most, row.busyAt(i)) }
   }
   return [Math.max(1, Math.min(least, most)), most]
@@ -178,4 +179,5 @@ export function clipTo(ctx, left, top, right, bottom, paint) {
 }
 
 // Paint within the lanes (or from `left` on), as far as they are in view.
-export const clipLanes = (ctx, view, left, paint) => clipTo(ctx, left, view.lanesTop(), view.frame.right, view.lanesBottom(), paint)
+export const clipLanes = (ctx, view, left, paint) =>
+  clipTo(ctx, left, view.lanesTop(), view.frame.right, view.lanesBottom(), paint)

@@ -1,4 +1,4 @@
-// Made by scripts/bundle_viewer.py. 33d8aaf69c2a531877f1683b45a032b004d5b18c5e48c954556d468bfc2b9956
+// Made by scripts/bundle_viewer.py. e8f3c32d3f64503674895a594d12d832b2ea313e33293cd95d9f6f6498921dd1
 "use strict";
 var gpustreamlab = (() => {
   var __defProp = Object.defineProperty;
@@ -300,11 +300,6 @@ var gpustreamlab = (() => {
       this.length = at;
       extendByBoth(this, tail, fresh);
     }
-    reserve(size) {
-      if (this.start.length >= size) return;
-      this.start = grown(this.start, roomFor(size), this.length);
-      this.end = grown(this.end, roomFor(size), this.length);
-    }
     /** Busy time of the intervals i to j, both included. */
     busySum(i, j) {
       return this.busySums.between(i, j + 1, this.length);
@@ -330,7 +325,7 @@ var gpustreamlab = (() => {
     return union;
   }
   function extendByBoth(union, one, other) {
-    union.reserve(union.length + one.length + other.length);
+    for (const side of ["start", "end"]) union[side] = roomy(union[side], union.length + one.length + other.length, union.length);
     const { start, end } = union;
     let last = union.length - 1, reach = last < 0 ? -Infinity : end[last], i = 0, j = 0;
     while (i < one.length || j < other.length) {
@@ -758,7 +753,8 @@ var gpustreamlab = (() => {
   }
   function durationsOf({ store, tables }) {
     let least = Infinity, most = 1;
-    for (const row of tables.rows.map((_, code) => store.ownRow(code)).filter(({ isPale, lane }) => !isPale && !tables.lanes[lane]?.host)) {
+    const rows = tables.rows.map((_, code) => store.ownRow(code));
+    for (const row of rows.filter(({ isPale, lane }) => !isPale && !tables.lanes[lane]?.host)) {
       for (let i = 0; i < row.length; i++) {
         least = Math.min(least, row.busyAt(i));
         most = Math.max(most, row.busyAt(i));
@@ -1125,10 +1121,19 @@ var gpustreamlab = (() => {
   var LARGEST_PX = 96;
   var FOLDED_PX = 16;
   var HEAD_PX = 22;
+  var LAYER_GAP_PX = 3;
   var PINNED_GAP_PX = 4;
   var AWAY_PX = -1e5;
   var PLAIN = { fill: "#9aa5b1", hatch: " ", letter: "", detail: "" };
-  var firstLayout = () => ({ density: "auto", groupBy: "partition", folded: /* @__PURE__ */ new Set(), hidden: /* @__PURE__ */ new Set(), pinned: /* @__PURE__ */ new Set(), order: [] });
+  var firstLayout = () => ({
+    density: "auto",
+    groupBy: "partition",
+    memory: false,
+    folded: /* @__PURE__ */ new Set(),
+    hidden: /* @__PURE__ */ new Set(),
+    pinned: /* @__PURE__ */ new Set(),
+    order: []
+  });
   var laneKey = ({ name, host }) => host ? `host ${name}` : name;
   var groupKey = ({ label }) => `group ${label.split(" · ")[0]}`;
   function layOut(planned, layout, { roomPx, mayGrow }, threadOf) {
@@ -1143,7 +1148,12 @@ var gpustreamlab = (() => {
     }
     const headed = groups.filter((group) => group.label && group.loose.length);
     const order = [...pinned, ...groups.flatMap((group) => group.shown)];
-    const high = (code) => planned.lanes[code].bottom - planned.lanes[code].top;
+    const isMemory = ([label]) => label === "memory", foldsMemory = ({ parts }) => !layout.memory && !parts.every(isMemory);
+    const memoryPx = ({ parts }) => parts.filter(isMemory).reduce((sum2, [, top, bottom]) => sum2 + bottom - top + LAYER_GAP_PX, 0);
+    const high = (code) => {
+      const lane = planned.lanes[code];
+      return lane.bottom - lane.top - (foldsMemory(lane) ? memoryPx(lane) : 0);
+    };
     const sum = order.reduce((sums, code) => {
       sums[isFolded(code) ? 0 : 1] += isFolded(code) ? FOLDED_PX : high(code);
       return sums;
@@ -1155,9 +1165,11 @@ var gpustreamlab = (() => {
     const put = (code, group) => {
       const lane = lanes[code], isLow = isFolded(code);
       Object.assign(lane, { group, folded: isLow, top: y, bottom: y += isLow ? FOLDED_PX : high(code) * scale });
-      if (!isLow) lane.parts = planned.lanes[code].parts.map(([label, ...borders]) => [label, ...borders.map((px) => moved(code, px))]);
+      const isShown = (part) => !isMemory(part) || !foldsMemory(planned.lanes[code]);
+      if (!isLow) lane.parts = planned.lanes[code].parts.filter(isShown).map(([label, ...borders]) => [label, ...borders.map((px) => moved(code, px))]);
     };
     const moved = (code, px) => lanes[code].top + (px - planned.lanes[code].top) * scale;
+    const stripIn = ({ lane, ...strip }) => bordersIn(foldsMemory(planned.lanes[lane]) ? { folded: true } : lanes[lane], (px) => moved(lane, px), strip);
     for (const code of pinned) put(code, -1);
     const pinnedPx = pinned.length ? (y += PINNED_GAP_PX) - PINNED_GAP_PX / 2 : marksPx;
     headed.forEach((group, place) => {
@@ -1171,7 +1183,7 @@ var gpustreamlab = (() => {
       if (headed.includes(group)) boxes.push(boxOf(group, { top, head_bottom: top + HEAD_PX, bottom: y }));
     }
     const tables = { ...planned, lanes, groups: boxes, rows: placeRows(planned, lanes, moved), height_px: y };
-    if (planned.memory) tables.memory = planned.memory.map((strip) => ({ ...strip, ...bordersIn(lanes[strip.lane], (px) => moved(strip.lane, px), strip) }));
+    if (planned.memory) tables.memory = planned.memory.map((strip) => ({ ...strip, ...stripIn(strip) }));
     return { tables, order, sequence: groups.flatMap((group) => group.lanes), pinnedPx, marksPx };
   }
   function fitScale({ rows }, wanted, mayGrow) {
@@ -1942,7 +1954,7 @@ var gpustreamlab = (() => {
         }
       }
     }
-    /** Last step before a time after x0, from an earlier one on. Their sum may be rounded past a step, their difference is not. */
+    /** Last step before a time after x0, from an earlier one on. Their sum may be rounded past a step, their difference not. */
     lastBefore(x0, after, from) {
       let last = gallop(this.time, x0 + after, Math.max(0, from), this.length) - 1;
       while (last > from && this.time[last] - x0 >= after) last--;
@@ -2555,102 +2567,9 @@ var gpustreamlab = (() => {
     return columns;
   }
 
-  // lod.js
-  var BIN_PX = 1.5;
-  var ITEM_ARRAYS = {
-    row: Int32Array,
-    first: Int32Array,
-    last: Int32Array,
-    left: Float64Array,
-    right: Float64Array,
-    count: Float64Array,
-    busy: Float64Array
-  };
-  function binWidth(nsPerPx) {
-    const wanted = BIN_PX * nsPerPx;
-    let width = 1;
-    while (width < wanted) {
-      if (width > 1 && width * 1.5 >= wanted) return width * 1.5;
-      width *= 2;
-    }
-    return width;
-  }
-  var LodItems = class {
-    constructor(capacity = 4096) {
-      this.length = 0;
-      this.capacity = 0;
-      for (const [name, kind] of Object.entries(ITEM_ARRAYS)) this[name] = new kind(0);
-      this.reserve(capacity);
-    }
-    push(row, left, right, first, last, count, busy) {
-      if (this.length === this.capacity) this.reserve(2 * this.capacity);
-      const place = this.length++;
-      this.row[place] = row;
-      this.left[place] = left;
-      this.right[place] = right;
-      this.first[place] = first;
-      this.last[place] = last;
-      this.count[place] = count;
-      this.busy[place] = busy;
-    }
-    reserve(capacity) {
-      for (const name of Object.keys(ITEM_ARRAYS)) this[name] = grown(this[name], capacity, this.length);
-      this.capacity = capacity;
-    }
-  };
-  function decimate(store, code, x0, x1, bin, out) {
-    const row = store.row(code);
-    const begin = row.firstEndingFrom(x0);
-    if (begin >= row.length) return;
-    const first = row.firstFrom(Math.floor(row.start[begin] / bin) * bin, begin);
-    if (row.overlaps || 2 * row.slack >= bin) walkItems(row, first, x0, x1, bin, out);
-    else gallopItems(row, first, x0, x1, bin, out);
-  }
-  function gallopItems(row, begin, x0, x1, bin, out) {
-    const { start, end, length, slack } = row;
-    let step = 1;
-    for (let index = begin; index < length && start[index] <= x1; ) {
-      if (end[index] - start[index] >= bin) {
-        if (end[index] >= x0) pushSpan(row, index, out);
-        index++;
-        continue;
-      }
-      let last = gallop(start, (Math.floor(start[index] / bin) + 1) * bin, index + 1, length, step) - 1;
-      step = Math.max(1, last - index >> 1);
-      if (slack) last = lastBeforeLong(row, index, last, bin);
-      if (end[last] - start[last] >= bin) last--;
-      if (end[last] >= x0) pushMerged(row, index, last, end[last], out);
-      index = last + 1;
-    }
-  }
-  function lastBeforeLong({ start, end, slack }, first, last, bin) {
-    const near = gallop(start, Math.floor(start[first] / bin) * bin + slack + 1, first, last + 1) - 1;
-    return near >= first && end[near] - start[near] >= bin ? near : last;
-  }
-  function walkItems(row, begin, x0, x1, bin, out) {
-    const { start, end, length } = row;
-    for (let index = begin; index < length && start[index] <= x1; ) {
-      const limit = (Math.floor(start[index] / bin) + 1) * bin;
-      let right = end[index], next = index + 1;
-      if (right - start[index] < bin) {
-        for (; next < length && start[next] < limit && end[next] - start[next] < bin; next++) right = Math.max(right, end[next]);
-      }
-      if (right >= x0) pushMerged(row, index, next - 1, right, out);
-      index = next;
-    }
-  }
-  function pushSpan(row, index, out) {
-    out.push(row.code, row.start[index], row.end[index], index, index, row.countAt(index), row.busyAt(index));
-  }
-  function pushMerged(row, first, last, right, out) {
-    if (first === last) pushSpan(row, first, out);
-    else out.push(row.code, row.start[first], right, first, last, row.countSum(first, last), row.busySum(first, last));
-  }
-
   // paint_edges.js
   var MAX_EDGES = 2e3;
-  var FEW_EDGES = 40;
-  var EDGE_BIN_PX = 24;
+  var FEW_EDGES = 16;
   var ARROW_PX = 5;
   function paintEdges(ctx, painter) {
     const { view, theme } = painter, { edges } = view.store;
@@ -2703,22 +2622,13 @@ var gpustreamlab = (() => {
       if (!isSource && !(isSeen2[row1[i]] && x1[i] >= view.x0 && x1[i] <= view.x1)) continue;
       if (row0[i] === row1[i] || !arePlaced(view, row0[i], row1[i]) || !isEdgeShown(view.store, edges, i)) continue;
       if (isToldByWork(view.store, edges, i)) continue;
-      total++;
-      if (places.length < MAX_EDGES) places.push(i);
+      if (++total <= FEW_EDGES) places.push(i);
     }
-    return { places: places.length > FEW_EDGES ? longestEdges(view, edges, places) : places, total };
+    return { places: total > FEW_EDGES ? [] : places, total };
   }
   function isToldByWork(store, edges, i) {
     const twin = i + edges.twin[i];
     return twin !== i && twin >= 0 && twin < edges.length && isEdgeShown(store, edges, twin);
-  }
-  function longestEdges(view, { x0, x1, row0, row1 }, places) {
-    const bin = EDGE_BIN_PX / BIN_PX * binWidth(view.nsPerPx), { rows } = view.tables, longest = /* @__PURE__ */ new Map();
-    for (const i of places) {
-      const key = (Math.floor(x1[i] / bin) * rows.length + row0[i]) * rows.length + row1[i], other = longest.get(key);
-      if (other === void 0 || Math.abs(x1[i] - x0[i]) > Math.abs(x1[other] - x0[other])) longest.set(key, i);
-    }
-    return [...longest.values()];
   }
   function isEdgeShown(store, edges, i) {
     if (!store.filter) return true;
@@ -3121,14 +3031,17 @@ var gpustreamlab = (() => {
     };
     if (view.canScroll) {
       const { laneOrder } = view, seen = view.visibleLanes();
-      const above = seen.length ? laneOrder.indexOf(seen.at(-1)) + 1 - seen.length : 0, below = laneOrder.length - above - seen.length;
+      const above = seen.length ? laneOrder.indexOf(seen.at(-1)) + 1 - seen.length : 0;
+      const below = laneOrder.length - above - seen.length;
       const word = laneOrder.some((code) => view.tables.lanes[code].host) ? "lanes" : "streams";
-      const shown = `${formatCount(seen.length)} of ${formatCount(laneOrder.length)} ${word}`;
+      const isMostly = (code) => view.yAt((view.tables.lanes[code].top + view.tables.lanes[code].bottom) / 2) < view.lanesBottom();
+      const shown = `${formatCount(seen.filter(isMostly).length)} of ${formatCount(laneOrder.length)}`;
       if (above) say([`▴ ${formatCount(above)} above`], view.lanesTop() + 12);
-      if (below) say([`▾ ${shown} shown: scroll over their names`, `▾ ${shown} shown`, `▾ ${shown}`], view.lanesBottom() - 12);
+      const words = [`▾ ${shown} ${word} shown: scroll over their names`, `▾ ${shown} ${word}`, `▾ ${shown}`];
+      if (below) say(words, view.lanesBottom() - 12);
     }
-    if (painter.hiddenEdges)
-      paintPill(ctx, painter, `${formatCount(painter.hiddenEdges)} more waits: zoom in`, frame.left + 4, view.lanesBottom() - 12, look);
+    const waits = `${formatCount(painter.hiddenEdges)} waits: point at a span`;
+    if (painter.hiddenEdges) paintPill(ctx, painter, waits, frame.left + 4, view.lanesBottom() - 12, look);
   }
 
   // paint_why.js
@@ -3136,13 +3049,20 @@ var gpustreamlab = (() => {
   var SIGN_STEP_PX = 2 * SIGN_PX + 2;
   var COUNTED_STEP_PX = 1.5 * SIGN_STEP_PX;
   var COLOURS = { hazard: "stray", stray: "stray", note: "accent" };
+  var FEW_SIGNS = 8;
   var MOST_ASIDE = 4;
   function signsIn(view) {
-    const reasons = reasonsOf(view), { left, right } = view.frame;
+    const { left, right } = view.frame, told = /* @__PURE__ */ new Map();
     const taken = new Map([-1, ...view.visibleLanes()].map((lane) => [lane, []])), signs = [];
-    for (const piece of reasons.pieces) {
+    const isIn = ({ lane, kind, start, end }) => taken.has(lane) && view.pxAt(kind === "note" ? end : start) >= left && view.pxAt(start) <= right + SIGN_PX;
+    const pieces = reasonsOf(view).pieces.filter(isIn);
+    for (const piece of pieces) {
+      const own = pieces.length > FEW_SIGNS && piece.number !== view.reason?.number ? told.get(piece.number) : null;
+      if (own) {
+        own.more += 1;
+        continue;
+      }
       const begin = view.pxAt(piece.start), places = taken.get(piece.lane);
-      if (!places || (piece.kind === "note" ? view.pxAt(piece.end) : begin) < left || begin > right + SIGN_PX) continue;
       const x = freePlace(places, Math.max(left, begin - SIGN_PX - 1), !piece.place);
       if (x === null) {
         const near = (other) => Math.abs(other.x - begin + SIGN_PX + 1);
@@ -3154,6 +3074,7 @@ var gpustreamlab = (() => {
       const sign = { piece, x, y, more: 0 };
       places.push(sign);
       signs.push(sign);
+      told.set(piece.number, sign);
     }
     return signs;
   }
@@ -3183,7 +3104,7 @@ var gpustreamlab = (() => {
       if (place) paintDisc(ctx, x, y, SIGN_PX - 1.5, theme.paper);
       setPen(ctx, place ? colour : theme.paper, sign.length > 1 ? 10 : 11, "center", "bold");
       ctx.fillText(sign, x, y + 0.5);
-      if (more) paintCount(ctx, more > 99 ? "99+" : `+${more}`, x + SIGN_PX, y - SIGN_PX, { fill: colour, line: theme.paper });
+      if (more) paintCount(ctx, more > 999 ? "999+" : `+${more}`, x + SIGN_PX, y - SIGN_PX, { fill: colour, line: theme.paper });
     }
   }
   function paintCount(ctx, text, x, y, { fill, line }) {
@@ -3893,6 +3814,9 @@ var gpustreamlab = (() => {
       set: (density) => view.arrange({ density })
     });
     menu.choice("Lanes", { label: "groups", options: ways, get: () => view.layout.groupBy, set: (groupBy) => view.arrange({ groupBy }) });
+    if (view.planned.memory?.length) {
+      menu.toggle("Lanes", { label: "Memory", get: () => view.layout.memory, set: (memory) => view.arrange({ memory }) });
+    }
     menu.action("Lanes", { label: "Fold, pin, hide or move a lane", key: "L", run: () => {
       commands.closeMenu();
       commands.lane();
@@ -3905,8 +3829,9 @@ var gpustreamlab = (() => {
     for (const [label, key, run] of [["Zoom in", "W", () => view.zoomBy(1 / 1.5)], ["Zoom out", "S", () => view.zoomBy(1.5)], ["Show everything", "0", () => view.fit()]]) menu.action("Moving", { label, key, run });
     const plain2 = (layout) => JSON.stringify(layout, (_, value) => value instanceof Set ? [...value] : value), first = plain2(view.layout);
     view.keep("lanes", () => plain2(view.layout) === first ? null : JSON.parse(plain2(view.layout)), (kept) => {
-      const { density, groupBy, order, ...sets } = kept ?? JSON.parse(first);
-      view.arrange({ density, groupBy, order, ...Object.fromEntries(Object.entries(sets).map(([name, keys]) => [name, new Set(keys)])) });
+      const { density, groupBy, order, memory, ...sets } = kept ?? JSON.parse(first);
+      const chosen = Object.fromEntries(Object.entries(sets).map(([name, keys]) => [name, new Set(keys)]));
+      view.arrange({ density, groupBy, order, memory: memory === true, ...chosen });
     });
   }
 
@@ -4385,7 +4310,8 @@ var gpustreamlab = (() => {
       return this.view.laneOrder.length < MANY_LANES2 ? MINIMAP_PX : MANY_PX;
     }
     paint() {
-      const ratio = window.devicePixelRatio || 1, wide = Math.round(this.element.clientWidth * ratio), high = Math.round(this.highPx * ratio);
+      const ratio = window.devicePixelRatio || 1;
+      const wide = Math.round(this.element.clientWidth * ratio), high = Math.round(this.highPx * ratio);
       const { view, viewer: { painter, theme } } = this;
       if (!wide || view.frame.right <= view.frame.left + 1) return;
       if (this.canvas.width !== wide || this.canvas.height !== high) {
@@ -4586,6 +4512,98 @@ var gpustreamlab = (() => {
     if (gap) return of(gap.start, gap.end, gap.lane);
     if (selection) return of(selection.start, selection.end, selection.lanes.size === 1 ? [...selection.lanes][0] : -1);
     return of(at, null, -1);
+  }
+
+  // lod.js
+  var BIN_PX = 1.5;
+  var ITEM_ARRAYS = {
+    row: Int32Array,
+    first: Int32Array,
+    last: Int32Array,
+    left: Float64Array,
+    right: Float64Array,
+    count: Float64Array,
+    busy: Float64Array
+  };
+  function binWidth(nsPerPx) {
+    const wanted = BIN_PX * nsPerPx;
+    let width = 1;
+    while (width < wanted) {
+      if (width > 1 && width * 1.5 >= wanted) return width * 1.5;
+      width *= 2;
+    }
+    return width;
+  }
+  var LodItems = class {
+    constructor(capacity = 4096) {
+      this.length = 0;
+      this.capacity = 0;
+      for (const [name, kind] of Object.entries(ITEM_ARRAYS)) this[name] = new kind(0);
+      this.reserve(capacity);
+    }
+    push(row, left, right, first, last, count, busy) {
+      if (this.length === this.capacity) this.reserve(2 * this.capacity);
+      const place = this.length++;
+      this.row[place] = row;
+      this.left[place] = left;
+      this.right[place] = right;
+      this.first[place] = first;
+      this.last[place] = last;
+      this.count[place] = count;
+      this.busy[place] = busy;
+    }
+    reserve(capacity) {
+      for (const name of Object.keys(ITEM_ARRAYS)) this[name] = grown(this[name], capacity, this.length);
+      this.capacity = capacity;
+    }
+  };
+  function decimate(store, code, x0, x1, bin, out) {
+    const row = store.row(code);
+    const begin = row.firstEndingFrom(x0);
+    if (begin >= row.length) return;
+    const first = row.firstFrom(Math.floor(row.start[begin] / bin) * bin, begin);
+    if (row.overlaps || 2 * row.slack >= bin) walkItems(row, first, x0, x1, bin, out);
+    else gallopItems(row, first, x0, x1, bin, out);
+  }
+  function gallopItems(row, begin, x0, x1, bin, out) {
+    const { start, end, length, slack } = row;
+    let step = 1;
+    for (let index = begin; index < length && start[index] <= x1; ) {
+      if (end[index] - start[index] >= bin) {
+        if (end[index] >= x0) pushSpan(row, index, out);
+        index++;
+        continue;
+      }
+      let last = gallop(start, (Math.floor(start[index] / bin) + 1) * bin, index + 1, length, step) - 1;
+      step = Math.max(1, last - index >> 1);
+      if (slack) last = lastBeforeLong(row, index, last, bin);
+      if (end[last] - start[last] >= bin) last--;
+      if (end[last] >= x0) pushMerged(row, index, last, end[last], out);
+      index = last + 1;
+    }
+  }
+  function lastBeforeLong({ start, end, slack }, first, last, bin) {
+    const near = gallop(start, Math.floor(start[first] / bin) * bin + slack + 1, first, last + 1) - 1;
+    return near >= first && end[near] - start[near] >= bin ? near : last;
+  }
+  function walkItems(row, begin, x0, x1, bin, out) {
+    const { start, end, length } = row;
+    for (let index = begin; index < length && start[index] <= x1; ) {
+      const limit = (Math.floor(start[index] / bin) + 1) * bin;
+      let right = end[index], next = index + 1;
+      if (right - start[index] < bin) {
+        for (; next < length && start[next] < limit && end[next] - start[next] < bin; next++) right = Math.max(right, end[next]);
+      }
+      if (right >= x0) pushMerged(row, index, next - 1, right, out);
+      index = next;
+    }
+  }
+  function pushSpan(row, index, out) {
+    out.push(row.code, row.start[index], row.end[index], index, index, row.countAt(index), row.busyAt(index));
+  }
+  function pushMerged(row, first, last, right, out) {
+    if (first === last) pushSpan(row, first, out);
+    else out.push(row.code, row.start[first], right, first, last, row.countSum(first, last), row.busySum(first, last));
   }
 
   // memory.js

@@ -1,6 +1,6 @@
 // Intervals in order of time, with sums of their lengths.
 
-import { BlockSums, byPairs, grown, lowerBound, roomFor, sumBetween } from "./arrays.js"
+import { BlockSums, byPairs, lowerBound, roomy, sumBetween } from "./arrays.js"
 
 export const SUM_SPANS = 8 // A sum before every 8th: a byte an interval instead of eight.
 
@@ -23,12 +23,6 @@ export class Intervals {
     this.busySums.forget(at)
     this.length = at
     extendByBoth(this, tail, fresh)
-  }
-
-  reserve(size) {
-    if (this.start.length >= size) return
-    this.start = grown(this.start, roomFor(size), this.length)
-    this.end = grown(this.end, roomFor(size), this.length)
   }
 
   /** Busy time of the intervals i to j, both included. */
@@ -64,7 +58,7 @@ function unite(one, other) {
 
 /** Append two lists of disjoint intervals to a union that ends before both begin, or where they begin. */
 function extendByBoth(union, one, other) {
-  union.reserve(union.length + one.length + other.length)
+  for (const side of ["start", "end"]) union[side] = roomy(union[side], union.length + one.length + other.length, union.length)
   const { start, end } = union
   let last = union.length - 1, reach = last < 0 ? -Infinity : end[last], i = 0, j = 0
   while (i < one.length || j < other.length) {

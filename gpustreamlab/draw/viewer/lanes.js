@@ -163,6 +163,9 @@ function addChoices(viewer) {
     get: () => view.layout.density, set: density => view.arrange({ density }),
   })
   menu.choice("Lanes", { label: "groups", options: ways, get: () => view.layout.groupBy, set: groupBy => view.arrange({ groupBy }) })
+  if (view.planned.memory?.length) {
+    menu.toggle("Lanes", { label: "Memory", get: () => view.layout.memory, set: memory => view.arrange({ memory }) })
+  }
   menu.action("Lanes", { label: "Fold, pin, hide or move a lane", key: "L", run: () => { commands.closeMenu(); commands.lane() }, isOff: () => !view.laneOrder.length })
   menu.action("Lanes", { label: "Show all lanes", run: () => view.arrange({ hidden: new Set(), folded: new Set() }), isOff: () => !view.layout.hidden.size && !view.layout.folded.size })
   menu.action("Lanes", { label: "Order of first work", run: () => view.arrange({ order: [], pinned: new Set() }), isOff: () => !view.layout.order.length && !view.layout.pinned.size })
@@ -170,7 +173,8 @@ function addChoices(viewer) {
   for (const [label, key, run] of [["Zoom in", "W", () => view.zoomBy(1 / 1.5)], ["Zoom out", "S", () => view.zoomBy(1.5)], ["Show everything", "0", () => view.fit()]]) menu.action("Moving", { label, key, run })
   const plain = layout => JSON.stringify(layout, (_, value) => value instanceof Set ? [...value] : value), first = plain(view.layout)
   view.keep("lanes", () => plain(view.layout) === first ? null : JSON.parse(plain(view.layout)), kept => {
-    const { density, groupBy, order, ...sets } = kept ?? JSON.parse(first)
-    view.arrange({ density, groupBy, order, ...Object.fromEntries(Object.entries(sets).map(([name, keys]) => [name, new Set(keys)])) })
+    const { density, groupBy, order, memory, ...sets } = kept ?? JSON.parse(first)
+    const chosen = Object.fromEntries(Object.entries(sets).map(([name, keys]) => [name, new Set(keys)]))
+    view.arrange({ density, groupBy, order, memory: memory === true, ...chosen })
   })
 }

@@ -4,12 +4,15 @@ const SCALES = { compact: 0.7, normal: 1, tall: 1.8 }
 const LARGEST_PX = 96 // Few lanes fill the room until their highest row is that high.
 const FOLDED_PX = 16
 const HEAD_PX = 22 // Of a group.
+const LAYER_GAP_PX = 3 // Above the memory of a lane, as in draw/_scene.py.
 const PINNED_GAP_PX = 4 // Between the lanes that stay at the top and those that scroll.
 const AWAY_PX = -1e5 // Where lanes are that are not shown.
 const PLAIN = { fill: "#9aa5b1", hatch: " ", letter: "", detail: "" }
 
 /** What can be chosen of the lanes; lanes and groups by their keys, which stay the same when the trace is drawn again. */
-export const firstLayout = () => ({ density: "auto", groupBy: "partition", folded: new Set(), hidden: new Set(), pinned: new Set(), order: [] })
+export const firstLayout = () => ({
+  density: "auto", groupBy: "partition", memory: false, folded: new Set(), hidden: new Set(), pinned: new Set(), order: [],
+})
 
 export const laneKey = ({ name, host }) => host ? `host ${name}` : name
 export const groupKey = ({ label }) => `group ${label.split(" · ")[0]}`
@@ -30,7 +33,13 @@ export function layOut(planned, layout, { roomPx, mayGrow }, threadOf) {
   }
   const headed = groups.filter(group => group.label && group.loose.length)
   const order = [...pinned, ...groups.flatMap(group => group.shown)]
-  const high = code => planned.lanes[code].bottom - planned.lanes[code].top
+  // Memory is folded until it is asked for; a lane that has nothing else is always shown.
+  const isMemory = ([label]) => label === "memory", foldsMemory = ({ parts }) => !layout.memory && !parts.every(isMemory)
+  const memoryPx = ({ parts }) => parts.filter(isMemory).reduce((sum, [, top, bottom]) => sum + bottom - top + LAYER_GAP_PX, 0)
+  const high = code => {
+    const lane = planned.lanes[code]
+    return lane.bottom - lane.top - (foldsMemory(lane) ? memoryPx(lane) : 0)
+  }
   const sum = order.reduce((sums, code) => { sums[isFolded(code) ? 0 : 1] += isFolded(code) ? FOLDED_PX : high(code); return sums }, [0, 0])
   const fixedPx = marksPx + HEAD_PX * headed.length + sum[0] + (pinned.length ? PINNED_GAP_PX : 0)
   const scale = SCALES[layout.density] ?? fitScale(planned, (roomPx - fixedPx) / Math.max(1, sum[1]), mayGrow)
@@ -39,9 +48,12 @@ export function layOut(planned, layout, { roomPx, mayGrow }, threadOf) {
   const put = (code, group) => {
     const lane = lanes[code], isLow = isFolded(code)
     Object.assign(lane, { group, folded: isLow, top: y, bottom: y += isLow ? FOLDED_PX : high(code) * scale })
-    if (!isLow) lane.parts = planned.lanes[code].parts.map(([label, ...borders]) => [label, ...borders.map(px => moved(code, px))])
+    const isShown = part => !isMemory(part) || !foldsMemory(planned.lanes[code])
+    if (!isLow) lane.parts = planned.lanes[code].parts.filter(isShown).map(([label, ...borders]) => [label, ...borders.map(px => moved(code, px))])
   }
   const moved = (code, px) => lanes[code].top + (px - planned.lanes[code].top) * scale
+  const stripIn = ({ lane, ...strip }) =>
+    bordersIn(foldsMemory(planned.lanes[lane]) ? { folded: true } : lanes[lane], px => moved(lane, px), strip)
   for (const code of pinned) put(code, -1)
   const pinnedPx = pinned.length ? (y += PINNED_GAP_PX) - PINNED_GAP_PX / 2 : marksPx
   headed.forEach((group, place) => { group.place = place })
@@ -53,7 +65,7 @@ export function layOut(planned, layout, { roomPx, mayGrow }, threadOf) {
     if (headed.includes(group)) boxes.push(boxOf(group, { top, head_bottom: top + HEAD_PX, bottom: y }))
   }
   const tables = { ...planned, lanes, groups: boxes, rows: placeRows(planned, lanes, moved), height_px: y }
-  if (planned.memory) tables.memory = planned.memory.map(strip => ({ ...strip, ...bordersIn(lanes[strip.lane], px => moved(strip.lane, px), strip) }))
+  if (planned.memory) tables.memory = planned.memory.map(strip => ({ ...strip, ...stripIn(strip) }))
   return { tables, order, sequence: groups.flatMap(group => group.lanes), pinnedPx, marksPx }
 }
 

@@ -67,7 +67,8 @@ export class Minimap {
   get highPx() { return this.view.laneOrder.length < MANY_LANES ? MINIMAP_PX : MANY_PX }
 
   paint() {
-    const ratio = window.devicePixelRatio || 1, wide = Math.round(this.element.clientWidth * ratio), high = Math.round(this.highPx * ratio)
+    const ratio = window.devicePixelRatio || 1
+    const wide = Math.round(this.element.clientWidth * ratio), high = Math.round(this.highPx * ratio)
     const {view, viewer: {painter, theme}} = this
     if (!wide || view.frame.right <= view.frame.left + 1) return
     if (this.canvas.width !== wide || this.canvas.height !== high) {

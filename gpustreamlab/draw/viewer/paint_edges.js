@@ -2,12 +2,10 @@
 // grey; those of the span that is pinned or under the pointer are in ink, on the layer that follows the pointer.
 
 import { clipLanes } from "./brush.js"
-import { BIN_PX, binWidth } from "./lod.js"
 import { spanEndingAt, spanStartingAt } from "./waits.js"
 
 const MAX_EDGES = 2000
-const FEW_EDGES = 40 // So many leave the bars in sight; of more, only one is drawn for each so many px.
-const EDGE_BIN_PX = 24
+const FEW_EDGES = 16 // So many leave the bars in sight; of more, only those of the span under the pointer are drawn.
 const ARROW_PX = 5 // Twice as much fits between two lanes.
 
 export function paintEdges(ctx, painter) {
@@ -81,27 +79,15 @@ function edgesInView(view, edges) {
     if (!isSource && !(isSeen[row1[i]] && x1[i] >= view.x0 && x1[i] <= view.x1)) continue
     if (row0[i] === row1[i] || !arePlaced(view, row0[i], row1[i]) || !isEdgeShown(view.store, edges, i)) continue
     if (isToldByWork(view.store, edges, i)) continue
-    total++
-    if (places.length < MAX_EDGES) places.push(i)
+    if (++total <= FEW_EDGES) places.push(i)
   }
-  return {places: places.length > FEW_EDGES ? longestEdges(view, edges, places) : places, total}
+  return {places: total > FEW_EDGES ? [] : places, total}
 }
 
 // A wait between two ranges is not drawn beside that between the work in them, as long as this is shown.
 function isToldByWork(store, edges, i) {
   const twin = i + edges.twin[i]
   return twin !== i && twin >= 0 && twin < edges.length && isEdgeShown(store, edges, twin)
-}
-
-// Of many arrows from one row to another, the longest of those that end near each other. Like the bins of bars, those of arrows
-// have fixed places, so that panning does not flicker.
-function longestEdges(view, {x0, x1, row0, row1}, places) {
-  const bin = EDGE_BIN_PX / BIN_PX * binWidth(view.nsPerPx), {rows} = view.tables, longest = new Map()
-  for (const i of places) {
-    const key = (Math.floor(x1[i] / bin) * rows.length + row0[i]) * rows.length + row1[i], other = longest.get(key)
-    if (other === undefined || Math.abs(x1[i] - x0[i]) > Math.abs(x1[other] - x0[other])) longest.set(key, i)
-  }
-  return [...longest.values()]
 }
 
 // Whether the spans at both ends are shown; looked up once for each state of the store.

@@ -8,8 +8,8 @@ const HEAD_PX = 22 // Height of a line with a partition's name.
 export const LABEL_GAP_PX = 10
 export const CARET_PX = 14
 
-// Every second lane is shaded, so that the eye finds the way from a bar to its label; a fine line parts the ranges of a lane from
-// what lies below them.
+// Every second lane is shaded, so that the eye finds the way from a bar to its label; a fine line parts the ranges of a lane
+// from what lies below them.
 export function paintShades(ctx, {view, theme}) {
   const {frame: {left, right}, tables} = view
   clipLanes(ctx, view, left, () => {

@@ -103,12 +103,15 @@ export function paintMoreLanes(ctx, painter) {
   }
   if (view.canScroll) {
     const {laneOrder} = view, seen = view.visibleLanes()
-    const above = seen.length ? laneOrder.indexOf(seen.at(-1)) + 1 - seen.length : 0, below = laneOrder.length - above - seen.length
+    const above = seen.length ? laneOrder.indexOf(seen.at(-1)) + 1 - seen.length : 0
+    const below = laneOrder.length - above - seen.length
     const word = laneOrder.some(code => view.tables.lanes[code].host) ? "lanes" : "streams"
-    const shown = `${formatCount(seen.length)} of ${formatCount(laneOrder.length)} ${word}`
+    const isMostly = code => view.yAt((view.tables.lanes[code].top + view.tables.lanes[code].bottom) / 2) < view.lanesBottom()
+    const shown = `${formatCount(seen.filter(isMostly).length)} of ${formatCount(laneOrder.length)}`
     if (above) say([`▴ ${formatCount(above)} above`], view.lanesTop() + 12)
-    if (below) say([`▾ ${shown} shown: scroll over their names`, `▾ ${shown} shown`, `▾ ${shown}`], view.lanesBottom() - 12)
+    const words = [`▾ ${shown} ${word} shown: scroll over their names`, `▾ ${shown} ${word}`, `▾ ${shown}`]
+    if (below) say(words, view.lanesBottom() - 12)
   }
-  if (painter.hiddenEdges)
-    paintPill(ctx, painter, `${formatCount(painter.hiddenEdges)} more waits: zoom in`, frame.left + 4, view.lanesBottom() - 12, look)
+  const waits = `${formatCount(painter.hiddenEdges)} waits: point at a span`
+  if (painter.hiddenEdges) paintPill(ctx, painter, waits, frame.left + 4, view.lanesBottom() - 12, look)
 }

@@ -9,18 +9,26 @@ const SIGN_PX = 8.5
 const SIGN_STEP_PX = 2 * SIGN_PX + 2
 const COUNTED_STEP_PX = 1.5 * SIGN_STEP_PX
 const COLOURS = { hazard: "stray", stray: "stray", note: "accent" } // Others are warnings.
+const FEW_SIGNS = 8 // So many leave the bars in sight.
 const MOST_ASIDE = 4 // So many signs may stand beside each other where pieces begin together.
 
 /**
- * The signs in view, as {piece, x, y, more}: the longest piece of each finding, and others where there is room; the sign beside
- * which there is none stands for `more` pieces.
+ * The signs in view, as {piece, x, y, more}: the longest piece of each finding, and others where there is room, and they are few
+ * or their finding is the chosen one. A sign stands for `more` pieces: of its finding, or such as have no room beside it.
  */
 function signsIn(view) {
-  const reasons = reasonsOf(view), { left, right } = view.frame
+  const { left, right } = view.frame, told = new Map() // By finding: its sign.
   const taken = new Map([-1, ...view.visibleLanes()].map(lane => [lane, []])), signs = []
-  for (const piece of reasons.pieces) {
+  const isIn = ({ lane, kind, start, end }) =>
+    taken.has(lane) && view.pxAt(kind === "note" ? end : start) >= left && view.pxAt(start) <= right + SIGN_PX
+  const pieces = reasonsOf(view).pieces.filter(isIn)
+  for (const piece of pieces) {
+    const own = pieces.length > FEW_SIGNS && piece.number !== view.reason?.number ? told.get(piece.number) : null
+    if (own) {
+      own.more += 1
+      continue
+    }
     const begin = view.pxAt(piece.start), places = taken.get(piece.lane)
-    if (!places || (piece.kind === "note" ? view.pxAt(piece.end) : begin) < left || begin > right + SIGN_PX) continue
     const x = freePlace(places, Math.max(left, begin - SIGN_PX - 1), !piece.place)
     if (x === null) {
       const near = other => Math.abs(other.x - begin + SIGN_PX + 1)
@@ -33,6 +41,7 @@ function signsIn(view) {
     const sign = { piece, x, y, more: 0 }
     places.push(sign)
     signs.push(sign)
+    told.set(piece.number, sign)
   }
   return signs
 }
@@ -66,7 +75,7 @@ function paintEach(ctx, view, theme, signs) {
     if (place) paintDisc(ctx, x, y, SIGN_PX - 1.5, theme.paper) // Hollow: not the longest of its finding.
     setPen(ctx, place ? colour : theme.paper, sign.length > 1 ? 10 : 11, "center", "bold")
     ctx.fillText(sign, x, y + 0.5)
-    if (more) paintCount(ctx, more > 99 ? "99+" : `+${more}`, x + SIGN_PX, y - SIGN_PX, { fill: colour, line: theme.paper })
+    if (more) paintCount(ctx, more > 999 ? "999+" : `+${more}`, x + SIGN_PX, y - SIGN_PX, { fill: colour, line: theme.paper })
   }
 }
 

@@ -48,7 +48,7 @@ class StepSeries {
     }
   }
 
-  /** Last step before a time after x0, from an earlier one on. Their sum may be rounded past a step, their difference is not. */
+  /** Last step before a time after x0, from an earlier one on. Their sum may be rounded past a step, their difference not. */
   lastBefore(x0, after, from) {
     let last = gallop(this.time, x0 + after, Math.max(0, from), this.length) - 1
     while (last > from && this.time[last] - x0 >= after) last--
