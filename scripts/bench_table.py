@@ -13,8 +13,8 @@ ROOT = Path(__file__).resolve().parent.parent
 BEGIN, END = "<!-- bench:begin -->", "<!-- bench:end -->"
 ORDER = ("timeline", "live", "live_cost", "range_cost", "gpu_time", "clock", "overlap", "import_time", "simulator")
 """What stands first; other benchmarks follow by name."""
-TOLD_ELSEWHERE = ("event_queue", "observer", "observer_programs")
-"""Long tables; docs/explanations/how-timing-works.md has what matters in them."""
+TOLD_ELSEWHERE = ("event_queue", "observer", "observer_programs", "scale")
+"""Long tables; docs/explanations/how-timing-works.md and scale.md have what matters in them."""
 SHOWN_PACKAGES = ("cupy-cuda12x", "cupy-cuda13x", "cuda-core", "numpy", "bokeh")
 """Versions that are shown; the files hold more."""
 NO_FIGURES = "No figures yet: `make bench` measures them, `python scripts/bench_table.py` puts them here."

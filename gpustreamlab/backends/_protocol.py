@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any, Generic, NamedTuple, Protocol, TypeVar
 
 from numpy.typing import DTypeLike, NDArray
 
-from gpustreamlab.model import Capabilities, Clocks, Device, WorkqueueOptions
+from gpustreamlab.model import Capabilities, ClockRates, Device, WorkqueueOptions
 from gpustreamlab.typing import Int64Array, PeerAccess
 
 if TYPE_CHECKING:
@@ -359,7 +359,7 @@ class Backend(Protocol):
     def relieve_memory(self) -> None:
         """Give back device memory that `xp` keeps and nobody uses; may wait for the device."""
 
-    def read_clocks(self) -> Clocks | None:
+    def read_clocks(self) -> ClockRates | None:
         """Return how fast the card runs at the moment; None where that cannot be asked."""
 
     def memory_in_use(self) -> int:

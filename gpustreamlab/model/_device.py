@@ -80,7 +80,7 @@ class Device(Checked):
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Clocks:
+class ClockRates:
     """How fast a card runs at the moment, and what slows it down. Source: NVML."""
 
     sm_mhz: int

@@ -11,7 +11,7 @@ import numpy as np
 from gpustreamlab.analysis._report import Report, Reported, ReportTable
 from gpustreamlab.analysis._scale import count_text, format_ns
 from gpustreamlab.errors import MeasureError
-from gpustreamlab.model import Clocks
+from gpustreamlab.model import ClockRates
 from gpustreamlab.tuning._bench import Calls, Lab, Room, Task, check_count, check_task, drive, require_work
 from gpustreamlab.tuning._statistics import interval, outliers, ratio_interval
 from gpustreamlab.typing import Int64Array
@@ -223,7 +223,7 @@ def stray_notes(calls: Calls) -> list[str]:
     ]
 
 
-def clock_notes(before: Clocks | None, after: Clocks | None) -> list[str]:
+def clock_notes(before: ClockRates | None, after: ClockRates | None) -> list[str]:
     """Return what the card's clocks did meanwhile; nothing where they cannot be read."""
     if before is None or after is None:
         return []

@@ -43,7 +43,7 @@ from gpustreamlab.backends.cuda.cupti._clock import CuptiClock, anchor_launcher
 from gpustreamlab.backends.cuda.cupti._library import Cupti, load_cupti
 from gpustreamlab.backends.cuda.cupti._source import CuptiSource
 from gpustreamlab.errors import BackendUnavailableError, DeviceNotFoundError, InvalidHandleError, SessionClosedError
-from gpustreamlab.model import Clocks, Device, SMLimits
+from gpustreamlab.model import ClockRates, Device, SMLimits
 from gpustreamlab.typing import Int64Array, PeerAccess
 
 BURST_EVENTS = 9
@@ -387,7 +387,7 @@ class CudaBackend:
         """Give back device memory that CuPy's pool and freed scratch still hold, after what runs has ended."""
         self._scratch.relieve()
 
-    def read_clocks(self) -> Clocks | None:
+    def read_clocks(self) -> ClockRates | None:
         """Return how fast the card runs at the moment, by NVML; None without the package nvidia-ml-py."""
         with self._device_scope():
             return read_clocks(self.xp.cuda.runtime.deviceGetPCIBusId(self._ordinal))

@@ -6,7 +6,7 @@ import logging
 from functools import cache
 from typing import Any
 
-from gpustreamlab.model import Clocks
+from gpustreamlab.model import ClockRates
 
 _log = logging.getLogger(__name__)
 
@@ -22,7 +22,7 @@ _LIMITS = {
 """What holds clocks down, by the end of NVML's names, ``nvmlClocksEventReason...``."""
 
 
-def read_clocks(bus_id: str) -> Clocks | None:
+def read_clocks(bus_id: str) -> ClockRates | None:
     """Return the clocks of the card with a PCI bus id; None where NVML cannot be asked."""
     nvml = _load()
     if nvml is None:
@@ -30,7 +30,7 @@ def read_clocks(bus_id: str) -> Clocks | None:
     try:
         card = nvml.nvmlDeviceGetHandleByPciBusId(bus_id.encode())
         reasons = int(nvml.nvmlDeviceGetCurrentClocksEventReasons(card))
-        return Clocks(
+        return ClockRates(
             sm_mhz=int(nvml.nvmlDeviceGetClockInfo(card, nvml.NVML_CLOCK_SM)),
             memory_mhz=int(nvml.nvmlDeviceGetClockInfo(card, nvml.NVML_CLOCK_MEM)),
             limits=tuple(dict.fromkeys(word for name, word in _LIMITS.items() if reasons & _bit(nvml, name))),
