@@ -38,7 +38,7 @@ def main(argv: list[str] | None = None) -> None:
             _take_turns(node, f"age {age_s:g}")
         node.synchronize()
         rows = [_row(node.trace, age_s) for age_s in ages_s]
-    report(rows, argv)
+    report("Two cards on one clock: off by half the difference of waits each way", rows, argv)
 
 
 def _take_turns(node: Node, label: str) -> None:
