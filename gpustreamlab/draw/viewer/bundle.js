@@ -1,4 +1,4 @@
-// Made by scripts/bundle_viewer.py. e8f3c32d3f64503674895a594d12d832b2ea313e33293cd95d9f6f6498921dd1
+// Made by scripts/bundle_viewer.py. 7b1ccc47bbea655f2e5259b071332b7ba8353058b01caa61a84033438eadec86
 "use strict";
 var gpustreamlab = (() => {
   var __defProp = Object.defineProperty;
@@ -3104,15 +3104,14 @@ var gpustreamlab = (() => {
       if (place) paintDisc(ctx, x, y, SIGN_PX - 1.5, theme.paper);
       setPen(ctx, place ? colour : theme.paper, sign.length > 1 ? 10 : 11, "center", "bold");
       ctx.fillText(sign, x, y + 0.5);
-      if (more) paintCount(ctx, more > 999 ? "999+" : `+${more}`, x + SIGN_PX, y - SIGN_PX, { fill: colour, line: theme.paper });
+      if (more) paintCount(ctx, more > 999 ? "999+" : `+${more}`, x + SIGN_PX - 2, y - SIGN_PX + 1, { fill: colour, ground: theme.paper });
     }
   }
-  function paintCount(ctx, text, x, y, { fill, line }) {
-    setPen(ctx, fill, 10, "center", "bold");
-    ctx.lineWidth = 3;
-    ctx.strokeStyle = line;
-    ctx.strokeText(text, x, y);
-    ctx.fillText(text, x, y);
+  function paintCount(ctx, text, x, y, { fill, ground }) {
+    setPen(ctx, ground, 10, "left", "bold");
+    ctx.fillRect(x, y - 6, ctx.measureText(text).width + 2, 12);
+    ctx.fillStyle = fill;
+    ctx.fillText(text, x + 1, y);
   }
   function paintDisc(ctx, x, y, radius, colour) {
     ctx.beginPath();

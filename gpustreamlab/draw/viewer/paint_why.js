@@ -75,17 +75,16 @@ function paintEach(ctx, view, theme, signs) {
     if (place) paintDisc(ctx, x, y, SIGN_PX - 1.5, theme.paper) // Hollow: not the longest of its finding.
     setPen(ctx, place ? colour : theme.paper, sign.length > 1 ? 10 : 11, "center", "bold")
     ctx.fillText(sign, x, y + 0.5)
-    if (more) paintCount(ctx, more > 999 ? "999+" : `+${more}`, x + SIGN_PX, y - SIGN_PX, { fill: colour, line: theme.paper })
+    if (more) paintCount(ctx, more > 999 ? "999+" : `+${more}`, x + SIGN_PX - 2, y - SIGN_PX + 1, { fill: colour, ground: theme.paper })
   }
 }
 
 /** How many more pieces a sign stands for, at its upper corner. */
-function paintCount(ctx, text, x, y, { fill, line }) {
-  setPen(ctx, fill, 10, "center", "bold")
-  ctx.lineWidth = 3
-  ctx.strokeStyle = line
-  ctx.strokeText(text, x, y)
-  ctx.fillText(text, x, y)
+function paintCount(ctx, text, x, y, { fill, ground }) {
+  setPen(ctx, ground, 10, "left", "bold")
+  ctx.fillRect(x, y - 6, ctx.measureText(text).width + 2, 12) // A bar behind it may have a colour near its own.
+  ctx.fillStyle = fill
+  ctx.fillText(text, x + 1, y)
 }
 
 function paintDisc(ctx, x, y, radius, colour) {
