@@ -250,18 +250,24 @@ def _decimal_step(least: float) -> float:
 
 
 # As `nameGroup` of viewer/legend.js. A number that stands by itself; "fp16" and "128x64" have none.
-_NUMBER = re.compile(r"(?<![^\s_\-#:/.\[(])[0-9]+(?![^\s_\-:/.,\])])")
+_NUMBER = re.compile(r"(?<![^\s_\-#:/.=\[(])[0-9]+(?![^\s_\-:/.,\])])")
+# What PyTorch writes behind the name of an operator: its how many-th call it is.
+_CALL_NUMBER = re.compile(r"\b(seq|op_id) = [0-9]+")
 
 
 def name_group(name: str) -> str:
-    """Return the name with a star for each number that stands by itself; names of C++ are left as they are.
+    """Return the name with a star for each number that stands by itself; of names of C++ only for those that count calls.
 
     Examples
     --------
     >>> [name_group(name) for name in ("h2d 12", "layer.3.mlp", "step 1/8", "gemm_fp16", "void add<4>(int, 8)")]
     ['h2d *', 'layer.*.mlp', 'step */*', 'gemm_fp16', 'void add<4>(int, 8)']
+    >>> name_group("aten::to, seq = 1, op_id = 2"), name_group("batch=3, layer 7")
+    ('aten::to, seq = *, op_id = *', 'batch=*, layer *')
     """
-    return name if "<" in name or "::" in name else _NUMBER.sub("*", name)
+    if "<" in name or "::" in name:
+        return _CALL_NUMBER.sub(r"\1 = *", name)
+    return _NUMBER.sub("*", name)
 
 
 def group_labels(names: Sequence[str]) -> list[str]:

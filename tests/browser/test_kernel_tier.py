@@ -10,6 +10,7 @@ from gpustreamlab.model import WorkDetail
 from tests.helpers.engine import engine_page, make_columns, pack, random_columns, take
 from tests.helpers.kernel_traces import MS, US, kernel_trace, make_kernel_trace
 from tests.helpers.reader import open_readers
+from tests.helpers.traces import make_trace
 
 pytestmark = pytest.mark.browser
 
@@ -327,6 +328,16 @@ def test_totals_are_of_the_time_of_the_streams_and_count_what_is_busy(read):
     cells = reader.page.locator(".gsl-selection table").first.locator("tbody tr").first.locator("th, td").all_text_contents()
     # The range of each step is not among its 3 kernels, of which the last step has one more.
     assert (cells[0], cells[1]) == ("prefill", "13")
+
+
+def test_names_of_calls_that_differ_by_numbers_are_one_as_in_the_totals_of_the_trace(read):
+    names = [f"aten::to, seq = {k}, op_id = {k + 7}" for k in range(3)]
+    names += ["batch=1, head 2", "batch=3, head 4", "k<1>(x)", "k<2>(x)"]
+    trace = make_trace([("a", name, 10 * k, 11 * k + 5) for k, name in enumerate(names)])
+    reader = read(trace)
+    reader.press("Escape", "t")
+    table = reader.page.locator(".gsl-selection table").first
+    assert sorted(table.locator("tbody tr > :first-child").all_text_contents()) == sorted(trace.totals("name").labels)
 
 
 # ---- the engine

@@ -169,7 +169,9 @@ export function groupNames(view, names, keepsPlaces = false) {
 
 /** The name with a star for each number that stands by itself: names that differ by such a number are one; as analysis.name_group. */
 function nameGroup(name) {
-  return name.includes("<") || name.includes("::") ? name : name.replace(/(?<![^\s_\-#:/.[(])[0-9]+(?![^\s_\-:/.,\])])/g, "*")
+  // Of names of C++ only what PyTorch writes behind the name of an operator: its how many-th call it is.
+  if (name.includes("<") || name.includes("::")) return name.replace(/\b(seq|op_id) = [0-9]+/g, "$1 = *")
+  return name.replace(/(?<![^\s_\-#:/.=[(])[0-9]+(?![^\s_\-:/.,\])])/g, "*")
 }
 
 /** Kinds are told where there is something to tell apart. */

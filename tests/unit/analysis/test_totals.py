@@ -21,6 +21,12 @@ def test_names_are_sums_and_names_that_differ_by_a_number_are_one():
     assert frame.to_numpy().tolist() == [["gemm 1", 1, 100, 100.0, 100, 1.0], ["h2d *", 5, 30, 6.0, 8, 0.3]]
 
 
+def test_calls_of_an_operator_are_one_and_kernels_of_other_template_numbers_are_not():
+    names = [f"aten::to, seq = {k}, op_id = {k + 7}" for k in range(3)] + ["batch=1, head 2", "batch=3, head 4"]
+    trace = make_trace([("a", name, 10 * k, 10 * k + 9) for k, name in enumerate([*names, "k<1>(int)", "k<2>(int)"])])
+    assert sorted(trace.totals("name").labels) == ["aten::to, seq = *, op_id = *", "batch=*, head *", "k<1>(int)", "k<2>(int)"]
+
+
 @pytest.mark.parametrize("seed", range(3))
 def test_streams_are_busy_as_everywhere_else(seed):
     trace = random_trace(500, 4, seed=seed)
