@@ -21,6 +21,9 @@ ON_TIME = (Cause.OTHER_STREAM, Cause.SLOWED_DOWN, Cause.NOT_OFFERED)
 LISTED_GAPS = 2_000
 """Of how many gaps a page says what `trace.idle()` says, the longest first."""
 
+SHARED_OUT = "layout: the SMs were shared out anew, which waits until all work has ended"
+"""What is said of a gap in which that was done, whatever kind it is."""
+
 
 def why_tables(trace: Trace, zero_ns: int) -> dict[str, Any]:
     """Explain a trace for the viewer, as a JSON object; pieces and gaps refer to spans by lane and times.
@@ -67,7 +70,7 @@ def _unexplained(trace: Trace, zero_ns: int, marks: list[dict[str, Any]], line: 
         {
             "zero_ns": str(zero_ns),
             "lanes": [[lane.name, lane.kind is LaneKind.HOST] for lane in trace.lanes],
-            "gap_words": list(IDLE_TEXTS),
+            "gap_words": [*IDLE_TEXTS, SHARED_OUT],
             "line": line,
             "marks": marks,
             "explained": False,
@@ -102,11 +105,15 @@ def _span_key(trace: Trace, row: int, zero_ns: int) -> list[int]:
 
 
 def _gap_entries(trace: Trace, zero_ns: int) -> list[list[int]]:
-    """Return lane, end and kind of the longest gaps; of one that is two, first the host's and then an event's, the longer."""
+    """Return lane, end and word of the longest gaps; of one that is two, first the host's and then an event's, the longer."""
     gaps = idle(trace)
     longest = np.argsort(-gaps.duration_ns, kind="stable")
     _, first = np.unique(gaps.row[longest], return_index=True)
     longest = longest[np.sort(first)[:LISTED_GAPS]]
     ends_ns = trace.start_ns[gaps.row] - zero_ns
-    entries: list[list[int]] = np.stack((gaps.lane, ends_ns, gaps.kind), axis=1)[longest].tolist()
+    changes_ns = np.array(sorted(change.time_ns for change in trace.layouts), np.int64)
+    until_ns = np.searchsorted(changes_ns, trace.start_ns[gaps.row], side="right")
+    is_anew = until_ns > np.searchsorted(changes_ns, gaps.start_ns, side="left")
+    word = np.where(is_anew, len(IDLE_TEXTS), gaps.kind)
+    entries: list[list[int]] = np.stack((gaps.lane, ends_ns, word), axis=1)[longest].tolist()
     return entries

@@ -2,10 +2,13 @@
 
 from __future__ import annotations
 
+import numpy as np
 import pytest
 
+import gpustreamlab as gsl
 from gpustreamlab.analysis import IDLE_TEXTS
 from gpustreamlab.draw import _why
+from gpustreamlab.workloads import spin
 from tests.browser.test_reading import CONTRASTS
 from tests.helpers import planted
 from tests.helpers.reader import open_readers
@@ -207,6 +210,25 @@ def test_a_gap_without_a_finding_says_so_and_how_to_ask(read):
     assert "trace.explain(2)" in reader.text("gap")
     click_lane(reader, "a", 7 * MS)
     assert reader.text("gap") is None  # nothing came behind it
+
+
+def test_a_gap_in_which_the_sms_were_shared_out_anew_says_that(read):
+    with gsl.Session("sim", capture="ranges") as lab:
+        for sms in (96, 64):
+            lab.partition(prefill=sms, decode="rest")
+            for name in ("prefill", "decode"):
+                lab.stream(name, partition=name)
+                with lab.on(name, "work"):
+                    spin(lab, MS)
+            lab.synchronize()
+        trace = lab.trace
+    reader = read(trace)
+    first, second = np.flatnonzero(trace.lane == trace.lane[0])
+    between_ns = (int(trace.end_ns[first]) + int(trace.start_ns[second])) // 2 - int(trace.start_ns.min())
+    click_lane(reader, trace.lanes[int(trace.lane[0])].name, between_ns)
+    assert "layout: the SMs were shared out anew" in reader.text("gap")
+    assert "The SMs were shared out anew in this gap" in reader.text("gap")
+    assert "No cause is listed" not in reader.text("gap")
 
 
 def test_a_gap_in_which_no_other_stream_worked_says_that(read):

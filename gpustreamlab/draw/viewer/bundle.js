@@ -1,4 +1,4 @@
-// Made by scripts/bundle_viewer.py. 7b1ccc47bbea655f2e5259b071332b7ba8353058b01caa61a84033438eadec86
+// Made by scripts/bundle_viewer.py. 05470d4d837198f9fd6b298f82af4b912f972ba4e4cd444c584b99144630f8db
 "use strict";
 var gpustreamlab = (() => {
   var __defProp = Object.defineProperty;
@@ -2452,6 +2452,7 @@ var gpustreamlab = (() => {
   // gaps.js
   var NOTHING_BESIDE = "No other stream worked meanwhile, so there was nothing to overlap with.";
   var NOT_LISTED = "No cause is listed: what came next ran beside other work anyway, it cost less than 1%, or a new cell began.";
+  var SHARED_OUT = "The SMs were shared out anew in this gap, which waits until all work has ended.";
   var NOT_KNOWN = "The cause is not known here.";
   var CUT = "No cause is told here: of each reason only the longest pieces are kept.";
   function gapAt(view, px, py) {
@@ -2513,12 +2514,14 @@ var gpustreamlab = (() => {
   function gapReasons(viewer, gap) {
     const { view } = viewer, reasons = reasonsOf(view);
     const pieces = reasons.pieces.filter((piece) => piece.lane === gap.lane && piece.start === gap.end && piece.since < gap.end);
-    if (pieces.length) return pieces.flatMap((piece) => pieceNodes(view, reasons.findings[piece.number - 1], piece));
+    const isAnew = view.tables.marks.some(({ kind, time }) => kind === "layout" && time >= gap.start && time <= gap.end);
+    const anew = isAnew ? [makeNode("p", { text: SHARED_OUT })] : [];
+    if (pieces.length) return [...anew, ...pieces.flatMap((piece) => pieceNodes(view, reasons.findings[piece.number - 1], piece))];
     const row = workBehind(view, gap), lane = view.tables.lanes[gap.lane].name;
     const place = row && !view.isLive ? view.store.ownRow(row.code).place[row.index] : JSON.stringify(lane);
     const ask = viewer.commands.askWhy;
     return [
-      makeNode("p", { text: noReason(view, reasons, gap) }),
+      ...isAnew ? anew : [makeNode("p", { text: noReason(view, reasons, gap) })],
       makeNode("p", { class: "gsl-note", text: `${view.isLive ? "lab" : "trace"}.explain(${place}) asks for this one alone.` }),
       ask && !isTold(view) ? makeButton("Why?", { label: "Ask the kernel why work did not overlap", onclick: ask }) : null
     ].filter(Boolean);
@@ -4026,7 +4029,8 @@ var gpustreamlab = (() => {
     return keepsPlaces ? [...groups.values()] : [...groups.values()].sort((a, b) => b.busy - a.busy);
   }
   function nameGroup(name) {
-    return name.includes("<") || name.includes("::") ? name : name.replace(/(?<![^\s_\-#:/.[(])[0-9]+(?![^\s_\-:/.,\])])/g, "*");
+    if (name.includes("<") || name.includes("::")) return name.replace(/\b(seq|op_id) = [0-9]+/g, "$1 = *");
+    return name.replace(/(?<![^\s_\-#:/.=[(])[0-9]+(?![^\s_\-:/.,\])])/g, "*");
   }
   function kindEntries(view, { kinds }) {
     if (kinds.size < 2) return [];

@@ -11,6 +11,7 @@ import { signButton } from "./why_panel.js"
 
 const NOTHING_BESIDE = "No other stream worked meanwhile, so there was nothing to overlap with."
 const NOT_LISTED = "No cause is listed: what came next ran beside other work anyway, it cost less than 1%, or a new cell began."
+const SHARED_OUT = "The SMs were shared out anew in this gap, which waits until all work has ended."
 const NOT_KNOWN = "The cause is not known here."
 const CUT = "No cause is told here: of each reason only the longest pieces are kept."
 
@@ -81,12 +82,14 @@ function nextNodes(view, gap) {
 function gapReasons(viewer, gap) {
   const { view } = viewer, reasons = reasonsOf(view)
   const pieces = reasons.pieces.filter(piece => piece.lane === gap.lane && piece.start === gap.end && piece.since < gap.end)
-  if (pieces.length) return pieces.flatMap(piece => pieceNodes(view, reasons.findings[piece.number - 1], piece))
+  const isAnew = view.tables.marks.some(({ kind, time }) => kind === "layout" && time >= gap.start && time <= gap.end)
+  const anew = isAnew ? [makeNode("p", { text: SHARED_OUT })] : []
+  if (pieces.length) return [...anew, ...pieces.flatMap(piece => pieceNodes(view, reasons.findings[piece.number - 1], piece))]
   const row = workBehind(view, gap), lane = view.tables.lanes[gap.lane].name
   const place = row && !view.isLive ? view.store.ownRow(row.code).place[row.index] : JSON.stringify(lane)
   const ask = viewer.commands.askWhy
   return [
-    makeNode("p", { text: noReason(view, reasons, gap) }),
+    ...(isAnew ? anew : [makeNode("p", { text: noReason(view, reasons, gap) })]),
     makeNode("p", { class: "gsl-note", text: `${view.isLive ? "lab" : "trace"}.explain(${place}) asks for this one alone.` }),
     ask && !isTold(view) ? makeButton("Why?", { label: "Ask the kernel why work did not overlap", onclick: ask }) : null,
   ].filter(Boolean)
