@@ -234,9 +234,13 @@ class Explanation(Reported):
             notes.append(
                 "Saves at most: by overlap, if that alone were mended, and the work ran as fast beside the other as alone."
             )
-        elif self.worth_ns <= self.gain_ns and not self.asked:
+        elif self.worth_ns <= self.gain_ns and not self.asked and not self.is_ranges:
             notes.append("No cause stands out: nothing that held work up cost 1% or more.")
-        if self.streams and self.is_ranges:
+        if self.streams and self.is_ranges and not self.findings:
+            notes.append(
+                "Kernels were not captured, so causes are not known: type lab.capture('kernels', host=True) and run it again."
+            )
+        elif self.streams and self.is_ranges:
             notes.append(
                 "Only ranges are known, and they contain waiting: type lab.capture('kernels', host=True) and run it again."
             )

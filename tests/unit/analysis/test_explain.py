@@ -188,6 +188,22 @@ def test_of_ranges_alone_it_is_said_that_they_contain_waiting():
     assert "Only ranges are known" in str(found)
 
 
+def test_of_ranges_without_a_finding_it_is_said_that_causes_are_not_known_and_how_to_learn_them():
+    with gsl.Session("sim", capture="ranges") as lab:
+        for name in "ab":
+            lab.stream(name)
+        for _ in range(4):
+            for name in "ab":
+                with lab.on(name, "work"):
+                    spin(lab, MS)
+        lab.synchronize()
+        found = lab.explain()
+    assert not found.findings
+    said = " ".join(str(found).split())
+    assert "Kernels were not captured, so causes are not known: type lab.capture('kernels', host=True)" in said
+    assert "No cause stands out" not in said
+
+
 def test_work_whose_launch_is_not_known_is_not_blamed_on_the_host():
     spans = [("a", "x", 0, MS), ("b", "y", MS + 2_000, 2 * MS)]
     (finding,) = make_kernel_trace(spans).explain("a", "b").findings
