@@ -260,7 +260,7 @@ def concurrency(
 
 
 def stream_extent(trace: Trace) -> tuple[int, int]:
-    """Return the first start and the last end of all spans on streams, on the trace's clock; 0, 0 where there are none.
+    """Return the first start and the last end of all spans on streams, else on threads, on the trace's clock; 0, 0 without any.
 
     Examples
     --------
@@ -274,10 +274,10 @@ def stream_extent(trace: Trace) -> tuple[int, int]:
     >>> stream_extent(trace)
     (20, 90)
     """
-    if all(lane.kind is LaneKind.STREAM for lane in trace.lanes):
+    own = np.array([lane.kind is LaneKind.STREAM for lane in trace.lanes], bool)[trace.lane]
+    if own.all() or not own.any():
         return (int(trace.start_ns.min()), int(trace.end_ns.max())) if len(trace) else (0, 0)
-    own = np.array([lane.kind is LaneKind.STREAM for lane in trace.lanes])[trace.lane]
-    return (int(trace.start_ns[own].min()), int(trace.end_ns[own].max())) if own.any() else (0, 0)
+    return int(trace.start_ns[own].min()), int(trace.end_ns[own].max())
 
 
 def over_wall(trace: Trace, result: Concurrency) -> Concurrency:

@@ -209,9 +209,14 @@ def headline(trace: Trace) -> str:
 
 def counts_text(trace: Trace, span_count: int) -> str:
     """Write how many spans there are, in how many streams and threads: "62 spans in 2 streams and 1 host thread"."""
-    threads = len(trace.lanes) - stream_count(trace)
-    where = count_text(used_stream_count(trace), "stream") + (f" and {count_text(threads, 'host thread')}" if threads else "")
-    return f"{count_text(span_count, 'span')} in {where}"
+    return f"{count_text(span_count, 'span')} in {lanes_text(trace)}"
+
+
+def lanes_text(trace: Trace) -> str:
+    """Write in how many streams and threads spans are: "2 streams and 1 host thread"."""
+    streams, threads = used_stream_count(trace), len(trace.lanes) - stream_count(trace)
+    told = [count_text(streams, "stream")] if streams or not threads else []
+    return " and ".join([*told, *([count_text(threads, "host thread")] if threads else [])])
 
 
 def device_text(meta: TraceMetadata) -> str:

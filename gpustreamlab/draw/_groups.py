@@ -257,7 +257,8 @@ def _band_name(size: PartitionSize) -> str | None:
 
 
 def _card_label(trace: Trace) -> str:
-    return f"{WHOLE_CARD} · {trace.metadata.device.sm_count:,} SMs"
+    sm_count = trace.metadata.device.sm_count
+    return f"{WHOLE_CARD} · {sm_count:,} SMs" if sm_count else WHOLE_CARD
 
 
 def _group(

@@ -16,6 +16,7 @@ from gpustreamlab.analysis import (
     display_name,
     empty_hint,
     format_ns,
+    lanes_text,
     missing_facts,
     partition_warnings,
     pending_text,
@@ -129,12 +130,15 @@ def plan_header(
 def _sentence(trace: Trace, finding: str, length: str) -> str:
     """Say what ran where, how long, and how much of it at once."""
     bands = [band.label.replace(" · ", " (", 1) + ")" for band in plan_bands(trace) if band.name is not None]
-    where = " and ".join(bands) if 0 < len(bands) <= LISTED_PARTITIONS else count_text(used_stream_count(trace), "stream")
+    streams = used_stream_count(trace)
+    lanes = count_text(streams, "stream") if streams else lanes_text(trace)
+    where = " and ".join(bands) if 0 < len(bands) <= LISTED_PARTITIONS else lanes
     where += f" in {len(bands):,} partitions" if len(bands) > LISTED_PARTITIONS else ""
     card = display_name(trace.metadata.device_name, 40)
     if not bands and len(trace.devices) == 1 and (sms := trace.metadata.device.sm_count):
         card += f" ({sms:,} SMs)"
-    place = f"{where} on {card}{length and f', {length}'}"
+    on = f" on {card}" if streams or trace.metadata.device.sm_count else ""  # a file of the host alone tells of no device
+    place = f"{where}{on}{length and f', {length}'}"
     found = plain_finding(finding)
     return f"{place}: {found}" if found else place
 

@@ -15,7 +15,7 @@ from gpustreamlab.draw._columns import WORK_DEFAULTS
 from gpustreamlab.draw._html import page_data
 from gpustreamlab.draw._legend import MAX_SAMPLES, plan_memory
 from gpustreamlab.draw._scene import stray_facts
-from gpustreamlab.model import COLUMN_DTYPES, SPAN_KINDS, Counters, Edges, Lane, WorkDetail
+from gpustreamlab.model import COLUMN_DTYPES, SPAN_KINDS, Counters, Device, Edges, Lane, WorkDetail
 from gpustreamlab.typing import LaneKind, SpanKind
 from tests.helpers.kernel_traces import GEMM, kernel_trace
 from tests.helpers.traces import MS, make_kernel_trace, partition_trace, pipeline_trace
@@ -228,10 +228,14 @@ def test_all_headers_tell_the_same_tier_time_and_streams(picture):
     assert next(line for line in lines if line.startswith("a ")).endswith(" 50%")
 
 
-def test_of_calls_alone_no_time_is_told():
+def test_of_calls_alone_the_threads_and_their_time_are_told_and_no_sms_where_these_are_not_known():
     trace = make_kernel_trace([("host: MainThread", "cudaFree", 10, 400, {"kind": "host"})])
-    assert plan_picture(trace).header.facts.endswith("1 span in 0 streams and 1 host thread · 0 ns")
-    assert "0 ns" in text_timeline(trace, 100).splitlines()[0]
+    unknown = replace(trace, metadata=replace(trace.metadata, device=Device(name="unknown device", sm_count=0)))
+    for one in (trace, unknown):
+        assert plan_picture(one).header.facts.endswith("1 span in 1 host thread · 390 ns")
+        assert text_timeline(one, 100).splitlines()[0].endswith(": 390 ns")
+    assert plan_picture(unknown).header.sentence == "1 host thread, 390 ns"
+    assert [one.text for one in plan_picture(unknown).scene.partitions] == ["whole card"]
 
 
 def test_static_picture_shows_kernels_calls_strays_memory_and_windows(picture):
