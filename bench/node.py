@@ -21,6 +21,7 @@ from gpustreamlab.typing import SpanKind
 from gpustreamlab.workloads import spin
 
 TURNS = 50
+WARM_UP_S = 1.0
 SPIN_NS = 50_000
 _KERNEL = SPAN_KINDS.index(SpanKind.KERNEL)
 
@@ -34,7 +35,10 @@ def main(argv: list[str] | None = None) -> None:
         node.synchronize()
         began_s = time.monotonic()
         for age_s in ages_s:
-            time.sleep(max(0.0, age_s - (time.monotonic() - began_s)))
+            time.sleep(max(0.0, age_s - WARM_UP_S - (time.monotonic() - began_s)))
+            warm_s = time.monotonic() + WARM_UP_S
+            while time.monotonic() < warm_s:  # a card that was idle is slow to begin: waits took 50 us
+                _take_turns(node, "warm-up")
             _take_turns(node, f"age {age_s:g}")
         node.synchronize()
         rows = [_row(node.trace, age_s) for age_s in ages_s]
