@@ -11,6 +11,9 @@ from gpustreamlab.cluster import _worker
 from gpustreamlab.cluster._engines import Answer
 from gpustreamlab.errors import MissingExtraError
 
+LOOK_LIMIT_S = 10.0
+"""How long the scheduler may take to say which workers there are."""
+
 
 class DistributedEngines:
     """Workers of a `distributed.Client`.
@@ -29,7 +32,8 @@ class DistributedEngines:
 
     def engines(self) -> Mapping[str, str]:
         """Return the workers by their addresses; one without a name of its own is called by its address."""
-        workers = self._client.scheduler_info(n_workers=-1)["workers"]
+        # Not scheduler_info(): between its question and its answer the client's own look, which lists no workers, may come.
+        workers = self._client.sync(self._client.scheduler.identity, callback_timeout=LOOK_LIMIT_S)["workers"]
         return {address: str(facts.get("name", address)).rpartition("://")[2] for address, facts in workers.items()}
 
     def run(self, key: str, function: Callable[..., Any], *args: Any) -> Answer:

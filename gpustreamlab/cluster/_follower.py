@@ -24,6 +24,8 @@ SILENT_S = 5.0
 """An answer that takes longer is given up, and asked for again; the engine counts as silent meanwhile."""
 LOOK_EVERY_S = 1.0
 """How often it is asked which engines there are."""
+TOLD_LATELY_S = 0.5
+"""An engine that answered so lately is there, whatever the scheduler says."""
 PINGS = 20
 PING_EVERY_S = 1.0
 PING_LIMIT_S = 1.0
@@ -122,7 +124,7 @@ class Follower:
         there = self._engines.engines()
         self._looked_s = time.monotonic()
         for key, life in [*self.lives.items()]:
-            if life.is_there and key not in there:
+            if life.is_there and key not in there and time.monotonic() - life.mirror.news_s > TOLD_LATELY_S:
                 self.lose(life, "its process is gone")
         for key, name in there.items():
             if key not in self.lives and key not in self._joining:

@@ -9,6 +9,7 @@ import os
 import socket
 import sys
 import threading
+import time
 import traceback
 from collections.abc import Callable
 from contextlib import ExitStack, redirect_stderr, redirect_stdout
@@ -25,6 +26,8 @@ from gpustreamlab.typing import SessionState
 
 MOST_ROWS = 32_768
 """Rows of one answer, 0.5 MB: who reads aside must not keep a cell from working for long."""
+CLIENT_GONE_S = 60.0
+"""A client that has not read for so long is gone."""
 
 
 class Facts(NamedTuple):
@@ -92,7 +95,8 @@ class _Home:
     lock: threading.RLock = field(default_factory=threading.RLock)
     session: Session | None = None
     readers: dict[str, _Reader] = field(default_factory=dict)
-    clients: set[str] = field(default_factory=set)
+    clients: dict[str, float] = field(default_factory=dict)
+    """When each was last heard of, by `time.monotonic`."""
     names: dict[str, Any] = field(default_factory=dict)
     encoder: BatchEncoder | None = None
 
@@ -120,7 +124,7 @@ def attach(client: str) -> Facts | None:
     """Return what this engine is if it has a session, which is then the client's too; else None. Quick."""
     if _home.session is None or _home.session.state is not SessionState.OPEN:
         return None
-    _home.clients.add(client)
+    _home.clients[client] = time.monotonic()
     return look()
 
 
@@ -144,16 +148,18 @@ def begin(client: str, backend: str | None, options: dict[str, Any], rank: int) 
                 options["spool"] = os.path.join(folder, f"engine-{socket.gethostname()}-{os.getpid()}.gsl")  # noqa: PTH118
             _home.session = Session(backend, **options)
             _home.readers.clear()
-        _home.clients.add(client)
+        _home.clients[client] = time.monotonic()
     _namespace()["lab"] = _home.session
     return look()
 
 
 def end(client: str) -> None:
-    """Close the session where no other client uses it."""
+    """Close the session where no other client uses it; one that went away without a word does not count."""
     with _home.lock:
-        _home.clients.discard(client)
-        _home.readers.pop(client, None)
+        gone_s = time.monotonic() - CLIENT_GONE_S
+        for known in [known for known, heard_s in _home.clients.items() if known == client or heard_s < gone_s]:
+            del _home.clients[known]
+            _home.readers.pop(known, None)
         if not _home.clients and _home.session is not None:
             session, _home.session = _home.session, None
             session.close()
@@ -178,6 +184,7 @@ def read(client: str, arrived: int) -> Changes:
     """
     with _home.lock:
         recorder, title = _recorder(), _require_session().title
+        _home.clients[client] = time.monotonic()
         reader = _home.readers.setdefault(client, _Reader())
         is_anew = not arrived or arrived not in {reader.number, reader.number - 1}
         if is_anew:

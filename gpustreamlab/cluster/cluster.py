@@ -374,7 +374,8 @@ class Cluster:
                 try:
                     outcome: Outcome = answer.result(ANSWER_S)
                 except Exception as error:  # noqa: BLE001 - of the connection: each adapter has its own
-                    self._follower.look()
+                    with suppress(Exception):
+                        self._follower.look()
                     if life.is_there:
                         return Outcome(error=reason(error))
                 else:

@@ -68,7 +68,7 @@ class FakeEngines:
 
     def run(self, key: str, function: Callable[..., Any], *args: Any) -> FakeAnswer:
         name = key.removeprefix("key")
-        if name in self.deaf:
+        if name in self.deaf or key not in self.there:
             return FakeAnswer(None)
         answer = FakeAnswer(lambda: self._call(key, name, function, args))
         if function is _worker.read:

@@ -259,6 +259,19 @@ def test_two_clusters_on_the_same_engines_both_have_all(engines):
         assert session.state == "open"
 
 
+def test_a_client_that_went_away_finds_its_spans_and_then_closes_the_sessions(engines, monkeypatch):
+    first = Cluster(engines, backend="sim")
+    first.run(done_steps, 10)
+    first._follower.stop()  # as if its kernel had died
+    monkeypatch.setattr(_worker, "CLIENT_GONE_S", 0.5)
+    with Cluster(engines, backend="sim") as lab:
+        lab.synchronize()
+        assert [len(trace.where(name="step")) for trace in lab.traces.values()] == [10] * 4
+        session = engines.session("0")
+        time.sleep(0.6)
+    assert session.state == "closed"
+
+
 def test_real_clocks_put_engines_on_one_time_with_a_bound(engines):
     engines.facts = {name: {"simulated": False} for name in "0123"}
     ahead_ns = {"0": 0, "1": 5_000_000, "2": -7_000_000, "3": 0}
