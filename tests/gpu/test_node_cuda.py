@@ -4,10 +4,12 @@ import json
 import subprocess
 import sys
 
+import cupy
 import numpy as np
 import pytest
 
-from gpustreamlab import Node
+from gpustreamlab import Node, Session
+from gpustreamlab.testing import CAPTURE_CHECKS, CONTRACT_CHECKS, GRAPH_CHECKS
 from gpustreamlab.typing import SpanKind
 from gpustreamlab.workloads import spin
 
@@ -108,7 +110,8 @@ def copies_of(trace):
 
 PEERS = """
 import cupy, json, sys
-from gpustreamlab import Node
+from gpustreamlab import Node, Session
+from gpustreamlab.testing import CAPTURE_CHECKS, CONTRACT_CHECKS, GRAPH_CHECKS
 from gpustreamlab.workloads import spin
 from gpustreamlab.typing import SpanKind
 is_direct, size = sys.argv[1] == "direct", 128 << 20
@@ -158,3 +161,9 @@ def test_a_copy_between_cards_is_in_the_stream_that_launched_it_and_lasts_as_lon
     for range_ns, copy in zip(ranges_ns, copies, strict=True):
         assert range_ns > copy[3] + 300_000
     assert strays == 0
+
+
+@pytest.mark.parametrize("check", [*CONTRACT_CHECKS, *CAPTURE_CHECKS, *GRAPH_CHECKS], ids=lambda check: check.__name__)
+def test_the_last_card_keeps_the_contract(check):
+    last = cupy.cuda.runtime.getDeviceCount() - 1
+    check(lambda **options: Session("cuda", device=last, capture="ranges", **options))

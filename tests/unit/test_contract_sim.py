@@ -20,3 +20,10 @@ CHECKS = {
 )
 def test_contract(preset, check):
     check(lambda **options: Session(SimBackend(preset), capture="ranges", **options))
+
+
+@pytest.mark.parametrize("check", CHECKS["h200"], ids=lambda check: check.__name__)
+def test_the_second_card_of_a_node_keeps_it_too(check):
+    first = SimBackend()
+    check(lambda **options: Session(SimBackend(beside=first), capture="ranges", **options))
+    first.close()
