@@ -22,7 +22,7 @@ from gpustreamlab.draw._colours import (
     fill_of,
     line_of,
 )
-from gpustreamlab.draw._scene import Scene, stray_facts
+from gpustreamlab.draw._scene import Scene, counts_bytes, stray_facts
 from gpustreamlab.model import SPAN_KINDS, Trace
 from gpustreamlab.typing import FloatArray, Int64Array, SpanKind
 
@@ -205,11 +205,12 @@ class MemoryStrip:
 
 
 def plan_memory(trace: Trace, scene: Scene) -> tuple[MemoryStrip, ...]:
-    """Return the strips of all lanes of which counters tell."""
-    counters, strips = trace.counters, []
-    for lane in np.unique(counters.lane).tolist():
+    """Return the strips of all lanes of whose memory counters tell; what is not in bytes has none."""
+    counters, is_memory, strips = trace.counters, counts_bytes(trace), []
+    codes = np.unique(counters.name[is_memory]).tolist()
+    for lane in np.unique(counters.lane[is_memory]).tolist():
         part = scene.lanes[lane].parts[-1]
-        lines = [_line(trace, lane, code, scene.zero_ns) for code in range(len(counters.names))]
+        lines = [_line(trace, lane, code, scene.zero_ns) for code in codes]
         known = sorted((line for line in lines if len(line.time_ns)), key=lambda line: line.is_filled)
         most = max((float(line.value.max()) for line in known), default=0.0)
         strips.append(MemoryStrip(lane=lane, top=part.top, bottom=part.bottom, most_bytes=most, lines=tuple(known)))

@@ -323,9 +323,16 @@ def memory_lanes(trace: Trace) -> BoolArray:
     """Tell which lanes have memory, but no spans; none of a trace without spans, as a live view has; shape (n_lanes,), bool."""
     alone = np.zeros(len(trace.lanes), bool)
     if len(trace):
-        alone[trace.counters.lane] = True
+        alone[trace.counters.lane[counts_bytes(trace)]] = True
         alone[trace.lane] = False
     return alone
+
+
+def counts_bytes(trace: Trace) -> BoolArray:
+    """Tell which samples are of memory, as the unit in their counter's name says; shape (n_samples,), bool."""
+    is_bytes = np.array([name.endswith("bytes") for name in trace.counters.names], bool)
+    found: BoolArray = is_bytes[trace.counters.name]
+    return found
 
 
 def fit_label(text: str, room_px: float = LABEL_PX) -> str:
@@ -436,7 +443,7 @@ def _plan_layers(trace: Trace, rows: RowTable, groups: Sequence[LaneGroup]) -> _
     np.minimum.at(first, place, rows.sub_row)
     shelves = np.where(end > 0, end - np.minimum(first, end), 0).reshape(2, lane_count)
     has_memory = np.zeros(lane_count, bool)
-    has_memory[trace.counters.lane] = True
+    has_memory[trace.counters.lane[counts_bytes(trace)]] = True
     alone = memory_lanes(trace)
     shelves[:, alone] = 0
     return _Layers(

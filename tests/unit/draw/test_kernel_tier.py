@@ -162,6 +162,19 @@ def test_memory_has_a_strip_below_its_lane(picture):
     assert prefill.most_bytes == 112 << 20
 
 
+def test_what_is_counted_in_another_unit_is_no_memory():
+    trace = make_kernel_trace([("a", "gemm", 0, 100), ("b", "gemm", 0, 100)])
+    values = {"time_ns": [0, 0, 50], "lane": [0, 1, 1], "name": [0, 0, 1], "value": [2e6, 1e6, 64.0]}
+    trace = replace(trace, counters=Counters(**values, names=("thread_time_ns", "pool_used_bytes")))
+    (strip,) = plan_memory(trace, plan_scene(trace))
+    assert strip.lane == 1
+    assert strip.most_bytes == 64
+    assert [line.label for line in strip.lines] == ["pool in use"]
+    only_time = replace(trace, counters=Counters(time_ns=[0], lane=[0], name=[0], value=[2e6], names=("thread_time_ns",)))
+    assert plan_memory(only_time, plan_scene(only_time)) == ()
+    assert "MiB" not in timeline_svg(only_time)
+
+
 def test_many_samples_keep_their_highest_and_their_last():
     count = 50_000
     values = np.arange(count, dtype=float) % 977
