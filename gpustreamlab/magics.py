@@ -316,11 +316,19 @@ class GpuStreamMagics(Magics):  # type: ignore[misc]
         if self._find_node() is not None:
             raise UsageError("There is a node of several GPUs. Choose one: gpu0 = lab[0], and then: %gpulab use --as gpu0")
         if not sessions:
-            raise UsageError("There is no open session. Start one with: %gpulab start")
+            raise UsageError(f"There is no open session.{self._closed_hint()} Start one with: %gpulab start")
         names = sorted(self._named_sessions())
         raise UsageError(
             f"There are {len(sessions)} open sessions: {', '.join(names)}. Choose one with: %gpulab use --as {names[0]}"
         )
+
+    def _closed_hint(self) -> str:
+        """Say how to see what a closed session recorded, which magics no longer find; empty where there is none."""
+        names = [name for name, value in self.shell.user_ns.items() if name[0] != "_" and isinstance(value, Session)]
+        if not names:
+            return ""
+        name = DEFAULT_VARIABLE if DEFAULT_VARIABLE in names else names[-1]
+        return f" What {name!r} recorded until it was closed is still there: {name}.timeline(), {name}.explain()."
 
     def _find_cluster(self) -> Cluster | None:
         """Return the open cluster in variable `lab`, or the only one there is, where no session was chosen."""

@@ -645,3 +645,10 @@ def test_what_a_node_cannot_be_asked_says_what_to_type(shell, node):
 
 def test_a_device_without_a_node_is_refused(shell, lab):
     assert "lab = gpustreamlab.Node()" in told(shell, "%%gpustream a --device 1\npass")
+
+
+def test_where_the_only_session_is_closed_it_is_said_how_to_see_what_it_recorded(shell, lab):
+    lab.close()
+    assert "What 'lab' recorded until it was closed is still there: lab.timeline()" in told(shell, "%gputimeline")
+    shell.user_ns.pop("lab")
+    assert "lab.timeline()" not in told(shell, "%gputimeline")
