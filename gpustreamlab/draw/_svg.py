@@ -95,6 +95,12 @@ def memory_shapes(strips: Sequence[MemoryStrip], plot: SVGPlot) -> Iterator[str]
         yield f'<g stroke="{PAPER}" stroke-width="3" paint-order="stroke">{label}</g>'
 
 
+LABEL_PX = 11
+"""Size of the names on bars, in px; what is lower has smaller ones."""
+SMALL_LABEL = "75%"
+"""Their size on lower bars, of that of all texts: 9 px, or 5.3 pt in a figure for print."""
+LEAST_LABELLED_PX = 8
+"""How high a bar is at least that has its name on it, in px."""
 CAPTURED_WORDS = "kernels captured"
 """What stands beside the strip that tells when."""
 
@@ -294,7 +300,7 @@ def _bars(picture: Picture, items: Merged, plot: SVGPlot) -> Iterator[str]:
     x1 = np.maximum(np.where(is_joined, x1 + gap_px, x1), x0 + 1)
     is_own = (items.count == 1) & (x1 - x0 >= LEAST_LINED_PX)
     loads = np.minimum(1, items.busy_ns * plot.scale_x / (x1 - x0)).tolist()
-    bars, labels = Bars(), dict[str, list[str]]()
+    bars, labels = Bars(), dict[tuple[str, bool], list[str]]()
     looks = zip(bar_fills(picture, items, is_own), bar_hatches(picture, items), bar_shapes(picture, items), strict=True)
     spans = zip(rows, names, x0.tolist(), x1.tolist(), is_own.tolist(), loads, looks, strict=True)
     for row, name, begin, end, own, load, (fill, hatch, shape) in spans:
@@ -304,14 +310,16 @@ def _bars(picture: Picture, items: Merged, plot: SVGPlot) -> Iterator[str]:
             bars.add_load(fill, shape, Box(begin, top, end - begin, height), load)
             continue
         bars.add(fill, hatch, shape, Box(begin, top, end - begin, height))
-        if height >= 11 and (label := _bar_label(picture.trace.names[name], end - begin - 8)):
-            place = f'x="{begin + 4:.1f}" y="{top + height / 2 + 4:.1f}"'
-            labels.setdefault(fill if shape == "solid" else "", []).append(f"<text {place}>{escape(label)}</text>")
+        if height >= LEAST_LABELLED_PX and (label := _bar_label(picture.trace.names[name], end - begin - 8)):
+            is_small = height < LABEL_PX
+            place = f'x="{begin + 4:.1f}" y="{top + height / 2 + (3 if is_small else 4):.1f}"'
+            labels.setdefault((fill if shape == "solid" else "", is_small), []).append(f"<text {place}>{escape(label)}</text>")
     yield from bars.shapes(INK)
-    for fill, texts in labels.items():
+    for (fill, is_small), texts in labels.items():
         # A border in the colour of the bar keeps the letters apart from the lines of its hatch.
         look = f'fill="{DARK_TEXT}" stroke="{fill}" stroke-width="3" paint-order="stroke"' if fill else f'fill="{INK}"'
-        yield f'<g font-size="11" stroke-linejoin="round" {look}>{"".join(texts)}</g>'
+        size = SMALL_LABEL if is_small else LABEL_PX
+        yield f'<g font-size="{size}" stroke-linejoin="round" {look}>{"".join(texts)}</g>'
 
 
 def _bar_label(name: str, room_px: float) -> str:

@@ -31,10 +31,13 @@ def text_boxes(svg):
     root, found = ET.fromstring(svg), []
 
     def walk(element, x, y, look):
+        outer_size = float(look.get("font-size", 16))
         look = {
             **look,
             **{name: element.get(name) for name in ("font-size", "font-weight", "text-anchor") if element.get(name)},
         }
+        if str(look.get("font-size")).endswith("%"):
+            look["font-size"] = outer_size * float(look["font-size"][:-1]) / 100
         moved = re.fullmatch(r"translate\(([-\d.]+) ([-\d.]+)\)", element.get("transform", ""))
         assert moved or "transform" not in element.attrib or element.tag == f"{SVG}path"
         if moved:

@@ -264,3 +264,10 @@ def test_figure_of_bokeh_of_nothing():
     assert plan_picture(empty_trace()).header.badge in figure.title.text
     assert figure.select_one({"name": "waits"}) is None
     assert io.StringIO(repr(figure)).read()
+
+
+def test_bars_that_are_low_have_their_names_in_smaller_letters():
+    trace = make_trace([(f"s{place}", f"name{place}", 0, 1_000) for place in range(60)])
+    (labels,) = [group for group in ET.fromstring(paper_svg(trace)).iter(f"{SVG}g") if group.get("stroke-linejoin") == "round"]
+    assert labels.get("font-size") == "75%"
+    assert [text.text for text in labels.iter(f"{SVG}text")] == [f"name{place}" for place in range(60)]
