@@ -14,7 +14,7 @@ from gpustreamlab.analysis._scale import count_text, format_ns, format_share
 from gpustreamlab.analysis._sm_time import sms_text
 from gpustreamlab.analysis._strays import stray_line, strays
 from gpustreamlab.analysis._utilization import utilization
-from gpustreamlab.model import SPAN_KINDS, Trace, TraceMetadata, display_name
+from gpustreamlab.model import NO_COMMON_TIME, SPAN_KINDS, Trace, TraceMetadata, display_name
 from gpustreamlab.typing import CaptureTier, Int64Array, SpanKind
 
 WHOLE_SHARE = 0.995
@@ -121,7 +121,7 @@ def summary_text(trace: Trace) -> str:
     lines = [f"{headline(trace)}: {format_ns(result.wall_ns)}" if len(trace) else headline(trace)]
     lines += [] if len(trace) else filter(None, [empty_hint(trace.metadata)])
     if result.sum_ns:
-        finding = finding_text(result, lane_count=used_stream_count(trace), counted=basis.counted)
+        finding = finding_text(result, trace.metadata, lane_count=used_stream_count(trace), counted=basis.counted)
         lines += [_busy_line(trace, edges_ns, result, basis.counted), finding]
     lines += [*kernel_lines(trace), *partition_lines(trace)]
     lines.append(" · ".join(trace_facts(trace, basis)))
@@ -151,20 +151,22 @@ def partition_lines(trace: Trace) -> list[str]:
     return [*lines, f"{total}, at most: a partition in use may leave SMs idle"] if result.wall_ns else lines
 
 
-def finding_text(result: Concurrency, *, lane_count: int, counted: Collection[SpanKind]) -> str:
-    """Say in one line how much ran at once; empty where nothing ran.
+def finding_text(result: Concurrency, meta: TraceMetadata, *, lane_count: int, counted: Collection[SpanKind]) -> str:
+    """Say in one line how much ran at once; empty where nothing ran, or where that is not known.
 
     Parameters
     ----------
     result
         How much did.
+    meta
+        Where the numbers come from.
     lane_count
         Of how many streams.
     counted
         Which kinds of spans count as busy; where ranges do, all is an upper bound, and the line says so, and how much of the
         busy time that is.
     """
-    if not result.sum_ns:
+    if not result.sum_ns or NO_COMMON_TIME in meta.missing:
         return ""
     if lane_count < 2:
         word = "Queued or running" if SpanKind.RANGE in counted else "Busy"

@@ -26,7 +26,7 @@ from gpustreamlab.cluster._outcomes import EngineStatus, Outcomes
 from gpustreamlab.cluster._telling import failure_of, loss_note, loss_text, status_of, trace_of
 from gpustreamlab.cluster._worker import Outcome
 from gpustreamlab.errors import ClusterError, OptionError, SessionClosedError, TraceError, nearest_hint
-from gpustreamlab.model import Ahead, ClockOffset, Layout, Note, Trace, merge
+from gpustreamlab.model import NO_COMMON_TIME, Ahead, ClockOffset, Layout, Note, Trace, merge
 from gpustreamlab.notebook.views import LiveViews, check_timeline_options
 from gpustreamlab.record import DEFAULT_RING_SIZE, JoinedJournal
 from gpustreamlab.session import Session
@@ -43,7 +43,6 @@ __all__ = ["Cluster", "EngineStatus", "Outcomes"]
 
 _log = logging.getLogger(__name__)
 
-_NO_COMMON_TIME = "Engines are simulated: the time of each begins at 0, so times of two engines cannot be compared."
 GIVEN_UP_S = 60.0
 """An engine that is there and has told nothing for so long, also not aside, is not waited for."""
 GONE_S = 0.02
@@ -132,6 +131,7 @@ class Cluster:
             error_ns=_weakly(self._live_error_ns),
             devices=[life.mirror.device_told for life in lives],
             tells_alike=False,
+            missing=[NO_COMMON_TIME] * (len(lives) > 1 and _have_no_common_time(lives)),
         )
         self._shown = lives
         self._views = LiveViews(self._joined)
@@ -462,7 +462,7 @@ class Cluster:
     def _merged(self, lives: Sequence[Life], traces: Sequence[Trace]) -> Trace:
         """Return the traces of engines as one, on the clock of the first."""
         if _have_no_common_time(lives):
-            whole, told = merge(traces, ahead_ns=[0] * len(lives), error_ns=0), [_NO_COMMON_TIME] * (len(lives) > 1)
+            whole, told = merge(traces, ahead_ns=[0] * len(lives), error_ns=0), [NO_COMMON_TIME] * (len(lives) > 1)
         else:
             whole, told = merge(traces, clocks=self._offsets(lives)), []
         told += [loss_text(life) for life in lives if not life.is_there]

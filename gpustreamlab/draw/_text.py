@@ -206,7 +206,7 @@ def _unicode_lines(trace: Trace, width: int) -> list[Text]:
         waiting = f"; {BARS_CONTAIN_WAITING}" if basis.tier is CaptureTier.RANGES else ""
         lines += _wrapped(f"{headline(trace)}: {format_ns(picture.result.wall_ns)}{waiting}", width, "bold")
         lines += picture.lines()
-        finding = finding_text(picture.result, lane_count=used_stream_count(trace), counted=basis.counted)
+        finding = finding_text(picture.result, trace.metadata, lane_count=used_stream_count(trace), counted=basis.counted)
         lines += _wrapped(finding or "No stream was ever busy.", width)
     else:
         lines += _wrapped(headline(trace), width, "bold")

@@ -244,6 +244,9 @@ CHROME_BACKEND = "chrome"
 PERFETTO_BACKEND = "perfetto"
 """Likewise, of Perfetto's traces."""
 
+NO_COMMON_TIME = "Engines are simulated: the time of each begins at 0, so times of two engines cannot be compared."
+"""Stands in `TraceMetadata.missing` of a trace of several processes whose times say nothing about each other."""
+
 SCHEMA_VERSION = 3
 """Version of the columns and metadata that this package writes; it reads this one and every older one."""
 

@@ -101,6 +101,8 @@ class JoinedJournal:
         All that the journals tell of.
     tells_alike
         Whether each is told of the calls of the whole process, as by CUPTI.
+    missing
+        What the trace cannot tell, in sentences.
     capacity
         How many rows are kept; the newest count.
     """
@@ -113,6 +115,7 @@ class JoinedJournal:
         error_ns: Callable[[int], int],
         devices: Sequence[Device],
         tells_alike: bool,
+        missing: Sequence[str] = (),
         capacity: int = DEFAULT_JOINED_ROWS,
     ) -> None:
         self._journals = tuple(journals)
@@ -121,6 +124,7 @@ class JoinedJournal:
         self._end_ns = 0  # the last end so far
         self._devices = tuple(devices)
         self._tells_alike = tells_alike
+        self._untold = tuple(missing)
         self._lock = process_lock()
         self._buffer = RowRing(capacity)
         self._parts = [_Part() for _ in self._journals]
@@ -373,7 +377,9 @@ class JoinedJournal:
             partitions=tuple(self._partitions),
             layouts=told[0].layouts if len(told) == 1 else (),
             markers=_joined_markers([tables.markers for tables in told], ahead),
-            metadata=replace(metadata, dropped_spans=dropped, title=title or metadata.title),
+            metadata=replace(
+                metadata, dropped_spans=dropped, title=title or metadata.title, missing=(*metadata.missing, *self._untold)
+            ),
         )
 
 

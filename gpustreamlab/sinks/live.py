@@ -94,7 +94,7 @@ def _finding(trace: Trace) -> str:
     if sum(map(bool, map(len, edges_ns))) < 2:
         return ""
     result = over_wall(trace, concurrency(trace, edges_ns))
-    return finding_text(result, lane_count=used_stream_count(trace), counted=basis.counted)
+    return finding_text(result, trace.metadata, lane_count=used_stream_count(trace), counted=basis.counted)
 
 
 NAME_CHARACTERS = 200

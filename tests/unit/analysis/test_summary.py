@@ -17,7 +17,7 @@ from gpustreamlab.analysis import (
     summary_text,
 )
 from gpustreamlab.draw import plan_picture, text_timeline
-from gpustreamlab.model import Device, Lane, Layout, Partition
+from gpustreamlab.model import NO_COMMON_TIME, Device, Lane, Layout, Partition, Trace
 from gpustreamlab.typing import CaptureTier
 from tests.helpers.kernel_traces import kernel_trace
 from tests.helpers.traces import (
@@ -183,3 +183,12 @@ def test_it_says_no_more_than_it_knows():
     assert "contain waiting" in summary_text(kernel_trace(6, windows=((2 * MS, 5 * MS),)))
     assert capture_facts(without_spans(kernels)) == []
     assert capture_facts(without_spans(kernel_trace(windows=((0, MS), (2 * MS, 3 * MS))))) == ["kernels captured in 2 windows"]
+
+
+def test_processes_whose_times_say_nothing_of_each_other_are_not_said_to_have_worked_at_once():
+    trace = Trace.from_columns(start_ns=[0, 0], end_ns=[9, 9], stream=["a", "b"], sm_count=4)
+    assert "at once" in summary_text(trace)
+    apart = replace(trace, metadata=replace(trace.metadata, missing=(NO_COMMON_TIME,)))
+    assert "at once" not in summary_text(apart)
+    assert "cannot be compared" in summary_text(apart).replace("\n  ", " ")
+    assert "at once" not in str(apart.timeline()._repr_mimebundle_()["text/html"])
