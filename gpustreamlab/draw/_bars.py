@@ -24,6 +24,9 @@ FADED_PX = 24
 LEAST_LOAD_PX = 1.5
 """How high the load of spans far apart is, at least."""
 
+SHADES, LEAST_SHADE = 16, 10
+"""Of the colour of load, where its height tells SMs: as many steps, and that of the least (brush.js)."""
+
 GAP_PX = 0.7
 """What keeps neighbours apart."""
 
@@ -115,16 +118,19 @@ class Bars:
         elif width < FADED_PX:
             self._add_pale(fill, box._replace(width=width - GAP_PX), OPEN_ALPHA)
         else:
-            self.lines.setdefault(fill, []).append(f"M{left:.1f} {top + 0.5:.1f}h{width:.1f}m0 {height - 1:.1f}h-{width:.1f}")
+            self._add_rims(fill, box)
             fade = min(FADE_PX, width / 6)
             for step in (0, fade, 2 * fade):
                 self._add_pale(fill, Box(left + step, top, width - 2 * step, height), OPEN_ALPHA / 3)
 
-    def add_load(self, fill: str, shape: Shape, box: Box, share: float) -> None:
-        """Add spans that are too narrow for bars, as high as the share of the time in which they lasted."""
-        load = min(box.height, max(LEAST_LOAD_PX, share * box.height))
+    def add_load(self, fill: str, *, is_hollow: bool, keeps_height: bool, box: Box, share: float) -> None:
+        """Add spans that are too narrow for bars: as high, or where height tells SMs as dark, as their share of the time."""
+        load = box.height if keeps_height else min(box.height, max(LEAST_LOAD_PX, share * box.height))
         low = box._replace(top=box.top + box.height - load, height=load)
-        self.loads.setdefault((fill, 1.0 if shape == "solid" else OPEN_ALPHA), []).append(low.path)
+        alpha = OPEN_ALPHA if is_hollow else _load_alpha(share) if keeps_height else 1.0
+        self.loads.setdefault((fill, alpha), []).append(low.path)
+        if is_hollow:
+            self._add_rims(fill, low)
 
     def shapes(self, ink: str) -> Iterator[str]:
         """Write all of them; outlines are mixed with ink."""
@@ -138,8 +144,23 @@ class Bars:
         # Narrow ones come last, so that no wide neighbour covers them.
         yield from _pale_paths(self.loads)
 
+    def _add_rims(self, fill: str, box: Box) -> None:
+        left, top, width, height = box
+        self.lines.setdefault(fill, []).append(f"M{left:.1f} {top + 0.5:.1f}h{width:.1f}m0 {height - 1:.1f}h-{width:.1f}")
+
     def _add_pale(self, fill: str, box: Box, alpha: float) -> None:
         self.pale.setdefault((fill, alpha), []).append(box.path)
+
+
+def _load_alpha(share: float) -> float:
+    """Return an opacity in few steps, so that bars that look alike are one path; the least stands out from the paper.
+
+    Examples
+    --------
+    >>> _load_alpha(0.0), _load_alpha(0.5), _load_alpha(1.0)
+    (0.625, 0.8125, 1.0)
+    """
+    return (LEAST_SHADE + round(share * (SHADES - LEAST_SHADE))) / SHADES
 
 
 def _pale_paths(paths: Mapping[tuple[str, float], Sequence[str]]) -> Iterator[str]:

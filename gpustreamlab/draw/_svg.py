@@ -307,7 +307,10 @@ def _bars(picture: Picture, items: Merged, plot: SVGPlot) -> Iterator[str]:
         top = plot.y(float(scene.row_top[row]))
         height = max(LEAST_ROW_PX, float(scene.row_bottom[row] - scene.row_top[row]) * plot.scale_y)
         if not own:
-            bars.add_load(fill, shape, Box(begin, top, end - begin, height), load)
+            is_host = scene.lanes[scene.rows.lane[row]].is_host
+            is_hollow = not is_host and (shape == "open" or bool(scene.row_pale[row]))
+            box = Box(begin, top, end - begin, height)
+            bars.add_load(fill, is_hollow=is_hollow, keeps_height=bool(scene.bands) and not is_host, box=box, share=load)
             continue
         bars.add(fill, hatch, shape, Box(begin, top, end - begin, height))
         if height >= LEAST_LABELLED_PX and (label := _bar_label(picture.trace.names[name], end - begin - 8)):
@@ -391,7 +394,7 @@ def _axis(plot: SVGPlot) -> Iterator[str]:
         x = plot.left_px + tick_ns * plot.scale_x
         yield f'<path d="M{x:.1f} {plot.top_px:.0f}V{bottom + 4:.0f}" stroke="{GRID}" stroke-opacity=".7"/>'
         yield svg_text(x, bottom + 18, label, "middle", INK, 11)
-    yield svg_text((plot.left_px + plot.right_px) / 2, bottom + 34, "time since the first start", "middle", SOFT, 11)
+    yield svg_text(plot.left_px, bottom + 34, "time since the first start", "start", SOFT, 11)  # At the right are notes.
 
 
 def cut_end(text: str, limit: int) -> str:
