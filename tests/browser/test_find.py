@@ -74,6 +74,38 @@ def test_a_wrong_expression_says_what_and_where_and_dims_nothing(read, text, sig
     assert _search(reader, "filter") == ("1 of 6", None)
 
 
+def test_the_name_of_a_stream_finds_its_spans_where_no_span_has_it(read):
+    reader = read(make_trace([("worker_05", "gemm", 0, 10), ("copy", "h2d", 20, 30), ("h2d", "gemm", 40, 50)]))
+    assert _search(reader, "worker_05")[0] == "1 of 1"
+    assert reader.pinned() == ["gemm", 0]
+    # THEN a span's name goes first
+    assert _search(reader, "h2d")[0] == "1 of 1"
+    assert reader.pinned() == ["h2d", 20]
+
+
+def test_an_expression_that_could_take_for_ever_is_refused(read):
+    reader = read(make_trace([("a", "a" * 3_000, 0, 10)]))
+    for text in ("/(a+)+$b/", "/(?:x|a*)*b/", "/(a{2,})+b/"):
+        assert _search(reader, text)[1] == "a repeat of repeats may take for ever"
+    assert _search(reader, "/(a+)a$/") == ("1 of 1", None)
+
+
+def test_totals_of_thousands_of_names_come_at_once_and_their_names_are_read(read):
+    reader = read(
+        make_trace(
+            [("a", f"nvjet_tst_192x192_64x4_2x1_v_bz_coopB_bias_TNN_{k}" * 3, 10 * k, 10 * k + 5) for k in range(12_000)]
+        )
+    )
+    took_ms = reader.js("(begin => { v.commands.sumView(); return performance.now() - begin })(performance.now())")
+    assert took_ms < 2_500
+    reader.settle()
+    widths = reader.js(
+        """[...document.querySelectorAll('.gsl-table tbody th')].slice(0, 20).map(cell => [cell, cell.querySelector('button')]
+        .map(node => node.getBoundingClientRect())).map(([cell, name]) => [name.width, cell.right - name.right])"""
+    )
+    assert all(wide > 100 and beside >= 0 for wide, beside in widths)
+
+
 def test_a_hit_among_many_is_marked_in_its_bin_and_in_the_overview(read):
     spans = [("a", "needle" if k == 70_000 else "hay", 100 * k, 100 * k + 90) for k in range(100_000)]
     reader = read(make_trace(spans))
@@ -123,9 +155,38 @@ def test_ticks_in_the_overview_are_one_a_px_at_most(read):
     assert abs(reader.js(ticks) - expected) <= 1
 
 
+def test_the_box_is_longer_while_it_is_written_in_and_nothing_moves(read):
+    reader = read(pipeline_trace(), width=1200)
+    around = """[...document.querySelectorAll('.gsl-bar button, .gsl-figure')].filter(part => part.offsetParent)
+      .map(part => part.getBoundingClientRect()).map(({x, y, width, height}) => [x, y, width, height])"""
+    before, wide = reader.js(around), reader.box("search")[2]
+    reader.press("/")
+    assert reader.box("search")[2] == pytest.approx(wide + 100, abs=1)
+    assert reader.js(around) == before
+
+
+def test_hits_are_marked_in_the_line_of_the_whole_session_whose_time_it_is(read):
+    reader = read(random_trace(20_000, 6))
+    _search(reader, ">0ns")
+    edges = """(() => { const said = [], ctx = CanvasRenderingContext2D.prototype, plain = ctx.fillRect
+      ctx.fillRect = function (x, y, width, height) {
+        if (width === 2 && height === 10) said.push(y + height)
+        plain.call(this, x, y, width, height)
+      }
+      v.minimap.paint()
+      ctx.fillRect = plain
+      return [said.length, Math.max(...said), v.minimap.lineBottom, v.minimap.bottom] })()"""
+    reader.js("w.setRange(0, w.extent().end / 3)")
+    reader.settle()
+    count, lowest, line, bottom = reader.js(edges)
+    assert count > 100
+    assert lowest <= line < bottom
+
+
 def test_a_search_moves_nothing(read):
     for width in (1200, 390):
         reader = read(pipeline_trace(), width=width, height=1_800)
+        reader.page.locator(".gsl-search input").focus()
         boxes = """[...document.querySelectorAll('.gsl-bar button:not(.gsl-step), .gsl-search, .gsl-search input, .gsl-figure')]
           .filter(part => part.offsetParent).map(part => part.getBoundingClientRect())
           .map(({x, y, width, height}) => [x, y, width, height])"""

@@ -7,9 +7,11 @@ import itertools
 import numpy as np
 import pytest
 
+from gpustreamlab.model import Lane, Layout
+from gpustreamlab.typing import LaneKind
 from tests.helpers.kernel_traces import make_kernel_trace, serial_trace
 from tests.helpers.reader import open_readers
-from tests.helpers.traces import make_trace, repartition_trace
+from tests.helpers.traces import PREFILL, make_trace, repartition_trace
 
 pytestmark = pytest.mark.browser
 
@@ -116,6 +118,12 @@ WRITTEN = """(async () => {
   CanvasRenderingContext2D.prototype.fillText = plain
   return said
 })()"""
+
+
+def test_a_lane_of_which_no_more_than_its_name_is_seen_counts_as_one_below(read):
+    reader = read(repartition_trace(), width=640, height=400)
+    assert reader.js("w.canScroll")
+    assert any("1 of 2 streams" in text for text in reader.js(WRITTEN))
 
 
 def test_a_range_outside_the_capture_is_open_beside_one_whose_kernels_are_known(read):
@@ -305,6 +313,38 @@ def test_dense_parts_show_load_as_height_in_one_colour_and_counts_stay_exact(rea
         for begin, end, spans_in, busy in zip(*items, strict=True):
             assert spans_in == end - begin + 1
             assert busy == sum(750 if k < count // 2 else 250 for k in range(int(begin), int(end) + 1))
+
+
+def test_in_partitions_dense_parts_keep_the_height_of_their_sms_and_are_paler_where_less_ran(read):
+    busy_ns = [900] * 4_000 + [300] * 4_000
+    spans = [("prefill", "k", 1_000 * k, 1_000 * k + ns, {"partition": 0}) for k, ns in enumerate(busy_ns)]
+    lanes = (Lane(name="prefill", stream=1, partition="prefill", sm_count=96),)
+    layout = Layout(partitions=(PREFILL,))
+    reader = read(make_trace(spans, kind="kernel", lanes=lanes, partitions=(PREFILL,), layout=layout))
+    row = row_pixels(reader, reader.js("w.tables.rows.findIndex((_, code) => s.row(code).length)"))[1:-1]
+    wide = row.shape[1]
+    busy, idle = row[:, wide // 5 : 2 * wide // 5], row[:, 3 * wide // 5 : 4 * wide // 5]
+    # THEN from top to bottom each column has one colour, and the other part is lighter, and far from paper
+    for part in (busy, idle):
+        assert (part[..., :3] == part[:1, :, :3]).all()
+    (dark,), (light,) = (np.unique(part[0, :, :3], axis=0)[:1].tolist() for part in (busy, idle))
+    assert contrast(hex_of(dark), "#ffffff") - 0.1 > contrast(hex_of(light), "#ffffff") > 1.5
+
+
+@pytest.mark.parametrize("scheme", ["light", "dark"])
+def test_dense_calls_and_ranges_of_the_host_stand_out_from_their_stripe(read, scheme):
+    host, stream = Lane(name="host: MainThread", stream=0x1001, kind=LaneKind.HOST), Lane(name="compute", stream=1)
+    spans = [("host: MainThread", "aten::add", 1_000 * k, 1_000 * k + 900) for k in range(8_000)]
+    reader = read(make_trace([("compute", "gemm", 0, 4_000_000), *spans], lanes=(stream, host)), color_scheme=scheme)
+    code = reader.js("w.tables.rows.findIndex((row, code) => w.tables.lanes[row.lane].host && s.row(code).length)")
+    row = row_pixels(reader, code)
+    paper, stripe = np.array(rgb(reader.js("v.theme.paper"))), row[0, 2]
+    below = hex_of(np.rint(paper + (stripe[:3] - paper) * stripe[3] / 255))
+    assert min(contrast(hex_of(bar), below) for bar in np.unique(row[-2, 100:-100, :3], axis=0)) >= 1.5
+
+
+def hex_of(colour):
+    return "#" + "".join(f"{int(part):02x}" for part in colour)
 
 
 # ---- arrows

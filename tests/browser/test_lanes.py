@@ -8,7 +8,7 @@ from dataclasses import replace
 
 import pytest
 
-from tests.helpers.kernel_traces import kernel_trace
+from tests.helpers.kernel_traces import kernel_trace, random_kernel_trace
 from tests.helpers.reader import open_readers
 from tests.helpers.traces import (
     MS,
@@ -148,12 +148,78 @@ def test_the_height_of_lanes_can_be_chosen(read):
     for name in ("compact", "normal", "tall"):
         reader.page.get_by_role("radio", name=name).check()
         heights.append(reader.js(height))
-    assert heights == [pytest.approx(scale * heights[1]) for scale in (0.7, 1, 1.8)]
+    assert heights == [pytest.approx(px) for px in (12, heights[1], 1.8 * heights[1])]
     # THEN bars are found where they are drawn
     reader.press("Escape")
     reader.hover("x", 2)
     assert "lane 2" in reader.tip()
 
+
+def test_a_stream_is_as_high_as_its_name_in_compact_lanes(read):
+    reader = read(random_kernel_trace(4_000, 100, has_host=False), width=1366, height=768)
+    reader.press("v")
+    reader.page.get_by_role("radio", name="compact").check()
+    assert reader.js("w.tables.lanes.map(lane => lane.bottom - lane.top)") == pytest.approx([12] * 100)
+
+
+def test_threads_of_the_host_are_lower_than_streams_until_they_are_alone(read):
+    reader = read(kernel_trace(), height=900)
+    least, most = reader.js(
+        """[false, true].map(host => w.tables.rows.filter(row => Boolean(w.tables.lanes[row.lane].host) === host)
+        .map(row => row.bottom - row.top)).map((heights, isHost) => isHost ? Math.max(...heights) : Math.min(...heights))"""
+    )
+    assert most <= 0.7 * least or most <= 20
+
+
+def test_the_scroll_bar_is_beside_the_lanes(read):
+    reader = read(lanes_trace(100), height=700)
+    _, top, right, bottom = reader.frame()
+    x, y, _, height = reader.box("scroll")
+    assert (y, y + height) == pytest.approx((top, bottom), abs=1)
+    assert right <= x <= right + 20
+
+
+def test_lanes_stay_where_they_are_when_a_click_opens_details(read):
+    reader = read(lanes_trace(4), height=640)
+    tops = "w.tables.lanes.map(lane => Math.round(w.yAt(lane.top)))"
+    before, room = reader.js(tops), reader.js("w.lanesPx")
+    reader.click("x", 1)
+    reader.page.wait_for_timeout(200)
+    assert reader.pinned() == ["x", 100]
+    assert reader.js("w.lanesPx") < room
+    assert reader.js(tops) == before
+
+
+def test_what_a_search_goes_to_stays_in_view_when_its_details_open(read):
+    reader = read(lanes_trace(100), width=1366, height=768)
+    for text in ("lane 77", "lane 12", "lane 93"):
+        reader.search(text)
+        reader.page.locator(".gsl-search input").press("Enter")
+        reader.page.wait_for_timeout(300)
+        top, bottom, room = reader.js(
+            "(row => [row.top - w.scrollPx, row.bottom - w.scrollPx, w.lanesPx])(w.tables.rows[w.pinned.row])"
+        )
+        assert top >= 0
+        assert bottom <= room + 1
+
+
+def test_all_lanes_are_folded_at_once(read):
+    reader = read(lanes_trace(30))
+    reader.press("v")
+    reader.page.get_by_role("button", name="Fold all lanes").click()
+    assert reader.js("w.tables.lanes.every(lane => lane.folded && lane.bottom - lane.top <= 16)")
+
+
+def test_the_tip_follows_lanes_that_scroll_below_a_pointer_at_rest(read):
+    reader = read(lanes_trace(100), height=700)
+    reader.hover("x", 2)
+    assert "lane 2" in reader.tip()
+    reader.js("w.scrollTo(w.scrollPx + w.tables.lanes[1].top)")
+    reader.settle()
+    assert "lane 2" not in (reader.tip() or "")
+
+
+# ---- the strip
 
 # ---- the strip
 
@@ -401,7 +467,7 @@ def test_every_name_band_and_strip_tells_itself_in_full(read):
     strip = reader.js("v.figureElement.getBoundingClientRect().top + w.frame.top + w.parts.strips[0].bottom - 8")
     reader.page.mouse.move((left + right) / 2, strip)
     reader.settle()
-    assert reader.tip().startswith("SMs in use")
+    assert reader.tip().startswith("SMs of partitions at work")
     for label in reader.js("w.tables.bands.map(band => band.label)"):
         assert label in reader.tip()
     reader.page.mouse.move(left - 30, strip)

@@ -170,6 +170,27 @@ def test_keys_go_through_the_findings_and_esc_leaves(read, loop):
     assert reader.js("w.pinned") is not None
 
 
+def test_the_reason_that_is_chosen_is_scrolled_into_view_and_has_the_focus_of_the_list(read):
+    spans = [(f"s{k % 2}", "x", k * MS, (k + 1) * MS) for k in range(8)]
+    reader = read(make_trace(spans, title="notes"), height=600)
+    reader.js(
+        """w.set('notes', Array.from({length: 9}, (_, k) => ({time: w.tables.zero_ns + k * 1e6, end: null, stream: null,
+        text: `note ${k}`})))"""
+    )
+    reader.settle()
+    reader.page.locator(".gsl-reason").first.focus()
+    count = reader.page.locator(".gsl-reason").count()
+    reader.js("w.set('reason', {number: argument, place: 0})", count)
+    reader.settle()
+    assert reader.js("document.activeElement === [...document.querySelectorAll('.gsl-reason')].at(-1)")
+    own, lists = reader.js(
+        """[v.panels.querySelector('.gsl-reasons > li:last-child'), v.panels].map(node => node.getBoundingClientRect())
+        .map(({top, bottom}) => [top, bottom])"""
+    )
+    assert own[0] >= lists[0] - 1
+    assert own[1] <= lists[1] + 1
+
+
 def test_a_click_on_a_gap_tells_how_long_what_came_next_what_for_and_why(read, loop):
     reader = read(loop)
     finding = loop.explain().findings[0]

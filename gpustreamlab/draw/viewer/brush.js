@@ -133,9 +133,12 @@ export const hueCount = ({palette, call_styles: calls}) => palette.length - 2 - 
 
 // What colour tells now: what was chosen, or partitions where there are any.
 export function colourBy({colour, planned}) {
-  const hasPartitions = planned.groups.some(({letter}) => letter)
-  return colour && (colour !== "partition" || hasPartitions) ? colour : hasPartitions ? "partition" : "stream"
+  const isSplit = hasPartitions(planned)
+  return colour && (colour !== "partition" || isSplit) ? colour : isSplit ? "partition" : "stream"
 }
+
+// Whether streams are of partitions: then bars are as high as their SMs are many.
+export const hasPartitions = ({groups}) => groups.some(({letter}) => letter)
 
 // The hue of a span's partition or stream; grey where colour tells something else of single spans, and of the host.
 function spanHue(tables, by, row, index) {
@@ -164,6 +167,7 @@ const shareOf = ([least, most], ns) => most > least ? Math.max(0, Math.min(1, Ma
 
 export const SHADES = 16, DIM_SHADE = 3
 export const OPEN_SHADE = 3 // Of what is queued or running: nobody knows which.
+export const LEAST_SHADE = 10 // Of a little load: it stands out from the paper.
 
 // A colour from (almost) paper to full, as opaque colours: they are painted faster than transparent ones.
 const shadesOf = (fill, paper) => Array.from({length: SHADES + 1}, (_, i) => blend(fill, paper, i / SHADES))

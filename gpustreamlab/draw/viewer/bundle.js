@@ -1,4 +1,4 @@
-// Made by scripts/bundle_viewer.py. 05470d4d837198f9fd6b298f82af4b912f972ba4e4cd444c584b99144630f8db
+// Made by scripts/bundle_viewer.py. 3ce392055c31a21c5fb35a5b97d3a85f12309f64572617285ec40d04886ced2d
 "use strict";
 var gpustreamlab = (() => {
   var __defProp = Object.defineProperty;
@@ -739,9 +739,10 @@ var gpustreamlab = (() => {
   };
   var hueCount = ({ palette, call_styles: calls }) => palette.length - 2 - calls.length;
   function colourBy({ colour, planned }) {
-    const hasPartitions = planned.groups.some(({ letter }) => letter);
-    return colour && (colour !== "partition" || hasPartitions) ? colour : hasPartitions ? "partition" : "stream";
+    const isSplit = hasPartitions(planned);
+    return colour && (colour !== "partition" || isSplit) ? colour : isSplit ? "partition" : "stream";
   }
+  var hasPartitions = ({ groups }) => groups.some(({ letter }) => letter);
   function spanHue(tables, by, row, index) {
     const band = by === "partition" ? tables.bands[tables.partitions[row.partition[index]]?.band] : null;
     return tables.lanes[row.lane].host || !band ? laneHue(tables, by, row.lane) : band.hue;
@@ -766,6 +767,7 @@ var gpustreamlab = (() => {
   var SHADES = 16;
   var DIM_SHADE = 3;
   var OPEN_SHADE = 3;
+  var LEAST_SHADE = 10;
   var shadesOf = (fill, paper) => Array.from({ length: SHADES + 1 }, (_, i) => blend(fill, paper, i / SHADES));
   function clipTo(ctx, left, top, right, bottom, paint) {
     ctx.save();
@@ -1117,7 +1119,10 @@ var gpustreamlab = (() => {
   }
 
   // layout.js
-  var SCALES = { compact: 0.7, normal: 1, tall: 1.8 };
+  var SCALES = { compact: 0.2, normal: 1, tall: 1.8 };
+  var LEAST_SCALE = 0.7;
+  var LEAST_PX = 12;
+  var HOST_SHARE = 0.6;
   var LARGEST_PX = 96;
   var FOLDED_PX = 16;
   var HEAD_PX = 22;
@@ -1154,21 +1159,23 @@ var gpustreamlab = (() => {
       const lane = planned.lanes[code];
       return lane.bottom - lane.top - (foldsMemory(lane) ? memoryPx(lane) : 0);
     };
+    const hostShare = planned.lanes.every((lane) => lane.host) ? 1 : HOST_SHARE, shareOf2 = (code) => planned.lanes[code].host ? hostShare : 1;
     const sum = order.reduce((sums, code) => {
-      sums[isFolded(code) ? 0 : 1] += isFolded(code) ? FOLDED_PX : high(code);
+      sums[isFolded(code) ? 0 : 1] += isFolded(code) ? FOLDED_PX : high(code) * shareOf2(code);
       return sums;
     }, [0, 0]);
     const fixedPx = marksPx + HEAD_PX * headed.length + sum[0] + (pinned.length ? PINNED_GAP_PX : 0);
     const scale = SCALES[layout.density] ?? fitScale(planned, (roomPx - fixedPx) / Math.max(1, sum[1]), mayGrow);
+    const scaleOf = (code) => Math.max(scale * shareOf2(code), LEAST_PX / Math.max(1, high(code)));
     const lanes = planned.lanes.map((lane) => ({ ...lane, hue: planned.groups[lane.group]?.hue, top: AWAY_PX, bottom: AWAY_PX, parts: [], group: -1 }));
     let y = marksPx;
     const put = (code, group) => {
       const lane = lanes[code], isLow = isFolded(code);
-      Object.assign(lane, { group, folded: isLow, top: y, bottom: y += isLow ? FOLDED_PX : high(code) * scale });
+      Object.assign(lane, { group, folded: isLow, top: y, bottom: y += isLow ? FOLDED_PX : high(code) * scaleOf(code) });
       const isShown = (part) => !isMemory(part) || !foldsMemory(planned.lanes[code]);
       if (!isLow) lane.parts = planned.lanes[code].parts.filter(isShown).map(([label, ...borders]) => [label, ...borders.map((px) => moved(code, px))]);
     };
-    const moved = (code, px) => lanes[code].top + (px - planned.lanes[code].top) * scale;
+    const moved = (code, px) => lanes[code].top + (px - planned.lanes[code].top) * scaleOf(code);
     const stripIn = ({ lane, ...strip }) => bordersIn(foldsMemory(planned.lanes[lane]) ? { folded: true } : lanes[lane], (px) => moved(lane, px), strip);
     for (const code of pinned) put(code, -1);
     const pinnedPx = pinned.length ? (y += PINNED_GAP_PX) - PINNED_GAP_PX / 2 : marksPx;
@@ -1188,7 +1195,7 @@ var gpustreamlab = (() => {
   }
   function fitScale({ rows }, wanted, mayGrow) {
     const largest = rows.reduce((most, { top, bottom }) => Math.max(most, bottom - top), 1);
-    return Math.max(SCALES.compact, Math.min(wanted, mayGrow ? Math.max(1, LARGEST_PX / largest) : 1));
+    return Math.max(LEAST_SCALE, Math.min(wanted, mayGrow ? Math.max(1, LARGEST_PX / largest) : 1));
   }
   function boxOf({ label, detail, fill, hatch, letter, loose, isFolded }, borders) {
     const count = `${loose.length} lane${loose.length === 1 ? "" : "s"} folded`;
@@ -1229,6 +1236,7 @@ var gpustreamlab = (() => {
   var CAPTURE_STRIP_PX = 12;
   var MIN_WINDOW_NS = 10;
   var EMPTY_WINDOW_NS = 1e6;
+  var SEEN_PX = 12;
   var HIT_PX = 3;
   var FILTER_KEYS = /* @__PURE__ */ new Set(["hiddenNames", "hiddenKinds", "hiddenPartitions", "hiddenStreams"]);
   var STATE_KEYS = /* @__PURE__ */ new Set(["isLive", "isFollowing", "isPaused"]);
@@ -1250,7 +1258,7 @@ var gpustreamlab = (() => {
       this.frame = { left: 0, top: 0, right: 1, bottom: 1 };
       this.scrollPx = 0;
       this.layout = firstLayout();
-      this.room = { innerPx: LANES_MAX_PX, mayGrow: false };
+      this.room = { innerPx: LANES_MAX_PX, fitPx: LANES_MAX_PX, mayGrow: false };
       this.dragDoes = "move";
       this.lane = null;
       this.pane = null;
@@ -1280,7 +1288,7 @@ var gpustreamlab = (() => {
       this.planned = planned;
       this.laneRows = planned.lanes.map(() => []);
       planned.rows.forEach((row, code) => this.laneRows[row.lane].push(code));
-      const { stripsPx } = planParts(planned, 0), room = { ...this.room, roomPx: this.room.innerPx - stripsPx };
+      const { stripsPx } = planParts(planned, 0), room = { ...this.room, roomPx: this.room.fitPx - stripsPx };
       const { tables, order, sequence, pinnedPx, marksPx } = layOut(planned, this.layout, room, (lane) => this.threadOf(lane));
       Object.assign(this, { tables, laneOrder: order, sequence, pinnedPx });
       this.parts = { ...planParts(tables, this.room.innerPx), headPx: marksPx };
@@ -1301,9 +1309,11 @@ var gpustreamlab = (() => {
     }
     setRoom(innerPx, mayGrow) {
       if (this.room.innerPx === innerPx && this.room.mayGrow === mayGrow) return;
-      this.room = { innerPx, mayGrow };
-      const { tables: { height_px: before }, lanesPx } = this;
+      const isOpen = this.pinned || this.gap || this.selection;
+      this.room = { innerPx, mayGrow, fitPx: Math.max(innerPx, isOpen ? this.room.fitPx : 0) };
+      const { tables: { height_px: before }, lanesPx, pinned } = this;
       this.adoptTables(this.planned);
+      if (pinned && this.lanesPx < lanesPx && this.tables.rows[pinned.row].top - this.scrollPx > this.lanesPx - SEEN_PX) this.scrollToRow(pinned.row);
       if (this.tables.height_px !== before || this.lanesPx !== lanesPx) this.emit("data", "tables");
     }
     // The thread from which the first span of a lane came, or undefined.
@@ -1465,11 +1475,14 @@ var gpustreamlab = (() => {
       else if (px < 4) this.fitAround(start, end, 5.5);
       else if (start < this.x0 || end > this.x1) this.setRange((start + end - width) / 2, (start + end + width) / 2);
       this.reveal(this.tables.rows[row].lane);
+      this.scrollToRow(row);
+      this.set("pinned", { row, index });
+    }
+    scrollToRow(row) {
       const { top, bottom } = this.tables.rows[row], headPx = this.pinnedPx + (this.tables.lanes[this.tables.rows[row].lane].group >= 0 ? 22 : 0);
       if (top < this.pinnedPx) this.scrollTo(this.scrollPx);
       else if (top - this.scrollPx < headPx) this.scrollTo(top - headPx - 8);
       else if (bottom - this.scrollPx > this.lanesPx) this.scrollTo(bottom - this.lanesPx + 12);
-      this.set("pinned", { row, index });
     }
     // Set one of the properties that are drawn; the event's detail is its name.
     set(property, value) {
@@ -2392,9 +2405,17 @@ var gpustreamlab = (() => {
       const isShown = view.reason?.number === at + 1, { text, fix } = reasonsOf(view).findings[at].pieces[isShown ? view.reason.place : 0];
       const [button2, says, does] = item.children;
       button2.setAttribute("aria-pressed", String(isShown));
+      if (isShown) showItem(item, button2);
       says.textContent = text;
       does.textContent = fix;
     });
+    function showItem(item, button2) {
+      if (item.parentElement.contains(document.activeElement)) button2.focus({ preventScroll: true });
+      for (const list of [item.parentElement, viewer.panels]) {
+        const own = item.getBoundingClientRect(), { top, bottom } = list.getBoundingClientRect();
+        list.scrollTop += own.top < top ? own.top - top : Math.max(0, Math.min(own.bottom - bottom, own.top - top));
+      }
+    }
     const commands = viewer.commands;
     commands.askWhy = ask;
     commands.nextReason = () => {
@@ -2686,7 +2707,7 @@ var gpustreamlab = (() => {
         ctx.fillStyle = theme.shade;
         if (view.laneOrder.indexOf(code) % 2) ctx.fillRect(left, view.yAt(top), right - left, bottom - top);
         ctx.fillStyle = theme.grid;
-        for (const [, partTop] of parts.slice(1)) ctx.fillRect(left, Math.round(view.yAt(partTop)) - 2, right - left, 1);
+        if (bottom - top >= 30) for (const [, partTop] of parts.slice(1)) ctx.fillRect(left, Math.round(view.yAt(partTop)) - 2, right - left, 1);
       }
     });
   }
@@ -2755,10 +2776,10 @@ var gpustreamlab = (() => {
         const hasDetail = detail && bottom - top >= 30 && parts.length < 2;
         const headPx = group >= 0 ? HEAD_PX2 : 0;
         paintPartLabels(ctx, painter, code, parts.slice(1), headPx, room);
-        const half = hasDetail ? 15 : 7;
+        const half = hasDetail ? 15 : 6;
         const seenTop = Math.max(view.yAt(top), view.lanesTop() + headPx), seenBottom = Math.min(view.yAt(bottom), view.lanesBottom());
         const middle = Math.min(Math.max((seenTop + seenBottom) / 2, view.yAt(top) + half), view.yAt(bottom) - half);
-        if (middle - half < free && bottom - top < 2 * half || middle + half > view.lanesBottom() + 3) continue;
+        if (middle - half < free - 1 && bottom - top < 2 * half || middle + half > view.lanesBottom() + 3) continue;
         if (middle - half < view.lanesTop() + headPx - 3) continue;
         free = middle + half;
         ctx.fillStyle = painter.theme.soft;
@@ -2784,7 +2805,7 @@ var gpustreamlab = (() => {
     ctx.fillText(texts.fit(ctx, label, room, true), fits ? right - used : right, middle);
   }
   function labelRoom({ top, bottom, parts = [] }) {
-    return parts.length ? { top: parts[0][1] - 3, bottom: parts[0][2] + 1 } : { top, bottom };
+    return parts.length && bottom - top >= 30 ? { top: parts[0][1] - 3, bottom: parts[0][2] + 1 } : { top, bottom };
   }
   function paintPartLabels(ctx, { view, theme, texts }, lane, parts, headPx, room) {
     for (const [label, top, bottom] of parts) {
@@ -2826,16 +2847,16 @@ var gpustreamlab = (() => {
         low.set(high);
       });
     });
-    paintScale(ctx, painter, box, [`${formatCount(tables.sm_count)} SMs`], ["in use"]);
+    paintScale(ctx, painter, box, [`${formatCount(tables.sm_count)} SMs`], ["at work"]);
   }
   function stripAt(view, px, py) {
     const { tables, store, nsPerPx, frame } = view, strip = view.parts.strips.find(({ top, bottom }) => py >= frame.top + top && py <= frame.top + bottom);
     if (!strip || px > frame.right) return null;
     if (strip.kind === "capture") return ["Kernels captured", [["about", "elsewhere there are ranges only"]]];
     const about = `of ${formatCount(tables.sm_count)} SMs, at most: a partition counts as a whole while work runs in it`;
-    if (px < frame.left) return ["SMs in use", [["about", about], ...tables.bands.map(({ label, letter }) => [letter || " ", label])]];
+    if (px < frame.left) return ["SMs of partitions at work", [["about", about], ...tables.bands.map(({ label, letter }) => [letter || " ", label])]];
     const at = view.timeAt(px), sms = smShares(store, tables, at, at + nsPerPx, 1).map(([mean]) => Number(mean.toPrecision(4)));
-    return ["SMs in use", [["at", exactTime(at)], ...tables.bands.map(({ label }, place) => [String(sms[place]), label]), ["about", about]]];
+    return ["SMs of partitions at work", [["at", exactTime(at)], ...tables.bands.map(({ label }, place) => [String(sms[place]), label]), ["about", about]]];
   }
   function paintCapture(ctx, { view, theme, texts }, box) {
     const { left, top, bottom } = box;
@@ -3035,10 +3056,9 @@ var gpustreamlab = (() => {
     if (view.canScroll) {
       const { laneOrder } = view, seen = view.visibleLanes();
       const above = seen.length ? laneOrder.indexOf(seen.at(-1)) + 1 - seen.length : 0;
-      const below = laneOrder.length - above - seen.length;
       const word = laneOrder.some((code) => view.tables.lanes[code].host) ? "lanes" : "streams";
       const isMostly = (code) => view.yAt((view.tables.lanes[code].top + view.tables.lanes[code].bottom) / 2) < view.lanesBottom();
-      const shown = `${formatCount(seen.filter(isMostly).length)} of ${formatCount(laneOrder.length)}`;
+      const count = Math.max(1, seen.filter(isMostly).length), below = laneOrder.length - above - count, shown = `${formatCount(count)} of ${formatCount(laneOrder.length)}`;
       if (above) say([`▴ ${formatCount(above)} above`], view.lanesTop() + 12);
       const words = [`▾ ${shown} ${word} shown: scroll over their names`, `▾ ${shown} ${word}`, `▾ ${shown}`];
       if (below) say(words, view.lanesBottom() - 12);
@@ -3823,6 +3843,7 @@ var gpustreamlab = (() => {
       commands.closeMenu();
       commands.lane();
     }, isOff: () => !view.laneOrder.length });
+    menu.action("Lanes", { label: "Fold all lanes", run: () => view.arrange({ folded: new Set(view.planned.lanes.map(laneKey)) }) });
     menu.action("Lanes", { label: "Show all lanes", run: () => view.arrange({ hidden: /* @__PURE__ */ new Set(), folded: /* @__PURE__ */ new Set() }), isOff: () => !view.layout.hidden.size && !view.layout.folded.size });
     menu.action("Lanes", { label: "Order of first work", run: () => view.arrange({ order: [], pinned: /* @__PURE__ */ new Set() }), isOff: () => !view.layout.order.length && !view.layout.pinned.size });
     menu.choice("Moving", { label: "drag", options: [["move", "moves"], ["select", "selects (Shift)"], ["zoom", "zooms (Alt)"]], get: () => view.dragDoes, set: (value) => {
@@ -4147,7 +4168,7 @@ var gpustreamlab = (() => {
     /** Something that is done at once; `isOff` tells when it cannot be. */
     action(section, { label, key = "", run, isOff = () => false }) {
       const button = makeButton(label, { key, onclick: () => {
-        run();
+        run(button);
         this.show();
       } });
       this.shows.push(() => {
@@ -4336,7 +4357,7 @@ var gpustreamlab = (() => {
       const shares = isWhole ? this.shares : this.busyBetween(view.x0, view.x1, columns), { most, isExact } = busyPeak(view, shares);
       this.paintArea(ctx, this.shares, { left: this.left, top: TOP_PX, bottom: this.lineBottom }, most);
       this.paintMoments(ctx);
-      paintHitTicks(ctx, this, this.highPx);
+      paintHitTicks(ctx, this, isWhole ? this.highPx : this.lineBottom);
       const box = { left: this.left, top: isWhole ? TOP_PX : this.lineBottom + 4, bottom: this.bottom };
       if (!isWhole) this.paintArea(ctx, shares, box, most);
       const about = isExact ? formatCount(most) : `about ${formatCount(most)}`, { busy_word: busy } = view.tables.header;
@@ -4505,7 +4526,7 @@ var gpustreamlab = (() => {
       viewer.commands.closeMenu();
       write();
     } });
-    if (viewer.address !== null) menu.action(SECTION, { label: "Copy link to this view", run: () => copyText(viewer.link(), makeNode("span"), menu.element) });
+    if (viewer.address !== null) menu.action(SECTION, { label: "Copy link to this view", run: (button) => copyText(viewer.link(), button, menu.element) });
     if (viewer.savePage) menu.action(SECTION, { label: "Save page with notes", run: () => viewer.savePage(entries()) });
   }
   function newNote(view, at) {
@@ -4754,16 +4775,21 @@ var gpustreamlab = (() => {
   var isMatch = ({ view, items }, { row }, i) => view.store.matchCount(row, items.first[i], items.last[i]) > 0;
   var isOne = ({ first, last }, i) => first[i] === last[i];
   function fillBoxes(ctx, painter, segments, { x, w, ns }) {
-    const { view, items, looks, ratio, hatches } = painter, edge = Math.max(1, Math.round(ratio));
+    const { view, items, looks, ratio, hatches } = painter, edge = Math.max(1, Math.round(ratio)), isSplit = hasPartitions(view.planned);
     eachItem(segments, (i, segment) => {
       const { columns, top, height } = devicePx(segment, ratio), at = items.first[i], shape = looks.shape(columns, at);
       const isDim = view.matches && !isMatch(painter, segment, i);
-      const full = shape === OPEN || columns.isPale ? isDim ? 1 : OPEN_SHADE : isDim ? DIM_SHADE : SHADES;
       if (w[i] < WIDE_PX * ratio || !isOne(items, i)) {
-        const load = Math.max(Math.min(height, LEAST_LOAD_PX * ratio), Math.round(Math.min(1, items.busy[i] / ns[i]) * height));
-        ctx.fillStyle = looks.shades[looks.load(columns, at)][full];
-        return ctx.fillRect(x[i], top + height - load, w[i], load);
+        const share = Math.min(1, items.busy[i] / ns[i]), isHost = view.tables.lanes[columns.lane].host;
+        const isHollow = !isHost && (shape === OPEN || columns.isPale), isHigh = isSplit && !isHost;
+        const load = isHigh ? height : Math.max(Math.min(height, LEAST_LOAD_PX * ratio), Math.round(share * height));
+        const box2 = { left: x[i], top: top + height - load, width: w[i], height: load, edge }, code2 = looks.load(columns, at);
+        ctx.fillStyle = looks.shades[code2][isDim ? isHollow ? 1 : DIM_SHADE : isHollow ? OPEN_SHADE : isHigh ? loadShade(share) : SHADES];
+        ctx.fillRect(box2.left, box2.top, box2.width, box2.height);
+        if (isHollow) outlineBox(ctx, box2, isDim ? looks.shades[code2][DIM_SHADE] : looks.lines[code2], true);
+        return;
       }
+      const full = shape === OPEN || columns.isPale ? isDim ? 1 : OPEN_SHADE : isDim ? DIM_SHADE : SHADES;
       const code = looks.code(columns, at), box = { left: x[i], top, width: w[i] - edge, height, edge };
       if (shape !== SOLID) outlineBox(ctx, box, isDim ? looks.shades[code][DIM_SHADE] : looks.lines[code], shape === OPEN);
       if (shape === HOLLOW) return;
@@ -4775,6 +4801,7 @@ var gpustreamlab = (() => {
       ctx.fillRect(x[i], top, w[i] - edge, height);
     });
   }
+  var loadShade = (share) => Math.round(LEAST_SHADE + share * (SHADES - LEAST_SHADE));
   function paintHits(ctx, painter, segments, { x, w }) {
     const least = Math.round(LEAST_HIT_PX * painter.ratio), high = Math.round(HIT_PX2 * painter.ratio);
     ctx.fillStyle = painter.theme.accent;
@@ -5162,18 +5189,18 @@ var gpustreamlab = (() => {
   var PATTERN = /^\/((?:\\.|[^/\\])+)\/([dgimsuvy]*)$/;
   var LIMIT = new RegExp(`^([<>])=?(\\d+(?:\\.\\d+)?|\\.\\d+)(${UNITS})$`, "i");
   var SPACED_LIMIT = new RegExp(`([<>]=?)\\s*([\\d.]+)\\s*(${UNITS})(?=\\s|$)`, "gi");
+  var NESTED = /[+*}]\)(?:[+*]|\{\d+,)/;
   var WORDS = /(?:[a-z]+:)?\/(?:\\.|[^/\\])+\/[dgimsuvy]*(?=\s|$)|(?:[^\s"]|"[^"]*"?)+/gi;
   function compileSearch(text, tables) {
     const asked = parseSearch(text);
     if (!asked) return null;
     const isFound = (texts, tests) => tests.every((test) => [texts].flat().some((text2) => test(String(text2))));
     const found = (values, tests) => Uint8Array.from(values, (value) => isFound(value, tests));
-    const matches = found(tables.names, asked.name), also = [];
+    const laneNames = tables.lanes.map(({ name, label }) => [name, label]), also = [];
+    if (!found(tables.names, asked.name).includes(1) && found(laneNames, asked.name).includes(1)) asked.lane.push(...asked.name.splice(0));
+    const matches = found(tables.names, asked.name), lanes = found(laneNames, asked.lane);
     matches.rowCount = tables.rows.length;
-    if (asked.lane.length) {
-      const lanes = found(tables.lanes.map(({ name, label }) => [name, label]), asked.lane);
-      also.push((row) => lanes[row.lane]);
-    }
+    if (asked.lane.length) also.push((row) => lanes[row.lane]);
     const columns = { kind: tables.kinds, partition: tables.partitions.map(({ text: text2 }) => text2), thread: tables.threads };
     for (const [column, values] of Object.entries(columns)) {
       const codes = found(values, asked[column]);
@@ -5207,7 +5234,7 @@ var gpustreamlab = (() => {
       return "";
     };
     const what = problem(source.length);
-    if (!what) return "";
+    if (!what) return NESTED.test(source) ? "a repeat of repeats may take for ever" : "";
     let end = source.length;
     while (end > 0 && problem(end)) end--;
     return `${what} at sign ${end + 1}, ${source.slice(end, end + 12)}`;
@@ -5592,14 +5619,15 @@ var gpustreamlab = (() => {
   function rowsOf(view, by, found, { of: { start, end }, lanes }) {
     const { tables } = view, lane = (code) => laneText(tables.lanes[code]);
     const row = (text, { count, busy, max }, entry2, style) => ({ text, style, entry: entry2, calls: count, total: busy, mean: count ? busy / count : NaN, max, share: busy / (end - start) });
-    const entry = (group, codes, all) => ({ group, codes, all: [...all.keys()] });
+    const all = [...({ stream: tables.lanes, name: tables.names, partition: tables.partitions }[by] ?? []).keys()];
+    const entry = (group, codes) => ({ group, codes, all });
     if (by === "pair") return found.pairs.filter(({ both_ns: both }) => both).map(({ a, b, both_ns: total, share }) => ({ text: `${lane(a)} + ${lane(b)}`, total, share }));
-    if (by === "stream") return found.lanes.filter(({ lane: code }) => lanes.has(code)).map((own) => row(lane(own.lane), own, entry("hiddenStreams", [own.lane], tables.lanes)));
-    if (by === "name") return groupNames(view, found.names).map((own) => row(own.text, own, entry("hiddenNames", own.codes, tables.names), nameLook(view, own.codes)));
+    if (by === "stream") return found.lanes.filter(({ lane: code }) => lanes.has(code)).map((own) => row(lane(own.lane), own, entry("hiddenStreams", [own.lane])));
+    if (by === "name") return groupNames(view, found.names).map((own) => row(own.text, own, entry("hiddenNames", own.codes), nameLook(view, own.codes)));
     const same = (code) => [...tables.partitions.keys()].filter((other) => tables.partitions[other].text === tables.partitions[code]?.text);
     return found.partitions.map((own) => {
       const { text = "", band = -1 } = tables.partitions[own.code] ?? {};
-      return row(text, own, entry("hiddenPartitions", same(own.code), tables.partitions), tables.bands[band]);
+      return row(text, own, entry("hiddenPartitions", same(own.code)), tables.bands[band]);
     });
   }
   function totalTable(view, { by, sort, isUp }, rows, change2) {
@@ -5684,6 +5712,9 @@ var gpustreamlab = (() => {
     figure.addEventListener("pointerdown", leave, true);
     figure.addEventListener("pointerleave", leave);
     for (const event of ["range", "data"]) view.on(event, () => state.pointer && later());
+    view.on("look", (property) => {
+      if (property === "scrollPx" && state.pointer) later();
+    });
     viewer.commands.hideTip = () => {
       state.pointer = null;
       hide();

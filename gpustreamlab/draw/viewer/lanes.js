@@ -167,6 +167,7 @@ function addChoices(viewer) {
     menu.toggle("Lanes", { label: "Memory", get: () => view.layout.memory, set: memory => view.arrange({ memory }) })
   }
   menu.action("Lanes", { label: "Fold, pin, hide or move a lane", key: "L", run: () => { commands.closeMenu(); commands.lane() }, isOff: () => !view.laneOrder.length })
+  menu.action("Lanes", { label: "Fold all lanes", run: () => view.arrange({ folded: new Set(view.planned.lanes.map(laneKey)) }) })
   menu.action("Lanes", { label: "Show all lanes", run: () => view.arrange({ hidden: new Set(), folded: new Set() }), isOff: () => !view.layout.hidden.size && !view.layout.folded.size })
   menu.action("Lanes", { label: "Order of first work", run: () => view.arrange({ order: [], pinned: new Set() }), isOff: () => !view.layout.order.length && !view.layout.pinned.size })
   menu.choice("Moving", { label: "drag", options: [["move", "moves"], ["select", "selects (Shift)"], ["zoom", "zooms (Alt)"]], get: () => view.dragDoes, set: value => { view.dragDoes = value } })

@@ -1,6 +1,9 @@
 // Where lanes stand: what Python planned, in the heights, the groups and the order that were chosen here.
 
-const SCALES = { compact: 0.7, normal: 1, tall: 1.8 }
+const SCALES = { compact: 0.2, normal: 1, tall: 1.8 }
+const LEAST_SCALE = 0.7 // Of lanes that fit into their room.
+const LEAST_PX = 12 // A lane has room for its name.
+const HOST_SHARE = 0.6 // Of the height of streams: a thread has many rows, one for each depth of its calls.
 const LARGEST_PX = 96 // Few lanes fill the room until their highest row is that high.
 const FOLDED_PX = 16
 const HEAD_PX = 22 // Of a group.
@@ -40,18 +43,20 @@ export function layOut(planned, layout, { roomPx, mayGrow }, threadOf) {
     const lane = planned.lanes[code]
     return lane.bottom - lane.top - (foldsMemory(lane) ? memoryPx(lane) : 0)
   }
-  const sum = order.reduce((sums, code) => { sums[isFolded(code) ? 0 : 1] += isFolded(code) ? FOLDED_PX : high(code); return sums }, [0, 0])
+  const hostShare = planned.lanes.every(lane => lane.host) ? 1 : HOST_SHARE, shareOf = code => planned.lanes[code].host ? hostShare : 1
+  const sum = order.reduce((sums, code) => { sums[isFolded(code) ? 0 : 1] += isFolded(code) ? FOLDED_PX : high(code) * shareOf(code); return sums }, [0, 0])
   const fixedPx = marksPx + HEAD_PX * headed.length + sum[0] + (pinned.length ? PINNED_GAP_PX : 0)
   const scale = SCALES[layout.density] ?? fitScale(planned, (roomPx - fixedPx) / Math.max(1, sum[1]), mayGrow)
+  const scaleOf = code => Math.max(scale * shareOf(code), LEAST_PX / Math.max(1, high(code)))
   const lanes = planned.lanes.map(lane => ({ ...lane, hue: planned.groups[lane.group]?.hue, top: AWAY_PX, bottom: AWAY_PX, parts: [], group: -1 }))
   let y = marksPx
   const put = (code, group) => {
     const lane = lanes[code], isLow = isFolded(code)
-    Object.assign(lane, { group, folded: isLow, top: y, bottom: y += isLow ? FOLDED_PX : high(code) * scale })
+    Object.assign(lane, { group, folded: isLow, top: y, bottom: y += isLow ? FOLDED_PX : high(code) * scaleOf(code) })
     const isShown = part => !isMemory(part) || !foldsMemory(planned.lanes[code])
     if (!isLow) lane.parts = planned.lanes[code].parts.filter(isShown).map(([label, ...borders]) => [label, ...borders.map(px => moved(code, px))])
   }
-  const moved = (code, px) => lanes[code].top + (px - planned.lanes[code].top) * scale
+  const moved = (code, px) => lanes[code].top + (px - planned.lanes[code].top) * scaleOf(code)
   const stripIn = ({ lane, ...strip }) =>
     bordersIn(foldsMemory(planned.lanes[lane]) ? { folded: true } : lanes[lane], px => moved(lane, px), strip)
   for (const code of pinned) put(code, -1)
@@ -69,10 +74,10 @@ export function layOut(planned, layout, { roomPx, mayGrow }, threadOf) {
   return { tables, order, sequence: groups.flatMap(group => group.lanes), pinnedPx, marksPx }
 }
 
-/** As high as the room allows: neither lower than compact lanes nor higher than is good to read. */
+/** As high as the room allows, as long as they are good to read. */
 function fitScale({ rows }, wanted, mayGrow) {
   const largest = rows.reduce((most, { top, bottom }) => Math.max(most, bottom - top), 1)
-  return Math.max(SCALES.compact, Math.min(wanted, mayGrow ? Math.max(1, LARGEST_PX / largest) : 1))
+  return Math.max(LEAST_SCALE, Math.min(wanted, mayGrow ? Math.max(1, LARGEST_PX / largest) : 1))
 }
 
 function boxOf({ label, detail, fill, hatch, letter, loose, isFolded }, borders) {

@@ -48,7 +48,7 @@ class Menu {
 
   /** Something that is done at once; `isOff` tells when it cannot be. */
   action(section, { label, key = "", run, isOff = () => false }) {
-    const button = makeButton(label, { key, onclick: () => { run(); this.show() } })
+    const button = makeButton(label, { key, onclick: () => { run(button); this.show() } })
     this.shows.push(() => { button.disabled = isOff() })
     this.add(section, button)
   }

@@ -90,7 +90,7 @@ export class Minimap {
     const shares = isWhole ? this.shares : this.busyBetween(view.x0, view.x1, columns), {most, isExact} = busyPeak(view, shares)
     this.paintArea(ctx, this.shares, {left: this.left, top: TOP_PX, bottom: this.lineBottom}, most)
     this.paintMoments(ctx)
-    paintHitTicks(ctx, this, this.highPx)
+    paintHitTicks(ctx, this, isWhole ? this.highPx : this.lineBottom)
     const box = {left: this.left, top: isWhole ? TOP_PX : this.lineBottom + 4, bottom: this.bottom}
     if (!isWhole) this.paintArea(ctx, shares, box, most)
     const about = isExact ? formatCount(most) : `about ${formatCount(most)}`, {busy_word: busy} = view.tables.header

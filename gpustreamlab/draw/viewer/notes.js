@@ -47,7 +47,7 @@ export function addNotes(viewer) {
   view.keep("notes", () => view.notes === first ? null : entries(), value => setNotes(value ? read(value) : first))
   Object.assign(viewer.commands, { note: write, editNote: note => open(note, note), dropNote: note => setNotes(view.notes.filter(other => other !== note)) })
   menu.action(SECTION, { label: "Write a note", key: "N", run: () => { viewer.commands.closeMenu(); write() } })
-  if (viewer.address !== null) menu.action(SECTION, { label: "Copy link to this view", run: () => copyText(viewer.link(), makeNode("span"), menu.element) })
+  if (viewer.address !== null) menu.action(SECTION, { label: "Copy link to this view", run: button => copyText(viewer.link(), button, menu.element) })
   if (viewer.savePage) menu.action(SECTION, { label: "Save page with notes", run: () => viewer.savePage(entries()) })
 }
 

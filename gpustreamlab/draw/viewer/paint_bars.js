@@ -1,7 +1,8 @@
 // Bars: solid where work ran, an outline where it is known to have waited, pale and open at the ends where nobody knows when in
-// it work ran. Spans that are too narrow for a bar are drawn as load: as high as the share of the time in which they lasted.
+// it work ran. Spans that are too narrow for a bar are drawn as load: as high, or where height tells SMs as dark, as the share of
+// the time in which they lasted.
 
-import { BAR_INK, clipLanes, DIM_SHADE, HOLLOW, OPEN, OPEN_SHADE, setPen, SHADES, SOLID } from "./brush.js"
+import { BAR_INK, clipLanes, DIM_SHADE, hasPartitions, HOLLOW, LEAST_SHADE, OPEN, OPEN_SHADE, setPen, SHADES, SOLID } from "./brush.js"
 import { binWidth, decimate } from "./lod.js"
 import { isStray } from "./rows.js"
 import { formatNs } from "./units.js"
@@ -91,16 +92,21 @@ const isMatch = ({view, items}, {row}, i) => view.store.matchCount(row, items.fi
 const isOne = ({first, last}, i) => first[i] === last[i]
 
 function fillBoxes(ctx, painter, segments, {x, w, ns}) {
-  const {view, items, looks, ratio, hatches} = painter, edge = Math.max(1, Math.round(ratio))
+  const {view, items, looks, ratio, hatches} = painter, edge = Math.max(1, Math.round(ratio)), isSplit = hasPartitions(view.planned)
   eachItem(segments, (i, segment) => {
     const {columns, top, height} = devicePx(segment, ratio), at = items.first[i], shape = looks.shape(columns, at)
     const isDim = view.matches && !isMatch(painter, segment, i)
-    const full = shape === OPEN || columns.isPale ? (isDim ? 1 : OPEN_SHADE) : isDim ? DIM_SHADE : SHADES
     if (w[i] < WIDE_PX * ratio || !isOne(items, i)) {
-      const load = Math.max(Math.min(height, LEAST_LOAD_PX * ratio), Math.round(Math.min(1, items.busy[i] / ns[i]) * height))
-      ctx.fillStyle = looks.shades[looks.load(columns, at)][full]
-      return ctx.fillRect(x[i], top + height - load, w[i], load)
+      const share = Math.min(1, items.busy[i] / ns[i]), isHost = view.tables.lanes[columns.lane].host
+      const isHollow = !isHost && (shape === OPEN || columns.isPale), isHigh = isSplit && !isHost
+      const load = isHigh ? height : Math.max(Math.min(height, LEAST_LOAD_PX * ratio), Math.round(share * height))
+      const box = {left: x[i], top: top + height - load, width: w[i], height: load, edge}, code = looks.load(columns, at)
+      ctx.fillStyle = looks.shades[code][isDim ? (isHollow ? 1 : DIM_SHADE) : isHollow ? OPEN_SHADE : isHigh ? loadShade(share) : SHADES]
+      ctx.fillRect(box.left, box.top, box.width, box.height)
+      if (isHollow) outlineBox(ctx, box, isDim ? looks.shades[code][DIM_SHADE] : looks.lines[code], true)
+      return
     }
+    const full = shape === OPEN || columns.isPale ? (isDim ? 1 : OPEN_SHADE) : isDim ? DIM_SHADE : SHADES
     const code = looks.code(columns, at), box = {left: x[i], top, width: w[i] - edge, height, edge}
     if (shape !== SOLID) outlineBox(ctx, box, isDim ? looks.shades[code][DIM_SHADE] : looks.lines[code], shape === OPEN)
     if (shape === HOLLOW) return
@@ -112,6 +118,8 @@ function fillBoxes(ctx, painter, segments, {x, w, ns}) {
     ctx.fillRect(x[i], top, w[i] - edge, height)
   })
 }
+
+const loadShade = share => Math.round(LEAST_SHADE + share * (SHADES - LEAST_SHADE))
 
 // A line under the bars that match, and the bins that hold a match: what a search found stands out at every zoom.
 function paintHits(ctx, painter, segments, {x, w}) {

@@ -18,7 +18,7 @@ export function paintShades(ctx, {view, theme}) {
       ctx.fillStyle = theme.shade
       if (view.laneOrder.indexOf(code) % 2) ctx.fillRect(left, view.yAt(top), right - left, bottom - top)
       ctx.fillStyle = theme.grid
-      for (const [, partTop] of parts.slice(1)) ctx.fillRect(left, Math.round(view.yAt(partTop)) - 2, right - left, 1)
+      if (bottom - top >= 30) for (const [, partTop] of parts.slice(1)) ctx.fillRect(left, Math.round(view.yAt(partTop)) - 2, right - left, 1)
     }
   })
 }
@@ -101,11 +101,11 @@ export function paintLaneLabels(ctx, painter) {
       // The line of its group stays above it.
       const headPx = group >= 0 ? HEAD_PX : 0
       paintPartLabels(ctx, painter, code, parts.slice(1), headPx, room)
-      const half = hasDetail ? 15 : 7
+      const half = hasDetail ? 15 : 6
       // The label of a tall lane stays in view with it.
       const seenTop = Math.max(view.yAt(top), view.lanesTop() + headPx), seenBottom = Math.min(view.yAt(bottom), view.lanesBottom())
       const middle = Math.min(Math.max((seenTop + seenBottom) / 2, view.yAt(top) + half), view.yAt(bottom) - half)
-      if (middle - half < free && bottom - top < 2 * half || middle + half > view.lanesBottom() + 3) continue
+      if (middle - half < free - 1 && bottom - top < 2 * half || middle + half > view.lanesBottom() + 3) continue
       if (middle - half < view.lanesTop() + headPx - 3) continue
       free = middle + half
       ctx.fillStyle = painter.theme.soft
@@ -134,9 +134,9 @@ function paintOneLine(ctx, {theme, texts}, label, detail, {right, middle, room})
   ctx.fillText(texts.fit(ctx, label, room, true), fits ? right - used : right, middle)
 }
 
-// Where the name of a lane may stand: beside its first rows, if it has several sorts of them.
+// Where the name of a lane may stand: beside its first rows, if it has several sorts of them and they have room for it.
 function labelRoom({top, bottom, parts = []}) {
-  return parts.length ? {top: parts[0][1] - 3, bottom: parts[0][2] + 1} : {top, bottom}
+  return parts.length && bottom - top >= 30 ? {top: parts[0][1] - 3, bottom: parts[0][2] + 1} : {top, bottom}
 }
 
 // What the other rows of a lane hold.

@@ -104,10 +104,10 @@ export function paintMoreLanes(ctx, painter) {
   if (view.canScroll) {
     const {laneOrder} = view, seen = view.visibleLanes()
     const above = seen.length ? laneOrder.indexOf(seen.at(-1)) + 1 - seen.length : 0
-    const below = laneOrder.length - above - seen.length
     const word = laneOrder.some(code => view.tables.lanes[code].host) ? "lanes" : "streams"
     const isMostly = code => view.yAt((view.tables.lanes[code].top + view.tables.lanes[code].bottom) / 2) < view.lanesBottom()
-    const shown = `${formatCount(seen.filter(isMostly).length)} of ${formatCount(laneOrder.length)}`
+    // A lane of which no more than its begin is seen is one that is looked for below.
+    const count = Math.max(1, seen.filter(isMostly).length), below = laneOrder.length - above - count, shown = `${formatCount(count)} of ${formatCount(laneOrder.length)}`
     if (above) say([`▴ ${formatCount(above)} above`], view.lanesTop() + 12)
     const words = [`▾ ${shown} ${word} shown: scroll over their names`, `▾ ${shown} ${word}`, `▾ ${shown}`]
     if (below) say(words, view.lanesBottom() - 12)

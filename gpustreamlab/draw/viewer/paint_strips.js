@@ -1,4 +1,4 @@
-// Strips below the lanes: SMs in use by partition, stacked, and when kernels were captured. Each px column shows its exact mean.
+// Strips below the lanes: SMs of partitions at work, stacked, and when kernels were captured. Each px column shows its exact mean.
 
 import { BAR_INK, clipTo, hatchShape, setPen } from "./brush.js"
 import { smShares } from "./busy.js"
@@ -38,7 +38,7 @@ function paintSms(ctx, painter, box) {
       low.set(high)
     })
   })
-  paintScale(ctx, painter, box, [`${formatCount(tables.sm_count)} SMs`], ["in use"])
+  paintScale(ctx, painter, box, [`${formatCount(tables.sm_count)} SMs`], ["at work"])
 }
 
 /** What a strip tells at a place of the figure: a title and pairs of label and text; null where there is none. */
@@ -47,9 +47,9 @@ export function stripAt(view, px, py) {
   if (!strip || px > frame.right) return null
   if (strip.kind === "capture") return ["Kernels captured", [["about", "elsewhere there are ranges only"]]]
   const about = `of ${formatCount(tables.sm_count)} SMs, at most: a partition counts as a whole while work runs in it`
-  if (px < frame.left) return ["SMs in use", [["about", about], ...tables.bands.map(({label, letter}) => [letter || " ", label])]]
+  if (px < frame.left) return ["SMs of partitions at work", [["about", about], ...tables.bands.map(({label, letter}) => [letter || " ", label])]]
   const at = view.timeAt(px), sms = smShares(store, tables, at, at + nsPerPx, 1).map(([mean]) => Number(mean.toPrecision(4)))
-  return ["SMs in use", [["at", exactTime(at)], ...tables.bands.map(({label}, place) => [String(sms[place]), label]), ["about", about]]]
+  return ["SMs of partitions at work", [["at", exactTime(at)], ...tables.bands.map(({label}, place) => [String(sms[place]), label]), ["about", about]]]
 }
 
 // When kernels were captured: elsewhere there are ranges only.

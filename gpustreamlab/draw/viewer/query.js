@@ -10,6 +10,7 @@ const SOME_FIELD = /^([a-z]+):(?!:)/i // What looks like a field; "at::mm" is a 
 const PATTERN = /^\/((?:\\.|[^/\\])+)\/([dgimsuvy]*)$/ // A regular expression.
 const LIMIT = new RegExp(`^([<>])=?(\\d+(?:\\.\\d+)?|\\.\\d+)(${UNITS})$`, "i")
 const SPACED_LIMIT = new RegExp(`([<>]=?)\\s*([\\d.]+)\\s*(${UNITS})(?=\\s|$)`, "gi")
+const NESTED = /[+*}]\)(?:[+*]|\{\d+,)/ // Repeats of what ends with a repeat: the browser may search for years.
 const WORDS = /(?:[a-z]+:)?\/(?:\\.|[^/\\])+\/[dgimsuvy]*(?=\s|$)|(?:[^\s"]|"[^"]*"?)+/gi
 
 /** Turn the text of the search box into a search, or null where it asks for nothing. */
@@ -18,12 +19,12 @@ export function compileSearch(text, tables) {
   if (!asked) return null
   const isFound = (texts, tests) => tests.every(test => [texts].flat().some(text => test(String(text))))
   const found = (values, tests) => Uint8Array.from(values, value => isFound(value, tests))
-  const matches = found(tables.names, asked.name), also = []
+  const laneNames = tables.lanes.map(({ name, label }) => [name, label]), also = []
+  // Who writes the name of a stream means the stream, where no span is named so.
+  if (!found(tables.names, asked.name).includes(1) && found(laneNames, asked.name).includes(1)) asked.lane.push(...asked.name.splice(0))
+  const matches = found(tables.names, asked.name), lanes = found(laneNames, asked.lane)
   matches.rowCount = tables.rows.length
-  if (asked.lane.length) {
-    const lanes = found(tables.lanes.map(({ name, label }) => [name, label]), asked.lane)
-    also.push(row => lanes[row.lane])
-  }
+  if (asked.lane.length) also.push(row => lanes[row.lane])
   const columns = { kind: tables.kinds, partition: tables.partitions.map(({ text }) => text), thread: tables.threads }
   for (const [column, values] of Object.entries(columns)) {
     const codes = found(values, asked[column])
@@ -54,7 +55,7 @@ function patternProblem(word) {
   if (!source) return ""
   const problem = until => { try { new RegExp(source.slice(0, until), flags) } catch (error) { return error.message.split(": ").at(-1) } return "" }
   const what = problem(source.length)
-  if (!what) return ""
+  if (!what) return NESTED.test(source) ? "a repeat of repeats may take for ever" : ""
   let end = source.length
   while (end > 0 && problem(end)) end--
   return `${what} at sign ${end + 1}, ${source.slice(end, end + 12)}`

@@ -50,6 +50,7 @@ export function addTips(viewer) {
   figure.addEventListener("pointerleave", leave)
   // What is under a pointer that stays changes when the picture moves.
   for (const event of ["range", "data"]) view.on(event, () => state.pointer && later())
+  view.on("look", property => { if (property === "scrollPx" && state.pointer) later() })
   // Until the pointer moves again.
   viewer.commands.hideTip = () => { state.pointer = null; hide() }
   viewer.atEnd(viewer.commands.hideTip)

@@ -106,14 +106,15 @@ function lanesText(view, lanes) {
 function rowsOf(view, by, found, { of: { start, end }, lanes }) {
   const { tables } = view, lane = code => laneText(tables.lanes[code])
   const row = (text, { count, busy, max }, entry, style) => ({ text, style, entry, calls: count, total: busy, mean: count ? busy / count : NaN, max, share: busy / (end - start) })
-  const entry = (group, codes, all) => ({ group, codes, all: [...all.keys()] })
+  const all = [...({ stream: tables.lanes, name: tables.names, partition: tables.partitions }[by] ?? []).keys()] // Once: names may be many.
+  const entry = (group, codes) => ({ group, codes, all })
   if (by === "pair") return found.pairs.filter(({ both_ns: both }) => both).map(({ a, b, both_ns: total, share }) => ({ text: `${lane(a)} + ${lane(b)}`, total, share }))
-  if (by === "stream") return found.lanes.filter(({ lane: code }) => lanes.has(code)).map(own => row(lane(own.lane), own, entry("hiddenStreams", [own.lane], tables.lanes)))
-  if (by === "name") return groupNames(view, found.names).map(own => row(own.text, own, entry("hiddenNames", own.codes, tables.names), nameLook(view, own.codes)))
+  if (by === "stream") return found.lanes.filter(({ lane: code }) => lanes.has(code)).map(own => row(lane(own.lane), own, entry("hiddenStreams", [own.lane])))
+  if (by === "name") return groupNames(view, found.names).map(own => row(own.text, own, entry("hiddenNames", own.codes), nameLook(view, own.codes)))
   const same = code => [...tables.partitions.keys()].filter(other => tables.partitions[other].text === tables.partitions[code]?.text)
   return found.partitions.map(own => {
     const { text = "", band = -1 } = tables.partitions[own.code] ?? {}
-    return row(text, own, entry("hiddenPartitions", same(own.code), tables.partitions), tables.bands[band])
+    return row(text, own, entry("hiddenPartitions", same(own.code)), tables.bands[band])
   })
 }
 

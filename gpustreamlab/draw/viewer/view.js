@@ -9,6 +9,7 @@ const SMS_STRIP_PX = 66
 const CAPTURE_STRIP_PX = 12
 export const MIN_WINDOW_NS = 10
 const EMPTY_WINDOW_NS = 1e6 // What a session in which nothing ran yet shows.
+const SEEN_PX = 12 // So much of a row shall be in view.
 const HIT_PX = 3 // How far a pointer may be off.
 export const FILTER_KEYS = new Set(["hiddenNames", "hiddenKinds", "hiddenPartitions", "hiddenStreams"])
 const STATE_KEYS = new Set(["isLive", "isFollowing", "isPaused"])
@@ -30,7 +31,7 @@ export class View {
     this.frame = {left: 0, top: 0, right: 1, bottom: 1}
     this.scrollPx = 0
     this.layout = firstLayout()
-    this.room = {innerPx: LANES_MAX_PX, mayGrow: false} // Of the lanes and the strips.
+    this.room = {innerPx: LANES_MAX_PX, fitPx: LANES_MAX_PX, mayGrow: false} // Of the lanes and the strips; lanes are as high as fits into the second.
     this.dragDoes = "move" // What the mouse does that is dragged: "move", "select" or "zoom".
     this.lane = null // Whose name was chosen: keys move it.
     this.pane = null // While lanes are painted: those that are pinned at the top, or the others.
@@ -61,7 +62,7 @@ export class View {
     this.planned = planned
     this.laneRows = planned.lanes.map(() => [])
     planned.rows.forEach((row, code) => this.laneRows[row.lane].push(code))
-    const {stripsPx} = planParts(planned, 0), room = {...this.room, roomPx: this.room.innerPx - stripsPx}
+    const {stripsPx} = planParts(planned, 0), room = {...this.room, roomPx: this.room.fitPx - stripsPx}
     // `order` has the codes of the shown lanes from the top, `sequence` those of all.
     const {tables, order, sequence, pinnedPx, marksPx} = layOut(planned, this.layout, room, lane => this.threadOf(lane))
     Object.assign(this, {tables, laneOrder: order, sequence, pinnedPx})
@@ -87,9 +88,12 @@ export class View {
 
   setRoom(innerPx, mayGrow) {
     if (this.room.innerPx === innerPx && this.room.mayGrow === mayGrow) return
-    this.room = {innerPx, mayGrow}
-    const {tables: {height_px: before}, lanesPx} = this
+    // Panels that a click opens take room from the lanes, but none moves under the pointer: those below scroll.
+    const isOpen = this.pinned || this.gap || this.selection
+    this.room = {innerPx, mayGrow, fitPx: Math.max(innerPx, isOpen ? this.room.fitPx : 0)}
+    const {tables: {height_px: before}, lanesPx, pinned} = this
     this.adoptTables(this.planned)
+    if (pinned && this.lanesPx < lanesPx && this.tables.rows[pinned.row].top - this.scrollPx > this.lanesPx - SEEN_PX) this.scrollToRow(pinned.row)
     if (this.tables.height_px !== before || this.lanesPx !== lanesPx) this.emit("data", "tables")
   }
 
@@ -251,11 +255,15 @@ export class View {
     else if (px < 4) this.fitAround(start, end, 5.5)
     else if (start < this.x0 || end > this.x1) this.setRange((start + end - width) / 2, (start + end + width) / 2)
     this.reveal(this.tables.rows[row].lane)
+    this.scrollToRow(row)
+    this.set("pinned", {row, index})
+  }
+
+  scrollToRow(row) {
     const {top, bottom} = this.tables.rows[row], headPx = this.pinnedPx + (this.tables.lanes[this.tables.rows[row].lane].group >= 0 ? 22 : 0)
     if (top < this.pinnedPx) this.scrollTo(this.scrollPx)
     else if (top - this.scrollPx < headPx) this.scrollTo(top - headPx - 8)
     else if (bottom - this.scrollPx > this.lanesPx) this.scrollTo(bottom - this.lanesPx + 12)
-    this.set("pinned", {row, index})
   }
 
   // Set one of the properties that are drawn; the event's detail is its name.

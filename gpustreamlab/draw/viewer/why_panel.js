@@ -39,9 +39,18 @@ export function addWhy(viewer) {
     const isShown = view.reason?.number === at + 1, { text, fix } = reasonsOf(view).findings[at].pieces[isShown ? view.reason.place : 0]
     const [button, says, does] = item.children
     button.setAttribute("aria-pressed", String(isShown))
+    if (isShown) showItem(item, button)
     says.textContent = text
     does.textContent = fix
   })
+  // Within its lists: the page stays where it is, and so does the focus where it is not on another reason.
+  function showItem(item, button) {
+    if (item.parentElement.contains(document.activeElement)) button.focus({ preventScroll: true })
+    for (const list of [item.parentElement, viewer.panels]) {
+      const own = item.getBoundingClientRect(), { top, bottom } = list.getBoundingClientRect()
+      list.scrollTop += own.top < top ? own.top - top : Math.max(0, Math.min(own.bottom - bottom, own.top - top))
+    }
+  }
   const commands = viewer.commands
   commands.askWhy = ask
   commands.nextReason = () => {
