@@ -15,7 +15,8 @@ from gpustreamlab.typing import BoolArray, FloatArray, Int64Array
 KEPT_SAMPLES = 262_144
 """Samples that are kept for the trace; the newest count."""
 SAMPLE_EVERY_NS = 1_000_000
-"""Of the samples of one lane and counter within a millisecond the last one counts, and the highest where that is higher."""
+"""Of the samples of one lane and counter within a millisecond the first and the last one count, and the highest where that is
+higher: without the first, memory would be unknown while the first work runs."""
 COUNTER_NAMES = 64
 """Different counters told apart."""
 
@@ -94,7 +95,7 @@ class CounterLog:
 
 
 def samples_that_count(time_ns: Int64Array, lane: Int64Array, name: Int64Array, value: FloatArray) -> BoolArray:
-    """Tell which samples are kept: in each millisecond the last of a lane and counter, and the highest where that is higher.
+    """Tell which samples are kept: in each millisecond the first and last of a lane and counter, and the highest if higher.
 
     Parameters
     ----------
@@ -103,9 +104,9 @@ def samples_that_count(time_ns: Int64Array, lane: Int64Array, name: Int64Array, 
 
     Examples
     --------
-    >>> one = np.zeros(4, np.int64)
-    >>> samples_that_count(np.arange(4), one, one, np.array([1.0, 5.0, 5.0, 2.0])).tolist()
-    [False, True, False, True]
+    >>> one = np.zeros(5, np.int64)
+    >>> samples_that_count(np.arange(5), one, one, np.array([1.0, 5.0, 5.0, 3.0, 2.0])).tolist()
+    [True, True, False, False, True]
     """
     is_end = np.append((np.diff(np.stack((lane, name, time_ns // SAMPLE_EVERY_NS)), axis=1) != 0).any(axis=0), True)
     ends = np.flatnonzero(is_end)
@@ -114,6 +115,8 @@ def samples_that_count(time_ns: Int64Array, lane: Int64Array, name: Int64Array, 
     order = np.lexsort((-height, group))  # stable: the first of equally high ones
     tops = order[np.append(True, np.diff(group[order]) != 0)]
     counts: BoolArray = is_end.copy()
+    starts = np.append(0, ends[:-1] + 1)
+    counts[starts[time_ns[starts] != time_ns[ends]]] = True  # what comes again counts once
     counts[tops[height[tops] > height[ends]]] = True
     return counts
 

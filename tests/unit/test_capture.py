@@ -436,3 +436,16 @@ def test_ctrl_c_in_a_close_keeps_no_kernels_from_the_session_before():
     assert (first.recording.tier, second.state) == (KERNELS, "closed")
     first.close()
     backend.close()
+
+
+def test_memory_is_known_from_the_first_work_on():
+    with Session("sim") as lab, lab.capture("kernels"):
+        with lab.on(lab.stream("compute"), "work"):
+            x = lab.xp.ones((1024, 1024), np.float32)
+            for _ in range(3):
+                x = x + lab.xp.ones((1024, 1024), np.float32)
+        lab.synchronize()
+        trace = lab.trace
+    first = int(trace.counters.time_ns.argmin())
+    assert trace.counters.time_ns[first] <= trace.start_ns[trace.kind == 1].min()
+    assert trace.counters.value[first] == 4 << 20

@@ -28,16 +28,19 @@ class TestCounters:
         time_ns, lane, name, value = zip(*samples, strict=True)
         log.append(ints(*time_ns), ints(*lane), ints(*name), np.array(value, np.float64))
 
-    def test_the_last_sample_of_a_millisecond_counts(self):
+    def test_the_first_and_the_last_sample_of_a_millisecond_count(self):
         log = CounterLog()
         name = log.code("pool_used_bytes")
         self.append(log, (100, 0, name, 1.0), (900_000, 0, name, 2.0), (1_000_000, 0, name, 3.0), (5, 1, name, 7.0))
+        self.append(log, (1_200_000, 0, name, 3.5))
         self.append(log, (1_500_000, 0, name, 4.5))
         found = log.counters()
 
         assert list(zip(found.lane.tolist(), found.time_ns.tolist(), found.value.tolist(), strict=True)) == [
             (1, 5, 7.0),
+            (0, 100, 1.0),
             (0, 900_000, 2.0),
+            (0, 1_000_000, 3.0),
             (0, 1_500_000, 4.5),
         ]
         assert found.names == ("pool_used_bytes",)
