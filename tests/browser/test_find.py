@@ -88,6 +88,8 @@ def test_an_expression_that_could_take_for_ever_is_refused(read):
     for text in ("/(a+)+$b/", "/(?:x|a*)*b/", "/(a{2,})+b/"):
         assert _search(reader, text)[1] == "a repeat of repeats may take for ever"
     assert _search(reader, "/(a+)a$/") == ("1 of 1", None)
+    took_ms = reader.js("(begin => { v.commands.searchFor('/a*a*a*b/'); return performance.now() - begin })(performance.now())")
+    assert took_ms < 3_000
 
 
 def test_totals_of_thousands_of_names_come_at_once_and_their_names_are_read(read):

@@ -1,4 +1,4 @@
-// Made by scripts/bundle_viewer.py. 3ce392055c31a21c5fb35a5b97d3a85f12309f64572617285ec40d04886ced2d
+// Made by scripts/bundle_viewer.py. 68acbbaacf0c5a41cea954395f5b24ccf883baa63e53a619c1140bc7c5830657
 "use strict";
 var gpustreamlab = (() => {
   var __defProp = Object.defineProperty;
@@ -5190,6 +5190,7 @@ var gpustreamlab = (() => {
   var LIMIT = new RegExp(`^([<>])=?(\\d+(?:\\.\\d+)?|\\.\\d+)(${UNITS})$`, "i");
   var SPACED_LIMIT = new RegExp(`([<>]=?)\\s*([\\d.]+)\\s*(${UNITS})(?=\\s|$)`, "gi");
   var NESTED = /[+*}]\)(?:[+*]|\{\d+,)/;
+  var PATTERN_LETTERS = 500;
   var WORDS = /(?:[a-z]+:)?\/(?:\\.|[^/\\])+\/[dgimsuvy]*(?=\s|$)|(?:[^\s"]|"[^"]*"?)+/gi;
   function compileSearch(text, tables) {
     const asked = parseSearch(text);
@@ -5243,7 +5244,7 @@ var gpustreamlab = (() => {
     const [, source, flags] = part.match(PATTERN) ?? [], plain2 = part.replaceAll('"', "").toLowerCase();
     if (!source) return (text) => text.toLowerCase().includes(plain2);
     const pattern = new RegExp(source, flags.replace(/[gy]/g, ""));
-    return (text) => pattern.test(text);
+    return (text) => pattern.test(text.slice(0, PATTERN_LETTERS));
   }
   var searchWords = (text) => text.replace(SPACED_LIMIT, "$1$2$3").match(WORDS) ?? [];
   function parseSearch(text) {
