@@ -164,11 +164,12 @@ def test_a_stream_is_as_high_as_its_name_in_compact_lanes(read):
 
 def test_threads_of_the_host_are_lower_than_streams_until_they_are_alone(read):
     reader = read(kernel_trace(), height=900)
-    least, most = reader.js(
-        """[false, true].map(host => w.tables.rows.filter(row => Boolean(w.tables.lanes[row.lane].host) === host)
-        .map(row => row.bottom - row.top)).map((heights, isHost) => isHost ? Math.max(...heights) : Math.min(...heights))"""
-    )
-    assert most <= 0.7 * least or most <= 20
+    scales = """w.tables.rows.map(({ lane, top, bottom }, row) =>
+        [Boolean(w.tables.lanes[lane].host), (bottom - top) / (w.planned.rows[row].bottom - w.planned.rows[row].top)])"""
+    found = [[scale for is_host, scale in reader.js(scales) if is_host == wanted] for wanted in (False, True)]
+    assert found[1] == pytest.approx([0.6 * found[0][0]] * len(found[1]))
+    alone = read(make_trace([("host: main", "load", 0, 10)])).js(scales)
+    assert all(scale >= 1 for _, scale in alone)
 
 
 def test_the_scroll_bar_is_beside_the_lanes(read):
