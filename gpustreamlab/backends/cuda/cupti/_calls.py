@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import threading
 from collections import defaultdict, deque
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 
 import numpy as np
@@ -223,24 +223,29 @@ def told_until(records: Records, wall: WallClock) -> dict[int, int]:
 
 
 class DependencyReader:
-    """Finds which stream was told to wait for what, from recorded events and waits."""
+    """Finds which stream was told to wait for what, from recorded events and waits.
 
-    def __init__(self) -> None:
+    Parameters
+    ----------
+    claimed
+        The contexts of sessions' streams, by the numbers of those. Records tell the wrong one: waits the primary context for
+        streams in partitions, and for those of another device than the current one that of the current.
+    """
+
+    def __init__(self, claimed: Mapping[int, int]) -> None:
+        self._claimed = claimed
         self._last = np.empty((4, 0), np.int64)
         """Of the last record of each event so far: event, number of the call, context, stream."""
         self._contexts: dict[int, set[int]] = defaultdict(set)
-        """The contexts that have a stream of each number. Records of waits tell the primary one for streams in partitions,
-        those of events the right one; streams are numbered through all contexts of a device. Source: CUPTI 13.0, H100."""
-
-    def note_stream(self, context: int, stream: int) -> None:
-        """Take in which context a stream is."""
-        self._contexts[stream].add(context)
+        """The contexts that events tell of streams that no session has; streams are numbered through all contexts of a process.
+        Source: CUPTI 13.0, H100."""
 
     def read(self, records: Records) -> DependencyBatch:
         """Return the waits of these records."""
         new = _rows(records.columns.get(RecordKind.CUDA_EVENT), "eventId")
         for context, stream in np.unique(new[2:], axis=1).T.tolist():
-            self.note_stream(context, stream)
+            self._contexts[stream].add(context)
+        new[2] = self._true_contexts(new[2], new[3])
         recorded = np.concatenate([self._last, new], axis=1)
         recorded = recorded[:, np.lexsort((recorded[1], recorded[0]))]
         self._last = recorded[:, np.diff(recorded[0], append=-1) != 0][:, -KNOWN_EVENTS:]
@@ -269,9 +274,12 @@ class DependencyReader:
 
     def _true_contexts(self, context: Int64Array, stream: Int64Array) -> Int64Array:
         pairs, place = np.unique(np.stack((context, stream)), axis=1, return_inverse=True)
-        known = [self._contexts.get(number) or {told} for told, number in pairs.T.tolist()]
-        found = [min(one) if len(one) == 1 else told for one, told in zip(known, pairs[0].tolist(), strict=True)]
+        found = [self._true_context(told, number) for told, number in pairs.T.tolist()]
         return np.array(found, np.int64)[place.reshape(-1)]
+
+    def _true_context(self, told: int, stream: int) -> int:
+        known = self._contexts.get(stream, ())
+        return self._claimed.get(stream) or (min(known) if len(known) == 1 else told)
 
 
 def _rows(columns: Columns | None, event: str) -> Int64Array:

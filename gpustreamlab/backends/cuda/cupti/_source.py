@@ -138,7 +138,7 @@ class CuptiSource:
         self._keep_session_time = keep_time
         self._own_calls = OwnCalls(host_time_ns)
         self._memory = MemoryReader(watch, ordinal=ordinal)
-        self._dependencies = DependencyReader()
+        self._dependencies = DependencyReader(SHARING.contexts)
         self._markers = MarkerReader(DOMAIN_NAME)
         self._wall = WallClock(time.time_ns, host_time_ns)
         self._calls = CallReader(cupti, self._are_own, self._wall)
@@ -289,7 +289,6 @@ class CuptiSource:
         context, number = self._streams.key_of(stream.handle)
         SHARING.claim(context, number, self)
         self._streams.note_own(context, stream.sm_count)
-        self._dependencies.note_stream(context, number)
         return context, number
 
     def are_foreign(self, context: Int64Array, stream: Int64Array) -> BoolArray:
