@@ -7,6 +7,7 @@ import types
 import numpy as np
 import pytest
 
+from gpustreamlab.backends.cuda.cupti import _source as _cupti_source
 from gpustreamlab.backends.cuda.cupti._constants import MarkerFlag, RecordKind, StreamFlag
 from gpustreamlab.backends.cuda.cupti._memory import USED, PoolSample
 from gpustreamlab.errors import DeviceError
@@ -83,6 +84,22 @@ def test_waits_of_streams_in_partitions_come_with_the_primary_context_and_get_th
 
     told = zip(batch.dependencies.wait.tolist(), batch.dependencies.target_context.tolist(), strict=True)
     assert sorted(told) == [(15, 2), (16, 1), (17, 1)]
+
+
+def test_waits_of_a_sessions_streams_get_its_context_where_that_of_the_current_device_is_told(card, source):
+    for context, stream in ((2, 25), (2, 23), (1, 24), (4, 24)):
+        _cupti_source.SHARING.claim(context, stream, source)
+    source.start()
+    emit = card.library.emit
+    for event, number, stream in ((5, 10, 25), (6, 11, 24)):
+        emit(RecordKind.CUDA_EVENT, eventId=event, correlationId=number, contextId=1, streamId=stream)
+    for event, number, stream in ((5, 15, 23), (6, 16, 25)):
+        emit(RecordKind.SYNCHRONIZATION, cudaEventId=event, correlationId=number, type=2, contextId=1, streamId=stream)
+    (batch,) = drain_all(source, card, 1)
+
+    told = zip(batch.dependencies.wait.tolist(), batch.dependencies.source_context.tolist(), strict=True)
+    assert sorted(told) == [(15, 2), (16, 1)]
+    assert batch.dependencies.target_context.tolist() == [2, 2]
 
 
 def test_memory_of_the_pool_and_in_stream_order(monkeypatch, card):

@@ -232,7 +232,7 @@ class DependencyReader:
         streams in partitions, and for those of another device than the current one that of the current.
     """
 
-    def __init__(self, claimed: Mapping[int, int]) -> None:
+    def __init__(self, claimed: Mapping[int, set[int]]) -> None:
         self._claimed = claimed
         self._last = np.empty((4, 0), np.int64)
         """Of the last record of each event so far: event, number of the call, context, stream."""
@@ -278,8 +278,10 @@ class DependencyReader:
         return np.array(found, np.int64)[place.reshape(-1)]
 
     def _true_context(self, told: int, stream: int) -> int:
-        known = self._contexts.get(stream, ())
-        return self._claimed.get(stream) or (min(known) if len(known) == 1 else told)
+        claimed, known = self._claimed.get(stream, ()), self._contexts.get(stream, ())
+        if told in claimed:
+            return told
+        return next((min(one) for one in (claimed, known) if len(one) == 1), told)
 
 
 def _rows(columns: Columns | None, event: str) -> Int64Array:
