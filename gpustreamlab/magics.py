@@ -56,7 +56,7 @@ class GpuStreamMagics(Magics):  # type: ignore[misc]
 
     @line_magic  # type: ignore[untyped-decorator]
     @no_var_expand  # type: ignore[untyped-decorator]
-    def gpulab(self, line: str) -> Session | None:
+    def gpulab(self, line: str) -> Session | Node | Cluster | None:
         """Start, show or close the session."""
         arguments = PARSERS["gpulab"]().parse(line)
         if arguments is None:
@@ -273,6 +273,10 @@ class GpuStreamMagics(Magics):  # type: ignore[misc]
         variable = arguments.variable or DEFAULT_VARIABLE
         if not variable.isidentifier() or keyword.iskeyword(variable):
             raise UsageError(f"%gpulab: --as takes a variable's name, not {variable!r}")
+        if _is_open_node(self.shell.user_ns.get(variable)) or _is_open_cluster(self.shell.user_ns.get(variable)):
+            raise UsageError(
+                f"%gpulab: {variable} is open, with several GPUs. Close it first: {variable}.close(), or use --as NAME"
+            )
         if arguments.off or (arguments.streams is not None and not arguments.auto):
             raise UsageError("%gpulab: --streams goes with start --auto, and --off with auto (see %gpulab -h)")
         with _usage_errors():
@@ -314,7 +318,9 @@ class GpuStreamMagics(Magics):  # type: ignore[misc]
         if len(sessions) == 1:
             return sessions[0]
         if self._find_node() is not None:
-            raise UsageError("There is a node of several GPUs. Choose one: gpu0 = lab[0], and then: %gpulab use --as gpu0")
+            raise UsageError("There is a node of several GPUs. Ask one of them: lab[0].partition(decode=32), lab[0].explain()")
+        if self._find_cluster() is not None:
+            raise UsageError("There is a cluster. Ask it in Python, lab.partition(decode=32), or run cells with --on all.")
         if not sessions:
             raise UsageError(f"There is no open session.{self._closed_hint()} Start one with: %gpulab start")
         names = sorted(self._named_sessions())
@@ -368,8 +374,11 @@ class GpuStreamMagics(Magics):  # type: ignore[misc]
         nodes = list({id(node): node for node in found.values()}.values())
         return found.get(DEFAULT_VARIABLE, nodes[0] if len(nodes) == 1 else None)
 
-    def _use(self, variable: str) -> Session:
+    def _use(self, variable: str) -> Session | Node | Cluster:
         session = self.shell.user_ns.get(variable)
+        if _is_open_node(session) or _is_open_cluster(session):
+            self._session = None
+            return session
         if not _is_open_session(session):
             hint = nearest_hint(variable, self._named_sessions())
             raise UsageError(f"%gpulab: variable {variable!r} holds no open session. {hint}")

@@ -109,7 +109,7 @@ class Strays(Reported):
                 selected_in=named[selected_in],
                 span_count=count,
                 total_ns=total_ns,
-                fix=_advice(self.lanes[ran_on], self.lanes[selected].name),
+                fix=_advice(self.lanes[ran_on], self.lanes[selected]),
             )
             for (name, ran_on, selected, ran_in, selected_in), count, total_ns in add_up(columns, self.duration_ns)
         )
@@ -117,7 +117,7 @@ class Strays(Reported):
     @property
     def advice(self) -> tuple[str, ...]:
         """What to do, one sentence for each stream that work strayed to; those with most of it first."""
-        return tuple(_advice(self.lanes[lane], self.lanes[selected].name) for lane, selected in _streams(self)[:LISTED_STREAMS])
+        return tuple(_advice(self.lanes[lane], self.lanes[selected]) for lane, selected in _streams(self)[:LISTED_STREAMS])
 
     def to_pandas(self) -> pd.DataFrame:
         """Return one row for each, as a `pandas.DataFrame`.
@@ -268,8 +268,13 @@ def _streams(result: Strays) -> list[tuple[int, int]]:
     return [(ran_on, most[ran_on][1]) for ran_on in sorted(totals, key=lambda lane: -totals[lane])]
 
 
-def _advice(lane: Lane, selected: str) -> str:
-    name, wanted = display_name(lane.name, _NAME_WIDTH), display_name(selected, _NAME_WIDTH)
+def _advice(lane: Lane, selected: Lane) -> str:
+    name, wanted = display_name(lane.name, _NAME_WIDTH), display_name(selected.name, _NAME_WIDTH)
+    if lane.device != selected.device:
+        return (
+            f"{name} is on GPU {lane.device}, and {wanted} on GPU {selected.device}: launch with node[{selected.device}].xp, "
+            f"or select a stream of GPU {lane.device}."
+        )
     if not lane.outside:
         return f"{name} is not the selected stream: open the range on it, with lab.on({name!r}, ...), or launch on {wanted}."
     if lane.name.startswith("torch stream"):

@@ -80,6 +80,8 @@ def open_node(wanted: str | None, devices: Sequence[int] | None) -> list[Backend
         raise BackendNotFoundError(
             f"There is no backend {wanted!r} for a node. Use gpustreamlab.Node(backend='cuda') or 'sim'."
         )
+    if isinstance(devices, int):
+        raise OptionError(f"devices is {devices!r}; name them: gpustreamlab.Node(devices=[0, 1]).")
     if devices is not None and (not devices or len(set(devices)) != len(devices)):
         raise OptionError(f"devices is {devices!r}; name one or more, each once: gpustreamlab.Node(devices=[0, 1]).")
     if wanted is None:

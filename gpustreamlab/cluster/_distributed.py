@@ -87,6 +87,10 @@ class _Task:
         self._task.cancel()
 
 
+_WITHOUT_CTRL_C = "import signal\nsignal.signal(signal.SIGINT, signal.SIG_IGN)\n"
+"""Run by each worker as it starts: Ctrl-C, and a notebook's Stop, reach the whole process group, and would end it."""
+
+
 def start_workers(count: int) -> DistributedEngines:
     """Start worker processes on this machine.
 
@@ -101,5 +105,7 @@ def start_workers(count: int) -> DistributedEngines:
         raise MissingExtraError(
             f"gsl.Cluster(workers={count}) starts workers of Dask, which is not installed: pip install 'gpustreamlab[dask]'"
         ) from error
-    cluster = LocalCluster(n_workers=count, threads_per_worker=1, processes=True, dashboard_address=None)
+    cluster = LocalCluster(
+        n_workers=count, threads_per_worker=1, processes=True, dashboard_address=None, preload=[_WITHOUT_CTRL_C]
+    )
     return DistributedEngines(Client(cluster), cluster)

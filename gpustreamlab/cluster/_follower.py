@@ -18,7 +18,7 @@ _log = logging.getLogger(__name__)
 
 TICK_S = 0.02
 """How often the answers are looked at."""
-READ_EVERY_S = 0.1
+READ_EVERY_S = 0.2
 """How often an engine is asked for what is new."""
 SILENT_S = 5.0
 """An answer that takes longer is given up, and asked for again; the engine counts as silent meanwhile."""

@@ -75,7 +75,7 @@ def loss_note(life: Life, whole: Trace) -> Note | None:
 
 
 def failure_of(failed: Mapping[str, Outcome], good: Outcomes) -> ClusterError:
-    parts = [f"[{name}] {outcome.error}\n{outcome.traceback}".rstrip() for name, outcome in failed.items()]
+    parts = [f"[{name}] {outcome.error}\n{outcome.text}{outcome.traceback}".rstrip() for name, outcome in failed.items()]
     kept = f"What the other {len(good)} returned is in error.results." if len(good) else "No other engine was asked."
     return ClusterError(
         f"It failed on {len(failed)} of {len(failed) + len(good)} engines. {kept}\n" + "\n".join(parts),

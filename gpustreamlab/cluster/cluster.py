@@ -317,11 +317,15 @@ class Cluster:
         if self._is_closed:
             return
         answering = [life for life in self._there() if not life.is_silent]
-        with suppress(ClusterError):
-            if answering:
-                self._run_all([life.called for life in answering], _worker.call, _synchronize)
-        self._follower.drain(ANSWER_S if len(answering) == len(self._there()) else SILENT_S)
-        self._follower.ping()
+        try:
+            with suppress(ClusterError):
+                if answering:
+                    self._run_all([life.called for life in answering], _worker.call, _synchronize)
+            self._follower.drain(ANSWER_S if len(answering) == len(self._there()) else SILENT_S)
+            self._follower.ping()
+        except Exception as error:  # noqa: BLE001 - the client may be closed by now: each adapter has its own error
+            _log.warning("What the engines did last could not be read: %s", error)
+            answering = []
         self._follower.stop()
         self._views.finish()
         with suppress(TraceError):
@@ -387,8 +391,11 @@ class Cluster:
 
     def _chosen(self, on: str | int | Sequence[str | int]) -> list[Life]:
         there = {life.called: life for life in self._there()}
+        if not there:
+            lost = "".join(f" Engine {life.name} is lost: {life.why}." for life in self._lives()[-4:])
+            raise ClusterError(f"No engine is there any more.{lost} Start others, and a new gsl.Cluster.")
         if on == "all":
-            return self._there()
+            return [*there.values()]
         words = [on] if isinstance(on, int) else on.split(",") if isinstance(on, str) else [*on]
         chosen = []
         for word in (str(word).strip() for word in words):

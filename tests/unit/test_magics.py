@@ -637,7 +637,7 @@ def test_what_a_node_cannot_be_asked_says_what_to_type(shell, node):
     run(shell, "lab.stream('d', device=1)")
     assert "is on GPU 1" in run(shell, "%%gpustream d --device 0\npass")[1]
     assert "no device 7" in run(shell, "%%gpustream e --device 7\npass")[1]
-    assert "gpu0 = lab[0]" in told(shell, "%gpupartition decode=32")
+    assert "lab[0].partition(decode=32)" in told(shell, "%gpupartition decode=32")
     run(shell, "gpu0 = lab[0]\n%gpulab use --as gpu0")
     assert run(shell, "%gpupartition decode=32")[0].success
     assert node[0].layout is not None
@@ -652,3 +652,12 @@ def test_where_the_only_session_is_closed_it_is_said_how_to_see_what_it_recorded
     assert "What 'lab' recorded until it was closed is still there: lab.timeline()" in told(shell, "%gputimeline")
     shell.user_ns.pop("lab")
     assert "lab.timeline()" not in told(shell, "%gputimeline")
+
+
+def test_a_node_is_not_overwritten_and_can_be_gone_back_to(shell, node):
+    assert "lab.close()" in told(shell, "%gpulab start --backend sim")
+    assert shell.user_ns["lab"] is node
+    run(shell, "gpu0 = lab[0]\n%gpulab use --as gpu0")
+    run(shell, "%gpulab use --as lab")
+    assert run(shell, "%%gpustream decode --device 1\npass")[0].success
+    assert list(node[1].streams) == ["decode"]

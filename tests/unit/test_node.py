@@ -88,6 +88,7 @@ def test_names_are_of_the_whole_node():
     [
         ({"backend": "sym"}, BackendNotFoundError, "'sim'"),
         ({"backend": "sim", "devices": []}, OptionError, "one or more"),
+        ({"backend": "sim", "devices": 2}, OptionError, r"devices=\[0, 1\]"),
         ({"backend": "sim", "devices": [0, 0]}, OptionError, "each once"),
         ({"backend": "sim", "devices": [1]}, OptionError, "0, 1, 2"),
         ({"backend": "sim", "spool": True}, OptionError, "no spool"),
@@ -196,6 +197,9 @@ def test_what_is_launched_on_another_card_than_the_selected_stream_is_part_of_th
         strays = node.trace.strays()
     assert len(strays) == 1
     assert "decode" in str(strays)
+    assert strays.advice == (
+        "default stream is on GPU 0, and decode on GPU 1: launch with node[1].xp, or select a stream of GPU 0.",
+    )
 
 
 def test_ranges_of_two_cards_have_an_edge_and_those_of_sessions_apart_have_none_of_others():
