@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator, Sequence
 from contextlib import ExitStack
 from dataclasses import replace
+from itertools import pairwise
 from types import MappingProxyType
 from typing import TYPE_CHECKING, Any
 
@@ -34,6 +35,8 @@ if TYPE_CHECKING:
 
 __all__ = ["Node"]
 
+WANDER = 1e-7
+"""How much the drift of two cards' clocks may change: they were 2.7 us off at 30 s from the nearest comparison (H100)."""
 DRIFT = 5e-6
 """How much the clocks of two cards may drift apart where that was not measured: 2.8 us a second were seen on H100s."""
 
@@ -248,8 +251,11 @@ class Node:
         if self._backends[0].device.simulated:
             return 0
         # Two cards' timers were seen to drift apart by 2.8 us a second, steadily (H100): between comparisons that is known.
-        beyond_ns = max(0, until_ns - self._compared[-1][0][0])
-        return max(error for told in self._compared for _, _, error in told) + round(beyond_ns * DRIFT)
+        at_ns = [told[0][0] for told in self._compared]
+        longest_ns = max((later - before for before, later in pairwise(at_ns)), default=0)
+        beyond_ns = max(0, until_ns - at_ns[-1])
+        measured_ns = max(error for told in self._compared for _, _, error in told)
+        return measured_ns + round(longest_ns / 2 * WANDER + beyond_ns * DRIFT)
 
     def overlap(self) -> Overlap:
         """Return how much the streams' work overlapped so far; see `Trace.overlap`."""
