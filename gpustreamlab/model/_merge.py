@@ -14,12 +14,13 @@ from gpustreamlab.errors import OptionError, TraceError
 from gpustreamlab.model._clock_offset import ClockOffset, interpolate
 from gpustreamlab.model._columns import Counters, Edges, WorkDetail
 from gpustreamlab.model._device import Device, Lane, TraceMetadata
-from gpustreamlab.model._trace import COLUMN_DTYPES, SPAN_KINDS, Trace
+from gpustreamlab.model._trace import COLUMN_DTYPES, DEVICE_WORK, SPAN_KINDS, Trace
 from gpustreamlab.typing import Int64Array, LaneKind, SpanKind
 
 SAME_CALL_NS = 100_000
 """Two records of one call differ by no more than this, by two clocks."""
 _HOST = SPAN_KINDS.index(SpanKind.HOST)
+_WORK = [SPAN_KINDS.index(kind) for kind in DEVICE_WORK]
 _ADDED = ("dropped_spans", "dropped_records", "pending_spans", "dropped_markers", "unselected_work")
 
 
@@ -32,6 +33,7 @@ def merge(
     clocks: Mapping[Any, ClockOffset] | Sequence[ClockOffset] | None = None,
     ahead_ns: Sequence[Ahead] | None = None,
     error_ns: int | None = None,
+    processes: Sequence[int] | None = None,
 ) -> Trace:
     """Return several traces as one, with the zero of the first.
 
@@ -49,13 +51,15 @@ def merge(
         of arrays of shape (n,) tells what it was when, by the trace's own clock.
     error_ns
         Bound on the error of that, in ns; None where it is not known.
+    processes
+        Which process recorded each: 0, 1, 2, ... None for what their lanes say, which is 0 for what a session of its own saved.
 
     Raises
     ------
     OptionError
         If there is none, or not one number, or offset, for each.
     TraceError
-        If it is not known how far their clocks are apart.
+        If it is not known how far their clocks are apart, or two of them have work of one stream at once.
 
     Notes
     -----
@@ -72,6 +76,13 @@ def merge(
     >>> both.start_ns.tolist(), [lane.name for lane in both.lanes], len(both.devices)
     ([0, 5], ['gpu0:work', 'gpu1:work'], 2)
     """
+    if processes is not None:
+        if len(processes) != len(traces):
+            raise OptionError("processes takes one number for each trace: gsl.merge([first, second], processes=[0, 1]).")
+        traces = [
+            replace(trace, lanes=tuple(replace(lane, process=number) for lane in trace.lanes))
+            for trace, number in zip(traces, processes, strict=True)
+        ]
     placing = _place(traces, clocks, ahead_ns)
     ahead_ns = placing.ahead_ns
     lanes, lane_code = _join_lanes(traces)
@@ -105,6 +116,7 @@ def merge(
         details += trace.details
         first_row += len(trace)
         first_partition += len(trace.partitions)
+    _require_streams_of_one(parts, lanes)
     rows: dict[str, Any] = _joined(parts, [len(trace) for trace in traces])
     source, target, kind = (np.concatenate(column) for column in zip(*edges, strict=True))
     sampled = dict(zip(("time_ns", "lane", "name", "value"), map(np.concatenate, zip(*counters, strict=True)), strict=True))
@@ -278,17 +290,40 @@ def _join_lanes(traces: Sequence[Trace]) -> tuple[tuple[Lane, ...], list[Int64Ar
     return lanes, [np.array([code[key] for key in own], np.int64) for own in placed]
 
 
+def _require_streams_of_one(parts: Sequence[Mapping[str, NDArray[Any]]], lanes: Sequence[Lane]) -> None:
+    """Raise where two traces have work of one stream at once: a stream does one thing after the other."""
+    for lane, stream in enumerate(lanes):
+        rows = [np.flatnonzero((part["lane"] == lane) & np.isin(part["kind"], _WORK)) for part in parts]
+        if sum(map(bool, map(len, rows))) < 2:
+            continue
+        start_ns, end_ns = (
+            np.concatenate([part[name][own] for part, own in zip(parts, rows, strict=True)]) for name in ("start_ns", "end_ns")
+        )
+        of = np.repeat(np.arange(len(parts)), list(map(len, rows)))
+        order = np.argsort(start_ns, kind="stable")
+        if ((start_ns[order][1:] < end_ns[order][:-1]) & (of[order][1:] != of[order][:-1])).any():
+            raise TraceError(
+                f"Two of the traces have work in stream {stream.name!r} at once, so it is two streams of one name. Say which "
+                "process recorded each trace: gsl.merge(traces, processes=[0, 1])."
+            )
+
+
 def with_devices(lanes: Sequence[Lane]) -> tuple[Lane, ...]:
-    """Return lanes in which streams of several devices that have one name have the device before it."""
+    """Return lanes in which those of several processes, or streams of several devices, that have one name, say which."""
+    processes: dict[str, set[int]] = {}
     devices: dict[tuple[str, int], set[int]] = {}
     for lane in lanes:
+        processes.setdefault(lane.name, set()).add(lane.process)
         devices.setdefault((lane.name, lane.process), set()).add(lane.device)
-    return tuple(
-        replace(lane, name=f"gpu{lane.device}:{lane.name}")
-        if lane.kind is not LaneKind.HOST and len(devices[lane.name, lane.process]) > 1
-        else lane
-        for lane in lanes
-    )
+    named = []
+    for lane in lanes:
+        name = lane.name
+        if lane.kind is not LaneKind.HOST and len(devices[lane.name, lane.process]) > 1:
+            name = f"gpu{lane.device}:{name}"
+        if len(processes[lane.name]) > 1:
+            name = f"p{lane.process}:{name}"
+        named.append(replace(lane, name=name))
+    return tuple(named)
 
 
 def _intern(texts: Sequence[Sequence[str]]) -> tuple[tuple[str, ...], list[Int64Array]]:

@@ -321,3 +321,19 @@ def test_the_error_grows_with_the_longest_time_between_comparisons_and_beyond_th
         assert node._error_ns(60_000_000_000) == 1_400 + 3_000
         assert node._error_ns(61_000_000_000) == 1_400 + 3_000 + 5_000
         monkeypatch.undo()
+
+
+def test_streams_of_two_processes_are_not_taken_for_one():
+    def saved(start_ns):
+        return Trace.from_columns(
+            start_ns=start_ns, end_ns=[ns + 9 for ns in start_ns], stream=["work"] * len(start_ns), kind="kernel"
+        )
+
+    first, second = saved([0, 20]), saved([5, 40])
+    with pytest.raises(TraceError, match=r"processes=\[0, 1\]"):
+        gsl.merge([first, second], ahead_ns=[0, 0])
+    both = gsl.merge([first, second], ahead_ns=[0, 0], processes=[0, 1])
+    assert [(lane.name, lane.process) for lane in both.lanes] == [("p0:work", 0), ("p1:work", 1)]
+    assert len(gsl.merge([first, saved([100])], ahead_ns=[0, 0]).lanes) == 1  # the same session, later
+    with pytest.raises(OptionError, match="one number for each trace"):
+        gsl.merge([first], processes=[0, 1])
