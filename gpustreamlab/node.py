@@ -15,12 +15,12 @@ from gpustreamlab._util.background import DEFAULT_REFRESH_HZ
 from gpustreamlab._util.shell import running_kernel_shell
 from gpustreamlab.backends import open_node
 from gpustreamlab.errors import DeviceNotFoundError, OptionError, StreamExistsError, StreamNotFoundError, nearest_hint
-from gpustreamlab.model import Note
+from gpustreamlab.model import Note, with_written
 from gpustreamlab.notebook.views import LiveViews, check_timeline_options
 from gpustreamlab.record import JoinedJournal
 from gpustreamlab.session import Session, without_tools
 from gpustreamlab.sinks.live import DEFAULT_CAPACITY
-from gpustreamlab.typing import NoteKind, PeerAccess, SessionState
+from gpustreamlab.typing import PeerAccess, SessionState
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
@@ -299,5 +299,4 @@ class Node:
         """Take what the reader of a live timeline has written on it, all of it."""
         self._notes = notes
         if self._last_trace is not None:
-            others = [note for note in self._last_trace.notes if note.kind is not NoteKind.NOTE]
-            self._last_trace = replace(self._last_trace, notes=(*others, *notes))
+            self._last_trace = with_written(self._last_trace, notes)

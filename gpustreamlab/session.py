@@ -24,7 +24,7 @@ from gpustreamlab.groups import Expect, Memory, PartitionTools, Recording
 from gpustreamlab.memory.hazards import AccessWatch, check_hazard_mode, watch_accesses
 from gpustreamlab.memory.lifetimes import Keeper, call_on
 from gpustreamlab.memory.scratch import ScratchPool
-from gpustreamlab.model import Device, Layout, Note, Trace, WorkqueueOptions
+from gpustreamlab.model import Device, Layout, Note, Trace, WorkqueueOptions, with_written
 from gpustreamlab.notebook.views import LiveViews, check_timeline_options, title_of
 from gpustreamlab.programs import DRY_RUNS, Ground, Program, make_program
 from gpustreamlab.record import DEFAULT_PENDING_LIMIT, DEFAULT_RING_SIZE, Range, Recorder
@@ -46,7 +46,7 @@ from gpustreamlab.streams.selection import Selection, Selections
 from gpustreamlab.streams.stream import Event, Stream, StreamParts, check_label
 from gpustreamlab.streams.table import StreamTable
 from gpustreamlab.tuning import BENCH, Corun, Measurement, Room, Sweep, Tuning, corun, measure, sweep, tune
-from gpustreamlab.typing import CaptureTier, HazardMode, NoteKind, Rounding, SessionState, SupportsCudaStream
+from gpustreamlab.typing import CaptureTier, HazardMode, Rounding, SessionState, SupportsCudaStream
 
 if TYPE_CHECKING:
     from gpustreamlab.timeline import Timeline
@@ -989,8 +989,7 @@ class Session(ProcessBound):
         """Take what the reader of a live timeline has written on it, all of it."""
         self._notes = notes
         if self._last_trace is not None:
-            others = [note for note in self._last_trace.notes if note.kind is not NoteKind.NOTE]
-            self._last_trace = replace(self._last_trace, notes=(*others, *notes))
+            self._last_trace = with_written(self._last_trace, notes)
 
     def _make_trace(self) -> Trace:
         trace = without_tools(self._recorder.trace(title=self.title))

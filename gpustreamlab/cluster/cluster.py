@@ -26,12 +26,12 @@ from gpustreamlab.cluster._outcomes import EngineStatus, Outcomes
 from gpustreamlab.cluster._telling import failure_of, loss_note, loss_text, status_of, trace_of
 from gpustreamlab.cluster._worker import Outcome
 from gpustreamlab.errors import ClusterError, OptionError, SessionClosedError, TraceError, nearest_hint
-from gpustreamlab.model import NO_COMMON_TIME, Ahead, ClockOffset, Layout, Note, Trace, merge
+from gpustreamlab.model import NO_COMMON_TIME, Ahead, ClockOffset, Layout, Note, Trace, merge, with_written
 from gpustreamlab.notebook.views import LiveViews, check_timeline_options
 from gpustreamlab.record import DEFAULT_RING_SIZE, JoinedJournal
 from gpustreamlab.session import Session
 from gpustreamlab.sinks.live import DEFAULT_CAPACITY
-from gpustreamlab.typing import NoteKind, SessionState
+from gpustreamlab.typing import SessionState
 
 if TYPE_CHECKING:
     from typing import Self
@@ -463,8 +463,7 @@ class Cluster:
         """Take what the reader of a live timeline has written on it, all of it."""
         self._notes = notes
         if self._last_trace is not None:
-            others = [note for note in self._last_trace.notes if note.kind is not NoteKind.NOTE]
-            self._last_trace = replace(self._last_trace, notes=(*others, *notes))
+            self._last_trace = with_written(self._last_trace, notes)
 
     def _merged(self, lives: Sequence[Life], traces: Sequence[Trace]) -> Trace:
         """Return the traces of engines as one, on the clock of the first."""

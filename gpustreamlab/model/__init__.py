@@ -20,8 +20,8 @@ from gpustreamlab.model._device import (
     TraceMetadata,
 )
 from gpustreamlab.model._fields import MAX_NAME_LENGTH, check_fields, check_name, display_name, show_text
-from gpustreamlab.model._merge import Ahead, join_metadata, merge, shifted, with_devices
-from gpustreamlab.model._notes import read_written, written_entries
+from gpustreamlab.model._merge import Ahead, join_metadata, merge, shifted, shifted_moment, with_devices
+from gpustreamlab.model._notes import read_written, with_written, written_entries
 from gpustreamlab.model._partition import (
     Layout,
     LayoutChange,
@@ -79,9 +79,11 @@ __all__ = [
     "merge",
     "read_written",
     "shifted",
+    "shifted_moment",
     "show_text",
     "unchangeable",
     "with_devices",
+    "with_written",
     "write_file_whole",
     "written_entries",
 ]

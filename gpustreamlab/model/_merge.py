@@ -133,7 +133,7 @@ def merge(
         markers=tuple(
             sorted(
                 {
-                    replace(marker, time_ns=_moment(marker.time_ns, ahead))
+                    replace(marker, time_ns=shifted_moment(marker.time_ns, ahead))
                     for trace, ahead in zip(traces, ahead_ns, strict=True)
                     for marker in trace.markers
                 },
@@ -143,8 +143,8 @@ def merge(
         notes=tuple(
             replace(
                 note,
-                time_ns=_moment(note.time_ns, ahead),
-                end_ns=None if note.end_ns is None else _moment(note.end_ns, ahead),
+                time_ns=shifted_moment(note.time_ns, ahead),
+                end_ns=None if note.end_ns is None else shifted_moment(note.end_ns, ahead),
                 stream=next((lanes[code[own]].name for own, lane in enumerate(trace.lanes) if lane.name == note.stream), None),
             )
             for trace, ahead, code in zip(traces, ahead_ns, lane_code, strict=True)
@@ -179,7 +179,8 @@ def shifted(times_ns: Int64Array, ahead: Ahead) -> Int64Array:
     return moved
 
 
-def _moment(time_ns: int, ahead: Ahead) -> int:
+def shifted_moment(time_ns: int, ahead: Ahead) -> int:
+    """Return one time on the first clock, as `shifted` does of many."""
     return int(shifted(np.array([time_ns]), ahead)[0])
 
 
@@ -390,7 +391,7 @@ def join_metadata(
     by_number = {device.ordinal: device for device in devices}
     windows: list[tuple[int, int]] = []
     for begin, end in sorted(
-        (_moment(begin, ahead), _moment(end, ahead))
+        (shifted_moment(begin, ahead), shifted_moment(end, ahead))
         for meta, ahead in zip(told, ahead_ns, strict=True)
         for begin, end in meta.capture_windows
     ):

@@ -37,7 +37,7 @@ def read_written(entries: object) -> tuple[Note, ...]:
     return tuple(notes)
 
 
-def with_written(trace: Trace, entries: object) -> Trace:
+def with_written(trace: Trace, notes: tuple[Note, ...]) -> Trace:
     """Return a trace with what a reader wrote in the place of the notes that readers wrote before."""
     others = (note for note in trace.notes if note.kind is not NoteKind.NOTE)
-    return replace(trace, notes=(*others, *read_written(entries)))
+    return replace(trace, notes=(*others, *notes))

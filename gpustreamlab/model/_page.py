@@ -10,7 +10,7 @@ from pathlib import Path
 
 from gpustreamlab.errors import TraceFileError
 from gpustreamlab.model._file import parquet_trace, write_parquet
-from gpustreamlab.model._notes import with_written
+from gpustreamlab.model._notes import read_written, with_written
 from gpustreamlab.model._trace import Trace
 
 LARGEST_PAGE_BYTES = 2 << 30
@@ -61,7 +61,7 @@ def read_page(path: str | PathLike[str]) -> Trace:
     except ValueError as error:
         raise TraceFileError(f"The data of the page {shown} is damaged or cut off: {error}. Copy it again.") from error
     trace = parquet_trace(io.BytesIO(data), f"the data of the page {shown}")
-    return trace if written is None else with_written(trace, written)
+    return trace if written is None else with_written(trace, read_written(written))
 
 
 def _element(text: bytes, begin: bytes) -> bytes:

@@ -10,7 +10,19 @@ from typing import Protocol
 import numpy as np
 
 from gpustreamlab._util.defences import process_lock
-from gpustreamlab.model import Ahead, Counters, Device, Lane, Marker, Partition, Trace, join_metadata, shifted, with_devices
+from gpustreamlab.model import (
+    Ahead,
+    Counters,
+    Device,
+    Lane,
+    Marker,
+    Partition,
+    Trace,
+    join_metadata,
+    shifted,
+    shifted_moment,
+    with_devices,
+)
 from gpustreamlab.record._buffer import SPAN_COLUMNS, RowRing
 from gpustreamlab.record._details import DetailTable
 from gpustreamlab.record._extents import ANNOTATION_CODE, HOST_CODE, SAMPLE_CODE
@@ -219,7 +231,7 @@ class JoinedJournal:
             for journal, part, own in zip(self._journals, self._parts, ahead, strict=True):
                 for lane, name, since_ns, count in journal.unended():
                     if lane < len(part.lanes) and name < len(part.names):  # else it was not read yet
-                        at_ns = int(shifted(np.array([since_ns]), own)[0])
+                        at_ns = shifted_moment(since_ns, own)
                         found.append((int(part.lanes[lane]), part.names[name], at_ns, count))
         return sorted(found)
 
@@ -253,10 +265,7 @@ class JoinedJournal:
         for (part, delta), own in zip(told, ahead, strict=True):
             self._note(part, delta)
             self._keep(part, delta, own, windows)
-            windows += [
-                (int(shifted(np.array([begin]), own)[0]), int(shifted(np.array([end]), own)[0]))
-                for begin, end in delta.capture_windows
-            ]
+            windows += [(shifted_moment(begin, own), shifted_moment(end, own)) for begin, end in delta.capture_windows]
         return told
 
     def _take(self, awaited: Collection[int] | None) -> list[tuple[_Part, Delta]]:
@@ -386,7 +395,7 @@ class JoinedJournal:
 def _joined_markers(told: Sequence[Sequence[Marker]], ahead: Sequence[Ahead]) -> tuple[Marker, ...]:
     """Return all markers in order of time; what several journals were told of, once."""
     placed = [
-        (replace(marker, time_ns=int(shifted(np.array([marker.time_ns]), own)[0])), place)
+        (replace(marker, time_ns=shifted_moment(marker.time_ns, own)), place)
         for place, (markers, own) in enumerate(zip(told, ahead, strict=True))
         for marker in markers
     ]
