@@ -2,15 +2,17 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
 
-from gpustreamlab.analysis import IDLE_TEXTS, LISTED_FINDINGS, Finding, explain, finding_texts, idle
+from gpustreamlab.analysis import IDLE_TEXTS, LISTED_FINDINGS, Explanation, Finding, explain, finding_texts, idle
 from gpustreamlab.draw._found import found_entries, hazard_entries
 from gpustreamlab.errors import OptionError
 from gpustreamlab.model import Trace
-from gpustreamlab.typing import Cause, Certainty, LaneKind
+from gpustreamlab.typing import Cause, Certainty, Int64Array, LaneKind
 
 EXPLAINED_SPANS = 1_000_000
 """Of longer traces a page says what to type instead: so many take 0.5 to 2 s."""
@@ -35,25 +37,69 @@ def why_tables(trace: Trace, zero_ns: int) -> dict[str, Any]:
     zero_ns
         The trace's time from which times are counted.
     """
-    marks = found_entries(trace, zero_ns, frozenset())
     if len(trace) > EXPLAINED_SPANS:
         asked = f"More than {EXPLAINED_SPANS:,} spans are not explained in a page: type trace.explain()."
-        return _unexplained(trace, zero_ns, marks, asked)
+        return _unexplained(trace, zero_ns, found_entries(trace, zero_ns, frozenset()), asked)
     try:
-        found = explain(trace)
-    except OptionError as error:  # it is of several ranks
-        return _unexplained(trace, zero_ns, marks, str(error))
-    told = found.findings[:LISTED_FINDINGS]
-    calls = {row for one in told for row in one.pieces.call_row[:LISTED_PIECES].tolist()}
-    return _unexplained(trace, zero_ns, marks, "") | {
+        parts = [_Part("", trace, explain(trace), range(len(trace.lanes)))]
+    except OptionError:  # several processes on several GPUs: the trace does not tell how they waited for each other
+        parts = [*_each_gpu(trace)]
+    ranked = [(part, one) for part in parts for one in part.found.findings]
+    if len(parts) > 1:
+        ranked.sort(key=lambda pair: -pair[1].saves_ns)
+    told = ranked[:LISTED_FINDINGS]
+    calls = {row for part, one in told for row in part.rows_in(trace, one.pieces.call_row[:LISTED_PIECES])}
+    entries = _unexplained(trace, zero_ns, found_entries(trace, zero_ns, calls), "") | {
+        "findings": [_finding_entry(part, finding, zero_ns) for part, finding in told],
+        "gaps": _gap_entries(trace, zero_ns),
+        "explained": True,
+    }
+    more = len(ranked) - len(told)
+    return entries | (_told_of_one(parts[0].found, more) if len(parts) == 1 else _told_of_each(parts, more))
+
+
+@dataclass(frozen=True)
+class _Part:
+    """What is explained for itself: the whole trace, or one of its GPUs."""
+
+    label: str
+    trace: Trace
+    found: Explanation
+    lanes: Sequence[int]
+    """Which lanes of the whole trace its lanes are."""
+
+    def rows_in(self, whole: Trace, rows: Int64Array) -> list[int]:
+        """Return which rows of the whole trace some rows are; -1 stays."""
+        own: Int64Array = np.append(np.flatnonzero(np.isin(whole.lane, self.lanes)), -1)
+        return [int(own[row]) for row in rows]
+
+
+def _each_gpu(trace: Trace) -> Iterator[_Part]:
+    places = {lane: place for place, lane in enumerate(trace.lanes)}
+    for device in sorted({lane.device for lane in trace.lanes if lane.kind is LaneKind.STREAM}):
+        part = trace.where(device=device)
+        yield _Part(f"GPU {device}: ", part, explain(part), [places[lane] for lane in part.lanes])
+
+
+def _told_of_one(found: Explanation, more: int) -> dict[str, Any]:
+    return {
         "line": found.headline,
         "notes": list(found.notes) if found or found.host_bound or len(found.streams) > 1 else [],
-        "findings": [_finding_entry(trace, finding, zero_ns) for finding in told],
-        "more": max(0, len(found.findings) - LISTED_FINDINGS),
+        "more": more,
         "bound": [f"Bound by the host: {one}" for one in found.host_bound[:LISTED_FINDINGS]],
-        "gaps": _gap_entries(trace, zero_ns),
-        "marks": found_entries(trace, zero_ns, calls) if calls else marks,
-        "explained": True,
+    }
+
+
+def _told_of_each(parts: Sequence[_Part], more: int) -> dict[str, Any]:
+    """Say of each GPU what overlapped on it, those first where most is to be gained."""
+    lines = [f"{part.label}{part.found.headline}" for part in sorted(parts, key=lambda part: -part.found.gain_ns)]
+    bound = [f"{part.label}bound by the host: {one}" for part in parts for one in part.found.host_bound]
+    notes = [f"… {more:,} more: see trace.where(device=0).explain().findings, and so for each GPU."] if more else []
+    notes += [f"… {len(lines) - LISTED_FINDINGS:,} more GPUs."] if len(lines) > LISTED_FINDINGS else []
+    return {
+        "line": "Each GPU for itself: the trace does not tell how the processes waited for each other.",
+        "notes": [*notes, *dict.fromkeys(note for part in parts for note in part.found.notes)],
+        "bound": [*lines[:LISTED_FINDINGS], *bound[:LISTED_FINDINGS]],
     }
 
 
@@ -80,13 +126,14 @@ def _unexplained(trace: Trace, zero_ns: int, marks: list[dict[str, Any]], line: 
     )
 
 
-def _finding_entry(trace: Trace, finding: Finding, zero_ns: int) -> dict[str, Any]:
+def _finding_entry(part: _Part, finding: Finding, zero_ns: int) -> dict[str, Any]:
     count = min(LISTED_PIECES, len(finding.pieces.row))
-    pieces = [_piece_entry(trace, finding, place, zero_ns) for place in range(count)]
-    return {"head": finding.head, "count": finding.piece_count, "pieces": pieces}
+    pieces = [_piece_entry(part, finding, place, zero_ns) for place in range(count)]
+    return {"head": f"{part.label}{finding.head}", "count": finding.piece_count, "pieces": pieces}
 
 
-def _piece_entry(trace: Trace, finding: Finding, place: int, zero_ns: int) -> dict[str, Any]:
+def _piece_entry(part: _Part, finding: Finding, place: int, zero_ns: int) -> dict[str, Any]:
+    trace = part.trace
     row, other, call, since_ns, _, start_ns, waited_ns, certainty = (int(column[place]) for column in finding.pieces)
     text, fix = finding.text, finding.fix
     if place:
@@ -94,14 +141,15 @@ def _piece_entry(trace: Trace, finding: Finding, place: int, zero_ns: int) -> di
         text, fix = finding_texts(
             finding.code, trace, late, piece=place, before=other, call=call, waited_ns=waited_ns, is_proved=sure
         )
-    spans = {name: _span_key(trace, at, zero_ns) for name, at in (("late", row), ("other", other), ("call", call)) if at >= 0}
+    spans = {name: _span_key(part, at, zero_ns) for name, at in (("late", row), ("other", other), ("call", call)) if at >= 0}
     return spans | {"since": (start_ns if finding.code in ON_TIME else since_ns) - zero_ns, "text": text, "fix": fix}
 
 
-def _span_key(trace: Trace, row: int, zero_ns: int) -> list[int]:
+def _span_key(part: _Part, row: int, zero_ns: int) -> list[int]:
     """Tell a span from all others: rows and places of a page are not always those of the trace."""
+    trace = part.trace
     times_ns = (int(trace.start_ns[row]) - zero_ns, int(trace.end_ns[row]) - zero_ns)
-    return [int(trace.lane[row]), *times_ns]
+    return [part.lanes[int(trace.lane[row])], *times_ns]
 
 
 def _gap_entries(trace: Trace, zero_ns: int) -> list[list[int]]:

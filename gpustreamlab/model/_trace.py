@@ -208,7 +208,8 @@ class Trace:
         Parameters
         ----------
         t0_ns, t1_ns
-            From when to when, in ns on the trace's clock; the end does not belong to it.
+            From when to when, in ns on the trace's clock; the end does not belong to it. The axis of a timeline begins at
+            ``trace.start_ns.min()``.
 
         Returns
         -------
@@ -286,7 +287,8 @@ class Trace:
         text
             What is said.
         time_ns, end_ns
-            When, or from when until when, in ns on the trace's clock.
+            When, or from when until when, in ns on the trace's clock, as `start_ns`. The axis of a timeline begins with the
+            first span: what stands at 1.25 ms there is at ``trace.start_ns.min() + 1_250_000``.
         stream
             Name of the lane that it is about; None for all.
 
@@ -299,9 +301,10 @@ class Trace:
 
         Examples
         --------
-        >>> trace = Trace.from_columns(start_ns=[0, 50], end_ns=[9, 60], stream=["a", "a"])
-        >>> [note.text for note in trace.with_note("a pause", 9, 50, stream="a").notes]
-        ['a pause']
+        >>> trace = Trace.from_columns(start_ns=[4_000, 4_050], end_ns=[4_009, 4_060], stream=["a", "a"])
+        >>> zero_ns = int(trace.start_ns.min())
+        >>> trace.with_note("from 9 to 50 ns of the axis", zero_ns + 9, zero_ns + 50, stream="a").notes[0].time_ns
+        4009
         """
         if stream is not None:
             self.where(stream=stream)  # raises where there is none

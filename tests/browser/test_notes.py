@@ -195,6 +195,14 @@ def test_a_note_is_written_about_what_is_pinned_selected_or_under_the_pointer(re
     assert [text in reader.text("why") for text in ("moment", "window", "letters here")] == [True] * 3
 
 
+def test_a_note_of_python_stands_where_the_axis_says_so(read):
+    trace = gsl.Trace.from_columns(start_ns=[7 * MS, 9 * MS], end_ns=[8 * MS, 10 * MS], stream=["a", "b"])
+    reader = read(trace.with_note("here", int(trace.start_ns.min()) + 1_250_000))
+    assert "1.25 ms" in reader.page.locator(".gsl-reasons > li", has_text="here").inner_text()
+    x = reader.js("w.pxAt(w.found.reasons.pieces.find(piece => piece.kind === 'note').start)")
+    assert x == pytest.approx(reader.js("(w.pxAt(1e6) * 3 + w.pxAt(2e6)) / 4"))
+
+
 def test_a_note_is_edited_and_deleted_and_its_text_is_only_text(read, marked):
     reader = read(marked)
     item = reader.page.locator(".gsl-reasons > li", has_text="warm <b>up</b>")

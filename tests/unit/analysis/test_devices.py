@@ -157,10 +157,11 @@ def test_streams_of_two_ranks_are_no_pair():
     assert explain(two_ranks(), 1).streams == ("a",)  # the row tells the rank
 
 
-def test_pages_and_expectations_say_what_to_type_for_ranks():
+def test_pages_explain_each_gpu_of_several_ranks_and_expectations_say_what_to_type():
     told = why_tables(two_ranks(), 0)
-    assert "trace.where(device=0).explain()" in told["line"]
-    assert (told["explained"], told["findings"]) == (False, [])
+    assert told["line"].startswith("Each GPU for itself")
+    assert told["bound"] == [f"GPU {number}: one stream, so nothing can overlap" for number in (0, 1)]
+    assert told["explained"]
     assert "trace.where(device=0).explain()" in expect_faster(1_000, 2)(two_ranks())
 
 

@@ -11,7 +11,7 @@ from gpustreamlab import Session, workloads
 from gpustreamlab.analysis import IDLE_TEXTS, explain, idle
 from gpustreamlab.draw import _why, plan_picture, why_tables
 from gpustreamlab.draw._html import page_data
-from gpustreamlab.model import Marker
+from gpustreamlab.model import Marker, merge
 from gpustreamlab.typing import IdleKind
 from tests.helpers import planted
 from tests.helpers.traces import empty_trace, make_trace
@@ -38,6 +38,37 @@ def test_a_page_says_what_explain_prints(trace):
     assert printed == " ".join([*said, *why["bound"], *why["notes"]])
     assert (len(why["findings"]), len(why["bound"])) == (2, 0)
     assert why["explained"]
+
+
+def on_gpu(trace, number):
+    """Return a trace as if another card had run it."""
+    device = replace(trace.metadata.device, ordinal=number)
+    lanes = tuple(replace(lane, device=number) for lane in trace.lanes)
+    return replace(trace, lanes=lanes, metadata=replace(trace.metadata, device=device))
+
+
+def test_a_page_of_several_ranks_explains_each_gpu_and_its_pieces_are_spans_of_the_whole(trace, monkeypatch):
+    whole = merge([on_gpu(trace, 0), on_gpu(trace, 1)], ahead_ns=[0, 50_000], error_ns=1, processes=[0, 1])
+    zero_ns = int(whole.start_ns.min())
+    why, alone = why_tables(whole, zero_ns), [whole.where(device=number).explain() for number in (0, 1)]
+
+    heads = [f"GPU {number}: {alone[number].findings[place].head}" for place in (0, 1) for number in (0, 1)]
+    assert [finding["head"] for finding in why["findings"]] == heads
+    assert why["bound"] == [f"GPU {number}: {found.headline}" for number, found in enumerate(alone)]
+    assert why["explained"]
+    known = {(lane, *times): row for row, (lane, *times) in enumerate(key_of(whole, row) for row in range(len(whole)))}
+    for finding in why["findings"]:
+        for piece in finding["pieces"]:
+            rows = [known[tuple(piece[name])] for name in ("late", "other", "call")]
+            assert {whole.lanes[whole.lane[row]].device for row in rows} == {int(finding["head"][4])}
+            assert whole.names[whole.name[rows[2]]] in piece["text"]
+    # What proves a reason has no sign of its own
+    assert not [mark for mark in why["marks"] if mark["kind"] == "wait"]
+    monkeypatch.setattr(_why, "LISTED_FINDINGS", 1)
+    short = why_tables(whole, zero_ns)
+    assert (len(short["findings"]), len(short["bound"])) == (1, 1)
+    more = "… 3 more: see trace.where(device=0).explain().findings, and so for each GPU."
+    assert short["notes"][:2] == [more, "… 1 more GPUs."]
 
 
 def test_a_page_says_which_streams_are_bound_by_the_host():
