@@ -5,11 +5,8 @@ from __future__ import annotations
 from collections.abc import Iterator, Sequence
 from contextlib import ExitStack
 from dataclasses import replace
-from itertools import pairwise
 from types import MappingProxyType
 from typing import TYPE_CHECKING, Any
-
-import numpy as np
 
 from gpustreamlab._util.background import DEFAULT_REFRESH_HZ
 from gpustreamlab._util.shell import running_kernel_shell
@@ -17,7 +14,7 @@ from gpustreamlab.backends import open_node
 from gpustreamlab.errors import DeviceNotFoundError, OptionError, StreamExistsError, StreamNotFoundError, nearest_hint
 from gpustreamlab.model import Note, with_written
 from gpustreamlab.notebook.views import LiveViews, check_timeline_options
-from gpustreamlab.record import JoinedJournal
+from gpustreamlab.record import CardClocks, JoinedJournal
 from gpustreamlab.session import Session, without_tools
 from gpustreamlab.sinks.live import DEFAULT_CAPACITY
 from gpustreamlab.typing import PeerAccess, SessionState
@@ -28,17 +25,12 @@ if TYPE_CHECKING:
     from typing import Self
 
     from gpustreamlab.analysis import Overlap
-    from gpustreamlab.model import Ahead, Trace
+    from gpustreamlab.model import Trace
     from gpustreamlab.streams.selection import Selection
     from gpustreamlab.streams.stream import Stream
     from gpustreamlab.timeline import Timeline
 
 __all__ = ["Node"]
-
-WANDER = 1e-7
-"""How much the drift of two cards' clocks may change: they were 2.7 us off at 30 s from the nearest comparison (H100)."""
-DRIFT = 5e-6
-"""How much the clocks of two cards may drift apart where that was not measured: 2.8 us a second were seen on H100s."""
 
 
 class Node:
@@ -83,6 +75,8 @@ class Node:
             for one in self._backends:
                 undoing.callback(one.close)
             self._sessions = tuple(undoing.enter_context(Session(one, **options)) for one in self._backends)
+            self._clocks = CardClocks(self._backends)
+            undoing.callback(self._clocks.stop)
             self._closing = undoing.pop_all()
         recorders = [one._recorder for one in self._sessions]
         for own in recorders:
@@ -92,9 +86,6 @@ class Node:
         self._last_trace: Trace | None = None
         self._notes: tuple[Note, ...] = ()
         self._views = LiveViews(self._joined())
-        self._compared: list[list[tuple[int, int, int]]] = []
-        """For each comparison and device: when by its own clock, what that lacks to be the first one's, and the error."""
-        self._compare_clocks()
 
     def __enter__(self) -> Self:
         return self
@@ -201,14 +192,7 @@ class Node:
         """Wait for the work of all devices, and see once more how far their clocks are apart."""
         for one in self._sessions:
             one.synchronize()
-        self._compare_clocks()
-
-    def _compare_clocks(self) -> None:
-        """Take how far each clock is from the first one; nothing of the user's runs meanwhile."""
-        told = [(one.host_to_clock_ns(one.glance_ns()), *one.ahead_of(self._backends[0])) for one in self._backends]
-        is_later = not self._compared or all(now[0] > before[0] for now, before in zip(told, self._compared[-1], strict=True))
-        if is_later:
-            self._compared.append(told)
+        self._clocks.compare()
 
     @property
     def state(self) -> SessionState:
@@ -235,27 +219,11 @@ class Node:
         """Return the journals of all sessions as one, from the beginning on."""
         return JoinedJournal(
             [one._recorder for one in self._sessions],
-            ahead=self._how_far_ahead,
-            error_ns=self._error_ns,
+            ahead=self._clocks.ahead,
+            error_ns=self._clocks.error_ns,
             devices=[one.device for one in self._sessions],
             tells_alike=not self._backends[0].device.simulated,
         )
-
-    def _how_far_ahead(self) -> list[Ahead]:
-        """Return how far each clock is ahead of the first one's."""
-        measured = np.array(self._compared, np.int64)  # shape (comparisons, devices, 3)
-        return [(measured[:, place, 0], measured[:, place, 1]) for place in range(len(self._sessions))]
-
-    def _error_ns(self, until_ns: int) -> int:
-        """Return the bound on the error of that, up to a time of the first clock."""
-        if self._backends[0].device.simulated:
-            return 0
-        # Two cards' timers were seen to drift apart by 2.8 us a second, steadily (H100): between comparisons that is known.
-        at_ns = [told[0][0] for told in self._compared]
-        longest_ns = max((later - before for before, later in pairwise(at_ns)), default=0)
-        beyond_ns = max(0, until_ns - at_ns[-1])
-        measured_ns = max(error for told in self._compared for _, _, error in told)
-        return measured_ns + round(longest_ns / 2 * WANDER + beyond_ns * DRIFT)
 
     def overlap(self) -> Overlap:
         """Return how much the streams' work overlapped so far; see `Trace.overlap`."""

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from gpustreamlab.record._buffer import FIRST_WORK_NUMBER, SPAN_COLUMNS, RowFinder, RowRing
+from gpustreamlab.record._card_clocks import CardClocks
 from gpustreamlab.record._counters import LaneSample
 from gpustreamlab.record._details import MAX_FULL_NAME
 from gpustreamlab.record._in_flight import DEFAULT_PENDING_LIMIT, Unended
@@ -29,6 +30,7 @@ __all__ = [
     "SPAN_COLUMNS",
     "START",
     "STEP",
+    "CardClocks",
     "Cursor",
     "Delta",
     "JoinedJournal",

@@ -314,15 +314,6 @@ def test_a_picture_groups_the_streams_of_a_node_by_card_and_partition():
     assert groups[0].detail == "H200 (simulated)"
 
 
-def test_the_error_grows_with_the_longest_time_between_comparisons_and_beyond_the_last(monkeypatch):
-    with Node(backend="sim") as node:
-        monkeypatch.setattr(node, "_backends", [SimpleNamespace(device=SimpleNamespace(simulated=False))] * 2)
-        monkeypatch.setattr(node, "_compared", [[(0, 0, 1_000)] * 2, [(60_000_000_000, 9, 1_400)] * 2])
-        assert node._error_ns(60_000_000_000) == 1_400 + 3_000
-        assert node._error_ns(61_000_000_000) == 1_400 + 3_000 + 5_000
-        monkeypatch.undo()
-
-
 def test_streams_of_two_processes_are_not_taken_for_one():
     def saved(start_ns):
         return Trace.from_columns(

@@ -51,6 +51,9 @@ BURST_EVENTS = 9
 BURST_SPIN_NS = 30_000
 """How long each of those kernels runs: long enough for its event to be enqueued behind it."""
 
+_PEER_ACCESS_IS_ON = 704
+"""cudaErrorPeerAccessAlreadyEnabled."""
+
 
 class CudaBackend:
     """One CUDA device, through its primary context.
@@ -640,7 +643,8 @@ class CudaBackend:
         """Return what times of this clock lack to be on the clock of another card, and the bound on the error, in ns."""
         if other is self or not isinstance(other, CudaBackend):
             return 0, 0
-        timer_ns, error_ns = measure_timers(other, self)
+        with self.observing():
+            timer_ns, error_ns = measure_timers(other, self)
         origins = self._clock.origin_timer_ns - other._clock.origin_timer_ns  # noqa: SLF001 - of this class
         return origins - timer_ns, error_ns
 
@@ -652,8 +656,10 @@ class CudaBackend:
         with self._device_scope(), self._own_calls():
             try:
                 runtime.deviceEnablePeerAccess(other.device.ordinal)
-            except runtime.CUDARuntimeError:  # it is on already
-                return PeerAccess.ON
+            except runtime.CUDARuntimeError as error:
+                if error.status == _PEER_ACCESS_IS_ON:
+                    return PeerAccess.ON
+                raise
             runtime.deviceDisablePeerAccess(other.device.ordinal)
         return PeerAccess.OFF
 

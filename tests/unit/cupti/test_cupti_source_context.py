@@ -72,34 +72,19 @@ def test_waits_find_records_of_this_drain_and_of_earlier_ones(card, source):
     assert second.dependencies.wait.tolist() == [30, 31]
 
 
-def test_waits_of_streams_in_partitions_come_with_the_primary_context_and_get_their_own(card, source):
+def test_waits_get_the_context_of_their_stream_where_the_primary_one_or_that_of_the_current_device_is_told(card, source):
+    _cupti_source.SHARING.claim(2, 23, source)
     source.start()
     emit = card.library.emit
     emit(RecordKind.CUDA_EVENT, eventId=5, correlationId=10, contextId=2, streamId=22)
     emit(RecordKind.CUDA_EVENT, eventId=6, correlationId=11, contextId=1, streamId=30)
-    emit(RecordKind.CUDA_EVENT, eventId=7, correlationId=12, contextId=4, streamId=30)  # two devices may number alike
-    for event, number, stream in ((6, 15, 22), (5, 16, 30), (5, 17, 19)):
+    card.kernel(stream=25, contextId=4)
+    for event, number, stream in ((6, 15, 22), (5, 16, 30), (5, 17, 19), (6, 18, 23), (6, 19, 25)):
         emit(RecordKind.SYNCHRONIZATION, cudaEventId=event, correlationId=number, type=2, contextId=1, streamId=stream)
     (batch,) = drain_all(source, card, 1)
 
     told = zip(batch.dependencies.wait.tolist(), batch.dependencies.target_context.tolist(), strict=True)
-    assert sorted(told) == [(15, 2), (16, 1), (17, 1)]
-
-
-def test_waits_of_a_sessions_streams_get_its_context_where_that_of_the_current_device_is_told(card, source):
-    for context, stream in ((2, 25), (2, 23), (1, 24), (4, 24)):
-        _cupti_source.SHARING.claim(context, stream, source)
-    source.start()
-    emit = card.library.emit
-    for event, number, stream in ((5, 10, 25), (6, 11, 24)):
-        emit(RecordKind.CUDA_EVENT, eventId=event, correlationId=number, contextId=1, streamId=stream)
-    for event, number, stream in ((5, 15, 23), (6, 16, 25)):
-        emit(RecordKind.SYNCHRONIZATION, cudaEventId=event, correlationId=number, type=2, contextId=1, streamId=stream)
-    (batch,) = drain_all(source, card, 1)
-
-    told = zip(batch.dependencies.wait.tolist(), batch.dependencies.source_context.tolist(), strict=True)
-    assert sorted(told) == [(15, 2), (16, 1)]
-    assert batch.dependencies.target_context.tolist() == [2, 2]
+    assert sorted(told) == [(15, 2), (16, 1), (17, 1), (18, 2), (19, 4)]
 
 
 def test_memory_of_the_pool_and_in_stream_order(monkeypatch, card):

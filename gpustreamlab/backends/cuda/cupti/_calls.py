@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import threading
-from collections import defaultdict, deque
+from collections import deque
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 
@@ -22,6 +22,7 @@ from gpustreamlab.backends.cuda.cupti._constants import (
 )
 from gpustreamlab.backends.cuda.cupti._library import CALL_DOMAINS, Cupti
 from gpustreamlab.backends.cuda.cupti._records import Columns, Records
+from gpustreamlab.backends.cuda.cupti._sharing import stream_key
 from gpustreamlab.backends.cuda.cupti._work import Texts
 from gpustreamlab.typing import BoolArray, Int64Array
 
@@ -228,24 +229,29 @@ class DependencyReader:
     Parameters
     ----------
     claimed
-        The contexts of sessions' streams, by the numbers of those. Records tell the wrong one: waits the primary context for
-        streams in partitions, and for those of another device than the current one that of the current.
+        The contexts of sessions' streams, by the numbers of those.
+
+    Notes
+    -----
+    Records of waits tell the wrong context: the primary one for a stream in a partition, that of the current device for a stream of
+    another one. All others tell the right one, and streams are numbered through all contexts and devices of a process. Source:
+    CUPTI 13.0, H100 and two H200.
     """
 
-    def __init__(self, claimed: Mapping[int, set[int]]) -> None:
+    def __init__(self, claimed: Mapping[int, int]) -> None:
         self._claimed = claimed
         self._last = np.empty((4, 0), np.int64)
         """Of the last record of each event so far: event, number of the call, context, stream."""
-        self._contexts: dict[int, set[int]] = defaultdict(set)
-        """The contexts that events tell of streams that no session has; streams are numbered through all contexts of a process.
-        Source: CUPTI 13.0, H100."""
+        self._contexts: dict[int, int] = {}
+        """Of the streams that recorded an event or had work, by number."""
 
     def read(self, records: Records) -> DependencyBatch:
         """Return the waits of these records."""
         new = _rows(records.columns.get(RecordKind.CUDA_EVENT), "eventId")
-        for context, stream in np.unique(new[2:], axis=1).T.tolist():
-            self._contexts[stream].add(context)
-        new[2] = self._true_contexts(new[2], new[3])
+        for kind in (RecordKind.CUDA_EVENT, RecordKind.CONCURRENT_KERNEL, RecordKind.MEMCPY, RecordKind.MEMSET):
+            if (columns := records.columns.get(kind)) is not None:
+                keys = np.unique(stream_key(columns["contextId"], columns["streamId"]))
+                self._contexts |= dict(zip((keys & 0xFFFF_FFFF).tolist(), (keys >> 32).tolist(), strict=True))
         recorded = np.concatenate([self._last, new], axis=1)
         recorded = recorded[:, np.lexsort((recorded[1], recorded[0]))]
         self._last = recorded[:, np.diff(recorded[0], append=-1) != 0][:, -KNOWN_EVENTS:]
@@ -272,16 +278,11 @@ class DependencyReader:
             wait=both[1, target],
         )
 
-    def _true_contexts(self, context: Int64Array, stream: Int64Array) -> Int64Array:
-        pairs, place = np.unique(np.stack((context, stream)), axis=1, return_inverse=True)
-        found = [self._true_context(told, number) for told, number in pairs.T.tolist()]
-        return np.array(found, np.int64)[place.reshape(-1)]
-
-    def _true_context(self, told: int, stream: int) -> int:
-        claimed, known = self._claimed.get(stream, ()), self._contexts.get(stream, ())
-        if told in claimed:
-            return told
-        return next((min(one) for one in (claimed, known) if len(one) == 1), told)
+    def _true_contexts(self, told: Int64Array, stream: Int64Array) -> Int64Array:
+        streams, place = distinct(stream)
+        known = [self._contexts.get(number, self._claimed.get(number, 0)) for number in streams.tolist()]  # 0 is no context
+        context = np.array(known, np.int64)[place]
+        return np.where(context, context, told)
 
 
 def _rows(columns: Columns | None, event: str) -> Int64Array:

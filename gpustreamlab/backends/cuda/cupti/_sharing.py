@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import ctypes
 import logging
-from collections import defaultdict
 from typing import Any, Protocol
 from weakref import WeakSet
 
@@ -39,8 +38,8 @@ class Sharing:
         self.sharers: list[Any] = []
         """Sources that collect, or were not told of everything yet."""
         self._claims: dict[int, WeakSet[Any]] = {}  # which sources have a stream, by `stream_key`; none where those are gone
-        self.contexts: defaultdict[int, set[int]] = defaultdict(set)
-        """The contexts of streams that sessions have or had, by the numbers of those: two devices may number alike."""
+        self.contexts: dict[int, int] = {}
+        """The contexts of streams that sessions have or had, by the numbers of those."""
         self._buffers: list[ActivityBuffers] = []
 
     @property
@@ -52,7 +51,7 @@ class Sharing:
 
     def claim(self, context: int, stream: int, source: Sharer) -> None:
         """Note that a stream is of a source's session."""
-        self.contexts[stream].add(context)
+        self.contexts[stream] = context
         self._claims.setdefault(int(stream_key(np.array(context), np.array(stream))), WeakSet()).add(source)
 
     def of_others(self, source: Sharer) -> list[int]:
