@@ -101,7 +101,7 @@ class MarkerKind(StrEnum):
     CELL = "cell"
     """A notebook cell began that recorded ranges."""
     MARK = "mark"
-    """The user marked the moment."""
+    """The user marked the moment, or no spans of an engine that was lost are known from then on."""
 
 
 class NoteKind(StrEnum):

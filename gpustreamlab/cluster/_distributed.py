@@ -105,7 +105,8 @@ def start_workers(count: int) -> DistributedEngines:
         raise MissingExtraError(
             f"gsl.Cluster(workers={count}) starts workers of Dask, which is not installed: pip install 'gpustreamlab[dask]'"
         ) from error
+    # None would not mean no dashboard, but the usual port, and a warning where another cluster has it.
     cluster = LocalCluster(
-        n_workers=count, threads_per_worker=1, processes=True, dashboard_address=None, preload=[_WITHOUT_CTRL_C]
+        n_workers=count, threads_per_worker=1, processes=True, dashboard_address="127.0.0.1:0", preload=[_WITHOUT_CTRL_C]
     )
     return DistributedEngines(Client(cluster), cluster)

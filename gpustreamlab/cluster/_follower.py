@@ -7,6 +7,7 @@ import threading
 import time
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
+from datetime import UTC, datetime
 from typing import Any
 
 from gpustreamlab.cluster import _worker
@@ -48,6 +49,8 @@ class Life:
     """What it recorded."""
     lost_unix_ns: int = 0
     """When it was found to be gone; 0 while it is there."""
+    lost_ns: int = 0
+    """The same by the client's clock, to which those of engines are compared."""
     why: str = ""
     """Why it counts as gone."""
     retry_count: int = 0
@@ -86,8 +89,8 @@ class Follower:
         """By key, those that are gone too."""
         self.tell_joined: Callable[[Life], object] = bool
         """Takes each engine that comes later, once it is followed."""
-        self.tell_pings: Callable[[str, list[tuple[int, int, int]]], object] = lambda *_: None
-        """Takes the key of an engine, and of each ping when it was sent, what it told, and when that came, in ns."""
+        self.tell_pings: Callable[[Life, list[tuple[int, int, int]]], object] = lambda *_: None
+        """Takes an engine, and of each ping when it was sent, what it told, and when that came, in ns."""
         self._stopping = threading.Event()
         self._joining: dict[str, threading.Thread] = {}
         self._looked_s = 0.0
@@ -138,7 +141,8 @@ class Follower:
     def lose(self, life: Life, why: str) -> None:
         """Note that an engine is gone. What had arrived stays."""
         if life.is_there:
-            life.why, life.lost_unix_ns = why, time.time_ns()
+            life.why, life.lost_ns, life.lost_unix_ns = why, time.monotonic_ns(), time.time_ns()
+            life.mirror.end(f"engine {life.name} was lost at {clock_text(life)}: no spans of it from here on")
             _log.warning("Engine %s is lost: %s. What had arrived stays, the others go on.", life.name, why)
 
     def drain(self, limit_s: float) -> bool:
@@ -174,16 +178,19 @@ class Follower:
     def ping(self) -> None:
         """Ask every engine for its time, again and again."""
         for life in [*self.lives.values()]:
-            pings: list[tuple[int, int, int]] = []
-            try:
-                while len(pings) < PINGS and life.is_there and not self._stopping.is_set():
-                    sent_ns = time.monotonic_ns()
-                    told_ns = self._engines.ping(life.key).result(PING_LIMIT_S)
-                    pings.append((sent_ns, told_ns, time.monotonic_ns()))
-            except Exception as error:  # noqa: BLE001 - what is gone is noticed elsewhere
-                _log.debug("Engine %s did not tell its time: %s", life.name, error)
-            if pings:
-                self.tell_pings(life.key, pings)
+            self._ping(life)
+
+    def _ping(self, life: Life) -> None:
+        pings: list[tuple[int, int, int]] = []
+        try:
+            while len(pings) < PINGS and life.is_there and not self._stopping.is_set():
+                sent_ns = time.monotonic_ns()
+                told_ns = self._engines.ping(life.key).result(PING_LIMIT_S)
+                pings.append((sent_ns, told_ns, time.monotonic_ns()))
+        except Exception as error:  # noqa: BLE001 - what is gone is noticed elsewhere
+            _log.debug("Engine %s did not tell its time: %s", life.name, error)
+        if pings:
+            self.tell_pings(life, pings)
 
     def _follow(self, life: Life) -> None:
         now_s = time.monotonic()
@@ -220,14 +227,16 @@ class Follower:
         if changes.is_anew and mirror.arrived:  # the engine's session is another one
             self.lose(life, "its session was closed there")
             return False
-        if not changes.data or changes.number != mirror.arrived + 1:
-            return False
-        mirror.take(changes.data, changes.number)
-        return changes.is_full
+        is_new = bool(changes.data) and changes.number == mirror.arrived + 1
+        if is_new:
+            mirror.take(changes.data, changes.number)
+        mirror.hear(changes.open_ranges, changes.now_ns)
+        return is_new and changes.is_full
 
     def _take_in(self, key: str, name: str) -> None:
         life = self._join(key, name)
         if life is not None:
+            self._ping(life)  # before it is shown: its spans have to be placed
             self.lives[key] = life
             end_s = time.monotonic() + SILENT_S
             while not life.mirror.is_told and time.monotonic() < end_s:
@@ -241,6 +250,11 @@ class Follower:
                 step()
             except Exception:  # noqa: BLE001 - the client's connection may fail for a while
                 _log.debug("The cluster could not be followed", exc_info=True)
+
+
+def clock_text(life: Life) -> str:
+    """Say when an engine was lost."""
+    return f"{datetime.fromtimestamp(life.lost_unix_ns / 1e9, UTC):%H:%M:%S} UTC"
 
 
 def first_of(answers: Mapping[str, Answer], limit_s: float) -> Any:

@@ -11,7 +11,7 @@ from typing import Any
 
 import numpy as np
 
-from gpustreamlab.model import Counters, Device, Lane, Trace, WorkDetail
+from gpustreamlab.model import Counters, Device, Lane, Marker, Trace, WorkDetail
 from gpustreamlab.record import (
     DEPENDENCY_COLUMNS,
     FIRST_WORK_NUMBER,
@@ -26,7 +26,7 @@ from gpustreamlab.record import (
 )
 from gpustreamlab.sinks._spool_format import BatchEncoder, BatchReader
 from gpustreamlab.sinks.reading import ToldTables, delta_of
-from gpustreamlab.typing import Int64Array
+from gpustreamlab.typing import Int64Array, MarkerKind
 
 RANGE_NUMBERS = 1 << 32
 """How many ranges of an engine are told apart from those of the others; behind `FIRST_WORK_NUMBER`, `WORK_NUMBERS`."""
@@ -78,6 +78,12 @@ class Mirror:
         self._state: dict[str, Any] = {}
         self.extent_ns = (0, 0)
         """From when to when spans have arrived, by the engine's clock."""
+        self.compared_from_ns = 0
+        """From when on, by the engine's clock, all engines that are there could do the same."""
+        self._open: Sequence[tuple[int, int, int, int]] = ()
+        self._now_ns = 0
+        self.loss: tuple[Marker, ...] = ()
+        """A mark where what is known of the engine ends, if it is lost."""
         self._head = BatchEncoder().head
 
     def __repr__(self) -> str:
@@ -147,6 +153,17 @@ class Mirror:
             self.arrived = number
             self.received_bytes += len(data)
 
+    def hear(self, open_ranges: Sequence[tuple[int, int, int, int]], now_ns: int) -> None:
+        """Take in which ranges had not ended at a time of the engine's clock, see `Recorder.unended`."""
+        self._open, self._now_ns = open_ranges, now_ns
+
+    def end(self, text: str) -> None:
+        """Let no range be open any more, and mark where what is known of the engine ends."""
+        with self._lock:
+            self._open, self._version = (), self._version + 1
+            if any(self.extent_ns):
+                self.loss = (Marker(time_ns=self.extent_ns[1], text=text, kind=MarkerKind.MARK),)
+
     def changes(
         self,
         since: Cursor = START,
@@ -175,7 +192,7 @@ class Mirror:
             edges = self._edges.read(since.edge, end.edge).columns
             is_again = until is not None
             return Delta(
-                tables=tables,
+                tables=tables._replace(markers=(*tables.markers, *self.loss)),
                 columns=rows.columns,
                 cursor=end,
                 missed=rows.missed,
@@ -194,11 +211,11 @@ class Mirror:
 
     def now_ns(self) -> int:
         """Return the last time that is known of the engine's clock, in ns: later than that nothing is drawn."""
-        return self.extent_ns[1]
+        return max(self.extent_ns[1], self._now_ns)
 
     def unended(self) -> list[tuple[int, int, int, int]]:
-        """Return nothing: ranges arrive when they have ended."""
-        return []
+        """Return what had not ended when the last answer was made; nothing of an engine that is lost."""
+        return [*self._open]
 
     def observing(self) -> AbstractContextManager[None]:
         """Do nothing: reading here costs no engine anything."""
@@ -236,6 +253,7 @@ class Mirror:
         for ring in (self._rows, self._edges, self._dependencies):
             ring.clear()
         self._samples = [Counters()] * len(self._samples)
+        self.extent_ns, self.compared_from_ns = (0, 0), 0
 
     def _note_extent(self, delta: Delta) -> None:
         if delta.row_count:

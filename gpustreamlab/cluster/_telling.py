@@ -3,21 +3,20 @@
 from __future__ import annotations
 
 import logging
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import replace
-from datetime import UTC, datetime
 from pathlib import Path
 
 import numpy as np
 
-from gpustreamlab.cluster._follower import Life
+from gpustreamlab.analysis import format_ns
+from gpustreamlab.cluster._follower import Life, clock_text
 from gpustreamlab.cluster._outcomes import EngineStatus, Outcomes
 from gpustreamlab.cluster._worker import Outcome
 from gpustreamlab.errors import ClusterError, TraceFileError
-from gpustreamlab.model import Note, Trace
+from gpustreamlab.model import ClockOffset, Trace
 from gpustreamlab.record import Tables
 from gpustreamlab.sinks.reading import read_spool
-from gpustreamlab.typing import NoteKind
 
 _log = logging.getLogger(__name__)
 
@@ -52,26 +51,40 @@ def trace_of(life: Life) -> Trace:
     if len(spooled) <= len(trace):
         return trace
     placed = life.mirror.placed(Tables(*(getattr(spooled, name) for name in Tables._fields)))
-    return replace(spooled, lanes=tuple(placed.lanes), threads=tuple(placed.threads), metadata=placed.metadata)
+    marks = [replace(mark, time_ns=int(spooled.end_ns.max())) for mark in life.mirror.loss]
+    return replace(
+        spooled,
+        lanes=tuple(placed.lanes),
+        threads=tuple(placed.threads),
+        markers=(*spooled.markers, *marks),
+        metadata=placed.metadata,
+    )
 
 
-def loss_text(life: Life) -> str:
-    when = datetime.fromtimestamp(life.lost_unix_ns / 1e9, UTC)
-    return f"Engine {life.name} was lost at {when:%Y-%m-%d %H:%M:%S} UTC: {life.why}. What it did later is not here."
+def loss_texts(
+    lives: Sequence[Life], extents: Sequence[tuple[int, int] | None], offsets: Sequence[ClockOffset] | None
+) -> list[str]:
+    """Say of each lost engine since when and why it is, and what of it is shown.
 
-
-def loss_note(life: Life, whole: Trace) -> Note | None:
-    """Return a note at the end of what is known of a lost engine."""
-    if life.is_there:
-        return None
-    lanes = [place for place, lane in enumerate(whole.lanes) if lane.process == life.mirror.process]
-    is_own = np.isin(whole.lane, lanes)
-    if not is_own.any():
-        return None
-    last = int(np.argmax(np.where(is_own, whole.end_ns, np.iinfo(np.int64).min)))
-    name = whole.lanes[int(whole.lane[last])].name
-    text = f"engine {life.name} is lost from here on: {life.why}"
-    return Note(time_ns=int(whole.end_ns[last]), text=text, stream=name, kind=NoteKind.NOTE)
+    Parameters
+    ----------
+    lives
+        All that are shown.
+    extents
+        From when to when each has spans, by its own clock, in ns; None where it has none.
+    offsets
+        How the clock of each is compared with the client's; None where they have no common time.
+    """
+    placed = [own if own is None or offsets is None else offsets[at].shift(np.array(own)) for at, own in enumerate(extents)]
+    zero_ns = min((int(own[0]) for own in placed if own is not None), default=0)
+    texts = []
+    for life, own in zip(lives, placed, strict=True):
+        if life.is_there:
+            continue
+        after = "" if offsets is None else f", {format_ns(life.lost_ns - zero_ns)} into the trace"
+        shown = "No span of it had come" if own is None else f"Its spans up to {format_ns(int(own[1]) - zero_ns)} are shown"
+        texts.append(f"Engine {life.name} was lost at {clock_text(life)}{after}: {life.why}. {shown}.")
+    return texts
 
 
 def failure_of(failed: Mapping[str, Outcome], good: Outcomes) -> ClusterError:

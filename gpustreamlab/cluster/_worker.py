@@ -77,6 +77,10 @@ class Changes(NamedTuple):
     """Whether this begins at the beginning, because the engine does not know what was read before."""
     is_full: bool
     """Whether there is more already."""
+    open_ranges: tuple[tuple[int, int, int, int], ...] = ()
+    """What has not ended, see `gpustreamlab.record.Recorder.unended`."""
+    now_ns: int = 0
+    """When that was so, by the clock of the trace."""
 
 
 @dataclass
@@ -184,6 +188,7 @@ def read(client: str, arrived: int) -> Changes:
     """
     with _home.lock:
         recorder, title = _recorder(), _require_session().title
+        data, is_full = b"", False
         _home.clients[client] = time.monotonic()
         reader = _home.readers.setdefault(client, _Reader())
         is_anew = not arrived or arrived not in {reader.number, reader.number - 1}
@@ -195,8 +200,10 @@ def read(client: str, arrived: int) -> Changes:
             _home.encoder = BatchEncoder()
         for batch, progress in read_changes(recorder, reader.after, title=title, batch_rows=MOST_ROWS):
             reader.number, reader.before, reader.after = reader.number + 1, reader.after, progress
-            return Changes(reader.number, _home.encoder.encode(batch), is_anew, batch.row_count == MOST_ROWS)
-        return Changes(reader.number, b"", is_anew, False)  # noqa: FBT003 - fields have names
+            data, is_full = _home.encoder.encode(batch), batch.row_count == MOST_ROWS
+            break
+        with recorder.observing():
+            return Changes(reader.number, data, is_anew, is_full, tuple(recorder.unended()), recorder.now_ns())
 
 
 def call(function: Callable[..., Any], *args: Any) -> Outcome:

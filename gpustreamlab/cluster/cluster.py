@@ -23,7 +23,7 @@ from gpustreamlab.cluster._engines import Answer, Engines, choose_engines
 from gpustreamlab.cluster._entry import ANSWER_S, Entry, name_order, reason
 from gpustreamlab.cluster._follower import SILENT_S, Follower, Life
 from gpustreamlab.cluster._outcomes import EngineStatus, Outcomes
-from gpustreamlab.cluster._telling import failure_of, loss_note, loss_text, status_of, trace_of
+from gpustreamlab.cluster._telling import failure_of, loss_texts, status_of, trace_of
 from gpustreamlab.cluster._worker import Outcome
 from gpustreamlab.errors import ClusterError, OptionError, SessionClosedError, TraceError, nearest_hint
 from gpustreamlab.model import NO_COMMON_TIME, Ahead, ClockOffset, Layout, Note, Trace, merge, with_written
@@ -131,9 +131,8 @@ class Cluster:
             error_ns=_weakly(self._live_error_ns),
             devices=[life.mirror.device_told for life in lives],
             tells_alike=False,
-            missing=[NO_COMMON_TIME] * (len(lives) > 1 and _have_no_common_time(lives)),
+            missing=_weakly(self._live_missing),
         )
-        self._shown = lives
         self._views = LiveViews(self._joined)
         self._follower.start()
 
@@ -282,8 +281,20 @@ class Cluster:
         return self._run_all("all", _worker.call, _hazards)
 
     def stragglers(self) -> Stragglers:
-        """Return which engine was late where all did the same; see `Trace.stragglers`."""
-        return self.trace.stragglers()
+        """Return which engine was late where all that are there did the same, since the last of them came.
+
+        See `Trace.stragglers`; `clear` lets the comparison begin anew.
+        """
+        lives = [life for life in self._there() if life.mirror.is_told]
+        if self._is_closed or not lives:
+            return self.trace.stragglers()
+        traces = [trace_of(life) for life in lives]
+        since = [trace.start_ns >= life.mirror.compared_from_ns for life, trace in zip(lives, traces, strict=True)]
+        found = self._merged(lives, [trace[own] for own, trace in zip(since, traces, strict=True)]).stragglers()
+        remarks = [f"Engine {status.name} was lost, and is left out." for status in self.lost]
+        if not all(map(np.all, since)):
+            remarks.append(f"Compared since engine {max(lives, key=lambda life: life.mirror.process).name} came.")
+        return replace(found, remarks=(*found.remarks, *remarks))
 
     def timeline(
         self, *, live: bool = True, refresh_hz: float = DEFAULT_REFRESH_HZ, capacity: int = DEFAULT_CAPACITY
@@ -308,9 +319,13 @@ class Cluster:
         return SessionState.CLOSED if self._is_closed else SessionState.OPEN
 
     def clear(self) -> None:
-        """Forget what was recorded so far, on all engines."""
+        """Forget what was recorded so far, on all engines, and the engines that are lost."""
         self._run_all("all", _worker.call, _clear)
         self._follower.drain(ANSWER_S)
+        gone = [life for life in self._lives() if not life.is_there]
+        self._joined.leave_out([life.mirror for life in gone])
+        for life in gone:
+            del self._follower.lives[life.key]
 
     def close(self) -> None:
         """Wait for the work, keep the trace, and close the sessions that no other client uses. Idempotent."""
@@ -408,22 +423,28 @@ class Cluster:
             raise OptionError("No engine is named. Use on='all', on='0,2' or on=[0, 2].")
         return list(dict.fromkeys(chosen))
 
-    def _note_pings(self, key: str, pings: list[tuple[int, int, int]]) -> None:
-        life = self._follower.lives[key]
+    def _note_pings(self, life: Life, pings: list[tuple[int, int, int]]) -> None:
         if life.facts.simulated:  # its time stands still while nobody works
             return
-        jump = self._clocks.add(key, pings)
+        jump = self._clocks.add(life.key, pings)
         if jump is not None:
             _log.warning("The clock of engine %s has jumped by %+.3f ms; its times follow it.", life.name, jump.by_ns / 1e6)
 
     def _show_too(self, life: Life) -> None:
-        """Let live timelines show an engine that has come later."""
-        self._shown.append(life)
+        """Let live timelines show an engine that has come later, and what the others did before count for no comparison."""
+        for other in self._there():
+            if other is not life:
+                other.mirror.compared_from_ns = other.mirror.now_ns()
         self._joined.add(life.mirror, life.mirror.device_told)
+
+    def _shown(self) -> list[Life]:
+        """Return the engines that live timelines show, in the order of their journals."""
+        known: dict[object, Life] = {life.mirror: life for life in self._follower.lives.values()}
+        return [known[mirror] for mirror in self._joined.journals]
 
     def _how_far_ahead(self) -> list[Ahead]:
         """Return what the times of each engine that is shown lack to be on the clock of the first, in ns."""
-        lives = [*self._shown]
+        lives = self._shown()
         if _have_no_common_time(lives):
             return [0] * len(lives)
         offsets = self._offsets(lives)
@@ -434,11 +455,22 @@ class Cluster:
 
     def _live_error_ns(self, _until_ns: int) -> int:
         """Return the bound on the error of that for what has arrived last, in ns."""
-        lives = [*self._shown]
+        lives = self._shown()
         if _have_no_common_time(lives):
             return 0
         now_ns = [np.array([life.mirror.now_ns()]) for life in lives]
         return sum(sorted(int(offset.error_at(at)[0]) for offset, at in zip(self._offsets(lives), now_ns, strict=True))[-2:])
+
+    def _live_missing(self) -> list[str]:
+        """Return what live timelines cannot tell, in sentences."""
+        lives = self._shown()
+        return self._missing(lives, [life.mirror.extent_ns if life.mirror.span_count else None for life in lives])
+
+    def _missing(self, lives: Sequence[Life], extents: Sequence[tuple[int, int] | None]) -> list[str]:
+        """Return what a trace of engines cannot tell, in sentences; extents as of `loss_texts`."""
+        if _have_no_common_time(lives):
+            return [*[NO_COMMON_TIME] * (len(lives) > 1), *loss_texts(lives, extents, None)]
+        return loss_texts(lives, extents, self._offsets(lives))
 
     def _with_clock(self, life: Life, trace: Trace) -> Trace:
         """Return the trace of an engine with how its clock was compared, where it was."""
@@ -468,13 +500,16 @@ class Cluster:
     def _merged(self, lives: Sequence[Life], traces: Sequence[Trace]) -> Trace:
         """Return the traces of engines as one, on the clock of the first."""
         if _have_no_common_time(lives):
-            whole, told = merge(traces, ahead_ns=[0] * len(lives), error_ns=0), [NO_COMMON_TIME] * (len(lives) > 1)
+            whole = merge(traces, ahead_ns=[0] * len(lives), error_ns=0)
         else:
-            whole, told = merge(traces, clocks=self._offsets(lives)), []
-        told += [loss_text(life) for life in lives if not life.is_there]
-        notes = (*whole.notes, *self._notes, *filter(None, (loss_note(life, whole) for life in lives)))
-        metadata = replace(whole.metadata, title=self.title, missing=(*whole.metadata.missing, *told))
-        return replace(whole, notes=notes, metadata=metadata)
+            whole = merge(traces, clocks=self._offsets(lives))
+        extents = [(int(one.start_ns.min()), int(one.end_ns.max())) if len(one) else None for one in traces]
+        missing = (*whole.metadata.missing, *self._missing(lives, extents))
+        return replace(
+            whole,
+            notes=(*whole.notes, *self._notes),
+            metadata=replace(whole.metadata, title=self.title, missing=missing),
+        )
 
 
 def _open_engines(client: object, workers: object) -> Engines:

@@ -105,8 +105,8 @@ class JoinedJournal:
     journals
         One or more. Numbers of spans and of calls are taken to be different in each, but where one call is told by several.
     ahead
-        Returns how far each one's clock is ahead of the first one's, see `gpustreamlab.merge`. What is read later is placed by
-        what is known then.
+        Returns how far the clock of each of `journals`, which do not change meanwhile, is ahead of the first one's; see
+        `gpustreamlab.merge`. What is read later is placed by what is known then.
     error_ns
         Returns the bound on the error of that up to a time of the first clock, in ns.
     devices
@@ -114,7 +114,7 @@ class JoinedJournal:
     tells_alike
         Whether each is told of the calls of the whole process, as by CUPTI.
     missing
-        What the trace cannot tell, in sentences.
+        Returns what the trace cannot tell, in sentences.
     capacity
         How many rows are kept; the newest count.
     """
@@ -127,7 +127,7 @@ class JoinedJournal:
         error_ns: Callable[[int], int],
         devices: Sequence[Device],
         tells_alike: bool,
-        missing: Sequence[str] = (),
+        missing: Callable[[], Sequence[str]] = tuple,
         capacity: int = DEFAULT_JOINED_ROWS,
     ) -> None:
         self._journals = tuple(journals)
@@ -136,7 +136,7 @@ class JoinedJournal:
         self._end_ns = 0  # the last end so far
         self._devices = tuple(devices)
         self._tells_alike = tells_alike
-        self._untold = tuple(missing)
+        self._missing_facts = missing
         self._lock = process_lock()
         self._buffer = RowRing(capacity)
         self._parts = [_Part() for _ in self._journals]
@@ -156,11 +156,24 @@ class JoinedJournal:
         self._missed = 0
 
     def add(self, journal: Journal, device: Device) -> None:
-        """Read one more from now on; `ahead` tells of it already."""
+        """Read one more from now on."""
         with self._lock:
             self._journals += (journal,)
             self._parts.append(_Part())
             self._devices += (device,)
+
+    def leave_out(self, journals: Collection[Journal]) -> None:
+        """Read some no more, and forget what they told."""
+        with self._lock:
+            kept = [place for place, journal in enumerate(self._journals) if journal not in journals]
+            self._journals = tuple(self._journals[place] for place in kept)
+            self._devices = tuple(self._devices[place] for place in kept)
+            self._forget()
+
+    @property
+    def journals(self) -> tuple[Journal, ...]:
+        """Those that are read."""
+        return self._journals
 
     def changes(
         self,
@@ -173,7 +186,7 @@ class JoinedJournal:
     ) -> Delta:
         """Read what is new of each journal, then return what is new since a cursor; see `Recorder.changes`."""
         with self._lock:
-            ahead = self._ahead()[: len(self._journals)]
+            ahead = self._ahead()
             told = self._read(ahead, awaited) if until is None and collects else []
             rows = self._buffer.read(since.row, None if until is None else until.row)
             names, details = self._names.starting_at(since.name), self._details.starting_at(since.detail)
@@ -220,14 +233,16 @@ class JoinedJournal:
         return self._journals[0].to_clock_ns(host_ns)
 
     def now_ns(self) -> int:
-        """Return the present time on that clock."""
-        return self._journals[0].now_ns()
+        """Return the latest time that any of them knows, on that clock."""
+        with self._lock:
+            ahead = self._ahead()
+            return max(shifted_moment(journal.now_ns(), own) for journal, own in zip(self._journals, ahead, strict=True))
 
     def unended(self) -> list[tuple[int, int, int, int]]:
         """Return of each lane the range that has not ended and was opened first; see `Recorder.unended`."""
         found = []
         with self._lock:
-            ahead = self._ahead()[: len(self._journals)]
+            ahead = self._ahead()
             for journal, part, own in zip(self._journals, self._parts, ahead, strict=True):
                 for lane, name, since_ns, count in journal.unended():
                     if lane < len(part.lanes) and name < len(part.names):  # else it was not read yet
@@ -280,7 +295,8 @@ class JoinedJournal:
         self._edges.clear()
         self._first_sample += len(self._samples)
         self._samples, self._calls, self._missed = [], self._calls[:0], 0
-        self._parts[:] = [_Part() for _ in self._parts]
+        self._parts = [_Part() for _ in self._journals]
+        self._lanes, self._shown, self._threads, self._partitions = {}, [], {}, []
         self._version += 1
 
     def _note(self, part: _Part, delta: Delta) -> None:
@@ -387,7 +403,10 @@ class JoinedJournal:
             layouts=told[0].layouts if len(told) == 1 else (),
             markers=_joined_markers([tables.markers for tables in told], ahead),
             metadata=replace(
-                metadata, dropped_spans=dropped, title=title or metadata.title, missing=(*metadata.missing, *self._untold)
+                metadata,
+                dropped_spans=dropped,
+                title=title or metadata.title,
+                missing=(*metadata.missing, *self._missing_facts()),
             ),
         )
 

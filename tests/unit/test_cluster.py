@@ -3,20 +3,25 @@
 from __future__ import annotations
 
 import os
+import re
 import signal
 import threading
 import time
 
+import numpy as np
 import pytest
 
 import gpustreamlab as gsl
 from gpustreamlab import Cluster, Session
+from gpustreamlab.analysis import format_ns
 from gpustreamlab.cluster import _entry, _follower, _worker
 from gpustreamlab.cluster import cluster as _cluster
 from gpustreamlab.cluster._mirror import Mirror
 from gpustreamlab.errors import ClusterError, OptionError
+from gpustreamlab.sinks.live import LiveFeed
 from gpustreamlab.workloads import spin
 from tests.helpers.fake_engines import FakeEngines
+from tests.helpers.instant_backend import InstantBackend
 
 STEPS = 200
 
@@ -186,6 +191,7 @@ def test_what_is_no_cluster_is_refused(arguments, words):
 @pytest.fixture
 def engines(monkeypatch):
     monkeypatch.setattr(_worker, "_shell", lambda: None)
+    monkeypatch.setattr(_follower, "LOOK_EVERY_S", 0.1)
     made = FakeEngines(4)
     yield made
     made.close()
@@ -350,12 +356,151 @@ def test_a_live_journal_has_the_spans_of_engines_that_come_later(engines):
         until(lambda: engines.session("3").layout is not None)
         lab.run(steps, 10)
         lab.synchronize()
-        until(lambda: len(lab._shown) == 4)
+        until(lambda: len(lab._joined.journals) == 4)
         live = lab._joined.trace()
         assert len(live.where(name="step")) == len(lab.trace.where(name="step")) == 70
         assert [device.ordinal for device in live.devices] == [0, 1, 2, 3]
         lab.clear()
         assert len(lab.trace) == 0
+
+
+def start_again(engines, lab, name):
+    """Let an engine die, and another process take its place."""
+    count = len(lab.engines)
+    del engines.there[f"key{name}"]
+    until(lambda: lab.lost)
+    engines.there[f"key{name}#2"] = name
+    until(lambda: len(lab._joined.journals) == count + 1)
+
+
+def test_stragglers_are_of_the_engines_that_are_there_since_the_last_of_them_came(engines):
+    with Cluster(engines, backend="sim") as lab:
+        lab.run(spins, 1_000_000)
+        lab.synchronize()
+        start_again(engines, lab, "1")
+        assert len(lab.stragglers()) == 0
+        lab.run(spins, 1_000_000, on="0,1,3")
+        lab.run(spins, 3_000_000, on="2")
+        lab.synchronize()
+        found = lab.stragglers()
+        assert found.groups == ("0", "2", "3", "1#2")
+        assert {found.groups[place] for place in found.names[0].last} == {"2"}
+        assert found.remarks == ("Engine 1 was lost, and is left out.", "Compared since engine 1#2 came.")
+
+
+def test_clearing_lets_go_of_lost_engines(engines):
+    with Cluster(engines, backend="sim") as lab:
+        lab.run(done_steps, 5)
+        lab.synchronize()
+        start_again(engines, lab, "0")
+        lab.clear()
+        assert lab.lost == ()
+        assert [status.name for status in lab.engines] == ["0#2", "1", "2", "3"]
+        lab.run(done_steps, 7)
+        lab.synchronize()
+        for trace in (lab.trace, lab._joined.trace()):
+            assert sorted(lane.name for lane in trace.lanes) == ["0#2:compute", "1:compute", "2:compute", "3:compute"]
+            assert len(trace.where(name="step")) == 28
+            assert [device.ordinal for device in trace.devices] == [1, 2, 3, 4]
+            assert not any("lost" in text for text in trace.metadata.missing)
+        assert lab.stragglers().remarks == ()
+
+
+@pytest.mark.parametrize("is_simulated", [True, False], ids=["no common time", "one time"])
+def test_a_lost_engine_is_marked_where_its_spans_end_and_told_of_in_live_and_saved_timelines(engines, is_simulated):
+    if not is_simulated:
+        engines.facts = {name: {"simulated": False} for name in "0123"}
+    with Cluster(engines, backend="sim") as lab:
+        lab.run(done_steps, 5)
+        lab.synchronize()
+        del engines.there["key2"]
+        (lost,) = until(lambda: lab.lost)
+        end_ns = int(lab.traces["2"].end_ns.max())
+        whole, live = lab.trace, lab._joined.trace()
+        for trace in (whole, live):
+            (mark,) = trace.markers
+            assert re.fullmatch(r"engine 2 was lost at \d\d:\d\d:\d\d UTC: no spans of it from here on", mark.text)
+            assert mark.time_ns == trace.where(stream="2:compute").end_ns.max()
+            text = trace.metadata.missing[-1]
+            into = "" if is_simulated else r", [\d.]+ \w+ into the trace"
+            told = rf"Engine 2 was lost at [\d:]{{8}} UTC{into}: its process is gone\. Its spans up to [\d.]+ \w+ are shown\."
+            assert re.fullmatch(told, text)
+        if is_simulated:
+            assert (mark.time_ns, f"up to {format_ns(end_ns - whole.start_ns.min())} are" in text) == (end_ns, True)
+        assert lost.name == "2"
+
+
+def test_ranges_that_have_not_ended_are_told_of_until_their_engine_is_lost(engines):
+    with Cluster(engines, backend="sim") as lab:
+        lab.run(steps, 3)
+        lab.run(spins, 10**9)
+        lab.run(opened, on="1")
+        feed = LiveFeed(lab._joined)
+        until(lambda: [len(life.mirror.unended()) for life in lab._lives()] == [1] * 4)
+        feed.refresh()
+        facts = feed.snapshot().facts
+        names, lanes = facts["tables"]["names"], [lane["name"] for lane in facts["tables"]["lanes"]]
+        told = [(lanes[lane], names[name], count) for lane, name, _, count in facts["open"]]
+        assert told == [("0:compute", "spin", 1), ("1:compute", "spin", 2), ("2:compute", "spin", 1), ("3:compute", "spin", 1)]
+        assert all(0 <= since < facts["now_ns"] for _, _, since, _ in facts["open"])
+        del engines.there["key3"]
+        until(lambda: lab.lost)
+        assert [lanes[lane] for lane, *_ in feed.refresh().facts["open"]] == ["0:compute", "1:compute", "2:compute"]
+        lab.run(closed, on="1")
+        lab.synchronize()
+        assert feed.refresh().facts["open"] == []
+
+
+selections = []
+
+
+def opened(lab):
+    selections.append(lab.on("compute", "long"))
+    selections[0].__enter__()
+
+
+def closed(lab):
+    selections.pop().__exit__(None, None, None)
+
+
+class AheadBackend(InstantBackend):
+    """Has a clock of its own, which is ahead of this process's, and no common time with any wall clock."""
+
+    def __init__(self, ahead_ns):
+        super().__init__()
+        self.ahead_ns = ahead_ns
+
+    def host_to_clock_ns(self, host_ns):
+        return host_ns + self.ahead_ns
+
+    def resolve(self, starts, ends, queued_host_ns):
+        return super().resolve(starts, ends, self.host_to_clock_ns(queued_host_ns))
+
+
+def timed_step(lab):
+    lab.stream("compute")
+    with lab.on("compute", "step"):
+        return time.perf_counter_ns()
+
+
+def test_spans_stay_where_they_belong_when_the_wall_clock_jumps_by_a_second(engines, monkeypatch):
+    aheads_ns = iter((0, 3_000_000_000))
+    monkeypatch.setattr(_worker, "Session", lambda *_, **__: Session(AheadBackend(next(aheads_ns))))
+    monkeypatch.setattr(_follower, "PING_EVERY_S", 0.05)
+    engines.clock_ns = lambda name: engines._call(f"key{name}", name, _worker.told_ns, ())
+    del engines.there["key2"], engines.there["key3"]
+    wall_ns = time.time_ns
+    with Cluster(engines) as lab:
+        true_ns = {"0": [], "1": []}
+        for jump_ns in (0, 0, 1_000_000_000, 1_000_000_000, -1_000_000_000):
+            monkeypatch.setattr(time, "time_ns", lambda jump_ns=jump_ns: wall_ns() + jump_ns)
+            for name in true_ns:
+                true_ns[name].append(lab.run(timed_step, on=name)[name])
+        lab.synchronize()
+        trace = lab.trace
+        assert lab._clocks.jumps == {}
+        off_ns = [trace.where(stream=f"{name}:compute").start_ns - true for name, true in true_ns.items()]
+        assert np.ptp(off_ns) <= trace.metadata.clock_error_ns + 1_000_000 < 500_000_000
 
 
 class OnDask:
@@ -435,8 +580,8 @@ def die(lab, *, restarts):
     assert abs(lost.lost_unix_ns - time.time_ns()) < 30e9
     trace = lab.trace
     assert len(trace.where(stream="1:compute"))
-    assert "Engine 1 was lost" in trace.metadata.missing[-1]
-    assert "engine 1 is lost from here on" in trace.notes[-1].text
+    assert "Engine 1 was lost at" in trace.metadata.missing[-1]
+    assert "engine 1 was lost at" in trace.markers[-1].text
     with pytest.raises(OptionError, match="'7'"):
         lab.run(sleepy, on="7")
     if restarts:
