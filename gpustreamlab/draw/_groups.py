@@ -279,19 +279,31 @@ def _group(
     )
 
 
+def device_hosts(trace: Trace) -> dict[int, str]:
+    """Return the host of each device by its number; empty where all are on one."""
+    hosts = {device.ordinal: display_name(device.host or "unknown host", 28) for device in trace.devices}
+    return hosts if len(set(hosts.values())) > 1 else {}
+
+
 def _device_groups(trace: Trace, order: Sequence[str], members: Mapping[str | None, Sequence[int]]) -> tuple[LaneGroup, ...]:
-    """Group by device and partition. How partitions of several devices grew and shrank is not told: they share no layout."""
+    """Group by host, device and partition. How those of several devices grew and shrank is not told: they share no layout."""
     cards = {device.ordinal: device for device in trace.devices}
+    hosts = device_hosts(trace)
+    first = {hosts[device]: device for device in sorted(hosts, reverse=True)}  # the least of each host: their order
     places: dict[tuple[int, str | None], list[int]] = {}
     for name in (*order, None):
         for place in members.get(name, ()):
             places.setdefault((trace.lanes[place].device, name), []).append(place)
     groups = []
-    for (device, name), lanes in sorted(places.items(), key=lambda item: item[0][0]):  # stable: in the order of partitions
+    rank = {device: (first.get(hosts.get(device, ""), -1), device) for device, _ in places}
+    for (device, name), lanes in sorted(
+        places.items(), key=lambda item: rank[item[0][0]]
+    ):  # stable: in the order of partitions
         card_sms = cards[device].sm_count if device in cards else 0
         sms = trace.lanes[lanes[-1]].sm_count if name is not None else card_sms
         shown = "" if name is None else f" · {display_name(name, 28)}"
-        label = f"GPU {device}{shown}{f' · {sms:,} SMs' if sms else ''}"
+        where = f"{hosts[device]} / " if device in hosts else ""
+        label = f"{where}GPU {device}{shown}{f' · {sms:,} SMs' if sms else ''}"
         detail = cards[device].label if device in cards else ""
         style = name_style(name, order)
         groups.append(

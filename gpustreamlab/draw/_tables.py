@@ -8,6 +8,7 @@ from typing import Any
 
 from gpustreamlab.analysis import RowTable, counted_kinds, display_name, sm_kinds
 from gpustreamlab.draw._colours import palette_entries, style_entries
+from gpustreamlab.draw._groups import device_hosts
 from gpustreamlab.draw._header import Header
 from gpustreamlab.draw._legend import memory_entries
 from gpustreamlab.draw._scene import Scene, detail_entries, plan_scene
@@ -95,6 +96,7 @@ def scene_tables(trace: Trace, scene: Scene, header: Header, counted: Sequence[S
 
 
 def _lane_entries(trace: Trace, scene: Scene) -> list[dict[str, Any]]:
+    hosts = device_hosts(trace)
     return [
         {
             # As it is: an expression that selects the lane in a DataFrame is made of it.
@@ -106,6 +108,7 @@ def _lane_entries(trace: Trace, scene: Scene) -> list[dict[str, Any]]:
             "bottom": _px(box.bottom),
             "host": box.is_host,
             "device": lane.device,
+            "machine": hosts.get(lane.device, ""),
             "parts": [[part.label, _px(part.top), _px(part.bottom)] for part in box.parts],
         }
         for lane, box in zip(trace.lanes, scene.lanes, strict=True)

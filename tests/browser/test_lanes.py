@@ -8,6 +8,7 @@ from dataclasses import replace
 
 import pytest
 
+from gpustreamlab.model import Device
 from tests.helpers.kernel_traces import kernel_trace, random_kernel_trace
 from tests.helpers.reader import open_readers
 from tests.helpers.traces import (
@@ -435,22 +436,27 @@ def test_a_group_is_folded_by_a_click_on_its_name_and_opens_for_what_is_looked_f
     assert reader.js("w.tables.groups[0].label") == group["label"]
 
 
-def test_lanes_are_grouped_by_partition_by_device_by_thread_or_not_at_all(read):
+def test_lanes_are_grouped_by_partition_by_host_by_device_by_thread_or_not_at_all(read):
     trace = partition_trace()
-    trace = replace(trace, lanes=tuple(replace(lane, device=place % 2) for place, lane in enumerate(trace.lanes)))
+    cards = tuple(Device(name="H200", ordinal=place, host=f"node-{'ab'[place]}", sm_count=132) for place in range(2))
+    lanes = tuple(replace(lane, device=place % 2) for place, lane in enumerate(trace.lanes))
+    trace = replace(trace, lanes=lanes, metadata=replace(trace.metadata, devices=cards))
     reader = read(trace)
     labels = "w.tables.groups.map(group => group.label)"
     plain = reader.js(labels)
     reader.press("v")
     seen = {}
-    for way in ("device", "none", "partition"):
+    for way in ("host", "device", "none", "partition"):
         reader.page.get_by_role("group", name="groups").get_by_role("radio", name=way).check()
         seen[way] = reader.js(labels)
-    assert (sorted(seen["device"]), seen["none"], seen["partition"]) == (["device 0", "device 1"], [], plain)
-    # WHEN there is one device and one thread, neither is offered
+    assert sorted(seen["host"]) == ["node-a", "node-b"]
+    assert sorted(seen["device"]) == ["node-a / device 0", "node-b / device 1"]
+    assert (seen["none"], seen["partition"]) == ([], plain)
+    assert all(label.startswith(("node-a / GPU 0 · ", "node-b / GPU 1 · ")) for label in plain)
+    # WHEN there is one host, device and thread, none is offered
     reader = read(lanes_trace())
     reader.press("v")
-    assert reader.page.get_by_role("radio", name=re.compile("device|thread")).count() == 0
+    assert reader.page.get_by_role("radio", name=re.compile("host|device|thread")).count() == 0
 
 
 def test_every_name_band_and_strip_tells_itself_in_full(read):

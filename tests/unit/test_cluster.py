@@ -17,6 +17,7 @@ from gpustreamlab.analysis import format_ns
 from gpustreamlab.cluster import _entry, _follower, _worker
 from gpustreamlab.cluster import cluster as _cluster
 from gpustreamlab.cluster._mirror import Mirror
+from gpustreamlab.draw._groups import plan_groups
 from gpustreamlab.errors import ClusterError, OptionError
 from gpustreamlab.sinks.live import LiveFeed
 from gpustreamlab.workloads import spin
@@ -428,6 +429,18 @@ def test_a_lost_engine_is_marked_where_its_spans_end_and_told_of_in_live_and_sav
         if is_simulated:
             assert (mark.time_ns, f"up to {format_ns(end_ns - whole.start_ns.min())} are" in text) == (end_ns, True)
         assert lost.name == "2"
+
+
+def test_engines_of_several_hosts_are_grouped_by_host_in_live_and_saved_timelines(engines):
+    engines.facts = {name: {"host": host} for name, host in zip("0123", ["near", "far", "near", "far"], strict=True)}
+    with Cluster(engines, backend="sim") as lab:
+        lab.run(done_steps, 2)
+        lab.synchronize()
+        feed = LiveFeed(lab._joined)
+        feed.refresh()
+        live = [group["label"] for group in feed.snapshot().facts["tables"]["groups"]]
+        assert live == [group.label for group in plan_groups(lab.trace)]
+        assert [label.partition(" · ")[0] for label in live] == ["near / GPU 0", "near / GPU 2", "far / GPU 1", "far / GPU 3"]
 
 
 def test_ranges_that_have_not_ended_are_told_of_until_their_engine_is_lost(engines):

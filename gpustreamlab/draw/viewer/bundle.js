@@ -1,4 +1,4 @@
-// Made by scripts/bundle_viewer.py. 68acbbaacf0c5a41cea954395f5b24ccf883baa63e53a619c1140bc7c5830657
+// Made by scripts/bundle_viewer.py. c5890682041595f971db5482729b94f064ce4091060bc2114e117d9a6cc8ce6f
 "use strict";
 var gpustreamlab = (() => {
   var __defProp = Object.defineProperty;
@@ -1214,10 +1214,15 @@ var gpustreamlab = (() => {
     const rank = new Map(order.map((key, place) => [key, place])), rankOf = (code) => rank.get(laneKey(planned.lanes[code])) ?? Infinity;
     const codes = planned.lanes.map((_, code) => code).sort((a, b) => planned.lanes[a].top - planned.lanes[b].top);
     const groups = /* @__PURE__ */ new Map();
+    const labels = {
+      host: ({ machine }) => machine,
+      device: ({ machine, device }) => [machine, `device ${device}`].filter(Boolean).join(" / "),
+      thread: (_, code) => `first launched by ${threadOf(code) ?? "no thread"}`
+    };
     const groupOf = (lane) => planned.groups[planned.lanes[lane].group];
     for (const code of codes) {
       const lane = planned.lanes[code];
-      const label = groupBy === "device" ? `device ${lane.device}` : groupBy === "thread" ? `first launched by ${threadOf(code) ?? "no thread"}` : "";
+      const label = labels[groupBy]?.(lane, code) ?? "";
       const group = lane.host || groupBy === "partition" ? groupOf(code) : label ? { ...PLAIN, label } : null;
       const key = group?.label ?? "";
       if (!groups.has(key)) groups.set(key, { ...group, lanes: [] });
@@ -1226,6 +1231,7 @@ var gpustreamlab = (() => {
     for (const group of groups.values()) group.lanes.sort((a, b) => rankOf(a) - rankOf(b) || 0);
     return [...groups.values()];
   }
+  var hasHosts = ({ lanes }) => lanes.some((lane) => !lane.host && lane.machine);
   var hasDevices = ({ lanes }) => new Set(lanes.filter((lane) => !lane.host).map((lane) => lane.device)).size > 1;
 
   // view.js
@@ -3733,6 +3739,7 @@ var gpustreamlab = (() => {
     const facts = [
       ["group", view.planned.groups[lane.group]?.label ?? ""],
       ["about", lane.detail],
+      ["host", lane.machine],
       ["device", hasDevices(view.planned) ? String(lane.device) : ""],
       ["spans", formatCount(spans)]
     ];
@@ -3827,8 +3834,14 @@ var gpustreamlab = (() => {
     };
   }
   function addChoices(viewer) {
-    const { view, menu } = viewer, commands = viewer.commands, { threads = [] } = view.planned;
-    const ways = [["partition", "partition"], ...hasDevices(view.planned) ? [["device", "device"]] : [], ...view.isLive || threads.length > 1 ? [["thread", "thread"]] : [], ["none", "none"]];
+    const { view, menu } = viewer, commands = viewer.commands;
+    const ways = [
+      ["partition", "partition"],
+      ["host", "host", () => hasHosts(view.planned)],
+      ["device", "device", () => hasDevices(view.planned)],
+      ["thread", "thread", () => view.planned.threads?.length > 1],
+      ["none", "none"]
+    ];
     menu.choice("Lanes", {
       label: "height",
       options: [["auto", "fitting"], ["compact", "compact"], ["normal", "normal"], ["tall", "tall"]],
@@ -4145,15 +4158,16 @@ var gpustreamlab = (() => {
       this.sections = /* @__PURE__ */ new Map();
       this.shows = [];
     }
-    /** One of several values: `options` are pairs of a value and its text; `get` and `set` read and write it. */
+    /** One of several values: `options` are a value, its text, and what tells whether it is there; `get` and `set` read and write it. */
     choice(section, { label, options, get, set }) {
       const name = `gsl-${++choices}`;
-      const inputs = options.map(([value, text]) => {
-        const input = makeNode("input", { type: "radio", name, onchange: () => set(value) });
+      const inputs = options.map(([value, text, isThere = () => true]) => {
+        const input = makeNode("input", { type: "radio", name, onchange: () => set(value) }), entry = makeNode("label", {}, input, text);
         this.shows.push(() => {
           input.checked = get() === value;
+          entry.hidden = !isThere();
         });
-        return makeNode("label", {}, input, text);
+        return entry;
       });
       this.add(section, makeNode("fieldset", {}, makeNode("legend", { text: label }), ...inputs));
     }

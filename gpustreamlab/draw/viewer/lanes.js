@@ -1,7 +1,7 @@
 // The lanes' names: what they tell, and what can be done with a lane or a group by mouse, by key and in a sheet of its own.
 
 import { factList } from "./facts.js"
-import { groupKey, hasDevices, laneKey } from "./layout.js"
+import { groupKey, hasDevices, hasHosts, laneKey } from "./layout.js"
 import { makeButton, makeNode, Sheet } from "./nodes.js"
 import { CARET_PX, caretLeft, groupBoxes } from "./paint_lanes.js"
 import { formatCount } from "./units.js"
@@ -70,7 +70,7 @@ export function nameFacts(view, { lane: code, group }) {
   const lane = view.planned.lanes[code], spans = view.laneRows[code].reduce((sum, row) => sum + view.store.countSum(row, 0, view.store.row(row).length - 1), 0)
   const facts = [
     ["group", view.planned.groups[lane.group]?.label ?? ""], ["about", lane.detail],
-    ["device", hasDevices(view.planned) ? String(lane.device) : ""], ["spans", formatCount(spans)],
+    ["host", lane.machine], ["device", hasDevices(view.planned) ? String(lane.device) : ""], ["spans", formatCount(spans)],
   ]
   return [lane.name, facts.filter(([, text]) => text), "Click: fold, pin, hide, move; drag: move"]
 }
@@ -155,9 +155,12 @@ function addSheet(viewer) {
 
 /** What the menu has of lanes and of moving, and what a link to this view keeps of it. */
 function addChoices(viewer) {
-  const { view, menu } = viewer, commands = viewer.commands, { threads = [] } = view.planned
-  // What will come of a live view, nobody knows yet.
-  const ways = [["partition", "partition"], ...(hasDevices(view.planned) ? [["device", "device"]] : []), ...(view.isLive || threads.length > 1 ? [["thread", "thread"]] : []), ["none", "none"]]
+  const { view, menu } = viewer, commands = viewer.commands
+  // Asked whenever the menu opens: streams and threads of a live view come later.
+  const ways = [
+    ["partition", "partition"], ["host", "host", () => hasHosts(view.planned)], ["device", "device", () => hasDevices(view.planned)],
+    ["thread", "thread", () => view.planned.threads?.length > 1], ["none", "none"],
+  ]
   menu.choice("Lanes", {
     label: "height", options: [["auto", "fitting"], ["compact", "compact"], ["normal", "normal"], ["tall", "tall"]],
     get: () => view.layout.density, set: density => view.arrange({ density }),

@@ -103,10 +103,14 @@ function groupLanes(planned, { groupBy, order }, threadOf) {
   const rank = new Map(order.map((key, place) => [key, place])), rankOf = code => rank.get(laneKey(planned.lanes[code])) ?? Infinity
   const codes = planned.lanes.map((_, code) => code).sort((a, b) => planned.lanes[a].top - planned.lanes[b].top)
   const groups = new Map()
+  const labels = {
+    host: ({ machine }) => machine, device: ({ machine, device }) => [machine, `device ${device}`].filter(Boolean).join(" / "),
+    thread: (_, code) => `first launched by ${threadOf(code) ?? "no thread"}`,
+  }
   const groupOf = lane => planned.groups[planned.lanes[lane].group]
   for (const code of codes) {
     const lane = planned.lanes[code]
-    const label = groupBy === "device" ? `device ${lane.device}` : groupBy === "thread" ? `first launched by ${threadOf(code) ?? "no thread"}` : ""
+    const label = labels[groupBy]?.(lane, code) ?? ""
     const group = lane.host || groupBy === "partition" ? groupOf(code) : label ? { ...PLAIN, label } : null
     const key = group?.label ?? ""
     if (!groups.has(key)) groups.set(key, { ...group, lanes: [] })
@@ -116,6 +120,9 @@ function groupLanes(planned, { groupBy, order }, threadOf) {
   for (const group of groups.values()) group.lanes.sort((a, b) => rankOf(a) - rankOf(b) || 0)
   return [...groups.values()]
 }
+
+/** Whether the streams are of several hosts; only then they tell which. */
+export const hasHosts = ({ lanes }) => lanes.some(lane => !lane.host && lane.machine)
 
 /** Whether the streams are of several devices. */
 export const hasDevices = ({ lanes }) => new Set(lanes.filter(lane => !lane.host).map(lane => lane.device)).size > 1

@@ -28,13 +28,13 @@ class Menu {
     this.shows = []
   }
 
-  /** One of several values: `options` are pairs of a value and its text; `get` and `set` read and write it. */
+  /** One of several values: `options` are a value, its text, and what tells whether it is there; `get` and `set` read and write it. */
   choice(section, { label, options, get, set }) {
     const name = `gsl-${++choices}`
-    const inputs = options.map(([value, text]) => {
-      const input = makeNode("input", { type: "radio", name, onchange: () => set(value) })
-      this.shows.push(() => { input.checked = get() === value })
-      return makeNode("label", {}, input, text)
+    const inputs = options.map(([value, text, isThere = () => true]) => {
+      const input = makeNode("input", { type: "radio", name, onchange: () => set(value) }), entry = makeNode("label", {}, input, text)
+      this.shows.push(() => { input.checked = get() === value; entry.hidden = !isThere() })
+      return entry
     })
     this.add(section, makeNode("fieldset", {}, makeNode("legend", { text: label }), ...inputs))
   }

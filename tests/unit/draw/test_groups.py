@@ -20,7 +20,7 @@ from gpustreamlab.draw._groups import (
     plan_partitions,
     row_px,
 )
-from gpustreamlab.model import Lane, Layout, LayoutChange, Partition
+from gpustreamlab.model import Device, Lane, Layout, LayoutChange, Partition
 from tests.helpers.traces import (
     DECODE,
     PREFILL,
@@ -153,3 +153,20 @@ def test_every_size_of_a_partition_has_its_text_and_points_to_the_band_of_its_na
     assert [(entry.granted_sms, entry.band) for entry in entries] == [(132, 2), (96, 0), (36, 1), (64, 0), (68, 1)]
     texts = [entry.text for entry in plan_partitions(partition_trace(), ())]
     assert texts == ["whole card · 132 SMs", "prefill · 96 SMs (asked for 90)", "decode · 36 SMs"]
+
+
+def test_devices_of_several_hosts_are_grouped_by_host_in_the_order_of_their_first_devices():
+    trace = make_trace([(name, "x", 0, 100) for name in "abcd"])
+    cards = tuple(
+        Device(name="H200", ordinal=place, host=host, sm_count=132) for place, host in enumerate(("n2", "n1", "n2", ""))
+    )
+    lanes = tuple(replace(lane, device=place) for place, lane in enumerate(trace.lanes))
+    several = replace(trace, lanes=lanes, metadata=replace(trace.metadata, devices=cards))
+    assert [group.label for group in plan_groups(several)] == [
+        "n2 / GPU 0 · 132 SMs",
+        "n2 / GPU 2 · 132 SMs",
+        "n1 / GPU 1 · 132 SMs",
+        "unknown host / GPU 3 · 132 SMs",
+    ]
+    one_host = replace(several, metadata=replace(trace.metadata, devices=tuple(replace(card, host="n1") for card in cards)))
+    assert [group.label for group in plan_groups(one_host)] == [f"GPU {place} · 132 SMs" for place in range(4)]
