@@ -10,6 +10,7 @@ from dataclasses import dataclass, field
 from datetime import UTC, datetime
 from typing import Any
 
+from gpustreamlab._util.host import monotonic_clock_id
 from gpustreamlab.cluster import _worker
 from gpustreamlab.cluster._engines import Answer, Engines
 from gpustreamlab.cluster._mirror import Mirror
@@ -27,7 +28,7 @@ LOOK_EVERY_S = 1.0
 """How often it is asked which engines there are."""
 TOLD_LATELY_S = 0.5
 """An engine that answered so lately is there, whatever the scheduler says."""
-PINGS = 20
+PINGS, PINGS_HERE = 20, 3
 PING_EVERY_S = 1.0
 PING_LIMIT_S = 1.0
 """How long a ping may take."""
@@ -176,14 +177,18 @@ class Follower:
             return is_fresh and not changes.data
 
     def ping(self) -> None:
-        """Ask every engine for its time, again and again."""
+        """Ask every engine for its time, again and again; one of this machine says by our own clock when that was."""
         for life in [*self.lives.values()]:
             self._ping(life)
 
     def _ping(self, life: Life) -> None:
         pings: list[tuple[int, int, int]] = []
+        is_here = life.facts.clock and life.facts.clock == monotonic_clock_id()
         try:
-            while len(pings) < PINGS and life.is_there and not self._stopping.is_set():
+            while len(pings) < (PINGS_HERE if is_here else PINGS) and life.is_there and not self._stopping.is_set():
+                if is_here:
+                    pings.append(self._engines.aside(life.key, _worker.told_between).result(PING_LIMIT_S))
+                    continue
                 sent_ns = time.monotonic_ns()
                 told_ns = self._engines.ping(life.key).result(PING_LIMIT_S)
                 pings.append((sent_ns, told_ns, time.monotonic_ns()))

@@ -11,7 +11,7 @@ from typing import Any
 
 import numpy as np
 
-from gpustreamlab.model import Counters, Device, Lane, Marker, Trace, WorkDetail
+from gpustreamlab.model import Counters, Device, Lane, Marker, Trace, TraceMetadata, WorkDetail
 from gpustreamlab.record import (
     DEPENDENCY_COLUMNS,
     FIRST_WORK_NUMBER,
@@ -110,9 +110,9 @@ class Mirror:
         return int(self._state.get("pending", 0))
 
     @property
-    def device_told(self) -> Device:
-        """Its device, with the number that it has in the cluster."""
-        return self.changes(until=START).tables.metadata.device
+    def metadata(self) -> TraceMetadata:
+        """What it says of itself; its device has the number that it has in the cluster."""
+        return self.changes(until=START).tables.metadata
 
     def take(self, data: bytes, number: int) -> None:
         """Take in an answer.

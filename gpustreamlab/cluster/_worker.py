@@ -17,6 +17,7 @@ from dataclasses import dataclass, field
 from typing import Any, NamedTuple
 
 import gpustreamlab
+from gpustreamlab._util.host import monotonic_clock_id
 from gpustreamlab.backends import device_count
 from gpustreamlab.record import Recorder
 from gpustreamlab.session import Session
@@ -41,6 +42,8 @@ class Facts(NamedTuple):
     """Of this package."""
     visible: str
     """``CUDA_VISIBLE_DEVICES``."""
+    clock: str
+    """What tells its clock of `time.monotonic_ns` from that of another machine; empty where that is not known."""
     device: str = ""
     """Name of the device; empty without a session."""
     ordinal: int = 0
@@ -110,7 +113,13 @@ _home = _Home()
 
 def look() -> Facts:
     """Return what this engine is. Quick: it opens no session."""
-    facts = Facts(socket.gethostname(), os.getpid(), gpustreamlab.__version__, os.environ.get("CUDA_VISIBLE_DEVICES", ""))
+    facts = Facts(
+        host=socket.gethostname(),
+        pid=os.getpid(),
+        version=gpustreamlab.__version__,
+        visible=os.environ.get("CUDA_VISIBLE_DEVICES", ""),
+        clock=monotonic_clock_id(),
+    )
     session = _home.session
     if session is None:
         return facts
@@ -174,6 +183,11 @@ def told_ns() -> int:
     recorder = _recorder()
     with recorder.observing():
         return recorder.now_ns()
+
+
+def told_between() -> tuple[int, int, int]:
+    """Return `told_ns`, and between which times of this machine's monotonic clock it was."""
+    return time.monotonic_ns(), told_ns(), time.monotonic_ns()
 
 
 def read(client: str, arrived: int) -> Changes:

@@ -129,7 +129,7 @@ class Cluster:
             [life.mirror for life in lives],
             ahead=_weakly(self._how_far_ahead),
             error_ns=_weakly(self._live_error_ns),
-            devices=[life.mirror.device_told for life in lives],
+            devices=[life.mirror.metadata.device for life in lives],
             tells_alike=False,
             missing=_weakly(self._live_missing),
         )
@@ -435,7 +435,7 @@ class Cluster:
         for other in self._there():
             if other is not life:
                 other.mirror.compared_from_ns = other.mirror.now_ns()
-        self._joined.add(life.mirror, life.mirror.device_told)
+        self._joined.add(life.mirror, life.mirror.metadata.device)
 
     def _shown(self) -> list[Life]:
         """Return the engines that live timelines show, in the order of their journals."""
@@ -458,8 +458,11 @@ class Cluster:
         lives = self._shown()
         if _have_no_common_time(lives):
             return 0
-        now_ns = [np.array([life.mirror.now_ns()]) for life in lives]
-        return sum(sorted(int(offset.error_at(at)[0]) for offset, at in zip(self._offsets(lives), now_ns, strict=True))[-2:])
+        errors_ns = [
+            int(offset.error_at(np.array([life.mirror.now_ns()]))[0]) + life.mirror.metadata.host_error_ns
+            for life, offset in zip(lives, self._offsets(lives), strict=True)
+        ]
+        return sum(sorted(errors_ns)[-2:])
 
     def _live_missing(self) -> list[str]:
         """Return what live timelines cannot tell, in sentences."""

@@ -20,8 +20,8 @@ _log = logging.getLogger(__name__)
 SOON_NS = 100_000_000
 """The least time between two comparisons: drift that is measured over a shorter one is mostly noise."""
 EVERY_NS = 10_000_000_000
-"""The longest. In 150 s on two H200, half of them busy, the clocks were at most 0.40 us off the line between comparisons that far
-apart, of which comparing makes 0.3; on two H100 2.7 us where they were 120 s apart."""
+"""The longest. In 150 s on two H200, half of them busy, no comparison was more than 0.40 us off the line between two that far
+apart, of which noise makes 0.3; on two H100 waits were 2.7 us off where they were 120 s apart."""
 _LOOK_HZ = 2.0
 
 WANDER = 1e-7
@@ -33,7 +33,7 @@ DRIFT = 5e-6
 class CardClocks:
     """Compares the clocks of cards with that of the first, in a thread on the side and whenever it is asked to.
 
-    Between the first comparison and the last one so much time has passed as will pass until the next, up to `EVERY_NS`: what comes
+    Until the next comparison passes as much time as passed between the first and the last one, up to `EVERY_NS`. So what comes
     after the last one goes on at a pace that was measured over as long a time.
 
     Parameters

@@ -107,5 +107,5 @@ class FakeEngines:
             finally:
                 _worker._home = before
         if isinstance(told, _worker.Facts):
-            return told._replace(pid=int(key[3:].partition("#")[0]), **self.facts.get(name, {}))
+            return told._replace(**{"pid": int(key[3:].partition("#")[0]), "clock": name} | self.facts.get(name, {}))
         return told

@@ -13,6 +13,7 @@ import pytest
 
 import gpustreamlab as gsl
 from gpustreamlab import Cluster, Session
+from gpustreamlab._util.host import monotonic_clock_id
 from gpustreamlab.analysis import format_ns
 from gpustreamlab.cluster import _entry, _follower, _worker
 from gpustreamlab.cluster import cluster as _cluster
@@ -296,6 +297,26 @@ def test_real_clocks_put_engines_on_one_time_with_a_bound(engines):
         assert again.start_ns.tolist() == gsl.merge([*lab.traces.values()], clocks=lab._offsets(lab._lives())).start_ns.tolist()
         assert len(lab._joined.trace()) == len(trace)
         assert 0 < trace.metadata.clock_error_ns < 100_000_000
+
+
+def test_an_engine_of_this_machine_says_when_it_told_its_time_however_long_the_answer_takes(engines, monkeypatch):
+    engines.facts = {name: {"simulated": False, "clock": monotonic_clock_id()} for name in "0123"}
+    engines.clock_ns = lambda _name: pytest.fail("a ping was sent")
+    begin_ns = time.monotonic_ns()
+    monkeypatch.setattr(_worker, "told_ns", lambda: time.monotonic_ns() - begin_ns)
+    answered = engines.aside
+
+    def slow(key, function, *args):
+        answer = answered(key, function, *args)
+        if function is _worker.told_between:
+            time.sleep(0.02)
+        return answer
+
+    monkeypatch.setattr(engines, "aside", slow)
+    with Cluster(engines, backend="sim") as lab:
+        (offset,) = set(lab._offsets(lab._lives())[:1])
+        assert 0 < offset.error_at(np.array([0]))[0] < 10_000_000
+        assert abs(int(offset.shift(np.array([time.monotonic_ns() - begin_ns]))[0]) - time.monotonic_ns()) < 10_000_000
 
 
 def test_ctrl_c_interrupts_the_engines(engines, monkeypatch):

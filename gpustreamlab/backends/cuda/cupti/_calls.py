@@ -233,9 +233,9 @@ class DependencyReader:
 
     Notes
     -----
-    Records of waits tell the wrong context: the primary one for a stream in a partition, that of the current device for a stream of
-    another one. All others tell the right one, and streams are numbered through all contexts and devices of a process. Source:
-    CUPTI 13.0, H100 and two H200.
+    Records of waits tell the wrong context: the primary one for a stream in a partition, that of the current device for a
+    stream of another one. All others tell the right one, and streams are numbered through all contexts and devices of a
+    process. Source: CUPTI 13.0, H100 and two H200.
     """
 
     def __init__(self, claimed: Mapping[int, int]) -> None:
