@@ -2,6 +2,7 @@
 
 import json
 from dataclasses import replace
+from pathlib import Path
 
 import numpy as np
 import pytest
@@ -132,3 +133,14 @@ def test_communicator_and_sequence_travel_with_the_trace(tmp_path):
     again = gsl.load_trace(tmp_path / "both.parquet").stragglers()
     assert again.names[0].behind_ns.tolist() == [[20_000, 0]]
     assert again.groups == ("rank 0", "rank 1")
+
+
+def test_of_two_ranks_that_took_turns_in_coming_10_ms_late_each_is_named_in_its_turn():
+    """Recorded with torch 2.11 and NCCL 2.28 on two H200: rank `step % 2` slept before the all-reduce of each step."""
+    folder = Path(__file__).parents[2] / "golden" / "nccl"
+    trace = gsl.load_trace([folder / f"rank{rank}.json.gz" for rank in range(2)])
+    found = trace.where(stream=["rank 0 GPU 0 stream 7", "rank 1 GPU 1 stream 7"]).stragglers()
+    (reduced,) = (one for one in found.names if "AllReduce" in one.name)
+    assert found.groups == ("rank 0", "rank 1")
+    assert reduced.last.tolist() == [0, 1, 0, 1, 0, 1]
+    assert (abs(reduced.late_ns[1:] - 10_000_000) < 150_000).all()  # the first sleep also waited for the code to be loaded
