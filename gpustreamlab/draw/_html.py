@@ -68,14 +68,15 @@ def timeline_page(trace: Trace, *, picture: Picture | None = None, with_static: 
     """
     picture = plan_picture(trace) if picture is None else picture
     data, spans = page_letters(*page_data(picture))
-    advice, static = grid_advice(trace), picture_uri(timeline_svg(trace, picture=picture)) if with_static else ""
+    advice = grid_advice(trace)
     return fill_template(
         "page.html",
         title=f"{escape(picture.header.title)} ({picture.header.badge.lower()})",
         style=viewer_text("page.css") + viewer_style(),
         header=header_html(picture.header, picture.scene.notes),
         advice=f'<p class="gsl-source">{escape(advice)}</p>' if advice else "",
-        static=f'<noscript><img class="gsl-picture" alt="" src="{static}"></noscript>' if with_static else "",
+        # Not as an image: that would be a third larger, and where this is shown no scripts run anyway.
+        static=f"<noscript>{timeline_svg(trace, picture=picture)}</noscript>" if with_static else "",
         bokeh=bokeh_text(),
         viewer=viewer_packed(),
         data=data,

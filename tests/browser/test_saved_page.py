@@ -113,9 +113,17 @@ def test_names_are_text_everywhere(save, open_page, name):
 
 
 def test_page_without_javascript_shows_the_picture_and_the_header(save, open_page):
-    opened = open_page(save(pipeline_trace()), javascript=False)
-    assert opened.page.locator("img.gsl-picture").bounding_box()["height"] > 200
+    opened = open_page(save(pipeline_trace()), javascript=False, width=390)
+    box = opened.page.locator("noscript > svg").bounding_box()
+    assert box["height"] > 150
+    assert box["width"] < 390
     assert "NVIDIA H200" in opened.page.inner_text("header")
+
+
+def test_names_are_text_in_the_picture_of_a_page_without_javascript(save, open_page):
+    opened = open_page(save(evil_trace()), javascript=False)
+    assert opened.page.locator("noscript svg text", has_text=EVIL_NAME[:12]).count() > 0
+    assert opened.page.locator("noscript img, noscript script, body > svg").count() == 0
 
 
 @pytest.mark.parametrize("part", ["gsl-data", "gsl-spans", "gsl-viewer", "gsl-bokeh"])

@@ -87,10 +87,10 @@
 
   // What is printed is the static picture, which browsers without scripts show: the whole run, sharp on white, with its legend.
   addEventListener("beforeprint", () => {
-    const kept = document.querySelector("noscript")?.textContent.match(/base64,([^"]+)/)
+    const kept = document.querySelector("noscript")
     if (!kept) return
     const print = element("gsl-print") ?? document.body.appendChild(Object.assign(document.createElement("div"), {id: "gsl-print"}))
-    print.innerHTML = new TextDecoder().decode(Uint8Array.from(atob(kept[1]), sign => sign.charCodeAt(0)))
+    print.innerHTML = kept.textContent
   })
 
   const startViewer = async which => {
