@@ -45,6 +45,8 @@ class CudaBackend:
     ----------
     ordinal
         The CUDA device number.
+    beside
+        Another card of the same node: accesses of both are told of as a whole. None for a card alone.
 
     Raises
     ------
@@ -57,7 +59,7 @@ class CudaBackend:
     name = "cuda"
     lends_streams = True
 
-    def __init__(self, ordinal: int = 0) -> None:
+    def __init__(self, ordinal: int = 0, *, beside: CudaBackend | None = None) -> None:
         problem = why_unavailable()
         if problem is not None:
             raise BackendUnavailableError(problem[1], reason=problem[0])
@@ -74,8 +76,7 @@ class CudaBackend:
         self.restore: Callable[[object], None] = self._selection.restore
         self.host_time_ns = self.glance_ns = time.perf_counter_ns
         self._is_closed = False
-        self._order = AccessOrder()
-        self._tracker: Tracker | None = None
+        self._order: AccessOrder = AccessOrder(None if beside is None else beside._order)  # noqa: SLF001 - of this class
         self._graphs = CudaGraphs(
             GraphParts(
                 cupy=self.xp,
@@ -322,7 +323,7 @@ class CudaBackend:
     ) -> Any:
         """Return a CuPy array in memory of `allocate_scratch`."""
         array = self._scratch.array(address, size_bytes, shape, dtype, owner)
-        return array if self._tracker is None else self._tracker.track(array)
+        return array if self._order.tracker is None else self._order.tracker.track(array)
 
     def relieve_memory(self) -> None:
         """Give back device memory that CuPy's pool and freed scratch still hold, after what runs has ended."""
@@ -347,8 +348,9 @@ class CudaBackend:
         """Tell of accesses to arrays of a tracking CuPy from now on, and of what orders them. None if others watch already."""
         if self._order.sink is not None:
             return None
-        tracker = self._tracker = Tracker(cupy_library(self.xp), sink)
-        tracker.captured = self._graphs.find_accesses
+        tracker = next((card.tracker for card in self._order.cards if card.tracker is not None), None)
+        self._order.tracker = tracker = tracker or Tracker(cupy_library(self.xp))
+        tracker.watch(self._ordinal, sink, self._graphs.find_accesses)
         self._order.watch(sink)
         self.release_events = self._release_watched
         null_stream = NullStream(self._core.LEGACY_DEFAULT_STREAM, self._order)
@@ -358,14 +360,14 @@ class CudaBackend:
         """Tell of no more accesses. Idempotent."""
         if self._order.sink is sink:
             self._order.watch(None)
-            if self._tracker is not None:
-                self._tracker.stop()
-                self._tracker = None
+            if self._order.tracker is not None:
+                self._order.tracker.leave(self._ordinal)
+                self._order.tracker = None
             self.release_events = self._events.release
 
     def _tell_accesses(self, handle: int, accesses: list[Any]) -> None:
-        if self._tracker is not None:
-            self._tracker.tell_again(handle, accesses)
+        if self._order.tracker is not None:
+            self._order.tracker.tell_again(self._ordinal, handle, accesses)
 
     def _find_graph_id(self, handle: int, node_count: int) -> int:
         source = self._source
