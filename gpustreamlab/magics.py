@@ -23,7 +23,15 @@ from gpustreamlab.node import Node
 from gpustreamlab.notebook.apply_button import apply_button
 from gpustreamlab.notebook.cell_graph import CellGraph, make_cell_graph
 from gpustreamlab.notebook.cell_log import CellLog
-from gpustreamlab.notebook.cells import CellMarks, cell_number, compile_cell, magic_transformer, show_value, unregister
+from gpustreamlab.notebook.cells import (
+    CellMarks,
+    awaits_at_top_level,
+    cell_number,
+    compile_cell,
+    magic_transformer,
+    show_value,
+    unregister,
+)
 from gpustreamlab.notebook.parsers import PARSERS
 from gpustreamlab.notebook.program_cell import ProgramCells, show_check, show_plan, show_replay
 from gpustreamlab.record.capture import Capture
@@ -91,7 +99,9 @@ class GpuStreamMagics(Magics):  # type: ignore[misc]
             return None
         label = f"In [{cell_number(self.shell)}]" if arguments.label is None else arguments.label
         if arguments.on is not None:
-            return self._run_on_engines(arguments, cell, label)
+            found = self._run_on_engines(arguments, cell, label)
+            is_awaited = self.shell.autoawait and awaits_at_top_level(self.shell, cell)
+            return _already(found) if is_awaited else found
         node = self._find_node()
         code = compile_cell(self.shell, cell)
         with _usage_errors():
@@ -346,7 +356,7 @@ class GpuStreamMagics(Magics):  # type: ignore[misc]
             return named
         return clusters[0] if len(clusters) == 1 else None
 
-    def _run_on_engines(self, arguments: argparse.Namespace, cell: str, label: str) -> Outcomes:
+    def _run_on_engines(self, arguments: argparse.Namespace, cell: str, label: str) -> Outcomes | None:
         """Run a cell on engines of a cluster; what those returned that did not fail is shown first."""
         __tracebackhide__ = True
         cluster = self._find_cluster()
@@ -358,13 +368,17 @@ class GpuStreamMagics(Magics):  # type: ignore[misc]
         if arguments.partition is not None or arguments.whole_card:
             options["partition"] = arguments.partition
         try:
-            return cluster.run_cell(cell, arguments.stream, on=arguments.on, label=label, **options)
+            found = cluster.run_cell(cell, arguments.stream, on=arguments.on, label=label, lines_above=1, **options)
         except ClusterError as error:
             if error.results:
-                print(repr(error.results))  # noqa: T201 - what came of the cell
+                display(error.results)
+            shown = f"{type(error).__name__}: {error}".splitlines()
+            # IPython asks an error for this; the frames of this process tell nothing of what failed there.
+            error._render_traceback_ = lambda: shown  # type: ignore[attr-defined]
             raise
         except GPUStreamLabError as error:
             raise UsageError(f"%%gpustream: {error}") from error
+        return found if repr(found) else None  # else Out would be empty
 
     def _find_node(self) -> Node | None:
         """Return the node in variable `lab`, or the only open one; None where there is none, or a session was chosen."""
@@ -411,6 +425,10 @@ def _read_shares(words: Sequence[str]) -> dict[str, str]:
             raise UsageError(f"%gpupartition: partition {name!r} is given twice; name each once (see %gpupartition -h)")
         shares[name] = share
     return shares
+
+
+async def _already(value: object) -> object:
+    return value
 
 
 async def _awaited(value: Awaitable[object], show: Callable[[object], object]) -> object:

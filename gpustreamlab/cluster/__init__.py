@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from gpustreamlab.cluster._engines import Answer, Engines
-from gpustreamlab.cluster._outcomes import EngineStatus, Outcomes
+from gpustreamlab.cluster._outcomes import ByEngine, EngineStatus, Outcomes
 from gpustreamlab.cluster.cluster import Cluster
 
-__all__ = ["Answer", "Cluster", "EngineStatus", "Engines", "Outcomes"]
+__all__ = ["Answer", "ByEngine", "Cluster", "EngineStatus", "Engines", "Outcomes"]

@@ -3,12 +3,10 @@
 from __future__ import annotations
 
 import asyncio
-import logging
 from collections.abc import Callable, Coroutine, Mapping
 from concurrent.futures import Future as Waiting
 from typing import Any
 
-from gpustreamlab.cluster import _worker
 from gpustreamlab.cluster._engines import Answer
 from gpustreamlab.errors import MissingExtraError
 
@@ -53,21 +51,10 @@ class DistributedEngines:
 
         return self._soon(ask())
 
-    def ping(self, key: str) -> Answer:
-        """Ask for the time."""
-        return self.aside(key, _worker.told_ns)
-
-    def interrupt(self, key: str) -> None:
-        """Do nothing: a task of Dask that runs cannot be stopped from outside."""
-
     def close(self) -> None:
-        """Close what was started for this. The scheduler may still wait for a worker that died, and need not say so now."""
-        log = logging.getLogger("distributed.scheduler")
-        level = log.level
-        log.setLevel(logging.CRITICAL)
+        """Close what was started for this."""
         for one in (self._client, *self._owned) if self._owned else ():
             one.close()
-        log.setLevel(level)
 
     def _soon(self, call: Coroutine[Any, Any, Any]) -> Waiting[Any]:
         return asyncio.run_coroutine_threadsafe(call, self._client.loop.asyncio_loop)

@@ -35,12 +35,6 @@ class Engines(Protocol):
     def aside(self, key: str, function: Callable[..., Any], *args: Any) -> Answer:
         """Call a function of this package on an engine, also while a cell works there. It has to be quick."""
 
-    def ping(self, key: str) -> Answer:
-        """Ask for the time by the clock of an engine's trace, in ns."""
-
-    def interrupt(self, key: str) -> None:
-        """Stop what an engine works at, where that can be done."""
-
     def close(self) -> None:
         """Let go of the client; one that was made here is closed."""
 
@@ -66,7 +60,7 @@ def choose_engines(client: Any) -> Engines:
         if entry.name in roots:
             brought: Engines = entry.load()(client)
             return brought
-    if all(callable(getattr(client, call, None)) for call in ("engines", "run", "aside", "ping")):
+    if all(callable(getattr(client, call, None)) for call in ("engines", "run", "aside", "close")):
         given: Engines = client
         return given
     raise OptionError(

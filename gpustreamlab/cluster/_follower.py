@@ -143,7 +143,7 @@ class Follower:
         """Note that an engine is gone. What had arrived stays."""
         if life.is_there:
             life.why, life.lost_ns, life.lost_unix_ns = why, time.monotonic_ns(), time.time_ns()
-            life.mirror.end(f"engine {life.name} lost {clock_text(life)}")
+            life.mirror.end(f"engine {life.name} was lost at {clock_text(life)}: no spans of it from here on")
             _log.warning("Engine %s is lost: %s. What had arrived stays, the others go on.", life.name, why)
 
     def drain(self, limit_s: float) -> bool:
@@ -190,7 +190,7 @@ class Follower:
                     pings.append(self._engines.aside(life.key, _worker.told_between).result(PING_LIMIT_S))
                     continue
                 sent_ns = time.monotonic_ns()
-                told_ns = self._engines.ping(life.key).result(PING_LIMIT_S)
+                told_ns = self._engines.aside(life.key, _worker.told_ns).result(PING_LIMIT_S)
                 pings.append((sent_ns, told_ns, time.monotonic_ns()))
         except Exception as error:  # noqa: BLE001 - what is gone is noticed elsewhere
             _log.debug("Engine %s did not tell its time: %s", life.name, error)

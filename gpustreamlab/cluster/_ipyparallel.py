@@ -3,13 +3,11 @@
 from __future__ import annotations
 
 import pickle
-import signal
 import sys
 import traceback
 from collections.abc import Callable, Mapping
 from typing import Any
 
-from gpustreamlab.cluster import _worker
 from gpustreamlab.cluster._engines import Answer
 
 REQUEST = "gpustreamlab_request"
@@ -49,16 +47,6 @@ class ParallelEngines:
         # The client has no public call for a message of another type; this is the way that its own send_signal goes.
         message = client._send(client._control_stream, REQUEST, content={}, buffers=[data], ident=key.encode())  # noqa: SLF001
         return _Reply(message)
-
-    def ping(self, key: str) -> Answer:
-        """Ask for the time."""
-        return self.aside(key, _worker.told_ns)
-
-    def interrupt(self, key: str) -> None:
-        """Send what Ctrl-C sends."""
-        number = self._ids().get(key)
-        if number is not None:
-            self._client.send_signal(signal.SIGINT, targets=[number], block=False)
 
     def close(self) -> None:
         """Do nothing: the client is its owner's."""

@@ -2,11 +2,19 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+import base64
+from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass
-from typing import Any
+from html import escape
+from typing import Any, Generic, TypeVar
 
-from gpustreamlab.cluster._worker import Outcome
+from gpustreamlab.cluster._calls import Outcome, Output
+from gpustreamlab.model import Layout
+
+_Value = TypeVar("_Value")
+
+_CELL = "text-align:left;vertical-align:top"
+_TEXT = "margin:0;padding:0;white-space:pre-wrap;background:none"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -39,8 +47,56 @@ class EngineStatus:
         return f"{self.name} on {self.host} ({self.device}): {self.state}, {self.span_count:,} spans{missed}"
 
 
-class Outcomes(Mapping[str, Any]):
-    """What engines returned, by their names; shows what they printed.
+class ByEngine(Mapping[str, _Value], Generic[_Value]):
+    """A value of each engine, by its name; shows one line for each, and on pages all of it.
+
+    Parameters
+    ----------
+    values
+        Of each engine.
+    """
+
+    def __init__(self, values: Mapping[str, _Value]) -> None:
+        self._values = dict(values)
+
+    def __getitem__(self, engine: str | int) -> _Value:
+        return self._values[str(engine)]
+
+    def __iter__(self) -> Iterator[str]:
+        return iter(self._values)
+
+    def __len__(self) -> int:
+        return len(self._values)
+
+    def __repr__(self) -> str:
+        parts = [(name, text) for name in self for text in self._texts_of(name)]
+        return "\n".join(f"[{name}] {line}" for name, text in parts for line in text.splitlines())
+
+    def _repr_html_(self) -> str:
+        rows = [(name, "".join(self._pages_of(name))) for name in self]
+        body = "".join(
+            f"<tr><th style='{_CELL}'>{escape(name)}</th><td style='{_CELL}'>{page}</td></tr>" for name, page in rows if page
+        )
+        head = f"<tr><th style='{_CELL}'>engine</th><th></th></tr>"
+        return f"<table class='gpustreamlab-engines'>{head}{body}</table>" if body else ""
+
+    def _texts_of(self, name: str) -> Iterable[str]:
+        """Return what is shown of an engine, as texts."""
+        value = self[name]
+        return [] if value is None else [_short(value)]
+
+    def _pages_of(self, name: str) -> Iterable[str]:
+        """Return what is shown of an engine, as HTML."""
+        value = self[name]
+        if value is None:
+            return []
+        whole = getattr(value, "_repr_html_", None)
+        line, page = _text_html(_short(value)), whole() if callable(whole) else None
+        return [line] if page is None else [f"<details><summary>{escape(_short(value))}</summary>{page}</details>"]
+
+
+class Outcomes(ByEngine[Any]):
+    """What engines returned, by their names; shows what they printed too.
 
     Parameters
     ----------
@@ -49,25 +105,46 @@ class Outcomes(Mapping[str, Any]):
     """
 
     def __init__(self, outcomes: Mapping[str, Outcome]) -> None:
+        super().__init__({name: outcome.value for name, outcome in outcomes.items()})
         self._outcomes = dict(outcomes)
-
-    def __getitem__(self, engine: str) -> Any:
-        return self._outcomes[str(engine)].value
-
-    def __iter__(self) -> Iterator[str]:
-        return iter(self._outcomes)
-
-    def __len__(self) -> int:
-        return len(self._outcomes)
 
     @property
     def texts(self) -> dict[str, str]:
         """What each has printed."""
         return {name: outcome.text for name, outcome in self._outcomes.items()}
 
-    def __repr__(self) -> str:
-        lines = []
-        for name, outcome in self._outcomes.items():
-            value = [] if outcome.value is None else [outcome.value if isinstance(outcome.value, str) else repr(outcome.value)]
-            lines += [f"[{name}] {line}" for text in (outcome.text, *value) for line in text.splitlines()]
-        return "\n".join(lines)
+    def _texts_of(self, name: str) -> Iterable[str]:
+        outcome = self._outcomes[name]
+        return [*map(_output_text, outcome.outputs), *([] if outcome.is_cell else super()._texts_of(name))]
+
+    def _pages_of(self, name: str) -> Iterable[str]:
+        outcome = self._outcomes[name]
+        return [*map(_output_html, outcome.outputs), *([] if outcome.is_cell else super()._pages_of(name))]
+
+
+def _short(value: object) -> str:
+    """Return what a value is in a line, where it can tell."""
+    return str(value) if isinstance(value, (str, Layout)) else repr(value)
+
+
+def _output_text(output: Output) -> str:
+    if isinstance(output, str):
+        return output
+    return str(output.get("text/plain") or f"<{', '.join(output)}>")
+
+
+def _output_html(output: Output) -> str:
+    data = {} if isinstance(output, str) else output
+    for kind in ("text/html", "image/svg+xml"):
+        if kind in data:
+            return f"<div>{data[kind]}</div>"
+    for kind in ("image/png", "image/jpeg"):
+        if kind in data:
+            image = data[kind]
+            letters = base64.b64encode(image).decode() if isinstance(image, bytes) else str(image)
+            return f"<img alt='' src='data:{kind};base64,{escape(letters)}'>"
+    return _text_html(_output_text(output))
+
+
+def _text_html(text: str) -> str:
+    return f"<pre style='{_TEXT}'>{escape(text)}</pre>" if text else ""

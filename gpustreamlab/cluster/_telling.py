@@ -10,9 +10,9 @@ from pathlib import Path
 import numpy as np
 
 from gpustreamlab.analysis import format_ns
+from gpustreamlab.cluster._calls import Outcome
 from gpustreamlab.cluster._follower import Life, clock_text
 from gpustreamlab.cluster._outcomes import EngineStatus, Outcomes
-from gpustreamlab.cluster._worker import Outcome
 from gpustreamlab.errors import ClusterError, TraceFileError
 from gpustreamlab.model import ClockOffset, Trace
 from gpustreamlab.record import Tables
@@ -83,16 +83,23 @@ def loss_texts(
             continue
         after = "" if offsets is None else f", {format_ns(life.lost_ns - zero_ns)} into the trace"
         shown = "No span of it had come" if own is None else f"Its spans up to {format_ns(int(own[1]) - zero_ns)} are shown"
-        unended = f"; {life.mirror.unended_count:,} had not ended" if life.mirror.unended_count else ""
-        texts.append(f"Engine {life.name} was lost at {clock_text(life)}{after}: {life.why}. {shown}{unended}.")
+        texts.append(f"Engine {life.name} was lost at {clock_text(life)}{after}: {life.why}. {shown}.")
     return texts
 
 
 def failure_of(failed: Mapping[str, Outcome], good: Outcomes) -> ClusterError:
-    parts = [f"[{name}] {outcome.error}\n{outcome.text}{outcome.traceback}".rstrip() for name, outcome in failed.items()]
-    kept = f"What the other {len(good)} returned is in error.results." if len(good) else "No other engine was asked."
+    """Return an error that tells what each engine raised, once where several raised the same."""
+    told: dict[str, list[str]] = {}
+    for name, outcome in failed.items():
+        shown = outcome.traceback.strip()
+        text = "\n".join(filter(None, [outcome.text.rstrip(), shown]))
+        told.setdefault(text if shown else f"{outcome.error}\n{text}".rstrip(), []).append(name)
+    asked = len(failed) + len(good)
+    kept = f"What the other {len(good)} returned is in error.results." if len(good) else ""
+    where = f"all {asked} engines" if asked == len(failed) > 1 else f"{len(failed)} of {asked} engines"
+    parts = [f"[{', '.join(names)}] {text}" for text, names in told.items()]
     return ClusterError(
-        f"It failed on {len(failed)} of {len(failed) + len(good)} engines. {kept}\n" + "\n".join(parts),
+        "\n".join([f"It failed on {where}. {kept}".rstrip(), *parts]),
         failures={name: outcome.traceback or outcome.error for name, outcome in failed.items()},
         results=good,
     )

@@ -2,23 +2,20 @@
 
 from __future__ import annotations
 
-import ast
-import io
-import linecache
 import os
 import socket
 import sys
 import threading
 import time
-import traceback
 from collections.abc import Callable
-from contextlib import ExitStack, redirect_stderr, redirect_stdout
 from dataclasses import dataclass, field
 from typing import Any, NamedTuple
 
 import gpustreamlab
 from gpustreamlab._util.host import monotonic_clock_id
 from gpustreamlab.backends import device_count
+from gpustreamlab.cluster._calls import Outcome, Printed, caught, pack
+from gpustreamlab.errors import MissingExtraError
 from gpustreamlab.record import Recorder
 from gpustreamlab.session import Session
 from gpustreamlab.sinks._spool_format import BatchEncoder
@@ -56,19 +53,6 @@ class Facts(NamedTuple):
     """Path of the spool there; empty without one."""
 
 
-class Outcome(NamedTuple):
-    """What came of a call or a cell."""
-
-    value: Any = None
-    """What the function returned; of a cell the text of its last expression, or None."""
-    text: str = ""
-    """What it has printed."""
-    error: str = ""
-    """Kind and message of what it raised; empty where it did not."""
-    traceback: str = ""
-    """Where it was raised."""
-
-
 class Changes(NamedTuple):
     """What is new on an engine since a reader asked the last time."""
 
@@ -104,7 +88,6 @@ class _Home:
     readers: dict[str, _Reader] = field(default_factory=dict)
     clients: dict[str, float] = field(default_factory=dict)
     """When each was last heard of, by `time.monotonic`."""
-    names: dict[str, Any] = field(default_factory=dict)
     encoder: BatchEncoder | None = None
 
 
@@ -162,7 +145,9 @@ def begin(client: str, backend: str | None, options: dict[str, Any], rank: int) 
             _home.session = Session(backend, **options)
             _home.readers.clear()
         _home.clients[client] = time.monotonic()
-    _namespace()["lab"] = _home.session
+    shell = None if "IPython" not in sys.modules else sys.modules["IPython"].get_ipython()
+    if shell is not None:  # for %%px
+        shell.user_ns["lab"] = _home.session
     return look()
 
 
@@ -176,6 +161,9 @@ def end(client: str) -> None:
         if not _home.clients and _home.session is not None:
             session, _home.session = _home.session, None
             session.close()
+            cells = sys.modules.get("gpustreamlab.cluster._cells")  # there where a cell was run
+            if cells is not None:
+                cells.end_loop()
 
 
 def told_ns() -> int:
@@ -220,85 +208,25 @@ def read(client: str, arrived: int) -> Changes:
             return Changes(reader.number, data, is_anew, is_full, tuple(recorder.unended()), recorder.now_ns())
 
 
-def call(function: Callable[..., Any], *args: Any) -> Outcome:
-    """Call a function with the session of this process."""
-    return _caught(lambda: function(_require_session(), *args))
+def call(number: str, function: Callable[..., Any], *args: Any) -> Outcome:
+    """Call a function with the session of this process; `_calls.interrupt` takes the number. The value is packed."""
+    return caught(number, lambda _: pack(function(_require_session(), *args)))
 
 
-def run_cell(source: str, stream: str, label: str, options: dict[str, Any]) -> Outcome:
-    """Run a cell with a stream selected, as one range.
+def run_cell(number: str, source: str, stream: str, label: str, options: dict[str, Any], lines_above: int = 0) -> Outcome:
+    """Run a cell; see `_cells.run_cell`."""
 
-    Parameters
-    ----------
-    source
-        Python, or what IPython takes where the engine has it.
-    stream
-        Name of the stream; made on first use.
-    label
-        Name of the range.
-    options
-        Of the stream, as for `Session.stream`; and ``sync``, whether to wait for its work.
-    """
-
-    def work() -> object:
-        session = _require_session()
-        options_left = dict(options)
-        waits = options_left.pop("sync", False)
-        chosen = session.stream(stream, **options_left)
-        with session.on(chosen, label):
-            value = _exec_cell(source, label)
-        if waits:
-            chosen.synchronize()
-        return None if value is None else repr(value)
-
-    return _caught(work)
-
-
-def _exec_cell(source: str, label: str) -> object:
-    """Run statements, and return the value of the last expression."""
-    shell = _shell()
-    source = source if shell is None else shell.transform_cell(source)
-    names = _namespace()
-    file = f"<{label}>"
-    linecache.cache[file] = (len(source), None, source.splitlines(keepends=True), file)
-    tree = ast.parse(source, file)
-    last = tree.body.pop() if tree.body and isinstance(tree.body[-1], ast.Expr) and not source.rstrip().endswith(";") else None
-    exec(compile(tree, file, "exec"), names)  # noqa: S102 - running the user's cell is what this is for
-    if not isinstance(last, ast.Expr):
-        return None
-    return eval(compile(ast.Expression(last.value), file, "eval"), names)  # noqa: S307
-
-
-def _caught(work: Callable[[], Any]) -> Outcome:
-    """Do something, and return what came of it: what was raised too, so that every engine's outcome arrives."""
-    printed = io.StringIO()
-    with ExitStack() as around:
-        around.enter_context(redirect_stdout(printed))
-        around.enter_context(redirect_stderr(printed))
+    def work(printed: Printed) -> str | None:
         try:
-            return Outcome(work(), printed.getvalue())
-        except BaseException as error:  # noqa: BLE001 - also Ctrl-C, of which the client is told
-            shown = "".join(traceback.format_exception(error.with_traceback(_of_user(error))))
-            return Outcome(None, printed.getvalue(), f"{type(error).__name__}: {error}", shown)
+            from gpustreamlab.cluster import _cells
+        except ImportError as error:
+            raise MissingExtraError(
+                f"Cells need IPython on the engine too ({error}). Install it there: pip install 'ipython>=8.24'. "
+                "lab.run(function) works without."
+            ) from error
+        return _cells.run_cell(_require_session(), source, stream, label, options, lines_above, printed)
 
-
-def _of_user(error: BaseException) -> Any:
-    """Return the traceback from the first frame that is none of this module."""
-    at = error.__traceback__
-    while at is not None and at.tb_frame.f_code.co_filename == __file__:
-        at = at.tb_next
-    return at or error.__traceback__
-
-
-def _shell() -> Any:
-    loaded = sys.modules.get("IPython")
-    return None if loaded is None else loaded.get_ipython()
-
-
-def _namespace() -> dict[str, Any]:
-    """Return the variables of cells: those of the engine's own where it has IPython, as ``%%px`` uses them."""
-    shell = _shell()
-    return _home.names if shell is None else shell.user_ns
+    return caught(number, work)._replace(is_cell=True)
 
 
 def _require_session() -> Session:

@@ -7,6 +7,7 @@ import time
 import uuid
 import weakref
 from collections.abc import Callable, Mapping, Sequence
+from concurrent.futures import Future
 from contextlib import suppress
 from dataclasses import replace
 from types import MappingProxyType, TracebackType
@@ -17,14 +18,14 @@ import numpy as np
 from gpustreamlab._util.background import DEFAULT_REFRESH_HZ
 from gpustreamlab._util.shell import running_kernel_shell
 from gpustreamlab._util.words import wrap_lines
-from gpustreamlab.cluster import _worker
+from gpustreamlab.cluster import _calls, _worker
+from gpustreamlab.cluster._calls import Outcome
 from gpustreamlab.cluster._clocks import Clocks
 from gpustreamlab.cluster._engines import Answer, Engines, choose_engines
 from gpustreamlab.cluster._entry import ANSWER_S, Entry, name_order, reason
 from gpustreamlab.cluster._follower import SILENT_S, Follower, Life
-from gpustreamlab.cluster._outcomes import EngineStatus, Outcomes
+from gpustreamlab.cluster._outcomes import ByEngine, EngineStatus, Outcomes
 from gpustreamlab.cluster._telling import failure_of, loss_texts, status_of, trace_of
-from gpustreamlab.cluster._worker import Outcome
 from gpustreamlab.errors import ClusterError, OptionError, SessionClosedError, TraceError, nearest_hint
 from gpustreamlab.model import NO_COMMON_TIME, Ahead, ClockOffset, Layout, Note, Trace, merge, with_written
 from gpustreamlab.notebook.views import LiveViews, check_timeline_options
@@ -39,7 +40,7 @@ if TYPE_CHECKING:
     from gpustreamlab.analysis import Hazards, Overlap, Stragglers, Strays
     from gpustreamlab.timeline import Timeline
 
-__all__ = ["Cluster", "EngineStatus", "Outcomes"]
+__all__ = ["ByEngine", "Cluster", "EngineStatus", "Outcomes"]
 
 _log = logging.getLogger(__name__)
 
@@ -47,6 +48,8 @@ GIVEN_UP_S = 60.0
 """An engine that is there and has told nothing for so long, also not aside, is not waited for."""
 GONE_S = 0.02
 """How often a call that runs is looked at."""
+STOP_S = 2.0
+"""How long is waited for calls that were interrupted."""
 
 
 class Cluster:
@@ -198,9 +201,12 @@ class Cluster:
         *,
         on: str | int | Sequence[str | int] = "all",
         label: str | None = None,
+        lines_above: int = 0,
         **options: Any,
     ) -> Outcomes:
         """Run a cell on engines with a stream selected, as ``%%gpustream NAME --on all`` does; its variables stay there.
+
+        It may await, and have magics and shell commands, as a cell of a notebook.
 
         Parameters
         ----------
@@ -210,6 +216,8 @@ class Cluster:
             Name of the stream; made on first use.
         on, label
             As for `run`; name of the range, the stream's if None.
+        lines_above
+            How many lines the cell has above the source, so that tracebacks show its own line numbers.
         options
             Of the stream, as for `Session.stream`; ``sync=True`` to wait for its work.
 
@@ -219,7 +227,7 @@ class Cluster:
             As `run`.
         """
         __tracebackhide__ = True
-        return self._run_all(on, _worker.run_cell, source, stream, stream if label is None else label, options)
+        return self._run_all(on, _worker.run_cell, source, stream, stream if label is None else label, options, lines_above)
 
     def partition(self, plan: Any = ..., /, **shares: Any) -> Outcomes:
         """Share out the SMs of every engine alike, as `Session.partition` does; engines that come later get it too.
@@ -239,12 +247,12 @@ class Cluster:
         self._follower.drain(ANSWER_S)
 
     @property
-    def traces(self) -> dict[str, Trace]:
+    def traces(self) -> ByEngine[Trace]:
         """What has arrived of each engine, on its own clock; of one that is lost also what is only in its spool.
 
         Each tells how its clock was compared, so that traces that were saved can be merged later: ``gsl.merge``.
         """
-        return {life.name: self._with_clock(life, trace_of(life)) for life in self._lives() if life.mirror.is_told}
+        return ByEngine({life.name: self._with_clock(life, trace_of(life)) for life in self._lives() if life.mirror.is_told})
 
     @property
     def trace(self) -> Trace:
@@ -262,13 +270,13 @@ class Cluster:
             raise TraceError("No engine has told anything yet. Run something first: lab.run(function).")
         return self._merged(lives, [trace_of(life) for life in lives])
 
-    def overlap(self) -> dict[str, Overlap]:
+    def overlap(self) -> ByEngine[Overlap]:
         """Return for each engine how much its streams' work overlapped so far."""
-        return {name: trace.overlap() for name, trace in self.traces.items()}
+        return ByEngine({name: trace.overlap() for name, trace in self.traces.items()})
 
-    def strays(self) -> dict[str, Strays]:
+    def strays(self) -> ByEngine[Strays]:
         """Return for each engine the work that ran on another stream than was selected."""
-        return {name: trace.strays() for name, trace in self.traces.items()}
+        return ByEngine({name: trace.strays() for name, trace in self.traces.items()})
 
     def hazards(self) -> Outcomes:
         """Return for each engine which data crossed streams without an order; see `Memory.hazards`.
@@ -346,7 +354,7 @@ class Cluster:
         with suppress(TraceError):
             self._last_trace = self.trace
         self._is_closed = True
-        for life, answer in [(life, self._engines.run(life.key, _worker.end, self._client)) for life in answering]:
+        for life, answer in [(life, self._asked(life, _worker.end, self._client)) for life in answering]:
             try:
                 answer.result(ANSWER_S)
             except Exception as error:  # noqa: BLE001 - the others are closed all the same
@@ -363,7 +371,7 @@ class Cluster:
         """Take an engine in that has come later; None where that fails."""
         life = self._entry.admit_late(key, name, [life.key for life in self._there()])
         if life is not None and self._partitioned is not None:
-            self._engines.run(key, _worker.call, _partition, *self._partitioned)
+            self._engines.run(key, _worker.call, uuid.uuid4().hex, _partition, *self._partitioned)
         return life
 
     def _run_all(self, on: str | int | Sequence[str | int], function: Callable[..., Any], *args: Any) -> Outcomes:
@@ -371,19 +379,40 @@ class Cluster:
         __tracebackhide__ = True
         if self._is_closed:
             raise SessionClosedError("This cluster is closed. Its trace can be read; start another with gsl.Cluster(client).")
-        lives = self._chosen(on)
-        answers = {life: self._engines.run(life.key, function, *args) for life in lives}
+        lives, number = self._chosen(on), uuid.uuid4().hex
+        answers = {life: self._asked(life, function, number, *args) for life in lives}
         try:
             outcomes = {life.called: self._awaited(life, answer) for life, answer in answers.items()}
         except KeyboardInterrupt:
-            for life in lives:
-                self._engines.interrupt(life.key)
-            raise
+            raise KeyboardInterrupt(self._interrupted(number, answers)) from None
         failed = {name: outcome for name, outcome in outcomes.items() if outcome.error}
         good = Outcomes({name: outcome for name, outcome in outcomes.items() if not outcome.error})
         if failed:
             raise failure_of(failed, good)
         return good
+
+    def _asked(self, life: Life, function: Callable[..., Any], *args: Any) -> Answer:
+        """Ask an engine that may be gone this moment: that is its answer then."""
+        try:
+            return self._engines.run(life.key, function, *args)
+        except Exception as error:  # noqa: BLE001 - each adapter has its own
+            failed: Future[Any] = Future()
+            failed.set_exception(error)
+            return failed
+
+    def _interrupted(self, number: str, answers: Mapping[Life, Answer]) -> str:
+        """Interrupt a call on the engines that have not answered; say which go on with it."""
+        for life, answer in answers.items():
+            if life.is_there and not answer.done():
+                with suppress(Exception):  # it may have gone this moment
+                    self._engines.aside(life.key, _calls.interrupt, number)
+        end_s = time.monotonic() + STOP_S
+        while time.monotonic() < end_s and not all(answer.done() for answer in answers.values()):
+            time.sleep(GONE_S)
+        busy = ", ".join(life.called for life, answer in answers.items() if life.is_there and not answer.done())
+        if not busy:
+            return "Stopped here and on the engines."
+        return f"Stopped here. Engine {busy} goes on until its work is back in Python; the next call waits for that."
 
     def _awaited(self, life: Life, answer: Answer) -> Outcome:
         """Wait for an answer as long as the engine is there, and answers aside: how long work takes is the user's matter."""
@@ -391,7 +420,7 @@ class Cluster:
             silent_s = time.monotonic() - life.mirror.news_s
             if answer.done():
                 try:
-                    outcome: Outcome = answer.result(ANSWER_S)
+                    outcome = _calls.unpack(answer.result(ANSWER_S))
                 except Exception as error:  # noqa: BLE001 - of the connection: each adapter has its own
                     with suppress(Exception):
                         self._follower.look()
@@ -402,7 +431,7 @@ class Cluster:
             elif silent_s > GIVEN_UP_S:
                 return Outcome(error=f"It has not answered for {silent_s:.0f} s, also not aside, and is not waited for.")
             time.sleep(GONE_S)
-        return Outcome(error=f"It was lost: {life.why}.")
+        return Outcome(error=f"It is gone: {life.why}.")
 
     def _chosen(self, on: str | int | Sequence[str | int]) -> list[Life]:
         there = {life.called: life for life in self._there()}

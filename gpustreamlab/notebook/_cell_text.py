@@ -83,7 +83,7 @@ def read_cell(source: str) -> CellText:
 def _inner_cells(tree: ast.Module, text: CellText) -> Iterator[ast.Module]:
     """Return what magics run, and note those of which nothing is known."""
     for node in ast.walk(tree):
-        method, name, rest = _magic_call(node)
+        method, name, rest = magic_call(node)
         if not method:
             continue
         given = [one.value for one in rest if isinstance(one, ast.Constant) and isinstance(one.value, str)]
@@ -107,7 +107,7 @@ def _transformed(text: str) -> str:
     return text if shell is None else str(shell.transform_cell(text))
 
 
-def _magic_call(node: ast.AST) -> tuple[str, str, list[ast.expr]]:
+def magic_call(node: ast.AST) -> tuple[str, str, list[ast.expr]]:
     """Return the method of IPython, the name, and the other arguments of a call that runs a magic; an empty method for none."""
     match node:
         case ast.Call(func=ast.Attribute(value=ast.Call(func=ast.Name(id="get_ipython")), attr=method), args=[first, *rest]):
@@ -117,7 +117,7 @@ def _magic_call(node: ast.AST) -> tuple[str, str, list[ast.expr]]:
 
 
 def _is_magic(node: ast.stmt) -> bool:
-    return isinstance(node, ast.Expr) and _magic_call(node.value)[0] != ""
+    return isinstance(node, ast.Expr) and magic_call(node.value)[0] != ""
 
 
 class _Reader:

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import ast
 import inspect
+import linecache
 import logging
 import sys
 from collections.abc import Callable, Iterable
@@ -150,7 +151,7 @@ def show_value(shell: Any, body: str, value: object, around: AbstractContextMana
     return None
 
 
-def compile_cell(shell: Any, body: str, *, lines_above: int = 1) -> CompiledCell:
+def compile_cell(shell: Any, body: str, *, lines_above: int = 1, file: str | None = None) -> CompiledCell:
     """Compile the body of a cell magic.
 
     Parameters
@@ -161,6 +162,8 @@ def compile_cell(shell: Any, body: str, *, lines_above: int = 1) -> CompiledCell
         The cell without its magic line; it may hold magics and shell commands itself.
     lines_above
         How many lines of the cell stand above the body, so that tracebacks show the cell's own line numbers.
+    file
+        What tracebacks call the cell; None for its number.
 
     Raises
     ------
@@ -168,7 +171,11 @@ def compile_cell(shell: Any, body: str, *, lines_above: int = 1) -> CompiledCell
         As the shell raises it for any cell.
     """
     source = "\n" * lines_above + shell.transform_cell(body)
-    name = shell.compile.cache(source, cell_number(shell), raw_code=source)
+    if file is None:
+        name = shell.compile.cache(source, cell_number(shell), raw_code=source)
+    else:
+        name = file
+        linecache.cache[name] = (len(source), None, source.splitlines(keepends=True), name)
     tree = shell.transform_ast(shell.compile.ast_parse(source, filename=name))
     last = tree.body.pop() if tree.body and isinstance(tree.body[-1], ast.Expr) else None
     with shell.compile.extra_flags(ast.PyCF_ALLOW_TOP_LEVEL_AWAIT):

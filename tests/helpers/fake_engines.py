@@ -7,7 +7,7 @@ import time
 from collections.abc import Callable, Mapping
 from typing import Any
 
-from gpustreamlab.cluster import _worker
+from gpustreamlab.cluster import _calls, _worker
 
 
 class FakeAnswer:
@@ -78,14 +78,14 @@ class FakeEngines:
                 return FakeAnswer(None)
         return answer
 
-    aside = run
-
-    def ping(self, key: str) -> FakeAnswer:
+    def aside(self, key: str, function: Callable[..., Any], *args: Any) -> FakeAnswer:
         name = key.removeprefix("key")
-        return FakeAnswer(None if name in self.deaf else lambda: self.clock_ns(name))
-
-    def interrupt(self, key: str) -> None:
-        self.interrupted.append(key.removeprefix("key"))
+        if function is _calls.interrupt:
+            self.interrupted.append(name)
+            return FakeAnswer(lambda: None)
+        if function is _worker.told_ns and name not in self.deaf:
+            return FakeAnswer(lambda: self.clock_ns(name))
+        return self.run(key, function, *args)
 
     def close(self) -> None:
         """Close the sessions that are left."""

@@ -2,11 +2,15 @@
 
 from __future__ import annotations
 
+import importlib
 import os
 import re
 import signal
+import sys
 import threading
 import time
+import tomllib
+from pathlib import Path
 
 import numpy as np
 import pytest
@@ -15,8 +19,9 @@ import gpustreamlab as gsl
 from gpustreamlab import Cluster, Session
 from gpustreamlab._util.host import monotonic_clock_id
 from gpustreamlab.analysis import format_ns
-from gpustreamlab.cluster import _entry, _follower, _worker
+from gpustreamlab.cluster import ByEngine, Outcomes, _calls, _entry, _follower, _worker
 from gpustreamlab.cluster import cluster as _cluster
+from gpustreamlab.cluster._calls import Outcome
 from gpustreamlab.cluster._mirror import Mirror
 from gpustreamlab.draw._groups import plan_groups
 from gpustreamlab.errors import ClusterError, OptionError
@@ -24,6 +29,7 @@ from gpustreamlab.sinks.live import LiveFeed
 from gpustreamlab.workloads import spin
 from tests.helpers.fake_engines import FakeEngines
 from tests.helpers.instant_backend import InstantBackend
+from tests.helpers.shells import one_shell
 
 STEPS = 200
 
@@ -46,11 +52,9 @@ def home(monkeypatch):
     """An engine in this process."""
     fresh = _worker._Home()
     monkeypatch.setattr(_worker, "_home", fresh)
-    monkeypatch.setattr(_worker, "_shell", lambda: None)
     _worker.begin("me", "sim", {}, 0)
     yield fresh
-    if fresh.session is not None:
-        fresh.session.close()
+    _worker.end("me")
 
 
 @pytest.fixture
@@ -148,8 +152,6 @@ def test_a_mirror_is_read_by_cursors_as_a_recorder_is(home, mirror):
     steps(home.session, 3)
     home.session.synchronize()
     follow(mirror)
-    assert second.is_capturing
-    assert mirror.trace().metadata.capture_windows[-1][1] >= mirror.trace().end_ns.max()
     third = mirror.changes(second.cursor)
     assert third.is_cleared
     assert len(mirror.trace().where(name="step")) == 3
@@ -164,16 +166,135 @@ def test_what_makes_room_before_it_is_read_is_counted(home):
     assert small.trace().metadata.dropped_spans == small.missed_count == 10
 
 
-def test_a_cell_prints_returns_its_last_expression_and_keeps_its_variables(home):
-    first = _worker.run_cell("x = 20\nprint('hello')\nx + 1", "compute", "cell", {})
+@pytest.fixture
+def shell():
+    with one_shell() as made:
+        yield made
+
+
+def cell(source, *, lines_above=0, **options):
+    return _worker.run_cell("1", source, "compute", "cell", options, lines_above)
+
+
+def test_a_cell_prints_returns_its_last_expression_and_keeps_its_variables(home, shell):
+    first = cell("x = 20\nprint('hello')\nx + 1")
     assert (first.value, first.text, first.error) == ("21", "hello\n", "")
-    assert _worker.run_cell("x * 2", "compute", "cell", {"sync": True}).value == "40"
-    assert _worker.run_cell("x * 2;", "compute", "cell", {}).value is None
-    failed = _worker.run_cell("y = 1\ny / 0", "compute", "cell", {})
+    assert cell("x * 2", sync=True).value == "40"
+    assert cell("x * 2;").value is None
+    failed = cell("y = 1\ny / 0", lines_above=1)
     assert failed.error == "ZeroDivisionError: division by zero"
-    assert "y / 0" in failed.traceback
-    assert "_worker.py" not in failed.traceback
+    assert failed.traceback.splitlines()[1:3] == ['  File "<cell>", line 3, in <module>', "    y / 0"]
     assert [home.session.trace.names[code] for code in home.session.trace.where(kind="range").name].count("cell") == 4
+
+
+@pytest.mark.parametrize(
+    ("source", "told"),
+    [
+        ("x = = 1", "SyntaxError: invalid syntax (<cell>, line 1)"),
+        ("x = 1\n%nosuch 3", "UsageError: Line magic function `%nosuch` not found."),
+        ("%debug", "UsageError: %debug needs somebody at the keyboard, and at an engine there is nobody."),
+        ("%%gpustream copy\nx", "UsageError: %%gpustream works in the notebook and not on engines."),
+        ("exit()", "UsageError: exit would end the engine"),
+        ("import asyncio\nasync def late():\n    raise TimeoutError('late')\nawait late()", "TimeoutError: late"),
+    ],
+)
+def test_a_cell_that_cannot_be_run_says_why_and_no_more(home, shell, source, told):
+    failed = cell(source)
+    assert failed.error.startswith(told)
+    assert "gpustreamlab" not in failed.traceback
+    assert "interactiveshell" not in failed.traceback or "UsageError" not in failed.error
+
+
+def test_what_a_cell_shows_stands_between_what_it_prints(home, shell):
+    class Drawn:
+        def _repr_html_(self):
+            return "<b>drawn</b>"
+
+    shell.user_ns["drawn"] = Drawn()
+    found = cell("print('before')\ndisplay(drawn)\nprint('behind')\ndrawn")
+    assert [part if isinstance(part, str) else part["text/html"] for part in found.outputs] == [
+        "before\n",
+        "<b>drawn</b>",
+        "behind\n",
+        "<b>drawn</b>",
+    ]
+    outcomes = Outcomes({"0": found, "1": Outcome(None, ("a < b\n",)), "2": Outcome()})
+    page = outcomes._repr_html_()
+    assert page.count("<b>drawn</b>") == 2
+    assert "a &lt; b" in page
+    assert ">2</th>" not in page
+    assert repr(Outcomes({"2": Outcome()})) == Outcomes({"2": Outcome()})._repr_html_() == ""
+
+
+def test_what_a_cell_prints_is_bounded(home, shell, monkeypatch):
+    monkeypatch.setattr(_calls, "MOST_PRINTED", 100)
+    found = cell("for _ in range(1000): print('12345678')")
+    assert found.text.startswith("12345678\n" * 11 + "1\n… it has printed more than 100 characters")
+    assert len(found.text) < 250
+
+
+def test_a_cell_says_what_an_engine_without_ipython_lacks(home, monkeypatch):
+    monkeypatch.setitem(sys.modules, "gpustreamlab.cluster._cells", None)
+    monkeypatch.delattr("gpustreamlab.cluster._cells", raising=False)
+    failed = cell("1 + 1")
+    assert failed.error.startswith("MissingExtraError: Cells need IPython on the engine too")
+    assert "pip install 'ipython" in failed.error
+
+
+def test_what_cannot_be_sent_is_an_error_of_the_call_alone(home):
+    failed = _worker.call("1", lambda lab: lab.stream("compute"))
+    assert failed.error.startswith("ClusterError: What it returned, of type Stream, cannot be sent to the client.")
+    assert failed.traceback == ""
+    assert _calls.unpack(_worker.call("2", lambda lab: lab.device.sm_count)).value == 132
+    broken = _calls.unpack(Outcome(b"no pickle"))
+    assert broken.error.startswith("What it returned cannot be read here: UnpicklingError")
+
+
+def test_a_call_that_was_taken_back_before_it_began_does_nothing(home):
+    done = []
+    _calls.interrupt("7")
+    assert _worker.call("7", lambda _: done.append(7)).error == "KeyboardInterrupt: it was taken back before it began"
+    assert _calls.unpack(_worker.call("8", lambda _: done.append(8))).error == ""
+    assert done == [8]
+
+
+def print_slowly(text):
+    for _ in range(10):
+        print(text)
+        time.sleep(0.01)
+
+
+def test_calls_of_two_threads_run_one_after_the_other_and_print_apart(home):
+    found = {}
+    both = threading.Barrier(2)
+
+    def work(number):
+        both.wait()
+        found[number] = _worker.call(number, lambda _: print_slowly(number))
+
+    threads = [threading.Thread(target=work, args=(number,)) for number in "12"]
+    before = sys.stdout
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+    assert {number: outcome.text for number, outcome in found.items()} == {"1": "1\n" * 10, "2": "2\n" * 10}
+    assert sys.stdout is before
+
+
+def test_results_of_engines_show_a_line_each_and_all_of_it_on_pages(home):
+    lab = home.session
+    layout = lab.partition(left=32, right="rest")
+    steps(lab, 3)
+    lab.synchronize()
+    shown = ByEngine({"0": layout, "1": lab.trace.overlap(), "2": lab.trace, "3": lab.memory.hazards()})
+    lines = repr(shown).splitlines()
+    assert [line[:6] for line in lines] == ["[0] La", "[1] <O", "[2] <T", "[3] <H"]
+    assert lines[0] == "[0] Layout: left 32 SMs (asked for 32), right 100 SMs (asked for 100)"
+    page = shown._repr_html_()
+    assert page.count("<details>") == 3  # a trace has no page of its own
+    assert "requested SMs" in page
+    assert shown[2] is shown["2"]
 
 
 def test_a_wire_span_takes_few_bytes(home, mirror):
@@ -194,7 +315,6 @@ def test_what_is_no_cluster_is_refused(arguments, words):
 
 @pytest.fixture
 def engines(monkeypatch):
-    monkeypatch.setattr(_worker, "_shell", lambda: None)
     monkeypatch.setattr(_follower, "LOOK_EVERY_S", 0.1)
     made = FakeEngines(4)
     yield made
@@ -321,13 +441,18 @@ def test_an_engine_of_this_machine_says_when_it_told_its_time_however_long_the_a
         assert abs(int(offset.shift(np.array([time.monotonic_ns() - begin_ns]))[0]) - time.monotonic_ns()) < 10_000_000
 
 
-def test_ctrl_c_interrupts_the_engines(engines, monkeypatch):
-    with Cluster(engines, backend="sim") as lab:
-        monkeypatch.setattr(lab, "_awaited", raise_interrupt)
-        with pytest.raises(KeyboardInterrupt):
+def test_ctrl_c_interrupts_the_engines_that_still_work_and_says_which_go_on(engines, monkeypatch):
+    with Cluster(engines, backend="sim") as lab, monkeypatch.context() as patched:
+        patched.setattr(lab, "_awaited", raise_interrupt)
+        with pytest.raises(KeyboardInterrupt, match=r"Stopped here and on the engines\."):
             lab.run(steps, 3, on=[0, 2])
-        assert engines.interrupted == ["0", "2"]
-        monkeypatch.undo()
+        assert engines.interrupted == []
+        engines.deaf.add("2")
+        patched.setattr(_cluster, "STOP_S", 0.1)
+        with pytest.raises(KeyboardInterrupt, match="Engine 2 goes on"):
+            lab.run(steps, 3, on=[0, 2])
+        assert engines.interrupted == ["2"]
+        engines.deaf.clear()
 
 
 def raise_interrupt(*_):
@@ -443,7 +568,7 @@ def test_a_lost_engine_is_marked_where_its_spans_end_and_told_of_in_live_and_sav
         whole, live = lab.trace, lab._joined.trace()
         for trace in (whole, live):
             (mark,) = trace.markers
-            assert re.fullmatch(r"engine 2 lost [\d:]{8} UTC", mark.text)
+            assert re.fullmatch(r"engine 2 was lost at \d\d:\d\d:\d\d UTC: no spans of it from here on", mark.text)
             assert mark.time_ns == trace.where(stream="2:compute").end_ns.max()
             text = trace.metadata.missing[-1]
             into = "" if is_simulated else r", [\d.]+ \w+ into the trace"
@@ -544,6 +669,9 @@ class OnDask:
 
     restarts = True
 
+    def __init__(self, _):
+        pass
+
     def __enter__(self):
         self.lab = Cluster(workers=4, backend="sim", title="four")
         return self.lab
@@ -556,6 +684,9 @@ class OnIPyParallel:
     """Engines of ipyparallel; a killed one stays away."""
 
     restarts = False
+
+    def __init__(self, _):
+        pass
 
     def __enter__(self):
         import ipyparallel
@@ -570,6 +701,35 @@ class OnIPyParallel:
         self.lab.close()
         self.client.close()
         self.cluster.stop_cluster_sync()
+
+
+class OnProcesses:
+    """The example of the page: what another package brings by an entry point."""
+
+    restarts = False
+
+    def __init__(self, folder):
+        page = (Path(__file__).parents[2] / "docs" / "how-to" / "watch-a-cluster.md").read_text(encoding="utf-8")
+        source, entry = re.search(r"```python needs=cloudpickle\n(.*?)```.*?```toml\n(.*?)```", page, re.DOTALL).groups()
+        (folder / "my_cluster.py").write_text(source)
+        known = tomllib.loads(entry)["project"]["entry-points"]
+        info = folder / "my_cluster-1.0.dist-info"
+        info.mkdir()
+        (info / "METADATA").write_text("Metadata-Version: 2.1\nName: my-cluster\nVersion: 1.0\n")
+        ((group, entries),) = known.items()
+        (info / "entry_points.txt").write_text(
+            f"[{group}]\n" + "".join(f"{name} = {value}\n" for name, value in entries.items())
+        )
+
+    def __enter__(self):
+        self.client = importlib.import_module("my_cluster").Processes(4)
+        self.lab = Cluster(self.client, backend="sim", title="four")
+        return self.lab
+
+    def __exit__(self, *_):
+        self.lab.close()
+        self.client.close()
+        del sys.modules["my_cluster"]
 
 
 def until(told, limit_s=100):
@@ -589,6 +749,34 @@ def arrive_while_a_cell_works(lab):
     until(lambda: all(now.span_count > old for now, old in zip(lab.engines, before, strict=True)))
     assert working.is_alive()
     working.join()
+
+
+def run_cells_as_a_notebook_does(lab):
+    found = lab.run_cell("import asyncio\nprint('hello')\nx = 20\nx + 1", "compute")
+    assert dict(found) == dict.fromkeys("0123", "21")
+    assert found.texts == dict.fromkeys("0123", "hello\n")
+    assert "Wall time" in lab.run_cell("%time y = sum(range(1000))", "compute", on=1).texts["1"]
+    assert "per loop" in lab.run_cell("%timeit -n2 -r2 x + 1", "compute", on=1).texts["1"]
+    assert "Wall time" in lab.run_cell("%%time\nz = x", "compute", on=1).texts["1"]
+    assert lab.run_cell("!echo there", "compute", on=2).texts["2"].split() == ["there"]
+    assert lab.run_cell("told = !echo there\ntold[0]", "compute", on=2)[2] == "'there'"
+    lab.run_cell("task = asyncio.ensure_future(asyncio.sleep(0.01, 7))\nawait asyncio.sleep(0)", "compute", on="0,3")
+    assert dict(lab.run_cell("await task", "compute", on="0,3")) == {"0": "7", "3": "7"}
+    assert (
+        lab.run_cell("lab.device.simulated, lab.stream('compute') in lab.streams.values()", "compute", on=0)[0]
+        == "(True, True)"
+    )
+    with pytest.raises(ClusterError, match=r"\[0, 1, 2, 3\] UsageError: %debug needs somebody"):
+        lab.run_cell("%debug", "compute")
+
+
+def stop_by_ctrl_c(lab):
+    for source in ("n = 0\nwhile True: n += 1", "import asyncio\nawait asyncio.sleep(1000)"):
+        ringing = threading.Timer(1.0, os.kill, (os.getpid(), signal.SIGINT))
+        ringing.start()
+        with pytest.raises(KeyboardInterrupt, match=r"Stopped here and on the engines\."):
+            lab.run_cell(source, "compute", on="0,2")
+    assert lab.run_cell("n > 100", "compute", on="0,2")[2] == "True"
 
 
 def fail_on_one(lab):
@@ -617,7 +805,7 @@ def die(lab, *, restarts):
     trace = lab.trace
     assert len(trace.where(stream="1:compute"))
     assert "Engine 1 was lost at" in trace.metadata.missing[-1]
-    assert "engine 1 lost " in trace.markers[-1].text
+    assert "engine 1 was lost at" in trace.markers[-1].text
     with pytest.raises(OptionError, match="'7'"):
         lab.run(sleepy, on="7")
     if restarts:
@@ -645,10 +833,11 @@ def outcome_of(call):
         return error
 
 
-@pytest.mark.parametrize("start", [OnDask, OnIPyParallel])
-def test_four_engines(start, monkeypatch):
-    monkeypatch.setenv("PYTHONPATH", os.getcwd())  # noqa: PTH109
-    with start() as lab:
+@pytest.mark.parametrize("start", [OnDask, OnIPyParallel, OnProcesses])
+def test_four_engines(start, tmp_path, monkeypatch):
+    monkeypatch.setenv("PYTHONPATH", os.pathsep.join([os.getcwd(), str(tmp_path)]))  # noqa: PTH109
+    monkeypatch.syspath_prepend(tmp_path)
+    with start(tmp_path) as lab:
         assert lab.names == ("0", "1", "2", "3")
         assert dict(lab.run(steps, on="0,3")) == {"0": True, "3": True}
         lab.partition(left=32, right="rest")
@@ -661,5 +850,7 @@ def test_four_engines(start, monkeypatch):
         assert [lane.name for lane in lab.trace.lanes] == [f"{place}:compute" for place in range(4)]
         assert {name: overlap.wall_ns > 0 for name, overlap in lab.overlap().items()} == dict.fromkeys("0123", True)
         fail_on_one(lab)
+        run_cells_as_a_notebook_does(lab)
+        stop_by_ctrl_c(lab)
         die(lab, restarts=start.restarts)
     assert len(lab.trace.where(stream="0:compute", name="step")) == 2 * STEPS

@@ -106,11 +106,8 @@ class SimDriver:
         self._null_count = 0
         self._lazy_left = _LAZY_COMMANDS
         self._thread = threading.local()
-        self.cards: list[SimDriver] = [] if beside is None else beside.cards
-        """The drivers of all cards of the host, by their numbers."""
-        self.ordinal = len(self.cards)
+        self.ordinal = len(self.scheduler.cards) - 1
         """The number of the card on its host."""
-        self.cards.append(self)
         _drivers.add(self)
 
     # Streams

@@ -1,0 +1,199 @@
+"""Calls on an engine: one after another, with what they print and show, until Ctrl-C of the client that made them."""
+
+from __future__ import annotations
+
+import ctypes
+import io
+import os
+import pickle
+import signal
+import threading
+import traceback
+from collections.abc import Callable
+from contextlib import redirect_stderr, redirect_stdout
+from dataclasses import dataclass, field
+from typing import Any, NamedTuple, TypeAlias
+
+from gpustreamlab.errors import ClusterError, GPUStreamLabError
+
+MOST_PRINTED = 1_000_000
+"""Characters of one call that are kept; what is printed beyond is left out, and that is said."""
+_MOST_REVOKED = 64
+_AROUND = frozenset({"gpustreamlab", "asyncio", "concurrent"})
+"""Packages whose frames above those of the user are not told."""
+
+Output: TypeAlias = str | dict[str, Any]
+"""What a call has printed, or a thing that it showed: what it is by MIME type, as Jupyter has it."""
+
+
+class Outcome(NamedTuple):
+    """What came of a call or a cell."""
+
+    value: Any = None
+    """What the function returned; of a cell the text of its last expression, or None."""
+    outputs: tuple[Output, ...] = ()
+    """What it has printed and shown, in its order; of a cell the value of its last expression too."""
+    error: str = ""
+    """Kind and message of what it raised; empty where it did not."""
+    traceback: str = ""
+    """Where it was raised; empty where that tells a user nothing."""
+    is_cell: bool = False
+    """Whether it is of a cell, whose value is one of its outputs."""
+
+    @property
+    def text(self) -> str:
+        """What it has printed."""
+        return "".join(part for part in self.outputs if isinstance(part, str))
+
+
+class Printed(io.TextIOBase):
+    """Keeps what is printed, and what is shown in between."""
+
+    encoding = "utf-8"
+
+    def __init__(self) -> None:
+        self._parts: list[Output] = []
+        self._room = MOST_PRINTED
+
+    def write(self, text: str) -> int:
+        """Keep a text, where there is room."""
+        if self._room > 0:
+            self._parts.append(text[: self._room])
+            self._room -= len(text)
+            if self._room <= 0:
+                self._parts.append(f"\n… it has printed more than {MOST_PRINTED:,} characters; the rest is left out\n")
+        return len(text)
+
+    def show(self, data: dict[str, Any]) -> None:
+        """Keep a thing that was shown."""
+        self._parts.append(data)
+
+    def outputs(self) -> tuple[Output, ...]:
+        """Return all of it."""
+        found: list[Output] = []
+        texts: list[str] = []
+        for part in [*self._parts, {}]:
+            if isinstance(part, str):
+                texts.append(part)
+                continue
+            found += [text for text in ["".join(texts)] if text] + ([part] if part else [])
+            texts = []
+        return tuple(found)
+
+
+@dataclass
+class _Turn:
+    """Which call works now."""
+
+    lock: threading.Lock = field(default_factory=threading.Lock)
+    """Held by the call that works. A worker of Dask may have several threads."""
+    change: threading.RLock = field(default_factory=threading.RLock)
+    call: str = ""
+    thread: int = 0
+    revoked: dict[str, None] = field(default_factory=dict)
+    """Calls that are to end as they begin."""
+
+
+_turn = _Turn()
+
+
+def caught(call: str, work: Callable[[Printed], Any]) -> Outcome:
+    """Do something when what ran before has ended, and return what came of it: what was raised too, so that it arrives.
+
+    Parameters
+    ----------
+    call
+        What `interrupt` takes.
+    work
+        Is given what keeps the output.
+    """
+    printed = Printed()
+    with _turn.lock, redirect_stdout(printed), redirect_stderr(printed):
+        try:
+            _begin(call)
+            value = work(printed)
+            _end()
+            return Outcome(value, printed.outputs())
+        except BaseException as error:  # noqa: BLE001 - also Ctrl-C, of which the client is told
+            _end()
+            return Outcome(None, printed.outputs(), *_told(error))
+
+
+def pack(value: object) -> bytes:
+    """Return a value as bytes for the client. Here, so that what cannot be sent is this call's error and no one else's.
+
+    Raises
+    ------
+    ClusterError
+        If it cannot be sent.
+    """
+    try:
+        from cloudpickle import dumps  # comes with Dask; knows what was defined in a notebook too
+    except ImportError:
+        from pickle import dumps
+    try:
+        return bytes(dumps(value))
+    except Exception as error:  # noqa: BLE001 - of whatever class it is
+        raise ClusterError(
+            f"What it returned, of type {type(value).__name__}, cannot be sent to the client. Return numbers, text or NumPy "
+            f"arrays. ({type(error).__name__}: {error})"
+        ) from None
+
+
+def unpack(outcome: Outcome) -> Outcome:
+    """Return an outcome with its value as it was before `pack`."""
+    if outcome.error or outcome.is_cell:
+        return outcome
+    try:
+        return outcome._replace(value=pickle.loads(outcome.value))  # noqa: S301 - of an engine, which runs our code
+    except Exception as error:  # noqa: BLE001 - likewise
+        return outcome._replace(value=None, error=f"What it returned cannot be read here: {type(error).__name__}: {error}")
+
+
+def interrupt(call: str) -> None:
+    """Raise `KeyboardInterrupt` in a call, as soon as it runs Python; one that has not begun ends as it begins. Quick."""
+    with _turn.change:
+        if call != _turn.call:
+            _turn.revoked[call] = None
+            for oldest in [*_turn.revoked][:-_MOST_REVOKED]:
+                del _turn.revoked[oldest]
+        elif _turn.thread == threading.main_thread().ident and signal.getsignal(signal.SIGINT) is signal.default_int_handler:
+            os.kill(os.getpid(), signal.SIGINT)  # ends a sleep too
+        else:
+            _raise_in(_turn.thread, KeyboardInterrupt)
+
+
+def _begin(call: str) -> None:
+    with _turn.change:
+        if call in _turn.revoked:
+            del _turn.revoked[call]
+            raise KeyboardInterrupt("it was taken back before it began")
+        _turn.call, _turn.thread = call, threading.get_ident()
+
+
+def _end() -> None:
+    """Let no interrupt of this call come any more. Called again where one came here."""
+    with _turn.change:
+        _turn.call = ""
+        _raise_in(threading.get_ident(), None)
+
+
+def _raise_in(thread: int, kind: type[BaseException] | None) -> None:
+    """Raise an exception in a thread at its next instruction; None takes back one that is under way."""
+    ctypes.pythonapi.PyThreadState_SetAsyncExc(ctypes.c_ulong(thread), None if kind is None else ctypes.py_object(kind))
+
+
+def _told(error: BaseException) -> tuple[str, str]:
+    """Return kind and message of an exception, and where it was raised in what the user wrote."""
+    kind = type(error).__name__
+    told = f"{kind}: {error}".strip(": ")
+    if kind == "UsageError":  # of IPython: what was typed is wrong, not the program
+        return told, ""
+    at = error.__traceback__
+    while at is not None and at.tb_frame.f_globals.get("__name__", "").partition(".")[0] in _AROUND:
+        at = at.tb_next
+    if at is None and isinstance(error, GPUStreamLabError):
+        return told, ""
+    if isinstance(error, SyntaxError) and error.filename and error.filename.startswith("<"):  # of the cell
+        return told, "".join(traceback.format_exception_only(error))
+    return told, "".join(traceback.format_exception(error.with_traceback(at or error.__traceback__)))
