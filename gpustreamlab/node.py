@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import sys
 from collections.abc import Iterator, Sequence
 from contextlib import ExitStack
 from dataclasses import replace
@@ -12,6 +13,7 @@ from gpustreamlab._util.background import DEFAULT_REFRESH_HZ
 from gpustreamlab._util.shell import running_kernel_shell
 from gpustreamlab.backends import open_node
 from gpustreamlab.errors import DeviceNotFoundError, OptionError, StreamExistsError, StreamNotFoundError, nearest_hint
+from gpustreamlab.memory.hazards import variables_of
 from gpustreamlab.model import Note, with_written
 from gpustreamlab.notebook.views import LiveViews, check_timeline_options
 from gpustreamlab.record import CardClocks, JoinedJournal
@@ -24,7 +26,7 @@ if TYPE_CHECKING:
     from types import TracebackType
     from typing import Self
 
-    from gpustreamlab.analysis import Overlap
+    from gpustreamlab.analysis import Hazards, Overlap
     from gpustreamlab.model import Trace
     from gpustreamlab.streams.selection import Selection
     from gpustreamlab.streams.stream import Stream
@@ -212,8 +214,9 @@ class Node:
         for one in self._sessions:
             one._recorder.kernels.take()
         trace = without_tools(self._joined().trace(title=self.title))
-        hazards = (note for one in self._sessions for note in one._accesses.notes(trace))
-        return replace(trace, notes=(*hazards, *self._notes))
+        accesses = self._sessions[0]._accesses  # which know of those of the other cards
+        metadata = replace(trace.metadata, shared_data=accesses.shared_data(of_node=True))
+        return replace(trace, metadata=metadata, notes=(*accesses.notes(trace, of_node=True), *self._notes))
 
     def _joined(self) -> JoinedJournal:
         """Return the journals of all sessions as one, from the beginning on."""
@@ -228,6 +231,26 @@ class Node:
     def overlap(self) -> Overlap:
         """Return how much the streams' work overlapped so far; see `Trace.overlap`."""
         return self.trace.overlap()
+
+    def hazards(self) -> Hazards:
+        """Return which data crossed streams without an order, also from one card to another; see `Memory.hazards`.
+
+        ``node[1].memory.hazards()`` has those in which a stream of that card has part.
+
+        Examples
+        --------
+        >>> with Node(backend="sim") as node:
+        ...     first, last = node.stream("first"), node.stream("last", device=1)
+        ...     with node.on("first", "produce"):
+        ...         x = node[0].xp.ones(8)
+        ...     with node.on("last", "take"):
+        ...         y = node[1].xp.asarray(x)
+        ...     found = node.hazards()
+        ...     found.hazards[0].kind.value, found.hazards[0].fix, found.hazards[0].where
+        ('read-after-write', "node.stream('last').wait(node.stream('first'))", "before 'take' (copy from another GPU)")
+        """
+        names = variables_of(sys._getframe(1))  # for the names of its arrays
+        return self._sessions[0]._accesses.check(names, of_node=True)
 
     def timeline(
         self, *, live: bool = True, refresh_hz: float = DEFAULT_REFRESH_HZ, capacity: int = DEFAULT_CAPACITY

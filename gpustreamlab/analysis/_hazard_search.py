@@ -5,6 +5,7 @@ from __future__ import annotations
 from bisect import bisect_left, insort
 from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass, field
+from itertools import count
 from typing import NamedTuple, TypeAlias
 
 from gpustreamlab.analysis._regions import Region, covers, overlap
@@ -29,6 +30,8 @@ class LaneClock:
     """Which of the host's waits are in `knows`."""
     is_gone: bool = False
     """Whether all that it ever did is ordered before everything that comes."""
+    card: int = 0
+    """Number of the device that it is on."""
 
 
 Moment: TypeAlias = dict[LaneClock, int]
@@ -36,10 +39,17 @@ Moment: TypeAlias = dict[LaneClock, int]
 
 
 class LaneClocks:
-    """The clocks of all lanes, and the host's.
+    """The clocks of all lanes of a card, and the host's, which is one for all cards that stand beside each other.
 
     There is one clock for all threads of the host: they order one another by locks, queues and joins that cannot be seen from
     here, so a wait of any thread counts for all. That finds less, and never claims too much.
+
+    Parameters
+    ----------
+    name_lane
+        Names the lane that has a handle now, where that is known.
+    card
+        Number of the device.
 
     Examples
     --------
@@ -53,7 +63,9 @@ class LaneClocks:
     True
     """
 
-    def __init__(self, name_lane: Callable[[int], str] = str) -> None:
+    def __init__(self, name_lane: Callable[[int], str] = str, card: int = 0) -> None:
+        self.card = card
+        """Number of the device."""
         self.lanes: dict[int, LaneClock] = {}
         """The lanes that there are, by the handle that each has now."""
         self.host: Moment = {}
@@ -62,12 +74,18 @@ class LaneClocks:
         """How often that has changed."""
         self._name_lane = name_lane
         self._closed: set[LaneClock] = set()  # whose work may still be unordered
+        self._cards = {card: self}
+
+    def stand_beside(self, other: LaneClocks) -> None:
+        """Be of the same host as another card's clocks: what the host has waited for on one is in order on both."""
+        self._cards, self.host, self.host_count = other._cards, other.host, other.host_count
+        self._cards[self.card] = self
 
     def lane(self, handle: int) -> LaneClock:
         """Return the clock of a lane, with all that the host has waited for: call it where something is enqueued there."""
         lane = self.lanes.get(handle)
         if lane is None:
-            lane = self.lanes[handle] = LaneClock(handle, self._name_lane(handle))
+            lane = self.lanes[handle] = LaneClock(handle, self._name_lane(handle), card=self.card)
         if lane.host_seen != self.host_count:
             lane.host_seen = self.host_count
             _merge(lane.knows, self.host)
@@ -91,14 +109,16 @@ class LaneClocks:
     def host_wait(self, moment: Moment) -> None:
         """Order all that the host enqueues from now on behind an event that it has seen reached."""
         if _merge(self.host, moment):
-            self.host_count += 1
+            self._tell_lanes()
 
     def host_wait_all(self) -> None:
-        """Order all that the host enqueues from now on behind everything: the device was idle."""
+        """Order all that the host enqueues from now on behind everything here: the device was idle."""
         for lane in (*self.lanes.values(), *self._closed):
+            if len(self._cards) > 1:
+                _merge(self.host, lane.knows)  # what it had waited for on other cards has ended, too
             self.host[lane] = lane.tick
             lane.tick += 1
-        self.host_count += 1
+        self._tell_lanes()
         self._forget_closed()
 
     def is_host_before(self, lane: LaneClock, tick: int) -> bool:
@@ -112,12 +132,23 @@ class LaneClocks:
             self._closed.add(lane)
             self._forget_closed()
 
+    def _tell_lanes(self) -> None:
+        """Let each lane, of all cards, take in what the host knows before its next work."""
+        for card in self._cards.values():
+            card.host_count += 1
+
     def _forget_closed(self) -> None:
         for lane in [lane for lane in self._closed if self.host.get(lane, 0) >= lane.used_tick]:
             self._closed.remove(lane)
             lane.is_gone, lane.knows = True, {}
-            for knows in (self.host, *(other.knows for other in (*self.lanes.values(), *self._closed))):
-                knows.pop(lane, None)
+            self.host.pop(lane, None)
+            for card in self._cards.values():
+                card.forget(lane)
+
+    def forget(self, gone: LaneClock) -> None:
+        """Let no lane here keep what it knows of one that all work is ordered behind."""
+        for lane in (*self.lanes.values(), *self._closed):
+            lane.knows.pop(gone, None)
 
 
 def _merge(into: Moment, moment: Moment) -> bool:
@@ -254,7 +285,9 @@ class FoundHazard:
 
 
 class HazardSearch:
-    """Follows every access and every order, in the order in which the host enqueues them. It is not locked.
+    """Follows every access and every order on a card, in the order in which the host enqueues them. It is not locked.
+
+    Work is noted in the search of its lane's card. A piece of memory is of the card that has it; any card's work may touch it.
 
     Parameters
     ----------
@@ -264,6 +297,8 @@ class HazardSearch:
         Names the lane that has a handle now, where that is known.
     clock
         Tells the host's time, in ns.
+    card
+        Number of the device.
     """
 
     def __init__(
@@ -271,8 +306,9 @@ class HazardSearch:
         name_place: Callable[[object], str] = str,
         name_lane: Callable[[int], str] = str,
         clock: Callable[[], int] = int,
+        card: int = 0,
     ) -> None:
-        self.clocks = LaneClocks(name_lane)
+        self.clocks = LaneClocks(name_lane, card)
         """What is ordered before what."""
         self.found: dict[tuple[HazardKind, LaneClock, LaneClock, str, str], FoundHazard] = {}
         """The hazards: one for each kind, pair of lanes and pair of ranges."""
@@ -281,8 +317,15 @@ class HazardSearch:
         self._name_place = name_place
         self._clock = clock
         self._freed = _FreedMemory()
-        self._piece_number = self.step_count = 0
+        self.step_count = 0
+        self._take_step = count(1).__next__
+        self._take_number = count(1).__next__
         self.clear()
+
+    def stand_beside(self, other: HazardSearch) -> None:
+        """Share with the search of another card of the host what is ordered, and the numbers of steps and of memory."""
+        self.clocks.stand_beside(other.clocks)
+        self._take_step, self._take_number = other._take_step, other._take_number
 
     def clear(self) -> None:
         """Forget what was found and counted. What is kept to find more stays."""
@@ -301,9 +344,8 @@ class HazardSearch:
 
     def allocate(self, handle: int, start: int, end: int, shape: tuple[int, ...], dtype: object) -> Piece:
         """Take note of a new piece of memory; it may have been somebody else's before."""
-        self._piece_number += 1
         self.piece_count += 1
-        piece = Piece(self._piece_number, start, end, shape, dtype, self.clocks.lane(handle))
+        piece = Piece(self._take_number(), start, end, shape, dtype, self.clocks.lane(handle))
         piece.freed = self._freed.take(start, end)
         return piece
 
@@ -333,7 +375,7 @@ class HazardSearch:
 
     def work(self, lane: LaneClock, work: str, place: object, reads: Iterable[Touch], writes: Iterable[Touch]) -> None:
         """Take note of work: what it reads, then what it writes."""
-        self.step_count = step = self.step_count + 1
+        self.step_count = step = self._take_step()
         is_write = False
         for touches in (reads, writes):
             for piece, region in touches:

@@ -31,6 +31,8 @@ class HazardSide:
     """What accessed the memory, such as ``"matmul"``."""
     order: int
     """Its place among all work that was watched, from 1; 0 for the end of a lane's scratch, which is no work."""
+    device: int | None = None
+    """Number of the lane's card in its node; None where there is one card."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True, repr=False)
@@ -70,19 +72,18 @@ class Hazard:
     @property
     def fix(self) -> str:
         """The missing order, as code to type."""
-        first, second = self.first.lane, self.second.lane
+        lab = "lab" if self.second.device is None else "node"
+        first, second = (f"{lab}.stream({side.lane!r})" for side in (self.first, self.second))
         if self.scratch_bytes is not None:
             is_closed = self.first.work == LANE_CLOSED
-            return (
-                f"lab.stream({first!r}).close()" if is_closed else f"work = lab.stream({first!r}).scratch({self.scratch_bytes})"
-            )
-        if first == NO_LANE:
-            return "lab.synchronize()"
+            return f"{first}.close()" if is_closed else f"work = {first}.scratch({self.scratch_bytes})"
+        if self.first.lane == NO_LANE:
+            return f"{lab}.synchronize()"
         if _can_be_held(self):
-            return f"lab.stream({first!r}).hold({self.array})"
-        if second == NO_LANE:
-            return f"lab.stream({first!r}).synchronize()"
-        return f"lab.stream({second!r}).wait(lab.stream({first!r}))"
+            return f"{first}.hold({self.array})"
+        if self.second.lane == NO_LANE:
+            return f"{first}.synchronize()"
+        return f"{second}.wait({first})"
 
     @property
     def text(self) -> str:
@@ -217,7 +218,8 @@ def _array(hazard: Hazard) -> str:
 
 
 def _side(side: HazardSide) -> str:
-    return f"{display_name(side.lane, _NAME_WIDTH)}: {_place(side)}"
+    card = "" if side.device is None else f" (GPU {side.device})"
+    return f"{display_name(side.lane, _NAME_WIDTH)}{card}: {_place(side)}"
 
 
 def _place(side: HazardSide) -> str:

@@ -92,9 +92,9 @@ def open_node(wanted: str | None, devices: Sequence[int] | None) -> list[Backend
         from gpustreamlab.backends.cuda._libcuda import read_driver
 
         with ExitStack() as undoing:
-            opened = []
+            opened: list[Backend] = []
             for device in range(read_driver().device_count) or (0,) if devices is None else devices:
-                opened.append(_cuda(device))
+                opened.append(_cuda(device, beside=opened[0] if opened else None))
                 undoing.callback(opened[-1].close)
             undoing.pop_all()
         return opened
@@ -126,10 +126,10 @@ def _first_available(device: int) -> Choice:
     return Choice(_sim(device), is_owned=True, fallback_reason=problem[1])
 
 
-def _cuda(device: int) -> Backend:
+def _cuda(device: int, beside: Backend | None = None) -> Backend:
     from gpustreamlab.backends.cuda import CudaBackend
 
-    return CudaBackend(device)
+    return CudaBackend(device, beside=beside if isinstance(beside, CudaBackend) else None)
 
 
 def _sim(device: int) -> Backend:

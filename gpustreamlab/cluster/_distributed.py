@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import logging
 from collections.abc import Callable, Coroutine, Mapping
 from concurrent.futures import Future as Waiting
 from typing import Any
@@ -52,9 +53,13 @@ class DistributedEngines:
         return self._soon(ask())
 
     def close(self) -> None:
-        """Close what was started for this."""
+        """Close what was started for this. The scheduler may still wait for a worker that died, and need not say so now."""
+        log = logging.getLogger("distributed.scheduler")
+        level = log.level
+        log.setLevel(logging.CRITICAL)
         for one in (self._client, *self._owned) if self._owned else ():
             one.close()
+        log.setLevel(level)
 
     def _soon(self, call: Coroutine[Any, Any, Any]) -> Waiting[Any]:
         return asyncio.run_coroutine_threadsafe(call, self._client.loop.asyncio_loop)

@@ -143,7 +143,7 @@ class Follower:
         """Note that an engine is gone. What had arrived stays."""
         if life.is_there:
             life.why, life.lost_ns, life.lost_unix_ns = why, time.monotonic_ns(), time.time_ns()
-            life.mirror.end(f"engine {life.name} was lost at {clock_text(life)}: no spans of it from here on")
+            life.mirror.end(f"engine {life.name} lost {clock_text(life)}")
             _log.warning("Engine %s is lost: %s. What had arrived stays, the others go on.", life.name, why)
 
     def drain(self, limit_s: float) -> bool:

@@ -80,6 +80,8 @@ class Mirror:
         """From when to when spans have arrived, by the engine's clock."""
         self.compared_from_ns = 0
         """From when on, by the engine's clock, all engines that are there could do the same."""
+        self.unended_count = 0
+        """Ranges that had not ended when the engine was lost."""
         self._open: Sequence[tuple[int, int, int, int]] = ()
         self._now_ns = 0
         self.loss: tuple[Marker, ...] = ()
@@ -150,6 +152,7 @@ class Mirror:
                 self._note_extent(delta)
                 self._take_samples(delta.counters)
                 self._state = facts
+                self._tables = self._with_open_window(self._tables)
             self.arrived = number
             self.received_bytes += len(data)
 
@@ -158,8 +161,9 @@ class Mirror:
         self._open, self._now_ns = open_ranges, now_ns
 
     def end(self, text: str) -> None:
-        """Let no range be open any more, and mark where what is known of the engine ends."""
+        """Let nothing be open or waited for any more, and mark where what is known of the engine ends."""
         with self._lock:
+            self.unended_count, self._state = self.pending_count, {**self._state, "pending": 0}
             self._open, self._version = (), self._version + 1
             if any(self.extent_ns):
                 self.loss = (Marker(time_ns=self.extent_ns[1], text=text, kind=MarkerKind.MARK),)
@@ -203,6 +207,7 @@ class Mirror:
                 edges=np.stack((edges["source"], edges["target"]), axis=1),
                 dependencies=NO_DEPENDENCIES if is_again else self._dependencies.read(since.dependency).columns,
                 counters=Counters() if is_again else join_samples(self._samples[since.sample[0] :]),
+                is_capturing=bool(self._state.get("capturing")),
             )
 
     def to_clock_ns(self, host_ns: int) -> int:
@@ -228,14 +233,17 @@ class Mirror:
 
     def trace(self, *, title: str = "") -> Trace:
         """Return what has arrived as a trace, on the engine's own clock."""
-        delta = self.changes(title=title)
-        windows = delta.tables.metadata.capture_windows
-        if windows and self._state.get("capturing"):  # an open window lasts as long as there are spans
-            begin_ns, end_ns = windows[-1]
-            windows = (*windows[:-1], (begin_ns, int(delta.columns["end_ns"].max(initial=end_ns))))
-        return build_trace(
-            delta.with_facts(dropped_spans=self.missed_count, pending_spans=self.pending_count, capture_windows=windows)
-        )
+        facts = {"dropped_spans": self.missed_count, "pending_spans": self.pending_count}
+        return build_trace(self.changes(title=title).with_facts(**facts))
+
+    def _with_open_window(self, tables: Tables) -> Tables:
+        """Let a window of capture that has not ended last as long as there are spans."""
+        meta = tables.metadata
+        if not (meta.capture_windows and self._state.get("capturing")):
+            return tables
+        begin_ns, end_ns = meta.capture_windows[-1]
+        windows = (*meta.capture_windows[:-1], (begin_ns, max(end_ns, self.extent_ns[1])))
+        return tables._replace(metadata=replace(meta, capture_windows=windows))
 
     def _numbered(
         self, columns: Mapping[str, Int64Array], names: Sequence[str] = ("source", "target")

@@ -83,7 +83,8 @@ def loss_texts(
             continue
         after = "" if offsets is None else f", {format_ns(life.lost_ns - zero_ns)} into the trace"
         shown = "No span of it had come" if own is None else f"Its spans up to {format_ns(int(own[1]) - zero_ns)} are shown"
-        texts.append(f"Engine {life.name} was lost at {clock_text(life)}{after}: {life.why}. {shown}.")
+        unended = f"; {life.mirror.unended_count:,} had not ended" if life.mirror.unended_count else ""
+        texts.append(f"Engine {life.name} was lost at {clock_text(life)}{after}: {life.why}. {shown}{unended}.")
     return texts
 
 

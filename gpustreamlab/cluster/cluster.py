@@ -431,7 +431,7 @@ class Cluster:
             elif silent_s > GIVEN_UP_S:
                 return Outcome(error=f"It has not answered for {silent_s:.0f} s, also not aside, and is not waited for.")
             time.sleep(GONE_S)
-        return Outcome(error=f"It is gone: {life.why}.")
+        return Outcome(error=f"It was lost: {life.why}.")
 
     def _chosen(self, on: str | int | Sequence[str | int]) -> list[Life]:
         there = {life.called: life for life in self._there()}

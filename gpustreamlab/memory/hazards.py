@@ -58,7 +58,8 @@ class AccessTap(Protocol):
 class AccessWatch:
     """Follows every access to arrays of ``lab.xp``, and every order between lanes. One for each session.
 
-    The backend tells, see `gpustreamlab.backends.AccessSink`; the search is `gpustreamlab.analysis.HazardSearch`.
+    The backend tells, see `gpustreamlab.backends.AccessSink`; the search is `gpustreamlab.analysis.HazardSearch`. Those of the
+    cards of a node share what is ordered, so each finds what its own lanes do to the memory of all cards.
 
     Parameters
     ----------
@@ -92,7 +93,9 @@ class AccessWatch:
         self._defer = defer
         self._recorder = recorder
         self._local = recorder.local
-        self._search = HazardSearch(_name_range, self._name_of, recorder.look_at_clock)
+        self._card = backend.device.ordinal
+        self._cards = {self._card: self}  # the watches of a node, by device
+        self._search = HazardSearch(_name_range, self._name_of, recorder.look_at_clock, self._card)
         self._clocks = self._search.clocks
         self._watched: WatchedArrays | None = None
         self._why_not = ""
@@ -113,11 +116,8 @@ class AccessWatch:
 
     def find(self, array: object) -> Touch | None:
         """Return which memory an array is; None for one that is not watched. To look at an array is no use of it."""
-        with self.lock:
-            count = self._search.piece_count
-            touch = None if self._watched is None else self._watched.find(array)
-            self._search.piece_count = count
-            return touch
+        with self._looking():
+            return None if self._watched is None else self._watched.find(array)
 
     @property
     def track(self) -> Callable[[Any], Any] | None:
@@ -159,52 +159,62 @@ class AccessWatch:
                 if touch is not None:
                     self._search.kept_until(touch[0], moment)
 
-    def check(self, names: Mapping[str, object]) -> Hazards:
+    def check(self, names: Mapping[str, object], *, of_node: bool = False) -> Hazards:
         """Return what was found so far.
 
         Parameters
         ----------
         names
             Where arrays may have names: the caller's variables.
+        of_node
+            Whether to tell of all cards that share the order with this one; else of what the lanes of this card have part in.
         """
         with self.lock:
             self._name_arrays(names)  # also where nothing was found yet: later their arrays may be gone
+            watches = [*self._cards.values()] if of_node else [self]
+            searches = [one._search for one in watches]
             return Hazards(
-                hazards=tuple(self._describe(row) for row in self._search.found.values()),
-                access_count=self._search.access_count,
-                array_count=self._search.piece_count,
-                wait_count=self.wait_count,
-                unlisted_count=self._search.unlisted_count,
-                let_go_count=self._search.let_go_count,
+                hazards=tuple(self._describe(row) for row in self._rows(of_node=of_node)),
+                access_count=sum(one.access_count for one in searches),
+                array_count=sum(one.piece_count for one in searches),
+                wait_count=sum(one.wait_count for one in watches),
+                unlisted_count=sum(one.unlisted_count for one in searches),
+                let_go_count=sum(one.let_go_count for one in searches),
                 mode=self.mode,
                 unwatched=tuple(self._unwatched()),
-                device=self._backend.device.label,
+                device=", ".join(dict.fromkeys(one._backend.device.label for one in watches)),
                 simulated=self._backend.device.simulated,
             )
 
-    def notes(self, trace: Trace) -> tuple[Note, ...]:
-        """Say in a session's trace where each hazard is: in the range that does not wait, else where that was enqueued."""
+    def notes(self, trace: Trace, *, of_node: bool = False) -> tuple[Note, ...]:
+        """Say in a trace where each hazard is: in the range that does not wait, else where that was enqueued.
+
+        One between two cards is told of on both, as far as the trace has them; the trace is on the clock of this watch's card.
+        """
         notes = []
         with self.lock:
-            found = [(self._describe(row), row.host_ns) for row in self._search.found.values()]
+            found = [(self._describe(row), row.host_ns) for row in self._rows(of_node=of_node)]
         for hazard, host_ns in found:
+            is_between = hazard.first.device != hazard.second.device
             try:
-                time_ns, end_ns = self._recorder.to_clock_ns(host_ns), None
+                found_ns = self._recorder.to_clock_ns(host_ns)
             except DeviceError:  # its clock is gone
                 continue
-            row = _open_range(trace, hazard.second, time_ns)
-            if row is not None:
-                time_ns, end_ns = int(trace.start_ns[row]), int(trace.end_ns[row])
-            notes.append(
-                Note(
-                    time_ns=time_ns,
-                    end_ns=end_ns,
-                    stream=hazard.second.lane if hazard.second.lane != NO_LANE else None,
-                    text=hazard.text,
-                    fix=f"Put {hazard.fix} {hazard.where}.",
-                    kind=NoteKind.HAZARD,
+            for side in (hazard.second, hazard.first) if is_between else (hazard.second,):
+                row = _open_range(trace, side, found_ns)
+                is_here = of_node or not is_between or side.device == self._card
+                if not is_here or (row is None and side is hazard.first):  # when that was enqueued is not known
+                    continue
+                notes.append(
+                    Note(
+                        time_ns=found_ns if row is None else int(trace.start_ns[row]),
+                        end_ns=None if row is None else int(trace.end_ns[row]),
+                        stream=side.lane if side.lane != NO_LANE else None,
+                        text=hazard.text,
+                        fix=f"Put {hazard.fix} {hazard.where}.",
+                        kind=NoteKind.HAZARD,
+                    )
                 )
-            )
         return tuple(notes)
 
     @property
@@ -213,10 +223,12 @@ class AccessWatch:
         with self.lock:
             return next((row.host_ns for row in reversed(self._search.found.values())), -1)
 
-    def shared_data(self) -> tuple[tuple[str, str], ...]:
+    def shared_data(self, *, of_node: bool = False) -> tuple[tuple[str, str], ...]:
         """Return the pairs of streams that share data; see `TraceMetadata.shared_data`."""
         with self.lock:
-            pairs = {(self._name_lane(first), self._name_lane(second)) for first, second in self._search.shared}
+            watches = [*self._cards.values()] if of_node else [self]
+            shared = [pair for one in watches for pair in one._search.shared]
+            pairs = {(self._name_lane(first), self._name_lane(second)) for first, second in shared}
         return tuple(sorted(pairs))
 
     @contextmanager
@@ -246,6 +258,12 @@ class AccessWatch:
 
     # What the backend tells, with the lock held
 
+    def stand_beside(self, other: AccessWatch) -> None:
+        """Share the order with the watch of another card of the host, and know its lanes."""
+        self.lock, self._cards = other.lock, other._cards
+        self._cards[self._card] = self
+        self._search.stand_beside(other._search)
+
     def allocate(self, handle: int, start: int, end: int, shape: tuple[int, ...], dtype: object) -> Piece:
         """Note that a stream's pool handed out memory."""
         piece = self._search.allocate(handle, start, end, shape, dtype)
@@ -265,6 +283,7 @@ class AccessWatch:
             self.tap.work(work, reads, writes)
         if self._puts_in and not self._is_waiting:
             self._put_in_waits(lane, reads, writes)
+            lane = self._clocks.lane(handle)  # with all that the host may have waited for just now
         self._search.work(lane, work, place, reads, writes)
 
     def ended(self, handle: int, work: str, piece: Piece, lender: ArrayLender) -> None:
@@ -335,21 +354,41 @@ class AccessWatch:
         self.wait_count += 1
         here, there = self._stream_of(lane), self._stream_of(other)
         behind, ahead = self._backend_stream_of(lane, here), self._backend_stream_of(other, there)
+        backend = self._cards[other.card]._backend  # an event is recorded on its own card only
         if behind is None or ahead is None:  # a stream that the session does not know, or not any more
-            self._backend.synchronize()
+            backend.synchronize()
             return
-        order_behind(self._backend, behind, ahead)
+        order_behind(backend, behind, ahead)
         if here is not None and there is not None:
             number = self._recorder.open_number(here._recorded)  # by then another thread may do what is pending
             self.pending.append(partial(self._recorder.add_edge, there._recorded.last_number, here._recorded, number))
 
     def _stream_of(self, lane: LaneClock) -> Any | None:
-        return self._table.with_handle(lane.handle) if self._clocks.lanes.get(lane.handle) is lane else None
+        own = self._cards[lane.card]
+        return own._table.with_handle(lane.handle) if own._clocks.lanes.get(lane.handle) is lane else None
 
     def _backend_stream_of(self, lane: LaneClock, stream: Any | None) -> Any | None:
-        if lane.handle == _NULL_STREAM and self._watched is not None:
-            return self._watched.null_stream
+        watched = self._cards[lane.card]._watched
+        if lane.handle == _NULL_STREAM and watched is not None:
+            return watched.null_stream
         return None if stream is None else stream._backend_stream
+
+    def _rows(self, *, of_node: bool) -> list[FoundHazard]:
+        """Return what was found, in its order: on all cards, or where this one has part in it."""
+        if len(self._cards) == 1:
+            return [*self._search.found.values()]
+        rows = [row for one in self._cards.values() for row in one._search.found.values()]
+        own = [row for row in rows if of_node or self._card in {row.first.lane.card, row.second.lane.card}]
+        return sorted(own, key=lambda row: row.second.order)
+
+    @contextmanager
+    def _looking(self) -> Iterator[None]:
+        """Hold the lock, and count no memory that is looked at: to look at an array that nobody has used is no use of it."""
+        with self.lock:
+            counts = [(one._search, one._search.piece_count) for one in self._cards.values()]
+            yield
+            for search, count in counts:
+                search.piece_count = count
 
     def _place(self) -> object:
         """Return the name of the innermost range of this thread; not the range, which counts as in use where it is kept."""
@@ -361,14 +400,13 @@ class AccessWatch:
 
     def _name_arrays(self, names: Mapping[str, object]) -> None:
         """Let memory know what its array is called now; the first name counts. What has no name any more keeps its last one."""
-        watched, count = self._watched, self._search.piece_count
-        if watched is None:
+        if self._watched is None:
             return
-        for name, value in reversed(list(names.items())):
-            touch = None if name.startswith("_") else watched.find(value)
-            if touch is not None:
-                touch[0].name = name
-        self._search.piece_count = count  # to look at an array that nobody has used is no use of it
+        with self._looking():
+            for name, value in reversed(list(names.items())):
+                touch = None if name.startswith("_") else self._watched.find(value)
+                if touch is not None:
+                    touch[0].name = name
 
     def _describe(self, row: FoundHazard) -> Hazard:
         piece = row.piece
@@ -392,7 +430,8 @@ class AccessWatch:
         )
 
     def _describe_side(self, side: Side) -> HazardSide:
-        return HazardSide(lane=self._name_lane(side.lane), range=side.place, work=side.work, order=side.order)
+        device = side.lane.card if len(self._cards) > 1 else None
+        return HazardSide(lane=self._name_lane(side.lane), range=side.place, work=side.work, order=side.order, device=device)
 
     def _name_lane(self, lane: LaneClock) -> str:
         if lane.handle == _NULL_STREAM:

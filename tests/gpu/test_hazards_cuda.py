@@ -6,9 +6,11 @@ import cupy
 import numpy as np
 import pytest
 
-from gpustreamlab import Session
+from gpustreamlab import Node, Session
 from gpustreamlab.typing import HazardMode
+from tests.helpers import node_hazard_cases
 from tests.helpers.hazard_cases import CASES, upload
+from tests.helpers.node_hazard_cases import LAST_WAITS, RAW, SIZE, by_copy, by_kernel, produce, take
 
 TOLD = [name for name, case in CASES.items() if case.is_harmless and not case.only_simulated]
 
@@ -18,9 +20,26 @@ def empty_pools():
     """Let no test find memory that the one before has used, nor what others left: garbage that warns, or a selected stream."""
     gc.collect()
     assert cupy.cuda.get_current_stream().ptr == 0, "a test before this one left a stream selected in CuPy"
-    cupy.get_default_memory_pool().free_all_blocks()
+    free_pools()
     yield
-    cupy.get_default_memory_pool().free_all_blocks()
+    free_pools()
+
+
+def free_pools():
+    """Give back what CuPy's pool keeps on every card."""
+    for number in range(cupy.cuda.runtime.getDeviceCount()):
+        with cupy.cuda.Device(number):
+            cupy.get_default_memory_pool().free_all_blocks()
+
+
+def open_node(**options):
+    """Open a node of two cards, with a stream on each."""
+    if cupy.cuda.runtime.getDeviceCount() < 2:
+        pytest.skip("This needs two cards.")
+    node = Node([0, 1], backend="cuda", **options)
+    node.stream("first")
+    node.stream("last", device=1)
+    return node
 
 
 @pytest.mark.parametrize("name", TOLD)
@@ -156,3 +175,120 @@ def test_a_lane_that_used_an_array_keeps_it():
         assert not lab.memory.hazards()
         lab.synchronize()
         assert y.get().tolist() == [2.0] * 1_024
+
+
+# Between two cards. CuPy turns peer access on where a kernel takes an array of another card, and warns of it.
+
+between_cards = pytest.mark.filterwarnings("ignore:The device where the array resides")
+WAYS = pytest.mark.parametrize("use", [by_copy, by_kernel])
+
+
+@between_cards
+@WAYS
+@pytest.mark.parametrize("name", node_hazard_cases.CASES)
+def test_a_program_on_two_cards_has_the_hazards_that_were_planted(name, use):
+    case = node_hazard_cases.CASES[name]
+    with open_node(hazards="report") as node:
+        kept = case.run(node, use)
+        found = node.hazards()
+        node.synchronize()
+    assert [row.kind.value for row in found.hazards] == list(case.found), str(found)
+    assert not case.found or found.hazards[0].fix == case.missing
+    del kept
+
+
+@between_cards
+@WAYS
+@pytest.mark.parametrize("name", node_hazard_cases.CASES)
+def test_with_waits_put_in_no_program_on_two_cards_has_a_hazard(name, use):
+    with open_node(hazards="wait") as node:
+        kept = node_hazard_cases.CASES[name].run(node, use)
+        found = node.hazards()
+        node.synchronize()
+    assert not found, str(found)
+    del kept
+
+
+@between_cards
+@WAYS
+def test_waits_that_are_put_in_between_cards_make_results_right(use):
+    # GIVEN a producer on the first card that is still busy when the second one takes its array
+    with open_node(hazards="wait") as node:
+        with node.on("first"):
+            x = node[0].xp.zeros(1 << 22)
+        for number in range(50):
+            with node.on("first", "fill"):
+                place = node.streams["first"]._backend_stream
+                node[0]._backend.launch_spin(place, 300_000, blocks=1, fill_sms=False)
+                x.fill(number)
+            # WHEN
+            y = take(node, x, use)
+            # THEN
+            expected = number if use is by_copy else 2 * number
+            with node.on("last", "check"):
+                assert float(y.min()) == float(y.max()) == expected
+        found = node.hazards()
+    assert not found, str(found)
+    assert found.wait_count >= 50
+
+
+def test_work_on_the_default_stream_of_another_card_is_that_cards():
+    with open_node(hazards="report") as node:
+        x = produce(node)
+        node.synchronize()
+        y = take(node, x, by_copy)
+        with cupy.cuda.Device(1):
+            z = y + 1
+        row = node.hazards().hazards[0]
+        assert (row.first.lane, row.second.lane, row.second.device) == ("last", "no stream", 1)
+        assert row.fix == "node.stream('last').synchronize()"
+        assert len(node.hazards()) == 1
+        node.synchronize()
+        assert z.get().tolist() == [2.0] * SIZE
+        assert len(node.hazards()) == 1
+
+
+def test_what_copies_to_the_host_works_on_the_card_of_its_array():
+    with open_node(hazards="report") as node:
+        x = produce(node)
+        with node.on("last", "read back"):
+            x.get()  # by the default stream of the first card, as CuPy does it
+        rows = [(row.first.lane, row.second.lane, row.second.device) for row in node.hazards().hazards]
+        assert rows == [("first", "no stream", 0)]
+        with node.on("first", "fill"):
+            x.fill(3)
+        node.streams["first"].synchronize()
+        with node.on("last", "read back"):
+            assert x.get().tolist() == [3.0] * SIZE
+        assert len(node.hazards()) == 1
+
+
+def test_a_hazard_between_cards_has_a_sign_in_both_ranges_of_the_trace():
+    with open_node(hazards="report") as node:
+        kept = take(node, produce(node), by_copy)
+        node.synchronize()
+        trace = node.trace
+    ranges = trace.where(kind="range")
+    starts = {ranges.lanes[lane].name: int(start) for lane, start in zip(ranges.lane, ranges.start_ns, strict=True)}
+    assert {note.stream: note.time_ns for note in trace.notes} == starts
+    assert {note.fix for note in trace.notes} == {f"Put {LAST_WAITS} before 'take' (array)."}
+    assert all(note.text.startswith(RAW) for note in trace.notes)
+    del kept
+
+
+def test_cards_of_two_sessions_that_are_no_node_know_nothing_of_each_other():
+    if cupy.cuda.runtime.getDeviceCount() < 2:
+        pytest.skip("This needs two cards.")
+    with Session("cuda", device=0, hazards="report") as one, Session("cuda", device=1, hazards="report") as other:
+        for lab in (one, other):
+            lab.stream("copy"), lab.stream("compute")
+        x = upload(one)
+        other.synchronize()
+        y = upload(other)
+        with one.on("compute", "read"):
+            x.sum()
+        other.synchronize()
+        with other.on("compute", "read"):
+            y.sum()
+        assert [row.kind.value for row in one.memory.hazards().hazards] == [RAW]
+        assert not other.memory.hazards()

@@ -1,8 +1,8 @@
-"""The order of accesses: vector clocks against plain reachability in a graph, on small random programs."""
+"""The order of accesses: vector clocks against plain reachability in a graph, on small random programs of 1 to 3 cards."""
 
 from __future__ import annotations
 
-from typing import NamedTuple
+from collections import Counter
 
 import numpy as np
 import pytest
@@ -12,73 +12,9 @@ from hypothesis import strategies as st
 from gpustreamlab.analysis import HazardSearch, LaneClocks, region_of
 from gpustreamlab.analysis._hazard_search import ACCESSES_KEPT, FREED_KEPT, ROWS_KEPT
 from gpustreamlab.analysis._regions import covers, overlap
-from gpustreamlab.typing import HazardKind
+from tests.helpers.happens_before import Oracle, kind_of
 
 LANES, EVENTS, ARENA_BYTES = 4, 3, 32  # with room between three arrays of 8 bytes
-
-
-class Enqueued(NamedTuple):
-    """An access as the oracle keeps it."""
-
-    node: int
-    lane: int
-    is_write: bool
-    bytes_read: frozenset
-    piece: int
-
-
-class Oracle:
-    """Knows the order of everything by a graph: an access is before another one if there is a path."""
-
-    def __init__(self):
-        self.edges, self.last, self.events = [], {}, {}
-        self.host = None  # the host's last wait
-        self.accesses = []
-
-    def node(self, *behind):
-        self.edges.append([node for node in behind if node is not None])
-        return len(self.edges) - 1
-
-    def on_lane(self, lane, *behind):
-        self.last[lane] = self.node(self.last.get(lane), self.host, *behind)
-        return self.last[lane]
-
-    def host_wait(self, *behind):
-        self.host = self.node(self.host, *behind)
-
-    def is_before(self, first, second):
-        seen, todo = set(), [second]
-        while todo:
-            node = todo.pop()
-            if node == first:
-                return True
-            if node not in seen and node > first:
-                seen.add(node)
-                todo += self.edges[node]
-        return False
-
-    def access(self, lane, is_write, bytes_read, piece):
-        """Note an access; return those before it that it conflicts with, in no order."""
-        mine = Enqueued(self.on_lane(lane), lane, is_write, bytes_read, piece)
-        met = [
-            other
-            for other in self.accesses
-            if other.bytes_read & bytes_read
-            and (is_write if other.piece != piece else is_write or other.is_write)
-            and not self.is_before(other.node, mine.node)
-        ]
-        self.accesses.append(mine)
-        return met
-
-
-def kind_of(first, second):
-    """Name what two accesses do to each other."""
-    if first.piece != second.piece:
-        return HazardKind.USE_AFTER_FREE
-    if not second.is_write:
-        return HazardKind.READ_AFTER_WRITE
-    return HazardKind.WRITE_AFTER_WRITE if first.is_write else HazardKind.WRITE_AFTER_READ
-
 
 lanes = st.integers(0, LANES - 1)
 slices = st.tuples(st.integers(0, 7), st.integers(1, 8), st.sampled_from([1, 1, 2, 3]))
@@ -88,27 +24,41 @@ steps = st.one_of(
     st.tuples(st.just("wait"), lanes, st.integers(0, EVENTS - 1)),
     st.tuples(st.just("lane done"), lanes),
     st.tuples(st.just("event done"), st.integers(0, EVENTS - 1)),
-    st.tuples(st.just("all done")),
+    st.tuples(st.just("card done"), st.integers(0, 2)),
     st.tuples(st.just("free"), st.integers(0, 2), st.integers(0, 2)),
     st.tuples(st.just("close"), lanes),
 )
 
 
 class Programs:
-    """Runs the same steps through the search and the oracle."""
+    """Runs the same steps through the searches of some cards and the oracle. All cards have the same handles and addresses."""
 
-    def __init__(self):
-        self.search, self.oracle = HazardSearch(), Oracle()
-        self.moments, self.met, self.numbers = {}, {}, dict(enumerate(range(LANES)))
+    def __init__(self, cards=1):
+        self.searches, self.oracle = [HazardSearch(card=card) for card in range(cards)], Oracle()
+        for search in self.searches[1:]:
+            search.stand_beside(self.searches[0])
+        self.moments, self.met = {}, {}
+        self.numbers = {lane: (lane % cards, lane // cards) for lane in range(LANES)}  # card and handle
+        self.handles = Counter(card for card, _ in self.numbers.values())
         # Three arrays of 8 bytes; memory that is freed is given out again, shifted against what was there.
-        self.pieces = [self.allocate(8 * place) for place in range(3)]
+        self.pieces = [self.allocate(place % cards, 8 * place) for place in range(3)]
         self.step, self.steps_of, self.access_of = 0, {}, {}
 
-    def allocate(self, start):
-        return self.search.allocate(0, start, start + 8, (8,), "u1")
+    def allocate(self, card, start):
+        return self.searches[card].allocate(0, start, start + 8, (8,), "u1")
+
+    def search(self, lane):
+        return self.searches[self.numbers[lane][0]]
+
+    def clocks(self, lane):
+        return self.search(lane).clocks
 
     def lane(self, lane):
-        return self.search.clocks.lane(self.numbers[lane])
+        return self.clocks(lane).lane(self.numbers[lane][1])
+
+    @property
+    def found(self):
+        return [row for search in self.searches for row in search.found.values()]
 
     def access(self, lane, place, is_write, cut):
         piece = self.pieces[place]
@@ -119,48 +69,52 @@ class Programs:
         region = None if cut is None else region_of(piece.start + chosen[0], (len(chosen),), (cut[2],), 1)
         touch = [(piece, region)]
         args = ([], touch) if is_write else (touch, [])
-        self.search.work(self.lane(lane), "work", self.step, *args)
-        node_bytes = frozenset(piece.start + byte for byte in chosen)
+        self.search(lane).work(self.lane(lane), "work", self.step, *args)
+        node_bytes = frozenset((piece.lane.card, piece.start + byte) for byte in chosen)
         self.met[self.step] = self.oracle.access(self.numbers[lane], is_write, node_bytes, piece.number)
         self.access_of[self.step] = self.oracle.accesses[-1]
         self.steps_of[self.oracle.accesses[-1].node] = self.step
 
     def record(self, lane, event):
-        self.moments[event] = self.search.clocks.record(self.lane(lane))
+        self.moments[event] = self.clocks(lane).record(self.lane(lane))
         self.oracle.events[event] = self.oracle.on_lane(self.numbers[lane])
 
     def wait(self, lane, event):
         if event in self.moments:
-            self.search.clocks.wait(self.lane(lane), self.moments[event])
+            self.clocks(lane).wait(self.lane(lane), self.moments[event])
             self.oracle.on_lane(self.numbers[lane], self.oracle.events[event])
 
     def lane_done(self, lane):
-        self.search.clocks.host_wait(self.search.clocks.record(self.lane(lane)))
+        self.clocks(lane).host_wait(self.clocks(lane).record(self.lane(lane)))
         self.oracle.host_wait(self.oracle.last.get(self.numbers[lane]))
 
     def event_done(self, event):
         if event in self.moments:
-            self.search.clocks.host_wait(self.moments[event])
+            self.searches[-1].clocks.host_wait(self.moments[event])
             self.oracle.host_wait(self.oracle.events[event])
 
-    def all_done(self):
-        self.search.clocks.host_wait_all()
-        self.oracle.host_wait(*self.oracle.last.values())
+    def card_done(self, card):
+        card %= len(self.searches)
+        self.searches[card].clocks.host_wait_all()
+        self.oracle.host_wait(*(node for lane, node in self.oracle.last.items() if lane[0] == card))
 
     def free(self, place, shift):
-        self.search.free(self.pieces[place])
+        card = self.pieces[place].lane.card
+        self.searches[card].free(self.pieces[place])
         free = set(range(ARENA_BYTES))
         for other, piece in enumerate(self.pieces):
-            if other != place:
+            if other != place and piece.lane.card == card:
                 free -= set(range(piece.start, piece.end))
         starts = [start for start in range(ARENA_BYTES - 7) if free >= set(range(start, start + 8))]
-        self.pieces[place] = self.allocate(starts[min(shift, len(starts) - 1)])
+        self.pieces[place] = self.allocate(card, starts[min(shift, len(starts) - 1)])
 
     def close(self, lane):
         """Wait for a lane and give its place to another one."""
         self.lane_done(lane)
-        self.search.clocks.close(self.numbers[lane])
-        self.numbers[lane] = max(self.numbers.values()) + 1
+        card, handle = self.numbers[lane]
+        self.clocks(lane).close(handle)
+        self.numbers[lane] = card, self.handles[card]
+        self.handles[card] += 1
 
     def run(self, program):
         for name, *args in program:
@@ -171,44 +125,56 @@ SHIFTED = [("access", 0, 2, True, None), ("free", 2, 2), ("access", 1, 2, True, 
 """Memory that is handed out again two bytes further on, while another lane may still write what it was."""
 
 
-@settings(max_examples=400)
-@given(st.lists(steps, max_size=40))
-@example(SHIFTED)
-def test_an_access_is_told_of_exactly_if_it_conflicts_with_one_that_no_path_orders_before_it(program):
+ON_ANOTHER_CARD = [
+    ("access", 0, 0, True, None),
+    ("record", 0, 0),
+    ("wait", 1, 0),
+    ("card done", 1),
+    ("access", 2, 0, True, None),
+]
+"""The host waits for a card whose stream has waited for another card's event."""
+
+
+@settings(max_examples=1_000)
+@given(st.integers(1, 3), st.lists(steps, max_size=40))
+@example(1, SHIFTED)
+@example(3, ON_ANOTHER_CARD)
+def test_an_access_is_told_of_exactly_if_it_conflicts_with_one_that_no_path_orders_before_it(cards, program):
     # GIVEN
-    programs = Programs()
+    programs = Programs(cards)
     # WHEN
     programs.run(program)
     # THEN
-    found = programs.search.found.values()
+    found = programs.found
     assert {int(row.second.place) for row in found} == {step for step, met in programs.met.items() if met}
     for row in found:  # and each pair that is named is such a pair
         pairs = {programs.steps_of[other.node]: other for other in programs.met[int(row.second.place)]}
         first, second = pairs[int(row.first.place)], programs.access_of[int(row.second.place)]
         assert row.kind == kind_of(first, second)
         assert row.is_certain
-    assert not programs.search.let_go_count
+    assert not any(search.let_go_count for search in programs.searches)
 
 
-@settings(max_examples=200)
-@given(st.lists(steps, max_size=40))
-def test_waiting_for_the_lanes_that_are_named_leaves_no_hazard(program):
+@settings(max_examples=300)
+@given(st.integers(1, 3), st.lists(steps, max_size=40))
+def test_waiting_for_the_lanes_that_are_named_leaves_no_hazard(cards, program):
     # GIVEN
-    programs = Programs()
+    programs = Programs(cards)
     plain = programs.access
 
     def access_behind_all(lane, place, is_write, cut):
         touch = [(programs.pieces[place], None)]
         clock = programs.lane(lane)
-        for other in programs.search.unordered(clock, [] if is_write else touch, touch if is_write else []):
-            programs.search.clocks.wait(clock, programs.search.clocks.record(other))
+        search = programs.search(lane)
+        for other in search.unordered(clock, [] if is_write else touch, touch if is_write else []):
+            search.clocks.wait(clock, programs.searches[other.card].clocks.record(other))
         plain(lane, place, is_write, cut)
 
     programs.access = access_behind_all
     # WHEN
     programs.run(program)
     # THEN
-    assert not programs.search.found
+    assert not programs.found
 
 
 arrays = st.tuples(

@@ -15,7 +15,7 @@ from gpustreamlab.analysis import LaneClock, Piece
 from gpustreamlab.backends.cuda._tracked import TrackedModule, Tracker, cupy_library
 from gpustreamlab.typing import HazardKind
 from tests.helpers.hazard_cases import CASES
-from tests.helpers.tracked_numpy import TrackedNumpyBackend, numpy_library
+from tests.helpers.tracked_numpy import TrackedNumpyBackend, memory_of, tracked_by
 
 NEEDS_DEVICE_ARRAYS = {
     "read_back_too_early": "NumPy's arrays have no get()",
@@ -62,7 +62,7 @@ def notes():
 
 @pytest.fixture
 def xp(notes):
-    return TrackedModule(np, Tracker(numpy_library(lambda: 7), notes))
+    return TrackedModule(np, tracked_by(notes))
 
 
 @pytest.mark.parametrize("name", [name for name in CASES if name not in NEEDS_DEVICE_ARRAYS])
@@ -175,33 +175,34 @@ def test_memory_is_free_when_its_last_view_goes(xp, notes):
 
 
 def test_arrays_go_on_working_when_nobody_watches_any_more(notes):
-    tracker = Tracker(numpy_library(lambda: 7), notes)
+    tracker = tracked_by(notes)
     xp = TrackedModule(np, tracker)
     x = xp.ones(4)
     notes.take()
-    tracker.stop()
+    tracker.leave(0)
     assert (x + xp.ones(4)).tolist() == [2.0] * 4
     assert tracker.find(x) is None
     assert notes.take() == []
 
 
 def test_what_a_graph_captures_is_told_of_at_each_launch(notes):
-    tracker = Tracker(numpy_library(lambda: 7), notes)
+    is_captured, captured = False, []
+    tracker = tracked_by(notes, lambda handle: captured if is_captured and handle == 7 else None)
     xp = TrackedModule(np, tracker)
-    x, captured = xp.ones(4), []
+    x = xp.ones(4)
     notes.take()
-    tracker.captured = lambda handle: captured if handle == 7 else None
+    is_captured = True
     xp.add(x, 1, out=x)
     x + 1
     assert [told for told in notes.take() if told[0] == "add"] == []
-    tracker.captured = lambda handle: None
+    is_captured = False
     for _ in range(2):
-        tracker.tell_again(9, captured)
+        tracker.tell_again(0, 9, captured)
         told = notes.take()
         assert [name for name, *_ in told] == [name for name, *_ in captured]
         assert told[0][1:] == ([1], [1])
-    tracker.stop()
-    tracker.tell_again(9, captured)
+    tracker.leave(0)
+    tracker.tell_again(0, 9, captured)
     assert notes.take() == []
 
 
@@ -217,14 +218,13 @@ class Lender:
 
 def test_an_array_in_scratch_is_told_of_once_the_scratch_has_ended(notes):
     lender = Lender()
-    library = numpy_library(lambda: 7)
     lent = np.ones(4)
 
-    def memory_of(array):
-        memory = library.memory_of(array)
+    def memory_of_lent(array):
+        memory = memory_of(array)
         return memory._replace(lender=lender if memory.owner is lent else None)
 
-    tracker = Tracker(dataclasses.replace(library, memory_of=memory_of), notes)
+    tracker = tracked_by(notes, memory_of=memory_of_lent)
     xp = TrackedModule(np, tracker)
     x = tracker.track(lent)
     other = xp.ones(4)
@@ -270,8 +270,8 @@ def test_cupys_class_can_be_tracked_without_a_device():
     from cupy.cuda import memory
 
     sink = Notes()
-    library = dataclasses.replace(cupy_library(cupy), current_handle=lambda: 7)
-    tracker = Tracker(library, sink)
+    tracker = Tracker(dataclasses.replace(cupy_library(cupy), current_stream=lambda device: (0, 7)))
+    tracker.watch(0, sink)
     place = memory.MemoryPointer(memory.UnownedMemory(0x1000, 4_096, None, 0), 0)
     plain = cupy.ndarray((32, 32), dtype="f4", memptr=place)
     x = tracker.track(plain)

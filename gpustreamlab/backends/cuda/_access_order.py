@@ -9,6 +9,7 @@ from typing import Any
 
 from gpustreamlab.analysis import Moment
 from gpustreamlab.backends._features import AccessSink
+from gpustreamlab.backends.cuda._tracked import Tracker
 
 
 class AccessOrder:
@@ -16,39 +17,50 @@ class AccessOrder:
 
     Events of ranges are not told of: nobody waits for them. What a tool sees done while it only looks on is no order that the
     program has.
+
+    Parameters
+    ----------
+    beside
+        That of another card of a node, whose events streams of this one wait for; None for a card alone.
     """
 
-    def __init__(self) -> None:
+    def __init__(self, beside: AccessOrder | None = None) -> None:
         self.sink: AccessSink | None = None
         """Who watches; None for nobody."""
-        self._moments: dict[int, Moment] = {}  # by the event's identity: it may take no weak references
+        self.tracker: Tracker | None = None
+        """What follows CuPy's calls; the same for all cards that are watched."""
+        self.moments: dict[int, Moment] = {}
+        """What events stand for, by the identity of each, which may take no weak references."""
+        self.cards: list[AccessOrder] = [] if beside is None else beside.cards
+        """Those of all cards of the node."""
+        self.cards.append(self)
         self._thread = threading.local()
 
     def watch(self, sink: AccessSink | None) -> None:
         """Tell somebody from now on, or nobody."""
         self.sink = sink
-        self._moments.clear()
+        self.moments.clear()
 
     def record(self, handle: int, event: object) -> None:
         """Note that an event was recorded."""
         sink = self.sink
         if sink is not None:
             with sink.lock:
-                self._moments[id(event)] = sink.record(handle)
+                self.moments[id(event)] = sink.record(handle)
 
     def wait(self, handle: int, event: object) -> None:
         """Note that a stream's later work waits for an event."""
         sink = self.sink
         if sink is not None:
             with sink.lock:
-                sink.wait(handle, self._moments.get(id(event)))
+                sink.wait(handle, self._find(event))
 
     def host_wait(self, event: object) -> None:
         """Note that the host has seen an event reached."""
         sink = self.sink
         if sink is not None and not self._is_looking_on:
             with sink.lock:
-                sink.host_wait(self._moments.get(id(event)))
+                sink.host_wait(self._find(event))
 
     def host_wait_stream(self, handle: int) -> None:
         """Note that the host has seen a stream idle."""
@@ -74,7 +86,7 @@ class AccessOrder:
     def forget(self, events: Iterable[object]) -> None:
         """Let events mean nothing any more: they go back to their pool, and ranges record them next."""
         for event in events:
-            self._moments.pop(id(event), None)
+            self.moments.pop(id(event), None)
 
     @contextmanager
     def looking_on(self) -> Iterator[None]:
@@ -85,6 +97,10 @@ class AccessOrder:
             yield
         finally:
             self._thread.is_looking_on = before
+
+    def _find(self, event: object) -> Moment | None:
+        """Return what an event stands for, of whichever card it is: each is recorded on streams of its own."""
+        return next((moment for card in self.cards if (moment := card.moments.get(id(event))) is not None), None)
 
     @property
     def _is_looking_on(self) -> bool:

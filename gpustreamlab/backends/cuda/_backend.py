@@ -7,34 +7,25 @@ import sys
 import time
 import weakref
 from collections.abc import Callable, Iterable, Iterator, Sequence
-from types import SimpleNamespace
 from typing import Any
 
 import numpy as np
 from numpy.typing import DTypeLike, NDArray
 
-from gpustreamlab.backends._duplicate import duplicate_host
 from gpustreamlab.backends._features import AccessSink, WatchedArrays, lent_handle
 from gpustreamlab.backends._protocol import BackendStream, ClockInfo, ContextSpec, EventPool, RangeTimes
 from gpustreamlab.backends.cuda._access_order import AccessOrder, NullStream
-from gpustreamlab.backends.cuda._clock import (
-    KERNEL_TAIL_NS,
-    KERNEL_TAIL_SPREAD_NS,
-    PAIR_COUNT,
-    EventClock,
-    PairCost,
-    calibrate,
-    locate_pairs,
-    run_pairs,
-)
+from gpustreamlab.backends.cuda._clock import KERNEL_TAIL_NS, KERNEL_TAIL_SPREAD_NS
+from gpustreamlab.backends.cuda._clock_lane import ClockLane
 from gpustreamlab.backends.cuda._clocks import read_clocks
+from gpustreamlab.backends.cuda._duplicate import duplicate
 from gpustreamlab.backends.cuda._graph import CudaCapture, CudaGraphs, GraphParts
 from gpustreamlab.backends.cuda._green import CudaContext, GreenContexts
 from gpustreamlab.backends.cuda._idle import IdleEvents, idle_on
-from gpustreamlab.backends.cuda._kernels import Fence, clock_kernel, filling_spin_kernel, spin_kernel
+from gpustreamlab.backends.cuda._kernels import Fence, filling_spin_kernel, spin_kernel
 from gpustreamlab.backends.cuda._libcuda import bindings_version, import_cuda_core, import_cupy, map_error, mapped_errors
 from gpustreamlab.backends.cuda._nvtx import NvtxInjection, open_domain
-from gpustreamlab.backends.cuda._pair import measure_timers
+from gpustreamlab.backends.cuda._pair import measure_timers, read_peer_access
 from gpustreamlab.backends.cuda._probe import probe_sms, why_unavailable
 from gpustreamlab.backends.cuda._scratch import CudaScratch, StreamArenas, has_memory_pools
 from gpustreamlab.backends.cuda._stream import CudaStream, CupySelection, check_lent_stream
@@ -46,14 +37,6 @@ from gpustreamlab.errors import BackendUnavailableError, DeviceNotFoundError, In
 from gpustreamlab.model import ClockRates, Device, SMLimits
 from gpustreamlab.typing import Int64Array, PeerAccess
 
-BURST_EVENTS = 9
-"""Events, each behind a kernel, from which an anchor is chosen after a pause: 0.3 ms of one SM."""
-BURST_SPIN_NS = 30_000
-"""How long each of those kernels runs: long enough for its event to be enqueued behind it."""
-
-_PEER_ACCESS_IS_ON = 704
-"""cudaErrorPeerAccessAlreadyEnabled."""
-
 
 class CudaBackend:
     """One CUDA device, through its primary context.
@@ -62,6 +45,8 @@ class CudaBackend:
     ----------
     ordinal
         The CUDA device number.
+    beside
+        Another card of the same node: accesses of both are told of as a whole. None for a card alone.
 
     Raises
     ------
@@ -74,7 +59,7 @@ class CudaBackend:
     name = "cuda"
     lends_streams = True
 
-    def __init__(self, ordinal: int = 0) -> None:
+    def __init__(self, ordinal: int = 0, *, beside: CudaBackend | None = None) -> None:
         problem = why_unavailable()
         if problem is not None:
             raise BackendUnavailableError(problem[1], reason=problem[0])
@@ -91,8 +76,7 @@ class CudaBackend:
         self.restore: Callable[[object], None] = self._selection.restore
         self.host_time_ns = self.glance_ns = time.perf_counter_ns
         self._is_closed = False
-        self._order = AccessOrder()
-        self._tracker: Tracker | None = None
+        self._order: AccessOrder = AccessOrder(None if beside is None else beside._order)  # noqa: SLF001 - of this class
         self._graphs = CudaGraphs(
             GraphParts(
                 cupy=self.xp,
@@ -113,10 +97,10 @@ class CudaBackend:
             self.device = self._describe_device()
             self.priority_range = self._read_priority_range()
             self._fence = Fence(self.xp.cuda.runtime)
-            self._clock_stream = self._make_clock_stream()
-            self._clock_lane = SimpleNamespace(cupy=self.xp.cuda.Stream.from_external(self._clock_stream))
-            self._clock = self._start_clock()
-            self._pair_cost = self._locate_pairs()
+            self._clock_lane = self._make_clock_lane()
+            self._clock = self._clock_lane.start_clock()
+            self._epoch_unix_ns = time.time_ns() - time.perf_counter_ns() + self._clock.origin_host_ns
+            self._pair_cost = self._clock_lane.locate_pairs(self._clock, fence=self._fence.put, host_time_ns=self.host_time_ns)
         self._injection = NvtxInjection()
         domain = open_domain()
         self._attributes = domain.get_event_attributes
@@ -315,53 +299,8 @@ class CudaBackend:
 
     def duplicate(self, arrays: Sequence[Any]) -> list[Any]:
         """Return copies of arrays, made in the selected stream, which share memory as the originals do."""
-
-        def copy_host(owner: NDArray[Any]) -> NDArray[Any]:
-            made = self.pinned_empty(owner.shape, owner.dtype) if self._is_pinned(owner) else np.empty_like(owner, subok=False)
-            made[...] = owner
-            return made
-
-        xp, known = self.xp, dict[int, tuple[Any, Any]]()
-
-        def copy_device(array: Any) -> Any:
-            memory = array.data.mem
-            if id(memory) not in known:
-                known[id(memory)] = memory, xp.cuda.alloc(memory.size)
-                known[id(memory)][1].copy_from_device_async(xp.cuda.MemoryPointer(memory, 0), memory.size)
-            place = known[id(memory)][1] + (array.data.ptr - memory.ptr)
-            return xp.ndarray(array.shape, array.dtype, memptr=place, strides=array.strides)
-
-        def copy_shared(tensor: Any) -> Any:
-            """Copy a tensor of torch in the memory of a CuPy array: it is in the memory of that one's copy."""
-            start = int(tensor.untyped_storage().data_ptr()) if hasattr(tensor, "untyped_storage") and tensor.is_cuda else 0
-            for memory, made in known.values():
-                if memory.ptr <= start < memory.ptr + memory.size:
-                    torch = sys.modules["torch"]
-                    whole = xp.ndarray((memory.size,), xp.uint8, memptr=made)
-                    place = (int(tensor.data_ptr()) - memory.ptr) // tensor.element_size()
-                    storage = torch.from_dlpack(whole).untyped_storage()
-                    found = torch.empty(0, dtype=tensor.dtype, device=tensor.device)
-                    return found.set_(storage, place, tensor.shape, tensor.stride())
-            return None
-
         with mapped_errors(f"Copying {len(arrays)} arrays"):
-            host = iter(duplicate_host([array for array in arrays if isinstance(array, np.ndarray)], copy_host))
-            of_cupy = {id(array): copy_device(array) for array in arrays if isinstance(array, xp.ndarray)}
-            return [
-                next(host)
-                if isinstance(array, np.ndarray)
-                else of_cupy[id(array)]
-                if id(array) in of_cupy
-                else copy_shared(array)
-                for array in arrays
-            ]
-
-    def _is_pinned(self, array: NDArray[Any]) -> bool:
-        """Tell whether an array lies in page-locked memory."""
-        with contextlib.suppress(self.xp.cuda.runtime.CUDARuntimeError):  # memory that CUDA does not know, with old drivers
-            found = self.xp.cuda.runtime.pointerGetAttributes(array.ctypes.data)
-            return bool(found.type == self.xp.cuda.runtime.memoryTypeHost)
-        return False
+            return duplicate(arrays, self.xp, self.pinned_empty)
 
     def pinned_empty(self, shape: int | tuple[int, ...], dtype: DTypeLike) -> NDArray[Any]:
         """Return page-locked host memory as an uninitialised NumPy array."""
@@ -384,7 +323,7 @@ class CudaBackend:
     ) -> Any:
         """Return a CuPy array in memory of `allocate_scratch`."""
         array = self._scratch.array(address, size_bytes, shape, dtype, owner)
-        return array if self._tracker is None else self._tracker.track(array)
+        return array if self._order.tracker is None else self._order.tracker.track(array)
 
     def relieve_memory(self) -> None:
         """Give back device memory that CuPy's pool and freed scratch still hold, after what runs has ended."""
@@ -409,8 +348,9 @@ class CudaBackend:
         """Tell of accesses to arrays of a tracking CuPy from now on, and of what orders them. None if others watch already."""
         if self._order.sink is not None:
             return None
-        tracker = self._tracker = Tracker(cupy_library(self.xp), sink)
-        tracker.captured = self._graphs.find_accesses
+        tracker = next((card.tracker for card in self._order.cards if card.tracker is not None), None)
+        self._order.tracker = tracker = tracker or Tracker(cupy_library(self.xp))
+        tracker.watch(self._ordinal, sink, self._graphs.find_accesses)
         self._order.watch(sink)
         self.release_events = self._release_watched
         null_stream = NullStream(self._core.LEGACY_DEFAULT_STREAM, self._order)
@@ -420,14 +360,14 @@ class CudaBackend:
         """Tell of no more accesses. Idempotent."""
         if self._order.sink is sink:
             self._order.watch(None)
-            if self._tracker is not None:
-                self._tracker.stop()
-                self._tracker = None
+            if self._order.tracker is not None:
+                self._order.tracker.leave(self._ordinal)
+                self._order.tracker = None
             self.release_events = self._events.release
 
     def _tell_accesses(self, handle: int, accesses: list[Any]) -> None:
-        if self._tracker is not None:
-            self._tracker.tell_again(handle, accesses)
+        if self._order.tracker is not None:
+            self._order.tracker.tell_again(self._ordinal, handle, accesses)
 
     def _find_graph_id(self, handle: int, node_count: int) -> int:
         source = self._source
@@ -472,14 +412,14 @@ class CudaBackend:
         with mapped_errors(f"Closing CUDA device {self._ordinal}"), self._device_scope():
             for source in tuple(self._sources):
                 source.close()
-            self._clock_stream.sync()
+            self._clock_lane.stream.sync()
             self._scratch.close()
             self._clock.close()
             self._fence.close()
             self._idle.events.give(self._events.clear())
             self._idle.order_events.give(self.order_events.clear())
-            self._arenas.end(self._clock_lane.cupy)
-            self._clock_stream.close()
+            self._arenas.end(self._clock_lane.cupy_stream)
+            self._clock_lane.stream.close()
             self._arenas.sweep()
 
     def _own_stream(self, stream: BackendStream) -> CudaStream:
@@ -596,48 +536,18 @@ class CudaBackend:
             return int(self.xp.cuda.Device(self._ordinal).attributes["MultiProcessorCount"])
         return int(stream.resources.sm.sm_count)
 
-    def _make_clock_stream(self) -> Any:
+    def _make_clock_lane(self) -> ClockLane:
         stream = self._core.Device(self._ordinal).create_stream()
         self._arenas.begin(int(stream.handle))
-        return stream
-
-    def _start_clock(self) -> EventClock:
-        times = self.pinned_empty((PAIR_COUNT, 2), np.uint64)
-        calibration = calibrate(
-            self._clock_stream,
-            acquire_event=self._events.acquire,
-            release_events=self._events.release,
-            spin=lambda duration_ns, row: self._spin_timed(duration_ns, times[row]),
-            times=times,
+        return ClockLane(
+            stream,
+            self.xp.cuda.Stream.from_external(stream),
+            ordinal=self._ordinal,
+            selection=self._selection,
+            events=self._events,
+            pinned_empty=self.pinned_empty,
+            own_calls=self._own_calls,
         )
-        clock = EventClock(
-            record=self._record_anchor,
-            record_burst=self._record_burst,
-            release=self._events.release,
-            calibration=calibration,
-        )
-        self._epoch_unix_ns = time.time_ns() - time.perf_counter_ns() + clock.origin_host_ns
-        return clock
-
-    def _locate_pairs(self) -> PairCost:
-        times = self.pinned_empty((PAIR_COUNT, 2), np.uint64)
-
-        def run() -> tuple[list[Any], list[Any]]:
-            return run_pairs(
-                self._clock_stream,
-                fence=lambda: self._fence.put(int(self._clock_stream.handle)),
-                acquire_event=self._events.acquire,
-                spin=lambda duration_ns, row: self._spin_timed(duration_ns, times[row]),
-            )
-
-        for events in run():  # CUPTI, just switched on, and a cold card hold up the first work by 200 us
-            self._events.release(events)
-        self._clock.tick(self.host_time_ns())
-        starts, ends = run()
-        queued_ns = np.full(len(starts), self.host_time_ns(), np.int64)
-        cost = locate_pairs(self._clock.place(starts, ends, queued_ns), times.astype(np.int64) - self._clock.origin_timer_ns)
-        self._events.release((*starts, *ends))
-        return cost
 
     def ahead_of(self, other: object) -> tuple[int, int]:
         """Return what times of this clock lack to be on the clock of another card, and the bound on the error, in ns."""
@@ -650,32 +560,18 @@ class CudaBackend:
 
     def peer_access(self, other: Any) -> PeerAccess:
         """Tell whether this device reads the memory of another one directly. CUDA tells it only to who turns it on."""
-        runtime = import_cupy().cuda.runtime
-        if not runtime.deviceCanAccessPeer(self.device.ordinal, other.device.ordinal):
-            return PeerAccess.IMPOSSIBLE
         with self._device_scope(), self._own_calls():
-            try:
-                runtime.deviceEnablePeerAccess(other.device.ordinal)
-            except runtime.CUDARuntimeError as error:
-                if error.status == _PEER_ACCESS_IS_ON:
-                    return PeerAccess.ON
-                raise
-            runtime.deviceDisablePeerAccess(other.device.ordinal)
-        return PeerAccess.OFF
+            return read_peer_access(self.device.ordinal, other.device.ordinal)
 
     def launch_own(self, kernel: Any, arguments: tuple[Any, ...]) -> None:
         """Launch one thread of a kernel that is in no trace, beside the user's work."""
         with self._device_scope(), self._own_calls():
-            token = self._selection.select(self._clock_lane)
-            try:
-                kernel((1,), (1,), arguments)
-            finally:
-                self._selection.restore(token)
+            self._clock_lane.launch(kernel, arguments)
 
     def await_own(self) -> None:
         """Block the host until what `launch_own` launched has ended."""
         with self._device_scope(), self._own_calls():
-            self._clock_stream.sync()
+            self._clock_lane.stream.sync()
 
     def _own_calls(self) -> contextlib.AbstractContextManager[None]:
         """Leave out of traces what this thread calls inside."""
@@ -684,7 +580,7 @@ class CudaBackend:
 
     def _make_source(self, cupti: Cupti) -> CuptiSource:
         clock = CuptiClock(
-            launch=anchor_launcher(self._spin_timed, self.pinned_empty),
+            launch=anchor_launcher(self._clock_lane.spin, self.pinned_empty),
             origin_timer_ns=self._clock.origin_timer_ns,
             host_time_ns=self.host_time_ns,
         )
@@ -693,7 +589,7 @@ class CudaBackend:
             ordinal=self._ordinal,
             sm_count=self.device.sm_count,
             clock=clock,
-            clock_handle=int(self._clock_stream.handle),
+            clock_handle=int(self._clock_lane.stream.handle),
             host_time_ns=self.host_time_ns,
             watch=self._selection.watch,
             mark_range=self._mark_range,
@@ -703,24 +599,3 @@ class CudaBackend:
     def _mark_range(self) -> None:
         self.push_range(self.annotation("capture"))
         self.pop_range()
-
-    def _record_anchor(self) -> Any:
-        return self._clock_stream.record(self._events.acquire())
-
-    def _record_burst(self) -> tuple[list[Any], NDArray[Any]]:
-        events = []
-        with self._own_calls():
-            timers = self.pinned_empty((BURST_EVENTS, 2), np.uint64)
-            for row in range(BURST_EVENTS):
-                self._spin_timed(BURST_SPIN_NS, timers[row])
-                events.append(self._record_anchor())
-        return events, timers
-
-    def _spin_timed(self, duration_ns: int, began_ended: NDArray[Any], shared_bytes: int = 0) -> None:
-        """Launch a one-block kernel on the clock's stream that stores when it began and ended, by ``%globaltimer``."""
-        token = self._selection.select(self._clock_lane)
-        try:
-            arguments = (np.int64(duration_ns), np.uint64(began_ended.ctypes.data))
-            clock_kernel(self._ordinal)((1,), (1,), arguments, shared_mem=shared_bytes)
-        finally:
-            self._selection.restore(token)

@@ -9,6 +9,7 @@ import numpy as np
 
 from gpustreamlab.backends.cuda._libcuda import import_cupy
 from gpustreamlab.errors import DeviceError
+from gpustreamlab.typing import PeerAccess
 
 if TYPE_CHECKING:
     from gpustreamlab.backends.cuda._backend import CudaBackend
@@ -78,3 +79,22 @@ def measure_timers(first: CudaBackend, second: CudaBackend) -> tuple[int, int]:
     trip_ns = out_ns + back_ns
     shortest = trip_ns <= np.percentile(trip_ns, 10)
     return round(float(np.median((out_ns - back_ns)[shortest])) / 2), int(trip_ns.min() + 1) // 2
+
+
+_IS_ON = 704
+"""cudaErrorPeerAccessAlreadyEnabled."""
+
+
+def read_peer_access(own: int, other: int) -> PeerAccess:
+    """Tell whether the current device, of this number, reads the memory of another directly. Only turning it on tells."""
+    runtime = import_cupy().cuda.runtime
+    if not runtime.deviceCanAccessPeer(own, other):
+        return PeerAccess.IMPOSSIBLE
+    try:
+        runtime.deviceEnablePeerAccess(other)
+    except runtime.CUDARuntimeError as error:
+        if error.status != _IS_ON:
+            raise
+        return PeerAccess.ON
+    runtime.deviceDisablePeerAccess(other)
+    return PeerAccess.OFF

@@ -29,6 +29,8 @@ class Memory(NamedTuple):
     """The address behind its last."""
     lender: ArrayLender | None = None
     """What may have taken it back, if it is a lane's scratch."""
+    device: int | None = None
+    """Number of the card that has it; None for the current one."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -43,8 +45,8 @@ class ArrayLibrary:
     """Tells what an array lies in."""
     address_of: Callable[[Any], int]
     """Tells the address of an array's first element."""
-    current_handle: Callable[[], int]
-    """Tells the handle of the stream that works now in this thread."""
+    current_stream: Callable[[int | None], tuple[int, int]]
+    """Tells which stream works now in this thread on a device, None for the current one: the device and the handle."""
 
 
 def _names(text: str) -> frozenset[str]:
@@ -85,6 +87,8 @@ MAY_BE_VIEW = _names(
     "matrix_transpose permute_dims unstack flat sliding_window_view as_strided from_dlpack"
 )
 """Calls whose result may lie in the memory of what they were given: they read nothing then."""
+WORKS_BESIDE_ARRAY = (READS_BACK | _names("set")) - _names("array_equal allclose")
+"""Calls that work on the card of their first array, in what is its current stream; others work on the current card."""
 METADATA = _names(
     "shape ndim size result_type can_cast promote_types iscomplexobj isrealobj isscalar broadcast_shapes may_share_memory "
     "shares_memory common_type issubdtype finfo iinfo min_scalar_type get_array_module get_default_memory_pool "
@@ -97,59 +101,72 @@ VIEWS = ("T", "mT", "real", "imag")
 
 
 class Tracker:
-    """Follows the calls of one array library, and tells of them.
+    """Follows the calls of one array library, and tells of them: one for all cards of a node, whose arrays are of one type.
 
     Parameters
     ----------
     library
         The library.
-    sink
-        Takes the notes.
     """
 
-    def __init__(self, library: ArrayLibrary, sink: AccessSink) -> None:
+    def __init__(self, library: ArrayLibrary) -> None:
         self.library = library
         self.array_type: type = _make_array_type(self, library.array_type)
         """The type of tracked arrays."""
-        self._sink: AccessSink | None = sink
-        self.captured: Callable[[int], list[Any] | None] = _runs
-        """Returns for a stream's handle what takes its accesses while it captures a CUDA graph; None where its work runs."""
+        self._watchers: dict[int, _Watcher] = {}
         self._known: dict[int, _Mark] = {}
         self._has_scratch = False
         # What is garbage by now. A C function is called back: Python code there could swallow a Ctrl-C.
         self._dead: deque[_Mark] = deque()
 
-    def stop(self) -> None:
-        """Tell of nothing any more; arrays go on working."""
-        self._sink = None
+    def watch(self, device: int, sink: AccessSink, captured: Callable[[int], list[Any] | None] = lambda _handle: None) -> None:
+        """Tell of a card's work from now on.
+
+        Parameters
+        ----------
+        device
+            Its number.
+        sink
+            Takes the notes.
+        captured
+            Returns for a stream's handle what takes its accesses while it captures a CUDA graph; None where its work runs.
+        """
+        for other in self._watchers.values():
+            sink.stand_beside(other.sink)
+            break
+        self._watchers = {**self._watchers, device: _Watcher(sink, captured)}
+
+    def leave(self, device: int) -> None:
+        """Tell of a card's work no more; arrays go on working."""
+        self._watchers = {number: watcher for number, watcher in self._watchers.items() if number != device}
 
     def call(self, name: str, function: Callable[..., Any], args: Sequence[Any], kwargs: Mapping[str, Any]) -> Any:
         """Call a function with plain arrays; tell what it read and wrote; make what it returns tracked."""
-        sink = self._sink
         originals: dict[int, Any] = {}
         plain_args = [self._unwrap(value, originals) for value in args]
         plain_kwargs = {key: self._unwrap(value, originals) for key, value in kwargs.items()}
-        if sink is None or name in METADATA:
+        device, handle = self._stream_of(name, plain_args, kwargs)
+        watcher = self._watcher_of(device)
+        if watcher is None or name in METADATA:
             return self._adopt(function(*plain_args, **plain_kwargs), originals)
         use = _find_use(name, plain_args, plain_kwargs, self.library.array_type)
-        handle = self._handle_of(kwargs)
         if name not in MAY_BE_VIEW:
-            self._tell(sink, handle, name, use.reads, use.writes, use.some)
+            self._tell(watcher, handle, name, use.reads, use.writes, use.some)
         result = function(*plain_args, **plain_kwargs)
         adopted = self._adopt(result, originals)
         given = {id(self.library.memory_of(array).owner) for array in use.all}
         made = [array for array in find_arrays(result, self.library.array_type) if array.size]
         made = [] if name in UNWRITTEN else [array for array in made if id(self.library.memory_of(array).owner) not in given]
         if made:
-            self._tell(sink, handle, name, use.reads if name in MAY_BE_VIEW else (), made, use.some)
+            self._tell(watcher, handle, name, use.reads if name in MAY_BE_VIEW else (), made, use.some)
         if name in FINDS_SIZE or (name in READS_BACK and use.all and kwargs.get("blocking", True)):
-            with sink.lock:
-                sink.host_wait_stream(handle)
+            with watcher.sink.lock:
+                watcher.sink.host_wait_stream(handle)
         return adopted
 
     def find(self, array: object) -> Touch | None:
         """Return which memory an array is; None if it is not tracked."""
-        if not isinstance(array, self.library.array_type) or self._sink is None:
+        if not isinstance(array, self.library.array_type) or not self._watchers:
             return None
         return self._touch(array, is_certain=True)
 
@@ -157,9 +174,8 @@ class Tracker:
         """Return an array of the library as a tracked one, in the same memory."""
         if not isinstance(array, self.array_type):
             array = self.library.array_type.view(array, self.array_type)  # type: ignore[attr-defined]
-        sink = self._sink  # read once: another thread may close the session
-        if sink is not None and array.size:
-            array.tracked_memory = self._know(sink, array)
+        if array.size:
+            array.tracked_memory = self._know(array)
         return array
 
     def _unwrap(self, value: Any, originals: dict[int, Any]) -> Any:
@@ -182,13 +198,14 @@ class Tracker:
         return result
 
     def _tell(
-        self, sink: AccessSink, handle: int, name: str, reads: Iterable[Any], writes: Iterable[Any], some: object
+        self, watcher: _Watcher, handle: int, name: str, reads: Iterable[Any], writes: Iterable[Any], some: object
     ) -> None:
+        sink = watcher.sink
         with sink.lock:
-            self._settle(sink)
+            self._settle()
             read = [self._touch(array, is_certain=array is not some) for array in reads]
             written = [self._touch(array, is_certain=array is not some) for array in writes]
-            captured = self.captured(handle)
+            captured = watcher.captured(handle)
             if captured is not None:
                 touches = [*filter(None, read)], [*filter(None, written)]
                 holders = [piece.owner() for piece, _ in (*touches[0], *touches[1])]  # they keep the memory known
@@ -200,11 +217,12 @@ class Tracker:
         if sink.pending:
             sink.finish()
 
-    def tell_again(self, handle: int, accesses: Iterable[tuple[str, list[Touch], list[Touch], object]]) -> None:
-        """Tell of accesses that `captured` has taken, as those of a stream."""
-        sink = self._sink
-        if sink is None:
+    def tell_again(self, device: int, handle: int, accesses: Iterable[tuple[str, list[Touch], list[Touch], object]]) -> None:
+        """Tell of accesses that were captured into a graph, as those of a stream of a card."""
+        watcher = self._watchers.get(device)
+        if watcher is None:
             return
+        sink = watcher.sink
         with sink.lock:
             for name, reads, writes, _ in accesses:
                 sink.work(handle, name, reads, writes)
@@ -235,41 +253,56 @@ class Tracker:
             return piece, None
         return piece, region_of(address, array.shape, array.strides, array.itemsize, is_certain=is_certain)
 
-    def _know(self, sink: AccessSink, array: Any) -> _Holder:
-        """Return what stands for an array's memory, made on first sight."""
+    def _know(self, array: Any) -> _Holder | None:
+        """Return what stands for an array's memory, made on first sight; None where nobody watches."""
         memory = self.library.memory_of(array)
+        device, handle = self.library.current_stream(memory.device)
+        watcher = self._watcher_of(device)
+        if watcher is None:
+            return None
+        sink = watcher.sink
         with sink.lock:
-            self._settle(sink)
+            self._settle()
             mark = self._known.get(id(memory.owner))
             holder = None if mark is None else mark()
             if holder is None:
                 lender = memory.lender
                 self._has_scratch |= lender is not None
-                handle = self.library.current_handle() if lender is None else int(lender.lane.handle)
+                handle = handle if lender is None else int(lender.lane.handle)
                 piece = sink.allocate(handle, memory.start, memory.end, array.shape, array.dtype)
                 holder = _Holder(memory.owner, piece, lender)
                 mark = self._known[id(memory.owner)] = _Mark(holder, self._dead.append)
-                mark.key, mark.piece = id(memory.owner), piece
+                mark.key, mark.piece, mark.sink = id(memory.owner), piece, sink
                 piece.owner = mark
             return holder
 
-    def _settle(self, sink: AccessSink) -> None:
-        """Take note of memory that no tracked array has any more."""
+    def _settle(self) -> None:
+        """Take note of memory that no tracked array has any more. Cards that stand beside each other have one lock."""
         while self._dead:
             mark = self._dead.popleft()
             if self._known.get(mark.key) is mark:
                 del self._known[mark.key]
-            sink.free(mark.piece)
+            mark.sink.free(mark.piece)
 
-    def _handle_of(self, kwargs: Mapping[str, Any]) -> int:
-        """Return where a call works: in the stream that it was given, or in the one that is selected."""
+    def _stream_of(self, name: str, args: Sequence[Any], kwargs: Mapping[str, Any]) -> tuple[int, int]:
+        """Return where a call works, as device and handle: in the stream that it was given, or in the one that is selected."""
+        is_beside = name in WORKS_BESIDE_ARRAY and args and isinstance(args[0], self.library.array_type)
+        device, handle = self.library.current_stream(self.library.memory_of(args[0]).device if is_beside else None)
         given = getattr(kwargs.get("stream"), "ptr", None)
-        handle = self.library.current_handle() if given is None else int(given)
-        return 0 if handle == 1 else handle  # CUDA's handle of the legacy default stream is the NULL stream's too
+        handle = handle if given is None else int(given)
+        return device, 0 if handle == 1 else handle  # CUDA's handle of the legacy default stream is the NULL stream's too
+
+    def _watcher_of(self, device: int) -> _Watcher | None:
+        """Return who watches a card; for one that nobody watches, the first who watches another."""
+        watchers = self._watchers  # read once: another thread may close a session
+        return watchers.get(device) or next(iter(watchers.values()), None)
 
 
-def _runs(handle: int) -> None:
-    """Know of no capture."""
+class _Watcher(NamedTuple):
+    """Who is told of a card's work."""
+
+    sink: AccessSink
+    captured: Callable[[int], list[Any] | None]
 
 
 class _Holder:
@@ -296,9 +329,10 @@ class _Holder:
 class _Mark(weakref.ref["_Holder"]):
     """Looks at a holder without keeping it."""
 
-    __slots__ = ("key", "piece")
+    __slots__ = ("key", "piece", "sink")
     key: int
     piece: Piece
+    sink: AccessSink
 
 
 class _Use(NamedTuple):
@@ -491,12 +525,17 @@ def cupy_library(cupy: Any) -> ArrayLibrary:
     def memory_of(array: Any) -> Memory:
         memory = array.data.mem
         lender = getattr(memory, "_owner", None)  # of cupy.cuda.UnownedMemory: what `CudaScratch.array` gave it
-        return Memory(memory, memory.ptr, memory.ptr + memory.size, lender if hasattr(lender, "ending") else None)
+        lender = lender if hasattr(lender, "ending") else None
+        return Memory(memory, memory.ptr, memory.ptr + memory.size, lender, int(memory.device_id))
+
+    def current_stream(device: int | None) -> tuple[int, int]:
+        number = cupy.cuda.runtime.getDevice() if device is None else device
+        return number, int(cupy.cuda.get_current_stream(number).ptr)
 
     return ArrayLibrary(
         module=cupy,
         array_type=cupy.ndarray,
         memory_of=memory_of,
         address_of=lambda array: int(array.data.ptr),
-        current_handle=lambda: int(cupy.cuda.get_current_stream().ptr),
+        current_stream=current_stream,
     )

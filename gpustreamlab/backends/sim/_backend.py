@@ -401,6 +401,10 @@ class SimBackend:
             if self.driver.accesses is not None:
                 return None
             sink.lock = self.driver.lock
+            for card in self.driver.cards:
+                if card.accesses is not None:
+                    sink.stand_beside(card.accesses)
+                    break
             self.driver.memory.forget_pieces()
             self.driver.accesses = sink
             return WatchedArrays(self.xp, self._find_touch, self.null_stream)
@@ -544,9 +548,8 @@ class SimBackend:
         return self.driver.captures.get(stream.queue) if isinstance(stream, SimStream) else None
 
     def _find_touch(self, array: object) -> Touch | None:
-        if isinstance(array, SimArray):
-            return self.driver.memory.touch(array.sim_values) if array.module is self.xp else None
-        return self.driver.memory.touch(array) if isinstance(array, np.ndarray) else None
+        values = array.sim_values if isinstance(array, SimArray) else array
+        return self.driver.memory.touch(values) if isinstance(values, np.ndarray) else None
 
     def _own_stream(self, stream: object) -> SimStream:
         if not isinstance(stream, SimStream) or stream.driver is not self.driver:

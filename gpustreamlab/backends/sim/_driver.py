@@ -106,8 +106,11 @@ class SimDriver:
         self._null_count = 0
         self._lazy_left = _LAZY_COMMANDS
         self._thread = threading.local()
-        self.ordinal = len(self.scheduler.cards) - 1
+        self.cards: list[SimDriver] = [] if beside is None else beside.cards
+        """The drivers of all cards of the host, by their numbers."""
+        self.ordinal = len(self.cards)
         """The number of the card on its host."""
+        self.cards.append(self)
         _drivers.add(self)
 
     # Streams

@@ -223,16 +223,23 @@ class MemoryPool:
         return touches
 
     def touch(self, values: NDArray[Any], *, is_certain: bool = True) -> Touch | None:
-        """Return which memory an array is; None where it is empty, or where copies block the host anyway: pageable memory."""
+        """Return which memory an array is, of this card or another that is watched; None where it is empty, or pageable.
+
+        Copies from and to pageable memory block the host anyway.
+        """
         owner = values
         while isinstance(base := owner.base, np.ndarray):
             owner = base
-        block = self._blocks.get(id(owner))
         if not values.size:
             return None
-        if block is None or block() is not owner:
+        for card in self._driver.cards:
+            pool = card.memory
+            block = pool._blocks.get(id(owner))  # noqa: SLF001 - of this class
+            if block is not None and block() is owner and card.accesses is not None:
+                break
+        else:
             return self._touch_pages(values, owner, is_certain=is_certain)
-        whole = block.touch or self._find_memory(block, owner)
+        whole = block.touch or pool._find_memory(block, owner)  # noqa: SLF001 - of this class
         if is_certain and (owner is values or (values.nbytes == owner.nbytes and values.flags.forc)):
             return whole
         if block.address < 0:
@@ -315,9 +322,11 @@ class MemoryPool:
         sink = self._driver.accesses
         if sink is None or not isinstance(pages, Pages):
             return None
-        if pages.noted is None or pages.noted[0] is not sink:
+        self._has_scratch |= pages.is_scratch
+        if pages.noted is None or all(pages.noted[0] is not card.accesses for card in self._driver.cards):
             start = _HOST_BASE + _address_of(pages)
-            self._has_scratch |= pages.is_scratch
+            homes = (card.accesses for card in self._driver.cards if pages.stream_number in card.streams)
+            sink = next(homes, None) or sink
             pages.noted = sink, sink.allocate(pages.stream_number, start, start + pages.nbytes, values.shape, values.dtype)
         piece = pages.noted[1]
         return piece, _region_in(values, _address_of(pages), piece, is_certain=is_certain)

@@ -512,7 +512,7 @@ class ArrayModule:
         values = array.sim_values
         result = self.wrap(np.empty_like(values, subok=False))
         if values.size:
-            work = self._note("copy from another GPU", [], [result.sim_values])
+            work = self._note("copy from another GPU", [values], [result.sim_values])
             stream = backend.selected_stream
             stream.check_open()
             ends = {"source": other.device.ordinal, "target": backend.device.ordinal}

@@ -1,0 +1,73 @@
+"""The live timeline of a cluster: spans of each engine arrive while a cell runs on all of them, and a lost one is told of."""
+
+from __future__ import annotations
+
+import os
+import re
+import signal
+
+import pytest
+
+from tests.helpers.jupyter import KERNEL
+from tests.helpers.live_notebook import LiveNotebook
+
+pytestmark = pytest.mark.browser
+
+START = """
+%load_ext gpustreamlab
+import gpustreamlab as gsl
+lab = gsl.Cluster(workers=4, backend="sim", title="four engines")
+lab.timeline()
+"""
+WORK = """%%gpustream compute --on all
+import time
+from gpustreamlab.workloads import spin
+for step in range(60):
+    with lab.on("compute", "step"):
+        spin(lab, 300_000)
+    if step % 10 == 9:
+        lab.synchronize()
+    time.sleep(0.1)
+"""
+LABELS = "live.viewer.view.planned.groups.map(group => group.label)"
+MARKS = "live.viewer.view.tables.marks.map(mark => mark.text)"
+OPEN = "live.viewer.view.openWork.map(([lane, name]) => live.viewer.view.tables.lanes[lane].name)"
+STARTED_MS = 60_000
+"""Four processes that import the package, on two busy cores."""
+
+
+@pytest.fixture
+def notebook(server, lab_windows):
+    with lab_windows.lending() as lend:
+        notebook = LiveNotebook(lend())
+        notebook.load(server.write_notebook("cluster", [START]))
+        yield notebook
+    assert notebook.errors == []
+
+
+def test_spans_of_engines_arrive_while_a_cell_runs_and_a_lost_engine_is_told_of_at_once(notebook):
+    notebook.command("notebook:run-all-cells")
+    notebook.wait("() => document.querySelector('.gsl-live')?.gslView?.isStarted", timeout_ms=STARTED_MS)
+    victim = int(notebook.kernel("print(lab.engines[1].pid)"))
+    notebook.watch()
+    notebook.run_scratch(WORK, is_awaited=False)
+    notebook.show_view()
+    notebook.wait_for_more(80)
+    assert notebook.ask(LABELS) == [f"GPU {place} · 132 SMs" for place in range(4)]
+    notebook.wait_until(f"{OPEN}.join() === '0:compute,1:compute,2:compute,3:compute'")
+    notebook.keep("cluster-working")
+    os.kill(victim, signal.SIGKILL)
+    notebook.wait_until(f"{MARKS}.length === 1")
+    assert notebook.is_busy()
+    assert re.fullmatch(r"engine 1 lost [\d:]{8} UTC", notebook.ask(MARKS)[0])
+    assert notebook.ask(OPEN) == ["0:compute", "2:compute", "3:compute"]
+    notebook.wait("status => KERNEL.status === status".replace("KERNEL", KERNEL), "idle", timeout_ms=20_000)
+    notebook.wait_until(f"live.feed.store.spanCount === {notebook.recorded()}")
+    assert len(notebook.seen_while_busy()) > 5
+    notebook.show_view()
+    notebook.keep("cluster-lost")
+    error = notebook.page.locator(".jp-OutputArea").last
+    assert "It failed on 1 of 4 engines" in error.inner_text()
+    notebook.kernel("lab.close()")
+    picture = notebook.page.wait_for_selector(".jp-OutputArea iframe").content_frame()
+    assert "Engine 1 was lost at" in picture.content()
