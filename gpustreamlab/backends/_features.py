@@ -242,6 +242,9 @@ class AccessSink(Protocol):
     def stand_beside(self, other: Any) -> None:
         """Share the order with the sink of another card, whose streams and arrays work may meet; before the first note."""
 
+    def has_stream(self, handle: int) -> bool:
+        """Tell whether a handle is that of a stream of the card's session."""
+
     def allocate(self, handle: int, start: int, end: int, shape: tuple[int, ...], dtype: object) -> Piece:
         """Note that a stream's pool handed out memory, from its first address to the one behind its last."""
 

@@ -8,7 +8,7 @@ from typing import Any
 import numpy as np
 
 from gpustreamlab.analysis import count_text, dropped_text, format_ns, host_waits, is_work, strays
-from gpustreamlab.model import Trace, TraceMetadata, display_name
+from gpustreamlab.model import Note, Trace, TraceMetadata, display_name
 from gpustreamlab.typing import NoteKind
 
 LISTED_MARKS = 20
@@ -50,14 +50,20 @@ def _piece(lane: int, start_ns: int, end_ns: int, text: str, fix: str) -> dict[s
 
 
 def hazard_entries(trace: Trace, zero_ns: int) -> Iterator[dict[str, Any]]:
-    """Yield the hazards among them."""
+    """Yield the hazards among them; one between two cards is told of on both, by a note each."""
     code = {lane.name: place for place, lane in enumerate(trace.lanes)}
-    for note in [note for note in trace.notes if note.kind is NoteKind.HAZARD][:LISTED_MARKS]:
-        end_ns = note.time_ns if note.end_ns is None else note.end_ns
-        lane = _NO_LANE if note.stream is None else code.get(note.stream, _NO_LANE)
-        piece = _piece(lane, note.time_ns - zero_ns, end_ns - zero_ns, note.text, note.fix)
-        where = f" on {display_name(note.stream, _NAME_WIDTH)}" if note.stream else ""
-        yield _entry("hazard", f"Hazard: {note.text.partition(':')[0]}{where}", [piece])
+    groups: dict[str, list[Note]] = {}
+    for note in trace.notes:
+        if note.kind is NoteKind.HAZARD:
+            groups.setdefault(note.text, []).append(note)
+    for text, notes in [*groups.items()][:LISTED_MARKS]:
+        pieces = []
+        for note in notes:
+            end_ns = note.time_ns if note.end_ns is None else note.end_ns
+            lane = _NO_LANE if note.stream is None else code.get(note.stream, _NO_LANE)
+            pieces.append(_piece(lane, note.time_ns - zero_ns, end_ns - zero_ns, text, note.fix))
+        streams = " and ".join(dict.fromkeys(display_name(note.stream, _NAME_WIDTH) for note in notes if note.stream))
+        yield _entry("hazard", f"Hazard: {text.partition(':')[0]}{streams and f' on {streams}'}", pieces)
 
 
 def _strays(trace: Trace, zero_ns: int) -> Iterator[dict[str, Any]]:

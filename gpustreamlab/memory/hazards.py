@@ -264,6 +264,10 @@ class AccessWatch:
         self._cards[self._card] = self
         self._search.stand_beside(other._search)
 
+    def has_stream(self, handle: int) -> bool:
+        """Tell whether a handle is that of a stream of the session."""
+        return self._table.with_handle(handle) is not None
+
     def allocate(self, handle: int, start: int, end: int, shape: tuple[int, ...], dtype: object) -> Piece:
         """Note that a stream's pool handed out memory."""
         piece = self._search.allocate(handle, start, end, shape, dtype)

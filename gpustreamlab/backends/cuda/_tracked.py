@@ -289,7 +289,9 @@ class Tracker:
         is_beside = name in WORKS_BESIDE_ARRAY and args and isinstance(args[0], self.library.array_type)
         device, handle = self.library.current_stream(self.library.memory_of(args[0]).device if is_beside else None)
         given = getattr(kwargs.get("stream"), "ptr", None)
-        handle = handle if given is None else int(given)
+        if given is not None:  # it may be of another card than the array
+            handle = int(given)
+            device = next((card for card, watcher in self._watchers.items() if watcher.sink.has_stream(handle)), device)
         return device, 0 if handle == 1 else handle  # CUDA's handle of the legacy default stream is the NULL stream's too
 
     def _watcher_of(self, device: int) -> _Watcher | None:
