@@ -190,9 +190,11 @@ def _told(error: BaseException) -> tuple[str, str]:
     if kind == "UsageError":  # of IPython: what was typed is wrong, not the program
         return told, ""
     at = error.__traceback__
-    while at is not None and at.tb_frame.f_globals.get("__name__", "").partition(".")[0] in _AROUND:
+    module = ""
+    while at is not None and (module := at.tb_frame.f_globals.get("__name__", "")).partition(".")[0] in _AROUND:
         at = at.tb_next
-    if at is None and isinstance(error, GPUStreamLabError):
+    # Else it is ours, and who reports it needs to know where; what is raised as a function is called is not.
+    if at is None and (isinstance(error, GPUStreamLabError) or module.startswith("gpustreamlab.cluster.")):
         return told, ""
     if isinstance(error, SyntaxError) and error.filename and error.filename.startswith("<"):  # of the cell
         return told, "".join(traceback.format_exception_only(error))

@@ -9,7 +9,7 @@ from concurrent.futures import Future as Waiting
 from typing import Any
 
 from gpustreamlab.cluster._engines import Answer
-from gpustreamlab.errors import MissingExtraError
+from gpustreamlab.errors import MissingExtraError, OptionError
 
 LOOK_LIMIT_S = 10.0
 """How long the scheduler may take to say which workers there are."""
@@ -27,6 +27,10 @@ class DistributedEngines:
     """
 
     def __init__(self, client: Any, *owned: Any) -> None:
+        if client.asynchronous:
+            raise OptionError(
+                "This client of Dask is asynchronous, and has to be awaited. Make one without: distributed.Client(address)."
+            )
         self._client = client
         self._owned = owned
 

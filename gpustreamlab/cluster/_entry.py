@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import threading
 from collections.abc import Callable, Collection, Iterable, Mapping
+from contextlib import suppress
 from typing import Any
 
 import gpustreamlab
@@ -54,11 +55,17 @@ class Entry:
         ClusterError
             If there is none, or one cannot be used.
         """
-        there = self._engines.engines()
+        try:
+            there = self._engines.engines()
+        except Exception as error:
+            raise ClusterError(
+                f"The client does not say which engines there are ({reason(error)}). It may be closed: make another."
+            ) from error
         if not there:
             raise ClusterError("The cluster has no engine. Start some, or wait for them: client.wait_for_workers(4).")
         _at_once(self._look, there.items())
         keys = sorted(self._looks, key=lambda key: name_order(there[key]))
+        self._require_processes({key: there[key] for key in keys})
         for key in keys:
             self._rank(key, keys)
         opened: dict[str, Facts | None] = {}
@@ -69,7 +76,10 @@ class Entry:
             without = [life.name for life in lives if life.facts.simulated]
             failures |= dict.fromkeys(without, "it has no usable GPU, and others have one; simulate all with backend='sim'")
         if failures:
-            raise _refused(failures)
+            for life in lives:  # what was opened for this is closed
+                with suppress(Exception):
+                    self._engines.run(life.key, _worker.end, self._client).result(ANSWER_S)
+            raise _refused(failures, len(there))
         return lives
 
     def admit_late(self, key: str, name: str, there: Collection[str]) -> Life | None:
@@ -96,6 +106,18 @@ class Entry:
         self._looks[key] = facts
         return True
 
+    def _require_processes(self, names: Mapping[str, str]) -> None:
+        """Refuse engines that are threads of one process: they would have one session."""
+        shared: dict[str, list[str]] = {}
+        for key, name in names.items():
+            shared.setdefault(self._looks[key].process, []).append(name)
+        for together in shared.values():
+            if len(together) > 1:
+                raise ClusterError(
+                    f"Engines {', '.join(together)} are threads of one process, and each needs a process of its own: "
+                    "distributed.LocalCluster(processes=True), or gsl.Cluster(workers=4)."
+                )
+
     def _rank(self, key: str, there: Collection[str]) -> None:
         """Choose which of the engines that see the same devices this is."""
         with self._lock:
@@ -108,9 +130,12 @@ class Entry:
         """Let an engine have a session, or find the one that it has, and return what it is; None where that fails."""
         try:
             begin = self._engines.run(key, _worker.begin, self._client, self._backend, self._options, self._ranks[key][1])
-            facts: Facts = first_of({"run": begin, "aside": self._engines.aside(key, _worker.attach, self._client)}, BEGIN_S)
+            attach = self._engines.aside(key, _worker.attach, self._client, self._backend)
+            facts: Facts | str = first_of({"run": begin, "aside": attach}, BEGIN_S)
         except Exception as error:  # noqa: BLE001 - likewise
-            self.failures[name] = reason(error)
+            facts = reason(error)
+        if isinstance(facts, str):
+            self.failures[name] = facts
             return None
         return facts
 
@@ -151,6 +176,9 @@ def _at_once(call: Callable[..., object], arguments: Iterable[tuple[Any, ...]]) 
         thread.join(2 * BEGIN_S)
 
 
-def _refused(failures: Mapping[str, str]) -> ClusterError:
-    lines = "\n".join(f"  {name}: {why}" for name, why in sorted(failures.items()))
-    return ClusterError(f"{len(failures)} of the engines cannot be used:\n{lines}", failures=failures)
+def _refused(failures: Mapping[str, str], count: int) -> ClusterError:
+    names: dict[str, list[str]] = {}
+    for name in sorted(failures, key=name_order):
+        names.setdefault(failures[name], []).append(name)
+    lines = "\n".join(f"  {', '.join(alike)}: {why}" for why, alike in names.items())
+    return ClusterError(f"{len(failures)} of {count} engines cannot be used:\n{lines}", failures=failures)

@@ -7,15 +7,16 @@ import socket
 import sys
 import threading
 import time
+import uuid
 from collections.abc import Callable
 from dataclasses import dataclass, field
 from typing import Any, NamedTuple
 
 import gpustreamlab
 from gpustreamlab._util.host import monotonic_clock_id
-from gpustreamlab.backends import device_count
+from gpustreamlab.backends import BACKEND_NAMES, device_count
 from gpustreamlab.cluster._calls import Outcome, Printed, caught, pack
-from gpustreamlab.errors import MissingExtraError
+from gpustreamlab.errors import GPUStreamLabError, MissingExtraError
 from gpustreamlab.record import Recorder
 from gpustreamlab.session import Session
 from gpustreamlab.sinks._spool_format import BatchEncoder
@@ -41,6 +42,8 @@ class Facts(NamedTuple):
     """``CUDA_VISIBLE_DEVICES``."""
     clock: str
     """What tells its clock of `time.monotonic_ns` from that of another machine; empty where that is not known."""
+    process: str
+    """What tells the process from every other of any machine."""
     device: str = ""
     """Name of the device; empty without a session."""
     ordinal: int = 0
@@ -92,6 +95,8 @@ class _Home:
 
 
 _home = _Home()
+_PROCESS = uuid.uuid4().hex
+"""Tells this process from all others, also those of other machines and containers."""
 
 
 def look() -> Facts:
@@ -102,6 +107,7 @@ def look() -> Facts:
         version=gpustreamlab.__version__,
         visible=os.environ.get("CUDA_VISIBLE_DEVICES", ""),
         clock=monotonic_clock_id(),
+        process=f"{os.getpid()} {_PROCESS}",
     )
     session = _home.session
     if session is None:
@@ -116,16 +122,27 @@ def look() -> Facts:
     )
 
 
-def attach(client: str) -> Facts | None:
-    """Return what this engine is if it has a session, which is then the client's too; else None. Quick."""
-    if _home.session is None or _home.session.state is not SessionState.OPEN:
+def attach(client: str, backend: str | None) -> Facts | str | None:
+    """Return what this engine is if it has a session, which is then the client's too; else None. Quick.
+
+    It is a text where the session is on no such device as the client wants: why it cannot be used.
+    """
+    session = _home.session
+    if session is None or session.state is not SessionState.OPEN:
         return None
+    if backend in BACKEND_NAMES and (backend == "sim") != session.device.simulated:
+        return (
+            f"another client has a session there, on {session.device.name}{' (simulated)' * session.device.simulated}; "
+            "close that or start the engines anew, or leave backend out"
+        )
     _home.clients[client] = time.monotonic()
     return look()
 
 
-def begin(client: str, backend: str | None, options: dict[str, Any], rank: int) -> Facts:
+def begin(client: str, backend: str | None, options: dict[str, Any], rank: int) -> Facts | str | None:
     """Open the session of this process where it has none, for a client. One that is there stays as it is.
+
+    Returns what the engine is; a text where that fails: why. It raises nothing, of which Dask would print pages.
 
     Parameters
     ----------
@@ -138,17 +155,18 @@ def begin(client: str, backend: str | None, options: dict[str, Any], rank: int) 
     """
     with _home.lock:
         if _home.session is None or _home.session.state is not SessionState.OPEN:
-            options = {"device": rank % device_count(backend)} | options
             folder = options.pop("spool", None)
             if folder is not None:
                 options["spool"] = os.path.join(folder, f"engine-{socket.gethostname()}-{os.getpid()}.gsl")  # noqa: PTH118
-            _home.session = Session(backend, **options)
+            try:
+                _home.session = Session(backend, **{"device": rank % device_count(backend)} | options)
+            except Exception as error:  # noqa: BLE001 - the client is told
+                return str(error) if isinstance(error, GPUStreamLabError) else f"{type(error).__name__}: {error}"
             _home.readers.clear()
-        _home.clients[client] = time.monotonic()
     shell = None if "IPython" not in sys.modules else sys.modules["IPython"].get_ipython()
     if shell is not None:  # for %%px
         shell.user_ns["lab"] = _home.session
-    return look()
+    return attach(client, backend)
 
 
 def end(client: str) -> None:

@@ -6,10 +6,11 @@ import logging
 import time
 import uuid
 import weakref
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from concurrent.futures import Future
 from contextlib import suppress
 from dataclasses import replace
+from inspect import signature
 from types import MappingProxyType, TracebackType
 from typing import TYPE_CHECKING, Any
 
@@ -104,6 +105,9 @@ class Cluster:
         title: str = "",
         **options: Any,
     ) -> None:
+        unknown = next(iter(options.keys() - signature(Session).parameters.keys()), None)
+        if unknown is not None:
+            raise OptionError(f"gsl.Cluster has no option {unknown!r}. {nearest_hint(unknown, signature(Session).parameters)}")
         self._engines = _open_engines(client, workers)
         self._client = uuid.uuid4().hex
         self.title = title
@@ -175,7 +179,7 @@ class Cluster:
         Parameters
         ----------
         function
-            Sent as the client sends functions: Dask and ipyparallel both take those of a notebook.
+            Takes the engine's session, then `args`. Dask and ipyparallel both send functions of a notebook too.
         on
             ``"all"``, a name, several as ``"0,2"``, or a sequence of names.
 
@@ -192,6 +196,10 @@ class Cluster:
             If there is no such engine.
         """
         __tracebackhide__ = True  # what failed on the engines is what the user has to see
+        if not callable(function):
+            raise OptionError(
+                "lab.run takes a function, and calls it with each engine's session: lab.run(step). See lab.run_cell too."
+            )
         return self._run_all(on, _worker.call, function, *args)
 
     def run_cell(
@@ -227,6 +235,8 @@ class Cluster:
             As `run`.
         """
         __tracebackhide__ = True
+        if not isinstance(source, str):
+            raise OptionError("lab.run_cell takes the text of a cell. For a function there is lab.run(step).")
         return self._run_all(on, _worker.run_cell, source, stream, stream if label is None else label, options, lines_above)
 
     def partition(self, plan: Any = ..., /, **shares: Any) -> Outcomes:
@@ -440,13 +450,13 @@ class Cluster:
             raise ClusterError(f"No engine is there any more.{lost} Start others, and a new gsl.Cluster.")
         if on == "all":
             return [*there.values()]
-        words = [on] if isinstance(on, int) else on.split(",") if isinstance(on, str) else [*on]
+        words = on.split(",") if isinstance(on, str) else [*on] if isinstance(on, Iterable) else [on]
         chosen = []
         for word in (str(word).strip() for word in words):
             if word not in there:
                 gone = next((life for life in self._lives() if life.name == word), None)
                 why = "" if gone is None else f" It is lost: {gone.why}."
-                raise OptionError(f"There is no engine {word!r} in this cluster.{why} {nearest_hint(word, there)}")
+                raise OptionError(f"There is no engine {word!r} in this cluster.{why} {nearest_hint(word, [*there, 'all'])}")
             chosen.append(there[word])
         if not chosen:
             raise OptionError("No engine is named. Use on='all', on='0,2' or on=[0, 2].")

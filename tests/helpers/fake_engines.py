@@ -93,9 +93,13 @@ class FakeEngines:
             if home.session is not None:
                 home.session.close()
 
+    def home(self, name: str) -> Any:
+        """Return what an engine has."""
+        return self._homes[f"key{name}"]
+
     def session(self, name: str) -> Any:
         """Return the session of an engine."""
-        return self._homes[f"key{name}"].session
+        return self.home(name).session
 
     def _call(self, key: str, name: str, function: Callable[..., Any], args: tuple[Any, ...]) -> Any:
         if name in self.raises:
@@ -107,5 +111,6 @@ class FakeEngines:
             finally:
                 _worker._home = before
         if isinstance(told, _worker.Facts):
-            return told._replace(**{"pid": int(key[3:].partition("#")[0]), "clock": name} | self.facts.get(name, {}))
+            own = {"pid": int(key[3:].partition("#")[0]), "clock": name, "process": key}
+            return told._replace(**own | self.facts.get(name, {}))
         return told

@@ -14,9 +14,10 @@ from pathlib import Path
 
 import numpy as np
 import pytest
+from IPython.utils.capture import capture_output
 
 import gpustreamlab as gsl
-from gpustreamlab import Cluster, Session
+from gpustreamlab import Cluster, Session, magics
 from gpustreamlab._util.host import monotonic_clock_id
 from gpustreamlab.analysis import format_ns
 from gpustreamlab.cluster import ByEngine, Outcomes, _calls, _entry, _follower, _worker
@@ -108,7 +109,7 @@ def test_an_answer_that_was_lost_is_told_again_and_nothing_twice(home, mirror):
 def test_two_clients_read_one_engine_and_the_last_one_closes_its_session(home, mirror):
     lab = home.session
     other = Mirror("0", process=0, device=0, host="here", ring_size=100_000)
-    _worker.attach("other")
+    _worker.attach("other", None)
     steps(lab, 20)
     lab.synchronize()
     follow(mirror)
@@ -130,7 +131,7 @@ def test_a_client_that_returns_finds_everything(home, mirror):
     follow(mirror)
     steps(home.session, 20)
     home.session.synchronize()
-    assert _worker.attach("me").device == "H200"
+    assert _worker.attach("me", "sim").device == "H200"
     again = Mirror("0", process=0, device=0, host="here", ring_size=100_000)
     follow(again)
     assert len(again.trace().where(name="step")) == 40
@@ -334,6 +335,15 @@ def engines(monkeypatch):
         (lambda fake: fake.facts.update({name: {"simulated": False} for name in "013"}), "2: it has no usable GPU"),
         (lambda fake: fake.deaf.add("2"), "2: TimeoutError: no answer within"),
         (lambda fake: fake.there.clear(), "no engine"),
+        (
+            lambda fake: fake.facts.update({name: {"process": "one"} for name in "13"}),
+            "Engines 1, 3 are threads of one process",
+        ),
+        (
+            lambda fake: fake.raises.update({name: OSError("far") for name in "023"}),
+            r"3 of 4 engines .*\n  0, 2, 3: OSError: far",
+        ),
+        (lambda fake: setattr(fake, "engines", lambda: 1 / 0), "does not say which engines there are"),
     ],
 )
 def test_engines_that_cannot_be_used_are_named(engines, change, words, monkeypatch):
@@ -341,6 +351,96 @@ def test_engines_that_cannot_be_used_are_named(engines, change, words, monkeypat
     change(engines)
     with pytest.raises(ClusterError, match=words):
         Cluster(engines, backend="sim")
+
+
+def test_engines_that_are_refused_keep_no_session(engines):
+    engines.facts["1"] = {"simulated": False}
+    with pytest.raises(ClusterError, match="it has no usable GPU, and others have one"):
+        Cluster(engines)
+    assert [engines.home(name).session for name in "0123"] == [None] * 4
+
+
+def test_a_session_of_another_client_on_another_device_is_no_silent_fallback(engines, monkeypatch):
+    monkeypatch.setattr(engines, "close", lambda: None)  # the client stays its owner's
+    with Cluster(engines, backend="sim") as lab:
+        with pytest.raises(ClusterError, match=r"0, 1, 2, 3: another client has a session there, on H200 \(simulated\)"):
+            Cluster(engines, backend="cuda")
+        assert lab.run(steps, 1)["0"]
+
+
+def test_a_session_that_cannot_be_opened_says_why_once(engines):
+    with pytest.raises(ClusterError, match=r"\n  0, 1, 2, 3: There is no backend 'simm'\. Did you mean 'sim'\?"):
+        Cluster(engines, backend="simm")
+    with pytest.raises(OptionError, match="no option 'captur'. Did you mean 'capture'"):
+        Cluster(engines, captur="kernels")
+
+
+def test_calls_that_make_no_sense_are_refused_before_they_are_sent(engines):
+    with Cluster(engines, backend="sim") as lab:
+        with pytest.raises(OptionError, match="takes a function"):
+            lab.run("step")
+        with pytest.raises(OptionError, match="takes the text of a cell"):
+            lab.run_cell(steps, "compute")
+        with pytest.raises(OptionError, match=r"no engine '7\.5'"):
+            lab.run(steps, on=7.5)
+        with pytest.raises(OptionError, match="Did you mean 'all'"):
+            lab.run(steps, on="al")
+
+
+def test_an_engine_that_goes_as_it_is_asked_is_its_answer(engines, monkeypatch):
+    with Cluster(engines, backend="sim") as lab:
+        asked = engines.run
+
+        def run(key, function, *args):
+            if key == "key2" and function is _worker.call:
+                del engines.there[key]
+                raise KeyError(key)
+            return asked(key, function, *args)
+
+        monkeypatch.setattr(engines, "run", run)
+        monkeypatch.setattr(_follower, "TOLD_LATELY_S", 0)
+        with pytest.raises(ClusterError, match="1 of 4 engines") as caught:
+            lab.run(steps, 3)
+        assert caught.value.failures == {"2": "It was lost: its process is gone."}
+        assert list(caught.value.results) == ["0", "1", "3"]
+
+
+def test_equal_failures_are_told_once(engines):
+    with Cluster(engines, backend="sim") as lab:
+        lab.run(raise_on, "never")
+        with pytest.raises(ClusterError) as caught:
+            lab.run(raise_on, "H200")
+    head, *lines = str(caught.value).splitlines()
+    assert head == "It failed on all 4 engines."
+    assert [lines[0], lines[-1]] == ["[0, 1, 2, 3] Traceback (most recent call last):", "ValueError: on H200"]
+    assert not any("gpustreamlab/cluster" in line for line in lines)
+    assert list(caught.value.failures) == ["0", "1", "2", "3"]
+
+
+def raise_on(lab, name):
+    if lab.device.name == name:
+        raise ValueError(f"on {name}")
+
+
+def test_a_cell_of_the_notebook_on_engines_awaits_and_shows_what_came_back(engines, shell):
+    magics.load_ipython_extension(shell)
+    shell.user_ns["cluster"] = lab = Cluster(engines, backend="sim")
+    try:
+        with capture_output() as shown:
+            found = shell.run_cell("%%gpustream c --on 0,2\nimport asyncio\nawait asyncio.sleep(0, 5)", store_history=True)
+        assert dict(found.result) == {"0": "5", "2": "5"}
+        with capture_output():
+            assert shell.run_cell("%%gpustream compute --on all\npass", store_history=True).result is None
+        with capture_output() as shown:
+            failed = shell.run_cell("%%gpustream compute --on 1\nx = 1\nnothing", store_history=True)
+        assert isinstance(failed.error_in_exec, ClusterError)
+        told = shown.stdout + shown.stderr
+        assert "line 3, in <module>" in told
+        assert "NameError: name 'nothing' is not defined" in told
+        assert "_run_all" not in told  # frames of this process tell nothing of what failed there
+    finally:
+        lab.close()
+        magics.unload_ipython_extension(shell)
 
 
 def test_answers_that_are_lost_are_asked_for_again(engines, monkeypatch):
