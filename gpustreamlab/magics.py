@@ -17,10 +17,9 @@ from IPython.display import display
 
 from gpustreamlab.analysis import Explanation
 from gpustreamlab.cluster import Cluster, Outcomes
-from gpustreamlab.errors import ClusterError, GPUStreamLabError, nearest_hint
+from gpustreamlab.errors import ClusterError, GPUStreamLabError, MissingExtraError, nearest_hint
 from gpustreamlab.model import Counters, Layout
 from gpustreamlab.node import Node
-from gpustreamlab.notebook.apply_button import apply_button
 from gpustreamlab.notebook.cell_graph import CellGraph, make_cell_graph
 from gpustreamlab.notebook.cell_log import CellLog
 from gpustreamlab.notebook.cells import (
@@ -236,9 +235,11 @@ class GpuStreamMagics(Magics):  # type: ignore[misc]
             found = session.tune(tasks, arguments.objective, constraint=arguments.constraint, budget_s=arguments.budget)
             if arguments.apply:
                 found.apply()
-        button = None if arguments.apply else apply_button(found)
-        if button is not None:
-            display(button)
+        if not arguments.apply:
+            with suppress(MissingExtraError):
+                from gpustreamlab.notebook.widgets import ApplyButton
+
+                display(ApplyButton(found))
         return found
 
     @line_magic  # type: ignore[untyped-decorator]

@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from dataclasses import asdict, dataclass, field
 from html import escape
+from textwrap import wrap
 from typing import Any
 
 from gpustreamlab.draw import NO_PARTITION_FILL, grid_of, partition_style, plan_sm_map
@@ -207,11 +208,14 @@ def _listed(names: tuple[str, ...]) -> str:
     return f"{', '.join(names[: _MOST_NAMES - 1])} and {len(names) - _MOST_NAMES + 1} more"
 
 
-def text_form(view: Mapping[str, Any]) -> str:
-    """Return the Python line and the table of partitions as text."""
-    device = view["device"]
-    head = f"SM partitions of {device['name']}: {'SIMULATED ' if device['is_simulated'] else ''}{device['facts']}"
-    lines = [head, *_state_lines(view)]
+def forms_of(view: Mapping[str, Any]) -> dict[str, str]:
+    """Return what `view_of` tells as text and as a picture, for those who show no widgets; by mime type."""
+    return {"image/svg+xml": _svg_form(view), "text/plain": _text_form(view)}
+
+
+def _text_form(view: Mapping[str, Any]) -> str:
+    """Return the table of partitions and the Python line as text."""
+    lines = [_head(view), *_state_lines(view)]
     rows = [["", "partition", "requested", "granted"]]
     rows += [[row["letter"], row["name"], row["request"], _number(row["granted_sms"])] for row in view["rows"]]
     if len(rows) > 1:
@@ -219,32 +223,59 @@ def text_form(view: Mapping[str, Any]) -> str:
         lines += [
             f"  {row[0]:<{widths[0]}}  {row[1]:<{widths[1]}}  {row[2]:>{widths[2]}}  {row[3]:>{widths[3]}}" for row in rows
         ]
-    lines.append(_rest_text(view))
-    return "\n".join(line for line in [*lines, view["python_line"]] if line)
+    return "\n".join(line for line in [*lines, _rest_text(view), view["python_line"], _AGAIN] if line)
 
 
-def html_form(view: Mapping[str, Any]) -> str:
-    """Return a strip of the card, the table and the Python line as HTML without scripts."""
-    device = view["device"]
-    left, right = "style='text-align:left'", "style='text-align:right'"
-    mark = "<strong>SIMULATED</strong> " if device["is_simulated"] else ""
-    head = "".join(
-        f"<th {side}>{text}</th>"
-        for side, text in ((left, ""), (left, "partition"), (right, "requested SMs"), (right, "granted SMs"))
-    )
-    rows = "".join(
-        f"<tr><td style='background:{row['fill']};color:#101418'>{row['letter']}</td>"
-        f"<td {left}>{escape(row['name'])}</td><td {right}>{escape(row['request'])}</td>"
-        f"<td {right}>{_number(row['granted_sms'])}</td></tr>"
-        for row in view["rows"]
-    )
-    table = f"<table><tr>{head}</tr>{rows}</table>" if rows else ""
-    notes = "".join(f"<p>{escape(line)}</p>" for line in [*_state_lines(view), _rest_text(view)] if line)
-    line = f"<p><code>{escape(view['python_line'])}</code></p>" if view["python_line"] else ""
+_WIDE_PX, _LINE_PX, _LETTERS = 640, 19, 90
+
+
+def _svg_form(view: Mapping[str, Any]) -> str:
+    """Draw the card as one bar, each partition as wide as its share, between what is to be said of it."""
+    shapes: list[str] = []
+    top_px = 8
+
+    def write(text: str, more: str = "", left_px: int = 8) -> None:
+        nonlocal top_px
+        for line in wrap(text, _LETTERS):
+            top_px += _LINE_PX
+            shapes.append(f'<text x="{left_px}" y="{top_px - 5}" {more}>{escape(line)}</text>')
+
+    for place, text in enumerate([_head(view), *_state_lines(view)]):
+        write(text, "" if place else 'font-weight="600"')
+    shapes += _bar(view, top_px + 6)
+    top_px += 34
+    for row in view["rows"]:
+        shapes.append(f'<rect x="8" y="{top_px + 2}" width="16" height="16" fill="{row["fill"]}"/>')
+        shapes.append(f'<text x="16" y="{top_px + 14}" text-anchor="middle">{row["letter"]}</text>')
+        write(f"{row['name']}: {_number(row['granted_sms'])} SMs, {row['request']} asked for", left_px=32)
+    write(_rest_text(view))
+    write(view["python_line"], 'font-family="monospace"')
+    write(_AGAIN)
+    high_px = top_px + 8
+    style = 'style="max-width:100%;height:auto" font-family="system-ui,Segoe UI,Helvetica,Arial,sans-serif" font-size="12"'
     return (
-        f"<div><p><strong>SM partitions of {escape(device['name'])}</strong> {mark}{escape(device['facts'])}</p>"
-        f"{_strip(view)}{table}{notes}{line}</div>"
+        f'<svg xmlns="http://www.w3.org/2000/svg" width="{_WIDE_PX}" height="{high_px}" viewBox="0 0 {_WIDE_PX} {high_px}" '
+        f'{style} fill="#101418"><rect width="100%" height="100%" fill="#fff"/>{"".join(shapes)}</svg>'
     )
+
+
+def _bar(view: Mapping[str, Any], top_px: int) -> Iterator[str]:
+    """Draw each partition as wide as its share of the card, and what is in none."""
+    rows = {row["key"]: row for row in view["rows"]}
+    parts = [(rows[run["key"]]["fill"], rows[run["key"]]["letter"], run["sms"]) for run in view["runs"]]
+    left_px, scale = 8.0, (_WIDE_PX - 16) / view["device"]["sm_count"]
+    for fill, letter, sms in [*parts, (NO_PARTITION_FILL, "", _rest_sms(view))]:
+        yield f'<rect x="{left_px:.1f}" y="{top_px}" width="{sms * scale:.1f}" height="22" fill="{fill}"/>'
+        yield f'<text x="{left_px + sms * scale / 2:.1f}" y="{top_px + 15}" text-anchor="middle">{letter}</text>'
+        left_px += sms * scale
+
+
+_AGAIN = "This is its last state: lab.partitions.widget() shows it live."
+
+
+def _head(view: Mapping[str, Any]) -> str:
+    device = view["device"]
+    return f"SM partitions of {device['name']}: {'SIMULATED ' if device['is_simulated'] else ''}{device['facts']}"
 
 
 def _state_lines(view: Mapping[str, Any]) -> list[str]:
@@ -267,18 +298,3 @@ def _rest_text(view: Mapping[str, Any]) -> str:
 
 def _rest_sms(view: Mapping[str, Any]) -> int:
     return max(0, int(view["device"]["sm_count"]) - sum(int(run["sms"]) for run in view["runs"]))
-
-
-def _strip(view: Mapping[str, Any]) -> str:
-    """Return the card as one bar, each partition as wide as its share."""
-    total = view["device"]["sm_count"]
-    rows = {row["key"]: row for row in view["rows"]}
-    parts = [(rows[run["key"]]["fill"], rows[run["key"]]["letter"], run["sms"]) for run in view["runs"]]
-    parts.append((NO_PARTITION_FILL, "", _rest_sms(view)))
-    spans = "".join(
-        f"<span style='display:inline-block;width:{100 * sms / total:.2f}%;background:{fill};color:#101418;"
-        f"text-align:center;line-height:22px;height:22px'>{letter or '&#8203;'}</span>"
-        for fill, letter, sms in parts
-        if sms
-    )
-    return f"<div style='max-width:640px;font-size:0'><div style='font-size:12px'>{spans}</div></div>"

@@ -2,31 +2,50 @@
 
 from __future__ import annotations
 
-from html import escape
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
+
+import traitlets
 
 from gpustreamlab.errors import GPUStreamLabError
+from gpustreamlab.notebook.kept import KeptWidget, static_text
 
 if TYPE_CHECKING:
     from gpustreamlab.tuning import Tuning
 
 
-def apply_button(tuning: Tuning) -> Any:
-    """Return a button that applies a tuning, and says below what came of it; None without ipywidgets."""
-    try:
-        from ipywidgets import HTML, Button, VBox
-    except ImportError:
-        return None
-    button = Button(description=f"Apply {tuning.best.place}", layout={"width": "auto"}, disabled=not tuning.is_feasible)
-    said = HTML()
+class ApplyButton(KeptWidget):
+    """A button that applies a tuning, and says below what came of it.
 
-    def apply(_: object) -> None:
+    Parameters
+    ----------
+    tuning
+        What was found.
+    """
+
+    _esm = static_text("kept.js", "apply_button.js")
+
+    label = traitlets.Unicode().tag(sync=True)
+    """What is on the button."""
+    is_feasible = traitlets.Bool().tag(sync=True)
+    """Whether it can be pressed."""
+    said = traitlets.Unicode().tag(sync=True)
+    """The layout that was applied, or why it was not."""
+
+    def __init__(self, tuning: Tuning) -> None:
+        self._tuning = tuning
+        super().__init__(label=f"Apply {tuning.best.place}", is_feasible=tuning.is_feasible)
+        self._say("")
+        self.on_msg(lambda _widget, content, _buffers: self.apply() if content == "apply" else None)
+
+    def apply(self) -> None:
+        """Share out the SMs like the best candidate."""
         try:
-            layout = tuning.apply()
+            layout = self._tuning.apply()
         except GPUStreamLabError as error:
-            said.value = f"<pre>{escape(str(error))}</pre>"
+            self._say(str(error))
         else:
-            said.value = f"<pre>{'The whole card: no partitions.' if layout is None else escape(str(layout))}</pre>"
+            self._say("The whole card: no partitions." if layout is None else str(layout))
 
-    button.on_click(apply)
-    return VBox([button, said])
+    def _say(self, text: str) -> None:
+        self.said = text
+        self.forms = {"text/plain": text or f"{self.label}: with tuning.apply(), or by the button while the kernel runs."}

@@ -9,10 +9,8 @@ import time
 import uuid
 import weakref
 from collections.abc import Callable, Collection, Mapping
-from pathlib import Path
 from typing import Any, Protocol
 
-import anywidget
 import traitlets
 
 from gpustreamlab._util.background import DEFAULT_REFRESH_HZ, Updater
@@ -21,19 +19,18 @@ from gpustreamlab.analysis import summary_text
 from gpustreamlab.draw import hazard_tables, packed_bokeh, plan_picture, timeline_svg, viewer_script, viewer_style, why_tables
 from gpustreamlab.errors import GPUStreamLabError, SessionClosedError
 from gpustreamlab.model import Note, Trace, read_written
+from gpustreamlab.notebook.kept import KeptWidget, static_text
 from gpustreamlab.sinks.live import REST, LiveFeed, Update
 from gpustreamlab.timeline import Timeline
 from gpustreamlab.typing import SessionState
 
 _log = logging.getLogger(__name__)
 
-
-_STATIC = Path(__file__).parent / "static"
 _MESSAGES = 16
 """A page that is being loaded takes no messages, but keeps what the last of each of so many names said."""
 
 
-class TimelinePage(anywidget.AnyWidget):
+class TimelinePage(KeptWidget):
     """What JupyterLab shows of a live timeline.
 
     The widget outlives the session; it knows nothing of it but a function that packs all spans so far.
@@ -50,8 +47,8 @@ class TimelinePage(anywidget.AnyWidget):
         Explains what ran so far, as `why_tables` does, when a page asks; False where the timeline is gone.
     """
 
-    _esm = f"{viewer_script()}\n{(_STATIC / 'timeline.js').read_text(encoding='utf-8')}"
-    _css = f"{viewer_style()}\n{(_STATIC / 'timeline.css').read_text(encoding='utf-8')}"
+    _esm = f"{viewer_script()}\n{static_text('kept.js', 'timeline.js')}"
+    _css = f"{viewer_style()}\n{static_text('timeline.css')}"
 
     item = traitlets.Unicode().tag(sync=True)
     """The figure, as JSON."""
@@ -59,9 +56,6 @@ class TimelinePage(anywidget.AnyWidget):
     """BokehJS, compressed."""
     bokeh_version = traitlets.Unicode().tag(sync=True)
     """Its version: of several in one page, each is loaded once."""
-    feed_id = traitlets.Unicode().tag(sync=True)
-    """Tells the spans of several timelines in one page apart; also the id of the widget's model, by which the page keeps a
-    picture in the notebook's metadata."""
     capacity = traitlets.Int().tag(sync=True)
     """How many spans the page holds."""
     message_count = traitlets.Int(_MESSAGES).tag(sync=True)
@@ -83,13 +77,10 @@ class TimelinePage(anywidget.AnyWidget):
         self._take_snapshot = take_snapshot
         self._tell_why = tell_why
         self._sending = threading.Lock()
-        feed_id = uuid.uuid4().hex
         super().__init__(
-            model_id=feed_id,
             item=json.dumps(figure, separators=(",", ":")),
             bokeh_gz=packed_bokeh(),
             bokeh_version=bokeh.__version__,
-            feed_id=feed_id,
             capacity=capacity,
             status={"state": "live", "text": ""},
         )

@@ -9,16 +9,15 @@ import threading
 import weakref
 from collections.abc import Callable, Mapping
 from functools import partial
-from pathlib import Path
 from typing import Any, Protocol
 
-import anywidget
 import traitlets
 
 from gpustreamlab.errors import GPUStreamLabError
 from gpustreamlab.model import Capabilities, Device, Layout, Verification
 from gpustreamlab.notebook import _state
-from gpustreamlab.notebook._form import Surroundings, html_form, text_form, view_of
+from gpustreamlab.notebook._form import Surroundings, forms_of, view_of
+from gpustreamlab.notebook.kept import KeptWidget, static_text
 from gpustreamlab.typing import Feature, Rounding, SessionState
 
 _log = logging.getLogger(__name__)
@@ -127,13 +126,12 @@ def _run_interruptibly(call: Callable[[], None]) -> None:
         signal.signal(signal.SIGINT, before)
 
 
-_STATIC = Path(__file__).parent / "static"
 _DEVICE_ACTIONS = ("apply", "verify")
 FOLLOW_S = 0.05
 """How long the page of a notebook may lag behind layouts that did not come from it."""
 
 
-class Partitioner(anywidget.AnyWidget):
+class Partitioner(KeptWidget):
     """A card as a grid of its SMs, to share out by hand: drag a boundary or type a number, then Apply.
 
     Nothing touches the device before Apply or Verify. The session does not stay alive for the widget: once it is closed or
@@ -151,8 +149,8 @@ class Partitioner(anywidget.AnyWidget):
         lab.partitions.widget()          # the last line of a cell: shows the widget
     """
 
-    _esm = _STATIC / "partitioner.js"
-    _css = _STATIC / "partitioner.css"
+    _esm = static_text("kept.js", "partitioner.js")
+    _css = static_text("partitioner.css")
 
     view = traitlets.Dict().tag(sync=True)
     """All that the page draws. Sent to the page, never read back from it."""
@@ -164,7 +162,8 @@ class Partitioner(anywidget.AnyWidget):
         self._cell_thread = CellThread()
         self._lock = threading.RLock()  # held while state and view change, never while the session is asked for anything
         self._state = _state.start(target.device, target.layout, obstacle)
-        super().__init__(view=view_of(self._state, self._look_around()))
+        view = view_of(self._state, self._look_around())
+        super().__init__(view=view, forms=forms_of(view))
         listener = _Listener(self)
         listener.stop = target.partitions.watch(listener)
         self._listener = weakref.ref(listener)
@@ -172,14 +171,6 @@ class Partitioner(anywidget.AnyWidget):
 
     def __repr__(self) -> str:
         return f"<Partitioner of {self._state.device.label}: {self.python_line or 'no partitions'}>"
-
-    def _repr_mimebundle_(self, **kwargs: Any) -> tuple[dict[str, Any], dict[str, Any]] | None:
-        bundle = super()._repr_mimebundle_(**kwargs)
-        if bundle is None:
-            return None
-        data, metadata = bundle
-        view = dict(self.view)
-        return {**data, "text/plain": text_form(view), "text/html": html_form(view)}, metadata
 
     @property
     def python_line(self) -> str:
@@ -278,8 +269,9 @@ class Partitioner(anywidget.AnyWidget):
     def _refresh(self) -> None:
         """Send the page what there is now."""
         around = self._look_around()
-        with self._lock:
+        with self._lock, self.hold_sync():
             self.view = view_of(self._state, around)
+            self.forms = forms_of(self.view)
 
     def _look_around(self) -> Surroundings:
         target, state = self._open_target(), self._state

@@ -11,7 +11,8 @@ except ImportError as _error:
         name="anywidget",
     ) from _error
 
+from gpustreamlab.notebook.apply_button import ApplyButton
 from gpustreamlab.notebook.live_timeline import LiveTimeline, TimelineTarget
 from gpustreamlab.notebook.partitioner import Partitioner, PartitionTarget
 
-__all__ = ["LiveTimeline", "PartitionTarget", "Partitioner", "TimelineTarget"]
+__all__ = ["ApplyButton", "LiveTimeline", "PartitionTarget", "Partitioner", "TimelineTarget"]

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections import Counter
-from importlib.resources import files
 
 import pytest
 
@@ -274,11 +273,10 @@ def show_alone(chromium):
     contexts = []
 
     def show_it(session, width):
-        static = files("gpustreamlab.notebook") / "static"
         contexts.append(chromium.new_context(viewport={"width": width, "height": 800}))
         page = contexts[-1].new_page()
-        page.set_content(f"<!doctype html><style>{(static / 'partitioner.css').read_text()}</style>")
-        page.evaluate(SHOW_ALONE, [(static / "partitioner.js").read_text(), dict(Partitioner(session).view)])
+        page.set_content(f"<!doctype html><style>{Partitioner._css}</style>")
+        page.evaluate(SHOW_ALONE, [Partitioner._esm, dict(Partitioner(session).view)])
         return page
 
     yield show_it

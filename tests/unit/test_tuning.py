@@ -6,7 +6,7 @@ from IPython.core.error import UsageError
 
 from gpustreamlab import Session
 from gpustreamlab.errors import MeasureError, OptionError, PartitionInUseError
-from gpustreamlab.notebook.apply_button import apply_button
+from gpustreamlab.notebook.widgets import ApplyButton
 from gpustreamlab.tuning import Place, fit_times, interval, outliers
 from gpustreamlab.workloads import spin
 
@@ -307,10 +307,12 @@ def test_the_magic_tunes_functions_of_the_notebook_and_applies(notebook):
     assert found.is_feasible
     assert {"f", "g"} <= set(notebook.user_ns["lab"].streams)
     tuned = notebook.run_line_magic("gputune", "f g")
-    box = apply_button(tuned)
-    box.children[0].click()
+    button = ApplyButton(tuned)
+    assert "with tuning.apply()" in button._repr_mimebundle_()[0]["text/plain"]
+    button._handle_custom_msg("apply", [])
     expected = "whole card" if not tuned.best.place.shares else "Layout"
-    assert expected in box.children[1].value
+    assert expected in button.said
+    assert button._repr_mimebundle_()[0]["text/plain"] == button.said
     with pytest.raises(UsageError, match="'nothing' is no function of the notebook"):
         notebook.run_line_magic("gputune", "f nothing")
     with pytest.raises(UsageError, match="without spaces"):

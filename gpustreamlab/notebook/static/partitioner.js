@@ -14,7 +14,10 @@ const GONE_TEXT = "The kernel is gone: this is the last state that was shown. Ru
 export default () => {
   const link = makeLink()
   return {
-    initialize: ({ model }) => link.open(model),
+    initialize({ model }) {
+      const offs = [link.open(model), keepOnSave(model)]
+      return () => offs.forEach(off => off())
+    },
     render: ({ model, el }) => renderView(model, el, link),
   }
 }

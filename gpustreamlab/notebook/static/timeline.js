@@ -1,10 +1,11 @@
 // The live timeline: takes updates of the kernel, holds the spans of all views of one model, and lets the viewer draw them.
-// The viewer's bundle stands above this, as `gpustreamlab`.
+// The viewer's bundle stands above this, as `gpustreamlab`, and kept.js.
 
 const BOKEH_PROMISES = "__gslBokehPromises"
 const GONE_TEXT = "The kernel is gone. This is what had been recorded by then."
 const STATE_WORDS = { live: "live", paused: "paused", failing: "waiting", closed: "closed", gone: "kernel gone" }
 const SAVE_AFTER_MS = 400
+const ABOUT = "How this was recorded, and what is missing"
 const feeds = new Map()
 
 // ---- BokehJS: once a page and version, however many timelines there are
@@ -66,7 +67,7 @@ class Feed {
     on("change:found", () => this.takeFound())
     on("msg:custom", ({ why }) => { if (why !== undefined) this.setWhy(why) })
     on("comm_live_update", () => this.becomeGone())
-    this.offs.push(keepOnSave(this))
+    this.offs.push(keepOnSave(model, () => formsOf(this.views)))
   }
 
   // The kernel knows it too: a page that is loaded again begins there, and notes are read there.
@@ -205,95 +206,24 @@ function bytesOf(blob) {
 }
 
 function feedOf(model) {
-  const key = model.get("feed_id")
+  const key = model.get("widget_id")
   if (!feeds.has(key)) feeds.set(key, new Feed(model))
   return feeds.get(key)
 }
 
-// ---- What stays in the file of a notebook that is saved while the session is open
+// ---- What stays in a saved notebook, see kept.js
 
-const VIEW_MIME = "application/vnd.jupyter.widget-view+json"
-const STATE_MIME = "application/vnd.jupyter.widget-state+json"
-const ABOUT = "How this was recorded, and what is missing"
-const KEPT_TEXT = "Saved while the session was open. Run the notebook again for a live view."
+const KEPT_TEXT = "Saved while the session was open. Run the notebook again, and lab.timeline() is live."
 
-// Without a kernel JupyterLab looks a widget up in the notebook's metadata, and else says "model not found". What it finds there
-// is a small widget of the same id that shows a picture: the spans and BokehJS would make the file large.
-function keepOnSave(feed) {
-  const context = feed.model.widget_manager?.context // JupyterLab and Notebook 7 have it.
-  if (!context?.saveState?.connect || !context.model?.setMetadata) return () => {}
-  const save = (_, state) => {
-    if (state !== "started") return
-    try {
-      keepPicture(context.model, feed)
-    } catch (error) {
-      console.info(`The notebook is saved without a picture of the live timeline (${error}).`)
-    }
-  }
-  context.saveState.connect(save)
-  return () => context.saveState.disconnect(save)
-}
-
-function keepPicture(notebook, feed) {
-  const all = notebook.getMetadata("widgets") ?? {}
-  const before = all[STATE_MIME]?.state ?? {}
-  const shown = shownModels(notebook)
-  const state = Object.fromEntries(Object.entries(before).filter(([id, entry]) => !entry.state?.kept_picture || shown.has(id)))
-  const [view] = feed.views, id = feed.model.get("feed_id")
-  if (view && shown.has(id)) {
-    const kept = keptModel(feed.model, view)
-    state[id] = kept
-    shown.get(id).forEach(place => renewStatic(...place, kept.state))
-  }
-  if (!Object.keys(state).length && !Object.keys(before).length) return
-  if (Object.keys(state).length) all[STATE_MIME] = { version_major: 2, version_minor: 0, ...all[STATE_MIME], state }
-  else delete all[STATE_MIME]
-  if (Object.keys(all).length) notebook.setMetadata("widgets", { ...all })
-  else notebook.deleteMetadata("widgets")
-}
-
-// The widgets that are the output of a cell: by id in which cells, and as which of their outputs.
-function shownModels(notebook) {
-  const places = new Map()
-  for (const cell of notebook.cells) {
-    for (let place = 0; place < (cell.outputs?.length ?? 0); place++) {
-      const id = cell.outputs.get(place).data?.[VIEW_MIME]?.model_id
-      places.set(id, [...(places.get(id) ?? []), [cell, place]])
-    }
-  }
-  return places
-}
-
-// For those who show no widgets (GitHub, nbviewer, nbconvert): the picture that the kernel sent was of when the cell ran. It is
-// changed in the file only; on the page the widget stays as it is.
-function renewStatic(cell, place, { kept_picture: picture, kept_words: words }) {
-  if (!picture) return
-  const { data, ...output } = cell.outputs.get(place).toJSON(), { "image/svg+xml": _, ...kept } = data
-  Object.assign(kept, { "image/png": picture.split(",")[1], "text/plain": words.join("\n") })
-  cell.sharedModel.updateOutputs(place, place + 1, [{ ...output, data: kept }], "silent-change")
-}
-
-function keptModel(model, view) {
-  const own = ["_model_module", "_model_module_version", "_model_name", "_view_module", "_view_module_version", "_view_name"]
+function formsOf([view]) {
+  if (!view) return null
   view.update() // It may be out of sight, where it is not kept up to date.
   const { root, title, sentence, badge } = view.head, lines = root.querySelectorAll("p:not([hidden], .gsl-live-banner)")
   const notes = view.viewer.view.notes.map(({ text }) => `Note: ${text}`)
   const textsOf = nodes => nodes.map(e => e.textContent).filter(Boolean)
   const above = textsOf([title, sentence, badge]), words = [...new Set([...above, ...textsOf([...lines]), ...notes, KEPT_TEXT])]
-  const state = {
-    ...Object.fromEntries(own.map(name => [name, model.get(name)])),
-    _esm: `export default { render: ${showKept} }`, // A module of its own: it may use nothing else of this file.
-    kept_picture: pictureOf(view, words, above.length),
-    kept_words: words,
-    view_state: view.feed.kept,
-  }
-  return { model_name: state._model_name, model_module: state._model_module, model_module_version: state._model_module_version, state }
-}
-
-function showKept({ model, el }) {
-  const alt = model.get("kept_words").join("\n"), src = model.get("kept_picture")
-  el.classList.remove("jupyter-widgets-disconnected") // Its sign for what is broken: the picture says itself what it is.
-  el.append(src ? Object.assign(document.createElement("img"), { src, alt, className: "gsl-kept", style: "max-width:100%" }) : alt)
+  const picture = pictureOf(view, words, above.length)
+  return { ...(picture && { "image/png": picture }), "text/plain": words.join("\n") }
 }
 
 // What the view would show now, also where it is scrolled out of sight, between its heading and what else is said of it: it can stand alone.
@@ -321,7 +251,7 @@ function pictureOf(view, lines, headCount) {
     ctx.font = `${place ? "" : "bold "}13px system-ui, sans-serif`
     ctx.fillText(view.viewer.painter.texts.fit(ctx, line, width / ratio - 16), 8, 19 * place + 20 + (place < headCount ? 0 : height / ratio + 12))
   })
-  return made.toDataURL("image/png")
+  return made.toDataURL("image/png").split(",")[1]
 }
 
 function paintTicks(ctx, { view, theme }) {
@@ -530,7 +460,7 @@ export default {
     const feed = feedOf(model)
     return () => {
       feed.stop()
-      feeds.delete(model.get("feed_id"))
+      feeds.delete(model.get("widget_id"))
     }
   },
 

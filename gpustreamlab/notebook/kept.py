@@ -1,0 +1,40 @@
+"""Widgets of which a saved notebook keeps what they showed last."""
+
+from __future__ import annotations
+
+import uuid
+from pathlib import Path
+from typing import Any
+
+import anywidget
+import traitlets
+
+_STATIC = Path(__file__).parent / "static"
+
+
+def static_text(*names: str) -> str:
+    """Return files of the widgets, one below the other."""
+    return "\n".join((_STATIC / name).read_text(encoding="utf-8") for name in names)
+
+
+class KeptWidget(anywidget.AnyWidget):
+    """A widget whose script, below that of ``kept.js``, keeps a picture when the notebook is saved.
+
+    Parameters
+    ----------
+    traits
+        What the widget shows at first.
+    """
+
+    widget_id = traitlets.Unicode().tag(sync=True)
+    """The id of its model, under which the notebook's metadata keep the picture."""
+    forms = traitlets.Dict().tag(sync=True)
+    """What it shows now for those who show no widgets, by mime type: ``text/plain``, and perhaps ``image/svg+xml``."""
+
+    def __init__(self, **traits: Any) -> None:
+        widget_id = uuid.uuid4().hex
+        super().__init__(model_id=widget_id, widget_id=widget_id, **traits)
+
+    def _repr_mimebundle_(self, **kwargs: Any) -> tuple[dict[str, Any], dict[str, Any]] | None:
+        bundle = super()._repr_mimebundle_(**kwargs)
+        return bundle and ({**bundle[0], **self.forms}, bundle[1])
