@@ -21,7 +21,7 @@ QUIET_SETTINGS = {
 }
 
 
-HARMLESS = ("Disabling terminals", "Connection lost, reconnecting")
+HARMLESS = ("Disabling terminals", "Connection lost, reconnecting", "Plugin @jupyter")  # the last where the machine is slow
 # The notebook's tab, also while that of an output is in front.
 PANEL = "[...window.jupyterapp.shell.widgets('main')].find(tab => tab.content?.activeCellIndex !== undefined)"
 KERNEL = f"{PANEL}.sessionContext.session.kernel"

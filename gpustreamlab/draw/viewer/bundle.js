@@ -1,4 +1,4 @@
-// Made by scripts/bundle_viewer.py. c5890682041595f971db5482729b94f064ce4091060bc2114e117d9a6cc8ce6f
+// Made by scripts/bundle_viewer.py. 14eb92f40938e4bb45639c45a209f4547ca723112f9a61553fb24e6bbf1b24ad
 "use strict";
 var gpustreamlab = (() => {
   var __defProp = Object.defineProperty;
@@ -612,10 +612,11 @@ var gpustreamlab = (() => {
     });
   }
   function themePlot(plot, theme) {
+    const alpha = matchMedia("(forced-colors: active)").matches ? 0.25 : 0.7;
     for (const axis of plot.below)
       axis.setv({ major_label_text_color: theme.ink, axis_line_color: theme.grid, major_tick_line_color: theme.grid });
     for (const part of plot.center)
-      if (/Grid$/.test(part.type)) part.setv({ grid_line_color: theme.grid, grid_line_alpha: 0.7 });
+      if (/Grid$/.test(part.type)) part.setv({ grid_line_color: theme.grid, grid_line_alpha: alpha });
   }
 
   // brush.js

@@ -62,8 +62,10 @@ export function watchTheme(callback, signal) {
 
 // Bokeh's own parts: the time axis, its grid, the buttons.
 export function themePlot(plot, theme) {
+  // The system's grey may be as strong as its ink: the grid would strike out the texts of bars.
+  const alpha = matchMedia("(forced-colors: active)").matches ? 0.25 : 0.7
   for (const axis of plot.below)
     axis.setv({major_label_text_color: theme.ink, axis_line_color: theme.grid, major_tick_line_color: theme.grid})
   for (const part of plot.center)
-    if (/Grid$/.test(part.type)) part.setv({grid_line_color: theme.grid, grid_line_alpha: 0.7})
+    if (/Grid$/.test(part.type)) part.setv({grid_line_color: theme.grid, grid_line_alpha: alpha})
 }
