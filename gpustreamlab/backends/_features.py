@@ -251,8 +251,8 @@ class AccessSink(Protocol):
     def free(self, piece: Piece) -> None:
         """Note that memory went back to its pool."""
 
-    def work(self, handle: int, work: str, reads: Sequence[Touch], writes: Sequence[Touch]) -> None:
-        """Note work that is about to be enqueued: what it reads and what it writes."""
+    def work(self, handle: int, work: str, reads: Sequence[Touch], writes: Sequence[Touch]) -> bool:
+        """Note work that is about to be enqueued: what it reads and what it writes. Return whether waits were put in for it."""
 
     def ended(self, handle: int, work: str, piece: Piece, lender: ArrayLender) -> None:
         """Note that the work noted last uses scratch that has ended; call it right behind `work`."""

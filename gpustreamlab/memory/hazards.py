@@ -278,17 +278,18 @@ class AccessWatch:
         """Note that memory went back to its pool."""
         self._search.free(piece)
 
-    def work(self, handle: int, work: str, reads: Sequence[Touch], writes: Sequence[Touch]) -> None:
-        """Note work that is about to be enqueued; put in the waits that it lacks, if the session is to."""
+    def work(self, handle: int, work: str, reads: Sequence[Touch], writes: Sequence[Touch]) -> bool:
+        """Note work that is about to be enqueued; put in the waits that it lacks, if the session is to. Tell whether it did."""
         if self._is_paused:
-            return
-        place, lane = self._place(), self._clocks.lane(handle)
+            return False
+        before, place, lane = self.wait_count, self._place(), self._clocks.lane(handle)
         if self.tap is not None:
             self.tap.work(work, reads, writes)
         if self._puts_in and not self._is_waiting:
             self._put_in_waits(lane, reads, writes)
             lane = self._clocks.lane(handle)  # with all that the host may have waited for just now
         self._search.work(lane, work, place, reads, writes)
+        return self.wait_count != before
 
     def ended(self, handle: int, work: str, piece: Piece, lender: ArrayLender) -> None:
         """Note that the work noted last uses scratch that was given back, or freed with its lane."""

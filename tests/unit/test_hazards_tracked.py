@@ -79,6 +79,23 @@ def test_a_program_has_the_hazards_that_were_planted_and_with_waits_put_in_none(
     del kept
 
 
+def test_a_copy_that_was_enqueued_before_its_wait_was_put_in_is_made_once_more():
+    with Session(TrackedNumpyBackend(), hazards="wait") as lab:
+        with lab.on(lab.stream("a")):
+            x = lab.xp.ones(8)
+        waits = []
+
+        def array(values):  # may be a view, for all that its name tells
+            waits.append(lab.memory.hazards().wait_count)
+            return np.array(values)
+
+        with lab.on(lab.stream("b")):
+            copies = [lab._backend.tracker.call("array", array, (x,), {}) for _ in range(2)]
+        assert waits == [0, 1, 1]
+        assert [copy.tolist() for copy in copies] == [[1.0] * 8] * 2
+        assert not lab.memory.hazards()
+
+
 CALLS = {
     "an operator reads both and makes a third": (lambda xp, x, y: x + y, [("add", [1, 2], []), ("add", [], [3])]),
     "a reflected operator": (lambda xp, x, y: 2 - x, [("rsub", [1], []), ("rsub", [], [3])]),

@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 import threading
-from collections.abc import Iterable, Iterator
-from contextlib import contextmanager
+from collections.abc import Callable, Iterable, Iterator
+from contextlib import AbstractContextManager, contextmanager
 from typing import Any
 
 from gpustreamlab.analysis import Moment
@@ -116,18 +116,23 @@ class NullStream:
         The `cuda.core.Stream` of the legacy default stream.
     order
         Is told.
+    scope
+        Makes its device current, as a context manager: it has one handle on all of them.
     """
 
-    def __init__(self, core_stream: Any, order: AccessOrder) -> None:
+    def __init__(self, core_stream: Any, order: AccessOrder, scope: Callable[[], AbstractContextManager[None]]) -> None:
         self._core_stream = core_stream
         self._order = order
+        self._scope = scope
 
     def record(self, event: Any) -> None:
         """Record an event."""
-        self._core_stream.record(event)
+        with self._scope():
+            self._core_stream.record(event)
         self._order.record(0, event)
 
     def wait(self, event: Any) -> None:
         """Make later work wait for an event."""
-        self._core_stream.wait(event)
+        with self._scope():
+            self._core_stream.wait(event)
         self._order.wait(0, event)

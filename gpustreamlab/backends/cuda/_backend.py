@@ -353,8 +353,8 @@ class CudaBackend:
         tracker.watch(self._ordinal, sink, self._graphs.find_accesses)
         self._order.watch(sink)
         self.release_events = self._release_watched
-        null_stream = NullStream(self._core.LEGACY_DEFAULT_STREAM, self._order)
-        return WatchedArrays(TrackedModule(self.xp, tracker), tracker.find, null_stream, tracker.track)
+        null = NullStream(self._core.LEGACY_DEFAULT_STREAM, self._order, self._device_scope)
+        return WatchedArrays(TrackedModule(self.xp, tracker), tracker.find, null, tracker.track)
 
     def leave_accesses(self, sink: AccessSink) -> None:
         """Tell of no more accesses. Idempotent."""

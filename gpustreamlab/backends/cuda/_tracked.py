@@ -152,13 +152,14 @@ class Tracker:
         use = _find_use(name, plain_args, plain_kwargs, self.library.array_type)
         if name not in MAY_BE_VIEW:
             self._tell(watcher, handle, name, use.reads, use.writes, use.some)
-        result = function(*plain_args, **plain_kwargs)
-        adopted = self._adopt(result, originals)
         given = {id(self.library.memory_of(array).owner) for array in use.all}
-        made = [array for array in find_arrays(result, self.library.array_type) if array.size]
-        made = [] if name in UNWRITTEN else [array for array in made if id(self.library.memory_of(array).owner) not in given]
-        if made:
-            self._tell(watcher, handle, name, use.reads if name in MAY_BE_VIEW else (), made, use.some)
+        reads, is_too_early = use.reads if name in MAY_BE_VIEW else (), True
+        while is_too_early:  # that it copies shows afterwards: where waits were put in by then, it has to copy once more
+            result = function(*plain_args, **plain_kwargs)
+            adopted = self._adopt(result, originals)
+            made = [array for array in find_arrays(result, self.library.array_type) if array.size and name not in UNWRITTEN]
+            made = [array for array in made if id(self.library.memory_of(array).owner) not in given]
+            is_too_early = bool(made) and self._tell(watcher, handle, name, reads, made, use.some) and bool(reads)
         if name in FINDS_SIZE or (name in READS_BACK and use.all and kwargs.get("blocking", True)):
             with watcher.sink.lock:
                 watcher.sink.host_wait_stream(handle)
@@ -199,8 +200,9 @@ class Tracker:
 
     def _tell(
         self, watcher: _Watcher, handle: int, name: str, reads: Iterable[Any], writes: Iterable[Any], some: object
-    ) -> None:
-        sink = watcher.sink
+    ) -> bool:
+        """Tell of work; return whether waits were put in for it."""
+        sink, has_waits = watcher.sink, False
         with sink.lock:
             self._settle()
             read = [self._touch(array, is_certain=array is not some) for array in reads]
@@ -211,11 +213,12 @@ class Tracker:
                 holders = [piece.owner() for piece, _ in (*touches[0], *touches[1])]  # they keep the memory known
                 captured.append((name.strip("_"), *touches, holders))
             elif any(read) or any(written):
-                sink.work(handle, name.strip("_"), [*filter(None, read)], [*filter(None, written)])
+                has_waits = sink.work(handle, name.strip("_"), [*filter(None, read)], [*filter(None, written)])
                 if self._has_scratch:
                     self._tell_ended(sink, handle, name.strip("_"), [*filter(None, (*read, *written))])
         if sink.pending:
             sink.finish()
+        return has_waits
 
     def tell_again(self, device: int, handle: int, accesses: Iterable[tuple[str, list[Touch], list[Touch], object]]) -> None:
         """Tell of accesses that were captured into a graph, as those of a stream of a card."""
