@@ -56,6 +56,8 @@ class Life:
     """Why it counts as gone."""
     retry_count: int = 0
     """Answers that were given up and asked for again."""
+    silent_s: float = 0.0
+    """For how long it has told nothing, in s, while this process ran."""
     asked: Answer | None = None
     asked_s: float = 0.0
     lock: threading.RLock = field(default_factory=threading.RLock)
@@ -68,7 +70,7 @@ class Life:
     @property
     def is_silent(self) -> bool:
         """Whether it is there and does not answer."""
-        return self.is_there and time.monotonic() - self.mirror.news_s > SILENT_S
+        return self.is_there and self.silent_s > SILENT_S
 
 
 class Follower:
@@ -95,6 +97,7 @@ class Follower:
         self._stopping = threading.Event()
         self._joining: dict[str, threading.Thread] = {}
         self._looked_s = 0.0
+        self._stepped_s = time.monotonic()
         self._threads = [
             threading.Thread(target=self._repeat, args=(self.step, TICK_S), name="gpustreamlab cluster", daemon=True),
             threading.Thread(
@@ -116,6 +119,9 @@ class Follower:
 
     def step(self) -> None:
         """Look who is there, take the answers that have come, and ask for more."""
+        before_s, self._stepped_s = self._stepped_s, time.monotonic()
+        for life in [*self.lives.values()]:
+            life.silent_s += min(self._stepped_s - before_s, 2 * SILENT_S)  # longer only where this process was stopped
         if time.monotonic() - self._looked_s >= LOOK_EVERY_S:
             self.look()
         for life in [*self.lives.values()]:
@@ -228,7 +234,7 @@ class Follower:
     def _take(self, life: Life, changes: Changes) -> bool:
         """Take an answer in; tell whether there is more."""
         mirror = life.mirror
-        mirror.news_s = time.monotonic()
+        mirror.news_s, life.silent_s = time.monotonic(), 0.0
         if changes.is_anew and mirror.arrived:  # the engine's session is another one
             self.lose(life, "its session was closed there")
             return False

@@ -104,7 +104,12 @@ class Mirror:
     @property
     def missed_count(self) -> int:
         """Spans that are missing: they made room on the engine before they were read, or here."""
-        return int(self._state.get("missed", 0)) + int(self._state.get("lost", 0)) + self._rows.dropped_count
+        return self.lost_count + self._rows.dropped_count
+
+    @property
+    def lost_count(self) -> int:
+        """Spans that never came here: they made room on the engine before they were read, or never came into its buffer."""
+        return int(self._state.get("missed", 0)) + int(self._state.get("lost", 0))
 
     @property
     def pending_count(self) -> int:

@@ -427,7 +427,6 @@ class Cluster:
     def _awaited(self, life: Life, answer: Answer) -> Outcome:
         """Wait for an answer as long as the engine is there, and answers aside: how long work takes is the user's matter."""
         while life.is_there:
-            silent_s = time.monotonic() - life.mirror.news_s
             if answer.done():
                 try:
                     outcome = _calls.unpack(answer.result(ANSWER_S))
@@ -438,8 +437,8 @@ class Cluster:
                         return Outcome(error=reason(error))
                 else:
                     return outcome
-            elif silent_s > GIVEN_UP_S:
-                return Outcome(error=f"It has not answered for {silent_s:.0f} s, also not aside, and is not waited for.")
+            elif life.silent_s > GIVEN_UP_S:
+                return Outcome(error=f"It has not answered for {life.silent_s:.0f} s, also not aside, and is not waited for.")
             time.sleep(GONE_S)
         return Outcome(error=f"It was lost: {life.why}.")
 

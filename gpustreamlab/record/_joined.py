@@ -74,6 +74,10 @@ class Journal(Protocol):
         """Let this thread's questions cost a simulated device no time."""
 
     @property
+    def lost_count(self) -> int:
+        """Spans that never came into its buffer."""
+
+    @property
     def pending_count(self) -> int:
         """Closed ranges whose work has not ended."""
 
@@ -259,6 +263,11 @@ class JoinedJournal:
             yield
 
     @property
+    def lost_count(self) -> int:
+        """Spans that were lost before they came here. What made room in a journal after it was read is here, and not lost."""
+        return self._missed + sum(journal.lost_count for journal in self._journals)
+
+    @property
     def pending_count(self) -> int:
         """Closed ranges whose work has not ended."""
         return sum(journal.pending_count for journal in self._journals)
@@ -395,7 +404,7 @@ class JoinedJournal:
             error_ns=self._error_ns(self._end_ns),
             busiest=int(np.argmax(counts)),
         )
-        dropped = metadata.dropped_spans + self._buffer.dropped_count + self._missed
+        dropped = self.lost_count + self._buffer.dropped_count
         return Tables(
             lanes=with_devices(self._shown),
             threads=[name for _, name in self._threads],

@@ -10,6 +10,7 @@ import sys
 import threading
 import time
 import tomllib
+from functools import partial
 from pathlib import Path
 
 import numpy as np
@@ -167,6 +168,22 @@ def test_what_makes_room_before_it_is_read_is_counted(home):
     follow(small)
     assert len(small.trace()) == 30
     assert small.trace().metadata.dropped_spans == small.missed_count == 10
+
+
+def test_what_an_engine_has_no_room_for_while_nobody_reads_is_counted_and_nothing_else(engines, monkeypatch):
+    monkeypatch.setattr(_worker, "Session", partial(Session, ring_size=50))
+    with Cluster(engines, backend="sim", capture="ranges") as lab:
+        for _ in range(4):  # the rings are full again and again, and nothing is lost
+            lab.run(done_steps, 50, on="0,1")
+            lab.synchronize()
+        traces = lab.trace, lab._joined.trace()
+        assert [(len(trace), trace.metadata.dropped_spans) for trace in traces] == [(400, 0)] * 2
+        lab._follower.stop()
+        lab.run(done_steps, 130, on="0")
+        lab.synchronize()
+        assert [status.missed_count for status in lab.engines] == [80, 0, 0, 0]
+        traces = lab.trace, lab._joined.trace()
+        assert [(len(trace), trace.metadata.dropped_spans) for trace in traces] == [(450, 80)] * 2
 
 
 @pytest.fixture
@@ -473,6 +490,19 @@ def test_an_engine_that_does_not_answer_is_silent_and_the_others_go_on(engines, 
         lab.run(done_steps, 5, on="1")
         until(lambda: lab.engines[1].span_count == 10)
         assert lab.lost == ()
+
+
+def test_time_in_which_the_client_was_stopped_is_no_silence_of_its_engines(engines):
+    with Cluster(engines, backend="sim") as lab:
+        lab._follower.stop()
+        lab._follower._stepped_s -= 3_600
+        lab._follower.step()
+        assert max(life.silent_s for life in lab._lives()) < _cluster.GIVEN_UP_S
+        for life in lab._lives():
+            life.asked_s -= 1
+        lab._follower.step()
+        lab._follower.step()
+        assert [status.state for status in lab.engines] == ["there"] * 4
 
 
 def test_two_clusters_on_the_same_engines_both_have_all(engines):

@@ -327,3 +327,13 @@ def test_streams_of_two_processes_are_not_taken_for_one():
     assert len(gsl.merge([first, saved([100])], ahead_ns=[0, 0]).lanes) == 1  # the same session, later
     with pytest.raises(OptionError, match="one number for each trace"):
         gsl.merge([first], processes=[0, 1])
+
+
+def test_what_made_room_on_a_device_counts_once():
+    with Node(backend="sim", capture="ranges", ring_size=50) as node:
+        node.stream("a")
+        for _ in range(200):
+            with node.on("a", "step"):
+                node[0].xp.ones(4)
+        node.synchronize()
+        assert [len(node.trace), node.trace.metadata.dropped_spans] == [50, 150]
