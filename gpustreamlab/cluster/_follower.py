@@ -153,7 +153,7 @@ class Follower:
             _log.warning("Engine %s is lost: %s. What had arrived stays, the others go on.", life.name, why)
 
     def drain(self, limit_s: float) -> bool:
-        """Read until nothing is new of any engine; tell whether that was so before the time was over."""
+        """Read all that the engines have recorded by now; tell whether that was done before the time was over."""
         end_s = time.monotonic() + limit_s
         is_whole = True
         for life in [*self.lives.values()]:
@@ -164,7 +164,7 @@ class Follower:
         return is_whole
 
     def _is_drained(self, life: Life, end_s: float) -> bool:
-        """Take the next answer of an engine; tell whether it was asked for just now, and nothing was new."""
+        """Take the next answer of an engine; tell whether it was asked for just now, and has all that there was."""
         with life.lock:
             is_fresh = life.asked is None  # an older answer says nothing of what came since
             if is_fresh:
@@ -180,7 +180,8 @@ class Follower:
                 time.sleep(TICK_S)
                 return False
             self._take(life, changes)
-            return is_fresh and not changes.data
+            has_come = not changes.data or life.mirror.arrived == changes.number
+            return is_fresh and has_come and not changes.is_full
 
     def ping(self) -> None:
         """Ask every engine for its time, again and again; one of this machine says by our own clock when that was."""
