@@ -148,8 +148,9 @@ class Follower:
     def lose(self, life: Life, why: str) -> None:
         """Note that an engine is gone. What had arrived stays."""
         if life.is_there:
-            life.why, life.lost_ns, life.lost_unix_ns = why, time.monotonic_ns(), time.time_ns()
-            life.mirror.end(f"engine {life.name} lost {clock_text(life)}")
+            now_unix_ns = time.time_ns()
+            life.mirror.end(f"engine {life.name} lost {clock_text(now_unix_ns)}")
+            life.why, life.lost_ns, life.lost_unix_ns = why, time.monotonic_ns(), now_unix_ns
             _log.warning("Engine %s is lost: %s. What had arrived stays, the others go on.", life.name, why)
 
     def drain(self, limit_s: float) -> bool:
@@ -264,9 +265,15 @@ class Follower:
                 _log.debug("The cluster could not be followed", exc_info=True)
 
 
-def clock_text(life: Life) -> str:
-    """Say when an engine was lost."""
-    return f"{datetime.fromtimestamp(life.lost_unix_ns / 1e9, UTC):%H:%M:%S} UTC"
+def clock_text(unix_ns: int) -> str:
+    """Write a time of the day.
+
+    Examples
+    --------
+    >>> clock_text(1_800_000_000_000_000_000)
+    '08:00:00 UTC'
+    """
+    return f"{datetime.fromtimestamp(unix_ns / 1e9, UTC):%H:%M:%S} UTC"
 
 
 def first_of(answers: Mapping[str, Answer], limit_s: float) -> Any:

@@ -84,7 +84,7 @@ def loss_texts(
         after = "" if offsets is None else f", {format_ns(life.lost_ns - zero_ns)} into the trace"
         shown = "No span of it had come" if own is None else f"Its spans up to {format_ns(int(own[1]) - zero_ns)} are shown"
         unended = f"; {life.mirror.unended_count:,} had not ended" if life.mirror.unended_count else ""
-        texts.append(f"Engine {life.name} was lost at {clock_text(life)}{after}: {life.why}. {shown}{unended}.")
+        texts.append(f"Engine {life.name} was lost at {clock_text(life.lost_unix_ns)}{after}: {life.why}. {shown}{unended}.")
     return texts
 
 

@@ -97,8 +97,8 @@ class LiveNotebook(NotebookPage):
         """Evaluate an expression of a view `live`."""
         return self.page.evaluate(f"() => {{ const live = {VIEW.format(view=view)}; return {expression} }}")
 
-    def wait_until(self, expression, view=0):
-        self.wait(f"() => {{ const live = {VIEW.format(view=view)}; return {expression} }}")
+    def wait_until(self, expression, view=0, **limit):
+        self.wait(f"() => {{ const live = {VIEW.format(view=view)}; return {expression} }}", **limit)
 
     def spans(self, view=0):
         return self.ask("live.feed.store.spanCount", view)

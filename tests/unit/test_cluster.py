@@ -729,7 +729,7 @@ def test_ranges_that_have_not_ended_are_told_of_until_their_engine_is_lost(engin
         lab.run(spins, 10**9)
         lab.run(opened, on="1")
         feed = LiveFeed(lab._joined)
-        until(lambda: [len(life.mirror.unended()) for life in lab._lives()] == [1] * 4)
+        until(lambda: [[count for *_, count in life.mirror.unended()] for life in lab._lives()] == [[1], [2], [1], [1]])
         feed.refresh()
         facts = feed.snapshot().facts
         names, lanes = facts["tables"]["names"], [lane["name"] for lane in facts["tables"]["lanes"]]
