@@ -52,7 +52,8 @@ class FakeCupy:
                 del outer.hooks()[self.name]
 
         self.streams = {}
-        runtime = types.SimpleNamespace(getDevice=lambda: 0)
+        self.device = 0
+        runtime = types.SimpleNamespace(getDevice=lambda: self.device)
         self.cuda = types.SimpleNamespace(
             MemoryHook=MemoryHook, Device=None, runtime=runtime, get_current_stream=lambda: self.stack()[-1]
         )
@@ -71,11 +72,13 @@ class FakeCupy:
         return self.local.__dict__.setdefault("hooks", {})
 
     def malloc(self, address, size, *, device=0, is_new=False):
-        facts = {"device_id": device, "mem_size": size, "mem_ptr": address}
+        facts = {"device_id": 0, "mem_size": size, "mem_ptr": address}  # whatever the device is: so CuPy was seen to do
+        self.device = device
         for hook in self.hooks().values():
             if is_new:
                 hook.alloc_postprocess(**facts)
             hook.malloc_postprocess(**facts, size=size, pmem_id=1)
+        self.device = 0
 
     def free(self, address, *, device=0):
         for hook in self.hooks().values():
@@ -127,7 +130,7 @@ def test_what_the_pool_took_from_the_driver_is_reserved(cupy, watch):
     assert [(sample.name, sample.value_bytes) for sample in samples] == [(RESERVED, 512), (USED, 512), (USED, 0)]
     assert [sample.host_ns for sample in samples] == sorted(sample.host_ns for sample in samples)
     # A late word of a release does not take a newer block: the driver gave the same address again before the record came.
-    watch.note_new(RESERVED, 0, 1, 300)
+    watch.note_new(RESERVED, 1, 300)
     watch.note_gone(RESERVED, 1, at_host_ns=samples[-1].host_ns + 1)
     assert values(watch, RESERVED) == [(13, 0), (13, 300)]
     watch.note_gone(RESERVED, 1)

@@ -86,6 +86,7 @@ class PoolWatch:
         self._ordinal = ordinal
         self._host_time_ns = host_time_ns
         self._stream = cupy.cuda.get_current_stream
+        self._current_device = cupy.cuda.runtime.getDevice
         self._changes: deque[_Change] = deque(maxlen=KEPT_SAMPLES)
         self._samples: deque[PoolSample] = deque(maxlen=KEPT_SAMPLES)
         self._held: dict[str, dict[tuple[int, int], int]] = {USED: {}, RESERVED: {}}
@@ -140,9 +141,9 @@ class PoolWatch:
             taken.append(self._samples.popleft())
         return taken
 
-    def note_new(self, name: str, device: int, address: int, size_bytes: int) -> None:
-        """Take an allocation on the current stream."""
-        if device != self._ordinal or not address:
+    def note_new(self, name: str, address: int, size_bytes: int) -> None:
+        """Take an allocation on the current stream and device: CuPy told hooks of another one (14.2, the second of two cards)."""
+        if not address or self._current_device() != self._ordinal:
             return
         key = self._find_key()
         now_ns = self._host_time_ns()
@@ -215,11 +216,11 @@ def _make_hook(cupy: Any, watch: PoolWatch) -> Any:
 
         def malloc_postprocess(self, **facts: Any) -> None:
             if watch.is_on:
-                _try(watch.note_new, USED, facts["device_id"], facts["mem_ptr"], facts["mem_size"])
+                _try(watch.note_new, USED, facts["mem_ptr"], facts["mem_size"])
 
         def alloc_postprocess(self, **facts: Any) -> None:
             if watch.is_on:
-                _try(watch.note_new, RESERVED, facts["device_id"], facts["mem_ptr"], facts["mem_size"])
+                _try(watch.note_new, RESERVED, facts["mem_ptr"], facts["mem_size"])
 
         def free_postprocess(self, **facts: Any) -> None:
             if watch.is_on:
