@@ -142,7 +142,7 @@ class PoolWatch:
         return taken
 
     def note_new(self, name: str, address: int, size_bytes: int) -> None:
-        """Take an allocation on the current stream and device: CuPy told hooks of another one (14.2, the second of two cards)."""
+        """Take an allocation on the current stream and device: CuPy 14.2 told hooks of the first card for one on the second."""
         if not address or self._current_device() != self._ordinal:
             return
         key = self._find_key()
