@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-from importlib.resources import files
-
 import pytest
 
 from gpustreamlab import Session, workloads
@@ -138,7 +136,6 @@ def test_what_opens_on_a_timeline_can_be_read_and_pressed(heard, step):
 @pytest.mark.parametrize("typed", ["", "abc"])
 def test_the_partitioner_can_be_read_and_pressed(heard, typed):
     reader, _ = heard
-    static = files("gpustreamlab.notebook") / "static"
     with Session("sim") as session:
         session.partition(prefill=40, decode=24)
         session.stream("decode", partition="decode")
@@ -148,8 +145,8 @@ def test_the_partitioner_can_be_read_and_pressed(heard, typed):
             action = {"do": "set_request", "key": 0, "text": typed}
             widget._handle_custom_msg({"action": action, "seq": 1, "client": "page"}, [])
         reader.page.goto("about:blank")
-        reader.page.set_content(f"<!doctype html><style>{(static / 'partitioner.css').read_text()}</style>")
-        reader.page.evaluate(SHOW_ALONE, [(static / "partitioner.js").read_text(), dict(widget.view)])
+        reader.page.set_content(f"<!doctype html><style>{widget._css}</style>")
+        reader.page.evaluate(SHOW_ALONE, [widget._esm, dict(widget.view)])
     assert measured(reader, "partitioner") == []
 
 

@@ -307,6 +307,21 @@ def test_what_has_not_ended_is_named_until_now_and_the_state_says_whether_the_pi
     assert "decode · 36 SMs" in lab.page.locator(".gsl-legend").inner_text()
 
 
+def test_the_state_has_its_sign_in_forced_colours_and_all_tools_are_within_a_narrow_view(lab):
+    dot = "e => [getComputedStyle(e, '::before').backgroundColor, getComputedStyle(e).color]"
+    lab.page.emulate_media(forced_colors="active")
+    sign, ink = lab.page.locator(".gsl-live-state").evaluate(dot)
+    lab.page.emulate_media(forced_colors="none")
+    assert sign == ink
+    lab.page.set_viewport_size({"width": 390, "height": 1000})
+    lab.wait("() => document.querySelector('.gsl-live').clientWidth < 300")
+    right = lab.page.locator(".gsl-live").evaluate("e => e.getBoundingClientRect().right")
+    buttons = lab.page.locator(".gsl-bar button:visible").evaluate_all("all => all.map(e => e.getBoundingClientRect().right)")
+    lab.page.set_viewport_size({"width": 1200, "height": 1000})
+    assert max(buttons) <= right
+    assert len(buttons) > 6
+
+
 def test_a_cell_that_recorded_ranges_is_marked(open_lab):
     lab = open_lab(START, SHOW, "work(2)", "1 + 1", "work(1)")
     lab.wait_until(f"live.feed.store.spanCount === {3 * SPANS_A_STEP}")

@@ -306,6 +306,20 @@ def test_a_short_name_stands_above_few_columns_and_a_letter_for_a_long_one(show_
     assert page.locator(".gsl-bands b").evaluate_all("all => all.every(e => e.scrollWidth <= e.clientWidth)")
 
 
+def test_boundaries_are_seen_in_forced_colours_and_a_print_has_no_controls(show_alone):
+    with Session("sim") as session:
+        session.partition(prefill=96, decode=36)
+        page = show_alone(session, 700)
+    colour = "e => getComputedStyle(e)[e.matches('.gsl-lower') ? 'backgroundColor' : 'color']"
+    lower = page.locator(".gsl-lower").first
+    page.emulate_media(forced_colors="active")
+    assert lower.evaluate(colour) == page.locator(".gsl-device").evaluate(colour)
+
+    page.emulate_media(forced_colors="none", media="print")
+    assert page.locator("button:visible, select:visible, .gsl-grip:visible").count() == 0
+    assert page.locator("i.gsl-used").first.evaluate("e => getComputedStyle(e).printColorAdjust") == "exact"
+
+
 def test_state_survives_a_reload_of_the_page(lab):
     lab.view().locator("input.gsl-request").first.fill("48")
     lab.wait_for_sms(48)

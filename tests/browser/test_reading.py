@@ -413,7 +413,11 @@ def test_forced_colours_are_drawn_and_a_destroyed_viewer_takes_its_listeners_and
     reader.press("t", "?")
     assert reader.text("help")
     assert reader.page.evaluate("document.getAnimations().length") == 0
+    # The system's grey may be as strong as its ink: the grid strikes out no text.
+    grids = "v.plotView.model.center.filter(part => /Grid$/.test(part.type)).map(part => part.grid_line_alpha)"
+    assert set(reader.js(grids)) == {0.25}
     reader = read(pipeline_trace())
+    assert set(reader.js(grids)) == {0.7}
     reader.hover("filter")
     reader.page.evaluate("gslViewer.destroy()")
     assert reader.page.locator(".gsl-viewer, .gsl-tip, .gsl-sheet").count() == 0
