@@ -298,7 +298,7 @@ def test_sums_over_spans_are_exact_after_late_spans_and_evictions(engine):
               count += row.count[k]
               if (store.matches[row.name[k]]) matches += row.count[k]
             }
-            const got = [row.busySum(i, j), store.countSum(row.code, i, j), store.matchCount(row.code, i, j)]
+            const got = [row.busySum(i, j), row.countSum(i, j), store.matchCount(row.code, i, j)]
             if (got.join() !== [busy, count, matches].join()) wrong.push([row.code, i, j, got, busy, count, matches])
           }
         }

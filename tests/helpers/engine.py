@@ -13,8 +13,8 @@ from gpustreamlab.draw._columns import WORK_DEFAULTS, SpanColumns, pack_columns
 
 FOLDER = Path(viewer.__file__).parent / "viewer"
 ORIGIN = "http://localhost/"
-MODULES = ("busy.js", "columns.js", "intervals.js", "lod.js", "matches.js", "store.js", "totals.js")
-BELOW = ("arrays.js", "evict.js", "rows.js", "steps.js", "unions.js")
+MODULES = ("arrays.js", "columns.js", "lod.js", "store.js", "totals.js", "unions.js")
+BELOW = ("rows.js", "steps.js")
 """What these import: the engine knows no picture."""
 
 HELPERS = r"""

@@ -1,7 +1,7 @@
 // What is chosen in a view, as a JSON object: a link to it has that in the page's address, a notebook in the widget's state.
 
+import { pinAnchor } from "./facts.js"
 import { throttled } from "./nodes.js"
-import { pinAnchor } from "./pins.js"
 import { FILTER_KEYS } from "./view.js"
 
 const WRITE_EVERY_MS = 300 // Browsers refuse addresses that change more often.

@@ -1,4 +1,4 @@
-// Made by scripts/bundle_viewer.py. 14eb92f40938e4bb45639c45a209f4547ca723112f9a61553fb24e6bbf1b24ad
+// Made by scripts/bundle_viewer.py. be54aa8158046fb7ddce256b6fcfd52a5073bc4b16cc17b45eaeee6a59c7eb82
 "use strict";
 var gpustreamlab = (() => {
   var __defProp = Object.defineProperty;
@@ -55,17 +55,13 @@ var gpustreamlab = (() => {
   });
 
   // arrays.js
-  function roomFor(length) {
-    return Math.max(64, Math.ceil(length * 1.5));
-  }
+  var roomFor = (length) => Math.max(64, Math.ceil(length * 1.5));
   function grown(values, size, kept, kind = values.constructor) {
     const larger = new kind(size);
     if (kept) larger.set(values.subarray(0, kept));
     return larger;
   }
-  function roomy(values, size, kept) {
-    return values.length >= size ? values : grown(values, roomFor(size), kept);
-  }
+  var roomy = (values, size, kept) => values.length >= size ? values : grown(values, roomFor(size), kept);
   function sumBetween(values, from, to) {
     let sum = 0;
     for (let index = from; index < to; index++) sum += values[index];
@@ -143,6 +139,59 @@ var gpustreamlab = (() => {
       this.blocks = blocks;
     }
   };
+  var SUM_SPANS = 8;
+  var Intervals = class {
+    constructor(size = 16) {
+      this.start = new Float64Array(size);
+      this.end = new Float64Array(size);
+      this.length = 0;
+      this.busy = null;
+      this.busySums = new BlockSums(SUM_SPANS, (from, to) => this.addBusy(from, to));
+    }
+    /** Add one that begins no earlier than the last; the arrays have room for it. */
+    cover(from, to) {
+      const last = this.length - 1;
+      if (last < 0 || from > this.end[last]) {
+        this.start[this.length] = from;
+        this.end[this.length++] = to;
+      } else if (to > this.end[last]) this.end[last] = to;
+    }
+    /** Add intervals that are themselves disjoint and in order. */
+    add(fresh) {
+      if (!fresh.length) return;
+      const at = lowerBound(this.end, fresh.start[0], 0, this.length);
+      const tail = { start: this.start.slice(at, this.length), end: this.end.slice(at, this.length), length: this.length - at };
+      this.busySums.forget(at);
+      this.length = at;
+      extended(this, tail, fresh);
+    }
+    /** Busy time of the intervals i to j, both included. */
+    busySum(i, j) {
+      return this.busySums.between(i, j + 1, this.length);
+    }
+    busyAt(index) {
+      return this.busy ? this.busy[index] : this.end[index] - this.start[index];
+    }
+    /** How much of a ns of an interval is busy: less than 1 where it stands for several spans. */
+    densityAt(index) {
+      return this.busy ? this.busy[index] / (this.end[index] - this.start[index] || 1) : 1;
+    }
+    addBusy(from, to) {
+      if (this.busy) return sumBetween(this.busy, from, to);
+      let sum = 0;
+      for (let index = from; index < to; index++) sum += this.end[index] - this.start[index];
+      return sum;
+    }
+  };
+  var uniteAll = (lists) => byPairs(lists, (one, other) => extended(new Intervals(one.length + other.length), one, other)) ?? new Intervals();
+  function extended(union, one, other) {
+    for (const side of ["start", "end"]) union[side] = roomy(union[side], union.length + one.length + other.length, union.length);
+    for (let i = 0, j = 0; i < one.length || j < other.length; ) {
+      if (j >= other.length || i < one.length && one.start[i] <= other.start[j]) union.cover(one.start[i], one.end[i++]);
+      else union.cover(other.start[j], other.end[j++]);
+    }
+    return union;
+  }
 
   // columns.js
   var UNSIGNED_ARRAYS = { 1: Uint8Array, 2: Uint16Array, 4: Uint32Array, 8: Float64Array };
@@ -154,12 +203,10 @@ var gpustreamlab = (() => {
   var COLUMNS_FORMAT = 2;
   var FROM_INDEX = 0;
   var FROM_RANK = 2;
-  async function inflate(bytes) {
-    const stream = new Blob([bytes]).stream().pipeThrough(new DecompressionStream("deflate-raw"));
-    return new Uint8Array(await new Response(stream).arrayBuffer());
-  }
   async function readBatch(manifest, bytes) {
-    return unpackColumns(manifest, manifest.deflated ? await inflate(bytes) : bytes);
+    if (!manifest.deflated) return unpackColumns(manifest, bytes);
+    const stream = new Blob([bytes]).stream().pipeThrough(new DecompressionStream("deflate-raw"));
+    return unpackColumns(manifest, new Uint8Array(await new Response(stream).arrayBuffer()));
   }
   var SpanBatch = class {
     constructor(runs, columns) {
@@ -177,7 +224,8 @@ var gpustreamlab = (() => {
   function unpackColumns(manifest, bytes) {
     checkFormat("These spans have", manifest.format, COLUMNS_FORMAT);
     const reader = new ColumnReader(manifest, bytes);
-    const runs = readRuns(manifest.runs);
+    let end = 0;
+    const runs = manifest.runs.map(([row, count]) => [row, end, end += count]);
     const columns = readTimes(reader, runs);
     for (const name of ["name", "kind", "thread", "partition", "queueing"]) columns[name] = reader.column(name);
     if (manifest.columns.detail !== void 0) for (const name of WORK_COLUMNS) columns[name] = reader.column(name);
@@ -186,10 +234,6 @@ var gpustreamlab = (() => {
     if (manifest.columns.busy !== null) columns.busy = Float64Array.from(reader.column("busy"));
     columns.edges = readEdges(manifest, bytes);
     return new SpanBatch(runs, columns);
-  }
-  function readRuns(counts) {
-    let from = 0;
-    return counts.map(([row, count]) => [row, from, from += count]);
   }
   function readTimes(reader, runs) {
     const start = new Float64Array(reader.column("gap")), end = new Float64Array(reader.column("duration"));
@@ -281,64 +325,6 @@ var gpustreamlab = (() => {
     return Float64Array;
   }
 
-  // intervals.js
-  var SUM_SPANS = 8;
-  var Intervals = class {
-    constructor(size = 16) {
-      this.start = new Float64Array(size);
-      this.end = new Float64Array(size);
-      this.length = 0;
-      this.busy = null;
-      this.busySums = new BlockSums(SUM_SPANS, (from, to) => this.addBusy(from, to));
-    }
-    /** Add intervals that are themselves disjoint and in order. */
-    add(fresh) {
-      if (!fresh.length) return;
-      const at = lowerBound(this.end, fresh.start[0], 0, this.length);
-      const tail = { start: this.start.slice(at, this.length), end: this.end.slice(at, this.length), length: this.length - at };
-      this.busySums.forget(at);
-      this.length = at;
-      extendByBoth(this, tail, fresh);
-    }
-    /** Busy time of the intervals i to j, both included. */
-    busySum(i, j) {
-      return this.busySums.between(i, j + 1, this.length);
-    }
-    busyAt(index) {
-      return this.busy ? this.busy[index] : this.end[index] - this.start[index];
-    }
-    /** How much of a ns of an interval is busy: less than 1 where it stands for several spans. */
-    densityAt(index) {
-      return this.busy ? this.busy[index] / (this.end[index] - this.start[index] || 1) : 1;
-    }
-    addBusy(from, to) {
-      if (this.busy) return sumBetween(this.busy, from, to);
-      let sum = 0;
-      for (let index = from; index < to; index++) sum += this.end[index] - this.start[index];
-      return sum;
-    }
-  };
-  var uniteAll = (lists) => byPairs(lists, unite) ?? new Intervals();
-  function unite(one, other) {
-    const union = new Intervals(one.length + other.length);
-    extendByBoth(union, one, other);
-    return union;
-  }
-  function extendByBoth(union, one, other) {
-    for (const side of ["start", "end"]) union[side] = roomy(union[side], union.length + one.length + other.length, union.length);
-    const { start, end } = union;
-    let last = union.length - 1, reach = last < 0 ? -Infinity : end[last], i = 0, j = 0;
-    while (i < one.length || j < other.length) {
-      const isOne2 = j >= other.length || i < one.length && one.start[i] <= other.start[j];
-      const from = isOne2 ? one.start[i] : other.start[j], to = isOne2 ? one.end[i++] : other.end[j++];
-      if (from > reach) {
-        start[++last] = from;
-        end[last] = reach = to;
-      } else if (to > reach) end[last] = reach = to;
-    }
-    union.length = last + 1;
-  }
-
   // rows.js
   var ROW_COLUMNS = ["start", "end", "name", "kind", "thread", "partition", "queueing", "place"];
   var SUMMED_COLUMNS = ["count", "busy"];
@@ -373,6 +359,11 @@ var gpustreamlab = (() => {
     firstFrom(t, limit = this.length) {
       return lowerBound(this.start, t, 0, limit);
     }
+    /** First span that starts at t exactly and of which `isIt` holds, given its index; or -1. */
+    findStart(t, isIt) {
+      for (let index = this.firstFrom(t); index < this.length && this.start[index] === t; index++) if (isIt(index)) return index;
+      return -1;
+    }
     /** First span that ends at t or later: none before it does. */
     firstEndingFrom(t) {
       return lowerBound(this.overlaps ? this.reach() : this.end, t, 0, this.length);
@@ -397,10 +388,6 @@ var gpustreamlab = (() => {
       for (const name of this.stored()) this[name] = this[name].subarray(index);
       this.changeFrom(0, this.length - index);
     }
-    /** Drop the spans from `index` on. */
-    dropFrom(index) {
-      this.changeFrom(index, index);
-    }
     /** Keep only the spans of these indices, which are in order. */
     keep(indices) {
       Object.assign(this, takeColumns(this, 0, indices));
@@ -414,6 +401,7 @@ var gpustreamlab = (() => {
       while (at < this.length && compareSpans(this, at, batch, from) <= 0) at++;
       return at;
     }
+    /** The spans before `index` stay; now there are `length`. */
     changeFrom(index, length) {
       this.length = length;
       this.edits++;
@@ -468,7 +456,6 @@ var gpustreamlab = (() => {
         if (end[index] < end[index - 1]) this.overlaps = true;
       }
     }
-    /** Latest end up to each span. */
     reach() {
       if (this.reached === this.length) return this.reaches;
       this.reaches = roomy(this.reaches, this.length, this.reached);
@@ -499,9 +486,6 @@ var gpustreamlab = (() => {
         else at += way;
       }
       return at;
-    }
-    forgetMatches() {
-      this.matchSums.forget();
     }
     addMatches(from, to) {
       const { name, matches } = this;
@@ -535,9 +519,7 @@ var gpustreamlab = (() => {
     spans.count ??= new Uint8Array(length).fill(1);
     spans.busy ??= Float64Array.from({ length }, (_, index) => end[index] - start[index]);
   }
-  function defaultsOf(name, length) {
-    return new (SIGNED_COLUMNS.has(name) ? Int8Array : Uint8Array)(length).fill(WORK_DEFAULTS[name]);
-  }
+  var defaultsOf = (name, length) => new (SIGNED_COLUMNS.has(name) ? Int8Array : Uint8Array)(length).fill(WORK_DEFAULTS[name]);
   function joined(values, length, fresh, from, to) {
     const size = length + to - from;
     const kind = values.BYTES_PER_ELEMENT < fresh.BYTES_PER_ELEMENT ? fresh.constructor : values.constructor;
@@ -551,9 +533,7 @@ var gpustreamlab = (() => {
     const owner = row.ownerLane[index];
     return owner >= 0 && owner !== row.lane;
   }
-  function isBlocked(row, index) {
-    return row.work("waitedName", index) > WORK_DEFAULTS.waitedName;
-  }
+  var isBlocked = (row, index) => row.work("waitedName", index) > WORK_DEFAULTS.waitedName;
 
   // theme.js
   var THEME_DEFAULTS = { ink: "#1b1f24", soft: "#57606a", grid: "#d0d7de", paper: "#ffffff", warn: "#8a4b00", accent: "#0550ae", stray: "#c40d2e", rim: "#7d8792" };
@@ -805,15 +785,19 @@ var gpustreamlab = (() => {
     if (HATCH_LINES[hatch]) swatch.style.setProperty("--gsl-hatch", `url("data:image/svg+xml,${encodeURIComponent(HATCH_SVG.replace("*", HATCH_LINES[hatch]))}")`);
     return swatch;
   }
+  function listen(element, heard, options = true) {
+    for (const [type, listener] of Object.entries(heard)) element.addEventListener(type, listener, options);
+  }
   function onClick({ figureElement: figure }, listener) {
     let down = null;
-    figure.addEventListener("pointerdown", (event) => {
+    const pointerdown = (event) => {
       down = event.button ? null : event;
-    }, true);
-    figure.addEventListener("pointerup", (up) => {
+    };
+    const pointerup = (up) => {
       if (down && !up.button && Math.hypot(up.clientX - down.clientX, up.clientY - down.clientY) <= CLICK_PX) listener(up);
       down = null;
-    }, true);
+    };
+    listen(figure, { pointerdown, pointerup });
   }
   function throttled(viewer, action, everyMs) {
     let timer = 0, last = -Infinity;
@@ -841,6 +825,11 @@ var gpustreamlab = (() => {
       });
       viewer.element.append(this.element);
     }
+    /** Put a heading, a button that shuts it, and nodes into it. */
+    fill(title, ...nodes) {
+      const close = makeButton("Close", { key: "Escape", onclick: () => this.shut() });
+      this.element.replaceChildren(makeNode("header", {}, makeNode("h3", { text: title, dir: "auto" }), close), ...nodes);
+    }
     get isOpen() {
       return this.element.matches(":popover-open");
     }
@@ -861,19 +850,34 @@ var gpustreamlab = (() => {
       this.back()?.focus({ preventScroll: true });
     }
   };
-
-  // names.js
-  function nameOf(view, code) {
-    return view.tables.names[code] ?? "(no name)";
+  async function copyText(text, button, place) {
+    const says = button.textContent;
+    const isCopied = await navigator.clipboard?.writeText(text).then(() => true, () => false) || copyByCommand(text, place);
+    if (!isCopied) return;
+    button.textContent = "Copied";
+    setTimeout(() => {
+      button.textContent = says;
+    }, 1500);
   }
-  function laneOf(view, rowCode) {
-    return view.tables.lanes[view.tables.rows[rowCode].lane];
-  }
-  function laneText(lane) {
-    return lane.label || lane.name;
-  }
-  function callLabel({ tables }, code) {
-    return tables.call_styles[(tables.name_styles[code]?.[0] ?? 0) - hueCount(tables) - 1]?.[0] ?? "";
+  function copyByCommand(text, place) {
+    const focused = document.activeElement, area = makeNode("textarea", { readonly: true, rows: "3", "aria-label": "Text to copy" });
+    const offer = makeNode("div", { class: "gsl-offer" }, makeNode("p", { text: "This page may not use the clipboard. Press Ctrl+C:" }), area);
+    area.value = text;
+    place.querySelector(".gsl-offer")?.remove();
+    place.append(offer);
+    area.focus();
+    area.select();
+    let isCopied = false;
+    try {
+      isCopied = document.execCommand("copy");
+    } catch {
+      isCopied = false;
+    }
+    if (isCopied) {
+      offer.remove();
+      focused?.focus?.({ preventScroll: true });
+    }
+    return isCopied;
   }
 
   // units.js
@@ -935,11 +939,84 @@ var gpustreamlab = (() => {
     return `${threeDigits(bytesPerNs)} ${SPEED_UNITS[place]}`;
   }
 
-  // work_facts.js
+  // facts.js
+  var TOP_NAMES = 5;
   var WORK_KINDS = /* @__PURE__ */ new Set(["kernel", "copy", "fill"]);
-  function isWork({ tables }, row, index) {
-    return isWorkKind(tables, row.kind[index]);
+  function exactTime(ns) {
+    const short = formatNs(ns), exact = `${formatCount(ns)} ns`;
+    return short === exact ? exact : `${short} (${exact})`;
   }
+  var hitFacts = (view, hit) => isSpan(hit) ? spanFacts(view, hit) : mergedFacts(view, hit);
+  function spanFacts(view, { row: code, index }) {
+    const { store, tables } = view;
+    const row = store.row(code);
+    const count = row.countAt(index), lane = laneOf(view, code), onStream = (text) => lane.host ? "" : text;
+    const owner = Object.fromEntries(row.hasWork ? ownerFacts(view, row, index) : []);
+    const facts = [
+      ["stray", owner.stray],
+      [lane.host ? "thread" : "stream", laneText(lane)],
+      ["partition", onStream(tables.partitions[row.partition[index]]?.text)],
+      ["kind", tables.kinds[row.kind[index]]],
+      ...callFacts(view, row, index),
+      ["start", exactTime(row.start[index])],
+      ["duration", exactTime(row.end[index] - row.start[index])],
+      ...withinFacts(row, index),
+      ["range", owner.range],
+      ...launchFacts(view, row, index),
+      ["queueing", onStream(exactTime(row.queueing[index]) + (isWork(view, row, index) ? " from launch to start" : ""))],
+      ["thread", onStream(tables.threads[row.thread[index]])]
+    ];
+    if (count > 1) facts.splice(4, 0, ["spans", `${formatCount(count)}, sent as one`], [tables.header.busy_word, exactTime(row.busyAt(index))]);
+    return facts.filter(([, text]) => text);
+  }
+  function mergedFacts(view, hit) {
+    const { store, tables } = view;
+    const row = store.row(hit.row);
+    const [start, end] = timesOf(view, hit), busy = row.busySum(hit.first, hit.last);
+    const top = topNames(row, view.tables.names.length, hit.first, hit.last);
+    return [
+      [laneOf(view, hit.row).host ? "thread" : "stream", laneText(laneOf(view, hit.row))],
+      ["start", exactTime(start)],
+      ["window", exactTime(end - start)],
+      [tables.header.busy_word, `${exactTime(busy)}, ${formatShare(end > start ? Math.min(1, busy / (end - start)) : NaN)}`],
+      ["names", [...top.map(([code, count]) => `${nameOf(view, code)} × ${formatCount(count)}`), ...top.more ? [`+ ${formatCount(top.more)} more`] : []].join("\n")]
+    ];
+  }
+  function topNames(row, nameCount, first, last) {
+    const counts = new Float64Array(nameCount), times = new Float64Array(nameCount), codes = [];
+    const { name } = row;
+    for (let i = first; i <= last; i += 1) {
+      const code = name[i];
+      if (!counts[code]) codes.push(code);
+      counts[code] += row.countAt(i);
+      times[code] += row.busyAt(i);
+    }
+    codes.sort((a, b) => times[b] - times[a] || a - b);
+    const top = codes.slice(0, TOP_NAMES).map((code) => [code, counts[code]]);
+    top.more = Math.max(0, codes.length - TOP_NAMES);
+    return top;
+  }
+  function formatShare(share) {
+    if (Number.isNaN(share)) return "-";
+    if (share > 0 && share < 5e-3) return "<1%";
+    if (share >= 0.995 && share < 1) return ">99%";
+    return `${Math.round(100 * share)}%`;
+  }
+  var isSpan = (hit) => hit.index !== void 0;
+  function timesOf(view, { row: code, index, first = index, last = index }) {
+    const row = view.store.row(code);
+    return [row.start[first], endOfHit(row, first, last)];
+  }
+  function hitTitle(view, hit) {
+    if (isSpan(hit)) return nameOf(view, view.store.row(hit.row).name[hit.index]);
+    return `${formatCount(hit.count ?? view.store.row(hit.row).countSum(hit.first, hit.last))} spans`;
+  }
+  function factList(facts) {
+    const list = makeNode("dl", { class: "gsl-facts" });
+    for (const [label, text] of facts) list.append(makeNode("div", { "data-fact": label }, makeNode("dt", { text: label }), makeNode("dd", { text, dir: "auto" })));
+    return list;
+  }
+  var isWork = ({ tables }, row, index) => WORK_KINDS.has(tables.kinds[row.kind[index]]);
   function launchFacts(view, row, index) {
     const detail = view.tables.details?.[row.work("detail", index)], size = row.work("size", index);
     const facts = [];
@@ -981,9 +1058,7 @@ var gpustreamlab = (() => {
     const kernels = count === 1 ? "1 kernel or copy" : `${formatCount(count)} kernels and copies`;
     return [["work", `first starts ${first}, last ends ${last}, ${kernels}`]];
   }
-  function signedTime(ns) {
-    return `${ns < 0 ? "−" : "+"}${formatNs(Math.abs(ns))}`;
-  }
+  var signedTime = (ns) => `${ns < 0 ? "−" : "+"}${formatNs(Math.abs(ns))}`;
   function callFacts(view, row, index) {
     const { tables } = view;
     if (tables.kinds[row.kind[index]] !== "host") return [];
@@ -1000,95 +1075,10 @@ var gpustreamlab = (() => {
       const row = store.ownRow(code);
       const known = row.kindsSeen ??= /* @__PURE__ */ new Set();
       for (; row.seen.kinds < row.length; row.seen.kinds += 1) known.add(row.kind[row.seen.kinds]);
-      for (const kind of known) if (isWorkKind(tables, kind)) kinds.add(tables.kinds[kind]);
+      for (const kind of known) if (WORK_KINDS.has(tables.kinds[kind])) kinds.add(tables.kinds[kind]);
     }
     return kinds.size === 1 ? WORK_WORDS[[...kinds][0]] : "work";
   }
-  var isWorkKind = ({ kinds }, kind) => WORK_KINDS.has(kinds[kind]);
-
-  // facts.js
-  var TOP_NAMES = 5;
-  function exactTime(ns) {
-    const short = formatNs(ns), exact = `${formatCount(ns)} ns`;
-    return short === exact ? exact : `${short} (${exact})`;
-  }
-  function spanFacts(view, { row: code, index }) {
-    const { store, tables } = view;
-    const row = store.row(code);
-    const count = store.countSum(code, index, index), kind = tables.kinds[row.kind[index]], thread = tables.threads[row.thread[index]];
-    const facts = [
-      ["name", nameOf(view, row.name[index])],
-      ...row.hasWork ? ownerFacts(view, row, index).filter(([label]) => label === "stray") : [],
-      [laneOf(view, code).host ? "thread" : "stream", laneText(laneOf(view, code))],
-      ["partition", laneOf(view, code).host ? "" : tables.partitions[row.partition[index]]?.text ?? ""],
-      ["kind", kind],
-      ...callFacts(view, row, index),
-      ["start", exactTime(row.start[index])],
-      ["duration", exactTime(row.end[index] - row.start[index])],
-      ...withinFacts(row, index),
-      ...row.hasWork ? ownerFacts(view, row, index).filter(([label]) => label === "range") : [],
-      ...launchFacts(view, row, index),
-      ["queueing", laneOf(view, code).host ? "" : exactTime(row.queueing[index]) + (isWork(view, row, index) ? " from launch to start" : "")],
-      ["thread", laneOf(view, code).host ? "" : thread ?? ""]
-    ];
-    if (count > 1) facts.splice(4, 0, ["spans", `${formatCount(count)}, sent as one`], [tables.header.busy_word, exactTime(row.busyAt(index))]);
-    return facts.filter(([, text]) => text);
-  }
-  function mergedFacts(view, hit) {
-    const { store, tables } = view;
-    const row = store.row(hit.row);
-    const [start, end] = timesOf(view, hit), busy = row.busySum(hit.first, hit.last);
-    const top = topNames(row, view.tables.names.length, hit.first, hit.last);
-    return [
-      [laneOf(view, hit.row).host ? "thread" : "stream", laneText(laneOf(view, hit.row))],
-      ["start", exactTime(start)],
-      ["window", exactTime(end - start)],
-      [tables.header.busy_word, `${exactTime(busy)}, ${formatShare(end > start ? Math.min(1, busy / (end - start)) : NaN)}`],
-      ["names", top.map(([code, count]) => `${nameOf(view, code)} × ${formatCount(count)}`).join("\n") + moreNames(top)]
-    ];
-  }
-  function moreNames(top) {
-    return top.more ? `
-+ ${formatCount(top.more)} more` : "";
-  }
-  function topNames(row, nameCount, first, last) {
-    const counts = new Float64Array(nameCount), times = new Float64Array(nameCount), codes = [];
-    const { name } = row;
-    for (let i = first; i <= last; i += 1) {
-      const code = name[i];
-      if (!counts[code]) codes.push(code);
-      counts[code] += row.countAt(i);
-      times[code] += row.busyAt(i);
-    }
-    codes.sort((a, b) => times[b] - times[a] || a - b);
-    const top = codes.slice(0, TOP_NAMES).map((code) => [code, counts[code]]);
-    top.more = Math.max(0, codes.length - TOP_NAMES);
-    return top;
-  }
-  function formatShare(share) {
-    if (Number.isNaN(share)) return "-";
-    if (share > 0 && share < 5e-3) return "<1%";
-    if (share >= 0.995 && share < 1) return ">99%";
-    return `${Math.round(100 * share)}%`;
-  }
-  function isSpan(hit) {
-    return hit.index !== void 0;
-  }
-  function timesOf(view, { row: code, index, first = index, last = index }) {
-    const row = view.store.row(code);
-    return [row.start[first], endOfHit(row, first, last)];
-  }
-  function hitTitle(view, hit) {
-    if (isSpan(hit)) return nameOf(view, view.store.row(hit.row).name[hit.index]);
-    return `${formatCount(hit.count ?? view.store.countSum(hit.row, hit.first, hit.last))} spans`;
-  }
-  function factList(facts) {
-    const list = makeNode("dl", { class: "gsl-facts" });
-    for (const [label, text] of facts) list.append(makeNode("div", { "data-fact": label }, makeNode("dt", { text: label }), makeNode("dd", { text, dir: "auto" })));
-    return list;
-  }
-
-  // pins.js
   function pinAnchor(view, hit) {
     const row = view.store.row(hit.row);
     const indices = isSpan(hit) ? [hit.index] : [hit.first, hit.last];
@@ -1103,9 +1093,8 @@ var gpustreamlab = (() => {
     return found[0] === hit.first && found[1] === hit.last ? hit : null;
   }
   function enclosingSpans(view, { row: code, index }) {
-    const { store, tables } = view;
-    if (isWork(view, store.row(code), index) && store.row(code).hasWork && !isInOwner(store.row(code), index)) return [];
-    const own = tables.rows[code], row = store.row(code);
+    const { store, tables } = view, own = tables.rows[code], row = store.row(code);
+    if (isWork(view, row, index) && row.hasWork && row.ownerLane[index] !== row.lane) return [];
     const start = row.start[index], end = row.end[index];
     const found = [];
     tables.rows.forEach((other, otherCode) => {
@@ -1115,8 +1104,11 @@ var gpustreamlab = (() => {
     });
     return found.sort((a, b) => tables.rows[a.row].top - tables.rows[b.row].top);
   }
-  function isInOwner(row, index) {
-    return row.ownerLane[index] === row.lane;
+  var nameOf = (view, code) => view.tables.names[code] ?? "(no name)";
+  var laneOf = (view, rowCode) => view.tables.lanes[view.tables.rows[rowCode].lane];
+  var laneText = (lane) => lane.label || lane.name;
+  function callLabel({ tables }, code) {
+    return tables.call_styles[(tables.name_styles[code]?.[0] ?? 0) - hueCount(tables) - 1]?.[0] ?? "";
   }
 
   // layout.js
@@ -1269,10 +1261,7 @@ var gpustreamlab = (() => {
       this.dragDoes = "move";
       this.lane = null;
       this.pane = null;
-      this.hiddenNames = /* @__PURE__ */ new Set();
-      this.hiddenKinds = /* @__PURE__ */ new Set();
-      this.hiddenPartitions = /* @__PURE__ */ new Set();
-      this.hiddenStreams = /* @__PURE__ */ new Set();
+      for (const group of FILTER_KEYS) this[group] = /* @__PURE__ */ new Set();
       this.matches = this.selection = this.pinned = this.hovered = this.ruler = null;
       this.gap = this.reason = null;
       this.why = tables.why ?? null;
@@ -1285,11 +1274,10 @@ var gpustreamlab = (() => {
       this.nowNs = 0;
       this.openWork = [];
       this.painted = null;
+      this.peak = {};
       this.kept = /* @__PURE__ */ new Map();
       this.adoptTables(tables);
-      const { start, end } = this.fullRange();
-      this.x0 = start;
-      this.x1 = end;
+      this.fit();
     }
     adoptTables(planned) {
       this.planned = planned;
@@ -1346,7 +1334,6 @@ var gpustreamlab = (() => {
     on(event, listener) {
       if (!this.listeners.has(event)) this.listeners.set(event, /* @__PURE__ */ new Set());
       this.listeners.get(event).add(listener);
-      return () => this.listeners.get(event).delete(listener);
     }
     emit(event, detail) {
       for (const listener of [...this.listeners.get(event) || []]) listener(detail);
@@ -1449,20 +1436,8 @@ var gpustreamlab = (() => {
     }
     // Codes of the lanes in view, from the top.
     visibleLanes() {
-      const { lanes } = this.tables, bottom = this.scrollPx + this.lanesPx, top = this.scrollPx + this.pinnedPx;
-      const firstBelow = (px) => {
-        let low = 0, high = this.laneOrder.length;
-        while (low < high) {
-          const middle = low + high >> 1;
-          if (lanes[this.laneOrder[middle]].bottom <= px) low = middle + 1;
-          else high = middle;
-        }
-        return low;
-      };
-      const pinned = firstBelow(this.pinnedPx), first = Math.max(pinned, firstBelow(top));
-      let last = first;
-      while (last < this.laneOrder.length && lanes[this.laneOrder[last]].top < bottom) last++;
-      return [...this.pane === "others" ? [] : this.laneOrder.slice(0, pinned), ...this.pane === "pinned" ? [] : this.laneOrder.slice(first, last)];
+      const { lanes } = this.tables, isInPane = (lane) => this.pane === null || this.pane === "pinned" === lane.top < this.pinnedPx;
+      return this.laneOrder.filter((code) => isInPane(lanes[code]) && this.isSeen(lanes[code]));
     }
     // Whether a place of the figure is within its frame, no more than so many px below its top.
     isOver({ x, y }, highPx = this.parts.innerPx) {
@@ -1532,6 +1507,21 @@ var gpustreamlab = (() => {
     if (!best) return null;
     const { row, i, isMerged } = best;
     return isMerged ? { row, first: items.first[i], last: items.last[i], count: items.count[i] } : { row, index: items.first[i] };
+  }
+  function linkRanges(first, second) {
+    let isFollowing = false;
+    const follow = (leader, follower) => leader.on("range", () => {
+      if (isFollowing) return;
+      isFollowing = true;
+      try {
+        follower.setRange(leader.x0, leader.x1);
+      } finally {
+        isFollowing = false;
+      }
+    });
+    follow(first, second);
+    follow(second, first);
+    second.setRange(first.x0, first.x1);
   }
 
   // address.js
@@ -1629,80 +1619,6 @@ var gpustreamlab = (() => {
     }, (value) => value ? view.setRange(...value.map((time) => viewTime(view, time))) : view.fit());
   }
 
-  // compare.js
-  function linkRanges(first, second) {
-    let isFollowing = false;
-    const follow = (leader, follower) => leader.on("range", () => {
-      if (isFollowing) return;
-      isFollowing = true;
-      try {
-        follower.setRange(leader.x0, leader.x1);
-      } finally {
-        isFollowing = false;
-      }
-    });
-    const offs = [follow(first, second), follow(second, first)];
-    second.setRange(first.x0, first.x1);
-    return () => offs.forEach((off) => off());
-  }
-
-  // evict.js
-  function evictOldest(store, wanted) {
-    const rows = store.rows.filter((row) => row.length);
-    const ends = rows.map(sortedEnds);
-    const limit = timeByWhichEnded(rows, ends, store.length - wanted);
-    let spare = store.length - wanted - endedBefore(rows, ends, limit);
-    rows.forEach((row, place) => {
-      const before = row.countSum(0, row.length - 1), length = row.length;
-      if (row.overlaps) spare -= keepLasting(row, limit, spare);
-      else spare -= dropEnded(row, ends[place], limit, spare);
-      const gone = before - (row.length ? row.countSum(0, row.length - 1) : 0);
-      store.length -= length - row.length;
-      store.spanCount -= gone;
-      store.evictedCount += gone;
-    });
-    store.evictions++;
-    store.forgetFiltered();
-    store.edges.dropBefore(limit);
-    store.launches.dropBefore(limit);
-  }
-  function sortedEnds(row) {
-    return row.overlaps ? row.end.slice(0, row.length).sort() : row.end;
-  }
-  function timeByWhichEnded(rows, ends, count) {
-    let low = Infinity, high = -Infinity;
-    rows.forEach((row, place) => {
-      low = Math.min(low, ends[place][0]);
-      high = Math.max(high, ends[place][row.length - 1]);
-    });
-    while (low < high) {
-      const middle = low + Math.floor((high - low) / 2);
-      if (endedBefore(rows, ends, middle + 1) >= count) high = middle;
-      else low = middle + 1;
-    }
-    return low;
-  }
-  function endedBefore(rows, ends, t) {
-    return rows.reduce((sum, row, place) => sum + lowerBound(ends[place], t, 0, row.length), 0);
-  }
-  function dropEnded(row, ends, limit, spare) {
-    const before = lowerBound(ends, limit, 0, row.length);
-    const at = Math.min(spare, upperBound(ends, limit, before, row.length) - before);
-    if (before + at) row.dropBefore(before + at);
-    return at;
-  }
-  function keepLasting(row, limit, spare) {
-    const kept = new Uint32Array(row.length);
-    let count = 0, dropped = 0;
-    for (let index = 0; index < row.length; index++) {
-      const isSpare = row.end[index] === limit && dropped < spare;
-      if (isSpare) dropped++;
-      else if (row.end[index] >= limit) kept[count++] = index;
-    }
-    if (count < row.length) row.keep(kept.subarray(0, count));
-    return dropped;
-  }
-
   // store.js
   var DEFAULT_CAPACITY = 2e7;
   var EDGE_CAPACITY = 2e5;
@@ -1736,11 +1652,7 @@ var gpustreamlab = (() => {
     clear() {
       this.rows = [];
       this.filtered = /* @__PURE__ */ new Map();
-      this.length = 0;
-      this.spanCount = 0;
-      this.evictedCount = 0;
-      this.firstNs = 0;
-      this.lastNs = 0;
+      this.length = this.spanCount = this.evictedCount = this.firstNs = this.lastNs = 0;
       this.version++;
       this.evictions++;
       this.edges.clear();
@@ -1786,7 +1698,7 @@ var gpustreamlab = (() => {
      * Where its property `also` is a function of a row and an index, that must be true as well. */
     setMatches(matches) {
       this.matches = matches;
-      for (const row of [...this.rows, ...this.filtered.values()]) row.forgetMatches();
+      for (const row of [...this.rows, ...this.filtered.values()]) row.matchSums.forget();
       this.version++;
     }
     /** How many of the spans i to j match; all where nothing is searched. */
@@ -1794,16 +1706,10 @@ var gpustreamlab = (() => {
       const row = this.row(code);
       return this.matches ? row.matchCount(i, j, this.matches) : row.countSum(i, j);
     }
-    countSum(code, i, j) {
-      return this.row(code).countSum(i, j);
-    }
     /** Where the span is that started then and had this place in the trace, or -1: indices move when spans come and go. */
     indexOf(code, start, place) {
       const row = this.row(code);
-      for (let index = row.firstFrom(start); index < row.length && row.start[index] === start; index++) {
-        if (row.place[index] === place) return index;
-      }
-      return -1;
+      return row.findStart(start, (index) => row.place[index] === place);
     }
     describe(row) {
       const entry = this.rowTable[row.code];
@@ -1818,7 +1724,8 @@ var gpustreamlab = (() => {
       if (!shown) this.filtered.set(code, shown = this.describe(new Row(code)));
       const { filter: from } = source.seen;
       if (from === source.length) return shown;
-      if (shown.length) shown.dropFrom(shown.placeOf(source, from));
+      const kept = shown.length ? shown.placeOf(source, from) : 0;
+      if (kept < shown.length) shown.changeFrom(kept, kept);
       const batch = new SpanBatch([], takeColumns(source, from, shownIndices(source, from, this.filter)));
       if (batch.length) shown.append(batch, 0, batch.length);
       source.seen.filter = source.length;
@@ -1829,14 +1736,9 @@ var gpustreamlab = (() => {
       for (const row of this.rows) row.seen.filter = 0;
     }
     findExtent() {
-      let first = Infinity, last = -Infinity;
-      for (const row of this.rows) {
-        if (!row.length) continue;
-        first = Math.min(first, row.start[0]);
-        last = Math.max(last, row.lastEnd());
-      }
-      this.firstNs = first < Infinity ? first : 0;
-      this.lastNs = first < Infinity ? last : 0;
+      const rows = this.rows.filter((row) => row.length);
+      this.firstNs = rows.length ? Math.min(...rows.map((row) => row.start[0])) : 0;
+      this.lastNs = rows.length ? Math.max(...rows.map((row) => row.lastEnd())) : 0;
     }
   };
   function shownIndices({ lane, name, kind, partition, length }, from, { names, kinds, partitions, lanes }) {
@@ -1882,53 +1784,90 @@ var gpustreamlab = (() => {
     const taken = Object.fromEntries(EDGE_COLUMNS.map((name) => [name, edges[name].constructor.from(places, (i) => edges[name][i])]));
     return { ...taken, length: places.length };
   }
-
-  // colours.js
-  var CHOICES = ["partition", "stream", "name", "duration"];
-  function addColours(viewer) {
-    const { view, menu } = viewer;
-    const options = CHOICES.filter((choice) => choice !== "partition" || view.isLive || colourBy(view) === choice).map((choice) => [choice, choice]);
-    const toggleWaits = viewer.commands.toggleWaits = () => view.set("showsWaits", !view.showsWaits);
-    menu.choice("Bars", { label: "Colour", options, get: () => colourBy(view), set: (choice) => view.set("colour", choice) });
-    menu.toggle("Bars", { label: "Hatches", get: () => view.hasHatches, set: (isOn) => view.set("hasHatches", isOn) });
-    menu.toggle("Bars", { label: "Waits as arrows", key: "E", get: () => view.showsWaits, set: toggleWaits });
-    view.keep("colour", () => view.colour, (choice) => view.set("colour", CHOICES.includes(choice) ? choice : null));
-    view.keep("hatches", () => view.hasHatches || null, (isOn) => view.set("hasHatches", isOn === true));
-    view.keep("waits", () => view.showsWaits && null, (isOn) => view.set("showsWaits", isOn !== false));
-    view.on("look", (property) => {
-      if (property === "hasHatches") viewer.useTheme();
+  function evictOldest(store, wanted) {
+    const rows = store.rows.filter((row) => row.length);
+    const ends = rows.map(sortedEnds);
+    const limit = timeByWhichEnded(rows, ends, store.length - wanted);
+    let spare = store.length - wanted - endedBefore(rows, ends, limit);
+    rows.forEach((row, place) => {
+      const before = row.countSum(0, row.length - 1), length = row.length;
+      if (row.overlaps) spare -= keepLasting(row, limit, spare);
+      else spare -= dropEnded(row, ends[place], limit, spare);
+      const gone = before - (row.length ? row.countSum(0, row.length - 1) : 0);
+      store.length -= length - row.length;
+      store.spanCount -= gone;
+      store.evictedCount += gone;
     });
+    store.evictions++;
+    store.forgetFiltered();
+    store.edges.dropBefore(limit);
+    store.launches.dropBefore(limit);
   }
-
-  // copy.js
-  async function copyText(text, button, place) {
-    const says = button.textContent;
-    const isCopied = await navigator.clipboard?.writeText(text).then(() => true, () => false) || copyByCommand(text, place);
-    if (!isCopied) return;
-    button.textContent = "Copied";
-    setTimeout(() => {
-      button.textContent = says;
-    }, 1500);
+  var sortedEnds = (row) => row.overlaps ? row.end.slice(0, row.length).sort() : row.end;
+  function timeByWhichEnded(rows, ends, count) {
+    let low = Infinity, high = -Infinity;
+    rows.forEach((row, place) => {
+      low = Math.min(low, ends[place][0]);
+      high = Math.max(high, ends[place][row.length - 1]);
+    });
+    while (low < high) {
+      const middle = low + Math.floor((high - low) / 2);
+      if (endedBefore(rows, ends, middle + 1) >= count) high = middle;
+      else low = middle + 1;
+    }
+    return low;
   }
-  function copyByCommand(text, place) {
-    const focused = document.activeElement, area = makeNode("textarea", { readonly: true, rows: "3", "aria-label": "Text to copy" });
-    const offer = makeNode("div", { class: "gsl-offer" }, makeNode("p", { text: "This page may not use the clipboard. Press Ctrl+C:" }), area);
-    area.value = text;
-    place.querySelector(".gsl-offer")?.remove();
-    place.append(offer);
-    area.focus();
-    area.select();
-    let isCopied = false;
-    try {
-      isCopied = document.execCommand("copy");
-    } catch {
-      isCopied = false;
+  var endedBefore = (rows, ends, t) => rows.reduce((sum, row, place) => sum + lowerBound(ends[place], t, 0, row.length), 0);
+  function dropEnded(row, ends, limit, spare) {
+    const before = lowerBound(ends, limit, 0, row.length);
+    const at = Math.min(spare, upperBound(ends, limit, before, row.length) - before);
+    if (before + at) row.dropBefore(before + at);
+    return at;
+  }
+  function keepLasting(row, limit, spare) {
+    const kept = new Uint32Array(row.length);
+    let count = 0, dropped = 0;
+    for (let index = 0; index < row.length; index++) {
+      const isSpare = row.end[index] === limit && dropped < spare;
+      if (isSpare) dropped++;
+      else if (row.end[index] >= limit) kept[count++] = index;
     }
-    if (isCopied) {
-      offer.remove();
-      focused?.focus?.({ preventScroll: true });
+    if (count < row.length) row.keep(kept.subarray(0, count));
+    return dropped;
+  }
+  function countMatches(store, upTo = null) {
+    if (!store.matches) return 0;
+    const anchor = anchorOf(store, upTo, -1);
+    return shownRows(store).reduce((sum, row) => {
+      const last = lastUpTo(row, anchor);
+      return last < 0 ? sum : sum + row.matchCount(0, last, store.matches);
+    }, 0);
+  }
+  function nextMatch(store, from, direction = 1) {
+    if (!store.matches) return null;
+    const anchor = anchorOf(store, from, direction);
+    let found = null;
+    for (const row of shownRows(store)) {
+      const last = lastUpTo(row, anchor), before = row.code === anchor.row ? last - 1 : last;
+      const index = row.nextMatch(direction > 0 ? last + 1 : before, store.matches, direction);
+      if (index < 0 || index >= row.length) continue;
+      const time = row.start[index];
+      if (!found || (direction > 0 ? time < found.time : time >= found.time)) found = { row: row.code, index, time };
     }
-    return isCopied;
+    return found && { row: found.row, index: found.index };
+  }
+  function shownRows(store) {
+    const rows = store.rows.filter(({ length }) => length);
+    return rows.map(({ code }) => store.row(code)).filter(({ length }) => length);
+  }
+  function anchorOf(store, from, direction) {
+    if (from?.row !== void 0) return { time: store.row(from.row).start[from.index], row: from.row, index: from.index };
+    const isForward = direction > 0;
+    return { time: from ? from.time : isForward ? -Infinity : Infinity, row: isForward ? -1 : Infinity, index: -1 };
+  }
+  function lastUpTo(row, { time, row: code, index }) {
+    if (row.code === code) return index;
+    return row.code < code ? row.indexAt(time) : row.firstFrom(time) - 1;
   }
 
   // steps.js
@@ -1938,8 +1877,7 @@ var gpustreamlab = (() => {
       this.time = new Float64Array(64);
       this.level = new Uint32Array(64);
       this.length = 0;
-      const sumsOf = (band) => new BlockSums(SUM_STEPS, (from, to) => this.integral(from, to, band));
-      this.sums = Array.from({ length: bandCount }, (_, band) => sumsOf(band));
+      this.sums = Array.from({ length: bandCount }, (_, band) => new BlockSums(SUM_STEPS, (from, to) => this.integral(from, to, band)));
     }
     /** Put other steps from t on: `lists` are the times at which something changes, with numbers of which `next` makes levels. */
     rebuild(t, lists) {
@@ -1986,7 +1924,6 @@ var gpustreamlab = (() => {
       const level = this.level[index];
       for (let band = 0; band < bands.length; band++) bands[band][column] += this.heightOf(level, band) * width;
     }
-    /** Integral of a band over the steps from one to before another. */
     integral(from, to, band) {
       let sum = 0;
       for (let index = from; index < to; index++) {
@@ -2005,7 +1942,6 @@ var gpustreamlab = (() => {
     next(level, step) {
       return level + step;
     }
-    /** Build the steps anew from t on. */
     update(t, unions) {
       return this.rebuild(t, unions.map((union) => togglesFrom(union, t, 1, -1)));
     }
@@ -2024,7 +1960,6 @@ var gpustreamlab = (() => {
     heightOf(set, band) {
       return this.sets[set].heights[band];
     }
-    /** Build the steps anew from t on. */
     update(t, unions) {
       return this.rebuild(t, this.sizes.map(({ slot }, place) => togglesFrom(unions.get(slot), t, place, place)));
     }
@@ -2067,9 +2002,7 @@ var gpustreamlab = (() => {
     const skipped = time[0] < t ? 1 : 0;
     return { time: time.subarray(skipped), number: number.subarray(skipped) };
   }
-  function columnEdge(column, width, n) {
-    return column < n ? width * column / n : width;
-  }
+  var columnEdge = (column, width, n) => column < n ? width * column / n : width;
 
   // unions.js
   var busyUnions = /* @__PURE__ */ new WeakMap();
@@ -2093,11 +2026,7 @@ var gpustreamlab = (() => {
       const isKnown = this.counted === counted && this.evictions === this.store.evictions;
       const isMissed = this.slotUnions?.has(void 0) && slots.length > this.slots.length;
       if (!isKnown || isMissed || this.slots.some((slot, code) => slot !== slots[code])) this.reset(counted);
-      this.slots = slots;
-      this.isCounted = Uint8Array.from(tables.kind_counted, Boolean);
-      this.isOnSms = Uint8Array.from(tables.kind_on_sms ?? tables.kind_counted, Boolean);
-      this.uncaptured = uncapturedRanges(tables);
-      this.tables = tables;
+      Object.assign(this, { slots, tables, ...countingOf(tables) });
     }
     /** Unions of the lanes on which something counted ran. */
     lanes() {
@@ -2124,7 +2053,6 @@ var gpustreamlab = (() => {
       this.lanesFrom = Infinity;
       return this.steps;
     }
-    /** The stack of busy SMs. */
     smStack() {
       const { tables } = this, changedNs = this.updateSlots();
       const shape = JSON.stringify([this.slots, tables.bands.length, tables.sm_count]);
@@ -2179,18 +2107,12 @@ var gpustreamlab = (() => {
     }
     /** Union of the counted spans of a row from an index on; of one partition only, if it is given. */
     countedIntervals(row, from, only = -1) {
-      const isCounted = only >= 0 ? this.isOnSms : this.isCounted, { uncaptured } = this, { kind, partition, length } = row, list = new Intervals(length - from), { start, end } = list;
-      let last = -1, reach = -Infinity;
+      const isCounted = only >= 0 ? this.isOnSms : this.isCounted, { uncaptured } = this, { start, end, kind, partition, length } = row;
+      const list = new Intervals(length - from);
       for (let index = from; index < length; index++) {
-        const begin = row.start[index], until = row.end[index];
-        if (until === begin || !isCounted[kind[index]] || only >= 0 && partition[index] !== only) continue;
-        if (uncaptured && !uncaptured(kind[index], begin)) continue;
-        if (begin > reach) {
-          start[++last] = begin;
-          end[last] = reach = until;
-        } else if (until > reach) end[last] = reach = until;
+        if (end[index] === start[index] || !isCounted[kind[index]] || only >= 0 && partition[index] !== only) continue;
+        if (!uncaptured || uncaptured(kind[index], start[index])) list.cover(start[index], end[index]);
       }
-      list.length = last + 1;
       return list;
     }
     /** Take in what was appended; return the time from which on something changed. */
@@ -2218,6 +2140,11 @@ var gpustreamlab = (() => {
     const windows = (capture?.windows ?? []).map(([start, end], place, all) => place < all.length - 1 ? `${start}-${end}` : start);
     return `${counted.map(Number).join("")} ${onSms.map(Number).join("")} ${windows.join()}`;
   }
+  var countingOf = (tables) => ({
+    isCounted: Uint8Array.from(tables.kind_counted, Boolean),
+    isOnSms: Uint8Array.from(tables.kind_on_sms ?? tables.kind_counted, Boolean),
+    uncaptured: uncapturedRanges(tables)
+  });
   function uncapturedRanges({ kinds, kind_counted: counted, capture }) {
     const windows = capture?.windows ?? [], range = windows.length ? kinds.indexOf("range") : -1;
     if (range < 0 || !counted[range]) return null;
@@ -2229,6 +2156,31 @@ var gpustreamlab = (() => {
     };
   }
   var pushTo = (map, key, value) => map.get(key)?.push(value) ?? map.set(key, [value]);
+  function busyShares(store, tables, x0, x1, n) {
+    const lanes = new Float64Array(n), unions = unionsOf(store, tables), steps = unions.laneSteps();
+    if (steps) steps.addIntegrals(x0, x1, [lanes]);
+    else for (const union of unions.lanes()) addCoverage(union, x0, x1, lanes);
+    return { lanes: scaled(lanes, n / (x1 - x0)) };
+  }
+  function smShares(store, tables, x0, x1, n) {
+    const bands = tables.bands.map(() => new Float64Array(n));
+    if (bands.length) unionsOf(store, tables).smStack().addIntegrals(x0, x1, bands);
+    return bands.map((sums) => scaled(sums, n / (x1 - x0)));
+  }
+  var scaled = (values, factor) => values.map((value) => value * factor);
+  function addCoverage(union, x0, x1, columns) {
+    const { start, end, length } = union, n = columns.length, width = x1 - x0;
+    const clipped = (index, left, right) => index < 0 ? 0 : Math.max(0, Math.min(end[index] - x0, right) - Math.max(start[index] - x0, left)) * union.densityAt(index);
+    let next = lowerBound(start, x0, 0, length), step = 1;
+    for (let column = 0; column < n; column++) {
+      const left = columnEdge(column, width, n), right = columnEdge(column + 1, width, n), from = next;
+      next = gallop(start, x0 + right, from, length, step);
+      step = Math.max(1, next - from >> 1);
+      columns[column] += clipped(from - 1, left, right);
+      if (next > from) columns[column] += union.busySum(from, next - 2) + clipped(next - 1, left, right);
+    }
+    return columns;
+  }
 
   // waits.js
   var SHOWN_LINKS = 20;
@@ -2258,9 +2210,7 @@ var gpustreamlab = (() => {
       ties("Waited by", store.edges, EARLY, end, spanStartingAt, (gapNs) => `started ${side(gapNs, "after", "before")} this ended`)
     ];
   }
-  function isAtPlace(row, index, place) {
-    return place < 0 || row.place[index] === place || row.countAt(index) > 1;
-  }
+  var isAtPlace = (row, index, place) => place < 0 || row.place[index] === place || row.countAt(index) > 1;
   function tieText(view, { row: code, index }, gapText) {
     const name = index < 0 ? "a span that is not shown" : nameOf(view, view.store.row(code).name[index]);
     return `${name} on ${laneText(laneOf(view, code))} · ${gapText}`;
@@ -2272,12 +2222,7 @@ var gpustreamlab = (() => {
     }
     return -1;
   }
-  function spanStartingAt(row, time, place = -1) {
-    for (let index = row.length ? row.firstFrom(time) : 0; index < row.length && row.start[index] === time; index += 1) {
-      if (isAtPlace(row, index, place)) return index;
-    }
-    return -1;
-  }
+  var spanStartingAt = (row, time, place = -1) => row.findStart(time, (index) => isAtPlace(row, index, place));
   function waitFacts(view, hit) {
     return tiesOf(view, hit).flatMap(({ title, ties }) => ties.map(({ text }) => [title.toLowerCase(), text]));
   }
@@ -2345,16 +2290,14 @@ var gpustreamlab = (() => {
     return { kind: "note", head: note.text, count: 1, note, pieces: [{ lane, since: start, start, end, late: null, other: null, call: null, text, fix: "" }] };
   }
   function findSpan({ store, tables, laneRows }, lane, start, end) {
-    let best = null;
-    for (const code of laneRows[lane] ?? []) {
-      const row = store.row(code);
-      for (let index = row.length ? row.firstFrom(start) : 0; index < row.length && row.start[index] === start; index++) {
-        if (row.end[index] !== end) continue;
-        if (tables.kind_counted[row.kind[index]]) return { row: code, index };
-        best ??= { row: code, index };
+    const rows = (laneRows[lane] ?? []).map((code) => store.row(code));
+    for (const isWanted of [(kind) => tables.kind_counted[kind], () => true]) {
+      for (const row of rows) {
+        const index = row.findStart(start, (at) => row.end[at] === end && isWanted(row.kind[at]));
+        if (index >= 0) return { row: row.code, index };
       }
     }
-    return best;
+    return null;
   }
   var isTold = ({ why }) => Boolean(why) && !why.is_partial;
   function shownPiece(view) {
@@ -2544,7 +2487,11 @@ var gpustreamlab = (() => {
     const pieces = reasons.pieces.filter((piece) => piece.lane === gap.lane && piece.start === gap.end && piece.since < gap.end);
     const isAnew = view.tables.marks.some(({ kind, time }) => kind === "layout" && time >= gap.start && time <= gap.end);
     const anew = isAnew ? [makeNode("p", { text: SHARED_OUT })] : [];
-    if (pieces.length) return [...anew, ...pieces.flatMap((piece) => pieceNodes(view, reasons.findings[piece.number - 1], piece))];
+    const nodesOf = (piece) => {
+      const finding = reasons.findings[piece.number - 1], show = signButton(finding, `Show ${finding.head}`, () => showPiece(view, piece));
+      return [show, makeNode("p", { text: piece.text }), makeNode("p", { class: "gsl-fix", text: piece.fix })];
+    };
+    if (pieces.length) return [...anew, ...pieces.flatMap(nodesOf)];
     const row = workBehind(view, gap), lane = view.tables.lanes[gap.lane].name;
     const place = row && !view.isLive ? view.store.ownRow(row.code).place[row.index] : JSON.stringify(lane);
     const ask = viewer.commands.askWhy;
@@ -2566,37 +2513,6 @@ var gpustreamlab = (() => {
       return next < union.length && union.start[next] < end;
     });
   }
-  function pieceNodes(view, finding, piece) {
-    const show = signButton(finding, `Show ${finding.head}`, () => showPiece(view, piece));
-    return [show, makeNode("p", { text: piece.text }), makeNode("p", { class: "gsl-fix", text: piece.fix })];
-  }
-
-  // busy.js
-  function busyShares(store, tables, x0, x1, n) {
-    const lanes = new Float64Array(n), unions = unionsOf(store, tables), steps = unions.laneSteps();
-    if (steps) steps.addIntegrals(x0, x1, [lanes]);
-    else for (const union of unions.lanes()) addCoverage(union, x0, x1, lanes);
-    return { lanes: scaled(lanes, n / (x1 - x0)) };
-  }
-  function smShares(store, tables, x0, x1, n) {
-    const bands = tables.bands.map(() => new Float64Array(n));
-    if (bands.length) unionsOf(store, tables).smStack().addIntegrals(x0, x1, bands);
-    return bands.map((sums) => scaled(sums, n / (x1 - x0)));
-  }
-  var scaled = (values, factor) => values.map((value) => value * factor);
-  function addCoverage(union, x0, x1, columns) {
-    const { start, end, length } = union, n = columns.length, width = x1 - x0;
-    const clipped = (index, left, right) => index < 0 ? 0 : Math.max(0, Math.min(end[index] - x0, right) - Math.max(start[index] - x0, left)) * union.densityAt(index);
-    let next = lowerBound(start, x0, 0, length), step = 1;
-    for (let column = 0; column < n; column++) {
-      const left = columnEdge(column, width, n), right = columnEdge(column + 1, width, n), from = next;
-      next = gallop(start, x0 + right, from, length, step);
-      step = Math.max(1, next - from >> 1);
-      columns[column] += clipped(from - 1, left, right);
-      if (next > from) columns[column] += union.busySum(from, next - 2) + clipped(next - 1, left, right);
-    }
-    return columns;
-  }
 
   // paint_edges.js
   var MAX_EDGES = 2e3;
@@ -2614,7 +2530,11 @@ var gpustreamlab = (() => {
     if (view.showsWaits) paintOwn(ctx, view, view.store.edges, endsOf, { colour: theme.ink, width: 1.5 });
   }
   function paintOwnLaunches(ctx, { view, theme }) {
-    paintOwn(ctx, view, view.store.launches, launchEndsOf, { colour: theme.accent, width: 1.5, dash: [4, 3] });
+    const startsOf = (view2, hit) => {
+      const ends = endsOf(view2, hit);
+      return ends && { ...ends, endFrom: ends.startFrom, endTo: ends.startTo };
+    };
+    paintOwn(ctx, view, view.store.launches, startsOf, { colour: theme.accent, width: 1.5, dash: [4, 3] });
   }
   function paintOwn(ctx, view, edges, endsOf2, look) {
     const ends = [view.pinned, view.hovered].map((hit) => hit && endsOf2(view, hit)).filter(Boolean), places = [];
@@ -2624,14 +2544,10 @@ var gpustreamlab = (() => {
     }
     paintArrows(ctx, view, edges, places, look);
   }
-  function launchEndsOf(view, hit) {
-    const ends = endsOf(view, hit);
-    return ends && { ...ends, endFrom: ends.startFrom, endTo: ends.startTo };
-  }
   function endsOf({ store }, { row, index, first = index, last = index }) {
-    const { start, end, place, length } = store.row(row);
+    const spans = store.row(row), { start, end, place, length } = spans;
     if (!(last < length)) return null;
-    const isOne2 = first === last && store.countSum(row, first, last) === 1;
+    const isOne2 = first === last && spans.countAt(first) === 1;
     return { row, place: isOne2 ? place[first] : -1, startFrom: start[first], startTo: isOne2 ? start[first] : end[last], endFrom: isOne2 ? end[first] : start[first], endTo: end[last] };
   }
   var isOwnEdge = ({ row0, row1, x0, x1, place0, place1 }, i, { row, place, startFrom, startTo, endFrom, endTo }) => row0[i] === row && x0[i] >= endFrom && x0[i] <= endTo && isPlaceOf(place, place0[i]) || row1[i] === row && x1[i] >= startFrom && x1[i] <= startTo && isPlaceOf(place, place1[i]);
@@ -2751,7 +2667,10 @@ var gpustreamlab = (() => {
     ctx.globalAlpha = isStuck ? 1 : TINT;
     ctx.fillRect(BAND_PX, headTop, frame.right - BAND_PX, headPx);
     ctx.globalAlpha = 1;
-    paintBand(ctx, painter, group, { left: 0, top, width: BAND_PX, height: bottom - top - 1 });
+    const band = new Path2D(`M0 ${top}h${BAND_PX}V${bottom - 1}H0z`);
+    ctx.fillStyle = group.fill;
+    ctx.fill(band);
+    hatchShape(ctx, painter, group.hatch, band);
     const middle = headTop + headPx / 2, left = BAND_PX + 18, room = frame.right - left - 6;
     if (group.letter) {
       ctx.fillStyle = group.fill;
@@ -2765,12 +2684,6 @@ var gpustreamlab = (() => {
     ctx.fillText(label, left, middle);
     setPen(ctx, theme.ink);
     ctx.fillText(painter.texts.fit(ctx, group.detail, room - used), left + used, middle);
-  }
-  function paintBand(ctx, painter, { fill, hatch }, { left, top, width, height }) {
-    const box = new Path2D(`M${left} ${top}h${width}v${height}h${-width}z`);
-    ctx.fillStyle = fill;
-    ctx.fill(box);
-    hatchShape(ctx, painter, hatch, box);
   }
   var caretLeft = (view) => view.tables.groups.length ? BAND_PX + 2 : 0;
   function paintLaneLabels(ctx, painter) {
@@ -2905,14 +2818,17 @@ var gpustreamlab = (() => {
   }
   function busyPeak(view, lanes) {
     const { store, tables } = view;
-    if (view.peakFilter !== store.filter || view.peakLanes !== tables.lanes.length) view.peak = 0;
-    if (view.peakFilter !== store.filter || view.peakLanes !== tables.lanes.length || view.peakVersion !== store.version) {
-      view.exactPeak = mostBusy(store, tables, view.isLive ? LIVE_PEAK_STEPS : PEAK_STEPS);
-      Object.assign(view, { peakFilter: store.filter, peakLanes: tables.lanes.length, peakVersion: store.version });
+    const { filter, version } = store, laneCount = tables.lanes.length, known = view.peak;
+    const isSame = known.filter === filter && known.laneCount === laneCount;
+    if (!isSame || known.version !== version) {
+      const exact = mostBusy(store, tables, view.isLive ? LIVE_PEAK_STEPS : PEAK_STEPS);
+      view.peak = { filter, laneCount, version, isExact: exact !== null, most: exact ?? (isSame ? known.most : 0) };
     }
-    if (view.exactPeak !== null) return { most: view.peak = view.exactPeak, isExact: true };
-    for (const count of lanes) if (count > view.peak + PEAK_SLACK) view.peak = Math.min(tables.lanes.length, Math.ceil(count - PEAK_SLACK));
-    return { most: view.peak, isExact: false };
+    const { peak } = view;
+    if (!peak.isExact) {
+      for (const count of lanes) if (count > peak.most + PEAK_SLACK) peak.most = Math.min(laneCount, Math.ceil(count - PEAK_SLACK));
+    }
+    return peak;
   }
   function mostBusy(store, tables, limit) {
     const unions = unionsOf(store, tables);
@@ -3174,7 +3090,7 @@ var gpustreamlab = (() => {
     const { view } = viewer;
     const panel = makeNode("section", { class: "gsl-panel gsl-details", "aria-label": "Details of the pinned span", hidden: true });
     viewer.panels.append(panel);
-    const state = { anchor: null, waits: makeNode("div", { class: "gsl-waits" }), waitKey: "" };
+    const state = { anchor: null, waits: makeNode("div", { class: "gsl-waits" }) };
     const refresh = (property) => keepPinned(viewer, panel, state, property);
     onClick(viewer, (event) => {
       if (!viewer.commands.isMeasuring()) pinUnder(viewer, event);
@@ -3201,7 +3117,6 @@ var gpustreamlab = (() => {
     if (view.pinned !== (state.anchor?.hit ?? null)) {
       state.anchor = view.pinned && pinAnchor(view, view.pinned);
       showDetails(viewer, panel, view.pinned, state.waits);
-      state.waitKey = "";
       showWaits(view, state);
       return;
     }
@@ -3211,21 +3126,16 @@ var gpustreamlab = (() => {
     if (hit) state.anchor = pinAnchor(view, hit);
     view.set("pinned", hit);
   }
-  function showWaits(view, state) {
-    const { edges, launches, version } = view.store;
-    const key = view.pinned ? `${edges.length + edges.evictedCount} ${launches.length + launches.evictedCount} ${view.pinned.row} ${view.pinned.index} ${view.store.filter ? version : ""}` : "";
-    if (key === state.waitKey) return;
-    state.waitKey = key;
-    const nodes = view.pinned ? waitNodes(view, view.pinned) : [];
-    const shown = nodes.map((node) => node.textContent).join("\n");
-    if (shown !== [...state.waits.children].map((node) => node.textContent).join("\n") || !view.pinned) state.waits.replaceChildren(...nodes);
+  function showWaits(view, { waits }) {
+    const nodes = view.pinned ? waitNodes(view, view.pinned) : [], textOf2 = (list) => [...list].map((node) => node.textContent).join("\n");
+    if (textOf2(nodes) !== textOf2(waits.children)) waits.replaceChildren(...nodes);
   }
   function showDetails(viewer, panel, hit, waits) {
     const { view } = viewer;
     panel.hidden = !hit;
     if (!hit) return panel.replaceChildren();
     const title = hitTitle(view, hit);
-    const facts = detailFacts(view, hit);
+    const facts = [...hitFacts(view, hit), ...placeFacts(view, hit)];
     const copy = makeButton("Copy", { label: "Copy these details as text", onclick: () => copyText(factsText(title, [...facts, ...waitFacts(view, hit)]), copy, panel) });
     const zoom = makeButton("Zoom here", { key: "F", onclick: () => view.fitAround(...timesOf(view, hit)) });
     const close = makeButton("Unpin", { key: "Escape", onclick: () => {
@@ -3237,13 +3147,9 @@ var gpustreamlab = (() => {
     panel.replaceChildren(head2, factList(facts), waits, ...enclosingNodes(view, hit));
     viewer.announce([title, ...facts.slice(0, 6).map((pair) => pair.join(" "))].join(", "));
   }
-  function detailFacts(view, hit) {
-    if (!isSpan(hit)) return mergedFacts(view, hit);
-    return [...spanFacts(view, hit).slice(1), ...placeFacts(view, hit)];
-  }
   function placeFacts(view, { row: code, index }) {
     const row = view.store.row(code);
-    if (view.store.countSum(code, index, index) > 1) return [];
+    if (index === void 0 || row.countAt(index) > 1) return [];
     const start = traceTime(view, row.start[index]);
     const facts = [["trace", `row ${formatCount(Number(row.place[index]))}, start_ns ${start}`]];
     const clock = clockTime(view.tables, start);
@@ -3311,7 +3217,7 @@ var gpustreamlab = (() => {
       follow.setAttribute("aria-pressed", String(view.isFollowing));
       pause.setAttribute("aria-pressed", String(view.isPaused));
       pause.textContent = view.isPaused ? "Go on" : "Pause";
-      const came = view.isPaused ? spansSoFar(view.store) - state.seen : 0;
+      const came = spansSoFar(view.store) - state.seen;
       says.textContent = view.isPaused ? `Paused, ${formatCount(came)} new ${came === 1 ? "span" : "spans"}` : "";
     }
     function changed(property) {
@@ -3333,13 +3239,65 @@ var gpustreamlab = (() => {
     const width = widthNs ?? FOLLOW_NS, edge = end + FOLLOW_MARGIN * width;
     return [edge - width, edge];
   }
-  function spansSoFar(store) {
-    return store.spanCount + store.evictedCount;
-  }
+  var spansSoFar = (store) => store.spanCount + store.evictedCount;
 
-  // examples.js
+  // help.js
+  var HELP_ROWS = [
+    ["W  S", "Zoom in, out (at the pointer, else the middle)"],
+    ["A  D", "Move to earlier, later"],
+    ["F", "Fit what is pinned or selected; again: everything"],
+    ["←  →", "Previous, next span of the row"],
+    ["↑  ↓", "Row above, below: enclosing spans, then other lanes"],
+    ["/", "Search; Enter next, Shift+Enter previous, Esc ends"],
+    ["M or R", "Ruler: click twice; Enter takes the pinned span"],
+    ["T", "Totals by name, stream, partition; again: closes"],
+    ["E", "Show, hide the waits (arrows)"],
+    ["Y", "The next sign: why, hazard, stray, wait, note"],
+    ["N", "Write a note: of what is pinned or selected, else at the pointer"],
+    ["V", "How the picture looks"],
+    ["L", "A lane: fold, pin, hide, move"],
+    ["Alt+↑  Alt+↓", "Move the lane up, down"],
+    ["PgUp  PgDn", "Scroll the lanes"],
+    ["Esc", "Leave ruler, unpin, unselect, end the search"]
+  ];
   var EXAMPLE_LETTERS = 24;
   var DURATION_UNITS = [["s", 1e9], ["ms", 1e6], ["us", 1e3], ["ns", 1]];
+  var HELP_LIVE_ROWS = [["Space", "Pause, go on"], ["End", "Follow: stick to now"]];
+  var HELP_MOUSE_ROWS = [
+    ["Drag", "Move; two fingers: zoom"],
+    ["Ctrl+wheel", "Zoom (Mac: ⌘, or pinch); after a click into the picture without Ctrl"],
+    ["Wheel", "Scroll the page; over the lanes' names: the lanes"],
+    ["Shift+drag", "Select a window and lanes: totals and overlap"],
+    ["Alt+drag", "Zoom to a window"],
+    ["Lane's name", "Click: fold, pin, hide, move; drag: move"],
+    ["Click", "Pin a span: its details below; a gap of a lane: why it was idle"],
+    ["Click in legend", "Hide, show; with Alt or Ctrl: only this"]
+  ];
+  function addHelp(viewer) {
+    const sheet = new Sheet(viewer, "help", "Keys and mouse", { keys: ["Escape", "?"] }), shut = () => sheet.shut();
+    const button = makeButton("?", { label: "Keys and mouse", key: "?", class: "gsl-help-button", "aria-haspopup": "dialog", onclick: () => toggle() });
+    viewer.tools.append(button);
+    const toggle = () => {
+      if (sheet.isOpen) return shut();
+      const rows = [...HELP_ROWS, ...viewer.view.isLive ? HELP_LIVE_ROWS : []];
+      const title = makeNode("h4", { text: "Search, with examples of this timeline" });
+      const lists = [rows, HELP_MOUSE_ROWS].map((own) => listOf("", own.map(([keys, text]) => [keys.split("  ").map((key) => makeNode("kbd", { text: key })), text])));
+      sheet.fill("Keys and mouse", ...lists, title, exampleList(viewer, shut));
+      sheet.open();
+    };
+    viewer.commands.help = toggle;
+  }
+  var listOf = (name, rows) => makeNode("dl", { class: `gsl-keys ${name}` }, ...rows.flatMap(([terms, text]) => [makeNode("dt", {}, ...terms), makeNode("dd", { text })]));
+  function exampleList(viewer, shut) {
+    const link = (text) => {
+      const go = () => {
+        shut();
+        viewer.commands.searchFor(text);
+      };
+      return makeButton(text, { label: `Search for ${text}`, class: "gsl-link", dir: "auto", onclick: go });
+    };
+    return listOf("gsl-examples", searchExamples(viewer.view).map(([text, about]) => [[link(text)], about]));
+  }
   function searchExamples(view) {
     const { store, tables } = view, found = exampleSpan(store);
     if (!found) return [["gemm", "Part of a name"], ["kind:copy >1ms", "Field and duration, both of them"]];
@@ -3375,72 +3333,6 @@ var gpustreamlab = (() => {
     return ns >= 1 ? `${10 ** Math.floor(Math.log10(ns / unitNs))}${unit}` : "0ns";
   }
 
-  // help.js
-  var HELP_ROWS = [
-    ["W  S", "Zoom in, out (at the pointer, else the middle)"],
-    ["A  D", "Move to earlier, later"],
-    ["F", "Fit what is pinned or selected; again: everything"],
-    ["←  →", "Previous, next span of the row"],
-    ["↑  ↓", "Row above, below: enclosing spans, then other lanes"],
-    ["/", "Search; Enter next, Shift+Enter previous, Esc ends"],
-    ["M or R", "Ruler: click twice; Enter takes the pinned span"],
-    ["T", "Totals by name, stream, partition; again: closes"],
-    ["E", "Show, hide the waits (arrows)"],
-    ["Y", "The next sign: why, hazard, stray, wait, note"],
-    ["N", "Write a note: of what is pinned or selected, else at the pointer"],
-    ["V", "How the picture looks"],
-    ["L", "A lane: fold, pin, hide, move"],
-    ["Alt+↑  Alt+↓", "Move the lane up, down"],
-    ["PgUp  PgDn", "Scroll the lanes"],
-    ["Esc", "Leave ruler, unpin, unselect, end the search"]
-  ];
-  var HELP_LIVE_ROWS = [["Space", "Pause, go on"], ["End", "Follow: stick to now"]];
-  var HELP_MOUSE_ROWS = [
-    ["Drag", "Move; two fingers: zoom"],
-    ["Ctrl+wheel", "Zoom (Mac: ⌘, or pinch); after a click into the picture without Ctrl"],
-    ["Wheel", "Scroll the page; over the lanes' names: the lanes"],
-    ["Shift+drag", "Select a window and lanes: totals and overlap"],
-    ["Alt+drag", "Zoom to a window"],
-    ["Lane's name", "Click: fold, pin, hide, move; drag: move"],
-    ["Click", "Pin a span: its details below; a gap of a lane: why it was idle"],
-    ["Click in legend", "Hide, show; with Alt or Ctrl: only this"]
-  ];
-  function addHelp(viewer) {
-    const sheet = new Sheet(viewer, "help", "Keys and mouse", { keys: ["Escape", "?"] }), shut = () => sheet.shut();
-    const close = makeButton("Close", { key: "Escape", onclick: shut });
-    const head2 = makeNode("header", {}, makeNode("h3", { text: "Keys and mouse" }), close);
-    const button = makeButton("?", { label: "Keys and mouse", key: "?", class: "gsl-help-button", "aria-haspopup": "dialog", onclick: () => toggle() });
-    viewer.tools.append(button);
-    const toggle = () => {
-      if (sheet.isOpen) return shut();
-      const rows = [...HELP_ROWS, ...viewer.view.isLive ? HELP_LIVE_ROWS : []];
-      const title = makeNode("h4", { text: "Search, with examples of this timeline" });
-      sheet.element.replaceChildren(head2, keyList(rows), keyList(HELP_MOUSE_ROWS), title, exampleList(viewer, shut));
-      sheet.open();
-    };
-    viewer.commands.help = toggle;
-  }
-  function keyList(rows) {
-    const list = makeNode("dl", { class: "gsl-keys" });
-    for (const [keys, text] of rows) {
-      const term = makeNode("dt");
-      for (const key of keys.split("  ")) term.append(makeNode("kbd", { text: key }));
-      list.append(term, makeNode("dd", { text }));
-    }
-    return list;
-  }
-  function exampleList(viewer, shut) {
-    const list = makeNode("dl", { class: "gsl-keys gsl-examples" });
-    for (const [text, about] of searchExamples(viewer.view)) {
-      const go = () => {
-        shut();
-        viewer.commands.searchFor(text);
-      };
-      list.append(makeNode("dt", {}, makeButton(text, { label: `Search for ${text}`, class: "gsl-link", dir: "auto", onclick: go })), makeNode("dd", { text: about }));
-    }
-    return list;
-  }
-
   // keys.js
   var ZOOM_STEP = 1.5;
   var PAN_STEP = 0.2;
@@ -3465,19 +3357,17 @@ var gpustreamlab = (() => {
       action();
     };
     document.addEventListener("keydown", keyed, { signal: viewer.signal });
-    root.addEventListener("pointerenter", (event) => {
+    const pointed = (event) => {
       state.pointer = event;
-    });
-    root.addEventListener("pointerleave", () => {
+    };
+    listen(root, { pointerenter: pointed, pointerleave: () => {
       state.pointer = null;
-    });
-    figure.addEventListener("pointermove", (event) => {
-      state.pointer = event;
-    }, true);
-    figure.addEventListener("mousedown", (event) => {
+    } }, false);
+    const mousedown = (event) => {
       event.preventDefault();
       viewer.focus();
-    }, true);
+    };
+    listen(figure, { pointermove: pointed, mousedown });
   }
   function isForTimeline(event, root, state) {
     if (event.defaultPrevented || event.isComposing || event.ctrlKey || event.metaKey || event.altKey && !MOVES_LANE.test(event.key)) return false;
@@ -3489,9 +3379,7 @@ var gpustreamlab = (() => {
     if (!hasNoFocus || document.querySelector(NOTEBOOKS)) return false;
     return Boolean(state.pointer) || isPageOfOne() && !isForScrolling(event);
   }
-  function isPageOfOne() {
-    return window.parent === window && document.querySelectorAll(".gsl-viewer").length === 1;
-  }
+  var isPageOfOne = () => window.parent === window && document.querySelectorAll(".gsl-viewer").length === 1;
   function isForScrolling({ key }) {
     const { scrollHeight, clientHeight } = document.documentElement;
     return scrollHeight > clientHeight && (key === " " || /^(ArrowUp|ArrowDown|Page|Home|End)/.test(key));
@@ -3506,13 +3394,13 @@ var gpustreamlab = (() => {
     const letter = /^[a-z]$/i.test(event.key) || !/^Key/.test(event.code) ? event.key.toLowerCase() : event.code.slice(3).toLowerCase();
     if (event.shiftKey && event.key.length > 1) return void 0;
     if (event.altKey) return () => commands.moveLane(event.key === "ArrowUp" ? -1 : 1);
-    const at = () => pointerTime(viewer, state);
+    const at = () => pointerTime(viewer, state), zoomIn = () => view.zoomBy(1 / ZOOM_STEP, at()), zoomOut = () => view.zoomBy(ZOOM_STEP, at());
     return {
-      w: () => view.zoomBy(1 / ZOOM_STEP, at()),
-      s: () => view.zoomBy(ZOOM_STEP, at()),
-      "+": () => view.zoomBy(1 / ZOOM_STEP, at()),
-      "=": () => view.zoomBy(1 / ZOOM_STEP, at()),
-      "-": () => view.zoomBy(ZOOM_STEP, at()),
+      w: zoomIn,
+      "+": zoomIn,
+      "=": zoomIn,
+      s: zoomOut,
+      "-": zoomOut,
       a: () => view.panBy(-PAN_STEP),
       d: () => view.panBy(PAN_STEP),
       f: () => fitNext(view),
@@ -3588,6 +3476,192 @@ var gpustreamlab = (() => {
     if (at < 0) return 0;
     if (at + 1 >= row.length || row.end[at] >= time) return at;
     return time - row.end[at] <= row.start[at + 1] - time ? at : at + 1;
+  }
+
+  // lanes.js
+  var DRAG_PX = 5;
+  var SETS = { folded: ["folded", "open"], pinned: ["pinned at the top", "not pinned any more"], hidden: ["hidden", "shown"] };
+  function addLanes(viewer) {
+    const { view } = viewer, figure = viewer.figureElement, commands = viewer.commands;
+    const showSheet = addSheet(viewer);
+    let grip = null;
+    const down = (event) => {
+      const point = viewer.pointOf(event), name = nameAt(view, point.x, point.y);
+      if (!name || event.button || point.x >= view.frame.left) return;
+      event.stopImmediatePropagation();
+      grip = { ...name, point, isMoving: false };
+    };
+    const move = (event) => {
+      if (!grip) return;
+      const point = viewer.pointOf(event);
+      if (grip.lane === void 0 || event.pointerType === "touch" || Math.abs(point.y - grip.point.y) < DRAG_PX && !grip.isMoving) return;
+      event.stopImmediatePropagation();
+      grip.isMoving = true;
+      const target = nameAt(view, 0, point.y)?.lane, place = (code) => view.laneOrder.indexOf(code);
+      if (target === void 0 || target === grip.lane) return;
+      const { top, bottom } = view.tables.lanes[target], isPast = point.y > (view.yAt(top) + view.yAt(bottom)) / 2;
+      if (isPast === place(target) > place(grip.lane)) moveTo(viewer, grip.lane, target);
+    };
+    const up = (event) => {
+      if (!grip) return;
+      event.stopImmediatePropagation();
+      const { lane: code, group, point, isMoving } = grip, lane = view.planned.lanes[code];
+      grip = null;
+      if (isMoving) sayPlace(viewer, code);
+      else if (group) change(viewer, "folded", groupKey(group), group.label);
+      else if (point.x < caretLeft(view) + CARET_PX) change(viewer, "folded", laneKey(lane), lane.name);
+      else setTimeout(() => showSheet(code, event.clientY));
+    };
+    listen(figure, { pointerdown: down, pointermove: move, pointerup: up, pointercancel: () => {
+      grip = null;
+    } });
+    Object.assign(commands, { lane: () => showSheet(laneOfKeys(view)), moveLane: (way) => stepLane(viewer, laneOfKeys(view), way) });
+    addChoices(viewer);
+  }
+  function nameAt(view, x, y) {
+    if (y < view.lanesTop() || y >= view.lanesBottom()) return null;
+    const isPinned2 = y < view.frame.top + view.pinnedPx;
+    const group = !isPinned2 && groupBoxes(view).find(([, { headTop, headPx }]) => y >= headTop && y < headTop + headPx)?.[0];
+    if (group) return { group };
+    if (x >= view.frame.left) return null;
+    const lane = view.visibleLanes().find((code) => {
+      const { top, bottom } = view.tables.lanes[code];
+      return top < view.pinnedPx === isPinned2 && y >= view.yAt(top) && y < view.yAt(bottom);
+    });
+    return lane === void 0 ? null : { lane };
+  }
+  function nameFacts(view, { lane: code, group }) {
+    if (group) return [group.label, group.detail ? [["about", group.detail]] : [], `Click on its name: ${group.isFolded ? "open" : "fold"}`];
+    const lane = view.planned.lanes[code], rows = view.laneRows[code].map((row) => view.store.row(row));
+    const spans = rows.reduce((sum, row) => sum + row.countSum(0, row.length - 1), 0);
+    const facts = [
+      ["group", view.planned.groups[lane.group]?.label ?? ""],
+      ["about", lane.detail],
+      ["host", lane.machine],
+      ["device", hasDevices(view.planned) ? String(lane.device) : ""],
+      ["spans", formatCount(spans)]
+    ];
+    return [lane.name, facts.filter(([, text]) => text), "Click: fold, pin, hide, move; drag: move"];
+  }
+  function laneOfKeys(view) {
+    const chosen = [view.lane, view.pinned && view.tables.rows[view.pinned.row].lane].find((code) => view.laneOrder.includes(code));
+    return chosen ?? view.visibleLanes()[0];
+  }
+  function change(viewer, set, key, name) {
+    const isIn = !viewer.view.layout[set].has(key);
+    viewer.view.setIn(set, key, isIn);
+    viewer.announce(`${name} is ${SETS[set][isIn ? 0 : 1]}`);
+  }
+  function moveTo({ view }, lane, target) {
+    if (view.tables.lanes[lane].group !== view.tables.lanes[target].group) return;
+    const isDown = view.laneOrder.indexOf(target) > view.laneOrder.indexOf(lane);
+    view.moveLane(lane, isDown ? view.sequence[view.sequence.indexOf(target) + 1] : target);
+  }
+  function stepLane(viewer, lane, way) {
+    const { view } = viewer, target = view.laneOrder[view.laneOrder.indexOf(lane) + way];
+    if (target === void 0) return;
+    view.lane = lane;
+    moveTo(viewer, lane, target);
+    sayPlace(viewer, lane);
+  }
+  function sayPlace(viewer, lane) {
+    const { planned, laneOrder } = viewer.view;
+    viewer.announce(`${planned.lanes[lane].name}, lane ${laneOrder.indexOf(lane) + 1} of ${laneOrder.length}`);
+  }
+  function addSheet(viewer) {
+    const { view } = viewer, sheet = new Sheet(viewer, "lane", "Lane"), { element } = sheet;
+    let does = {};
+    const fill = () => {
+      const lane = view.planned.lanes[view.lane], key = laneKey(lane), isIn = (set) => view.layout[set].has(key);
+      const [title, facts] = nameFacts(view, { lane: view.lane });
+      const put = (set) => () => {
+        change(viewer, set, key, lane.name);
+        if (isIn("hidden")) sheet.shut();
+        else fill();
+      };
+      const step = (way) => () => {
+        stepLane(viewer, view.lane, way);
+        fill();
+      };
+      does = {
+        F: put("folded"),
+        P: put("pinned"),
+        H: put("hidden"),
+        ArrowUp: () => choose(-1),
+        ArrowDown: () => choose(1),
+        "Alt+ArrowUp": step(-1),
+        "Alt+ArrowDown": step(1)
+      };
+      const button = (text, key2, label = text) => makeButton(text, { label, key: key2, onclick: does[key2] });
+      sheet.fill(title, factList(facts), makeNode(
+        "p",
+        { class: "gsl-does" },
+        button(isIn("folded") ? "Open" : "Fold", "F"),
+        button(isIn("pinned") ? "Unpin" : "Pin at the top", "P"),
+        button("Hide", "H"),
+        button("Up", "Alt+ArrowUp", "Move up"),
+        button("Down", "Alt+ArrowDown", "Move down")
+      ));
+    };
+    const choose = (way) => {
+      const next = view.laneOrder[view.laneOrder.indexOf(view.lane) + way];
+      if (next === void 0) return;
+      view.lane = next;
+      fill();
+      viewer.announce(view.planned.lanes[next].name);
+    };
+    element.addEventListener("keydown", (event) => {
+      const { key } = event, action = does[`${event.altKey ? "Alt+" : ""}${key.length === 1 ? key.toUpperCase() : key}`];
+      event.stopPropagation();
+      if (!action || event.ctrlKey || event.metaKey) return;
+      event.preventDefault();
+      action();
+      if (sheet.isOpen) element.focus({ preventScroll: true });
+    });
+    return (code, clientY) => {
+      if (code === void 0) return;
+      view.lane = code;
+      fill();
+      const { left, top } = viewer.figureElement.getBoundingClientRect();
+      sheet.open({ left: left + view.frame.left, top: clientY ?? top + view.yAt(view.tables.lanes[code].top) });
+    };
+  }
+  function addChoices(viewer) {
+    const { view, menu } = viewer, commands = viewer.commands;
+    const ways = [
+      ["partition", "partition"],
+      ["host", "host", () => hasHosts(view.planned)],
+      ["device", "device", () => hasDevices(view.planned)],
+      ["thread", "thread", () => view.planned.threads?.length > 1],
+      ["none", "none"]
+    ];
+    menu.choice("Lanes", {
+      label: "height",
+      options: [["auto", "fitting"], ["compact", "compact"], ["normal", "normal"], ["tall", "tall"]],
+      get: () => view.layout.density,
+      set: (density) => view.arrange({ density })
+    });
+    menu.choice("Lanes", { label: "groups", options: ways, get: () => view.layout.groupBy, set: (groupBy) => view.arrange({ groupBy }) });
+    if (view.planned.memory?.length) {
+      menu.toggle("Lanes", { label: "Memory", get: () => view.layout.memory, set: (memory) => view.arrange({ memory }) });
+    }
+    menu.action("Lanes", { label: "Fold, pin, hide or move a lane", key: "L", run: () => {
+      commands.closeMenu();
+      commands.lane();
+    }, isOff: () => !view.laneOrder.length });
+    menu.action("Lanes", { label: "Fold all lanes", run: () => view.arrange({ folded: new Set(view.planned.lanes.map(laneKey)) }) });
+    menu.action("Lanes", { label: "Show all lanes", run: () => view.arrange({ hidden: /* @__PURE__ */ new Set(), folded: /* @__PURE__ */ new Set() }), isOff: () => !view.layout.hidden.size && !view.layout.folded.size });
+    menu.action("Lanes", { label: "Order of first work", run: () => view.arrange({ order: [], pinned: /* @__PURE__ */ new Set() }), isOff: () => !view.layout.order.length && !view.layout.pinned.size });
+    menu.choice("Moving", { label: "drag", options: [["move", "moves"], ["select", "selects (Shift)"], ["zoom", "zooms (Alt)"]], get: () => view.dragDoes, set: (value) => {
+      view.dragDoes = value;
+    } });
+    menu.action("Moving", { label: "Show everything", key: "0", run: () => view.fit() });
+    const plain2 = (layout) => JSON.stringify(layout, (_, value) => value instanceof Set ? [...value] : value), first = plain2(view.layout);
+    view.keep("lanes", () => plain2(view.layout) === first ? null : JSON.parse(plain2(view.layout)), (kept) => {
+      const { density, groupBy, order, memory, ...sets } = kept ?? JSON.parse(first);
+      const chosen = Object.fromEntries(Object.entries(sets).map(([name, keys]) => [name, new Set(keys)]));
+      view.arrange({ density, groupBy, order, memory: memory === true, ...chosen });
+    });
   }
 
   // layer.js
@@ -3679,250 +3753,6 @@ var gpustreamlab = (() => {
     plotView.throttled_paint = () => due ||= new Promise((done) => requestAnimationFrame(() => paint(done)));
   }
 
-  // lanes.js
-  var DRAG_PX = 5;
-  var SETS = { folded: ["folded", "open"], pinned: ["pinned at the top", "not pinned any more"], hidden: ["hidden", "shown"] };
-  function addLanes(viewer) {
-    const { view } = viewer, figure = viewer.figureElement, commands = viewer.commands;
-    const showSheet = addSheet(viewer);
-    let grip = null;
-    const down = (event) => {
-      const point = viewer.pointOf(event), name = nameAt(view, point.x, point.y);
-      if (!name || event.button || point.x >= view.frame.left) return;
-      event.stopImmediatePropagation();
-      grip = { ...name, point, isMoving: false };
-    };
-    const move = (event) => {
-      if (!grip) return;
-      const point = viewer.pointOf(event);
-      if (grip.lane === void 0 || event.pointerType === "touch" || Math.abs(point.y - grip.point.y) < DRAG_PX && !grip.isMoving) return;
-      event.stopImmediatePropagation();
-      grip.isMoving = true;
-      const target = nameAt(view, 0, point.y)?.lane, place = (code) => view.laneOrder.indexOf(code);
-      if (target === void 0 || target === grip.lane) return;
-      const { top, bottom } = view.tables.lanes[target], isPast = point.y > (view.yAt(top) + view.yAt(bottom)) / 2;
-      if (isPast === place(target) > place(grip.lane)) moveTo(viewer, grip.lane, target);
-    };
-    const up = (event) => {
-      if (!grip) return;
-      event.stopImmediatePropagation();
-      const { lane: code, group, point, isMoving } = grip, lane = view.planned.lanes[code];
-      grip = null;
-      if (isMoving) sayPlace(viewer, code);
-      else if (group) change(viewer, "folded", groupKey(group), group.label);
-      else if (point.x < caretLeft(view) + CARET_PX) change(viewer, "folded", laneKey(lane), lane.name);
-      else setTimeout(() => showSheet(code, event.clientY));
-    };
-    figure.addEventListener("pointerdown", down, true);
-    figure.addEventListener("pointermove", move, true);
-    figure.addEventListener("pointerup", up, true);
-    figure.addEventListener("pointercancel", () => {
-      grip = null;
-    }, true);
-    Object.assign(commands, { lane: () => showSheet(laneOfKeys(view)), moveLane: (way) => stepLane(viewer, laneOfKeys(view), way) });
-    addChoices(viewer);
-  }
-  function nameAt(view, x, y) {
-    if (y < view.lanesTop() || y >= view.lanesBottom()) return null;
-    const isPinned2 = y < view.frame.top + view.pinnedPx;
-    const group = !isPinned2 && groupBoxes(view).find(([, { headTop, headPx }]) => y >= headTop && y < headTop + headPx)?.[0];
-    if (group) return { group };
-    if (x >= view.frame.left) return null;
-    const lane = view.visibleLanes().find((code) => {
-      const { top, bottom } = view.tables.lanes[code];
-      return top < view.pinnedPx === isPinned2 && y >= view.yAt(top) && y < view.yAt(bottom);
-    });
-    return lane === void 0 ? null : { lane };
-  }
-  function nameFacts(view, { lane: code, group }) {
-    if (group) return [group.label, group.detail ? [["about", group.detail]] : [], `Click on its name: ${group.isFolded ? "open" : "fold"}`];
-    const lane = view.planned.lanes[code], spans = view.laneRows[code].reduce((sum, row) => sum + view.store.countSum(row, 0, view.store.row(row).length - 1), 0);
-    const facts = [
-      ["group", view.planned.groups[lane.group]?.label ?? ""],
-      ["about", lane.detail],
-      ["host", lane.machine],
-      ["device", hasDevices(view.planned) ? String(lane.device) : ""],
-      ["spans", formatCount(spans)]
-    ];
-    return [lane.name, facts.filter(([, text]) => text), "Click: fold, pin, hide, move; drag: move"];
-  }
-  function laneOfKeys(view) {
-    const chosen = [view.lane, view.pinned && view.tables.rows[view.pinned.row].lane].find((code) => view.laneOrder.includes(code));
-    return chosen ?? view.visibleLanes()[0];
-  }
-  function change(viewer, set, key, name) {
-    const isIn = !viewer.view.layout[set].has(key);
-    viewer.view.setIn(set, key, isIn);
-    viewer.announce(`${name} is ${SETS[set][isIn ? 0 : 1]}`);
-  }
-  function moveTo({ view }, lane, target) {
-    if (view.tables.lanes[lane].group !== view.tables.lanes[target].group) return;
-    const isDown = view.laneOrder.indexOf(target) > view.laneOrder.indexOf(lane);
-    view.moveLane(lane, isDown ? view.sequence[view.sequence.indexOf(target) + 1] : target);
-  }
-  function stepLane(viewer, lane, way) {
-    const { view } = viewer, target = view.laneOrder[view.laneOrder.indexOf(lane) + way];
-    if (target === void 0) return;
-    view.lane = lane;
-    moveTo(viewer, lane, target);
-    sayPlace(viewer, lane);
-  }
-  function sayPlace(viewer, lane) {
-    const { planned, laneOrder } = viewer.view;
-    viewer.announce(`${planned.lanes[lane].name}, lane ${laneOrder.indexOf(lane) + 1} of ${laneOrder.length}`);
-  }
-  function addSheet(viewer) {
-    const { view } = viewer, sheet = new Sheet(viewer, "lane", "Lane"), { element } = sheet;
-    let does = {};
-    const fill = () => {
-      const lane = view.planned.lanes[view.lane], key = laneKey(lane), isIn = (set) => view.layout[set].has(key);
-      const [title, facts] = nameFacts(view, { lane: view.lane });
-      const put = (set) => () => {
-        change(viewer, set, key, lane.name);
-        if (isIn("hidden")) sheet.shut();
-        else fill();
-      };
-      const step = (way) => () => {
-        stepLane(viewer, view.lane, way);
-        fill();
-      };
-      does = {
-        F: put("folded"),
-        P: put("pinned"),
-        H: put("hidden"),
-        ArrowUp: () => choose(-1),
-        ArrowDown: () => choose(1),
-        "Alt+ArrowUp": step(-1),
-        "Alt+ArrowDown": step(1)
-      };
-      const button = (text, key2, label = text) => makeButton(text, { label, key: key2, onclick: does[key2] });
-      const close = makeButton("Close", { key: "Escape", onclick: () => sheet.shut() });
-      element.replaceChildren(
-        makeNode("header", {}, makeNode("h3", { text: title, dir: "auto" }), close),
-        factList(facts),
-        makeNode(
-          "p",
-          { class: "gsl-does" },
-          button(isIn("folded") ? "Open" : "Fold", "F"),
-          button(isIn("pinned") ? "Unpin" : "Pin at the top", "P"),
-          button("Hide", "H"),
-          button("Up", "Alt+ArrowUp", "Move up"),
-          button("Down", "Alt+ArrowDown", "Move down")
-        )
-      );
-    };
-    const choose = (way) => {
-      const next = view.laneOrder[view.laneOrder.indexOf(view.lane) + way];
-      if (next === void 0) return;
-      view.lane = next;
-      fill();
-      viewer.announce(view.planned.lanes[next].name);
-    };
-    element.addEventListener("keydown", (event) => {
-      const { key } = event, action = does[`${event.altKey ? "Alt+" : ""}${key.length === 1 ? key.toUpperCase() : key}`];
-      event.stopPropagation();
-      if (!action || event.ctrlKey || event.metaKey) return;
-      event.preventDefault();
-      action();
-      if (sheet.isOpen) element.focus({ preventScroll: true });
-    });
-    return (code, clientY) => {
-      if (code === void 0) return;
-      view.lane = code;
-      fill();
-      const { left, top } = viewer.figureElement.getBoundingClientRect();
-      sheet.open({ left: left + view.frame.left, top: clientY ?? top + view.yAt(view.tables.lanes[code].top) });
-    };
-  }
-  function addChoices(viewer) {
-    const { view, menu } = viewer, commands = viewer.commands;
-    const ways = [
-      ["partition", "partition"],
-      ["host", "host", () => hasHosts(view.planned)],
-      ["device", "device", () => hasDevices(view.planned)],
-      ["thread", "thread", () => view.planned.threads?.length > 1],
-      ["none", "none"]
-    ];
-    menu.choice("Lanes", {
-      label: "height",
-      options: [["auto", "fitting"], ["compact", "compact"], ["normal", "normal"], ["tall", "tall"]],
-      get: () => view.layout.density,
-      set: (density) => view.arrange({ density })
-    });
-    menu.choice("Lanes", { label: "groups", options: ways, get: () => view.layout.groupBy, set: (groupBy) => view.arrange({ groupBy }) });
-    if (view.planned.memory?.length) {
-      menu.toggle("Lanes", { label: "Memory", get: () => view.layout.memory, set: (memory) => view.arrange({ memory }) });
-    }
-    menu.action("Lanes", { label: "Fold, pin, hide or move a lane", key: "L", run: () => {
-      commands.closeMenu();
-      commands.lane();
-    }, isOff: () => !view.laneOrder.length });
-    menu.action("Lanes", { label: "Fold all lanes", run: () => view.arrange({ folded: new Set(view.planned.lanes.map(laneKey)) }) });
-    menu.action("Lanes", { label: "Show all lanes", run: () => view.arrange({ hidden: /* @__PURE__ */ new Set(), folded: /* @__PURE__ */ new Set() }), isOff: () => !view.layout.hidden.size && !view.layout.folded.size });
-    menu.action("Lanes", { label: "Order of first work", run: () => view.arrange({ order: [], pinned: /* @__PURE__ */ new Set() }), isOff: () => !view.layout.order.length && !view.layout.pinned.size });
-    menu.choice("Moving", { label: "drag", options: [["move", "moves"], ["select", "selects (Shift)"], ["zoom", "zooms (Alt)"]], get: () => view.dragDoes, set: (value) => {
-      view.dragDoes = value;
-    } });
-    for (const [label, key, run] of [["Zoom in", "W", () => view.zoomBy(1 / 1.5)], ["Zoom out", "S", () => view.zoomBy(1.5)], ["Show everything", "0", () => view.fit()]]) menu.action("Moving", { label, key, run });
-    const plain2 = (layout) => JSON.stringify(layout, (_, value) => value instanceof Set ? [...value] : value), first = plain2(view.layout);
-    view.keep("lanes", () => plain2(view.layout) === first ? null : JSON.parse(plain2(view.layout)), (kept) => {
-      const { density, groupBy, order, memory, ...sets } = kept ?? JSON.parse(first);
-      const chosen = Object.fromEntries(Object.entries(sets).map(([name, keys]) => [name, new Set(keys)]));
-      view.arrange({ density, groupBy, order, memory: memory === true, ...chosen });
-    });
-  }
-
-  // name_times.js
-  var NameTimes = class {
-    constructor() {
-      this.names = /* @__PURE__ */ new Map();
-      this.kinds = /* @__PURE__ */ new Set();
-      this.strayCount = 0;
-      this.hasBlocked = false;
-      this.rows = [];
-    }
-    /** Take in what is new; a row in which spans came in between, or went, is counted anew. */
-    update(store, { rows }) {
-      this.rows.length = rows.length;
-      for (const code of rows.keys()) {
-        const row = store.ownRow(code), known = this.rows[code];
-        if (!known || known.edits !== row.edits || known.length > row.length) {
-          this.rows[code] = { edits: row.edits, length: 0, strays: 0, hasBlocked: false, names: /* @__PURE__ */ new Map(), kinds: /* @__PURE__ */ new Set() };
-        }
-        countSpans(row, this.rows[code]);
-      }
-      this.names.clear();
-      for (const { names } of this.rows) for (const [code, { busy, count }] of names) addTimes(this.names, code, busy, count);
-      this.kinds = new Set(this.rows.flatMap(({ kinds }) => [...kinds]));
-      this.strayCount = this.rows.reduce((sum, { strays }) => sum + strays, 0);
-      this.hasBlocked = this.rows.some(({ hasBlocked }) => hasBlocked);
-    }
-    /** Codes of the names that there are, those that take most time first; those of `known` keep their places before new ones. */
-    order(known = []) {
-      const { names } = this, kept = known.filter((code) => names.has(code)), isKept = new Set(kept);
-      const fresh = [...names.keys()].filter((code) => !isKept.has(code));
-      return [...kept, ...fresh.sort((a, b) => names.get(b).busy - names.get(a).busy || a - b)];
-    }
-  };
-  function countSpans(row, known) {
-    const { name, kind, length, hasWork } = row;
-    for (let i = known.length; i < length; i += 1) {
-      addTimes(known.names, name[i], row.busyAt(i), 1);
-      known.kinds.add(kind[i]);
-      if (hasWork && isStray(row, i)) known.strays += 1;
-      if (hasWork && isBlocked(row, i)) known.hasBlocked = true;
-    }
-    known.length = length;
-  }
-  function addTimes(sums, code, busy, count) {
-    const sum = sums.get(code);
-    if (!sum) sums.set(code, { busy, count });
-    else {
-      sum.busy += busy;
-      sum.count += count;
-    }
-  }
-
   // legend.js
   var LEGEND_NAMES = 14;
   var LEAST_NAMES = 3;
@@ -3934,22 +3764,20 @@ var gpustreamlab = (() => {
     const chips = makeNode("div", { class: "gsl-legend", role: "group", "aria-label": "Legend: click hides, Alt+click shows only this" });
     const sheet = new Sheet(viewer, "all", "All of the legend", { back: () => chips.querySelector(".gsl-more") });
     viewer.bar.append(chips);
-    const state = { times: new NameTimes(), drawn: "", left: 0, entries: [], order: [], wasFollowing: view.isFollowing };
+    const state = { times: new NameTimes(), drawn: "", left: 0, entries: [], order: [] };
     const recount = () => {
       state.times.update(view.store, view.tables);
       state.order = state.times.order(view.isLive ? state.order : []);
       view.strayCount = state.times.strayCount;
       draw();
     };
-    const restate = () => {
-      if (state.wasFollowing && !view.isFollowing) state.order = [];
-      state.wasFollowing = view.isFollowing;
-      if (!state.order.length) recount();
-    };
     const draw = () => drawLegend(viewer, { chips, sheet, state });
     const again = throttled(viewer, recount, LEGEND_EVERY_MS);
     view.on("data", (what) => what === "tables" ? recount() : again());
-    view.on("state", restate);
+    view.on("state", () => {
+      if (!view.isFollowing) state.order = [];
+      recount();
+    });
     view.on("look", (property) => {
       if (FILTER_KEYS.has(property) || property === "colour" || property === "hasHatches") draw();
     });
@@ -3998,7 +3826,7 @@ var gpustreamlab = (() => {
       ...others,
       ...parts,
       ...view.strayCount ? [strayChip(viewer, view.strayCount)] : [],
-      ...view.store.filter ? [makeButton("Show all", { class: "gsl-show-all", onclick: () => showAll(view) })] : []
+      ...view.store.filter ? [makeButton("Show all", { class: "gsl-show-all", onclick: () => FILTER_KEYS.forEach((group) => view[group].size && view.set(group, /* @__PURE__ */ new Set())) })] : []
     );
     fitLegend(chips, state);
     fillSheet(sheet, names.length, chipsFor([...names, ...shownKinds, ...calls, ...partitions]));
@@ -4024,9 +3852,7 @@ var gpustreamlab = (() => {
   function fillSheet(sheet, nameCount, chips) {
     const scrolled = sheet.element.querySelector(".gsl-list")?.scrollTop ?? 0;
     const list = makeNode("div", { class: "gsl-list" }, ...chips);
-    const close = makeButton("Close", { key: "Escape", onclick: () => sheet.shut() });
-    const title = makeNode("h3", { text: `${formatCount(nameCount)} names` });
-    sheet.element.replaceChildren(makeNode("header", {}, title, close), list);
+    sheet.fill(`${formatCount(nameCount)} names`, list);
     list.scrollTop = scrolled;
   }
   function colourNode(view) {
@@ -4130,11 +3956,58 @@ var gpustreamlab = (() => {
     const own = new Set(entry.codes);
     view.set(entry.group, new Set(isAlone(view, entry) ? [] : entry.all.filter((code) => !own.has(code))));
   }
-  function showAll(view) {
-    for (const group of FILTER_KEYS) if (view[group].size) view.set(group, /* @__PURE__ */ new Set());
+  var NameTimes = class {
+    constructor() {
+      this.names = /* @__PURE__ */ new Map();
+      this.kinds = /* @__PURE__ */ new Set();
+      this.strayCount = 0;
+      this.hasBlocked = false;
+      this.rows = [];
+    }
+    /** Take in what is new; a row in which spans came in between, or went, is counted anew. */
+    update(store, { rows }) {
+      this.rows.length = rows.length;
+      for (const code of rows.keys()) {
+        const row = store.ownRow(code), known = this.rows[code];
+        if (!known || known.edits !== row.edits || known.length > row.length) {
+          this.rows[code] = { edits: row.edits, length: 0, strays: 0, hasBlocked: false, names: /* @__PURE__ */ new Map(), kinds: /* @__PURE__ */ new Set() };
+        }
+        countSpans(row, this.rows[code]);
+      }
+      this.names.clear();
+      for (const { names } of this.rows) for (const [code, { busy, count }] of names) addTimes(this.names, code, busy, count);
+      this.kinds = new Set(this.rows.flatMap(({ kinds }) => [...kinds]));
+      this.strayCount = this.rows.reduce((sum, { strays }) => sum + strays, 0);
+      this.hasBlocked = this.rows.some(({ hasBlocked }) => hasBlocked);
+    }
+    /** Codes of the names that there are, those that take most time first; those of `known` keep their places before new ones. */
+    order(known = []) {
+      const { names } = this, kept = known.filter((code) => names.has(code)), isKept = new Set(kept);
+      const fresh = [...names.keys()].filter((code) => !isKept.has(code));
+      return [...kept, ...fresh.sort((a, b) => names.get(b).busy - names.get(a).busy || a - b)];
+    }
+  };
+  function countSpans(row, known) {
+    const { name, kind, length, hasWork } = row;
+    for (let i = known.length; i < length; i += 1) {
+      addTimes(known.names, name[i], row.busyAt(i), 1);
+      known.kinds.add(kind[i]);
+      if (hasWork && isStray(row, i)) known.strays += 1;
+      if (hasWork && isBlocked(row, i)) known.hasBlocked = true;
+    }
+    known.length = length;
+  }
+  function addTimes(sums, code, busy, count) {
+    const sum = sums.get(code);
+    if (!sum) sums.set(code, { busy, count });
+    else {
+      sum.busy += busy;
+      sum.count += count;
+    }
   }
 
   // menu.js
+  var CHOICES = ["partition", "stream", "name", "duration"];
   function addMenu(viewer) {
     const { view } = viewer;
     const button = makeButton("View", { label: "How the picture looks", key: "V", class: "gsl-menu-button", "aria-haspopup": "dialog", "aria-expanded": "false", onclick: () => toggle() });
@@ -4172,7 +4045,6 @@ var gpustreamlab = (() => {
       });
       this.add(section, makeNode("fieldset", {}, makeNode("legend", { text: label }), ...inputs));
     }
-    /** On or off. */
     toggle(section, { label, key = "", get, set }) {
       const input = makeNode("input", { type: "checkbox", "aria-keyshortcuts": key || null, onchange: () => set(input.checked) });
       this.shows.push(() => {
@@ -4205,6 +4077,20 @@ var gpustreamlab = (() => {
     }
   };
   var choices = 0;
+  function addColours(viewer) {
+    const { view, menu } = viewer;
+    const options = CHOICES.filter((choice) => choice !== "partition" || view.isLive || colourBy(view) === choice).map((choice) => [choice, choice]);
+    const toggleWaits = viewer.commands.toggleWaits = () => view.set("showsWaits", !view.showsWaits);
+    menu.choice("Bars", { label: "Colour", options, get: () => colourBy(view), set: (choice) => view.set("colour", choice) });
+    menu.toggle("Bars", { label: "Hatches", get: () => view.hasHatches, set: (isOn) => view.set("hasHatches", isOn) });
+    menu.toggle("Bars", { label: "Waits as arrows", key: "E", get: () => view.showsWaits, set: toggleWaits });
+    view.keep("colour", () => view.colour, (choice) => view.set("colour", CHOICES.includes(choice) ? choice : null));
+    view.keep("hatches", () => view.hasHatches || null, (isOn) => view.set("hasHatches", isOn === true));
+    view.keep("waits", () => view.showsWaits && null, (isOn) => view.set("showsWaits", isOn !== false));
+    view.on("look", (property) => {
+      if (property === "hasHatches") viewer.useTheme();
+    });
+  }
 
   // paint_marks.js
   var MARK_DASHES = { layout: [5, 3], mark: [1.5, 3], cell: [1.5, 3] };
@@ -4258,6 +4144,27 @@ var gpustreamlab = (() => {
     const near = marksBetween(view.tables.marks, Math.max(at - slackNs, view.x0), Math.min(at + slackNs, view.x1));
     return near.sort((a, b) => markRank(a) - markRank(b) || Math.abs(a.time - at) - Math.abs(b.time - at));
   }
+  function paintOpen(ctx, painter) {
+    const { view, theme } = painter, { frame, tables } = view, now = Math.round(view.pxAt(view.nowNs)), right = Math.min(frame.right, now);
+    if (!view.isLive || now < frame.left) return;
+    clipLanes(ctx, view, frame.left, () => {
+      for (const [lane, name, since, count] of view.openWork) {
+        const { top, bottom } = tables.rows[view.laneRows[lane]?.[0]] ?? tables.lanes[lane] ?? {}, left = Math.max(frame.left - 2, Math.round(view.pxAt(since)));
+        if (top === void 0 || right <= left) continue;
+        Object.assign(ctx, { strokeStyle: theme.ink, lineWidth: 1 }).setLineDash([4, 2]);
+        ctx.beginPath();
+        for (const [x, y] of [[right, top], [left, top], [left, bottom - 1], [right, bottom - 1]]) ctx.lineTo(x + 0.5, Math.round(view.yAt(y)) + 0.5);
+        ctx.stroke();
+        ctx.setLineDash([]);
+        const text = `${tables.names[name] ?? ""}${count > 1 ? ` + ${count - 1} more` : ""}, not ended`;
+        paintPill(ctx, painter, text, (left + right) / 2, view.yAt((top + bottom) / 2), { fill: theme.paper, ink: theme.ink, line: theme.soft });
+      }
+    });
+    if (now > frame.right) return;
+    ctx.fillStyle = theme.accent;
+    ctx.fillRect(now, frame.top, 1, view.parts.innerPx);
+    paintPill(ctx, painter, "now", now, frame.top + view.parts.innerPx - 11, { fill: theme.accent, ink: theme.paper });
+  }
 
   // minimap.js
   var MINIMAP_PX = 52;
@@ -4273,36 +4180,36 @@ var gpustreamlab = (() => {
       this.viewer = viewer;
       this.view = viewer.view;
       this.element = element;
-      this.canvas = document.createElement("canvas");
-      this.canvas.setAttribute("role", "img");
-      this.canvas.setAttribute("aria-label", "How many streams were busy, and which part of the session is in view");
+      const up = () => {
+        this.grip = null;
+      };
+      this.canvas = makeNode("canvas", {
+        role: "img",
+        "aria-label": "How many streams were busy, and which part of the session is in view",
+        onpointerdown: (event) => this.down(event),
+        onpointermove: (event) => this.move(event),
+        onpointerup: up,
+        onpointercancel: up,
+        ondblclick: () => this.view.fit()
+      });
       Object.assign(this.canvas.style, { display: "block", width: "100%", touchAction: "pan-y" });
       element.append(this.canvas);
       this.frame = 0;
-      this.shares = null;
-      this.grip = null;
+      viewer.atEnd(() => cancelAnimationFrame(this.frame));
+      this.shares = this.grip = null;
       const data = () => {
         this.shares = null;
         this.request();
       };
-      this.offs = [this.view.on("range", () => this.request()), this.view.on("data", data), this.view.on("look", (property) => {
+      this.view.on("range", () => this.request());
+      this.view.on("data", data);
+      this.view.on("look", (property) => {
         if (FILTER_KEYS.has(property)) data();
         else if (property === "matches") {
           this.ticks = null;
           this.request();
         }
-      })];
-      const up = () => {
-        this.grip = null;
-      };
-      const heard = {
-        pointerdown: (event) => this.down(event),
-        pointermove: (event) => this.move(event),
-        pointerup: up,
-        pointercancel: up,
-        dblclick: () => this.view.fit()
-      };
-      for (const [type, listener] of Object.entries(heard)) this.canvas.addEventListener(type, listener);
+      });
     }
     // What the map is painted for. The figure may find its place, or its colours, after the map was asked to paint.
     get situation() {
@@ -4316,11 +4223,6 @@ var gpustreamlab = (() => {
         this.frame = 0;
         this.paint();
       });
-    }
-    remove() {
-      cancelAnimationFrame(this.frame);
-      this.offs.forEach((off) => off());
-      this.canvas.remove();
     }
     // The map lies over the figure's frame, so that one time is at one place in both.
     get left() {
@@ -4378,8 +4280,11 @@ var gpustreamlab = (() => {
       const about = isExact ? formatCount(most) : `about ${formatCount(most)}`, { busy_word: busy } = view.tables.header;
       const words = [`up to ${about} at once`, `up to ${about}`, about];
       paintScale(ctx, { ...painter, view, theme }, box, most ? words : [], [`streams ${busy}`, busy]);
-      if (!isWhole) this.paintName(ctx);
       this.paintWindow(ctx);
+      if (isWhole) return;
+      setPen(ctx, theme.soft, 11, "right");
+      const room = this.left - LABEL_GAP_PX;
+      ctx.fillText(firstFit(ctx, painter.texts, ["whole session", "session", "all"], room), room, (TOP_PX + this.lineBottom) / 2);
     }
     busyBetween(from, to, columns) {
       return busyShares(this.view.store, this.view.tables, from, to, columns).lanes;
@@ -4392,11 +4297,6 @@ var gpustreamlab = (() => {
       if (this.view.tables.header.busy_word === "queued or running") ctx.globalAlpha = 0.4;
       ctx.fill(stepShape(new Float64Array(shares.length), shares, box, most || 1));
       ctx.globalAlpha = 1;
-    }
-    paintName(ctx) {
-      setPen(ctx, this.viewer.theme.soft, 11, "right");
-      const room = this.left - LABEL_GAP_PX, words = ["whole session", "session", "all"];
-      ctx.fillText(firstFit(ctx, this.viewer.painter.texts, words, room), room, (TOP_PX + this.lineBottom) / 2);
     }
     paintMoments(ctx) {
       let last = -Infinity;
@@ -4564,6 +4464,7 @@ var gpustreamlab = (() => {
     count: Float64Array,
     busy: Float64Array
   };
+  var ITEM_COLUMNS = Object.keys(ITEM_ARRAYS);
   function binWidth(nsPerPx) {
     const wanted = BIN_PX * nsPerPx;
     let width = 1;
@@ -4576,12 +4477,10 @@ var gpustreamlab = (() => {
   var LodItems = class {
     constructor(capacity = 4096) {
       this.length = 0;
-      this.capacity = 0;
-      for (const [name, kind] of Object.entries(ITEM_ARRAYS)) this[name] = new kind(0);
-      this.reserve(capacity);
+      for (const [name, kind] of Object.entries(ITEM_ARRAYS)) this[name] = new kind(capacity);
     }
     push(row, left, right, first, last, count, busy) {
-      if (this.length === this.capacity) this.reserve(2 * this.capacity);
+      if (this.length === this.row.length) for (const name of ITEM_COLUMNS) this[name] = grown(this[name], 2 * this.length, this.length);
       const place = this.length++;
       this.row[place] = row;
       this.left[place] = left;
@@ -4590,10 +4489,6 @@ var gpustreamlab = (() => {
       this.last[place] = last;
       this.count[place] = count;
       this.busy[place] = busy;
-    }
-    reserve(capacity) {
-      for (const name of Object.keys(ITEM_ARRAYS)) this[name] = grown(this[name], capacity, this.length);
-      this.capacity = capacity;
     }
   };
   function decimate(store, code, x0, x1, bin, out) {
@@ -4609,7 +4504,7 @@ var gpustreamlab = (() => {
     let step = 1;
     for (let index = begin; index < length && start[index] <= x1; ) {
       if (end[index] - start[index] >= bin) {
-        if (end[index] >= x0) pushSpan(row, index, out);
+        if (end[index] >= x0) pushItem(row, index, index, end[index], out);
         index++;
         continue;
       }
@@ -4617,7 +4512,7 @@ var gpustreamlab = (() => {
       step = Math.max(1, last - index >> 1);
       if (slack) last = lastBeforeLong(row, index, last, bin);
       if (end[last] - start[last] >= bin) last--;
-      if (end[last] >= x0) pushMerged(row, index, last, end[last], out);
+      if (end[last] >= x0) pushItem(row, index, last, end[last], out);
       index = last + 1;
     }
   }
@@ -4633,16 +4528,12 @@ var gpustreamlab = (() => {
       if (right - start[index] < bin) {
         for (; next < length && start[next] < limit && end[next] - start[next] < bin; next++) right = Math.max(right, end[next]);
       }
-      if (right >= x0) pushMerged(row, index, next - 1, right, out);
+      if (right >= x0) pushItem(row, index, next - 1, right, out);
       index = next;
     }
   }
-  function pushSpan(row, index, out) {
-    out.push(row.code, row.start[index], row.end[index], index, index, row.countAt(index), row.busyAt(index));
-  }
-  function pushMerged(row, first, last, right, out) {
-    if (first === last) pushSpan(row, first, out);
-    else out.push(row.code, row.start[first], right, first, last, row.countSum(first, last), row.busySum(first, last));
+  function pushItem(row, first, last, right, out) {
+    out.push(row.code, row.start[first], right, first, last, row.countSum(first, last), row.busySum(first, last));
   }
 
   // memory.js
@@ -4898,29 +4789,6 @@ var gpustreamlab = (() => {
     ctx.stroke(shape);
   }
 
-  // paint_open.js
-  function paintOpen(ctx, painter) {
-    const { view, theme } = painter, { frame, tables } = view, now = Math.round(view.pxAt(view.nowNs)), right = Math.min(frame.right, now);
-    if (!view.isLive || now < frame.left) return;
-    clipLanes(ctx, view, frame.left, () => {
-      for (const [lane, name, since, count] of view.openWork) {
-        const { top, bottom } = tables.rows[view.laneRows[lane]?.[0]] ?? tables.lanes[lane] ?? {}, left = Math.max(frame.left - 2, Math.round(view.pxAt(since)));
-        if (top === void 0 || right <= left) continue;
-        Object.assign(ctx, { strokeStyle: theme.ink, lineWidth: 1 }).setLineDash([4, 2]);
-        ctx.beginPath();
-        for (const [x, y] of [[right, top], [left, top], [left, bottom - 1], [right, bottom - 1]]) ctx.lineTo(x + 0.5, Math.round(view.yAt(y)) + 0.5);
-        ctx.stroke();
-        ctx.setLineDash([]);
-        const text = `${tables.names[name] ?? ""}${count > 1 ? ` + ${count - 1} more` : ""}, not ended`;
-        paintPill(ctx, painter, text, (left + right) / 2, view.yAt((top + bottom) / 2), { fill: theme.paper, ink: theme.ink, line: theme.soft });
-      }
-    });
-    if (now > frame.right) return;
-    ctx.fillStyle = theme.accent;
-    ctx.fillRect(now, frame.top, 1, view.parts.innerPx);
-    paintPill(ctx, painter, "now", now, frame.top + view.parts.innerPx - 11, { fill: theme.accent, ink: theme.paper });
-  }
-
   // paint.js
   var Painter = class {
     constructor(view, theme) {
@@ -5007,7 +4875,9 @@ var gpustreamlab = (() => {
     function set(isOn, start, ruler) {
       Object.assign(state, { isOn, start });
       if (view.ruler !== ruler) view.set("ruler", ruler);
-      show();
+      button.setAttribute("aria-pressed", String(isOn));
+      viewer.element.classList.toggle("gsl-measuring", isOn);
+      says.textContent = rulerText(ruler, state);
     }
     function leave() {
       const isSomething = state.isOn || Boolean(view.ruler);
@@ -5019,11 +4889,6 @@ var gpustreamlab = (() => {
     function point(time) {
       if (state.start === null) set(state.isOn, time, { start: time, end: time });
       else set(false, null, until(time));
-    }
-    function show() {
-      button.setAttribute("aria-pressed", String(state.isOn));
-      viewer.element.classList.toggle("gsl-measuring", state.isOn);
-      says.textContent = rulerText(view.ruler, state);
     }
     const moved = (event) => {
       if (state.isOn && state.start !== null && !event.buttons) set(true, state.start, until(timeUnder(viewer, event)));
@@ -5151,49 +5016,11 @@ var gpustreamlab = (() => {
       if (event.pointerType !== "touch" || held.size > 1) view.scrollTo(view.scrollPx + before.y - after.y);
     };
     const up = (event) => held.delete(event.pointerId);
-    figureElement.addEventListener("pointerdown", down);
-    figureElement.addEventListener("pointermove", move);
-    for (const type of ["pointerup", "pointercancel"]) figureElement.addEventListener(type, up);
+    listen(figureElement, { pointerdown: down, pointermove: move, pointerup: up, pointercancel: up }, false);
     const touched = (event) => {
       if (event.touches.length > 1 && event.cancelable) event.preventDefault();
     };
     figureElement.addEventListener("touchmove", touched, { passive: false });
-  }
-
-  // matches.js
-  function countMatches(store, upTo = null) {
-    if (!store.matches) return 0;
-    const anchor = anchorOf(store, upTo, -1);
-    return shownRows(store).reduce((sum, row) => {
-      const last = lastUpTo(row, anchor);
-      return last < 0 ? sum : sum + row.matchCount(0, last, store.matches);
-    }, 0);
-  }
-  function nextMatch(store, from, direction = 1) {
-    if (!store.matches) return null;
-    const anchor = anchorOf(store, from, direction);
-    let found = null;
-    for (const row of shownRows(store)) {
-      const last = lastUpTo(row, anchor), before = row.code === anchor.row ? last - 1 : last;
-      const index = row.nextMatch(direction > 0 ? last + 1 : before, store.matches, direction);
-      if (index < 0 || index >= row.length) continue;
-      const time = row.start[index];
-      if (!found || (direction > 0 ? time < found.time : time >= found.time)) found = { row: row.code, index, time };
-    }
-    return found && { row: found.row, index: found.index };
-  }
-  function shownRows(store) {
-    const rows = store.rows.filter(({ length }) => length);
-    return rows.map(({ code }) => store.row(code)).filter(({ length }) => length);
-  }
-  function anchorOf(store, from, direction) {
-    if (from?.row !== void 0) return { time: store.row(from.row).start[from.index], row: from.row, index: from.index };
-    const isForward = direction > 0;
-    return { time: from ? from.time : isForward ? -Infinity : Infinity, row: isForward ? -1 : Infinity, index: -1 };
-  }
-  function lastUpTo(row, { time, row: code, index }) {
-    if (row.code === code) return index;
-    return row.code < code ? row.indexAt(time) : row.firstFrom(time) - 1;
   }
 
   // query.js
@@ -5409,9 +5236,7 @@ var gpustreamlab = (() => {
       view.set("selection", isZoom ? null : selection);
       if (isZoom && selection) view.setRange(selection.start, selection.end);
     };
-    figure.addEventListener("pointerdown", down, true);
-    figure.addEventListener("pointermove", move, true);
-    for (const type of ["pointerup", "pointercancel"]) figure.addEventListener(type, end, true);
+    listen(figure, { pointerdown: down, pointermove: move, pointerup: end, pointercancel: end });
     commands.isSelecting = () => from !== null;
   }
   function selectionBetween(view, a, b) {
@@ -5428,6 +5253,104 @@ var gpustreamlab = (() => {
       if (view.yAt(lane.bottom) > top && view.yAt(lane.top) <= bottom) lanes.add(code);
     }
     return lanes.size ? lanes : new Set(view.tables.lanes.keys());
+  }
+
+  // tips.js
+  var TIP_GAP_PX = 12;
+  var TIP_MARKS = 5;
+  var MARK_WORDS = { layout: "SMs shared out anew", cell: "cell", mark: "mark" };
+  function addTips(viewer) {
+    const { view, figureElement: figure } = viewer;
+    const tip = makeNode("div", { class: "gsl-tip", role: "tooltip", popover: "manual" });
+    viewer.element.append(tip);
+    const state = { key: "", pointer: null, frame: 0 };
+    const hide = () => {
+      state.key = "";
+      tip.hidePopover();
+      if (view.hovered) view.set("hovered", null);
+    };
+    const refresh = () => {
+      state.frame = 0;
+      const told = state.pointer && tip.isConnected && toldAt(view, viewer.pointOf(state.pointer));
+      if (!told) return hide();
+      const { key, hit = null } = told;
+      if (key !== state.key) {
+        state.key = key;
+        tip.replaceChildren(...told.nodes());
+        if (hit || view.hovered) view.set("hovered", hit);
+      }
+      tip.togglePopover(true);
+      placeTip(tip, tipRoom(viewer, hit, state.pointer.clientY), state.pointer);
+    };
+    const later = () => {
+      state.frame ||= requestAnimationFrame(refresh);
+    };
+    const leave = () => {
+      state.pointer = null;
+      later();
+    };
+    figure.addEventListener("pointermove", (event) => {
+      state.pointer = event.buttons || event.pointerType === "touch" ? null : event;
+      later();
+    }, true);
+    figure.addEventListener("pointerdown", leave, true);
+    figure.addEventListener("pointerleave", leave);
+    for (const event of ["range", "data"]) view.on(event, () => state.pointer && later());
+    view.on("look", (property) => {
+      if (property === "scrollPx" && state.pointer) later();
+    });
+    viewer.commands.hideTip = () => {
+      state.pointer = null;
+      hide();
+    };
+    viewer.atEnd(viewer.commands.hideTip);
+  }
+  function toldAt(view, { x, y }) {
+    const sign = signAt(view, x, y), hit = sign ? null : view.hitAt(x, y), marks = sign || hit ? [] : marksAt(view, x, y);
+    if (sign) return plain(signTitle(view, sign.piece), [], [sign.piece.text, sign.piece.fix, moreText(sign.more)]);
+    if (hit) return { hit, key: JSON.stringify([hit, view.store.length]), nodes: () => hitNodes(view, hit) };
+    if (marks.length) return { key: JSON.stringify(marks.map(({ time, text }) => [time, text])), nodes: () => markNodes(marks) };
+    const memory = memoryAt(view, x, y);
+    if (memory) return plain(`Memory of ${laneText(view.tables.lanes[memory.lane])}`, memory.facts);
+    const name = nameAt(view, x, y), [title, facts, hint] = (name ? nameFacts(view, name) : stripAt(view, x, y)) ?? [];
+    return title === void 0 ? null : plain(title, facts, [hint]);
+  }
+  var plain = (...told) => ({ key: JSON.stringify(told), nodes: () => tipNodes(...told) });
+  function tipNodes(title, facts, lines = []) {
+    const below = lines.filter(Boolean).map((text) => makeNode("p", { text, dir: "auto" }));
+    return [makeNode("strong", { text: title, dir: "auto" }), ...facts.length ? [factList(facts)] : [], ...below];
+  }
+  function signTitle(view, { number, sign }) {
+    const { head: head2 } = reasonsOf(view).findings[number - 1];
+    return sign === String(number) ? `${sign}. ${head2}` : head2;
+  }
+  var hitNodes = (view, hit) => tipNodes(hitTitle(view, hit), hitFacts(view, hit), isSpan(hit) ? [] : ["Too narrow to draw apart: zoom in"]);
+  function markNodes(marks) {
+    const more = moreText(marks.length - TIP_MARKS);
+    return [
+      ...marks.slice(0, TIP_MARKS).flatMap(({ text, time, kind }) => tipNodes(text, [["time", exactTime(time)], ["what", MARK_WORDS[kind] ?? kind]])),
+      ...more ? [makeNode("p", { text: more })] : []
+    ];
+  }
+  var moreText = (count) => count > 0 ? `${formatCount(count)} more here: zoom in` : "";
+  function tipRoom({ view, figureElement }, hit, y) {
+    if (!hit) return [y, y];
+    const lift = figureElement.getBoundingClientRect().top + view.frame.top - view.scrollPx, row = view.tables.rows[hit.row];
+    return [Math.min(row.top + lift, y), Math.max(row.bottom + lift, y)];
+  }
+  function placeTip(tip, [top, bottom], { clientX, clientY }) {
+    const wide = tip.offsetWidth, high = tip.offsetHeight;
+    const limit = document.documentElement;
+    let x = Math.min(clientX + TIP_GAP_PX, limit.clientWidth - wide - 4);
+    let y = bottom + TIP_GAP_PX;
+    if (y + high > limit.clientHeight - 4) y = top - TIP_GAP_PX - high;
+    if (y < 4) {
+      y = Math.max(4, Math.min(clientY - high / 2, limit.clientHeight - high - 4));
+      x = clientX + TIP_GAP_PX;
+      if (x + wide > limit.clientWidth - 4) x = clientX - TIP_GAP_PX - wide;
+    }
+    tip.style.left = `${Math.max(4, x)}px`;
+    tip.style.top = `${y}px`;
   }
 
   // totals.js
@@ -5449,16 +5372,12 @@ var gpustreamlab = (() => {
         const clip = (lane) => ({ lane, ...clipUnion(unions.lane(lane), start, end) });
         const others = new Set(tables.rows.map((row) => row.lane).filter((lane) => lanes && lane >= 0 && !lanes.has(lane)));
         return pairsOf([...sums.touched].sort((one, other) => one - other).map(clip), [...others].map(clip), start, end);
-      },
-      wall_ns: Math.max(0, sums.last - sums.first)
+      }
     };
   }
   var WindowSums = class {
     constructor(tables, start, end) {
-      Object.assign(this, { tables, start, end, first: Infinity, last: -Infinity });
-      this.isCounted = Uint8Array.from(tables.kind_counted, Boolean);
-      this.isOnSms = Uint8Array.from(tables.kind_on_sms ?? tables.kind_counted, Boolean);
-      this.uncaptured = uncapturedRanges(tables);
+      Object.assign(this, { tables, start, end, ...countingOf(tables) });
       this.touched = /* @__PURE__ */ new Set();
       this.names = new Sums(tables.names.length);
       this.lanes = new Sums(tables.rows.length);
@@ -5480,8 +5399,6 @@ var gpustreamlab = (() => {
         if (this.isOnSms[kind]) this.parts.add(this.partOf[row.partition[index]] ?? row.partition[index], count, busy);
         if (!this.isCounted[kind]) continue;
         this.lanes.add(row.lane, count, busy);
-        if (from < this.first) this.first = from;
-        if (to > this.last) this.last = to;
       }
     }
   };
@@ -5687,107 +5604,6 @@ var gpustreamlab = (() => {
     return `[${[...lanes].map((code) => JSON.stringify(tables.lanes[code].name)).join(", ")}]`;
   }
 
-  // tips.js
-  var TIP_GAP_PX = 12;
-  var TIP_MARKS = 5;
-  var MARK_WORDS = { layout: "SMs shared out anew", cell: "cell", mark: "mark" };
-  function addTips(viewer) {
-    const { view, figureElement: figure } = viewer;
-    const tip = makeNode("div", { class: "gsl-tip", role: "tooltip", popover: "manual" });
-    viewer.element.append(tip);
-    const state = { key: "", pointer: null, frame: 0 };
-    const hide = () => {
-      state.key = "";
-      tip.hidePopover();
-      if (view.hovered) view.set("hovered", null);
-    };
-    const refresh = () => {
-      state.frame = 0;
-      const told = state.pointer && tip.isConnected && toldAt(view, viewer.pointOf(state.pointer));
-      if (!told) return hide();
-      const { key, hit = null } = told;
-      if (key !== state.key) {
-        state.key = key;
-        tip.replaceChildren(...told.nodes());
-        if (hit || view.hovered) view.set("hovered", hit);
-      }
-      tip.togglePopover(true);
-      placeTip(tip, tipRoom(viewer, hit, state.pointer.clientY), state.pointer);
-    };
-    const later = () => {
-      state.frame ||= requestAnimationFrame(refresh);
-    };
-    const leave = () => {
-      state.pointer = null;
-      later();
-    };
-    figure.addEventListener("pointermove", (event) => {
-      state.pointer = event.buttons || event.pointerType === "touch" ? null : event;
-      later();
-    }, true);
-    figure.addEventListener("pointerdown", leave, true);
-    figure.addEventListener("pointerleave", leave);
-    for (const event of ["range", "data"]) view.on(event, () => state.pointer && later());
-    view.on("look", (property) => {
-      if (property === "scrollPx" && state.pointer) later();
-    });
-    viewer.commands.hideTip = () => {
-      state.pointer = null;
-      hide();
-    };
-    viewer.atEnd(viewer.commands.hideTip);
-  }
-  function toldAt(view, { x, y }) {
-    const sign = signAt(view, x, y), hit = sign ? null : view.hitAt(x, y), marks = sign || hit ? [] : marksAt(view, x, y);
-    if (sign) return plain(signTitle(view, sign.piece), [], [sign.piece.text, sign.piece.fix, moreText(sign.more)]);
-    if (hit) return { hit, key: JSON.stringify([hit, view.store.length]), nodes: () => hitNodes(view, hit) };
-    if (marks.length) return { key: JSON.stringify(marks.map(({ time, text }) => [time, text])), nodes: () => markNodes(marks) };
-    const memory = memoryAt(view, x, y);
-    if (memory) return plain(`Memory of ${laneText(view.tables.lanes[memory.lane])}`, memory.facts);
-    const name = nameAt(view, x, y), [title, facts, hint] = (name ? nameFacts(view, name) : stripAt(view, x, y)) ?? [];
-    return title === void 0 ? null : plain(title, facts, [hint]);
-  }
-  var plain = (...told) => ({ key: JSON.stringify(told), nodes: () => tipNodes(...told) });
-  function tipNodes(title, facts, lines = []) {
-    const below = lines.filter(Boolean).map((text) => makeNode("p", { text, dir: "auto" }));
-    return [makeNode("strong", { text: title, dir: "auto" }), ...facts.length ? [factList(facts)] : [], ...below];
-  }
-  function signTitle(view, { number, sign }) {
-    const { head: head2 } = reasonsOf(view).findings[number - 1];
-    return sign === String(number) ? `${sign}. ${head2}` : head2;
-  }
-  function hitNodes(view, hit) {
-    if (isSpan(hit)) return tipNodes(hitTitle(view, hit), spanFacts(view, hit).slice(1));
-    return tipNodes(hitTitle(view, hit), mergedFacts(view, hit), ["Too narrow to draw apart: zoom in"]);
-  }
-  function markNodes(marks) {
-    const more = moreText(marks.length - TIP_MARKS);
-    return [
-      ...marks.slice(0, TIP_MARKS).flatMap(({ text, time, kind }) => tipNodes(text, [["time", exactTime(time)], ["what", MARK_WORDS[kind] ?? kind]])),
-      ...more ? [makeNode("p", { text: more })] : []
-    ];
-  }
-  var moreText = (count) => count > 0 ? `${formatCount(count)} more here: zoom in` : "";
-  function tipRoom({ view, figureElement }, hit, y) {
-    if (!hit) return [y, y];
-    const lift = figureElement.getBoundingClientRect().top + view.frame.top - view.scrollPx, row = view.tables.rows[hit.row];
-    return [Math.min(row.top + lift, y), Math.max(row.bottom + lift, y)];
-  }
-  function placeTip(tip, [top, bottom], { clientX, clientY }) {
-    const wide = tip.offsetWidth, high = tip.offsetHeight;
-    const limit = document.documentElement;
-    let x = Math.min(clientX + TIP_GAP_PX, limit.clientWidth - wide - 4);
-    let y = bottom + TIP_GAP_PX;
-    if (y + high > limit.clientHeight - 4) y = top - TIP_GAP_PX - high;
-    if (y < 4) {
-      y = Math.max(4, Math.min(clientY - high / 2, limit.clientHeight - high - 4));
-      x = clientX + TIP_GAP_PX;
-      if (x + wide > limit.clientWidth - 4) x = clientX - TIP_GAP_PX - wide;
-    }
-    tip.style.left = `${Math.max(4, x)}px`;
-    tip.style.top = `${y}px`;
-  }
-
   // viewer.js
   var RIM_PX2 = 2;
   var AXIS_PX = 48;
@@ -5915,12 +5731,10 @@ var gpustreamlab = (() => {
       watchTheme(() => this.useTheme(), this.signal);
       addScrolling(this);
       this.watchSize();
-      this.atEnd(() => this.minimap.remove());
     }
-    // Call back after each paint of the figure; returns a function that stops.
+    // Call back after each paint of the figure.
     onPainted(listener) {
       this.paintListeners.add(listener);
-      return () => this.paintListeners.delete(listener);
     }
     useTheme() {
       const theme = readTheme(this.element);

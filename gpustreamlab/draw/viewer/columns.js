@@ -16,15 +16,11 @@ const TWO_TO_32 = 4294967296
 export const COLUMNS_FORMAT = 2 // FORMAT of draw/_columns.py
 const FROM_INDEX = 0, FROM_RANK = 2 // What places are told from; else from the previous one of the row.
 
-/** Inflate a blob that `pack_columns` deflated. */
-export async function inflate(bytes) {
-  const stream = new Blob([bytes]).stream().pipeThrough(new DecompressionStream("deflate-raw"))
-  return new Uint8Array(await new Response(stream).arrayBuffer())
-}
-
-/** Read a batch from a blob as it came, deflated or not. */
+/** Read a batch from a blob as it came from `pack_columns`, deflated or not. */
 export async function readBatch(manifest, bytes) {
-  return unpackColumns(manifest, manifest.deflated ? await inflate(bytes) : bytes)
+  if (!manifest.deflated) return unpackColumns(manifest, bytes)
+  const stream = new Blob([bytes]).stream().pipeThrough(new DecompressionStream("deflate-raw"))
+  return unpackColumns(manifest, new Uint8Array(await new Response(stream).arrayBuffer()))
 }
 
 // Spans of some rows, in order of (row, start), as typed arrays. `runs` holds [row, from, to] of each row. Where no span stands
@@ -49,7 +45,8 @@ export function checkFormat(what, format, known) {
 export function unpackColumns(manifest, bytes) {
   checkFormat("These spans have", manifest.format, COLUMNS_FORMAT)
   const reader = new ColumnReader(manifest, bytes)
-  const runs = readRuns(manifest.runs)
+  let end = 0
+  const runs = manifest.runs.map(([row, count]) => [row, end, (end += count)])
   const columns = readTimes(reader, runs)
   for (const name of ["name", "kind", "thread", "partition", "queueing"]) columns[name] = reader.column(name)
   if (manifest.columns.detail !== undefined) for (const name of WORK_COLUMNS) columns[name] = reader.column(name)
@@ -58,11 +55,6 @@ export function unpackColumns(manifest, bytes) {
   if (manifest.columns.busy !== null) columns.busy = Float64Array.from(reader.column("busy"))
   columns.edges = readEdges(manifest, bytes)
   return new SpanBatch(runs, columns)
-}
-
-function readRuns(counts) {
-  let from = 0
-  return counts.map(([row, count]) => [row, from, (from += count)])
 }
 
 /** Starts come as gaps behind the previous end of the row, the first of a row behind 0. */

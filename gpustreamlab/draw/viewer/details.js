@@ -1,13 +1,10 @@
 // The panel of the span that was clicked: what the tip says, where it is in the trace, and what encloses it.
 
 import { traceTime } from "./address.js"
-import { copyText } from "./copy.js"
-import { factList, hitTitle, isSpan, mergedFacts, spanFacts, timesOf } from "./facts.js"
+import { enclosingSpans, factList, hitFacts, hitTitle, isSpan, movedPin, nameOf, pinAnchor, timesOf } from "./facts.js"
 import { gapAt } from "./gaps.js"
-import { nameOf } from "./names.js"
-import { makeButton, makeNode, onClick } from "./nodes.js"
+import { copyText, makeButton, makeNode, onClick } from "./nodes.js"
 import { signAt } from "./paint_why.js"
-import { enclosingSpans, movedPin, pinAnchor } from "./pins.js"
 import { formatCount, formatNs } from "./units.js"
 import { FILTER_KEYS } from "./view.js"
 import { linkList, spanLink, waitFacts, waitNodes } from "./waits.js"
@@ -18,7 +15,7 @@ export function addDetails(viewer) {
   const { view } = viewer
   const panel = makeNode("section", { class: "gsl-panel gsl-details", "aria-label": "Details of the pinned span", hidden: true })
   viewer.panels.append(panel)
-  const state = { anchor: null, waits: makeNode("div", { class: "gsl-waits" }), waitKey: "" }
+  const state = { anchor: null, waits: makeNode("div", { class: "gsl-waits" }) }
   const refresh = property => keepPinned(viewer, panel, state, property)
   onClick(viewer, event => { if (!viewer.commands.isMeasuring()) pinUnder(viewer, event) })
   view.on("look", refresh)
@@ -45,7 +42,6 @@ function keepPinned(viewer, panel, state, property) {
   if (view.pinned !== (state.anchor?.hit ?? null)) {
     state.anchor = view.pinned && pinAnchor(view, view.pinned)
     showDetails(viewer, panel, view.pinned, state.waits)
-    state.waitKey = ""
     showWaits(view, state)
     return
   }
@@ -58,14 +54,9 @@ function keepPinned(viewer, panel, state, property) {
 }
 
 /** Bring the waits up to date: what waits for a span comes later than the span. */
-function showWaits(view, state) {
-  const { edges, launches, version } = view.store
-  const key = view.pinned ? `${edges.length + edges.evictedCount} ${launches.length + launches.evictedCount} ${view.pinned.row} ${view.pinned.index} ${view.store.filter ? version : ""}` : ""
-  if (key === state.waitKey) return
-  state.waitKey = key
-  const nodes = view.pinned ? waitNodes(view, view.pinned) : []
-  const shown = nodes.map(node => node.textContent).join("\n")
-  if (shown !== [...state.waits.children].map(node => node.textContent).join("\n") || !view.pinned) state.waits.replaceChildren(...nodes)
+function showWaits(view, { waits }) {
+  const nodes = view.pinned ? waitNodes(view, view.pinned) : [], textOf = list => [...list].map(node => node.textContent).join("\n")
+  if (textOf(nodes) !== textOf(waits.children)) waits.replaceChildren(...nodes) // A link that is being clicked stays.
 }
 
 function showDetails(viewer, panel, hit, waits) {
@@ -73,7 +64,7 @@ function showDetails(viewer, panel, hit, waits) {
   panel.hidden = !hit
   if (!hit) return panel.replaceChildren()
   const title = hitTitle(view, hit)
-  const facts = detailFacts(view, hit)
+  const facts = [...hitFacts(view, hit), ...placeFacts(view, hit)]
   const copy = makeButton("Copy", { label: "Copy these details as text", onclick: () => copyText(factsText(title, [...facts, ...waitFacts(view, hit)]), copy, panel) })
   const zoom = makeButton("Zoom here", { key: "F", onclick: () => view.fitAround(...timesOf(view, hit)) })
   const close = makeButton("Unpin", { key: "Escape", onclick: () => { view.set("pinned", null); viewer.focus() } })
@@ -83,15 +74,10 @@ function showDetails(viewer, panel, hit, waits) {
   viewer.announce([title, ...facts.slice(0, 6).map(pair => pair.join(" "))].join(", "))
 }
 
-function detailFacts(view, hit) {
-  if (!isSpan(hit)) return mergedFacts(view, hit)
-  return [...spanFacts(view, hit).slice(1), ...placeFacts(view, hit)]
-}
-
-/** Where a span is in the trace, as a person can look it up there; a span sent for several has no row of its own. */
+/** Where a span is in the trace, as a person can look it up there; several that are drawn or sent as one have no row of their own. */
 function placeFacts(view, { row: code, index }) {
   const row = view.store.row(code)
-  if (view.store.countSum(code, index, index) > 1) return []
+  if (index === undefined || row.countAt(index) > 1) return []
   const start = traceTime(view, row.start[index])
   const facts = [["trace", `row ${formatCount(Number(row.place[index]))}, start_ns ${start}`]]
   const clock = clockTime(view.tables, start)

@@ -51,7 +51,7 @@ export function addFollow(viewer) {
     follow.setAttribute("aria-pressed", String(view.isFollowing))
     pause.setAttribute("aria-pressed", String(view.isPaused))
     pause.textContent = view.isPaused ? "Go on" : "Pause"
-    const came = view.isPaused ? spansSoFar(view.store) - state.seen : 0
+    const came = spansSoFar(view.store) - state.seen
     says.textContent = view.isPaused ? `Paused, ${formatCount(came)} new ${came === 1 ? "span" : "spans"}` : ""
   }
   function changed(property) {
@@ -74,6 +74,4 @@ function followRange(view, widthNs) {
 }
 
 /** All spans that ever came, also those that went again. */
-function spansSoFar(store) {
-  return store.spanCount + store.evictedCount
-}
+const spansSoFar = store => store.spanCount + store.evictedCount

@@ -1,8 +1,7 @@
 // The empty places of a lane: for how long it was idle, what came next, and why.
 
 import { upperBound } from "./arrays.js"
-import { exactTime, factList } from "./facts.js"
-import { laneText, nameOf } from "./names.js"
+import { exactTime, factList, laneText, nameOf } from "./facts.js"
 import { makeButton, makeNode } from "./nodes.js"
 import { unionsOf } from "./unions.js"
 import { linkList, spanLink, spanStartingAt } from "./waits.js"
@@ -84,7 +83,11 @@ function gapReasons(viewer, gap) {
   const pieces = reasons.pieces.filter(piece => piece.lane === gap.lane && piece.start === gap.end && piece.since < gap.end)
   const isAnew = view.tables.marks.some(({ kind, time }) => kind === "layout" && time >= gap.start && time <= gap.end)
   const anew = isAnew ? [makeNode("p", { text: SHARED_OUT })] : []
-  if (pieces.length) return [...anew, ...pieces.flatMap(piece => pieceNodes(view, reasons.findings[piece.number - 1], piece))]
+  const nodesOf = piece => {
+    const finding = reasons.findings[piece.number - 1], show = signButton(finding, `Show ${finding.head}`, () => showPiece(view, piece))
+    return [show, makeNode("p", { text: piece.text }), makeNode("p", { class: "gsl-fix", text: piece.fix })]
+  }
+  if (pieces.length) return [...anew, ...pieces.flatMap(nodesOf)]
   const row = workBehind(view, gap), lane = view.tables.lanes[gap.lane].name
   const place = row && !view.isLive ? view.store.ownRow(row.code).place[row.index] : JSON.stringify(lane)
   const ask = viewer.commands.askWhy
@@ -102,15 +105,9 @@ function noReason(view, reasons, gap) {
   return isCut || view.why.more ? CUT : NOT_LISTED
 }
 
-/** Whether another stream worked in a gap. */
 function isAnyBusy({ store, tables }, { start, end }) {
   return unionsOf(store, tables).lanes().some(union => {
     const next = upperBound(union.end, start, 0, union.length)
     return next < union.length && union.start[next] < end
   })
-}
-
-function pieceNodes(view, finding, piece) {
-  const show = signButton(finding, `Show ${finding.head}`, () => showPiece(view, piece))
-  return [show, makeNode("p", { text: piece.text }), makeNode("p", { class: "gsl-fix", text: piece.fix })]
 }

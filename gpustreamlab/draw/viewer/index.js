@@ -3,7 +3,7 @@
 // By pages and widgets.
 export { readKept, writeKept } from "./address.js"
 export { readBatch, unpackColumns } from "./columns.js"
-export { linkRanges } from "./compare.js"
+export { linkRanges } from "./view.js"
 export { SpanStore } from "./store.js"
 export { Viewer } from "./viewer.js"
 
@@ -22,4 +22,4 @@ export { dataFrameFilter, totalsExpression } from "./totals_table.js"
 export { formatCount, formatNs, formatSpeed, formatTicks } from "./units.js"
 export { View } from "./view.js"
 export { TABLES_FORMAT } from "./viewer.js"
-export { workWord } from "./work_facts.js"
+export { workWord } from "./facts.js"

@@ -2,6 +2,7 @@
 
 import { isSpan, timesOf } from "./facts.js"
 import { addHelp } from "./help.js"
+import { listen } from "./nodes.js"
 
 const ZOOM_STEP = 1.5
 const PAN_STEP = 0.2
@@ -29,14 +30,11 @@ export function addKeys(viewer) {
     action()
   }
   document.addEventListener("keydown", keyed, { signal: viewer.signal })
-  root.addEventListener("pointerenter", event => { state.pointer = event })
-  root.addEventListener("pointerleave", () => { state.pointer = null })
-  figure.addEventListener("pointermove", event => { state.pointer = event }, true)
+  const pointed = event => { state.pointer = event }
+  listen(root, { pointerenter: pointed, pointerleave: () => { state.pointer = null } }, false)
   // Who clicks into the picture means the timeline; else a part of Bokeh's would take the focus. Controls take it themselves.
-  figure.addEventListener("mousedown", event => {
-    event.preventDefault()
-    viewer.focus()
-  }, true)
+  const mousedown = event => { event.preventDefault(); viewer.focus() }
+  listen(figure, { pointermove: pointed, mousedown })
 }
 
 /** Whether a key is meant for the timeline: not while a text is written, nor with a modifier that the browser or the notebook uses. */
@@ -53,9 +51,7 @@ function isForTimeline(event, root, state) {
 }
 
 /** Whether the page is there for one timeline: keys need no click and no pointer then. A frame may be part of a notebook. */
-function isPageOfOne() {
-  return window.parent === window && document.querySelectorAll(".gsl-viewer").length === 1
-}
+const isPageOfOne = () => window.parent === window && document.querySelectorAll(".gsl-viewer").length === 1
 
 /** Whether a key scrolls the page, which is higher than the window. */
 function isForScrolling({ key }) {
@@ -76,10 +72,9 @@ function keyAction(viewer, event, state) {
   const letter = /^[a-z]$/i.test(event.key) || !/^Key/.test(event.code) ? event.key.toLowerCase() : event.code.slice(3).toLowerCase()
   if (event.shiftKey && event.key.length > 1) return undefined
   if (event.altKey) return () => commands.moveLane(event.key === "ArrowUp" ? -1 : 1)
-  const at = () => pointerTime(viewer, state)
+  const at = () => pointerTime(viewer, state), zoomIn = () => view.zoomBy(1 / ZOOM_STEP, at()), zoomOut = () => view.zoomBy(ZOOM_STEP, at())
   return {
-    w: () => view.zoomBy(1 / ZOOM_STEP, at()), s: () => view.zoomBy(ZOOM_STEP, at()),
-    "+": () => view.zoomBy(1 / ZOOM_STEP, at()), "=": () => view.zoomBy(1 / ZOOM_STEP, at()), "-": () => view.zoomBy(ZOOM_STEP, at()),
+    w: zoomIn, "+": zoomIn, "=": zoomIn, s: zoomOut, "-": zoomOut,
     a: () => view.panBy(-PAN_STEP), d: () => view.panBy(PAN_STEP),
     f: () => fitNext(view), 0: () => view.fit(),
     arrowleft: () => stepSpan(view, -1), arrowright: () => stepSpan(view, 1),

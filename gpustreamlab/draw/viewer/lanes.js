@@ -2,14 +2,13 @@
 
 import { factList } from "./facts.js"
 import { groupKey, hasDevices, hasHosts, laneKey } from "./layout.js"
-import { makeButton, makeNode, Sheet } from "./nodes.js"
+import { listen, makeButton, makeNode, Sheet } from "./nodes.js"
 import { CARET_PX, caretLeft, groupBoxes } from "./paint_lanes.js"
 import { formatCount } from "./units.js"
 
 const DRAG_PX = 5
 const SETS = { folded: ["folded", "open"], pinned: ["pinned at the top", "not pinned any more"], hidden: ["hidden", "shown"] }
 
-/** Fold, pin, hide, move and group lanes. */
 export function addLanes(viewer) {
   const { view } = viewer, figure = viewer.figureElement, commands = viewer.commands
   const showSheet = addSheet(viewer)
@@ -42,10 +41,7 @@ export function addLanes(viewer) {
     else if (point.x < caretLeft(view) + CARET_PX) change(viewer, "folded", laneKey(lane), lane.name)
     else setTimeout(() => showSheet(code, event.clientY)) // The browser shuts what opens while the button goes up.
   }
-  figure.addEventListener("pointerdown", down, true)
-  figure.addEventListener("pointermove", move, true)
-  figure.addEventListener("pointerup", up, true)
-  figure.addEventListener("pointercancel", () => { grip = null }, true)
+  listen(figure, { pointerdown: down, pointermove: move, pointerup: up, pointercancel: () => { grip = null } })
   Object.assign(commands, { lane: () => showSheet(laneOfKeys(view)), moveLane: way => stepLane(viewer, laneOfKeys(view), way) })
   addChoices(viewer)
 }
@@ -67,7 +63,8 @@ export function nameAt(view, x, y) {
 /** What a name stands for, in full: a title, pairs of label and text, and what a click does. */
 export function nameFacts(view, { lane: code, group }) {
   if (group) return [group.label, group.detail ? [["about", group.detail]] : [], `Click on its name: ${group.isFolded ? "open" : "fold"}`]
-  const lane = view.planned.lanes[code], spans = view.laneRows[code].reduce((sum, row) => sum + view.store.countSum(row, 0, view.store.row(row).length - 1), 0)
+  const lane = view.planned.lanes[code], rows = view.laneRows[code].map(row => view.store.row(row))
+  const spans = rows.reduce((sum, row) => sum + row.countSum(0, row.length - 1), 0)
   const facts = [
     ["group", view.planned.groups[lane.group]?.label ?? ""], ["about", lane.detail],
     ["host", lane.machine], ["device", hasDevices(view.planned) ? String(lane.device) : ""], ["spans", formatCount(spans)],
@@ -121,13 +118,9 @@ function addSheet(viewer) {
       "Alt+ArrowUp": step(-1), "Alt+ArrowDown": step(1),
     }
     const button = (text, key, label = text) => makeButton(text, { label, key, onclick: does[key] })
-    const close = makeButton("Close", { key: "Escape", onclick: () => sheet.shut() })
-    element.replaceChildren(
-      makeNode("header", {}, makeNode("h3", { text: title, dir: "auto" }), close), factList(facts),
-      makeNode("p", { class: "gsl-does" },
-        button(isIn("folded") ? "Open" : "Fold", "F"), button(isIn("pinned") ? "Unpin" : "Pin at the top", "P"),
-        button("Hide", "H"), button("Up", "Alt+ArrowUp", "Move up"), button("Down", "Alt+ArrowDown", "Move down")),
-    )
+    sheet.fill(title, factList(facts), makeNode("p", { class: "gsl-does" },
+      button(isIn("folded") ? "Open" : "Fold", "F"), button(isIn("pinned") ? "Unpin" : "Pin at the top", "P"),
+      button("Hide", "H"), button("Up", "Alt+ArrowUp", "Move up"), button("Down", "Alt+ArrowDown", "Move down")))
   }
   const choose = way => {
     const next = view.laneOrder[view.laneOrder.indexOf(view.lane) + way]
@@ -174,7 +167,7 @@ function addChoices(viewer) {
   menu.action("Lanes", { label: "Show all lanes", run: () => view.arrange({ hidden: new Set(), folded: new Set() }), isOff: () => !view.layout.hidden.size && !view.layout.folded.size })
   menu.action("Lanes", { label: "Order of first work", run: () => view.arrange({ order: [], pinned: new Set() }), isOff: () => !view.layout.order.length && !view.layout.pinned.size })
   menu.choice("Moving", { label: "drag", options: [["move", "moves"], ["select", "selects (Shift)"], ["zoom", "zooms (Alt)"]], get: () => view.dragDoes, set: value => { view.dragDoes = value } })
-  for (const [label, key, run] of [["Zoom in", "W", () => view.zoomBy(1 / 1.5)], ["Zoom out", "S", () => view.zoomBy(1.5)], ["Show everything", "0", () => view.fit()]]) menu.action("Moving", { label, key, run })
+  menu.action("Moving", { label: "Show everything", key: "0", run: () => view.fit() })
   const plain = layout => JSON.stringify(layout, (_, value) => value instanceof Set ? [...value] : value), first = plain(view.layout)
   view.keep("lanes", () => plain(view.layout) === first ? null : JSON.parse(plain(view.layout)), kept => {
     const { density, groupBy, order, memory, ...sets } = kept ?? JSON.parse(first)

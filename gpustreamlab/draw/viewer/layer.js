@@ -22,7 +22,6 @@ function layerClass(Bokeh) {
   return TimelineLayer
 }
 
-// Add both to a plot that is not shown yet.
 export function addLayers(Bokeh, plot, view, painter) {
   const Layer = layerClass(Bokeh)
   const paint = part => (ctx, plotView, ratio) => {

@@ -124,5 +124,4 @@ function groupLanes(planned, { groupBy, order }, threadOf) {
 /** Whether the streams are of several hosts; only then they tell which. */
 export const hasHosts = ({ lanes }) => lanes.some(lane => !lane.host && lane.machine)
 
-/** Whether the streams are of several devices. */
 export const hasDevices = ({ lanes }) => new Set(lanes.filter(lane => !lane.host).map(lane => lane.device)).size > 1

@@ -1,9 +1,9 @@
 // What the colours mean; a click hides what it stands for.
 
 import { colourBy, durationsOf, hueCount, laneHue } from "./brush.js"
-import { NameTimes } from "./name_times.js"
-import { callLabel, nameOf } from "./names.js"
+import { callLabel, nameOf } from "./facts.js"
 import { makeButton, makeNode, makeSwatch, Sheet, throttled } from "./nodes.js"
+import { isBlocked, isStray } from "./rows.js"
 import { formatCount, formatNs } from "./units.js"
 import { FILTER_KEYS } from "./view.js"
 
@@ -24,22 +24,20 @@ export function addLegend(viewer) {
   const chips = makeNode("div", { class: "gsl-legend", role: "group", "aria-label": "Legend: click hides, Alt+click shows only this" })
   const sheet = new Sheet(viewer, "all", "All of the legend", { back: () => chips.querySelector(".gsl-more") })
   viewer.bar.append(chips)
-  const state = { times: new NameTimes(), drawn: "", left: 0, entries: [], order: [], wasFollowing: view.isFollowing }
+  const state = { times: new NameTimes(), drawn: "", left: 0, entries: [], order: [] }
   const recount = () => {
     state.times.update(view.store, view.tables)
     state.order = state.times.order(view.isLive ? state.order : [])
     view.strayCount = state.times.strayCount
     draw()
   }
-  const restate = () => {
-    if (state.wasFollowing && !view.isFollowing) state.order = []
-    state.wasFollowing = view.isFollowing
-    if (!state.order.length) recount()
-  }
   const draw = () => drawLegend(viewer, { chips, sheet, state })
   const again = throttled(viewer, recount, LEGEND_EVERY_MS)
   view.on("data", what => what === "tables" ? recount() : again()) // New partitions give the bars other hues at once.
-  view.on("state", restate)
+  view.on("state", () => {
+    if (!view.isFollowing) state.order = []
+    recount()
+  })
   view.on("look", property => { if (FILTER_KEYS.has(property) || property === "colour" || property === "hasHatches") draw() })
   let wide = 0
   const observer = new ResizeObserver(([{ contentRect }]) => {
@@ -86,7 +84,7 @@ function drawLegend(viewer, { chips, sheet, state }) {
   chips.replaceChildren(
     colourNode(view), ...hues, ...named, more, ...others, ...parts, // What the hue tells comes first.
     ...(view.strayCount ? [strayChip(viewer, view.strayCount)] : []),
-    ...(view.store.filter ? [makeButton("Show all", { class: "gsl-show-all", onclick: () => showAll(view) })] : []),
+    ...(view.store.filter ? [makeButton("Show all", { class: "gsl-show-all", onclick: () => FILTER_KEYS.forEach(group => view[group].size && view.set(group, new Set())) })] : []),
   )
   fitLegend(chips, state)
   fillSheet(sheet, names.length, chipsFor([...names, ...shownKinds, ...calls, ...partitions]))
@@ -115,9 +113,7 @@ function fitLegend(chips, { entries, left: unnamed }) {
 function fillSheet(sheet, nameCount, chips) {
   const scrolled = sheet.element.querySelector(".gsl-list")?.scrollTop ?? 0
   const list = makeNode("div", { class: "gsl-list" }, ...chips)
-  const close = makeButton("Close", { key: "Escape", onclick: () => sheet.shut() })
-  const title = makeNode("h3", { text: `${formatCount(nameCount)} names` })
-  sheet.element.replaceChildren(makeNode("header", {}, title, close), list)
+  sheet.fill(`${formatCount(nameCount)} names`, list)
   list.scrollTop = scrolled
 }
 
@@ -230,7 +226,6 @@ function chipAbout({ text, time, codes, isCall }) {
   return time ? `${text}, ${count}${time} in all` : text
 }
 
-/** Write the times of the names into their chips. */
 function retime(chips, names) {
   const byEntry = new Map(names.map(entry => [entryKey(entry), entry]))
   for (const chip of chips) {
@@ -260,6 +255,54 @@ export function showOnly(view, entry) {
   view.set(entry.group, new Set(isAlone(view, entry) ? [] : entry.all.filter(code => !own.has(code))))
 }
 
-function showAll(view) {
-  for (const group of FILTER_KEYS) if (view[group].size) view.set(group, new Set())
+// How much time each name takes, kept up to date from what was appended since: a live session may hold millions of spans.
+class NameTimes {
+  constructor() {
+    this.names = new Map() // By name code: {busy, count}, of all spans, hidden or not.
+    this.kinds = new Set()
+    this.strayCount = 0 // Work that left its stream.
+    this.hasBlocked = false // Whether a call that is made for something else blocked the host.
+    this.rows = []
+  }
+
+  /** Take in what is new; a row in which spans came in between, or went, is counted anew. */
+  update(store, { rows }) {
+    this.rows.length = rows.length
+    for (const code of rows.keys()) {
+      const row = store.ownRow(code), known = this.rows[code]
+      if (!known || known.edits !== row.edits || known.length > row.length) {
+        this.rows[code] = { edits: row.edits, length: 0, strays: 0, hasBlocked: false, names: new Map(), kinds: new Set() }
+      }
+      countSpans(row, this.rows[code])
+    }
+    this.names.clear()
+    for (const { names } of this.rows) for (const [code, { busy, count }] of names) addTimes(this.names, code, busy, count)
+    this.kinds = new Set(this.rows.flatMap(({ kinds }) => [...kinds]))
+    this.strayCount = this.rows.reduce((sum, { strays }) => sum + strays, 0)
+    this.hasBlocked = this.rows.some(({ hasBlocked }) => hasBlocked)
+  }
+
+  /** Codes of the names that there are, those that take most time first; those of `known` keep their places before new ones. */
+  order(known = []) {
+    const { names } = this, kept = known.filter(code => names.has(code)), isKept = new Set(kept)
+    const fresh = [...names.keys()].filter(code => !isKept.has(code))
+    return [...kept, ...fresh.sort((a, b) => names.get(b).busy - names.get(a).busy || a - b)]
+  }
+}
+
+function countSpans(row, known) {
+  const { name, kind, length, hasWork } = row
+  for (let i = known.length; i < length; i += 1) {
+    addTimes(known.names, name[i], row.busyAt(i), 1)
+    known.kinds.add(kind[i])
+    if (hasWork && isStray(row, i)) known.strays += 1
+    if (hasWork && isBlocked(row, i)) known.hasBlocked = true
+  }
+  known.length = length
+}
+
+function addTimes(sums, code, busy, count) {
+  const sum = sums.get(code)
+  if (!sum) sums.set(code, { busy, count })
+  else { sum.busy += busy; sum.count += count }
 }

@@ -11,6 +11,7 @@ const ITEM_ARRAYS = {
   row: Int32Array, first: Int32Array, last: Int32Array,
   left: Float64Array, right: Float64Array, count: Float64Array, busy: Float64Array,
 }
+const ITEM_COLUMNS = Object.keys(ITEM_ARRAYS)
 
 /** Smallest of 1, 2, 3, 4, 6, 8, 12, 16, 24 … ns that is at least 1.5 px. */
 export function binWidth(nsPerPx) {
@@ -27,13 +28,11 @@ export function binWidth(nsPerPx) {
 export class LodItems {
   constructor(capacity = 4096) {
     this.length = 0
-    this.capacity = 0
-    for (const [name, kind] of Object.entries(ITEM_ARRAYS)) this[name] = new kind(0)
-    this.reserve(capacity)
+    for (const [name, kind] of Object.entries(ITEM_ARRAYS)) this[name] = new kind(capacity)
   }
 
   push(row, left, right, first, last, count, busy) {
-    if (this.length === this.capacity) this.reserve(2 * this.capacity)
+    if (this.length === this.row.length) for (const name of ITEM_COLUMNS) this[name] = grown(this[name], 2 * this.length, this.length)
     const place = this.length++
     this.row[place] = row
     this.left[place] = left
@@ -42,11 +41,6 @@ export class LodItems {
     this.last[place] = last
     this.count[place] = count
     this.busy[place] = busy
-  }
-
-  reserve(capacity) {
-    for (const name of Object.keys(ITEM_ARRAYS)) this[name] = grown(this[name], capacity, this.length)
-    this.capacity = capacity
   }
 }
 
@@ -68,7 +62,7 @@ function gallopItems(row, begin, x0, x1, bin, out) {
   let step = 1
   for (let index = begin; index < length && start[index] <= x1; ) {
     if (end[index] - start[index] >= bin) {
-      if (end[index] >= x0) pushSpan(row, index, out)
+      if (end[index] >= x0) pushItem(row, index, index, end[index], out)
       index++
       continue
     }
@@ -76,7 +70,7 @@ function gallopItems(row, begin, x0, x1, bin, out) {
     step = Math.max(1, (last - index) >> 1)
     if (slack) last = lastBeforeLong(row, index, last, bin)
     if (end[last] - start[last] >= bin) last--
-    if (end[last] >= x0) pushMerged(row, index, last, end[last], out)
+    if (end[last] >= x0) pushItem(row, index, last, end[last], out)
     index = last + 1
   }
 }
@@ -101,16 +95,11 @@ function walkItems(row, begin, x0, x1, bin, out) {
     if (right - start[index] < bin) {
       for (; next < length && start[next] < limit && end[next] - start[next] < bin; next++) right = Math.max(right, end[next])
     }
-    if (right >= x0) pushMerged(row, index, next - 1, right, out)
+    if (right >= x0) pushItem(row, index, next - 1, right, out)
     index = next
   }
 }
 
-function pushSpan(row, index, out) {
-  out.push(row.code, row.start[index], row.end[index], index, index, row.countAt(index), row.busyAt(index))
-}
-
-function pushMerged(row, first, last, right, out) {
-  if (first === last) pushSpan(row, first, out)
-  else out.push(row.code, row.start[first], right, first, last, row.countSum(first, last), row.busySum(first, last))
+function pushItem(row, first, last, right, out) {
+  out.push(row.code, row.start[first], right, first, last, row.countSum(first, last), row.busySum(first, last))
 }

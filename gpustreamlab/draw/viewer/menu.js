@@ -1,6 +1,9 @@
 // The menu "View": what is chosen once and stays, so that the bar has room for what is used all the time.
 
+import { colourBy } from "./brush.js"
 import { makeButton, makeNode, Sheet } from "./nodes.js"
+
+const CHOICES = ["partition", "stream", "name", "duration"]
 
 /** Add the menu; controls that come after it put their choices in by `viewer.menu`. */
 export function addMenu(viewer) {
@@ -39,7 +42,6 @@ class Menu {
     this.add(section, makeNode("fieldset", {}, makeNode("legend", { text: label }), ...inputs))
   }
 
-  /** On or off. */
   toggle(section, { label, key = "", get, set }) {
     const input = makeNode("input", { type: "checkbox", "aria-keyshortcuts": key || null, onchange: () => set(input.checked) })
     this.shows.push(() => { input.checked = get() })
@@ -67,3 +69,17 @@ class Menu {
 }
 
 let choices = 0
+
+/** What colour tells, whether there are hatches, and whether waits are arrows. */
+export function addColours(viewer) {
+  const { view, menu } = viewer
+  const options = CHOICES.filter(choice => choice !== "partition" || view.isLive || colourBy(view) === choice).map(choice => [choice, choice])
+  const toggleWaits = viewer.commands.toggleWaits = () => view.set("showsWaits", !view.showsWaits)
+  menu.choice("Bars", { label: "Colour", options, get: () => colourBy(view), set: choice => view.set("colour", choice) })
+  menu.toggle("Bars", { label: "Hatches", get: () => view.hasHatches, set: isOn => view.set("hasHatches", isOn) })
+  menu.toggle("Bars", { label: "Waits as arrows", key: "E", get: () => view.showsWaits, set: toggleWaits })
+  view.keep("colour", () => view.colour, choice => view.set("colour", CHOICES.includes(choice) ? choice : null))
+  view.keep("hatches", () => view.hasHatches || null, isOn => view.set("hasHatches", isOn === true))
+  view.keep("waits", () => view.showsWaits && null, isOn => view.set("showsWaits", isOn !== false))
+  view.on("look", property => { if (property === "hasHatches") viewer.useTheme() })
+}

@@ -2,10 +2,11 @@
 // above shows the whole session, with the window in view, which can be dragged.
 
 import { setPen } from "./brush.js"
-import { busyShares } from "./busy.js"
+import { makeNode } from "./nodes.js"
 import { LABEL_GAP_PX } from "./paint_lanes.js"
 import { markColour } from "./paint_marks.js"
 import { busyPeak, firstFit, paintScale, stepShape } from "./paint_strips.js"
+import { busyShares } from "./unions.js"
 import { formatCount, formatNs } from "./units.js"
 import { FILTER_KEYS, MIN_WINDOW_NS } from "./view.js"
 
@@ -21,25 +22,24 @@ export class Minimap {
     this.viewer = viewer
     this.view = viewer.view
     this.element = element
-    this.canvas = document.createElement("canvas")
-    this.canvas.setAttribute("role", "img")
-    this.canvas.setAttribute("aria-label", "How many streams were busy, and which part of the session is in view")
+    const up = () => { this.grip = null }
+    this.canvas = makeNode("canvas", {
+      role: "img", "aria-label": "How many streams were busy, and which part of the session is in view",
+      onpointerdown: event => this.down(event), onpointermove: event => this.move(event), onpointerup: up, onpointercancel: up,
+      ondblclick: () => this.view.fit(),
+    })
     Object.assign(this.canvas.style, {display: "block", width: "100%", touchAction: "pan-y"})
     element.append(this.canvas)
     this.frame = 0
-    this.shares = null
-    this.grip = null
+    viewer.atEnd(() => cancelAnimationFrame(this.frame))
+    this.shares = this.grip = null
     const data = () => { this.shares = null; this.request() }
-    this.offs = [this.view.on("range", () => this.request()), this.view.on("data", data), this.view.on("look", property => {
+    this.view.on("range", () => this.request())
+    this.view.on("data", data)
+    this.view.on("look", property => {
       if (FILTER_KEYS.has(property)) data()
       else if (property === "matches") { this.ticks = null; this.request() }
-    })]
-    const up = () => { this.grip = null }
-    const heard = {
-      pointerdown: event => this.down(event), pointermove: event => this.move(event), pointerup: up, pointercancel: up,
-      dblclick: () => this.view.fit(),
-    }
-    for (const [type, listener] of Object.entries(heard)) this.canvas.addEventListener(type, listener)
+    })
   }
 
   // What the map is painted for. The figure may find its place, or its colours, after the map was asked to paint.
@@ -47,12 +47,6 @@ export class Minimap {
   keepUp() { if (this.situation !== this.painted) this.request() }
 
   request() { this.frame ||= requestAnimationFrame(() => { this.frame = 0; this.paint() }) }
-
-  remove() {
-    cancelAnimationFrame(this.frame)
-    this.offs.forEach(off => off())
-    this.canvas.remove()
-  }
 
   // The map lies over the figure's frame, so that one time is at one place in both.
   get left() { return this.view.frame.left }
@@ -96,8 +90,11 @@ export class Minimap {
     const about = isExact ? formatCount(most) : `about ${formatCount(most)}`, {busy_word: busy} = view.tables.header
     const words = [`up to ${about} at once`, `up to ${about}`, about]
     paintScale(ctx, {...painter, view, theme}, box, most ? words : [], [`streams ${busy}`, busy])
-    if (!isWhole) this.paintName(ctx)
     this.paintWindow(ctx)
+    if (isWhole) return
+    setPen(ctx, theme.soft, 11, "right")
+    const room = this.left - LABEL_GAP_PX
+    ctx.fillText(firstFit(ctx, painter.texts, ["whole session", "session", "all"], room), room, (TOP_PX + this.lineBottom) / 2)
   }
 
   busyBetween(from, to, columns) { return busyShares(this.view.store, this.view.tables, from, to, columns).lanes }
@@ -110,12 +107,6 @@ export class Minimap {
     if (this.view.tables.header.busy_word === "queued or running") ctx.globalAlpha = 0.4 // As pale as the bars that it counts.
     ctx.fill(stepShape(new Float64Array(shares.length), shares, box, most || 1))
     ctx.globalAlpha = 1
-  }
-
-  paintName(ctx) {
-    setPen(ctx, this.viewer.theme.soft, 11, "right")
-    const room = this.left - LABEL_GAP_PX, words = ["whole session", "session", "all"]
-    ctx.fillText(firstFit(ctx, this.viewer.painter.texts, words, room), room, (TOP_PX + this.lineBottom) / 2)
   }
 
   paintMoments(ctx) {

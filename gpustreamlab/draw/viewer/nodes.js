@@ -34,14 +34,20 @@ export function makeSwatch({ fill, hatch, letter = "", shape = "" }) {
   return swatch
 }
 
+/** Hear events of an element by their names: before what is within it does, unless `options` say else. */
+export function listen(element, heard, options = true) {
+  for (const [type, listener] of Object.entries(heard)) element.addEventListener(type, listener, options)
+}
+
 /** Call back where the mouse is pressed and released at one place of the figure; else it drags. */
 export function onClick({ figureElement: figure }, listener) {
   let down = null
-  figure.addEventListener("pointerdown", event => { down = event.button ? null : event }, true)
-  figure.addEventListener("pointerup", up => {
+  const pointerdown = event => { down = event.button ? null : event }
+  const pointerup = up => {
     if (down && !up.button && Math.hypot(up.clientX - down.clientX, up.clientY - down.clientY) <= CLICK_PX) listener(up)
     down = null
-  }, true)
+  }
+  listen(figure, { pointerdown, pointerup })
 }
 
 /** Call at once, then at most every so many ms, with the last call never lost, until the viewer ends. */
@@ -74,6 +80,12 @@ export class Sheet {
     viewer.element.append(this.element)
   }
 
+  /** Put a heading, a button that shuts it, and nodes into it. */
+  fill(title, ...nodes) {
+    const close = makeButton("Close", { key: "Escape", onclick: () => this.shut() })
+    this.element.replaceChildren(makeNode("header", {}, makeNode("h3", { text: title, dir: "auto" }), close), ...nodes)
+  }
+
   get isOpen() { return this.element.matches(":popover-open") }
 
   /** Open it in the middle of the window, or at a place of it: within, also when the window becomes smaller. */
@@ -93,4 +105,31 @@ export class Sheet {
     this.element.hidePopover()
     this.back()?.focus({ preventScroll: true })
   }
+}
+
+/** Copy `text`; where no way works, show it selected in a text area within `place`, so that Ctrl+C does. */
+export async function copyText(text, button, place) {
+  const says = button.textContent
+  const isCopied = await navigator.clipboard?.writeText(text).then(() => true, () => false) || copyByCommand(text, place)
+  if (!isCopied) return
+  button.textContent = "Copied"
+  setTimeout(() => { button.textContent = says }, 1500)
+}
+
+/** By the browser's own command; where that does not work either, the text stays selected, so that Ctrl+C does. */
+function copyByCommand(text, place) {
+  const focused = document.activeElement, area = makeNode("textarea", { readonly: true, rows: "3", "aria-label": "Text to copy" })
+  const offer = makeNode("div", { class: "gsl-offer" }, makeNode("p", { text: "This page may not use the clipboard. Press Ctrl+C:" }), area)
+  area.value = text
+  place.querySelector(".gsl-offer")?.remove()
+  place.append(offer)
+  area.focus()
+  area.select()
+  let isCopied = false
+  try { isCopied = document.execCommand("copy") } catch { isCopied = false }
+  if (isCopied) {
+    offer.remove()
+    focused?.focus?.({ preventScroll: true })
+  }
+  return isCopied
 }

@@ -1,9 +1,8 @@
 // Notes that the reader writes: of a moment or of a window, in one lane or in all. They are signs as findings are, see why.js.
 
 import { traceTime, viewTime } from "./address.js"
-import { copyText } from "./copy.js"
 import { timesOf } from "./facts.js"
-import { makeButton, makeNode, Sheet } from "./nodes.js"
+import { copyText, makeButton, makeNode, Sheet } from "./nodes.js"
 
 const SECTION = "Notes and links"
 

@@ -25,7 +25,9 @@ export function paintOwnEdges(ctx, {view, theme}) {
 // From the calls that launched to what they launched: only those of what is pinned or under the pointer, since there is one
 // for each kernel.
 export function paintOwnLaunches(ctx, {view, theme}) {
-  paintOwn(ctx, view, view.store.launches, launchEndsOf, {colour: theme.accent, width: 1.5, dash: [4, 3]})
+  // A launch leads from the start of a call.
+  const startsOf = (view, hit) => { const ends = endsOf(view, hit); return ends && {...ends, endFrom: ends.startFrom, endTo: ends.startTo} }
+  paintOwn(ctx, view, view.store.launches, startsOf, {colour: theme.accent, width: 1.5, dash: [4, 3]})
 }
 
 function paintOwn(ctx, view, edges, endsOf, look) {
@@ -37,17 +39,11 @@ function paintOwn(ctx, view, edges, endsOf, look) {
   paintArrows(ctx, view, edges, places, look)
 }
 
-// A launch leads from the start of a call.
-function launchEndsOf(view, hit) {
-  const ends = endsOf(view, hit)
-  return ends && {...ends, endFrom: ends.startFrom, endTo: ends.startTo}
-}
-
 // When the spans of a hit start and end. What stands for several spans has arrows anywhere within.
 function endsOf({store}, {row, index, first = index, last = index}) {
-  const {start, end, place, length} = store.row(row)
+  const spans = store.row(row), {start, end, place, length} = spans
   if (!(last < length)) return null
-  const isOne = first === last && store.countSum(row, first, last) === 1
+  const isOne = first === last && spans.countAt(first) === 1
   return {row, place: isOne ? place[first] : -1, startFrom: start[first], startTo: isOne ? start[first] : end[last], endFrom: isOne ? end[first] : start[first], endTo: end[last]}
 }
 

@@ -1,8 +1,8 @@
 // Lanes without their bars: shades, the partitions' lines and bands, names.
 
 import { BAND_PX, BAR_INK, clipLanes, hatchShape, setPen, TINT } from "./brush.js"
+import { workWord } from "./facts.js"
 import { blend } from "./theme.js"
-import { workWord } from "./work_facts.js"
 
 const HEAD_PX = 22 // Height of a line with a partition's name.
 export const LABEL_GAP_PX = 10
@@ -62,7 +62,10 @@ function paintGroup(ctx, painter, group, {top, bottom, headPx, headTop}) {
   ctx.globalAlpha = isStuck ? 1 : TINT
   ctx.fillRect(BAND_PX, headTop, frame.right - BAND_PX, headPx)
   ctx.globalAlpha = 1
-  paintBand(ctx, painter, group, {left: 0, top, width: BAND_PX, height: bottom - top - 1})
+  const band = new Path2D(`M0 ${top}h${BAND_PX}V${bottom - 1}H0z`)
+  ctx.fillStyle = group.fill
+  ctx.fill(band)
+  hatchShape(ctx, painter, group.hatch, band)
   const middle = headTop + headPx / 2, left = BAND_PX + 18, room = frame.right - left - 6
   if (group.letter) {
     ctx.fillStyle = group.fill // No hatch behind the letter.
@@ -76,14 +79,6 @@ function paintGroup(ctx, painter, group, {top, bottom, headPx, headTop}) {
   ctx.fillText(label, left, middle)
   setPen(ctx, theme.ink)
   ctx.fillText(painter.texts.fit(ctx, group.detail, room - used), left + used, middle)
-}
-
-// A box in a partition's colour and hatch.
-function paintBand(ctx, painter, {fill, hatch}, {left, top, width, height}) {
-  const box = new Path2D(`M${left} ${top}h${width}v${height}h${-width}z`)
-  ctx.fillStyle = fill
-  ctx.fill(box)
-  hatchShape(ctx, painter, hatch, box)
 }
 
 // Where the triangle of a lane begins, by which it is folded.

@@ -1,6 +1,8 @@
-// Moments: changes of the layout, marks of the user, cells. A line through all, and a label where there is room.
+// Moments: changes of the layout, marks of the user, cells. A line through all, and a label where there is room. Live: what has not
+// ended, and now.
 
-import { setPen } from "./brush.js"
+import { clipLanes, setPen } from "./brush.js"
+import { paintPill } from "./paint_overlay.js"
 
 const MARK_DASHES = {layout: [5, 3], mark: [1.5, 3], cell: [1.5, 3]}
 // Where moments are too near to each other, what was asked for comes before what happens anyway.
@@ -62,4 +64,27 @@ export function marksAt(view, px, py) {
   if (px < frame.left - MARK_HIT_PX || px > frame.right + MARK_HIT_PX || py < frame.top || py > frame.top + view.parts.innerPx) return []
   const near = marksBetween(view.tables.marks, Math.max(at - slackNs, view.x0), Math.min(at + slackNs, view.x1))
   return near.sort((a, b) => markRank(a) - markRank(b) || Math.abs(a.time - at) - Math.abs(b.time - at))
+}
+
+// Of each lane from when its first range was opened until now, open at the end; and now itself.
+export function paintOpen(ctx, painter) {
+  const { view, theme } = painter, { frame, tables } = view, now = Math.round(view.pxAt(view.nowNs)), right = Math.min(frame.right, now)
+  if (!view.isLive || now < frame.left) return
+  clipLanes(ctx, view, frame.left, () => {
+    for (const [lane, name, since, count] of view.openWork) {
+      const { top, bottom } = tables.rows[view.laneRows[lane]?.[0]] ?? tables.lanes[lane] ?? {}, left = Math.max(frame.left - 2, Math.round(view.pxAt(since)))
+      if (top === undefined || right <= left) continue
+      Object.assign(ctx, { strokeStyle: theme.ink, lineWidth: 1 }).setLineDash([4, 2])
+      ctx.beginPath()
+      for (const [x, y] of [[right, top], [left, top], [left, bottom - 1], [right, bottom - 1]]) ctx.lineTo(x + 0.5, Math.round(view.yAt(y)) + 0.5)
+      ctx.stroke()
+      ctx.setLineDash([])
+      const text = `${tables.names[name] ?? ""}${count > 1 ? ` + ${count - 1} more` : ""}, not ended`
+      paintPill(ctx, painter, text, (left + right) / 2, view.yAt((top + bottom) / 2), { fill: theme.paper, ink: theme.ink, line: theme.soft })
+    }
+  })
+  if (now > frame.right) return
+  ctx.fillStyle = theme.accent
+  ctx.fillRect(now, frame.top, 1, view.parts.innerPx)
+  paintPill(ctx, painter, "now", now, frame.top + view.parts.innerPx - 11, { fill: theme.accent, ink: theme.paper })
 }

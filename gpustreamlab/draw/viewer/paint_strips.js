@@ -1,12 +1,11 @@
 // Strips below the lanes: SMs of partitions at work, stacked, and when kernels were captured. Each px column shows its exact mean.
 
 import { BAR_INK, clipTo, hatchShape, setPen } from "./brush.js"
-import { smShares } from "./busy.js"
 import { exactTime } from "./facts.js"
 import { nearPx } from "./paint_edges.js"
 import { LABEL_GAP_PX } from "./paint_lanes.js"
 import { LaneSteps } from "./steps.js"
-import { unionsOf } from "./unions.js"
+import { smShares, unionsOf } from "./unions.js"
 import { formatCount } from "./units.js"
 
 const RUN_GAP_PX = 2
@@ -100,14 +99,15 @@ function runEnd(sms, low, from) {
 // mean of a px column that was drawn so far, and only grows, until lanes or the filter change.
 export function busyPeak(view, lanes) {
   const {store, tables} = view
-  if (view.peakFilter !== store.filter || view.peakLanes !== tables.lanes.length) view.peak = 0
-  if (view.peakFilter !== store.filter || view.peakLanes !== tables.lanes.length || view.peakVersion !== store.version) {
-    view.exactPeak = mostBusy(store, tables, view.isLive ? LIVE_PEAK_STEPS : PEAK_STEPS)
-    Object.assign(view, {peakFilter: store.filter, peakLanes: tables.lanes.length, peakVersion: store.version})
+  const {filter, version} = store, laneCount = tables.lanes.length, known = view.peak
+  const isSame = known.filter === filter && known.laneCount === laneCount
+  if (!isSame || known.version !== version) {
+    const exact = mostBusy(store, tables, view.isLive ? LIVE_PEAK_STEPS : PEAK_STEPS)
+    view.peak = {filter, laneCount, version, isExact: exact !== null, most: exact ?? (isSame ? known.most : 0)}
   }
-  if (view.exactPeak !== null) return {most: view.peak = view.exactPeak, isExact: true}
-  for (const count of lanes) if (count > view.peak + PEAK_SLACK) view.peak = Math.min(tables.lanes.length, Math.ceil(count - PEAK_SLACK))
-  return {most: view.peak, isExact: false}
+  const {peak} = view
+  if (!peak.isExact) for (const count of lanes) if (count > peak.most + PEAK_SLACK) peak.most = Math.min(laneCount, Math.ceil(count - PEAK_SLACK))
+  return peak
 }
 
 // The most lanes that were busy at once in the whole session, or null where finding it would cost too much.

@@ -1,8 +1,7 @@
 // The spans of one row, in arrays by column, sorted by (start, end, place).
 
-import { BlockSums, grown, lowerBound, roomFor, roomy, sumBetween, upperBound } from "./arrays.js"
+import { BlockSums, grown, Intervals, lowerBound, roomFor, roomy, SUM_SPANS, sumBetween, upperBound } from "./arrays.js"
 import { SIGNED_COLUMNS, SpanBatch, WORK_COLUMNS, WORK_DEFAULTS } from "./columns.js"
-import { Intervals, SUM_SPANS } from "./intervals.js"
 
 const ROW_COLUMNS = ["start", "end", "name", "kind", "thread", "partition", "queueing", "place"]
 const SUMMED_COLUMNS = ["count", "busy"]
@@ -34,33 +33,27 @@ export class Row extends Intervals {
     this.matchSums = new BlockSums(MATCH_SPANS, (i, j) => this.addMatches(i, j))
   }
 
-  countAt(index) {
-    return this.count ? this.count[index] : 1
-  }
+  countAt(index) { return this.count ? this.count[index] : 1 }
 
   /** Last span that starts at t or before, or -1. */
-  indexAt(t) {
-    return upperBound(this.start, t, 0, this.length) - 1
-  }
+  indexAt(t) { return upperBound(this.start, t, 0, this.length) - 1 }
 
   /** First span that starts at t or later, of those before `limit`. */
-  firstFrom(t, limit = this.length) {
-    return lowerBound(this.start, t, 0, limit)
+  firstFrom(t, limit = this.length) { return lowerBound(this.start, t, 0, limit) }
+
+  /** First span that starts at t exactly and of which `isIt` holds, given its index; or -1. */
+  findStart(t, isIt) {
+    for (let index = this.firstFrom(t); index < this.length && this.start[index] === t; index++) if (isIt(index)) return index
+    return -1
   }
 
   /** First span that ends at t or later: none before it does. */
-  firstEndingFrom(t) {
-    return lowerBound(this.overlaps ? this.reach() : this.end, t, 0, this.length)
-  }
+  firstEndingFrom(t) { return lowerBound(this.overlaps ? this.reach() : this.end, t, 0, this.length) }
 
-  lastEnd() {
-    return (this.overlaps ? this.reach() : this.end)[this.length - 1]
-  }
+  lastEnd() { return (this.overlaps ? this.reach() : this.end)[this.length - 1] }
 
   /** How many spans those from i to j stand for. */
-  countSum(i, j) {
-    return this.count ? this.countSums.between(i, j + 1, this.length) : j - i + 1
-  }
+  countSum(i, j) { return this.count ? this.countSums.between(i, j + 1, this.length) : j - i + 1 }
 
   append(batch, from, to) {
     if (batch.count || this.count) [this, batch].forEach(storeSums)
@@ -75,11 +68,6 @@ export class Row extends Intervals {
   dropBefore(index) {
     for (const name of this.stored()) this[name] = this[name].subarray(index)
     this.changeFrom(0, this.length - index)
-  }
-
-  /** Drop the spans from `index` on. */
-  dropFrom(index) {
-    this.changeFrom(index, index)
   }
 
   /** Keep only the spans of these indices, which are in order. */
@@ -97,6 +85,7 @@ export class Row extends Intervals {
     return at
   }
 
+  /** The spans before `index` stay; now there are `length`. */
   changeFrom(index, length) {
     this.length = length
     this.edits++
@@ -106,9 +95,7 @@ export class Row extends Intervals {
   }
 
   /** What is known of a span's device work; a default where nothing is. */
-  work(name, index) {
-    return this.hasWork ? this[name][index] : WORK_DEFAULTS[name]
-  }
+  work(name, index) { return this.hasWork ? this[name][index] : WORK_DEFAULTS[name] }
 
   stored() {
     return [...ROW_COLUMNS, ...(this.hasWork ? WORK_COLUMNS : []), ...(this.count ? SUMMED_COLUMNS : [])]
@@ -159,7 +146,6 @@ export class Row extends Intervals {
     }
   }
 
-  /** Latest end up to each span. */
   reach() {
     if (this.reached === this.length) return this.reaches
     this.reaches = roomy(this.reaches, this.length, this.reached)
@@ -194,10 +180,6 @@ export class Row extends Intervals {
       else at += way
     }
     return at
-  }
-
-  forgetMatches() {
-    this.matchSums.forget()
   }
 
   addMatches(from, to) {
@@ -241,9 +223,7 @@ function storeSums(spans) {
 }
 
 /** A column of device work of spans of which nothing is known. */
-function defaultsOf(name, length) {
-  return new (SIGNED_COLUMNS.has(name) ? Int8Array : Uint8Array)(length).fill(WORK_DEFAULTS[name])
-}
+const defaultsOf = (name, length) => new (SIGNED_COLUMNS.has(name) ? Int8Array : Uint8Array)(length).fill(WORK_DEFAULTS[name])
 
 /** Write values behind the first `length` of an array, or of a larger one where they do not fit. */
 export function joined(values, length, fresh, from, to) {
@@ -263,6 +243,4 @@ export function isStray(row, index) {
 }
 
 /** Whether a call blocked the host until the device was done; draw/_scene.NO_WAIT stands for all that did not. */
-export function isBlocked(row, index) {
-  return row.work("waitedName", index) > WORK_DEFAULTS.waitedName
-}
+export const isBlocked = (row, index) => row.work("waitedName", index) > WORK_DEFAULTS.waitedName

@@ -6,7 +6,6 @@ import { formatNs } from "./units.js"
 
 const SNAP_PX = 6
 
-/** Add the ruler: its button, its key, and what it measured. */
 export function addRuler(viewer) {
   const { view } = viewer
   const button = makeButton("Ruler", { label: "Measure between two clicks", key: "M", "aria-pressed": "false", onclick: () => toggle() })
@@ -18,7 +17,9 @@ export function addRuler(viewer) {
   function set(isOn, start, ruler) {
     Object.assign(state, { isOn, start })
     if (view.ruler !== ruler) view.set("ruler", ruler)
-    show()
+    button.setAttribute("aria-pressed", String(isOn))
+    viewer.element.classList.toggle("gsl-measuring", isOn)
+    says.textContent = rulerText(ruler, state)
   }
   function leave() {
     const isSomething = state.isOn || Boolean(view.ruler)
@@ -30,11 +31,6 @@ export function addRuler(viewer) {
   function point(time) {
     if (state.start === null) set(state.isOn, time, { start: time, end: time })
     else set(false, null, until(time))
-  }
-  function show() {
-    button.setAttribute("aria-pressed", String(state.isOn))
-    viewer.element.classList.toggle("gsl-measuring", state.isOn)
-    says.textContent = rulerText(view.ruler, state)
   }
   const moved = event => {
     if (state.isOn && state.start !== null && !event.buttons) set(true, state.start, until(timeUnder(viewer, event)))

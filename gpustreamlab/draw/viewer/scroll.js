@@ -1,6 +1,6 @@
 // What moves the picture by hand: the wheel, the mouse, fingers, and a scroll bar where lanes are higher than their place.
 
-import { makeNode } from "./nodes.js"
+import { listen, makeNode } from "./nodes.js"
 
 const DRAG_PX = 4 // What moves less is a click.
 const WHEEL_PX = 400 // So much of the wheel zooms by e.
@@ -91,9 +91,7 @@ function useDrag(viewer) {
     if (event.pointerType !== "touch" || held.size > 1) view.scrollTo(view.scrollPx + before.y - after.y)
   }
   const up = event => held.delete(event.pointerId)
-  figureElement.addEventListener("pointerdown", down)
-  figureElement.addEventListener("pointermove", move)
-  for (const type of ["pointerup", "pointercancel"]) figureElement.addEventListener(type, up)
+  listen(figureElement, {pointerdown: down, pointermove: move, pointerup: up, pointercancel: up}, false)
   // Else the browser takes two fingers that go down for its own.
   const touched = event => { if (event.touches.length > 1 && event.cancelable) event.preventDefault() }
   figureElement.addEventListener("touchmove", touched, {passive: false})

@@ -1,15 +1,14 @@
 // Find spans: what matches keeps its look, the rest is dimmed, Enter goes from one to the next in time.
 
 import { isSpan } from "./facts.js"
-import { countMatches, nextMatch } from "./matches.js"
 import { makeButton, makeNode, throttled } from "./nodes.js"
 import { compileSearch, searchIsStale, searchProblem } from "./query.js"
+import { countMatches, nextMatch } from "./store.js"
 import { formatCount } from "./units.js"
 
 const SEARCH_EVERY_MS = 120
 const RECOUNT_EVERY_MS = 500
 
-/** Add the search box. */
 export function addSearch(viewer) {
   const { view } = viewer
   const box = makeNode("input", {

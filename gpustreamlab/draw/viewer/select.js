@@ -1,5 +1,7 @@
 // A window of time and lanes, drawn with the mouse; its totals stand in the table of totals.
 
+import { listen } from "./nodes.js"
+
 const SELECT_MIN_PX = 3
 
 /** Shift and drag selects, Alt and drag zooms, or as the menu says; what moves the picture does not get to see it. */
@@ -32,9 +34,7 @@ export function addSelect(viewer) {
     view.set("selection", isZoom ? null : selection) // It is whole now.
     if (isZoom && selection) view.setRange(selection.start, selection.end)
   }
-  figure.addEventListener("pointerdown", down, true)
-  figure.addEventListener("pointermove", move, true)
-  for (const type of ["pointerup", "pointercancel"]) figure.addEventListener(type, end, true)
+  listen(figure, { pointerdown: down, pointermove: move, pointerup: end, pointercancel: end })
   commands.isSelecting = () => from !== null
 }
 

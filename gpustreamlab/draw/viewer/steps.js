@@ -10,8 +10,7 @@ class StepSeries {
     this.time = new Float64Array(64)
     this.level = new Uint32Array(64)
     this.length = 0
-    const sumsOf = band => new BlockSums(SUM_STEPS, (from, to) => this.integral(from, to, band))
-    this.sums = Array.from({ length: bandCount }, (_, band) => sumsOf(band))
+    this.sums = Array.from({ length: bandCount }, (_, band) => new BlockSums(SUM_STEPS, (from, to) => this.integral(from, to, band)))
   }
 
   /** Put other steps from t on: `lists` are the times at which something changes, with numbers of which `next` makes levels. */
@@ -62,7 +61,6 @@ class StepSeries {
     for (let band = 0; band < bands.length; band++) bands[band][column] += this.heightOf(level, band) * width
   }
 
-  /** Integral of a band over the steps from one to before another. */
   integral(from, to, band) {
     let sum = 0
     for (let index = from; index < to; index++) {
@@ -78,18 +76,11 @@ export class LaneSteps extends StepSeries {
     super(1)
   }
 
-  heightOf(level) {
-    return level
-  }
+  heightOf(level) { return level }
 
-  next(level, step) {
-    return level + step
-  }
+  next(level, step) { return level + step }
 
-  /** Build the steps anew from t on. */
-  update(t, unions) {
-    return this.rebuild(t, unions.map(union => togglesFrom(union, t, 1, -1)))
-  }
+  update(t, unions) { return this.rebuild(t, unions.map(union => togglesFrom(union, t, 1, -1))) }
 }
 
 // SMs in use over time. A level is the set of partitions that are busy; each set that occurs is kept once, with the SMs of each
@@ -107,11 +98,8 @@ export class SmStack extends StepSeries {
     this.moves = new Map()
   }
 
-  heightOf(set, band) {
-    return this.sets[set].heights[band]
-  }
+  heightOf(set, band) { return this.sets[set].heights[band] }
 
-  /** Build the steps anew from t on. */
   update(t, unions) {
     return this.rebuild(t, this.sizes.map(({ slot }, place) => togglesFrom(unions.get(slot), t, place, place)))
   }
@@ -165,6 +153,4 @@ function togglesFrom(union, t, begins, ends) {
  *
  * Columns of less than a ns are exact that way however far from 0 they are: times there have no digits left for such parts.
  */
-export function columnEdge(column, width, n) {
-  return column < n ? (width * column) / n : width
-}
+export const columnEdge = (column, width, n) => column < n ? (width * column) / n : width

@@ -1,8 +1,7 @@
-// The spans that the page holds, by row. Times are float64 ns since `tables.zero_ns`.
+// The spans that the page holds, by row. Times are float64 ns since `tables.zero_ns`. When it is full, those go that ended first.
 
-import { sumBetween } from "./arrays.js"
+import { lowerBound, sumBetween, upperBound } from "./arrays.js"
 import { SpanBatch } from "./columns.js"
-import { evictOldest } from "./evict.js"
 import { joined, Row, takeColumns } from "./rows.js"
 
 const DEFAULT_CAPACITY = 20_000_000
@@ -34,11 +33,7 @@ export class SpanStore {
   clear() {
     this.rows = []
     this.filtered = new Map()
-    this.length = 0
-    this.spanCount = 0
-    this.evictedCount = 0
-    this.firstNs = 0
-    this.lastNs = 0
+    this.length = this.spanCount = this.evictedCount = this.firstNs = this.lastNs = 0
     this.version++
     this.evictions++
     this.edges.clear()
@@ -69,9 +64,7 @@ export class SpanStore {
   }
 
   /** The row as it is shown: without what the filter hides. */
-  row(code) {
-    return this.filter ? this.filteredRow(code) : this.ownRow(code)
-  }
+  row(code) { return this.filter ? this.filteredRow(code) : this.ownRow(code) }
 
   /** The row with all of its spans. */
   ownRow(code) {
@@ -91,7 +84,7 @@ export class SpanStore {
    * Where its property `also` is a function of a row and an index, that must be true as well. */
   setMatches(matches) {
     this.matches = matches
-    for (const row of [...this.rows, ...this.filtered.values()]) row.forgetMatches()
+    for (const row of [...this.rows, ...this.filtered.values()]) row.matchSums.forget()
     this.version++
   }
 
@@ -101,17 +94,10 @@ export class SpanStore {
     return this.matches ? row.matchCount(i, j, this.matches) : row.countSum(i, j)
   }
 
-  countSum(code, i, j) {
-    return this.row(code).countSum(i, j)
-  }
-
   /** Where the span is that started then and had this place in the trace, or -1: indices move when spans come and go. */
   indexOf(code, start, place) {
     const row = this.row(code)
-    for (let index = row.firstFrom(start); index < row.length && row.start[index] === start; index++) {
-      if (row.place[index] === place) return index
-    }
-    return -1
+    return row.findStart(start, index => row.place[index] === place)
   }
 
   describe(row) {
@@ -129,7 +115,8 @@ export class SpanStore {
     const { filter: from } = source.seen
     if (from === source.length) return shown
     // Spans may have come in between: those shown from there on are taken anew.
-    if (shown.length) shown.dropFrom(shown.placeOf(source, from))
+    const kept = shown.length ? shown.placeOf(source, from) : 0
+    if (kept < shown.length) shown.changeFrom(kept, kept)
     const batch = new SpanBatch([], takeColumns(source, from, shownIndices(source, from, this.filter)))
     if (batch.length) shown.append(batch, 0, batch.length)
     source.seen.filter = source.length
@@ -142,14 +129,9 @@ export class SpanStore {
   }
 
   findExtent() {
-    let first = Infinity, last = -Infinity
-    for (const row of this.rows) {
-      if (!row.length) continue
-      first = Math.min(first, row.start[0])
-      last = Math.max(last, row.lastEnd())
-    }
-    this.firstNs = first < Infinity ? first : 0
-    this.lastNs = first < Infinity ? last : 0
+    const rows = this.rows.filter(row => row.length)
+    this.firstNs = rows.length ? Math.min(...rows.map(row => row.start[0])) : 0
+    this.lastNs = rows.length ? Math.max(...rows.map(row => row.lastEnd())) : 0
   }
 }
 
@@ -204,4 +186,114 @@ function edgesOfKind(edges, kind) {
   for (let i = 0; i < edges.length; i++) if (edges.kind[i] === kind) places.push(i)
   const taken = Object.fromEntries(EDGE_COLUMNS.map(name => [name, edges[name].constructor.from(places, i => edges[name][i])]))
   return { ...taken, length: places.length }
+}
+
+/** Take away spans until `wanted` are left. */
+function evictOldest(store, wanted) {
+  const rows = store.rows.filter(row => row.length)
+  const ends = rows.map(sortedEnds)
+  const limit = timeByWhichEnded(rows, ends, store.length - wanted)
+  // Of those that end right at the limit, only as many go as must.
+  let spare = store.length - wanted - endedBefore(rows, ends, limit)
+  rows.forEach((row, place) => {
+    const before = row.countSum(0, row.length - 1), length = row.length
+    if (row.overlaps) spare -= keepLasting(row, limit, spare)
+    else spare -= dropEnded(row, ends[place], limit, spare)
+    const gone = before - (row.length ? row.countSum(0, row.length - 1) : 0)
+    store.length -= length - row.length
+    store.spanCount -= gone
+    store.evictedCount += gone
+  })
+  store.evictions++
+  store.forgetFiltered()
+  store.edges.dropBefore(limit)
+  store.launches.dropBefore(limit)
+}
+
+/** Ends of a row in order; they are as they stand where spans do not overlap. */
+const sortedEnds = row => row.overlaps ? row.end.slice(0, row.length).sort() : row.end
+
+/** The first ns by which at least `count` spans have ended. */
+function timeByWhichEnded(rows, ends, count) {
+  let low = Infinity, high = -Infinity
+  rows.forEach((row, place) => {
+    low = Math.min(low, ends[place][0])
+    high = Math.max(high, ends[place][row.length - 1])
+  })
+  while (low < high) {
+    const middle = low + Math.floor((high - low) / 2)
+    if (endedBefore(rows, ends, middle + 1) >= count) high = middle
+    else low = middle + 1
+  }
+  return low
+}
+
+const endedBefore = (rows, ends, t) => rows.reduce((sum, row, place) => sum + lowerBound(ends[place], t, 0, row.length), 0)
+
+/** Drop what ended before the limit, and up to `spare` of what ended at it; return how many of these. */
+function dropEnded(row, ends, limit, spare) {
+  const before = lowerBound(ends, limit, 0, row.length)
+  const at = Math.min(spare, upperBound(ends, limit, before, row.length) - before)
+  if (before + at) row.dropBefore(before + at)
+  return at
+}
+
+function keepLasting(row, limit, spare) {
+  const kept = new Uint32Array(row.length)
+  let count = 0, dropped = 0
+  for (let index = 0; index < row.length; index++) {
+    const isSpare = row.end[index] === limit && dropped < spare
+    if (isSpare) dropped++
+    else if (row.end[index] >= limit) kept[count++] = index
+  }
+  if (count < row.length) row.keep(kept.subarray(0, count))
+  return dropped
+}
+
+// Spans that a search finds. What is searched for is an array by name code that `setMatches` takes.
+
+/** How many of the spans that are shown match: all, or those up to a span, {row, index}, in the order of `nextMatch`. */
+export function countMatches(store, upTo = null) {
+  if (!store.matches) return 0
+  const anchor = anchorOf(store, upTo, -1)
+  return shownRows(store).reduce((sum, row) => {
+    const last = lastUpTo(row, anchor)
+    return last < 0 ? sum : sum + row.matchCount(0, last, store.matches)
+  }, 0)
+}
+
+/**
+ * The next matching span by start, then by row and index, in direction 1 or -1; null where there is none.
+ *
+ * `from` is {row, index} of a span, {time} in ns, or null for the first (or last) of all.
+ */
+export function nextMatch(store, from, direction = 1) {
+  if (!store.matches) return null
+  const anchor = anchorOf(store, from, direction)
+  let found = null
+  for (const row of shownRows(store)) {
+    const last = lastUpTo(row, anchor), before = row.code === anchor.row ? last - 1 : last
+    const index = row.nextMatch(direction > 0 ? last + 1 : before, store.matches, direction)
+    if (index < 0 || index >= row.length) continue
+    const time = row.start[index]
+    if (!found || (direction > 0 ? time < found.time : time >= found.time)) found = { row: row.code, index, time }
+  }
+  return found && { row: found.row, index: found.index }
+}
+
+function shownRows(store) {
+  const rows = store.rows.filter(({ length }) => length) // Of those without spans no copy is made.
+  return rows.map(({ code }) => store.row(code)).filter(({ length }) => length)
+}
+
+function anchorOf(store, from, direction) {
+  if (from?.row !== undefined) return { time: store.row(from.row).start[from.index], row: from.row, index: from.index }
+  const isForward = direction > 0
+  return { time: from ? from.time : isForward ? -Infinity : Infinity, row: isForward ? -1 : Infinity, index: -1 }
+}
+
+/** The last span of a row that does not come after an anchor, or -1. */
+function lastUpTo(row, { time, row: code, index }) {
+  if (row.code === code) return index
+  return row.code < code ? row.indexAt(time) : row.firstFrom(time) - 1
 }

@@ -1,9 +1,8 @@
 // What is under the pointer, beside it: a span, or else the marks whose line is near.
 
-import { exactTime, factList, hitTitle, isSpan, mergedFacts, spanFacts } from "./facts.js"
-import { memoryAt } from "./memory.js"
-import { laneText } from "./names.js"
+import { exactTime, factList, hitFacts, hitTitle, isSpan, laneText } from "./facts.js"
 import { nameAt, nameFacts } from "./lanes.js"
+import { memoryAt } from "./memory.js"
 import { makeNode } from "./nodes.js"
 import { marksAt } from "./paint_marks.js"
 import { stripAt } from "./paint_strips.js"
@@ -81,10 +80,7 @@ function signTitle(view, { number, sign }) {
   return sign === String(number) ? `${sign}. ${head}` : head
 }
 
-function hitNodes(view, hit) {
-  if (isSpan(hit)) return tipNodes(hitTitle(view, hit), spanFacts(view, hit).slice(1))
-  return tipNodes(hitTitle(view, hit), mergedFacts(view, hit), ["Too narrow to draw apart: zoom in"])
-}
+const hitNodes = (view, hit) => tipNodes(hitTitle(view, hit), hitFacts(view, hit), isSpan(hit) ? [] : ["Too narrow to draw apart: zoom in"])
 
 /** The text and time of each mark; there are several where their lines are as near as that. */
 function markNodes(marks) {

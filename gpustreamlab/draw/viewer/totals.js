@@ -1,8 +1,7 @@
 // What a window holds: totals of lanes and names, and the overlap of lanes.
 
 import { lowerBound, roomy, upperBound } from "./arrays.js"
-import { addCoverage } from "./busy.js"
-import { uncapturedRanges, unionsOf } from "./unions.js"
+import { addCoverage, countingOf, unionsOf } from "./unions.js"
 
 const PAIRED_LANES = 16 // Lanes whose overlap is computed, at most: the busiest.
 const OTHER_LANES = 48 // Lanes outside a selection that are paired with those in it, at most: the busiest.
@@ -12,8 +11,8 @@ const OTHER_LANES = 48 // Lanes outside a selection that are paired with those i
  *
  * Times are clipped to the window; each entry has its `count`, its `busy` time and its longest span, `max`. A lane is busy in the
  * union of its counted spans, a partition in that of those which use its SMs; a name's time is the sum of its spans of any kind.
- * `wall_ns` is from the first to the last counted span. Pairs are of a lane in the set with any lane that was busy in the window:
- * who selects one lane asks what ran beside it. What a filter hides is part of all that. As analysis.totals.
+ * Pairs are of a lane in the set with any lane that was busy in the window: who selects one lane asks what ran beside it. What a
+ * filter hides is part of all that. As analysis.totals.
  */
 export function totals(store, tables, { start, end, lanes = null }) {
   const sums = new WindowSums(tables, start, end), unions = unionsOf(store, tables)
@@ -30,16 +29,12 @@ export function totals(store, tables, { start, end, lanes = null }) {
       const others = new Set(tables.rows.map(row => row.lane).filter(lane => lanes && lane >= 0 && !lanes.has(lane)))
       return pairsOf([...sums.touched].sort((one, other) => one - other).map(clip), [...others].map(clip), start, end)
     },
-    wall_ns: Math.max(0, sums.last - sums.first),
   }
 }
 
 class WindowSums {
   constructor(tables, start, end) {
-    Object.assign(this, { tables, start, end, first: Infinity, last: -Infinity })
-    this.isCounted = Uint8Array.from(tables.kind_counted, Boolean)
-    this.isOnSms = Uint8Array.from(tables.kind_on_sms ?? tables.kind_counted, Boolean)
-    this.uncaptured = uncapturedRanges(tables)
+    Object.assign(this, { tables, start, end, ...countingOf(tables) })
     this.touched = new Set() // Streams on which anything ran: threads of the host do no work of the device.
     this.names = new Sums(tables.names.length)
     this.lanes = new Sums(tables.rows.length)
@@ -64,8 +59,6 @@ class WindowSums {
       if (this.isOnSms[kind]) this.parts.add(this.partOf[row.partition[index]] ?? row.partition[index], count, busy)
       if (!this.isCounted[kind]) continue
       this.lanes.add(row.lane, count, busy)
-      if (from < this.first) this.first = from
-      if (to > this.last) this.last = to
     }
   }
 }

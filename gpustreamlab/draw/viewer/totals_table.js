@@ -1,11 +1,9 @@
 // The table of totals: by name, stream or partition, of the whole trace, of what is in view or of a selection. Its columns sort it,
 // its rows filter the picture.
 
-import { copyText } from "./copy.js"
-import { formatShare } from "./facts.js"
+import { formatShare, laneText } from "./facts.js"
 import { groupNames, isAlone, nameLook, showOnly } from "./legend.js"
-import { laneText } from "./names.js"
-import { makeButton, makeNode, makeSwatch, throttled } from "./nodes.js"
+import { copyText, makeButton, makeNode, makeSwatch, throttled } from "./nodes.js"
 import { totals } from "./totals.js"
 import { formatCount, formatNs } from "./units.js"
 import { FILTER_KEYS } from "./view.js"
@@ -22,7 +20,6 @@ const COLUMNS = [
 const PAIR_COLUMNS = [{ key: "total", text: "Both", format: formatNs }, { ...SHARE, text: "of the shorter" }]
 const AT_FIRST = { isOpen: false, by: "name", scope: "view", sort: "total", isUp: false }
 
-/** Add the button and the panel. */
 export function addTotals(viewer) {
   const { view } = viewer
   const panel = makeNode("section", { class: "gsl-panel gsl-selection", "aria-label": "Totals", hidden: true })

@@ -1,9 +1,9 @@
-// When each lane and each partition was busy: unions of counted spans, brought up to date from what was appended since.
+// When each lane and each partition was busy: unions of counted spans, brought up to date from what was appended since. And how
+// many lanes and SMs that are: exact means over columns of pixels.
 
-import { upperBound } from "./arrays.js"
-import { Intervals, uniteAll } from "./intervals.js"
+import { gallop, Intervals, lowerBound, uniteAll, upperBound } from "./arrays.js"
 import { Row } from "./rows.js"
-import { LaneSteps, SmStack } from "./steps.js"
+import { columnEdge, LaneSteps, SmStack } from "./steps.js"
 
 const busyUnions = new WeakMap()
 const MANY_LANES = 48 // From how many on their number is kept as steps: one search a frame instead of one for each lane.
@@ -32,11 +32,7 @@ class BusyUnions {
     // Spans may come before the entry of their partition does.
     const isMissed = this.slotUnions?.has(undefined) && slots.length > this.slots.length
     if (!isKnown || isMissed || this.slots.some((slot, code) => slot !== slots[code])) this.reset(counted)
-    this.slots = slots
-    this.isCounted = Uint8Array.from(tables.kind_counted, Boolean)
-    this.isOnSms = Uint8Array.from(tables.kind_on_sms ?? tables.kind_counted, Boolean)
-    this.uncaptured = uncapturedRanges(tables)
-    this.tables = tables
+    Object.assign(this, { slots, tables, ...countingOf(tables) })
   }
 
   /** Unions of the lanes on which something counted ran. */
@@ -68,7 +64,6 @@ class BusyUnions {
     return this.steps
   }
 
-  /** The stack of busy SMs. */
   smStack() {
     const { tables } = this, changedNs = this.updateSlots()
     const shape = JSON.stringify([this.slots, tables.bands.length, tables.sm_count])
@@ -125,24 +120,16 @@ class BusyUnions {
   }
 
   /** A row whose spans all count, and do not overlap, is its lane's union: nothing more is stored. */
-  isUnion(row) {
-    return !row.overlaps && !row.slack && !this.mixedRows.has(row.code)
-  }
+  isUnion(row) { return !row.overlaps && !row.slack && !this.mixedRows.has(row.code) }
 
   /** Union of the counted spans of a row from an index on; of one partition only, if it is given. */
   countedIntervals(row, from, only = -1) {
-    const isCounted = only >= 0 ? this.isOnSms : this.isCounted, { uncaptured } = this, { kind, partition, length } = row, list = new Intervals(length - from), { start, end } = list
-    let last = -1, reach = -Infinity
+    const isCounted = only >= 0 ? this.isOnSms : this.isCounted, { uncaptured } = this, { start, end, kind, partition, length } = row
+    const list = new Intervals(length - from)
     for (let index = from; index < length; index++) {
-      const begin = row.start[index], until = row.end[index]
-      if (until === begin || !isCounted[kind[index]] || (only >= 0 && partition[index] !== only)) continue
-      if (uncaptured && !uncaptured(kind[index], begin)) continue
-      if (begin > reach) {
-        start[++last] = begin
-        end[last] = reach = until
-      } else if (until > reach) end[last] = reach = until
+      if (end[index] === start[index] || !isCounted[kind[index]] || (only >= 0 && partition[index] !== only)) continue
+      if (!uncaptured || uncaptured(kind[index], start[index])) list.cover(start[index], end[index])
     }
-    list.length = last + 1
     return list
   }
 
@@ -174,12 +161,19 @@ function countedKey({ kind_counted: counted, kind_on_sms: onSms = counted, captu
   return `${counted.map(Number).join("")} ${onSms.map(Number).join("")} ${windows.join()}`
 }
 
+/** Which kinds count as busy, and as busy on SMs, by code; and what `uncapturedRanges` gives. */
+export const countingOf = tables => ({
+  isCounted: Uint8Array.from(tables.kind_counted, Boolean),
+  isOnSms: Uint8Array.from(tables.kind_on_sms ?? tables.kind_counted, Boolean),
+  uncaptured: uncapturedRanges(tables),
+})
+
 /**
  * A function that tells whether a span of a kind counts that started at a time, or null where all do.
  *
  * A range that started while kernels were captured leaves it to its kernels: it also contains the wait for them.
  */
-export function uncapturedRanges({ kinds, kind_counted: counted, capture }) {
+function uncapturedRanges({ kinds, kind_counted: counted, capture }) {
   const windows = capture?.windows ?? [], range = windows.length ? kinds.indexOf("range") : -1
   if (range < 0 || !counted[range]) return null
   const starts = Float64Array.from(windows, ([start]) => start), ends = Float64Array.from(windows, ([, end]) => end)
@@ -191,3 +185,37 @@ export function uncapturedRanges({ kinds, kind_counted: counted, capture }) {
 }
 
 const pushTo = (map, key, value) => map.get(key)?.push(value) ?? map.set(key, [value])
+
+/** Mean number of busy lanes in each of n equal columns of [x0, x1]. */
+export function busyShares(store, tables, x0, x1, n) {
+  const lanes = new Float64Array(n), unions = unionsOf(store, tables), steps = unions.laneSteps()
+  if (steps) steps.addIntegrals(x0, x1, [lanes])
+  else for (const union of unions.lanes()) addCoverage(union, x0, x1, lanes)
+  return { lanes: scaled(lanes, n / (x1 - x0)) }
+}
+
+/** Mean SMs of each band in each of n equal columns: stacked in the order of `tables.bands`, never more than the card has. */
+export function smShares(store, tables, x0, x1, n) {
+  const bands = tables.bands.map(() => new Float64Array(n))
+  if (bands.length) unionsOf(store, tables).smStack().addIntegrals(x0, x1, bands)
+  return bands.map(sums => scaled(sums, n / (x1 - x0)))
+}
+
+const scaled = (values, factor) => values.map(value => value * factor)
+
+/** Add how much of each column of [x0, x1] a union covers, in ns. */
+export function addCoverage(union, x0, x1, columns) {
+  const { start, end, length } = union, n = columns.length, width = x1 - x0
+  // Times from x0 on, so that columns narrower than a ns are exact.
+  const clipped = (index, left, right) =>
+    index < 0 ? 0 : Math.max(0, Math.min(end[index] - x0, right) - Math.max(start[index] - x0, left)) * union.densityAt(index)
+  let next = lowerBound(start, x0, 0, length), step = 1
+  for (let column = 0; column < n; column++) {
+    const left = columnEdge(column, width, n), right = columnEdge(column + 1, width, n), from = next
+    next = gallop(start, x0 + right, from, length, step)
+    step = Math.max(1, (next - from) >> 1)
+    columns[column] += clipped(from - 1, left, right) // What began before the column.
+    if (next > from) columns[column] += union.busySum(from, next - 2) + clipped(next - 1, left, right)
+  }
+  return columns
+}

@@ -35,10 +35,7 @@ export class View {
     this.dragDoes = "move" // What the mouse does that is dragged: "move", "select" or "zoom".
     this.lane = null // Whose name was chosen: keys move it.
     this.pane = null // While lanes are painted: those that are pinned at the top, or the others.
-    this.hiddenNames = new Set()
-    this.hiddenKinds = new Set()
-    this.hiddenPartitions = new Set()
-    this.hiddenStreams = new Set() // Codes of lanes whose spans are not shown.
+    for (const group of FILTER_KEYS) this[group] = new Set() // Codes of what is not shown; of streams those of their lanes.
     this.matches = this.selection = this.pinned = this.hovered = this.ruler = null
     this.gap = this.reason = null // The gap that was clicked; the piece of a finding that is shown.
     this.why = tables.why ?? null // Live: null until it was asked for.
@@ -51,11 +48,10 @@ export class View {
     this.nowNs = 0 // Live: the session's clock, where it is later than the last span.
     this.openWork = [] // Live, of each lane: its code, the name of the first range that has not ended, since when, and how many.
     this.painted = null // The items of the last paint.
+    this.peak = {} // The most lanes that were busy at once, see busyPeak.
     this.kept = new Map() // What a link to this view, and a saved notebook, keep: by key how it is read and set.
     this.adoptTables(tables)
-    const {start, end} = this.fullRange()
-    this.x0 = start
-    this.x1 = end
+    this.fit()
   }
 
   adoptTables(planned) {
@@ -122,7 +118,6 @@ export class View {
   on(event, listener) {
     if (!this.listeners.has(event)) this.listeners.set(event, new Set())
     this.listeners.get(event).add(listener)
-    return () => this.listeners.get(event).delete(listener)
   }
 
   emit(event, detail) {
@@ -200,9 +195,7 @@ export class View {
     this.setRange(this.x0 + step, this.x1 + step)
   }
 
-  clampScroll(px) {
-    return Math.max(0, Math.min(px, this.tables.height_px - this.lanesPx)) || 0
-  }
+  clampScroll(px) { return Math.max(0, Math.min(px, this.tables.height_px - this.lanesPx)) || 0 }
 
   scrollTo(px) {
     const clamped = this.clampScroll(Math.round(px))
@@ -227,12 +220,8 @@ export class View {
 
   // Codes of the lanes in view, from the top.
   visibleLanes() {
-    const {lanes} = this.tables, bottom = this.scrollPx + this.lanesPx, top = this.scrollPx + this.pinnedPx
-    const firstBelow = px => { let low = 0, high = this.laneOrder.length; while (low < high) { const middle = (low + high) >> 1; if (lanes[this.laneOrder[middle]].bottom <= px) low = middle + 1; else high = middle } return low }
-    const pinned = firstBelow(this.pinnedPx), first = Math.max(pinned, firstBelow(top))
-    let last = first
-    while (last < this.laneOrder.length && lanes[this.laneOrder[last]].top < bottom) last++
-    return [...(this.pane === "others" ? [] : this.laneOrder.slice(0, pinned)), ...(this.pane === "pinned" ? [] : this.laneOrder.slice(first, last))]
+    const {lanes} = this.tables, isInPane = lane => this.pane === null || (this.pane === "pinned") === lane.top < this.pinnedPx
+    return this.laneOrder.filter(code => isInPane(lanes[code]) && this.isSeen(lanes[code]))
   }
 
   // Whether a place of the figure is within its frame, no more than so many px below its top.
@@ -308,4 +297,18 @@ function nearestItem(painted, px, py, view) {
   if (!best) return null
   const {row, i, isMerged} = best
   return isMerged ? {row, first: items.first[i], last: items.last[i], count: items.count[i]} : {row, index: items.first[i]}
+}
+
+/** Let two views of one page follow each other's range. Both count their time from their own first span. */
+export function linkRanges(first, second) {
+  let isFollowing = false
+  const follow = (leader, follower) => leader.on("range", () => {
+    // What the follower says of its own move is no new move: one that it had to narrow would narrow the leader as well.
+    if (isFollowing) return
+    isFollowing = true
+    try { follower.setRange(leader.x0, leader.x1) } finally { isFollowing = false }
+  })
+  follow(first, second)
+  follow(second, first)
+  second.setRange(first.x0, first.x1)
 }

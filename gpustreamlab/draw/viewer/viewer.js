@@ -2,15 +2,14 @@
 
 import { addAddress } from "./address.js"
 import { checkFormat } from "./columns.js"
-import { addColours } from "./colours.js"
 import { addDetails } from "./details.js"
 import { addFollow } from "./follow.js"
 import { addGaps } from "./gaps.js"
 import { addKeys } from "./keys.js"
-import { addLayers, leaveViewport, paintEachFrame, tickFormatter } from "./layer.js"
 import { addLanes } from "./lanes.js"
+import { addLayers, leaveViewport, paintEachFrame, tickFormatter } from "./layer.js"
 import { addLegend } from "./legend.js"
-import { addMenu } from "./menu.js"
+import { addColours, addMenu } from "./menu.js"
 import { Minimap, MINIMAP_PX } from "./minimap.js"
 import { makeNode } from "./nodes.js"
 import { addNotes } from "./notes.js"
@@ -21,8 +20,8 @@ import { addSearch } from "./search.js"
 import { addSelect } from "./select.js"
 import { SpanStore } from "./store.js"
 import { readTheme, themePlot, watchTheme } from "./theme.js"
-import { addTotals } from "./totals_table.js"
 import { addTips } from "./tips.js"
+import { addTotals } from "./totals_table.js"
 import { View } from "./view.js"
 import { addWhy } from "./why_panel.js"
 
@@ -150,14 +149,10 @@ export class Viewer {
     watchTheme(() => this.useTheme(), this.signal)
     addScrolling(this)
     this.watchSize()
-    this.atEnd(() => this.minimap.remove())
   }
 
-  // Call back after each paint of the figure; returns a function that stops.
-  onPainted(listener) {
-    this.paintListeners.add(listener)
-    return () => this.paintListeners.delete(listener)
-  }
+  // Call back after each paint of the figure.
+  onPainted(listener) { this.paintListeners.add(listener) }
 
   useTheme() {
     const theme = readTheme(this.element)

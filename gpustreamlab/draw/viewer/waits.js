@@ -1,7 +1,6 @@
 // What a span waited for, and what waited for it: arrows know places, which are looked up as spans here.
 
-import { isSpan } from "./facts.js"
-import { laneOf, laneText, nameOf } from "./names.js"
+import { isSpan, laneOf, laneText, nameOf } from "./facts.js"
 import { makeButton, makeNode } from "./nodes.js"
 import { formatCount, formatNs } from "./units.js"
 
@@ -41,9 +40,7 @@ function tiesOf(view, hit) {
 }
 
 /** Whether an arrow that begins or ends when a span does is its own: it says the place of its span where that is known. */
-function isAtPlace(row, index, place) {
-  return place < 0 || row.place[index] === place || row.countAt(index) > 1
-}
+const isAtPlace = (row, index, place) => place < 0 || row.place[index] === place || row.countAt(index) > 1
 
 function tieText(view, { row: code, index }, gapText) {
   const name = index < 0 ? "a span that is not shown" : nameOf(view, view.store.row(code).name[index])
@@ -60,12 +57,7 @@ export function spanEndingAt(row, time, place = -1) {
 }
 
 /** The span that starts at a time and has a place in the trace, or -1. */
-export function spanStartingAt(row, time, place = -1) {
-  for (let index = row.length ? row.firstFrom(time) : 0; index < row.length && row.start[index] === time; index += 1) {
-    if (isAtPlace(row, index, place)) return index
-  }
-  return -1
-}
+export const spanStartingAt = (row, time, place = -1) => row.findStart(time, index => isAtPlace(row, index, place))
 
 /** The waits of a hit as pairs of label and texts, to be copied with its facts. */
 export function waitFacts(view, hit) {

@@ -53,16 +53,14 @@ function noteFinding(view, note) {
 
 /** The span of a lane with these times; work before the range around it. */
 function findSpan({ store, tables, laneRows }, lane, start, end) {
-  let best = null
-  for (const code of laneRows[lane] ?? []) {
-    const row = store.row(code)
-    for (let index = row.length ? row.firstFrom(start) : 0; index < row.length && row.start[index] === start; index++) {
-      if (row.end[index] !== end) continue
-      if (tables.kind_counted[row.kind[index]]) return { row: code, index }
-      best ??= { row: code, index }
+  const rows = (laneRows[lane] ?? []).map(code => store.row(code))
+  for (const isWanted of [kind => tables.kind_counted[kind], () => true]) {
+    for (const row of rows) {
+      const index = row.findStart(start, at => row.end[at] === end && isWanted(row.kind[at]))
+      if (index >= 0) return { row: row.code, index }
     }
   }
-  return best
+  return null
 }
 
 /** Whether all is known that can be told: a live view tells of hazards alone where nobody has asked. */
