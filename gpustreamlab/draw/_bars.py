@@ -24,7 +24,7 @@ FADED_PX = 24
 LEAST_LOAD_PX = 1.5
 """How high the load of spans far apart is, at least."""
 
-SHADES, LEAST_SHADE = 16, 10
+SHADES, LEAST_SHADE = 16, 12
 """Of the colour of load, where its height tells SMs: as many steps, and that of the least (brush.js)."""
 
 GAP_PX = 0.7
@@ -158,7 +158,7 @@ def _load_alpha(share: float) -> float:
     Examples
     --------
     >>> _load_alpha(0.0), _load_alpha(0.5), _load_alpha(1.0)
-    (0.625, 0.8125, 1.0)
+    (0.75, 0.875, 1.0)
     """
     return (LEAST_SHADE + round(share * (SHADES - LEAST_SHADE))) / SHADES
 

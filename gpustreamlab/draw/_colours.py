@@ -12,20 +12,21 @@ from gpustreamlab.analysis import name_group
 from gpustreamlab.typing import SpanKind
 
 HUES = (
-    ("#56b4e9", "#2f91c5", "#43a3d7", "#68c6fc"),
-    ("#e69f00", "#ba8003", "#d08f06", "#f9b12d"),
-    ("#009e73", "#43c194", "#2baf83", "#58d3a5"),
+    ("#56b4e9", "#3395c9", "#45a5d9", "#1f86b9"),
+    ("#e69f00", "#bc8100", "#d19005", "#a97406"),
+    ("#009e73", "#3dbd90", "#27ad81", "#50cc9e"),
     ("#cc79a7", "#f19bca", "#de8ab8", "#ba6896"),
     ("#d55e00", "#fc813a", "#e86f24", "#fe9d6b"),
-    ("#f0e442", "#ccc007", "#ded225", "#b9ae09"),
+    ("#f0e442", "#b6ab01", "#c6ba01", "#a59b09"),
 )
 """Hues, each in its tints. The first tints are colours that people with any kind of colour blindness tell apart (source: Okabe
-and Ito, Color Universal Design, 2008), others lighter or darker by steps of 0.055 of OKLab. Dark text can be read on all."""
+and Ito, Color Universal Design, 2008), others lighter or darker by steps of about 0.05 of OKLab: dark text can be read on all, and
+all but the first yellow and grey, which darker would be taken for other hues, stand out from white by 2:1."""
 
 GREY = len(HUES)
 """The place behind the hues: what belongs to no partition, or to several."""
 
-GREY_TINTS = ("#c3c9d0", "#a0a6ad", "#b2b7be", "#90959c")
+GREY_TINTS = ("#c3c9d0", "#a0a6ad", "#b1b7be", "#90959c")
 """Its tints."""
 
 DURATION_FILLS = ("#6a8bb0", "#7b9dab", "#8fada3", "#a5bb99", "#bcc98d", "#d5d67e", "#f0e36c")

@@ -167,7 +167,7 @@ const shareOf = ([least, most], ns) => most > least ? Math.max(0, Math.min(1, Ma
 
 export const SHADES = 16, DIM_SHADE = 3
 export const OPEN_SHADE = 3 // Of what is queued or running: nobody knows which.
-export const LEAST_SHADE = 10 // Of a little load: it stands out from the paper.
+export const LEAST_SHADE = 12 // Of a little load: it stands out from the paper.
 
 // A colour from (almost) paper to full, as opaque colours: they are painted faster than transparent ones.
 const shadesOf = (fill, paper) => Array.from({length: SHADES + 1}, (_, i) => blend(fill, paper, i / SHADES))

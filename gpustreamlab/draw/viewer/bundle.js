@@ -1,4 +1,4 @@
-// Made by scripts/bundle_viewer.py. be54aa8158046fb7ddce256b6fcfd52a5073bc4b16cc17b45eaeee6a59c7eb82
+// Made by scripts/bundle_viewer.py. a31a1cfa691d87ffd5840541396740f43433790ed74446917149bf6793ecb078
 "use strict";
 var gpustreamlab = (() => {
   var __defProp = Object.defineProperty;
@@ -748,7 +748,7 @@ var gpustreamlab = (() => {
   var SHADES = 16;
   var DIM_SHADE = 3;
   var OPEN_SHADE = 3;
-  var LEAST_SHADE = 10;
+  var LEAST_SHADE = 12;
   var shadesOf = (fill, paper) => Array.from({ length: SHADES + 1 }, (_, i) => blend(fill, paper, i / SHADES));
   function clipTo(ctx, left, top, right, bottom, paint) {
     ctx.save();

@@ -129,18 +129,20 @@ def test_hues_are_told_apart_with_every_kind_of_colour_vision_and_from_the_paper
 def test_tints_are_of_their_hue_and_told_apart_by_lightness():
     for tints in (*HUES, GREY_TINTS):
         lightness = sorted(float(seen(tint)[0]) for tint in tints)
-        assert np.diff(lightness).min() >= 0.05
+        assert np.diff(lightness).min() >= 0.045
         for tint in tints[1:] if tints in HUES else ():
             own, first = (np.degrees(np.arctan2(*seen(colour)[:0:-1])) for colour in (tint, tints[0]))
             assert abs(own - first) < 4
     # No tint is nearer to another hue than its own tints are.
     for one, other in itertools.combinations(HUES, 2):
-        assert min(distance(a, b) for a in one for b in other) >= 0.075
+        assert min(distance(a, b) for a in one for b in other) >= 0.07
 
 
 @pytest.mark.parametrize("fill", ALL_FILLS)
 def test_text_on_every_colour_and_outlines_in_every_theme_are_readable(fill):
     assert contrast(fill, DARK_TEXT) >= 4.5
+    # The first yellow and grey would be taken for other hues if they were darker; the order of durations is one of lightness.
+    assert fill in {"#f0e442", "#c3c9d0", *DURATION_FILLS} or contrast(fill, "#ffffff") >= 2
     for paper, ink in PAPERS.values():
         assert contrast(line_of(fill, ink), paper) >= 3
 
