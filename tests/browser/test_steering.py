@@ -380,6 +380,14 @@ def test_partitions_stay_in_the_legend_where_they_have_room_to_the_px(read):
     assert shown == ["prefill · 96 SMs", "decode · 36 SMs", "whole card · 132 SMs"]
 
 
+def test_the_whole_card_is_in_the_legend_only_where_anything_ran_on_it(read):
+    trace = partition_trace()
+    reader = read(trace.where(stream=["prefill", "decode", "kv"]))
+    shown = reader.page.locator(".gsl-legend .gsl-chip .gsl-text").all_text_contents()
+    assert shown[:2] == ["prefill · 96 SMs", "decode · 36 SMs"]
+    assert not [text for text in shown if text.startswith("whole card")]
+
+
 def test_legend_orders_names_by_time_toggles_them_and_shows_only_one(read):
     trace = partition_trace()
     reader = read(trace, width=1600)

@@ -1,4 +1,4 @@
-// Made by scripts/bundle_viewer.py. a31a1cfa691d87ffd5840541396740f43433790ed74446917149bf6793ecb078
+// Made by scripts/bundle_viewer.py. f90212343842a22dfafea1dd56cb1865e7327b61a330a318430e47f16e92b298
 "use strict";
 var gpustreamlab = (() => {
   var __defProp = Object.defineProperty;
@@ -3793,7 +3793,7 @@ var gpustreamlab = (() => {
   }
   function drawLegend(viewer, { chips, sheet, state }) {
     const { view } = viewer;
-    const names = nameEntries(view, state), kinds = kindEntries(view, state.times), partitions = partitionEntries(view), isHue = colourBy(view) === "partition";
+    const names = nameEntries(view, state), kinds = kindEntries(view, state.times), partitions = partitionEntries(view, state.times), isHue = colourBy(view) === "partition";
     const calls = callEntries(view, state);
     const shownKinds = calls.length ? kinds.filter(({ text }) => text !== KIND_WORDS.host) : kinds;
     const hidden = [...FILTER_KEYS].map((group) => [...view[group]]);
@@ -3914,9 +3914,9 @@ var gpustreamlab = (() => {
     chip2.append(makeNode("i", { class: "gsl-stray-sign", "aria-hidden": "true" }), makeNode("span", { class: "gsl-text", text: count === 1 ? "stray" : "strays" }), makeNode("small", { text: formatCount(count) }));
     return chip2;
   }
-  function partitionEntries({ tables: { bands, partitions } }) {
+  function partitionEntries({ tables: { bands, partitions } }, { partitions: used }) {
     const all = [...partitions.keys()];
-    return bands.map(({ label, fill, hatch, letter }, band) => ({ group: "hiddenPartitions", codes: all.filter((code) => partitions[code].band === band), all, text: label, fill, hatch, letter })).filter((entry) => entry.codes.length);
+    return bands.map(({ label, fill, hatch, letter }, band) => ({ group: "hiddenPartitions", codes: all.filter((code) => partitions[code].band === band), all, text: label, fill, hatch, letter })).filter(({ codes, letter }) => codes.length && (letter || codes.some((code) => used.has(code))));
   }
   function chip(view, entry) {
     const about = chipAbout(entry), parts = [entry.fill ? makeSwatch(entry) : null, makeNode("span", { class: "gsl-text", text: entry.text, dir: "auto" })];
@@ -3960,23 +3960,25 @@ var gpustreamlab = (() => {
     constructor() {
       this.names = /* @__PURE__ */ new Map();
       this.kinds = /* @__PURE__ */ new Set();
+      this.partitions = /* @__PURE__ */ new Set();
       this.strayCount = 0;
       this.hasBlocked = false;
       this.rows = [];
     }
     /** Take in what is new; a row in which spans came in between, or went, is counted anew. */
-    update(store, { rows }) {
+    update(store, { rows, lanes }) {
       this.rows.length = rows.length;
       for (const code of rows.keys()) {
         const row = store.ownRow(code), known = this.rows[code];
         if (!known || known.edits !== row.edits || known.length > row.length) {
-          this.rows[code] = { edits: row.edits, length: 0, strays: 0, hasBlocked: false, names: /* @__PURE__ */ new Map(), kinds: /* @__PURE__ */ new Set() };
+          this.rows[code] = { edits: row.edits, length: 0, strays: 0, hasBlocked: false, names: /* @__PURE__ */ new Map(), kinds: /* @__PURE__ */ new Set(), partitions: /* @__PURE__ */ new Set() };
         }
         countSpans(row, this.rows[code]);
       }
       this.names.clear();
       for (const { names } of this.rows) for (const [code, { busy, count }] of names) addTimes(this.names, code, busy, count);
       this.kinds = new Set(this.rows.flatMap(({ kinds }) => [...kinds]));
+      this.partitions = new Set(this.rows.flatMap(({ partitions }, code) => lanes[rows[code].lane].host ? [] : [...partitions]));
       this.strayCount = this.rows.reduce((sum, { strays }) => sum + strays, 0);
       this.hasBlocked = this.rows.some(({ hasBlocked }) => hasBlocked);
     }
@@ -3988,10 +3990,11 @@ var gpustreamlab = (() => {
     }
   };
   function countSpans(row, known) {
-    const { name, kind, length, hasWork } = row;
+    const { name, kind, partition, length, hasWork } = row;
     for (let i = known.length; i < length; i += 1) {
       addTimes(known.names, name[i], row.busyAt(i), 1);
       known.kinds.add(kind[i]);
+      known.partitions.add(partition[i]);
       if (hasWork && isStray(row, i)) known.strays += 1;
       if (hasWork && isBlocked(row, i)) known.hasBlocked = true;
     }

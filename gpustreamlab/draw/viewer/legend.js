@@ -53,7 +53,7 @@ export function addLegend(viewer) {
 
 function drawLegend(viewer, { chips, sheet, state }) {
   const { view } = viewer
-  const names = nameEntries(view, state), kinds = kindEntries(view, state.times), partitions = partitionEntries(view), isHue = colourBy(view) === "partition"
+  const names = nameEntries(view, state), kinds = kindEntries(view, state.times), partitions = partitionEntries(view, state.times), isHue = colourBy(view) === "partition"
   const calls = callEntries(view, state)
   const shownKinds = calls.length ? kinds.filter(({ text }) => text !== KIND_WORDS.host) : kinds
   // The lists of all codes are the same for all entries: they need not be compared. Times change with each batch.
@@ -200,12 +200,12 @@ function strayChip(viewer, count) {
   return chip
 }
 
-/** A band of the strip stands for the partitions that had its name, one after the other. */
-function partitionEntries({ tables: { bands, partitions } }) {
+/** A band of the strip stands for the partitions that had its name, one after the other; the whole card where anything ran on it. */
+function partitionEntries({ tables: { bands, partitions } }, { partitions: used }) {
   const all = [...partitions.keys()]
   return bands.map(({ label, fill, hatch, letter }, band) => (
     { group: "hiddenPartitions", codes: all.filter(code => partitions[code].band === band), all, text: label, fill, hatch, letter }
-  )).filter(entry => entry.codes.length)
+  )).filter(({ codes, letter }) => codes.length && (letter || codes.some(code => used.has(code))))
 }
 
 function chip(view, entry) {
@@ -260,24 +260,26 @@ class NameTimes {
   constructor() {
     this.names = new Map() // By name code: {busy, count}, of all spans, hidden or not.
     this.kinds = new Set()
+    this.partitions = new Set() // Codes of those in which anything ran.
     this.strayCount = 0 // Work that left its stream.
     this.hasBlocked = false // Whether a call that is made for something else blocked the host.
     this.rows = []
   }
 
   /** Take in what is new; a row in which spans came in between, or went, is counted anew. */
-  update(store, { rows }) {
+  update(store, { rows, lanes }) {
     this.rows.length = rows.length
     for (const code of rows.keys()) {
       const row = store.ownRow(code), known = this.rows[code]
       if (!known || known.edits !== row.edits || known.length > row.length) {
-        this.rows[code] = { edits: row.edits, length: 0, strays: 0, hasBlocked: false, names: new Map(), kinds: new Set() }
+        this.rows[code] = { edits: row.edits, length: 0, strays: 0, hasBlocked: false, names: new Map(), kinds: new Set(), partitions: new Set() }
       }
       countSpans(row, this.rows[code])
     }
     this.names.clear()
     for (const { names } of this.rows) for (const [code, { busy, count }] of names) addTimes(this.names, code, busy, count)
     this.kinds = new Set(this.rows.flatMap(({ kinds }) => [...kinds]))
+    this.partitions = new Set(this.rows.flatMap(({ partitions }, code) => lanes[rows[code].lane].host ? [] : [...partitions]))
     this.strayCount = this.rows.reduce((sum, { strays }) => sum + strays, 0)
     this.hasBlocked = this.rows.some(({ hasBlocked }) => hasBlocked)
   }
@@ -291,10 +293,11 @@ class NameTimes {
 }
 
 function countSpans(row, known) {
-  const { name, kind, length, hasWork } = row
+  const { name, kind, partition, length, hasWork } = row
   for (let i = known.length; i < length; i += 1) {
     addTimes(known.names, name[i], row.busyAt(i), 1)
     known.kinds.add(kind[i])
+    known.partitions.add(partition[i])
     if (hasWork && isStray(row, i)) known.strays += 1
     if (hasWork && isBlocked(row, i)) known.hasBlocked = true
   }
