@@ -11,6 +11,7 @@ from gpustreamlab.draw import _why
 from gpustreamlab.workloads import spin
 from tests.browser.test_reading import CONTRASTS
 from tests.helpers import planted
+from tests.helpers.kernel_traces import kernel_trace
 from tests.helpers.reader import open_readers
 from tests.helpers.traces import MS, empty_trace, make_trace, pipeline_trace, random_trace
 
@@ -312,6 +313,21 @@ def written(reader):
 
 def test_every_piece_has_its_number_where_there_is_room_and_the_longest_in_any_case(read, loop):
     assert sorted(written(read(loop))) == ["1"] * 4 + ["2"] * 3
+
+
+def test_signs_on_a_phone_leave_the_middle_of_the_bars_in_sight(read):
+    discs = """(() => { const discs = [], { arc } = CanvasRenderingContext2D.prototype
+      CanvasRenderingContext2D.prototype.arc = function (x, y, radius) { discs.push([x, y, radius]); return arc.call(this, ...arguments) }
+      v.plotView.repaint(); v.plotView.request_paint(v.layers.overlay); v.plotView.repaint()
+      CanvasRenderingContext2D.prototype.arc = arc
+      const rows = w.tables.rows.filter((row, code) => row.top >= 0 && s.row(code).length)
+      return discs.map(([x, y, radius]) => rows.some(row => {
+        const middle = (w.yAt(row.top) + w.yAt(row.bottom)) / 2
+        return Math.abs(y - middle) < 2 && radius > 4 })) })()"""
+    assert any(read(kernel_trace(), width=1366).js(discs))
+    narrow = read(kernel_trace(), width=390).js(discs)
+    assert narrow
+    assert not any(narrow)
 
 
 def test_signs_that_have_no_room_are_counted_on_one_that_has(read):

@@ -1,4 +1,4 @@
-// Made by scripts/bundle_viewer.py. f90212343842a22dfafea1dd56cb1865e7327b61a330a318430e47f16e92b298
+// Made by scripts/bundle_viewer.py. 74671f63b1531c7f7fa79bd6ffdfcf149468de289fc7f783d27eaa76907fe501
 "use strict";
 var gpustreamlab = (() => {
   var __defProp = Object.defineProperty;
@@ -2992,6 +2992,8 @@ var gpustreamlab = (() => {
 
   // paint_why.js
   var SIGN_PX = 8.5;
+  var SMALL_SIGN_PX = 6.5;
+  var NARROW_PX = 420;
   var SIGN_STEP_PX = 2 * SIGN_PX + 2;
   var COUNTED_STEP_PX = 1.5 * SIGN_STEP_PX;
   var COLOURS = { hazard: "stray", stray: "stray", note: "accent" };
@@ -3000,6 +3002,7 @@ var gpustreamlab = (() => {
   function signsIn(view) {
     const { left, right } = view.frame, told = /* @__PURE__ */ new Map();
     const taken = new Map([-1, ...view.visibleLanes()].map((lane) => [lane, []])), signs = [];
+    const isNarrow = right - left <= NARROW_PX;
     const isIn = ({ lane, kind, start, end }) => taken.has(lane) && view.pxAt(kind === "note" ? end : start) >= left && view.pxAt(start) <= right + SIGN_PX;
     const pieces = reasonsOf(view).pieces.filter(isIn);
     for (const piece of pieces) {
@@ -3016,8 +3019,8 @@ var gpustreamlab = (() => {
         continue;
       }
       const { top, bottom } = (piece.late ? view.tables.rows[piece.late.row] : view.tables.lanes[piece.lane]) ?? {};
-      const y = piece.lane < 0 ? view.frame.top + SIGN_PX + 2 : piece.kind === "note" ? view.yAt(top) + SIGN_PX : view.yAt((top + bottom) / 2);
-      const sign = { piece, x, y, more: 0 };
+      const y = piece.lane < 0 ? view.frame.top + SIGN_PX + 2 : piece.kind === "note" ? view.yAt(top) + SIGN_PX : view.yAt(isNarrow ? top : (top + bottom) / 2);
+      const sign = { piece, x, y, px: isNarrow ? SMALL_SIGN_PX : SIGN_PX, more: 0 };
       places.push(sign);
       signs.push(sign);
       told.set(piece.number, sign);
@@ -3037,7 +3040,7 @@ var gpustreamlab = (() => {
     clipLanes(ctx, view, 0, () => paintEach(ctx, view, theme, signs.filter(({ piece }) => piece.lane >= 0)));
   }
   function paintEach(ctx, view, theme, signs) {
-    for (const { piece: { sign, place, kind, lane, start, end }, x, y, more } of signs) {
+    for (const { piece: { sign, place, kind, lane, start, end }, x, y, px, more } of signs) {
       const colour = theme[COLOURS[kind] ?? "warn"];
       if (kind === "note") {
         const at = Math.max(view.frame.left, view.pxAt(start));
@@ -3045,12 +3048,12 @@ var gpustreamlab = (() => {
         ctx.fillRect(at - 1, y - SIGN_PX, 1.5, lane < 0 ? view.lanesPx - SIGN_PX / 2 : 2 * SIGN_PX);
         ctx.fillRect(at, y - SIGN_PX, Math.max(0, Math.min(view.pxAt(end), view.frame.right) - at), 2);
       }
-      paintDisc(ctx, x, y, SIGN_PX + 1.5, theme.paper);
-      paintDisc(ctx, x, y, SIGN_PX, colour);
-      if (place) paintDisc(ctx, x, y, SIGN_PX - 1.5, theme.paper);
-      setPen(ctx, place ? colour : theme.paper, sign.length > 1 ? 10 : 11, "center", "bold");
+      paintDisc(ctx, x, y, px + 1.5, theme.paper);
+      paintDisc(ctx, x, y, px, colour);
+      if (place) paintDisc(ctx, x, y, px - 1.5, theme.paper);
+      setPen(ctx, place ? colour : theme.paper, sign.length > 1 ? px + 1.5 : px + 2.5, "center", "bold");
       ctx.fillText(sign, x, y + 0.5);
-      if (more) paintCount(ctx, more > 999 ? "999+" : `+${more}`, x + SIGN_PX - 2, y - SIGN_PX + 1, { fill: colour, ground: theme.paper });
+      if (more) paintCount(ctx, more > 999 ? "999+" : `+${more}`, x + px - 2, y - px + 1, { fill: colour, ground: theme.paper });
     }
   }
   function paintCount(ctx, text, x, y, { fill, ground }) {

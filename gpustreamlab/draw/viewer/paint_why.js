@@ -5,7 +5,8 @@ import { outline, paintPill, tint } from "./paint_overlay.js"
 import { formatNs } from "./units.js"
 import { reasonsOf, shownPiece } from "./why.js"
 
-const SIGN_PX = 8.5
+const SIGN_PX = 8.5, SMALL_SIGN_PX = 6.5
+const NARROW_PX = 420 // Signs are small in a picture that is no wider, and stand on the upper edge of their row: else they hide bars.
 const SIGN_STEP_PX = 2 * SIGN_PX + 2
 const COUNTED_STEP_PX = 1.5 * SIGN_STEP_PX
 const COLOURS = { hazard: "stray", stray: "stray", note: "accent" } // Others are warnings.
@@ -13,12 +14,13 @@ const FEW_SIGNS = 8 // So many leave the bars in sight.
 const MOST_ASIDE = 4 // So many signs may stand beside each other where pieces begin together.
 
 /**
- * The signs in view, as {piece, x, y, more}: the longest piece of each finding, and others where there is room, and they are few
+ * The signs in view, as {piece, x, y, px, more}: the longest piece of each finding, and others where there is room, and they are few
  * or their finding is the chosen one. A sign stands for `more` pieces: of its finding, or such as have no room beside it.
  */
 function signsIn(view) {
   const { left, right } = view.frame, told = new Map() // By finding: its sign.
   const taken = new Map([-1, ...view.visibleLanes()].map(lane => [lane, []])), signs = []
+  const isNarrow = right - left <= NARROW_PX
   const isIn = ({ lane, kind, start, end }) =>
     taken.has(lane) && view.pxAt(kind === "note" ? end : start) >= left && view.pxAt(start) <= right + SIGN_PX
   const pieces = reasonsOf(view).pieces.filter(isIn)
@@ -37,8 +39,8 @@ function signsIn(view) {
     }
     const { top, bottom } = (piece.late ? view.tables.rows[piece.late.row] : view.tables.lanes[piece.lane]) ?? {}
     // A note stands above what it is about; what is of no lane stands above all, wherever they are scrolled to.
-    const y = piece.lane < 0 ? view.frame.top + SIGN_PX + 2 : piece.kind === "note" ? view.yAt(top) + SIGN_PX : view.yAt((top + bottom) / 2)
-    const sign = { piece, x, y, more: 0 }
+    const y = piece.lane < 0 ? view.frame.top + SIGN_PX + 2 : piece.kind === "note" ? view.yAt(top) + SIGN_PX : view.yAt(isNarrow ? top : (top + bottom) / 2)
+    const sign = { piece, x, y, px: isNarrow ? SMALL_SIGN_PX : SIGN_PX, more: 0 }
     places.push(sign)
     signs.push(sign)
     told.set(piece.number, sign)
@@ -62,7 +64,7 @@ export function paintSigns(ctx, { view, theme }) {
 }
 
 function paintEach(ctx, view, theme, signs) {
-  for (const { piece: { sign, place, kind, lane, start, end }, x, y, more } of signs) {
+  for (const { piece: { sign, place, kind, lane, start, end }, x, y, px, more } of signs) {
     const colour = theme[COLOURS[kind] ?? "warn"]
     if (kind === "note") { // A flag: its pole stands at its time, or it reaches to its end.
       const at = Math.max(view.frame.left, view.pxAt(start))
@@ -70,12 +72,12 @@ function paintEach(ctx, view, theme, signs) {
       ctx.fillRect(at - 1, y - SIGN_PX, 1.5, lane < 0 ? view.lanesPx - SIGN_PX / 2 : 2 * SIGN_PX)
       ctx.fillRect(at, y - SIGN_PX, Math.max(0, Math.min(view.pxAt(end), view.frame.right) - at), 2)
     }
-    paintDisc(ctx, x, y, SIGN_PX + 1.5, theme.paper)
-    paintDisc(ctx, x, y, SIGN_PX, colour)
-    if (place) paintDisc(ctx, x, y, SIGN_PX - 1.5, theme.paper) // Hollow: not the longest of its finding.
-    setPen(ctx, place ? colour : theme.paper, sign.length > 1 ? 10 : 11, "center", "bold")
+    paintDisc(ctx, x, y, px + 1.5, theme.paper)
+    paintDisc(ctx, x, y, px, colour)
+    if (place) paintDisc(ctx, x, y, px - 1.5, theme.paper) // Hollow: not the longest of its finding.
+    setPen(ctx, place ? colour : theme.paper, sign.length > 1 ? px + 1.5 : px + 2.5, "center", "bold")
     ctx.fillText(sign, x, y + 0.5)
-    if (more) paintCount(ctx, more > 999 ? "999+" : `+${more}`, x + SIGN_PX - 2, y - SIGN_PX + 1, { fill: colour, ground: theme.paper })
+    if (more) paintCount(ctx, more > 999 ? "999+" : `+${more}`, x + px - 2, y - px + 1, { fill: colour, ground: theme.paper })
   }
 }
 
