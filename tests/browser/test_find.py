@@ -85,11 +85,20 @@ def test_the_name_of_a_stream_finds_its_spans_where_no_span_has_it(read):
 
 def test_an_expression_that_could_take_for_ever_is_refused(read):
     reader = read(make_trace([("a", "a" * 3_000, 0, 10)]))
-    for text in ("/(a+)+$b/", "/(?:x|a*)*b/", "/(a{2,})+b/"):
-        assert _search(reader, text)[1] == "a repeat of repeats may take for ever"
+    for text in ("/(a+)+$b/", "/(?:x|a*)*b/", "/(a{2,})+b/", "/(a|aa)+$b/", "/(?:a|(aa))*b/"):
+        assert _search(reader, text)[1] == "a repeat of repeats or of alternatives may take for ever"
     assert _search(reader, "/(a+)a$/") == ("1 of 1", None)
+    assert _search(reader, "/(b|a)a/") == ("1 of 1", None)
     took_ms = reader.js("(begin => { v.commands.searchFor('/a*a*a*b/'); return performance.now() - begin })(performance.now())")
     assert took_ms < 3_000
+
+
+def test_a_search_that_is_slow_stops_after_a_second_and_says_so(read):
+    reader = read(make_trace([("a", f"{'a' * 490}{k}", 10 * k, 10 * k + 5) for k in range(2_000)]))
+    took_ms = reader.js("(begin => { v.commands.searchFor('/a*a*c/'); return performance.now() - begin })(performance.now())")
+    assert took_ms < 3_000
+    assert reader.page.locator(".gsl-problem").inner_text() == "stopped after 1 s: not all was looked at"
+    assert _search(reader, "a1999") == ("1 of 1", None)
 
 
 def test_totals_of_thousands_of_names_come_at_once_and_their_names_are_read(read):

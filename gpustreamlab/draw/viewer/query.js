@@ -10,7 +10,9 @@ const SOME_FIELD = /^([a-z]+):(?!:)/i // What looks like a field; "at::mm" is a 
 const PATTERN = /^\/((?:\\.|[^/\\])+)\/([dgimsuvy]*)$/ // A regular expression.
 const LIMIT = new RegExp(`^([<>])=?(\\d+(?:\\.\\d+)?|\\.\\d+)(${UNITS})$`, "i")
 const SPACED_LIMIT = new RegExp(`([<>]=?)\\s*([\\d.]+)\\s*(${UNITS})(?=\\s|$)`, "gi")
-const NESTED = /[+*}]\)(?:[+*]|\{\d+,)/ // Repeats of what ends with a repeat: the browser may search for years.
+// Repeats of what ends with a repeat, or of alternatives: the browser may search for years.
+const NESTED = /(?:[+*}]|\|(?:[^()]|\([^()]*\))*)\)(?:[+*]|\{\d+,)/
+const MOST_MS = 1000 // Then a search stops: other expressions are slow as well.
 const PATTERN_LETTERS = 500 // Of longer texts an expression sees the beginning: some take a second for 3,000 letters, of each name.
 const WORDS = /(?:[a-z]+:)?\/(?:\\.|[^/\\])+\/[dgimsuvy]*(?=\s|$)|(?:[^\s"]|"[^"]*"?)+/gi
 
@@ -19,12 +21,17 @@ export function compileSearch(text, tables) {
   const asked = parseSearch(text)
   if (!asked) return null
   const isFound = (texts, tests) => tests.every(test => [texts].flat().some(text => test(String(text))))
-  const found = (values, tests) => Uint8Array.from(values, value => isFound(value, tests))
+  const until = performance.now() + MOST_MS
+  let isCut = false
+  const found = (values, tests) => Uint8Array.from(values, value => !(isCut ||= performance.now() > until) && isFound(value, tests))
   const laneNames = tables.lanes.map(({ name, label }) => [name, label]), also = []
   // Who writes the name of a stream means the stream, where no span is named so.
-  if (!found(tables.names, asked.name).includes(1) && found(laneNames, asked.name).includes(1)) asked.lane.push(...asked.name.splice(0))
-  const matches = found(tables.names, asked.name), lanes = found(laneNames, asked.lane)
-  matches.rowCount = tables.rows.length
+  let matches = found(tables.names, asked.name)
+  if (!matches.includes(1) && found(laneNames, asked.name).includes(1)) {
+    asked.lane.push(...asked.name.splice(0))
+    matches = found(tables.names, asked.name)
+  }
+  const lanes = found(laneNames, asked.lane)
   if (asked.lane.length) also.push(row => lanes[row.lane])
   const columns = { kind: tables.kinds, partition: tables.partitions.map(({ text }) => text), thread: tables.threads }
   for (const [column, values] of Object.entries(columns)) {
@@ -33,8 +40,7 @@ export function compileSearch(text, tables) {
   }
   if (asked.is.length) also.push(isFound("stray", asked.is) ? isStray : () => false)
   for (const isWithin of asked.limits) also.push((row, i) => isWithin(row.end[i] - row.start[i]))
-  matches.also = also.length ? (row, i) => also.every(test => test(row, i)) : null
-  return matches
+  return Object.assign(matches, { rowCount: tables.rows.length, isCut, also: also.length ? (row, i) => also.every(test => test(row, i)) : null })
 }
 
 /** What is wrong with a search, for people, or "": a regular expression that is none, or a word that looks like a field, a duration or the beginning of an expression, is none, and is in no name. */
@@ -56,7 +62,7 @@ function patternProblem(word) {
   if (!source) return ""
   const problem = until => { try { new RegExp(source.slice(0, until), flags) } catch (error) { return error.message.split(": ").at(-1) } return "" }
   const what = problem(source.length)
-  if (!what) return NESTED.test(source) ? "a repeat of repeats may take for ever" : ""
+  if (!what) return NESTED.test(source) ? "a repeat of repeats or of alternatives may take for ever" : ""
   let end = source.length
   while (end > 0 && problem(end)) end--
   return `${what} at sign ${end + 1}, ${source.slice(end, end + 12)}`
