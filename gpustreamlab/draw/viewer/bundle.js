@@ -1,4 +1,4 @@
-// Made by scripts/bundle_viewer.py. cfdbda94836cf413729fac283697da670cc1a286bddf7a1d992ad61f3d8ecdb5
+// Made by scripts/bundle_viewer.py. 9d7573e2d10456b290012b48df719b4d6ea40b1abf9ba8642ac6a57088f894d5
 "use strict";
 var gpustreamlab = (() => {
   var __defProp = Object.defineProperty;
@@ -278,10 +278,7 @@ var gpustreamlab = (() => {
   }
   var ColumnReader = class {
     constructor(manifest, bytes) {
-      this.n = manifest.n;
-      this.columns = manifest.columns;
-      this.isShuffled = manifest.deflated;
-      this.bytes = bytes;
+      Object.assign(this, { bytes, n: manifest.n, columns: manifest.columns, isShuffled: manifest.deflated });
     }
     /** A column in the smallest typed array that holds it. */
     column(name) {
@@ -2456,7 +2453,9 @@ var gpustreamlab = (() => {
     panel.hidden = !gap;
     panel.replaceChildren();
     if (!gap) return;
-    const title = `idle ${exactTime(gap.end - gap.start)}`, facts = gapFacts(view, gap), why = gapReasons(viewer, gap);
+    const title = `idle ${exactTime(gap.end - gap.start)}`, why = gapReasons(viewer, gap);
+    const word = reasonsOf(view).gapWords.get(`${gap.lane} ${gap.end}`);
+    const facts = [["stream", laneText(view.tables.lanes[gap.lane])], ["from", exactTime(gap.start)], ["to", exactTime(gap.end)], ...word ? [["idle for", word]] : []];
     const zoom = makeButton("Zoom here", { key: "F", onclick: () => view.fitAround(gap.start, gap.end) });
     const close = makeButton("Close", { key: "Escape", onclick: () => {
       view.set("gap", null);
@@ -2464,10 +2463,6 @@ var gpustreamlab = (() => {
     } });
     panel.append(makeNode("header", {}, makeNode("h3", { text: title }), zoom, close), factList(facts), ...nextNodes(view, gap), makeNode("h4", { text: "Why" }), ...why);
     viewer.announce([title, ...facts.map((pair) => pair.join(" ")), ...why.map((node) => node.textContent)].join(", "));
-  }
-  function gapFacts(view, { lane, start, end }) {
-    const word = reasonsOf(view).gapWords.get(`${lane} ${end}`);
-    return [["stream", laneText(view.tables.lanes[lane])], ["from", exactTime(start)], ["to", exactTime(end)], ...word ? [["idle for", word]] : []];
   }
   function workBehind({ store, tables, laneRows }, { lane, end }) {
     for (const code of laneRows[lane]) {
@@ -5414,14 +5409,13 @@ var gpustreamlab = (() => {
       }
     }
   };
+  var SUMMED = ["count", "busy", "max"];
   var Sums = class {
     constructor(size) {
-      this.count = new Float64Array(size);
-      this.busy = new Float64Array(size);
-      this.max = new Float64Array(size);
+      for (const name of SUMMED) this[name] = new Float64Array(size);
     }
     add(code, count, busy) {
-      if (code >= this.count.length) for (const name of ["count", "busy", "max"]) this[name] = roomy(this[name], code + 1, this[name].length);
+      if (code >= this.count.length) for (const name of SUMMED) this[name] = roomy(this[name], code + 1, this[name].length);
       this.count[code] += count;
       this.busy[code] += busy;
       if (busy / count > this.max[code]) this.max[code] = busy / count;

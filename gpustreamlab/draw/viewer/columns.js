@@ -111,10 +111,7 @@ function readEdges(manifest, bytes) {
 
 class ColumnReader {
   constructor(manifest, bytes) {
-    this.n = manifest.n
-    this.columns = manifest.columns
-    this.isShuffled = manifest.deflated
-    this.bytes = bytes
+    Object.assign(this, { bytes, n: manifest.n, columns: manifest.columns, isShuffled: manifest.deflated })
   }
 
   /** A column in the smallest typed array that holds it. */

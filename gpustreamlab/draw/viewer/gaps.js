@@ -50,16 +50,13 @@ function showGap(viewer, panel) {
   panel.hidden = !gap
   panel.replaceChildren()
   if (!gap) return
-  const title = `idle ${exactTime(gap.end - gap.start)}`, facts = gapFacts(view, gap), why = gapReasons(viewer, gap)
+  const title = `idle ${exactTime(gap.end - gap.start)}`, why = gapReasons(viewer, gap)
+  const word = reasonsOf(view).gapWords.get(`${gap.lane} ${gap.end}`)
+  const facts = [["stream", laneText(view.tables.lanes[gap.lane])], ["from", exactTime(gap.start)], ["to", exactTime(gap.end)], ...(word ? [["idle for", word]] : [])]
   const zoom = makeButton("Zoom here", { key: "F", onclick: () => view.fitAround(gap.start, gap.end) })
   const close = makeButton("Close", { key: "Escape", onclick: () => { view.set("gap", null); viewer.focus() } })
   panel.append(makeNode("header", {}, makeNode("h3", { text: title }), zoom, close), factList(facts), ...nextNodes(view, gap), makeNode("h4", { text: "Why" }), ...why)
   viewer.announce([title, ...facts.map(pair => pair.join(" ")), ...why.map(node => node.textContent)].join(", "))
-}
-
-function gapFacts(view, { lane, start, end }) {
-  const word = reasonsOf(view).gapWords.get(`${lane} ${end}`)
-  return [["stream", laneText(view.tables.lanes[lane])], ["from", exactTime(start)], ["to", exactTime(end)], ...(word ? [["idle for", word]] : [])]
 }
 
 /** The work with which a gap ends, as {code, index} of the row as it is stored; null where it was merged with other spans. */

@@ -72,9 +72,7 @@ class StepSeries {
 
 // How many lanes are busy over time. It takes the place of the lanes' unions where these are many.
 export class LaneSteps extends StepSeries {
-  constructor() {
-    super(1)
-  }
+  constructor() { super(1) }
 
   heightOf(level) { return level }
 

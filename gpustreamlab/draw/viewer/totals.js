@@ -63,16 +63,16 @@ class WindowSums {
   }
 }
 
+const SUMMED = ["count", "busy", "max"]
+
 /** Count, time and longest span by code; a code may come that the tables do not have yet. */
 class Sums {
   constructor(size) {
-    this.count = new Float64Array(size)
-    this.busy = new Float64Array(size)
-    this.max = new Float64Array(size)
+    for (const name of SUMMED) this[name] = new Float64Array(size)
   }
 
   add(code, count, busy) {
-    if (code >= this.count.length) for (const name of ["count", "busy", "max"]) this[name] = roomy(this[name], code + 1, this[name].length)
+    if (code >= this.count.length) for (const name of SUMMED) this[name] = roomy(this[name], code + 1, this[name].length)
     this.count[code] += count
     this.busy[code] += busy
     if (busy / count > this.max[code]) this.max[code] = busy / count
