@@ -20,8 +20,8 @@ HUES = (
     ("#f0e442", "#b6ab01", "#c6ba01", "#a59b09"),
 )
 """Hues, each in its tints. The first tints are colours that people with any kind of colour blindness tell apart (source: Okabe
-and Ito, Color Universal Design, 2008), others lighter or darker by steps of about 0.05 of OKLab: dark text can be read on all, and
-all but the first yellow and grey, which darker would be taken for other hues, stand out from white by 2:1."""
+and Ito, Color Universal Design, 2008), others lighter or darker by steps of about 0.05 of OKLab. Dark text can be read on all,
+and all but the first yellow and grey, which darker would be taken for other hues, stand out from white by 2:1."""
 
 GREY = len(HUES)
 """The place behind the hues: what belongs to no partition, or to several."""

@@ -317,7 +317,7 @@ def test_every_piece_has_its_number_where_there_is_room_and_the_longest_in_any_c
 
 def test_signs_on_a_phone_leave_the_middle_of_the_bars_in_sight(read):
     discs = """(() => { const discs = [], { arc } = CanvasRenderingContext2D.prototype
-      CanvasRenderingContext2D.prototype.arc = function (x, y, radius) { discs.push([x, y, radius]); return arc.call(this, ...arguments) }
+      CanvasRenderingContext2D.prototype.arc = function (...place) { discs.push(place); return arc.apply(this, place) }
       v.plotView.repaint(); v.plotView.request_paint(v.layers.overlay); v.plotView.repaint()
       CanvasRenderingContext2D.prototype.arc = arc
       const rows = w.tables.rows.filter((row, code) => row.top >= 0 && s.row(code).length)

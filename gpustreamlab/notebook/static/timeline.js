@@ -285,11 +285,11 @@ class LiveView {
     gpustreamlab.writeKept(this.viewer.view, feed.kept)
     if (feed.why) this.viewer.view.set("why", feed.why)
     const { view } = this.viewer
-    this.offs = ["range", "state", "look"].map(event => view.on(event, property => { if (property !== "hovered") feed.keep(view, property) }))
-    this.offs.push(view.on("state", () => this.showHead()))
+    for (const event of ["range", "state", "look"]) view.on(event, property => { if (property !== "hovered") feed.keep(view, property) })
+    view.on("state", () => this.showHead())
     feed.views.add(this)
     this.observer.observe(this.root)
-    this.offs.push(this.viewer.onPainted(() => this.noteSize()))
+    this.viewer.onPainted(() => this.noteSize())
     this.showHead()
     this.appended()
     this.showState()
@@ -361,7 +361,6 @@ class LiveView {
   remove() {
     this.feed.views.delete(this)
     this.observer.disconnect()
-    for (const off of this.offs ?? []) off()
     this.viewer?.destroy()
     this.root.remove()
   }
