@@ -57,13 +57,9 @@ class DistributedEngines:
         return self._soon(ask())
 
     def close(self) -> None:
-        """Close what was started for this. The scheduler may still wait for a worker that died, and need not say so now."""
-        log = logging.getLogger("distributed.scheduler")
-        level = log.level
-        log.setLevel(logging.CRITICAL)
+        """Close what was started for this."""
         for one in (self._client, *self._owned) if self._owned else ():
             one.close()
-        log.setLevel(level)
 
     def _soon(self, call: Coroutine[Any, Any, Any]) -> Waiting[Any]:
         return asyncio.run_coroutine_threadsafe(call, self._client.loop.asyncio_loop)
@@ -92,6 +88,11 @@ _WITHOUT_CTRL_C = "import signal\nsignal.signal(signal.SIGINT, signal.SIG_IGN)\n
 """Run by each worker as it starts: Ctrl-C, and a notebook's Stop, reach the whole process group, and would end it."""
 
 
+def _is_news(record: logging.LogRecord) -> bool:
+    """Tell whether a message of the scheduler says what is not known: who asks a worker aside that dies is told so himself."""
+    return not record.getMessage().startswith("broadcast to ")
+
+
 def start_workers(count: int) -> DistributedEngines:
     """Start worker processes on this machine.
 
@@ -106,6 +107,7 @@ def start_workers(count: int) -> DistributedEngines:
         raise MissingExtraError(
             f"gsl.Cluster(workers={count}) starts workers of Dask, which is not installed: pip install 'gpustreamlab[dask]'"
         ) from error
+    logging.getLogger("distributed.scheduler").addFilter(_is_news)
     # None would not mean no dashboard, but the usual port, and a warning where another cluster has it.
     cluster = LocalCluster(
         n_workers=count, threads_per_worker=1, processes=True, dashboard_address="127.0.0.1:0", preload=[_WITHOUT_CTRL_C]

@@ -68,6 +68,7 @@ def test_spans_of_engines_arrive_while_a_cell_runs_and_a_lost_engine_is_told_of_
     notebook.keep("cluster-lost")
     error = notebook.page.locator(".jp-OutputArea").last
     assert "It failed on 1 of 4 engines" in error.inner_text()
+    assert "broadcast to" not in notebook.page.locator(".jp-Notebook").inner_text()  # what the scheduler thinks of it
     notebook.kernel("lab.close()")
     picture = notebook.page.wait_for_selector(".jp-OutputArea iframe").content_frame()
     assert "Engine 1 was lost at" in picture.content()
