@@ -1,4 +1,4 @@
-// Made by scripts/bundle_viewer.py. 9d7573e2d10456b290012b48df719b4d6ea40b1abf9ba8642ac6a57088f894d5
+// Made by scripts/bundle_viewer.py. ac508737e42ca203d44eb1184958caa5a68f4080b2e2aaf126148019206cf61f
 "use strict";
 var gpustreamlab = (() => {
   var __defProp = Object.defineProperty;
@@ -3991,8 +3991,8 @@ var gpustreamlab = (() => {
     const { name, kind, partition, length, hasWork } = row;
     for (let i = known.length; i < length; i += 1) {
       addTimes(known.names, name[i], row.busyAt(i), 1);
-      known.kinds.add(kind[i]);
-      known.partitions.add(partition[i]);
+      if (kind[i] !== kind[i - 1]) known.kinds.add(kind[i]);
+      if (partition[i] !== partition[i - 1]) known.partitions.add(partition[i]);
       if (hasWork && isStray(row, i)) known.strays += 1;
       if (hasWork && isBlocked(row, i)) known.hasBlocked = true;
     }
