@@ -11,6 +11,7 @@ from traceback import walk_tb
 from typing import Any, TypeGuard
 
 import numpy as np
+from IPython.core.displayhook import DisplayHook
 from IPython.core.error import UsageError
 from IPython.core.magic import Magics, cell_magic, line_magic, magics_class, no_var_expand, output_can_be_silenced
 from IPython.display import display
@@ -379,6 +380,9 @@ class GpuStreamMagics(Magics):  # type: ignore[misc]
             raise
         except GPUStreamLabError as error:
             raise UsageError(f"%%gpustream: {error}") from error
+        if repr(found) and DisplayHook.semicolon_at_end_of_expression(cell):
+            display(found)  # what was printed, which IPython would leave out with the value
+            return None
         return found if repr(found) else None  # else Out would be empty
 
     def _find_node(self) -> Node | None:

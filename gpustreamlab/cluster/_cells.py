@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import ast
 import asyncio
+import atexit
 import threading
 from collections.abc import Coroutine
 from concurrent.futures import wait
@@ -70,6 +71,10 @@ def run_cell(
         if waits:
             chosen.synchronize()
         shell.events.trigger("post_execute")  # on which plots are drawn
+        for payload in shell.payload_manager.read_payload():  # what `name?` shows, where there is a kernel
+            if payload.get("source") == "page":
+                printed.show(payload["data"])
+        shell.payload_manager.clear_payload()
         if value is None or DisplayHook.semicolon_at_end_of_expression(source):
             return None
         with session.select(chosen):
@@ -80,6 +85,15 @@ def run_cell(
         return str(data.get("text/plain", ""))
 
 
+class EngineShell(InteractiveShell):  # type: ignore[misc]
+    """The shell of an engine that has none of its own."""
+
+    def enable_gui(self, gui: str | None = None) -> None:
+        """Be asked for no window, as ``%matplotlib inline`` does; or refuse."""
+        if gui is not None:
+            raise UsageError(f"An engine has no screen for windows of {gui}. Use %matplotlib inline.")
+
+
 def engine_shell() -> Any:
     """Return the IPython shell of this process; one is made where it has none."""
     shell = get_ipython()
@@ -87,7 +101,8 @@ def engine_shell() -> Any:
         config = Config()
         config.HistoryManager.enabled = False  # it would be a file in the home of all engines
         config.InteractiveShell.colors = "nocolor"
-        shell = InteractiveShell.instance(config=config)
+        shell = EngineShell.instance(config=config)
+        atexit.unregister(shell.atexit_operations)  # it has nothing to save, and would collect garbage as the process ends
     return shell
 
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import base64
+import re
 from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass
 from html import escape
@@ -13,8 +14,12 @@ from gpustreamlab.model import Layout
 
 _Value = TypeVar("_Value")
 
+_CONTROL = re.compile(r"\x1b\[[0-9;]*[A-Za-z]")
+"""Colours of a terminal."""
+_OVERWRITTEN = re.compile(rf"{_CONTROL.pattern}|[^\n]*\r")
+"""These, and what a progress bar has drawn before its last state."""
 _CELL = "text-align:left;vertical-align:top"
-_TEXT = "margin:0;padding:0;white-space:pre-wrap;background:none"
+_TEXT = "margin:0;padding:0;white-space:pre-wrap;overflow-wrap:anywhere;background:none"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -124,13 +129,14 @@ class Outcomes(ByEngine[Any]):
 
 def _short(value: object) -> str:
     """Return what a value is in a line, where it can tell."""
-    return str(value) if isinstance(value, (str, Layout)) else repr(value)
+    text = str(value) if isinstance(value, (str, Layout)) else repr(value)
+    return text[1:-1] if text.startswith(f"<{type(value).__name__}: ") and text.endswith(">") else text
 
 
 def _output_text(output: Output) -> str:
     if isinstance(output, str):
-        return output
-    return str(output.get("text/plain") or f"<{', '.join(output)}>")
+        return _OVERWRITTEN.sub("", output.replace("\r\n", "\n"))
+    return _CONTROL.sub("", str(output.get("text/plain") or f"<{', '.join(output)}>"))
 
 
 def _output_html(output: Output) -> str:

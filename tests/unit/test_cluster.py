@@ -15,13 +15,14 @@ from pathlib import Path
 
 import numpy as np
 import pytest
+from IPython.core.interactiveshell import InteractiveShell
 from IPython.utils.capture import capture_output
 
 import gpustreamlab as gsl
 from gpustreamlab import Cluster, Session, magics
 from gpustreamlab._util.host import monotonic_clock_id
 from gpustreamlab.analysis import format_ns
-from gpustreamlab.cluster import ByEngine, Outcomes, _calls, _entry, _follower, _worker
+from gpustreamlab.cluster import ByEngine, Outcomes, _calls, _cells, _entry, _follower, _worker
 from gpustreamlab.cluster import cluster as _cluster
 from gpustreamlab.cluster._calls import Outcome
 from gpustreamlab.cluster._mirror import Mirror
@@ -246,6 +247,34 @@ def test_what_a_cell_shows_stands_between_what_it_prints(home, shell):
     assert repr(Outcomes({"2": Outcome()})) == Outcomes({"2": Outcome()})._repr_html_() == ""
 
 
+def test_progress_bars_and_colours_are_shown_as_they_are_left():
+    found = Outcomes(
+        {"0": Outcome(None, ("\x1b[31m10%\r20%\r30%\x1b[0m\r\ndone\r\n", {"text/plain": "\x1b[1mbold"}), is_cell=True)}
+    )
+    assert repr(found).splitlines() == ["[0] 30%", "[0] done", "[0] bold"]
+
+
+def test_help_and_plots_come_back(home, shell):
+    assert "Prints the values" in "".join(map(str, cell("print?").outputs))
+    assert cell("%gui").error.startswith("UsageError: %gui needs somebody")
+    drawn = []
+    shell.user_ns["begin"] = lambda: shell.events.register(
+        "post_execute", lambda: drawn.append(1)
+    )  # as matplotlib's inline does
+    cell("begin()")
+    assert drawn == [1]
+
+
+def test_an_engine_without_a_shell_makes_one_that_has_no_windows(home):
+    InteractiveShell.clear_instance()
+    try:
+        assert cell("get_ipython().history_manager.enabled").value == "False"
+        assert cell("get_ipython().enable_gui()").error == ""
+        assert cell("get_ipython().enable_gui('qt')").error.startswith("UsageError: An engine has no screen for windows of qt.")
+    finally:
+        _cells.EngineShell.clear_instance()
+
+
 def test_what_a_cell_prints_is_bounded(home, shell, monkeypatch):
     monkeypatch.setattr(_calls, "MOST_PRINTED", 100)
     found = cell("for _ in range(1000): print('12345678')")
@@ -309,7 +338,7 @@ def test_results_of_engines_show_a_line_each_and_all_of_it_on_pages(home):
     lab.synchronize()
     shown = ByEngine({"0": layout, "1": lab.trace.overlap(), "2": lab.trace, "3": lab.memory.hazards()})
     lines = repr(shown).splitlines()
-    assert [line[:6] for line in lines] == ["[0] La", "[1] <O", "[2] <T", "[3] <H"]
+    assert [line[:6] for line in lines] == ["[0] La", "[1] Ov", "[2] Tr", "[3] Ha"]
     assert lines[0] == "[0] Layout: left 32 SMs (asked for 32), right 100 SMs (asked for 100)"
     page = shown._repr_html_()
     assert page.count("<details>") == 3  # a trace has no page of its own
@@ -448,6 +477,9 @@ def test_a_cell_of_the_notebook_on_engines_awaits_and_shows_what_came_back(engin
         assert dict(found.result) == {"0": "5", "2": "5"}
         with capture_output():
             assert shell.run_cell("%%gpustream compute --on all\npass", store_history=True).result is None
+        with capture_output() as shown:
+            assert shell.run_cell("%%gpustream compute --on 3\nprint('quiet')\n1;", store_history=True).result is None
+        assert [output.data["text/plain"].strip() for output in shown.outputs] == ["[3] quiet"]
         with capture_output() as shown:
             failed = shell.run_cell("%%gpustream compute --on 1\nx = 1\nnothing", store_history=True)
         assert isinstance(failed.error_in_exec, ClusterError)
