@@ -10,7 +10,7 @@ import signal
 import threading
 import traceback
 from collections.abc import Callable
-from contextlib import redirect_stderr, redirect_stdout
+from contextlib import redirect_stderr, redirect_stdout, suppress
 from dataclasses import dataclass, field
 from typing import Any, NamedTuple, TypeAlias
 
@@ -90,6 +90,8 @@ class _Turn:
     change: threading.RLock = field(default_factory=threading.RLock)
     call: str = ""
     thread: int = 0
+    is_raised: bool = False
+    """Whether an exception was sent into the thread, which may be under way still."""
     revoked: dict[str, None] = field(default_factory=dict)
     """Calls that are to end as they begin."""
 
@@ -160,7 +162,8 @@ def interrupt(call: str) -> None:
         elif _turn.thread == threading.main_thread().ident and signal.getsignal(signal.SIGINT) is signal.default_int_handler:
             os.kill(os.getpid(), signal.SIGINT)  # ends a sleep too
         else:
-            _raise_in(_turn.thread, KeyboardInterrupt)
+            _turn.is_raised = True
+            _raise_in(_turn.thread)
 
 
 def _begin(call: str) -> None:
@@ -175,12 +178,18 @@ def _end() -> None:
     """Let no interrupt of this call come any more. Called again where one came here."""
     with _turn.change:
         _turn.call = ""
-        _raise_in(threading.get_ident(), None)
+        is_raised, _turn.is_raised = _turn.is_raised, False
+    if is_raised:
+        # Not taken back: CPython 3.11 then looks for one at every instruction for good, and never leaves a traced call.
+        with suppress(KeyboardInterrupt):
+            _raise_in(threading.get_ident())
+            while True:
+                pass
 
 
-def _raise_in(thread: int, kind: type[BaseException] | None) -> None:
-    """Raise an exception in a thread at its next instruction; None takes back one that is under way."""
-    ctypes.pythonapi.PyThreadState_SetAsyncExc(ctypes.c_ulong(thread), None if kind is None else ctypes.py_object(kind))
+def _raise_in(thread: int) -> None:
+    """Raise `KeyboardInterrupt` in a thread at its next instruction, instead of one that is under way."""
+    ctypes.pythonapi.PyThreadState_SetAsyncExc(ctypes.c_ulong(thread), ctypes.py_object(KeyboardInterrupt))
 
 
 def _told(error: BaseException) -> tuple[str, str]:
