@@ -222,7 +222,7 @@ def plan_bands(trace: Trace, extent_ns: Extent | None = None) -> tuple[SMBand, .
 
 
 def band_steps(trace: Trace, bands: Sequence[SMBand], zero_ns: int) -> list[tuple[FloatArray, Int64Array]]:
-    """Return how many SMs each band occupies over time, stacked and never higher than the card.
+    """Return how many SMs each band occupies over time on all cards, stacked and on none higher than the card.
 
     Returns
     -------
@@ -230,12 +230,13 @@ def band_steps(trace: Trace, bands: Sequence[SMBand], zero_ns: int) -> list[tupl
         For each band: times in ns since `zero_ns` at which the number changes, and to what; the last is 0.
     """
     places = {band.name: place for place, band in enumerate(bands)}
-    # A partition that is gone and in which nothing ran has no band, and no steps.
-    known = (step for step in sm_time_steps(trace) if _band_name(step.size) in places)
-    steps = sorted(known, key=lambda step: places[_band_name(step.size)])
     own: list[list[tuple[Int64Array, Int64Array]]] = [[] for _ in bands]
-    for step, series in zip(steps, stack_sms(steps, trace.metadata.device.sm_count), strict=True):
-        own[places[_band_name(step.size)]].append(series)
+    for card in trace.devices:
+        # A partition that is gone and in which nothing ran has no band, and no steps.
+        known = (step for step in sm_time_steps(trace, card) if _band_name(step.size) in places)
+        steps = sorted(known, key=lambda step: places[_band_name(step.size)])
+        for step, series in zip(steps, stack_sms(steps, card.sm_count), strict=True):
+            own[places[_band_name(step.size)]].append(series)
     return [((times_ns - zero_ns).astype(np.float64), sms) for times_ns, sms in map(_add_steps, own)]
 
 

@@ -215,6 +215,8 @@ class Scene:
     """What the strip of SM-time stacks, from the bottom, the whole card last; empty where there are no partitions."""
     partitions: tuple[PartitionEntry, ...]
     """The whole card, then each of the trace's partitions by its code."""
+    sm_count: int
+    """How many SMs all cards have."""
     height_px: float
     """Height of all lanes."""
     border_px: int
@@ -288,6 +290,7 @@ def plan_scene(
         mark_rows=mark_rows,
         bands=bands,
         partitions=plan_partitions(trace, bands),
+        sm_count=sum(card.sm_count for card in trace.devices),
         height_px=height_px,
         border_px=_border_px(lanes, strip_word, has_groups=bool(groups)),
         lane_hues=_lane_hues(lanes, boxes),

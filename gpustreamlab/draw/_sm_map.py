@@ -457,7 +457,7 @@ def mark_shapes(scene: Scene, plot: SVGPlot) -> Iterator[str]:
 
 
 def sm_strip_shapes(scene: Scene, steps: Sequence[Steps], plot: SVGPlot) -> Iterator[str]:
-    """Draw the SMs that the partitions occupy over time, stacked, as high as the card has SMs.
+    """Draw the SMs that the partitions occupy over time, stacked, as high as the cards have SMs.
 
     Parameters
     ----------
@@ -470,8 +470,7 @@ def sm_strip_shapes(scene: Scene, steps: Sequence[Steps], plot: SVGPlot) -> Iter
     """
     if not scene.bands:
         return
-    sm_count = scene.partitions[0].granted_sms
-    scale = SMS_STRIP_PX / sm_count
+    scale = SMS_STRIP_PX / scene.sm_count
     edges_ns = _common_times(steps, plot)
     low = np.zeros(len(edges_ns) - 1)
     borders_px = plot.x(edges_ns)
@@ -489,7 +488,7 @@ def sm_strip_shapes(scene: Scene, steps: Sequence[Steps], plot: SVGPlot) -> Iter
         low = high
     box = f'x="{plot.left_px:.1f}" y="{plot.sms_top_px:.1f}" width="{plot.right_px - plot.left_px:.1f}" height="{SMS_STRIP_PX}"'
     yield f'<rect {box} fill="none" stroke="{SOFT}" stroke-opacity=".35"/>'
-    yield svg_text(plot.left_px - 8, plot.sms_top_px + 8, f"{sm_count:,} SMs", "end", INK, 11)
+    yield svg_text(plot.left_px - 8, plot.sms_top_px + 8, f"{scene.sm_count:,} SMs", "end", INK, 11)
     yield svg_text(plot.left_px - 8, plot.sms_top_px + 22, "in use", "end", SOFT, 11)
     yield svg_text(plot.left_px - 8, plot.sms_bottom_px, "0", "end", INK, 11)
 

@@ -10,7 +10,9 @@ import pytest
 
 import gpustreamlab as gsl
 from gpustreamlab import Node, Session, Trace, workloads
-from gpustreamlab.draw._groups import plan_groups
+from gpustreamlab.draw import timeline_svg
+from gpustreamlab.draw._groups import band_steps, plan_groups
+from gpustreamlab.draw._scene import plan_scene
 from gpustreamlab.errors import (
     BackendNotFoundError,
     DeviceNotFoundError,
@@ -311,6 +313,22 @@ def test_a_picture_groups_the_streams_of_a_node_by_card_and_partition():
         ("GPU 1 · 132 SMs", ["c"], 132),
     ]
     assert groups[0].detail == "H200 (simulated)"
+
+
+def test_sms_at_work_are_those_of_all_cards():
+    with Node(backend="sim") as node:
+        node[0].partition(prefill=96)
+        node.stream("prefill", partition="prefill")
+        node.stream("decode", device=1)
+        for number, name in enumerate(("prefill", "decode")):
+            with node.on(name):
+                workloads.spin(node[number], 50_000)
+        node.synchronize()
+        trace = node.trace
+    scene = plan_scene(trace)
+    assert scene.sm_count == 264
+    assert [sms.max() for _, sms in band_steps(trace, scene.bands, scene.zero_ns)] == [96, 132]
+    assert ">264 SMs<" in timeline_svg(trace)
 
 
 def test_streams_of_two_processes_are_not_taken_for_one():

@@ -1,4 +1,4 @@
-// Made by scripts/bundle_viewer.py. ac508737e42ca203d44eb1184958caa5a68f4080b2e2aaf126148019206cf61f
+// Made by scripts/bundle_viewer.py. a372c5a5ccc26893fd41fe367e1b5232d3bb8a37252329c549d3e31626a7906e
 "use strict";
 var gpustreamlab = (() => {
   var __defProp = Object.defineProperty;
@@ -1946,9 +1946,15 @@ var gpustreamlab = (() => {
   var SmStack = class extends StepSeries {
     constructor(shape, slots, tables) {
       super(tables.bands.length);
-      Object.assign(this, { shape, smCount: tables.sm_count, bandCount: tables.bands.length });
-      const sizes = new Map(slots.map((slot, code) => [slot, { slot, ...tables.partitions[code] }]));
-      this.sizes = [...sizes.values()].filter(({ band }) => band >= 0);
+      Object.assign(this, { shape, cards: tables.cards, bandCount: tables.bands.length });
+      const sizes = /* @__PURE__ */ new Map();
+      for (const { device, sms: ofCard } of tables.cards) {
+        for (const [code, { band, sms }] of tables.partitions.entries()) {
+          const slot = `${device} ${slots[code]}`;
+          if (band >= 0) sizes.set(slot, { slot, band, device, sms: code ? sms : ofCard });
+        }
+      }
+      this.sizes = [...sizes.values()];
       this.sets = [];
       this.setNumbers = /* @__PURE__ */ new Map();
       this.numberOf([]);
@@ -1976,13 +1982,13 @@ var gpustreamlab = (() => {
       if (!this.setNumbers.has(name)) this.setNumbers.set(name, this.sets.push({ busy, heights: this.stackedUp(busy) }) - 1);
       return this.setNumbers.get(name);
     }
-    /** From the bottom band up, each gets at most what is left of the card. */
+    /** From the bottom band up, each gets at most what is left of its card. */
     stackedUp(busy) {
-      const heights = new Float64Array(this.bandCount);
-      let left = this.smCount;
-      for (const { band, sms } of busy.map((number) => this.sizes[number]).sort((one, other) => one.band - other.band)) {
-        heights[band] += Math.min(sms, left);
-        left -= Math.min(sms, left);
+      const heights = new Float64Array(this.bandCount), left = new Map(this.cards.map(({ device, sms }) => [device, sms]));
+      for (const { band, sms, device } of busy.map((number) => this.sizes[number]).sort((one, other) => one.band - other.band)) {
+        const had = Math.min(sms, left.get(device));
+        heights[band] += had;
+        left.set(device, left.get(device) - had);
       }
       return heights;
     }
@@ -2052,7 +2058,7 @@ var gpustreamlab = (() => {
     }
     smStack() {
       const { tables } = this, changedNs = this.updateSlots();
-      const shape = JSON.stringify([this.slots, tables.bands.length, tables.sm_count]);
+      const shape = JSON.stringify([this.slots, tables.bands.length, tables.cards]);
       if (this.stack?.shape !== shape) this.stack = new SmStack(shape, this.slots, tables).update(-Infinity, this.slotUnions);
       else if (changedNs < Infinity) this.stack.update(changedNs, this.slotUnions);
       return this.stack;
@@ -2119,7 +2125,8 @@ var gpustreamlab = (() => {
       const fresh = /* @__PURE__ */ new Map();
       for (const row of this.store.rows) {
         const from = row.seen.partition, codes = new Set(row.partition.subarray(from, row.length));
-        for (const code of codes) pushTo(fresh, this.slots[code], this.countedIntervals(row, from, code));
+        const device = this.tables.cards.length > 1 ? this.tables.lanes[row.lane]?.device : this.tables.cards[0].device;
+        for (const code of codes) pushTo(fresh, this.slots[code] && `${device} ${this.slots[code]}`, this.countedIntervals(row, from, code));
         row.seen.partition = row.length;
       }
       let changedNs = Infinity;

@@ -86,9 +86,15 @@ export class LaneSteps extends StepSeries {
 export class SmStack extends StepSeries {
   constructor(shape, slots, tables) {
     super(tables.bands.length)
-    Object.assign(this, { shape, smCount: tables.sm_count, bandCount: tables.bands.length })
-    const sizes = new Map(slots.map((slot, code) => [slot, { slot, ...tables.partitions[code] }]))
-    this.sizes = [...sizes.values()].filter(({ band }) => band >= 0)
+    Object.assign(this, { shape, cards: tables.cards, bandCount: tables.bands.length })
+    const sizes = new Map()
+    for (const { device, sms: ofCard } of tables.cards) {
+      for (const [code, { band, sms }] of tables.partitions.entries()) {
+        const slot = `${device} ${slots[code]}` // The first code is the whole card's, however large that is.
+        if (band >= 0) sizes.set(slot, { slot, band, device, sms: code ? sms : ofCard })
+      }
+    }
+    this.sizes = [...sizes.values()]
     this.sets = []
     this.setNumbers = new Map()
     this.numberOf([])
@@ -120,13 +126,13 @@ export class SmStack extends StepSeries {
     return this.setNumbers.get(name)
   }
 
-  /** From the bottom band up, each gets at most what is left of the card. */
+  /** From the bottom band up, each gets at most what is left of its card. */
   stackedUp(busy) {
-    const heights = new Float64Array(this.bandCount)
-    let left = this.smCount
-    for (const { band, sms } of busy.map(number => this.sizes[number]).sort((one, other) => one.band - other.band)) {
-      heights[band] += Math.min(sms, left)
-      left -= Math.min(sms, left)
+    const heights = new Float64Array(this.bandCount), left = new Map(this.cards.map(({ device, sms }) => [device, sms]))
+    for (const { band, sms, device } of busy.map(number => this.sizes[number]).sort((one, other) => one.band - other.band)) {
+      const had = Math.min(sms, left.get(device))
+      heights[band] += had
+      left.set(device, left.get(device) - had)
     }
     return heights
   }

@@ -66,7 +66,7 @@ class BusyUnions {
 
   smStack() {
     const { tables } = this, changedNs = this.updateSlots()
-    const shape = JSON.stringify([this.slots, tables.bands.length, tables.sm_count])
+    const shape = JSON.stringify([this.slots, tables.bands.length, tables.cards])
     if (this.stack?.shape !== shape) this.stack = new SmStack(shape, this.slots, tables).update(-Infinity, this.slotUnions)
     else if (changedNs < Infinity) this.stack.update(changedNs, this.slotUnions)
     return this.stack
@@ -140,7 +140,8 @@ class BusyUnions {
     const fresh = new Map()
     for (const row of this.store.rows) {
       const from = row.seen.partition, codes = new Set(row.partition.subarray(from, row.length))
-      for (const code of codes) pushTo(fresh, this.slots[code], this.countedIntervals(row, from, code))
+      const device = this.tables.cards.length > 1 ? this.tables.lanes[row.lane]?.device : this.tables.cards[0].device
+      for (const code of codes) pushTo(fresh, this.slots[code] && `${device} ${this.slots[code]}`, this.countedIntervals(row, from, code))
       row.seen.partition = row.length
     }
     let changedNs = Infinity
