@@ -186,20 +186,21 @@ def finding_text(result: Concurrency, meta: TraceMetadata, *, lane_count: int, c
 def plain_finding(finding: str) -> str:
     """Return the share of a `finding_text` alone, as the one sentence of a picture's head ends with it.
 
-    Where ranges count nobody knows whether their streams worked: that they were queued or running is all that is said.
+    Where ranges count nobody knows whether their streams worked: strangers read "queued or running at once" as overlap.
 
     Examples
     --------
     >>> plain_finding("At most 20% of the time 2 or more streams worked at once; mean concurrency up to 1.20. Ranges wait")
-    '2 or more streams queued or running at once 20% of the time'
+    'what ran at once is not known, at most 20% of the time'
     >>> plain_finding("0% of the time 2 or more streams worked at once; mean concurrency 1.00 of at most 4.00")
     '2 or more streams worked at once 0% of the time'
     """
     share, found, _ = finding.partition(TOGETHER)
     if not found:
         return f"{finding[:1].lower()}{finding[1:]}"
-    bound, is_bound = share.removeprefix("At most "), share.startswith("At most ")
-    return f"2 or more streams {'queued or running' if is_bound else 'worked'} at once {bound} of the time"
+    if share.startswith("At most "):
+        return f"what ran at once is not known, {share[:1].lower()}{share[1:]} of the time"
+    return f"2 or more streams worked at once {share} of the time"
 
 
 def headline(trace: Trace) -> str:

@@ -255,6 +255,8 @@ Shape = Literal["solid", "hollow", "open"]
 
 OPEN_ALPHA = 0.2
 """How opaque is what was queued or running, nobody knows which."""
+OPEN_STRIP_ALPHA = 0.4
+"""How opaque a strip is that counts such."""
 
 LINE_SHARE = 0.55
 """How much of its colour an outline has; the rest is ink."""

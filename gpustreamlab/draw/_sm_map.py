@@ -13,6 +13,7 @@ from gpustreamlab.analysis import display_name, layout_warnings, proof_text, sms
 from gpustreamlab.draw._colours import (
     DARK_TEXT,
     HATCH_CLASS,
+    OPEN_STRIP_ALPHA,
     WHOLE_CARD_STYLE,
     PartitionStyle,
     hatch_fill,
@@ -456,7 +457,7 @@ def mark_shapes(scene: Scene, plot: SVGPlot) -> Iterator[str]:
         yield f'<g stroke="{PAPER}" stroke-width="4" stroke-linejoin="round" paint-order="stroke">{"".join(labels)}</g>'
 
 
-def sm_strip_shapes(scene: Scene, steps: Sequence[Steps], plot: SVGPlot) -> Iterator[str]:
+def sm_strip_shapes(scene: Scene, steps: Sequence[Steps], plot: SVGPlot, *, is_open: bool) -> Iterator[str]:
     """Draw the SMs that the partitions occupy over time, stacked, as high as the cards have SMs.
 
     Parameters
@@ -467,9 +468,12 @@ def sm_strip_shapes(scene: Scene, steps: Sequence[Steps], plot: SVGPlot) -> Iter
         What each band shows, as `band_steps` returns.
     plot
         Where things are.
+    is_open
+        Whether ranges are counted, of which nobody knows when they ran.
     """
     if not scene.bands:
         return
+    pale = f' fill-opacity="{OPEN_STRIP_ALPHA}"' if is_open else ""
     scale = SMS_STRIP_PX / scene.sm_count
     edges_ns = _common_times(steps, plot)
     low = np.zeros(len(edges_ns) - 1)
@@ -481,7 +485,7 @@ def sm_strip_shapes(scene: Scene, steps: Sequence[Steps], plot: SVGPlot) -> Iter
         high = low + busy_sms
         path = _area(borders_px, plot.sms_bottom_px - high * scale, plot.sms_bottom_px - low * scale)
         hatch = hatch_fill(band.style.hatch)
-        yield f'<path d="{path}" fill="{band.style.fill}"/>'
+        yield f'<path d="{path}" fill="{band.style.fill}"{pale}/>'
         if hatch:
             yield f'<path d="{path}" fill="{hatch}" {HATCH_CLASS}/>'
         yield from _sms_labels(borders_px, low, busy_sms, band.style, plot, scale)
@@ -489,7 +493,7 @@ def sm_strip_shapes(scene: Scene, steps: Sequence[Steps], plot: SVGPlot) -> Iter
     box = f'x="{plot.left_px:.1f}" y="{plot.sms_top_px:.1f}" width="{plot.right_px - plot.left_px:.1f}" height="{SMS_STRIP_PX}"'
     yield f'<rect {box} fill="none" stroke="{SOFT}" stroke-opacity=".35"/>'
     yield svg_text(plot.left_px - 8, plot.sms_top_px + 8, f"{scene.sm_count:,} SMs", "end", INK, 11)
-    yield svg_text(plot.left_px - 8, plot.sms_top_px + 22, "in use", "end", SOFT, 11)
+    yield svg_text(plot.left_px - 8, plot.sms_top_px + 22, "at most" if is_open else "at work", "end", SOFT, 11)
     yield svg_text(plot.left_px - 8, plot.sms_bottom_px, "0", "end", INK, 11)
 
 

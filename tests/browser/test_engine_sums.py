@@ -196,7 +196,8 @@ def test_columns_narrower_than_a_ns_are_exact_far_from_0(engine, seconds, width_
     end, zeros = seconds * 10**9, np.zeros(lane_count, np.int64)
     columns = make_columns(np.arange(lane_count), zeros, zeros + end)
     tables = {
-        "rows": [{"lane": lane} for lane in range(lane_count)], "kind_counted": [True], "cards": [{"device": 0, "sms": 132}], "bands": [{}],
+        "rows": [{"lane": lane} for lane in range(lane_count)], "kind_counted": [True], "bands": [{}],
+        "cards": [{"device": 0, "sms": 132}],
         "partitions": [{"text": "whole", "sms": 132, "band": 0}],
     }  # fmt: skip
     # WHEN all lanes are busy in the whole window, and in 0.8 of it
@@ -307,22 +308,30 @@ def test_totals_of_a_window_are_those_of_the_clipped_trace(engine, seed):
 
 def test_each_card_has_its_own_sms_and_what_runs_on_another_takes_none(engine):
     # 96 of 132 SMs of the first card from 0 to 60, all of it from 40 to 100, and all 80 of the second one from 20 to 80
-    columns = make_columns([0, 1, 2], [0, 40, 20], [60, 100, 80], partition=[0, -1, -1])
+    columns = make_columns([0, 1, 2], [0, 40, 20], [60, 100, 80], partition=[1, 0, 0])
     tables = {
-        "rows": [{"lane": lane} for lane in range(3)], "lanes": [{"device": 0}, {"device": 0}, {"device": 5}], "kind_counted": [True],
+        "rows": [{"lane": lane} for lane in range(3)], "lanes": [{"device": 0}, {"device": 0}, {"device": 5}],
+        "kind_counted": [True],
         "partitions": [{"text": "whole", "sms": 132, "band": 1}, {"text": "prefill", "sms": 96, "band": 0}], "bands": [{}, {}],
         "cards": [{"device": 0, "sms": 132}, {"device": 5, "sms": 80}],
     }  # fmt: skip
     bands = engine.evaluate(
         """async ([packed, tables]) => E.smShares(await make(packed, tables.rows), tables, 0, 100, 5).map(band => [...band])""",
-        [pack(columns), tables],
+        [[pack(columns)], tables],
     )
     assert bands == [[96, 96, 96, 0, 0], [0, 80, 36 + 80, 132 + 80, 132]]
 
 
 def test_spans_that_stand_for_several_count_as_such(engine):
     columns = make_columns([0, 0], [0, 100], [100, 110], count=[40, 1], busy_ns=[25, 10])
-    tables = {"names": ["x"], "rows": [{"lane": 0}], "kind_counted": [True], "partitions": [], "bands": [], "cards": [{"device": 0, "sms": 1}]}
+    tables = {
+        "names": ["x"],
+        "rows": [{"lane": 0}],
+        "kind_counted": [True],
+        "partitions": [],
+        "bands": [],
+        "cards": [{"device": 0, "sms": 1}],
+    }
     lanes, found, inside = engine.evaluate(
         """async ([packed, tables]) => { const store = await make(packed, tables.rows)
         return [[...E.busyShares(store, tables, 0, 200, 4).lanes],

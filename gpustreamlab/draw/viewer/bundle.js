@@ -1,4 +1,4 @@
-// Made by scripts/bundle_viewer.py. a372c5a5ccc26893fd41fe367e1b5232d3bb8a37252329c549d3e31626a7906e
+// Made by scripts/bundle_viewer.py. aa738ff9140d0119c0940e32efe1352c604c61e7c068395b56c0da3d37864962
 "use strict";
 var gpustreamlab = (() => {
   var __defProp = Object.defineProperty;
@@ -745,6 +745,7 @@ var gpustreamlab = (() => {
   var SHADES = 16;
   var DIM_SHADE = 3;
   var OPEN_SHADE = 3;
+  var OPEN_STRIP = 0.4;
   var LEAST_SHADE = 12;
   var shadesOf = (fill, paper) => Array.from({ length: SHADES + 1 }, (_, i) => blend(fill, paper, i / SHADES));
   function clipTo(ctx, left, top, right, bottom, paint) {
@@ -2756,20 +2757,22 @@ var gpustreamlab = (() => {
     }
   }
   function paintSms(ctx, painter, box) {
-    const { view } = painter, { tables, store } = view;
+    const { view } = painter, { tables, store } = view, isKnown = tables.header.busy_word !== "queued or running";
     const stack = smShares(store, tables, view.x0, view.x1, box.columns), low = new Float64Array(box.columns);
     clipStrip(ctx, view, box, () => {
       tables.bands.forEach((band, place) => {
         const high = stack[place].map((sms, column) => low[column] + sms);
         const shape = stepShape(low, high, box, tables.sm_count);
         ctx.fillStyle = band.fill;
+        ctx.globalAlpha = isKnown ? 1 : OPEN_STRIP;
         ctx.fill(shape);
+        ctx.globalAlpha = 1;
         hatchShape(ctx, painter, band.hatch, shape);
         labelSms(ctx, painter, band, { low, sms: stack[place] }, box);
         low.set(high);
       });
     });
-    paintScale(ctx, painter, box, [`${formatCount(tables.sm_count)} SMs`], ["at work"]);
+    paintScale(ctx, painter, box, [`${formatCount(tables.sm_count)} SMs`], [isKnown ? "at work" : "at most"]);
   }
   function stripAt(view, px, py) {
     const { tables, store, nsPerPx, frame } = view, strip = view.parts.strips.find(({ top, bottom }) => py >= frame.top + top && py <= frame.top + bottom);
@@ -4302,7 +4305,7 @@ var gpustreamlab = (() => {
       ctx.fillStyle = theme.shade;
       ctx.fillRect(box.left, box.top, this.width, box.bottom - box.top);
       ctx.fillStyle = theme.busy;
-      if (this.view.tables.header.busy_word === "queued or running") ctx.globalAlpha = 0.4;
+      if (this.view.tables.header.busy_word === "queued or running") ctx.globalAlpha = OPEN_STRIP;
       ctx.fill(stepShape(new Float64Array(shares.length), shares, box, most || 1));
       ctx.globalAlpha = 1;
     }

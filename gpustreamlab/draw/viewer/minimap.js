@@ -1,7 +1,7 @@
 // How many streams were busy, over the same time as the axis above it. While that is a part of the session only, a slim line
 // above shows the whole session, with the window in view, which can be dragged.
 
-import { setPen } from "./brush.js"
+import { OPEN_STRIP, setPen } from "./brush.js"
 import { makeNode } from "./nodes.js"
 import { LABEL_GAP_PX } from "./paint_lanes.js"
 import { markColour } from "./paint_marks.js"
@@ -104,7 +104,7 @@ export class Minimap {
     ctx.fillStyle = theme.shade
     ctx.fillRect(box.left, box.top, this.width, box.bottom - box.top)
     ctx.fillStyle = theme.busy
-    if (this.view.tables.header.busy_word === "queued or running") ctx.globalAlpha = 0.4 // As pale as the bars that it counts.
+    if (this.view.tables.header.busy_word === "queued or running") ctx.globalAlpha = OPEN_STRIP
     ctx.fill(stepShape(new Float64Array(shares.length), shares, box, most || 1))
     ctx.globalAlpha = 1
   }

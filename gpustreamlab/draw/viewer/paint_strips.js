@@ -1,6 +1,6 @@
 // Strips below the lanes: SMs of partitions at work, stacked, and when kernels were captured. Each px column shows its exact mean.
 
-import { BAR_INK, clipTo, hatchShape, setPen } from "./brush.js"
+import { BAR_INK, clipTo, hatchShape, OPEN_STRIP, setPen } from "./brush.js"
 import { exactTime } from "./facts.js"
 import { nearPx } from "./paint_edges.js"
 import { LABEL_GAP_PX } from "./paint_lanes.js"
@@ -24,20 +24,22 @@ export function paintStrips(ctx, painter) {
 }
 
 function paintSms(ctx, painter, box) {
-  const {view} = painter, {tables, store} = view
+  const {view} = painter, {tables, store} = view, isKnown = tables.header.busy_word !== "queued or running"
   const stack = smShares(store, tables, view.x0, view.x1, box.columns), low = new Float64Array(box.columns)
   clipStrip(ctx, view, box, () => {
     tables.bands.forEach((band, place) => {
       const high = stack[place].map((sms, column) => low[column] + sms)
       const shape = stepShape(low, high, box, tables.sm_count)
       ctx.fillStyle = band.fill
+      ctx.globalAlpha = isKnown ? 1 : OPEN_STRIP
       ctx.fill(shape)
+      ctx.globalAlpha = 1
       hatchShape(ctx, painter, band.hatch, shape)
       labelSms(ctx, painter, band, {low, sms: stack[place]}, box)
       low.set(high)
     })
   })
-  paintScale(ctx, painter, box, [`${formatCount(tables.sm_count)} SMs`], ["at work"])
+  paintScale(ctx, painter, box, [`${formatCount(tables.sm_count)} SMs`], [isKnown ? "at work" : "at most"])
 }
 
 /** What a strip tells at a place of the figure: a title and pairs of label and text; null where there is none. */
