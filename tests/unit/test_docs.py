@@ -271,13 +271,13 @@ HEADLINES = {
     "alone": ("isolation", {"50 us kernel": "alone on an idle card"}, {"p50 us": "90 µs"}),
     "partition": ("isolation", {"50 us kernel": "partition of 8 SMs"}, {"p50 us": "83 µs"}),
     "priority": ("isolation", {"50 us kernel": "highest priority"}, {"p50 us": "620 µs"}),
-    "page": ("timeline", {"timeline": "gpustreamlab", "spans": "1,000,000"}, {"first paint s": "0.93 s", "MB": "6.0 MB"}),
+    "page": ("timeline", {"timeline": "gpustreamlab", "spans": "1,000,000"}, {"first paint s": "0.96 s", "MB": "6.0 MB"}),
     "Perfetto": (
         "timeline",
         {"timeline": "Perfetto UI, JSON", "spans": "1,000,000"},
-        {"first paint s": "5.1 s", "MB": "120 MB"},
+        {"first paint s": "5.3 s", "MB": "120 MB"},
     ),
-    "VizTracer": ("timeline", {"timeline": "VizTracer HTML", "spans": "1,000,000"}, {"first paint s": "7.2 s", "MB": "122 MB"}),
+    "VizTracer": ("timeline", {"timeline": "VizTracer HTML", "spans": "1,000,000"}, {"first paint s": "8.6 s", "MB": "122 MB"}),
     "launches of torch": (
         "observer",
         {"pattern": "2,000 small launches of torch"},
