@@ -13,7 +13,7 @@ import xml.etree.ElementTree as ET
 from collections.abc import Sequence
 from pathlib import Path
 
-ALONE = ("test_clock_cuda.py", "test_node_cuda.py", "test_cluster_cuda.py")
+ALONE = ("test_clock_cuda.py", "test_node_cuda.py", "test_cluster_cuda.py", "test_hazards_cuda.py")
 
 
 def main(argv: Sequence[str] | None = None) -> int:
@@ -46,7 +46,7 @@ def run_tests(options: argparse.Namespace, more: Sequence[str]) -> int:
     """Run pytest; return its status, or that of the first run that failed.
 
     With several GPUs the clock's tests come by themselves: work on another card of the host delays the events they look at; and
-    those of a node and a cluster, which see all cards.
+    those of a node and a cluster, and of hazards between cards, which see all cards.
     """
     # pytest-benchmark, where a machine has it, warns under xdist, and a warning is an error here.
     command = [sys.executable, "-m", "pytest", "-p", "no:benchmark", *more]
