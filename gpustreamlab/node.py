@@ -6,13 +6,21 @@ import sys
 from collections.abc import Iterator, Sequence
 from contextlib import ExitStack
 from dataclasses import replace
+from functools import partial
 from types import MappingProxyType
 from typing import TYPE_CHECKING, Any
 
 from gpustreamlab._util.background import DEFAULT_REFRESH_HZ
 from gpustreamlab._util.shell import running_kernel_shell
 from gpustreamlab.backends import open_node
-from gpustreamlab.errors import DeviceNotFoundError, OptionError, StreamExistsError, StreamNotFoundError, nearest_hint
+from gpustreamlab.errors import (
+    DeviceNotFoundError,
+    OptionError,
+    SessionClosedError,
+    StreamExistsError,
+    StreamNotFoundError,
+    nearest_hint,
+)
 from gpustreamlab.memory.hazards import variables_of
 from gpustreamlab.model import Note, with_written
 from gpustreamlab.notebook.views import LiveViews, check_timeline_options
@@ -80,6 +88,8 @@ class Node:
             self._clocks = CardClocks(self._backends)
             undoing.callback(self._clocks.stop)
             self._closing = undoing.pop_all()
+        for session in self._sessions:
+            session._table.elsewhere = partial(_device_with, [other for other in self._sessions if other is not session])
         recorders = [one._recorder for one in self._sessions]
         for own in recorders:
             own.kernels.stand_beside([other.kernels for other in recorders if other is not own])
@@ -142,6 +152,8 @@ class Node:
             If another device has it.
         DeviceNotFoundError
             If the node has no such device; else as `Session.stream`.
+        SessionClosedError
+            If the node is closed.
         """
         return self.home_of(name, device).stream(name, **options)
 
@@ -150,9 +162,10 @@ class Node:
 
         Raises
         ------
-        StreamExistsError, DeviceNotFoundError
+        StreamExistsError, DeviceNotFoundError, SessionClosedError
             As for `stream`.
         """
+        self._require_open()
         home = next((one for one in self._sessions if stream in one.streams), None)
         wanted = (home or self._sessions[0]) if device is None else self[device]
         if home not in {None, wanted}:
@@ -168,7 +181,10 @@ class Node:
         ------
         StreamNotFoundError
             If no device has it; the message names the nearest.
+        SessionClosedError
+            If the node is closed.
         """
+        self._require_open()
         name = stream if isinstance(stream, str) else stream.name
         home = next((one for one in self._sessions if name in one.streams), None)
         if home is None:
@@ -177,6 +193,10 @@ class Node:
                 "node.stream('decode', device=1)."
             )
         return home.on(stream, label)
+
+    def _require_open(self) -> None:
+        if self._last_trace is not None:
+            raise SessionClosedError("This node is closed. Its trace can be read; open another with gpustreamlab.Node().")
 
     def peer_access(self) -> dict[tuple[int, int], PeerAccess]:
         """Return for each pair of devices whether the first reads the memory of the second directly: on, off or impossible.
@@ -291,3 +311,8 @@ class Node:
         self._notes = notes
         if self._last_trace is not None:
             self._last_trace = with_written(self._last_trace, notes)
+
+
+def _device_with(sessions: Sequence[Session], stream: str) -> int | None:
+    """Return on which device a stream of this name is open; None if on none of these."""
+    return next((one.device.ordinal for one in sessions if stream in one.streams), None)

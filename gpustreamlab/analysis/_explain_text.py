@@ -36,7 +36,7 @@ TEXTS: Mapping[Cause, tuple[str, str]] = MappingProxyType(
             "{wait_instead}",
         ),
         Cause.HOST_LATE: (
-            "{work} was launched {late} after its stream had become idle, while {other} ran.",
+            "{work} was launched {late} later than its stream could have begun it, while {other} ran.",
             "{launch_earlier}",
         ),
         Cause.LAUNCH_BOUND: (

@@ -10,7 +10,7 @@ import numpy as np
 
 from gpustreamlab.analysis._busy import require_trace
 from gpustreamlab.analysis._report import Report, Reported, ReportTable, simulated_notes
-from gpustreamlab.analysis._scale import format_ns, ratios
+from gpustreamlab.analysis._scale import count_text, format_ns, ratios
 from gpustreamlab.model import SPAN_KINDS, Trace, TraceMetadata
 from gpustreamlab.typing import BoolArray, FloatArray, Int64Array, SpanKind
 
@@ -59,8 +59,8 @@ class PeerCopies(Reported):
 
     def _line(self) -> str:
         if not len(self):
-            return "none between devices"
-        return f"{int(self.calls.sum()):,} copies, {_size_text(int(self.size_bytes.sum()))}"
+            return "none"
+        return f"{count_text(int(self.calls.sum()), 'copy', 'copies')}, {_size_text(int(self.size_bytes.sum()))}"
 
     def _report(self) -> Report:
         rows = [["from", "to", "way", "copies", "size", "time", "rate"]]
@@ -72,7 +72,7 @@ class PeerCopies(Reported):
         table = ReportTable(caption="Copies between devices", rows=rows)
         notes = tuple(map(self._advice, np.flatnonzero(self.through_host).tolist()))
         return Report(
-            title="Copies between devices of",
+            title="Copies between devices:",
             line=self._line(),
             tables=(table,) if len(self) else (),
             notes=(*notes, *simulated_notes(self.metadata)),

@@ -200,6 +200,13 @@ class Cluster:
             raise OptionError(
                 "lab.run takes a function, and calls it with each engine's session: lab.run(step). See lab.run_cell too."
             )
+        used = getattr(function, "__globals__", {}), getattr(getattr(function, "__code__", None), "co_names", ())
+        name = next((name for name in used[1] if used[0].get(name) is self), None)
+        if name is not None:
+            raise OptionError(
+                f"{function.__name__} uses {name!r}, which is this cluster. On an engine the session is the first argument of "
+                "the function: def step(session): with session.on('compute'): ..."
+            )
         return self._run_all(on, _worker.call, function, *args)
 
     def run_cell(
@@ -237,7 +244,10 @@ class Cluster:
         __tracebackhide__ = True
         if not isinstance(source, str):
             raise OptionError("lab.run_cell takes the text of a cell. For a function there is lab.run(step).")
-        return self._run_all(on, _worker.run_cell, source, stream, stream if label is None else label, options, lines_above)
+        found = self._run_all(on, _worker.run_cell, source, stream, stream if label is None else label, options, lines_above)
+        if options.get("sync"):  # who waits for the work expects to see it
+            self._follower.drain(ANSWER_S)
+        return found
 
     def partition(self, plan: Any = ..., /, **shares: Any) -> Outcomes:
         """Share out the SMs of every engine alike, as `Session.partition` does; engines that come later get it too.
@@ -453,8 +463,14 @@ class Cluster:
         chosen = []
         for word in (str(word).strip() for word in words):
             if word not in there:
-                gone = next((life for life in self._lives() if life.name == word), None)
-                why = "" if gone is None else f" It is lost: {gone.why}."
+                known = next((life for life in self._lives() if life.name == word), None)
+                why = (
+                    ""
+                    if known is None
+                    else f" It is called {known.called!r} now."
+                    if known.is_there
+                    else f" It is lost: {known.why}."
+                )
                 raise OptionError(f"There is no engine {word!r} in this cluster.{why} {nearest_hint(word, [*there, 'all'])}")
             chosen.append(there[word])
         if not chosen:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from itertools import count
 from types import EllipsisType
 
@@ -47,6 +47,8 @@ class StreamTable:
         self.by_name: dict[str, Stream] = {}
         """Every stream that there was, by its name; the last `KEPT_CLOSED` closed ones stay until the name is used again."""
         self._by_handle: dict[int, Stream] = {}  # some may have closed or moved since
+        self.elsewhere: Callable[[str], int | None] = _nowhere
+        """Tells which other GPU of a node has a stream of a name: names are of the whole node."""
         self._forgets_at = KEPT_CLOSED
         partitions.find_streams = lambda: (*self.by_name.values(),)
 
@@ -122,6 +124,11 @@ class StreamTable:
             found = self.by_name.get(stream)
             if found is None:
                 shown = stream[:40]
+                if (device := self.elsewhere(stream)) is not None:
+                    raise StreamNotFoundError(
+                        f"Stream {shown!r} is on GPU {device} of this node, not on this one. Where a stream is taken, give the "
+                        f"stream itself: node.stream({shown!r}). To work on it: node.on({shown!r})."
+                    )
                 hint = nearest_hint(shown, self.open_streams)
                 raise StreamNotFoundError(
                     f"The session has no stream {shown!r}.{hint and f' {hint}'} Make it first with lab.stream({shown!r})."
@@ -143,6 +150,10 @@ class StreamTable:
         """
         known = self.by_name.get(name)
         if known is None or known._is_gone:
+            if (device := self.elsewhere(name)) is not None:
+                raise StreamExistsError(
+                    f"Stream {name!r} is on GPU {device} of this node, where a name is one for all GPUs. Use another one."
+                )
             return self._make(name, priority, None if isinstance(partition, EllipsisType) else partition, external), True
         if known.is_closed:
             return known, False
@@ -227,3 +238,7 @@ class StreamTable:
 def _getting(name: object) -> str:
     """Return what a closed session cannot do."""
     return f"get stream {name!r}"[:60]
+
+
+def _nowhere(_name: str) -> None:
+    """Know of no other GPU."""

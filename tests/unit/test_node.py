@@ -18,6 +18,7 @@ from gpustreamlab.errors import (
     DeviceNotFoundError,
     NotSimulatedError,
     OptionError,
+    SessionClosedError,
     StreamExistsError,
     StreamNotFoundError,
     TraceError,
@@ -85,6 +86,18 @@ def test_names_are_of_the_whole_node():
             node["gpu2"]
 
 
+def test_a_name_is_one_on_the_whole_node_also_where_a_session_of_it_is_asked():
+    with Node(backend="sim") as node:
+        a, b = node[0].stream("a"), node[1].stream("b")
+        with pytest.raises(StreamExistsError, match="'a' is on GPU 0 of this node"):
+            node[1].stream("a")
+        with pytest.raises(StreamNotFoundError, match=r"'b' is on GPU 1 of this node.*node\.stream\('b'\)"):
+            a.wait("b")
+        a.wait(b)
+        b.close()
+        assert node[0].stream("b") is node.stream("b", device=0)
+
+
 @pytest.mark.parametrize(
     ("arguments", "error", "words"),
     [
@@ -110,6 +123,9 @@ def test_the_trace_stays_after_closing_and_closing_twice_is_silent():
     node.close()
     assert len(node.trace.where(kind="kernel")) == 1
     assert "closed" in repr(node)
+    for use in (node.on, node.stream):
+        with pytest.raises(SessionClosedError, match="This node is closed"):
+            use("a")
 
 
 def test_events_of_simulated_sessions_with_times_of_their_own_are_still_refused():

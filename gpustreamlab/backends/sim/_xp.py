@@ -575,8 +575,8 @@ class _Arguments:
         if isinstance(value, SimArray):
             if value.module is not self._module:
                 raise NotSimulatedError(
-                    f"xp.{self._name} was given an array of another simulated device. Copy it over the host: "
-                    "xp.asarray(array.get())."
+                    f"xp.{self._name} was given an array of another simulated device. Copy it first: xp.asarray(array), or "
+                    "xp.asarray(array.get()) where the two are no node."
                 )
             self.inputs.append(value.sim_values)
             return value.sim_values

@@ -47,6 +47,6 @@ def test_copies_through_the_host_alone_are_compared_with_nothing_and_no_copies_a
     told = str(peer_copies(trace_of([("memcpy GPU 0 to GPU 1, through the host", 36_000, 1_000)])))
     assert "direct copies" not in told
     assert len(peer_copies(trace_of([("memcpy HtoD", 77, 1_000)]))) == 0
-    assert "none between devices" in str(peer_copies(Trace.from_columns(start_ns=[0], end_ns=[1], stream=["a"])))
+    assert "Copies between devices: none" in str(peer_copies(Trace.from_columns(start_ns=[0], end_ns=[1], stream=["a"])))
     with pytest.raises(OptionError, match="peer_copies"):
         peer_copies(3)
