@@ -16,7 +16,6 @@ if TYPE_CHECKING:
 
 CSV_SUFFIXES = (".csv",)
 ARROW_SUFFIXES = (".arrow", ".feather")
-_ARROW_BEGINS = b"ARROW1"
 _REASON_CHARACTERS = 240
 _FORMULA = "^[=+\\-@\\t\\r\\n＝＋－＠]"
 """How a text begins that a spreadsheet takes for a formula. Source: OWASP, "CSV Injection"."""
@@ -95,15 +94,6 @@ def write_arrow(trace: Trace, path: str | PathLike[str]) -> None:
             writer.write_table(table)
 
     write_file_whole(path, write)
-
-
-def is_arrow(path: str | PathLike[str]) -> bool:
-    """Tell by its first bytes whether a file is an Arrow IPC file."""
-    try:
-        with Path(path).open("rb") as file:
-            return file.read(len(_ARROW_BEGINS)) == _ARROW_BEGINS
-    except OSError:
-        return False
 
 
 def read_arrow(path: str | PathLike[str]) -> Trace:
