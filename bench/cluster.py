@@ -38,7 +38,7 @@ def main(argv: list[str] | None = None) -> None:
     os.environ["PYTHONPATH"] = os.pathsep.join(sys.path)  # the engines find this module
     rows = []
     for name, start in (("dask", _dask), ("ipyparallel", _ipyparallel)):
-        with start() as lab:
+        with start(int(1.1 * RATE_HZ * seconds)) as lab:  # all that each engine records has room here
             rows.append({"engines": f"{ENGINES} of {name}"} | _soak(lab, seconds))
     load = os.getloadavg()[1]
     title = f"{ENGINES} engines, {RATE_HZ:,} spans/s each, {seconds:.0f} s; {os.cpu_count()} cores, load average {load:.1f}"
@@ -112,18 +112,18 @@ def _delays_ms(noted: list[tuple[int, int]], counts: list[int], times: list[int]
 
 
 @contextmanager
-def _dask() -> Iterator[Cluster]:
-    with Cluster(workers=ENGINES, backend="sim", capture="ranges") as lab:
+def _dask(ring_size: int) -> Iterator[Cluster]:
+    with Cluster(workers=ENGINES, backend="sim", capture="ranges", ring_size=ring_size) as lab:
         yield lab
 
 
 @contextmanager
-def _ipyparallel() -> Iterator[Cluster]:
+def _ipyparallel(ring_size: int) -> Iterator[Cluster]:
     import ipyparallel
 
     with ipyparallel.Cluster(n=ENGINES, log_level=40) as client:
         client.wait_for_engines(ENGINES)
-        with Cluster(client, backend="sim", capture="ranges") as lab:
+        with Cluster(client, backend="sim", capture="ranges", ring_size=ring_size) as lab:
             yield lab
 
 
