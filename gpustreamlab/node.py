@@ -34,7 +34,7 @@ if TYPE_CHECKING:
     from types import TracebackType
     from typing import Self
 
-    from gpustreamlab.analysis import Hazards, Overlap
+    from gpustreamlab.analysis import Explanation, Hazards, Overlap
     from gpustreamlab.model import Trace
     from gpustreamlab.streams.selection import Selection
     from gpustreamlab.streams.stream import Stream
@@ -271,6 +271,10 @@ class Node:
         """
         names = variables_of(sys._getframe(1))  # for the names of its arrays
         return self._sessions[0]._accesses.check(names, of_node=True)
+
+    def explain(self, first: str | int | None = None, second: str | None = None) -> Explanation:
+        """Say why work did not overlap so far, on one card or between two, and what to change; see `Trace.explain`."""
+        return self.trace.explain(first, second)
 
     def timeline(
         self, *, live: bool = True, refresh_hz: float = DEFAULT_REFRESH_HZ, capacity: int = DEFAULT_CAPACITY
