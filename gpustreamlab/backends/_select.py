@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from contextlib import ExitStack
-from typing import NamedTuple, cast
+from typing import Any, NamedTuple, cast
 
 from gpustreamlab.backends._protocol import Backend
 from gpustreamlab.errors import BackendNotFoundError, OptionError, nearest_hint
@@ -94,7 +94,7 @@ def open_node(wanted: str | None, devices: Sequence[int] | None) -> list[Backend
         with ExitStack() as undoing:
             opened: list[Backend] = []
             for device in range(read_driver().device_count) or (0,) if devices is None else devices:
-                opened.append(_cuda(device, beside=opened[0] if opened else None))
+                opened.append(_cuda(device, **({"beside": opened[0]} if opened else {})))
                 undoing.callback(opened[-1].close)
             undoing.pop_all()
         return opened
@@ -126,10 +126,10 @@ def _first_available(device: int) -> Choice:
     return Choice(_sim(device), is_owned=True, fallback_reason=problem[1])
 
 
-def _cuda(device: int, beside: Backend | None = None) -> Backend:
+def _cuda(device: int, **beside: Any) -> Backend:
     from gpustreamlab.backends.cuda import CudaBackend
 
-    return CudaBackend(device, beside=beside if isinstance(beside, CudaBackend) else None)
+    return CudaBackend(device, **beside)
 
 
 def _sim(device: int) -> Backend:
