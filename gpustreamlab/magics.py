@@ -330,7 +330,7 @@ class GpuStreamMagics(Magics):  # type: ignore[misc]
         if len(sessions) == 1:
             return sessions[0]
         if self._find_node() is not None:
-            raise UsageError("There is a node of several GPUs. Ask it, or a GPU of it: node.explain(), node[0].partition(a=32)")
+            raise UsageError("There is a node of several GPUs. Ask it or one GPU: node.explain(), node[0].partition(decode=32)")
         if self._find_cluster() is not None:
             raise UsageError("There is a cluster. Ask it in Python, lab.partition(decode=32), or run cells with --on all.")
         if not sessions:

@@ -637,7 +637,7 @@ def test_what_a_node_cannot_be_asked_says_what_to_type(shell, node):
     run(shell, "lab.stream('d', device=1)")
     assert "is on GPU 1" in run(shell, "%%gpustream d --device 0\npass")[1]
     assert "no device 7" in run(shell, "%%gpustream e --device 7\npass")[1]
-    assert "lab[0].partition(decode=32)" in told(shell, "%gpupartition decode=32")
+    assert "node[0].partition(decode=32)" in told(shell, "%gpupartition decode=32")
     run(shell, "gpu0 = lab[0]\n%gpulab use --as gpu0")
     assert run(shell, "%gpupartition decode=32")[0].success
     assert node[0].layout is not None
