@@ -166,7 +166,7 @@ class Node:
             As for `stream`.
         """
         self._require_open()
-        home = next((one for one in self._sessions if stream in one.streams), None)
+        home = _session_with(self._sessions, stream)
         wanted = (home or self._sessions[0]) if device is None else self[device]
         if home not in {None, wanted}:
             raise StreamExistsError(
@@ -186,7 +186,7 @@ class Node:
         """
         self._require_open()
         name = stream if isinstance(stream, str) else stream.name
-        home = next((one for one in self._sessions if name in one.streams), None)
+        home = _session_with(self._sessions, name)
         if home is None:
             raise StreamNotFoundError(
                 f"No device of this node has a stream {name!r}. {nearest_hint(str(name), self.streams)} Make it with "
@@ -317,6 +317,12 @@ class Node:
             self._last_trace = with_written(self._last_trace, notes)
 
 
+def _session_with(sessions: Sequence[Session], stream: str) -> Session | None:
+    """Return which of these sessions has an open stream of this name; None if none has."""
+    return next((one for one in sessions if stream in one.streams), None)
+
+
 def _device_with(sessions: Sequence[Session], stream: str) -> int | None:
     """Return on which device a stream of this name is open; None if on none of these."""
-    return next((one.device.ordinal for one in sessions if stream in one.streams), None)
+    home = _session_with(sessions, stream)
+    return None if home is None else home.device.ordinal

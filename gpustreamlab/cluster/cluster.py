@@ -200,8 +200,9 @@ class Cluster:
             raise OptionError(
                 "lab.run takes a function, and calls it with each engine's session: lab.run(step). See lab.run_cell too."
             )
-        used = getattr(function, "__globals__", {}), getattr(getattr(function, "__code__", None), "co_names", ())
-        name = next((name for name in used[1] if used[0].get(name) is self), None)
+        known = getattr(function, "__globals__", {})
+        used = getattr(getattr(function, "__code__", None), "co_names", ())
+        name = next((name for name in used if known.get(name) is self), None)
         if name is not None:
             raise OptionError(
                 f"{function.__name__} uses {name!r}, which is this cluster. On an engine the session is the first argument of "
