@@ -94,11 +94,11 @@ def test_an_expression_that_could_take_for_ever_is_refused(read):
 
 
 def test_a_search_that_is_slow_stops_after_a_second_and_says_so(read):
-    reader = read(make_trace([("a", f"{'a' * 490}{k}", 10 * k, 10 * k + 5) for k in range(2_000)]))
-    took_ms = reader.js("(begin => { v.commands.searchFor('/a*a*c/'); return performance.now() - begin })(performance.now())")
-    assert took_ms < 3_000
-    assert reader.page.locator(".gsl-problem").inner_text() == "stopped after 1 s: not all was looked at"
-    assert _search(reader, "a1999") == ("1 of 1", None)
+    reader = read(make_trace([("a", f"kernel{k}", 10 * k, 10 * k + 5) for k in range(2_000)]))
+    reader.js("(now => { performance.now = () => (now += 1) })(performance.now())")  # each look at a name takes 1 ms
+    assert _search(reader, "kernel")[1] == "stopped after 1 s: not all was looked at"
+    reader.js("delete performance.now")
+    assert _search(reader, "kernel1999") == ("1 of 1", None)
 
 
 def test_totals_of_thousands_of_names_come_at_once_and_their_names_are_read(read):
