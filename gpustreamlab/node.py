@@ -22,10 +22,10 @@ from gpustreamlab.errors import (
     nearest_hint,
 )
 from gpustreamlab.memory.hazards import variables_of
-from gpustreamlab.model import Note, with_written
+from gpustreamlab.model import Note, with_written, without_tools
 from gpustreamlab.notebook.views import LiveViews, check_timeline_options
 from gpustreamlab.record import CardClocks, JoinedJournal
-from gpustreamlab.session import Session, without_tools
+from gpustreamlab.session import Session
 from gpustreamlab.sinks.live import DEFAULT_CAPACITY
 from gpustreamlab.typing import PeerAccess, SessionState
 

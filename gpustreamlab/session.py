@@ -24,9 +24,9 @@ from gpustreamlab.groups import Expect, Memory, PartitionTools, Recording
 from gpustreamlab.memory.hazards import AccessWatch, check_hazard_mode, watch_accesses
 from gpustreamlab.memory.lifetimes import Keeper, call_on
 from gpustreamlab.memory.scratch import ScratchPool
-from gpustreamlab.model import Device, Layout, Note, Trace, WorkqueueOptions, with_written
+from gpustreamlab.model import Device, Layout, Note, Trace, WorkqueueOptions, with_written, without_tools
 from gpustreamlab.notebook.views import LiveViews, check_timeline_options, title_of
-from gpustreamlab.programs import DRY_RUNS, Ground, Program, make_program
+from gpustreamlab.programs import Ground, Program, make_program
 from gpustreamlab.record import DEFAULT_PENDING_LIMIT, DEFAULT_RING_SIZE, Range, Recorder
 from gpustreamlab.record.capture import Capture, CaptureControl, read_tier
 from gpustreamlab.sinks._spool_format import DEFAULT_LIMIT_BYTES, open_spool_file
@@ -45,7 +45,7 @@ from gpustreamlab.streams.probe import read_plan, read_renamed
 from gpustreamlab.streams.selection import Selection, Selections
 from gpustreamlab.streams.stream import Event, Stream, StreamParts, check_label
 from gpustreamlab.streams.table import StreamTable
-from gpustreamlab.tuning import BENCH, Corun, Measurement, Room, Sweep, Tuning, corun, measure, sweep, tune
+from gpustreamlab.tuning import Corun, Measurement, Room, Sweep, Tuning, corun, measure, sweep, tune
 from gpustreamlab.typing import CaptureTier, HazardMode, Rounding, SessionState, SupportsCudaStream
 
 if TYPE_CHECKING:
@@ -1022,12 +1022,6 @@ class Session(ProcessBound):
             **({} if spool is None else {"spool": f"spool {spool.path.name}: {spool.summary}"}),
             "state": self.state.value,
         }
-
-
-def without_tools(trace: Trace) -> Trace:
-    """Leave out what programs did on copies, and what was measured: it is no work of the user's."""
-    shown = [lane.name for lane in trace.lanes if lane.name != DRY_RUNS and not lane.name.startswith(BENCH)]
-    return trace if len(shown) == len(trace.lanes) else trace.where(stream=shown)
 
 
 @cache

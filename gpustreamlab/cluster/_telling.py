@@ -14,7 +14,7 @@ from gpustreamlab.cluster._calls import Outcome
 from gpustreamlab.cluster._follower import Life, clock_text
 from gpustreamlab.cluster._outcomes import EngineStatus, Outcomes
 from gpustreamlab.errors import ClusterError, TraceFileError
-from gpustreamlab.model import ClockOffset, Trace
+from gpustreamlab.model import ClockOffset, Trace, without_tools
 from gpustreamlab.record import Tables
 from gpustreamlab.sinks.reading import read_spool
 
@@ -40,7 +40,7 @@ def status_of(life: Life) -> EngineStatus:
 
 def trace_of(life: Life) -> Trace:
     """Return what has arrived, or of a lost engine what its spool has, where that is more and can be read from here."""
-    trace = life.mirror.trace()
+    trace = without_tools(life.mirror.trace())
     if life.is_there or not life.facts.spool or not Path(life.facts.spool).is_file():
         return trace
     try:

@@ -2,8 +2,11 @@
 
 from gpustreamlab.model._clock_offset import ClockJump, ClockOffset, interpolate
 from gpustreamlab.model._columns import EDGE_KINDS, Counters, Edges, WorkDetail, unchangeable
+from gpustreamlab.model._cut import without_tools
 from gpustreamlab.model._device import (
+    BENCH,
     CHROME_BACKEND,
+    DRY_RUNS,
     KINETO_BACKEND,
     NO_COMMON_TIME,
     NSYS_BACKEND,
@@ -36,9 +39,11 @@ from gpustreamlab.model._trace import COLUMN_DTYPES, DEVICE_WORK, SPAN_KINDS, Tr
 from gpustreamlab.model._whole_file import write_file_whole
 
 __all__ = [
+    "BENCH",
     "CHROME_BACKEND",
     "COLUMN_DTYPES",
     "DEVICE_WORK",
+    "DRY_RUNS",
     "EDGE_KINDS",
     "KINETO_BACKEND",
     "MAX_NAME_LENGTH",
@@ -84,6 +89,7 @@ __all__ = [
     "unchangeable",
     "with_devices",
     "with_written",
+    "without_tools",
     "write_file_whole",
     "written_entries",
 ]

@@ -53,6 +53,12 @@ def _reaches(note: Note, first_ns: int, last_ns: int) -> bool:
     return note.time_ns < last_ns and (note.time_ns if note.end_ns is None else note.end_ns - 1) >= first_ns
 
 
+def without_tools(trace: Trace) -> Trace:
+    """Leave out what programs did on copies, and what was measured: it is no work of the user's."""
+    shown = [lane.name for lane in trace.lanes if not lane.is_tools]
+    return trace if len(shown) == len(trace.lanes) else cut_where(trace, shown, None, None, None)
+
+
 def cut_where(trace: Trace, stream: object, kind: object, name: object, device: object) -> Trace:
     """Return the spans of some streams, kinds, names and devices; see `Trace.where`."""
     is_lane = _chosen("stream", stream, [lane.name for lane in trace.lanes], StreamNotFoundError)

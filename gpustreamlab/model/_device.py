@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
 
@@ -11,6 +12,12 @@ from gpustreamlab.model._clock_offset import ClockOffset
 from gpustreamlab.model._fields import Checked, Count, Whole, html_table, show_text
 from gpustreamlab.model._partition import SMResource
 from gpustreamlab.typing import CaptureTier, Feature, LaneKind, MarkerKind, NoteKind
+
+BENCH = "bench/"
+"""How names of lanes begin that the user's session has for streams on which work is measured."""
+DRY_RUNS = "dry-runs"
+"""The stream on which programs run on copies of their inputs, to be planned."""
+_TOOLS = re.compile(rf"(^|:)({BENCH}|{DRY_RUNS}$)")  # engines and cards stand before a name, with a colon
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -183,6 +190,11 @@ class Lane(Checked):
     def key(self) -> tuple[int, int, int]:
         """What tells two lanes apart: device, context, stream."""
         return (self.device, self.context, self.stream)
+
+    @property
+    def is_tools(self) -> bool:
+        """Whether work is measured in it, or programs run on copies. Traces and timelines leave it out."""
+        return _TOOLS.search(self.name) is not None
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

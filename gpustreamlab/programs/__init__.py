@@ -1,7 +1,7 @@
 """Programs: statements planned onto streams, shown as Python, checked, and replayed as a CUDA graph."""
 
 from gpustreamlab.programs._check import Check, PlanComparison, Run
-from gpustreamlab.programs._ground import DRY_RUNS, Ground
+from gpustreamlab.programs._ground import Ground
 from gpustreamlab.programs._plan import Plan, PlannedStatement, Program, make_program
 
-__all__ = ["DRY_RUNS", "Check", "Ground", "Plan", "PlanComparison", "PlannedStatement", "Program", "Run", "make_program"]
+__all__ = ["Check", "Ground", "Plan", "PlanComparison", "PlannedStatement", "Program", "Run", "make_program"]

@@ -10,13 +10,10 @@ from typing import Any, Protocol
 from gpustreamlab.backends import Backend, BackendStream
 from gpustreamlab.errors import GPUStreamLabError
 from gpustreamlab.memory.hazards import AccessWatch
-from gpustreamlab.model import Device, Trace
+from gpustreamlab.model import DRY_RUNS, Device, Trace
 from gpustreamlab.programs._chance import kept_random_state
 from gpustreamlab.programs._code import Code
 from gpustreamlab.programs._source import Source
-
-DRY_RUNS = "dry-runs"
-"""The stream on which programs run on copies of their inputs, to be planned. What it ran is left out of the session's trace."""
 
 
 class Lab(Protocol):

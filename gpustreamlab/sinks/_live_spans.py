@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Collection, Mapping
+from dataclasses import replace
 from typing import NamedTuple
 
 import numpy as np
@@ -79,11 +80,40 @@ MOVED_SPANS = 200_000
 """Most spans that are sent once more so that the axis begins at the first of them."""
 
 
+class ShownDelta(NamedTuple):
+    """What of a delta a page shows: all but the lanes in which only gpustreamlab itself works, as traces do."""
+
+    delta: Delta
+    """Without rows of these lanes, and with lanes as the page counts them. Its `first` means nothing, as rows are missing."""
+    row: Int64Array
+    """Append index of each of its rows; shape (n,)."""
+    lane: Int64Array
+    """How the page counts each lane; -1 for one that it lacks. It never changes, as lanes are only added; shape (n_lanes,)."""
+
+    @classmethod
+    def of(cls, delta: Delta) -> ShownDelta:
+        """Leave out what is no work of the user's."""
+        is_kept = np.array([not lane.is_tools for lane in delta.tables.lanes], bool)
+        lane, row = np.where(is_kept, np.cumsum(is_kept) - 1, -1), np.arange(delta.first, delta.cursor.row)
+        if is_kept.all():
+            return cls(delta, row, lane)
+        columns, counters, unended = delta.columns, delta.counters, delta.unended
+        stays, sampled, is_open = is_kept[columns["lane"]], is_kept[counters.lane], is_kept[unended.lane]
+        samples = {name: getattr(counters, name)[sampled] for name in ("time_ns", "name", "value")}
+        shown = delta._replace(
+            tables=delta.tables._replace(lanes=[one for one in delta.tables.lanes if not one.is_tools]),
+            columns={name: values[stays] for name, values in columns.items()} | {"lane": lane[columns["lane"][stays]]},
+            counters=replace(counters, lane=lane[counters.lane[sampled]].astype(np.int32), **samples),
+            unended=Unended(*(values[is_open] for values in unended))._replace(lane=lane[unended.lane[is_open]]),
+        )
+        return cls(shown, row[stays], lane)
+
+
 class NewSpans(NamedTuple):
     """What came since the last time."""
 
     delta: Delta
-    """What the recorder told."""
+    """What the page shows of what the recorder told."""
     columns: SpanColumns
     """The spans, or items that stand for several."""
     missed_count: int = 0
@@ -120,6 +150,8 @@ class SpanReader:
         self.span_count = 0
         """Spans since the recorder was cleared."""
         self._since = 0
+        self.lane = np.empty(0, np.int64)
+        """How the page counts the recorder's lanes, see `ShownDelta`."""
         self._codes = np.zeros(capacity, np.int32)  # of the row of each of the last spans, by append index modulo the size
         self._ranges = LastRanges()
 
@@ -130,28 +162,28 @@ class SpanReader:
         count from it, what is returned is everything so far.
         """
         awaited = self.rows.awaited
-        delta = self._recorder.changes(self.cursor, awaited=awaited, title=title)
+        told = self._recorder.changes(self.cursor, awaited=awaited, title=title)
+        delta, at, self.lane = ShownDelta.of(told)
         unended = delta.unended
         missed = 0 if self._is_new else delta.missed
         if self._is_new or delta.is_cleared:
-            self._start_anew(delta)
+            self._start_anew(told)
         self._forget_lost(awaited, delta.columns["number"], unended)
         codes = self.rows.add(self._arrived(delta), OpenSpans(unended.number, unended.parent, unended.lane))
-        kept = codes[-self.capacity :]
-        self._codes[np.arange(delta.cursor.row - len(kept), delta.cursor.row) % self.capacity] = kept
+        self._codes[at[-self.capacity :] % self.capacity] = codes[-self.capacity :]
         self.cursor = delta.cursor
         is_moved = self._note_extent(delta.columns, unended)
         self._ranges.note_open(unended.number, unended.lane)
         self._ranges.remember(delta.columns, codes)
         edges = self._ranges.resolve(delta.edges)
-        columns = self.read_again().columns if is_moved else self._columns(delta, codes, edges, most)
+        columns = self.read_again().columns if is_moved else self._columns(delta, at, codes, edges, most)
         return NewSpans(delta, columns, missed, is_moved)
 
     def read_again(self) -> NewSpans:
         """Return what was read before and can be read again, with all names and details so far."""
-        delta = self._recorder.changes(START._replace(row=self.first), until=self.cursor)
-        codes = self._codes[np.arange(delta.first, delta.cursor.row) % self.capacity].astype(np.int64)
-        return NewSpans(delta, self._columns(delta, codes, find_edges(delta.edges, delta.columns, codes), MAX_SPANS))
+        delta, at, _ = ShownDelta.of(self._recorder.changes(START._replace(row=self.first), until=self.cursor))
+        codes = self._codes[at % self.capacity].astype(np.int64)
+        return NewSpans(delta, self._columns(delta, at, codes, find_edges(delta.edges, delta.columns, codes), MAX_SPANS))
 
     def _forget_lost(self, awaited: Collection[int], number: Int64Array, unended: Unended) -> None:
         """Give up the places of awaited spans that have not come and are not on their way."""
@@ -210,7 +242,7 @@ class SpanReader:
             self.zero_ns = min([first_ns, *opened])
         return is_moved
 
-    def _columns(self, delta: Delta, codes: Int64Array, edges: Int64Array, most: int) -> SpanColumns:
+    def _columns(self, delta: Delta, at: Int64Array, codes: Int64Array, edges: Int64Array, most: int) -> SpanColumns:
         """Sort spans, and merge narrow ones of a row where there are more than so many."""
         columns = delta.columns
         order = np.lexsort((columns["end_ns"], columns["start_ns"], codes))
@@ -230,7 +262,7 @@ class SpanReader:
             thread=columns["thread"][order],
             partition=columns["partition"][order] + 1,
             queueing_ns=np.maximum(0, columns["start_ns"][order] - columns["queued_ns"][order]),
-            place=delta.first + order,
+            place=at[order],
             count=count,
             busy_ns=busy_ns,
             edges=edges - np.array([self.zero_ns, 0, self.zero_ns, 0]),

@@ -32,9 +32,9 @@ from gpustreamlab.draw import (
     style_entries,
 )
 from gpustreamlab.errors import OptionError
-from gpustreamlab.model import DEVICE_WORK, Counters, Trace
+from gpustreamlab.model import DEVICE_WORK, Counters, Trace, without_tools
 from gpustreamlab.record import START, Cursor, Delta, Journal, build_trace, join_samples
-from gpustreamlab.sinks._live_spans import MAX_SPANS, SpanReader
+from gpustreamlab.sinks._live_spans import MAX_SPANS, ShownDelta, SpanReader
 from gpustreamlab.typing import SpanKind
 
 EVERY_S = 1.0
@@ -75,7 +75,7 @@ class FindingWatch:
         began_s, clears = time.monotonic(), self._clears
         if span_count == self._seen_count or (began_s < self._next_s and not is_last):
             return
-        trace = self._recorder.trace()
+        trace = without_tools(self._recorder.trace())
         basis, text = basis_of(trace), _finding(trace)
         ended_s = time.monotonic()
         self._next_s = max(began_s + EVERY_S, ended_s + REST * (ended_s - began_s))
@@ -300,7 +300,8 @@ class LiveFeed:
         self._open: list[tuple[int, int, int, int]] = []
         self._now_ns = 0
         with recorder.observing():
-            self._planner.changes(recorder.changes(until=START, title=title()), self._reader, now_ns=0)
+            told = ShownDelta.of(recorder.changes(until=START, title=title()))
+            self._planner.changes(told.delta, self._reader, now_ns=0)
 
     def refresh(self) -> Update | None:
         """Return what is new since the last refresh; None where nothing is."""
@@ -308,7 +309,7 @@ class LiveFeed:
             clear_count, before = self._reader.clear_count, (self._pending_count, self._open)
             new = self._reader.read_new(self.max_rate, title=self._title())
             self._pending_count = self._recorder.pending_count
-            now_ns, self._open = self._recorder.now_ns(), self._recorder.unended()
+            now_ns, self._open = self._recorder.now_ns(), self._unended()
             # What runs grows; a simulated clock stands still meanwhile.
             is_other = before != (self._pending_count, self._open) or bool(self._open and now_ns != self._now_ns)
             self._now_ns = now_ns
@@ -329,6 +330,12 @@ class LiveFeed:
             merged = 0 if new.is_moved else new.delta.row_count - len(new.columns)
             facts = {"missed": new.missed_count, "merged": merged, "is_cleared": is_cleared, "is_moved": new.is_moved}
             return self._pack(changed | facts, new.columns, now_ns, level=None)
+
+    def _unended(self) -> list[tuple[int, int, int, int]]:
+        """Return what has not ended, with lanes as the page counts them; a lane of which it was not told yet comes later."""
+        lanes = dict(enumerate(self._reader.lane.tolist()))
+        told = self._recorder.unended()
+        return [(lanes[at], name, since_ns, count) for at, name, since_ns, count in told if lanes.get(at, -1) >= 0]
 
     def find(self, *, is_last: bool = False) -> None:
         """Find out how much ran at once; the next refresh tells it. Does nothing where that was found shortly before.

@@ -1,6 +1,6 @@
 """Tuning: what calls take on some SMs, what they cost each other, and which layout serves them best; all of it measured."""
 
-from gpustreamlab.tuning._bench import BENCH, Room
+from gpustreamlab.tuning._bench import Room
 from gpustreamlab.tuning._corun import Corun, Place, TaskTimes, corun
 from gpustreamlab.tuning._fits import Fit, fit_times
 from gpustreamlab.tuning._measure import Conditions, Measurement, Ratio, measure
@@ -10,7 +10,6 @@ from gpustreamlab.tuning._sweep import Sweep, sweep
 from gpustreamlab.tuning._tune import Trial, Tuning, tune
 
 __all__ = [
-    "BENCH",
     "Conditions",
     "Corun",
     "Fit",

@@ -13,7 +13,7 @@ import numpy as np
 
 from gpustreamlab.backends import Backend
 from gpustreamlab.errors import MeasureError, OptionError
-from gpustreamlab.model import DEVICE_WORK, SPAN_KINDS, Device, Layout, Trace
+from gpustreamlab.model import BENCH, DEVICE_WORK, SPAN_KINDS, Device, Layout, Trace
 from gpustreamlab.typing import CaptureTier, Int64Array, SpanKind
 
 AHEAD = 4
@@ -22,8 +22,6 @@ AHEAD_NS = 1_000_000
 """How much work of one task is, if that takes more calls: meanwhile the host calls the others."""
 MOST_AHEAD = 64
 """How many calls are, at most."""
-BENCH = "bench/"
-"""How names of lanes begin that the user's session has for streams on which work is measured; its trace leaves them out."""
 WORK = [SPAN_KINDS.index(kind) for kind in DEVICE_WORK]
 _RANGE = SPAN_KINDS.index(SpanKind.RANGE)
 

@@ -130,6 +130,34 @@ def test_everything_recorded_is_shown_in_the_end(lab):
     lab.keep("live-all")
 
 
+TUNED = """
+def f(): spin(lab, 20_000, blocks=132 * 32 * 6)
+def g(): spin(lab, 20_000, blocks=64)
+%gputune f g
+"""
+
+
+def test_a_tuning_beside_an_open_view_leaves_nothing_in_it(open_lab):
+    lab = open_lab(START, SHOW)
+    lab.kernel("work(3)")
+    lab.run_scratch(TUNED)
+    lab.kernel("work(2)")
+    lab.wait_until(f"live.feed.store.spanCount === {5 * SPANS_A_STEP}")
+    assert lab.recorded() == 5 * SPANS_A_STEP
+    assert lab.kernel("print(any(lane.is_tools for lane in lab._recorder.trace().lanes))") == "True"
+    names = lab.ask("live.feed.tables.lanes.map(lane => lane.name)")
+    assert names == json.loads(lab.kernel("import json; print(json.dumps([lane.name for lane in lab.trace.lanes]))"))
+    legend = lab.page.locator(".gsl-legend").inner_text()
+    assert "bench/" not in legend
+    lab.keep("live-tuned")
+    # AND the same where the view comes later
+    lab.page.evaluate(f"() => {{ {PANEL}.content.activeCellIndex = 1 }}")
+    lab.command("notebook:create-output-view")
+    lab.wait_for_views(2)
+    assert lab.spans(view=1) == 5 * SPANS_A_STEP
+    assert lab.errors == []
+
+
 def test_spans_from_before_the_view_are_there(unshown):
     unshown.kernel("work(20)")
     unshown.show()

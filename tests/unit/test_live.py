@@ -16,6 +16,7 @@ from gpustreamlab.draw._picture import plan_picture
 from gpustreamlab.errors import DeviceError, OptionError, StickyDeviceError
 from gpustreamlab.sinks._live_spans import KNOWN_SPANS, WAITING_EDGES, LastRanges, SpanReader
 from gpustreamlab.sinks.live import FindingWatch, LiveFeed
+from gpustreamlab.workloads import spin
 from tests.helpers.fake_activity import FakeActivitySource, FakeSourceBackend
 from tests.helpers.instant_backend import InstantBackend
 
@@ -163,8 +164,6 @@ class TestUpdates:
         assert sent_count(snapshot) == 10
 
     def test_what_still_runs_is_told(self, lab, feed):
-        from gpustreamlab.workloads import spin
-
         with lab.on("copy", "long"):
             spin(lab, 1_000_000)
         update = feed.refresh()
@@ -174,8 +173,6 @@ class TestUpdates:
         assert feed.refresh().facts["pending"] == 0
 
     def test_what_has_not_ended_is_told_of_each_lane_by_its_first_range(self, lab, feed):
-        from gpustreamlab.workloads import spin
-
         record(lab, 1)
         feed.refresh()
         with lab.on("copy", "outer"):
@@ -338,6 +335,84 @@ class TestSpans:
         assert_rows_do_not_overlap(parts, reader.rows.table(lane_count=2))
 
 
+class TestToolsRows:
+    """Rows of streams in which gpustreamlab itself works, as `Session.trace` leaves them out."""
+
+    @pytest.mark.parametrize("capacity", [1_000, 7])
+    def test_random_work_beside_a_measurement_is_what_the_trace_has(self, lab, capacity):
+        rng, reader, held = np.random.default_rng(7), SpanReader(lab._recorder, capacity), []
+        for step in range(40):
+            if step in (10, 25):  # as `tune` does, between streams of the user's
+                lab.stream(f"bench/main/{step}")
+                lab.stream(f"later-{step}")
+            record(lab, int(rng.integers(4)), str(rng.choice(list(lab.streams))), f"step {step}")
+            if rng.random() < 0.5:
+                new = reader.read_new()
+                held = [new.columns] if new.is_moved else [*held, new.columns]
+        held.append(reader.read_new().columns)
+        trace, whole = lab.trace, lab._recorder.trace()
+        assert 5 < len(trace) < len(whole) - 5
+        assert [lane.name for lane in trace.lanes] == ["copy", "compute", "later-10", "later-25"]
+
+        def told(columns):
+            lane = reader.rows.table(lane_count=4).lane[columns.row]
+            return sorted(zip((columns.start_ns + reader.zero_ns).tolist(), lane.tolist(), columns.name.tolist(), strict=True))
+
+        wanted = sorted(zip(trace.start_ns.tolist(), trace.lane.tolist(), trace.name.tolist(), strict=True))
+        if capacity > len(whole):
+            assert sorted(span for part in held for span in told(part)) == wanted
+        again = reader.read_again().columns
+        first = max(0, len(whole) - capacity)  # of the tools' spans, too, so many are kept
+        rows = lab._recorder.changes().columns
+        assert told(again) == [span for span in wanted if span[0] in rows["start_ns"][first:]]
+        assert rows["start_ns"][again.place].tolist() == (again.start_ns + reader.zero_ns).tolist()
+
+    def test_lanes_open_ranges_finding_and_counts_are_of_the_users_streams(self, lab, feed):
+        record(lab, 3)
+        lab.stream("bench/main/7f", priority=0)
+        lab.stream("last")
+        with lab.on("bench/main/7f", "measured"), lab.on("last", "mine"):
+            with lab.on("bench/main/7f", "again"):
+                pass
+            facts = feed.refresh().facts
+        tables = feed.snapshot().facts["tables"]
+        names = [lane["name"] for lane in tables["lanes"]]
+        assert names == ["copy", "compute", "last"]
+        assert [(names[lane], tables["names"][name]) for lane, name, *_ in facts["open"]] == [("last", "mine")]
+        lab.synchronize()
+        feed.find(is_last=True)
+        feed.refresh()
+        header = feed.snapshot().facts["tables"]["header"]
+        assert "4 spans in 3 streams" in header["facts"]
+
+    def test_a_measurement_beside_one_stream_does_not_count_as_work_at_once(self, lab, feed):
+        lab.stream("bench/main/7f")
+        with lab.on("copy", "mine"):
+            spin(lab, 1_000_000)
+        with lab.on("bench/main/7f", "measured"):
+            spin(lab, 1_000_000)
+        lab.synchronize()
+        feed.find(is_last=True)
+        feed.refresh()
+        assert "at once" not in feed.snapshot().facts["tables"]["header"]["sentence"]
+        with lab.on("compute", "mine, too"):
+            spin(lab, 1_000_000)
+        lab.synchronize()
+        feed.find(is_last=True)
+        feed.refresh()
+        assert "at once" in feed.snapshot().facts["tables"]["header"]["sentence"]
+
+    def test_only_measurements_are_nothing_to_send(self, lab, feed):
+        record(lab, 1)
+        lab.stream("bench/main/7f")
+        feed.refresh()
+        record(lab, 5, "bench/main/7f")
+        update = feed.refresh()
+        assert update is None or sent_count(update) == 0
+        record(lab, 1)
+        assert sent_count(feed.refresh()) == 1
+
+
 def assert_rows_do_not_overlap(parts, table):
     row, start, end = (np.concatenate([getattr(part, name) for part in parts]) for name in ("row", "start_ns", "end_ns"))
     for code in np.unique(row).tolist():
@@ -349,8 +424,6 @@ def assert_rows_do_not_overlap(parts, table):
 
 def run_long_and_short(lab, *looks):
     """Let work on one stream end before that on another, which started earlier; look on in between and afterwards."""
-    from gpustreamlab.workloads import spin
-
     with lab.on("compute", "long"):
         spin(lab, 10_000_000)
     for _ in range(3):
@@ -412,8 +485,6 @@ class TestZero:
         assert feed._reader.zero_ns == int(lab.trace.start_ns.min())
 
     def test_random_work_ends_with_the_zero_of_a_picture_drawn_afterwards(self, lab):
-        from gpustreamlab.workloads import spin
-
         rng, reader, held = np.random.default_rng(4), SpanReader(lab._recorder, 1_000), []
         for _ in range(20):
             stream = ("copy", "compute")[rng.integers(2)]

@@ -255,6 +255,24 @@ def test_a_live_view_of_a_node_has_what_its_trace_has():
         assert first is None or first.facts["number"] == 1
 
 
+def test_neither_trace_nor_live_view_has_what_was_measured():
+    with Node(backend="sim") as node:
+        feed = LiveFeed(node._joined())
+        feed.refresh()
+        for device in (0, 1):
+            node[device].stream(f"bench/main/{device}")
+        hand_over(node)
+        for device in (0, 1):
+            with node[device].on(f"bench/main/{device}", "measured"):
+                workloads.spin(node[device], 10_000)
+        node.synchronize()
+        feed.refresh()
+        facts, trace = feed.snapshot().facts, node.trace
+        assert [lane["name"] for lane in facts["tables"]["lanes"]] == [lane.name for lane in trace.lanes]
+        assert facts["manifest"]["n"] == len(trace)
+        assert not any("bench" in lane.name for lane in trace.lanes)
+
+
 def test_a_cell_is_marked_once_and_a_call_that_two_journals_tell_is_one():
     with Node(backend="sim") as node:
         hand_over(node)
