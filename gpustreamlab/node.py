@@ -11,6 +11,7 @@ from types import MappingProxyType
 from typing import TYPE_CHECKING, Any
 
 from gpustreamlab._util.background import DEFAULT_REFRESH_HZ
+from gpustreamlab._util.several import OneOfSeveral
 from gpustreamlab._util.shell import running_kernel_shell
 from gpustreamlab.backends import open_node
 from gpustreamlab.errors import (
@@ -43,7 +44,7 @@ if TYPE_CHECKING:
 __all__ = ["Node"]
 
 
-class Node:
+class Node(OneOfSeveral):
     """The GPUs of one host, with a `Session` for each: ``node[1]`` does on the second GPU whatever a session does.
 
     Parameters
@@ -76,6 +77,12 @@ class Node:
     >>> [(lane.name, lane.device) for lane in trace.lanes], len(trace.devices)
     ([('prefill', 0), ('decode', 1)], 2)
     """
+
+    _part = Session
+    _instead = (
+        "A node has no {name!r} of its own, as each of its GPUs has one. Use node[0].{name}, or go through all of them: "
+        "for one in node: one.{name}"
+    )
 
     def __init__(self, devices: Sequence[int] | None = None, *, backend: str | None = None, **options: Any) -> None:
         if options.get("spool") is not None:
@@ -292,6 +299,11 @@ class Node:
         if live and self._last_trace is None and running_kernel_shell() is not None:
             return self._views.get(self, refresh_hz, capacity)
         return self.trace.timeline()
+
+    def mark(self, text: str) -> None:
+        """Mark this moment in the timeline, across the streams of all devices; see `Session.mark`."""
+        for one in self._sessions:
+            one.mark(text)
 
     def clear(self) -> None:
         """Forget what was recorded so far, on all devices."""

@@ -52,6 +52,8 @@ class ParallelEngines:
         """Do nothing: the client is its owner's."""
 
     def _ids(self) -> dict[str, int]:
+        if self._client._closed:  # noqa: SLF001 - its numbers stay as they were, and nothing tells in public
+            raise RuntimeError("The client is closed.")
         known = self._client._engines  # noqa: SLF001 - a number is given again to another process, and only this tells them apart
         return {known[number]: number for number in self._client.ids if number in known}
 

@@ -4,13 +4,14 @@ from __future__ import annotations
 
 import base64
 import re
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass
 from html import escape
 from typing import Any, Generic, TypeVar
 
+from gpustreamlab.analysis._report import Reported
 from gpustreamlab.cluster._calls import Outcome, Output
-from gpustreamlab.model import Layout
+from gpustreamlab.model import Layout, show_text
 
 _Value = TypeVar("_Value")
 
@@ -53,7 +54,9 @@ class EngineStatus:
 
 
 class ByEngine(Mapping[str, _Value], Generic[_Value]):
-    """A value of each engine, by its name; shows one line for each, and on pages all of it.
+    """A value of each engine, by its name; shows one line for each, and printed and on pages all of it.
+
+    Reports of several engines that say the same are shown once.
 
     Parameters
     ----------
@@ -77,18 +80,33 @@ class ByEngine(Mapping[str, _Value], Generic[_Value]):
         parts = [(name, text) for name in self for text in self._texts_of(name)]
         return "\n".join(f"[{name}] {line}" for name, text in parts for line in text.splitlines())
 
+    def __str__(self) -> str:
+        if not any(isinstance(value, Reported) for value in self.values()):
+            return repr(self)
+        told = self._alike([(name, "\n".join(self._texts_of(name, _whole))) for name in self])
+        return "\n\n".join(f"[{names}] {text}" for names, text in told if text)
+
+    _repr_pretty_ = show_text
+
     def _repr_html_(self) -> str:
-        rows = [(name, "".join(self._pages_of(name))) for name in self]
+        rows = self._alike([(name, "".join(self._pages_of(name))) for name in self])
         body = "".join(
-            f"<tr><th style='{_CELL}'>{escape(name)}</th><td style='{_CELL}'>{page}</td></tr>" for name, page in rows if page
+            f"<tr><th style='{_CELL}'>{escape(names)}</th><td style='{_CELL}'>{page}</td></tr>" for names, page in rows if page
         )
         head = f"<tr><th style='{_CELL}'>engine</th><th></th></tr>"
         return f"<table class='gpustreamlab-engines'>{head}{body}</table>" if body else ""
 
-    def _texts_of(self, name: str) -> Iterable[str]:
-        """Return what is shown of an engine, as texts."""
+    def _alike(self, told: Iterable[tuple[str, str]]) -> Iterable[tuple[str, str]]:
+        """Return engines with what is told of each; those of reports that are alike together."""
+        found: dict[str, tuple[list[str], str]] = {}
+        for name, text in told:
+            found.setdefault(text if isinstance(self[name], Reported) else name, ([], text))[0].append(name)
+        return [(", ".join(names), text) for names, text in found.values()]
+
+    def _texts_of(self, name: str, text_of: Callable[[object], str] | None = None) -> Iterable[str]:
+        """Return what is shown of an engine, as texts; of a value a line, or what a function returns."""
         value = self[name]
-        return [] if value is None else [_short(value)]
+        return [] if value is None else [(text_of or _short)(value)]
 
     def _pages_of(self, name: str) -> Iterable[str]:
         """Return what is shown of an engine, as HTML."""
@@ -118,9 +136,9 @@ class Outcomes(ByEngine[Any]):
         """What each has printed."""
         return {name: outcome.text for name, outcome in self._outcomes.items()}
 
-    def _texts_of(self, name: str) -> Iterable[str]:
+    def _texts_of(self, name: str, text_of: Callable[[object], str] | None = None) -> Iterable[str]:
         outcome = self._outcomes[name]
-        return [*map(_output_text, outcome.outputs), *([] if outcome.is_cell else super()._texts_of(name))]
+        return [*map(_output_text, outcome.outputs), *([] if outcome.is_cell else super()._texts_of(name, text_of))]
 
     def _pages_of(self, name: str) -> Iterable[str]:
         outcome = self._outcomes[name]
@@ -131,6 +149,10 @@ def _short(value: object) -> str:
     """Return what a value is in a line, where it can tell."""
     text = str(value) if isinstance(value, (str, Layout)) else repr(value)
     return text[1:-1] if text.startswith(f"<{type(value).__name__}: ") and text.endswith(">") else text
+
+
+def _whole(value: object) -> str:
+    return str(value) if isinstance(value, Reported) else _short(value)
 
 
 def _output_text(output: Output) -> str:

@@ -9,11 +9,11 @@ from pathlib import Path
 
 import numpy as np
 
-from gpustreamlab.analysis import format_ns
+from gpustreamlab.analysis import Explanation, format_ns
 from gpustreamlab.cluster._calls import Outcome
 from gpustreamlab.cluster._follower import Life, clock_text
 from gpustreamlab.cluster._outcomes import EngineStatus, Outcomes
-from gpustreamlab.errors import ClusterError, TraceFileError
+from gpustreamlab.errors import ClusterError, OptionError, StreamNotFoundError, TraceFileError
 from gpustreamlab.model import ClockOffset, Trace, without_tools
 from gpustreamlab.record import Tables
 from gpustreamlab.sinks.reading import read_spool
@@ -59,6 +59,33 @@ def trace_of(life: Life) -> Trace:
         markers=(*spooled.markers, *marks),
         metadata=placed.metadata,
     )
+
+
+def explain_each(traces: Mapping[str, Trace], first: str | int | None, second: str | None) -> dict[str, Explanation]:
+    """Return by engine why its work did not overlap, of those that have what is named.
+
+    Raises
+    ------
+    OptionError, StreamNotFoundError
+        If none has.
+    """
+    found: dict[str, Explanation] = {}
+    failure: OptionError | StreamNotFoundError | None = None
+    for name, trace in traces.items():
+
+        def as_there(text: str, prefix: str = f"{name}:") -> str:
+            """Return a stream's name as it is typed on the engine."""
+            return text.removeprefix(prefix)
+
+        lanes = tuple(replace(lane, name=as_there(lane.name)) for lane in trace.lanes)
+        one = as_there(first) if isinstance(first, str) else first
+        try:
+            found[name] = replace(trace, lanes=lanes).explain(one, None if second is None else as_there(second))
+        except (OptionError, StreamNotFoundError) as error:
+            failure = error
+    if failure is not None and not found:
+        raise failure
+    return found
 
 
 def loss_texts(

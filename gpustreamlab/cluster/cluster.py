@@ -17,6 +17,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from gpustreamlab._util.background import DEFAULT_REFRESH_HZ
+from gpustreamlab._util.several import OneOfSeveral
 from gpustreamlab._util.shell import running_kernel_shell
 from gpustreamlab._util.words import wrap_lines
 from gpustreamlab.cluster import _calls, _worker
@@ -26,7 +27,7 @@ from gpustreamlab.cluster._engines import Answer, Engines, choose_engines
 from gpustreamlab.cluster._entry import ANSWER_S, Entry, name_order, reason
 from gpustreamlab.cluster._follower import SILENT_S, Follower, Life
 from gpustreamlab.cluster._outcomes import ByEngine, EngineStatus, Outcomes
-from gpustreamlab.cluster._telling import failure_of, loss_texts, status_of, trace_of
+from gpustreamlab.cluster._telling import explain_each, failure_of, loss_texts, status_of, trace_of
 from gpustreamlab.errors import ClusterError, OptionError, SessionClosedError, TraceError, nearest_hint
 from gpustreamlab.model import NO_COMMON_TIME, Ahead, ClockOffset, Layout, Note, Trace, merge, with_written
 from gpustreamlab.notebook.views import LiveViews, check_timeline_options
@@ -38,7 +39,7 @@ from gpustreamlab.typing import SessionState
 if TYPE_CHECKING:
     from typing import Self
 
-    from gpustreamlab.analysis import Hazards, Overlap, Stragglers, Strays
+    from gpustreamlab.analysis import Explanation, Hazards, Overlap, Stragglers, Strays
     from gpustreamlab.timeline import Timeline
 
 __all__ = ["ByEngine", "Cluster", "EngineStatus", "Outcomes"]
@@ -53,7 +54,7 @@ STOP_S = 2.0
 """How long is waited for calls that were interrupted."""
 
 
-class Cluster:
+class Cluster(OneOfSeveral):
     """Many processes, each with a `Session`, on engines of ipyparallel or workers of Dask.
 
     Parameters
@@ -93,6 +94,12 @@ class Cluster:
             lab.synchronize()
             lab.timeline()
     """
+
+    _part = Session
+    _instead = (
+        "A cluster has no {name!r} of its own; the session of each engine has: session.{name} in a function that lab.run calls "
+        "there, or lab.{name} in a cell of %%gpustream NAME --on all."
+    )
 
     def __init__(
         self,
@@ -295,6 +302,23 @@ class Cluster:
         """Return for each engine how much its streams' work overlapped so far."""
         return ByEngine({name: trace.overlap() for name, trace in self.traces.items()})
 
+    def explain(self, first: str | int | None = None, second: str | None = None) -> ByEngine[Explanation]:
+        """Say for each engine why its work did not overlap so far, and what to change there; see `Trace.explain`.
+
+        How engines waited for each other is not in their traces.
+
+        Parameters
+        ----------
+        first, second
+            As for `Session.explain`: streams are called ``"decode"``, which asks all engines that have one, or ``"0:decode"``.
+
+        Raises
+        ------
+        OptionError, StreamNotFoundError
+            If no engine has anything of such a name.
+        """
+        return ByEngine(explain_each(self.traces, first, second))
+
     def strays(self) -> ByEngine[Strays]:
         """Return for each engine the work that ran on another stream than was selected."""
         return ByEngine({name: trace.strays() for name, trace in self.traces.items()})
@@ -360,24 +384,26 @@ class Cluster:
         """Wait for the work, keep the trace, and close the sessions that no other client uses. Idempotent."""
         if self._is_closed:
             return
-        answering = [life for life in self._there() if not life.is_silent]
+        there = self._there()
+        answering = [life for life in there if not life.is_silent]
         try:
+            self._engines.engines()  # fails at once where the client was closed before this
             with suppress(ClusterError):
                 if answering:
                     self._run_all([life.called for life in answering], _worker.call, _synchronize)
-            self._follower.drain(ANSWER_S if len(answering) == len(self._there()) else SILENT_S)
+            self._follower.drain(ANSWER_S if len(answering) == len(there) else SILENT_S)
             self._follower.ping()
-        except Exception as error:  # noqa: BLE001 - the client may be closed by now: each adapter has its own error
+        except Exception as error:  # noqa: BLE001 - each adapter has its own
             _log.warning("What the engines did last could not be read: %s", error)
-            answering = []
+            there = []
         self._follower.stop()
         self._views.finish()
         with suppress(TraceError):
             self._last_trace = self.trace
         self._is_closed = True
-        for life, answer in [(life, self._asked(life, _worker.end, self._client)) for life in answering]:
+        for life, answer in [(life, self._asked(life, _worker.end, self._client)) for life in there]:
             try:
-                answer.result(ANSWER_S)
+                answer.result(ANSWER_S if life in answering else GONE_S)  # one that is silent may do it later
             except Exception as error:  # noqa: BLE001 - the others are closed all the same
                 _log.warning("The session of engine %s could not be closed: %s", life.name, error)
         self._engines.close()

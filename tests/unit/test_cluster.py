@@ -27,7 +27,7 @@ from gpustreamlab.cluster import cluster as _cluster
 from gpustreamlab.cluster._calls import Outcome
 from gpustreamlab.cluster._mirror import Mirror
 from gpustreamlab.draw._groups import plan_groups
-from gpustreamlab.errors import ClusterError, OptionError
+from gpustreamlab.errors import ClusterError, OptionError, StreamNotFoundError
 from gpustreamlab.sinks.live import LiveFeed
 from gpustreamlab.workloads import spin
 from tests.helpers.fake_engines import FakeEngines
@@ -344,6 +344,10 @@ def test_results_of_engines_show_a_line_each_and_all_of_it_on_pages(home):
     assert page.count("<details>") == 3  # a trace has no page of its own
     assert "requested SMs" in page
     assert shown[2] is shown["2"]
+    same = ByEngine({"0": lab.memory.hazards(), "1": lab.memory.hazards(), "2": lab.trace.overlap()})
+    assert str(same) == f"[0, 1] {lab.memory.hazards()}\n\n[2] {lab.trace.overlap()}"
+    assert "<th style='text-align:left;vertical-align:top'>0, 1</th>" in same._repr_html_()
+    assert str(ByEngine({"0": 1, "1": 1})) == "[0] 1\n[1] 1"
 
 
 def test_a_wire_span_takes_few_bytes(home, mirror):
@@ -473,8 +477,8 @@ def test_a_cell_of_the_notebook_on_engines_awaits_and_shows_what_came_back(engin
     shell.user_ns["cluster"] = lab = Cluster(engines, backend="sim")
     try:
         with capture_output() as shown:
-            found = shell.run_cell("%%gpustream c --on 0,2\nimport asyncio\nawait asyncio.sleep(0, 5)", store_history=True)
-        assert dict(found.result) == {"0": "5", "2": "5"}
+            found = shell.run_cell("%%gpustream c --on 0, 2\nimport asyncio\nawait asyncio.sleep(0, 5)", store_history=True)
+        assert dict(found.result or {}) == {"0": "5", "2": "5"}, shown.stdout + shown.stderr
         with capture_output():
             assert shell.run_cell("%%gpustream compute --on all\npass", store_history=True).result is None
         with capture_output() as shown:
@@ -535,6 +539,25 @@ def test_time_in_which_the_client_was_stopped_is_no_silence_of_its_engines(engin
         lab._follower.step()
         lab._follower.step()
         assert [status.state for status in lab.engines] == ["there"] * 4
+
+
+def test_a_cluster_whose_client_was_closed_first_ends_at_once(engines, monkeypatch):
+    with Cluster(engines, backend="sim") as lab:
+        lab.run(done_steps, 3)
+        lab.synchronize()
+        with monkeypatch.context() as closed:
+            closed.setattr(engines, "engines", lambda: 1 / 0)
+            closed.setattr(lab._follower, "drain", lambda _: pytest.fail("it was waited for"))
+            lab.close()
+        assert len(lab.trace.where(name="step")) == 12
+
+
+def test_an_engine_that_is_silent_is_told_too_that_its_client_is_gone(engines):
+    with Cluster(engines, backend="sim") as lab:
+        lab._follower.stop()
+        for life in lab._lives():
+            life.silent_s = 2 * _follower.SILENT_S
+    assert [engines.session(name) for name in "0123"] == [None] * 4
 
 
 def test_two_clusters_on_the_same_engines_both_have_all(engines):
@@ -651,6 +674,39 @@ def test_stragglers_strays_and_hazards_are_told_by_engine(engines):
         assert {found.groups[place] for place in found.names[0].last} == {"2"}
         assert list(lab.strays()) == ["0", "1", "2", "3"]
         assert [len(found.hazards) for found in lab.hazards().values()] == [0, 0, 0, 0]
+
+
+def race(lab):
+    lab.stream("first"), lab.stream("last")
+    with lab.on("first", "produce"):
+        x = lab.xp.ones(1 << 20)
+    with lab.on("last", "take"):
+        x + 1
+    lab.synchronize()
+
+
+def test_hazards_and_reasons_of_engines_say_what_to_type_there(engines):
+    with Cluster(engines, backend="sim") as lab:
+        lab.run(race)
+        text = str(lab.hazards())
+        assert text.startswith("[0, 1, 2, 3] Hazards: 1 hazard (read-after-write)")
+        assert "lab.stream('last').wait(lab.stream('first'))" in text
+        lab.run(spins, 1_000_000, on=3)
+        lab.synchronize()
+        assert list(lab.explain()) == ["0", "1", "2", "3"]
+        assert list(lab.explain("first", "last")["1"].streams) == ["first", "last"]
+        assert list(lab.explain("2:first", "2:last")) == ["2"]
+        assert list(lab.explain("compute")) == ["3"]
+        with pytest.raises(StreamNotFoundError, match="no stream, range or kernel 'nothing'"):
+            lab.explain("nothing")
+
+
+def test_what_only_sessions_of_engines_have_says_how_to_ask_there(engines):
+    with Cluster(engines, backend="sim") as lab:
+        with pytest.raises(AttributeError, match=r"session\.capture in a function .*, or lab\.capture in a cell"):
+            lab.capture("kernels")
+        with pytest.raises(AttributeError, match="'Cluster' object has no attribute 'nothing'"):
+            lab.nothing  # noqa: B018
 
 
 def spins(lab, duration_ns):
@@ -864,6 +920,8 @@ class OnIPyParallel:
     def __exit__(self, *_):
         self.lab.close()
         self.client.close()
+        with pytest.raises(RuntimeError, match="The client is closed"):
+            self.lab._engines.engines()
         self.cluster.stop_cluster_sync()
 
 

@@ -273,6 +273,23 @@ def test_neither_trace_nor_live_view_has_what_was_measured():
         assert not any("bench" in lane.name for lane in trace.lanes)
 
 
+@pytest.mark.parametrize("name", ["xp", "partition", "capture", "memory", "device", "layout"])
+def test_what_each_gpu_has_of_its_own_says_how_to_ask_one(name):
+    with Node(backend="sim") as node:
+        assert getattr(node[0], name, name) is not name
+        with pytest.raises(AttributeError, match=rf"Use node\[0\]\.{name}, or go through all of them"):
+            getattr(node, name)
+        with pytest.raises(AttributeError, match="'Node' object has no attribute 'nothing'"):
+            node.nothing  # noqa: B018
+
+
+def test_a_node_is_marked_on_all_devices_and_its_trace_once():
+    with Node(backend="sim") as node:
+        hand_over(node)
+        node.mark("half-way")
+        assert [[marker.text for marker in one.trace.markers] for one in (node, *node)] == [["half-way"]] * 3
+
+
 def test_a_cell_is_marked_once_and_a_call_that_two_journals_tell_is_one():
     with Node(backend="sim") as node:
         hand_over(node)
