@@ -8,7 +8,7 @@ from collections.abc import Awaitable, Callable, Iterator, Sequence
 from contextlib import AbstractContextManager, contextmanager, suppress
 from dataclasses import replace
 from traceback import walk_tb
-from typing import Any, TypeGuard
+from typing import Any, TypeAlias, TypeGuard
 
 import numpy as np
 from IPython.core.displayhook import DisplayHook
@@ -17,7 +17,7 @@ from IPython.core.magic import Magics, cell_magic, line_magic, magics_class, no_
 from IPython.display import display
 
 from gpustreamlab.analysis import Explanation
-from gpustreamlab.cluster import Cluster, Outcomes
+from gpustreamlab.cluster import ByEngine, Cluster, Outcomes
 from gpustreamlab.errors import ClusterError, GPUStreamLabError, MissingExtraError, nearest_hint
 from gpustreamlab.model import Counters, Layout
 from gpustreamlab.node import Node
@@ -50,27 +50,28 @@ DEFAULT_STREAMS = 4
 """Over how many streams `%gpulab start --auto` spreads cells."""
 DEFAULT_VARIABLE = "lab"
 """The variable that `%gpulab start` puts the session into."""
+Lab: TypeAlias = Session | Node | Cluster
+"""What magics work on."""
 
 
 @magics_class
 class GpuStreamMagics(Magics):  # type: ignore[misc]
-    """The magics of one shell, and the session that they work on."""
+    """The magics of one shell, and the session, node or cluster that they work on."""
 
     def __init__(self, shell: Any) -> None:
         super().__init__(shell)
-        self._session: Session | None = None
+        self._chosen: Lab | None = None
         self._programs = ProgramCells(shell)
         self._cells = CellLog(shell, self._open_sessions)
 
     @line_magic  # type: ignore[untyped-decorator]
     @no_var_expand  # type: ignore[untyped-decorator]
-    def gpulab(self, line: str) -> Session | Node | Cluster | None:
+    def gpulab(self, line: str) -> Lab | None:
         """Start, show or close the session."""
         arguments = PARSERS["gpulab"]().parse(line)
         if arguments is None:
             return None
-        open_sessions = self._open_sessions()
-        action = arguments.action or ("show" if open_sessions else "start")
+        action = arguments.action or ("show" if self._open_sessions() or self._open_labs() else "start")
         if action != "start" and (arguments.auto or (action != "auto" and (arguments.streams is not None or arguments.off))):
             raise UsageError("%gpulab: --auto goes with start, --streams with start --auto or auto, and --off with auto")
         if action == "start":
@@ -80,12 +81,12 @@ class GpuStreamMagics(Magics):  # type: ignore[misc]
             return None
         if action == "use":
             return self._use(arguments.variable or DEFAULT_VARIABLE)
-        session = self._find_session() if arguments.variable is None else self._use(arguments.variable)
+        lab = self._find_lab() if arguments.variable is None else self._use(arguments.variable)
         if action == "show":
-            return session
-        session.close()
-        print(f"Closed: {session!r}")  # noqa: T201 - which one it was: others may be open
-        self._session = None
+            return lab
+        lab.close()
+        print(f"Closed: {lab!r}")  # noqa: T201 - which one it was: others may be open
+        self._chosen = None
         return None
 
     @cell_magic  # type: ignore[untyped-decorator]
@@ -102,13 +103,14 @@ class GpuStreamMagics(Magics):  # type: ignore[misc]
             found = self._run_on_engines(arguments, cell, label)
             is_awaited = self.shell.autoawait and awaits_at_top_level(self.shell, cell)
             return _already(found) if is_awaited else found
-        node = self._find_node()
+        lab = self._find_lab()
+        node = lab if isinstance(lab, Node) else None
         code = compile_cell(self.shell, cell)
         with _usage_errors():
             if arguments.whole_card and arguments.partition is not None:
                 raise UsageError("%%gpustream: --partition and --whole-card exclude each other (see %%gpustream -h)")
             if node is None and arguments.device is not None:
-                raise UsageError("%%gpustream: --device chooses a GPU of a node. Make one: lab = gpustreamlab.Node()")
+                raise UsageError(f"%%gpustream: --device chooses a GPU of a node. {self._another(Node)}")
             session = self._find_session() if node is None else node.home_of(arguments.stream, arguments.device)
             stays = arguments.partition is None and not arguments.whole_card
             partition = ... if stays else arguments.partition
@@ -182,9 +184,7 @@ class GpuStreamMagics(Magics):  # type: ignore[misc]
         arguments = PARSERS["gputimeline"]().parse(line)
         if arguments is None:
             return None
-        timeline = (self._find_node() or self._find_cluster() or self._find_session()).timeline(
-            live=not (arguments.static or arguments.save)
-        )
+        timeline = self._find_lab().timeline(live=not (arguments.static or arguments.save))
         if arguments.save is None:
             return timeline
         with _usage_errors():
@@ -203,18 +203,18 @@ class GpuStreamMagics(Magics):  # type: ignore[misc]
 
     @line_magic  # type: ignore[untyped-decorator]
     @no_var_expand  # type: ignore[untyped-decorator]
-    def gpuexplain(self, line: str) -> Explanation | None:
+    def gpuexplain(self, line: str) -> Explanation | ByEngine[Explanation] | None:
         """Say why work did not overlap."""
         arguments = PARSERS["gpuexplain"]().parse(line)
         if arguments is None:
             return None
-        session, first = self._find_session(), arguments.first
+        lab, first = self._find_lab(), arguments.first
         with _usage_errors():
             if first and first.isdecimal():
-                trace = session.trace
+                trace = lab.trace
                 if first not in {*trace.names, *(lane.name for lane in trace.lanes)}:
                     first = int(first)
-            return session.explain(first, arguments.second)
+            return lab.explain(first, arguments.second)
 
     @line_magic  # type: ignore[untyped-decorator]
     @no_var_expand  # type: ignore[untyped-decorator]
@@ -285,7 +285,8 @@ class GpuStreamMagics(Magics):  # type: ignore[misc]
         variable = arguments.variable or DEFAULT_VARIABLE
         if not variable.isidentifier() or keyword.iskeyword(variable):
             raise UsageError(f"%gpulab: --as takes a variable's name, not {variable!r}")
-        if _is_open_node(self.shell.user_ns.get(variable)) or _is_open_cluster(self.shell.user_ns.get(variable)):
+        replaced = self.shell.user_ns.get(variable)
+        if _is_open(replaced) and not isinstance(replaced, Session):
             raise UsageError(
                 f"%gpulab: {variable} is open, with several GPUs. Close it first: {variable}.close(), or use --as NAME"
             )
@@ -293,10 +294,9 @@ class GpuStreamMagics(Magics):  # type: ignore[misc]
             raise UsageError("%gpulab: --streams goes with start --auto, and --off with auto (see %gpulab -h)")
         with _usage_errors():
             session = Session(arguments.backend, device=arguments.device, capture=arguments.capture)
-        replaced = self.shell.user_ns.get(variable)
-        if _is_open_session(replaced):
+        if _is_open(replaced):
             replaced.close()  # nothing but Out would reach it any more
-        self._session = session
+        self._chosen = session
         self.shell.push({variable: session})
         if arguments.auto:
             self._choose_streams(session, arguments)
@@ -313,57 +313,67 @@ class GpuStreamMagics(Magics):  # type: ignore[misc]
         assert self._cells.auto is not None  # noqa: S101 - for the type checker
         print(f"From the next cell on, each runs on a stream chosen for it, one of {self._cells.auto.count}.")  # noqa: T201
 
-    def _named_sessions(self) -> dict[str, Session]:
-        """Return the open sessions in the notebook's variables; those of IPython itself (``_3``, ``Out``) do not count."""
-        return {name: value for name, value in self.shell.user_ns.items() if name[0] != "_" and _is_open_session(value)}
+    def _open_labs(self) -> dict[str, Lab]:
+        """Return what is open in the notebook's variables, once each; those of IPython itself (``_3``, ``Out``) do not count.
+
+        Nor does the session of a GPU of a node that is among them.
+        """
+        named = {name: value for name, value in self.shell.user_ns.items() if name[0] != "_" and _is_open(value)}
+        of_nodes = {session for value in named.values() if isinstance(value, Node) for session in value}
+        names = {value: name for name, value in reversed(named.items()) if value not in of_nodes}
+        return {name: value for name, value in named.items() if names.get(value) == name}
 
     def _open_sessions(self) -> list[Session]:
-        held = [self._session] if _is_open_session(self._session) else []
-        return list({id(session): session for session in [*held, *self._named_sessions().values()]}.values())
+        """Return the open sessions of this process, those of nodes too."""
+        labs = [*self._open_labs().values(), *([self._chosen] if _is_open(self._chosen) else [])]
+        of_labs = [[lab] if isinstance(lab, Session) else lab for lab in labs if not isinstance(lab, Cluster)]
+        return list(dict.fromkeys(session for sessions in of_labs for session in sessions))
+
+    def _find_lab(self) -> Lab:
+        """Return what `%gpulab` started or chose, what is in variable `lab`, or the only open session, node or cluster."""
+        for one in (self._chosen, self.shell.user_ns.get(DEFAULT_VARIABLE)):
+            if _is_open(one):
+                return one
+        labs = self._open_labs()
+        if len(labs) == 1:
+            return next(iter(labs.values()))
+        if not labs:
+            raise UsageError(f"There is no open session.{self._closed_hint()} Start one with: %gpulab start")
+        names = sorted(labs)
+        raise UsageError(f"There are {len(labs)} open: {', '.join(names)}. Choose one with: %gpulab use --as {names[0]}")
 
     def _find_session(self) -> Session:
-        """Return the session started or chosen by `%gpulab`, the one in variable `lab`, or the only open one there is."""
-        for session in (self._session, self.shell.user_ns.get(DEFAULT_VARIABLE)):
-            if _is_open_session(session):
-                return session
-        sessions = self._open_sessions()
-        if len(sessions) == 1:
-            return sessions[0]
-        if self._find_node() is not None:
+        """Return the same, where it is a session."""
+        lab = self._find_lab()
+        if isinstance(lab, Node):
             raise UsageError("There is a node of several GPUs. Ask it or one GPU: node.explain(), node[0].partition(decode=32)")
-        if self._find_cluster() is not None:
+        if isinstance(lab, Cluster):
             raise UsageError("There is a cluster. Ask it in Python, lab.partition(decode=32), or run cells with --on all.")
-        if not sessions:
-            raise UsageError(f"There is no open session.{self._closed_hint()} Start one with: %gpulab start")
-        names = sorted(self._named_sessions())
-        raise UsageError(
-            f"There are {len(sessions)} open sessions: {', '.join(names)}. Choose one with: %gpulab use --as {names[0]}"
-        )
+        return lab
+
+    def _another(self, kind: type[Lab]) -> str:
+        """Say how the magics come to work on a node or a cluster, as they work on something else."""
+        names = [name for name, lab in self._open_labs().items() if isinstance(lab, kind)]
+        if names:
+            return f"Choose one that is open: %gpulab use --as {names[0]}"
+        return f"Make one: lab = gpustreamlab.{kind.__name__}({'client' * (kind is Cluster)})"
 
     def _closed_hint(self) -> str:
         """Say how to see what a closed session recorded, which magics no longer find; empty where there is none."""
-        names = [name for name, value in self.shell.user_ns.items() if name[0] != "_" and isinstance(value, Session)]
+        names = [name for name, value in self.shell.user_ns.items() if name[0] != "_" and isinstance(value, Lab)]
         if not names:
             return ""
         name = DEFAULT_VARIABLE if DEFAULT_VARIABLE in names else names[-1]
         return f" What {name!r} recorded until it was closed is still there: {name}.timeline(), {name}.explain()."
 
-    def _find_cluster(self) -> Cluster | None:
-        """Return the open cluster in variable `lab`, or the only one there is, where no session was chosen."""
-        if _is_open_session(self._session):
-            return None
-        named = self.shell.user_ns.get(DEFAULT_VARIABLE)
-        clusters = [value for name, value in self.shell.user_ns.items() if name[0] != "_" and _is_open_cluster(value)]
-        if _is_open_cluster(named):
-            return named
-        return clusters[0] if len(clusters) == 1 else None
-
     def _run_on_engines(self, arguments: argparse.Namespace, cell: str, label: str) -> Outcomes | None:
         """Run a cell on engines of a cluster; what those returned that did not fail is shown first."""
         __tracebackhide__ = True
-        cluster = self._find_cluster()
-        if cluster is None:
-            raise UsageError("%%gpustream: --on names engines of a cluster. Make one: lab = gpustreamlab.Cluster(client)")
+        held = (self._chosen, self.shell.user_ns.get(DEFAULT_VARIABLE))
+        clusters = [lab for lab in self._open_labs().values() if isinstance(lab, Cluster)]
+        cluster = next((lab for lab in held if lab in clusters), clusters[0] if len(clusters) == 1 else None)
+        if not isinstance(cluster, Cluster):
+            raise UsageError(f"%%gpustream: --on names engines of a cluster. {self._another(Cluster)}")
         if arguments.device is not None or arguments.after or arguments.kernels or arguments.show:
             raise UsageError("%%gpustream: with --on there is no --device, --after, --kernels or --show (see %%gpustream -h)")
         options: dict[str, Any] = {"priority": arguments.priority, "sync": arguments.sync}
@@ -385,24 +395,14 @@ class GpuStreamMagics(Magics):  # type: ignore[misc]
             return None
         return found if repr(found) else None  # else Out would be empty
 
-    def _find_node(self) -> Node | None:
-        """Return the node in variable `lab`, or the only open one; None where there is none, or a session was chosen."""
-        if _is_open_session(self._session):
-            return None
-        found = {name: one for name, one in self.shell.user_ns.items() if name[0] != "_" and _is_open_node(one)}
-        nodes = list({id(node): node for node in found.values()}.values())
-        return found.get(DEFAULT_VARIABLE, nodes[0] if len(nodes) == 1 else None)
-
-    def _use(self, variable: str) -> Session | Node | Cluster:
-        session = self.shell.user_ns.get(variable)
-        if _is_open_node(session) or _is_open_cluster(session):
-            self._session = None
-            return session
-        if not _is_open_session(session):
-            hint = nearest_hint(variable, self._named_sessions())
-            raise UsageError(f"%gpulab: variable {variable!r} holds no open session. {hint}")
-        self._session = session
-        return session
+    def _use(self, variable: str) -> Lab:
+        lab = self.shell.user_ns.get(variable)
+        if not _is_open(lab):
+            raise UsageError(
+                f"%gpulab: variable {variable!r} holds no open session. {nearest_hint(variable, self._open_labs())}"
+            )
+        self._chosen = lab
+        return lab
 
     @staticmethod
     def _named_streams(session: Session | Node, listed: str) -> Sequence[Stream]:
@@ -441,16 +441,8 @@ async def _awaited(value: Awaitable[object], show: Callable[[object], object]) -
     return show(await value)
 
 
-def _is_open_session(value: object) -> TypeGuard[Session]:
-    return isinstance(value, Session) and value.state is SessionState.OPEN
-
-
-def _is_open_cluster(value: object) -> TypeGuard[Cluster]:
-    return isinstance(value, Cluster) and value.state is SessionState.OPEN
-
-
-def _is_open_node(value: object) -> TypeGuard[Node]:
-    return isinstance(value, Node) and value.state is SessionState.OPEN
+def _is_open(value: object) -> TypeGuard[Lab]:
+    return isinstance(value, Lab) and value.state is SessionState.OPEN
 
 
 @contextmanager

@@ -34,7 +34,7 @@ class MagicParser(argparse.ArgumentParser):
             For anything that cannot be understood.
         """
         try:
-            words = shlex.split(line)
+            words = _joined(shlex.split(line))
         except ValueError as error:
             self.error(f"{error} in {line!r}; close the quotes")
         if {"-h", "--help"} & set(words):
@@ -68,6 +68,17 @@ class MagicParser(argparse.ArgumentParser):
     def error(self, message: str) -> NoReturn:
         """Raise IPython's own `UsageError`, which shows as one line."""
         raise UsageError(f"{self.prog}: {message} (see {self.prog} -h)")
+
+
+def _joined(words: list[str]) -> list[str]:
+    """Return words with lists in one word each: ``0, 2`` means ``0,2``."""
+    found: list[str] = []
+    for word in words:
+        if found and (word.startswith(",") or (found[-1].endswith(",") and not word.startswith("-"))):
+            found[-1] += word
+        else:
+            found.append(word)
+    return found
 
 
 def gpulab_parser() -> MagicParser:

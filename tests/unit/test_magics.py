@@ -645,6 +645,36 @@ def test_what_a_node_cannot_be_asked_says_what_to_type(shell, node):
 
 def test_a_device_without_a_node_is_refused(shell, lab):
     assert "lab = gpustreamlab.Node()" in told(shell, "%%gpustream a --device 1\npass")
+    run(shell, "import gpustreamlab\npair = gpustreamlab.Node(backend='sim')")
+    assert "%gpulab use --as pair" in told(shell, "%%gpustream a --device 1\npass")
+    run(shell, "%gpulab use --as pair")
+    assert run(shell, "%%gpustream a --device 1\npass")[0].success
+    assert run(shell, "%gpulab close")[1].startswith("Closed: <Node: ")
+    assert run(shell, "%gpulab")[0].result is lab
+
+
+def test_a_node_in_any_variable_is_what_magics_work_on(shell):
+    run(shell, "import gpustreamlab as gsl\npair = gsl.Node(backend='sim')\nfirst = pair[0]")
+    pair = shell.user_ns["pair"]
+    assert run(shell, "%gpulab")[0].result is pair
+    assert run(shell, "%%gpustream decode --device 1\npair[1].xp.ones(8)")[0].success
+    assert list(pair[1].streams) == ["decode"]
+    assert "decode" in completed(shell, "%%gpustream de")
+    assert str(run(shell, "%gpuexplain")[0].result) == str(pair.explain())
+    run(shell, "other = gsl.Session('sim')")
+    assert "There are 2 open: other, pair. Choose one with: %gpulab use --as other" in told(shell, "%gpulab")
+    run(shell, "%gpulab use --as pair\ndel pair")
+    assert run(shell, "%gpulab")[0].result is pair
+    run(shell, "%gpulab close\n%gpulab close")
+    assert [lab.state for lab in (pair, shell.user_ns["other"])] == ["closed", "closed"]
+
+
+def test_spaces_behind_the_commas_of_a_list_are_no_words_of_their_own(shell, lab):
+    run(shell, "a, b = lab.stream('a'), lab.stream('b')")
+    assert run(shell, "%%gpustream c --after a, b --label 'x, y'\npass")[0].success
+    assert run(shell, "%%gpustream --after a , b c\npass")[0].success
+    lab.synchronize()
+    assert "x, y" in lab.trace.names
 
 
 def test_where_the_only_session_is_closed_it_is_said_how_to_see_what_it_recorded(shell, lab):
