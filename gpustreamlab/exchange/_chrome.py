@@ -8,21 +8,22 @@ Source: "Trace Event Format" (Chromium), and ``tsl/profiler/convert/trace_events
 
 from __future__ import annotations
 
+from collections.abc import Iterable
 from dataclasses import replace
+from itertools import chain
 from os import PathLike
 from typing import Any, TypeAlias
 
 import numpy as np
 
 from gpustreamlab._util.kernel_names import short_name
-from gpustreamlab._util.progress import steps
 from gpustreamlab.errors import TraceFileError
 from gpustreamlab.exchange._chrome_events import ANNOTATION, HOST, MARKER, OF_VALUES, Events
-from gpustreamlab.exchange._chrome_json import EventFile, guess_writer, read_head
+from gpustreamlab.exchange._chrome_json import Event, Top
 from gpustreamlab.exchange._chrome_match import slices_at
 from gpustreamlab.exchange._chrome_own import read_own
 from gpustreamlab.exchange._chrome_xla import Shape, work_of
-from gpustreamlab.exchange._kineto_json import whole_number
+from gpustreamlab.exchange._event_file import EventFile, whole_number
 from gpustreamlab.model import (
     CHROME_BACKEND,
     EDGE_KINDS,
@@ -80,37 +81,39 @@ def read_chrome(path: str | PathLike[str]) -> Trace:
     >>> trace.lanes[0].name, trace.names, trace.start_ns.tolist(), trace.end_ns.tolist()
     ('host: thread 7', ('load',), [1500], [4000])
     """
-    file, name = EventFile(path), str(path)
-    if guess_writer(read_head(path)) == "gpustreamlab":
-        return read_own(file, name)
-    return _Reader(file, name).read()
+    file = EventFile(path, Event, Top)
+    blocks = file.blocks()
+    blocks = chain([next(blocks, [])], blocks)
+    return read_own(file, blocks) if file.facts.ours else _Reader(file).read(blocks)
 
 
 class _Reader:
     """Turns the events of one file into a trace."""
 
-    def __init__(self, file: EventFile, path: str) -> None:
-        self._file, self._path = file, path
+    def __init__(self, file: EventFile[Event, Top]) -> None:
+        self._file = file
         self._events = Events()
         self._launched_count = self._epoch_ns = 0
 
-    def read(self) -> Trace:
+    def read(self, blocks: Iterable[list[Event]]) -> Trace:
         """Return the trace."""
-        with steps(self._file.block_count, "reading events") as step:
-            for events in self._file.blocks():
-                self._events.take(events)
-                if self._file.event_count > MOST_EVENTS:
-                    self._file.damage = f"only its first {self._file.event_count:,} events are read"
-                    break
-                step(f"{self._file.event_count:,}")
+        for events in blocks:
+            self._events.take(events)
+            if self._file.event_count > MOST_EVENTS:
+                self._file.cut = f"only its first {self._file.event_count:,} events are read"
+                break
         columns = self._events.close()
         if not (len(columns["start_ns"]) or len(self._events.samples[0]) or self._events.markers):
             raise TraceFileError(
-                f"{self._path!r} holds no slices, instants or counters in {self._file.event_count:,} events: nothing was "
-                f"recorded, or it is another tool's. {self._file.damage}".rstrip()
+                f"{self._file.path!r} holds no slices, instants or counters in {self._event_count:,} events: nothing was "
+                f"recorded, or it is another tool's{f', or {self._file.cut}' if self._file.cut else ''}."
             )
         order = np.lexsort((-columns["end_ns"], columns["start_ns"]))
         return self._trace({name: values[order] for name, values in columns.items()})
+
+    @property
+    def _event_count(self) -> int:
+        return self._file.event_count + self._file.damaged_count
 
     def _trace(self, slices: _Columns) -> Trace:
         """Return the trace of slices in order of their starts."""
@@ -182,8 +185,8 @@ class _Reader:
         marked_ns = np.array([one.time_ns for one in self._events.markers], np.int64)
         moments = np.concatenate((columns["start_ns"], np.frombuffer(self._events.samples[0], np.int64), marked_ns))
         first_ns = int(moments.min())
-        base_ns = whole_number(self._file.top.base_ns)
-        told = self._file.top.viztracer
+        base_ns = whole_number(self._file.facts.base_ns)
+        told = self._file.facts.viztracer
         base_ns = base_ns or whole_number(told.get("baseTimeNanoseconds") if isinstance(told, dict) else 0)
         self._epoch_ns = base_ns + first_ns if base_ns + first_ns >= LEAST_WALL_CLOCK_NS else 0
         taken_ns = first_ns if self._epoch_ns else 0
@@ -244,7 +247,7 @@ class _Reader:
         ordinal = self._events.tracks.first_device
         extent = (int(columns["start_ns"].min()), int(columns["end_ns"].max())) if count else (0, 0)
         self._events.left_out["ends of flows that lead from or to no slice"] += loose_flows
-        self._events.left_out["events that are no objects"] += self._file.refused
+        self._events.left_out["damaged events"] += self._file.damaged_count
         return TraceMetadata(
             backend=CHROME_BACKEND,
             device=Device(name=f"GPU {ordinal}" if work_count else "unknown device", ordinal=ordinal, sm_count=0),
@@ -259,7 +262,7 @@ class _Reader:
             imported=self._used(work_count, count),
             missing=self._missing(columns, work_count),
             waits_told=len(self._events.tracks.streams) < 2,
-            recovery_note=f"the file was not read to its end: {self._file.damage}" if self._file.damage else "",
+            recovery_note=f"not all of the file was read: {self._file.cut}" if self._file.cut else "",
         )
 
     def _used(self, work_count: int, count: int) -> str:
@@ -270,9 +273,8 @@ class _Reader:
         listed = [f"{number:,} {what}" for what, number in left_out[:_MOST_LISTED]]
         listed += [f"{sum(number for _, number in left_out[_MOST_LISTED:]):,} others"] if len(left_out) > _MOST_LISTED else []
         not_read = f"; not read: {', '.join(listed)}" if listed else ""
-        event_count = self._file.event_count
-        used_count = event_count - sum(number for what, number in left_out if what not in OF_VALUES)
-        return f"{used} from {used_count:,} of {event_count:,} events{not_read}"
+        used_count = self._event_count - sum(number for what, number in left_out if what not in OF_VALUES)
+        return f"{used} from {used_count:,} of {self._event_count:,} events{not_read}"
 
     def _missing(self, columns: _Columns, work_count: int) -> tuple[str, ...]:
         """Say what the file does not tell."""

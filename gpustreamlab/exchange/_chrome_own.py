@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from array import array
+from collections.abc import Iterable
 from dataclasses import replace
 from typing import Any
 
@@ -10,10 +11,10 @@ import msgspec
 import numpy as np
 from numpy.typing import NDArray
 
-from gpustreamlab._util.progress import steps
 from gpustreamlab.errors import TraceError, TraceFileError
 from gpustreamlab.exchange._chrome_format import FACTS_KEY, FORMAT, column_keys, shown_names
-from gpustreamlab.exchange._chrome_json import WRONG, Event, EventFile
+from gpustreamlab.exchange._chrome_json import Event, Top
+from gpustreamlab.exchange._event_file import WRONG, EventFile
 from gpustreamlab.model import COLUMN_DTYPES, EDGE_KINDS, SPAN_KINDS, Counters, Edges, Trace
 from gpustreamlab.typing import Int64Array
 
@@ -49,7 +50,7 @@ _GARBAGE = (*WRONG, ValueError, KeyError, TypeError, IndexError, OverflowError)
 """What a file raises that is JSON and not what we wrote."""
 
 
-def read_own(file: EventFile, path: str) -> Trace:
+def read_own(file: EventFile[Event, Top], blocks: Iterable[list[Event]]) -> Trace:
     """Return the trace of a file that `write_chrome` wrote.
 
     Raises
@@ -58,20 +59,15 @@ def read_own(file: EventFile, path: str) -> Trace:
         If it is damaged, or of a newer version. What was whole of a file that was cut off is read.
     """
     try:
-        blocks = file.blocks()
-        events = next(blocks, [])
-        reader = _Reader(msgspec.json.decode(file.top.ours, type=_Ours))
-        with steps(file.block_count, "reading spans") as step:
-            while events:
-                reader.take(events)
-                step(f"{file.event_count:,}")
-                events = next(blocks, [])
+        reader = _Reader(msgspec.json.decode(file.facts.ours, type=_Ours))
+        for events in blocks:
+            reader.take(events)
         return reader.trace(file)
     except TraceFileError:
         raise
     except (TraceError, *_GARBAGE) as error:
         raise TraceFileError(
-            f"{path!r} cannot be read as a trace that gpustreamlab wrote: {type(error).__name__}: {error}. It is damaged, "
+            f"{file.path!r} cannot be read as a trace that gpustreamlab wrote: {type(error).__name__}: {error}. It is damaged, "
             "another program changed it, or it is of a newer version; write it again, or update gpustreamlab."
         ) from error
 
@@ -131,23 +127,23 @@ class _Reader:
         tracks.append(event.track)
         values.append(_of_bits(event.bits, "float64") if value is None else value)
 
-    def trace(self, file: EventFile) -> Trace:
+    def trace(self, file: EventFile[Event, Top]) -> Trace:
         """Return everything as a trace."""
         base_ns = self._ours.base_ns
         columns: dict[str, Any] = {name: _moved(times, base_ns) for name, times in self._times.items()}
         columns |= {name: np.array(values, np.int64) for name, values in self._codes.items()}
         count = len(columns["start_ns"])
         missing = self._ours.span_count - count
-        are_moved = missing != 0 and (not file.damage or file.refused > 0)  # not the end is missing: rows are other ones
+        are_moved = missing != 0 and (not file.cut or file.damaged_count > 0)  # not the end is missing: rows are other ones
         known_count = 0 if are_moved else count
         columns["parent"] = np.where(columns["parent"] < known_count, columns["parent"], -1)
         extra = {
             name: _column(values, dtype) for (name, dtype), values in zip(self._ours.columns.items(), self._extra, strict=True)
         }
         trace = replace(self._tables, **columns, extra=extra, edges=self._edges(known_count), counters=self._counters(base_ns))
-        if not (missing or file.damage):
+        if not (missing or file.cut or file.damaged_count):
             return trace
-        why = file.damage or "events were taken out"
+        why = file.cut or (f"{file.damaged_count:,} events are damaged" if file.damaged_count else "events were taken out")
         why += ", so parents and edges of spans are not known" if are_moved else ""
         note = f"{missing:,} of {self._ours.span_count:,} spans are missing from the file: {why}"
         return replace(trace, metadata=replace(trace.metadata, recovery_note=note))

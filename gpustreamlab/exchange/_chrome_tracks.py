@@ -10,8 +10,8 @@ from typing import NamedTuple
 import msgspec
 import numpy as np
 
-from gpustreamlab.exchange._chrome_json import WRONG, Event
-from gpustreamlab.exchange._kineto_json import whole_number
+from gpustreamlab.exchange._chrome_json import Event
+from gpustreamlab.exchange._event_file import WRONG, whole_number
 from gpustreamlab.model import Lane
 from gpustreamlab.record import cut_text
 from gpustreamlab.typing import Int64Array, LaneKind

@@ -7,7 +7,7 @@ from typing import NamedTuple
 
 import msgspec
 
-from gpustreamlab.exchange._kineto_json import whole_number
+from gpustreamlab.exchange._event_file import whole_number
 from gpustreamlab.model import WorkDetail
 from gpustreamlab.typing import SpanKind
 

@@ -251,7 +251,8 @@ def _read_head(path: str | PathLike[str]) -> bytes:
 def _find_text_format(head: bytes) -> str | None:
     text = head.removeprefix(_BYTE_ORDER_MARK).lstrip()
     if text[:1] in {b"{", b"["}:
-        return "kineto" if _load("gpustreamlab.exchange._chrome_json:guess_writer")(head) == "kineto" else "chrome"
+        found: str = _load("gpustreamlab.exchange._chrome_json:guess_writer")(head)
+        return found
     return "html" if text[:14].lower().startswith((b"<!doctype html", b"<html")) else None
 
 

@@ -18,6 +18,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from gpustreamlab.errors import OptionError, TraceFileError
+from gpustreamlab.exchange._event_file import whole_number
 from gpustreamlab.exchange._kineto_columns import (
     CALL,
     RANGE,
@@ -28,7 +29,6 @@ from gpustreamlab.exchange._kineto_columns import (
     StreamKey,
     ThreadKey,
 )
-from gpustreamlab.exchange._kineto_json import EventFile, whole_number
 from gpustreamlab.exchange._kineto_work import by_appearance, describe_work
 from gpustreamlab.model import KINETO_BACKEND, SPAN_KINDS, Device, Lane, SMLimits, Trace, TraceMetadata, WorkDetail
 from gpustreamlab.record import (
@@ -96,7 +96,7 @@ def read_kineto(paths: str | PathLike[str] | Sequence[str | PathLike[str]]) -> T
     _require_apart([(f"are {real!r}", str(path)) for path, real in ((path, os.path.realpath(path)) for path in files)])
     collector = Collector()
     for path in files:
-        collector.read(EventFile(path))
+        collector.read(path)
     return _Maker(collector, [str(path) for path in files]).trace()
 
 
@@ -171,7 +171,7 @@ class _Maker:
         path = repr(self._paths[0]) if len(self._paths) == 1 else f"{len(self._paths):,} files ({self._paths[0]!r}, ...)"
         if not any(self._counts) and (told.damaged_count or any(told.cuts)):
             reasons = [f"{told.damaged_count:,} of {told.event_count:,} events cannot be read"] if told.damaged_count else []
-            reasons += [cut[0].lower() + cut[1:] for cut in told.cuts if cut]
+            reasons += [cut for cut in told.cuts if cut]
             raise TraceFileError(
                 f"{path} cannot be read as a trace of PyTorch's profiler: {'; '.join(reasons)}, and nothing that ran is before "
                 "that. It was cut off, is damaged, or is another program's; copy or export it again."
@@ -388,7 +388,8 @@ class _Maker:
         """Say what the files do not tell, and what of them could not be kept."""
         told = self._told
         facts = [
-            f"{cut}{f' ({path!r})' if self._ranks[0] else ''}: what was whole of it is here, the rest is not known."
+            f"{cut[0].upper()}{cut[1:]}{f' ({path!r})' if self._ranks[0] else ''}: what was whole of it is here, the rest is "
+            "not known."
             for cut, path in zip(told.cuts, self._paths, strict=True)
             if cut
         ]

@@ -7,13 +7,15 @@ import zlib
 from collections import Counter, defaultdict
 from collections.abc import Callable, Iterable, Sequence
 from operator import attrgetter
-from typing import Any, NamedTuple, TypeAlias
+from os import PathLike
+from typing import Annotated, Any, NamedTuple, TypeAlias
 
+import msgspec
 import numpy as np
 from numpy.typing import NDArray
 
 from gpustreamlab.errors import TraceFileError
-from gpustreamlab.exchange._kineto_json import LARGEST_TIME_NS, Event, EventFile, Facts, all_nanoseconds, whole_number
+from gpustreamlab.exchange._event_file import LARGEST_TIME_NS, EventFile, all_nanoseconds, whole_number
 from gpustreamlab.record import MAX_FULL_NAME, cut_text
 from gpustreamlab.typing import BoolArray, Int64Array, SpanKind
 
@@ -60,6 +62,56 @@ _HOST_ROWS = 1_000_000
 """Newer files put waits of the host for a stream into rows of this number more than the stream's."""
 
 Columns: TypeAlias = dict[str, NDArray[Any]]
+_Whole: TypeAlias = Annotated[int, msgspec.Meta(gt=-LARGEST_TIME_NS, lt=LARGEST_TIME_NS)]
+_Id: TypeAlias = int | str | None
+
+
+class Args(msgspec.Struct, gc=False):
+    """What an event tells beside its times."""
+
+    name: object = None
+    device: _Whole | None = None
+    context: _Whole = 0
+    stream: _Whole | None = None
+    correlation: _Whole = 0
+    bytes: _Whole = 0
+    grid: tuple[_Whole, _Whole, _Whole] | None = None
+    block: tuple[_Whole, _Whole, _Whole] | None = None
+    registers: _Whole = msgspec.field(name="registers per thread", default=0)
+    shared: _Whole = msgspec.field(name="shared memory", default=0)
+    channel: _Whole = -1
+    priority: _Whole = 0
+    graph: _Whole = msgspec.field(name="graph id", default=0)
+    node: _Whole = msgspec.field(name="graph node id", default=-1)
+    awaited_stream: _Whole = msgspec.field(name="wait_on_stream", default=-1)
+    awaited_record: _Whole = msgspec.field(name="wait_on_cuda_event_record_corr_id", default=0)
+    group: object = msgspec.field(name="Process Group Name", default=None)
+    ranks: object = msgspec.field(name="Process Group Ranks", default=None)
+    sequence: object = msgspec.field(name="Seq", default=None)
+
+
+_NO_ARGS = Args()
+
+
+class Event(msgspec.Struct, gc=False):
+    """One row of a file."""
+
+    ph: str | None = None
+    cat: str | None = None
+    name: str | None = None
+    pid: _Id = None
+    tid: _Id = None
+    ts: msgspec.Raw = msgspec.Raw(b"")
+    dur: msgspec.Raw = msgspec.Raw(b"0")
+    args: Args = msgspec.field(default_factory=lambda: _NO_ARGS)
+
+
+class Facts(msgspec.Struct):
+    """What a file tells of itself."""
+
+    devices: object = msgspec.field(name="deviceProperties", default=None)
+    base_ns: object = msgspec.field(name="baseTimeNanoseconds", default=None)
+    distributed: object = msgspec.field(name="distributedInfo", default=None)
 
 
 class StreamKey(NamedTuple):
@@ -176,9 +228,9 @@ class Collector:
         """Rows of each role that are kept."""
         self._file = 0
 
-    def read(self, file: EventFile) -> None:
+    def read(self, path: str | PathLike[str]) -> None:
         """Take a file."""
-        self._file = len(self.facts)
+        file, self._file = EventFile(path, Event, Facts), len(self.facts)
         for codes in (self.streams, self.threads):  # those of another file are others
             codes.clear()
         firsts = dict(self.row_counts)

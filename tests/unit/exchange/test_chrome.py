@@ -14,10 +14,12 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from gpustreamlab.errors import TraceFileError
-from gpustreamlab.exchange import _chrome_json
+from gpustreamlab.exchange import _event_file
 from gpustreamlab.exchange._chrome import read_chrome
-from gpustreamlab.exchange._chrome_json import EventFile, guess_writer, read_head
+from gpustreamlab.exchange._chrome_json import Event, Top, guess_writer
 from gpustreamlab.exchange._chrome_match import match_begins, slices_at
+from gpustreamlab.exchange._event_file import EventFile
+from gpustreamlab.exchange._formats import find_format
 from gpustreamlab.model import EDGE_KINDS, SPAN_KINDS
 from tests.helpers.kineto import two_streams
 
@@ -222,7 +224,7 @@ def test_flows_from_calls_to_streams_are_launches_and_told_once(tmp_path):
     ],
 )
 def test_the_layout_and_the_size_of_blocks_make_no_difference(tmp_path, monkeypatch, block_bytes, layout):
-    monkeypatch.setattr(_chrome_json, "BLOCK_BYTES", block_bytes)
+    monkeypatch.setattr(_event_file, "BLOCK_BYTES", block_bytes)
     events = [x(f'}}, {{"{number}"] é', number, 0.5, nested=[{"a": 1}, {"b": [{}, {}]}]) for number in range(12)]
     joined = " ,\n".join(json.dumps(event, ensure_ascii=False) for event in events)
     trace = read(tmp_path / "a.json", layout % joined)
@@ -238,7 +240,7 @@ def test_a_list_may_lack_its_end_and_an_object_says_so(tmp_path):
         trace = read(tmp_path / "a.json", text)
         assert (len(trace), trace.metadata.recovery_note) == (1, "")
     trace = read(tmp_path / "a.json", '{"traceEvents": [' + event)
-    assert (len(trace), "its end is missing" in trace.metadata.recovery_note) == (1, True)
+    assert (len(trace), "it ends within its events" in trace.metadata.recovery_note) == (1, True)
 
 
 @pytest.mark.parametrize("is_packed", [False, True])
@@ -249,21 +251,22 @@ def test_what_was_whole_of_a_cut_file_is_kept(tmp_path, is_packed):
     trace = read(tmp_path / "a.json", whole[: len(whole) // 2])
     assert 900 < len(trace) < 1_100
     assert trace.start_ns.tolist() == [number * 1_000 for number in range(len(trace))]
-    assert "it was cut off" in trace.metadata.recovery_note
+    why = "it cannot be unpacked to its end (it ends early)" if is_packed else "it ends within its events"
+    assert trace.metadata.recovery_note == f"not all of the file was read: {why}"
 
 
-def test_what_stands_in_front_of_damage_is_kept(tmp_path):
+def test_damage_costs_the_event_that_it_hits(tmp_path):
     events = [json.dumps(x("a", number, 1)) for number in range(9)]
     trace = read(tmp_path / "a.json", "[" + ",".join(events[:5]) + ', {"ph": "X" "name"}, ' + ",".join(events[5:]) + "]")
-    assert len(trace) == 5
-    assert "it is no JSON behind its first 5 events" in trace.metadata.recovery_note
+    assert trace.start_ns.tolist() == [number * 1_000 for number in range(9)]
+    assert trace.metadata.imported.endswith("from 9 of 10 events; not read: 1 damaged events")
 
 
 def test_what_json_forbids_and_some_write_is_read(tmp_path):
     raw = b'[{"ph":"X","name":"a\tb\\ud83d\\ude00\\ud800\xff","ts":1,"dur":2,"args":{"v":nan}}, 3, null, [], ]'
     trace = read(tmp_path / "a.json", raw)
     assert trace.names == ("a b😀��",)
-    assert "3 events that are no objects" in trace.metadata.imported
+    assert "3 damaged events" in trace.metadata.imported
 
 
 def test_times_are_exact_decimals(tmp_path):
@@ -301,13 +304,12 @@ def test_a_file_that_is_no_trace_says_so(tmp_path, content):
         read_chrome(tmp_path / "none.json")
 
 
-def test_who_wrote_a_file_is_told_by_its_head(tmp_path):
+def test_who_wrote_a_file_is_told_by_its_head():
     assert guess_writer(json.dumps(two_streams()).encode()) == "kineto"
     assert guess_writer(b'{"schemaVersion": 1, "traceEvents": [') == "kineto"
     assert guess_writer(json.dumps(jax_file()).encode()) == "chrome"
     assert guess_writer(json.dumps(all_phases()).encode()) == "chrome"
     assert guess_writer(b"") == "chrome"
-    assert read_head(tmp_path / "none") == b""
 
 
 def test_spans_that_do_not_nest_end_by_their_names(tmp_path):
@@ -425,11 +427,11 @@ if SHARED.is_dir():  # nothing is skipped where it is not
 
     @pytest.mark.parametrize("path", sorted(SHARED.glob("kineto/*.json.gz")), ids=lambda path: path.name.split(".")[0])
     def test_files_of_pytorch_are_known_by_their_head(path):
-        assert guess_writer(read_head(path)) == "kineto"
+        assert find_format(path) == "kineto"
 
     def test_a_real_file_of_pytorch_has_all_its_slices_read_as_plain_chrome_json_too():
         path = SHARED / "kineto" / "a100_alexnet_sync.json.gz"
         events = json.loads(gzip.decompress(path.read_bytes()))["traceEvents"]
         assert len(read_chrome(path)) == sum(event["ph"] == "X" for event in events)
-        file = EventFile(path)
+        file = EventFile(path, Event, Top)
         assert sum(map(len, file.blocks())) == len(events) == file.event_count

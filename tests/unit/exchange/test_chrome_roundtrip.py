@@ -16,11 +16,11 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from gpustreamlab.errors import OptionError, TraceFileError
-from gpustreamlab.exchange import _chrome_json, _chrome_write
+from gpustreamlab.exchange import _chrome_write, _event_file
 from gpustreamlab.exchange._chrome import read_chrome
 from gpustreamlab.exchange._chrome_format import FIRST_THREAD
-from gpustreamlab.exchange._chrome_json import guess_writer, read_head
 from gpustreamlab.exchange._chrome_write import write_chrome
+from gpustreamlab.exchange._formats import find_format
 from gpustreamlab.exchange._kineto import read_kineto
 from gpustreamlab.model import Counters, Edges
 from tests.helpers.kernel_traces import kernel_trace
@@ -60,14 +60,14 @@ def overlapping(count=300, *, instants=0.1, lane_count=3, seed=0):
 @given(traces())
 def test_any_trace_comes_back_as_it_was(tmp_path, trace):
     written(trace, tmp_path / "run.json")
-    assert guess_writer(read_head(tmp_path / "run.json")) == "gpustreamlab"
+    assert find_format(tmp_path / "run.json") == "chrome"
     assert_same_trace(read_chrome(tmp_path / "run.json"), trace)
 
 
 @pytest.mark.parametrize("make", [kernel_trace, partition_trace, repartition_trace, nested_trace, evil_trace, overlapping])
 @pytest.mark.parametrize("name", ["run.json", "RUN.JSON.GZ"])
 def test_traces_of_all_sorts_come_back_in_small_blocks_too(tmp_path, monkeypatch, make, name):
-    monkeypatch.setattr(_chrome_json, "BLOCK_BYTES", 3_000)
+    monkeypatch.setattr(_event_file, "BLOCK_BYTES", 3_000)
     monkeypatch.setattr(_chrome_write, "_BLOCK_ROWS", 17)
     trace = make()
     write_chrome(trace, tmp_path / name)

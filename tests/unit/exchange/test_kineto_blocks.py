@@ -14,8 +14,9 @@ import pytest
 
 import gpustreamlab as gsl
 from gpustreamlab.errors import TraceFileError
-from gpustreamlab.exchange import _kineto_columns, _kineto_json, read_kineto
-from gpustreamlab.exchange._kineto_json import LARGEST_TIME_NS, EventFile, all_nanoseconds
+from gpustreamlab.exchange import _event_file, _kineto_columns, read_kineto
+from gpustreamlab.exchange._event_file import LARGEST_TIME_NS, EventFile, all_nanoseconds
+from gpustreamlab.exchange._kineto_columns import Event, Facts
 from tests.helpers.kineto import call, kineto, launched, span, two_streams, work, write
 from tests.unit.model.equality import assert_same_trace
 
@@ -45,12 +46,12 @@ LAYOUTS = {
 @pytest.mark.parametrize("layout", LAYOUTS)
 @pytest.mark.parametrize("block_bytes", [7, 100, 1 << 20])
 def test_events_are_the_same_in_any_layout_and_block(tmp_path, monkeypatch, layout, block_bytes):
-    monkeypatch.setattr(_kineto_json, "BLOCK_BYTES", block_bytes)
+    monkeypatch.setattr(_event_file, "BLOCK_BYTES", block_bytes)
     chance = random.Random(block_bytes)
     events = [{**chance.choice(NASTY), "pid": place} for place in range(40)]
     path = tmp_path / "run.json"
     path.write_text(LAYOUTS[layout]({"deviceProperties": [{"id": 3}], "traceEvents": events, "baseTimeNanoseconds": 7000}))
-    file = EventFile(path)
+    file = EventFile(path, Event, Facts)
     read = [event for block in file.blocks() for event in block]
     assert [(event.ph, event.name, event.pid, event.tid) for event in read] == [
         (event["ph"], event["name"], event["pid"], event.get("tid")) for event in events
@@ -140,8 +141,8 @@ def test_values_of_another_kind_count_as_none(tmp_path):
 
 
 def test_too_large_an_event_is_damaged(tmp_path, monkeypatch):
-    monkeypatch.setattr(_kineto_json, "BLOCK_BYTES", 512)
-    monkeypatch.setattr(_kineto_json, "LARGEST_EVENT_BYTES", 4_000)
+    monkeypatch.setattr(_event_file, "BLOCK_BYTES", 512)
+    monkeypatch.setattr(_event_file, "LARGEST_EVENT_BYTES", 4_000)
     large = {"ph": "X", "cat": "kernel", "name": "x" * 9_000, "ts": 0, "dur": 1}
     events = [work(0, 5, stream=7, correlation=1), large, *(work(at, 5, stream=7, correlation=at) for at in range(6, 30))]
     trace = gsl.load_trace(write(tmp_path / "run.json", kineto(events)))
@@ -232,5 +233,5 @@ def test_any_damaged_byte_gives_a_trace_or_an_error_of_ours(tmp_path):
 def test_a_file_read_in_small_blocks_is_the_same_trace(tmp_path, monkeypatch):
     path = write(tmp_path / "run.json.gz", two_streams())
     whole = gsl.load_trace(path)
-    monkeypatch.setattr(_kineto_json, "BLOCK_BYTES", 300)
+    monkeypatch.setattr(_event_file, "BLOCK_BYTES", 300)
     assert_same_trace(whole, gsl.load_trace(path))

@@ -1,4 +1,4 @@
-"""The JSON of PyTorch's profiler (Kineto) in blocks of whole events, however large, and what is whole of a file that was cut.
+"""JSON in Chrome's trace event format in blocks of whole events, however large, and what is whole of a file that was cut.
 
 A block ends where one event ends and the next begins, ``},{`` with blanks between. Where that is not so, as within arguments,
 where something is damaged or of another kind, or where the events end, the block cannot be decoded at once, and the events of
@@ -12,9 +12,12 @@ import re
 import zlib
 from collections.abc import Iterator
 from decimal import Decimal
+from functools import cache
+from itertools import islice
 from os import PathLike
 from pathlib import Path
-from typing import Annotated, Any, BinaryIO, TypeAlias
+from types import GenericAlias
+from typing import Any, BinaryIO, Generic, TypeVar
 
 import msgspec
 import numpy as np
@@ -25,105 +28,69 @@ from gpustreamlab.typing import Int64Array
 
 BLOCK_BYTES = 1 << 18
 """How much is decoded at once: what fits in a processor's cache is decoded twice as fast as 16 MB."""
-LARGEST_EVENT_BYTES = 4 << 20
+LARGEST_EVENT_BYTES = 16 << 20
 """Largest event that is read; larger ones count as damaged."""
-LARGEST_FACTS_BYTES = 16 << 20
+LARGEST_FACTS_BYTES = 256 << 20
 """Most that is read before the events, and behind them."""
 MOST_TRIED = 16
 """How often the list of events is looked for."""
 LARGEST_TIME_NS = 1 << 61
 """Later times, of 2043, are refused."""
+WRONG = (msgspec.MsgspecError, UnicodeDecodeError, RecursionError)
+"""What decoding raises for what is not as it should be."""
 _PACKED_BYTES = 16 << 10
 _BYTE_ORDER_MARK = b"\xef\xbb\xbf"
-_NO_NUMBER = re.compile(rb"(:\s*)-?(?:inf|nan|Infinity|NaN)(?=\s*[,}\]])")
-_WHOLE_ELSE = re.compile(rb'"?(-?\d{1,19})(?:\.0*)?"?')
 _EVENTS = re.compile(rb'"traceEvents"\s*:\s*\[')
+_EVENTS_BYTES = 256
+"""Most that the beginning of the list may take."""
 _BETWEEN = re.compile(rb"\}\s*,\s*\{")
 _BETWEEN_OR_END = re.compile(rb"\}\s*(?:,\s*(?=\{)|(?=\]))")
 _GAP = re.compile(r"[\s,]*")
+_WHOLE_ELSE = re.compile(rb'"?(-?\d{1,19})(?:\.0*)?"?')
 _TIME_CHARACTERS = b"0123456789.,"
-_OTHER_END = (
-    "It was cut off, is damaged, or is another program's; export it again with prof.export_chrome_trace('run.json.gz')."
+
+# What JSON forbids and some write all the same, and what it is read as.
+_NO_NUMBER = re.compile(rb"(:\s*)[-+]?(?:inf|nan|infinity)(?=\s*[,}\]])", re.IGNORECASE)
+_TRAILING_COMMA = re.compile(rb",(\s*[\]}])")
+_HALF_A_SIGN = re.compile(
+    rb"(?<!\\)((?:\\\\)*)(\\u[dD][89abAB][0-9a-fA-F]{2}\\u[dD][c-fC-F][0-9a-fA-F]{2})"
+    rb"|(?<!\\)((?:\\\\)*)\\u[dD][89a-fA-F][0-9a-fA-F]{2}"
 )
+_ONE_LINE = bytes(max(code, 32) for code in range(256))
+"""Signs for which a text would need an escape are blanks."""
 
-Three: TypeAlias = tuple[int, int, int]
-_Whole: TypeAlias = Annotated[int, msgspec.Meta(gt=-LARGEST_TIME_NS, lt=LARGEST_TIME_NS)]
-_Id: TypeAlias = int | str | None
-
-
-class Args(msgspec.Struct, gc=False):
-    """What an event tells beside its times."""
-
-    name: object = None
-    device: _Whole | None = None
-    context: _Whole = 0
-    stream: _Whole | None = None
-    correlation: _Whole = 0
-    bytes: _Whole = 0
-    grid: tuple[_Whole, _Whole, _Whole] | None = None
-    block: tuple[_Whole, _Whole, _Whole] | None = None
-    registers: _Whole = msgspec.field(name="registers per thread", default=0)
-    shared: _Whole = msgspec.field(name="shared memory", default=0)
-    channel: _Whole = -1
-    priority: _Whole = 0
-    graph: _Whole = msgspec.field(name="graph id", default=0)
-    node: _Whole = msgspec.field(name="graph node id", default=-1)
-    awaited_stream: _Whole = msgspec.field(name="wait_on_stream", default=-1)
-    awaited_record: _Whole = msgspec.field(name="wait_on_cuda_event_record_corr_id", default=0)
-    group: object = msgspec.field(name="Process Group Name", default=None)
-    ranks: object = msgspec.field(name="Process Group Ranks", default=None)
-    sequence: object = msgspec.field(name="Seq", default=None)
-
-
-_NO_ARGS = Args()
-
-
-class Event(msgspec.Struct, gc=False):
-    """One row of a file."""
-
-    ph: str | None = None
-    cat: str | None = None
-    name: str | None = None
-    pid: _Id = None
-    tid: _Id = None
-    ts: msgspec.Raw = msgspec.Raw(b"")
-    dur: msgspec.Raw = msgspec.Raw(b"0")
-    args: Args = msgspec.field(default_factory=lambda: _NO_ARGS)
-
-
-class Facts(msgspec.Struct):
-    """What a file tells of itself."""
-
-    devices: object = msgspec.field(name="deviceProperties", default=None)
-    base_ns: object = msgspec.field(name="baseTimeNanoseconds", default=None)
-    distributed: object = msgspec.field(name="distributedInfo", default=None)
-
-
-_FACTS, _EVENT, _BLOCK = msgspec.json.Decoder(Facts), msgspec.json.Decoder(Event), msgspec.json.Decoder(list[Event])
 _PARTS = msgspec.json.Decoder(dict[str, msgspec.Raw])
-_FIELDS = {
-    kind: [(field.encode_name, field.name, msgspec.json.Decoder(field.type)) for field in msgspec.structs.fields(kind)]
-    for kind in (Event, Args)
-}
-_SCANNER = json.JSONDecoder(parse_int=len, parse_float=len, parse_constant=len)  # only where values end is asked
-_BAD_JSON = (msgspec.MsgspecError, UnicodeDecodeError, RecursionError)
+_SCANNER = json.JSONDecoder(parse_int=len, parse_float=len, parse_constant=len, strict=False)  # tells only where values end
+
+_Event = TypeVar("_Event", bound=msgspec.Struct)
+_Facts = TypeVar("_Facts", bound=msgspec.Struct)
 
 
-class EventFile:
+class EventFile(Generic[_Event, _Facts]):
     """The events of a file, packed by gzip or not.
+
+    Parameters
+    ----------
+    path
+        The file.
+    event
+        What is read of an event.
+    facts
+        What is read of the file beside its events.
 
     Examples
     --------
     >>> path = getfixture("tmp_path") / "cut.json"
-    >>> _ = path.write_text('{"traceEvents": [{"name": "a"}, {"name": "b"}, {"name"')
-    >>> file = EventFile(path)
-    >>> [event.name for events in file.blocks() for event in events], file.event_count, file.cut
-    (['a', 'b'], 2, 'It ends within its events')
+    >>> _ = path.write_text('{"run": 7, "traceEvents": [{"name": "a"}, {"name": "b"}, {"name"')
+    >>> Event, Facts = (msgspec.defstruct("", [(name, object, None)]) for name in ("name", "run"))
+    >>> file = EventFile(path, Event, Facts)
+    >>> [event.name for events in file.blocks() for event in events], file.facts.run, file.event_count, file.cut
+    (['a', 'b'], 7, 2, 'it ends within its events')
     """
 
-    def __init__(self, path: str | PathLike[str]) -> None:
+    def __init__(self, path: str | PathLike[str], event: type[_Event], facts: type[_Facts]) -> None:
         self.path = str(Path(path))
-        self.facts = Facts()
+        self.facts = facts()
         """What it tells of itself, known when all blocks were read."""
         self.event_count = 0
         """Events so far, without the damaged ones."""
@@ -131,17 +98,21 @@ class EventFile:
         """Events that are no JSON, or no objects, or too large."""
         self.cut = ""
         """What is missing of it, in words; empty where it is whole."""
+        self._kind = event
+        self._event = msgspec.json.Decoder(event)
+        self._block: msgspec.json.Decoder[list[_Event]] = msgspec.json.Decoder(GenericAlias(list, (event,)))
+        self._told = msgspec.json.Decoder(facts)
         self._rest = b""
         self._has_ended = False
         self._enough_bytes = 0  # to try again, where an event was incomplete
 
-    def blocks(self) -> Iterator[list[Event]]:
-        """Yield the events, many at once.
+    def blocks(self) -> Iterator[list[_Event]]:
+        """Yield the events, many at once; what is known before them is then in `facts`.
 
         Raises
         ------
         TraceFileError
-            If it cannot be opened, or has no events at all.
+            If it cannot be opened, or has no list of events.
         """
         try:
             with Path(self.path).open("rb") as file:
@@ -149,17 +120,18 @@ class EventFile:
                 is_bare = self._begin(parts)
                 while not self._has_ended and (part := next(parts, b"")):
                     self._rest += part
-                    yield self._whole()
-                if not self._has_ended:
-                    yield self._one_by_one(is_last=True)
+                    if events := self._whole():
+                        yield events
+                if not self._has_ended and (events := self._one_by_one(is_last=True)):
+                    yield events
                 if self._has_ended and not is_bare:
                     self._end(parts)
         except TraceFileError:
             raise
         except OSError as error:
             raise TraceFileError(f"{self.path!r} cannot be read: {error}. Check the path.") from error
-        if not self._has_ended:
-            self.cut = self.cut or "It ends within its events"
+        if not (self._has_ended or is_bare):  # a bare list may lack its end
+            self.cut = self.cut or "it ends within its events"
 
     def _parts(self, file: BinaryIO) -> Iterator[bytes]:
         """Yield what the file holds, unpacked, in parts of a block's size; where it is damaged, up to there."""
@@ -178,49 +150,55 @@ class EventFile:
                         done_mb += 1
                         step(f"{done_mb:,} of {size_mb:,} MB")
             except (EOFError, zlib.error) as error:
-                self.cut = f"It cannot be unpacked to its end ({error})"
+                self.cut = f"it cannot be unpacked to its end ({error})"
             yield b"".join(held)
 
     def _begin(self, parts: Iterator[bytes]) -> bool:
-        """Read as far as the first event; return whether the file is nothing but a list of events."""
+        """Go to the first event; return whether the file is a bare list."""
         text = b""
-        tried: list[re.Match[bytes]] = []
-        while len(text) < LARGEST_FACTS_BYTES and (part := next(parts, b"")):
+        tried: list[int] = []
+        seen = 0
+        while len(text) < LARGEST_FACTS_BYTES and len(tried) < MOST_TRIED and (part := next(parts, b"")):
             text = (text + part).removeprefix(_BYTE_ORDER_MARK).lstrip()
             if text.startswith(b"["):
                 self._rest = text[1:]
                 return True
-            for found in _EVENTS.finditer(text, tried[-1].end() if tried else 0):
-                if len(tried) == MOST_TRIED:
-                    break
+            if text[:1] not in (b"", b"{"):
+                break
+            for found in islice(_EVENTS.finditer(text, seen), MOST_TRIED - len(tried)):
                 try:  # else it stood within a text, or deeper
-                    self.facts = _FACTS.decode(_NO_NUMBER.sub(rb"\1null", text[: found.end()] + b"]}"))
-                except _BAD_JSON:
-                    tried.append(found)
+                    self.facts = _decode(self._told, text[: found.end()] + b"]}")
+                except WRONG:
+                    tried.append(found.end())
                     continue
                 self._rest = text[found.end() :]
                 return False
+            seen = max([len(text) - _EVENTS_BYTES, 0, *tried])
         if tried:
-            self.cut, self._rest = "It cannot be read before its events", text[tried[0].end() :]
+            self.cut, self._rest = "it cannot be read before its events", text[tried[0] :]
             return False
-        reason = f"{self.cut[0].lower()}{self.cut[1:]}" if self.cut else "it has no list of traceEvents"
-        raise TraceFileError(f"{self.path!r} cannot be read as a trace of PyTorch's profiler: {reason}. {_OTHER_END}")
+        reason = self.cut or "it holds neither a list of events nor one of traceEvents"
+        raise TraceFileError(
+            f"{self.path!r} cannot be read as a trace: {reason}. It was cut off, is damaged, or is another "
+            "program's; write it again."
+        )
 
     def _end(self, parts: Iterator[bytes]) -> None:
         """Read what stands behind the events."""
-        while len(self._rest) < LARGEST_FACTS_BYTES and (part := next(parts, b"")):
-            self._rest += part
+        behind = [self._rest]
+        while sum(map(len, behind)) < LARGEST_FACTS_BYTES and (part := next(parts, b"")):
+            behind.append(part)
         try:
-            told = _FACTS.decode(_NO_NUMBER.sub(rb"\1null", b'{"traceEvents": []' + self._rest))
-        except _BAD_JSON:
-            self.cut = self.cut or "It cannot be read behind its events"
+            told = _decode(self._told, b'{"traceEvents": []' + b"".join(behind))
+        except WRONG:
+            self.cut = self.cut or "it cannot be read behind its events"
             return
-        for name in Facts.__struct_fields__:
-            if (value := getattr(told, name)) is not None:
+        for name in self.facts.__struct_fields__:
+            if value := getattr(told, name):
                 setattr(self.facts, name, value)
 
-    def _whole(self) -> list[Event]:
-        """Take the whole events of what was read; the rest stays."""
+    def _whole(self) -> list[_Event]:
+        """Return the events that are whole, and keep what follows them."""
         text, place = self._rest, None
         if len(text) < self._enough_bytes:
             return []
@@ -232,22 +210,18 @@ class EventFile:
                 break
         if place is None:
             return self._one_by_one() if len(text) > LARGEST_EVENT_BYTES else []
-        block = b"[%b]" % text[: place.start() + 1]
-        for is_mended in (False, True):  # some write inf or NaN, which JSON does not have
-            try:
-                events = _BLOCK.decode(_NO_NUMBER.sub(rb"\1null", block) if is_mended else block)
-            except _BAD_JSON:
-                continue
-            self._rest = text[place.end() - 1 :]
-            self.event_count += len(events)
-            return events
-        return self._one_by_one()
+        try:
+            events: list[_Event] = _decode(self._block, b"[%b]" % text[: place.start() + 1])
+        except WRONG:
+            return self._one_by_one()
+        self._rest = text[place.end() - 1 :]
+        self.event_count += len(events)
+        return events
 
-    def _one_by_one(self, *, is_last: bool = False) -> list[Event]:
-        """Take events one at a time, as far as the list of them goes; what may be incomplete stays."""
-        self._rest = _NO_NUMBER.sub(rb"\1null", self._rest)
+    def _one_by_one(self, *, is_last: bool = False) -> list[_Event]:
+        """Return the events that are whole, each for itself, up to the end of the list if that is here."""
         text = self._rest.decode("latin-1")  # a character for each byte
-        events, at, end = [], 0, 0
+        events, at, end, is_mended = [], 0, 0, False
         while (at := _end_of_gap(text, end)) < len(text):
             if text[at] == "]":
                 self._has_ended = True
@@ -259,10 +233,14 @@ class EventFile:
                 if not is_last and _is_incomplete(error, text) and len(text) - at <= LARGEST_EVENT_BYTES:
                     self._enough_bytes = 2 * (len(text) - at)
                     break
-                self.damaged_count += 1
-                end = self._next_event(at, is_last=is_last)
+                if is_mended:
+                    self.damaged_count += 1
+                    end = self._next_event(at, is_last=is_last)
+                else:
+                    self._rest, end, is_mended = _mend_values(self._rest[at:]), 0, True
+                    text = self._rest.decode("latin-1")
                 continue
-            event = _read_event(self._rest[at:end])
+            event = self._read_event(self._rest[at:end])
             events += [] if event is None else [event]
             self.damaged_count += event is None
         self._rest = self._rest[at:]
@@ -270,12 +248,25 @@ class EventFile:
         return events
 
     def _next_event(self, at: int, *, is_last: bool) -> int:
-        """Return where the next event may begin behind a damaged one."""
+        """Return where to go on behind something that is damaged."""
         found = (_BETWEEN_OR_END if is_last else _BETWEEN).search(self._rest, at)
         if found is None:
-            self.damaged_count -= is_last  # it is not damaged, but cut off
+            if is_last:  # it is not damaged, but cut off
+                self.damaged_count -= 1
+                self.cut = self.cut or "it ends within its events"
             return len(self._rest)
         return found.end() - (0 if is_last else 1)
+
+    def _read_event(self, text: bytes) -> _Event | None:
+        """Read one event, of which what is of another kind counts as not told; None where it is none at all."""
+        try:
+            return self._event.decode(text)
+        except WRONG:
+            try:
+                mended: _Event = _mended(_mend_texts(_mend_values(text)), self._kind)
+                return mended
+            except WRONG:
+                return None
 
 
 def whole_number(value: object, default: int = 0) -> int:
@@ -327,31 +318,43 @@ def nanoseconds(raw: msgspec.Raw) -> int | None:
     return value if -LARGEST_TIME_NS < value < LARGEST_TIME_NS else None
 
 
-def _read_event(text: bytes) -> Event | None:
-    """Return an event without what of it is of no use, or None for what is none."""
+def _decode(decoder: msgspec.json.Decoder[Any], text: bytes) -> Any:
+    """Decode a text, also with values that JSON forbids."""
     try:
-        return _EVENT.decode(text)
-    except _BAD_JSON:
-        try:
-            mended: Event = _mended(text.decode("utf-8", "replace").encode(), Event)
-            return mended
-        except _BAD_JSON:
-            return None
+        return decoder.decode(text)
+    except WRONG:
+        return decoder.decode(_mend_values(text))
 
 
-def _mended(text: bytes | msgspec.Raw, kind: type[Any]) -> Any:
+def _mend_values(text: bytes) -> bytes:
+    """Return JSON with null for what is no number, and without commas behind the last value."""
+    return _TRAILING_COMMA.sub(rb"\1", _NO_NUMBER.sub(rb"\1null", text))
+
+
+def _mend_texts(text: bytes) -> bytes:
+    """Return JSON with blanks for signs that need an escape, and a sign of its own for those that are none."""
+    mended = text.translate(_ONE_LINE).decode("utf-8", "replace").encode()
+    return _HALF_A_SIGN.sub(lambda found: found[0] if found[2] else (found[3] or b"") + b"\\ufffd", mended)
+
+
+@cache
+def _fields(kind: type[msgspec.Struct]) -> list[tuple[str, str, Any, msgspec.json.Decoder[Any]]]:
+    return [(one.encode_name, one.name, one.type, msgspec.json.Decoder(one.type)) for one in msgspec.structs.fields(kind)]
+
+
+def _mended(text: bytes | msgspec.Raw, kind: type[msgspec.Struct]) -> Any:
     """Return an object with those of its values that are of the right kind."""
     parts, values = _PARTS.decode(text), {}
-    for key, name, decoder in _FIELDS[kind]:
+    for key, name, wanted, decoder in _fields(kind):
         if key in parts:
-            if name == "args":
-                values[name] = _mended(parts[key], Args)
+            if isinstance(wanted, type) and issubclass(wanted, msgspec.Struct):
+                values[name] = _mended(parts[key], wanted)
                 continue
             for given in (parts[key], _plain(parts[key])):
                 try:
                     values[name] = decoder.decode(given)
                     break
-                except _BAD_JSON:
+                except WRONG:
                     continue
     return kind(**values)
 
