@@ -24,6 +24,7 @@ import numpy as np
 
 from gpustreamlab._util.progress import steps
 from gpustreamlab.errors import TraceFileError
+from gpustreamlab.exchange._packed import unpacked
 from gpustreamlab.typing import Int64Array
 
 BLOCK_BYTES = 1 << 18
@@ -38,7 +39,6 @@ LARGEST_TIME_NS = 1 << 61
 """Later times, of 2043, are refused."""
 WRONG = (msgspec.MsgspecError, UnicodeDecodeError, RecursionError)
 """What decoding raises for what is not as it should be."""
-_PACKED_BYTES = 16 << 10
 _BYTE_ORDER_MARK = b"\xef\xbb\xbf"
 _EVENTS = re.compile(rb'"traceEvents"\s*:\s*\[')
 _EVENTS_BYTES = 256
@@ -140,7 +140,7 @@ class EventFile(Generic[_Event, _Facts]):
         with steps(max(size_mb, 1), "Reading") as step:
             done_mb = held_bytes = 0
             try:
-                for part in _unpacked(file):
+                for part in unpacked(file, BLOCK_BYTES):
                     held.append(part)
                     held_bytes += len(part)
                     if held_bytes >= BLOCK_BYTES:
@@ -375,30 +375,3 @@ def _is_incomplete(error: ValueError | RecursionError, text: str) -> bool:
 def _end_of_gap(text: str, at: int) -> int:
     found = _GAP.match(text, at)
     return at if found is None else found.end()
-
-
-def _unpacked(file: BinaryIO) -> Iterator[bytes]:
-    """Yield what a file holds, unpacked where it is packed by gzip, and as far as it can be."""
-    if file.read(2) != b"\x1f\x8b":
-        file.seek(0)
-        while part := file.read(BLOCK_BYTES):
-            yield part
-        return
-    file.seek(0)
-    packed, unpacker = file.read(_PACKED_BYTES), zlib.decompressobj(31)
-    while packed:
-        before = unpacker.copy()
-        try:
-            part = unpacker.decompress(packed, BLOCK_BYTES)
-        except zlib.error:  # somewhere in it, and raised there again
-            yield from (before.decompress(packed[place : place + 1]) for place in range(len(packed)))
-            raise
-        yield part
-        packed = unpacker.unconsumed_tail
-        if unpacker.eof:  # another packed file may follow, or zeros
-            packed = (unpacker.unused_data or file.read(_PACKED_BYTES)).lstrip(b"\0")
-            unpacker = zlib.decompressobj(31)
-            if not packed:
-                return
-        packed = packed or file.read(_PACKED_BYTES)
-    raise EOFError("it ends early")

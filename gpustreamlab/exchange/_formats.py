@@ -3,9 +3,7 @@
 from __future__ import annotations
 
 import codecs
-import gzip
 import importlib
-import io
 import os.path
 import tempfile
 import zlib
@@ -17,6 +15,7 @@ from typing import Any, NamedTuple
 
 from gpustreamlab._util.progress import steps
 from gpustreamlab.errors import OptionError, TraceFileError, nearest_hint
+from gpustreamlab.exchange._packed import GZIP, unpacked
 from gpustreamlab.model import Trace
 
 AUTO = "auto"
@@ -25,8 +24,6 @@ LARGEST_UNPACKED_BYTES = 4 << 30
 HEAD_BYTES = 1 << 20
 """How much of a file is looked at, unpacked, to tell what it is."""
 
-_CHUNK_BYTES = 1 << 24
-_GZIP = b"\x1f\x8b"
 _BYTE_ORDER_MARK = b"\xef\xbb\xbf"
 
 
@@ -82,7 +79,7 @@ REPORT_SUFFIXES = (".nsys-rep", ".qdrep")
 
 _TABLE = "a table (CSV), of which Trace.from_columns() makes a trace. Save as .parquet to read it back exactly"
 _FOREIGN = {
-    _GZIP: "packed by gzip twice. Unpack it once: gunzip",
+    GZIP: "packed by gzip twice. Unpack it once: gunzip",
     b"PK\x03\x04": "a ZIP archive. Unpack it: unzip",
     b"\x28\xb5\x2f\xfd": "packed by zstd. Unpack it: zstd -d",
     b"\xfd7zXZ\0": "packed by xz. Unpack it: xz -d",
@@ -120,7 +117,7 @@ def find_format(path: str | PathLike[str]) -> str:
     looks = _looks_like(head)
     if name.endswith(_XPLANE_SUFFIX):  # begins as Perfetto's files do
         looks = "an XPlane file of JAX or XLA. Read the .trace.json.gz that lies beside it"
-    elif _load("gpustreamlab.exchange._pftrace_file:is_pftrace")(path):
+    elif _load("gpustreamlab.exchange._pftrace_file:is_pftrace")(head):
         return "perfetto"
     elif name.endswith(REPORT_SUFFIXES):  # what is in one only nsys knows
         return "nsys"
@@ -231,13 +228,16 @@ def _read_head(path: str | PathLike[str]) -> bytes:
         )
     if not os.path.isfile(path):  # noqa: PTH113 - as above
         raise TraceFileError(f"There is no trace file at {shown}. Save one with lab.trace.save(path).")
+    head = b""
     try:
         with Path(path).open("rb") as file:
-            head = file.read(HEAD_BYTES)
-        if head.startswith(_GZIP):
-            head = _unpack_head(head)
-    except (EOFError, zlib.error, gzip.BadGzipFile) as error:
-        raise _not_unpacked(path, error) from error
+            for part in unpacked(file):
+                head += part
+                if len(head) >= HEAD_BYTES:
+                    break
+    except (EOFError, zlib.error) as error:
+        if not head:  # what is lost further on is told by who reads it
+            raise _not_unpacked(path, error) from error
     except OSError as error:
         raise TraceFileError(f"{shown} cannot be read: {error.strerror}. Check its owner and mode.") from error
     if not head:
@@ -245,7 +245,7 @@ def _read_head(path: str | PathLike[str]) -> bytes:
             f"{shown} is empty: the run ended before anything was written to it. Record the run again; "
             "gpustreamlab.Session(spool='run.gsl') writes while it runs."
         )
-    return head
+    return head[:HEAD_BYTES]
 
 
 def _find_text_format(head: bytes) -> str | None:
@@ -273,7 +273,7 @@ def _looks_like(head: bytes) -> str:
 def _is_packed(path: str | PathLike[str]) -> bool:
     try:
         with Path(path).open("rb") as file:
-            return file.read(2) == _GZIP
+            return file.read(2) == GZIP
     except (OSError, ValueError):  # told by whoever reads it
         return False
 
@@ -287,7 +287,7 @@ def _unpacked(path: Path) -> Iterator[Path]:
             _unpack(path, target)
         except TraceFileError:
             raise
-        except (EOFError, zlib.error, gzip.BadGzipFile) as error:
+        except (EOFError, zlib.error) as error:
             raise _not_unpacked(path, error) from error
         except OSError as error:
             raise TraceFileError(
@@ -302,9 +302,9 @@ def _unpacked(path: Path) -> Iterator[Path]:
 
 def _unpack(path: Path, target: Path) -> None:
     part_bytes = max(path.stat().st_size // 100, 1)
-    with path.open("rb") as raw, gzip.open(raw) as packed, target.open("wb") as file, steps(100, "unpack") as done:
+    with path.open("rb") as raw, target.open("wb") as file, steps(100, "unpack") as done:
         shown = 0
-        while part := packed.read(_CHUNK_BYTES):
+        for part in unpacked(raw):
             file.write(part)
             if file.tell() > LARGEST_UNPACKED_BYTES:
                 raise TraceFileError(
@@ -313,19 +313,6 @@ def _unpack(path: Path, target: Path) -> None:
             while shown < raw.tell() // part_bytes:
                 done(path.name)
                 shown += 1
-
-
-def _unpack_head(packed: bytes) -> bytes:
-    """Return what can be unpacked of the beginning of a file, also of one that is cut off or damaged further on."""
-    text = bytearray()
-    try:
-        with gzip.open(io.BytesIO(packed)) as file:
-            while len(text) < HEAD_BYTES and (part := file.read1(max(512, len(text)))):  # what is damaged is lost in parts
-                text += part
-    except (EOFError, zlib.error, gzip.BadGzipFile):
-        if not text:
-            raise
-    return bytes(text[:HEAD_BYTES])
 
 
 def _not_unpacked(path: object, error: Exception) -> TraceFileError:

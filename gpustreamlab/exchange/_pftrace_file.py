@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import contextlib
-import gzip
 import zlib
 from collections import Counter
 from os import PathLike
@@ -14,6 +12,7 @@ import numpy as np
 
 from gpustreamlab._util.progress import steps
 from gpustreamlab.errors import TraceFileError
+from gpustreamlab.exchange._packed import unpacked
 from gpustreamlab.exchange._pftrace_own import OWN_FIELD
 from gpustreamlab.exchange._pftrace_packets import (
     CLEARED,
@@ -40,7 +39,6 @@ BLOCK_PACKETS = 1 << 16
 """Packets that are read at once."""
 GPU_STAGE = 53
 """Field of a packet that holds work of a GPU."""
-_CHUNK_BYTES = 16 << 20
 _LONGEST_RUN = 1 << 16
 _PACKED_PACKETS = 50
 THREAD_OLD = 44
@@ -107,20 +105,15 @@ class Packets(NamedTuple):
         return len(self.time)
 
 
-def is_pftrace(path: str | PathLike[str]) -> bool:
-    """Tell by its first bytes whether a file is a trace of Perfetto's, packed by gzip or not.
+def is_pftrace(head: bytes) -> bool:
+    """Tell by its first bytes, unpacked, whether a file is a trace of Perfetto's.
 
     Examples
     --------
-    >>> path = getfixture("tmp_path") / "run"
-    >>> _ = path.write_bytes(bytes.fromhex("0a0408055001"))
-    >>> is_pftrace(path), is_pftrace(path.parent)
+    >>> is_pftrace(bytes.fromhex("0a0408055001")), is_pftrace(b"name,start")
     (True, False)
     """
-    start = b""
-    with contextlib.suppress(OSError, EOFError, zlib.error), _open(Path(path)) as file:
-        while len(start) < _LOOK_BYTES and (part := file.read1(_LOOK_BYTES)):
-            start += part
+    start = head[:_LOOK_BYTES]
     padded = start + bytes(4 * LONGEST_VARINT)
     first, last, _ = _find(padded)
     whole = last <= len(start)  # one that is cut by the end of what was read is filled with zeros
@@ -216,11 +209,12 @@ def _content(path: Path) -> tuple[bytes, bool]:
     parts: list[bytes] = []
     size, is_cut = 0, False
     try:
-        with _open(path) as file:
-            # What can be had at once: of a file that was cut off, all that is there.
-            while size <= LARGEST_FILE_BYTES and (part := file.read1(_CHUNK_BYTES)):
+        with path.open("rb") as file:
+            for part in unpacked(file):
                 parts.append(part)
                 size += len(part)
+                if size > LARGEST_FILE_BYTES:
+                    break
     except (OSError, EOFError, zlib.error) as error:
         if not parts:
             raise TraceFileError(f"{str(path)!r} cannot be read: {error}. Copy it again.") from error
@@ -228,12 +222,6 @@ def _content(path: Path) -> tuple[bytes, bool]:
     if size > LARGEST_FILE_BYTES:
         raise TraceFileError(_TOO_LARGE)
     return b"".join([*parts, bytes(LONGEST_VARINT)]), is_cut
-
-
-def _open(path: Path) -> Any:
-    with path.open("rb") as file:
-        is_packed = file.read(2) == b"\x1f\x8b"
-    return gzip.open(path) if is_packed else path.open("rb")
 
 
 def _find(content: bytes) -> tuple[Int64Array, Int64Array, int]:

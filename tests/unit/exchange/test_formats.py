@@ -10,7 +10,6 @@ import sqlite3
 import sys
 import time
 import types
-from pathlib import Path
 
 import duckdb
 import pandas as pd
@@ -51,7 +50,7 @@ def readers(monkeypatch):
     add("_flat_files", read_arrow=reader("arrow"))
     add("_nsys", read_nsys=reader("nsys"))
     add("_pftrace_read", read_pftrace=reader("perfetto"))
-    add("_pftrace_file", is_pftrace=lambda path: b"packet" in Path(path).read_bytes())
+    add("_pftrace_file", is_pftrace=lambda head: b"packet" in head)
     add("_chrome", read_chrome=reader("chrome"))
     add("_chrome_json", guess_writer=lambda head: "kineto" if b'"deviceProperties"' in head else "chrome")
     add("_kineto", read_kineto=reader("kineto"))
