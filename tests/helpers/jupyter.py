@@ -21,7 +21,7 @@ QUIET_SETTINGS = {
 }
 
 
-HARMLESS = ("Disabling terminals", "Connection lost, reconnecting", "Plugin @jupyter")  # the last where the machine is slow
+HARMLESS = ("Disabling terminals", "Connection lost, reconnecting", "Plugin ")  # the last where the machine is slow
 # The notebook's tab, also while that of an output is in front.
 PANEL = "[...window.jupyterapp.shell.widgets('main')].find(tab => tab.content?.activeCellIndex !== undefined)"
 KERNEL = f"{PANEL}.sessionContext.session.kernel"
@@ -99,7 +99,7 @@ class NotebookPage:
         """Let the kernel run something without waiting for it."""
         self.page.evaluate(f"code => {{ ({EXECUTE})(code) }}", code)
 
-    def wait(self, expression, argument=None, timeout_ms=8_000):
+    def wait(self, expression, argument=None, timeout_ms=30_000):
         self.page.wait_for_function(expression, arg=argument, timeout=timeout_ms)
 
 
