@@ -8,10 +8,13 @@ Source: "Trace Event Format" (Chromium), and ``tsl/profiler/convert/trace_events
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+import base64
+import io
+import zlib
+from contextlib import suppress
 from dataclasses import replace
-from itertools import chain
 from os import PathLike
+from pathlib import Path
 from typing import Any, TypeAlias
 
 import numpy as np
@@ -19,11 +22,11 @@ import numpy as np
 from gpustreamlab._util.kernel_names import short_name
 from gpustreamlab.errors import TraceFileError
 from gpustreamlab.exchange._chrome_events import ANNOTATION, HOST, MARKER, OF_VALUES, Events
-from gpustreamlab.exchange._chrome_json import Event, Top
+from gpustreamlab.exchange._chrome_json import LONGEST_BEGIN, OURS, Event, Top
 from gpustreamlab.exchange._chrome_match import slices_at
-from gpustreamlab.exchange._chrome_own import read_own
 from gpustreamlab.exchange._chrome_xla import Shape, work_of
 from gpustreamlab.exchange._event_file import EventFile, whole_number
+from gpustreamlab.exchange._packed import unpacked
 from gpustreamlab.model import (
     CHROME_BACKEND,
     EDGE_KINDS,
@@ -36,6 +39,7 @@ from gpustreamlab.model import (
     TraceMetadata,
     WorkDetail,
 )
+from gpustreamlab.model._file import parquet_trace
 from gpustreamlab.record import FIRST_WORK_NUMBER, SPAN_COLUMNS, Delta, RowFinder, Tables, build_trace, cut_text
 from gpustreamlab.typing import CaptureTier, EdgeKind, Int64Array, SpanKind
 
@@ -81,10 +85,31 @@ def read_chrome(path: str | PathLike[str]) -> Trace:
     >>> trace.lanes[0].name, trace.names, trace.start_ns.tolist(), trace.end_ns.tolist()
     ('host: thread 7', ('load',), [1500], [4000])
     """
-    file = EventFile(path, Event, Top)
-    blocks = file.blocks()
-    blocks = chain([next(blocks, [])], blocks)
-    return read_own(file, blocks) if file.facts.ours else _Reader(file).read(blocks)
+    letters = _own_letters(Path(path))
+    if letters is None:
+        return _Reader(EventFile(path, Event, Top)).read()
+    try:
+        data = base64.b64decode(letters, validate=True)
+    except ValueError as error:
+        raise TraceFileError(
+            f"{str(path)!r} was written by gpustreamlab, and is damaged or was cut off: {error}. Copy it again."
+        ) from error
+    return parquet_trace(io.BytesIO(data), repr(str(path)))
+
+
+def _own_letters(path: Path) -> bytes | None:
+    """Return the trace that a file of ours holds, as letters of base64; None for a file of others."""
+    text = bytearray()
+    with suppress(OSError, EOFError, zlib.error), path.open("rb") as file:  # told where events are read
+        for part in unpacked(file):
+            searched = len(text)
+            text += part
+            begin = OURS.match(text)
+            if begin is None and len(text) > LONGEST_BEGIN:
+                return None
+            if begin is not None and (end := text.find(b'"', max(begin.end(), searched))) >= 0:
+                return bytes(text[begin.end() : end])
+    return b"=" if OURS.match(text) else None  # which is no base64
 
 
 class _Reader:
@@ -95,9 +120,9 @@ class _Reader:
         self._events = Events()
         self._launched_count = self._epoch_ns = 0
 
-    def read(self, blocks: Iterable[list[Event]]) -> Trace:
+    def read(self) -> Trace:
         """Return the trace."""
-        for events in blocks:
+        for events in self._file.blocks():
             self._events.take(events)
             if self._file.event_count > MOST_EVENTS:
                 self._file.cut = f"only its first {self._file.event_count:,} events are read"

@@ -6,8 +6,9 @@ import re
 
 import msgspec
 
-_BYTE_ORDER_MARK = b"\xef\xbb\xbf"
-_OURS = re.compile(rb'\s*\{\s*"gpustreamlab"\s*:')
+OURS = re.compile(rb'\s*\{\s*"gpustreamlab"\s*:\s*"')
+LONGEST_BEGIN = 64
+"""How a file of `write_chrome` begins, within so many bytes; behind it is the trace as a Parquet file, in letters of base64."""
 _OF_KINETO = re.compile(
     rb'"(?:schemaVersion|deviceProperties|distributedInfo|traceName)"\s*:|"cat"\s*:\s*"(?:kernel|gpu_memcpy|gpu_memset|memcpy|'
     rb"memset|cuda_runtime|cuda_driver|cuda_sync|runtime|cpu_op|operator|user_annotation|gpu_user_annotation|python_function|"
@@ -31,8 +32,6 @@ class Event(msgspec.Struct, gc=False):
     scope: object = None
     s: object = None
     bp: object = None
-    track: object = None
-    bits: object = None
     args: msgspec.Raw = msgspec.Raw(b"")
 
 
@@ -41,7 +40,6 @@ class Top(msgspec.Struct):
 
     base_ns: object = msgspec.field(name="baseTimeNanoseconds", default=None)
     viztracer: object = msgspec.field(name="viztracer_metadata", default=None)
-    ours: msgspec.Raw = msgspec.field(name="gpustreamlab", default=msgspec.Raw(b""))
 
 
 def guess_writer(head: bytes) -> str:
@@ -52,5 +50,4 @@ def guess_writer(head: bytes) -> str:
     >>> guess_writer(b'{"traceEvents": [{"ph": "X", "cat": "gpu_memcpy"}]}'), guess_writer(b'[{"ph": "B", "cat": "ipc"}')
     ('kineto', 'chrome')
     """
-    head = head.removeprefix(_BYTE_ORDER_MARK)
-    return "kineto" if _OF_KINETO.search(head) and not _OURS.match(head) else "chrome"
+    return "kineto" if _OF_KINETO.search(head) and not OURS.match(head) else "chrome"

@@ -4,21 +4,40 @@ from __future__ import annotations
 
 import json
 from collections.abc import Sequence
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 from numpy.typing import NDArray
 
-from gpustreamlab.exchange._chrome_format import FIRST_THREAD, Plan, column_keys, shown_names
-from gpustreamlab.model import EDGE_KINDS, SPAN_KINDS, Counters, Trace, WorkDetail
-from gpustreamlab.typing import Int64Array
+from gpustreamlab.model import EDGE_KINDS, SPAN_KINDS, Trace, WorkDetail
+from gpustreamlab.record import cut_text
+from gpustreamlab.typing import BoolArray, Int64Array
 
+FIRST_THREAD = 100
+"""Lowest number of a thread: 0 is the idle thread of a system."""
+SHOWN_CHARACTERS = 1_000
+"""How much of a name stands in each of its events."""
 SHOWN_DETAIL = 256
 """How much of a kernel's full name stands in each of its events."""
 
 _THOUSANDTHS = pa.array([f".{part:03}" for part in range(1_000)], pa.large_string())
+
+
+class Plan(NamedTuple):
+    """What stands where."""
+
+    base_ns: int
+    """The first moment of the trace, from which times are counted."""
+    place: Int64Array
+    """Which thread each span stands in; shape (n_spans,)."""
+    threads: list[tuple[int, int, int]]
+    """Process, lane and sub-lane of each thread, in our order."""
+    processes: list[str]
+    """Names, in our order."""
+    drawn: BoolArray
+    """Which edges are drawn as flows: viewers know none that goes back in time, or ends at an instant; shape (n_edges,)."""
 
 
 class SpanText:
@@ -31,13 +50,12 @@ class SpanText:
         ]
         self._places = _table(places)
         self._kinds = _table([kind.value for kind in SPAN_KINDS])
-        self._names = _table([json.dumps(name) for name in shown_names(trace.names)])
+        self._names = _table([json.dumps(cut_text(name, SHOWN_CHARACTERS)) for name in trace.names])
         self._threads = _table([f',"thread":{json.dumps(thread)}' for thread in trace.threads])
         parts = [{"code": code, "name": one.name, "sms": one.granted_sms} for code, one in enumerate(trace.partitions)]
         self._partitions = _table([f',"partition":{json.dumps(part)}' for part in parts])
         details = [{"code": code} | _facts(one) for code, one in enumerate(trace.details)]
         self._details = _table([f',"detail":{json.dumps(detail)}' for detail in details])
-        self._keys = column_keys(trace.extra)
         self._edges = _table([f',"cat":"{kind.value}","name":"{kind.value}","id":' for kind in EDGE_KINDS])
 
     def text(self, rows: slice) -> memoryview:
@@ -64,7 +82,7 @@ class SpanText:
             if name == "detail":
                 parts.append(_chosen(self._details, values[rows]))
             else:
-                parts += [f",{json.dumps(self._keys[name])}:", _numbers(values[rows])]
+                parts += [f",{json.dumps(name)}:", _numbers(values[rows])]
         return _bytes(_joined([*parts, "}}", self._flows(rows.start, rows.start + len(parent))]))
 
     def _flows(self, first: int, last: int) -> pa.Array:
@@ -99,15 +117,17 @@ def sample_text(trace: Trace, plan: Plan) -> memoryview | bytes:
     samples = trace.counters
     if not len(samples):
         return b""
-    tracks, track = counter_tracks(samples)
+    keys, track = np.unique(samples.lane.astype(np.int64) * len(samples.names) + samples.name, return_inverse=True)
     process = {lane: number for number, lane, _ in plan.threads}
     texts = [
         f',\n{{"ph":"C","name":{json.dumps(f"{samples.names[name]} of {trace.lanes[lane].name}")},'
-        f'"pid":{process[lane] + 1},"track":{code},"args":'
-        for code, (lane, name) in enumerate(tracks)
+        f'"pid":{process[lane] + 1},"args":'
+        for lane, name in (divmod(key, len(samples.names)) for key in keys.tolist())
     ]
     times = _microseconds(_since(samples.time_ns, plan))
-    return _bytes(_joined([_chosen(_table(texts), track), _values(samples.value), ',"ts":', *times, "}"]))
+    is_number = pa.array(np.isfinite(samples.value))  # viewers know nothing else
+    values = pc.if_else(is_number, _joined(['{"value":', _numbers(samples.value), "}"]), "{}")
+    return _bytes(_joined([_chosen(_table(texts), track), values, ',"ts":', *times, "}"]))
 
 
 def _since(time_ns: Int64Array, plan: Plan) -> NDArray[np.uint64]:
@@ -115,31 +135,12 @@ def _since(time_ns: Int64Array, plan: Plan) -> NDArray[np.uint64]:
     return np.ascontiguousarray(time_ns).view(np.uint64) - np.uint64(plan.base_ns % (1 << 64))
 
 
-def counter_tracks(samples: Counters) -> tuple[list[tuple[int, int]], Int64Array]:
-    """Return lane and name of each quantity, and of which one each sample is; shape (n_samples,)."""
-    keys = samples.lane.astype(np.int64) * max(len(samples.names), 1) + samples.name
-    known, track = np.unique(keys, return_inverse=True)
-    return [divmod(key, max(len(samples.names), 1)) for key in known.tolist()], track
-
-
-def _values(values: NDArray[np.float64]) -> pa.Array:
-    """Return what a sample's ``args`` are; viewers know numbers alone, so the bits of others stand beside them."""
-    is_number = pa.array(np.isfinite(values))
-    number = _joined(['{"value":', _numbers(np.where(np.isfinite(values), values, 0.0)), "}"])
-    return pc.if_else(is_number, number, _joined(['{},"bits":', _numbers(values.view(np.uint64))]))
-
-
 def _numbers(values: NDArray[Any]) -> pa.Array:
-    """Return numbers as JSON; of floats that JSON does not know the bits, as a text."""
+    """Return numbers as JSON, which knows no others than finite ones."""
     if values.dtype.kind != "f":
         return pc.cast(pa.array(values), pa.large_string())
     wide = values.astype(np.float64)
-    text = pc.cast(pa.array(wide), pa.large_string())
-    text = pc.if_else(pc.equal(text, _constant("-0")), _constant("-0.0"), text)  # a whole number has no sign at zero
-    if np.isfinite(wide).all():
-        return text
-    bits = pc.cast(pa.array(values.view(f"u{values.dtype.itemsize}")), pa.large_string())
-    return pc.if_else(pa.array(np.isfinite(wide)), text, _joined(['"', bits, '"']))
+    return pc.if_else(pa.array(np.isfinite(wide)), pc.cast(pa.array(wide), pa.large_string()), "null")
 
 
 def _microseconds(time_ns: NDArray[np.uint64]) -> list[pa.Array]:

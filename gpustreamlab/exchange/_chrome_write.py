@@ -7,39 +7,37 @@ exact to the nanosecond below 2^43 us (100 days).
 
 from __future__ import annotations
 
+import base64
 import gzip
 import io
 import json
 from collections.abc import Iterator, Mapping
 from contextlib import ExitStack
-from dataclasses import replace
 from os import PathLike
 from pathlib import Path
-from typing import IO, Any
+from typing import IO
 
 import numpy as np
 
 from gpustreamlab._util.progress import steps
-from gpustreamlab.exchange._chrome_format import FACTS_KEY, FIRST_THREAD, FORMAT, Plan
+from gpustreamlab.exchange._chrome_text import FIRST_THREAD, Plan, SpanText, sample_text
 from gpustreamlab.exchange._formats import require_suffix
 from gpustreamlab.exchange._sublanes import sublanes
-from gpustreamlab.model import COLUMN_DTYPES, Counters, Edges, Trace, write_file_whole
+from gpustreamlab.model import Trace, write_file_whole
+from gpustreamlab.model._file import parquet_bytes
 from gpustreamlab.typing import LaneKind
 
 _BLOCK_ROWS = 1 << 16
 _PACKING_LEVEL = 3
 """Of gzip. Higher levels take several times as long, and save a tenth."""
 
-_EMPTY = np.empty(0, np.int64)
-
 
 def write_chrome(trace: Trace, path: str | PathLike[str]) -> None:
     """Write a trace as JSON in Chrome's trace event format; Perfetto, chrome://tracing and `read_chrome` read it.
 
     Spans that overlap in their lane are split over several threads, so a viewer loses none. Lanes are grouped by device and by
-    partition, in their order. What a viewer does not show stands under a key of its own, ``gpustreamlab``: tables, metadata,
-    and the waits and launches that viewers cannot draw, as they go back in time or end at an instant. Read back, nothing is
-    lost.
+    partition, in their order. Viewers draw no waits and launches that go back in time or end at an instant. The trace itself
+    stands in front, as a Parquet file in letters of base64 under the key ``gpustreamlab``: read back, nothing is lost.
 
     Parameters
     ----------
@@ -68,8 +66,6 @@ def write_chrome(trace: Trace, path: str | PathLike[str]) -> None:
 
 
 def _write(trace: Trace, path: Path, *, is_packed: bool) -> None:
-    from gpustreamlab.exchange._chrome_text import SpanText, sample_text
-
     plan = _plan(trace)
     spans = SpanText(trace, plan)
     block_count = -(-len(trace) // _BLOCK_ROWS)
@@ -125,29 +121,10 @@ def _process(trace: Trace, code: int) -> str:
 
 
 def _head(trace: Trace, plan: Plan) -> bytes:
-    """Return everything before the events: what they do not hold of the trace."""
-    from gpustreamlab.exchange._chrome_text import counter_tracks
-
-    nothing: dict[str, Any] = dict.fromkeys(COLUMN_DTYPES, _EMPTY)
-    tables = replace(trace, **nothing, extra={}, edges=Edges(), counters=Counters(names=trace.counters.names))
-    edges = trace.edges
-    hidden = np.flatnonzero(~plan.drawn)
-    samples = trace.counters
-    ours = {
-        "format": FORMAT,
-        "facts": json.loads((tables.to_arrow().schema.metadata or {})[FACTS_KEY]),
-        "base_ns": plan.base_ns,
-        "span_count": len(trace),
-        "threads": [[FIRST_THREAD + number, lane] for number, (_, lane, _) in enumerate(plan.threads)],
-        "columns": {name: values.dtype.name for name, values in trace.extra.items()},
-        "edge_count": len(edges),
-        "hidden_edges": [[int(k), int(edges.source[k]), int(edges.target[k]), int(edges.kind[k])] for k in hidden],
-        "counter_tracks": [list(track) for track in counter_tracks(samples)[0]],
-        "sample_count": len(samples),
-    }
+    """Return everything before the events."""
     unix_ns = trace.metadata.epoch_unix_ns + plan.base_ns if trace.metadata.epoch_unix_ns else 0
-    top = f'{{"gpustreamlab":{json.dumps(ours)},\n"displayTimeUnit":"ns","baseTimeNanoseconds":{unix_ns},\n"traceEvents":[\n'
-    return top.encode()
+    times = f'"displayTimeUnit":"ns","baseTimeNanoseconds":{unix_ns},\n"traceEvents":[\n'
+    return b'{"gpustreamlab":"%b",\n%b' % (base64.b64encode(parquet_bytes(trace)), times.encode())
 
 
 def _thread_events(trace: Trace, plan: Plan) -> Iterator[str]:

@@ -24,7 +24,7 @@ import numpy as np
 
 from gpustreamlab._util.progress import steps
 from gpustreamlab.errors import TraceFileError
-from gpustreamlab.exchange._packed import unpacked
+from gpustreamlab.exchange._packed import BYTE_ORDER_MARK, unpacked
 from gpustreamlab.typing import Int64Array
 
 BLOCK_BYTES = 1 << 18
@@ -39,7 +39,6 @@ LARGEST_TIME_NS = 1 << 61
 """Later times, of 2043, are refused."""
 WRONG = (msgspec.MsgspecError, UnicodeDecodeError, RecursionError)
 """What decoding raises for what is not as it should be."""
-_BYTE_ORDER_MARK = b"\xef\xbb\xbf"
 _EVENTS = re.compile(rb'"traceEvents"\s*:\s*\[')
 _EVENTS_BYTES = 256
 """Most that the beginning of the list may take."""
@@ -159,7 +158,7 @@ class EventFile(Generic[_Event, _Facts]):
         tried: list[int] = []
         seen = 0
         while len(text) < LARGEST_FACTS_BYTES and len(tried) < MOST_TRIED and (part := next(parts, b"")):
-            text = (text + part).removeprefix(_BYTE_ORDER_MARK).lstrip()
+            text = (text + part).removeprefix(BYTE_ORDER_MARK).lstrip()
             if text.startswith(b"["):
                 self._rest = text[1:]
                 return True

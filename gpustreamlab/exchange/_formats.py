@@ -15,7 +15,7 @@ from typing import Any, NamedTuple
 
 from gpustreamlab._util.progress import steps
 from gpustreamlab.errors import OptionError, TraceFileError, nearest_hint
-from gpustreamlab.exchange._packed import GZIP, unpacked
+from gpustreamlab.exchange._packed import BYTE_ORDER_MARK, GZIP, unpacked
 from gpustreamlab.model import Trace
 
 AUTO = "auto"
@@ -23,8 +23,6 @@ LARGEST_UNPACKED_BYTES = 4 << 30
 """Most that is unpacked into a temporary file."""
 HEAD_BYTES = 1 << 20
 """How much of a file is looked at, unpacked, to tell what it is."""
-
-_BYTE_ORDER_MARK = b"\xef\xbb\xbf"
 
 
 class Format(NamedTuple):
@@ -249,7 +247,7 @@ def _read_head(path: str | PathLike[str]) -> bytes:
 
 
 def _find_text_format(head: bytes) -> str | None:
-    text = head.removeprefix(_BYTE_ORDER_MARK).lstrip()
+    text = head.removeprefix(BYTE_ORDER_MARK).lstrip()
     if text[:1] in {b"{", b"["}:
         found: str = _load("gpustreamlab.exchange._chrome_json:guess_writer")(head)
         return found
@@ -257,7 +255,7 @@ def _find_text_format(head: bytes) -> str | None:
 
 
 def _looks_like(head: bytes) -> str:
-    text = head.removeprefix(_BYTE_ORDER_MARK).lstrip()
+    text = head.removeprefix(BYTE_ORDER_MARK).lstrip()
     for begin, words in _FOREIGN.items():
         if head.startswith(begin) or text.startswith(begin):
             return words

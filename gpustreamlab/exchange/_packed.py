@@ -8,6 +8,7 @@ from typing import BinaryIO
 
 GZIP = b"\x1f\x8b"
 """How a packed file begins."""
+BYTE_ORDER_MARK = b"\xef\xbb\xbf"
 _PACKED_BYTES = 16 << 10
 
 

@@ -14,28 +14,17 @@ from os import PathLike
 from pathlib import Path
 from typing import Any, NamedTuple, TypeAlias
 
-import msgspec
 import numpy as np
 
 from gpustreamlab._util.progress import steps
 from gpustreamlab.analysis import busy_edges, count_steps, sm_time_steps, stack_sms
 from gpustreamlab.errors import TraceError
 from gpustreamlab.exchange._formats import require_suffix
-from gpustreamlab.exchange._pftrace_own import (
-    ARGUMENTS,
-    COLUMN,
-    FACTS,
-    OWN_FIELD,
-    Facts,
-    argument_values,
-    own_columns,
-    tables_of,
-    write_column,
-)
 from gpustreamlab.exchange._pftrace_packets import (
     CLEARED,
     FLOW,
     FLOW_END,
+    OWN_FIELD,
     PACKET,
     SEQUENCE,
     SEQUENCE_FLAGS,
@@ -50,6 +39,7 @@ from gpustreamlab.exchange._pftrace_packets import (
 from gpustreamlab.exchange._protobuf import bytes_field, number_field, text_field
 from gpustreamlab.exchange._sublanes import nesting_order, sublanes
 from gpustreamlab.model import SPAN_KINDS, Lane, Trace, WorkDetail, write_file_whole
+from gpustreamlab.model._file import parquet_bytes
 from gpustreamlab.typing import FloatArray, Int64Array, LaneKind
 
 SUFFIXES = (".pftrace", ".pftrace.gz")
@@ -62,6 +52,8 @@ _PACKED_LEVEL = 6
 _EXPLICIT, _NEVER_MERGED = 3, 2
 """Tracks are shown in the order told, and two of one name are two."""
 _BYTES_UNIT = 3
+ARGUMENTS = {"detail": 1, "correlation": 2, "size_bytes": 3, "queued_ns": 4}
+"""Arguments of spans that are numbers, and the number of each one's name."""
 _ARGUMENT_NAMES = {**{number: name for name, number in ARGUMENTS.items()}, 1: "full_name", 4: "queued_before_ns", 5: "launch"}
 """Arguments of spans by their numbers."""
 _LAUNCH = 5
@@ -157,7 +149,7 @@ class _Writer:
         self._bounds = np.searchsorted(place[self._order], np.arange(int(counts.sum()) + 1)).tolist()
         """Where spans of each track begin in it."""
         self._tracks = _Tracks(trace, counts.tolist())
-        told = {name: argument_values(trace, name) for name in ARGUMENTS}
+        told = {name: _argument_values(trace, name) for name in ARGUMENTS}
         self._told = {name: values for name, values in told.items() if values is not None}
         """Arguments of spans; 0 for those that lack one."""
         self._sequence = 2
@@ -169,27 +161,15 @@ class _Writer:
         counters = [tracks.add_counter(lane, trace.counters.names[name]) for lane, name, _ in samples]
         computed = [(tracks.add_computed(*key), steps) for key, steps in _computed(trace).items()]
         markers = tracks.add("markers") if trace.markers else 0
-        facts = Facts(
-            tables=tables_of(trace).decode(),
-            shift_ns=self._shift_ns,
-            lanes=tracks.spans,
-            samples=[(uuid, lane, name) for uuid, (lane, name, _) in zip(counters, samples, strict=True)],
-            extra={name: column.dtype.str for name, column in trace.extra.items()},
-            told=[*self._told],
-        )
-        columns = own_columns(trace, self._order, facts.told)
-        columns["sample"] = np.diff(np.concatenate([np.empty(0, np.int64), *(rows for *_, rows in samples)]), prepend=0)
-        flows, hidden = self._flows()
-        file.write(_own_packet(bytes_field(FACTS, msgspec.json.encode(facts)), number_field(SEQUENCE_FLAGS, CLEARED)))
-        for name, values in (columns | hidden).items():
-            file.write(_own_packet(bytes_field(COLUMN, *write_column(name, values))))
+        head = number_field(SEQUENCE, 1), number_field(SEQUENCE_FLAGS, CLEARED)
+        file.write(bytes_field(PACKET, *head, bytes_field(OWN_FIELD, parquet_bytes(trace))))
         file.write(b"".join(track.packet() for track in tracks.all))
         file.write(b"".join(instant_packet(self._times(one.time_ns), markers, one.kind, one.text) for one in trace.markers))
         for uuid, (_, _, rows) in zip(counters, samples, strict=True):
             self._write_counter(file, uuid, trace.counters.time_ns[rows], trace.counters.value[rows])
         for uuid, (times_ns, values) in computed:
             self._write_counter(file, uuid, times_ns, values)
-        self._write_spans(file, flows)
+        self._write_spans(file, self._flows())
 
     def _write_counter(self, file: Any, uuid: int, times_ns: Int64Array, values: FloatArray) -> None:
         for block in counter_packets(self._times(times_ns), values, self._sequence, uuid, self._base_ns):
@@ -237,20 +217,18 @@ class _Writer:
             return times_ns + self._shift_ns
         return times_ns.view(np.uint64) + np.uint64(self._shift_ns & _MASK)
 
-    def _flows(self) -> tuple[list[_Flows], dict[str, Int64Array]]:
-        """Return beginnings and ends of flows, and columns of the edges that cannot be drawn: their source starts too late."""
+    def _flows(self) -> list[_Flows]:
+        """Return the flows that begin at spans, and those that end there; one that goes back in time is none."""
         edges, start_ns = self._trace.edges, self._trace.start_ns
-        is_drawn = start_ns[edges.source] < start_ns[edges.target]
+        drawn = np.flatnonzero(start_ns[edges.source] < start_ns[edges.target])
         place = np.empty(len(self._order), np.int64)
         place[self._order] = np.arange(len(place))
-        drawn, hidden = np.flatnonzero(is_drawn), np.flatnonzero(~is_drawn)
         flows = []
         for field, rows in ((FLOW, edges.source), (FLOW_END, edges.target)):
             at = place[rows[drawn]]
             order = np.argsort(at, kind="stable")
             flows.append(_Flows(field, at[order], drawn[order] + 1))
-        columns = {"hidden_edge": hidden, "hidden_source": edges.source[hidden], "hidden_target": edges.target[hidden]}
-        return flows, {name: np.diff(values, prepend=0) for name, values in columns.items()}
+        return flows
 
 
 class _Flows(NamedTuple):
@@ -336,8 +314,15 @@ def _annotation(name: int, values: Int64Array, *, is_text: bool) -> Annotation |
     return Annotation(name, values, is_text, None if is_there.all() else is_there) if is_there.any() else None
 
 
-def _own_packet(content: bytes, flags: bytes = b"") -> bytes:
-    return bytes_field(PACKET, number_field(SEQUENCE, 1), flags, bytes_field(OWN_FIELD, content))
+def _argument_values(trace: Trace, name: str) -> Int64Array | None:
+    """Return the numbers that an argument of spans has, 0 where a span lacks it; None where one is below 0 or all lack it."""
+    if name == "queued_ns":
+        values: Int64Array = trace.start_ns - trace.queued_ns
+    elif name not in trace.extra or trace.extra[name].dtype.kind not in "iu":
+        return None
+    else:
+        values = trace.extra[name].astype(np.int64) + (name == "detail")
+    return values if not len(values) or values.min() >= 0 else None
 
 
 def _clock(trace: Trace) -> tuple[int, int]:

@@ -12,7 +12,6 @@ from numpy.typing import NDArray
 from gpustreamlab._util.progress import steps
 from gpustreamlab.exchange._pftrace_file import BLOCK_PACKETS, Packets
 from gpustreamlab.exchange._pftrace_packets import (
-    ANNOTATIONS,
     BEGIN,
     CATEGORY,
     CATEGORY_TEXT,
@@ -28,7 +27,7 @@ from gpustreamlab.exchange._pftrace_packets import (
     TRACK,
     TYPE,
 )
-from gpustreamlab.exchange._protobuf import FIXED64, LENGTH, Bytes, Fields, Numbers, read_fields, read_varints
+from gpustreamlab.exchange._protobuf import FIXED64, Bytes, Fields, Numbers, read_fields
 from gpustreamlab.record import cut_text
 from gpustreamlab.typing import FloatArray, Int64Array
 
@@ -90,8 +89,6 @@ class Events(NamedTuple):
     """Samples that other events bring along: event, place among those of the event, value, whether it is no whole number."""
     sample_tracks: dict[int, tuple[list[int], list[int]]]
     """Of events that say it, tracks of those samples: of whole numbers, and of others."""
-    arguments: tuple[Int64Array, Int64Array, Int64Array]
-    """Event, number of the name, and value of arguments that are whole numbers, in the way in which we write them."""
 
 
 def read_events(packets: Packets, texts: Texts, left_out: Counter[str]) -> Events:
@@ -110,13 +107,10 @@ def read_events(packets: Packets, texts: Texts, left_out: Counter[str]) -> Event
 
 def _joined(blocks: Sequence[Events]) -> Events:
     columns: dict[str, Any] = {name: np.concatenate([getattr(block, name) for block in blocks]) for name in Events._fields[:10]}
-    flows, arguments = (
-        tuple(np.concatenate(column) for column in zip(*(getattr(block, name) for block in blocks), strict=True))
-        for name in ("flows", "arguments")
-    )
+    flows = tuple(np.concatenate(column) for column in zip(*(block.flows for block in blocks), strict=True))
     tracks = {event: found for block in blocks for event, found in block.sample_tracks.items()}
     samples = [one for block in blocks for one in block.samples]
-    return Events(**columns | {"flows": flows, "samples": samples, "sample_tracks": tracks, "arguments": arguments})
+    return Events(**columns | {"flows": flows, "samples": samples, "sample_tracks": tracks})
 
 
 def _block(data: Bytes, fields: Fields, packet: Int64Array, begin: int, texts: Texts, left_out: Counter[str]) -> Events:
@@ -149,7 +143,6 @@ def _block(data: Bytes, fields: Fields, packet: Int64Array, begin: int, texts: T
         flows=_flows(fields, begin),
         samples=samples,
         sample_tracks=sample_tracks,
-        arguments=_arguments(data, fields, begin),
     )
 
 
@@ -217,15 +210,3 @@ def _more_samples(
         for event, track in zip(fields.owner[rows].tolist(), fields.value[rows].tolist(), strict=True):
             tracks.setdefault(event + begin, ([], []))[place].append(track)
     return samples, tracks
-
-
-def _arguments(data: Bytes, fields: Fields, begin: int) -> tuple[Int64Array, Int64Array, Int64Array]:
-    """Return arguments that say the number of a name below 128, and then a whole number or that of a text."""
-    rows = fields.rows(ANNOTATIONS, LENGTH)
-    first, last = fields.first[rows], fields.last[rows]
-    is_number = (last - first > 3) & (data[first] == 8) & (data[first + 2] == 24)
-    is_text = (last - first > 4) & (data[first] == 8) & (data[first + 2] == 136) & (data[first + 3] == 1)
-    ours = is_number | is_text
-    rows, first = rows[ours], first[ours]
-    values, _, fits = read_varints(data, first + 3 + is_text[ours])
-    return fields.owner[rows][fits] + begin, data[first + 1].astype(np.int64)[fits], values.view(np.int64)[fits]

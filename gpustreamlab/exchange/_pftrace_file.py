@@ -13,12 +13,12 @@ import numpy as np
 from gpustreamlab._util.progress import steps
 from gpustreamlab.errors import TraceFileError
 from gpustreamlab.exchange._packed import unpacked
-from gpustreamlab.exchange._pftrace_own import OWN_FIELD
 from gpustreamlab.exchange._pftrace_packets import (
     CLEARED,
     CLOCK_SNAPSHOT,
     INTERNED,
     NEEDS_STATE,
+    OWN_FIELD,
     PACKET,
     PACKET_DEFAULTS,
     SEQUENCE,

@@ -52,6 +52,8 @@ CATEGORY_TEXT, NAME_TEXT = 22, 23
 """Fields of an event."""
 ANNOTATION_NUMBER, ANNOTATION_TEXT = 3, 17
 """Fields of an annotation: a whole number, and the number of a text."""
+OWN_FIELD = 29_022
+"""Number of the field of a packet that holds the trace, as a Parquet file; Perfetto has no such field, and skips it."""
 BLOCK_ROWS = 1 << 14
 """Packets that are made at once: they stay in the processor's cache."""
 _INTERNED = {"category": 1, "name": 2, "annotation": 3, "text": 29}

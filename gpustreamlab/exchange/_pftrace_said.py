@@ -11,12 +11,12 @@ from numpy.typing import NDArray
 
 from gpustreamlab.exchange._pftrace_events import NO_TRACK, Texts
 from gpustreamlab.exchange._pftrace_file import THREAD_OLD, Packets
-from gpustreamlab.exchange._pftrace_own import OWN_FIELD
 from gpustreamlab.exchange._pftrace_packets import (
     BOOTTIME,
     CLOCK_SNAPSHOT,
     INTERNED,
     OWN_CLOCK,
+    OWN_FIELD,
     PACKET_DEFAULTS,
     TIMESTAMP_CLOCK,
     TRACK,

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import io
 import os.path
 import textwrap
 from os import PathLike
@@ -27,7 +28,19 @@ def write_trace(trace: Trace, path: str | PathLike[str]) -> None:
 
 def write_parquet(trace: Trace, file: Path | BinaryIO) -> None:
     """Write the trace as Parquet into an open file, or where nobody looks yet."""
-    pq.write_table(trace_to_table(trace), file, compression="zstd", write_page_checksum=True)
+    table = trace_to_table(trace)
+    # Times and rows ascend: their differences take half the room.
+    numbers = [field.name for field in table.schema if pa.types.is_integer(field.type)]
+    texts = [field.name for field in table.schema if pa.types.is_dictionary(field.type)]
+    encodings = dict.fromkeys(numbers, "DELTA_BINARY_PACKED")
+    pq.write_table(table, file, compression="zstd", use_dictionary=texts, column_encoding=encodings, write_page_checksum=True)
+
+
+def parquet_bytes(trace: Trace) -> bytes:
+    """Return the trace as the bytes of a Parquet file, for a file of another format to hold."""
+    file = io.BytesIO()
+    write_parquet(trace, file)
+    return file.getvalue()
 
 
 def read_trace(path: str | PathLike[str]) -> Trace:

@@ -9,7 +9,7 @@ from os import PathLike
 from pathlib import Path
 
 from gpustreamlab.errors import TraceFileError
-from gpustreamlab.model._file import parquet_trace, write_parquet
+from gpustreamlab.model._file import parquet_bytes, parquet_trace
 from gpustreamlab.model._notes import read_written, with_written
 from gpustreamlab.model._trace import Trace
 
@@ -30,9 +30,7 @@ def trace_element(trace: Trace) -> str:
     >>> trace_element(Trace.from_columns(start_ns=[0], end_ns=[9], stream=["a"]))[:66]
     '<script type="application/vnd.apache.parquet" id="gsl-trace">UEFSM'
     """
-    file = io.BytesIO()
-    write_parquet(trace, file)
-    return (_BEGIN + base64.b64encode(file.getbuffer()) + _END).decode()
+    return (_BEGIN + base64.b64encode(parquet_bytes(trace)) + _END).decode()
 
 
 def read_page(path: str | PathLike[str]) -> Trace:

@@ -16,9 +16,9 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from gpustreamlab.errors import OptionError, TraceFileError
-from gpustreamlab.exchange import _chrome_write, _event_file
+from gpustreamlab.exchange import _chrome_write
 from gpustreamlab.exchange._chrome import read_chrome
-from gpustreamlab.exchange._chrome_format import FIRST_THREAD
+from gpustreamlab.exchange._chrome_text import FIRST_THREAD
 from gpustreamlab.exchange._chrome_write import write_chrome
 from gpustreamlab.exchange._formats import find_format
 from gpustreamlab.exchange._kineto import read_kineto
@@ -67,7 +67,6 @@ def test_any_trace_comes_back_as_it_was(tmp_path, trace):
 @pytest.mark.parametrize("make", [kernel_trace, partition_trace, repartition_trace, nested_trace, evil_trace, overlapping])
 @pytest.mark.parametrize("name", ["run.json", "RUN.JSON.GZ"])
 def test_traces_of_all_sorts_come_back_in_small_blocks_too(tmp_path, monkeypatch, make, name):
-    monkeypatch.setattr(_event_file, "BLOCK_BYTES", 3_000)
     monkeypatch.setattr(_chrome_write, "_BLOCK_ROWS", 17)
     trace = make()
     write_chrome(trace, tmp_path / name)
@@ -179,34 +178,16 @@ def test_long_names_are_cut_in_events_and_whole_in_the_table(tmp_path):
     assert read_chrome(tmp_path / "run.json").names == trace.names
 
 
-@pytest.mark.parametrize("is_packed", [False, True])
-def test_what_was_whole_of_a_cut_file_is_kept_and_counted(tmp_path, is_packed):
-    trace = kernel_trace(40)
-    path = tmp_path / ("run.json.gz" if is_packed else "run.json")
+@pytest.mark.parametrize("name", ["run.json", "run.json.gz"])
+def test_a_file_that_was_cut_behind_its_own_data_comes_back(tmp_path, name):
+    trace, path = kernel_trace(40), tmp_path / name
     write_chrome(trace, path)
     data = path.read_bytes()
     path.write_bytes(data[: len(data) * 3 // 4])
-    read = read_chrome(path)
-    count = len(read)
-    assert 100 < count < len(trace)
-    assert f"{len(trace) - count:,} of {len(trace):,} spans are missing" in read.metadata.recovery_note
-    assert read.start_ns.tolist() == trace.start_ns[:count].tolist()
-    kept = {(a, b) for a, b in zip(trace.edges.source.tolist(), trace.edges.target.tolist(), strict=True) if max(a, b) < count}
-    assert {*zip(read.edges.source.tolist(), read.edges.target.tolist(), strict=True)} == kept
-
-
-def test_spans_that_were_taken_out_leave_no_wrong_parents_and_edges(tmp_path):
-    trace = overlapping()
-    write_chrome(trace, tmp_path / "run.json")
-    lines = (tmp_path / "run.json").read_text().splitlines()
-    spans = [place for place, line in enumerate(lines) if '"ph":"X"' in line]
-    del lines[spans[len(spans) // 2]]
-    (tmp_path / "run.json").write_text("\n".join(lines))
-    read = read_chrome(tmp_path / "run.json")
-    assert len(read) == len(trace) - 1
-    assert (read.parent == -1).all()
-    assert len(read.edges) == 0
-    assert "so parents and edges of spans are not known" in read.metadata.recovery_note
+    assert_same_trace(read_chrome(path), trace)
+    path.write_bytes(data[:300])
+    with pytest.raises(TraceFileError, match=r"run\.json.*cut off"):
+        read_chrome(path)
 
 
 def test_a_suffix_of_another_kind_and_a_missing_folder_are_refused(tmp_path):
@@ -231,22 +212,14 @@ def test_ctrl_c_leaves_the_old_file(tmp_path, monkeypatch):
     assert path.read_text() == "old"
 
 
-@pytest.mark.parametrize(
-    ("old", "new"),
-    [
-        ('"format": 1', '"format": 2'),
-        ('"cat":"range"', '"cat":"song"'),
-        ('"tid":100', '"tid":9999'),
-        ('"base_ns": 0', '"base_ns": "a"'),
-    ],
-)
+@pytest.mark.parametrize(("old", "new"), [("UEFSM", "UEFSN"), ("UEFSM", "!"), ("UEFSM", "UEFSMUEFSM")])
 def test_a_file_that_was_changed_says_so(tmp_path, old, new):
     path = tmp_path / "run.json"
     write_chrome(nested_trace(), path)
     text = path.read_text()
     assert old in text
     path.write_text(text.replace(old, new))
-    with pytest.raises(TraceFileError, match=r"run\.json.*that gpustreamlab wrote"):
+    with pytest.raises(TraceFileError, match=r"run\.json'.*(cannot be read as a trace|is damaged)"):
         read_chrome(path)
 
 

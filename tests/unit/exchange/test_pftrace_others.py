@@ -301,13 +301,23 @@ def test_too_large_a_file_and_too_many_tracks_are_refused(file, tmp_path, monkey
         file.read(tmp_path)
 
 
-def test_a_file_of_ours_that_was_changed_says_so(tmp_path):
-    path = tmp_path / "run.pftrace"
-    write_pftrace(random_trace(0), path)
+def test_a_file_of_ours_comes_back_where_it_was_cut_and_says_so_where_its_own_data_is_damaged(tmp_path):
+    path, trace = tmp_path / "run.pftrace", random_trace(0)
+    write_pftrace(trace, path)
     content = path.read_bytes()
     path.write_bytes(content[:-9])
-    with pytest.raises(TraceFileError, match="was written by gpustreamlab and is damaged: it was cut off"):
+    assert_all_same(read_pftrace(path), trace)
+    place = content.index(b"PAR1") + 50
+    path.write_bytes(content[:place] + bytes(9) + content[place + 9 :])
+    with pytest.raises(TraceFileError, match="which gpustreamlab wrote, cannot be read as a trace"):
         read_pftrace(path)
+
+
+def test_two_files_of_ours_in_one_are_read_as_of_others(tmp_path):
+    path = tmp_path / "run.pftrace"
+    write_pftrace(random_trace(0, 20), path)
+    path.write_bytes(2 * path.read_bytes())
+    assert len(read_pftrace(path)) > 20
 
 
 def test_fields_are_read_at_once_as_they_are_one_by_one():
