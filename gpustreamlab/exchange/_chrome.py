@@ -26,6 +26,7 @@ from gpustreamlab.exchange._chrome_json import LONGEST_BEGIN, OURS, Event, Top
 from gpustreamlab.exchange._chrome_match import slices_at
 from gpustreamlab.exchange._chrome_xla import Shape, work_of
 from gpustreamlab.exchange._event_file import EventFile, whole_number
+from gpustreamlab.exchange._formats import not_read
 from gpustreamlab.exchange._packed import unpacked
 from gpustreamlab.model import (
     CHROME_BACKEND,
@@ -47,7 +48,6 @@ MOST_EVENTS = 10_000_000
 """Most events that are read of a file; some 5 GB in memory, while they become a trace."""
 LEAST_WALL_CLOCK_NS = 10**18
 """Earlier times, of 2001, are not counted from 1970."""
-_MOST_LISTED = 4
 
 _LAUNCH, _WAIT = EDGE_KINDS.index(EdgeKind.LAUNCH), EDGE_KINDS.index(EdgeKind.WAIT)
 
@@ -294,12 +294,8 @@ class _Reader:
         """Say how many events were read, used, left out and refused."""
         told = self._events
         used = f"{count:,} spans ({work_count:,} of GPUs), {len(told.samples[0]):,} samples, {len(told.markers):,} markers"
-        left_out = (+told.left_out).most_common()
-        listed = [f"{number:,} {what}" for what, number in left_out[:_MOST_LISTED]]
-        listed += [f"{sum(number for _, number in left_out[_MOST_LISTED:]):,} others"] if len(left_out) > _MOST_LISTED else []
-        not_read = f"; not read: {', '.join(listed)}" if listed else ""
-        used_count = self._event_count - sum(number for what, number in left_out if what not in OF_VALUES)
-        return f"{used} from {used_count:,} of {self._event_count:,} events{not_read}"
+        used_count = self._event_count - sum(number for what, number in told.left_out.items() if what not in OF_VALUES)
+        return f"{used} from {used_count:,} of {self._event_count:,} events{not_read(told.left_out)}"
 
     def _missing(self, columns: _Columns, work_count: int) -> tuple[str, ...]:
         """Say what the file does not tell."""

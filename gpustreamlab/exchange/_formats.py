@@ -7,6 +7,7 @@ import importlib
 import os.path
 import tempfile
 import zlib
+from collections import Counter
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from os import PathLike
@@ -202,6 +203,21 @@ def require_suffix(path: str | PathLike[str], suffixes: tuple[str, ...], what: s
             f"{name!r} is no name for {what}: it ends in {' or '.join(suffixes)}. Use for example {'run' + suffixes[0]!r}."
         )
     return name.lower()
+
+
+def not_read(left_out: Counter[str], most: int = 4) -> str:
+    """Say what of a file was left out, the most frequent first.
+
+    Examples
+    --------
+    >>> not_read(Counter(samples=3, stacks=2_000, marks=0, flows=1), most=2)
+    '; not read: 2,000 stacks, 3 samples, 1 others'
+    """
+    listed = (+left_out).most_common(most)
+    told = [f"{count:,} {what}" for what, count in listed]
+    other_count = (+left_out).total() - sum(count for _, count in listed)
+    told += [f"{other_count:,} others"] if other_count else []
+    return f"; not read: {', '.join(told)}" if told else ""
 
 
 def save_trace(trace: Trace, path: str | PathLike[str]) -> None:

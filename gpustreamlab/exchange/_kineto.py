@@ -19,6 +19,7 @@ from numpy.typing import NDArray
 
 from gpustreamlab.errors import OptionError, TraceFileError
 from gpustreamlab.exchange._event_file import whole_number
+from gpustreamlab.exchange._formats import not_read
 from gpustreamlab.exchange._kineto_columns import (
     CALL,
     RANGE,
@@ -43,7 +44,7 @@ from gpustreamlab.record import (
 from gpustreamlab.typing import CaptureTier, Int32Array, Int64Array, LaneKind, SpanKind
 
 MOST_LISTED = 4
-"""How many categories that are not read, and devices, are named."""
+"""How many devices are named."""
 MOST_LANES = 4_096
 """Most streams and threads of all files together."""
 
@@ -366,13 +367,9 @@ class _Maker:
         wait_count = told.wait_count + told.unsaid_count
         used += f", {wait_count:,} waits of streams" if wait_count else ""
         used += f", {told.said_count:,} that say the same again or name threads" if told.said_count else ""
-        left_out = [f"{count:,} {name}" for name, count in told.left_out.most_common(MOST_LISTED)]
-        other_count = sum(told.left_out.values()) - sum(count for _, count in told.left_out.most_common(MOST_LISTED))
-        left_out += [f"{other_count:,} others"] if other_count else []
-        not_read = f"; not read: {', '.join(left_out)}" if left_out else ""
         refused = f"; {told.refused_count:,} refused, as their times make no sense" if told.refused_count else ""
         damaged = f"; {told.damaged_count:,} damaged" if told.damaged_count else ""
-        return f"{used} of {told.event_count:,} events{not_read}{refused}{damaged}"
+        return f"{used} of {told.event_count:,} events{not_read(told.left_out)}{refused}{damaged}"
 
     def _wait_calls(self) -> int:
         """Return how many calls let a stream wait for an event."""

@@ -16,6 +16,7 @@ import numpy as np
 
 from gpustreamlab._util.progress import steps
 from gpustreamlab.errors import TraceFileError
+from gpustreamlab.exchange._formats import not_read
 from gpustreamlab.exchange._kineto_columns import Codes
 from gpustreamlab.exchange._nsys_host import Calls, Ranges, read_calls, read_ranges, read_waits
 from gpustreamlab.exchange._nsys_pages import DamagedError
@@ -25,9 +26,6 @@ from gpustreamlab.exchange._nsys_work import MOST_DETAILS, WORK_TABLES, Work, re
 from gpustreamlab.model import NSYS_BACKEND, SPAN_KINDS, Trace, TraceMetadata
 from gpustreamlab.record import FIRST_WORK_NUMBER, SPAN_COLUMNS, Delta, RowFinder, Tables, build_trace, cut_text
 from gpustreamlab.typing import CaptureTier, Int64Array, SpanKind
-
-MOST_LISTED = 4
-"""How many tables that are not read are named."""
 
 _NVTX = "NVTX_EVENTS"
 _PREFIX = "CUPTI_ACTIVITY_KIND_"
@@ -180,7 +178,7 @@ class _Reader:
         work, calls, ranges, report = parts.work, parts.calls, parts.ranges, self._report
         counts = Counter(
             {
-                table.removeprefix(_PREFIX): report.count(table)
+                cut_text(table.removeprefix(_PREFIX), 40): report.count(table)
                 for table in report.tables
                 if table not in _READ and not table.startswith(_FACTS) and _TIMES & {*report.columns(table)}
             }
@@ -189,10 +187,6 @@ class _Reader:
         counts["others of NVTX"] = ranges.others
         counts["ranges that nobody closed"] = ranges.open_count
         counts["further marks"] = ranges.dropped_marks
-        counts = +counts  # those above nought
-        listed = counts.most_common(MOST_LISTED)
-        left_out = [f"{count:,} {cut_text(table, 40)}" for table, count in listed]
-        left_out += [f"{counts.total() - sum(count for _, count in listed):,} others"] if len(counts) > MOST_LISTED else []
         marks = f", {len(ranges.markers):,} marks" if ranges.markers else ""
         waits = f", {parts.wait_count:,} waits of streams" if parts.wait_count else ""
         said_count = sum(report.count(table) for table in _TELLING) - parts.wait_count + ranges.domains
@@ -200,8 +194,7 @@ class _Reader:
         refused = work.refused + calls.refused + ranges.refused
         return (
             f"{len(work.columns['name']):,} kernels, copies and fills, {len(calls.is_wait):,} calls, "
-            f"{len(ranges.columns['name']):,} ranges{marks}{waits} of {total:,} rows"
-            + (f"; not read: {', '.join(left_out)}" if left_out else "")
+            f"{len(ranges.columns['name']):,} ranges{marks}{waits} of {total:,} rows{not_read(counts)}"
             + (f"; {refused:,} refused, as their times or devices make no sense" if refused else "")
         )
 

@@ -48,7 +48,6 @@ class Track:
     process: str = ""
     thread: str = ""
     """What the thread is called, or its number; empty where it is none."""
-    is_counter: bool = False
     unit: str = ""
     multiplier: int = 1
     is_incremental: bool = False
@@ -232,7 +231,6 @@ def _read_thread(view: memoryview, found: Field, track: Track) -> None:
 
 def _read_counter(view: memoryview, found: Field, track: Track) -> None:
     inner = {one[0]: one for one in read_message(view, *found[3:])}
-    track.is_counter = True
     units = {1: "ns", 2: "count", 3: "bytes"}
     track.unit = (
         _text(view, inner[6]).decode("utf-8", "replace") if 6 in inner else units.get(inner[3][2], "") if 3 in inner else ""

@@ -12,7 +12,7 @@ import pytest
 from perfetto.protos.perfetto.trace import perfetto_trace_pb2 as pb
 
 from gpustreamlab.errors import GPUStreamLabError, TraceFileError
-from gpustreamlab.exchange import _pftrace_file, _pftrace_others
+from gpustreamlab.exchange import _pftrace_file, _pftrace_read
 from gpustreamlab.exchange._formats import find_format
 from gpustreamlab.exchange._pftrace import write_pftrace
 from gpustreamlab.exchange._pftrace_file import is_pftrace
@@ -290,7 +290,7 @@ def test_files_are_told_by_their_first_bytes(file, tmp_path):
 def test_too_large_a_file_and_too_many_tracks_are_refused(file, tmp_path, monkeypatch):
     for uuid in range(1, 9):
         file.event(INSTANT, uuid, uuid, "a")
-    monkeypatch.setattr(_pftrace_others, "MOST_LANES", 4)
+    monkeypatch.setattr(_pftrace_read, "MOST_LANES", 4)
     with pytest.raises(TraceFileError, match="more than 4 tracks"):
         file.read(tmp_path)
     monkeypatch.setattr(_pftrace_file, "MOST_PACKETS", 4)
