@@ -9,9 +9,8 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field, replace
 from types import CodeType
 
-from gpustreamlab.programs._graph import Schedule
+from gpustreamlab.programs._graph import Recording, Schedule
 from gpustreamlab.programs._source import LABEL_LENGTH, Source, Statement, lines_in_strings
-from gpustreamlab.programs._works import Recording
 
 
 @dataclass(slots=True)

@@ -16,14 +16,13 @@ from gpustreamlab.draw import GraphEdge, GraphNode, graph_html, graph_svg
 from gpustreamlab.errors import OptionError, ProgramError, StreamNotFoundError
 from gpustreamlab.programs._check import Both, Check, PlanComparison, check_plan, compare_plan
 from gpustreamlab.programs._code import Code, write_code
-from gpustreamlab.programs._graph import Engine, Schedule, on_one_stream, schedule
+from gpustreamlab.programs._graph import Engine, Recording, Schedule, on_one_stream, schedule
 from gpustreamlab.programs._ground import Ground, Statements
 from gpustreamlab.programs._output import kept_back
 from gpustreamlab.programs._record import needed_names, record
 from gpustreamlab.programs._replay import Replay
 from gpustreamlab.programs._source import RESULT, Statement, read_source, short_text
 from gpustreamlab.programs._values import is_settled, signature
-from gpustreamlab.programs._works import Recording
 
 __all__ = ["Plan", "PlannedStatement", "Program", "make_program"]
 

@@ -17,13 +17,12 @@ from gpustreamlab.errors import SelectionError
 from gpustreamlab.memory.hazards import AccessWatch
 from gpustreamlab.model import SPAN_KINDS, Trace
 from gpustreamlab.programs._calls import CALL, RUNS_TEXT, CallLog, globals_of, instrumented, is_followed, is_of_user
-from gpustreamlab.programs._graph import LAUNCH_NS, Access, Engine, StreamCosts, Work
+from gpustreamlab.programs._graph import LAUNCH_NS, Access, Engine, Recording, StreamCosts, Work
 from gpustreamlab.programs._ground import Lab, Statements
 from gpustreamlab.programs._source import LABEL_LENGTH, Source, Statement, refuse_crossing, short_text
 from gpustreamlab.programs._torch import TorchPieces, bytes_of, graph_breaks, is_tensor, watching_torch
 from gpustreamlab.programs._torch import region as region_of_tensor
 from gpustreamlab.programs._values import copied
-from gpustreamlab.programs._works import Recording
 from gpustreamlab.typing import SpanKind
 
 _numbers = itertools.count(1)
