@@ -33,15 +33,12 @@ class ExecutionContext(Protocol):
 
     def set_input_shape(self, name: str, shape: tuple[int, ...]) -> bool:
         """Set the shape of an input."""
-        ...
 
     def set_tensor_address(self, name: str, memory: int) -> bool:
         """Set where an input or output lies in device memory."""
-        ...
 
     def execute_async_v3(self, stream_handle: int) -> bool:
         """Enqueue the network on a stream."""
-        ...
 
 
 class OnnxSession(Protocol):
@@ -49,19 +46,15 @@ class OnnxSession(Protocol):
 
     def get_providers(self) -> list[str]:
         """Return the execution providers in use."""
-        ...
 
     def get_provider_options(self) -> dict[str, dict[str, str]]:
         """Return the options of each provider."""
-        ...
 
     def io_binding(self) -> Any:
         """Return an empty IO binding."""
-        ...
 
     def run_with_iobinding(self, iobinding: Any, run_options: Any = None) -> None:
         """Run the model on what is bound."""
-        ...
 
 
 class _Engine:

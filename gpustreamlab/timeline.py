@@ -286,7 +286,6 @@ class SupportsTrace(Protocol):
     @property
     def trace(self) -> Trace:
         """The spans."""
-        ...
 
 
 class Comparison:

@@ -333,4 +333,3 @@ class SupportsCudaStream(Protocol):
 
     def __cuda_stream__(self) -> tuple[int, int]:
         """Return the protocol's version, 0, and the address of the ``cudaStream_t``."""
-        ...

@@ -36,11 +36,9 @@ class Parked(Protocol):
 
     def resume(self) -> None:
         """Enter it again."""
-        ...
 
     def abandon(self) -> None:
         """Be left silently when its block ends, since it was not entered again."""
-        ...
 
 
 class Base(Parked, Protocol):
@@ -50,7 +48,6 @@ class Base(Parked, Protocol):
         self, kind: type[BaseException] | None, error: BaseException | None, trace: types.TracebackType | None, /
     ) -> None:
         """Leave it."""
-        ...
 
 
 class Steerable(Protocol):
@@ -58,19 +55,15 @@ class Steerable(Protocol):
 
     def begin_step(self) -> int:
         """Note that this thread begins a step of a task; return how much it has entered."""
-        ...
 
     def end_step(self, depth: int) -> None:
         """Put back what was selected when the step began, and complain if anything entered in it was not left."""
-        ...
 
     def park(self, depth: int, into: list[Parked]) -> BaseException | None:
         """Leave what this thread has entered above a depth, innermost first, and add it to a list; return the first failure."""
-        ...
 
     def inherited(self) -> Base | None:
         """Return what selects the lane of this thread once more, for a task that is made now; None if none is selected."""
-        ...
 
 
 _EMPTY = 1

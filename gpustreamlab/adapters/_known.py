@@ -24,11 +24,9 @@ class LaneStream(Protocol):
     @property
     def handle(self) -> int:
         """Address of the ``cudaStream_t``. A lane that moves to another partition has another."""
-        ...
 
     def __cuda_stream__(self) -> tuple[int, int]:
         """Lend the stream by the CUDA Python stream protocol."""
-        ...
 
 
 class Adapter(Protocol):
@@ -41,11 +39,9 @@ class Adapter(Protocol):
 
     def select(self, stream: LaneStream) -> object:
         """Make the library of this thread work on the stream; return what `restore` needs to put back what it worked on."""
-        ...
 
     def restore(self, token: Any) -> None:
         """Put back what the library worked on before the `select` that gave the token. After an interrupt it may come twice."""
-        ...
 
 
 AdapterFactory: TypeAlias = Callable[[Any, int], Adapter]

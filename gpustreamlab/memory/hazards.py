@@ -42,7 +42,6 @@ class StreamsByHandle(Protocol):
 
     def with_handle(self, handle: int) -> Any | None:
         """Return the open stream that has a handle now, or None."""
-        ...
 
 
 class AccessTap(Protocol):

@@ -43,24 +43,19 @@ class KeptStream(Protocol):
     @property
     def handle(self) -> int:
         """Address of the ``cudaStream_t``."""
-        ...
 
     @property
     def _loss_report(self) -> AbstractContextManager[None]:
         """Names the ranges where the device's context is lost."""
-        ...
 
     def _require_open(self) -> None:
         """Raise if it is closed."""
-        ...
 
     def _record_order(self, event: Any = None) -> Any:
         """Record an event without a time behind the work enqueued so far."""
-        ...
 
     def wait(self, other: Any) -> None:
         """Make later work wait for an event or a stream."""
-        ...
 
 
 class LaneSelection(Protocol):
@@ -69,7 +64,6 @@ class LaneSelection(Protocol):
     @property
     def stream(self) -> Any:
         """The lane."""
-        ...
 
     def __enter__(self) -> Any: ...
 
@@ -82,15 +76,12 @@ class HoldWatch(Protocol):
     @property
     def is_watching(self) -> bool:
         """Whether accesses are told of."""
-        ...
 
     def moment(self, stream: KeptStream) -> Any:
         """Return what an event stands for that is recorded now."""
-        ...
 
     def kept_until(self, objects: Iterable[object], moment: Any) -> object:
         """Note that objects could not be freed before a moment, which has been reached."""
-        ...
 
 
 class _Held(NamedTuple):

@@ -139,8 +139,6 @@ class Sampler(Protocol):
 
     def take_samples(self) -> Sequence[LaneSample]:
         """Return the samples since the last time. Called without any lock."""
-        ...
 
     def tell_all(self) -> None:
         """Let the next samples begin with how everything is now: what was told before is forgotten."""
-        ...

@@ -173,7 +173,7 @@ class ArrayModule:
         if not call_args.inputs and not rule.is_creation:
             raise TypeError(f"xp.{name} was given no array of the simulated device. Make one first: xp.asarray(values).")
         if self.timing_only:
-            result = outline(name, function, plain_args, plain_kwargs, in_place=in_place)
+            result = outline(name, function, plain_args, plain_kwargs, is_view=rule.may_be_view, in_place=in_place)
         else:
             with np.errstate(all="ignore"):  # a GPU does not warn of overflow or division by zero
                 result = _as_arrays(function(*plain_args, **plain_kwargs))
