@@ -23,10 +23,10 @@ from gpustreamlab._util.kernel_names import short_name
 from gpustreamlab.errors import TraceFileError
 from gpustreamlab.exchange._chrome_events import ANNOTATION, HOST, MARKER, OF_VALUES, Events
 from gpustreamlab.exchange._chrome_json import LONGEST_BEGIN, OURS, Event, Top
-from gpustreamlab.exchange._chrome_match import slices_at
 from gpustreamlab.exchange._chrome_xla import Shape, work_of
 from gpustreamlab.exchange._event_file import EventFile, whole_number
-from gpustreamlab.exchange._formats import not_read
+from gpustreamlab.exchange._formats import LEAST_WALL_CLOCK_NS, not_read
+from gpustreamlab.exchange._matching import slices_at
 from gpustreamlab.exchange._packed import unpacked
 from gpustreamlab.model import (
     CHROME_BACKEND,
@@ -46,8 +46,6 @@ from gpustreamlab.typing import CaptureTier, EdgeKind, Int64Array, SpanKind
 
 MOST_EVENTS = 10_000_000
 """Most events that are read of a file; some 5 GB in memory, while they become a trace."""
-LEAST_WALL_CLOCK_NS = 10**18
-"""Earlier times, of 2001, are not counted from 1970."""
 
 _LAUNCH, _WAIT = EDGE_KINDS.index(EdgeKind.LAUNCH), EDGE_KINDS.index(EdgeKind.WAIT)
 

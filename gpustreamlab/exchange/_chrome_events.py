@@ -11,10 +11,10 @@ import msgspec
 import numpy as np
 
 from gpustreamlab.exchange._chrome_json import Event
-from gpustreamlab.exchange._chrome_match import match_begins
 from gpustreamlab.exchange._chrome_tracks import Tracks
 from gpustreamlab.exchange._chrome_xla import ARGS, NO_ARGS, Args, Shape, whole_of
 from gpustreamlab.exchange._event_file import WRONG, nanoseconds
+from gpustreamlab.exchange._matching import match_begins
 from gpustreamlab.model import SPAN_KINDS, Marker
 from gpustreamlab.record import MAX_FULL_NAME, cut_text
 from gpustreamlab.typing import Int64Array, MarkerKind, SpanKind

@@ -22,6 +22,8 @@ from gpustreamlab.model import Trace
 AUTO = "auto"
 LARGEST_UNPACKED_BYTES = 4 << 30
 """Most that is unpacked into a temporary file."""
+LEAST_WALL_CLOCK_NS = 10**18
+"""Earlier times, of 2001, are not counted from 1970."""
 HEAD_BYTES = 1 << 20
 """How much of a file is looked at, unpacked, to tell what it is."""
 

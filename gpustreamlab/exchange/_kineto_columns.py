@@ -16,6 +16,7 @@ from numpy.typing import NDArray
 
 from gpustreamlab.errors import TraceFileError
 from gpustreamlab.exchange._event_file import LARGEST_TIME_NS, EventFile, all_nanoseconds, whole_number
+from gpustreamlab.exchange._formats import LEAST_WALL_CLOCK_NS
 from gpustreamlab.record import MAX_FULL_NAME, cut_text
 from gpustreamlab.typing import BoolArray, Int64Array, SpanKind
 
@@ -29,8 +30,6 @@ MOST_THREAD_NAMES = 65_536
 """Most threads of which a name is kept."""
 MOST_CATEGORIES = 1_000
 """Most categories that are counted one by one."""
-LEAST_WALL_CLOCK_NS = 10**18
-"""Earlier times, of 2001, are not counted from 1970."""
 CORRELATION_BITS = 40
 """Larger correlations are none: CUDA's have 32."""
 

@@ -211,11 +211,9 @@ def chosen(rows: Columns, which: BoolArray) -> Columns:
     return rows if which.all() else {name: values[which] for name, values in rows.items()}
 
 
-def at_least(values: Int64Array, least: int = 0, below: int = 1 << 40) -> Int64Array:
-    """Return the numbers, with `least` for those that are none, or beyond all reason."""
-    if not len(values) or (values.min() >= least and values.max() < below):
-        return values
-    found: Int64Array = np.where((values >= least) & (values < below), values, least)
+def or_nought(values: Int64Array, below: int = 1 << 40) -> Int64Array:
+    """Return the numbers, with 0 for those that are none, or beyond all reason."""
+    found: Int64Array = np.where((values >= 0) & (values < below), values, 0)
     return found
 
 

@@ -10,7 +10,7 @@ import numpy as np
 from gpustreamlab._util.kernel_names import short_name
 from gpustreamlab.exchange._kineto_columns import Codes
 from gpustreamlab.exchange._nsys_places import NO_STREAM
-from gpustreamlab.exchange._nsys_report import Columns, Report, alike, at_least, chosen, joined, or_else, timed
+from gpustreamlab.exchange._nsys_report import Columns, Report, alike, chosen, joined, or_else, or_nought, timed
 from gpustreamlab.model import SPAN_KINDS, WorkDetail
 from gpustreamlab.record import MAX_FULL_NAME, cut_text
 from gpustreamlab.typing import Int64Array, SpanKind
@@ -84,7 +84,7 @@ def _columns(rows: Columns, kind: SpanKind) -> Columns:
         "start_ns": rows["start"],
         "end_ns": rows["end"],
         "kind": np.full(len(rows["start"]), SPAN_KINDS.index(kind), np.int64),
-        "size_bytes": at_least(rows["bytes"], below=1 << 61),
+        "size_bytes": or_nought(rows["bytes"], below=1 << 61),
         "process": or_else(rows["globalPid"], 0),
         "device": rows["deviceId"],
         "context": or_else(rows["contextId"], 0),
@@ -107,8 +107,8 @@ class _Shaper:
 
     def shape(self, table: str, rows: Columns) -> Columns:
         """Return the columns of a table's rows; the detail is -1 where they have none."""
-        told = [rows[name] if name in _CODES else at_least(rows[name]) for name in _OF_TABLE[table] if name not in _GRAPH]
-        told.append(_graphs(rows) if "graphNodeId" in rows else at_least(rows["graphId"]))
+        told = [rows[name] if name in _CODES else or_nought(rows[name]) for name in _OF_TABLE[table] if name not in _GRAPH]
+        told.append(_graphs(rows) if "graphNodeId" in rows else or_nought(rows["graphId"]))
         first, sort = alike(told)
         sorts = np.stack([column[first] for column in told]).T.tolist()
         makers: tuple[_Maker, ...] = (self._kernel, self._copy, self._fill, self._whole_graph)
@@ -179,7 +179,7 @@ def copy_name(kind: int, source: int, target: int) -> str:
 
 def _graphs(rows: Columns) -> Int64Array:
     """Return the graph of each node: the upper half of a node's number, which is there where the graph's own is not."""
-    node, graph = or_else(rows["graphNodeId"], 0), at_least(rows["graphId"])
+    node, graph = or_else(rows["graphNodeId"], 0), or_nought(rows["graphId"])
     return np.where(node != 0, np.maximum((node >> 32) & 0x7FFF_FFFF, 1), graph)
 
 

@@ -7,9 +7,9 @@ from collections.abc import Sequence
 from typing import Any, NamedTuple
 
 import numpy as np
-from numpy.typing import NDArray
 
 from gpustreamlab._util.progress import steps
+from gpustreamlab.exchange._matching import match_begins
 from gpustreamlab.exchange._pftrace_file import BLOCK_PACKETS, Packets
 from gpustreamlab.exchange._pftrace_packets import (
     BEGIN,
@@ -29,7 +29,7 @@ from gpustreamlab.exchange._pftrace_packets import (
 )
 from gpustreamlab.exchange._protobuf import FIXED64, Bytes, Fields, Numbers, read_fields
 from gpustreamlab.record import cut_text
-from gpustreamlab.typing import FloatArray, Int64Array
+from gpustreamlab.typing import BoolArray, FloatArray, Int64Array
 
 COMPLETE = 6
 """Type of an event that begins and ends a span; Perfetto has such events among its old ones only."""
@@ -81,9 +81,9 @@ class Events(NamedTuple):
     """What a counter counts."""
     duration_ns: Int64Array
     """How long it lasts, of a complete one."""
-    is_delta: NDArray[np.bool_]
+    is_delta: BoolArray
     """Whether its time is told as the distance from another event, in the old way."""
-    flows: tuple[Int64Array, Numbers, NDArray[np.bool_]]
+    flows: tuple[Int64Array, Numbers, BoolArray]
     """Of each end of a flow: which event it is of, its number, and whether it is the last one."""
     samples: list[tuple[int, int, float, bool]]
     """Samples that other events bring along: event, place among those of the event, value, whether it is no whole number."""
@@ -183,7 +183,7 @@ def _read_old(
     name[rows] = np.where(name[rows] > 0, name[rows], _small(old.numbers(1)))
 
 
-def _flows(fields: Fields, begin: int) -> tuple[Int64Array, Numbers, NDArray[np.bool_]]:
+def _flows(fields: Fields, begin: int) -> tuple[Int64Array, Numbers, BoolArray]:
     parts = []
     for number, wire, is_last in ((FLOW, 1, False), (_OLD_FLOW, 0, False), (FLOW_END, 1, True), (_OLD_FLOW_END, 0, True)):
         rows = fields.rows(number, wire)
@@ -210,3 +210,55 @@ def _more_samples(
         for event, track in zip(fields.owner[rows].tolist(), fields.value[rows].tolist(), strict=True):
             tracks.setdefault(event + begin, ([], []))[place].append(track)
     return samples, tracks
+
+
+class Matched(NamedTuple):
+    """Spans, in the order of their events in the file."""
+
+    event: Int64Array
+    """The event that begins each span; shape (n_spans,)."""
+    start_ns: Int64Array
+    end_ns: Int64Array
+    is_open: BoolArray
+    """Whether nothing ends it: it lasts until the last event."""
+    span_of: Int64Array
+    """Of each event, the span that it begins or ends, or -1; shape (n_events,)."""
+    unmatched: int
+    """Ends that end nothing."""
+
+
+def match_spans(events: Events, time_ns: Int64Array, is_used: BoolArray) -> Matched:
+    """Find the spans of events; times of all of them are given, and which ones count."""
+    kind = np.where(is_used, events.type, 0)
+    both = np.flatnonzero((kind == BEGIN) | (kind == END))
+    is_begin = kind[both] == BEGIN
+    begins, ends = match_begins(events.track[both], time_ns[both], is_begin, np.zeros(len(both), np.int64))
+    starting = np.flatnonzero((kind == BEGIN) | (kind == INSTANT) | (kind == COMPLETE))
+    span_of = np.full(len(kind), -1)
+    span_of[starting] = np.arange(len(starting))
+    start_ns = time_ns[starting]
+    end_ns, is_open = start_ns + events.duration_ns[starting], kind[starting] == BEGIN
+    ended = span_of[both[begins]]
+    end_ns[ended], is_open[ended] = time_ns[both[ends]], False
+    span_of[both[ends]] = ended
+    if is_open.any():
+        last_ns = int(time_ns[np.flatnonzero(is_used)].max())
+        end_ns[is_open] = np.maximum(last_ns, start_ns[is_open])
+    return Matched(starting, start_ns, end_ns, is_open, span_of, len(both) - int(is_begin.sum()) - len(ends))
+
+
+def link_flows(events: Events, time_ns: Int64Array, span_of: Int64Array) -> tuple[Int64Array, Int64Array]:
+    """Return the spans that flows come from, and those that they go to: from each event of a flow to the next one.
+
+    An event that is the last one of its flow ends it; the next one of its number begins another.
+    """
+    event, flow, is_last = events.flows
+    kept = span_of[event] >= 0
+    event, flow, is_last = event[kept], flow[kept], is_last[kept]
+    # Where an event ends one flow and is in another of the same number, it ends that first.
+    order = np.lexsort((~is_last, event, time_ns[event], flow))
+    event, flow, is_last = event[order], flow[order], is_last[order]
+    is_next = (flow[1:] == flow[:-1]) & ~is_last[:-1]
+    source, target = span_of[event[:-1][is_next]], span_of[event[1:][is_next]]
+    differs = source != target
+    return source[differs], target[differs]

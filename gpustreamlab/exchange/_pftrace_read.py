@@ -12,8 +12,8 @@ from typing import NamedTuple
 import numpy as np
 
 from gpustreamlab.errors import TraceFileError
-from gpustreamlab.exchange._formats import not_read
-from gpustreamlab.exchange._pftrace_events import NO_TRACK, Events, Texts, read_events
+from gpustreamlab.exchange._formats import LEAST_WALL_CLOCK_NS, not_read
+from gpustreamlab.exchange._pftrace_events import NO_TRACK, Events, Texts, link_flows, match_spans, read_events
 from gpustreamlab.exchange._pftrace_file import Packets, read_packets
 from gpustreamlab.exchange._pftrace_packets import COUNTER, INSTANT
 from gpustreamlab.exchange._pftrace_said import (
@@ -29,7 +29,6 @@ from gpustreamlab.exchange._pftrace_said import (
     read_said,
     wall_clock_ns,
 )
-from gpustreamlab.exchange._pftrace_spans import link_flows, match_spans
 from gpustreamlab.exchange._protobuf import LENGTH, Numbers, read_fields
 from gpustreamlab.model import EDGE_KINDS, PERFETTO_BACKEND, SPAN_KINDS, Counters, Device, Edges, Lane, Trace, TraceMetadata
 from gpustreamlab.model._file import parquet_trace
@@ -40,8 +39,6 @@ MOST_LANES = 4_096
 """Most lanes of a file; tracks of one name and parent share one."""
 MOST_LISTED = 6
 """How many kinds of packets that are not read are named."""
-LEAST_WALL_CLOCK_NS = 10**18
-"""Earlier times, of 2001, are not counted from 1970."""
 _WORK = {"kernel": SpanKind.KERNEL, "gpu_memcpy": SpanKind.COPY, "gpu_memset": SpanKind.FILL}
 """Categories that tell of work of a GPU."""
 _KERNEL, _MARKER, _ANNOTATION = (SPAN_KINDS.index(kind) for kind in (SpanKind.KERNEL, SpanKind.MARKER, SpanKind.ANNOTATION))

@@ -151,9 +151,8 @@ def _counted(order: Int64Array, begins: BoolArray) -> Int64Array:
     return counts
 
 
-def _signed(value: int, bits: int = 64) -> int:
-    value &= (1 << bits) - 1
-    return value - (1 << bits) if value >> (bits - 1) else value
+def _signed(value: int) -> int:
+    return value - (1 << 64) if value >> 63 else value
 
 
 def _text(view: memoryview, found: Field) -> bytes:

@@ -79,9 +79,9 @@ class Hole(NamedTuple):
     """Those bytes."""
 
 
-def hole(values: NDArray[np.integer], front: bytes = b"", is_there: BoolArray | None = None) -> Hole:
+def hole(values: NDArray[np.integer], front: bytes = b"") -> Hole:
     """Return a place for varints, as wide as the largest needs."""
-    return Hole(values, len(varint(int(values.max(initial=0)))), is_there, front)
+    return Hole(values, len(varint(int(values.max(initial=0)))), front=front)
 
 
 Parts: TypeAlias = Sequence[bytes | Hole]

@@ -17,9 +17,9 @@ from gpustreamlab.errors import TraceFileError
 from gpustreamlab.exchange import _event_file
 from gpustreamlab.exchange._chrome import read_chrome
 from gpustreamlab.exchange._chrome_json import Event, Top, guess_writer
-from gpustreamlab.exchange._chrome_match import match_begins, slices_at
 from gpustreamlab.exchange._event_file import EventFile
 from gpustreamlab.exchange._formats import find_format
+from gpustreamlab.exchange._matching import match_begins, slices_at
 from gpustreamlab.model import EDGE_KINDS, SPAN_KINDS
 from tests.helpers.kineto import two_streams
 

@@ -5,18 +5,19 @@ from __future__ import annotations
 from collections import defaultdict
 
 import numpy as np
+from numpy.typing import NDArray
 
 from gpustreamlab.typing import BoolArray, Int64Array
 
 
 def match_begins(
-    group: Int64Array, time_ns: Int64Array, is_begin: BoolArray, name: Int64Array
+    group: NDArray[np.integer], time_ns: Int64Array, is_begin: BoolArray, name: Int64Array
 ) -> tuple[Int64Array, Int64Array]:
     """Match each end with the newest begin of its group and name that has none yet, else with the newest one.
 
     Parameters
     ----------
-    group : ndarray of int64, shape (n,)
+    group : ndarray of integers, shape (n,)
         What nests: a thread, or an id.
     time_ns : ndarray of int64, shape (n,)
         When; of equal ones the order of the file counts.
