@@ -119,7 +119,6 @@ def make_program(
     *,
     is_own: bool = True,
     filename: str = "<program>",
-    lines_above: int = 0,
     result: str = RESULT,
 ) -> Program:
     """Return a program of a session; see `Session.program`.
@@ -128,7 +127,7 @@ def make_program(
     ----------
     look_up, is_own
         Returns the variables, and whether running changes them in place.
-    filename, lines_above
+    filename
         Where a text stands, for tracebacks.
     result
         The variable that gets what the last expression of a text gives.
@@ -137,9 +136,7 @@ def make_program(
     is_unnamed = isinstance(program, str) and filename == "<program>"
     if is_unnamed:
         filename = f"<program {next(_numbers)}>"
-    source = read_source(
-        program, lambda name: values.get(name) is ground.lab, filename=filename, lines_above=lines_above, result=result
-    )
+    source = read_source(program, lambda name: values.get(name) is ground.lab, filename=filename, result=result)
     if is_unnamed and isinstance(program, str):  # tracebacks show its lines, as long as it exists
         linecache.cache[filename] = len(program), None, program.splitlines(keepends=True), filename
         weakref.finalize(source, linecache.cache.pop, filename, None)

@@ -81,7 +81,6 @@ def read_source(
     is_session: Callable[[str], bool],
     *,
     filename: str = "<program>",
-    lines_above: int = 0,
     result: str = RESULT,
 ) -> Source:
     """Read a cell's text, or a function.
@@ -94,8 +93,6 @@ def read_source(
         Tells whether a name is the session's.
     filename
         What tracebacks call a text.
-    lines_above
-        How many lines stand above the text where it comes from.
     result
         The variable that gets what the last expression of a text gives; what a function returns is bound to `RESULT`.
 
@@ -107,7 +104,7 @@ def read_source(
         For what is no Python.
     """
     if isinstance(program, str):
-        return _read_text(program, is_session, filename, lines_above, result)
+        return _read_text(program, is_session, filename, result)
     function = inspect.unwrap(program)
     if not isinstance(function, FunctionType):
         raise ProgramError(
@@ -116,14 +113,12 @@ def read_source(
     return _read_function(function, is_session)
 
 
-def _read_text(text: str, is_session: Callable[[str], bool], filename: str, lines_above: int, result: str) -> Source:
-    tree = ast.parse(text, filename)  # a SyntaxError has the right line once the lines above are there
-    if lines_above:
-        ast.increment_lineno(tree, lines_above)
+def _read_text(text: str, is_session: Callable[[str], bool], filename: str, result: str) -> Source:
+    tree = ast.parse(text, filename)
     bound = []
     if tree.body and isinstance(tree.body[-1], ast.Expr) and not (len(tree.body) == 1 and _is_docstring(tree.body[-1])):
         bound = tree.body[-1:] = [_bind_result(tree.body[-1], result)]
-    reader = _Reader(text, filename, is_session, lines_above, bound=bound)
+    reader = _Reader(text, filename, is_session, 0, bound=bound)
     return Source(
         statements=tuple(reader.read(tree.body)),
         filename=filename,

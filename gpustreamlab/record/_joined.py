@@ -34,7 +34,7 @@ from gpustreamlab.record._trace_maker import build_trace
 from gpustreamlab.record._work import DEPENDENCY_COLUMNS, KEPT_DEPENDENCIES
 from gpustreamlab.typing import BoolArray, Int64Array, LaneKind
 
-DEFAULT_JOINED_ROWS = 4_000_000
+KEPT_ROWS = 4_000_000
 """Spans of all together that are kept; the newest count."""
 KEPT_CALLS = 1 << 18
 """Calls by whose numbers it is known that another journal told of them; the newest count."""
@@ -119,8 +119,6 @@ class JoinedJournal:
         Whether each is told of the calls of the whole process, as by CUPTI.
     missing
         Returns what the trace cannot tell, in sentences.
-    capacity
-        How many rows are kept; the newest count.
     """
 
     def __init__(
@@ -132,7 +130,6 @@ class JoinedJournal:
         devices: Sequence[Device],
         tells_alike: bool,
         missing: Callable[[], Sequence[str]] = tuple,
-        capacity: int = DEFAULT_JOINED_ROWS,
     ) -> None:
         self._journals = tuple(journals)
         self._ahead = ahead
@@ -142,7 +139,7 @@ class JoinedJournal:
         self._tells_alike = tells_alike
         self._missing_facts = missing
         self._lock = process_lock()
-        self._buffer = RowRing(capacity)
+        self._buffer = RowRing(KEPT_ROWS)
         self._parts = [_Part() for _ in self._journals]
         self._names: CodeTable[str] = CodeTable(NAME_LIMIT, OTHER_NAMES)
         self._details = DetailTable()
@@ -152,7 +149,7 @@ class JoinedJournal:
         self._threads: dict[tuple[int, str], int] = {}
         self._partitions: list[Partition] = []
         self._dependencies = RowRing(KEPT_DEPENDENCIES, DEPENDENCY_COLUMNS)
-        self._edges = RangeEdges(capacity)
+        self._edges = RangeEdges(KEPT_ROWS)
         self._samples: list[Counters] = []
         self._first_sample = 0  # how many parts of samples were made one
         self._calls = np.empty(0, np.int64)

@@ -16,7 +16,7 @@ from gpustreamlab.model import SPAN_KINDS, Lane, Layout, Partition, Trace
 from gpustreamlab.tuning._bench import WORK
 from gpustreamlab.tuning._rerun import Need, Seat, Work, run_again, work_of
 from gpustreamlab.tuning._sweep import Sweep
-from gpustreamlab.typing import FloatArray, Int64Array, LaneKind, SpanKind
+from gpustreamlab.typing import FloatArray, Int64Array, SpanKind
 
 if TYPE_CHECKING:
     from gpustreamlab.timeline import Comparison
@@ -405,12 +405,8 @@ def _own_lanes(trace: Trace, work: Work) -> tuple[Lane, ...]:
     Raises
     ------
     OptionError
-        If one had several layouts, or streams are of several devices.
+        If one had several layouts.
     """
-    if len({lane.device for lane in trace.lanes if lane.kind is LaneKind.STREAM}) > 1:
-        raise OptionError(
-            "The trace has streams of several devices. Predict one at a time: trace.where(stream=[...]).what_if(...)."
-        )
     lanes = []
     for place, lane in enumerate(trace.lanes):
         codes = np.unique(trace.partition[work.rows[work.lane == place]]).tolist()

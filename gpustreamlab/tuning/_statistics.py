@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
-
 import numpy as np
 from numpy.typing import ArrayLike
 
@@ -40,15 +38,13 @@ def outliers(samples: ArrayLike) -> BoolArray:
     return found
 
 
-def interval(samples: ArrayLike, statistic: Callable[..., FloatArray] = np.median) -> tuple[float, float]:
-    """Return the interval of a statistic by the percentile bootstrap: `RESAMPLES` draws with replacement, the seed fixed.
+def interval(samples: ArrayLike) -> tuple[float, float]:
+    """Return the interval of the median by the percentile bootstrap: `RESAMPLES` draws with replacement, the seed fixed.
 
     Parameters
     ----------
     samples
         Shape (n,), n at least 1.
-    statistic
-        Takes an array of shape (n_resamples, n) and ``axis=1``.
 
     Returns
     -------
@@ -64,7 +60,7 @@ def interval(samples: ArrayLike, statistic: Callable[..., FloatArray] = np.media
     True
     """
     drawn = _drawn(np.asarray(samples, float))
-    return middle(statistic(drawn, axis=1))
+    return middle(np.median(drawn, axis=1))
 
 
 def ratio_interval(above: ArrayLike, below: ArrayLike) -> tuple[float, float]:
