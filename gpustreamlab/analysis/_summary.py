@@ -176,7 +176,8 @@ def finding_text(result: Concurrency, meta: TraceMetadata, *, lane_count: int, c
         return f"{share}{TOGETHER}; mean concurrency {mean}"
     # The least bound that is a plain number.
     share = {"<1%": "1%", ">99%": "100%"}.get(share, share)
-    bound = f"At most {share}{TOGETHER}; mean concurrency {mean}"
+    most = "" if share == "0%" else "At most "  # nothing did, whatever the ranges contain
+    bound = f"{most}{share}{TOGETHER}; mean concurrency {mean}"
     if not 0 < result.range_only_ns < result.sum_ns:
         return f"{bound}. Ranges contain waiting"
     by_ranges = format_share(result.range_only_ns / result.sum_ns)

@@ -446,7 +446,7 @@ def test_focus_walks_through_all_controls_and_shows_itself(read):
         .filter(e => e.checkVisibility({ visibilityProperty: true }) && !e.disabled).map(e => e.ariaLabel || e.textContent)"""
     )
     assert set(shown) <= set(seen)
-    assert {"Search spans", "Measure between two clicks", "Keys and mouse", "prefill · 96 SMs"} <= set(seen)
+    assert {"Search spans", "Ruler: measure between two clicks", "Keys and mouse", "prefill · 96 SMs"} <= set(seen)
 
 
 def test_the_focus_ring_is_seen_all_around_the_picture_also_over_the_bands_of_partitions(read):

@@ -1,4 +1,4 @@
-// Made by scripts/bundle_viewer.py. aa738ff9140d0119c0940e32efe1352c604c61e7c068395b56c0da3d37864962
+// Made by scripts/bundle_viewer.py. 6f38bf8eaaedb21dda169753dc2cd53732ebac9c8d67c3d5705a1b51b98923b2
 "use strict";
 var gpustreamlab = (() => {
   var __defProp = Object.defineProperty;
@@ -800,13 +800,11 @@ var gpustreamlab = (() => {
   function throttled(viewer, action, everyMs) {
     let timer = 0, last = -Infinity;
     const call = () => {
-      if (timer) return;
-      const waitMs = last + everyMs - performance.now();
-      timer = setTimeout(() => {
+      timer ||= setTimeout(() => {
         timer = 0;
         last = performance.now();
         action();
-      }, Math.max(0, waitMs));
+      }, Math.max(0, last + everyMs - performance.now()));
     };
     viewer.atEnd(() => clearTimeout(timer));
     return call;
@@ -869,7 +867,6 @@ var gpustreamlab = (() => {
     try {
       isCopied = document.execCommand("copy");
     } catch {
-      isCopied = false;
     }
     if (isCopied) {
       offer.remove();
@@ -2665,11 +2662,8 @@ var gpustreamlab = (() => {
   }
   function paintGroup(ctx, painter, group, { top, bottom, headPx, headTop }) {
     const { view, theme } = painter, { frame } = view;
-    const isStuck = headTop > top;
-    ctx.fillStyle = isStuck ? blend(group.fill, theme.paper, TINT) : group.fill;
-    ctx.globalAlpha = isStuck ? 1 : TINT;
+    ctx.fillStyle = blend(group.fill, theme.paper, TINT);
     ctx.fillRect(BAND_PX, headTop, frame.right - BAND_PX, headPx);
-    ctx.globalAlpha = 1;
     const band = new Path2D(`M0 ${top}h${BAND_PX}V${bottom - 1}H0z`);
     ctx.fillStyle = group.fill;
     ctx.fill(band);
@@ -2960,12 +2954,12 @@ var gpustreamlab = (() => {
     }
     paintPill(ctx, painter, formatNs(Math.abs(end - start)), (left + right) / 2, middle, { fill: theme.accent, ink: theme.paper, isBold: true });
   }
-  function paintPill(ctx, { view, texts }, text, x, middle, { fill, ink, isBold = false, line = null }) {
+  function paintPill(ctx, { view, texts }, text, x, middle, { fill, ink, isBold = false, line = null, right = view.frame.right }) {
     setPen(ctx, fill, 12, "center", isBold ? "bold" : "normal");
-    const width = texts.width(ctx, text) + 16, height = 20, { frame } = view;
-    const left = Math.min(Math.max(x - width / 2, frame.left + 2), Math.max(frame.left + 2, frame.right - width - 2));
+    const width = texts.width(ctx, text) + 16, { frame } = view;
+    const left = Math.min(Math.max(x - width / 2, frame.left + 2), Math.max(frame.left + 2, right - width - 2));
     ctx.beginPath();
-    ctx.roundRect(left, middle - height / 2, width, height, height / 2);
+    ctx.roundRect(left, middle - 10, width, 20, 10);
     ctx.fill();
     if (line) {
       ctx.strokeStyle = line;
@@ -2976,10 +2970,10 @@ var gpustreamlab = (() => {
     ctx.fillText(text, left + width / 2, middle + 0.5);
   }
   function paintMoreLanes(ctx, painter) {
-    const { view, theme } = painter, { frame } = view, look = { fill: theme.paper, ink: theme.soft, line: theme.grid };
+    const { view, theme } = painter, { frame } = view;
     const say = (words, middle) => {
       setPen(ctx, theme.soft);
-      paintPill(ctx, painter, firstFit(ctx, painter.texts, words, (frame.right - frame.left) / 2), frame.right - 4, middle, look);
+      paintPill(ctx, painter, firstFit(ctx, painter.texts, words, (frame.right - frame.left) / 2), frame.right - 4, middle, { fill: theme.paper, ink: theme.soft, line: theme.grid });
     };
     if (view.canScroll) {
       const { laneOrder } = view, seen = view.visibleLanes();
@@ -2991,8 +2985,10 @@ var gpustreamlab = (() => {
       const words = [`▾ ${shown} ${word} shown: scroll over their names`, `▾ ${shown} ${word}`, `▾ ${shown}`];
       if (below) say(words, view.lanesBottom() - 12);
     }
-    const waits = `${formatCount(painter.hiddenEdges)} waits: point at a span`;
-    if (painter.hiddenEdges) paintPill(ctx, painter, waits, frame.left + 4, view.lanesBottom() - 12, look);
+    if (!painter.hiddenEdges) return;
+    setPen(ctx, theme.soft, 12, "right");
+    const waits = `${formatCount(painter.hiddenEdges)} waits hidden`;
+    ctx.fillText(firstFit(ctx, painter.texts, [`${waits}: point at a span`, waits], frame.left), frame.left - 10, frame.bottom + 38);
   }
 
   // paint_why.js
@@ -3040,7 +3036,6 @@ var gpustreamlab = (() => {
   }
   function paintSigns(ctx, { view, theme }) {
     const signs = signsIn(view);
-    if (!signs.length) return;
     paintEach(ctx, view, theme, signs.filter(({ piece }) => piece.lane < 0));
     clipLanes(ctx, view, 0, () => paintEach(ctx, view, theme, signs.filter(({ piece }) => piece.lane >= 0)));
   }
@@ -3058,14 +3053,15 @@ var gpustreamlab = (() => {
       if (place) paintDisc(ctx, x, y, px - 1.5, theme.paper);
       setPen(ctx, place ? colour : theme.paper, sign.length > 1 ? px + 1.5 : px + 2.5, "center", "bold");
       ctx.fillText(sign, x, y + 0.5);
-      if (more) paintCount(ctx, more > 999 ? "999+" : `+${more}`, x + px - 2, y - px + 1, { fill: colour, ground: theme.paper });
+      if (more) paintCount(ctx, more > 999 ? "999+" : `+${more}`, x + px - 2, y - px + 1, view.frame.right, { fill: colour, ground: theme.paper });
     }
   }
-  function paintCount(ctx, text, x, y, { fill, ground }) {
+  function paintCount(ctx, text, x, y, right, { fill, ground }) {
     setPen(ctx, ground, 10, "left", "bold");
-    ctx.fillRect(x, y - 6, ctx.measureText(text).width + 2, 12);
+    const width = ctx.measureText(text).width + 2, left = Math.min(x, right - width);
+    ctx.fillRect(left, y - 6, width, 12);
     ctx.fillStyle = fill;
-    ctx.fillText(text, x + 1, y);
+    ctx.fillText(text, left + 1, y);
   }
   function paintDisc(ctx, x, y, radius, colour) {
     ctx.beginPath();
@@ -3188,8 +3184,8 @@ var gpustreamlab = (() => {
   function addFollow(viewer) {
     const { view } = viewer;
     if (!view.isLive) return;
-    const follow = makeButton("Follow", { label: "Stick to now", key: "End", onclick: () => startFollowing() });
-    const pause = makeButton("Pause", { label: "Hold the picture while data arrives", key: "Space", onclick: () => togglePause() });
+    const follow = makeButton("Follow", { label: "Follow: stick to now", key: "End", onclick: () => startFollowing() });
+    const pause = makeButton("Pause", { label: "Pause the picture while data arrives", key: "Space", onclick: () => togglePause() });
     const says = makeNode("output", { class: "gsl-came", "aria-live": "off" });
     const group = makeNode("span", { class: "gsl-follow" }, follow, pause);
     viewer.tools.prepend(group);
@@ -3337,8 +3333,9 @@ var gpustreamlab = (() => {
     return /^[\w.-]+$/.test(word) ? word : word && `"${word}"`;
   }
   function durationBelow(ns) {
-    const [unit, unitNs] = DURATION_UNITS.find(([, size]) => ns >= size) ?? ["ns", 1];
-    return ns >= 1 ? `${10 ** Math.floor(Math.log10(ns / unitNs))}${unit}` : "0ns";
+    if (ns < 1) return "0ns";
+    const [unit, unitNs] = DURATION_UNITS.find(([, size]) => ns >= size);
+    return `${10 ** Math.floor(Math.log10(ns / unitNs))}${unit}`;
   }
 
   // keys.js
@@ -4021,7 +4018,7 @@ var gpustreamlab = (() => {
   var CHOICES = ["partition", "stream", "name", "duration"];
   function addMenu(viewer) {
     const { view } = viewer;
-    const button = makeButton("View", { label: "How the picture looks", key: "V", class: "gsl-menu-button", "aria-haspopup": "dialog", "aria-expanded": "false", onclick: () => toggle() });
+    const button = makeButton("View", { label: "View: how the picture looks", key: "V", class: "gsl-menu-button", "aria-haspopup": "dialog", "aria-expanded": "false", onclick: () => toggle() });
     const sheet = new Sheet(viewer, "menu", "How the picture looks"), shut = () => sheet.shut();
     viewer.tools.append(button);
     viewer.menu = new Menu(sheet.element);
@@ -4109,7 +4106,7 @@ var gpustreamlab = (() => {
   var MARK_HIT_PX = 4;
   var LINE_GAP_PX = 2;
   var markColour = (kind, theme) => kind === "layout" ? theme.warn : kind === "mark" ? theme.accent : theme.soft;
-  var markRank = ({ kind }) => MARK_RANKS[kind] ?? 3;
+  var markRank = ({ kind }) => MARK_RANKS[kind];
   function paintMarks(ctx, painter) {
     const { view } = painter, marks = marksBetween(view.tables.marks, view.x0, view.x1).sort((a, b) => markRank(a) - markRank(b) || a.time - b.time);
     paintMarkLines(ctx, painter, marks);
@@ -4128,7 +4125,7 @@ var gpustreamlab = (() => {
       if (drawn.has(x)) continue;
       for (let off = 1 - LINE_GAP_PX; off < LINE_GAP_PX; off++) drawn.add(x + off);
       ctx.strokeStyle = markColour(mark.kind, theme);
-      ctx.setLineDash(MARK_DASHES[mark.kind] || []);
+      ctx.setLineDash(MARK_DASHES[mark.kind]);
       ctx.beginPath();
       ctx.moveTo(x, view.frame.top);
       ctx.lineTo(x, view.frame.top + view.parts.innerPx);
@@ -4168,13 +4165,13 @@ var gpustreamlab = (() => {
         ctx.stroke();
         ctx.setLineDash([]);
         const text = `${tables.names[name] ?? ""}${count > 1 ? ` + ${count - 1} more` : ""}, not ended`;
-        paintPill(ctx, painter, text, (left + right) / 2, view.yAt((top + bottom) / 2), { fill: theme.paper, ink: theme.ink, line: theme.soft });
+        paintPill(ctx, painter, text, (left + right) / 2, view.yAt((top + bottom) / 2), { fill: theme.paper, ink: theme.ink, line: theme.soft, right: right - 36 });
       }
     });
     if (now > frame.right) return;
     ctx.fillStyle = theme.accent;
     ctx.fillRect(now, frame.top, 1, view.parts.innerPx);
-    paintPill(ctx, painter, "now", now, frame.top + view.parts.innerPx - 11, { fill: theme.accent, ink: theme.paper });
+    paintPill(ctx, painter, "now", now, frame.top + view.parts.innerPx - (view.canScroll ? 35 : 11), { fill: theme.accent, ink: theme.paper });
   }
 
   // minimap.js
@@ -4319,15 +4316,10 @@ var gpustreamlab = (() => {
         ctx.fillRect(x, TOP_PX, 1, this.lineBottom - TOP_PX);
       }
     }
-    // Edges of the window in px: at least a few px apart, within the map.
+    // Edges of the window in px, within the map.
     windowPx() {
-      let left = this.pxAt(this.view.x0), right = this.pxAt(this.view.x1);
-      if (right - left < LEAST_BOX_PX) {
-        const middle = (left + right) / 2;
-        left = middle - LEAST_BOX_PX / 2;
-        right = middle + LEAST_BOX_PX / 2;
-      }
-      return [Math.max(this.left, left), Math.min(this.left + this.width, right)];
+      const left = this.pxAt(this.view.x0), right = this.pxAt(this.view.x1), more = Math.max(0, LEAST_BOX_PX - right + left) / 2;
+      return [Math.max(this.left, left - more), Math.min(this.left + this.width, right + more)];
     }
     paintWindow(ctx) {
       const { theme } = this.viewer, [left, right] = this.windowPx(), high = this.lineBottom - TOP_PX;
@@ -4342,10 +4334,10 @@ var gpustreamlab = (() => {
       if (right - left > 16) for (const x of [left, right - 4]) ctx.fillRect(x, TOP_PX + high / 2 - 6, 4, 12);
     }
     part(px) {
-      const [left, right] = this.windowPx(), isSmall = right - left < 4 * GRIP_PX;
-      if (!isSmall && Math.abs(px - left) <= GRIP_PX) return "left";
-      if (!isSmall && Math.abs(px - right) <= GRIP_PX) return "right";
-      return px >= left - (isSmall ? GRIP_PX : 0) && px <= right + (isSmall ? GRIP_PX : 0) ? "inside" : "outside";
+      const [left, right] = this.windowPx();
+      if (px < left - GRIP_PX || px > right + GRIP_PX) return "outside";
+      if (right - left < 4 * GRIP_PX) return "inside";
+      return px <= left + GRIP_PX ? "left" : px < right - GRIP_PX ? "inside" : "right";
     }
     px(event) {
       return event.clientX - this.canvas.getBoundingClientRect().left;
@@ -4837,15 +4829,15 @@ var gpustreamlab = (() => {
       view.eachPane(() => {
         paintBars(ctx, this);
         paintMemory(ctx, this);
-        paintGroups(ctx, this);
         paintLaneLabels(ctx, this);
       });
       paintStrips(ctx, this);
       paintMarks(ctx, this);
+      view.eachPane(() => paintGroups(ctx, this));
       paintOpen(ctx, this);
       paintMemoryLabels(ctx, this);
       paintAxisTitle(ctx, this);
-      if (!view.store.length || !this.items.length) paintEmpty(ctx, this);
+      if (view.store.length ? !this.items.length : !view.openWork.length) paintEmpty(ctx, this);
     }
     paintOverlay(ctx, ratio) {
       this.ratio = ratio;
@@ -4866,19 +4858,21 @@ var gpustreamlab = (() => {
     const text = base ? `from ${formatBase(base)} after the first start` : "time since the first start";
     ctx.fillText(texts.fit(ctx, text, frame.right), (frame.left + frame.right) / 2, frame.bottom + 38);
   }
-  function paintEmpty(ctx, { view, theme }) {
-    const { store, frame } = view;
-    const shown = store.filter ? "No shown name ran here" : "Nothing ran here: fit the window to see all";
-    setPen(ctx, theme.soft, 14, "center");
-    const text = store.length ? shown : view.tables.header.empty;
-    ctx.fillText(text, (frame.left + frame.right) / 2, (view.lanesTop() + view.lanesBottom()) / 2, frame.right - frame.left);
+  function paintEmpty(ctx, { view, theme, texts }) {
+    const { store, frame: { left, right } } = view, x = (left + right) / 2, y = (view.lanesTop() + view.lanesBottom()) / 2;
+    const text = !store.length ? view.tables.header.empty : store.filter ? "No shown name ran here" : "Nothing ran here: fit the window to see all";
+    setPen(ctx, theme.paper, 14, "center");
+    const width = Math.min(right - left, texts.width(ctx, text));
+    ctx.fillRect(x - width / 2, y - 10, width, 20);
+    ctx.fillStyle = theme.soft;
+    ctx.fillText(text, x, y, width);
   }
 
   // ruler.js
   var SNAP_PX = 6;
   function addRuler(viewer) {
     const { view } = viewer;
-    const button = makeButton("Ruler", { label: "Measure between two clicks", key: "M", "aria-pressed": "false", onclick: () => toggle() });
+    const button = makeButton("Ruler", { label: "Ruler: measure between two clicks", key: "M", "aria-pressed": "false", onclick: () => toggle() });
     const says = makeNode("output", { class: "gsl-measured", "aria-live": "polite" });
     viewer.tools.append(button);
     viewer.news.append(says);

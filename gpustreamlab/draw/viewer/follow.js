@@ -11,8 +11,8 @@ const NEARLY_NS = 1
 export function addFollow(viewer) {
   const { view } = viewer
   if (!view.isLive) return
-  const follow = makeButton("Follow", { label: "Stick to now", key: "End", onclick: () => startFollowing() })
-  const pause = makeButton("Pause", { label: "Hold the picture while data arrives", key: "Space", onclick: () => togglePause() })
+  const follow = makeButton("Follow", { label: "Follow: stick to now", key: "End", onclick: () => startFollowing() })
+  const pause = makeButton("Pause", { label: "Pause the picture while data arrives", key: "Space", onclick: () => togglePause() })
   const says = makeNode("output", { class: "gsl-came", "aria-live": "off" })
   const group = makeNode("span", { class: "gsl-follow" }, follow, pause)
   viewer.tools.prepend(group)
@@ -38,8 +38,7 @@ export function addFollow(viewer) {
     view.setRange(...followRange(view, state.widthNs))
     state.isMoving = false
   }
-  // Who moves or zooms the picture away from now wants to look at something; who keeps now in view goes on following, as near
-  // as they zoomed.
+  // Who moves or zooms away from now wants to look at something; who keeps now in view goes on following, as near as they zoomed.
   function moved() {
     if (state.isMoving || !view.isFollowing) return
     const full = view.fullRange()

@@ -100,6 +100,7 @@ function quoted(text) {
 
 /** The round duration below one: 1.7 ms gives 1ms. */
 function durationBelow(ns) {
-  const [unit, unitNs] = DURATION_UNITS.find(([, size]) => ns >= size) ?? ["ns", 1]
-  return ns >= 1 ? `${10 ** Math.floor(Math.log10(ns / unitNs))}${unit}` : "0ns"
+  if (ns < 1) return "0ns"
+  const [unit, unitNs] = DURATION_UNITS.find(([, size]) => ns >= size)
+  return `${10 ** Math.floor(Math.log10(ns / unitNs))}${unit}`
 }

@@ -8,7 +8,7 @@ const CHOICES = ["partition", "stream", "name", "duration"]
 /** Add the menu; controls that come after it put their choices in by `viewer.menu`. */
 export function addMenu(viewer) {
   const { view } = viewer
-  const button = makeButton("View", { label: "How the picture looks", key: "V", class: "gsl-menu-button", "aria-haspopup": "dialog", "aria-expanded": "false", onclick: () => toggle() })
+  const button = makeButton("View", { label: "View: how the picture looks", key: "V", class: "gsl-menu-button", "aria-haspopup": "dialog", "aria-expanded": "false", onclick: () => toggle() })
   const sheet = new Sheet(viewer, "menu", "How the picture looks"), shut = () => sheet.shut()
   viewer.tools.append(button)
   viewer.menu = new Menu(sheet.element)

@@ -120,11 +120,10 @@ export class Minimap {
     }
   }
 
-  // Edges of the window in px: at least a few px apart, within the map.
+  // Edges of the window in px, within the map.
   windowPx() {
-    let left = this.pxAt(this.view.x0), right = this.pxAt(this.view.x1)
-    if (right - left < LEAST_BOX_PX) { const middle = (left + right) / 2; left = middle - LEAST_BOX_PX / 2; right = middle + LEAST_BOX_PX / 2 }
-    return [Math.max(this.left, left), Math.min(this.left + this.width, right)]
+    const left = this.pxAt(this.view.x0), right = this.pxAt(this.view.x1), more = Math.max(0, LEAST_BOX_PX - right + left) / 2
+    return [Math.max(this.left, left - more), Math.min(this.left + this.width, right + more)]
   }
 
   paintWindow(ctx) {
@@ -141,10 +140,10 @@ export class Minimap {
   }
 
   part(px) {
-    const [left, right] = this.windowPx(), isSmall = right - left < 4 * GRIP_PX
-    if (!isSmall && Math.abs(px - left) <= GRIP_PX) return "left"
-    if (!isSmall && Math.abs(px - right) <= GRIP_PX) return "right"
-    return px >= left - (isSmall ? GRIP_PX : 0) && px <= right + (isSmall ? GRIP_PX : 0) ? "inside" : "outside"
+    const [left, right] = this.windowPx()
+    if (px < left - GRIP_PX || px > right + GRIP_PX) return "outside"
+    if (right - left < 4 * GRIP_PX) return "inside"
+    return px <= left + GRIP_PX ? "left" : px < right - GRIP_PX ? "inside" : "right"
   }
 
   px(event) { return event.clientX - this.canvas.getBoundingClientRect().left }

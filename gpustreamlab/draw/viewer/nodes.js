@@ -54,13 +54,11 @@ export function onClick({ figureElement: figure }, listener) {
 export function throttled(viewer, action, everyMs) {
   let timer = 0, last = -Infinity
   const call = () => {
-    if (timer) return
-    const waitMs = last + everyMs - performance.now()
-    timer = setTimeout(() => {
+    timer ||= setTimeout(() => {
       timer = 0
       last = performance.now()
       action()
-    }, Math.max(0, waitMs))
+    }, Math.max(0, last + everyMs - performance.now()))
   }
   viewer.atEnd(() => clearTimeout(timer))
   return call
@@ -126,7 +124,7 @@ function copyByCommand(text, place) {
   area.focus()
   area.select()
   let isCopied = false
-  try { isCopied = document.execCommand("copy") } catch { isCopied = false }
+  try { isCopied = document.execCommand("copy") } catch {}
   if (isCopied) {
     offer.remove()
     focused?.focus?.({ preventScroll: true })

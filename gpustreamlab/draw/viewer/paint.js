@@ -52,15 +52,15 @@ export class Painter {
     view.eachPane(() => {
       paintBars(ctx, this)
       paintMemory(ctx, this)
-      paintGroups(ctx, this)
       paintLaneLabels(ctx, this)
     })
     paintStrips(ctx, this)
     paintMarks(ctx, this)
+    view.eachPane(() => paintGroups(ctx, this)) // Above lines.
     paintOpen(ctx, this)
     paintMemoryLabels(ctx, this)
     paintAxisTitle(ctx, this)
-    if (!view.store.length || !this.items.length) paintEmpty(ctx, this)
+    if (view.store.length ? !this.items.length : !view.openWork.length) paintEmpty(ctx, this)
   }
 
   paintOverlay(ctx, ratio) {
@@ -85,10 +85,12 @@ function paintAxisTitle(ctx, {view, theme, texts}) {
   ctx.fillText(texts.fit(ctx, text, frame.right), (frame.left + frame.right) / 2, frame.bottom + 38)
 }
 
-function paintEmpty(ctx, {view, theme}) {
-  const {store, frame} = view
-  const shown = store.filter ? "No shown name ran here" : "Nothing ran here: fit the window to see all"
-  setPen(ctx, theme.soft, 14, "center")
-  const text = store.length ? shown : view.tables.header.empty
-  ctx.fillText(text, (frame.left + frame.right) / 2, (view.lanesTop() + view.lanesBottom()) / 2, frame.right - frame.left)
+function paintEmpty(ctx, {view, theme, texts}) {
+  const {store, frame: {left, right}} = view, x = (left + right) / 2, y = (view.lanesTop() + view.lanesBottom()) / 2
+  const text = !store.length ? view.tables.header.empty : store.filter ? "No shown name ran here" : "Nothing ran here: fit the window to see all"
+  setPen(ctx, theme.paper, 14, "center")
+  const width = Math.min(right - left, texts.width(ctx, text))
+  ctx.fillRect(x - width / 2, y - 10, width, 20)
+  ctx.fillStyle = theme.soft
+  ctx.fillText(text, x, y, width)
 }

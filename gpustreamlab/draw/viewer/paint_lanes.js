@@ -57,11 +57,8 @@ export function paintCaret(ctx, x, middle, isFolded) {
 
 function paintGroup(ctx, painter, group, {top, bottom, headPx, headTop}) {
   const {view, theme} = painter, {frame} = view
-  const isStuck = headTop > top
-  ctx.fillStyle = isStuck ? blend(group.fill, theme.paper, TINT) : group.fill
-  ctx.globalAlpha = isStuck ? 1 : TINT
+  ctx.fillStyle = blend(group.fill, theme.paper, TINT)
   ctx.fillRect(BAND_PX, headTop, frame.right - BAND_PX, headPx)
-  ctx.globalAlpha = 1
   const band = new Path2D(`M0 ${top}h${BAND_PX}V${bottom - 1}H0z`)
   ctx.fillStyle = group.fill
   ctx.fill(band)

@@ -11,7 +11,7 @@ const MARK_HIT_PX = 4
 const LINE_GAP_PX = 2
 
 export const markColour = (kind, theme) => kind === "layout" ? theme.warn : kind === "mark" ? theme.accent : theme.soft
-const markRank = ({kind}) => MARK_RANKS[kind] ?? 3
+const markRank = ({kind}) => MARK_RANKS[kind]
 
 export function paintMarks(ctx, painter) {
   const {view} = painter, marks = marksBetween(view.tables.marks, view.x0, view.x1).sort((a, b) => markRank(a) - markRank(b) || a.time - b.time)
@@ -34,7 +34,7 @@ function paintMarkLines(ctx, {view, theme}, marks) {
     if (drawn.has(x)) continue
     for (let off = 1 - LINE_GAP_PX; off < LINE_GAP_PX; off++) drawn.add(x + off)
     ctx.strokeStyle = markColour(mark.kind, theme)
-    ctx.setLineDash(MARK_DASHES[mark.kind] || [])
+    ctx.setLineDash(MARK_DASHES[mark.kind])
     ctx.beginPath()
     ctx.moveTo(x, view.frame.top)
     ctx.lineTo(x, view.frame.top + view.parts.innerPx)
@@ -80,11 +80,11 @@ export function paintOpen(ctx, painter) {
       ctx.stroke()
       ctx.setLineDash([])
       const text = `${tables.names[name] ?? ""}${count > 1 ? ` + ${count - 1} more` : ""}, not ended`
-      paintPill(ctx, painter, text, (left + right) / 2, view.yAt((top + bottom) / 2), { fill: theme.paper, ink: theme.ink, line: theme.soft })
+      paintPill(ctx, painter, text, (left + right) / 2, view.yAt((top + bottom) / 2), { fill: theme.paper, ink: theme.ink, line: theme.soft, right: right - 36 }) // Then "now".
     }
   })
   if (now > frame.right) return
   ctx.fillStyle = theme.accent
   ctx.fillRect(now, frame.top, 1, view.parts.innerPx)
-  paintPill(ctx, painter, "now", now, frame.top + view.parts.innerPx - 11, { fill: theme.accent, ink: theme.paper })
+  paintPill(ctx, painter, "now", now, frame.top + view.parts.innerPx - (view.canScroll ? 35 : 11), { fill: theme.accent, ink: theme.paper })
 }

@@ -82,24 +82,24 @@ export function paintRuler(ctx, painter) {
 }
 
 // A short text on a ground of its own, within the frame.
-export function paintPill(ctx, {view, texts}, text, x, middle, {fill, ink, isBold = false, line = null}) {
+export function paintPill(ctx, {view, texts}, text, x, middle, {fill, ink, isBold = false, line = null, right = view.frame.right}) {
   setPen(ctx, fill, 12, "center", isBold ? "bold" : "normal")
-  const width = texts.width(ctx, text) + 16, height = 20, {frame} = view
-  const left = Math.min(Math.max(x - width / 2, frame.left + 2), Math.max(frame.left + 2, frame.right - width - 2))
+  const width = texts.width(ctx, text) + 16, {frame} = view
+  const left = Math.min(Math.max(x - width / 2, frame.left + 2), Math.max(frame.left + 2, right - width - 2))
   ctx.beginPath()
-  ctx.roundRect(left, middle - height / 2, width, height, height / 2)
+  ctx.roundRect(left, middle - 10, width, 20, 10)
   ctx.fill()
   if (line) { ctx.strokeStyle = line; ctx.lineWidth = 1; ctx.stroke() }
   ctx.fillStyle = ink
   ctx.fillText(text, left + width / 2, middle + 0.5)
 }
 
-// How many lanes are out of view, above and below; and how many waits have no arrow.
+// How many lanes are out of view; and, below the bars, how many waits have no arrow.
 export function paintMoreLanes(ctx, painter) {
-  const {view, theme} = painter, {frame} = view, look = {fill: theme.paper, ink: theme.soft, line: theme.grid}
+  const {view, theme} = painter, {frame} = view
   const say = (words, middle) => {
     setPen(ctx, theme.soft)
-    paintPill(ctx, painter, firstFit(ctx, painter.texts, words, (frame.right - frame.left) / 2), frame.right - 4, middle, look)
+    paintPill(ctx, painter, firstFit(ctx, painter.texts, words, (frame.right - frame.left) / 2), frame.right - 4, middle, {fill: theme.paper, ink: theme.soft, line: theme.grid})
   }
   if (view.canScroll) {
     const {laneOrder} = view, seen = view.visibleLanes()
@@ -112,6 +112,8 @@ export function paintMoreLanes(ctx, painter) {
     const words = [`▾ ${shown} ${word} shown: scroll over their names`, `▾ ${shown} ${word}`, `▾ ${shown}`]
     if (below) say(words, view.lanesBottom() - 12)
   }
-  const waits = `${formatCount(painter.hiddenEdges)} waits: point at a span`
-  if (painter.hiddenEdges) paintPill(ctx, painter, waits, frame.left + 4, view.lanesBottom() - 12, look)
+  if (!painter.hiddenEdges) return
+  setPen(ctx, theme.soft, 12, "right")
+  const waits = `${formatCount(painter.hiddenEdges)} waits hidden`
+  ctx.fillText(firstFit(ctx, painter.texts, [`${waits}: point at a span`, waits], frame.left), frame.left - 10, frame.bottom + 38)
 }

@@ -58,7 +58,6 @@ function freePlace(places, from, isLongest) {
 
 export function paintSigns(ctx, { view, theme }) {
   const signs = signsIn(view)
-  if (!signs.length) return
   paintEach(ctx, view, theme, signs.filter(({ piece }) => piece.lane < 0))
   clipLanes(ctx, view, 0, () => paintEach(ctx, view, theme, signs.filter(({ piece }) => piece.lane >= 0)))
 }
@@ -77,16 +76,17 @@ function paintEach(ctx, view, theme, signs) {
     if (place) paintDisc(ctx, x, y, px - 1.5, theme.paper) // Hollow: not the longest of its finding.
     setPen(ctx, place ? colour : theme.paper, sign.length > 1 ? px + 1.5 : px + 2.5, "center", "bold")
     ctx.fillText(sign, x, y + 0.5)
-    if (more) paintCount(ctx, more > 999 ? "999+" : `+${more}`, x + px - 2, y - px + 1, { fill: colour, ground: theme.paper })
+    if (more) paintCount(ctx, more > 999 ? "999+" : `+${more}`, x + px - 2, y - px + 1, view.frame.right, { fill: colour, ground: theme.paper })
   }
 }
 
 /** How many more pieces a sign stands for, at its upper corner. */
-function paintCount(ctx, text, x, y, { fill, ground }) {
+function paintCount(ctx, text, x, y, right, { fill, ground }) {
   setPen(ctx, ground, 10, "left", "bold")
-  ctx.fillRect(x, y - 6, ctx.measureText(text).width + 2, 12) // A bar behind it may have a colour near its own.
+  const width = ctx.measureText(text).width + 2, left = Math.min(x, right - width)
+  ctx.fillRect(left, y - 6, width, 12) // A bar behind it may have a colour near its own.
   ctx.fillStyle = fill
-  ctx.fillText(text, x + 1, y)
+  ctx.fillText(text, left + 1, y)
 }
 
 function paintDisc(ctx, x, y, radius, colour) {

@@ -8,7 +8,7 @@ const SNAP_PX = 6
 
 export function addRuler(viewer) {
   const { view } = viewer
-  const button = makeButton("Ruler", { label: "Measure between two clicks", key: "M", "aria-pressed": "false", onclick: () => toggle() })
+  const button = makeButton("Ruler", { label: "Ruler: measure between two clicks", key: "M", "aria-pressed": "false", onclick: () => toggle() })
   const says = makeNode("output", { class: "gsl-measured", "aria-live": "polite" })
   viewer.tools.append(button)
   viewer.news.append(says)

@@ -160,6 +160,12 @@ class Feed {
     else if (found) this.model.send({ ask: "why" })
   }
 
+  askWhy() {
+    if (!this.isGone) return this.model.send({ ask: "why" })
+    const nothing = { zero_ns: this.tables.zero_ns, lanes: [], findings: [], marks: [], gaps: [] }
+    this.setWhy({ ...nothing, ...this.why, line: "The kernel is gone and cannot be asked. Run the notebook again." })
+  }
+
   setWhy(why) {
     this.why = why
     for (const { viewer } of this.views) viewer.view.set("why", why)
@@ -279,7 +285,7 @@ class LiveView {
   async start(Bokeh, item) {
     const { feed } = this
     await feed.loaded
-    this.viewer = new gpustreamlab.Viewer({ element: this.root, Bokeh, item, tables: feed.tables, store: feed.store, live: true, askWhy: () => feed.model.send({ ask: "why" }) })
+    this.viewer = new gpustreamlab.Viewer({ element: this.root, Bokeh, item, tables: feed.tables, store: feed.store, live: true, askWhy: () => feed.askWhy() })
     await this.viewer.start()
     if (this.viewer.isDestroyed) return
     gpustreamlab.writeKept(this.viewer.view, feed.kept)
@@ -355,7 +361,9 @@ class LiveView {
     const { view } = this.viewer
     const isLive = this.feed.state.state === "live" || this.feed.state.state === "failing"
     // Nothing comes any more: there is nothing to follow, and nothing to pause.
-    if (!isLive) for (const key of ["isFollowing", "isPaused", "isLive"]) if (view[key]) view.set(key, false)
+    if (isLive) return
+    for (const key of ["isFollowing", "isPaused", "isLive"]) if (view[key]) view.set(key, false)
+    this.viewer.plotView.request_paint() // Without "now".
   }
 
   remove() {
