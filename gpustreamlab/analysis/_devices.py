@@ -8,7 +8,7 @@ from dataclasses import replace
 import numpy as np
 
 from gpustreamlab.errors import OptionError
-from gpustreamlab.model import Device, Lane, Trace, TraceMetadata
+from gpustreamlab.model import NO_COMMON_TIME, Device, Lane, Trace, TraceMetadata
 from gpustreamlab.typing import BoolArray, Int64Array, LaneKind
 
 
@@ -45,6 +45,16 @@ def per_row(trace: Trace, of_devices: Sequence[int]) -> Int64Array:
         return np.broadcast_to(np.int64(of_devices[0]), len(trace))
     found: Int64Array = np.array(of_devices, np.int64)[lane_devices(trace)][trace.lane]
     return found
+
+
+def require_common_time(meta: TraceMetadata, lanes: Sequence[Lane], function: str) -> None:
+    """Raise `OptionError` where lanes are of several simulated engines, whose times have nothing to do with each other."""
+    cards = sorted({lane.device for lane in lanes})
+    if len(cards) > 1 and NO_COMMON_TIME in meta.missing:
+        raise OptionError(
+            f"{function}() compares times, and simulated engines have none in common: each begins at 0. Ask each alone: "
+            f"lab.{function}() of the cluster, or trace.where(device={cards[0]}).{function}()."
+        )
 
 
 def require_one_rank(trace: Trace, rows: BoolArray, function: str) -> None:

@@ -21,7 +21,7 @@ from gpustreamlab.analysis._busy import (
     union_edges,
 )
 from gpustreamlab.analysis._concurrency import NOTHING_SHARED, Shared, bound_note, concurrency_text, shared_time
-from gpustreamlab.analysis._devices import devices_label
+from gpustreamlab.analysis._devices import devices_label, require_common_time
 from gpustreamlab.analysis._report import Report, Reported, ReportTable, more_row, simulated_notes, text_column, text_lines
 from gpustreamlab.analysis._scale import count_text, format_ms, format_ns, format_share, ratios
 from gpustreamlab.analysis._summary import empty_hint, pending_text
@@ -235,7 +235,7 @@ def overlap(trace: Trace) -> Overlap:
     TraceError
         If the trace lasts longer than 9 years, which only wrong times do.
     OptionError
-        If it is no trace.
+        If it is no trace, or one of several simulated engines, which have no time in common.
 
     Examples
     --------
@@ -260,6 +260,7 @@ def overlap(trace: Trace) -> Overlap:
         if lane.kind is LaneKind.STREAM and (edges_of_all[place].size or not lane.outside)
     ]
     edges = [edges_of_all[place] for place in lanes]
+    require_common_time(trace.metadata, [trace.lanes[place] for place in lanes if edges_of_all[place].size], "overlap")
     first_ns, last_ns = counted_extent(trace, kinds)
     common_ns, concurrency_ns = _matrix(edges) if len(edges) <= MASK_LANES else _matrix_in_blocks(edges)
     concurrency_ns[0] = (last_ns - first_ns) - int(concurrency_ns[1:].sum())

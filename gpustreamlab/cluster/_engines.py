@@ -67,3 +67,22 @@ def choose_engines(client: Any) -> Engines:
         f"{client!r:.80} is no client of a cluster. Use gsl.Cluster(ipyparallel.Client()), "
         "gsl.Cluster(distributed.Client()), or gsl.Cluster(workers=4)."
     )
+
+
+def open_engines(client: object, workers: object) -> Engines:
+    """Return the adapter of a client, or of workers that are started here.
+
+    Raises
+    ------
+    OptionError
+        If both are given, or none, or it is no client.
+    """
+    if (client is None) == (workers is None):
+        raise OptionError("gsl.Cluster takes a client, or a number of workers to start here: gsl.Cluster(workers=4).")
+    if workers is None:
+        return choose_engines(client)
+    if isinstance(workers, bool) or not isinstance(workers, int) or workers < 1:
+        raise OptionError(f"workers is {workers!r}; it must be a number of processes, 1 or more: gsl.Cluster(workers=4).")
+    from gpustreamlab.cluster._distributed import start_workers
+
+    return start_workers(workers)

@@ -12,6 +12,7 @@ from gpustreamlab.cluster import _worker
 from gpustreamlab.cluster._engines import Engines
 from gpustreamlab.cluster._follower import Life, first_of
 from gpustreamlab.cluster._mirror import Mirror
+from gpustreamlab.cluster._naming import name_order
 from gpustreamlab.cluster._worker import Facts
 from gpustreamlab.errors import ClusterError
 
@@ -142,7 +143,8 @@ class Entry:
     def _live(self, key: str, name: str, facts: Facts) -> Life:
         with self._lock:
             generation = self._generations[name] = self._generations.get(name, 0) + 1
-            card: tuple[object, ...] = (key,) if facts.simulated else (facts.host, facts.visible, facts.ordinal)
+            # A process that takes another one's place has its card; simulated cards are as many as engines.
+            card = (facts.host, *((name,) if facts.simulated else (facts.visible, facts.ordinal)))
             own = name if generation == 1 else f"{name}#{generation}"
             mirror = Mirror(
                 own,
@@ -152,11 +154,6 @@ class Entry:
                 ring_size=self._ring_size,
             )
         return Life(key=key, called=name, name=own, facts=facts, mirror=mirror)
-
-
-def name_order(name: str) -> tuple[int, str]:
-    """Return what names are sorted by: numbers by their value."""
-    return (int(name), "") if name.isdecimal() else (1 << 62, name)
 
 
 def reason(error: BaseException) -> str:

@@ -229,7 +229,8 @@ class Follower:
     def _ask(self, life: Life) -> None:
         life.asked_s = time.monotonic()
         try:
-            life.asked = self._engines.aside(life.key, _worker.read, self._client, life.mirror.arrived)
+            mirror = life.mirror
+            life.asked = self._engines.aside(life.key, _worker.read, self._client, mirror.arrived, mirror.newest_hazard_ns)
         except Exception as error:  # noqa: BLE001 - it may have gone this moment
             _log.debug("Engine %s could not be asked: %s", life.name, error)
 
@@ -243,7 +244,7 @@ class Follower:
         is_new = bool(changes.data) and changes.number == mirror.arrived + 1
         if is_new:
             mirror.take(changes.data, changes.number)
-        mirror.hear(changes.open_ranges, changes.now_ns)
+        mirror.hear(changes)
         return is_new and changes.is_full
 
     def _take_in(self, key: str, name: str) -> None:

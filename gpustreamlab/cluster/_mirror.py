@@ -11,6 +11,9 @@ from typing import Any
 
 import numpy as np
 
+from gpustreamlab.analysis import Hazard
+from gpustreamlab.cluster._worker import Changes
+from gpustreamlab.memory.hazards import hazard_notes
 from gpustreamlab.model import Counters, Device, Lane, Marker, Trace, TraceMetadata, WorkDetail
 from gpustreamlab.record import (
     DEPENDENCY_COLUMNS,
@@ -84,6 +87,10 @@ class Mirror:
         """Ranges that had not ended when the engine was lost."""
         self._open: Sequence[tuple[int, int, int, int]] = ()
         self._now_ns = 0
+        self.hazards: tuple[tuple[Hazard, int], ...] = ()
+        """What was found there, and when, by the engine's clock, in ns."""
+        self.newest_hazard_ns, self.hazards_ns = -1, -1
+        """When the newest was found, by the clock of the engine's host, and when that came here, by our own; -1 for none."""
         self.loss: tuple[Marker, ...] = ()
         """A mark where what is known of the engine ends, if it is lost."""
         self._head = BatchEncoder().head
@@ -161,9 +168,12 @@ class Mirror:
             self.arrived = number
             self.received_bytes += len(data)
 
-    def hear(self, open_ranges: Sequence[tuple[int, int, int, int]], now_ns: int) -> None:
-        """Take in which ranges had not ended at a time of the engine's clock, see `Recorder.unended`."""
-        self._open, self._now_ns = open_ranges, now_ns
+    def hear(self, changes: Changes) -> None:
+        """Take in what an answer tells of now: which ranges have not ended, and which hazards were found."""
+        self._open, self._now_ns = changes.open_ranges, changes.now_ns
+        if changes.hazards is not None:
+            self.hazards, self.hazards_ns = changes.hazards, time.monotonic_ns()
+        self.newest_hazard_ns = changes.newest_hazard_ns
 
     def end(self, text: str) -> None:
         """Let nothing be open or waited for any more, and mark where what is known of the engine ends."""
@@ -239,7 +249,12 @@ class Mirror:
     def trace(self, *, title: str = "") -> Trace:
         """Return what has arrived as a trace, on the engine's own clock."""
         facts = {"dropped_spans": self.missed_count, "pending_spans": self.pending_count}
-        return build_trace(self.changes(title=title).with_facts(**facts))
+        return self.with_hazards(build_trace(self.changes(title=title).with_facts(**facts)))
+
+    def with_hazards(self, trace: Trace) -> Trace:
+        """Return a trace of the engine with where its hazards are."""
+        notes = [note for one in self.hazards for note in hazard_notes(trace, *one, prefix=f"{self.name}:")]
+        return replace(trace, notes=(*trace.notes, *notes)) if notes else trace
 
     def _with_open_window(self, tables: Tables) -> Tables:
         """Let a window of capture that has not ended last as long as there are spans."""

@@ -52,13 +52,14 @@ def trace_of(life: Life) -> Trace:
         return trace
     placed = life.mirror.placed(Tables(*(getattr(spooled, name) for name in Tables._fields)))
     marks = [replace(mark, time_ns=int(spooled.end_ns.max())) for mark in life.mirror.loss]
-    return replace(
+    whole = replace(
         spooled,
         lanes=tuple(placed.lanes),
         threads=tuple(placed.threads),
         markers=(*spooled.markers, *marks),
         metadata=placed.metadata,
     )
+    return life.mirror.with_hazards(whole)
 
 
 def explain_each(traces: Mapping[str, Trace], first: str | int | None, second: str | None) -> dict[str, Explanation]:
@@ -88,6 +89,29 @@ def explain_each(traces: Mapping[str, Trace], first: str | int | None, second: s
     return found
 
 
+def extents_of(lives: Sequence[Life]) -> list[tuple[int, int] | None]:
+    """Return from when to when each has spans, by its own clock, in ns; None where it has none."""
+    return [life.mirror.extent_ns if life.mirror.span_count else None for life in lives]
+
+
+def began_ns(lives: Sequence[Life], extents: Sequence[tuple[int, int] | None]) -> list[int]:
+    """Return when each simulated engine began, in ns: at 0, or where the process ended whose place it took.
+
+    Parameters
+    ----------
+    lives
+        Some engines; of those of one name the first process first.
+    extents
+        From when to when each has spans, by its own clock, in ns; None where it has none.
+    """
+    ends_ns: dict[str, int] = {}
+    found = []
+    for life, own in zip(lives, extents, strict=True):
+        found.append(ends_ns.get(life.called, 0))
+        ends_ns[life.called] = found[-1] + (0 if own is None else own[1])
+    return found
+
+
 def loss_texts(
     lives: Sequence[Life], extents: Sequence[tuple[int, int] | None], offsets: Sequence[ClockOffset] | None
 ) -> list[str]:
@@ -102,14 +126,18 @@ def loss_texts(
     offsets
         How the clock of each is compared with the client's; None where they have no common time.
     """
-    placed = [own if own is None or offsets is None else offsets[at].shift(np.array(own)) for at, own in enumerate(extents)]
-    zero_ns = min((int(own[0]) for own in placed if own is not None), default=0)
+    times = [np.array(own or (), np.int64) for own in extents]
+    if offsets is None:
+        placed = [own + began for own, began in zip(times, began_ns(lives, extents), strict=True)]
+    else:
+        placed = [offset.shift(own) for own, offset in zip(times, offsets, strict=True)]
+    zero_ns = min((int(own[0]) for own in placed if len(own)), default=0)
     texts = []
     for life, own in zip(lives, placed, strict=True):
         if life.is_there:
             continue
         after = "" if offsets is None else f", {format_ns(life.lost_ns - zero_ns)} into the trace"
-        shown = "No span of it had come" if own is None else f"Its spans up to {format_ns(int(own[1]) - zero_ns)} are shown"
+        shown = f"Its spans up to {format_ns(int(own[1]) - zero_ns)} are shown" if len(own) else "No span of it had come"
         unended = f"; {life.mirror.unended_count:,} had not ended" if life.mirror.unended_count else ""
         texts.append(f"Engine {life.name} was lost at {clock_text(life.lost_unix_ns)}{after}: {life.why}. {shown}{unended}.")
     return texts

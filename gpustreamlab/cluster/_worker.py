@@ -14,6 +14,7 @@ from typing import Any, NamedTuple
 
 import gpustreamlab
 from gpustreamlab._util.host import monotonic_clock_id
+from gpustreamlab.analysis import Hazard
 from gpustreamlab.backends import BACKEND_NAMES, device_count
 from gpustreamlab.cluster._calls import Outcome, Printed, caught, pack
 from gpustreamlab.errors import GPUStreamLabError, MissingExtraError
@@ -71,6 +72,10 @@ class Changes(NamedTuple):
     """What has not ended, see `gpustreamlab.record.Recorder.unended`."""
     now_ns: int = 0
     """When that was so, by the clock of the trace."""
+    newest_hazard_ns: int = -1
+    """When the newest hazard was found, by the clock of the host; -1 where there is none."""
+    hazards: tuple[tuple[Hazard, int], ...] | None = None
+    """All that were found, and when, by the clock of the trace; None where the reader knows of the newest."""
 
 
 @dataclass
@@ -196,7 +201,7 @@ def told_between() -> tuple[int, int, int]:
     return time.monotonic_ns(), told_ns(), time.monotonic_ns()
 
 
-def read(client: str, arrived: int) -> Changes:
+def read(client: str, arrived: int, newest_hazard_ns: int = -1) -> Changes:
     """Return what is new for a client. What it was told and has not got is told again.
 
     Parameters
@@ -205,9 +210,11 @@ def read(client: str, arrived: int) -> Changes:
         Who reads.
     arrived
         `Changes.number` of the last answer that has arrived; 0 for none.
+    newest_hazard_ns
+        `Changes.newest_hazard_ns` of that.
     """
     with _home.lock:
-        recorder, title = _recorder(), _require_session().title
+        session, recorder = _require_session(), _recorder()
         data, is_full = b"", False
         _home.clients[client] = time.monotonic()
         reader = _home.readers.setdefault(client, _Reader())
@@ -218,12 +225,17 @@ def read(client: str, arrived: int) -> Changes:
             reader.number, reader.after = arrived, reader.before
         if _home.encoder is None:
             _home.encoder = BatchEncoder()
-        for batch, progress in read_changes(recorder, reader.after, title=title, batch_rows=MOST_ROWS):
+        for batch, progress in read_changes(recorder, reader.after, title=session.title, batch_rows=MOST_ROWS):
             reader.number, reader.before, reader.after = reader.number + 1, reader.after, progress
             data, is_full = _home.encoder.encode(batch), batch.row_count == MOST_ROWS
             break
+        watch = session._accesses  # noqa: SLF001 - of the package
         with recorder.observing():
-            return Changes(reader.number, data, is_anew, is_full, tuple(recorder.unended()), recorder.now_ns())
+            changes = Changes(reader.number, data, is_anew, is_full, tuple(recorder.unended()), recorder.now_ns())
+            newest_ns = watch.newest_ns
+            if newest_ns == newest_hazard_ns:
+                return changes._replace(newest_hazard_ns=newest_ns)
+            return changes._replace(newest_hazard_ns=newest_ns, hazards=tuple(watch.found()))
 
 
 def call(number: str, function: Callable[..., Any], *args: Any) -> Outcome:

@@ -6,7 +6,7 @@ import logging
 import time
 import uuid
 import weakref
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from concurrent.futures import Future
 from contextlib import suppress
 from dataclasses import replace
@@ -23,11 +23,12 @@ from gpustreamlab._util.words import wrap_lines
 from gpustreamlab.cluster import _calls, _worker
 from gpustreamlab.cluster._calls import Outcome
 from gpustreamlab.cluster._clocks import Clocks
-from gpustreamlab.cluster._engines import Answer, Engines, choose_engines
-from gpustreamlab.cluster._entry import ANSWER_S, Entry, name_order, reason
+from gpustreamlab.cluster._engines import Answer, open_engines
+from gpustreamlab.cluster._entry import ANSWER_S, Entry, reason
 from gpustreamlab.cluster._follower import SILENT_S, Follower, Life
+from gpustreamlab.cluster._naming import name_order, named
 from gpustreamlab.cluster._outcomes import ByEngine, EngineStatus, Outcomes
-from gpustreamlab.cluster._telling import explain_each, failure_of, loss_texts, status_of, trace_of
+from gpustreamlab.cluster._telling import began_ns, explain_each, extents_of, failure_of, loss_texts, status_of, trace_of
 from gpustreamlab.errors import ClusterError, OptionError, SessionClosedError, TraceError, nearest_hint
 from gpustreamlab.model import NO_COMMON_TIME, Ahead, ClockOffset, Layout, Note, Trace, merge, with_written
 from gpustreamlab.notebook.views import LiveViews, check_timeline_options
@@ -115,7 +116,7 @@ class Cluster(OneOfSeveral):
         unknown = next(iter(options.keys() - signature(Session).parameters.keys()), None)
         if unknown is not None:
             raise OptionError(f"gsl.Cluster has no option {unknown!r}. {nearest_hint(unknown, signature(Session).parameters)}")
-        self._engines = _open_engines(client, workers)
+        self._engines = open_engines(client, workers)
         self._client = uuid.uuid4().hex
         self.title = title
         """A name for traces and timelines."""
@@ -426,7 +427,7 @@ class Cluster(OneOfSeveral):
         __tracebackhide__ = True
         if self._is_closed:
             raise SessionClosedError("This cluster is closed. Its trace can be read; start another with gsl.Cluster(client).")
-        lives, number = self._chosen(on), uuid.uuid4().hex
+        lives, number = named(self._lives(), on), uuid.uuid4().hex
         answers = {life: self._asked(life, function, number, *args) for life in lives}
         try:
             outcomes = {life.called: self._awaited(life, answer) for life, answer in answers.items()}
@@ -479,31 +480,6 @@ class Cluster(OneOfSeveral):
             time.sleep(GONE_S)
         return Outcome(error=f"It was lost: {life.why}.")
 
-    def _chosen(self, on: str | int | Sequence[str | int]) -> list[Life]:
-        there = {life.called: life for life in self._there()}
-        if not there:
-            lost = "".join(f" Engine {life.name} is lost: {life.why}." for life in self._lives()[-4:])
-            raise ClusterError(f"No engine is there any more.{lost} Start others, and a new gsl.Cluster.")
-        if on == "all":
-            return [*there.values()]
-        words = on.split(",") if isinstance(on, str) else [*on] if isinstance(on, Iterable) else [on]
-        chosen = []
-        for word in (str(word).strip() for word in words):
-            if word not in there:
-                known = next((life for life in self._lives() if life.name == word), None)
-                why = (
-                    ""
-                    if known is None
-                    else f" It is called {known.called!r} now."
-                    if known.is_there
-                    else f" It is lost: {known.why}."
-                )
-                raise OptionError(f"There is no engine {word!r} in this cluster.{why} {nearest_hint(word, [*there, 'all'])}")
-            chosen.append(there[word])
-        if not chosen:
-            raise OptionError("No engine is named. Use on='all', on='0,2' or on=[0, 2].")
-        return list(dict.fromkeys(chosen))
-
     def _note_pings(self, life: Life, pings: list[tuple[int, int, int]]) -> None:
         if life.facts.simulated:  # its time stands still while nobody works
             return
@@ -527,7 +503,7 @@ class Cluster(OneOfSeveral):
         """Return what the times of each engine that is shown lack to be on the clock of the first, in ns."""
         lives = self._shown()
         if _have_no_common_time(lives):
-            return [0] * len(lives)
+            return [*began_ns(lives, extents_of(lives))]
         offsets = self._offsets(lives)
         if self._live_zero_ns is None:  # what is shown already stays where it is, though more is known later
             self._live_zero_ns = int(offsets[0].shift(np.zeros(1, np.int64))[0])
@@ -548,7 +524,7 @@ class Cluster(OneOfSeveral):
     def _live_missing(self) -> list[str]:
         """Return what live timelines cannot tell, in sentences."""
         lives = self._shown()
-        return self._missing(lives, [life.mirror.extent_ns if life.mirror.span_count else None for life in lives])
+        return self._missing(lives, extents_of(lives))
 
     def _missing(self, lives: Sequence[Life], extents: Sequence[tuple[int, int] | None]) -> list[str]:
         """Return what a trace of engines cannot tell, in sentences; extents as of `loss_texts`."""
@@ -572,8 +548,8 @@ class Cluster(OneOfSeveral):
         return [self._clocks[life.key] for life in lives]
 
     def _newest_hazard_ns(self) -> int:
-        """Return -1, for none: hazards are looked for on the engines, by `hazards`."""
-        return -1
+        """Return when an engine has told of hazards last, by the client's clock; -1 where none has."""
+        return max((life.mirror.hazards_ns for life in self._lives()), default=-1)
 
     def _keep_notes(self, notes: tuple[Note, ...]) -> None:
         """Take what the reader of a live timeline has written on it, all of it."""
@@ -583,29 +559,17 @@ class Cluster(OneOfSeveral):
 
     def _merged(self, lives: Sequence[Life], traces: Sequence[Trace]) -> Trace:
         """Return the traces of engines as one, on the clock of the first."""
+        extents = [(int(one.start_ns.min()), int(one.end_ns.max())) if len(one) else None for one in traces]
         if _have_no_common_time(lives):
-            whole = merge(traces, ahead_ns=[0] * len(lives), error_ns=0)
+            whole = merge(traces, ahead_ns=began_ns(lives, extents), error_ns=0)
         else:
             whole = merge(traces, clocks=self._offsets(lives))
-        extents = [(int(one.start_ns.min()), int(one.end_ns.max())) if len(one) else None for one in traces]
         missing = (*whole.metadata.missing, *self._missing(lives, extents))
         return replace(
             whole,
             notes=(*whole.notes, *self._notes),
             metadata=replace(whole.metadata, title=self.title, missing=missing),
         )
-
-
-def _open_engines(client: object, workers: object) -> Engines:
-    if (client is None) == (workers is None):
-        raise OptionError("gsl.Cluster takes a client, or a number of workers to start here: gsl.Cluster(workers=4).")
-    if workers is None:
-        return choose_engines(client)
-    if isinstance(workers, bool) or not isinstance(workers, int) or workers < 1:
-        raise OptionError(f"workers is {workers!r}; it must be a number of processes, 1 or more: gsl.Cluster(workers=4).")
-    from gpustreamlab.cluster._distributed import start_workers
-
-    return start_workers(workers)
 
 
 def _partition(session: Session, plan: Any, shares: dict[str, Any]) -> Layout | None:

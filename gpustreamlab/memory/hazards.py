@@ -31,7 +31,7 @@ from gpustreamlab.model import SPAN_KINDS, Note, Trace
 from gpustreamlab.record import Recorder
 from gpustreamlab.typing import HazardMode, NoteKind, SpanKind
 
-__all__ = ["AccessTap", "AccessWatch", "check_hazard_mode", "variables_of", "watch_accesses"]
+__all__ = ["AccessTap", "AccessWatch", "check_hazard_mode", "hazard_notes", "variables_of", "watch_accesses"]
 
 
 _NULL_STREAM = 0
@@ -190,31 +190,17 @@ class AccessWatch:
 
         One between two cards is told of on both, as far as the trace has them; the trace is on the clock of this watch's card.
         """
-        notes = []
+        found = self.found(of_node=of_node)
+        return tuple(note for one in found for note in hazard_notes(trace, *one, card=None if of_node else self._card))
+
+    def found(self, *, of_node: bool = False) -> list[tuple[Hazard, int]]:
+        """Return what was found, and when each was, by the trace's clock, in ns."""
         with self.lock:
             found = [(self._describe(row), row.host_ns) for row in self._rows(of_node=of_node)]
-        for hazard, host_ns in found:
-            is_between = hazard.first.device != hazard.second.device
-            try:
-                found_ns = self._recorder.to_clock_ns(host_ns)
-            except DeviceError:  # its clock is gone
-                continue
-            for side in (hazard.second, hazard.first) if is_between else (hazard.second,):
-                row = _open_range(trace, side, found_ns)
-                is_here = of_node or not is_between or side.device == self._card
-                if not is_here or (row is None and side is hazard.first):  # when that was enqueued is not known
-                    continue
-                notes.append(
-                    Note(
-                        time_ns=found_ns if row is None else int(trace.start_ns[row]),
-                        end_ns=None if row is None else int(trace.end_ns[row]),
-                        stream=side.lane if side.lane != NO_LANE else None,
-                        text=hazard.text,
-                        fix=f"Put {hazard.fix} {hazard.where}.",
-                        kind=NoteKind.HAZARD,
-                    )
-                )
-        return tuple(notes)
+        try:
+            return [(hazard, self._recorder.to_clock_ns(host_ns)) for hazard, host_ns in found]
+        except DeviceError:  # its clock is gone
+            return []
 
     @property
     def newest_ns(self) -> int:
@@ -505,12 +491,43 @@ def check_hazard_mode(mode: object, *, simulated: bool) -> HazardMode:
         ) from None
 
 
-def _open_range(trace: Trace, side: HazardSide, time_ns: int) -> int | None:
-    """Return the row of the range that one side of a hazard names: of those open by a time the last, or None."""
-    if side.range not in trace.names or not any(lane.name == side.lane for lane in trace.lanes):
+def hazard_notes(trace: Trace, hazard: Hazard, found_ns: int, *, card: int | None = None, prefix: str = "") -> Iterator[Note]:
+    """Say in a trace where a hazard is; see `AccessWatch.notes`.
+
+    Parameters
+    ----------
+    trace
+        The spans.
+    hazard, found_ns
+        What was found, and when, by the trace's clock.
+    card
+        The only card of which is told; None for all.
+    prefix
+        What the names of lanes begin with in the trace.
+    """
+    is_between = hazard.first.device != hazard.second.device
+    for side in (hazard.second, hazard.first) if is_between else (hazard.second,):
+        lane = None if side.lane == NO_LANE else prefix + side.lane
+        row = _open_range(trace, side.range, lane, found_ns)
+        is_here = card is None or not is_between or side.device == card
+        if not is_here or (row is None and side is hazard.first):  # when that was enqueued is not known
+            continue
+        yield Note(
+            time_ns=found_ns if row is None else int(trace.start_ns[row]),
+            end_ns=None if row is None else int(trace.end_ns[row]),
+            stream=lane,
+            text=hazard.text,
+            fix=f"Put {hazard.fix} {hazard.where}.",
+            kind=NoteKind.HAZARD,
+        )
+
+
+def _open_range(trace: Trace, name: str, lane: str | None, time_ns: int) -> int | None:
+    """Return the row of a range of a name in a lane: of those open by a time the last, or None."""
+    lanes = [own.name for own in trace.lanes]
+    if name not in trace.names or lane not in lanes:
         return None
-    is_it = (trace.name == trace.names.index(side.range)) & (trace.queued_ns <= time_ns)
-    is_it &= trace.lane == [lane.name for lane in trace.lanes].index(side.lane)
+    is_it = (trace.name == trace.names.index(name)) & (trace.queued_ns <= time_ns) & (trace.lane == lanes.index(lane))
     rows = np.flatnonzero(is_it & (trace.kind == SPAN_KINDS.index(SpanKind.RANGE)))
     return int(rows[trace.queued_ns[rows].argmax()]) if len(rows) else None
 

@@ -29,6 +29,16 @@ for step in range(120):
         lab.synchronize()
     time.sleep(0.1)
 """
+RACE = """
+def race(lab):
+    lab.stream("produce"), lab.stream("take")
+    with lab.on("produce", "fill"):
+        x = lab.xp.ones(4096)
+    with lab.on("take", "read"):
+        x + 1
+    lab.synchronize()
+lab.run(race, on="0, 2")
+"""
 LABELS = "live.viewer.view.planned.groups.map(group => group.label)"
 MARKS = "live.viewer.view.tables.marks.map(mark => mark.text)"
 OPEN = "live.viewer.view.openWork.map(([lane]) => live.viewer.view.tables.lanes[lane].name).sort()"
@@ -48,6 +58,13 @@ def notebook(server, lab_windows):
 def test_spans_of_engines_arrive_while_a_cell_runs_and_a_lost_engine_is_told_of_at_once(notebook):
     notebook.command("notebook:run-all-cells")
     notebook.wait("() => document.querySelector('.gsl-live')?.gslView?.isStarted", timeout_ms=SLOW_MS)
+    notebook.kernel(RACE)
+    notebook.wait_until("live.viewer.view.why?.is_partial", timeout_ms=SLOW_MS)
+    hazard = notebook.page.locator(".gsl-why .gsl-reason", has_text="read-after-write on 0:take and 2:take")
+    hazard.wait_for(timeout=SLOW_MS)
+    notebook.keep("cluster-hazards")
+    notebook.kernel("lab.clear()")
+    notebook.wait_until("!live.viewer.view.why", timeout_ms=SLOW_MS)
     victim = int(notebook.kernel("print(lab.engines[1].pid)"))
     notebook.watch()
     notebook.run_scratch(WORK, is_awaited=False)

@@ -688,9 +688,16 @@ def race(lab):
 def test_hazards_and_reasons_of_engines_say_what_to_type_there(engines):
     with Cluster(engines, backend="sim") as lab:
         lab.run(race)
+        lab.synchronize()
         text = str(lab.hazards())
         assert text.startswith("[0, 1, 2, 3] Hazards: 1 hazard (read-after-write)")
         assert "lab.stream('last').wait(lab.stream('first'))" in text
+        assert lab._newest_hazard_ns() > 0
+        notes = {note.stream: note for note in lab.trace.notes}
+        assert list(notes) == ["0:last", "1:last", "2:last", "3:last"]
+        (take,) = lab.trace.where(stream="2:last", name="take").start_ns
+        assert notes["2:last"].time_ns == take
+        assert notes["2:last"].fix == "Put lab.stream('last').wait(lab.stream('first')) before 'take' (add)."
         lab.run(spins, 1_000_000, on=3)
         lab.synchronize()
         assert list(lab.explain()) == ["0", "1", "2", "3"]
@@ -699,6 +706,18 @@ def test_hazards_and_reasons_of_engines_say_what_to_type_there(engines):
         assert list(lab.explain("compute")) == ["3"]
         with pytest.raises(StreamNotFoundError, match="no stream, range or kernel 'nothing'"):
             lab.explain("nothing")
+        lab.clear()
+        assert lab.trace.notes == ()
+
+
+def test_simulated_engines_overlap_within_each_and_no_time_of_two_is_compared(engines):
+    with Cluster(engines, backend="sim") as lab:
+        lab.run(race)
+        lab.synchronize()
+        with pytest.raises(OptionError, match=r"lab\.overlap\(\) of the cluster, or trace\.where\(device=0\)\.overlap\(\)"):
+            lab.trace.overlap()
+        alone = lab.trace.where(device=2).overlap()
+        assert alone.common_ns.tolist() == lab.overlap()["2"].common_ns.tolist()
 
 
 def test_what_only_sessions_of_engines_have_says_how_to_ask_there(engines):
@@ -735,10 +754,10 @@ def test_a_live_journal_has_the_spans_of_engines_that_come_later(engines):
 
 def start_again(engines, lab, name):
     """Let an engine die, and another process take its place."""
-    count = len(lab.engines)
-    del engines.there[f"key{name}"]
-    until(lambda: lab.lost)
-    engines.there[f"key{name}#2"] = name
+    count, lost = len(lab.engines), len(lab.lost)
+    del engines.there[next(key for key, own in engines.there.items() if own == name)]
+    until(lambda: len(lab.lost) > lost)
+    engines.there[f"key{name}#{lost + 2}"] = name
     until(lambda: len(lab._joined.journals) == count + 1)
 
 
@@ -770,9 +789,32 @@ def test_clearing_lets_go_of_lost_engines(engines):
         for trace in (lab.trace, lab._joined.trace()):
             assert sorted(lane.name for lane in trace.lanes) == ["0#2:compute", "1:compute", "2:compute", "3:compute"]
             assert len(trace.where(name="step")) == 28
-            assert [device.ordinal for device in trace.devices] == [1, 2, 3, 4]
+            assert [device.ordinal for device in trace.devices] == [0, 1, 2, 3]
             assert not any("lost" in text for text in trace.metadata.missing)
         assert lab.stragglers().remarks == ()
+
+
+def test_a_process_that_takes_the_place_of_another_has_its_card_and_begins_where_that_one_ended(engines):
+    with Cluster(engines, backend="sim") as lab:
+        lab.run(done_steps, 5)
+        lab.synchronize()
+        ends_ns = [int(lab.traces["0"].end_ns.max())]
+        for count in (2, 3):
+            start_again(engines, lab, "0")
+            lab.run(done_steps, count)
+            lab.synchronize()
+            own = lab.traces[f"0#{count}"]
+            for trace in (lab.trace, lab._joined.trace()):
+                assert len(trace.devices) == 4
+                assert {lane.device for lane in trace.lanes if lane.name.startswith("0")} == {0}
+                again = trace.where(stream=f"0#{count}:compute")
+                assert again.start_ns.tolist() == (own.start_ns + ends_ns[-1]).tolist()
+            ends_ns.append(ends_ns[-1] + int(own.end_ns.max()))
+        del engines.there["key0#3"]
+        until(lambda: len(lab.lost) == 3)
+        shown = format_ns(ends_ns[-1] - int(lab.trace.start_ns.min()))
+        for trace in (lab.trace, lab._joined.trace()):
+            assert f"Its spans up to {shown} are shown" in trace.metadata.missing[-1]
 
 
 @pytest.mark.parametrize("is_simulated", [True, False], ids=["no common time", "one time"])
