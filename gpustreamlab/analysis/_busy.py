@@ -90,7 +90,7 @@ def busy_word(counted: Collection[SpanKind]) -> str:
 def sm_kinds(trace: Trace, kinds: Sequence[SpanKind] | None = None) -> tuple[SpanKind, ...]:
     """Say which kinds of spans count as time in which SMs were in use.
 
-    Copies and fills use none. Where only ranges were captured nobody knows what is in them, so all counts.
+    Copies and fills use none: copy engines do them. What is in a range nobody knows, so it counts.
 
     Parameters
     ----------
@@ -104,9 +104,7 @@ def sm_kinds(trace: Trace, kinds: Sequence[SpanKind] | None = None) -> tuple[Spa
     tuple of SpanKind
         Some of these, in their order.
     """
-    kinds = counted_kinds(trace) if kinds is None else tuple(kinds)
-    if trace.metadata.tier is not CaptureTier.KERNELS:
-        return kinds
+    kinds = counted_kinds(trace) if kinds is None else kinds
     return tuple(kind for kind in kinds if kind in {SpanKind.RANGE, SpanKind.KERNEL})
 
 

@@ -23,7 +23,7 @@ from gpustreamlab.analysis import (
     whole_card,
 )
 from gpustreamlab.draw._colours import WHOLE_CARD_STYLE, PartitionStyle, partition_style
-from gpustreamlab.model import Trace
+from gpustreamlab.model import LayoutChange, Trace
 from gpustreamlab.typing import FloatArray, Int64Array, LaneKind
 
 ROW_PX = 22
@@ -238,6 +238,19 @@ def band_steps(trace: Trace, bands: Sequence[SMBand], zero_ns: int) -> list[tupl
         for step, series in zip(steps, stack_sms(steps, card.sm_count), strict=True):
             own[places[_band_name(step.size)]].append(series)
     return [((times_ns - zero_ns).astype(np.float64), sms) for times_ns, sms in map(_add_steps, own)]
+
+
+def own_sms(trace: Trace, bands: Sequence[SMBand], zero_ns: int) -> tuple[tuple[float, tuple[int, ...]], ...]:
+    """Return from when on, in ns since `zero_ns`, how many SMs each band kept for itself, idle or not.
+
+    Empty where nobody knows: of several cards each has a layout of its own.
+    """
+    if len(trace.devices) > 1 or not bands:
+        return ()
+    changes = trace.layouts or (LayoutChange(time_ns=zero_ns, layout=trace.layout),)
+    layouts = [(change, change.layout if change.layout and change.layout.is_enforced else ()) for change in changes]
+    sizes = [(change.time_ns - zero_ns, {part.name: part.granted_sms for part in layout}) for change, layout in layouts]
+    return tuple((float(time_ns), tuple(sms.get(band.name or "", 0) for band in bands)) for time_ns, sms in sizes)
 
 
 def plan_partitions(trace: Trace, bands: Sequence[SMBand]) -> tuple[PartitionEntry, ...]:

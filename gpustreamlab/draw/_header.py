@@ -33,7 +33,7 @@ from gpustreamlab.typing import CaptureTier, SpanKind
 BARS_CONTAIN_WAITING = "bars contain waiting"
 """What the first line of a picture of ranges says."""
 
-_SMS_BY_RANGES = "SMs in use: at most; a partition counts as a whole, and a copy as if it needed SMs"
+_SMS_BY_RANGES = "SMs in use: at most; a partition counts as a whole while a range is open in it, also one that only copies"
 _SMS_BY_KERNELS = "SMs in use: at most; a partition counts as a whole while one of its kernels runs"
 
 ABOUT = "How this was recorded, and what is missing"
@@ -55,6 +55,8 @@ class Header:
     """What was captured, by what, and how exactly."""
     busy_word: str
     """What a stream is while one of its counted spans lasts, see `busy_word`."""
+    counts_ranges: bool
+    """Whether ranges count as busy: nobody knows when in them work ran."""
     sentence: str
     """What ran where, and how much of it at once, in one sentence."""
     lost: str
@@ -101,7 +103,8 @@ def plan_header(
         first_ns, last_ns = stream_extent(trace)
         width_ns = float(last_ns - first_ns)
     basis = basis_of(trace) if basis is None else basis
-    sms_fact = _SMS_BY_RANGES if SpanKind.RANGE in basis.counted else _SMS_BY_KERNELS
+    counts_ranges = SpanKind.RANGE in basis.counted
+    sms_fact = _SMS_BY_RANGES if counts_ranges else _SMS_BY_KERNELS
     span_count = len(trace) if span_count is None else span_count
     pending = meta.pending_spans if pending_count is None else pending_count
     counts = counts_text(trace, span_count)
@@ -111,6 +114,7 @@ def plan_header(
         badge="SIMULATED" if meta.simulated else "FROM COLUMNS" if meta.is_from_columns else "MEASURED",
         tier=tier_text(meta, basis.tier),
         busy_word=busy_word(basis.counted),
+        counts_ranges=counts_ranges,
         sentence=_sentence(trace, finding, format_ns(width_ns) if span_count else ""),
         lost=_lost(meta, pending),
         facts=f"{display_name(meta.device_name)} · {counts}{length}",

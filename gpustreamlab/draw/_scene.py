@@ -30,6 +30,7 @@ from gpustreamlab.draw._groups import (
     PartitionEntry,
     SMBand,
     host_group,
+    own_sms,
     plan_bands,
     plan_groups,
     plan_partitions,
@@ -213,6 +214,8 @@ class Scene:
     """Middle of each line of their labels, in px from the top, above all lanes."""
     bands: tuple[SMBand, ...]
     """What the strip of SM-time stacks, from the bottom, the whole card last; empty where there are no partitions."""
+    own_sms: tuple[tuple[float, tuple[int, ...]], ...]
+    """From when on, in ns since zero, how many SMs each band keeps for itself: its place in the strip is that of these."""
     partitions: tuple[PartitionEntry, ...]
     """The whole card, then each of the trace's partitions by its code."""
     sm_count: int
@@ -289,6 +292,7 @@ def plan_scene(
         marks=marks,
         mark_rows=mark_rows,
         bands=bands,
+        own_sms=own_sms(trace, bands, zero_ns),
         partitions=plan_partitions(trace, bands),
         sm_count=sum(card.sm_count for card in trace.devices),
         height_px=height_px,
@@ -307,7 +311,9 @@ def plan_scene(
 def _lane_hues(lanes: Sequence[LaneBox], groups: Sequence[GroupBox]) -> tuple[int, ...]:
     if any(box.group.style.letter for box in groups):
         return tuple(groups[lane.group].group.style.hue for lane in lanes)
-    return tuple(GREY if lane.is_host else place % GREY for place, lane in enumerate(lanes))
+    # By their places in the picture, so that no neighbours have the same.
+    rank = np.argsort(np.argsort([lane.top for lane in lanes], kind="stable")).tolist()
+    return tuple(GREY if lane.is_host else place % GREY for place, lane in zip(rank, lanes, strict=True))
 
 
 def lane_detail(lane: Lane) -> str:

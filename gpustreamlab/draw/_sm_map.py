@@ -18,6 +18,7 @@ from gpustreamlab.draw._colours import (
     PartitionStyle,
     hatch_fill,
     hatch_patterns,
+    line_of,
     partition_style,
 )
 from gpustreamlab.draw._scene import MARK_RANKS, Scene, text_width_px
@@ -458,7 +459,9 @@ def mark_shapes(scene: Scene, plot: SVGPlot) -> Iterator[str]:
 
 
 def sm_strip_shapes(scene: Scene, steps: Sequence[Steps], plot: SVGPlot, *, is_open: bool) -> Iterator[str]:
-    """Draw the SMs that the partitions occupy over time, stacked, as high as the cards have SMs.
+    """Draw the SMs that the partitions occupy over time, each at the place of its own, as high as the cards have SMs.
+
+    What runs on the whole card has those places that no partition uses, from the bottom.
 
     Parameters
     ----------
@@ -473,28 +476,42 @@ def sm_strip_shapes(scene: Scene, steps: Sequence[Steps], plot: SVGPlot, *, is_o
     """
     if not scene.bands:
         return
-    pale = f' fill-opacity="{OPEN_STRIP_ALPHA}"' if is_open else ""
-    scale = SMS_STRIP_PX / scene.sm_count
-    edges_ns = _common_times(steps, plot)
-    low = np.zeros(len(edges_ns) - 1)
-    borders_px = plot.x(edges_ns)
-    for band, (times_ns, sms) in zip(scene.bands, steps, strict=True):
-        if not len(times_ns):
-            continue
-        busy_sms = _means(times_ns, sms.astype(np.float64), edges_ns)
-        high = low + busy_sms
-        path = _area(borders_px, plot.sms_bottom_px - high * scale, plot.sms_bottom_px - low * scale)
-        hatch = hatch_fill(band.style.hatch)
-        yield f'<path d="{path}" fill="{band.style.fill}"{pale}/>'
-        if hatch:
-            yield f'<path d="{path}" fill="{hatch}" {HATCH_CLASS}/>'
-        yield from _sms_labels(borders_px, low, busy_sms, band.style, plot, scale)
-        low = high
+    starts_ns = np.clip([-1.0, *(time_ns for time_ns, _ in scene.own_sms)], -1.0, plot.end_ns)
+    sizes = np.array([[0] * len(scene.bands), *(sms for _, sms in scene.own_sms)])
+    edges_ns = _common_times([np.maximum(0, starts_ns), *(times_ns for times_ns, _ in steps)], plot)
+    own = sizes[np.searchsorted(starts_ns, (edges_ns[1:] + edges_ns[:-1]) / 2) - 1]
+    busy = [_means(times_ns, sms.astype(np.float64), edges_ns) for times_ns, sms in steps]
+    low, card, look = np.zeros(len(edges_ns) - 1), scene.bands[-1], (plot, scene.sm_count, OPEN_STRIP_ALPHA if is_open else 1)
+    for place, band in enumerate(scene.bands):
+        high = low + busy[place]
+        top = np.maximum(high, low + own[:, place])
+        of_card = high + np.minimum(top - high, busy[-1])
+        yield from _sms_area(edges_ns, low, high, band.style, *look)
+        yield from _sms_area(edges_ns, high, of_card, card.style, *look)
+        busy[-1] = busy[-1] - (of_card - high)
+        low = top
     box = f'x="{plot.left_px:.1f}" y="{plot.sms_top_px:.1f}" width="{plot.right_px - plot.left_px:.1f}" height="{SMS_STRIP_PX}"'
     yield f'<rect {box} fill="none" stroke="{SOFT}" stroke-opacity=".35"/>'
     yield svg_text(plot.left_px - 8, plot.sms_top_px + 8, f"{scene.sm_count:,} SMs", "end", INK, 11)
     yield svg_text(plot.left_px - 8, plot.sms_top_px + 22, "at most" if is_open else "at work", "end", SOFT, 11)
     yield svg_text(plot.left_px - 8, plot.sms_bottom_px, "0", "end", INK, 11)
+
+
+def _sms_area(
+    edges_ns: FloatArray, low: FloatArray, high: FloatArray, style: PartitionStyle, plot: SVGPlot, sm_count: int, opacity: float
+) -> Iterator[str]:
+    """Draw SMs from one place of the strip to another; where they are pale, with a line above."""
+    scale, borders_px = SMS_STRIP_PX / sm_count, plot.x(edges_ns)
+    high_px, low_px = plot.sms_bottom_px - high * scale, plot.sms_bottom_px - low * scale
+    path = _area(borders_px, high_px, low_px)
+    if not path:
+        return
+    yield f'<path d="{path}" fill="{style.fill}" fill-opacity="{opacity}"/>'
+    if opacity < 1:
+        yield f'<path d="{_area(borders_px, high_px, np.minimum(low_px, high_px + 1))}" fill="{line_of(style.fill, INK)}"/>'
+    if hatch := hatch_fill(style.hatch):
+        yield f'<path d="{path}" fill="{hatch}" {HATCH_CLASS}/>'
+    yield from _sms_labels(borders_px, low, high - low, style, plot, scale)
 
 
 def _sms_labels(
@@ -540,16 +557,18 @@ def step_path(times_ns: FloatArray, values: FloatArray, plot: SVGPlot, *, bottom
     return _area(ends_px, bottom_px - values * scale, np.full(len(values), bottom_px))
 
 
-def _common_times(steps: Sequence[Steps], plot: SVGPlot) -> FloatArray:
+def _common_times(times: Sequence[FloatArray], plot: SVGPlot) -> FloatArray:
     """Return borders of columns for all bands: every step where they are few, even columns where many."""
-    if sum(len(times_ns) for times_ns, _ in steps) > _COLUMNS:
+    if sum(map(len, times)) > _COLUMNS:
         # Fewer columns where there are many bands: each column of each band costs about 20 bytes.
-        return np.linspace(0, plot.end_ns, max(100, 3 * _COLUMNS // max(3, len(steps))) + 1)
-    return np.unique(np.concatenate([[0.0, plot.end_ns], *(times_ns for times_ns, _ in steps)]))
+        return np.linspace(0, plot.end_ns, max(100, 3 * _COLUMNS // max(3, len(times) - 1)) + 1)
+    return np.unique(np.concatenate([[0.0, plot.end_ns], *times]))
 
 
 def _means(times_ns: FloatArray, values: FloatArray, edges_ns: FloatArray) -> FloatArray:
     """Return the mean of a step function, which ends at 0, between neighbouring edges."""
+    if not len(times_ns):
+        return np.zeros(len(edges_ns) - 1)
     area = np.concatenate(([0.0], np.cumsum(np.diff(times_ns) * values[:-1])))
     means: FloatArray = np.diff(np.interp(edges_ns, times_ns, area)) / np.diff(edges_ns)
     return means

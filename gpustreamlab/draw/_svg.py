@@ -194,7 +194,7 @@ def plot_shapes(picture: Picture, items: Merged, steps: Sequence[Steps], plot: S
     yield from _bars(picture, items, plot)
     yield from memory_shapes(plan_memory(picture.trace, scene), plot)
     yield from stray_shapes(picture, items, plot)
-    yield from sm_strip_shapes(scene, steps, plot, is_open=picture.header.busy_word != "busy")
+    yield from sm_strip_shapes(scene, steps, plot, is_open=picture.header.counts_ranges)
     yield from capture_shapes(scene, plot)
     yield from mark_shapes(scene, plot)
 

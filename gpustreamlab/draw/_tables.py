@@ -87,6 +87,7 @@ def scene_tables(trace: Trace, scene: Scene, header: Header, counted: Sequence[S
         "rows": _row_entries(scene),
         "partitions": [{"text": part.text, "sms": part.granted_sms, "band": part.band} for part in scene.partitions],
         "bands": [{"label": band.label, "fill": band.style.fill} | asdict(band.style) for band in scene.bands],
+        "own_sms": [[time_ns, list(sms)] for time_ns, sms in scene.own_sms],
         "marks": [{"time": one.time_ns, "text": one.text, "kind": one.kind} for one in scene.marks if one.kind not in _SIGNS],
         "written": written_entries(trace),
         "mark_rows": list(scene.mark_rows),

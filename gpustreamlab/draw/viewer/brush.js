@@ -147,9 +147,9 @@ function spanHue(tables, by, row, index) {
 }
 
 export function laneHue(tables, by, lane) {
-  const grey = hueCount(tables), {host, hue} = tables.lanes[lane]
+  const grey = hueCount(tables), {host, hue, place} = tables.lanes[lane]
   if (host || by === "name" || by === "duration") return grey
-  return by === "stream" ? lane % grey : hue ?? grey
+  return by === "stream" ? place % grey : hue ?? grey
 }
 
 // The shortest and the longest of what ran on streams, in ns.

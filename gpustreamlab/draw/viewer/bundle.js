@@ -1,4 +1,4 @@
-// Made by scripts/bundle_viewer.py. 6f38bf8eaaedb21dda169753dc2cd53732ebac9c8d67c3d5705a1b51b98923b2
+// Made by scripts/bundle_viewer.py. 5eddf5c1d46dbcb6c9fb065d18e8ce007f064cc73a240e672965ce1af4a3b16a
 "use strict";
 var gpustreamlab = (() => {
   var __defProp = Object.defineProperty;
@@ -726,9 +726,9 @@ var gpustreamlab = (() => {
     return tables.lanes[row.lane].host || !band ? laneHue(tables, by, row.lane) : band.hue;
   }
   function laneHue(tables, by, lane) {
-    const grey = hueCount(tables), { host, hue } = tables.lanes[lane];
+    const grey = hueCount(tables), { host, hue, place } = tables.lanes[lane];
     if (host || by === "name" || by === "duration") return grey;
-    return by === "stream" ? lane % grey : hue ?? grey;
+    return by === "stream" ? place % grey : hue ?? grey;
   }
   function durationsOf({ store, tables }) {
     let least = Infinity, most = 1;
@@ -1131,7 +1131,7 @@ var gpustreamlab = (() => {
   var groupKey = ({ label }) => `group ${label.split(" · ")[0]}`;
   function layOut(planned, layout, { roomPx, mayGrow }, threadOf) {
     const marksPx = planned.mark_rows.length ? Math.min(planned.height_px, ...planned.groups.map((group) => group.top), ...planned.lanes.map((lane) => lane.top)) : 0;
-    const groups = groupLanes(planned, layout, threadOf), keys = planned.lanes.map(laneKey);
+    const places = lanesFromTop(planned), groups = groupLanes(planned, layout, threadOf), keys = planned.lanes.map(laneKey);
     const isIn = (set) => (code) => layout[set].has(keys[code]), isFolded = isIn("folded"), isHidden = isIn("hidden"), isPinned2 = isIn("pinned");
     const pinned = groups.flatMap((group) => group.lanes).filter((code) => isPinned2(code) && !isHidden(code));
     for (const group of groups) {
@@ -1155,7 +1155,7 @@ var gpustreamlab = (() => {
     const fixedPx = marksPx + HEAD_PX * headed.length + sum[0] + (pinned.length ? PINNED_GAP_PX : 0);
     const scale = SCALES[layout.density] ?? fitScale(planned, (roomPx - fixedPx) / Math.max(1, sum[1]), mayGrow);
     const scaleOf = (code) => Math.max(scale * shareOf2(code), LEAST_PX / Math.max(1, high(code)));
-    const lanes = planned.lanes.map((lane) => ({ ...lane, hue: planned.groups[lane.group]?.hue, top: AWAY_PX, bottom: AWAY_PX, parts: [], group: -1 }));
+    const lanes = planned.lanes.map((lane, code) => ({ ...lane, hue: planned.groups[lane.group]?.hue, place: places.indexOf(code), top: AWAY_PX, bottom: AWAY_PX, parts: [], group: -1 }));
     let y = marksPx;
     const put = (code, group) => {
       const lane = lanes[code], isLow = isFolded(code);
@@ -1198,9 +1198,9 @@ var gpustreamlab = (() => {
     });
   }
   var bordersIn = (lane, moved, { top, bottom }) => lane.top === AWAY_PX || lane.folded ? { top: AWAY_PX, bottom: AWAY_PX } : { top: moved(top), bottom: moved(bottom) };
+  var lanesFromTop = ({ lanes }) => [...lanes.keys()].sort((a, b) => lanes[a].top - lanes[b].top);
   function groupLanes(planned, { groupBy, order }, threadOf) {
     const rank = new Map(order.map((key, place) => [key, place])), rankOf = (code) => rank.get(laneKey(planned.lanes[code])) ?? Infinity;
-    const codes = planned.lanes.map((_, code) => code).sort((a, b) => planned.lanes[a].top - planned.lanes[b].top);
     const groups = /* @__PURE__ */ new Map();
     const labels = {
       host: ({ machine }) => machine,
@@ -1208,7 +1208,7 @@ var gpustreamlab = (() => {
       thread: (_, code) => `first launched by ${threadOf(code) ?? "no thread"}`
     };
     const groupOf = (lane) => planned.groups[planned.lanes[lane].group];
-    for (const code of codes) {
+    for (const code of lanesFromTop(planned)) {
       const lane = planned.lanes[code];
       const label = labels[groupBy]?.(lane, code) ?? "";
       const group = lane.host || groupBy === "partition" ? groupOf(code) : label ? { ...PLAIN, label } : null;
@@ -2751,22 +2751,32 @@ var gpustreamlab = (() => {
     }
   }
   function paintSms(ctx, painter, box) {
-    const { view } = painter, { tables, store } = view, isKnown = tables.header.busy_word !== "queued or running";
-    const stack = smShares(store, tables, view.x0, view.x1, box.columns), low = new Float64Array(box.columns);
-    clipStrip(ctx, view, box, () => {
-      tables.bands.forEach((band, place) => {
-        const high = stack[place].map((sms, column) => low[column] + sms);
-        const shape = stepShape(low, high, box, tables.sm_count);
-        ctx.fillStyle = band.fill;
-        ctx.globalAlpha = isKnown ? 1 : OPEN_STRIP;
-        ctx.fill(shape);
-        ctx.globalAlpha = 1;
-        hatchShape(ctx, painter, band.hatch, shape);
-        labelSms(ctx, painter, band, { low, sms: stack[place] }, box);
-        low.set(high);
+    const { view } = painter, { bands, header, own_sms: layouts, sm_count: most } = view.tables;
+    const busy = smShares(view.store, view.tables, view.x0, view.x1, box.columns), ofCard = busy.at(-1);
+    const layoutAt = (ns) => layouts.findLast(([time]) => time <= ns)?.[1], own = Array.from(ofCard, (_, column) => layoutAt(view.x0 + (column + 0.5) * view.nsPerPx));
+    let low = new Float64Array(box.columns);
+    clipStrip(ctx, view, box, () => bands.forEach((band, place) => {
+      const bottom = low, high = bottom.map((sms, column) => sms + busy[place][column]);
+      low = bottom.map((sms, column) => Math.max(high[column], sms + (own[column]?.[place] ?? 0)));
+      const shared = high.map((sms, column) => sms + Math.min(low[column] - sms, ofCard[column]));
+      paintArea(ctx, painter, band, bottom, high, box);
+      paintArea(ctx, painter, bands.at(-1), high, shared, box);
+      ofCard.forEach((sms, column) => {
+        ofCard[column] = sms - (shared[column] - high[column]);
       });
-    });
-    paintScale(ctx, painter, box, [`${formatCount(tables.sm_count)} SMs`], [isKnown ? "at work" : "at most"]);
+    }));
+    paintScale(ctx, painter, box, [`${formatCount(most)} SMs`], [header.counts_ranges ? "at most" : "at work"]);
+  }
+  function paintArea(ctx, painter, band, low, high, box) {
+    const { tables: { header, sm_count: most } } = painter.view, shape = stepShape(low, high, box, most), linePx = most / (box.bottom - box.top);
+    ctx.fillStyle = band.fill;
+    ctx.globalAlpha = header.counts_ranges ? OPEN_STRIP : 1;
+    ctx.fill(shape);
+    ctx.globalAlpha = 1;
+    ctx.fillStyle = painter.looks.lines[band.hue * TINTS];
+    if (header.counts_ranges) ctx.fill(stepShape(high.map((sms, column) => Math.max(low[column], sms - linePx)), high, box, most));
+    hatchShape(ctx, painter, band.hatch, shape);
+    labelSms(ctx, painter, band, { low, sms: high.map((sms, column) => sms - low[column]) }, box);
   }
   function stripAt(view, px, py) {
     const { tables, store, nsPerPx, frame } = view, strip = view.parts.strips.find(({ top, bottom }) => py >= frame.top + top && py <= frame.top + bottom);
@@ -3053,13 +3063,14 @@ var gpustreamlab = (() => {
       if (place) paintDisc(ctx, x, y, px - 1.5, theme.paper);
       setPen(ctx, place ? colour : theme.paper, sign.length > 1 ? px + 1.5 : px + 2.5, "center", "bold");
       ctx.fillText(sign, x, y + 0.5);
-      if (more) paintCount(ctx, more > 999 ? "999+" : `+${more}`, x + px - 2, y - px + 1, view.frame.right, { fill: colour, ground: theme.paper });
+      const isSmall = px < SIGN_PX, corner = isSmall ? [x + px + 6, y - px + 1] : [x, y - px - 4];
+      if (more) paintCount(ctx, more > 999 ? "999+" : `+${more}`, ...corner, view.frame.right, { fill: colour, ground: theme.paper });
     }
   }
   function paintCount(ctx, text, x, y, right, { fill, ground }) {
     setPen(ctx, ground, 10, "left", "bold");
-    const width = ctx.measureText(text).width + 2, left = Math.min(x, right - width);
-    ctx.fillRect(left, y - 6, width, 12);
+    const width = ctx.measureText(text).width + 2, left = Math.min(x - width / 2, right - width);
+    ctx.fillRect(left, y - 5, width, 10);
     ctx.fillStyle = fill;
     ctx.fillText(text, left + 1, y);
   }
@@ -4302,7 +4313,7 @@ var gpustreamlab = (() => {
       ctx.fillStyle = theme.shade;
       ctx.fillRect(box.left, box.top, this.width, box.bottom - box.top);
       ctx.fillStyle = theme.busy;
-      if (this.view.tables.header.busy_word === "queued or running") ctx.globalAlpha = OPEN_STRIP;
+      if (this.view.tables.header.counts_ranges) ctx.globalAlpha = OPEN_STRIP;
       ctx.fill(stepShape(new Float64Array(shares.length), shares, box, most || 1));
       ctx.globalAlpha = 1;
     }

@@ -104,7 +104,7 @@ export class Minimap {
     ctx.fillStyle = theme.shade
     ctx.fillRect(box.left, box.top, this.width, box.bottom - box.top)
     ctx.fillStyle = theme.busy
-    if (this.view.tables.header.busy_word === "queued or running") ctx.globalAlpha = OPEN_STRIP
+    if (this.view.tables.header.counts_ranges) ctx.globalAlpha = OPEN_STRIP
     ctx.fill(stepShape(new Float64Array(shares.length), shares, box, most || 1))
     ctx.globalAlpha = 1
   }

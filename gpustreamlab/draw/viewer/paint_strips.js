@@ -1,6 +1,6 @@
-// Strips below the lanes: SMs of partitions at work, stacked, and when kernels were captured. Each px column shows its exact mean.
+// Strips below the lanes: SMs of partitions at work, each at its place, and when kernels were captured. Each px column shows its exact mean.
 
-import { BAR_INK, clipTo, hatchShape, OPEN_STRIP, setPen } from "./brush.js"
+import { BAR_INK, clipTo, hatchShape, OPEN_STRIP, setPen, TINTS } from "./brush.js"
 import { exactTime } from "./facts.js"
 import { nearPx } from "./paint_edges.js"
 import { LABEL_GAP_PX } from "./paint_lanes.js"
@@ -24,22 +24,33 @@ export function paintStrips(ctx, painter) {
 }
 
 function paintSms(ctx, painter, box) {
-  const {view} = painter, {tables, store} = view, isKnown = tables.header.busy_word !== "queued or running"
-  const stack = smShares(store, tables, view.x0, view.x1, box.columns), low = new Float64Array(box.columns)
-  clipStrip(ctx, view, box, () => {
-    tables.bands.forEach((band, place) => {
-      const high = stack[place].map((sms, column) => low[column] + sms)
-      const shape = stepShape(low, high, box, tables.sm_count)
-      ctx.fillStyle = band.fill
-      ctx.globalAlpha = isKnown ? 1 : OPEN_STRIP
-      ctx.fill(shape)
-      ctx.globalAlpha = 1
-      hatchShape(ctx, painter, band.hatch, shape)
-      labelSms(ctx, painter, band, {low, sms: stack[place]}, box)
-      low.set(high)
-    })
-  })
-  paintScale(ctx, painter, box, [`${formatCount(tables.sm_count)} SMs`], [isKnown ? "at work" : "at most"])
+  const {view} = painter, {bands, header, own_sms: layouts, sm_count: most} = view.tables
+  const busy = smShares(view.store, view.tables, view.x0, view.x1, box.columns), ofCard = busy.at(-1)
+  const layoutAt = ns => layouts.findLast(([time]) => time <= ns)?.[1], own = Array.from(ofCard, (_, column) => layoutAt(view.x0 + (column + 0.5) * view.nsPerPx))
+  let low = new Float64Array(box.columns)
+  // A partition keeps its place while it is idle; work on the whole card has those that no partition uses, from the bottom.
+  clipStrip(ctx, view, box, () => bands.forEach((band, place) => {
+    const bottom = low, high = bottom.map((sms, column) => sms + busy[place][column])
+    low = bottom.map((sms, column) => Math.max(high[column], sms + (own[column]?.[place] ?? 0)))
+    const shared = high.map((sms, column) => sms + Math.min(low[column] - sms, ofCard[column]))
+    paintArea(ctx, painter, band, bottom, high, box)
+    paintArea(ctx, painter, bands.at(-1), high, shared, box)
+    ofCard.forEach((sms, column) => { ofCard[column] = sms - (shared[column] - high[column]) })
+  }))
+  paintScale(ctx, painter, box, [`${formatCount(most)} SMs`], [header.counts_ranges ? "at most" : "at work"])
+}
+
+// SMs from one place to another; where ranges count they are pale, with a line above.
+function paintArea(ctx, painter, band, low, high, box) {
+  const {tables: {header, sm_count: most}} = painter.view, shape = stepShape(low, high, box, most), linePx = most / (box.bottom - box.top)
+  ctx.fillStyle = band.fill
+  ctx.globalAlpha = header.counts_ranges ? OPEN_STRIP : 1
+  ctx.fill(shape)
+  ctx.globalAlpha = 1
+  ctx.fillStyle = painter.looks.lines[band.hue * TINTS]
+  if (header.counts_ranges) ctx.fill(stepShape(high.map((sms, column) => Math.max(low[column], sms - linePx)), high, box, most))
+  hatchShape(ctx, painter, band.hatch, shape)
+  labelSms(ctx, painter, band, {low, sms: high.map((sms, column) => sms - low[column])}, box)
 }
 
 /** What a strip tells at a place of the figure: a title and pairs of label and text; null where there is none. */

@@ -152,8 +152,17 @@ def test_copies_overlap_but_use_no_sms():
     assert "copies and fills use no SMs" in str(result)
 
 
-def test_where_only_ranges_were_captured_all_counts_for_the_sms():
-    assert sm_kinds(pipeline_trace()) == ALL
+def test_copies_use_no_sms_where_no_kernels_were_captured_either():
+    trace = make_trace(
+        [("a", "step", 0, 100, {"partition": 0}), ("b", "copy", 50, 300, {"kind": "copy", "partition": 0})],
+        partitions=(DECODE,),
+    )
+    (step,) = sm_time_steps(trace)
+    assert step.edges_ns.tolist() == [0, 100]
+
+
+def test_ranges_count_for_the_sms_where_only_they_were_captured():
+    assert sm_kinds(pipeline_trace()) == (SpanKind.RANGE, SpanKind.KERNEL)
     assert "use no SMs" not in str(utilization(pipeline_trace()))
     trace = windowed((200, 400))
     assert sm_kinds(trace) == (SpanKind.RANGE, SpanKind.KERNEL)

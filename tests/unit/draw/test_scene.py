@@ -13,6 +13,7 @@ from hypothesis import strategies as st
 from gpustreamlab import Session
 from gpustreamlab.analysis import RowTable, is_work, span_rows
 from gpustreamlab.draw import plan_scene
+from gpustreamlab.draw._colours import GREY
 from gpustreamlab.draw._groups import CARD_ROW_PX, LEAST_ROW_PX
 from gpustreamlab.draw._scene import LABEL_PX, LANE_GAP_PX, MAX_MARKS, ROW_PX, fit_label, lane_detail, text_width_px
 from gpustreamlab.model import Lane, Layout, LayoutChange, Marker
@@ -146,6 +147,13 @@ def test_lanes_are_grouped_by_partition_and_as_high_as_these_have_sms():
     assert heights["logging"] == CARD_ROW_PX
     assert heights["prefill"] == pytest.approx(CARD_ROW_PX * 96 / 132)
     assert heights["decode"] == LEAST_ROW_PX
+
+
+def test_neighbours_have_other_hues_also_where_lanes_are_in_the_order_of_their_first_work():
+    trace = random_trace(400, 30)
+    scene = plan_scene(trace)
+    hues = [scene.lane_hues[code] for code in sorted(range(30), key=lambda code: scene.lanes[code].top)]
+    assert hues == [place % GREY for place in range(30)]
 
 
 def test_bars_tell_of_sms_alike_before_and_after_their_lanes_move():

@@ -15,11 +15,13 @@ from hypothesis import strategies as st
 from gpustreamlab.analysis import merge_narrow
 from gpustreamlab.draw import plan_picture, timeline_svg
 from gpustreamlab.draw._svg import MAX_SVG_BARS, MAX_SVG_WAITS, merged_items
-from gpustreamlab.model import Marker
+from gpustreamlab.model import Layout, Marker
 from tests.helpers.kernel_traces import kernel_trace, make_kernel_trace, serial_trace
 from tests.helpers.svg_texts import check_texts_within
 from tests.helpers.traces import (
+    DECODE,
     EVIL_NAME,
+    PREFILL,
     empty_trace,
     evil_trace,
     make_trace,
@@ -244,6 +246,17 @@ def test_strip_of_sms_says_which_partition_has_how_many():
     plain = timeline_svg(nested_trace())
     assert "SMs" not in plain.split("</title>")[1]
     assert "stroke-dasharray" not in plain
+
+
+def test_a_partition_keeps_its_place_in_the_strip_while_others_are_idle():
+    spans = [("a", "x", 0, 10, {"partition": 0}), ("b", "y", 5, 20, {"partition": 1}), ("c", "z", 14, 20)]
+    layout = Layout(partitions=(PREFILL, DECODE))
+    svg = timeline_svg(make_kernel_trace(spans, partitions=(PREFILL, DECODE), layout=layout))
+    strip = re.findall(r'<path d="M[\d.]+ [\d.]+V([\d.]+)H[^"]*V([\d.]+)H[^"]*z" fill="(#\w+)" fill-opacity="1"', svg)
+    top_px = min(float(high) for high, _, _ in strip)
+    places = {fill: [round((float(px) - top_px) / 56 * 132) for px in borders] for *borders, fill in strip}
+    # Decode is above prefill's 96 SMs also after that has ended, and the whole card has these.
+    assert places == {"#56b4e9": [36, 132], "#e69f00": [0, 36], "#c3c9d0": [36, 132]}
 
 
 def test_strip_of_many_steps_is_drawn_in_columns_of_the_same_area():
