@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Callable, Iterator, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import partial
 from itertools import chain
 
@@ -85,9 +85,19 @@ class Found:
     """The most that it would save if this piece had not been held up: no longer than the rest of its run was
     alone, in ns."""
 
-    def among(self, rows: BoolArray) -> Found:
-        """Return some of them; shape (n_found,), bool."""
+    def among(self, rows: BoolArray | Int64Array) -> Found:
+        """Return some of them; shape (n_found,), bool, or their places."""
         return Found(**{name: getattr(self, name)[rows] for name in self.__slots__})
+
+    def once_each(self) -> Found:
+        """Return the same, with one row for a piece that the same work held up until its launch, and from then to its start."""
+        key = (self.piece * len(CODES) + self.cause) * (self.before.max() + 2) + self.before
+        if len(np.unique(key)) == len(key):
+            return self
+        order = np.lexsort((-self.waited_ns, key))
+        firsts = np.flatnonzero(np.append(True, np.diff(key[order]) != 0))
+        sums = {name: np.add.reduceat(getattr(self, name)[order], firsts) for name in ("waited_ns", "saves_ns")}
+        return replace(self.among(order[firsts]), **sums)
 
 
 def find_causes(trace: Trace, pieces: Pieces) -> Found:

@@ -209,8 +209,8 @@ class Explanation(Reported):
             return f"{together}; nothing to gain{bound or ': the busiest stream hides the others'}"
         gain = f"at most {format_ns(self.gain_ns)} ({format_share(self.gain_ns / self.active_ns)}) to gain{bound}"
         missing_ns = self.active_ns - self.offered_ns
-        offered = f"; in {format_ns(missing_ns)} only one stream had work" if missing_ns > LEAST_SHARE * self.active_ns else ""
-        return f"{together}; {gain}{offered}"
+        alone = f"; in {format_ns(missing_ns)} only one stream had work queued or running"
+        return f"{together}; {gain}{alone if missing_ns > LEAST_SHARE * self.active_ns else ''}"
 
     def _report(self) -> Report:
         told = [_told(finding) for finding in self.findings[:LISTED_FINDINGS]]
@@ -257,7 +257,9 @@ class Explanation(Reported):
             notes.append(f"{pending_text(self.metadata.pending_spans, self.metadata)}.")
         if self.metadata.dropped_spans:
             notes.append(f"{self.metadata.dropped_spans:,} spans were dropped: what stood in front may be missing.")
-        return [*notes, *self.metadata.missing, *simulated_notes(self.metadata)]
+        simulated = simulated_notes(self.metadata)
+        sleeps = ["Only calls take the host time there: waits and slow code between them do not show."] if simulated else []
+        return [*notes, *self.metadata.missing, *simulated, *sleeps]
 
 
 def _bound_table(found: Explanation) -> ReportTable:
@@ -272,7 +274,7 @@ def _bound_table(found: Explanation) -> ReportTable:
 def _told(finding: Finding) -> list[str]:
     """Write why, which work, and what it would save at most."""
     likely = " (likely)" if finding.certainty is Certainty.LIKELY else ""
-    which = f"{display_name(finding.stream, 32)}, not beside {display_name(finding.other or 'others', 32)}"
+    which = f"{display_name(finding.stream, 32)}, while {display_name(finding.other or 'others', 32)} ran"
     if finding.code is Cause.SAME_LANE:
         which = f"{display_name(finding.stream, 32)}, for both"
     if finding.pair_count > 1:
@@ -529,6 +531,7 @@ def _grouped(trace: Trace, pieces: Pieces, found: Found, gain_ns: int, least_ns:
     """Put together what has one cause and one pair of streams; add up further pairs; leave out what is not worth telling."""
     if not len(found.piece):
         return []
+    found = found.once_each()
     other = np.where(found.before >= 0, trace.lane[found.before], -1)
     width = len(trace.lanes) + 1
     pairs, pair = np.unique((found.cause * width + pieces.lane[found.piece]) * width + other + 1, return_inverse=True)

@@ -59,7 +59,7 @@ class Hazard:
     hazard_count: int
     """How many there were of this kind between the same two ranges."""
     maker: str = ""
-    """Name of the range in which its memory was allocated; empty outside all ranges."""
+    """Name of the range in which its memory was allocated, or first used on the simulated device; empty outside all ranges."""
     scratch_bytes: int | None = None
     """How much scratch was asked for, where it was used after it was given back or its lane closed; None for other hazards."""
 
@@ -213,8 +213,8 @@ def _array(hazard: Hazard) -> str:
     name = f"{display_name(hazard.array, _NAME_WIDTH)} #{hazard.allocation}"
     if hazard.array.isidentifier() or hazard.scratch_bytes is not None:
         return name
-    made_in = repr(display_name(hazard.maker, _NAME_WIDTH)) if hazard.maker else "work outside all ranges"
-    return f"the array of {name} that {made_in} made"
+    place = repr(display_name(hazard.maker, _NAME_WIDTH)) if hazard.maker else "outside all ranges"
+    return f"the array of {name} from {place}"
 
 
 def _side(side: HazardSide) -> str:

@@ -28,7 +28,7 @@ from gpustreamlab.analysis import (
 from gpustreamlab.draw._groups import plan_bands
 from gpustreamlab.draw._scene import stray_facts
 from gpustreamlab.model import Trace, TraceMetadata
-from gpustreamlab.typing import CaptureTier, SpanKind
+from gpustreamlab.typing import CaptureTier, NoteKind, SpanKind
 
 BARS_CONTAIN_WAITING = "bars contain waiting"
 """What the first line of a picture of ranges says."""
@@ -60,7 +60,7 @@ class Header:
     sentence: str
     """What ran where, and how much of it at once, in one sentence."""
     lost: str
-    """What is missing of the spans, in two or three words; empty where nothing is."""
+    """Hazards, and what is missing of the spans, in a few words; empty where nothing is to be said."""
     facts: str
     """Device, spans, streams, length."""
     finding: str
@@ -107,6 +107,7 @@ def plan_header(
     sms_fact = _SMS_BY_RANGES if counts_ranges else _SMS_BY_KERNELS
     span_count = len(trace) if span_count is None else span_count
     pending = meta.pending_spans if pending_count is None else pending_count
+    hazard_count = len({note.text for note in trace.notes if note.kind is NoteKind.HAZARD})
     counts = counts_text(trace, span_count)
     length = f" · {format_ns(width_ns)}" if span_count else ""
     return Header(
@@ -116,7 +117,7 @@ def plan_header(
         busy_word=busy_word(basis.counted),
         counts_ranges=counts_ranges,
         sentence=_sentence(trace, finding, format_ns(width_ns) if span_count else ""),
-        lost=_lost(meta, pending),
+        lost=_lost(meta, pending, hazard_count),
         facts=f"{display_name(meta.device_name)} · {counts}{length}",
         finding=finding,
         source=" · ".join(
@@ -126,14 +127,15 @@ def plan_header(
                 *([sms_fact] if plan_bands(trace) else []),
             ]
         ),
-        missing=(*missing_facts(meta), *stray_facts(trace), *partition_warnings(trace)),
+        missing=(*_hazard_facts(hazard_count), *missing_facts(meta), *stray_facts(trace), *partition_warnings(trace)),
         empty=pending_text(pending, meta) if pending else empty_hint(meta),
     )
 
 
 def _sentence(trace: Trace, finding: str, length: str) -> str:
     """Say what ran where, how long, and how much of it at once."""
-    bands = [band.label.replace(" · ", " (", 1) + ")" for band in plan_bands(trace) if band.name is not None]
+    own = plan_bands(trace) if len(trace.devices) == 1 else ()  # else it would leave out the other cards
+    bands = [band.label.replace(" · ", " (", 1) + ")" for band in own if band.name is not None]
     streams = used_stream_count(trace)
     lanes = count_text(streams, "stream") if streams else lanes_text(trace)
     where = " and ".join(bands) if 0 < len(bands) <= LISTED_PARTITIONS else lanes
@@ -147,10 +149,15 @@ def _sentence(trace: Trace, finding: str, length: str) -> str:
     return f"{place}: {found}" if found else place
 
 
-def _lost(meta: TraceMetadata, pending: int) -> str:
-    """Say how many spans are not there, for the mark beside the sentence."""
+def _hazard_facts(count: int) -> list[str]:
+    return [f"{count_text(count, 'hazard')}: accesses of an array that nothing orders. See Why?"] if count else []
+
+
+def _lost(meta: TraceMetadata, pending: int, hazard_count: int) -> str:
+    """Say how many hazards there are, and how many spans are not there, for the mark beside the sentence."""
+    hazards = [count_text(hazard_count, "hazard")] if hazard_count else []
     dropped = [f"{meta.dropped_spans:,} dropped"] if meta.dropped_spans else []
-    return ", ".join([*dropped, *([f"{pending:,} not ended"] if pending else [])])
+    return ", ".join([*hazards, *dropped, *([f"{pending:,} not ended"] if pending else [])])
 
 
 def tier_text(meta: TraceMetadata, tier: CaptureTier) -> str:

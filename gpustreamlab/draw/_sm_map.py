@@ -493,7 +493,7 @@ def sm_strip_shapes(scene: Scene, steps: Sequence[Steps], plot: SVGPlot, *, is_o
     box = f'x="{plot.left_px:.1f}" y="{plot.sms_top_px:.1f}" width="{plot.right_px - plot.left_px:.1f}" height="{SMS_STRIP_PX}"'
     yield f'<rect {box} fill="none" stroke="{SOFT}" stroke-opacity=".35"/>'
     yield svg_text(plot.left_px - 8, plot.sms_top_px + 8, f"{scene.sm_count:,} SMs", "end", INK, 11)
-    yield svg_text(plot.left_px - 8, plot.sms_top_px + 22, "at most" if is_open else "at work", "end", SOFT, 11)
+    yield svg_text(plot.left_px - 8, plot.sms_top_px + 22, "at most", "end", SOFT, 11)
     yield svg_text(plot.left_px - 8, plot.sms_bottom_px, "0", "end", INK, 11)
 
 

@@ -397,11 +397,11 @@ def test_an_array_keeps_the_last_name_that_was_seen(lab):
     del kept, again
 
 
-def test_an_array_that_never_had_a_name_is_told_by_who_made_it_with_a_line_that_can_be_typed(lab):
+def test_an_array_that_never_had_a_name_is_told_by_where_it_is_from_with_a_line_that_can_be_typed(lab):
     kept = CASES["use_after_free"].run(lab)
     row, told = only_row(lab), str(lab.memory.hazards())
     assert (row.fix, row.where) == ("lab.stream('copy').wait(lab.stream('compute'))", "before 'next' (zeros)")
-    assert "the array of float64 (1024) #1 that 'upload' made" in told
+    assert "the array of float64 (1024) #1 from 'upload'" in told
     assert "stream.hold(array) after its last use is better than the wait" in " ".join(told.split())
     exec(row.fix, {"lab": lab})
     del kept

@@ -1,4 +1,4 @@
-// Made by scripts/bundle_viewer.py. 5eddf5c1d46dbcb6c9fb065d18e8ce007f064cc73a240e672965ce1af4a3b16a
+// Made by scripts/bundle_viewer.py. 18ec11b3f8e41db54de8187565557cc993d749a90dc3b7eb23ca16e770c5baf5
 "use strict";
 var gpustreamlab = (() => {
   var __defProp = Object.defineProperty;
@@ -2280,7 +2280,8 @@ var gpustreamlab = (() => {
       finding.sign = SIGNS[finding.kind] ?? String(at + 1);
       finding.pieces.forEach((piece, place) => Object.assign(piece, { number: at + 1, place, kind: finding.kind, sign: finding.sign }));
     });
-    const pieces = findings.flatMap((finding) => finding.pieces).sort((a, b) => Boolean(a.place) - Boolean(b.place));
+    const order = ({ place, kind }) => 2 * Boolean(place) + (kind !== "hazard");
+    const pieces = findings.flatMap((finding) => finding.pieces).sort((a, b) => order(a) - order(b));
     const gapWords = new Map(why.gaps.map(([lane, end, kind]) => [`${lanes[lane]} ${end + moved}`, why.gap_words[kind]]));
     return { findings, pieces, gapWords };
   }
@@ -2327,7 +2328,7 @@ var gpustreamlab = (() => {
 
   // why_panel.js
   var ASKED = "Asked: the kernel answers when it is not busy.";
-  var HINT = "Click a reason, its sign in the picture, or a gap of a lane.";
+  var HINT = "Click a reason, its sign in the picture, or a gap of a lane. Hollow signs are more of the same reason, +n stands for n more.";
   function addWhy(viewer) {
     const { view } = viewer;
     const panel = makeNode("section", { class: "gsl-panel gsl-why", "aria-label": "Why work did not overlap", hidden: true });
@@ -2751,7 +2752,7 @@ var gpustreamlab = (() => {
     }
   }
   function paintSms(ctx, painter, box) {
-    const { view } = painter, { bands, header, own_sms: layouts, sm_count: most } = view.tables;
+    const { view } = painter, { bands, own_sms: layouts, sm_count: most } = view.tables;
     const busy = smShares(view.store, view.tables, view.x0, view.x1, box.columns), ofCard = busy.at(-1);
     const layoutAt = (ns) => layouts.findLast(([time]) => time <= ns)?.[1], own = Array.from(ofCard, (_, column) => layoutAt(view.x0 + (column + 0.5) * view.nsPerPx));
     let low = new Float64Array(box.columns);
@@ -2765,7 +2766,7 @@ var gpustreamlab = (() => {
         ofCard[column] = sms - (shared[column] - high[column]);
       });
     }));
-    paintScale(ctx, painter, box, [`${formatCount(most)} SMs`], [header.counts_ranges ? "at most" : "at work"]);
+    paintScale(ctx, painter, box, [`${formatCount(most)} SMs`], ["at most"]);
   }
   function paintArea(ctx, painter, band, low, high, box) {
     const { tables: { header, sm_count: most } } = painter.view, shape = stepShape(low, high, box, most), linePx = most / (box.bottom - box.top);
@@ -2783,9 +2784,9 @@ var gpustreamlab = (() => {
     if (!strip || px > frame.right) return null;
     if (strip.kind === "capture") return ["Kernels captured", [["about", "elsewhere there are ranges only"]]];
     const about = `of ${formatCount(tables.sm_count)} SMs, at most: a partition counts as a whole while work runs in it`;
-    if (px < frame.left) return ["SMs of partitions at work", [["about", about], ...tables.bands.map(({ label, letter }) => [letter || " ", label])]];
+    if (px < frame.left) return ["SMs of partitions, at most", [["about", about], ...tables.bands.map(({ label, letter }) => [letter || " ", label])]];
     const at = view.timeAt(px), sms = smShares(store, tables, at, at + nsPerPx, 1).map(([mean]) => Number(mean.toPrecision(4)));
-    return ["SMs of partitions at work", [["at", exactTime(at)], ...tables.bands.map(({ label }, place) => [String(sms[place]), label]), ["about", about]]];
+    return ["SMs of partitions, at most", [["at", exactTime(at)], ...tables.bands.map(({ label }, place) => [String(sms[place]), label]), ["about", about]]];
   }
   function paintCapture(ctx, { view, theme, texts }, box) {
     const { left, top, bottom } = box;
@@ -4773,9 +4774,7 @@ var gpustreamlab = (() => {
     };
     write(text, left);
     if (!time || texts.width(ctx, time) > room - used - 16) return;
-    ctx.globalAlpha = 0.8;
     write(time, left + used + 8);
-    ctx.globalAlpha = 1;
   }
   function paintStrays(ctx, { items, ratio, theme }, segments, { x, w }) {
     let corners = "";

@@ -182,9 +182,7 @@ function labelBar(ctx, painter, columns, at, {left, room, middle}) {
   }
   write(text, left)
   if (!time || texts.width(ctx, time) > room - used - 16) return
-  ctx.globalAlpha = 0.8
   write(time, left + used + 8)
-  ctx.globalAlpha = 1
 }
 
 // A corner in the colour of warnings on each kernel, copy or fill that ran on another stream than its range had selected.

@@ -24,7 +24,7 @@ export function paintStrips(ctx, painter) {
 }
 
 function paintSms(ctx, painter, box) {
-  const {view} = painter, {bands, header, own_sms: layouts, sm_count: most} = view.tables
+  const {view} = painter, {bands, own_sms: layouts, sm_count: most} = view.tables
   const busy = smShares(view.store, view.tables, view.x0, view.x1, box.columns), ofCard = busy.at(-1)
   const layoutAt = ns => layouts.findLast(([time]) => time <= ns)?.[1], own = Array.from(ofCard, (_, column) => layoutAt(view.x0 + (column + 0.5) * view.nsPerPx))
   let low = new Float64Array(box.columns)
@@ -37,7 +37,7 @@ function paintSms(ctx, painter, box) {
     paintArea(ctx, painter, bands.at(-1), high, shared, box)
     ofCard.forEach((sms, column) => { ofCard[column] = sms - (shared[column] - high[column]) })
   }))
-  paintScale(ctx, painter, box, [`${formatCount(most)} SMs`], [header.counts_ranges ? "at most" : "at work"])
+  paintScale(ctx, painter, box, [`${formatCount(most)} SMs`], ["at most"])
 }
 
 // SMs from one place to another; where ranges count they are pale, with a line above.
@@ -59,9 +59,9 @@ export function stripAt(view, px, py) {
   if (!strip || px > frame.right) return null
   if (strip.kind === "capture") return ["Kernels captured", [["about", "elsewhere there are ranges only"]]]
   const about = `of ${formatCount(tables.sm_count)} SMs, at most: a partition counts as a whole while work runs in it`
-  if (px < frame.left) return ["SMs of partitions at work", [["about", about], ...tables.bands.map(({label, letter}) => [letter || " ", label])]]
+  if (px < frame.left) return ["SMs of partitions, at most", [["about", about], ...tables.bands.map(({label, letter}) => [letter || " ", label])]]
   const at = view.timeAt(px), sms = smShares(store, tables, at, at + nsPerPx, 1).map(([mean]) => Number(mean.toPrecision(4)))
-  return ["SMs of partitions at work", [["at", exactTime(at)], ...tables.bands.map(({label}, place) => [String(sms[place]), label]), ["about", about]]]
+  return ["SMs of partitions, at most", [["at", exactTime(at)], ...tables.bands.map(({label}, place) => [String(sms[place]), label]), ["about", about]]]
 }
 
 // When kernels were captured: elsewhere there are ranges only.

@@ -37,8 +37,9 @@ function findReasons(view) {
     finding.sign = SIGNS[finding.kind] ?? String(at + 1)
     finding.pieces.forEach((piece, place) => Object.assign(piece, { number: at + 1, place, kind: finding.kind, sign: finding.sign }))
   })
-  // The longest piece of each finding comes first: it is the one that has a sign in any case.
-  const pieces = findings.flatMap(finding => finding.pieces).sort((a, b) => Boolean(a.place) - Boolean(b.place))
+  // The longest piece of each finding comes first: it is the one that has a sign in any case. Hazards stand next to their work.
+  const order = ({ place, kind }) => 2 * Boolean(place) + (kind !== "hazard")
+  const pieces = findings.flatMap(finding => finding.pieces).sort((a, b) => order(a) - order(b))
   const gapWords = new Map(why.gaps.map(([lane, end, kind]) => [`${lanes[lane]} ${end + moved}`, why.gap_words[kind]]))
   return { findings, pieces, gapWords }
 }

@@ -5,7 +5,7 @@ import { formatCount } from "./units.js"
 import { isTold, reasonsOf, showPiece, shownPiece } from "./why.js"
 
 const ASKED = "Asked: the kernel answers when it is not busy."
-const HINT = "Click a reason, its sign in the picture, or a gap of a lane."
+const HINT = "Click a reason, its sign in the picture, or a gap of a lane. Hollow signs are more of the same reason, +n stands for n more."
 
 /** Add the panel and its button, where reasons are known or can be asked for: `viewer.askWhy` does, where it is set. */
 export function addWhy(viewer) {

@@ -565,3 +565,17 @@ def test_ranges_alone_never_read_as_work_at_once():
     told = "with ranges of two or more streams queued or running; what of it ran at once is not known"
     assert trace.explain()._line() == f"2.00 µs of 3.00 µs {told}"
     assert "at work" not in str(trace.explain())
+
+
+def test_a_piece_that_one_wait_held_up_before_its_launch_and_behind_it_is_told_once():
+    with gsl.Session("sim") as lab:
+        first, second = lab.stream("first"), lab.stream("second")
+        with lab.on("first"):
+            spin(lab, 90_000, blocks=20)
+        second.wait(first.record())
+        with lab.on("second"):
+            spin(lab, 40_000, blocks=4)
+        lab.synchronize()
+        (finding,) = lab.explain().findings
+    assert (finding.code, finding.piece_count, len(finding.pieces.row)) == (Cause.EVENT_WAIT, 1, 1)
+    assert finding.head == "EVENT_WAIT: saves at most 40.0 µs"

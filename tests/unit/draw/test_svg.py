@@ -241,7 +241,7 @@ def test_strip_of_sms_says_which_partition_has_how_many():
     shown = texts(timeline_svg(repartition_trace()))
     assert [text for text in shown if re.fullmatch(r"([AB] )?\d+", text) and text != "0"] == ["A 96", "A 64", "132"]
     assert "at most" in shown  # by ranges
-    assert "at work" in texts(timeline_svg(kernel_trace()))
+    assert "at most" in texts(timeline_svg(kernel_trace()))
     assert any("Layout not enforced" in text for text in texts(timeline_svg(partition_trace(is_enforced=False))))
     plain = timeline_svg(nested_trace())
     assert "SMs" not in plain.split("</title>")[1]
