@@ -474,7 +474,7 @@ def test_every_name_band_and_strip_tells_itself_in_full(read):
     strip = reader.js("v.figureElement.getBoundingClientRect().top + w.frame.top + w.parts.strips[0].bottom - 8")
     reader.page.mouse.move((left + right) / 2, strip)
     reader.settle()
-    assert reader.tip().startswith("SMs of partitions at work")
+    assert reader.tip().startswith("SMs of partitions, at most")
     for label in reader.js("w.tables.bands.map(band => band.label)"):
         assert label in reader.tip()
     reader.page.mouse.move(left - 30, strip)

@@ -1,4 +1,4 @@
-// Made by scripts/bundle_viewer.py. 18ec11b3f8e41db54de8187565557cc993d749a90dc3b7eb23ca16e770c5baf5
+// Made by scripts/bundle_viewer.py. 90de3427bdcf77b6f8dabf82de4745d3a761fc7326cab90dcec5c72c29e7195e
 "use strict";
 var gpustreamlab = (() => {
   var __defProp = Object.defineProperty;

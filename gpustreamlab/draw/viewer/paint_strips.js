@@ -1,4 +1,4 @@
-// Strips below the lanes: SMs of partitions at work, each at its place, and when kernels were captured. Each px column shows its exact mean.
+// Strips below the lanes: SMs of partitions, each at its place, and when kernels were captured. Each px column shows its exact mean.
 
 import { BAR_INK, clipTo, hatchShape, OPEN_STRIP, setPen, TINTS } from "./brush.js"
 import { exactTime } from "./facts.js"
