@@ -73,15 +73,11 @@ def explain_each(traces: Mapping[str, Trace], first: str | int | None, second: s
     found: dict[str, Explanation] = {}
     failure: OptionError | StreamNotFoundError | None = None
     for name, trace in traces.items():
-
-        def as_there(text: str, prefix: str = f"{name}:") -> str:
-            """Return a stream's name as it is typed on the engine."""
-            return text.removeprefix(prefix)
-
-        lanes = tuple(replace(lane, name=as_there(lane.name)) for lane in trace.lanes)
-        one = as_there(first) if isinstance(first, str) else first
+        prefix = f"{name}:"  # streams are asked for as they are typed on the engine
+        lanes = tuple(replace(lane, name=lane.name.removeprefix(prefix)) for lane in trace.lanes)
+        one = first.removeprefix(prefix) if isinstance(first, str) else first
         try:
-            found[name] = replace(trace, lanes=lanes).explain(one, None if second is None else as_there(second))
+            found[name] = replace(trace, lanes=lanes).explain(one, second and second.removeprefix(prefix))
         except (OptionError, StreamNotFoundError) as error:
             failure = error
     if failure is not None and not found:

@@ -1,4 +1,4 @@
-// Made by scripts/bundle_viewer.py. 90de3427bdcf77b6f8dabf82de4745d3a761fc7326cab90dcec5c72c29e7195e
+// Made by scripts/bundle_viewer.py. 1d618b1fb24df8ddbb4eee979197b31917e59f1b3c38ae7487de52702bf3f17c
 "use strict";
 var gpustreamlab = (() => {
   var __defProp = Object.defineProperty;
@@ -1131,7 +1131,7 @@ var gpustreamlab = (() => {
   var groupKey = ({ label }) => `group ${label.split(" · ")[0]}`;
   function layOut(planned, layout, { roomPx, mayGrow }, threadOf) {
     const marksPx = planned.mark_rows.length ? Math.min(planned.height_px, ...planned.groups.map((group) => group.top), ...planned.lanes.map((lane) => lane.top)) : 0;
-    const places = lanesFromTop(planned), groups = groupLanes(planned, layout, threadOf), keys = planned.lanes.map(laneKey);
+    const places = placesFromTop(planned), groups = groupLanes(planned, layout, places.keys(), threadOf), keys = planned.lanes.map(laneKey);
     const isIn = (set) => (code) => layout[set].has(keys[code]), isFolded = isIn("folded"), isHidden = isIn("hidden"), isPinned2 = isIn("pinned");
     const pinned = groups.flatMap((group) => group.lanes).filter((code) => isPinned2(code) && !isHidden(code));
     for (const group of groups) {
@@ -1155,7 +1155,7 @@ var gpustreamlab = (() => {
     const fixedPx = marksPx + HEAD_PX * headed.length + sum[0] + (pinned.length ? PINNED_GAP_PX : 0);
     const scale = SCALES[layout.density] ?? fitScale(planned, (roomPx - fixedPx) / Math.max(1, sum[1]), mayGrow);
     const scaleOf = (code) => Math.max(scale * shareOf2(code), LEAST_PX / Math.max(1, high(code)));
-    const lanes = planned.lanes.map((lane, code) => ({ ...lane, hue: planned.groups[lane.group]?.hue, place: places.indexOf(code), top: AWAY_PX, bottom: AWAY_PX, parts: [], group: -1 }));
+    const lanes = planned.lanes.map((lane, code) => ({ ...lane, hue: planned.groups[lane.group]?.hue, place: places.get(code), top: AWAY_PX, bottom: AWAY_PX, parts: [], group: -1 }));
     let y = marksPx;
     const put = (code, group) => {
       const lane = lanes[code], isLow = isFolded(code);
@@ -1198,8 +1198,8 @@ var gpustreamlab = (() => {
     });
   }
   var bordersIn = (lane, moved, { top, bottom }) => lane.top === AWAY_PX || lane.folded ? { top: AWAY_PX, bottom: AWAY_PX } : { top: moved(top), bottom: moved(bottom) };
-  var lanesFromTop = ({ lanes }) => [...lanes.keys()].sort((a, b) => lanes[a].top - lanes[b].top);
-  function groupLanes(planned, { groupBy, order }, threadOf) {
+  var placesFromTop = ({ lanes }) => new Map([...lanes.keys()].sort((a, b) => lanes[a].top - lanes[b].top).map((code, place) => [code, place]));
+  function groupLanes(planned, { groupBy, order }, codes, threadOf) {
     const rank = new Map(order.map((key, place) => [key, place])), rankOf = (code) => rank.get(laneKey(planned.lanes[code])) ?? Infinity;
     const groups = /* @__PURE__ */ new Map();
     const labels = {
@@ -1208,7 +1208,7 @@ var gpustreamlab = (() => {
       thread: (_, code) => `first launched by ${threadOf(code) ?? "no thread"}`
     };
     const groupOf = (lane) => planned.groups[planned.lanes[lane].group];
-    for (const code of lanesFromTop(planned)) {
+    for (const code of codes) {
       const lane = planned.lanes[code];
       const label = labels[groupBy]?.(lane, code) ?? "";
       const group = lane.host || groupBy === "partition" ? groupOf(code) : label ? { ...PLAIN, label } : null;

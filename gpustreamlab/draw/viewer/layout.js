@@ -26,7 +26,7 @@ export const groupKey = ({ label }) => `group ${label.split(" · ")[0]}`
  */
 export function layOut(planned, layout, { roomPx, mayGrow }, threadOf) {
   const marksPx = planned.mark_rows.length ? Math.min(planned.height_px, ...planned.groups.map(group => group.top), ...planned.lanes.map(lane => lane.top)) : 0
-  const places = lanesFromTop(planned), groups = groupLanes(planned, layout, threadOf), keys = planned.lanes.map(laneKey)
+  const places = placesFromTop(planned), groups = groupLanes(planned, layout, places.keys(), threadOf), keys = planned.lanes.map(laneKey)
   const isIn = set => code => layout[set].has(keys[code]), isFolded = isIn("folded"), isHidden = isIn("hidden"), isPinned = isIn("pinned")
   const pinned = groups.flatMap(group => group.lanes).filter(code => isPinned(code) && !isHidden(code))
   for (const group of groups) {
@@ -48,7 +48,7 @@ export function layOut(planned, layout, { roomPx, mayGrow }, threadOf) {
   const fixedPx = marksPx + HEAD_PX * headed.length + sum[0] + (pinned.length ? PINNED_GAP_PX : 0)
   const scale = SCALES[layout.density] ?? fitScale(planned, (roomPx - fixedPx) / Math.max(1, sum[1]), mayGrow)
   const scaleOf = code => Math.max(scale * shareOf(code), LEAST_PX / Math.max(1, high(code)))
-  const lanes = planned.lanes.map((lane, code) => ({ ...lane, hue: planned.groups[lane.group]?.hue, place: places.indexOf(code), top: AWAY_PX, bottom: AWAY_PX, parts: [], group: -1 }))
+  const lanes = planned.lanes.map((lane, code) => ({ ...lane, hue: planned.groups[lane.group]?.hue, place: places.get(code), top: AWAY_PX, bottom: AWAY_PX, parts: [], group: -1 }))
   let y = marksPx
   const put = (code, group) => {
     const lane = lanes[code], isLow = isFolded(code)
@@ -98,11 +98,11 @@ function placeRows(planned, lanes, moved) {
 const bordersIn = (lane, moved, { top, bottom }) =>
   lane.top === AWAY_PX || lane.folded ? { top: AWAY_PX, bottom: AWAY_PX } : { top: moved(top), bottom: moved(bottom) }
 
-/** Codes of the lanes in the order of Python's plan, which tells their hues too: so no neighbours have the same. */
-const lanesFromTop = ({ lanes }) => [...lanes.keys()].sort((a, b) => lanes[a].top - lanes[b].top)
+/** By code, the places of the lanes in Python's plan, from the top; they tell hues too: so no neighbours have the same. */
+const placesFromTop = ({ lanes }) => new Map([...lanes.keys()].sort((a, b) => lanes[a].top - lanes[b].top).map((code, place) => [code, place]))
 
 /** The groups from the top, each with its lanes in their order. Threads of the host are last, and stay a group. */
-function groupLanes(planned, { groupBy, order }, threadOf) {
+function groupLanes(planned, { groupBy, order }, codes, threadOf) {
   const rank = new Map(order.map((key, place) => [key, place])), rankOf = code => rank.get(laneKey(planned.lanes[code])) ?? Infinity
   const groups = new Map()
   const labels = {
@@ -110,7 +110,7 @@ function groupLanes(planned, { groupBy, order }, threadOf) {
     thread: (_, code) => `first launched by ${threadOf(code) ?? "no thread"}`,
   }
   const groupOf = lane => planned.groups[planned.lanes[lane].group]
-  for (const code of lanesFromTop(planned)) {
+  for (const code of codes) {
     const lane = planned.lanes[code]
     const label = labels[groupBy]?.(lane, code) ?? ""
     const group = lane.host || groupBy === "partition" ? groupOf(code) : label ? { ...PLAIN, label } : null
