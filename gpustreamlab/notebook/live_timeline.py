@@ -22,7 +22,7 @@ from gpustreamlab.model import Note, Trace, read_written
 from gpustreamlab.notebook.kept import KeptWidget, static_text
 from gpustreamlab.sinks.live import REST, LiveFeed, Update
 from gpustreamlab.timeline import Timeline
-from gpustreamlab.typing import SessionState
+from gpustreamlab.typing import NoteKind, SessionState
 
 _log = logging.getLogger(__name__)
 
@@ -128,6 +128,8 @@ class TimelinePage(KeptWidget):
             self.send({"why": self._tell_why()})
 
 
+_UNPLACED_NS = -2
+"""Told of hazards whose work had not ended: where it is in time is not known before."""
 MAX_DISPLAYS = 100
 """Outputs that become a static picture when the session closes; the newest count."""
 
@@ -251,19 +253,23 @@ class LiveTimeline(Timeline):
         feed = self._feed
         if feed is not None and self._page is not None:
             feed.find(is_last=is_last)
-            self._tell_hazards(self._page, is_last=is_last)
+            self._tell_hazards(feed, self._page, is_last=is_last)
 
-    def _tell_hazards(self, page: TimelinePage, *, is_last: bool) -> None:
+    def _tell_hazards(self, feed: LiveFeed, page: TimelinePage, *, is_last: bool) -> None:
         """Let the page mark hazards that were found since; of a long session that is asked for less often."""
         target, began_s = self._target(), time.monotonic()
         if target is None or (began_s < self._next_look_s and not is_last):
             return
         newest_ns = target._newest_hazard_ns()  # noqa: SLF001 - of the package
         if newest_ns != self._hazard_ns:
-            trace = target.trace
+            is_running, trace = feed.has_unended(), target.trace
+            if not self.refresh():  # the page has the spans before it is told what is wrong with them
+                return
             page.found = hazard_tables(trace, int(trace.start_ns.min()) if len(trace) else 0)
             ended_s = time.monotonic()
             self._hazard_ns, self._next_look_s = newest_ns, ended_s + REST * (ended_s - began_s)
+            if is_running and any(note.kind is NoteKind.HAZARD and note.end_ns is None for note in trace.notes):
+                self._hazard_ns = _UNPLACED_NS
 
     @property
     def notes(self) -> tuple[Note, ...]:

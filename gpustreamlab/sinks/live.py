@@ -331,6 +331,11 @@ class LiveFeed:
             facts = {"missed": new.missed_count, "merged": merged, "is_cleared": is_cleared, "is_moved": new.is_moved}
             return self._pack(changed | facts, new.columns, now_ns, level=None)
 
+    def has_unended(self) -> bool:
+        """Return whether a range is open, or its work has not ended as far as is known."""
+        with self._recorder.observing():
+            return bool(self._recorder.pending_count or self._recorder.unended())
+
     def _unended(self) -> list[tuple[int, int, int, int]]:
         """Return what has not ended, with lanes as the page counts them; a lane of which it was not told yet comes later."""
         lanes = dict(enumerate(self._reader.lane.tolist()))

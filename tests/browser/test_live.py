@@ -390,7 +390,8 @@ lab.synchronize()
 def test_a_race_has_its_sign_without_being_asked_for_until_the_spans_are_forgotten(lab):
     lab.kernel("work(1)")
     lab.kernel(RACE)
-    lab.wait_until("live.viewer.view.why?.is_partial")
+    # First its moment alone may be known, while its work has not ended
+    lab.wait_until("live.viewer.view.why?.marks[0].pieces.every(({ late }) => late[2] > late[1])")
     panel = lab.page.locator(".gsl-why")
     assert panel.locator('[data-kind="hazard"]').inner_text() == "!"
     panel.locator(".gsl-reason").first.click()

@@ -877,3 +877,48 @@ def test_a_live_page_is_told_of_a_race_once_and_not_of_what_was_forgotten():
         lab.clear()
         view.find(is_last=True)
         assert page.found == {}
+
+
+def test_a_race_is_told_of_again_once_it_is_known_where_it_was():
+    with Session("sim") as lab:
+        x = lab.xp.zeros(64, np.float32)
+        lab.stream("copy"), lab.stream("compute")
+        view = lab._views.get(lab, 1.0, 1_000)
+        page = view.page
+        lab.synchronize()
+        with lab.on("copy", "fill"):
+            x.fill(1)
+        with lab.on("compute", "read"):
+            _ = x + 1
+            view.find(is_last=True)
+            (mark,) = page.found["marks"]
+            ((_, start_ns, end_ns),) = [piece["late"] for piece in mark["pieces"]]
+            assert start_ns == end_ns
+        lab.synchronize()
+        view.find(is_last=True)
+        (mark,) = page.found["marks"]
+        ((_, start_ns, end_ns),) = [piece["late"] for piece in mark["pieces"]]
+        assert start_ns < end_ns
+        known = page.found
+        view.find(is_last=True)
+        assert page.found is known
+
+
+def test_a_page_has_the_spans_before_it_is_told_of_their_race(monkeypatch):
+    with Session("sim") as lab:
+        x = lab.xp.zeros(64, np.float32)
+        lab.stream("copy"), lab.stream("compute")
+        view = lab._views.get(lab, 1.0, 1_000)
+        page = view.page
+        sent, told = [], []
+        monkeypatch.setattr(page, "send_update", sent.append)
+        page.observe(lambda _: told.append(len(sent)), "found")
+        view.refresh()
+        with lab.on("copy", "fill"):
+            x.fill(1)
+        with lab.on("compute", "read"):
+            _ = x + 1
+        lab.synchronize()
+        before = len(sent)
+        view.find(is_last=True)
+        assert told == [before + 1]

@@ -64,7 +64,7 @@ class Feed {
     }
     on("change:snapshot", () => { this.loaded = this.loaded.then(() => this.takeSnapshot()) })
     on("change:status", () => this.showState())
-    on("change:found", () => this.takeFound())
+    on("change:found", () => this.loaded.then(() => this.takeFound()))
     on("msg:custom", ({ why }) => { if (why !== undefined) this.setWhy(why) })
     on("comm_live_update", () => this.becomeGone())
     this.offs.push(keepOnSave(model, () => formsOf(this.views)))
