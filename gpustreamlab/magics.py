@@ -11,7 +11,6 @@ from traceback import walk_tb
 from typing import Any, TypeAlias, TypeGuard
 
 import numpy as np
-from IPython.core.displayhook import DisplayHook
 from IPython.core.error import UsageError
 from IPython.core.magic import Magics, cell_magic, line_magic, magics_class, no_var_expand, output_can_be_silenced
 from IPython.display import display
@@ -366,7 +365,7 @@ class GpuStreamMagics(Magics):  # type: ignore[misc]
         name = DEFAULT_VARIABLE if DEFAULT_VARIABLE in names else names[-1]
         return f" What {name!r} recorded until it was closed is still there: {name}.timeline(), {name}.explain()."
 
-    def _run_on_engines(self, arguments: argparse.Namespace, cell: str, label: str) -> Outcomes | None:
+    def _run_on_engines(self, arguments: argparse.Namespace, cell: str, label: str) -> Outcomes:
         """Run a cell on engines of a cluster; what those returned that did not fail is shown first."""
         __tracebackhide__ = True
         held = (self._chosen, self.shell.user_ns.get(DEFAULT_VARIABLE))
@@ -380,7 +379,7 @@ class GpuStreamMagics(Magics):  # type: ignore[misc]
         if arguments.partition is not None or arguments.whole_card:
             options["partition"] = arguments.partition
         try:
-            found = cluster.run_cell(cell, arguments.stream, on=arguments.on, label=label, lines_above=1, **options)
+            return cluster.run_cell(cell, arguments.stream, on=arguments.on, label=label, lines_above=1, **options)
         except ClusterError as error:
             if error.results:
                 display(error.results)
@@ -390,10 +389,6 @@ class GpuStreamMagics(Magics):  # type: ignore[misc]
             raise
         except GPUStreamLabError as error:
             raise UsageError(f"%%gpustream: {error}") from error
-        if repr(found) and DisplayHook.semicolon_at_end_of_expression(cell):
-            display(found)  # what was printed, which IPython would leave out with the value
-            return None
-        return found if repr(found) else None  # else Out would be empty
 
     def _use(self, variable: str) -> Lab:
         lab = self.shell.user_ns.get(variable)

@@ -30,15 +30,15 @@ class Outcome(NamedTuple):
     """What came of a call or a cell."""
 
     value: Any = None
-    """What the function returned; of a cell the text of its last expression, or None."""
+    """What the function returned; of a cell its last expression by MIME type, as Jupyter has it, or None."""
     outputs: tuple[Output, ...] = ()
-    """What it has printed and shown, in its order; of a cell the value of its last expression too."""
+    """What it has printed and shown, in its order."""
     error: str = ""
     """Kind and message of what it raised; empty where it did not."""
     traceback: str = ""
     """Where it was raised; empty where that tells a user nothing."""
     is_cell: bool = False
-    """Whether it is of a cell, whose value is one of its outputs."""
+    """Whether it is of a cell."""
 
     @property
     def text(self) -> str:
@@ -52,33 +52,22 @@ class Printed(io.TextIOBase):
     encoding = "utf-8"
 
     def __init__(self) -> None:
-        self._parts: list[Output] = []
+        self.parts: list[Output] = []
+        """What was kept so far; only grows."""
         self._room = MOST_PRINTED
 
     def write(self, text: str) -> int:
         """Keep a text, where there is room."""
         if self._room > 0:
-            self._parts.append(text[: self._room])
+            self.parts.append(text[: self._room])
             self._room -= len(text)
             if self._room <= 0:
-                self._parts.append(f"\n… it has printed more than {MOST_PRINTED:,} characters; the rest is left out\n")
+                self.parts.append(f"\n… it has printed more than {MOST_PRINTED:,} characters; the rest is left out\n")
         return len(text)
 
     def show(self, data: dict[str, Any]) -> None:
         """Keep a thing that was shown."""
-        self._parts.append(data)
-
-    def outputs(self) -> tuple[Output, ...]:
-        """Return all of it."""
-        found: list[Output] = []
-        texts: list[str] = []
-        for part in [*self._parts, {}]:
-            if isinstance(part, str):
-                texts.append(part)
-                continue
-            found += [text for text in ["".join(texts)] if text] + ([part] if part else [])
-            texts = []
-        return tuple(found)
+        self.parts.append(data)
 
 
 @dataclass
@@ -89,6 +78,8 @@ class _Turn:
     """Held by the call that works. A worker of Dask may have several threads."""
     change: threading.RLock = field(default_factory=threading.RLock)
     call: str = ""
+    printed: Printed = field(default_factory=Printed)
+    """What keeps the output of that call."""
     thread: int = 0
     is_raised: bool = False
     """Whether an exception was sent into the thread, which may be under way still."""
@@ -112,13 +103,29 @@ def caught(call: str, work: Callable[[Printed], Any]) -> Outcome:
     printed = Printed()
     with _turn.lock, redirect_stdout(printed), redirect_stderr(printed):
         try:
-            _begin(call)
+            _begin(call, printed)
             value = work(printed)
             _end()
-            return Outcome(value, printed.outputs())
+            return Outcome(value, tuple(printed.parts))
         except BaseException as error:  # noqa: BLE001 - also Ctrl-C, of which the client is told
             _end()
-            return Outcome(None, printed.outputs(), *_told(error))
+            return Outcome(None, tuple(printed.parts), *_told(error))
+
+
+def printed_beyond(call: str, count: int) -> tuple[str, tuple[Output, ...]]:
+    """Return which call works now, and what it has printed and shown beyond what a client has of it. Quick.
+
+    Parameters
+    ----------
+    call
+        Which call the client has something of.
+    count
+        How many parts of it.
+    """
+    with _turn.change:
+        if not _turn.call:
+            return "", ()
+        return _turn.call, tuple(_turn.printed.parts[count if _turn.call == call else 0 :])
 
 
 def pack(value: object) -> bytes:
@@ -166,12 +173,12 @@ def interrupt(call: str) -> None:
             _raise_in(_turn.thread)
 
 
-def _begin(call: str) -> None:
+def _begin(call: str, printed: Printed) -> None:
     with _turn.change:
         if call in _turn.revoked:
             del _turn.revoked[call]
             raise KeyboardInterrupt("it was taken back before it began")
-        _turn.call, _turn.thread = call, threading.get_ident()
+        _turn.call, _turn.printed, _turn.thread = call, printed, threading.get_ident()
 
 
 def _end() -> None:

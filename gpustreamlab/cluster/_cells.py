@@ -37,8 +37,8 @@ LOOK_EVERY_S = 0.1
 
 def run_cell(
     session: Session, source: str, stream: str, label: str, options: dict[str, Any], lines_above: int, printed: Printed
-) -> str | None:
-    """Run a cell with a stream selected, as one range, and return the text of its last expression.
+) -> dict[str, Any] | None:
+    """Run a cell with a stream selected, as one range, and return its last expression by MIME type, None where it shows none.
 
     Parameters
     ----------
@@ -79,10 +79,7 @@ def run_cell(
             return None
         with session.select(chosen):
             data, _ = shell.display_formatter.format(value)
-        if not data:  # it has shown itself
-            return None
-        printed.show(data)
-        return str(data.get("text/plain", ""))
+        return data or None  # it may have shown itself
 
 
 class EngineShell(InteractiveShell):  # type: ignore[misc]

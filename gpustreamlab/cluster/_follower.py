@@ -12,6 +12,7 @@ from typing import Any
 
 from gpustreamlab._util.host import monotonic_clock_id
 from gpustreamlab.cluster import _worker
+from gpustreamlab.cluster._calls import Output
 from gpustreamlab.cluster._engines import Answer, Engines
 from gpustreamlab.cluster._mirror import Mirror
 from gpustreamlab.cluster._worker import Changes, Facts
@@ -56,6 +57,8 @@ class Life:
     """Why it counts as gone."""
     retry_count: int = 0
     """Answers that were given up and asked for again."""
+    printed: tuple[str, list[Output]] = ("", [])
+    """Which call worked there when it last answered, and all that it had printed and shown."""
     silent_s: float = 0.0
     """For how long it has told nothing, in s, while this process ran."""
     asked: Answer | None = None
@@ -229,8 +232,9 @@ class Follower:
     def _ask(self, life: Life) -> None:
         life.asked_s = time.monotonic()
         try:
-            mirror = life.mirror
-            life.asked = self._engines.aside(life.key, _worker.read, self._client, mirror.arrived, mirror.newest_hazard_ns)
+            mirror, (call, outputs) = life.mirror, life.printed
+            known = mirror.arrived, mirror.newest_hazard_ns, call, len(outputs)
+            life.asked = self._engines.aside(life.key, _worker.read, self._client, *known)
         except Exception as error:  # noqa: BLE001 - it may have gone this moment
             _log.debug("Engine %s could not be asked: %s", life.name, error)
 
@@ -245,6 +249,10 @@ class Follower:
         if is_new:
             mirror.take(changes.data, changes.number)
         mirror.hear(changes)
+        call, outputs = changes.printed
+        if call != life.printed[0]:
+            life.printed = call, []
+        life.printed[1].extend(outputs)
         return is_new and changes.is_full
 
     def _take_in(self, key: str, name: str) -> None:

@@ -10,15 +10,13 @@ from html import escape
 from typing import Any, Generic, TypeVar
 
 from gpustreamlab.analysis._report import Reported
-from gpustreamlab.cluster._calls import Outcome, Output
+from gpustreamlab.cluster._calls import Outcome
 from gpustreamlab.model import Layout, show_text
 
 _Value = TypeVar("_Value")
 
-_CONTROL = re.compile(r"\x1b\[[0-9;]*[A-Za-z]")
+CONTROL = re.compile(r"\x1b\[[0-9;]*[A-Za-z]")
 """Colours of a terminal."""
-_OVERWRITTEN = re.compile(rf"{_CONTROL.pattern}|[^\n]*\r")
-"""These, and what a progress bar has drawn before its last state."""
 _CELL = "text-align:left;vertical-align:top"
 _TEXT = "margin:0;padding:0;white-space:pre-wrap;overflow-wrap:anywhere;background:none"
 
@@ -77,19 +75,18 @@ class ByEngine(Mapping[str, _Value], Generic[_Value]):
         return len(self._values)
 
     def __repr__(self) -> str:
-        parts = [(name, text) for name in self for text in self._texts_of(name)]
-        return "\n".join(f"[{name}] {line}" for name, text in parts for line in text.splitlines())
+        return "\n".join(f"[{name}] {line}" for name in self for line in self._text_of(name).splitlines())
 
     def __str__(self) -> str:
         if not any(isinstance(value, Reported) for value in self.values()):
             return repr(self)
-        told = self._alike([(name, "\n".join(self._texts_of(name, _whole))) for name in self])
+        told = self._alike([(name, self._text_of(name, _whole)) for name in self])
         return "\n\n".join(f"[{names}] {text}" for names, text in told if text)
 
     _repr_pretty_ = show_text
 
     def _repr_html_(self) -> str:
-        rows = self._alike([(name, "".join(self._pages_of(name))) for name in self])
+        rows = self._alike([(name, self._page_of(name)) for name in self])
         body = "".join(
             f"<tr><th style='{_CELL}'>{escape(names)}</th><td style='{_CELL}'>{page}</td></tr>" for names, page in rows if page
         )
@@ -103,23 +100,25 @@ class ByEngine(Mapping[str, _Value], Generic[_Value]):
             found.setdefault(text if isinstance(self[name], Reported) else name, ([], text))[0].append(name)
         return [(", ".join(names), text) for names, text in found.values()]
 
-    def _texts_of(self, name: str, text_of: Callable[[object], str] | None = None) -> Iterable[str]:
-        """Return what is shown of an engine, as texts; of a value a line, or what a function returns."""
+    def _text_of(self, name: str, text_of: Callable[[object], str] | None = None) -> str:
+        """Return what is shown of an engine, as text: a line of its value, or what a function returns."""
         value = self[name]
-        return [] if value is None else [(text_of or _short)(value)]
+        return "" if value is None else (text_of or _short)(value)
 
-    def _pages_of(self, name: str) -> Iterable[str]:
+    def _page_of(self, name: str) -> str:
         """Return what is shown of an engine, as HTML."""
         value = self[name]
         if value is None:
-            return []
+            return ""
         whole = getattr(value, "_repr_html_", None)
-        line, page = _text_html(_short(value)), whole() if callable(whole) else None
-        return [line] if page is None else [f"<details><summary>{escape(_short(value))}</summary>{page}</details>"]
+        page = whole() if callable(whole) else None
+        if page is None:
+            return _text_html(_short(value))
+        return f"<details><summary>{escape(_short(value))}</summary>{page}</details>"
 
 
 class Outcomes(ByEngine[Any]):
-    """What engines returned, by their names; shows what they printed too.
+    """What engines returned, by their names. What they print is shown while they work, and not here.
 
     Parameters
     ----------
@@ -128,21 +127,31 @@ class Outcomes(ByEngine[Any]):
     """
 
     def __init__(self, outcomes: Mapping[str, Outcome]) -> None:
-        super().__init__({name: outcome.value for name, outcome in outcomes.items()})
         self._outcomes = dict(outcomes)
+        self._shown = {name: outcome.value for name, outcome in outcomes.items() if outcome.is_cell and outcome.value}
+        texts = {name: str(data.get("text/plain", "")) for name, data in self._shown.items()}
+        super().__init__({name: outcome.value for name, outcome in outcomes.items()} | texts)
+
+    def _ipython_display_(self) -> None:
+        """Show nothing, instead of an empty ``Out``, where nothing was returned."""
+        if repr(self):
+            raise NotImplementedError  # IPython then shows it as it shows others
 
     @property
     def texts(self) -> dict[str, str]:
         """What each has printed."""
         return {name: outcome.text for name, outcome in self._outcomes.items()}
 
-    def _texts_of(self, name: str, text_of: Callable[[object], str] | None = None) -> Iterable[str]:
-        outcome = self._outcomes[name]
-        return [*map(_output_text, outcome.outputs), *([] if outcome.is_cell else super()._texts_of(name, text_of))]
+    def _text_of(self, name: str, text_of: Callable[[object], str] | None = None) -> str:
+        return shown_text(self._shown[name]) if name in self._shown else super()._text_of(name, text_of)
 
-    def _pages_of(self, name: str) -> Iterable[str]:
-        outcome = self._outcomes[name]
-        return [*map(_output_html, outcome.outputs), *([] if outcome.is_cell else super()._pages_of(name))]
+    def _page_of(self, name: str) -> str:
+        return _shown_html(self._shown[name]) if name in self._shown else super()._page_of(name)
+
+
+def shown_text(data: Mapping[str, Any]) -> str:
+    """Return what was shown, by MIME type, as text."""
+    return CONTROL.sub("", str(data.get("text/plain") or f"<{', '.join(data)}>"))
 
 
 def _short(value: object) -> str:
@@ -155,14 +164,7 @@ def _whole(value: object) -> str:
     return str(value) if isinstance(value, Reported) else _short(value)
 
 
-def _output_text(output: Output) -> str:
-    if isinstance(output, str):
-        return _OVERWRITTEN.sub("", output.replace("\r\n", "\n"))
-    return _CONTROL.sub("", str(output.get("text/plain") or f"<{', '.join(output)}>"))
-
-
-def _output_html(output: Output) -> str:
-    data = {} if isinstance(output, str) else output
+def _shown_html(data: Mapping[str, Any]) -> str:
     for kind in ("text/html", "image/svg+xml"):
         if kind in data:
             return f"<div>{data[kind]}</div>"
@@ -171,7 +173,7 @@ def _output_html(output: Output) -> str:
             image = data[kind]
             letters = base64.b64encode(image).decode() if isinstance(image, bytes) else str(image)
             return f"<img alt='' src='data:{kind};base64,{escape(letters)}'>"
-    return _text_html(_output_text(output))
+    return _text_html(shown_text(data))
 
 
 def _text_html(text: str) -> str:

@@ -143,9 +143,7 @@ def failure_of(failed: Mapping[str, Outcome], good: Outcomes) -> ClusterError:
     """Return an error that tells what each engine raised, once where several raised the same."""
     told: dict[str, list[str]] = {}
     for name, outcome in failed.items():
-        shown = outcome.traceback.strip()
-        text = "\n".join(filter(None, [outcome.text.rstrip(), shown]))
-        told.setdefault(text if shown else f"{outcome.error}\n{text}".rstrip(), []).append(name)
+        told.setdefault(outcome.traceback.strip() or outcome.error, []).append(name)
     asked = len(failed) + len(good)
     kept = f"What the other {len(good)} returned is in error.results." if len(good) else ""
     where = f"all {asked} engines" if asked == len(failed) > 1 else f"{len(failed)} of {asked} engines"

@@ -16,7 +16,7 @@ import gpustreamlab
 from gpustreamlab._util.host import monotonic_clock_id
 from gpustreamlab.analysis import Hazard
 from gpustreamlab.backends import BACKEND_NAMES, device_count
-from gpustreamlab.cluster._calls import Outcome, Printed, caught, pack
+from gpustreamlab.cluster._calls import Outcome, Output, Printed, caught, pack, printed_beyond
 from gpustreamlab.errors import GPUStreamLabError, MissingExtraError
 from gpustreamlab.record import Recorder
 from gpustreamlab.session import Session
@@ -76,6 +76,8 @@ class Changes(NamedTuple):
     """When the newest hazard was found, by the clock of the host; -1 where there is none."""
     hazards: tuple[tuple[Hazard, int], ...] | None = None
     """All that were found, and when, by the clock of the trace; None where the reader knows of the newest."""
+    printed: tuple[str, tuple[Output, ...]] = "", ()
+    """Which call works now, empty where none does, and what it has printed and shown beyond what the reader has."""
 
 
 @dataclass
@@ -201,7 +203,7 @@ def told_between() -> tuple[int, int, int]:
     return time.monotonic_ns(), told_ns(), time.monotonic_ns()
 
 
-def read(client: str, arrived: int, newest_hazard_ns: int = -1) -> Changes:
+def read(client: str, arrived: int, newest_hazard_ns: int = -1, call: str = "", output_count: int = 0) -> Changes:
     """Return what is new for a client. What it was told and has not got is told again.
 
     Parameters
@@ -212,6 +214,8 @@ def read(client: str, arrived: int, newest_hazard_ns: int = -1) -> Changes:
         `Changes.number` of the last answer that has arrived; 0 for none.
     newest_hazard_ns
         `Changes.newest_hazard_ns` of that.
+    call, output_count
+        Of which call it has outputs, and how many.
     """
     with _home.lock:
         session, recorder = _require_session(), _recorder()
@@ -232,6 +236,7 @@ def read(client: str, arrived: int, newest_hazard_ns: int = -1) -> Changes:
         watch = session._accesses  # noqa: SLF001 - of the package
         with recorder.observing():
             changes = Changes(reader.number, data, is_anew, is_full, tuple(recorder.unended()), recorder.now_ns())
+            changes = changes._replace(printed=printed_beyond(call, output_count))
             newest_ns = watch.newest_ns
             if newest_ns == newest_hazard_ns:
                 return changes._replace(newest_hazard_ns=newest_ns)
@@ -246,7 +251,7 @@ def call(number: str, function: Callable[..., Any], *args: Any) -> Outcome:
 def run_cell(number: str, source: str, stream: str, label: str, options: dict[str, Any], lines_above: int = 0) -> Outcome:
     """Run a cell; see `_cells.run_cell`."""
 
-    def work(printed: Printed) -> str | None:
+    def work(printed: Printed) -> dict[str, Any] | None:
         try:
             from gpustreamlab.cluster import _cells
         except ImportError as error:

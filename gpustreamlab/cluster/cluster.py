@@ -3,11 +3,9 @@
 from __future__ import annotations
 
 import logging
-import time
 import uuid
 import weakref
 from collections.abc import Callable, Mapping, Sequence
-from concurrent.futures import Future
 from contextlib import suppress
 from dataclasses import replace
 from inspect import signature
@@ -20,14 +18,14 @@ from gpustreamlab._util.background import DEFAULT_REFRESH_HZ
 from gpustreamlab._util.several import OneOfSeveral
 from gpustreamlab._util.shell import running_kernel_shell
 from gpustreamlab._util.words import wrap_lines
-from gpustreamlab.cluster import _calls, _worker
-from gpustreamlab.cluster._calls import Outcome
+from gpustreamlab.cluster import _worker
 from gpustreamlab.cluster._clocks import Clocks
-from gpustreamlab.cluster._engines import Answer, open_engines
-from gpustreamlab.cluster._entry import ANSWER_S, Entry, reason
+from gpustreamlab.cluster._engines import open_engines
+from gpustreamlab.cluster._entry import ANSWER_S, Entry
 from gpustreamlab.cluster._follower import SILENT_S, Follower, Life
 from gpustreamlab.cluster._naming import name_order, named
 from gpustreamlab.cluster._outcomes import ByEngine, EngineStatus, Outcomes
+from gpustreamlab.cluster._runs import GONE_S, Run, ask
 from gpustreamlab.cluster._telling import began_ns, explain_each, extents_of, failure_of, loss_texts, status_of, trace_of
 from gpustreamlab.errors import ClusterError, OptionError, SessionClosedError, TraceError, nearest_hint
 from gpustreamlab.model import NO_COMMON_TIME, Ahead, ClockOffset, Layout, Note, Trace, merge, with_written
@@ -46,13 +44,6 @@ if TYPE_CHECKING:
 __all__ = ["ByEngine", "Cluster", "EngineStatus", "Outcomes"]
 
 _log = logging.getLogger(__name__)
-
-GIVEN_UP_S = 60.0
-"""An engine that is there and has told nothing for so long, also not aside, is not waited for."""
-GONE_S = 0.02
-"""How often a call that runs is looked at."""
-STOP_S = 2.0
-"""How long is waited for calls that were interrupted."""
 
 
 class Cluster(OneOfSeveral):
@@ -402,7 +393,7 @@ class Cluster(OneOfSeveral):
         with suppress(TraceError):
             self._last_trace = self.trace
         self._is_closed = True
-        for life, answer in [(life, self._asked(life, _worker.end, self._client)) for life in there]:
+        for life, answer in [(life, ask(self._engines, life, _worker.end, self._client)) for life in there]:
             try:
                 answer.result(ANSWER_S if life in answering else GONE_S)  # one that is silent may do it later
             except Exception as error:  # noqa: BLE001 - the others are closed all the same
@@ -423,62 +414,16 @@ class Cluster(OneOfSeveral):
         return life
 
     def _run_all(self, on: str | int | Sequence[str | int], function: Callable[..., Any], *args: Any) -> Outcomes:
-        """Call a function that returns an `Outcome` on engines, and wait for each until it has answered or is gone."""
+        """Call a function that returns an `Outcome` on engines, and show what they print until each has answered or is gone."""
         __tracebackhide__ = True
         if self._is_closed:
             raise SessionClosedError("This cluster is closed. Its trace can be read; start another with gsl.Cluster(client).")
-        lives, number = named(self._lives(), on), uuid.uuid4().hex
-        answers = {life: self._asked(life, function, number, *args) for life in lives}
-        try:
-            outcomes = {life.called: self._awaited(life, answer) for life, answer in answers.items()}
-        except KeyboardInterrupt:
-            raise KeyboardInterrupt(self._interrupted(number, answers)) from None
+        outcomes = Run(self._engines, named(self._lives(), on), function, *args).outcomes()
         failed = {name: outcome for name, outcome in outcomes.items() if outcome.error}
         good = Outcomes({name: outcome for name, outcome in outcomes.items() if not outcome.error})
         if failed:
             raise failure_of(failed, good)
         return good
-
-    def _asked(self, life: Life, function: Callable[..., Any], *args: Any) -> Answer:
-        """Ask an engine that may be gone this moment: that is its answer then."""
-        try:
-            return self._engines.run(life.key, function, *args)
-        except Exception as error:  # noqa: BLE001 - each adapter has its own
-            failed: Future[Any] = Future()
-            failed.set_exception(error)
-            return failed
-
-    def _interrupted(self, number: str, answers: Mapping[Life, Answer]) -> str:
-        """Interrupt a call on the engines that have not answered; say which go on with it."""
-        for life, answer in answers.items():
-            if life.is_there and not answer.done():
-                with suppress(Exception):  # it may have gone this moment
-                    self._engines.aside(life.key, _calls.interrupt, number)
-        end_s = time.monotonic() + STOP_S
-        while time.monotonic() < end_s and not all(answer.done() for answer in answers.values()):
-            time.sleep(GONE_S)
-        busy = ", ".join(life.called for life, answer in answers.items() if life.is_there and not answer.done())
-        if not busy:
-            return "Stopped here and on the engines."
-        return f"Stopped here. Engine {busy} goes on until its work is back in Python; the next call waits for that."
-
-    def _awaited(self, life: Life, answer: Answer) -> Outcome:
-        """Wait for an answer as long as the engine is there, and answers aside: how long work takes is the user's matter."""
-        while life.is_there:
-            if answer.done():
-                try:
-                    outcome = _calls.unpack(answer.result(ANSWER_S))
-                except Exception as error:  # noqa: BLE001 - of the connection: each adapter has its own
-                    with suppress(Exception):
-                        self._follower.look()
-                    if life.is_there:
-                        return Outcome(error=reason(error))
-                else:
-                    return outcome
-            elif life.silent_s > GIVEN_UP_S:
-                return Outcome(error=f"It has not answered for {life.silent_s:.0f} s, also not aside, and is not waited for.")
-            time.sleep(GONE_S)
-        return Outcome(error=f"It was lost: {life.why}.")
 
     def _note_pings(self, life: Life, pings: list[tuple[int, int, int]]) -> None:
         if life.facts.simulated:  # its time stands still while nobody works

@@ -22,10 +22,11 @@ import gpustreamlab as gsl
 from gpustreamlab import Cluster, Session, magics
 from gpustreamlab._util.host import monotonic_clock_id
 from gpustreamlab.analysis import format_ns
-from gpustreamlab.cluster import ByEngine, Outcomes, _calls, _cells, _entry, _follower, _worker
+from gpustreamlab.cluster import ByEngine, Outcomes, _calls, _cells, _entry, _follower, _runs, _worker
 from gpustreamlab.cluster import cluster as _cluster
 from gpustreamlab.cluster._calls import Outcome
 from gpustreamlab.cluster._mirror import Mirror
+from gpustreamlab.cluster._runs import Printer, Run
 from gpustreamlab.draw._groups import plan_groups
 from gpustreamlab.errors import ClusterError, OptionError, StreamNotFoundError
 from gpustreamlab.sinks.live import LiveFeed
@@ -199,8 +200,8 @@ def cell(source, *, lines_above=0, **options):
 
 def test_a_cell_prints_returns_its_last_expression_and_keeps_its_variables(home, shell):
     first = cell("x = 20\nprint('hello')\nx + 1")
-    assert (first.value, first.text, first.error) == ("21", "hello\n", "")
-    assert cell("x * 2", sync=True).value == "40"
+    assert (first.value, first.text, first.error) == ({"text/plain": "21"}, "hello\n", "")
+    assert cell("x * 2", sync=True).value == {"text/plain": "40"}
     assert cell("x * 2;").value is None
     failed = cell("y = 1\ny / 0", lines_above=1)
     assert failed.error == "ZeroDivisionError: division by zero"
@@ -233,25 +234,65 @@ def test_what_a_cell_shows_stands_between_what_it_prints(home, shell):
 
     shell.user_ns["drawn"] = Drawn()
     found = cell("print('before')\ndisplay(drawn)\nprint('behind')\ndrawn")
-    assert [part if isinstance(part, str) else part["text/html"] for part in found.outputs] == [
-        "before\n",
-        "<b>drawn</b>",
-        "behind\n",
-        "<b>drawn</b>",
-    ]
-    outcomes = Outcomes({"0": found, "1": Outcome(None, ("a < b\n",)), "2": Outcome()})
+    outputs = [part if isinstance(part, str) else part["text/html"] for part in found.outputs]
+    assert outputs == ["before", "\n", "<b>drawn</b>", "behind", "\n"]
+    assert found.value["text/html"] == "<b>drawn</b>"
+    outcomes = Outcomes({"0": found, "1": Outcome("a < b", ("printed",)), "2": Outcome(None, ("printed",))})
     page = outcomes._repr_html_()
-    assert page.count("<b>drawn</b>") == 2
+    assert page.count("<b>drawn</b>") == 1
     assert "a &lt; b" in page
     assert ">2</th>" not in page
-    assert repr(Outcomes({"2": Outcome()})) == Outcomes({"2": Outcome()})._repr_html_() == ""
+    assert "printed" not in page + repr(outcomes)  # it was shown when it was printed
+    assert outcomes.texts == {"0": "before\nbehind\n", "1": "printed", "2": "printed"}
 
 
-def test_progress_bars_and_colours_are_shown_as_they_are_left():
-    found = Outcomes(
-        {"0": Outcome(None, ("\x1b[31m10%\r20%\r30%\x1b[0m\r\ndone\r\n", {"text/plain": "\x1b[1mbold"}), is_cell=True)}
-    )
-    assert repr(found).splitlines() == ["[0] 30%", "[0] done", "[0] bold"]
+def test_nothing_that_was_returned_is_no_output(shell):
+    with capture_output() as shown:
+        shell.display_formatter.format(Outcomes({"2": Outcome()}))
+        assert shell.display_formatter.format(Outcomes({"2": Outcome()})) == ({}, {})
+        data, _ = shell.display_formatter.format(Outcomes({"2": Outcome(5)}))
+    assert data["text/plain"] == "[2] 5"
+    assert shown.stdout + shown.stderr == ""
+
+
+def test_lines_are_shown_as_they_end_once_and_in_their_order(capsys):
+    printer = Printer("0")
+    outputs = ["ep", "och 1\nepoch ", "2"]
+    printer.show(outputs)
+    assert capsys.readouterr().out == "[0] epoch 1\n"
+    printer.show(outputs)
+    printer.show([*outputs, "\n\n", {"text/plain": "\x1b[1mdrawn"}, "the end"])
+    assert capsys.readouterr().out == "[0] epoch 2\n[0] \n[0] drawn\n"
+    printer.end_line()
+    printer.end_line()
+    assert capsys.readouterr().out == "[0] the end\n"
+
+
+def test_progress_bars_and_colours_are_shown_as_they_are_left(capsys):
+    Printer("0").show(["\x1b[31m10%\r20%\r", "30%\x1b[0m\r\ndone\r\n", {"text/plain": "\x1b[1mbold\nand thin"}])
+    assert capsys.readouterr().out.splitlines() == ["[0] 30%", "[0] done", "[0] bold", "[0] and thin"]
+
+
+def test_what_a_call_prints_is_read_while_it_works(home):
+    begun, may_end = threading.Event(), threading.Event()
+
+    def work(_):
+        print("begun")
+        begun.set()
+        assert may_end.wait(100)
+        print("ended")
+
+    found = []
+    working = threading.Thread(target=lambda: found.append(_worker.call("7", work)))
+    working.start()
+    assert begun.wait(100)
+    assert _worker.read("me", 0, -1, "another call", 3).printed == ("7", ("begun", "\n"))
+    assert _worker.read("me", 0, -1, "7", 1).printed == ("7", ("\n",))
+    assert _worker.read("me", 0, -1, "7", 2).printed == ("7", ())
+    may_end.set()
+    working.join()
+    assert found[0].text == "begun\nended\n"
+    assert _worker.read("me", 0, -1, "7", 2).printed == ("", ())
 
 
 def test_help_and_plots_come_back(home, shell):
@@ -268,7 +309,7 @@ def test_help_and_plots_come_back(home, shell):
 def test_an_engine_without_a_shell_makes_one_that_has_no_windows(home):
     InteractiveShell.clear_instance()
     try:
-        assert cell("get_ipython().history_manager.enabled").value == "False"
+        assert cell("get_ipython().history_manager.enabled").value == {"text/plain": "False"}
         assert cell("get_ipython().enable_gui()").error == ""
         assert cell("get_ipython().enable_gui('qt')").error.startswith("UsageError: An engine has no screen for windows of qt.")
     finally:
@@ -480,16 +521,17 @@ def test_a_cell_of_the_notebook_on_engines_awaits_and_shows_what_came_back(engin
             found = shell.run_cell("%%gpustream c --on 0, 2\nimport asyncio\nawait asyncio.sleep(0, 5)", store_history=True)
         assert dict(found.result or {}) == {"0": "5", "2": "5"}, shown.stdout + shown.stderr
         with capture_output():
-            assert shell.run_cell("%%gpustream compute --on all\npass", store_history=True).result is None
+            assert not any(shell.run_cell("%%gpustream compute --on all\npass", store_history=True).result.values())
         with capture_output() as shown:
-            assert shell.run_cell("%%gpustream compute --on 3\nprint('quiet')\n1;", store_history=True).result is None
-        assert [output.data["text/plain"].strip() for output in shown.outputs] == ["[3] quiet"]
+            shell.run_cell("%%gpustream compute --on 3\nprint('quiet')\n1;", store_history=True)
+        assert (shown.stdout, shown.outputs) == ("[3] quiet\n", [])
         with capture_output() as shown:
-            failed = shell.run_cell("%%gpustream compute --on 1\nx = 1\nnothing", store_history=True)
+            failed = shell.run_cell("%%gpustream compute --on 1\nprint('till here')\nnothing", store_history=True)
         assert isinstance(failed.error_in_exec, ClusterError)
         told = shown.stdout + shown.stderr
         assert "line 3, in <module>" in told
         assert "NameError: name 'nothing' is not defined" in told
+        assert told.count("till here") == 1
         assert "_run_all" not in told  # frames of this process tell nothing of what failed there
     finally:
         lab.close()
@@ -517,11 +559,11 @@ def test_an_engine_that_does_not_answer_is_silent_and_the_others_go_on(engines, 
         lab.run(done_steps, 5, on="0,2,3")
         until(lambda: lab.engines[3].span_count == 10)
         until(lambda: [status.name for status in lab.engines if status.state == "silent"] == ["1"])
-        monkeypatch.setattr(_cluster, "GIVEN_UP_S", 0.2)
+        monkeypatch.setattr(_runs, "GIVEN_UP_S", 0.2)
         with pytest.raises(ClusterError, match="1 of 2 engines") as caught:
             lab.run(done_steps, 5, on="0,1")
         assert "has not answered for" in caught.value.failures["1"]
-        monkeypatch.setattr(_cluster, "GIVEN_UP_S", 60)
+        monkeypatch.setattr(_runs, "GIVEN_UP_S", 60)
         engines.deaf.clear()
         lab.run(done_steps, 5, on="1")
         until(lambda: lab.engines[1].span_count == 10)
@@ -533,7 +575,7 @@ def test_time_in_which_the_client_was_stopped_is_no_silence_of_its_engines(engin
         lab._follower.stop()
         lab._follower._stepped_s -= 3_600
         lab._follower.step()
-        assert max(life.silent_s for life in lab._lives()) < _cluster.GIVEN_UP_S
+        assert max(life.silent_s for life in lab._lives()) < _runs.GIVEN_UP_S
         for life in lab._lives():
             life.asked_s -= 1
         lab._follower.step()
@@ -628,22 +670,33 @@ def test_an_engine_of_this_machine_says_when_it_told_its_time_however_long_the_a
         assert abs(int(offset.shift(np.array([time.monotonic_ns() - begin_ns]))[0]) - time.monotonic_ns()) < 10_000_000
 
 
-def test_ctrl_c_interrupts_the_engines_that_still_work_and_says_which_go_on(engines, monkeypatch):
+def test_ctrl_c_interrupts_the_engines_that_still_work_and_says_which_go_on(engines, monkeypatch, capsys):
     with Cluster(engines, backend="sim") as lab, monkeypatch.context() as patched:
-        patched.setattr(lab, "_awaited", raise_interrupt)
+        patched.setattr(Run, "_show", interrupt_once(Run._show))
         with pytest.raises(KeyboardInterrupt, match=r"Stopped here and on the engines\."):
-            lab.run(steps, 3, on=[0, 2])
+            lab.run(lambda _: print_slowly("on"), on=[0, 2])
         assert engines.interrupted == []
+        lines = capsys.readouterr().out.splitlines()
+        assert {name: lines.count(f"[{name}] on") for name in "0123"} == {"0": 10, "1": 0, "2": 10, "3": 0}
+        patched.setattr(Run, "_show", interrupt_once(Run._show))
         engines.deaf.add("2")
-        patched.setattr(_cluster, "STOP_S", 0.1)
+        patched.setattr(_runs, "STOP_S", 0.1)
         with pytest.raises(KeyboardInterrupt, match="Engine 2 goes on"):
             lab.run(steps, 3, on=[0, 2])
         assert engines.interrupted == ["2"]
         engines.deaf.clear()
 
 
-def raise_interrupt(*_):
-    raise KeyboardInterrupt
+def interrupt_once(function):
+    is_over = []
+
+    def call(*args):
+        if not is_over:
+            is_over.append(1)
+            raise KeyboardInterrupt
+        return function(*args)
+
+    return call
 
 
 def test_what_had_not_arrived_of_a_lost_engine_is_read_from_its_spool(engines, tmp_path, monkeypatch):
@@ -1005,14 +1058,30 @@ def until(told, limit_s=100):
     return found
 
 
-def arrive_while_a_cell_works(lab):
-    source = "import time\nfor _ in range(20):\n    steps(lab, 10)\n    lab.synchronize()\n    time.sleep(0.1)"
+def arrive_while_a_cell_works(lab, flag, printed):
+    source = f"""from tests.unit.test_cluster import steps, wait_for
+for number in range(20):
+    steps(lab, 10)
+    print("step", number)
+lab.synchronize()
+wait_for({str(flag)!r})
+print("over", end="")"""
     before = [status.span_count for status in lab.engines]
-    working = threading.Thread(target=lab.run_cell, args=("from tests.unit.test_cluster import steps\n" + source, "compute"))
+    working = threading.Thread(target=lab.run_cell, args=(source, "compute"))
     working.start()
     until(lambda: all(now.span_count > old for now, old in zip(lab.engines, before, strict=True)))
-    assert working.is_alive()
+    until(lambda: printed().count("step 19\n") == 4)
+    assert "over" not in printed()
+    flag.touch()
     working.join()
+    lines = printed().splitlines()
+    told = [f"step {number}" for number in range(20)] + ["over"]
+    assert [[line[4:] for line in lines if line.startswith(f"[{name}] ")] for name in range(4)] == [told] * 4
+
+
+def wait_for(flag):
+    while not Path(flag).exists():
+        time.sleep(0.02)
 
 
 def run_cells_as_a_notebook_does(lab):
@@ -1052,14 +1121,17 @@ def fail_on_one(lab):
     assert dict(caught.value.results) == dict.fromkeys(["0", "1", "3"], "'fine'")
 
 
-def die(lab, *, restarts):
+def die(lab, flag, printed, *, restarts):
     victim = lab.engines[1]
     waiting = []
-    worker = threading.Thread(target=lambda: waiting.append(outcome_of(lambda: lab.run(sleepy))))
+    worker = threading.Thread(target=lambda: waiting.append(outcome_of(lambda: lab.run(sleepy, str(flag)))))
     worker.start()
-    time.sleep(0.5)
+    until(lambda: printed().count("asleep\n") == 4)
     os.kill(victim.pid, signal.SIGKILL)
+    until(lambda: lab.lost)
+    flag.touch()
     worker.join(30)
+    assert printed().count("asleep\n") == 4
     assert isinstance(waiting[0], ClusterError)
     assert "gone" in waiting[0].failures["1"]
     assert list(waiting[0].results) == ["0", "2", "3"]
@@ -1071,7 +1143,7 @@ def die(lab, *, restarts):
     assert "Engine 1 was lost at" in trace.metadata.missing[-1]
     assert "engine 1 lost " in trace.markers[-1].text
     with pytest.raises(OptionError, match="'7'"):
-        lab.run(sleepy, on="7")
+        lab.run(sleepy, str(flag), on="7")
     if restarts:
         until(lambda: len(lab.names) == 4 or lab.failures)
         assert not lab.failures
@@ -1081,8 +1153,9 @@ def die(lab, *, restarts):
         assert lab.names == ("0", "2", "3")
 
 
-def sleepy(lab):
-    time.sleep(2)
+def sleepy(lab, flag):
+    print("asleep")
+    wait_for(flag)
     return "awake"
 
 
@@ -1098,7 +1171,13 @@ def outcome_of(call):
 
 
 @pytest.mark.parametrize("start", [OnDask, OnIPyParallel, OnProcesses])
-def test_four_engines(start, tmp_path, monkeypatch):
+def test_four_engines(start, tmp_path, monkeypatch, capsys):
+    shown = []
+
+    def printed():
+        shown.append(capsys.readouterr().out)
+        return "".join(shown)
+
     monkeypatch.setenv("PYTHONPATH", os.pathsep.join([os.getcwd(), str(tmp_path)]))  # noqa: PTH109
     monkeypatch.syspath_prepend(tmp_path)
     with start(tmp_path) as lab:
@@ -1107,7 +1186,7 @@ def test_four_engines(start, tmp_path, monkeypatch):
         lab.partition(left=32, right="rest")
         lab.synchronize()
         assert [status.span_count for status in lab.engines] == [2 * STEPS, 0, 0, 2 * STEPS]
-        arrive_while_a_cell_works(lab)
+        arrive_while_a_cell_works(lab, tmp_path / "first", printed)
         lab.synchronize()
         assert [len(trace.where(name="step")) for trace in lab.traces.values()] == [2 * STEPS, STEPS, STEPS, 2 * STEPS]
         assert len(lab.trace.devices) == 4
@@ -1116,5 +1195,5 @@ def test_four_engines(start, tmp_path, monkeypatch):
         fail_on_one(lab)
         run_cells_as_a_notebook_does(lab)
         stop_by_ctrl_c(lab)
-        die(lab, restarts=start.restarts)
+        die(lab, tmp_path / "second", printed, restarts=start.restarts)
     assert len(lab.trace.where(stream="0:compute", name="step")) == 2 * STEPS
