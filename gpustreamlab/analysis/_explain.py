@@ -15,7 +15,7 @@ from gpustreamlab.analysis._concurrency import concurrency
 from gpustreamlab.analysis._devices import lane_processes, require_one_rank
 from gpustreamlab.analysis._explain_text import TEXTS, finding_texts, is_needed_wait
 from gpustreamlab.analysis._host_waits import calls_by
-from gpustreamlab.analysis._pieces import NO_PIECES, LatePieces, Pieces, StepTime, find_pieces
+from gpustreamlab.analysis._pieces import NO_PIECES, LatePieces, Pieces, StepTime, find_pieces, needed_chain_ns
 from gpustreamlab.analysis._report import Report, Reported, ReportTable, more_row, simulated_notes
 from gpustreamlab.analysis._rows import MAX_LANE_ROWS
 from gpustreamlab.analysis._scale import format_ns, format_share
@@ -56,6 +56,8 @@ NOT_OFFERED_SHARE = 0.2
 """From which share of that time on it is told that nothing was there to overlap with: streams never begin and end as one."""
 WAIT_WEIGHT = 0.5
 """How much of the time of a wait for an event counts in the order of findings."""
+NEEDS_DATA = "streams wait for data that they need"
+"""What bounds the gain where waits for data do."""
 LEAST_NS = 10_000
 """From which time on: less is a launch more or less."""
 
@@ -73,7 +75,8 @@ class Finding:
     other: str | None
     """The stream whose work ran meanwhile; None where it is no single one."""
     saves_ns: int
-    """The most that the whole could be shorter without it, in ns: never more than the busiest stream leaves to be gained."""
+    """The most that the whole could be shorter without it, in ns: never more than the busiest stream leaves to be gained; 0 for
+    a wait that is known to be needed."""
     waited_ns: int
     """For how long others ran while this work waited, but no longer than it and what followed it then ran
     alone, in ns; of all such pieces."""
@@ -138,8 +141,8 @@ class Explanation(Reported):
     offered_ns: int
     """Time in which two or more had work queued or running, in ns: more could not overlap, as it was launched."""
     gain_ns: int
-    """The most that overlap could still save, in ns: `active_ns` less the time that the busiest stream, or what they share,
-    needs at full speed."""
+    """The most that overlap could still save, in ns: `active_ns` less the time that the busiest stream, what they share, or the
+    longest chain of work with waits for data that are known to be needed, takes at full speed."""
     asked: str
     """What is to be said of the span, or of the names, that was asked for; else empty."""
     reason: str
@@ -375,7 +378,8 @@ def _explanation(
     trace: Trace, rows: BoolArray, pieces: Pieces, found: Found, *, is_part: bool, least_ns: int | None = None
 ) -> Explanation:
     whole = concurrency(trace[rows]) if is_part else concurrency(trace, pieces.edges, pieces.steps.steps)
-    used = np.unique(trace.lane[rows])
+    used, chain_ns = np.unique(trace.lane[rows]), needed_chain_ns(trace, pieces.edges)
+    shares = whole.shared.reason if whole.shared.busy_ns > whole.busiest_ns else ""
     result = Explanation(
         findings=(),
         asked="",
@@ -384,8 +388,8 @@ def _explanation(
         active_ns=whole.active_ns,
         together_ns=whole.together_ns,
         offered_ns=max(pieces.offered_ns, whole.together_ns),
-        gain_ns=max(whole.active_ns - whole.ideal_ns, 0),
-        reason=whole.shared.reason if whole.shared.busy_ns > whole.busiest_ns else "",
+        gain_ns=max(whole.active_ns - max(whole.ideal_ns, chain_ns), 0),
+        reason=NEEDS_DATA if chain_ns > whole.ideal_ns else shares,
         is_ranges=SpanKind.RANGE in counted_kinds(trace) and trace.metadata.tier is not CaptureTier.KERNELS,
         has_calls=bool((pieces.launch >= 0).any()),
         looked_share=pieces.looked_share,
@@ -602,6 +606,7 @@ def _finding(
     longest, late = int(members[0]), found.piece[members]
     piece, before, call = (int(column[longest]) for column in (found.piece, found.before, found.call))
     code = CODES[int(found.cause[longest])]
+    is_kept = code is Cause.EVENT_WAIT and pair_count == 1 and is_needed_wait(trace, int(pieces.lane[piece]), before)
     text, fix = finding_texts(
         code,
         trace,
@@ -635,5 +640,5 @@ def _finding(
         piece_count=piece_count,
         pair_count=pair_count,
         waited_ns=waited_ns,
-        saves_ns=saves_ns,
+        saves_ns=0 if is_kept else saves_ns,
     )

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from bisect import bisect_right
 from dataclasses import dataclass, fields
 from functools import cached_property
 from typing import Any, NamedTuple
@@ -318,6 +319,44 @@ def ordered_by_lane(trace: Trace, rows: BoolArray) -> list[Int64Array]:
         return part if (start_ns[1:] >= start_ns[:-1]).all() else part[np.argsort(start_ns, kind="stable")]
 
     return map_threaded(ordered, [part for part in parts if len(part)], row_count=len(trace))
+
+
+def needed_chain_ns(trace: Trace, edges: list[Int64Array]) -> int:
+    """Return how long the longest chain of work is that cannot run at once, in ns; 0 where no wait is known to be needed.
+
+    A stream keeps the order of its own work, and waits for a stream whose data it uses, see `TraceMetadata.shared_data`.
+
+    Parameters
+    ----------
+    trace
+        Where waits and what is shared are from.
+    edges
+        When each lane became busy and idle, as `busy_edges` returns it.
+    """
+    waits = trace.edges.select(EdgeKind.WAIT)
+    shared = set(trace.metadata.shared_data)
+    names = [lane.name for lane in trace.lanes]
+    pairs = zip(trace.lane[waits.source].tolist(), trace.lane[waits.target].tolist(), strict=True)
+    needed = np.flatnonzero([(names[source], names[target]) in shared for source, target in pairs])
+    if not len(needed):
+        return 0
+    needed = needed[np.argsort(trace.start_ns[waits.target[needed]], kind="stable")]
+    source, target = waits.source[needed], waits.target[needed]
+    ahead_ns = np.zeros(len(needed), np.int64)
+    for lane, own in enumerate(edges):
+        for rows, times_ns, sign in ((source, trace.end_ns, 1), (target, trace.start_ns, -1)):
+            of_lane = trace.lane[rows] == lane
+            ahead_ns[of_lane] += sign * StepTime([own]).up_to(times_ns[rows[of_lane]])
+    # By lane: from when on the chain to its work is longer than that work itself, and by how much.
+    longer: list[tuple[list[int], list[int]]] = [([-(2**63)], [0]) for _ in edges]
+    columns = (trace.lane[source], trace.start_ns[source], trace.lane[target], trace.start_ns[target], ahead_ns)
+    for lane, from_ns, waiting, start_ns, ahead in zip(*(column.tolist() for column in columns), strict=True):
+        since_ns, by_ns = longer[lane]
+        chain_ns = ahead + by_ns[bisect_right(since_ns, from_ns) - 1]
+        if chain_ns > longer[waiting][1][-1]:
+            longer[waiting][0].append(start_ns)
+            longer[waiting][1].append(chain_ns)
+    return max(interval_sum_ns(own) + by_ns[-1] for own, (_, by_ns) in zip(edges, longer, strict=True))
 
 
 def behind_on_lane(trace: Trace, rows: BoolArray) -> Int64Array:

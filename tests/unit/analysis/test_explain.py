@@ -92,6 +92,25 @@ def test_the_host_comes_before_waits_that_order_data_and_these_are_never_advised
     for one in waits:
         assert one.fix.startswith(f"Keep this wait: {one.stream!r} uses arrays of {one.other!r}.")
         assert "leave out" not in one.fix
+        assert one.saves_ns == 0
+        assert f"{one.code}: saves at most nothing, waited" in one.head
+
+
+def test_what_is_to_be_gained_is_told_with_needed_waits_kept():
+    found, mended = (explained_session(lambda lab, b=blocking: pipeline(lab, blocking=b)) for blocking in (True, False))
+    # Only uploads, one product and one download stand behind each other: the busiest stream needs less.
+    assert found.active_ns - found.gain_ns == pytest.approx(mended.active_ns, rel=0.001)
+    assert " to gain: streams wait for data that they need" in found.headline
+    assert mended.gain_ns == 0
+    assert mended.headline.endswith("nothing to gain: streams wait for data that they need")
+    # GIVEN the same trace, of which nobody knows what is shared
+    with gsl.Session("sim") as lab:
+        lab.capture("kernels", host=True)
+        pipeline(lab, blocking=False)
+        trace = lab.trace
+    unknown = replace(trace, metadata=replace(trace.metadata, shared_data=())).explain()
+    assert unknown.gain_ns > 0
+    assert unknown.findings[0].saves_ns > 0
 
 
 def test_where_nobody_knows_whether_a_wait_is_needed_that_is_to_be_found_out_first():
