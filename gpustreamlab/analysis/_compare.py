@@ -560,7 +560,7 @@ def _totals_table(result: TraceComparison) -> TextTable:
     has_ranges = any(SpanKind.RANGE in kinds for kinds in result.counted)
     mean = f"mean concurrency{', up to' if has_ranges else ''}"
     rows.append((mean, _number(a.mean_concurrency), _number(b.mean_concurrency), "", ""))
-    rows.append((f"2 or more {word}, share", format_share(a.together_share), format_share(b.together_share), "", ""))
+    rows.append((f"2 or more {word} / any", format_share(a.together_share), format_share(b.together_share), "", ""))
     return TextTable(title="Totals", head=("", "a", "b", "b − a", "b / a"), rows=tuple(rows))
 
 

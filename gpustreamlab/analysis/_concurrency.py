@@ -205,8 +205,8 @@ class Concurrency:
 
     @property
     def together_share(self) -> float:
-        """`together_ns` as a share of `wall_ns`; NaN where nothing ran."""
-        return self.together_ns / self.wall_ns if self.wall_ns else float("nan")
+        """`together_ns` as a share of `active_ns`: pauses between cells do not count; NaN where nothing ran."""
+        return self.together_ns / self.active_ns if self.active_ns else float("nan")
 
 
 def concurrency(
@@ -281,7 +281,7 @@ def stream_extent(trace: Trace) -> tuple[int, int]:
 
 
 def over_wall(trace: Trace, result: Concurrency) -> Concurrency:
-    """Return how much ran at once with shares of the whole time of all streams, as every headline writes it."""
+    """Return how much ran at once with the whole time of all streams, which is the length of a picture, as its wall."""
     first_ns, last_ns = stream_extent(trace)
     return replace(result, wall_ns=last_ns - first_ns)
 

@@ -382,12 +382,11 @@ def _pairs(result: Overlap) -> ReportTable:
 
 def _histogram(result: Overlap) -> ReportTable:
     word = busy_word(result.counted)
-    rows, bars = [[f"streams {word}", "ms", "of wall"]], []
-    for count, time_ns in enumerate(result.concurrency_ns.tolist()):
+    rows, bars = [[f"streams {word}", "ms", "of time any was"], ["0", format_ms(result.concurrency_ns[0]), ""]], [0.0]
+    for count, time_ns in enumerate(result.concurrency_ns[1:].tolist(), 1):
         if time_ns or count < 2:
-            share = time_ns / result.wall_ns if result.wall_ns else math.nan
-            rows.append([str(count), format_ms(time_ns), format_share(share)])
-            bars.append(share)
+            bars.append(time_ns / result.active_ns)
+            rows.append([str(count), format_ms(time_ns), format_share(bars[-1])])
     return ReportTable(caption=f"How many streams were {word} at once", rows=rows, bars=bars)
 
 

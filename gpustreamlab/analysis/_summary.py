@@ -85,8 +85,7 @@ def queueing_line(trace: Trace) -> str:
 NOTE_CHARACTERS = 300
 """How many characters of a note are shown."""
 
-TOGETHER = " of the time 2 or more streams worked at once"
-"""What the share of a finding is of."""
+_MEAN = "; mean concurrency "
 
 LISTED_LANES = 20
 """How many lanes a summary lists."""
@@ -112,7 +111,7 @@ def summary_text(trace: Trace) -> str:
     >>> print(summary_text(trace))
     Timeline of 2 spans in 2 streams on demo (SIMULATED): 250 ns
     Queued or running: copies 100 ns (40%), compute 200 ns (80%)
-    At most 20% of the time 2 or more streams worked at once; mean concurrency up to 1.20. Ranges contain waiting
+    What ran at once is not known, at most 50 ns; mean concurrency up to 1.20. Ranges contain waiting
     Tier: ranges (event pairs; ranges contain queueing) · times are modelled, not measured
     """
     basis = basis_of(trace)
@@ -164,20 +163,21 @@ def finding_text(result: Concurrency, meta: TraceMetadata, *, lane_count: int, c
         Of how many streams.
     counted
         Which kinds of spans count as busy; where ranges do, all is an upper bound, and the line says so, and how much of the
-        busy time that is.
+        busy time that is. Of what share of the time that is nothing is said then: nobody knows for how long any stream worked.
     """
     if not result.sum_ns or NO_COMMON_TIME in meta.missing:
         return ""
     if lane_count < 2:
         word = "Queued or running" if SpanKind.RANGE in counted else "Busy"
         return f"{word} {format_share(result.active_ns / result.wall_ns)} of the time; one stream, so nothing can overlap"
-    share, mean = format_share(result.together_share), result.mean_text(counted)
-    if SpanKind.RANGE not in counted:
-        return f"{share}{TOGETHER}; mean concurrency {mean}"
-    # The least bound that is a plain number.
-    share = {"<1%": "1%", ">99%": "100%"}.get(share, share)
-    most = "" if share == "0%" else "At most "  # nothing did, whatever the ranges contain
-    bound = f"{most}{share}{TOGETHER}; mean concurrency {mean}"
+    has_ranges = SpanKind.RANGE in counted
+    if has_ranges and result.together_ns:
+        together = f"What ran at once is not known, at most {format_ns(result.together_ns)}"
+    else:
+        together = f"2 or more streams worked at once {format_share(result.together_share)} of the time that any did"
+    bound = f"{together}{_MEAN}{result.mean_text(counted)}"
+    if not has_ranges:
+        return bound
     if not 0 < result.range_only_ns < result.sum_ns:
         return f"{bound}. Ranges contain waiting"
     by_ranges = format_share(result.range_only_ns / result.sum_ns)
@@ -185,23 +185,14 @@ def finding_text(result: Concurrency, meta: TraceMetadata, *, lane_count: int, c
 
 
 def plain_finding(finding: str) -> str:
-    """Return the share of a `finding_text` alone, as the one sentence of a picture's head ends with it.
-
-    Where ranges count nobody knows whether their streams worked: strangers read "queued or running at once" as overlap.
+    """Return what a `finding_text` begins with, as the one sentence of a picture's head ends with it.
 
     Examples
     --------
-    >>> plain_finding("At most 20% of the time 2 or more streams worked at once; mean concurrency up to 1.20. Ranges wait")
-    'what ran at once is not known, at most 20% of the time'
-    >>> plain_finding("0% of the time 2 or more streams worked at once; mean concurrency 1.00 of at most 4.00")
-    '2 or more streams worked at once 0% of the time'
+    >>> plain_finding("What ran at once is not known, at most 50 ns; mean concurrency up to 1.20. Ranges contain waiting")
+    'what ran at once is not known, at most 50 ns'
     """
-    share, found, _ = finding.partition(TOGETHER)
-    if not found:
-        return f"{finding[:1].lower()}{finding[1:]}"
-    if share.startswith("At most "):
-        return f"what ran at once is not known, {share[:1].lower()}{share[1:]} of the time"
-    return f"2 or more streams worked at once {share} of the time"
+    return f"{finding[:1].lower()}{finding[1:].partition(_MEAN)[0]}"
 
 
 def headline(trace: Trace) -> str:

@@ -178,8 +178,8 @@ def text_timeline(trace: Trace, width: int | None = None, *, encoding: str = "ut
                    ╵0 ns          ╵100 ns         ╵200 ns
     A gemm 200 ns ×1   B copy 100 ns ×1
     ░▒▓█ queued or running share of a column of 6.41 ns
-    At most 20% of the time 2 or more streams worked at once;
-    mean concurrency up to 1.20. Ranges contain waiting
+    What ran at once is not known, at most 50 ns; mean
+    concurrency up to 1.20. Ranges contain waiting
     Tier: ranges (event pairs; ranges contain queueing) · times
     are modelled, not measured
     """

@@ -65,7 +65,7 @@ def test_text_names_both_and_lists_what_differs():
     text = " ".join(str(compare(pipeline_trace(), pipeline_trace(4))).split())
     assert "a: Image pipeline: timeline of 24 spans in 3 streams on NVIDIA H200 (SIMULATED)" in text
     assert "copy in 6→4 5.40 ms 3.60 ms −1.80 ms ×0.67 900 µs" in text
-    assert "2 or more queued or running, share 72% 63%" in text
+    assert "2 or more queued or running / any 72% 63%" in text
 
 
 def test_rich_draws_names_as_they_are():
