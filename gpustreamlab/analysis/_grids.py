@@ -7,7 +7,7 @@ from dataclasses import dataclass, replace
 
 import numpy as np
 
-from gpustreamlab.analysis._scale import three_digits
+from gpustreamlab.analysis._scale import count_text, three_digits
 from gpustreamlab.analysis._sm_time import layout_warnings, size_of
 from gpustreamlab.model import SPAN_KINDS, Trace, display_name
 from gpustreamlab.typing import BoolArray, SpanKind
@@ -110,8 +110,8 @@ def grid_advice(trace: Trace) -> str:
     if not grids:
         return ""
     told = [
-        f"{display_name(grid.name, 40)} ({grid.span_count:,} ×, {grid.grid_blocks:,} blocks on the {grid.granted_sms:,} SMs of "
-        f"{display_name(grid.partition, 24)})"
+        f"{display_name(grid.name, 40)} ({grid.grid_blocks:,} blocks on the {grid.granted_sms:,} SMs of "
+        f"{display_name(grid.partition, 24)}, {count_text(grid.span_count, 'launch', 'launches')})"
         for grid in grids[:LISTED_GRIDS]
     ]
     more = len(grids) - LISTED_GRIDS

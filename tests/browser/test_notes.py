@@ -247,6 +247,9 @@ def test_a_saved_page_holds_its_notes_for_browsers_and_for_python(open_page, tmp
 def test_all_that_is_found_has_a_sign_at_its_place_and_a_sentence_with_a_fix(read, marked):
     reader = read(marked, width=1366)
     kinds = reader.js("(w.found.reasons.findings).map(({ kind = 'cause', sign }) => [kind, sign])")
+    causes = [kind for kind in kinds if kind[0] == "cause"]
+    assert kinds[:3] == [["hazard", "!"], ["stray", "S"], ["cause", "1"]]  # what is wrong comes before what is slow
+    assert [sign for _, sign in causes] == [str(number) for number in range(1, len(causes) + 1)]
     assert [kind for kind in kinds if kind[0] != "cause"] == [
         ["hazard", "!"],
         ["stray", "S"],
@@ -271,6 +274,23 @@ def test_all_that_is_found_has_a_sign_at_its_place_and_a_sentence_with_a_fix(rea
     assert "lab.stream('b').wait(lab.stream('a'))" in pieces["hazard"]["fix"]
     assert "12 spans dropped, 5 of them kernels" in pieces["dropped"]["text"]
     assert reader.page.locator(".gsl-lost").inner_text() == "⚠ 1 hazard, 12 dropped"
+
+
+@pytest.mark.parametrize("kind", ["hazard", "stray"])
+def test_the_sign_of_a_fault_stands_on_its_own_bar(read, marked, kind):
+    reader = read(marked, width=1366)
+    sign = reader.js(
+        """(({ late, start, end }) => {
+          const { top, bottom } = w.tables.rows[late.row]
+          w.setRange(start - (end - start), end + (end - start))
+          const found = gpustreamlab.signAt(w, w.pxAt(start) + 8.5, w.yAt(top))
+          const isIn = found && found.x > w.pxAt(start) && found.x < w.pxAt(end)
+          return found && [found.piece.kind, isIn, found.y < w.yAt((top + bottom) / 2) - 14]
+        })(w.found.reasons.pieces.find(piece => piece.kind === argument))""",
+        kind,
+    )
+    assert sign == [kind, True, True]
+    assert reader.errors == []
 
 
 def test_y_goes_to_the_next_sign_of_any_kind(read, marked):

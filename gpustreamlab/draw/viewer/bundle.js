@@ -1,4 +1,4 @@
-// Made by scripts/bundle_viewer.py. 1d618b1fb24df8ddbb4eee979197b31917e59f1b3c38ae7487de52702bf3f17c
+// Made by scripts/bundle_viewer.py. fe25bd02c99f8ec4d0a48498cc31672e2d15ed5b192165b452041f1061914c0f
 "use strict";
 var gpustreamlab = (() => {
   var __defProp = Object.defineProperty;
@@ -2249,6 +2249,7 @@ var gpustreamlab = (() => {
 
   // why.js
   var SIGNS = { hazard: "!", stray: "S", wait: "W", dropped: "D", note: "N" };
+  var isFault = ({ kind }) => kind === "hazard" || kind === "stray";
   function reasonsOf(view) {
     const { why, store, tables, notes } = view;
     const key = `${store.version} ${tables.zero_ns} ${tables.lanes.length} ${tables.rows.length}`;
@@ -2260,7 +2261,7 @@ var gpustreamlab = (() => {
     const lanes = why.lanes.map(([name, host]) => tables.lanes.findIndex((lane) => lane.name === name && lane.host === host));
     const moved = Number(BigInt(why.zero_ns) - BigInt(tables.zero_ns));
     const find = (span) => span ? findSpan(view, lanes[span[0]], span[1] + moved, span[2] + moved) : null;
-    const told = [...why.findings, ...why.marks].map(({ pieces: pieces2, ...finding }) => ({
+    const told = [...why.marks.filter(isFault), ...why.findings, ...why.marks.filter((mark) => !isFault(mark))].map(({ pieces: pieces2, ...finding }) => ({
       ...finding,
       pieces: pieces2.map(({ late, other, call, since, text, fix }) => ({
         lane: lanes[late[0]] ?? -1,
@@ -2275,12 +2276,13 @@ var gpustreamlab = (() => {
       }))
     }));
     const findings = [...told, ...view.notes.map((note) => noteFinding(view, note))];
+    let causeCount = 0;
     findings.forEach((finding, at) => {
       finding.number = at + 1;
-      finding.sign = SIGNS[finding.kind] ?? String(at + 1);
+      finding.sign = SIGNS[finding.kind] ?? String(++causeCount);
       finding.pieces.forEach((piece, place) => Object.assign(piece, { number: at + 1, place, kind: finding.kind, sign: finding.sign }));
     });
-    const order = ({ place, kind }) => 2 * Boolean(place) + (kind !== "hazard");
+    const order = (piece) => 2 * Boolean(piece.place) + !isFault(piece);
     const pieces = findings.flatMap((finding) => finding.pieces).sort((a, b) => order(a) - order(b));
     const gapWords = new Map(why.gaps.map(([lane, end, kind]) => [`${lanes[lane]} ${end + moved}`, why.gap_words[kind]]));
     return { findings, pieces, gapWords };
@@ -3024,14 +3026,15 @@ var gpustreamlab = (() => {
         continue;
       }
       const begin = view.pxAt(piece.start), places = taken.get(piece.lane);
-      const x = freePlace(places, Math.max(left, begin - SIGN_PX - 1), !piece.place);
+      const { top, bottom } = (piece.late ? view.tables.rows[piece.late.row] : view.tables.lanes[piece.lane]) ?? {};
+      const isOnBar = isFault(piece) && bottom - top >= 3 * SIGN_PX;
+      const x = freePlace(places, Math.max(left, isOnBar ? Math.min(begin + SIGN_PX, view.pxAt((piece.start + piece.end) / 2)) : begin - SIGN_PX - 1), !piece.place);
       if (x === null) {
         const near = (other) => Math.abs(other.x - begin + SIGN_PX + 1);
         places.reduce((best, other) => near(other) < near(best) ? other : best).more += 1;
         continue;
       }
-      const { top, bottom } = (piece.late ? view.tables.rows[piece.late.row] : view.tables.lanes[piece.lane]) ?? {};
-      const y = piece.lane < 0 ? view.frame.top + SIGN_PX + 2 : piece.kind === "note" ? view.yAt(top) + SIGN_PX : view.yAt(isNarrow ? top : (top + bottom) / 2);
+      const y = piece.lane < 0 ? view.frame.top + SIGN_PX + 2 : piece.kind === "note" ? view.yAt(top) + SIGN_PX : view.yAt(isNarrow || isOnBar ? top : (top + bottom) / 2);
       const sign = { piece, x, y, px: isNarrow ? SMALL_SIGN_PX : SIGN_PX, more: 0 };
       places.push(sign);
       signs.push(sign);

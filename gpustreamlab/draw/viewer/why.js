@@ -5,6 +5,9 @@ import { formatNs } from "./units.js"
 
 const SIGNS = { hazard: "!", stray: "S", wait: "W", dropped: "D", note: "N" } // Others are numbered.
 
+/** Whether a program is wrong there, not only slow: that comes first. */
+export const isFault = ({ kind }) => kind === "hazard" || kind === "stray"
+
 /**
  * All findings, and notes as such, in whose `pieces` spans are hits, null where hidden or not there.
  *
@@ -24,7 +27,7 @@ function findReasons(view) {
   const lanes = why.lanes.map(([name, host]) => tables.lanes.findIndex(lane => lane.name === name && lane.host === host))
   const moved = Number(BigInt(why.zero_ns) - BigInt(tables.zero_ns))
   const find = span => span ? findSpan(view, lanes[span[0]], span[1] + moved, span[2] + moved) : null
-  const told = [...why.findings, ...why.marks].map(({ pieces, ...finding }) => ({
+  const told = [...why.marks.filter(isFault), ...why.findings, ...why.marks.filter(mark => !isFault(mark))].map(({ pieces, ...finding }) => ({
     ...finding,
     pieces: pieces.map(({ late, other, call, since, text, fix }) => ({
       lane: lanes[late[0]] ?? -1, since: since + moved, start: late[1] + moved, end: late[2] + moved,
@@ -32,13 +35,14 @@ function findReasons(view) {
     })),
   }))
   const findings = [...told, ...view.notes.map(note => noteFinding(view, note))]
+  let causeCount = 0 // Causes have the numbers that `explain()` prints.
   findings.forEach((finding, at) => {
     finding.number = at + 1
-    finding.sign = SIGNS[finding.kind] ?? String(at + 1)
+    finding.sign = SIGNS[finding.kind] ?? String(++causeCount)
     finding.pieces.forEach((piece, place) => Object.assign(piece, { number: at + 1, place, kind: finding.kind, sign: finding.sign }))
   })
-  // The longest piece of each finding comes first: it is the one that has a sign in any case. Hazards stand next to their work.
-  const order = ({ place, kind }) => 2 * Boolean(place) + (kind !== "hazard")
+  // The longest piece of each finding comes first: it is the one that has a sign in any case. Faults stand next to their work.
+  const order = piece => 2 * Boolean(piece.place) + !isFault(piece)
   const pieces = findings.flatMap(finding => finding.pieces).sort((a, b) => order(a) - order(b))
   const gapWords = new Map(why.gaps.map(([lane, end, kind]) => [`${lanes[lane]} ${end + moved}`, why.gap_words[kind]]))
   return { findings, pieces, gapWords }

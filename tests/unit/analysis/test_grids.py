@@ -64,7 +64,7 @@ def test_a_short_name_is_of_a_library_where_the_full_name_is():
     mine = replace(trace, details=tuple(replace(one, full_name="mine") for one in trace.details))
     names = {(grid.name, grid.partition): grid.span_count for grid in card_sized_grids(mine)}
     assert names == {("elementwise", "decode"): 8, ("hash_join", "prefill"): 4}
-    assert "elementwise (8 ×, 528 blocks on the 36 SMs of decode)" in grid_advice(mine)
+    assert "elementwise (528 blocks on the 36 SMs of decode, 8 launches)" in grid_advice(mine)
     users = ["saxpy", "my_kernel<4>", "scatter", "platform_step", "attention"]
     assert len(card_sized_grids(kernels(*((name, 132) for name in users)))) == len(users)
 
@@ -72,7 +72,7 @@ def test_a_short_name_is_of_a_library_where_the_full_name_is():
 def test_advice_is_one_sentence_below_the_picture():
     trace = kernels(*((f"kernel {k}", 132) for k in range(3 + 2)))
     advice = "Size them by stream.sm_count"
-    assert "kernel 0 (1 ×, 132 blocks on the 36 SMs of decode)" in grid_advice(trace)
+    assert "kernel 0 (132 blocks on the 36 SMs of decode, 1 launch)" in grid_advice(trace)
     assert "2 more, see card_sized_grids()" in grid_advice(trace)
     assert partition_warnings(trace) == []
     assert summary_text(trace).endswith(advice)
