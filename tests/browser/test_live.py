@@ -242,7 +242,7 @@ def test_a_notebook_saved_with_its_session_open_keeps_the_newest_picture(open_la
     if not is_in_front:
         lab.command("launcher:create")
     lab.kernel("with lab.on('decode', 'late work'): spin(lab, 1_000_000)\nlab.synchronize()")
-    lab.page.wait_for_timeout(1_000)
+    lab.wait_for_told(5 * SPANS_A_STEP + 1)
     # WHEN the notebook is saved, its kernel ended, and it is opened again with another
     lab.page.evaluate(f"async () => {{ await {PANEL}.context.save() }}")
     lab.page.evaluate(f"async () => {{ await {PANEL}.sessionContext.shutdown() }}")
@@ -300,7 +300,7 @@ def test_the_chart_of_the_lesson_on_partitions_is_drawn_again_in_a_saved_noteboo
     # WHEN it is opened again
     lab.load(server.address(f"{request.node.name[:40]}.ipynb"))
     # THEN the chart is painted, and nothing complains
-    lab.page.frame_locator("iframe[title=Chart]").locator(".bk-Figure").wait_for(timeout=10_000)
+    lab.page.frame_locator("iframe[title=Chart]").locator(".bk-Figure").wait_for()
     lab.page.wait_for_timeout(500)
     lab.keep("chart-opened-again")
     assert lab.errors == []
@@ -335,6 +335,13 @@ def test_what_has_not_ended_is_named_until_now_and_the_state_says_whether_the_pi
     assert "decode · 36 SMs" in lab.page.locator(".gsl-legend").inner_text()
 
 
+RIGHT_EDGES = """() => {
+  const rightOf = part => part.getBoundingClientRect().right, live = document.querySelector(".gsl-live")
+  const buttons = [...live.querySelectorAll(".gsl-bar button")].filter(e => e.checkVisibility({ visibilityProperty: true }))
+  return [rightOf(live), buttons.map(rightOf)]
+}"""
+
+
 def test_the_state_has_its_sign_in_forced_colours_and_all_tools_are_within_a_narrow_view(lab):
     dot = "e => [getComputedStyle(e, '::before').backgroundColor, getComputedStyle(e).color]"
     lab.page.emulate_media(forced_colors="active")
@@ -343,8 +350,7 @@ def test_the_state_has_its_sign_in_forced_colours_and_all_tools_are_within_a_nar
     assert sign == ink
     lab.page.set_viewport_size({"width": 390, "height": 1000})
     lab.wait("() => document.querySelector('.gsl-live').clientWidth < 300")
-    right = lab.page.locator(".gsl-live").evaluate("e => e.getBoundingClientRect().right")
-    buttons = lab.page.locator(".gsl-bar button:visible").evaluate_all("all => all.map(e => e.getBoundingClientRect().right)")
+    right, buttons = lab.page.evaluate(RIGHT_EDGES)  # at one moment: JupyterLab may still be laying itself out
     lab.page.set_viewport_size({"width": 1200, "height": 1000})
     assert max(buttons) <= right
     assert len(buttons) > 6
@@ -442,9 +448,8 @@ def test_what_is_chosen_and_written_survives_a_reload_and_a_close_and_comes_back
     lab.page.keyboard.press("Enter")
     note = lab.ask(NOTES)[0]
     assert note[3] == "dd: why <i>so</i> late?"
-    lab.page.wait_for_timeout(800)
     # THEN the kernel has it, and the notebook's address is untouched
-    assert lab.kernel(TELL) == " ".join(map(str, note))
+    lab.wait_for_print(TELL, " ".join(map(str, note)))
     assert lab.kernel("print(lab.timeline().notes == lab.trace.notes)") == "True"
     assert lab.page.url == address
     before = lab.ask("[live.viewer.view.x0, live.viewer.view.x1, live.viewer.view.pinned]")

@@ -10,6 +10,7 @@ pytestmark = pytest.mark.browser
 
 SHOWN = """
 import time
+from pathlib import Path
 import gpustreamlab as gsl
 from gpustreamlab.workloads import spin
 lab = gsl.Node(backend="sim", title="two cards")
@@ -17,7 +18,8 @@ prefill, decode = lab.stream("prefill"), lab.stream("decode", device=1)
 lab.timeline()
 """
 WORK = """
-for step in range(40):
+end = Path(END)
+while not end.exists():
     with lab.on("prefill", "prefill"):
         spin(lab[0], 300_000)
         made = lab[0].xp.ones(1 << 20)
@@ -28,6 +30,7 @@ for step in range(40):
     time.sleep(0.05)
 lab.synchronize()
 """
+"""Goes on until there is a file at `END`."""
 
 
 @pytest.fixture
@@ -39,12 +42,15 @@ def notebook(server, lab_windows):
     assert notebook.errors == []
 
 
-def test_spans_of_each_gpu_arrive_while_a_cell_runs_and_stay_when_the_node_is_closed(notebook):
+def test_spans_of_each_gpu_arrive_while_a_cell_runs_and_stay_when_the_node_is_closed(notebook, tmp_path):
     notebook.command("notebook:run-all-cells")
     notebook.wait_for_views(1)
     notebook.watch()
-    notebook.run_scratch(WORK)
-    assert any(0 < count < 200 for count in notebook.seen_while_busy())
+    end = tmp_path / "end"
+    notebook.run_scratch(WORK.replace("END", repr(str(end))), is_awaited=False)
+    notebook.wait_for_seen(1)
+    end.touch()
+    notebook.wait_until_idle()
     notebook.wait_until(f"live.feed.store.spanCount === {notebook.recorded()}")
     assert notebook.ask("live.viewer.view.planned.groups.map(group => group.label)") == ["GPU 0 · 132 SMs", "GPU 1 · 132 SMs"]
     assert notebook.ask("live.viewer.view.planned.lanes.map(lane => lane.name)") == ["prefill", "decode"]

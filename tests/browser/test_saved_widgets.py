@@ -58,9 +58,8 @@ def test_every_widget_of_a_saved_notebook_is_a_picture_of_its_last_state(open_bo
     book.page.locator("input.gsl-request").first.fill("48")
     book.wait("() => document.querySelector('.gsl-python code').textContent.includes('prefill=48')")
     book.kernel("lab.stream('late')\nwith lab.on('late', 'late work'): spin(lab, 1_000_000)\nlab.synchronize()")
-    feed = "document.querySelector('.gsl-live').gslView.feed"
-    book.wait(f"() => {feed}.tables.names.includes('late work')")
-    count = book.page.evaluate(f"{feed}.store.spanCount")
+    count = book.recorded()
+    book.wait_for_told(count)
     # WHEN the notebook is saved, also where its kernel was restarted before
     if how == "restarted":
         book.page.evaluate(f"async () => {{ await {PANEL}.sessionContext.session.kernel.restart() }}")

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import json
+import os
+import signal
 from pathlib import Path
 
 import pytest
@@ -15,6 +17,8 @@ from tests.helpers.reader import Reader
 pytestmark = pytest.mark.browser
 
 QUICKSTART = Path(__file__).resolve().parents[2] / "notebooks" / "01-quickstart.ipynb"
+SHOWN = 4
+"""Cell of the quickstart above which the session is shown."""
 FIRST_HALF = 17
 """Cell of the quickstart up to which the session of three streams holds all that it recorded."""
 LONG_CELL = """
@@ -49,11 +53,6 @@ def work(steps, pause_s=0.0):
             spin(lab, 100_000)
         lab.synchronize()
         time.sleep(pause_s)
-"""
-DYING = """
-import os, threading
-threading.Timer(0.5, os._exit, [1]).start()
-work(10_000, 0.001)
 """
 RANGES = ("batch", "filter", "statistics", "upload", "download")
 OF_A_DEAD_KERNEL = ("Canceled future for execute_request", "Error: widget model not found")
@@ -130,7 +129,10 @@ def test_a_session_closed_after_a_reload_is_shown_to_its_end(lab):
 
 
 def test_a_kernel_that_dies_in_an_update_leaves_a_picture_and_a_notebook_that_works(lab):
-    lab.start_in_kernel(DYING)
+    pid = int(lab.kernel("import os; print(os.getpid())"))
+    lab.start_in_kernel("work(100_000, 0.001)")
+    lab.wait_for_more(0)
+    os.kill(pid, signal.SIGKILL)
     lab.wait("() => document.querySelector('.gsl-live-state').dataset.state === 'gone'")
     assert lab.spans() > 0
     lab.wait_for_ink()
@@ -145,9 +147,10 @@ def test_a_kernel_that_dies_in_an_update_leaves_a_picture_and_a_notebook_that_wo
 
 
 def spans_appear_while_cells_run(lab):
-    lab.watch()
-    lab.run_above(FIRST_HALF)
+    lab.run_above(SHOWN)
     lab.wait_for_views(1)
+    lab.watch()
+    lab.run_cells(SHOWN, FIRST_HALF)
     recorded = lab.recorded()
     lab.wait_until(f"live.feed.store.spanCount === {recorded}")
 
@@ -229,7 +232,7 @@ def a_reload_keeps_everything(lab):
     lab.wait_for_views(1)
 
     assert lab.spans() == before == lab.recorded()
-    assert lab.ink() > 1_000
+    lab.wait_for_ink(least=1_000)
 
 
 def a_view_beside_the_notebook_grows_too(lab):
@@ -243,7 +246,7 @@ def a_view_beside_the_notebook_grows_too(lab):
     for view in (0, 1):
         lab.wait_until(f"live.feed.store.spanCount === {recorded}", view)
         lab.keep(f"flow-beside-{view}")
-        assert lab.ink(view) > 500
+        lab.wait_for_ink(view)
     lab.close_view_beside()
     lab.wait_for_views(1)
 

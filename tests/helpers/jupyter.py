@@ -15,7 +15,8 @@ import urllib.request
 from contextlib import contextmanager
 from pathlib import Path
 
-START_LIMIT_S = 40.0
+START_LIMIT_S = 120.0
+PRINT_LIMIT_S = 30.0
 QUIET_SETTINGS = {
     "@jupyterlab/apputils-extension/notification.jupyterlab-settings": {"fetchNews": "false", "checkForUpdates": False},
 }
@@ -94,6 +95,13 @@ class NotebookPage:
     def kernel(self, code):
         """Run something in the kernel, and return what it printed."""
         return self.page.evaluate(EXECUTE, code).strip()
+
+    def wait_for_print(self, code, text):
+        """Run something in the kernel until it prints this."""
+        end = time.monotonic() + PRINT_LIMIT_S
+        while (printed := self.kernel(code)) != text:
+            assert time.monotonic() < end, f"{printed!r} is not {text!r}"
+            self.page.wait_for_timeout(50)
 
     def start_in_kernel(self, code):
         """Let the kernel run something without waiting for it."""

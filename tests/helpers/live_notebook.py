@@ -103,6 +103,11 @@ class LiveNotebook(NotebookPage):
     def spans(self, view=0):
         return self.ask("live.feed.store.spanCount", view)
 
+    def wait_for_told(self, count):
+        """Wait until the first view holds so many spans, and says so: it counts them anew twice a second."""
+        told = f"live.feed.tables.header.facts.includes(' {count:,} span')"
+        self.wait_until(f"live.feed.store.spanCount === {count} && {told}")
+
     def wait_for_more(self, count):
         """Wait until the first view holds more spans than so many; return how many."""
         self.wait_until(f"live.feed.store.spanCount > {count}")
@@ -121,12 +126,22 @@ class LiveNotebook(NotebookPage):
         """Note from now on how many spans the view holds while a cell runs."""
         self.page.evaluate(WATCH)
 
+    def wait_for_seen(self, count, **limit):
+        """Wait until the view was seen to hold so many numbers of spans, one after the other, while a cell runs."""
+        self.wait(f"() => gslSeen.length >= {count}", **limit)
+
     def seen_while_busy(self):
         return self.page.evaluate("() => { clearInterval(window.gslWatch); return window.gslSeen }")
 
     def run_above(self, index):
         """Run all cells above one, and wait for them."""
         self.page.evaluate(RUN_ABOVE, index)
+
+    def run_cells(self, first, end):
+        """Run the cells from one to before another, and wait for them."""
+        for index in range(first, end):
+            self.page.evaluate(f"index => {{ {PANEL}.content.activeCellIndex = index }}", index)
+            self.command("notebook:run-cell")
 
     def run_scratch(self, source, *, is_awaited=True):
         """Write a source into the cell below all others, and run it."""
@@ -192,8 +207,8 @@ class LiveNotebook(NotebookPage):
         """Tell how many pixels of the figure are of a span's colour."""
         return self.page.evaluate(INK, view)
 
-    def wait_for_ink(self, view=0):
-        self.wait(f"view => ({INK})(view) > {LEAST_INK}", view)
+    def wait_for_ink(self, view=0, least=LEAST_INK):
+        self.wait(f"view => ({INK})(view) > {least}", view)
 
     def contrast(self):
         """Return how much the text of the first view stands out: 7 is a lot, 21 the most."""

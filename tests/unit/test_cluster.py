@@ -622,12 +622,11 @@ def test_a_client_that_went_away_finds_its_spans_and_then_closes_the_sessions(en
     first = Cluster(engines, backend="sim")
     first.run(done_steps, 10)
     first._follower.stop()  # as if its kernel had died
-    monkeypatch.setattr(_worker, "CLIENT_GONE_S", 0.5)
     with Cluster(engines, backend="sim") as lab:
         lab.synchronize()
         assert [len(trace.where(name="step")) for trace in lab.traces.values()] == [10] * 4
         session = engines.session("0")
-        time.sleep(0.6)
+        monkeypatch.setattr(_worker, "CLIENT_GONE_S", 0)
     assert session.state == "closed"
 
 
@@ -650,8 +649,13 @@ def test_real_clocks_put_engines_on_one_time_with_a_bound(engines):
         assert 0 < trace.metadata.clock_error_ns < 100_000_000
 
 
+LATE_S = 0.2
+"""How late an answer is: longer than a machine under load may keep a thread from going on."""
+
+
 def test_an_engine_of_this_machine_says_when_it_told_its_time_however_long_the_answer_takes(engines, monkeypatch):
-    engines.facts = {name: {"simulated": False, "clock": monotonic_clock_id()} for name in "0123"}
+    engines.facts = {"0": {"simulated": False, "clock": monotonic_clock_id()}}
+    del engines.there["key1"], engines.there["key2"], engines.there["key3"]
     engines.clock_ns = lambda _name: pytest.fail("a ping was sent")
     begin_ns = time.monotonic_ns()
     monkeypatch.setattr(_worker, "told_ns", lambda: time.monotonic_ns() - begin_ns)
@@ -660,14 +664,15 @@ def test_an_engine_of_this_machine_says_when_it_told_its_time_however_long_the_a
     def slow(key, function, *args):
         answer = answered(key, function, *args)
         if function is _worker.told_between:
-            time.sleep(0.02)
+            time.sleep(LATE_S)
         return answer
 
     monkeypatch.setattr(engines, "aside", slow)
     with Cluster(engines, backend="sim") as lab:
         (offset,) = set(lab._offsets(lab._lives())[:1])
-        assert 0 < offset.error_at(np.array([0]))[0] < 10_000_000
-        assert abs(int(offset.shift(np.array([time.monotonic_ns() - begin_ns]))[0]) - time.monotonic_ns()) < 10_000_000
+        assert 0 < offset.error_at(np.array([0]))[0] < LATE_S * 1e9 / 2
+        now_ns = time.monotonic_ns()
+        assert abs(int(offset.shift(np.array([now_ns - begin_ns]))[0]) - now_ns) < LATE_S * 1e9 / 2
 
 
 def test_ctrl_c_interrupts_the_engines_that_still_work_and_says_which_go_on(engines, monkeypatch, capsys):
@@ -954,9 +959,11 @@ class AheadBackend(InstantBackend):
 
 
 def timed_step(lab):
+    """Return between which times a range began."""
     lab.stream("compute")
+    before_ns = time.perf_counter_ns()
     with lab.on("compute", "step"):
-        return time.perf_counter_ns()
+        return before_ns, time.perf_counter_ns()
 
 
 def test_spans_stay_where_they_belong_when_the_wall_clock_jumps_by_a_second(engines, monkeypatch):
@@ -975,8 +982,10 @@ def test_spans_stay_where_they_belong_when_the_wall_clock_jumps_by_a_second(engi
         lab.synchronize()
         trace = lab.trace
         assert lab._clocks.jumps == {}
-        off_ns = [trace.where(stream=f"{name}:compute").start_ns - true for name, true in true_ns.items()]
-        assert np.ptp(off_ns) <= trace.metadata.clock_error_ns + 1_000_000 < 500_000_000
+        # One offset has to explain all of them: at least so much by when each had begun, at most by when it had not yet.
+        starts_ns = [trace.where(stream=f"{name}:compute").start_ns[:, np.newaxis] - true for name, true in true_ns.items()]
+        most_ns, least_ns = np.concatenate(starts_ns).T
+        assert least_ns.max() - most_ns.min() <= trace.metadata.clock_error_ns + 1_000_000 < 500_000_000
 
 
 class OnDask:
@@ -1103,13 +1112,23 @@ def run_cells_as_a_notebook_does(lab):
         lab.run_cell("%debug", "compute")
 
 
-def stop_by_ctrl_c(lab):
-    for source in ("n = 0\nwhile True: n += 1", "import asyncio\nawait asyncio.sleep(1000)"):
-        ringing = threading.Timer(1.0, os.kill, (os.getpid(), signal.SIGINT))
+def stop_by_ctrl_c(lab, folder):
+    for source in ("n = 0\nwhile True:\n    n += 1\n    if n == 101: tell()", "tell()\nawait asyncio.sleep(1000)"):
+        begun = [folder / f"begun-{lab.engines[place].pid}" for place in (0, 2)]
+        tell = f"import asyncio, os\ndef tell(): open({str(folder)!r} + f'/begun-{{os.getpid()}}', 'w').close()\n"
+        ringing = threading.Thread(target=ring_once_begun, args=(begun,))
         ringing.start()
         with pytest.raises(KeyboardInterrupt, match=r"Stopped here and on the engines\."):
-            lab.run_cell(source, "compute", on="0,2")
+            lab.run_cell(tell + source, "compute", on="0,2")
+        ringing.join()
+        for file in begun:
+            file.unlink()
     assert lab.run_cell("n > 100", "compute", on="0,2")[2] == "True"
+
+
+def ring_once_begun(begun):
+    until(lambda: all(file.exists() for file in begun))
+    os.kill(os.getpid(), signal.SIGINT)
 
 
 def fail_on_one(lab):
@@ -1127,6 +1146,7 @@ def die(lab, flag, printed, *, restarts):
     worker = threading.Thread(target=lambda: waiting.append(outcome_of(lambda: lab.run(sleepy, str(flag)))))
     worker.start()
     until(lambda: printed().count("asleep\n") == 4)
+    killed_unix_ns = time.time_ns()
     os.kill(victim.pid, signal.SIGKILL)
     until(lambda: lab.lost)
     flag.touch()
@@ -1137,7 +1157,7 @@ def die(lab, flag, printed, *, restarts):
     assert list(waiting[0].results) == ["0", "2", "3"]
     (lost,) = lab.lost
     assert lost.name == "1"
-    assert abs(lost.lost_unix_ns - time.time_ns()) < 30e9
+    assert killed_unix_ns < lost.lost_unix_ns < time.time_ns()
     trace = lab.trace
     assert len(trace.where(stream="1:compute"))
     assert "Engine 1 was lost at" in trace.metadata.missing[-1]
@@ -1180,6 +1200,7 @@ def test_four_engines(start, tmp_path, monkeypatch, capsys):
 
     monkeypatch.setenv("PYTHONPATH", os.pathsep.join([os.getcwd(), str(tmp_path)]))  # noqa: PTH109
     monkeypatch.syspath_prepend(tmp_path)
+    monkeypatch.setattr(_runs, "STOP_S", 60)  # on a slow machine it takes long until a cell has stopped
     with start(tmp_path) as lab:
         assert lab.names == ("0", "1", "2", "3")
         assert dict(lab.run(steps, on="0,3")) == {"0": True, "3": True}
@@ -1194,6 +1215,6 @@ def test_four_engines(start, tmp_path, monkeypatch, capsys):
         assert {name: overlap.wall_ns > 0 for name, overlap in lab.overlap().items()} == dict.fromkeys("0123", True)
         fail_on_one(lab)
         run_cells_as_a_notebook_does(lab)
-        stop_by_ctrl_c(lab)
+        stop_by_ctrl_c(lab, tmp_path)
         die(lab, tmp_path / "second", printed, restarts=start.restarts)
     assert len(lab.trace.where(stream="0:compute", name="step")) == 2 * STEPS

@@ -86,12 +86,12 @@ def test_what_other_threads_print_is_shown(lab, values, capsys):
     asked, told = threading.Event(), threading.Event()
 
     def tell():
-        asked.wait(10)
+        asked.wait(60)
         print("other")
         told.set()
 
     thread = threading.Thread(target=tell)
     thread.start()
-    lab.program("step()\nb = x + 1", {**values, "step": lambda: (asked.set(), told.wait(10), print("own"))}).plan()
+    lab.program("step()\nb = x + 1", {**values, "step": lambda: (asked.set(), told.wait(60), print("own"))}).plan()
     thread.join()
     assert capsys.readouterr().out == "other\n"
