@@ -225,7 +225,7 @@ def main(argv: Sequence[str] | None = None) -> int:
     threads = [threading.Thread(target=soak.work, args=(number,), daemon=True) for number in range(options.threads)]
     for thread in threads:
         thread.start()
-    samples = watch(soak, options.seconds, options.patience)
+    samples = watch(soak, options.seconds, options.turns, options.patience)
     soak.is_over = True
     for thread in threads:
         thread.join(options.patience)
@@ -244,6 +244,7 @@ def make_parser() -> argparse.ArgumentParser:
     """Build the parser of the command line."""
     parser = argparse.ArgumentParser(description="Use sessions from many threads for a long time; check results and memory.")
     parser.add_argument("--seconds", type=float, default=600, help="how long (default: %(default)s)")
+    parser.add_argument("--turns", type=int, default=0, help="longer, until so many turns were made (default: %(default)s)")
     parser.add_argument("--threads", type=int, default=16, help="how many threads (default: %(default)s)")
     parser.add_argument("--backend", choices=("cuda", "sim"), default="cuda", help="the device (default: %(default)s)")
     parser.add_argument("--seed", type=int, default=1, help="of the random choices (default: %(default)s)")
@@ -253,11 +254,11 @@ def make_parser() -> argparse.ArgumentParser:
     return parser
 
 
-def watch(soak: Soak, seconds: float, patience_s: float) -> list[Sample]:
-    """Sample memory once a second until the time is over; end the process where a thread makes no progress."""
+def watch(soak: Soak, seconds: float, turns: int, patience_s: float) -> list[Sample]:
+    """Sample memory once a second until time and turns are over; end the process where a thread makes no progress."""
     began_s = moved_s = time.monotonic()
     samples, before = [], list(soak.progress)
-    while (now_s := time.monotonic()) - began_s < seconds:
+    while (now_s := time.monotonic()) - began_s < seconds or sum(soak.progress) < turns:
         # Should Python itself stand still: a C thread writes the stacks then.
         faulthandler.dump_traceback_later(2 * patience_s, exit=True, file=sys.__stderr__)
         time.sleep(min(1.0, seconds / 20, patience_s / 4))

@@ -1150,7 +1150,7 @@ def die(lab, flag, printed, *, restarts):
     os.kill(victim.pid, signal.SIGKILL)
     until(lambda: lab.lost)
     flag.touch()
-    worker.join(30)
+    worker.join(100)
     assert printed().count("asleep\n") == 4
     assert isinstance(waiting[0], ClusterError)
     assert "gone" in waiting[0].failures["1"]

@@ -14,6 +14,8 @@ import pytest
 from scripts import soak_actions, soak_memory
 from tests.helpers import long_runs
 
+TURNS = ("--turns", "300")
+"""By then each usual action was done, however slow the machine is."""
 ROOT = Path(__file__).resolve().parents[2]
 
 
@@ -31,6 +33,7 @@ def test_a_short_soak_on_the_simulated_device_finds_nothing_wrong(tmp_path):
         "sim",
         "--seconds",
         long_runs.count(3, 30),
+        *TURNS,
         "--threads",
         "4",
         "--json",
@@ -42,7 +45,7 @@ def test_a_short_soak_on_the_simulated_device_finds_nothing_wrong(tmp_path):
     report = json.loads((tmp_path / "soak.json").read_text(encoding="utf-8"))
     values = {row["what"]: row["value"] for row in report["rows"]} | report["counts"]
     assert (values["wrong results"], values["other failures"]) == (0, 0)
-    assert values["turns"] > 100
+    assert values["turns"] >= 300
     usual = {action.__name__.replace("_", " ") for action, weight in soak_actions.ACTIONS.items() if weight >= 3}
     assert usual <= set(values)
     assert values["host memory, MiB, at the end"] > values["malloc in use, MiB, at the end"] > 1
@@ -52,7 +55,7 @@ def test_a_short_soak_on_the_simulated_device_finds_nothing_wrong(tmp_path):
 
 
 def test_lanes_and_sessions_may_close_under_the_threads_that_work_in_them():
-    done = run("scripts/soak.py", "--backend", "sim", "--seconds", long_runs.count(2, 30), "--threads", "4", "--rude")
+    done = run("scripts/soak.py", "--backend", "sim", "--seconds", long_runs.count(2, 30), *TURNS, "--threads", "4", "--rude")
     assert done.returncode == 0, done.stderr[-5000:]
     assert "closes of what is in use" in done.stdout
     assert "lanes closed and made again" in done.stdout
@@ -62,16 +65,17 @@ PLANTED = """
     import sys, threading
     from scripts import soak, soak_actions
     {plant}
-    sys.exit(soak.main(["--backend", "sim", "--seconds", "{seconds}", "--threads", "2", "--patience", "1"]))
+    sys.exit(soak.main(["--backend", "sim", "--seconds", "{seconds}", "--threads", "2", "--patience", "{patience}"]))
     """
 
 
-def run_with(plant, seconds):
-    return run("-c", textwrap.dedent(PLANTED).format(plant=plant, seconds=seconds))
+def run_with(plant, *, seconds, patience):
+    return run("-c", textwrap.dedent(PLANTED).format(plant=plant, seconds=seconds, patience=patience))
 
 
 def test_a_thread_that_stops_is_told_with_the_stacks_of_all():
-    done = run_with("soak_actions.ACTIONS.clear(); soak_actions.ACTIONS[lambda turn: threading.Event().wait()] = 1", seconds=60)
+    plant = "soak_actions.ACTIONS.clear(); soak_actions.ACTIONS[lambda turn: threading.Event().wait()] = 1"
+    done = run_with(plant, seconds=60, patience=1)
     assert done.returncode == 1
     assert "made no progress for 1 s" in done.stderr
     assert done.stderr.count("hread 0x") >= 3
@@ -79,8 +83,9 @@ def test_a_thread_that_stops_is_told_with_the_stacks_of_all():
 
 
 def test_a_wrong_result_fails_the_run_and_says_where():
-    plant = "soak_actions.Turn.full = lambda turn, number=None: turn.lab.xp.zeros(turn.size, dtype='int64')"
-    done = run_with(plant, seconds=1)
+    plant = "soak_actions.Turn.full = lambda turn, number=None: turn.lab.xp.zeros(turn.size, dtype='int64'); "
+    plant += "soak_actions.ACTIONS.clear(); soak_actions.ACTIONS[soak_actions.compute] = 1"  # each thread ends its first turn
+    done = run_with(plant, seconds=1, patience=60)
     assert done.returncode == 1
     assert "WrongResultError: compute: " in done.stderr
     assert "not" in done.stderr
