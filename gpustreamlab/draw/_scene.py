@@ -328,12 +328,18 @@ def lane_detail(lane: Lane) -> str:
     return " · ".join(facts)
 
 
-def memory_lanes(trace: Trace) -> BoolArray:
-    """Tell which lanes have memory, but no spans; none of a trace without spans, as a live view has; shape (n_lanes,), bool."""
+def memory_lanes(trace: Trace, rows: RowTable | None = None) -> BoolArray:
+    """Tell which lanes have memory, but no spans; shape (n_lanes,), bool.
+
+    Of a trace without spans, as a live view has, these are streams that others made and on which no work ran, as its rows tell.
+    """
     alone = np.zeros(len(trace.lanes), bool)
-    if len(trace):
-        alone[trace.counters.lane[counts_bytes(trace)]] = True
+    alone[trace.counters.lane[counts_bytes(trace)]] = True
+    if len(trace) or rows is None:
         alone[trace.lane] = False
+    else:
+        alone &= np.array([lane.outside for lane in trace.lanes], bool)
+        alone[rows.lane[rows.layer > 0]] = False
     return alone
 
 
@@ -453,7 +459,7 @@ def _plan_layers(trace: Trace, rows: RowTable, groups: Sequence[LaneGroup]) -> _
     shelves = np.where(end > 0, end - np.minimum(first, end), 0).reshape(2, lane_count)
     has_memory = np.zeros(lane_count, bool)
     has_memory[trace.counters.lane[counts_bytes(trace)]] = True
-    alone = memory_lanes(trace)
+    alone = memory_lanes(trace, rows)
     shelves[:, alone] = 0
     return _Layers(
         first_shelf=first.reshape(2, lane_count),

@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 import numpy as np
 import pytest
 
 from gpustreamlab.draw._columns import WORK_DEFAULTS, columns_of
-from gpustreamlab.model import WorkDetail
+from gpustreamlab.model import Counters, Lane, WorkDetail
 from tests.helpers.engine import engine_page, make_columns, pack, random_columns, take
 from tests.helpers.kernel_traces import MS, US, kernel_trace, make_kernel_trace
 from tests.helpers.reader import open_readers
@@ -274,6 +276,16 @@ def test_memory_is_folded_until_it_is_asked_for(read):
     reader.page.get_by_role("checkbox", name="Memory").uncheck()
     reader.settle()
     assert reader.js("w.tables.height_px") == before
+
+
+def test_a_stream_with_memory_alone_is_no_lane_until_memory_is_asked_for(read):
+    spans = [("a", "gemm", 0, 9 * MS), ("b", "gemm", 0, 9 * MS)]
+    lanes = (Lane(name="a", stream=1), Lane(name="b", stream=2), Lane(name="default stream", stream=0, outside=True))
+    counters = Counters(time_ns=[0, MS], lane=[2, 2], name=[0, 0], value=[7.0, 9.0], names=("pool_used_bytes",))
+    reader = read(replace(make_kernel_trace(spans, lanes=lanes), counters=counters))
+    names = "w.laneOrder.map(code => w.planned.lanes[code].name)"
+    assert reader.js(names) == ["a", "b"]
+    assert reader.js(f"(w.arrange({{ memory: true }}), {names})") == ["a", "b", "default stream"]
 
 
 @pytest.mark.parametrize("count", [3_000, 100_000])

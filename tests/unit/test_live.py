@@ -717,6 +717,18 @@ class TestKernels:
         work()
         assert feed.refresh().facts["tables"]["memory"]
 
+    def test_a_stream_of_others_with_memory_alone_has_nothing_but_its_strip(self, lab, feed, monkeypatch):
+        monkeypatch.setattr("gpustreamlab.sinks.live.MEMORY_EVERY_S", 0.0)
+        lab.capture("kernels")
+        x = lab.xp.empty(1_000)
+        with lab.on("compute", "step"):
+            lab.xp.sum(x)
+        lab.synchronize()
+        # THEN it has no row of bars: no work ran there
+        parts = {lane["name"]: [label for label, *_ in lane["parts"]] for lane in feed.refresh().facts["tables"]["lanes"]}
+        assert parts["compute"] == ["ranges", "work", "memory"]
+        assert parts["default stream"] == ["memory"]
+
 
 class TestThinning:
     def test_many_are_merged_with_exact_counts_and_busy_time(self, lab):

@@ -1,4 +1,4 @@
-// Made by scripts/bundle_viewer.py. fe25bd02c99f8ec4d0a48498cc31672e2d15ed5b192165b452041f1061914c0f
+// Made by scripts/bundle_viewer.py. 50b5d6c0118c0e51612058427c7de6a2193247411c1c6cfc9326c502b7df7ee2
 "use strict";
 var gpustreamlab = (() => {
   var __defProp = Object.defineProperty;
@@ -1132,7 +1132,9 @@ var gpustreamlab = (() => {
   function layOut(planned, layout, { roomPx, mayGrow }, threadOf) {
     const marksPx = planned.mark_rows.length ? Math.min(planned.height_px, ...planned.groups.map((group) => group.top), ...planned.lanes.map((lane) => lane.top)) : 0;
     const places = placesFromTop(planned), groups = groupLanes(planned, layout, places.keys(), threadOf), keys = planned.lanes.map(laneKey);
-    const isIn = (set) => (code) => layout[set].has(keys[code]), isFolded = isIn("folded"), isHidden = isIn("hidden"), isPinned2 = isIn("pinned");
+    const isIn = (set) => (code) => layout[set].has(keys[code]), isFolded = isIn("folded"), isPinned2 = isIn("pinned");
+    const isMemory = ([label]) => label === "memory", isShown = (part) => layout.memory || !isMemory(part);
+    const isHidden = (code) => isIn("hidden")(code) || planned.lanes[code].parts.length > 0 && !planned.lanes[code].parts.some(isShown);
     const pinned = groups.flatMap((group) => group.lanes).filter((code) => isPinned2(code) && !isHidden(code));
     for (const group of groups) {
       group.isFolded = Boolean(group.label) && layout.folded.has(groupKey(group));
@@ -1141,11 +1143,10 @@ var gpustreamlab = (() => {
     }
     const headed = groups.filter((group) => group.label && group.loose.length);
     const order = [...pinned, ...groups.flatMap((group) => group.shown)];
-    const isMemory = ([label]) => label === "memory", foldsMemory = ({ parts }) => !layout.memory && !parts.every(isMemory);
     const memoryPx = ({ parts }) => parts.filter(isMemory).reduce((sum2, [, top, bottom]) => sum2 + bottom - top + LAYER_GAP_PX, 0);
     const high = (code) => {
       const lane = planned.lanes[code];
-      return lane.bottom - lane.top - (foldsMemory(lane) ? memoryPx(lane) : 0);
+      return lane.bottom - lane.top - (layout.memory ? 0 : memoryPx(lane));
     };
     const hostShare = planned.lanes.every((lane) => lane.host) ? 1 : HOST_SHARE, shareOf2 = (code) => planned.lanes[code].host ? hostShare : 1;
     const sum = order.reduce((sums, code) => {
@@ -1160,11 +1161,10 @@ var gpustreamlab = (() => {
     const put = (code, group) => {
       const lane = lanes[code], isLow = isFolded(code);
       Object.assign(lane, { group, folded: isLow, top: y, bottom: y += isLow ? FOLDED_PX : high(code) * scaleOf(code) });
-      const isShown = (part) => !isMemory(part) || !foldsMemory(planned.lanes[code]);
       if (!isLow) lane.parts = planned.lanes[code].parts.filter(isShown).map(([label, ...borders]) => [label, ...borders.map((px) => moved(code, px))]);
     };
     const moved = (code, px) => lanes[code].top + (px - planned.lanes[code].top) * scaleOf(code);
-    const stripIn = ({ lane, ...strip }) => bordersIn(foldsMemory(planned.lanes[lane]) ? { folded: true } : lanes[lane], (px) => moved(lane, px), strip);
+    const stripIn = ({ lane, ...strip }) => bordersIn(layout.memory ? lanes[lane] : { folded: true }, (px) => moved(lane, px), strip);
     for (const code of pinned) put(code, -1);
     const pinnedPx = pinned.length ? (y += PINNED_GAP_PX) - PINNED_GAP_PX / 2 : marksPx;
     headed.forEach((group, place) => {
@@ -3662,7 +3662,7 @@ var gpustreamlab = (() => {
       set: (density) => view.arrange({ density })
     });
     menu.choice("Lanes", { label: "groups", options: ways, get: () => view.layout.groupBy, set: (groupBy) => view.arrange({ groupBy }) });
-    if (view.planned.memory?.length) {
+    if (view.isLive || view.planned.memory?.length) {
       menu.toggle("Lanes", { label: "Memory", get: () => view.layout.memory, set: (memory) => view.arrange({ memory }) });
     }
     menu.action("Lanes", { label: "Fold, pin, hide or move a lane", key: "L", run: () => {

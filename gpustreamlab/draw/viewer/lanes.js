@@ -159,7 +159,7 @@ function addChoices(viewer) {
     get: () => view.layout.density, set: density => view.arrange({ density }),
   })
   menu.choice("Lanes", { label: "groups", options: ways, get: () => view.layout.groupBy, set: groupBy => view.arrange({ groupBy }) })
-  if (view.planned.memory?.length) {
+  if (view.isLive || view.planned.memory?.length) {
     menu.toggle("Lanes", { label: "Memory", get: () => view.layout.memory, set: memory => view.arrange({ memory }) })
   }
   menu.action("Lanes", { label: "Fold, pin, hide or move a lane", key: "L", run: () => { commands.closeMenu(); commands.lane() }, isOff: () => !view.laneOrder.length })

@@ -27,7 +27,10 @@ export const groupKey = ({ label }) => `group ${label.split(" · ")[0]}`
 export function layOut(planned, layout, { roomPx, mayGrow }, threadOf) {
   const marksPx = planned.mark_rows.length ? Math.min(planned.height_px, ...planned.groups.map(group => group.top), ...planned.lanes.map(lane => lane.top)) : 0
   const places = placesFromTop(planned), groups = groupLanes(planned, layout, places.keys(), threadOf), keys = planned.lanes.map(laneKey)
-  const isIn = set => code => layout[set].has(keys[code]), isFolded = isIn("folded"), isHidden = isIn("hidden"), isPinned = isIn("pinned")
+  const isIn = set => code => layout[set].has(keys[code]), isFolded = isIn("folded"), isPinned = isIn("pinned")
+  // Memory is folded until it is asked for, and so is a lane that has nothing else: it is no stream at work.
+  const isMemory = ([label]) => label === "memory", isShown = part => layout.memory || !isMemory(part)
+  const isHidden = code => isIn("hidden")(code) || planned.lanes[code].parts.length > 0 && !planned.lanes[code].parts.some(isShown)
   const pinned = groups.flatMap(group => group.lanes).filter(code => isPinned(code) && !isHidden(code))
   for (const group of groups) {
     group.isFolded = Boolean(group.label) && layout.folded.has(groupKey(group))
@@ -36,12 +39,10 @@ export function layOut(planned, layout, { roomPx, mayGrow }, threadOf) {
   }
   const headed = groups.filter(group => group.label && group.loose.length)
   const order = [...pinned, ...groups.flatMap(group => group.shown)]
-  // Memory is folded until it is asked for; a lane that has nothing else is always shown.
-  const isMemory = ([label]) => label === "memory", foldsMemory = ({ parts }) => !layout.memory && !parts.every(isMemory)
   const memoryPx = ({ parts }) => parts.filter(isMemory).reduce((sum, [, top, bottom]) => sum + bottom - top + LAYER_GAP_PX, 0)
   const high = code => {
     const lane = planned.lanes[code]
-    return lane.bottom - lane.top - (foldsMemory(lane) ? memoryPx(lane) : 0)
+    return lane.bottom - lane.top - (layout.memory ? 0 : memoryPx(lane))
   }
   const hostShare = planned.lanes.every(lane => lane.host) ? 1 : HOST_SHARE, shareOf = code => planned.lanes[code].host ? hostShare : 1
   const sum = order.reduce((sums, code) => { sums[isFolded(code) ? 0 : 1] += isFolded(code) ? FOLDED_PX : high(code) * shareOf(code); return sums }, [0, 0])
@@ -53,12 +54,11 @@ export function layOut(planned, layout, { roomPx, mayGrow }, threadOf) {
   const put = (code, group) => {
     const lane = lanes[code], isLow = isFolded(code)
     Object.assign(lane, { group, folded: isLow, top: y, bottom: y += isLow ? FOLDED_PX : high(code) * scaleOf(code) })
-    const isShown = part => !isMemory(part) || !foldsMemory(planned.lanes[code])
     if (!isLow) lane.parts = planned.lanes[code].parts.filter(isShown).map(([label, ...borders]) => [label, ...borders.map(px => moved(code, px))])
   }
   const moved = (code, px) => lanes[code].top + (px - planned.lanes[code].top) * scaleOf(code)
   const stripIn = ({ lane, ...strip }) =>
-    bordersIn(foldsMemory(planned.lanes[lane]) ? { folded: true } : lanes[lane], px => moved(lane, px), strip)
+    bordersIn(layout.memory ? lanes[lane] : { folded: true }, px => moved(lane, px), strip)
   for (const code of pinned) put(code, -1)
   const pinnedPx = pinned.length ? (y += PINNED_GAP_PX) - PINNED_GAP_PX / 2 : marksPx
   headed.forEach((group, place) => { group.place = place })
