@@ -174,7 +174,9 @@ def finding_text(result: Concurrency, meta: TraceMetadata, *, lane_count: int, c
     if has_ranges and result.together_ns:
         together = f"What ran at once is not known, at most {format_ns(result.together_ns)}"
     else:
-        together = f"2 or more streams worked at once {format_share(result.together_share)} of the time that any did"
+        # Of many streams a high share says little: 2 of 100 may have been all.
+        most = f", up to {result.peak_lanes:,}" if lane_count > 2 and result.peak_lanes > 1 else ""
+        together = f"2 or more streams worked at once {format_share(result.together_share)} of the time that any did{most}"
     bound = f"{together}{_MEAN}{result.mean_text(counted)}"
     if not has_ranges:
         return bound

@@ -96,3 +96,12 @@ def test_ranges_of_two_streams_that_never_meet_are_known_not_to_have_run_at_once
     near = Trace.from_columns(start_ns=[0, 8], end_ns=[9, 20], stream=["a", "b"])
     assert plan_picture(apart).header.sentence.endswith("2 or more streams worked at once 0% of the time that any did")
     assert plan_picture(near).header.sentence.endswith("what ran at once is not known, at most 1 ns")
+
+
+def test_of_more_than_two_streams_the_sentence_says_how_many_worked_at_once_at_most():
+    two = make_trace([("a", "x", 0, 10), ("b", "y", 5, 15)], kind="kernel")
+    five = make_trace([(name, "x", 10 * place, 10 * place + 25) for place, name in enumerate("abcde")], kind="kernel")
+    apart = make_trace([(name, "x", 10 * place, 10 * place + 10) for place, name in enumerate("abcde")], kind="kernel")
+    assert plan_picture(two).header.sentence.endswith("worked at once 33% of the time that any did")
+    assert plan_picture(five).header.sentence.endswith("of the time that any did, up to 3")
+    assert plan_picture(apart).header.sentence.endswith("worked at once 0% of the time that any did")
