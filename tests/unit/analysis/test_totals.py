@@ -99,9 +99,10 @@ def test_ranges_of_two_streams_that_never_meet_are_known_not_to_have_run_at_once
 
 
 def test_of_more_than_two_streams_the_sentence_says_how_many_worked_at_once_at_most():
-    two = make_trace([("a", "x", 0, 10), ("b", "y", 5, 15)], kind="kernel")
-    five = make_trace([(name, "x", 10 * place, 10 * place + 25) for place, name in enumerate("abcde")], kind="kernel")
-    apart = make_trace([(name, "x", 10 * place, 10 * place + 10) for place, name in enumerate("abcde")], kind="kernel")
-    assert plan_picture(two).header.sentence.endswith("worked at once 33% of the time that any did")
-    assert plan_picture(five).header.sentence.endswith("of the time that any did, up to 3")
-    assert plan_picture(apart).header.sentence.endswith("worked at once 0% of the time that any did")
+    def sentence_of(*lanes, long_ns):
+        spans = [(name, "x", 10 * place, 10 * place + long_ns) for place, name in enumerate(lanes)]
+        return plan_picture(make_trace(spans, kind="kernel", tier="kernels")).header.sentence
+
+    assert sentence_of("a", "b", long_ns=15).endswith("worked at once 20% of the time that any did")
+    assert sentence_of(*"abcde", long_ns=25).endswith("of the time that any did, up to 3")
+    assert sentence_of(*"abcde", long_ns=10).endswith("worked at once 0% of the time that any did")
