@@ -121,7 +121,7 @@ def summary_text(trace: Trace) -> str:
     lines += [] if len(trace) else filter(None, [empty_hint(trace.metadata)])
     if result.sum_ns:
         finding = finding_text(result, trace.metadata, lane_count=used_stream_count(trace), counted=basis.counted)
-        lines += [_busy_line(trace, edges_ns, result, basis.counted), finding]
+        lines += [_busy_line(trace, edges_ns, result, basis.counted), *([finding] if finding else [])]
     lines += [*kernel_lines(trace), *partition_lines(trace)]
     lines.append(" · ".join(trace_facts(trace, basis)))
     missing = [*missing_facts(trace.metadata), *partition_warnings(trace)]

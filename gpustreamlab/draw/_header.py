@@ -27,7 +27,7 @@ from gpustreamlab.analysis import (
 )
 from gpustreamlab.draw._groups import plan_bands
 from gpustreamlab.draw._scene import stray_facts
-from gpustreamlab.model import Trace, TraceMetadata
+from gpustreamlab.model import NO_COMMON_TIME, Trace, TraceMetadata
 from gpustreamlab.typing import CaptureTier, NoteKind, SpanKind
 
 BARS_CONTAIN_WAITING = "bars contain waiting"
@@ -67,6 +67,8 @@ class Header:
     """How much ran at once; empty where nothing ran or it is not known yet."""
     source: str
     """How the times were taken, and their error."""
+    has_common_time: bool
+    """Whether times of all streams can be compared: those of several simulated engines cannot."""
     missing: tuple[str, ...]
     """What the trace leaves out, and what its partitions are not."""
     empty: str
@@ -127,6 +129,7 @@ def plan_header(
                 *([sms_fact] if plan_bands(trace) else []),
             ]
         ),
+        has_common_time=NO_COMMON_TIME not in meta.missing,
         missing=(*_hazard_facts(hazard_count), *missing_facts(meta), *stray_facts(trace), *partition_warnings(trace)),
         empty=pending_text(pending, meta) if pending else empty_hint(meta),
     )

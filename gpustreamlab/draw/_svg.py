@@ -372,7 +372,8 @@ def _strip(picture: Picture, plot: SVGPlot) -> Iterator[str]:
     path = step_path(since_ns, counts.astype(np.float64), plot, bottom_px=bottom, scale=STRIP_PX / most)
     if path:
         yield f'<path d="{path}" fill="#4c8dae" fill-opacity=".75"/>'
-    yield svg_text(plot.left_px - 8, top + 8, f"max {most:,}", "end", INK, 11)
+    scale = f"max {most:,}" if picture.header.has_common_time else "each its own time"
+    yield svg_text(plot.left_px - 8, top + 8, scale, "end", INK, 11)
     yield svg_text(plot.left_px - 8, top + 22, _STRIP_WORDS[picture.header.busy_word], "end", SOFT, 11)
     yield svg_text(plot.left_px - 8, bottom, "0", "end", INK, 11)
 

@@ -39,7 +39,7 @@ from gpustreamlab.analysis import (
 from gpustreamlab.draw._groups import host_group, plan_groups
 from gpustreamlab.draw._header import BARS_CONTAIN_WAITING
 from gpustreamlab.draw._scene import memory_lanes, plan_marks, stray_facts
-from gpustreamlab.model import Trace
+from gpustreamlab.model import NO_COMMON_TIME, Trace
 from gpustreamlab.typing import BoolArray, CaptureTier, FloatArray, Int64Array, SpanKind
 
 if TYPE_CHECKING:
@@ -207,7 +207,8 @@ def _unicode_lines(trace: Trace, width: int) -> list[Text]:
         lines += _wrapped(f"{headline(trace)}: {format_ns(picture.result.wall_ns)}{waiting}", width, "bold")
         lines += picture.lines()
         finding = finding_text(picture.result, trace.metadata, lane_count=used_stream_count(trace), counted=basis.counted)
-        lines += _wrapped(finding or "No stream was ever busy.", width)
+        finding = finding or ("" if picture.result.sum_ns else "No stream was ever busy.")
+        lines += _wrapped(finding, width) if finding else []
     else:
         lines += _wrapped(headline(trace), width, "bold")
         hint = empty_hint(trace.metadata)
@@ -302,7 +303,8 @@ class _Picture:
     def _busy_line(self) -> Text:
         peak = max(1, self.result.peak_lanes)
         steps = np.ceil(np.clip(self._grid.busy_lanes / peak, 0, 1) * (len(LEVELS) - 1) - 1e-9).astype(int)
-        return self._row(self._busy_label, "".join(LEVELS[step] for step in steps.tolist()), _at_most(self.result.peak_lanes))
+        most = "" if NO_COMMON_TIME in self._trace.metadata.missing else _at_most(self.result.peak_lanes)
+        return self._row(self._busy_label, "".join(LEVELS[step] for step in steps.tolist()), most)
 
     def _axis_line(self) -> Text:
         from rich.text import Text

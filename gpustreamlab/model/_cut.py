@@ -11,7 +11,7 @@ from numpy.typing import ArrayLike, NDArray
 
 from gpustreamlab.errors import GPUStreamLabError, OptionError, StreamNotFoundError, TraceError, nearest_hint
 from gpustreamlab.model._columns import Counters, Edges
-from gpustreamlab.model._device import COLUMNS_BACKEND, Device, Lane, Note, TraceMetadata
+from gpustreamlab.model._device import COLUMNS_BACKEND, NO_COMMON_TIME, Device, Lane, Note, TraceMetadata
 from gpustreamlab.model._partition import Partition
 from gpustreamlab.model._trace import COLUMN_DTYPES, DEVICE_WORK, SPAN_KINDS, Trace
 from gpustreamlab.typing import BoolArray, CaptureTier, Int64Array, LaneKind, SpanKind
@@ -100,7 +100,10 @@ def _on_devices(meta: TraceMetadata, lanes: Sequence[Lane]) -> TraceMetadata:
     if not devices:
         return meta
     device = meta.device if meta.device.ordinal in numbers else devices[0]
-    return replace(meta, device=device, devices=devices if len(devices) > 1 else ())
+    if len(devices) > 1:
+        return replace(meta, device=device, devices=devices)
+    missing = tuple(fact for fact in meta.missing if fact != NO_COMMON_TIME)
+    return replace(meta, device=device, devices=(), missing=missing)
 
 
 def cut_rows(trace: Trace, key: object) -> Trace:

@@ -40,6 +40,7 @@ def tables_of(trace, codes_lane, *, zero_ns=0):
         band = next(k for k, size in enumerate(sizes) if (size.name, size.granted_sms) == (part.name, part.granted_sms))
         partitions.append({"text": f"{part.name} {part.granted_sms}", "sms": part.granted_sms, "band": band})
     return {
+        "header": {"has_common_time": True},
         "names": list(trace.names),
         "lanes": [{"host": lane.kind == "host"} for lane in trace.lanes],
         "rows": [{"lane": int(lane), "overlaps": False} for lane in codes_lane],
@@ -330,6 +331,7 @@ def test_spans_that_stand_for_several_count_as_such(engine):
         "kind_counted": [True],
         "partitions": [],
         "bands": [],
+        "header": {"has_common_time": True},
         "cards": [{"device": 0, "sms": 1}],
     }
     lanes, found, inside = engine.evaluate(

@@ -12,7 +12,7 @@ from gpustreamlab.analysis import format_ns
 from gpustreamlab.draw._html import page_data
 from gpustreamlab.draw._picture import plan_picture
 from gpustreamlab.draw._tables import FORMAT
-from gpustreamlab.model import Marker
+from gpustreamlab.model import NO_COMMON_TIME, Marker
 from tests.helpers.kernel_traces import kernel_trace, serial_trace
 from tests.helpers.reader import open_readers
 from tests.helpers.traces import (
@@ -630,6 +630,17 @@ def test_the_busy_strip_says_the_most_streams_that_were_busy_at_once(show, width
     # WHEN there are too many changes to know it, the scale ends at the highest mean, and says so
     about = shown.value("(async () => { view.isLive = true; view.store.version++; return written() })()")
     assert any(re.fullmatch(r"(up to )?about 1\d( at once)?", text) for text in about)
+
+
+def test_simulated_engines_are_not_said_to_have_worked_at_once(show):
+    trace = random_trace(200, 4)
+    lanes = tuple(replace(lane, device=place // 2) for place, lane in enumerate(trace.lanes))
+    shown = show(replace(trace, lanes=lanes, metadata=replace(trace.metadata, missing=(NO_COMMON_TIME,))))
+    written = shown.value("written()")
+    assert "each its own time" in written
+    assert not any("at once" in text for text in written)
+    pairs = shown.value("gpustreamlab.totals(view.store, view.tables, view.fullRange()).pairs.map(({a, b}) => [a, b])")
+    assert sorted(pairs) == [[0, 1], [2, 3]]
 
 
 def test_a_narrow_span_is_no_hot_spot(show):

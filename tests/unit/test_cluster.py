@@ -774,8 +774,12 @@ def test_simulated_engines_overlap_within_each_and_no_time_of_two_is_compared(en
         lab.synchronize()
         with pytest.raises(OptionError, match=r"lab\.overlap\(\) of the cluster, or trace\.where\(device=0\)\.overlap\(\)"):
             lab.trace.overlap()
-        alone = lab.trace.where(device=2).overlap()
-        assert alone.common_ns.tolist() == lab.overlap()["2"].common_ns.tolist()
+        alone = lab.trace.where(device=2)
+        assert alone.overlap().common_ns.tolist() == lab.overlap()["2"].common_ns.tolist()
+        apart = "times of two engines cannot be compared"
+        assert [apart in str(trace.metadata.missing) for trace in (lab.trace, alone)] == [True, False]
+        shown = [LiveFeed(journal).snapshot().facts["tables"]["header"] for journal in (lab._joined, lab._lives()[2].mirror)]
+        assert [header["has_common_time"] for header in shown] == [False, True]
 
 
 def test_what_only_sessions_of_engines_have_says_how_to_ask_there(engines):

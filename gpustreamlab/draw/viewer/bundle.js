@@ -1,4 +1,4 @@
-// Made by scripts/bundle_viewer.py. 50b5d6c0118c0e51612058427c7de6a2193247411c1c6cfc9326c502b7df7ee2
+// Made by scripts/bundle_viewer.py. 5f327578152a9cd01aef80f371c0e9bab95500b34bd133bab3daac9268ffa882
 "use strict";
 var gpustreamlab = (() => {
   var __defProp = Object.defineProperty;
@@ -4300,8 +4300,8 @@ var gpustreamlab = (() => {
       paintHitTicks(ctx, this, isWhole ? this.highPx : this.lineBottom);
       const box = { left: this.left, top: isWhole ? TOP_PX : this.lineBottom + 4, bottom: this.bottom };
       if (!isWhole) this.paintArea(ctx, shares, box, most);
-      const about = isExact ? formatCount(most) : `about ${formatCount(most)}`, { busy_word: busy } = view.tables.header;
-      const words = [`up to ${about} at once`, `up to ${about}`, about];
+      const about = isExact ? formatCount(most) : `about ${formatCount(most)}`, { busy_word: busy, has_common_time: isOneTime } = view.tables.header;
+      const words = isOneTime ? [`up to ${about} at once`, `up to ${about}`, about] : ["each its own time", "own times"];
       paintScale(ctx, { ...painter, view, theme }, box, most ? words : [], [`streams ${busy}`, busy]);
       this.paintWindow(ctx);
       if (isWhole) return;
@@ -5395,7 +5395,8 @@ var gpustreamlab = (() => {
       get pairs() {
         const clip = (lane) => ({ lane, ...clipUnion(unions.lane(lane), start, end) });
         const others = new Set(tables.rows.map((row) => row.lane).filter((lane) => lanes && lane >= 0 && !lanes.has(lane)));
-        return pairsOf([...sums.touched].sort((one, other) => one - other).map(clip), [...others].map(clip), start, end);
+        const pairs = pairsOf([...sums.touched].sort((one, other) => one - other).map(clip), [...others].map(clip), start, end);
+        return tables.header.has_common_time ? pairs : pairs.filter(({ a, b }) => tables.lanes[a].device === tables.lanes[b].device);
       }
     };
   }

@@ -87,8 +87,8 @@ export class Minimap {
     paintHitTicks(ctx, this, isWhole ? this.highPx : this.lineBottom)
     const box = {left: this.left, top: isWhole ? TOP_PX : this.lineBottom + 4, bottom: this.bottom}
     if (!isWhole) this.paintArea(ctx, shares, box, most)
-    const about = isExact ? formatCount(most) : `about ${formatCount(most)}`, {busy_word: busy} = view.tables.header
-    const words = [`up to ${about} at once`, `up to ${about}`, about]
+    const about = isExact ? formatCount(most) : `about ${formatCount(most)}`, {busy_word: busy, has_common_time: isOneTime} = view.tables.header
+    const words = isOneTime ? [`up to ${about} at once`, `up to ${about}`, about] : ["each its own time", "own times"]
     paintScale(ctx, {...painter, view, theme}, box, most ? words : [], [`streams ${busy}`, busy])
     this.paintWindow(ctx)
     if (isWhole) return

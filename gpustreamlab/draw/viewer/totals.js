@@ -27,7 +27,9 @@ export function totals(store, tables, { start, end, lanes = null }) {
     get pairs() {
       const clip = lane => ({ lane, ...clipUnion(unions.lane(lane), start, end) })
       const others = new Set(tables.rows.map(row => row.lane).filter(lane => lanes && lane >= 0 && !lanes.has(lane)))
-      return pairsOf([...sums.touched].sort((one, other) => one - other).map(clip), [...others].map(clip), start, end)
+      const pairs = pairsOf([...sums.touched].sort((one, other) => one - other).map(clip), [...others].map(clip), start, end)
+      // Those of two simulated engines have no time in common.
+      return tables.header.has_common_time ? pairs : pairs.filter(({a, b}) => tables.lanes[a].device === tables.lanes[b].device)
     },
   }
 }

@@ -16,7 +16,7 @@ from gpustreamlab.analysis import (
     source_facts,
     summary_text,
 )
-from gpustreamlab.draw import plan_picture, text_timeline
+from gpustreamlab.draw import plan_picture, text_timeline, timeline_svg
 from gpustreamlab.model import NO_COMMON_TIME, Device, Lane, Layout, Partition, Trace
 from gpustreamlab.typing import CaptureTier
 from tests.helpers.kernel_traces import kernel_trace
@@ -191,4 +191,9 @@ def test_processes_whose_times_say_nothing_of_each_other_are_not_said_to_have_wo
     apart = replace(trace, metadata=replace(trace.metadata, missing=(NO_COMMON_TIME,)))
     assert "at once" not in summary_text(apart)
     assert "cannot be compared" in summary_text(apart).replace("\n  ", " ")
+    assert "\n\n" not in summary_text(apart)
     assert "at once" not in str(apart.timeline()._repr_mimebundle_()["text/html"])
+    assert ("≤ 2" in str(trace.timeline()), "≤ 2" in str(apart.timeline())) == (True, False)
+    assert "No stream was ever busy" not in str(apart.timeline())
+    pictures = [timeline_svg(one) for one in (trace, apart)]
+    assert [("max 2" in picture, "each its own time" in picture) for picture in pictures] == [(True, False), (False, True)]
