@@ -176,7 +176,7 @@ def finding_text(result: Concurrency, meta: TraceMetadata, *, lane_count: int, c
     else:
         # Of many streams a high share says little: 2 of 100 may have been all.
         most = f", up to {result.peak_lanes:,}" if lane_count > 2 and result.peak_lanes > 1 else ""
-        together = f"2 or more streams worked at once {format_share(result.together_share)} of the time that any did{most}"
+        together = f"2 or more streams at once {format_share(result.together_share)} of the time any worked{most}"
     bound = f"{together}{_MEAN}{result.mean_text(counted)}"
     if not has_ranges:
         return bound

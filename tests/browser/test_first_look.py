@@ -36,7 +36,7 @@ def test_the_first_bar_stands_above_120_px_and_one_line_says_what_ran(read, name
     sentence = head.locator(".gsl-finding").inner_text()
     assert trace.metadata.device_name in sentence
     # Of ranges nobody knows whether they overlapped.
-    assert ("streams worked at once" if name == "kernels" else "what ran at once is not known, at most ") in sentence
+    assert ("of the time any worked" if name == "kernels" else "what ran at once is not known, at most ") in sentence
     if name == "partitions":
         assert "prefill (96 SMs)" in sentence
 
