@@ -78,6 +78,7 @@ def test_spans_of_engines_arrive_while_a_cell_runs_and_a_lost_engine_is_told_of_
     notebook.wait_until(f"{LABELS}.length === 4", timeout_ms=SLOW_MS)
     assert notebook.ask(LABELS) == [f"GPU {place} · 132 SMs" for place in range(4)]
     notebook.wait_until(f"{OPEN}.join() === '0:compute,1:compute,2:compute,3:compute'", timeout_ms=SLOW_MS)
+    assert not notebook.ask("live.viewer.view.tables.header.has_common_time")
     notebook.keep("cluster-working")
     os.kill(victim, signal.SIGKILL)
     notebook.wait_until(f"{MARKS}.length === 1", timeout_ms=SLOW_MS)

@@ -639,6 +639,8 @@ def test_simulated_engines_are_not_said_to_have_worked_at_once(show):
     written = shown.value("written()")
     assert "each its own time" in written
     assert not any("at once" in text for text in written)
+    title = shown.value("(gslViewer.minimap.tell(500), gslViewer.minimap.canvas.title)")
+    assert title == "Streams queued or running on each engine, at its own time"
     pairs = shown.value("gpustreamlab.totals(view.store, view.tables, view.fullRange()).pairs.map(({a, b}) => [a, b])")
     assert sorted(pairs) == [[0, 1], [2, 3]]
 

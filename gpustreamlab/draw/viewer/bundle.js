@@ -1,4 +1,4 @@
-// Made by scripts/bundle_viewer.py. 5f327578152a9cd01aef80f371c0e9bab95500b34bd133bab3daac9268ffa882
+// Made by scripts/bundle_viewer.py. 4cf7cb26ec64356c5704b7ad7248bbe375f1e0602fe45fb6bbc895faf6539df9
 "use strict";
 var gpustreamlab = (() => {
   var __defProp = Object.defineProperty;
@@ -4365,7 +4365,8 @@ var gpustreamlab = (() => {
     tell(px) {
       const { view } = this, [from, nsPerPx] = [this.isWhole ? this.timeAt(px) : view.timeAt(px), this.isWhole ? (this.full.end - this.full.start) / this.width : view.nsPerPx];
       const isIn = px >= this.left && px <= this.left + this.width;
-      this.canvas.title = `${isIn ? Number(this.busyBetween(from, from + nsPerPx, 1)[0].toPrecision(3)) : "How many"} streams ${view.tables.header.busy_word} at ${isIn ? formatNs(from) : "once"}`;
+      if (!view.tables.header.has_common_time) this.canvas.title = `Streams ${view.tables.header.busy_word} on each engine, at its own time`;
+      else this.canvas.title = `${isIn ? Number(this.busyBetween(from, from + nsPerPx, 1)[0].toPrecision(3)) : "How many"} streams ${view.tables.header.busy_word} at ${isIn ? formatNs(from) : "once"}`;
     }
     down(event) {
       if (!this.full || event.button || !this.isOnLine(event)) return;
