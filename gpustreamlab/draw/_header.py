@@ -60,7 +60,7 @@ class Header:
     sentence: str
     """What ran where, and how much of it at once, in one sentence."""
     lost: str
-    """Hazards, and what is missing of the spans, in a few words; empty where nothing is to be said."""
+    """What is wrong in it, and what is missing of the spans, in a few words; empty where nothing is to be said."""
     facts: str
     """Device, spans, streams, length."""
     finding: str
@@ -110,6 +110,7 @@ def plan_header(
     span_count = len(trace) if span_count is None else span_count
     pending = meta.pending_spans if pending_count is None else pending_count
     hazard_count = len({note.text for note in trace.notes if note.kind is NoteKind.HAZARD})
+    strayed, is_enforced = stray_facts(trace), trace.layout is None or trace.layout.is_enforced
     counts = counts_text(trace, span_count)
     length = f" · {format_ns(width_ns)}" if span_count else ""
     return Header(
@@ -119,7 +120,15 @@ def plan_header(
         busy_word=busy_word(basis.counted),
         counts_ranges=counts_ranges,
         sentence=_sentence(trace, finding, format_ns(width_ns) if span_count else ""),
-        lost=_lost(meta, pending, hazard_count),
+        lost=", ".join(
+            [
+                *([count_text(hazard_count, "hazard")] if hazard_count else []),
+                *(["strays"] if strayed else []),
+                *([] if is_enforced else ["partitions not enforced"]),
+                *([f"{meta.dropped_spans:,} dropped"] if meta.dropped_spans else []),
+                *([f"{pending:,} not ended"] if pending else []),
+            ]
+        ),
         facts=f"{display_name(meta.device_name)} · {counts}{length}",
         finding=finding,
         source=" · ".join(
@@ -130,7 +139,7 @@ def plan_header(
             ]
         ),
         has_common_time=NO_COMMON_TIME not in meta.missing,
-        missing=(*_hazard_facts(hazard_count), *missing_facts(meta), *stray_facts(trace), *partition_warnings(trace)),
+        missing=(*_hazard_facts(hazard_count), *missing_facts(meta), *strayed, *partition_warnings(trace)),
         empty=pending_text(pending, meta) if pending else empty_hint(meta),
     )
 
@@ -154,13 +163,6 @@ def _sentence(trace: Trace, finding: str, length: str) -> str:
 
 def _hazard_facts(count: int) -> list[str]:
     return [f"{count_text(count, 'hazard')}: accesses of an array that nothing orders. See Why?"] if count else []
-
-
-def _lost(meta: TraceMetadata, pending: int, hazard_count: int) -> str:
-    """Say how many hazards there are, and how many spans are not there, for the mark beside the sentence."""
-    hazards = [count_text(hazard_count, "hazard")] if hazard_count else []
-    dropped = [f"{meta.dropped_spans:,} dropped"] if meta.dropped_spans else []
-    return ", ".join([*hazards, *dropped, *([f"{pending:,} not ended"] if pending else [])])
 
 
 def tier_text(meta: TraceMetadata, tier: CaptureTier) -> str:

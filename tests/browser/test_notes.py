@@ -273,7 +273,7 @@ def test_all_that_is_found_has_a_sign_at_its_place_and_a_sentence_with_a_fix(rea
         assert pieces[kind]["fix"] in reader.text("why")
     assert "lab.stream('b').wait(lab.stream('a'))" in pieces["hazard"]["fix"]
     assert "12 spans dropped, 5 of them kernels" in pieces["dropped"]["text"]
-    assert reader.page.locator(".gsl-lost").inner_text() == "⚠ 1 hazard, 12 dropped"
+    assert reader.page.locator(".gsl-lost").inner_text() == "⚠ 1 hazard, strays, 12 dropped"
 
 
 @pytest.mark.parametrize("kind", ["hazard", "stray"])
