@@ -25,6 +25,8 @@ GONE_S = 0.02
 """How often a call that runs is looked at."""
 STOP_S = 2.0
 """How long is waited for calls that were interrupted."""
+PROGRESS_EVERY_S = 5.0
+"""How often the state of a progress bar is shown, which draws over its line and does not end it."""
 
 _OVERWRITTEN = re.compile(rf"{CONTROL.pattern}|.*\r")
 """Colours of a terminal, and what a progress bar has drawn before its last state."""
@@ -127,10 +129,10 @@ class Printer:
     """
 
     def __init__(self, name: str) -> None:
-        self._name, self._shown_count, self._line = name, 0, ""
+        self._name, self._shown_count, self._line, self._ended_s = name, 0, "", time.monotonic()
 
     def show(self, outputs: Sequence[Output]) -> None:
-        """Show what is new of all that it has printed and shown so far; a line once it has ended."""
+        """Show what is new of all that it has printed and shown so far; a line once it has ended, or draws over itself."""
         new = outputs[self._shown_count :]
         self._shown_count += len(new)
         for _, alike in groupby(new, key=type):
@@ -142,10 +144,12 @@ class Printer:
                 if not isinstance(data, str):
                     self.end_line()
                     self._display(data)
+        if "\r" in self._line and time.monotonic() - self._ended_s >= PROGRESS_EVERY_S:
+            self.end_line()
 
     def end_line(self) -> None:
         """Show the line that has not ended."""
-        line, self._line = self._line, ""
+        line, self._line, self._ended_s = self._line, "", time.monotonic()
         if line:
             self._print([line])
 
