@@ -39,9 +39,9 @@ def bar_fills(picture: Picture, items: Merged, is_own: BoolArray) -> list[str]:
     scene, columns = picture.scene, picture.columns
     lane = scene.rows.lane[columns.row[items.pick]]
     bands = np.array([part.band for part in scene.partitions], np.int64)[columns.partition[items.pick]]
-    is_host = np.array([box.is_host for box in scene.lanes], bool)[lane]
+    is_split = ~(np.array([box.is_host for box in scene.lanes], bool) | scene.has_own_hue)[lane]
     hues = np.array([*(band.style.hue for band in scene.bands), GREY], np.int64)[bands]
-    hues = np.where((bands >= 0) & ~is_host, hues, np.array(scene.lane_hues, np.int64)[lane])
+    hues = np.where((bands >= 0) & is_split, hues, np.array(scene.lane_hues, np.int64)[lane])
     tints = np.array([style.tint for style in scene.styles], np.int64)[columns.name[items.pick]] * is_own
     calls = np.where(is_own, _call_codes(picture, items), -1)
     return [

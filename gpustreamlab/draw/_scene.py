@@ -225,7 +225,9 @@ class Scene:
     border_px: int
     """Room left of the lanes that their labels need."""
     lane_hues: tuple[int, ...]
-    """Place of each lane's hue: its partition's, its own where there are no partitions, grey for threads of the host."""
+    """Place of each lane's hue: its partition's, its own where its card has no partitions, grey for threads of the host."""
+    has_own_hue: BoolArray
+    """Whether a lane's hue is its own; shape (n_lanes,), bool."""
     styles: tuple[NameStyle, ...]
     """How each name of the trace looks."""
     kind_hatch: tuple[str, ...]
@@ -281,6 +283,7 @@ def plan_scene(
     lanes, boxes, (row_top, row_bottom), height_px = _plan_rooms(
         trace, rows, groups, order=order, marks_px=MARK_PX * len(mark_rows)
     )
+    lane_hues, has_own_hue = _lane_hues(trace, lanes, boxes)
     folded = f"{rows.folded_spans:,} spans are folded into the last row of their stream, where they may cover others"
     return Scene(
         rows=rows,
@@ -297,7 +300,8 @@ def plan_scene(
         sm_count=sum(card.sm_count for card in trace.devices),
         height_px=height_px,
         border_px=_border_px(lanes, strip_word, has_groups=bool(groups)),
-        lane_hues=_lane_hues(lanes, boxes),
+        lane_hues=lane_hues,
+        has_own_hue=has_own_hue,
         styles=name_styles(trace.names),
         kind_hatch=tuple(KIND_HATCHES.get(kind, "") for kind in SPAN_KINDS),
         windows=windows,
@@ -308,12 +312,17 @@ def plan_scene(
     )
 
 
-def _lane_hues(lanes: Sequence[LaneBox], groups: Sequence[GroupBox]) -> tuple[int, ...]:
-    if any(box.group.style.letter for box in groups):
-        return tuple(groups[lane.group].group.style.hue for lane in lanes)
-    # By their places in the picture, so that no neighbours have the same.
-    rank = np.argsort(np.argsort([lane.top for lane in lanes], kind="stable")).tolist()
-    return tuple(GREY if lane.is_host else place % GREY for place, lane in zip(rank, lanes, strict=True))
+def _lane_hues(trace: Trace, lanes: Sequence[LaneBox], groups: Sequence[GroupBox]) -> tuple[tuple[int, ...], BoolArray]:
+    """Return the hue of each lane, and whether it is its own: on cards without partitions, whatever the other cards have."""
+    split = [box.group for box in groups if box.group.style.letter]
+    cards = {trace.lanes[lane].device for group in split for lane in group.lanes}
+    own = np.array([not box.is_host and lane.device not in cards for lane, box in zip(trace.lanes, lanes, strict=True)], bool)
+    hues = [groups[lane.group].group.style.hue if lane.group >= 0 else GREY for lane in lanes]
+    # By their places in the picture, so that no neighbours have the same, behind those of the partitions.
+    down = [lane for lane in np.argsort([lane.top for lane in lanes], kind="stable").tolist() if own[lane]]
+    for place, lane in enumerate(down, len({group.name for group in split})):
+        hues[lane] = place % GREY
+    return tuple(hues), own
 
 
 def lane_detail(lane: Lane) -> str:

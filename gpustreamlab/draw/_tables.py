@@ -109,11 +109,13 @@ def _lane_entries(trace: Trace, scene: Scene) -> list[dict[str, Any]]:
             "top": _px(box.top),
             "bottom": _px(box.bottom),
             "host": box.is_host,
+            "hue": hue,
+            "has_own_hue": is_own,
             "device": lane.device,
             "machine": hosts.get(lane.device, ""),
             "parts": [[part.label, _px(part.top), _px(part.bottom)] for part in box.parts],
         }
-        for lane, box in zip(trace.lanes, scene.lanes, strict=True)
+        for lane, box, hue, is_own in zip(trace.lanes, scene.lanes, scene.lane_hues, scene.has_own_hue.tolist(), strict=True)
     ]
 
 

@@ -11,6 +11,7 @@ import pytest
 import gpustreamlab as gsl
 from gpustreamlab import Node, Session, Trace, workloads
 from gpustreamlab.draw import timeline_svg
+from gpustreamlab.draw._colours import GREY, fill_of
 from gpustreamlab.draw._groups import band_steps, plan_groups
 from gpustreamlab.draw._scene import plan_scene
 from gpustreamlab.errors import (
@@ -365,6 +366,28 @@ def test_a_picture_groups_the_streams_of_a_node_by_card_and_partition():
         ("GPU 1 · 132 SMs", ["c"], 132),
     ]
     assert groups[0].detail == "H200 (simulated)"
+
+
+def test_streams_of_a_card_without_partitions_have_hues_of_their_own_beside_a_card_with_partitions():
+    with Node(backend="sim") as node:
+        node[0].partition(small=32)
+        feed = LiveFeed(node._joined())
+        for name, device, partition in (("p", 0, "small"), ("whole", 0, None), ("a", 1, None), ("b", 1, None)):
+            node.stream(name, device=device, partition=partition)
+            with node.on(name):
+                workloads.spin(node[device], 1_000)
+        node.synchronize()
+        trace, scene = node.trace, plan_scene(node.trace)
+        feed.refresh()
+        live = {lane["name"]: (lane["hue"], lane["has_own_hue"]) for lane in feed.snapshot().facts["tables"]["lanes"]}
+    # THEN hue tells the partition on the first card, and the stream on the second, in no hue of a partition
+    own = scene.has_own_hue.tolist()
+    hues = {lane.name: (hue, is_own) for lane, hue, is_own in zip(trace.lanes, scene.lane_hues, own, strict=True)}
+    assert hues == {"p": (0, False), "whole": (GREY, False), "a": (1, True), "b": (2, True)}
+    assert live == hues
+    bars = trace.timeline().figure().select_one({"name": "spans"}).data_source.data
+    tint = scene.styles[trace.names.index("spin")].tint
+    assert dict(zip(bars["lane"], bars["fill"], strict=True)) == {name: fill_of(hue, tint) for name, (hue, _) in hues.items()}
 
 
 def test_sms_at_work_are_those_of_all_cards():

@@ -140,10 +140,10 @@ export function colourBy({colour, planned}) {
 // Whether streams are of partitions: then bars are as high as their SMs are many.
 export const hasPartitions = ({groups}) => groups.some(({letter}) => letter)
 
-// The hue of a span's partition or stream; grey where colour tells something else of single spans, and of the host.
+// The hue of a span's partition, or stream where its card has none; grey where colour tells something else of single spans, and of the host.
 function spanHue(tables, by, row, index) {
-  const band = by === "partition" ? tables.bands[tables.partitions[row.partition[index]]?.band] : null
-  return tables.lanes[row.lane].host || !band ? laneHue(tables, by, row.lane) : band.hue
+  const band = by === "partition" ? tables.bands[tables.partitions[row.partition[index]]?.band] : null, { host, has_own_hue: isOwn } = tables.lanes[row.lane]
+  return host || isOwn || !band ? laneHue(tables, by, row.lane) : band.hue
 }
 
 export function laneHue(tables, by, lane) {

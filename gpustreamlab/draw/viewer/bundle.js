@@ -1,4 +1,4 @@
-// Made by scripts/bundle_viewer.py. 4cf7cb26ec64356c5704b7ad7248bbe375f1e0602fe45fb6bbc895faf6539df9
+// Made by scripts/bundle_viewer.py. 72234c48ad742487c44bd0ed8699c55f470860fa09a433a6f9d085b473871116
 "use strict";
 var gpustreamlab = (() => {
   var __defProp = Object.defineProperty;
@@ -722,8 +722,8 @@ var gpustreamlab = (() => {
   }
   var hasPartitions = ({ groups }) => groups.some(({ letter }) => letter);
   function spanHue(tables, by, row, index) {
-    const band = by === "partition" ? tables.bands[tables.partitions[row.partition[index]]?.band] : null;
-    return tables.lanes[row.lane].host || !band ? laneHue(tables, by, row.lane) : band.hue;
+    const band = by === "partition" ? tables.bands[tables.partitions[row.partition[index]]?.band] : null, { host, has_own_hue: isOwn } = tables.lanes[row.lane];
+    return host || isOwn || !band ? laneHue(tables, by, row.lane) : band.hue;
   }
   function laneHue(tables, by, lane) {
     const grey = hueCount(tables), { host, hue, place } = tables.lanes[lane];
@@ -1156,7 +1156,7 @@ var gpustreamlab = (() => {
     const fixedPx = marksPx + HEAD_PX * headed.length + sum[0] + (pinned.length ? PINNED_GAP_PX : 0);
     const scale = SCALES[layout.density] ?? fitScale(planned, (roomPx - fixedPx) / Math.max(1, sum[1]), mayGrow);
     const scaleOf = (code) => Math.max(scale * shareOf2(code), LEAST_PX / Math.max(1, high(code)));
-    const lanes = planned.lanes.map((lane, code) => ({ ...lane, hue: planned.groups[lane.group]?.hue, place: places.get(code), top: AWAY_PX, bottom: AWAY_PX, parts: [], group: -1 }));
+    const lanes = planned.lanes.map((lane, code) => ({ ...lane, place: places.get(code), top: AWAY_PX, bottom: AWAY_PX, parts: [], group: -1 }));
     let y = marksPx;
     const put = (code, group) => {
       const lane = lanes[code], isLow = isFolded(code);
@@ -3876,8 +3876,8 @@ var gpustreamlab = (() => {
     list.scrollTop = scrolled;
   }
   function colourNode(view) {
-    const by = colourBy(view);
-    if (by !== "duration") return makeNode("span", { class: "gsl-of", text: `hue: ${by}` });
+    const by = colourBy(view), isMixed = by === "partition" && view.tables.lanes.some((lane) => lane.has_own_hue);
+    if (by !== "duration") return makeNode("span", { class: "gsl-of", text: `hue: ${by}${isMixed ? " or stream" : ""}` });
     const [least, most] = durationsOf(view).map(formatNs), scale = makeNode("i", { class: "gsl-scale", "aria-hidden": "true" });
     scale.style.background = `linear-gradient(to right, ${view.tables.palette.at(-1)})`;
     return makeNode("span", { class: "gsl-of" }, `duration: ${least} `, scale, ` ${most}`);

@@ -49,7 +49,7 @@ export function layOut(planned, layout, { roomPx, mayGrow }, threadOf) {
   const fixedPx = marksPx + HEAD_PX * headed.length + sum[0] + (pinned.length ? PINNED_GAP_PX : 0)
   const scale = SCALES[layout.density] ?? fitScale(planned, (roomPx - fixedPx) / Math.max(1, sum[1]), mayGrow)
   const scaleOf = code => Math.max(scale * shareOf(code), LEAST_PX / Math.max(1, high(code)))
-  const lanes = planned.lanes.map((lane, code) => ({ ...lane, hue: planned.groups[lane.group]?.hue, place: places.get(code), top: AWAY_PX, bottom: AWAY_PX, parts: [], group: -1 }))
+  const lanes = planned.lanes.map((lane, code) => ({ ...lane, place: places.get(code), top: AWAY_PX, bottom: AWAY_PX, parts: [], group: -1 }))
   let y = marksPx
   const put = (code, group) => {
     const lane = lanes[code], isLow = isFolded(code)

@@ -119,8 +119,8 @@ function fillSheet(sheet, nameCount, chips) {
 
 /** What colour tells now; of durations a scale with its ends. */
 function colourNode(view) {
-  const by = colourBy(view)
-  if (by !== "duration") return makeNode("span", { class: "gsl-of", text: `hue: ${by}` })
+  const by = colourBy(view), isMixed = by === "partition" && view.tables.lanes.some(lane => lane.has_own_hue) // On a card without partitions.
+  if (by !== "duration") return makeNode("span", { class: "gsl-of", text: `hue: ${by}${isMixed ? " or stream" : ""}` })
   const [least, most] = durationsOf(view).map(formatNs), scale = makeNode("i", { class: "gsl-scale", "aria-hidden": "true" })
   scale.style.background = `linear-gradient(to right, ${view.tables.palette.at(-1)})`
   return makeNode("span", { class: "gsl-of" }, `duration: ${least} `, scale, ` ${most}`)
