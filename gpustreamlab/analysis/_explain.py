@@ -113,7 +113,8 @@ class Finding:
     def head(self) -> str:
         """The cause, how sure it is, and what it saves at most, in a line."""
         why, which, saves = _told(self)
-        return f"{why}: saves at most {saves}{f'; {which}' if self.pair_count > 1 else ''}"
+        most = "at most " if self.saves_ns else ""
+        return f"{why}: saves {most}{saves}{f'; {which}' if self.pair_count > 1 else ''}"
 
     @property
     def page(self) -> str:
@@ -283,8 +284,8 @@ def _told(finding: Finding) -> list[str]:
     if finding.pair_count > 1:
         which = f"{finding.pair_count:,} pairs of streams; the longest: {which}"
     times = f", {finding.piece_count:,} times" if finding.piece_count > 1 else ""
-    lost = "took longer by" if finding.code is Cause.SLOWED_DOWN else "waited"
-    saves = format_ns(finding.saves_ns) if finding.saves_ns else f"nothing, {lost} {format_ns(finding.waited_ns)}"
+    longer = f", took longer by {format_ns(finding.waited_ns)}" if finding.code is Cause.SLOWED_DOWN else ""
+    saves = format_ns(finding.saves_ns) if finding.saves_ns else f"nothing{longer}"
     return [f"{finding.code}{likely}", which, f"{saves}{times}"]
 
 

@@ -93,7 +93,7 @@ def test_the_host_comes_before_waits_that_order_data_and_these_are_never_advised
         assert one.fix.startswith(f"Keep this wait: {one.stream!r} uses arrays of {one.other!r}.")
         assert "leave out" not in one.fix
         assert one.saves_ns == 0
-        assert f"{one.code}: saves at most nothing, waited" in one.head
+        assert f"{one.code}: saves nothing" in one.head
 
 
 def test_what_is_to_be_gained_is_told_with_needed_waits_kept():
