@@ -335,6 +335,19 @@ def test_what_has_not_ended_is_named_until_now_and_the_state_says_whether_the_pi
     assert "decode · 36 SMs" in lab.page.locator(".gsl-legend").inner_text()
 
 
+def test_what_a_cell_leaves_behind_on_the_simulated_device_says_that_its_time_passes_in_calls(lab):
+    lab.kernel("work(3)")
+    mark = lab.page.locator(".gsl-lost")
+    mark.wait_for(state="hidden")
+    lab.kernel("with lab.on('prefill', 'left behind'): spin(lab, 3_000_000)")
+    mark.wait_for(state="visible")
+    lab.keep("live-left-behind")
+    assert mark.inner_text() == "1 not ended: simulated time passes in calls"
+    assert mark.get_attribute("title") == f"{mark.inner_text()} alone. lab.synchronize() waits for the end."
+    lab.kernel("lab.synchronize()")
+    mark.wait_for(state="hidden")
+
+
 RIGHT_EDGES = """() => {
   const rightOf = part => part.getBoundingClientRect().right, live = document.querySelector(".gsl-live")
   const buttons = [...live.querySelectorAll(".gsl-bar button")].filter(e => e.checkVisibility({ visibilityProperty: true }))

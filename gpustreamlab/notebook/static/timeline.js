@@ -421,7 +421,8 @@ class Head {
     this.banner.hidden = !text
     const running = runningFacts(feed), missing = [...header.missing, ...notes, ...feedNotes(feed)]
     const lost = header.lost || (missing.length ? `${missing.length} note${missing.length === 1 ? "" : "s"}` : "")
-    put(this.lost, running.length ? `${running[0].split(" (")[0]}` : `\u26a0 ${lost}`)
+    put(this.lost, [lost && `\u26a0 ${lost}`, ...running].filter(Boolean).join(" \u00b7 "))
+    this.lost.title = running.length && simulated ? `${running[0]} alone. lab.synchronize() waits for the end.` : ABOUT
     this.lost.hidden = !lost && !running.length
     const facts = [[header.facts, ...running].join(" · "), header.tier, header.finding, header.source].filter(Boolean)
     const shown = JSON.stringify([missing, facts])
@@ -432,10 +433,10 @@ class Head {
   }
 }
 
-// Simulated time goes on with the calls of the cells, not by itself.
+// Simulated time goes on with the calls of the cells, not by itself: what they leave behind has not ended before the next call.
 function runningFacts({ pending, tables }) {
   if (!pending) return []
-  const hint = tables.simulated ? " (simulated time advances with calls: lab.synchronize() waits for the end)" : ""
+  const hint = tables.simulated ? ": simulated time passes in calls" : ""
   return [`${pending.toLocaleString("en-US")} not ended${hint}`]
 }
 
