@@ -137,8 +137,8 @@ def test_few_lanes_fill_the_room_and_many_scroll(read):
     assert many.js("w.canScroll")
     # WHEN the window gets higher, lanes do; but none grows without end
     few.page.set_viewport_size({"width": 1200, "height": 2_000})
-    few.page.wait_for_timeout(300)
-    assert max(few.js("w.tables.rows.map(row => row.bottom - row.top)")) == pytest.approx(96, abs=1)
+    highest = "Math.max(...gslViewer.view.tables.rows.map(row => row.bottom - row.top))"
+    few.page.wait_for_function(f"Math.abs({highest} - 96) <= 1")
 
 
 def test_the_height_of_lanes_can_be_chosen(read):
@@ -186,9 +186,9 @@ def test_lanes_stay_where_they_are_when_a_click_opens_details(read):
     tops = "w.tables.lanes.map(lane => Math.round(w.yAt(lane.top)))"
     before, room = reader.js(tops), reader.js("w.lanesPx")
     reader.click("x", 1)
-    reader.page.wait_for_timeout(200)
+    reader.page.wait_for_function("room => gslViewer.view.lanesPx < room", arg=room)
+    reader.settle()
     assert reader.pinned() == ["x", 100]
-    assert reader.js("w.lanesPx") < room
     assert reader.js(tops) == before
 
 
@@ -198,6 +198,7 @@ def test_what_a_search_goes_to_stays_in_view_when_its_details_open(read):
         reader.search(text)
         reader.page.locator(".gsl-search input").press("Enter")
         reader.page.wait_for_timeout(300)
+        reader.settle()
         top, bottom, room = reader.js(
             "(row => [row.top - w.scrollPx, row.bottom - w.scrollPx, w.lanesPx])(w.tables.rows[w.pinned.row])"
         )
@@ -300,6 +301,7 @@ def touches(reader, *steps):
 def test_one_finger_scrolls_the_page_or_moves_time_and_two_zoom(read):
     reader = read(pipeline_trace(), width=390, height=700, has_touch=True, is_mobile=True)
     reader.page.evaluate("document.body.style.paddingBottom = '900px'")
+    reader.page.evaluate("() => { window.rest = new Promise(done => addEventListener('scrollend', done, { once: true })) }")
     before = reader.window()
     x, y = reader.at(sum(before) / 2, 60)
     touches(
@@ -307,7 +309,7 @@ def test_one_finger_scrolls_the_page_or_moves_time_and_two_zoom(read):
     )  # fmt: skip
     reader.page.wait_for_function("scrollY > 50")
     assert reader.window() == before
-    reader.page.wait_for_timeout(800)  # until the page has come to rest
+    reader.page.evaluate("async () => { await window.rest }")
     reader.page.evaluate("scrollTo(0, 0)")
     # WHEN two fingers part, the time between them gets more room
     x, y = reader.at(sum(before) / 2, 60)

@@ -33,14 +33,18 @@ def show(tmp_path, chromium):
         context.close()
 
 
+IS_AS_HIGH = """number => {
+  const frame = document.querySelectorAll("iframe")[number], heightOf = element => element.getBoundingClientRect().height
+  return Math.abs(heightOf(frame) - heightOf(frame.contentDocument.documentElement)) < 2
+}"""
+
+
 def test_frame_takes_the_place_of_the_picture_at_the_height_of_its_content(show):
     page = show(pipeline_trace())
     for number in range(2):
         assert not page.locator("img.gsl-picture").nth(number).is_visible()
-        frame = page.locator("iframe").nth(number)
-        content_px = frame.content_frame.locator("html").evaluate("e => e.getBoundingClientRect().height")
-        assert content_px > 200
-        assert abs(frame.bounding_box()["height"] - content_px) < 2
+        page.wait_for_function(IS_AS_HIGH, arg=number)
+        assert page.locator("iframe").nth(number).bounding_box()["height"] > 200
 
 
 def test_picture_stays_where_scripts_do_not_run(show):
@@ -54,8 +58,7 @@ def test_frame_follows_the_theme_of_the_notebook(show):
     html = page.locator("iframe").first.content_frame.locator("html")
     assert html.get_attribute("data-theme") == "dark"
     page.evaluate("document.body.dataset.jpThemeLight = 'true'")
-    page.wait_for_timeout(200)
-    assert html.get_attribute("data-theme") == "light"
+    page.frames[1].wait_for_function("document.documentElement.dataset.theme === 'light'")
 
 
 def test_partitions_are_in_the_frame_and_in_the_picture(show):

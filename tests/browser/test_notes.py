@@ -53,6 +53,7 @@ def marked():
 
 def hash_of(reader):
     reader.page.wait_for_timeout(450)
+    reader.settle()
     return unquote(reader.page.evaluate("location.hash"))
 
 

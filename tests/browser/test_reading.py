@@ -238,6 +238,7 @@ def test_search_counts_dims_and_goes_on_in_time(read):
     reader.press("/")
     reader.page.keyboard.type("ATT")
     reader.page.wait_for_timeout(200)
+    reader.settle()
     assert reader.text("found") == "20 found"
     assert reader.js("[...w.matches]") == [0, 0, 1, 0]
     starts = []

@@ -600,13 +600,13 @@ def test_live_legend_keeps_its_order_until_the_reader_looks_elsewhere(read):
     reader.page.wait_for_function("document.querySelectorAll('.gsl-legend .gsl-chip').length === 1")
     reader.page.evaluate("document.querySelector('.gsl-chip').dataset.isFirst = 'yes'")
     reader.js("append(Float64Array.of(3e6), 5e6, 2)")
-    reader.page.wait_for_function("document.querySelectorAll('.gsl-legend .gsl-chip').length === 2", timeout=5_000)
+    reader.page.wait_for_function("document.querySelectorAll('.gsl-legend .gsl-chip').length === 2")
     reader.js("append(Float64Array.of(9e6), 9e6, 1)")
-    reader.page.wait_for_function("document.querySelectorAll('.gsl-legend .gsl-chip').length === 3", timeout=5_000)
+    reader.page.wait_for_function("document.querySelectorAll('.gsl-legend .gsl-chip').length === 3")
     assert chips.all_inner_texts() == ["first", "third", "second"]
     kept = reader.page.locator(".gsl-chip").first.element_handle()
     reader.js("append(Float64Array.of(19e6), 1e6, 0)")
-    reader.page.wait_for_function("document.querySelector('.gsl-chip small').textContent === '2.00 ms'", timeout=5_000)
+    reader.page.wait_for_function("document.querySelector('.gsl-chip small').textContent === '2.00 ms'")
     assert kept.evaluate("chip => chip.isConnected")
     assert chips.all_inner_texts() == ["first", "third", "second"]
     reader.press("Space")

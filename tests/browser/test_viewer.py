@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import re
+import time
 from dataclasses import replace
 
 import pytest
@@ -171,7 +172,7 @@ def test_the_wheel_over_bars_and_names_scrolls_the_page(show, px):
     assert (place[1] < 300, shown.value("view.canScroll")) == (True, False)
     shown.page.mouse.move(*place)
     shown.page.mouse.wheel(0, 50)
-    shown.page.wait_for_function("scrollY === 50", timeout=5_000)
+    shown.page.wait_for_function("scrollY === 50")
     assert shown.window() == window
 
 
@@ -376,8 +377,10 @@ def test_destroyed_viewers_and_their_spans_are_freed(show, scheme):
       early.destroy()
       await started
     }""")
-    shown.page.wait_for_timeout(500)
-    assert alive(session, shown.page, classes) == before
+    end_s = time.monotonic() + 30
+    while (left := alive(session, shown.page, classes)) != before and time.monotonic() < end_s:
+        pass
+    assert left == before
 
 
 def test_tables_of_another_version_are_refused_with_a_way_out(show):
@@ -424,10 +427,9 @@ def test_canvases_come_back_after_two_quick_changes_of_the_width(show):
         shown.value("""(async () => { const body = document.body
           body.style.width = "0px"; await new Promise(done => setTimeout(done, 30))
           body.style.width = "800px"; await new Promise(done => setTimeout(done, 30)); body.style.width = "" })()""")
-    shown.page.wait_for_timeout(1_000)
-    sizes = shown.value("[gslViewer.plotView.canvas_view.primary.canvas, gslViewer.minimap.canvas].map(c => c.width)")
-    assert min(sizes) > 1_000
-    assert shown.value("gslViewer.figureElement.style.width") == ""
+    shown.page.wait_for_timeout(1_000)  # they lose their size, and come back some time after
+    canvases = "[gslViewer.plotView.canvas_view.primary.canvas, gslViewer.minimap.canvas]"
+    shown.page.wait_for_function(f"{canvases}.every(c => c.width > 1_000) && gslViewer.figureElement.style.width === ''")
 
 
 TIMES_NS = [
