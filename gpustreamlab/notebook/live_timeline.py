@@ -284,7 +284,8 @@ class LiveTimeline(Timeline):
             target._keep_notes(self.notes)  # noqa: SLF001 - of the package
 
     def tell_why(self) -> dict[str, Any]:
-        """Explain what ran so far, for the page."""
+        """Explain what ran so far, for the page, which has the spans before it is told of them."""
+        self.refresh()
         trace = self.trace
         return why_tables(trace, int(trace.start_ns.min()) if len(trace) else 0)
 

@@ -1,5 +1,8 @@
 """Measuring, sweeping, co-running and tuning on the simulated device, against what its rules say."""
 
+from itertools import count
+from types import SimpleNamespace
+
 import numpy as np
 import pytest
 from IPython.core.error import UsageError
@@ -242,14 +245,17 @@ def test_a_constraint_is_kept_or_the_nearest_is_shown(lab):
     assert lab.layout is None
 
 
-def test_what_was_tuned_is_applied(lab):
+def test_what_was_tuned_is_applied(lab, monkeypatch):
     tasks = {"a": full(lab, 6), "b": full(lab, 2)}
     tuning = lab.tune(tasks, lambda found: -abs(found["a"].sm_count - 96), priorities=False, repeats=4)
     assert tuning.best.place == Place((("a", 96), ("b", "rest")))
     layout = tuning.apply()
     assert {part.name: part.granted_sms for part in layout} == {"a": 96, "b": 36}
     assert lab.stream("b").sm_count == 36
-    lab.tune(tasks, repeats=4, budget_s=0.2)  # while streams work in partitions
+    ticks = count()  # a second for each look at the clock
+    monkeypatch.setattr("gpustreamlab.tuning._tune.time", SimpleNamespace(monotonic=lambda: next(ticks)))
+    again = lab.tune(tasks, repeats=4, budget_s=2.5)  # while streams work in partitions
+    assert (len(again.trials), again.notes[0]) == (2, "The budget was over before all candidates were measured.")
     assert lab.layout["a"].granted_sms == 96
 
 

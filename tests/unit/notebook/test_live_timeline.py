@@ -214,9 +214,10 @@ def test_a_page_that_asks_why_is_told_of_what_ran_until_then(lab, quiet):
     lab.synchronize()
     comm.sent.clear()
     timeline.page._handle_custom_msg({"ask": "why"}, [])
-    ((message, _),) = comm.sent
+    (update, _), (message, _) = comm.sent  # it has the spans before it is told of them
     why, (finding,) = message["content"]["why"], lab.explain().findings
 
+    assert update["method"] == "update"
     assert [entry["pieces"][0]["text"] for entry in why["findings"]] == [finding.text]
     assert int(why["zero_ns"]) + why["findings"][0]["pieces"][0]["late"][1] == lab.trace.start_ns[finding.row]
 
