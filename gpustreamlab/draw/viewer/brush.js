@@ -166,7 +166,7 @@ export function durationsOf({store, tables}) {
 const shareOf = ([least, most], ns) => most > least ? Math.max(0, Math.min(1, Math.log(Math.max(1, ns) / least) / Math.log(most / least))) : 1
 
 export const SHADES = 16, DIM_SHADE = 3
-export const OPEN_SHADE = 3 // Of what is queued or running: nobody knows which.
+export const openShade = ({isDark}) => isDark ? 6 : 3 // Of what is queued or running: nobody knows which.
 export const OPEN_STRIP = 0.4 // Opacity of a strip that counts such: as pale as the bars that it counts.
 export const LEAST_SHADE = 12 // Of a little load: it stands out from the paper.
 

@@ -1,4 +1,4 @@
-// Made by scripts/bundle_viewer.py. 72234c48ad742487c44bd0ed8699c55f470860fa09a433a6f9d085b473871116
+// Made by scripts/bundle_viewer.py. bcba00779d4b591a06ec77258ff7b40d4a386babfc6eb45df9bfc158f4df05ff
 "use strict";
 var gpustreamlab = (() => {
   var __defProp = Object.defineProperty;
@@ -744,7 +744,7 @@ var gpustreamlab = (() => {
   var shareOf = ([least, most], ns) => most > least ? Math.max(0, Math.min(1, Math.log(Math.max(1, ns) / least) / Math.log(most / least))) : 1;
   var SHADES = 16;
   var DIM_SHADE = 3;
-  var OPEN_SHADE = 3;
+  var openShade = ({ isDark }) => isDark ? 6 : 3;
   var OPEN_STRIP = 0.4;
   var LEAST_SHADE = 12;
   var shadesOf = (fill, paper) => Array.from({ length: SHADES + 1 }, (_, i) => blend(fill, paper, i / SHADES));
@@ -4700,7 +4700,7 @@ var gpustreamlab = (() => {
   var isMatch = ({ view, items }, { row }, i) => view.store.matchCount(row, items.first[i], items.last[i]) > 0;
   var isOne = ({ first, last }, i) => first[i] === last[i];
   function fillBoxes(ctx, painter, segments, { x, w, ns }) {
-    const { view, items, looks, ratio, hatches } = painter, edge = Math.max(1, Math.round(ratio)), isSplit = hasPartitions(view.planned);
+    const { view, items, looks, ratio, hatches } = painter, edge = Math.max(1, Math.round(ratio)), isSplit = hasPartitions(view.planned), pale = openShade(painter.theme);
     eachItem(segments, (i, segment) => {
       const { columns, top, height } = devicePx(segment, ratio), at = items.first[i], shape = looks.shape(columns, at);
       const isDim = view.matches && !isMatch(painter, segment, i);
@@ -4709,12 +4709,12 @@ var gpustreamlab = (() => {
         const isHollow = !isHost && (shape === OPEN || columns.isPale), isHigh = isSplit && !isHost;
         const load = isHigh ? height : Math.max(Math.min(height, LEAST_LOAD_PX * ratio), Math.round(share * height));
         const box2 = { left: x[i], top: top + height - load, width: w[i], height: load, edge }, code2 = looks.load(columns, at);
-        ctx.fillStyle = looks.shades[code2][isDim ? isHollow ? 1 : DIM_SHADE : isHollow ? OPEN_SHADE : isHigh ? loadShade(share) : SHADES];
+        ctx.fillStyle = looks.shades[code2][isDim ? isHollow ? 1 : DIM_SHADE : isHollow ? pale : isHigh ? loadShade(share) : SHADES];
         ctx.fillRect(box2.left, box2.top, box2.width, box2.height);
         if (isHollow) outlineBox(ctx, box2, isDim ? looks.shades[code2][DIM_SHADE] : looks.lines[code2], true);
         return;
       }
-      const full = shape === OPEN || columns.isPale ? isDim ? 1 : OPEN_SHADE : isDim ? DIM_SHADE : SHADES;
+      const full = shape === OPEN || columns.isPale ? isDim ? 1 : pale : isDim ? DIM_SHADE : SHADES;
       const code = looks.code(columns, at), box = { left: x[i], top, width: w[i] - edge, height, edge };
       if (shape !== SOLID) outlineBox(ctx, box, isDim ? looks.shades[code][DIM_SHADE] : looks.lines[code], shape === OPEN);
       if (shape === HOLLOW) return;

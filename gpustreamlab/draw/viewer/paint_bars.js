@@ -2,7 +2,7 @@
 // it work ran. Spans that are too narrow for a bar are drawn as load: as high, or where height tells SMs as dark, as the share of
 // the time in which they lasted.
 
-import { BAR_INK, clipLanes, DIM_SHADE, hasPartitions, HOLLOW, LEAST_SHADE, OPEN, OPEN_SHADE, setPen, SHADES, SOLID } from "./brush.js"
+import { BAR_INK, clipLanes, DIM_SHADE, hasPartitions, HOLLOW, LEAST_SHADE, OPEN, openShade, setPen, SHADES, SOLID } from "./brush.js"
 import { binWidth, decimate } from "./lod.js"
 import { isStray } from "./rows.js"
 import { formatNs } from "./units.js"
@@ -92,7 +92,7 @@ const isMatch = ({view, items}, {row}, i) => view.store.matchCount(row, items.fi
 const isOne = ({first, last}, i) => first[i] === last[i]
 
 function fillBoxes(ctx, painter, segments, {x, w, ns}) {
-  const {view, items, looks, ratio, hatches} = painter, edge = Math.max(1, Math.round(ratio)), isSplit = hasPartitions(view.planned)
+  const {view, items, looks, ratio, hatches} = painter, edge = Math.max(1, Math.round(ratio)), isSplit = hasPartitions(view.planned), pale = openShade(painter.theme)
   eachItem(segments, (i, segment) => {
     const {columns, top, height} = devicePx(segment, ratio), at = items.first[i], shape = looks.shape(columns, at)
     const isDim = view.matches && !isMatch(painter, segment, i)
@@ -101,12 +101,12 @@ function fillBoxes(ctx, painter, segments, {x, w, ns}) {
       const isHollow = !isHost && (shape === OPEN || columns.isPale), isHigh = isSplit && !isHost
       const load = isHigh ? height : Math.max(Math.min(height, LEAST_LOAD_PX * ratio), Math.round(share * height))
       const box = {left: x[i], top: top + height - load, width: w[i], height: load, edge}, code = looks.load(columns, at)
-      ctx.fillStyle = looks.shades[code][isDim ? (isHollow ? 1 : DIM_SHADE) : isHollow ? OPEN_SHADE : isHigh ? loadShade(share) : SHADES]
+      ctx.fillStyle = looks.shades[code][isDim ? (isHollow ? 1 : DIM_SHADE) : isHollow ? pale : isHigh ? loadShade(share) : SHADES]
       ctx.fillRect(box.left, box.top, box.width, box.height)
       if (isHollow) outlineBox(ctx, box, isDim ? looks.shades[code][DIM_SHADE] : looks.lines[code], true)
       return
     }
-    const full = shape === OPEN || columns.isPale ? (isDim ? 1 : OPEN_SHADE) : isDim ? DIM_SHADE : SHADES
+    const full = shape === OPEN || columns.isPale ? (isDim ? 1 : pale) : isDim ? DIM_SHADE : SHADES
     const code = looks.code(columns, at), box = {left: x[i], top, width: w[i] - edge, height, edge}
     if (shape !== SOLID) outlineBox(ctx, box, isDim ? looks.shades[code][DIM_SHADE] : looks.lines[code], shape === OPEN)
     if (shape === HOLLOW) return
