@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import base64
 import itertools
 
 import numpy as np
@@ -21,7 +22,9 @@ PIXELS = """(() => {
   const copy = Object.assign(document.createElement("canvas"), {width: canvas.width, height: canvas.height})
   const ctx = copy.getContext("2d", {willReadFrequently: true})
   ctx.drawImage(canvas, 0, 0)
-  return [width, height, [...ctx.getImageData(x, y, Math.max(1, width), Math.max(1, height)).data]]
+  const {data} = ctx.getImageData(x, y, Math.max(1, width), Math.max(1, height)), parts = []
+  for (let at = 0; at < data.length; at += 1 << 15) parts.push(String.fromCharCode(...data.subarray(at, at + (1 << 15))))
+  return [width, height, btoa(parts.join(""))]
 })()"""
 COLOURS = (
     "[...[...document.querySelectorAll('.gsl-menu fieldset')].find(set => set.firstChild.textContent === 'Colour')"
@@ -42,7 +45,7 @@ def read(windows, tmp_path):
 def pixels(reader, box):
     """The painted colours of a box of the figure, in px: its left, top, width and height; shape (height, width, 4)."""
     width, height, data = reader.js(PIXELS, box)
-    return np.array(data).reshape(height, width, 4)
+    return np.frombuffer(base64.b64decode(data), np.uint8).reshape(height, width, 4).astype(int)
 
 
 def row_pixels(reader, code):
@@ -370,7 +373,7 @@ def contrast(one, other):
 
 def pieces(reader, gap):
     """Into how many pieces the ink falls of the heads of an arrow down and one up between two neighbours, so many px apart."""
-    data = reader.js(
+    width, height, ink = reader.js(
         """(() => {
           const canvas = Object.assign(document.createElement("canvas"), {width: w.frame.right, height: w.frame.bottom})
           const ctx = canvas.getContext("2d"), at = (w.x0 + w.x1) / 2, then = at + argument * w.nsPerPx, none = [-1, -1]
@@ -381,12 +384,12 @@ def pieces(reader, gap):
           gpustreamlab.paintEdges(ctx, {view, theme: v.theme})
           const top = Math.floor(w.yAt(w.tables.rows[0].bottom)) - 1, bottom = Math.ceil(w.yAt(w.tables.rows[1].top)) + 1
           const left = Math.round(w.pxAt(at)) - 40, image = ctx.getImageData(left, top, 80, bottom - top)
-          return [image.width, image.height, [...image.data]]
+          const ink = Array.from({length: image.width * image.height}, (_, at) => Number(image.data[4 * at + 3] > 60))
+          return [image.width, image.height, ink.join("")]
         })()""",
         gap,
     )
-    ink = np.array(data[2]).reshape(data[1], data[0], 4)[..., 3] > 60
-    return count_pieces(ink)
+    return count_pieces(np.frombuffer(ink.encode(), np.uint8).reshape(height, width) == ord("1"))
 
 
 def count_pieces(ink):
