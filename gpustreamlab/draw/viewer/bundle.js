@@ -1,4 +1,4 @@
-// Made by scripts/bundle_viewer.py. bcba00779d4b591a06ec77258ff7b40d4a386babfc6eb45df9bfc158f4df05ff
+// Made by scripts/bundle_viewer.py. 1879e9b0d82ab5d5ca1c5906e6373a04027215079c24ad0c128849e2670facae
 "use strict";
 var gpustreamlab = (() => {
   var __defProp = Object.defineProperty;
@@ -1019,13 +1019,18 @@ var gpustreamlab = (() => {
       const [fullName, grid, block, registers, staticBytes, dynamicBytes, graph] = detail;
       if (fullName && fullName !== nameOf(view, row.name[index])) facts.push(["in full", fullName]);
       const threads = block.some(Boolean) ? ` × ${sizesText(block)} threads` : "";
-      if (grid.some(Boolean)) facts.push(["grid", `${sizesText(grid)} blocks${threads}`]);
+      if (grid.some(Boolean)) facts.push(["grid", `${sizesText(grid)} blocks${threads}${smsText(view, row, index, grid)}`]);
       if (registers) facts.push(["registers", `${registers} a thread`]);
       if (staticBytes + dynamicBytes) facts.push(["shared", sharedText(staticBytes, dynamicBytes)]);
       if (graph) facts.push(["graph", `launched by CUDA graph ${graph}`]);
     }
     if (size) facts.push(["bytes", sizeText(view, row, index, size)]);
     return facts;
+  }
+  function smsText({ tables }, row, index, grid) {
+    const code = row.partition[index], { device } = tables.lanes[row.lane];
+    const sms = code ? tables.partitions[code]?.sms : tables.cards.find((card) => tables.cards.length === 1 || card.device === device)?.sms;
+    return sms ? `, on at most ${formatCount(Math.min(sms, grid.reduce((product, size) => product * Math.max(1, size), 1)))} of ${formatCount(sms)} SMs` : "";
   }
   function sizesText(sizes) {
     const last = sizes.findLastIndex((size) => size > 1);
