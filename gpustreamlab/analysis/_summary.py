@@ -175,8 +175,8 @@ def finding_text(result: Concurrency, meta: TraceMetadata, *, lane_count: int, c
         together = f"What ran at once is not known, at most {format_ns(result.together_ns)}"
     else:
         # Of many streams a high share says little: 2 of 100 may have been all.
-        most = f", up to {result.peak_lanes:,}" if lane_count > 2 and result.peak_lanes > 1 else ""
-        together = f"2 or more streams at once {format_share(result.together_share)} of the time any worked{most}"
+        counts = f"2 to {result.peak_lanes:,}" if result.peak_lanes > 2 else "2"
+        together = f"{counts} streams at once {format_share(result.together_share)} of the time any worked"
     bound = f"{together}{_MEAN}{result.mean_text(counted)}"
     if not has_ranges:
         return bound
