@@ -172,7 +172,7 @@ def timeline_svg(trace: Trace, *, picture: Picture | None = None, max_bars: int 
     axis, strip = [*_axis(plot)], [*_strip(picture, plot)]
     notes = (
         [svg_text(plot.right_px, plot.bottom_px + 34, " ".join(words), "end", SOFT, 11)]
-        if (words := left_out(picture, items))
+        if (words := left_out(picture, items, load=f", as {'dark' if scene.bands else 'high'} as they are busy"))
         else []
     )
     parts = [*head, *lane_shapes(scene, plot, "" if len(trace) else picture.header.empty), *axis]
@@ -378,12 +378,12 @@ def _strip(picture: Picture, plot: SVGPlot) -> Iterator[str]:
     yield svg_text(plot.left_px - 8, bottom, "0", "end", INK, 11)
 
 
-def left_out(picture: Picture, items: Merged, most_waits: int = MAX_SVG_WAITS) -> list[str]:
-    """Say which things share a shape, and which are left out."""
+def left_out(picture: Picture, items: Merged, most_waits: int = MAX_SVG_WAITS, *, load: str = "") -> list[str]:
+    """Say which things share a shape, what then tells of their load, and which are left out."""
     span_count, edge_count = len(picture.columns.row), len(_wait_places(picture))
     notes = []
     if len(items.first) < span_count:
-        notes.append(f"Narrow neighbours share a bar here: {span_count:,} spans in {len(items.first):,} bars.")
+        notes.append(f"Narrow neighbours share a bar here: {span_count:,} spans in {len(items.first):,} bars{load}.")
     if edge_count > most_waits:
         notes.append(f"{most_waits:,} of {edge_count:,} waits are drawn.")
     return notes

@@ -292,6 +292,8 @@ def test_dense_parts_show_load_as_height_in_one_colour_and_counts_stay_exact(rea
     count = 100_000
     spans = [("a", f"name {'xyz'[k % 3]}", 1_000 * k, 1_000 * k + (750 if k < count // 2 else 250)) for k in range(count)]
     reader = read(make_kernel_trace(spans))
+    legend = reader.page.locator(".gsl-legend")
+    assert legend.get_by_text("height: share of time").is_visible()
     seen = row_pixels(reader, 0)
     is_own = np.all(seen[..., :3] == rgb("#56b4e9"), axis=-1) & (seen[..., 3] > 0)
     first, last = (round(x) for x in reader.js("[w.pxAt(0), w.pxAt(1e8)].map(x => x - w.frame.left)"))
@@ -316,6 +318,10 @@ def test_dense_parts_show_load_as_height_in_one_colour_and_counts_stay_exact(rea
         for begin, end, spans_in, busy in zip(*items, strict=True):
             assert spans_in == end - begin + 1
             assert busy == sum(750 if k < count // 2 else 250 for k in range(int(begin), int(end) + 1))
+    # THEN where each span has a bar, height tells nothing, and the legend says nothing of it
+    reader.js("w.setRange(0, 50_000)")
+    reader.settle()
+    assert "height" not in legend.inner_text()
 
 
 def test_in_partitions_dense_parts_keep_the_height_of_their_sms_and_are_paler_where_less_ran(read):
@@ -324,6 +330,7 @@ def test_in_partitions_dense_parts_keep_the_height_of_their_sms_and_are_paler_wh
     lanes = (Lane(name="prefill", stream=1, partition="prefill", sm_count=96),)
     layout = Layout(partitions=(PREFILL,))
     reader = read(make_trace(spans, kind="kernel", lanes=lanes, partitions=(PREFILL,), layout=layout))
+    assert reader.page.locator(".gsl-legend").get_by_text("height: SMs · strength: share of time").is_visible()
     row = row_pixels(reader, reader.js("w.tables.rows.findIndex((_, code) => s.row(code).length)"))[1:-1]
     wide = row.shape[1]
     busy, idle = row[:, wide // 5 : 2 * wide // 5], row[:, 3 * wide // 5 : 4 * wide // 5]

@@ -1,4 +1,4 @@
-// Made by scripts/bundle_viewer.py. 1879e9b0d82ab5d5ca1c5906e6373a04027215079c24ad0c128849e2670facae
+// Made by scripts/bundle_viewer.py. 682e87ad609a689b2f913ea80ee0f032b0a03dd2c9a5cad277eb7844a192c14e
 "use strict";
 var gpustreamlab = (() => {
   var __defProp = Object.defineProperty;
@@ -3789,7 +3789,7 @@ var gpustreamlab = (() => {
     const chips = makeNode("div", { class: "gsl-legend", role: "group", "aria-label": "Legend: click hides, Alt+click shows only this" });
     const sheet = new Sheet(viewer, "all", "All of the legend", { back: () => chips.querySelector(".gsl-more") });
     viewer.bar.append(chips);
-    const state = { times: new NameTimes(), drawn: "", left: 0, entries: [], order: [] };
+    const state = { times: new NameTimes(), height: makeNode("span", { class: "gsl-of" }), drawn: "", left: 0, entries: [], order: [] };
     const recount = () => {
       state.times.update(view.store, view.tables);
       state.order = state.times.order(view.isLive ? state.order : []);
@@ -3810,6 +3810,12 @@ var gpustreamlab = (() => {
     const observer = new ResizeObserver(([{ contentRect }]) => {
       if (contentRect.width === wide) return;
       wide = contentRect.width;
+      fitLegend(chips, state);
+    });
+    viewer.onPainted(() => {
+      const text = heightText(view);
+      if (state.height.textContent === text) return;
+      state.height.textContent = text;
       fitLegend(chips, state);
     });
     recount();
@@ -3842,7 +3848,7 @@ var gpustreamlab = (() => {
     const named = chipsFor(names.slice(0, LEGEND_NAMES)), parts = isHue ? [] : chipsOf(view, "SMs", partitions);
     const others = [...chipsOf(view, "kind", shownKinds), ...chipsOf(view, "calls", calls)];
     state.left = names.length - named.length;
-    state.entries = [...hues, ...named.slice(0, LEAST_NAMES), ...parts, ...others, ...named.slice(LEAST_NAMES)];
+    state.entries = [...hues, ...named.slice(0, LEAST_NAMES), state.height, ...parts, ...others, ...named.slice(LEAST_NAMES)];
     chips.replaceChildren(
       colourNode(view),
       ...hues,
@@ -3851,6 +3857,7 @@ var gpustreamlab = (() => {
       ...others,
       ...parts,
       ...view.strayCount ? [strayChip(viewer, view.strayCount)] : [],
+      state.height,
       ...view.store.filter ? [makeButton("Show all", { class: "gsl-show-all", onclick: () => FILTER_KEYS.forEach((group) => view[group].size && view.set(group, /* @__PURE__ */ new Set())) })] : []
     );
     fitLegend(chips, state);
@@ -3866,12 +3873,14 @@ var gpustreamlab = (() => {
     entries.forEach((entry) => {
       entry.hidden = false;
     });
-    for (let left = unnamed; ; left += 1) {
+    for (let left = unnamed; ; ) {
       more.hidden = !left;
       more.textContent = `+ ${formatCount(left)} more`;
       const tops = [...chips.children].filter((child) => !child.hidden).map((child) => child.offsetTop + child.offsetHeight / 2);
       if (!last.length || Math.max(...tops) - Math.min(...tops) < 12) return;
-      last.pop().hidden = true;
+      const entry = last.pop();
+      entry.hidden = true;
+      if (!entry.matches(".gsl-of")) left += 1;
     }
   }
   function fillSheet(sheet, nameCount, chips) {
@@ -3879,6 +3888,10 @@ var gpustreamlab = (() => {
     const list = makeNode("div", { class: "gsl-list" }, ...chips);
     sheet.fill(`${formatCount(nameCount)} names`, list);
     list.scrollTop = scrolled;
+  }
+  function heightText({ painted, planned }) {
+    const isSplit = hasPartitions(planned), load = painted?.isDense ? [`${isSplit ? "strength" : "height"}: share of time`] : [];
+    return [...isSplit ? ["height: SMs"] : [], ...load].join(" · ");
   }
   function colourNode(view) {
     const by = colourBy(view), isMixed = by === "partition" && view.tables.lanes.some((lane) => lane.has_own_hue);
@@ -4712,6 +4725,7 @@ var gpustreamlab = (() => {
       if (w[i] < WIDE_PX * ratio || !isOne(items, i)) {
         const share = Math.min(1, items.busy[i] / ns[i]), isHost = view.tables.lanes[columns.lane].host;
         const isHollow = !isHost && (shape === OPEN || columns.isPale), isHigh = isSplit && !isHost;
+        view.painted.isDense ||= !isOne(items, i) && isHigh === isSplit;
         const load = isHigh ? height : Math.max(Math.min(height, LEAST_LOAD_PX * ratio), Math.round(share * height));
         const box2 = { left: x[i], top: top + height - load, width: w[i], height: load, edge }, code2 = looks.load(columns, at);
         ctx.fillStyle = looks.shades[code2][isDim ? isHollow ? 1 : DIM_SHADE : isHollow ? pale : isHigh ? loadShade(share) : SHADES];

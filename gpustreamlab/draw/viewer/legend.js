@@ -1,6 +1,6 @@
 // What the colours mean; a click hides what it stands for.
 
-import { colourBy, durationsOf, hueCount, laneHue } from "./brush.js"
+import { colourBy, durationsOf, hasPartitions, hueCount, laneHue } from "./brush.js"
 import { callLabel, nameOf } from "./facts.js"
 import { makeButton, makeNode, makeSwatch, Sheet, throttled } from "./nodes.js"
 import { isBlocked, isStray } from "./rows.js"
@@ -24,7 +24,7 @@ export function addLegend(viewer) {
   const chips = makeNode("div", { class: "gsl-legend", role: "group", "aria-label": "Legend: click hides, Alt+click shows only this" })
   const sheet = new Sheet(viewer, "all", "All of the legend", { back: () => chips.querySelector(".gsl-more") })
   viewer.bar.append(chips)
-  const state = { times: new NameTimes(), drawn: "", left: 0, entries: [], order: [] }
+  const state = { times: new NameTimes(), height: makeNode("span", { class: "gsl-of" }), drawn: "", left: 0, entries: [], order: [] }
   const recount = () => {
     state.times.update(view.store, view.tables)
     state.order = state.times.order(view.isLive ? state.order : [])
@@ -44,6 +44,12 @@ export function addLegend(viewer) {
     // Only the width matters, and the height is what is changed here.
     if (contentRect.width === wide) return
     wide = contentRect.width
+    fitLegend(chips, state)
+  })
+  viewer.onPainted(() => {
+    const text = heightText(view)
+    if (state.height.textContent === text) return
+    state.height.textContent = text
     fitLegend(chips, state)
   })
   recount()
@@ -80,10 +86,10 @@ function drawLegend(viewer, { chips, sheet, state }) {
   const named = chipsFor(names.slice(0, LEGEND_NAMES)), parts = isHue ? [] : chipsOf(view, "SMs", partitions)
   const others = [...chipsOf(view, "kind", shownKinds), ...chipsOf(view, "calls", calls)]
   state.left = names.length - named.length
-  state.entries = [...hues, ...named.slice(0, LEAST_NAMES), ...parts, ...others, ...named.slice(LEAST_NAMES)]
+  state.entries = [...hues, ...named.slice(0, LEAST_NAMES), state.height, ...parts, ...others, ...named.slice(LEAST_NAMES)]
   chips.replaceChildren(
     colourNode(view), ...hues, ...named, more, ...others, ...parts, // What the hue tells comes first.
-    ...(view.strayCount ? [strayChip(viewer, view.strayCount)] : []),
+    ...(view.strayCount ? [strayChip(viewer, view.strayCount)] : []), state.height,
     ...(view.store.filter ? [makeButton("Show all", { class: "gsl-show-all", onclick: () => FILTER_KEYS.forEach(group => view[group].size && view.set(group, new Set())) })] : []),
   )
   fitLegend(chips, state)
@@ -101,12 +107,14 @@ function chipsOf(view, of, entries) {
 function fitLegend(chips, { entries, left: unnamed }) {
   const more = chips.querySelector(".gsl-more"), last = [...entries]
   entries.forEach(entry => { entry.hidden = false })
-  for (let left = unnamed; ; left += 1) {
+  for (let left = unnamed; ;) {
     more.hidden = !left
     more.textContent = `+ ${formatCount(left)} more`
     const tops = [...chips.children].filter(child => !child.hidden).map(child => child.offsetTop + child.offsetHeight / 2)
     if (!last.length || Math.max(...tops) - Math.min(...tops) < 12) return
-    last.pop().hidden = true
+    const entry = last.pop()
+    entry.hidden = true
+    if (!entry.matches(".gsl-of")) left += 1
   }
 }
 
@@ -115,6 +123,12 @@ function fillSheet(sheet, nameCount, chips) {
   const list = makeNode("div", { class: "gsl-list" }, ...chips)
   sheet.fill(`${formatCount(nameCount)} names`, list)
   list.scrollTop = scrolled
+}
+
+/** What the height of bars tells now, where it tells anything: it says more than that there is a bar. */
+function heightText({ painted, planned }) {
+  const isSplit = hasPartitions(planned), load = painted?.isDense ? [`${isSplit ? "strength" : "height"}: share of time`] : []
+  return [...(isSplit ? ["height: SMs"] : []), ...load].join(" · ")
 }
 
 /** What colour tells now; of durations a scale with its ends. */

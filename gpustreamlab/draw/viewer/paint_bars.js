@@ -99,6 +99,7 @@ function fillBoxes(ctx, painter, segments, {x, w, ns}) {
     if (w[i] < WIDE_PX * ratio || !isOne(items, i)) {
       const share = Math.min(1, items.busy[i] / ns[i]), isHost = view.tables.lanes[columns.lane].host
       const isHollow = !isHost && (shape === OPEN || columns.isPale), isHigh = isSplit && !isHost
+      view.painted.isDense ||= !isOne(items, i) && isHigh === isSplit // For the legend.
       const load = isHigh ? height : Math.max(Math.min(height, LEAST_LOAD_PX * ratio), Math.round(share * height))
       const box = {left: x[i], top: top + height - load, width: w[i], height: load, edge}, code = looks.load(columns, at)
       ctx.fillStyle = looks.shades[code][isDim ? (isHollow ? 1 : DIM_SHADE) : isHollow ? pale : isHigh ? loadShade(share) : SHADES]
