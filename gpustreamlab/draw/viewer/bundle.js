@@ -1,4 +1,4 @@
-// Made by scripts/bundle_viewer.py. 682e87ad609a689b2f913ea80ee0f032b0a03dd2c9a5cad277eb7844a192c14e
+// Made by scripts/bundle_viewer.py. f6fe8b03d2729185715602c5e1860ad6220a482a31e9ce122389bc7f0e563e41
 "use strict";
 var gpustreamlab = (() => {
   var __defProp = Object.defineProperty;
@@ -3837,13 +3837,12 @@ var gpustreamlab = (() => {
       return;
     }
     state.drawn = drawn;
-    const openAll = () => {
-      const { left, bottom } = more.getBoundingClientRect();
+    const openAll = ({ currentTarget }) => {
+      const { left, bottom } = currentTarget.getBoundingClientRect();
       sheet.open({ left, top: bottom + 4 });
     };
     const focused = document.activeElement?.dataset?.entry;
-    const about = { label: "Show all of the legend", "aria-haspopup": "dialog" };
-    const more = makeButton("", { ...about, class: "gsl-more", onclick: openAll });
+    const more = makeButton("", { label: "Show all of the legend", "aria-haspopup": "dialog", class: "gsl-more", onclick: openAll });
     const chipsFor = (entries) => entries.map((entry) => chip(view, entry)), hues = isHue ? chipsFor(partitions) : [];
     const named = chipsFor(names.slice(0, LEGEND_NAMES)), parts = isHue ? [] : chipsOf(view, "SMs", partitions);
     const others = [...chipsOf(view, "kind", shownKinds), ...chipsOf(view, "calls", calls)];
@@ -3871,16 +3870,14 @@ var gpustreamlab = (() => {
   function fitLegend(chips, { entries, left: unnamed }) {
     const more = chips.querySelector(".gsl-more"), last = [...entries];
     entries.forEach((entry) => {
-      entry.hidden = false;
+      entry.hidden = !entry.textContent;
     });
-    for (let left = unnamed; ; ) {
+    for (let left = unnamed; ; left += last.pop().matches(".gsl-of") ? 0 : 1) {
       more.hidden = !left;
       more.textContent = `+ ${formatCount(left)} more`;
       const tops = [...chips.children].filter((child) => !child.hidden).map((child) => child.offsetTop + child.offsetHeight / 2);
       if (!last.length || Math.max(...tops) - Math.min(...tops) < 12) return;
-      const entry = last.pop();
-      entry.hidden = true;
-      if (!entry.matches(".gsl-of")) left += 1;
+      last.at(-1).hidden = true;
     }
   }
   function fillSheet(sheet, nameCount, chips) {

@@ -75,13 +75,9 @@ function drawLegend(viewer, { chips, sheet, state }) {
   }
   state.drawn = drawn
   // Below its button, so that the picture stays in view.
-  const openAll = () => {
-    const { left, bottom } = more.getBoundingClientRect()
-    sheet.open({ left, top: bottom + 4 })
-  }
+  const openAll = ({ currentTarget }) => { const { left, bottom } = currentTarget.getBoundingClientRect(); sheet.open({ left, top: bottom + 4 }) }
   const focused = document.activeElement?.dataset?.entry
-  const about = { label: "Show all of the legend", "aria-haspopup": "dialog" }
-  const more = makeButton("", { ...about, class: "gsl-more", onclick: openAll })
+  const more = makeButton("", { label: "Show all of the legend", "aria-haspopup": "dialog", class: "gsl-more", onclick: openAll })
   const chipsFor = entries => entries.map(entry => chip(view, entry)), hues = isHue ? chipsFor(partitions) : []
   const named = chipsFor(names.slice(0, LEGEND_NAMES)), parts = isHue ? [] : chipsOf(view, "SMs", partitions)
   const others = [...chipsOf(view, "kind", shownKinds), ...chipsOf(view, "calls", calls)]
@@ -106,15 +102,13 @@ function chipsOf(view, of, entries) {
 /** Keep the legend in one line: the last of its entries are left out; the button for the rest says how many names are. */
 function fitLegend(chips, { entries, left: unnamed }) {
   const more = chips.querySelector(".gsl-more"), last = [...entries]
-  entries.forEach(entry => { entry.hidden = false })
-  for (let left = unnamed; ;) {
+  entries.forEach(entry => { entry.hidden = !entry.textContent })
+  for (let left = unnamed; ; left += last.pop().matches(".gsl-of") ? 0 : 1) {
     more.hidden = !left
     more.textContent = `+ ${formatCount(left)} more`
     const tops = [...chips.children].filter(child => !child.hidden).map(child => child.offsetTop + child.offsetHeight / 2)
     if (!last.length || Math.max(...tops) - Math.min(...tops) < 12) return
-    const entry = last.pop()
-    entry.hidden = true
-    if (!entry.matches(".gsl-of")) left += 1
+    last.at(-1).hidden = true
   }
 }
 
