@@ -262,7 +262,7 @@ class Explanation(Reported):
         if self.metadata.dropped_spans:
             notes.append(f"{self.metadata.dropped_spans:,} spans were dropped: what stood in front may be missing.")
         simulated = simulated_notes(self.metadata)
-        sleeps = ["Only calls take the host time there: waits and slow code between them do not show."] if simulated else []
+        sleeps = ["Its host takes time in calls alone: sleeps and slow Python do not show."] if simulated else []
         return [*notes, *self.metadata.missing, *simulated, *sleeps]
 
 

@@ -1,4 +1,4 @@
-// Made by scripts/bundle_viewer.py. f6fe8b03d2729185715602c5e1860ad6220a482a31e9ce122389bc7f0e563e41
+// Made by scripts/bundle_viewer.py. c2661c0a2fc909a4c3675e15f64104380595dcb5c637e9c1ef9feb2665358ee0
 "use strict";
 var gpustreamlab = (() => {
   var __defProp = Object.defineProperty;
@@ -2335,7 +2335,8 @@ var gpustreamlab = (() => {
 
   // why_panel.js
   var ASKED = "Asked: the kernel answers when it is not busy.";
-  var HINT = "Click a reason, its sign in the picture, or a gap of a lane. Hollow signs are more of the same reason, +n stands for n more.";
+  var HINT = "Click a reason, its sign in the picture, or a gap of a lane.";
+  var MORE_HINT = " Hollow signs are more of the same reason, +n stands for n more.";
   function addWhy(viewer) {
     const { view } = viewer;
     const panel = makeNode("section", { class: "gsl-panel gsl-why", "aria-label": "Why work did not overlap", hidden: true });
@@ -2407,7 +2408,7 @@ var gpustreamlab = (() => {
     const head2 = makeNode("header", {}, makeNode("h3", { text: view.why || isAsked ? "Why?" : "Notes" }), makeNode("p", { text: isAsked ? ASKED : view.why?.line ?? "" }), again);
     if (isAsked) return [head2];
     const { findings } = reasonsOf(view), { notes = [], more = 0, bound = [] } = view.why ?? {};
-    const all = [...more ? [`… ${formatCount(more)} more: see ${view.isLive ? "lab" : "trace"}.explain().findings.`] : [], ...findings.length ? [HINT] : [], ...notes];
+    const all = [...more ? [`… ${formatCount(more)} more: see ${view.isLive ? "lab" : "trace"}.explain().findings.`] : [], ...findings.length ? [HINT + (findings.some(({ pieces }) => pieces.length > 1) ? MORE_HINT : "")] : [], ...notes];
     const list = makeNode("ol", { class: "gsl-reasons" }, ...findings.map((finding) => findingNode(viewer, finding)));
     const lines = bound.map((text) => makeNode("p", { class: "gsl-bound", text, dir: "auto" }));
     return [head2, ...findings.length ? [list] : [], ...lines, ...all.length ? [makeNode("p", { class: "gsl-note", text: all.join(" ") })] : []];

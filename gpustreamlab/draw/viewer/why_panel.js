@@ -5,7 +5,7 @@ import { formatCount } from "./units.js"
 import { isTold, reasonsOf, showPiece, shownPiece } from "./why.js"
 
 const ASKED = "Asked: the kernel answers when it is not busy."
-const HINT = "Click a reason, its sign in the picture, or a gap of a lane. Hollow signs are more of the same reason, +n stands for n more."
+const HINT = "Click a reason, its sign in the picture, or a gap of a lane.", MORE_HINT = " Hollow signs are more of the same reason, +n stands for n more."
 
 /** Add the panel and its button, where reasons are known or can be asked for: `viewer.askWhy` does, where it is set. */
 export function addWhy(viewer) {
@@ -87,7 +87,7 @@ function panelNodes(viewer, { isAsked }, ask) {
   const head = makeNode("header", {}, makeNode("h3", { text: view.why || isAsked ? "Why?" : "Notes" }), makeNode("p", { text: isAsked ? ASKED : view.why?.line ?? "" }), again)
   if (isAsked) return [head]
   const { findings } = reasonsOf(view), { notes = [], more = 0, bound = [] } = view.why ?? {}
-  const all = [...(more ? [`… ${formatCount(more)} more: see ${view.isLive ? "lab" : "trace"}.explain().findings.`] : []), ...(findings.length ? [HINT] : []), ...notes]
+  const all = [...(more ? [`… ${formatCount(more)} more: see ${view.isLive ? "lab" : "trace"}.explain().findings.`] : []), ...(findings.length ? [HINT + (findings.some(({ pieces }) => pieces.length > 1) ? MORE_HINT : "")] : []), ...notes]
   const list = makeNode("ol", { class: "gsl-reasons" }, ...findings.map(finding => findingNode(viewer, finding)))
   const lines = bound.map(text => makeNode("p", { class: "gsl-bound", text, dir: "auto" }))
   return [head, ...(findings.length ? [list] : []), ...lines, ...(all.length ? [makeNode("p", { class: "gsl-note", text: all.join(" ") })] : [])]
