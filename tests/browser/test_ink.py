@@ -117,7 +117,7 @@ WRITTEN = """(async () => {
   CanvasRenderingContext2D.prototype.fillText = function (text, ...place) { said.push(text); plain.call(this, text, ...place) }
   v.plotView.request_paint()
   v.minimap.request()
-  await new Promise(done => setTimeout(done, 200))
+  for (let frame = 0; frame < 3; frame++) await new Promise(requestAnimationFrame)
   CanvasRenderingContext2D.prototype.fillText = plain
   return said
 })()"""

@@ -308,7 +308,7 @@ def test_the_chart_of_the_lesson_on_partitions_is_drawn_again_in_a_saved_noteboo
 
 def test_what_has_not_ended_is_named_until_now_and_the_state_says_whether_the_picture_follows(lab):
     lab.kernel("work(3)")
-    before = lab.wait_for_more(0)
+    lab.wait_until(f"live.feed.store.spanCount === {3 * SPANS_A_STEP}")
     lab.kernel("long = lab.on('prefill', 'long step'); long.__enter__(); spin(lab, 3_000_000)")
     lab.wait_until("live.viewer.view.openWork.length === 1")
     texts = """(() => {
@@ -321,7 +321,7 @@ def test_what_has_not_ended_is_named_until_now_and_the_state_says_whether_the_pi
     lab.keep("live-open")
     assert "long step, not ended" in shown
     assert "now" in shown
-    assert lab.spans() == before
+    assert lab.spans() == 3 * SPANS_A_STEP
     state = lab.page.locator(".gsl-live-state")
     assert state.inner_text() == "live, follows now"
     lab.ask("live.viewer.view.set('isFollowing', false)")

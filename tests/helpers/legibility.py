@@ -11,6 +11,7 @@ import base64
 from pathlib import Path
 from typing import NamedTuple
 
+from tests.helpers.reader import SETTLED
 from tests.helpers.windows import OUTSIDE
 
 SCRIPT = Path(__file__).with_suffix(".js").read_text(encoding="utf-8")
@@ -61,7 +62,7 @@ def findings(page, root="body", *, tips=True):
     shortened = {text: (x, y) for text, x, y in seen["cut"]}
     for text, (x, y) in list(shortened.items())[:MOST_TIPS] if tips else ():
         page.mouse.move(x, y)
-        page.wait_for_timeout(60)
+        page.evaluate(SETTLED)
         told = page.evaluate(TIPS)
         begin = text.removesuffix("…").rstrip()
         if not any(told[place + len(begin) :].strip() for place in range(len(told)) if told.startswith(begin, place)):

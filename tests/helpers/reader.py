@@ -7,6 +7,9 @@ from contextlib import contextmanager
 from tests.helpers.pages import draw, page_of
 from tests.helpers.windows import Heard
 
+SETTLED = "() => new Promise(done => requestAnimationFrame(() => requestAnimationFrame(() => setTimeout(done, 30))))"
+"""Resolves once what was asked for by now is painted, however slow the machine is."""
+
 
 class Reader(Heard):
     """A page with one viewer, and the eyes and hands of who reads it."""
@@ -25,9 +28,7 @@ class Reader(Heard):
         return self
 
     def settle(self):
-        self.page.evaluate(
-            "() => new Promise(done => requestAnimationFrame(() => requestAnimationFrame(() => setTimeout(done, 30))))"
-        )
+        self.page.evaluate(SETTLED)
 
     def js(self, expression, argument=None):
         """Evaluate JavaScript of the viewer `v`, its view `w` and its store `s`."""

@@ -57,7 +57,7 @@ class TraceProcessor:
     def close(self) -> None:
         """End the process."""
         self._process.stdin.close()
-        self._process.wait(20)
+        self._process.wait(60)
         self._process.stdout.close()
 
     def _ask(self, message=None, **fields):
