@@ -30,7 +30,8 @@ def lab():
 
 
 @pytest.fixture
-def feed(lab):
+def feed(lab, monkeypatch):
+    monkeypatch.setattr("gpustreamlab.sinks.live.COUNT_EVERY_S", 3_600.0)  # however slow the machine is
     made = LiveFeed(lab._recorder, title=lambda: lab.title)
     made.refresh()
     return made
