@@ -7,6 +7,8 @@ from contextlib import contextmanager
 from tests.helpers.pages import draw, page_of
 from tests.helpers.windows import Heard
 
+LOAD_LIMIT_MS = 120_000
+"""For pages of ten thousand lanes, on a machine that has other things to do."""
 SETTLED = "() => new Promise(done => requestAnimationFrame(() => requestAnimationFrame(() => setTimeout(done, 30))))"
 """Resolves once what was asked for by now is painted, however slow the machine is."""
 
@@ -22,8 +24,8 @@ class Reader(Heard):
 
     def load(self, path):
         """Load a saved page as a browser does."""
-        self.page.goto(path.as_uri())
-        self.page.wait_for_selector("html[data-drawn=yes]", state="attached")
+        self.page.goto(path.as_uri(), timeout=LOAD_LIMIT_MS)
+        self.page.wait_for_selector("html[data-drawn=yes]", state="attached", timeout=LOAD_LIMIT_MS)
         self.settle()
         return self
 
