@@ -36,7 +36,7 @@ def test_a_plain_script_ends_silently(end):
     code = textwrap.dedent(PLAIN.format(end=end))
 
     # WHEN it runs with warnings as errors
-    done = subprocess.run([sys.executable, "-W", "error", "-c", code], capture_output=True, text=True, check=False, timeout=60)
+    done = subprocess.run([sys.executable, "-W", "error", "-c", code], capture_output=True, text=True, check=False, timeout=240)
 
     # THEN it prints what it should; only a session that was dropped while Python ran is told
     assert (done.returncode, done.stdout) == (0, "True True None\n")

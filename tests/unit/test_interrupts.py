@@ -159,7 +159,7 @@ def test_signals_at_random_instants_leave_nothing_selected_open_or_counted_twice
         cwd=Path(__file__).parents[2],
         capture_output=True,
         text=True,
-        timeout=60,
+        timeout=240,
         check=True,
     )
     told = json.loads(done.stdout)

@@ -641,7 +641,7 @@ def test_closing_twice_is_silent(path):
 
 def run_python(program):
     done = subprocess.run(
-        [sys.executable, "-W", "error", "-c", program], capture_output=True, text=True, check=False, timeout=60
+        [sys.executable, "-W", "error", "-c", program], capture_output=True, text=True, check=False, timeout=240
     )
     assert done.returncode == 0, done.stderr
     return done.stdout

@@ -407,7 +407,7 @@ def test_saving_takes_what_there_is_by_then(lab, quiet, tmp_path):
     ids=["importing the session loads no widgets", "the interpreter ends with a live timeline open"],
 )
 def test_in_a_process_of_its_own(code):
-    done = subprocess.run([sys.executable, "-c", code], check=False, capture_output=True, text=True, timeout=60)
+    done = subprocess.run([sys.executable, "-c", code], check=False, capture_output=True, text=True, timeout=240)
     assert (done.returncode, done.stderr) == (0, "")
 
 
