@@ -76,6 +76,7 @@ class TimelinePage(KeptWidget):
 
         self._take_snapshot = take_snapshot
         self._tell_why = tell_why
+        self._sent_number = -1
         self._sending = threading.Lock()
         super().__init__(
             item=json.dumps(figure, separators=(",", ":")),
@@ -93,6 +94,7 @@ class TimelinePage(KeptWidget):
         """Send what is new, as one message. It goes out at once, also while a cell runs."""
         name = f"update_{update.facts['number'] % _MESSAGES}"
         with self._sending:
+            self._sent_number = update.facts["number"]
             if self.comm is not None:
                 state = {name: {"facts": update.facts, "blob": None}}
                 # As a change of state, but not of a trait: the kernel keeps no copy.
@@ -121,8 +123,9 @@ class TimelinePage(KeptWidget):
 
     def _take_message(self, _widget: object, content: object, _buffers: object) -> None:
         """Answer a page that has missed an update, or asks why work did not overlap."""
-        asked = content.get("ask") if isinstance(content, Mapping) else None
-        if asked == "snapshot":
+        content = content if isinstance(content, Mapping) else {}
+        asked = content.get("ask")
+        if asked == "snapshot" and content.get("number", -1) < self._sent_number:
             self.send_state("snapshot")
         elif asked == "why":
             self.send({"why": self._tell_why()})

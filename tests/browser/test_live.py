@@ -158,6 +158,22 @@ def test_a_tuning_beside_an_open_view_leaves_nothing_in_it(open_lab):
     assert lab.errors == []
 
 
+GIVE_UP = "() => { window.gslLimit = AbortSignal.timeout; AbortSignal.timeout = () => gslLimit.call(AbortSignal, 0) }"
+WAIT_AGAIN = "() => { AbortSignal.timeout = gslLimit }"
+
+
+def test_a_view_whose_script_loads_slowly_hears_of_its_kernel_all_the_same(open_lab):
+    lab = open_lab("1 + 1", is_shown=False)
+    lab.page.evaluate(GIVE_UP)  # as anywidget does after 2 s
+    lab.run_scratch(f"{START}\nwork(3)\nlab.timeline()")
+    lab.wait_for_views(1)
+    lab.page.evaluate(WAIT_AGAIN)
+    assert lab.errors
+    assert all("[anywidget] Failed to initialize model" in error for error in lab.errors)
+    lab.kernel("work(5)")
+    lab.wait_until(f"live.feed.store.spanCount === {8 * SPANS_A_STEP}")
+
+
 def test_spans_from_before_the_view_are_there(unshown):
     unshown.kernel("work(20)")
     unshown.show()

@@ -68,6 +68,20 @@ class Feed {
     on("msg:custom", ({ why }) => { if (why !== undefined) this.setWhy(why) })
     on("comm_live_update", () => this.becomeGone())
     this.offs.push(keepOnSave(model, () => formsOf(this.views)))
+    this.hearAnyway().catch(error => console.info(`A timeline that loads slowly may hear nothing of its kernel (${error}).`))
+  }
+
+  // Where a widget's script takes more than 2 s to load, as on a busy machine, anywidget 0.11 lets no message of the kernel through ever
+  // after. So messages go past it, and those of before are asked for.
+  async hearAnyway() {
+    const { model } = this
+    if (!model.widget_manager?.context) return
+    const raw = await model.widget_manager.get_model(model.get("widget_id"))
+    const { _handle_comm_msg: hear } = Object.getPrototypeOf(Object.getPrototypeOf(raw))
+    if (!hear || !raw.comm) return
+    raw.comm.on_msg(message => hear.call(raw, message))
+    await this.loaded
+    model.send({ ask: "snapshot", number: this.number })
   }
 
   // The kernel knows it too: a page that is loaded again begins there, and notes are read there.
