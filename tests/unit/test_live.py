@@ -861,12 +861,17 @@ def test_a_feed_does_not_keep_a_session_alive():
     assert feed.capacity
 
 
+def shown(lab):
+    """Return an array that two streams may use, and the live view of a session with its page."""
+    x = lab.xp.zeros(64, np.float32)
+    lab.stream("copy"), lab.stream("compute")
+    view = lab._views.get(lab, 1.0, 1_000)
+    return x, view, view.page
+
+
 def test_a_live_page_is_told_of_a_race_once_and_not_of_what_was_forgotten():
     with Session("sim") as lab:
-        x = lab.xp.zeros(64, np.float32)
-        lab.stream("copy"), lab.stream("compute")
-        view = lab._views.get(lab, 1.0, 1_000)
-        page = view.page
+        x, view, page = shown(lab)
         lab.synchronize()
         view.find(is_last=True)
         assert page.found == {}
@@ -894,10 +899,7 @@ def test_a_live_page_is_told_of_a_race_once_and_not_of_what_was_forgotten():
 
 def test_a_race_is_told_of_again_once_it_is_known_where_it_was():
     with Session("sim") as lab:
-        x = lab.xp.zeros(64, np.float32)
-        lab.stream("copy"), lab.stream("compute")
-        view = lab._views.get(lab, 1.0, 1_000)
-        page = view.page
+        x, view, page = shown(lab)
         lab.synchronize()
         with lab.on("copy", "fill"):
             x.fill(1)
@@ -919,10 +921,7 @@ def test_a_race_is_told_of_again_once_it_is_known_where_it_was():
 
 def test_a_page_has_the_spans_before_it_is_told_of_their_race(monkeypatch):
     with Session("sim") as lab:
-        x = lab.xp.zeros(64, np.float32)
-        lab.stream("copy"), lab.stream("compute")
-        view = lab._views.get(lab, 1.0, 1_000)
-        page = view.page
+        x, view, page = shown(lab)
         sent, told = [], []
         monkeypatch.setattr(page, "send_update", sent.append)
         page.observe(lambda _: told.append(len(sent)), "found")
