@@ -22,7 +22,9 @@ from gpustreamlab.cluster._outcomes import CONTROL, shown_text
 GIVEN_UP_S = 60.0
 """An engine that is there and has told nothing for so long, also not aside, is not waited for."""
 GONE_S = 0.02
-"""How often a call that runs is looked at."""
+"""For how long a call that runs is not looked at, at most."""
+SHORT_SHARE = 0.1
+"""A short call is looked at more often: of its time it waits for that no more than this share."""
 STOP_S = 2.0
 """How long is waited for calls that were interrupted."""
 PROGRESS_EVERY_S = 5.0
@@ -61,14 +63,17 @@ class Run:
         """
         __tracebackhide__ = True
         found: dict[Life, Outcome] = {}
+        began_s = time.monotonic()
         try:
-            while len(found) < len(self._answers):
+            while True:
                 for life in [life for life in self._answers if life not in found]:
                     outcome = self._outcome(life)
                     self._show(life, outcome)
                     if outcome is not None:
                         found[life] = outcome
-                time.sleep(GONE_S)
+                if len(found) == len(self._answers):
+                    break
+                time.sleep(min(GONE_S, SHORT_SHARE * (time.monotonic() - began_s)))
         except KeyboardInterrupt:
             raise KeyboardInterrupt(self._interrupt()) from None
         return {life.called: found[life] for life in self._answers}
