@@ -56,7 +56,7 @@ NOT_OFFERED_SHARE = 0.2
 """From which share of that time on it is told that nothing was there to overlap with: streams never begin and end as one."""
 WAIT_WEIGHT = 0.5
 """How much of the time of a wait for an event counts in the order of findings."""
-NEEDS_DATA = "streams wait for data that they need"
+NEEDS_DATA = "waits for data that streams need are kept as they are"
 """What bounds the gain where waits for data do."""
 LEAST_NS = 10_000
 """From which time on: less is a launch more or less."""

@@ -100,9 +100,9 @@ def test_what_is_to_be_gained_is_told_with_needed_waits_kept():
     found, mended = (explained_session(lambda lab, b=blocking: pipeline(lab, blocking=b)) for blocking in (True, False))
     # Only uploads, one product and one download stand behind each other: the busiest stream needs less.
     assert found.active_ns - found.gain_ns == pytest.approx(mended.active_ns, rel=0.001)
-    assert " to gain: streams wait for data that they need" in found.headline
+    assert " to gain: waits for data that streams need are kept as they are" in found.headline
     assert mended.gain_ns == 0
-    assert mended.headline.endswith("nothing to gain: streams wait for data that they need")
+    assert mended.headline.endswith("nothing to gain: waits for data that streams need are kept as they are")
     # GIVEN the same trace, of which nobody knows what is shared
     with gsl.Session("sim") as lab:
         lab.capture("kernels", host=True)
