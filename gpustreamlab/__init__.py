@@ -12,7 +12,7 @@ if TYPE_CHECKING:
     from gpustreamlab._util.tasks import task_factory
     from gpustreamlab.analysis import PartitionOptions, plan_partitions
     from gpustreamlab.cluster import Cluster
-    from gpustreamlab.errors import GPUStreamLabError, PartitionError, PartitionWarning
+    from gpustreamlab.errors import ClusterError, GPUStreamLabError, PartitionError, PartitionWarning
     from gpustreamlab.magics import load_ipython_extension, unload_ipython_extension
     from gpustreamlab.model import Layout, Trace, WorkqueueOptions, merge
     from gpustreamlab.node import Node
@@ -23,6 +23,7 @@ if TYPE_CHECKING:
 
 __all__ = [
     "Cluster",
+    "ClusterError",
     "Comparison",
     "Event",
     "GPUStreamLabError",
@@ -49,6 +50,7 @@ __all__ = [
 
 _HOMES = {
     "Cluster": "cluster",
+    "ClusterError": "errors",
     "Comparison": "timeline",
     "Event": "streams.stream",
     "GPUStreamLabError": "errors",

@@ -209,7 +209,7 @@ class Explanation(Reported):
             return f"{known}; what of it ran at once is not known"
         together = f"{together_ns} of the {active_ns} in which anything ran with two or more streams at work"
         bound = f": {self.reason}" if self.reason else ""
-        if self.gain_ns < self.worth_ns:
+        if self.gain_ns < LEAST_SHARE * self.active_ns or not self.gain_ns:
             return f"{together}; nothing to gain{bound or ': the busiest stream hides the others'}"
         gain = f"at most {format_ns(self.gain_ns)} ({format_share(self.gain_ns / self.active_ns)}) to gain{bound}"
         missing_ns = self.active_ns - self.offered_ns
@@ -236,7 +236,8 @@ class Explanation(Reported):
         notes = []
         if self.findings:
             notes.append(
-                "Saves at most: by overlap, if that alone were mended, and the work ran as fast beside the other as alone."
+                "Saves at most: by overlap of that work, if it runs as fast beside the other as alone. "
+                "What waited for it in turn may save more."
             )
         elif self.worth_ns <= self.gain_ns and not self.asked and not self.is_ranges:
             notes.append("No cause stands out: nothing that held work up cost 1% or more.")

@@ -40,8 +40,8 @@ TEXTS: Mapping[Cause, tuple[str, str]] = MappingProxyType(
             "{launch_earlier}",
         ),
         Cause.LAUNCH_BOUND: (
-            "{other} took {took}, less than the host needs from one launch to the next.",
-            "Make fewer, longer kernels, or launch them as one CUDA graph.",
+            "{other} took {took}, less than the host took from one launch to the next.",
+            "{make_fewer} longer kernels, or launch them as one CUDA graph.",
         ),
         Cause.LAZY_LOAD: (
             "The host was in {call} before {work} began: code was loaded, the first time that it was needed.",
@@ -178,6 +178,7 @@ def finding_texts(
         "blocks": "many" if blocks is None or before < 0 else f"{int(blocks[before]):,}",
         "awaited": format_ns(int(min(pieces.start_ns[piece], trace.end_ns[before]) - pieces.idle_since_ns[piece])),
         "priority": str(trace.lanes[int(trace.lane[before])].priority),
+        "make_fewer": "Make fewer," if is_proved else _ELSE_FEWER,
         "launch_earlier": _launch_earlier(trace, has_call=is_proved),
         "mend_wait": _mend_wait(stream(row), stream(before), is_needed=is_needed_wait(trace, int(trace.lane[row]), before)),
         "wait_instead": _wait_instead(name(call), stream(row), stream(before)),
@@ -225,6 +226,10 @@ def _ruled_out(trace: Trace) -> str:
     lacks = [what for what, is_known in known.items() if not is_known]
     unknown = f". Not recorded, so that nobody can tell: {', '.join(lacks)}" if lacks else ""
     return ", ".join(what for what, is_known in known.items() if is_known) + unknown
+
+
+_ELSE_FEWER = "It may have waited in between: lab.capture('kernels', host=True), and run it again. Else make fewer,"
+"""What is said of launches of which no call is known."""
 
 
 def _launch_earlier(trace: Trace, *, has_call: bool) -> str:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import re
 import time
 import uuid
 from collections.abc import Callable, Sequence
@@ -29,9 +28,6 @@ STOP_S = 2.0
 """How long is waited for calls that were interrupted."""
 PROGRESS_EVERY_S = 5.0
 """How often the state of a progress bar is shown, which draws over its line and does not end it."""
-
-_OVERWRITTEN = re.compile(rf"{CONTROL.pattern}|.*\r")
-"""Colours of a terminal, and what a progress bar has drawn before its last state."""
 
 
 class Run:
@@ -159,7 +155,8 @@ class Printer:
             self._print([line])
 
     def _print(self, lines: Sequence[str]) -> None:
-        shown = [f"[{self._name}] {_OVERWRITTEN.sub('', line.removesuffix(chr(13)))}" for line in lines]
+        last = [line.removesuffix("\r").rpartition("\r")[2] for line in lines]  # of what a progress bar has drawn over
+        shown = [f"[{self._name}] {CONTROL.sub('', line)}" for line in last]
         if shown:
             print("\n".join(shown), flush=True)  # noqa: T201 - what the user's function prints
 

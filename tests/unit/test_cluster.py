@@ -273,6 +273,11 @@ def test_progress_bars_and_colours_are_shown_as_they_are_left(capsys):
     assert capsys.readouterr().out.splitlines() == ["[0] 30%", "[0] done", "[0] bold", "[0] and thin"]
 
 
+def test_a_long_line_is_shown_as_it_is(capsys):
+    Printer("0").show(["x" * 1_000_000, "\n"])  # which a search for "anything, then a return" would look through for minutes
+    assert capsys.readouterr().out == f"[0] {'x' * 1_000_000}\n"
+
+
 def test_a_progress_bar_is_shown_now_and_then(capsys, monkeypatch):
     drawn = ["\r10%", "\r20%", "\r30%", "\r30%\n"]
     printer = Printer("0")

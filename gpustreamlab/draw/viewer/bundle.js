@@ -1,4 +1,4 @@
-// Made by scripts/bundle_viewer.py. c2661c0a2fc909a4c3675e15f64104380595dcb5c637e9c1ef9feb2665358ee0
+// Made by scripts/bundle_viewer.py. 6809c704b23e9f66a02bbe8f9eb657b5739a83742c90ff1c4a239cb62c4e2933
 "use strict";
 var gpustreamlab = (() => {
   var __defProp = Object.defineProperty;
@@ -3034,7 +3034,7 @@ var gpustreamlab = (() => {
       const begin = view.pxAt(piece.start), places = taken.get(piece.lane);
       const { top, bottom } = (piece.late ? view.tables.rows[piece.late.row] : view.tables.lanes[piece.lane]) ?? {};
       const isOnBar = isFault(piece) && bottom - top >= 3 * SIGN_PX;
-      const x = freePlace(places, Math.max(left, isOnBar ? Math.min(begin + SIGN_PX, view.pxAt((piece.start + piece.end) / 2)) : begin - SIGN_PX - 1), !piece.place);
+      const x = freePlace(places, Math.max(left, isOnBar ? Math.min(begin + SIGN_PX, view.pxAt((piece.start + piece.end) / 2)) : begin - SIGN_PX - 1), left, !piece.place);
       if (x === null) {
         const near = (other) => Math.abs(other.x - begin + SIGN_PX + 1);
         places.reduce((best, other) => near(other) < near(best) ? other : best).more += 1;
@@ -3048,11 +3048,11 @@ var gpustreamlab = (() => {
     }
     return signs;
   }
-  function freePlace(places, from, isLongest) {
+  function freePlace(places, from, least, isLongest) {
     const leastPx = isLongest ? SIGN_STEP_PX : COUNTED_STEP_PX;
     const isFree = (x) => places.every((other) => Math.abs(other.x - x) >= leastPx);
     const aside = Array.from({ length: isLongest ? MOST_ASIDE : 1 }, (_, step) => from - step * SIGN_STEP_PX);
-    return aside.find(isFree) ?? null;
+    return aside.find((x) => isFree(x) && x >= least) ?? null;
   }
   function paintSigns(ctx, { view, theme }) {
     const signs = signsIn(view);

@@ -34,7 +34,7 @@ function signsIn(view) {
     const { top, bottom } = (piece.late ? view.tables.rows[piece.late.row] : view.tables.lanes[piece.lane]) ?? {}
     // A fault is that of its bar, and stands on it where there is room above the name; a cause is that of the gap before.
     const isOnBar = isFault(piece) && bottom - top >= 3 * SIGN_PX
-    const x = freePlace(places, Math.max(left, isOnBar ? Math.min(begin + SIGN_PX, view.pxAt((piece.start + piece.end) / 2)) : begin - SIGN_PX - 1), !piece.place)
+    const x = freePlace(places, Math.max(left, isOnBar ? Math.min(begin + SIGN_PX, view.pxAt((piece.start + piece.end) / 2)) : begin - SIGN_PX - 1), left, !piece.place)
     if (x === null) {
       const near = other => Math.abs(other.x - begin + SIGN_PX + 1)
       places.reduce((best, other) => near(other) < near(best) ? other : best).more += 1
@@ -50,12 +50,12 @@ function signsIn(view) {
   return signs
 }
 
-/** The longest piece of a finding may stand aside; others need room for a count as well. */
-function freePlace(places, from, isLongest) {
+/** The longest piece of a finding may stand aside, but not on names; others need room for a count as well. */
+function freePlace(places, from, least, isLongest) {
   const leastPx = isLongest ? SIGN_STEP_PX : COUNTED_STEP_PX
   const isFree = x => places.every(other => Math.abs(other.x - x) >= leastPx)
   const aside = Array.from({ length: isLongest ? MOST_ASIDE : 1 }, (_, step) => from - step * SIGN_STEP_PX)
-  return aside.find(isFree) ?? null
+  return aside.find(x => isFree(x) && x >= least) ?? null
 }
 
 export function paintSigns(ctx, { view, theme }) {
