@@ -203,7 +203,7 @@ def _mend_wait(stream: str, other: str, *, is_needed: bool) -> str:
     if is_needed:
         return (
             f"Keep this wait: {stream} uses arrays of {other}. It can only begin earlier: give it each part as soon as that is "
-            "there, with an event recorded right behind it."
+            "there, with an event recorded right behind it; or, where it writes over what the other reads, a second array."
         )
     return (
         f"First find out whether {stream} needs that result: then keep the wait, and record the event as soon as the result is "
