@@ -57,7 +57,7 @@ class Life:
     """Why it counts as gone."""
     retry_count: int = 0
     """Answers that were given up and asked for again."""
-    printed: tuple[str, list[Output]] = ("", [])
+    printed: tuple[str, list[Output]] = field(default_factory=lambda: ("", []))
     """Which call worked there when it last answered, and all that it had printed and shown."""
     silent_s: float = 0.0
     """For how long it has told nothing, in s, while this process ran."""

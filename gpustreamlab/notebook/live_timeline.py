@@ -270,9 +270,9 @@ class LiveTimeline(Timeline):
                 return
             page.found = hazard_tables(trace, int(trace.start_ns.min()) if len(trace) else 0)
             ended_s = time.monotonic()
-            self._hazard_ns, self._next_look_s = newest_ns, ended_s + REST * (ended_s - began_s)
-            if is_running and any(note.kind is NoteKind.HAZARD and note.end_ns is None for note in trace.notes):
-                self._hazard_ns = _UNPLACED_NS
+            is_unplaced = is_running and any(note.kind is NoteKind.HAZARD and note.end_ns is None for note in trace.notes)
+            self._hazard_ns = _UNPLACED_NS if is_unplaced else newest_ns
+            self._next_look_s = ended_s + REST * (ended_s - began_s)
 
     @property
     def notes(self) -> tuple[Note, ...]:
@@ -288,8 +288,8 @@ class LiveTimeline(Timeline):
 
     def tell_why(self) -> dict[str, Any]:
         """Explain what ran so far, for the page, which has the spans before it is told of them."""
-        self.refresh()
         trace = self.trace
+        self.refresh()
         return why_tables(trace, int(trace.start_ns.min()) if len(trace) else 0)
 
     def finish(self) -> None:
