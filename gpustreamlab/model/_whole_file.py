@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 import contextlib
-import os
-import stat
+import shutil
+import tempfile
 from collections.abc import Callable
 from os import PathLike
 from pathlib import Path
@@ -13,7 +13,7 @@ from gpustreamlab.errors import TraceFileError
 
 
 def write_file_whole(path: str | PathLike[str], write: Callable[[Path], object]) -> None:
-    """Write a file beside its target and move it there, so that a failure leaves no half a file.
+    """Write a file beside its target and move it there, so that nobody ever finds half a file.
 
     Raises
     ------
@@ -22,20 +22,19 @@ def write_file_whole(path: str | PathLike[str], write: Callable[[Path], object])
 
     Notes
     -----
-    A link is followed, and a file that is replaced keeps its mode.
+    A link is followed, and a file that is replaced keeps its mode. Each call writes in a folder of its own, where nobody else
+    can put a link and a new file gets the mode that it would get beside its target.
     """
     target = _writable_target(path)
-    partial = target.with_name(f".{target.name}.{os.getpid()}.partial")
     try:
-        write(partial)
-        if target.exists():
-            partial.chmod(stat.S_IMODE(target.stat().st_mode))
-        partial.replace(target)
+        with tempfile.TemporaryDirectory(prefix=".gpustreamlab-", dir=target.parent, ignore_cleanup_errors=True) as folder:
+            partial = Path(folder, target.name)
+            write(partial)
+            with contextlib.suppress(FileNotFoundError):
+                shutil.copymode(target, partial)
+            partial.replace(target)
     except OSError as error:
         raise _not_written(path, error.strerror or error) from error
-    finally:
-        with contextlib.suppress(OSError):
-            partial.unlink(missing_ok=True)
 
 
 def _writable_target(path: str | PathLike[str]) -> Path:

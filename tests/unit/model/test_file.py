@@ -311,3 +311,28 @@ def test_a_save_that_fails_or_is_interrupted_leaves_the_old_file(tmp_path, raise
         write_file_whole(path, write_half)
     assert path.read_text() == "old"
     assert [path.name for path in tmp_path.iterdir()] == ["run.parquet"]
+
+
+def test_a_path_that_is_saved_while_it_is_saved_is_one_of_the_two_and_never_torn(tmp_path):
+    path = tmp_path / "run.parquet"
+
+    def write_amid(partial):  # another thread, or a container with the same process number, between two lines of this one
+        partial.write_text("outer")
+        write_file_whole(path, lambda other: other.write_text("inner"))
+        assert path.read_text() == "inner"
+
+    write_file_whole(path, write_amid)
+    assert path.read_text() == "outer"
+    assert [path.name for path in tmp_path.iterdir()] == ["run.parquet"]
+
+
+def test_a_new_file_has_the_usual_mode_and_is_written_where_nobody_else_can_put_a_link(tmp_path):
+    def write(partial):
+        assert partial.parent.stat().st_mode & 0o777 == 0o700
+        assert not partial.is_symlink()
+        partial.touch()
+
+    tmp_path.chmod(0o777)
+    write_file_whole(tmp_path / "run.parquet", write)
+    (tmp_path / "usual").touch()
+    assert (tmp_path / "run.parquet").stat().st_mode == (tmp_path / "usual").stat().st_mode
