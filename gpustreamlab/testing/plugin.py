@@ -13,9 +13,11 @@ pytest loads it by its entry point, ``gpulab``. ::
 
 from __future__ import annotations
 
+import hashlib
 import json
+import os
 import re
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Generator, Iterator
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -28,8 +30,6 @@ if TYPE_CHECKING:
 
 __all__ = ["Baseline"]
 
-_FAILED = pytest.StashKey[bool]()
-
 
 def pytest_addoption(parser: pytest.Parser) -> None:
     """Add what to run on, and what to keep."""
@@ -40,13 +40,12 @@ def pytest_addoption(parser: pytest.Parser) -> None:
     group.addoption("--gpulab-update-baseline", action="store_true", help="write the baselines of the tests that run")
 
 
-@pytest.hookimpl(wrapper=True)
-def pytest_runtest_makereport(item: pytest.Item) -> Any:
+@pytest.hookimpl(hookwrapper=True)  # not wrapper=True: pluggy < 1.2 would stop every run of pytest
+def pytest_runtest_makereport(item: Any) -> Generator[None, Any, None]:
     """Note for the fixture whether the test failed."""
-    report = yield
+    report = (yield).get_result()
     if report.when == "call":
-        item.stash[_FAILED] = report.failed
-    return report
+        item.gpulab_failed = report.failed
 
 
 @pytest.fixture
@@ -58,14 +57,15 @@ def gpulab(request: pytest.FixtureRequest) -> Iterator[Session]:
     with Session(None if backend == "auto" else backend, capture="ranges", title=request.node.name) as lab:
         lab.capture("kernels", host=True)
         yield lab
-        folder = request.config.getoption("--gpulab-trace")
-        if folder is not None and request.node.stash.get(_FAILED, False):
-            lab.synchronize()
-            folder.mkdir(parents=True, exist_ok=True)
-            stem = folder / re.sub(r"[^\w.-]+", "-", request.node.nodeid).strip("-")[-150:]
-            lab.trace.save(f"{stem}.parquet")
-            lab.trace.timeline().save(f"{stem}.html")
-            request.node.add_report_section("teardown", "gpulab", f"Timeline: {stem}.html\n{lab.explain()}")
+    # Closed now, by the test or here: all work has ended, and the last trace is kept.
+    folder, test = request.config.getoption("--gpulab-trace"), request.node.nodeid
+    if folder is not None and getattr(request.node, "gpulab_failed", False):
+        folder.mkdir(parents=True, exist_ok=True)
+        readable = re.sub(r"[^\w.-]+", "-", test).strip("-")[-150:]
+        stem = folder / f"{readable}-{hashlib.sha256(ascii(test).encode()).hexdigest()[:10]}"  # "a/b" and "a-b" are two tests
+        lab.trace.save(f"{stem}.parquet")
+        lab.trace.timeline().save(f"{stem}.html")
+        request.node.add_report_section("teardown", "gpulab", f"Timeline: {stem}.html\n{lab.explain()}")
 
 
 class Baseline:
@@ -85,9 +85,18 @@ class Baseline:
         return json.loads(self.path.read_text(encoding="utf-8")) if self.path.exists() else {}
 
     def write(self, key: str, wall_ns: int) -> None:
-        """Put in a time."""
-        times = self.read() | {key: wall_ns}
-        self.path.write_text(json.dumps(times, indent=1, sort_keys=True) + "\n", encoding="utf-8")
+        """Put in a time; processes that do so at once (pytest-xdist) wait for each other."""
+        import fcntl
+
+        from gpustreamlab.model import write_file_whole
+
+        folder = os.open(self.path.parent, os.O_RDONLY)  # the file itself is another one after each write
+        try:
+            fcntl.flock(folder, fcntl.LOCK_EX)
+            text = json.dumps(self.read() | {key: wall_ns}, indent=1, sort_keys=True) + "\n"
+            write_file_whole(self.path, lambda partial: partial.write_text(text, encoding="utf-8"))
+        finally:
+            os.close(folder)
 
 
 @pytest.fixture

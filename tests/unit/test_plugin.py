@@ -3,13 +3,15 @@
 from __future__ import annotations
 
 import json
+import runpy
 import subprocess
 import sys
 
 import pytest
 
-from gpustreamlab import Session
+from gpustreamlab import Session, load_trace
 from gpustreamlab.errors import ExpectationError, OptionError, StreamNotFoundError
+from gpustreamlab.testing import plugin
 from gpustreamlab.workloads import spin
 
 pytest_plugins = ["pytester"]
@@ -43,8 +45,32 @@ def test_a_failing_expectation_explains_itself_and_keeps_trace_and_timeline(pyte
     done = pytester.runpytest_subprocess(*RUN, "--gpulab-trace", "kept")
     done.assert_outcomes(passed=1, failed=1)
     done.stdout.fnmatch_lines(["*copy and compute overlapped for 0 ns*", "*HOST_SYNC_DEVICE*"])
-    kept = sorted(path.name.split("::")[-1] for path in (pytester.path / "kept").iterdir())
-    assert [name.rsplit("-", 1)[-1] for name in kept] == ["test_waits.html", "test_waits.parquet"]
+    kept = sorted((pytester.path / "kept").iterdir())
+    assert [(path.name.split("-")[-2], path.suffix) for path in kept] == [("test_waits", ".html"), ("test_waits", ".parquet")]
+
+
+def test_each_failing_test_keeps_its_own_trace_also_one_that_closed_its_session(pytester):
+    pytester.makepyfile(
+        """
+        import pytest
+
+        @pytest.mark.parametrize("name", ["a/b", "a-b"])
+        def test_fails(gpulab, name):
+            assert 0
+
+        def test_closes(gpulab):
+            gpulab.stream("s")
+            with gpulab.on("s", "step"):
+                gpulab.xp.ones(4)
+            gpulab.close()
+            assert 0
+        """
+    )
+    done = pytester.runpytest_subprocess(*RUN, "--gpulab-trace", "kept")
+    done.assert_outcomes(failed=3)
+    traces = {path: load_trace(path) for path in (pytester.path / "kept").glob("*.parquet")}
+    assert sorted(trace.metadata.title for trace in traces.values()) == ["test_closes", "test_fails[a-b]", "test_fails[a/b]"]
+    assert "step" in next(trace for path, trace in traces.items() if "test_closes" in path.name).to_pandas()["name"].tolist()
 
 
 def test_a_baseline_is_written_compared_by_ratio_and_missed(pytester, monkeypatch):
@@ -85,6 +111,35 @@ def test_where_nothing_ran_no_baseline_is_written_and_an_unasked_one_is_told_of(
     done.assert_outcomes(passed=1, failed=1, warnings=1)
     done.stdout.fnmatch_lines(["*Nothing ran, so no time can be compared*", "*An expectation was never checked*"])
     assert not (pytester.path / "gpulab-baseline.json").exists()
+
+
+WRITES = """
+import sys
+from pathlib import Path
+from gpustreamlab.testing.plugin import Baseline
+
+baseline = Baseline(Path("times.json"))
+for number in range(50):
+    baseline.write(f"{sys.argv[1]} {number}", 1)
+    if not number:
+        print("ready", flush=True)
+        sys.stdin.readline()
+"""
+
+
+def test_processes_that_write_a_baseline_at_once_lose_no_time_and_nobody_reads_half_a_file(tmp_path):
+    command, pipe = (sys.executable, "-c", WRITES), subprocess.PIPE
+    with (
+        subprocess.Popen([*command, "a"], cwd=tmp_path, stdin=pipe, stdout=pipe) as one,
+        subprocess.Popen([*command, "b"], cwd=tmp_path, stdin=pipe, stdout=pipe) as other,
+    ):
+        assert [process.stdout.readline() for process in (one, other)] == [b"ready\n"] * 2
+        for process in (one, other):
+            process.stdin.close()
+        baseline = plugin.Baseline(tmp_path / "times.json")
+        while one.poll() is None or other.poll() is None:
+            assert len(baseline.read()) >= 2
+    assert len(baseline.read()) == 100
 
 
 @pytest.fixture
@@ -146,3 +201,12 @@ def test_a_start_of_pytest_loads_next_to_nothing():
     code = "import sys, gpustreamlab.testing.plugin; print([name for name in ('numpy', 'bokeh') if name in sys.modules])"
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
     assert done.stdout.strip() == "[]"
+
+
+def test_pytest_6_and_pluggy_1_0_know_all_that_the_plugin_asks_of_them(monkeypatch):
+    def hookimpl(*, hookwrapper):  # wrapper=True came with pluggy 1.2
+        return lambda function: function
+
+    monkeypatch.setattr(pytest, "hookimpl", hookimpl)
+    monkeypatch.delattr(pytest, "StashKey")
+    runpy.run_path(plugin.__file__)
