@@ -576,7 +576,7 @@ class Session(ProcessBound):
         self._selections.put_back_left()
 
     def program(self, program: str | Callable[..., Any], /, namespace: dict[str, Any] | None = None) -> Program:
-        """Return statements as a program, to plan onto streams: ``lab.program(f).plan()`` shows a plan, and runs nothing of it.
+        """Return statements as a program, to plan onto streams: the first ``plan.run()`` is in order, the next as planned.
 
         Parameters
         ----------
@@ -598,9 +598,9 @@ class Session(ProcessBound):
         >>> with Session("sim") as lab:
         ...     x = lab.xp.ones((256, 256))
         ...     plan = lab.program("y = x @ x; z = x + 1; s = y.sum() + z.sum()").plan(streams=2)
-        ...     results = plan.run()
+        ...     results = plan.run(), plan.run()
         ...     lab.synchronize()
-        ...     print(len(plan.streams), float(results["s"]))
+        ...     print(len(plan.streams), float(results[1]["s"]))
         2 16908288.0
         """
         self._life.require_open("plan a program")
@@ -808,7 +808,6 @@ class Session(ProcessBound):
             accesses=self._accesses,
             make_watch=make_watch,
             place_of=lambda name: self._table.choose(name)._backend_stream,  # noqa: SLF001 - of this package
-            whole_trace=self._recorder.trace,
             name_graph=self._recorder.name_graph,
             same_selection=self._selections.same_behind,
             require_stream=self._table.choose,

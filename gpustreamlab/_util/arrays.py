@@ -66,10 +66,11 @@ def parts_of(value: object) -> Iterable[object]:
         return ()
     held = getattr(value, "__dict__", None)
     found = list(held.values()) if isinstance(held, dict) else []
-    found += [getattr(value, name, None) for kind in type(value).__mro__ for name in _slots_of(kind)]
+    found += [getattr(value, name, None) for kind in type(value).__mro__ for name in slots_of(kind)]
     return [*found, *gc.get_referents(value)] if type(value).__module__ in _LOOKED_INTO else found
 
 
-def _slots_of(kind: type) -> Iterable[str]:
+def slots_of(kind: type) -> Iterable[str]:
+    """Return the names of a class's own ``__slots__``."""
     slots = kind.__dict__.get("__slots__", ())
     return (slots,) if isinstance(slots, str) else tuple(slots)

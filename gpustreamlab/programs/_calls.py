@@ -3,23 +3,27 @@
 from __future__ import annotations
 
 import ast
+import builtins
 import copy
 import functools
+import gc
 import inspect
 import os
 import site
 import sys
 import sysconfig
 import textwrap
+import threading
 import types
-from collections.abc import Callable, Mapping
-from typing import Any
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any, ClassVar
 
 from gpustreamlab.errors import ProgramError
+from gpustreamlab.programs._source import FUTURES
 from gpustreamlab.programs._torch import BASED_ON_TORCH, STREAMS_OF_TORCH, UNSEEN, eager
 
 CALL = "__gpustreamlab_call__"
-"""The name through which a recorded program makes its calls."""
+"""The built-in through which a recorded program makes its calls. It stays: a generator may go on when the recording is over."""
 _LEFT_ALONE = frozenset({"super", "locals", "globals", "vars", "dir", "eval", "exec"})
 """Built-ins that look at their caller."""
 RUNS_TEXT = frozenset({"eval", "exec", "__import__"})
@@ -29,6 +33,13 @@ _KERNELS = frozenset({"RawKernel", "ElementwiseKernel", "ReductionKernel", "JitR
 _KERNEL_LIBRARIES = frozenset({"numba", "triton"})
 _CHANCE = frozenset({"random", "secrets", "time", "uuid", "os", "datetime", "input", "open"})
 """What gives other values each time."""
+_CHANCE_OF_NUMPY = "numpy.random"
+_RUNS_CELLS = frozenset({"run_line_magic", "run_cell_magic", "system", "getoutput", "run_cell", "ex", "ev"})
+"""Methods of IPython's shell that run what nobody has read."""
+OUTSIDE = frozenset({"open", "os", "shutil", "subprocess", "socket", "sqlite3", "urllib", "http", "smtplib", "ftplib", "input"})
+"""What changes files, processes and other machines."""
+_TAKES_FUNCTIONS = frozenset({"builtins", "itertools"})
+"""Whose functions call those that they are given, and keep none."""
 _STEERS = frozenset({"on", "select", "run_on", "partition"})
 """Methods of a session under which work goes to streams of its own."""
 _ORDERS = frozenset({"synchronize", "wait", "make_wait", "record", "use", "hold", "query"})
@@ -50,6 +61,15 @@ class _Rewriter(ast.NodeTransformer):
         return ast.copy_location(ast.Call(ast.Name(CALL, ast.Load()), [node.func, *node.args], node.keywords), node)
 
 
+def _call(function: Any, /, *args: Any, **kwargs: Any) -> Any:
+    __tracebackhide__ = True
+    log = CallLog.active.get(threading.get_ident())
+    return function(*args, **kwargs) if log is None else log.call(function, *args, **kwargs)
+
+
+setattr(builtins, CALL, _call)
+
+
 class CallLog:
     """Makes the calls of a recorded program, and keeps what it cannot follow.
 
@@ -60,6 +80,9 @@ class CallLog:
     is_own
         Tells whether code was written within the program.
     """
+
+    active: ClassVar[dict[int, CallLog]] = {}
+    """Those that a program is recorded by now, by its thread."""
 
     def __init__(self, touch: Callable[[str, object], None], is_own: Callable[[types.CodeType], bool]) -> None:
         self._touch = touch
@@ -73,26 +96,31 @@ class CallLog:
         """Whether a stream was selected."""
         self.orders = False
         """Whether something was ordered that the program orders itself."""
+        self.calls_own = False
+        """Whether a function of the user's was called."""
+        self.outside = ""
+        """What was called that may change files, processes or other machines; empty for nothing."""
         self.line = 0
         """The line of the statement."""
 
     def begin(self, line: int) -> None:
         """Forget what the statement before has called."""
         self.unknown, self.is_chance, self.steers, self.orders, self.line = "", False, False, False, line
+        self.calls_own, self.outside = False, ""
 
     def call(self, function: Any, /, *args: Any, **kwargs: Any) -> Any:
         """Call a function as the program does."""
         __tracebackhide__ = True
-        plain = function
-        while isinstance(plain, functools.partial):
-            plain = plain.func
-        if eager(plain) is not plain:
-            function = plain = eager(plain)
-        name, root = _name_of(plain)
-        self._note_call(plain, name, root, (args, kwargs))
+        while type(function) is functools.partial:
+            args, kwargs = (*function.args, *args), {**function.keywords, **kwargs}
+            function = function.func
+        function = eager(function)
+        name, root = _name_of(function)
+        self._note_call(function, name, root, (args, kwargs))
         if root == "":
+            self.calls_own = True
             function = self._followed(function)
-        if root in ("", "builtins", "functools", "itertools"):
+        elif root in _TAKES_FUNCTIONS or function is functools.reduce:
             args = tuple(self._followed(value) if isinstance(value, types.FunctionType) else value for value in args)
         return function(*args, **kwargs)
 
@@ -102,13 +130,16 @@ class CallLog:
             self._note_own(plain, name)
         elif root in _KERNEL_LIBRARIES or (root == "cupy" and type(plain).__name__ in _KERNELS):
             self._touch(name, arguments)
-        elif root in _CHANCE:
+        elif root in _CHANCE or _module_of(plain).startswith(_CHANCE_OF_NUMPY):
             self.is_chance = True
+            self.outside = self.outside or (name if root in OUTSIDE else "")
         elif root in BASED_ON_TORCH:
             if name.rpartition(".")[2] in UNSEEN or _module_of(plain).startswith(STREAMS_OF_TORCH):
                 self.unknown = name  # else its operators are told of
-        elif root and root not in _HARMLESS:
+        elif root and (root not in _HARMLESS or (root == "IPython" and name.rpartition(".")[2] in _RUNS_CELLS)):
             self.unknown = name
+        elif root in OUTSIDE:
+            self.outside = self.outside or name
 
     def _note_own(self, function: Any, name: str) -> None:
         owner = type(getattr(function, "__self__", None)).__name__
@@ -140,10 +171,8 @@ class CallLog:
         if made is None:
             self.unknown = self.unknown or f"{function.__qualname__}, whose source is not known"
             return function
-        globals_ = function.__globals__
-        globals_.setdefault(CALL, self.call)
         found = types.FunctionType(
-            _code_of(made, function), globals_, function.__name__, function.__defaults__, function.__closure__
+            _code_of(made, function), function.__globals__, function.__name__, function.__defaults__, function.__closure__
         )
         found.__kwdefaults__ = function.__kwdefaults__
         return found
@@ -166,7 +195,9 @@ class CallLog:
         ast.increment_lineno(tree, first - 1)
         module = ast.fix_missing_locations(ast.Module([outer], []))
         made: dict[str, Any] = {}
-        exec(compile(module, function.__code__.co_filename, "exec"), {"__name__": function.__module__}, made)  # noqa: S102 - the user's function, as it is but for its calls
+        flags = function.__code__.co_flags & FUTURES
+        code = compile(module, function.__code__.co_filename, "exec", flags, dont_inherit=True)
+        exec(code, {"__name__": function.__module__}, made)  # noqa: S102 - the user's function, as it is but for its calls
         found = made[outer.name]
         return found if isinstance(found, types.FunctionType) else None
 
@@ -198,6 +229,26 @@ def _code_of(made: types.FunctionType, function: types.FunctionType) -> types.Co
         return made.__code__
     inner = [part for part in made.__code__.co_consts if isinstance(part, types.CodeType)]
     return next(part for part in inner if part.co_name == function.__code__.co_name)
+
+
+def plain_again(pairs: Sequence[tuple[types.CodeType, types.CodeType]]) -> None:
+    """Give the functions that recorded statements made the code that the statements have without a recording.
+
+    Parameters
+    ----------
+    pairs
+        Each statement's code as it was recorded, and as it is.
+    """
+    plain = {id(one): other for made, code in pairs for one, other in zip(_inner(made), _inner(code), strict=True)}
+    codes = [one for made, _ in pairs for one in _inner(made)]
+    for holder in gc.get_referrers(*codes) if codes else ():
+        if isinstance(holder, types.FunctionType) and id(holder.__code__) in plain:
+            holder.__code__ = plain[id(holder.__code__)]
+
+
+def _inner(code: types.CodeType) -> list[types.CodeType]:
+    found = [part for part in code.co_consts if isinstance(part, types.CodeType)]
+    return [one for part in found for one in (part, *_inner(part))]
 
 
 @functools.cache
@@ -240,6 +291,7 @@ def _file_of(kind: type) -> str:
     return getattr(module, "__file__", None) or ""
 
 
+@functools.cache
 def root_of(module: str | None, file: str) -> str:
     """Return the library that code is of; an empty text for code of the user's."""
     root = (module or "").partition(".")[0]

@@ -19,8 +19,8 @@ from gpustreamlab.errors import OptionError, ProgramError
 from gpustreamlab.memory.hazards import AccessWatch
 from gpustreamlab.model import SPAN_KINDS, Trace
 from gpustreamlab.programs._code import Code, probed
-from gpustreamlab.programs._ground import Statements
-from gpustreamlab.programs._record import copied_inputs
+from gpustreamlab.programs._ground import Statements, kept_random_state
+from gpustreamlab.programs._record import copied_inputs, tracked
 from gpustreamlab.programs._replay import Replay
 from gpustreamlab.programs._source import short_text
 from gpustreamlab.programs._torch import TorchAccesses, watching_torch
@@ -170,19 +170,34 @@ def _run_on_copy(both: Both, code: Code, watch: AccessWatch | None) -> tuple[dic
     """Run code on a copy of the inputs; return what its variables hold, on the host, and the peak of memory in bytes."""
     __tracebackhide__ = True
     lab = both.program.ground.lab
-    with lab.select(both.home):
-        values, _ = copied_inputs(both.program, watch)
-    lab.synchronize()
+    values = _copies(both)
     peak = [both.program.ground.backend.memory_in_use()]
 
     def probe(_number: int) -> None:
         peak.append(both.program.ground.backend.memory_in_use())
 
-    values[_PROBE] = probe
-    both.program.execute(probed(code, both.program.source, _PROBE), values)
-    lab.synchronize()
+    with (
+        nullcontext() if watch is None else tracked(both.program, values, watch),
+        kept_random_state(both.program.ground.backend),
+    ):
+        both.program.execute(probed(code, both.program.source, _PROBE), values, {_PROBE: probe})
+        lab.synchronize()
     names = dict.fromkeys(name for one in both.program.source.statements for name in sorted(one.reads | one.writes))
     return {name: _on_host(values[name]) for name in names if name in values}, max(peak) - peak[0]
+
+
+def _copies(both: Both) -> dict[str, Any]:
+    """Return variables with copies of the inputs, made in the stream in which the plan begins."""
+    with both.program.ground.lab.select(both.home):
+        values, shared = copied_inputs(both.program)
+    both.program.ground.lab.synchronize()
+    if shared:
+        kind = type(values[shared[0]])
+        raise ProgramError(
+            f"{shared[0]!r}, a {kind.__module__}.{kind.__qualname__}, cannot be copied, so the program cannot run again on a "
+            "copy of it, as a check or a comparison does. Leave it out of the program, or measure what plan.run() does."
+        )
+    return values
 
 
 def _on_host(value: Any, depth: int = 0) -> Any:
@@ -331,9 +346,7 @@ def compare_plan(both: Both, repeats: int) -> PlanComparison:
 
 def _replays(both: Both, repeats: int, taken: dict[str, list[_Measured]]) -> str:
     """Measure launches of the program as a graph; return why it cannot be captured."""
-    with both.program.ground.lab.select(both.home):
-        values, _ = copied_inputs(both.program, None)
-    both.program.ground.lab.synchronize()
+    values = _copies(both)
     try:
         replay = Replay(both.program, both.captured, both.home, values)
     except ProgramError as error:
@@ -362,11 +375,9 @@ def _median_run(how: str, taken: Sequence[_Measured]) -> Run:
 def _measure(both: Both, code: Code) -> _Measured:
     """Run code once on a copy of the inputs; return its wall and host time in ns, its launches, and its overlap."""
     __tracebackhide__ = True
-    lab = both.program.ground.lab
-    with lab.select(both.home):
-        values, _ = copied_inputs(both.program, None)
-    lab.synchronize()
-    return _measured(both, lambda: both.program.execute(code, values))
+    values = _copies(both)
+    with kept_random_state(both.program.ground.backend):
+        return _measured(both, lambda: both.program.execute(code, values))
 
 
 def _measured(both: Both, run: Callable[[], object]) -> _Measured:

@@ -39,10 +39,10 @@ class Code:
     compiled: dict[str, CodeType] = field(default_factory=dict, repr=False, compare=False)
     """The tree as it was compiled, by what tracebacks call it."""
 
-    def compile(self, filename: str) -> CodeType:
-        """Return what runs; it is compiled once."""
+    def compile(self, filename: str, flags: int) -> CodeType:
+        """Return what runs, under a source's flags; it is compiled once."""
         if filename not in self.compiled:
-            self.compiled[filename] = compile(self.tree, filename, "exec")
+            self.compiled[filename] = compile(self.tree, filename, "exec", flags, dont_inherit=True)
         return self.compiled[filename]
 
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import random
 import sys
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager, contextmanager, suppress
 from dataclasses import dataclass
 from typing import Any, Protocol
@@ -14,9 +14,11 @@ import numpy as np
 from gpustreamlab.backends import Backend, BackendStream
 from gpustreamlab.errors import GPUStreamLabError
 from gpustreamlab.memory.hazards import AccessWatch
-from gpustreamlab.model import DRY_RUNS, Device, Trace
+from gpustreamlab.model import Device, Trace
 from gpustreamlab.programs._code import Code
 from gpustreamlab.programs._source import Source
+
+_NOTHING: Mapping[str, object] = {}
 
 
 class Lab(Protocol):
@@ -51,8 +53,6 @@ class Ground:
     """Makes another one that follows them, for a session that does not."""
     place_of: Callable[[str], BackendStream]
     """Returns the device's stream behind one of the session's, by its name."""
-    whole_trace: Callable[[], Trace]
-    """Returns the session's trace, with what runs on copies did."""
     name_graph: Callable[[int, Sequence[tuple[int, str]]], object]
     """Says which nodes of a graph, from which on, are of which statement."""
     same_selection: Callable[[], AbstractContextManager[None]]
@@ -71,21 +71,6 @@ class Ground:
             yield made
         finally:
             made.close()
-
-    @contextmanager
-    def dry_running(self, home: str) -> Iterator[str]:
-        """Make a stream for runs on copies, with the SMs of another one; random numbers go on as if nothing had run."""
-        first = self.lab.stream(home)
-        made = self.lab.stream(DRY_RUNS, partition=first.partition)
-        made.wait(first)
-        try:
-            with kept_random_state(self.backend):
-                yield DRY_RUNS
-        finally:
-            with suppress(GPUStreamLabError):
-                first.wait(made)
-            with suppress(GPUStreamLabError):  # a session that was closed meanwhile
-                self.lab.stream(DRY_RUNS, partition=None)  # it holds no partition
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -108,24 +93,32 @@ class Statements:
         """The variables as they are now."""
         return self.look_up()
 
-    def execute(self, code: Code, values: dict[str, Any]) -> dict[str, Any]:
-        """Run code of it on variables, which it changes; those that only the plan needs are put back."""
+    def execute(self, code: Code, values: dict[str, Any], given: Mapping[str, object] = _NOTHING) -> dict[str, Any]:
+        """Run code of it on variables, which it changes; those that only the plan needs, and that are given, are put back."""
         __tracebackhide__ = True
-        extra = (*code.variables, self.session_name, "__builtins__")
-        had = {name: values[name] for name in extra if name in values}
+        compiled = code.compile(self.source.filename, self.source.flags)
+        with self.running(values, {**dict.fromkeys(code.variables), **given}):
+            try:
+                exec(compiled, values)  # noqa: S102 - the user's program
+            except BaseException:
+                self._join(code.streams)
+                raise
+        return values
+
+    @contextmanager
+    def running(self, values: dict[str, Any], given: Mapping[str, object]) -> Iterator[None]:
+        """Let variables be such as a program's code needs: the session, and what is given; at the end they are put back."""
+        had = {name: values[name] for name in (*given, self.session_name, "__builtins__") if name in values}
+        values.update({name: value for name, value in given.items() if value is not None})
         values[self.session_name] = self.ground.lab
         try:
-            exec(code.compile(self.source.filename), values)  # noqa: S102 - the user's program
-        except BaseException:
-            self._join(code.streams)
-            raise
+            yield
         finally:
-            for name in extra:
+            for name in (*given, self.session_name, "__builtins__"):
                 if name in had:
                     values[name] = had[name]
                 else:
                     values.pop(name, None)
-        return values
 
     def _join(self, streams: Sequence[str]) -> None:
         """Let the first stream wait for the others, as the program would have at its end: what they read may go now."""

@@ -5,7 +5,8 @@ from __future__ import annotations
 import itertools
 import linecache
 import weakref
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass, replace
 from html import escape
 from typing import Any, ClassVar, NamedTuple
@@ -15,14 +16,14 @@ from gpustreamlab.analysis._scale import count_text, format_ns
 from gpustreamlab.draw import GraphEdge, GraphNode, graph_html, graph_svg
 from gpustreamlab.errors import OptionError, ProgramError, StreamNotFoundError
 from gpustreamlab.programs._check import Both, Check, PlanComparison, check_plan, compare_plan
-from gpustreamlab.programs._code import Code, write_code
-from gpustreamlab.programs._graph import Engine, Recording, Schedule, on_one_stream, schedule
+from gpustreamlab.programs._code import Code, probed, write_code
+from gpustreamlab.programs._graph import LAUNCH_NS, Engine, Recording, Schedule, Work, on_one_stream, schedule
 from gpustreamlab.programs._ground import Ground, Statements
 from gpustreamlab.programs._output import kept_back
 from gpustreamlab.programs._record import needed_names, record
 from gpustreamlab.programs._replay import Replay
 from gpustreamlab.programs._source import RESULT, Statement, read_source, short_text
-from gpustreamlab.programs._values import is_settled, signature
+from gpustreamlab.programs._values import Signature, signature
 
 __all__ = ["Plan", "PlannedStatement", "Program", "make_program"]
 
@@ -33,6 +34,7 @@ MOST_STREAMS = 32
 LEAST_GAIN = 1.05
 """Below this predicted speed-up one stream is planned."""
 _CODE = "margin:0.4em 0;padding:0.5em;overflow-x:auto;color:inherit;background:rgba(128,128,128,0.12)"
+_PROBE = "__gpustreamlab_time__"
 LISTED_STATEMENTS = 60
 """How many statements a plan's table has."""
 
@@ -47,11 +49,10 @@ class Program:
         return f"<Program: {count_text(len(self._program.source.statements), 'statement')}>"
 
     def plan(self, streams: int | Sequence[str] = 2) -> Plan:
-        """Assign the statements to streams: run them four times on copies of their inputs, on one stream, and plan by that.
+        """Return a plan, which runs nothing yet: its first run is in order on one stream, and shows what can be planned.
 
         The statements keep their order on the host. Those that name a stream, by ``with lab.on("copy"):`` or ``#: copy``, get
-        it; each other one gets the stream on which it can begin first. What these runs print, log and show is kept back, unless
-        one of them fails.
+        it; each other one gets the stream on which it can begin first.
 
         Parameters
         ----------
@@ -60,19 +61,12 @@ class Program:
 
         Raises
         ------
-        ProgramError
-            If a statement cannot be planned.
         StreamNotFoundError
             If a statement is annotated with a stream that there is not.
-        Exception
-            What a statement raises, with its own traceback.
         """
-        __tracebackhide__ = True
         names, given = self._streams(streams)
-        with kept_back():
-            recording = record(self._program, names[0])
         further = [name for name in given if name not in names]
-        return make_plan(self._program, [*names, *further], recording, is_one=len(names) < 2)
+        return Plan(self._program, [*names, *further], is_one=len(names) < 2)
 
     def home(self, streams: int | Sequence[str] = 2) -> str:
         """Return the stream in which the plan for some streams begins and ends; see `plan`. It is made if there is none."""
@@ -120,6 +114,7 @@ def make_program(
     is_own: bool = True,
     filename: str = "<program>",
     result: str = RESULT,
+    flags: int = 0,
 ) -> Program:
     """Return a program of a session; see `Session.program`.
 
@@ -131,12 +126,14 @@ def make_program(
         Where a text stands, for tracebacks.
     result
         The variable that gets what the last expression of a text gives.
+    flags
+        What a text is compiled with.
     """
     values = look_up()
     is_unnamed = isinstance(program, str) and filename == "<program>"
     if is_unnamed:
         filename = f"<program {next(_numbers)}>"
-    source = read_source(program, lambda name: values.get(name) is ground.lab, filename=filename, result=result)
+    source = read_source(program, lambda name: values.get(name) is ground.lab, filename=filename, result=result, flags=flags)
     if is_unnamed and isinstance(program, str):  # tracebacks show its lines, as long as it exists
         linecache.cache[filename] = len(program), None, program.splitlines(keepends=True), filename
         weakref.finalize(source, linecache.cache.pop, filename, None)
@@ -182,19 +179,6 @@ class PlannedStatement:
     """Whether it is of the chain that sets the length."""
     barrier: str
     """Why it is ordered before and after everything; empty where what it touches is known."""
-
-
-def make_plan(program: Statements, names: Sequence[str], recording: Recording, *, is_one: bool) -> Plan:
-    """Return the plan of a recorded program; of one stream, where more gain nothing."""
-    one = on_one_stream(recording.works, names[0])
-    planned = schedule(recording.works, list(names), recording.costs)
-    is_given = any(work.stream is not None for work in recording.works)
-    reason = ""
-    if is_one and not is_given:
-        planned, reason = one, "one stream was asked for"
-    elif not is_given and one.length_ns < LEAST_GAIN * planned.length_ns:
-        planned, reason = one, _why_nothing(program.source.statements, recording, one, planned)
-    return Plan(program, recording, names, planned, one, reason)
 
 
 def _why_nothing(statements: Sequence[Statement], recording: Recording, one: Schedule, planned: Schedule) -> str:
@@ -278,32 +262,48 @@ def _host_headline(nodes: Sequence[GraphNode]) -> str:
 
 
 class Plan(Reported):
-    """Where the statements of a program run, and what waits for what. Made by `Program.plan`; only its recording has run.
+    """Where the statements of a program run, and what waits for what. Made by `Program.plan`; its first run is what it is of.
 
-    It runs as long as its inputs keep their types, shapes and plain values.
+    It holds as long as its inputs keep their types, shapes and plain values; else the next run is recorded and planned anew.
     """
 
     _columns: ClassVar = ()
 
-    def __init__(
-        self,
-        program: Statements,
-        recording: Recording,
-        names: Sequence[str],
-        planned: Schedule,
-        one: Schedule,
-        reason: str,
-    ) -> None:
-        self._names = list(names)
+    def __init__(self, program: Statements, names: Sequence[str], *, is_one: bool) -> None:
         self._program = program
-        self._recording = recording
-        self._planned = planned
-        self._one = one
-        self._reason = reason
-        self._signature = self._sign(program.values)
+        self._names = list(names)
+        self._is_one = is_one
+        self._signature: Signature | None = None
+        """What its recording depends on; None before the first run."""
+        self._shared: tuple[str, ...] = ()
+        """What the first run changed, and copies would share."""
+        self._runs = 0
         self._fitted: dict[str, Any] = {}
         """The inputs that fitted last, where they are what they are as long as they are the same objects."""
-        self._code = write_code(program.source, planned, recording, program.session_name)
+        unknown = Work(engine=Engine.SMS)
+        self._arrange(Recording(works=(unknown,) * len(program.source.statements)))
+
+    def _arrange(self, recording: Recording) -> None:
+        """Plan what was recorded; on one stream, where more gain nothing."""
+        self._recording = recording
+        self._one = self._planned = on_one_stream(recording.works, self._names[0])
+        self._reason = ""
+        if self.has_run:
+            planned = schedule(recording.works, self._names, recording.costs)
+            if any(work.stream is not None for work in recording.works):
+                self._planned = planned
+            elif self._is_one:
+                self._reason = "one stream was asked for"
+            elif self._one.length_ns < LEAST_GAIN * planned.length_ns:
+                self._reason = _why_nothing(self._program.source.statements, recording, self._one, planned)
+            else:
+                self._planned = planned
+        self._code = write_code(self._program.source, self._planned, recording, self._program.session_name)
+
+    @property
+    def has_run(self) -> bool:
+        """Whether it was recorded: its first run is in order on one stream, and only then there is something to plan from."""
+        return self._signature is not None
 
     @property
     def code(self) -> str:
@@ -345,7 +345,11 @@ class Plan(Reported):
         return self._one.length_ns / max(self._planned.length_ns, 1)
 
     def run(self, namespace: dict[str, Any] | None = None) -> dict[str, Any]:
-        """Run the program as planned; return its variables. Nothing waits for the device at its end.
+        """Run the program; return its variables.
+
+        The first run, and each whose inputs are not as they were planned for, is in order on one stream, waits for the device
+        at its end, and is what the plan is made from. The others run as planned, and nothing waits for the device. The second
+        measures the host's time, which in a first run is that of compilation, and the plan is made once more by it.
 
         Parameters
         ----------
@@ -356,27 +360,55 @@ class Plan(Reported):
         Raises
         ------
         ProgramError
-            If an input has another type, shape or plain value than when it was planned.
+            If a statement cannot be part of a program: one that closes the session, for example. Those before it have run.
         Exception
             What a statement raises, with its own traceback.
         """
         __tracebackhide__ = True
         program = self._program
         values = program.values if namespace is None else namespace
-        self._require_fit(values)
-        program.execute(self._code, values)
+        if not self.has_run or self._changed(values):
+            self._record(values)
+        elif self._runs == 1:
+            self._run_timed(values)
+        else:
+            program.execute(self._code, values)
+        self._runs += 1
         if program.is_own or namespace is not None:
             return values
         bound = dict.fromkeys(name for one in program.source.statements for name in sorted(one.writes))
         return {name: values[name] for name in bound if name in values}
 
+    def _record(self, values: dict[str, Any]) -> None:
+        __tracebackhide__ = True
+        before = self._sign(values)
+        recording = record(self._program, self._names[0], values)
+        self._signature, self._runs = before, 0
+        self._shared = tuple(name for name in before.changed(self._sign(values)) if " " in name)
+        self._arrange(recording)
+
+    def _run_timed(self, values: dict[str, Any]) -> None:
+        """Run it as planned, measure the host's time for each statement, and plan by that."""
+        __tracebackhide__ = True
+        program, now = self._program, self._program.ground.backend.host_time_ns
+        times_ns = [now()]
+        code = probed(self._code, program.source, _PROBE)
+        program.execute(code, values, {_PROBE: lambda _number: times_ns.append(now())})
+        works = [
+            work if work.waits else replace(work, host_ns=max(last_ns - first_ns, LAUNCH_NS))
+            for work, (first_ns, last_ns) in zip(self._recording.works, itertools.pairwise(times_ns), strict=True)
+        ]
+        self._arrange(replace(self._recording, works=tuple(works)))
+
     def fits(self, namespace: Mapping[str, Any] | None = None) -> bool:
-        """Tell whether the inputs are still as they were planned for: types, shapes, plain values, shared memory."""
-        return not self._changed(self._program.values if namespace is None else namespace)
+        """Tell whether it has run, and all that it depends on is as it was then: types, shapes, plain values, shared memory."""
+        return self.has_run and not self.changed_inputs(namespace)
 
     def changed_inputs(self, namespace: Mapping[str, Any] | None = None) -> tuple[str, ...]:
-        """Return the inputs that are not as they were planned for, see `fits`."""
-        return tuple(self._changed(self._program.values if namespace is None else namespace))
+        """Return what is not as it was planned for: variables, and functions, classes and modules of the user's."""
+        if not self.has_run:
+            return ()
+        return tuple(self._changed(self._program.values if namespace is None else dict(namespace)))
 
     def rename(self, filename: str) -> None:
         """Let tracebacks call the source so from now on."""
@@ -387,13 +419,18 @@ class Plan(Reported):
 
         That is three runs on copies, and a fourth where results differ. What they print is kept back, unless one fails.
 
+        Raises
+        ------
+        ProgramError
+            If it has not run yet, or uses what cannot be copied, such as files, or changes what copies share, such as a class.
+
         Parameters
         ----------
         tolerance
             How far results may be apart that differ from run to run on one stream, too, as a share of the largest value;
             if None, 1,000 times the spacing of their type.
         """
-        with kept_back():
+        with self._on_copies("check"):
             return check_plan(self._both, tolerance)
 
     def capture(self) -> Replay:
@@ -405,9 +442,11 @@ class Plan(Reported):
         Raises
         ------
         ProgramError
-            If a statement cannot be captured: one that reads a value on the host, for example. The message names its line.
+            If it has not run yet, or a statement cannot be captured: one that reads a value on the host, for example. The
+            message names its line.
         """
         __tracebackhide__ = True
+        self._require_run("capture")
         return Replay(self._program, self._graph_code, self.streams[0], self._program.values)
 
     def compare(self, repeats: int = 5) -> PlanComparison:
@@ -419,9 +458,31 @@ class Plan(Reported):
         ----------
         repeats
             How often each is run; the medians count. Once more it runs to warm up, and once it is captured.
+
+        Raises
+        ------
+        ProgramError
+            As `check` does.
         """
-        with kept_back():
+        with self._on_copies("compare"):
             return compare_plan(self._both, repeats)
+
+    @contextmanager
+    def _on_copies(self, method: str) -> Iterator[None]:
+        """Keep back what runs on copies print in a ``with`` block, and let random numbers go on as if nothing had run."""
+        self._require_run(method)
+        refused = [self._recording.outside, *(f"it changes {name}" for name in self._shared)]
+        for why in filter(None, refused):
+            raise ProgramError(
+                f"plan.{method}() runs the program again, on copies, which this one cannot have: {why}. Leave that out of the "
+                "program, or measure what plan.run() does."
+            )
+        with kept_back():
+            yield
+
+    def _require_run(self, method: str) -> None:
+        if not self.has_run:
+            raise ProgramError(f"The program has not run yet, so plan.{method}() knows nothing of it. Call plan.run() before.")
 
     @property
     def _both(self) -> Both:
@@ -444,33 +505,31 @@ class Plan(Reported):
         best = planned if one.length_ns > planned.length_ns else one
         return write_code(self._program.source, best, self._recording, self._program.session_name, has_ranges=False)
 
-    def _sign(self, values: Mapping[str, Any]) -> dict[str, object]:
-        return signature({name: values[name] for name in needed_names(self._program.source, values)})
+    def _sign(self, values: dict[str, Any]) -> Signature:
+        source = self._program.source
+        return signature(values, needed_names(source, values), source.looked_up)
 
-    def _changed(self, values: Mapping[str, Any]) -> list[str]:
+    def _changed(self, values: dict[str, Any]) -> list[str]:
         known = self._fitted
         if known and all(values.get(name, self) is value for name, value in known.items()):
             return []
-        now, before = self._sign(values), self._signature
-        changed = sorted(name for name in {*now, *before} if now.get(name) != before.get(name))
-        inputs = {name: values[name] for name in now}
-        is_lasting = not changed and all(map(is_settled, inputs.values()))
-        self._fitted = (
-            inputs if is_lasting and not any(one.writes & now.keys() for one in self._program.source.statements) else {}
-        )
+        assert self._signature is not None  # noqa: S101 - for the type checker
+        now = self._sign(values)
+        changed = now.changed(self._signature)
+        is_lasting = now.is_lasting and not changed
+        names = needed_names(self._program.source, values) if is_lasting else frozenset()
+        is_bound = any(one.writes & names for one in self._program.source.statements)
+        self._fitted = {} if is_bound else {name: values[name] for name in names}
         return changed
-
-    def _require_fit(self, values: Mapping[str, Any]) -> None:
-        changed = self._changed(values)
-        if changed:
-            raise ProgramError(
-                f"{', '.join(map(repr, changed[:4]))} changed since the plan was made: another type, shape or plain value may "
-                "need another order. Plan again: program.plan()."
-            )
 
     def _line(self) -> str:
         planned = self._planned
         count = len(planned.stream)
+        if not self.has_run:
+            return (
+                f"{count_text(count, 'statement')}, not run yet: plan.run() runs them once, in order on stream "
+                f"{self._names[0]!r}, and plans by what it sees"
+            )
         if self._reason:
             return f"{count_text(count, 'statement')} on one stream: {self._reason}"
         return (
@@ -556,6 +615,8 @@ class Plan(Reported):
     @property
     def notes(self) -> tuple[str, ...]:
         """What the figures mean, and what could not be known."""
+        if not self.has_run:
+            return ()
         notes = ["Durations were measured on one stream; when statements begin is modelled. plan.compare() measures both."]
         barriers = [(one.line, one.barrier) for one in self.statements if one.barrier]
         notes += [f"Line {line} is ordered before and after everything: it {why}." for line, why in barriers[:5]]

@@ -1,11 +1,12 @@
-"""The first runs of a program, on copies of its inputs: what each statement touches, and how long it takes."""
+"""The first run of a program, in order on one stream: what each statement touches, and how long its work takes."""
 
 from __future__ import annotations
 
 import ast
-import itertools
+import threading
 import types
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass, field, replace
 from typing import Any
 
@@ -16,16 +17,14 @@ from gpustreamlab.analysis import Touch, blocks_that_fit
 from gpustreamlab.errors import SelectionError
 from gpustreamlab.memory.hazards import AccessWatch
 from gpustreamlab.model import SPAN_KINDS, Trace
-from gpustreamlab.programs._calls import CALL, RUNS_TEXT, CallLog, globals_of, instrumented, is_followed, is_of_user
+from gpustreamlab.programs._calls import RUNS_TEXT, CallLog, globals_of, instrumented, is_followed, is_of_user, plain_again
 from gpustreamlab.programs._graph import LAUNCH_NS, Access, Engine, Recording, StreamCosts, Work
 from gpustreamlab.programs._ground import Lab, Statements
-from gpustreamlab.programs._source import LABEL_LENGTH, Source, Statement, refuse_crossing, short_text
+from gpustreamlab.programs._source import LABEL_LENGTH, Source, Statement, refuse_crossing
 from gpustreamlab.programs._torch import TorchPieces, bytes_of, graph_breaks, is_tensor, watching_torch
 from gpustreamlab.programs._torch import region as region_of_tensor
-from gpustreamlab.programs._values import copied
+from gpustreamlab.programs._values import copied, is_plain, is_random, reach, replace_values, signature
 from gpustreamlab.typing import SpanKind
-
-_numbers = itertools.count(1)
 
 COST_TRIES = 3
 """How often the host's cost of a stream is measured."""
@@ -43,12 +42,23 @@ class _Step:
     is_chance: bool = False
     steers: bool = False
     orders: bool = False
+    calls_own: bool = False
+    outside: str = ""
+    """Its line, with what it calls that may change files, processes or other machines."""
+    named: frozenset[int] = frozenset()
+    """Pieces of the arrays that it names itself."""
+    reads_host: bool = False
+    """Whether it names arrays of the host, whose values may be others next time."""
+    leads: dict[str, bool] = field(default_factory=dict)
+    """Variables that it binds or may change, new arrays left out; and whether they lead to arrays that are not new."""
     reached: dict[int, str] = field(default_factory=dict)
     """Names of variables by the pieces of memory that they reach, in front of it."""
     crossing: dict[int, str] = field(default_factory=dict)
     """Names of variables by the pieces of memory that they reach, behind it."""
     born: set[int] = field(default_factory=set)
     """Pieces that were first seen in it."""
+    host_ns: int = 0
+    """How long the host took for it, with what takes notes, in ns."""
 
 
 def needed_names(source: Source, values: Mapping[str, object]) -> frozenset[str]:
@@ -65,19 +75,13 @@ def needed_names(source: Source, values: Mapping[str, object]) -> frozenset[str]
     return frozenset(found)
 
 
-def copied_inputs(program: Statements, watch: AccessWatch | None) -> tuple[dict[str, Any], list[str]]:
-    """Return variables to run a program on, with copies of all that it may change; and the names of what cannot be copied.
-
-    With a `watch` arrays tell what is read and written, and so do functions that look them up.
-    """
+def copied_inputs(program: Statements) -> tuple[dict[str, Any], list[str]]:
+    """Return variables to run a program on, with copies of all that it may change; and the names of what cannot be copied."""
     source, values, ground = program.source, program.values, program.ground
     names = needed_names(source, values)
     kept = {name: values[name] for name in names if not _is_of_session(values[name])}
     made, shared = copied(kept, ground.backend.duplicate)
     copies: dict[str, Any] = {**values, **made}
-    if watch is not None and watch.track is not None:
-        for name in made:
-            copies[name] = _tracked(made[name], watch.track, ground.backend.xp, watch.xp)
     for name, value in made.items():
         if isinstance(value, types.FunctionType):
             copies[name] = _on_copies(value, values, copies)
@@ -112,68 +116,80 @@ def _on_copies(function: types.FunctionType, values: Mapping[str, object], copie
 
 
 def _is_of_session(value: object) -> bool:
-    return is_own(value) and not is_array(value)
+    return is_own(value) and not is_array(value) and not is_random(value)
 
 
-def _tracked(value: Any, track: Callable[[Any], Any], plain_module: Any, watched_module: Any) -> Any:
-    """Return a value with its arrays as ones that tell; containers are changed in place, since they are copies."""
-    if value is plain_module:
-        return watched_module
-    if isinstance(value, plain_module.ndarray):
-        return track(value)
-    if isinstance(value, list):
-        value[:] = [_tracked(one, track, plain_module, watched_module) for one in value]
-    elif isinstance(value, dict):
-        value.update({key: _tracked(one, track, plain_module, watched_module) for key, one in value.items()})
-    elif type(value) is tuple:
-        return tuple(_tracked(one, track, plain_module, watched_module) for one in value)
-    elif isinstance(getattr(value, "__dict__", None), dict) and not isinstance(
-        value, (types.ModuleType, types.FunctionType, type)
-    ):
-        for name, one in vars(value).items():
-            if isinstance(one, (plain_module.ndarray, list, dict, tuple)):
-                vars(value)[name] = _tracked(one, track, plain_module, watched_module)
-    return value
+class _Exchange:
+    """Returns what is to stand in place of a value; the same for the same one."""
+
+    def __init__(self, change: Callable[[Any], Any], known: Iterable[tuple[Any, Any]] = ()) -> None:
+        self._change = change
+        self.known = {id(value): (value, made) for value, made in known}
+
+    def __call__(self, value: Any) -> Any:
+        if id(value) in self.known:
+            return self.known[id(value)][1]
+        made = self._change(value)
+        if type(value) is tuple:
+            parts = tuple(map(self, value))
+            made = value if all(one is other for one, other in zip(parts, value, strict=True)) else parts
+        if made is not value:
+            self.known[id(value)] = value, made
+        return made
 
 
-def record(program: Statements, home: str) -> Recording:
-    """Run a program on copies of its inputs: to see what it touches, how long its work takes, and how long the host takes.
+@contextmanager
+def tracked(program: Statements, values: dict[str, Any], watch: AccessWatch) -> Iterator[None]:
+    """Put arrays that tell of accesses in place of those that variables lead to, in a ``with`` block.
+
+    Behind it the arrays that were there are there again, and what the program made is plain, unless the session watches anyway.
+    Where all arrays of a backend tell, nothing is done.
+    """
+    track, module, is_watching = watch.track, program.ground.backend.xp, program.ground.accesses.is_watching
+    if track is None:
+        yield
+        return
+    kind, looked_up = module.ndarray, program.source.looked_up
+    telling_kind = type(track(module.empty(0)))
+
+    def telling(value: Any) -> Any:
+        return watch_module if value is module else track(value) if type(value) is kind else value
+
+    def plain(value: Any) -> Any:
+        return kind.view(value, kind) if type(value) is telling_kind and not is_watching else value
+
+    watch_module = watch.xp
+    put = _Exchange(telling)
+    replace_values(values, needed_names(program.source, values), looked_up, put)
+    try:
+        yield
+    finally:
+        written = {name for one in program.source.statements for name in one.writes}
+        back = _Exchange(plain, ((made, value) for value, made in put.known.values()))
+        replace_values(values, {*needed_names(program.source, values), *written}, looked_up, back)
+
+
+def record(program: Statements, home: str, values: dict[str, Any]) -> Recording:
+    """Run a program, in order on one stream, and take note of what it touches, and how long its work takes.
 
     Parameters
     ----------
-    program
-        The program.
-    home
-        The stream on which it runs.
+    program, home
+        The program, and the stream on which it runs.
+    values
+        The variables that it runs on, and changes.
     """
     __tracebackhide__ = True
-    with program.ground.dry_running(home) as stream:
-        return _recorded(program, stream)
-
-
-def _recorded(program: Statements, home: str) -> Recording:
-    __tracebackhide__ = True
     source, lab = program.source, program.ground.lab
-    with program.ground.same_selection(), program.ground.watching() as watch:
-        with lab.select(home):
-            copies, shared = copied_inputs(program, watch)
+    with program.running(values, {}), program.ground.same_selection(), program.ground.watching() as watch:
+        unknown, random = _unknown_inputs(source, values)
         tap = _Tap(watch, source)
-        tap.leave_alone(program.values, copies)
-        steps = tap.run(lab, copies, home)
-        survivors = tap.reached(copies)
-        lab.synchronize()
-        del copies
-    with lab.select(home):
-        copies, _ = copied_inputs(program, None)
+        with tracked(program, values, watch):
+            steps = tap.run(program, values, home)
+            survivors = tap.reached(values)
     lab.synchronize()
-    works, is_measured, broken = _timed(program, copies, home)
-    del copies
-    host_ns = _host_times(program, home)
-    works = [replace(work, host_ns=max(taken, LAUNCH_NS)) for work, taken in zip(works, host_ns, strict=True)]
-    works = _joined(source, steps, works)
-    notes = [
-        f"{name!r} cannot be copied: what the program does to it was done to it, while the plan was made." for name in shared
-    ]
+    works, is_measured = measured(lab.trace, home, [recorded_label(one) for one in source.statements])
+    notes = tap.notes
     if not is_measured:
         notes.append(
             "Kernels were not captured, so times are those of ranges, and how many SMs a kernel fills is not known: the plan "
@@ -181,16 +197,36 @@ def _recorded(program: Statements, home: str) -> Recording:
         )
     born = {piece: place for place, step in enumerate(steps) for piece in step.born}
     return Recording(
-        works=tuple(works),
+        works=tuple(_joined(source, steps, works, unknown, random)),
         names=tuple(step.crossing for step in steps),
         reached=tuple(step.reached for step in steps),
         containers=frozenset(tap.containers),
         born=born,
         survivors=survivors,
-        notes=(*notes, *broken),
+        notes=tuple(notes),
         costs=_stream_costs(program, home),
-        is_measured=is_measured,
+        outside=next(
+            (
+                f"line {one.line} calls {step.outside}"
+                for one, step in zip(source.statements, steps, strict=True)
+                if step.outside
+            ),
+            "",
+        ),
     )
+
+
+def _unknown_inputs(source: Source, values: dict[str, Any]) -> tuple[dict[str, str], list[str]]:
+    """Return the inputs that lead to what gives another value each time, and what that is; and generators of random numbers."""
+    needed = sorted(needed_names(source, values))
+    random = [name for name in needed if is_random(values[name])]
+    found = {name: signature(values, [name], source.looked_up).unknown for name in needed if name not in random}
+    return {name: next(iter(unknown.values())) for name, unknown in found.items() if unknown}, random
+
+
+def recorded_label(statement: Statement) -> str:
+    """Return what the recorded run of a statement is called on the timeline: as in a plan."""
+    return statement.label[:LABEL_LENGTH]
 
 
 class _Tap:
@@ -204,44 +240,90 @@ class _Tap:
         self._seen: set[int] = set()
         self._tensors = TorchPieces()
         self._areas = _Areas()
-        self._originals: dict[int, str] = {}
         self.containers = set[str]()
         """Variables that lead to arrays and are none."""
+        self.notes: list[str] = []
+        """What could not be known, one sentence each."""
 
-    def run(self, lab: Lab, values: dict[str, Any], home: str) -> list[_Step]:
+    def run(self, program: Statements, values: dict[str, Any], home: str) -> list[_Step]:
         """Run the statements, one by one."""
         __tracebackhide__ = True
-        values[CALL] = self._log.call
-        for name in needed_names(self._source, values):
+        source = self._source
+        needed = needed_names(source, values)
+        for name in needed:
             self._reach(name, values)
-        steps = []
-        for statement in self._source.statements:
-            self._step = _Step()
-            self._log.begin(statement.line)
-            self._look(statement, values)
-            for name in _names_used(statement, values):
-                self._reach(name, values)
-            self._step.reached, self._step.crossing = self._step.crossing, {}
-            code = compile(ast.Module([instrumented(statement.node)], []), self._source.filename, "exec")
-            self._watch.tap = self
-            is_over = False
-            try:
-                with lab.on(home, plan_label(statement.text)), watching_torch(self._note_tensors, self.host_wait):
-                    exec(code, values)  # noqa: S102 - the user's statement
-                    is_over = True
-            except SelectionError:
-                if is_over:
-                    refuse_crossing(self._source.statements, statement.line)
-                raise
-            finally:
-                self._watch.tap = None
-            for name in _names_used(statement, values):
-                self._reach(name, values)
-            step = self._step
-            step.unknown, step.is_chance = self._log.unknown or step.unknown, self._log.is_chance
-            step.steers, step.orders = self._log.steers, self._log.orders or _asks_for_stream(statement, lab, values)
-            steps.append(step)
+        arrays = (slot.value for _, slot in reach(values, needed, source.looked_up) if is_array(slot.value))
+        self._seen |= {number for number in map(self._number_of, arrays) if number is not None}
+        steps: list[_Step] = []
+        codes = []
+        CallLog.active[threading.get_ident()] = self._log
+        try:
+            for statement in source.statements:
+                made, plain = (
+                    compile(ast.Module([node], []), source.filename, "exec", source.flags, dont_inherit=True)
+                    for node in (instrumented(statement.node), statement.node)
+                )
+                codes.append((made, plain))
+                steps.append(self._run(program, statement, made, values, home))
+        finally:
+            del CallLog.active[threading.get_ident()]
+            plain_again(codes)
         return steps
+
+    def _run(self, program: Statements, statement: Statement, code: types.CodeType, values: dict[str, Any], home: str) -> _Step:
+        __tracebackhide__ = True
+        lab, now = program.ground.lab, program.ground.backend.host_time_ns
+        step = self._step = _Step()
+        self._log.begin(statement.line)
+        self._look(statement, values)
+        for name in _names_used(statement, values):
+            self._reach(name, values)
+        step.reached, step.crossing = step.crossing, {}
+        is_over, breaks = False, graph_breaks()
+        self._watch.tap = self
+        try:
+            with lab.on(home, recorded_label(statement)), watching_torch(self._note_tensors, self.host_wait):
+                began_ns = now()
+                exec(code, values)  # noqa: S102 - the user's statement
+                step.host_ns = now() - began_ns
+                is_over = True
+        except SelectionError:
+            if is_over:
+                refuse_crossing(self._source.statements, statement.line)
+            raise
+        finally:
+            self._watch.tap = None
+        self._tell_breaks(statement, breaks)
+        for name in _names_used(statement, values):
+            self._reach(name, values)
+        log = self._log
+        step.unknown, step.is_chance, step.calls_own = log.unknown or step.unknown, log.is_chance, log.calls_own
+        step.steers, step.orders = log.steers, log.orders or _asks_for_stream(statement, lab, values)
+        step.outside = f"line {statement.line} calls {log.outside}" if log.outside else ""
+        step.leads = {name: self._is_led(values[name]) for name in self._changed(statement, values)}
+        return step
+
+    def _tell_breaks(self, statement: Statement, before: Mapping[str, int]) -> None:
+        broken = [reason for reason, count in graph_breaks().items() if count > before.get(reason, 0)]
+        if broken:
+            self.notes.append(
+                f"Line {statement.line}: torch.compile broke its graph {len(broken)} times, first for: {broken[0]:.200}"
+            )
+
+    def _changed(self, statement: Statement, values: Mapping[str, object]) -> Iterator[str]:
+        """Yield the variables that a statement binds, new arrays left out, and those whose content it may change."""
+        for name in sorted(statement.writes | statement.reads):
+            value = values.get(name)
+            if name not in values or isinstance(value, (types.ModuleType, types.FunctionType, type)) or is_own(value):
+                continue
+            is_new = is_array(value) and self._number_of(value) in self._step.born
+            if not is_new and (name in statement.writes or not (is_array(value) or is_plain(value))):
+                yield name
+
+    def _is_led(self, value: object) -> bool:
+        """Tell whether a value leads to arrays on the device that were there before the statement."""
+        numbers = {self._number_of(array) for array in find_arrays(value)} - {None}
+        return not numbers <= self._step.born
 
     def reached(self, values: Mapping[str, object]) -> frozenset[int]:
         """Return the pieces of memory that variables of the program reach."""
@@ -250,15 +332,6 @@ class _Tap:
         for name in needed_names(self._source, values) | written:
             self._reach(name, values)
         return frozenset(self._step.crossing)
-
-    def leave_alone(self, values: Mapping[str, object], copies: Mapping[str, object]) -> None:
-        """Know the arrays of which the program has copies: what still uses one looks its variables up elsewhere."""
-        for name, value in values.items():
-            if value is not copies.get(name):
-                for array in find_arrays(value):
-                    number = self._number_of(array)
-                    if number is not None:
-                        self._originals[number] = name
 
     def work(self, work: str, reads: Sequence[Touch], writes: Sequence[Touch]) -> None:
         """Note what work reads and writes."""
@@ -272,8 +345,6 @@ class _Tap:
         self._step.is_host_read = True
 
     def _note(self, piece: int, access: Access) -> None:
-        if piece in self._originals:
-            self._step.unknown = f"{self._originals[piece]!r} as methods and decorated functions look it up, not as a copy"
         if piece not in self._seen:
             self._seen.add(piece)
             self._step.born.add(piece)
@@ -305,7 +376,11 @@ class _Tap:
         return code.co_filename == self._source.filename and statements[0].line <= code.co_firstlineno <= last
 
     def _look(self, statement: Statement, values: Mapping[str, object]) -> None:
-        """Note what a statement looks up and nobody follows."""
+        """Note what a statement looks up: its arrays, and what nobody follows."""
+        arrays = [values[name] for name in sorted(statement.reads) if name in values and is_array(values[name])]
+        numbers = [self._number_of(array) for array in arrays]
+        self._step.named = frozenset(number for number in numbers if number is not None)
+        self._step.reads_host = None in numbers
         for name in sorted(statement.reads):
             if name in RUNS_TEXT and name not in values:
                 self._step.unknown = f"{name}, which runs what is not known before"
@@ -384,68 +459,13 @@ def _size(value: Any) -> int:
     return int(np.prod(value.shape)) if hasattr(value, "shape") else 1
 
 
-def plan_label(text: str) -> str:
-    """Return what the recorded run of a statement is called on the timeline."""
-    return f"plan: {short_text(text, LABEL_LENGTH)}"
-
-
-def _timed(program: Statements, values: dict[str, Any], home: str) -> tuple[list[Work], bool, list[str]]:
-    """Run the statements again, and measure them."""
-    __tracebackhide__ = True
-    source, lab = program.source, program.ground.lab
-    number = next(_numbers)
-    labels = []
-    notes = []
-    for place, statement in enumerate(source.statements):
-        label = f"plan {number}.{place}: {short_text(statement.text, LABEL_LENGTH)}"
-        labels.append(label)
-        code = compile(ast.Module([statement.node], []), source.filename, "exec")
-        before = graph_breaks()
-        with lab.on(home, label):
-            exec(code, values)  # noqa: S102 - the user's statement
-        broken = [reason for reason, count in graph_breaks().items() if count > before.get(reason, 0)]
-        if broken:
-            notes.append(
-                f"Line {statement.line}: torch.compile broke its graph {len(broken)} times, first for: {broken[0]:.200}"
-            )
-    lab.synchronize()
-    works, is_measured = measured(program.ground.whole_trace(), labels)
-    return works, is_measured, notes
-
-
-def _host_times(program: Statements, home: str) -> list[int]:
-    """Run the statements twice more, as one range each, and return how long the host took for each at least, in ns.
-
-    One run alone may hold what is not the statement's: memory that the pool asks the driver for, or another thread.
-    """
-    __tracebackhide__ = True
-    return [min(both) for both in zip(*(_host_times_once(program, home) for _ in range(2)), strict=True)]
-
-
-def _host_times_once(program: Statements, home: str) -> list[int]:
-    __tracebackhide__ = True
-    lab, backend = program.ground.lab, program.ground.backend
-    with lab.select(home):
-        values, _ = copied_inputs(program, None)
-    codes = [compile(ast.Module([one.node], []), program.source.filename, "exec") for one in program.source.statements]
-    lab.synchronize()
-    times_ns = [backend.host_time_ns()]
-    with lab.on(home, plan_label("all statements")):
-        times_ns[0] = backend.host_time_ns()
-        for code in codes:
-            exec(code, values)  # noqa: S102 - the user's statement
-            times_ns.append(backend.host_time_ns())
-    lab.synchronize()
-    return [int(lasted_ns) for lasted_ns in np.diff(times_ns)]
-
-
 def _stream_costs(program: Statements, home: str) -> StreamCosts:
     """Measure what the host does for a change of streams, and for a wait; the least of some tries counts."""
     lab, now = program.ground.lab, program.ground.backend.host_time_ns
     switches, waits = [], []
     for _ in range(COST_TRIES):
         began_ns = now()
-        with lab.on(home, plan_label("nothing")):
+        with lab.select(home):
             pass
         left_ns = now()
         stream = lab.stream(home)
@@ -455,12 +475,19 @@ def _stream_costs(program: Statements, home: str) -> StreamCosts:
     return StreamCosts(min(switches), min(waits))
 
 
-def measured(trace: Trace, labels: Sequence[str]) -> tuple[list[Work], bool]:
-    """Return what statements did on the device, from the trace of their ranges."""
-    places = {name: place for place, name in enumerate(labels)}
-    by_name = np.array([places.get(name, -1) for name in trace.names], np.int64)
-    is_range = trace.kind == SPAN_KINDS.index(SpanKind.RANGE)
-    statement = np.where(is_range, by_name[trace.name], -1)
+def measured(trace: Trace, home: str, labels: Sequence[str]) -> tuple[list[Work], bool]:
+    """Return what statements did on the device, and whether kernels tell; from their ranges, the last with these names."""
+    works = [Work()] * len(labels)
+    codes = [code for code, name in enumerate(trace.names) if name in labels]
+    is_home = np.array([lane.name == home for lane in trace.lanes], bool)
+    is_ours = np.isin(trace.name, codes) & (trace.kind == SPAN_KINDS.index(SpanKind.RANGE)) & is_home[trace.lane]
+    is_outermost = is_ours & ~((trace.parent >= 0) & is_ours[trace.parent])
+    ranges = np.flatnonzero(is_outermost)
+    ranges = ranges[np.argsort(trace.queued_ns[ranges], kind="stable")][-len(labels) :]
+    if [trace.names[trace.name[row]] for row in ranges.tolist()] != list(labels):
+        return works, False  # the trace has not kept them all
+    statement = np.full(len(trace), -1)
+    statement[ranges] = np.arange(len(labels))
     work = np.flatnonzero(
         np.isin(trace.kind, [SPAN_KINDS.index(kind) for kind in (SpanKind.KERNEL, SpanKind.COPY, SpanKind.FILL)])
     )
@@ -471,14 +498,13 @@ def measured(trace: Trace, labels: Sequence[str]) -> tuple[list[Work], bool]:
             break
         above[onward] = trace.parent[above[onward]]
     owner = np.where(above >= 0, statement[above], -1)
-    works = [Work()] * len(labels)
     if len(work):
         share = _shares(trace)
         for place, rows in _by_owner(owner, work):
             works[place] = _work_of(trace, rows, share[rows])
         return works, True
-    for row in np.flatnonzero(statement >= 0).tolist():
-        works[int(statement[row])] = Work(engine=Engine.SMS, duration_ns=int(trace.duration_ns[row]), share=0.0)
+    for place, row in enumerate(ranges.tolist()):
+        works[place] = Work(engine=Engine.SMS, duration_ns=int(trace.duration_ns[row]), share=0.0)
     return works, False
 
 
@@ -513,7 +539,7 @@ def _work_of(trace: Trace, rows: Any, share: Any) -> Work:
     weighted = float((share[~copies] * kernels_ns).sum() / kernels_ns.sum()) if kernels_ns.sum() else 0.0
     # The host waits for a copy from or to pageable memory, which is staged.
     is_staged = any("pageable" in _detail(trace, row) for row in rows[copies].tolist())
-    return Work(engine=engine, duration_ns=total_ns, share=weighted, waits=is_staged)
+    return Work(engine=engine, duration_ns=total_ns, share=weighted, waits=is_staged, host_ns=LAUNCH_NS * len(rows))
 
 
 def _detail(trace: Trace, row: int) -> str:
@@ -521,42 +547,59 @@ def _detail(trace: Trace, row: int) -> str:
     return "" if detail is None or detail[row] < 0 else trace.details[detail[row]].full_name
 
 
-def _joined(source: Source, steps: Sequence[_Step], works: Sequence[Work]) -> list[Work]:
+def _joined(
+    source: Source, steps: Sequence[_Step], works: Sequence[Work], unknown: Mapping[str, str], random: Iterable[str]
+) -> list[Work]:
     """Put what statements touch beside what they took, and say which are barriers."""
-    tainted: set[str] = set()
+    uncertain = dict(unknown)
+    """Variables that may lead to other arrays in the next run, and why."""
+    varying = set(random)
+    """Variables that may have other values in the next run; they lead to no array that was there before."""
     joined = []
     for statement, step, work in zip(source.statements, steps, works, strict=True):
-        depends = bool(statement.reads & tainted)
-        decides = statement.is_branching and (step.is_host_read or bool(statement.tests & tainted))
-        if step.is_host_read or step.is_chance or step.unknown or depends:
-            tainted |= statement.writes
-        accesses = tuple(step.accesses)
-        if depends:  # which bytes may be others in the next run
-            accesses = tuple(dict.fromkeys(access._replace(region=None) for access in accesses))
-        barrier = ""
-        if step.unknown:
-            barrier = f"uses {step.unknown}"
-        elif step.steers:
-            barrier = "selects streams itself"
-        elif step.orders:
-            barrier = "orders streams itself, or asks which is selected"
-        elif decides:
-            barrier = "decides by values of the device"
-        engine = work.engine
-        if engine is Engine.NONE and accesses:
-            engine = Engine.SMS
-        waits = work.waits or step.is_host_read
-        # On one stream the host waited for all that came before: not as long on more.
-        waits |= bool(step.orders) and engine is Engine.NONE and work.host_ns > WAITED_NS
-        joined.append(
-            replace(
-                work,
-                accesses=accesses,
-                barrier=barrier,
-                waits=waits,
-                stream=statement.stream,
-                engine=engine,
-                host_ns=LAUNCH_NS if waits else work.host_ns,  # else it is what it waited for, on one stream
-            )
-        )
+        leading = sorted(statement.reads & uncertain.keys())
+        varies = step.is_chance or step.is_host_read or bool(statement.reads & varying)
+        accesses, barrier = tuple(step.accesses), _own_barrier(step)
+        decides = step.is_host_read or step.is_chance or statement.tests & {*varying, *uncertain}
+        if not barrier and statement.is_branching and decides:
+            barrier = "decides by values that may be others in the next run"
+        elif not barrier and accesses and leading:
+            barrier = f"uses {leading[0]!r}, {uncertain[leading[0]]}, so its next arrays are not known"
+        elif not barrier and accesses and varies and (step.calls_own or not _pieces(accesses) <= step.named | step.born):
+            barrier = "may use other arrays in the next run, by values that are not known before"
+        elif accesses and (varies or step.reads_host):  # which bytes may be others in the next run
+            is_write = any(one.is_write and one.piece not in step.born for one in accesses)
+            new = tuple(access._replace(region=None) for access in accesses if access.piece in step.born)
+            accesses = (*dict.fromkeys(new), *(Access(one, None, is_write) for one in sorted(step.named)))
+        for name in statement.binds:
+            uncertain.pop(name, None)
+            varying.discard(name)
+        if varies or leading or step.unknown or step.reads_host:
+            uncertain |= {name: "bound by what is not known before" for name, is_led in step.leads.items() if is_led}
+            varying |= {name for name, is_led in step.leads.items() if not is_led}
+        joined.append(_work(statement, step, replace(work, accesses=accesses, barrier=barrier)))
     return joined
+
+
+def _pieces(accesses: Iterable[Access]) -> set[int]:
+    return {one.piece for one in accesses}
+
+
+def _own_barrier(step: _Step) -> str:
+    if step.unknown:
+        return f"uses {step.unknown}"
+    if step.steers:
+        return "selects streams itself"
+    return "orders streams itself, or asks which is selected" if step.orders else ""
+
+
+def _work(statement: Statement, step: _Step, work: Work) -> Work:
+    """Return a statement's work with what is the host's."""
+    engine = Engine.SMS if work.engine is Engine.NONE and work.accesses else work.engine
+    waits = work.waits or step.is_host_read
+    # On one stream the host waited for all that came before: not as long on more.
+    waits |= bool(step.orders) and engine is Engine.NONE and step.host_ns > WAITED_NS
+    # A first run compiles and allocates, so its launches count as what they cost later. To wait is none of the host's work.
+    launches_ns = step.host_ns if work.engine is Engine.NONE else work.host_ns
+    host_ns = LAUNCH_NS if waits else max(min(step.host_ns, launches_ns), LAUNCH_NS)
+    return replace(work, waits=waits, stream=statement.stream, engine=engine, host_ns=host_ns)

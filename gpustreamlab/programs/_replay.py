@@ -105,10 +105,10 @@ class Replay:
         if unknown:
             raise ProgramError(f"The program has no input {unknown[0]!r}. Its inputs are {', '.join(self._inputs)}.")
         changed = {name: value for name, value in inputs.items() if value is not self._inputs[name]}
-        before, after = signature(self._inputs), signature({**self._inputs, **changed})
+        others = signature(self._inputs).changed(signature({**self._inputs, **changed}))
         for name in changed:
             is_number = isinstance(changed[name], float) and isinstance(self._inputs[name], float)
-            if before[name] != after[name] and not is_number:
+            if name in others and not is_number:
                 raise ProgramError(
                     f"{name!r} has another type, shape or plain value than as the program was captured, or shares memory "
                     "otherwise. Plan it anew: lab.program(...).plan()."
@@ -136,9 +136,8 @@ class Replay:
             following = program.source.statements[number + 1 : number + 2]
             line[0] = following[0].line if following else one.line
 
-        values[_PROBE] = note
         try:
-            program.execute(probed(self._code, program.source, _PROBE), values)
+            program.execute(probed(self._code, program.source, _PROBE), values, {_PROBE: note})
         except Exception as error:
             capture.abandon()
             known_error = ground.backend.map_error(error, "Capturing it")
@@ -158,7 +157,6 @@ class Replay:
                 "With these inputs the program launches other work than as it was captured. Plan it anew: "
                 "lab.program(...).plan()."
             )
-        del values[_PROBE]
         self._values = values
         firsts = [0, *(count for count, _ in labels[:-1])]
         ground.name_graph(self._graph.id, [(first, label) for first, (_, label) in zip(firsts, labels, strict=True)])

@@ -1,16 +1,19 @@
 """Statements of a program: read from a cell or a function, with what each asks for and what it cannot be."""
 
 from __future__ import annotations
+import __future__
 
 import ast
+import functools
 import inspect
 import io
+import operator
 import symtable
 import textwrap
 import tokenize
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
-from types import FunctionType
+from types import CodeType, FunctionType
 from typing import Any
 
 from gpustreamlab.errors import ProgramError, SelectionError
@@ -20,6 +23,8 @@ RESULT = "result"
 LABEL_LENGTH = 60
 """How much of a statement its range is called by."""
 _ANNOTATION = "#:"
+FUTURES = functools.reduce(operator.or_, (getattr(__future__, name).compiler_flag for name in __future__.all_feature_names))
+"""Flags of code whose source has ``from __future__ import ...``; without `dont_inherit`, what is compiled here has ours."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -56,7 +61,7 @@ class Statement:
         return any(isinstance(node, loops) for node in ast.walk(self.node))
 
 
-@dataclass(frozen=True, slots=True, weakref_slot=True, kw_only=True)
+@dataclass(frozen=True, kw_only=True)
 class Source:
     """A program as it was given."""
 
@@ -74,6 +79,16 @@ class Source:
     """The variable through which the program calls the session; None if it does not."""
     result: str | None
     """The variable that gets what the last expression gives; None if there is none."""
+    flags: int = 0
+    """The flags that it is compiled with: those of its ``from __future__ import ...``."""
+
+    @functools.cached_property
+    def looked_up(self) -> frozenset[str]:
+        """The names that it looks up: variables and attributes."""
+        code = compile(
+            ast.Module([one.node for one in self.statements], []), self.filename, "exec", self.flags, dont_inherit=True
+        )
+        return names_of_code(code)
 
 
 def read_source(
@@ -82,6 +97,7 @@ def read_source(
     *,
     filename: str = "<program>",
     result: str = RESULT,
+    flags: int = 0,
 ) -> Source:
     """Read a cell's text, or a function.
 
@@ -95,6 +111,8 @@ def read_source(
         What tracebacks call a text.
     result
         The variable that gets what the last expression of a text gives; what a function returns is bound to `RESULT`.
+    flags
+        What a text is compiled with, beside its own ``from __future__ import ...``.
 
     Raises
     ------
@@ -104,7 +122,7 @@ def read_source(
         For what is no Python.
     """
     if isinstance(program, str):
-        return _read_text(program, is_session, filename, result)
+        return _read_text(program, is_session, filename, result, flags)
     function = inspect.unwrap(program)
     if not isinstance(function, FunctionType):
         raise ProgramError(
@@ -113,8 +131,12 @@ def read_source(
     return _read_function(function, is_session)
 
 
-def _read_text(text: str, is_session: Callable[[str], bool], filename: str, result: str) -> Source:
+def _read_text(text: str, is_session: Callable[[str], bool], filename: str, result: str, flags: int) -> Source:
     tree = ast.parse(text, filename)
+    futures = [one for one in tree.body if isinstance(one, ast.ImportFrom) and one.module == "__future__"]
+    for name in (alias.name for one in futures for alias in one.names):
+        flags |= getattr(getattr(__future__, name), "compiler_flag", 0)
+    tree.body = [one for one in tree.body if one not in futures]
     bound = []
     if tree.body and isinstance(tree.body[-1], ast.Expr) and not (len(tree.body) == 1 and _is_docstring(tree.body[-1])):
         bound = tree.body[-1:] = [_bind_result(tree.body[-1], result)]
@@ -127,6 +149,7 @@ def _read_text(text: str, is_session: Callable[[str], bool], filename: str, resu
         globals=None,
         session_name=reader.session_name,
         result=result if bound else None,
+        flags=flags,
     )
 
 
@@ -160,7 +183,15 @@ def _read_function(function: FunctionType, is_session: Callable[[str], bool]) ->
         globals=function.__globals__,
         session_name=reader.session_name,
         result=RESULT if bound else None,
+        flags=function.__code__.co_flags & FUTURES,
     )
+
+
+@functools.cache
+def names_of_code(code: CodeType) -> frozenset[str]:
+    """Return the names that code, and the functions in it, look up: variables and attributes."""
+    inner = [part for part in code.co_consts if isinstance(part, CodeType)]
+    return frozenset(code.co_names).union(*map(names_of_code, inner))
 
 
 def refuse_crossing(statements: Sequence[Statement], line: int) -> None:

@@ -33,7 +33,15 @@ def variables(lab, **more):
 
 
 def planned(lab, program, streams=("a", "b"), **more) -> Plan:
-    return lab.program(program, variables(lab, **more)).plan(streams)
+    return recorded(lab, program, variables(lab, **more), streams, variables(lab, **more))
+
+
+def recorded(lab, program, values, streams, others) -> Plan:
+    """Return the plan of a program, which was recorded on other variables than those that it has."""
+    plan = lab.program(program, values).plan(streams)
+    plan.run(others)
+    lab.synchronize(), lab.clear()
+    return plan
 
 
 def streams_of(plan):
