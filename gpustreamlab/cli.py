@@ -12,10 +12,11 @@ import os
 import platform
 import shutil
 import sys
+import tempfile
 import textwrap
 import webbrowser
 from collections.abc import Sequence
-from contextlib import suppress
+from contextlib import redirect_stdout, suppress
 from pathlib import Path
 
 from gpustreamlab import __version__
@@ -29,6 +30,9 @@ from gpustreamlab.exchange import AUTO, FORMATS, WRITERS, find_writer
 from gpustreamlab.model import Trace
 from gpustreamlab.sinks.reading import load_trace
 
+_PIPED = "parquet"
+"""What is written to standard output where nothing else is asked for."""
+_INPUTS = "- is standard input; several are ranks of one PyTorch job"
 _OLDEST_PYTHON = (3, 11)
 _NARROWEST_COLUMNS = 60
 _BROKEN_PIPE_STATUS = 141  # 128 + SIGPIPE, what shells say of a program that is ended so
@@ -90,18 +94,25 @@ def make_parser() -> argparse.ArgumentParser:
         "timeline as one page that opens offline, and open it where there is a browser. No port is opened.",
     )
     view.add_argument(
-        "inputs", metavar="FILE", nargs="+", help="the trace, of gpustreamlab or of another tool; several are ranks of one job"
+        "inputs", metavar="FILE", nargs="+", type=_input, help=f"the trace, of gpustreamlab or of another tool; {_INPUTS}"
     )
-    view.add_argument("-o", "--output", metavar="OUT.html", help="the page; by default FILE's name with .html, in this folder")
+    view.add_argument(
+        "-o", "--output", metavar="OUT.html", help="the page; by default FILE's name, or trace, with .html, in this folder"
+    )
     view.add_argument("--no-open", action="store_true", help="open no browser")
     convert = commands.add_parser(
         "convert",
         help="write a trace in another format",
         description="Write a trace in another format, which the suffix of OUT says: "
-        f"{', '.join(WRITERS)}, or .html, a page that holds the data as well.",
+        f"{', '.join(WRITERS)}, or .html, a page that holds the data as well. Standard output has none: --to says its format.",
     )
-    convert.add_argument("inputs", metavar="IN", nargs="+", help="the trace; several are ranks of one PyTorch job")
-    convert.add_argument("output", metavar="OUT", help="the file to write")
+    convert.add_argument("inputs", metavar="IN", nargs="+", type=_input, help=f"the trace; {_INPUTS}")
+    convert.add_argument("output", metavar="OUT", help="the file to write; - is standard output")
+    convert.add_argument(
+        "--to",
+        choices=[suffix[1:] for suffix in (*WRITERS, ".html")],
+        help=f"what is written to standard output (default: {_PIPED})",
+    )
     convert.add_argument("--force", action="store_true", help="replace OUT where it exists")
     for command in (view, convert):
         command.add_argument(
@@ -140,7 +151,22 @@ def view(options: argparse.Namespace) -> int:
 
 def convert(options: argparse.Namespace) -> int:
     """Write a trace in another format."""
-    target = Path(options.output)
+    if options.output != "-":
+        if options.to:
+            raise OptionError(f"--to is for standard output. What {options.output!r} is written as, its suffix says.")
+        _convert(options, Path(options.output))
+        return 0
+    with tempfile.TemporaryDirectory(prefix="gpustreamlab-") as folder:
+        target = Path(folder, f"trace.{options.to or _PIPED}")
+        with redirect_stdout(sys.stderr):
+            _convert(options, target)
+        with target.open("rb") as file:
+            shutil.copyfileobj(file, sys.stdout.buffer)
+    return 0
+
+
+def _convert(options: argparse.Namespace, target: Path) -> None:
+    """Write a trace as a file, and say what it was read from."""
     is_page = target.suffix.lower() == ".html"
     if not is_page:
         find_writer(target)  # refuses before anything is read
@@ -152,10 +178,9 @@ def convert(options: argparse.Namespace) -> int:
         trace.timeline().save(target, with_data=True)
     else:
         trace.save(target)
-    print(f"{target}: {len(trace):,} spans in {len(trace.lanes):,} lanes")
+    print(f"{options.output}: {len(trace):,} spans in {len(trace.lanes):,} lanes")
     if trace.metadata.imported:
         print(wrap_lines([trace.metadata.imported, *trace.metadata.missing]))
-    return 0
 
 
 def _why(trace: Trace) -> str:
@@ -174,11 +199,18 @@ _REPORTS = {"summary": summary_text, "overlap": Trace.overlap, "why": _why}
 _COMMANDS = {"doctor": doctor, "view": view, "convert": convert}
 
 
+def _input(text: str) -> str:
+    """Return the path that an argument stands for."""
+    return "/dev/stdin" if text == "-" else text
+
+
 def _page_beside(file: str) -> Path:
     """Return where the page of a file goes; only what can be drawn again is replaced."""
     from gpustreamlab.model._page import is_bare_page  # loads pyarrow, which doctor does without
 
-    page = Path(f"{Path(file).name.lstrip('.').partition('.')[0]}.html")
+    is_pipe = file.startswith(("/dev/", "/proc/"))  # as shells name them
+    name = "trace" if is_pipe else Path(file).name.lstrip(".").partition(".")[0]
+    page = Path(f"{name}.html")
     if page.exists() and not _is_same(file, page) and not is_bare_page(page):
         raise OptionError(f"{str(page)!r} is there already, and is no page that view wrote. Name another one with -o.")
     return page

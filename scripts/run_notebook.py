@@ -11,6 +11,7 @@ import argparse
 import re
 import sys
 from collections.abc import Sequence
+from itertools import groupby
 from pathlib import Path
 
 import nbformat
@@ -78,7 +79,7 @@ def run(notebook: NotebookNode, *, folder: Path, timeout_s: int) -> None:
 def shown_texts(notebook: NotebookNode) -> list[str]:
     """Return the text of each tagged cell that printed or displayed something."""
     cells = [cell for cell in notebook.cells if cell.cell_type == "code" and TAG in cell.metadata.get("tags", ())]
-    return [text for cell in cells if (text := "\n".join(filter(None, map(output_text, cell.outputs))))]
+    return [text for cell in cells if (text := cell_text(cell))]
 
 
 def brief_text(notebook: NotebookNode) -> str:
@@ -88,19 +89,21 @@ def brief_text(notebook: NotebookNode) -> str:
         if cell.cell_type == "markdown" and (found := re.match(r"#+ (.+)", cell.source)):
             title, heading = title or found[1], found[1] if found[1].endswith("?") else f"{found[1]}:"
         elif count := cell.metadata.get(LEARNED, 0):
-            learned = "\n".join(filter(None, map(output_text, cell.get("outputs", ())))).splitlines()[-count:]
+            learned = cell_text(cell).splitlines()[-count:]
             told = [f"    {line}" for line in learned]
             lines += [f"  {heading} {learned[0]}"] if len(learned) == 1 else [f"  {heading}", *told] if learned else []
     return "\n".join([title, *lines])
 
 
-def output_text(output: NotebookNode) -> str:
-    """Return the plain text of one output of a cell; standard error has none."""
-    if output.output_type == "stream":
-        return output.text.rstrip() if output.name == "stdout" else ""
-    if output.output_type in {"execute_result", "display_data"}:
-        return output.data.get("text/plain", "").rstrip()
-    return ""
+def cell_text(cell: NotebookNode) -> str:
+    """Return what a cell printed and displayed, as plain text; what it printed comes in pieces, which may end within a line."""
+    texts = []
+    for is_stream, outputs in groupby(cell.get("outputs", ()), key=lambda output: output.output_type == "stream"):
+        if is_stream:
+            texts.append("".join(output.text for output in outputs if output.name == "stdout").rstrip())
+        else:
+            texts += [output.get("data", {}).get("text/plain", "").rstrip() for output in outputs]
+    return "\n".join(filter(None, texts))
 
 
 def without_colours(text: str) -> str:

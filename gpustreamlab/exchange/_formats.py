@@ -9,7 +9,7 @@ import tempfile
 import zlib
 from collections import Counter
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from contextlib import AbstractContextManager, contextmanager, nullcontext
 from os import PathLike
 from pathlib import Path
 from typing import Any, NamedTuple
@@ -123,6 +123,12 @@ def find_format(path: str | PathLike[str]) -> str:
     elif name.endswith(REPORT_SUFFIXES):  # what is in one only nsys knows
         return "nsys"
     raise TraceFileError(f"{str(path)!r} is no trace: it looks like {looks}. {READABLE}")
+
+
+def lend(path: Path) -> AbstractContextManager[Path]:
+    """Lend a file to whoever reads it; of a pipe, which can be read once, a temporary one that holds the same."""
+    is_pipe = os.path.exists(path) and path.is_fifo()  # noqa: PTH110 - which takes a name that is too long as none
+    return _unpacked(path) if is_pipe else nullcontext(path)
 
 
 def check_format(name: object) -> None:
@@ -296,7 +302,7 @@ def _is_packed(path: str | PathLike[str]) -> bool:
 
 @contextmanager
 def _unpacked(path: Path) -> Iterator[Path]:
-    """Lend a file that is packed by gzip, unpacked; errors about it name the packed one."""
+    """Lend a file that is packed by gzip, unpacked, or what comes from a pipe; errors about it name what was given."""
     with tempfile.TemporaryDirectory(prefix="gpustreamlab-") as folder:
         target = Path(folder) / "unpacked"
         try:
@@ -312,21 +318,21 @@ def _unpacked(path: Path) -> Iterator[Path]:
             ) from error
         try:
             yield target
-        except TraceFileError as error:
-            raise TraceFileError(str(error).replace(str(target), str(path))) from error
+        except (TraceFileError, OptionError) as error:
+            raise type(error)(str(error).replace(str(target), str(path))) from error
 
 
 def _unpack(path: Path, target: Path) -> None:
-    part_bytes = max(path.stat().st_size // 100, 1)
+    part_bytes = path.stat().st_size // 100  # of a pipe 0: nobody knows how much is to come
     with path.open("rb") as raw, target.open("wb") as file, steps(100, "unpack") as done:
         shown = 0
-        for part in unpacked(raw):
+        for part in unpacked(raw) if raw.seekable() else iter(lambda: raw.read(HEAD_BYTES), b""):
             file.write(part)
             if file.tell() > LARGEST_UNPACKED_BYTES:
                 raise TraceFileError(
-                    f"{str(path)!r} is larger than {LARGEST_UNPACKED_BYTES:,} bytes, unpacked. Unpack it: gunzip."
+                    f"{str(path)!r} is larger than {LARGEST_UNPACKED_BYTES:,} bytes, unpacked. Give it as a file: gunzip."
                 )
-            while shown < raw.tell() // part_bytes:
+            while part_bytes and shown < raw.tell() // part_bytes:
                 done(path.name)
                 shown += 1
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import re
 from collections.abc import Iterable, Mapping
+from contextlib import ExitStack
 from datetime import UTC, datetime
 from os import PathLike, fspath
 from pathlib import Path
@@ -14,7 +15,7 @@ from urllib.parse import unquote, urlsplit
 import numpy as np
 
 from gpustreamlab.errors import OptionError, TraceError, TraceFileError
-from gpustreamlab.exchange import check_format, read_as, read_ranks
+from gpustreamlab.exchange import check_format, lend, read_as, read_ranks
 from gpustreamlab.model import COLUMN_DTYPES, Counters, Trace, TraceMetadata, WorkDetail
 from gpustreamlab.record import NO_DEPENDENCIES, NO_ROWS, SPAN_COLUMNS, Delta, Tables, build_trace, join
 from gpustreamlab.sinks._spool_format import FACTS_KEY, Batch, BatchReader
@@ -43,7 +44,8 @@ def load_trace(path: str | PathLike[str] | Iterable[str | PathLike[str]], format
     Parameters
     ----------
     path
-        The file, as a path or a ``file://`` URL; or the files of several ranks of one job of PyTorch, which become one trace.
+        The file, or a pipe, as a path or a ``file://`` URL; or the files of several ranks of one job of PyTorch, which become
+        one trace.
     format
         ``"auto"`` tells by the first bytes, whatever the suffix. Else ``"parquet"``, ``"spool"``, ``"arrow"``, ``"html"``,
         ``"kineto"``, ``"chrome"``, ``"nsys"`` or ``"perfetto"``.
@@ -66,15 +68,12 @@ def load_trace(path: str | PathLike[str] | Iterable[str | PathLike[str]], format
     ([1250], 'stream 7')
     """
     check_format(format)
-    if isinstance(path, Iterable) and not isinstance(path, (str, bytes)):
-        paths = [_local_path(one) for one in path]
+    given = path if isinstance(path, Iterable) and not isinstance(path, (str, bytes)) else [path]
+    with ExitStack() as stack:
+        paths = [stack.enter_context(lend(_local_path(one))) for one in given]
         if not paths:
             raise OptionError("load_trace() got no file. Give the path of one, or those of all ranks of a job.")
-        if len(paths) > 1:
-            return read_ranks(paths, format)
-        path = paths[0]
-    target = _local_path(path)
-    return read_as(format, target, {"spool": read_spool})
+        return read_ranks(paths, format) if len(paths) > 1 else read_as(format, paths[0], {"spool": read_spool})
 
 
 def _local_path(path: object) -> Path:

@@ -55,7 +55,7 @@ class StreamTable:
     @property
     def open_streams(self) -> dict[str, Stream]:
         """The streams that are not closed, in the order of their making."""
-        return {name: stream for name, stream in [*self.by_name.items()] if not stream.is_closed}
+        return {name: stream for name, stream in self.by_name.copy().items() if not stream.is_closed}
 
     def with_handle(self, handle: int) -> Stream | None:
         """Return the open stream that has a handle now, or None."""

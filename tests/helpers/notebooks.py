@@ -48,8 +48,8 @@ def assert_ran_cleanly(notebook):
     cells = [cell for cell in notebook.cells if cell.cell_type == "code"]
     assert all(cell.execution_count for cell in cells)
     assert [output for cell in cells for output in cell.outputs if output.output_type == "error"] == []
-    warnings = [output.text for cell in cells for output in cell.outputs if output.get("name") == "stderr"]
-    assert [text for text in warnings if not text.startswith("This session runs on the simulated device.")] == []
+    warnings = ["".join(output.text for output in cell.outputs if output.get("name") == "stderr") for cell in cells]
+    assert [text for text in warnings if text and not text.startswith("This session runs on the simulated device.")] == []
 
 
 def assert_clean(path):

@@ -45,7 +45,7 @@ def run_cells(option):
     """Run the cells in a kernel; return what the last one printed, and the executed cells."""
     cells = [nbformat.v4.new_code_cell(cell.replace("{option}", option)) for cell in CELLS]
     notebook = nbformat.v4.new_notebook(cells=cells)
-    NotebookClient(notebook, timeout=300, allow_errors=True).execute()
+    NotebookClient(notebook, timeout=300, allow_errors=True, coalesce_streams=True).execute()
     return json.loads(notebook.cells[-1].outputs[0].text), notebook.cells
 
 

@@ -88,13 +88,13 @@ def test_a_killed_jupyter_kernel_has_left_all_that_was_refreshed(tmp_path, momen
         client.wait_for_ready(timeout=START_LIMIT_S)
         source = RUN.format(path=str(path), refresh_every=chance.choice((3, 1 << 40)), tier=TIERS[moment % 2])
         client.execute(f"{source}\nimport sys\nrun(lambda text: print(text, end='', flush=True))")
-        told = []
+        told = ""
         end_s = None
         while end_s is None or time.monotonic() < end_s:
             message = client.get_iopub_msg(timeout=START_LIMIT_S)
             assert message["msg_type"] != "error", message["content"]["evalue"]
             if message["msg_type"] == "stream":
-                told += message["content"]["text"].splitlines()
+                told += message["content"]["text"]
                 end_s = end_s or time.monotonic() + chance.uniform(0.3, 1.2)
         manager.provisioner.process.send_signal(signal.SIGKILL)
         manager.provisioner.process.wait()
@@ -102,5 +102,5 @@ def test_a_killed_jupyter_kernel_has_left_all_that_was_refreshed(tmp_path, momen
         client.stop_channels()
         manager.shutdown_kernel(now=True)
 
-    trace = check_what_is_left(path, last_told(told))
+    trace = check_what_is_left(path, last_told(told.splitlines()))
     assert len(trace) > 0

@@ -51,6 +51,21 @@ def test_a_brief_run_keeps_what_it_does_not_print(tmp_path, capsys):
     assert nbformat.read(out / "a.ipynb", as_version=4).cells[0].execution_count == 1
 
 
+def test_a_line_that_the_kernel_sends_in_pieces_is_one_line(tmp_path, capsys):
+    # GIVEN a kernel whose output is flushed behind each write, as it is now and then by itself
+    flushing = "import sys\nwrite = sys.stdout.write\nsys.stdout.write = lambda text: (write(text), sys.stdout.flush())\n"
+    notebook = write_notebook(tmp_path / "a.ipynb", flushing + "print('one', 'line')\nprint('and', 'another')")
+    book = nbformat.read(notebook, as_version=4)
+    book.cells[0].metadata[run_notebook.LEARNED] = 2
+    nbformat.write(book, notebook)
+
+    assert run_notebook.main([str(notebook), "--folder", str(tmp_path / "out"), "--brief"]) == 0
+
+    assert len(nbformat.read(tmp_path / "out" / "a.ipynb", as_version=4).cells[0].outputs) > 2
+    assert "    one line\n    and another\n" in capsys.readouterr().out
+    assert (tmp_path / "out" / "a.txt").read_text() == "one line\nand another\n"
+
+
 def test_a_page_of_an_earlier_run_is_not_named(tmp_path, capsys):
     (tmp_path / "timeline.html").write_text("of another notebook")
     notebook = write_notebook(tmp_path / "a.ipynb", "open('partitions.html', 'w').write('x')")

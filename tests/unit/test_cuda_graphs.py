@@ -152,7 +152,7 @@ class Lab:
             fence=bool,
             order=AccessOrder(),
         )
-        self.graphs.streams.add(made)
+        self.graphs.streams[id(made)] = made
         return made
 
 
@@ -216,6 +216,15 @@ def test_streams_that_were_not_joined_are_named(lab, driver):
         capture.instantiate()
     assert caught.value.unjoined == (32,)
     assert [stream.is_closed for stream in (joined, forgotten, other)] == [False] * 3
+
+
+def test_streams_can_be_made_by_other_threads_as_a_capture_ends(lab, driver, monkeypatch):
+    made, ask = [], driver.cuStreamGetCaptureInfo
+    capture = lab.graphs.begin(lab.stream(30))
+    made.append(lab.stream(31))
+    monkeypatch.setattr(driver, "cuStreamGetCaptureInfo", lambda stream: (made.append(lab.stream(32)), ask(stream))[1])
+    capture.instantiate().close()
+    assert len(made) > 1
 
 
 def test_a_broken_capture_is_told_and_ends(lab, driver):

@@ -71,14 +71,14 @@ def test_tagged_cells_are_shown_as_text():
     notebook = nbformat.v4.new_notebook(
         cells=[
             nbformat.v4.new_markdown_cell("# title", metadata={"tags": ["show"]}),
-            cell(stream("one\n"), stream("warning\n", "stderr"), display("two")),
+            cell(stream("o"), stream("warning\n", "stderr"), stream("ne\n"), display("two"), stream("three ")),
             cell(stream("hidden\n"), tags=()),
             cell(),
-            cell(nbformat.v4.new_output("execute_result", data={"text/plain": "three"}, execution_count=1)),
+            cell(nbformat.v4.new_output("execute_result", data={"text/plain": "four"}, execution_count=1)),
             cell(nbformat.v4.new_output("display_data", data={"image/svg+xml": "<svg/>"})),
         ]
     )
-    assert run_notebook.shown_texts(notebook) == ["one\ntwo", "three"]
+    assert run_notebook.shown_texts(notebook) == ["one\ntwo\nthree", "four"]
 
 
 def test_what_was_learned_stands_below_its_heading():

@@ -527,7 +527,7 @@ class CudaBackend:
             give_back=give_back,
             fence=self._fence.put,
         )
-        self._graphs.streams.add(made)
+        self._graphs.streams[id(made)] = made
         return made
 
     def _sms_of(self, stream: Any) -> int:

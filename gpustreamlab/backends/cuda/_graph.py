@@ -8,7 +8,7 @@ import weakref
 from collections.abc import Callable, Iterable
 from contextlib import AbstractContextManager, ExitStack
 from typing import Any, NamedTuple
-from weakref import WeakSet
+from weakref import WeakValueDictionary
 
 from gpustreamlab.backends._features import explain_unjoined, refuse_capture
 from gpustreamlab.backends._protocol import BackendStream
@@ -47,8 +47,8 @@ class CudaGraphs:
         self._parts = parts
         self.captures: dict[int, CudaCapture] = {}
         """By the driver's id of each capture."""
-        self.streams: WeakSet[CudaStream] = WeakSet()
-        """Streams of the backend, some of which may have joined a capture."""
+        self.streams: WeakValueDictionary[int, CudaStream] = WeakValueDictionary()
+        """Streams of the backend by their `id`, some of which may have joined a capture."""
         self._left: list[tuple[Any, object]] = []
 
     def begin(self, stream: CudaStream) -> CudaCapture:
@@ -76,7 +76,8 @@ class CudaGraphs:
         origin = ask_capture(first.handle)
         joined = set() if origin is None else {int(node) for node in origin.behind}
         unjoined = []
-        for stream in self.streams:
+        streams = [known() for known in self.streams.valuerefs()]  # other threads make some meanwhile
+        for stream in filter(None, streams):
             info = None if stream is first or stream.is_closed else ask_capture(stream.handle)
             if (
                 info is not None

@@ -183,7 +183,7 @@ class MemoryPool:
     def used_bytes(self) -> int:
         """Bytes that arrays hold."""
         self.settle()
-        return sum(arena.used_bytes for _, arena in self._arenas.values())
+        return sum(arena.used_bytes for _, arena in [*self._arenas.values()])
 
     def hold(self, values: NDArray[Any], stream: StreamQueue) -> None:
         """Count the memory behind an array as allocated on a stream until it is gone; a view counts nothing."""

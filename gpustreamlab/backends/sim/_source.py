@@ -158,7 +158,8 @@ class SimActivitySource:
 
     def are_foreign(self, _context: Int64Array, stream: Int64Array) -> BoolArray:
         """Tell which streams are of other sessions, also once those are closed, and not of this one; all shapes are (n,)."""
-        return np.isin(stream, [number for number, claimed in self._driver.claims.items() if self not in claimed])
+        claims = self._driver.claims.copy()  # other threads make streams meanwhile
+        return np.isin(stream, [number for number, claimed in claims.items() if self not in claimed])
 
     def describe_stream(self, context: int, stream: int) -> StreamFacts:
         """Tell of a stream that is in the records and of no session."""

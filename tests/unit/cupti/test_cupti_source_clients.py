@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import ctypes
+import gc
+import itertools
 import os
 import sys
 import time
@@ -15,6 +17,7 @@ import pytest
 from gpustreamlab.backends.cuda.cupti import _library as _cupti
 from gpustreamlab.backends.cuda.cupti._clients import LOST_AFTER_NS, LOST_UNSEEN_NS
 from gpustreamlab.backends.cuda.cupti._constants import RecordKind
+from gpustreamlab.backends.cuda.cupti._sharing import Sharing
 from gpustreamlab.backends.cuda.cupti._source import NEEDED_KINDS
 from gpustreamlab.errors import CaptureUnavailableError, DeviceError
 from tests.helpers.captured import CALL_RECORDS, drain_all, keep_for, kernels_of
@@ -109,6 +112,18 @@ def test_streams_of_other_sessions_are_foreign_also_once_those_are_closed(monkey
 
     assert source.are_foreign(*places).tolist() == [False, True, False]
     assert other.are_foreign(*places).tolist() == [False, False, False]
+
+
+def test_streams_can_be_made_amid_a_question_whose_they_are():
+    # GIVEN streams made by a finaliser, or by a thread that it lets run: in Python 3.11 garbage is collected as tuples are made
+    sharing, owner, numbers = Sharing(), FakeCuptiLibrary(), itertools.count()
+    for _ in range(2_000):
+        sharing.claim(1, next(numbers), owner)
+    gc.callbacks.append(lambda *_: sharing.claim(1, next(numbers), owner))
+    try:
+        assert len(sharing.of_others(None)) >= 2_000
+    finally:
+        gc.callbacks.pop()
 
 
 def test_what_a_session_left_unread_is_not_told_to_a_later_one(monkeypatch, card, source):

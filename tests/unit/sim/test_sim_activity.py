@@ -323,6 +323,25 @@ class TestMemory:
 
 
 class TestLife:
+    def test_streams_can_be_made_by_other_threads_amid_any_question(self, backend, source, stream):
+        # GIVEN what makes a stream while it is looked at, as another thread may
+        class Looked(set):
+            def __contains__(self, one):
+                source.key_of(backend.create_stream(priority=0))
+                return False
+
+            @property
+            def used_bytes(self):
+                backend.select(backend.create_stream(priority=0))
+                backend.xp.empty(512, "u1")
+                return 0
+
+        backend.driver.claims[99], backend.driver.memory._arenas[99] = Looked(), (stream, Looked())
+
+        # THEN what was there is told
+        assert source.are_foreign(np.array([1, 1]), np.array([99, stream.handle])).tolist() == [True, False]
+        assert backend.memory_in_use() == 0
+
     def test_streams_are_described_by_their_number_also_when_they_are_closed_or_unknown(self, backend, source):
         context = backend.create_context(ContextSpec(groups=(0, 1)))
         green, plain = context.create_stream(priority=0), backend.create_stream(priority=0, sm_ids=range(4))

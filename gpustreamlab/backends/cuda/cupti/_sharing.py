@@ -56,7 +56,7 @@ class Sharing:
 
     def of_others(self, source: Sharer) -> list[int]:
         """Return the keys of the streams that other sources have, or had, and this one has not."""
-        return [key for key, claimed in tuple(self._claims.items()) if source not in claimed]
+        return [key for key, claimed in self._claims.copy().items() if source not in claimed]
 
     def are_claimed(self, context: Int64Array, stream: Int64Array) -> BoolArray:
         """Tell which streams are of a session; all shapes are (n,)."""
