@@ -32,7 +32,7 @@ from gpustreamlab.notebook.cells import (
     unregister,
 )
 from gpustreamlab.notebook.parsers import PARSERS
-from gpustreamlab.notebook.program_cell import ProgramCells, show_check, show_plan, show_replay
+from gpustreamlab.notebook.program_cell import ProgramCells, first_run_note, show_check, show_plan, show_replay
 from gpustreamlab.record.capture import Capture
 from gpustreamlab.session import Session, open_sessions
 from gpustreamlab.streams.selection import Selection
@@ -135,7 +135,7 @@ class GpuStreamMagics(Magics):  # type: ignore[misc]
     @no_var_expand  # type: ignore[untyped-decorator]
     @output_can_be_silenced  # type: ignore[untyped-decorator]
     def gpuprogram(self, line: str, cell: str) -> object:
-        """Plan the cell's statements onto streams, show the plan, and run it."""
+        """Run the cell's statements: in order the first time, then on streams, as planned from what was seen."""
         __tracebackhide__ = True
         arguments = PARSERS["gpuprogram"]().parse(line)
         if arguments is None:
@@ -147,17 +147,27 @@ class GpuStreamMagics(Magics):  # type: ignore[misc]
         if arguments.on is not None:
             streams = tuple(name for name in arguments.on.split(",") if name)
         with _usage_errors(of_cell=True):
-            ground = session._ground  # noqa: SLF001 - what programs need of it
-            planned = self._programs.plan(ground, cell, streams, lambda home: self._cells.order(session, home))
+            plan = self._programs.plan(session._ground, cell, streams)  # noqa: SLF001 - what programs need of it
             if arguments.plan:
-                return planned.plan
-            show_plan(planned, is_ordered=self._cells.auto is not None)
-            if arguments.check:
-                show_check(planned.plan)
-            if arguments.replay is not None:
-                show_replay(planned.plan, arguments.replay)
-        value = self._programs.run(planned.plan)
-        return show_value(self.shell, cell, value, session.select(planned.plan.streams[0]))
+                return plan
+            note = first_run_note(plan)
+            self._cells.order(session, plan.streams[0])
+            if not note:
+                self._show_program(plan, note, arguments)
+        value = self._programs.run(plan)
+        with _usage_errors(of_cell=True):
+            if note:
+                self._show_program(plan, note, arguments)
+        return show_value(self.shell, cell, value, session.select(plan.streams[0]))
+
+    def _show_program(self, plan: Plan, note: str, arguments: Any) -> None:
+        """Show a program's plan, and what was asked for beside it: behind its first run, in front of each other one."""
+        __tracebackhide__ = True
+        show_plan(plan, note, is_ordered=self._cells.auto is not None)
+        if arguments.check:
+            show_check(plan)
+        if arguments.replay is not None:
+            show_replay(plan, arguments.replay)
 
     @line_magic  # type: ignore[untyped-decorator]
     @no_var_expand  # type: ignore[untyped-decorator]

@@ -133,19 +133,17 @@ def gpuprogram_parser() -> MagicParser:
     """Return the parser of `%%gpuprogram`."""
     parser = MagicParser(
         prog="%%gpuprogram",
-        description="Plan the cell's statements onto streams, show the plan, and run it.",
+        description="Run the cell in order the first time, then with its statements on streams, by what the first run showed.",
         allow_abbrev=False,
     )
     parser.advice = "Streams are named by --on: %%gpuprogram --on copy,compute"
     parser.add_argument("--streams", type=int, metavar="N", help="how many streams to use at most (default: 2)")
     parser.add_argument("--on", metavar="STREAM[,STREAM]", help="the streams to use, made on first use")
-    parser.add_argument("--plan", action="store_true", help="show the plan with its table and its Python, and run nothing")
+    parser.add_argument("--plan", action="store_true", help="show the plan of the runs before, and run nothing")
     parser.add_argument(
-        "--check", action="store_true", help="compare with one stream first, bit for bit; run it if it is equal"
+        "--check", action="store_true", help="compare with one stream, bit for bit; run it as planned only if it is equal"
     )
-    parser.add_argument(
-        "--replay", type=int, metavar="N", help="measure it first, N times: one stream, planned, one CUDA graph"
-    )
+    parser.add_argument("--replay", type=int, metavar="N", help="measure it N times: one stream, planned, one CUDA graph")
     return parser
 
 

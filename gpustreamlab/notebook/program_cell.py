@@ -1,36 +1,22 @@
-"""A cell as a program: its plans, of which a cell that runs again uses the one it has, and what is shown of them."""
+"""A cell as a program: its plan, which is made from its first run, and what is shown of it."""
 
 from __future__ import annotations
 
 import ast
 import itertools
-from collections.abc import Callable
-from dataclasses import dataclass
 from typing import Any
 
 from IPython.core.error import UsageError
 from IPython.display import display
 
 from gpustreamlab.notebook.cells import cell_number
-from gpustreamlab.programs import Ground, Plan, make_program
+from gpustreamlab.programs import FUTURES, Ground, Plan, make_program
 
-__all__ = ["PlannedCell", "ProgramCells"]
+__all__ = ["ProgramCells", "first_run_note", "show_check", "show_plan", "show_replay"]
 
 MOST_PLANS = 64
 """How many plans are kept; the one that was used least recently goes."""
 _MISSING = object()
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class PlannedCell:
-    """A cell and its plan."""
-
-    plan: Plan
-    """The plan."""
-    number: int
-    """The number of the cell when it was planned."""
-    note: str
-    """Why it was planned again; empty where it was not."""
 
 
 class ProgramCells:
@@ -44,21 +30,15 @@ class ProgramCells:
 
     def __init__(self, shell: Any) -> None:
         self._shell = shell
-        self._planned: dict[tuple[object, ...], PlannedCell] = {}
+        self._plans: dict[tuple[object, ...], Plan] = {}
 
-    def plan(
-        self, ground: Ground, body: str, streams: int | tuple[str, ...], begin: Callable[[str], object] = bool
-    ) -> PlannedCell:
-        """Return a cell's plan: the one that it has, if its inputs still fit, else a new one.
-
-        What it prints and shows while it is recorded on copies is kept back, unless it fails there.
+    def plan(self, ground: Ground, body: str, streams: int | tuple[str, ...]) -> Plan:
+        """Return a cell's plan: the one that it has, else a new one.
 
         Parameters
         ----------
         ground, body, streams
             Where it runs, its source, and how many streams it may use, or which.
-        begin
-            Called with the stream in which the program begins and ends, before anything runs there.
 
         Raises
         ------
@@ -66,33 +46,24 @@ class ProgramCells:
             If it cannot be planned.
         SyntaxError
             If it is no Python.
-        Exception
-            What a statement raises, with its own traceback.
         """
-        __tracebackhide__ = True
         shell = self._shell
         # Below the magic's line, so that lines have the cell's numbers; IPython leaves empty lines at the beginning out.
         source = "\n" * (1 + _empty_lines(body)) + shell.transform_cell(body)
         # A cell that runs again has another number, which its tracebacks show.
         filename = shell.compile.cache(source, cell_number(shell), raw_code=source)
-        key = (id(ground.lab), source, streams)
-        known, note = self._planned.pop(key, None), ""
-        if known is not None:
-            changed = known.plan.changed_inputs()
-            if not changed:
-                known.plan.rename(filename)
-                begin(known.plan.streams[0])
-                self._planned[key] = known
-                return known
-            names = ", ".join(changed[:4])
-            note = f"Planned again: another type, shape or plain value than as In [{known.number}]: {names}."
-        program = make_program(ground, source, lambda: shell.user_ns, filename=filename, result=_free_name(source, filename))
-        begin(program.home(streams))
-        plan = program.plan(streams=streams)
-        made = self._planned[key] = PlannedCell(plan=plan, number=cell_number(shell), note=note)
-        for oldest in list(self._planned)[:-MOST_PLANS]:
-            del self._planned[oldest]
-        return made
+        flags = shell.compile.flags & FUTURES
+        key = (id(ground.lab), source, streams, flags)
+        plan = self._plans.pop(key, None)
+        if plan is None:
+            result = _free_name(source, filename)
+            program = make_program(ground, source, lambda: shell.user_ns, filename=filename, result=result, flags=flags)
+            plan = program.plan(streams=streams)
+        self._plans[key] = plan
+        plan.rename(filename)
+        for oldest in list(self._plans)[:-MOST_PLANS]:
+            del self._plans[oldest]
+        return plan
 
     def run(self, plan: Plan) -> object:
         """Run a plan on the shell's variables; return the value of its last expression, or None."""
@@ -109,16 +80,24 @@ class ProgramCells:
                 variables.pop(name, None)
 
 
-def show_plan(planned: PlannedCell, *, is_ordered: bool) -> None:
-    """Show a plan above what its cell shows: its picture, and its line; and what a later cell does first that reads results."""
-    home, notes = planned.plan.streams[0], [planned.note]
+def show_plan(plan: Plan, note: str, *, is_ordered: bool) -> None:
+    """Show a plan: its picture, and its line; a note, and what a later cell does first that reads results."""
+    home, notes = plan.streams[0], [note]
     if not is_ordered:
         notes.append(
             f"Results are on stream {home!r}: a plain cell that reads them calls lab.stream({home!r}).synchronize() first; "
             "with %gpulab auto cells wait by themselves."
         )
-    note = "\n".join(filter(None, notes))
-    display({"text/plain": f"{planned.plan!r}\n{note}".rstrip(), "text/html": planned.plan.overview(note)}, raw=True)
+    shown = "\n".join(filter(None, notes))
+    display({"text/plain": f"{plan!r}\n{shown}".rstrip(), "text/html": plan.overview(shown)}, raw=True)
+
+
+def first_run_note(plan: Plan) -> str:
+    """Say why a cell runs in order on one stream now, to be planned by what is seen; nothing where it runs as planned."""
+    changed = plan.changed_inputs()
+    again = f"another type, shape or plain value than before: {', '.join(changed[:4])}" if plan.has_run else "its first run"
+    is_planned = plan.has_run and not changed
+    return "" if is_planned else f"It ran in order on one stream ({again}); the next run of the cell is as planned here."
 
 
 def show_check(plan: Plan) -> None:
@@ -127,14 +106,14 @@ def show_check(plan: Plan) -> None:
     Raises
     ------
     UsageError
-        If it does not: then the cell must not run.
+        If it does not: then the cell must not run as planned.
     """
     __tracebackhide__ = True
     check = plan.check()
     display(check)
     if not check:
         raise UsageError(
-            "%%gpuprogram: the planned run differs from one stream, so the cell was not run; the check says where."
+            "%%gpuprogram: the planned run differs from one stream, so the cell was not run as planned; the check says where."
         )
 
 
