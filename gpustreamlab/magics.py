@@ -33,6 +33,7 @@ from gpustreamlab.notebook.cells import (
 )
 from gpustreamlab.notebook.parsers import PARSERS
 from gpustreamlab.notebook.program_cell import ProgramCells, first_run_note, show_check, show_plan, show_replay
+from gpustreamlab.programs import Plan
 from gpustreamlab.record.capture import Capture
 from gpustreamlab.session import Session, open_sessions
 from gpustreamlab.streams.selection import Selection

@@ -31,13 +31,18 @@ RUNS_TEXT = frozenset({"eval", "exec", "__import__"})
 _KERNELS = frozenset({"RawKernel", "ElementwiseKernel", "ReductionKernel", "JitRawKernel", "_JitRawKernel"})
 """Kernels of CuPy that the user wrote: they touch the arrays that they are given."""
 _KERNEL_LIBRARIES = frozenset({"numba", "triton"})
-_CHANCE = frozenset({"random", "secrets", "time", "uuid", "os", "datetime", "input", "open"})
+_CHANCE = frozenset({"random", "secrets", "time", "uuid", "os", "posix", "datetime", "io", "_io", "pathlib"})
 """What gives other values each time."""
 _CHANCE_OF_NUMPY = "numpy.random"
 _RUNS_CELLS = frozenset({"run_line_magic", "run_cell_magic", "system", "getoutput", "run_cell", "ex", "ev"})
 """Methods of IPython's shell that run what nobody has read."""
-OUTSIDE = frozenset({"open", "os", "shutil", "subprocess", "socket", "sqlite3", "urllib", "http", "smtplib", "ftplib", "input"})
+_OUTSIDE = frozenset({"shutil", "subprocess", "socket", "sqlite3", "urllib", "http", "smtplib", "ftplib", "tempfile"})
 """What changes files, processes and other machines."""
+_CHANGES_FILES = (
+    "chmod chown fork kill link hardlink_to makedirs mkdir open popen putenv remove removedirs rename renames replace rmdir "
+    "symlink symlink_to system touch truncate unlink write write_bytes write_text"
+).split()
+"""Functions and methods that do, of what may also only look."""
 _TAKES_FUNCTIONS = frozenset({"builtins", "itertools"})
 """Whose functions call those that they are given, and keep none."""
 _STEERS = frozenset({"on", "select", "run_on", "partition"})
@@ -132,13 +137,14 @@ class CallLog:
             self._touch(name, arguments)
         elif root in _CHANCE or _module_of(plain).startswith(_CHANCE_OF_NUMPY):
             self.is_chance = True
-            self.outside = self.outside or (name if root in OUTSIDE else "")
+            if name.rpartition(".")[2] in _CHANGES_FILES:
+                self.outside = self.outside or name
         elif root in BASED_ON_TORCH:
             if name.rpartition(".")[2] in UNSEEN or _module_of(plain).startswith(STREAMS_OF_TORCH):
                 self.unknown = name  # else its operators are told of
         elif root and (root not in _HARMLESS or (root == "IPython" and name.rpartition(".")[2] in _RUNS_CELLS)):
             self.unknown = name
-        elif root in OUTSIDE:
+        elif root in _OUTSIDE:
             self.outside = self.outside or name
 
     def _note_own(self, function: Any, name: str) -> None:

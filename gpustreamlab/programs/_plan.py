@@ -384,7 +384,10 @@ class Plan(Reported):
         before = self._sign(values)
         recording = record(self._program, self._names[0], values)
         self._signature, self._runs = before, 0
-        self._shared = tuple(name for name in before.changed(self._sign(values)) if " " in name)
+        after = self._sign(values)
+        self._shared = tuple(
+            name for name in before.changed(after) if " " in name and name in before.parts and name in after.parts
+        )
         self._arrange(recording)
 
     def _run_timed(self, values: dict[str, Any]) -> None:

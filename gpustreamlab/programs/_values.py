@@ -40,7 +40,7 @@ def is_plain(value: object) -> bool:
 
 def is_random(value: object) -> bool:
     """Tell whether a value is a generator of random numbers: Python's, NumPy's, torch's or the array module's."""
-    return isinstance(value, _RANDOM) or type(value).__name__ in ("Generator", "RandomState")
+    return isinstance(value, _RANDOM) or type(value).__name__ in ("Generator", "RandomState", "SimGenerator")
 
 
 # What variables lead to

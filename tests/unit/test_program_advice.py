@@ -28,6 +28,7 @@ def lab():
 def test_a_graph_is_advised_only_where_it_can_be_captured(lab, text, line):
     values = {"lab": lab, "x": lab.xp.ones((16, 16)), "host": np.ones((16, 16))}
     plan = lab.program(text, values).plan()
+    plan.run()
     shown = repr(plan)
     assert "the host is the limit" in shown
     assert ("plan.capture() launches all with one call" in shown) == (line is None)

@@ -44,6 +44,9 @@ def test_a_plan_gives_what_one_stream_gives_and_has_no_hazards(lab, first):
         program = random_program(seed)
         expected = on_one_stream(lab, program)
         plan = lab.program(program.text, new_inputs(lab, program)).plan(program.streams)
+        first = read_back(lab, plan.run(new_inputs(lab, program)))
+        assert first == expected, f"seed {seed}, first run"
+        lab.synchronize()
         check = plan.check()
         assert check, f"seed {seed}: {check}"
 
@@ -75,6 +78,8 @@ def found_without(lab, kind):
     for seed in range(60):
         program = random_program(seed)
         plan = lab.program(program.text, new_inputs(lab, program)).plan(program.streams)
+        plan.run()
+        lab.synchronize()
         for mutated in without(plan.code, kind):
             values = new_inputs(lab, program)
             exec(mutated, values)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import copy
 import math
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
@@ -434,6 +435,9 @@ class SimGenerator:
         self._source = source
         self._is_legacy = isinstance(source, np.random.RandomState)
         self._known = _LEGACY if self._is_legacy else _MODERN
+
+    def __deepcopy__(self, memo: dict[int, Any]) -> SimGenerator:
+        return SimGenerator(self._module, copy.deepcopy(self._source, memo))
 
     def seed(self, seed: int | None = None) -> None:
         """Start the sequence of numbers at a seed; the same seed gives the same numbers."""
