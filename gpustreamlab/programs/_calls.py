@@ -9,6 +9,7 @@ import functools
 import gc
 import inspect
 import os
+import re
 import site
 import sys
 import sysconfig
@@ -23,7 +24,7 @@ from gpustreamlab.programs._source import FUTURES
 from gpustreamlab.programs._torch import BASED_ON_TORCH, STREAMS_OF_TORCH, UNSEEN, eager
 
 CALL = "__gpustreamlab_call__"
-"""The built-in through which a recorded program makes its calls. It stays: a generator may go on when the recording is over."""
+"""The built-in that is told of a recorded program's calls. It stays: a generator may go on when the recording is over."""
 _LEFT_ALONE = frozenset({"super", "locals", "globals", "vars", "dir", "eval", "exec"})
 """Built-ins that look at their caller."""
 RUNS_TEXT = frozenset({"eval", "exec", "__import__"})
@@ -38,13 +39,13 @@ _RUNS_CELLS = frozenset({"run_line_magic", "run_cell_magic", "system", "getoutpu
 """Methods of IPython's shell that run what nobody has read."""
 _OUTSIDE = frozenset({"shutil", "subprocess", "socket", "sqlite3", "urllib", "http", "smtplib", "ftplib", "tempfile"})
 """What changes files, processes and other machines."""
-_CHANGES_FILES = (
-    "chmod chown fork kill link hardlink_to makedirs mkdir open popen putenv remove removedirs rename renames replace rmdir "
-    "symlink symlink_to system touch truncate unlink write write_bytes write_text"
-).split()
+_CHANGES_FILES = re.compile(
+    "ch(mod|own)|fork|kill|(hard|sym)?link(_to)?|mk\\w*|makedirs|p?open|putenv|re(move|name)\\w*|replace|rmdir|system|touch|"
+    "truncate|unlink|write\\w*"
+)
 """Functions and methods that do, of what may also only look."""
-_TAKES_FUNCTIONS = frozenset({"builtins", "itertools"})
-"""Whose functions call those that they are given, and keep none."""
+_TAKES_FUNCTIONS = (map, filter, sorted, min, max, functools.reduce)
+"""What calls functions that it is given."""
 _STEERS = frozenset({"on", "select", "run_on", "partition"})
 """Methods of a session under which work goes to streams of its own."""
 _ORDERS = frozenset({"synchronize", "wait", "make_wait", "record", "use", "hold", "query"})
@@ -53,7 +54,7 @@ _CLOSES = frozenset({"close"})
 
 
 def instrumented(node: ast.stmt) -> ast.stmt:
-    """Return a statement that makes its calls through `CALL`."""
+    """Return a statement that tells `CALL` of its calls."""
     made: ast.stmt = _Rewriter().visit(copy.deepcopy(node))
     return ast.fix_missing_locations(made)
 
@@ -63,20 +64,22 @@ class _Rewriter(ast.NodeTransformer):
         self.generic_visit(node)
         if isinstance(node.func, ast.Name) and node.func.id in _LEFT_ALONE:
             return node
-        return ast.copy_location(ast.Call(ast.Name(CALL, ast.Load()), [node.func, *node.args], node.keywords), node)
+        # Only told of: the call itself stays in its frame, which warnings, tracebacks, eval and the like look at.
+        return ast.copy_location(
+            ast.Call(ast.Call(ast.Name(CALL, ast.Load()), [node.func], []), node.args, node.keywords), node
+        )
 
 
-def _call(function: Any, /, *args: Any, **kwargs: Any) -> Any:
-    __tracebackhide__ = True
+def _told(function: Any) -> Any:
     log = CallLog.active.get(threading.get_ident())
-    return function(*args, **kwargs) if log is None else log.call(function, *args, **kwargs)
+    return function if log is None else log.tell(function)
 
 
-setattr(builtins, CALL, _call)
+setattr(builtins, CALL, _told)
 
 
 class CallLog:
-    """Makes the calls of a recorded program, and keeps what it cannot follow.
+    """Is told of the calls of a recorded program, and keeps what it cannot follow.
 
     Parameters
     ----------
@@ -113,31 +116,42 @@ class CallLog:
         self.unknown, self.is_chance, self.steers, self.orders, self.line = "", False, False, False, line
         self.calls_own, self.outside = False, ""
 
-    def call(self, function: Any, /, *args: Any, **kwargs: Any) -> Any:
-        """Call a function as the program does."""
+    def tell(self, function: Any) -> Any:
+        """Take note of what is about to be called; return what is to be called in its place."""
         __tracebackhide__ = True
-        while type(function) is functools.partial:
-            args, kwargs = (*function.args, *args), {**function.keywords, **kwargs}
-            function = function.func
-        function = eager(function)
-        name, root = _name_of(function)
-        self._note_call(function, name, root, (args, kwargs))
+        plain = eager(function.func if type(function) is functools.partial else function)
+        name, root = _name_of(plain)
+        self._note_call(plain, name, root)
         if root == "":
             self.calls_own = True
-            function = self._followed(function)
-        elif root in _TAKES_FUNCTIONS or function is functools.reduce:
-            args = tuple(self._followed(value) if isinstance(value, types.FunctionType) else value for value in args)
-        return function(*args, **kwargs)
+            plain = self._followed(plain)
+        if type(function) is functools.partial:
+            return functools.partial(plain, *function.args, **function.keywords)
+        if root in _KERNEL_LIBRARIES or (root == "cupy" and type(plain).__name__ in _KERNELS):
+            return functools.partial(self._launch, plain, name)
+        return functools.partial(self._call_followed, plain) if any(plain is one for one in _TAKES_FUNCTIONS) else plain
 
-    def _note_call(self, plain: Any, name: str, root: str, arguments: object) -> None:
+    def _launch(self, kernel: Any, name: str, /, *args: Any, **kwargs: Any) -> Any:
+        """Call a kernel of the user's, which may read and write all that it is given."""
+        __tracebackhide__ = True
+        self._touch(name, (args, kwargs))
+        return kernel(*args, **kwargs)
+
+    def _call_followed(self, function: Any, /, *args: Any, **kwargs: Any) -> Any:
+        """Call what calls functions that it is given."""
+        __tracebackhide__ = True
+        kwargs = {name: self._followed(value) for name, value in kwargs.items()}
+        return function(*map(self._followed, args), **kwargs)
+
+    def _note_call(self, plain: Any, name: str, root: str) -> None:
         """Keep what a call means for the statement: that nothing is known of it, that it gives other values each time."""
         if root == "gpustreamlab":
             self._note_own(plain, name)
         elif root in _KERNEL_LIBRARIES or (root == "cupy" and type(plain).__name__ in _KERNELS):
-            self._touch(name, arguments)
+            return  # its arguments are looked at when it is launched
         elif root in _CHANCE or _module_of(plain).startswith(_CHANCE_OF_NUMPY):
             self.is_chance = True
-            if name.rpartition(".")[2] in _CHANGES_FILES:
+            if _CHANGES_FILES.fullmatch(name.rpartition(".")[2]):
                 self.outside = self.outside or name
         elif root in BASED_ON_TORCH:
             if name.rpartition(".")[2] in UNSEEN or _module_of(plain).startswith(STREAMS_OF_TORCH):
@@ -184,9 +198,9 @@ class CallLog:
         return found
 
     def _rewrite(self, function: types.FunctionType) -> types.FunctionType | None:
-        """Compile a function anew, with its calls going through `CALL`; None where that cannot be done."""
+        """Compile a function anew, so that it tells `CALL` of its calls; None where that cannot be done."""
         if function.__code__.co_name == "<lambda>" or self._is_own(function.__code__):
-            return function  # it goes through here already
+            return function  # it tells already
         try:
             lines, first = inspect.getsourcelines(function.__code__)  # not of what it wraps
             tree = ast.parse(textwrap.dedent("".join(lines)))
