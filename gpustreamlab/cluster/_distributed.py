@@ -4,10 +4,14 @@ from __future__ import annotations
 
 import asyncio
 import logging
+import tempfile
 from collections.abc import Callable, Coroutine, Mapping
 from concurrent.futures import Future as Waiting
+from contextlib import ExitStack
+from pathlib import Path
 from typing import Any
 
+from gpustreamlab._util.words import install_line
 from gpustreamlab.cluster._engines import Answer
 from gpustreamlab.errors import MissingExtraError, OptionError
 
@@ -94,22 +98,38 @@ def _is_news(record: logging.LogRecord) -> bool:
 
 
 def start_workers(count: int) -> DistributedEngines:
-    """Start worker processes on this machine.
+    """Start worker processes on this machine, which take orders from this process alone.
 
     Raises
     ------
     MissingExtraError
-        If Dask is not installed.
+        If Dask or cryptography is not installed.
     """
     try:
         from distributed import Client, LocalCluster
+        from distributed.security import Security
+
+        security = Security.temporary()  # any user of this machine reaches the ports, and a worker runs what it is sent
     except ImportError as error:
         raise MissingExtraError(
-            f"gsl.Cluster(workers={count}) starts workers of Dask, which is not installed: pip install 'gpustreamlab[dask]'"
+            f"gsl.Cluster(workers={count}) starts workers of Dask, which needs a package that is missing ({error}): "
+            f"{install_line('dask')}"
         ) from error
     logging.getLogger("distributed.scheduler").addFilter(_is_news)
-    # None would not mean no dashboard, but the usual port, and a warning where another cluster has it.
+    owned = ExitStack()
+    # Dask imports from its folder, and would take one in /tmp that another user has made.
+    folder = owned.enter_context(tempfile.TemporaryDirectory(prefix="gpustreamlab-", ignore_cleanup_errors=True))
+    preload = Path(folder, "without_ctrl_c.py")
+    preload.write_text(_WITHOUT_CTRL_C)
     cluster = LocalCluster(
-        n_workers=count, threads_per_worker=1, processes=True, dashboard_address="127.0.0.1:0", preload=[_WITHOUT_CTRL_C]
+        n_workers=count,
+        threads_per_worker=1,
+        processes=True,
+        security=security,
+        local_directory=folder,
+        scheduler_kwargs={"local_directory": folder},
+        # None would not mean no dashboard, but the usual port, and a warning where another cluster has it.
+        dashboard_address="127.0.0.1:0",
+        preload=[str(preload)],
     )
-    return DistributedEngines(Client(cluster), cluster)
+    return DistributedEngines(Client(cluster), cluster, owned)

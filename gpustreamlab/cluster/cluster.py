@@ -73,7 +73,7 @@ class Cluster(OneOfSeveral):
     OptionError
         If it is no client, or neither a client nor a number of workers is given.
     MissingExtraError
-        If workers are to be started and Dask is not installed.
+        If workers are to be started and Dask or cryptography is not installed.
     ClusterError
         If there is no engine, or some cannot be used: the message names each, and says why.
 

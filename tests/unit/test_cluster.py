@@ -6,12 +6,16 @@ import importlib
 import os
 import re
 import signal
+import socket
+import ssl
 import sys
+import tempfile
 import threading
 import time
 import tomllib
 from functools import partial
 from pathlib import Path
+from urllib.parse import urlsplit
 
 import numpy as np
 import pytest
@@ -25,10 +29,11 @@ from gpustreamlab.analysis import format_ns
 from gpustreamlab.cluster import ByEngine, Outcomes, _calls, _cells, _entry, _follower, _runs, _worker
 from gpustreamlab.cluster import cluster as _cluster
 from gpustreamlab.cluster._calls import Outcome
+from gpustreamlab.cluster._distributed import start_workers
 from gpustreamlab.cluster._mirror import Mirror
 from gpustreamlab.cluster._runs import Printer, Run
 from gpustreamlab.draw._groups import plan_groups
-from gpustreamlab.errors import ClusterError, OptionError, StreamNotFoundError
+from gpustreamlab.errors import ClusterError, MissingExtraError, OptionError, StreamNotFoundError
 from gpustreamlab.sinks.live import LiveFeed
 from gpustreamlab.workloads import spin
 from tests.helpers.fake_engines import FakeEngines
@@ -424,6 +429,32 @@ def test_a_wire_span_takes_few_bytes(home, mirror):
 def test_what_is_no_cluster_is_refused(arguments, words):
     with pytest.raises(OptionError, match=words):
         Cluster(*arguments[:1], workers=arguments[1] if len(arguments) > 1 else None)
+
+
+def test_workers_that_are_started_here_take_orders_and_code_of_no_other_user(tmp_path, monkeypatch):
+    monkeypatch.setattr(tempfile, "tempdir", str(tmp_path))
+    taken = tmp_path / "dask-scratch-space"  # another user makes Dask's folder first
+    taken.mkdir()
+    without_key = ssl.create_default_context()
+    without_key.check_hostname = False
+    without_key.verify_mode = ssl.CERT_NONE
+    workers = start_workers(1)
+    try:
+        for address in (workers._client.scheduler.address, *workers.engines()):
+            plain = socket.create_connection((urlsplit(address).hostname, urlsplit(address).port))
+            with pytest.raises(ssl.SSLError, match="CERTIFICATE_REQUIRED"), plain, without_key.wrap_socket(plain) as secret:
+                secret.recv(1)
+        (theirs,) = workers._client.run(lambda: sys.path).values()
+        assert not [path for path in [*sys.path, *theirs] if path.startswith(str(taken))]
+    finally:
+        workers.close()
+    assert [*tmp_path.iterdir()] == [taken]
+
+
+def test_without_cryptography_no_worker_is_started_and_it_is_said_what_to_install(monkeypatch):
+    monkeypatch.setitem(sys.modules, "cryptography", None)
+    with pytest.raises(MissingExtraError, match=r"workers=1.*cryptography.*pip install .*\[dask\]"):
+        Cluster(workers=1)
 
 
 @pytest.fixture

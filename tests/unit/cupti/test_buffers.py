@@ -9,6 +9,7 @@ import os
 import shutil
 import subprocess
 import sys
+import tempfile
 import threading
 from itertools import chain
 from pathlib import Path
@@ -92,14 +93,68 @@ def test_without_a_compiler_kernels_are_not_captured_and_it_is_said_what_to_inst
         ActivityBuffers(buffer_bytes=64)
 
 
-def test_what_a_compiler_and_the_disk_say_is_told(tmp_path, monkeypatch):
+def test_what_a_compiler_says_is_told(tmp_path):
     source = tmp_path / "wrong.c"
     source.write_text("no C")
     with pytest.raises(OSError, match=r"(?s)could not compile wrong\.c: .*error"):
         compile_source(source, tmp_path / "wrong.so")
-    monkeypatch.setenv("XDG_CACHE_HOME", str(source))
-    with pytest.raises(OSError, match="wrong"):
-        find_library()
+
+
+@pytest.fixture
+def cached(tmp_path, monkeypatch):
+    """Return where the library is cached: a file that is there already; a compiler writes "new"."""
+    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "cache"))
+    monkeypatch.setattr(tempfile, "tempdir", str(tmp_path))
+    monkeypatch.setattr(_buffers, "compile_source", lambda _source, target: target.write_text("new"))
+    library = find_library()
+    library.write_text("old")
+    return library
+
+
+def link(path):
+    """Leave a link to what was there."""
+    path.symlink_to(path.rename(path.with_name("elsewhere")))
+
+
+@pytest.mark.parametrize(
+    "spoil",
+    [
+        lambda folder, _: folder.chmod(0o720),
+        lambda folder, _: folder.chmod(0o702),
+        lambda folder, _: folder.parent.chmod(0o777),
+        lambda folder, _: link(folder),
+        lambda folder, _: folder.parent.rename(folder.parent.with_name("away")).with_name("cache").touch(),
+        lambda _, monkeypatch: monkeypatch.setattr(os, "geteuid", lambda: 12345),
+    ],
+    ids=["group writes", "all write", "all write above", "link", "no folder", "owner"],
+)
+def test_a_cache_of_others_is_not_used(cached, tmp_path, monkeypatch, caplog, spoil):
+    spoil(cached.parent, monkeypatch)
+
+    library = find_library()
+
+    assert library.read_text() == "new"
+    assert library.parent.parent == tmp_path
+    assert library.parent.stat().st_mode & 0o777 == 0o700
+    assert [record.getMessage().count("Set XDG_CACHE_HOME") for record in caplog.records] == [1]
+    assert not cached.exists() or cached.read_text() == "old"
+
+
+@pytest.mark.parametrize("spoil", [lambda library: library.chmod(0o720), link], ids=["group writes", "link"])
+def test_a_cached_library_that_others_may_write_is_made_anew(cached, caplog, spoil):
+    spoil(cached)
+    old = cached.resolve()
+
+    assert find_library() == cached
+
+    assert (cached.read_text(), cached.is_symlink(), cached.stat().st_mode & 0o777) == ("new", False, 0o700)
+    assert old == cached or old.read_text() == "old"
+    assert not caplog.records
+
+
+def test_a_cache_below_a_folder_as_tmp_is_used(cached):
+    cached.parent.parent.chmod(0o1777)
+    assert (find_library(), cached.read_text()) == (cached, "old")
 
 
 def test_a_process_has_them_once(monkeypatch, compiled):

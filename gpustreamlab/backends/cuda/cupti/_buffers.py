@@ -9,15 +9,19 @@ time, and the library is kept in the user's cache.
 
 from __future__ import annotations
 
+import atexit
 import ctypes
 import hashlib
 import importlib.util
+import logging
 import os
 import platform
 import shutil
+import stat
 import subprocess
 import sys
 import tempfile
+from contextlib import suppress
 from pathlib import Path
 from typing import NamedTuple
 
@@ -27,6 +31,8 @@ from numpy.typing import NDArray
 from gpustreamlab.backends.cuda._idle import keep_for_good
 from gpustreamlab.backends.cuda.cupti._library import Cupti
 from gpustreamlab.errors import CaptureUnavailableError
+
+_log = logging.getLogger(__name__)
 
 BUFFER_BYTES = 1 << 20
 """Size of a buffer: 4,800 kernels."""
@@ -132,14 +138,36 @@ def find_library() -> Path:
         raise OSError(f"CUPTI's callbacks are compiled on Linux alone; this is {sys.platform}.")
     digest = hashlib.sha256(SOURCE.read_bytes()).hexdigest()[:16]
     folder = Path(os.environ.get("XDG_CACHE_HOME") or Path("~/.cache").expanduser(), "gpustreamlab")
-    library = folder / f"callbacks-{digest}-{platform.machine()}.so"
-    if not library.exists():
+    with suppress(OSError):
         folder.mkdir(mode=0o700, parents=True, exist_ok=True)
+    if not _is_ours(folder):
+        _log.warning(
+            "CUPTI's callbacks are compiled in each process, as %s cannot be made or is not yours alone. "
+            "Set XDG_CACHE_HOME to a folder of your own.",
+            folder,
+        )
+        folder = Path(tempfile.mkdtemp(prefix="gpustreamlab-"))
+        atexit.register(shutil.rmtree, folder, ignore_errors=True)
+    library = folder / f"callbacks-{digest}-{platform.machine()}.so"
+    if not _is_ours(library):
         with tempfile.TemporaryDirectory(dir=folder) as scratch:  # beside it, so that it appears there whole
             made = Path(scratch, library.name)
             compile_source(SOURCE, made)
+            made.chmod(0o700)  # a umask may let the group write it
             made.replace(library)
     return library
+
+
+def _is_ours(path: Path) -> bool:
+    """Tell whether only this user can have put it there: who loads a library runs it."""
+    try:
+        own, above = path.lstat(), path.parent.stat()
+    except OSError:
+        return False
+    user = os.geteuid()
+    # What a group may write above is no matter: a umask of 002 makes ~/.cache so.
+    others_move = above.st_uid not in (0, user) or (above.st_mode & 0o002 and not above.st_mode & stat.S_ISVTX)
+    return own.st_uid == user and not stat.S_ISLNK(own.st_mode) and not own.st_mode & 0o022 and not others_move
 
 
 def compile_source(source: Path, target: Path) -> None:
@@ -153,7 +181,13 @@ def compile_source(source: Path, target: Path) -> None:
     command = _find_compiler()
     try:
         done = subprocess.run(  # noqa: S603 - a compiler of this machine, and a file of this package
-            [*command, *_FLAGS, "-o", str(target), str(source)], check=False, capture_output=True, text=True, timeout=_COMPILE_S
+            [*command, *_FLAGS, "-o", str(target), str(source)],
+            check=False,
+            capture_output=True,
+            text=True,
+            timeout=_COMPILE_S,
+            # ziglang links what its cache holds, and that lies below XDG_CACHE_HOME too.
+            env=os.environ | {"ZIG_GLOBAL_CACHE_DIR": str(target.parent)},
         )
     except subprocess.TimeoutExpired:
         raise OSError(f"{' '.join(command)} took more than {_COMPILE_S} s.") from None
