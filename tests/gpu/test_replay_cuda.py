@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
+from typing import Any
 
 import pytest
 
 from gpustreamlab import Session
 from gpustreamlab.errors import ProgramError
+from gpustreamlab.programs import Plan
 
 CHAINS = """
 a = x * w
@@ -33,10 +35,18 @@ def inputs(lab: Session, size: int = 256) -> dict[str, object]:
     return {"lab": lab, "xp": xp, "alpha": 2.0, **made}
 
 
+def planned(lab: Session, text: str, names: dict[str, Any], streams: int = 2) -> Plan:
+    """Return a plan that has run once; its inputs are not changed by it here."""
+    plan = lab.program(text, names).plan(streams=streams)
+    plan.run(dict(names))
+    lab.synchronize()
+    return plan
+
+
 def test_a_replay_gives_what_the_program_gives(lab: Session) -> None:
     names = inputs(lab)
     xp = lab.xp
-    plan = lab.program(CHAINS, names).plan(streams=2)
+    plan = planned(lab, CHAINS, names)
     with plan.capture() as replay:
         assert len({line for line in replay.code.splitlines() if line.startswith("with")}) == 2, "two chains, two streams"
         results = replay.launch()
@@ -56,7 +66,7 @@ def test_a_replay_gives_what_the_program_gives(lab: Session) -> None:
 
 def test_a_graph_is_updated_for_other_arrays_and_numbers(lab: Session) -> None:
     names, others = inputs(lab), inputs(lab)
-    plan = lab.program(CHAINS, names).plan(streams=2)
+    plan = planned(lab, CHAINS, names)
     with plan.capture() as replay:
         results = replay.launch(x=others["x"], alpha=5.0)
         lab.synchronize()
@@ -69,7 +79,7 @@ def test_a_graph_is_updated_for_other_arrays_and_numbers(lab: Session) -> None:
 
 
 def test_kernels_of_a_replay_are_told_of_by_statement(lab: Session) -> None:
-    plan = lab.program(CHAINS, inputs(lab)).plan(streams=2)
+    plan = planned(lab, CHAINS, inputs(lab))
     with plan.capture() as replay:
         replay.launch()
         lab.synchronize()
@@ -89,13 +99,13 @@ def test_a_replay_takes_the_host_a_fifth_of_the_time(lab: Session) -> None:
     xp = lab.xp
     names = {"lab": lab, "xp": xp, **{f"h{chain}": xp.ones((64, 64), dtype="f4") for chain in range(4)}}
     xp.cuda.Device().synchronize()
-    comparison = lab.program(text, names).plan(streams=4).compare(9)
+    comparison = planned(lab, text, names, 4).compare(9)
     by_name = {run.how: run for run in comparison.runs}
     assert by_name["replayed"].host_ns * 5 < by_name["one stream"].host_ns, comparison
 
 
 def test_a_value_read_on_the_host_is_named_with_its_line(lab: Session) -> None:
-    plan = lab.program("z = x + y\ns = float(z.sum())", inputs(lab)).plan()
+    plan = planned(lab, "z = x + y\ns = float(z.sum())", inputs(lab))
     with pytest.raises(ProgramError, match="line 2"):
         plan.capture()
     assert float(plan.run()["s"]) > 0, "the streams work on"
@@ -104,7 +114,7 @@ def test_a_value_read_on_the_host_is_named_with_its_line(lab: Session) -> None:
 def test_memory_of_a_replay_is_its_own(lab: Session) -> None:
     """Temporaries of a graph go to nobody else while it can be launched."""
     names = inputs(lab)
-    plan = lab.program("t = (x + y) * 2\nz = (t * 3) + w", names).plan()
+    plan = planned(lab, "t = (x + y) * 2\nz = (t * 3) + w", names)
     xp = lab.xp
     with plan.capture() as replay:
         replay.launch()
@@ -123,7 +133,7 @@ def test_memory_of_a_replay_is_its_own(lab: Session) -> None:
 def test_what_cupy_refuses_to_capture_is_named_with_its_line(lab: Session, statement: str) -> None:
     """CuPy 14 calls no cuBLAS and copies nothing from the host while a stream captures; newer ones may."""
     names = inputs(lab) | {"host": lab.memory.pinned_empty((16,), "f4")}
-    plan = lab.program(f"y = x + 1\n{statement}", names).plan()
+    plan = planned(lab, f"y = x + 1\n{statement}", names)
     try:
         plan.capture().close()
     except ProgramError as error:
@@ -138,7 +148,7 @@ def test_matrix_products_of_torch_are_replayed(lab: Session) -> None:
         tensors = {name: torch.randn(256, 256, device="cuda") for name in ("x", "y", "w")}
         torch.cuda.synchronize()
         text = "a = torch.tanh(x @ w) @ w\nb = torch.tanh(y @ w) @ w\nc = a + b"
-        plan = lab.program(text, {"lab": lab, "torch": torch, **tensors}).plan(streams=2)
+        plan = planned(lab, text, {"lab": lab, "torch": torch, **tensors})
         expected = plan.run()["c"]
         lab.synchronize()
         with plan.capture() as replay:

@@ -27,7 +27,10 @@ def lab() -> Iterator[Session]:
 def planned(lab: Session, text: str, streams: int = 2, **names: Any) -> Plan:
     """Return the plan of statements of torch, as a graph would run them: the host's time is left out."""
     torch.cuda.synchronize()
-    return lab.program(text, {"lab": lab, "torch": torch, **names}).plan(streams)
+    plan = lab.program(text, {"lab": lab, "torch": torch, **names}).plan(streams)
+    plan.run(dict(plan._program.values))
+    lab.synchronize()
+    return plan
 
 
 def behind(plan: Plan) -> list[set[int]]:
