@@ -20,8 +20,6 @@ from gpustreamlab.exchange._packed import BYTE_ORDER_MARK, GZIP, unpacked
 from gpustreamlab.model import Trace
 
 AUTO = "auto"
-LARGEST_UNPACKED_BYTES = 4 << 30
-"""Most that is unpacked into a temporary file."""
 LEAST_WALL_CLOCK_NS = 10**18
 """Earlier times, of 2001, are not counted from 1970."""
 HEAD_BYTES = 1 << 20
@@ -251,6 +249,8 @@ def _read_head(path: str | PathLike[str]) -> bytes:
                 head += part
                 if len(head) >= HEAD_BYTES:
                     break
+    except TraceFileError:
+        raise
     except (EOFError, zlib.error) as error:
         if not head:  # what is lost further on is told by who reads it
             raise _not_unpacked(path, error) from error
@@ -322,10 +322,6 @@ def _unpack(path: Path, target: Path) -> None:
         shown = 0
         for part in unpacked(raw):
             file.write(part)
-            if file.tell() > LARGEST_UNPACKED_BYTES:
-                raise TraceFileError(
-                    f"{str(path)!r} is larger than {LARGEST_UNPACKED_BYTES:,} bytes, unpacked. Unpack it: gunzip."
-                )
             while shown < raw.tell() // part_bytes:
                 done(path.name)
                 shown += 1
