@@ -9,7 +9,6 @@ Source: "Trace Event Format" (Chromium), and ``tsl/profiler/convert/trace_events
 from __future__ import annotations
 
 import base64
-import io
 import zlib
 from contextlib import suppress
 from dataclasses import replace
@@ -83,31 +82,39 @@ def read_chrome(path: str | PathLike[str]) -> Trace:
     >>> trace.lanes[0].name, trace.names, trace.start_ns.tolist(), trace.end_ns.tolist()
     ('host: thread 7', ('load',), [1500], [4000])
     """
-    letters = _own_letters(Path(path))
-    if letters is None:
-        return _Reader(EventFile(path, Event, Top)).read()
     try:
-        data = base64.b64decode(letters, validate=True)
+        data = _own_data(Path(path))
+    except TraceFileError:
+        raise
+    except OSError:  # told where events are read
+        data = None
     except ValueError as error:
         raise TraceFileError(
             f"{str(path)!r} was written by gpustreamlab, and is damaged or was cut off: {error}. Copy it again."
         ) from error
-    return parquet_trace(io.BytesIO(data), repr(str(path)))
+    return _Reader(EventFile(path, Event, Top)).read() if data is None else parquet_trace(data, repr(str(path)))
 
 
-def _own_letters(path: Path) -> bytes | None:
-    """Return the trace that a file of ours holds, as letters of base64; None for a file of others."""
-    text = bytearray()
-    with suppress(OSError, EOFError, zlib.error), path.open("rb") as file:  # told where events are read
+def _own_data(path: Path) -> bytearray | None:
+    """Return the trace that a file of ours holds, as a Parquet file; None for a file of others."""
+    text, data = b"", None
+    with suppress(EOFError, zlib.error), path.open("rb") as file:  # likewise
         for part in unpacked(file):
-            searched = len(text)
             text += part
-            begin = OURS.match(text)
-            if begin is None and len(text) > LONGEST_BEGIN:
+            if data is None and (begin := OURS.match(text)):
+                text, data = text[begin.end() :], bytearray()
+            if data is not None:
+                letters, end, _ = text.partition(b'"')
+                whole = len(letters) if end else len(letters) // 4 * 4
+                data += base64.b64decode(letters[:whole], validate=True)
+                text = letters[whole:]
+                if end:
+                    return data
+            elif len(text) > LONGEST_BEGIN:
                 return None
-            if begin is not None and (end := text.find(b'"', max(begin.end(), searched))) >= 0:
-                return bytes(text[begin.end() : end])
-    return b"=" if OURS.match(text) else None  # which is no base64
+    if data is not None:
+        raise ValueError("its data has no end")
+    return None
 
 
 class _Reader:
@@ -132,7 +139,8 @@ class _Reader:
                 f"recorded, or it is another tool's{f', or {self._file.cut}' if self._file.cut else ''}."
             )
         order = np.lexsort((-columns["end_ns"], columns["start_ns"]))
-        return self._trace({name: values[order] for name, values in columns.items()})
+        columns = {name: values[order] for name, values in columns.items()}
+        return self._trace(columns)
 
     @property
     def _event_count(self) -> int:
@@ -144,16 +152,17 @@ class _Reader:
         is_gpu = np.array([*self._events.tracks.is_stream, False], bool)[slices["track"]] & (slices["kind"] != MARKER)
         is_memory = is_gpu & np.array([shape.is_memory for shape in shapes] or [False], bool)[slices["shape"]]
         self._events.left_out["spans of allocated memory on streams"] += int(is_memory.sum())
-        kept = ~is_memory
-        slices, is_gpu = {name: values[kept] for name, values in slices.items()}, is_gpu[kept]
+        if is_memory.any():
+            slices, is_gpu = {name: slices.pop(name)[~is_memory] for name in [*slices]}, is_gpu[~is_memory]
         is_summary = np.array([*self._events.tracks.is_summary, False], bool)[slices["track"]]
         slices["kind"] = np.where(is_summary & (slices["kind"] == HOST), ANNOTATION, slices["kind"])
         lanes = self._events.tracks.lanes(np.unique(slices["track"]), [process for process, _ in self._events.quantities])
+        pairs, flow_note = self._flow_pairs(slices)
+        track = slices.pop("track")
         columns, names, details = self._columns(slices, is_gpu, shapes)
-        columns["lane"], columns["thread"] = lanes.lane[slices["track"]], lanes.thread[slices["track"]]
+        columns["lane"], columns["thread"] = lanes.lane[track], lanes.thread[track]
         self._launches(columns, is_gpu)
         first_ns = self._to_zero(columns)
-        pairs, flow_note = self._flow_pairs(slices)
         metadata = self._metadata(columns, is_gpu, first_ns, flow_note)
         tables = Tables(lanes.lanes, lanes.threads, (), (), self._moved_markers(first_ns), metadata)
         counters = self._counters(lanes.of_process, first_ns)
@@ -170,12 +179,11 @@ class _Reader:
     def _columns(
         self, slices: _Columns, is_gpu: Any, shapes: list[Shape]
     ) -> tuple[_Columns, list[str], tuple[WorkDetail, ...]]:
-        """Return the columns of a trace but for lanes and threads, the names and the details."""
+        """Return the columns of a trace but for lanes and threads, the names and the details; slices are taken away."""
         count = len(is_gpu)
-        columns = {name: np.zeros(count, np.int64) for name in SPAN_COLUMNS}
-        columns |= {name: slices[name].copy() for name in ("start_ns", "end_ns", "kind")}
-        columns |= {name: np.full(count, -1, np.int64) for name in ("parent", "partition", "detail")}
-        columns["correlation"] = slices["correlation"].copy()
+        columns = {name: np.broadcast_to(np.int64(0), count) for name in SPAN_COLUMNS}
+        columns |= {name: slices.pop(name) for name in ("start_ns", "end_ns", "kind", "correlation")}
+        columns |= {name: np.broadcast_to(np.int64(-1), count) for name in ("parent", "partition")}
         columns["queued_ns"] = columns["start_ns"].copy()
         columns["number"] = FIRST_WORK_NUMBER + np.arange(count)
         names: dict[str, int] = {}
@@ -186,7 +194,7 @@ class _Reader:
         table = np.array(
             [(SPAN_KINDS.index(kind), known[detail], size) for kind, detail, size in works] or [(0, -1, 0)], np.int64
         )
-        code = slices["shape"]
+        code = slices.pop("shape")
         columns["name"] = np.where(is_gpu, np.array(short or [0])[code], np.array(plain or [0])[code])
         columns["kind"] = np.where(is_gpu, table[code, 0], columns["kind"])
         columns["detail"] = np.where(is_gpu, table[code, 1], -1)

@@ -31,7 +31,7 @@ BLOCK_BYTES = 1 << 18
 """How much is decoded at once: what fits in a processor's cache is decoded twice as fast as 16 MB."""
 LARGEST_EVENT_BYTES = 16 << 20
 """Largest event that is read; larger ones count as damaged."""
-LARGEST_FACTS_BYTES = 256 << 20
+LARGEST_FACTS_BYTES = 64 << 20
 """Most that is read before the events, and behind them."""
 MOST_TRIED = 16
 """How often the list of events is looked for."""
@@ -101,7 +101,7 @@ class EventFile(Generic[_Event, _Facts]):
         self._event = msgspec.json.Decoder(event)
         self._block: msgspec.json.Decoder[list[_Event]] = msgspec.json.Decoder(GenericAlias(list, (event,)))
         self._told = msgspec.json.Decoder(facts)
-        self._rest = b""
+        self._rest = bytearray()
         self._has_ended = False
         self._enough_bytes = 0  # to try again, where an event was incomplete
 
@@ -154,15 +154,15 @@ class EventFile(Generic[_Event, _Facts]):
 
     def _begin(self, parts: Iterator[bytes]) -> bool:
         """Go to the first event; return whether the file is a bare list."""
-        text = b""
+        text = bytearray()  # which grows without a copy of all
         tried: list[int] = []
         seen = 0
         while len(text) < LARGEST_FACTS_BYTES and len(tried) < MOST_TRIED and (part := next(parts, b"")):
-            text = (text + part).removeprefix(BYTE_ORDER_MARK).lstrip()
+            text += part if text else part.removeprefix(BYTE_ORDER_MARK).lstrip()
             if text.startswith(b"["):
                 self._rest = text[1:]
                 return True
-            if text[:1] not in (b"", b"{"):
+            if text and not text.startswith(b"{"):
                 break
             for found in islice(_EVENTS.finditer(text, seen), MOST_TRIED - len(tried)):
                 try:  # else it stood within a text, or deeper
@@ -184,7 +184,7 @@ class EventFile(Generic[_Event, _Facts]):
 
     def _end(self, parts: Iterator[bytes]) -> None:
         """Read what stands behind the events."""
-        behind = [self._rest]
+        behind: list[bytes | bytearray] = [self._rest]
         while sum(map(len, behind)) < LARGEST_FACTS_BYTES and (part := next(parts, b"")):
             behind.append(part)
         try:
@@ -207,10 +207,13 @@ class EventFile(Generic[_Event, _Facts]):
                 pass
             if place is not None:
                 break
+        if place is None and len(text) <= LARGEST_EVENT_BYTES:
+            self._enough_bytes = 2 * len(text)  # so each byte is looked at a few times only
+            return []
         if place is None:
-            return self._one_by_one() if len(text) > LARGEST_EVENT_BYTES else []
+            return self._one_by_one()
         try:
-            events: list[_Event] = _decode(self._block, b"[%b]" % text[: place.start() + 1])
+            events: list[_Event] = _decode(self._block, b"".join((b"[", text[: place.start() + 1], b"]")))
         except WRONG:
             return self._one_by_one()
         self._rest = text[place.end() - 1 :]
@@ -236,7 +239,7 @@ class EventFile(Generic[_Event, _Facts]):
                     self.damaged_count += 1
                     end = self._next_event(at, is_last=is_last)
                 else:
-                    self._rest, end, is_mended = _mend_values(self._rest[at:]), 0, True
+                    self._rest, end, is_mended = bytearray(_mend_values(self._rest[at:])), 0, True
                     text = self._rest.decode("latin-1")
                 continue
             event = self._read_event(self._rest[at:end])
@@ -256,7 +259,7 @@ class EventFile(Generic[_Event, _Facts]):
             return len(self._rest)
         return found.end() - (0 if is_last else 1)
 
-    def _read_event(self, text: bytes) -> _Event | None:
+    def _read_event(self, text: bytearray) -> _Event | None:
         """Read one event, of which what is of another kind counts as not told; None where it is none at all."""
         try:
             return self._event.decode(text)
@@ -317,7 +320,7 @@ def nanoseconds(raw: msgspec.Raw) -> int | None:
     return value if -LARGEST_TIME_NS < value < LARGEST_TIME_NS else None
 
 
-def _decode(decoder: msgspec.json.Decoder[Any], text: bytes) -> Any:
+def _decode(decoder: msgspec.json.Decoder[Any], text: bytes | bytearray) -> Any:
     """Decode a text, also with values that JSON forbids."""
     try:
         return decoder.decode(text)
@@ -325,7 +328,7 @@ def _decode(decoder: msgspec.json.Decoder[Any], text: bytes) -> Any:
         return decoder.decode(_mend_values(text))
 
 
-def _mend_values(text: bytes) -> bytes:
+def _mend_values(text: bytes | bytearray) -> bytes:
     """Return JSON with null for what is no number, and without commas behind the last value."""
     return _TRAILING_COMMA.sub(rb"\1", _NO_NUMBER.sub(rb"\1null", text))
 

@@ -20,8 +20,6 @@ from gpustreamlab.exchange._packed import BYTE_ORDER_MARK, GZIP, unpacked
 from gpustreamlab.model import Trace
 
 AUTO = "auto"
-LARGEST_UNPACKED_BYTES = 4 << 30
-"""Most that is unpacked into a temporary file."""
 LEAST_WALL_CLOCK_NS = 10**18
 """Earlier times, of 2001, are not counted from 1970."""
 HEAD_BYTES = 1 << 20
@@ -257,6 +255,8 @@ def _read_head(path: str | PathLike[str]) -> bytes:
                 head += part
                 if len(head) >= HEAD_BYTES:
                     break
+    except TraceFileError:
+        raise
     except (EOFError, zlib.error) as error:
         if not head:  # what is lost further on is told by who reads it
             raise _not_unpacked(path, error) from error
@@ -328,11 +328,15 @@ def _unpack(path: Path, target: Path) -> None:
         shown = 0
         for part in unpacked(raw) if raw.seekable() else iter(lambda: raw.read(HEAD_BYTES), b""):
             file.write(part)
+<<<<<<< HEAD
             if file.tell() > LARGEST_UNPACKED_BYTES:
                 raise TraceFileError(
                     f"{str(path)!r} is larger than {LARGEST_UNPACKED_BYTES:,} bytes, unpacked. Give it as a file: gunzip."
                 )
             while part_bytes and shown < raw.tell() // part_bytes:
+=======
+            while shown < raw.tell() // part_bytes:
+>>>>>>> h-c
                 done(path.name)
                 shown += 1
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from array import array
 from collections import defaultdict
 
 import numpy as np
@@ -39,13 +40,13 @@ def match_begins(
     [[0, 1], [2, 3]]
     """
     order = np.lexsort((time_ns, group))
-    is_opening, groups, names = (values[order].tolist() for values in (is_begin, group, name))
-    pairs: list[tuple[int, int]] = []
+    is_opening, groups, names = (values[order].data for values in (is_begin, group, name))  # no object for each is kept
+    begins, ends = array("q"), array("q")
     opened: list[int] = []
     named: dict[int, list[int]] = {}
     has_ended = bytearray(len(order))
     current: int | None = None
-    for place, opens, mine, code in zip(order.tolist(), is_opening, groups, names, strict=True):
+    for place, opens, mine, code in zip(order.data, is_opening, groups, names, strict=True):
         if mine != current:
             opened, named, current = [], {}, mine
         if opens:
@@ -58,10 +59,10 @@ def match_begins(
             if newest:
                 begin = newest.pop()
                 has_ended[begin] = True
-                pairs.append((begin, place))
+                begins.append(begin)
+                ends.append(place)
                 break
-    begins, ends = np.array(pairs, np.int64).reshape(-1, 2).T
-    return begins, ends
+    return np.frombuffer(begins, np.int64), np.frombuffer(ends, np.int64)
 
 
 def slices_at(

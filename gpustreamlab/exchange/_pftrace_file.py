@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import zlib
+from array import array
 from collections import Counter
 from os import PathLike
 from pathlib import Path
@@ -11,6 +12,7 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from gpustreamlab._util.progress import steps
+from gpustreamlab._util.room import require_room, room_bytes
 from gpustreamlab.errors import TraceFileError
 from gpustreamlab.exchange._packed import unpacked
 from gpustreamlab.exchange._pftrace_packets import (
@@ -31,10 +33,8 @@ from gpustreamlab.exchange._pftrace_packets import (
 from gpustreamlab.exchange._protobuf import LENGTH, LONGEST_VARINT, Bytes, Numbers, read_field, read_fields, tag
 from gpustreamlab.typing import BoolArray, Int64Array
 
-LARGEST_FILE_BYTES = 2 << 30
-"""Largest file that is read, unpacked."""
-MOST_PACKETS = 1 << 24
-"""Most packets of a file; reading needs some 500 bytes for each."""
+PACKET_BYTES = 256
+"""What a packet takes while it is read, though it may be empty and packed to nothing."""
 BLOCK_PACKETS = 1 << 16
 """Packets that are read at once."""
 GPU_STAGE = 53
@@ -59,7 +59,6 @@ _KINDS = {
 }
 """Names of packets that are not read."""
 _LOOK_BYTES, _ANYWHERE = 1 << 16, 1 << 40
-_TOO_LARGE = f"The file is larger than {LARGEST_FILE_BYTES:,} bytes, unpacked. Record less, or a part of it."
 _PACKET_TAG = PACKET << 3 | LENGTH
 
 
@@ -115,7 +114,7 @@ def is_pftrace(head: bytes) -> bool:
     """
     start = head[:_LOOK_BYTES]
     padded = start + bytes(4 * LONGEST_VARINT)
-    first, last, _ = _find(padded)
+    first, last, _ = _find(padded, len(padded))
     whole = last <= len(start)  # one that is cut by the end of what was read is filled with zeros
     first, last = first[whole], last[whole]
     if len(first):
@@ -137,19 +136,19 @@ def read_packets(path: str | PathLike[str]) -> Packets:
         If it is too large, or holds no packet, or too many.
     """
     name = str(path)
+    most_bytes = room_bytes()
     content, is_cut = _content(Path(path))
-    first, last, lost_bytes = _find(content)
-    unpacked = _unpack_packets(content, first, last)
+    first, last, lost_bytes = _find(content, most_bytes // PACKET_BYTES)
+    unpacked = _unpack_packets(content, first, last, repr(name))
     if unpacked is not None:
         content = unpacked
-        first, last, lost_bytes = _find(content)
+        first, last, lost_bytes = _find(content, most_bytes // PACKET_BYTES)
     if not len(first):
         raise TraceFileError(
             f"{name!r} holds no packet of a trace of Perfetto's in {lost_bytes:,} bytes. It was cut off, is damaged, or "
             "another program wrote it."
         )
-    if len(first) > MOST_PACKETS:
-        raise TraceFileError(f"{name!r} holds more than {MOST_PACKETS:,} packets. Record less, or a part of it.")
+    require_room(len(first) * PACKET_BYTES, f"{name!r}, of {len(first):,} packets or more,", most_bytes)
     data = np.frombuffer(content, np.uint8)
     blocks, said, left_out = [], [], Counter[str]()
     with steps(-(-len(first) // BLOCK_PACKETS), "reading") as step:
@@ -159,7 +158,9 @@ def read_packets(path: str | PathLike[str]) -> Packets:
             blocks.append(block)
             said += told
             step("packets")
-    columns = [np.concatenate(column) for column in zip(*blocks, strict=True)]
+    parts = [*zip(*blocks, strict=True)]
+    blocks.clear()
+    columns = [np.concatenate(parts.pop(0)) for _ in range(len(parts))]  # never all of them twice
     time, has_time, clock, sequence, is_cleared, is_behind_loss, needs_state, *places, is_damaged = columns
     return Packets(
         *(data, time, has_time, clock, sequence, is_cleared, is_behind_loss, needs_state),
@@ -204,33 +205,30 @@ def _read_block(
     return block, [Said(begin + owner, found[owner]) for owner in sorted(found)]
 
 
-def _content(path: Path) -> tuple[bytes, bool]:
+def _content(path: Path) -> tuple[bytearray, bool]:
     """Return all bytes, unpacked, with `LONGEST_VARINT` more, and whether they could not be unpacked to the end."""
-    parts: list[bytes] = []
-    size, is_cut = 0, False
+    content, is_cut = bytearray(), False
     try:
+        require_room(path.stat().st_size, repr(str(path)))
         with path.open("rb") as file:
             for part in unpacked(file):
-                parts.append(part)
-                size += len(part)
-                if size > LARGEST_FILE_BYTES:
-                    break
+                content += part
+    except TraceFileError:
+        raise
     except (OSError, EOFError, zlib.error) as error:
-        if not parts:
+        if not content:
             raise TraceFileError(f"{str(path)!r} cannot be read: {error}. Copy it again.") from error
         is_cut = True
-    if size > LARGEST_FILE_BYTES:
-        raise TraceFileError(_TOO_LARGE)
-    return b"".join([*parts, bytes(LONGEST_VARINT)]), is_cut
+    content += bytes(LONGEST_VARINT)
+    return content, is_cut
 
 
-def _find(content: bytes) -> tuple[Int64Array, Int64Array, int]:
+def _find(content: bytes | bytearray, most_packets: int) -> tuple[Int64Array, Int64Array, int]:
     """Return where packets begin and end, and how many bytes at the end are no whole one; it stops where there are too many."""
     data, view = np.frombuffer(content, np.uint8), memoryview(content)
-    first: list[int] = []
-    last: list[int] = []
+    first, last = array("q"), array("q")
     at, stop, size, most = 0, len(content) - LONGEST_VARINT, -1, 0
-    while at < stop and len(first) <= MOST_PACKETS:
+    while at < stop and len(first) <= most_packets:
         if content[at] == _PACKET_TAG and content[at + 1] < 0x80:
             begin = at + 2
             end = begin + content[at + 1]
@@ -250,11 +248,11 @@ def _find(content: bytes) -> tuple[Int64Array, Int64Array, int]:
         size, head = end - at, begin - at
         if most > 4:
             count = _run_length(data[at : min(stop, end + most * size)], head, size)
-            first.extend((begin + size * np.arange(1, count + 1)).tolist())
-            last.extend((end + size * np.arange(1, count + 1)).tolist())
+            first.extend(range(begin + size, begin + size * (count + 1), size))
+            last.extend(range(end + size, end + size * (count + 1), size))
             end += count * size
         at = end
-    return np.array(first, np.int64), np.array(last, np.int64), stop - at
+    return np.frombuffer(first, np.int64), np.frombuffer(last, np.int64), stop - at
 
 
 def _run_length(data: Bytes, head: int, size: int) -> int:
@@ -264,7 +262,7 @@ def _run_length(data: Bytes, head: int, size: int) -> int:
     return int(differs.argmax()) - 1 if differs.any() else len(rows) - 1
 
 
-def _unpack_packets(content: bytes, first: Int64Array, last: Int64Array) -> bytes | None:
+def _unpack_packets(content: bytearray, first: Int64Array, last: Int64Array, shown: str) -> bytearray | None:
     """Return the bytes with packed packets as those that are in them; None where there are none.
 
     Raises
@@ -276,18 +274,17 @@ def _unpack_packets(content: bytes, first: Int64Array, last: Int64Array) -> byte
     packed = np.flatnonzero((data[first] == front[0]) & (data[first + 1] == front[1]) & (last > first))
     if not len(packed):
         return None
-    parts: list[bytes] = []
-    done, room, view = 0, LARGEST_FILE_BYTES - len(content), memoryview(content)
+    parts, done, most_bytes, view = bytearray(), 0, room_bytes(), memoryview(content)
     for row in packed.tolist():
         unpacker = zlib.decompressobj()
         field = read_field(view, int(first[row]), int(last[row]))
         try:
-            inner = unpacker.decompress(view[field[3] : field[4]], room) if field and room > 0 else b""
+            inner = unpacker.decompress(view[field[3] : field[4]], most_bytes + 1 - len(parts)) if field else b""
         except zlib.error:
             continue  # it stays, and counts as not read
-        room -= len(inner)
-        if unpacker.unconsumed_tail or room <= 0:
-            raise TraceFileError(_TOO_LARGE)
-        parts += [content[done : int(last[row - 1]) if row else 0], inner]
+        parts += view[done : int(last[row - 1]) if row else 0]
+        parts += inner
+        require_room(len(parts), shown, most_bytes)
         done = int(last[row])
-    return b"".join([*parts, content[done:]])
+    parts += view[done:]
+    return parts

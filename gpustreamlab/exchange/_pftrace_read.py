@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import io
 from collections import Counter
 from collections.abc import Sequence
 from dataclasses import replace
@@ -15,7 +14,7 @@ from gpustreamlab.errors import TraceFileError
 from gpustreamlab.exchange._formats import LEAST_WALL_CLOCK_NS, not_read
 from gpustreamlab.exchange._pftrace_events import NO_TRACK, Events, Texts, link_flows, match_spans, read_events
 from gpustreamlab.exchange._pftrace_file import Packets, read_packets
-from gpustreamlab.exchange._pftrace_packets import COUNTER, INSTANT
+from gpustreamlab.exchange._pftrace_packets import COUNTER, INSTANT, OWN_FIELD
 from gpustreamlab.exchange._pftrace_said import (
     CATEGORIES,
     GPU_SPECIFICATIONS,
@@ -77,11 +76,12 @@ def read_pftrace(path: str | PathLike[str]) -> Trace:
     """
     name, texts = str(path), Texts()
     packets = read_packets(path)
-    said = read_said(packets, texts)
-    if len(said.own) == 1:
-        ((first, last),) = said.own
-        return parquet_trace(io.BytesIO(packets.data[first:last].tobytes()), f"{name!r}, which gpustreamlab wrote,")
-    return _Builder(name, packets, said, texts).build()
+    own = [one.fields[OWN_FIELD] for one in packets.said if OWN_FIELD in one.fields]
+    if len(own) == 1:
+        data = packets.data[slice(*own[0])].tobytes()
+        del packets
+        return parquet_trace(data, f"{name!r}, which gpustreamlab wrote,")
+    return _Builder(name, packets, read_said(packets, texts), texts).build()
 
 
 class _Rows(NamedTuple):

@@ -16,7 +16,6 @@ from gpustreamlab.exchange._pftrace_packets import (
     CLOCK_SNAPSHOT,
     INTERNED,
     OWN_CLOCK,
-    OWN_FIELD,
     PACKET_DEFAULTS,
     TIMESTAMP_CLOCK,
     TRACK,
@@ -92,8 +91,6 @@ class Said:
     pairs: dict[tuple[int, int], Int64Array] = field(default_factory=dict)
     """Times of the same moments on two clocks, in order, as far as they were asked for; shape (n, 2)."""
     primary_clock: int = BOOTTIME
-    own: list[tuple[int, int]] = field(default_factory=list)
-    """Where what we wrote for ourselves begins and ends."""
 
     def lookup(self, table: int, packet: Int64Array, number: Int64Array) -> Int64Array:
         """Return the number in `Texts` of numbers in the file; -1 for 0, and for those that nothing is said of."""
@@ -132,8 +129,6 @@ def read_said(packets: Packets, texts: Texts) -> Said:
             elif number == THREAD_OLD:
                 uuid = _FIRST_OLD_TRACK - int(packets.sequence[one.packet])
                 _read_thread(view, (0, 0, 0, first, last), said.tracks.setdefault(uuid, Track()))
-            elif number == OWN_FIELD:
-                said.own.append((first, last))
     return said
 
 

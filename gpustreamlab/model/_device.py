@@ -9,7 +9,7 @@ from dataclasses import dataclass
 from gpustreamlab._util.words import wrap_lines
 from gpustreamlab.errors import OptionError, TraceError, nearest_hint
 from gpustreamlab.model._clock_offset import ClockOffset
-from gpustreamlab.model._fields import Checked, Count, Whole, html_table, show_text
+from gpustreamlab.model._fields import Checked, Count, Told, Whole, html_table, show_text
 from gpustreamlab.model._partition import SMResource
 from gpustreamlab.typing import CaptureTier, Feature, LaneKind, MarkerKind, NoteKind
 
@@ -38,7 +38,7 @@ class SMLimits(Checked):
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Device(Checked):
+class Device(Told):
     """A GPU, real or simulated."""
 
     name: str
@@ -264,7 +264,7 @@ SCHEMA_VERSION = 3
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class TraceMetadata(Checked):
+class TraceMetadata(Told):
     """Where the numbers of a trace come from, and how far they can be trusted."""
 
     backend: str

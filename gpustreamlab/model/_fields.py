@@ -45,6 +45,23 @@ class Checked:
         check_fields(self)
 
 
+class Told(Checked):
+    """A dataclass of what a file or a driver says, which is printed as it is: signs that steer a terminal are made visible."""
+
+    __slots__ = ()
+
+    def __post_init__(self) -> None:
+        check_fields(self)
+        for name in _annotations(type(self)):  # type: ignore[arg-type] # as above
+            given = getattr(self, name)
+            shown = tuple(map(_visible, given)) if isinstance(given, tuple) else _visible(given)
+            object.__setattr__(self, name, shown)
+
+
+def _visible(given: object) -> object:
+    return display_name(given, len(given)) if isinstance(given, str) and given else given
+
+
 _annotations = cache(partial(get_type_hints, include_extras=True))
 
 

@@ -9,12 +9,14 @@ from os import PathLike
 from pathlib import Path
 from typing import BinaryIO
 
+import numpy as np
 import pyarrow as pa
 import pyarrow.parquet as pq
 
+from gpustreamlab._util.room import require_room
 from gpustreamlab.errors import TraceError, TraceFileError
-from gpustreamlab.model._schema import table_to_trace, trace_to_table
-from gpustreamlab.model._trace import Trace
+from gpustreamlab.model._schema import make_trace, trace_to_table
+from gpustreamlab.model._trace import COLUMN_DTYPES, Trace
 from gpustreamlab.model._whole_file import write_file_whole
 
 REASON_CHARACTERS = 240
@@ -66,14 +68,22 @@ def read_trace(path: str | PathLike[str]) -> Trace:
     return parquet_trace(target, repr(str(target)))
 
 
-def parquet_trace(file: Path | BinaryIO, shown: str) -> Trace:
-    """Read a Parquet file, or an open one; what it is called in errors is given."""
+def parquet_trace(file: Path | bytes | bytearray | memoryview, shown: str) -> Trace:
+    """Read a Parquet file, or the bytes of one; what it is called in errors is given."""
+    source = file if isinstance(file, Path) else pa.BufferReader(file)
     try:
-        with pq.ParquetFile(file, page_checksum_verification=True) as opened:
-            table, row_count = opened.read(), opened.metadata.num_rows
-        if len(table) != row_count:  # no checksum covers how many rows a group of them has
-            raise TraceError(f"It holds {len(table)} rows and should hold {row_count}. It is damaged; save it again.")
-        return table_to_trace(table)
+        told = pq.read_metadata(source)
+        texts = [name for name in COLUMN_DTYPES if name in told.schema.names]  # as codes: what is told once may take gigabytes
+        with pq.ParquetFile(source, metadata=told, page_checksum_verification=True, read_dictionary=texts) as opened:
+            groups = [told.row_group(place) for place in range(told.num_row_groups)]
+            row_count = sum(group.num_rows for group in groups)
+            if told.num_rows != row_count:  # no checksum covers how many rows a group of them has
+                raise TraceError(f"It holds {row_count} rows and should hold {told.num_rows}. It is damaged; save it again.")
+            row_bytes = sum(np.dtype(COLUMN_DTYPES.get(name, np.int64)).itemsize for name in opened.schema_arrow.names)
+            require_room(max(row_count * row_bytes, sum(group.total_byte_size for group in groups)), shown)
+            return make_trace(opened.schema_arrow, lambda name: opened.read([name]).column(name))
+    except TraceFileError:
+        raise
     except TraceError as error:
         raise TraceFileError(f"{shown} cannot be read as a trace. {error}") from error
     except (pa.ArrowException, OSError, ValueError, KeyError, TypeError, OverflowError) as error:

@@ -3,18 +3,15 @@
 from __future__ import annotations
 
 import base64
-import io
 import json
 from os import PathLike
 from pathlib import Path
 
+from gpustreamlab._util.room import require_room
 from gpustreamlab.errors import TraceFileError
 from gpustreamlab.model._file import parquet_bytes, parquet_trace
 from gpustreamlab.model._notes import read_written, with_written
 from gpustreamlab.model._trace import Trace
-
-LARGEST_PAGE_BYTES = 2 << 30
-"""Largest page that is read."""
 
 _BEGIN = b'<script type="application/vnd.apache.parquet" id="gsl-trace">'
 _NOTES = b'<script id="gsl-notes" type="application/json">'
@@ -55,11 +52,11 @@ def read_page(path: str | PathLike[str]) -> Trace:
         )
     try:
         data = base64.b64decode(_element(text, _BEGIN), validate=True)
-        written = json.loads(_element(text, _NOTES)) if _NOTES in text else None
-    except ValueError as error:
+        written = read_written(json.loads(_element(text, _NOTES))) if _NOTES in text else None
+    except (ValueError, RecursionError) as error:  # notes that are nested too deep
         raise TraceFileError(f"The data of the page {shown} is damaged or cut off: {error}. Copy it again.") from error
-    trace = parquet_trace(io.BytesIO(data), f"the data of the page {shown}")
-    return trace if written is None else with_written(trace, read_written(written))
+    trace = parquet_trace(data, f"the data of the page {shown}")
+    return trace if written is None else with_written(trace, written)
 
 
 def _element(text: bytes, begin: bytes) -> bytes:
@@ -76,10 +73,9 @@ def is_bare_page(path: str | PathLike[str]) -> bool:
 
 def _read(path: str | PathLike[str]) -> bytes:
     try:
-        with Path(path).open("rb") as file:
-            text = file.read(LARGEST_PAGE_BYTES + 1)
+        require_room(Path(path).stat().st_size, repr(str(path)))
+        return Path(path).read_bytes()
+    except TraceFileError:
+        raise
     except OSError as error:
         raise TraceFileError(f"{str(path)!r} cannot be read: {error.strerror}. Check its owner and mode.") from error
-    if len(text) > LARGEST_PAGE_BYTES:
-        raise TraceFileError(f"{str(path)!r} has more than {LARGEST_PAGE_BYTES:,} bytes: no page of ours is as large.")
-    return text

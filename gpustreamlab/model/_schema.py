@@ -5,7 +5,7 @@ from __future__ import annotations
 import base64
 import json
 import zlib
-from collections.abc import Sequence
+from collections.abc import Callable, Container, Sequence
 from typing import Any
 
 import msgspec
@@ -14,7 +14,7 @@ import pyarrow as pa
 from numpy.typing import NDArray
 
 from gpustreamlab.errors import TraceError
-from gpustreamlab.model._columns import Counters, Edges, WorkDetail
+from gpustreamlab.model._columns import Counters, Edges, WorkDetail, unchangeable
 from gpustreamlab.model._device import SCHEMA_VERSION, Lane, Marker, Note, TraceMetadata
 from gpustreamlab.model._fields import Whole
 from gpustreamlab.model._partition import Layout, LayoutChange, Partition
@@ -86,19 +86,24 @@ def table_to_trace(table: pa.Table) -> Trace:
     """
     if not isinstance(table, pa.Table):
         raise TraceError(f"Trace.from_arrow() takes a pyarrow.Table, as trace.to_arrow() returns; got {type(table).__name__}.")
-    metadata = table.schema.metadata or {}
+    return make_trace(table.schema, table.column)
+
+
+def make_trace(schema: pa.Schema, read: Callable[[str], pa.ChunkedArray]) -> Trace:
+    """Return the trace of a table of which each column is read when it is its turn, and let go: two of all would need room."""
+    metadata = schema.metadata or {}
     facts = _read_facts(metadata)
-    _require_columns(table, [*COLUMN_DTYPES, *facts.extra])
     texts = _texts(facts)
-    columns: dict[str, Any] = {
-        name: _codes(table[name], texts[name]) if name in texts else _numbers(table, name)
-        for name in COLUMN_DTYPES
-        if name in table.column_names
-    }
+    _require_columns(schema, [*COLUMN_DTYPES, *facts.extra], texts)
+
+    def values_of(name: str) -> Any:
+        column = _checked(read(name))
+        return unchangeable(_codes(column, texts[name]) if name in texts else _numbers(column, name))
+
     return Trace(
-        **columns,
+        **{name: values_of(name) for name in COLUMN_DTYPES if name in schema.names},
         **{name: getattr(facts, name) for name in _TABLES},
-        extra={name: _numbers(table, name) for name in facts.extra},
+        extra={name: values_of(name) for name in facts.extra},
         edges=Edges(**_unpack(metadata, EDGES_KEY, ("source", "target", "kind"))),
         counters=Counters(**_unpack(metadata, COUNTERS_KEY, _COUNTER_COLUMNS), names=facts.counter_names),
     )
@@ -141,15 +146,24 @@ def _read_facts(metadata: dict[bytes, bytes]) -> _Facts:
         raise TraceError(f"Its metadata is not what Trace.save writes: {error}. {_SAVE_AGAIN}") from error
 
 
-def _require_columns(table: pa.Table, names: list[str]) -> None:
-    """Raise `TraceError` where a column is missing or damaged."""
-    try:
-        table.validate(full=True)
-    except (pa.ArrowException, ValueError) as error:
-        raise TraceError(f"Its columns are damaged: {error}. {_SAVE_AGAIN}") from error
-    missing = [name for name in names if name not in table.column_names and name not in _SINCE_VERSION_2]
+def _require_columns(schema: pa.Schema, names: Sequence[str], texts: Container[str] = ()) -> None:
+    """Raise `TraceError` where a column is missing, or holds something else than numbers, or texts."""
+    missing = [name for name in names if name not in schema.names and name not in _SINCE_VERSION_2]
     if missing:
         raise TraceError(f"The table lacks the columns {missing} of a trace.")
+    for field in (schema.field(name) for name in names if name in schema.names):
+        is_text = pa.types.is_dictionary(field.type) or pa.types.is_string(field.type) or pa.types.is_large_string(field.type)
+        if not (pa.types.is_integer(field.type) or pa.types.is_floating(field.type) or (is_text and field.name in texts)):
+            raise TraceError(f"Column {field.name!r} holds {field.type}, not numbers. {_SAVE_AGAIN}")
+
+
+def _checked(column: pa.ChunkedArray) -> pa.ChunkedArray:
+    """Return a column as it is; raise `TraceError` where it is damaged."""
+    try:
+        column.validate(full=True)
+    except (pa.ArrowException, ValueError) as error:
+        raise TraceError(f"Its columns are damaged: {error}. {_SAVE_AGAIN}") from error
+    return column
 
 
 def _codes(column: pa.ChunkedArray, texts: Sequence[str]) -> NDArray[Any]:
@@ -158,24 +172,21 @@ def _codes(column: pa.ChunkedArray, texts: Sequence[str]) -> NDArray[Any]:
     held = column.type.value_type if pa.types.is_dictionary(column.type) else column.type
     if len(column) and not (pa.types.is_string(held) or pa.types.is_large_string(held)):
         raise TraceError(f"A column of names holds {held}, not text. {_SAVE_AGAIN}")
-    codes = np.empty(len(column), np.int64)
+    codes = np.empty(len(column), np.int32)
     done = 0
     for chunk in column.chunks:
         encoded = chunk if pa.types.is_dictionary(chunk.type) else chunk.dictionary_encode()
         unknown = [text for text in encoded.dictionary.to_pylist() if text not in place]
         if unknown:
             raise TraceError(f"A column names {unknown[0]!r}, which the trace's own table does not hold.")
-        own = np.array([place[text] for text in encoded.dictionary.to_pylist()] or [-1], np.int64)
+        own = np.array([place[text] for text in encoded.dictionary.to_pylist()] or [-1], np.int32)
         indices = encoded.indices.fill_null(-1).to_numpy(zero_copy_only=False)
         codes[done : done + len(chunk)] = np.where(indices < 0, -1, own[indices])
         done += len(chunk)
     return codes
 
 
-def _numbers(table: pa.Table, name: str) -> NDArray[Any]:
-    column = table[name]
-    if not (pa.types.is_integer(column.type) or pa.types.is_floating(column.type)):
-        raise TraceError(f"Column {name!r} holds {column.type}, not numbers. {_SAVE_AGAIN}")
+def _numbers(column: pa.ChunkedArray, name: str) -> NDArray[Any]:
     if column.null_count:
         raise TraceError(f"Column {name!r} has {column.null_count} nulls; a trace has none.")
     values: NDArray[Any] = column.to_numpy()
@@ -195,7 +206,7 @@ def _unpack(metadata: dict[bytes, bytes], key: bytes, names: tuple[str, ...]) ->
         return {}
     try:
         table = pa.ipc.open_stream(base64.b64decode(metadata[key], validate=True)).read_all()
-        _require_columns(table, list(names))
-        return {name: _numbers(table, name) for name in names}
+        _require_columns(table.schema, names)
+        return {name: _numbers(_checked(table[name]), name) for name in names}
     except (pa.ArrowException, OSError, ValueError) as error:
         raise TraceError(f"Its table {key.decode()} cannot be read: {error} {_SAVE_AGAIN}") from error

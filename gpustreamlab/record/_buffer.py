@@ -216,10 +216,15 @@ def find_innermost(
         place[order] = np.arange(len(order))
         found[mine] = above[place[itself[mine]]]
     inside = np.flatnonzero(found >= 0)
-    while inside.size:
-        inside = inside[at[inside] >= ordered.end[found[inside]]]
-        found[inside] = above[found[inside]]
-        inside = inside[found[inside] >= 0]
+    ended = inside[at[inside] >= ordered.end[found[inside]]]
+    jumps = [above.astype(np.int32)]  # to what lies 1 above, 2, 4, ..., and ends no earlier
+    while ended.size and (jumps[-1] >= 0).any():
+        jumps.append(np.where(jumps[-1] >= 0, jumps[-1][jumps[-1]], -1))
+    for jump in reversed(jumps):
+        higher = jump[found[ended]]
+        goes = (higher >= 0) & (at[ended] >= ordered.end[higher])
+        found[ended[goes]] = higher[goes]
+    found[ended] = above[found[ended]]
     return np.where(found >= 0, order[found], -1).astype(np.int64)
 
 
@@ -230,20 +235,18 @@ def find_enclosing(ordered: Intervals) -> Int64Array:
     ----------
     ordered
         Sorted by group, start and number.
-
-    Notes
-    -----
-    Each looks at the one before it. Where that ends too early, so do all that it encloses, and the next to look at is what
-    encloses it: as all do this at once, the distance doubles with each round.
     """
-    above = np.arange(-1, len(ordered.start) - 1, dtype=np.int64)
-    above[np.flatnonzero(np.diff(ordered.group)) + 1] = -1
-    unsettled = np.arange(len(above))
-    while unsettled.size:
-        before = above[unsettled]
-        unsettled = unsettled[(before >= 0) & (ordered.end[before] < ordered.end[unsettled])]
-        above[unsettled] = above[above[unsettled]]
-    return above
+    ends, is_first = ordered.end.tolist(), np.diff(ordered.group, prepend=ordered.group[:1]).astype(bool).tolist()
+    above: list[int] = []
+    opened: list[int] = []  # each is looked at once when it closes, however deep they nest
+    for place, (end, begins) in enumerate(zip(ends, is_first, strict=True)):
+        if begins:
+            opened.clear()
+        while opened and ends[opened[-1]] < end:
+            opened.pop()
+        above.append(opened[-1] if opened else -1)
+        opened.append(place)
+    return np.array(above, np.int64)
 
 
 def _last_started(ordered: Intervals, group: Int64Array, at: Int64Array) -> Int64Array:

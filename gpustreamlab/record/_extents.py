@@ -169,34 +169,18 @@ def span_work(rows: Mapping[str, Int64Array], parent: Int64Array) -> dict[str, I
     count = works.astype(np.int64)
     holds = (kind == RANGE_CODE) | (kind == ANNOTATION_CODE)
     first_ns[holds], last_ns[holds] = np.iinfo(np.int64).max, np.iinfo(np.int64).min
-    inside = np.flatnonzero(works & (parent >= 0))
-    for level in (inside, *_levels(np.flatnonzero(holds), parent)):
-        above = parent[level]
-        order = np.argsort(above, kind="stable")
-        level, above = level[order], above[order]  # noqa: PLW2901 - the same, in order
-        heads = np.flatnonzero(np.diff(above, prepend=-1))
-        if len(heads):
-            into = above[heads]
-            first_ns[into] = np.minimum(first_ns[into], np.minimum.reduceat(first_ns[level], heads))
-            last_ns[into] = np.maximum(last_ns[into], np.maximum.reduceat(last_ns[level], heads))
-            count[into] += np.add.reduceat(count[level], heads)
+    holders, level, above = np.flatnonzero(holds), np.flatnonzero(works & (parent >= 0)), parent.copy()
+    # Work counts in what holds it, then that in what lies 1 above it, 2, 4, ...: a deep nest takes few rounds, too.
+    for _ in range(2 + len(holders).bit_length()):
+        into = above[level]
+        np.minimum.at(first_ns, into, first_ns[level])
+        np.maximum.at(last_ns, into, last_ns[level])
+        np.add.at(count, into, count[level])
+        above[level] = above[into]
+        level = holders[above[holders] >= 0]
     is_empty = holds & (count == 0)
     first_ns[is_empty] = last_ns[is_empty] = start_ns[is_empty]
     return {"work_start_ns": first_ns, "work_end_ns": last_ns, "work_count": count}
-
-
-def _levels(holders: Int64Array, parent: Int64Array) -> list[Int64Array]:
-    """Return the rows that have parents, those that lie deepest first."""
-    depth = np.zeros(len(holders), np.int64)
-    climbing, above = np.arange(len(holders)), parent[holders]
-    while climbing.size:
-        is_inside = above >= 0
-        climbing, above = climbing[is_inside], above[is_inside]
-        depth[climbing] += 1
-        above = parent[above]
-    order = np.argsort(-depth, kind="stable")
-    bounds = np.flatnonzero(np.diff(depth[order], prepend=-1))
-    return [block for block in np.split(holders[order], bounds[1:]) if len(block) and parent[block[0]] >= 0]
 
 
 KEPT_CHECKPOINTS = 1_000

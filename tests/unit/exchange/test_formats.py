@@ -19,6 +19,7 @@ import pytest
 
 import gpustreamlab as gsl
 from gpustreamlab import Session
+from gpustreamlab._util import room
 from gpustreamlab.errors import GPUStreamLabError, OptionError, TraceFileError
 from gpustreamlab.exchange import FORMATS, WRITERS, _formats, _pftrace_file, find_format
 from gpustreamlab.exchange._formats import HEAD_BYTES
@@ -241,9 +242,12 @@ def test_what_is_unpacked_is_bounded_and_goes_away(trace, tmp_path, monkeypatch)
     path.write_bytes(path.read_bytes()[:-40])
     with pytest.raises(TraceFileError, match="cannot be unpacked"):
         gsl.load_trace(path)
-    monkeypatch.setattr(_formats, "LARGEST_UNPACKED_BYTES", 1_000)
     path.write_bytes(gzip.compress(b"PAR1" + bytes(1 << 20)))
-    with pytest.raises(TraceFileError, match="larger than 1,000 bytes, unpacked"):
+    with (
+        monkeypatch.context() as patched,
+        pytest.raises(TraceFileError, match=r"run\.parquet\.gz' is larger than 1,000 bytes, unpacked"),
+    ):
+        patched.setattr(room, "LARGEST_UNPACKED_BYTES", 1_000)
         gsl.load_trace(path)
 
     def fail(path, target):

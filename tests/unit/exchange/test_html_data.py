@@ -12,6 +12,7 @@ from hypothesis import given, settings
 
 import gpustreamlab as gsl
 from gpustreamlab import compare
+from gpustreamlab._util import room
 from gpustreamlab.errors import OptionError, TraceFileError
 from gpustreamlab.model import _page
 from tests.helpers.traces import EVIL_NAME, empty_trace, evil_trace, pipeline_trace
@@ -90,8 +91,20 @@ def test_damaged_data_is_told_with_the_name_of_the_page(path, damage):
         gsl.load_trace(path)
 
 
-def test_a_page_that_is_too_large_is_refused(path, monkeypatch):
-    monkeypatch.setattr(_page, "LARGEST_PAGE_BYTES", 100)
+@pytest.mark.parametrize("depth", [500, 200_000])
+def test_notes_of_a_page_that_are_nested_deep_are_none_or_damage(path, depth):
     pipeline_trace().timeline().save(path, with_data=True)
-    with pytest.raises(TraceFileError, match="more than 100 bytes"):
+    notes = b'<script id="gsl-notes" type="application/json">[[1, null, ' + b"[" * depth + b"]" * depth + b', "a"]]</script>'
+    path.write_bytes(path.read_bytes().replace(b"</body>", notes + b"</body>"))
+    if depth == 500:
+        assert gsl.load_trace(path).notes == ()
+        return
+    with pytest.raises(TraceFileError, match=r"run\.html.*is damaged or cut off: maximum recursion depth"):
+        gsl.load_trace(path)
+
+
+def test_a_page_that_is_too_large_is_refused(path, monkeypatch):
+    monkeypatch.setattr(room, "LARGEST_UNPACKED_BYTES", 100)
+    pipeline_trace().timeline().save(path, with_data=True)
+    with pytest.raises(TraceFileError, match="larger than 100 bytes"):
         gsl.load_trace(path)

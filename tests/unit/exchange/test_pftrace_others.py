@@ -11,6 +11,7 @@ import numpy as np
 import pytest
 from perfetto.protos.perfetto.trace import perfetto_trace_pb2 as pb
 
+from gpustreamlab._util import room
 from gpustreamlab.errors import GPUStreamLabError, TraceFileError
 from gpustreamlab.exchange import _pftrace_file, _pftrace_read
 from gpustreamlab.exchange._formats import find_format
@@ -293,10 +294,10 @@ def test_too_large_a_file_and_too_many_tracks_are_refused(file, tmp_path, monkey
     monkeypatch.setattr(_pftrace_read, "MOST_LANES", 4)
     with pytest.raises(TraceFileError, match="more than 4 tracks"):
         file.read(tmp_path)
-    monkeypatch.setattr(_pftrace_file, "MOST_PACKETS", 4)
-    with pytest.raises(TraceFileError, match="holds more than 4 packets"):
+    monkeypatch.setattr(room, "LARGEST_UNPACKED_BYTES", 4 * _pftrace_file.PACKET_BYTES)
+    with pytest.raises(TraceFileError, match=r"of \d packets or more, is larger than 1,024 bytes"):
         file.read(tmp_path)
-    monkeypatch.setattr(_pftrace_file, "LARGEST_FILE_BYTES", 10)
+    monkeypatch.setattr(room, "LARGEST_UNPACKED_BYTES", 10)
     with pytest.raises(TraceFileError, match="larger than"):
         file.read(tmp_path)
 
@@ -410,8 +411,7 @@ def test_what_we_wrote_is_read_as_a_file_of_others_without_our_own_part(tmp_path
     )
 
 
-def test_of_too_many_packets_no_more_are_found(monkeypatch):
-    monkeypatch.setattr(_pftrace_file, "MOST_PACKETS", 10)
+def test_of_too_many_packets_no_more_are_found():
     small, large = bytes.fromhex("0a020801"), bytes.fromhex("0a0408055001")
-    first, last, _ = _pftrace_file._find((small + large) * 1_000 + bytes(10))
+    first, last, _ = _pftrace_file._find((small + large) * 1_000 + bytes(10), 10)
     assert len(first) == len(last) == 11

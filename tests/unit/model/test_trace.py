@@ -212,3 +212,19 @@ def test_edges_of_one_kind_are_selected(kind):
 def test_an_unknown_kind_of_edge_is_told_with_the_nearest(kind, hint):
     with pytest.raises(OptionError, match=hint):
         Edges().select(kind)
+
+
+def test_what_metadata_says_steers_no_terminal_whoever_prints_it(tmp_path):
+    text, shown = "\x1b]0;PWN\x07\x1b[2J\u202e H200", "␣]0;PWN␣␣[2J␣ H200"
+    fields = [field for field in dataclasses.fields(TraceMetadata) if field.type == "str"]
+    told = dataclasses.replace(METADATA, missing=(text,), device=Device(name=text, host=text, sm_count=4))
+    told = dataclasses.replace(told, **{field.name: text for field in fields})
+    made = make(metadata=told)
+    table = made.to_arrow()  # as another program writes it
+    facts = {key: value.replace("␣".encode("unicode_escape"), b"\\u001b") for key, value in table.schema.metadata.items()}
+    facts = {key: value for key, value in facts.items() if not key.endswith(b"checksum")}
+    for trace in (made, Trace.from_arrow(table.replace_schema_metadata(facts))):
+        found = trace.metadata
+        assert not {"\x1b", "\x07", "\u202e"} & set(f"{found}{trace!r}{trace.explain()}")
+        assert [found.title, found.missing[0], found.device.name, found.device.host] == [shown] * 4
+    assert make(metadata=dataclasses.replace(METADATA, title="")).metadata.title == ""

@@ -1,0 +1,214 @@
+"""Files that are small on disk and large in memory, or of which each part takes as long as all before it."""
+
+from __future__ import annotations
+
+import gzip
+import json
+
+import numpy as np
+import pyarrow as pa
+import pyarrow.parquet as pq
+import pytest
+
+import gpustreamlab as gsl
+from gpustreamlab._util import room
+from gpustreamlab.errors import TraceFileError
+from gpustreamlab.exchange import _event_file
+from gpustreamlab.exchange._chrome_json import Event, Top
+from gpustreamlab.exchange._event_file import EventFile
+from gpustreamlab.model import Trace
+from gpustreamlab.record._buffer import Intervals, find_innermost
+from gpustreamlab.record._extents import ANNOTATION_CODE, span_work
+from tests.helpers.files import METADATA_KEY
+
+LIMIT_BYTES = 2 << 20
+
+
+@pytest.fixture
+def low_limit(monkeypatch):
+    monkeypatch.setattr(room, "LARGEST_UNPACKED_BYTES", LIMIT_BYTES)
+
+
+@pytest.mark.parametrize(
+    ("name", "begin", "part"),
+    [
+        ("ours.json.gz", b'{"gpustreamlab": "', b"A"),
+        ("events.json.gz", b'{"traceEvents": [', b" "),
+        ("kineto.json.gz", b'{"schemaVersion": 1, "a": "', b"A"),
+        ("packets.pftrace.gz", b"\x0a\x02\x50\x01", b"\x0a\x00"),
+        ("rows.parquet.gz", b"PAR1", b"\0"),
+        ("page.html.gz", b"<!DOCTYPE html>", b" "),
+    ],
+)
+def test_what_is_packed_unpacks_up_to_the_limit(tmp_path, low_limit, name, begin, part):
+    path = tmp_path / name
+    path.write_bytes(gzip.compress(begin + part * (2 * LIMIT_BYTES)))
+    with pytest.raises(TraceFileError, match=rf"{name}' is larger than 2,097,152 bytes, unpacked.*Load it where more is free"):
+        gsl.load_trace(path)
+
+
+def zeros(row_count):
+    """Return a table of a trace with so many equal rows."""
+    table = Trace.from_columns(start_ns=[0], end_ns=[0], stream=["a"]).to_arrow()
+    return table.take(pa.array(np.zeros(row_count, np.int64)))
+
+
+def test_the_rows_of_a_parquet_file_are_counted_before_they_are_read(tmp_path, low_limit, monkeypatch):
+    path = tmp_path / "zeros.parquet"
+    pq.write_table(zeros(50_000), path, compression="zstd")
+    assert path.stat().st_size < 20_000
+    monkeypatch.setattr(pq.ParquetFile, "read", lambda *_: pytest.fail("columns are read"))
+    with pytest.raises(TraceFileError, match="is larger than 2,097,152 bytes, unpacked"):
+        gsl.load_trace(path)
+
+
+def test_a_parquet_file_of_something_else_is_known_by_its_columns(tmp_path, monkeypatch):
+    path, table = tmp_path / "other.parquet", zeros(3)
+    pq.write_table(pa.table({"zero": [0, 0]}), path)
+    monkeypatch.setattr(pq.ParquetFile, "read", lambda *_: pytest.fail("columns are read"))
+    with pytest.raises(TraceFileError, match="holds no gpustreamlab metadata"):
+        gsl.load_trace(path)
+    place = table.column_names.index("start_ns")
+    pq.write_table(table.set_column(place, "start_ns", pa.array(["0"] * 3)), path)
+    assert METADATA_KEY in pq.read_schema(path).metadata
+    with pytest.raises(TraceFileError, match="'start_ns' holds .*string.*, not numbers"):
+        gsl.load_trace(path)
+
+
+def test_a_text_of_a_parquet_file_is_held_once_whatever_the_schema_says(tmp_path):
+    path, table = tmp_path / "text.parquet", zeros(2_000)
+    long = pa.array(["a" * 100_000]).take(pa.array(np.zeros(2_000, np.int64)))
+    pq.write_table(table.set_column(table.column_names.index("name"), "name", long), path)
+    before = pa.default_memory_pool().max_memory()
+    with pytest.raises(TraceFileError, match="trace's own table does not hold"):
+        gsl.load_trace(path)
+    assert pa.default_memory_pool().max_memory() <= max(before, pa.total_allocated_bytes() + (200 << 20) // 2)
+
+
+def test_the_columns_of_a_parquet_file_are_never_there_twice(tmp_path, monkeypatch):
+    path, row_count = tmp_path / "run.parquet", 100_000
+    pq.write_table(zeros(row_count), path)
+    plain, held = pq.ParquetFile.read, []
+
+    def read(*args):
+        table = plain(*args)
+        held.append(pa.total_allocated_bytes())
+        return table
+
+    monkeypatch.setattr(pq.ParquetFile, "read", read)
+    before = pa.total_allocated_bytes()
+    assert len(gsl.load_trace(path)) == row_count
+    assert len(held) == 9
+    assert max(held) - before < 3 * 8 * row_count  # of 49 bytes a row
+
+
+def test_half_of_the_memory_that_is_free_is_the_limit_where_it_is_less(tmp_path, monkeypatch):
+    monkeypatch.setattr(room, "_MEMORY", tmp_path / "meminfo")
+    monkeypatch.setattr(room, "_CONTAINER", tmp_path)
+    assert room.room_bytes() == room.LARGEST_UNPACKED_BYTES
+    (tmp_path / "meminfo").write_text("MemTotal:  900 kB\nMemAvailable:   600 kB\n")
+    assert room.room_bytes() == 300 << 10
+    for name, text in {"max": "400000\n", "current": "300000\n", "stat": "anon 7\ninactive_file 100000\nslab 5\n"}.items():
+        (tmp_path / f"memory.{name}").write_text(text)
+    assert room.room_bytes() == 100_000
+    (tmp_path / "memory.max").write_text("max\n")
+    assert room.room_bytes() == 300 << 10
+
+
+class _Part(bytes):
+    """A part of a file that counts what is copied where it is put behind others."""
+
+    copied_bytes = 0
+
+    def __radd__(self, before):
+        if isinstance(before, bytearray):
+            return NotImplemented  # which grows in place
+        _Part.copied_bytes += len(before)
+        return before + bytes(self)
+
+
+class _Searched:
+    """A regular expression that counts what it looks at."""
+
+    def __init__(self, pattern):
+        self._pattern, self.byte_count = pattern, 0
+
+    def finditer(self, text, first=0):
+        self.byte_count += len(text) - first
+        return self._pattern.finditer(text, first)
+
+    def search(self, text, first=0):
+        return self._pattern.search(text, first)
+
+
+@pytest.mark.parametrize(
+    ("begin", "end"),
+    [(b'{"a": "', b'"}'), (b'{"traceEvents": [{"ph": "', b'"}]}'), (b'{"traceEvents": [{"ph": "X"', b"}]}")],
+    ids=["before the events", "within an event", "blanks"],
+)
+def test_each_part_of_a_file_of_events_is_looked_at_a_few_times_only(tmp_path, monkeypatch, begin, end):
+    path = tmp_path / "run.json"
+    text = begin + (b" " if b"X" in begin else b"A") * 500_000 + end
+    path.write_bytes(text)
+    monkeypatch.setattr(_Part, "copied_bytes", 0)
+    searched = _Searched(_event_file._BETWEEN)
+    monkeypatch.setattr(_event_file, "_BETWEEN", searched)
+    monkeypatch.setattr(_event_file, "LARGEST_EVENT_BYTES", 100_000)
+    parts = [_Part(text[place : place + 1_000]) for place in range(0, len(text), 1_000)]
+    monkeypatch.setattr(EventFile, "_parts", lambda *_: iter(parts))
+    file = EventFile(path, Event, Top)
+    try:
+        assert sum(map(len, file.blocks())) + file.damaged_count > 0
+    except TraceFileError as error:
+        assert "holds neither a list of events" in str(error)  # noqa: PT017
+    assert _Part.copied_bytes + searched.byte_count < 10 * len(text)
+
+
+class _Looked(np.ndarray):
+    """An array that counts how many of its values were taken out."""
+
+    count = 0
+
+    def __getitem__(self, key):
+        found = super().__getitem__(key)
+        _Looked.count += np.size(found)
+        return found
+
+
+def looked(values):
+    _Looked.count = 0
+    return np.asarray(values).view(_Looked)
+
+
+def test_what_lies_deep_is_found_by_as_few_looks(monkeypatch):
+    depth = 1_000
+    nest, late = np.arange(depth), 3 * depth + np.arange(depth)  # all of the nest has ended before the others begin
+    start, end = np.append(nest, late), np.append(3 * depth - nest, late + 1)
+    group = np.zeros(2 * depth, np.int64)
+    found = find_innermost(Intervals(group, start, looked(end), np.arange(2 * depth)), group[:depth], late)
+    assert found.tolist() == (depth + np.arange(depth)).tolist()
+    asked = np.append(late + 1, [3 * depth - 500])
+    inside = find_innermost(Intervals(group[:depth], nest, looked(end[:depth]), nest), np.zeros(depth + 1, np.int64), asked)
+    assert inside.tolist() == [-1] * depth + [499]
+    assert _Looked.count < 30 * depth
+
+
+def test_work_in_a_deep_nest_is_counted_in_as_few_looks():
+    depth = 1_000
+    kind = np.append(np.full(depth, ANNOTATION_CODE), np.full(2, 1))
+    start = np.append(np.arange(depth), [depth, depth + 10])
+    rows = {"kind": kind, "start_ns": start, "end_ns": np.append(np.full(depth, 5 * depth), [depth + 5, depth + 20])}
+    found = span_work(rows, looked(np.append(np.arange(-1, depth - 1), [depth - 1, 499])))
+    assert _Looked.count < 60 * depth
+    assert found["work_count"].tolist() == [2] * 500 + [1] * 500 + [1, 1]
+    assert found["work_end_ns"].tolist() == [depth + 20] * 500 + [depth + 5] * 501 + [depth + 20]
+    assert set(found["work_start_ns"].tolist()) == {depth, depth + 10}
+
+
+def test_a_deep_nest_is_read_as_it_is(tmp_path):
+    path, depth = tmp_path / "run.json", 10_000
+    begins = [{"ph": "B", "name": "f", "ts": place} for place in range(depth)]
+    path.write_text(json.dumps(begins + [{"ph": "E", "ts": depth + place} for place in range(depth)]))
+    trace = gsl.load_trace(path)
+    assert trace.parent.tolist() == [*range(-1, depth - 1)]
+    assert trace.end_ns.tolist() == [1_000 * (2 * depth - 1 - place) for place in range(depth)]
