@@ -15,6 +15,7 @@ from pathlib import Path
 from typing import Any, NamedTuple
 
 from gpustreamlab._util.progress import steps
+from gpustreamlab._util.room import require_room, room_bytes
 from gpustreamlab.errors import OptionError, TraceFileError, nearest_hint
 from gpustreamlab.exchange._packed import BYTE_ORDER_MARK, GZIP, unpacked
 from gpustreamlab.model import Trace
@@ -323,20 +324,13 @@ def _unpacked(path: Path) -> Iterator[Path]:
 
 
 def _unpack(path: Path, target: Path) -> None:
-    part_bytes = path.stat().st_size // 100  # of a pipe 0: nobody knows how much is to come
+    part_bytes, most_bytes = path.stat().st_size // 100, room_bytes()  # of a pipe 0: nobody knows how much is to come
     with path.open("rb") as raw, target.open("wb") as file, steps(100, "unpack") as done:
         shown = 0
         for part in unpacked(raw) if raw.seekable() else iter(lambda: raw.read(HEAD_BYTES), b""):
             file.write(part)
-<<<<<<< HEAD
-            if file.tell() > LARGEST_UNPACKED_BYTES:
-                raise TraceFileError(
-                    f"{str(path)!r} is larger than {LARGEST_UNPACKED_BYTES:,} bytes, unpacked. Give it as a file: gunzip."
-                )
+            require_room(file.tell(), repr(str(path)), most_bytes)
             while part_bytes and shown < raw.tell() // part_bytes:
-=======
-            while shown < raw.tell() // part_bytes:
->>>>>>> h-c
                 done(path.name)
                 shown += 1
 

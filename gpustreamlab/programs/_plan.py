@@ -278,8 +278,8 @@ class Plan(Reported):
         self._shared: tuple[str, ...] = ()
         """What the first run changed, and copies would share."""
         self._runs = 0
-        self._fitted: dict[str, Any] = {}
-        """The inputs that fitted last, where they are what they are as long as they are the same objects."""
+        self._fitted: tuple[Signature | None, dict[str, int]] = None, {}
+        """What fitted last, as long as the inputs are the same objects and hold the same ones."""
         unknown = Work(engine=Engine.SMS)
         self._arrange(Recording(works=(unknown,) * len(program.source.statements)))
 
@@ -513,17 +513,21 @@ class Plan(Reported):
         return signature(values, needed_names(source, values), source.looked_up)
 
     def _changed(self, values: dict[str, Any]) -> list[str]:
-        known = self._fitted
-        if known and all(values.get(name, self) is value for name, value in known.items()):
+        known, roots = self._fitted
+        if known is not None and roots == self._roots(values) and known.is_untouched():
             return []
         assert self._signature is not None  # noqa: S101 - for the type checker
         now = self._sign(values)
         changed = now.changed(self._signature)
-        is_lasting = now.is_lasting and not changed
-        names = needed_names(self._program.source, values) if is_lasting else frozenset()
-        is_bound = any(one.writes & names for one in self._program.source.statements)
-        self._fitted = {} if is_bound else {name: values[name] for name in names}
+        # What was seen is kept only if it stays: arrays that the program binds anew would be kept for nothing.
+        source = self._program.source
+        is_bound = any(one.writes & source.inputs for one in source.statements)
+        self._fitted = (None, {}) if changed or is_bound else (now, self._roots(values))
         return changed
+
+    def _roots(self, values: Mapping[str, Any]) -> dict[str, int]:
+        """Return the identities of the program's inputs, and which there are not."""
+        return {name: id(values.get(name, self)) for name in self._program.source.inputs}
 
     def _line(self) -> str:
         planned = self._planned

@@ -63,10 +63,7 @@ class _Step:
 
 def needed_names(source: Source, values: Mapping[str, object]) -> frozenset[str]:
     """Return the variables that a program looks up before it binds them, those of its functions too."""
-    found, bound = set[str](), set[str]()
-    for statement in source.statements:
-        found |= {name for name in statement.needs if name not in bound and name in values}
-        bound |= statement.binds
+    found = {name for name in source.inputs if name in values}
     for name in tuple(found):
         value = values[name]
         if isinstance(value, types.FunctionType):

@@ -83,6 +83,15 @@ class Source:
     """The flags that it is compiled with: those of its ``from __future__ import ...``."""
 
     @functools.cached_property
+    def inputs(self) -> frozenset[str]:
+        """The names that it may look up before it binds them."""
+        found, bound = set[str](), set[str]()
+        for statement in self.statements:
+            found |= statement.needs - bound
+            bound |= statement.binds
+        return frozenset(found)
+
+    @functools.cached_property
     def looked_up(self) -> frozenset[str]:
         """The names that it looks up: variables and attributes."""
         code = compile(

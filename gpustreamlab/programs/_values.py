@@ -8,6 +8,7 @@ import decimal
 import functools
 import pathlib
 import random
+import sys
 import types
 from collections import deque
 from collections.abc import Callable, Iterable, Iterator, Mapping, MutableMapping, Sequence
@@ -17,30 +18,88 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
-from gpustreamlab._util.arrays import MOST_ITEMS, find_arrays, is_array, is_own, slots_of
+from gpustreamlab._util.arrays import (
+    MOST_ITEMS,
+    attributes_of,
+    cached_by_type,
+    find_arrays,
+    is_array,
+    is_own,
+    items_of,
+    names_of_type,
+    slotted,
+)
 from gpustreamlab._util.ownership import find_owner
 from gpustreamlab.programs._calls import is_of_user, root_of, root_of_type
 from gpustreamlab.programs._source import names_of_code
 from gpustreamlab.programs._torch import copied_tensors, is_tensor
 
-_KEPT = (types.ModuleType, types.BuiltinFunctionType, type)
-_PLAIN = (int, float, complex, str, bytes, type(None), type(...), range, slice, np.generic, np.dtype, pathlib.PurePath)
-_DATED = (dt.date, dt.time, dt.timedelta, decimal.Decimal)
+_PLAIN: tuple[type, ...] = (int, float, complex, str, bytes, type(None), type(...), range, slice, np.generic, np.dtype)
+_PLAIN += (pathlib.PurePath, dt.date, dt.time, dt.timedelta, decimal.Decimal)
+_VALUED = (int, float, complex, str, bytes)
+_WRAPPERS = (functools.partial, staticmethod, classmethod, property)
+_CONTAINERS = (list, tuple, set, frozenset, deque, dict)
+_FOLLOWED = (types.FunctionType, types.MethodType, types.ModuleType, type)
+_NOT_COPIED = (types.ModuleType, types.BuiltinFunctionType, type)
 _WRAPPED = ("func", "args", "keywords", "__func__", "fget", "fset")
 _OF_CLASSES = frozenset({"__dict__", "__weakref__", "__doc__", "__module__", "__annotations__", "__qualname__", "__slots__"})
-_GIVES_OTHERS = ("__next__", "read", "recv", "get_nowait", "execute")
+_GIVES_OTHERS = frozenset({"__next__", "read", "recv", "get_nowait", "execute"})
 """Methods of what gives another value each time: iterators, files, queues, data bases."""
 _RANDOM = (np.random.Generator, np.random.RandomState, np.random.BitGenerator, random.Random)  # noqa: S311 - it makes none
+_CONSTANT = frozenset({"_thread", "re", "operator", "weakref", "_abc", "typing", "types", "enum", "inspect", "_struct"})
+"""Modules of the standard library whose objects have nothing in them that a program may go by."""
+_CONSTANT_TYPES: tuple[type, ...] = (object, type(NotImplemented), types.CodeType, types.BuiltinFunctionType, types.CellType)
+_CONSTANT_TYPES += (
+    types.MethodWrapperType,
+    types.WrapperDescriptorType,
+    types.MethodDescriptorType,
+    types.UnionType,
+    types.GenericAlias,
+)
+_CONSTANT_TYPES += (types.ClassMethodDescriptorType, types.GetSetDescriptorType, types.MemberDescriptorType)
+
+
+# Facts of types, see `gpustreamlab._util.arrays`: the objects themselves are not asked.
+
+
+@cached_by_type
+def _is_plain_type(kind: type) -> bool:
+    return kind in _PLAIN or (issubclass(kind, _PLAIN) and root_of_type(kind) != "")
+
+
+@cached_by_type
+def _is_random_type(kind: type) -> bool:
+    return issubclass(kind, _RANDOM) or kind.__name__ in ("Generator", "RandomState", "SimGenerator")
+
+
+@cached_by_type
+def _is_opaque_type(kind: type) -> bool:
+    """Tell whether nobody sees into objects of a type, of Python's own, in which something may change."""
+    root = root_of_type(kind)
+    is_known = kind in _CONSTANT_TYPES or root in _CONSTANT or issubclass(kind, (*_CONTAINERS, *_WRAPPERS, *_FOLLOWED))
+    has_attributes = kind.__dictoffset__ != 0 or "__slots__" in names_of_type(kind)
+    return root in sys.stdlib_module_names | {"builtins"} and not is_known and not has_attributes
+
+
+@cached_by_type
+def _gives_others_type(kind: type) -> bool:
+    is_of_library = root_of_type(kind) != ""  # of an object of the user's the attributes are looked at
+    return _is_random_type(kind) or (is_of_library and bool(_GIVES_OTHERS & names_of_type(kind))) or _is_opaque_type(kind)
 
 
 def is_plain(value: object) -> bool:
     """Tell whether a value is a number, a text and the like, or a tuple of these: it leads to no array."""
-    return isinstance(value, (*_PLAIN, *_DATED)) or (type(value) is tuple and all(map(is_plain, value)))
+    return _is_plain_type(type(value)) or (type(value) is tuple and all(map(is_plain, value)))
 
 
 def is_random(value: object) -> bool:
     """Tell whether a value is a generator of random numbers: Python's, NumPy's, torch's or the array module's."""
-    return isinstance(value, _RANDOM) or type(value).__name__ in ("Generator", "RandomState", "SimGenerator")
+    return _is_random_type(type(value))
+
+
+def gives_others(value: object) -> bool:
+    """Tell whether a value may give another one each time that it is asked, by what nobody sees."""
+    return _gives_others_type(type(value))
 
 
 # What variables lead to
@@ -49,18 +108,20 @@ def is_random(value: object) -> bool:
 class Slot(NamedTuple):
     """A place that holds a value, and that another one can be put into."""
 
-    key: object
+    key: Any
     """Its index, key or name."""
-    value: object
+    value: Any
     """What it holds."""
-    put: Callable[[Any], object] | None = None
-    """Puts another value there; None where that cannot be done."""
+    owner: Any = None
+    """What has it."""
+    put: Callable[[Any, Any, Any], object] | None = None
+    """Called with owner, key and another value puts that there; None where that cannot be done."""
 
 
 def reach(values: dict[str, Any], names: Iterable[str], looked_up: frozenset[str]) -> Iterator[tuple[str, Slot]]:
     """Yield all places that variables lead to: containers, objects, and the user's functions, classes and modules.
 
-    Each comes with what it belongs to: its variable, or a function, class or module of the user's, which others may share.
+    Each comes with what it belongs to: its variable, or a function, class or module, which others may share.
 
     Parameters
     ----------
@@ -71,18 +132,21 @@ def reach(values: dict[str, Any], names: Iterable[str], looked_up: frozenset[str
     """
     seen = dict[int, object]()
     modules: list[tuple[str, types.ModuleType, set[str]]] = []
-    waiting = [(name, _item(values, name)) for name in sorted(names, reverse=True) if name in values]
+    waiting = [
+        (name, Slot(name, values[name], values, dict.__setitem__)) for name in sorted(names, reverse=True) if name in values
+    ]
     while waiting:
         label, slot = waiting.pop()
         yield label, slot
         value = slot.value
-        if not (is_plain(value) or is_array(value) or id(value) in seen):
+        kind = type(value)
+        if not (_is_plain_type(kind) or is_array(value) or id(value) in seen):
             seen[id(value)] = value  # kept, so that no other object gets its number
-            if isinstance(value, types.FunctionType):
+            if kind is types.FunctionType:
                 looked_up |= names_of_code(value.__code__)
             label = _shared_label(value) or label
-            if isinstance(value, types.ModuleType):
-                modules.append((label, value, set()))
+            if issubclass(kind, types.ModuleType):
+                modules.append((f"module {attributes_of(value)['__name__']}", value, set()))  # type: ignore[index]
             else:
                 waiting += [(label, one) for one in _slots_within(value)][::-1]
         if not waiting:  # modules come last, when all that is looked up is known
@@ -92,74 +156,71 @@ def reach(values: dict[str, Any], names: Iterable[str], looked_up: frozenset[str
             return
 
 
-def _shared_label(value: object) -> str:
-    """Return what a function, class or module of the user's is called; an empty text for all else."""
-    match value:
-        case types.FunctionType() if is_of_user(value):
-            return f"function {value.__qualname__}"
-        case type() if not root_of_type(value):
-            return f"class {value.__qualname__}"
-        case types.ModuleType() if not root_of(value.__name__, getattr(value, "__file__", None) or ""):
-            return f"module {value.__name__}"
-    return ""
+def _shared_label(value: Any) -> str:
+    """Return what a function or class of the user's is called; an empty text for all else."""
+    kind = type(value)
+    if kind is types.FunctionType:
+        return f"function {value.__qualname__}" if is_of_user(value) else ""
+    return f"class {value.__qualname__}" if issubclass(kind, type) and not root_of_type(value) else ""
 
 
 def _new_slots(module: types.ModuleType, looked_up: frozenset[str], done: set[str]) -> list[Slot]:
-    if not _shared_label(module):
-        return []
-    new = sorted((looked_up & vars(module).keys()) - done)
+    """Return what is looked up in a module; in a library's only plain values and containers, which are its state."""
+    held = attributes_of(module) or {}
+    new = [name for name in sorted(looked_up - done) if name in held]
     done.update(new)
-    return [_item(vars(module), name) for name in new]
+    if root_of(held["__name__"], held.get("__file__") or ""):
+        new = [name for name in new if is_plain(held[name]) or issubclass(type(held[name]), (list, dict, MutableMapping))]
+    return [Slot(name, held[name], held, dict.__setitem__) for name in new]
 
 
 def _slots_within(value: Any) -> list[Slot]:
-    match value:
-        case list() | deque():
-            return [Slot(place, one, functools.partial(value.__setitem__, place)) for place, one in enumerate(list(value))]
-        case tuple() | set() | frozenset():
-            return [Slot(place, one) for place, one in enumerate(value)]
-        case Mapping():
-            return [_item(value, key) for key in list(value)]
-        case types.FunctionType():
-            return _slots_of_function(value)
-        case types.MethodType():
-            return [Slot("__self__", value.__self__), Slot("__func__", value.__func__)]
-        case type():
-            found = vars(value).items() if _shared_label(value) else ()
-            put = functools.partial(functools.partial, setattr, value)
-            return [
-                Slot("bases", value.__bases__),
-                *(Slot(name, one, put(name)) for name, one in found if name not in _OF_CLASSES),
-            ]
-        case functools.partial() | staticmethod() | classmethod() | property():
-            return [Slot(name, getattr(value, name)) for name in _WRAPPED if hasattr(value, name)]
-    return [] if is_own(value) else _slots_of_instance(value)
+    kind = type(value)
+    if kind is types.FunctionType:
+        return _slots_of_function(value)
+    if issubclass(kind, type):
+        return _slots_of_class(value)
+    if kind is types.MethodType:
+        return [Slot("__self__", value.__self__), Slot("__func__", value.__func__)]
+    if kind in _WRAPPERS:
+        return [Slot(name, getattr(value, name)) for name in _WRAPPED if hasattr(value, name)]
+    put = next((base.__setitem__ for base in (list, dict, deque) if issubclass(kind, base)), None)
+    found = [Slot(key, one, value, put) for key, one in items_of(value)]
+    if is_own(value):
+        return found
+    if root_of_type(kind) == "":
+        found.append(Slot("class", kind))
+    held = attributes_of(value)
+    found += [Slot(name, one, held, dict.__setitem__) for name, one in (held or {}).items()]
+    return found + [Slot(name, one, value, _put_slot(descriptor)) for name, one, descriptor in slotted(value)]
 
 
-def _item(container: Any, key: Any) -> Slot:
-    put = functools.partial(container.__setitem__, key) if isinstance(container, MutableMapping) else None
-    return Slot(key, container[key], put)
+def _put_slot(descriptor: Any) -> Callable[[Any, Any, Any], object]:
+    return lambda owner, _name, value: descriptor.__set__(owner, value)
 
 
 def _slots_of_function(function: types.FunctionType) -> list[Slot]:
     known = function.__globals__
-    found = [Slot("__defaults__", function.__defaults__, functools.partial(setattr, function, "__defaults__"))]
-    found += [Slot("__kwdefaults__", function.__kwdefaults__), Slot("__dict__", vars(function))]
+    found = [Slot("__defaults__", function.__defaults__, function, setattr), Slot("__kwdefaults__", function.__kwdefaults__)]
+    found.append(Slot("__dict__", attributes_of(function)))
     for name, cell in zip(function.__code__.co_freevars, function.__closure__ or (), strict=True):
         with suppress(ValueError):  # it is not bound yet
-            found.append(Slot(name, cell.cell_contents, functools.partial(setattr, cell, "cell_contents")))
+            found.append(Slot(name, cell.cell_contents, cell, _put_cell))
     if is_of_user(function):
-        found += [_item(known, name) for name in sorted(names_of_code(function.__code__) & known.keys())]
+        names = sorted(names_of_code(function.__code__) & known.keys())
+        found += [Slot(name, known[name], known, dict.__setitem__) for name in names]
     return found
 
 
-def _slots_of_instance(value: object) -> list[Slot]:
-    kind = type(value)
-    held = getattr(value, "__dict__", None)
-    found = [Slot("class", kind)] if _shared_label(kind) else []
-    found += [_item(held, name) for name in list(held)] if isinstance(held, dict) else []
-    slots = [name for one in kind.__mro__ for name in slots_of(one) if hasattr(value, name) and name not in _OF_CLASSES]
-    return found + [Slot(name, getattr(value, name), functools.partial(setattr, value, name)) for name in slots]
+def _put_cell(cell: types.CellType, _name: str, value: object) -> None:
+    cell.cell_contents = value
+
+
+def _slots_of_class(kind: type) -> list[Slot]:
+    if root_of_type(kind):
+        return []
+    own = [Slot(name, one, kind, type.__setattr__) for name, one in vars(kind).items() if name not in _OF_CLASSES]
+    return [Slot("bases", kind.__bases__), *own]
 
 
 def replace_values(
@@ -174,9 +235,9 @@ def replace_values(
     change
         Returns what is to stand in place of a value; the value itself for what stays.
     """
-    for _, slot in reach(values, names, looked_up):
-        if slot.put is not None and (made := change(slot.value)) is not slot.value:
-            slot.put(made)
+    for _, (key, value, owner, put) in reach(values, names, looked_up):
+        if put is not None and (made := change(value)) is not value:
+            put(owner, key, made)
 
 
 # What a plan depends on
@@ -187,15 +248,19 @@ class Signature:
     """What a plan depends on: types, shapes and plain values, and which arrays share memory."""
 
     parts: Mapping[str, tuple[object, ...]]
-    """What a variable leads to, by its name, and what a function, class or module of the user's does, by kind and name."""
+    """What a variable leads to, by its name, and what a function, class or module does, by kind and name."""
     unknown: Mapping[str, str]
-    """Variables that lead to what gives another value each time, an iterator or a file, and what that is."""
-    is_lasting: bool
-    """Whether all of it stays as it is for as long as the variables hold the same objects."""
+    """What leads to what gives another value each time, an iterator or a file, and what that is."""
+    views: Sequence[tuple[Callable[[Any], tuple[int, ...]], Any, tuple[int, ...]]] | None
+    """How to look again at all that was looked into, and the identities of what it held; None where that includes modules."""
 
     def changed(self, other: Signature) -> list[str]:
         """Return which parts of it are others in another one."""
         return sorted(name for name in {*self.parts, *other.parts} if self.parts.get(name) != other.parts.get(name))
+
+    def is_untouched(self) -> bool:
+        """Tell whether all that it saw still holds the very same objects: then it need not be made again."""
+        return self.views is not None and all(look(value) == seen for look, value, seen in self.views)
 
 
 def signature(values: dict[str, Any], names: Iterable[str] | None = None, looked_up: frozenset[str] = frozenset()) -> Signature:
@@ -210,46 +275,78 @@ def signature(values: dict[str, Any], names: Iterable[str] | None = None, looked
     """
     owners: dict[int, tuple[int, int]] = {}
     numbers: dict[int, int] = {}
-    kept = list[object]()
+    views: list[tuple[Callable[[Any], tuple[int, ...]], Any, tuple[int, ...]]] = []
     parts: dict[str, list[object]] = {}
     unknown: dict[str, str] = {}
-    is_lasting = True
-    for label, (key, value, _) in reach(values, values if names is None else names, looked_up):
-        if is_plain(value):
-            sign: object = type(value), value if value == value else "nan"
-        elif is_array(value):
-            sign = _sign_array(value, owners)
+    is_of_modules = False
+    for label, (key, value, _, _) in reach(values, values if names is None else names, looked_up):
+        kind = type(value)
+        is_of_modules |= label.startswith("module ")
+        if _is_plain_type(kind):
+            sign: object = kind, value if kind in (int, str, bytes, bool) else repr(value)
+        elif id(value) in numbers:
+            sign = numbers[id(value)]
         else:
-            kept.append(value)
-            is_lasting &= isinstance(value, _KEPT) and not _shared_label(value)
-            sign = type(value), numbers.setdefault(id(value), len(numbers)), _inside(value)
+            numbers[id(value)] = len(numbers)
+            if not issubclass(kind, types.ModuleType):
+                view = _viewer(value)
+                views.append((view, value, view(value)))
+            sign = kind, len(numbers), _sign_array(value, owners) if is_array(value) else _inside(value)
             if gives_others(value):
-                unknown[label] = f"{type(value).__module__}.{type(value).__qualname__}".removeprefix("builtins.")
+                unknown[label] = f"{kind.__module__}.{kind.__qualname__}".removeprefix("builtins.")
         parts.setdefault(label, []).append((key, sign))
-    return Signature(parts={label: tuple(found) for label, found in parts.items()}, unknown=unknown, is_lasting=is_lasting)
+    signed = {label: tuple(found) for label, found in parts.items()}
+    return Signature(parts=signed, unknown=unknown, views=None if is_of_modules else views)
 
 
-def gives_others(value: object) -> bool:
-    """Tell whether a value gives another one each time that it is asked, and keeps what it will give to itself."""
-    kind = type(value)  # of an object of the user's the attributes are looked at
-    return is_random(value) or (root_of_type(kind) != "" and any(hasattr(kind, name) for name in _GIVES_OTHERS))
+def _viewer(value: Any) -> Callable[[Any], tuple[int, ...]]:
+    """Return what gives the identities of what such a value holds, in little time; of an array its address."""
+    kind = type(value)
+    if is_array(value):
+        return _view_array
+    if issubclass(kind, dict):
+        return _view_dict
+    is_plain_object = attributes_of(value) is not None and "__slots__" not in names_of_type(kind)
+    if kind is not types.FunctionType and is_plain_object and not issubclass(kind, _CONTAINERS):
+        return _view_object
+    return _view_slots
 
 
-def _inside(value: object) -> object:
+def _view_array(array: Any) -> tuple[int, ...]:
+    return (_address_of(array),)
+
+
+def _view_dict(value: dict[Any, Any]) -> tuple[int, ...]:
+    return (*map(id, dict.__iter__(value)), *map(id, dict.values(value)))
+
+
+def _view_object(value: Any) -> tuple[int, ...]:
+    return _view_dict(object.__getattribute__(value, "__dict__"))
+
+
+def _view_slots(value: Any) -> tuple[int, ...]:
+    return tuple(id(slot.value) for slot in _slots_within(value))
+
+
+def _inside(value: Any) -> object:
     """Return what stands for a value that is no array; what it leads to stands behind it."""
-    if isinstance(value, types.FunctionType):
+    kind = type(value)
+    if kind is types.FunctionType:
         return value.__code__
-    if isinstance(value, (list, tuple, set, frozenset, deque, Mapping)):
-        return len(value)
-    is_known = isinstance(getattr(value, "__dict__", None), dict) or any(map(slots_of, type(value).__mro__))
-    return None if is_known and not isinstance(value, _KEPT) and not is_own(value) else id(value)
+    if issubclass(kind, _CONTAINERS):
+        return len(items_of(value))
+    base: Any = next((one for one in _VALUED if issubclass(kind, one)), None)  # of a class of the user's, else it is plain
+    if base is not None:
+        return base.__getnewargs__(value)
+    has_attributes = attributes_of(value) is not None or "__slots__" in names_of_type(kind) or kind in _WRAPPERS
+    return None if has_attributes and not issubclass(kind, (types.ModuleType, type)) and not is_own(value) else id(value)
 
 
 def _sign_array(array: Any, owners: dict[int, tuple[int, int]]) -> object:
     address = _address_of(array)
     place, first = owners.setdefault(find_owner(array).key, (len(owners), address))
-    strides = array.strides if hasattr(array, "strides") else tuple(array.stride())
-    return type(array), tuple(array.shape), str(array.dtype), tuple(strides), place, address - first
+    strides = array.strides if "strides" in names_of_type(type(array)) else tuple(array.stride())
+    return tuple(array.shape), str(array.dtype), tuple(strides), place, address - first
 
 
 def _address_of(array: Any) -> int:
@@ -283,7 +380,7 @@ def copied(
     made: dict[str, object] = {}
     shared = []
     for name, value in values.items():
-        if isinstance(value, _KEPT):
+        if isinstance(value, _NOT_COPIED):
             made[name] = value
             continue
         try:
