@@ -19,6 +19,7 @@ import types
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any, ClassVar
 
+from gpustreamlab._util.arrays import attributes_of
 from gpustreamlab.errors import ProgramError
 from gpustreamlab.programs._source import FUTURES
 from gpustreamlab.programs._torch import BASED_ON_TORCH, STREAMS_OF_TORCH, UNSEEN, eager
@@ -95,7 +96,7 @@ class CallLog:
     def __init__(self, touch: Callable[[str, object], None], is_own: Callable[[types.CodeType], bool]) -> None:
         self._touch = touch
         self._is_own = is_own
-        self._rewritten: dict[types.CodeType, types.FunctionType | None] = {}
+        self._rewritten: dict[int, tuple[types.CodeType | None, types.CodeType]] = {}
         self.unknown = ""
         """What was called last, and is not followed; empty for nothing."""
         self.is_chance = False
@@ -149,7 +150,7 @@ class CallLog:
             self._note_own(plain, name)
         elif root in _KERNEL_LIBRARIES or (root == "cupy" and type(plain).__name__ in _KERNELS):
             return  # its arguments are looked at when it is launched
-        elif root in _CHANCE or _module_of(plain).startswith(_CHANCE_OF_NUMPY):
+        elif root in _CHANCE or (root == "numpy" and _module_of(plain).startswith(_CHANCE_OF_NUMPY)):
             self.is_chance = True
             if _CHANGES_FILES.fullmatch(name.rpartition(".")[2]):
                 self.outside = self.outside or name
@@ -178,48 +179,52 @@ class CallLog:
             self.orders = True
 
     def _followed(self, function: Any) -> Any:
-        """Return a function of the user's that makes its calls through this, too; as it is where its source is not known."""
-        if isinstance(function, types.MethodType):
+        """Return a function of the user's that tells of its calls, too; as it is where its source is not known."""
+        kind = type(function)
+        if kind is types.MethodType:
             followed = self._followed(function.__func__)
             return types.MethodType(followed, function.__self__) if followed is not function.__func__ else function
-        if not isinstance(function, types.FunctionType) or _name_of(function)[1] != "":
+        if kind is not types.FunctionType:
+            call: Any = next((vars(base)["__call__"] for base in kind.__mro__ if "__call__" in vars(base)), None)
+            return self._followed(types.MethodType(call, function)) if is_user_function(call) else function
+        if not is_user_function(function):
             return function
         code = function.__code__
-        if code not in self._rewritten:
-            self._rewritten[code] = self._rewrite(function)
-        made = self._rewritten[code]
+        if id(code) not in self._rewritten:
+            self._rewritten[id(code)] = self._rewrite(code), code
+        made = self._rewritten[id(code)][0]
         if made is None:
             self.unknown = self.unknown or f"{function.__qualname__}, whose source is not known"
             return function
-        found = types.FunctionType(
-            _code_of(made, function), function.__globals__, function.__name__, function.__defaults__, function.__closure__
-        )
+        found = types.FunctionType(made, function.__globals__, function.__name__, function.__defaults__, function.__closure__)
         found.__kwdefaults__ = function.__kwdefaults__
         return found
 
-    def _rewrite(self, function: types.FunctionType) -> types.FunctionType | None:
-        """Compile a function anew, so that it tells `CALL` of its calls; None where that cannot be done."""
-        if function.__code__.co_name == "<lambda>" or self._is_own(function.__code__):
-            return function  # it tells already
+    def _rewrite(self, code: types.CodeType) -> types.CodeType | None:
+        """Compile a function's code anew, so that it tells `CALL` of its calls; None where that cannot be done."""
+        if code.co_name == "<lambda>" or self._is_own(code):
+            return code  # it tells already
         try:
-            lines, first = inspect.getsourcelines(function.__code__)  # not of what it wraps
+            lines, first = inspect.getsourcelines(code)  # not of what it wraps
             tree = ast.parse(textwrap.dedent("".join(lines)))
         except (OSError, TypeError, SyntaxError):
             return None
         node = tree.body[0]
-        if not isinstance(node, ast.FunctionDef) or node.name != function.__code__.co_name:
+        if not isinstance(node, ast.FunctionDef) or node.name != code.co_name:
             return None
         _leave_out_expressions(node)
         _Rewriter().visit(node)
-        outer = _closing_over(node, function.__code__.co_freevars)
         ast.increment_lineno(tree, first - 1)
-        module = ast.fix_missing_locations(ast.Module([outer], []))
-        made: dict[str, Any] = {}
-        flags = function.__code__.co_flags & FUTURES
-        code = compile(module, function.__code__.co_filename, "exec", flags, dont_inherit=True)
-        exec(code, {"__name__": function.__module__}, made)  # noqa: S102 - the user's function, as it is but for its calls
-        found = made[outer.name]
-        return found if isinstance(found, types.FunctionType) else None
+        module = ast.fix_missing_locations(ast.Module([_in_its_place(node, code)], []))
+        whole = compile(module, code.co_filename, "exec", code.co_flags & FUTURES, dont_inherit=True)
+        functions = (one for one in _inner(whole) if one.co_flags & inspect.CO_OPTIMIZED)
+        found = next((one for one in functions if one.co_name == code.co_name and one.co_freevars == code.co_freevars), None)
+        return None if found is None else _named_as(found, code)
+
+    @property
+    def rewritten(self) -> list[tuple[types.CodeType, types.CodeType]]:
+        """The code of functions that told of their calls, and what it was."""
+        return [(made, code) for made, code in self._rewritten.values() if made is not None]
 
 
 def _leave_out_expressions(node: ast.FunctionDef) -> None:
@@ -233,22 +238,26 @@ def _leave_out_expressions(node: ast.FunctionDef) -> None:
             one.annotation = None
 
 
-def _closing_over(node: ast.FunctionDef, names: tuple[str, ...]) -> ast.FunctionDef:
-    """Put a function into another one that has what it closes over as its parameters."""
-    if not names:
-        return node
-    arguments = ast.arguments([], [ast.arg(name) for name in names], None, [], [], None, [])
-    body: list[ast.stmt] = [node, ast.Return(ast.Name(node.name, ast.Load()))]
-    outer = ast.FunctionDef(f"_{node.name}", arguments, body, [], None)
-    return ast.fix_missing_locations(ast.copy_location(outer, node))
+def _in_its_place(node: ast.FunctionDef, code: types.CodeType) -> ast.stmt:
+    """Put a function's definition where names mean what they did: into its class, and what gives it what it closes over."""
+    found: ast.stmt = node
+    parts = code.co_qualname.split(".")
+    while len(parts) > 2 and parts[-2] == "<locals>":
+        parts = parts[:-2]
+    if len(parts) > 1:  # names that begin with two underscores have the class in them
+        found = ast.ClassDef(parts[-2], [], [], [node], [])
+    names = [name for name in code.co_freevars if name != "__class__"]
+    if names:
+        arguments = ast.arguments([], [ast.arg(name) for name in names], None, [], [], None, [])
+        found = ast.FunctionDef(f"_{node.name}", arguments, [found], [], None)
+    return ast.copy_location(found, node)
 
 
-def _code_of(made: types.FunctionType, function: types.FunctionType) -> types.CodeType:
-    """Return the code that stands for a function's: of one that closes over names, the inner one."""
-    if not function.__code__.co_freevars or made is function:
-        return made.__code__
-    inner = [part for part in made.__code__.co_consts if isinstance(part, types.CodeType)]
-    return next(part for part in inner if part.co_name == function.__code__.co_name)
+def _named_as(made: types.CodeType, code: types.CodeType) -> types.CodeType:
+    """Return code with the qualified names of other code, of which it is a version."""
+    inner = iter([part for part in code.co_consts if isinstance(part, types.CodeType)])
+    consts = [_named_as(part, next(inner)) if isinstance(part, types.CodeType) else part for part in made.co_consts]
+    return made.replace(co_qualname=code.co_qualname, co_consts=tuple(consts))
 
 
 def plain_again(pairs: Sequence[tuple[types.CodeType, types.CodeType]]) -> None:
@@ -259,10 +268,12 @@ def plain_again(pairs: Sequence[tuple[types.CodeType, types.CodeType]]) -> None:
     pairs
         Each statement's code as it was recorded, and as it is.
     """
-    plain = {id(one): other for made, code in pairs for one, other in zip(_inner(made), _inner(code), strict=True)}
-    codes = [one for made, _ in pairs for one in _inner(made)]
-    for holder in gc.get_referrers(*codes) if codes else ():
-        if isinstance(holder, types.FunctionType) and id(holder.__code__) in plain:
+    both = [(made, code) for made, code in pairs if made is not code]
+    plain = {id(one): other for made, code in both for one, other in zip(_inner(made), _inner(code), strict=True)}
+    plain |= {id(made): code for made, code in both}
+    codes = [one for made, _ in both for one in (made, *_inner(made))]
+    for holder in gc.get_referrers(*codes) if len(codes) > len(both) else ():
+        if type(holder) is types.FunctionType and id(holder.__code__) in plain:
             holder.__code__ = plain[id(holder.__code__)]
 
 
@@ -283,32 +294,34 @@ _HARMLESS = frozenset({*sys.stdlib_module_names, "builtins", "numpy", "IPython",
 
 def _name_of(function: Any) -> tuple[str, str]:
     """Return a callable's name, and the library that it is of; an empty one for the user's own code."""
+    kind = type(function)
+    if kind.__module__.startswith("gpustreamlab."):
+        return getattr(function, "__qualname__", kind.__qualname__), "gpustreamlab"
+    if root_of_type(kind) == "":  # an object of the user's, which is not asked
+        return kind.__qualname__, ""
     owner = getattr(function, "__self__", None)
-    name = getattr(function, "__qualname__", None) or type(function).__qualname__
-    if type(function).__module__.startswith("gpustreamlab."):
-        return name, "gpustreamlab"
+    name = getattr(function, "__qualname__", None) or kind.__qualname__
     plain = getattr(function, "__func__", function)
-    if isinstance(plain, types.FunctionType):
+    if type(plain) is types.FunctionType:
         return name, root_of(plain.__module__, plain.__code__.co_filename)
-    if isinstance(function, type):
-        return name, root_of(function.__module__, _file_of(function))
-    if owner is not None and not isinstance(owner, types.ModuleType):
-        kind = owner if isinstance(owner, type) else type(owner)
-        return name, root_of(kind.__module__, _file_of(kind))
-    module = getattr(function, "__module__", None) if isinstance(function, types.BuiltinFunctionType) else None
-    return name, root_of(module or type(function).__module__, _file_of(type(function)))
+    if issubclass(kind, type):
+        return name, root_of_type(function)
+    if owner is not None and type(owner) is not types.ModuleType:
+        return name, root_of_type(owner if issubclass(type(owner), type) else type(owner))
+    module = getattr(function, "__module__", None) if kind is types.BuiltinFunctionType else None
+    return name, root_of(module or kind.__module__, _file_of(kind))
 
 
 def _module_of(function: Any) -> str:
-    """Return the module of a callable, or of what it is a method of."""
+    """Return the module of a library's callable, or of what it is a method of."""
     owner = getattr(function, "__self__", None)
-    kind = type(owner) if owner is not None and not isinstance(owner, types.ModuleType) else function
-    return getattr(kind, "__module__", None) or ""
+    found = type(owner) if owner is not None and type(owner) is not types.ModuleType else function
+    return getattr(found, "__module__", None) or ""
 
 
 def _file_of(kind: type) -> str:
-    module = sys.modules.get(kind.__module__)
-    return getattr(module, "__file__", None) or ""
+    held = attributes_of(sys.modules.get(kind.__module__)) or {}
+    return held.get("__file__") or ""
 
 
 @functools.cache
@@ -333,10 +346,15 @@ def is_of_user(function: types.FunctionType) -> bool:
     return not _name_of(function)[1]
 
 
+def is_user_function(value: object) -> bool:
+    """Tell whether a value is a function that the user has written."""
+    return type(value) is types.FunctionType and is_of_user(value)
+
+
 def is_followed(value: object) -> bool:
     """Tell whether a program may hold such a value without anything being hidden in it: none of another library's objects."""
-    kind = value if isinstance(value, type) else type(value)
-    if isinstance(value, (types.ModuleType, types.FunctionType, types.BuiltinFunctionType, types.MethodType)):
+    kind: Any = value if issubclass(type(value), type) else type(value)
+    if issubclass(type(value), (types.ModuleType, types.FunctionType, types.BuiltinFunctionType, types.MethodType)):
         return True  # what is called is looked at when it is called
     if kind.__name__ in _KERNELS:
         return True
@@ -354,7 +372,7 @@ def globals_of(function: types.FunctionType, names: Mapping[str, object]) -> fro
             if name in names and name not in found:
                 found.add(name)
                 value = names[name]
-                if isinstance(value, types.FunctionType):
+                if type(value) is types.FunctionType:
                     waiting.append(value.__code__)
         waiting.extend(part for part in code.co_consts if isinstance(part, types.CodeType))
     return frozenset(found)

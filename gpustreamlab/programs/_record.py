@@ -26,6 +26,7 @@ from gpustreamlab.programs._torch import region as region_of_tensor
 from gpustreamlab.programs._values import copied, is_plain, is_random, reach, replace_values, signature
 from gpustreamlab.typing import SpanKind
 
+_UNCHANGED = (types.ModuleType, types.FunctionType, type)
 COST_TRIES = 3
 """How often the host's cost of a stream is measured."""
 WAITED_NS = 4 * LAUNCH_NS
@@ -66,7 +67,7 @@ def needed_names(source: Source, values: Mapping[str, object]) -> frozenset[str]
     found = {name for name in source.inputs if name in values}
     for name in tuple(found):
         value = values[name]
-        if isinstance(value, types.FunctionType):
+        if type(value) is types.FunctionType:
             known = value.__globals__
             found |= {inner for inner in globals_of(value, known) if inner in values and known[inner] is values[inner]}
     return frozenset(found)
@@ -80,7 +81,7 @@ def copied_inputs(program: Statements) -> tuple[dict[str, Any], list[str]]:
     made, shared = copied(kept, ground.backend.duplicate)
     copies: dict[str, Any] = {**values, **made}
     for name, value in made.items():
-        if isinstance(value, types.FunctionType):
+        if type(value) is types.FunctionType:
             copies[name] = _on_copies(value, values, copies)
     return copies, shared
 
@@ -89,7 +90,7 @@ def rebound(values: Mapping[str, Any]) -> dict[str, Any]:
     """Return variables in a dictionary of their own; functions that look up variables of these look there."""
     made = dict(values)
     for name, value in values.items():
-        if isinstance(value, types.FunctionType) and value.__globals__ is values:
+        if type(value) is types.FunctionType and value.__globals__ is values:
             made[name] = _on_copies(value, values, made)
     return made
 
@@ -264,7 +265,7 @@ class _Tap:
                 steps.append(self._run(program, statement, made, values, home))
         finally:
             del CallLog.active[threading.get_ident()]
-            plain_again(codes)
+            plain_again([*codes, *self._log.rewritten])
         return steps
 
     def _run(self, program: Statements, statement: Statement, code: types.CodeType, values: dict[str, Any], home: str) -> _Step:
@@ -311,7 +312,7 @@ class _Tap:
         """Yield the variables that a statement binds, new arrays left out, and those whose content it may change."""
         for name in sorted(statement.writes | statement.reads):
             value = values.get(name)
-            if name not in values or isinstance(value, (types.ModuleType, types.FunctionType, type)) or is_own(value):
+            if name not in values or issubclass(type(value), _UNCHANGED) or _is_of_session(value):
                 continue
             is_new = is_array(value) and self._number_of(value) in self._step.born
             if not is_new and (name in statement.writes or not (is_array(value) or is_plain(value))):
@@ -361,7 +362,7 @@ class _Tap:
                 self._note_tensors(work, [array], [array])
                 continue
             touch = self._watch.find(array)
-            if touch is None and not isinstance(array, np.ndarray):
+            if touch is None and not issubclass(type(array), np.ndarray):
                 self._step.unknown = f"{work}, given an array that is not followed"
             elif touch is not None:
                 self.work(work, [touch], [touch])
@@ -385,7 +386,10 @@ class _Tap:
             if name not in values or is_followed(value):
                 continue
             if is_array(value) and (
-                is_tensor(value) or isinstance(value, np.ndarray) or self._watch.find(value) is not None or not _size(value)
+                is_tensor(value)
+                or issubclass(type(value), np.ndarray)
+                or self._watch.find(value) is not None
+                or not _size(value)
             ):
                 continue
             self._step.unknown = f"{name!r}, a {type(value).__module__}.{type(value).__qualname__}"
@@ -399,7 +403,7 @@ class _Tap:
 
     def _reach(self, name: str, values: Mapping[str, object]) -> None:
         """Note which memory a variable reaches."""
-        if name not in values or isinstance(values[name], types.ModuleType) or _is_of_session(values[name]):
+        if name not in values or type(values[name]) is types.ModuleType or _is_of_session(values[name]):
             return
         for array in find_arrays(values[name]):
             number = self._number_of(array)
@@ -437,7 +441,7 @@ def _names_used(statement: Statement, values: Mapping[str, object]) -> Iterator[
     yield from names
     for name in names:
         function = values.get(name)
-        if isinstance(function, types.FunctionType):
+        if type(function) is types.FunctionType:
             yield from sorted(globals_of(function, values))
 
 

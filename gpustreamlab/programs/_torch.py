@@ -11,6 +11,7 @@ from contextlib import AbstractContextManager, nullcontext
 from importlib import import_module
 from typing import Any
 
+from gpustreamlab._util.arrays import attributes_of
 from gpustreamlab.analysis import Piece, Region, Touch, region_of
 from gpustreamlab.memory.hazards import AccessWatch
 
@@ -33,8 +34,9 @@ def torch_here() -> Any | None:
 
 def eager(function: Any) -> Any:
     """Return what a compiled function was compiled from: its kernels do not go through the dispatcher."""
-    plain = getattr(function, "_orig_mod", None)
-    return plain if plain is not None else getattr(function, "_torchdynamo_orig_callable", function)
+    held = attributes_of(function) or {}
+    module = (held.get("_modules") or {}).get("_orig_mod") if type(function).__module__.startswith("torch.") else None
+    return held.get("_torchdynamo_orig_callable", function) if module is None else module
 
 
 def watching_torch(
@@ -180,7 +182,7 @@ def region(tensor: Any) -> Region | None:
 def is_tensor(value: object) -> bool:
     """Tell whether a value is a tensor of torch."""
     torch = torch_here()
-    return torch is not None and isinstance(value, torch.Tensor)
+    return torch is not None and issubclass(type(value), torch.Tensor)
 
 
 def copied_tensors(values: Iterable[Any]) -> list[Any]:

@@ -273,8 +273,8 @@ def signature(values: dict[str, Any], names: Iterable[str] | None = None, looked
     >>> first.changed(signature({"x": np.ones(3), "n": 2})), first.changed(signature({"x": np.zeros(4), "n": 3}))
     ([], ['n', 'x'])
     """
-    owners: dict[int, tuple[int, int]] = {}
-    numbers: dict[int, int] = {}
+    owners: dict[int, tuple[str, int, int]] = {}
+    numbers: dict[int, tuple[str, int]] = {}  # within what it belongs to: what comes in elsewhere changes none of them
     views: list[tuple[Callable[[Any], tuple[int, ...]], Any, tuple[int, ...]]] = []
     parts: dict[str, list[object]] = {}
     unknown: dict[str, str] = {}
@@ -287,11 +287,11 @@ def signature(values: dict[str, Any], names: Iterable[str] | None = None, looked
         elif id(value) in numbers:
             sign = numbers[id(value)]
         else:
-            numbers[id(value)] = len(numbers)
+            numbers[id(value)] = number = label, len(parts.get(label, ()))
             if not issubclass(kind, types.ModuleType):
                 view = _viewer(value)
                 views.append((view, value, view(value)))
-            sign = kind, len(numbers), _sign_array(value, owners) if is_array(value) else _inside(value)
+            sign = kind, number, _sign_array(value, owners, number) if is_array(value) else _inside(value)
             if gives_others(value):
                 unknown[label] = f"{kind.__module__}.{kind.__qualname__}".removeprefix("builtins.")
         parts.setdefault(label, []).append((key, sign))
@@ -342,11 +342,11 @@ def _inside(value: Any) -> object:
     return None if has_attributes and not issubclass(kind, (types.ModuleType, type)) and not is_own(value) else id(value)
 
 
-def _sign_array(array: Any, owners: dict[int, tuple[int, int]]) -> object:
+def _sign_array(array: Any, owners: dict[int, tuple[str, int, int]], number: tuple[str, int]) -> object:
     address = _address_of(array)
-    place, first = owners.setdefault(find_owner(array).key, (len(owners), address))
+    *place, first = owners.setdefault(find_owner(array).key, (*number, address))
     strides = array.strides if "strides" in names_of_type(type(array)) else tuple(array.stride())
-    return tuple(array.shape), str(array.dtype), tuple(strides), place, address - first
+    return tuple(array.shape), str(array.dtype), tuple(strides), *place, address - first
 
 
 def _address_of(array: Any) -> int:
