@@ -109,16 +109,17 @@ class Statements:
     def running(self, values: dict[str, Any], given: Mapping[str, object]) -> Iterator[None]:
         """Let variables be such as a program's code needs: the session, and what is given; at the end they are put back."""
         had = {name: values[name] for name in (*given, self.session_name, "__builtins__") if name in values}
-        values.update({name: value for name, value in given.items() if value is not None})
-        values[self.session_name] = self.ground.lab
+        needed = {name: value for name, value in given.items() if value is not None}
+        for name, value in (needed | {self.session_name: self.ground.lab}).items():
+            values[name] = value  # noqa: PERF403 - a function's variables take note of it
         try:
             yield
         finally:
             for name in (*given, self.session_name, "__builtins__"):
                 if name in had:
                     values[name] = had[name]
-                else:
-                    values.pop(name, None)
+                elif name in values:
+                    del values[name]
 
     def _join(self, streams: Sequence[str]) -> None:
         """Let the first stream wait for the others, as the program would have at its end: what they read may go now."""

@@ -8,6 +8,7 @@ import weakref
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, replace
+from functools import partial
 from html import escape
 from typing import Any, ClassVar, NamedTuple
 
@@ -23,7 +24,7 @@ from gpustreamlab.programs._output import kept_back
 from gpustreamlab.programs._record import needed_names, record
 from gpustreamlab.programs._replay import Replay
 from gpustreamlab.programs._source import RESULT, Statement, read_source, short_text
-from gpustreamlab.programs._values import Signature, signature
+from gpustreamlab.programs._values import FunctionNames, Signature, required_names, signature
 
 __all__ = ["Plan", "PlannedStatement", "Program", "make_program"]
 
@@ -137,7 +138,8 @@ def make_program(
     if is_unnamed and isinstance(program, str):  # tracebacks show its lines, as long as it exists
         linecache.cache[filename] = len(program), None, program.splitlines(keepends=True), filename
         weakref.finalize(source, linecache.cache.pop, filename, None)
-    missing = [name for name in source.parameters if name not in values]
+    function = source.function
+    missing = [] if function is None else [name for name in required_names(function) if name not in values]
     if missing:
         raise ProgramError(
             f"The program needs {', '.join(map(repr, missing))}. Pass what it runs on: lab.program(f, namespace={{'x': x}})."
@@ -145,12 +147,8 @@ def make_program(
     if not source.statements:
         raise ProgramError("The program has no statements. Write what it is to run, a statement a line.")
     find = look_up
-    if source.globals is not None:
-        brought, of_module, is_own = source.names, source.globals, False
-
-        def find() -> dict[str, Any]:
-            return {**of_module, **brought, **look_up()}
-
+    if function is not None:
+        find, is_own = partial(FunctionNames, function, look_up), False
     known = find()
     named = [name for name, value in known.items() if value is ground.lab and not name.startswith("_")]
     session_name = source.session_name or ("lab" if "lab" in named or not named else named[0])

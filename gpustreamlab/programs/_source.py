@@ -69,12 +69,8 @@ class Source:
     """In their order."""
     filename: str
     """What tracebacks call it."""
-    names: Mapping[str, object]
-    """What a function closes over, and its defaults; empty for text."""
-    parameters: tuple[str, ...]
-    """Names that have to have values before it runs: a function's parameters."""
-    globals: Mapping[str, object] | None
-    """The variables of the module that a function is of; None for text."""
+    function: FunctionType | None
+    """The function; None for text."""
     session_name: str | None
     """The variable through which the program calls the session; None if it does not."""
     result: str | None
@@ -132,12 +128,16 @@ def read_source(
     """
     if isinstance(program, str):
         return _read_text(program, is_session, filename, result, flags)
-    function = inspect.unwrap(program)
-    if not isinstance(function, FunctionType):
+    if not isinstance(program, FunctionType):
         raise ProgramError(
             f"lab.program takes a function or its source, not {program!r:.80}. Pass a function written with def."
         )
-    return _read_function(function, is_session)
+    if hasattr(program, "__wrapped__"):
+        raise ProgramError(
+            f"{program.__qualname__} is decorated, and a program has none of what its decorators do. Pass the function that it "
+            "wraps, lab.program(f.__wrapped__), and write what they do into it."
+        )
+    return _read_function(program, is_session)
 
 
 def _read_text(text: str, is_session: Callable[[str], bool], filename: str, result: str, flags: int) -> Source:
@@ -153,9 +153,7 @@ def _read_text(text: str, is_session: Callable[[str], bool], filename: str, resu
     return Source(
         statements=tuple(reader.read(tree.body)),
         filename=filename,
-        names={},
-        parameters=(),
-        globals=None,
+        function=None,
         session_name=reader.session_name,
         result=result if bound else None,
         flags=flags,
@@ -178,18 +176,15 @@ def _read_function(function: FunctionType, is_session: Callable[[str], bool]) ->
     if body and isinstance(body[-1], ast.Return) and body[-1].value is not None:
         bound = body[-1:] = [_bind_result(body[-1], RESULT)]
     ast.increment_lineno(tree, first - 1)
-    closed = inspect.getclosurevars(function)
+    _refuse_scopes(tree, function)
+    body = [_without_annotation(one) for one in body]
     reader = _Reader(text, function.__code__.co_filename, is_session, first - 1, bound=bound)
-    parameters = inspect.signature(function).parameters.values()
-    if any(one.kind in (one.VAR_POSITIONAL, one.VAR_KEYWORD) for one in parameters):
+    if function.__code__.co_flags & (inspect.CO_VARARGS | inspect.CO_VARKEYWORDS):
         raise ProgramError(f"{function.__qualname__} takes * or ** arguments; name each parameter of a program.")
-    defaults = {one.name: one.default for one in parameters if one.default is not one.empty}
     return Source(
         statements=tuple(reader.read(body)),
         filename=function.__code__.co_filename,
-        names={**closed.nonlocals, **defaults},
-        parameters=tuple(one.name for one in parameters if one.name not in defaults),
-        globals=function.__globals__,
+        function=function,
         session_name=reader.session_name,
         result=RESULT if bound else None,
         flags=function.__code__.co_flags & FUTURES,
@@ -201,6 +196,27 @@ def names_of_code(code: CodeType) -> frozenset[str]:
     """Return the names that code, and the functions in it, look up: variables and attributes."""
     inner = [part for part in code.co_consts if isinstance(part, CodeType)]
     return frozenset(code.co_names).union(*map(names_of_code, inner))
+
+
+def _refuse_scopes(tree: ast.FunctionDef, function: FunctionType) -> None:
+    """Raise `ProgramError` for functions in a function that bind its variables, or its module's: a program has its own."""
+    for one in ast.walk(tree):
+        if not isinstance(one, (ast.Global, ast.Nonlocal)):
+            continue
+        names = one.names
+        if isinstance(one, ast.Global) or any(name in function.__code__.co_cellvars for name in names):
+            raise ProgramError(
+                f"Line {one.lineno} of {function.__code__.co_filename} declares {names[0]!r} {type(one).__name__.lower()} in a "
+                "function in the program, whose variables are the program's own. Define that function outside of it."
+            )
+
+
+def _without_annotation(node: ast.stmt) -> ast.stmt:
+    """Return a statement of a function as it is run: annotations of its variables are not evaluated."""
+    if not isinstance(node, ast.AnnAssign):
+        return node
+    made = ast.Pass() if node.value is None else ast.Assign([node.target], node.value)
+    return ast.fix_missing_locations(ast.copy_location(made, node))
 
 
 def refuse_crossing(statements: Sequence[Statement], line: int) -> None:

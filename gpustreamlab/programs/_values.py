@@ -6,6 +6,7 @@ import copy
 import datetime as dt
 import decimal
 import functools
+import inspect
 import pathlib
 import random
 import sys
@@ -132,33 +133,90 @@ def reach(values: dict[str, Any], names: Iterable[str], looked_up: frozenset[str
     """
     seen = dict[int, object]()
     modules: list[tuple[str, types.ModuleType, set[str]]] = []
-    waiting = [
-        (name, Slot(name, values[name], values, dict.__setitem__)) for name in sorted(names, reverse=True) if name in values
-    ]
-    while waiting:
+    known = sorted((name for name in names if name in values), reverse=True)
+    waiting = [(name, root_slot(values, name)) for name in known]
+    while waiting and len(seen) < MOST_ITEMS:
         label, slot = waiting.pop()
         yield label, slot
         value = slot.value
-        kind = type(value)
-        if not (_is_plain_type(kind) or is_array(value) or id(value) in seen):
+        if id(value) not in seen and not (is_array(value) or _is_plain_type(type(value))):
             seen[id(value)] = value  # kept, so that no other object gets its number
-            if kind is types.FunctionType:
-                looked_up |= names_of_code(value.__code__)
+            looked_up |= names_of_code(value.__code__) if type(value) is types.FunctionType else frozenset()
             label = _shared_label(value) or label
-            if issubclass(kind, types.ModuleType):
-                modules.append((f"module {attributes_of(value)['__name__']}", value, set()))  # type: ignore[index]
-            else:
-                waiting += [(label, one) for one in _slots_within(value)][::-1]
+            if issubclass(type(value), types.ModuleType):
+                modules.append((label, value, set()))
+            waiting += [(label, one) for one in _slots_within(value)][::-1]
         if not waiting:  # modules come last, when all that is looked up is known
             waiting = [(label, one) for label, module, done in modules for one in _new_slots(module, looked_up, done)]
-        if len(seen) >= MOST_ITEMS:
-            yield label, Slot("more than is followed", object())
-            return
+    if waiting:
+        yield "values", Slot("more than are followed", object())
+
+
+def root_slot(values: dict[str, Any], name: str) -> Slot:
+    """Return the place of a variable."""
+    return values.slot(name) if type(values) is FunctionNames else Slot(name, values[name], values, dict.__setitem__)
+
+
+def required_names(function: types.FunctionType) -> tuple[str, ...]:
+    """Return a function's parameters that have no default."""
+    parameters = inspect.signature(function).parameters.values()
+    return tuple(one.name for one in parameters if one.default is one.empty)
+
+
+class FunctionNames(dict[str, Any]):
+    """The variables of a function that runs as a program: its own, then those of its closure and its module as they are now.
+
+    What neither knows comes from the caller. As a dictionary it holds all of them as they were when it was made.
+
+    Parameters
+    ----------
+    function
+        The function.
+    look_up
+        Returns the caller's variables, by which parameters get their values.
+    """
+
+    def __init__(self, function: types.FunctionType, look_up: Callable[[], dict[str, Any]]) -> None:
+        given, module, closed = look_up(), function.__globals__, _closed_over(function)
+        own = {one.name: one.default for one in inspect.signature(function).parameters.values()}
+        own |= {name: given[name] for name in own if name in given}
+        own = {name: value for name, value in own.items() if value is not inspect.Parameter.empty}
+        self._own = {*own}
+        self._elsewhere = dict.fromkeys(module, (module, dict.__setitem__)) | {one.key: one[2:] for one in closed}
+        super().__init__({**given, **module, **{one.key: one.value for one in closed}, **own})
+
+    def __getitem__(self, name: str) -> Any:
+        return self.slot(name).value
+
+    def slot(self, name: str) -> Slot:
+        """Return the place of a variable, with what it holds now."""
+        owner, put = self._elsewhere.get(name, (self, dict.__setitem__)) if name not in self._own else (self, dict.__setitem__)
+        if owner is self:
+            return Slot(name, super().__getitem__(name), owner, put)
+        return Slot(name, owner.cell_contents if type(owner) is types.CellType else owner[name], owner, put)
+
+    def __setitem__(self, name: str, value: object) -> None:
+        self._own.add(name)
+        super().__setitem__(name, value)
+
+    def __delitem__(self, name: str) -> None:
+        self._own.discard(name)
+        super().__delitem__(name)
+
+
+def _closed_over(function: types.FunctionType) -> list[Slot]:
+    found = []
+    for name, cell in zip(function.__code__.co_freevars, function.__closure__ or (), strict=True):
+        with suppress(ValueError):  # it is not bound yet
+            found.append(Slot(name, cell.cell_contents, cell, _put_cell))
+    return found
 
 
 def _shared_label(value: Any) -> str:
-    """Return what a function or class of the user's is called; an empty text for all else."""
+    """Return what a module, and a function or class of the user's, is called; an empty text for all else."""
     kind = type(value)
+    if issubclass(kind, types.ModuleType):
+        return f"module {(attributes_of(value) or {}).get('__name__')}"
     if kind is types.FunctionType:
         return f"function {value.__qualname__}" if is_of_user(value) else ""
     return f"class {value.__qualname__}" if issubclass(kind, type) and not root_of_type(value) else ""
@@ -169,7 +227,7 @@ def _new_slots(module: types.ModuleType, looked_up: frozenset[str], done: set[st
     held = attributes_of(module) or {}
     new = [name for name in sorted(looked_up - done) if name in held]
     done.update(new)
-    if root_of(held["__name__"], held.get("__file__") or ""):
+    if root_of(held.get("__name__"), held.get("__file__") or ""):
         new = [name for name in new if is_plain(held[name]) or issubclass(type(held[name]), (list, dict, MutableMapping))]
     return [Slot(name, held[name], held, dict.__setitem__) for name in new]
 
@@ -182,6 +240,8 @@ def _slots_within(value: Any) -> list[Slot]:
         return _slots_of_class(value)
     if kind is types.MethodType:
         return [Slot("__self__", value.__self__), Slot("__func__", value.__func__)]
+    if issubclass(kind, types.ModuleType):
+        return []  # see `_new_slots`
     if kind in _WRAPPERS:
         return [Slot(name, getattr(value, name)) for name in _WRAPPED if hasattr(value, name)]
     put = next((base.__setitem__ for base in (list, dict, deque) if issubclass(kind, base)), None)
@@ -203,9 +263,7 @@ def _slots_of_function(function: types.FunctionType) -> list[Slot]:
     known = function.__globals__
     found = [Slot("__defaults__", function.__defaults__, function, setattr), Slot("__kwdefaults__", function.__kwdefaults__)]
     found.append(Slot("__dict__", attributes_of(function)))
-    for name, cell in zip(function.__code__.co_freevars, function.__closure__ or (), strict=True):
-        with suppress(ValueError):  # it is not bound yet
-            found.append(Slot(name, cell.cell_contents, cell, _put_cell))
+    found += _closed_over(function)
     if is_of_user(function):
         names = sorted(names_of_code(function.__code__) & known.keys())
         found += [Slot(name, known[name], known, dict.__setitem__) for name in names]
