@@ -445,7 +445,8 @@ def copied(
             made[name] = _copied_function(value, memo) if isinstance(value, types.FunctionType) else copy.deepcopy(value, memo)
         except Exception:  # noqa: BLE001 - any class may refuse, each in its own way
             made[name] = value
-            shared.append(name)
+            if gives_others(value) or not root_of_type(type(value)):  # else a stream, a lock: it is what it is
+                shared.append(name)
     return made, shared
 
 
