@@ -108,6 +108,8 @@ class _Writer:
         self._place = dict[int, str]()
         """The stream out of whose memory each piece is."""
         self._last_touch: dict[tuple[int, str], int] = {}
+        self._sure = set(source.inputs)
+        """Variables that are bound to arrays in any run, if they are in one."""
         self._born: dict[int, list[int]] = defaultdict(list)
         for piece, number in recording.born.items():
             self._born[number].append(piece)
@@ -147,6 +149,7 @@ class _Writer:
                 continue
             if stream is None and current is None:
                 made.append(_Block(None, [number]))
+                self._bind(number, statement)
                 continue
             if current is None or waits or (stream is not None and stream != current.stream):
                 made += waits
@@ -160,19 +163,33 @@ class _Writer:
         assert block.stream is not None  # noqa: S101 - for the type checker
         stream = self._stream(block.stream)
         self._place |= dict.fromkeys(self._born[number], block.stream)
-        held, kept = self._to_hold(number, block.stream)
+        held, kept, unnamed = self._to_hold(number, block.stream)
         variables = []
         for name in kept:  # the statement gives the name, or the place in a container, to another array
             variables.append(self._variable(f"kept_{statement.line}"))
-            is_container = name in self._recording.containers
-            block.body.append(f"{variables[-1]} = " + (f"{self._session}.memory.arrays_in({name})" if is_container else name))
+            block.body.append(f"{variables[-1]} = {self._arrays(name, is_kept=True)}")
         block.body.append(number)
+        self._bind(number, statement)
         if number in self._events:
             block.body.append(f"{self._events[number]} = {stream}.record()")
         if held or kept:
-            block.body.append(f"{stream}.hold({', '.join([*held, *variables])})")
+            block.body.append(f"{stream}.hold({', '.join([*map(self._arrays, held), *variables])})")
         if variables:
             block.body.append(f"del {', '.join(variables)}")
+        for place in unnamed:  # no variable leads to it: who may use its memory next waits
+            block.body.append(f"{self._stream(place)}.wait({block.stream!r})")
+
+    def _bind(self, number: int, statement: Statement) -> None:
+        """Take note of which variables are bound to arrays in any run."""
+        is_sure = not (statement.is_branching or self._recording.works[number].barrier)
+        self._sure -= statement.writes
+        self._sure |= statement.binds if is_sure else frozenset()
+
+    def _arrays(self, name: str, *, is_kept: bool = False) -> str:
+        """Return what gives the arrays that a variable leads to; where it may be bound to none, or not at all, that is none."""
+        if name in self._sure and not (is_kept and name in self._recording.containers):
+            return name
+        return f"{self._session}.memory.arrays_in({name if name in self._sure else f'vars().get({name!r})'})"
 
     def _waits(self, number: int) -> list[str]:
         stream = self._planned.stream[number]
@@ -210,9 +227,12 @@ class _Writer:
                 for access in work.accesses:
                     self._last_touch[access.piece, stream] = number
 
-    def _to_hold(self, number: int, stream: str) -> tuple[list[str], list[str]]:
-        """Return variables to hold behind a statement, and those that have to be kept before it rebinds them."""
-        held, kept = set[str](), set[str]()
+    def _to_hold(self, number: int, stream: str) -> tuple[list[str], list[str], list[str]]:
+        """Return variables to hold behind a statement, and those that have to be kept before it rebinds them.
+
+        And the streams that have to wait for it, since no variable leads to memory of theirs that it uses.
+        """
+        held, kept, unnamed = set[str](), set[str](), set[str]()
         home = self._planned.streams[0]
         for piece in {access.piece for access in self._recording.works[number].accesses}:
             place = self._place.get(piece)  # None for an input: a run before may have made it on any of the streams
@@ -226,7 +246,9 @@ class _Writer:
                 held.add(name)
             elif before is not None:
                 kept.add(before)
-        return sorted(held), sorted(kept)
+            elif place != "":
+                unnamed |= {place} if place else {*self._planned.streams} - {stream}
+        return sorted(held), sorted(kept), sorted(unnamed)
 
 
 def _label(statements: Sequence[Statement]) -> str:

@@ -153,7 +153,13 @@ def make_program(
         find, is_own = partial(FunctionNames, function, look_up), False
     known = find()
     named = [name for name, value in known.items() if value is ground.lab and not name.startswith("_")]
-    session_name = source.session_name or ("lab" if "lab" in named or not named else named[0])
+    bound = {name for one in source.statements for name in one.writes}
+    free = (
+        name
+        for name in (*sorted(named, key="lab".__ne__), "lab", *(f"lab_{number}" for number in range(2, 99)))
+        if name not in bound
+    )
+    session_name = source.session_name or next(free)
     return Program(Statements(ground=ground, source=source, look_up=find, is_own=is_own, session_name=session_name))
 
 

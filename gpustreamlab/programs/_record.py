@@ -26,6 +26,16 @@ from gpustreamlab.programs._torch import region as region_of_tensor
 from gpustreamlab.programs._values import copied, is_plain, is_random, reach, replace_values, signature
 from gpustreamlab.typing import SpanKind
 
+_RUNS_CODE = (
+    "generator",
+    "map",
+    "filter",
+    "itertools.starmap",
+    "itertools.accumulate",
+    "itertools.takewhile",
+    "itertools.dropwhile",
+)
+"""Iterators that run code of the user's for their next value."""
 _UNCHANGED = (types.ModuleType, types.FunctionType, type)
 COST_TRIES = 3
 """How often the host's cost of a stream is measured."""
@@ -250,8 +260,7 @@ class _Tap:
         needed = needed_names(source, values)
         for name in needed:
             self._reach(name, values)
-        arrays = (slot.value for _, slot in reach(values, needed, source.looked_up) if is_array(slot.value))
-        self._seen |= {number for number in map(self._number_of, arrays) if number is not None}
+        self._seen |= self._numbers(needed, values)
         steps: list[_Step] = []
         codes = []
         CallLog.active[threading.get_ident()] = self._log
@@ -323,13 +332,19 @@ class _Tap:
         numbers = {self._number_of(array) for array in find_arrays(value)} - {None}
         return not numbers <= self._step.born
 
-    def reached(self, values: Mapping[str, object]) -> frozenset[int]:
+    def reached(self, values: dict[str, Any]) -> frozenset[int]:
         """Return the pieces of memory that variables of the program reach."""
         self._step = _Step()
         written = {name for one in self._source.statements for name in one.writes}
-        for name in needed_names(self._source, values) | written:
+        names = needed_names(self._source, values) | written
+        for name in names:
             self._reach(name, values)
-        return frozenset(self._step.crossing)
+        return frozenset(self._step.crossing) | self._numbers(names, values)
+
+    def _numbers(self, names: Iterable[str], values: dict[str, Any]) -> frozenset[int]:
+        """Return the numbers of all arrays that variables lead to, by functions and classes as well."""
+        arrays = (slot.value for _, slot in reach(values, names, self._source.looked_up) if is_array(slot.value))
+        return frozenset(number for number in map(self._number_of, arrays) if number is not None)
 
     def work(self, work: str, reads: Sequence[Touch], writes: Sequence[Touch]) -> None:
         """Note what work reads and writes."""
@@ -564,14 +579,14 @@ def _joined(
         decides = step.is_host_read or step.is_chance or statement.tests & {*varying, *uncertain}
         if not barrier and statement.is_branching and decides:
             barrier = "decides by values that may be others in the next run"
-        elif not barrier and accesses and leading:
+        elif not barrier and leading and (accesses or any(uncertain[name] in _RUNS_CODE for name in leading)):
             barrier = f"uses {leading[0]!r}, {uncertain[leading[0]]}, so its next arrays are not known"
         elif not barrier and accesses and varies and (step.calls_own or not _pieces(accesses) <= step.named | step.born):
             barrier = "may use other arrays in the next run, by values that are not known before"
         elif accesses and (varies or step.reads_host):  # which bytes may be others in the next run
             is_write = any(one.is_write and one.piece not in step.born for one in accesses)
-            new = tuple(access._replace(region=None) for access in accesses if access.piece in step.born)
-            accesses = (*dict.fromkeys(new), *(Access(one, None, is_write) for one in sorted(step.named)))
+            others = (Access(one, None, is_write) for one in sorted(step.named))
+            accesses = tuple(dict.fromkeys((*(access._replace(region=None) for access in accesses), *others)))
         for name in statement.binds:
             uncertain.pop(name, None)
             varying.discard(name)

@@ -47,6 +47,8 @@ _OF_CLASSES = frozenset({"__dict__", "__weakref__", "__doc__", "__module__", "__
 _GIVES_OTHERS = frozenset({"__next__", "read", "recv", "get_nowait", "execute"})
 """Methods of what gives another value each time: iterators, files, queues, data bases."""
 _RANDOM = (np.random.Generator, np.random.RandomState, np.random.BitGenerator, random.Random)  # noqa: S311 - it makes none
+_MEMORY = frozenset({"ctypes", "_ctypes", "array", "mmap"})
+"""Modules of the standard library whose objects hold values of their own."""
 _CONSTANT = frozenset({"_thread", "re", "operator", "weakref", "_abc", "typing", "types", "enum", "inspect", "_struct"})
 """Modules of the standard library whose objects have nothing in them that a program may go by."""
 _CONSTANT_TYPES: tuple[type, ...] = (object, type(NotImplemented), types.CodeType, types.BuiltinFunctionType, types.CellType)
@@ -79,7 +81,7 @@ def _is_opaque_type(kind: type) -> bool:
     root = root_of_type(kind)
     is_known = kind in _CONSTANT_TYPES or root in _CONSTANT or issubclass(kind, (*_CONTAINERS, *_WRAPPERS, *_FOLLOWED))
     has_attributes = kind.__dictoffset__ != 0 or "__slots__" in names_of_type(kind)
-    return root in sys.stdlib_module_names | {"builtins"} and not is_known and not has_attributes
+    return root in _MEMORY or (root in sys.stdlib_module_names | {"builtins"} and not is_known and not has_attributes)
 
 
 @cached_by_type
