@@ -6,7 +6,6 @@ from gpustreamlab.model._cut import without_tools
 from gpustreamlab.model._device import (
     BENCH,
     CHROME_BACKEND,
-    DRY_RUNS,
     KINETO_BACKEND,
     NO_COMMON_TIME,
     NSYS_BACKEND,
@@ -43,7 +42,6 @@ __all__ = [
     "CHROME_BACKEND",
     "COLUMN_DTYPES",
     "DEVICE_WORK",
-    "DRY_RUNS",
     "EDGE_KINDS",
     "KINETO_BACKEND",
     "MAX_NAME_LENGTH",

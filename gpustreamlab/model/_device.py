@@ -15,9 +15,8 @@ from gpustreamlab.typing import CaptureTier, Feature, LaneKind, MarkerKind, Note
 
 BENCH = "bench/"
 """How names of lanes begin that the user's session has for streams on which work is measured."""
-DRY_RUNS = "dry-runs"
 """The stream on which programs run on copies of their inputs, to be planned."""
-_TOOLS = re.compile(rf"(^|:)({BENCH}|{DRY_RUNS}$)")  # engines and cards stand before a name, with a colon
+_TOOLS = re.compile(rf"(^|:){BENCH}")  # engines and cards stand before a name, with a colon
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -276,7 +276,7 @@ class Bencher:
             notes.append(
                 f"The host made calls for {together[0].host_share:.0%} of the time: what tasks lose beside each other is its "
                 "doing, not the device's. Let each function do more of its work in one call, or capture it: "
-                "lab.program(f).plan().capture()."
+                "plan = lab.program(f).plan(); plan.run(); plan.capture()."
             )
         for task, calls, solo in zip(self._tasks, together, alone, strict=True):
             notes += [f"{task.name}: {note}" for note in stray_notes(calls)]

@@ -202,7 +202,7 @@ def notes_of(calls: Calls, task: Task) -> list[str]:
     if calls.launch_count and idle > GAP_SHARE and not calls.stray_count:
         notes.append(
             f"Bound by the host: for {idle:.0%} of a call no work of it runs, which no number of SMs changes. Fewer "
-            "launches help: lab.program(f).plan().capture() makes them one."
+            "launches help: plan.run(), then plan.capture(), of plan = lab.program(f).plan() makes them one."
         )
     notes += stray_notes(calls)
     halves = np.median(samples[: count // 2]), np.median(samples[count // 2 :])
