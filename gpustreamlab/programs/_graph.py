@@ -58,6 +58,8 @@ class Work:
     """Which share of the SMs its kernels can fill, above 0 and up to 1; those that fill all run one after the other."""
     waits: bool = False
     """Whether the host waits for its result."""
+    is_host_read: bool = False
+    """Whether it waits by what it does, not by how it copies."""
     barrier: str = ""
     """Why it is ordered before and after everything; empty where what it touches is known."""
     stream: str | None = None

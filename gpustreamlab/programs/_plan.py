@@ -18,10 +18,10 @@ from gpustreamlab.draw import GraphEdge, GraphNode, graph_html, graph_svg
 from gpustreamlab.errors import OptionError, ProgramError, StreamNotFoundError
 from gpustreamlab.programs._check import Both, Check, PlanComparison, check_plan, compare_plan
 from gpustreamlab.programs._code import Code, probed, write_code
-from gpustreamlab.programs._graph import LAUNCH_NS, Engine, Recording, Schedule, Work, on_one_stream, schedule
+from gpustreamlab.programs._graph import Engine, Recording, Schedule, Work, on_one_stream, schedule
 from gpustreamlab.programs._ground import Ground, Statements
 from gpustreamlab.programs._output import kept_back
-from gpustreamlab.programs._record import needed_names, record
+from gpustreamlab.programs._record import least_work, measured, needed_names, record
 from gpustreamlab.programs._replay import Replay
 from gpustreamlab.programs._source import RESULT, Statement, read_source, short_text
 from gpustreamlab.programs._values import FunctionNames, Signature, required_names, signature
@@ -36,7 +36,7 @@ LEAST_GAIN = 1.05
 """Below this predicted speed-up one stream is planned."""
 _CODE = "margin:0.4em 0;padding:0.5em;overflow-x:auto;color:inherit;background:rgba(128,128,128,0.12)"
 TIMED_RUNS = 2
-"""Runs as planned that measure the host's time."""
+"""Runs as planned that are measured."""
 _PROBE = "__gpustreamlab_time__"
 LISTED_STATEMENTS = 60
 """How many statements a plan's table has."""
@@ -284,8 +284,8 @@ class Plan(Reported):
         self._shared: tuple[str, ...] = ()
         """What the first run changed, and copies would share."""
         self._runs = 0
-        self._host_ns: list[list[int]] = []
-        """What the host took for each statement in the runs that measure it, in ns."""
+        self._timed: list[list[Work]] = []
+        """What each statement took in the runs that measure it."""
         self._fitted: tuple[Signature | None, dict[str, int]] = None, {}
         """What fitted last, as long as the inputs are the same objects and hold the same ones."""
         unknown = Work(engine=Engine.SMS)
@@ -356,8 +356,8 @@ class Plan(Reported):
         """Run the program; return its variables.
 
         The first run, and each whose inputs are not as they were planned for, is in order on one stream, waits for the device
-        at its end, and is what the plan is made from. The others run as planned, and nothing waits for the device. Two of them
-        measure the host's time, which in a first run is that of compilation, and the plan is made once more by it.
+        at its end, and is what the plan is made from. The others run as planned. The next two wait as well, and are measured,
+        since a first run also compiles; the plan is made once more by what they took. Behind the others nothing waits.
 
         Parameters
         ----------
@@ -391,7 +391,7 @@ class Plan(Reported):
         __tracebackhide__ = True
         before = self._sign(values)
         recording = record(self._program, self._names[0], values)
-        self._signature, self._runs, self._host_ns = before, 0, []
+        self._signature, self._runs, self._timed = before, 0, []
         after = self._sign(values)
         self._shared = tuple(
             name for name in before.changed(after) if " " in name and name in before.parts and name in after.parts
@@ -399,18 +399,24 @@ class Plan(Reported):
         self._arrange(recording)
 
     def _run_timed(self, values: dict[str, Any]) -> None:
-        """Run it as planned and measure the host's time for each statement; plan by the least of what some runs took."""
+        """Run it as planned and measure each statement; plan by the least of what some runs took.
+
+        The first run may have compiled, and have copied what a library keeps; another one may have asked the driver for memory.
+        """
         __tracebackhide__ = True
-        program, now = self._program, self._program.ground.backend.host_time_ns
-        times_ns = [now()]
+        program, backend = self._program, self._program.ground.backend
+        times_ns = [backend.host_time_ns()]
         code = probed(self._code, program.source, _PROBE)
-        program.execute(code, values, {_PROBE: lambda _number: times_ns.append(now())})
-        self._host_ns.append([last_ns - first_ns for first_ns, last_ns in itertools.pairwise(times_ns)])
-        if len(self._host_ns) == TIMED_RUNS:  # one alone may hold memory that the pool of a stream asks the driver for
-            least = [max(min(taken), LAUNCH_NS) for taken in zip(*self._host_ns, strict=True)]
-            works = zip(self._recording.works, least, strict=True)
-            timed = tuple(work if work.waits else replace(work, host_ns=host_ns) for work, host_ns in works)
-            self._arrange(replace(self._recording, works=timed))
+        program.execute(code, values, {_PROBE: lambda _number: times_ns.append(backend.host_time_ns())})
+        program.ground.lab.synchronize()
+        works, is_told = measured(program.ground.lab.trace, [backend.host_to_clock_ns(one) for one in times_ns])
+        taken = [last_ns - first_ns for first_ns, last_ns in itertools.pairwise(times_ns)]
+        self._timed.append([replace(work, host_ns=host_ns) for work, host_ns in zip(works, taken, strict=True)])
+        if len(self._timed) == TIMED_RUNS:
+            known = zip(self._recording.works, *self._timed, strict=True)
+            self._arrange(
+                replace(self._recording, works=tuple(least_work(one, timed, is_told=is_told) for one, *timed in known))
+            )
 
     def fits(self, namespace: Mapping[str, Any] | None = None) -> bool:
         """Tell whether it has run, and all that it depends on is as it was then: types, shapes, plain values, shared memory."""

@@ -196,7 +196,7 @@ def record(program: Statements, home: str, values: dict[str, Any]) -> Recording:
             steps = tap.run(program, values, home)
             survivors = tap.reached(values)
     lab.synchronize()
-    works, is_measured = measured(lab.trace, home, [recorded_label(one) for one in source.statements])
+    works, is_measured = measured(lab.trace, [program.ground.backend.host_to_clock_ns(one) for one in tap.bounds_ns])
     notes = tap.notes
     if not is_measured:
         notes.append(
@@ -252,6 +252,8 @@ class _Tap:
         """Variables that lead to arrays and are none."""
         self.notes: list[str] = []
         """What could not be known, one sentence each."""
+        self.bounds_ns: list[int] = []
+        """When each statement began, and when the last one ended, by the host's clock."""
 
     def run(self, program: Statements, values: dict[str, Any], home: str) -> list[_Step]:
         """Run the statements, one by one."""
@@ -288,12 +290,14 @@ class _Tap:
         step.reached, step.crossing = step.crossing, {}
         is_over, breaks = False, graph_breaks()
         self._watch.tap = self
+        self.bounds_ns[-1:] = [now()]  # in front of its range
         try:
             with lab.on(home, recorded_label(statement)), watching_torch(self._note_tensors, self.host_wait):
                 began_ns = now()
                 exec(code, values)  # noqa: S102 - the user's statement
                 step.host_ns = now() - began_ns
                 is_over = True
+            self.bounds_ns.append(now())
         except SelectionError:
             if is_over:
                 refuse_crossing(self._source.statements, statement.line)
@@ -491,37 +495,29 @@ def _stream_costs(program: Statements, home: str) -> StreamCosts:
     return StreamCosts(min(switches), min(waits))
 
 
-def measured(trace: Trace, home: str, labels: Sequence[str]) -> tuple[list[Work], bool]:
-    """Return what statements did on the device, and whether kernels tell; from their ranges, the last with these names."""
-    works = [Work()] * len(labels)
-    codes = [code for code, name in enumerate(trace.names) if name in labels]
-    is_home = np.array([lane.name == home for lane in trace.lanes], bool)
-    is_ours = np.isin(trace.name, codes) & (trace.kind == SPAN_KINDS.index(SpanKind.RANGE)) & is_home[trace.lane]
-    is_outermost = is_ours & ~((trace.parent >= 0) & is_ours[trace.parent])
-    ranges = np.flatnonzero(is_outermost)
-    ranges = ranges[np.argsort(trace.queued_ns[ranges], kind="stable")][-len(labels) :]
-    if [trace.names[trace.name[row]] for row in ranges.tolist()] != list(labels):
-        return works, False  # the trace has not kept them all
-    statement = np.full(len(trace), -1)
-    statement[ranges] = np.arange(len(labels))
-    work = np.flatnonzero(
-        np.isin(trace.kind, [SPAN_KINDS.index(kind) for kind in (SpanKind.KERNEL, SpanKind.COPY, SpanKind.FILL)])
-    )
-    above = trace.parent[work].astype(np.int64)
-    while True:  # up to the statement, through ranges of the user's own
-        onward = (above >= 0) & (statement[above] < 0)
-        if not onward.any():
-            break
-        above[onward] = trace.parent[above[onward]]
-    owner = np.where(above >= 0, statement[above], -1)
-    if len(work):
-        share = _shares(trace)
-        for place, rows in _by_owner(owner, work):
-            works[place] = _work_of(trace, rows, share[rows])
-        return works, True
-    for place, row in enumerate(ranges.tolist()):
-        works[place] = Work(engine=Engine.SMS, duration_ns=int(trace.duration_ns[row]), share=0.0)
-    return works, False
+def measured(trace: Trace, bounds_ns: Sequence[int]) -> tuple[list[Work], bool]:
+    """Return what statements did on the device, and whether kernels tell: what was queued while each of them ran.
+
+    Parameters
+    ----------
+    trace
+        What ran.
+    bounds_ns
+        When each statement began, and when the last one ended, by the trace's clock.
+    """
+    works = [Work()] * (len(bounds_ns) - 1)
+    owner = np.searchsorted(bounds_ns, trace.queued_ns, side="right") - 1
+    owner[owner == len(works)] = -1
+    codes = [SPAN_KINDS.index(kind) for kind in (SpanKind.KERNEL, SpanKind.COPY, SpanKind.FILL)]
+    work = np.flatnonzero(np.isin(trace.kind, codes))
+    is_told = len(work) > 0
+    share = _shares(trace) if is_told else np.zeros(len(trace))
+    if not is_told:  # ranges then, the outermost of each statement
+        is_inner = (trace.parent >= 0) & (owner[trace.parent] == owner)
+        work = np.flatnonzero((trace.kind == SPAN_KINDS.index(SpanKind.RANGE)) & ~is_inner)
+    for place, rows in _by_owner(owner[work], work) if len(work) else ():
+        works[place] = _work_of(trace, rows, share[rows])
+    return works, is_told
 
 
 def _by_owner(owner: Any, work: Any) -> Iterator[tuple[int, Any]]:
@@ -618,4 +614,23 @@ def _work(statement: Statement, step: _Step, work: Work) -> Work:
     # A first run compiles and allocates, so its launches count as what they cost later. To wait is none of the host's work.
     launches_ns = step.host_ns if work.engine is Engine.NONE else work.host_ns
     host_ns = LAUNCH_NS if waits else max(min(step.host_ns, launches_ns), LAUNCH_NS)
-    return replace(work, waits=waits, stream=statement.stream, engine=engine, host_ns=host_ns)
+    is_read = step.is_host_read or (waits and not work.waits)
+    return replace(work, waits=waits, is_host_read=is_read, stream=statement.stream, engine=engine, host_ns=host_ns)
+
+
+def least_work(known: Work, timed: Sequence[Work], *, is_told: bool) -> Work:
+    """Return a statement's work with the least that later runs took.
+
+    Parameters
+    ----------
+    known, timed
+        As it was recorded, and what it took in those.
+    is_told
+        Whether kernels told of it; else only the host was measured.
+    """
+    waits = known.waits if not is_told or known.is_host_read else all(one.waits for one in timed)
+    host_ns = LAUNCH_NS if waits else max(min(one.host_ns for one in timed), LAUNCH_NS)
+    if not is_told or known.engine is Engine.NONE:
+        return replace(known, waits=waits, host_ns=host_ns)
+    least = min((known, *timed), key=lambda one: one.duration_ns)
+    return replace(known, waits=waits, host_ns=host_ns, duration_ns=least.duration_ns, engine=least.engine, share=least.share)
