@@ -127,6 +127,31 @@ def test_what_it_prints_is_printed_once(shell):
         assert shown.count("printed\n") == 1
 
 
+def test_other_magics_run_in_it_on_the_notebooks_variables(shell):
+    for _ in range(3):
+        result, shown = run(shell, "%%gpuprogram\na = x @ x\n%time b = a + 1\nc = b * 2")
+        assert result.success, shown
+        assert float(shell.user_ns["c"].get()[0, 0]) == 2 * 257
+    assert "ordered before and after everything: it uses" in str(planned(shell, "\na = x @ x\n%time b = a + 1")[1])
+
+
+def test_annotations_and_futures_are_the_cells_own(shell):
+    run(shell, "from dataclasses import dataclass, fields")
+    cell = "%%gpuprogram\n@dataclass\nclass A:\n    q: int = 3\nkind = fields(A)[0].type"
+    for _ in range(3):
+        run(shell, cell)
+        assert shell.user_ns["kind"] is int
+    run(shell, "%%gpuprogram\nfrom __future__ import annotations\n" + cell.partition("\n")[2])
+    assert shell.user_ns["kind"] == "int"
+
+
+def test_what_ran_before_an_error_stays(shell):
+    result, _ = run(shell, "%%gpuprogram\na = x @ x\nraise ValueError('z')\nb = 1")
+    assert isinstance(result.error_in_exec, ValueError)
+    assert float(shell.user_ns["a"].get()[0, 0]) == 256
+    assert "b" not in shell.user_ns
+
+
 def test_a_check_is_shown_and_the_cell_runs(shell):
     _, shown = run(shell, f"%%gpuprogram --check\n{TWO}")
     assert "bit for bit" in shown
