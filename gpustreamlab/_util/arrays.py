@@ -5,7 +5,7 @@ from __future__ import annotations
 import functools
 import gc
 import types
-from collections import deque
+from collections import OrderedDict, deque
 from collections.abc import Callable, Iterable, Iterator
 from typing import Any, TypeVar
 
@@ -91,8 +91,8 @@ def parts_of(value: object) -> Iterable[object]:
 def items_of(value: Any) -> list[tuple[object, object]]:
     """Return what a list, tuple, set, deque or dictionary holds, by place or key; nothing for what is none."""
     kind = type(value)
-    if issubclass(kind, dict):
-        return list(dict.items(value))
+    if issubclass(kind, dict):  # an ordered one keeps an order of its own
+        return list(OrderedDict.items(value) if issubclass(kind, OrderedDict) else dict.items(value))
     base = next((one for one in _SEQUENCES if issubclass(kind, one)), None)
     return [] if base is None else list(enumerate(base.__iter__(value)))
 

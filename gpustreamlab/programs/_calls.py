@@ -51,6 +51,9 @@ _STEERS = frozenset({"on", "select", "run_on", "partition"})
 """Methods of a session under which work goes to streams of its own."""
 _ORDERS = frozenset({"synchronize", "wait", "make_wait", "record", "use", "hold", "query"})
 """Methods of sessions, streams and events that order work, or ask for the order."""
+_OF_PROGRAMS = frozenset(
+    {("Session", "program"), ("Program", "plan"), *(("Plan", method) for method in ("run", "check", "compare", "capture"))}
+)
 _CLOSES = frozenset({"close"})
 
 
@@ -169,9 +172,9 @@ class CallLog:
             raise ProgramError(
                 f"Line {self.line} closes a {owner.lower()}, in which work of the program may still run. Close it behind it."
             )
-        if owner in ("Session", "Program", "Plan") and method in ("program", "plan"):
+        if (owner, method) in _OF_PROGRAMS:
             raise ProgramError(
-                f"Line {self.line} makes a program within a program. Plan it outside, and call its statements here."
+                f"Line {self.line} calls {method}() of a {owner.lower()} within a program. Call it outside of it."
             )
         if owner == "Session" and method in _STEERS:
             self.steers = True

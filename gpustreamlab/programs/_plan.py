@@ -24,7 +24,7 @@ from gpustreamlab.programs._output import kept_back
 from gpustreamlab.programs._record import least_work, measured, needed_names, record
 from gpustreamlab.programs._replay import Replay
 from gpustreamlab.programs._source import RESULT, Statement, read_source, short_text
-from gpustreamlab.programs._values import FunctionNames, Signature, required_names, signature
+from gpustreamlab.programs._values import FunctionNames, Signature, can_be_weak, is_plain, required_names, signature
 
 __all__ = ["Plan", "PlannedStatement", "Program", "make_program"]
 
@@ -286,6 +286,7 @@ class Plan(Reported):
         self._runs = 0
         self._timed: list[list[Work]] = []
         """What each statement took in the runs that measure it."""
+        self._alive: list[weakref.ref[Any]] = []
         self._fitted: tuple[Signature | None, dict[str, int]] = None, {}
         """What fitted last, as long as the inputs are the same objects and hold the same ones."""
         unknown = Work(engine=Engine.SMS)
@@ -534,11 +535,14 @@ class Plan(Reported):
         assert self._signature is not None  # noqa: S101 - for the type checker
         now = self._sign(values)
         changed = now.changed(self._signature)
-        # What was seen is kept only if it stays: arrays that the program binds anew would be kept for nothing.
-        source = self._program.source
-        is_bound = any(one.writes & source.inputs for one in source.statements)
-        self._fitted = (None, {}) if changed or is_bound else (now, self._roots(values))
+        # It is kept only as long as the inputs live: what they hold must not live longer for it.
+        inputs = [values[name] for name in self._program.source.inputs if name in values and not is_plain(values[name])]
+        self._fitted = (None, {}) if changed or not all(map(can_be_weak, inputs)) else (now, self._roots(values))
+        self._alive = [weakref.ref(one, self._forget) for one in inputs if can_be_weak(one)]
         return changed
+
+    def _forget(self, _input: object) -> None:
+        self._fitted = None, {}
 
     def _roots(self, values: Mapping[str, Any]) -> dict[str, int]:
         """Return the identities of the program's inputs, and which there are not."""

@@ -13,6 +13,7 @@ from typing import Any
 import numpy as np
 
 from gpustreamlab._util.arrays import find_arrays, is_array, is_own
+from gpustreamlab._util.defences import delayed_interrupts
 from gpustreamlab.analysis import Touch, blocks_that_fit
 from gpustreamlab.errors import SelectionError
 from gpustreamlab.memory.hazards import AccessWatch
@@ -36,6 +37,7 @@ _RUNS_CODE = (
     "itertools.dropwhile",
 )
 """Iterators that run code of the user's for their next value."""
+_DEFINES = (ast.FunctionDef, ast.Lambda, ast.ClassDef)
 _UNCHANGED = (types.ModuleType, types.FunctionType, type)
 COST_TRIES = 3
 """How often the host's cost of a stream is measured."""
@@ -276,7 +278,8 @@ class _Tap:
                 steps.append(self._run(program, statement, made, values, home))
         finally:
             del CallLog.active[threading.get_ident()]
-            plain_again([*codes, *self._log.rewritten])
+            with delayed_interrupts():  # else functions would go on telling
+                plain_again([*codes, *self._log.rewritten])
         return steps
 
     def _run(self, program: Statements, statement: Statement, code: types.CodeType, values: dict[str, Any], home: str) -> _Step:
@@ -589,6 +592,8 @@ def _joined(
         if varies or leading or step.unknown or step.reads_host:
             uncertain |= {name: "bound by what is not known before" for name, is_led in step.leads.items() if is_led}
             varying |= {name for name, is_led in step.leads.items() if not is_led}
+        if (varies or leading) and any(isinstance(part, _DEFINES) for part in ast.walk(statement.node)):
+            uncertain |= dict.fromkeys(statement.writes, "which may call what is not known before")
         joined.append(_work(statement, step, replace(work, accesses=accesses, barrier=barrier)))
     return joined
 

@@ -10,8 +10,10 @@ import inspect
 import pathlib
 import random
 import sys
+import threading
 import types
-from collections import deque
+import weakref
+from collections import OrderedDict, deque
 from collections.abc import Callable, Iterable, Iterator, Mapping, MutableMapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
@@ -81,7 +83,11 @@ def _is_opaque_type(kind: type) -> bool:
     root = root_of_type(kind)
     is_known = kind in _CONSTANT_TYPES or root in _CONSTANT or issubclass(kind, (*_CONTAINERS, *_WRAPPERS, *_FOLLOWED))
     has_attributes = kind.__dictoffset__ != 0 or "__slots__" in names_of_type(kind)
-    return root in _MEMORY or (root in sys.stdlib_module_names | {"builtins"} and not is_known and not has_attributes)
+    return (
+        root in _MEMORY
+        or issubclass(kind, threading.local)
+        or (root in sys.stdlib_module_names | {"builtins"} and not is_known and not has_attributes)
+    )
 
 
 @cached_by_type
@@ -311,8 +317,11 @@ class Signature:
     """What a variable leads to, by its name, and what a function, class or module does, by kind and name."""
     unknown: Mapping[str, str]
     """What leads to what gives another value each time, an iterator or a file, and what that is."""
-    views: Sequence[tuple[Callable[[Any], tuple[int, ...]], Any, tuple[int, ...]]] | None
-    """How to look again at all that was looked into, and the identities of what it held; None where that includes modules."""
+    views: Sequence[tuple[Callable[[Any], tuple[int, ...]], Callable[[], Any], tuple[int, ...]]] | None
+    """How to look again at all that was looked into, and the identities of what it held; None where that includes modules.
+
+    Nothing is kept alive that can be referred to weakly.
+    """
 
     def changed(self, other: Signature) -> list[str]:
         """Return which parts of it are others in another one."""
@@ -320,7 +329,10 @@ class Signature:
 
     def is_untouched(self) -> bool:
         """Tell whether all that it saw still holds the very same objects: then it need not be made again."""
-        return self.views is not None and all(look(value) == seen for look, value, seen in self.views)
+        if self.views is None:
+            return False
+        now = ((look, find(), seen) for look, find, seen in self.views)
+        return all(value is not None and look(value) == seen for look, value, seen in now)
 
 
 def signature(values: dict[str, Any], names: Iterable[str] | None = None, looked_up: frozenset[str] = frozenset()) -> Signature:
@@ -335,7 +347,7 @@ def signature(values: dict[str, Any], names: Iterable[str] | None = None, looked
     """
     owners: dict[int, tuple[str, int, int]] = {}
     numbers: dict[int, tuple[str, int]] = {}  # within what it belongs to: what comes in elsewhere changes none of them
-    views: list[tuple[Callable[[Any], tuple[int, ...]], Any, tuple[int, ...]]] = []
+    views: list[tuple[Callable[[Any], tuple[int, ...]], Callable[[], Any], tuple[int, ...]]] = []
     parts: dict[str, list[object]] = {}
     unknown: dict[str, str] = {}
     is_of_modules = False
@@ -350,7 +362,9 @@ def signature(values: dict[str, Any], names: Iterable[str] | None = None, looked
             numbers[id(value)] = number = label, len(parts.get(label, ()))
             if not issubclass(kind, types.ModuleType):
                 view = _viewer(value)
-                views.append((view, value, view(value)))
+                views.append(
+                    (view, weakref.ref(value) if can_be_weak(value) else functools.partial(_itself, value), view(value))
+                )
             sign = kind, number, _sign_array(value, owners, number) if is_array(value) else _inside(value)
             if gives_others(value):
                 unknown[label] = f"{kind.__module__}.{kind.__qualname__}".removeprefix("builtins.")
@@ -359,13 +373,22 @@ def signature(values: dict[str, Any], names: Iterable[str] | None = None, looked
     return Signature(parts=signed, unknown=unknown, views=None if is_of_modules else views)
 
 
+def can_be_weak(value: object) -> bool:
+    """Tell whether a value can be referred to without being kept alive."""
+    return type(value).__weakrefoffset__ != 0
+
+
+def _itself(value: Any) -> Any:
+    return value
+
+
 def _viewer(value: Any) -> Callable[[Any], tuple[int, ...]]:
     """Return what gives the identities of what such a value holds, in little time; of an array its address."""
     kind = type(value)
     if is_array(value):
         return _view_array
     if issubclass(kind, dict):
-        return _view_dict
+        return _view_ordered if issubclass(kind, OrderedDict) else _view_dict
     is_plain_object = attributes_of(value) is not None and "__slots__" not in names_of_type(kind)
     if kind is not types.FunctionType and is_plain_object and not issubclass(kind, _CONTAINERS):
         return _view_object
@@ -378,6 +401,10 @@ def _view_array(array: Any) -> tuple[int, ...]:
 
 def _view_dict(value: dict[Any, Any]) -> tuple[int, ...]:
     return (*map(id, dict.__iter__(value)), *map(id, dict.values(value)))
+
+
+def _view_ordered(value: OrderedDict[Any, Any]) -> tuple[int, ...]:
+    return (*map(id, OrderedDict.__iter__(value)), *map(id, OrderedDict.values(value)))
 
 
 def _view_object(value: Any) -> tuple[int, ...]:

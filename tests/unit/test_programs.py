@@ -444,7 +444,7 @@ REFUSED = {
     "with lab.on('a'):  #: b\n    u = x + 1": (ProgramError, "Line 1 names a stream twice"),
     "with lab.on('a'):\n    u = x + 1  #: b": (ProgramError, "Line 2 is annotated with stream 'b' inside"),
     "#: a\nu = x + 1  #: b": (ProgramError, "Line 2 is annotated with 2 streams, a, b"),
-    "p = lab.program('u = x')": (ProgramError, "Line 1 makes a program within a program"),
+    "p = lab.program('u = x')": (ProgramError, r"Line 1 calls program\(\) of a session within a program"),
     "p = lab.on('a')\nq = lab.on('b')\np.__enter__()\nq.__enter__()\np.__exit__(None, None, None)": (
         SelectionError,
         "Line 5 leaves p, which line 3 entered, before q, which line 4 entered. Nest them",
