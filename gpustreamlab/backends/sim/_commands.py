@@ -201,17 +201,6 @@ class CopyRun:
     """The id of the graph that launched it, and its place among the graph's nodes; 0 and -1 for none."""
     submit_ns: int = 0
     start_ns: int = -1
-    factor: float = 1.0
-    """How many times as long it takes as it would without noise."""
-
-    @property
-    def duration_ns(self) -> int:
-        """How long the engine is busy with it."""
-        return max(1, round(self.spec.duration_ns * self.factor))
-
-    def vary(self, factor: float) -> None:
-        """Let it take so many times as long."""
-        self.factor = factor
 
 
 @dataclass(slots=True, eq=False)
@@ -268,10 +257,6 @@ class KernelRun:
     def __post_init__(self) -> None:
         self.backlog = self.spec.blocks
         self.block_draw = self.spec.block_bytes * 1_000_000_000 // self.block_ns
-
-    def vary(self, factor: float) -> None:
-        """Let it take so many times as long; it draws what it drew from memory, for so many times as long."""
-        self.block_ns = max(1, round(self.block_ns * factor))
 
     def work_at(self, now_ns: int) -> float:
         """Return the progress at a time, in ns at full speed. It is an integer while nothing has slowed the kernel."""
