@@ -43,6 +43,8 @@ class KernelSpec:
     """How many waves more than its grid has the kernel takes alone; each of its blocks runs longer in proportion."""
     shape: BlockShape | None = None
     """What a block has of threads, registers and shared memory, for the records; None for what its slots would suggest."""
+    is_generic: bool = False
+    """Whether its time follows from its bytes and elements alone, and from nothing of what it computes; the records say so."""
 
     def __post_init__(self) -> None:
         if self.blocks < 1 or self.block_ns < 1:
