@@ -19,7 +19,7 @@ import numpy as np
 
 from bench._common import report
 from gpustreamlab import Session, Trace
-from gpustreamlab.backends.sim import SimBackend
+from gpustreamlab.backends.sim import H200, KernelSpec, plan_matmul, plan_streaming
 from gpustreamlab.model import DEVICE_WORK, SPAN_KINDS
 from gpustreamlab.tuning import Corun, Sweep, _tune
 from gpustreamlab.workloads import spin, streaming_add
@@ -46,9 +46,8 @@ def main(argv: list[str] | None = None) -> None:
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--backend", choices=("sim", "cuda"), default="sim")
     options, rest = parser.parse_known_args(argv)
-    backend = SimBackend(timing_only=True) if options.backend == "sim" else "cuda"
-    with Session(backend) as lab:
-        tasks = make_tasks(lab)
+    with Session(options.backend) as lab:
+        tasks = _modelled(lab) if lab.device.simulated else make_tasks(lab)
         swept: dict[str, Sweep] = {}
         rows = [*costs(lab, tasks), *sweeps(lab, tasks, swept), *predictions(lab, tasks, swept)]
         rows += [*coruns(lab, tasks), *searches(lab, tasks)]
@@ -57,7 +56,7 @@ def main(argv: list[str] | None = None) -> None:
 
 
 def make_tasks(lab: Session) -> Tasks:
-    """Return tasks of CuPy, and on a GPU of torch and Triton as well."""
+    """Return tasks of CuPy, torch and Triton."""
     xp = lab.xp
     a, product = xp.ones((4096, 4096), "float16"), xp.empty((4096, 4096), "float16")
     x, added = xp.ones(1 << 24, "complex128"), xp.empty(1 << 24, "complex128")
@@ -68,10 +67,27 @@ def make_tasks(lab: Session) -> Tasks:
         "transform": lambda: xp.fft.fft(signal),
         "spin": lambda: spin(lab, 100_000, blocks=64),
     }
-    if not lab.device.simulated:
-        tasks |= _others()
+    tasks |= _others()
     lab.synchronize()
     return tasks
+
+
+def _modelled(lab: Session) -> Tasks:
+    """Return tasks of kernels as those of CuPy's calls, with nothing to compute."""
+    backend: Any = lab.recording.backend
+
+    def launch(spec: KernelSpec) -> None:
+        backend.launch_kernel(backend.selected_stream, spec)
+
+    product = plan_matmul(H200, "matmul", m=4096, n=4096, k=4096, batch=1, dtype=np.dtype("f2"))
+    addition = plan_streaming(H200, "add", size_bytes=3 << 28, operations=1 << 24, dtype=np.dtype("c16"))
+    transform = plan_streaming(H200, "fft", size_bytes=2 << 27, operations=5 * 13 << 24, dtype=np.dtype("c8"))
+    return {
+        "product": lambda: launch(product),
+        "addition": lambda: launch(addition),
+        "transform": lambda: launch(transform),
+        "spin": lambda: spin(lab, 100_000, blocks=64),
+    }
 
 
 def _others() -> Tasks:

@@ -1,32 +1,53 @@
 """Programs of two or three streams, to predict at layouts at which they can really be run: the simulated device."""
 
+import random
+from dataclasses import replace
+
+import numpy as np
+
 from gpustreamlab import Session
-from gpustreamlab.backends.sim import SimBackend
+from gpustreamlab.backends.sim import SimBackend, plan_matmul, plan_streaming
 from gpustreamlab.workloads import spin
 
 SIZES = [16, 24, 32, 48, 64, 80, 96, 112, 132]
 
 
 class Bench:
-    """A session whose arrays are outlines, with tasks to call."""
+    """A session with tasks to call: kernels that are planned as those of arrays, with nothing to compute.
 
-    def __init__(self, noise=None):
-        self.lab = Session(SimBackend(timing_only=True, noise=noise))
-        xp = self.lab.xp
-        self.big = [xp.empty(1 << 22, "c16") for _ in range(3)]
-        self.square = [xp.empty((4096, 4096), "f2") for _ in range(3)]
-        self.small = [xp.empty((1024, 1024), "f4") for _ in range(3)]
+    With `spread` each launch takes its own time, log-normal around what it is without; the same in each bench.
+    """
+
+    def __init__(self, spread=0.0):
+        self.backend = SimBackend()
+        self.lab = Session(self.backend)
+        self.spread, self.random = spread, random.Random(3)
         self.host = self.lab.memory.pinned_empty(1 << 21, "f4")
-        self.device = xp.empty(1 << 21, "f4")
+        self.device = self.lab.xp.empty(1 << 21, "f4")
+        preset, adding = self.backend.preset, {"operations": 2 << 22, "dtype": np.dtype("c16")}
+        add = plan_streaming(preset, "add", size_bytes=3 << 26, **adding)
+        gemm, tile = (
+            plan_matmul(preset, "matmul", m=side, n=side, k=side, batch=1, dtype=np.dtype(kind))
+            for side, kind in ((4096, "f2"), (1024, "f4"))
+        )
         self.tasks = {
-            "fill": lambda: spin(self.lab, 20_000, blocks=132 * 32 * 3),
-            "few": lambda: spin(self.lab, 150_000, blocks=40 * 32),
-            "add": lambda: xp.add(self.big[0], self.big[1], out=self.big[2]),
-            "gemm": lambda: xp.matmul(self.square[0], self.square[1], out=self.square[2]),
-            "tile": lambda: xp.matmul(self.small[0], self.small[1], out=self.small[2]),
+            "fill": lambda: spin(self.lab, self.vary(20_000), blocks=132 * 32 * 3),
+            "few": lambda: spin(self.lab, self.vary(150_000), blocks=40 * 32),
+            "add": lambda: self.launch(add),
+            "gemm": lambda: self.launch(gemm),
+            "tile": lambda: self.launch(tile),
             "copy": lambda: self.device.set(self.host),
             "layer": self.layer,
         }
+
+    def vary(self, *numbers):
+        factor = self.random.lognormvariate(0, self.spread)
+        varied = [round(number * factor) for number in numbers]
+        return varied if len(varied) > 1 else varied[0]
+
+    def launch(self, spec):
+        block_ns, block_bytes = self.vary(spec.block_ns, spec.block_bytes)
+        self.backend.launch_kernel(self.backend.selected_stream, replace(spec, block_ns=block_ns, block_bytes=block_bytes))
 
     def layer(self):
         self.tasks["tile"]()

@@ -317,17 +317,6 @@ def test_work_on_one_of_many_lanes_does_not_look_at_the_others(lab, monkeypatch)
                 lab.xp.ones(8)
 
 
-def test_an_interrupted_change_of_memory_leaves_no_old_address_behind(lab):
-    x, memory = upload(lab), lab._backend.driver.memory
-    # WHEN all arenas are made anew, as after Ctrl-C in the middle of a change
-    memory._is_torn = True
-    memory.settle()
-    double(lab, x)
-    double(lab, upload(lab), label="other")
-    found = lab.memory.hazards().hazards
-    assert {(row.kind, row.first.range) for row in found} == {(HazardKind.READ_AFTER_WRITE, "upload")}
-
-
 def test_clearing_forgets_what_was_found_and_not_what_lanes_hold(lab):
     x = upload(lab)
     double(lab, x)

@@ -16,7 +16,6 @@ from gpustreamlab.backends.sim._cost import (
     plan_spin,
     plan_streaming,
 )
-from gpustreamlab.backends.sim._noise import Noise
 from gpustreamlab.backends.sim._own_kernel import ModelledKernel, plan_kernel
 from gpustreamlab.backends.sim._sms import SMGroups
 from gpustreamlab.backends.sim._source import KEPT_RECORDS, SimActivitySource
@@ -34,7 +33,6 @@ __all__ = [
     "HostCosts",
     "KernelSpec",
     "ModelledKernel",
-    "Noise",
     "SMGroups",
     "SimActivitySource",
     "SimArray",

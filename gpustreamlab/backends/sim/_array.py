@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import operator
 from collections.abc import Callable, Iterator
-from contextlib import AbstractContextManager
 from operator import attrgetter
 from typing import TYPE_CHECKING, Any, NamedTuple, NoReturn
 
@@ -253,15 +252,10 @@ class SimArray(NDArrayOperatorsMixin, ProcessBound):
         return format(self.get()[()], spec)
 
     def __repr__(self) -> str:
-        return self._outlined or repr(self.module.show(self))
+        return repr(self.module.show(self))
 
     def __str__(self) -> str:
-        return self._outlined or str(self.module.show(self))
-
-    @property
-    def _outlined(self) -> str:
-        """What there is to show of an array without values; empty for one with values."""
-        return f"<{self.dtype} array of shape {self.shape}, timing only: no values>" if self.module.timing_only else ""
+        return str(self.module.show(self))
 
     def __copy__(self) -> SimArray:
         return self.module.call_method("copy", self, (), {})  # type: ignore[no-any-return]
@@ -308,17 +302,3 @@ class Indexer:
 
     def __getitem__(self, key: Any) -> Any:
         return self._module.call_function(self._name, self._plain.__getitem__, (key,), {})
-
-
-class Archive(AbstractContextManager["Archive"]):
-    """Several arrays in a file; each is copied to the device when it is looked up."""
-
-    def __init__(self, module: ArrayModule, archive: Any) -> None:
-        self._module, self._archive = module, archive
-        self.files, self.close = archive.files, archive.close
-
-    def __getitem__(self, name: str) -> SimArray:
-        return self._module.asarray(self._archive[name])
-
-    def __exit__(self, *error: object) -> None:
-        self.close()

@@ -22,12 +22,11 @@ from gpustreamlab.backends.sim._cost import DevicePreset, SMSplitter, find_prese
 from gpustreamlab.backends.sim._driver import SimDriver
 from gpustreamlab.backends.sim._graph import NodeWork, SimCapture
 from gpustreamlab.backends.sim._memory import create_pinned, is_pinned
-from gpustreamlab.backends.sim._noise import Noise
 from gpustreamlab.backends.sim._own_kernel import ModelledKernel, explain_kernel, plan_kernel
 from gpustreamlab.backends.sim._source import SimActivitySource
 from gpustreamlab.backends.sim._stream import SimContext, SimScratch, SimStream
 from gpustreamlab.backends.sim._xp import ArrayModule, check_dtype
-from gpustreamlab.errors import InvalidHandleError, OptionError, SelectionError, StreamRefusedError
+from gpustreamlab.errors import InvalidHandleError, SelectionError, StreamRefusedError
 from gpustreamlab.model import Device
 from gpustreamlab.typing import Int64Array, PeerAccess
 
@@ -70,11 +69,6 @@ class SimBackend:
     preset
         ``"h200"``, ``"h200-cuda13.1"`` (structured splits and work queues), ``"h200-cuda12.2"`` (a driver too old for green
         contexts), ``"laptop"`` (a card without them), or sizes and speeds of your own.
-    noise
-        How the durations of kernels, copies and fills vary, from a seed; None for not at all.
-    timing_only
-        Whether nothing is computed, for sweeps of large problems: arrays of `xp` have shapes and dtypes, work takes the time
-        that it would take, and what would read a value on the host raises `NotSimulatedError`.
     beside
         Another card, of whose host this is one more: both live in one virtual time, and their streams can wait for each other's
         events. None for a host with one card.
@@ -83,8 +77,6 @@ class SimBackend:
     ------
     BackendNotFoundError
         If no preset has this name.
-    OptionError
-        If `noise` is no `Noise`.
 
     Examples
     --------
@@ -102,26 +94,13 @@ class SimBackend:
     name = "sim"
     lends_streams = False
 
-    def __init__(
-        self,
-        preset: str | DevicePreset = "h200",
-        *,
-        noise: Noise | None = None,
-        timing_only: bool = False,
-        beside: SimBackend | None = None,
-    ) -> None:
-        if noise is not None and not isinstance(noise, Noise):
-            raise OptionError(
-                f"SimBackend was given {noise!r:.40} as its noise. Use gpustreamlab.backends.sim.Noise(seed=1), or None."
-            )
+    def __init__(self, preset: str | DevicePreset = "h200", *, beside: SimBackend | None = None) -> None:
         self.preset = find_preset(preset)
         """Sizes and speeds of the device."""
-        self.driver: SimDriver = SimDriver(self.preset, noise, beside=None if beside is None else beside.driver)
+        self.driver: SimDriver = SimDriver(self.preset, beside=None if beside is None else beside.driver)
         """The driver; for tests and for the array module."""
         self.host = self.driver.clock
         """What all cards of one simulated host have in common: their time."""
-        self.noise = noise
-        """How durations vary; None for not at all."""
         self._splitter = SMSplitter(self.preset)
         self.capabilities = self._splitter.capabilities
         """What the device and its driver can do with SMs and work queues."""
@@ -141,9 +120,7 @@ class SimBackend:
         """Lowest and highest priority."""
         self.null_stream = SimStream(self.driver, self.driver.null_stream, is_owned=False)
         """Where work goes while no stream is selected. It cannot be a lane."""
-        self.timing_only = timing_only
-        """Whether nothing is computed."""
-        self.xp = ArrayModule(self, timing_only=timing_only)
+        self.xp = ArrayModule(self)
         """NumPy-compatible array module; each call is a modelled kernel or copy on the selected stream."""
         self.captures = self.driver.captures
         """What streams capture at present; empty where none does."""
@@ -156,12 +133,7 @@ class SimBackend:
     def source(self) -> str:
         """Say in one line where this backend's numbers come from."""
         sizes = f"{self.preset.name} ({self.preset.sm_count} SMs)"
-        return f"simulated {sizes}: modelled times on a virtual clock, not measured{self._remarks}"
-
-    @property
-    def _remarks(self) -> str:
-        varied = "" if self.noise is None else f"; varied at random, seed {self.noise.seed}"
-        return f"{varied}; timing only, nothing is computed" if self.timing_only else varied
+        return f"simulated {sizes}: modelled times on a virtual clock, not measured"
 
     # Streams
 
@@ -367,7 +339,7 @@ class SimBackend:
     def clock_info(self) -> ClockInfo:
         """Describe the virtual clock: exact, and without a wall-clock time."""
         return ClockInfo(
-            description=f"virtual, kept by the simulated device; exact, starts at 0{self._remarks}",
+            description="virtual, kept by the simulated device; exact, starts at 0",
             epoch_unix_ns=0,
             clock_error_ns=0,
             range_error_ns=0,
@@ -540,7 +512,7 @@ class SimBackend:
             self.driver.check_open()
             if queue in self.driver.captures:
                 raise self.driver.captures[queue].refuse("A capture inside another", "End the first one before.")
-            kept = [one.sim_values for one in unchanged if isinstance(one, SimArray) and not self.timing_only]
+            kept = [one.sim_values for one in unchanged if isinstance(one, SimArray)]
             return SimCapture(self.driver, queue, kept)
 
     def find_capture(self, stream: BackendStream) -> SimCapture | None:

@@ -43,6 +43,8 @@ class KernelSpec:
     """How many waves more than its grid has the kernel takes alone; each of its blocks runs longer in proportion."""
     shape: BlockShape | None = None
     """What a block has of threads, registers and shared memory, for the records; None for what its slots would suggest."""
+    is_generic: bool = False
+    """Whether its time follows from its bytes and elements alone, and from nothing of what it computes; the records say so."""
 
     def __post_init__(self) -> None:
         if self.blocks < 1 or self.block_ns < 1:
@@ -201,17 +203,6 @@ class CopyRun:
     """The id of the graph that launched it, and its place among the graph's nodes; 0 and -1 for none."""
     submit_ns: int = 0
     start_ns: int = -1
-    factor: float = 1.0
-    """How many times as long it takes as it would without noise."""
-
-    @property
-    def duration_ns(self) -> int:
-        """How long the engine is busy with it."""
-        return max(1, round(self.spec.duration_ns * self.factor))
-
-    def vary(self, factor: float) -> None:
-        """Let it take so many times as long."""
-        self.factor = factor
 
 
 @dataclass(slots=True, eq=False)
@@ -268,10 +259,6 @@ class KernelRun:
     def __post_init__(self) -> None:
         self.backlog = self.spec.blocks
         self.block_draw = self.spec.block_bytes * 1_000_000_000 // self.block_ns
-
-    def vary(self, factor: float) -> None:
-        """Let it take so many times as long; it draws what it drew from memory, for so many times as long."""
-        self.block_ns = max(1, round(self.block_ns * factor))
 
     def work_at(self, now_ns: int) -> float:
         """Return the progress at a time, in ns at full speed. It is an integer while nothing has slowed the kernel."""

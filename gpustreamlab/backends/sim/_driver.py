@@ -27,7 +27,6 @@ from gpustreamlab.backends.sim._commands import (
 )
 from gpustreamlab.backends.sim._cost import DevicePreset
 from gpustreamlab.backends.sim._memory import MemoryPool
-from gpustreamlab.backends.sim._noise import Noise, NoiseSource
 from gpustreamlab.backends.sim._scheduler import Scheduler
 from gpustreamlab.errors import (
     EventNotRecordedError,
@@ -64,19 +63,17 @@ class SimDriver:
     ----------
     preset
         The device.
-    noise
-        How durations vary; None for not at all.
     beside
         The driver of another card of the same host, with which this one shares time; None for the only one.
     """
 
-    def __init__(self, preset: DevicePreset, noise: Noise | None = None, *, beside: SimDriver | None = None) -> None:
+    def __init__(self, preset: DevicePreset, *, beside: SimDriver | None = None) -> None:
         self.preset = preset
         self.lock: threading.RLock = process_lock() if beside is None else beside.lock
         self.is_closed = False
         self._why_closed = "was closed, with its session, before this call"
         self.clock: HostClock = HostClock() if beside is None else beside.clock
-        self.scheduler = Scheduler(preset, None if noise is None else NoiseSource(noise))
+        self.scheduler = Scheduler(preset)
         if beside is not None:
             self.scheduler.cards = beside.scheduler.cards
             self.scheduler.cards.append(self.scheduler)

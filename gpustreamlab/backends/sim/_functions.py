@@ -5,7 +5,7 @@ from __future__ import annotations
 import copy
 import math
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any, NamedTuple, TypeAlias
 
 import numpy as np
@@ -150,44 +150,10 @@ def _plan_einsum(preset: DevicePreset, call: Call) -> KernelSpec:
     return _pass_over(preset, call, 2 * math.prod(sizes.values()))
 
 
-def _plan_factoring(preset: DevicePreset, call: Call) -> KernelSpec:
-    """Plan textbook operation counts of `linalg`, for matrices of l x k (k the shorter side), and of ``polyfit`` and ``roots``.
+def _plan_generic(preset: DevicePreset, call: Call) -> KernelSpec:
+    """Plan what is rarely used and whose cost is not modelled: one operation for each element. Records say so."""
+    return replace(_pass_over(preset, call, call.element_count), is_generic=True)
 
-    Libraries take longer: their steps wait for each other, which is not modelled.
-    """
-    name, matrix = call.name.rpartition(".")[2], call.inputs[0]
-    if name in {"polyfit", "roots"}:  # least squares of a Vandermonde matrix, eigenvalues of a companion matrix
-        long, short = matrix.size, call.outputs[0].shape[0] if name == "polyfit" else matrix.size
-    elif name.startswith("tensor"):
-        long = short = math.isqrt(matrix.size)
-    else:
-        short, long = sorted((1, *matrix.shape)[-2:])
-    by_long, by_short = _FACTORING[name]
-    if name == "matrix_power":
-        power = abs(int(call.arguments[1])) if len(call.arguments) > 1 else 2
-        by_short = 2 * max(0, power.bit_length() + power.bit_count() - 2)
-    matrix_count = max(1, matrix.size // max(1, long * short)) if matrix.ndim > 1 else 1
-    operations = matrix_count * (by_long * long * short**2 + by_short * short**3)
-    operations += sum(2 * short * right.size for right in call.inputs[1:])
-    return _pass_over(preset, call, operations * (4 if call.dtype.kind == "c" else 1))
-
-
-_FACTORING = {
-    name: counts
-    for names, counts in (
-        ("cholesky", (0, 1 / 3)),
-        ("det slogdet solve tensorsolve", (0, 2 / 3)),
-        ("inv tensorinv matrix_power", (0, 2)),
-        ("qr cond matrix_rank", (4, -4 / 3)),
-        ("eigvalsh", (0, 4 / 3)),
-        ("eigh", (0, 9)),
-        ("eigvals roots", (0, 10)),
-        ("eig", (0, 25)),
-        ("svd pinv lstsq polyfit", (6, 20)),
-    )
-    for name in names.split()
-}
-"""Operations for each l k^2 and for each k^3 (Golub and Van Loan, Matrix Computations)."""
 
 _PLAIN = Rule(streaming())
 _HEAVY = Rule(streaming(8))  # transcendental: several operations for each element
@@ -200,11 +166,10 @@ _SORT = Rule(_plan_sort)
 _SORT_SIZED = Rule(_plan_sort, needs_host=True)
 _SIZED = Rule(streaming(2, passes=2), needs_host=True)
 _CREATE_SIZED = Rule(streaming(2, passes=2), needs_host=True, is_creation=True)
-_SEARCH = Rule(streaming(16))
 _FFT = Rule(_plan_fft)
 _PRODUCT = Rule(_plan_product)
-_FACTOR = Rule(_plan_factoring)
-_FACTOR_SIZED = Rule(_plan_factoring, needs_host=True)
+_GENERIC = Rule(_plan_generic)
+_GENERIC_SIZED = Rule(_plan_generic, needs_host=True)
 _RANDOM = Rule(streaming(_RANDOM_OPERATIONS), is_creation=True)
 
 # What differs from the rule that all other functions of NumPy follow: one operation for each element, one pass over memory.
@@ -245,13 +210,17 @@ _NAMES: tuple[tuple[Rule, str], ...] = (
     ),
     (_CREATE_SIZED, "tril_indices triu_indices"),
     (Rule(streaming(0), may_be_view=True, is_creation=True), "ix_"),
-    (_SEARCH, "searchsorted digitize isin"),
     (_FFT, " ".join(f"fft.{i}{kind}fft{axes}" for i in ("", "i") for kind in ("", "r") for axes in ("", "2", "n"))),
     (_FFT, "fft.hfft fft.ihfft"),
     (_PRODUCT, "matmul dot inner tensordot"),
     (Rule(_plan_einsum), "einsum"),
-    (_FACTOR, " ".join(f"linalg.{name}" for name in _FACTORING if name not in {"lstsq", "polyfit", "roots"})),
-    (_FACTOR_SIZED, "linalg.lstsq polyfit roots"),
+    (
+        _GENERIC,
+        "convolve correlate digitize interp isin searchsorted linalg.cholesky linalg.cond linalg.det linalg.eig linalg.eigh "
+        "linalg.eigvals linalg.eigvalsh linalg.inv linalg.matrix_power linalg.matrix_rank linalg.pinv linalg.qr "
+        "linalg.slogdet linalg.solve linalg.svd linalg.tensorinv linalg.tensorsolve",
+    ),
+    (_GENERIC_SIZED, "linalg.lstsq polyfit roots"),
 )
 
 UFUNC_METHODS = {

@@ -1,12 +1,11 @@
-"""Device memory in the simulated world: which stream's arena each array's memory is of. It has no limit and costs no time."""
+"""Device memory in the simulated world: which stream's pool each array's memory is of. It has no limit and costs no time."""
 
 from __future__ import annotations
 
 import weakref
-from bisect import bisect_left, insort
 from collections import deque
 from collections.abc import Iterator, Sequence
-from typing import TYPE_CHECKING, Any, NamedTuple
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 from numpy.typing import DTypeLike, NDArray
@@ -24,89 +23,48 @@ BLOCK_BYTES = 512
 """Sizes are rounded up to it. Source: CuPy's memory pool."""
 
 
-class Chunk(NamedTuple):
-    """A piece of an arena."""
+class StreamPool:
+    """The memory of one stream: what arrays hold, the most that they held, and where memory that was freed may be used again.
 
-    offset: int
-    """Bytes in front of it."""
-    size_bytes: int
-
-
-class StreamArena:
-    """Gives out the smallest free piece that is large enough, cut to size; joins free neighbours. It never returns any.
-
-    Source: CuPy's ``SingleDeviceMemoryPool``, which has one arena for each stream.
+    Memory is used again by an array of its size, what was freed last first. How pieces are cut and joined is not modelled: what
+    was held at most stays reserved.
 
     Examples
     --------
-    >>> arena = StreamArena()
-    >>> first = arena.allocate(1_000)
-    >>> arena.free(first)
-    >>> arena.used_bytes, arena.reserved_bytes
-    (0, 1024)
-    >>> arena.allocate(10).size_bytes, arena.reserved_bytes  # out of what was freed
-    (512, 1024)
+    >>> from gpustreamlab.backends.sim import SimBackend
+    >>> pool = StreamPool(SimBackend().null_stream.queue)
+    >>> first = pool.allocate(1_024)
+    >>> pool.free(first, 1_024)
+    >>> pool.used_bytes, pool.reserved_bytes, pool.allocate(1_024) == first
+    (0, 1024, True)
     """
 
-    __slots__ = ("_begins", "_ends", "_free", "_sizes", "_top", "reserved_bytes", "used_bytes")
+    __slots__ = ("_free", "_top", "reserved_bytes", "stream", "used_bytes")
 
-    def __init__(self) -> None:
+    def __init__(self, stream: StreamQueue) -> None:
+        self.stream = stream
         self.used_bytes = 0
         """What arrays hold."""
         self.reserved_bytes = 0
-        """What the pool holds: used and free."""
-        self._sizes: list[int] = []
-        self._free: dict[int, dict[int, None]] = {}
-        """Where free pieces are, by their size; those that were freed last are at the end."""
-        self._begins: dict[int, int] = {}
-        """Sizes of free pieces, by where they begin."""
-        self._ends: dict[int, int] = {}
-        """Where free pieces begin, by where they end."""
+        """The most that they held."""
+        self._free: dict[int, list[int]] = {}  # where memory that was freed is, by its size
         self._top = 0
 
-    def allocate(self, size_bytes: int) -> Chunk:
-        """Give out a piece, of what is free or newly reserved."""
-        size_bytes = -(-size_bytes // BLOCK_BYTES) * BLOCK_BYTES
-        place = bisect_left(self._sizes, size_bytes)
-        if place == len(self._sizes):
-            offset = self._top
-            self._top += size_bytes + BLOCK_BYTES  # a gap: pieces that were reserved one by one are not joined
-            self.reserved_bytes += size_bytes
+    def allocate(self, size_bytes: int) -> int:
+        """Return the place of memory that was freed, or of new memory."""
+        free = self._free.get(size_bytes)
+        if free:
+            offset = free.pop()
         else:
-            free_bytes = self._sizes[place]
-            offset = next(reversed(self._free[free_bytes]))
-            self._take(offset, free_bytes)
-            if free_bytes > size_bytes:
-                self._put(offset + size_bytes, free_bytes - size_bytes)
+            offset, self._top = self._top, self._top + size_bytes
         self.used_bytes += size_bytes
-        return Chunk(offset, size_bytes)
+        self.reserved_bytes = max(self.reserved_bytes, self.used_bytes)
+        return offset
 
-    def free(self, chunk: Chunk) -> None:
-        """Take a piece back, and join it with free neighbours; it stays reserved."""
-        start, size_bytes = chunk
+    def free(self, offset: int, size_bytes: int) -> None:
+        """Take memory back; it stays reserved."""
         self.used_bytes -= size_bytes
-        after_bytes = self._begins.get(start + size_bytes, 0)
-        if after_bytes:
-            self._take(start + size_bytes, after_bytes)
-        before = self._ends.get(start, start)
-        if before < start:
-            self._take(before, start - before)
-        self._put(before, start - before + size_bytes + after_bytes)
-
-    def _put(self, offset: int, size_bytes: int) -> None:
-        self._begins[offset], self._ends[offset + size_bytes] = size_bytes, offset
-        if size_bytes not in self._free:
-            self._free[size_bytes] = {}
-            insort(self._sizes, size_bytes)
-        self._free[size_bytes][offset] = None
-
-    def _take(self, offset: int, size_bytes: int) -> None:
-        del self._begins[offset], self._ends[offset + size_bytes]
-        same = self._free[size_bytes]
-        del same[offset]
-        if not same:
-            del self._free[size_bytes]
-            self._sizes.remove(size_bytes)
+        self._free.setdefault(size_bytes, []).append(offset)
 
 
 class Pages(np.ndarray[Any, np.dtype[Any]]):
@@ -147,14 +105,14 @@ def is_pinned(array: NDArray[Any]) -> bool:
 
 
 USED, RESERVED = "pool_used_bytes", "pool_reserved_bytes"
-_ARENA_BITS, _LIFE_BITS = 40, 56  # of a modelled address: below them the place in an arena, then the stream, then the life
+_POOL_BITS = 44  # of a modelled address: below them the place in a pool, then the stream
 _HOST_BASE = 1 << 62  # added to addresses of the host, which then meet none of the device
 
 
 class MemoryPool:
     """Knows how much of every stream's memory arrays hold, and how much stays reserved. As CuPy's pool, it never gives back.
 
-    One difference: the arena of a stream that was destroyed goes with its last array. An interrupt (Ctrl-C) in the middle of a
+    One difference: the pool of a stream that was destroyed goes with its last array. An interrupt (Ctrl-C) in the middle of a
     change is repaired before the next one, rather than held back: holding back costs more than all the rest of this.
 
     Parameters
@@ -165,10 +123,9 @@ class MemoryPool:
 
     def __init__(self, driver: SimDriver) -> None:
         self._driver = driver
-        self._arenas: dict[int, tuple[StreamQueue, StreamArena]] = {}
+        self._pools: dict[int, StreamPool] = {}
         self._blocks: dict[int, _Block] = {}
         self._is_torn = False
-        self._life = 0  # how often all arenas were made anew
         # What is garbage by now. A C function is called back: Python code there could swallow a Ctrl-C.
         self._dead: deque[_Block] = deque()
         self._has_scratch = False
@@ -183,7 +140,7 @@ class MemoryPool:
     def used_bytes(self) -> int:
         """Bytes that arrays hold."""
         self.settle()
-        return sum(arena.used_bytes for _, arena in [*self._arenas.values()])
+        return sum(pool.used_bytes for pool in [*self._pools.values()])
 
     def hold(self, values: NDArray[Any], stream: StreamQueue) -> None:
         """Count the memory behind an array as allocated on a stream until it is gone; a view counts nothing."""
@@ -198,15 +155,17 @@ class MemoryPool:
             self._driver.check_open()
             self.settle()
             self._is_torn = True
-            arena = self._arena_of(stream)
-            reserved_bytes = arena.reserved_bytes
+            pool = self._pools.get(stream.number)
+            if pool is None:
+                pool = self._pools[stream.number] = StreamPool(stream)
+            reserved_bytes = pool.reserved_bytes
             block = _Block(owner, self._dead.append)
-            block.key, block.stream, block.arena, block.chunk = key, stream, arena, arena.allocate(owner.nbytes)
-            block.address, block.touch = -1, None
+            block.key, block.pool, block.size_bytes = key, pool, -(-owner.nbytes // BLOCK_BYTES) * BLOCK_BYTES
+            block.offset, block.address, block.touch = pool.allocate(block.size_bytes), -1, None
             self._blocks[key] = block
             self._is_torn = False
             if self._driver.source is not None:
-                self._tell(stream, arena, grown_bytes=arena.reserved_bytes - reserved_bytes)
+                self._tell(pool, grown_bytes=pool.reserved_bytes - reserved_bytes)
 
     def find_touches(self, arrays: Sequence[NDArray[Any]], some: NDArray[Any] | None) -> list[Touch]:
         """Return which memory arrays are, only some elements of `some`; called while accesses are watched."""
@@ -277,42 +236,36 @@ class MemoryPool:
             self._is_torn = False
 
     def forget_stream(self, stream: StreamQueue) -> None:
-        """Let go of the arena of a destroyed stream, now or with the last array that is in it."""
+        """Let go of the pool of a destroyed stream, now or with the last array that is in it."""
         self.settle()
-        place = self._arenas.get(stream.number)
-        if place is not None and not place[1].used_bytes:
-            self._drop(stream)
+        pool = self._pools.get(stream.number)
+        if pool is not None and not pool.used_bytes:
+            self._drop(pool)
 
     def tell_all(self) -> None:
-        """Put the state of every arena into the driver's log, for one that has just begun."""
+        """Put the state of every pool into the driver's log, for one that has just begun."""
         self.settle()
-        for stream, arena in self._arenas.values():
-            self._note(stream, USED, arena.used_bytes)
-            self._note(stream, RESERVED, arena.reserved_bytes)
-
-    def _arena_of(self, stream: StreamQueue) -> StreamArena:
-        place = self._arenas.get(stream.number)
-        if place is None:
-            place = self._arenas[stream.number] = (stream, StreamArena())
-        return place[1]
+        for pool in self._pools.values():
+            self._note(pool, USED, pool.used_bytes)
+            self._note(pool, RESERVED, pool.reserved_bytes)
 
     def _free(self, block: _Block) -> None:
-        arena = block.arena
-        arena.free(block.chunk)
+        pool = block.pool
+        pool.free(block.offset, block.size_bytes)
         if block.touch is not None and self._driver.accesses is not None:
             self._driver.accesses.free(block.touch[0])
         block.touch = None  # the piece knows the block: no cycle is left to the collector
-        self._tell(block.stream, arena)
-        if block.stream.is_closed and not arena.used_bytes:
-            self._drop(block.stream)
+        self._tell(pool)
+        if pool.stream.is_closed and not pool.used_bytes:
+            self._drop(pool)
 
     def _find_memory(self, block: _Block, owner: NDArray[Any]) -> Touch:
         """Return what stands for all of a block's memory among those who watch accesses."""
         sink = self._driver.accesses
         assert sink is not None  # noqa: S101 - for the type checker: asked for while accesses are watched only
-        start = (self._life << _LIFE_BITS) + (block.stream.number << _ARENA_BITS) + block.chunk.offset
-        end = start + block.chunk.size_bytes  # with what it was rounded up to
-        piece = sink.allocate(block.stream.number, start, end, owner.shape, owner.dtype)
+        number = block.pool.stream.number
+        start = (number << _POOL_BITS) + block.offset
+        piece = sink.allocate(number, start, start + block.size_bytes, owner.shape, owner.dtype)
         piece.owner = block
         touch = block.touch = piece, None
         return touch
@@ -331,45 +284,43 @@ class MemoryPool:
         piece = pages.noted[1]
         return piece, _region_in(values, _address_of(pages), piece, is_certain=is_certain)
 
-    def _drop(self, stream: StreamQueue) -> None:
-        self._arenas.pop(stream.number, None)
-        self._note(stream, RESERVED, 0)
+    def _drop(self, pool: StreamPool) -> None:
+        self._pools.pop(pool.stream.number, None)
+        self._note(pool, RESERVED, 0)
 
     def _repair(self) -> None:
-        """Start from what arrays hold, after an interrupt in the middle of a change; what was free is not reserved any more."""
+        """Count what arrays hold, after an interrupt in the middle of a change."""
         self._dead.clear()
-        self._arenas.clear()
-        self._life += 1
+        for pool in self._pools.values():
+            pool.used_bytes = 0
         for block in list(self._blocks.values()):
-            owner = block()
-            if owner is None:
+            if block() is None:
                 del self._blocks[block.key]
             else:
-                block.arena = self._arena_of(block.stream)
-                block.chunk = block.arena.allocate(owner.nbytes)
+                block.pool.used_bytes += block.size_bytes
 
-    def _tell(self, stream: StreamQueue, arena: StreamArena, *, grown_bytes: int = 0) -> None:
+    def _tell(self, pool: StreamPool, *, grown_bytes: int = 0) -> None:
         source, now_ns = self._driver.source, self._driver.clock.now_ns
         if grown_bytes and source is not None:
             source.note_call("cudaMalloc", CallClass.MEMORY, now_ns, now_ns, size_bytes=grown_bytes)
-            self._note(stream, RESERVED, arena.reserved_bytes)
-        self._note(stream, USED, arena.used_bytes)
+            self._note(pool, RESERVED, pool.reserved_bytes)
+        self._note(pool, USED, pool.used_bytes)
 
-    def _note(self, stream: StreamQueue, name: str, value_bytes: int) -> None:
+    def _note(self, pool: StreamPool, name: str, value_bytes: int) -> None:
         if self._driver.source is not None:
-            self._driver.source.note_memory(self._driver.clock.now_ns, stream, name, value_bytes)
+            self._driver.source.note_memory(self._driver.clock.now_ns, pool.stream, name, value_bytes)
 
 
 class _Block(weakref.ref["NDArray[Any]"]):
     """Looks at the array that owns memory, without keeping it."""
 
-    __slots__ = ("address", "arena", "chunk", "key", "stream", "touch")
+    __slots__ = ("address", "key", "offset", "pool", "size_bytes", "touch")
     address: int
-    arena: StreamArena
-    chunk: Chunk
     key: int
+    offset: int
+    pool: StreamPool
+    size_bytes: int
     touch: Touch | None
-    stream: StreamQueue
 
 
 def _region_in(values: NDArray[Any], owner_address: int, piece: Piece, *, is_certain: bool) -> Region:

@@ -33,7 +33,6 @@ from gpustreamlab.backends.sim._commands import (
     Wait,
 )
 from gpustreamlab.backends.sim._cost import DevicePreset
-from gpustreamlab.backends.sim._noise import NoiseSource
 from gpustreamlab.backends.sim._sms import SlotPool
 from gpustreamlab.errors import SessionError
 from gpustreamlab.typing import SpanKind
@@ -97,16 +96,13 @@ class Scheduler:
     ----------
     preset
         Sizes and speeds.
-    noise
-        Draws how durations vary; None where they do not.
     engine_count
         How many copy engines there are: up, down, and from another card. Predictions add some, for work that takes its time
         and shares nothing.
     """
 
-    def __init__(self, preset: DevicePreset, noise: NoiseSource | None = None, *, engine_count: int = 3) -> None:
+    def __init__(self, preset: DevicePreset, *, engine_count: int = 3) -> None:
         self.preset = preset
-        self._noise = noise
         self.now_ns = 0
         """The last instant that was simulated."""
         self.busy_count = 0
@@ -181,8 +177,6 @@ class Scheduler:
     def submit(self, stream: StreamQueue, command: Command, now_ns: int) -> None:
         """Put a command into a stream at a host time that is later than every simulated instant."""
         command.submit_ns = now_ns
-        if self._noise is not None and isinstance(command, KernelRun | CopyRun):
-            command.vary(self._noise.draw())
         if stream.is_busy:
             stream.queue.append(command)
             return
@@ -326,7 +320,7 @@ class Scheduler:
     def _start_copy(self, copy: CopyRun) -> None:
         copy.start_ns = self.now_ns
         self._order += 1
-        heapq.heappush(self._heap, (self.now_ns + copy.duration_ns, self._order, _COPY_END, copy))
+        heapq.heappush(self._heap, (self.now_ns + copy.spec.duration_ns, self._order, _COPY_END, copy))
 
     def _end_copy(self, copy: CopyRun) -> None:
         engine = self._engines[copy.spec.engine]

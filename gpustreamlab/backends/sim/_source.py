@@ -204,7 +204,11 @@ class SimActivitySource:
         if self._is_closed or not self._has_room():
             return
         name = self._code(work.name)
-        own = (spec.is_pinned, spec.places) if isinstance(spec, CopySpec) else (work.kind, spec.block_slots, spec.shape)
+        own = (
+            (spec.is_pinned, spec.places)
+            if isinstance(spec, CopySpec)
+            else (work.kind, spec.block_slots, spec.shape, spec.is_generic)
+        )
         key = work.name, work.blocks, node, *own
         detail = self._detail_codes.get(key)
         if detail is None:
@@ -289,7 +293,7 @@ def _describe(spec: KernelSpec | CopySpec, preset: DevicePreset) -> WorkDetail:
         return WorkDetail(full_name="device memory")
     shape = spec.shape or plain_shape(preset.slots_per_sm // spec.block_slots or 1, preset.sm_limits)
     return WorkDetail(
-        full_name=f"simulated::{spec.name}",
+        full_name=f"simulated::{spec.name}{', generic cost' if spec.is_generic else ''}",
         grid=(spec.blocks, 1, 1),
         block=(shape.threads, 1, 1),
         registers=shape.registers,

@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 from numpy.typing import DTypeLike, NDArray
 
-from gpustreamlab.backends.sim._array import Archive, Indexer, SimArray, SimUfunc
+from gpustreamlab.backends.sim._array import Indexer, SimArray, SimUfunc
 from gpustreamlab.backends.sim._commands import DEVICE_TO_HOST, HOST_TO_DEVICE
 from gpustreamlab.backends.sim._cost import plan_host_copy, plan_peer_copy, plan_streaming
 from gpustreamlab.backends.sim._functions import (
@@ -33,7 +33,6 @@ from gpustreamlab.backends.sim._functions import (
 )
 from gpustreamlab.backends.sim._graph import NodeWork
 from gpustreamlab.backends.sim._memory import is_pinned
-from gpustreamlab.backends.sim._outline import outline
 from gpustreamlab.errors import NotSimulatedError
 from gpustreamlab.typing import SpanKind
 
@@ -51,8 +50,6 @@ class ArrayModule:
     ----------
     backend
         The device; work goes to its selected stream.
-    timing_only
-        Whether nothing is computed: arrays have shapes and dtypes, and no values that could be read.
 
     Examples
     --------
@@ -65,10 +62,8 @@ class ArrayModule:
     ndarray = SimArray
     ufunc = SimUfunc
 
-    def __init__(self, backend: SimBackend, *, timing_only: bool = False) -> None:
+    def __init__(self, backend: SimBackend) -> None:
         self._backend = backend
-        self.timing_only = timing_only
-        """Whether nothing is computed."""
         self._found: dict[str, Callable[..., Any]] = {}
         self.fft = SubModule(self, "fft")
         """Fourier transforms, as `numpy.fft`."""
@@ -154,8 +149,6 @@ class ArrayModule:
             return value.get() if isinstance(value, SimArray) else value
 
         result = function(*map(fetch, args), **{key: fetch(value) for key, value in kwargs.items()})
-        if isinstance(result, np.lib.npyio.NpzFile):
-            return Archive(self, result)
         return self.asarray(result) if isinstance(result, np.ndarray) else result
 
     def call_function(
@@ -172,11 +165,8 @@ class ArrayModule:
             plain_kwargs["out"] = _Arguments(self, name).unwrap(kwargs["out"])  # written, not read
         if not call_args.inputs and not rule.is_creation:
             raise TypeError(f"xp.{name} was given no array of the simulated device. Make one first: xp.asarray(values).")
-        if self.timing_only:
-            result = outline(name, function, plain_args, plain_kwargs, is_view=rule.may_be_view, in_place=in_place)
-        else:
-            with np.errstate(all="ignore"):  # a GPU does not warn of overflow or division by zero
-                result = _as_arrays(function(*plain_args, **plain_kwargs))
+        with np.errstate(all="ignore"):  # a GPU does not warn of overflow or division by zero
+            result = _as_arrays(function(*plain_args, **plain_kwargs))
         inputs, outputs = call_args.inputs, list(_find_arrays(result))
         is_at = name.endswith(".at")
         if is_at or in_place or name in WRITING:
@@ -307,8 +297,7 @@ class ArrayModule:
     ) -> SimArray:
         """Make an array of zeros of another's shape, with a fill."""
         result = self.empty_like(a, dtype, order, subok, shape)
-        if not self.timing_only:
-            result.sim_values.fill(0)
+        result.sim_values.fill(0)
         self._fill_zeros(result)
         return result
 
@@ -322,7 +311,6 @@ class ArrayModule:
             if not isinstance(view, np.ndarray):  # NumPy gives a scalar where CuPy gives a 0-d view
                 view = values[(*(part for part in _parts(index) if part is not Ellipsis), ...)]
             return SimArray(view, self)
-        self._require_values("xp's indexing with arrays or lists, whose result's shape may depend on values,")
         call_args = _Arguments(self, "getitem")
         plain = call_args.unwrap(_read_lists(index))
         result = np.asarray(values[plain])
@@ -350,12 +338,7 @@ class ArrayModule:
         def write() -> None:
             values[plain_index] = plain_value
 
-        if self.timing_only:
-            if not _is_basic(index):
-                self._require_values("Assigning to elements that arrays or lists choose")
-            np.broadcast_to(plain_value, values[plain_index].shape)
-        else:
-            write()
+        write()
         region = np.asarray(values[plain_index])
         written = self.read_items(array, index).sim_values if _is_basic(index) else values
         call = Call("setitem", call_args.inputs, [region], ())
@@ -367,8 +350,6 @@ class ArrayModule:
         """Copy an array to the host on the selected stream."""
         self._check_own(array)
         values = array.sim_values
-        if out is None or values.dtype.kind not in "fc":
-            self._require_values("Reading values on the host (array.get(), float(array))")
         target = np.empty(values.shape, values.dtype) if out is None else _check_target(out, values)
         capture = self._capture
         if capture is not None and (blocking or not is_pinned(target)):
@@ -381,10 +362,7 @@ class ArrayModule:
             if not values.flags.c_contiguous:
                 self._launch(RULES["copy"], Call("copy", [values], [values], ()), reads=(), writes=())
             self._copy(DEVICE_TO_HOST, values.nbytes, is_pinned=is_pinned(target), work=work)
-        if self.timing_only:
-            target.fill(np.nan)
-        else:
-            np.copyto(target, values)
+        np.copyto(target, values)
         if blocking and is_pinned(target):  # the host is blocked anyway while it copies into other memory
             self._backend.selected_stream.synchronize()
         return target
@@ -411,8 +389,7 @@ class ArrayModule:
             self._copy(HOST_TO_DEVICE, values.nbytes, is_pinned=is_pinned(source), work=work)
             if not values.flags.c_contiguous:
                 self._launch(RULES["copy"], Call("copy", [values], [values], ()), reads=(), writes=())
-        if not self.timing_only:
-            np.copyto(values, source)
+        np.copyto(values, source)
 
     # Inside
 
@@ -470,21 +447,13 @@ class ArrayModule:
     ) -> NodeWork | None:
         """Tell who watches what is about to be read and written; where a graph is captured, return it for each launch."""
         if self._capture is not None:
-            return NodeWork(name, None if self.timing_only else again, reads, writes, some)
+            return NodeWork(name, again, reads, writes, some)
         backend = self._backend
         if backend.driver.accesses is not None:
             stream = backend.selected_stream
             stream.check_open()
             backend.driver.note_accesses(stream.queue, name, reads, writes, some)
         return None
-
-    def _require_values(self, call: str) -> None:
-        """Refuse what needs values where there are none."""
-        if self.timing_only:
-            raise NotSimulatedError(
-                f"{call} needs values, and this simulated device keeps time only. Wait with lab.synchronize(), copy floats "
-                "with array.get(out=host), which then holds NaN, or compute: SimBackend(..., timing_only=False)."
-            )
 
     def _hold(self, arrays: Sequence[NDArray[Any]]) -> None:
         """Count the results' memory before the kernel that writes them."""
@@ -517,8 +486,7 @@ class ArrayModule:
             stream.check_open()
             ends = {"source": other.device.ordinal, "target": backend.device.ordinal}
             backend.driver.copy(stream.queue, plan_peer_copy(backend.preset, values.nbytes, **ends), work)
-        if not self.timing_only:
-            np.copyto(result.sim_values, values)
+        np.copyto(result.sim_values, values)
         return result
 
     def _copy(self, engine: int, size_bytes: int, *, is_pinned: bool, work: NodeWork | None = None) -> None:

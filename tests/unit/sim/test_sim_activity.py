@@ -13,7 +13,7 @@ from hypothesis import strategies as st
 
 from gpustreamlab.backends import CallClass, ContextSpec
 from gpustreamlab.backends.sim import H200, DevicePreset, SimActivitySource, SimBackend
-from gpustreamlab.backends.sim._memory import BLOCK_BYTES, StreamArena
+from gpustreamlab.backends.sim._memory import StreamPool
 from gpustreamlab.errors import CaptureUnavailableError, SessionClosedError
 from gpustreamlab.model import SPAN_KINDS
 from gpustreamlab.typing import SpanKind
@@ -252,17 +252,17 @@ class TestMemory:
         assert counters(source, backend.null_stream).get("pool_used_bytes", [0])[-1] == 0
 
     @pytest.mark.parametrize("is_kept", [True, False])
-    def test_the_arena_of_a_closed_stream_goes_with_its_last_array(self, backend, source, stream, is_kept):
+    def test_the_pool_of_a_closed_stream_goes_with_its_last_array(self, backend, source, stream, is_kept):
         token = backend.select(stream)
         array = backend.xp.empty(512, "u1")
         backend.restore(token)
         if not is_kept:
             array = None
         stream.close()
-        assert len(backend.driver.memory._arenas) == is_kept
+        assert len(backend.driver.memory._pools) == is_kept
         del array
         assert counters(source, stream)["pool_reserved_bytes"] == [512, 0]
-        assert not backend.driver.memory._arenas
+        assert not backend.driver.memory._pools
 
     def test_an_interrupt_in_the_middle_is_repaired(self, backend, source, stream, monkeypatch):
         backend.select(stream)
@@ -278,7 +278,7 @@ class TestMemory:
         del gone
         for name, use in (("free", backend.driver.memory.settle), ("allocate", lambda: backend.xp.empty(512, "u1"))):
             with monkeypatch.context() as patch, pytest.raises(KeyboardInterrupt):
-                patch.setattr(StreamArena, name, interrupted(getattr(StreamArena, name)))
+                patch.setattr(StreamPool, name, interrupted(getattr(StreamPool, name)))
                 use()
         after = backend.xp.empty(100, "u1")
         assert counters(source, stream)["pool_used_bytes"][-1] == 1_024
@@ -286,31 +286,25 @@ class TestMemory:
         assert backend.driver.memory.block_count == 0
         assert counters(source, stream)["pool_used_bytes"][-1] == 0
 
-    @given(st.lists(st.tuples(st.integers(1, 20_000), st.integers(0, 5)), max_size=80))
-    def test_pieces_of_an_arena_never_overlap_and_add_up(self, steps):
-        arena, live, reserved_before = StreamArena(), [], 0
+    @given(st.lists(st.tuples(st.sampled_from([512, 1_024, 1_536, 4_096]), st.integers(0, 5)), max_size=80))
+    def test_memory_of_a_pool_never_overlaps_adds_up_and_is_used_again(self, steps):
+        pool, live, most_bytes, freed = StreamPool(None), [], 0, []
         for size_bytes, choice in steps:
             if choice < 3 or not live:
-                live.append(arena.allocate(size_bytes))
-                assert live[-1].size_bytes == -(-size_bytes // BLOCK_BYTES) * BLOCK_BYTES
+                offset = pool.allocate(size_bytes)
+                again = [place for place in freed if place[1] == size_bytes]
+                if again:
+                    assert (offset, size_bytes) == again[-1]
+                    freed.remove(again[-1])
+                live.append((offset, size_bytes))
             else:
-                arena.free(live.pop(choice % len(live)))
-            assert arena.used_bytes == sum(piece.size_bytes for piece in live)
-            assert arena.reserved_bytes >= max(reserved_before, arena.used_bytes)
-            reserved_before = arena.reserved_bytes
-            ends = [0, *(at for piece in sorted(live) for at in (piece.offset, piece.offset + piece.size_bytes))]
+                freed.append(live.pop(choice % len(live)))
+                pool.free(*freed[-1])
+            assert pool.used_bytes == sum(held_bytes for _, held_bytes in live)
+            most_bytes = max(most_bytes, pool.used_bytes)
+            assert pool.reserved_bytes == most_bytes
+            ends = [0, *(at for offset, held_bytes in sorted(live + freed) for at in (offset, offset + held_bytes))]
             assert ends == sorted(ends)
-
-    def test_the_smallest_piece_that_fits_is_cut_to_size_and_joined_again(self):
-        arena = StreamArena()
-        for piece in [arena.allocate(size * BLOCK_BYTES) for size in (10, 4, 6)]:
-            arena.free(piece)
-        parts = [arena.allocate(size * BLOCK_BYTES) for size in (3, 1, 6, 10)]  # the 4 cut in two, then the others whole
-        assert arena.reserved_bytes == arena.used_bytes == 20 * BLOCK_BYTES
-        for place in (0, 1):
-            arena.free(parts[place])
-        assert arena.allocate(4 * BLOCK_BYTES).offset == parts[0].offset
-        assert arena.reserved_bytes == 20 * BLOCK_BYTES
 
     def test_a_backend_with_arrays_is_garbage_like_any_other(self):
         backend = SimBackend()
@@ -336,7 +330,7 @@ class TestLife:
                 backend.xp.empty(512, "u1")
                 return 0
 
-        backend.driver.claims[99], backend.driver.memory._arenas[99] = Looked(), (stream, Looked())
+        backend.driver.claims[99], backend.driver.memory._pools[99] = Looked(), Looked()
 
         # THEN what was there is told
         assert source.are_foreign(np.array([1, 1]), np.array([99, stream.handle])).tolist() == [True, False]
