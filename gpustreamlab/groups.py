@@ -188,8 +188,8 @@ class Memory(Group):
 
     @property
     def statistics(self) -> ScratchTable:
-        """How much scratch memory every stream uses and holds, as a table."""
-        return self._session._scratch_pool.statistics
+        """How much scratch memory every stream uses, as a table."""
+        return ScratchTable(items=tuple(stream._scratch.statistics for stream in [*self._session._table.by_name.values()]))
 
     def pinned_empty(self, shape: int | tuple[int, ...], dtype: DTypeLike = "float64") -> NDArray[Any]:
         """Return page-locked host memory as an uninitialised NumPy array: copies to and from it can overlap other work."""

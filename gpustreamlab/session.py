@@ -23,7 +23,6 @@ from gpustreamlab.green import DEFAULT_CONTEXT_LIMIT, ContextCache
 from gpustreamlab.groups import Expect, Memory, PartitionTools, Recording
 from gpustreamlab.memory.hazards import AccessWatch, check_hazard_mode, watch_accesses
 from gpustreamlab.memory.lifetimes import Keeper, call_on
-from gpustreamlab.memory.scratch import ScratchPool
 from gpustreamlab.model import Device, Layout, Note, Trace, WorkqueueOptions, with_written, without_tools
 from gpustreamlab.notebook.views import LiveViews, check_timeline_options, title_of
 from gpustreamlab.programs import Ground, Program, make_program
@@ -83,8 +82,6 @@ class Session(ProcessBound):
         `gpustreamlab.load_trace`; True chooses a name in the current folder. It must not exist yet, or be empty.
     spool_limit_bytes
         How large that file may become; a span takes about 15 bytes.
-    scratch_limit_bytes
-        How much device memory the lanes may hold as scratch together; None for half of the card.
     hazards
         What to do about data that crosses lanes without an order: ``"report"`` (see `Memory.hazards`), ``"wait"`` (put the
         missing wait in), ``"off"``, or None: report on the simulated device, off on a GPU, where `xp` is CuPy itself then.
@@ -136,7 +133,6 @@ class Session(ProcessBound):
         title: str = "",
         spool: str | PathLike[str] | bool | None = None,
         spool_limit_bytes: int = DEFAULT_LIMIT_BYTES,
-        scratch_limit_bytes: int | None = None,
         hazards: HazardMode | str | None = None,
         capture: CaptureTier | str = "auto",
     ) -> None:
@@ -160,15 +156,12 @@ class Session(ProcessBound):
             self._partitions = Partitions(
                 self._backend, self._recorder, ContextCache(self._backend, context_limit), self._locks
             )
-            self._scratch_pool = ScratchPool(self._backend, self._recorder, scratch_limit_bytes)
             self._spool = None if spool_file is None else Spool(spool_file, self._recorder, title_of(self))
             if self._spool is not None:
                 undoing.callback(self._spool.close)
             self._keeper = Keeper(self._backend, self._recorder.observing)
             self._recorder.aside = self._keeper.sweep
-            parts = StreamParts(
-                self._backend, self._recorder, self._locks, self._keeper, self._scratch_pool, self._partitions.left
-            )
+            parts = StreamParts(self._backend, self._recorder, self._locks, self._keeper, self._partitions.left)
             self._table = StreamTable(parts, self._partitions, self._life)
             self._accesses = watch_accesses(self._backend, self._recorder, hazards, self._table, self._keeper)
             self._captures = CaptureControl(self._backend, self._recorder)
@@ -969,7 +962,6 @@ class Session(ProcessBound):
         self._captures.disown()
         self._selections.disown()
         self._recorder.leave_to_parent()
-        self._scratch_pool.disown()
         self._keeper.leave_to_parent()
         self._accesses.leave_to_parent()
 

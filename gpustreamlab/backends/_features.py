@@ -33,7 +33,7 @@ _NEEDS = {
     Feature.BACKFILL: _Need((13, 1), "counts are rounded to whole groups"),
     Feature.WORKQUEUES: _Need((13, 1), "all partitions share work queues"),
     Feature.STREAM_ORDERED_MEMORY: _Need(
-        (11, 2), "scratch memory comes from cudaMalloc, and a lane waits for its work where its arena grows or is trimmed"
+        (11, 2), "scratch memory comes from cudaMalloc, and giving it back waits for the lane's work"
     ),
 }
 """Source: CUDA driver API 12.5 and 13.1, "Green Contexts"; `FACTS.md` for what 13.0 does; 11.2,

@@ -338,7 +338,14 @@ class Backend(Protocol):
         """Return page-locked host memory as an uninitialised NumPy array: copies from and to it are asynchronous."""
 
     def allocate_scratch(self, stream: BackendStream, size_bytes: int) -> int:
-        """Return the address of new device memory, aligned to 512 bytes, for work enqueued in the stream from now on.
+        """Return the address of device memory from the stream's pool, for work enqueued there from now on.
+
+        Parameters
+        ----------
+        stream
+            The stream. Its pool ends with it, once all that came from it is freed.
+        size_bytes
+            How much, a multiple of 512, as the address is.
 
         Raises
         ------
@@ -349,24 +356,18 @@ class Backend(Protocol):
         """
 
     def free_scratch(self, stream: BackendStream, address: int) -> None:
-        """Give memory of `allocate_scratch` back behind the stream's work; wait for it where the device has no memory pools."""
+        """Give memory of `allocate_scratch` back behind a stream's work; wait for it where the device has no memory pools."""
 
     def scratch_array(
         self, address: int, size_bytes: int, shape: int | tuple[int, ...], dtype: DTypeLike, owner: object
     ) -> Any:
         """Return an array of `xp` in the first bytes of memory of `allocate_scratch`; it keeps the owner alive."""
 
-    def relieve_memory(self) -> None:
-        """Give back device memory that `xp` keeps and nobody uses; may wait for the device."""
-
     def read_clocks(self) -> ClockRates | None:
         """Return how fast the card runs at the moment; None where that cannot be asked."""
 
     def memory_in_use(self) -> int:
         """Return how much device memory arrays hold now, in bytes; what pools keep for later is left out."""
-
-    def memory_info(self) -> tuple[int, int]:
-        """Return how much device memory is free, and how much there is, in bytes."""
 
     def launch_spin(self, stream: BackendStream, duration_ns: int, *, blocks: int, fill_sms: bool) -> None:
         """Launch a kernel whose blocks each stay busy for `duration_ns`; with `fill_sms` each block takes a whole SM."""

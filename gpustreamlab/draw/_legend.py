@@ -168,8 +168,6 @@ _WORDS = {
     "pool_used_bytes": ("pool in use", True),
     "pool_reserved_bytes": ("pool reserved", False),
     "async_used_bytes": ("stream-ordered in use", True),
-    "scratch_used_bytes": ("scratch in use", True),
-    "scratch_reserved_bytes": ("scratch reserved", False),
 }
 _UNITS = ("B", "KiB", "MiB", "GiB", "TiB")
 

@@ -1,27 +1,26 @@
-"""Scratch memory of lanes: given out and taken back in the order of a stream, without a wait.
+"""Scratch memory of lanes: from the driver's stream-ordered pools, tagged with its lane, and counted.
 
-Work of one stream is in order, so a block that was given back can be given out again at once: whatever still uses it comes
-before whatever will. That holds within one stream, so every lane has an arena of its own, and an arena knows on which stream
-its free blocks are in order. See docs/explanations/decisions/0017-scratch.md.
+A stream's pool gives memory out again in the stream's order, as `cudaMallocFromPoolAsync` and `cudaFreeAsync` do, so nothing
+here waits, and there is nothing to keep in order but what a move or an end of the lane leaves behind.
 """
 
 from __future__ import annotations
 
-import logging
-from collections.abc import Iterable, Sequence
+from collections import deque
+from collections.abc import Iterable
+from contextlib import ExitStack
 from operator import index
 from types import TracebackType
-from typing import Any, NoReturn, Self
+from typing import Any, NamedTuple, Self
 from weakref import ref
 
 import numpy as np
 from numpy.typing import DTypeLike
 
-from gpustreamlab._util.defences import ProcessBound, process_lock
-from gpustreamlab.analysis import ScratchTable
-from gpustreamlab.backends import Backend, BackendStream
+from gpustreamlab._util.defences import LEFT_TO_PARENT, ProcessBound, delayed_interrupts, process_lock
+from gpustreamlab.analysis import ScratchStatistics
+from gpustreamlab.backends import Backend, BackendStream, order_behind
 from gpustreamlab.errors import (
-    DeviceError,
     DeviceMemoryError,
     InvalidHandleError,
     NotSimulatedError,
@@ -29,12 +28,12 @@ from gpustreamlab.errors import (
     SessionError,
     StreamClosedError,
 )
-from gpustreamlab.memory._arena import MAX_BYTES, Block, ScratchArena, check_size
 from gpustreamlab.memory.lifetimes import KeptStream
-from gpustreamlab.record import LaneSample, Recorder
-from gpustreamlab.typing import Feature
 
-_log = logging.getLogger(__name__)
+ALIGNMENT_BYTES = 512
+"""Addresses and sizes of blocks are multiples of it."""
+MAX_BYTES = 1 << 63
+"""What is no size any more."""
 
 
 class _NoInterfaceError(NotSimulatedError, AttributeError):
@@ -54,40 +53,24 @@ class Scratch(ProcessBound):
     Taking and giving back is safe in any thread, and for a lane that works in several threads.
     """
 
-    __slots__ = ("__weakref__", "_arena", "_block", "_lease", "nbytes")
+    __slots__ = ("__weakref__", "_address", "_home", "_lease", "nbytes")
 
-    _block: Block | None
-    _arena: ScratchArena
-    _lease: ref[Scratch]
-    nbytes: int
-    """How many bytes were asked for."""
-
-    def __init__(self, arena: ScratchArena, nbytes: int) -> None:
-        self._block = None
-        self._arena = arena
-        self.nbytes = nbytes if type(nbytes) is int and 0 <= nbytes < MAX_BYTES else check_size(nbytes)
-        now_ns = arena.glance_ns()
-        if now_ns >= arena.turn_ns:
-            arena.turn(now_ns)
-        if not arena.give_out(self):
-            arena.supply(self)
+    def __init__(self, home: LaneScratch, nbytes: int) -> None:
+        self._home = home
+        self._lease: ref[Scratch] | None = None
+        self.nbytes = _check_size(nbytes)
+        """How many bytes were asked for."""
+        self._address, self._lease = home.take(self)
 
     def __enter__(self) -> Self:
         return self
 
     def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None) -> None:
-        arena = self._arena
-        if self._block is None or arena.is_closed:
-            return
-        now_ns = arena.glance_ns()
-        if now_ns >= arena.turn_ns:
-            arena.turn(now_ns)
-        arena.take_back(self, now_ns)
+        self.close()
 
     def __repr__(self) -> str:
-        block, ending = self._block, self.ending
-        state = f"at {block.address:#x}" if block is not None and not ending else ending
-        return f"<Scratch of {self._arena.lane.name!r}, {self.nbytes:,} bytes, {state}>"
+        state = self.ending or f"at {self._address:#x}"
+        return f"<Scratch of {self._home.lane.name!r}, {self.nbytes:,} bytes, {state}>"
 
     @property
     def ptr(self) -> int:
@@ -98,32 +81,30 @@ class Scratch(ProcessBound):
         SessionError
             If it was given back; a `StreamClosedError` if its lane was closed.
         """
-        block = self._block
-        if block is None or self._arena.is_closed:
-            self._refuse()
-        return block.address
+        self.require_open()
+        return self._address
 
     @property
     def lane(self) -> Any:
         """The `Stream` whose memory it is."""
-        return self._arena.lane
+        return self._home.lane
 
     @property
     def is_closed(self) -> bool:
         """True once it was given back, or its lane was closed."""
-        return self._block is None or self._arena.is_closed
+        return bool(self.ending)
 
     @property
     def ending(self) -> str:
         """How it ended: ``"given back"`` or ``"lane closed"``; empty while the memory is there."""
-        if self._block is None:
+        if self._lease is None:
             return "given back"
-        return "lane closed" if self._arena.is_closed else ""
+        return "lane closed" if self._home.is_closed else ""
 
     @property
     def __cuda_array_interface__(self) -> dict[str, Any]:
         """Lend the memory as bytes. Source: CUDA Array Interface, version 3; ``stream`` is the lane's."""
-        if self._arena.backend.device.simulated:
+        if self._home.backend.device.simulated:
             raise _NoInterfaceError(
                 "Scratch of the simulated device has no memory that other libraries could use. Use work.array(shape, dtype), "
                 "an array of lab.xp."
@@ -134,7 +115,7 @@ class Scratch(ProcessBound):
             "data": (self.ptr, False),
             "strides": None,
             "version": 3,
-            "stream": self._arena.lane.handle,
+            "stream": self._home.lane.handle,
         }
 
     def array(self, shape: int | tuple[int, ...], dtype: DTypeLike) -> Any:
@@ -165,35 +146,158 @@ class Scratch(ProcessBound):
         if size_bytes > self.nbytes:
             raise OptionError(
                 f"An array of shape {shape} and {dtype} takes {size_bytes:,} bytes; this scratch of lane "
-                f"{self._arena.lane.name!r} has {self.nbytes:,}. Use lane.scratch({size_bytes})."
+                f"{self._home.lane.name!r} has {self.nbytes:,}. Use lane.scratch({size_bytes})."
             )
         address = self.ptr
         try:
-            return self._arena.backend.scratch_array(address, self.nbytes, tuple(map(index, lengths)), dtype, self)
+            return self._home.backend.scratch_array(address, self.nbytes, tuple(map(index, lengths)), dtype, self)
         except InvalidHandleError:
             self.require_open()  # its lane may have been closed meanwhile
             raise
 
     def close(self) -> None:
         """Give it back: the lane may give it out again at once. Twice is silent."""
-        self.__exit__(None, None, None)
+        lease = self._lease
+        if lease is not None and not self._home.is_closed:
+            self._lease = None
+            self._home.give_back(lease)
 
     def require_open(self) -> None:
         """Raise what `ptr` raises where the memory is gone."""
-        if self._block is None or self._arena.is_closed:
-            self._refuse()
-
-    def _refuse(self) -> NoReturn:
-        name = self._arena.lane.name
-        if self._arena.is_closed:
+        name, ending = self._home.lane.name, self.ending
+        if ending and self._home.is_closed:
             raise StreamClosedError(
-                f"This scratch of {self.nbytes:,} bytes is gone: lane {name!r} {self._arena.why_closed}. Take scratch of an "
+                f"This scratch of {self.nbytes:,} bytes is gone: lane {name!r} {self._home.why_closed}. Take scratch of an "
                 "open lane, and close that after the last use."
             )
-        raise SessionError(
-            f"This scratch of {self.nbytes:,} bytes was given back to lane {name!r}, which may have given it out again. Use it "
-            f"inside its `with` block, or take more: lab.stream({name!r}).scratch({self.nbytes})."
-        )
+        if ending:
+            raise SessionError(
+                f"This scratch of {self.nbytes:,} bytes was given back to lane {name!r}, which may have given it out again. "
+                f"Use it inside its `with` block, or take more: lab.stream({name!r}).scratch({self.nbytes})."
+            )
+
+
+class _Block(NamedTuple):
+    """Memory that a lane has."""
+
+    address: int
+    nbytes: int
+    """How many bytes were asked for."""
+    stream: BackendStream
+    """Where the lane worked then."""
+
+
+class LaneScratch:
+    """The scratch memory of one lane.
+
+    A scratch that is garbage leaves its lease in `_ended`, where the lane looks before it takes more: a finaliser, which runs
+    in the middle of anything, could not call the driver.
+
+    Parameters
+    ----------
+    lane
+        The `Stream`.
+    backend
+        The session's.
+    """
+
+    def __init__(self, lane: KeptStream, backend: Backend) -> None:
+        self.lane = lane
+        self.backend = backend
+        self.is_closed = False
+        """True once everything is given back to the device, or is about to be."""
+        self.why_closed = "was closed, which frees its memory"
+        """What happened to the lane then."""
+        self.lock = process_lock()
+        """Held around calls of the driver, and where the lane goes to another stream."""
+        self._held: dict[ref[Scratch], _Block] = {}
+        self._ended: deque[ref[Scratch]] = deque()
+        self._taken_count = self._used_bytes = self._peak_bytes = 0
+
+    @property
+    def statistics(self) -> ScratchStatistics:
+        """What the lane has now, as a value."""
+        with self.lock:
+            self._free_ended()
+            return ScratchStatistics(
+                lane=self.lane.name,
+                used_bytes=self._used_bytes,
+                peak_bytes=self._peak_bytes,
+                allocation_count=self._taken_count,
+            )
+
+    def take(self, scratch: Scratch) -> tuple[int, ref[Scratch]]:
+        """Return the address of memory for scratch, and the lease under which it is given back."""
+        nbytes = scratch.nbytes
+        with self.lock:
+            self.lane._require_open()
+            self._free_ended()
+            stream = self.lane._backend_stream
+            try:
+                address = self.backend.allocate_scratch(stream, _rounded(nbytes))
+            except DeviceMemoryError as error:
+                raise DeviceMemoryError(
+                    f"Lane {self.lane.name!r} asked for {nbytes:,} bytes of scratch, and the device does not have enough. "
+                    f"{error} Take less, free arrays, or close lanes that are not needed.",
+                    driver_code=error.driver_code,
+                ) from error
+            lease = ref(scratch, self._ended.append)
+            self._held[lease] = _Block(address, nbytes, stream)
+            self._taken_count += 1
+            self._used_bytes += nbytes
+            self._peak_bytes = max(self._peak_bytes, self._used_bytes)
+        return address, lease
+
+    def give_back(self, lease: ref[Scratch]) -> None:
+        """Free memory in the order of the lane's stream; behind its capture into a graph, if it is being captured."""
+        with self.lock:
+            self._ended.append(lease)
+            self._free_ended()
+
+    def close(self, *, keeps_held: bool = False) -> None:
+        """Free everything behind the lane's work. Idempotent.
+
+        Parameters
+        ----------
+        keeps_held
+            Whether what is still held stays until the next call: a thread that has the lane selected goes on working there. It
+            stays also while the lane is captured into a graph.
+        """
+        with delayed_interrupts(), self.lock, ExitStack() as freeing:
+            self._free_ended()
+            self.is_closed = True
+            held = [] if keeps_held else [*self._held]
+            if held and not self.lane._backend_stream.is_capturing:
+                for lease in held:
+                    freeing.callback(self._free, lease)  # one that fails keeps no other from it
+
+    def leave(self, stream: BackendStream) -> None:
+        """Forget a stream of the lane that is going to be destroyed; all of its work is done."""
+        with self.lock:
+            for lease, block in [*self._held.items()]:
+                if block.stream is stream:
+                    self._held[lease] = block._replace(stream=self.lane._backend_stream)
+
+    def disown(self) -> None:
+        """Give everything up without touching it: in a forked child, what it holds is the parent's."""
+        self.is_closed = True
+        self.why_closed = LEFT_TO_PARENT
+        self._held = {}
+
+    def _free_ended(self) -> None:
+        # While its work is captured nothing is freed: a graph frees only what it allocated.
+        while self._ended and not self.is_closed and not self.lane._backend_stream.is_capturing:
+            self._free(self._ended.popleft())
+
+    def _free(self, lease: ref[Scratch]) -> None:
+        block = self._held.pop(lease, None)
+        if block is None:
+            return  # given back twice: by two threads, or by the finaliser of something in a cycle of garbage
+        self._used_bytes -= block.nbytes
+        stream = self.lane._backend_stream
+        if block.stream is not stream:
+            order_behind(self.backend, stream, block.stream)  # by a handle that was given out before the lane moved
+        self.backend.free_scratch(stream, block.address)
 
 
 def check_held(objects: Iterable[object]) -> None:
@@ -225,151 +329,26 @@ def _check_length(length: object, shape: object) -> int:
     return found
 
 
-LIMIT_SHARE = 0.5
-"""How much of the device's memory all lanes of a session may reserve, if nothing else is said."""
+def _rounded(nbytes: int) -> int:
+    """Return the size of the block for a number of bytes; none is empty, so no address is NULL.
 
-
-class ScratchPool:
-    """The arenas of one session.
-
-    Parameters
-    ----------
-    backend, recorder
-        The session's.
-    limit_bytes
-        How much all lanes may reserve; None for a share of the device's memory, `LIMIT_SHARE`.
-
-    Raises
-    ------
-    OptionError
-        If the limit is no number of bytes, at least 1.
+    Examples
+    --------
+    >>> [_rounded(nbytes) for nbytes in (0, 1, 512, 513)]
+    [512, 512, 512, 1024]
     """
-
-    def __init__(self, backend: Backend, recorder: Recorder, limit_bytes: int | None = None) -> None:
-        self.backend = backend
-        self.limit_bytes = _find_limit(limit_bytes, backend)
-        """How much all lanes may reserve."""
-        ordered = next((item for item in backend.capabilities if item.feature is Feature.STREAM_ORDERED_MEMORY), None)
-        self.reason = "" if ordered is None or ordered.available else ordered.detail
-        """Why growing and trimming waits for a lane's work; empty where it does not."""
-        self.reserved_bytes = 0
-        """What all lanes hold."""
-        self._recorder = recorder
-        self._lock = process_lock()
-        self._arenas: dict[int, ScratchArena] = {}
-        recorder.add_sampler(self)
-
-    def open(self, lane: KeptStream, stream: BackendStream, lane_index: int) -> ScratchArena:
-        """Return the arena of a new lane; one that was closed under the name goes on in its row of the table."""
-        made = ScratchArena(lane, stream, lane_index, self)
-        with self._lock:
-            before = self._arenas.get(lane_index)
-            if before is not None:
-                self.hand_over(before)
-            self._arenas[lane_index] = made
-        return made
-
-    def forget(self, lane_index: int) -> None:
-        """Forget the arena of a lane that is closed, and whose name nobody will use soon."""
-        with self._lock:
-            known = self._arenas.pop(lane_index, None)
-        if known is not None:
-            self.hand_over(known)
-
-    @property
-    def statistics(self) -> ScratchTable:
-        """How all lanes are now, as a value."""
-        return ScratchTable(items=tuple(arena.statistics for arena in self._all()), limit_bytes=self.limit_bytes)
-
-    def reserve(self, size_bytes: int, arena: ScratchArena) -> None:
-        """Count what an arena is about to allocate; at the limit, the lanes first give back what nobody uses.
-
-        Raises
-        ------
-        DeviceMemoryError
-            If it is more than the limit allows.
-        """
-        if self._try_reserve(size_bytes):
-            return
-        if size_bytes <= self.limit_bytes:
-            self._trim_all()
-        if not self._try_reserve(size_bytes):
-            raise DeviceMemoryError(
-                f"Lane {arena.lane.name!r} asked for {size_bytes:,} bytes of scratch; all lanes of the session may hold "
-                f"{self.limit_bytes:,}, and hold {self.reserved_bytes:,}. {self._advice(size_bytes)}"
-            )
-
-    def release(self, size_bytes: int) -> None:
-        """Count what is not reserved any more."""
-        with self._lock:
-            self.reserved_bytes -= size_bytes
-
-    def relieve(self) -> None:
-        """Give back what no lane uses, and what the array module keeps."""
-        self._trim_all()
-        self.backend.relieve_memory()
-
-    def memory_text(self) -> str:
-        """Say how the device's memory is taken."""
-        free_bytes, total_bytes = self.backend.memory_info()
-        return (
-            f"{free_bytes:,} of {total_bytes:,} bytes of the device are free; the session's lanes hold {self.reserved_bytes:,} "
-            "as scratch."
-        )
-
-    def take_samples(self) -> Sequence[LaneSample]:
-        """Return the samples of all lanes since the last time."""
-        return [sample for arena in self._all() for sample in arena.take_samples()]
-
-    def tell_all(self) -> None:
-        """Let the next samples begin with how all lanes are now."""
-        for arena in self._all():
-            arena.tell_all()
-
-    def hand_over(self, arena: ScratchArena) -> None:
-        """Hand a lane's samples to the recorder."""
-        self._recorder.add_samples(arena.take_samples())
-
-    def disown(self) -> None:
-        """Give everything up without touching it: in a forked child, what the lanes hold is the parent's."""
-        self._lock = process_lock()
-        for arena in self._arenas.values():
-            arena.disown()
-
-    def _advice(self, size_bytes: int) -> str:
-        """Say what helps where the limit is too low; a limit above the device's memory does not."""
-        card_bytes = self.backend.device.memory_bytes
-        needed_bytes = self.reserved_bytes + size_bytes
-        if card_bytes and size_bytes > card_bytes:
-            return f"The whole device has {card_bytes:,} bytes, so no limit allows it: take less, in several pieces."
-        if card_bytes and needed_bytes > card_bytes:
-            return f"The whole device has {card_bytes:,} bytes: take less, or give back what the lanes hold."
-        return f"Give some back, or start with gpustreamlab.Session(scratch_limit_bytes={needed_bytes})."
-
-    def _all(self) -> tuple[ScratchArena, ...]:
-        return (*self._arenas.values(),)
-
-    def _try_reserve(self, size_bytes: int) -> bool:
-        with self._lock:
-            if self.reserved_bytes + size_bytes > self.limit_bytes:
-                return False
-            self.reserved_bytes += size_bytes
-            return True
-
-    def _trim_all(self) -> None:
-        for arena in self._all():
-            try:
-                arena.trim()
-            except DeviceError as error:  # the others go on
-                _log.debug("The scratch of lane %r was not trimmed: %s", arena.lane.name, error)
+    return max(1, -(-nbytes // ALIGNMENT_BYTES)) * ALIGNMENT_BYTES
 
 
-def _find_limit(limit_bytes: object, backend: Backend) -> int:
-    if limit_bytes is None:
-        return int(backend.device.memory_bytes * LIMIT_SHARE) or MAX_BYTES
-    if isinstance(limit_bytes, bool) or not isinstance(limit_bytes, int) or limit_bytes < 1:
+def _check_size(nbytes: object) -> int:
+    """Return a number of bytes, 0 or more; raise `OptionError` for anything else."""
+    try:
+        size: int = index(nbytes)  # type: ignore[arg-type]
+    except TypeError:
+        size = -1
+    if isinstance(nbytes, (bool, np.bool_)) or not 0 <= size < MAX_BYTES:
         raise OptionError(
-            f"scratch_limit_bytes is {limit_bytes!r}; it must be a number of bytes, at least 1. "
-            "Use gpustreamlab.Session(scratch_limit_bytes=8 << 30)."
+            f"{str(nbytes)[:40]!s} ({type(nbytes).__name__}) is not a size of scratch: an integer number of bytes from 0 to "
+            "2**63 - 1. Use for example lane.scratch(1 << 20)."
         )
-    return limit_bytes
+    return size

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from gpustreamlab.record._buffer import FIRST_WORK_NUMBER, SPAN_COLUMNS, RowFinder, RowRing
 from gpustreamlab.record._card_clocks import CardClocks
-from gpustreamlab.record._counters import LaneSample
 from gpustreamlab.record._details import MAX_FULL_NAME
 from gpustreamlab.record._in_flight import DEFAULT_PENDING_LIMIT, Unended
 from gpustreamlab.record._joined import JoinedJournal, Journal
@@ -35,7 +34,6 @@ __all__ = [
     "Delta",
     "JoinedJournal",
     "Journal",
-    "LaneSample",
     "LaneWriter",
     "LossReport",
     "OpenRange",

@@ -2,9 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-from typing import NamedTuple, Protocol
-
 import numpy as np
 
 from gpustreamlab.model import Counters
@@ -119,26 +116,3 @@ def samples_that_count(time_ns: Int64Array, lane: Int64Array, name: Int64Array, 
     counts[starts[time_ns[starts] != time_ns[ends]]] = True  # what comes again counts once
     counts[tops[height[tops] > height[ends]]] = True
     return counts
-
-
-class LaneSample(NamedTuple):
-    """A quantity of a lane at a moment."""
-
-    host_ns: int
-    """By the host's clock."""
-    lane: int
-    """Index of the lane."""
-    name: str
-    """Of the counter, with its unit as suffix."""
-    value: float
-    """How much."""
-
-
-class Sampler(Protocol):
-    """Keeps quantities of lanes."""
-
-    def take_samples(self) -> Sequence[LaneSample]:
-        """Return the samples since the last time. Called without any lock."""
-
-    def tell_all(self) -> None:
-        """Let the next samples begin with how everything is now: what was told before is forgotten."""

@@ -12,7 +12,6 @@ import numpy as np
 from gpustreamlab._util.defences import delayed_interrupts, process_lock
 from gpustreamlab.backends import ActivitySource, Backend
 from gpustreamlab.model import Counters, WorkDetail
-from gpustreamlab.record._counters import LaneSample
 from gpustreamlab.record._in_flight import RangesInFlight, is_done, to_clock
 from gpustreamlab.record._journal import Cursor
 from gpustreamlab.record._ranges import RecordedLane, ThreadState
@@ -295,16 +294,6 @@ class KernelTier:
         """Name the parts of a graph, see `Recorder.name_graph`."""
         with self._lock:
             self._reader.labels.name(graph, labels)
-
-    def add_samples(self, samples: Sequence[LaneSample]) -> None:
-        """Take quantities of lanes that others keep, whether kernels are captured or not."""
-        with self._lock, observing(self._backend):
-            counters = self._reader.counters
-            host_ns, lane, name, value = zip(*samples, strict=True)
-            codes = {text: counters.code(text) for text in dict.fromkeys(name)}
-            time_ns = to_clock(self._backend, np.array(host_ns, np.int64))
-            name_codes = np.array([codes[text] for text in name], np.int64)
-            counters.append(time_ns, np.array(lane, np.int64), name_codes, np.array(value, np.float64))
 
     def changes(self, since: Cursor) -> tuple[tuple[WorkDetail, ...], Mapping[str, Int64Array], Counters, Cursor]:
         """Return details, dependencies and samples since a cursor, and the next cursor."""

@@ -13,7 +13,7 @@ from gpustreamlab.backends import ActivitySource, Backend, BackendStream, Contex
 from gpustreamlab.errors import DeviceError, GPUStreamLabError, StickyDeviceError
 from gpustreamlab.model import Lane, Layout, Partition, Trace
 from gpustreamlab.record._buffer import FIRST_WORK_NUMBER, NUMBERS_APART, RECORDERS, RowRing
-from gpustreamlab.record._counters import NO_SAMPLES, LaneSample, Sampler
+from gpustreamlab.record._counters import NO_SAMPLES
 from gpustreamlab.record._extents import Checkpoints
 from gpustreamlab.record._in_flight import DEFAULT_PENDING_LIMIT, RangesInFlight, is_done
 from gpustreamlab.record._journal import NO_DEPENDENCIES, NO_UNENDED, START, Cursor, Delta, RangeEdges, tables_version
@@ -71,7 +71,6 @@ class Recorder:
         self._is_ended = False
         self._idle_host_ns = -1
         """When the device was last asked to wait for all work, and did."""
-        self._sampler: Sampler | None = None
         self.aside: Callable[[], object] = bool
         """Called some times a second where something follows what is recorded: a live timeline, a spool."""
         self.loss_report = LossReport(self._find_lost)
@@ -357,7 +356,6 @@ class Recorder:
             edges = self._edges.read(since.edge, edge)
         # What rows point into is known before them, and only grows: so it is read after them, and the tables last.
         names = self._tables.names.starting_at(since.name)
-        self._take_samples()
         details, dependencies, counters, cursor = self.kernels.changes(since)
         if until is not None:
             names, details = names[: until.name - since.name], details[: until.detail - since.detail]
@@ -398,15 +396,6 @@ class Recorder:
         with suppress(DeviceError):
             self.collect()
         return self.unfinished()
-
-    def add_sampler(self, sampler: Sampler) -> None:
-        """Ask for quantities of lanes whenever counters are read."""
-        self._sampler = sampler
-
-    def add_samples(self, samples: Sequence[LaneSample]) -> None:
-        """Take quantities of lanes."""
-        if samples:
-            self.kernels.add_samples(samples)
 
     def to_clock_ns(self, host_ns: int) -> int:
         """Put a host time on the backend's clock."""
@@ -449,10 +438,7 @@ class Recorder:
         """Forget the ranges and the work that have ended, samples, and the counts of dropped ones."""
         self.collect()
         self.kernels.take()
-        self._take_samples()
         self.kernels.clear()
-        if self._sampler is not None:
-            self._sampler.tell_all()
         with self.lock:
             self._forget()
             self._tables.forget()
@@ -555,10 +541,6 @@ class Recorder:
         """Touch nothing any more that is of the process that this one was forked from."""
         self.in_flight.leave_to_parent()
         self.kernels.abandon()
-
-    def _take_samples(self) -> None:
-        if self._sampler is not None:
-            self.add_samples(self._sampler.take_samples())
 
     def _drop_untold(self, until_host_ns: int) -> None:
         self.is_timed_by_work = False

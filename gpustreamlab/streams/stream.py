@@ -9,7 +9,6 @@ from typing import Any, NamedTuple, TypeVar, cast
 
 from gpustreamlab import adapters
 from gpustreamlab._util.defences import LEFT_TO_PARENT, ProcessBound, delayed_interrupts, process_lock
-from gpustreamlab.analysis import ScratchStatistics
 from gpustreamlab.backends import Backend, ContextSpec, acquire_order_event, release_order_events
 from gpustreamlab.errors import (
     EventClosedError,
@@ -20,7 +19,7 @@ from gpustreamlab.errors import (
     StreamClosedError,
 )
 from gpustreamlab.memory.lifetimes import Keeper
-from gpustreamlab.memory.scratch import Scratch, ScratchPool, check_held
+from gpustreamlab.memory.scratch import LaneScratch, Scratch, check_held
 from gpustreamlab.model import Lane
 from gpustreamlab.record import LossReport, RecordedLane, Recorder
 from gpustreamlab.streams.life import LeftStreams, SessionLocks, failure_of, raise_first
@@ -37,7 +36,6 @@ class StreamParts(NamedTuple):
     recorder: Recorder
     locks: SessionLocks
     keeper: Keeper
-    scratch_pool: ScratchPool
     left: LeftStreams
 
 
@@ -60,7 +58,7 @@ class Stream(ProcessBound):
         self._is_leaving = False
         """True while it may go to other SMs, and once `close` has begun: who selects it now looks again afterwards."""
         self._why_closed = "is closed"
-        self._backend, self._recorder, self._locks, self._keeper, scratch_pool, self._left = parts
+        self._backend, self._recorder, self._locks, self._keeper, self._left = parts
         # Held by who waits for the backend's streams and by who destroys them. Who has it takes no lock of the session but
         # that of the state.
         self._life = process_lock()
@@ -68,7 +66,7 @@ class Stream(ProcessBound):
         """The partition that it goes to where the layout has one of this name."""
         self._places: dict[ContextSpec | None, RecordedLane] = {place.spec: place}
         """Where it works or worked, by what its green contexts are made of; None is the primary context."""
-        self._arena = scratch_pool.open(self, place.stream, place.index)
+        self._scratch = LaneScratch(self, self._backend)
         self._work_in(place)
 
     def __repr__(self) -> str:
@@ -245,7 +243,7 @@ class Stream(ProcessBound):
         return self._keeper.use(self, array, after)
 
     def scratch(self, nbytes: int) -> Scratch:
-        """Return device memory for work of this stream: from an arena of its own, reused without a wait.
+        """Return device memory for work of this stream: from a pool of its own, in its order, without a wait.
 
         Parameters
         ----------
@@ -263,7 +261,7 @@ class Stream(ProcessBound):
         OptionError
             If it is no size.
         DeviceMemoryError
-            If the device, or ``Session(scratch_limit_bytes=...)``, allows no more.
+            If the device has no more.
         StreamClosedError
             If the stream is closed.
 
@@ -274,22 +272,11 @@ class Stream(ProcessBound):
         ...     lane = lab.stream("a")
         ...     with lab.on(lane), lane.scratch(1 << 20) as work:
         ...         work.array((512, 512), "float32")[:] = 1
-        ...     print(lane.scratch_statistics)
-        scratch of a: 0 B in use of 1,048,576 B, at most 1,048,576 B; 1 allocation, 0 reused, 1 growth, 0 trims, 0.0% waste;
-        in the order of the stream
+        ...     lab.memory.statistics["a"].peak_bytes
+        1048576
         """
         self._require_open()
-        return Scratch(self._arena, nbytes)
-
-    @property
-    def scratch_statistics(self) -> ScratchStatistics:
-        """How much scratch memory is in use, reserved, reused and wasted."""
-        return self._arena.statistics
-
-    def trim_scratch(self, keep_bytes: int = 0) -> int:
-        """Give scratch memory that is not in use back to the device, but for so many bytes; return how many were given back."""
-        self._require_open()
-        return self._arena.trim(keep_bytes)
+        return Scratch(self._scratch, nbytes)
 
     def query(self) -> bool:
         """Tell whether all work enqueued so far has ended, without waiting for it."""
@@ -315,7 +302,7 @@ class Stream(ProcessBound):
             if self._is_gone:
                 return  # its name, and its place in every table, may be those of another stream by now
             keeps_held = self._left.is_needed(self._recorder.places_of(self._recorded))
-            failures = [failure_of(lambda: self._arena.close(keeps_held=keeps_held))]
+            failures = [failure_of(lambda: self._scratch.close(keeps_held=keeps_held))]
             while self._places:
                 failures.append(failure_of(lambda: self._close_place(next(iter(self._places.values())))))
         raise_first(failures)
@@ -346,6 +333,7 @@ class Stream(ProcessBound):
         """Take no work any more, and touch nothing: in a forked child the stream is the parent's."""
         self.is_closed = self._is_leaving = True
         self._why_closed = LEFT_TO_PARENT
+        self._scratch.disown()
         for place in self._places.values():
             place.close()
         self._places.clear()  # they are not waited for, and not destroyed
@@ -363,8 +351,8 @@ class Stream(ProcessBound):
     def _work_in(self, place: RecordedLane) -> None:
         self._recorded = place
         """Where it works now, and what is recorded of it there."""
-        self._backend_stream = place.stream
-        self._arena.work_on(place.stream)
+        with self._scratch.lock:
+            self._backend_stream = place.stream
         self._recorder.show_lane(place)
 
     def _leave_place(self, spec: ContextSpec) -> None:
@@ -400,8 +388,8 @@ class Stream(ProcessBound):
         self._recorder.collect(place)
 
     def _destroy(self, place: RecordedLane) -> None:
-        self._arena.leave(place.stream)
-        let_go = self._arena.free_held if place is self._recorded else bool
+        self._scratch.leave(place.stream)
+        let_go = self._scratch.close if place is self._recorded else bool
         self._left.close(self._recorder.places_of(place), let_go)
 
     def _close_left(self) -> None:

@@ -223,7 +223,6 @@ class StreamTable:
             return  # so that a stream among thousands is made as fast as the first
         gone = [stream for stream in self.by_name.values() if stream._is_gone]
         for stream in gone[:-KEPT_CLOSED]:
-            self._parts.scratch_pool.forget(stream._recorded.index)
             del self.by_name[stream.name]
         self._by_handle.clear()
         self._forgets_at = len(self.by_name) + (len(self.by_name) - KEPT_CLOSED) // 8

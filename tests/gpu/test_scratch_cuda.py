@@ -1,6 +1,5 @@
 """Scratch memory on the hardware: in order without waits, in no two hands at once, and back on the card in the end."""
 
-import dataclasses
 import itertools
 import threading
 import time
@@ -11,10 +10,12 @@ import pytest
 
 from gpustreamlab import Session
 from gpustreamlab.errors import DeviceError, DeviceMemoryError, StreamClosedError
-from gpustreamlab.memory._arena import ALIGNMENT_BYTES, size_class
+from gpustreamlab.memory.scratch import ALIGNMENT_BYTES
 from gpustreamlab.workloads import spin
 
 MIB = 1 << 20
+USED_MEMORY_HIGH = 8
+"""Source: CUDA runtime API, ``cudaMemPoolAttrUsedMemHigh``."""
 SLACK_BYTES = 64 * MIB
 """What the driver may keep for itself while a test runs: modules, contexts, pages of its pools."""
 
@@ -46,11 +47,12 @@ def assert_sums(sums, count):
 def test_re_use_without_a_wait_gives_the_right_results(lab):
     lane = lab.stream("a")
     sums = fill_and_sum(lab, lane, 1 << 20, 300)
-    found = lane.scratch_statistics
+    (pool,) = lab._backend._scratch._pools.values()
+    most_bytes = cupy.cuda.runtime.memPoolGetAttribute(pool, USED_MEMORY_HIGH)
     lab.synchronize()
     assert_sums(sums, 1 << 20)
-    assert (found.growth_count, found.reuse_count) == (1, 299)
-    assert found.is_stream_ordered
+    assert most_bytes == 4 << 20
+    assert lab.memory.statistics["a"].allocation_count == 300
 
 
 def test_taking_and_growing_waits_for_nothing(lab):
@@ -65,7 +67,6 @@ def test_taking_and_growing_waits_for_nothing(lab):
             work.array(8 * MIB, "uint8").fill(1)
         with lane.scratch(8 * MIB):
             pass
-        lane.trim_scratch()
         took_s = time.perf_counter() - began
         assert not lane.query()
     assert took_s < 0.2
@@ -80,7 +81,7 @@ def test_blocks_of_lanes_that_are_in_flight_never_overlap(lab):
     blocks = []
     for lane, nbytes in itertools.product(lanes, (512, 5_000, MIB, 3 * MIB + 1)):
         with lane.scratch(nbytes) as one, lane.scratch(nbytes) as other:
-            blocks += [(work.ptr, size_class(nbytes)) for work in (one, other)]
+            blocks += [(work.ptr, nbytes) for work in (one, other)]
     assert not lanes[0].query()
     blocks.sort()
     assert all(first + size <= second for (first, size), (second, _) in itertools.pairwise(blocks))
@@ -110,17 +111,6 @@ def test_the_memory_is_back_on_the_card_when_the_lane_is_closed():
         assert free_bytes() >= before - SLACK_BYTES
         with pytest.raises(StreamClosedError):
             held.ptr  # noqa: B018
-
-
-def test_trimming_gives_it_back_too(lab):
-    lane = lab.stream("a")
-    lane.scratch(MIB).close()
-    before = free_bytes()
-    lane.scratch(1024 * MIB).close()
-    assert free_bytes() <= before - 1024 * MIB + SLACK_BYTES
-    assert lane.trim_scratch() == 1025 * MIB
-    lane.synchronize()
-    assert free_bytes() >= before - SLACK_BYTES
 
 
 def test_closing_with_work_in_flight_frees_nothing_early():
@@ -207,22 +197,22 @@ def test_sixteen_threads_on_one_lane_never_share_a_block(lab):
     for thread in threads:
         thread.join()
     assert not twice
-    assert lane.scratch_statistics.used_bytes == 0
+    assert lab.memory.statistics["a"].used_bytes == 0
 
 
-def test_without_memory_it_says_how_much_there_is():
+def test_without_memory_it_says_how_much_there_is(lab):
     total_bytes = cupy.cuda.runtime.memGetInfo()[1]
-    with Session("cuda", scratch_limit_bytes=1 << 50) as lab:
-        lane, other = lab.stream("a"), lab.stream("b")
-        other.scratch(256 * MIB).close()
-        with pytest.raises(DeviceMemoryError, match=rf"Lane 'a' asked for .* of {total_bytes:,} bytes of the device are free"):
-            lane.scratch(2 * total_bytes)
-        assert other.scratch_statistics.reserved_bytes == 0  # asked to give back what nobody used
-        assert_sums(fill_and_sum(lab, lane, 1 << 18, 20), 1 << 18)
+    lane, other = lab.stream("a"), lab.stream("b")
+    other.scratch(int(0.6 * free_bytes())).close()
+    with lane.scratch(int(0.6 * total_bytes)):  # what the other lane's pool kept goes back
+        pass
+    with pytest.raises(DeviceMemoryError, match=rf"Lane 'a' asked for .* of {total_bytes:,} bytes of the device free"):
+        lane.scratch(2 * total_bytes)
+    assert_sums(fill_and_sum(lab, lane, 1 << 18, 20), 1 << 18)
 
 
 def test_what_cupy_keeps_makes_room():
-    with Session("cuda", scratch_limit_bytes=1 << 50) as lab:
+    with Session("cuda") as lab:
         lane = lab.stream("a")
         with lab.on(lane):
             kept = lab.xp.empty(int(0.6 * cupy.cuda.runtime.memGetInfo()[0]), "uint8")
@@ -250,7 +240,7 @@ def test_a_lane_moves_with_scratch_in_flight(lab):
             memory.close()
     lab.synchronize()
     assert_sums(sums, 1 << 20)
-    assert lane.scratch_statistics.growth_count == 2
+    assert lab.memory.statistics["a"].used_bytes == 0
 
 
 def test_memory_outlives_the_green_context_on_whose_stream_it_was_made():
@@ -300,9 +290,8 @@ def test_an_array_keeps_it_from_becoming_garbage(lab):
     lane = lab.stream("a")
     array = lane.scratch(4096).array(1024, "float32")
     assert lane.scratch(4096).ptr != array.data.ptr
-    address = array.data.ptr
     del array
-    assert address in {lane.scratch(4096).ptr, lane.scratch(4096).ptr}
+    assert lab.memory.statistics["a"].used_bytes == 0
 
 
 def test_a_lent_stream_has_scratch(lab):
@@ -315,7 +304,7 @@ def test_a_lent_stream_has_scratch(lab):
     lender.synchronize()
 
 
-def test_it_does_not_grow_inside_a_graph_that_is_captured(lab):
+def test_none_is_taken_inside_a_graph_that_is_captured_and_none_freed(lab):
     lane = lab.stream("a")
     out = lab.xp.zeros(1, "float64")
     with lab.on(lane):  # loads the kernels
@@ -324,51 +313,44 @@ def test_it_does_not_grow_inside_a_graph_that_is_captured(lab):
     with lane.scratch(4096) as work, lab.on(lane):
         values = work.array(1024, "float32")
         values.fill(1)
+        ended = lane.scratch(4096)
         stream = cupy.cuda.get_current_stream()
         stream.begin_capture()
         try:
             with pytest.raises(DeviceError, match="captured into a CUDA graph"):
                 lane.scratch(MIB)
-            assert lane.scratch_statistics.growth_count == 1
+            ended.close()
             values.fill(2)
         finally:
             graph = stream.end_capture()
         graph.launch(stream)
         assert float(values.sum(dtype="float64")) == 2048.0
+        assert lab.memory.statistics["a"].used_bytes == 4096
 
 
-def test_without_memory_pools_growing_works_and_trimming_waits(monkeypatch):
+def test_without_memory_pools_giving_back_waits(monkeypatch):
     monkeypatch.setattr("gpustreamlab.backends.cuda._backend.has_memory_pools", lambda cupy, ordinal: False)
     with Session("cuda") as lab:
         lane = lab.stream("a")
-        found = lane.scratch_statistics
         assert not lab.partitions.capabilities.has("stream-ordered-memory")
-        assert found.reason == lab.partitions.capabilities["stream-ordered-memory"].detail
         before = free_bytes()
         assert_sums(fill_and_sum(lab, lane, 64 << 20, 5), 64 << 20)
         with lab.on(lane), lane.scratch(256 * MIB):
             spin(lab, 50_000_000)
-        assert not lane.query()
-        lane.trim_scratch()
+            assert not lane.query()
         assert lane.query()
         assert free_bytes() >= before - SLACK_BYTES
 
 
-def test_the_timeline_has_a_strip_of_it(lab):
+def test_the_timeline_has_it_where_kernels_are_captured(lab):
     lane = lab.stream("a")
     with lab.on(lane, "warm-up"), lane.scratch(MIB):
         spin(lab, 1_000)
     lab.synchronize()
-    lab.clear()
-    with lab.on(lane, "step"), lane.scratch(MIB):
+    with lab.capture("kernels"), lab.on(lane, "step"), lane.scratch(MIB):
         spin(lab, 5_000_000)
-        lane.synchronize()
     lab.synchronize()
-    trace = lab.trace
-    counters = trace.counters
-    used = counters.name == counters.names.index("scratch_used_bytes")
+    counters = lab.trace.counters
+    used = counters.name == counters.names.index("async_used_bytes")
     assert counters.value[used].tolist()[-2:] == [MIB, 0.0]
-    began, ended = counters.time_ns[used].tolist()[-2:]
-    assert abs(int(trace.start_ns[0]) - began) < 5_000_000
-    assert 5_000_000 <= ended - began < 50_000_000
-    assert dataclasses.is_dataclass(lab.memory.statistics["a"])
+    assert lab.memory.statistics["a"].peak_bytes == MIB

@@ -148,6 +148,7 @@ class Lab:
             sm_count=1,
             lender=None,
             free_arena=bool,
+            end_scratch=bool,
             give_back=bool,
             fence=bool,
             order=AccessOrder(),

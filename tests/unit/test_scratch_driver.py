@@ -80,7 +80,7 @@ def make(cupy, *, is_ordered=True):
     return CudaScratch(cupy, 0, is_ordered=is_ordered, scope=nullcontext)
 
 
-def test_it_comes_from_a_pool_of_its_own_in_which_no_stream_waits_for_another(cupy, runtime, stream):
+def test_each_stream_has_a_pool_that_keeps_what_it_has_and_goes_with_it(cupy, runtime, stream):
     scratch = make(cupy)
     assert [scratch.allocate(stream, 512) for _ in range(2)] == [0x1000] * 2
     scratch.free(stream, 0x1000)
@@ -88,26 +88,21 @@ def test_it_comes_from_a_pool_of_its_own_in_which_no_stream_waits_for_another(cu
         "MemPoolProps",
         "memPoolCreate",
         "memPoolSetAttribute",
+        "memPoolSetAttribute",
         "mallocFromPoolAsync",
         "mallocFromPoolAsync",
         "freeAsync",
     ]
-    assert runtime.calls[2] == ("memPoolSetAttribute", 77, 3, 0)
-    assert runtime.calls[3] == ("mallocFromPoolAsync", 512, 77, 0x99)
+    assert runtime.calls[2:4] == [("memPoolSetAttribute", 77, 3, 0), ("memPoolSetAttribute", 77, 4, (1 << 64) - 1)]
+    assert runtime.calls[4] == ("mallocFromPoolAsync", 512, 77, 0x99)
     assert runtime.calls[-1] == ("freeAsync", 0x1000, 0x99)
-    scratch.close()
-    scratch.close()
+    for _ in range(2):
+        scratch.end(stream.handle)
     assert runtime.calls[-1] == ("memPoolDestroy", 77)
-    assert runtime.names.count("memPoolDestroy") == 1
-
-
-def test_without_one_the_devices_own_pool_does_and_is_not_destroyed(cupy, runtime, stream):
-    runtime.failing = {"memPoolCreate": "cudaErrorNotSupported"}
-    scratch = make(cupy)
     scratch.allocate(stream, 512)
-    assert runtime.calls[-1] == ("mallocFromPoolAsync", 512, 5, 0x99)
     scratch.close()
-    assert "memPoolDestroy" not in runtime.names
+    scratch.close()
+    assert runtime.names.count("memPoolCreate") == runtime.names.count("memPoolDestroy") == 2
 
 
 def test_without_pools_it_waits_before_it_frees(cupy, runtime, stream):
@@ -118,35 +113,39 @@ def test_without_pools_it_waits_before_it_frees(cupy, runtime, stream):
 
 
 @pytest.mark.parametrize("is_ordered", [True, False])
-def test_a_stream_that_is_captured_neither_grows_nor_shrinks(cupy, runtime, stream, is_ordered):
+def test_a_stream_that_is_captured_takes_none(cupy, runtime, stream, is_ordered):
     scratch = make(cupy, is_ordered=is_ordered)
     runtime.is_capturing = True
-    with pytest.raises(DeviceError, match=r"cannot grow .* before the capture begins"):
+    with pytest.raises(DeviceError, match=r"cannot take scratch .* before the capture begins"):
         scratch.allocate(stream, 512)
-    with pytest.raises(DeviceError, match="cannot shrink"):
-        scratch.free(stream, 0x1000)
     assert runtime.calls == []
+
+
+def test_without_memory_what_nobody_uses_is_given_back_once(cupy, runtime, stream):
+    scratch = make(cupy)
+    scratch.allocate(stream, 512)
+    del runtime.calls[:]
+    runtime.failing = {"mallocFromPoolAsync": "cudaErrorMemoryAllocation: out of memory"}
+    with pytest.raises(DeviceMemoryError, match=r"Allocating 1,048,576 .* 0x99, with 30 of 100 bytes .* free,") as raised:
+        scratch.allocate(stream, 1 << 20)
+    assert raised.value.driver_code == "OUT_OF_MEMORY"
+    assert runtime.names == [
+        "mallocFromPoolAsync",
+        "free_all_blocks",
+        "deviceSynchronize",
+        "memPoolTrimTo",
+        "mallocFromPoolAsync",
+    ]
 
 
 def test_the_drivers_errors_are_ours(cupy, runtime, stream):
     scratch = make(cupy)
-    runtime.failing = {"mallocFromPoolAsync": "cudaErrorMemoryAllocation: out of memory"}
-    with pytest.raises(DeviceMemoryError, match="Allocating 1,048,576 bytes of scratch on stream 0x99") as raised:
-        scratch.allocate(stream, 1 << 20)
-    assert raised.value.driver_code == "OUT_OF_MEMORY"
+    runtime.failing = {"memPoolCreate": "cudaErrorNotSupported"}
+    with pytest.raises(DeviceError, match="Allocating 512 bytes of scratch on stream 0x99 failed"):
+        scratch.allocate(stream, 512)
     runtime.failing = {"freeAsync": "cudaErrorInvalidValue"}
     with pytest.raises(DeviceError, match="Freeing the scratch at 0x1000"):
         scratch.free(stream, 0x1000)
-
-
-def test_relief_comes_from_cupys_pool_and_from_what_was_freed(cupy, runtime, stream):
-    scratch = make(cupy)
-    scratch.relieve()
-    assert runtime.names == ["free_all_blocks", "deviceSynchronize"]
-    scratch.allocate(stream, 512)
-    scratch.relieve()
-    assert runtime.calls[-1] == ("memPoolTrimTo", 77, 0)
-    assert scratch.info() == (30, 100)
 
 
 def test_arrays_keep_their_owner(cupy):

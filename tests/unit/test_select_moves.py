@@ -109,10 +109,10 @@ def test_a_lane_whose_partition_was_renamed_is_not_destroyed_under_the_thread_th
         entered, closed, met = threading.Event(), threading.Event(), []
 
         def work():
-            with lab.on("a", "outer"), lane.scratch(1 << 20) as held:
+            with lab.on("a", "outer"), lane.scratch(1 << 20):
                 entered.set()
                 assert closed.wait(60)
-                met.extend([backend_stream.is_closed, held._block is None])
+                met.extend([backend_stream.is_closed, not lane._scratch._held])
                 met.append(raised_by(lambda: lab.range("refused").__enter__()))
 
         thread = threading.Thread(target=lambda: met.append(raised_by(work)))

@@ -438,7 +438,7 @@ def test_a_stream_that_is_gone_is_not_touched_again(lab, monkeypatch):
     lane = lab.stream("a")
     lane.close()
     lab.stream("a")  # another, with the same row in every table
-    monkeypatch.setattr(type(lane._arena), "close", lambda arena, **_: pytest.fail("touched"))
+    monkeypatch.setattr(type(lane._scratch), "close", lambda scratch, **_: pytest.fail("touched"))
     lane.close()
     monkeypatch.undo()
 

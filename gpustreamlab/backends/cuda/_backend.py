@@ -311,11 +311,11 @@ class CudaBackend:
         return array
 
     def allocate_scratch(self, stream: BackendStream, size_bytes: int) -> int:
-        """Return the address of new device memory for work enqueued in the stream from now on."""
+        """Return the address of device memory from the stream's pool, for work enqueued there from now on."""
         return self._scratch.allocate(self._own_stream(stream), size_bytes)
 
     def free_scratch(self, stream: BackendStream, address: int) -> None:
-        """Give memory of `allocate_scratch` back behind the stream's work."""
+        """Give memory of `allocate_scratch` back behind a stream's work."""
         self._scratch.free(self._own_stream(stream), address)
 
     def scratch_array(
@@ -324,10 +324,6 @@ class CudaBackend:
         """Return a CuPy array in memory of `allocate_scratch`."""
         array = self._scratch.array(address, size_bytes, shape, dtype, owner)
         return array if self._order.tracker is None else self._order.tracker.track(array)
-
-    def relieve_memory(self) -> None:
-        """Give back device memory that CuPy's pool and freed scratch still hold, after what runs has ended."""
-        self._scratch.relieve()
 
     def read_clocks(self) -> ClockRates | None:
         """Return how fast the card runs at the moment, by NVML; None without the package nvidia-ml-py."""
@@ -339,10 +335,6 @@ class CudaBackend:
         torch = sys.modules.get("torch")
         used = int(self.xp.get_default_memory_pool().used_bytes())
         return used if torch is None else used + int(torch.cuda.memory_allocated(self._ordinal))
-
-    def memory_info(self) -> tuple[int, int]:
-        """Return how much device memory is free, and how much there is, in bytes."""
-        return self._scratch.info()
 
     def watch_accesses(self, sink: AccessSink) -> WatchedArrays | None:
         """Tell of accesses to arrays of a tracking CuPy from now on, and of what orders them. None if others watch already."""
@@ -524,6 +516,7 @@ class CudaBackend:
             lender=lender,
             order=self._order,
             free_arena=self._arenas.end,
+            end_scratch=self._scratch.end,
             give_back=give_back,
             fence=self._fence.put,
         )

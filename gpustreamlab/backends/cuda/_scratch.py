@@ -1,8 +1,4 @@
-"""Device memory for the scratch of lanes: from a memory pool of its own, in the order of a stream.
-
-A pool of its own, because the device's default pool may make a stream wait for another one whose memory it reuses. Source:
-CUDA runtime API, ``cudaMemPoolReuseAllowInternalDependencies``.
-"""
+"""Device memory of streams: pools of the driver's for the scratch of lanes, and what CuPy's pool keeps for streams that end."""
 
 from __future__ import annotations
 
@@ -19,15 +15,16 @@ from numpy.typing import DTypeLike
 
 from gpustreamlab.backends.cuda._libcuda import map_error, mapped_errors
 from gpustreamlab.backends.cuda._stream import CudaStream
-from gpustreamlab.errors import GraphCaptureError
+from gpustreamlab.errors import DeviceMemoryError, GraphCaptureError
 
 _log = logging.getLogger(__name__)
 
 
 MEMORY_POOLS_SUPPORTED = 115
 """Source: CUDA runtime API, ``cudaDevAttrMemoryPoolsSupported``."""
-INTERNAL_DEPENDENCIES = 3
-"""Source: CUDA runtime API, ``cudaMemPoolReuseAllowInternalDependencies``."""
+INTERNAL_DEPENDENCIES, RELEASE_THRESHOLD = 3, 4
+"""Source: CUDA runtime API, ``cudaMemPoolReuseAllowInternalDependencies``, ``cudaMemPoolAttrReleaseThreshold``."""
+_KEEP_ALL = (1 << 64) - 1
 _PINNED_IN_PLACE, _NO_HANDLE, _ON_DEVICE = 1, 0, 1
 """Source: CUDA runtime API, ``cudaMemAllocationTypePinned``, ``cudaMemHandleTypeNone``, ``cudaMemLocationTypeDevice``."""
 
@@ -43,7 +40,11 @@ def has_memory_pools(cupy: Any, ordinal: int) -> bool:
 
 @dataclass(eq=False, repr=False)
 class CudaScratch:
-    """Allocates and frees blocks of one device."""
+    """Allocates and frees the scratch of one device's streams, each from a memory pool of its own.
+
+    A pool that streams share, as the device's default one, would hand memory of one lane to another in an order that only the
+    driver knows: hazards would be found that are none. It keeps what it has over synchronisations, and goes with its stream.
+    """
 
     cupy: Any
     """The module."""
@@ -57,32 +58,34 @@ class CudaScratch:
 
     def __post_init__(self) -> None:
         self._runtime = self.cupy.cuda.runtime
-        self._lock = threading.RLock()
-        self._pool = 0
-        self._own_pool = 0
+        self._pools: dict[int, int] = {}  # by the stream's handle
 
     def allocate(self, stream: CudaStream, size_bytes: int) -> int:
-        """Return the address of a new block."""
+        """Return the address of a block; without memory, what nobody uses is given back once."""
         handle = stream.handle
         with self.scope():
-            self._require_no_capture(handle, "grow")
+            if self._runtime.streamIsCapturing(handle):
+                raise GraphCaptureError(
+                    f"Stream {handle:#x} cannot take scratch while it is captured into a CUDA graph: the memory would be the "
+                    "graph's. Take it before the capture begins, and hold it for as long as the graph is used."
+                )
             try:
-                if self.is_ordered:
-                    return int(self._runtime.mallocFromPoolAsync(size_bytes, self._find_pool(), handle))
-                return int(self._runtime.malloc(size_bytes))
-            except Exception as error:
-                raise map_error(error, f"Allocating {size_bytes:,} bytes of scratch on stream {handle:#x}") from error
+                return self._call(handle, size_bytes)
+            except DeviceMemoryError as error:
+                _log.debug("Memory that nobody uses is given back: %s", error)
+            with mapped_errors("Giving back device memory that nobody uses"):
+                self._relieve()
+                free_bytes, total_bytes = self._runtime.memGetInfo()
+            return self._call(handle, size_bytes, f", with {free_bytes:,} of {total_bytes:,} bytes of the device free,")
 
     def free(self, stream: CudaStream, address: int) -> None:
         """Give a block back behind the stream's work."""
-        handle = stream.handle
         with self.scope():
-            self._require_no_capture(handle, "shrink")
             if not self.is_ordered:
                 stream.synchronize()
-            with mapped_errors(f"Freeing the scratch at {address:#x} on stream {handle:#x}"):
+            with mapped_errors(f"Freeing the scratch at {address:#x} on stream {stream.handle:#x}"):
                 if self.is_ordered:
-                    self._runtime.freeAsync(address, handle)
+                    self._runtime.freeAsync(address, stream.handle)
                 else:
                     self._runtime.free(address)
 
@@ -92,51 +95,39 @@ class CudaScratch:
         memory = cuda.UnownedMemory(address, size_bytes, owner, self.ordinal)
         return self.cupy.ndarray(shape, dtype=np.dtype(dtype), memptr=cuda.MemoryPointer(memory, 0))
 
-    def relieve(self) -> None:
-        """Give back what CuPy's pool and this one keep and nobody uses, after all work that frees memory has been done."""
-        with mapped_errors("Giving back device memory that nobody uses"), self.scope():
-            self.cupy.get_default_memory_pool().free_all_blocks()
-            self._runtime.deviceSynchronize()
-            if self._pool:
-                self._runtime.memPoolTrimTo(self._pool, 0)
-
-    def info(self) -> tuple[int, int]:
-        """Return the free and the total device memory, in bytes."""
-        with mapped_errors("Asking for the free device memory"), self.scope():
-            free_bytes, total_bytes = self._runtime.memGetInfo()
-        return int(free_bytes), int(total_bytes)
+    def end(self, handle: int) -> None:
+        """Destroy the pool of a stream, which goes once all that came from it is freed. Idempotent."""
+        pool = self._pools.pop(handle, 0)
+        if pool:
+            self._runtime.memPoolDestroy(pool)
 
     def close(self) -> None:
-        """Destroy the pool; what was not freed stays until it is. Idempotent."""
-        with self._lock:
-            pool, self._own_pool, self._pool = self._own_pool, 0, 0
-            if pool:
-                self._runtime.memPoolDestroy(pool)
+        """Destroy all pools, also those of streams that nobody has closed."""
+        for handle in [*self._pools]:
+            self.end(handle)
 
-    def _find_pool(self) -> int:
-        if not self._pool:
-            with self._lock:
-                if not self._pool:
-                    self._pool = self._make_pool() or int(self._runtime.deviceGetDefaultMemPool(self.ordinal))
-        return self._pool
-
-    def _make_pool(self) -> int:
-        """Return a pool that never makes one stream wait for another; 0 where it cannot be had."""
-        runtime = self._runtime
+    def _call(self, handle: int, size_bytes: int, where: str = "") -> int:
         try:
-            properties = runtime.MemPoolProps(_PINNED_IN_PLACE, _NO_HANDLE, _ON_DEVICE, self.ordinal)
-            self._own_pool = int(runtime.memPoolCreate(properties))
-            runtime.memPoolSetAttribute(self._own_pool, INTERNAL_DEPENDENCIES, 0)
-        except Exception as error:  # noqa: BLE001 - the device's own pool does, with waits of its own
-            _log.info("Scratch comes from the device's default memory pool: %s", error)
-        return self._own_pool
+            if self.is_ordered:
+                return int(self._runtime.mallocFromPoolAsync(size_bytes, self._pools.get(handle) or self._make(handle), handle))
+            return int(self._runtime.malloc(size_bytes))
+        except Exception as error:
+            raise map_error(error, f"Allocating {size_bytes:,} bytes of scratch on stream {handle:#x}{where}") from error
 
-    def _require_no_capture(self, handle: int, doing: str) -> None:
-        if self._runtime.streamIsCapturing(handle):
-            raise GraphCaptureError(
-                f"The scratch of stream {handle:#x} cannot {doing} while the stream is captured into a CUDA graph: the memory "
-                "would be the graph's. Take it before the capture begins, and hold it for as long as the graph is used."
-            )
+    def _make(self, handle: int) -> int:
+        """Make the pool of a stream. It never makes that wait for another stream that has freed memory of it."""
+        runtime = self._runtime
+        pool = int(runtime.memPoolCreate(runtime.MemPoolProps(_PINNED_IN_PLACE, _NO_HANDLE, _ON_DEVICE, self.ordinal)))
+        self._pools[handle] = pool
+        runtime.memPoolSetAttribute(pool, INTERNAL_DEPENDENCIES, 0)
+        runtime.memPoolSetAttribute(pool, RELEASE_THRESHOLD, _KEEP_ALL)
+        return pool
+
+    def _relieve(self) -> None:
+        self.cupy.get_default_memory_pool().free_all_blocks()
+        self._runtime.deviceSynchronize()
+        for pool in [*self._pools.values()]:
+            self._runtime.memPoolTrimTo(pool, 0)
 
 
 SWEEP_EVERY = 64

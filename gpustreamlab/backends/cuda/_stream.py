@@ -31,6 +31,8 @@ class CudaStream:
     """The object that owns the stream, kept alive; None if the stream is ours."""
     free_arena: Callable[[Any], None]
     """Gives back what CuPy's pool keeps for the stream; called before a stream of ours is given back."""
+    end_scratch: Callable[[int], object]
+    """``end_scratch(handle)`` lets the pool of the stream's scratch go."""
     give_back: Callable[[], object]
     """Called when a stream of ours is closed: libraries may still know its handle, so it is kept for another session."""
     fence: Callable[[int], object]
@@ -123,6 +125,7 @@ class CudaStream:
             return
         self.is_closed = True
         with mapped_errors(f"Closing stream {self.handle:#x}"):
+            self.end_scratch(self.handle)
             if self.lender is None:
                 self.free_arena(self.cupy)
                 self.order.close_stream(self.handle)

@@ -426,7 +426,7 @@ class SimBackend:
         return create_pinned(shape, dtype)
 
     def allocate_scratch(self, stream: BackendStream, size_bytes: int) -> int:
-        """Return the address of new device memory for work of the stream; modelled, and counted against the device's size."""
+        """Return the address of memory from the stream's pool; modelled, and counted against the device's size."""
         return self._scratch.allocate(self._own_stream(stream).queue, size_bytes)
 
     def free_scratch(self, stream: BackendStream, address: int) -> None:
@@ -441,19 +441,12 @@ class SimBackend:
         check_dtype(np.dtype(dtype))
         return SimArray(self._scratch.array(address, shape, dtype, owner), self.xp)
 
-    def relieve_memory(self) -> None:
-        """Do nothing: the simulated device keeps no memory that nobody uses."""
-
     def read_clocks(self) -> None:
         """Return None: the simulated device has one speed."""
 
     def memory_in_use(self) -> int:
         """Return how much modelled memory arrays hold now, in bytes."""
         return self.driver.memory.used_bytes
-
-    def memory_info(self) -> tuple[int, int]:
-        """Return how much device memory is free, and how much there is, in bytes; arrays are not counted."""
-        return max(0, self.preset.memory_bytes - self._scratch.used_bytes), self.preset.memory_bytes
 
     def launch_spin(self, stream: BackendStream, duration_ns: int, *, blocks: int, fill_sms: bool) -> None:
         """Launch a kernel whose blocks each stay busy for a time; with `fill_sms` each takes a whole SM, else one of its slots.

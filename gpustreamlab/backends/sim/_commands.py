@@ -158,6 +158,8 @@ class StreamQueue:
     """Blocking streams: whether work came since the NULL stream last waited for it."""
     null_count: int = 0
     """Blocking streams: how much of the NULL stream's work it has waited for."""
+    spare: dict[int, list[Any]] = field(default_factory=dict)
+    """Scratch memory that its pool may give out again, by size."""
 
 
 @dataclass(slots=True, eq=False)

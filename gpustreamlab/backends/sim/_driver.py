@@ -155,6 +155,7 @@ class SimDriver:
                     self._order_null_behind(stream)
                 self._blocking.remove(stream)
             self.scheduler.remove_stream(stream)
+            stream.spare.clear()
             self.memory.forget_stream(stream)
             if self.accesses is not None:
                 self.accesses.close_stream(stream.number)

@@ -169,7 +169,7 @@ class SimContext:
 
 
 FIRST_ADDRESS = 0x7000_0000_0000
-"""Where blocks begin; no block is ever where another one was."""
+"""Where blocks begin."""
 PAGE_BYTES = 1 << 21
 """Blocks are this far apart at least, as a driver's are."""
 ASYNC_USED = "async_used_bytes"
@@ -178,6 +178,7 @@ ASYNC_USED = "async_used_bytes"
 
 @dataclass(slots=True)
 class _Block:
+    address: int
     stream: StreamQueue
     size_bytes: int
     pages: Pages | None = None
@@ -186,6 +187,8 @@ class _Block:
 
 class SimScratch:
     """Gives out blocks of device memory, counted against the device's size.
+
+    Each stream has a pool: what was freed in its order is given out again in it, where the size is the same.
 
     Parameters
     ----------
@@ -197,37 +200,41 @@ class SimScratch:
         self._driver = driver
         self._blocks: dict[int, _Block] = {}
         self._next_address = FIRST_ADDRESS
-        self._used: dict[int, int] = {}
         self.used_bytes = 0
         """What all blocks take."""
 
     def allocate(self, stream: StreamQueue, size_bytes: int) -> int:
-        """Return the address of a new block; the host's clock goes on by what the call costs."""
+        """Return the address of a block; the host's clock goes on by what the call costs."""
         driver, memory_bytes = self._driver, self._driver.preset.memory_bytes
         with driver.lock:
             driver.check_open()
-            self._check_not_captured(stream, "Growing")
+            if stream in driver.captures:
+                raise driver.captures[stream].refuse(
+                    f"Taking scratch of stream {stream.number}",
+                    "Take scratch before the capture begins, and hold it for as long as the graph is used.",
+                )
             if memory_bytes and self.used_bytes + size_bytes > memory_bytes:
                 raise DeviceMemoryError(
                     f"Allocating {size_bytes:,} bytes on the simulated {driver.preset.name} failed: "
                     f"{self.used_bytes:,} of its {memory_bytes:,} bytes are in use as scratch. Free some.",
                     driver_code="OUT_OF_MEMORY",
                 )
-            address = self._next_address
-            self._next_address += -(-size_bytes // PAGE_BYTES) * PAGE_BYTES
-            self._blocks[address] = _Block(stream, size_bytes)
+            spare = stream.spare.get(size_bytes)
+            block = spare.pop() if spare else self._make(stream, size_bytes)
+            self._blocks[block.address] = block
             self._change("cudaMalloc", stream, size_bytes)
-        return address
+        return int(block.address)
 
     def free(self, stream: StreamQueue, address: int) -> None:
         """Take a block back; a device without memory pools first waits for the stream."""
         driver = self._driver
-        self._check_not_captured(stream, "Trimming")
         if not driver.preset.has_memory_pools:
             driver.synchronize_stream(stream)
         with driver.lock:
             block = self._find(address)
             del self._blocks[address]
+            if stream is block.stream and driver.preset.has_memory_pools:
+                stream.spare.setdefault(block.size_bytes, []).append(block)
             self._change("cudaFree", block.stream, -block.size_bytes)
 
     def array(self, address: int, shape: int | tuple[int, ...], dtype: DTypeLike, owner: Any) -> NDArray[Any]:
@@ -241,12 +248,10 @@ class SimScratch:
         held.is_scratch, held.owner = True, owner
         return np.ndarray(shape, dtype, held)
 
-    def _check_not_captured(self, stream: StreamQueue, doing: str) -> None:
-        if stream in self._driver.captures:
-            raise self._driver.captures[stream].refuse(
-                f"{doing} the scratch of stream {stream.number}",
-                "Take scratch before the capture begins, and hold it for as long as the graph is used.",
-            )
+    def _make(self, stream: StreamQueue, size_bytes: int) -> _Block:
+        block = _Block(self._next_address, stream, size_bytes)
+        self._next_address += -(-size_bytes // PAGE_BYTES) * PAGE_BYTES
+        return block
 
     def _find(self, address: int) -> _Block:
         block = self._blocks.get(address)
@@ -260,10 +265,10 @@ class SimScratch:
         began_ns = driver.clock.now_ns
         driver.charge(driver.preset.host.allocate_ns)
         self.used_bytes += change_bytes
-        used_bytes = self._used[stream.number] = self._used.get(stream.number, 0) + change_bytes
         if driver.source is not None:
             is_ordered = driver.preset.has_memory_pools
             name = f"{call}Async" if is_ordered else call
             driver.source.note_call(name, CallClass.MEMORY, began_ns, driver.clock.now_ns, size_bytes=abs(change_bytes))
             if is_ordered:
+                used_bytes = sum(block.size_bytes for block in self._blocks.values() if block.stream is stream)
                 driver.source.note_memory(driver.clock.now_ns, stream, ASYNC_USED, used_bytes)

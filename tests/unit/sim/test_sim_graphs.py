@@ -202,7 +202,7 @@ def test_each_launch_computes_anew_into_the_same_memory(backend):
         (lambda backend, xp, a: a.set(np.ones(8)), "pageable"),
         (lambda backend, xp, a: xp.asarray([1.0]), "pageable"),
         (lambda backend, xp, a: a.get(out=backend.pinned_empty(8, "f8")), "Reading values"),
-        (lambda backend, xp, a: backend.allocate_scratch(backend.selected_stream, 8), "Growing the scratch"),
+        (lambda backend, xp, a: backend.allocate_scratch(backend.selected_stream, 8), "Taking scratch"),
         (lambda backend, xp, a: backend.selected_stream.close(), "Destroying stream"),
     ],
 )
