@@ -238,11 +238,6 @@ class Selections:
         if state.left_count:
             self.settle(state)
 
-    def inherited(self) -> tasks.Base | None:
-        """Return what selects the lane of this thread once more, for a task that is made now; None if none is selected."""
-        current = self.current
-        return None if current is None else InheritedSelection(self, current, None)
-
     def _park_top(self, state: ThreadState, into: list[tasks.Parked]) -> None:
         top = state.stack[-1][3]
         below = state.stack[-2][3]
@@ -491,8 +486,7 @@ class Selection(ProcessBound):
     def _tell_of_other_tasks(self, error: BaseException | None) -> None:
         message = (
             f"The event loop ran other tasks while stream {self.stream.name!r} was selected here: their work may have gone to "
-            f"it, or this task's to another. Decorate the coroutine with @lab.on({self.stream.name!r}), or call "
-            "asyncio.get_running_loop().set_task_factory(gpustreamlab.task_factory) before the task is made."
+            f"it, or this task's to another. Decorate the coroutine with @lab.on({self.stream.name!r})."
         )
         with suppress(*(() if error is None else (SelectionWarning,))):  # a user's own error passes through unchanged
             warnings.warn(message, SelectionWarning, stacklevel=3)
@@ -544,23 +538,3 @@ class Selection(ProcessBound):
         if error is None:
             raise SelectionError(message)
         _log.warning(message)
-
-
-class InheritedSelection(Selection):
-    """The lane selected where a task was made, for that task, without a range."""
-
-    __slots__ = ()
-
-    def resume(self) -> None:
-        """Enter it again, unless the stream was closed meanwhile: the task may have nothing to do with it."""
-        if not self.stream.is_closed:
-            super().resume()
-            return
-        self.abandon()
-        if not self._selections.is_closed:
-            warnings.warn(
-                f"Stream {self.stream.name!r} was closed while a task that was made on it still runs. The task goes on with no "
-                "stream selected. Close the stream when its tasks have ended, or select another inside the task.",
-                SelectionWarning,
-                stacklevel=2,
-            )
