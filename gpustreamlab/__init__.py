@@ -9,7 +9,6 @@ import importlib
 from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
-    from gpustreamlab._util.tasks import task_factory
     from gpustreamlab.analysis import PartitionOptions, plan_partitions
     from gpustreamlab.cluster import Cluster
     from gpustreamlab.errors import ClusterError, GPUStreamLabError, PartitionError, PartitionWarning
@@ -43,7 +42,6 @@ __all__ = [
     "load_trace",
     "merge",
     "plan_partitions",
-    "task_factory",
     "unload_ipython_extension",
 ]
 
@@ -69,7 +67,6 @@ _HOMES = {
     "load_trace": "sinks.reading",
     "merge": "model",
     "plan_partitions": "analysis",
-    "task_factory": "_util.tasks",
     "unload_ipython_extension": "magics",
 }
 _HOOKS = {"load_ipython_extension", "unload_ipython_extension"}

@@ -2,12 +2,11 @@
 
 from __future__ import annotations
 
-import sys
-from collections.abc import Collection, Iterable, Iterator, Mapping
+from collections.abc import Collection, Iterable, Iterator
 from html import escape
 from os import PathLike
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Literal, Protocol, get_args, runtime_checkable
+from typing import TYPE_CHECKING, Protocol, runtime_checkable
 
 from gpustreamlab._util.shell import running_kernel_shell
 from gpustreamlab._util.words import suffix_fault
@@ -21,10 +20,7 @@ from gpustreamlab.analysis import (
     summary_text,
 )
 from gpustreamlab.draw import (
-    COLUMN_MM,
-    FONT_PT,
     MAX_FILE_BARS,
-    PAPER_PNG_SCALE,
     PNG_SCALE,
     ComparisonText,
     TextTimeline,
@@ -32,12 +28,9 @@ from gpustreamlab.draw import (
     comparison_tables_html,
     comparison_text,
     inline_html,
-    paper_svg,
     plan_picture,
-    svg_pdf,
     svg_png,
     text_timeline,
-    timeline_figure,
     timeline_svg,
     write_html,
 )
@@ -49,11 +42,6 @@ from gpustreamlab.typing import NoteKind
 if TYPE_CHECKING:
     import pandas as pd
     from rich.console import Console, ConsoleOptions
-
-TimelineStyle = Literal["page", "paper"]
-"""How a picture looks: as on the page, or as a figure of a paper."""
-
-STYLES = get_args(TimelineStyle)
 
 __all__ = ["Comparison", "SupportsTrace", "Timeline", "compare"]
 
@@ -103,9 +91,7 @@ class Timeline:
         self,
         path: str | PathLike[str],
         *,
-        style: TimelineStyle = "page",
         width_mm: float | None = None,
-        font_pt: float | None = None,
         scale: float | None = None,
         with_data: bool = False,
     ) -> Path:
@@ -114,18 +100,11 @@ class Timeline:
         Parameters
         ----------
         path
-            Where to: ``.html`` for a page to zoom in, ``.svg``, ``.pdf`` or ``.png`` for a picture; in the first two of these
-            three, texts are texts.
-        style
-            ``"page"`` for the picture as the page shows it, ``"paper"`` for a figure of a paper: no headings, a white ground,
-            and a line that says so where the times are simulated.
+            Where to: ``.html`` for a page to zoom in, ``.svg``, in which texts are texts, or ``.png`` for a picture.
         width_mm
-            Width of a figure of a paper, 40 to 420 mm: 85 is one column, 178 are two; None for 85.
-        font_pt
-            Size of all its texts, 4 to 20 pt; None for 7.
+            Width of a ``.svg`` in a document, 40 to 420 mm: two columns of a paper are about 180. None for that of the page.
         scale
-            Pixels of a ``.png`` for each px of the page, of which an inch has 96; None for 2, which is sharp on fine screens,
-            and in the style ``"paper"`` for 6.25, which are 600 pixels to the inch.
+            Pixels of a ``.png`` for each px of the page, of which an inch has 96; None for 2, which is sharp on fine screens.
         with_data
             Whether a ``.html`` holds the trace itself as well, which `gpustreamlab.load_trace` reads back exactly.
 
@@ -137,10 +116,10 @@ class Timeline:
         Raises
         ------
         OptionError
-            If the file's suffix is none of these or the file has none, if a number or a style is none of these, or an option
-            says nothing of this style or this sort of file.
+            If the file's suffix is none of these or the file has none, if a number is none of these, or an option says nothing
+            of this sort of file.
         MissingExtraError
-            If a ``.png`` or a ``.pdf`` is asked for and the package that renders it is not installed.
+            If a ``.png`` is asked for and the package that renders it is not installed.
         TraceFileError
             If the file cannot be written; a file that was there before is then left as it was.
 
@@ -149,14 +128,14 @@ class Timeline:
         ::
 
             lab.timeline().save("run.html")
-            lab.timeline().save("fig.pdf", style="paper", width_mm=85, font_pt=7)
+            lab.timeline().save("fig.svg", width_mm=180)
         """
         target = Path(path)
         suffix = target.suffix.lower()
-        if suffix not in (".html", ".svg", ".pdf", ".png"):
+        if suffix not in (".html", ".svg", ".png"):
             raise OptionError(
                 f"A timeline cannot be saved as {target.name!r}: {suffix_fault(target.suffix)}. "
-                "Choose from '.html', '.svg', '.pdf' and '.png'. For the data, use lab.trace.save('run.parquet')."
+                "Choose from '.html', '.svg' and '.png'. For the data, use lab.trace.save('run.parquet')."
             )
         if scale is not None and suffix != ".png":
             raise OptionError(f"scale is {scale!r}, but only a .png has pixels. Leave it out to write {target.name!r}.")
@@ -165,58 +144,22 @@ class Timeline:
                 f"with_data is {with_data!r}, but only a .html holds data. Leave it out to write {target.name!r}, or use "
                 "lab.timeline().save('run.html', with_data=True)."
             )
-        _check_style(style, suffix, {"width_mm": width_mm, "font_pt": font_pt})
+        if width_mm is not None and suffix != ".svg":
+            raise OptionError(f"width_mm is {width_mm!r}, but only a .svg has one. Leave it out to write {target.name!r}.")
         if suffix == ".html":
             write_html(self.trace, target, with_data=with_data)
             return target
-        trace, is_paper = self.trace, style == "paper"
-        if is_paper:
-            sizes = {
-                "width_mm": COLUMN_MM if width_mm is None else width_mm,
-                "font_pt": FONT_PT if font_pt is None else font_pt,
-            }
-            svg = paper_svg(trace, **sizes)
-        else:
-            svg = timeline_svg(trace, max_bars=MAX_FILE_BARS)
-        if suffix == ".png":
-            usual = PAPER_PNG_SCALE if is_paper else PNG_SCALE
-            data = svg_png(svg, scale=usual if scale is None else scale)
-        else:
-            data = svg_pdf(svg, title=headline(trace), alt=summary_text(trace)) if suffix == ".pdf" else svg.encode()
+        svg = timeline_svg(self.trace, max_bars=MAX_FILE_BARS, width_mm=width_mm)
+        data = svg_png(svg, scale=PNG_SCALE if scale is None else scale) if suffix == ".png" else svg.encode()
         write_file_whole(target, lambda partial: partial.write_bytes(data))
         return target
-
-    def figure(self) -> Any:
-        """Return the timeline as a figure of Bokeh, to change, to put beside others, and to show or save with Bokeh.
-
-        Returns
-        -------
-        bokeh.plotting.figure
-            A bar for each span, at most 20,000: of a larger trace narrow neighbours share a bar, with count and busy time, and
-            the title says so. Its renderers have the names ``"spans"`` and, where streams waited, ``"waits"``; the
-            columns of ``"spans"`` are ``left``, ``right`` (in the unit of the axis), ``y``, ``height`` (a lane is 1 high),
-            ``name``, ``kind``, ``lane``, ``count``, ``busy_ns``, ``alpha`` and ``fill``.
-
-        Examples
-        --------
-        ::
-
-            from bokeh.io import save
-            from bokeh.models import Span
-
-            figure = trace.timeline().figure()
-            figure.add_layout(Span(location=1.5, dimension="height"))
-            save(figure, "mine.html")
-        """
-        return timeline_figure(self.trace)
 
     def __repr__(self) -> str:
         trace = self.trace
         return f"<{'; '.join([headline(trace), *([] if len(trace) else _why_empty(trace.metadata))])}>"
 
     def __str__(self) -> str:
-        # print() writes it to stdout, which may know no blocks: PYTHONIOENCODING=ascii, LANG=C, some terminals.
-        return text_timeline(self.trace, encoding=getattr(sys.stdout, "encoding", None) or "utf-8")
+        return text_timeline(self.trace)
 
     def __rich__(self) -> TextTimeline:
         return TextTimeline(self.trace)
@@ -242,18 +185,6 @@ class Timeline:
             if "text/html" in wanted:
                 forms["text/html"] = inline_html(trace, words=words, picture=picture, svg=svg)
         return {mime: forms[mime] for mime in wanted}
-
-
-def _check_style(style: object, suffix: str, sizes: Mapping[str, object]) -> None:
-    """Raise `OptionError` where a style is unknown, or says nothing of this sort of file."""
-    if style not in STYLES:
-        hint = nearest_hint(str(style), STYLES)
-        raise OptionError(f"style is {style!r}; choose from {' and '.join(map(repr, STYLES))}. {hint}".rstrip())
-    given = [name for name, size in sizes.items() if size is not None]
-    if given and style != "paper":
-        raise OptionError(f"{given[0]} is {sizes[given[0]]!r}, but only a figure of a paper has one. Add style='paper'.")
-    if style == "paper" and suffix == ".html":
-        raise OptionError("A page is no figure of a paper. Use save('fig.svg', style='paper'), or '.pdf' or '.png'.")
 
 
 def _what_to_type(given: object) -> str:

@@ -149,11 +149,7 @@ def _private_imports(path: Path) -> Iterator[str]:
 def _is_private(module: str) -> bool:
     """Tell whether a module is our own affair; names that the package itself exports are not."""
     package, *parts = module.split(".")
-    if (
-        package != PACKAGE
-        or not parts
-        or parts[0] in {"compare", "load_trace", "plan_partitions", "task_factory", "__version__"}
-    ):
+    if package != PACKAGE or not parts or parts[0] in {"compare", "load_trace", "plan_partitions", "__version__"}:
         return False
     return parts[0] not in PUBLIC_MODULES or any(part.startswith("_") for part in parts)
 

@@ -12,16 +12,10 @@ import logging
 import sys
 import types
 import weakref
-from collections.abc import Callable, Coroutine, Generator, Iterable
-from typing import TYPE_CHECKING, Any, Protocol, TypeVar, cast
+from collections.abc import Callable, Coroutine, Generator
+from typing import Any, Protocol, TypeVar, cast
 
 from gpustreamlab.errors import OptionError, SessionError
-
-if TYPE_CHECKING:
-    import asyncio
-
-
-__all__ = ["task_factory"]
 
 _log = logging.getLogger(__name__)
 
@@ -39,10 +33,6 @@ class Parked(Protocol):
 
     def abandon(self) -> None:
         """Be left silently when its block ends, since it was not entered again."""
-
-
-class Base(Parked, Protocol):
-    """What is selected around every step."""
 
     def __exit__(
         self, kind: type[BaseException] | None, error: BaseException | None, trace: types.TracebackType | None, /
@@ -62,9 +52,6 @@ class Steerable(Protocol):
     def park(self, depth: int, into: list[Parked]) -> BaseException | None:
         """Leave what this thread has entered above a depth, innermost first, and add it to a list; return the first failure."""
 
-    def inherited(self) -> Base | None:
-        """Return what selects the lane of this thread once more, for a task that is made now; None if none is selected."""
-
 
 _EMPTY = 1
 """The depth of a thread in which nothing is entered."""
@@ -72,37 +59,60 @@ known: weakref.WeakValueDictionary[int, Steerable] = weakref.WeakValueDictionary
 """What sessions have selected, by its `id`: tasks keep that."""
 
 
-class TaskStack:
-    """What one task has entered, while it is suspended.
+class Steered(Coroutine[Any, Any, Any]):
+    """A coroutine or generator whose steps are taken inside its own selections.
+
+    What it has entered and not left when it suspends is left in order, and entered again with its next step, in whatever
+    thread that is. So each step has ranges of its own. A stream closed meanwhile is told at the ``await`` or ``yield``.
 
     Parameters
     ----------
-    bases
-        What is selected around every step, outermost first.
+    inner
+        What has ``send``, ``throw`` and ``close``.
+    base
+        What is selected around every step, or None.
+    goes_on
+        Exceptions after which it has further steps.
     """
 
-    __slots__ = ("_bases", "_failure", "_is_running", "_parked")
+    __slots__ = ("_base", "_failure", "_goes_on", "_is_running", "_parked", "inner")
 
-    def __init__(self, bases: Iterable[Base] = ()) -> None:
-        self._bases = tuple(bases)
-        self._parked: list[Parked] = list(self._bases)
+    def __init__(self, inner: Any, base: Parked | None = None, *, goes_on: tuple[type[BaseException], ...] = ()) -> None:
+        self.inner = inner
+        """What is driven; another one after it has ended in one of `goes_on`."""
+        self._base = base
+        self._goes_on = goes_on
+        self._parked: list[Parked] = [] if base is None else [base]
         self._failure: BaseException | None = None  # of leaving something; told at the next step
         self._is_running = False
 
-    def step(self, inner: Any, method: str, args: tuple[Any, ...], *, goes_on: tuple[type[BaseException], ...] = ()) -> Any:
-        """Take one step inside what the task has entered.
+    def __getattr__(self, name: str) -> Any:
+        # Name, code and frame, by which asyncio and debuggers show what it is: those of what is driven.
+        return getattr(self.inner, name)
 
-        Parameters
-        ----------
-        inner
-            What is driven.
-        method
-            ``"send"``, ``"throw"`` or ``"close"``.
-        args
-            Its arguments.
-        goes_on
-            Exceptions after which there are further steps.
-        """
+    def __await__(self) -> Generator[Any, Any, Any]:
+        return cast("Generator[Any, Any, Any]", self)
+
+    def __iter__(self) -> Steered:
+        return self
+
+    def __next__(self) -> Any:
+        return self._step("send", (None,))
+
+    def send(self, value: Any) -> Any:
+        """Take the next step."""
+        return self._step("send", (value,))
+
+    def throw(self, *error: Any) -> Any:
+        """Take the next step by raising where it stands."""
+        return self._step("throw", error)
+
+    def close(self) -> None:
+        """End it where it stands."""
+        self._step("close", ())
+
+    def _step(self, method: str, args: tuple[Any, ...]) -> Any:
+        inner = self.inner
         if self._is_running:
             return getattr(inner, method)(*args)  # which says that it is running already
         self._is_running = True
@@ -113,14 +123,14 @@ class TaskStack:
             method, args = self._resume(method, args)
             try:
                 value = getattr(inner, method)(*args)
-            except goes_on:
+            except self._goes_on:
                 self._park(depths)
                 raise
             except BaseException as error:
-                self._leave_bases(None if isinstance(error, StopIteration) else error)
+                self._leave_base(None if isinstance(error, StopIteration) else error)
                 raise
             if method == "close":
-                self._leave_bases(None)
+                self._leave_base(None)
             else:
                 self._park(depths)
             return value
@@ -159,65 +169,13 @@ class TaskStack:
             failure, self._failure = self._failure, None
             raise failure  # an interrupt
 
-    def _leave_bases(self, error: BaseException | None) -> None:
+    def _leave_base(self, error: BaseException | None) -> None:
         self._parked = []
-        for base in reversed(self._bases):
-            base.__exit__(None if error is None else type(error), error, None)
+        if self._base is not None:
+            self._base.__exit__(None if error is None else type(error), error, None)
 
 
-class Steered(Coroutine[Any, Any, Any]):
-    """A coroutine or generator whose steps are taken inside its own selections.
-
-    What it has entered and not left when it suspends is left in order, and entered again with its next step, in whatever
-    thread that is. So each step has ranges of its own. A stream closed meanwhile is told at the ``await`` or ``yield``.
-
-    Parameters
-    ----------
-    inner
-        What has ``send``, ``throw`` and ``close``.
-    stack
-        What it has entered.
-    goes_on
-        Exceptions after which it has further steps.
-    """
-
-    __slots__ = ("_goes_on", "_inner", "_stack")
-
-    def __init__(self, inner: Any, stack: TaskStack, *, goes_on: tuple[type[BaseException], ...] = ()) -> None:
-        self._inner = inner
-        self._stack = stack
-        self._goes_on = goes_on
-
-    def __getattr__(self, name: str) -> Any:
-        # Name, code and frame, by which asyncio and debuggers show what it is: those of what is driven.
-        return getattr(self._inner, name)
-
-    def __repr__(self) -> str:
-        return f"<steered {self._inner!r}>"
-
-    def __await__(self) -> Generator[Any, Any, Any]:
-        return cast("Generator[Any, Any, Any]", self)
-
-    def __iter__(self) -> Steered:
-        return self
-
-    def __next__(self) -> Any:
-        return self._stack.step(self._inner, "send", (None,), goes_on=self._goes_on)
-
-    def send(self, value: Any) -> Any:
-        """Take the next step."""
-        return self._stack.step(self._inner, "send", (value,), goes_on=self._goes_on)
-
-    def throw(self, *error: Any) -> Any:
-        """Take the next step by raising where it stands."""
-        return self._stack.step(self._inner, "throw", error, goes_on=self._goes_on)
-
-    def close(self) -> None:
-        """End it where it stands."""
-        self._stack.step(self._inner, "close", ())
-
-
-def steered_function(function: _Function, select: Callable[[], Base]) -> _Function:
+def steered_function(function: _Function, select: Callable[[], Parked]) -> _Function:
     """Return a function that works inside a selection; see `gpustreamlab.streams.selection.Selection.__call__`.
 
     Parameters
@@ -241,60 +199,6 @@ def steered_function(function: _Function, select: Callable[[], Base]) -> _Functi
     if inspect.isgeneratorfunction(function) or inspect.isgeneratorfunction(shape):
         return cast(_Function, _steered_generator_function(function, select))
     return cast(_Function, _selecting_function(function, select))
-
-
-def steered(coroutine: Coroutine[Any, Any, Any]) -> Steered:
-    """Return a coroutine that keeps its own selections, and starts with those of the task that makes it."""
-    return Steered(coroutine, TaskStack(base for steerable in _all_known() if (base := steerable.inherited()) is not None))
-
-
-def task_factory(
-    loop: asyncio.AbstractEventLoop,
-    coroutine: Coroutine[Any, Any, Any],
-    *,
-    make: Callable[..., asyncio.Future[Any]] | None = None,
-    **options: Any,
-) -> asyncio.Future[Any]:
-    """Make a task that keeps its own selections: ``loop.set_task_factory(gpustreamlab.task_factory)``.
-
-    ``with lab.on(...)`` and ``lab.range(...)`` around an ``await`` are then right: they hold in this task only, and each step
-    has ranges of its own. A task starts on the lane selected where it was made, without a range.
-
-    Parameters
-    ----------
-    loop
-        The event loop.
-    coroutine
-        What the task runs.
-    make
-        Another factory that makes the task, for example ``asyncio.eager_task_factory``; set it with `functools.partial`.
-        `asyncio.Task` if None.
-    options
-        What the event loop passes on, such as ``name`` and ``context``.
-
-    Examples
-    --------
-    >>> import asyncio
-    >>> from gpustreamlab import Session
-    >>> async def work(lab, lane):
-    ...     with lab.on(lane):
-    ...         await asyncio.sleep(0)
-    ...         return lab.current.name
-    >>> async def main(lab):
-    ...     asyncio.get_running_loop().set_task_factory(task_factory)
-    ...     return await asyncio.gather(work(lab, "a"), work(lab, "b"))
-    >>> with Session("sim") as lab:
-    ...     lab.stream("a"), lab.stream("b")
-    ...     asyncio.run(main(lab))
-    (<Stream 'a', ...>, <Stream 'b', ...>)
-    ['a', 'b']
-    """
-    inner = steered(coroutine)
-    if make is not None:
-        return make(loop, inner, **options)
-    from asyncio import Task  # loaded already where an event loop runs; nothing else here needs it
-
-    return Task(inner, loop=loop, **options)
 
 
 def works_later(function: object) -> bool:
@@ -332,7 +236,7 @@ def _selecting_function(function: Callable[..., Any], select: Callable[[], Any])
         with select():
             made = function(*args, **options)
         # Other decorators hide that a function makes a coroutine.
-        return Steered(made, TaskStack((select(),))) if inspect.iscoroutine(made) else made
+        return Steered(made, select()) if inspect.iscoroutine(made) else made
 
     return call
 
@@ -340,42 +244,42 @@ def _selecting_function(function: Callable[..., Any], select: Callable[[], Any])
 # What follows are real coroutine and generator functions, so that every framework takes them as such.
 
 
-def _steered_coroutine_function(function: Callable[..., Any], select: Callable[[], Base]) -> Callable[..., Any]:
+def _steered_coroutine_function(function: Callable[..., Any], select: Callable[[], Parked]) -> Callable[..., Any]:
     @functools.wraps(function)
     async def call(*args: Any, **options: Any) -> Any:
-        return await Steered(function(*args, **options), TaskStack((select(),)))
+        return await Steered(function(*args, **options), select())
 
     return call
 
 
-def _steered_generator_function(function: Callable[..., Any], select: Callable[[], Base]) -> Callable[..., Any]:
+def _steered_generator_function(function: Callable[..., Any], select: Callable[[], Parked]) -> Callable[..., Any]:
     @functools.wraps(function)
     def call(*args: Any, **options: Any) -> Any:
-        return (yield from Steered(function(*args, **options), TaskStack((select(),))))
+        return (yield from Steered(function(*args, **options), select()))
 
     return call
 
 
-def _steered_async_generator_function(function: Callable[..., Any], select: Callable[[], Base]) -> Callable[..., Any]:
+def _steered_async_generator_function(function: Callable[..., Any], select: Callable[[], Parked]) -> Callable[..., Any]:
     @functools.wraps(function)
     async def call(*args: Any, **options: Any) -> Any:
-        stack = TaskStack((select(),))
         generator = function(*args, **options)
-        step = generator.asend(None)
+        steered = Steered(generator.asend(None), select(), goes_on=(StopIteration,))
         while True:
             try:
-                value = await Steered(step, stack, goes_on=(StopIteration,))
+                value = await steered
             except StopAsyncIteration:
                 return
             try:
                 sent = yield value
             except GeneratorExit:
-                await Steered(generator.aclose(), stack)
+                steered.inner = generator.aclose()
+                await steered
                 raise
             except BaseException as error:  # noqa: BLE001 - raised in the generator
-                step = generator.athrow(error)
+                steered.inner = generator.athrow(error)
             else:
-                step = generator.asend(sent)
+                steered.inner = generator.asend(sent)
 
     return call
 

@@ -66,7 +66,6 @@ from gpustreamlab.analysis._rounds import Lateness
 from gpustreamlab.analysis._rows import MAX_LANE_ROWS, RowTable, span_rows
 from gpustreamlab.analysis._scale import (
     Merged,
-    axis_unit,
     bin_width_ns,
     count_text,
     format_ms,

@@ -218,18 +218,18 @@ def time_ticks(start_ns: float, end_ns: float, tick_count: int = 8) -> list[tupl
     if not width_ns > 0:
         return []
     step_ns = _round_step(width_ns / max(1, tick_count), width_ns)
-    unit, scale = axis_unit(width_ns)
+    unit, scale = _axis_unit(width_ns)
     decimals = max(0, math.ceil(-math.log10(step_ns / scale) - 1e-9)) if unit != "min" else int(step_ns % scale > 0)
     first, last = math.ceil(start_ns / step_ns - 1e-9), math.floor(end_ns / step_ns + 1e-9)
     return [(index * step_ns, f"{index * step_ns / scale:,.{decimals}f} {unit}") for index in range(first, last + 1)]
 
 
-def axis_unit(width_ns: float) -> tuple[str, int]:
+def _axis_unit(width_ns: float) -> tuple[str, int]:
     """Return the unit for an axis that shows this much time, and how many ns it has.
 
     Examples
     --------
-    >>> axis_unit(900), axis_unit(5_000_000), axis_unit(121 * 10**9)
+    >>> _axis_unit(900), _axis_unit(5_000_000), _axis_unit(121 * 10**9)
     (('ns', 1), ('ms', 1000000), ('min', 60000000000))
     """
     if width_ns > FIRST_MINUTE_NS:

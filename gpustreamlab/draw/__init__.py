@@ -3,11 +3,9 @@
 from gpustreamlab.draw._colours import NameLooks, name_styles, partition_style, style_entries
 from gpustreamlab.draw._columns import SpanColumns, columns_of, pack_columns
 from gpustreamlab.draw._compare import ComparisonText, comparison_page, comparison_tables_html, comparison_text
-from gpustreamlab.draw._figure import timeline_figure
 from gpustreamlab.draw._graph import GraphEdge, GraphNode, graph_html, graph_svg
 from gpustreamlab.draw._header import Header, plan_header
 from gpustreamlab.draw._html import inline_html, packed_bokeh, timeline_page, viewer_script, viewer_style, write_html
-from gpustreamlab.draw._paper import COLUMN_MM, FONT_PT, PAPER_PNG_SCALE, paper_svg, svg_pdf
 from gpustreamlab.draw._picture import draw_figure, plan_picture
 from gpustreamlab.draw._scene import detail_entries, is_partly_captured, plan_scene
 from gpustreamlab.draw._sm_map import NO_PARTITION_FILL, grid_of, plan_sm_map, sm_map_svg, sm_map_text
@@ -18,11 +16,8 @@ from gpustreamlab.draw._tuning import sweep_figure, tuning_figure
 from gpustreamlab.draw._why import hazard_tables, why_tables
 
 __all__ = [
-    "COLUMN_MM",
-    "FONT_PT",
     "MAX_FILE_BARS",
     "NO_PARTITION_FILL",
-    "PAPER_PNG_SCALE",
     "PNG_SCALE",
     "ComparisonText",
     "GraphEdge",
@@ -46,7 +41,6 @@ __all__ = [
     "name_styles",
     "pack_columns",
     "packed_bokeh",
-    "paper_svg",
     "partition_style",
     "plan_header",
     "plan_picture",
@@ -56,11 +50,9 @@ __all__ = [
     "sm_map_svg",
     "sm_map_text",
     "style_entries",
-    "svg_pdf",
     "svg_png",
     "sweep_figure",
     "text_timeline",
-    "timeline_figure",
     "timeline_page",
     "timeline_svg",
     "tuning_figure",

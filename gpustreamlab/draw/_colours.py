@@ -267,7 +267,7 @@ def hatch_fill(sign: str) -> str:
     return f"url(#h{_NUMBERS[sign]})" if sign in _NUMBERS else ""
 
 
-def hatch_patterns(*, is_screen: bool = True) -> str:
+def hatch_patterns() -> str:
     """Define all hatches, for the ``defs`` of a picture; on a screen `HATCH_CLASS` shows in print and high contrast alone."""
     patterns = "".join(
         f'<pattern id="h{_NUMBERS[sign]}" width="8" height="8" patternUnits="userSpaceOnUse">'
@@ -275,7 +275,7 @@ def hatch_patterns(*, is_screen: bool = True) -> str:
         for sign, path in HATCH_PATHS.items()
     )
     media = "print,(prefers-contrast:more),(forced-colors:active)"
-    return f"<style>@media {media}{{.gsl-over{{display:inline}}}}</style>{patterns}" if is_screen else patterns
+    return f"<style>@media {media}{{.gsl-over{{display:inline}}}}</style>{patterns}"
 
 
 def line_of(fill: str, ink: str) -> str:

@@ -45,9 +45,9 @@ Entries = list[tuple[str, str]]
 """Texts of a legend, each with its swatch as SVG, or nothing."""
 
 
-def name_entries(trace: Trace, scene: Scene, most_names: int = LEGEND_NAMES) -> Entries:
+def name_entries(trace: Trace, scene: Scene) -> Entries:
     """Return the names of a static picture's legend, then kinds that have a hatch of their own, calls and strays."""
-    named, more = used_names(trace, most_names)
+    named, more = used_names(trace, LEGEND_NAMES)
     kinds = [SPAN_KINDS[kind] for kind in np.unique(trace.kind).tolist()]
     looks = [
         *((display_name(label, 28), _name_swatch(trace, scene, label, code)) for label, code in named),

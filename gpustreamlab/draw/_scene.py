@@ -359,10 +359,10 @@ def counts_bytes(trace: Trace) -> BoolArray:
     return found
 
 
-def fit_label(text: str, room_px: float = LABEL_PX) -> str:
+def fit_label(text: str) -> str:
     """Cut a text in its middle until it is short and narrow enough to stand beside a lane."""
     limits = range(min(LABEL_CHARACTERS, max(2, len(text))), 1, -1)
-    return next((cut for limit in limits if text_width_px(cut := display_name(text, limit)) <= room_px), "…")
+    return next((cut for limit in limits if text_width_px(cut := display_name(text, limit)) <= LABEL_PX), "…")
 
 
 def text_width_px(text: str, size_px: float = 12) -> float:

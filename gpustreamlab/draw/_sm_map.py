@@ -46,6 +46,7 @@ BAND_PX = 22
 INK, SOFT, GRID, PAPER, WARN, ACCENT = "#1b1f24", "#57606a", "#d0d7de", "#ffffff", "#8a4b00", "#0550ae"
 
 _STRIP_GAP_PX = 10
+_MOST_LABEL_PX = 220.0  # of what stands left of the lanes
 
 
 class SVGPlot:
@@ -57,49 +58,27 @@ class SVGPlot:
         What is drawn.
     top_px
         Where the lanes begin, below the header.
-    width_px
-        Width of the picture.
     strip_words
         What else is written left of the lanes.
     """
 
-    strip_px = STRIP_PX
-    """Height of the strip of busy streams."""
-    text_px = 12
-    """Size of most texts."""
-    most_label_px = 220.0
-    """Width of what stands left of the lanes, at most."""
-
-    def __init__(self, scene: Scene, top_px: float, *, width_px: float = WIDTH_PX, strip_words: Sequence[str] = ()) -> None:
+    def __init__(self, scene: Scene, top_px: float, *, strip_words: Sequence[str] = ()) -> None:
         texts = [*(text for box in scene.lanes for text in box.texts), *strip_words]
         band_px = BAND_PX if scene.groups else 0
-        self.width_px = width_px
         # 12: lanes, see `svg_text`.
-        self.left_px = band_px + min(self.most_label_px, 20 + max([40.0, *(text_width_px(text, 12) for text in texts)]))
-        self.right_px = width_px - 24.0  # half of the last time on the axis stands beyond it
+        self.left_px = band_px + min(_MOST_LABEL_PX, 20 + max([40.0, *(text_width_px(text, 12) for text in texts)]))
+        self.right_px = WIDTH_PX - 24.0  # half of the last time on the axis stands beyond it
         self.top_px = top_px
-        self.scale_y = self.scale_of(scene)
+        self.scale_y = min(1.0, MAX_SVG_HEIGHT_PX / max(1.0, scene.height_px))
         self.lanes_bottom_px = top_px + max(40.0, scene.height_px * self.scale_y)
         self.sms_top_px = self.lanes_bottom_px + _STRIP_GAP_PX
         self.sms_bottom_px = self.sms_top_px + SMS_STRIP_PX
         strips_bottom_px = self.sms_bottom_px if scene.bands else self.lanes_bottom_px
-        self.strip_top_px = strips_bottom_px + (_STRIP_GAP_PX if self.strip_px else 0)
-        self.strip_bottom_px = self.strip_top_px + self.strip_px
+        self.strip_top_px = strips_bottom_px + _STRIP_GAP_PX
+        self.strip_bottom_px = self.strip_top_px + STRIP_PX
         self.bottom_px = self.strip_bottom_px + (CAPTURE_PX if scene.is_partly_captured else 0)
         self.end_ns = scene.width_ns or 1e6
         self.scale_x = (self.right_px - self.left_px) / self.end_ns
-
-    def scale_of(self, scene: Scene) -> float:
-        """Return how high a px of the scene is drawn."""
-        return min(1.0, MAX_SVG_HEIGHT_PX / max(1.0, scene.height_px))
-
-    def label(self, text: str) -> str:
-        """Return as much of a lane's label as there is room for."""
-        return text
-
-    def shade(self, top: float, bottom: float) -> str:
-        """Draw the ground of every second lane."""
-        return _box(0, top, self.width_px, bottom - top, "#808080", 'fill-opacity=".1"')
 
     def x(self, time_ns: FloatArray | Int64Array) -> FloatArray:
         """Return where times are."""
@@ -415,7 +394,7 @@ def group_shapes(scene: Scene, plot: SVGPlot) -> Iterator[str]:
     for box in scene.groups:
         style = box.group.style
         top, head, bottom = plot.y(box.top), plot.y(box.head_bottom), plot.y(box.bottom)
-        yield _box(0, top, plot.width_px, head - top, style.fill, 'fill-opacity=".3"')
+        yield _box(0, top, WIDTH_PX, head - top, style.fill, 'fill-opacity=".3"')
         yield _box(0, top, BAND_PX, bottom - top - 1, style.fill)
         if hatch := hatch_fill(style.hatch):
             yield _box(0, top, BAND_PX, bottom - top - 1, hatch, HATCH_CLASS)
@@ -423,7 +402,7 @@ def group_shapes(scene: Scene, plot: SVGPlot) -> Iterator[str]:
             continue
         middle = (top + head) / 2 + 4
         label, text = box.group.label, box.group.detail
-        has_room = text_width_px(label, 12) + text_width_px(text, plot.text_px) + BAND_PX + 24 <= plot.width_px
+        has_room = text_width_px(label, 12) + text_width_px(text, 12) + BAND_PX + 24 <= WIDTH_PX
         detail = f'<tspan dx="14" fill="{SOFT}" font-weight="400">{escape(text)}</tspan>' if text and has_room else ""
         yield f'<text x="{BAND_PX + 8}" y="{middle:.1f}" font-weight="600">{escape(label)}{detail}</text>'
         if style.letter:

@@ -9,7 +9,6 @@ import zlib
 from collections.abc import Callable, Iterator, Sequence
 from functools import cache
 from html import escape
-from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -97,8 +96,8 @@ def memory_shapes(strips: Sequence[MemoryStrip], plot: SVGPlot) -> Iterator[str]
 
 LABEL_PX = 11
 """Size of the names on bars, in px; what is lower has smaller ones."""
-SMALL_LABEL = "75%"
-"""Their size on lower bars, of that of all texts: 9 px, or 5.3 pt in a figure for print."""
+SMALL_LABEL_PX = 9
+"""Their size on lower bars."""
 LEAST_LABELLED_PX = 8
 """How high a bar is at least that has its name on it, in px."""
 CAPTURED_WORDS = "kernels captured"
@@ -115,7 +114,7 @@ def capture_shapes(scene: Scene, plot: SVGPlot) -> Iterator[str]:
         begin, end = (float(np.clip(x, plot.left_px, plot.right_px)) for x in plot.x(np.array([begin_ns, end_ns])))
         size = f'width="{max(1.0, end - begin):.1f}" height="{bottom - top - 4:.1f}"'
         yield f'<rect x="{begin:.1f}" y="{top + 2:.1f}" {size} fill="{ACCENT}"/>'
-    yield svg_text(plot.left_px - 8, bottom - 1, plot.label(CAPTURED_WORDS), "end", SOFT, 10)
+    yield svg_text(plot.left_px - 8, bottom - 1, CAPTURED_WORDS, "end", SOFT, 10)
 
 
 LABEL_CHARACTERS = 320
@@ -148,7 +147,13 @@ MAX_SVG_WAITS = 300
 """Most arrows between spans that a picture holds."""
 
 
-def timeline_svg(trace: Trace, *, picture: Picture | None = None, max_bars: int = MAX_SVG_BARS) -> str:
+WIDTH_LIMITS_MM = (40.0, 420.0)
+"""Least and most width of a picture in a document."""
+
+
+def timeline_svg(
+    trace: Trace, *, picture: Picture | None = None, max_bars: int = MAX_SVG_BARS, width_mm: float | None = None
+) -> str:
     """Draw a trace as SVG text: header, lanes, strip of busy streams, time axis. No scripts, all names escaped.
 
     Every span is in it: those that are too narrow share a bar with their neighbours, by the rule of the page.
@@ -161,7 +166,16 @@ def timeline_svg(trace: Trace, *, picture: Picture | None = None, max_bars: int 
         Their layout, where it is planned already.
     max_bars
         How many bars there may be before narrow ones are merged in wider bins, though there is one a row at least.
+    width_mm
+        Its width in a document, 40 to 420 mm; None for that of the page.
+
+    Raises
+    ------
+    OptionError
+        If the width is no number within its limits.
     """
+    if width_mm is not None:
+        _check_number("width_mm", width_mm, WIDTH_LIMITS_MM, "save('run.svg', width_mm=180)")
     picture = plan_picture(trace) if picture is None else picture
     scene = picture.scene
     steps = band_steps(trace, scene.bands, scene.zero_ns)
@@ -172,22 +186,25 @@ def timeline_svg(trace: Trace, *, picture: Picture | None = None, max_bars: int 
     axis, strip = [*_axis(plot)], [*_strip(picture, plot)]
     notes = (
         [svg_text(plot.right_px, plot.bottom_px + 34, " ".join(words), "end", SOFT, 11)]
-        if (words := left_out(picture, items, load=f", as {'dark' if scene.bands else 'high'} as they are busy"))
+        if (words := _left_out(picture, items, load=f", as {'dark' if scene.bands else 'high'} as they are busy"))
         else []
     )
-    parts = [*head, *lane_shapes(scene, plot, "" if len(trace) else picture.header.empty), *axis]
-    parts += [*plot_shapes(picture, items, steps, plot), *strip, *notes]
+    parts = [*head, *_lane_shapes(scene, plot, "" if len(trace) else picture.header.empty), *axis]
+    parts += [*_plot_shapes(picture, items, steps, plot), *strip, *notes]
     height_px = round(plot.bottom_px + 40)
+    size = f'width="{WIDTH_PX}" height="{height_px}"'
+    if width_mm is not None:
+        size = f'width="{width_mm:g}mm" height="{height_px * width_mm / WIDTH_PX:.2f}mm"'
     return (
-        f'<svg xmlns="http://www.w3.org/2000/svg" width="{WIDTH_PX}" height="{height_px}" viewBox="0 0 {WIDTH_PX} {height_px}" '
+        f'<svg xmlns="http://www.w3.org/2000/svg" {size} viewBox="0 0 {WIDTH_PX} {height_px}" '
         f'font-family="system-ui,Segoe UI,Helvetica,Arial,sans-serif" font-size="12" fill="{INK}">'
         f"<title>{escape(picture.header.title)}</title><defs>{hatch_patterns()}</defs>"
         f'<rect width="100%" height="100%" fill="{PAPER}"/>{"".join(parts)}</svg>'
     )
 
 
-def plot_shapes(picture: Picture, items: Merged, steps: Sequence[Steps], plot: SVGPlot) -> Iterator[str]:
-    """Draw what every style of picture has above its lanes and its axis: partitions, waits, bars, SMs in use, moments."""
+def _plot_shapes(picture: Picture, items: Merged, steps: Sequence[Steps], plot: SVGPlot) -> Iterator[str]:
+    """Draw what is above the lanes and the axis: partitions, waits, bars, SMs in use, moments."""
     scene = picture.scene
     yield from group_shapes(scene, plot)
     yield from _waits(picture, plot)  # below the bars, so that their names can be read
@@ -223,37 +240,36 @@ def _head(header: Header, notes: Sequence[str], names: Entries, partitions: Entr
         for line in textwrap.wrap(text, 140):
             lines.append(f'<text x="12" y="{place}" fill="{colour}" font-weight="{weight}">{escape(line)}</text>')
             place += 17
-    shapes, place = legend_shapes(names, place, swatch_px=16)
+    shapes, place = _legend_shapes(names, place, swatch_px=16)
     lines += shapes
     if partitions:
-        shapes, place = legend_shapes(partitions, place + 10, swatch_px=24)
+        shapes, place = _legend_shapes(partitions, place + 10, swatch_px=24)
         lines += shapes
     return lines, place + 4.0
 
 
-def legend_shapes(
-    entries: Entries, place: int, *, swatch_px: int, left_px: float = 12.0, right_px: float = WIDTH_PX - 12
-) -> tuple[list[str], int]:
+def _legend_shapes(entries: Entries, place: int, *, swatch_px: int) -> tuple[list[str], int]:
     """Write texts with their swatches in lines, and return where the next line begins."""
-    parts, x = [], left_px
+    parts, x = [], 12.0
     for name, swatch in entries:
         indent_px = swatch_px + 5 if swatch else 0
         width_px = indent_px + text_width_px(name, 12) + 13
-        if x + width_px > right_px + 13 and x > left_px:
-            x, place = left_px, place + 18
+        if x + width_px > WIDTH_PX + 1 and x > 12:
+            x, place = 12.0, place + 18
         text = f'<text x="{indent_px}" y="10">{escape(name)}</text>'
         parts.append(f'<g transform="translate({x:.0f} {place - 9})">{swatch}{text}</g>')
         x += width_px
     return parts, place + (12 if entries else -6)
 
 
-def lane_shapes(scene: Scene, plot: SVGPlot, empty: str) -> Iterator[str]:
+def _lane_shapes(scene: Scene, plot: SVGPlot, empty: str) -> Iterator[str]:
     """Draw what lies below the bars: the lanes' ground and their labels; or say why there is nothing."""
     last_px = -100.0
     for index, box in enumerate(sorted(scene.lanes, key=lambda lane: lane.top)):
         top, bottom = plot.y(box.top), plot.y(box.bottom)
         if index % 2 and bottom - top >= LEAST_SHADED_PX:
-            yield plot.shade(top, bottom)
+            place = f'x="0" y="{top:.1f}" width="{WIDTH_PX}" height="{bottom - top:.1f}"'
+            yield f'<rect {place} fill="#808080" fill-opacity=".1"/>'
         for part in box.parts[1:]:  # what its other rows hold, below a fine line
             part_top, part_bottom = plot.y(part.top), plot.y(part.bottom)
             yield f'<path d="M{plot.left_px:.1f} {part_top - 1.5:.1f}H{plot.right_px:.1f}" stroke="{GRID}"/>'
@@ -264,10 +280,10 @@ def lane_shapes(scene: Scene, plot: SVGPlot, empty: str) -> Iterator[str]:
             continue
         last_px = middle
         two = bool(box.detail) and bottom - top > 28 and len(box.parts) < 2
-        label = plot.label(box.label if two else box.texts[0])
+        label = box.label if two else box.texts[0]
         yield svg_text(plot.left_px - 8, middle + (-2 if two else 4), label, "end", INK)
         if two:
-            yield svg_text(plot.left_px - 8, middle + 12, plot.label(box.detail), "end", SOFT, 10)
+            yield svg_text(plot.left_px - 8, middle + 12, box.detail, "end", SOFT, 10)
     if empty:
         yield svg_text(
             (plot.left_px + plot.right_px) / 2, (plot.top_px + plot.lanes_bottom_px) / 2 + 4, empty, "middle", SOFT, 14
@@ -321,7 +337,7 @@ def _bars(picture: Picture, items: Merged, plot: SVGPlot) -> Iterator[str]:
     for (fill, is_small), texts in labels.items():
         # A border in the colour of the bar keeps the letters apart from the lines of its hatch.
         look = f'fill="{DARK_TEXT}" stroke="{fill}" stroke-width="3" paint-order="stroke"' if fill else f'fill="{INK}"'
-        size = SMALL_LABEL if is_small else LABEL_PX
+        size = SMALL_LABEL_PX if is_small else LABEL_PX
         yield f'<g font-size="{size}" stroke-linejoin="round" {look}>{"".join(texts)}</g>'
 
 
@@ -335,9 +351,9 @@ def _bar_label(name: str, room_px: float) -> str:
     return cut_end(label, int(len(label) / excess)) if excess > 1 else label
 
 
-def wait_edges(picture: Picture, limit: int = MAX_SVG_WAITS) -> Int64Array:
-    """Return the arrows of waits between streams: time and row of both ends; shape (n, 4), int64, at most so many."""
-    columns, places = picture.columns, _wait_places(picture)[:limit]
+def _wait_edges(picture: Picture) -> Int64Array:
+    """Return the arrows of waits between streams: time and row of both ends; shape (n, 4), int64."""
+    columns, places = picture.columns, _wait_places(picture)[:MAX_SVG_WAITS]
     edges: Int64Array = columns.edges[places]
     # What was told to wait after it had begun waited within: the arrow ends there, and not behind its end.
     until_ns = picture.trace.end_ns[columns.edge_place[places, 1]] - picture.scene.zero_ns
@@ -347,7 +363,7 @@ def wait_edges(picture: Picture, limit: int = MAX_SVG_WAITS) -> Int64Array:
 
 def _waits(picture: Picture, plot: SVGPlot) -> Iterator[str]:
     scene = picture.scene
-    for source_ns, source_row, target_ns, target_row in wait_edges(picture).tolist():
+    for source_ns, source_row, target_ns, target_row in _wait_edges(picture).tolist():
         down = scene.row_top[source_row] <= scene.row_top[target_row]
         from_y, to_y = (scene.row_bottom, scene.row_top) if down else (scene.row_top, scene.row_bottom)
         x0, x1 = (plot.left_px + time_ns * plot.scale_x for time_ns in (source_ns, target_ns))
@@ -378,14 +394,14 @@ def _strip(picture: Picture, plot: SVGPlot) -> Iterator[str]:
     yield svg_text(plot.left_px - 8, bottom, "0", "end", INK, 11)
 
 
-def left_out(picture: Picture, items: Merged, most_waits: int = MAX_SVG_WAITS, *, load: str = "") -> list[str]:
+def _left_out(picture: Picture, items: Merged, *, load: str) -> list[str]:
     """Say which things share a shape, what then tells of their load, and which are left out."""
     span_count, edge_count = len(picture.columns.row), len(_wait_places(picture))
     notes = []
     if len(items.first) < span_count:
         notes.append(f"Narrow neighbours share a bar here: {span_count:,} spans in {len(items.first):,} bars{load}.")
-    if edge_count > most_waits:
-        notes.append(f"{most_waits:,} of {edge_count:,} waits are drawn.")
+    if edge_count > MAX_SVG_WAITS:
+        notes.append(f"{MAX_SVG_WAITS:,} of {edge_count:,} waits are drawn.")
     return notes
 
 
@@ -439,10 +455,7 @@ def svg_png(svg: str, *, scale: float = PNG_SCALE) -> bytes:
     GPUStreamLabError
         If this machine has no font to write the texts in.
     """
-    given: object = scale
-    least, most = SCALE_LIMITS
-    if not isinstance(given, (int, float)) or isinstance(given, bool) or not least <= scale <= most:
-        raise OptionError(f"scale is {scale!r}; it must be a number from {least:g} to {most:g}. Use save('run.png', scale=2).")
+    _check_number("scale", scale, SCALE_LIMITS, "save('run.png', scale=2)")
     render = _renderer()
     if not _has_fonts():
         raise GPUStreamLabError(
@@ -456,6 +469,12 @@ def svg_png(svg: str, *, scale: float = PNG_SCALE) -> bytes:
     chunk = struct.pack(">I", len(body) - 4) + body + struct.pack(">I", zlib.crc32(body))
     head_end = 8 + 12 + 13  # signature, then the header, which comes first
     return png[:head_end] + chunk + png[head_end:]
+
+
+def _check_number(name: str, given: object, limits: tuple[float, float], usual: str) -> None:
+    least, most = limits
+    if not isinstance(given, (int, float)) or isinstance(given, bool) or not least <= given <= most:
+        raise OptionError(f"{name} is {given!r}; it must be a number from {least:g} to {most:g}. Use {usual}.")
 
 
 def _renderer() -> Callable[[str, float], bytes]:
@@ -485,11 +504,6 @@ def _font_files() -> list[str]:
     except ImportError:
         return []
     return [font_roboto.font_files[name] for name in FONT_FACES]
-
-
-def font_folder() -> list[str]:
-    """Return the folder of the font that the extras bring; none where they are not installed."""
-    return sorted({str(Path(file).parent) for file in _font_files()})
 
 
 @cache

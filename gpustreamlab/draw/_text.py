@@ -47,53 +47,6 @@ if TYPE_CHECKING:
     from rich.text import Text
 
 
-SIGNS = str.maketrans(
-    {
-        # How busy a column of a lane is, and how many lanes are. The full block ends both.
-        **dict(zip("░▒▓█", ".:+#", strict=True)),
-        **dict(zip("▁▂▃▄▅▆▇", ".:-=+*%", strict=True)),
-        **dict(zip("│╵▼⚠·×…µ–", "|'v!-x.u-", strict=True)),
-        "≤": "<=",
-        "±": "+-",
-        "\u200e": "",
-    }
-)
-"""What stands for the signs of a picture."""
-
-
-def can_write(text: str, encoding: str) -> bool:
-    """Tell whether a text can be written in an encoding.
-
-    Examples
-    --------
-    >>> can_write("░▒▓█", "utf-8"), can_write("░▒▓█", "latin-1")
-    (True, False)
-    """
-    try:
-        text.encode(encoding)
-    except (UnicodeEncodeError, LookupError):
-        return False
-    return True
-
-
-def write_ascii(text: str) -> str:
-    """Write a text in ASCII alone; what has no sign there is a question mark for each of its terminal columns.
-
-    Examples
-    --------
-    >>> print(write_ascii("copies │█▒  │ ≤ 2  für 10 µs"))
-    copies |#:  | <=2  f?r 10 us
-    """
-    signs = text.replace("≤ ", "≤").translate(SIGNS)
-    return signs if signs.isascii() else "".join(sign if sign.isascii() else _unknown(sign) for sign in signs)
-
-
-def _unknown(sign: str) -> str:
-    from rich.cells import cell_len
-
-    return "?" * cell_len(sign)
-
-
 MIN_TEXT_WIDTH = 40
 """Fewest columns that a text timeline takes; a narrower terminal breaks its lines."""
 
@@ -136,13 +89,13 @@ class TextTimeline:
         self._trace = trace
 
     def __rich_console__(self, console: Console, options: ConsoleOptions) -> Iterator[Text]:
-        yield from _lines(self._trace, options.max_width, options.encoding)
+        yield from _lines(self._trace, options.max_width)
 
     def __str__(self) -> str:
         return text_timeline(self._trace)
 
 
-def text_timeline(trace: Trace, width: int | None = None, *, encoding: str = "utf-8") -> str:
+def text_timeline(trace: Trace, width: int | None = None) -> str:
     """Draw a trace as plain text.
 
     Parameters
@@ -151,8 +104,6 @@ def text_timeline(trace: Trace, width: int | None = None, *, encoding: str = "ut
         The spans.
     width
         How many columns it may take, from `MIN_TEXT_WIDTH`; None takes the terminal's width, or 80 where there is none.
-    encoding
-        What it will be written in. Where that lacks any of its signs, all are those of ASCII.
 
     Returns
     -------
@@ -184,21 +135,11 @@ def text_timeline(trace: Trace, width: int | None = None, *, encoding: str = "ut
     are modelled, not measured
     """
     columns = shutil.get_terminal_size((80, 24)).columns if width is None else width
-    return "\n".join(line.plain.rstrip() for line in _lines(trace, columns, encoding))
+    return "\n".join(line.plain.rstrip() for line in _lines(trace, columns))
 
 
-def _lines(trace: Trace, width: int, encoding: str) -> list[Text]:
+def _lines(trace: Trace, width: int) -> list[Text]:
     width = min(max(width, MIN_TEXT_WIDTH), MAX_TEXT_WIDTH)
-    lines = _unicode_lines(trace, width)
-    if all(can_write(line.plain, encoding) for line in lines):
-        return lines
-    for line in lines:
-        line.plain = write_ascii(line.plain)
-    # Some signs are two there.
-    return [part for line in lines for part in (_wrapped_text(line, width) if line.cell_len > width else [line])]
-
-
-def _unicode_lines(trace: Trace, width: int) -> list[Text]:
     lines: list[Text] = []
     basis = basis_of(trace)
     if len(trace):
@@ -391,15 +332,10 @@ def _fitted(text: str, width: int, *, pad: bool = True) -> str:
 
 
 def _wrapped(text: str, width: int, style: str = "") -> list[Text]:
+    from rich.console import Console
     from rich.text import Text
 
-    return _wrapped_text(Text(text, style), width)
-
-
-def _wrapped_text(text: Text, width: int) -> list[Text]:
-    from rich.console import Console
-
-    return list(text.wrap(Console(width=width), width))
+    return list(Text(text, style).wrap(Console(width=width), width))
 
 
 def _packed(entries: Sequence[Text], width: int) -> list[Text]:

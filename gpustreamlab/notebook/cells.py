@@ -19,7 +19,7 @@ from typing import Any
 
 from IPython.core.displayhook import DisplayHook
 
-from gpustreamlab._util.tasks import steered
+from gpustreamlab._util.tasks import Steered
 
 __all__ = [
     "CellMarks",
@@ -59,7 +59,7 @@ class CompiledCell:
     async def run_async(self, namespace: dict[str, Any], around: AbstractContextManager[object]) -> object:
         """Run a cell that awaits at its top level; see `run`. Its selections are its own: other tasks do not get them."""
         __tracebackhide__ = True
-        return await steered(self._run_awaiting(namespace, around))
+        return await Steered(self._run_awaiting(namespace, around))
 
     async def _run_awaiting(self, namespace: dict[str, Any], around: AbstractContextManager[object]) -> object:
         __tracebackhide__ = True

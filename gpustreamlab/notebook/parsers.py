@@ -187,7 +187,7 @@ def gputimeline_parser() -> MagicParser:
         description="Show the timeline of what ran so far; in a notebook it goes on growing.",
         allow_abbrev=False,
     )
-    parser.add_argument("--save", metavar="FILE", help="write it to a .html, .svg, .pdf or .png file instead")
+    parser.add_argument("--save", metavar="FILE", help="write it to a .html, .svg or .png file instead")
     parser.add_argument("--static", action="store_true", help="a picture of now, which does not grow")
     return parser
 

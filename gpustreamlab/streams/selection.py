@@ -238,11 +238,6 @@ class Selections:
         if state.left_count:
             self.settle(state)
 
-    def inherited(self) -> tasks.Base | None:
-        """Return what selects the lane of this thread once more, for a task that is made now; None if none is selected."""
-        current = self.current
-        return None if current is None else InheritedSelection(self, current, None)
-
     def _park_top(self, state: ThreadState, into: list[tasks.Parked]) -> None:
         top = state.stack[-1][3]
         below = state.stack[-2][3]
@@ -259,9 +254,8 @@ class Selections:
 class Selection(ProcessBound):
     """A stream selected for one thread, with a range around it; made by `Session.on`, entered with ``with``.
 
-    Every exit puts back what was selected before, an interrupt (Ctrl-C) too. One instant is beyond Python's reach: an
-    interrupt between the last call of the block and the first instruction of ``__exit__``. The selection around it, through
-    which that interrupt passes, then puts everything back, and else `Selections.put_back_left`.
+    Every exit puts back what was selected before. An interrupt (Ctrl-C) before ``__exit__`` has begun to do so leaves it to
+    the selection around it, through which that interrupt passes, or to the end of the cell: `Selections.put_back_left`.
 
     An exit out of turn takes only itself away: what was entered later stays selected. A note stays on the thread's stack, and
     what was before both is put back when the later one ends. NVTX, which ends ranges by their number and not by their name,
@@ -323,12 +317,11 @@ class Selection(ProcessBound):
         stack = state.stack
         below = stack[-1]
         entry = (NO_EVENTS, below[1], below[2], self)
-        # Last, since what is garbage may leave a selection in any call: from here to the next one nothing is allocated.
         self._token, self._above, self._place = _NOTHING, state.writer, len(stack)
         try:
             self._state = state
             stack.append(entry)
-            # Asked only now that who moves or closes it sees this one; the making of the entry may have ended what was below.
+            # Asked only now that who moves or closes it sees this one; garbage may have ended what was below.
             if stream._is_leaving or stream._recorded is not lane or stack[-2] is not below:
                 return self._enter_again(state)
             self._token = selections.select(lane.stream)
@@ -344,33 +337,31 @@ class Selection(ProcessBound):
 
     def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None) -> None:
         state = self._state
+        if getattr(self._selections.local, "state", None) is not state or state is None:
+            self._refuse_to_leave(error)
+            return
         try:
-            is_mine = state is not None and getattr(self._selections.local, "state", None) is state
-            is_in_turn = True
-            if state is not None and is_mine:
-                # No `try` inside this one: CPython 3.11 can be interrupted, uncaught, where an inner one begins.
-                stack = state.stack
-                if len(stack) == self._place + self._size:
-                    if self._label is not None:
-                        self._range.__exit__(None, error, None)
-                    # What `put_back` does, without what it asks: this is the hot path.
-                    state.writer = self._above
-                    self._selections.restore(self._token)
-                    del stack[-1]
-                    self._state = None
-                    if state.left_count:
-                        self._selections.settle(state)
-                    if self.stream.is_closed:
-                        self.stream._close_left()
-                else:
-                    is_in_turn = self._leave_out_of_turn(state, error)
+            stack = state.stack
+            is_in_turn = len(stack) == self._place + self._size
+            if is_in_turn:
+                if self._label is not None:
+                    self._range.__exit__(None, error, None)
+                # What `put_back` does, without what it asks: this is the hot path.
+                state.writer = self._above
+                self._selections.restore(self._token)
+                del stack[-1]
+                self._state = None
+                if state.left_count:
+                    self._selections.settle(state)
+                if self.stream.is_closed:
+                    self.stream._close_left()
+            else:
+                is_in_turn = self._leave_out_of_turn(state, error)
         except BaseException:
-            # An interrupt may have stopped the putting back; doing it again changes nothing that is done.
+            # Doing it again changes nothing that is done.
             self.put_back()
             raise
-        if not is_mine:
-            self._refuse_to_leave(error)
-        elif self._watch is not None and self._watch.round_count != self._round_count:
+        if self._watch is not None and self._watch.round_count != self._round_count:
             self._tell_of_other_tasks(error)
         elif not is_in_turn:
             self._complain(
@@ -491,8 +482,7 @@ class Selection(ProcessBound):
     def _tell_of_other_tasks(self, error: BaseException | None) -> None:
         message = (
             f"The event loop ran other tasks while stream {self.stream.name!r} was selected here: their work may have gone to "
-            f"it, or this task's to another. Decorate the coroutine with @lab.on({self.stream.name!r}), or call "
-            "asyncio.get_running_loop().set_task_factory(gpustreamlab.task_factory) before the task is made."
+            f"it, or this task's to another. Decorate the coroutine with @lab.on({self.stream.name!r})."
         )
         with suppress(*(() if error is None else (SelectionWarning,))):  # a user's own error passes through unchanged
             warnings.warn(message, SelectionWarning, stacklevel=3)
@@ -544,23 +534,3 @@ class Selection(ProcessBound):
         if error is None:
             raise SelectionError(message)
         _log.warning(message)
-
-
-class InheritedSelection(Selection):
-    """The lane selected where a task was made, for that task, without a range."""
-
-    __slots__ = ()
-
-    def resume(self) -> None:
-        """Enter it again, unless the stream was closed meanwhile: the task may have nothing to do with it."""
-        if not self.stream.is_closed:
-            super().resume()
-            return
-        self.abandon()
-        if not self._selections.is_closed:
-            warnings.warn(
-                f"Stream {self.stream.name!r} was closed while a task that was made on it still runs. The task goes on with no "
-                "stream selected. Close the stream when its tasks have ended, or select another inside the task.",
-                SelectionWarning,
-                stacklevel=2,
-            )

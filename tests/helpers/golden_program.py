@@ -90,15 +90,12 @@ def _steps(lab):
 
 
 async def _run_tasks(lab):
-    asyncio.get_running_loop().set_task_factory(gsl.task_factory)
-
-    async def serve(lane):
-        with lab.on(lane, f"request of {lane}"):
-            spin(lab, 900)
+    async def serve():
+        spin(lab, 900)
+        await asyncio.sleep(0)
+        with lab.range("answer"):
+            spin(lab, 600)
             await asyncio.sleep(0)
-            with lab.range("answer"):
-                spin(lab, 600)
-                await asyncio.sleep(0)
-            return lab.current.name
+        return lab.current.name
 
-    return await asyncio.gather(serve("copy"), serve("compute"))
+    return await asyncio.gather(*(lab.on(lane, f"request of {lane}")(serve)() for lane in ("copy", "compute")))

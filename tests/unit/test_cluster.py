@@ -372,6 +372,21 @@ def test_a_call_that_was_taken_back_before_it_began_does_nothing(home):
     assert done == [8]
 
 
+def test_an_interrupt_is_over_when_its_call_ends(home):
+    def work(_):
+        try:
+            _calls.interrupt("7")
+            threading.Event().wait(100)
+        except KeyboardInterrupt:
+            return "caught"
+
+    found = []
+    thread = threading.Thread(target=lambda: found.extend([_calls.caught("7", work), _calls.caught("8", lambda _: 8)]))
+    thread.start()
+    thread.join()
+    assert [(outcome.value, outcome.error) for outcome in found] == [("caught", ""), (8, "")]
+
+
 def print_slowly(text):
     for _ in range(10):
         print(text)

@@ -235,6 +235,6 @@ def test_plain_tasks_in_turns_are_all_told_what_to_do_and_lose_no_range(lab):
         warnings.simplefilter("always")
         assert asyncio.run(main()) == [None] * 4
     assert [warning.category for warning in told] == [SelectionWarning] * 4
-    assert all("@lab.on('" in str(warning.message) and "task_factory" in str(warning.message) for warning in told)
+    assert all("Decorate the coroutine with @lab.on('" in str(warning.message) for warning in told)
     assert {warning.filename for warning in told} == {__file__}
     assert parents(lab) == {"r0": None, "r1": None, "r2": None, "r3": None}

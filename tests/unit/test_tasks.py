@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
-import contextvars
 import functools
 import gc
 import inspect
@@ -16,7 +15,7 @@ import warnings
 
 import pytest
 
-from gpustreamlab import Session, task_factory
+from gpustreamlab import Session
 from gpustreamlab._util import tasks
 from gpustreamlab.errors import (
     DeviceError,
@@ -27,7 +26,7 @@ from gpustreamlab.errors import (
 )
 from gpustreamlab.streams import selection
 from gpustreamlab.workloads import spin
-from tests.helpers.interrupt_storm import UNREACHABLE
+from tests.helpers.interrupt_storm import UNREACHABLE, UNREACHABLE_LINES
 from tests.helpers.line_interrupts import LineInterrupts
 from tests.helpers.nvtx_stacks import CheckedSim
 from tests.helpers.selections import rows_of, selected
@@ -54,14 +53,6 @@ def spans(lab):
     """Lane, name and parent's name of every range, in the order of their start."""
     lab.synchronize()
     return rows_of(lab.trace)
-
-
-def run_steered(main):
-    async def start():
-        asyncio.get_running_loop().set_task_factory(task_factory)
-        return await asyncio.get_running_loop().create_task(main)
-
-    return asyncio.run(start())
 
 
 # Plain functions
@@ -101,8 +92,7 @@ def test_a_decorated_function_of_a_closed_session_says_so():
 # Coroutines
 
 
-@pytest.mark.parametrize("is_factory_set", [False, True])
-def test_a_hundred_tasks_on_four_lanes_keep_their_own(lab, is_factory_set):
+def test_a_hundred_tasks_on_four_lanes_keep_their_own(lab):
     seen = []
 
     def make(lane):
@@ -124,8 +114,6 @@ def test_a_hundred_tasks_on_four_lanes_keep_their_own(lab, is_factory_set):
     works = {lane: make(lane) for lane in LANES}
 
     async def main():
-        if is_factory_set:
-            asyncio.get_running_loop().set_task_factory(task_factory)
         tasks = [asyncio.create_task(works[LANES[number % 4]](number)) for number in range(100)]
         while not all(task.done() for task in tasks):
             assert selected(lab) is None
@@ -250,7 +238,9 @@ def test_functions_that_hide_a_coroutine_are_steered_too(lab):
 
     async def main():
         partial = lab.on("c")(functools.partial(Callable.__call__, Callable()))
-        return await asyncio.gather(serve(), lab.on("b")(Callable())(), partial())
+        task = asyncio.create_task(serve())
+        assert "serve" in repr(task)
+        return await asyncio.gather(task, lab.on("b")(Callable())(), partial())
 
     assert asyncio.run(main()) == ["a", "b", "c"]
 
@@ -455,107 +445,7 @@ def test_an_asynchronous_generator_keeps_its_selection(lab):
     assert ended == ["a"] * 5
 
 
-# The task factory
-
-
-def test_a_task_starts_on_the_lane_where_it_was_made(lab):
-    async def child():
-        found = [selected(lab)]
-        await asyncio.sleep(0)
-        with lab.range("inner child"):
-            await asyncio.sleep(0)
-            with lab.on("b"):
-                await asyncio.sleep(0)
-                found.append(selected(lab))
-            found.append(selected(lab))
-        return found
-
-    async def main():
-        with lab.on("a", "parents"):
-            task = asyncio.create_task(child())
-            await asyncio.sleep(0)
-        assert selected(lab) is None
-        return await task, await asyncio.create_task(asyncio.sleep(0, selected(lab)))
-
-    assert run_steered(main()) == (["a", "b", "a"], None)
-    assert {(lane, name, parent) for lane, name, parent in spans(lab)} == {
-        ("a", "parents", None), ("a", "inner child", None), ("b", "b", "inner child"),
-    }  # fmt: skip
-
-
-def test_an_inherited_lane_that_closes_ends_no_task(lab):
-    async def child():
-        await asyncio.sleep(0)
-        await asyncio.sleep(0)
-        return selected(lab)
-
-    async def main():
-        with lab.on("a"):
-            task = asyncio.create_task(child())
-            await asyncio.sleep(0)
-        lab.stream("a").close()
-        return await task
-
-    with pytest.warns(SelectionWarning, match="'a' was closed while a task that was made on it still runs"):
-        assert run_steered(main()) is None
-
-
-def test_a_session_that_closes_ends_no_task_and_is_not_told():
-    with Session("sim") as lab:
-        lab.stream("a")
-
-        async def child():
-            await asyncio.sleep(0)
-            await asyncio.sleep(0)
-            return lab.state != "open"
-
-        async def main():
-            with lab.on("a"):
-                task = asyncio.create_task(child())
-                await asyncio.sleep(0)
-            lab.close()
-            return await task
-
-        assert run_steered(main()) is True
-
-
-def test_it_goes_with_another_factory(lab):
-    made = []
-
-    def counting(loop, coroutine, **options):
-        made.append(coroutine.__name__)
-        return asyncio.Task(coroutine, loop=loop, **options)
-
-    async def work():
-        with lab.on("a"):
-            await asyncio.sleep(0)
-            return selected(lab)
-
-    async def main():
-        asyncio.get_running_loop().set_task_factory(functools.partial(task_factory, make=counting))
-        return await asyncio.create_task(work(), context=contextvars.copy_context())
-
-    assert asyncio.run(main()) == "a"
-    assert made[0] == "work"
-
-
-@pytest.mark.skipif(not hasattr(asyncio, "eager_task_factory"), reason="eager tasks came with Python 3.12")
-def test_eager_tasks_leave_what_their_maker_has_selected(lab):
-    async def work(lane):
-        with lab.on(lane):
-            assert selected(lab) == lane
-            await asyncio.sleep(0)
-            return selected(lab)
-
-    async def main():
-        make = functools.partial(task_factory, make=asyncio.eager_task_factory)
-        asyncio.get_running_loop().set_task_factory(make)
-        with lab.on("d"):
-            task = asyncio.create_task(work("a"))
-            assert selected(lab) == "d"
-        return await task
-
-    assert asyncio.run(main()) == "a"
+# Whatever drives it
 
 
 def test_a_task_that_ends_inside_a_selection_leaves_nothing(lab, caplog):
@@ -565,10 +455,10 @@ def test_a_task_that_ends_inside_a_selection_leaves_nothing(lab, caplog):
         await asyncio.sleep(0)
 
     async def main():
-        await asyncio.create_task(work())
+        await asyncio.create_task(tasks.Steered(work()))  # as a cell that awaits
         return selected(lab)
 
-    assert run_steered(main()) is None
+    assert asyncio.run(main()) is None
     assert "A task ended inside its selection of stream 'a'" in caplog.text
 
 
@@ -615,7 +505,7 @@ def test_an_interrupt_in_a_step_leaves_nothing_selected(lab, backend):
                 program()
             if interrupts.place is None:
                 break
-            if interrupts.place[0] is UNREACHABLE and interrupts.place[1] <= 2:
+            if interrupts.place[0] is UNREACHABLE and interrupts.place[1] <= UNREACHABLE_LINES:
                 lab._put_back_left()  # before anything that can catch it
             assert (place, selected(lab), backend.open_ranges) == (place, None, [])
             place += 1
@@ -639,7 +529,7 @@ def test_an_await_inside_a_plain_selection_is_told_once(lab):
             with lab.on(lane):
                 await asyncio.sleep(0)
 
-    with pytest.warns(SelectionWarning, match=r"'a' was selected here.*@lab\.on\('a'\).*task_factory") as told:
+    with pytest.warns(SelectionWarning, match=r"'a' was selected here.*@lab\.on\('a'\)") as told:
         asyncio.run(work("a"))
     assert len(told) == 3  # under pytest each is shown; Python's default filter shows one for each place
     assert {warning.filename for warning in told} == {__file__}

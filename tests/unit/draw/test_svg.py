@@ -71,6 +71,23 @@ def test_no_text_lies_outside_of_the_picture(trace):
     check_texts_within(timeline_svg(trace))
 
 
+@pytest.mark.parametrize("width_mm", [40, 60.5, 180])
+def test_picture_of_a_width_in_mm_is_that_of_the_page_at_that_size(width_mm):
+    svg, page = timeline_svg(kernel_trace(), width_mm=width_mm), timeline_svg(kernel_trace())
+    root, page_root = ET.fromstring(svg), ET.fromstring(page)
+    width, height = (float(root.get(name).removesuffix("mm")) for name in ("width", "height"))
+    assert (width, width / height) == (width_mm, pytest.approx(1_000 / int(page_root.get("height")), rel=1e-3))
+    assert svg.partition(" viewBox")[2] == page.partition(" viewBox")[2]
+
+
+def test_bars_that_are_low_have_their_names_in_smaller_letters():
+    trace = make_trace([(f"s{place}", f"name{place}", 0, 1_000) for place in range(150)])
+    groups = ET.fromstring(timeline_svg(trace)).iter(f"{SVG}g")
+    (labels,) = [group for group in groups if group.get("stroke-linejoin") == "round"]
+    assert labels.get("font-size") == "9"
+    assert [text.text for text in labels.iter(f"{SVG}text")] == [f"name{place}" for place in range(150)]
+
+
 def test_hostile_names_are_text():
     svg = timeline_svg(evil_trace())
     assert EVIL_NAME not in svg

@@ -29,7 +29,24 @@ def test_save_writes_what_the_suffix_says_and_returns_the_path(tmp_path, name, s
 def test_unknown_suffix_is_an_option_error_with_the_choices(tmp_path, name):
     with pytest.raises(OptionError, match="suffix") as caught:
         Timeline(pipeline_trace()).save(tmp_path / name)
-    assert "Choose from '.html', '.svg', '.pdf' and '.png'." in str(caught.value)
+    assert "Choose from '.html', '.svg' and '.png'." in str(caught.value)
+    assert list(tmp_path.iterdir()) == []
+
+
+@pytest.mark.parametrize(
+    ("name", "width_mm", "message"),
+    [
+        ("run.svg", 0, r"width_mm is 0; it must be a number from 40 to 420\. Use save\('run\.svg', width_mm=180\)"),
+        ("run.svg", "85", r"width_mm is '85'; it must be a number"),
+        ("run.svg", True, r"width_mm is True; it must be a number"),
+        ("run.svg", float("nan"), r"width_mm is nan; it must be a number"),
+        ("run.png", 180, r"width_mm is 180, but only a \.svg has one\. Leave it out to write 'run\.png'"),
+        ("run.html", 180, r"width_mm is 180, but only a \.svg has one"),
+    ],
+)
+def test_wrong_width_is_an_option_error_and_no_file(tmp_path, name, width_mm, message):
+    with pytest.raises(OptionError, match=message):
+        Timeline(pipeline_trace()).save(tmp_path / name, width_mm=width_mm)
     assert list(tmp_path.iterdir()) == []
 
 

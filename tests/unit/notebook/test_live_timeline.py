@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import gc
-import io
 import json
 import os
 import subprocess
@@ -501,19 +500,3 @@ def test_a_timeline_is_drawn_of_a_trace_alone(lab, quiet, tmp_path):
     }.items():
         with pytest.raises(OptionError, match=said):
             Timeline(wrong)
-
-
-@pytest.mark.parametrize("encoding", ["ascii", "latin-1", "cp437"])
-def test_it_can_be_printed_where_the_output_knows_no_blocks(lab, quiet, monkeypatch, encoding):
-    with lab.on("copy", "Straße → 漢字"):
-        pass
-    record(lab)
-    terminal = io.TextIOWrapper(io.BytesIO(), encoding=encoding)
-    with monkeypatch.context() as patch:
-        patch.setattr(sys, "stdout", terminal)
-        print(lab.timeline(), flush=True)
-    printed = terminal.buffer.getvalue().decode("ascii")
-
-    assert "Stra?e ? ????" in printed
-    assert max(map(len, printed.splitlines())) <= 80
-    assert "│" in str(lab.timeline())
