@@ -11,6 +11,7 @@ from os import PathLike
 from typing import NamedTuple
 
 import numpy as np
+import pyarrow as pa
 
 from gpustreamlab.errors import TraceFileError
 from gpustreamlab.exchange._formats import not_read
@@ -39,7 +40,8 @@ def read_nsys(path: str | PathLike[str]) -> Trace:
     Parameters
     ----------
     path
-        An SQLite export of 2022 or later, packed by gzip or not; or a ``.nsys-rep``, which nsys then exports for this.
+        An SQLite export of 2022 or later, packed by gzip or not; a folder of ``nsys export --type=parquetdir``; or a
+        ``.nsys-rep``, which nsys then exports for this.
 
     Returns
     -------
@@ -68,7 +70,7 @@ def read_nsys(path: str | PathLike[str]) -> Trace:
         with open_report(path) as report:
             delta = _Reader(report, name).read()
         return build_trace(delta)
-    except (sqlite3.Error, OSError, UnicodeError) as error:
+    except (sqlite3.Error, pa.ArrowException, OSError, UnicodeError) as error:
         raise TraceFileError(
             f"{name!r} cannot be read as a report of Nsight Systems: {error}. It was cut off or is damaged. "
             f"{export_hint('run.nsys-rep')}"

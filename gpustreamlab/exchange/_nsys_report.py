@@ -1,4 +1,4 @@
-"""Files of Nsight Systems and their tables: rows as columns, by name; absent tables are empty, whatever a column may hold."""
+"""Exports of Nsight Systems and their tables: rows as columns, by name; absent tables are empty, whatever a column may hold."""
 
 from __future__ import annotations
 
@@ -6,18 +6,21 @@ import shutil
 import sqlite3
 import subprocess
 import tempfile
-from collections.abc import Iterable, Iterator, Sequence
+from abc import ABC, abstractmethod
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import closing, contextmanager, nullcontext
 from itertools import islice
 from os import PathLike
 from pathlib import Path
-from typing import TypeAlias
+from typing import Any, TypeAlias
 
 import numpy as np
+import pyarrow as pa
+import pyarrow.parquet as pq
 
 from gpustreamlab._util.progress import steps
 from gpustreamlab.errors import TraceFileError
-from gpustreamlab.exchange._formats import REPORT_SUFFIXES
+from gpustreamlab.exchange._formats import REPORT_SUFFIXES, is_nsys_folder
 from gpustreamlab.record import MAX_FULL_NAME
 from gpustreamlab.typing import BoolArray, Int64Array
 
@@ -41,20 +44,23 @@ _LARGEST_TIME_NS = 1 << 61
 
 @contextmanager
 def open_report(path: str | PathLike[str]) -> Iterator[Report]:
-    """Open an SQLite file, or what nsys exports a report as, in a folder that is removed afterwards.
+    """Open an SQLite file, a folder of Parquet files, or what nsys exports a report as, which is removed afterwards.
 
     Raises
     ------
     TraceFileError
         If there is none, it is still being written, or nsys is needed and not there.
-    sqlite3.Error
+    sqlite3.Error, pyarrow.ArrowException
         By this and every method of what it gives, if the file is damaged.
     """
     given = Path(path)
+    if is_nsys_folder(given):
+        yield _Folder(given, str(path))
+        return
     with nullcontext(given) if _is_sqlite(given) else _exported(given) as file:
         _require_whole(file)
         with closing(sqlite3.connect(f"{file.absolute().as_uri()}?mode=ro&immutable=1", uri=True)) as base:
-            yield Report(base, str(path))
+            yield _Database(base, str(path))
 
 
 def export_hint(name: str) -> str:
@@ -62,30 +68,20 @@ def export_hint(name: str) -> str:
     return f"Export it with: nsys export --type sqlite -o {Path(name).stem}.sqlite {name}"
 
 
-class Report:
+class Report(ABC):
     """A report, open for reading.
 
     Parameters
     ----------
-    base
-        The database. Nothing that it holds is executed: rows are asked of its tables alone.
     name
         How messages call it.
+    columns
+        The columns of each table.
     """
 
-    def __init__(self, base: sqlite3.Connection, name: str) -> None:
-        self._base, self._name = base, name
+    def __init__(self, name: str, columns: Mapping[str, Sequence[str]]) -> None:
+        self._name, self._columns = name, columns
         self._counts: dict[str, int] = {}
-        base.setlimit(sqlite3.SQLITE_LIMIT_LENGTH, LARGEST_VALUE_BYTES)
-        base.text_factory = lambda raw: raw.decode("utf-8", "replace")
-        base.execute("pragma trusted_schema=off")
-        self._columns: dict[str, list[str]] = {}
-        # Columns that SQLite makes when they are read, by whatever a file says, are left alone: nsys has none.
-        for table, column in base.execute(
-            "select tables.name, columns.name from sqlite_master tables, pragma_table_xinfo(tables.name) columns "
-            "where tables.type = 'table' and tables.rootpage > 0 and columns.hidden = 0"
-        ):
-            self._columns.setdefault(table, []).append(column)
 
     @property
     def tables(self) -> tuple[str, ...]:
@@ -99,9 +95,7 @@ class Report:
     def count(self, table: str) -> int:
         """Return how many rows a table has."""
         if table in self._columns and table not in self._counts:
-            # With the limit it ends, also where pages of a damaged file are below themselves.
-            asked = f"select count(*) from (select 1 from {_quoted(table)} not indexed limit {MOST_ROWS + 1})"  # noqa: S608
-            (self._counts[table],) = self._base.execute(asked).fetchone()
+            self._counts[table] = self._count(table)
             if self._counts[table] > MOST_ROWS:
                 raise TraceFileError(
                     f"{self._name!r} has more than {MOST_ROWS:,} rows of {table}, which are not read. Profile for a shorter "
@@ -111,42 +105,117 @@ class Report:
 
     def numbers(self, table: str, columns: Sequence[str]) -> Columns:
         """Return columns as whole numbers, `NO_NUMBER` where there is none, in the order of the rows."""
-        found, done = np.full((len(columns), self.count(table)), NO_NUMBER), 0
-        cursor = self._select(table, [_quoted(name) if name in self.columns(table) else "null" for name in columns])
-        with steps(-(-found.shape[1] // _FETCH_ROWS), "reading") as step:
-            while rows := cursor.fetchmany(_FETCH_ROWS):
-                values = (value if type(value) is int else NO_NUMBER for row in rows for value in row)
-                part = np.fromiter(values, np.int64, len(rows) * len(columns)).reshape(len(rows), -1)
-                found[:, done : done + len(rows)] = part.T
-                done += len(rows)
-                step(f"{self._name}, {table}")
-        return dict(zip(columns, found, strict=True))
+        found = {name: np.full(self.count(table), NO_NUMBER) for name in columns}
+        if there := self._there(table, columns):
+            self._fill(table, {name: found[name] for name in there})
+        return found
 
     def texts(self, table: str, column: str, limit: int) -> Iterator[str | None]:
         """Yield a column's texts, cut off behind `limit` characters; None where there is none."""
-        for (text,) in self._select(table, [f"substr({_quoted(column)}, 1, {limit + 1})"]):
-            yield text if type(text) is str else None
+        return self._texts(table, column, limit + 1) if self._there(table, [column]) else iter(())
 
     def strings(self, numbers: Iterable[int]) -> dict[int, str]:
         """Return what numbers of names stand for."""
         wanted = set(numbers)
-        if not {"id", "value"} <= {*self.columns("StringIds")}:
-            return {}
-        rows = self._select("StringIds", ["id", f"substr(value, 1, {MAX_FULL_NAME + 1})"])
-        return {number: text for number, text in rows if number in wanted and type(text) is str}
+        known = self.numbers("StringIds", ["id"])["id"].tolist()
+        texts = self.texts("StringIds", "value", MAX_FULL_NAME)
+        return {number: text for number, text in zip(known, texts, strict=False) if number in wanted and text is not None}
 
     def facts(self, table: str, columns: Sequence[str]) -> list[dict[str, int | str]]:
         """Return the rows of a small table, as far as they are whole numbers and texts."""
-        there = [name for name in columns if name in self.columns(table)]
-        rows = islice(self._select(table, map(_quoted, there)), MOST_FACTS) if there else ()
+        there = self._there(table, columns)
+        rows = islice(self._rows(table, there), MOST_FACTS) if there else ()
         return [{name: value for name, value in zip(there, row, strict=True) if type(value) in {int, str}} for row in rows]
+
+    def _there(self, table: str, columns: Sequence[str]) -> list[str]:
+        return [name for name in columns if name in self.columns(table)]
+
+    @abstractmethod
+    def _count(self, table: str) -> int: ...
+
+    @abstractmethod
+    def _fill(self, table: str, columns: Columns) -> None: ...
+
+    @abstractmethod
+    def _texts(self, table: str, column: str, length: int) -> Iterator[str | None]: ...
+
+    @abstractmethod
+    def _rows(self, table: str, columns: Sequence[str]) -> Iterable[Sequence[Any]]: ...
+
+
+class _Database(Report):
+    """An SQLite file. Nothing that it holds is executed: rows are asked of its tables alone."""
+
+    def __init__(self, base: sqlite3.Connection, name: str) -> None:
+        self._base = base
+        base.setlimit(sqlite3.SQLITE_LIMIT_LENGTH, LARGEST_VALUE_BYTES)
+        base.text_factory = lambda raw: raw.decode("utf-8", "replace")
+        base.execute("pragma trusted_schema=off")
+        columns: dict[str, list[str]] = {}
+        # Columns that SQLite makes when they are read, by whatever a file says, are left alone: nsys has none.
+        for table, column in base.execute(
+            "select tables.name, columns.name from sqlite_master tables, pragma_table_xinfo(tables.name) columns "
+            "where tables.type = 'table' and tables.rootpage > 0 and columns.hidden = 0"
+        ):
+            columns.setdefault(table, []).append(column)
+        super().__init__(name, columns)
+
+    def _count(self, table: str) -> int:
+        # With the limit it ends, also where pages of a damaged file are below themselves.
+        asked = f"select count(*) from (select 1 from {_quoted(table)} not indexed limit {MOST_ROWS + 1})"  # noqa: S608 - quoted
+        count: int = self._base.execute(asked).fetchone()[0]
+        return count
+
+    def _fill(self, table: str, columns: Columns) -> None:
+        cursor, done = self._select(table, map(_quoted, columns)), 0
+        with steps(-(-self.count(table) // _FETCH_ROWS), "reading") as step:
+            while rows := cursor.fetchmany(_FETCH_ROWS):
+                values = (value if type(value) is int else NO_NUMBER for row in rows for value in row)
+                part = np.fromiter(values, np.int64, len(rows) * len(columns)).reshape(len(rows), -1)
+                for column, column_part in zip(columns.values(), part.T, strict=True):
+                    column[done : done + len(rows)] = column_part
+                done += len(rows)
+                step(f"{self._name}, {table}")
+
+    def _texts(self, table: str, column: str, length: int) -> Iterator[str | None]:
+        for (text,) in self._select(table, [f"substr({_quoted(column)}, 1, {length})"]):
+            yield text if type(text) is str else None
+
+    def _rows(self, table: str, columns: Sequence[str]) -> Iterable[Sequence[Any]]:
+        return self._select(table, map(_quoted, columns))
 
     def _select(self, table: str, columns: Iterable[str]) -> sqlite3.Cursor:
         """Ask for all rows; "not indexed", so that they come as they lie in the file, and each once."""
-        if table not in self._columns:
-            return self._base.cursor()  # it has no rows
         asked = f"select {', '.join(columns)} from {_quoted(table)} not indexed order by rowid limit {self.count(table)}"  # noqa: S608
         return self._base.execute(asked)
+
+
+class _Folder(Report):
+    """What ``nsys export --type=parquetdir`` writes: a Parquet file for each table."""
+
+    def __init__(self, folder: Path, name: str) -> None:
+        self._files = {file.stem: file for file in sorted(folder.glob("*.parquet"))}
+        super().__init__(name, {table: pq.read_schema(file).names for table, file in self._files.items()})
+
+    def _count(self, table: str) -> int:
+        return int(pq.read_metadata(self._files[table]).num_rows)
+
+    def _fill(self, table: str, columns: Columns) -> None:
+        for name, values in columns.items():
+            column = self._read(table, [name])[0]
+            if pa.types.is_integer(column.type):
+                values[:] = column.cast(pa.int64(), safe=False).fill_null(NO_NUMBER)
+
+    def _texts(self, table: str, column: str, length: int) -> Iterator[str | None]:
+        for text in self._read(table, [column])[0]:
+            value = text.as_py()
+            yield value[:length] if type(value) is str else None
+
+    def _rows(self, table: str, columns: Sequence[str]) -> Iterable[Sequence[Any]]:
+        return zip(*self._read(table, columns).to_pydict().values(), strict=True)
+
+    def _read(self, table: str, columns: Sequence[str]) -> pa.Table:
+        return pq.read_table(self._files[table], columns=list(columns), partitioning=None)
 
 
 def timed(rows: Columns) -> tuple[Columns, int]:

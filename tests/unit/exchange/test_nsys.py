@@ -399,6 +399,17 @@ def test_packed_and_plain_files_are_one_trace(tmp_path, path):
     assert_same_trace(read_as("auto", packed, {}), read_nsys(path))
 
 
+def test_a_folder_of_parquet_files_is_the_same_trace(tmp_path, path):
+    wanted = read_nsys(two_streams().write(path))
+    folder = two_streams().write_folder(tmp_path / "run_pqtdir")
+    assert find_format(folder) == "nsys"
+    for name in ("auto", "nsys"):
+        assert_same_trace(read_as(name, folder, {}), wanted)
+    (folder / f"{KERNEL}.parquet").write_bytes(b"PAR1" + bytes(99))
+    with pytest.raises(TraceFileError, match="was cut off or is damaged"):
+        read_nsys(folder)
+
+
 def test_a_trace_of_a_report_can_be_saved_drawn_and_pickled(tmp_path, path):
     from gpustreamlab.model import Trace
 
