@@ -16,6 +16,9 @@ import tempfile
 from pathlib import Path
 from typing import Any
 
+import pyarrow as pa
+import pyarrow.parquet as pq
+
 from bench._common import report
 
 NEEDS_GPU = False
@@ -46,6 +49,11 @@ _READ = {
 }
 _WAYS = {
     "read_nsys: a trace": "from gpustreamlab.exchange._nsys import read_nsys as read",
+    "read_nsys of the Parquet folder": """
+from gpustreamlab.exchange._nsys import read_nsys
+def read(path):
+    return read_nsys(path.removesuffix(".sqlite"))
+""",
     "sqlite3 fetchall: tuples": """
 def read(path):
     base = sqlite3.connect(path)
@@ -74,6 +82,7 @@ print(json.dumps([*took, (resource.getrusage(resource.RUSAGE_SELF).ru_maxrss - b
 def main(argv: list[str] | None = None) -> None:
     with tempfile.TemporaryDirectory() as folder:
         path = make_report(Path(folder) / "run.sqlite", KERNELS)
+        make_folder(path)
         figures: dict[str, list[list[float]]] = {way: [] for way in _WAYS}
         for _ in range(ROUNDS):
             for way in _WAYS:
@@ -111,6 +120,17 @@ def make_report(path: Path, count: int) -> Path:
     base.commit()
     base.close()
     return path
+
+
+def make_folder(path: Path) -> None:
+    """Write the tables of a report as Parquet files beside it."""
+    folder = path.with_suffix("")
+    folder.mkdir()
+    base = sqlite3.connect(path)
+    for table, columns in _TABLES.items():
+        rows = base.execute(f"select * from {table}").fetchall()
+        pq.write_table(pa.table(list(zip(*rows, strict=True)), names=columns.split(", ")), folder / f"{table}.parquet")
+    base.close()
 
 
 def _measure(way: str, path: Path) -> list[float]:

@@ -50,8 +50,8 @@ FORMATS: Mapping[str, Format] = {
 
 READABLE = (
     "gsl.load_trace() reads Parquet and Arrow files of trace.save(), spools of Session(spool=...), pages of "
-    "timeline().save('run.html', with_data=True), JSON of PyTorch's profiler and of others in Chrome's format, SQLite exports "
-    "and reports of Nsight Systems, and Perfetto's .pftrace. Each but a report may be packed by gzip."
+    "timeline().save('run.html', with_data=True), JSON of PyTorch's profiler and of others in Chrome's format, SQLite and "
+    "Parquet exports and reports of Nsight Systems, and Perfetto's .pftrace. Each but a report may be packed by gzip."
 )
 """What can be read, in words."""
 

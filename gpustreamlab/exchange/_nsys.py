@@ -70,6 +70,8 @@ def read_nsys(path: str | PathLike[str]) -> Trace:
         with open_report(path) as report:
             delta = _Reader(report, name).read()
         return build_trace(delta)
+    except TraceFileError:
+        raise
     except (sqlite3.Error, pa.ArrowException, OSError, UnicodeError) as error:
         raise TraceFileError(
             f"{name!r} cannot be read as a report of Nsight Systems: {error}. It was cut off or is damaged. "

@@ -215,7 +215,8 @@ class _Folder(Report):
         return zip(*self._read(table, columns).to_pydict().values(), strict=True)
 
     def _read(self, table: str, columns: Sequence[str]) -> pa.Table:
-        return pq.read_table(self._files[table], columns=list(columns), partitioning=None)
+        with pq.ParquetFile(self._files[table]) as file:
+            return file.read(columns=list(columns), use_threads=False)
 
 
 def timed(rows: Columns) -> tuple[Columns, int]:

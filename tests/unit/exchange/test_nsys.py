@@ -540,7 +540,7 @@ def test_a_bad_file_says_what_it_is(path, content, told):
 
 def test_a_missing_file_says_so(path):
     for missing in (path, path.with_suffix(".nsys-rep")):
-        with pytest.raises(TraceFileError, match="no such file"):
+        with pytest.raises(TraceFileError, match=r"there is no such file\.$"):
             read_nsys(missing)
 
 
