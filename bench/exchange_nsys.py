@@ -128,8 +128,12 @@ def make_folder(path: Path) -> None:
     folder.mkdir()
     base = sqlite3.connect(path)
     for table, columns in _TABLES.items():
-        rows = base.execute(f"select * from {table}").fetchall()
-        pq.write_table(pa.table(list(zip(*rows, strict=True)), names=columns.split(", ")), folder / f"{table}.parquet")
+        cursor = base.execute(f"select * from {table}")
+        texts = {"value", "tensorSizeMinusOneElements"}
+        schema = pa.schema([(name, pa.string() if name in texts else pa.int64()) for name in columns.split(", ")])
+        with pq.ParquetWriter(folder / f"{table}.parquet", schema) as writer:
+            while rows := cursor.fetchmany(10_000):  # else the peak of this process counts as that of those that it starts
+                writer.write_table(pa.table(list(zip(*rows, strict=True)), schema=schema))
     base.close()
 
 

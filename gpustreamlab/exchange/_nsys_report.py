@@ -204,7 +204,7 @@ class _Folder(Report):
         for name, values in columns.items():
             column = self._read(table, [name])[0]
             if pa.types.is_integer(column.type):
-                values[:] = column.cast(pa.int64(), safe=False).fill_null(NO_NUMBER)
+                values[: len(column)] = column.cast(pa.int64(), safe=False).fill_null(NO_NUMBER)[: len(values)]
 
     def _texts(self, table: str, column: str, length: int) -> Iterator[str | None]:
         for text in self._read(table, [column])[0]:

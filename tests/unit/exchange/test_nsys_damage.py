@@ -141,6 +141,24 @@ def test_any_damage_gives_a_trace_or_an_error_of_ours(path, page_bytes):
     assert 10 < try_damage(path, range(150), page_bytes) < 150
 
 
+def test_any_damage_of_a_folder_gives_a_trace_or_an_error_of_ours(tmp_path):
+    folder, read = two_streams().write_folder(tmp_path / "run"), 0
+    files = sorted(folder.iterdir())
+    for seed in range(60):
+        chance = random.Random(seed)
+        file = chance.choice(files)
+        content = file.read_bytes()
+        file.write_bytes(mutate(content, chance, 64))
+        try:
+            read_nsys(folder)
+            read += 1
+        except TraceFileError:
+            continue
+        finally:
+            file.write_bytes(content)
+    assert 0 < read < 60
+
+
 def test_any_values_give_a_trace_or_an_error_of_ours(path, monkeypatch):
     monkeypatch.setattr(_nsys_report, "MOST_FACTS", 100)
     strange = [None, -1, 0, 1, 255, 1 << 31, 1 << 32, 0xFFFF_FFFF, 1 << 40, 1 << 62, (1 << 63) - 1, -(1 << 63), 2.5, "x", b"\0"]
