@@ -16,6 +16,9 @@ import tempfile
 from pathlib import Path
 from typing import Any
 
+import pyarrow as pa
+import pyarrow.parquet as pq
+
 from bench._common import report
 
 NEEDS_GPU = False
@@ -46,6 +49,11 @@ _READ = {
 }
 _WAYS = {
     "read_nsys: a trace": "from gpustreamlab.exchange._nsys import read_nsys as read",
+    "read_nsys of the Parquet folder": """
+from gpustreamlab.exchange._nsys import read_nsys
+def read(path):
+    return read_nsys(path.removesuffix(".sqlite"))
+""",
     "sqlite3 fetchall: tuples": """
 def read(path):
     base = sqlite3.connect(path)
@@ -74,6 +82,7 @@ print(json.dumps([*took, (resource.getrusage(resource.RUSAGE_SELF).ru_maxrss - b
 def main(argv: list[str] | None = None) -> None:
     with tempfile.TemporaryDirectory() as folder:
         path = make_report(Path(folder) / "run.sqlite", KERNELS)
+        make_folder(path)
         figures: dict[str, list[list[float]]] = {way: [] for way in _WAYS}
         for _ in range(ROUNDS):
             for way in _WAYS:
@@ -111,6 +120,21 @@ def make_report(path: Path, count: int) -> Path:
     base.commit()
     base.close()
     return path
+
+
+def make_folder(path: Path) -> None:
+    """Write the tables of a report as Parquet files beside it."""
+    folder = path.with_suffix("")
+    folder.mkdir()
+    base = sqlite3.connect(path)
+    for table, columns in _TABLES.items():
+        cursor = base.execute(f"select * from {table}")
+        texts = {"value", "tensorSizeMinusOneElements"}
+        schema = pa.schema([(name, pa.string() if name in texts else pa.int64()) for name in columns.split(", ")])
+        with pq.ParquetWriter(folder / f"{table}.parquet", schema) as writer:
+            while rows := cursor.fetchmany(10_000):  # else the peak of this process counts as that of those that it starts
+                writer.write_table(pa.table(list(zip(*rows, strict=True)), schema=schema))
+    base.close()
 
 
 def _measure(way: str, path: Path) -> list[float]:

@@ -51,10 +51,6 @@ _TIME_CHARACTERS = b"0123456789.,"
 # What JSON forbids and some write all the same, and what it is read as.
 _NO_NUMBER = re.compile(rb"(:\s*)[-+]?(?:inf|nan|infinity)(?=\s*[,}\]])", re.IGNORECASE)
 _TRAILING_COMMA = re.compile(rb",(\s*[\]}])")
-_HALF_A_SIGN = re.compile(
-    rb"(?<!\\)((?:\\\\)*)(\\u[dD][89abAB][0-9a-fA-F]{2}\\u[dD][c-fC-F][0-9a-fA-F]{2})"
-    rb"|(?<!\\)((?:\\\\)*)\\u[dD][89a-fA-F][0-9a-fA-F]{2}"
-)
 _ONE_LINE = bytes(max(code, 32) for code in range(256))
 """Signs for which a text would need an escape are blanks."""
 
@@ -334,9 +330,8 @@ def _mend_values(text: bytes | bytearray) -> bytes:
 
 
 def _mend_texts(text: bytes) -> bytes:
-    """Return JSON with blanks for signs that need an escape, and a sign of its own for those that are none."""
-    mended = text.translate(_ONE_LINE).decode("utf-8", "replace").encode()
-    return _HALF_A_SIGN.sub(lambda found: found[0] if found[2] else (found[3] or b"") + b"\\ufffd", mended)
+    """Return JSON with blanks for signs that need an escape, and a sign of its own for bytes that are none."""
+    return text.translate(_ONE_LINE).decode("utf-8", "replace").encode()
 
 
 @cache

@@ -50,8 +50,8 @@ FORMATS: Mapping[str, Format] = {
 
 READABLE = (
     "gsl.load_trace() reads Parquet and Arrow files of trace.save(), spools of Session(spool=...), pages of "
-    "timeline().save('run.html', with_data=True), JSON of PyTorch's profiler and of others in Chrome's format, SQLite exports "
-    "and reports of Nsight Systems, and Perfetto's .pftrace. Each but a report may be packed by gzip."
+    "timeline().save('run.html', with_data=True), JSON of PyTorch's profiler and of others in Chrome's format, SQLite and "
+    "Parquet exports and reports of Nsight Systems, and Perfetto's .pftrace. Each but a report may be packed by gzip."
 )
 """What can be read, in words."""
 
@@ -110,6 +110,8 @@ def find_format(path: str | PathLike[str]) -> str:
     >>> path.with_suffix(".parquet").rename(path) == path, find_format(path)
     (True, 'parquet')
     """
+    if is_nsys_folder(path):
+        return "nsys"
     head, name = _read_head(path), Path(path).name.lower()
     found = next((known for begin, known in _BEGINS.items() if head.startswith(begin)), None) or _find_text_format(head)
     if found is not None:
@@ -122,6 +124,11 @@ def find_format(path: str | PathLike[str]) -> str:
     elif name.endswith(REPORT_SUFFIXES):  # what is in one only nsys knows
         return "nsys"
     raise TraceFileError(f"{str(path)!r} is no trace: it looks like {looks}. {READABLE}")
+
+
+def is_nsys_folder(path: str | PathLike[str]) -> bool:
+    """Tell whether it is what ``nsys export --type=parquetdir`` writes."""
+    return os.path.isfile(os.path.join(path, "StringIds.parquet"))  # noqa: PTH113, PTH118 - which take any name
 
 
 def lend(path: Path) -> AbstractContextManager[Path]:
@@ -150,7 +157,7 @@ def read_as(name: str, path: Path, readers: Mapping[str, Callable[[Path], Trace]
     """
     if name == AUTO:
         name = find_format(path)
-    else:
+    elif not is_nsys_folder(path):
         _read_head(path)  # tells whether there is anything to read
     read = readers.get(name) or _load(FORMATS[name].reader)
     if FORMATS[name].unpacks or not _is_packed(path):

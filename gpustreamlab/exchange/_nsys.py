@@ -7,21 +7,18 @@ from __future__ import annotations
 
 import sqlite3
 from collections import Counter
-from collections.abc import Callable
-from contextlib import closing
 from os import PathLike
 from typing import NamedTuple
 
 import numpy as np
+import pyarrow as pa
 
-from gpustreamlab._util.progress import steps
 from gpustreamlab.errors import TraceFileError
 from gpustreamlab.exchange._formats import not_read
 from gpustreamlab.exchange._kineto_columns import Codes
 from gpustreamlab.exchange._nsys_host import Calls, Ranges, read_calls, read_ranges, read_waits
-from gpustreamlab.exchange._nsys_pages import DamagedError
 from gpustreamlab.exchange._nsys_places import NO_STREAM, Lanes, Places, Processes, Streams, find_threads
-from gpustreamlab.exchange._nsys_report import Columns, Report, as_sqlite, export_hint, joined
+from gpustreamlab.exchange._nsys_report import Columns, Report, export_hint, joined, open_report
 from gpustreamlab.exchange._nsys_work import MOST_DETAILS, WORK_TABLES, Work, read_work
 from gpustreamlab.model import NSYS_BACKEND, SPAN_KINDS, Trace, TraceMetadata
 from gpustreamlab.record import FIRST_WORK_NUMBER, SPAN_COLUMNS, Delta, RowFinder, Tables, build_trace, cut_text
@@ -35,7 +32,6 @@ _READ = (*WORK_TABLES, f"{_PREFIX}RUNTIME", _NVTX, *_TELLING)
 _TIMES = {"start", "timestamp", "rawTimestamp"}
 """Columns by which a table is known to hold events."""
 _FACTS = ("ENUM_", "META_", "TARGET_INFO_", "ANALYSIS_")
-_DAMAGE = (sqlite3.Error, DamagedError, OSError, UnicodeError)
 
 
 def read_nsys(path: str | PathLike[str]) -> Trace:
@@ -44,7 +40,8 @@ def read_nsys(path: str | PathLike[str]) -> Trace:
     Parameters
     ----------
     path
-        An SQLite export of 2022 or later, packed by gzip or not; or a ``.nsys-rep``, which nsys then exports for this.
+        An SQLite export of 2022 or later, packed by gzip or not; a folder of ``nsys export --type=parquetdir``; or a
+        ``.nsys-rep``, which nsys then exports for this.
 
     Returns
     -------
@@ -70,10 +67,12 @@ def read_nsys(path: str | PathLike[str]) -> Trace:
     """
     name = str(path)
     try:
-        with as_sqlite(path) as file, closing(Report(file, name)) as report, steps(report.step_count, "reading") as step:
-            delta = _Reader(report, name, lambda: step(name)).read()
+        with open_report(path) as report:
+            delta = _Reader(report, name).read()
         return build_trace(delta)
-    except _DAMAGE as error:
+    except TraceFileError:
+        raise
+    except (sqlite3.Error, pa.ArrowException, OSError, UnicodeError) as error:
         raise TraceFileError(
             f"{name!r} cannot be read as a report of Nsight Systems: {error}. It was cut off or is damaged. "
             f"{export_hint('run.nsys-rep')}"
@@ -100,22 +99,21 @@ class _Parts(NamedTuple):
 class _Reader:
     """Turns the tables of one report into a trace."""
 
-    def __init__(self, report: Report, name: str, step: Callable[[], None]) -> None:
-        self._report, self._name, self._step = report, name, step
+    def __init__(self, report: Report, name: str) -> None:
+        self._report, self._name = report, name
         self._names = Codes(cut_text)
         self._places = Places(report)
 
     def read(self) -> Delta:
         """Return the rows of the trace."""
-        report, step = self._report, self._step
-        work, calls = read_work(report, self._names, step), read_calls(report, self._names, step)
-        ranges = read_ranges(report, self._names, step)
+        report = self._report
+        work, calls, ranges = read_work(report, self._names), read_calls(report, self._names), read_ranges(report, self._names)
         self._require_some(work, calls, ranges)
         numbers = [ranges.columns["thread"], calls.columns["thread"]]
         processes = Processes([work.columns["process"], *numbers], self._name)
         threads, streams = find_threads(numbers, processes), Streams(work.columns, processes, self._places)
         called = processes.calls(processes.codes(calls.columns["thread"]), calls.columns["correlation"])
-        waits, has_records = read_waits(report, np.unique(called[calls.is_wait]), processes, step)
+        waits, has_records = read_waits(report, np.unique(called[calls.is_wait]), processes)
         lanes = streams.lanes()
         of_work = _work_columns(work.columns, streams, lanes, processes)
         _add_launches(of_work, called, calls.columns["start_ns"], threads.codes[1])

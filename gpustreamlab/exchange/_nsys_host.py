@@ -3,15 +3,14 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from typing import NamedTuple
 
 import numpy as np
 
 from gpustreamlab.exchange._kineto_columns import Codes
-from gpustreamlab.exchange._nsys_pages import NO_NUMBER
 from gpustreamlab.exchange._nsys_places import Processes
-from gpustreamlab.exchange._nsys_report import Columns, Report, alike, chosen, or_else, timed
+from gpustreamlab.exchange._nsys_report import NO_NUMBER, Columns, Report, alike, chosen, or_else, timed
 from gpustreamlab.model import Marker
 from gpustreamlab.record import cut_text
 from gpustreamlab.typing import BoolArray, Int64Array, MarkerKind
@@ -40,10 +39,10 @@ class Calls(NamedTuple):
     refused: int
 
 
-def read_calls(report: Report, names: Codes, step: Callable[[], None]) -> Calls:
+def read_calls(report: Report, names: Codes) -> Calls:
     """Return all calls of a report, of the runtime and of the driver."""
     wanted = ("start", "end", "globalTid", "correlationId", "nameId")
-    rows, refused = timed(report.numbers("CUPTI_ACTIVITY_KIND_RUNTIME", wanted, step))
+    rows, refused = timed(report.numbers("CUPTI_ACTIVITY_KIND_RUNTIME", wanted))
     first, sort = alike([rows["nameId"]])
     numbers = rows["nameId"][first].tolist()
     strings = report.strings(numbers)
@@ -76,10 +75,10 @@ class Ranges(NamedTuple):
     """Rows that name domains."""
 
 
-def read_ranges(report: Report, names: Codes, step: Callable[[], None]) -> Ranges:
+def read_ranges(report: Report, names: Codes) -> Ranges:
     """Return the ranges and marks of NVTX; those of domains have its name in front."""
     wanted = ("start", "end", "eventType", "globalTid", "textId", "domainId")
-    rows = report.numbers(_NVTX, wanted, step)
+    rows = report.numbers(_NVTX, wanted)
     texts = _Texts(report, rows)
     kind = rows["eventType"]
     is_range, is_mark = np.isin(kind, (_PUSH_POP, _START_END)), kind == _MARK
@@ -142,7 +141,7 @@ class _Texts:
         return int(self._rows["globalTid"][row]) >> 24, int(self._rows["domainId"][row])
 
 
-def read_waits(report: Report, wait_calls: Int64Array, processes: Processes, step: Callable[[], None]) -> tuple[Columns, bool]:
+def read_waits(report: Report, wait_calls: Int64Array, processes: Processes) -> tuple[Columns, bool]:
     """Return the waits of which the record that they waited for is told, one of each call.
 
     Parameters
@@ -153,8 +152,6 @@ def read_waits(report: Report, wait_calls: Int64Array, processes: Processes, ste
         The calls that make a stream wait, sorted; numbers that no two processes share.
     processes
         All of the report.
-    step
-        Called now and then.
 
     Returns
     -------
@@ -165,8 +162,8 @@ def read_waits(report: Report, wait_calls: Int64Array, processes: Processes, ste
         Whether nsys was asked to record events.
     """
     wanted = ("globalPid", "correlationId", *_PLACE, "eventId", "eventSyncId")
-    waits = report.numbers("CUPTI_ACTIVITY_KIND_SYNCHRONIZATION", wanted, step)
-    records = report.numbers("CUPTI_ACTIVITY_KIND_CUDA_EVENT", wanted, step)
+    waits = report.numbers("CUPTI_ACTIVITY_KIND_SYNCHRONIZATION", wanted)
+    records = report.numbers("CUPTI_ACTIVITY_KIND_CUDA_EVENT", wanted)
     has_records = len(records["eventId"]) > 0
     for rows in (waits, records):
         rows["call"] = processes.calls(processes.codes(rows["globalPid"]), rows["correlationId"])

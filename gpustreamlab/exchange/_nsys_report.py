@@ -1,4 +1,4 @@
-"""Files of Nsight Systems and their tables: rows as columns, by name; absent tables are empty, whatever a column may hold."""
+"""Exports of Nsight Systems and their tables: rows as columns, by name; absent tables are empty, whatever a column may hold."""
 
 from __future__ import annotations
 
@@ -6,27 +6,30 @@ import shutil
 import sqlite3
 import subprocess
 import tempfile
-from collections.abc import Callable, Iterable, Iterator, Sequence
-from contextlib import ExitStack, contextmanager
+from abc import ABC, abstractmethod
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from contextlib import closing, contextmanager, nullcontext
 from itertools import islice
 from os import PathLike
 from pathlib import Path
-from typing import NamedTuple, TypeAlias
+from typing import Any, TypeAlias
 
 import numpy as np
+import pyarrow as pa
+import pyarrow.parquet as pq
 
+from gpustreamlab._util.progress import steps
 from gpustreamlab.errors import TraceFileError
-from gpustreamlab.exchange._formats import REPORT_SUFFIXES
-from gpustreamlab.exchange._nsys_pages import CHUNK_PAGES, NO_NUMBER, Pages
+from gpustreamlab.exchange._formats import REPORT_SUFFIXES, is_nsys_folder
 from gpustreamlab.record import MAX_FULL_NAME
 from gpustreamlab.typing import BoolArray, Int64Array
 
 Columns: TypeAlias = dict[str, Int64Array]
 
+NO_NUMBER = int(np.iinfo(np.int64).min)
+"""Stands for all that is no whole number: NULL, text, a float, a blob."""
 MOST_ROWS = 20_000_000
 """Most rows of a table that are read."""
-MOST_TABLES = 2_000
-"""Most tables of a file."""
 MOST_FACTS = 65_536
 """Most rows of a table of facts: devices, contexts, streams."""
 LARGEST_VALUE_BYTES = 16 << 20
@@ -35,31 +38,29 @@ LARGEST_VALUE_BYTES = 16 << 20
 _MAGIC = b"SQLite format 3\0"
 _LAST_WORDS = 300
 """Characters of what nsys said that a message repeats."""
-_SCHEMA_PAGE = 1
 _FETCH_ROWS = 8_192
 _LARGEST_TIME_NS = 1 << 61
-_FLOAT_TYPES = ("REAL", "FLOA", "DOUB")
-"""In columns of these types SQLite stores whole numbers that it reads as floats."""
 
 
 @contextmanager
-def as_sqlite(path: str | PathLike[str]) -> Iterator[Path]:
-    """Give the SQLite file that a file is, or that nsys exports it as, in a folder that is removed afterwards.
+def open_report(path: str | PathLike[str]) -> Iterator[Report]:
+    """Open an SQLite file, a folder of Parquet files, or what nsys exports a report as, which is removed afterwards.
 
     Raises
     ------
     TraceFileError
         If there is none, it is still being written, or nsys is needed and not there.
+    sqlite3.Error, pyarrow.ArrowException
+        By this and every method of what it gives, if the file is damaged.
     """
     given = Path(path)
-    if _is_sqlite(given):
-        _require_whole(given)
-        yield given
-    elif given.suffix.lower() in REPORT_SUFFIXES:
-        with tempfile.TemporaryDirectory(prefix="gpustreamlab-") as folder:
-            yield _export(given, Path(folder))
-    else:
-        raise TraceFileError(f"{str(given)!r} is no SQLite file of Nsight Systems. {export_hint('run.nsys-rep')}")
+    if is_nsys_folder(given):
+        yield _Folder(given, str(path))
+        return
+    with nullcontext(given) if _is_sqlite(given) else _exported(given) as file:
+        _require_whole(file)
+        with closing(sqlite3.connect(f"{file.absolute().as_uri()}?mode=ro&immutable=1", uri=True)) as base:
+            yield _Database(base, str(path))
 
 
 def export_hint(name: str) -> str:
@@ -67,136 +68,155 @@ def export_hint(name: str) -> str:
     return f"Export it with: nsys export --type sqlite -o {Path(name).stem}.sqlite {name}"
 
 
-class _Table(NamedTuple):
-    root: int
-    columns: tuple[str, ...]
-    is_plain: bool
-    """Whether its rows lie on the pages as its columns are declared."""
-
-
-class Report:
+class Report(ABC):
     """A report, open for reading.
 
     Parameters
     ----------
-    path
-        An SQLite file.
     name
         How messages call it.
-
-    Raises
-    ------
-    sqlite3.Error, DamagedError
-        By this and every method, if the file is damaged.
+    columns
+        The columns of each table.
     """
 
-    def __init__(self, path: Path, name: str) -> None:
-        self._name = name
-        self._leaves: dict[str, tuple[Int64Array, int]] = {}
-        with ExitStack() as stack:
-            self._pages = Pages(stack.enter_context(path.open("rb")))
-            self._base = sqlite3.connect(f"{path.absolute().as_uri()}?mode=ro&immutable=1", uri=True)
-            stack.callback(self._base.close)
-            self._base.setlimit(sqlite3.SQLITE_LIMIT_LENGTH, LARGEST_VALUE_BYTES)
-            self._base.text_factory = lambda raw: raw.decode("utf-8", "replace")
-            self._tables = self._read_tables()
-            self._opened = stack.pop_all()
-
-    def close(self) -> None:
-        """Close the file."""
-        self._opened.close()
+    def __init__(self, name: str, columns: Mapping[str, Sequence[str]]) -> None:
+        self._name, self._columns = name, columns
+        self._counts: dict[str, int] = {}
 
     @property
     def tables(self) -> tuple[str, ...]:
         """Names of the tables."""
-        return tuple(self._tables)
+        return tuple(self._columns)
 
-    @property
-    def step_count(self) -> int:
-        """How many steps reading every table takes."""
-        return 1 + self._pages.count // CHUNK_PAGES
-
-    def columns(self, table: str) -> tuple[str, ...]:
+    def columns(self, table: str) -> Sequence[str]:
         """Return the names of a table's columns; none of an absent one."""
-        return self._tables[table].columns if table in self._tables else ()
+        return self._columns.get(table, ())
 
     def count(self, table: str) -> int:
         """Return how many rows a table has."""
-        return self._find_leaves(table)[1] if table in self._tables else 0
+        if table in self._columns and table not in self._counts:
+            self._counts[table] = self._count(table)
+            if self._counts[table] > MOST_ROWS:
+                raise TraceFileError(
+                    f"{self._name!r} has more than {MOST_ROWS:,} rows of {table}, which are not read. Profile for a shorter "
+                    "time: nsys profile --duration=10."
+                )
+        return self._counts.get(table, 0)
 
-    def numbers(self, table: str, columns: Sequence[str], step: Callable[[], None] = lambda: None) -> Columns:
+    def numbers(self, table: str, columns: Sequence[str]) -> Columns:
         """Return columns as whole numbers, `NO_NUMBER` where there is none, in the order of the rows."""
-        there = [name for name in columns if name in self.columns(table)]
-        found = dict(zip(there, self._read_numbers(table, there, step), strict=True)) if there else {}
-        return {name: found[name] if name in found else np.full(self.count(table), NO_NUMBER) for name in columns}
+        found = {name: np.full(self.count(table), NO_NUMBER) for name in columns}
+        if there := self._there(table, columns):
+            self._fill(table, {name: found[name] for name in there})
+        return found
 
     def texts(self, table: str, column: str, limit: int) -> Iterator[str | None]:
         """Yield a column's texts, cut off behind `limit` characters; None where there is none."""
-        for (text,) in self._select(table, [f"substr({_quoted(column)}, 1, {limit + 1})"]):
-            yield text if type(text) is str else None
+        return self._texts(table, column, limit + 1) if self._there(table, [column]) else iter(())
 
     def strings(self, numbers: Iterable[int]) -> dict[int, str]:
         """Return what numbers of names stand for."""
         wanted = set(numbers)
-        if not {"id", "value"} <= {*self.columns("StringIds")}:
-            return {}
-        rows = self._select("StringIds", ["id", f"substr(value, 1, {MAX_FULL_NAME + 1})"])
-        return {number: text for number, text in rows if number in wanted and type(text) is str}
+        known = self.numbers("StringIds", ["id"])["id"].tolist()
+        texts = self.texts("StringIds", "value", MAX_FULL_NAME)
+        return {number: text for number, text in zip(known, texts, strict=False) if number in wanted and text is not None}
 
     def facts(self, table: str, columns: Sequence[str]) -> list[dict[str, int | str]]:
         """Return the rows of a small table, as far as they are whole numbers and texts."""
-        there = [name for name in columns if name in self.columns(table)]
-        rows = islice(self._select(table, map(_quoted, there)), MOST_FACTS) if there else ()
+        there = self._there(table, columns)
+        rows = islice(self._rows(table, there), MOST_FACTS) if there else ()
         return [{name: value for name, value in zip(there, row, strict=True) if type(value) in {int, str}} for row in rows]
 
-    def _read_tables(self) -> dict[str, _Table]:
-        self._pages.leaves(_SCHEMA_PAGE)  # a tree, before SQLite reads it
-        self._base.execute("pragma trusted_schema=off")
-        rows = self._base.execute(
-            f"select name, rootpage from sqlite_master where type = 'table' and rootpage > 0 limit {MOST_TABLES}"  # noqa: S608
-        ).fetchall()
-        tables = {}
-        for name, root in rows:
-            told = self._base.execute(f"pragma table_xinfo({_quoted(name)})").fetchall()
-            is_plain = not any(
-                hidden or key or any(kind in str(declared).upper() for kind in _FLOAT_TYPES)
-                for _, _, declared, _, _, key, hidden in told
-            )
-            # Columns that SQLite makes when they are read, by whatever a file says, are left alone: nsys has none.
-            tables[name] = _Table(root, tuple(str(row[1]) for row in told if not row[6]), is_plain)
-        return tables
+    def _there(self, table: str, columns: Sequence[str]) -> list[str]:
+        return [name for name in columns if name in self.columns(table)]
 
-    def _find_leaves(self, table: str) -> tuple[Int64Array, int]:
-        """Return the pages of a table, and how many rows they have. Thereby they are known to be a tree, which has an end."""
-        if table not in self._leaves:
-            leaves, row_count = self._pages.leaves(self._tables[table].root)
-            if row_count > MOST_ROWS:
-                raise TraceFileError(
-                    f"{self._name!r} has {row_count:,} rows of {table}; {MOST_ROWS:,} are read. Profile for a shorter time: "
-                    "nsys profile --duration=10."
-                )
-            self._leaves[table] = leaves, row_count
-        return self._leaves[table]
+    @abstractmethod
+    def _count(self, table: str) -> int: ...
 
-    def _read_numbers(self, table: str, columns: Sequence[str], step: Callable[[], None]) -> Int64Array:
-        (leaves, row_count), kind = self._find_leaves(table), self._tables[table]
-        places = [kind.columns.index(name) for name in columns]
-        found = self._pages.read(leaves, row_count, places, step) if kind.is_plain else None
-        return self._ask_numbers(table, columns, step) if found is None else found
+    @abstractmethod
+    def _fill(self, table: str, columns: Columns) -> None: ...
 
-    def _ask_numbers(self, table: str, columns: Sequence[str], step: Callable[[], None]) -> Int64Array:
-        """Return columns as SQLite reads them."""
-        cursor = self._select(table, map(_quoted, columns))
-        parts = [np.empty((len(columns), 0), np.int64)]
-        while rows := cursor.fetchmany(_FETCH_ROWS):
-            values = (value if type(value) is int else NO_NUMBER for row in rows for value in row)
-            parts.append(np.fromiter(values, np.int64, len(rows) * len(columns)).reshape(-1, len(columns)).T)
-            step()
-        return np.concatenate(parts, axis=1)
+    @abstractmethod
+    def _texts(self, table: str, column: str, length: int) -> Iterator[str | None]: ...
+
+    @abstractmethod
+    def _rows(self, table: str, columns: Sequence[str]) -> Iterable[Sequence[Any]]: ...
+
+
+class _Database(Report):
+    """An SQLite file. Nothing that it holds is executed: rows are asked of its tables alone."""
+
+    def __init__(self, base: sqlite3.Connection, name: str) -> None:
+        self._base = base
+        base.setlimit(sqlite3.SQLITE_LIMIT_LENGTH, LARGEST_VALUE_BYTES)
+        base.text_factory = lambda raw: raw.decode("utf-8", "replace")
+        base.execute("pragma trusted_schema=off")
+        columns: dict[str, list[str]] = {}
+        # Columns that SQLite makes when they are read, by whatever a file says, are left alone: nsys has none.
+        for table, column in base.execute(
+            "select tables.name, columns.name from sqlite_master tables, pragma_table_xinfo(tables.name) columns "
+            "where tables.type = 'table' and tables.rootpage > 0 and columns.hidden = 0"
+        ):
+            columns.setdefault(table, []).append(column)
+        super().__init__(name, columns)
+
+    def _count(self, table: str) -> int:
+        # With the limit it ends, also where pages of a damaged file are below themselves.
+        asked = f"select count(*) from (select 1 from {_quoted(table)} not indexed limit {MOST_ROWS + 1})"  # noqa: S608 - quoted
+        count: int = self._base.execute(asked).fetchone()[0]
+        return count
+
+    def _fill(self, table: str, columns: Columns) -> None:
+        cursor, done = self._select(table, map(_quoted, columns)), 0
+        with steps(-(-self.count(table) // _FETCH_ROWS), "reading") as step:
+            while rows := cursor.fetchmany(_FETCH_ROWS):
+                values = (value if type(value) is int else NO_NUMBER for row in rows for value in row)
+                part = np.fromiter(values, np.int64, len(rows) * len(columns)).reshape(len(rows), -1)
+                for column, column_part in zip(columns.values(), part.T, strict=True):
+                    column[done : done + len(rows)] = column_part
+                done += len(rows)
+                step(f"{self._name}, {table}")
+
+    def _texts(self, table: str, column: str, length: int) -> Iterator[str | None]:
+        for (text,) in self._select(table, [f"substr({_quoted(column)}, 1, {length})"]):
+            yield text if type(text) is str else None
+
+    def _rows(self, table: str, columns: Sequence[str]) -> Iterable[Sequence[Any]]:
+        return self._select(table, map(_quoted, columns))
 
     def _select(self, table: str, columns: Iterable[str]) -> sqlite3.Cursor:
-        self._find_leaves(table)
-        return self._base.execute(f"select {', '.join(columns)} from {_quoted(table)} order by rowid")  # noqa: S608 - quoted
+        """Ask for all rows; "not indexed", so that they come as they lie in the file, and each once."""
+        asked = f"select {', '.join(columns)} from {_quoted(table)} not indexed order by rowid limit {self.count(table)}"  # noqa: S608
+        return self._base.execute(asked)
+
+
+class _Folder(Report):
+    """What ``nsys export --type=parquetdir`` writes: a Parquet file for each table."""
+
+    def __init__(self, folder: Path, name: str) -> None:
+        self._files = {file.stem: file for file in sorted(folder.glob("*.parquet"))}
+        super().__init__(name, {table: pq.read_schema(file).names for table, file in self._files.items()})
+
+    def _count(self, table: str) -> int:
+        return int(pq.read_metadata(self._files[table]).num_rows)
+
+    def _fill(self, table: str, columns: Columns) -> None:
+        for name, values in columns.items():
+            column = self._read(table, [name])[0]
+            if pa.types.is_integer(column.type):
+                values[: len(column)] = column.cast(pa.int64(), safe=False).fill_null(NO_NUMBER)[: len(values)]
+
+    def _texts(self, table: str, column: str, length: int) -> Iterator[str | None]:
+        for text in self._read(table, [column])[0]:
+            value = text.as_py()
+            yield value[:length] if type(value) is str else None
+
+    def _rows(self, table: str, columns: Sequence[str]) -> Iterable[Sequence[Any]]:
+        return zip(*self._read(table, columns).to_pydict().values(), strict=True)
+
+    def _read(self, table: str, columns: Sequence[str]) -> pa.Table:
+        with pq.ParquetFile(self._files[table]) as file:
+            return file.read(columns=list(columns), use_threads=False)
 
 
 def timed(rows: Columns) -> tuple[Columns, int]:
@@ -270,25 +290,30 @@ def _require_whole(path: Path) -> None:
             )
 
 
-def _export(path: Path, folder: Path) -> Path:
+@contextmanager
+def _exported(path: Path) -> Iterator[Path]:
     """Let nsys write the SQLite file of a report."""
-    program, target = shutil.which("nsys"), folder / "report.sqlite"
+    if path.suffix.lower() not in REPORT_SUFFIXES:
+        raise TraceFileError(f"{str(path)!r} is no SQLite file of Nsight Systems. {export_hint('run.nsys-rep')}")
+    program = shutil.which("nsys")
     if program is None:
         raise TraceFileError(
             f"{str(path)!r} is a report that only Nsight Systems can read, and nsys is not installed here. Where it is: "
             f"nsys export --type sqlite -o {path.stem}.sqlite {path.name}"
         )
-    command = [program, "export", "--type", "sqlite", "--output", str(target), str(path.absolute())]
-    try:
-        done = subprocess.run(  # noqa: S603 - the program that the user has installed, with one file's name
-            command, stdin=subprocess.DEVNULL, capture_output=True, text=True, errors="replace", check=False
-        )
-    except OSError as error:
-        raise TraceFileError(f"{str(path)!r} cannot be exported: {program!r} does not run, {error}.") from error
-    if done.returncode or not target.is_file() or not _is_sqlite(target):
-        said = " ".join(f"{done.stdout} {done.stderr}".split())[-_LAST_WORDS:]
-        raise TraceFileError(
-            f"{str(path)!r} cannot be exported: nsys ended with {done.returncode} and said {said!r}. It may be of a newer nsys "
-            "than this one; export it where it was recorded."
-        )
-    return target
+    with tempfile.TemporaryDirectory(prefix="gpustreamlab-") as folder:
+        target = Path(folder) / "report.sqlite"
+        command = [program, "export", "--type", "sqlite", "--output", str(target), str(path.absolute())]
+        try:
+            done = subprocess.run(  # noqa: S603 - the program that the user has installed, with one file's name
+                command, stdin=subprocess.DEVNULL, capture_output=True, text=True, errors="replace", check=False
+            )
+        except OSError as error:
+            raise TraceFileError(f"{str(path)!r} cannot be exported: {program!r} does not run, {error}.") from error
+        if done.returncode or not target.is_file() or not _is_sqlite(target):
+            said = " ".join(f"{done.stdout} {done.stderr}".split())[-_LAST_WORDS:]
+            raise TraceFileError(
+                f"{str(path)!r} cannot be exported: nsys ended with {done.returncode} and said {said!r}. It may be of a newer "
+                "nsys than this one; export it where it was recorded."
+            )
+        yield target

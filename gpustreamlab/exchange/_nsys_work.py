@@ -65,11 +65,11 @@ class Work(NamedTuple):
     """Work beyond `MOST_DETAILS`."""
 
 
-def read_work(report: Report, names: Codes, step: Callable[[], None]) -> Work:
+def read_work(report: Report, names: Codes) -> Work:
     """Return all work of a report."""
     tables, refused = {}, 0
     for table in WORK_TABLES:
-        rows, bad = timed(report.numbers(table, (*_PLACE, *_OF_TABLE[table]), step))
+        rows, bad = timed(report.numbers(table, (*_PLACE, *_OF_TABLE[table])))
         has_device = rows["deviceId"] >= 0
         tables[table] = chosen(rows, has_device)
         refused += bad + int(np.count_nonzero(~has_device))

@@ -35,8 +35,8 @@ def load_trace(path: str | PathLike[str] | Iterable[str | PathLike[str]], format
 
     Our own are Parquet and Arrow files of `Trace.save`, what ``Session(spool=...)`` has written so far, and pages of
     ``timeline().save("run.html", with_data=True)``. Of others: JSON of PyTorch's profiler, JSON in Chrome's format (JAX, ...),
-    SQLite exports of Nsight Systems (reports where nsys is installed), and Perfetto's ``.pftrace``. Each but a report may be
-    packed by gzip.
+    SQLite files and Parquet folders of Nsight Systems (reports where nsys is installed), and Perfetto's ``.pftrace``. Each
+    but a report and a folder may be packed by gzip.
 
     What a file does not tell, and what of it was not read, ``trace.metadata.missing`` and ``trace.metadata.imported`` say. What
     a killed process has spooled is read up to the last whole piece; ``trace.metadata.recovery_note`` says what may be missing.

@@ -6,6 +6,9 @@ import random
 import sqlite3
 from pathlib import Path
 
+import pyarrow as pa
+import pyarrow.parquet as pq
+
 EPOCH_NS = 1_700_000_000_123_456_789
 PID, OTHER_PID = 100, 101
 NO_NUMBER = 0xFFFF_FFFF
@@ -142,6 +145,15 @@ class NsysFile:
         base.commit()
         base.close()
         return path
+
+    def write_folder(self, folder: Path) -> Path:
+        """Write it as ``nsys export --type=parquetdir`` does."""
+        folder.mkdir()
+        for table, rows in self.tables.items():
+            columns = list(dict.fromkeys(name for row in rows for name in row))
+            made = pa.table({name: [row.get(name) for row in rows] for name in columns})
+            pq.write_table(made, folder / f"{table}.parquet")
+        return folder
 
 
 def _work(start, end, *, stream=7, correlation=1, pid=PID, device=0, context=1, green=0):

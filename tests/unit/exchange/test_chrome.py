@@ -263,10 +263,10 @@ def test_damage_costs_the_event_that_it_hits(tmp_path):
 
 
 def test_what_json_forbids_and_some_write_is_read(tmp_path):
-    raw = b'[{"ph":"X","name":"a\tb\\ud83d\\ude00\\ud800\xff","ts":1,"dur":2,"args":{"v":nan}}, 3, null, [], ]'
+    raw = b'[{"ph":"X","name":"a\tb\\ud83d\\ude00\xff","ts":1,"dur":2,"args":{"v":nan}}, {"name":"\\ud800"}, 3, null, [], ]'
     trace = read(tmp_path / "a.json", raw)
-    assert trace.names == ("a b😀��",)
-    assert "3 damaged events" in trace.metadata.imported
+    assert trace.names == ("a b😀�",)
+    assert "4 damaged events" in trace.metadata.imported
 
 
 def test_times_are_exact_decimals(tmp_path):
