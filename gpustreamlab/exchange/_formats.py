@@ -119,7 +119,7 @@ def find_format(path: str | PathLike[str]) -> str:
     looks = _looks_like(head)
     if name.endswith(_XPLANE_SUFFIX):  # begins as Perfetto's files do
         looks = "an XPlane file of JAX or XLA. Read the .trace.json.gz that lies beside it"
-    elif _load("gpustreamlab.exchange._pftrace_file:is_pftrace")(head):
+    elif _load("gpustreamlab.exchange._pftrace_packets:is_pftrace")(head):
         return "perfetto"
     elif name.endswith(REPORT_SUFFIXES):  # what is in one only nsys knows
         return "nsys"

@@ -68,7 +68,7 @@ def find_library() -> Path:
         raise MissingExtraError(
             f"Reports of Nsight Systems are written by its own library, {LIBRARY}, which is not installed here. Install Nsight "
             f"Systems 2024.6 or later with its host part, or set {VARIABLE} to the library's path. Perfetto needs nothing: "
-            "trace.save('run.pftrace')."
+            "trace.save('run.json.gz')."
         )
     return libraries[0]
 

@@ -1,18 +1,18 @@
 """Write traces for Perfetto: each stream and thread is a track, each span a slice, each wait and launch a flow.
 
-Source: https://perfetto.dev/docs/reference/synthetic-track-event. Times are whole nanoseconds since 1970, where the trace knows
-them; Perfetto holds those exactly.
+Source: https://perfetto.dev/docs/reference/synthetic-track-event. All packets are of one sequence, whose first one interns all
+strings and tells of a clock that counts whole nanoseconds from the trace's first moment.
 """
 
 from __future__ import annotations
 
 import gzip
-from collections import Counter
-from collections.abc import Sequence
+from collections import Counter, defaultdict
+from collections.abc import Iterator, Sequence
 from itertools import pairwise
 from os import PathLike
 from pathlib import Path
-from typing import Any, NamedTuple, TypeAlias
+from typing import Any, TypeAlias
 
 import numpy as np
 
@@ -21,22 +21,15 @@ from gpustreamlab.analysis import busy_edges, count_steps, sm_time_steps, stack_
 from gpustreamlab.errors import TraceError
 from gpustreamlab.exchange._formats import require_suffix
 from gpustreamlab.exchange._pftrace_packets import (
+    BEGIN,
     CLEARED,
-    FLOW,
-    FLOW_END,
-    OWN_FIELD,
-    PACKET,
-    SEQUENCE,
-    SEQUENCE_FLAGS,
-    TRACK_DESCRIPTOR,
-    Annotation,
-    Spans,
-    counter_packets,
-    instant_packet,
-    interned_data,
-    span_packets,
+    COUNTER,
+    END,
+    INSTANT,
+    NEEDS_STATE,
+    load_messages,
+    own_packet,
 )
-from gpustreamlab.exchange._protobuf import bytes_field, number_field, text_field
 from gpustreamlab.exchange._sublanes import nesting_order, sublanes
 from gpustreamlab.model import SPAN_KINDS, Lane, Trace, WorkDetail, write_file_whole
 from gpustreamlab.model._file import parquet_bytes
@@ -47,17 +40,15 @@ MOST_SAMPLES = 20_000
 """Samples of a counter that is computed from spans; beyond, it is averaged over so many parts of the time."""
 LAST_NS = (1 << 62) - 1
 """The latest time in a file: of 2116."""
-_MASK = (1 << 64) - 1
+_SEQUENCE = 1
+_BOOTTIME, _CLOCK = 6, 64
+"""Numbers of clocks: the one of the file, and that of the sequence."""
+_BLOCK_PACKETS = 4_096
+"""Packets that are written at once."""
 _PACKED_LEVEL = 6
-_EXPLICIT, _NEVER_MERGED = 3, 2
-"""Tracks are shown in the order told, and two of one name are two."""
-_BYTES_UNIT = 3
-ARGUMENTS = {"detail": 1, "correlation": 2, "size_bytes": 3, "queued_ns": 4}
-"""Arguments of spans that are numbers, and the number of each one's name."""
-_ARGUMENT_NAMES = {**{number: name for name, number in ARGUMENTS.items()}, 1: "full_name", 4: "queued_before_ns", 5: "launch"}
-"""Arguments of spans by their numbers."""
-_LAUNCH = 5
-_CATEGORIES = {code: kind.value for code, kind in enumerate(SPAN_KINDS, 1)}
+_NUMBERS = {"correlation": "correlation", "size_bytes": "size_bytes", "queued_ns": "queued_before_ns"}
+"""Arguments of spans that are numbers, and their names in the file."""
+_ARGUMENTS = ("full_name", "launch", *_NUMBERS.values())
 
 
 def write_pftrace(trace: Trace, path: str | PathLike[str]) -> None:
@@ -76,6 +67,8 @@ def write_pftrace(trace: Trace, path: str | PathLike[str]) -> None:
         If the suffix is another one.
     TraceError
         If times are further apart than 146 years.
+    MissingExtraError
+        If Perfetto's package is not installed.
     TraceFileError
         If the file cannot be written; one that was there before is then left as it was.
 
@@ -108,38 +101,13 @@ def write_pftrace(trace: Trace, path: str | PathLike[str]) -> None:
     write_file_whole(path, write)
 
 
-class _Track(NamedTuple):
-    """A row of the viewer."""
-
-    uuid: int
-    parent: int
-    rank: int
-    name: str
-    counter: str | None = None
-    """Name of what it counts, with the unit; None for a track of spans, or a group."""
-
-    def packet(self) -> bytes:
-        """Return what tells of it."""
-        fields = number_field(1, self.uuid) + number_field(12, self.rank) + number_field(15, _NEVER_MERGED)
-        fields += number_field(5, self.parent) if self.parent else b""
-        if self.counter is not None:
-            unit = (
-                number_field(3, _BYTES_UNIT)
-                if self.counter.endswith("_bytes")
-                else text_field(6, self.counter.rpartition("_")[2])
-            )
-            fields += bytes_field(8, unit)
-        else:
-            fields += number_field(11, _EXPLICIT)
-        return bytes_field(PACKET, number_field(SEQUENCE, 1), bytes_field(TRACK_DESCRIPTOR, fields, text_field(2, self.name)))
-
-
 class _Writer:
-    """The packets of one trace."""
+    """The packets of one trace, in blocks."""
 
     def __init__(self, trace: Trace) -> None:
         self._trace = trace
-        self._shift_ns, self._base_ns = _clock(trace)
+        self._block = load_messages().Trace()
+        self._shift_ns, self._first_ns = _clock(trace)
         sub = sublanes(trace.start_ns, trace.end_ns, trace.lane)
         counts = np.ones(len(trace.lanes), np.int64)
         np.maximum.at(counts, trace.lane, sub + 1)
@@ -149,100 +117,120 @@ class _Writer:
         self._bounds = np.searchsorted(place[self._order], np.arange(int(counts.sum()) + 1)).tolist()
         """Where spans of each track begin in it."""
         self._tracks = _Tracks(trace, counts.tolist())
-        told = {name: _argument_values(trace, name) for name in ARGUMENTS}
-        self._told = {name: values for name, values in told.items() if values is not None}
-        """Arguments of spans; 0 for those that lack one."""
-        self._sequence = 2
 
     def write(self, file: Any) -> None:
         """Write everything into a file that is open."""
-        trace, tracks = self._trace, self._tracks
-        samples = _samples(trace)
-        counters = [tracks.add_counter(lane, trace.counters.names[name]) for lane, name, _ in samples]
-        computed = [(tracks.add_computed(*key), steps) for key, steps in _computed(trace).items()]
-        markers = tracks.add("markers") if trace.markers else 0
-        head = number_field(SEQUENCE, 1), number_field(SEQUENCE_FLAGS, CLEARED)
-        file.write(bytes_field(PACKET, *head, bytes_field(OWN_FIELD, parquet_bytes(trace))))
-        file.write(b"".join(track.packet() for track in tracks.all))
-        file.write(b"".join(instant_packet(self._times(one.time_ns), markers, one.kind, one.text) for one in trace.markers))
-        for uuid, (_, _, rows) in zip(counters, samples, strict=True):
-            self._write_counter(file, uuid, trace.counters.time_ns[rows], trace.counters.value[rows])
-        for uuid, (times_ns, values) in computed:
-            self._write_counter(file, uuid, times_ns, values)
-        self._write_spans(file, self._flows())
+        self._file = file
+        file.write(own_packet(parquet_bytes(self._trace)))
+        self._write_head()
+        self._write_tracks_and_counters()
+        self._write_slices()
+        file.write(self._block.SerializeToString())
 
-    def _write_counter(self, file: Any, uuid: int, times_ns: Int64Array, values: FloatArray) -> None:
-        for block in counter_packets(self._times(times_ns), values, self._sequence, uuid, self._base_ns):
-            file.write(block)
-        self._sequence += 1
+    def _packet(self, **fields: Any) -> Any:
+        """Return a new packet."""
+        if len(self._block.packet) == _BLOCK_PACKETS:
+            self._file.write(self._block.SerializeToString())
+            self._block = type(self._block)()
+        return self._block.packet.add(trusted_packet_sequence_id=_SEQUENCE, **fields)
 
-    def _write_spans(self, file: Any, flows: Sequence[_Flows]) -> None:
-        texts = [_launch_texts(detail) for detail in self._trace.details]
-        with steps(len(self._tracks.spans), "writing") as step:
-            for (uuid, lane), (first, last) in zip(self._tracks.spans, pairwise(self._bounds), strict=True):
-                if first < last:
-                    spans, interned = self._spans(first, last, flows, texts)
-                    for block in span_packets(spans, self._sequence, uuid, self._base_ns, interned):
-                        file.write(block)
-                    self._sequence += 3
-                step(self._trace.lanes[lane].name[:40])
+    def _event(self, time_ns: int, kind: int, uuid: int) -> Any:
+        """Return a new track event."""
+        packet = self._packet()
+        packet.timestamp, packet.sequence_flags = time_ns - self._first_ns, NEEDS_STATE
+        event = packet.track_event
+        event.type, event.track_uuid = kind, uuid
+        return event
 
-    def _spans(self, first: int, last: int, flows: Sequence[_Flows], texts: Sequence[_Texts]) -> tuple[Spans, bytes]:
-        """Return the spans of one track, and what gives their texts numbers."""
-        trace, rows = self._trace, self._order[first:last]
-        annotations = [
-            _annotation(ARGUMENTS[name], values[rows], is_text=name == "detail") for name, values in self._told.items()
-        ]
-        used: dict[int, str] = {}
-        if "detail" in self._told:
-            code = self._told["detail"][rows]
-            has_launch = np.array([False, *(bool(launch) for _, launch in texts)])[code]
-            annotations.append(_annotation(_LAUNCH, np.where(has_launch, code + len(texts), 0), is_text=True))
-            for one in np.unique(code[code > 0]).tolist():
-                used[one], used[one + len(texts)] = texts[one - 1]
-        spans = Spans(
-            start_ns=self._times(trace.start_ns[rows]),
-            end_ns=self._times(trace.end_ns[rows]),
-            name=trace.name[rows] + 1,
-            category=trace.kind[rows] + 1,
-            annotations=[one for one in annotations if one is not None],
-            flows=[(flow.field, *flow.within(first, last)) for flow in flows],
+    def _write_head(self) -> None:
+        """Write the packet that all others need: it interns strings, and tells of the clock."""
+        texts = [text for detail in self._trace.details for text in (detail.full_name, _launch_text(detail))]
+        self._packet(
+            sequence_flags=CLEARED,
+            trace_packet_defaults={"timestamp_clock_id": _CLOCK},
+            clock_snapshot={
+                "clocks": [
+                    {"clock_id": _BOOTTIME, "timestamp": self._first_ns + self._shift_ns},
+                    {"clock_id": _CLOCK, "timestamp": 0},
+                ]
+            },
+            interned_data={
+                "event_names": _interned(self._trace.names),
+                "event_categories": _interned([kind.value for kind in SPAN_KINDS]),
+                "debug_annotation_names": _interned(_ARGUMENTS),
+                "debug_annotation_string_values": [{"iid": iid, "str": text.encode()} for iid, text in enumerate(texts, 1)],
+            },
         )
-        names = {code + 1: trace.names[code] for code in np.unique(trace.name[rows]).tolist()}
-        return spans, interned_data(name=names, category=_CATEGORIES, annotation=_ARGUMENT_NAMES, text=used)
 
-    def _times(self, times_ns: Any) -> Any:
-        """Return times on the file's clock."""
-        if isinstance(times_ns, int):
-            return times_ns + self._shift_ns
-        return times_ns.view(np.uint64) + np.uint64(self._shift_ns & _MASK)
+    def _write_tracks_and_counters(self) -> None:
+        trace, tracks = self._trace, self._tracks
+        samples = trace.counters
+        counters = [
+            (tracks.add_counter(lane, samples.names[name]), samples.time_ns[rows], samples.value[rows])
+            for lane, name, rows in _samples(trace)
+        ]
+        counters += [(tracks.add_computed(*key), *found) for key, found in _computed(trace).items()]
+        markers = tracks.add("markers") if trace.markers else 0
+        for told in tracks.all:
+            self._packet(track_descriptor=told)
+        for one in trace.markers:
+            event = self._event(one.time_ns, INSTANT, markers)
+            event.name = one.text
+            event.categories.append(one.kind.value)
+        for uuid, times_ns, values in counters:
+            for time_ns, value in zip(times_ns.tolist(), values.tolist(), strict=True):
+                self._event(time_ns, COUNTER, uuid).double_counter_value = value
 
-    def _flows(self) -> list[_Flows]:
-        """Return the flows that begin at spans, and those that end there; one that goes back in time is none."""
+    def _write_slices(self) -> None:
+        """Write the beginnings and ends of spans, track by track: of each in the order of time, as they nest."""
+        trace = self._trace
+        sources, targets = self._flows()
+        with steps(len(self._tracks.spans), "writing") as step:
+            for (uuid, lane), bounds in zip(self._tracks.spans, pairwise(self._bounds), strict=True):
+                rows, open_ends_ns = self._order[slice(*bounds)], list[int]()
+                columns = (rows, trace.start_ns[rows], trace.end_ns[rows], trace.name[rows] + 1, trace.kind[rows] + 1)
+                told = zip(*(column.tolist() for column in columns), self._arguments(rows), strict=True)
+                for row, start_ns, end_ns, name, kind, arguments in told:
+                    while open_ends_ns and open_ends_ns[-1] <= start_ns:
+                        self._event(open_ends_ns.pop(), END, uuid)
+                    open_ends_ns.append(end_ns)
+                    event = self._event(start_ns, BEGIN, uuid)
+                    event.name_iid = name
+                    event.category_iids.append(kind)
+                    if row in sources:
+                        event.flow_ids.extend(sources[row])
+                    if row in targets:
+                        event.terminating_flow_ids.extend(targets[row])
+                    for name_iid, field, value in arguments:
+                        setattr(event.debug_annotations.add(name_iid=name_iid), field, value)
+                while open_ends_ns:
+                    self._event(open_ends_ns.pop(), END, uuid)
+                step(trace.lanes[lane].name[:40])
+
+    def _arguments(self, rows: Int64Array) -> Iterator[list[tuple[int, str, int]]]:
+        """Yield the arguments of each span, with the name of their field: numbers above 0, and how it was launched."""
+        trace, columns = self._trace, []
+        for iid, name in enumerate(_NUMBERS, len(_ARGUMENTS) - len(_NUMBERS) + 1):
+            values = trace.start_ns - trace.queued_ns if name == "queued_ns" else trace.extra.get(name)
+            if values is not None and values.dtype.kind in "iu":
+                columns.append((iid, values[rows].tolist()))
+        details = trace.extra["detail"][rows].tolist() if "detail" in trace.extra else [-1] * len(rows)
+        for place, code in enumerate(details):
+            told = [(iid, "uint_value", values[place]) for iid, values in columns if values[place] > 0]
+            if code >= 0:
+                told += [(iid, "string_value_iid", 2 * code + iid) for iid in (1, 2)]
+            yield told
+
+    def _flows(self) -> tuple[dict[int, list[int]], dict[int, list[int]]]:
+        """Return the ids of flows that begin at spans, and of those that end there; one that goes back in time is none."""
         edges, start_ns = self._trace.edges, self._trace.start_ns
         drawn = np.flatnonzero(start_ns[edges.source] < start_ns[edges.target])
-        place = np.empty(len(self._order), np.int64)
-        place[self._order] = np.arange(len(place))
-        flows = []
-        for field, rows in ((FLOW, edges.source), (FLOW_END, edges.target)):
-            at = place[rows[drawn]]
-            order = np.argsort(at, kind="stable")
-            flows.append(_Flows(field, at[order], drawn[order] + 1))
-        return flows
-
-
-class _Flows(NamedTuple):
-    """Beginnings of flows, or their ends."""
-
-    field: int
-    place: Int64Array
-    """Which spans they are of, in the order in which those are written."""
-    number: Int64Array
-
-    def within(self, first: int, last: int) -> tuple[Int64Array, Int64Array]:
-        """Return those of some spans, which are counted from the first one."""
-        begin, end = np.searchsorted(self.place, (first, last))
-        return self.place[begin:end] - first, self.number[begin:end]
+        found: list[dict[int, list[int]]] = []
+        for rows in (edges.source, edges.target):
+            found.append(defaultdict(list))
+            for flow, row in zip((drawn + 1).tolist(), rows[drawn].tolist(), strict=True):
+                found[-1][row].append(flow)
+        return found[0], found[1]
 
 
 class _Tracks:
@@ -250,8 +238,8 @@ class _Tracks:
 
     def __init__(self, trace: Trace, counts: Sequence[int]) -> None:
         self._device = trace.metadata.device
-        self.all: list[_Track] = []
-        """In the order of their numbers, which begin with 1."""
+        self.all: list[dict[str, Any]] = []
+        """Descriptors, in the order of their uuids, which begin with 1."""
         self.spans: list[tuple[int, int]] = []
         """Number and lane of each track of spans."""
         self._ranks: Counter[int] = Counter()
@@ -263,15 +251,19 @@ class _Tracks:
             self.spans += [(number, code) for number in numbers]
             self._of_lane.append(numbers[0])
 
-    def add(self, name: str, parent: int = 0, counter: str | None = None) -> int:
-        """Add a row; return its number."""
+    def add(self, name: str, parent: int = 0, unit: str = "") -> int:
+        """Add a row, of a counter where it has a unit; return its uuid."""
         self._ranks[parent] += 1
-        self.all.append(_Track(len(self.all) + 1, parent, self._ranks[parent], name, counter))
+        # Two tracks of one name are two, and are shown in the order in which they are told.
+        told = {"uuid": len(self.all) + 1, "name": name, "sibling_order_rank": self._ranks[parent]}
+        told |= {"sibling_merge_behavior": "SIBLING_MERGE_BEHAVIOR_NONE"} | ({"parent_uuid": parent} if parent else {})
+        counter = {"unit": "UNIT_SIZE_BYTES"} if unit == "bytes" else {"unit_name": unit}
+        self.all.append(told | ({"counter": counter} if unit else {"child_ordering": "EXPLICIT"}))
         return len(self.all)
 
     def add_counter(self, lane: int, name: str) -> int:
         """Add a row for a counter of a lane; return its number."""
-        return self.add(name, self._of_lane[lane], name)
+        return self.add(name, self._of_lane[lane], name.rpartition("_")[2])
 
     def add_computed(self, device: int, name: str, unit: str) -> int:
         """Add a row for a counter that is computed from the spans of a device; return its number."""
@@ -294,39 +286,24 @@ class _Tracks:
         return self._groups[key]
 
 
-_Texts: TypeAlias = tuple[str, str]
-
-
-def _launch_texts(detail: WorkDetail) -> _Texts:
-    """Return the full name, and how it was launched."""
+def _launch_text(detail: WorkDetail) -> str:
+    """Return how work was launched."""
     shared = detail.static_shared_bytes + detail.dynamic_shared_bytes
     parts = [
         f"{word} {'x'.join(map(str, three))}" for word, three in (("grid", detail.grid), ("block", detail.block)) if any(three)
     ]
     parts += [f"{count:,} {what}" for count, what in ((detail.registers, "registers"), (shared, "B shared")) if count]
     parts += [f"graph {detail.graph}"] if detail.graph else []
-    return detail.full_name, ", ".join(parts)
+    return ", ".join(parts)
 
 
-def _annotation(name: int, values: Int64Array, *, is_text: bool) -> Annotation | None:
-    """Return an argument of spans; None where none has it, as all numbers are 0."""
-    is_there = values > 0
-    return Annotation(name, values, is_text, None if is_there.all() else is_there) if is_there.any() else None
-
-
-def _argument_values(trace: Trace, name: str) -> Int64Array | None:
-    """Return the numbers that an argument of spans has, 0 where a span lacks it; None where one is below 0 or all lack it."""
-    if name == "queued_ns":
-        values: Int64Array = trace.start_ns - trace.queued_ns
-    elif name not in trace.extra or trace.extra[name].dtype.kind not in "iu":
-        return None
-    else:
-        values = trace.extra[name].astype(np.int64) + (name == "detail")
-    return values if not len(values) or values.min() >= 0 else None
+def _interned(texts: Sequence[str]) -> list[dict[str, Any]]:
+    """Return strings with their numbers, which begin with 1."""
+    return [{"iid": number, "name": text} for number, text in enumerate(texts, 1)]
 
 
 def _clock(trace: Trace) -> tuple[int, int]:
-    """Return what is added to the trace's times in the file, and the earliest time there."""
+    """Return what is added to the trace's times in the file, and its earliest time."""
     times = [int(column.min()) for column in (trace.start_ns, trace.counters.time_ns) if len(column)]
     times += [int(column.max()) for column in (trace.end_ns, trace.counters.time_ns) if len(column)]
     times += [marker.time_ns for marker in trace.markers]
@@ -339,7 +316,7 @@ def _clock(trace: Trace) -> tuple[int, int]:
     shift_ns = trace.metadata.epoch_unix_ns
     if first_ns + shift_ns < 0 or last_ns + shift_ns > LAST_NS:
         shift_ns = -first_ns
-    return shift_ns, first_ns + shift_ns
+    return shift_ns, first_ns
 
 
 def _samples(trace: Trace) -> list[tuple[int, int, Int64Array]]:

@@ -1,264 +1,324 @@
-"""The events of Perfetto's traces as columns, and what was said before them: texts, tracks, clocks."""
+"""What Perfetto's packets tell, in their order, as columns: with interned strings, track descriptors and clock snapshots."""
 
 from __future__ import annotations
 
+from array import array
 from collections import Counter
 from collections.abc import Sequence
-from typing import Any, NamedTuple
+from dataclasses import dataclass, field
+from typing import Any, NamedTuple, TypeAlias
 
 import numpy as np
 
-from gpustreamlab._util.progress import steps
-from gpustreamlab.exchange._matching import match_begins
-from gpustreamlab.exchange._pftrace_file import BLOCK_PACKETS, Packets
-from gpustreamlab.exchange._pftrace_packets import (
-    BEGIN,
-    CATEGORY,
-    CATEGORY_TEXT,
-    COUNTER,
-    COUNTER_DOUBLE,
-    COUNTER_VALUE,
-    END,
-    FLOW,
-    FLOW_END,
-    INSTANT,
-    NAME,
-    NAME_TEXT,
-    TRACK,
-    TYPE,
-)
-from gpustreamlab.exchange._protobuf import FIXED64, Bytes, Fields, Numbers, read_fields
+from gpustreamlab.exchange._pftrace_packets import BEGIN, CLEARED, COUNTER, END, INSTANT, NEEDS_STATE
+from gpustreamlab.model import SPAN_KINDS
 from gpustreamlab.record import cut_text
-from gpustreamlab.typing import BoolArray, FloatArray, Int64Array
+from gpustreamlab.typing import BoolArray, Int64Array, SpanKind
 
 COMPLETE = 6
-"""Type of an event that begins and ends a span; Perfetto has such events among its old ones only."""
-NO_TRACK = (1 << 64) - 1
-"""Number of the track of events that name none."""
-_OLD_EVENT, _OLD_FLOW, _OLD_FLOW_END = 6, 36, 42
-_DELTA_US, _ABSOLUTE_US = 1, 16
-_MORE_TRACKS, _MORE_VALUES, _MORE_DOUBLE_TRACKS, _MORE_DOUBLES = 31, 12, 45, 46
-_THREAD_COUNTS = (2, 8, 17, 20)
+"""Type of what begins and ends a slice at once: legacy events, and render stages."""
+LARGEST_NS = 1 << 62
+"""Later times, of 2116, are refused."""
+_MOST_GPUS = 4_096
+REALTIME, BOOTTIME, FIRST_SEQUENCE_CLOCK = 1, 6, 64
+"""Numbers of clocks: the time since 1970, the one of files that name no other, and from 64 on those of one sequence."""
 _PHASES = {ord("B"): BEGIN, ord("E"): END, ord("X"): COMPLETE, ord("I"): INSTANT, ord("i"): INSTANT, ord("R"): INSTANT}
-"""Old types of events, and what they are."""
-_LARGEST_US = (1 << 62) // 1_000
+"""Types of legacy events."""
+_WORK = {"kernel": SpanKind.KERNEL, "gpu_memcpy": SpanKind.COPY, "gpu_memset": SpanKind.FILL}
+"""Categories that tell of work of a GPU."""
+WORK_KINDS = [SPAN_KINDS.index(kind) for kind in _WORK.values()]
+KERNEL, MARKER, ANNOTATION = (SPAN_KINDS.index(kind) for kind in (SpanKind.KERNEL, SpanKind.MARKER, SpanKind.ANNOTATION))
+
+_UNITS, _BUILTIN = {1: "ns", 2: "count", 3: "bytes"}, {1: "thread_time", 2: "thread_instruction_count"}
+"""Units of counters, and names of those that Perfetto names."""
+
+TrackKey: TypeAlias = int | tuple[int, str]
+"""The uuid of a track, or GPU and queue of render stages."""
+_Moment: TypeAlias = tuple[int, int]
+"""A time in ns, and the number of its clock."""
 
 
-class Texts:
-    """Texts of a file by their numbers, each once; long ones are cut."""
+@dataclass(slots=True)
+class _Clock:
+    """A clock of one sequence, as its last snapshot tells."""
 
-    def __init__(self) -> None:
-        self._codes: dict[bytes, int] = {}
-        self.all: dict[str, int] = {}
-        """Numbers of texts."""
+    time_ns: int
+    unit_ns: int
+    is_incremental: bool
+    other: int
+    """Number of a clock of all, and how far that is ahead."""
+    ahead_ns: int
 
-    def code(self, text: bytes) -> int:
-        """Return the number of a text."""
-        known = self._codes.get(text)
-        if known is None:
-            cut = cut_text(text.decode("utf-8", "replace"))
-            known = self._codes[text] = self.all.setdefault(cut, len(self.all))
+    def moment(self, time: int) -> _Moment:
+        """Return a time on the other clock."""
+        time_ns = time * self.unit_ns
+        if self.is_incremental:
+            time_ns = self.time_ns = self.time_ns + time_ns
+        return time_ns + self.ahead_ns, self.other
+
+
+@dataclass(slots=True)
+class _Sequence:
+    """What packets of one sequence said for later ones."""
+
+    is_known: bool = False
+    """Whether it was cleared, and nothing was lost since then."""
+    clocks: dict[int, _Clock] = field(default_factory=dict)
+    names: dict[int, int] = field(default_factory=dict)
+    kinds: dict[int, int] = field(default_factory=dict)
+    """Kind of span by the number of a category."""
+    stages: dict[int, str] = field(default_factory=dict)
+    clock: int = 0
+    defaults: Any = None
+    """Defaults of track events."""
+    sums: dict[int, float] = field(default_factory=dict)
+    """Of incremental counters, by track."""
+
+
+class Columns(NamedTuple):
+    """Events; shape (n_events,) each."""
+
+    time_ns: Int64Array
+    clock: Int64Array
+    track: Int64Array
+    type: Int64Array
+    name: Int64Array
+    kind: Int64Array
+    duration_ns: Int64Array
+
+
+class Track(NamedTuple):
+    """What a track descriptor says."""
+
+    name: str = ""
+    parent: int = 0
+    process: str = ""
+    thread: str = ""
+    """What the thread is called, or its number; empty where it is none."""
+    unit: str = ""
+    multiplier: int = 1
+
+
+class Events:
+    """All that is told, and which texts and tracks there are."""
+
+    def __init__(self, left_out: Counter[str]) -> None:
+        self.names: dict[str, int] = {"": 0}
+        self.tracks: dict[TrackKey, int] = {}
+        self.counters: dict[int, int] = {}
+        """Number of each track of samples, by its uuid."""
+        self.descriptors: dict[int, Any] = {}
+        self.snapshots: list[dict[int, int]] = []
+        """The same moment on several clocks, in ns."""
+        self.primary_clock = BOOTTIME
+        self.flows = array("Q")
+        """Of each end of a flow, one after the other: which event it is of, its id, and whether it is the last one."""
+        self.samples = array("d")
+        """Of each sample, one after the other: which event it came with, which counter it is of, and its value."""
+        self.stage_count = 0
+        self._left_out = left_out
+        self._rows, self._count = array("q"), 0
+        """Values of events, one event after the other, and how many events those are."""
+        self._sequences: dict[int, _Sequence] = {}
+        self._specifications: tuple[Sequence[Any], Sequence[Any]] = (), ()
+        """Queues and stages that events themselves list."""
+        self._readers = {
+            "track_event": self._read_event,
+            "gpu_render_stage_event": self._read_stage,
+            "clock_snapshot": self._read_snapshot,
+            "track_descriptor": self._read_descriptor,
+        }
+
+    def read(self, data: str | None, packet: Any) -> None:
+        """Take in the next packet, and the name of what it holds."""
+        sequence = self._sequence(packet)
+        if packet.HasField("interned_data"):
+            self._intern(packet.interned_data, sequence)
+        if packet.HasField("trace_packet_defaults"):
+            sequence.clock = packet.trace_packet_defaults.timestamp_clock_id
+            sequence.defaults = packet.trace_packet_defaults.track_event_defaults
+        moment = self._moment(packet, sequence) if packet.HasField("timestamp") else None
+        if data in self._readers:
+            self._readers[data](packet, sequence, moment)
+        elif data is not None:
+            self._left_out[data.replace("_", " ")] += 1
+
+    def columns(self) -> tuple[Columns, BoolArray]:
+        """Return all events, with times on the primary clock, and of which those are known."""
+        columns = Columns(*np.array(self._rows).reshape(-1, len(Columns._fields)).T)
+        clock = np.where(columns.clock == 0, self.primary_clock, columns.clock)
+        time_ns, is_known = columns.time_ns.copy(), np.ones(len(clock), bool)
+        used = np.unique(clock).tolist()
+        for number in used:
+            # Where nothing says how clocks belong together, the only one is as good as any.
+            if number == self.primary_clock or (len(used) == 1 and not self.snapshots):
+                continue
+            rows = np.flatnonzero(clock == number)
+            shared = [one for one in self.snapshots if {number, self.primary_clock} <= one.keys()]
+            own, others = np.array(sorted((one[number], one[self.primary_clock]) for one in shared), np.int64).reshape(-1, 2).T
+            is_known[rows] = len(own) > 0
+            if len(own):
+                last = np.maximum(np.searchsorted(own, time_ns[rows], side="right") - 1, 0)
+                time_ns[rows] += (others - own)[last]
+        return columns._replace(time_ns=time_ns), is_known
+
+    def track(self, uuid: int) -> Track:
+        """Return what is known of a track."""
+        told = self.descriptors.get(uuid)
+        if told is None:
+            return Track()
+        counter = told.counter
+        return Track(
+            name=text_of(told.name or told.static_name or told.atrace_name) or _BUILTIN.get(counter.type, ""),
+            parent=told.parent_uuid,
+            process=text_of(told.process.process_name),
+            thread=text_of(told.thread.thread_name) or f"thread {told.thread.tid}" if told.HasField("thread") else "",
+            unit=text_of(counter.unit_name) or _UNITS.get(counter.unit, ""),
+            multiplier=counter.unit_multiplier if counter.HasField("unit_multiplier") else 1,
+        )
+
+    def wall_clock_ns(self) -> int:
+        """Return when the primary clock was 0, in ns since 1970; 0 where nothing says so."""
+        found = ({REALTIME, self.primary_clock} <= one.keys() and one for one in self.snapshots)
+        return next((one[REALTIME] - one[self.primary_clock] for one in found if one), 0)
+
+    def _sequence(self, packet: Any) -> _Sequence:
+        """Return what the packet's sequence said so far that still holds."""
+        number = packet.trusted_packet_sequence_id
+        known = self._sequences.get(number)
+        is_cleared = packet.sequence_flags & CLEARED or packet.incremental_state_cleared
+        if known is None or is_cleared or packet.previous_packet_dropped:
+            known = self._sequences[number] = _Sequence(bool(is_cleared), known.clocks if known else {})
         return known
 
+    @staticmethod
+    def _moment(packet: Any, sequence: _Sequence) -> _Moment | None:
+        time_ns, clock = packet.timestamp, packet.timestamp_clock_id or sequence.clock
+        if clock >= FIRST_SEQUENCE_CLOCK:
+            if clock not in sequence.clocks:
+                return None
+            time_ns, clock = sequence.clocks[clock].moment(time_ns)
+        return (time_ns, clock) if 0 <= time_ns < LARGEST_NS else None
 
-class Events(NamedTuple):
-    """Events as columns; shape (n_events,) each."""
+    def _intern(self, interned: Any, sequence: _Sequence) -> None:
+        for one in interned.event_names:
+            sequence.names[one.iid] = self._name(one.name)
+        for one in interned.event_categories:
+            sequence.kinds[one.iid] = kind_of(one.name)
+        for one in interned.gpu_specifications:
+            sequence.stages[one.iid] = text_of(one.name)
 
-    packet: Int64Array
-    """Which packet each is of."""
-    type: Int64Array
-    """What it is, 0 for nothing that is read."""
-    track: Numbers
-    """Number of its track, or `NO_TRACK`."""
-    name: Int64Array
-    """Number of its name in its sequence, 0 for none."""
-    name_text: Int64Array
-    """Number of its name where it is in the event itself, or -1."""
-    category: Int64Array
-    """Likewise, of its first category."""
-    category_text: Int64Array
-    value: FloatArray
-    """What a counter counts."""
-    duration_ns: Int64Array
-    """How long it lasts, of a complete one."""
-    is_delta: BoolArray
-    """Whether its time is told as the distance from another event, in the old way."""
-    flows: tuple[Int64Array, Numbers, BoolArray]
-    """Of each end of a flow: which event it is of, its number, and whether it is the last one."""
-    samples: list[tuple[int, int, float, bool]]
-    """Samples that other events bring along: event, place among those of the event, value, whether it is no whole number."""
-    sample_tracks: dict[int, tuple[list[int], list[int]]]
-    """Of events that say it, tracks of those samples: of whole numbers, and of others."""
+    def _name(self, name: str | bytes) -> int:
+        return self.names.setdefault(cut_text(text_of(name)), len(self.names))
 
+    def _read_descriptor(self, packet: Any, *_: Any) -> None:
+        told = packet.track_descriptor
+        if told.uuid in self.descriptors:
+            self.descriptors[told.uuid].MergeFrom(told)
+        else:
+            self.descriptors[told.uuid] = told
 
-def read_events(packets: Packets, texts: Texts, left_out: Counter[str]) -> Events:
-    """Read the events of all packets."""
-    first, last = packets.event
-    rows = np.flatnonzero(last >= 0)
-    blocks: list[Events] = []
-    with steps(max(-(-len(rows) // BLOCK_PACKETS), 1), "reading") as step:
-        for begin in range(0, max(len(rows), 1), BLOCK_PACKETS):
-            part = rows[begin : begin + BLOCK_PACKETS]
-            fields = read_fields(packets.data, first[part], last[part])
-            blocks.append(_block(packets.data, fields, part, begin, texts, left_out))
-            step("events")
-    return _joined(blocks)
+    def _read_snapshot(self, packet: Any, sequence: _Sequence, _: _Moment | None) -> None:
+        told = packet.clock_snapshot
+        self.primary_clock = told.primary_trace_clock or self.primary_clock
+        times = {one.clock_id: one.timestamp * (one.unit_multiplier_ns or 1) for one in told.clocks}
+        shared = {number: ns for number, ns in times.items() if number < FIRST_SEQUENCE_CLOCK and ns < LARGEST_NS}
+        self.snapshots.append(shared)
+        other = self.primary_clock if self.primary_clock in shared else next(iter(shared), None)
+        for one in told.clocks:
+            if one.clock_id >= FIRST_SEQUENCE_CLOCK and other is not None:
+                time_ns, unit_ns = times[one.clock_id], one.unit_multiplier_ns or 1
+                ahead_ns = shared[other] - time_ns
+                sequence.clocks[one.clock_id] = _Clock(time_ns, unit_ns, one.is_incremental, other, ahead_ns)
 
+    def _read_event(self, packet: Any, sequence: _Sequence, moment: _Moment | None) -> None:
+        event = packet.track_event
+        type_, name, duration_ns = event.type, event.name_iid, 0
+        if event.HasField("legacy_event"):
+            old = event.legacy_event
+            type_, name, duration_ns = type_ or _PHASES.get(old.phase, 0), name or old.name_iid, old.duration_us * 1_000
+        reason = self._refused(packet, sequence, type_, moment, duration_ns)
+        if reason or moment is None:
+            self._left_out[reason] += 1
+            return
+        number, kind = self._count, ANNOTATION
+        if type_ == INSTANT:
+            kind = MARKER
+        elif event.category_iids:
+            kind = sequence.kinds.get(event.category_iids[0], ANNOTATION)
+        elif event.categories:
+            kind = kind_of(event.categories[0])
+        uuid = event.track_uuid if event.HasField("track_uuid") or not sequence.defaults else sequence.defaults.track_uuid
+        code = self._name(event.name) if event.HasField("name") else sequence.names.get(name, 0)
+        self._add(moment, uuid, type_, code, kind, duration_ns)
+        if type_ == COUNTER:
+            is_double = event.HasField("double_counter_value")
+            self._add_sample(number, sequence, uuid, event.double_counter_value if is_double else event.counter_value)
+        self._read_more(event, sequence, number)
 
-def _joined(blocks: Sequence[Events]) -> Events:
-    columns: dict[str, Any] = {name: np.concatenate([getattr(block, name) for block in blocks]) for name in Events._fields[:10]}
-    flows = tuple(np.concatenate(column) for column in zip(*(block.flows for block in blocks), strict=True))
-    tracks = {event: found for block in blocks for event, found in block.sample_tracks.items()}
-    samples = [one for block in blocks for one in block.samples]
-    return Events(**columns | {"flows": flows, "samples": samples, "sample_tracks": tracks})
+    @staticmethod
+    def _refused(packet: Any, sequence: _Sequence, type_: int, moment: _Moment | None, duration_ns: int) -> str:
+        """Return why an event is not read; empty where it is."""
+        if not 0 < type_ <= COUNTER and type_ != COMPLETE:
+            return "events of other types"
+        if moment is None:
+            return "events whose time is not told"
+        if not 0 <= duration_ns < LARGEST_NS:
+            return "events with a negative duration"
+        if packet.sequence_flags & NEEDS_STATE and not sequence.is_known:
+            return "events whose names are lost"
+        return ""
 
+    def _add(self, moment: _Moment, track: TrackKey, *rest: int) -> None:
+        self._rows.extend((*moment, self.tracks.setdefault(track, len(self.tracks)), *rest))
+        self._count += 1
 
-def _block(data: Bytes, fields: Fields, packet: Int64Array, begin: int, texts: Texts, left_out: Counter[str]) -> Events:
-    kind, duration_ns = fields.numbers(TYPE).astype(np.int64), np.zeros(len(packet), np.int64)
-    kind[(kind > COUNTER) | (kind < 0)] = 0
-    name = _small(fields.numbers(NAME))
-    _read_old(data, fields, kind, duration_ns, name, left_out)
-    value = fields.numbers(COUNTER_VALUE).view(np.int64).astype(np.float64)
-    doubles = fields.rows(COUNTER_DOUBLE, FIXED64)
-    value[fields.owner[doubles]] = fields.value[doubles].view(np.float64)
-    is_delta = np.zeros(len(packet), bool)
-    for number in (_DELTA_US, _ABSOLUTE_US):
-        is_delta[fields.owner[fields.rows(number)]] = True
-    for number in _THREAD_COUNTS:
-        left_out["thread times and instruction counts"] += len(fields.rows(number))
-    left_out["damaged events"] += int(fields.is_damaged.sum())
-    kind[fields.is_damaged] = 0
-    samples, sample_tracks = _more_samples(fields, begin)
-    return Events(
-        packet=packet,
-        type=kind,
-        track=fields.numbers(TRACK, NO_TRACK),
-        name=name,
-        name_text=_text_codes(data, fields, NAME_TEXT, texts),
-        category=_small(fields.numbers(CATEGORY)),
-        category_text=_text_codes(data, fields, CATEGORY_TEXT, texts),
-        value=value,
-        duration_ns=duration_ns,
-        is_delta=is_delta,
-        flows=_flows(fields, begin),
-        samples=samples,
-        sample_tracks=sample_tracks,
-    )
+    def _read_more(self, event: Any, sequence: _Sequence, number: int) -> None:
+        """Read the flows of an event, and samples of counters that it brings along."""
+        told, last = (event.flow_ids, event.flow_ids_old), (event.terminating_flow_ids, event.terminating_flow_ids_old)
+        for ids, is_last in ((told[0], 0), (told[1], 0), (last[0], 1), (last[1], 1)):
+            for flow in ids:
+                self.flows.extend((number, flow, is_last))
+        for what in ("counter", "double_counter"):
+            values = getattr(event, f"extra_{what}_values")
+            if values:
+                uuids = getattr(event, f"extra_{what}_track_uuids") or getattr(
+                    sequence.defaults, f"extra_{what}_track_uuids", ()
+                )
+                self._left_out["samples of no counter"] += max(len(values) - len(uuids), 0)
+                for uuid, value in zip(uuids, values, strict=False):
+                    self._add_sample(number, sequence, uuid, value)
 
+    def _add_sample(self, event: int, sequence: _Sequence, uuid: int, value: float) -> None:
+        if uuid in self.descriptors and self.descriptors[uuid].counter.is_incremental:
+            value = sequence.sums[uuid] = sequence.sums.get(uuid, 0) + value
+        self.samples.extend((event, self.counters.setdefault(uuid, len(self.counters)), value))
 
-def _small(numbers: Numbers) -> Int64Array:
-    """Return numbers of texts; those that are too large for any are 0."""
-    return np.where(numbers < 1 << 32, numbers, 0).astype(np.int64)
-
-
-def _text_codes(data: Bytes, fields: Fields, number: int, texts: Texts) -> Int64Array:
-    codes = np.full(len(fields.is_damaged), -1, np.int64)
-    first, last = fields.spans(number)
-    rows = np.flatnonzero(last >= 0)
-    view = data.data
-    spans = zip(first[rows].tolist(), last[rows].tolist(), strict=True)
-    codes[rows] = [texts.code(bytes(view[begin:end])) for begin, end in spans]
-    return codes
-
-
-def _read_old(
-    data: Bytes, fields: Fields, kind: Int64Array, duration_ns: Int64Array, name: Int64Array, left_out: Counter[str]
-) -> None:
-    """Let events that are of the old kind say what they are."""
-    first, last = fields.spans(_OLD_EVENT)
-    rows = np.flatnonzero((last >= 0) & (kind == 0))
-    if not len(rows):
-        return
-    old = read_fields(data, first[rows], last[rows])
-    phase, lasts_us = old.numbers(2).astype(np.int64), old.numbers(3).view(np.int64)
-    for code in np.unique(phase).tolist():
-        found = rows[phase == code]
-        kind[found] = _PHASES.get(code, 0)
-        if code not in _PHASES:
-            left_out["old asynchronous events"] += len(found)
-    is_timed = (lasts_us >= 0) & (lasts_us < _LARGEST_US)
-    kind[rows[~is_timed]] = 0
-    left_out["events with a negative duration"] += int((~is_timed).sum())
-    duration_ns[rows] = np.where(is_timed, lasts_us, 0) * 1_000
-    name[rows] = np.where(name[rows] > 0, name[rows], _small(old.numbers(1)))
-
-
-def _flows(fields: Fields, begin: int) -> tuple[Int64Array, Numbers, BoolArray]:
-    parts = []
-    for number, wire, is_last in ((FLOW, 1, False), (_OLD_FLOW, 0, False), (FLOW_END, 1, True), (_OLD_FLOW_END, 0, True)):
-        rows = fields.rows(number, wire)
-        parts.append((fields.owner[rows] + begin, fields.value[rows], np.full(len(rows), is_last)))
-    event, flow, last = (np.concatenate(column) for column in zip(*parts, strict=True))
-    return event, flow, last
+    def _read_stage(self, packet: Any, sequence: _Sequence, moment: _Moment | None) -> None:
+        """Read work of a GPU: its queue and stage are interned, or listed by an event before."""
+        event = packet.gpu_render_stage_event
+        if event.HasField("specifications"):
+            told = event.specifications
+            self._specifications = told.hw_queue or self._specifications[0], told.stage or self._specifications[1]
+        queue, stage = (
+            sequence.stages.get(iid) if iid else text_of(listed[number].name) if number < len(listed) else None
+            for iid, number, listed in zip(
+                (event.hw_queue_iid, event.stage_iid), (event.hw_queue_id, event.stage_id), self._specifications, strict=True
+            )
+        )
+        if queue is None or moment is None or not 0 < event.duration < LARGEST_NS:
+            self._left_out["render stages without a queue or a duration"] += 1
+            return
+        name = self._name(event.name or stage or "")
+        self._add(moment, (min(max(event.gpu_id, 0), _MOST_GPUS), queue), COMPLETE, name, KERNEL, event.duration)
+        self.stage_count += 1
 
 
-def _more_samples(
-    fields: Fields, begin: int
-) -> tuple[list[tuple[int, int, float, bool]], dict[int, tuple[list[int], list[int]]]]:
-    """Return samples of counters that other events bring along."""
-    samples: list[tuple[int, int, float, bool]] = []
-    for number, wire, is_double in ((_MORE_VALUES, 0, False), (_MORE_DOUBLES, FIXED64, True)):
-        places = Counter[int]()
-        rows = fields.rows(number, wire)
-        values = fields.value[rows].view(np.float64 if is_double else np.int64).tolist()
-        for event, value in zip(fields.owner[rows].tolist(), values, strict=True):
-            samples.append((event + begin, places[event], float(value), is_double))
-            places[event] += 1
-    tracks: dict[int, tuple[list[int], list[int]]] = {}
-    for number, place in ((_MORE_TRACKS, 0), (_MORE_DOUBLE_TRACKS, 1)):
-        rows = fields.rows(number)
-        for event, track in zip(fields.owner[rows].tolist(), fields.value[rows].tolist(), strict=True):
-            tracks.setdefault(event + begin, ([], []))[place].append(track)
-    return samples, tracks
+def kind_of(category: str | bytes) -> int:
+    """Return the kind of spans of a category."""
+    return SPAN_KINDS.index(_WORK.get(text_of(category).lower(), SpanKind.ANNOTATION))
 
 
-class Matched(NamedTuple):
-    """Spans, in the order of their events in the file."""
-
-    event: Int64Array
-    """The event that begins each span; shape (n_spans,)."""
-    start_ns: Int64Array
-    end_ns: Int64Array
-    is_open: BoolArray
-    """Whether nothing ends it: it lasts until the last event."""
-    span_of: Int64Array
-    """Of each event, the span that it begins or ends, or -1; shape (n_events,)."""
-    unmatched: int
-    """Ends that end nothing."""
-
-
-def match_spans(events: Events, time_ns: Int64Array, is_used: BoolArray) -> Matched:
-    """Find the spans of events; times of all of them are given, and which ones count."""
-    kind = np.where(is_used, events.type, 0)
-    both = np.flatnonzero((kind == BEGIN) | (kind == END))
-    is_begin = kind[both] == BEGIN
-    begins, ends = match_begins(events.track[both], time_ns[both], is_begin, np.zeros(len(both), np.int64))
-    starting = np.flatnonzero((kind == BEGIN) | (kind == INSTANT) | (kind == COMPLETE))
-    span_of = np.full(len(kind), -1)
-    span_of[starting] = np.arange(len(starting))
-    start_ns = time_ns[starting]
-    end_ns, is_open = start_ns + events.duration_ns[starting], kind[starting] == BEGIN
-    ended = span_of[both[begins]]
-    end_ns[ended], is_open[ended] = time_ns[both[ends]], False
-    span_of[both[ends]] = ended
-    if is_open.any():
-        last_ns = int(time_ns[np.flatnonzero(is_used)].max())
-        end_ns[is_open] = np.maximum(last_ns, start_ns[is_open])
-    return Matched(starting, start_ns, end_ns, is_open, span_of, len(both) - int(is_begin.sum()) - len(ends))
-
-
-def link_flows(events: Events, time_ns: Int64Array, span_of: Int64Array) -> tuple[Int64Array, Int64Array]:
-    """Return the spans that flows come from, and those that they go to: from each event of a flow to the next one.
-
-    An event that is the last one of its flow ends it; the next one of its number begins another.
-    """
-    event, flow, is_last = events.flows
-    kept = span_of[event] >= 0
-    event, flow, is_last = event[kept], flow[kept], is_last[kept]
-    # Where an event ends one flow and is in another of the same number, it ends that first.
-    order = np.lexsort((~is_last, event, time_ns[event], flow))
-    event, flow, is_last = event[order], flow[order], is_last[order]
-    is_next = (flow[1:] == flow[:-1]) & ~is_last[:-1]
-    source, target = span_of[event[:-1][is_next]], span_of[event[1:][is_next]]
-    differs = source != target
-    return source[differs], target[differs]
+def text_of(text: str | bytes) -> str:
+    """Return a text; what is no UTF-8 comes as bytes."""
+    return text if isinstance(text, str) else text.decode("utf-8", "replace")

@@ -543,6 +543,8 @@ class Trace:
         ------
         OptionError
             If the suffix is another one.
+        MissingExtraError
+            If a package that the format needs is not installed: Perfetto's own for ``.pftrace``.
         TraceFileError
             If the file cannot be written; a file that was there before is then left as it was.
 

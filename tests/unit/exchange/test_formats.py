@@ -21,7 +21,7 @@ import gpustreamlab as gsl
 from gpustreamlab import Session
 from gpustreamlab._util import room
 from gpustreamlab.errors import GPUStreamLabError, OptionError, TraceFileError
-from gpustreamlab.exchange import FORMATS, WRITERS, _formats, _pftrace_file, find_format
+from gpustreamlab.exchange import FORMATS, WRITERS, _formats, _pftrace_packets, find_format
 from gpustreamlab.exchange._formats import HEAD_BYTES
 from gpustreamlab.workloads import spin
 from tests.helpers.kineto import write_two_streams
@@ -51,7 +51,7 @@ def readers(monkeypatch):
     add("_flat_files", read_arrow=reader("arrow"))
     add("_nsys", read_nsys=reader("nsys"))
     add("_pftrace_read", read_pftrace=reader("perfetto"))
-    add("_pftrace_file", is_pftrace=lambda head: b"packet" in head)
+    add("_pftrace_packets", is_pftrace=lambda head: b"packet" in head)
     add("_chrome", read_chrome=reader("chrome"))
     add("_chrome_json", guess_writer=lambda head: "kineto" if b'"deviceProperties"' in head else "chrome")
     add("_kineto", read_kineto=reader("kineto"))
@@ -351,7 +351,7 @@ def test_a_suffix_in_capitals_is_the_same_suffix(tmp_path, suffix):
 def test_where_the_look_at_a_file_of_perfetto_ends_is_no_matter(tmp_path, monkeypatch):
     make_trace([("a", f"name {k % 50}", 10 * k, 10 * k + 5) for k in range(400)]).save(tmp_path / "run.pftrace")
     for look_bytes in range(6_000, 6_120):
-        monkeypatch.setattr(_pftrace_file, "_LOOK_BYTES", look_bytes)
+        monkeypatch.setattr(_pftrace_packets, "_LOOK_BYTES", look_bytes)
         assert find_format(tmp_path / "run.pftrace") == "perfetto", look_bytes
 
 

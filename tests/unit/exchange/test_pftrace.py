@@ -318,7 +318,7 @@ def test_ctrl_c_leaves_no_half_a_file(tmp_path, monkeypatch):
     def interrupt(*_):
         raise KeyboardInterrupt
 
-    monkeypatch.setattr(_pftrace._Writer, "_write_spans", interrupt)
+    monkeypatch.setattr(_pftrace._Writer, "_write_slices", interrupt)
     with pytest.raises(KeyboardInterrupt):
         write_pftrace(random_trace(0), tmp_path / "run.pftrace")
     assert list(tmp_path.iterdir()) == []

@@ -4,21 +4,20 @@ from __future__ import annotations
 
 import gzip
 import random
+import sys
 import time
 import zlib
 
-import numpy as np
 import pytest
 from perfetto.protos.perfetto.trace import perfetto_trace_pb2 as pb
 
 from gpustreamlab._util import room
-from gpustreamlab.errors import GPUStreamLabError, TraceFileError
-from gpustreamlab.exchange import _pftrace_file, _pftrace_read
+from gpustreamlab.errors import GPUStreamLabError, MissingExtraError, TraceFileError
+from gpustreamlab.exchange import _pftrace_packets, _pftrace_read
 from gpustreamlab.exchange._formats import find_format
 from gpustreamlab.exchange._pftrace import write_pftrace
-from gpustreamlab.exchange._pftrace_file import is_pftrace
+from gpustreamlab.exchange._pftrace_packets import is_pftrace
 from gpustreamlab.exchange._pftrace_read import read_pftrace
-from gpustreamlab.exchange._protobuf import read_fields
 from gpustreamlab.model import Trace
 from gpustreamlab.typing import LaneKind
 from tests.unit.exchange.test_pftrace import assert_all_same, random_trace
@@ -294,7 +293,7 @@ def test_too_large_a_file_and_too_many_tracks_are_refused(file, tmp_path, monkey
     monkeypatch.setattr(_pftrace_read, "MOST_LANES", 4)
     with pytest.raises(TraceFileError, match="more than 4 tracks"):
         file.read(tmp_path)
-    monkeypatch.setattr(room, "LARGEST_UNPACKED_BYTES", 4 * _pftrace_file.PACKET_BYTES)
+    monkeypatch.setattr(room, "LARGEST_UNPACKED_BYTES", 4 * _pftrace_packets.PACKET_BYTES)
     with pytest.raises(TraceFileError, match=r"of \d packets or more, is larger than 1,024 bytes"):
         file.read(tmp_path)
     monkeypatch.setattr(room, "LARGEST_UNPACKED_BYTES", 10)
@@ -319,21 +318,6 @@ def test_two_files_of_ours_in_one_are_read_as_of_others(tmp_path):
     write_pftrace(random_trace(0, 20), path)
     path.write_bytes(2 * path.read_bytes())
     assert len(read_pftrace(path)) > 20
-
-
-def test_fields_are_read_at_once_as_they_are_one_by_one():
-    rng = random.Random(0)
-    messages = [rng.randbytes(rng.randrange(30)) for _ in range(500)]
-    data = np.frombuffer(b"".join(messages) + bytes(10), np.uint8)
-    last = np.cumsum([len(message) for message in messages])
-    first = np.append(0, last[:-1])
-    many = read_fields(data, first, last)
-    for row in range(len(messages)):
-        one = read_fields(data, first[row : row + 1], last[row : row + 1])
-        mine = many.owner == row
-        assert one.is_damaged[0] == many.is_damaged[row]
-        for name in ("number", "wire", "value", "first", "last"):
-            assert getattr(one, name).tolist() == getattr(many, name)[mine].tolist()
 
 
 def mutations(content, count, seed=0):
@@ -411,7 +395,13 @@ def test_what_we_wrote_is_read_as_a_file_of_others_without_our_own_part(tmp_path
     )
 
 
-def test_of_too_many_packets_no_more_are_found():
-    small, large = bytes.fromhex("0a020801"), bytes.fromhex("0a0408055001")
-    first, last, _ = _pftrace_file._find((small + large) * 1_000 + bytes(10), 10)
-    assert len(first) == len(last) == 11
+def test_without_perfetto_s_package_our_own_files_are_read_and_others_say_what_to_install(file, tmp_path, monkeypatch):
+    path, trace = tmp_path / "run.pftrace", random_trace(0, 20)
+    write_pftrace(trace, path)
+    file.event(INSTANT, 5, 1, "a")
+    monkeypatch.setitem(sys.modules, "perfetto.protos.perfetto.trace", None)
+    assert_all_same(read_pftrace(path), trace)
+    for work in (lambda: file.read(tmp_path), lambda: write_pftrace(trace, path)):
+        with pytest.raises(MissingExtraError, match=r"pip install .*\[perfetto\]"):
+            work()
+    assert find_format(tmp_path / "others.pftrace") == "perfetto"
