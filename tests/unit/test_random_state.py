@@ -1,0 +1,35 @@
+"""Random programs with state: planned and unplanned give the same values, prints, side effects and exceptions."""
+
+import pytest
+
+from gpustreamlab import Session
+from tests.helpers.long_runs import count
+from tests.helpers.random_state import STREAMS, cell_difference, difference, random_state_program
+
+CHUNK = 20
+CELLS = 5
+
+
+@pytest.fixture
+def lab():
+    with Session("sim", hazards="report") as session:
+        for name in STREAMS:
+            session.stream(name)
+        yield session
+
+
+@pytest.mark.parametrize("first", range(0, count(60, 2000), CHUNK))
+def test_a_planned_program_does_what_it_does_without_a_plan(lab, first):
+    for seed in range(first, first + CHUNK):
+        program = random_state_program(seed)
+        found = difference(lab, program)
+        assert not found, f"seed {seed}: {found}\n{program.text}"
+
+
+@pytest.mark.filterwarnings("ignore::DeprecationWarning:IPython")
+@pytest.mark.parametrize("first", range(0, count(10, 150), CELLS))
+def test_a_planned_cell_does_what_it_does_without_a_plan(lab, first):
+    for seed in range(first, first + CELLS):
+        program = random_state_program(seed, is_function=False)
+        found = cell_difference(lab, program)
+        assert not found, f"seed {seed}: {found}\n{program.text}"
