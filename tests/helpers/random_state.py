@@ -33,7 +33,7 @@ MODULE = "world_of_states"
 WORLD = pathlib.Path(__file__).with_name("state_world.py")
 """The variables that programs begin with."""
 _OURS = frozenset({"lab", "xp", "result", "program", "In", "Out", "exit", "quit", "open", "get_ipython"})
-_PROGRAM = re.compile(r"<(program|plain) \d+>|0x[0-9a-f]{6,}")
+_PROGRAM = re.compile(r"<(program|plain) \d+>|<ipython-input-[\w-]+>|0x[0-9a-f]{6,}")
 
 
 class StateProgram(NamedTuple):
@@ -51,7 +51,7 @@ class Outcome(NamedTuple):
     error: list[tuple[str, str]]
     printed: str
     warned: list[tuple[str, str, str, int]]
-    random: tuple[str, ...]
+    random: bytes
     state: dict[str, Any]
 
 
@@ -99,6 +99,7 @@ _NUMBERS = {
     "next(iter(ordered))": "ordered.move_to_end(next(iter(ordered)))",
     "written.tell()": "written.write('-')",
     "getattr(queue, 'world', 0)": "queue.world = getattr(queue, 'world', 0) + 1",
+    "int(boxed[0].x[0])": "boxed[0].x[0] += 1",
     "next(order)": "next(order)",
     "int(text.readline())": "text.readline()",
     "numpy_random.integers(4)": "numpy_random.integers(4)",
@@ -183,8 +184,8 @@ _DEFINITIONS = (
         "told.append(([*$f.__code__.co_names], $f.__qualname__)); $f(xs[0])",
     ),
     (
-        "def $f(x):\n    hidden = [x]\n    def inner(y):\n        hidden.append(y * 1.0)\n        return hidden[0] + hidden[-1]\n"
-        "    return inner",
+        "def $f(x):\n    hidden = [x]\n    def inner(y):\n        hidden.append(y * 1.0)\n"
+        "        return hidden[0] + hidden[-1]\n    return inner",
         "$new = $f($a)($a)",
         "told.extend($f(xs[0]).__code__.co_names); $f(xs[1])(xs[2])",
     ),
@@ -198,6 +199,7 @@ _DEFINITIONS = (
         "$new = [one for one in $f()]",
         "next($f())",
     ),
+    ("def $f(x):\n    if $k % 3:\n        x.fill($n)\n        damp($a)", "$f($a)", "$f(xs[1])"),
     ("def $f():\n    return $a", "$f()[:] *= $n", "$f()"),
     ("$f = lambda: $a", "$new = $f() + $f()", "$f()"),
     ("def $f(x):\n    global current\n    current = x * $n\n    return $a", "$f($a)[:12] += current[:12]", "$f(xs[2])"),
@@ -207,9 +209,9 @@ _DEFINITIONS = (
         "told.append($f.__defaults__); $f(xs[0])",
     ),
     (
-        "class $F:\n    made = 0\n    held = []\n    def __init__(self, x):\n        type(self).made += 1\n        self.__x = x\n"
-        "        self.held.append(x)\n    @property\n    def x(self):\n        tick()\n        return self.__x\n"
-        "    def __matmul__(self, other):\n        return self.held[$k % len(self.held)] * other",
+        "class $F:\n    made = 0\n    held = []\n    def __init__(self, x):\n        type(self).made += 1\n"
+        "        self.__x = x\n        self.held.append(x)\n    @property\n    def x(self):\n        tick()\n"
+        "        return self.__x\n    def __matmul__(self, other):\n        return self.held[$k % len(self.held)] * other",
         "$new = $F($a) @ $n",
         "told.append(($F.made, $F(xs[0]).x is xs[0], [*$F.__matmul__.__code__.co_names]))",
     ),
@@ -228,13 +230,46 @@ _DEFINITIONS = (
 _PICKLED = "told.append(pickle.loads(pickle.dumps($F(4))).more)"
 
 
+_FORMS = (
+    "#: s1\na = xs[$k % 4]\n#: s1\nb = a * 2.0\n$t\n#: s2\nxs[1] += 1\n#: s2\nc = xs[2] + 1\n#: s1\nd = b + c",
+    "#: s1\na = xs[$k % 4]\n#: s1\na += 1\n$t\n#: s2\nc = xs[2] * 2\n#: s2\nxs[3] *= 0.5\n#: s1\nd = c + 1",
+    "#: s2\nxs[0] += 1\n#: s1\ny = xs[$k % 4] + 1\n$t\n#: s2\nxs[1] += 1\n#: s2\nxs[2] += 1\ndel y",
+    "def f(): return xs[$k % 4]\n#: s1\ny = f() + 1\n$t\n#: s2\nxs[1] += 1\n#: s2\nxs[2] += 1\n#: s1\nf()[:] = 0.5",
+    "$t\n#: s1\na = xs[$k % 4]\nb = [a, {'k': a}]\n#: s2\nxs[1] += 1\n#: s1\nb[0] += 1\n#: s2\nb[1]['k'] *= 2",
+    "q = $k\n$t\n#: s1\n(xs[1] if q % 2 else xs[2]).fill(1)\n#: s2\nxs[1] *= 2\n#: s2\nxs[2] *= 2",
+    "q = $k\n#: s1\n[one.fill(1) for one in xs[: q % 3]]\n$t\n#: s2\nxs[1] *= 2\n#: s2\nxs[0] *= 2",
+    *(
+        f"{before}#: s1\n{text}\n$t\n#: s2\nxs[1] *= 2\n#: s2\nxs[2] *= 2\n#: s1\n{text}"
+        for before, text in (
+            ("", "xs[$k % 4].fill(1)"),
+            ("", "if $k % 3: xs[1].fill(1)"),
+            ("", "for number in range($k % 3): xs[1] *= 2"),
+            ("", "$k % 2 and xs[1].fill(2)"),
+            ("", "try:\n    if $k % 2: raise KeyError\nexcept KeyError: xs[1].fill(1)"),
+            ("", "try: [0][$k]\nexcept IndexError: xs[1].fill(1)"),
+            ("", "(lambda: None, lambda: xs[1].fill(1))[$k % 2]()"),
+            ("", "{0: lambda: 0}.get($k, lambda: xs[1].fill(1))()"),
+            ("def f(x):\n    if $k % 2: x.fill(1)\n", "f(xs[1])"),
+            ("def f():\n    for number in range($k % 3): xs[number].fill(1)\n", "f()"),
+            ("class K:\n    @property\n    def p(self):\n        if $k % 2: xs[1].fill(1)\n        return 3\nk = K()\n", "k.p"),
+            ("class K:\n    def __lt__(self, o): xs[$k % 4].fill(1); return True\nk = K()\n", "j = k < k"),
+            ("class K:\n    def __iadd__(self, o): xs[$k % 4][:] += o; return self\nk = K()\n", "k += 1"),
+            ("class K:\n    def __format__(self, o): xs[$k % 4].fill(1); return o\nk = K()\n", "j = f'{k}'"),
+            ("class K:\n    def __getitem__(self, o): return xs[($k + o) % 4]\nk = K()\n", "k[1][:] += 1"),
+        )
+    ),
+)
+"""Ways in which a number that nobody knows before chooses what a statement touches, or whether it touches anything."""
+
+
 class _Writer:
     def __init__(self, seed: int, is_function: bool | None) -> None:
         self.dice = dice = random.Random(seed)
         self.is_function = dice.random() < 0.25 if is_function is None else is_function
         self.is_seen = dice.random() < 0.3
         """Whether it has state that looks at variables show, which its plans do not survive."""
-        self.is_quiet = not self.is_seen and dice.random() < 0.5
+        self.is_quiet = not self.is_seen and dice.random() < 0.6
+        self.arrays = dice.sample(_ARRAYS, 3) if self.is_quiet else _ARRAYS
         self.numbers = dice.sample(list(_NUMBERS), 1 if self.is_quiet else 5) + list(_SEEN_NUMBERS) * self.is_seen
         self.picks = ["xs[$k % 4]", *dice.sample(_PICKS, 1 if self.is_quiet else 20)] + list(_SEEN_PICKS) * self.is_seen
         """What gives numbers and arrays: not all of it in each program, as one thing that is not known orders much."""
@@ -245,12 +280,14 @@ class _Writer:
 
     def write(self) -> StateProgram:
         dice = self.dice
-        streams = STREAMS[: dice.choice((1, 2, 2, 2, 3, 3))]
-        rate = dice.choice((0.0, 0.6, 1.0, 1.0, 1.0))
+        streams = STREAMS[: dice.choice((2, 2, 3) if self.is_quiet else (1, 2, 2, 3))]
+        rate = 1.0 if self.is_quiet else dice.choice((0.0, 0.6, 1.0, 1.0))
         self.is_future = not self.is_function and dice.random() < 0.3
         blocks = ["from __future__ import annotations"] * self.is_future
-        for _ in range(dice.randint(3, MOST_STATEMENTS)):
-            text = self.statement()
+        count = dice.randint(3, MOST_STATEMENTS)
+        stepped = dice.randrange(count) if self.is_quiet else -1
+        for number in range(count):
+            text = _NUMBERS[self.numbers[0]] if number == stepped else self.statement()
             if dice.random() < rate / 5 and len(streams) > 1:
                 blocks.append(f"with lab.on({dice.choice(streams)!r}):\n{indent(text, '    ')}")
             elif dice.random() < rate:
@@ -265,7 +302,7 @@ class _Writer:
 
     def statement(self) -> str:
         kinds: tuple[tuple[Callable[[], str], int], ...] = (
-            (self.simple, 100 if self.is_quiet else 24), (self.compound, 4), (self.raising, 2), (self.definition, 3),
+            (self.simple, 150 if self.is_quiet else 24), (self.compound, 4), (self.raising, 2), (self.definition, 3),
             (self.use, 6 if self.uses else 0),
         )  # fmt: skip
         chosen: Callable[[], str] = self.dice.choices([one for one, _ in kinds], [weight for _, weight in kinds])[0]
@@ -334,7 +371,13 @@ class _Writer:
         dice = self.dice
         if self.names and dice.random() < 0.4:
             return dice.choice(self.names)
-        return self.filled(dice.choice(_ARRAYS if dice.random() < 0.5 else self.picks))
+        return self.filled(dice.choice(self.arrays if dice.random() < 0.5 else self.picks))
+
+
+def known_programs() -> list[StateProgram]:
+    """Return a program for each number that changes from run to run, and each way in which it chooses arrays."""
+    texts = [form.replace("$k", number).replace("$t", step) for form in _FORMS for number, step in _NUMBERS.items()]
+    return [StateProgram(f"{text}\n", "", STREAMS[:2], is_function=False) for text in texts]
 
 
 def random_state_program(seed: int, *, is_function: bool | None = None) -> StateProgram:
@@ -385,7 +428,7 @@ def outcome(lab: Session, values: dict[str, Any], run: Callable[[], object]) -> 
     states = random.getstate(), np.random.get_state(), lab.xp.random.source.get_state()  # noqa: NPY002 - likewise
     seen = {name: one for name, one in values.items() if name == "__annotations__" or not name.startswith("_")}
     state = state_of({**seen, "returned": returned}, _OURS)
-    return Outcome(chain, _plain_text(printed.getvalue()), told, tuple(map(repr, states)), state)
+    return Outcome(chain, _plain_text(printed.getvalue()), told, pickle.dumps(states), state)
 
 
 def _plain_text(text: str) -> str:
@@ -401,8 +444,8 @@ def outcomes(
     found = []
     for _ in range(run_count):
         found.append(outcome(lab, values, run))
-        with lab.select(STREAMS[0]):
-            found.append(outcome(lab, values, lambda: exec(after, values)))
+        with lab.select(STREAMS[0]):  # what it changes is seen behind the next run
+            found.append(outcome(lab, {}, lambda: exec(after, values)))
     return found
 
 

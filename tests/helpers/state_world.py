@@ -27,7 +27,7 @@ xs = [xp.asarray(np.linspace(-1.0, 1.0, SIZE) + number) for number in range(4)]
 """Arrays that statements choose from by state."""
 wide = xp.asarray(np.arange(2.0 * SIZE) * 0.1)
 left, right, middle = wide[:SIZE], wide[SIZE:], wide[SIZE // 2 : SIZE // 2 + SIZE]
-host = np.zeros(4)
+host, boxed = np.zeros(4), [types.SimpleNamespace(x=np.zeros(2))]
 log: list[Any] = []
 """What functions and methods of this module did, in its order."""
 turn = 0
@@ -71,6 +71,29 @@ def damp(x: Any, factor: float = 0.5) -> Any:
     """Change an array in place."""
     x *= factor
     return x
+
+
+def sometimes(x: Any, number: int) -> None:
+    """Change an array, if a number and a hidden one say so."""
+    if (number + raw[0]) % 3 == 2:
+        x *= 0.5
+        damp(xs[number % 2])
+
+
+class Seldom:
+    """Changes arrays only by and by, when it is asked for something else."""
+
+    @property
+    def x(self) -> int:
+        """Count, and change an array at times."""
+        if tick() % 3 == 2:
+            xs[1].fill(0.5)
+        return raw[0]
+
+    def __iadd__(self, other: float) -> Seldom:
+        if host[0] > 0:
+            damp(xs[int(host[0]) % 4], other)
+        return self
 
 
 def keep(x: Any, kept: list[Any] = []) -> Any:  # noqa: B006 - that is what it is for
@@ -275,7 +298,7 @@ class OddError(Exception):
     """Raised half way."""
 
 
-box, slotted, frozen = Box(xs[2]), Slotted(xs[3]), Frozen(xs[0])
+box, slotted, frozen, seldom = Box(xs[2]), Slotted(xs[3]), Frozen(xs[0]), Seldom()
 count_up = make_counter()
 give, change = make_chooser(xs[:4])
 table: dict[Any, Any] = {"k": xs[1], 0: xs[0], 1: xs[2], 2: left, 3: right}
@@ -289,7 +312,7 @@ order, circle, pairs = itertools.count(), itertools.cycle(xs[:4]), zip(itertools
 going, mapped = turns(), map(damp, itertools.cycle([left, right]))
 text = io.StringIO("".join(f"{number % 4}\n" for number in range(400)))
 waiting: queue.Queue[Any] = queue.Queue()
-for _number in range(200):
+for _number in range(60):
     waiting.put(xs[_number * 3 % 4])
 few: queue.SimpleQueue[Any] = queue.SimpleQueue()
 for _x in 20 * xs:

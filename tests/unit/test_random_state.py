@@ -4,7 +4,7 @@ import pytest
 
 from gpustreamlab import Session
 from tests.helpers.long_runs import count
-from tests.helpers.random_state import STREAMS, cell_difference, difference, random_state_program
+from tests.helpers.random_state import STREAMS, cell_difference, difference, known_programs, random_state_program
 
 CHUNK = 20
 CELLS = 5
@@ -24,6 +24,13 @@ def test_a_planned_program_does_what_it_does_without_a_plan(lab, first):
         program = random_state_program(seed)
         found = difference(lab, program)
         assert not found, f"seed {seed}: {found}\n{program.text}"
+
+
+def test_a_number_that_nobody_knows_chooses_arrays_and_nothing_races(lab):
+    programs = known_programs()
+    for program in programs[:: len(programs) // count(20, len(programs))]:
+        found = difference(lab, program)
+        assert not found, f"{found}\n{program.text}"
 
 
 @pytest.mark.filterwarnings("ignore::DeprecationWarning:IPython")
