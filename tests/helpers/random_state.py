@@ -51,7 +51,7 @@ class Outcome(NamedTuple):
     error: list[tuple[str, str]]
     printed: str
     warned: list[tuple[str, str, str, int]]
-    random: tuple[str, ...]
+    random: bytes
     state: dict[str, Any]
 
 
@@ -183,8 +183,8 @@ _DEFINITIONS = (
         "told.append(([*$f.__code__.co_names], $f.__qualname__)); $f(xs[0])",
     ),
     (
-        "def $f(x):\n    hidden = [x]\n    def inner(y):\n        hidden.append(y * 1.0)\n        return hidden[0] + hidden[-1]\n"
-        "    return inner",
+        "def $f(x):\n    hidden = [x]\n    def inner(y):\n        hidden.append(y * 1.0)\n"
+        "        return hidden[0] + hidden[-1]\n    return inner",
         "$new = $f($a)($a)",
         "told.extend($f(xs[0]).__code__.co_names); $f(xs[1])(xs[2])",
     ),
@@ -207,8 +207,9 @@ _DEFINITIONS = (
         "told.append($f.__defaults__); $f(xs[0])",
     ),
     (
-        "class $F:\n    made = 0\n    held = []\n    def __init__(self, x):\n        type(self).made += 1\n        self.__x = x\n"
-        "        self.held.append(x)\n    @property\n    def x(self):\n        tick()\n        return self.__x\n"
+        "class $F:\n    made = 0\n    held = []\n    def __init__(self, x):\n        type(self).made += 1\n"
+        "        self.__x = x\n        self.held.append(x)\n    @property\n    def x(self):\n        tick()\n"
+        "        return self.__x\n"
         "    def __matmul__(self, other):\n        return self.held[$k % len(self.held)] * other",
         "$new = $F($a) @ $n",
         "told.append(($F.made, $F(xs[0]).x is xs[0], [*$F.__matmul__.__code__.co_names]))",
@@ -385,7 +386,7 @@ def outcome(lab: Session, values: dict[str, Any], run: Callable[[], object]) -> 
     states = random.getstate(), np.random.get_state(), lab.xp.random.source.get_state()  # noqa: NPY002 - likewise
     seen = {name: one for name, one in values.items() if name == "__annotations__" or not name.startswith("_")}
     state = state_of({**seen, "returned": returned}, _OURS)
-    return Outcome(chain, _plain_text(printed.getvalue()), told, tuple(map(repr, states)), state)
+    return Outcome(chain, _plain_text(printed.getvalue()), told, pickle.dumps(states), state)
 
 
 def _plain_text(text: str) -> str:
@@ -401,8 +402,8 @@ def outcomes(
     found = []
     for _ in range(run_count):
         found.append(outcome(lab, values, run))
-        with lab.select(STREAMS[0]):
-            found.append(outcome(lab, values, lambda: exec(after, values)))
+        with lab.select(STREAMS[0]):  # what it changes is seen behind the next run
+            found.append(outcome(lab, {}, lambda: exec(after, values)))
     return found
 
 

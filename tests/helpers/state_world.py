@@ -289,7 +289,7 @@ order, circle, pairs = itertools.count(), itertools.cycle(xs[:4]), zip(itertools
 going, mapped = turns(), map(damp, itertools.cycle([left, right]))
 text = io.StringIO("".join(f"{number % 4}\n" for number in range(400)))
 waiting: queue.Queue[Any] = queue.Queue()
-for _number in range(200):
+for _number in range(60):
     waiting.put(xs[_number * 3 % 4])
 few: queue.SimpleQueue[Any] = queue.SimpleQueue()
 for _x in 20 * xs:

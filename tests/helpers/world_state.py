@@ -1,10 +1,11 @@
-"""What variables lead to, as plain values that can be compared: also which of it is the same object, and what iterators hold."""
+"""What variables lead to, as plain values that can be compared: identities, and what iterators and closures hold, too."""
 
 from __future__ import annotations
 
 import collections
 import functools
 import io
+import pickle
 import queue
 import random
 import re
@@ -132,9 +133,9 @@ class _Look:
         if issubclass(kind, np.random.Generator):
             return repr(value.bit_generator.state)
         if issubclass(kind, np.random.RandomState):
-            return repr(value.get_state())
+            return pickle.dumps(value.get_state())
         if issubclass(kind, random.Random):
-            return repr(value.getstate())
+            return value.getstate()
         if kind in _LOCKS:
             return re.sub(" at .*", "", repr(value))
         if kind is queue.SimpleQueue:
@@ -183,7 +184,7 @@ def first_difference(one: Any, other: Any, path: str = "") -> str:
             if one.get(name, "missing") != other.get(name, "missing"):
                 return first_difference(one.get(name, "missing"), other.get(name, "missing"), f"{path}.{name}")
     if isinstance(one, (list, tuple)) and isinstance(other, (list, tuple)) and len(one) == len(other):
-        for place, (first, second) in enumerate(zip(one, other)):
+        for place, (first, second) in enumerate(zip(one, other, strict=True)):
             if first != second:
                 return first_difference(first, second, f"{path}[{place}]")
     if isinstance(one, bytes) and isinstance(other, bytes) and len(one) == len(other) and len(one) % 8 == 0:
