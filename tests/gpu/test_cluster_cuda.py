@@ -92,7 +92,7 @@ def test_kernels_of_both_arrive_while_a_cell_works_and_lie_where_the_host_says(l
     first, second = (trace.where(kind="range", name="gate", stream=f"{name}:gate").start_ns for name in "01")
     apart_ns = np.array(called_ns) @ [-1, 1]
     print("off by, ns:", (second - first - apart_ns).tolist(), "stated:", trace.metadata.clock_error_ns)
-    assert trace.metadata.clock_error_ns < 1_000_000
+    assert trace.metadata.clock_error_ns < 5_000_000  # half a round trip, which takes 1 to 3 ms on a virtual host
     assert abs(int(np.median(second - first - apart_ns))) < trace.metadata.clock_error_ns + 50_000  # a launch takes so long
     partitions = {trace.partitions[place].name for place in set(trace.partition.tolist()) - {-1}}
     assert any("left" in name for name in partitions)
