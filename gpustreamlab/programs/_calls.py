@@ -54,6 +54,8 @@ _ORDERS = frozenset({"synchronize", "wait", "make_wait", "record", "use", "hold"
 _OF_PROGRAMS = frozenset(
     {("Session", "program"), ("Program", "plan"), *(("Plan", method) for method in ("run", "check", "compare", "capture"))}
 )
+_MADE_BY_A_STATEMENT = 1 << 9
+"""Py_TPFLAGS_HEAPTYPE: of a class that is none of the interpreter's own."""
 _CLOSES = frozenset({"close"})
 
 
@@ -306,7 +308,8 @@ def _name_of(function: Any) -> tuple[str, str]:
     name = getattr(function, "__qualname__", None) or kind.__qualname__
     plain = getattr(function, "__func__", function)
     if type(plain) is types.FunctionType:
-        return name, root_of(plain.__module__, plain.__code__.co_filename)
+        module = plain.__module__ if plain.__module__ != "builtins" else None  # of variables without a name of their own
+        return name, root_of(module, plain.__code__.co_filename)
     if issubclass(kind, type):
         return name, root_of_type(function)
     if owner is not None and type(owner) is not types.ModuleType:
@@ -341,6 +344,8 @@ def root_of(module: str | None, file: str) -> str:
 
 def root_of_type(kind: type) -> str:
     """Return the library that a type is of; an empty text for one of the user's."""
+    if kind.__module__ == "builtins" and kind.__flags__ & _MADE_BY_A_STATEMENT:  # of variables without a name of their own
+        return ""
     return root_of(kind.__module__, _file_of(kind))
 
 

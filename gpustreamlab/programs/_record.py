@@ -18,10 +18,19 @@ from gpustreamlab.analysis import Touch, blocks_that_fit
 from gpustreamlab.errors import SelectionError
 from gpustreamlab.memory.hazards import AccessWatch
 from gpustreamlab.model import SPAN_KINDS, Trace
-from gpustreamlab.programs._calls import RUNS_TEXT, CallLog, globals_of, instrumented, is_followed, is_of_user, plain_again
+from gpustreamlab.programs._calls import (
+    RUNS_TEXT,
+    CallLog,
+    globals_of,
+    instrumented,
+    is_followed,
+    is_of_user,
+    is_user_function,
+    plain_again,
+)
 from gpustreamlab.programs._graph import LAUNCH_NS, Access, Engine, Recording, StreamCosts, Work
 from gpustreamlab.programs._ground import Lab, Statements
-from gpustreamlab.programs._source import LABEL_LENGTH, Source, Statement, refuse_crossing
+from gpustreamlab.programs._source import LABEL_LENGTH, Source, Statement, refuse_crossing, what_decides
 from gpustreamlab.programs._torch import TorchPieces, bytes_of, graph_breaks, is_tensor, watching_torch
 from gpustreamlab.programs._torch import region as region_of_tensor
 from gpustreamlab.programs._values import copied, is_plain, is_random, reach, replace_values, signature
@@ -60,8 +69,16 @@ class _Step:
     """Its line, with what it calls that may change files, processes or other machines."""
     named: frozenset[int] = frozenset()
     """Pieces of the arrays that it names itself."""
-    reads_host: bool = False
-    """Whether it names arrays of the host, whose values may be others next time."""
+    looked_up: frozenset[str] = frozenset()
+    """Variables that it, or functions of the user's behind it, look up."""
+    reaches_device: bool = False
+    """Whether it leads to arrays on the device, which it may use next time."""
+    reaches_host: bool = False
+    """Whether it leads to arrays of the host, whose values may be others next time."""
+    can_decide: bool = False
+    """Whether functions behind it have conditions."""
+    can_choose: bool = False
+    """Whether functions behind it take items by an index."""
     leads: dict[str, bool] = field(default_factory=dict)
     """Variables that it binds or may change, new arrays left out; and whether they lead to arrays that are not new."""
     reached: dict[int, str] = field(default_factory=dict)
@@ -395,12 +412,20 @@ class _Tap:
         last = statements[-1].node.end_lineno or statements[-1].line
         return code.co_filename == self._source.filename and statements[0].line <= code.co_firstlineno <= last
 
-    def _look(self, statement: Statement, values: Mapping[str, object]) -> None:
+    def _look(self, statement: Statement, values: dict[str, Any]) -> None:
         """Note what a statement looks up: its arrays, and what nobody follows."""
         arrays = [values[name] for name in sorted(statement.reads) if name in values and is_array(values[name])]
-        numbers = [self._number_of(array) for array in arrays]
-        self._step.named = frozenset(number for number in numbers if number is not None)
-        self._step.reads_host = None in numbers
+        self._step.named = frozenset(number for number in map(self._number_of, arrays) if number is not None)
+        self._step.looked_up = frozenset(_names_used(statement, values))
+        for _, slot in reach(values, self._step.looked_up, self._source.looked_up):
+            if is_array(slot.value):
+                is_of_host = self._number_of(slot.value) is None
+                self._step.reaches_host |= is_of_host
+                self._step.reaches_device |= not is_of_host
+            elif is_user_function(slot.value):
+                can_decide, can_choose = what_decides(slot.value.__code__)
+                self._step.can_decide |= can_decide
+                self._step.can_choose |= can_choose
         for name in sorted(statement.reads):
             if name in RUNS_TEXT and name not in values:
                 self._step.unknown = f"{name}, which runs what is not known before"
@@ -572,30 +597,41 @@ def _joined(
     """Variables that may have other values in the next run; they lead to no array that was there before."""
     joined = []
     for statement, step, work in zip(source.statements, steps, works, strict=True):
-        leading = sorted(statement.reads & uncertain.keys())
-        varies = step.is_chance or step.is_host_read or bool(statement.reads & varying)
-        accesses, barrier = tuple(step.accesses), _own_barrier(step)
-        decides = step.is_host_read or step.is_chance or statement.tests & {*varying, *uncertain}
-        if not barrier and statement.is_branching and decides:
-            barrier = "decides by values that may be others in the next run"
-        elif not barrier and leading and (accesses or any(uncertain[name] in _RUNS_CODE for name in leading)):
-            barrier = f"uses {leading[0]!r}, {uncertain[leading[0]]}, so its next arrays are not known"
-        elif not barrier and accesses and varies and (step.calls_own or not _pieces(accesses) <= step.named | step.born):
-            barrier = "may use other arrays in the next run, by values that are not known before"
-        elif accesses and (varies or step.reads_host):  # which bytes may be others in the next run
+        leading = sorted(step.looked_up & uncertain.keys())
+        varies = step.is_chance or step.is_host_read or bool(leading or step.looked_up & varying)
+        accesses = tuple(step.accesses)
+        barrier = _own_barrier(step) or _barrier_of_values(statement, step, uncertain, varies=varies)
+        if not barrier and accesses and (varies or step.reaches_host):  # which bytes may be others in the next run
             is_write = any(one.is_write and one.piece not in step.born for one in accesses)
             others = (Access(one, None, is_write) for one in sorted(step.named))
             accesses = tuple(dict.fromkeys((*(access._replace(region=None) for access in accesses), *others)))
         for name in statement.binds:
             uncertain.pop(name, None)
             varying.discard(name)
-        if varies or leading or step.unknown or step.reads_host:
+        if varies or step.unknown or step.reaches_host:
             uncertain |= {name: "bound by what is not known before" for name, is_led in step.leads.items() if is_led}
             varying |= {name for name, is_led in step.leads.items() if not is_led}
-        if (varies or leading) and any(isinstance(part, _DEFINES) for part in ast.walk(statement.node)):
+        if varies and any(isinstance(part, _DEFINES) for part in ast.walk(statement.node)):
             uncertain |= dict.fromkeys(statement.writes, "which may call what is not known before")
         joined.append(_work(statement, step, replace(work, accesses=accesses, barrier=barrier)))
     return joined
+
+
+def _barrier_of_values(statement: Statement, step: _Step, uncertain: Mapping[str, str], *, varies: bool) -> str:
+    """Return why values that may be others in the next run may lead to other arrays; an empty text where they cannot.
+
+    Values of arrays of the host are data as a rule: they count where something decides or chooses by values.
+    """
+    leading = sorted(step.looked_up & uncertain.keys())
+    is_elsewhere = not _pieces(step.accesses) <= step.named | step.born
+    chooses = statement.chooses or step.can_decide or (step.can_choose and is_elsewhere)
+    if (varies or step.reaches_host) and (step.accesses or step.reaches_device) and (statement.is_branching or chooses):
+        return f"{'decides' if statement.is_branching else 'may choose arrays'} by values that may be others in the next run"
+    if leading and (step.accesses or any(uncertain[name] in _RUNS_CODE for name in leading)):
+        return f"uses {leading[0]!r}, {uncertain[leading[0]]}, so its next arrays are not known"
+    if varies and step.accesses and is_elsewhere:
+        return "may use other arrays in the next run, by values that are not known before"
+    return ""
 
 
 def _pieces(accesses: Iterable[Access]) -> set[int]:

@@ -4,9 +4,11 @@ from __future__ import annotations
 import __future__
 
 import ast
+import dis
 import functools
 import inspect
 import io
+import itertools
 import operator
 import symtable
 import textwrap
@@ -27,7 +29,7 @@ FUTURES = functools.reduce(operator.or_, (getattr(__future__, name).compiler_fla
 """Flags of code whose source has ``from __future__ import ...``; without `dont_inherit`, what is compiled here has ours."""
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@dataclass(frozen=True, kw_only=True)
 class Statement:
     """One statement of a program."""
 
@@ -53,6 +55,12 @@ class Statement:
     """Names that decide what it does: in conditions of ``if``, ``while`` and the like."""
     is_branching: bool
     """Whether any condition decides what it does."""
+
+    @functools.cached_property
+    def chooses(self) -> bool:
+        """Whether an item of something that has no name, or that is no array, may be chosen by a value."""
+        parts = [part for part in ast.walk(self.node) if isinstance(part, (ast.Subscript, ast.Lambda))]
+        return any(isinstance(part, ast.Lambda) or not _is_constant(part.slice) for part in parts)
 
     @property
     def is_loop(self) -> bool:
@@ -196,6 +204,22 @@ def names_of_code(code: CodeType) -> frozenset[str]:
     """Return the names that code, and the functions in it, look up: variables and attributes."""
     inner = [part for part in code.co_consts if isinstance(part, CodeType)]
     return frozenset(code.co_names).union(*map(names_of_code, inner))
+
+
+def _is_constant(index: ast.expr) -> bool:
+    return not any(isinstance(part, (ast.Name, ast.Call, ast.Attribute)) for part in ast.walk(index))
+
+
+@functools.cache
+def what_decides(code: CodeType) -> tuple[bool, bool]:
+    """Tell whether code, or a function in it, has conditions or loops, and whether it takes items by an index."""
+    names = [one.opname for one in dis.get_instructions(code)]
+    # The end of a `with` block asks whether to raise: no condition of the user's.
+    jumps = (now for before, now in itertools.pairwise(["", *names]) if before != "WITH_EXCEPT_START")
+    decides = any(("JUMP" in name and "_IF_" in name) or name in ("CHECK_EXC_MATCH", "FOR_ITER") for name in jumps)
+    found = [(decides, any("SUBSCR" in name for name in names))]
+    found += [what_decides(part) for part in code.co_consts if isinstance(part, CodeType)]
+    return any(one for one, _ in found), any(one for _, one in found)
 
 
 def _refuse_scopes(tree: ast.FunctionDef, function: FunctionType) -> None:
