@@ -7,6 +7,7 @@ import datetime as dt
 import decimal
 import functools
 import inspect
+import itertools
 import pathlib
 import random
 import sys
@@ -322,6 +323,10 @@ class Signature:
 
     Nothing is kept alive that can be referred to weakly.
     """
+    dicts: Sequence[dict[Any, Any]]
+    """The dictionaries among it, those of objects as well, which are many: they are looked at in one go."""
+    held: tuple[tuple[int, ...], tuple[int, ...]]
+    """The identities of their keys and values."""
 
     def changed(self, other: Signature) -> list[str]:
         """Return which parts of it are others in another one."""
@@ -329,7 +334,7 @@ class Signature:
 
     def is_untouched(self) -> bool:
         """Tell whether all that it saw still holds the very same objects: then it need not be made again."""
-        if self.views is None:
+        if self.views is None or _held_by(self.dicts) != self.held:
             return False
         now = ((look, find(), seen) for look, find, seen in self.views)
         return all(value is not None and look(value) == seen for look, value, seen in now)
@@ -349,6 +354,7 @@ def signature(values: dict[str, Any], names: Iterable[str] | None = None, looked
     numbers: dict[int, tuple[str, int]] = {}  # within what it belongs to: what comes in elsewhere changes none of them
     views: list[tuple[Callable[[Any], tuple[int, ...]], Callable[[], Any], tuple[int, ...]]] = []
     parts: dict[str, list[object]] = {}
+    dicts: list[dict[Any, Any]] = []
     unknown: dict[str, str] = {}
     is_of_modules = False
     for label, (key, value, _, _) in reach(values, values if names is None else names, looked_up):
@@ -360,17 +366,25 @@ def signature(values: dict[str, Any], names: Iterable[str] | None = None, looked
             sign = numbers[id(value)]
         else:
             numbers[id(value)] = number = label, len(parts.get(label, ()))
-            if not issubclass(kind, types.ModuleType):
+            if kind is dict or (kind is OrderedDict and len(value) < 2):  # a longer one has an order of its own
+                dicts.append(value)
+            elif not issubclass(kind, types.ModuleType):
                 view = _viewer(value)
-                views.append(
-                    (view, weakref.ref(value) if can_be_weak(value) else functools.partial(_itself, value), view(value))
-                )
+                if view is _view_object:
+                    dicts.append(object.__getattribute__(value, "__dict__"))
+                find = weakref.ref(value) if can_be_weak(value) else functools.partial(_itself, value)
+                views.append((view, find, view(value)))
             sign = kind, number, _sign_array(value, owners, number) if is_array(value) else _inside(value)
             if gives_others(value):
                 unknown[label] = f"{kind.__module__}.{kind.__qualname__}".removeprefix("builtins.")
         parts.setdefault(label, []).append((key, sign))
     signed = {label: tuple(found) for label, found in parts.items()}
-    return Signature(parts=signed, unknown=unknown, views=None if is_of_modules else views)
+    return Signature(parts=signed, unknown=unknown, views=None if is_of_modules else views, dicts=dicts, held=_held_by(dicts))
+
+
+def _held_by(dicts: Sequence[dict[Any, Any]]) -> tuple[tuple[int, ...], tuple[int, ...]]:
+    keys = itertools.chain.from_iterable(map(dict.__iter__, dicts))
+    return tuple(map(id, keys)), tuple(map(id, itertools.chain.from_iterable(map(dict.values, dicts))))
 
 
 def can_be_weak(value: object) -> bool:
@@ -387,8 +401,6 @@ def _viewer(value: Any) -> Callable[[Any], tuple[int, ...]]:
     kind = type(value)
     if is_array(value):
         return _view_array
-    if issubclass(kind, dict):
-        return _view_ordered if issubclass(kind, OrderedDict) else _view_dict
     is_plain_object = attributes_of(value) is not None and "__slots__" not in names_of_type(kind)
     if kind is not types.FunctionType and is_plain_object and not issubclass(kind, _CONTAINERS):
         return _view_object
@@ -399,16 +411,8 @@ def _view_array(array: Any) -> tuple[int, ...]:
     return (_address_of(array),)
 
 
-def _view_dict(value: dict[Any, Any]) -> tuple[int, ...]:
-    return (*map(id, dict.__iter__(value)), *map(id, dict.values(value)))
-
-
-def _view_ordered(value: OrderedDict[Any, Any]) -> tuple[int, ...]:
-    return (*map(id, OrderedDict.__iter__(value)), *map(id, OrderedDict.values(value)))
-
-
 def _view_object(value: Any) -> tuple[int, ...]:
-    return _view_dict(object.__getattribute__(value, "__dict__"))
+    return (id(object.__getattribute__(value, "__dict__")),)  # what it holds: see `_held_by`
 
 
 def _view_slots(value: Any) -> tuple[int, ...]:
