@@ -50,8 +50,8 @@ _OF_CLASSES = frozenset({"__dict__", "__weakref__", "__doc__", "__module__", "__
 _GIVES_OTHERS = frozenset({"__next__", "read", "recv", "get_nowait", "execute"})
 """Methods of what gives another value each time: iterators, files, queues, data bases."""
 _RANDOM = (np.random.Generator, np.random.RandomState, np.random.BitGenerator, random.Random)  # noqa: S311 - it makes none
-_MEMORY = frozenset({"ctypes", "_ctypes", "array", "mmap"})
-"""Modules of the standard library whose objects hold values of their own."""
+_MEMORY = frozenset({"ctypes", "_ctypes", "array", "mmap", "pandas", "polars", "pyarrow"})
+"""Libraries whose objects hold values that nobody sees from outside."""
 _CONSTANT = frozenset({"_thread", "re", "operator", "weakref", "_abc", "typing", "types", "enum", "inspect", "_struct"})
 """Modules of the standard library whose objects have nothing in them that a program may go by."""
 _CONSTANT_TYPES: tuple[type, ...] = (object, type(NotImplemented), types.CodeType, types.BuiltinFunctionType, types.CellType)
