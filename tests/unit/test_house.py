@@ -1,0 +1,45 @@
+"""A ceiling for each room of the house: who adds an idea names the one that leaves, or raises it in a decision record."""
+
+from __future__ import annotations
+
+from collections import Counter
+from pathlib import Path
+
+import gpustreamlab
+
+CEILINGS = {
+    "_util": (1_290, 13),
+    "adapters": (1_120, 5),
+    "analysis": (10_700, 35),
+    "backends": (1_350, 6),
+    "backends/cuda": (4_430, 18),
+    "backends/cuda/cupti": (3_580, 15),
+    "backends/sim": (5_740, 16),
+    "cluster": (3_320, 16),
+    "doors": (5_000, 12),
+    "draw": (6_540, 20),
+    "exchange": (6_170, 28),
+    "memory": (1_690, 5),
+    "model": (3_320, 14),
+    "notebook": (3_710, 17),
+    "programs": (4_640, 13),
+    "record": (5_680, 19),
+    "sinks": (1_690, 6),
+    "streams": (2_250, 7),
+    "testing": (1_420, 6),
+    "tuning": (2_950, 10),
+}
+"""Most lines and modules of each folder, set 3% above what there were on 2026-11-28; lower them where something leaves."""
+
+
+def test_no_room_is_larger_than_its_ceiling():
+    root = Path(gpustreamlab.__file__).parent
+    lines, modules = Counter[str](), Counter[str]()
+    for path in root.rglob("*.py"):
+        room = path.parent.relative_to(root).as_posix().replace(".", "doors")
+        lines[room] += len(path.read_text(encoding="utf-8").splitlines())
+        modules[room] += 1
+    assert lines.keys() == CEILINGS.keys(), "a new room needs a ceiling, one that is gone has none"
+    found = {room: (lines[room], modules[room]) for room in CEILINGS}
+    above = {room: now for room, now in found.items() if now[0] > CEILINGS[room][0] or now[1] > CEILINGS[room][1]}
+    assert not above, f"too large: {above}; name the idea that leaves, or raise the ceiling in a decision record"
