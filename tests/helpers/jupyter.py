@@ -89,7 +89,7 @@ class NotebookPage:
         self.wait("() => !document.getElementById('jupyterlab-splash')")
 
     def wait_for_kernel(self):
-        self.page.wait_for_selector(".jp-Notebook .jp-Cell")
+        self.page.wait_for_selector(".jp-Notebook .jp-Cell:visible")  # the first of all may be in a tab behind
         self.page.evaluate("async () => { await PANEL.sessionContext.ready }".replace("PANEL", PANEL))
 
     def kernel(self, code):
