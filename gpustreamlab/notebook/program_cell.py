@@ -10,7 +10,7 @@ from IPython.core.error import UsageError
 from IPython.display import display
 
 from gpustreamlab.notebook.cells import cell_number
-from gpustreamlab.programs import FUTURES, Ground, Plan, make_program
+from gpustreamlab.programs import FUTURES, Ground, Plan, free_name, make_program
 
 __all__ = ["ProgramCells", "first_run_note", "show_check", "show_plan", "show_replay"]
 
@@ -131,5 +131,4 @@ def _empty_lines(body: str) -> int:
 def _free_name(source: str, filename: str) -> str:
     """Return a variable for the value of a cell: none that the cell uses."""
     used = {one.id for one in ast.walk(ast.parse(source, filename)) if isinstance(one, ast.Name)}
-    numbered = (f"result_{number}" for number in itertools.count(2))
-    return next(name for name in itertools.chain(("result",), numbered) if name not in used)
+    return free_name("result", used)

@@ -3,6 +3,17 @@
 from gpustreamlab.programs._check import Check, PlanComparison, Run
 from gpustreamlab.programs._ground import Ground
 from gpustreamlab.programs._plan import Plan, PlannedStatement, Program, make_program
-from gpustreamlab.programs._source import FUTURES
+from gpustreamlab.programs._source import FUTURES, free_name
 
-__all__ = ["FUTURES", "Check", "Ground", "Plan", "PlanComparison", "PlannedStatement", "Program", "Run", "make_program"]
+__all__ = [
+    "FUTURES",
+    "Check",
+    "Ground",
+    "Plan",
+    "PlanComparison",
+    "PlannedStatement",
+    "Program",
+    "Run",
+    "free_name",
+    "make_program",
+]

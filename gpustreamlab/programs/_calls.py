@@ -21,7 +21,7 @@ from typing import Any, ClassVar
 
 from gpustreamlab._util.arrays import attributes_of
 from gpustreamlab.errors import ProgramError
-from gpustreamlab.programs._source import FUTURES
+from gpustreamlab.programs._source import FUTURES, inner_codes
 from gpustreamlab.programs._torch import BASED_ON_TORCH, STREAMS_OF_TORCH, UNSEEN, eager
 
 CALL = "__gpustreamlab_call__"
@@ -54,6 +54,7 @@ _ORDERS = frozenset({"synchronize", "wait", "make_wait", "record", "use", "hold"
 _OF_PROGRAMS = frozenset(
     {("Session", "program"), ("Program", "plan"), *(("Plan", method) for method in ("run", "check", "compare", "capture"))}
 )
+"""Methods that a program cannot call, with their classes."""
 _MADE_BY_A_STATEMENT = 1 << 9
 """Py_TPFLAGS_HEAPTYPE: of a class that is none of the interpreter's own."""
 _CLOSES = frozenset({"close"})
@@ -110,8 +111,6 @@ class CallLog:
         """Whether a stream was selected."""
         self.orders = False
         """Whether something was ordered that the program orders itself."""
-        self.calls_own = False
-        """Whether a function of the user's was called."""
         self.outside = ""
         """What was called that may change files, processes or other machines; empty for nothing."""
         self.line = 0
@@ -120,7 +119,7 @@ class CallLog:
     def begin(self, line: int) -> None:
         """Forget what the statement before has called."""
         self.unknown, self.is_chance, self.steers, self.orders, self.line = "", False, False, False, line
-        self.calls_own, self.outside = False, ""
+        self.outside = ""
 
     def tell(self, function: Any) -> Any:
         """Take note of what is about to be called; return what is to be called in its place."""
@@ -129,11 +128,10 @@ class CallLog:
         name, root = _name_of(plain)
         self._note_call(plain, name, root)
         if root == "":
-            self.calls_own = True
             plain = self._followed(plain)
         if type(function) is functools.partial:
             return functools.partial(plain, *function.args, **function.keywords)
-        if root in _KERNEL_LIBRARIES or (root == "cupy" and type(plain).__name__ in _KERNELS):
+        if _is_kernel(plain, root):
             return functools.partial(self._launch, plain, name)
         return functools.partial(self._call_followed, plain) if any(plain is one for one in _TAKES_FUNCTIONS) else plain
 
@@ -153,7 +151,7 @@ class CallLog:
         """Keep what a call means for the statement: that nothing is known of it, that it gives other values each time."""
         if root == "gpustreamlab":
             self._note_own(plain, name)
-        elif root in _KERNEL_LIBRARIES or (root == "cupy" and type(plain).__name__ in _KERNELS):
+        elif _is_kernel(plain, root):
             return  # its arguments are looked at when it is launched
         elif root in _CHANCE or (root == "numpy" and _module_of(plain).startswith(_CHANCE_OF_NUMPY)):
             self.is_chance = True
@@ -260,7 +258,7 @@ def _in_its_place(node: ast.FunctionDef, code: types.CodeType) -> ast.stmt:
 
 def _named_as(made: types.CodeType, code: types.CodeType) -> types.CodeType:
     """Return code with the qualified names of other code, of which it is a version."""
-    inner = iter([part for part in code.co_consts if isinstance(part, types.CodeType)])
+    inner = iter(inner_codes(code))
     consts = [_named_as(part, next(inner)) if isinstance(part, types.CodeType) else part for part in made.co_consts]
     return made.replace(co_qualname=code.co_qualname, co_consts=tuple(consts))
 
@@ -283,8 +281,7 @@ def plain_again(pairs: Sequence[tuple[types.CodeType, types.CodeType]]) -> None:
 
 
 def _inner(code: types.CodeType) -> list[types.CodeType]:
-    found = [part for part in code.co_consts if isinstance(part, types.CodeType)]
-    return [one for part in found for one in (part, *_inner(part))]
+    return [one for part in inner_codes(code) for one in (part, *_inner(part))]
 
 
 @functools.cache
@@ -318,6 +315,11 @@ def _name_of(function: Any) -> tuple[str, str]:
     return name, root_of(module or kind.__module__, _file_of(kind))
 
 
+def _is_kernel(function: Any, root: str) -> bool:
+    """Tell whether a callable of a library launches a kernel that the user wrote."""
+    return root in _KERNEL_LIBRARIES or (root == "cupy" and type(function).__name__ in _KERNELS)
+
+
 def _module_of(function: Any) -> str:
     """Return the module of a library's callable, or of what it is a method of."""
     owner = getattr(function, "__self__", None)
@@ -349,14 +351,9 @@ def root_of_type(kind: type) -> str:
     return root_of(kind.__module__, _file_of(kind))
 
 
-def is_of_user(function: types.FunctionType) -> bool:
-    """Tell whether a function is the user's own, not a library's."""
-    return not _name_of(function)[1]
-
-
 def is_user_function(value: object) -> bool:
     """Tell whether a value is a function that the user has written."""
-    return type(value) is types.FunctionType and is_of_user(value)
+    return type(value) is types.FunctionType and not _name_of(value)[1]
 
 
 def is_followed(value: object) -> bool:
@@ -382,5 +379,5 @@ def globals_of(function: types.FunctionType, names: Mapping[str, object]) -> fro
                 value = names[name]
                 if type(value) is types.FunctionType:
                     waiting.append(value.__code__)
-        waiting.extend(part for part in code.co_consts if isinstance(part, types.CodeType))
+        waiting.extend(inner_codes(code))
     return frozenset(found)

@@ -3,14 +3,13 @@
 from __future__ import annotations
 
 import ast
-import itertools
 from collections import defaultdict
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field, replace
 from types import CodeType
 
 from gpustreamlab.programs._graph import Recording, Schedule
-from gpustreamlab.programs._source import LABEL_LENGTH, Source, Statement, lines_in_strings
+from gpustreamlab.programs._source import LABEL_LENGTH, Source, Statement, free_name, lines_in_strings
 
 
 @dataclass(slots=True)
@@ -214,8 +213,7 @@ class _Writer:
             self._events[number] = self._variable(f"done_{line}" if number >= 0 else "began")
 
     def _variable(self, wanted: str) -> str:
-        numbered = (f"{wanted}_{number}" for number in itertools.count(2))
-        name = next(name for name in itertools.chain((wanted,), numbered) if name not in self._taken)
+        name = free_name(wanted, self._taken)
         self._taken.add(name)
         self.variables.append(name)
         return name

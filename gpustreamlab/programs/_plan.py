@@ -23,7 +23,7 @@ from gpustreamlab.programs._ground import Ground, Statements
 from gpustreamlab.programs._output import kept_back
 from gpustreamlab.programs._record import least_work, measured, needed_names, record
 from gpustreamlab.programs._replay import Replay
-from gpustreamlab.programs._source import RESULT, Statement, read_source, short_text
+from gpustreamlab.programs._source import RESULT, Statement, free_name, read_source, short_text
 from gpustreamlab.programs._values import FunctionNames, Signature, can_be_weak, is_plain, required_names, signature
 
 __all__ = ["Plan", "PlannedStatement", "Program", "make_program"]
@@ -70,10 +70,6 @@ class Program:
         names, given = self._streams(streams)
         further = [name for name in given if name not in names]
         return Plan(self._program, [*names, *further], is_one=len(names) < 2)
-
-    def home(self, streams: int | Sequence[str] = 2) -> str:
-        """Return the stream in which the plan for some streams begins and ends; see `plan`. It is made if there is none."""
-        return self._streams(streams)[0][0]
 
     def _streams(self, streams: int | Sequence[str]) -> tuple[list[str], list[str]]:
         """Return the streams to use, which are made if need be, and those that statements name."""
@@ -154,12 +150,8 @@ def make_program(
     known = find()
     named = [name for name, value in known.items() if value is ground.lab and not name.startswith("_")]
     bound = {name for one in source.statements for name in one.writes}
-    free = (
-        name
-        for name in (*sorted(named, key="lab".__ne__), "lab", *(f"lab_{number}" for number in range(2, 99)))
-        if name not in bound
-    )
-    session_name = source.session_name or next(free)
+    lasting = [name for name in sorted(named, key="lab".__ne__) if name not in bound]
+    session_name = source.session_name or (lasting[0] if lasting else free_name("lab", bound))
     return Program(Statements(ground=ground, source=source, look_up=find, is_own=is_own, session_name=session_name))
 
 
@@ -376,8 +368,9 @@ class Plan(Reported):
         __tracebackhide__ = True
         program = self._program
         values = program.values if namespace is None else namespace
-        if not self.has_run or self._changed(values):
-            self._record(values)
+        changed, now = self._changed(values)
+        if now is not None and (changed or not self.has_run):
+            self._record(values, now)
         elif self._runs <= TIMED_RUNS:
             self._run_timed(values)
         else:
@@ -388,9 +381,8 @@ class Plan(Reported):
         bound = dict.fromkeys(name for one in program.source.statements for name in sorted(one.writes))
         return {name: values[name] for name in bound if name in values}
 
-    def _record(self, values: dict[str, Any]) -> None:
+    def _record(self, values: dict[str, Any], before: Signature) -> None:
         __tracebackhide__ = True
-        before = self._sign(values)
         recording = record(self._program, self._names[0], values)
         self._signature, self._runs, self._timed = before, 0, []
         after = self._sign(values)
@@ -428,7 +420,7 @@ class Plan(Reported):
         """Return what is not as it was planned for: variables, and functions, classes and modules of the user's."""
         if not self.has_run:
             return ()
-        return tuple(self._changed(self._program.values if namespace is None else dict(namespace)))
+        return tuple(self._changed(self._program.values if namespace is None else dict(namespace))[0])
 
     def rename(self, filename: str) -> None:
         """Let tracebacks call the source so from now on."""
@@ -529,18 +521,20 @@ class Plan(Reported):
         source = self._program.source
         return signature(values, needed_names(source, values), source.looked_up)
 
-    def _changed(self, values: dict[str, Any]) -> list[str]:
+    def _changed(self, values: dict[str, Any]) -> tuple[list[str], Signature | None]:
+        """Return what is not as it was planned for, and how it is now; None where nothing was touched since the last look."""
         known, roots = self._fitted
         if known is not None and roots == self._roots(values) and known.is_untouched():
-            return []
-        assert self._signature is not None  # noqa: S101 - for the type checker
+            return [], None
         now = self._sign(values)
+        if self._signature is None:
+            return [], now
         changed = now.changed(self._signature)
         # It is kept only as long as the inputs live: what they hold must not live longer for it.
         inputs = [values[name] for name in self._program.source.inputs if name in values and not is_plain(values[name])]
         self._fitted = (None, {}) if changed or not all(map(can_be_weak, inputs)) else (now, self._roots(values))
         self._alive = [weakref.ref(one, self._forget) for one in inputs if can_be_weak(one)]
-        return changed
+        return changed, now
 
     def _forget(self, _input: object) -> None:
         self._fitted = None, {}

@@ -24,7 +24,6 @@ from gpustreamlab.programs._calls import (
     globals_of,
     instrumented,
     is_followed,
-    is_of_user,
     is_user_function,
     plain_again,
 )
@@ -64,7 +63,6 @@ class _Step:
     is_chance: bool = False
     steers: bool = False
     orders: bool = False
-    calls_own: bool = False
     outside: str = ""
     """Its line, with what it calls that may change files, processes or other machines."""
     named: frozenset[int] = frozenset()
@@ -128,7 +126,7 @@ def _on_copies(function: types.FunctionType, values: Mapping[str, object], copie
     """Return a function that looks up copies where it looks up variables of the program."""
     known = function.__globals__
     shared = {name for name in globals_of(function, known) if name in copies and known[name] is values.get(name)}
-    if not shared or not is_of_user(function):
+    if not shared or not is_user_function(function):
         return function
     # What the program binds anew is seen by functions of its own namespace only.
     names = copies if known is values else {**known, **{name: copies[name] for name in shared}}
@@ -251,11 +249,6 @@ def _unknown_inputs(source: Source, values: dict[str, Any]) -> tuple[dict[str, s
     return {name: next(iter(unknown.values())) for name, unknown in found.items() if unknown}, random
 
 
-def recorded_label(statement: Statement) -> str:
-    """Return what the recorded run of a statement is called on the timeline: as in a plan."""
-    return statement.label[:LABEL_LENGTH]
-
-
 class _Tap:
     """Takes note of what each statement touches."""
 
@@ -305,14 +298,14 @@ class _Tap:
         step = self._step = _Step()
         self._log.begin(statement.line)
         self._look(statement, values)
-        for name in _names_used(statement, values):
+        for name in sorted(step.looked_up):
             self._reach(name, values)
         step.reached, step.crossing = step.crossing, {}
         is_over, breaks = False, graph_breaks()
         self._watch.tap = self
         self.bounds_ns[-1:] = [now()]  # in front of its range
         try:
-            with lab.on(home, recorded_label(statement)), watching_torch(self._note_tensors, self.host_wait):
+            with lab.on(home, statement.label[:LABEL_LENGTH]), watching_torch(self._note_tensors, self.host_wait):
                 began_ns = now()
                 exec(code, values)  # noqa: S102 - the user's statement
                 step.host_ns = now() - began_ns
@@ -328,7 +321,7 @@ class _Tap:
         for name in _names_used(statement, values):
             self._reach(name, values)
         log = self._log
-        step.unknown, step.is_chance, step.calls_own = log.unknown or step.unknown, log.is_chance, log.calls_own
+        step.unknown, step.is_chance = log.unknown or step.unknown, log.is_chance
         step.steers, step.orders = log.steers, log.orders or _asks_for_stream(statement, lab, values)
         step.outside = f"line {statement.line} calls {log.outside}" if log.outside else ""
         step.leads = {name: self._is_led(values[name]) for name in self._changed(statement, values)}
@@ -600,7 +593,9 @@ def _joined(
         leading = sorted(step.looked_up & uncertain.keys())
         varies = step.is_chance or step.is_host_read or bool(leading or step.looked_up & varying)
         accesses = tuple(step.accesses)
-        barrier = _own_barrier(step) or _barrier_of_values(statement, step, uncertain, varies=varies)
+        barrier = _own_barrier(step) or _barrier_of_values(
+            statement, step, [(name, uncertain[name]) for name in leading], varies=varies
+        )
         if not barrier and accesses and (varies or step.reaches_host):  # which bytes may be others in the next run
             is_write = any(one.is_write and one.piece not in step.born for one in accesses)
             others = (Access(one, None, is_write) for one in sorted(step.named))
@@ -617,18 +612,26 @@ def _joined(
     return joined
 
 
-def _barrier_of_values(statement: Statement, step: _Step, uncertain: Mapping[str, str], *, varies: bool) -> str:
+def _barrier_of_values(statement: Statement, step: _Step, leading: Sequence[tuple[str, str]], *, varies: bool) -> str:
     """Return why values that may be others in the next run may lead to other arrays; an empty text where they cannot.
 
     Values of arrays of the host are data as a rule: they count where something decides or chooses by values.
+
+    Parameters
+    ----------
+    statement, step
+        What it is, and what it did.
+    leading
+        Variables behind it that may lead to other arrays, and why.
+    varies
+        Whether it goes by values that may be others.
     """
-    leading = sorted(step.looked_up & uncertain.keys())
     is_elsewhere = not _pieces(step.accesses) <= step.named | step.born
     chooses = statement.chooses or step.can_decide or (step.can_choose and is_elsewhere)
     if (varies or step.reaches_host) and (step.accesses or step.reaches_device) and (statement.is_branching or chooses):
         return f"{'decides' if statement.is_branching else 'may choose arrays'} by values that may be others in the next run"
-    if leading and (step.accesses or any(uncertain[name] in _RUNS_CODE for name in leading)):
-        return f"uses {leading[0]!r}, {uncertain[leading[0]]}, so its next arrays are not known"
+    if leading and (step.accesses or any(why in _RUNS_CODE for _, why in leading)):
+        return f"uses {leading[0][0]!r}, {leading[0][1]}, so its next arrays are not known"
     if varies and step.accesses and is_elsewhere:
         return "may use other arrays in the next run, by values that are not known before"
     return ""

@@ -13,7 +13,7 @@ import operator
 import symtable
 import textwrap
 import tokenize
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Container, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from types import CodeType, FunctionType
 from typing import Any
@@ -199,11 +199,15 @@ def _read_function(function: FunctionType, is_session: Callable[[str], bool]) ->
     )
 
 
+def inner_codes(code: CodeType) -> list[CodeType]:
+    """Return the code of the functions, classes and comprehensions that stand in code, not of those in these."""
+    return [part for part in code.co_consts if isinstance(part, CodeType)]
+
+
 @functools.cache
 def names_of_code(code: CodeType) -> frozenset[str]:
     """Return the names that code, and the functions in it, look up: variables and attributes."""
-    inner = [part for part in code.co_consts if isinstance(part, CodeType)]
-    return frozenset(code.co_names).union(*map(names_of_code, inner))
+    return frozenset(code.co_names).union(*map(names_of_code, inner_codes(code)))
 
 
 def _is_constant(index: ast.expr) -> bool:
@@ -218,7 +222,7 @@ def what_decides(code: CodeType) -> tuple[bool, bool]:
     jumps = (now for before, now in itertools.pairwise(["", *names]) if before != "WITH_EXCEPT_START")
     decides = any(("JUMP" in name and "_IF_" in name) or name in ("CHECK_EXC_MATCH", "FOR_ITER") for name in jumps)
     found = [(decides, any("SUBSCR" in name for name in names))]
-    found += [what_decides(part) for part in code.co_consts if isinstance(part, CodeType)]
+    found += map(what_decides, inner_codes(code))
     return any(one for one, _ in found), any(one for _, one in found)
 
 
@@ -264,6 +268,18 @@ def refuse_crossing(statements: Sequence[Statement], line: int) -> None:
     raise SelectionError(
         f"Line {line} leaves another stream selected than it found. Use: with lab.on('name'): and, in it, what runs there."
     )
+
+
+def free_name(wanted: str, taken: Container[str]) -> str:
+    """Return a name that is not taken: the one that is wanted, else that with a number.
+
+    Examples
+    --------
+    >>> free_name("result", {"result", "result_2"})
+    'result_3'
+    """
+    numbered = (f"{wanted}_{number}" for number in itertools.count(2))
+    return next(name for name in itertools.chain((wanted,), numbered) if name not in taken)
 
 
 def short_text(text: str, length: int = 48) -> str:

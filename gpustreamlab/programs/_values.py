@@ -34,7 +34,7 @@ from gpustreamlab._util.arrays import (
     slotted,
 )
 from gpustreamlab._util.ownership import find_owner
-from gpustreamlab.programs._calls import is_of_user, root_of, root_of_type
+from gpustreamlab.programs._calls import is_user_function, root_of, root_of_type
 from gpustreamlab.programs._source import names_of_code
 from gpustreamlab.programs._torch import copied_tensors, is_tensor
 
@@ -199,9 +199,9 @@ class FunctionNames(dict[str, Any]):
 
     def slot(self, name: str) -> Slot:
         """Return the place of a variable, with what it holds now."""
-        owner, put = self._elsewhere.get(name, (self, dict.__setitem__)) if name not in self._own else (self, dict.__setitem__)
-        if owner is self:
-            return Slot(name, super().__getitem__(name), owner, put)
+        if name in self._own or name not in self._elsewhere:
+            return Slot(name, super().__getitem__(name), self, dict.__setitem__)
+        owner, put = self._elsewhere[name]
         return Slot(name, owner.cell_contents if type(owner) is types.CellType else owner[name], owner, put)
 
     def __setitem__(self, name: str, value: object) -> None:
@@ -227,7 +227,7 @@ def _shared_label(value: Any) -> str:
     if issubclass(kind, types.ModuleType):
         return f"module {(attributes_of(value) or {}).get('__name__')}"
     if kind is types.FunctionType:
-        return f"function {value.__qualname__}" if is_of_user(value) else ""
+        return f"function {value.__qualname__}" if is_user_function(value) else ""
     return f"class {value.__qualname__}" if issubclass(kind, type) and not root_of_type(value) else ""
 
 
@@ -273,7 +273,7 @@ def _slots_of_function(function: types.FunctionType) -> list[Slot]:
     found = [Slot("__defaults__", function.__defaults__, function, setattr), Slot("__kwdefaults__", function.__kwdefaults__)]
     found.append(Slot("__dict__", attributes_of(function)))
     found += _closed_over(function)
-    if is_of_user(function):
+    if is_user_function(function):
         names = sorted(names_of_code(function.__code__) & known.keys())
         found += [Slot(name, known[name], known, dict.__setitem__) for name in names]
     return found
