@@ -12,7 +12,7 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager, contextmanager, nullcontext
 from os import PathLike
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import Any, BinaryIO, NamedTuple
 
 from gpustreamlab._util.progress import steps
 from gpustreamlab._util.room import require_room, room_bytes
@@ -331,15 +331,23 @@ def _unpacked(path: Path) -> Iterator[Path]:
 
 
 def _unpack(path: Path, target: Path) -> None:
-    part_bytes, most_bytes = path.stat().st_size // 100, room_bytes()  # of a pipe 0: nobody knows how much is to come
+    part_bytes = path.stat().st_size // 100  # of a pipe 0: nobody knows how much is to come
     with path.open("rb") as raw, target.open("wb") as file, steps(100, "unpack") as done:
         shown = 0
-        for part in unpacked(raw) if raw.seekable() else iter(lambda: raw.read(HEAD_BYTES), b""):
+        for part in unpacked(raw) if raw.seekable() else _piped(raw, path):
             file.write(part)
-            require_room(file.tell(), repr(str(path)), most_bytes)
             while part_bytes and shown < raw.tell() // part_bytes:
                 done(path.name)
                 shown += 1
+
+
+def _piped(raw: BinaryIO, path: Path) -> Iterator[bytes]:
+    """Yield what comes from a pipe, in parts and as it is, as far as there is room."""
+    done_bytes, most_bytes = 0, room_bytes()
+    while part := raw.read(HEAD_BYTES):
+        done_bytes += len(part)
+        require_room(done_bytes, repr(str(path)), most_bytes)
+        yield part
 
 
 def _not_unpacked(path: object, error: Exception) -> TraceFileError:

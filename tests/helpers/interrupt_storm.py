@@ -19,6 +19,12 @@ UNREACHABLE_LINES = 5
 """How many lines that are, up to its `try`."""
 
 
+def is_unreachable(place):
+    """Tell whether the code and the line of an interrupt are such."""
+    code, line = place
+    return code is UNREACHABLE and line <= UNREACHABLE_LINES
+
+
 def program(lab):
     with lab.on("a", "outer"):
         with lab.range("first"):

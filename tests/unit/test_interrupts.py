@@ -17,7 +17,7 @@ from gpustreamlab.errors import SelectionError
 from gpustreamlab.record import _ranges
 from gpustreamlab.streams import selection as selections
 from tests.helpers.instant_backend import InstantBackend
-from tests.helpers.interrupt_storm import UNREACHABLE, UNREACHABLE_LINES, program
+from tests.helpers.interrupt_storm import is_unreachable, program
 from tests.helpers.line_interrupts import LineInterrupts
 from tests.helpers.selections import names_of
 
@@ -36,11 +36,6 @@ def caught_inside(lab):
             pass
         with lab.range("afterwards"):
             pass
-
-
-def is_before_any_try(place):
-    code, line = place
-    return code is UNREACHABLE and line <= UNREACHABLE_LINES
 
 
 def nesting(lab):
@@ -74,7 +69,7 @@ def interrupted(work, at):
     except KeyboardInterrupt:
         pass
     except SelectionError:
-        assert is_before_any_try(interrupter.place)
+        assert is_unreachable(interrupter.place)
     return lab, interrupter.place
 
 
@@ -89,7 +84,7 @@ def test_an_interrupt_before_any_line_leaves_nothing_selected_and_nothing_open()
                 continue  # the closing of the session is beyond the program
             is_left = lab.current is not None or lab._backend.selected is not None
             left[is_left] += 1
-            assert not is_left or is_before_any_try(place), f"selected after an interrupt before {place}"
+            assert not is_left or is_unreachable(place), f"selected after an interrupt before {place}"
             kept = nesting(lab)
             assert kept.items() <= WHOLE.items() or place
             if is_left:
@@ -107,7 +102,7 @@ def test_an_interrupt_caught_inside_an_outer_selection_is_over_when_that_is_left
     for at in range(1, line_count + 1):
         lab, place = interrupted(caught_inside, at)
         with lab:
-            if place is None or is_before_any_try(place):
+            if place is None or is_unreachable(place):
                 # Either beyond the program, or in the outermost selection itself, or told by a SelectionError.
                 continue
             assert lab.current is None, place

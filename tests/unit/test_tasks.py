@@ -26,7 +26,7 @@ from gpustreamlab.errors import (
 )
 from gpustreamlab.streams import selection
 from gpustreamlab.workloads import spin
-from tests.helpers.interrupt_storm import UNREACHABLE, UNREACHABLE_LINES
+from tests.helpers.interrupt_storm import is_unreachable
 from tests.helpers.line_interrupts import LineInterrupts
 from tests.helpers.nvtx_stacks import CheckedSim
 from tests.helpers.selections import rows_of, selected
@@ -505,7 +505,7 @@ def test_an_interrupt_in_a_step_leaves_nothing_selected(lab, backend):
                 program()
             if interrupts.place is None:
                 break
-            if interrupts.place[0] is UNREACHABLE and interrupts.place[1] <= UNREACHABLE_LINES:
+            if is_unreachable(interrupts.place):
                 lab._put_back_left()  # before anything that can catch it
             assert (place, selected(lab), backend.open_ranges) == (place, None, [])
             place += 1
