@@ -1,0 +1,228 @@
+"""Any split of what happened, read by any reader, with any loss that is told of, folds to the same trace."""
+
+from __future__ import annotations
+
+from contextlib import contextmanager
+
+import pytest
+from hypothesis import HealthCheck, given, settings
+from hypothesis import strategies as st
+
+import gpustreamlab as gsl
+from gpustreamlab.cluster import _worker
+from gpustreamlab.cluster._mirror import Mirror
+from gpustreamlab.record import START, JoinedJournal, build_trace, join
+from gpustreamlab.sinks.live import LiveFeed
+from tests.helpers import long_runs
+from tests.helpers.fake_activity import FakeActivitySource, FakeSourceBackend, kernel_detail
+
+ROWS = ("start_ns", "end_ns", "queued_ns", "lane", "name", "kind", "parent", "thread", "partition", "detail", "correlation")
+TABLES = ("names", "threads", "partitions", "layouts", "markers", "details")
+FIGURES = ("tier", "capture_windows", "capture_source", "dropped_spans", "dropped_markers", "device")
+
+
+class Follower:
+    """Reads what is new, now and then."""
+
+    def __init__(self, journal):
+        self.journal, self.place, self.told = journal, START, []
+
+    def read(self):
+        delta = self.journal.changes(self.place)
+        self.told.append(delta)
+        self.place = delta.cursor
+
+    @property
+    def missed(self):
+        return sum(one.missed for one in self.told)
+
+    def numbers(self):
+        return join(self.told).columns["number"].tolist()
+
+    def trace(self):
+        return build_trace(join(self.told))
+
+
+class EngineFollower:
+    """Reads as a client of a cluster does; of some answers it does not hear."""
+
+    def __init__(self, lab):
+        self.mirror = Mirror("0", process=0, device=0, host="here", ring_size=100_000)
+        _worker._home.session = lab
+
+    def read(self):
+        while (changes := _worker.read("me", self.mirror.arrived)).data:
+            self.mirror.take(changes.data, changes.number)
+
+    def lose(self):
+        _worker.read("me", self.mirror.arrived)
+
+    def trace(self):
+        return self.mirror.trace()
+
+
+class PageFollower:
+    """A live view, of which the page's spans are counted."""
+
+    def __init__(self, lab):
+        self.feed, self.count = LiveFeed(lab._recorder), 0
+
+    def read(self):
+        update = self.feed.refresh()
+        if update is not None:
+            sent = update.facts["manifest"]["n"] if "n" in update.facts["manifest"] else 0
+            self.count = sent if update.facts["is_cleared"] else self.count + sent
+
+    def spans(self):
+        return self.feed._reader.span_count
+
+
+def step(lab, source, number, kind):
+    """Do one of the things that a recorder is told of."""
+    lane, other = lab.stream("ab"[number % 2]), lab.stream("ba"[number % 2])
+    match kind:
+        case 0 | 1:
+            with lab.on(lane, f"r{number % 5}"), lab.range("inner"):
+                pass
+        case 2:
+            with lab.on(lane, "waits"):
+                lane.wait(other.record())
+        case 3:
+            lab.mark(f"mark {number}")
+        case 4:
+            source.push_work(number * 10 + 1, number * 10 + 6, stream=9, name="k", detail=kernel_detail(f"k{number % 4}"))
+            source.push_dependency(source=(0, 1), record=number, target=(0, 2), wait=number + 1)
+        case 5:
+            for part in range(3):
+                source.push_memory(number * 400_000 + part * 300_000, float(number * part % 7), stream=9)
+        case 6:
+            lab.synchronize()
+        case 7:
+            lab.stream(f"more{number % 3}")
+        case 8:
+            lab.partition(left=8 * (1 + number % 4), right="rest")
+        case 9:
+            lab.clear()
+
+
+@contextmanager
+def recording(**options):
+    source = FakeActivitySource()
+    with gsl.Session(FakeSourceBackend(source), hazards="off", **options) as lab:
+        lab.stream("a")
+        lab.stream("b")
+        lab.capture("kernels")
+        yield lab, source
+
+
+def facts_of(trace):
+    columns = {name: getattr(trace, name, trace.extra.get(name)).tolist() for name in ROWS}
+    edges = sorted(zip(trace.edges.source.tolist(), trace.edges.target.tolist(), trace.edges.kind.tolist(), strict=True))
+    told = trace.counters
+    texts = [told.names[code] for code in told.name.tolist()]
+    samples = list(zip(told.time_ns.tolist(), told.lane.tolist(), texts, told.value.tolist(), strict=True))
+    figures = {name: getattr(trace.metadata, name) for name in FIGURES}
+    figures["capture_windows"] = [begin for begin, _ in figures["capture_windows"]]  # an open one ends when it is asked
+    figures["device"] = figures["device"].name
+    lanes = [lane.name.removeprefix("0:") for lane in trace.lanes]
+    tables = {name: tuple(getattr(trace, name)) for name in TABLES} | {"threads": len(trace.threads)}
+    return columns, tables, lanes, edges, samples, figures
+
+
+STEPS = st.lists(st.tuples(st.integers(0, 9), st.integers(0, 31)), min_size=5, max_size=60)
+TRIES = settings(
+    max_examples=long_runs.count(12, 300), deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture]
+)
+
+
+@pytest.fixture
+def home(monkeypatch):
+    monkeypatch.setattr(_worker, "_home", _worker._Home())
+
+
+@TRIES
+@given(steps=STEPS)
+def test_every_reader_has_the_same_trace_however_it_read(steps, home, tmp_path_factory):
+    path = tmp_path_factory.mktemp("run") / "run.gsl"
+    with recording(spool=path) as (lab, source):
+        # GIVEN readers of which each reads now and then
+        recorder, spool = lab._recorder, lab.recording.spool
+        readers = [Follower(recorder), EngineFollower(lab), Follower(joined(lab, recorder)), PageFollower(lab)]
+        for number, (kind, who) in enumerate(steps):
+            step(lab, source, number, kind)
+            for place, reader in enumerate(readers):
+                if who >> place & 1:
+                    reader.read()
+            if who & 16:
+                spool.refresh()
+                readers[1].lose()
+
+        # WHEN all has ended and was read
+        lab.capture("ranges")
+        lab.synchronize()
+        for reader in readers:
+            reader.read()
+        spool.refresh()
+        wanted = facts_of(recorder.trace())
+
+        # THEN each folds to what the recorder says
+        for reader in readers[:3]:
+            assert facts_of(reader.trace()) == wanted
+        assert facts_of(gsl.load_trace(path)) == wanted
+        assert readers[3].spans() == len(recorder.changes().columns["number"])
+
+
+def joined(lab, *journals):
+    count = len(journals)
+    return JoinedJournal(
+        journals, ahead=lambda: [0] * count, error_ns=lambda _: 0, devices=[lab.device] * count, tells_alike=False
+    )
+
+
+@TRIES
+@given(steps=STEPS, ring_size=st.integers(2, 30))
+def test_what_is_missing_is_counted_by_each_reader(steps, ring_size, home, tmp_path_factory):
+    path = tmp_path_factory.mktemp("run") / "run.gsl"
+    with recording(spool=path, ring_size=ring_size) as (lab, source):
+        # GIVEN one reader that is never late, and others that are
+        recorder, spool = lab._recorder, lab.recording.spool
+        prompt, late, engine = Follower(recorder), Follower(recorder), EngineFollower(lab)
+        for number, (kind, who) in enumerate(steps):
+            step(lab, source, number, kind)
+            prompt.read()
+            for place, read in enumerate((late.read, engine.read, spool.refresh)):
+                if who >> place & 1:
+                    read()
+
+        # WHEN all was read
+        lab.capture("ranges")
+        lab.synchronize()
+        prompt.read()
+        numbers = prompt.numbers()
+        for read in (late.read, engine.read, spool.refresh):
+            read()
+
+        # THEN what each has and what it missed is all that there was, and the newest are there
+        assert recorder.span_count + recorder.dropped_count == len(numbers) + join(prompt.told).missed
+        for trace in (engine.trace(), gsl.load_trace(path)):
+            assert len(trace) + trace.metadata.dropped_spans == len(numbers) + join(prompt.told).missed
+        found = join(late.told)
+        kept = found.columns["number"].tolist()
+        assert len(kept) + found.missed == len(numbers) + join(prompt.told).missed
+        assert kept[-ring_size:] == numbers[-ring_size:][-len(kept) :]
+        assert set(kept) <= set(numbers)
+
+
+def test_a_place_of_another_recorder_is_not_taken_for_one_of_this():
+    with recording() as (first, _), recording() as (second, _):
+        for lab in (first, second):
+            with lab.on("a", "x"):
+                pass
+            lab.synchronize()
+        reader = Follower(first._recorder)
+        reader.read()
+        with first.on("a", "y"):
+            pass
+        first.synchronize()
+        reader.read()
+        assert len(reader.numbers()) == 2
