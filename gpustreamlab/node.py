@@ -24,7 +24,7 @@ from gpustreamlab.errors import (
 )
 from gpustreamlab.memory.hazards import variables_of
 from gpustreamlab.model import Note, with_written, without_tools
-from gpustreamlab.notebook.views import LiveViews, check_timeline_options
+from gpustreamlab.notebook.views import LiveViews, check_timeline_options, title_of
 from gpustreamlab.record import CardClocks, JoinedJournal
 from gpustreamlab.session import Session
 from gpustreamlab.sinks.live import DEFAULT_CAPACITY
@@ -240,7 +240,7 @@ class Node(OneOfSeveral):
             return self._last_trace
         for one in self._sessions:
             one._recorder.kernels.take()
-        trace = without_tools(self._joined().trace(title=self.title))
+        trace = without_tools(self._joined().trace())
         accesses = self._sessions[0]._accesses  # which know of those of the other cards
         metadata = replace(trace.metadata, shared_data=accesses.shared_data(of_node=True))
         return replace(trace, metadata=metadata, notes=(*accesses.notes(trace, of_node=True), *self._notes))
@@ -253,6 +253,7 @@ class Node(OneOfSeveral):
             error_ns=self._clocks.error_ns,
             devices=[one.device for one in self._sessions],
             tells_alike=not self._backends[0].device.simulated,
+            title=title_of(self),
         )
 
     def overlap(self) -> Overlap:

@@ -151,12 +151,13 @@ class Session(ProcessBound):
             self._fallback_reason: str = choice.fallback_reason
             """Why the simulated device stands in for a GPU; empty if it does not."""
             self._recorder = Recorder(self._backend, ring_size=ring_size, pending_limit=pending_limit)
+            self._recorder.title = title_of(self)
             self._life = SessionLife(self._recorder.loss_report)
             self._locks = self._life.locks
             self._partitions = Partitions(
                 self._backend, self._recorder, ContextCache(self._backend, context_limit), self._locks
             )
-            self._spool = None if spool_file is None else Spool(spool_file, self._recorder, title_of(self))
+            self._spool = None if spool_file is None else Spool(spool_file, self._recorder)
             if self._spool is not None:
                 undoing.callback(self._spool.close)
             self._keeper = Keeper(self._backend, self._recorder.observing)
@@ -983,7 +984,7 @@ class Session(ProcessBound):
             self._last_trace = with_written(self._last_trace, notes)
 
     def _make_trace(self) -> Trace:
-        trace = without_tools(self._recorder.trace(title=self.title))
+        trace = without_tools(self._recorder.trace())
         notes, shared = (*self._accesses.notes(trace), *self._notes), self._accesses.shared_data()
         if shared:
             trace = replace(trace, metadata=replace(trace.metadata, shared_data=shared))

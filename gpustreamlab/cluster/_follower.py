@@ -184,7 +184,7 @@ class Follower:
                 time.sleep(TICK_S)
                 return False
             self._take(life, changes)
-            has_come = not changes.data or life.mirror.arrived == changes.number
+            has_come = not changes.data or life.mirror.arrived == changes.place
             return is_fresh and has_come and not changes.is_full
 
     def ping(self) -> None:
@@ -242,12 +242,12 @@ class Follower:
         """Take an answer in; tell whether there is more."""
         mirror = life.mirror
         mirror.news_s, life.silent_s = time.monotonic(), 0.0
-        if changes.is_anew and mirror.arrived:  # the engine's session is another one
+        if mirror.log not in (0, changes.log):  # the engine's session is another one
             self.lose(life, "its session was closed there")
             return False
-        is_new = bool(changes.data) and changes.number == mirror.arrived + 1
+        is_new = bool(changes.data) and changes.since == mirror.arrived
         if is_new:
-            mirror.take(changes.data, changes.number)
+            mirror.take(changes.data, changes.place)
         mirror.hear(changes)
         call, outputs = changes.printed
         if call != life.printed[0]:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import threading
 import time
-from collections.abc import Collection, Mapping, Sequence
+from collections.abc import Collection, Sequence
 from contextlib import AbstractContextManager, nullcontext
 from dataclasses import replace
 from typing import Any
@@ -14,30 +14,24 @@ import numpy as np
 from gpustreamlab.analysis import Hazard
 from gpustreamlab.cluster._worker import Changes
 from gpustreamlab.memory.hazards import hazard_notes
-from gpustreamlab.model import Counters, Device, Lane, Marker, Trace, TraceMetadata, WorkDetail
+from gpustreamlab.model import Device, Lane, Marker, Trace, TraceMetadata
 from gpustreamlab.record import (
-    DEPENDENCY_COLUMNS,
     FIRST_WORK_NUMBER,
-    NO_DEPENDENCIES,
+    NO_UNENDED,
+    SPAN_COLUMNS,
     START,
-    Cursor,
-    Delta,
-    RowRing,
+    Chunk,
+    ChunkLog,
     Tables,
-    build_trace,
-    join_samples,
+    Unended,
+    fold,
 )
-from gpustreamlab.sinks._spool_format import BatchEncoder, BatchReader
-from gpustreamlab.sinks.reading import ToldTables, delta_of
+from gpustreamlab.sinks._spool_format import BatchEncoder, BatchReader, ChunkDecoder
 from gpustreamlab.typing import Int64Array, MarkerKind
 
 RANGE_NUMBERS = 1 << 32
 """How many ranges of an engine are told apart from those of the others; behind `FIRST_WORK_NUMBER`, `WORK_NUMBERS`."""
 WORK_NUMBERS = 1 << 44
-KEPT_PAIRS = 1 << 20
-"""Edges, and dependencies, that are kept; the newest count."""
-KEPT_PARTS = 1_000
-"""Parts of samples after which those before are joined."""
 
 
 class Mirror:
@@ -63,22 +57,16 @@ class Mirror:
         self.device = device
         self.host = host
         self.arrived = 0
-        """Number of the last answer that has arrived."""
+        """The engine's place behind the last chunk that has arrived."""
+        self.log = 0
+        """Number of the engine's log; 0 before anything was heard."""
         self.received_bytes = 0
         """Bytes that came, for spans and all else."""
         self.news_s = time.monotonic()
         """When the last answer came, by `time.monotonic`."""
         self._lock = threading.RLock()
-        self._rows = RowRing(ring_size)
-        self._edges = RowRing(KEPT_PAIRS, ("source", "target"))
-        self._dependencies = RowRing(KEPT_PAIRS, DEPENDENCY_COLUMNS)
-        self._samples: list[Counters] = []
-        self._names: list[str] = []
-        self._details: list[WorkDetail] = []
-        self._told = ToldTables()
-        self._tables: Tables | None = None
-        self._version = 0
-        self._state: dict[str, Any] = {}
+        self._log = ChunkLog(ring_size)
+        self._last, self._missed = Chunk(), 0
         self.extent_ns = (0, 0)
         """From when to when spans have arrived, by the engine's clock."""
         self.compared_from_ns = 0
@@ -93,84 +81,83 @@ class Mirror:
         """When the newest was found, by the clock of the engine's host, and when that came here, by our own; -1 for none."""
         self.loss: tuple[Marker, ...] = ()
         """A mark where what is known of the engine ends, if it is lost."""
-        self._head = BatchEncoder().head
+        self._head, self._decoder = BatchEncoder().head, ChunkDecoder()
 
     def __repr__(self) -> str:
-        return f"<Mirror of engine {self.name!r}: {len(self._rows):,} spans>"
+        return f"<Mirror of engine {self.name!r}: {len(self._log):,} spans>"
 
     @property
     def is_told(self) -> bool:
         """Whether anything has arrived."""
-        return self._tables is not None
+        return self._log.tables is not None
 
     @property
     def span_count(self) -> int:
         """Spans that have arrived since the engine's recorder was cleared, those that made room too."""
-        return len(self._rows) + self._rows.dropped_count
+        return self._log.appended_count
 
     @property
     def missed_count(self) -> int:
-        """Spans that are missing: they made room on the engine before they were read, or here."""
-        return self.lost_count + self._rows.dropped_count
+        """Spans that are missing: they made room on the engine before they were read, or here, or never came."""
+        return self.dropped_count
+
+    @property
+    def dropped_count(self) -> int:
+        """The same."""
+        return self._missed + self._last.lost + self._log.dropped_count
 
     @property
     def lost_count(self) -> int:
-        """Spans that never came here: they made room on the engine before they were read, or never came into its buffer."""
-        return int(self._state.get("missed", 0)) + int(self._state.get("lost", 0))
+        """Spans that never came into the engine's log."""
+        return self._last.lost
 
     @property
     def pending_count(self) -> int:
         """Ranges whose work had not ended when the last answer was made."""
-        return int(self._state.get("pending", 0))
+        return self._last.pending
+
+    @property
+    def tables(self) -> Tables:
+        """As they were told last."""
+        tables = self._log.tables
+        if tables is None:
+            raise ValueError(f"Nothing of engine {self.name!r} has arrived yet.")
+        return tables
 
     @property
     def metadata(self) -> TraceMetadata:
         """What it says of itself; its device has the number that it has in the cluster."""
-        return self.changes(until=START).tables.metadata
+        return self.tables.metadata
 
-    def take(self, data: bytes, number: int) -> None:
+    def take(self, data: bytes, place: int) -> None:
         """Take in an answer.
 
         Parameters
         ----------
         data
-            A batch, see `gpustreamlab.cluster._worker.read`.
-        number
-            Its number.
+            A chunk, see `gpustreamlab.cluster._worker.read`.
+        place
+            The engine's place behind it.
         """
-        reader = BatchReader(self._head + data)
-        batches = list(reader)
+        reader = BatchReader(self._head + data, self._decoder)
+        chunks = [batch.chunk for batch in reader]
         reader.close()
         with self._lock:
-            for batch in batches:
-                facts = batch.facts
-                known_details = len(self._details)
-                if self._told.apply(facts) or self._tables is None:
-                    tables, details = self._told.made(first_detail=known_details)
-                    self._tables, self._version = self.placed(tables), self._version + 1
-                elif facts.get("details"):
-                    details = self._told.made(first_detail=known_details)[1]
-                else:
-                    details = ()
-                delta = delta_of(batch, self._tables)
-                if delta.is_cleared:
-                    self._clear()
-                self._details += details
-                self._names += delta.names
-                self._rows.append({**delta.columns, **self._numbered(delta.columns, ("number", "parent", "correlation"))})
-                self._edges.append(self._numbered(dict(zip(("source", "target"), delta.edges.T, strict=True))))
-                if len(delta.dependencies["wait"]):
-                    self._dependencies.append({**delta.dependencies, **self._numbered(delta.dependencies, ("record", "wait"))})
-                self._note_extent(delta)
-                self._take_samples(delta.counters)
-                self._state = facts
-                self._tables = self._with_open_window(self._tables)
-            self.arrived = number
+            for chunk in chunks:
+                if chunk.is_anew:
+                    self._log.clear()
+                    self.extent_ns, self.compared_from_ns, self._missed = (0, 0), 0, 0
+                self._log.add(self._placed_chunk(chunk))
+                self._missed += chunk.missed
+                self._note_extent(chunk)
+                self._last = chunk
+            self._log.seal()
+            self.arrived = place
             self.received_bytes += len(data)
 
     def hear(self, changes: Changes) -> None:
         """Take in what an answer tells of now: which ranges have not ended, and which hazards were found."""
-        self._open, self._now_ns = changes.open_ranges, changes.now_ns
+        self.log, self._open, self._now_ns = changes.log, changes.open_ranges, changes.now_ns
         if changes.hazards is not None:
             self.hazards, self.hazards_ns = changes.hazards, time.monotonic_ns()
         self.newest_hazard_ns = changes.newest_hazard_ns
@@ -178,52 +165,22 @@ class Mirror:
     def end(self, text: str) -> None:
         """Let nothing be open or waited for any more, and mark where what is known of the engine ends."""
         with self._lock:
-            self.unended_count, self._state = self.pending_count, {**self._state, "pending": 0}
-            self._open, self._version = (), self._version + 1
+            self.unended_count, self._last = self.pending_count, self._last._replace(pending=0)
+            self._open = ()
             if any(self.extent_ns):
                 self.loss = (Marker(time_ns=self.extent_ns[1], text=text, kind=MarkerKind.MARK),)
+                self._log.add(Chunk(markers=self.loss))
+                self._log.seal()
 
-    def changes(
-        self,
-        since: Cursor = START,
-        *,
-        until: Cursor | None = None,
-        awaited: Collection[int] | None = None,
-        collects: bool = True,
-        title: str = "",
-    ) -> Delta:
-        """Return what has arrived since a cursor, as `Recorder.changes` does for its own process."""
+    def changes(self, since: int = START, *, collects: bool = True, **options: Any) -> Chunk:
+        """Return what has arrived since a place, as `Recorder.changes` does for its own process."""
         with self._lock:
-            tables = self._tables
-            if tables is None:
-                raise ValueError(f"Nothing of engine {self.name!r} has arrived yet.")
-            rows = self._rows.read(since.row, None if until is None else until.row)
-            end = until or Cursor(
-                row=rows.cursor,
-                clear_count=rows.clear_count,
-                name=len(self._names),
-                detail=len(self._details),
-                edge=self._edges.appended_count,
-                dependency=self._dependencies.appended_count,
-                sample=(len(self._samples), 0),
-                version=(self._version, rows.clear_count),
-            )
-            edges = self._edges.read(since.edge, end.edge).columns
-            is_again = until is not None
-            return Delta(
-                tables=tables._replace(markers=(*tables.markers, *self.loss)),
-                columns=rows.columns,
-                cursor=end,
-                missed=rows.missed,
-                is_cleared=rows.clear_count != since.clear_count,
-                is_changed=end.version != since.version,
-                names=tuple(self._names[since.name : end.name]),
-                details=tuple(self._details[since.detail : end.detail]),
-                edges=np.stack((edges["source"], edges["target"]), axis=1),
-                dependencies=NO_DEPENDENCIES if is_again else self._dependencies.read(since.dependency).columns,
-                counters=Counters() if is_again else join_samples(self._samples[since.sample[0] :]),
-                is_capturing=bool(self._state.get("capturing")),
-            )
+            told, last = self._log.read(since, **options), self._last
+            return told._replace(lost=last.lost, pending=last.pending, is_capturing=last.is_capturing)
+
+    def follow(self, since: int, awaited: Collection[int]) -> tuple[Chunk, Unended]:
+        """Return that; which ranges have not ended is told in `unended` alone."""
+        return self.changes(since), NO_UNENDED
 
     def to_clock_ns(self, host_ns: int) -> int:
         """Return the time as it is: of the engine's host only times on its trace's clock arrive."""
@@ -246,56 +203,38 @@ class Mirror:
         """Return 0: it is not told."""
         return 0
 
-    def trace(self, *, title: str = "") -> Trace:
+    def trace(self) -> Trace:
         """Return what has arrived as a trace, on the engine's own clock."""
-        facts = {"dropped_spans": self.missed_count, "pending_spans": self.pending_count}
-        return self.with_hazards(build_trace(self.changes(title=title).with_facts(**facts)))
+        return self.with_hazards(fold([self.changes()]))
 
     def with_hazards(self, trace: Trace) -> Trace:
         """Return a trace of the engine with where its hazards are."""
         notes = [note for one in self.hazards for note in hazard_notes(trace, *one, prefix=f"{self.name}:")]
         return replace(trace, notes=(*trace.notes, *notes)) if notes else trace
 
-    def _with_open_window(self, tables: Tables) -> Tables:
-        """Let a window of capture that has not ended last as long as there are spans."""
-        meta = tables.metadata
-        if not (meta.capture_windows and self._state.get("capturing")):
-            return tables
-        begin_ns, end_ns = meta.capture_windows[-1]
-        windows = (*meta.capture_windows[:-1], (begin_ns, max(end_ns, self.extent_ns[1])))
-        return tables._replace(metadata=replace(meta, capture_windows=windows))
+    def _placed_chunk(self, chunk: Chunk) -> Chunk:
+        """Return a chunk with numbers that no other engine has; -1 stays, and 0 of calls."""
+        rows = chunk.rows.copy()
+        for name in ("number", "parent", "correlation"):
+            place = SPAN_COLUMNS.index(name)
+            rows[place] = self._numbered(rows[place], above=0 if name == "correlation" else -1)
+        source, record, target, wait = chunk.dependencies
+        return chunk._replace(
+            rows=rows,
+            edges=self._numbered(chunk.edges),
+            dependencies=np.stack((source, self._numbered(record), target, self._numbered(wait))),
+            tables=None if chunk.tables is None else self.placed(chunk.tables),
+        )
 
-    def _numbered(
-        self, columns: Mapping[str, Int64Array], names: Sequence[str] = ("source", "target")
-    ) -> dict[str, Int64Array]:
-        """Return columns of numbers, which no other engine has then; -1 stays, and 0 of calls."""
-        found = {}
-        for name in names:
-            values = columns[name]
-            step = np.where(values >= FIRST_WORK_NUMBER, WORK_NUMBERS, RANGE_NUMBERS)
-            is_none = values <= 0 if name == "correlation" else values < 0
-            found[name] = np.where(is_none, values, values + self.process * step)
-        return found
+    def _numbered(self, numbers: Int64Array, *, above: int = -1) -> Int64Array:
+        step = np.where(numbers >= FIRST_WORK_NUMBER, WORK_NUMBERS, RANGE_NUMBERS)
+        return np.where(numbers > above, numbers + self.process * step, numbers)
 
-    def _clear(self) -> None:
-        for ring in (self._rows, self._edges, self._dependencies):
-            ring.clear()
-        self._samples = [Counters()] * len(self._samples)
-        self.extent_ns, self.compared_from_ns = (0, 0), 0
-
-    def _note_extent(self, delta: Delta) -> None:
-        if delta.row_count:
-            begin_ns, end_ns = int(delta.columns["start_ns"].min()), int(delta.columns["end_ns"].max())
+    def _note_extent(self, chunk: Chunk) -> None:
+        if chunk.row_count:
+            begin_ns, end_ns = int(chunk.columns["start_ns"].min()), int(chunk.columns["end_ns"].max())
             before = self.extent_ns
             self.extent_ns = (min(before[0], begin_ns), max(before[1], end_ns)) if any(before) else (begin_ns, end_ns)
-
-    def _take_samples(self, samples: Counters) -> None:
-        if not len(samples):
-            return
-        if len(self._samples) % KEPT_PARTS == KEPT_PARTS - 1:
-            joined = join_samples(self._samples)
-            self._samples = [*[Counters()] * (len(self._samples) - 1), joined]
-        self._samples.append(samples)
 
     def placed(self, tables: Tables) -> Tables:
         """Return the tables with names and numbers that are unique in the cluster."""

@@ -21,7 +21,6 @@ from gpustreamlab.errors import GPUStreamLabError, MissingExtraError
 from gpustreamlab.record import Recorder
 from gpustreamlab.session import Session
 from gpustreamlab.sinks._spool_format import BatchEncoder
-from gpustreamlab.sinks.spool import Progress, read_changes
 from gpustreamlab.typing import SessionState
 
 MOST_ROWS = 32_768
@@ -58,14 +57,16 @@ class Facts(NamedTuple):
 
 
 class Changes(NamedTuple):
-    """What is new on an engine since a reader asked the last time."""
+    """What is new on an engine since a place."""
 
-    number: int
-    """To be told of the next time: what was read up to here has arrived."""
+    since: int
+    """That place."""
+    place: int
+    """The one behind it, to ask from the next time."""
     data: bytes
-    """A batch as a spool has it, without the head; empty where nothing is new."""
-    is_anew: bool
-    """Whether this begins at the beginning, because the engine does not know what was read before."""
+    """A chunk as a spool has it, without the head; empty where nothing is new."""
+    log: int
+    """`ChunkLog.number` of the engine's session."""
     is_full: bool
     """Whether there is more already."""
     open_ranges: tuple[tuple[int, int, int, int], ...] = ()
@@ -81,21 +82,11 @@ class Changes(NamedTuple):
 
 
 @dataclass
-class _Reader:
-    """How far a client has read."""
-
-    number: int = 0
-    before: Progress = field(default_factory=Progress)
-    after: Progress = field(default_factory=Progress)
-
-
-@dataclass
 class _Home:
     """What this process has."""
 
     lock: threading.RLock = field(default_factory=threading.RLock)
     session: Session | None = None
-    readers: dict[str, _Reader] = field(default_factory=dict)
     clients: dict[str, float] = field(default_factory=dict)
     """When each was last heard of, by `time.monotonic`."""
     encoder: BatchEncoder | None = None
@@ -169,7 +160,6 @@ def begin(client: str, backend: str | None, options: dict[str, Any], rank: int) 
                 _home.session = Session(backend, **{"device": rank % device_count(backend)} | options)
             except Exception as error:  # noqa: BLE001 - the client is told
                 return str(error) if isinstance(error, GPUStreamLabError) else f"{type(error).__name__}: {error}"
-            _home.readers.clear()
     shell = None if "IPython" not in sys.modules else sys.modules["IPython"].get_ipython()
     if shell is not None:  # for %%px
         shell.user_ns["lab"] = _home.session
@@ -182,7 +172,6 @@ def end(client: str) -> None:
         gone_s = time.monotonic() - CLIENT_GONE_S
         for known in [known for known, heard_s in _home.clients.items() if known == client or heard_s < gone_s]:
             del _home.clients[known]
-            _home.readers.pop(known, None)
         if not _home.clients and _home.session is not None:
             session, _home.session = _home.session, None
             session.close()
@@ -203,15 +192,15 @@ def told_between() -> tuple[int, int, int]:
     return time.monotonic_ns(), told_ns(), time.monotonic_ns()
 
 
-def read(client: str, arrived: int, newest_hazard_ns: int = -1, call: str = "", output_count: int = 0) -> Changes:
-    """Return what is new for a client. What it was told and has not got is told again.
+def read(client: str, since: int, newest_hazard_ns: int = -1, call: str = "", output_count: int = 0) -> Changes:
+    """Return what is new since a place. What a client was told and has not got it asks for again.
 
     Parameters
     ----------
     client
         Who reads.
-    arrived
-        `Changes.number` of the last answer that has arrived; 0 for none.
+    since
+        `Changes.place` of the last answer that has arrived; 0 for none.
     newest_hazard_ns
         `Changes.newest_hazard_ns` of that.
     call, output_count
@@ -219,23 +208,17 @@ def read(client: str, arrived: int, newest_hazard_ns: int = -1, call: str = "", 
     """
     with _home.lock:
         session, recorder = _require_session(), _recorder()
-        data, is_full = b"", False
         _home.clients[client] = time.monotonic()
-        reader = _home.readers.setdefault(client, _Reader())
-        is_anew = not arrived or arrived not in {reader.number, reader.number - 1}
-        if is_anew:
-            reader = _home.readers[client] = _Reader()
-        elif arrived == reader.number - 1:  # the last answer has not arrived
-            reader.number, reader.after = arrived, reader.before
+        with recorder.observing():
+            chunk = recorder.changes(since, most=MOST_ROWS)
         if _home.encoder is None:
             _home.encoder = BatchEncoder()
-        for batch, progress in read_changes(recorder, reader.after, title=session.title, batch_rows=MOST_ROWS):
-            reader.number, reader.before, reader.after = reader.number + 1, reader.after, progress
-            data, is_full = _home.encoder.encode(batch), batch.row_count == MOST_ROWS
-            break
+        data = b"" if chunk.place == since else _home.encoder.encode(chunk)
+        log = recorder.log
         watch = session._accesses  # noqa: SLF001 - of the package
         with recorder.observing():
-            changes = Changes(reader.number, data, is_anew, is_full, tuple(recorder.unended()), recorder.now_ns())
+            is_full = chunk.place != log.place
+            changes = Changes(since, chunk.place, data, log.number, is_full, tuple(recorder.unended()), recorder.now_ns())
             changes = changes._replace(printed=printed_beyond(call, output_count))
             newest_ns = watch.newest_ns
             if newest_ns == newest_hazard_ns:

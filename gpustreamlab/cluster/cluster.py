@@ -29,7 +29,7 @@ from gpustreamlab.cluster._runs import GONE_S, Run, ask
 from gpustreamlab.cluster._telling import began_ns, explain_each, extents_of, failure_of, loss_texts, status_of, trace_of
 from gpustreamlab.errors import ClusterError, OptionError, SessionClosedError, TraceError, nearest_hint
 from gpustreamlab.model import NO_COMMON_TIME, Ahead, ClockOffset, Layout, Note, Trace, merge, with_written
-from gpustreamlab.notebook.views import LiveViews, check_timeline_options
+from gpustreamlab.notebook.views import LiveViews, check_timeline_options, title_of
 from gpustreamlab.record import DEFAULT_RING_SIZE, JoinedJournal
 from gpustreamlab.session import Session
 from gpustreamlab.sinks.live import DEFAULT_CAPACITY
@@ -138,6 +138,7 @@ class Cluster(OneOfSeveral):
             devices=[life.mirror.metadata.device for life in lives],
             tells_alike=False,
             missing=_weakly(self._live_missing),
+            title=title_of(self),
         )
         self._views = LiveViews(self._joined)
         self._follower.start()

@@ -40,7 +40,7 @@ from gpustreamlab.model import (
     WorkDetail,
 )
 from gpustreamlab.model._file import parquet_trace
-from gpustreamlab.record import FIRST_WORK_NUMBER, SPAN_COLUMNS, Delta, RowFinder, Tables, build_trace, cut_text
+from gpustreamlab.record import FIRST_WORK_NUMBER, SPAN_COLUMNS, RowFinder, Tables, TraceData, build_trace, cut_text
 from gpustreamlab.typing import CaptureTier, EdgeKind, Int64Array, SpanKind
 
 MOST_EVENTS = 10_000_000
@@ -166,7 +166,7 @@ class _Reader:
         metadata = self._metadata(columns, is_gpu, first_ns, flow_note)
         tables = Tables(lanes.lanes, lanes.threads, (), (), self._moved_markers(first_ns), metadata)
         counters = self._counters(lanes.of_process, first_ns)
-        delta = Delta(
+        delta = TraceData(
             tables,
             columns,
             names=names,

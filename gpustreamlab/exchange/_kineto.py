@@ -35,9 +35,9 @@ from gpustreamlab.model import KINETO_BACKEND, SPAN_KINDS, Device, Lane, SMLimit
 from gpustreamlab.record import (
     DEPENDENCY_COLUMNS,
     SPAN_COLUMNS,
-    Delta,
     RowFinder,
     Tables,
+    TraceData,
     build_trace,
     cut_text,
 )
@@ -163,7 +163,7 @@ class _Maker:
         )
         names = tuple(name for name, _ in threads)
         tables = Tables(self._lanes(threads), names, (), (), (), metadata)
-        made = build_trace(Delta(tables, columns, names=used, details=details, dependencies=self._dependencies()))
+        made = build_trace(TraceData(tables, columns, names=used, details=details, dependencies=self._dependencies()))
         return _with_collectives(made, self._told.collectives)
 
     def _require_rows(self) -> None:

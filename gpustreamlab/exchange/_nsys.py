@@ -21,7 +21,7 @@ from gpustreamlab.exchange._nsys_places import NO_STREAM, Lanes, Places, Process
 from gpustreamlab.exchange._nsys_report import Columns, Report, export_hint, joined, open_report
 from gpustreamlab.exchange._nsys_work import MOST_DETAILS, WORK_TABLES, Work, read_work
 from gpustreamlab.model import NSYS_BACKEND, SPAN_KINDS, Trace, TraceMetadata
-from gpustreamlab.record import FIRST_WORK_NUMBER, SPAN_COLUMNS, Delta, RowFinder, Tables, build_trace, cut_text
+from gpustreamlab.record import FIRST_WORK_NUMBER, SPAN_COLUMNS, RowFinder, Tables, TraceData, build_trace, cut_text
 from gpustreamlab.typing import CaptureTier, Int64Array, SpanKind
 
 _NVTX = "NVTX_EVENTS"
@@ -104,7 +104,7 @@ class _Reader:
         self._names = Codes(cut_text)
         self._places = Places(report)
 
-    def read(self) -> Delta:
+    def read(self) -> TraceData:
         """Return the rows of the trace."""
         report = self._report
         work, calls, ranges = read_work(report, self._names), read_calls(report, self._names), read_ranges(report, self._names)
@@ -129,7 +129,7 @@ class _Reader:
         parts = _Parts(work, calls, ranges, wait_count, has_records, unlaunched, streams.has_pairs, lanes)
         metadata = self._metadata(columns, parts)
         tables = Tables((*lanes.lanes, *threads.lanes), threads.names, lanes.partitions, (), ranges.markers, metadata)
-        delta = Delta(tables, _numbered(columns), names=(*self._names.known,), details=work.details)
+        delta = TraceData(tables, _numbered(columns), names=(*self._names.known,), details=work.details)
         return delta._replace(dependencies=streams.dependencies(waits))
 
     def _require_some(self, *parts: Work | Calls | Ranges) -> None:

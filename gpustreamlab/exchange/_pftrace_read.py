@@ -16,7 +16,7 @@ from gpustreamlab.exchange._pftrace_events import COMPLETE, WORK_KINDS, Events, 
 from gpustreamlab.exchange._pftrace_packets import BEGIN, END, INSTANT, Packets
 from gpustreamlab.model import EDGE_KINDS, PERFETTO_BACKEND, Counters, Device, Edges, Lane, Trace, TraceMetadata
 from gpustreamlab.model._file import parquet_trace
-from gpustreamlab.record import FIRST_WORK_NUMBER, SPAN_COLUMNS, Delta, Tables, build_trace, cut_text
+from gpustreamlab.record import FIRST_WORK_NUMBER, SPAN_COLUMNS, Tables, TraceData, build_trace, cut_text
 from gpustreamlab.typing import BoolArray, CaptureTier, EdgeKind, Int64Array, LaneKind
 
 MOST_LANES = 4_096
@@ -137,7 +137,7 @@ class _Builder:
             missing=_missing(is_stream, has_flows=len(source) > 0),
         )
         threads = tuple(one.name.removeprefix("host: ") for one in self._lanes if one.kind is LaneKind.HOST)
-        delta = Delta(
+        delta = TraceData(
             Tables(tuple(self._lanes), threads, (), (), (), metadata),
             columns,
             names=tuple(texts[code] for code in used.tolist()),

@@ -37,7 +37,7 @@ class LiveViews:
 
         known = self._made.get((refresh_hz, capacity))
         if known is None:
-            feed = LiveFeed(self._recorder, title=title_of(session), capacity=capacity)
+            feed = LiveFeed(self._recorder, capacity=capacity)
             known = self._made[refresh_hz, capacity] = LiveTimeline(session, feed, refresh_hz=refresh_hz)
         return known
 

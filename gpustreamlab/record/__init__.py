@@ -1,37 +1,48 @@
-"""Named ranges, their bounded buffer, and the trace made from it."""
+"""Named ranges, the log of what ended, and the trace made from it."""
 
 from __future__ import annotations
 
-from gpustreamlab.record._buffer import FIRST_WORK_NUMBER, SPAN_COLUMNS, RowFinder, RowRing
 from gpustreamlab.record._card_clocks import CardClocks
-from gpustreamlab.record._details import MAX_FULL_NAME
-from gpustreamlab.record._in_flight import DEFAULT_PENDING_LIMIT, Unended
-from gpustreamlab.record._joined import JoinedJournal, Journal
-from gpustreamlab.record._journal import NO_DEPENDENCIES, NO_ROWS, START, Cursor, Delta, join, join_samples
+from gpustreamlab.record._chunks import (
+    DEPENDENCY_COLUMNS,
+    FIRST_WORK_NUMBER,
+    SAMPLE_COLUMNS,
+    SPAN_COLUMNS,
+    START,
+    Chunk,
+    ChunkLog,
+    join,
+    make_samples,
+    thinned,
+)
+from gpustreamlab.record._extents import RowFinder
+from gpustreamlab.record._in_flight import DEFAULT_PENDING_LIMIT, NO_UNENDED, Unended
+from gpustreamlab.record._journal import JoinedJournal, Journal, capture_windows
 from gpustreamlab.record._names import cut_text
 from gpustreamlab.record._ranges import LEFT, NO_EVENTS, STEP, LaneWriter, OpenRange, Range, RecordedLane, ThreadState
 from gpustreamlab.record._recorder import DEFAULT_RING_SIZE, Recorder
-from gpustreamlab.record._tables import Tables
-from gpustreamlab.record._trace_maker import build_trace
+from gpustreamlab.record._tables import KEPT_MARKERS, Tables
+from gpustreamlab.record._trace_maker import TraceData, build_trace, counters_of, fold
 from gpustreamlab.record._unfinished import LossReport
-from gpustreamlab.record._work import DEPENDENCY_COLUMNS
+from gpustreamlab.record._work import MAX_FULL_NAME
 
 __all__ = [
     "DEFAULT_PENDING_LIMIT",
     "DEFAULT_RING_SIZE",
     "DEPENDENCY_COLUMNS",
     "FIRST_WORK_NUMBER",
+    "KEPT_MARKERS",
     "LEFT",
     "MAX_FULL_NAME",
-    "NO_DEPENDENCIES",
     "NO_EVENTS",
-    "NO_ROWS",
+    "NO_UNENDED",
+    "SAMPLE_COLUMNS",
     "SPAN_COLUMNS",
     "START",
     "STEP",
     "CardClocks",
-    "Cursor",
-    "Delta",
+    "Chunk",
+    "ChunkLog",
     "JoinedJournal",
     "Journal",
     "LaneWriter",
@@ -41,12 +52,16 @@ __all__ = [
     "RecordedLane",
     "Recorder",
     "RowFinder",
-    "RowRing",
     "Tables",
     "ThreadState",
+    "TraceData",
     "Unended",
     "build_trace",
+    "capture_windows",
+    "counters_of",
     "cut_text",
+    "fold",
     "join",
-    "join_samples",
+    "make_samples",
+    "thinned",
 ]

@@ -7,12 +7,12 @@ their records, by whatever thread: the work of the lane whose launch lies betwee
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
+from typing import NamedTuple
 
 import numpy as np
 
 from gpustreamlab.model import SPAN_KINDS
-from gpustreamlab.record._buffer import Intervals, RowFinder, find_innermost
-from gpustreamlab.typing import BoolArray, Int64Array, SpanKind
+from gpustreamlab.typing import BoolArray, Int32Array, Int64Array, SpanKind
 
 NEVER = np.iinfo(np.int64).max
 """When a range that is still open was closed."""
@@ -23,6 +23,128 @@ WORK_FIELDS = 5
 """Rows of what it takes of work: lane, host time of its launch, start, end, number of the launching call."""
 
 _NOTHING = np.empty((4, 0), np.int64)
+
+
+class RowFinder:
+    """Finds rows by a number that each has.
+
+    Parameters
+    ----------
+    numbers
+        Of the rows; shape (n,), int64. Of equal ones the first counts.
+
+    Examples
+    --------
+    >>> RowFinder(np.array([7, 5])).rows_of(np.array([5, 6, 7])).tolist()
+    [1, -1, 0]
+    """
+
+    def __init__(self, numbers: Int64Array) -> None:
+        order = np.argsort(numbers, kind="stable")
+        self._sorted = numbers[order]
+        self._order = order.astype(np.int32) if len(order) < 1 << 31 else order
+
+    def rows_of(self, numbers: Int64Array) -> Int64Array:
+        """Return the row of each number, or -1 where there is none; same shape."""
+        if not self._sorted.size:
+            return np.full(numbers.shape, -1, np.int64)
+        at = np.minimum(np.searchsorted(self._sorted, numbers), len(self._sorted) - 1)
+        return np.where(self._sorted[at] == numbers, self._order[at], -1).astype(np.int64)
+
+
+class Intervals(NamedTuple):
+    """Intervals of several groups, half open: each begins at its start and has ended at its end."""
+
+    group: Int64Array
+    """Shape (n,), int64; those of one group enclose each other."""
+    start: Int64Array
+    """Shape (n,), int64."""
+    end: Int64Array
+    """Shape (n,), int64."""
+    number: Int64Array
+    """Of two that start together the one with the lower number is the outer one; shape (n,), int64."""
+
+
+def find_innermost(
+    intervals: Intervals, group: Int64Array, at: Int64Array, itself: Int64Array | Int32Array | None = None
+) -> Int64Array:
+    """Return for each moment of a group the index of the innermost interval around it, or -1.
+
+    Where intervals overlap without enclosing each other, the one that started last counts.
+
+    Parameters
+    ----------
+    intervals
+        In any order.
+    group, at
+        Of each moment; shape (n,), int64.
+    itself
+        The index of the interval that begins there, which is not around itself, or -1; shape (n,), int64.
+
+    Examples
+    --------
+    >>> outer_and_inner = Intervals(*np.array([[7, 7], [0, 10], [100, 20], [0, 1]]))
+    >>> find_innermost(outer_and_inner, np.array([7, 7, 7, 8]), np.array([15, 20, 100, 15])).tolist()
+    [1, 0, -1, -1]
+    """
+    if not len(at) or not len(intervals.group):
+        return np.full(len(at), -1, np.int64)
+    order = np.lexsort((intervals.number, intervals.start, intervals.group))
+    ordered = Intervals(*(column[order] for column in intervals))
+    found = _last_started(ordered, group, at)
+    above = find_enclosing(ordered)
+    if itself is not None:
+        mine = np.flatnonzero(itself >= 0)
+        place = np.empty(len(order), np.int64)
+        place[order] = np.arange(len(order))
+        found[mine] = above[place[itself[mine]]]
+    inside = np.flatnonzero(found >= 0)
+    ended = inside[at[inside] >= ordered.end[found[inside]]]
+    jumps = [above.astype(np.int32)]  # to what lies 1 above, 2, 4, ..., and ends no earlier
+    while ended.size and (jumps[-1] >= 0).any():
+        jumps.append(np.where(jumps[-1] >= 0, jumps[-1][jumps[-1]], -1))
+    for jump in reversed(jumps):
+        higher = jump[found[ended]]
+        goes = (higher >= 0) & (at[ended] >= ordered.end[higher])
+        found[ended[goes]] = higher[goes]
+    found[ended] = above[found[ended]]
+    return np.where(found >= 0, order[found], -1).astype(np.int64)
+
+
+def find_enclosing(ordered: Intervals) -> Int64Array:
+    """Return for each interval the index of the innermost one that encloses it, or -1.
+
+    Parameters
+    ----------
+    ordered
+        Sorted by group, start and number.
+    """
+    ends, is_first = ordered.end.tolist(), np.diff(ordered.group, prepend=ordered.group[:1]).astype(bool).tolist()
+    above: list[int] = []
+    opened: list[int] = []  # each is looked at once when it closes, however deep they nest
+    for place, (end, begins) in enumerate(zip(ends, is_first, strict=True)):
+        if begins:
+            opened.clear()
+        while opened and ends[opened[-1]] < end:
+            opened.pop()
+        above.append(opened[-1] if opened else -1)
+        opened.append(place)
+    return np.array(above, np.int64)
+
+
+def _last_started(ordered: Intervals, group: Int64Array, at: Int64Array) -> Int64Array:
+    """Return the index of the interval of its group that started last before each moment, or at it; or -1."""
+    found = np.full(len(at), -1, np.int64)
+    order = np.argsort(group, kind="stable")
+    groups = group[order]
+    begins = np.flatnonzero(np.diff(ordered.group, prepend=ordered.group[0] - 1))
+    for first, last in zip(begins.tolist(), [*begins[1:].tolist(), len(ordered.group)], strict=True):
+        number = ordered.group[first]
+        low, high = np.searchsorted(groups, number), np.searchsorted(groups, number, side="right")
+        asked = order[low:high]
+        place = first - 1 + np.searchsorted(ordered.start[first:last], at[asked], side="right")
+        found[asked] = np.where(place >= first, place, -1)
+    return found
 
 
 class WorkExtents:
@@ -193,14 +315,14 @@ class Checkpoints:
     def __init__(self) -> None:
         self._known: dict[int, tuple[int, int]] = {}
 
-    def note(self, number: int, host_ns: int, row: int) -> None:
-        """Note a number that is lower than those of all ranges to come, and the append index of the next row."""
-        self._known[number] = host_ns, row
+    def note(self, number: int, host_ns: int, place: int) -> None:
+        """Note a number that is lower than those of all ranges to come, and a place before which nothing is of later."""
+        self._known[number] = host_ns, place
         while len(self._known) > KEPT_CHECKPOINTS:
             del self._known[next(iter(self._known))]
 
-    def row(self, since: int) -> int:
-        """Return the append index from which on rows may be of later than a checkpoint."""
+    def place(self, since: int) -> int:
+        """Return the place from which on rows may be of later than a checkpoint."""
         return self._known.get(since, (0, 0))[1]
 
     def find_later(self, columns: Mapping[str, Int64Array], since: int, to_clock_ns: Callable[[int], int]) -> BoolArray:

@@ -3,19 +3,19 @@
 from __future__ import annotations
 
 from bisect import bisect_left
-from collections.abc import Collection, Iterable, Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from contextlib import suppress
 from typing import Any, NamedTuple
 from weakref import WeakSet
 
 import numpy as np
 
-from gpustreamlab._util.defences import process_lock
+from gpustreamlab._util.defences import delayed_interrupts, process_lock
 from gpustreamlab.analysis import distinct
 from gpustreamlab.backends import Backend, RangeTimes
 from gpustreamlab.errors import DeviceError, GPUStreamLabError, OptionError
-from gpustreamlab.record._buffer import Intervals, RowFinder, RowRing, find_innermost
-from gpustreamlab.record._extents import NEVER, RANGE_CODE, WorkExtents
+from gpustreamlab.record._chunks import SPAN_COLUMNS, Chunk, ChunkLog
+from gpustreamlab.record._extents import NEVER, RANGE_CODE, Intervals, RowFinder, WorkExtents, find_innermost
 from gpustreamlab.record._ranges import COLLECT_EVERY, NO_EVENTS, FinishedRange, LaneWriter, RecordedLane, ThreadState
 from gpustreamlab.typing import Int64Array
 
@@ -28,11 +28,12 @@ IDLE_PAIRS = 65_536
 CLOSED_RANGES = 262_144
 """Ranges in the buffer that launches are looked up in, while kernels are captured; the newest count."""
 
+SMALL_BLOCK = 1_024
+"""Blocks of so many columns together become one."""
 NESTED = 64
 """So many of the ranges that were closed first are looked through for the one that was opened first."""
 
 _NO_THREAD = -1
-_INTERVAL_COLUMNS = ("thread", "opened_ns", "closed_ns", "number", "lane")
 
 
 class InFlight(NamedTuple):
@@ -69,25 +70,58 @@ class Unended(NamedTuple):
     """When each was opened, on the host's clock; shape (n,), int64."""
 
 
+_NONE = np.empty(0, np.int64)
+NO_UNENDED = Unended(_NONE, _NONE, _NONE, _NONE)
+
+
+class Recent:
+    """The newest columns of a block; shape (n_rows, limit) at most."""
+
+    def __init__(self, limit: int, row_count: int) -> None:
+        self._limit = limit
+        self._empty = np.empty((row_count, 0), np.int64)
+        self.clear()
+
+    @property
+    def block(self) -> Int64Array:
+        """All of them."""
+        return np.concatenate(self._blocks, axis=1)[:, -self._limit :]
+
+    def append(self, columns: Int64Array) -> None:
+        """Take more; twice as many are there at most."""
+        self._count += columns.shape[1]
+        if self._blocks[-1].shape[1] + columns.shape[1] <= SMALL_BLOCK:
+            self._blocks[-1] = np.concatenate((self._blocks[-1], columns), axis=1)
+        else:
+            self._blocks.append(columns)
+        if self._count > 2 * self._limit:
+            self._blocks = [self.block]
+            self._count = self._limit
+
+    def clear(self) -> None:
+        """Forget all."""
+        self._blocks, self._count = [self._empty], 0
+
+
 class RangesInFlight:
     """The ranges of all lanes on their way into the buffer. Who changes them holds `lock`.
 
     Parameters
     ----------
-    backend, buffer
+    backend, log
         The recorder's.
     pending_limit
         How many closed ranges of one lane and thread may wait; later ones are counted as dropped.
     """
 
-    def __init__(self, backend: Backend, buffer: RowRing, pending_limit: int) -> None:
+    def __init__(self, backend: Backend, log: ChunkLog, pending_limit: int) -> None:
         if type(pending_limit) is not int or pending_limit < 1:
             raise OptionError(
                 f"pending_limit is {pending_limit!r}; it must be a number of ranges, at least 1. "
                 "Use gpustreamlab.Session(pending_limit=65_536)."
             )
         self._backend = backend
-        self._buffer = buffer
+        self._log = log
         self._pending_limit = pending_limit
         self.lock = process_lock()
         """The recorder's."""
@@ -97,7 +131,7 @@ class RangesInFlight:
         self._sweeps_at = 0
         self._told_until: dict[int, int] = {}  # host time by thread: see `Activities.told_until`
         self._done_until: dict[int, int] = {}  # host time by lane: what was launched there before it has ended
-        self._closed = RowRing(CLOSED_RANGES, _INTERVAL_COLUMNS)
+        self._closed = Recent(CLOSED_RANGES, len(Intervals._fields) + 1)  # thread, opening, closing, number, lane
         self.states: WeakSet[ThreadState] = WeakSet()
         """Of the threads that have used the session."""
         self.is_awaiting_work = False
@@ -232,7 +266,7 @@ class RangesInFlight:
         with self.lock:
             # Those that any thread may end are of no thread that anyone asks for.
             rows = [(one.thread, one.opened_ns, one.closed_ns, one.number) for one in (*self.open(), *self.closed())]
-            ended = np.stack([*self._closed.read().columns.values()][:4])
+            ended = self._closed.block[:4]
         ended = ended[:, (ended[2] > at_host_ns.min()) & (ended[1] <= at_host_ns.max())]
         whole = np.concatenate((np.array(rows, np.int64).reshape(-1, 4).T, ended), axis=1)
         # Seen in two places, it counts as closed.
@@ -245,8 +279,8 @@ class RangesInFlight:
         """Return the lane of each range of these numbers, open or newly closed, or -1; shape (n,)."""
         with self.lock:
             rows = [(one.number, one.lane.index) for one in (*self.open(), *self.closed())]
-            ended = self._closed.read().columns
-        known = np.concatenate((np.array(rows, np.int64).reshape(-1, 2).T, np.stack((ended["number"], ended["lane"]))), axis=1)
+            ended = self._closed.block
+        known = np.concatenate((np.array(rows, np.int64).reshape(-1, 2).T, ended[3:]), axis=1)
         return np.append(known[1], -1)[RowFinder(known[0]).rows_of(number)]
 
     def find_idle(self) -> list[int]:
@@ -312,7 +346,7 @@ class RangesInFlight:
 
     def store(
         self,
-        blocks: Iterable[Mapping[str, Int64Array]],
+        chunk: Chunk,
         work: Int64Array,
         told_until: Mapping[int, int],
         idle: Mapping[int, int],
@@ -321,8 +355,8 @@ class RangesInFlight:
 
         Parameters
         ----------
-        blocks
-            Columns of rows.
+        chunk
+            What is appended.
         work
             What `WorkExtents.fold` takes.
         told_until
@@ -331,8 +365,8 @@ class RangesInFlight:
             By lane, the host time when it had no work left.
         """
         with self.lock:
-            for block in blocks:
-                self._buffer.append(block)
+            if not chunk.is_empty:
+                self._log.add(chunk)
             self._fold(work)
             # Not before: who collects meanwhile would take ranges without this work. A stream ends its work in the order of
             # the launches.
@@ -387,10 +421,11 @@ class RangesInFlight:
             if rows:
                 if self.is_awaiting_work:  # twice is as good as once
                     known = [(writer.ident, row[2], row[5], row[3], lane.index) for row in rows]
-                    self._closed.append(dict(zip(_INTERVAL_COLUMNS, np.array(known, np.int64).T, strict=True)))
-                self._append_rows(lane, rows, [writer.thread] * len(rows))
-                # Between these two lines no interrupt can come: a row is either waiting or in the buffer.
-                writer.finished[:count] = kept
+                    self._closed.append(np.array(known, np.int64).T)
+                block = self._rows(lane, rows, [writer.thread] * len(rows))
+                with delayed_interrupts():  # a row is either waiting or in the log
+                    self._log.append(block)
+                    writer.finished[:count] = kept
                 self._release(rows)
         if lane.handed_over:
             self._collect_handed_over(lane)
@@ -409,14 +444,16 @@ class RangesInFlight:
             (ended if is_over else waiting).append((row, thread))
         if ended:
             rows, threads = zip(*ended, strict=True)
-            self._append_rows(lane, rows, threads)
-            lane.handed_over = waiting
+            block = self._rows(lane, rows, threads)
+            with delayed_interrupts():  # likewise
+                self._log.append(block)
+                lane.handed_over = waiting
             self._release(rows)
 
-    def _append_rows(self, lane: RecordedLane, rows: Sequence[FinishedRange], threads: Sequence[int]) -> None:
+    def _rows(self, lane: RecordedLane, rows: Sequence[FinishedRange], threads: Sequence[int]) -> Int64Array:
+        """Return the rows of ranges for the log."""
         if _have_pairs(rows):
-            self._buffer.append(self._columns(lane, rows, threads))
-            return
+            return self._timed_alike(lane, rows, threads)
         blocks = []
         # By a pair of events, by work alone, by work and an event at the end.
         for kind in ((False, False), (True, True), (True, False)):
@@ -426,12 +463,11 @@ class RangesInFlight:
                 if (row[0][0] is None, row[0][1] is None) == kind
             ]
             if chosen:
-                blocks.append(self._columns(lane, *zip(*chosen, strict=True)))
-        columns = {name: np.concatenate([block[name] for block in blocks]) for name in blocks[0]}
-        self._buffer.append(columns)  # at the end: an interrupt leaves all of them in the buffer, or none
+                blocks.append(self._timed_alike(lane, *zip(*chosen, strict=True)))
+        return np.concatenate(blocks, axis=1)
 
-    def _columns(self, lane: RecordedLane, rows: Sequence[FinishedRange], threads: Sequence[int]) -> dict[str, Int64Array]:
-        """Return the columns of ranges that are timed alike; their times are put on the backend's clock."""
+    def _timed_alike(self, lane: RecordedLane, rows: Sequence[FinishedRange], threads: Sequence[int]) -> Int64Array:
+        """Return the rows of ranges that are timed alike; their times are put on the backend's clock."""
         pairs, names, queued, numbers, parents, _ = zip(*rows, strict=True)
         queued_host_ns = np.array(queued, np.int64)
         starts, ends = zip(*pairs, strict=True)
@@ -444,7 +480,6 @@ class RangesInFlight:
                 times = times._replace(end_ns=np.maximum(start_ns, told_ns))
         else:
             times = self._backend.resolve(starts, ends, queued_host_ns)
-        count = len(rows)
         same = {
             "lane": lane.index,
             "kind": RANGE_CODE,
@@ -454,13 +489,11 @@ class RangesInFlight:
             "correlation": TIMED_BY_WORK if pairs[0] is NO_EVENTS else 0,
         }
         told = {"name": names, "parent": parents, "thread": threads, "number": numbers}
-        return {
-            "start_ns": times.start_ns,
-            "end_ns": times.end_ns,
-            "queued_ns": times.queued_ns,
-            **{name: np.full(count, value, np.int64) for name, value in same.items()},
-            **{name: np.array(values, np.int64) for name, values in told.items()},
-        }
+        found = {"start_ns": times.start_ns, "end_ns": times.end_ns, "queued_ns": times.queued_ns, **same, **told}
+        block = np.empty((len(SPAN_COLUMNS), len(rows)), np.int64)
+        for place, name in enumerate(SPAN_COLUMNS):
+            block[place] = found[name]
+        return block
 
     def _release(self, rows: Sequence[FinishedRange]) -> None:
         """Keep pairs of events for the next ranges; beyond the bound they go back to the pool."""

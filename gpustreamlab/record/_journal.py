@@ -1,199 +1,419 @@
-"""The one way from a recorder to its readers: what is new since a cursor.
-
-A trace, a run on disk and a live view each read the journal, and keep no other note of how far they have come.
-"""
+"""What readers of spans read: a recorder, or several journals as one, on the clock of the first."""
 
 from __future__ import annotations
 
-import time
-from collections import deque
-from collections.abc import Mapping, Sequence
-from dataclasses import replace
-from itertools import islice
-from typing import Any, NamedTuple
+from collections.abc import Callable, Collection, Iterator, Sequence
+from contextlib import AbstractContextManager, ExitStack, contextmanager
+from dataclasses import dataclass, field, replace
+from typing import Any, Protocol
 
 import numpy as np
 
-from gpustreamlab.model import Counters, WorkDetail
-from gpustreamlab.record._buffer import SPAN_COLUMNS
-from gpustreamlab.record._counters import KEPT_SAMPLES, NO_SAMPLES, samples_that_count
-from gpustreamlab.record._in_flight import Unended
-from gpustreamlab.record._ranges import RecordedLane
-from gpustreamlab.record._tables import Tables
-from gpustreamlab.record._work import DEPENDENCY_COLUMNS
-from gpustreamlab.typing import Int64Array
+from gpustreamlab._util.defences import process_lock
+from gpustreamlab.model import (
+    Ahead,
+    Device,
+    Lane,
+    Marker,
+    Partition,
+    Trace,
+    join_metadata,
+    shifted,
+    shifted_moment,
+    with_devices,
+)
+from gpustreamlab.record._chunks import SAMPLE_COLUMNS, SPAN_COLUMNS, START, Chunk, ChunkLog
+from gpustreamlab.record._extents import ANNOTATION_CODE, HOST_CODE, SAMPLE_CODE
+from gpustreamlab.record._in_flight import NO_UNENDED, Unended
+from gpustreamlab.record._names import OTHER_NAMES, CodeTable
+from gpustreamlab.record._tables import KEPT_MARKERS, NAME_LIMIT, Tables
+from gpustreamlab.record._trace_maker import fold
+from gpustreamlab.record._work import COUNTER_NAMES, DetailTable
+from gpustreamlab.typing import BoolArray, Int64Array, LaneKind
 
-TABLES_EVERY_S = 10.0
-"""After how long the tables count as changed in any case: the errors of the clock change, and have no version."""
-
-
-class Cursor(NamedTuple):
-    """How far a reader has come; ``Cursor()`` is the beginning."""
-
-    row: int = 0
-    """Append index of the next row."""
-    clear_count: int = 0
-    """How often the recorder had been cleared."""
-    name: int = 0
-    """Names known."""
-    detail: int = 0
-    """Details known."""
-    edge: int = 0
-    """Edges so far."""
-    dependency: int = 0
-    """Dependencies so far."""
-    sample: tuple[int, int] = (0, 0)
-    """Samples so far that no later one replaces, and how often samples were told of."""
-    version: tuple[object, ...] = ()
-    """What changes whenever the tables do."""
-
-
-START = Cursor()
-"""Where every reader begins."""
-
+KEPT_ROWS = 4_000_000
+"""Spans of all together that are kept; the newest count."""
+KEPT_CALLS = 1 << 18
+"""Calls by whose numbers it is known that another journal told of them; the newest count."""
+SAME_MARK_NS = 1_000_000
+"""Markers of one text that several journals have are one where they are no further apart: a cell, told to each session."""
 FOREVER_NS = 1 << 62
 """When a window of capture ends that is still open: later than anything that is recorded."""
 
 
-_NONE = np.empty(0, np.int64)
-NO_ROWS: Mapping[str, Int64Array] = dict.fromkeys(SPAN_COLUMNS, _NONE)
-"""Empty columns."""
-NO_EDGES = _NONE.reshape(0, 2)
-NO_DEPENDENCIES: Mapping[str, Int64Array] = dict.fromkeys(DEPENDENCY_COLUMNS, _NONE)
-NO_UNENDED = Unended(_NONE, _NONE, _NONE, _NONE)
+class Journal(Protocol):
+    """What a reader of spans reads: `Recorder`, and several of them together."""
 
+    def changes(self, since: int = START, *, collects: bool = True, **options: Any) -> Chunk:
+        """Return what is new since a place; see `Recorder.changes`."""
 
-class Delta(NamedTuple):
-    """What came between two cursors, and the tables as they are at its end."""
+    def follow(self, since: int, awaited: Collection[int]) -> tuple[Chunk, Unended]:
+        """Return that, and which ranges have not ended; see `Recorder.follow`."""
 
-    tables: Tables
-    """What the codes in the rows mean, and how it was measured; where nothing of it changed, as it was told before."""
-    columns: Mapping[str, Int64Array] = NO_ROWS
-    """New rows, copies, shape (n_rows,) each, in the order of appending; see `SPAN_COLUMNS`."""
-    cursor: Cursor = START
-    """Pass this on to read what comes next."""
-    missed: int = 0
-    """Rows that made room for newer ones before they could be read."""
-    is_cleared: bool = False
-    """Whether the recorder was cleared meanwhile: rows, edges, dependencies and samples that were read before are forgotten."""
-    is_changed: bool = True
-    """Whether the tables have changed."""
-    names: Sequence[str] = ()
-    """New names of spans, by their code from the cursor's on."""
-    details: Sequence[WorkDetail] = ()
-    """How work was launched, likewise."""
-    edges: Int64Array = NO_EDGES
-    """Numbers of ranges, of which the second waited for the first; shape (n, 2)."""
-    dependencies: Mapping[str, Int64Array] = NO_DEPENDENCIES
-    """Which stream was told to wait for which, see `DEPENDENCY_COLUMNS`."""
-    counters: Counters = NO_SAMPLES
-    """New samples of lanes' quantities, in order of time. The newest of each quantity can come again, see `join_samples`."""
-    unended: Unended = NO_UNENDED
-    """Ranges that have not ended: those that were asked for, and those around the new rows."""
-    is_capturing: bool = False
-    """Whether kernels are captured now, so that the last window in the metadata has not ended."""
+    def trace(self) -> Trace:
+        """Return everything so far."""
+
+    def to_clock_ns(self, host_ns: int) -> int:
+        """Put a host time on the journal's clock."""
+
+    def now_ns(self) -> int:
+        """Return the present time on that clock."""
+
+    def unended(self) -> list[tuple[int, int, int, int]]:
+        """Return of each lane the range that has not ended and was opened first; see `Recorder.unended`."""
+
+    def observing(self) -> AbstractContextManager[None]:
+        """Let this thread's questions cost a simulated device no time."""
 
     @property
-    def capture_windows(self) -> tuple[tuple[int, int], ...]:
-        """When kernels were captured. A window that is open has no end: the metadata have that of when they were told."""
-        windows = self.tables.metadata.capture_windows
-        return (*windows[:-1], (windows[-1][0], FOREVER_NS)) if windows and self.is_capturing else windows
+    def tables(self) -> Tables:
+        """The tables as they are now, without markers."""
 
     @property
-    def row_count(self) -> int:
-        """How many rows there are."""
-        return len(self.columns["number"])
+    def dropped_count(self) -> int:
+        """Spans that are missing."""
 
     @property
-    def first(self) -> int:
-        """Append index of the first row."""
-        return self.cursor.row - self.row_count
+    def lost_count(self) -> int:
+        """Spans that never came into its log; part of these."""
 
-    def with_facts(self, **facts: Any) -> Delta:
-        """Return it with other facts in the metadata."""
-        return self._replace(tables=self.tables._replace(metadata=replace(self.tables.metadata, **facts)))
+    @property
+    def pending_count(self) -> int:
+        """Closed ranges whose work has not ended."""
 
-
-def tables_version(*parts: object) -> tuple[object, ...]:
-    """Return a version of the tables that also changes now and then by itself."""
-    return (*parts, int(time.monotonic() / TABLES_EVERY_S))
+    @property
+    def unselected_work(self) -> int:
+        """Work with no stream selected that no span tells of; 0 where that is not counted."""
 
 
-def join(deltas: Sequence[Delta]) -> Delta:
-    """Return what deltas that followed each other tell together."""
-    first = max((place for place, delta in enumerate(deltas) if delta.is_cleared), default=0)
-    kept = deltas[first:]
-    return deltas[-1]._replace(
-        columns=_joined([delta.columns for delta in kept]),
-        missed=sum(delta.missed for delta in kept),
-        is_cleared=any(delta.is_cleared for delta in deltas),
-        is_changed=any(delta.is_changed for delta in deltas),
-        names=[name for delta in deltas for name in delta.names],
-        details=tuple(detail for delta in deltas for detail in delta.details),
-        edges=np.concatenate([delta.edges for delta in kept]),
-        dependencies=_joined([delta.dependencies for delta in kept]),
-        counters=join_samples([delta.counters for delta in kept]),
-    )
+def capture_windows(tables: Tables, chunk: Chunk) -> tuple[tuple[int, int], ...]:
+    """Return when kernels were captured. A window that is open has no end: the metadata have that of when they were told."""
+    windows = tables.metadata.capture_windows
+    return (*windows[:-1], (windows[-1][0], FOREVER_NS)) if windows and chunk.is_capturing else windows
 
 
-def _joined(parts: Sequence[Mapping[str, Int64Array]]) -> dict[str, Int64Array]:
-    return {name: np.concatenate([part[name] for part in parts]) for name in parts[0]}
+@dataclass(slots=True)
+class _Part:
+    """How far one journal was read, and what its codes are called here."""
+
+    place: int = START
+    names: list[int] = field(default_factory=list)
+    details: list[int] = field(default_factory=list)
+    counter_names: list[int] = field(default_factory=list)
+    lanes: list[int] = field(default_factory=list)
+    threads: list[int] = field(default_factory=list)
+    partitions: list[int] = field(default_factory=list)
+    tables: Tables | None = None
 
 
-def join_samples(parts: Sequence[Counters]) -> Counters:
-    """Return samples that were read one after the other, without those that later ones replace; the newest are kept."""
-    parts = [part for part in parts if len(part)]
-    if not parts:
-        return NO_SAMPLES
-    time_ns, lane, name, value = (
-        np.concatenate([getattr(part, column) for part in parts]) for column in ("time_ns", "lane", "name", "value")
-    )
-    order = np.lexsort((time_ns, name, lane))
-    kept = order[samples_that_count(time_ns[order], lane[order], name[order], value[order])]
-    kept = kept[np.argsort(time_ns[kept], kind="stable")][-KEPT_SAMPLES:]
-    return Counters(time_ns=time_ns[kept], lane=lane[kept], name=name[kept], value=value[kept], names=parts[-1].names)
+class JoinedJournal:
+    """Several journals as one. Every method may be called from any thread; nothing here waits for a device.
 
-
-KEPT_EDGES = 256
-"""Edges kept that wait for the next range of a lane; the newest count."""
-
-
-class RangeEdges:
-    """Pairs of range numbers, of which the second waited for the first. Who uses them holds the recorder's lock.
+    Rows are copied here as they are read, in the order of reading, so that several readers see the same.
 
     Parameters
     ----------
-    limit
-        How many are kept; the newest count.
+    journals
+        One or more. Numbers of spans and of calls are taken to be different in each, but where one call is told by several.
+    ahead
+        Returns how far the clock of each of `journals`, which do not change meanwhile, is ahead of the first one's; see
+        `gpustreamlab.merge`. What is read later is placed by what is known then.
+    error_ns
+        Returns the bound on the error of that up to a time of the first clock, in ns.
+    devices
+        All that the journals tell of.
+    tells_alike
+        Whether each is told of the calls of the whole process, as by CUPTI.
+    missing
+        Returns what the trace cannot tell, in sentences.
+    title
+        Returns a name for traces.
     """
 
-    def __init__(self, limit: int) -> None:
-        self._pairs: deque[tuple[int, int]] = deque(maxlen=limit)
-        self.count = 0
-        """Pairs so far, those that are gone too."""
+    def __init__(
+        self,
+        journals: Sequence[Journal],
+        *,
+        ahead: Callable[[], Sequence[Ahead]],
+        error_ns: Callable[[int], int],
+        devices: Sequence[Device],
+        tells_alike: bool,
+        missing: Callable[[], Sequence[str]] = tuple,
+        title: Callable[[], str] = str,
+    ) -> None:
+        self._journals = tuple(journals)
+        self._ahead = ahead
+        self._error_ns = error_ns
+        self._devices = tuple(devices)
+        self._tells_alike = tells_alike
+        self._missing_facts = missing
+        self._title = title
+        self._lock = process_lock()
+        self._names: CodeTable[str] = CodeTable(NAME_LIMIT, OTHER_NAMES)
+        self._details = DetailTable()
+        self._counter_names: CodeTable[str] = CodeTable(COUNTER_NAMES, OTHER_NAMES)
+        codes = {"names": self._names, "details": self._details, "counter_names": self._counter_names}
+        self.log = ChunkLog(KEPT_ROWS, codes, self._describe)
+        self._version = 0
+        self._told_version: object = None
+        self._is_capturing = False
+        self._forget()
 
-    def add(self, source_number: int, target_number: int) -> None:
-        """Note that an open range waits for an earlier range."""
-        self.count += 1
-        self._pairs.append((source_number, target_number))
+    def _forget(self) -> None:
+        """Forget what was told, and read all journals from their beginning on."""
+        self.log.clear()
+        self._parts = [_Part() for _ in self._journals]
+        self._row_counts = [0] * len(self._journals)
+        self._lanes: dict[tuple[object, ...], int] = {}
+        self._shown: list[Lane] = []
+        self._threads: dict[tuple[int, str], int] = {}
+        self._partitions: list[Partition] = []
+        self._marked: dict[tuple[str, str, int], tuple[int, int]] = {}
+        self._calls = np.empty(0, np.int64)
+        self._missed = self._end_ns = 0
+        self._version += 1
 
-    def begin(self, source_number: int, target: RecordedLane) -> None:
-        """Note that the next range of a lane waits for an earlier range."""
-        target.incoming.append(source_number)
-        del target.incoming[:-KEPT_EDGES]
+    def add(self, journal: Journal, device: Device) -> None:
+        """Read one more from now on."""
+        with self._lock:
+            self._journals += (journal,)
+            self._parts.append(_Part())
+            self._row_counts.append(0)
+            self._devices += (device,)
 
-    def end(self, lane: RecordedLane, number: int) -> None:
-        """Let those that wait for a lane's next range end at it."""
-        incoming, lane.incoming = lane.incoming, []
-        for source in incoming:
-            self.add(source, number)
+    def leave_out(self, journals: Collection[Journal]) -> None:
+        """Read some no more, and forget what they told."""
+        with self._lock:
+            kept = [place for place, journal in enumerate(self._journals) if journal not in journals]
+            self._journals = tuple(self._journals[place] for place in kept)
+            self._devices = tuple(self._devices[place] for place in kept)
+            self._forget()
 
-    def read(self, first: int, last: int) -> Int64Array:
-        """Return those of these indices that are still there, the last one not included; shape (n, 2)."""
-        gone_count = self.count - len(self._pairs)
-        found = islice(self._pairs, max(0, first - gone_count), max(0, last - gone_count))
-        return np.array(list(found), np.int64).reshape(-1, 2)
+    @property
+    def journals(self) -> tuple[Journal, ...]:
+        """Those that are read."""
+        return self._journals
 
-    def clear(self) -> None:
-        """Forget them; cursors go on."""
-        self._pairs.clear()
+    def changes(self, since: int = START, *, collects: bool = True, **options: Any) -> Chunk:
+        """Read what is new of each journal, then return what is new since a place; see `Recorder.changes`."""
+        with self._lock:
+            if collects:
+                self._read(None)
+            self.log.seal()
+            told = self.log.read(since, **options)
+            return told._replace(lost=self._lost_before, pending=self.pending_count, is_capturing=self._is_capturing)
+
+    def follow(self, since: int, awaited: Collection[int]) -> tuple[Chunk, Unended]:
+        """Read what is new of each journal, then return what is new, and what has not ended; see `Recorder.follow`."""
+        with self._lock:
+            unended = self._read(awaited)
+            return self.changes(since, collects=False), unended
+
+    def trace(self) -> Trace:
+        """Return everything so far, on the clock of the first."""
+        told = self.changes()
+        return fold([told._replace(tables=self.tables)], unselected_work=self.unselected_work)
+
+    def to_clock_ns(self, host_ns: int) -> int:
+        """Put a host time on the clock of the first."""
+        return self._journals[0].to_clock_ns(host_ns)
+
+    def now_ns(self) -> int:
+        """Return the latest time that any of them knows, on that clock."""
+        with self._lock:
+            ahead = self._ahead()
+            return max(shifted_moment(journal.now_ns(), own) for journal, own in zip(self._journals, ahead, strict=True))
+
+    def unended(self) -> list[tuple[int, int, int, int]]:
+        """Return of each lane the range that has not ended and was opened first; see `Recorder.unended`."""
+        found = []
+        with self._lock:
+            ahead = self._ahead()
+            for journal, part, own in zip(self._journals, self._parts, ahead, strict=True):
+                for lane, name, since_ns, count in journal.unended():
+                    if lane < len(part.lanes) and name < len(part.names):  # else it was not read yet
+                        at_ns = shifted_moment(since_ns, own)
+                        found.append((part.lanes[lane], part.names[name], at_ns, count))
+        return sorted(found)
+
+    @contextmanager
+    def observing(self) -> Iterator[None]:
+        """Let this thread's questions cost no simulated device any time."""
+        with ExitStack() as stack:
+            for journal in self._journals:
+                stack.enter_context(journal.observing())
+            yield
+
+    @property
+    def tables(self) -> Tables:
+        """The tables as they are now, without markers."""
+        with self._lock:
+            ahead = self._ahead()
+            told = [part.tables or journal.tables for part, journal in zip(self._parts, self._journals, strict=True)]
+            metadata = join_metadata(
+                [tables.metadata for tables in told],
+                self._devices,
+                ahead_ns=ahead,
+                error_ns=self._error_ns(self._end_ns),
+                busiest=max(range(len(told)), key=lambda place: self._row_counts[place]),
+            )
+            return Tables(
+                lanes=with_devices(self._shown),
+                threads=[name for _, name in self._threads],
+                partitions=tuple(self._partitions),
+                layouts=told[0].layouts if len(told) == 1 else (),
+                markers=(),
+                metadata=replace(
+                    metadata, title=self._title() or metadata.title, missing=(*metadata.missing, *self._missing_facts())
+                ),
+            )
+
+    @property
+    def dropped_count(self) -> int:
+        """Spans that are missing."""
+        return self.log.dropped_count + self.lost_count
+
+    @property
+    def lost_count(self) -> int:
+        """Spans that were lost before they came here. What made room in a journal after it was read is here, and not lost."""
+        return self._missed + self._lost_before
+
+    @property
+    def _lost_before(self) -> int:
+        """Spans that never came into a journal."""
+        return sum(journal.lost_count for journal in self._journals)
+
+    @property
+    def pending_count(self) -> int:
+        """Closed ranges whose work has not ended."""
+        return sum(journal.pending_count for journal in self._journals)
+
+    @property
+    def unselected_work(self) -> int:
+        """Work with no stream selected that no span tells of."""
+        return sum(journal.unselected_work for journal in self._journals)
+
+    def _describe(self, is_wanted: bool) -> tuple[Tables | None, Sequence[Marker]]:  # noqa: FBT001 - see `ChunkLog`
+        version = (self._version, self._title())
+        if not is_wanted and version == self._told_version:
+            return None, ()
+        tables, self._told_version = self.tables, version
+        return tables, ()
+
+    def _read(self, awaited: Collection[int] | None) -> Unended:
+        """Take what is new of each; where one begins anew, begin anew with what the others still have."""
+        ahead, told = self._ahead(), self._take(awaited)
+        if any(chunk.is_anew and part.tables is not None for part, chunk, _ in told):
+            self._forget()
+            told = self._take(awaited)
+        windows: list[tuple[int, int]] = []
+        for place, ((part, chunk, _), own) in enumerate(zip(told, ahead, strict=True)):
+            self._learn(part, chunk)
+            if not chunk.is_empty:
+                self.log.add(self._placed(place, chunk, own, windows))
+            if part.tables is not None:
+                found = capture_windows(part.tables, chunk)
+                windows += [(shifted_moment(begin, own), shifted_moment(end, own)) for begin, end in found]
+        self._is_capturing = any(chunk.is_capturing for _, chunk, _ in told)
+        open_ranges = [
+            unended._replace(lane=np.array(part.lanes, np.int64)[unended.lane])
+            for part, _, unended in told
+            if len(unended.number)
+        ]
+        return Unended(*map(np.concatenate, zip(*open_ranges, strict=True))) if open_ranges else NO_UNENDED
+
+    def _take(self, awaited: Collection[int] | None) -> list[tuple[_Part, Chunk, Unended]]:
+        found = []
+        for part, journal in zip(self._parts, self._journals, strict=True):
+            told = (journal.changes(part.place), NO_UNENDED) if awaited is None else journal.follow(part.place, awaited)
+            found.append((part, *told))
+        return found
+
+    def _learn(self, part: _Part, chunk: Chunk) -> None:
+        """Learn what the codes of a journal mean."""
+        part.place = chunk.place
+        part.names += [self._names.code(name) for name in chunk.names]
+        part.details += [self._details.code(detail) for detail in chunk.details]
+        part.counter_names += [self._counter_names.code(name) for name in chunk.counter_names]
+        tables = chunk.tables
+        if tables is None:
+            return
+        self._version += 1
+        part.tables = tables
+        part.lanes = [self._lane_code(lane) for lane in tables.lanes]
+        process = tables.lanes[0].process if tables.lanes else 0
+        part.threads = [self._threads.setdefault((process, name), len(self._threads)) for name in tables.threads]
+        for partition in tables.partitions[len(part.partitions) :]:
+            part.partitions.append(len(self._partitions))
+            self._partitions.append(partition)
+        for code, partition in zip(part.partitions, tables.partitions, strict=True):
+            self._partitions[code] = partition
+
+    def _lane_code(self, lane: Lane) -> int:
+        key = (lane.process, lane.kind, *(lane.key if lane.kind is LaneKind.STREAM else ()), lane.name)
+        code = self._lanes.setdefault(key, len(self._shown))
+        if code == len(self._shown):
+            self._shown.append(lane)
+        elif self._shown[code].outside or not lane.outside:  # of two that tell of a stream, the one that has it counts
+            self._shown[code] = lane
+        return code
+
+    def _placed(self, place: int, chunk: Chunk, ahead: Ahead, windows: Sequence[tuple[int, int]]) -> Chunk:
+        """Return what a journal tells, with codes and times of this one."""
+        part, columns = self._parts[place], chunk.columns
+        for name in ("start_ns", "end_ns", "queued_ns"):
+            columns[name] = shifted(columns[name], ahead)
+        maps = {
+            "lane": part.lanes,
+            "name": part.names,
+            "thread": part.threads,
+            "partition": part.partitions,
+            "detail": part.details,
+        }
+        for name, codes in maps.items():
+            columns[name] = np.array([*codes, -1], np.int64)[columns[name]]
+        rows = np.stack([columns[name] for name in SPAN_COLUMNS])
+        if self._tells_alike:
+            rows = rows[:, self._are_new(columns, windows)]
+        self._end_ns = max(self._end_ns, int(columns["end_ns"].max(initial=0)))
+        self._row_counts[place] += rows.shape[1]
+        self._missed += chunk.missed
+        lanes = np.array([*part.lanes, -1], np.int64)
+        source, record, target, wait = chunk.dependencies
+        samples = dict(zip(SAMPLE_COLUMNS, chunk.samples, strict=True))
+        samples["time_ns"], samples["lane"] = shifted(samples["time_ns"], ahead), lanes[samples["lane"]]
+        samples["name"] = np.array([*part.counter_names, -1], np.int64)[samples["name"]]
+        return Chunk(
+            rows=rows,
+            edges=chunk.edges,
+            dependencies=np.stack((lanes[source], record, lanes[target], wait)),
+            samples=np.stack([samples[name] for name in SAMPLE_COLUMNS]),
+            markers=self._new_markers(place, chunk.markers, ahead),
+            missed=chunk.missed,
+        )
+
+    def _are_new(self, columns: dict[str, Int64Array], windows: Sequence[tuple[int, int]]) -> BoolArray:
+        """Tell which rows no other journal told of: calls by their numbers, ranges of others by when it captured."""
+        kind, number, start_ns = columns["kind"], columns["correlation"], columns["start_ns"]
+        calls = (kind == HOST_CODE) & (number > 0)
+        is_known = calls & np.isin(number, self._calls)
+        self._calls = np.append(self._calls, number[calls & ~is_known])[-KEPT_CALLS:]
+        is_told = np.zeros(len(kind), bool)
+        for begin, end in windows:
+            is_told |= (start_ns >= begin) & (start_ns <= end)
+        are_new: BoolArray = ~(is_known | (is_told & np.isin(kind, (ANNOTATION_CODE, SAMPLE_CODE))))
+        return are_new
+
+    def _new_markers(self, place: int, markers: Sequence[Marker], ahead: Ahead) -> list[Marker]:
+        """Return the markers of which no other journal told; a cell is told to each session."""
+        kept = []
+        for marker in markers:
+            at_ns = shifted_moment(marker.time_ns, ahead)
+            bucket = at_ns // SAME_MARK_NS
+            near = [self._marked.get((marker.kind, marker.text, bucket + step)) for step in (-1, 0, 1)]
+            if not any(one is not None and one[1] != place and abs(one[0] - at_ns) <= SAME_MARK_NS for one in near):
+                kept.append(replace(marker, time_ns=at_ns))
+            self._marked[marker.kind, marker.text, bucket] = at_ns, place
+        while len(self._marked) > 2 * KEPT_MARKERS:
+            del self._marked[next(iter(self._marked))]
+        return kept

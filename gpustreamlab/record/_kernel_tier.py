@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import logging
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Sequence
 from contextlib import AbstractContextManager, nullcontext
 from typing import Any, cast
 
@@ -11,9 +11,8 @@ import numpy as np
 
 from gpustreamlab._util.defences import delayed_interrupts, process_lock
 from gpustreamlab.backends import ActivitySource, Backend
-from gpustreamlab.model import Counters, WorkDetail
+from gpustreamlab.record._chunks import Chunk, join
 from gpustreamlab.record._in_flight import RangesInFlight, is_done, to_clock
-from gpustreamlab.record._journal import Cursor
 from gpustreamlab.record._ranges import RecordedLane, ThreadState
 from gpustreamlab.record._stacks import StackSampler
 from gpustreamlab.record._work import WorkReader
@@ -284,7 +283,7 @@ class KernelTier:
     def clear(self) -> None:
         """Forget what is not in the ring."""
         with self._lock:
-            self._reader.clear()
+            self._reader.refused_count = 0
             self.windows.clear()
             self._dropped_before = self._stacks.dropped_count = 0
             self._dropped_base = 0 if self._source is None else self._source.dropped_count
@@ -294,17 +293,6 @@ class KernelTier:
         """Name the parts of a graph, see `Recorder.name_graph`."""
         with self._lock:
             self._reader.labels.name(graph, labels)
-
-    def changes(self, since: Cursor) -> tuple[tuple[WorkDetail, ...], Mapping[str, Int64Array], Counters, Cursor]:
-        """Return details, dependencies and samples since a cursor, and the next cursor."""
-        with self._lock:
-            reader = self._reader
-            details, dependencies, counters = reader.details, reader.dependencies, reader.counters
-            fresh = details.starting_at(since.detail)
-            cursor = since._replace(
-                detail=since.detail + len(fresh), dependency=dependencies.appended_count, sample=counters.cursor
-            )
-            return fresh, dependencies.read(since.dependency).columns, counters.counters(since.sample), cursor
 
     def _take_from(self, source: ActivitySource, *, is_last: bool, is_complete: bool) -> str:
         """Take and store a batch; return why there will be no more, or nothing."""
@@ -316,18 +304,18 @@ class KernelTier:
                 activities = source.drain(is_last=is_last)
                 if len(activities.calls) or len(activities.annotations) or self._stacks.is_on:
                     self._threads.look(self._backend.host_time_ns())
-                blocks = self._reader.read(
+                told = self._reader.read(
                     activities,
                     source,
                     self._find_ranges,
                     with_calls=self.keeps_calls,
                     is_complete=is_complete or is_last,
                 )
-                blocks += self._read_stacks()
+                told = join([told, self._read_stacks()])
             if len(activities.work):
                 self._noisy_ns = asked_host_ns
             idle_until = dict.fromkeys(idle, asked_host_ns)
-            self._in_flight.store(blocks, self._reader.launched, activities.told_until, idle_until)
+            self._in_flight.store(told, self._reader.launched, activities.told_until, idle_until)
             self._error_ns = max(self._error_ns, source.error_ns)
             self._taken_ns, self._taken_host_ns = asked_ns, asked_host_ns
             lost = source.lost_reason if self.is_on else ""
@@ -352,13 +340,13 @@ class KernelTier:
         """Look at the stacks of threads from now on, or no more."""
         (self._stacks.start if is_wanted else self._stacks.stop)()
 
-    def _read_stacks(self) -> list[dict[str, Int64Array]]:
-        """Return rows of what was seen of stacks, once their threads have launched something."""
+    def _read_stacks(self) -> Chunk:
+        """Return what was seen of stacks, once their threads have launched something."""
         batch = self._stacks.take(self._reader.launching)
         if not len(batch.thread):
-            return []
+            return Chunk()
         start_ns, end_ns = (to_clock(self._backend, host_ns) for host_ns in (batch.start_host_ns, batch.end_host_ns))
-        return [self._reader.read_stacks(batch, start_ns, end_ns, self._in_flight.find_enclosing)]
+        return self._reader.read_stacks(batch, start_ns, end_ns, self._in_flight.find_enclosing)
 
     def _lose(self, reason: str) -> None:
         source = self._source
@@ -393,7 +381,6 @@ class KernelTier:
         if self.is_on:
             self.windows.close(at_ns)
             self.stop_count += 1
-            self._reader.counters.settle()
             self.edit_count += 1
 
     def _forget_source(self) -> None:

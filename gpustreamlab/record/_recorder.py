@@ -11,17 +11,15 @@ from typing import Any
 
 from gpustreamlab.backends import ActivitySource, Backend, BackendStream, ContextSpec
 from gpustreamlab.errors import DeviceError, GPUStreamLabError, StickyDeviceError
-from gpustreamlab.model import Lane, Layout, Partition, Trace
-from gpustreamlab.record._buffer import FIRST_WORK_NUMBER, NUMBERS_APART, RECORDERS, RowRing
-from gpustreamlab.record._counters import NO_SAMPLES
+from gpustreamlab.model import Lane, Layout, Marker, Partition, Trace
+from gpustreamlab.record._chunks import FIRST_WORK_NUMBER, NUMBERS_APART, RECORDERS, START, Chunk, ChunkLog
 from gpustreamlab.record._extents import Checkpoints
-from gpustreamlab.record._in_flight import DEFAULT_PENDING_LIMIT, RangesInFlight, is_done
-from gpustreamlab.record._journal import NO_DEPENDENCIES, NO_UNENDED, START, Cursor, Delta, RangeEdges, tables_version
+from gpustreamlab.record._in_flight import DEFAULT_PENDING_LIMIT, RangesInFlight, Unended, is_done
 from gpustreamlab.record._kernel_tier import KernelTier, observing
 from gpustreamlab.record._names import MAX_LABEL_LENGTH, cut_text
 from gpustreamlab.record._ranges import LaneWriter, OpenRange, Range, RecordedLane, ThreadState
-from gpustreamlab.record._tables import SessionTables
-from gpustreamlab.record._trace_maker import build_trace
+from gpustreamlab.record._tables import SessionTables, Tables
+from gpustreamlab.record._trace_maker import fold
 from gpustreamlab.record._unfinished import LossReport, Unfinished, find_unfinished
 from gpustreamlab.record._work import WorkReader
 from gpustreamlab.typing import MarkerKind
@@ -33,6 +31,8 @@ DEFAULT_RING_SIZE = 1_000_000
 """Spans kept by default."""
 TAKE_EVERY = 16_384
 """Closed ranges of a thread and lane that wait to be told of their work, from which on that is asked for in passing."""
+KEPT_EDGES = 256
+"""Edges kept that wait for the next range of a lane; the newest count."""
 KEPT_RANGES = 4_096
 """Names of one thread and lane whose ranges are kept for the next use."""
 
@@ -60,13 +60,10 @@ class Recorder:
         self, backend: Backend, *, ring_size: int = DEFAULT_RING_SIZE, pending_limit: int = DEFAULT_PENDING_LIMIT
     ) -> None:
         self._backend = backend
-        self._buffer = RowRing(ring_size)
-        self.in_flight = RangesInFlight(backend, self._buffer, pending_limit)
-        """Ranges that are not in the buffer yet."""
-        self.lock = self.in_flight.lock
-        """Held where rows, ranges on their way, and edges change; never while anybody waits for the device."""
         self._checkpoints = Checkpoints()
-        self._edges = RangeEdges(ring_size)
+        self._version: tuple[object, ...] = ()
+        self.title: Callable[[], str] = str
+        """Returns a name for traces."""
         self._failed_count = 0
         self._is_ended = False
         self._idle_host_ns = -1
@@ -85,16 +82,23 @@ class Recorder:
         self.host_time_ns = backend.host_time_ns
         self.push_range = backend.push_range
         self.pop_range = backend.pop_range
-        self.pop_pair = self.in_flight.idle_pairs.pop
         self._tables = SessionTables(backend, self.numbers.__next__, self.look_at_clock())
         reader = WorkReader(self._tables, first_number + FIRST_WORK_NUMBER)
+        codes = {"names": self._tables.names, "details": reader.details, "counter_names": reader.counter_names}
+        self.log = ChunkLog(ring_size, codes, self._describe)
+        """What has ended."""
+        self.in_flight = RangesInFlight(backend, self.log, pending_limit)
+        """Ranges that are not in the log yet."""
+        self.lock = self.in_flight.lock
+        """Held where the log and ranges on their way change; never while anybody waits for the device."""
+        self.pop_pair = self.in_flight.idle_pairs.pop
         self.kernels = KernelTier(backend, reader, self.in_flight, self._drop_untold)
         """Kernels, copies and calls, where they are captured."""
 
     @property
     def dropped_count(self) -> int:
         """Spans that are missing: overwritten, beyond the pending limit, failed to record, or lost by the source of kernels."""
-        return self._buffer.dropped_count + self.lost_count
+        return self.log.dropped_count + self.lost_count
 
     @property
     def lost_count(self) -> int:
@@ -114,7 +118,7 @@ class Recorder:
     @property
     def span_count(self) -> int:
         """Finished spans in the buffer."""
-        return len(self._buffer)
+        return len(self.log)
 
     def add_lane(
         self,
@@ -170,9 +174,9 @@ class Recorder:
     def checkpoint(self) -> int:
         """Return a number that is lower than those of all ranges to come."""
         with self.lock:
-            row = self._buffer.appended_count  # before the number: a later range may end at once
+            place = self.log.place  # before the number: a later range may end at once
             number = next(self.numbers)
-            self._checkpoints.note(number, self.look_at_clock(), row)
+            self._checkpoints.note(number, self.look_at_clock(), place)
         return number
 
     def start_range(self, lane: RecordedLane, name: str) -> OpenRange:
@@ -290,14 +294,17 @@ class Recorder:
         number = self.open_number(lane) if number is None else number
         with self.lock:
             if number >= 0:
-                self._edges.add(source_number, number)
+                self.log.add_edge(source_number, number)
             else:
-                self._edges.begin(source_number, lane)
+                lane.incoming.append(source_number)
+                del lane.incoming[:-KEPT_EDGES]
 
     def close_edges(self, lane: RecordedLane, number: int) -> None:
         """Let the edges that wait for a lane's next range end at it."""
         with self.lock:
-            self._edges.end(lane, number)
+            incoming, lane.incoming = lane.incoming, []
+            for source in incoming:
+                self.log.add_edge(source, number)
 
     def collect(self, only: RecordedLane | None = None) -> None:
         """Move ranges whose device work has ended into the buffer, of all lanes or of one. Never waits for the device."""
@@ -315,75 +322,62 @@ class Recorder:
         self.kernels.finish(stop_count)
         self.collect()
 
-    def changes(
-        self,
-        since: Cursor = START,
-        *,
-        until: Cursor | None = None,
-        awaited: Collection[int] | None = None,
-        collects: bool = True,
-        title: str = "",
-    ) -> Delta:
-        """Collect, then return what is new since a cursor. Never waits for the device.
-
-        Children end before their parents, so who follows the ranges live also learns of those that enclose new ones.
+    def changes(self, since: int = START, *, collects: bool = True, **options: Any) -> Chunk:
+        """Collect, then return what is new since a place. Never waits for the device.
 
         Parameters
         ----------
         since
-            Where the last delta ended; leave it out to begin.
-        until
-            Return rows, edges, names and details up to here once more, and nothing else; collect nothing.
-        awaited
-            Numbers of ranges that are asked for too: one that is not among the answers will never come. None asks for no
-            ranges that have not ended.
+            `Chunk.place` of what was read before; leave it out to begin.
         collects
             False for what was collected before, of a device that has failed.
-        title
-            A name for the trace.
+        options
+            See `ChunkLog.read`.
         """
-        collects = collects and until is None
         if collects:
             self.aside()
             self.kernels.take(is_complete=False)  # not while the lock is held
         with self.lock:
             if collects:
                 self.collect()
+            self.log.seal()
+            told = self.log.read(since, **options)
+        return told._replace(lost=self.lost_count, pending=self.pending_count, is_capturing=self.kernels.is_on)
+
+    def follow(self, since: int, awaited: Collection[int]) -> tuple[Chunk, Unended]:
+        """Return what is new since a place, and the ranges that have not ended, of those around new rows and those asked for.
+
+        Children end before their parents, so who follows the ranges live also learns of those that enclose new ones. A range
+        that is asked for and is in neither will never come.
+
+        Parameters
+        ----------
+        since
+            As of `changes`.
+        awaited
+            Numbers of ranges that are asked for too.
+        """
+        self.aside()
+        self.kernels.take(is_complete=False)
+        with self.lock:
+            self.collect()
             # What has ended or waits for the device stays where it is while the lock is held.
-            drained = self._buffer.read(since.row, None if until is None else until.row)
-            unended = NO_UNENDED if awaited is None else self.in_flight.find_unended(drained.columns, awaited)
-            edge = self._edges.count if until is None else until.edge
-            edges = self._edges.read(since.edge, edge)
-        # What rows point into is known before them, and only grows: so it is read after them, and the tables last.
-        names = self._tables.names.starting_at(since.name)
-        details, dependencies, counters, cursor = self.kernels.changes(since)
-        if until is not None:
-            names, details = names[: until.name - since.name], details[: until.detail - since.detail]
-            dependencies, counters = NO_DEPENDENCIES, NO_SAMPLES
-        version = tables_version(self._tables.version, self.kernels.edit_count, self.dropped_count, drained.clear_count, title)
-        is_changed = version != since.version
-        return Delta(
-            tables=self._tables.make(version, self.kernels, title=title, dropped_count=self.dropped_count, is_anew=is_changed),
-            columns=drained.columns,
-            cursor=until
-            or cursor._replace(
-                row=drained.cursor,
-                clear_count=drained.clear_count,
-                name=since.name + len(names),
-                edge=edge,
-                version=version,
-            ),
-            missed=drained.missed,
-            is_cleared=drained.clear_count != since.clear_count,
-            is_changed=is_changed,
-            names=names,
-            details=details,
-            edges=edges,
-            dependencies=dependencies,
-            counters=counters,
-            unended=unended,
-            is_capturing=self.kernels.is_on,
-        )
+            told = self.changes(since, collects=False)
+            return told, self.in_flight.find_unended(told.columns, awaited)
+
+    def _describe(self, is_wanted: bool) -> tuple[Tables | None, Sequence[Marker]]:  # noqa: FBT001 - see `ChunkLog`
+        """Return the tables if they have changed, and new markers. What rows point into was known before them."""
+        version = (self._tables.version, self.kernels.edit_count, title := self.title())
+        tables = None
+        if is_wanted or version != self._version:
+            tables = self._tables.make(self.kernels, title)
+            self._version = version
+        return tables, self._tables.new_markers()
+
+    @property
+    def tables(self) -> Tables:
+        """The tables as they are now, without markers."""
+        return self._tables.make(self.kernels, self.title())
 
     def unfinished(self) -> Unfinished:
         """Return the ranges that are open, or closed while their work has not ended."""
@@ -440,7 +434,7 @@ class Recorder:
         self.kernels.take()
         self.kernels.clear()
         with self.lock:
-            self._forget()
+            self.log.clear()
             self._tables.forget()
             self.in_flight.overflowed_count = self._failed_count = 0
 
@@ -448,22 +442,16 @@ class Recorder:
         """Give back the memory of what was recorded, at the end: the last trace has its own."""
         self.kernels.clear()
         with self.lock:
-            self._forget()
+            self.log.clear()
 
-    def _forget(self) -> None:
-        self._buffer.clear()
-        self._edges.clear()
-
-    def trace(self, *, title: str = "", since: int = -1) -> Trace:
-        """Collect, then return what is in the buffer as an immutable trace.
+    def trace(self, *, since: int = -1) -> Trace:
+        """Collect, then return what is kept as an immutable trace.
 
         A device that fails by now keeps no one from what was recorded before: ranges that cannot be read any more count as
         pending.
 
         Parameters
         ----------
-        title
-            A name for the trace.
         since
             Leave out ranges that were opened before this `checkpoint`, and what was launched before it.
         """
@@ -472,12 +460,12 @@ class Recorder:
         except DeviceError as error:
             _log.warning("Ranges that had not been collected are missing from the trace: %s", error)
         self.kernels.take()
-        delta = self.changes(Cursor(row=self._checkpoints.row(since)), collects=False, title=title)
+        told = self.changes(collects=False, rows_from=self._checkpoints.place(since))
         if since >= 0:
-            is_later = self._checkpoints.find_later(delta.columns, since, self.to_clock_ns)
-            delta = delta._replace(columns={name: values[is_later] for name, values in delta.columns.items()})
-        unselected_work = self.unselected_work if since < 0 else 0
-        return build_trace(delta.with_facts(pending_spans=self.pending_count, unselected_work=unselected_work))
+            told = told._replace(rows=told.rows[:, self._checkpoints.find_later(told.columns, since, self.to_clock_ns)])
+        # The errors of the clock, and when kernels were captured, are known better by now.
+        told = told._replace(tables=self.tables, is_capturing=False)
+        return fold([told], unselected_work=self.unselected_work if since < 0 else 0)
 
     def end(self) -> None:
         """Count what is open as dropped: all streams are closed, so nothing of it will come. Idempotent."""

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import time
 from collections import deque
 from collections.abc import Callable, Sequence
 from contextlib import suppress
@@ -28,6 +29,8 @@ PARTITION_LIMIT = 65_536
 """Different partitions (by name and SMs) told apart in one session."""
 KEPT_MARKERS = 10_000
 """Markers that are kept for the trace; the newest count."""
+TABLES_EVERY_S = 10.0
+"""After how long the tables count as changed in any case."""
 
 
 class Tables(NamedTuple):
@@ -42,9 +45,9 @@ class Tables(NamedTuple):
     layouts: Sequence[LayoutChange]
     """When the SMs were shared out anew, in order of time."""
     markers: Sequence[Marker]
-    """Moments that were marked, in order of time."""
+    """Moments that were marked, in order of time. Recorders tell them by the chunk."""
     metadata: TraceMetadata
-    """How all of it was measured; without the spans that are pending."""
+    """How all of it was measured; without the spans that are missing or pending."""
 
 
 class SessionTables:
@@ -75,15 +78,14 @@ class SessionTables:
         self._layouts: deque[tuple[int, Layout | None]] = deque(maxlen=KEPT_LAYOUTS)
         self._edit_count = 0
         self._unselected_before = getattr(backend, "unselected_work", 0)
-        self._made: tuple[tuple[object, ...], Tables | None] = (), None
         # What was told once stays, though the clock is known better later.
-        self._to_clock_ns = lru_cache(maxsize=KEPT_LAYOUTS + KEPT_MARKERS)(backend.host_to_clock_ns)
+        self._to_clock_ns = lru_cache(maxsize=KEPT_LAYOUTS)(backend.host_to_clock_ns)
 
     @property
-    def version(self) -> tuple[int, ...]:
-        """What changes whenever a table does; those of kernels have their own."""
-        self.markers.settle_cell()
-        return len(self.threads), self._edit_count, self.markers.edit_count, self.lanes.edit_count
+    def version(self) -> tuple[object, ...]:
+        """What changes whenever a table does, and now and then by itself: the errors of the clock have none."""
+        clock = int(time.monotonic() / TABLES_EVERY_S)
+        return len(self.threads), self._edit_count, self.lanes.edit_count, self.markers.dropped_count, clock
 
     @property
     def unselected_work(self) -> int:
@@ -129,26 +131,22 @@ class SessionTables:
         self.markers.clear()
         self._unselected_before = getattr(self._backend, "unselected_work", 0)
 
-    def make(
-        self, version: tuple[object, ...], kernels: KernelTier, *, title: str, dropped_count: int, is_anew: bool
-    ) -> Tables:
-        """Return all tables as they are now, or for a reader that knows this version, as they were when it was new."""
-        kept_version, kept = self._made
-        if version == kept_version and kept is not None and not is_anew:
-            return kept
-        layouts = [LayoutChange(time_ns=self._to_clock_ns(host_ns), layout=layout) for host_ns, layout in [*self._layouts]]
-        made = Tables(
+    def make(self, kernels: KernelTier, title: str) -> Tables:
+        """Return all tables as they are now, but for markers."""
+        return Tables(
             lanes=self.lanes.all,
             threads=self.threads.texts,
             partitions=tuple(self._partitions),
-            layouts=tuple(layouts),
-            markers=self.markers.made(self._to_clock_ns),
-            metadata=self._metadata(kernels, title, dropped_count),
+            layouts=tuple(LayoutChange(time_ns=self._to_clock_ns(at_ns), layout=layout) for at_ns, layout in [*self._layouts]),
+            markers=(),
+            metadata=self._metadata(kernels, title),
         )
-        self._made = version, made
-        return made
 
-    def _metadata(self, kernels: KernelTier, title: str, dropped_count: int) -> TraceMetadata:
+    def new_markers(self) -> list[Marker]:
+        """Return the markers that were not told yet, their times put on the backend's clock."""
+        return self.markers.take(self._backend.host_to_clock_ns)
+
+    def _metadata(self, kernels: KernelTier, title: str) -> TraceMetadata:
         clock = self._backend.clock_info()
         return TraceMetadata(
             backend=self._backend.name,
@@ -158,7 +156,6 @@ class SessionTables:
             range_error_ns=clock.range_error_ns,
             range_correction_ns=clock.range_correction_ns,
             host_error_ns=clock.host_error_ns,
-            dropped_spans=dropped_count,
             dropped_markers=self.markers.dropped_count,
             epoch_unix_ns=clock.epoch_unix_ns,
             host=host_id(),
@@ -190,21 +187,22 @@ class Markers:
 
     def __init__(self, next_number: Callable[[], int], host_ns: int) -> None:
         self._next_number = next_number
-        self._noted: deque[tuple[int, str, MarkerKind]] = deque(maxlen=KEPT_MARKERS)
-        self.edit_count = 0
-        """Goes up with every change."""
+        self._noted: deque[tuple[int, str, MarkerKind]] = deque(maxlen=KEPT_MARKERS)  # those that were not taken yet
+        self._count = 0
         # The cell that made the session has no name before it ends.
         self._cell: _Cell | None = _Cell(host_ns, "", next_number())
         self._lock = process_lock()
-        self.dropped_count = 0
+
+    @property
+    def dropped_count(self) -> int:
         """Markers that made room for newer ones."""
+        return max(0, self._count - KEPT_MARKERS)
 
     def note(self, text: str, kind: MarkerKind, host_ns: int) -> None:
         """Mark a moment of the host's clock."""
         with self._lock:
-            self.dropped_count += len(self._noted) == self._noted.maxlen
+            self._count += 1
             self._noted.append((host_ns, text, kind))
-            self.edit_count += 1
 
     def begin_cell(self, text: str, host_ns: int) -> None:
         """Note that a cell begins; it is marked as soon as a range is opened in it."""
@@ -233,21 +231,22 @@ class Markers:
             else:
                 cell.number = number
 
-    def made(self, to_clock_ns: Callable[[int], int]) -> tuple[Marker, ...]:
-        """Return the markers in order of time, their times put on the backend's clock."""
-        markers = []
-        with self._lock:
+    def take(self, to_clock_ns: Callable[[int], int]) -> list[Marker]:
+        """Return those that were not taken yet, their times put on the backend's clock."""
+        taken: list[Marker] = []
+        # A device that fails by now leaves them here.
+        with self._lock, suppress(DeviceError):
             self.settle_cell()
-            for host_ns, text, kind in self._noted:
-                with suppress(DeviceError):  # a device that fails by now keeps no one from what was told before
-                    markers.append(Marker(time_ns=to_clock_ns(host_ns), text=text, kind=kind))
-        return tuple(sorted(markers, key=lambda marker: marker.time_ns))
+            while self._noted:
+                host_ns, text, kind = self._noted[0]
+                taken.append(Marker(time_ns=to_clock_ns(host_ns), text=text, kind=kind))
+                self._noted.popleft()
+        return taken
 
     def clear(self) -> None:
         """Forget all markers; the cell that runs is marked anew if more ranges come."""
         with self._lock:
             self._noted.clear()
-            self.edit_count += 1
-            self.dropped_count = 0
+            self._count = 0
             if self._cell is not None:
                 self._cell.number = self._next_number()

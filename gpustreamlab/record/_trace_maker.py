@@ -4,16 +4,24 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
 
 from gpustreamlab.analysis import distinct
-from gpustreamlab.model import COLUMN_DTYPES, EDGE_KINDS, Edges, Lane, Trace, WorkDetail, unchangeable
-from gpustreamlab.record._buffer import RowFinder
-from gpustreamlab.record._extents import ANNOTATION_CODE, HOST_CODE, RANGE_CODE, adopt_by_annotations, is_work, span_work
-from gpustreamlab.record._journal import Delta
+from gpustreamlab.model import COLUMN_DTYPES, EDGE_KINDS, Counters, Edges, Lane, Trace, WorkDetail, unchangeable
+from gpustreamlab.record._chunks import DEPENDENCY_COLUMNS, Chunk, join, thinned
+from gpustreamlab.record._extents import (
+    ANNOTATION_CODE,
+    HOST_CODE,
+    RANGE_CODE,
+    RowFinder,
+    adopt_by_annotations,
+    is_work,
+    span_work,
+)
+from gpustreamlab.record._tables import Tables
 from gpustreamlab.record._work import find_waits
 from gpustreamlab.typing import CaptureTier, EdgeKind, Int32Array, Int64Array
 
@@ -21,6 +29,76 @@ WAIT_CODE = EDGE_KINDS.index(EdgeKind.WAIT)
 LAUNCH_CODE = EDGE_KINDS.index(EdgeKind.LAUNCH)
 FIRST_GRAPH_NUMBER = -2
 """Number of the first graph launch of a trace; further ones count down. Only rows that are made for a trace are negative."""
+
+
+_NONE = np.empty(0, np.int64)
+
+
+class TraceData(NamedTuple):
+    """What a trace is made of."""
+
+    tables: Tables
+    """What the codes in the rows mean, and how it was measured."""
+    columns: Mapping[str, Int64Array]
+    """Rows, shape (n_rows,) each; see `SPAN_COLUMNS`."""
+    names: Sequence[str] = ()
+    """Names of spans, by their code."""
+    details: Sequence[WorkDetail] = ()
+    """How work was launched, likewise."""
+    edges: Int64Array = _NONE.reshape(0, 2)
+    """Numbers of ranges, of which the second waited for the first; shape (n, 2)."""
+    dependencies: Mapping[str, Int64Array] = dict.fromkeys(DEPENDENCY_COLUMNS, _NONE)
+    """Which stream was told to wait for which, see `DEPENDENCY_COLUMNS`."""
+    counters: Counters = Counters()
+    """Samples of lanes' quantities, in order of time."""
+
+
+def fold(chunks: Sequence[Chunk], **facts: Any) -> Trace:
+    """Return what chunks from the beginning on tell as a trace.
+
+    Parameters
+    ----------
+    chunks
+        As they were read, one after the other.
+    facts
+        Other facts for the metadata.
+    """
+    chunk = join(chunks)
+    data = trace_data(chunk)
+    meta = data.tables.metadata
+    windows = meta.capture_windows
+    if windows and chunk.is_capturing:  # one that is open lasts as long as there are spans
+        begin_ns, end_ns = windows[-1]
+        windows = (*windows[:-1], (begin_ns, int(data.columns["end_ns"].max(initial=end_ns))))
+    told = {"dropped_spans": chunk.missed + chunk.lost, "pending_spans": chunk.pending, "capture_windows": windows}
+    return build_trace(data._replace(tables=data.tables._replace(metadata=replace(meta, **(told | facts)))))
+
+
+def trace_data(chunk: Chunk) -> TraceData:
+    """Return what a chunk tells, by columns; its tables are told in it."""
+    if chunk.tables is None:
+        raise ValueError("nothing was told of what the spans mean")
+    return TraceData(
+        chunk.tables._replace(markers=sorted(chunk.markers, key=lambda marker: marker.time_ns)),
+        chunk.columns,
+        names=chunk.names,
+        details=chunk.details,
+        edges=chunk.edges.T,
+        dependencies=dict(zip(DEPENDENCY_COLUMNS, chunk.dependencies, strict=True)),
+        counters=counters_of(chunk.samples, chunk.counter_names),
+    )
+
+
+def counters_of(samples: Int64Array, names: Sequence[str]) -> Counters:
+    """Return samples as a trace has them; shape (4, n)."""
+    time_ns, lane, name, value = thinned(samples)
+    return Counters(
+        time_ns=time_ns,
+        lane=lane.astype(np.int32),
+        name=name.astype(np.int32),
+        value=np.ascontiguousarray(value).view(np.float64),
+        names=tuple(names),
+    )
 
 
 def add_graph_launches(
@@ -33,7 +111,7 @@ def add_graph_launches(
     Parameters
     ----------
     columns
-        The columns of a `Delta`, shape (n_spans,) each.
+        The columns of `TraceData`, shape (n_spans,) each.
     names
         What the codes of the column ``name`` mean.
     details
@@ -70,20 +148,20 @@ def _launches(columns: Mapping[str, Int64Array], nodes: Int64Array, place: Int64
     return rows | {"node": first}
 
 
-def build_trace(delta: Delta, *, keeps_lanes: bool = False) -> Trace:
-    """Return what a delta since the beginning tells as a trace, in the order of the starts.
+def build_trace(data: TraceData, *, keeps_lanes: bool = False) -> Trace:
+    """Return a trace, in the order of the starts.
 
     Parameters
     ----------
-    delta
+    data
         Edges whose ranges are not among the rows are left out.
     keeps_lanes
         Whether streams of others stay of which nothing is told: rows that come later may be theirs.
     """
-    tables, columns, names, counters = delta.tables, delta.columns, delta.names, delta.counters
+    tables, columns, names, counters = data.tables, data.columns, data.names, data.counters
     were_captured = tables.metadata.tier is CaptureTier.KERNELS
     if were_captured:
-        columns, names = add_graph_launches(columns, names, delta.details)
+        columns, names = add_graph_launches(columns, names, data.details)
     rows = _in_order(columns)
     place = RowFinder(rows["number"])
     parent = place.rows_of(rows["parent"])
@@ -93,8 +171,8 @@ def build_trace(delta: Delta, *, keeps_lanes: bool = False) -> Trace:
         parent = adopt_by_annotations(rows, parent)
     used = np.arange(len(tables.lanes)) if keeps_lanes else rows["lane"]
     kept, code = _worth_lanes(tables.lanes, used, counters.lane)
-    extra = extra_columns(rows, parent, delta.details) if were_captured else {}
-    edges = _edges(rows, place, delta.edges, delta.dependencies if were_captured else None)
+    extra = extra_columns(rows, parent, data.details) if were_captured else {}
+    edges = _edges(rows, place, data.edges, data.dependencies if were_captured else None)
     del place
     found: dict[str, NDArray[Any]] = rows | {"lane": code[rows["lane"]], "parent": parent}
     return Trace(
@@ -110,7 +188,7 @@ def build_trace(delta: Delta, *, keeps_lanes: bool = False) -> Trace:
         edges=edges,
         metadata=tables.metadata,
         extra={name: unchangeable(extra.pop(name)) for name in [*extra]},
-        details=tuple(delta.details),
+        details=tuple(data.details),
         counters=replace(counters, lane=code[counters.lane]),
     )
 

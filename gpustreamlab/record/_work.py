@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import threading
-from collections.abc import Callable, Mapping
+from bisect import bisect_right
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import fields, replace
 from typing import NamedTuple, TypeAlias
 
@@ -21,15 +22,80 @@ from gpustreamlab.backends import (
     WorkBatch,
 )
 from gpustreamlab.model import DEVICE_WORK, SPAN_KINDS, Lane, WorkDetail
-from gpustreamlab.record._buffer import FIRST_WORK_NUMBER, NUMBERS_APART, SPAN_COLUMNS, RowRing
-from gpustreamlab.record._counters import CounterLog
-from gpustreamlab.record._details import DetailTable, GraphLabels
+from gpustreamlab.record._chunks import FIRST_WORK_NUMBER, NUMBERS_APART, Chunk, columns_block, make_samples
 from gpustreamlab.record._extents import ANNOTATION_CODE, HOST_CODE, SAMPLE_CODE, WORK_FIELDS
-from gpustreamlab.record._names import cut_text
+from gpustreamlab.record._names import OTHER_NAMES, CodeTable, cut_text, plain_text
 from gpustreamlab.record._stacks import StackBatch
 from gpustreamlab.record._tables import SessionTables
 from gpustreamlab.typing import BoolArray, Int64Array
 
+DETAIL_LIMIT = 65_536
+"""Different details told apart in one session; later ones share one that says so."""
+DETAIL_CHARACTERS = 64 << 20
+"""Characters of all their names together, beyond which later ones share it too."""
+MAX_FULL_NAME = 8_192
+"""Longest full name, in characters; a longer one is cut and ends in "…"."""
+OTHER_DETAIL = WorkDetail(full_name="(other details)")
+"""Stands for all that are beyond a limit."""
+
+
+class DetailTable(CodeTable[WorkDetail]):
+    """Codes for details, in the order in which they were first seen.
+
+    Parameters
+    ----------
+    limit
+        How many are told apart.
+    characters
+        How long their names may be together.
+    """
+
+    def __init__(self, limit: int = DETAIL_LIMIT, characters: int = DETAIL_CHARACTERS) -> None:
+        super().__init__(limit, OTHER_DETAIL)
+        self._characters_left = characters
+
+    def codes(self, details: Iterable[WorkDetail]) -> Int64Array:
+        """Return the code of each detail, and -1 behind them for what has none."""
+        return np.array([*map(self.code, details), -1], np.int64)
+
+    def _add(self, value: WorkDetail) -> int:
+        name = value.full_name
+        cut = plain_text(name if len(name) <= MAX_FULL_NAME + 1 else f"{name[:MAX_FULL_NAME]}…")
+        if cut != name:
+            return self.code(replace(value, full_name=cut))
+        with self._lock:
+            if len(name) > self._characters_left:
+                return super()._add(OTHER_DETAIL)
+            self._characters_left -= len(name)
+            return super()._add(value)
+
+
+KEPT_GRAPHS = 4_096
+"""Graphs whose parts' names are known; the newest count."""
+
+
+class GraphLabels:
+    """What the parts of CUDA graphs are called."""
+
+    def __init__(self) -> None:
+        self._labels: dict[int, tuple[list[int], list[str]]] = {}
+
+    def name(self, graph: int, labels: Sequence[tuple[int, str]]) -> None:
+        """Name the parts of a graph by their first nodes, ascending."""
+        self._labels.pop(graph, None)
+        self._labels[graph] = [first for first, _ in labels], [cut_text(text) for _, text in labels]
+        while len(self._labels) > KEPT_GRAPHS:
+            del self._labels[next(iter(self._labels))]
+
+    def put_on(self, detail: WorkDetail) -> WorkDetail:
+        """Return the detail with its part's name, where that is known."""
+        firsts, texts = self._labels.get(detail.graph, ((), ()))
+        place = bisect_right(firsts, detail.node) - 1
+        return replace(detail, label=texts[place]) if place >= 0 else detail
+
+
+COUNTER_NAMES = 64
+"""Different counters told apart."""
 KEPT_LAUNCHES = 262_144
 """Calls that late work is looked up in; the newest count. A stream holds about a thousand launches that have not ended."""
 
@@ -176,11 +242,6 @@ class StreamKeys:
             return known
 
 
-KEPT_DEPENDENCIES = 262_144
-"""Waits of streams for streams that are kept for the trace; the newest count."""
-DEPENDENCY_COLUMNS = ("source_lane", "record", "target_lane", "wait")
-"""The lane that is waited for and the call that recorded the event; the lane that waits and the call that made it."""
-
 _CALL_BITS = 44
 
 
@@ -261,10 +322,8 @@ class WorkReader:
         self.details = DetailTable()
         self.labels = GraphLabels()
         """How work was launched."""
-        self.counters = CounterLog()
-        """Memory of streams."""
-        self.dependencies = RowRing(KEPT_DEPENDENCIES, DEPENDENCY_COLUMNS)
-        """Which stream was told to wait for which."""
+        self.counter_names: CodeTable[str] = CodeTable(COUNTER_NAMES, OTHER_NAMES)
+        """Of what is told of streams."""
         self.refused_count = 0
         """Records that make no sense, and are nowhere."""
         self.launching: set[int] = set()
@@ -284,8 +343,8 @@ class WorkReader:
         *,
         with_calls: bool,
         is_complete: bool,
-    ) -> list[Columns]:
-        """Return the rows of a batch, as columns for the ring.
+    ) -> Chunk:
+        """Return a batch as it is appended.
 
         Parameters
         ----------
@@ -305,12 +364,15 @@ class WorkReader:
             *self._read_calls(activities.calls, codes, find_ranges, with_calls=with_calls),
             self._read_work(activities, codes, source, is_complete=is_complete),
         ]
-        self._read_dependencies(activities, source)
-        self._read_memory(activities, source)
+        told = Chunk(
+            rows=np.concatenate(blocks, axis=1),
+            dependencies=self._read_dependencies(activities, source),
+            samples=self._read_memory(activities, source),
+        )
         self._launches.trim()
-        return [block for block in blocks if len(block["start_ns"])]
+        return told
 
-    def read_stacks(self, batch: StackBatch, start_ns: Int64Array, end_ns: Int64Array, find_ranges: FindRanges) -> Columns:
+    def read_stacks(self, batch: StackBatch, start_ns: Int64Array, end_ns: Int64Array, find_ranges: FindRanges) -> Chunk:
         """Return the rows of samples of stacks, whose times on the backend's clock are given."""
         names = np.array([self._names.code(cut_text(name)) for name, _ in batch.stacks], np.int64)
         details = self.details.codes(WorkDetail(full_name=text) for _, text in batch.stacks)
@@ -325,13 +387,7 @@ class WorkReader:
             "thread": self.threads.codes(batch.thread, batch.start_host_ns),
             "detail": details[batch.stack],
         }
-        return self._finish(row)
-
-    def clear(self) -> None:
-        """Forget samples, waits between streams, and the count of what made no sense."""
-        self.counters.clear()
-        self.dependencies.clear()
-        self.refused_count = 0
+        return Chunk(self._finish(row))
 
     def forget_calls(self) -> None:
         """Forget which calls were made: no work of theirs is to come."""
@@ -346,7 +402,9 @@ class WorkReader:
             codes[name] = self._names.code(cut_text(activities.names[name]))
         return codes
 
-    def _read_calls(self, batch: CallBatch, names: Int64Array, find_ranges: FindRanges, *, with_calls: bool) -> list[Columns]:
+    def _read_calls(
+        self, batch: CallBatch, names: Int64Array, find_ranges: FindRanges, *, with_calls: bool
+    ) -> list[Int64Array]:
         is_good = _is_ordered(batch.start_ns, batch.end_ns) & _points_into(batch.name, len(names))
         calls = self._keep(_columns_of(batch), is_good)
         if not len(calls["start_ns"]):
@@ -371,7 +429,7 @@ class WorkReader:
         }
         return [self._finish(row)]
 
-    def _read_annotations(self, batch: AnnotationBatch, names: Int64Array, find_ranges: FindRanges) -> Columns:
+    def _read_annotations(self, batch: AnnotationBatch, names: Int64Array, find_ranges: FindRanges) -> Int64Array:
         is_good = _is_ordered(batch.start_ns, batch.end_ns) & _points_into(batch.name, len(names))
         told = self._keep(_columns_of(batch), is_good)
         row = {
@@ -386,7 +444,7 @@ class WorkReader:
         }
         return self._finish(row)
 
-    def _read_work(self, activities: Activities, names: Int64Array, source: ActivitySource, *, is_complete: bool) -> Columns:
+    def _read_work(self, activities: Activities, names: Int64Array, source: ActivitySource, *, is_complete: bool) -> Int64Array:
         batch = activities.work
         is_good = (
             _is_ordered(batch.start_ns, batch.end_ns)
@@ -415,7 +473,7 @@ class WorkReader:
             launch = launch[~waits]
         return self._place_work(work, launch, source)
 
-    def _place_work(self, work: Columns, launch: Int64Array, source: ActivitySource) -> Columns:
+    def _place_work(self, work: Columns, launch: Int64Array, source: ActivitySource) -> Int64Array:
         is_ours = self._are_ours(work, launch, source)
         if not is_ours.all():
             work, launch = {name: column[is_ours] for name, column in work.items()}, launch[is_ours]
@@ -458,29 +516,24 @@ class WorkReader:
             earliest_ns = max(int(queued_ns[row]), int(work["end_ns"][before].max(initial=0)))
             work["start_ns"][row] = min(earliest_ns, int(work["start_ns"][row]))
 
-    def _read_dependencies(self, activities: Activities, source: ActivitySource) -> None:
+    def _read_dependencies(self, activities: Activities, source: ActivitySource) -> Int64Array:
         batch = activities.dependencies
-        if not len(batch):
-            return
         # As late as can be: these streams are where they are now.
         now = np.full(len(batch), np.iinfo(np.int64).max)
         source_lane, _ = self._find_lanes(batch.source_context, batch.source_stream, now, source)
         target_lane, _ = self._find_lanes(batch.target_context, batch.target_stream, now, source)
-        columns = (source_lane, batch.record, target_lane, batch.wait)
-        self.dependencies.append(dict(zip(DEPENDENCY_COLUMNS, columns, strict=True)))
+        return np.stack((source_lane, batch.record, target_lane, batch.wait))
 
-    def _read_memory(self, activities: Activities, source: ActivitySource) -> None:
+    def _read_memory(self, activities: Activities, source: ActivitySource) -> Int64Array:
         batch = activities.memory
         is_good = _points_into(batch.name, len(activities.names))
         self.refused_count += len(batch) - int(is_good.sum())
         is_good &= ~source.are_foreign(batch.context, batch.stream)
-        if not is_good.any():
-            return
         used, place = distinct(batch.name[is_good])
-        codes = np.array([self.counters.code(cut_text(activities.names[name])) for name in used.tolist()], np.int64)
+        codes = np.array([self.counter_names.code(cut_text(activities.names[name])) for name in used.tolist()], np.int64)
         time_ns = batch.time_ns[is_good]
         lane, _ = self._find_lanes(batch.context[is_good], batch.stream[is_good], time_ns, source)
-        self.counters.append(time_ns, lane, codes[place], batch.value[is_good])
+        return make_samples(time_ns, lane, codes[place], batch.value[is_good])
 
     def _find_lanes(
         self, context: Int64Array, stream: Int64Array, at_ns: Int64Array, source: ActivitySource
@@ -508,14 +561,14 @@ class WorkReader:
         self.refused_count += refused
         return {name: column[is_good] for name, column in columns.items()}
 
-    def _finish(self, row: Mapping[str, Int64Array]) -> Columns:
-        """Return all columns of the ring, with a number for each row."""
+    def _finish(self, row: Mapping[str, Int64Array]) -> Int64Array:
+        """Return the rows of a chunk, with a number for each."""
         count = len(row["start_ns"])
         number = np.arange(self._next_number, self._next_number + count)
         self._next_number += count
         filled = {name: np.full(count, value, np.int64) for name, value in _DEFAULTS.items() if name not in row}
         columns = dict(row) | filled | {"number": number}
-        return {name: columns[name] for name in SPAN_COLUMNS}
+        return columns_block(columns)
 
 
 def _without_own(activities: Activities) -> Activities:

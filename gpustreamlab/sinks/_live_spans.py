@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Collection, Mapping
-from dataclasses import replace
 from typing import NamedTuple
 
 import numpy as np
@@ -11,7 +10,7 @@ import numpy as np
 from gpustreamlab.analysis import ArrivedSpans, LiveRows, OpenSpans, bin_width_ns, merge_narrow
 from gpustreamlab.draw import SpanColumns
 from gpustreamlab.model import DEVICE_WORK, SPAN_KINDS
-from gpustreamlab.record import START, Delta, Journal, RowFinder, Unended
+from gpustreamlab.record import SPAN_COLUMNS, START, Chunk, Journal, RowFinder, Tables, Unended
 from gpustreamlab.typing import Int64Array, SpanKind
 
 KNOWN_SPANS = 1 << 16
@@ -80,40 +79,25 @@ MOVED_SPANS = 200_000
 """Most spans that are sent once more so that the axis begins at the first of them."""
 
 
-class ShownDelta(NamedTuple):
-    """What of a delta a page shows: all but the lanes in which only gpustreamlab itself works, as traces do."""
+_LANE_ROW = SPAN_COLUMNS.index("lane")
 
-    delta: Delta
-    """Without rows of these lanes, and with lanes as the page counts them. Its `first` means nothing, as rows are missing."""
-    row: Int64Array
-    """Append index of each of its rows; shape (n,)."""
-    lane: Int64Array
-    """How the page counts each lane; -1 for one that it lacks. It never changes, as lanes are only added; shape (n_lanes,)."""
 
-    @classmethod
-    def of(cls, delta: Delta) -> ShownDelta:
-        """Leave out what is no work of the user's."""
-        is_kept = np.array([not lane.is_tools for lane in delta.tables.lanes], bool)
-        lane, row = np.where(is_kept, np.cumsum(is_kept) - 1, -1), np.arange(delta.first, delta.cursor.row)
-        if is_kept.all():
-            return cls(delta, row, lane)
-        columns, counters, unended = delta.columns, delta.counters, delta.unended
-        stays, sampled, is_open = is_kept[columns["lane"]], is_kept[counters.lane], is_kept[unended.lane]
-        samples = {name: getattr(counters, name)[sampled] for name in ("time_ns", "name", "value")}
-        shown = delta._replace(
-            tables=delta.tables._replace(lanes=[one for one in delta.tables.lanes if not one.is_tools]),
-            columns={name: values[stays] for name, values in columns.items()} | {"lane": lane[columns["lane"][stays]]},
-            counters=replace(counters, lane=lane[counters.lane[sampled]].astype(np.int32), **samples),
-            unended=Unended(*(values[is_open] for values in unended))._replace(lane=lane[unended.lane[is_open]]),
-        )
-        return cls(shown, row[stays], lane)
+def lane_codes(tables: Tables) -> Int64Array:
+    """Return how a page counts each lane; -1 for those in which only gpustreamlab itself works; shape (n_lanes,)."""
+    is_kept = np.array([not lane.is_tools for lane in tables.lanes], bool)
+    return np.where(is_kept, np.cumsum(is_kept) - 1, -1)
+
+
+def shown_tables(tables: Tables) -> Tables:
+    """Return the tables without those lanes."""
+    return tables._replace(lanes=[lane for lane in tables.lanes if not lane.is_tools])
 
 
 class NewSpans(NamedTuple):
     """What came since the last time."""
 
-    delta: Delta
-    """What the page shows of what the recorder told."""
+    chunk: Chunk
+    """What the page shows of what the recorder told: without lanes in which only gpustreamlab itself works, as traces are."""
     columns: SpanColumns
     """The spans, or items that stand for several."""
     missed_count: int = 0
@@ -136,9 +120,11 @@ class SpanReader:
     def __init__(self, recorder: Journal, capacity: int) -> None:
         self._recorder = recorder
         self.capacity = capacity
-        self.cursor = START
-        """Up to where it has read."""
-        self._is_new = True
+        self.tables = shown_tables(recorder.tables)
+        """As the page shows them, without markers."""
+        self._place = START
+        self.clear_count = -1
+        """How often it has begun anew since the first time."""
         self.rows = LiveRows()
         """The rows of the spans since then."""
         self.zero_ns = 0
@@ -149,41 +135,63 @@ class SpanReader:
         """Last end so far."""
         self.span_count = 0
         """Spans since the recorder was cleared."""
-        self._since = 0
-        self.lane = np.empty(0, np.int64)
-        """How the page counts the recorder's lanes, see `ShownDelta`."""
+        self._row_count = 0  # rows that were read since it began anew, of lanes that are not shown too
+        self.lane = lane_codes(recorder.tables)
+        """How the page counts each lane; -1 for one that it lacks. It never changes, as lanes are only added."""
         self._codes = np.zeros(capacity, np.int32)  # of the row of each of the last spans, by append index modulo the size
         self._ranges = LastRanges()
 
-    def read_new(self, most: int = MAX_SPANS, *, title: str = "") -> NewSpans:
+    def read_new(self, most: int = MAX_SPANS) -> NewSpans:
         """Return what is new, with narrow spans merged where there are more than so many.
 
         Spans come in the order of their ends, so the first start may come late. The zero then moves there, and as all times
         count from it, what is returned is everything so far.
         """
         awaited = self.rows.awaited
-        told = self._recorder.changes(self.cursor, awaited=awaited, title=title)
-        delta, at, self.lane = ShownDelta.of(told)
-        unended = delta.unended
-        missed = 0 if self._is_new else delta.missed
-        if self._is_new or delta.is_cleared:
-            self._start_anew(told)
-        self._forget_lost(awaited, delta.columns["number"], unended)
-        codes = self.rows.add(self._arrived(delta), OpenSpans(unended.number, unended.parent, unended.lane))
+        told, unended = self._recorder.follow(self._place, awaited)
+        missed = told.missed if self.clear_count >= 0 else 0
+        if told.tables is not None:
+            self.lane, self.tables = lane_codes(told.tables), shown_tables(told.tables)
+        if told.is_anew:
+            self._start_anew()
+        self._place, self._row_count = told.place, self._row_count + told.row_count
+        chunk, at = self._shown(told)
+        is_open = self.lane[unended.lane] >= 0
+        unended = Unended(*(values[is_open] for values in unended))
+        unended = unended._replace(lane=self.lane[unended.lane])
+        columns = chunk.columns
+        self._forget_lost(awaited, columns["number"], unended)
+        codes = self.rows.add(self._arrived(columns), OpenSpans(unended.number, unended.parent, unended.lane))
         self._codes[at[-self.capacity :] % self.capacity] = codes[-self.capacity :]
-        self.cursor = delta.cursor
-        is_moved = self._note_extent(delta.columns, unended)
+        is_moved = self._note_extent(columns, unended)
         self._ranges.note_open(unended.number, unended.lane)
-        self._ranges.remember(delta.columns, codes)
-        edges = self._ranges.resolve(delta.edges)
-        columns = self.read_again().columns if is_moved else self._columns(delta, at, codes, edges, most)
-        return NewSpans(delta, columns, missed, is_moved)
+        self._ranges.remember(columns, codes)
+        edges = self._ranges.resolve(chunk.edges.T)
+        shown = self.read_again().columns if is_moved else self._columns(columns, at, codes, edges, most)
+        return NewSpans(chunk, shown, missed, is_moved)
 
     def read_again(self) -> NewSpans:
         """Return what was read before and can be read again, with all names and details so far."""
-        delta, at, _ = ShownDelta.of(self._recorder.changes(START._replace(row=self.first), until=self.cursor))
-        codes = self._codes[at % self.capacity].astype(np.int64)
-        return NewSpans(delta, self._columns(delta, at, codes, find_edges(delta.edges, delta.columns, codes), MAX_SPANS))
+        told = self._recorder.changes(collects=False, until=self._place)
+        chunk, at = self._shown(told._replace(rows=told.rows[:, -min(self.capacity, self._row_count) :]))
+        columns, codes = chunk.columns, self._codes[at % self.capacity].astype(np.int64)
+        edges = find_edges(chunk.edges.T, columns, codes)
+        return NewSpans(chunk, self._columns(columns, at, codes, edges, MAX_SPANS))
+
+    @property
+    def dropped_count(self) -> int:
+        """Spans that the recorder lacks."""
+        return self._recorder.dropped_count
+
+    def _shown(self, told: Chunk) -> tuple[Chunk, Int64Array]:
+        """Leave out what is no work of the user's, and return how the page counts each row that was read last."""
+        at = np.arange(self._row_count - told.row_count, self._row_count)
+        if (self.lane == np.arange(len(self.lane))).all():
+            return told, at
+        lane, sampled = self.lane[told.rows[_LANE_ROW]], self.lane[told.samples[1]]
+        rows, samples = told.rows[:, lane >= 0], told.samples[:, sampled >= 0]
+        rows[_LANE_ROW], samples[1] = lane[lane >= 0], sampled[sampled >= 0]
+        return told._replace(rows=rows, samples=samples), at[lane >= 0]
 
     def _forget_lost(self, awaited: Collection[int], number: Int64Array, unended: Unended) -> None:
         """Give up the places of awaited spans that have not come and are not on their way."""
@@ -191,26 +199,15 @@ class SpanReader:
             come = number[np.isin(number, np.array(list(awaited)))]
             self.rows.forget(set(awaited) - set(unended.number.tolist()) - set(come.tolist()))
 
-    @property
-    def clear_count(self) -> int:
-        """How often the recorder had been cleared; -1 before anything was read."""
-        return -1 if self._is_new else self.cursor.clear_count
-
-    @property
-    def first(self) -> int:
-        """Append index of the first span that can be read again."""
-        return max(self._since, self.cursor.row - self.capacity)
-
-    def _start_anew(self, delta: Delta) -> None:
-        meta = delta.tables.metadata
-        self._is_new = False
+    def _start_anew(self) -> None:
+        meta = self.tables.metadata
+        self.clear_count += 1
         self.rows = LiveRows(meta.clock_error_ns + meta.range_error_ns)
-        self.zero_ns, self.start_ns, self.end_ns, self.span_count = 0, 0, 0, 0
-        self._since = delta.first
+        self.zero_ns, self.start_ns, self.end_ns, self.span_count, self._row_count = 0, 0, 0, 0, 0
         self._ranges = LastRanges()
 
-    def _arrived(self, delta: Delta) -> ArrivedSpans:
-        columns, tables = delta.columns, delta.tables
+    def _arrived(self, columns: Mapping[str, Int64Array]) -> ArrivedSpans:
+        tables = self.tables
         # Behind the partitions, by -1, the cards.
         sms_of = {device.ordinal: device.sm_count for device in (tables.metadata.device, *tables.metadata.devices)}
         card_sms = np.array([sms_of.get(lane.device, 0) for lane in tables.lanes], np.int64)
@@ -235,16 +232,17 @@ class SpanReader:
         self.span_count += count
         self.start_ns = first_ns if is_begin else min(self.start_ns, first_ns)
         self.end_ns = last_ns if is_begin else max(self.end_ns, last_ns)
-        is_moved = not is_begin and first_ns < self.zero_ns and self.cursor.row - self.first <= MOVED_SPANS
+        is_moved = not is_begin and first_ns < self.zero_ns and min(self.capacity, self._row_count) <= MOVED_SPANS
         if is_begin or is_moved:
             # A range that is still open started before what it encloses.
             opened = [self._recorder.to_clock_ns(host_ns) for host_ns in unended.queued_host_ns.tolist()]
             self.zero_ns = min([first_ns, *opened])
         return is_moved
 
-    def _columns(self, delta: Delta, at: Int64Array, codes: Int64Array, edges: Int64Array, most: int) -> SpanColumns:
+    def _columns(
+        self, columns: Mapping[str, Int64Array], at: Int64Array, codes: Int64Array, edges: Int64Array, most: int
+    ) -> SpanColumns:
         """Sort spans, and merge narrow ones of a row where there are more than so many."""
-        columns = delta.columns
         order = np.lexsort((columns["end_ns"], columns["start_ns"], codes))
         row = codes[order]
         start_ns, end_ns = columns["start_ns"][order] - self.zero_ns, columns["end_ns"][order] - self.zero_ns

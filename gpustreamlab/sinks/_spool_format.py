@@ -1,6 +1,6 @@
-"""The form of a spool: one Arrow IPC stream, whose batches also carry what else has changed.
+"""The form of a spool: one Arrow IPC stream. A batch is a chunk; a message of an engine is one without the head.
 
-Any Arrow reader reads the rows. Each batch has, as custom metadata, a JSON object of facts (`FACTS_KEY`) and a checksum of the
+Any Arrow reader reads the rows. All else is custom metadata of the batch: a JSON object of facts (`FACTS_KEY`) and a checksum of the
 facts and the rows (`CHECKSUM_KEY`), so that a torn or damaged batch is told from a whole one.
 """
 
@@ -16,18 +16,20 @@ from os import PathLike
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, BinaryIO, NamedTuple
 
+import msgspec
 import numpy as np
 from numpy.typing import NDArray
 
 from gpustreamlab.errors import OptionError, TraceFileError
-from gpustreamlab.record import SPAN_COLUMNS
+from gpustreamlab.model import Lane, LayoutChange, Marker, Partition, TraceMetadata, WorkDetail
+from gpustreamlab.record import DEPENDENCY_COLUMNS, SAMPLE_COLUMNS, SPAN_COLUMNS, Chunk, Tables
 from gpustreamlab.typing import Int64Array
 
 if TYPE_CHECKING:
     import pyarrow as pa
 
 
-SPOOL_VERSION = 1
+SPOOL_VERSION = 2
 """Version of the form that this package writes; it reads this one and every older one."""
 VERSION_KEY = b"gpustreamlab.spool"
 FACTS_KEY = b"gpustreamlab"
@@ -36,22 +38,27 @@ COMPRESSION_LEVEL = 1
 """Of zstd: 15 bytes and 0.2 us for a span of 104 bytes; level 3 saves less than a tenth more."""
 
 
+_TABLES = {
+    "lanes": tuple[Lane, ...],
+    "threads": tuple[str, ...],
+    "partitions": tuple[Partition, ...],
+    "layouts": tuple[LayoutChange, ...],
+    "metadata": TraceMetadata,
+}
+_INDEX_COLUMNS = ("parent", "thread", "partition", "detail")
+"""Columns in which -1 stands for nothing."""
+
+
 class Batch(NamedTuple):
-    """Rows of the ring, and what else has changed."""
+    """A chunk, and what else is said with it."""
 
-    columns: Mapping[str, Int64Array]
-    """Shape (n_rows,) each."""
-    facts: dict[str, Any]
-    """A JSON object."""
-
-    @property
-    def row_count(self) -> int:
-        """How many rows there are."""
-        return len(self.columns["number"])
+    chunk: Chunk
+    facts: Mapping[str, Any]
+    """A JSON object: what was said of it, and of nothing that is in the chunk."""
 
 
 class BatchEncoder:
-    """Turns batches into the bytes of one stream. What it returned need not be written: no batch leans on another.
+    """Turns chunks into the bytes of one stream. What it returned need not be written.
 
     It lets go of the interpreter as seldom as it can: each time, a busy cell keeps it for 5 ms and more.
     """
@@ -68,10 +75,10 @@ class BatchEncoder:
         self.head = self._schema.serialize().to_pybytes()
         """What stands before the first batch that is written."""
 
-    def encode(self, batch: Batch) -> bytes:
-        """Return the bytes of a batch."""
-        text = json.dumps(batch.facts, separators=(",", ":")).encode()
-        values = np.stack([batch.columns[name] for name in SPAN_COLUMNS])
+    def encode(self, chunk: Chunk, facts: Mapping[str, Any] | None = None) -> bytes:
+        """Return the bytes of a chunk, with facts beside it."""
+        text = json.dumps(_facts_of(chunk) | (facts or {}), separators=(",", ":")).encode()
+        values = np.ascontiguousarray(chunk.rows)
         checksum = str(_checksum(text, SPAN_COLUMNS, [values])).encode()
         sink, writer = self._open()
         writer.write_batch(self._rows(values), custom_metadata={FACTS_KEY: text, CHECKSUM_KEY: checksum})
@@ -103,6 +110,107 @@ class BatchEncoder:
         return made
 
 
+def _facts_of(chunk: Chunk) -> dict[str, Any]:
+    """Return all of a chunk but its rows, as a JSON object; what is empty is left out."""
+    texts = {"counters": chunk.counter_names, "markers": chunk.markers, "details": chunk.details, "names": chunk.names}
+    facts: dict[str, Any] = {name: msgspec.to_builtins(tuple(values)) for name, values in texts.items()}
+    facts["counters"] = {"names": facts["counters"]} if facts["counters"] else {}
+    if chunk.samples.shape[1]:
+        time_ns, lane, name, value = chunk.samples
+        facts["counters"] |= dict(
+            zip(SAMPLE_COLUMNS, map(np.ndarray.tolist, (time_ns, lane, name, value.view(np.float64))), strict=True)
+        )
+    facts["edges"] = chunk.edges.T.tolist()
+    if chunk.dependencies.shape[1]:
+        facts["dependencies"] = dict(zip(DEPENDENCY_COLUMNS, chunk.dependencies.tolist(), strict=True))
+    if chunk.tables is not None:
+        facts["tables"] = {name: msgspec.to_builtins(getattr(chunk.tables, name)) for name in _TABLES}
+    facts |= {"anew": chunk.is_anew, "overrun": chunk.missed}
+    facts = {name: value for name, value in facts.items() if value}
+    return facts | {"lost": chunk.lost, "pending": chunk.pending, "capturing": chunk.is_capturing}
+
+
+class ChunkDecoder:
+    """Turns batches into the chunks that they were made of, those of older versions too.
+
+    Version 1 told lists as what was added, markers with the tables, of a clear that rows are forgotten and names are not, and
+    how many rows were missed since then.
+    """
+
+    def __init__(self) -> None:
+        self._lists: dict[str, list[Any]] = {}
+        self._metadata: Any = None
+        self._names: list[str] = []
+        self._details: list[WorkDetail] = []
+        self._counter_names: list[str] = []
+        self._missed = 0
+        self.markers: tuple[Marker, ...] | None = None
+        """All of them, as version 1 tells them."""
+
+    def chunk(self, columns: Mapping[str, Int64Array], facts: Mapping[str, Any]) -> Chunk:
+        """Return the chunk of a batch."""
+        count = len(columns["number"])
+        if facts.get("anew"):
+            self._counter_names = []
+        told, known = facts.get("counters", {}), len(self._counter_names)
+        is_old = "overrun" not in facts and "missed" in facts
+        new_counters = told.get("names", [])[known:] if is_old else told.get("names", [])
+        self._counter_names += new_counters
+        samples = np.array([told.get(name, ()) for name in SAMPLE_COLUMNS[:3]], np.int64).reshape(3, -1)
+        values = np.array(told.get("value", ()), np.float64).view(np.int64)
+        dependencies = facts.get("dependencies", {})
+        chunk = Chunk(
+            rows=np.stack([columns[name] if name in columns else _absent(name, count) for name in SPAN_COLUMNS]),
+            edges=np.array(facts.get("edges", ()), np.int64).reshape(-1, 2).T,
+            dependencies=np.array([dependencies.get(name, ()) for name in DEPENDENCY_COLUMNS], np.int64).reshape(4, -1),
+            samples=np.concatenate((samples, values.reshape(1, -1))),
+            names=tuple(facts.get("names", ())),
+            details=msgspec.convert(facts.get("details", ()), tuple[WorkDetail, ...]),
+            counter_names=tuple(new_counters),
+            markers=msgspec.convert(facts.get("markers", ()), tuple[Marker, ...]),
+            tables=self._tables(facts.get("tables", {})),
+            missed=facts.get("overrun", 0),
+            is_anew=facts.get("anew", False),
+            lost=facts["lost"],
+            pending=facts["pending"],
+            is_capturing=facts["capturing"],
+        )
+        return self._of_version_1(chunk, facts) if is_old else chunk
+
+    def _tables(self, told: Mapping[str, Any]) -> Tables | None:
+        if not told:
+            return None
+        for name, value in told.items():
+            if name == "metadata":
+                self._metadata = value
+            elif isinstance(value, dict):  # what was added
+                kept = self._lists.get(name, [])[value["drop"] :][: value["keep"]]
+                self._lists[name] = kept + value["add"]
+            else:
+                self._lists[name] = value
+        if "markers" in self._lists:
+            self.markers = msgspec.convert(self._lists["markers"], tuple[Marker, ...])
+        made = {name: msgspec.convert(self._lists.get(name, ()), kind) for name, kind in _TABLES.items() if name != "metadata"}
+        return Tables(**made, markers=(), metadata=msgspec.convert(self._metadata, TraceMetadata))
+
+    def _of_version_1(self, chunk: Chunk, facts: Mapping[str, Any]) -> Chunk:
+        self._names += chunk.names
+        self._details += chunk.details
+        is_anew = facts.get("clear", False)
+        missed, self._missed = facts["missed"] - (0 if is_anew else self._missed), facts["missed"]
+        if not is_anew:
+            return chunk._replace(missed=missed)
+        tables = chunk.tables or self._tables({"metadata": self._metadata})
+        names, details, counter_names = (*self._names,), (*self._details,), (*self._counter_names,)
+        return chunk._replace(
+            missed=missed, is_anew=True, tables=tables, names=names, details=details, counter_names=counter_names
+        )
+
+
+def _absent(name: str, count: int) -> Int64Array:
+    return np.full(count, -1 if name in _INDEX_COLUMNS else 0, np.int64)
+
+
 class BatchReader:
     """Reads the whole batches of a spool, in order; stops at the first one that is torn or damaged.
 
@@ -110,6 +218,8 @@ class BatchReader:
     ----------
     source
         The path of the file, or its bytes.
+    decoder
+        Has decoded what came before, of a stream that comes in pieces.
 
     Raises
     ------
@@ -117,7 +227,7 @@ class BatchReader:
         If it is no spool, or of a newer version.
     """
 
-    def __init__(self, source: str | PathLike[str] | bytes) -> None:
+    def __init__(self, source: str | PathLike[str] | bytes, decoder: ChunkDecoder | None = None) -> None:
         import pyarrow as pa
 
         self._failures = (pa.ArrowException, OSError, ValueError, KeyError, TypeError, RecursionError, MemoryError)
@@ -131,6 +241,7 @@ class BatchReader:
                 reason = " ".join(str(error).split())
                 raise TraceFileError(f"its beginning is damaged, or it is something else: {reason}") from error
             raise
+        self._decoder = ChunkDecoder() if decoder is None else decoder
         self.damage = ""
         """What stopped the reading before the end; empty if nothing did."""
 
@@ -138,13 +249,13 @@ class BatchReader:
         while True:
             try:
                 rows, carried = self._stream.read_next_batch_with_custom_metadata()
-                batch = _decode(rows, dict(carried or {}))
+                columns, facts = _decode(rows, dict(carried or {}))
             except StopIteration:
                 return
             except self._failures as error:
                 self.damage = " ".join(str(error).split()) or type(error).__name__
                 return
-            yield batch
+            yield Batch(self._decoder.chunk(columns, facts), facts)
 
     def close(self) -> None:
         """Close the file."""
@@ -162,7 +273,7 @@ def _check_schema(schema: pa.Schema) -> None:
         )
 
 
-def _decode(rows: pa.RecordBatch, carried: Mapping[bytes, bytes]) -> Batch:
+def _decode(rows: pa.RecordBatch, carried: Mapping[bytes, bytes]) -> tuple[dict[str, Int64Array], dict[str, Any]]:
     rows.validate(full=True)
     columns = {}
     for name, column in zip(rows.schema.names, rows.columns, strict=True):
@@ -170,7 +281,7 @@ def _decode(rows: pa.RecordBatch, carried: Mapping[bytes, bytes]) -> Batch:
     text = carried[FACTS_KEY]
     if _checksum(text, columns, columns.values()) != int(carried[CHECKSUM_KEY]):
         raise ValueError("the checksum of a batch is wrong")
-    return Batch(columns, json.loads(text))
+    return columns, json.loads(text)
 
 
 def _checksum(text: bytes, names: Iterable[str], parts: Iterable[NDArray[np.int64]]) -> int:

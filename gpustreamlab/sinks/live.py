@@ -4,9 +4,11 @@ from __future__ import annotations
 
 import threading
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from dataclasses import asdict, dataclass, replace
 from typing import Any
+
+import numpy as np
 
 from gpustreamlab.analysis import (
     Basis,
@@ -32,10 +34,10 @@ from gpustreamlab.draw import (
     style_entries,
 )
 from gpustreamlab.errors import OptionError
-from gpustreamlab.model import DEVICE_WORK, Counters, Trace, without_tools
-from gpustreamlab.record import START, Cursor, Delta, Journal, build_trace, join_samples
-from gpustreamlab.sinks._live_spans import MAX_SPANS, ShownDelta, SpanReader
-from gpustreamlab.typing import SpanKind
+from gpustreamlab.model import DEVICE_WORK, Counters, Marker, Trace, without_tools
+from gpustreamlab.record import KEPT_MARKERS, Chunk, Journal, TraceData, build_trace, capture_windows, counters_of, thinned
+from gpustreamlab.sinks._live_spans import MAX_SPANS, SpanReader
+from gpustreamlab.typing import Int64Array, SpanKind
 
 EVERY_S = 1.0
 """How often it is found anew, at most."""
@@ -121,16 +123,21 @@ class TablePlanner:
         self._counted = 0
         self._counted_s = 0.0
         self._looks = NameLooks()
-        self._samples: list[Counters] = []
-        self._counters = Counters()
         self._memory_s = -MEMORY_EVERY_S
-        self._known = START
+        self._forget()
         self.planned: dict[str, Any] = {}
         """The tables as they were sent last, without names."""
 
+    def _forget(self) -> None:
+        self._name_count = self._detail_count = 0
+        self._markers: list[Marker] = []
+        self._counter_names: list[str] = []
+        self._samples: list[Int64Array] = []
+        self._counters = Counters()
+
     def changes(
         self,
-        delta: Delta,
+        chunk: Chunk,
         reader: SpanReader,
         *,
         now_ns: int,
@@ -142,23 +149,28 @@ class TablePlanner:
 
         Parameters
         ----------
-        delta
+        chunk
             What was read last.
         reader
             Knows the rows of all spans so far.
         """
         now_s = time.monotonic()
-        self._take_samples(delta, now_s)
-        known, self._known = self._known, delta.cursor
-        added = _added(delta, known, self._looks)
+        added = self._take(chunk, now_s)
         pending_count = 0 if reader.span_count else pending_count  # the header says it only where there is nothing else
-        version = finding, basis, reader.zero_ns, pending_count
+        dropped_count = reader.dropped_count
+        version = finding, basis, reader.zero_ns, pending_count, dropped_count
         is_stale = reader.span_count != self._counted and now_s - self._counted_s >= COUNT_EVERY_S
-        if not (added or delta.is_changed or is_stale) and (*version, reader.rows.version) == self._version:
+        if (
+            not (added or chunk.tables is not None or chunk.markers or is_stale)
+            and (*version, reader.rows.version) == self._version
+        ):
             return {}
         self._counted, self._counted_s = reader.span_count, now_s
         # Rows of later may be of streams of which nothing is told by now.
-        trace = build_trace(Delta(delta.tables, counters=self._counters), keeps_lanes=True)
+        meta = replace(reader.tables.metadata, dropped_spans=dropped_count)
+        markers = sorted(self._markers, key=lambda marker: marker.time_ns)
+        told = TraceData(reader.tables._replace(markers=markers, metadata=meta), Chunk().columns, counters=self._counters)
+        trace = build_trace(told, keeps_lanes=True)
         spans_ns = float(reader.end_ns - reader.start_ns)
         header = plan_header(
             trace,
@@ -169,24 +181,34 @@ class TablePlanner:
             basis=basis,
         )
         # While a window of capture is open, the page needs no other end of it with each span that comes.
-        shown = replace(trace, metadata=replace(trace.metadata, capture_windows=delta.capture_windows))
+        shown = replace(trace, metadata=replace(trace.metadata, capture_windows=capture_windows(reader.tables, chunk)))
         changed = self._new_tables(shown, reader, header, now_ns) | self._new_header(header) | added
         self._version = (*version, reader.rows.version)  # lanes without spans were given rows
         return changed
 
-    def whole(self, delta: Delta) -> dict[str, Any]:
-        """Return all tables as they were sent last, with the names and details of a delta, which are all so far."""
-        return self.planned | _name_tables(delta.names, self._looks) | {"details": detail_entries(delta.details)}
+    def whole(self, chunk: Chunk) -> dict[str, Any]:
+        """Return all tables as they were sent last, with the names and details of a chunk, which are all so far."""
+        return self.planned | _name_tables(chunk.names, self._looks) | {"details": detail_entries(chunk.details)}
 
-    def _take_samples(self, delta: Delta, now_s: float) -> None:
-        """Take the memory of the lanes, and now and then show how it is."""
-        if delta.is_cleared:
-            self._samples, self._counters = [], Counters()
-        if len(delta.counters):
-            self._samples.append(delta.counters)
-        if self._samples and now_s - self._memory_s >= MEMORY_EVERY_S:
+    def _take(self, chunk: Chunk, now_s: float) -> dict[str, Any]:
+        """Return new names and details, each with the code of the first; now and then show the memory of the lanes as it is."""
+        if chunk.is_anew:
+            self._forget()
+        self._markers = [*self._markers, *chunk.markers][-KEPT_MARKERS:]
+        self._counter_names += chunk.counter_names
+        self._samples.append(chunk.samples)
+        if now_s - self._memory_s >= MEMORY_EVERY_S:
             self._memory_s = now_s
-            self._counters, self._samples = join_samples([self._counters, *self._samples]), []
+            self._samples = [thinned(np.concatenate(self._samples, axis=1))]
+            self._counters = counters_of(self._samples[0], self._counter_names)
+        added: dict[str, Any] = {}
+        if chunk.names:
+            added["names"] = {"from": self._name_count} | _name_tables(chunk.names, self._looks)
+        if chunk.details:
+            added["details"] = {"from": self._detail_count, "entries": detail_entries(chunk.details)}
+        self._name_count += len(chunk.names)
+        self._detail_count += len(chunk.details)
+        return added
 
     def _new_tables(self, trace: Trace, reader: SpanReader, header: Header, now_ns: int) -> dict[str, Any]:
         zero_ns, windows = reader.zero_ns, trace.metadata.capture_windows
@@ -207,16 +229,6 @@ class TablePlanner:
         changed = {name: fact for name, fact in facts.items() if fact != self._header.get(name)}
         self._header = self.planned["header"] = facts
         return {"header": changed} if changed else {}
-
-
-def _added(delta: Delta, known: Cursor, looks: NameLooks) -> dict[str, Any]:
-    """Return new names and details, each with the code of the first."""
-    added: dict[str, Any] = {}
-    if delta.names:
-        added["names"] = {"from": known.name} | _name_tables(delta.names, looks)
-    if delta.details:
-        added["details"] = {"from": known.detail, "entries": detail_entries(delta.details)}
-    return added
 
 
 def _source_of(trace: Trace, rows: LiveRows) -> tuple[object, ...]:
@@ -266,8 +278,6 @@ class LiveFeed:
     ----------
     recorder
         Where spans come from.
-    title
-        Returns the title of the timeline.
     capacity
         How many spans a page holds; the oldest make room.
     max_rate
@@ -283,14 +293,12 @@ class LiveFeed:
         self,
         recorder: Journal,
         *,
-        title: Callable[[], str] = str,
         capacity: int = DEFAULT_CAPACITY,
         max_rate: int = DEFAULT_MAX_RATE,
     ) -> None:
         self.capacity = check_span_limit("capacity", capacity)
         self.max_rate = check_span_limit("max_rate", max_rate)
         self._recorder = recorder
-        self._title = title
         self._lock = threading.RLock()
         self._reader = SpanReader(recorder, capacity)
         self._planner = TablePlanner()
@@ -300,14 +308,13 @@ class LiveFeed:
         self._open: list[tuple[int, int, int, int]] = []
         self._now_ns = 0
         with recorder.observing():
-            told = ShownDelta.of(recorder.changes(until=START, title=title()))
-            self._planner.changes(told.delta, self._reader, now_ns=0)
+            self._planner.changes(Chunk(tables=self._reader.tables), self._reader, now_ns=0)
 
     def refresh(self) -> Update | None:
         """Return what is new since the last refresh; None where nothing is."""
         with self._lock, self._recorder.observing():
             clear_count, before = self._reader.clear_count, (self._pending_count, self._open)
-            new = self._reader.read_new(self.max_rate, title=self._title())
+            new = self._reader.read_new(self.max_rate)
             self._pending_count = self._recorder.pending_count
             now_ns, self._open = self._recorder.now_ns(), self._unended()
             # What runs grows; a simulated clock stands still meanwhile.
@@ -317,17 +324,17 @@ class LiveFeed:
             if self._reader.clear_count != clear_count:
                 self._finding.forget()
             changed = self._planner.changes(
-                new.delta,
+                new.chunk,
                 self._reader,
                 now_ns=now_ns,
                 finding=self._finding.text,
                 basis=self._finding.basis,
                 pending_count=self._pending_count,
             )
-            if not (new.delta.row_count or changed or is_cleared or is_other):
+            if not (new.chunk.row_count or changed or is_cleared or is_other):
                 return None
             self._number += 1
-            merged = 0 if new.is_moved else new.delta.row_count - len(new.columns)
+            merged = 0 if new.is_moved else new.chunk.row_count - len(new.columns)
             facts = {"missed": new.missed_count, "merged": merged, "is_cleared": is_cleared, "is_moved": new.is_moved}
             return self._pack(changed | facts, new.columns, now_ns, level=None)
 
@@ -357,7 +364,7 @@ class LiveFeed:
         """Return everything up to the last refresh, for a page that comes later or has missed something."""
         with self._lock, self._recorder.observing():
             again = self._reader.read_again()
-            facts = {"tables": self._planner.whole(again.delta)}
+            facts = {"tables": self._planner.whole(again.chunk)}
             return self._pack(facts, again.columns, self._recorder.now_ns(), level=SNAPSHOT_LEVEL)
 
     def figure(self) -> dict[str, Any]:

@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 import gpustreamlab as gsl
 from gpustreamlab.cluster import _worker
 from gpustreamlab.cluster._mirror import Mirror
-from gpustreamlab.record import START, JoinedJournal, build_trace, join
+from gpustreamlab.record import START, JoinedJournal, fold, join
 from gpustreamlab.sinks.live import LiveFeed
 from tests.helpers import long_runs
 from tests.helpers.fake_activity import FakeActivitySource, FakeSourceBackend, kernel_detail
@@ -28,9 +28,8 @@ class Follower:
         self.journal, self.place, self.told = journal, START, []
 
     def read(self):
-        delta = self.journal.changes(self.place)
-        self.told.append(delta)
-        self.place = delta.cursor
+        self.told.append(self.journal.changes(self.place))
+        self.place = self.told[-1].place
 
     @property
     def missed(self):
@@ -40,7 +39,7 @@ class Follower:
         return join(self.told).columns["number"].tolist()
 
     def trace(self):
-        return build_trace(join(self.told))
+        return fold(self.told)
 
 
 class EngineFollower:
@@ -52,7 +51,7 @@ class EngineFollower:
 
     def read(self):
         while (changes := _worker.read("me", self.mirror.arrived)).data:
-            self.mirror.take(changes.data, changes.number)
+            self.mirror.take(changes.data, changes.place)
 
     def lose(self):
         _worker.read("me", self.mirror.arrived)
@@ -70,7 +69,7 @@ class PageFollower:
     def read(self):
         update = self.feed.refresh()
         if update is not None:
-            sent = update.facts["manifest"]["n"] if "n" in update.facts["manifest"] else 0
+            sent = update.facts["manifest"].get("n", 0)
             self.count = sent if update.facts["is_cleared"] else self.count + sent
 
     def spans(self):
