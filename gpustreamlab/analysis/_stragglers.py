@@ -120,7 +120,7 @@ def stragglers(trace: Trace) -> Stragglers:
     ... )
     >>> from dataclasses import replace
     >>> trace = replace(trace, lanes=tuple(replace(lane, process=place) for place, lane in enumerate(trace.lanes)))
-    >>> found = trace.stragglers()
+    >>> found = stragglers(trace)
     >>> found.groups, found.names[0].last.tolist(), found.names[0].late_ns.tolist(), found.names[0].waited_ns.tolist()
     (('a', 'b'), [1, 1], [4, 8], [12, 0])
     """

@@ -11,6 +11,8 @@ from pathlib import Path
 
 import numpy as np
 
+from gpustreamlab.model import SPAN_KINDS
+
 GOLDEN = Path(__file__).resolve().parents[1] / "golden"
 COLUMNS = ("start_ns", "end_ns", "queued_ns", "lane", "name", "kind", "parent", "thread", "partition")
 COUNTERS = ("time_ns", "lane", "name", "value", "names")
@@ -128,7 +130,7 @@ def difference(wanted, got, place="answers"):
 
 def rows_of(trace):
     """Return a trace as text, a line for each span, edge, mark and layout."""
-    kinds = trace.to_arrow()["kind"].to_pylist()
+    kinds = [SPAN_KINDS[code].value for code in trace.kind.tolist()]
     lines = ["row      start        end     queued  lane    kind     parent  thread      partition  name"]
     for row, kind in enumerate(kinds):
         thread, part = int(trace.thread[row]), int(trace.partition[row])
