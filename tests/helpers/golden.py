@@ -20,12 +20,12 @@ TABLES = ("names", "lanes", "threads", "partitions", "layout", "layouts", "marke
 ANSWERS = {
     "overlap": ("mean_concurrency", "max_concurrency", "common_share"),
     "utilization": ("sm_ns", "share", "card_share"),
-    "strays": ("left_partition", "groups"),
-    "host_waits": ("share", "groups"),
+    "strays": ("names", "left_partition", "groups"),
+    "host_waits": ("names", "share", "groups"),
 }
 """The questions that are asked, and what each answer computes beside its fields."""
-_REPEATED = {"metadata", "partitions", "lanes"}
-"""What an answer repeats of its trace."""
+_REPEATED = {"metadata", "partitions", "lanes", "trace"}
+"""What an answer has of its trace."""
 
 
 def golden_files():
@@ -103,7 +103,7 @@ def as_json(value):
     if isinstance(value, enum.Enum):
         return value.value
     if dataclasses.is_dataclass(value):
-        return {field.name: as_json(getattr(value, field.name)) for field in dataclasses.fields(value)}
+        return {field.name: as_json(getattr(value, field.name)) for field in dataclasses.fields(value) if field.name != "trace"}
     if isinstance(value, Mapping):
         return {name: as_json(entry) for name, entry in value.items()}
     if isinstance(value, (list, tuple)):
