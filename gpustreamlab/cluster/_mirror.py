@@ -7,7 +7,7 @@ import time
 from collections.abc import Collection, Sequence
 from contextlib import AbstractContextManager, nullcontext
 from dataclasses import replace
-from typing import Any
+from typing import Any, TypeVar
 
 import numpy as np
 
@@ -29,6 +29,7 @@ from gpustreamlab.record import (
 from gpustreamlab.sinks._spool_format import BatchEncoder, BatchReader, ChunkDecoder
 from gpustreamlab.typing import Int64Array, MarkerKind
 
+_T = TypeVar("_T", bound=Trace)
 RANGE_NUMBERS = 1 << 32
 """How many ranges of an engine are told apart from those of the others; behind `FIRST_WORK_NUMBER`, `WORK_NUMBERS`."""
 WORK_NUMBERS = 1 << 44
@@ -207,7 +208,7 @@ class Mirror:
         """Return what has arrived as a trace, on the engine's own clock."""
         return self.with_hazards(fold([self.changes()]))
 
-    def with_hazards(self, trace: Trace) -> Trace:
+    def with_hazards(self, trace: _T) -> _T:
         """Return a trace of the engine with where its hazards are."""
         notes = [note for one in self.hazards for note in hazard_notes(trace, *one, prefix=f"{self.name}:")]
         return replace(trace, notes=(*trace.notes, *notes)) if notes else trace
