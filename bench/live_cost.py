@@ -18,8 +18,9 @@ import numpy as np
 from bench._common import report
 from gpustreamlab import Session
 from gpustreamlab._util.background import Updater
-from gpustreamlab.record import Recorder
+from gpustreamlab.record import SPAN_COLUMNS, Recorder
 from gpustreamlab.sinks.live import LiveFeed
+from gpustreamlab.typing import Int64Array
 
 LOOP_S = 1.0
 ROUNDS = 7
@@ -113,7 +114,7 @@ def _pouring(recorder: Recorder) -> Iterator[list[int]]:
     def pour() -> None:
         count, begin_ns = POURED_A_SECOND // POUR_HZ, recorder.now_ns()
         while not stopping.wait(1 / POUR_HZ):
-            recorder._buffer.append(_spans(count, begin_ns, recorder.numbers))
+            recorder.log.append(_spans(count, begin_ns, recorder.numbers))
             begin_ns += count * 1_000
             poured.append(count)
 
@@ -126,10 +127,10 @@ def _pouring(recorder: Recorder) -> Iterator[list[int]]:
         thread.join()
 
 
-def _spans(count: int, begin_ns: int, numbers: Iterator[int]) -> dict[str, Any]:
+def _spans(count: int, begin_ns: int, numbers: Iterator[int]) -> Int64Array:
     start_ns = begin_ns + np.arange(count) * 1_000
     zeros = np.zeros(count, np.int64)
-    return {
+    columns = {
         "start_ns": start_ns,
         "end_ns": start_ns + DURATION_NS,
         "queued_ns": start_ns,
@@ -144,6 +145,7 @@ def _spans(count: int, begin_ns: int, numbers: Iterator[int]) -> dict[str, Any]:
         "correlation": zeros,
         "number": (1 << 40) + next(numbers) * 10_000_000 + np.arange(count),
     }
+    return np.stack([columns[name] for name in SPAN_COLUMNS])
 
 
 if __name__ == "__main__":

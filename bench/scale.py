@@ -1,8 +1,8 @@
 """What many engines cost the one client that shows them: CPU, memory, delay, clocks and the picture.
 
-Engines are simulated in a thread: each has a recorder, and its answers are encoded as engines encode them (`read_changes`,
-`BatchEncoder`); the client's side is the client's own code (`Mirror`, `Clocks`, `merge`, `Timeline`). What a network and its
-library cost is not in it: messages are handed over in memory. Engines and client share this machine's cores, so the client's
+Engines are simulated in a thread: each has a recorder, and its answers are encoded as engines encode them (`BatchEncoder`);
+the client's side is the client's own code (`Mirror`, `Clocks`, `merge`, `Timeline`). What a network and its library cost is not
+in it: messages are handed over in memory. Engines and client share this machine's cores, so the client's
 CPU time is that of its thread alone.
 """
 
@@ -26,8 +26,8 @@ from gpustreamlab import Trace
 from gpustreamlab.cluster._clocks import Clocks
 from gpustreamlab.cluster._mirror import Mirror
 from gpustreamlab.model import merge
+from gpustreamlab.record import START
 from gpustreamlab.sinks._spool_format import BatchEncoder
-from gpustreamlab.sinks.spool import Progress, read_changes
 
 ENGINES = 64
 EVERY_S = 0.2
@@ -40,15 +40,16 @@ class Engine:
     """A recorder, and what has been told of it."""
 
     def __init__(self) -> None:
-        self.recorder, self.encoder, self.progress = _recorder(), BatchEncoder(), Progress()
+        self.recorder, self.encoder, self.read_to = _recorder(), BatchEncoder(), START
         self.place = 0
 
     def answer(self, span_count: int) -> bytes:
         """Record so many spans, and return them encoded."""
-        self.recorder._buffer.append(_rows(span_count, self.place))
+        self.recorder.log.append(_rows(span_count, self.place))
         self.place += 1
-        batch, self.progress = next(read_changes(self.recorder, self.progress, title="", batch_rows=32_768))
-        return self.encoder.encode(batch)
+        chunk = self.recorder.changes(self.read_to, most=32_768)
+        self.read_to = chunk.place
+        return self.encoder.encode(chunk)
 
 
 def mirror(number: int) -> Mirror:

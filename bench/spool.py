@@ -39,13 +39,13 @@ def main(argv: list[str] | None = None) -> None:
 
 def _measure(folder: Path, span_count: int) -> dict[str, Any]:
     """Measure one refresh of so many new spans."""
-    raw = np.stack(list(_rows(span_count, 0).values())).tobytes()
+    raw = _rows(span_count, 0).tobytes()
     path = folder / f"{span_count}.gsl"
     recorder = _recorder()
     spool = Spool(SpoolFile(path), recorder, refresh_hz=1)
     took_s, sizes = [], []
     for number in range(ROUNDS):
-        recorder._buffer.append(_rows(span_count, number))
+        recorder.log.append(_rows(span_count, number))
         before_bytes = spool.size_bytes
         began = time.perf_counter()
         spool.refresh()
@@ -102,7 +102,7 @@ def _recorder() -> Recorder:
     return recorder
 
 
-def _rows(span_count: int, place: int) -> dict[str, np.ndarray]:
+def _rows(span_count: int, place: int) -> np.ndarray:
     """Return spans of a run, of which as many times as many stand before them."""
     chance = np.random.default_rng(place)
     number = place * span_count + np.arange(span_count)
@@ -119,7 +119,7 @@ def _rows(span_count: int, place: int) -> dict[str, np.ndarray]:
         "number": number,
         "correlation": 3 * number,
     }
-    return {name: columns.get(name, np.zeros(span_count)).astype(np.int64) for name in SPAN_COLUMNS}
+    return np.stack([columns.get(name, np.zeros(span_count)).astype(np.int64) for name in SPAN_COLUMNS])
 
 
 def _write(path: Path, data: bytes) -> None:

@@ -75,14 +75,6 @@ _ROWS, _PAIRS = np.empty((len(SPAN_COLUMNS), 0), np.int64), np.empty((2, 0), np.
 _FOURS = np.empty((4, 0), np.int64)
 _BLOCKS = ("rows", "edges", "dependencies", "samples")
 _LISTS = ("names", "details", "counter_names", "markers")
-_NOTHING_ELSE: Mapping[str, Any] = {
-    **dict.fromkeys(_BLOCKS[2:], _FOURS),
-    **dict.fromkeys(_LISTS, ()),
-    "edges": _PAIRS,
-    "tables": None,
-    "missed": 0,
-    "is_anew": False,
-}
 _logs = count(1)
 
 
@@ -139,7 +131,11 @@ class Chunk(NamedTuple):
         """Return it in pieces of so many rows; the first one has all else."""
         yield self._replace(rows=self.rows[:, :row_count])
         for low in range(row_count, self.row_count, row_count):
-            yield self._replace(rows=self.rows[:, low : low + row_count], **_NOTHING_ELSE)
+            now = {name: getattr(self, name) for name in ("lost", "pending", "is_capturing", "place")}
+            yield Chunk(self.rows[:, low : low + row_count], **now)
+
+
+_NOTHING = Chunk()
 
 
 def _count(chunk: Chunk, kind: str) -> int:
@@ -151,6 +147,8 @@ def _without(chunk: Chunk, kind: str, count: int) -> Chunk:
     """Return it without the oldest of a kind; rows are missed."""
     part = getattr(chunk, kind)
     left = part[:, count:] if kind in _BLOCKS else part[count:]
+    if count == _count(chunk, kind):  # an empty part of an array would keep all of it
+        left = getattr(_NOTHING, kind)
     return chunk._replace(**{kind: left, "missed": chunk.missed + (count if kind == "rows" else 0)})
 
 
@@ -178,7 +176,7 @@ def join(chunks: Sequence[Chunk]) -> Chunk:
         if parts:
             joined[kind] = parts[0] if len(parts) == 1 else np.concatenate(parts, axis=1)
     return chunks[-1]._replace(
-        **{"rows": _ROWS} | {kind: _NOTHING_ELSE[kind] for kind in _BLOCKS[1:]} | joined,
+        **{kind: joined.get(kind, getattr(_NOTHING, kind)) for kind in _BLOCKS},
         **{kind: tuple(chain.from_iterable(getattr(chunk, kind) for chunk in kept)) for kind in _LISTS},
         tables=next((chunk.tables for chunk in reversed(kept) if chunk.tables is not None), None),
         missed=sum(chunk.missed for chunk in kept),

@@ -1,7 +1,7 @@
 """The form of a spool: one Arrow IPC stream. A batch is a chunk; a message of an engine is one without the head.
 
-Any Arrow reader reads the rows. All else is custom metadata of the batch: a JSON object of facts (`FACTS_KEY`) and a checksum of the
-facts and the rows (`CHECKSUM_KEY`), so that a torn or damaged batch is told from a whole one.
+Any Arrow reader reads the rows. All else is custom metadata of the batch: a JSON object of facts (`FACTS_KEY`) and a checksum
+of the facts and the rows (`CHECKSUM_KEY`), so that a torn or damaged batch is told from a whole one.
 """
 
 from __future__ import annotations

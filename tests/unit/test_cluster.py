@@ -74,7 +74,7 @@ def mirror():
 def follow(mirror, *, client="me"):
     """Read until nothing is new."""
     while (changes := _worker.read(client, mirror.arrived)).data:
-        mirror.take(changes.data, changes.number)
+        mirror.take(changes.data, changes.place)
 
 
 def test_a_mirror_has_what_the_session_recorded(home, mirror):
@@ -145,7 +145,7 @@ def test_a_client_that_returns_finds_everything(home, mirror):
     assert len(again.trace().where(name="step")) == 40
 
 
-def test_a_mirror_is_read_by_cursors_as_a_recorder_is(home, mirror):
+def test_a_mirror_is_read_by_places_as_a_recorder_is(home, mirror):
     steps(home.session, 20)
     home.session.synchronize()
     follow(mirror)
@@ -153,18 +153,18 @@ def test_a_mirror_is_read_by_cursors_as_a_recorder_is(home, mirror):
     steps(home.session, 5)
     home.session.synchronize()
     follow(mirror)
-    second = mirror.changes(first.cursor)
+    second = mirror.changes(first.place)
     assert (first.row_count, second.row_count) == (40, 10)
-    assert mirror.changes(second.cursor).row_count == 0
-    assert mirror.changes(until=first.cursor).row_count == 40
+    assert mirror.changes(second.place).row_count == 0
+    assert mirror.changes(until=first.place).row_count == 40
     home.session.clear()
     steps(home.session, 3)
     home.session.synchronize()
     follow(mirror)
     assert second.is_capturing
     assert mirror.trace().metadata.capture_windows[-1][1] >= mirror.trace().end_ns.max()
-    third = mirror.changes(second.cursor)
-    assert third.is_cleared
+    third = mirror.changes(second.place)
+    assert third.is_anew
     assert len(mirror.trace().where(name="step")) == 3
 
 

@@ -32,7 +32,7 @@ def lab():
 @pytest.fixture
 def feed(lab, monkeypatch):
     monkeypatch.setattr("gpustreamlab.sinks.live.COUNT_EVERY_S", 3_600.0)  # however slow the machine is
-    made = LiveFeed(lab._recorder, title=lambda: lab.title)
+    made = LiveFeed(lab._recorder)
     made.refresh()
     return made
 
@@ -460,7 +460,7 @@ class TestZero:
         ((left_ns, _, arrives_ns, _),) = later.columns.edges.tolist()
 
         assert moved.is_moved
-        assert moved.delta.row_count == 1
+        assert moved.chunk.row_count == 1
         assert sorted(moved.columns.start_ns.tolist()) == sorted((trace.start_ns - trace.start_ns.min()).tolist())
         assert not later.is_moved
         assert later.columns.start_ns.tolist() == [int(lab.trace.start_ns.max()) - int(trace.start_ns.min())] == [arrives_ns]
@@ -594,7 +594,7 @@ class TestKernels:
         source = FakeActivitySource()
         with Session(FakeSourceBackend(source)) as lab:
             lab.stream("own")
-            feed = LiveFeed(lab._recorder, title=lambda: lab.title)
+            feed = LiveFeed(lab._recorder)
             with lab.capture("kernels"):
                 source.push_dependency(source=(5, 13), record=1, target=(5, 14), wait=2)
                 lanes = feed.refresh().facts["tables"]["lanes"]  # two streams that somebody waited for, and that did no work
@@ -770,9 +770,9 @@ class TestMemory:
                     record(lab, 200)
                     feed.refresh()
 
-            run(30)
             tracemalloc.start()
             try:
+                run(30)
                 before = tracemalloc.get_traced_memory()[0]
                 run(30)
                 grown = tracemalloc.get_traced_memory()[0] - before
@@ -847,9 +847,7 @@ class TestUpdater:
 
 def test_a_feed_does_not_keep_a_session_alive():
     lab = Session("sim")
-    from gpustreamlab.notebook.views import title_of
-
-    feed = LiveFeed(lab._recorder, title=title_of(lab))
+    feed = LiveFeed(lab._recorder)
     gone = weakref.ref(lab)
     lab.close()
     del lab

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import re
 from dataclasses import replace
 
 import numpy as np
@@ -235,7 +234,7 @@ def test_ranges_of_two_cards_have_an_edge_and_those_of_sessions_apart_have_none_
 def test_a_live_view_of_a_node_has_what_its_trace_has():
     with Node(backend="sim") as node:
         journal = node._joined()
-        feed = LiveFeed(journal, title=lambda: "both")
+        feed = LiveFeed(journal)
         first = feed.refresh()
         hand_over(node)
         with node.on("first", "again"):

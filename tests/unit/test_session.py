@@ -214,12 +214,12 @@ def test_a_closed_session_holds_what_was_recorded_once(lab):
         with lab.on("a", "short"):
             pass
     lab.synchronize()
-    assert lab._recorder._buffer.size_bytes > 5_000 * 100
+    assert lab._recorder.changes().rows.nbytes > 5_000 * 100
 
     # WHEN it closes, THEN its last trace has everything, and the recorder nothing
     lab.close()
     assert len(lab.trace) == 5_000
-    assert (lab._recorder.span_count, lab._recorder._buffer.size_bytes) == (0, 0)
+    assert (lab._recorder.span_count, lab._recorder.changes().row_count) == (0, 0)
     assert "5,000" in repr(lab)
 
 

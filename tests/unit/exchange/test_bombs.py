@@ -9,6 +9,7 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
+from gpustreamlab.record._buffer import Intervals, find_innermost
 
 import gpustreamlab as gsl
 from gpustreamlab import Trace
@@ -17,7 +18,6 @@ from gpustreamlab.errors import TraceFileError
 from gpustreamlab.exchange import _event_file
 from gpustreamlab.exchange._chrome_json import Event, Top
 from gpustreamlab.exchange._event_file import EventFile
-from gpustreamlab.record._buffer import Intervals, find_innermost
 from gpustreamlab.record._extents import ANNOTATION_CODE, span_work
 from tests.helpers.files import METADATA_KEY
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from contextlib import contextmanager
 
+import numpy as np
 import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
@@ -11,8 +12,9 @@ from hypothesis import strategies as st
 import gpustreamlab as gsl
 from gpustreamlab.cluster import _worker
 from gpustreamlab.cluster._mirror import Mirror
-from gpustreamlab.record import START, JoinedJournal, fold, join
+from gpustreamlab.record import SPAN_COLUMNS, START, ChunkLog, JoinedJournal, _chunks, fold, join
 from gpustreamlab.sinks.live import LiveFeed
+from gpustreamlab.workloads import spin
 from tests.helpers import long_runs
 from tests.helpers.fake_activity import FakeActivitySource, FakeSourceBackend, kernel_detail
 
@@ -76,7 +78,7 @@ class PageFollower:
         return self.feed._reader.span_count
 
 
-def step(lab, source, number, kind):
+def step(lab, source, number, kind):  # noqa: C901 - a table
     """Do one of the things that a recorder is told of."""
     lane, other = lab.stream("ab"[number % 2]), lab.stream("ba"[number % 2])
     match kind:
@@ -132,6 +134,14 @@ STEPS = st.lists(st.tuples(st.integers(0, 9), st.integers(0, 31)), min_size=5, m
 TRIES = settings(
     max_examples=long_runs.count(12, 300), deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture]
 )
+
+
+@pytest.fixture
+def lab():
+    with gsl.Session("sim") as session:
+        session.stream("a")
+        session.stream("b")
+        yield session
 
 
 @pytest.fixture
@@ -225,3 +235,126 @@ def test_a_place_of_another_recorder_is_not_taken_for_one_of_this():
         first.synchronize()
         reader.read()
         assert len(reader.numbers()) == 2
+
+
+def rows(first, count):
+    return np.tile(np.arange(first, first + count), (len(SPAN_COLUMNS), 1))
+
+
+@pytest.mark.parametrize("kept_chunks", [4, 4_096])
+@given(
+    ring_size=st.integers(1, 50), blocks=st.lists(st.integers(0, 30), max_size=20), reads=st.lists(st.booleans(), max_size=20)
+)
+def test_a_reader_sees_every_row_once_is_told_how_many_it_missed_or_begins_anew(kept_chunks, ring_size, blocks, reads):
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(_chunks, "KEPT_CHUNKS", kept_chunks)
+        patch.setattr(_chunks, "CHUNK_PARTS", 3)
+        log, appended, told, place = ChunkLog(ring_size), 0, [], START
+        for block, is_read in zip(blocks, [*reads, *[True] * len(blocks)], strict=False):
+            log.append(rows(appended, block))
+            appended += block
+            if is_read:
+                log.seal()
+                told.append(log.read(place))
+                place = told[-1].place
+        log.seal()
+        found = join([*told, log.read(place)])
+        whole = log.read(START)
+    seen = found.columns["start_ns"].tolist()
+    assert len(seen) + found.missed == appended
+    assert seen == sorted(set(seen))
+    assert whole.columns["start_ns"].tolist() == list(range(appended))[-ring_size:] == seen[-ring_size:][-whole.row_count :]
+    assert (whole.missed, log.dropped_count, len(log)) == (appended - whole.row_count,) * 2 + (whole.row_count,)
+
+
+def test_a_clear_gives_memory_back_and_what_was_cleared_is_not_missed():
+    with gsl.Session("sim", ring_size=10, capture="ranges") as lab:
+        lab.stream("a")
+        first = lab._recorder.changes()
+        work(lab, 25)
+        late = lab._recorder.changes(first.place)
+        assert (late.row_count, late.missed, late.is_anew) == (10, 15, False)
+        lab.clear()
+        work(lab, 12)
+        told = [lab._recorder.changes(place) for place in (first.place, late.place, START)]
+        assert [(one.row_count, one.missed, one.is_anew, one.names) for one in told] == [(10, 2, True, ("step",))] * 3
+
+
+def work(lab, count):
+    for _ in range(count):
+        with lab.on("a", "step"):
+            pass
+    lab.synchronize()
+
+
+def test_tables_are_told_only_where_they_changed():
+    with recording() as (lab, _):
+        first = lab._recorder.changes()
+        same = lab._recorder.changes(first.place)
+        lab.mark("here")
+        marked = lab._recorder.changes(same.place)
+        lab.title = "other"
+        titled = lab._recorder.changes(marked.place)
+
+        assert (same.tables, marked.tables, same.place) == (None, None, first.place)
+        assert [marker.text for marker in marked.markers] == ["here"]
+        assert (first.tables.metadata.title, titled.tables.metadata.title) == ("", "other")
+
+
+# Ranges that have not ended, around rows that were read
+
+
+def drain(lab, awaited=()):
+    lab._backend.synchronize()
+    drained, unended = lab._recorder.follow(START, awaited)
+    return drained, {
+        number: (parent, lane)
+        for number, parent, lane in zip(unended.number.tolist(), unended.parent.tolist(), unended.lane.tolist(), strict=True)
+    }
+
+
+def test_open_ranges_around_what_was_drained_are_told(lab):
+    with lab.on("a", "outer"):
+        with lab.on("b", "middle"):
+            with lab.range("inner"):
+                pass
+            drained, unended = drain(lab)
+    (inner,) = drained.columns["parent"].tolist()
+    outer = unended[inner][0]
+
+    assert unended[inner] == (outer, 1)
+    assert unended[outer] == (-1, 0)
+
+
+def test_what_is_drained_itself_is_not_told(lab):
+    with lab.on("a", "outer"), lab.range("inner"):
+        pass
+    drained, unended = drain(lab)
+
+    assert drained.row_count == 2
+    assert unended == {}
+
+
+def test_ranges_that_wait_for_the_device_are_told(lab):
+    with lab.on("a", "outer"):
+        with lab.range("inner"):
+            pass
+        lab._backend.synchronize()
+        spin(lab, 1_000_000)
+    with lab._recorder.observing():
+        drained, unended = lab._recorder.follow(START, ())
+
+    assert drained.row_count == 1
+    assert drained.columns["parent"][0] in unended.number.tolist()
+
+
+def test_who_waits_for_a_range_learns_that_it_will_never_come(lab):
+    with lab.on("a", "outer"):
+        number = lab._recorder.open_number(lab.stream("a")._recorded)
+        _, unended = drain(lab, awaited=[number, number + 998])
+    assert list(unended) == [number]
+
+    lab.synchronize()
+    drained, unended = drain(lab, awaited=[number, number + 998])
+    assert drained.columns["number"].tolist() == [number]
+    assert 999 not in unended

@@ -10,13 +10,11 @@ from hypothesis import strategies as st
 from gpustreamlab.backends import StreamFacts
 from gpustreamlab.errors import OptionError
 from gpustreamlab.model import Lane, WorkDetail
-from gpustreamlab.record import RowRing, _kernel_tier
-from gpustreamlab.record._buffer import SPAN_COLUMNS, Intervals, find_innermost
-from gpustreamlab.record._counters import CounterLog
-from gpustreamlab.record._details import OTHER_DETAIL, DetailTable
+from gpustreamlab.record import ChunkLog, _chunks, _kernel_tier, counters_of, make_samples
+from gpustreamlab.record._extents import Intervals, find_innermost
 from gpustreamlab.record._kernel_tier import CaptureWindows
 from gpustreamlab.record._names import HOST_LANES, OTHER_STREAMS, OTHER_THREADS, OUTSIDE_LANES, LaneTable
-from gpustreamlab.record._work import Launches, StreamKeys
+from gpustreamlab.record._work import OTHER_DETAIL, DetailTable, Launches, StreamKeys
 
 
 def ints(*values):
@@ -24,32 +22,30 @@ def ints(*values):
 
 
 class TestCounters:
-    def append(self, log, *samples):
-        time_ns, lane, name, value = zip(*samples, strict=True)
-        log.append(ints(*time_ns), ints(*lane), ints(*name), np.array(value, np.float64))
+    def test_the_first_and_the_last_sample_of_a_millisecond_count_however_they_come(self):
+        samples = [(100, 0, 1.0), (900_000, 0, 2.0), (1_000_000, 0, 3.0), (5, 1, 7.0), (1_200_000, 0, 3.5), (1_500_000, 0, 4.5)]
+        time_ns, lane, value = zip(*samples, strict=True)
+        for cut in range(7):
+            parts = [
+                make_samples(ints(*time_ns[own]), ints(*lane[own]), ints(*[0] * len(time_ns[own])), value[own])
+                for own in (slice(cut), slice(cut, None))
+            ]
+            found = counters_of(np.concatenate(parts, axis=1), ["pool_used_bytes"])
 
-    def test_the_first_and_the_last_sample_of_a_millisecond_count(self):
-        log = CounterLog()
-        name = log.code("pool_used_bytes")
-        self.append(log, (100, 0, name, 1.0), (900_000, 0, name, 2.0), (1_000_000, 0, name, 3.0), (5, 1, name, 7.0))
-        self.append(log, (1_200_000, 0, name, 3.5))
-        self.append(log, (1_500_000, 0, name, 4.5))
-        found = log.counters()
+            assert list(zip(found.time_ns.tolist(), found.lane.tolist(), found.value.tolist(), strict=True)) == [
+                (5, 1, 7.0),
+                (100, 0, 1.0),
+                (900_000, 0, 2.0),
+                (1_000_000, 0, 3.0),
+                (1_500_000, 0, 4.5),
+            ]
+            assert found.names == ("pool_used_bytes",)
 
-        assert list(zip(found.lane.tolist(), found.time_ns.tolist(), found.value.tolist(), strict=True)) == [
-            (1, 5, 7.0),
-            (0, 100, 1.0),
-            (0, 900_000, 2.0),
-            (0, 1_000_000, 3.0),
-            (0, 1_500_000, 4.5),
-        ]
-        assert found.names == ("pool_used_bytes",)
-
-    def test_samples_are_bounded(self):
-        log = CounterLog(limit=4)
-        self.append(log, *((number * 1_000_000, 0, log.code("bytes"), float(number)) for number in range(100)))
-        log.settle()
-        assert log.counters().value.tolist() == [96.0, 97.0, 98.0, 99.0]
+    def test_samples_are_bounded(self, monkeypatch):
+        monkeypatch.setattr(_chunks, "KEPT_SAMPLES", 4)
+        zeros = np.zeros(100, np.int64)
+        told = make_samples(np.arange(100) * 1_000_000, zeros, zeros, np.arange(100.0))
+        assert counters_of(told, ["bytes"]).value.tolist() == [96.0, 97.0, 98.0, 99.0]
 
 
 class TestDetails:
@@ -156,69 +152,10 @@ class TestLaunches:
         assert launches.find(ints(7)).tolist() == [-1]
 
 
-def columns(first, count):
-    return {name: np.arange(first, first + count, dtype=np.int64) * (place + 1) for place, name in enumerate(SPAN_COLUMNS)}
-
-
-@given(
-    ring_size=st.integers(1, 50), blocks=st.lists(st.integers(0, 30), max_size=20), reads=st.lists(st.booleans(), max_size=20)
-)
-def test_a_reader_sees_every_span_once_or_is_told_how_many_it_missed(ring_size, blocks, reads):
-    buffer = RowRing(ring_size)
-    appended = cursor = missed = 0
-    seen = []
-    for block, is_read in zip(blocks, [*reads, *[True] * len(blocks)], strict=False):
-        buffer.append(columns(appended, block))
-        appended += block
-        if is_read:
-            drained = buffer.read(cursor)
-            cursor, missed = drained.cursor, missed + drained.missed
-            seen += drained.columns["start_ns"].tolist()
-            assert all(len(values) == len(drained.columns["start_ns"]) for values in drained.columns.values())
-    drained = buffer.read(cursor)
-    seen += drained.columns["start_ns"].tolist()
-    missed += drained.missed
-    assert len(seen) + missed == appended
-    assert seen == sorted(set(seen))
-    assert seen[-ring_size:] == list(range(appended))[-ring_size:][-len(seen[-ring_size:]) :]
-
-
-@given(ring_size=st.integers(1, 50), blocks=st.lists(st.integers(0, 30), max_size=20))
-def test_the_newest_stay_and_the_rest_is_counted(ring_size, blocks):
-    buffer = RowRing(ring_size)
-    appended = 0
-    for block in blocks:
-        buffer.append(columns(appended, block))
-        appended += block
-    kept = buffer.read().columns["start_ns"].tolist()
-    assert kept == list(range(appended))[-ring_size:]
-    assert buffer.dropped_count == appended - len(kept)
-
-
-def test_memory_grows_with_use_and_a_clear_gives_it_back_while_append_indices_go_on():
-    buffer = RowRing(5_000)
-    assert buffer.size_bytes == 0
-    buffer.append(columns(0, 9_000))
-    assert buffer.size_bytes > 100_000
-    buffer.clear()
-    assert (buffer.size_bytes, len(buffer), buffer.dropped_count) == (0, 0, 0)
-    buffer.append(columns(9_000, 3))
-    found = buffer.read(8_000)
-    assert (found.columns["start_ns"].tolist(), found.missed, found.clear_count) == ([9_000, 9_001, 9_002], 0, 1)
-    assert buffer.size_bytes < 200_000
-
-
-def test_drained_columns_are_copies():
-    buffer = RowRing(10)
-    buffer.append(columns(0, 5))
-    buffer.read().columns["start_ns"][:] = -1
-    assert buffer.read().columns["start_ns"].tolist() == [0, 1, 2, 3, 4]
-
-
 @pytest.mark.parametrize("ring_size", [0, -1, True, 1.5, "10"])
 def test_a_ring_of_no_size_is_refused(ring_size):
     with pytest.raises(OptionError, match="ring_size"):
-        RowRing(ring_size)
+        ChunkLog(ring_size)
 
 
 ROWS = st.lists(st.tuples(st.integers(0, 2), st.integers(0, 12), st.integers(0, 6)), max_size=12)
