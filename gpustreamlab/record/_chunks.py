@@ -139,8 +139,8 @@ _NOTHING = Chunk()
 
 
 def _count(chunk: Chunk, kind: str) -> int:
-    part = getattr(chunk, kind)
-    return part.shape[1] if kind in _BLOCKS else len(part)
+    part: Any = getattr(chunk, kind)
+    return int(part.shape[1]) if kind in _BLOCKS else len(part)
 
 
 def _without(chunk: Chunk, kind: str, count: int) -> Chunk:
@@ -175,9 +175,10 @@ def join(chunks: Sequence[Chunk]) -> Chunk:
         parts = [part for chunk in kept if (part := getattr(chunk, kind)).shape[1]]
         if parts:
             joined[kind] = parts[0] if len(parts) == 1 else np.concatenate(parts, axis=1)
+    joined = {kind: getattr(_NOTHING, kind) for kind in _BLOCKS} | joined
+    joined |= {kind: tuple(chain.from_iterable(getattr(chunk, kind) for chunk in kept)) for kind in _LISTS}
     return chunks[-1]._replace(
-        **{kind: joined.get(kind, getattr(_NOTHING, kind)) for kind in _BLOCKS},
-        **{kind: tuple(chain.from_iterable(getattr(chunk, kind) for chunk in kept)) for kind in _LISTS},
+        **joined,
         tables=next((chunk.tables for chunk in reversed(kept) if chunk.tables is not None), None),
         missed=sum(chunk.missed for chunk in kept),
         is_anew=kept[0].is_anew,
@@ -278,7 +279,7 @@ class ChunkLog:
         """Close the last chunk, where there is anything in it."""
         with delayed_interrupts():
             tables, markers = self._describe(self.tables is None)
-            new = {name: table.starting_at(self._told[name]) for name, table in self._codes.items()}
+            new: dict[str, Any] = {name: table.starting_at(self._told[name]) for name, table in self._codes.items()}
             edges = np.array(self._pairs, np.int64).reshape(-1, 2).T
             chunk = join([*self._tail, Chunk(edges=edges, tables=tables, markers=markers, **new)])
             if chunk.is_empty:

@@ -79,8 +79,11 @@ class Recent:
 
     def __init__(self, limit: int, row_count: int) -> None:
         self._limit = limit
-        self._empty = np.empty((row_count, 0), np.int64)
-        self.clear()
+        self._blocks: list[Int64Array] = [np.empty((row_count, 0), np.int64)]
+        self._count = 0
+
+    def __len__(self) -> int:
+        return min(self._count, self._limit)
 
     @property
     def block(self) -> Int64Array:
@@ -100,7 +103,7 @@ class Recent:
 
     def clear(self) -> None:
         """Forget all."""
-        self._blocks, self._count = [self._empty], 0
+        self._blocks, self._count = [self._blocks[0][:, :0].copy()], 0
 
 
 class RangesInFlight:
@@ -489,7 +492,13 @@ class RangesInFlight:
             "correlation": TIMED_BY_WORK if pairs[0] is NO_EVENTS else 0,
         }
         told = {"name": names, "parent": parents, "thread": threads, "number": numbers}
-        found = {"start_ns": times.start_ns, "end_ns": times.end_ns, "queued_ns": times.queued_ns, **same, **told}
+        found: dict[str, Any] = {
+            "start_ns": times.start_ns,
+            "end_ns": times.end_ns,
+            "queued_ns": times.queued_ns,
+            **same,
+            **told,
+        }
         block = np.empty((len(SPAN_COLUMNS), len(rows)), np.int64)
         for place, name in enumerate(SPAN_COLUMNS):
             block[place] = found[name]

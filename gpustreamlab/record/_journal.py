@@ -152,7 +152,8 @@ class JoinedJournal:
         self._names: CodeTable[str] = CodeTable(NAME_LIMIT, OTHER_NAMES)
         self._details = DetailTable()
         self._counter_names: CodeTable[str] = CodeTable(COUNTER_NAMES, OTHER_NAMES)
-        codes = {"names": self._names, "details": self._details, "counter_names": self._counter_names}
+        codes: dict[str, CodeTable[Any]] = {"names": self._names, "details": self._details}
+        codes["counter_names"] = self._counter_names
         self.log = ChunkLog(KEPT_ROWS, codes, self._describe)
         self._version = 0
         self._told_version: object = None

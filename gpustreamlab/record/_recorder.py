@@ -16,7 +16,7 @@ from gpustreamlab.record._chunks import FIRST_WORK_NUMBER, NUMBERS_APART, RECORD
 from gpustreamlab.record._extents import Checkpoints
 from gpustreamlab.record._in_flight import DEFAULT_PENDING_LIMIT, RangesInFlight, Unended, is_done
 from gpustreamlab.record._kernel_tier import KernelTier, observing
-from gpustreamlab.record._names import MAX_LABEL_LENGTH, cut_text
+from gpustreamlab.record._names import MAX_LABEL_LENGTH, CodeTable, cut_text
 from gpustreamlab.record._ranges import LaneWriter, OpenRange, Range, RecordedLane, ThreadState
 from gpustreamlab.record._tables import SessionTables, Tables
 from gpustreamlab.record._trace_maker import fold
@@ -84,7 +84,11 @@ class Recorder:
         self.pop_range = backend.pop_range
         self._tables = SessionTables(backend, self.numbers.__next__, self.look_at_clock())
         reader = WorkReader(self._tables, first_number + FIRST_WORK_NUMBER)
-        codes = {"names": self._tables.names, "details": reader.details, "counter_names": reader.counter_names}
+        codes: dict[str, CodeTable[Any]] = {
+            "names": self._tables.names,
+            "details": reader.details,
+            "counter_names": reader.counter_names,
+        }
         self.log = ChunkLog(ring_size, codes, self._describe)
         """What has ended."""
         self.in_flight = RangesInFlight(backend, self.log, pending_limit)

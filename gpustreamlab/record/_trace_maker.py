@@ -70,7 +70,11 @@ def fold(chunks: Sequence[Chunk], **facts: Any) -> Trace:
     if windows and chunk.is_capturing:  # one that is open lasts as long as there are spans
         begin_ns, end_ns = windows[-1]
         windows = (*windows[:-1], (begin_ns, int(data.columns["end_ns"].max(initial=end_ns))))
-    told = {"dropped_spans": chunk.missed + chunk.lost, "pending_spans": chunk.pending, "capture_windows": windows}
+    told: dict[str, Any] = {
+        "dropped_spans": chunk.missed + chunk.lost,
+        "pending_spans": chunk.pending,
+        "capture_windows": windows,
+    }
     return build_trace(data._replace(tables=data.tables._replace(metadata=replace(meta, **(told | facts)))))
 
 

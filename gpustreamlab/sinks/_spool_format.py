@@ -77,7 +77,7 @@ class BatchEncoder:
 
     def encode(self, chunk: Chunk, facts: Mapping[str, Any] | None = None) -> bytes:
         """Return the bytes of a chunk, with facts beside it."""
-        text = json.dumps(_facts_of(chunk) | (facts or {}), separators=(",", ":")).encode()
+        text = json.dumps({**_facts_of(chunk), **(facts or {})}, separators=(",", ":")).encode()
         values = np.ascontiguousarray(chunk.rows)
         checksum = str(_checksum(text, SPAN_COLUMNS, [values])).encode()
         sink, writer = self._open()
@@ -190,7 +190,9 @@ class ChunkDecoder:
                 self._lists[name] = value
         if "markers" in self._lists:
             self.markers = msgspec.convert(self._lists["markers"], tuple[Marker, ...])
-        made = {name: msgspec.convert(self._lists.get(name, ()), kind) for name, kind in _TABLES.items() if name != "metadata"}
+        made: dict[str, Any] = {
+            name: msgspec.convert(self._lists.get(name, ()), kind) for name, kind in _TABLES.items() if name != "metadata"
+        }
         return Tables(**made, markers=(), metadata=msgspec.convert(self._metadata, TraceMetadata))
 
     def _of_version_1(self, chunk: Chunk, facts: Mapping[str, Any]) -> Chunk:

@@ -206,7 +206,7 @@ class Spool:
                 self._file.append(self._with_head(self._encoder.end()))
 
     def _encoded(self, chunk: Chunk, facts: Mapping[str, Any]) -> bytes:
-        return self._with_head(self._encoder.encode(chunk, facts | {"written_unix_ns": time.time_ns()}))
+        return self._with_head(self._encoder.encode(chunk, {**facts, "written_unix_ns": time.time_ns()}))
 
     def _with_head(self, data: bytes) -> bytes:
         """Put the head before what is the first that the file holds: what failed to be written took none with it."""
