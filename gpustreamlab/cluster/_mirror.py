@@ -36,21 +36,7 @@ WORK_NUMBERS = 1 << 44
 
 
 class Mirror:
-    """The records of one session of one engine, as far as they have arrived.
-
-    Parameters
-    ----------
-    name
-        Of the engine; the names of its lanes begin with it.
-    process
-        A number for the process, one in the cluster.
-    device
-        Number of its device, one in the cluster: two engines may share a card.
-    host
-        The machine.
-    ring_size
-        How many spans are kept; the oldest make room and are counted.
-    """
+    """The records of one session of one engine, as far as they have arrived."""
 
     def __init__(self, name: str, *, process: int, device: int, host: str, ring_size: int) -> None:
         self.name = name
@@ -131,15 +117,7 @@ class Mirror:
         return self.tables.metadata
 
     def take(self, data: bytes, place: int) -> None:
-        """Take in an answer.
-
-        Parameters
-        ----------
-        data
-            A chunk, see `gpustreamlab.cluster._worker.read`.
-        place
-            The engine's place behind it.
-        """
+        """Take in an answer."""
         reader = BatchReader(self._head + data, self._decoder)
         chunks = [batch.chunk for batch in reader]
         reader.close()

@@ -36,11 +36,6 @@ class CardClocks:
 
     Until the next comparison passes as much time as passed between the first and the last one, up to `EVERY_NS`. So what comes
     after the last one goes on at a pace that was measured over as long a time.
-
-    Parameters
-    ----------
-    backends
-        One of each card, the first one's clock is that of all.
     """
 
     def __init__(self, backends: Sequence[Backend]) -> None:
@@ -56,13 +51,7 @@ class CardClocks:
             self._updater.start()
 
     def compare(self) -> None:
-        """Compare them now, where that was not done lately and nobody else is at it.
-
-        Raises
-        ------
-        DeviceError
-            If a card has no room for one thread beside what runs there.
-        """
+        """Compare them now, where that was not done lately and nobody else is at it."""
         if not self._lock.acquire(blocking=False):
             return
         try:

@@ -26,18 +26,7 @@ _NOTHING = np.empty((4, 0), np.int64)
 
 
 class RowFinder:
-    """Finds rows by a number that each has.
-
-    Parameters
-    ----------
-    numbers
-        Of the rows; shape (n,), int64. Of equal ones the first counts.
-
-    Examples
-    --------
-    >>> RowFinder(np.array([7, 5])).rows_of(np.array([5, 6, 7])).tolist()
-    [1, -1, 0]
-    """
+    """Finds rows by a number that each has."""
 
     def __init__(self, numbers: Int64Array) -> None:
         order = np.argsort(numbers, kind="stable")
@@ -71,21 +60,6 @@ def find_innermost(
     """Return for each moment of a group the index of the innermost interval around it, or -1.
 
     Where intervals overlap without enclosing each other, the one that started last counts.
-
-    Parameters
-    ----------
-    intervals
-        In any order.
-    group, at
-        Of each moment; shape (n,), int64.
-    itself
-        The index of the interval that begins there, which is not around itself, or -1; shape (n,), int64.
-
-    Examples
-    --------
-    >>> outer_and_inner = Intervals(*np.array([[7, 7], [0, 10], [100, 20], [0, 1]]))
-    >>> find_innermost(outer_and_inner, np.array([7, 7, 7, 8]), np.array([15, 20, 100, 15])).tolist()
-    [1, 0, -1, -1]
     """
     if not len(at) or not len(intervals.group):
         return np.full(len(at), -1, np.int64)
@@ -112,13 +86,7 @@ def find_innermost(
 
 
 def find_enclosing(ordered: Intervals) -> Int64Array:
-    """Return for each interval the index of the innermost one that encloses it, or -1.
-
-    Parameters
-    ----------
-    ordered
-        Sorted by group, start and number.
-    """
+    """Return for each interval the index of the innermost one that encloses it, or -1."""
     ends, is_first = ordered.end.tolist(), np.diff(ordered.group, prepend=ordered.group[:1]).astype(bool).tolist()
     above: list[int] = []
     opened: list[int] = []  # each is looked at once when it closes, however deep they nest
@@ -160,15 +128,7 @@ class WorkExtents:
         self._last_end: dict[int, int] = {}
 
     def fold(self, ranges: Int64Array, work: Int64Array) -> None:
-        """Take a batch of work.
-
-        Parameters
-        ----------
-        ranges : ndarray of int64, shape (RANGE_FIELDS, n_ranges)
-            Those that are open or wait, each once. What is not among them is forgotten.
-        work : ndarray of int64, shape (WORK_FIELDS, n_work)
-            What has ended, in any order. Work of one call, a graph's, counts as a whole for each lane that it ran on.
-        """
+        """Take a batch of work."""
         ranges = ranges[:, np.argsort(ranges[0], kind="stable")]
         extents = self._carry_over(ranges)
         if work.shape[1]:
@@ -183,16 +143,7 @@ class WorkExtents:
         self._known = np.concatenate((ranges[:1], extents))
 
     def times(self, numbers: Int64Array, opened_ns: Int64Array) -> tuple[Int64Array, Int64Array]:
-        """Return when ranges began and ended on the device; one without work is an instant.
-
-        Parameters
-        ----------
-        numbers
-            Of the ranges; shape (n,), int64.
-        opened_ns
-            When each was opened, on the device's clock: one without work is there, or where the stream's work before it has
-            ended, as an event would be.
-        """
+        """Return when ranges began and ended on the device; one without work is an instant."""
         at = RowFinder(self._known[0]).rows_of(numbers)
         first, last, before = np.append(self._known[1:], [[NEVER], [0], [0]], axis=1)[:, at]  # -1, not known, is last
         empty_ns = np.maximum(opened_ns, before)
@@ -250,15 +201,7 @@ def is_work(kind: Int64Array) -> BoolArray:
 
 
 def adopt_by_annotations(rows: Mapping[str, Int64Array], parent: Int64Array) -> Int64Array:
-    """Return the parents, with annotations where those are nearer than the range.
-
-    Parameters
-    ----------
-    rows
-        Columns of the trace in its order. Work is inside what its thread had open when it was launched.
-    parent
-        The row of each one's range, or -1; shape (n,), int64.
-    """
+    """Return the parents, with annotations where those are nearer than the range."""
     is_launch = rows["number"] < 0  # of a graph: it was launched as its nodes were
     annotated = np.flatnonzero((rows["kind"] == ANNOTATION_CODE) & ~is_launch)
     asking = np.flatnonzero((rows["kind"] != RANGE_CODE) & (rows["thread"] >= 0))

@@ -107,15 +107,7 @@ class Recent:
 
 
 class RangesInFlight:
-    """The ranges of all lanes on their way into the buffer. Who changes them holds `lock`.
-
-    Parameters
-    ----------
-    backend, log
-        The recorder's.
-    pending_limit
-        How many closed ranges of one lane and thread may wait; later ones are counted as dropped.
-    """
+    """The ranges of all lanes on their way into the buffer. Who changes them holds `lock`."""
 
     def __init__(self, backend: Backend, log: ChunkLog, pending_limit: int) -> None:
         if type(pending_limit) is not int or pending_limit < 1:
@@ -227,15 +219,7 @@ class RangesInFlight:
         return found
 
     def find_unended(self, columns: Mapping[str, Int64Array], awaited: Collection[int]) -> Unended:
-        """Find the ranges that enclose rows and have not ended.
-
-        Parameters
-        ----------
-        columns
-            What was read just now, under the same lock.
-        awaited
-            Numbers of more ranges to look for.
-        """
+        """Find the ranges that enclose rows and have not ended."""
         parent = columns["parent"][columns["parent"] >= 0]
         missing = {*awaited}
         if len(parent):
@@ -255,15 +239,7 @@ class RangesInFlight:
         return Unended(*np.array(rows, np.int64).reshape(-1, 4).T.copy())
 
     def find_enclosing(self, thread: Int64Array, at_host_ns: Int64Array) -> Int64Array:
-        """Return the number of the innermost range that each thread had open at each moment of the host, or -1.
-
-        Parameters
-        ----------
-        thread
-            Shape (n,), int64: as activities number threads.
-        at_host_ns
-            Shape (n,), int64.
-        """
+        """Return the number of the innermost range that each thread had open at each moment of the host, or -1."""
         if not len(at_host_ns):
             return np.empty(0, np.int64)
         with self.lock:
@@ -354,19 +330,7 @@ class RangesInFlight:
         told_until: Mapping[int, int],
         idle: Mapping[int, int],
     ) -> None:
-        """Take what was told of kernels: rows for the buffer, and what says which ranges have ended.
-
-        Parameters
-        ----------
-        chunk
-            What is appended.
-        work
-            What `WorkExtents.fold` takes.
-        told_until
-            See `Activities.told_until`.
-        idle
-            By lane, the host time when it had no work left.
-        """
+        """Take what was told of kernels: rows for the buffer, and what says which ranges have ended."""
         with self.lock:
             if not chunk.is_empty:
                 self._log.add(chunk)

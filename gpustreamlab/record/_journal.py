@@ -110,24 +110,6 @@ class JoinedJournal:
     """Several journals as one. Every method may be called from any thread; nothing here waits for a device.
 
     Rows are copied here as they are read, in the order of reading, so that several readers see the same.
-
-    Parameters
-    ----------
-    journals
-        One or more. Numbers of spans and of calls are taken to be different in each, but where one call is told by several.
-    ahead
-        Returns how far the clock of each of `journals`, which do not change meanwhile, is ahead of the first one's; see
-        `gpustreamlab.merge`. What is read later is placed by what is known then.
-    error_ns
-        Returns the bound on the error of that up to a time of the first clock, in ns.
-    devices
-        All that the journals tell of.
-    tells_alike
-        Whether each is told of the calls of the whole process, as by CUPTI.
-    missing
-        Returns what the trace cannot tell, in sentences.
-    title
-        Returns a name for traces.
     """
 
     def __init__(

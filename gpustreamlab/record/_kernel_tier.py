@@ -72,17 +72,6 @@ class KernelTier:
     Work that was launched while kernels were captured may end, and be told of, after `stop`: it is taken until `finish`.
 
     Whatever goes wrong here ends the capture, and nothing else.
-
-    Parameters
-    ----------
-    backend
-        Whose clock is used.
-    reader
-        Turns what is told into rows.
-    in_flight
-        Ranges around calls; takes rows for the buffer, and what says which ranges have ended.
-    on_loss
-        Called where nothing comes any more, with the host time up to which nothing is missing.
     """
 
     def __init__(
@@ -255,15 +244,7 @@ class KernelTier:
             self._threads.note(state.ident, state.name, self._backend.host_time_ns())
 
     def take(self, *, is_last: bool = False, is_complete: bool = True) -> None:
-        """Take what the source tells, and store it. Never waits for the device; after a failure the capture is off.
-
-        Parameters
-        ----------
-        is_last
-            Ask for what would otherwise be waited for.
-        is_complete
-            Let no work wait for its call.
-        """
+        """Take what the source tells, and store it. Never waits for the device; after a failure the capture is off."""
         source = self._source
         if source is None:
             return

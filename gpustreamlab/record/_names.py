@@ -24,21 +24,7 @@ _Value = TypeVar("_Value")
 
 
 class CodeTable(Generic[_Value]):
-    """Numbers for values, in the order in which they were first seen.
-
-    Parameters
-    ----------
-    limit
-        How many different values are told apart.
-    other
-        Stands for what comes later, under one number.
-
-    Examples
-    --------
-    >>> names = CodeTable(3, OTHER_NAMES)
-    >>> [names.code(name) for name in "abacd"], names.all
-    ([0, 1, 0, 2, 2], ('a', 'b', '(other names)'))
-    """
+    """Numbers for values, in the order in which they were first seen."""
 
     def __init__(self, limit: int, other: _Value) -> None:
         self._limit = limit
@@ -78,13 +64,7 @@ MAX_LABEL_LENGTH = 1_000
 
 
 def cut_text(text: str, limit: int = MAX_LABEL_LENGTH) -> str:
-    """Return a text that is not too long to keep and that UTF-8 can write.
-
-    Examples
-    --------
-    >>> len(cut_text("x" * 5_000))
-    1001
-    """
+    """Return a text that is not too long to keep and that UTF-8 can write."""
     return plain_text(text if len(text) <= limit else f"{text[:limit]}…")
 
 
@@ -190,21 +170,6 @@ class Threads:
     """Numbers and lanes for threads. Of two of one name, the second is "worker (2)"; one that has ended keeps its last name.
 
     The system gives the number of a thread that has ended to another one, so an ident has a name from a time on.
-
-    Parameters
-    ----------
-    lanes
-        Where lanes are added.
-    limit
-        How many threads are told apart; what comes later shares one number.
-
-    Examples
-    --------
-    >>> threads = Threads(LaneTable())
-    >>> threads.code(70, "worker"), threads.code(71, "worker"), threads.code(70, "worker")
-    (0, 1, 0)
-    >>> threads.texts
-    ('worker', 'worker (2)')
     """
 
     def __init__(self, lanes: LaneTable, limit: int = THREAD_LIMIT) -> None:

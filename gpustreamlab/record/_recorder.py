@@ -45,15 +45,6 @@ class Recorder:
     """The range tier, always: an NVTX range for each named range, and a pair of events where kernels do not time it.
 
     The kernel tier, where it is started.
-
-    Parameters
-    ----------
-    backend
-        Whose events, clock and NVTX domain are used.
-    ring_size
-        How many finished spans are kept; the oldest make room and are counted as dropped.
-    pending_limit
-        How many closed ranges of one lane and thread may wait for the device; later ones are counted as dropped.
     """
 
     def __init__(
@@ -238,16 +229,7 @@ class Recorder:
         self._backend.release_events([event for event in events if event is not None])
 
     def name_graph(self, graph: int, labels: Sequence[tuple[int, str]]) -> None:
-        """Name the parts of a CUDA graph: in the trace, each launch of it has a row for each of them.
-
-        Parameters
-        ----------
-        graph
-            `gpustreamlab.backends.BackendGraph.id`.
-        labels
-            The number of each part's first node and its name, in ascending order; a part ends where the next one begins.
-            They replace those that were given before, for kernels that are told of from now on.
-        """
+        """Name the parts of a CUDA graph: in the trace, each launch of it has a row for each of them."""
         self.kernels.name_graph(graph, labels)
 
     def tick(self, now_ns: int) -> None:
@@ -282,17 +264,7 @@ class Recorder:
         return -1 if state is None else state.open_number(lane)
 
     def add_edge(self, source_number: int, lane: RecordedLane, number: int | None = None) -> None:
-        """Note that an open range, or else a lane's next one, waits for an earlier range.
-
-        Parameters
-        ----------
-        source_number
-            Number of the earlier range; -1 for none, of which nothing is noted.
-        lane
-            What waits.
-        number
-            Number of the open range, or -1; that which this thread has open on the lane if left out.
-        """
+        """Note that an open range, or else (-1) a lane's next one, waits for an earlier one; None is this thread's innermost."""
         if source_number < 0 or (self.captures and lane.stream.is_capturing):  # there it orders the nodes of a graph
             return
         number = self.open_number(lane) if number is None else number
@@ -327,17 +299,7 @@ class Recorder:
         self.collect()
 
     def changes(self, since: int = START, *, collects: bool = True, **options: Any) -> Chunk:
-        """Collect, then return what is new since a place. Never waits for the device.
-
-        Parameters
-        ----------
-        since
-            `Chunk.place` of what was read before; leave it out to begin.
-        collects
-            False for what was collected before, of a device that has failed.
-        options
-            See `ChunkLog.read`.
-        """
+        """Collect, unless the device has failed, then return what is new since a place; see `ChunkLog.read`. Never waits."""
         if collects:
             self.aside()
             self.kernels.take(is_complete=False)  # not while the lock is held
@@ -353,13 +315,6 @@ class Recorder:
 
         Children end before their parents, so who follows the ranges live also learns of those that enclose new ones. A range
         that is asked for and is in neither will never come.
-
-        Parameters
-        ----------
-        since
-            As of `changes`.
-        awaited
-            Numbers of ranges that are asked for too.
         """
         self.aside()
         self.kernels.take(is_complete=False)
@@ -404,14 +359,7 @@ class Recorder:
         return self.to_clock_ns(self.host_time_ns())
 
     def unended(self) -> list[tuple[int, int, int, int]]:
-        """Return what has not ended: of each lane the range that was opened first, in bounded time.
-
-        Returns
-        -------
-        list of tuple of int
-            The lane, the code of the range's name, when it was opened on the backend's clock, and how many ranges of the lane
-            have not ended; by lane.
-        """
+        """Return lane, name, opening and count of what has not ended: of each lane the range opened first, in bounded time."""
         found = sorted(self.in_flight.first_of_lanes().items())
         return [(lane, one.name, self._backend.host_to_clock_ns(one.opened_ns), count) for lane, (one, count) in found]
 
@@ -453,11 +401,6 @@ class Recorder:
 
         A device that fails by now keeps no one from what was recorded before: ranges that cannot be read any more count as
         pending.
-
-        Parameters
-        ----------
-        since
-            Leave out ranges that were opened before this `checkpoint`, and what was launched before it.
         """
         try:
             self.collect()
@@ -491,24 +434,7 @@ class Recorder:
         tell_loss: Callable[[str], object] = bool,
         samples_stacks: bool = False,
     ) -> None:
-        """Capture kernels from now on, in addition to ranges.
-
-        Parameters
-        ----------
-        source
-            What tells of them; it stays its owner's.
-        keeps_calls
-            Whether calls of the host get rows.
-        tell_loss
-            Called once, from whatever thread finds it out, with the reason why nothing comes any more.
-        samples_stacks
-            Whether threads that launch are looked at, where they stand in Python.
-
-        Raises
-        ------
-        CaptureUnavailableError
-            If the source refuses; nothing has changed then.
-        """
+        """Capture kernels from now on, in addition to ranges."""
         self.kernels.start(source, keeps_calls=keeps_calls, tell_loss=tell_loss, samples_stacks=samples_stacks)
         self.is_timed_by_work = self.kernels.times_ranges
 

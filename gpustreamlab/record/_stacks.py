@@ -53,22 +53,6 @@ class StackSampler:
     """Looks where threads stand in Python, some hundred times a second, from a thread of its own.
 
     A look is kept until it is known whether its thread launches work: most threads of a notebook never do.
-
-    Parameters
-    ----------
-    glance_ns
-        Returns the time on the host's clock, and costs nothing.
-
-    Examples
-    --------
-    >>> import time
-    >>> sampler = StackSampler(time.perf_counter_ns)
-    >>> helper = threading.Thread(target=sampler.look)
-    >>> helper.start()
-    >>> helper.join()
-    >>> batch = sampler.take({threading.get_ident() & 0xFFFF_FFFF})
-    >>> len(batch.thread), len(batch.stacks[batch.stack[0]][1].split(" > ")) <= MAX_FRAMES
-    (1, True)
     """
 
     def __init__(self, glance_ns: Callable[[], int]) -> None:
@@ -114,13 +98,7 @@ class StackSampler:
                     looks.append((now_ns, codes))
 
     def take(self, launching: Container[int]) -> StackBatch:
-        """Return what was seen of the threads that launch work, but the last look while there will be another.
-
-        Parameters
-        ----------
-        launching
-            Those threads, as in `CallBatch.thread`.
-        """
+        """Return what was seen of the threads that launch work, but the last look while there will be another."""
         alive = {one.ident & 0xFFFF_FFFF: one.name for one in threading.enumerate() if one.ident is not None}
         rows: list[tuple[int, int, int, int]] = []
         places: dict[tuple[int, ...], int] = {}
@@ -177,13 +155,7 @@ def _texts(codes: tuple[CodeType, ...]) -> tuple[str, str]:
 
 
 def _text(code: CodeType) -> str:
-    """Name a function, its file and its first line; no folder, as that may name a person.
-
-    Examples
-    --------
-    >>> _text(_text.__code__).partition(":")[0]
-    '_text (_stacks.py'
-    """
+    """Name a function, its file and its first line; no folder, as that may name a person."""
     path = PurePath(code.co_filename)
     # IPython writes a cell into a folder of the kernel's, under a number.
     file = "cell" if path.parent.name.startswith("ipykernel_") else path.name

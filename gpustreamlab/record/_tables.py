@@ -51,17 +51,7 @@ class Tables(NamedTuple):
 
 
 class SessionTables:
-    """The tables of one session.
-
-    Parameters
-    ----------
-    backend
-        Whose device and clock are told of.
-    next_number
-        Takes the next number of a range.
-    host_ns
-        Now, on the host's clock.
-    """
+    """The tables of one session."""
 
     def __init__(self, backend: Backend, next_number: Callable[[], int], host_ns: int) -> None:
         self._backend = backend
@@ -175,15 +165,7 @@ class _Cell:
 
 
 class Markers:
-    """The marked moments of a session, and the cell that runs.
-
-    Parameters
-    ----------
-    next_number
-        Takes the next number of a range: two calls tell whether ranges were opened between them, at no cost for the ranges.
-    host_ns
-        Now, on the host's clock.
-    """
+    """The marked moments of a session, and the cell that runs."""
 
     def __init__(self, next_number: Callable[[], int], host_ns: int) -> None:
         self._next_number = next_number

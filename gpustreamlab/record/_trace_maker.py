@@ -54,15 +54,7 @@ class TraceData(NamedTuple):
 
 
 def fold(chunks: Sequence[Chunk], **facts: Any) -> Trace:
-    """Return what chunks from the beginning on tell as a trace.
-
-    Parameters
-    ----------
-    chunks
-        As they were read, one after the other.
-    facts
-        Other facts for the metadata.
-    """
+    """Return what chunks from the beginning on tell as a trace."""
     chunk = join(chunks)
     data = trace_data(chunk)
     meta = data.tables.metadata
@@ -111,15 +103,6 @@ def add_graph_launches(
     """Return the rows with one more for each launch, lane and part of a graph, which is the parent of its nodes; and the names.
 
     A part has the name that `Recorder.name_graph` was told. Where no parts were named, the whole graph is one.
-
-    Parameters
-    ----------
-    columns
-        The columns of `TraceData`, shape (n_spans,) each.
-    names
-        What the codes of the column ``name`` mean.
-    details
-        What the codes of the column ``detail`` mean; they say which graph a node is of, and which part.
     """
     graph_of = np.array([*(one.graph for one in details), 0], np.int64)  # -1, no detail, is last
     nodes = np.flatnonzero(is_work(columns["kind"]) & (graph_of[columns["detail"]] != 0))
@@ -153,15 +136,7 @@ def _launches(columns: Mapping[str, Int64Array], nodes: Int64Array, place: Int64
 
 
 def build_trace(data: TraceData, *, keeps_lanes: bool = False) -> Trace:
-    """Return a trace, in the order of the starts.
-
-    Parameters
-    ----------
-    data
-        Edges whose ranges are not among the rows are left out.
-    keeps_lanes
-        Whether streams of others stay of which nothing is told: rows that come later may be theirs.
-    """
+    """Return a trace, in the order of the starts."""
     tables, columns, names, counters = data.tables, data.columns, data.names, data.counters
     were_captured = tables.metadata.tier is CaptureTier.KERNELS
     if were_captured:
@@ -237,15 +212,7 @@ def work_edges(
 
 
 def _worth_lanes(lanes: Sequence[Lane], *used: Int64Array | Int32Array) -> tuple[tuple[Lane, ...], Int32Array]:
-    """Leave out streams of others of which nothing is told but that somebody waited for them.
-
-    Returns
-    -------
-    tuple of Lane
-        Those that stay.
-    ndarray of int32, shape (n_lanes,)
-        The new code of each lane; -1 for one that goes.
-    """
+    """Leave out streams of others of which nothing is told but that somebody waited for them."""
     is_worth = np.array([not lane.outside for lane in lanes], bool)
     for codes in used:
         is_worth[codes] = True

@@ -67,11 +67,6 @@ class LossReport:
     """Names what ran where when the device's context was lost, and remembers it: later errors are of the same cause.
 
     As a context manager it names the ranges in a `StickyDeviceError` that passes through it to the user.
-
-    Parameters
-    ----------
-    find
-        Finds the ranges that had not ended.
     """
 
     def __init__(self, find: Callable[[], Unfinished]) -> None:
@@ -124,19 +119,7 @@ class LossReport:
 def find_unfinished(
     in_flight: RangesInFlight, names: CodeTable[str], is_event_done: Callable[[Any], bool], *, idle_host_ns: int = -1
 ) -> Unfinished:
-    """Find the ranges whose work has not ended.
-
-    Parameters
-    ----------
-    in_flight
-        Ranges that are open or wait for the device.
-    names
-        Of ranges.
-    is_event_done
-        Tells whether the device has come to an event. Where it raises, that counts as not.
-    idle_host_ns
-        What was closed before this time has ended: the device was waited for.
-    """
+    """Find the ranges whose work has not ended."""
     first: list[NamedRange] = []
     count = 0
     untold: list[NamedRange] = []

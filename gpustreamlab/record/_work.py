@@ -40,15 +40,7 @@ OTHER_DETAIL = WorkDetail(full_name="(other details)")
 
 
 class DetailTable(CodeTable[WorkDetail]):
-    """Codes for details, in the order in which they were first seen.
-
-    Parameters
-    ----------
-    limit
-        How many are told apart.
-    characters
-        How long their names may be together.
-    """
+    """Codes for details, in the order in which they were first seen."""
 
     def __init__(self, limit: int = DETAIL_LIMIT, characters: int = DETAIL_CHARACTERS) -> None:
         super().__init__(limit, OTHER_DETAIL)
@@ -101,13 +93,7 @@ KEPT_LAUNCHES = 262_144
 
 
 class Launches:
-    """The newest calls, by correlation. One call may have enqueued much work: a graph.
-
-    Parameters
-    ----------
-    limit
-        How many are kept.
-    """
+    """The newest calls, by correlation. One call may have enqueued much work: a graph."""
 
     def __init__(self, limit: int = KEPT_LAUNCHES) -> None:
         self._limit = limit
@@ -205,17 +191,7 @@ class StreamKeys:
     def find(
         self, context: Int64Array, stream: Int64Array, at_ns: Int64Array, make: Callable[[StreamKey], int]
     ) -> tuple[Int64Array, Int64Array]:
-        """Return the lane and the partition of each piece of work.
-
-        Parameters
-        ----------
-        context, stream
-            Of each piece; shape (n,), int64.
-        at_ns
-            When it was enqueued; shape (n,), int64.
-        make
-            Returns a lane for a stream that is not known.
-        """
+        """Return the lane and the partition of each piece of work."""
         contexts, context_code = distinct(context)
         streams, stream_code = distinct(stream)
         pairs, code = distinct(context_code * max(1, len(streams)) + stream_code)
@@ -248,20 +224,7 @@ _CALL_BITS = 44
 def find_waits(
     dependencies: Mapping[str, Int64Array], lane: Int64Array, correlation: Int64Array
 ) -> tuple[Int64Array, Int64Array]:
-    """Return the last work before each event, and the first work after each wait for it, where there are both.
-
-    Parameters
-    ----------
-    dependencies
-        Columns of `DEPENDENCY_COLUMNS`.
-    lane, correlation
-        Of work, in the order of its starts; shape (n,), int64.
-
-    Returns
-    -------
-    tuple of two ndarrays of int64, shape (n_waits,)
-        Places in `lane`: what had to end first, and what waited.
-    """
+    """Return the last work before each event, and the first work after each wait for it, where there are both."""
     known = np.flatnonzero(correlation > 0)
     if not len(known) or not len(dependencies["wait"]):
         return np.empty(0, np.int64), np.empty(0, np.int64)
@@ -296,13 +259,6 @@ class WorkReader:
     """Reads batches of activities, in the order in which they are told of.
 
     Work may be told of before the call that enqueued it, and long after: it waits for one more batch, then it goes without.
-
-    Parameters
-    ----------
-    tables
-        The session's: names are shared with ranges; streams of others, and threads, get lanes.
-    first_number
-        Of the rows.
     """
 
     def __init__(self, tables: SessionTables, first_number: int = FIRST_WORK_NUMBER) -> None:
@@ -344,19 +300,7 @@ class WorkReader:
         with_calls: bool,
         is_complete: bool,
     ) -> Chunk:
-        """Return a batch as it is appended.
-
-        Parameters
-        ----------
-        source
-            Tells of streams that are not known.
-        find_ranges
-            Finds the range around each call and annotation.
-        with_calls
-            Whether calls get rows.
-        is_complete
-            Let no work wait for its call.
-        """
+        """Return a batch as it is appended."""
         activities = _without_own(activities)
         codes = self._name_codes(activities, with_calls=with_calls)
         blocks = [

@@ -107,15 +107,7 @@ class NewSpans(NamedTuple):
 
 
 class SpanReader:
-    """Reads a recorder's spans once, in the order in which they ended, and gives each a row.
-
-    Parameters
-    ----------
-    recorder
-        Whose spans.
-    capacity
-        How many can be read again.
-    """
+    """Reads a recorder's spans once, in the order in which they ended, and gives each a row."""
 
     def __init__(self, recorder: Journal, capacity: int) -> None:
         self._recorder = recorder

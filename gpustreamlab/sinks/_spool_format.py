@@ -214,20 +214,7 @@ def _absent(name: str, count: int) -> Int64Array:
 
 
 class BatchReader:
-    """Reads the whole batches of a spool, in order; stops at the first one that is torn or damaged.
-
-    Parameters
-    ----------
-    source
-        The path of the file, or its bytes.
-    decoder
-        Has decoded what came before, of a stream that comes in pieces.
-
-    Raises
-    ------
-    TraceFileError
-        If it is no spool, or of a newer version.
-    """
+    """Reads the whole batches of a spool, in order; stops at the first one that is torn or damaged."""
 
     def __init__(self, source: str | PathLike[str] | bytes, decoder: ChunkDecoder | None = None) -> None:
         import pyarrow as pa
@@ -318,22 +305,7 @@ LEAST_LIMIT_BYTES = 1 << 16
 
 
 class SpoolFile:
-    """A new file to append to. Each write goes to the system at once: a killed process loses nothing of it.
-
-    Parameters
-    ----------
-    path
-        Where; it must not hold anything yet. True chooses a name in the current folder.
-    limit_bytes
-        How large it may become.
-
-    Raises
-    ------
-    OptionError
-        If it is no path, or no size.
-    TraceFileError
-        If it cannot be written, or holds something.
-    """
+    """A new file to append to. Each write goes to the system at once: a killed process loses nothing of it."""
 
     def __init__(
         self,

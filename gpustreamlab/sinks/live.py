@@ -46,13 +46,7 @@ REST = 20.0
 
 
 class FindingWatch:
-    """Finds how much of a recorder's work ran at once, now and then.
-
-    Parameters
-    ----------
-    recorder
-        Whose spans.
-    """
+    """Finds how much of a recorder's work ran at once, now and then."""
 
     def __init__(self, recorder: Journal) -> None:
         self._recorder = recorder
@@ -65,15 +59,7 @@ class FindingWatch:
         """What the figures are of; None where that was not found yet."""
 
     def look(self, span_count: int, *, is_last: bool = False) -> None:
-        """Find it anew where that is due and there are other spans than the last time.
-
-        Parameters
-        ----------
-        span_count
-            How many spans there are by now.
-        is_last
-            Whether it is due in any case.
-        """
+        """Find it anew where that is due and there are other spans than the last time."""
         began_s, clears = time.monotonic(), self._clears
         if span_count == self._seen_count or (began_s < self._next_s and not is_last):
             return
@@ -145,15 +131,7 @@ class TablePlanner:
         basis: Basis | None = None,
         pending_count: int = 0,
     ) -> dict[str, Any]:
-        """Return what has changed since the last time: ``tables``, ``header``, ``names`` and ``details``.
-
-        Parameters
-        ----------
-        chunk
-            What was read last.
-        reader
-            Knows the rows of all spans so far.
-        """
+        """Return what has changed since the last time: ``tables``, ``header``, ``names`` and ``details``."""
         now_s = time.monotonic()
         added = self._take(chunk, now_s)
         pending_count = 0 if reader.span_count else pending_count  # the header says it only where there is nothing else
@@ -273,20 +251,6 @@ class LiveFeed:
 
     Every method may be called from any thread. Nothing here waits for the device. Memory is bounded: 4 bytes for each of
     `capacity` spans, and some MB.
-
-    Parameters
-    ----------
-    recorder
-        Where spans come from.
-    capacity
-        How many spans a page holds; the oldest make room.
-    max_rate
-        How many items an update has, or up to twice as many; where more spans came, narrow ones are merged.
-
-    Raises
-    ------
-    OptionError
-        If a number is out of range.
     """
 
     def __init__(
@@ -350,13 +314,7 @@ class LiveFeed:
         return [(lanes[at], name, since_ns, count) for at, name, since_ns, count in told if lanes.get(at, -1) >= 0]
 
     def find(self, *, is_last: bool = False) -> None:
-        """Find out how much ran at once; the next refresh tells it. Does nothing where that was found shortly before.
-
-        Parameters
-        ----------
-        is_last
-            Whether to do it in any case.
-        """
+        """Find out how much ran at once; the next refresh tells it. Does nothing where that was found shortly before."""
         with self._recorder.observing():
             self._finding.look(self._reader.span_count, is_last=is_last)
 
@@ -389,13 +347,7 @@ class LiveFeed:
 
 
 def check_span_limit(name: str, value: object) -> int:
-    """Return a limit on spans; raise `OptionError` for what is none.
-
-    Examples
-    --------
-    >>> check_span_limit("capacity", 1_000)
-    1000
-    """
+    """Return a limit on spans; raise `OptionError` for what is none."""
     if type(value) is not int or not 1 <= value <= MAX_SPANS:
         raise OptionError(
             f"{name} is {value!r}; it must be a number of spans, from 1 to {MAX_SPANS:,}. "
