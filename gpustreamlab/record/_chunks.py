@@ -66,7 +66,9 @@ CHUNK_ROWS = 32_768
 """A chunk is closed with so many rows; it has at most twice as many."""
 CHUNK_PARTS = 256
 """A chunk is closed with so many parts."""
-KEPT_CHUNKS = 4_096
+SMALL_ROWS = 256
+"""A chunk of fewer rows is joined with the next one where nobody has a place between them."""
+KEPT_CHUNKS = 1_024
 """Beyond so many, the older half is joined into few; whose place was there begins anew."""
 START = 0
 """Where every reader begins."""
@@ -157,8 +159,8 @@ def columns_block(columns: Mapping[str, Any], names: Iterable[str] = SPAN_COLUMN
     return np.stack([columns[name] for name in names])
 
 
-def join(chunks: Sequence[Chunk]) -> Chunk:
-    """Return what chunks that follow each other tell together.
+def join(chunks: Sequence[Chunk], *, rows_from: int = START) -> Chunk:
+    """Return what chunks that follow each other tell together, without rows before a place.
 
     Examples
     --------
@@ -168,11 +170,12 @@ def join(chunks: Sequence[Chunk]) -> Chunk:
     """
     begin = max((at for at, chunk in enumerate(chunks) if chunk.is_anew), default=0)
     kept = chunks[begin:]
-    if len(kept) == 1:
+    if len(kept) == 1 and rows_from == START:
         return kept[0]
     joined: dict[str, Any] = {}
     for kind in _BLOCKS:
-        parts = [part for chunk in kept if (part := getattr(chunk, kind)).shape[1]]
+        told = kept if kind != "rows" or not rows_from else [chunk for chunk in kept if chunk.place > rows_from]
+        parts = [part for chunk in told if (part := getattr(chunk, kind)).shape[1]]
         if parts:
             joined[kind] = parts[0] if len(parts) == 1 else np.concatenate(parts, axis=1)
     joined = {kind: getattr(_NOTHING, kind) for kind in _BLOCKS} | joined
@@ -239,6 +242,7 @@ class ChunkLog:
         self._tail: list[Chunk] = []
         self._pairs: list[tuple[int, int]] = []
         self._tail_rows = 0
+        self._held = self.place  # the newest place that a reader has
         self._told = dict.fromkeys(self._codes, 0)
         self._counts = dict.fromkeys(self._limits, 0)
         self._oldest = dict.fromkeys(self._limits, 0)  # the first chunk that may have some of a kind
@@ -287,7 +291,10 @@ class ChunkLog:
             self.place += 1
             self._tail, self._pairs, self._tail_rows = [], [], 0
             chunk.rows.flags.writeable = False
-            self._chunks.append(chunk._replace(place=self.place, is_anew=False))
+            told = chunk._replace(place=self.place, is_anew=False)
+            if self._chunks and self._chunks[-1].place != self._held and self._chunks[-1].row_count < SMALL_ROWS:
+                told = join([self._chunks.pop(), told])
+            self._chunks.append(told)
             self.tables = self.tables if tables is None and chunk.tables is None else chunk.tables
             for name, values in new.items():
                 self._told[name] += len(values)
@@ -295,7 +302,15 @@ class ChunkLog:
             if len(self._chunks) > KEPT_CHUNKS:
                 self._join_older()
 
-    def read(self, since: int = START, *, until: int | None = None, rows_from: int = START, most: int | None = None) -> Chunk:
+    def read(
+        self,
+        since: int = START,
+        *,
+        until: int | None = None,
+        rows_from: int = START,
+        most: int | None = None,
+        is_held: bool = True,
+    ) -> Chunk:
         """Return what is new since a place, closed by now; everything, and `Chunk.is_anew`, where the place is not known.
 
         Parameters
@@ -305,21 +320,26 @@ class ChunkLog:
         until
             Return nothing that came behind this place.
         rows_from
-            Leave out rows before this place, where it is known.
+            Leave out rows of chunks before this place.
         most
             How many rows are enough; `Chunk.place` tells how far that came.
+        is_held
+            Whether the reader will go on from there.
         """
-        ends = [chunk.place for chunk in self._chunks]
-        first = bisect_right(ends, since)
-        is_known = since == self.place or (first > 0 and ends[first - 1] == since)
-        found = self._chunks[first if is_known else 0 : None if until is None else bisect_right(ends, until)]
-        if rows_from in ends:
-            found = [chunk if chunk.place > rows_from else chunk._replace(rows=_ROWS) for chunk in found]
+        first = self._behind(since)
+        is_known = since == self.place or (first > 0 and self._chunks[first - 1].place == since)
+        found = self._chunks[first if is_known else 0 : None if until is None else self._behind(until)]
         if most is not None:
             enough = np.searchsorted(np.cumsum([chunk.row_count for chunk in found]), most)
             found = found[: int(enough) + 1]
-        told = join(found) if found else Chunk(place=since if is_known else self.place)
+        told = join(found, rows_from=rows_from) if found else Chunk(place=since if is_known else self.place)
+        if is_held:
+            self._held = told.place
         return told._replace(is_anew=not is_known)
+
+    def _behind(self, place: int) -> int:
+        """Return the index of the first chunk behind a place."""
+        return bisect_right(self._chunks, place, key=lambda chunk: chunk.place)
 
     def tables_before(self, place: int) -> Tables | None:
         """Return the tables as they were told up to a place."""
@@ -334,6 +354,7 @@ class ChunkLog:
         """Let the oldest make room for a new chunk."""
         for kind, limit in self._limits.items():
             self._counts[kind] += _count(newest, kind)
+            self._oldest[kind] = min(self._oldest[kind], len(self._chunks) - 1)
             while (excess := self._counts[kind] - limit) > 0:
                 at = self._oldest[kind]
                 there = _count(self._chunks[at], kind)

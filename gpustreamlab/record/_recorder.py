@@ -264,7 +264,7 @@ class Recorder:
         return -1 if state is None else state.open_number(lane)
 
     def add_edge(self, source_number: int, lane: RecordedLane, number: int | None = None) -> None:
-        """Note that an open range, or else (-1) a lane's next one, waits for an earlier one; None is this thread's innermost."""
+        """Note that an open range, this thread's if None is given, or else (-1) a lane's next one, waits for an earlier one."""
         if source_number < 0 or (self.captures and lane.stream.is_capturing):  # there it orders the nodes of a graph
             return
         number = self.open_number(lane) if number is None else number
@@ -407,7 +407,7 @@ class Recorder:
         except DeviceError as error:
             _log.warning("Ranges that had not been collected are missing from the trace: %s", error)
         self.kernels.take()
-        told = self.changes(collects=False, rows_from=self._checkpoints.place(since))
+        told = self.changes(collects=False, rows_from=self._checkpoints.place(since), is_held=False)
         if since >= 0:
             told = told._replace(rows=told.rows[:, self._checkpoints.find_later(told.columns, since, self.to_clock_ns)])
         # The errors of the clock, and when kernels were captured, are known better by now.

@@ -34,6 +34,9 @@ FIRST_GRAPH_NUMBER = -2
 _NONE = np.empty(0, np.int64)
 
 
+NO_SAMPLES = Counters()
+
+
 class TraceData(NamedTuple):
     """What a trace is made of."""
 
@@ -49,7 +52,7 @@ class TraceData(NamedTuple):
     """Numbers of ranges, of which the second waited for the first; shape (n, 2)."""
     dependencies: Mapping[str, Int64Array] = dict.fromkeys(DEPENDENCY_COLUMNS, _NONE)
     """Which stream was told to wait for which, see `DEPENDENCY_COLUMNS`."""
-    counters: Counters = Counters()
+    counters: Counters = NO_SAMPLES
     """Samples of lanes' quantities, in order of time."""
 
 
@@ -67,7 +70,8 @@ def fold(chunks: Sequence[Chunk], **facts: Any) -> Trace:
         "pending_spans": chunk.pending,
         "capture_windows": windows,
     }
-    return build_trace(data._replace(tables=data.tables._replace(metadata=replace(meta, **(told | facts)))))
+    new = {name: value for name, value in (told | facts).items() if getattr(meta, name) != value}
+    return build_trace(data._replace(tables=data.tables._replace(metadata=replace(meta, **new))) if new else data)
 
 
 def trace_data(chunk: Chunk) -> TraceData:
@@ -87,6 +91,8 @@ def trace_data(chunk: Chunk) -> TraceData:
 
 def counters_of(samples: Int64Array, names: Sequence[str]) -> Counters:
     """Return samples as a trace has them; shape (4, n)."""
+    if not samples.shape[1]:
+        return NO_SAMPLES
     time_ns, lane, name, value = thinned(samples)
     return Counters(
         time_ns=time_ns,
