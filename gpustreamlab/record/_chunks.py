@@ -117,7 +117,7 @@ class Chunk(NamedTuple):
     @property
     def row_count(self) -> int:
         """How many rows there are."""
-        return self.rows.shape[1]
+        return int(self.rows.shape[1])
 
     @property
     def columns(self) -> dict[str, Int64Array]:
