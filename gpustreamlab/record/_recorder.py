@@ -20,7 +20,7 @@ from gpustreamlab.record._names import MAX_LABEL_LENGTH, CodeTable, cut_text
 from gpustreamlab.record._ranges import LaneWriter, OpenRange, Range, RecordedLane, ThreadState
 from gpustreamlab.record._tables import SessionTables, Tables
 from gpustreamlab.record._trace_maker import fold
-from gpustreamlab.record._unfinished import LossReport, Unfinished, find_unfinished
+from gpustreamlab.record._unfinished import LossReport, describe_unfinished
 from gpustreamlab.record._work import WorkReader
 from gpustreamlab.typing import MarkerKind
 
@@ -338,12 +338,12 @@ class Recorder:
         """The tables as they are now, without markers."""
         return self._tables.make(self.kernels, self.title())
 
-    def unfinished(self) -> Unfinished:
-        """Return the ranges that are open, or closed while their work has not ended."""
+    def unfinished(self) -> str:
+        """Name the ranges that are open, or closed while their work has not ended."""
         is_event_done, idle_host_ns = self._backend.is_event_done, self._idle_host_ns
-        return find_unfinished(self.in_flight, self._tables.names, is_event_done, idle_host_ns=idle_host_ns)
+        return describe_unfinished(self.in_flight, self._tables.names, is_event_done, idle_host_ns=idle_host_ns)
 
-    def _find_lost(self) -> Unfinished:
+    def _find_lost(self) -> str:
         """Return what `unfinished` does, when the device is lost: by what was told of until then."""
         self.kernels.take(is_last=True)
         with suppress(DeviceError):

@@ -3,9 +3,9 @@
 from __future__ import annotations
 
 import logging
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Collection, Sequence
 from types import TracebackType
-from typing import Any, NamedTuple
+from typing import Any
 
 from gpustreamlab._util.shell import running_kernel_shell
 from gpustreamlab.errors import DeviceError, StickyDeviceError
@@ -22,54 +22,13 @@ SHOWN_CHARACTERS = 60
 """Of a range's name in a message."""
 
 
-class NamedRange(NamedTuple):
-    """A range by its name and stream."""
-
-    number: int
-    """Ranges are numbered as they open."""
-    name: str
-    """Its label."""
-    stream: str
-    """The stream that it is on."""
-
-    def __str__(self) -> str:
-        name = self.name if len(self.name) <= SHOWN_CHARACTERS else f"{self.name[:SHOWN_CHARACTERS]}…"
-        return f"{name!r} on stream {self.stream!r}"
-
-
-class Unfinished(NamedTuple):
-    """The ranges whose work had not ended."""
-
-    waiting: tuple[NamedRange, ...]
-    """Of each thread and stream the first closed range that had not ended, in the order in which they were opened."""
-    waiting_count: int
-    """How many closed ranges had not ended."""
-    opened: tuple[NamedRange, ...]
-    """Ranges that were open, in the order in which they were opened."""
-    untold: tuple[NamedRange, ...]
-    """Closed ranges of whose work not all was told, in the order in which they were opened: some of them may have ended."""
-
-    def __str__(self) -> str:
-        parts = []
-        if self.untold:
-            parts.append(f"not known to have ended: {_listed(self.untold)}")
-        elif self.waiting:
-            first, *others = self.waiting
-            more = f", then {_listed(others)}" if others else ""
-            count = f" ({self.waiting_count:,} were closed and had not ended)" if self.waiting_count > len(self.waiting) else ""
-            parts.append(f"the first range that had not ended was {first}{more}{count}")
-        if self.opened:
-            parts.append(f"open: {_listed(self.opened)}")
-        return "; ".join(parts)
-
-
 class LossReport:
     """Names what ran where when the device's context was lost, and remembers it: later errors are of the same cause.
 
     As a context manager it names the ranges in a `StickyDeviceError` that passes through it to the user.
     """
 
-    def __init__(self, find: Callable[[], Unfinished]) -> None:
+    def __init__(self, find: Callable[[], str]) -> None:
         self._find = find
         self._text = ""
         self.is_told = False
@@ -92,7 +51,7 @@ class LossReport:
     def tell(self, error: StickyDeviceError) -> None:
         """Name the ranges in an error; the first time, those of now."""
         if not self._text:
-            found = str(self._find())
+            found = self._find()
             where = f"{found[0].upper()}{found[1:]}" if found else "No range was open, and all had ended"
             what = "the Jupyter kernel" if running_kernel_shell() is not None else "this process"
             self._text = f"{where}. Only a restart of {what} brings the device back."
@@ -116,25 +75,30 @@ class LossReport:
         return kept
 
 
-def find_unfinished(
+def describe_unfinished(
     in_flight: RangesInFlight, names: CodeTable[str], is_event_done: Callable[[Any], bool], *, idle_host_ns: int = -1
-) -> Unfinished:
-    """Find the ranges whose work has not ended."""
-    first: list[NamedRange] = []
-    count = 0
-    untold: list[NamedRange] = []
-    still_open = in_flight.open()
-    queues = [(lane, queue) for lane in in_flight.lanes for queue, _ in lane.queues()]
-    texts = names.all
-    opened = {NamedRange(one.number, texts[one.name], one.lane.name) for one in still_open}
-    for lane, queue in queues:
-        if waiting := _not_ended(queue, is_event_done, idle_host_ns):
-            count += len(waiting)
-            named = [NamedRange(row[3], texts[row[1]], lane.name) for row in waiting]
-            first += named[:1]
-            if waiting[0][0] is NO_EVENTS:
-                untold += named
-    return Unfinished(tuple(sorted(first)), count, tuple(sorted(opened)), tuple(sorted(untold)))
+) -> str:
+    """Say which ranges' work has not ended, in the order in which they were opened; empty where all has."""
+    opened = {(one.number, one.name, one.lane.name) for one in in_flight.open()}
+    firsts, untold, count = [], [], 0
+    for lane in in_flight.lanes:
+        for queue, _ in lane.queues():
+            rows = _not_ended(queue, is_event_done, idle_host_ns)
+            named = [(row[3], row[1], lane.name) for row in rows]
+            firsts += named[:1]
+            count += len(named)
+            untold += named if rows and rows[0][0] is NO_EVENTS else []
+    texts, parts = names.all, []
+    if untold:
+        parts.append(f"not known to have ended: {_listed(untold, texts)}")
+    elif firsts:
+        firsts.sort()
+        more = f", then {_listed(firsts[1:], texts)}" if firsts[1:] else ""
+        closed = f" ({count:,} were closed and had not ended)" if count > len(firsts) else ""
+        parts.append(f"the first range that had not ended was {_listed(firsts[:1], texts)}{more}{closed}")
+    if opened:
+        parts.append(f"open: {_listed(opened, texts)}")
+    return "; ".join(parts)
 
 
 def _not_ended(
@@ -152,6 +116,11 @@ def _not_ended(
     return ()
 
 
-def _listed(ranges: Sequence[NamedRange]) -> str:
+def _listed(ranges: Collection[tuple[int, int, str]], texts: Sequence[str]) -> str:
+    """Name ranges, each a number, the code of a name and a stream."""
+    shown = []
+    for _, code, stream in sorted(ranges)[:LISTED_RANGES]:
+        name = texts[code] if len(texts[code]) <= SHOWN_CHARACTERS else f"{texts[code][:SHOWN_CHARACTERS]}…"
+        shown.append(f"{name!r} on stream {stream!r}")
     more = f" and {len(ranges) - LISTED_RANGES:,} more" if len(ranges) > LISTED_RANGES else ""
-    return f"{', '.join(map(str, ranges[:LISTED_RANGES]))}{more}"
+    return f"{', '.join(shown)}{more}"

@@ -132,7 +132,7 @@ class Spool:
     def _write_changes(self, *, is_last: bool = False) -> bool:
         try:
             with self._recorder.observing():
-                chunk, unfinished = self._read(collects=True), str(self._recorder.unfinished())
+                chunk, unfinished = self._read(collects=True), self._recorder.unfinished()
                 facts = {} if unfinished == self._unfinished else {"unfinished": unfinished}
                 while not chunk.is_empty or chunk.is_anew or facts or is_last:
                     is_end = is_last and chunk.place == self._recorder.log.place
