@@ -11,13 +11,7 @@ from pathlib import Path
 
 @cache
 def host_id() -> str:
-    """Return what tells this machine, since it was started, from every other; its name cannot be read from it.
-
-    Examples
-    --------
-    >>> len(host_id()), host_id() == host_id()
-    (12, True)
-    """
+    """Return what tells this machine, since it was started, from every other; its name cannot be read from it."""
     told = str(uuid.getnode())
     with suppress(OSError):  # Linux alone has it; containers of one host share it
         told = Path("/proc/sys/kernel/random/boot_id").read_text(encoding="ascii")
@@ -29,11 +23,6 @@ def monotonic_clock_id() -> str:
     """Return what tells the clock of `time.monotonic_ns` from every other, or nothing where that is not known.
 
     Processes of one Linux share it, but those in a time namespace of their own. Source: time_namespaces(7).
-
-    Examples
-    --------
-    >>> monotonic_clock_id() == monotonic_clock_id()
-    True
     """
     with suppress(OSError):
         return host_id() + str(Path("/proc/self/ns/time").readlink())

@@ -23,27 +23,9 @@ _NO_ARRAYS = (*_CONTAINERS, str, bytes, int, float, complex, type(None), type)
 class Owner:
     """What must stay alive for an array's memory to stay.
 
-    Parameters
-    ----------
-    memory
-        An object to which every view of the memory refers.
-
-    Notes
-    -----
     Whether anybody else refers to it is read from CPython's reference count, which is exact where there is a global interpreter
     lock. In a free-threaded build a count that is read while other threads change it may be wrong for a moment, so there an
     owner has to be found alone twice, by two sweeps.
-
-    Examples
-    --------
-    >>> import numpy as np
-    >>> array = np.zeros(4)
-    >>> owner = find_owner(array[1:])
-    >>> owner.is_alone()
-    False
-    >>> del array
-    >>> any(owner.is_alone() for _ in range(2))  # with a global interpreter lock the first look is enough
-    True
     """
 
     __slots__ = ("__weakref__", "_sightings", "key", "memory")
@@ -86,14 +68,7 @@ def check_array(array: object, lane_name: str) -> None:
 
 
 def is_empty(array: Any) -> bool:
-    """Tell whether an array of any library has no elements, so that there is nothing in it to wait for.
-
-    Examples
-    --------
-    >>> import numpy as np
-    >>> is_empty(np.zeros((4, 0))), is_empty(np.zeros(4)), is_empty(object())
-    (True, False, False)
-    """
+    """Tell whether an array of any library has no elements, so that there is nothing in it to wait for."""
     shape = getattr(array, "shape", None)
     if shape is None:
         shape = (getattr(array, "__cuda_array_interface__", None) or {}).get("shape")

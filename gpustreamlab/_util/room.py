@@ -26,21 +26,7 @@ def room_bytes() -> int:
 
 
 def require_room(size_bytes: int, shown: str, most_bytes: int | None = None) -> None:
-    """Raise `TraceFileError` where what a file unpacks to is too large.
-
-    Parameters
-    ----------
-    size_bytes
-        What it takes, unpacked, as far as that is known.
-    shown
-        What the file is called in errors.
-    most_bytes
-        What `room_bytes` said when the reading began, where its size is known only little by little.
-
-    Examples
-    --------
-    >>> require_room(1_000, "'run.parquet'")
-    """
+    """Raise `TraceFileError` where what a file unpacks to is too large."""
     most_bytes = room_bytes() if most_bytes is None else most_bytes
     if size_bytes > most_bytes:
         raise TraceFileError(

@@ -24,15 +24,6 @@ def text_width() -> int:
 def wrap_sentence(text: str, *, first_indent: str = "", indent: str = "  ") -> list[str]:
     """Return a sentence as lines that break between words.
 
-    Parameters
-    ----------
-    text
-        The sentence.
-    first_indent
-        What stands before it in the first line.
-    indent
-        What stands before it in the lines that follow.
-
     Examples
     --------
     >>> wrap_sentence("Short."), max(map(len, wrap_sentence("word " * 40))) <= text_width()
@@ -55,13 +46,7 @@ def wrap_lines(lines: Iterable[str]) -> str:
 
 
 def suffix_fault(suffix: str) -> str:
-    """Say what is wrong with the suffix of a file that cannot be written.
-
-    Examples
-    --------
-    >>> suffix_fault(".pdf"), suffix_fault("")
-    ("the suffix '.pdf' is not supported", 'its name has no suffix, which chooses the format')
-    """
+    """Say what is wrong with the suffix of a file that cannot be written."""
     return f"the suffix {suffix!r} is not supported" if suffix else "its name has no suffix, which chooses the format"
 
 
@@ -75,18 +60,7 @@ def clone_folder() -> Path | None:
 
 
 def install_line(extra: str) -> str:
-    """Return what to type to install an extra of the package.
-
-    Parameters
-    ----------
-    extra
-        Its name, or several with commas between them.
-
-    Examples
-    --------
-    >>> install_line("cuda13").startswith("pip install ")
-    True
-    """
+    """Return what to type to install an extra of the package."""
     clone = clone_folder()
     if clone is None:
         return f"pip install 'gpustreamlab[{extra}]'"

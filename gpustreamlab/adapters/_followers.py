@@ -30,15 +30,7 @@ class Selected:
 
 
 class Followers:
-    """Selects for the backend first and for the libraries after it, and puts them back in reverse order.
-
-    Parameters
-    ----------
-    select, restore
-        The backend's own.
-    ordinal
-        The device's number.
-    """
+    """Selects for the backend first and for the libraries after it, and puts them back in reverse order."""
 
     def __init__(self, select: Callable[[Any], object], restore: Callable[[Any], None], ordinal: int) -> None:
         self.module_count = -1
@@ -206,13 +198,7 @@ class Adapters:
 
 
 def adapters_table(followers: Followers | None) -> Adapters:
-    """Return what each library does now.
-
-    Parameters
-    ----------
-    followers
-        The session's; None on a device that lends no streams.
-    """
+    """Return what each library does now."""
     known = {library.module for library in KNOWN}
     others = () if followers is None else tuple(name for name in followers.registry.sources if name not in known)
     foreign = tuple(Library(name, name, (), AdapterState.FOLLOWS, "by an adapter of another package") for name in others)

@@ -15,15 +15,7 @@ from gpustreamlab.errors import AdapterError
 
 
 class HostArrays:
-    """The host's arrays of one launch.
-
-    Parameters
-    ----------
-    cuda
-        The module ``numba.cuda``.
-    stream
-        Numba's stream object.
-    """
+    """The host's arrays of one launch."""
 
     def __init__(self, cuda: Any, stream: Any) -> None:
         self._cuda = cuda
@@ -109,18 +101,7 @@ class Hook(NamedTuple):
 
 
 class NumbaHooks:
-    """All hooks of one Numba-CUDA: put in together, taken out together. The registry's lock is held by who makes or releases.
-
-    Parameters
-    ----------
-    cuda
-        The module ``numba.cuda``.
-
-    Raises
-    ------
-    AdapterError
-        If a function is missing, or takes no stream; nothing is replaced then.
-    """
+    """All hooks of one Numba-CUDA: put in together, taken out together. Made and released under the registry's lock."""
 
     _installed: ClassVar[dict[int, NumbaHooks]] = {}
 
@@ -297,13 +278,7 @@ KEPT_LANES = 1_024
 
 
 def make_numba(cuda: Any, ordinal: int) -> Adapter:
-    """Make Numba-CUDA follow. It has no current stream, so its launches and copies are hooked.
-
-    Raises
-    ------
-    AdapterError
-        If Numba-CUDA is its simulator, or lacks one of the functions to hook; none is hooked then.
-    """
+    """Make Numba-CUDA follow. It has no current stream, so its launches and copies are hooked."""
     if hasattr(cuda, "simulator_init"):
         raise AdapterError("NUMBA_ENABLE_CUDASIM is set, so it runs on the CPU", has_work=False)
     return NumbaSelection(NumbaHooks.of(cuda), ordinal)

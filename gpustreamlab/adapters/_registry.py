@@ -205,13 +205,7 @@ _VIEWS: Mapping[str, tuple[str, Wrap]] = MappingProxyType(
 
 
 def view_of(module: str, stream: LaneStream, ordinal: int) -> Any:
-    """Return a stream as a library has it.
-
-    Raises
-    ------
-    MissingExtraError
-        If the library cannot be imported.
-    """
+    """Return a stream as a library has it."""
     fix, wrap = _VIEWS[module]
     try:
         library = importlib.import_module(module)

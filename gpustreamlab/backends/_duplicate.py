@@ -14,13 +14,6 @@ Copy = Callable[[NDArray[Any]], NDArray[Any]]
 def duplicate_host(arrays: Sequence[NDArray[Any]], copy: Copy = lambda owner: owner.copy(order="K")) -> list[NDArray[Any]]:
     """Return copies of NumPy arrays.
 
-    Parameters
-    ----------
-    arrays
-        The arrays, views of others or not.
-    copy
-        Copies an array that owns its memory, keeping its layout.
-
     Examples
     --------
     >>> x = np.arange(6)

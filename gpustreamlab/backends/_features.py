@@ -52,28 +52,7 @@ def green_capabilities(
     *,
     has_memory_pools: bool = True,
 ) -> Capabilities:
-    """Say which features a device has.
-
-    Parameters
-    ----------
-    driver
-        The CUDA version that the driver supports; None where there is no driver.
-    bindings
-        The CUDA version that the Python bindings were made for; None where there are none.
-    resource
-        How the device's SMs can be shared out; None where they cannot.
-    problem
-        Why `resource` is None although the versions are new enough.
-    has_memory_pools
-        Whether the device allocates memory in the order of a stream.
-
-    Examples
-    --------
-    >>> old = green_capabilities((12, 2), (13, 0), None)
-    >>> print(old["green-contexts"])
-    green-contexts: not available, the driver supports CUDA 12.2; it needs CUDA 12.5 in the driver and the bindings. Without
-    it: plain streams that share all SMs
-    """
+    """Say which features a device has."""
     return Capabilities(
         tuple(
             _with_pools(item, has_memory_pools)
@@ -149,13 +128,7 @@ _TOO_LARGE = 1 << 64
 
 
 def lent_handle(lender: Any) -> int:
-    """Return the handle of the stream that an object lends through ``__cuda_stream__``.
-
-    Raises
-    ------
-    StreamRefusedError
-        If the object lends none, speaks another version of the protocol, or lends a default stream or what is no handle.
-    """
+    """Return the handle of the stream that an object lends through ``__cuda_stream__``."""
     if isinstance(lender, type) or not callable(getattr(lender, "__cuda_stream__", None)):
         raise StreamRefusedError(_why_none_lent(lender))
     lent: object = lender.__cuda_stream__()

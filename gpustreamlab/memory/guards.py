@@ -241,14 +241,7 @@ class GuardedUse(ProcessBound):
         return f"<Use of guard {self._guard.name!r} on {self.lane.name!r}, for a `with` block or a decorator>"
 
     def __call__(self, function: _Function) -> _Function:
-        """Use what is guarded around each call of a function: ``@guard.on("decode")``.
-
-        Raises
-        ------
-        OptionError
-            If it is no function, or one whose body runs later: a coroutine function or a generator function. Other threads
-            would have to wait for as long as it is suspended.
-        """
+        """Use what is guarded around each call of a function: ``@guard.on("decode")``."""
         _check_decorated(function, self.lane.name)
 
         @functools.wraps(function)
@@ -293,13 +286,7 @@ class GuardedUse(ProcessBound):
 
 
 def check_guard_name(name: object) -> str:
-    """Return the name of a guard, which is any short text; raise `InvalidNameError` otherwise.
-
-    Examples
-    --------
-    >>> check_guard_name("engine context")
-    'engine context'
-    """
+    """Return the name of a guard, which is any short text; raise `InvalidNameError` otherwise."""
     if not isinstance(name, str):
         raise InvalidNameError(
             f"A guard's name is a str, not {type(name).__name__}. "

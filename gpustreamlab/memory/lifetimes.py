@@ -108,13 +108,6 @@ class Keeper:
 
     Nothing here waits for the device. Its lock is held around the lists alone; what is let go dies outside of it, since that
     may run code of others.
-
-    Parameters
-    ----------
-    backend
-        The session's.
-    observing
-        Makes a context in which questions to the device disturb nobody: no virtual time, no capture of a CUDA graph.
     """
 
     def __init__(self, backend: Backend, observing: Callable[[], AbstractContextManager[None]]) -> None:
@@ -184,13 +177,7 @@ class Keeper:
         self.sweep()
 
     def settle(self, stream: KeptStream, backend_stream: BackendStream, *, is_last: bool) -> None:
-        """Let go of what a stream held in a place where its work was waited for; called before it is destroyed there.
-
-        Parameters
-        ----------
-        is_last
-            Whether the stream has no other place: then it uses no memory any more.
-        """
+        """Let go of what a stream held in a place where its work was waited for; called before it is destroyed there."""
         unused: list[_Deferred] = []
         with self._lock:
             done = list(self._queues.pop(backend_stream, ()))

@@ -192,13 +192,6 @@ class LaneScratch:
 
     A scratch that is garbage leaves its lease in `_ended`, where the lane looks before it takes more: a finaliser, which runs
     in the middle of anything, could not call the driver.
-
-    Parameters
-    ----------
-    lane
-        The `Stream`.
-    backend
-        The session's.
     """
 
     def __init__(self, lane: KeptStream, backend: Backend) -> None:
@@ -255,14 +248,7 @@ class LaneScratch:
             self._free_ended()
 
     def close(self, *, keeps_held: bool = False) -> None:
-        """Free everything behind the lane's work. Idempotent.
-
-        Parameters
-        ----------
-        keeps_held
-            Whether what is still held stays until the next call: a thread that has the lane selected goes on working there. It
-            stays also while the lane is captured into a graph.
-        """
+        """Free everything behind the lane's work. Idempotent."""
         with delayed_interrupts(), self.lock, ExitStack() as freeing:
             self._free_ended()
             self.is_closed = True
@@ -330,13 +316,7 @@ def _check_length(length: object, shape: object) -> int:
 
 
 def _rounded(nbytes: int) -> int:
-    """Return the size of the block for a number of bytes; none is empty, so no address is NULL.
-
-    Examples
-    --------
-    >>> [_rounded(nbytes) for nbytes in (0, 1, 512, 513)]
-    [512, 512, 512, 1024]
-    """
+    """Return the size of the block for a number of bytes; none is empty, so no address is NULL."""
     return max(1, -(-nbytes // ALIGNMENT_BYTES)) * ALIGNMENT_BYTES
 
 

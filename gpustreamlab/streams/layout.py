@@ -37,15 +37,7 @@ DRAIN_ROUNDS = 100
 
 
 class Partitions:
-    """The current layout of one session, and the way to another.
-
-    Parameters
-    ----------
-    backend, recorder, locks
-        The session's.
-    cache
-        Its green contexts.
-    """
+    """The current layout of one session, and the way to another."""
 
     def __init__(self, backend: Backend, recorder: Recorder, cache: ContextCache, locks: SessionLocks) -> None:
         self.cache = cache
@@ -63,13 +55,7 @@ class Partitions:
         self._listeners: dict[object, Callable[[Layout | None], object]] = {}
 
     def plan_moves(self, layout: Layout | None, renamed: Mapping[str, str]) -> list[Stream]:
-        """Return the streams that would be drained and moved for a layout.
-
-        Raises
-        ------
-        PartitionInUseError
-            If a stream works in a partition that the layout does not have.
-        """
+        """Return the streams that would be drained and moved for a layout."""
         with self._locks.state:
             for old, new in renamed.items():
                 if (self.layout is not None and old not in self.layout) or (layout is not None and new not in layout):
@@ -84,18 +70,6 @@ class Partitions:
 
         An error or an interrupt leaves the old layout, whole; once the switch itself has begun, the new one. Who calls holds
         the lock for moves. Streams that are made meanwhile are made in the old layout, and move along.
-
-        Returns
-        -------
-        Layout or None
-            The layout with the SMs that the device really granted.
-
-        Raises
-        ------
-        PartitionInUseError
-            If a stream works in a partition that would go, or is selected while it would have to move.
-        DeviceError
-            If the driver refuses a context.
         """
         self._require_idle_hosts(self.plan_moves(layout, renamed))
         try:
@@ -255,13 +229,6 @@ class Partitions:
 
         Others go on meanwhile: they make, close and feed streams. Someone who feeds one through its handle could keep it busy
         for ever. After some rounds the move goes on, and new work stays behind what is left.
-
-        Parameters
-        ----------
-        plan
-            Says where streams go: called under the lock of the state, first, and before each try to switch.
-        finish
-            Called at the switch, before the streams settle.
         """
         is_changed = False
         try:

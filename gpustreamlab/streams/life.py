@@ -22,20 +22,7 @@ _log = logging.getLogger(__name__)
 
 
 class Closing:
-    """Steps that are left.
-
-    Parameters
-    ----------
-    steps
-        In their order: what is closed, and what closes it.
-
-    Examples
-    --------
-    >>> closing = Closing([("first", lambda: 1 / 0), ("second", list)])
-    >>> closing.run()
-    >>> [(what, str(failure)) for what, failure in closing.failures]
-    [('first', 'division by zero')]
-    """
+    """Steps that are left."""
 
     def __init__(self, steps: Iterable[tuple[str, Callable[[], object]]]) -> None:
         self._steps = list(steps)
@@ -97,13 +84,7 @@ class SessionLocks:
 
 
 class SessionLife:
-    """Closed until `begin`: before everything is made, there is nothing to close.
-
-    Parameters
-    ----------
-    loss_report
-        Names the ranges where the device's context is lost.
-    """
+    """Closed until `begin`: before everything is made, there is nothing to close."""
 
     __slots__ = ("_loss_report", "_why_closed", "locks", "state")
 
@@ -165,13 +146,7 @@ def raise_first(failures: Iterable[Exception | None]) -> None:
 
 
 class LeftStreams:
-    """Destroys the backend's streams of a session, but none on which a library may still launch: that would end the process.
-
-    Parameters
-    ----------
-    is_lending
-        Whether libraries have these streams by their handles.
-    """
+    """Destroys the backend's streams of a session, but none on which a library may still launch: that would end the process."""
 
     def __init__(self, *, is_lending: bool) -> None:
         self._is_lending = is_lending
@@ -189,15 +164,7 @@ class LeftStreams:
         return self._is_lending and any(place.is_selected for place in places)
 
     def close(self, places: Sequence[RecordedLane], let_go: Callable[[], object]) -> None:
-        """Destroy the backend's stream of a place, now or when no thread has the stream selected any more.
-
-        Parameters
-        ----------
-        places
-            The place, and the stream's others.
-        let_go
-            Called before that, to free what work of that thread may still use.
-        """
+        """Destroy the backend's stream of a place, now or when no thread has the stream selected any more."""
         if not self.is_needed(places):
             raise_first([failure_of(let_go), failure_of(places[0].stream.close)])
             return
@@ -248,11 +215,5 @@ def partition_fact(layout: Layout, cache: ContextCache) -> str:
 
 
 def counted(count: int, noun: str) -> str:
-    """Return a number and what it counts.
-
-    Examples
-    --------
-    >>> counted(1, "span"), counted(2_000, "span")
-    ('1 span', '2,000 spans')
-    """
+    """Return a number and what it counts."""
     return f"{count:,} {noun}{'' if count == 1 else 's'}"

@@ -17,15 +17,7 @@ from gpustreamlab.typing import Int64Array, Rounding
 
 
 class SMProbe:
-    """Runs the backend's probe in partitions, on streams of its own, and remembers what was seen.
-
-    Parameters
-    ----------
-    backend
-        Runs the kernels.
-    cache
-        The green contexts.
-    """
+    """Runs the backend's probe in partitions, on streams of its own, and remembers what was seen."""
 
     def __init__(self, backend: Backend, cache: ContextCache) -> None:
         self._backend = backend
@@ -114,13 +106,7 @@ def read_plan(
     strict: bool = False,
     workqueue: WorkqueueOptions | None = None,
 ) -> Layout | None:
-    """Return the layout for what was given as one mapping or layout, or as keywords; None for the whole card.
-
-    Raises
-    ------
-    PartitionError
-        If both were given, or the SMs cannot be shared out like this.
-    """
+    """Return the layout for what was given as one mapping or layout, or as keywords; None for the whole card."""
     if plan is not ... and shares:
         raise PartitionError(
             f"Partitions are given either as one mapping or layout, or as keywords; both were given ({', '.join(shares)})."
@@ -134,13 +120,7 @@ def read_plan(
 
 
 def read_renamed(renamed: Mapping[str, str] | None) -> dict[str, str]:
-    """Return new names of partitions by old ones.
-
-    Raises
-    ------
-    PartitionError
-        If what was given is no mapping.
-    """
+    """Return new names of partitions by old ones."""
     if renamed is not None and not isinstance(renamed, Mapping):
         raise PartitionError(
             f"renamed is a {type(renamed).__name__}; it has new names by old ones. Use renamed={{'old': 'new'}}."

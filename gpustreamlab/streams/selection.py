@@ -126,15 +126,7 @@ class Selections:
             self.unwind(state, depth, is_counted=False)
 
     def unwind(self, state: ThreadState, depth: int, *, is_counted: bool = True) -> None:
-        """Leave what a thread has entered above a depth, innermost first; what ends its block later is silent.
-
-        Parameters
-        ----------
-        state, depth
-            Of this thread, and how many entries stay.
-        is_counted
-            Whether the open ranges among them count as dropped.
-        """
+        """Leave what a thread has entered above a depth, innermost first; what ends its block later is silent."""
         failure: Exception | None = None
         stack = state.stack
         while len(stack) > depth:
@@ -381,30 +373,6 @@ class Selection(ProcessBound):
         Each call has a selection of its own, so that the function may be called from several threads at once and call itself.
         Coroutines, generators and asynchronous generators have the stream selected in each of their steps. Between the steps
         the thread has what it had, and what they have entered inside is left and entered again. Each step is a range.
-
-        Parameters
-        ----------
-        function
-            A function, coroutine function, generator function or asynchronous generator function.
-
-        Raises
-        ------
-        OptionError
-            If it is none of these.
-
-        Examples
-        --------
-        >>> import asyncio
-        >>> from gpustreamlab import Session
-        >>> with Session("sim") as lab:
-        ...     lab.stream("decode")
-        ...     @lab.on("decode", "serve")
-        ...     async def serve(x):
-        ...         await asyncio.sleep(0)
-        ...         return lab.current.name, (lab.xp.ones(x) * 2).get()
-        ...     asyncio.run(serve(2))
-        <Stream 'decode', priority 0, handle 0x3>
-        ('decode', array([2., 2.]))
         """
         return tasks.steered_function(function, self._again)
 

@@ -547,13 +547,7 @@ class Event(ProcessBound):
 
 
 def check_label(label: object) -> str:
-    """Return the name of a range, which is any text; raise `InvalidNameError` for what is no text.
-
-    Examples
-    --------
-    >>> check_label("load <image> 3")
-    'load <image> 3'
-    """
+    """Return the name of a range, which is any text; raise `InvalidNameError` for what is no text."""
     if not isinstance(label, str):
         example = "load" if label is None else str(label)[:40]
         raise InvalidNameError(f"A range's label is a str, not {type(label).__name__}. Pass a text, for example {example!r}.")
@@ -561,13 +555,7 @@ def check_label(label: object) -> str:
 
 
 def check_priority(priority: object, priority_range: tuple[int, int]) -> int:
-    """Return a priority that the device takes; raise `OptionError` otherwise.
-
-    Parameters
-    ----------
-    priority_range
-        Lowest and highest priority of the device, for example (0, -5).
-    """
+    """Return a priority that the device takes; raise `OptionError` otherwise."""
     lowest, highest = priority_range
     if isinstance(priority, bool) or not isinstance(priority, int) or not highest <= priority <= lowest:
         raise OptionError(

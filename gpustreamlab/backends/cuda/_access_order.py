@@ -17,11 +17,6 @@ class AccessOrder:
 
     Events of ranges are not told of: nobody waits for them. What a tool sees done while it only looks on is no order that the
     program has.
-
-    Parameters
-    ----------
-    beside
-        That of another card of a node, whose events streams of this one wait for; None for a card alone.
     """
 
     def __init__(self, beside: AccessOrder | None = None) -> None:
@@ -108,17 +103,7 @@ class AccessOrder:
 
 
 class NullStream:
-    """CUDA's NULL stream, on which a wait is put in where work with no lane selected lacks one.
-
-    Parameters
-    ----------
-    core_stream
-        The `cuda.core.Stream` of the legacy default stream.
-    order
-        Is told.
-    scope
-        Makes its device current, as a context manager: it has one handle on all of them.
-    """
+    """CUDA's NULL stream, on which a wait is put in where work with no lane selected lacks one."""
 
     def __init__(self, core_stream: Any, order: AccessOrder, scope: Callable[[], AbstractContextManager[None]]) -> None:
         self._core_stream = core_stream

@@ -79,19 +79,7 @@ class Calibration:
 
 
 class EventClock:
-    """Places finished events on an int64 clock that starts at 0 with the session.
-
-    Parameters
-    ----------
-    record
-        Records a fresh event, on a stream of its own, and returns it.
-    record_burst
-        Records events behind small kernels on the same stream; returns what `Burst` holds, but the host's time.
-    release
-        Takes an event that is no longer needed.
-    calibration
-        What was measured at the start.
-    """
+    """Places finished events on an int64 clock that starts at 0 with the session."""
 
     def __init__(
         self,
@@ -241,18 +229,6 @@ def _times(anchors: list[Anchor]) -> tuple[Int64Array, Int64Array]:
 def snap_to_ticks(elapsed_ms: FloatArray, tick_ns: int) -> Int64Array:
     """Turn float milliseconds into the integer nanoseconds they were rounded from.
 
-    Parameters
-    ----------
-    elapsed_ms : ndarray of float64, shape (n,)
-        What ``cuEventElapsedTime`` gave: a float32 of milliseconds.
-    tick_ns
-        Step of the clock behind it. A distance below 2**23 half-ticks comes back exactly.
-
-    Returns
-    -------
-    ndarray of int64, shape (n,)
-        Nanoseconds, multiples of the tick.
-
     Examples
     --------
     >>> snap_to_ticks(np.array([np.float32(251.000032)], np.float64), 32).tolist()
@@ -344,20 +320,6 @@ def calibrate(
 ) -> Calibration:
     """Time known kernels with event pairs on an otherwise idle stream.
 
-    Parameters
-    ----------
-    stream
-        A `cuda.core.Stream`.
-    acquire_event, release_events
-        Lend timing events, and take them back.
-    spin
-        ``spin(duration_ns, row)`` launches a kernel on the stream that stores its own begin and end, by ``%globaltimer``,
-        in ``times[row]``.
-    times : ndarray of uint64, shape (PAIR_COUNT, 2)
-        Page-locked.
-
-    Notes
-    -----
     The pairs are queued behind a longer kernel, so what is measured is the events' cost on a busy stream, not the host's
     speed. Kernels time themselves with ``%globaltimer``, which ticks as the event clock does (checked by the GPU tests).
     """
@@ -383,13 +345,7 @@ def run_pairs(
     spin: Callable[[int, int], None],
     fence: Callable[[], object] = bool,
 ) -> tuple[list[Any], list[Any]]:
-    """Run kernels that time themselves between pairs of events, in a full queue, and return the events.
-
-    Parameters
-    ----------
-    fence
-        Put in front of each event, as ranges do.
-    """
+    """Run kernels that time themselves between pairs of events, in a full queue, and return the events."""
     starts = [acquire_event() for _ in range(PAIR_COUNT)]
     ends = [acquire_event() for _ in range(PAIR_COUNT)]
     for _ in range(2):  # the first round loads the kernel
@@ -405,15 +361,7 @@ def run_pairs(
 
 
 def locate_pairs(places: RangeTimes, timers_ns: Int64Array) -> PairCost:
-    """Return where pairs of events stand around their kernels (medians).
-
-    Parameters
-    ----------
-    places
-        The events' own times on the session's clock.
-    timers_ns : ndarray of int64, shape (n, 2)
-        When each kernel ran its first and last instruction, on the same clock.
-    """
+    """Return where pairs of events stand around their kernels (medians)."""
     before_ns = np.median(timers_ns[:, 0] - places.start_ns)
     after_ns = np.median(places.end_ns - timers_ns[:, 1])
     return PairCost(round(before_ns), round(after_ns))

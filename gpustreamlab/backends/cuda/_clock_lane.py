@@ -22,25 +22,7 @@ BURST_SPIN_NS = 30_000
 
 
 class ClockLane:
-    """Measures on a stream of its own.
-
-    Parameters
-    ----------
-    stream
-        A `cuda.core.Stream`; whoever made it closes it.
-    cupy_stream
-        The same one as CuPy's.
-    ordinal
-        The CUDA device.
-    selection
-        Selects streams for this thread.
-    events
-        Lends timing events.
-    pinned_empty
-        Makes page-locked memory.
-    own_calls
-        Leaves out of traces what this thread calls inside, as a context manager.
-    """
+    """Measures on a stream of its own."""
 
     def __init__(
         self,

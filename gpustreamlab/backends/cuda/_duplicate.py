@@ -14,17 +14,7 @@ from gpustreamlab.backends._duplicate import duplicate_host
 
 
 def duplicate(arrays: Sequence[Any], xp: Any, pinned_empty: Callable[..., NDArray[Any]]) -> list[Any]:
-    """Return copies of arrays, made in the selected stream; None for a tensor that is in no CuPy array's memory.
-
-    Parameters
-    ----------
-    arrays
-        Of NumPy, of CuPy, and tensors of torch.
-    xp
-        CuPy.
-    pinned_empty
-        Makes page-locked memory, for the copies of what is in such.
-    """
+    """Return copies of arrays, made in the selected stream; None for a tensor that is in no CuPy array's memory."""
     known: dict[int, tuple[Any, Any]] = {}
 
     def copy_host(owner: NDArray[Any]) -> NDArray[Any]:

@@ -51,15 +51,8 @@ def _kernel(device_ordinal: int) -> Any:
 def measure_timers(first: CudaBackend, second: CudaBackend) -> tuple[int, int]:
     """Return how far the second card's ``%globaltimer`` is ahead of the first one's, and the bound on the error, in ns.
 
-    Notes
-    -----
     Of the turns that took the shortest, half the time that the flag was on its way bounds the error: that is exact where both
     ways are as long.
-
-    Raises
-    ------
-    DeviceError
-        If one of the cards had no room for a block while the other waited, for 0.2 s.
     """
     flag = first.pinned_empty(1, np.uint32)
     times = [backend.pinned_empty((TURNS, 2), np.uint64) for backend in (first, second)]

@@ -140,17 +140,7 @@ _lock = threading.RLock()  # re-entrant: a finaliser may close a session in the 
 
 
 class StreamArenas:
-    """The arenas of one device's streams.
-
-    Parameters
-    ----------
-    pool
-        ``cupy.get_default_memory_pool()``.
-    ordinal
-        The CUDA device.
-    scope
-        Makes it current, and lets what is freed break no capture of a CUDA graph in another thread, as a context manager.
-    """
+    """The arenas of one device's streams."""
 
     def __init__(self, pool: Any, ordinal: int, scope: Callable[[], AbstractContextManager[None]]) -> None:
         self._pool = pool

@@ -138,22 +138,6 @@ class CudaStream:
 def check_lent_stream(lender: object, handle: int, ordinal: int) -> None:
     """Refuse a stream of another device, and one that the driver does not know.
 
-    Parameters
-    ----------
-    lender
-        What lends it.
-    handle
-        Its handle.
-    ordinal
-        The session's device.
-
-    Raises
-    ------
-    StreamRefusedError
-        If the driver refuses the handle, or names another device.
-
-    Notes
-    -----
     A handle is an address, and drivers need not check it: one that was destroyed, or is no stream at all, may pass unnoticed,
     be that of a new stream meanwhile, or end the process. A lender that is alive and owns its stream is the safe source; it
     is kept alive. A stream that is being captured into a CUDA graph passes unasked: any of these questions would end the

@@ -265,15 +265,7 @@ class SimArray(NDArrayOperatorsMixin, ProcessBound):
 
 
 class SimUfunc:
-    """A ufunc of the array module, with those of its methods that CuPy has.
-
-    Parameters
-    ----------
-    module
-        The array module.
-    plain
-        NumPy's ufunc.
-    """
+    """A ufunc of the array module, with those of its methods that CuPy has."""
 
     def __init__(self, module: ArrayModule, plain: np.ufunc) -> None:
         self._module = module

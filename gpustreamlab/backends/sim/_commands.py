@@ -305,14 +305,6 @@ class HostClock:
     """Virtual time of the simulated host, in ns since the backend was made. Only calls into the backend move it.
 
     Real Python time is never part of it: a loop that computes for a second between two launches costs nothing here.
-
-    Examples
-    --------
-    >>> clock = HostClock()
-    >>> clock.advance(4_000)
-    4000
-    >>> clock.jump_to(1_000)  # never backwards
-    4000
     """
 
     now_ns: int = 0

@@ -214,18 +214,7 @@ PRESETS = {"h200": H200, "h200-cuda13.1": H200_CUDA13_1, "h200-cuda12.2": H200_C
 
 
 def find_preset(preset: str | DevicePreset) -> DevicePreset:
-    """Return the preset of a name, or the given one.
-
-    Raises
-    ------
-    BackendNotFoundError
-        If no preset has this name.
-
-    Examples
-    --------
-    >>> find_preset("laptop").sm_count
-    24
-    """
+    """Return the preset of a name, or the given one."""
     if isinstance(preset, DevicePreset):
         return preset
     key = str(preset).lower()
@@ -394,13 +383,7 @@ _TPC_SMS = 2  # SMs of a TPC, the least that is scheduled together; a remainder 
 
 
 class SMSplitter:
-    """Says how a device's SMs can be shared out, and finds those of a context.
-
-    Parameters
-    ----------
-    preset
-        The device and its driver.
-    """
+    """Says how a device's SMs can be shared out, and finds those of a context."""
 
     def __init__(self, preset: DevicePreset) -> None:
         groups, version = preset.sm_groups, preset.cuda_version
@@ -425,15 +408,7 @@ class SMSplitter:
             self.resource = replace(resource, is_structured=self.capabilities.has(Feature.UNEQUAL_SPLIT))
 
     def find_sm_ids(self, spec: ContextSpec) -> frozenset[int]:
-        """Return the SM ids of a context.
-
-        Raises
-        ------
-        DeviceError
-            If the driver lacks a feature that the spec needs, or cannot grant it.
-        NotSimulatedError
-            For a structured split with co-scheduled sizes beyond the device's smallest groups.
-        """
+        """Return the SM ids of a context."""
         resource = self._require(Feature.GREEN_CONTEXTS)
         if spec.workqueue is not None:
             self._require(Feature.WORKQUEUES)

@@ -58,13 +58,6 @@ class SimDriver:
 
     Every method may be called from any thread. Virtual time depends on the order of calls, so a program that submits from
     several threads is as deterministic as their order.
-
-    Parameters
-    ----------
-    preset
-        The device.
-    beside
-        The driver of another card of the same host, with which this one shares time; None for the only one.
     """
 
     def __init__(self, preset: DevicePreset, *, beside: SimDriver | None = None) -> None:
@@ -115,13 +108,7 @@ class SimDriver:
     def create_stream(
         self, priority: int, sm_ids: frozenset[int] | None, *, is_blocking: bool, context: int = 0
     ) -> StreamQueue:
-        """Make a stream.
-
-        Raises
-        ------
-        OptionError
-            For a priority outside the device's range.
-        """
+        """Make a stream."""
         with self.lock:
             self.check_open()
             low, high = self.preset.priority_range

@@ -389,15 +389,7 @@ _RANDOM_ADVICE = {
 
 
 class SimGenerator:
-    """A random generator, as `numpy.random.Generator` or `numpy.random.RandomState`.
-
-    Parameters
-    ----------
-    module
-        The array module.
-    source
-        NumPy's generator.
-    """
+    """A random generator, as `numpy.random.Generator` or `numpy.random.RandomState`."""
 
     def __init__(self, module: ArrayModule, source: np.random.Generator | np.random.RandomState) -> None:
         self._module = module

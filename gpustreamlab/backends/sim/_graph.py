@@ -50,17 +50,7 @@ class Node:
 
 
 class SimCapture:
-    """What one stream, and those that join it, capture; see `gpustreamlab.backends.GraphCapture`.
-
-    Parameters
-    ----------
-    driver
-        The device's driver, whose lock is held.
-    origin
-        The stream that captures from now on.
-    unchanged
-        Values to put back at the end.
-    """
+    """What one stream, and those that join it, capture; see `gpustreamlab.backends.GraphCapture`."""
 
     def __init__(self, driver: SimDriver, origin: StreamQueue, unchanged: Sequence[NDArray[Any]] = ()) -> None:
         self._before = [(values, values.copy()) for values in unchanged]
@@ -108,26 +98,14 @@ class SimCapture:
     # The end
 
     def instantiate(self) -> SimGraph:
-        """End the capture, and return what runs it again.
-
-        Raises
-        ------
-        GraphCaptureError
-            If a call was refused meanwhile, a stream was not joined, or the capture has ended before.
-        """
+        """End the capture, and return what runs it again."""
         with self._driver.lock:
             self._end()
             self._driver.charge(self._driver.preset.host.instantiate_ns + self._node_cost_ns)
             return SimGraph(self._driver, self._nodes, self.keep)
 
     def update(self, graph: SimGraph) -> bool:
-        """End the capture; tell whether a graph now does what was captured, because only arrays or scalars differ.
-
-        Raises
-        ------
-        GraphCaptureError
-            As `instantiate`.
-        """
+        """End the capture; tell whether a graph now does what was captured, because only arrays or scalars differ."""
         with self._driver.lock:
             self._end()
             self._driver.charge(self._node_cost_ns)
@@ -193,15 +171,7 @@ class SimGraph:
         return True
 
     def launch(self, stream: BackendStream) -> None:
-        """Run its work behind what a stream holds now; the stream's later work comes behind all of it.
-
-        Raises
-        ------
-        GraphCaptureError
-            If the stream captures.
-        InvalidHandleError
-            If the graph is closed, or the stream is of another device.
-        """
+        """Run its work behind what a stream holds now; the stream's later work comes behind all of it."""
         driver = self._driver
         if not isinstance(stream, SimStream) or stream.driver is not driver:
             raise InvalidHandleError(

@@ -28,15 +28,6 @@ class StreamPool:
 
     Memory is used again by an array of its size, what was freed last first. How pieces are cut and joined is not modelled: what
     was held at most stays reserved.
-
-    Examples
-    --------
-    >>> from gpustreamlab.backends.sim import SimBackend
-    >>> pool = StreamPool(SimBackend().null_stream.queue)
-    >>> first = pool.allocate(1_024)
-    >>> pool.free(first, 1_024)
-    >>> pool.used_bytes, pool.reserved_bytes, pool.allocate(1_024) == first
-    (0, 1024, True)
     """
 
     __slots__ = ("_free", "_top", "reserved_bytes", "stream", "used_bytes")
@@ -83,14 +74,7 @@ class Pages(np.ndarray[Any, np.dtype[Any]]):
 
 
 def create_pinned(shape: int | tuple[int, ...], dtype: DTypeLike) -> NDArray[Any]:
-    """Return an uninitialised array in memory that counts as page-locked.
-
-    Examples
-    --------
-    >>> buffer = create_pinned(8, "f4")
-    >>> is_pinned(buffer[2:4]), is_pinned(buffer.copy())
-    (True, False)
-    """
+    """Return an uninitialised array in memory that counts as page-locked."""
     return Pages(shape, dtype=dtype).view(np.ndarray)
 
 
@@ -114,11 +98,6 @@ class MemoryPool:
 
     One difference: the pool of a stream that was destroyed goes with its last array. An interrupt (Ctrl-C) in the middle of a
     change is repaired before the next one, rather than held back: holding back costs more than all the rest of this.
-
-    Parameters
-    ----------
-    driver
-        The device's driver.
     """
 
     def __init__(self, driver: SimDriver) -> None:

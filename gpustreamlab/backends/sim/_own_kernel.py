@@ -133,20 +133,7 @@ def plan_kernel(
 
 
 def explain_kernel(preset: DevicePreset, spec: KernelSpec, sm_count: int) -> ModelledKernel:
-    """Return what the model makes of a kernel on so many SMs; it runs there alone, on a device of its own.
-
-    Raises
-    ------
-    OptionError
-        If that would take more than 13 days.
-
-    Examples
-    --------
-    >>> from gpustreamlab.backends.sim import H200
-    >>> spec = plan_kernel(H200, "scale", blocks=1_056, threads_per_block=256, bytes_per_block=65_536)
-    >>> str(explain_kernel(H200, spec, 8)).partition(", 8 an SM")[0]
-    'scale: 94,826 ns alone on 8 SMs (modelled), 1,056 blocks'
-    """
+    """Return what the model makes of a kernel on so many SMs; it runs there alone, on a device of its own."""
     per_sm = preset.slots_per_sm // spec.block_slots
     fits = {"blocks": per_sm} if spec.shape is None else spec.shape.limits(preset.sm_limits)
     scarcest = min(fits, key=fits.__getitem__)

@@ -14,13 +14,6 @@ class SlotPool:
 
     SMs that every stream's allowed set either contains or excludes are alike; they form one group, and only the group's free
     slots are counted. A set of SMs is then a bit mask of groups.
-
-    Parameters
-    ----------
-    sm_count
-        How many SMs there are.
-    slots_per_sm
-        Slots of each.
     """
 
     def __init__(self, sm_count: int, slots_per_sm: int) -> None:
@@ -49,22 +42,7 @@ class SlotPool:
         return [number for number, group in enumerate(self.groups) if sm_ids & group and group - sm_ids]
 
     def split(self, number: int, sm_ids: frozenset[int], held: Iterable[tuple[Batch, int]]) -> int:
-        """Cut a group in two: what the set excludes becomes a new group.
-
-        Parameters
-        ----------
-        number
-            The group to cut.
-        sm_ids
-            The set whose part stays.
-        held
-            Batches that hold slots of the group, with the slots that a block takes. Their blocks are dealt out to both parts.
-
-        Returns
-        -------
-        int
-            Number of the new group.
-        """
+        """Cut a group in two: what the set excludes becomes a new group."""
         group = self.groups[number]
         kept, cut = group & sm_ids, group - sm_ids
         new = len(self.groups)
@@ -89,13 +67,7 @@ class SlotPool:
         return any(free >= slots and mask >> number & 1 for number, free in enumerate(self.free))
 
     def take(self, mask: int, slots: int, blocks: int) -> tuple[int, list[tuple[int, int]], int]:
-        """Take slots for as many blocks as fit, spread over the groups in proportion to their room.
-
-        Returns
-        -------
-        tuple of int, list and int
-            Blocks placed; (group, blocks) of each group used; bit mask of these groups.
-        """
+        """Take slots for as many blocks as fit, spread over the groups in proportion to their room."""
         free = self.free
         if len(free) == 1:
             count = min(free[0] // slots, blocks)

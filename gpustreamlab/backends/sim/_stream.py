@@ -16,17 +16,7 @@ from gpustreamlab.errors import DeviceMemoryError, InvalidHandleError
 
 
 class SimStream:
-    """A stream of the simulated device; see `gpustreamlab.backends._protocol.BackendStream`.
-
-    Parameters
-    ----------
-    driver
-        The device's driver.
-    queue
-        The stream's work.
-    is_owned
-        Whether closing destroys it.
-    """
+    """A stream of the simulated device; see `gpustreamlab.backends._protocol.BackendStream`."""
 
     __slots__ = ("_is_owned", "driver", "is_closed", "key", "priority", "queue")
 
@@ -109,15 +99,7 @@ class SimStream:
 
 
 class SimContext:
-    """A green context of the simulated device; see `gpustreamlab.backends._protocol.BackendContext`.
-
-    Parameters
-    ----------
-    driver
-        The device's driver.
-    sm_ids
-        The SMs that kernels of its streams run on.
-    """
+    """A green context of the simulated device; see `gpustreamlab.backends._protocol.BackendContext`."""
 
     def __init__(self, driver: SimDriver, sm_ids: frozenset[int]) -> None:
         self._driver = driver
@@ -134,15 +116,7 @@ class SimContext:
         return f"<SimContext {self.number}, {self.sm_count} SMs{', closed' if self.is_closed else ''}>"
 
     def create_stream(self, *, priority: int = 0) -> SimStream:
-        """Make a non-blocking stream whose kernels run on these SMs only.
-
-        Raises
-        ------
-        InvalidHandleError
-            If the context was closed.
-        OptionError
-            For a priority outside the device's range.
-        """
+        """Make a non-blocking stream whose kernels run on these SMs only."""
         with self._driver.lock:
             if self.is_closed:
                 self._driver.check_open()
@@ -189,11 +163,6 @@ class SimScratch:
     """Gives out blocks of device memory, counted against the device's size.
 
     Each stream has a pool: what was freed in its order is given out again in it, where the size is the same.
-
-    Parameters
-    ----------
-    driver
-        The device's driver.
     """
 
     def __init__(self, driver: SimDriver) -> None:

@@ -507,15 +507,7 @@ class ArrayModule:
 
 
 class SubModule:
-    """A submodule such as ``xp.fft``.
-
-    Parameters
-    ----------
-    module
-        The array module.
-    name
-        The submodule's name in NumPy.
-    """
+    """A submodule such as ``xp.fft``."""
 
     def __init__(self, module: ArrayModule, name: str) -> None:
         self._module = module
@@ -564,13 +556,7 @@ class _Arguments:
 
 
 def check_dtype(dtype: np.dtype[Any]) -> None:
-    """Refuse dtypes that no GPU array has.
-
-    Raises
-    ------
-    NotSimulatedError
-        For objects, text, dates, records and long doubles.
-    """
+    """Refuse dtypes that no GPU array has."""
     if dtype.kind not in "biufc" or dtype.char in "gG":
         raise NotSimulatedError(
             f"The simulated device has no arrays of dtype {dtype}. Use booleans, integers, floats or complex numbers."

@@ -26,8 +26,6 @@ _NSYS = (
 def active_client(cupti: Cupti) -> str:
     """Name the tool that collects in this process now, and what to do about it; empty where none does.
 
-    Notes
-    -----
     torch.profiler keeps CUPTI's one place for a subscriber after its first use for as long as the process lives, and does not
     mind others while it is not running.
     """
@@ -91,15 +89,7 @@ LOST_UNSEEN_NS = 60_000_000_000
 
 
 class LossWatch:
-    """Looks for signs of another client.
-
-    Parameters
-    ----------
-    cupti
-        The library.
-    host_time_ns
-        The host's clock of the backend.
-    """
+    """Looks for signs of another client."""
 
     def __init__(self, cupti: Cupti, host_time_ns: Callable[[], int]) -> None:
         self._cupti = cupti

@@ -118,13 +118,6 @@ class CallbackDomain(IntEnum):
 def copy_name(copy_kind: int, src_kind: int, dst_kind: int) -> str:
     """Name a copy as profilers do, with the kind of the host's memory or of managed memory.
 
-    Parameters
-    ----------
-    copy_kind
-        A `CopyKind`.
-    src_kind, dst_kind
-        The `MemoryKind` of both ends. Any number is taken: what is not known is left out.
-
     Examples
     --------
     >>> copy_name(1, 2, 3), copy_name(8, 3, 3), copy_name(2, 3, 1), copy_name(77, 0, 99)

@@ -135,23 +135,7 @@ class Layouts:
 
 @cache
 def find_layouts(version: int) -> Layouts | None:
-    """Find the layouts of a CUPTI version.
-
-    Parameters
-    ----------
-    version
-        The number that ``cuptiGetVersion`` gives.
-
-    Returns
-    -------
-    Layouts or None
-        None where the version is not known. From 13.0 on, every update of a known minor version counts as known.
-
-    Examples
-    --------
-    >>> find_layouts(24).sizes[10], find_layouts(130000).sizes[10], find_layouts(139900)
-    (208, 216, None)
-    """
+    """Find the layouts of a CUPTI version."""
     if version not in VERSIONS and version < _FIRST_OF_13:
         return None
     known = max((other for other in VERSIONS if other <= version and other // 100 == version // 100), default=None)

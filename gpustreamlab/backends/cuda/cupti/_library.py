@@ -73,20 +73,7 @@ _loaded: dict[str, Cupti] = {}
 
 
 class Cupti:
-    """A loaded libcupti.
-
-    Parameters
-    ----------
-    library
-        The ctypes library.
-    path
-        Where it was loaded from.
-
-    Raises
-    ------
-    CaptureUnavailableError
-        If this version's records are not known.
-    """
+    """A loaded libcupti."""
 
     def __init__(self, library: Any, path: str) -> None:
         self.library = library
@@ -309,15 +296,7 @@ def _wall_clock_address() -> int | None:
 
 
 def load_cupti() -> Cupti:
-    """Load libcupti once: the one that is in this process already, else the installed one.
-
-    Raises
-    ------
-    MissingExtraError
-        If there is none.
-    CaptureUnavailableError
-        If its version is not known.
-    """
+    """Load libcupti once: the one that is in this process already, else the installed one."""
     with _loading:
         if not _loaded:
             path = find_loaded() or find_installed()
@@ -341,13 +320,7 @@ def find_loaded() -> str | None:
 
 
 def find_installed() -> str:
-    """Return the path of the installed libcupti.
-
-    Raises
-    ------
-    MissingExtraError
-        If there is none.
-    """
+    """Return the path of the installed libcupti."""
     try:
         from cuda import pathfinder
 

@@ -87,29 +87,7 @@ _Batch = TypeVar("_Batch", WorkBatch, CallBatch, AnnotationBatch)
 
 
 class CuptiSource:
-    """An `ActivitySource` of one CUDA device.
-
-    Parameters
-    ----------
-    cupti
-        The library.
-    ordinal
-        The CUDA device.
-    sm_count
-        Its SMs.
-    clock
-        Places CUPTI's times.
-    clock_handle
-        The ``cudaStream_t`` on which its anchors run; what runs there is not shown.
-    host_time_ns
-        The host's clock of the backend.
-    watch
-        Follows CuPy's memory pool.
-    mark_range
-        Opens and closes an NVTX range of ours: whether CUPTI tells of it shows whether ranges can be timed by their work.
-    keep_time
-        Called some times a second, so that the session's clock need not be set anew after a pause.
-    """
+    """An `ActivitySource` of one CUDA device."""
 
     def __init__(
         self,
@@ -185,13 +163,7 @@ class CuptiSource:
         return self._clock.tail_ns
 
     def start(self) -> None:
-        """Begin to collect. Idempotent.
-
-        Raises
-        ------
-        CaptureUnavailableError
-            If another client is collecting, or CUPTI refuses.
-        """
+        """Begin to collect. Idempotent."""
         with self._lock, SHARING.lock:
             if self.is_collecting:
                 return

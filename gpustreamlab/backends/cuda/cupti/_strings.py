@@ -29,13 +29,6 @@ class StringReader:
 
     Names may be freed and their addresses used again after a drain, so a reader must not outlive it. It must not be used in a
     child of `os.fork` either: it would read the parent's memory.
-
-    Examples
-    --------
-    >>> text = ctypes.create_string_buffer(b"spin")
-    >>> with StringReader() as strings:
-    ...     strings.read(ctypes.addressof(text)), strings.read(8)
-    ('spin', None)
     """
 
     def __init__(self) -> None:
@@ -49,15 +42,7 @@ class StringReader:
         self.close()
 
     def read(self, address: int, limit: int = STRING_LIMIT) -> str | None:
-        """Return the string at an address, or None where there is none.
-
-        Parameters
-        ----------
-        address
-            Where it begins; 0 and anything that cannot be read give None.
-        limit
-            Bytes after which it is cut.
-        """
+        """Return the string at an address, or None where there is none."""
         if address not in self._texts:
             self._texts[address] = self._read(address, limit)
         return self._texts[address]

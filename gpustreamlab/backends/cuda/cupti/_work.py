@@ -88,21 +88,7 @@ def work_batch(
     keep: Callable[[Columns], BoolArray],
     nodes: NodeNumbers,
 ) -> WorkBatch:
-    """Turn the records of device work into columns; times stay CUPTI's.
-
-    Parameters
-    ----------
-    records
-        What was parsed.
-    texts
-        Takes the names and details.
-    read_text
-        Reads a text at an address.
-    keep
-        Tells which rows are wanted.
-    nodes
-        Numbers the nodes of graphs.
-    """
+    """Turn the records of device work into columns; times stay CUPTI's."""
     shapes: dict[RecordKind, tuple[SpanKind, Sequence[str], Callable[[Mapping[str, int]], _Shape]]] = {
         RecordKind.CONCURRENT_KERNEL: (SpanKind.KERNEL, _KERNEL_SHAPE, lambda row: _kernel_shape(row, read_text)),
         RecordKind.MEMCPY: (SpanKind.COPY, _COPY_SHAPE, _copy_shape),
@@ -197,14 +183,7 @@ def _code_shapes(
 
 
 def hash_rows(columns: Sequence[NDArray[Any]]) -> Int64Array:
-    """Return one 63-bit number for each row, equal for equal rows; that two others meet has odds of 1 in 10**19.
-
-    Examples
-    --------
-    >>> codes = hash_rows([np.array([1, 2, 1]), np.array([5, 5, 5])])
-    >>> bool(codes[0] == codes[2]), bool(codes[0] == codes[1])
-    (True, False)
-    """
+    """Return one 63-bit number for each row, equal for equal rows; that two others meet has odds of 1 in 10**19."""
     mixed = np.zeros(len(columns[0]), np.uint64)
     for values in columns:
         mixed = (mixed ^ values.astype(np.int64).view(np.uint64)) * _HASH_FACTOR
@@ -263,15 +242,7 @@ _IS_BLOCKING: dict[int, bool] = {StreamFlag.DEFAULT: True, StreamFlag.NON_BLOCKI
 
 
 class StreamBook:
-    """Knows the numbers of streams, and what is known of streams that no session made.
-
-    Parameters
-    ----------
-    cupti
-        The library.
-    ordinal, sm_count
-        The device and its SMs.
-    """
+    """Knows the numbers of streams, and what is known of streams that no session made."""
 
     def __init__(self, cupti: Cupti, *, ordinal: int, sm_count: int) -> None:
         self._cupti = cupti
@@ -294,13 +265,7 @@ class StreamBook:
         self._cupti.call(name, int(kind))
 
     def key_of(self, handle: int) -> tuple[int, int]:
-        """Return the context and the stream of a ``cudaStream_t``.
-
-        Raises
-        ------
-        DeviceError
-            If the driver does not know the stream.
-        """
+        """Return the context and the stream of a ``cudaStream_t``."""
         from cuda.bindings import driver
 
         status, context = driver.cuStreamGetCtx(driver.CUstream(handle))
