@@ -32,12 +32,12 @@ from gpustreamlab.backends.sim._commands import (
     StreamQueue,
     Wait,
 )
-from gpustreamlab.backends.sim._cost import DevicePreset
 from gpustreamlab.backends.sim._sms import SlotPool
 from gpustreamlab.errors import SessionError
 from gpustreamlab.typing import SpanKind
 
 if TYPE_CHECKING:
+    from gpustreamlab.backends.sim._cost import DevicePreset
     from gpustreamlab.backends.sim._source import Collecting
 
 

@@ -20,9 +20,8 @@ from gpustreamlab.backends._activity import (
     WorkBatch,
 )
 from gpustreamlab.backends._protocol import BackendStream
-from gpustreamlab.backends.sim._commands import COPY_PLACES, CopySpec, DeviceWork, KernelSpec, StreamQueue
+from gpustreamlab.backends.sim._commands import COPY_PLACES, CopySpec, DeviceWork, KernelSpec, StreamQueue, plain_shape
 from gpustreamlab.backends.sim._cost import DevicePreset
-from gpustreamlab.backends.sim._occupancy import plain_shape
 from gpustreamlab.errors import CaptureUnavailableError
 from gpustreamlab.model import SPAN_KINDS, WorkDetail
 from gpustreamlab.typing import BoolArray, Int64Array, SpanKind

@@ -15,7 +15,6 @@ from numpy.typing import DTypeLike, NDArray
 from gpustreamlab.backends.sim._array import RandomModule, SimArray, SimUfunc
 from gpustreamlab.backends.sim._commands import DEVICE_TO_HOST, HOST_TO_DEVICE
 from gpustreamlab.backends.sim._cost import plan_host_copy, plan_peer_copy, plan_streaming
-from gpustreamlab.backends.sim._graph import NodeWork
 from gpustreamlab.backends.sim._memory import is_pinned
 from gpustreamlab.backends.sim._rules import (
     CHOOSING,
@@ -31,12 +30,13 @@ from gpustreamlab.backends.sim._rules import (
     explain_missing,
     rule_of,
 )
+from gpustreamlab.backends.sim._stream import NodeWork
 from gpustreamlab.errors import NotSimulatedError
 from gpustreamlab.typing import SpanKind
 
 if TYPE_CHECKING:
     from gpustreamlab.backends.sim._backend import SimBackend
-    from gpustreamlab.backends.sim._graph import SimCapture
+    from gpustreamlab.backends.sim._stream import SimCapture
 
 _FLAG_BYTES = 8  # what the host reads to learn the size of a result
 
