@@ -36,7 +36,7 @@ from gpustreamlab.model import Capabilities, Layout, Trace, Verification, Workqu
 from gpustreamlab.record import OpenRange
 from gpustreamlab.sinks.reading import load_trace
 from gpustreamlab.sinks.spool import Spool
-from gpustreamlab.streams.probe import read_plan, read_renamed
+from gpustreamlab.streams.layout import read_plan, read_renamed
 from gpustreamlab.streams.stream import Stream, check_label
 from gpustreamlab.typing import CaptureTier, Rounding, SessionState, SupportsCudaStream
 

@@ -31,7 +31,7 @@ from gpustreamlab.record.capture import Capture, CaptureControl, read_tier
 from gpustreamlab.sinks._spool_format import DEFAULT_LIMIT_BYTES, open_spool_file
 from gpustreamlab.sinks.live import DEFAULT_CAPACITY
 from gpustreamlab.sinks.spool import Spool
-from gpustreamlab.streams.layout import Partitions
+from gpustreamlab.streams.layout import Partitions, read_plan, read_renamed
 from gpustreamlab.streams.life import (
     Closing,
     SessionLife,
@@ -40,7 +40,6 @@ from gpustreamlab.streams.life import (
     known_sessions,
     partition_fact,
 )
-from gpustreamlab.streams.probe import read_plan, read_renamed
 from gpustreamlab.streams.selection import Selection, Selections
 from gpustreamlab.streams.stream import Event, Stream, StreamParts, check_label
 from gpustreamlab.streams.table import StreamTable

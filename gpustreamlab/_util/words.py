@@ -7,6 +7,7 @@ import shutil
 import textwrap
 from collections.abc import Iterable
 from pathlib import Path
+from typing import TYPE_CHECKING, ClassVar
 
 MIN_WIDTH, MAX_WIDTH = 60, 110
 """Fewest columns of a line in a narrow terminal, and most in a wide one: longer lines are hard to read."""
@@ -79,3 +80,19 @@ def _shown(clone: Path) -> str:
         return "." if Path.cwd() == clone else str(clone)
     except OSError:  # the current folder was removed
         return str(clone)
+
+
+class OneOfSeveral:
+    """Says in an `AttributeError` what to type instead of an attribute that only its parts have."""
+
+    _part: ClassVar[type]
+    """The class of its parts."""
+    _instead: ClassVar[str]
+    """What is said, with ``{name}`` for the attribute."""
+
+    if not TYPE_CHECKING:  # else type checkers would believe that it has every attribute
+
+        def __getattr__(self, name: str) -> object:
+            if name[0] != "_" and hasattr(self._part, name) and not hasattr(type(self), name):
+                raise AttributeError(self._instead.format(name=name))
+            return object.__getattribute__(self, name)  # raises as ever; of a property that failed, what it raised

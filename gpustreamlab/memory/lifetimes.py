@@ -10,9 +10,8 @@ from types import TracebackType
 from typing import TYPE_CHECKING, Any, NamedTuple, Protocol, TypeVar
 from weakref import WeakSet
 
-from gpustreamlab._util.arrays import find_arrays, is_array
+from gpustreamlab._util.arrays import Owner, check_array, find_arrays, find_owner, is_array, is_empty
 from gpustreamlab._util.defences import process_lock
-from gpustreamlab._util.ownership import Owner, check_array, find_owner, is_empty
 from gpustreamlab._util.tasks import close_later_work, works_later
 from gpustreamlab.backends import Backend, BackendStream, acquire_order_event, release_order_events
 from gpustreamlab.errors import DeviceError, GPUStreamLabError, OptionError

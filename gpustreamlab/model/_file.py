@@ -13,7 +13,7 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.parquet as pq
 
-from gpustreamlab._util.room import require_room
+from gpustreamlab._util.host import require_room
 from gpustreamlab.errors import TraceError, TraceFileError
 from gpustreamlab.model._schema import make_trace, trace_to_table
 from gpustreamlab.model._trace import COLUMN_DTYPES, Trace

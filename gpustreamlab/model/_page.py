@@ -7,7 +7,7 @@ import json
 from os import PathLike
 from pathlib import Path
 
-from gpustreamlab._util.room import require_room
+from gpustreamlab._util.host import require_room
 from gpustreamlab.errors import TraceFileError
 from gpustreamlab.model._file import parquet_bytes, parquet_trace
 from gpustreamlab.model._notes import read_written, with_written

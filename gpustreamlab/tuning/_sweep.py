@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any, ClassVar
 
 import numpy as np
 
-from gpustreamlab._util.progress import steps
+from gpustreamlab._util.shell import steps
 from gpustreamlab.analysis import blocks_that_fit
 from gpustreamlab.analysis._report import Report, Reported, ReportTable
 from gpustreamlab.analysis._scale import count_text, format_ns

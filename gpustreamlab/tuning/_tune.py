@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any, ClassVar
 
 import numpy as np
 
-from gpustreamlab._util.progress import steps
+from gpustreamlab._util.shell import steps
 from gpustreamlab.analysis._report import Report, Reported, ReportTable
 from gpustreamlab.analysis._scale import count_text, format_ns
 from gpustreamlab.errors import MeasureError, OptionError, StreamExistsError

@@ -12,8 +12,8 @@ import numpy as np
 import pytest
 
 from gpustreamlab import Session
-from gpustreamlab.adapters import _registry
-from gpustreamlab.adapters._registry import Registry
+from gpustreamlab.adapters import _followers
+from gpustreamlab.adapters._followers import Registry
 from gpustreamlab.errors import AdapterWarning
 from gpustreamlab.typing import AdapterState
 from tests.helpers.lending_backend import LendingBackend, StandIn
@@ -132,7 +132,7 @@ def make_numba(*, has_core=True, device=0):  # noqa: C901 - one stand-in of many
 
 @pytest.fixture
 def numba(monkeypatch):
-    monkeypatch.setattr(_registry, "registry", Registry())
+    monkeypatch.setattr(_followers, "registry", Registry())
     monkeypatch.delitem(sys.modules, "torch", raising=False)
     numba = make_numba()
     monkeypatch.setitem(sys.modules, "numba.cuda", numba.cuda)

@@ -304,6 +304,8 @@ _STATE = frozenset({"bit_generator", "bytes", "get_state", "seed", "set_state", 
 class RandomModule(SimGenerator):
     """``xp.random``. The numbers are NumPy's, not the bit streams of CuPy's generators."""
 
+    source: np.random.RandomState
+
     def __init__(self, module: ArrayModule) -> None:
         super().__init__(module, np.random.RandomState())  # numpy.random's functions, without its global state
 

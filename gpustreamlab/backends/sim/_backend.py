@@ -13,8 +13,7 @@ from numpy.typing import DTypeLike, NDArray
 
 from gpustreamlab.analysis import Touch
 from gpustreamlab.backends._activity import PROBE_NAME
-from gpustreamlab.backends._duplicate import duplicate_host
-from gpustreamlab.backends._features import AccessSink, WatchedArrays, lent_handle, refuse_stream
+from gpustreamlab.backends._features import AccessSink, WatchedArrays, duplicate_host, lent_handle, refuse_stream
 from gpustreamlab.backends._protocol import BackendStream, ClockInfo, ContextSpec, RangeTimes
 from gpustreamlab.backends.sim._array import SimArray
 from gpustreamlab.backends.sim._commands import KernelRun, KernelSpec, SimEvent, StreamQueue

@@ -12,8 +12,9 @@ import numpy as np
 from gpustreamlab.analysis import distinct
 from gpustreamlab.backends._activity import AnnotationBatch, CallBatch, CallClass, DependencyBatch
 from gpustreamlab.backends.cuda._nvtx import DEFAULT_DOMAIN
+from gpustreamlab.backends.cuda.cupti._clients import stream_key
 from gpustreamlab.backends.cuda.cupti._clock import WallClock
-from gpustreamlab.backends.cuda.cupti._constants import (
+from gpustreamlab.backends.cuda.cupti._layouts import (
     CallbackDomain,
     MarkerFlag,
     OverheadKind,
@@ -22,7 +23,6 @@ from gpustreamlab.backends.cuda.cupti._constants import (
 )
 from gpustreamlab.backends.cuda.cupti._library import CALL_DOMAINS, Cupti
 from gpustreamlab.backends.cuda.cupti._records import Columns, Records
-from gpustreamlab.backends.cuda.cupti._sharing import stream_key
 from gpustreamlab.backends.cuda.cupti._work import Texts
 from gpustreamlab.typing import BoolArray, Int64Array
 

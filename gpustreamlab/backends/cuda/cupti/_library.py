@@ -21,8 +21,7 @@ from numpy.typing import NDArray
 from gpustreamlab._util.words import update_line
 from gpustreamlab.backends._activity import CallClass
 from gpustreamlab.backends.cuda._libcuda import cupti_line, exact_cupti_line, load_libcuda
-from gpustreamlab.backends.cuda.cupti._constants import WORK_KINDS, CallbackDomain, RecordKind
-from gpustreamlab.backends.cuda.cupti._layouts import Layouts, find_layouts
+from gpustreamlab.backends.cuda.cupti._layouts import WORK_KINDS, CallbackDomain, Layouts, RecordKind, find_layouts
 from gpustreamlab.errors import CaptureUnavailableError, MissingExtraError
 
 _log = logging.getLogger(__name__)

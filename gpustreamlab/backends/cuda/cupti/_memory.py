@@ -13,7 +13,7 @@ import numpy as np
 
 from gpustreamlab.backends._activity import MemoryBatch
 from gpustreamlab.backends.cuda.cupti._clock import WallClock
-from gpustreamlab.backends.cuda.cupti._constants import MemoryOperation, RecordKind
+from gpustreamlab.backends.cuda.cupti._layouts import MemoryOperation, RecordKind
 from gpustreamlab.backends.cuda.cupti._records import Records
 from gpustreamlab.backends.cuda.cupti._work import Texts
 from gpustreamlab.errors import GPUStreamLabError

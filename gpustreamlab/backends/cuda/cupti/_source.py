@@ -27,20 +27,27 @@ from gpustreamlab.backends.cuda.cupti._calls import (
 )
 from gpustreamlab.backends.cuda.cupti._clients import (
     LOST_TO_TORCH_NS,
+    SHARING,
     LossWatch,
     active_client,
     call_before_torch_profiles,
     is_torch_profiling,
+    stream_key,
 )
 from gpustreamlab.backends.cuda.cupti._clock import CuptiClock, SentAnchor, WallClock
-from gpustreamlab.backends.cuda.cupti._constants import RecordKind
+from gpustreamlab.backends.cuda.cupti._layouts import RecordKind
 from gpustreamlab.backends.cuda.cupti._library import Cupti
 from gpustreamlab.backends.cuda.cupti._memory import MemoryReader, PoolWatch
-from gpustreamlab.backends.cuda.cupti._peer import join_staged
 from gpustreamlab.backends.cuda.cupti._records import CallNumbers, Columns, Records, concat_records
-from gpustreamlab.backends.cuda.cupti._sharing import SHARING, stream_key
-from gpustreamlab.backends.cuda.cupti._strings import StringReader
-from gpustreamlab.backends.cuda.cupti._work import NodeNumbers, StreamBook, Texts, without_untimed, work_batch
+from gpustreamlab.backends.cuda.cupti._work import (
+    NodeNumbers,
+    StreamBook,
+    StringReader,
+    Texts,
+    join_staged,
+    without_untimed,
+    work_batch,
+)
 from gpustreamlab.errors import CaptureUnavailableError, GPUStreamLabError
 from gpustreamlab.typing import BoolArray, Int64Array
 
