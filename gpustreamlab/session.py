@@ -160,7 +160,7 @@ class Session(ProcessBound):
                 undoing.callback(self._spool.close)
             self._keeper = Keeper(self._backend, self._recorder.observing)
             self._recorder.aside = self._keeper.sweep
-            parts = StreamParts(self._backend, self._recorder, self._locks, self._keeper, self._partitions.left)
+            parts = StreamParts(self._backend, self._recorder, self._locks, self._keeper)
             self._table = StreamTable(parts, self._partitions, self._life)
             self._accesses = watch_accesses(self._backend, self._recorder, hazards, self._table, self._keeper)
             self._captures = CaptureControl(self._backend, self._recorder)
@@ -958,11 +958,6 @@ class Session(ProcessBound):
         for stream in self._table.by_name.values():
             stream._disown()  # noqa: SLF001 - of the package
         self._closing = None
-        self._captures.disown()
-        self._selections.disown()
-        self._recorder.leave_to_parent()
-        self._keeper.leave_to_parent()
-        self._accesses.leave_to_parent()
 
     def _end_capture(self) -> None:
         self._captures.finish([stream._drain for stream in self._table.open_streams.values()])  # noqa: SLF001

@@ -155,12 +155,6 @@ class Guard(ProcessBound):
                 self.end(self._uses.pop())
             self.give()
 
-    def leave_to_parent(self) -> None:
-        """Be closed without touching the device, which is that of the process that this one was forked from."""
-        self._owner = 0
-        self._is_closed = True
-        self._done = self._resource = self._last = None
-
     def begin(self, use: GuardedUse) -> None:
         """Make a lane wait for the last use, or for what a block around this one has enqueued so far."""
         if self._uses:

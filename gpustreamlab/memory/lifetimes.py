@@ -210,11 +210,6 @@ class Keeper:
         for guard in guards:
             guard.abandon()
 
-    def leave_to_parent(self) -> None:
-        """Touch nothing any more that is of the process that this one was forked from."""
-        for guard in tuple(self._guards):
-            guard.leave_to_parent()
-
     def _producers(self, stream: KeptStream, array: object, after: object) -> tuple[Any, ...]:
         if after is not None:
             return (self.find(after) if isinstance(after, str) else _check_recorded(after, stream.name),)

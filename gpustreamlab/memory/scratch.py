@@ -17,7 +17,7 @@ from weakref import ref
 import numpy as np
 from numpy.typing import DTypeLike
 
-from gpustreamlab._util.defences import LEFT_TO_PARENT, ProcessBound, delayed_interrupts, process_lock
+from gpustreamlab._util.defences import ProcessBound, delayed_interrupts, process_lock
 from gpustreamlab.analysis import ScratchStatistics
 from gpustreamlab.backends import Backend, BackendStream, order_behind
 from gpustreamlab.errors import (
@@ -167,8 +167,8 @@ class Scratch(ProcessBound):
         name, ending = self._home.lane.name, self.ending
         if ending and self._home.is_closed:
             raise StreamClosedError(
-                f"This scratch of {self.nbytes:,} bytes is gone: lane {name!r} {self._home.why_closed}. Take scratch of an "
-                "open lane, and close that after the last use."
+                f"This scratch of {self.nbytes:,} bytes is gone: lane {name!r} was closed, which frees its memory. "
+                "Take scratch of an open lane, and close that after the last use."
             )
         if ending:
             raise SessionError(
@@ -199,8 +199,6 @@ class LaneScratch:
         self.backend = backend
         self.is_closed = False
         """True once everything is given back to the device, or is about to be."""
-        self.why_closed = "was closed, which frees its memory"
-        """What happened to the lane then."""
         self.lock = process_lock()
         """Held around calls of the driver, and where the lane goes to another stream."""
         self._held: dict[ref[Scratch], _Block] = {}
@@ -263,12 +261,6 @@ class LaneScratch:
             for lease, block in [*self._held.items()]:
                 if block.stream is stream:
                     self._held[lease] = block._replace(stream=self.lane._backend_stream)
-
-    def disown(self) -> None:
-        """Give everything up without touching it: in a forked child, what it holds is the parent's."""
-        self.is_closed = True
-        self.why_closed = LEFT_TO_PARENT
-        self._held = {}
 
     def _free_ended(self) -> None:
         # While its work is captured nothing is freed: a graph frees only what it allocated.

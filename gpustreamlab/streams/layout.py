@@ -17,7 +17,7 @@ from gpustreamlab.errors import OptionError, PartitionError, PartitionInUseError
 from gpustreamlab.green import ContextCache, context_specs, fit_layout, plan_layout, warn_user
 from gpustreamlab.model import Lane, Layout, Partition, Verification, VerifiedLane, VerifiedPartition, WorkqueueOptions
 from gpustreamlab.record import RecordedLane, Recorder
-from gpustreamlab.streams.life import LeftStreams, SessionLocks
+from gpustreamlab.streams.life import SessionLocks
 from gpustreamlab.streams.stream import Stream
 from gpustreamlab.typing import Int64Array, Rounding
 
@@ -163,8 +163,6 @@ class Partitions:
         self._backend = backend
         self._recorder = recorder
         self._locks = locks
-        self.left = LeftStreams(is_lending=getattr(backend, "lends_streams", False))
-        """Streams that were closed while a thread had them selected, and their contexts."""
         self.probe = SMProbe(backend, cache)
         """Finds out which SMs the partitions have."""
         self._listeners: dict[object, Callable[[Layout | None], object]] = {}
@@ -300,7 +298,7 @@ class Partitions:
         try:
             self.probe.close()
         finally:
-            self.cache.close(self.left.take_context)
+            self.cache.close()
 
     def _keep_located(self) -> None:
         located = self.probe.with_known_sms(self.layout)
@@ -462,7 +460,6 @@ class Partitions:
             for stream in streams:
                 if stream.is_closed or self._recorder.is_in_use(stream._recorded):
                     in_use |= set(stream._places)  # drained there, or a thread has entered the old place a moment ago
-            in_use |= self.left.specs
 
         def leave(spec: ContextSpec) -> None:
             for stream in streams:
