@@ -3,13 +3,12 @@
 from gpustreamlab.draw._colours import NameLooks, name_styles, partition_style, style_entries
 from gpustreamlab.draw._columns import SpanColumns, columns_of, pack_columns
 from gpustreamlab.draw._compare import ComparisonText, comparison_page, comparison_tables_html, comparison_text
-from gpustreamlab.draw._graph import GraphEdge, GraphNode, graph_html, graph_svg
 from gpustreamlab.draw._header import Header, plan_header
 from gpustreamlab.draw._html import inline_html, packed_bokeh, timeline_page, viewer_script, viewer_style, write_html
 from gpustreamlab.draw._picture import draw_figure, plan_picture
 from gpustreamlab.draw._scene import detail_entries, is_partly_captured, plan_scene
 from gpustreamlab.draw._sm_map import NO_PARTITION_FILL, grid_of, plan_sm_map, sm_map_svg, sm_map_text
-from gpustreamlab.draw._svg import MAX_FILE_BARS, PNG_SCALE, svg_png, timeline_svg
+from gpustreamlab.draw._svg import MAX_FILE_BARS, PNG_SCALE, picture_html, svg_png, timeline_svg
 from gpustreamlab.draw._tables import plan_tables
 from gpustreamlab.draw._text import TextTimeline, text_timeline
 from gpustreamlab.draw._tuning import sweep_figure, tuning_figure
@@ -20,8 +19,6 @@ __all__ = [
     "NO_PARTITION_FILL",
     "PNG_SCALE",
     "ComparisonText",
-    "GraphEdge",
-    "GraphNode",
     "Header",
     "NameLooks",
     "SpanColumns",
@@ -32,8 +29,6 @@ __all__ = [
     "comparison_text",
     "detail_entries",
     "draw_figure",
-    "graph_html",
-    "graph_svg",
     "grid_of",
     "hazard_tables",
     "inline_html",
@@ -42,6 +37,7 @@ __all__ = [
     "pack_columns",
     "packed_bokeh",
     "partition_style",
+    "picture_html",
     "plan_header",
     "plan_picture",
     "plan_scene",

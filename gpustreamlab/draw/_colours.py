@@ -50,6 +50,11 @@ def fill_of(hue: int, tint: int = 0) -> str:
     return (*HUES, GREY_TINTS)[hue][tint]
 
 
+def all_fills() -> list[str]:
+    """Return every colour that a bar can have."""
+    return [fill for tints in (*HUES, GREY_TINTS) for fill in tints] + [style.fill for style in CALL_STYLES.values()]
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class PartitionStyle:
     """How a partition looks, in the timeline and on the map of the card."""

@@ -50,7 +50,7 @@ class Header:
     title: str
     """The trace's title, or a plain word."""
     badge: str
-    """Whether the times are simulated or real, or whether that is not known."""
+    """Whether the times are predicted, simulated or real, or whether that is not known."""
     tier: str
     """What was captured, by what, and how exactly."""
     busy_word: str
@@ -115,7 +115,7 @@ def plan_header(
     length = f" · {format_ns(width_ns)}" if span_count else ""
     return Header(
         title=display_name(meta.title) if meta.title else "Timeline",
-        badge="SIMULATED" if meta.simulated else "FROM COLUMNS" if meta.is_from_columns else "MEASURED",
+        badge=badge_of(meta),
         tier=tier_text(meta, basis.tier),
         busy_word=busy_word(basis.counted),
         counts_ranges=counts_ranges,
@@ -161,6 +161,12 @@ def _sentence(trace: Trace, finding: str, length: str) -> str:
     return f"{place}: {found}" if found else place
 
 
+def badge_of(meta: TraceMetadata) -> str:
+    """Say in a word or two where the times come from."""
+    known = (("PREDICTED", meta.is_predicted), ("SIMULATED", meta.simulated), ("FROM COLUMNS", meta.is_from_columns))
+    return next((badge for badge, is_so in known if is_so), "MEASURED")
+
+
 def _hazard_facts(count: int) -> list[str]:
     return [f"{count_text(count, 'hazard')}: accesses of an array that nothing orders. See Why?"] if count else []
 
@@ -185,6 +191,8 @@ def tier_text(meta: TraceMetadata, tier: CaptureTier) -> str:
     >>> tier_text(TraceMetadata(backend="cuda", device=device, **kernels), CaptureTier.KERNELS)
     'kernels + ranges by CUPTI 13.0, ±200 ns'
     """
+    if meta.is_predicted:
+        return "predicted: nothing ran at these times"
     if meta.is_from_columns:
         return "as given: how they were measured is not known"
     if tier is CaptureTier.RANGES:

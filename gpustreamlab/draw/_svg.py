@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import base64
+import re
 import struct
 import textwrap
 import zlib
@@ -16,7 +17,7 @@ import numpy as np
 from gpustreamlab._util.words import install_line
 from gpustreamlab.analysis import Merged, bin_width_ns, display_name, merge_narrow, time_ticks
 from gpustreamlab.draw._bars import Bars, Box, bar_fills, bar_hatches, bar_shapes
-from gpustreamlab.draw._colours import DARK_TEXT, hatch_patterns
+from gpustreamlab.draw._colours import DARK_TEXT, all_fills, hatch_patterns, line_of
 from gpustreamlab.draw._columns import SpanColumns
 from gpustreamlab.draw._groups import band_steps
 from gpustreamlab.draw._header import Header
@@ -38,6 +39,7 @@ from gpustreamlab.draw._sm_map import (
     PAPER,
     SOFT,
     STRIP_PX,
+    WARN,
     WIDTH_PX,
     Steps,
     SVGPlot,
@@ -216,6 +218,26 @@ def _plot_shapes(picture: Picture, items: Merged, steps: Sequence[Steps], plot: 
     yield from mark_shapes(scene, plot)
 
 
+_DARK = {INK: "#e6e9ec", SOFT: "#a9b3bd", GRID: "#3a424b", PAPER: "#14171a", WARN: "#f0b35c", ACCENT: "#79b8ff"}
+_DARK |= {line_of(fill, INK): line_of(fill, _DARK[INK]) for fill in all_fills()}
+"""Colours of a picture in a dark theme, by those on paper."""
+_LIGHT_COLOUR = re.compile(rf'(fill|stroke)="({"|".join(_DARK)})"')
+_DARK_RULE = ".gsl-still{" + ";".join(f"--gsl-{light[1:]}:{dark}" for light, dark in _DARK.items()) + "}"
+_STILL_STYLE = (
+    ".gsl-still{overflow-x:auto}.gsl-still svg{display:block;width:100%;min-width:600px;max-width:1000px;height:auto;"
+    "forced-color-adjust:none}"
+    f"@media screen and (prefers-color-scheme:dark){{body:not([data-jp-theme-light]) {_DARK_RULE}}}"
+    f'body[data-jp-theme-light="false"] {_DARK_RULE}'
+    f"@media print{{body[data-jp-theme-light] .gsl-still{{{';'.join(f'--gsl-{light[1:]}:{light}' for light in _DARK)}}}}}"
+)
+
+
+def picture_html(trace: Trace) -> str:
+    """Draw a trace as HTML for a notebook's output: one static picture, which follows the theme and holds no script."""
+    themed = _LIGHT_COLOUR.sub(lambda found: f'{found[1]}="var(--gsl-{found[2][1:]},{found[2]})"', timeline_svg(trace))
+    return f'<div class="gsl-still"><style>{_STILL_STYLE}</style>{themed}</div>'
+
+
 def picture_uri(svg: str) -> str:
     """Return an SVG text as a data URI for an ``img`` element, in which nothing runs."""
     return f"data:image/svg+xml;base64,{base64.b64encode(svg.encode()).decode()}"
@@ -231,7 +253,8 @@ def _head(header: Header, notes: Sequence[str], names: Entries, partitions: Entr
         svg_text(WIDTH_PX - 20 - badge_px, 23, header.tier, "end", SOFT, 11),
         f'<rect x="{WIDTH_PX - 12 - badge_px:.0f}" y="10" width="{badge_px:.0f}" height="18" rx="9" '
         f'fill="{_BADGE_FILLS.get(header.badge, "#c9ced6")}"/>',
-        f'<text x="{WIDTH_PX - 12 - badge_px / 2:.0f}" y="23" font-size="11" text-anchor="middle">{header.badge}</text>',
+        f'<text x="{WIDTH_PX - 12 - badge_px / 2:.0f}" y="23" font-size="11" text-anchor="middle" '
+        f'fill="{DARK_TEXT}">{header.badge}</text>',
     ]
     place = 42
     texts = [(header.facts, INK, 400), (header.finding, INK, 600), (header.source, SOFT, 400)]

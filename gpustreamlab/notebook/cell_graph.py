@@ -13,11 +13,11 @@ import numpy as np
 from gpustreamlab.analysis._busy import union_edges
 from gpustreamlab.analysis._report import Report, Reported, ReportTable, more_row, simulated_notes
 from gpustreamlab.analysis._scale import count_text, format_ns
-from gpustreamlab.draw import GraphEdge, GraphNode, graph_html
-from gpustreamlab.model import SPAN_KINDS, Marker, Trace
+from gpustreamlab.draw import picture_html
+from gpustreamlab.model import EDGE_KINDS, SPAN_KINDS, Edges, Marker, Trace
 from gpustreamlab.notebook.cell_log import CellRecord
 from gpustreamlab.programs._source import short_text
-from gpustreamlab.typing import MarkerKind, SpanKind
+from gpustreamlab.typing import CaptureTier, EdgeKind, MarkerKind, SpanKind
 
 __all__ = ["CellGraph", "CellNode", "make_cell_graph"]
 
@@ -67,11 +67,13 @@ class CellGraph(Reported):
 
     _columns: ClassVar = ()
 
-    def __init__(self, cells: Sequence[CellNode], critical_ns: int, notes: Sequence[str]) -> None:
+    def __init__(self, cells: Sequence[CellNode], critical_ns: int, trace: Trace, notes: Sequence[str]) -> None:
         self.cells = tuple(cells)
         """The cells, in the order of their numbers."""
         self.critical_ns = critical_ns
         """How long the longest chain of cells kept the device busy, in ns."""
+        self.trace = trace
+        """The cells whose work has ended as spans of their streams, and what they read of each other, or wait for, as edges."""
         self._notes = tuple(notes)
 
     def __len__(self) -> int:
@@ -115,49 +117,10 @@ class CellGraph(Reported):
         return (*notes, *self._notes)
 
     def _repr_html_(self) -> str:
-        nodes, edges = self.drawn()
-        chain = [f"In [{cell.number}]" for cell in self.cells if cell.is_critical]
-        headline = f"Critical path: {' → '.join(chain[-6:])}, {format_ns(self.critical_ns)} of device time"
-        picture = graph_html(nodes, edges, "Cells", noun="cell", headline=headline) if nodes else ""
         table = super()._repr_html_()
-        return f"{picture}<details><summary>{escape(self._line())}</summary>{table}</details>" if picture else table
-
-    def drawn(self) -> tuple[list[GraphNode], list[GraphEdge]]:
-        """Return nodes and edges for a picture: of cells with work for the device, or that such cells read."""
-        timed = [cell for cell in self.cells if cell.start_ns >= 0]
-        if not timed:
-            return [], []
-        first_ns = min(cell.start_ns for cell in timed)
-        place = {cell.number: at for at, cell in enumerate(timed)}
-        nodes = [
-            GraphNode(
-                label=cell.text.strip().partition("\n")[0],
-                detail=cell.text.strip(),
-                stream=cell.streams[0] if cell.streams else None,
-                start_ns=cell.start_ns - first_ns,
-                end_ns=cell.end_ns - first_ns,
-                is_critical=cell.is_critical,
-                is_barrier=bool(cell.barrier),
-                name=f"In [{cell.number}]",
-                is_muted=bool(cell.outdated),
-                is_running=cell.is_running,
-                note=f"out of date: {cell.outdated}" if cell.outdated else cell.barrier,
-            )
-            for cell in timed
-        ]
-        edges = [
-            GraphEdge(
-                first=place[other],
-                second=place[cell.number],
-                is_wait=other in cell.waits,
-                is_critical=cell.is_critical and timed[place[other]].is_critical,
-                text=_names(cell.reads.get(other, frozenset())),
-            )
-            for cell in timed
-            for other in sorted({*cell.reads, *cell.waits})
-            if other in place and other < cell.number
-        ]
-        return nodes, edges
+        if not len(self.trace):
+            return table
+        return f"{picture_html(self.trace)}<details><summary>{escape(self._line())}</summary>{table}</details>"
 
 
 def _row(cell: CellNode) -> list[str]:
@@ -241,7 +204,52 @@ def make_cell_graph(records: Sequence[CellRecord], trace: Trace, running: Sequen
         )
     pending = trace.metadata.pending_spans
     notes = [f"{count_text(pending, 'range')} did not end yet; lab.synchronize() waits for all."] if pending else []
-    return CellGraph(cells, critical_ns, [*notes, *simulated_notes(trace.metadata)])
+    return CellGraph(cells, critical_ns, _cell_trace(cells, trace), [*notes, *simulated_notes(trace.metadata)])
+
+
+def _cell_trace(cells: Sequence[CellNode], trace: Trace) -> Trace:
+    """Return cells as a trace: a span on each stream that they worked on."""
+    lanes = {lane.name: lane for lane in trace.lanes}
+    done = sorted((cell for cell in cells if cell.streams and not cell.is_running), key=lambda cell: cell.start_ns)
+    used = {name: code for code, name in enumerate(dict.fromkeys(name for cell in done for name in cell.streams))}
+    rows = [(cell, name) for cell in done for name in cell.streams]
+    first = {cell.number: row for row, (cell, _) in reversed(list(enumerate(rows)))}
+    edges = [
+        (first[other], first[cell.number])
+        for cell in done
+        for other in sorted({*cell.reads, *cell.waits})
+        if other in first and other < cell.number
+    ]
+    return Trace(
+        start_ns=[cell.start_ns for cell, _ in rows],
+        end_ns=[cell.end_ns for cell, _ in rows],
+        queued_ns=[cell.start_ns for cell, _ in rows],
+        lane=[used[name] for _, name in rows],
+        name=[done.index(cell) for cell, _ in rows],
+        kind=[SPAN_KINDS.index(SpanKind.RANGE)] * len(rows),
+        parent=[-1] * len(rows),
+        thread=[-1] * len(rows),
+        names=tuple(_span_name(cell) for cell in done),
+        lanes=tuple(lanes[name] for name in used),
+        edges=Edges(
+            source=[source for source, _ in edges],
+            target=[target for _, target in edges],
+            kind=[EDGE_KINDS.index(EdgeKind.WAIT)] * len(edges),
+        ),
+        metadata=replace(
+            trace.metadata,
+            title="Cells, as they ran last",
+            tier=CaptureTier.RANGES,
+            capture_windows=(),
+            capture_note="",
+            pending_spans=sum(cell.is_running for cell in cells),
+        ),
+    )
+
+
+def _span_name(cell: CellNode) -> str:
+    marks = [mark for mark, has in ((", out of date", cell.outdated), (", critical", cell.is_critical)) if has]
+    return f"In [{cell.number}]{''.join(marks)}: {short_text(cell.text.strip())}"
 
 
 def _why_outdated(

@@ -10,7 +10,11 @@ from itertools import pairwise
 from operator import itemgetter
 from typing import NamedTuple
 
+import numpy as np
+
 from gpustreamlab.analysis import Region, may_share
+from gpustreamlab.model import EDGE_KINDS, PREDICTED, SPAN_KINDS, Device, Edges, Lane, Trace, TraceMetadata, WorkDetail
+from gpustreamlab.typing import CaptureTier, EdgeKind, SpanKind
 
 SWITCH_NS = 3_000
 """What waiting for another stream's event takes, from kernel to kernel. Source: FACTS.md, 3.1 us on an H200."""
@@ -442,3 +446,76 @@ def on_one_stream(works: Sequence[Work], name: str) -> Schedule:
     """Return the schedule with everything on one stream, in order."""
     placed = [replace(work, stream=None if work.engine is Engine.NONE else name) for work in works]
     return schedule(placed, [name])
+
+
+def schedule_trace(
+    planned: Schedule, recording: Recording, texts: Sequence[tuple[int, str]], *, device: Device, backend: str
+) -> Trace:
+    """Return a schedule as a trace that says it is predicted: statements with work as spans, waits between streams as edges.
+
+    Parameters
+    ----------
+    planned, recording
+        The schedule, and what it was made from.
+    texts
+        Line and source of each statement.
+    device, backend
+        What it would run on.
+    """
+    rows = [place for place, stream in enumerate(planned.stream) if stream is not None]
+    row_of = {place: row for row, place in enumerate(rows)}
+    lanes = tuple(Lane(name=name, device=device.ordinal, stream=1 + number) for number, name in enumerate(planned.streams))
+    lane_of = {name: number for number, name in enumerate(planned.streams)}
+    waits = [(row_of[wait.behind], row_of[place]) for place in rows for wait in planned.waits[place] if wait.behind in row_of]
+    start_ns, end_ns = ([times[place] for place in rows] for times in (planned.start_ns, planned.end_ns))
+    copies = {Engine.COPY_IN, Engine.COPY_OUT}
+    kinds = [SpanKind.COPY if recording.works[place].engine in copies else SpanKind.KERNEL for place in rows]
+    lines = [f"{texts[place][0]}: {' '.join(texts[place][1].split())}" for place in rows]
+    names = {line: code for code, line in enumerate(dict.fromkeys(lines))}
+    edges = np.array(sorted(waits), np.int64).reshape(-1, 2)
+    return Trace(
+        start_ns=start_ns,
+        end_ns=end_ns,
+        queued_ns=start_ns,
+        lane=[lane_of[name] for name in planned.stream if name is not None],
+        name=[names[line] for line in lines],
+        kind=[SPAN_KINDS.index(kind) for kind in kinds],
+        parent=[-1] * len(rows),
+        thread=[-1] * len(rows),
+        names=tuple(names),
+        lanes=lanes,
+        extra={"detail": np.arange(len(rows))},
+        details=tuple(WorkDetail(full_name=_told(planned, recording, texts, place)) for place in rows),
+        edges=Edges(source=edges[:, 0], target=edges[:, 1], kind=[EDGE_KINDS.index(EdgeKind.WAIT)] * len(edges)),
+        metadata=TraceMetadata(
+            backend=backend,
+            device=replace(device, name=f"{device.name}, predicted", simulated=True),
+            clock=f"{PREDICTED} by a plan from its first runs",
+            tier=CaptureTier.KERNELS,
+            capture_source="a plan",
+            capture_windows=((0, planned.length_ns),),
+            title="Plan, predicted",
+        ),
+    )
+
+
+def behind_text(planned: Schedule, recording: Recording, texts: Sequence[tuple[int, str]], place: int) -> str:
+    """Say what the stream of a statement waits for, each with the variable that crosses."""
+    if recording.works[place].barrier:
+        return "everything"
+    lines = []
+    for wait in planned.waits[place]:
+        if wait.behind >= 0:
+            name = recording.names[wait.behind].get(wait.piece, "") if recording.names else ""
+            lines.append(f"line {texts[wait.behind][0]}{f' ({name})' if name else ''}")
+    return ", ".join(lines)
+
+
+def _told(planned: Schedule, recording: Recording, texts: Sequence[tuple[int, str]], place: int) -> str:
+    waits, barrier = behind_text(planned, recording, texts, place), recording.works[place].barrier
+    facts = [
+        texts[place][1],
+        *([f"waits for {waits}{f': it {barrier}' if barrier else ''}"] if waits else []),
+        *(["sets the length"] if place in planned.critical else []),
+    ]
+    return "; ".join(facts)
