@@ -229,6 +229,8 @@ def band_steps(trace: Trace, bands: Sequence[SMBand], zero_ns: int) -> list[tupl
     list of tuple of two ndarrays, shape (n_steps,)
         For each band: times in ns since `zero_ns` at which the number changes, and to what; the last is 0.
     """
+    if not bands:
+        return []
     places = {band.name: place for place, band in enumerate(bands)}
     own: list[list[tuple[Int64Array, Int64Array]]] = [[] for _ in bands]
     for card in trace.devices:

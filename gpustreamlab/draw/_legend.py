@@ -8,7 +8,7 @@ from typing import Any
 
 import numpy as np
 
-from gpustreamlab.analysis import display_name, group_labels, host_waits, name_group
+from gpustreamlab.analysis import display_name, distinct, group_labels, host_waits, name_group
 from gpustreamlab.draw._colours import (
     CALL_STYLES,
     DARK_TEXT,
@@ -47,10 +47,10 @@ Entries = list[tuple[str, str]]
 
 def name_entries(trace: Trace, scene: Scene) -> Entries:
     """Return the names of a static picture's legend, then kinds that have a hatch of their own, calls and strays."""
-    named, more = used_names(trace, LEGEND_NAMES)
-    kinds = [SPAN_KINDS[kind] for kind in np.unique(trace.kind).tolist()]
+    (named, more), uses = used_names(trace, LEGEND_NAMES), _uses_of_names(trace)
+    kinds = [SPAN_KINDS[kind] for kind in sorted({kind for used in uses.values() for _, kind in used})]
     looks = [
-        *((display_name(label, 28), _name_swatch(trace, scene, label, code)) for label, code in named),
+        *((display_name(label, 28), _name_swatch(trace, scene, uses, label, code)) for label, code in named),
         *(
             (
                 f"kind: {kind.value}",
@@ -110,13 +110,24 @@ def partition_swatch_svg(style: PartitionStyle) -> str:
     return f'<rect width="24" height="14" rx="2" fill="{style.fill}"/>{hatch}{letters if style.letter else ""}'
 
 
-def _name_swatch(trace: Trace, scene: Scene, label: str, code: int) -> str:
+def _uses_of_names(trace: Trace) -> dict[int, set[tuple[int, int]]]:
+    """Return the lanes and kinds of the spans of each name, by codes."""
+    lanes, kinds = len(trace.lanes), len(SPAN_KINDS)
+    found, _ = distinct((trace.name.astype(np.int64) * lanes + trace.lane) * kinds + trace.kind)
+    uses: dict[int, set[tuple[int, int]]] = {}
+    for key in found.tolist():
+        rest, kind = divmod(key, kinds)
+        uses.setdefault(rest // lanes, set()).add((rest % lanes, kind))
+    return uses
+
+
+def _name_swatch(trace: Trace, scene: Scene, uses: dict[int, set[tuple[int, int]]], label: str, code: int) -> str:
     """Draw how names look that are one in the legend: in grey where their bars are of several hues."""
     is_group = "*" in label
     codes = [other for other, name in enumerate(trace.names) if name_group(name) == label] if is_group else [code]
-    own = np.isin(trace.name, [code, *codes])
-    hues = {scene.lane_hues[lane] for lane in np.unique(trace.lane[own]).tolist()}
-    style, kinds = scene.styles[code], {SPAN_KINDS[kind] for kind in np.unique(trace.kind[own]).tolist()}
+    used = [uses[one] for one in {code, *codes} if one in uses]
+    hues = {scene.lane_hues[lane] for one in used for lane, _ in one}
+    style, kinds = scene.styles[code], {SPAN_KINDS[kind] for one in used for _, kind in one}
     is_waiting = kinds <= set(_WAITING_KINDS)
     shape: Shape = "solid" if not is_waiting else "hollow" if scene.row_pale.any() else "open"
     return swatch_svg(fill_of(hues.pop() if len(hues) == 1 else GREY, style.tint), style.hatch, shape)

@@ -15,7 +15,7 @@ from gpustreamlab.model import Trace
 from gpustreamlab.typing import Cause, Certainty, Int64Array, LaneKind
 
 EXPLAINED_SPANS = 1_000_000
-"""Of longer traces a page says what to type instead: so many take 0.5 to 2 s."""
+"""Of longer traces a page says what to type instead: so many take 0.4 to 1 s."""
 LISTED_PIECES = 200
 """How many pieces of a finding a page has, those first that waited longest."""
 ON_TIME = (Cause.OTHER_STREAM, Cause.SLOWED_DOWN, Cause.NOT_OFFERED)
@@ -155,13 +155,15 @@ def _span_key(part: _Part, row: int, zero_ns: int) -> list[int]:
 def _gap_entries(trace: Trace, zero_ns: int) -> list[list[int]]:
     """Return lane, end and word of the longest gaps; of one that is two, first the host's and then an event's, the longer."""
     gaps = idle(trace)
-    longest = np.argsort(-gaps.duration_ns, kind="stable")
+    most = min(2 * LISTED_GAPS, len(gaps.row))  # no gap is more than two
+    longest = np.sort(np.argpartition(-gaps.duration_ns, most - 1)[:most]) if most else np.empty(0, np.int64)
+    longest = longest[np.argsort(-gaps.duration_ns[longest], kind="stable")]
     _, first = np.unique(gaps.row[longest], return_index=True)
     longest = longest[np.sort(first)[:LISTED_GAPS]]
-    ends_ns = trace.start_ns[gaps.row] - zero_ns
+    row, since_ns = gaps.row[longest], gaps.start_ns[longest]
     changes_ns = np.array(sorted(change.time_ns for change in trace.layouts), np.int64)
-    until_ns = np.searchsorted(changes_ns, trace.start_ns[gaps.row], side="right")
-    is_anew = until_ns > np.searchsorted(changes_ns, gaps.start_ns, side="left")
-    word = np.where(is_anew, len(IDLE_TEXTS), gaps.kind)
-    entries: list[list[int]] = np.stack((gaps.lane, ends_ns, word), axis=1)[longest].tolist()
+    until = np.searchsorted(changes_ns, trace.start_ns[row], side="right")
+    is_anew = until > np.searchsorted(changes_ns, since_ns, side="left")
+    word = np.where(is_anew, len(IDLE_TEXTS), gaps.kind[longest])
+    entries: list[list[int]] = np.stack((gaps.lane[longest], trace.start_ns[row] - zero_ns, word), axis=1).tolist()
     return entries
