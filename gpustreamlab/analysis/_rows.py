@@ -5,11 +5,11 @@ Where ranges overlap without one enclosing the other, as those of two threads th
 of rows. Kernels, copies and fills come below all ranges, in rows of their own. In a thread of the host, ranges of others come
 first, then its calls; both nest by time.
 
-While spans come in, rows are only added and never change their meaning. A range arrives when it has ended, so after all that it
-encloses. How deep it lies is known all the same, from the ranges that are still open. What cannot be known is how far those
-will reach: a span never moves to another row later, so ranges of several threads may lie on other rows than in a picture drawn
-afterwards. Kernels, copies and fills come late and not in order; each finds room in the rows below the ranges. Of ranges of
-others, and of calls, nothing is known before they have ended: each is put above all that it covers.
+While spans come in, rows are only added and never change their meaning, and no span moves. A range arrives when it has ended,
+so after all that it encloses; how deep it lies is known from the ranges that are still open. How far those will reach is not:
+ranges of several threads of one stream lie side by side at each depth, and may be on other rows when the page is loaded anew.
+Kernels, copies and fills come late and not in order; each finds room in the rows below the ranges. Of ranges of others, and of
+calls, nothing is known before they have ended: each is put above all that it covers.
 """
 
 from __future__ import annotations
@@ -91,8 +91,11 @@ def span_rows(trace: Trace) -> tuple[RowTable, Int64Array]:
     planner = Planner(trace.metadata.clock_error_ns + trace.metadata.range_error_ns)
     counts = [part.granted_sms for part in trace.partitions] + [trace.metadata.device.sm_count]  # -1, the whole card, is last
     spans = Spans(trace.lane.astype(np.int64), trace.start_ns, trace.end_ns, np.array(counts, np.int64)[trace.partition])
-    level = LEVEL_OF_KIND[trace.kind]
-    codes = planner.place(spans, level, _nesting(trace, np.flatnonzero(level == Level.RANGE)))
+    level, depth, track = LEVEL_OF_KIND[trace.kind], np.zeros(len(trace), np.int64), np.zeros(len(trace), np.int64)
+    ranges = np.flatnonzero(level == Level.RANGE)
+    if (trace.parent[ranges] >= 0).any():
+        depth[ranges], track[ranges] = _nesting(trace, ranges, planner.tolerance_ns)
+    codes = planner.place(spans, level, depth, track)
     table = planner.table(lane_count=len(trace.lanes))
     order = np.lexsort((table.share, table.sub_row, table.lane, table.share < 1))
     place = np.empty(len(order), np.int64)
@@ -103,16 +106,24 @@ def span_rows(trace: Trace) -> tuple[RowTable, Int64Array]:
     return replace(table, **columns), place[codes]
 
 
-def _nesting(trace: Trace, rows: Int64Array) -> Nesting | None:
-    """Return how these rows, which are all ranges of a trace, nest; None where none is in another."""
-    if not (trace.parent[rows] >= 0).any():
-        return None
+def _nesting(trace: Trace, rows: Int64Array, tolerance_ns: int) -> tuple[Int64Array, Int64Array]:
+    """Return how many ranges enclose each of these, which are all, and the track of the outermost; shape (n,) each.
+
+    Ranges that nothing encloses, and all within them, lie side by side where they overlap.
+    """
     # What is no range is in no lane, so that it encloses nothing.
     lane, above = np.full(len(trace), -1), np.full(len(trace), -1)
     lane[rows] = trace.lane[rows]
     above[rows] = enclosing(trace.parent, lane)[rows]
     depth, root = climb(above)
-    return Nesting(rows, depth[rows], root[rows])
+    roots, place = distinct(root[rows])
+    start_ns = np.full(len(roots), NEVER_NS)
+    np.minimum.at(start_ns, place, trace.start_ns[rows])
+    lanes, end_ns = trace.lane[roots].astype(np.int64), trace.end_ns[roots]
+    order = by_group_and_start(lanes, start_ns, end_ns)
+    slots = np.empty(len(roots), np.int64)
+    slots[order] = place_in_slots(lanes[order], start_ns[order], end_ns[order], tolerance_ns)
+    return depth[rows], np.minimum(slots, MAX_LANE_ROWS)[place]
 
 
 def enclosing(above: Int64Array, lane: Int64Array | Int32Array) -> Int64Array:
@@ -174,28 +185,14 @@ class Spans(NamedTuple):
         return Spans(*(column[rows] for column in self))
 
 
-class Nesting(NamedTuple):
-    """Which ranges of a lane enclose others, as columns of equal length."""
-
-    number: Int64Array
-    """Numbers that tell ranges apart."""
-    depth: Int64Array
-    """How many enclose each."""
-    root: Int64Array
-    """Number of the outermost of them, or its own."""
-
-
 class Place(NamedTuple):
     """Where spans belong that lie directly below each other, in one sub-row as far as they follow each other."""
 
     lane: int
     level: int
-    """Code of the `Level`; `TRACKS` for all that nothing encloses in a lane, each with what it encloses."""
+    """Code of the `Level`."""
     track: int = 0
     depth: int = 0
-
-
-TRACKS = -1
 
 
 class Planner:
@@ -211,7 +208,7 @@ class Planner:
     """Levels in which what fits nowhere goes above the others."""
 
     def __init__(self, tolerance_ns: int) -> None:
-        self._tolerance_ns = tolerance_ns
+        self.tolerance_ns = tolerance_ns
         self._sub_rows: list[tuple[int, tuple[int, int, int, int]]] = []
         """Lane of each sub-row, and by what those of a lane are sorted, from the top: level, track, depth, slot."""
         self._numbers: dict[tuple[Place, int], tuple[int, bool]] = {}
@@ -229,49 +226,23 @@ class Planner:
         """What changes whenever the table does."""
         return len(self._codes), len(self._sub_rows), self.folded_spans
 
-    def place(self, spans: Spans, level: Int64Array, nesting: Nesting | None) -> Int64Array:
+    def place(self, spans: Spans, level: Int64Array, depth: Int64Array, track: Int64Array) -> Int64Array:
         """Return the code of each span's row; shape (n,).
 
         Parameters
         ----------
         spans
             The spans, in any order.
-        level : ndarray of int64, shape (n,)
-            The `Level` of each.
-        nesting
-            How the ranges among them nest; None where none of these is in another, nor comes one later that is.
+        level, depth, track : ndarray of int64, shape (n,)
+            The `Level` of each; of ranges how many enclose it, and which of those that lie side by side it belongs to.
         """
-        ranges = np.flatnonzero(level == Level.RANGE)
-        if len(ranges) == len(level):
-            return self._place_ranges(spans, nesting)
+        is_range = level == Level.RANGE
+        if is_range.all():
+            return self._encode(spans, level, depth, track)
         codes = np.empty(len(level), np.int64)
-        if len(ranges):
-            codes[ranges] = self._place_ranges(spans.select(ranges), nesting)
-        others = np.flatnonzero(level != Level.RANGE)
-        nowhere = np.zeros(len(others), np.int64)
-        codes[others] = self._encode(spans.select(others), level[others], nowhere, nowhere)
+        for rows in map(np.flatnonzero, (is_range, ~is_range)):
+            codes[rows] = self._encode(spans.select(rows), level[rows], depth[rows], track[rows])
         return codes
-
-    def _place_ranges(self, spans: Spans, nesting: Nesting | None) -> Int64Array:
-        zeros = np.zeros(len(spans.lane), np.int64)
-        if nesting is None:
-            return self._encode(spans, zeros, zeros, zeros)
-        # Ranges that nothing encloses, and all within them, lie side by side where they overlap.
-        roots, place = distinct(nesting.root)
-        lane = np.empty(len(roots), np.int64)
-        lane[place] = spans.lane
-        start_ns, end_ns = np.full(len(roots), NEVER_NS), np.full(len(roots), NEVER_NS)
-        np.minimum.at(start_ns, place, spans.start_ns)
-        # One that has not come yet keeps its track: it may reach any distance.
-        has_come = nesting.root == nesting.number
-        end_ns[place[has_come]] = spans.end_ns[has_come]
-        track = self.tracks(roots, lane, start_ns, end_ns)
-        return self._encode(spans, zeros, track[place], nesting.depth)
-
-    def tracks(self, number: Int64Array, lane: Int64Array, start_ns: Int64Array, end_ns: Int64Array) -> Int64Array:
-        """Return the track of each outermost range within its lane; shape (n,)."""
-        lanes, group = distinct(lane)
-        return self.slots([Place(code, TRACKS) for code in lanes.tolist()], group, start_ns, end_ns)
 
     def slots(self, places: Sequence[Place], group: Int64Array, start_ns: Int64Array, end_ns: Int64Array) -> Int64Array:
         """Return which sub-row of its place each span has, `MAX_LANE_ROWS` where it fits nowhere; shape (n,).
@@ -287,14 +258,14 @@ class Planner:
         """
         order = by_group_and_start(group, start_ns, end_ns)
         slots = np.empty(len(order), np.int64)
-        slots[order] = place_in_slots(group[order], start_ns[order], end_ns[order], self.tolerance_ns(places))
+        slots[order] = place_in_slots(group[order], start_ns[order], end_ns[order], self.tolerance_of(places))
         return np.minimum(slots, MAX_LANE_ROWS)
 
-    def tolerance_ns(self, places: Sequence[Place]) -> int:
+    def tolerance_of(self, places: Sequence[Place]) -> int:
         """Return by how much spans of these places may overlap, in ns, and still count as following each other."""
-        return self._tolerance_ns if places[0].level in {Level.RANGE, TRACKS} else LEVEL_TOLERANCE_NS
+        return self.tolerance_ns if places[0].level == Level.RANGE else LEVEL_TOLERANCE_NS
 
-    def _encode(self, spans: Spans, level: Int64Array, track: Int64Array, depth: Int64Array) -> Int64Array:
+    def _encode(self, spans: Spans, level: Int64Array, depth: Int64Array, track: Int64Array) -> Int64Array:
         """Return the code of each span's row, where these are all ranges or none; shape (n,)."""
         if not len(level):
             return level

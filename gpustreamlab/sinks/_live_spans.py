@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection, Mapping
+from collections.abc import Mapping
 from dataclasses import replace
 from typing import NamedTuple
 
@@ -161,14 +161,12 @@ class SpanReader:
         Spans come in the order of their ends, so the first start may come late. The zero then moves there, and as all times
         count from it, what is returned is everything so far.
         """
-        awaited = self.rows.awaited
-        told = self._recorder.changes(self.cursor, awaited=awaited, title=title)
+        told = self._recorder.changes(self.cursor, awaited=(), title=title)
         delta, at, self.lane = ShownDelta.of(told)
         unended = delta.unended
         missed = 0 if self._is_new else delta.missed
         if self._is_new or delta.is_cleared:
             self._start_anew(told)
-        self._forget_lost(awaited, delta.columns["number"], unended)
         codes = self.rows.add(self._arrived(delta), OpenSpans(unended.number, unended.parent, unended.lane))
         self._codes[at[-self.capacity :] % self.capacity] = codes[-self.capacity :]
         self.cursor = delta.cursor
@@ -184,12 +182,6 @@ class SpanReader:
         delta, at, _ = ShownDelta.of(self._recorder.changes(START._replace(row=self.first), until=self.cursor))
         codes = self._codes[at % self.capacity].astype(np.int64)
         return NewSpans(delta, self._columns(delta, at, codes, find_edges(delta.edges, delta.columns, codes), MAX_SPANS))
-
-    def _forget_lost(self, awaited: Collection[int], number: Int64Array, unended: Unended) -> None:
-        """Give up the places of awaited spans that have not come and are not on their way."""
-        if awaited:
-            come = number[np.isin(number, np.array(list(awaited)))]
-            self.rows.forget(set(awaited) - set(unended.number.tolist()) - set(come.tolist()))
 
     @property
     def clear_count(self) -> int:
