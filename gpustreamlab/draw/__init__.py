@@ -11,13 +11,14 @@ from gpustreamlab.draw._sm_map import NO_PARTITION_FILL, grid_of, plan_sm_map, s
 from gpustreamlab.draw._svg import MAX_FILE_BARS, PNG_SCALE, picture_html, svg_png, timeline_svg
 from gpustreamlab.draw._tables import plan_tables
 from gpustreamlab.draw._text import TextTimeline, text_timeline
-from gpustreamlab.draw._tuning import sweep_figure, tuning_figure
+from gpustreamlab.draw._tuning import Chart, sweep_chart, tuning_chart
 from gpustreamlab.draw._why import hazard_tables, why_tables
 
 __all__ = [
     "MAX_FILE_BARS",
     "NO_PARTITION_FILL",
     "PNG_SCALE",
+    "Chart",
     "ComparisonText",
     "Header",
     "NameLooks",
@@ -47,11 +48,11 @@ __all__ = [
     "sm_map_text",
     "style_entries",
     "svg_png",
-    "sweep_figure",
+    "sweep_chart",
     "text_timeline",
     "timeline_page",
     "timeline_svg",
-    "tuning_figure",
+    "tuning_chart",
     "viewer_script",
     "viewer_style",
     "why_tables",

@@ -224,7 +224,7 @@ _DARK |= {line_of(fill, INK): line_of(fill, _DARK[INK]) for fill in all_fills()}
 _LIGHT_COLOUR = re.compile(rf'(fill|stroke)="({"|".join(_DARK)})"')
 _DARK_RULE = ".gsl-still{" + ";".join(f"--gsl-{light[1:]}:{dark}" for light, dark in _DARK.items()) + "}"
 _STILL_STYLE = (
-    ".gsl-still{overflow-x:auto}.gsl-still svg{display:block;width:100%;min-width:600px;max-width:1000px;height:auto;"
+    ".gsl-still{overflow-x:auto}.gsl-still svg{display:block;max-width:100%;min-width:600px;height:auto;"
     "forced-color-adjust:none}"
     f"@media screen and (prefers-color-scheme:dark){{body:not([data-jp-theme-light]) {_DARK_RULE}}}"
     f'body[data-jp-theme-light="false"] {_DARK_RULE}'
@@ -234,7 +234,12 @@ _STILL_STYLE = (
 
 def picture_html(trace: Trace) -> str:
     """Draw a trace as HTML for a notebook's output: one static picture, which follows the theme and holds no script."""
-    themed = _LIGHT_COLOUR.sub(lambda found: f'{found[1]}="var(--gsl-{found[2][1:]},{found[2]})"', timeline_svg(trace))
+    return still_html(timeline_svg(trace))
+
+
+def still_html(svg: str) -> str:
+    """Put a picture of ours into HTML that follows a notebook's theme."""
+    themed = _LIGHT_COLOUR.sub(lambda found: f'{found[1]}="var(--gsl-{found[2][1:]},{found[2]})"', svg)
     return f'<div class="gsl-still"><style>{_STILL_STYLE}</style>{themed}</div>'
 
 
