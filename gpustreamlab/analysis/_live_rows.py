@@ -24,47 +24,31 @@ from gpustreamlab.analysis._rows import (
 )
 from gpustreamlab.typing import Int64Array
 
-KEPT_INTERVALS = 512
-"""How many of a sub-row's last spans are known, to place one that comes late between them."""
+KEPT_INTERVALS = 512  # How many of a sub-row's last spans are known, to place one that comes late between them
 
 
 class ArrivedSpans(NamedTuple):
     """Spans in the order in which they came, as columns of equal length."""
 
-    number: Int64Array
-    """Numbers that tell spans apart; shape (n,), int64."""
-    parent: Int64Array
-    """Number of the enclosing span, or -1; shape (n,), int64."""
-    lane: Int64Array
-    """Shape (n,), int64."""
-    start_ns: Int64Array
-    """Shape (n,), int64."""
-    end_ns: Int64Array
-    """Shape (n,), int64."""
-    sms: Int64Array
-    """How many SMs each could use; shape (n,), int64."""
-    kind: Int64Array
-    """Code of the `SpanKind`; shape (n,), int64."""
+    number: Int64Array  # Numbers that tell spans apart; shape (n,), int64
+    parent: Int64Array  # Number of the enclosing span, or -1; shape (n,), int64
+    lane: Int64Array  # Shape (n,), int64
+    start_ns: Int64Array  # Shape (n,), int64
+    end_ns: Int64Array  # Shape (n,), int64
+    sms: Int64Array  # How many SMs each could use; shape (n,), int64
+    kind: Int64Array  # Code of the `SpanKind`; shape (n,), int64
 
 
 class OpenSpans(NamedTuple):
     """Ranges that have not come yet and enclose some spans that have, as columns of equal length."""
 
-    number: Int64Array
-    """Shape (n,), int64."""
-    parent: Int64Array
-    """Shape (n,), int64."""
-    lane: Int64Array
-    """Shape (n,), int64."""
+    number: Int64Array  # Shape (n,), int64
+    parent: Int64Array  # Shape (n,), int64
+    lane: Int64Array  # Shape (n,), int64
 
 
 class LiveRows(Planner):
     """The rows of a timeline that grows.
-
-    Parameters
-    ----------
-    tolerance_ns
-        Ranges that overlap by no more than this count as following each other.
 
     Examples
     --------
@@ -113,30 +97,14 @@ class LiveRows(Planner):
 
 
 class _Stack:
-    """Sub-rows directly below each other: each takes spans that follow each other.
-
-    Parameters
-    ----------
-    tolerance_ns
-        What overlaps by no more than this follows.
-    is_upwards
-        Whether each span lies above all that it covers, so that those that end first come first.
-    """
+    """Sub-rows directly below each other: each takes spans that follow each other."""
 
     def __init__(self, tolerance_ns: int, *, is_upwards: bool = False) -> None:
         self._tolerance_ns, self._is_upwards = tolerance_ns, is_upwards
         self.rows: list[_SubRow] = []
 
     def fill(self, starts: Int64Array, ends: Int64Array, slots: Int64Array) -> None:
-        """Put spans where there is room.
-
-        Parameters
-        ----------
-        starts, ends : ndarray of int64, shape (n,)
-            The spans, in order of their starts.
-        slots : ndarray of int64, shape (n,)
-            The slot of each if there are no others. Is made the one that it has, `MAX_LANE_ROWS` where it fits nowhere.
-        """
+        """Put spans where there is room."""
         is_plain = not slots.any()
         if is_plain and not self._collides(0, int(starts[0]), int(ends[0])):
             self.rows[0].extend(starts, ends)
@@ -191,10 +159,8 @@ class _SubRow:
 
     starts: list[int] = field(default_factory=list)
     ends: list[int] = field(default_factory=list)
-    reach_ns: int = -NEVER_NS
-    """End of the last one."""
-    since_ns: int = -NEVER_NS
-    """End of the last one that is not known any more."""
+    reach_ns: int = -NEVER_NS  # End of the last one
+    since_ns: int = -NEVER_NS  # End of the last one that is not known any more
 
     def extend(self, starts: Int64Array, ends: Int64Array) -> None:
         """Take spans that come behind all others."""

@@ -28,8 +28,7 @@ from gpustreamlab.typing import BoolArray, FloatArray, Int32Array, Int64Array
 
 MAX_LANE_ROWS = 64
 """How many sub-rows spans of one level have in a lane at most; what would need more is folded into the last, and counted."""
-LEAST_SHARE = 0.3
-"""Lowest bar beside the highest of its lane, so that it can still be seen and hit."""
+LEAST_SHARE = 0.3  # Lowest bar beside the highest of its lane, so that it can still be seen and hit
 NEVER_NS = 1 << 62
 
 
@@ -37,8 +36,7 @@ NEVER_NS = 1 << 62
 class RowTable:
     """Rows by their code. Rows are only ever added, so that a code keeps its meaning."""
 
-    lane: Int64Array
-    """Lane of each row; shape (n_rows,), int64."""
+    lane: Int64Array  # Lane of each row; shape (n_rows,), int64
     sub_row: Int64Array
     """Which sub-row of its lane each is, from the top, over all layers; several rows may share one; shape (n_rows,), int64."""
     share: FloatArray
@@ -51,8 +49,7 @@ class RowTable:
     lane_sms: Int64Array = field(default_factory=lambda: np.empty(0, np.int64))
     """The most SMs that spans of each lane ran with, 0 where there are none: those of a share of 1; shape (n_lanes,), int64;
     empty if nothing ran in a partition."""
-    folded_spans: int = field(default=0)
-    """Spans that were folded into a row where they may cover others."""
+    folded_spans: int = field(default=0)  # Spans that were folded into a row where they may cover others
 
     def __post_init__(self) -> None:
         if not len(self.layer):
@@ -64,12 +61,6 @@ class RowTable:
 
 def span_rows(trace: Trace) -> tuple[RowTable, Int64Array]:
     """Give each span of a trace its row.
-
-    Returns
-    -------
-    tuple of RowTable and ndarray of int64, shape (n_spans,)
-        The rows: those of the first lane, then those of the second, and so on, and behind them lower ones for spans that ran
-        with fewer SMs than others of their lane. Then the code of each span's row. Every lane has a row.
 
     Notes
     -----
@@ -130,13 +121,6 @@ def enclosing(above: Int64Array, lane: Int64Array | Int32Array) -> Int64Array:
     """Return for each span the nearest one around it that is of its own lane, or -1; shape (n,), int64.
 
     Ranges may nest across lanes: where the one around a span is elsewhere, the next one around that counts.
-
-    Parameters
-    ----------
-    above : ndarray of int64, shape (n,)
-        Place of the span around each, or -1.
-    lane : ndarray of int, shape (n,)
-        Their lanes.
     """
     found = above.copy()
     for _ in range(4 * MAX_LANE_ROWS):
@@ -150,13 +134,7 @@ def enclosing(above: Int64Array, lane: Int64Array | Int32Array) -> Int64Array:
 
 
 def climb(above: Int64Array) -> tuple[Int64Array, Int64Array]:
-    """Return how many spans enclose each one, and the place of the outermost, or its own; shape (n,), int64 each.
-
-    Parameters
-    ----------
-    above : ndarray of int64, shape (n,)
-        Place of the nearest enclosing span, or -1.
-    """
+    """Return how many spans enclose each one, and the place of the outermost, or its own; shape (n,), int64 each."""
     depth, root = np.zeros(len(above), np.int64), np.arange(len(above))
     climbing = np.flatnonzero(above >= 0)
     position = above[climbing]
@@ -177,8 +155,7 @@ class Spans(NamedTuple):
     lane: Int64Array
     start_ns: Int64Array
     end_ns: Int64Array
-    sms: Int64Array
-    """How many SMs each could use."""
+    sms: Int64Array  # How many SMs each could use
 
     def select(self, rows: Int64Array) -> Spans:
         """Return some of them."""
@@ -189,23 +166,15 @@ class Place(NamedTuple):
     """Where spans belong that lie directly below each other, in one sub-row as far as they follow each other."""
 
     lane: int
-    level: int
-    """Code of the `Level`."""
+    level: int  # Code of the `Level`
     track: int = 0
     depth: int = 0
 
 
 class Planner:
-    """Gives spans sub-rows of their lanes, and rows to sub-rows.
+    """Gives spans sub-rows of their lanes, and rows to sub-rows."""
 
-    Parameters
-    ----------
-    tolerance_ns
-        Ranges that overlap by no more than this count as following each other.
-    """
-
-    upwards: ClassVar[frozenset[int]] = frozenset()
-    """Levels in which what fits nowhere goes above the others."""
+    upwards: ClassVar[frozenset[int]] = frozenset()  # Levels in which what fits nowhere goes above the others
 
     def __init__(self, tolerance_ns: int) -> None:
         self.tolerance_ns = tolerance_ns
@@ -227,15 +196,7 @@ class Planner:
         return len(self._codes), len(self._sub_rows), self.folded_spans
 
     def place(self, spans: Spans, level: Int64Array, depth: Int64Array, track: Int64Array) -> Int64Array:
-        """Return the code of each span's row; shape (n,).
-
-        Parameters
-        ----------
-        spans
-            The spans, in any order.
-        level, depth, track : ndarray of int64, shape (n,)
-            The `Level` of each; of ranges how many enclose it, and which of those that lie side by side it belongs to.
-        """
+        """Return the code of each span's row; shape (n,)."""
         is_range = level == Level.RANGE
         if is_range.all():
             return self._encode(spans, level, depth, track)
@@ -245,17 +206,7 @@ class Planner:
         return codes
 
     def slots(self, places: Sequence[Place], group: Int64Array, start_ns: Int64Array, end_ns: Int64Array) -> Int64Array:
-        """Return which sub-row of its place each span has, `MAX_LANE_ROWS` where it fits nowhere; shape (n,).
-
-        Parameters
-        ----------
-        places
-            The places, all of them for ranges or none.
-        group : ndarray of int64, shape (n,)
-            Which of them is that of each span.
-        start_ns, end_ns : ndarray of int64, shape (n,)
-            The spans, in any order.
-        """
+        """Return which sub-row of its place each span has, `MAX_LANE_ROWS` where it fits nowhere; shape (n,)."""
         order = by_group_and_start(group, start_ns, end_ns)
         slots = np.empty(len(order), np.int64)
         slots[order] = place_in_slots(group[order], start_ns[order], end_ns[order], self.tolerance_of(places))
@@ -330,20 +281,6 @@ def place_in_slots(
     """Place intervals in the lowest slot of their group that is free, as long as it is one of the first `MAX_LANE_ROWS`.
 
     What has no length may get a higher one where others end just then.
-
-    Parameters
-    ----------
-    group : ndarray of int, shape (n,)
-        Intervals of different groups are independent.
-    start_ns, end_ns : ndarray of int64, shape (n,)
-        The intervals, sorted as `by_group_and_start` does.
-    tolerance_ns
-        Intervals that overlap by no more than this fit into one slot, unless one would be covered.
-
-    Returns
-    -------
-    ndarray of int64, shape (n,)
-        The slot of each interval, from 0.
     """
     slots = np.zeros(len(group), np.int64)
     same = group[1:] == group[:-1]

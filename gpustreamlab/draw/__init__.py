@@ -4,12 +4,19 @@ from gpustreamlab.draw._colours import NameLooks, name_styles, partition_style, 
 from gpustreamlab.draw._columns import SpanColumns, columns_of, pack_columns
 from gpustreamlab.draw._compare import ComparisonText, comparison_page, comparison_tables_html, comparison_text
 from gpustreamlab.draw._header import Header, plan_header
-from gpustreamlab.draw._html import inline_html, packed_bokeh, timeline_page, viewer_script, viewer_style, write_html
+from gpustreamlab.draw._html import (
+    inline_html,
+    packed_bokeh,
+    plan_tables,
+    timeline_page,
+    viewer_script,
+    viewer_style,
+    write_html,
+)
 from gpustreamlab.draw._picture import draw_figure, plan_picture
 from gpustreamlab.draw._scene import detail_entries, is_partly_captured, plan_scene
 from gpustreamlab.draw._sm_map import NO_PARTITION_FILL, grid_of, plan_sm_map, sm_map_svg, sm_map_text
 from gpustreamlab.draw._svg import MAX_FILE_BARS, PNG_SCALE, picture_html, svg_png, timeline_svg
-from gpustreamlab.draw._tables import plan_tables
 from gpustreamlab.draw._text import TextTimeline, text_timeline
 from gpustreamlab.draw._tuning import Chart, sweep_chart, tuning_chart
 from gpustreamlab.draw._why import hazard_tables, why_tables

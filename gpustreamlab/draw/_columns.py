@@ -49,27 +49,15 @@ def to_base85(data: bytes) -> str:
     return b"".join(parts)[: 5 * len(padded) // 4 - missing].decode("ascii")
 
 
-PIECE_BYTES = 1 << 18
-"""How many bytes one thread takes at a time."""
-
-SAMPLE_BYTES = 1 << 14
-"""How many bytes of a piece are tried."""
-
-MATCHED_GAIN = 0.97
-"""Looking for repetitions pays if it makes a piece smaller than this share of what it is without."""
+PIECE_BYTES = 1 << 18  # How many bytes one thread takes at a time
+SAMPLE_BYTES = 1 << 14  # How many bytes of a piece are tried
+MATCHED_GAIN = 0.97  # Looking for repetitions pays if it makes a piece smaller than this share of what it is without
 
 
 def deflate(chunks: Sequence[bytes], level: int) -> bytes:
     """Deflate bytes into one raw stream (RFC 1951).
 
     Pieces are independent and end on a byte, so that joining them gives one stream.
-
-    Parameters
-    ----------
-    chunks
-        The bytes. What is alike, such as one byte of all values of a column, should be one chunk.
-    level
-        How hard to look for repetitions where that pays, 1 to 9.
 
     Examples
     --------
@@ -100,14 +88,7 @@ _CLIMB_LIMIT = 32
 
 
 def wait_twins(trace: Trace) -> Int64Array:
-    """Return for each wait between two ranges where the wait between work in them is.
-
-    Returns
-    -------
-    ndarray of int64, shape (n_edges,)
-        How many waits behind it that one comes, other edges not counted; less than 0 where it comes before; 0 where there is
-        none, and for all other edges.
-    """
+    """Return for each wait between two ranges where the wait between work in them is."""
     twins = np.zeros(len(trace.edges), np.int64)
     edges = np.flatnonzero(trace.edges.kind == EDGE_KINDS.index(EdgeKind.WAIT))
     source, target = trace.edges.source[edges].astype(np.int64), trace.edges.target[edges].astype(np.int64)
@@ -142,8 +123,7 @@ _WIDTHS = (1, 2, 4)
 
 _LAUNCH = tuple(EdgeKind).index(EdgeKind.LAUNCH)
 
-MAX_RANKED_ROWS = 64
-"""Up to how many rows the page finds the order of all starts itself: rows are merged two by two."""
+MAX_RANKED_ROWS = 64  # Up to how many rows the page finds the order of all starts itself: rows are merged two by two
 
 _WORK_COLUMNS = {
     "detail": ("detail", -1),
@@ -154,8 +134,7 @@ _WORK_COLUMNS = {
     "work_tail_ns": ("workTail", 0),
     "work_count": ("workCount", 0),
     "waited_name": ("waitedName", NO_WAIT),
-}
-"""What columns of device work are called on the page, and what a span has that tells nothing of it."""
+}  # What columns of device work are called on the page, and what a span has that tells nothing of it
 
 WORK_DEFAULTS = {name: value for name, (_, value) in _WORK_COLUMNS.items()}
 """Where all spans have these values, they take no bytes."""
@@ -172,33 +151,22 @@ def _nothing(*shape: int) -> Int64Array:
 class SpanColumns:
     """Spans sorted by row, then by start, as columns of equal length; times are in ns since the page's zero."""
 
-    row: Int64Array
-    """Row code of each span; shape (n,), int64."""
-    start_ns: Int64Array
-    """Start; shape (n,), int64."""
-    end_ns: Int64Array
-    """End; shape (n,), int64."""
-    name: Int64Array
-    """Code of the name; shape (n,), int64."""
-    kind: Int64Array
-    """Code of the kind; shape (n,), int64."""
-    thread: Int64Array
-    """Code of the host thread, -1 where unknown; shape (n,), int64."""
-    partition: Int64Array
-    """0 for the whole card, else one more than the code of the partition; shape (n,), int64."""
-    queueing_ns: Int64Array
-    """From the enqueue to the start; shape (n,), int64."""
-    place: Int64Array
-    """Row of the trace, or append index; shape (n,), int64."""
-    count: Int64Array = field(default_factory=_nothing)
-    """How many spans each stands for; shape (n,), int64; 1 if left out."""
+    row: Int64Array  # Row code of each span; shape (n,), int64
+    start_ns: Int64Array  # Start; shape (n,), int64
+    end_ns: Int64Array  # End; shape (n,), int64
+    name: Int64Array  # Code of the name; shape (n,), int64
+    kind: Int64Array  # Code of the kind; shape (n,), int64
+    thread: Int64Array  # Code of the host thread, -1 where unknown; shape (n,), int64
+    partition: Int64Array  # 0 for the whole card, else one more than the code of the partition; shape (n,), int64
+    queueing_ns: Int64Array  # From the enqueue to the start; shape (n,), int64
+    place: Int64Array  # Row of the trace, or append index; shape (n,), int64
+    count: Int64Array = field(default_factory=_nothing)  # How many spans each stands for; shape (n,), int64; 1 if left out
     busy_ns: Int64Array = field(default_factory=_nothing)
     """Busy time of those; shape (n,), int64; the span's duration if left out."""
     detail: Int64Array = field(default_factory=_nothing)
     """Code of the detail of a kernel, copy or fill, -1 for none; shape (n,), int64; -1 if left out, as all that follow have
     the values of `WORK_DEFAULTS`."""
-    size_bytes: Int64Array = field(default_factory=_nothing)
-    """Bytes copied, filled, allocated or freed; shape (n,), int64."""
+    size_bytes: Int64Array = field(default_factory=_nothing)  # Bytes copied, filled, allocated or freed; shape (n,), int64
     owner_name: Int64Array = field(default_factory=_nothing)
     """Of a kernel, copy or fill: code of the name of the range in which it was launched, -1 for none; shape (n,), int64."""
     owner_lane: Int64Array = field(default_factory=_nothing)
@@ -241,17 +209,7 @@ class SpanColumns:
 
 
 def columns_of(trace: Trace, codes: NDArray[np.integer[Any]], zero_ns: int) -> SpanColumns:
-    """Return all spans of a trace, sorted as the page needs them.
-
-    Parameters
-    ----------
-    trace
-        The spans.
-    codes : ndarray of int, shape (n_spans,)
-        Row code of each span.
-    zero_ns
-        The trace's time that is the page's zero.
-    """
+    """Return all spans of a trace, sorted as the page needs them."""
     codes = np.asarray(codes)
     order = _span_order(codes, trace.start_ns, trace.end_ns)
 
@@ -285,28 +243,14 @@ def columns_of(trace: Trace, codes: NDArray[np.integer[Any]], zero_ns: int) -> S
     )
 
 
-FORMAT = 2
-"""Version of the manifest and its bytes; a viewer refuses one that it does not know."""
+FORMAT = 2  # Version of the manifest and its bytes; a viewer refuses one that it does not know
 
 Spec: TypeAlias = int | dict[str, int] | None
 """How one column is read: its constant value; where it lies, and how; None where it follows from the others."""
 
 
 def pack_columns(columns: SpanColumns, *, level: int | None) -> tuple[dict[str, Any], bytes]:
-    """Pack spans into bytes.
-
-    Parameters
-    ----------
-    columns
-        The spans.
-    level
-        How hard to deflate them, 1 to 9, for a file; None leaves the bytes as they are, for the wire.
-
-    Returns
-    -------
-    tuple of dict and bytes
-        What `unpackColumns` needs besides the bytes, which can be written as JSON; and the bytes.
-    """
+    """Pack spans into bytes."""
     parts, row = _Parts(is_shuffled=level is not None), columns.row
     opens = np.ones(len(row), bool)
     np.not_equal(row[1:], row[:-1], out=opens[1:])

@@ -47,29 +47,14 @@ if TYPE_CHECKING:
     from rich.text import Text
 
 
-MIN_TEXT_WIDTH = 40
-"""Fewest columns that a text timeline takes; a narrower terminal breaks its lines."""
-
-MAX_TEXT_WIDTH = 400
-"""Most columns that it takes."""
-
-LISTED_MARKS = 6
-"""How many marks are listed under the picture: the first."""
-
-SHADES = " ░▒▓█"
-"""Signs of a column's busy share: none, up to a third, up to two thirds, not all, all of it."""
-
-LEVELS = " ▁▂▃▄▅▆▇█"
-"""Signs of how many lanes are busy, from none to the most."""
-
-LETTERS = "ABCDEFGHIJKLMNOPQRSTUVWXYZ"
-"""Signs of names: the first is of the name that takes most time."""
-
-NOT_BUSY = "·"
-"""Sign of a column that holds spans, but none that count as busy time."""
-
-_STYLES = ("cyan", "yellow", "green", "magenta", "blue", "red")
-"""Colours of letters, as the terminal's own theme has them."""
+MIN_TEXT_WIDTH = 40  # Fewest columns that a text timeline takes; a narrower terminal breaks its lines
+MAX_TEXT_WIDTH = 400  # Most columns that it takes
+LISTED_MARKS = 6  # How many marks are listed under the picture: the first
+SHADES = " ░▒▓█"  # Signs of a column's busy share: none, up to a third, up to two thirds, not all, all of it
+LEVELS = " ▁▂▃▄▅▆▇█"  # Signs of how many lanes are busy, from none to the most
+LETTERS = "ABCDEFGHIJKLMNOPQRSTUVWXYZ"  # Signs of names: the first is of the name that takes most time
+NOT_BUSY = "·"  # Sign of a column that holds spans, but none that count as busy time
+_STYLES = ("cyan", "yellow", "green", "magenta", "blue", "red")  # Colours of letters, as the terminal's own theme has them
 
 _SHARE_WIDTH = 5
 
@@ -97,19 +82,6 @@ class TextTimeline:
 
 def text_timeline(trace: Trace, width: int | None = None) -> str:
     """Draw a trace as plain text.
-
-    Parameters
-    ----------
-    trace
-        The spans.
-    width
-        How many columns it may take, from `MIN_TEXT_WIDTH`; None takes the terminal's width, or 80 where there is none.
-
-    Returns
-    -------
-    str
-        Lines of at most that width. A lane's line says for each column how much of it was busy; a letter stands where the name
-        that takes most of a column changes.
 
     Examples
     --------
@@ -352,71 +324,50 @@ def _packed(entries: Sequence[Text], width: int) -> list[Text]:
     return lines
 
 
-MAX_TEXT_LANES = 40
-"""How many lanes a text timeline has at most: those with most busy time."""
-
-HOST_TITLE = "host · time in calls of CUDA, not busy time"
-"""What stands above the threads of the host."""
-
-MAX_HOST_LANES = 4
-"""How many threads of the host it has at most: those that called longest."""
-
-MAX_LETTERS = 10
-"""How many names have a letter: those that take most time."""
+MAX_TEXT_LANES = 40  # How many lanes a text timeline has at most: those with most busy time
+HOST_TITLE = "host · time in calls of CUDA, not busy time"  # What stands above the threads of the host
+MAX_HOST_LANES = 4  # How many threads of the host it has at most: those that called longest
+MAX_LETTERS = 10  # How many names have a letter: those that take most time
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class TextGroup:
     """The lanes of one partition, as far as they are shown."""
 
-    label: str
-    """The partition and its SMs; empty where there are no partitions."""
-    lanes: tuple[int, ...]
-    """Rows of the grid that are its lanes, in order."""
-    hidden_lanes: int
-    """How many of its lanes are not shown."""
-    is_host: bool = False
-    """True for the threads of the host."""
+    label: str  # The partition and its SMs; empty where there are no partitions
+    lanes: tuple[int, ...]  # Rows of the grid that are its lanes, in order
+    hidden_lanes: int  # How many of its lanes are not shown
+    is_host: bool = False  # True for the threads of the host
 
 
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False)
 class TextRows:
     """The lanes that are shown. A row is one of them."""
 
-    lanes: tuple[int, ...]
-    """Place in `Trace.lanes` of each row."""
-    groups: tuple[TextGroup, ...]
-    """The rows by partition; one without a label where there are no partitions."""
+    lanes: tuple[int, ...]  # Place in `Trace.lanes` of each row
+    groups: tuple[TextGroup, ...]  # The rows by partition; one without a label where there are no partitions
     busy_ns: Int64Array
     """Busy time of each row, or of a thread its time in calls from the first to the last span of all streams; shape (n_rows,),
     int64, in ns."""
-    edges: tuple[Int64Array, ...]
-    """What `busy_edges` says of all lanes of the trace, also of those that are not shown."""
-    drawn: tuple[Int64Array, ...]
-    """The same of each row, but for threads of the host: when they were in a call."""
+    edges: tuple[Int64Array, ...]  # What `busy_edges` says of all lanes of the trace, also of those that are not shown
+    drawn: tuple[Int64Array, ...]  # The same of each row, but for threads of the host: when they were in a call
 
 
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False)
 class TextGrid:
     """The rows in columns of equal time."""
 
-    zero_ns: int
-    """Start of the first column: the first start of any span."""
-    width_ns: float
-    """Time of all columns together, in ns, at least 1."""
-    shares: FloatArray
-    """Busy share of each column; shape (n_rows, n_columns), float64, from 0 to 1."""
-    touched: BoolArray
-    """Whether any span, of any kind and length, is in the column; shape (n_rows, n_columns), bool."""
+    zero_ns: int  # Start of the first column: the first start of any span
+    width_ns: float  # Time of all columns together, in ns, at least 1
+    shares: FloatArray  # Busy share of each column; shape (n_rows, n_columns), float64, from 0 to 1
+    touched: BoolArray  # Whether any span, of any kind and length, is in the column; shape (n_rows, n_columns), bool
     letters: Int64Array
     """The name that takes more than half of each column's busy time, as a place in `names`; shape (n_rows, n_columns), int64,
     -1 for none or one without a letter."""
     names: list[tuple[str, int, int]]
     """Names with a letter, those that take most time first: as the user gave it, its time in ns, how many spans have it."""
-    more_names: int
-    """How many more names the counted spans have."""
-    busy_lanes: FloatArray
-    """Mean number of busy lanes in each column, of all lanes; shape (n_columns,), float64."""
+    more_names: int  # How many more names the counted spans have
+    busy_lanes: FloatArray  # Mean number of busy lanes in each column, of all lanes; shape (n_columns,), float64
 
 
 def choose_rows(trace: Trace) -> TextRows:
@@ -461,15 +412,6 @@ def _busiest(lanes: Sequence[int], busy_ns: Int64Array, limit: int) -> list[int]
 
 def plan_text_grid(trace: Trace, shown: TextRows, column_count: int) -> TextGrid:
     """Compute the columns of a text timeline.
-
-    Parameters
-    ----------
-    trace
-        The spans; at least one.
-    shown
-        The lanes, from `choose_rows`.
-    column_count
-        How many columns the time is cut into.
 
     Notes
     -----

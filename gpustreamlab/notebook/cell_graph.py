@@ -21,12 +21,9 @@ from gpustreamlab.typing import CaptureTier, EdgeKind, MarkerKind, SpanKind
 
 __all__ = ["CellGraph", "CellNode", "make_cell_graph"]
 
-LISTED_CELLS = 60
-"""How many cells the table has."""
-LISTED_NOTES = 10
-"""How many cells are told of that are out of date, and of that do something unknown."""
-READS_LENGTH = 18
-"""How long the text may be of what a cell reads."""
+LISTED_CELLS = 60  # How many cells the table has
+LISTED_NOTES = 10  # How many cells are told of that are out of date, and of that do something unknown
+READS_LENGTH = 18  # How long the text may be of what a cell reads
 _WORK = [SPAN_KINDS.index(kind) for kind in (SpanKind.KERNEL, SpanKind.COPY, SpanKind.FILL)]
 
 
@@ -34,32 +31,19 @@ _WORK = [SPAN_KINDS.index(kind) for kind in (SpanKind.KERNEL, SpanKind.COPY, Spa
 class CellNode:
     """A cell as it ran last."""
 
-    number: int
-    """Its number, as in ``In [3]``."""
-    text: str
-    """Its source."""
-    streams: tuple[str, ...]
-    """Streams on which its work ran, or for which it is enqueued."""
-    start_ns: int
-    """When its work began, on the trace's clock; behind all that has ended where none has; -1 where it has none."""
-    end_ns: int
-    """When its work ended."""
-    busy_ns: int
-    """For how long any of its work ran on the device."""
-    reads: Mapping[int, frozenset[str]]
-    """Variables that it read of earlier cells, by the number of that cell's last run."""
-    waits: frozenset[int]
-    """Numbers of the cells for whose ends its streams were made to wait."""
-    is_critical: bool
-    """Whether it is of the longest chain of cells that read each other or wait."""
-    outdated: str
-    """Why its results are out of date; empty where they are not."""
-    barrier: str
-    """What it does of which nothing can be known; empty where all is."""
-    is_failed: bool
-    """Whether it ended in an exception."""
-    is_running: bool
-    """Whether work of it had not ended yet: its times are those of what had, or of its launch."""
+    number: int  # Its number, as in ``In [3]``
+    text: str  # Its source
+    streams: tuple[str, ...]  # Streams on which its work ran, or for which it is enqueued
+    start_ns: int  # When its work began, on the trace's clock; behind all that has ended where none has; -1 where it has none
+    end_ns: int  # When its work ended
+    busy_ns: int  # For how long any of its work ran on the device
+    reads: Mapping[int, frozenset[str]]  # Variables that it read of earlier cells, by the number of that cell's last run
+    waits: frozenset[int]  # Numbers of the cells for whose ends its streams were made to wait
+    is_critical: bool  # Whether it is of the longest chain of cells that read each other or wait
+    outdated: str  # Why its results are out of date; empty where they are not
+    barrier: str  # What it does of which nothing can be known; empty where all is
+    is_failed: bool  # Whether it ended in an exception
+    is_running: bool  # Whether work of it had not ended yet: its times are those of what had, or of its launch
 
 
 class CellGraph(Reported):
@@ -156,17 +140,7 @@ def _names(names: frozenset[str]) -> str:
 
 
 def make_cell_graph(records: Sequence[CellRecord], trace: Trace, running: Sequence[tuple[str, int]] = ()) -> CellGraph:
-    """Return the graph of the cells that ran.
-
-    Parameters
-    ----------
-    records
-        The runs of cells, in their order.
-    trace
-        What they recorded; its marks tell which cell a span is of.
-    running
-        The stream of each range that has not ended, and when it was opened, in ns on the trace's clock.
-    """
+    """Return the graph of the cells that ran."""
     newest = {record.key: record for record in records}
     by_number = {record.number: record for record in records}
     shown = sorted(newest.values(), key=lambda record: record.number)
