@@ -22,7 +22,7 @@ from gpustreamlab.draw._picture import Picture, draw_figure, plan_picture
 from gpustreamlab.draw._scene import Scene, detail_entries, plan_scene
 from gpustreamlab.draw._svg import picture_uri, timeline_svg
 from gpustreamlab.draw._why import why_tables
-from gpustreamlab.model import SPAN_KINDS, Trace, write_file_whole, written_entries
+from gpustreamlab.model import SPAN_KINDS, Trace, trace_element, write_file_whole, written_entries
 from gpustreamlab.typing import NoteKind, SpanKind
 
 LEVEL = 6  # How hard spans are compressed: more takes far longer for a percent or two
@@ -60,15 +60,9 @@ def timeline_page(trace: Trace, *, picture: Picture | None = None, with_static: 
         viewer=viewer_packed(),
         data=data,
         spans=spans,
-        trace=_trace_letters(trace) if with_data else "",
+        trace=f"{trace_element(trace)}\n" if with_data else "",
         boot=viewer_text("page.js"),
     )
-
-
-def _trace_letters(trace: Trace) -> str:
-    from gpustreamlab.model._page import trace_element  # loads pyarrow, which drawing does without
-
-    return f"{trace_element(trace)}\n"
 
 
 def page_data(picture: Picture, tables: dict[str, Any] | None = None) -> tuple[dict[str, Any], bytes]:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from bisect import bisect_left, insort
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from enum import Enum
 from itertools import pairwise
@@ -403,7 +403,13 @@ def on_one_stream(works: Sequence[Work], name: str) -> Schedule:
 
 
 def schedule_trace(
-    planned: Schedule, recording: Recording, texts: Sequence[tuple[int, str]], *, device: Device, backend: str
+    planned: Schedule,
+    recording: Recording,
+    texts: Sequence[tuple[int, str]],
+    *,
+    device: Device,
+    backend: str,
+    make: Callable[..., Trace] = Trace,
 ) -> Trace:
     """Return a schedule as a trace that says it is predicted: statements with work as spans, waits between streams as edges."""
     rows = [place for place, stream in enumerate(planned.stream) if stream is not None]
@@ -417,7 +423,7 @@ def schedule_trace(
     lines = [f"{texts[place][0]}: {' '.join(texts[place][1].split())}" for place in rows]
     names = {line: code for code, line in enumerate(dict.fromkeys(lines))}
     edges = np.array(sorted(waits), np.int64).reshape(-1, 2)
-    return Trace(
+    return make(
         start_ns=start_ns,
         end_ns=end_ns,
         queued_ns=start_ns,
