@@ -194,7 +194,7 @@ def _cell_trace(cells: Sequence[CellNode], trace: Trace) -> Trace:
         for other in sorted({*cell.reads, *cell.waits})
         if other in first and other < cell.number
     ]
-    return Trace(
+    return type(trace)(
         start_ns=[cell.start_ns for cell, _ in rows],
         end_ns=[cell.end_ns for cell, _ in rows],
         queued_ns=[cell.start_ns for cell, _ in rows],

@@ -565,11 +565,12 @@ class Plan(Reported):
     @property
     def trace(self) -> Trace:
         """The plan as a trace that says it is predicted: statements are spans, waits are edges; empty before the first run."""
-        ground = self._program.ground
-        planned, recording = (
-            (self._planned, self._recording) if self.has_run else (on_one_stream((), self._names[0]), Recording(works=()))
-        )
-        return schedule_trace(planned, recording, self._texts, device=ground.lab.device, backend=ground.backend.name)
+        return self._traced(type(self._program.ground.lab.trace))
+
+    def _traced(self, make: Callable[..., Trace]) -> Trace:
+        ground, known = self._program.ground, (self._planned, self._recording)
+        planned, recording = known if self.has_run else (on_one_stream((), self._names[0]), Recording(works=()))
+        return schedule_trace(planned, recording, self._texts, device=ground.lab.device, backend=ground.backend.name, make=make)
 
     @property
     def _texts(self) -> list[tuple[int, str]]:
@@ -579,7 +580,7 @@ class Plan(Reported):
         return f"{super().__str__()}\n\n{self.code}".rstrip()
 
     def _picture(self) -> str:
-        return picture_html(self.trace) if self.has_run else ""
+        return picture_html(self._traced(Trace)) if self.has_run else ""
 
     def _repr_html_(self) -> str:
         code = f"<pre style='{_CODE}'>{escape(self.code)}</pre>"
