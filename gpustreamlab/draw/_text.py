@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import math
 import shutil
-import unicodedata
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
@@ -139,7 +138,7 @@ class _Picture:
     def __init__(self, trace: Trace, basis: Basis, width: int) -> None:
         self._rows = choose_rows(trace)
         self.result = over_wall(trace, concurrency(trace, self._rows.edges))
-        self._labels = [_ordered(display_name(trace.lanes[lane].name, 60)) for lane in self._rows.lanes]
+        self._labels = [display_name(trace.lanes[lane].name, 60) for lane in self._rows.lanes]
         self._busy_word = busy_word(basis.counted)
         self._busy_label = "busy streams" if self._busy_word == "busy" else self._busy_word
         if len(self._busy_label) > width // 4:
@@ -182,7 +181,7 @@ class _Picture:
         lines = []
         for group in self._rows.groups:
             if group.label and (group.lanes or group.hidden_lanes):
-                lines += _wrapped(_ordered(group.label), self._width, "bold")
+                lines += _wrapped(group.label, self._width, "bold")
             for row in group.lanes:
                 label = f"  {self._labels[row]}" if group.label else self._labels[row]
                 share = int(self._rows.busy_ns[row]) / self.result.wall_ns if self.result.wall_ns else float("nan")
@@ -239,7 +238,7 @@ class _Picture:
         for place, (name, total_ns, span_count) in enumerate(self._grid.names):
             entry = Text()
             entry.append(f"{LETTERS[place]}", _style(place, is_letter=True))
-            entry.append(f" {_fitted(_ordered(display_name(name, 28)), self._width - 24, pad=False)} ")
+            entry.append(f" {_fitted(display_name(name, 28), self._width - 24, pad=False)} ")
             entry.append(f"{format_ns(total_ns)} ×{span_count:,}", "dim")
             entries.append(entry)
         if self._grid.more_names:
@@ -256,9 +255,7 @@ class _Picture:
     def _mark_list(self) -> list[Text]:
         from rich.text import Text
 
-        entries = [
-            Text(_fitted(f"▼ {format_ns(mark.time_ns)} {_ordered(mark.text)}", self._width, pad=False)) for mark in self._marks
-        ]
+        entries = [Text(_fitted(f"▼ {format_ns(mark.time_ns)} {mark.text}", self._width, pad=False)) for mark in self._marks]
         more = len(entries) - LISTED_MARKS
         shown = [*entries[:LISTED_MARKS], *([Text(f"and {more:,} more marks")] if more > 0 else [])]
         notes = [line for note in self._notes for line in _wrapped(f"⚠ {note}", self._width, "yellow")]
@@ -278,15 +275,6 @@ def _at_most(count: int) -> str:
     return f"≤{count}" if count < 10_000 else f"≤{math.ceil(count / 1_000)}k"
 
 
-def _ordered(text: str) -> str:
-    """Return a text after which the line goes on from left to right, also where the text itself does not."""
-    turns = any(unicodedata.bidirectional(sign) in _RIGHT_TO_LEFT for sign in text)
-    return f"{text}\u200e" if turns else text
-
-
-_RIGHT_TO_LEFT = frozenset({"R", "AL", "AN"})
-
-
 def _cells(text: str) -> int:
     from rich.cells import cell_len
 
@@ -298,8 +286,7 @@ def _fitted(text: str, width: int, *, pad: bool = True) -> str:
     from rich.cells import set_cell_size
 
     if _cells(text) > width:
-        end = "…\u200e" if text.endswith("\u200e") else "…"
-        return f"{set_cell_size(text.rstrip(chr(0x200E)), width - 1)}{end}"
+        return f"{set_cell_size(text, width - 1)}…"
     return f"{text}{' ' * (width - _cells(text))}" if pad else text
 
 
