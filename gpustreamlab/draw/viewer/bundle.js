@@ -1,4 +1,4 @@
-// Made by scripts/bundle_viewer.py. 6809c704b23e9f66a02bbe8f9eb657b5739a83742c90ff1c4a239cb62c4e2933
+// Made by scripts/bundle_viewer.py. 5e4fabd876eba85b495cb44ab653e3e600054684797f688081846ca370b1eb69
 "use strict";
 var gpustreamlab = (() => {
   var __defProp = Object.defineProperty;
