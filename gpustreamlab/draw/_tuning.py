@@ -46,8 +46,9 @@ class Chart:
     @property
     def svg(self) -> str:
         """The chart as a file of its own would have it: dark on white."""
-        legend = "".join(
-            f'<g transform="translate({_RIGHT_PX - 250} {_TOP_PX + 8 + 17 * row})">{entry}</g>'
+        place = f'x="{_RIGHT_PX - 296}" y="{_TOP_PX + 2}" width="296" height="{17 * len(self._legend) + 8}"'
+        legend = f'<rect {place} fill="{PAPER}" fill-opacity=".8"/>' + "".join(
+            f'<g transform="translate({_RIGHT_PX - 290} {_TOP_PX + 8 + 17 * row})">{entry}</g>'
             for row, entry in enumerate(self._legend)
         )
         size = f'width="{WIDTH_PX}" height="{HEIGHT_PX}" viewBox="0 0 {WIDTH_PX} {HEIGHT_PX}"'
@@ -99,8 +100,8 @@ class Chart:
 
 
 def _ticks(low: float, high: float) -> list[float]:
-    """Return about six round numbers from one to another."""
-    raw = (high - low) / 6
+    """Return up to eight round numbers from one to another."""
+    raw = (high - low) / 8
     power = 10.0 ** math.floor(math.log10(raw))
     step = next(power * factor for factor in (1, 2, 5, 10) if power * factor >= raw)
     return [round(place * step, 12) for place in range(math.ceil(low / step), math.floor(high / step) + 1)]
