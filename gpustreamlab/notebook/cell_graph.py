@@ -194,22 +194,21 @@ def _cell_trace(cells: Sequence[CellNode], trace: Trace) -> Trace:
         for other in sorted({*cell.reads, *cell.waits})
         if other in first and other < cell.number
     ]
+    start_ns, end_ns = (np.array([getattr(cell, name) for cell, _ in rows], np.int64) for name in ("start_ns", "end_ns"))
+    none = np.full(len(rows), -1)
+    source, target = np.array(edges, np.int64).reshape(-1, 2).T
     return type(trace)(
-        start_ns=[cell.start_ns for cell, _ in rows],
-        end_ns=[cell.end_ns for cell, _ in rows],
-        queued_ns=[cell.start_ns for cell, _ in rows],
-        lane=[used[name] for _, name in rows],
-        name=[done.index(cell) for cell, _ in rows],
-        kind=[SPAN_KINDS.index(SpanKind.RANGE)] * len(rows),
-        parent=[-1] * len(rows),
-        thread=[-1] * len(rows),
+        start_ns=start_ns,
+        end_ns=end_ns,
+        queued_ns=start_ns,
+        lane=np.array([used[name] for _, name in rows], np.int32),
+        name=np.array([done.index(cell) for cell, _ in rows], np.int32),
+        kind=np.full(len(rows), SPAN_KINDS.index(SpanKind.RANGE), np.int8),
+        parent=none,
+        thread=none.astype(np.int32),
         names=tuple(_span_name(cell) for cell in done),
         lanes=tuple(lanes[name] for name in used),
-        edges=Edges(
-            source=[source for source, _ in edges],
-            target=[target for _, target in edges],
-            kind=[EDGE_KINDS.index(EdgeKind.WAIT)] * len(edges),
-        ),
+        edges=Edges(source=source, target=target, kind=np.full(len(edges), EDGE_KINDS.index(EdgeKind.WAIT), np.int8)),
         metadata=replace(
             trace.metadata,
             title="Cells, as they ran last",

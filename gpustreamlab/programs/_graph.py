@@ -436,7 +436,7 @@ def schedule_trace(
         lanes=lanes,
         extra={"detail": np.arange(len(rows))},
         details=tuple(WorkDetail(full_name=_told(planned, recording, texts, place)) for place in rows),
-        edges=Edges(source=edges[:, 0], target=edges[:, 1], kind=[EDGE_KINDS.index(EdgeKind.WAIT)] * len(edges)),
+        edges=Edges(source=edges[:, 0], target=edges[:, 1], kind=np.full(len(edges), EDGE_KINDS.index(EdgeKind.WAIT), np.int8)),
         metadata=TraceMetadata(
             backend=backend,
             device=replace(device, name=f"{device.name}, predicted", simulated=True),
