@@ -57,7 +57,7 @@ class CellGraph(Reported):
         self.critical_ns = critical_ns
         """How long the longest chain of cells kept the device busy, in ns."""
         self.trace = trace
-        """The cells whose work has ended as spans of their streams, and what these wait for as edges; the table has what is read."""
+        """The cells whose work has ended as spans of their streams, and what these wait for as edges."""
         self._notes = tuple(notes)
 
     def __len__(self) -> int:
