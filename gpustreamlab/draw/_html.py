@@ -5,6 +5,7 @@ from __future__ import annotations
 import gzip
 import json
 from collections.abc import Sequence
+from concurrent.futures import ThreadPoolExecutor
 from dataclasses import asdict
 from functools import cache
 from html import escape
@@ -45,8 +46,10 @@ def timeline_page(trace: Trace, *, picture: Picture | None = None, with_static: 
     BokehJS, the viewer and the data are compressed; the browser's own `DecompressionStream` (in all since 2023) unpacks them.
     What is compressed is written in letters that can end no script, attribute or comment.
     """
-    picture = plan_picture(trace) if picture is None else picture
-    data, spans = page_letters(*page_data(picture))
+    with ThreadPoolExecutor(1) as pool:  # both take long, and numpy works without the interpreter's lock
+        why = pool.submit(why_tables, trace, int(trace.start_ns.min()) if len(trace) else 0)
+        picture = plan_picture(trace) if picture is None else picture
+        data, spans = page_letters(*page_data(picture, why=why.result()))
     advice = grid_advice(trace)
     return fill_template(
         "page.html",
@@ -65,13 +68,15 @@ def timeline_page(trace: Trace, *, picture: Picture | None = None, with_static: 
     )
 
 
-def page_data(picture: Picture, tables: dict[str, Any] | None = None) -> tuple[dict[str, Any], bytes]:
+def page_data(
+    picture: Picture, tables: dict[str, Any] | None = None, *, why: dict[str, Any] | None = None
+) -> tuple[dict[str, Any], bytes]:
     """Return what a viewer draws a picture from: a JSON object with the figure, the tables and the manifest; and the spans."""
     from bokeh.embed import json_item
 
     if tables is None:
         tables = scene_tables(picture.trace, picture.scene, picture.header, picture.counted)
-        tables["why"] = why_tables(picture.trace, picture.scene.zero_ns)
+        tables["why"] = why_tables(picture.trace, picture.scene.zero_ns) if why is None else why
     manifest, spans = pack_columns(picture.columns, level=LEVEL)
     return {"item": json_item(draw_figure(tables)), "tables": tables, "manifest": manifest}, spans
 
