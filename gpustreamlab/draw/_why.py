@@ -9,7 +9,7 @@ from typing import Any
 import numpy as np
 
 from gpustreamlab.analysis import IDLE_TEXTS, LISTED_FINDINGS, Explanation, Finding, explain, finding_texts, idle
-from gpustreamlab.draw._found import found_entries, hazard_entries
+from gpustreamlab.draw._found import Drawn, found_entries, hazard_entries
 from gpustreamlab.errors import OptionError
 from gpustreamlab.model import Trace
 from gpustreamlab.typing import Cause, Certainty, Int64Array, LaneKind
@@ -27,8 +27,8 @@ SHARED_OUT = "layout: the SMs were shared out anew, which waits until all work h
 """What is said of a gap in which that was done, whatever kind it is."""
 
 
-def why_tables(trace: Trace, zero_ns: int) -> dict[str, Any]:
-    """Explain a trace for the viewer, as a JSON object; pieces and gaps refer to spans by lane and times.
+def why_tables(trace: Trace, zero_ns: int, number: Int64Array | None = None) -> dict[str, Any]:
+    """Explain a trace for the viewer, as a JSON object; pieces and gaps refer to spans by lane, times and number.
 
     Parameters
     ----------
@@ -36,21 +36,24 @@ def why_tables(trace: Trace, zero_ns: int) -> dict[str, Any]:
         The spans.
     zero_ns
         The trace's time from which times are counted.
+    number
+        What the page calls each span, shape (n_spans,); None where that is its row.
     """
+    drawn = Drawn(trace, zero_ns, np.arange(len(trace)) if number is None else number)
     if len(trace) > EXPLAINED_SPANS:
         asked = f"More than {EXPLAINED_SPANS:,} spans are not explained in a page: type trace.explain()."
-        return _unexplained(trace, zero_ns, found_entries(trace, zero_ns, frozenset()), asked)
+        return _unexplained(trace, zero_ns, found_entries(drawn, frozenset()), asked)
     try:
-        parts = [_Part("", trace, explain(trace), range(len(trace.lanes)))]
+        parts = [_Part("", trace, explain(trace), np.arange(len(trace)))]
     except OptionError:  # several processes on several GPUs: the trace does not tell how they waited for each other
         parts = [*_each_gpu(trace)]
     ranked = [(part, one) for part in parts for one in part.found.findings]
     if len(parts) > 1:
         ranked.sort(key=lambda pair: -pair[1].saves_ns)
     told = ranked[:LISTED_FINDINGS]
-    calls = {row for part, one in told for row in part.rows_in(trace, one.pieces.call_row[:LISTED_PIECES])}
-    entries = _unexplained(trace, zero_ns, found_entries(trace, zero_ns, calls), "") | {
-        "findings": [_finding_entry(part, finding, zero_ns) for part, finding in told],
+    calls = {int(row) for part, one in told for row in np.append(part.rows, -1)[one.pieces.call_row[:LISTED_PIECES]]}
+    entries = _unexplained(trace, zero_ns, found_entries(drawn, calls), "") | {
+        "findings": [_finding_entry(drawn, part, finding) for part, finding in told],
         "gaps": _gap_entries(trace, zero_ns),
         "explained": True,
     }
@@ -65,20 +68,15 @@ class _Part:
     label: str
     trace: Trace
     found: Explanation
-    lanes: Sequence[int]
-    """Which lanes of the whole trace its lanes are."""
-
-    def rows_in(self, whole: Trace, rows: Int64Array) -> list[int]:
-        """Return which rows of the whole trace some rows are; -1 stays."""
-        own: Int64Array = np.append(np.flatnonzero(np.isin(whole.lane, self.lanes)), -1)
-        return [int(own[row]) for row in rows]
+    rows: Int64Array
+    """Which rows of the whole trace its rows are; shape (n_spans,), int64."""
 
 
 def _each_gpu(trace: Trace) -> Iterator[_Part]:
-    places = {lane: place for place, lane in enumerate(trace.lanes)}
     for device in sorted({lane.device for lane in trace.lanes if lane.kind is LaneKind.STREAM}):
         part = trace.where(device=device)
-        yield _Part(f"GPU {device}: ", part, explain(part), [places[lane] for lane in part.lanes])
+        is_own = np.array([lane in part.lanes for lane in trace.lanes], bool)
+        yield _Part(f"GPU {device}: ", part, explain(part), np.flatnonzero(is_own[trace.lane]))
 
 
 def _told_of_one(found: Explanation, more: int) -> dict[str, Any]:
@@ -103,9 +101,9 @@ def _told_of_each(parts: Sequence[_Part], more: int) -> dict[str, Any]:
     }
 
 
-def hazard_tables(trace: Trace, zero_ns: int) -> dict[str, Any]:
+def hazard_tables(trace: Trace, zero_ns: int, number: Int64Array) -> dict[str, Any]:
     """Return of `why_tables` the hazards alone, for a page that did not ask; empty where none were found."""
-    marks = [*hazard_entries(trace, zero_ns)]
+    marks = [*hazard_entries(Drawn(trace, zero_ns, number))]
     line = "Found while it ran. Ask again for why work did not overlap, too."
     return _unexplained(trace, zero_ns, marks, line) | {"is_partial": True} if marks else {}
 
@@ -126,13 +124,13 @@ def _unexplained(trace: Trace, zero_ns: int, marks: list[dict[str, Any]], line: 
     )
 
 
-def _finding_entry(part: _Part, finding: Finding, zero_ns: int) -> dict[str, Any]:
+def _finding_entry(drawn: Drawn, part: _Part, finding: Finding) -> dict[str, Any]:
     count = min(LISTED_PIECES, len(finding.pieces.row))
-    pieces = [_piece_entry(part, finding, place, zero_ns) for place in range(count)]
+    pieces = [_piece_entry(drawn, part, finding, place) for place in range(count)]
     return {"head": f"{part.label}{finding.head}", "count": finding.piece_count, "pieces": pieces}
 
 
-def _piece_entry(part: _Part, finding: Finding, place: int, zero_ns: int) -> dict[str, Any]:
+def _piece_entry(drawn: Drawn, part: _Part, finding: Finding, place: int) -> dict[str, Any]:
     trace = part.trace
     row, other, call, since_ns, _, start_ns, waited_ns, certainty = (int(column[place]) for column in finding.pieces)
     text, fix = finding.text, finding.fix
@@ -141,15 +139,9 @@ def _piece_entry(part: _Part, finding: Finding, place: int, zero_ns: int) -> dic
         text, fix = finding_texts(
             finding.code, trace, late, piece=place, before=other, call=call, waited_ns=waited_ns, is_proved=sure
         )
-    spans = {name: _span_key(part, at, zero_ns) for name, at in (("late", row), ("other", other), ("call", call)) if at >= 0}
-    return spans | {"since": (start_ns if finding.code in ON_TIME else since_ns) - zero_ns, "text": text, "fix": fix}
-
-
-def _span_key(part: _Part, row: int, zero_ns: int) -> list[int]:
-    """Tell a span from all others: rows and places of a page are not always those of the trace."""
-    trace = part.trace
-    times_ns = (int(trace.start_ns[row]) - zero_ns, int(trace.end_ns[row]) - zero_ns)
-    return [part.lanes[int(trace.lane[row])], *times_ns]
+    told = (("late", row), ("other", other), ("call", call))
+    spans = {name: drawn.span(int(part.rows[at])) for name, at in told if at >= 0}
+    return spans | {"since": (start_ns if finding.code in ON_TIME else since_ns) - drawn.zero_ns, "text": text, "fix": fix}
 
 
 def _gap_entries(trace: Trace, zero_ns: int) -> list[list[int]]:
