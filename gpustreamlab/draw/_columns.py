@@ -87,16 +87,16 @@ def _run(data: bytes, level: int, strategy: int) -> bytes:
 _CLIMB_LIMIT = 32
 
 
-def wait_twins(trace: Trace) -> Int64Array:
-    """Return for each wait between two ranges where the wait between work in them is."""
-    twins = np.zeros(len(trace.edges), np.int64)
+def told_by_work(trace: Trace) -> BoolArray:
+    """Tell which edges are waits between two ranges beside one between work in them; shape (n_edges,), bool."""
+    is_told = np.zeros(len(trace.edges), bool)
     edges = np.flatnonzero(trace.edges.kind == EDGE_KINDS.index(EdgeKind.WAIT))
     source, target = trace.edges.source[edges].astype(np.int64), trace.edges.target[edges].astype(np.int64)
     is_range, works = trace.kind == SPAN_KINDS.index(SpanKind.RANGE), is_work(trace)
     of_ranges = np.flatnonzero(is_range[source] & is_range[target])
     of_work = np.flatnonzero(works[source] & works[target])
     if not (of_ranges.size and of_work.size):
-        return twins
+        return is_told
     keys = source[of_ranges] * len(trace) + target[of_ranges]
     order = np.argsort(keys, kind="stable")
     own, keys = of_ranges[order], keys[order]
@@ -106,8 +106,8 @@ def wait_twins(trace: Trace) -> Int64Array:
             wanted = outer_source[known] * len(trace) + outer_target[known]
             place = np.minimum(np.searchsorted(keys, wanted), len(keys) - 1)
             found = keys[place] == wanted
-            twins[edges[own[place[found]]]] = of_work[known[found]] - own[place[found]]
-    return twins
+            is_told[edges[own[place[found]]]] = True
+    return is_told
 
 
 def _ancestors(trace: Trace, rows: Int64Array) -> Iterator[tuple[Int64Array, BoolArray]]:
@@ -159,7 +159,7 @@ class SpanColumns:
     thread: Int64Array  # Code of the host thread, -1 where unknown; shape (n,), int64
     partition: Int64Array  # 0 for the whole card, else one more than the code of the partition; shape (n,), int64
     queueing_ns: Int64Array  # From the enqueue to the start; shape (n,), int64
-    place: Int64Array  # Row of the trace, or append index; shape (n,), int64
+    place: Int64Array  # Row of the trace, or the number that the recorder gave it; shape (n,), int64
     count: Int64Array = field(default_factory=_nothing)  # How many spans each stands for; shape (n,), int64; 1 if left out
     busy_ns: Int64Array = field(default_factory=_nothing)
     """Busy time of those; shape (n,), int64; the span's duration if left out."""
@@ -188,14 +188,13 @@ class SpanColumns:
     edge_place: Int64Array = field(default_factory=lambda: _nothing(0, 2))
     """The places of the spans at both ends: several may begin or end at one time; shape (n_edges, 2), int64; -1, not known, if
     left out."""
-    edge_twin: Int64Array = field(default_factory=_nothing)
-    """Of a wait between two ranges: how many waits behind it the wait between the work in them comes; 0 for none, and if left
-    out; shape (n_edges,), int64."""
+    edge_told: Int64Array = field(default_factory=_nothing)
+    """1 for a wait between two ranges beside one between the work in them, else 0, and if left out; shape (n_edges,), int64."""
 
     def __post_init__(self) -> None:
         n, edge_count = len(self.row), len(self.edges)
         defaults = {name: (n, value) for name, value in ({"count": 1} | WORK_DEFAULTS).items()}
-        defaults |= {"edge_kind": (edge_count, 0), "edge_twin": (edge_count, 0)}
+        defaults |= {"edge_kind": (edge_count, 0), "edge_told": (edge_count, 0)}
         for name, (length, value) in defaults.items():
             if len(getattr(self, name)) != length:
                 object.__setattr__(self, name, np.broadcast_to(np.int64(value), length))  # takes no memory
@@ -237,13 +236,13 @@ def columns_of(trace: Trace, codes: NDArray[np.integer[Any]], zero_ns: int) -> S
         place=np.arange(len(trace)) if order is None else order,
         edges=np.stack(sides, axis=1).astype(np.int64),
         edge_kind=edge_kind,
-        edge_twin=wait_twins(trace),
+        edge_told=told_by_work(trace).astype(np.int64),
         edge_place=np.stack((source, target), axis=1).astype(np.int64),
         **work,
     )
 
 
-FORMAT = 2  # Version of the manifest and its bytes; a viewer refuses one that it does not know
+FORMAT = 3  # Version of the manifest and its bytes; a viewer refuses one that it does not know
 
 Spec: TypeAlias = int | dict[str, int] | None
 """How one column is read: its constant value; where it lies, and how; None where it follows from the others."""
@@ -346,7 +345,7 @@ def _pack_edges(columns: SpanColumns, parts: _Parts) -> Mapping[str, Spec]:
     source_place, target_place = columns.edge_place.T
     return {
         "kind": parts.add(columns.edge_kind),
-        "twin": parts.add(columns.edge_twin),
+        "told": parts.add(columns.edge_told),
         "sourcePlace": parts.add(np.diff(source_place, prepend=-1)),
         "targetPlace": parts.add(target_place - source_place),
         "step": parts.add(np.diff(x0_ns, prepend=0)),

@@ -372,7 +372,7 @@ def _waits(picture: Picture, plot: SVGPlot) -> Iterator[str]:
 def _wait_places(picture: Picture) -> Int64Array:
     """Return which edges are drawn: launches are as many as kernels, and ranges wait as the work in them does."""
     columns = picture.columns
-    return np.flatnonzero((columns.edge_kind == 0) & (columns.edge_twin == 0))
+    return np.flatnonzero((columns.edge_kind == 0) & (columns.edge_told == 0))
 
 
 def _strip(picture: Picture, plot: SVGPlot) -> Iterator[str]:

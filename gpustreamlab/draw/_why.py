@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Sequence, Set
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 
@@ -37,22 +37,24 @@ SHARED_OUT = "layout: the SMs were shared out anew, which waits until all work h
 """What is said of a gap in which that was done, whatever kind it is."""
 
 
-def why_tables(trace: Trace, zero_ns: int) -> dict[str, Any]:
-    """Explain a trace for the viewer, as a JSON object; pieces and gaps refer to spans by lane and times."""
+def why_tables(trace: Trace, zero_ns: int, number: Int64Array | None = None) -> dict[str, Any]:
+    """Explain a trace for the viewer, as a JSON object; pieces and gaps refer to spans by lane, times and number."""
+    drawn = Drawn(trace, zero_ns, np.arange(len(trace)) if number is None else number)
     if len(trace) > EXPLAINED_SPANS:
         asked = f"More than {EXPLAINED_SPANS:,} spans are not explained in a page: type trace.explain()."
-        return _unexplained(trace, zero_ns, found_entries(trace, zero_ns, frozenset()), asked)
+        return _unexplained(trace, zero_ns, found_entries(drawn, frozenset()), asked)
     try:
-        parts = [_Part("", trace, explain(trace), range(len(trace.lanes)))]
+        parts = [_Part("", trace, explain(trace), np.arange(len(trace)))]
     except OptionError:  # several processes on several GPUs: the trace does not tell how they waited for each other
         parts = [*_each_gpu(trace)]
     ranked = [(part, one) for part in parts for one in part.found.findings]
     if len(parts) > 1:
         ranked.sort(key=lambda pair: -pair[1].saves_ns)
     told = ranked[:LISTED_FINDINGS]
-    calls = {row for part, one in told for row in part.rows_in(trace, one.pieces.call_row[:LISTED_PIECES])}
-    entries = _unexplained(trace, zero_ns, found_entries(trace, zero_ns, calls), "") | {
-        "findings": [_finding_entry(part, finding, zero_ns) for part, finding in told],
+    rows = ((part, row) for part, one in told for row in one.pieces.call_row[:LISTED_PIECES].tolist() if row >= 0)
+    calls = {int(part.rows[row]) for part, row in rows}
+    entries = _unexplained(trace, zero_ns, found_entries(drawn, calls), "") | {
+        "findings": [_finding_entry(drawn, part, finding) for part, finding in told],
         "gaps": _gap_entries(trace, zero_ns),
         "explained": True,
     }
@@ -67,19 +69,14 @@ class _Part:
     label: str
     trace: Trace
     found: Explanation
-    lanes: Sequence[int]  # Which lanes of the whole trace its lanes are
-
-    def rows_in(self, whole: Trace, rows: Int64Array) -> list[int]:
-        """Return which rows of the whole trace some rows are; -1 stays."""
-        own: Int64Array = np.append(np.flatnonzero(np.isin(whole.lane, self.lanes)), -1)
-        return [int(own[row]) for row in rows]
+    rows: Int64Array  # Which rows of the whole trace its rows are; shape (n_spans,), int64
 
 
 def _each_gpu(trace: Trace) -> Iterator[_Part]:
-    places = {lane: place for place, lane in enumerate(trace.lanes)}
     for device in sorted({lane.device for lane in trace.lanes if lane.kind is LaneKind.STREAM}):
         part = trace.where(device=device)
-        yield _Part(f"GPU {device}: ", part, explain(part), [places[lane] for lane in part.lanes])
+        is_own = np.array([lane in part.lanes for lane in trace.lanes], bool)
+        yield _Part(f"GPU {device}: ", part, explain(part), np.flatnonzero(is_own[trace.lane]))
 
 
 def _told_of_one(found: Explanation, more: int) -> dict[str, Any]:
@@ -104,9 +101,9 @@ def _told_of_each(parts: Sequence[_Part], more: int) -> dict[str, Any]:
     }
 
 
-def hazard_tables(trace: Trace, zero_ns: int) -> dict[str, Any]:
+def hazard_tables(trace: Trace, zero_ns: int, number: Int64Array) -> dict[str, Any]:
     """Return of `why_tables` the hazards alone, for a page that did not ask; empty where none were found."""
-    marks = [*hazard_entries(trace, zero_ns)]
+    marks = [*hazard_entries(Drawn(trace, zero_ns, number))]
     line = "Found while it ran. Ask again for why work did not overlap, too."
     return _unexplained(trace, zero_ns, marks, line) | {"is_partial": True} if marks else {}
 
@@ -127,13 +124,13 @@ def _unexplained(trace: Trace, zero_ns: int, marks: list[dict[str, Any]], line: 
     )
 
 
-def _finding_entry(part: _Part, finding: Finding, zero_ns: int) -> dict[str, Any]:
+def _finding_entry(drawn: Drawn, part: _Part, finding: Finding) -> dict[str, Any]:
     count = min(LISTED_PIECES, len(finding.pieces.row))
-    pieces = [_piece_entry(part, finding, place, zero_ns) for place in range(count)]
+    pieces = [_piece_entry(drawn, part, finding, place) for place in range(count)]
     return {"head": f"{part.label}{finding.head}", "count": finding.piece_count, "pieces": pieces}
 
 
-def _piece_entry(part: _Part, finding: Finding, place: int, zero_ns: int) -> dict[str, Any]:
+def _piece_entry(drawn: Drawn, part: _Part, finding: Finding, place: int) -> dict[str, Any]:
     trace = part.trace
     row, other, call, since_ns, _, start_ns, waited_ns, certainty = (int(column[place]) for column in finding.pieces)
     text, fix = finding.text, finding.fix
@@ -142,15 +139,9 @@ def _piece_entry(part: _Part, finding: Finding, place: int, zero_ns: int) -> dic
         text, fix = finding_texts(
             finding.code, trace, late, piece=place, before=other, call=call, waited_ns=waited_ns, is_proved=sure
         )
-    spans = {name: _span_key(part, at, zero_ns) for name, at in (("late", row), ("other", other), ("call", call)) if at >= 0}
-    return spans | {"since": (start_ns if finding.code in ON_TIME else since_ns) - zero_ns, "text": text, "fix": fix}
-
-
-def _span_key(part: _Part, row: int, zero_ns: int) -> list[int]:
-    """Tell a span from all others: rows and places of a page are not always those of the trace."""
-    trace = part.trace
-    times_ns = (int(trace.start_ns[row]) - zero_ns, int(trace.end_ns[row]) - zero_ns)
-    return [part.lanes[int(trace.lane[row])], *times_ns]
+    told = (("late", row), ("other", other), ("call", call))
+    spans = {name: drawn.span(int(part.rows[at])) for name, at in told if at >= 0}
+    return spans | {"since": (start_ns if finding.code in ON_TIME else since_ns) - drawn.zero_ns, "text": text, "fix": fix}
 
 
 def _gap_entries(trace: Trace, zero_ns: int) -> list[list[int]]:
@@ -177,13 +168,36 @@ _NAME_WIDTH = 32
 _NO_LANE = -1
 
 
-def found_entries(trace: Trace, zero_ns: int, told_calls: Set[int]) -> list[dict[str, Any]]:
+class Drawn(NamedTuple):
+    """A trace as a page shows it."""
+
+    trace: Trace  # The spans
+    zero_ns: int  # The trace's time from which the page counts
+    number: Int64Array  # What the page calls each span: the number that the recorder gave it, or its row; shape (n_spans,)
+
+    def span(self, row: int) -> list[int]:
+        """Return what tells a span from all others in a page: lane, start, end and number."""
+        trace = self.trace
+        times_ns = int(trace.start_ns[row]) - self.zero_ns, int(trace.end_ns[row]) - self.zero_ns
+        return [int(trace.lane[row]), *times_ns, int(self.number[row])]
+
+    def noted(self, note: Note) -> list[int]:
+        """Return the same of what a note is about: work before the range around it; number -1 where it is no span."""
+        trace, end_ns = self.trace, note.time_ns if note.end_ns is None else note.end_ns
+        lane = next((place for place, lane in enumerate(trace.lanes) if lane.name == note.stream), _NO_LANE)
+        rows = np.flatnonzero((trace.start_ns == note.time_ns) & (trace.end_ns == end_ns) & (trace.lane == lane))
+        if len(rows):
+            return self.span(int(rows[np.argmax(is_work(trace)[rows])]))
+        return [lane, note.time_ns - self.zero_ns, end_ns - self.zero_ns, -1]
+
+
+def found_entries(drawn: Drawn, told_calls: Set[int]) -> list[dict[str, Any]]:
     """Return what is found in a trace, in the form of the findings of `why_tables`, each with its kind."""
     return [
-        *hazard_entries(trace, zero_ns),
-        *_strays(trace, zero_ns),
-        *_waits(trace, zero_ns, told_calls),
-        *_dropped(trace.metadata),
+        *hazard_entries(drawn),
+        *_strays(drawn),
+        *_waits(drawn, told_calls),
+        *_dropped(drawn.trace.metadata),
     ]
 
 
@@ -191,28 +205,24 @@ def _entry(kind: str, head: str, pieces: list[dict[str, Any]]) -> dict[str, Any]
     return {"kind": kind, "head": head, "count": len(pieces), "pieces": pieces}
 
 
-def _piece(lane: int, start_ns: int, end_ns: int, text: str, fix: str) -> dict[str, Any]:
-    return {"late": [lane, start_ns, end_ns], "since": start_ns, "text": text, "fix": fix}
+def _piece(span: list[int], text: str, fix: str) -> dict[str, Any]:
+    return {"late": span, "since": span[1], "text": text, "fix": fix}
 
 
-def hazard_entries(trace: Trace, zero_ns: int) -> Iterator[dict[str, Any]]:
+def hazard_entries(drawn: Drawn) -> Iterator[dict[str, Any]]:
     """Yield the hazards among them; one between two cards is told of on both, by a note each."""
-    code = {lane.name: place for place, lane in enumerate(trace.lanes)}
     groups: dict[str, list[Note]] = {}
-    for note in trace.notes:
+    for note in drawn.trace.notes:
         if note.kind is NoteKind.HAZARD:
             groups.setdefault(note.text, []).append(note)
     for text, notes in [*groups.items()][:LISTED_MARKS]:
-        pieces = []
-        for note in notes:
-            end_ns = note.time_ns if note.end_ns is None else note.end_ns
-            lane = _NO_LANE if note.stream is None else code.get(note.stream, _NO_LANE)
-            pieces.append(_piece(lane, note.time_ns - zero_ns, end_ns - zero_ns, text, note.fix))
+        pieces = [_piece(drawn.noted(note), text, note.fix) for note in notes]
         streams = " and ".join(dict.fromkeys(display_name(note.stream, _NAME_WIDTH) for note in notes if note.stream))
         yield _entry("hazard", f"Hazard: {text.partition(':')[0]}{streams and f' on {streams}'}", pieces)
 
 
-def _strays(trace: Trace, zero_ns: int) -> Iterator[dict[str, Any]]:
+def _strays(drawn: Drawn) -> Iterator[dict[str, Any]]:
+    trace = drawn.trace
     found = strays(trace)
     if not found:
         return
@@ -227,15 +237,13 @@ def _strays(trace: Trace, zero_ns: int) -> Iterator[dict[str, Any]]:
             f"{name} ran on {ran_on}; its range had selected {selected}. {count_text(group.span_count, 'time')}, "
             f"{format_ns(group.total_ns)} in all."
         )
-        pieces = [
-            _piece(int(trace.lane[row]), int(trace.start_ns[row]) - zero_ns, int(trace.end_ns[row]) - zero_ns, text, group.fix)
-            for row in own
-        ]
+        pieces = [_piece(drawn.span(row), text, group.fix) for row in own.tolist()]
         yield _entry("stray", f"Stray: {name} on {ran_on} instead of {selected}", pieces)
 
 
-def _waits(trace: Trace, zero_ns: int, told_calls: Set[int]) -> Iterator[dict[str, Any]]:
+def _waits(drawn: Drawn, told_calls: Set[int]) -> Iterator[dict[str, Any]]:
     """Mark calls that blocked the host before it launched more: one after the last launch holds nothing up."""
+    trace = drawn.trace
     found = host_waits(trace)
     if not found:
         return
@@ -252,11 +260,10 @@ def _waits(trace: Trace, zero_ns: int, told_calls: Set[int]) -> Iterator[dict[st
         call, thread = display_name(group.call, _NAME_WIDTH), display_name(group.thread, _NAME_WIDTH)
         pieces = []
         for place in own[:LISTED_PLACES]:
-            start_ns, took_ns = int(found.start_ns[place]) - zero_ns, int(found.duration_ns[place])
-            awaited = int(found.waited_name[place])
+            awaited, took = int(found.waited_name[place]), format_ns(int(found.duration_ns[place]))
             until = f" until {display_name(found.names[awaited], _NAME_WIDTH)} had ended" if awaited >= 0 else ""
-            text = f"{thread} was blocked in {call} for {format_ns(took_ns)}{until}, and launched more only then."
-            pieces.append(_piece(lane, start_ns, start_ns + took_ns, text, _wait_fix(group.call)))
+            text = f"{thread} was blocked in {call} for {took}{until}, and launched more only then."
+            pieces.append(_piece(drawn.span(int(found.row[place])), text, _wait_fix(group.call)))
         total_ns = int(found.duration_ns[own].sum())
         times = f", {len(own):,} times" if len(own) > 1 else ""
         yield _entry("wait", f"Host wait: {call}: {format_ns(total_ns)}{times}", pieces)
@@ -276,4 +283,4 @@ def _dropped(meta: TraceMetadata) -> Iterator[dict[str, Any]]:
         return
     text = f"{dropped_text(meta)}. They are not in the picture; when they ran is not known, but the oldest make room first."
     fix = "Record less at once, or keep more: gpustreamlab.Session(ring_size=...), or Session(spool='run.gsl') for all."
-    yield _entry("dropped", f"Dropped: {count_text(meta.dropped_spans, 'span')}", [_piece(_NO_LANE, 0, 0, text, fix)])
+    yield _entry("dropped", f"Dropped: {count_text(meta.dropped_spans, 'span')}", [_piece([_NO_LANE, 0, 0, -1], text, fix)])

@@ -158,14 +158,14 @@ class SpanReader:
         self._ranges.note_open(unended.number, unended.lane)
         self._ranges.remember(delta.columns, codes)
         edges = self._ranges.resolve(delta.edges)
-        columns = self.read_again().columns if is_moved else self._columns(delta, at, codes, edges, most)
+        columns = self.read_again().columns if is_moved else self._columns(delta, codes, edges, most)
         return NewSpans(delta, columns, missed, is_moved)
 
     def read_again(self) -> NewSpans:
         """Return what was read before and can be read again, with all names and details so far."""
         delta, at, _ = ShownDelta.of(self._recorder.changes(START._replace(row=self.first), until=self.cursor))
         codes = self._codes[at % self.capacity].astype(np.int64)
-        return NewSpans(delta, self._columns(delta, at, codes, find_edges(delta.edges, delta.columns, codes), MAX_SPANS))
+        return NewSpans(delta, self._columns(delta, codes, find_edges(delta.edges, delta.columns, codes), MAX_SPANS))
 
     @property
     def clear_count(self) -> int:
@@ -218,10 +218,10 @@ class SpanReader:
             self.zero_ns = min([first_ns, *opened])
         return is_moved
 
-    def _columns(self, delta: Delta, at: Int64Array, codes: Int64Array, edges: Int64Array, most: int) -> SpanColumns:
+    def _columns(self, delta: Delta, codes: Int64Array, edges: Int64Array, most: int) -> SpanColumns:
         """Sort spans, and merge narrow ones of a row where there are more than so many."""
         columns = delta.columns
-        order = np.lexsort((columns["end_ns"], columns["start_ns"], codes))
+        order = np.lexsort((columns["number"], columns["end_ns"], columns["start_ns"], codes))
         row = codes[order]
         start_ns, end_ns = columns["start_ns"][order] - self.zero_ns, columns["end_ns"][order] - self.zero_ns
         count, busy_ns = np.empty(0, np.int64), np.empty(0, np.int64)
@@ -238,7 +238,7 @@ class SpanReader:
             thread=columns["thread"][order],
             partition=columns["partition"][order] + 1,
             queueing_ns=np.maximum(0, columns["start_ns"][order] - columns["queued_ns"][order]),
-            place=at[order],
+            place=columns["number"][order],
             count=count,
             busy_ns=busy_ns,
             edges=edges - np.array([self.zero_ns, 0, self.zero_ns, 0]),
