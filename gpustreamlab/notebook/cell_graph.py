@@ -57,7 +57,7 @@ class CellGraph(Reported):
         self.critical_ns = critical_ns
         """How long the longest chain of cells kept the device busy, in ns."""
         self.trace = trace
-        """The cells whose work has ended as spans of their streams, and what these wait for as edges."""
+        """The cells whose work has ended as spans of their streams, and what they need of other streams as edges."""
         self._notes = tuple(notes)
 
     def __len__(self) -> int:
@@ -191,8 +191,8 @@ def _cell_trace(cells: Sequence[CellNode], trace: Trace) -> Trace:
     edges = [
         (first[other], first[cell.number])
         for cell in done
-        for other in sorted(cell.waits)
-        if other in first and other < cell.number
+        for other in sorted({*cell.reads, *cell.waits})
+        if other in first and other < cell.number and rows[first[other]][1] not in cell.streams
     ]
     start_ns, end_ns = (np.array([getattr(cell, name) for cell, _ in rows], np.int64) for name in ("start_ns", "end_ns"))
     none = np.full(len(rows), -1)

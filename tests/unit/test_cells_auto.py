@@ -350,7 +350,7 @@ def test_the_graph_has_cells_with_streams_of_their_own_and_a_critical_path(shell
     assert [drawn.lanes[lane].name for lane in drawn.lane] == ["a", "b", "b"]
     numbers = [int(drawn.names[code].split("]")[0].removeprefix("In [")) for code in drawn.name]
     told = {(numbers[one], numbers[other]) for one, other in zip(drawn.edges.source, drawn.edges.target, strict=True)}
-    assert told == {(first.number, third.number)}  # the second is on the stream of the third, which need not wait
+    assert told == {(first.number, third.number)}  # the second is on the stream of the third
     assert "<svg" in found._repr_html_()
 
 
