@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import threading
 import time
-from collections.abc import Collection, Sequence
+from collections.abc import Sequence
 from contextlib import AbstractContextManager, nullcontext
 from dataclasses import replace
 from typing import Any, TypeVar
@@ -157,7 +157,7 @@ class Mirror:
             told, last = self._log.read(since, **options), self._last
             return told._replace(lost=last.lost, pending=last.pending, is_capturing=last.is_capturing)
 
-    def follow(self, since: int, awaited: Collection[int]) -> tuple[Chunk, Unended]:
+    def follow(self, since: int) -> tuple[Chunk, Unended]:
         """Return that; which ranges have not ended is told in `unended` alone."""
         return self.changes(since), NO_UNENDED
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from bisect import bisect_left
-from collections.abc import Collection, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from contextlib import suppress
 from typing import Any, NamedTuple
 from weakref import WeakSet
@@ -218,13 +218,11 @@ class RangesInFlight:
                         note(InFlight(number, parent, lane, name, thread, opened_ns, closed_ns, by_work), count)
         return found
 
-    def find_unended(self, columns: Mapping[str, Int64Array], awaited: Collection[int]) -> Unended:
+    def find_unended(self, columns: Mapping[str, Int64Array]) -> Unended:
         """Find the ranges that enclose rows and have not ended."""
         parent = columns["parent"][columns["parent"] >= 0]
-        missing = {*awaited}
-        if len(parent):
-            around = distinct(parent)[0]
-            missing |= {*around[RowFinder(columns["number"]).rows_of(around) < 0].tolist()}
+        around = distinct(parent)[0]
+        missing = {*around[RowFinder(columns["number"]).rows_of(around) < 0].tolist()}
         found: dict[int, InFlight] = {}
         known: dict[int, InFlight] = {}
         for look in (self.open, self.closed):
@@ -312,10 +310,6 @@ class RangesInFlight:
             pairs = self.idle_pairs[:]
             self.idle_pairs.clear()
         return pairs
-
-    def leave_to_parent(self) -> None:
-        """Begin anew in a forked child: a thread that is not in this process may have been collecting."""
-        self._is_collecting = self.is_awaiting_work = False
 
     def end_awaiting(self) -> None:
         """Note that no more work is told of, and forget what it is looked up in."""

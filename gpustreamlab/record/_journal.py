@@ -47,7 +47,7 @@ class Journal(Protocol):
     def changes(self, since: int = START, *, collects: bool = True, **options: Any) -> Chunk:
         """Return what is new since a place; see `Recorder.changes`."""
 
-    def follow(self, since: int, awaited: Collection[int]) -> tuple[Chunk, Unended]:
+    def follow(self, since: int) -> tuple[Chunk, Unended]:
         """Return that, and which ranges have not ended; see `Recorder.follow`."""
 
     def trace(self) -> Trace:
@@ -181,15 +181,15 @@ class JoinedJournal:
         """Read what is new of each journal, then return what is new since a place; see `Recorder.changes`."""
         with self._lock:
             if collects:
-                self._read(None)
+                self._read()
             self.log.seal()
             told = self.log.read(since, **options)
             return told._replace(lost=self._lost_before, pending=self.pending_count, is_capturing=self._is_capturing)
 
-    def follow(self, since: int, awaited: Collection[int]) -> tuple[Chunk, Unended]:
+    def follow(self, since: int) -> tuple[Chunk, Unended]:
         """Read what is new of each journal, then return what is new, and what has not ended; see `Recorder.follow`."""
         with self._lock:
-            unended = self._read(awaited)
+            unended = self._read()
             return self.changes(since, collects=False), unended
 
     def trace(self) -> Trace:
@@ -283,12 +283,12 @@ class JoinedJournal:
         tables, self._told_version = self.tables, version
         return tables, ()
 
-    def _read(self, awaited: Collection[int] | None) -> Unended:
+    def _read(self) -> Unended:
         """Take what is new of each; where one begins anew, begin anew with what the others still have."""
-        ahead, told = self._ahead(), self._take(awaited)
+        ahead, told = self._ahead(), self._take()
         if any(chunk.is_anew and part.tables is not None for part, chunk, _ in told):
             self._forget()
-            told = self._take(awaited)
+            told = self._take()
         windows: list[tuple[int, int]] = []
         for place, ((part, chunk, _), own) in enumerate(zip(told, ahead, strict=True)):
             self._learn(part, chunk)
@@ -305,12 +305,8 @@ class JoinedJournal:
         ]
         return Unended(*map(np.concatenate, zip(*open_ranges, strict=True))) if open_ranges else NO_UNENDED
 
-    def _take(self, awaited: Collection[int] | None) -> list[tuple[_Part, Chunk, Unended]]:
-        found = []
-        for part, journal in zip(self._parts, self._journals, strict=True):
-            told = (journal.changes(part.place), NO_UNENDED) if awaited is None else journal.follow(part.place, awaited)
-            found.append((part, *told))
-        return found
+    def _take(self) -> list[tuple[_Part, Chunk, Unended]]:
+        return [(part, *journal.follow(part.place)) for part, journal in zip(self._parts, self._journals, strict=True)]
 
     def _learn(self, part: _Part, chunk: Chunk) -> None:
         """Learn what the codes of a journal mean."""

@@ -310,19 +310,15 @@ class Recorder:
             told = self.log.read(since, **options)
         return told._replace(lost=self.lost_count, pending=self.pending_count, is_capturing=self.kernels.is_on)
 
-    def follow(self, since: int, awaited: Collection[int]) -> tuple[Chunk, Unended]:
-        """Return what is new since a place, and the ranges that have not ended, of those around new rows and those asked for.
-
-        Children end before their parents, so who follows the ranges live also learns of those that enclose new ones. A range
-        that is asked for and is in neither will never come.
-        """
+    def follow(self, since: int) -> tuple[Chunk, Unended]:
+        """Return what is new since a place, and the ranges around it that have not ended: children end before their parents."""
         self.aside()
         self.kernels.take(is_complete=False)
         with self.lock:
             self.collect()
             # What has ended or waits for the device stays where it is while the lock is held.
             told = self.changes(since, collects=False)
-            return told, self.in_flight.find_unended(told.columns, awaited)
+            return told, self.in_flight.find_unended(told.columns)
 
     def _describe(self, is_wanted: bool) -> tuple[Tables | None, Sequence[Marker]]:  # noqa: FBT001 - see `ChunkLog`
         """Return the tables if they have changed, and new markers. What rows point into was known before them."""
@@ -454,11 +450,6 @@ class Recorder:
     def collect_work(self) -> None:
         """Take what is told of kernels by now, into the buffer. Never waits for the device."""
         self.kernels.take(is_complete=False)
-
-    def leave_to_parent(self) -> None:
-        """Touch nothing any more that is of the process that this one was forked from."""
-        self.in_flight.leave_to_parent()
-        self.kernels.abandon()
 
     def _drop_untold(self, until_host_ns: int) -> None:
         self.is_timed_by_work = False

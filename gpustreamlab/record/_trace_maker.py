@@ -157,6 +157,8 @@ def build_trace(data: TraceData, *, keeps_lanes: bool = False) -> Trace:
     used = np.arange(len(tables.lanes)) if keeps_lanes else rows["lane"]
     kept, code = _worth_lanes(tables.lanes, used, counters.lane)
     extra = extra_columns(rows, parent, data.details) if were_captured else {}
+    if not tables.metadata.imported:  # what other tools tell has no numbers but those that its reader gave
+        extra["number"] = rows["number"]
     edges = _edges(rows, place, data.edges, data.dependencies if were_captured else None)
     del place
     found: dict[str, NDArray[Any]] = rows | {"lane": code[rows["lane"]], "parent": parent}

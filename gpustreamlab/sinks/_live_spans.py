@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection, Mapping
+from collections.abc import Mapping
 from typing import NamedTuple
 
 import numpy as np
@@ -13,10 +13,8 @@ from gpustreamlab.model import DEVICE_WORK, SPAN_KINDS
 from gpustreamlab.record import SPAN_COLUMNS, START, Chunk, Journal, RowFinder, Tables, Unended
 from gpustreamlab.typing import Int64Array, SpanKind
 
-KNOWN_SPANS = 1 << 16
-"""How many of the last ranges are known to arrows, and to work inside them."""
-WAITING_EDGES = 1 << 14
-"""How many arrows wait for one of their spans; the newest count."""
+KNOWN_SPANS = 1 << 16  # How many of the last ranges are known to arrows, and to work inside them
+WAITING_EDGES = 1 << 14  # How many arrows wait for one of their spans; the newest count
 
 _NUMBER, _LANE, _NAME, _ROW, _START, _END = range(6)
 
@@ -73,10 +71,8 @@ def _arrows(row: Int64Array, start_ns: Int64Array, end_ns: Int64Array) -> Int64A
 RANGE_CODE = SPAN_KINDS.index(SpanKind.RANGE)
 IS_WORK = np.array([kind in DEVICE_WORK for kind in SPAN_KINDS])
 
-MAX_SPANS = 10_000_000
-"""Most spans that a page may hold: the memory of a browser's tab is finite."""
-MOVED_SPANS = 200_000
-"""Most spans that are sent once more so that the axis begins at the first of them."""
+MAX_SPANS = 10_000_000  # Most spans that a page may hold: the memory of a browser's tab is finite
+MOVED_SPANS = 200_000  # Most spans that are sent once more so that the axis begins at the first of them
 
 
 _LANE_ROW = SPAN_COLUMNS.index("lane")
@@ -139,8 +135,7 @@ class SpanReader:
         Spans come in the order of their ends, so the first start may come late. The zero then moves there, and as all times
         count from it, what is returned is everything so far.
         """
-        awaited = self.rows.awaited
-        told, unended = self._recorder.follow(self._place, awaited)
+        told, unended = self._recorder.follow(self._place)
         missed = told.missed if self.clear_count >= 0 else 0
         if told.tables is not None:
             self.lane, self.tables = lane_codes(told.tables), shown_tables(told.tables)
@@ -152,14 +147,13 @@ class SpanReader:
         unended = Unended(*(values[is_open] for values in unended))
         unended = unended._replace(lane=self.lane[unended.lane])
         columns = chunk.columns
-        self._forget_lost(awaited, columns["number"], unended)
         codes = self.rows.add(self._arrived(columns), OpenSpans(unended.number, unended.parent, unended.lane))
         self._codes[at[-self.capacity :] % self.capacity] = codes[-self.capacity :]
         is_moved = self._note_extent(columns, unended)
         self._ranges.note_open(unended.number, unended.lane)
         self._ranges.remember(columns, codes)
         edges = self._ranges.resolve(chunk.edges.T)
-        shown = self.read_again().columns if is_moved else self._columns(columns, at, codes, edges, most)
+        shown = self.read_again().columns if is_moved else self._columns(columns, codes, edges, most)
         return NewSpans(chunk, shown, missed, is_moved)
 
     def read_again(self) -> NewSpans:
@@ -168,7 +162,7 @@ class SpanReader:
         chunk, at = self._shown(told._replace(rows=told.rows[:, -min(self.capacity, self._row_count) :]))
         columns, codes = chunk.columns, self._codes[at % self.capacity].astype(np.int64)
         edges = find_edges(chunk.edges.T, columns, codes)
-        return NewSpans(chunk, self._columns(columns, at, codes, edges, MAX_SPANS))
+        return NewSpans(chunk, self._columns(columns, codes, edges, MAX_SPANS))
 
     @property
     def dropped_count(self) -> int:
@@ -184,12 +178,6 @@ class SpanReader:
         rows, samples = told.rows[:, lane >= 0], told.samples[:, sampled >= 0]
         rows[_LANE_ROW], samples[1] = lane[lane >= 0], sampled[sampled >= 0]
         return told._replace(rows=rows, samples=samples), at[lane >= 0]
-
-    def _forget_lost(self, awaited: Collection[int], number: Int64Array, unended: Unended) -> None:
-        """Give up the places of awaited spans that have not come and are not on their way."""
-        if awaited:
-            come = number[np.isin(number, np.array(list(awaited)))]
-            self.rows.forget(set(awaited) - set(unended.number.tolist()) - set(come.tolist()))
 
     def _start_anew(self) -> None:
         meta = self.tables.metadata
@@ -231,9 +219,7 @@ class SpanReader:
             self.zero_ns = min([first_ns, *opened])
         return is_moved
 
-    def _columns(
-        self, columns: Mapping[str, Int64Array], at: Int64Array, codes: Int64Array, edges: Int64Array, most: int
-    ) -> SpanColumns:
+    def _columns(self, columns: Mapping[str, Int64Array], codes: Int64Array, edges: Int64Array, most: int) -> SpanColumns:
         """Sort spans, and merge narrow ones of a row where there are more than so many."""
         order = np.lexsort((columns["end_ns"], columns["start_ns"], codes))
         row = codes[order]
@@ -252,7 +238,7 @@ class SpanReader:
             thread=columns["thread"][order],
             partition=columns["partition"][order] + 1,
             queueing_ns=np.maximum(0, columns["start_ns"][order] - columns["queued_ns"][order]),
-            place=at[order],
+            place=columns["number"][order],
             count=count,
             busy_ns=busy_ns,
             edges=edges - np.array([self.zero_ns, 0, self.zero_ns, 0]),

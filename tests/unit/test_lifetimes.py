@@ -161,7 +161,7 @@ SWEEPERS = {
     "lab.synchronize": lambda lab: lab.synchronize(),
     "lane.synchronize": lambda lab: lab.stream("a").synchronize(),
     "who follows the session": lambda lab: lab._recorder.changes(),
-    "a live timeline": lambda lab: lab._recorder.follow(0, ()),
+    "a live timeline": lambda lab: lab._recorder.follow(0),
     "another hold": lambda lab: lab.stream("a").hold(Thing()),
 }
 

@@ -304,9 +304,9 @@ def test_tables_are_told_only_where_they_changed():
 # Ranges that have not ended, around rows that were read
 
 
-def drain(lab, awaited=()):
+def drain(lab):
     lab._backend.synchronize()
-    drained, unended = lab._recorder.follow(START, awaited)
+    drained, unended = lab._recorder.follow(START)
     return drained, {
         number: (parent, lane)
         for number, parent, lane in zip(unended.number.tolist(), unended.parent.tolist(), unended.lane.tolist(), strict=True)
@@ -342,19 +342,7 @@ def test_ranges_that_wait_for_the_device_are_told(lab):
         lab._backend.synchronize()
         spin(lab, 1_000_000)
     with lab._recorder.observing():
-        drained, unended = lab._recorder.follow(START, ())
+        drained, unended = lab._recorder.follow(START)
 
     assert drained.row_count == 1
     assert drained.columns["parent"][0] in unended.number.tolist()
-
-
-def test_who_waits_for_a_range_learns_that_it_will_never_come(lab):
-    with lab.on("a", "outer"):
-        number = lab._recorder.open_number(lab.stream("a")._recorded)
-        _, unended = drain(lab, awaited=[number, number + 998])
-    assert list(unended) == [number]
-
-    lab.synchronize()
-    drained, unended = drain(lab, awaited=[number, number + 998])
-    assert drained.columns["number"].tolist() == [number]
-    assert 999 not in unended
