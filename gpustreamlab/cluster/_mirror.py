@@ -43,31 +43,22 @@ class Mirror:
         self.process = process
         self.device = device
         self.host = host
-        self.arrived = 0
-        """The engine's place behind the last chunk that has arrived."""
-        self.log = 0
-        """Number of the engine's log; 0 before anything was heard."""
-        self.received_bytes = 0
-        """Bytes that came, for spans and all else."""
-        self.news_s = time.monotonic()
-        """When the last answer came, by `time.monotonic`."""
+        self.arrived = 0  # The engine's place behind the last chunk that has arrived
+        self.log = 0  # Number of the engine's log; 0 before anything was heard
+        self.received_bytes = 0  # Bytes that came, for spans and all else
+        self.news_s = time.monotonic()  # When the last answer came, by `time.monotonic`
         self._lock = threading.RLock()
         self._log = ChunkLog(ring_size)
         self._last, self._missed = Chunk(), 0
-        self.extent_ns = (0, 0)
-        """From when to when spans have arrived, by the engine's clock."""
-        self.compared_from_ns = 0
-        """From when on, by the engine's clock, all engines that are there could do the same."""
-        self.unended_count = 0
-        """Ranges that had not ended when the engine was lost."""
+        self.extent_ns = (0, 0)  # From when to when spans have arrived, by the engine's clock
+        self.compared_from_ns = 0  # From when on, by the engine's clock, all engines that are there could do the same
+        self.unended_count = 0  # Ranges that had not ended when the engine was lost
         self._open: Sequence[tuple[int, int, int, int]] = ()
         self._now_ns = 0
-        self.hazards: tuple[tuple[Hazard, int], ...] = ()
-        """What was found there, and when, by the engine's clock, in ns."""
+        self.hazards: tuple[tuple[Hazard, int], ...] = ()  # What was found there, and when, by the engine's clock, in ns
         self.newest_hazard_ns, self.hazards_ns = -1, -1
         """When the newest was found, by the clock of the engine's host, and when that came here, by our own; -1 for none."""
-        self.loss: tuple[Marker, ...] = ()
-        """A mark where what is known of the engine ends, if it is lost."""
+        self.loss: tuple[Marker, ...] = ()  # A mark where what is known of the engine ends, if it is lost
         self._head, self._decoder = BatchEncoder().head, ChunkDecoder()
 
     def __repr__(self) -> str:

@@ -27,8 +27,7 @@ from gpustreamlab.typing import Int64Array, NoteKind, SessionState
 
 _log = logging.getLogger(__name__)
 
-_MESSAGES = 16
-"""A page that is being loaded takes no messages, but keeps what the last of each of so many names said."""
+_MESSAGES = 16  # A page that is being loaded takes no messages, but keeps what the last of each of so many names said
 
 
 class TimelinePage(KeptWidget):
@@ -51,18 +50,13 @@ class TimelinePage(KeptWidget):
     _esm = f"{viewer_script()}\n{static_text('kept.js', 'timeline.js')}"
     _css = f"{viewer_style()}\n{static_text('timeline.css')}"
 
-    item = traitlets.Unicode().tag(sync=True)
-    """The figure, as JSON."""
-    bokeh_gz = traitlets.Bytes().tag(sync=True)
-    """BokehJS, compressed."""
-    bokeh_version = traitlets.Unicode().tag(sync=True)
-    """Its version: of several in one page, each is loaded once."""
-    capacity = traitlets.Int().tag(sync=True)
-    """How many spans the page holds."""
+    item = traitlets.Unicode().tag(sync=True)  # The figure, as JSON
+    bokeh_gz = traitlets.Bytes().tag(sync=True)  # BokehJS, compressed
+    bokeh_version = traitlets.Unicode().tag(sync=True)  # Its version: of several in one page, each is loaded once
+    capacity = traitlets.Int().tag(sync=True)  # How many spans the page holds
     message_count = traitlets.Int(_MESSAGES).tag(sync=True)
     """Updates are called ``update_0``, ``update_1`` and so on, and begin again after so many."""
-    status = traitlets.Dict().tag(sync=True)
-    """``state``: live, failing or closed; ``text``: what the page says about it."""
+    status = traitlets.Dict().tag(sync=True)  # ``state``: live, failing or closed; ``text``: what the page says about it
     view_state = traitlets.Dict().tag(sync=True)
     """What the reader chose and wrote: window, pinned span, search, notes; by key. It stays where the page is loaded again."""
     found = traitlets.Dict().tag(sync=True)
@@ -132,10 +126,8 @@ class TimelinePage(KeptWidget):
             self.send({"why": self._tell_why()})
 
 
-_UNPLACED_NS = -2
-"""Told of hazards whose work had not ended: where it is in time is not known before."""
-MAX_DISPLAYS = 100
-"""Outputs that become a static picture when the session closes; the newest count."""
+_UNPLACED_NS = -2  # Told of hazards whose work had not ended: where it is in time is not known before
+MAX_DISPLAYS = 100  # Outputs that become a static picture when the session closes; the newest count
 
 
 class TimelineTarget(Protocol):

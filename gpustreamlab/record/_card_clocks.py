@@ -17,8 +17,7 @@ from gpustreamlab.model import Ahead
 
 _log = logging.getLogger(__name__)
 
-SOON_NS = 100_000_000
-"""The least time between two comparisons: drift that is measured over a shorter one is mostly noise."""
+SOON_NS = 100_000_000  # The least time between two comparisons: drift that is measured over a shorter one is mostly noise
 EVERY_NS = 10_000_000_000
 """The longest. In 150 s on two H200, half of them busy, no comparison was more than 0.40 us off the line between two that far
 apart, of which noise makes 0.3."""
@@ -27,8 +26,7 @@ _LOOK_HZ = 2.0
 WANDER = 1e-7
 """How much the drift of two cards' clocks may change: waits were 2.7 us off at 30 s from the nearest comparison (two H100),
 flags 0.5 us at 60 s (two H200)."""
-DRIFT = 5e-6
-"""How much the clocks of two cards may drift apart where that was not measured: 2.8 us a second were seen on H100s."""
+DRIFT = 5e-6  # How much the clocks of two cards may drift apart where that was not measured: 2.8 us a second were seen on H100s
 
 
 class CardClocks:

@@ -42,36 +42,25 @@ SPAN_COLUMNS = (
 on, as it is told of; ``parent`` is the number of a range, or -1."""
 DEPENDENCY_COLUMNS = ("source_lane", "record", "target_lane", "wait")
 """The lane that is waited for and the call that recorded the event; the lane that waits and the call that made it."""
-SAMPLE_COLUMNS = ("time_ns", "lane", "name", "value")
-"""Of a lane's quantity; the bits of the float64 ``value`` as int64."""
+SAMPLE_COLUMNS = ("time_ns", "lane", "name", "value")  # Of a lane's quantity; the bits of the float64 ``value`` as int64
 
-FIRST_WORK_NUMBER = 1 << 48
-"""Numbers of spans that are no ranges begin here: so they tell no one that ranges were opened."""
+FIRST_WORK_NUMBER = 1 << 48  # Numbers of spans that are no ranges begin here: so they tell no one that ranges were opened
 NUMBERS_APART = (1 << 36) + 7_919
 """How far the first numbers of two recorders of a process are apart: a span of one has no number of a span of another. Not a
 power of two: readers keep the last spans by their numbers modulo one."""
-RECORDERS = 4_095
-"""Recorders of a process whose numbers differ; then they begin anew."""
+RECORDERS = 4_095  # Recorders of a process whose numbers differ; then they begin anew
 
-MAX_RING_SIZE = 1_000_000_000
-"""Most spans that are kept: 104 GB."""
-KEPT_DEPENDENCIES = 262_144
-"""Waits of streams for streams that are kept; the newest count."""
-KEPT_SAMPLES = 262_144
-"""Samples that are kept; the newest count."""
+MAX_RING_SIZE = 1_000_000_000  # Most spans that are kept: 104 GB
+KEPT_DEPENDENCIES = 262_144  # Waits of streams for streams that are kept; the newest count
+KEPT_SAMPLES = 262_144  # Samples that are kept; the newest count
 SAMPLE_EVERY_NS = 1_000_000
 """Of the samples of one lane and counter within a millisecond the first and the last one count, and the highest where that is
 higher: without the first, memory would be unknown while the first work runs."""
-CHUNK_ROWS = 32_768
-"""A chunk is closed with so many rows; it has at most twice as many."""
-CHUNK_PARTS = 256
-"""A chunk is closed with so many parts."""
-SMALL_ROWS = 256
-"""A chunk of fewer rows is joined with the next one where nobody has a place between them."""
-KEPT_CHUNKS = 1_024
-"""Beyond so many, the older half is joined into few; whose place was there begins anew."""
-START = 0
-"""Where every reader begins."""
+CHUNK_ROWS = 32_768  # A chunk is closed with so many rows; it has at most twice as many
+CHUNK_PARTS = 256  # A chunk is closed with so many parts
+SMALL_ROWS = 256  # A chunk of fewer rows is joined with the next one where nobody has a place between them
+KEPT_CHUNKS = 1_024  # Beyond so many, the older half is joined into few; whose place was there begins anew
+START = 0  # Where every reader begins
 
 _ROWS, _PAIRS = np.empty((len(SPAN_COLUMNS), 0), np.int64), np.empty((2, 0), np.int64)
 _FOURS = np.empty((4, 0), np.int64)
@@ -83,36 +72,22 @@ _logs = count(1)
 class Chunk(NamedTuple):
     """A piece of what happened. All that its rows point into is told in it, or in those before it."""
 
-    rows: Int64Array = _ROWS
-    """Shape (len(SPAN_COLUMNS), n), in the order in which they ended or were told of."""
-    edges: Int64Array = _PAIRS
-    """Numbers of ranges, of which the second waited for the first; shape (2, n)."""
-    dependencies: Int64Array = _FOURS
-    """Which stream was told to wait for which, see `DEPENDENCY_COLUMNS`; shape (4, n)."""
-    samples: Int64Array = _FOURS
-    """See `SAMPLE_COLUMNS`; shape (4, n)."""
-    names: Sequence[str] = ()
-    """New names of spans, by their code."""
-    details: Sequence[WorkDetail] = ()
-    """New ways in which work was launched, by their code."""
-    counter_names: Sequence[str] = ()
-    """New names of counters, by their code."""
-    markers: Sequence[Marker] = ()
-    """New marked moments."""
+    rows: Int64Array = _ROWS  # Shape (len(SPAN_COLUMNS), n), in the order in which they ended or were told of
+    edges: Int64Array = _PAIRS  # Numbers of ranges, of which the second waited for the first; shape (2, n)
+    dependencies: Int64Array = _FOURS  # Which stream was told to wait for which, see `DEPENDENCY_COLUMNS`; shape (4, n)
+    samples: Int64Array = _FOURS  # See `SAMPLE_COLUMNS`; shape (4, n)
+    names: Sequence[str] = ()  # New names of spans, by their code
+    details: Sequence[WorkDetail] = ()  # New ways in which work was launched, by their code
+    counter_names: Sequence[str] = ()  # New names of counters, by their code
+    markers: Sequence[Marker] = ()  # New marked moments
     tables: Tables | None = None
     """What stays small, as it is from now on, without markers; None where it is as it was told before."""
-    missed: int = 0
-    """Rows that made room for newer ones, which this reader did not get."""
-    is_anew: bool = False
-    """Whether a reader forgets all that it was told before: this begins at the beginning."""
-    lost: int = 0
-    """Spans that never came here, by now."""
-    pending: int = 0
-    """Closed ranges whose work had not ended, by now."""
-    is_capturing: bool = False
-    """Whether kernels are captured now, so that the last window in the metadata has not ended."""
-    place: int = START
-    """Where the next chunk begins."""
+    missed: int = 0  # Rows that made room for newer ones, which this reader did not get
+    is_anew: bool = False  # Whether a reader forgets all that it was told before: this begins at the beginning
+    lost: int = 0  # Spans that never came here, by now
+    pending: int = 0  # Closed ranges whose work had not ended, by now
+    is_capturing: bool = False  # Whether kernels are captured now, so that the last window in the metadata has not ended
+    place: int = START  # Where the next chunk begins
 
     @property
     def row_count(self) -> int:
@@ -230,10 +205,8 @@ class ChunkLog:
             "samples": KEPT_SAMPLES,
             "markers": KEPT_MARKERS,
         }
-        self.number = next(_logs)
-        """Tells it from every other one of this process."""
-        self.place = self.number << 40
-        """Behind the last chunk."""
+        self.number = next(_logs)  # Tells it from every other one of this process
+        self.place = self.number << 40  # Behind the last chunk
         self._begin()
 
     def _begin(self) -> None:
@@ -246,10 +219,8 @@ class ChunkLog:
         self._told = dict.fromkeys(self._codes, 0)
         self._counts = dict.fromkeys(self._limits, 0)
         self._oldest = dict.fromkeys(self._limits, 0)  # the first chunk that may have some of a kind
-        self.tables: Tables | None = None
-        """As they were told last."""
-        self.appended_count = 0
-        """Rows so far, those that are gone too."""
+        self.tables: Tables | None = None  # As they were told last
+        self.appended_count = 0  # Rows so far, those that are gone too
 
     def __len__(self) -> int:
         return min(self.appended_count, self._limits["rows"])

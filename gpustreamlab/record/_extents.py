@@ -14,13 +14,10 @@ import numpy as np
 from gpustreamlab.model import SPAN_KINDS
 from gpustreamlab.typing import BoolArray, Int32Array, Int64Array, SpanKind
 
-NEVER = np.iinfo(np.int64).max
-"""When a range that is still open was closed."""
+NEVER = np.iinfo(np.int64).max  # When a range that is still open was closed
 
-RANGE_FIELDS = 4
-"""Rows of what `WorkExtents.fold` takes of ranges: number, lane, host times of opening and closing."""
-WORK_FIELDS = 5
-"""Rows of what it takes of work: lane, host time of its launch, start, end, number of the launching call."""
+RANGE_FIELDS = 4  # Rows of what `WorkExtents.fold` takes of ranges: number, lane, host times of opening and closing
+WORK_FIELDS = 5  # Rows of what it takes of work: lane, host time of its launch, start, end, number of the launching call
 
 _NOTHING = np.empty((4, 0), np.int64)
 
@@ -44,14 +41,10 @@ class RowFinder:
 class Intervals(NamedTuple):
     """Intervals of several groups, half open: each begins at its start and has ended at its end."""
 
-    group: Int64Array
-    """Shape (n,), int64; those of one group enclose each other."""
-    start: Int64Array
-    """Shape (n,), int64."""
-    end: Int64Array
-    """Shape (n,), int64."""
-    number: Int64Array
-    """Of two that start together the one with the lower number is the outer one; shape (n,), int64."""
+    group: Int64Array  # Shape (n,), int64; those of one group enclose each other
+    start: Int64Array  # Shape (n,), int64
+    end: Int64Array  # Shape (n,), int64
+    number: Int64Array  # Of two that start together the one with the lower number is the outer one; shape (n,), int64
 
 
 def find_innermost(
@@ -248,8 +241,7 @@ def span_work(rows: Mapping[str, Int64Array], parent: Int64Array) -> dict[str, I
     return {"work_start_ns": first_ns, "work_end_ns": last_ns, "work_count": count}
 
 
-KEPT_CHECKPOINTS = 1_000
-"""Checkpoints whose time is remembered; the newest count."""
+KEPT_CHECKPOINTS = 1_000  # Checkpoints whose time is remembered; the newest count
 
 
 class Checkpoints:

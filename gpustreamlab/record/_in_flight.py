@@ -23,15 +23,11 @@ TIMED_BY_WORK = -1
 """Stands in the column ``correlation``, which says nothing else of a range, where it was timed by the work inside it."""
 DEFAULT_PENDING_LIMIT = 65_536
 """Closed ranges of one lane and thread whose device work has not ended, beyond which new ones are dropped."""
-IDLE_PAIRS = 65_536
-"""Pairs of events kept for later ranges; more go back to the backend's pool."""
-CLOSED_RANGES = 262_144
-"""Ranges in the buffer that launches are looked up in, while kernels are captured; the newest count."""
+IDLE_PAIRS = 65_536  # Pairs of events kept for later ranges; more go back to the backend's pool
+CLOSED_RANGES = 262_144  # Ranges in the buffer that launches are looked up in, while kernels are captured; the newest count
 
-SMALL_BLOCK = 1_024
-"""Blocks of so many columns together become one."""
-NESTED = 64
-"""So many of the ranges that were closed first are looked through for the one that was opened first."""
+SMALL_BLOCK = 1_024  # Blocks of so many columns together become one
+NESTED = 64  # So many of the ranges that were closed first are looked through for the one that was opened first
 
 _NO_THREAD = -1
 
@@ -39,35 +35,23 @@ _NO_THREAD = -1
 class InFlight(NamedTuple):
     """A range that is not in the buffer yet."""
 
-    number: int
-    """Ranges are numbered as they open."""
-    parent: int
-    """Number of the enclosing range, or -1."""
-    lane: RecordedLane
-    """Where it was opened."""
-    name: int
-    """Code of its name."""
-    thread: int
-    """As activities number threads; -1 for a range that any thread may end."""
-    opened_ns: int
-    """On the host's clock."""
-    closed_ns: int
-    """Likewise; `NEVER` while it is open."""
-    is_timed_by_work: bool
-    """Whether no event tells when it began."""
+    number: int  # Ranges are numbered as they open
+    parent: int  # Number of the enclosing range, or -1
+    lane: RecordedLane  # Where it was opened
+    name: int  # Code of its name
+    thread: int  # As activities number threads; -1 for a range that any thread may end
+    opened_ns: int  # On the host's clock
+    closed_ns: int  # Likewise; `NEVER` while it is open
+    is_timed_by_work: bool  # Whether no event tells when it began
 
 
 class Unended(NamedTuple):
     """Ranges that have not ended, as columns; each encloses one that was read, or was asked for."""
 
-    number: Int64Array
-    """Shape (n,), int64."""
-    parent: Int64Array
-    """Number of the enclosing range, or -1; shape (n,), int64."""
-    lane: Int64Array
-    """Shape (n,), int64."""
-    queued_host_ns: Int64Array
-    """When each was opened, on the host's clock; shape (n,), int64."""
+    number: Int64Array  # Shape (n,), int64
+    parent: Int64Array  # Number of the enclosing range, or -1; shape (n,), int64
+    lane: Int64Array  # Shape (n,), int64
+    queued_host_ns: Int64Array  # When each was opened, on the host's clock; shape (n,), int64
 
 
 _NONE = np.empty(0, np.int64)
@@ -118,8 +102,7 @@ class RangesInFlight:
         self._backend = backend
         self._log = log
         self._pending_limit = pending_limit
-        self.lock = process_lock()
-        """The recorder's."""
+        self.lock = process_lock()  # The recorder's
         self._is_collecting = False
         self._extents = WorkExtents()
         self._places: dict[int, tuple[RecordedLane, ...]] = {}  # by the index of their lane
@@ -127,14 +110,11 @@ class RangesInFlight:
         self._told_until: dict[int, int] = {}  # host time by thread: see `Activities.told_until`
         self._done_until: dict[int, int] = {}  # host time by lane: what was launched there before it has ended
         self._closed = Recent(CLOSED_RANGES, len(Intervals._fields) + 1)  # thread, opening, closing, number, lane
-        self.states: WeakSet[ThreadState] = WeakSet()
-        """Of the threads that have used the session."""
+        self.states: WeakSet[ThreadState] = WeakSet()  # Of the threads that have used the session
         self.is_awaiting_work = False
         """True while work that was captured may still be told of: so long, what leaves here is looked up too."""
-        self.idle_pairs: list[tuple[Any, Any]] = []
-        """Pairs of events for the next ranges."""
-        self.overflowed_count = 0
-        """Ranges that were dropped because too many waited."""
+        self.idle_pairs: list[tuple[Any, Any]] = []  # Pairs of events for the next ranges
+        self.overflowed_count = 0  # Ranges that were dropped because too many waited
 
     @property
     def lanes(self) -> list[RecordedLane]:

@@ -31,14 +31,11 @@ from gpustreamlab.record._trace_maker import fold
 from gpustreamlab.record._work import COUNTER_NAMES, DetailTable
 from gpustreamlab.typing import BoolArray, Int64Array, LaneKind
 
-KEPT_ROWS = 4_000_000
-"""Spans of all together that are kept; the newest count."""
-KEPT_CALLS = 1 << 18
-"""Calls by whose numbers it is known that another journal told of them; the newest count."""
+KEPT_ROWS = 4_000_000  # Spans of all together that are kept; the newest count
+KEPT_CALLS = 1 << 18  # Calls by whose numbers it is known that another journal told of them; the newest count
 SAME_MARK_NS = 1_000_000
 """Markers of one text that several journals have are one where they are no further apart: a cell, told to each session."""
-FOREVER_NS = 1 << 62
-"""When a window of capture ends that is still open: later than anything that is recorded."""
+FOREVER_NS = 1 << 62  # When a window of capture ends that is still open: later than anything that is recorded
 
 
 class Journal(Protocol):

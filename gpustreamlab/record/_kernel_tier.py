@@ -21,8 +21,7 @@ from gpustreamlab.typing import CaptureTier, Int64Array
 _log = logging.getLogger(__name__)
 
 
-KEPT_WINDOWS = 10_000
-"""Windows that are told apart; of more, the two oldest count as one."""
+KEPT_WINDOWS = 10_000  # Windows that are told apart; of more, the two oldest count as one
 
 
 class CaptureWindows:
@@ -94,18 +93,13 @@ class KernelTier:
         self._taken_ns = self._taken_host_ns = self._noisy_ns = 0
         self.beside: tuple[KernelTier, ...] = ()
         """Those of other devices of the process: work launched in a range of theirs is part of that, and streams keep names."""
-        self.windows = CaptureWindows()
-        """When kernels were captured."""
-        self.stop_count = 0
-        """How often capturing has ended."""
-        self.keeps_calls = True
-        """Whether calls of the host get rows."""
-        self.note = ""
-        """Why kernels are missing although they were asked for."""
+        self.windows = CaptureWindows()  # When kernels were captured
+        self.stop_count = 0  # How often capturing has ended
+        self.keeps_calls = True  # Whether calls of the host get rows
+        self.note = ""  # Why kernels are missing although they were asked for
         self._description = ""
         self._error_ns = 0
-        self.edit_count = 0
-        """Goes up with every change of what `facts` returns."""
+        self.edit_count = 0  # Goes up with every change of what `facts` returns
 
     @property
     def is_on(self) -> bool:

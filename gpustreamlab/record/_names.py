@@ -17,8 +17,7 @@ from gpustreamlab.backends import StreamFacts
 from gpustreamlab.model import Lane
 from gpustreamlab.typing import Int64Array, LaneKind
 
-OTHER_NAMES = "(other names)"
-"""Stands for all names beyond a limit."""
+OTHER_NAMES = "(other names)"  # Stands for all names beyond a limit
 
 _Value = TypeVar("_Value")
 
@@ -59,8 +58,7 @@ class CodeTable(Generic[_Value]):
             return self._codes.setdefault(value, len(self._codes))
 
 
-MAX_LABEL_LENGTH = 1_000
-"""Longest name of a range, in characters; a longer one is cut and ends in "…"."""
+MAX_LABEL_LENGTH = 1_000  # Longest name of a range, in characters; a longer one is cut and ends in "…"
 
 
 def cut_text(text: str, limit: int = MAX_LABEL_LENGTH) -> str:
@@ -73,14 +71,10 @@ def plain_text(text: str) -> str:
     return text.encode("utf-8", "replace").decode("utf-8")
 
 
-OUTSIDE_LANES = 256
-"""Streams that no session made and that have lanes of their own; further ones share a lane."""
-HOST_LANES = 256
-"""Threads of the host that have lanes of their own; further ones share a lane."""
-OTHER_STREAMS = "other streams"
-"""Name of the lane that further streams share."""
-OTHER_THREADS = "host: other threads"
-"""Name of the lane that further threads share."""
+OUTSIDE_LANES = 256  # Streams that no session made and that have lanes of their own; further ones share a lane
+HOST_LANES = 256  # Threads of the host that have lanes of their own; further ones share a lane
+OTHER_STREAMS = "other streams"  # Name of the lane that further streams share
+OTHER_THREADS = "host: other threads"  # Name of the lane that further threads share
 
 
 class LaneTable:
@@ -91,8 +85,7 @@ class LaneTable:
         self._names: dict[str, int] = {}
         self._limits = {OTHER_STREAMS: OUTSIDE_LANES, OTHER_THREADS: HOST_LANES}
         self._lock = process_lock()
-        self.edit_count = 0
-        """Goes up with every change."""
+        self.edit_count = 0  # Goes up with every change
 
     def __len__(self) -> int:
         return len(self._lanes)
@@ -159,10 +152,8 @@ class LaneTable:
         return index
 
 
-THREAD_LIMIT = 4_096
-"""Different threads told apart in one session."""
-KNOWN_THREADS = 4_096
-"""Threads whose names are remembered when they have ended; the newest count."""
+THREAD_LIMIT = 4_096  # Different threads told apart in one session
+KNOWN_THREADS = 4_096  # Threads whose names are remembered when they have ended; the newest count
 _ALWAYS_NS = -(2**62)
 
 

@@ -38,52 +38,36 @@ Entry: TypeAlias = tuple[tuple[Any, Any], int, int, Any]
 Of a range: its pair of events, when it was queued (host ns), and its number. What is no range has the time and the number of
 the range below it, so that the parent of a range is the number of the entry below."""
 
-NO_EVENTS: tuple[None, None] = (None, None)
-"""Stands for the events of a range that is timed by the work inside it."""
+NO_EVENTS: tuple[None, None] = (None, None)  # Stands for the events of a range that is timed by the work inside it
 
 CAPTURED: tuple[None, Any] = (None, object())
 """Stands for the events of a range that is not recorded, since its stream captured a CUDA graph as it was opened."""
 
-NOTHING_OPEN: Entry = (NO_EVENTS, 0, -1, None)
-"""What lies below the outermost entry, so that every range has one below it."""
+NOTHING_OPEN: Entry = (NO_EVENTS, 0, -1, None)  # What lies below the outermost entry, so that every range has one below it
 
-STEP: Final = object()
-"""Stands on the stack below what one step of a task enters."""
-LEFT: Final = object()
-"""Stands for what was left while later entries stay: no entry changes its place."""
+STEP: Final = object()  # Stands on the stack below what one step of a task enters
+LEFT: Final = object()  # Stands for what was left while later entries stay: no entry changes its place
 
-COLLECT_EVERY = 4_096
-"""Closed ranges after which finished ones are collected in passing, so that their events are used again."""
+COLLECT_EVERY = 4_096  # Closed ranges after which finished ones are collected in passing, so that their events are used again
 
 
 @dataclass(slots=True, eq=False, kw_only=True)
 class RecordedLane:
     """One stream in one place: on the whole card, or in one partition. A stream that moves gets another."""
 
-    index: int
-    """Of the lane in a trace's table."""
-    lane: Lane
-    """The stream as the timeline shows it while it works here."""
-    stream: BackendStream
-    """The backend's stream there."""
-    spec: ContextSpec | None
-    """What its green context is made of; None for the primary context."""
-    part: Partition | None
-    """The partition that it works in; None for the whole card."""
-    partition: int
-    """Code of that, or -1."""
-    is_lent: bool
-    """True if others own the stream: it does not move."""
-    is_closed: bool = False
-    """True once the stream is about to be destroyed: nothing can be recorded any more."""
+    index: int  # Of the lane in a trace's table
+    lane: Lane  # The stream as the timeline shows it while it works here
+    stream: BackendStream  # The backend's stream there
+    spec: ContextSpec | None  # What its green context is made of; None for the primary context
+    part: Partition | None  # The partition that it works in; None for the whole card
+    partition: int  # Code of that, or -1
+    is_lent: bool  # True if others own the stream: it does not move
+    is_closed: bool = False  # True once the stream is about to be destroyed: nothing can be recorded any more
     is_retired: bool = False
     """True once another one has taken its place; what is selected or waiting here still comes to its end."""
-    last_number: int = -1
-    """Number of the range opened last, or -1."""
-    incoming: list[int] = field(default_factory=list)
-    """Numbers of ranges that the next range of this lane waits for."""
-    writers: list[LaneWriter] = field(default_factory=list)
-    """One for each thread that has ranges here."""
+    last_number: int = -1  # Number of the range opened last, or -1
+    incoming: list[int] = field(default_factory=list)  # Numbers of ranges that the next range of this lane waits for
+    writers: list[LaneWriter] = field(default_factory=list)  # One for each thread that has ranges here
     handed_over: list[tuple[FinishedRange, int]] = field(default_factory=list)
     """Closed ranges that any thread could end, in no order of the stream, each with its thread's code."""
     started: weakref.WeakSet[OpenRange] = field(default_factory=weakref.WeakSet)
@@ -144,22 +128,14 @@ class ThreadState:
     __slots__ = ("__weakref__", "cell_depth", "ident", "left_count", "name", "stack", "thread", "watch", "writer", "writers")
 
     def __init__(self, threads: Threads) -> None:
-        self.ident = threading.get_ident() & 0xFFFF_FFFF
-        """The thread as activities number it."""
-        self.name = cut_text(threading.current_thread().name)
-        """Its name."""
-        self.thread = threads.code(self.ident, self.name)
-        """Its code."""
-        self.stack: list[Entry] = [NOTHING_OPEN]
-        """`NOTHING_OPEN`, then selections and ranges in the order of their entering."""
-        self.left_count = 0
-        """How many of them were left while later ones stay."""
-        self.cell_depth = 1
-        """How high the stack was as the notebook's cell began."""
-        self.writer: LaneWriter | None = None
-        """Writer of the selected lane."""
-        self.writers: dict[RecordedLane, LaneWriter] = {}
-        """Writers by lane."""
+        self.ident = threading.get_ident() & 0xFFFF_FFFF  # The thread as activities number it
+        self.name = cut_text(threading.current_thread().name)  # Its name
+        self.thread = threads.code(self.ident, self.name)  # Its code
+        self.stack: list[Entry] = [NOTHING_OPEN]  # `NOTHING_OPEN`, then selections and ranges in the order of their entering
+        self.left_count = 0  # How many of them were left while later ones stay
+        self.cell_depth = 1  # How high the stack was as the notebook's cell began
+        self.writer: LaneWriter | None = None  # Writer of the selected lane
+        self.writers: dict[RecordedLane, LaneWriter] = {}  # Writers by lane
         self.watch = LoopWatch()
         """Tells whether an event loop ran other tasks meanwhile; kept for `gpustreamlab.streams.selection`."""
 
@@ -207,12 +183,9 @@ class LaneWriter:
         self.owner = weakref.ref(state)
         """The thread's state, which ends with the thread. Not the thread: Ctrl-C inside ``Thread.is_alive`` marks a running
         thread as stopped (seen with CPython 3.11)."""
-        self.ranges: dict[str, Range] = {}
-        """Ranges made so far, by name."""
-        self.finished: list[FinishedRange] = []
-        """Closed ranges in the order in which the stream ends them."""
-        self.collect_at = collect_at
-        """How many closed ranges bring about the next collection in passing."""
+        self.ranges: dict[str, Range] = {}  # Ranges made so far, by name
+        self.finished: list[FinishedRange] = []  # Closed ranges in the order in which the stream ends them
+        self.collect_at = collect_at  # How many closed ranges bring about the next collection in passing
 
     def range(self, name: str) -> Range:
         """Return the range of this name, to enter with ``with`` any number of times, inside itself too."""

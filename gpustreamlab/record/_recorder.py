@@ -27,18 +27,14 @@ from gpustreamlab.typing import MarkerKind
 _log = logging.getLogger(__name__)
 
 
-DEFAULT_RING_SIZE = 1_000_000
-"""Spans kept by default."""
+DEFAULT_RING_SIZE = 1_000_000  # Spans kept by default
 TAKE_EVERY = 16_384
 """Closed ranges of a thread and lane that wait to be told of their work, from which on that is asked for in passing."""
-KEPT_EDGES = 256
-"""Edges kept that wait for the next range of a lane; the newest count."""
-KEPT_RANGES = 4_096
-"""Names of one thread and lane whose ranges are kept for the next use."""
+KEPT_EDGES = 256  # Edges kept that wait for the next range of a lane; the newest count
+KEPT_RANGES = 4_096  # Names of one thread and lane whose ranges are kept for the next use
 
 
-_recorders = count()
-"""Takes the place of the next recorder of this process."""
+_recorders = count()  # Takes the place of the next recorder of this process
 
 
 class Recorder:
@@ -53,16 +49,13 @@ class Recorder:
         self._backend = backend
         self._checkpoints = Checkpoints()
         self._version: tuple[object, ...] = ()
-        self.title: Callable[[], str] = str
-        """Returns a name for traces."""
+        self.title: Callable[[], str] = str  # Returns a name for traces
         self._failed_count = 0
         self._is_ended = False
-        self._idle_host_ns = -1
-        """When the device was last asked to wait for all work, and did."""
+        self._idle_host_ns = -1  # When the device was last asked to wait for all work, and did
         self.aside: Callable[[], object] = bool
         """Called some times a second where something follows what is recorded: a live timeline, a spool."""
-        self.loss_report = LossReport(self._find_lost)
-        """Names the ranges where the device's context is lost."""
+        self.loss_report = LossReport(self._find_lost)  # Names the ranges where the device's context is lost
         # What a range needs on its hot path, looked up once.
         self.local = threading.local()
         first_number = next(_recorders) % RECORDERS * NUMBERS_APART
@@ -80,10 +73,8 @@ class Recorder:
             "details": reader.details,
             "counter_names": reader.counter_names,
         }
-        self.log = ChunkLog(ring_size, codes, self._describe)
-        """What has ended."""
-        self.in_flight = RangesInFlight(backend, self.log, pending_limit)
-        """Ranges that are not in the log yet."""
+        self.log = ChunkLog(ring_size, codes, self._describe)  # What has ended
+        self.in_flight = RangesInFlight(backend, self.log, pending_limit)  # Ranges that are not in the log yet
         self.lock = self.in_flight.lock
         """Held where the log and ranges on their way change; never while anybody waits for the device."""
         self.pop_pair = self.in_flight.idle_pairs.pop

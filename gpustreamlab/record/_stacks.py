@@ -17,18 +17,12 @@ from gpustreamlab._util.background import Updater
 from gpustreamlab._util.defences import process_lock
 from gpustreamlab.typing import Int64Array
 
-STACK_HZ = 200.0
-"""Looks a second, at most: each waits for the interpreter, which a busy thread keeps for up to 5 ms."""
-MOST_NS = 20_000_000
-"""For how long a look stands at most: where no thread could look for longer, nobody knows."""
-MAX_FRAMES = 12
-"""Frames that are kept of a stack, from the innermost on."""
-MAX_DEPTH = 100
-"""So many frames are looked through for them."""
-KEPT_LOOKS = 4_000
-"""Looks at one thread that wait to be taken, 20 s; the newest count. Once it has launched, that is every 2 s."""
-HELPER_PREFIX = "gpustreamlab"
-"""How threads of this package are named."""
+STACK_HZ = 200.0  # Looks a second, at most: each waits for the interpreter, which a busy thread keeps for up to 5 ms
+MOST_NS = 20_000_000  # For how long a look stands at most: where no thread could look for longer, nobody knows
+MAX_FRAMES = 12  # Frames that are kept of a stack, from the innermost on
+MAX_DEPTH = 100  # So many frames are looked through for them
+KEPT_LOOKS = 4_000  # Looks at one thread that wait to be taken, 20 s; the newest count. Once it has launched, that is every 2 s
+HELPER_PREFIX = "gpustreamlab"  # How threads of this package are named
 
 _PASSED = frozenset({"gpustreamlab", "threading", "contextlib"})
 """Modules whose frames are passed over: who calls them is named."""
@@ -37,16 +31,11 @@ _PASSED = frozenset({"gpustreamlab", "threading", "contextlib"})
 class StackBatch(NamedTuple):
     """Samples of threads that launched work; shape (n_samples,) each."""
 
-    thread: Int64Array
-    """As in `CallBatch.thread`."""
-    start_host_ns: Int64Array
-    """When it was looked, on the host's clock."""
-    end_host_ns: Int64Array
-    """When it was looked again, but no more than `MOST_NS` later."""
-    stack: Int64Array
-    """Index into `stacks`."""
-    stacks: tuple[tuple[str, str], ...]
-    """Each stack: its innermost function, and all that is kept of it, from the outermost on."""
+    thread: Int64Array  # As in `CallBatch.thread`
+    start_host_ns: Int64Array  # When it was looked, on the host's clock
+    end_host_ns: Int64Array  # When it was looked again, but no more than `MOST_NS` later
+    stack: Int64Array  # Index into `stacks`
+    stacks: tuple[tuple[str, str], ...]  # Each stack: its innermost function, and all that is kept of it, from the outermost on
 
 
 class StackSampler:
@@ -61,8 +50,7 @@ class StackSampler:
         self._updater: Updater | None = None
         self._lock = process_lock()
         self._launching: set[int] = set()
-        self.dropped_count = 0
-        """Samples of threads that launch which were not taken in time."""
+        self.dropped_count = 0  # Samples of threads that launch which were not taken in time
 
     @property
     def is_on(self) -> bool:

@@ -21,33 +21,22 @@ from gpustreamlab.typing import MarkerKind
 if TYPE_CHECKING:
     from gpustreamlab.record._kernel_tier import KernelTier
 
-NAME_LIMIT = 65_536
-"""Different range names told apart in one session."""
-KEPT_LAYOUTS = 1_000
-"""Changes of the layout that are kept for the trace; the newest count."""
-PARTITION_LIMIT = 65_536
-"""Different partitions (by name and SMs) told apart in one session."""
-KEPT_MARKERS = 10_000
-"""Markers that are kept for the trace; the newest count."""
-TABLES_EVERY_S = 10.0
-"""After how long the tables count as changed in any case."""
+NAME_LIMIT = 65_536  # Different range names told apart in one session
+KEPT_LAYOUTS = 1_000  # Changes of the layout that are kept for the trace; the newest count
+PARTITION_LIMIT = 65_536  # Different partitions (by name and SMs) told apart in one session
+KEPT_MARKERS = 10_000  # Markers that are kept for the trace; the newest count
+TABLES_EVERY_S = 10.0  # After how long the tables count as changed in any case
 
 
 class Tables(NamedTuple):
     """What stays small, as it is now; parts that have not changed are equal."""
 
-    lanes: Sequence[Lane]
-    """Every lane, by the code that rows have."""
-    threads: Sequence[str]
-    """By their code."""
-    partitions: Sequence[Partition]
-    """By their code."""
-    layouts: Sequence[LayoutChange]
-    """When the SMs were shared out anew, in order of time."""
-    markers: Sequence[Marker]
-    """Moments that were marked, in order of time. Recorders tell them by the chunk."""
-    metadata: TraceMetadata
-    """How all of it was measured; without the spans that are missing or pending."""
+    lanes: Sequence[Lane]  # Every lane, by the code that rows have
+    threads: Sequence[str]  # By their code
+    partitions: Sequence[Partition]  # By their code
+    layouts: Sequence[LayoutChange]  # When the SMs were shared out anew, in order of time
+    markers: Sequence[Marker]  # Moments that were marked, in order of time. Recorders tell them by the chunk
+    metadata: TraceMetadata  # How all of it was measured; without the spans that are missing or pending
 
 
 class SessionTables:
@@ -55,14 +44,10 @@ class SessionTables:
 
     def __init__(self, backend: Backend, next_number: Callable[[], int], host_ns: int) -> None:
         self._backend = backend
-        self.names: CodeTable[str] = CodeTable(NAME_LIMIT, OTHER_NAMES)
-        """Of spans."""
-        self.lanes = LaneTable()
-        """Streams, and threads of the host."""
-        self.threads = Threads(self.lanes)
-        """Of the host."""
-        self.markers = Markers(next_number, host_ns)
-        """Moments that were marked."""
+        self.names: CodeTable[str] = CodeTable(NAME_LIMIT, OTHER_NAMES)  # Of spans
+        self.lanes = LaneTable()  # Streams, and threads of the host
+        self.threads = Threads(self.lanes)  # Of the host
+        self.markers = Markers(next_number, host_ns)  # Moments that were marked
         self._partitions: list[Partition] = []
         self._partition_codes: dict[Partition, int] = {}
         self._layouts: deque[tuple[int, Layout | None]] = deque(maxlen=KEPT_LAYOUTS)
@@ -160,8 +145,7 @@ class _Cell:
 
     host_ns: int
     text: str
-    number: int
-    """Number taken when it was last looked at."""
+    number: int  # Number taken when it was last looked at
 
 
 class Markers:

@@ -40,20 +40,14 @@ NO_SAMPLES = Counters()
 class TraceData(NamedTuple):
     """What a trace is made of."""
 
-    tables: Tables
-    """What the codes in the rows mean, and how it was measured."""
-    columns: Mapping[str, Int64Array]
-    """Rows, shape (n_rows,) each; see `SPAN_COLUMNS`."""
-    names: Sequence[str] = ()
-    """Names of spans, by their code."""
-    details: Sequence[WorkDetail] = ()
-    """How work was launched, likewise."""
-    edges: Int64Array = _NONE.reshape(0, 2)
-    """Numbers of ranges, of which the second waited for the first; shape (n, 2)."""
+    tables: Tables  # What the codes in the rows mean, and how it was measured
+    columns: Mapping[str, Int64Array]  # Rows, shape (n_rows,) each; see `SPAN_COLUMNS`
+    names: Sequence[str] = ()  # Names of spans, by their code
+    details: Sequence[WorkDetail] = ()  # How work was launched, likewise
+    edges: Int64Array = _NONE.reshape(0, 2)  # Numbers of ranges, of which the second waited for the first; shape (n, 2)
     dependencies: Mapping[str, Int64Array] = dict.fromkeys(DEPENDENCY_COLUMNS, _NONE)
     """Which stream was told to wait for which, see `DEPENDENCY_COLUMNS`."""
-    counters: Counters = NO_SAMPLES
-    """Samples of lanes' quantities, in order of time."""
+    counters: Counters = NO_SAMPLES  # Samples of lanes' quantities, in order of time
 
 
 def fold(chunks: Sequence[Chunk], **facts: Any) -> Trace:

@@ -16,10 +16,8 @@ from gpustreamlab.record._ranges import NO_EVENTS, FinishedRange
 _log = logging.getLogger(__name__)
 
 
-LISTED_RANGES = 8
-"""How many ranges a message lists."""
-SHOWN_CHARACTERS = 60
-"""Of a range's name in a message."""
+LISTED_RANGES = 8  # How many ranges a message lists
+SHOWN_CHARACTERS = 60  # Of a range's name in a message
 
 
 class LossReport:
@@ -31,10 +29,8 @@ class LossReport:
     def __init__(self, find: Callable[[], str]) -> None:
         self._find = find
         self._text = ""
-        self.is_told = False
-        """Whether an error with the name of the range went to the user."""
-        self.is_closing = False
-        """Whether the session is being closed: errors then go to `sift`, and not to the user."""
+        self.is_told = False  # Whether an error with the name of the range went to the user
+        self.is_closing = False  # Whether the session is being closed: errors then go to `sift`, and not to the user
 
     def __enter__(self) -> None:
         pass

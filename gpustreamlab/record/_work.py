@@ -29,14 +29,10 @@ from gpustreamlab.record._stacks import StackBatch
 from gpustreamlab.record._tables import SessionTables
 from gpustreamlab.typing import BoolArray, Int64Array
 
-DETAIL_LIMIT = 65_536
-"""Different details told apart in one session; later ones share one that says so."""
-DETAIL_CHARACTERS = 64 << 20
-"""Characters of all their names together, beyond which later ones share it too."""
-MAX_FULL_NAME = 8_192
-"""Longest full name, in characters; a longer one is cut and ends in "…"."""
-OTHER_DETAIL = WorkDetail(full_name="(other details)")
-"""Stands for all that are beyond a limit."""
+DETAIL_LIMIT = 65_536  # Different details told apart in one session; later ones share one that says so
+DETAIL_CHARACTERS = 64 << 20  # Characters of all their names together, beyond which later ones share it too
+MAX_FULL_NAME = 8_192  # Longest full name, in characters; a longer one is cut and ends in "…"
+OTHER_DETAIL = WorkDetail(full_name="(other details)")  # Stands for all that are beyond a limit
 
 
 class DetailTable(CodeTable[WorkDetail]):
@@ -62,8 +58,7 @@ class DetailTable(CodeTable[WorkDetail]):
             return super()._add(value)
 
 
-KEPT_GRAPHS = 4_096
-"""Graphs whose parts' names are known; the newest count."""
+KEPT_GRAPHS = 4_096  # Graphs whose parts' names are known; the newest count
 
 
 class GraphLabels:
@@ -86,8 +81,7 @@ class GraphLabels:
         return replace(detail, label=texts[place]) if place >= 0 else detail
 
 
-COUNTER_NAMES = 64
-"""Different counters told apart."""
+COUNTER_NAMES = 64  # Different counters told apart
 KEPT_LAUNCHES = 262_144
 """Calls that late work is looked up in; the newest count. A stream holds about a thousand launches that have not ended."""
 
@@ -140,13 +134,10 @@ class Launches:
         self._rows = self._rows[:, :0]
 
 
-StreamKey: TypeAlias = tuple[int, int]
-"""A context and a stream, as an `ActivitySource` numbers them."""
+StreamKey: TypeAlias = tuple[int, int]  # A context and a stream, as an `ActivitySource` numbers them
 
-KEPT_KEYS = 65_536
-"""Streams that are told apart, closed ones too; the newest count."""
-KEPT_PLACES = 256
-"""Places of one stream that are told apart by time; the newest count."""
+KEPT_KEYS = 65_536  # Streams that are told apart, closed ones too; the newest count
+KEPT_PLACES = 256  # Places of one stream that are told apart by time; the newest count
 
 _ALWAYS = np.iinfo(np.int64).min
 
@@ -154,12 +145,9 @@ _ALWAYS = np.iinfo(np.int64).min
 class Place(NamedTuple):
     """Where a stream's work belongs from some time on."""
 
-    from_ns: int
-    """When it was enqueued, on the backend's clock."""
-    lane: int
-    """Index of the lane."""
-    partition: int
-    """Code of the partition, or -1."""
+    from_ns: int  # When it was enqueued, on the backend's clock
+    lane: int  # Index of the lane
+    partition: int  # Code of the partition, or -1
 
 
 class StreamKeys:
@@ -267,23 +255,16 @@ class WorkReader:
         self._next_number = first_number
         self._first_range = first_number - FIRST_WORK_NUMBER
         self._between: dict[int, bool] = {}  # codes of copies between devices that were told of, and whether through the host
-        self.lanes_of: Callable[[Int64Array], Int64Array] = np.zeros_like
-        """Returns the lane of each range by its number, or -1."""
-        self.beside: tuple[WorkReader, ...] = ()
-        """Those of other devices of the process."""
+        self.lanes_of: Callable[[Int64Array], Int64Array] = np.zeros_like  # Returns the lane of each range by its number, or -1
+        self.beside: tuple[WorkReader, ...] = ()  # Those of other devices of the process
         self._waiting: Columns = {}
         self._contexts: dict[int, int] = {}  # the backend's number of each context by that of the records
-        self.keys = StreamKeys()
-        """Which streams the records name."""
+        self.keys = StreamKeys()  # Which streams the records name
         self.details = DetailTable()
-        self.labels = GraphLabels()
-        """How work was launched."""
-        self.counter_names: CodeTable[str] = CodeTable(COUNTER_NAMES, OTHER_NAMES)
-        """Of what is told of streams."""
-        self.refused_count = 0
-        """Records that make no sense, and are nowhere."""
-        self.launching: set[int] = set()
-        """Threads that made calls, as in `CallBatch.thread`."""
+        self.labels = GraphLabels()  # How work was launched
+        self.counter_names: CodeTable[str] = CodeTable(COUNTER_NAMES, OTHER_NAMES)  # Of what is told of streams
+        self.refused_count = 0  # Records that make no sense, and are nowhere
+        self.launching: set[int] = set()  # Threads that made calls, as in `CallBatch.thread`
         self.launched: Int64Array = np.empty((WORK_FIELDS, 0), np.int64)
         """Of the work that `read` returned last: what `WorkExtents.fold` takes."""
 

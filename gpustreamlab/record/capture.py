@@ -33,14 +33,11 @@ __all__ = ["Capture", "CaptureControl", "read_tier"]
 _log = logging.getLogger(__name__)
 
 
-AUTO = "auto"
-"""Kernels where they can be captured, else ranges."""
+AUTO = "auto"  # Kernels where they can be captured, else ranges
 QUIET_NS = 1_000_000_000
 """After a stop for which nobody waited, the rest is taken when the streams that are known have had no work for so long."""
-DRAIN_HZ = 5.0
-"""How often a thread on the side takes what was captured."""
-KEPT_CAPTURES = 1_000
-"""Captures of one session that can be taken back; the newest count."""
+DRAIN_HZ = 5.0  # How often a thread on the side takes what was captured
+KEPT_CAPTURES = 1_000  # Captures of one session that can be taken back; the newest count
 
 
 class Capture(ProcessBound):
@@ -59,12 +56,9 @@ class Capture(ProcessBound):
 
     def __init__(self, control: CaptureControl, *, wants_kernels: bool, host: bool, stacks: bool) -> None:
         self._control = control
-        self.wants_kernels = wants_kernels
-        """Whether kernels were asked for."""
-        self.host = host
-        """Whether calls of the host were."""
-        self.stacks = stacks
-        """Whether samples of Python stacks were."""
+        self.wants_kernels = wants_kernels  # Whether kernels were asked for
+        self.host = host  # Whether calls of the host were
+        self.stacks = stacks  # Whether samples of Python stacks were
 
     def __enter__(self) -> Self:
         if not self.is_active:

@@ -94,10 +94,8 @@ class NewSpans(NamedTuple):
 
     chunk: Chunk
     """What the page shows of what the recorder told: without lanes in which only gpustreamlab itself works, as traces are."""
-    columns: SpanColumns
-    """The spans, or items that stand for several."""
-    missed_count: int = 0
-    """How many were overwritten before they could be read, since the page is there."""
+    columns: SpanColumns  # The spans, or items that stand for several
+    missed_count: int = 0  # How many were overwritten before they could be read, since the page is there
     is_moved: bool = False
     """Whether `columns` are all spans so far: one that started before the page's zero came, which has moved there."""
 
@@ -108,21 +106,14 @@ class SpanReader:
     def __init__(self, recorder: Journal, capacity: int) -> None:
         self._recorder = recorder
         self.capacity = capacity
-        self.tables = shown_tables(recorder.tables)
-        """As the page shows them, without markers."""
+        self.tables = shown_tables(recorder.tables)  # As the page shows them, without markers
         self._place = START
-        self.clear_count = -1
-        """How often it has begun anew since the first time."""
-        self.rows = LiveRows()
-        """The rows of the spans since then."""
-        self.zero_ns = 0
-        """The clock's time that is the page's zero."""
-        self.start_ns = 0
-        """First start so far; before the zero where that could not move any more."""
-        self.end_ns = 0
-        """Last end so far."""
-        self.span_count = 0
-        """Spans since the recorder was cleared."""
+        self.clear_count = -1  # How often it has begun anew since the first time
+        self.rows = LiveRows()  # The rows of the spans since then
+        self.zero_ns = 0  # The clock's time that is the page's zero
+        self.start_ns = 0  # First start so far; before the zero where that could not move any more
+        self.end_ns = 0  # Last end so far
+        self.span_count = 0  # Spans since the recorder was cleared
         self._row_count = 0  # rows that were read since it began anew, of lanes that are not shown too
         self.lane = lane_codes(recorder.tables)
         """How the page counts each lane; -1 for one that it lacks. It never changes, as lanes are only added."""

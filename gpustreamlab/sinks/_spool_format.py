@@ -29,13 +29,11 @@ if TYPE_CHECKING:
     import pyarrow as pa
 
 
-SPOOL_VERSION = 2
-"""Version of the form that this package writes; it reads this one and every older one."""
+SPOOL_VERSION = 2  # Version of the form that this package writes; it reads this one and every older one
 VERSION_KEY = b"gpustreamlab.spool"
 FACTS_KEY = b"gpustreamlab"
 CHECKSUM_KEY = b"crc32"
-COMPRESSION_LEVEL = 1
-"""Of zstd: 15 bytes and 0.2 us for a span of 104 bytes; level 3 saves less than a tenth more."""
+COMPRESSION_LEVEL = 1  # Of zstd: 15 bytes and 0.2 us for a span of 104 bytes; level 3 saves less than a tenth more
 
 
 _TABLES = {
@@ -45,16 +43,14 @@ _TABLES = {
     "layouts": tuple[LayoutChange, ...],
     "metadata": TraceMetadata,
 }
-_INDEX_COLUMNS = ("parent", "thread", "partition", "detail")
-"""Columns in which -1 stands for nothing."""
+_INDEX_COLUMNS = ("parent", "thread", "partition", "detail")  # Columns in which -1 stands for nothing
 
 
 class Batch(NamedTuple):
     """A chunk, and what else is said with it."""
 
     chunk: Chunk
-    facts: Mapping[str, Any]
-    """A JSON object: what was said of it, and of nothing that is in the chunk."""
+    facts: Mapping[str, Any]  # A JSON object: what was said of it, and of nothing that is in the chunk
 
 
 class BatchEncoder:
@@ -72,8 +68,7 @@ class BatchEncoder:
         )
         # One thread: the cores are the user's.
         self._options = pa.ipc.IpcWriteOptions(compression=pa.Codec("zstd", COMPRESSION_LEVEL), use_threads=False)
-        self.head = self._schema.serialize().to_pybytes()
-        """What stands before the first batch that is written."""
+        self.head = self._schema.serialize().to_pybytes()  # What stands before the first batch that is written
 
     def encode(self, chunk: Chunk, facts: Mapping[str, Any] | None = None) -> bytes:
         """Return the bytes of a chunk, with facts beside it."""
@@ -144,8 +139,7 @@ class ChunkDecoder:
         self._details: list[WorkDetail] = []
         self._counter_names: list[str] = []
         self._missed = 0
-        self.markers: tuple[Marker, ...] | None = None
-        """All of them, as version 1 tells them."""
+        self.markers: tuple[Marker, ...] | None = None  # All of them, as version 1 tells them
 
     def chunk(self, columns: Mapping[str, Int64Array], facts: Mapping[str, Any]) -> Chunk:
         """Return the chunk of a batch."""
@@ -231,8 +225,7 @@ class BatchReader:
                 raise TraceFileError(f"its beginning is damaged, or it is something else: {reason}") from error
             raise
         self._decoder = ChunkDecoder() if decoder is None else decoder
-        self.damage = ""
-        """What stopped the reading before the end; empty if nothing did."""
+        self.damage = ""  # What stopped the reading before the end; empty if nothing did
 
     def __iter__(self) -> Iterator[Batch]:
         while True:
@@ -299,8 +292,7 @@ class _Clipped(io.RawIOBase):
         return data
 
 
-DEFAULT_LIMIT_BYTES = 16 << 30
-"""How large a spool may become: about a billion spans."""
+DEFAULT_LIMIT_BYTES = 16 << 30  # How large a spool may become: about a billion spans
 LEAST_LIMIT_BYTES = 1 << 16
 
 
@@ -317,8 +309,7 @@ class SpoolFile:
         self.limit_bytes = _check_limit(limit_bytes)
         self.path = _chosen_path(path)
         self._is_new = not os.path.lexists(self.path)
-        self.size_bytes = 0
-        """Bytes that count; what stands behind them is the rest of a write that failed."""
+        self.size_bytes = 0  # Bytes that count; what stands behind them is the rest of a write that failed
         self._descriptor = _open_new(self.path)
 
     def __del__(self) -> None:

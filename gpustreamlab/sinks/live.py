@@ -39,10 +39,8 @@ from gpustreamlab.record import KEPT_MARKERS, Chunk, Journal, TraceData, build_t
 from gpustreamlab.sinks._live_spans import MAX_SPANS, SpanReader
 from gpustreamlab.typing import Int64Array, SpanKind
 
-EVERY_S = 1.0
-"""How often it is found anew, at most."""
-REST = 20.0
-"""After a look, none follows for this many times as long as it took: of long sessions it is found less often."""
+EVERY_S = 1.0  # How often it is found anew, at most
+REST = 20.0  # After a look, none follows for this many times as long as it took: of long sessions it is found less often
 
 
 class FindingWatch:
@@ -53,10 +51,8 @@ class FindingWatch:
         self._seen_count = 0
         self._next_s = 0.0
         self._clears = 0
-        self.text = ""
-        """What was found last; empty where fewer than two streams were busy."""
-        self.basis: Basis | None = None
-        """What the figures are of; None where that was not found yet."""
+        self.text = ""  # What was found last; empty where fewer than two streams were busy
+        self.basis: Basis | None = None  # What the figures are of; None where that was not found yet
 
     def look(self, span_count: int, *, is_last: bool = False) -> None:
         """Find it anew where that is due and there are other spans than the last time."""
@@ -85,14 +81,11 @@ def _finding(trace: Trace) -> str:
     return finding_text(result, trace.metadata, lane_count=used_stream_count(trace), counted=basis.counted)
 
 
-NAME_CHARACTERS = 200
-"""How many characters of a name a page gets."""
+NAME_CHARACTERS = 200  # How many characters of a name a page gets
 
-COUNT_EVERY_S = 0.5
-"""How often the number of spans above the picture is sent anew."""
+COUNT_EVERY_S = 0.5  # How often the number of spans above the picture is sent anew
 
-MEMORY_EVERY_S = 2.0
-"""How often the memory of the lanes is sent anew, with the tables."""
+MEMORY_EVERY_S = 2.0  # How often the memory of the lanes is sent anew, with the tables
 
 _ADDED = ("names", "name_styles", "details")
 _COUNTED = (SpanKind.RANGE, *DEVICE_WORK)
@@ -111,8 +104,7 @@ class TablePlanner:
         self._looks = NameLooks()
         self._memory_s = -MEMORY_EVERY_S
         self._forget()
-        self.planned: dict[str, Any] = {}
-        """The tables as they were sent last, without names."""
+        self.planned: dict[str, Any] = {}  # The tables as they were sent last, without names
 
     def _forget(self) -> None:
         self._name_count = self._detail_count = 0
@@ -228,22 +220,17 @@ def _shown(name: str) -> str:
     return name if name and len(name) <= NAME_CHARACTERS and name.isprintable() else display_name(name, NAME_CHARACTERS)
 
 
-DEFAULT_CAPACITY = 1_000_000
-"""Spans that a live view holds; the oldest make room."""
-DEFAULT_MAX_RATE = 20_000
-"""Items of one update beyond which narrow spans are merged."""
-SNAPSHOT_LEVEL = 1
-"""How hard all spans are compressed: a page that waits for them, and the kernel, have better things to do."""
+DEFAULT_CAPACITY = 1_000_000  # Spans that a live view holds; the oldest make room
+DEFAULT_MAX_RATE = 20_000  # Items of one update beyond which narrow spans are merged
+SNAPSHOT_LEVEL = 1  # How hard all spans are compressed: a page that waits for them, and the kernel, have better things to do
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Update:
     """What a page is sent."""
 
-    facts: dict[str, Any]
-    """All but the spans, as a JSON object."""
-    blob: bytes
-    """The spans, which ``facts["manifest"]`` tells how to read."""
+    facts: dict[str, Any]  # All but the spans, as a JSON object
+    blob: bytes  # The spans, which ``facts["manifest"]`` tells how to read
 
 
 class LiveFeed:

@@ -19,8 +19,7 @@ from gpustreamlab.sinks._spool_format import BatchReader, ChunkDecoder
 
 __all__ = ["read_any", "read_spool"]
 
-_SCHEME = re.compile(r"([A-Za-z][A-Za-z0-9+.-]+)://")
-"""Begins a URL; a Windows drive has one letter."""
+_SCHEME = re.compile(r"([A-Za-z][A-Za-z0-9+.-]+)://")  # Begins a URL; a Windows drive has one letter
 
 
 def read_any(path: str | PathLike[str] | Iterable[str | PathLike[str]], format: str = "auto") -> Trace:  # noqa: A002

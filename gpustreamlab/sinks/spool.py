@@ -21,14 +21,10 @@ from gpustreamlab.typing import SpoolState
 _log = logging.getLogger(__name__)
 
 
-MAX_BATCH_ROWS = 65_536
-"""About so many rows are written at once: 7 MB before they are compressed."""
-REFRESH_HZ = 5.0
-"""How often what is new is written, a second."""
-RESERVED_BYTES = 1 << 13
-"""Room that is kept below the limit, to write that it was reached."""
-LEAST_ROWS = 512
-"""Rows of one batch where the room ends: each takes 2 KB beside them."""
+MAX_BATCH_ROWS = 65_536  # About so many rows are written at once: 7 MB before they are compressed
+REFRESH_HZ = 5.0  # How often what is new is written, a second
+RESERVED_BYTES = 1 << 13  # Room that is kept below the limit, to write that it was reached
+LEAST_ROWS = 512  # Rows of one batch where the room ends: each takes 2 KB beside them
 
 _ALIVE = (SpoolState.WRITING, SpoolState.FAILING)
 
