@@ -20,10 +20,9 @@ from gpustreamlab.record._in_flight import DEFAULT_PENDING_LIMIT, NO_UNENDED, Un
 from gpustreamlab.record._journal import JoinedJournal, Journal, capture_windows
 from gpustreamlab.record._names import cut_text
 from gpustreamlab.record._ranges import LEFT, NO_EVENTS, STEP, LaneWriter, OpenRange, Range, RecordedLane, ThreadState
-from gpustreamlab.record._recorder import DEFAULT_RING_SIZE, Recorder
+from gpustreamlab.record._recorder import DEFAULT_RING_SIZE, LossReport, Recorder
 from gpustreamlab.record._tables import KEPT_MARKERS, Tables
 from gpustreamlab.record._trace_maker import TraceData, build_trace, counters_of, fold
-from gpustreamlab.record._unfinished import LossReport
 from gpustreamlab.record._work import MAX_FULL_NAME
 
 __all__ = [
