@@ -254,6 +254,7 @@ class ChunkLog:
         """Close the last chunk, where there is anything in it."""
         with delayed_interrupts():
             tables, markers = self._describe(self.tables is None)
+            tables = None if tables == self.tables else tables
             new: dict[str, Any] = {name: table.starting_at(self._told[name]) for name, table in self._codes.items()}
             edges = np.array(self._pairs, np.int64).reshape(-1, 2).T
             chunk = join([*self._tail, Chunk(edges=edges, tables=tables, markers=markers, **new)])

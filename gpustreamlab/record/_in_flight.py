@@ -1,4 +1,4 @@
-"""Ranges from their opening until they are in the buffer: open, or closed while their work has not ended."""
+"""Ranges from their opening until they are in the log: open, or closed while their work has not ended."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ TIMED_BY_WORK = -1
 DEFAULT_PENDING_LIMIT = 65_536
 """Closed ranges of one lane and thread whose device work has not ended, beyond which new ones are dropped."""
 IDLE_PAIRS = 65_536  # Pairs of events kept for later ranges; more go back to the backend's pool
-CLOSED_RANGES = 262_144  # Ranges in the buffer that launches are looked up in, while kernels are captured; the newest count
+CLOSED_RANGES = 262_144  # Ranges in the log that launches are looked up in, while kernels are captured; the newest count
 
 SMALL_BLOCK = 1_024  # Blocks of so many columns together become one
 NESTED = 64  # So many of the ranges that were closed first are looked through for the one that was opened first
@@ -33,7 +33,7 @@ _NO_THREAD = -1
 
 
 class InFlight(NamedTuple):
-    """A range that is not in the buffer yet."""
+    """A range that is not in the log yet."""
 
     number: int  # Ranges are numbered as they open
     parent: int  # Number of the enclosing range, or -1
@@ -91,7 +91,7 @@ class Recent:
 
 
 class RangesInFlight:
-    """The ranges of all lanes on their way into the buffer. Who changes them holds `lock`."""
+    """The ranges of all lanes on their way into the log. Who changes them holds `lock`."""
 
     def __init__(self, backend: Backend, log: ChunkLog, pending_limit: int) -> None:
         if type(pending_limit) is not int or pending_limit < 1:
@@ -148,7 +148,7 @@ class RangesInFlight:
         known = self.places_of(recorded.index)
         self._places[recorded.index] = (*(place for place in known if place.has_waiting or not place.is_spent), recorded)
 
-    # What there is. A range goes from the open ones to the closed ones, and from these to the buffer, and whoever looks in
+    # What there is. A range goes from the open ones to the closed ones, and from these to the log, and whoever looks in
     # this order misses none. The first step takes no lock.
 
     def open(self) -> list[InFlight]:
@@ -169,7 +169,7 @@ class RangesInFlight:
         return found
 
     def closed(self) -> list[InFlight]:
-        """Return the ranges that are closed and not in the buffer."""
+        """Return the ranges that are closed and not in the log."""
         return [
             InFlight(number, parent, lane, name, thread, opened_ns, closed_ns, events[0] is None)
             for lane in self.lanes
@@ -273,7 +273,7 @@ class RangesInFlight:
             writer.collect_at = min(len(waiting) + COLLECT_EVERY, self._pending_limit + 1)
 
     def collect(self, only: RecordedLane | None = None) -> None:
-        """Move ranges whose device work has ended into the buffer, of all lanes or of one. Never waits for the device."""
+        """Move ranges whose device work has ended into the log, of all lanes or of one. Never waits for the device."""
         with self.lock:
             if self._is_collecting:
                 return  # called from inside itself: who collects already goes on when this returns
@@ -304,7 +304,7 @@ class RangesInFlight:
         told_until: Mapping[int, int],
         idle: Mapping[int, int],
     ) -> None:
-        """Take what was told of kernels: rows for the buffer, and what says which ranges have ended."""
+        """Take what was told of kernels: rows for the log, and what says which ranges have ended."""
         with self.lock:
             if not chunk.is_empty:
                 self._log.add(chunk)

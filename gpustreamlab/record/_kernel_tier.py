@@ -256,7 +256,7 @@ class KernelTier:
             self._tell_loss(reason)
 
     def clear(self) -> None:
-        """Forget what is not in the ring."""
+        """Forget what is not in the log."""
         with self._lock:
             self._reader.refused_count = 0
             self.windows.clear()

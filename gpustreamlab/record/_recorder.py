@@ -1,4 +1,4 @@
-"""Collects ranges of all lanes and threads of a session into one bounded buffer."""
+"""Collects ranges of all lanes and threads of a session into one bounded log."""
 
 from __future__ import annotations
 
@@ -92,7 +92,7 @@ class Recorder:
 
     @property
     def lost_count(self) -> int:
-        """Spans that never came into the buffer; part of `dropped_count`."""
+        """Spans that never came into the log; part of `dropped_count`."""
         return self.in_flight.overflowed_count + self._failed_count + self.kernels.dropped_count
 
     @property
@@ -107,7 +107,7 @@ class Recorder:
 
     @property
     def span_count(self) -> int:
-        """Finished spans in the buffer."""
+        """Finished spans in the log."""
         return len(self.log)
 
     def add_lane(
@@ -278,7 +278,7 @@ class Recorder:
                 self.log.add_edge(source, number)
 
     def collect(self, only: RecordedLane | None = None) -> None:
-        """Move ranges whose device work has ended into the buffer, of all lanes or of one. Never waits for the device."""
+        """Move ranges whose device work has ended into the log, of all lanes or of one. Never waits for the device."""
         self.in_flight.collect(only)
 
     def synchronize(self) -> None:
@@ -443,7 +443,7 @@ class Recorder:
         self.collect()
 
     def collect_work(self) -> None:
-        """Take what is told of kernels by now, into the buffer. Never waits for the device."""
+        """Take what is told of kernels by now, into the log. Never waits for the device."""
         self.kernels.take(is_complete=False)
 
     def _drop_untold(self, until_host_ns: int) -> None:

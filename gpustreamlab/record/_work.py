@@ -1,4 +1,4 @@
-"""Turn what a source of activities tells into rows of the ring."""
+"""Turn what a source of activities tells into chunks."""
 
 from __future__ import annotations
 
