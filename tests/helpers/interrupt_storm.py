@@ -40,16 +40,20 @@ def main(interrupt_count):
     armed = []
     told = dict.fromkeys(("interrupts", "selected", "open"), 0)
 
+    def send(number, frame):
+        signal.raise_signal(signal.SIGINT)
+
     def interrupt(number, frame):
-        while frame.f_code is interrupt.__code__:
-            frame = frame.f_back  # a second signal while the first was being handled
+        while frame.f_code in (interrupt.__code__, send.__code__):
+            frame = frame.f_back  # what sent it, or a second signal while the first was being handled
         if frame.f_code is UNREACHABLE and (frame.f_lineno or 0) <= UNREACHABLE.co_firstlineno + UNREACHABLE_LINES:
             signal.setitimer(signal.ITIMER_REAL, 20e-6)
         elif armed:
             armed.clear()
             raise KeyboardInterrupt
 
-    signal.signal(signal.SIGALRM, interrupt)
+    signal.signal(signal.SIGINT, interrupt)
+    signal.signal(signal.SIGALRM, send)
     with Session(InstantBackend(), pending_limit=40) as lab:
         lab.stream("a")
         lab.stream("b")
