@@ -231,18 +231,18 @@ class ChunkLog:
         return self.appended_count - len(self)
 
     def append(self, rows: Int64Array) -> None:
-        """Append rows; shape (len(SPAN_COLUMNS), n). An interrupt leaves all of them here, or none."""
+        """Append rows; shape (len(SPAN_COLUMNS), n)."""
         self.add(Chunk(rows))
 
     def add(self, chunk: Chunk) -> None:
-        """Append anything. What its codes mean is in it, or in `codes` and what `describe` returns."""
-        with delayed_interrupts():
-            for piece in chunk.split(CHUNK_ROWS) if chunk.row_count > CHUNK_ROWS else (chunk,):
-                self._tail.append(piece)
-                self._tail_rows += piece.row_count
-                self.appended_count += piece.row_count
-                if self._tail_rows >= CHUNK_ROWS or len(self._tail) >= CHUNK_PARTS:
-                    self.seal()
+        """Append anything, while interrupts are delayed. What its codes mean is in it, or in `codes` and the tables."""
+        for piece in chunk.split(CHUNK_ROWS) if chunk.row_count > CHUNK_ROWS else (chunk,):
+            row_count = piece.row_count
+            self._tail.append(piece)
+            self._tail_rows += row_count
+            self.appended_count += row_count
+            if self._tail_rows >= CHUNK_ROWS or len(self._tail) >= CHUNK_PARTS:
+                self.seal()
 
     def add_edge(self, source: int, target: int) -> None:
         """Note that a range waited for an earlier one, both by number."""
@@ -255,9 +255,14 @@ class ChunkLog:
         with delayed_interrupts():
             tables, markers = self._describe(self.tables is None)
             tables = None if tables == self.tables else tables
-            new: dict[str, Any] = {name: table.starting_at(self._told[name]) for name, table in self._codes.items()}
-            edges = np.array(self._pairs, np.int64).reshape(-1, 2).T
-            chunk = join([*self._tail, Chunk(edges=edges, tables=tables, markers=markers, **new)])
+            new: dict[str, Any] = {
+                name: table.starting_at(self._told[name])
+                for name, table in self._codes.items()
+                if len(table) > self._told[name]
+            }
+            edges = np.array(self._pairs, np.int64).reshape(-1, 2).T if self._pairs else _PAIRS
+            said = Chunk(edges=edges, tables=tables, markers=markers, **new)
+            chunk = join(self._tail if said.is_empty and self._tail else [*self._tail, said])
             if chunk.is_empty:
                 return
             self.place += 1
@@ -307,7 +312,7 @@ class ChunkLog:
         told = join(found, rows_from=rows_from) if found else Chunk(place=since if is_known else self.place)
         if is_held:
             self._held = told.place
-        return told._replace(is_anew=not is_known)
+        return told if is_known else told._replace(is_anew=True)
 
     def _behind(self, place: int) -> int:
         """Return the index of the first chunk behind a place."""

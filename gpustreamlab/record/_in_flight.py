@@ -307,7 +307,8 @@ class RangesInFlight:
         """Take what was told of kernels: rows for the log, and what says which ranges have ended."""
         with self.lock:
             if not chunk.is_empty:
-                self._log.add(chunk)
+                with delayed_interrupts():
+                    self._log.add(chunk)
             self._fold(work)
             # Not before: who collects meanwhile would take ranges without this work. A stream ends its work in the order of
             # the launches.

@@ -130,13 +130,14 @@ class Spool:
             with self._recorder.observing():
                 chunk, unfinished = self._read(collects=True), self._recorder.unfinished()
                 facts = {} if unfinished == self._unfinished else {"unfinished": unfinished}
-                while not chunk.is_empty or chunk.is_anew or facts or is_last:
+                is_more = not chunk.is_empty or chunk.is_anew or facts or is_last
+                while is_more:
                     is_end = is_last and chunk.place == self._recorder.log.place
                     chunk = chunk._replace(tables=self._recorder.tables) if is_end else chunk
                     if not self._write(chunk, facts | ({"end": True} if is_end else {})):
                         return False
-                    self._unfinished, facts, is_last = unfinished, {}, is_last and not is_end
-                    chunk = self._read(collects=False)
+                    self._unfinished, facts, is_more = unfinished, {}, chunk.place != self._recorder.log.place
+                    chunk = self._read(collects=False) if is_more else chunk
         except Exception as error:  # noqa: BLE001 - what fails here must not disturb the work that is recorded
             _log.debug("The spool could not be written", exc_info=True)
             self._give_up(SpoolState.FAILING, f"{type(error).__name__}: {error}")
