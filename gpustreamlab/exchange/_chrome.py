@@ -34,8 +34,7 @@ from gpustreamlab.exchange._frame import (
     unknown_device,
 )
 from gpustreamlab.exchange._json_events import OURS, EventFile, whole_number
-from gpustreamlab.model import CHROME_BACKEND, SPAN_KINDS, Counters, Device, Lane, Trace, WorkDetail
-from gpustreamlab.model._file import parquet_trace
+from gpustreamlab.model import CHROME_BACKEND, SPAN_KINDS, Counters, Device, Lane, Trace, WorkDetail, parquet_trace
 from gpustreamlab.record import cut_text
 from gpustreamlab.typing import BoolArray, Int64Array, LaneKind, SpanKind
 

@@ -25,8 +25,7 @@ from numpy.typing import NDArray
 from gpustreamlab._util.progress import steps
 from gpustreamlab.exchange._formats import require_suffix
 from gpustreamlab.exchange._sublanes import sublanes
-from gpustreamlab.model import EDGE_KINDS, SPAN_KINDS, Trace, WorkDetail, write_file_whole
-from gpustreamlab.model._file import parquet_bytes
+from gpustreamlab.model import EDGE_KINDS, SPAN_KINDS, Trace, WorkDetail, parquet_bytes, write_file_whole
 from gpustreamlab.record import cut_text
 from gpustreamlab.typing import BoolArray, Int64Array, LaneKind
 

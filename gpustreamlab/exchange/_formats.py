@@ -17,7 +17,7 @@ from typing import Any, BinaryIO, NamedTuple
 from gpustreamlab._util.progress import steps
 from gpustreamlab._util.room import require_room, room_bytes
 from gpustreamlab.errors import OptionError, TraceError, TraceFileError, nearest_hint
-from gpustreamlab.model import Trace, write_file_whole
+from gpustreamlab.model import Trace, table_to_trace, trace_to_table, write_file_whole
 
 AUTO = "auto"
 GZIP = b"\x1f\x8b"
@@ -39,10 +39,10 @@ class Format(NamedTuple):
 
 
 FORMATS: Mapping[str, Format] = {
-    "parquet": Format("gpustreamlab.model._file:read_trace", unpacks=False),
+    "parquet": Format("gpustreamlab.model:read_trace", unpacks=False),
     "spool": Format("", unpacks=False),
     "arrow": Format("gpustreamlab.exchange._formats:read_arrow", unpacks=False),
-    "html": Format("gpustreamlab.model._page:read_page", unpacks=False),
+    "html": Format("gpustreamlab.model:read_page", unpacks=False),
     "kineto": Format("gpustreamlab.exchange._kineto:read_kineto"),
     "chrome": Format("gpustreamlab.exchange._chrome:read_chrome"),
     "nsys": Format("gpustreamlab.exchange._nsys:read_nsys", unpacks=False),
@@ -58,7 +58,7 @@ READABLE = (
 """What can be read, in words."""
 
 WRITERS: Mapping[str, str] = {
-    ".parquet": "gpustreamlab.model._file:write_trace",
+    ".parquet": "gpustreamlab.model:write_trace",
     ".pftrace": "gpustreamlab.exchange._pftrace_write:write_pftrace",
     ".pftrace.gz": "gpustreamlab.exchange._pftrace_write:write_pftrace",
     ".json": "gpustreamlab.exchange._chrome_write:write_chrome",
@@ -107,7 +107,7 @@ def find_format(path: str | PathLike[str]) -> str:
     Examples
     --------
     >>> path = getfixture("tmp_path") / "run.json"
-    >>> Trace.from_columns(start_ns=[0], end_ns=[9], stream=["a"]).save(path.with_suffix(".parquet"))
+    >>> save_trace(Trace.from_columns(start_ns=[0], end_ns=[9], stream=["a"]), path.with_suffix(".parquet"))
     >>> path.with_suffix(".parquet").rename(path) == path, find_format(path)
     (True, 'parquet')
     """
@@ -191,7 +191,7 @@ def find_writer(path: str | PathLike[str]) -> str:
     Examples
     --------
     >>> find_writer("run"), find_writer("run.JSON.gz").rpartition(".")[2]
-    ('gpustreamlab.model._file:write_trace', '_chrome_write:write_chrome')
+    ('gpustreamlab.model:write_trace', '_chrome_write:write_chrome')
     """
     name = Path(str(path)).name
     suffix = next((suffix for suffix in WRITERS if name.lower().endswith(suffix) and len(name) > len(suffix)), None)
@@ -389,7 +389,9 @@ def write_csv(trace: Trace, path: str | PathLike[str]) -> None:
         If the file cannot be written; a file that was there before is then left as it was.
     """
     require_suffix(path, (".csv",), "CSV")
-    write_file_whole(path, lambda partial: trace.to_pandas().to_csv(partial, index=False))
+    frame = trace_to_table(trace).to_pandas()
+    frame.insert(2, "duration_ns", trace.duration_ns)
+    write_file_whole(path, lambda partial: frame.to_csv(partial, index=False))
 
 
 def write_arrow(trace: Trace, path: str | PathLike[str]) -> None:
@@ -413,7 +415,7 @@ def write_arrow(trace: Trace, path: str | PathLike[str]) -> None:
     import pyarrow as pa
 
     require_suffix(path, (".arrow", ".feather"), "Arrow IPC")
-    table = trace.to_arrow()
+    table = trace_to_table(trace)
 
     def write(partial: Path) -> None:
         with pa.ipc.new_file(str(partial), table.schema) as writer:
@@ -435,7 +437,7 @@ def read_arrow(path: str | PathLike[str]) -> Trace:
     name = str(path)
     try:
         with pa.OSFile(name) as file:
-            return Trace.from_arrow(pa.ipc.open_file(file).read_all())
+            return table_to_trace(pa.ipc.open_file(file).read_all())
     except TraceError as error:
         raise TraceFileError(f"{name!r} cannot be read as a trace. {error}") from error
     except (pa.ArrowException, OSError, ValueError, KeyError, TypeError, OverflowError, MemoryError) as error:

@@ -17,8 +17,7 @@ import numpy as np
 from gpustreamlab.errors import TraceFileError
 from gpustreamlab.exchange._frame import ANNOTATION, COPY, FILL, KERNEL, MARKER, Frame, match_begins, not_read, own_name
 from gpustreamlab.exchange._pftrace_packets import BEGIN, CLEARED, COUNTER, END, INSTANT, NEEDS_STATE, Packets
-from gpustreamlab.model import PERFETTO_BACKEND, Counters, Lane, Trace
-from gpustreamlab.model._file import parquet_trace
+from gpustreamlab.model import PERFETTO_BACKEND, Counters, Lane, Trace, parquet_trace
 from gpustreamlab.record import cut_text
 from gpustreamlab.typing import BoolArray, Int64Array, LaneKind
 

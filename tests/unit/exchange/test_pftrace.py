@@ -11,6 +11,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from gpustreamlab import Trace
 from gpustreamlab.errors import TraceError
 from gpustreamlab.exchange._pftrace import read_pftrace
 from gpustreamlab.exchange._pftrace_write import write_pftrace
@@ -24,7 +25,6 @@ from gpustreamlab.model import (
     LayoutChange,
     Marker,
     Partition,
-    Trace,
     TraceMetadata,
     WorkDetail,
 )
