@@ -459,7 +459,8 @@ class _Maker:
         event, flow, is_last = event[order], flow[order], is_last[order]
         is_next = (flow[1:] == flow[:-1]) & ~is_last[:-1]
         source, target = slice_of[event[:-1][is_next]], slice_of[event[1:][is_next]]
-        return np.stack((source, target), axis=1)[source != target]
+        flows: Int64Array = np.stack((source[source != target], target[source != target]), axis=1)
+        return flows
 
     def _track_lanes(self, event: Int64Array) -> Int64Array:
         """Return the lane of each track; tracks that are no threads share one where name and parent are the same."""

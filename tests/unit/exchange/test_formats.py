@@ -47,9 +47,9 @@ def readers(monkeypatch):
         vars(made).update(functions)
         monkeypatch.setitem(sys.modules, made.__name__, made)
 
-    add("_flat_files", read_arrow=reader("arrow"))
+    monkeypatch.setattr(_formats, "read_arrow", reader("arrow"))
     add("_nsys", read_nsys=reader("nsys"))
-    add("_pftrace_read", read_pftrace=reader("perfetto"))
+    add("_pftrace", read_pftrace=reader("perfetto"))
     add("_pftrace_packets", is_pftrace=lambda head: b"packet" in head)
     add("_chrome", read_chrome=reader("chrome"))
     add("_chrome_json", guess_writer=lambda head: "kineto" if b'"deviceProperties"' in head else "chrome")

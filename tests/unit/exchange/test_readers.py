@@ -16,7 +16,7 @@ import pytest
 
 import gpustreamlab as gsl
 from gpustreamlab.errors import GPUStreamLabError, OptionError, TraceFileError
-from gpustreamlab.exchange import WRITERS, _chrome_write, _frame, _json_events, find_format
+from gpustreamlab.exchange import WRITERS, _chrome_write, _formats, _frame, _json_events, find_format
 from tests.helpers.kernel_traces import kernel_trace
 from tests.helpers.kineto import two_streams as kineto_file
 from tests.helpers.nsys_files import two_streams as nsys_file
@@ -122,7 +122,7 @@ def test_a_trace_of_a_file_can_be_saved_drawn_pickled_and_asked(tmp_path, conten
     text = (tmp_path / "run.html").read_text()
     assert trace.metadata.imported in text
     assert "±0 ns" not in text  # nobody knows
-    repr((trace.explain(), trace.idle(), trace.critical_path(), trace.utilization(), trace.overlap()))
+    repr((trace.explain(), trace.idle(), trace.critical_path(), trace.overlap()))
 
 
 def test_more_lanes_than_a_trace_can_have_are_refused(tmp_path, monkeypatch, content):
@@ -220,10 +220,10 @@ def test_a_writer_refuses_other_names_and_missing_folders_and_leaves_the_old_fil
     def interrupt(*_, **__):
         raise KeyboardInterrupt
 
-    monkeypatch.setattr(gsl.Trace, "to_arrow", interrupt)
+    monkeypatch.setattr(_formats, "trace_to_table", interrupt)
     monkeypatch.setattr(_chrome_write, "parquet_bytes", interrupt)
     monkeypatch.setattr("gpustreamlab.exchange._pftrace_write.parquet_bytes", interrupt)
-    monkeypatch.setattr("gpustreamlab.model._file.trace_to_table", interrupt, raising=False)
+    monkeypatch.setattr("gpustreamlab.model._file.trace_to_table", interrupt)
     with pytest.raises(KeyboardInterrupt):
         write(kernel_trace(1), path)
     assert path.read_bytes() == before
