@@ -22,7 +22,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 from numpy.typing import NDArray
 
-from gpustreamlab._util.progress import steps
+from gpustreamlab._util.shell import steps
 from gpustreamlab.exchange._formats import require_suffix
 from gpustreamlab.exchange._sublanes import sublanes
 from gpustreamlab.model import EDGE_KINDS, SPAN_KINDS, Trace, WorkDetail, parquet_bytes, write_file_whole

@@ -19,7 +19,7 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.parquet as pq
 
-from gpustreamlab._util.progress import steps
+from gpustreamlab._util.shell import steps
 from gpustreamlab.errors import TraceFileError
 from gpustreamlab.exchange._formats import REPORT_SUFFIXES, is_nsys_folder
 from gpustreamlab.model import Device, Partition, SMLimits

@@ -16,7 +16,7 @@ from typing import Any
 
 import numpy as np
 
-from gpustreamlab._util.progress import steps
+from gpustreamlab._util.shell import steps
 from gpustreamlab.errors import TraceError
 from gpustreamlab.exchange._formats import require_suffix
 from gpustreamlab.exchange._pftrace_packets import (

@@ -15,7 +15,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from gpustreamlab.analysis import counted_rows
+from gpustreamlab.analysis import counted_rows, host_waits, idle, utilization
 from gpustreamlab.errors import TraceFileError
 from gpustreamlab.exchange import _nsys, find_format, read_as
 from gpustreamlab.exchange._nsys import read_nsys
@@ -160,7 +160,7 @@ def test_what_the_host_waited_for_is_no_wait_of_a_stream(path, made):
     trace = read_nsys(made.write(path))
     assert len(trace.edges.select("wait")) == 0
     assert trace.metadata.waits_told
-    assert names(trace, trace.host_waits().row) == ["cudaEventSynchronize"]
+    assert names(trace, host_waits(trace).row) == ["cudaEventSynchronize"]
 
 
 def test_waits_that_the_file_does_not_tell_are_said(path):
@@ -172,7 +172,7 @@ def test_waits_that_the_file_does_not_tell_are_said(path):
     assert fact.startswith(
         "0 of 1 waits of streams for events are told; nsys tells it with --trace=cuda --cuda-event-trace=true"
     )
-    assert fact in " ".join(str(trace.idle()).split())
+    assert fact in " ".join(str(idle(trace)).split())
 
 
 def test_an_option_that_was_on_is_not_advised(path):
@@ -230,7 +230,7 @@ def test_green_contexts_are_partitions(path, made):
     first, second = trace.partitions
     assert (first.granted_sms, first.groups, second.granted_sms, second.groups) == (16, (*range(8), 32), 116, ())
     assert sorted(trace.partition[rows(trace, "kernel")].tolist()) == [-1, 0, 1, 1]
-    assert "green context 3" in str(trace.utilization())
+    assert "green context 3" in str(utilization(trace))
 
 
 def test_green_contexts_of_unknown_size_are_said(path, made):

@@ -9,7 +9,7 @@ import zlib
 import pytest
 from perfetto.protos.perfetto.trace import perfetto_trace_pb2 as pb
 
-from gpustreamlab._util import room
+from gpustreamlab._util import host
 from gpustreamlab.errors import MissingExtraError, TraceFileError
 from gpustreamlab.exchange import _pftrace_packets
 from gpustreamlab.exchange._formats import find_format
@@ -275,10 +275,10 @@ def test_what_is_none_is_refused(tmp_path, content):
 def test_too_large_a_file_is_refused(file, tmp_path, monkeypatch):
     for uuid in range(1, 9):
         file.event(INSTANT, uuid, uuid, "a")
-    monkeypatch.setattr(room, "LARGEST_UNPACKED_BYTES", 4 * _pftrace_packets.PACKET_BYTES)
+    monkeypatch.setattr(host, "LARGEST_UNPACKED_BYTES", 4 * _pftrace_packets.PACKET_BYTES)
     with pytest.raises(TraceFileError, match=r"of \d packets or more, is larger than 1,024 bytes"):
         file.read(tmp_path)
-    monkeypatch.setattr(room, "LARGEST_UNPACKED_BYTES", 10)
+    monkeypatch.setattr(host, "LARGEST_UNPACKED_BYTES", 10)
     with pytest.raises(TraceFileError, match="larger than"):
         file.read(tmp_path)
 
