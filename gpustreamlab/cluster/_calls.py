@@ -1,74 +1,66 @@
-"""Calls on an engine: one after another, with what they print and show, until Ctrl-C of the client that made them."""
+"""Calls and cells on an engine: one after another, with what they print and show, until Ctrl-C of the client that made them."""
 
 from __future__ import annotations
 
+import asyncio
+import base64
 import ctypes
-import io
 import os
 import pickle
 import signal
 import threading
-import time
 import traceback
-from collections.abc import Callable
-from contextlib import redirect_stderr, redirect_stdout, suppress
+from collections import deque
+from collections.abc import Callable, Coroutine, Iterator, Mapping
+from concurrent.futures import wait
+from contextlib import contextmanager
 from dataclasses import dataclass, field
-from typing import Any, NamedTuple, TypeAlias
+from functools import cache
+from html import escape
+from types import MappingProxyType
+from typing import TYPE_CHECKING, Any, NamedTuple
 
-from gpustreamlab.errors import ClusterError, GPUStreamLabError
+from gpustreamlab.errors import ClusterError
+
+if TYPE_CHECKING:
+    from gpustreamlab.session import Session
 
 MOST_PRINTED = 1_000_000
-"""Characters of one call that are kept; what is printed beyond is left out, and that is said."""
-_MOST_REVOKED = 64
+"""Characters of one call that are sent; what is printed beyond is left out, and that is said."""
+LOOK_EVERY_S = 0.1
+"""How often a cell that awaits looks for Ctrl-C."""
 _AROUND = frozenset({"gpustreamlab", "asyncio", "concurrent"})
 """Packages whose frames above those of the user are not told."""
 
-Output: TypeAlias = str | dict[str, Any]
-"""What a call has printed, or a thing that it showed: what it is by MIME type, as Jupyter has it."""
-
 
 class Outcome(NamedTuple):
-    """What came of a call or a cell."""
+    """What came of a call."""
 
     value: Any = None
-    """What the function returned; of a cell its last expression by MIME type, as Jupyter has it, or None."""
-    outputs: tuple[Output, ...] = ()
-    """What it has printed and shown, in its order."""
+    """What it returned, pickled."""
+    text: str = ""
+    """What it printed."""
+    shown: tuple[dict[str, Any], ...] = ()
+    """What it displayed, each by MIME type."""
     error: str = ""
     """Kind and message of what it raised; empty where it did not."""
     traceback: str = ""
-    """Where it was raised; empty where that tells a user nothing."""
-    is_cell: bool = False
-    """Whether it is of a cell."""
-
-    @property
-    def text(self) -> str:
-        """What it has printed."""
-        return "".join(part for part in self.outputs if isinstance(part, str))
+    """From the user's code on; empty where that has no part in it."""
 
 
-class Printed(io.TextIOBase):
-    """Keeps what is printed, and what is shown in between."""
+class Shown(str):
+    """The last value of a cell, as text; in a notebook as it shows itself there."""
 
-    encoding = "utf-8"
+    data: Mapping[str, Any] = MappingProxyType({})
+    """What it is, by MIME type."""
 
-    def __init__(self) -> None:
-        self.parts: list[Output] = []
-        """What was kept so far; only grows."""
-        self._room = MOST_PRINTED
-
-    def write(self, text: str) -> int:
-        """Keep a text, where there is room."""
-        if self._room > 0:
-            self.parts.append(text[: self._room])
-            self._room -= len(text)
-            if self._room <= 0:
-                self.parts.append(f"\n… it has printed more than {MOST_PRINTED:,} characters; the rest is left out\n")
-        return len(text)
-
-    def show(self, data: dict[str, Any]) -> None:
-        """Keep a thing that was shown."""
-        self.parts.append(data)
+    def _repr_html_(self) -> str | None:
+        page = self.data.get("text/html") or self.data.get("image/svg+xml")
+        image = self.data.get("image/png")
+        if page is None and image is not None:
+            letters = base64.b64encode(image).decode() if isinstance(image, bytes) else image
+            return f"<img alt='' src='data:image/png;base64,{escape(letters)}'>"
+        return page
 
 
 @dataclass
@@ -77,66 +69,61 @@ class _Turn:
 
     lock: threading.Lock = field(default_factory=threading.Lock)
     """Held by the call that works. A worker of Dask may have several threads."""
-    change: threading.RLock = field(default_factory=threading.RLock)
-    call: str = ""
-    printed: Printed = field(default_factory=Printed)
-    """What keeps the output of that call."""
+    change: threading.Lock = field(default_factory=threading.Lock)
+    number: str = ""
     thread: int = 0
-    is_raised: bool = False
-    """Whether an exception was sent into the thread, which may be under way still."""
-    revoked: dict[str, None] = field(default_factory=dict)
+    revoked: deque[str] = field(default_factory=lambda: deque(maxlen=64))
     """Calls that are to end as they begin."""
 
 
 _turn = _Turn()
 
 
-def caught(call: str, work: Callable[[Printed], Any]) -> Outcome:
-    """Do something when what ran before has ended, and return what came of it: what was raised too, so that it arrives.
+def call(number: str, work: Callable[[], Any]) -> Outcome:
+    """Do something when what ran before has ended, and return what came of it: what was raised too, so that it arrives."""
+    from IPython.utils.capture import capture_output
 
-    Parameters
-    ----------
-    call
-        What `interrupt` takes.
-    work
-        Is given what keeps the output.
-    """
-    printed = Printed()
-    with _turn.lock, redirect_stdout(printed), redirect_stderr(printed):
+    with _turn.lock, capture_output() as printed:
+        value, failure = None, ("", "")
         try:
-            _begin(call, printed)
-            value = work(printed)
-            _end()
-            return Outcome(value, tuple(printed.parts))
+            with _interruptible(number):
+                value = work()
+            value = _pack(value)
         except BaseException as error:  # noqa: BLE001 - also Ctrl-C, of which the client is told
-            _end()
-            return Outcome(None, tuple(printed.parts), *_told(error))
+            value, failure = None, _told(error)
+    text = printed.stdout + printed.stderr
+    if len(text) > MOST_PRINTED:
+        text = f"{text[:MOST_PRINTED]}\n… it has printed more than {MOST_PRINTED:,} characters; the rest is left out\n"
+    return Outcome(value, text, tuple(one.data for one in printed.outputs), *failure)
 
 
-def printed_beyond(call: str, count: int) -> tuple[str, tuple[Output, ...]]:
-    """Return which call works now, and what it has printed and shown beyond what a client has of it. Quick.
-
-    Parameters
-    ----------
-    call
-        Which call the client has something of.
-    count
-        How many parts of it.
-    """
+def interrupt(number: str) -> None:
+    """Raise `KeyboardInterrupt` in a call, as soon as it runs Python; one that has not begun ends as it begins. Quick."""
     with _turn.change:
-        if not _turn.call:
-            return "", ()
-        return _turn.call, tuple(_turn.printed.parts[count if _turn.call == call else 0 :])
+        if number != _turn.number:
+            _turn.revoked.append(number)
+        elif _turn.thread == threading.main_thread().ident and signal.getsignal(signal.SIGINT) is signal.default_int_handler:
+            os.kill(os.getpid(), signal.SIGINT)  # ends a sleep too
+        else:
+            ctypes.pythonapi.PyThreadState_SetAsyncExc(ctypes.c_ulong(_turn.thread), ctypes.py_object(KeyboardInterrupt))
 
 
-def pack(value: object) -> bytes:
-    """Return a value as bytes for the client. Here, so that what cannot be sent is this call's error and no one else's.
+@contextmanager
+def _interruptible(number: str) -> Iterator[None]:
+    """Let `interrupt` end what is done inside. One that comes as it ends strikes behind it, where `call` still catches it."""
+    with _turn.change:
+        if number in _turn.revoked:
+            raise KeyboardInterrupt("it was taken back before it began")
+        _turn.number, _turn.thread = number, threading.get_ident()
+    try:
+        yield
+    finally:
+        with _turn.change:
+            _turn.number = ""
 
-    Raises
-    ------
-    ClusterError
-        If it cannot be sent.
-    """
+
+def _pack(value: object) -> bytes:
+    """Return a value as bytes. Here, so that what cannot be sent is this call's error and no one else's."""
     try:
         from cloudpickle import dumps  # comes with Dask; knows what was defined in a notebook too
     except ImportError:
@@ -151,65 +138,94 @@ def pack(value: object) -> bytes:
 
 
 def unpack(outcome: Outcome) -> Outcome:
-    """Return an outcome with its value as it was before `pack`."""
-    if outcome.error or outcome.is_cell:
+    """Return an outcome with its value as it was there."""
+    if outcome.error:
         return outcome
     try:
         return outcome._replace(value=pickle.loads(outcome.value))  # noqa: S301 - of an engine, which runs our code
-    except Exception as error:  # noqa: BLE001 - likewise
+    except Exception as error:  # noqa: BLE001 - of whatever class it is
         return outcome._replace(value=None, error=f"What it returned cannot be read here: {type(error).__name__}: {error}")
 
 
-def interrupt(call: str) -> None:
-    """Raise `KeyboardInterrupt` in a call, as soon as it runs Python; one that has not begun ends as it begins. Quick."""
-    with _turn.change:
-        if call != _turn.call:
-            _turn.revoked[call] = None
-            for oldest in [*_turn.revoked][:-_MOST_REVOKED]:
-                del _turn.revoked[oldest]
-        elif _turn.thread == threading.main_thread().ident and signal.getsignal(signal.SIGINT) is signal.default_int_handler:
-            os.kill(os.getpid(), signal.SIGINT)  # ends a sleep too
-        else:
-            _turn.is_raised = True
-            _raise_in(_turn.thread)
-
-
-def _begin(call: str, printed: Printed) -> None:
-    with _turn.change:
-        if call in _turn.revoked:
-            del _turn.revoked[call]
-            raise KeyboardInterrupt("it was taken back before it began")
-        _turn.call, _turn.printed, _turn.thread = call, printed, threading.get_ident()
-
-
-def _end() -> None:
-    """Let no interrupt of this call come any more. Called again where one came here."""
-    with _turn.change:
-        _turn.call = ""
-        is_raised, _turn.is_raised = _turn.is_raised, False
-    if is_raised:
-        with suppress(KeyboardInterrupt):  # one that is still under way comes in this call
-            time.sleep(0)
-
-
-def _raise_in(thread: int) -> None:
-    """Raise `KeyboardInterrupt` in a thread at its next instruction."""
-    ctypes.pythonapi.PyThreadState_SetAsyncExc(ctypes.c_ulong(thread), ctypes.py_object(KeyboardInterrupt))
-
-
 def _told(error: BaseException) -> tuple[str, str]:
-    """Return kind and message of an exception, and where it was raised in what the user wrote."""
-    kind = type(error).__name__
-    told = f"{kind}: {error}".strip(": ")
-    if kind == "UsageError":  # of IPython: what was typed is wrong, not the program
-        return told, ""
+    """Return kind and message of an exception, and its traceback from the user's code on."""
     at = error.__traceback__
-    module = ""
-    while at is not None and (module := at.tb_frame.f_globals.get("__name__", "")).partition(".")[0] in _AROUND:
+    while at is not None and str(at.tb_frame.f_globals.get("__name__")).partition(".")[0] in _AROUND:
         at = at.tb_next
-    # Else it is ours, and who reports it needs to know where; what is raised as a function is called is not.
-    if at is None and (isinstance(error, GPUStreamLabError) or module.startswith("gpustreamlab.cluster.")):
-        return told, ""
-    if isinstance(error, SyntaxError) and error.filename and error.filename.startswith("<"):  # of the cell
-        return told, "".join(traceback.format_exception_only(error))
-    return told, "".join(traceback.format_exception(error.with_traceback(at or error.__traceback__)))
+    text = f"{type(error).__name__}: {error}".strip(": ")
+    return text, "" if at is None else "".join(traceback.format_exception(error.with_traceback(at)))
+
+
+def run_cell(session: Session, source: str, stream: str, label: str, options: dict[str, Any], lines_above: int) -> Shown | None:
+    """Run a cell with a stream selected, as one range, and return its last expression; None where it shows none.
+
+    Parameters
+    ----------
+    session
+        The session; ``lab`` in the cell.
+    source
+        The cell.
+    stream
+        Name of the stream; made on first use.
+    label
+        Name of the range, and of the cell in tracebacks.
+    options
+        Of the stream, as for `Session.stream`; and ``sync``, whether to wait for its work.
+    lines_above
+        How many lines the cell has above what is run here.
+    """
+    from IPython.core.displayhook import DisplayHook
+
+    from gpustreamlab.notebook.cells import compile_cell
+
+    shell = engine_shell()
+    shell.user_ns["lab"] = session
+    code = compile_cell(shell, source, lines_above=lines_above, file=f"<{label}>")
+    chosen = session.stream(stream, **{name: value for name, value in options.items() if name != "sync"})
+    around = session.on(chosen, label)
+    value = _awaited(code.run_async(shell.user_ns, around)) if code.is_async else code.run(shell.user_ns, around)
+    if options.get("sync"):
+        chosen.synchronize()
+    shell.events.trigger("post_execute")  # on which plots are drawn
+    if value is None or DisplayHook.semicolon_at_end_of_expression(source):
+        return None
+    with session.select(chosen):
+        data, _ = shell.display_formatter.format(value)
+    if not data:  # it has shown itself
+        return None
+    shown = Shown(data.get("text/plain", ""))
+    shown.data = dict(data)
+    return shown
+
+
+def engine_shell() -> Any:
+    """Return the IPython shell of this process. ipyparallel has one; a worker of Dask gets one, without a history in a file."""
+    from IPython import get_ipython
+    from IPython.core.interactiveshell import InteractiveShell
+    from traitlets.config import Config
+
+    class EngineShell(InteractiveShell):  # type: ignore[misc]
+        def enable_gui(self, gui: str | None = None) -> None:
+            """Be asked for no window, as by ``%matplotlib inline``."""
+
+    settings = {"HistoryManager": {"enabled": False}, "InteractiveShell": {"colors": "nocolor"}}
+    return get_ipython() or EngineShell.instance(config=Config(settings))
+
+
+def _awaited(cell: Coroutine[Any, Any, object]) -> object:
+    """Run a coroutine on the loop of all cells, and wait for it."""
+    future = asyncio.run_coroutine_threadsafe(cell, _loop())
+    try:
+        while not wait([future], LOOK_EVERY_S).done:
+            pass  # Ctrl-C comes between two waits, where this is not the main thread
+        return future.result()
+    finally:
+        future.cancel()
+
+
+@cache
+def _loop() -> asyncio.AbstractEventLoop:
+    """Start the event loop of cells, in a thread: ipyparallel's own runs the cell. A task of one cell is awaited by another."""
+    loop = asyncio.new_event_loop()
+    threading.Thread(target=lambda: (loop.run_forever(), loop.close()), name="gpustreamlab cells", daemon=True).start()
+    return loop

@@ -3,18 +3,18 @@
 from __future__ import annotations
 
 import threading
-from collections.abc import Callable, Collection, Iterable, Mapping
+import time
+from collections.abc import Mapping, Sequence
 from contextlib import suppress
 from typing import Any
 
 import gpustreamlab
 from gpustreamlab.cluster import _worker
-from gpustreamlab.cluster._engines import Engines
-from gpustreamlab.cluster._follower import Life, first_of
+from gpustreamlab.cluster._engines import Engines, ask
+from gpustreamlab.cluster._follower import Life
 from gpustreamlab.cluster._mirror import Mirror
-from gpustreamlab.cluster._naming import name_order
 from gpustreamlab.cluster._worker import Facts
-from gpustreamlab.errors import ClusterError
+from gpustreamlab.errors import ClusterError, OptionError, nearest_hint
 
 ANSWER_S = 30.0
 """How long an engine may take to tell what is left."""
@@ -42,13 +42,12 @@ class Entry:
         self._backend, self._options, self._ring_size = backend, options, ring_size
         self.failures: dict[str, str] = {}
         """Engines that could not be used, by name, and why."""
-        self._lock = threading.RLock()
-        self._looks: dict[str, Facts] = {}
+        self._lock = threading.Lock()
         self._ranks: dict[str, tuple[tuple[str, str], int]] = {}
         self._generations: dict[str, int] = {}
         self._devices: dict[tuple[object, ...], int] = {}
 
-    def admit(self) -> list[Life]:
+    def admit_all(self) -> list[Life]:
         """Open a session on each engine that is there.
 
         Raises
@@ -64,14 +63,7 @@ class Entry:
             ) from error
         if not there:
             raise ClusterError("The cluster has no engine. Start some, or wait for them: client.wait_for_workers(4).")
-        _at_once(self._look, there.items())
-        keys = sorted(self._looks, key=lambda key: name_order(there[key]))
-        self._require_processes({key: there[key] for key in keys})
-        for key in keys:
-            self._rank(key, keys)
-        opened: dict[str, Facts | None] = {}
-        _at_once(lambda key: opened.update({key: self._open(key, there[key])}), [(key,) for key in keys])
-        lives = [self._live(key, there[key], facts) for key in keys if (facts := opened.get(key)) is not None]
+        lives = self.admit(there)
         failures, self.failures = self.failures, {}
         if len({life.facts.simulated for life in lives}) > 1:
             without = [life.name for life in lives if life.facts.simulated]
@@ -83,62 +75,49 @@ class Entry:
             raise _refused(failures, len(there))
         return lives
 
-    def admit_late(self, key: str, name: str, there: Collection[str]) -> Life | None:
-        """Open a session on an engine that has come later, beside those of these keys; None where that fails."""
-        if not self._look(key, name):
-            return None
-        self._rank(key, there)
-        facts = self._open(key, name)
-        return None if facts is None else self._live(key, name, facts)
+    def admit(self, there: Mapping[str, str]) -> list[Life]:
+        """Open a session on engines, by key and name, and return those that can be used; `failures` has the others.
 
-    def _look(self, key: str, name: str) -> bool:
-        """Find out what an engine is; note why where it cannot be used. One that works at a cell tells of it aside."""
-        try:
-            answers = {"run": self._engines.run(key, _worker.look), "aside": self._engines.aside(key, _worker.look)}
-            facts: Facts = first_of(answers, BEGIN_S)
-        except Exception as error:  # noqa: BLE001 - whatever it is, the user is told of which engine
-            self.failures[name] = reason(error)
-            return False
-        if facts.version != gpustreamlab.__version__:
-            self.failures[name] = (
-                f"it has gpustreamlab {facts.version}, and this client has {gpustreamlab.__version__}; install the same there"
+        Raises
+        ------
+        ClusterError
+            If some are threads of one process.
+        """
+        looks = self._ask(there, dict.fromkeys(sorted(there, key=lambda key: name_order(there[key])), (_worker.look,)))
+        for key in [key for key, facts in looks.items() if facts.version != gpustreamlab.__version__]:
+            self.failures[there[key]] = (
+                f"it has gpustreamlab {looks.pop(key).version}, and this client has {gpustreamlab.__version__}; "
+                "install the same there"
             )
-            return False
-        self._looks[key] = facts
-        return True
+        _require_processes({there[key]: facts for key, facts in looks.items()})
+        options = self._backend, self._options
+        begun = self._ask(
+            there, {key: (_worker.begin, self._client, *options, self._rank(key, facts)) for key, facts in looks.items()}
+        )
+        self.failures |= {there[key]: why for key, why in begun.items() if isinstance(why, str)}
+        return [self._live(key, there[key], facts) for key, facts in begun.items() if not isinstance(facts, str)]
 
-    def _require_processes(self, names: Mapping[str, str]) -> None:
-        """Refuse engines that are threads of one process: they would have one session."""
-        shared: dict[str, list[str]] = {}
-        for key, name in names.items():
-            shared.setdefault(self._looks[key].process, []).append(name)
-        for together in shared.values():
-            if len(together) > 1:
-                raise ClusterError(
-                    f"Engines {', '.join(together)} are threads of one process, and each needs a process of its own: "
-                    "distributed.LocalCluster(processes=True), or gsl.Cluster(workers=4)."
-                )
+    def _ask(self, there: Mapping[str, str], calls: Mapping[str, tuple[Any, ...]]) -> dict[str, Any]:
+        """Call a function on each of some engines, and return what they answer; of the others it is noted why not."""
+        answers = {key: ask(self._engines.run, key, *call) for key, call in calls.items()}
+        end_s = time.monotonic() + BEGIN_S
+        told = {}
+        for key, answer in answers.items():
+            try:
+                told[key] = answer.result(max(0.0, end_s - time.monotonic()))
+            except Exception as error:  # noqa: BLE001 - whatever it is, the user is told of which engine
+                self.failures[there[key]] = reason(error)
+        return told
 
-    def _rank(self, key: str, there: Collection[str]) -> None:
+    def _rank(self, key: str, facts: Facts) -> int:
         """Choose which of the engines that see the same devices this is."""
+        there, group = self._engines.engines(), (facts.host, facts.visible)
         with self._lock:
-            group = self._looks[key].host, self._looks[key].visible
-            others = [self._ranks[other] for other in there if other != key and other in self._ranks]
-            taken = {rank for own, rank in others if own == group}
-            self._ranks[key] = group, min(set(range(len(taken) + 1)) - taken)
-
-    def _open(self, key: str, name: str) -> Facts | None:
-        """Let an engine have a session, or find the one that it has, and return what it is; None where that fails."""
-        try:
-            begin = self._engines.run(key, _worker.begin, self._client, self._backend, self._options, self._ranks[key][1])
-            attach = self._engines.aside(key, _worker.attach, self._client, self._backend)
-            facts: Facts | str = first_of({"run": begin, "aside": attach}, BEGIN_S)
-        except Exception as error:  # noqa: BLE001 - likewise
-            facts = reason(error)
-        if isinstance(facts, str):
-            self.failures[name] = facts
-            return None
-        return facts
+            self._ranks = {other: own for other, own in self._ranks.items() if other in there}
+            taken = {rank for own, rank in self._ranks.values() if own == group}
+            rank = min(set(range(len(taken) + 1)) - taken)
+            self._ranks[key] = group, rank
+        return rank
 
     def _live(self, key: str, name: str, facts: Facts) -> Life:
         with self._lock:
@@ -156,21 +135,57 @@ class Entry:
         return Life(key=key, called=name, name=own, facts=facts, mirror=mirror)
 
 
+def name_order(name: str) -> tuple[int, str]:
+    """Return what names are sorted by: numbers by their value."""
+    return (int(name), "") if name.isdecimal() else (1 << 62, name)
+
+
+def named(lives: Sequence[Life], on: str | int | Sequence[str | int]) -> list[Life]:
+    """Return the engines that a user names, of some.
+
+    Raises
+    ------
+    ClusterError
+        If none is there.
+    OptionError
+        If one is not, or none is named.
+    """
+    there = {life.called: life for life in lives if life.is_there}
+    lost = {life.name: f" Engine {life.name} is lost: {life.why}." for life in lives if not life.is_there}
+    if not there:
+        raise ClusterError(f"No engine is there any more.{''.join([*lost.values()][-4:])} Start others, and a new gsl.Cluster.")
+    if on == "all":
+        return [*there.values()]
+    words = on.split(",") if isinstance(on, str) else on if isinstance(on, Sequence) else [on]
+    chosen = dict.fromkeys(str(word).strip() for word in words)
+    for word in chosen:
+        if word not in there:
+            hint = lost.get(word, "") + " " + nearest_hint(word, [*there, "all"])
+            raise OptionError(f"There is no engine {word!r} in this cluster.{hint}")
+    if not chosen:
+        raise OptionError("No engine is named. Use on='all', on='0,2' or on=[0, 2].")
+    return [there[word] for word in chosen]
+
+
 def reason(error: BaseException) -> str:
     """Say in one line why an engine cannot be used, or what it was asked failed."""
-    text = " ".join(str(error).split()) or type(error).__name__
+    text = " ".join(str(error).split()) or "no answer"
     if "No module named 'gpustreamlab" in text:
         return "gpustreamlab is not installed there, or in an older version; type there: pip install --upgrade gpustreamlab"
     return text if isinstance(error, ClusterError) else f"{type(error).__name__}: {text[:500]}"
 
 
-def _at_once(call: Callable[..., object], arguments: Iterable[tuple[Any, ...]]) -> None:
-    """Call a function for each of some arguments, in a thread each, and wait for all."""
-    threads = [threading.Thread(target=call, args=each, daemon=True) for each in arguments]
-    for thread in threads:
-        thread.start()
-    for thread in threads:
-        thread.join(2 * BEGIN_S)
+def _require_processes(looks: Mapping[str, Facts]) -> None:
+    """Refuse engines that are threads of one process: they would have one session."""
+    shared: dict[str, list[str]] = {}
+    for name, facts in looks.items():
+        shared.setdefault(facts.process, []).append(name)
+    for together in shared.values():
+        if len(together) > 1:
+            raise ClusterError(
+                f"Engines {', '.join(together)} are threads of one process, and each needs a process of its own: "
+                "distributed.LocalCluster(processes=True), or gsl.Cluster(workers=4)."
+            )
 
 
 def _refused(failures: Mapping[str, str], count: int) -> ClusterError:

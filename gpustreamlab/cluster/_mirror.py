@@ -66,8 +66,6 @@ class Mirror:
         """Number of the last answer that has arrived."""
         self.received_bytes = 0
         """Bytes that came, for spans and all else."""
-        self.news_s = time.monotonic()
-        """When the last answer came, by `time.monotonic`."""
         self._lock = threading.RLock()
         self._rows = RowRing(ring_size)
         self._edges = RowRing(KEPT_PAIRS, ("source", "target"))

@@ -16,8 +16,8 @@ import gpustreamlab
 from gpustreamlab._util.host import monotonic_clock_id
 from gpustreamlab.analysis import Hazard
 from gpustreamlab.backends import BACKEND_NAMES, device_count
-from gpustreamlab.cluster._calls import Outcome, Output, Printed, caught, pack, printed_beyond
-from gpustreamlab.errors import GPUStreamLabError, MissingExtraError
+from gpustreamlab.cluster import _calls
+from gpustreamlab.errors import GPUStreamLabError
 from gpustreamlab.record import Recorder
 from gpustreamlab.session import Session
 from gpustreamlab.sinks._spool_format import BatchEncoder
@@ -76,8 +76,6 @@ class Changes(NamedTuple):
     """When the newest hazard was found, by the clock of the host; -1 where there is none."""
     hazards: tuple[tuple[Hazard, int], ...] | None = None
     """All that were found, and when, by the clock of the trace; None where the reader knows of the newest."""
-    printed: tuple[str, tuple[Output, ...]] = "", ()
-    """Which call works now, empty where none does, and what it has printed and shown beyond what the reader has."""
 
 
 @dataclass
@@ -129,25 +127,8 @@ def look() -> Facts:
     )
 
 
-def attach(client: str, backend: str | None) -> Facts | str | None:
-    """Return what this engine is if it has a session, which is then the client's too; else None. Quick.
-
-    It is a text where the session is on no such device as the client wants: why it cannot be used.
-    """
-    session = _home.session
-    if session is None or session.state is not SessionState.OPEN:
-        return None
-    if backend in BACKEND_NAMES and (backend == "sim") != session.device.simulated:
-        return (
-            f"another client has a session there, on {session.device.name}{' (simulated)' * session.device.simulated}; "
-            "close that or start the engines anew, or leave backend out"
-        )
-    _home.clients[client] = time.monotonic()
-    return look()
-
-
-def begin(client: str, backend: str | None, options: dict[str, Any], rank: int) -> Facts | str | None:
-    """Open the session of this process where it has none, for a client. One that is there stays as it is.
+def begin(client: str, backend: str | None, options: dict[str, Any], rank: int) -> Facts | str:
+    """Let a client use the session of this process, which is opened where there is none. One that is there stays as it is.
 
     Returns what the engine is; a text where that fails: why. It raises nothing, of which Dask would print pages.
 
@@ -161,19 +142,26 @@ def begin(client: str, backend: str | None, options: dict[str, Any], rank: int) 
         Which of the engines that see the same devices this is: where no device is chosen, each takes another one.
     """
     with _home.lock:
-        if _home.session is None or _home.session.state is not SessionState.OPEN:
+        session = _home.session
+        if session is None or session.state is not SessionState.OPEN:
             folder = options.pop("spool", None)
             if folder is not None:
                 options["spool"] = os.path.join(folder, f"engine-{socket.gethostname()}-{os.getpid()}.gsl")  # noqa: PTH118
             try:
-                _home.session = Session(backend, **{"device": rank % device_count(backend)} | options)
+                session = _home.session = Session(backend, **{"device": rank % device_count(backend)} | options)
             except Exception as error:  # noqa: BLE001 - the client is told
                 return str(error) if isinstance(error, GPUStreamLabError) else f"{type(error).__name__}: {error}"
             _home.readers.clear()
+        if backend in BACKEND_NAMES and (backend == "sim") != session.device.simulated:
+            return (
+                f"another client has a session there, on {session.device.name}{' (simulated)' * session.device.simulated}; "
+                "close that or start the engines anew, or leave backend out"
+            )
+        _home.clients[client] = time.monotonic()
     shell = None if "IPython" not in sys.modules else sys.modules["IPython"].get_ipython()
     if shell is not None:  # for %%px
-        shell.user_ns["lab"] = _home.session
-    return attach(client, backend)
+        shell.user_ns["lab"] = session
+    return look()
 
 
 def end(client: str) -> None:
@@ -186,9 +174,6 @@ def end(client: str) -> None:
         if not _home.clients and _home.session is not None:
             session, _home.session = _home.session, None
             session.close()
-            cells = sys.modules.get("gpustreamlab.cluster._cells")  # there where a cell was run
-            if cells is not None:
-                cells.end_loop()
 
 
 def told_ns() -> int:
@@ -203,7 +188,7 @@ def told_between() -> tuple[int, int, int]:
     return time.monotonic_ns(), told_ns(), time.monotonic_ns()
 
 
-def read(client: str, arrived: int, newest_hazard_ns: int = -1, call: str = "", output_count: int = 0) -> Changes:
+def read(client: str, arrived: int, newest_hazard_ns: int = -1) -> Changes:
     """Return what is new for a client. What it was told and has not got is told again.
 
     Parameters
@@ -214,8 +199,6 @@ def read(client: str, arrived: int, newest_hazard_ns: int = -1, call: str = "", 
         `Changes.number` of the last answer that has arrived; 0 for none.
     newest_hazard_ns
         `Changes.newest_hazard_ns` of that.
-    call, output_count
-        Of which call it has outputs, and how many.
     """
     with _home.lock:
         session, recorder = _require_session(), _recorder()
@@ -236,32 +219,17 @@ def read(client: str, arrived: int, newest_hazard_ns: int = -1, call: str = "", 
         watch = session._accesses  # noqa: SLF001 - of the package
         with recorder.observing():
             changes = Changes(reader.number, data, is_anew, is_full, tuple(recorder.unended()), recorder.now_ns())
-            changes = changes._replace(printed=printed_beyond(call, output_count))
             newest_ns = watch.newest_ns
             if newest_ns == newest_hazard_ns:
                 return changes._replace(newest_hazard_ns=newest_ns)
             return changes._replace(newest_hazard_ns=newest_ns, hazards=tuple(watch.found()))
 
 
-def call(number: str, function: Callable[..., Any], *args: Any) -> Outcome:
-    """Call a function with the session of this process; `_calls.interrupt` takes the number. The value is packed."""
-    return caught(number, lambda _: pack(function(_require_session(), *args)))
-
-
-def run_cell(number: str, source: str, stream: str, label: str, options: dict[str, Any], lines_above: int = 0) -> Outcome:
-    """Run a cell; see `_cells.run_cell`."""
-
-    def work(printed: Printed) -> dict[str, Any] | None:
-        try:
-            from gpustreamlab.cluster import _cells
-        except ImportError as error:
-            raise MissingExtraError(
-                f"Cells need IPython on the engine too ({error}). Install it there: pip install 'ipython>=8.24'. "
-                "lab.run(function) works without."
-            ) from error
-        return _cells.run_cell(_require_session(), source, stream, label, options, lines_above, printed)
-
-    return caught(number, work)._replace(is_cell=True)
+def call(number: str, function: Callable[..., Any], *args: Any) -> _calls.Outcome:
+    """Call a function with the session of this process; `interrupt` takes the number."""
+    if function is _calls.run_cell:
+        _calls.engine_shell()  # what is displayed is kept where there is a shell before the call begins
+    return _calls.call(number, lambda: function(_require_session(), *args))
 
 
 def _require_session() -> Session:
