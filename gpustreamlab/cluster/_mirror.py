@@ -247,10 +247,7 @@ class Mirror:
     def trace(self, *, title: str = "") -> Trace:
         """Return what has arrived as a trace, on the engine's own clock."""
         facts = {"dropped_spans": self.missed_count, "pending_spans": self.pending_count}
-        return self.with_hazards(build_trace(self.changes(title=title).with_facts(**facts)))
-
-    def with_hazards(self, trace: Trace) -> Trace:
-        """Return a trace of the engine with where its hazards are."""
+        trace = build_trace(self.changes(title=title).with_facts(**facts))
         notes = [note for one in self.hazards for note in hazard_notes(trace, *one, prefix=f"{self.name}:")]
         return replace(trace, notes=(*trace.notes, *notes)) if notes else trace
 

@@ -9,7 +9,7 @@ from typing import Any, Generic, TypeVar
 
 from gpustreamlab._util.shell import running_kernel_shell
 from gpustreamlab.analysis._report import Reported
-from gpustreamlab.cluster._calls import Outcome, Shown
+from gpustreamlab.cluster._worker import Outcome, Shown
 from gpustreamlab.errors import ClusterError
 from gpustreamlab.model import Layout, show_text
 

@@ -20,13 +20,23 @@ from gpustreamlab._util.background import DEFAULT_REFRESH_HZ
 from gpustreamlab._util.several import OneOfSeveral
 from gpustreamlab._util.shell import running_kernel_shell
 from gpustreamlab._util.words import wrap_lines
-from gpustreamlab.cluster import _calls, _worker
-from gpustreamlab.cluster._calls import Outcome
+from gpustreamlab.cluster import _worker
 from gpustreamlab.cluster._clocks import Clocks
 from gpustreamlab.cluster._engines import Answer, ask, open_engines
-from gpustreamlab.cluster._entry import ANSWER_S, Entry, name_order, named, reason
-from gpustreamlab.cluster._follower import SILENT_S, Follower, Life, began_ns, extents_of, loss_texts
+from gpustreamlab.cluster._follower import (
+    ANSWER_S,
+    SILENT_S,
+    Entry,
+    Follower,
+    Life,
+    began_ns,
+    loss_texts,
+    name_order,
+    named,
+    reason,
+)
 from gpustreamlab.cluster._outcomes import ByEngine, EngineStatus, Outcomes, failure_of, show_printed
+from gpustreamlab.cluster._worker import Outcome
 from gpustreamlab.errors import (
     ClusterError,
     OptionError,
@@ -75,8 +85,7 @@ class Cluster(OneOfSeveral):
         As for `Session`. If None, each engine takes the GPU that is its own: by ``CUDA_VISIBLE_DEVICES`` where that differs
         between engines of a host, else one after the other.
     spool
-        A folder on each engine's machine: each session is spooled to a file in it, so that what had not arrived of an engine
-        that died can be read where the folder is reachable from here.
+        A folder on each engine's machine: each session is spooled to a file in it, which `gpustreamlab.load_trace` reads.
     ring_size
         How many spans are kept here of each engine, 104 bytes each; the oldest make room and are counted.
     title
@@ -151,7 +160,7 @@ class Cluster(OneOfSeveral):
             error_ns=self._live_error_ns,
             devices=[life.mirror.metadata.device for life in lives],
             tells_alike=False,
-            missing=self._live_missing,
+            missing=lambda: self._missing(self._shown()),
         )
         self._views = LiveViews(self._joined)
         self._follower.start()
@@ -258,7 +267,7 @@ class Cluster(OneOfSeveral):
         __tracebackhide__ = True
         if not isinstance(source, str):
             raise OptionError("lab.run_cell takes the text of a cell. For a function there is lab.run(step).")
-        found = self._run_all(on, _calls.run_cell, source, stream, stream if label is None else label, options, lines_above)
+        found = self._run_all(on, _worker.run_cell, source, stream, stream if label is None else label, options, lines_above)
         if options.get("sync"):  # who waits for the work expects to see it
             self._follower.drain(ANSWER_S)
         return found
@@ -283,7 +292,7 @@ class Cluster(OneOfSeveral):
 
     @property
     def traces(self) -> ByEngine[Trace]:
-        """What has arrived of each engine, on its own clock; of one that is lost also what is only in its spool.
+        """What has arrived of each engine, on its own clock.
 
         Each tells how its clock was compared, so that traces that were saved can be merged later: ``gsl.merge``.
         """
@@ -467,7 +476,7 @@ class Cluster(OneOfSeveral):
         """Interrupt a call on the engines that have not answered, and show what they printed; say which go on with it."""
         for life, answer in answers.items():
             if life.is_there and not answer.done():
-                ask(self._engines.aside, life.key, _calls.interrupt, number)
+                ask(self._engines.aside, life.key, _worker.interrupt, number)
         end_s = time.monotonic() + STOP_S
         while time.monotonic() < end_s and not all(answer.done() for answer in answers.values()):
             time.sleep(GONE_S)
@@ -495,7 +504,7 @@ class Cluster(OneOfSeveral):
         """Return what the times of each engine that is shown lack to be on the clock of the first, in ns."""
         lives = self._shown()
         if _have_no_common_time(lives):
-            return [*began_ns(lives, extents_of(lives))]
+            return [*began_ns(lives)]
         offsets = self._offsets(lives)
         if self._live_zero_ns is None:  # what is shown already stays where it is, though more is known later
             self._live_zero_ns = int(offsets[0].shift(np.zeros(1, np.int64))[0])
@@ -513,16 +522,11 @@ class Cluster(OneOfSeveral):
         ]
         return sum(sorted(errors_ns)[-2:])
 
-    def _live_missing(self) -> list[str]:
-        """Return what live timelines cannot tell, in sentences."""
-        lives = self._shown()
-        return self._missing(lives, extents_of(lives))
-
-    def _missing(self, lives: Sequence[Life], extents: Sequence[tuple[int, int] | None]) -> list[str]:
-        """Return what a trace of engines cannot tell, in sentences; extents as of `loss_texts`."""
+    def _missing(self, lives: Sequence[Life]) -> list[str]:
+        """Return what a trace of engines cannot tell, in sentences."""
         if _have_no_common_time(lives):
-            return [*[NO_COMMON_TIME] * (len(lives) > 1), *loss_texts(lives, extents, None)]
-        return loss_texts(lives, extents, self._offsets(lives))
+            return [*[NO_COMMON_TIME] * (len(lives) > 1), *loss_texts(lives, None)]
+        return loss_texts(lives, self._offsets(lives))
 
     def _with_clock(self, life: Life, trace: Trace) -> Trace:
         """Return the trace of an engine with how its clock was compared, where it was."""
@@ -551,12 +555,11 @@ class Cluster(OneOfSeveral):
 
     def _merged(self, lives: Sequence[Life], traces: Sequence[Trace]) -> Trace:
         """Return the traces of engines as one, on the clock of the first."""
-        extents = [(int(one.start_ns.min()), int(one.end_ns.max())) if len(one) else None for one in traces]
         if _have_no_common_time(lives):
-            whole = merge(traces, ahead_ns=began_ns(lives, extents), error_ns=0)
+            whole = merge(traces, ahead_ns=began_ns(lives), error_ns=0)
         else:
             whole = merge(traces, clocks=self._offsets(lives))
-        missing = (*whole.metadata.missing, *self._missing(lives, extents))
+        missing = (*whole.metadata.missing, *self._missing(lives))
         return replace(
             whole,
             notes=(*whole.notes, *self._notes),
@@ -581,7 +584,7 @@ def _outcome(life: Life, answer: Answer) -> Outcome:
     """Return what came of a call that is not awaited any more."""
     if answer.done():
         try:
-            return _calls.unpack(answer.result(ANSWER_S))
+            return _worker.unpack(answer.result(ANSWER_S))
         except Exception as error:  # noqa: BLE001 - of the library: each has its own for engines that die
             return Outcome(error=reason(error))
     if not life.is_there:

@@ -11,6 +11,8 @@ import sys
 import tempfile
 import threading
 import time
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import contextmanager
 from functools import partial
 from pathlib import Path
 from urllib.parse import urlsplit
@@ -23,12 +25,12 @@ import gpustreamlab as gsl
 from gpustreamlab import Cluster, Session, magics
 from gpustreamlab._util.host import monotonic_clock_id
 from gpustreamlab.analysis import format_ns
-from gpustreamlab.cluster import ByEngine, Outcomes, _calls, _entry, _follower, _worker
+from gpustreamlab.cluster import ByEngine, Outcomes, _follower, _worker
 from gpustreamlab.cluster import cluster as _cluster
-from gpustreamlab.cluster._calls import Outcome
 from gpustreamlab.cluster._engines import start_workers
 from gpustreamlab.cluster._mirror import Mirror
 from gpustreamlab.cluster._outcomes import show_printed
+from gpustreamlab.cluster._worker import Outcome
 from gpustreamlab.draw._groups import plan_groups
 from gpustreamlab.errors import ClusterError, MissingExtraError, OptionError, StreamNotFoundError
 from gpustreamlab.sinks.live import LiveFeed
@@ -197,7 +199,7 @@ def shell():
 
 
 def cell(source, *, lines_above=0, **options):
-    return _calls.unpack(_worker.call("1", _calls.run_cell, source, "compute", "cell", options, lines_above))
+    return _worker.unpack(_worker.call("1", _worker.run_cell, source, "compute", "cell", options, lines_above))
 
 
 def test_a_cell_prints_returns_its_last_expression_and_keeps_its_variables(home, shell):
@@ -227,7 +229,9 @@ def test_what_a_cell_displays_and_returns_is_shown_as_in_a_notebook(home, shell,
     outcomes = Outcomes({"0": found, "1": Outcome("a < b", "printed"), "2": Outcome(None, "printed")})
     assert repr(outcomes) == "[0] ['a', 'b']\n[1] a < b"
     assert outcomes.texts == {"0": "10%\r20%\nbefore\nbehind\n", "1": "printed", "2": "printed"}
-    page = Outcomes({"0": Outcome(_calls.unpack(_worker.call("1", _calls.run_cell, "drawn", "compute", "cell", {}, 0)).value)})
+    page = Outcomes(
+        {"0": Outcome(_worker.unpack(_worker.call("1", _worker.run_cell, "drawn", "compute", "cell", {}, 0)).value)}
+    )
     assert "<div><b>drawn</b></div>" in page._repr_html_()
     with capture_output() as shown:
         assert shell.display_formatter.format(Outcomes({"2": Outcome()})) == ({}, {})
@@ -235,7 +239,7 @@ def test_what_a_cell_displays_and_returns_is_shown_as_in_a_notebook(home, shell,
 
 
 def test_what_a_cell_prints_is_bounded(home, shell, monkeypatch):
-    monkeypatch.setattr(_calls, "MOST_PRINTED", 100)
+    monkeypatch.setattr(_worker, "MOST_PRINTED", 100)
     found = cell("for _ in range(1000): print('12345678')")
     assert found.text.startswith("12345678\n" * 11 + "1\n… it has printed more than 100 characters")
     assert len(found.text) < 250
@@ -245,32 +249,32 @@ def test_what_cannot_be_sent_is_an_error_of_the_call_alone(home):
     failed = _worker.call("1", lambda lab: lab.stream("compute"))
     assert failed.error.startswith("ClusterError: What it returned, of type Stream, cannot be sent to the client.")
     assert failed.traceback == ""
-    assert _calls.unpack(_worker.call("2", lambda lab: lab.device.sm_count)).value == 132
-    broken = _calls.unpack(Outcome(b"no pickle"))
+    assert _worker.unpack(_worker.call("2", lambda lab: lab.device.sm_count)).value == 132
+    broken = _worker.unpack(Outcome(b"no pickle"))
     assert broken.error.startswith("What it returned cannot be read here: UnpicklingError")
 
 
 def test_a_call_that_was_taken_back_before_it_began_does_nothing(home):
     done = []
-    _calls.interrupt("7")
+    _worker.interrupt("7")
     assert _worker.call("7", lambda _: done.append(7)).error == "KeyboardInterrupt: it was taken back before it began"
-    assert _calls.unpack(_worker.call("8", lambda _: done.append(8))).error == ""
+    assert _worker.unpack(_worker.call("8", lambda _: done.append(8))).error == ""
     assert done == [8]
 
 
 def test_an_interrupt_is_over_when_its_call_ends(home):
-    def work():
+    def work(_):
         try:
-            _calls.interrupt("9")
+            _worker.interrupt("9")
             threading.Event().wait(100)
         except KeyboardInterrupt:
             return "caught"
 
     found = []
-    thread = threading.Thread(target=lambda: found.extend([_calls.call("9", work), _calls.call("10", lambda: 8)]))
+    thread = threading.Thread(target=lambda: found.extend([_worker.call("9", work), _worker.call("10", lambda _: 8)]))
     thread.start()
     thread.join()
-    assert [(outcome.value, outcome.error) for outcome in map(_calls.unpack, found)] == [("caught", ""), (8, "")]
+    assert [(outcome.value, outcome.error) for outcome in map(_worker.unpack, found)] == [("caught", ""), (8, "")]
 
 
 def print_slowly(text):
@@ -360,7 +364,8 @@ def test_without_cryptography_no_worker_is_started_and_it_is_said_what_to_instal
 
 @pytest.fixture
 def engines(monkeypatch):
-    monkeypatch.setattr(_follower, "LOOK_EVERY_S", 0.1)
+    for name, seconds in {"LOOK_EVERY_S": 0.05, "READ_EVERY_S": 0.05, "TOLD_LATELY_S": 0.1}.items():
+        monkeypatch.setattr(_follower, name, seconds)
     made = FakeEngines(4)
     yield made
     made.close()
@@ -389,7 +394,7 @@ def engines(monkeypatch):
     ],
 )
 def test_engines_that_cannot_be_used_are_named(engines, change, words, monkeypatch):
-    monkeypatch.setattr(_entry, "BEGIN_S", 0.3)
+    monkeypatch.setattr(_follower, "BEGIN_S", 0.3)
     change(engines)
     with pytest.raises(ClusterError, match=words):
         Cluster(engines, backend="sim")
@@ -487,9 +492,9 @@ def test_a_cell_of_the_notebook_on_engines_awaits_and_shows_what_came_back(engin
     finally:
         lab.close()
         magics.unload_ipython_extension(shell)
-        loop = _calls._loop()
+        loop = _worker._loop()
         loop.call_soon_threadsafe(loop.stop)
-        _calls._loop.cache_clear()
+        _worker._loop.cache_clear()
 
 
 def test_answers_that_are_lost_are_asked_for_again(engines, monkeypatch):
@@ -651,24 +656,6 @@ def interrupt_once():
         raise KeyboardInterrupt
 
     return is_awaited
-
-
-def test_what_had_not_arrived_of_a_lost_engine_is_read_from_its_spool(engines, tmp_path, monkeypatch):
-    spooled = str(tmp_path / "spool.gsl")
-    with Session("sim", spool=spooled) as run:
-        steps(run, 30)
-        run.synchronize()
-    engines.facts = {"1": {"spool": spooled}}
-    with Cluster(engines, backend="sim") as lab:
-        lab.run(steps, 10)
-        lab.synchronize()
-        assert len(lab.traces["1"].where(name="step")) == 10
-        session = engines.session("1")
-        del engines.there["key1"]
-        until(lambda: lab.lost)
-        assert len(lab.traces["1"].where(name="step")) == 30
-        assert len(lab.trace.where(stream="1:compute", name="step")) == 30
-        session.close()
 
 
 def test_stragglers_strays_and_hazards_are_told_by_engine(engines):
@@ -941,41 +928,6 @@ def test_spans_stay_where_they_belong_when_the_wall_clock_jumps_by_a_second(engi
         assert least_ns.max() - most_ns.min() <= trace.metadata.clock_error_ns + 1_000_000 < 500_000_000
 
 
-class OnDask:
-    """Workers of Dask; a killed one is started again."""
-
-    restarts = True
-
-    def __enter__(self):
-        self.lab = Cluster(workers=4, backend="sim", title="four")
-        return self.lab
-
-    def __exit__(self, *_):
-        self.lab.close()
-
-
-class OnIPyParallel:
-    """Engines of ipyparallel; a killed one stays away."""
-
-    restarts = False
-
-    def __enter__(self):
-        import ipyparallel
-
-        self.cluster = ipyparallel.Cluster(n=4, log_level=50)
-        self.client = self.cluster.start_and_connect_sync()
-        self.client.wait_for_engines(4, timeout=60)
-        self.lab = Cluster(self.client, backend="sim", title="four")
-        return self.lab
-
-    def __exit__(self, *_):
-        self.lab.close()
-        self.client.close()
-        with pytest.raises(RuntimeError, match="The client is closed"):
-            self.lab._engines.engines()
-        self.cluster.stop_cluster_sync()
-
-
 def until(told, limit_s=100):
     """Wait until something holds."""
     end_s = time.monotonic() + limit_s
@@ -985,89 +937,29 @@ def until(told, limit_s=100):
     return found
 
 
-def arrive_while_a_cell_works(lab, flag):
-    source = f"""from tests.unit.test_cluster import steps, wait_for
-for number in range(20):
-    steps(lab, 10)
-lab.synchronize()
-wait_for({str(flag)!r})
-print("over", end="")
-20 + 1"""
-    before = [status.span_count for status in lab.engines]
-    found = []
-    working = threading.Thread(target=lambda: found.append(lab.run_cell(source, "compute")))
-    working.start()
-    until(lambda: all(now.span_count > old for now, old in zip(lab.engines, before, strict=True)))
-    assert found == []
-    flag.touch()
-    working.join()
-    assert dict(found[0]) == dict.fromkeys("0123", "21")
-    assert found[0].texts == dict.fromkeys("0123", "over")
+@contextmanager
+def on_dask():
+    with Cluster(workers=2, backend="sim") as lab:
+        yield lab
+
+
+@contextmanager
+def on_ipyparallel():
+    import ipyparallel
+
+    cluster = ipyparallel.Cluster(n=2, log_level=50)
+    with cluster.start_and_connect_sync() as client:
+        client.wait_for_engines(2, timeout=60)
+        with Cluster(client, backend="sim") as lab:
+            yield lab
+    with pytest.raises(RuntimeError, match="The client is closed"):
+        lab._engines.engines()
+    cluster.stop_cluster_sync()
 
 
 def wait_for(flag):
     while not Path(flag).exists():
         time.sleep(0.02)
-
-
-def stop_by_ctrl_c(lab, folder):
-    for source in ("n = 0\nwhile True:\n    n += 1\n    if n == 101: tell()", "tell()\nawait asyncio.sleep(1000)"):
-        begun = [folder / f"begun-{lab.engines[place].pid}" for place in (0, 2)]
-        tell = f"import asyncio, os\ndef tell(): open({str(folder)!r} + f'/begun-{{os.getpid()}}', 'w').close()\n"
-        ringing = threading.Thread(target=ring_once_begun, args=(begun,))
-        ringing.start()
-        with pytest.raises(KeyboardInterrupt, match=r"Stopped here and on the engines\."):
-            lab.run_cell(tell + source, "compute", on="0,2")
-        ringing.join()
-        for file in begun:
-            file.unlink()
-    assert lab.run_cell("n > 100", "compute", on="0,2")[2] == "True"
-
-
-def ring_once_begun(begun):
-    until(lambda: all(file.exists() for file in begun))
-    os.kill(os.getpid(), signal.SIGINT)
-
-
-def fail_on_one(lab):
-    source = "import os\nassert os.getpid() != " + str(lab.engines[2].pid) + ", 'not me'\n'fine'"
-    with pytest.raises(ClusterError, match="1 of 4 engines") as caught:
-        lab.run_cell(source, "compute")
-    assert list(caught.value.failures) == ["2"]
-    assert "AssertionError: not me" in caught.value.failures["2"]
-    assert dict(caught.value.results) == dict.fromkeys(["0", "1", "3"], "'fine'")
-
-
-def die(lab, flag, *, restarts):
-    victim = lab.engines[1]
-    waiting = []
-    worker = threading.Thread(target=lambda: waiting.append(outcome_of(lambda: lab.run(sleepy, str(flag)))))
-    worker.start()
-    until(lambda: len([*flag.parent.glob("asleep-*")]) == 4)
-    killed_unix_ns = time.time_ns()
-    os.kill(victim.pid, signal.SIGKILL)
-    until(lambda: lab.lost)
-    flag.touch()
-    worker.join(100)
-    assert isinstance(waiting[0], ClusterError)
-    assert list(waiting[0].failures) == ["1"]
-    assert list(waiting[0].results) == ["0", "2", "3"]
-    (lost,) = lab.lost
-    assert lost.name == "1"
-    assert killed_unix_ns < lost.lost_unix_ns < time.time_ns()
-    trace = lab.trace
-    assert len(trace.where(stream="1:compute"))
-    assert "Engine 1 was lost at" in trace.metadata.missing[-1]
-    assert "engine 1 lost " in trace.markers[-1].text
-    with pytest.raises(OptionError, match="'7'"):
-        lab.run(sleepy, str(flag), on="7")
-    if restarts:
-        until(lambda: len(lab.names) == 4 or lab.failures)
-        assert not lab.failures
-        assert lab.run(layout_of, on="1")["1"] == ["left", "right"]
-        assert [status.name for status in lab.engines] == ["0", "1", "1#2", "2", "3"]
-    else:
-        assert lab.names == ("0", "2", "3")
 
 
 def sleepy(lab, flag):
@@ -1076,40 +968,90 @@ def sleepy(lab, flag):
     return "awake"
 
 
-def layout_of(lab):
-    return list(lab.layout.names)
+def arrive_while_a_cell_works(lab, flag):
+    source = f"""from tests.unit.test_cluster import done_steps, wait_for
+done_steps(lab, 200)
+wait_for({str(flag)!r})
+print("over", end="")
+20 + 1"""
+    with ThreadPoolExecutor(1) as aside:
+        found = aside.submit(lab.run_cell, source, "compute")
+        until(lambda: all(status.span_count >= 400 for status in lab.engines))
+        assert not found.done()
+        flag.touch()
+    assert dict(found.result()) == {"0": "21", "1": "21"}
+    assert found.result().texts == {"0": "over", "1": "over"}
 
 
-def outcome_of(call):
-    try:
-        return call()
-    except ClusterError as error:
-        return error
+def stop_by_ctrl_c(lab, folder):
+    for source in ("n = 0\nwhile True:\n    n += 1\n    if n == 101: tell()", "tell()\nawait asyncio.sleep(1000)"):
+        begun = [folder / f"begun-{status.pid}" for status in lab.engines]
+        tell = f"import asyncio, os\ndef tell(): open({str(folder)!r} + f'/begun-{{os.getpid()}}', 'w').close()\n"
+        with ThreadPoolExecutor(1) as aside:
+            aside.submit(ring_once_begun, begun)
+            with pytest.raises(KeyboardInterrupt, match=r"Stopped here and on the engines\."):
+                lab.run_cell(tell + source, "compute")
+        for file in begun:
+            file.unlink()
+    assert dict(lab.run_cell("n > 100", "compute")) == {"0": "True", "1": "True"}
 
 
-@pytest.mark.parametrize("start", [OnDask, OnIPyParallel])
-def test_four_engines(start, tmp_path, monkeypatch, capsys):
+def ring_once_begun(begun):
+    until(lambda: all(file.exists() for file in begun))
+    os.kill(os.getpid(), signal.SIGINT)
+
+
+def die(lab, flag):
+    with ThreadPoolExecutor(1) as aside:
+        waiting = aside.submit(lab.run, sleepy, str(flag))
+        until(lambda: len([*flag.parent.glob("asleep-*")]) == 2)
+        killed_unix_ns = time.time_ns()
+        os.kill(lab.engines[1].pid, signal.SIGKILL)
+        until(lambda: lab.lost)
+        flag.touch()
+    error = waiting.exception()
+    assert isinstance(error, ClusterError)
+    assert ([*error.failures], dict(error.results)) == (["1"], {"0": "awake"})
+    (lost,) = lab.lost
+    assert lost.name == "1"
+    assert killed_unix_ns < lost.lost_unix_ns < time.time_ns()
+    trace = lab.trace
+    assert len(trace.where(stream="1:compute"))
+    assert "Engine 1 was lost at" in trace.metadata.missing[-1]
+    assert "engine 1 lost " in trace.markers[-1].text
+
+
+@pytest.mark.parametrize("start", [on_dask, on_ipyparallel])
+def test_two_engines(start, tmp_path, monkeypatch, capsys):
     monkeypatch.setenv("PYTHONPATH", os.getcwd())  # noqa: PTH109
     monkeypatch.setattr(_cluster, "STOP_S", 60)  # on a slow machine it takes long until a cell has stopped
     with start() as lab:
-        assert lab.names == ("0", "1", "2", "3")
-        assert dict(lab.run(steps, on="0,3")) == {"0": True, "3": True}
+        assert lab.names == ("0", "1")
         lab.partition(left=32, right="rest")
+        assert dict(lab.run(steps, on="1")) == {"1": True}
         lab.synchronize()
-        assert [status.span_count for status in lab.engines] == [2 * STEPS, 0, 0, 2 * STEPS]
+        assert [status.span_count for status in lab.engines] == [0, 2 * STEPS]
+        lab.clear()
         arrive_while_a_cell_works(lab, tmp_path / "first")
         lab.synchronize()
-        assert [len(trace.where(name="step")) for trace in lab.traces.values()] == [2 * STEPS, STEPS, STEPS, 2 * STEPS]
-        assert len(lab.trace.devices) == 4
-        assert [lane.name for lane in lab.trace.lanes] == [f"{place}:compute" for place in range(4)]
-        assert {name: overlap.wall_ns > 0 for name, overlap in lab.overlap().items()} == dict.fromkeys("0123", True)
-        fail_on_one(lab)
-        assert lab.run_cell("!echo there", "compute", on=2).texts["2"].split() == ["there"]
+        assert len(lab.trace.devices) == 2
+        assert [lane.name for lane in lab.trace.lanes] == ["0:compute", "1:compute"]
+        assert [overlap.wall_ns > 0 for overlap in lab.overlap().values()] == [True] * 2
+        with pytest.raises(ClusterError, match="AssertionError: not me") as caught:
+            lab.run_cell(f"import os\nassert os.getpid() != {lab.engines[1].pid}, 'not me'\n'fine'", "compute")
+        assert ([*caught.value.failures], dict(caught.value.results)) == (["1"], {"0": "'fine'"})
+        assert lab.run_cell("!echo there", "compute", on=1).texts["1"].split() == ["there"]
         lab.run_cell("import asyncio\ntask = asyncio.ensure_future(asyncio.sleep(0.01, 7))\nawait asyncio.sleep(0)", "compute")
-        assert dict(lab.run_cell("await task", "compute", on="0,3")) == {"0": "7", "3": "7"}
+        assert dict(lab.run_cell("await task", "compute")) == {"0": "7", "1": "7"}
         capsys.readouterr()
         lab.run_cell("from IPython.display import HTML\ndisplay(HTML('<b>drawn</b>'))", "compute", on=1)
         assert capsys.readouterr().out == "[1] <IPython.core.display.HTML object>\n"
         stop_by_ctrl_c(lab, tmp_path)
-        die(lab, tmp_path / "second", restarts=start.restarts)
-    assert len(lab.trace.where(stream="0:compute", name="step")) == 2 * STEPS
+        die(lab, tmp_path / "second")
+        if start is on_dask:  # starts another process
+            until(lambda: len(lab.names) == 2 or lab.failures)
+            assert not lab.failures
+            assert lab.run(lambda session: [*session.layout.names], on="1")["1"] == ["left", "right"]
+            assert [status.name for status in lab.engines] == ["0", "1", "1#2"]
+        assert set(lab.names) <= {"0", "1"}
+    assert len(lab.trace.where(stream="0:compute", name="step")) == 200
