@@ -23,7 +23,8 @@ from gpustreamlab.cluster._mirror import Mirror
 from gpustreamlab.cluster._outcomes import EngineStatus
 from gpustreamlab.cluster._worker import Changes, Facts
 from gpustreamlab.errors import ClusterError, OptionError, nearest_hint
-from gpustreamlab.model import ClockOffset, Trace, without_tools
+from gpustreamlab.model import ClockOffset, without_tools
+from gpustreamlab.trace import Trace, as_trace
 
 _log = logging.getLogger(__name__)
 
@@ -104,7 +105,7 @@ class Life:
 
     def trace(self) -> Trace:
         """Return what has arrived, but for what tools did."""
-        return without_tools(self.mirror.trace())
+        return as_trace(without_tools(self.mirror.trace()))
 
 
 class Entry:

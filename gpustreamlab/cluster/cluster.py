@@ -45,7 +45,7 @@ from gpustreamlab.errors import (
     TraceError,
     nearest_hint,
 )
-from gpustreamlab.model import NO_COMMON_TIME, Ahead, ClockOffset, Note, Trace, merge, with_written
+from gpustreamlab.model import NO_COMMON_TIME, Ahead, ClockOffset, Note, merge, with_written
 from gpustreamlab.notebook.views import LiveViews, check_timeline_options
 from gpustreamlab.record import DEFAULT_RING_SIZE, JoinedJournal
 from gpustreamlab.session import Session
@@ -57,6 +57,7 @@ if TYPE_CHECKING:
 
     from gpustreamlab.analysis import Explanation, Overlap, Stragglers, Strays
     from gpustreamlab.timeline import Timeline
+    from gpustreamlab.trace import Trace
 
 __all__ = ["ByEngine", "Cluster", "EngineStatus", "Outcomes"]
 
