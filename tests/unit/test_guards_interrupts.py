@@ -10,7 +10,11 @@ from gpustreamlab import Session
 from gpustreamlab.backends.sim import SimBackend
 from gpustreamlab.errors import DeviceError, StreamNotFoundError
 from gpustreamlab.memory import guards
+from tests.helpers import long_runs
 from tests.helpers.line_interrupts import LineInterrupts, send_interrupt
+
+EACH = long_runs.count(sample=4, full=1)
+"""Of so many lines one is tried."""
 
 
 def program(guard):
@@ -50,7 +54,7 @@ def interrupted(at):
 def test_an_interrupt_before_any_line_locks_nobody_out():
     at, tried = 0, 0
     while True:
-        at += 1
+        at += EACH
         lab, guard, signals = interrupted(at)
         with lab:
             if signals.place is None:
@@ -59,7 +63,7 @@ def test_an_interrupt_before_any_line_locks_nobody_out():
             lab._put_back_left()  # what the end of a cell does
             assert enters(guard), signals.place
             guard.close()
-    assert tried > 40
+    assert tried > 40 // EACH
 
 
 class CapturingStream:

@@ -4,11 +4,7 @@ from __future__ import annotations
 
 import functools
 import gc
-import os
 import random
-import subprocess
-import sys
-import textwrap
 import weakref
 
 import numpy as np
@@ -399,50 +395,6 @@ def test_what_is_held_survives_a_move_to_other_sms(lab):
     lab.synchronize()
     assert states == [True]
     assert lab.memory.held_count == 0
-
-
-ENDINGS = {
-    "held": "lab.stream('a').hold(Thing())",
-    "used": "x = Thing(); lab.stream('a').use(x, after='a')",
-    "used and dropped": "lab.stream('a').use(lab.xp.zeros(4), after='a')",
-    "guard": "guard = lab.memory.guard(Thing(), 'g')\nwith guard.on('a'): spin(lab, 10**9)",
-    "guard inside": "guard = lab.memory.guard(Thing(), 'g')\nuse = guard.on('a'); use.__enter__()",
-    "guard waited for": "guard = lab.memory.guard(Thing(), 'g')\nwith guard.on('a'): sys.exit(0)",
-    "session in a cycle": "lab.me = lab; lab.stream('a').hold(lab); del lab",
-    "run": "lab.run_on('a', lambda lane, x: spin(lab, 10**9), Thing())",
-}
-
-
-def test_the_interpreter_ends_silently_whatever_is_held():
-    program = f"""
-    import os, sys, textwrap, warnings
-    from gpustreamlab import Session
-    from gpustreamlab.workloads import spin
-    warnings.filterwarnings("ignore", message=".*fork", category=DeprecationWarning)
-    class Thing: pass
-    for name, ending in {ENDINGS!r}.items():
-        sys.stdout.flush()
-        child = os.fork()
-        if child == 0:
-            print("begin", name)
-            lab = Session("sim")
-            lab.stream("a")
-            with lab.on("a"):
-                spin(lab, 10**9)
-            exec(ending, globals())
-            sys.exit(0)
-        print("end", name, os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]))
-    """
-    done = subprocess.run(
-        [sys.executable, "-X", "dev", "-W", "error", "-c", textwrap.dedent(program)],
-        capture_output=True,
-        text=True,
-        timeout=120,
-        check=False,
-        env=os.environ | {"PYTHONDEVMODE": "1"},
-    )
-    assert done.stderr == ""
-    assert done.stdout.splitlines() == [line for name in ENDINGS for line in (f"begin {name}", f"end {name} 0")]
 
 
 # Many threads

@@ -426,6 +426,18 @@ ENDINGS = {
     "session in a cycle": "lab.me = lab; loop = [lab]; loop.append(loop); del lab",
     "two sessions on one backend": "other = Session(lab._backend); other.stream('b'); other.on('b').__enter__()",
     "session left inside its block": "lab.__enter__(); other = lab",
+} | {
+    name: f"with lab.on('a'): spin(lab, 10**9)\n{ending}"
+    for name, ending in {
+        "held": "lab.stream('a').hold(Thing())",
+        "used": "x = Thing(); lab.stream('a').use(x, after='a')",
+        "used and dropped": "lab.stream('a').use(lab.xp.zeros(4), after='a')",
+        "guard": "guard = lab.memory.guard(Thing(), 'g')\nwith guard.on('a'): spin(lab, 10**9)",
+        "guard inside": "guard = lab.memory.guard(Thing(), 'g')\nuse = guard.on('a'); use.__enter__()",
+        "guard waited for": "guard = lab.memory.guard(Thing(), 'g')\nwith guard.on('a'): sys.exit(0)",
+        "held by itself": "lab.me = lab; lab.stream('a').hold(lab); del lab",
+        "run": "lab.run_on('a', lambda lane, x: spin(lab, 10**9), Thing())",
+    }.items()
 }
 
 
@@ -438,6 +450,7 @@ def test_the_interpreter_ends_silently_whatever_is_open():
     from gpustreamlab.workloads import spin
     import textwrap
     warnings.filterwarnings("ignore", message=".*fork", category=DeprecationWarning)
+    class Thing: pass
     for name, ending in {ENDINGS!r}.items():
         sys.stdout.flush()
         child = os.fork()
