@@ -31,7 +31,7 @@ from gpustreamlab.cluster._engines import start_workers
 from gpustreamlab.cluster._mirror import Mirror
 from gpustreamlab.cluster._outcomes import show_printed
 from gpustreamlab.cluster._worker import Outcome
-from gpustreamlab.draw._groups import plan_groups
+from gpustreamlab.draw import plan_groups
 from gpustreamlab.errors import ClusterError, MissingExtraError, OptionError, StreamNotFoundError
 from gpustreamlab.sinks.live import LiveFeed
 from gpustreamlab.workloads import spin

@@ -8,8 +8,8 @@ import types
 import numpy as np
 import pytest
 
-from gpustreamlab._util import ownership
-from gpustreamlab._util.ownership import find_owner
+from gpustreamlab._util import arrays
+from gpustreamlab._util.arrays import find_owner
 from gpustreamlab.backends.sim import SimBackend
 
 
@@ -107,9 +107,9 @@ def torch(monkeypatch):
     module.empty = lambda size, *, device: Tensor(counts, 1)
     module._C = types.SimpleNamespace(_storage_Use_Count=counts.__getitem__)
     monkeypatch.setitem(sys.modules, "torch", module)
-    ownership._lone_use_count.cache_clear()
+    arrays._lone_use_count.cache_clear()
     yield module
-    ownership._lone_use_count.cache_clear()
+    arrays._lone_use_count.cache_clear()
 
 
 def test_views_of_a_tensor_have_one_owner_and_what_autograd_keeps_counts(torch):
