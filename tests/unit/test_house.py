@@ -15,7 +15,7 @@ CEILINGS = {
     "backends/cuda": (4_430, 18),
     "backends/cuda/cupti": (3_580, 15),
     "backends/sim": (5_740, 16),
-    "cluster": (3_320, 16),
+    "cluster": (2_640, 8),
     "doors": (5_220, 13),
     "draw": (4_850, 15),
     "exchange": (6_170, 28),
