@@ -108,7 +108,7 @@ class Reported(ABC):
 
     def _repr_html_(self) -> str:
         report = self._report()
-        tables = "".join(map(_html_table, report.tables))
+        tables = "".join(map(html_of_table, report.tables))
         notes = " ".join(escape(note) for note in report.notes)
         head, _, rest = report.title.partition(" ")
         return (
@@ -240,7 +240,8 @@ def _text_row(row: list[str], widths: list[int]) -> str:
     return "  ".join(cells).rstrip()
 
 
-def _html_table(table: ReportTable) -> str:
+def html_of_table(table: ReportTable) -> str:
+    """Write rows as a table of HTML."""
     style = f"{_HEAD};{_WRAPPED}" if table.wraps else _HEAD
     head = "".join(f"<th style='{style}'>{escape(cell)}</th>" for cell in table.rows[0])
     if table.bars is not None:

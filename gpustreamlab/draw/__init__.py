@@ -2,7 +2,7 @@
 
 from gpustreamlab.draw._colours import NameLooks, name_styles, partition_style, style_entries
 from gpustreamlab.draw._columns import SpanColumns, columns_of, pack_columns
-from gpustreamlab.draw._compare import ComparisonText, comparison_page, comparison_tables_html, comparison_text
+from gpustreamlab.draw._compare import comparison_page, comparison_tables_html
 from gpustreamlab.draw._graph import GraphEdge, GraphNode, graph_html, graph_svg
 from gpustreamlab.draw._header import Header, plan_header
 from gpustreamlab.draw._html import inline_html, packed_bokeh, timeline_page, viewer_script, viewer_style, write_html
@@ -19,7 +19,6 @@ __all__ = [
     "MAX_FILE_BARS",
     "NO_PARTITION_FILL",
     "PNG_SCALE",
-    "ComparisonText",
     "GraphEdge",
     "GraphNode",
     "Header",
@@ -29,7 +28,6 @@ __all__ = [
     "columns_of",
     "comparison_page",
     "comparison_tables_html",
-    "comparison_text",
     "detail_entries",
     "draw_figure",
     "graph_html",
