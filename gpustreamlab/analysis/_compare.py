@@ -559,10 +559,10 @@ def _name_tables(names: ComparedItems) -> list[tuple[str, str, ComparedItems]]:
     if len(set(names.groups)) < 2:
         return [("Names, those that changed most first", "name", names)]
     return [
-        (title, "name", names.take(np.flatnonzero([own == group for own in names.groups])))
-        for title, group in (
-            ("Ranges, those that changed most first", "range"),
-            ("Kernels, copies and fills, those that changed most first", "work"),
+        (title, what, names.take(np.flatnonzero([own == group for own in names.groups])))
+        for title, what, group in (
+            ("Ranges, those that changed most first", "range", RANGE),
+            ("Kernels, copies and fills, those that changed most first", "kernel, copy or fill", WORK),
         )
     ]
 
