@@ -26,9 +26,7 @@ def recorded():
             "session": lab.trace,
             "checkpoint": lab.recording.since(before),
             "timeline": lab.timeline(live=False).trace,
-            "prediction": lab.trace.what_if(
-                None, sweep={"work": lab.sweep(lambda: workloads.spin(lab, 100_000), [66, 132])}
-            ).trace,
+            "prediction": lab.trace.what_if(None, sweep=swept).trace,
         }
 
 
