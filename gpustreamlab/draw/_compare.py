@@ -7,25 +7,24 @@ from html import escape
 from gpustreamlab.analysis import TraceComparison, comparison_tables, html_of_table, wall_line
 from gpustreamlab.draw._colours import NameLooks, style_entries
 from gpustreamlab.draw._header import header_html, warnings_html
-from gpustreamlab.draw._html import bokeh_text, fill_template, page_data, page_letters, viewer_packed, viewer_style, viewer_text
+from gpustreamlab.draw._html import (
+    bokeh_text,
+    fill_template,
+    page_data,
+    page_letters,
+    scene_tables,
+    viewer_packed,
+    viewer_style,
+    viewer_text,
+)
 from gpustreamlab.draw._picture import Picture, plan_picture
-from gpustreamlab.draw._tables import scene_tables
 from gpustreamlab.model import Trace
 
-LISTED_ITEMS = 200
-"""How many names, and how many lanes, the page lists."""
+LISTED_ITEMS = 200  # How many names, and how many lanes, the page lists
 
 
 def comparison_page(a: Trace, b: Trace, result: TraceComparison) -> str:
-    """Return the page as text.
-
-    Parameters
-    ----------
-    a, b
-        The traces. The time of each begins at its own first span.
-    result
-        What `compare_traces` says of them.
-    """
+    """Return the page as text."""
     sides = (plan_picture(a), plan_picture(b))
     data_a, data_b = _sides_data(sides)
     notes, is_other_work = result.notes, bool(result.work_note)

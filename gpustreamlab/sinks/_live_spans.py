@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection, Mapping
+from collections.abc import Mapping
 from dataclasses import replace
 from typing import NamedTuple
 
@@ -14,10 +14,8 @@ from gpustreamlab.model import DEVICE_WORK, SPAN_KINDS
 from gpustreamlab.record import START, Delta, Journal, RowFinder, Unended
 from gpustreamlab.typing import Int64Array, SpanKind
 
-KNOWN_SPANS = 1 << 16
-"""How many of the last ranges are known to arrows, and to work inside them."""
-WAITING_EDGES = 1 << 14
-"""How many arrows wait for one of their spans; the newest count."""
+KNOWN_SPANS = 1 << 16  # How many of the last ranges are known to arrows, and to work inside them
+WAITING_EDGES = 1 << 14  # How many arrows wait for one of their spans; the newest count
 
 _NUMBER, _LANE, _NAME, _ROW, _START, _END = range(6)
 
@@ -74,10 +72,8 @@ def _arrows(row: Int64Array, start_ns: Int64Array, end_ns: Int64Array) -> Int64A
 RANGE_CODE = SPAN_KINDS.index(SpanKind.RANGE)
 IS_WORK = np.array([kind in DEVICE_WORK for kind in SPAN_KINDS])
 
-MAX_SPANS = 10_000_000
-"""Most spans that a page may hold: the memory of a browser's tab is finite."""
-MOVED_SPANS = 200_000
-"""Most spans that are sent once more so that the axis begins at the first of them."""
+MAX_SPANS = 10_000_000  # Most spans that a page may hold: the memory of a browser's tab is finite
+MOVED_SPANS = 200_000  # Most spans that are sent once more so that the axis begins at the first of them
 
 
 class ShownDelta(NamedTuple):
@@ -85,8 +81,7 @@ class ShownDelta(NamedTuple):
 
     delta: Delta
     """Without rows of these lanes, and with lanes as the page counts them. Its `first` means nothing, as rows are missing."""
-    row: Int64Array
-    """Append index of each of its rows; shape (n,)."""
+    row: Int64Array  # Append index of each of its rows; shape (n,)
     lane: Int64Array
     """How the page counts each lane; -1 for one that it lacks. It never changes, as lanes are only added; shape (n_lanes,)."""
 
@@ -112,26 +107,15 @@ class ShownDelta(NamedTuple):
 class NewSpans(NamedTuple):
     """What came since the last time."""
 
-    delta: Delta
-    """What the page shows of what the recorder told."""
-    columns: SpanColumns
-    """The spans, or items that stand for several."""
-    missed_count: int = 0
-    """How many were overwritten before they could be read, since the page is there."""
+    delta: Delta  # What the page shows of what the recorder told
+    columns: SpanColumns  # The spans, or items that stand for several
+    missed_count: int = 0  # How many were overwritten before they could be read, since the page is there
     is_moved: bool = False
     """Whether `columns` are all spans so far: one that started before the page's zero came, which has moved there."""
 
 
 class SpanReader:
-    """Reads a recorder's spans once, in the order in which they ended, and gives each a row.
-
-    Parameters
-    ----------
-    recorder
-        Whose spans.
-    capacity
-        How many can be read again.
-    """
+    """Reads a recorder's spans once, in the order in which they ended, and gives each a row."""
 
     def __init__(self, recorder: Journal, capacity: int) -> None:
         self._recorder = recorder
@@ -161,14 +145,12 @@ class SpanReader:
         Spans come in the order of their ends, so the first start may come late. The zero then moves there, and as all times
         count from it, what is returned is everything so far.
         """
-        awaited = self.rows.awaited
-        told = self._recorder.changes(self.cursor, awaited=awaited, title=title)
+        told = self._recorder.changes(self.cursor, awaited=(), title=title)
         delta, at, self.lane = ShownDelta.of(told)
         unended = delta.unended
         missed = 0 if self._is_new else delta.missed
         if self._is_new or delta.is_cleared:
             self._start_anew(told)
-        self._forget_lost(awaited, delta.columns["number"], unended)
         codes = self.rows.add(self._arrived(delta), OpenSpans(unended.number, unended.parent, unended.lane))
         self._codes[at[-self.capacity :] % self.capacity] = codes[-self.capacity :]
         self.cursor = delta.cursor
@@ -184,12 +166,6 @@ class SpanReader:
         delta, at, _ = ShownDelta.of(self._recorder.changes(START._replace(row=self.first), until=self.cursor))
         codes = self._codes[at % self.capacity].astype(np.int64)
         return NewSpans(delta, self._columns(delta, codes, find_edges(delta.edges, delta.columns, codes), MAX_SPANS))
-
-    def _forget_lost(self, awaited: Collection[int], number: Int64Array, unended: Unended) -> None:
-        """Give up the places of awaited spans that have not come and are not on their way."""
-        if awaited:
-            come = number[np.isin(number, np.array(list(awaited)))]
-            self.rows.forget(set(awaited) - set(unended.number.tolist()) - set(come.tolist()))
 
     @property
     def clear_count(self) -> int:

@@ -12,7 +12,7 @@ import pytest
 from gpustreamlab import Session
 from gpustreamlab._util.background import Updater, check_refresh_hz
 from gpustreamlab.analysis import format_ns, span_rows
-from gpustreamlab.draw._picture import plan_picture
+from gpustreamlab.draw import name_styles, plan_picture, style_entries
 from gpustreamlab.errors import DeviceError, OptionError, StickyDeviceError
 from gpustreamlab.sinks._live_spans import KNOWN_SPANS, WAITING_EDGES, LastRanges, SpanReader
 from gpustreamlab.sinks.live import FindingWatch, LiveFeed
@@ -94,8 +94,6 @@ class TestUpdates:
         assert feed.snapshot().facts["tables"]["names"] == ["a", "b"]
 
     def test_looks_of_names_are_those_of_a_picture_drawn_afterwards(self, lab, feed):
-        from gpustreamlab.draw import name_styles, style_entries
-
         looks = []
         for number in range(80):
             record(lab, name=f"name {number}")

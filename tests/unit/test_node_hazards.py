@@ -12,7 +12,7 @@ import pytest
 from gpustreamlab import Node, Session
 from gpustreamlab.analysis import LaneClock, Piece
 from gpustreamlab.backends.cuda._tracked import Tracker
-from gpustreamlab.draw._found import Drawn, hazard_entries
+from gpustreamlab.draw import Drawn, hazard_entries
 from tests.helpers.node_hazard_cases import CASES, LAST_WAITS, RAW, SIZE, UAF, by_copy, by_kernel, overwrite, produce, take
 from tests.helpers.node_programs import NodePrograms, RealAddresses, SimulatedPools, differences
 from tests.helpers.tracked_numpy import TrackedNumpyBackend, memory_of, numpy_library

@@ -1,4 +1,4 @@
-// Made by scripts/bundle_viewer.py. 77e0fd17853af976bd6ec003ae8d61cd9fb5c90bf50cff4113ff77294c88cebf
+// Made by scripts/bundle_viewer.py. 7a1a5f316b6d987d635d6731c2f7cda38e975cc39a713c79badca2a6c7df7573
 "use strict";
 var gpustreamlab = (() => {
   var __defProp = Object.defineProperty;

@@ -9,8 +9,7 @@ import pytest
 
 from gpustreamlab import Session, workloads
 from gpustreamlab.analysis import IDLE_TEXTS, explain, idle
-from gpustreamlab.draw import _why, plan_picture, why_tables
-from gpustreamlab.draw._html import page_data
+from gpustreamlab.draw import _why, page_data, plan_picture, why_tables
 from gpustreamlab.model import Marker, merge
 from gpustreamlab.typing import IdleKind
 from tests.helpers import planted

@@ -12,7 +12,7 @@ import pytest
 from perfetto.protos.perfetto.trace import perfetto_trace_pb2 as pb
 
 from gpustreamlab import Trace
-from gpustreamlab._util import room
+from gpustreamlab._util import host
 from gpustreamlab.errors import GPUStreamLabError, MissingExtraError, TraceFileError
 from gpustreamlab.exchange import _pftrace_packets, _pftrace_read
 from gpustreamlab.exchange._formats import find_format
@@ -294,10 +294,10 @@ def test_too_large_a_file_and_too_many_tracks_are_refused(file, tmp_path, monkey
     monkeypatch.setattr(_pftrace_read, "MOST_LANES", 4)
     with pytest.raises(TraceFileError, match="more than 4 tracks"):
         file.read(tmp_path)
-    monkeypatch.setattr(room, "LARGEST_UNPACKED_BYTES", 4 * _pftrace_packets.PACKET_BYTES)
+    monkeypatch.setattr(host, "LARGEST_UNPACKED_BYTES", 4 * _pftrace_packets.PACKET_BYTES)
     with pytest.raises(TraceFileError, match=r"of \d packets or more, is larger than 1,024 bytes"):
         file.read(tmp_path)
-    monkeypatch.setattr(room, "LARGEST_UNPACKED_BYTES", 10)
+    monkeypatch.setattr(host, "LARGEST_UNPACKED_BYTES", 10)
     with pytest.raises(TraceFileError, match="larger than"):
         file.read(tmp_path)
 
