@@ -245,12 +245,6 @@ class TraceComparison(Reported):
 def compare_traces(a: Trace, b: Trace) -> TraceComparison:
     """Compare two traces by lane and by name.
 
-    Parameters
-    ----------
-    a, b
-        The traces: before and after, for example. Lanes and names are matched by what they are called, so the order and
-        number of both may differ.
-
     Examples
     --------
     >>> from gpustreamlab.model import Device, Lane, Trace, TraceMetadata

@@ -191,15 +191,7 @@ def more_row(count: int, column_count: int, hint: str = "more: see .to_pandas()"
 
 
 def add_up(columns: Sequence[Int64Array], duration_ns: Int64Array) -> list[tuple[list[int], int, int]]:
-    """Return each combination of codes, how many rows have it, and what these last; what lasts longest first.
-
-    Parameters
-    ----------
-    columns : sequence of ndarray of int64, shape (n,)
-        Codes of the rows.
-    duration_ns : ndarray of int64, shape (n,)
-        How long each lasts.
-    """
+    """Return each combination of codes, how many rows have it, and what these last; what lasts longest first."""
     keys, group, counts = np.unique(np.stack(columns, axis=1), axis=0, return_inverse=True, return_counts=True)
     total_ns = np.zeros(len(keys), np.int64)
     np.add.at(total_ns, group.reshape(-1), duration_ns)
