@@ -10,7 +10,7 @@ import gpustreamlab
 CEILINGS = {
     "_util": (1_290, 13),
     "adapters": (1_120, 5),
-    "analysis": (10_700, 35),
+    "analysis": (10_230, 33),
     "backends": (1_350, 6),
     "backends/cuda": (4_430, 18),
     "backends/cuda/cupti": (3_580, 15),
@@ -20,7 +20,7 @@ CEILINGS = {
     "draw": (4_850, 15),
     "exchange": (6_170, 28),
     "memory": (1_690, 5),
-    "model": (2_990, 9),
+    "model": (2_910, 9),
     "notebook": (3_690, 17),
     "programs": (4_640, 13),
     "record": (5_680, 19),
