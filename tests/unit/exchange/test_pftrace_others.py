@@ -19,6 +19,7 @@ from gpustreamlab.exchange._formats import find_format
 from gpustreamlab.exchange._pftrace import write_pftrace
 from gpustreamlab.exchange._pftrace_packets import is_pftrace
 from gpustreamlab.exchange._pftrace_read import read_pftrace
+from gpustreamlab.trace import as_trace
 from gpustreamlab.typing import LaneKind
 from tests.unit.exchange.test_pftrace import assert_all_same, random_trace
 
@@ -362,7 +363,7 @@ def survives(path, content):
     path.write_bytes(content)
     is_pftrace(content)
     try:
-        return isinstance(read_pftrace(path), Trace)
+        return isinstance(as_trace(read_pftrace(path)), Trace)
     except GPUStreamLabError:
         return False
 
