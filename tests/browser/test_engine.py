@@ -157,8 +157,10 @@ def test_extreme_values_come_back_exactly(engine):
 def test_a_batch_of_another_version_is_refused_with_a_way_out(engine):
     assert engine.evaluate("E.COLUMNS_FORMAT") == FORMAT
     manifest, text = pack(random_columns(6, 20))
-    other = [manifest | {"format": FORMAT + 1}, text]
-    said = engine.evaluate("async packed => await make([packed]).then(() => null, error => error.message)", other)
+    said = engine.evaluate(
+        "async packed => await make([packed]).then(() => null, error => error.message)",
+        [manifest | {"format": FORMAT + 1}, text],
+    )
     assert f"format {FORMAT + 1}" in said
     assert f"reads format {FORMAT}" in said
     assert "save or show it again" in said
