@@ -7,7 +7,7 @@ import time
 from collections.abc import Sequence
 from contextlib import AbstractContextManager, nullcontext
 from dataclasses import replace
-from typing import Any, TypeVar
+from typing import Any
 
 import numpy as np
 
@@ -29,7 +29,6 @@ from gpustreamlab.record import (
 from gpustreamlab.sinks._spool_format import BatchEncoder, BatchReader, ChunkDecoder
 from gpustreamlab.typing import Int64Array, MarkerKind
 
-_T = TypeVar("_T", bound=Trace)
 RANGE_NUMBERS = 1 << 32
 """How many ranges of an engine are told apart from those of the others; behind `FIRST_WORK_NUMBER`, `WORK_NUMBERS`."""
 WORK_NUMBERS = 1 << 44
@@ -46,7 +45,6 @@ class Mirror:
         self.arrived = 0  # The engine's place behind the last chunk that has arrived
         self.log = 0  # Number of the engine's log; 0 before anything was heard
         self.received_bytes = 0  # Bytes that came, for spans and all else
-        self.news_s = time.monotonic()  # When the last answer came, by `time.monotonic`
         self._lock = threading.RLock()
         self._log = ChunkLog(ring_size)
         self._last, self._missed = Chunk(), 0
@@ -175,10 +173,7 @@ class Mirror:
 
     def trace(self) -> Trace:
         """Return what has arrived as a trace, on the engine's own clock."""
-        return self.with_hazards(fold([self.changes()]))
-
-    def with_hazards(self, trace: _T) -> _T:
-        """Return a trace of the engine with where its hazards are."""
+        trace = fold([self.changes()])
         notes = [note for one in self.hazards for note in hazard_notes(trace, *one, prefix=f"{self.name}:")]
         return replace(trace, notes=(*trace.notes, *notes)) if notes else trace
 

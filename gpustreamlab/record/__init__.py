@@ -22,7 +22,7 @@ from gpustreamlab.record._names import cut_text
 from gpustreamlab.record._ranges import LEFT, NO_EVENTS, STEP, LaneWriter, OpenRange, Range, RecordedLane, ThreadState
 from gpustreamlab.record._recorder import DEFAULT_RING_SIZE, LossReport, Recorder
 from gpustreamlab.record._tables import KEPT_MARKERS, Tables
-from gpustreamlab.record._trace_maker import TraceData, build_trace, counters_of, fold
+from gpustreamlab.record._trace_maker import NO_DEPENDENCIES, TraceData, build_trace, counters_of, fold
 from gpustreamlab.record._work import MAX_FULL_NAME
 
 __all__ = [
@@ -33,6 +33,7 @@ __all__ = [
     "KEPT_MARKERS",
     "LEFT",
     "MAX_FULL_NAME",
+    "NO_DEPENDENCIES",
     "NO_EVENTS",
     "NO_UNENDED",
     "SAMPLE_COLUMNS",

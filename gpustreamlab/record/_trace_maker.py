@@ -35,6 +35,7 @@ _NONE = np.empty(0, np.int64)
 
 
 NO_SAMPLES = Counters()
+NO_DEPENDENCIES: Mapping[str, Int64Array] = dict.fromkeys(DEPENDENCY_COLUMNS, _NONE)
 
 
 class TraceData(NamedTuple):
@@ -45,7 +46,7 @@ class TraceData(NamedTuple):
     names: Sequence[str] = ()  # Names of spans, by their code
     details: Sequence[WorkDetail] = ()  # How work was launched, likewise
     edges: Int64Array = _NONE.reshape(0, 2)  # Numbers of ranges, of which the second waited for the first; shape (n, 2)
-    dependencies: Mapping[str, Int64Array] = dict.fromkeys(DEPENDENCY_COLUMNS, _NONE)
+    dependencies: Mapping[str, Int64Array] = NO_DEPENDENCIES
     """Which stream was told to wait for which, see `DEPENDENCY_COLUMNS`."""
     counters: Counters = NO_SAMPLES  # Samples of lanes' quantities, in order of time
 
