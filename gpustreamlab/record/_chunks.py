@@ -10,7 +10,7 @@
 from __future__ import annotations
 
 from bisect import bisect_right
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from itertools import chain, count
 from typing import Any, NamedTuple
 
@@ -129,9 +129,9 @@ def _without(chunk: Chunk, kind: str, count: int) -> Chunk:
     return chunk._replace(**{kind: left, "missed": chunk.missed + (count if kind == "rows" else 0)})
 
 
-def columns_block(columns: Mapping[str, Any], names: Iterable[str] = SPAN_COLUMNS) -> Int64Array:
-    """Return columns as one array, shape (n_columns, n)."""
-    return np.stack([columns[name] for name in names])
+def columns_block(columns: Mapping[str, Int64Array]) -> Int64Array:
+    """Return columns as `Chunk.rows` has them."""
+    return np.stack([columns[name] for name in SPAN_COLUMNS])
 
 
 def join(chunks: Sequence[Chunk], *, rows_from: int = START) -> Chunk:
@@ -311,16 +311,12 @@ class ChunkLog:
             found = found[: int(enough) + 1]
         told = join(found, rows_from=rows_from) if found else Chunk(place=since if is_known else self.place)
         if is_held:
-            self._held = told.place
+            self._held = max(self._held, told.place)
         return told if is_known else told._replace(is_anew=True)
 
     def _behind(self, place: int) -> int:
         """Return the index of the first chunk behind a place."""
         return bisect_right(self._chunks, place, key=lambda chunk: chunk.place)
-
-    def tables_before(self, place: int) -> Tables | None:
-        """Return the tables as they were told up to a place."""
-        return next((one.tables for one in reversed(self._chunks) if one.place <= place and one.tables is not None), None)
 
     def clear(self) -> None:
         """Forget everything: each reader begins anew."""

@@ -22,7 +22,7 @@ from gpustreamlab.model import (
     shifted_moment,
     with_devices,
 )
-from gpustreamlab.record._chunks import SAMPLE_COLUMNS, SPAN_COLUMNS, START, Chunk, ChunkLog
+from gpustreamlab.record._chunks import SAMPLE_COLUMNS, START, Chunk, ChunkLog, columns_block
 from gpustreamlab.record._extents import ANNOTATION_CODE, HOST_CODE, SAMPLE_CODE
 from gpustreamlab.record._in_flight import NO_UNENDED, Unended
 from gpustreamlab.record._names import OTHER_NAMES, CodeTable
@@ -348,7 +348,7 @@ class JoinedJournal:
         }
         for name, codes in maps.items():
             columns[name] = np.array([*codes, -1], np.int64)[columns[name]]
-        rows = np.stack([columns[name] for name in SPAN_COLUMNS])
+        rows = columns_block(columns)
         if self._tells_alike:
             rows = rows[:, self._are_new(columns, windows)]
         self._end_ns = max(self._end_ns, int(columns["end_ns"].max(initial=0)))

@@ -346,3 +346,17 @@ def test_ranges_that_wait_for_the_device_are_told(lab):
 
     assert drained.row_count == 1
     assert drained.columns["parent"][0] in unended.number.tolist()
+
+
+def test_a_reader_keeps_its_place_though_others_read_what_is_older():
+    log = ChunkLog(100)
+    log.append(rows(0, 1))
+    log.seal()
+    first = log.read(START)
+    log.append(rows(1, 1))
+    log.seal()
+    newest = log.read(first.place)
+    log.read(first.place, until=first.place)  # as a page does that comes later
+    log.append(rows(2, 1))
+    log.seal()
+    assert (log.read(newest.place).row_count, log.read(newest.place).is_anew) == (1, False)
