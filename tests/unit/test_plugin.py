@@ -61,33 +61,19 @@ def test_a_failing_test_explains_itself_and_keeps_trace_and_timeline_of_its_own_
     assert "step" in next(trace for path, trace in traces.items() if "test_closes" in path.name).to_pandas()["name"].tolist()
 
 
-def test_a_baseline_is_written_compared_by_ratio_and_missed(pytester, monkeypatch):
+def test_a_baseline_is_written_where_something_ran_compared_by_ratio_and_missed(pytester, monkeypatch):
     pytester.makepyfile(
         f"""
         import os
         {OVERLAPS.replace(chr(10), chr(10) + " " * 8)}
         def test_speed(gpulab, gpulab_baseline):
             with gpulab_baseline(noise=0.2):
+                run(gpulab)
+
+        def test_slow_speed(gpulab, gpulab_baseline):
+            with gpulab_baseline(noise=0.2):
                 run(gpulab, wait="SLOW" in os.environ)
-        """
-    )
-    missing = pytester.runpytest_subprocess(*RUN)
-    missing.assert_outcomes(failed=1)
-    missing.stdout.fnmatch_lines(["*Write it with: pytest --gpulab-update-baseline*"])
-    pytester.runpytest_subprocess(*RUN, "--gpulab-update-baseline").assert_outcomes(passed=1)
-    ((key, wall_ns),) = json.loads((pytester.path / "gpulab-baseline.json").read_text()).items()
-    assert key.endswith("test_speed on H200 (simulated)")
-    assert 1_000_000 <= wall_ns < 1_100_000
-    pytester.runpytest_subprocess(*RUN).assert_outcomes(passed=1)
-    monkeypatch.setenv("SLOW", "1")
-    slow = pytester.runpytest_subprocess(*RUN)
-    slow.assert_outcomes(failed=1)
-    slow.stdout.fnmatch_lines(["*expected were 0.83 times or more*"])
 
-
-def test_where_nothing_ran_no_baseline_is_written_and_an_unasked_one_is_told_of(pytester):
-    pytester.makepyfile(
-        """
         def test_nothing(gpulab, gpulab_baseline):
             gpulab_baseline(noise=0.2).check()
 
@@ -95,10 +81,21 @@ def test_where_nothing_ran_no_baseline_is_written_and_an_unasked_one_is_told_of(
             gpulab_baseline(noise=0.2)
         """
     )
-    done = pytester.runpytest_subprocess(*RUN, "--gpulab-update-baseline")
-    done.assert_outcomes(passed=1, failed=1, warnings=1)
-    done.stdout.fnmatch_lines(["*Nothing ran, so no time can be compared*", "*An expectation was never checked*"])
-    assert not (pytester.path / "gpulab-baseline.json").exists()
+    missing = pytester.runpytest_subprocess(*RUN, "-k", "slow_speed")
+    missing.assert_outcomes(failed=1, deselected=3)
+    missing.stdout.fnmatch_lines(["*Write it with: pytest --gpulab-update-baseline*"])
+    written = pytester.runpytest_subprocess(*RUN, "--gpulab-update-baseline")
+    written.assert_outcomes(passed=3, failed=1, warnings=1)
+    written.stdout.fnmatch_lines(["*Nothing ran, so no time can be compared*", "*An expectation was never checked*"])
+    times = json.loads((pytester.path / "gpulab-baseline.json").read_text())
+    assert [key.rpartition("::")[2] for key in times] == [
+        f"{name} on H200 (simulated)" for name in ("test_slow_speed", "test_speed")
+    ]
+    assert all(1_000_000 <= wall_ns < 1_100_000 for wall_ns in times.values())
+    monkeypatch.setenv("SLOW", "1")
+    slow = pytester.runpytest_subprocess(*RUN, "-k", "speed")
+    slow.assert_outcomes(passed=1, failed=1, deselected=2)
+    slow.stdout.fnmatch_lines(["*expected were 0.83 times or more*"])
 
 
 WRITES = """
