@@ -242,7 +242,7 @@ def test_the_trace_says_that_it_is_predicted(swept, tmp_path):
     made.save(tmp_path / "predicted.parquet")
     assert load_trace(tmp_path / "predicted.parquet").end_ns.tolist() == made.end_ns.tolist()
     assert found.measured is trace
-    assert "a is H200 (SIMULATED), b is H200, predicted (SIMULATED)" in " ".join(str(compare(trace, made)).split())
+    assert "a is H200 (SIMULATED), b is H200, predicted (PREDICTED)" in " ".join(str(compare(trace, made)).split())
     assert str(found.compare()) == str(compare(trace, made))
     assert "predicted" in repr(found)
     assert "At its own layout it is off by" in str(found)
