@@ -18,7 +18,7 @@ CEILINGS = {
     "cluster": (3_320, 16),
     "doors": (5_220, 13),
     "draw": (4_850, 15),
-    "exchange": (6_170, 28),
+    "exchange": (5_380, 15),
     "memory": (1_690, 5),
     "model": (2_990, 9),
     "notebook": (3_690, 17),
