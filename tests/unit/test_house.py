@@ -18,7 +18,7 @@ CEILINGS = {
     "cluster": (2_640, 8),
     "doors": (5_220, 13),
     "draw": (4_850, 15),
-    "exchange": (6_170, 28),
+    "exchange": (5_370, 15),
     "memory": (1_570, 5),
     "model": (2_910, 9),
     "notebook": (3_690, 17),
