@@ -3,12 +3,11 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import replace
 
 import numpy as np
 
 from gpustreamlab.errors import OptionError
-from gpustreamlab.model import NO_COMMON_TIME, Device, Lane, Trace, TraceMetadata
+from gpustreamlab.model import Device, Trace
 from gpustreamlab.typing import BoolArray, Int64Array, LaneKind
 
 
@@ -16,13 +15,6 @@ def lane_devices(trace: Trace) -> Int64Array:
     """Return for each lane the place of its device in `Trace.devices`; 0 for threads of the host; shape (n_lanes,), int64."""
     places = {device.ordinal: place for place, device in enumerate(trace.devices)}
     return np.array([places.get(lane.device, 0) if lane.kind is LaneKind.STREAM else 0 for lane in trace.lanes], np.int64)
-
-
-def devices_label(meta: TraceMetadata, lanes: Sequence[Lane]) -> str:
-    """Name the devices of some lanes, marked where they are simulated."""
-    own = {lane.device for lane in lanes}
-    devices = tuple(device for device in meta.devices if device.ordinal in own)
-    return replace(meta, device=devices[0], devices=devices).device_label if devices else meta.device_label
 
 
 def lane_processes(trace: Trace) -> Int64Array:
@@ -47,28 +39,8 @@ def per_row(trace: Trace, of_devices: Sequence[int]) -> Int64Array:
     return found
 
 
-def require_common_time(meta: TraceMetadata, lanes: Sequence[Lane], function: str) -> None:
-    """Raise `OptionError` where lanes are of several simulated engines, whose times have nothing to do with each other."""
-    cards = sorted({lane.device for lane in lanes})
-    if len(cards) > 1 and NO_COMMON_TIME in meta.missing:
-        raise OptionError(
-            f"{function}() compares times, and simulated engines have none in common: each begins at 0. Ask each alone: "
-            f"lab.{function}() of the cluster, or trace.where(device={cards[0]}).{function}()."
-        )
-
-
 def require_one_rank(trace: Trace, rows: BoolArray, function: str) -> None:
-    """Raise `OptionError` where some rows are of several processes on several devices: nobody knows how those hang together.
-
-    Parameters
-    ----------
-    trace
-        The spans.
-    rows : ndarray of bool, shape (n_spans,)
-        The work that is asked about.
-    function
-        What was called.
-    """
+    """Raise `OptionError` where work is of several processes on several devices: nobody knows how those hang together."""
     if len(trace.devices) < 2:
         return
     used = [trace.lanes[place] for place in np.unique(trace.lane[rows]).tolist()]

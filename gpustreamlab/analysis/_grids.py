@@ -8,7 +8,7 @@ from dataclasses import dataclass, replace
 import numpy as np
 
 from gpustreamlab.analysis._scale import count_text, three_digits
-from gpustreamlab.analysis._sm_time import layout_warnings, size_of
+from gpustreamlab.analysis._utilization import layout_warnings, size_of
 from gpustreamlab.model import SPAN_KINDS, Trace, display_name
 from gpustreamlab.typing import BoolArray, SpanKind
 

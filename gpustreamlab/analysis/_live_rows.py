@@ -10,6 +10,7 @@ from typing import NamedTuple
 
 import numpy as np
 
+from gpustreamlab.analysis._busy import distinct
 from gpustreamlab.analysis._regions import LEVEL_OF_KIND, Level
 from gpustreamlab.analysis._rows import (
     MAX_LANE_ROWS,
@@ -24,7 +25,6 @@ from gpustreamlab.analysis._rows import (
     enclosing,
     place_in_slots,
 )
-from gpustreamlab.analysis._sweep import distinct
 from gpustreamlab.typing import Int64Array
 
 REMEMBERED_SPANS = 1 << 16

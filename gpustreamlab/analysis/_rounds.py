@@ -59,21 +59,7 @@ class Lateness:
 
 
 def rounds_by_name(trace: Trace, rows: Int64Array, group_of: Int64Array, count: int, remarks: list[str]) -> Iterator[Lateness]:
-    """Take the n-th of a name on each group as one round; whose ends last is late.
-
-    Parameters
-    ----------
-    trace
-        The spans.
-    rows : ndarray of int64
-        Which of them.
-    group_of : ndarray of int64, shape (n_spans,)
-        The place of each span's group.
-    count
-        How many groups there are.
-    remarks
-        Takes what could not be compared, in sentences.
-    """
+    """Take the n-th of a name on each group as one round; whose ends last is late."""
     uneven = []
     rows = rows[np.lexsort((trace.start_ns[rows], group_of[rows], trace.name[rows]))]
     codes, first = np.unique(trace.name[rows], return_index=True)
@@ -104,21 +90,7 @@ def rounds_by_name(trace: Trace, rows: Int64Array, group_of: Int64Array, count: 
 def rounds_by_communicator(
     trace: Trace, rows: Int64Array, group_of: Int64Array, count: int, remarks: list[str]
 ) -> Iterator[Lateness]:
-    """Match the ranks' kernels of each collective; the one that ran shortest arrived last.
-
-    Parameters
-    ----------
-    trace
-        The spans.
-    rows : ndarray of int64
-        Which of them.
-    group_of : ndarray of int64, shape (n_spans,)
-        The place of each span's group.
-    count
-        How many groups there are.
-    remarks
-        Takes what could not be compared, in sentences.
-    """
+    """Match the ranks' kernels of each collective; the one that ran shortest arrived last."""
     nothing = np.zeros(len(trace), np.int64)
     communicator, sequence = (trace.extra.get(name, nothing) for name in ("communicator", "sequence"))
     unmatched = int((communicator[rows] == 0).sum())

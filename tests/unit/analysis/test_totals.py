@@ -5,8 +5,7 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
-from gpustreamlab.analysis import overlap, totals, utilization
-from gpustreamlab.analysis._summary import plain_finding, source_facts
+from gpustreamlab.analysis import overlap, plain_finding, source_facts, totals, utilization
 from gpustreamlab.draw import plan_picture
 from gpustreamlab.errors import OptionError
 from gpustreamlab.model import Trace
