@@ -47,7 +47,6 @@ from gpustreamlab.analysis._expect import (
 )
 from gpustreamlab.analysis._explain import LISTED_FINDINGS, Explanation, Finding, explain
 from gpustreamlab.analysis._explain_text import finding_texts
-from gpustreamlab.analysis._grids import card_sized_grids, grid_advice, partition_warnings
 from gpustreamlab.analysis._hazard_search import (
     FoundHazard,
     HazardSearch,
@@ -101,9 +100,11 @@ from gpustreamlab.analysis._summary import (
     counts_text,
     dropped_text,
     empty_hint,
+    grid_advice,
     headline,
     lanes_text,
     missing_facts,
+    partition_warnings,
     pending_text,
     source_facts,
     summary_text,
@@ -147,7 +148,6 @@ __all__ = [
     "Totals",
     "TraceComparison",
     "Utilization",
-    "card_sized_grids",
     "critical_path",
     "explain",
     "host_waits",

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import re
+from collections import Counter
 from collections.abc import Collection, Sequence
 
 import numpy as np
@@ -18,13 +20,12 @@ from gpustreamlab.analysis._busy import (
     used_streams,
 )
 from gpustreamlab.analysis._concurrency import Concurrency, concurrency, finding_text, over_wall
-from gpustreamlab.analysis._grids import grid_advice, partition_warnings
 from gpustreamlab.analysis._host_waits import capture_edges, host_waits, wait_line
 from gpustreamlab.analysis._scale import count_text, format_ns, format_share
 from gpustreamlab.analysis._strays import stray_line, strays
-from gpustreamlab.analysis._utilization import sms_text, utilization
+from gpustreamlab.analysis._utilization import layout_warnings, size_of, sms_text, utilization
 from gpustreamlab.model import SPAN_KINDS, Trace, TraceMetadata, display_name
-from gpustreamlab.typing import CaptureTier, Int64Array, SpanKind
+from gpustreamlab.typing import BoolArray, CaptureTier, Int64Array, SpanKind
 
 WHOLE_SHARE = 0.995
 """Share of the time from which on kernels count as captured throughout."""
@@ -32,6 +33,17 @@ NOTE_CHARACTERS = 300
 """How many characters of a note are shown."""
 LISTED_LANES = 20
 """How many lanes a summary lists."""
+MOST_BLOCKS_PER_SM = 32
+"""Most blocks that an SM holds at once on any card so far; a grid of more per SM was not sized by the SMs. Source: CUDA C++
+Programming Guide, technical specifications per compute capability."""
+LISTED_GRIDS = 3
+"""How many kernels the advice names: those with most launches."""
+_LIBRARY = re.compile(
+    r"gemm|gemv|cutlass|cublas|cudnn|cufft|cusparse|cusolver|nvjet|xmma|fmha|flash_|nccl|splitk|winograd|convolve"
+    r"|(?:^|_)sm\d\d+_|\b(?:at|c10|cub|thrust|cute|cudf|raft|rmm|ggml)::|^cupy_|^triton_",
+    re.IGNORECASE,
+)
+"""Signs of kernels whose grids a library sizes, in their names: advice on those could not be followed."""
 
 
 def summary_text(trace: Trace) -> str:
@@ -103,6 +115,54 @@ def _partition_lines(trace: Trace) -> list[str]:
     lines = [*lines[:LISTED_LANES], f"and {more:,} more partitions"] if more > 0 else lines
     total = f"SM-time: {format_share(result.card_share)} of the card's {result.sm_count:,} SMs"
     return [*lines, f"{total}, at most: a partition in use may leave SMs idle"] if result.wall_ns else lines
+
+
+def grid_advice(trace: Trace) -> str:
+    """Say in one sentence which kernels of the user, in a partition, have a grid for the whole card; empty where none has."""
+    # It is a hint, no proof: where the card's SM count is a power of two, grids that were sized by the data are found as well.
+    blocks = trace.extra.get("grid_blocks")
+    if blocks is None or not trace.partitions:
+        return ""
+    card_sms = trace.metadata.device.sm_count
+    sizes = [size_of(trace, part) for part in trace.partitions]
+    is_smaller = np.array([*(0 < size.granted_sms < card_sms for size in sizes), False])
+    fits = (blocks > 0) & (blocks % card_sms == 0) & (blocks <= MOST_BLOCKS_PER_SM * card_sms)
+    is_kernel = trace.kind == SPAN_KINDS.index(SpanKind.KERNEL)
+    rows = np.flatnonzero(is_kernel & fits & is_smaller[trace.partition] & ~_of_libraries(trace))
+    found: Counter[tuple[str, int, str, int]] = Counter()
+    keys, counts = np.unique(
+        np.stack((trace.name[rows], trace.partition[rows], blocks[rows].astype(np.int64))), axis=1, return_counts=True
+    )
+    for (name, code, count), launches in zip(keys.T.tolist(), counts.tolist(), strict=True):
+        # Partitions of one name and size, told apart only by their groups, count together.
+        found[trace.names[name], count, trace.partitions[code].name, sizes[code].granted_sms] += launches
+    if not found:
+        return ""
+    told = [
+        f"{display_name(name, 40)} ({grid:,} blocks on the {sms:,} SMs of {display_name(partition, 24)}, "
+        f"{count_text(launches, 'launch', 'launches')})"
+        for (name, grid, partition, sms), launches in found.most_common(LISTED_GRIDS)
+    ]
+    more = len(found) - LISTED_GRIDS
+    told += [f"{more:,} more"] if more > 0 else []
+    return f"Grids of a multiple of the card's {card_sms:,} SMs: {', '.join(told)}. Size them by stream.sm_count"
+
+
+def partition_warnings(trace: Trace) -> list[str]:
+    """Say what about a trace's partitions is not as it reads: not enforced, not as measured."""
+    return layout_warnings(trace.layout)
+
+
+def _of_libraries(trace: Trace) -> BoolArray:
+    """Tell which spans have the name of a library's kernel; shape (n_spans,), bool."""
+    by_name = np.array([_LIBRARY.search(name) is not None for name in trace.names], bool)[trace.name]
+    detail = trace.extra.get("detail")
+    if detail is None:
+        return by_name
+    # The name alone may be too short to tell; the last entry is that of a span without details.
+    by_detail = np.array([*(_LIBRARY.search(one.full_name) is not None for one in trace.details), False], bool)[detail]
+    found: BoolArray = by_name | by_detail
+    return found
 
 
 def headline(trace: Trace) -> str:
