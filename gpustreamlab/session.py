@@ -23,7 +23,7 @@ from gpustreamlab.green import DEFAULT_CONTEXT_LIMIT, ContextCache
 from gpustreamlab.groups import Expect, Memory, PartitionTools, Recording
 from gpustreamlab.memory.hazards import AccessWatch, check_hazard_mode, watch_accesses
 from gpustreamlab.memory.lifetimes import Keeper, call_on
-from gpustreamlab.model import Device, Layout, Note, Trace, WorkqueueOptions, with_written, without_tools
+from gpustreamlab.model import Device, Layout, Note, WorkqueueOptions, with_written, without_tools
 from gpustreamlab.notebook.views import LiveViews, check_timeline_options, title_of
 from gpustreamlab.programs import Ground, Program, make_program
 from gpustreamlab.record import DEFAULT_PENDING_LIMIT, DEFAULT_RING_SIZE, Range, Recorder
@@ -44,6 +44,7 @@ from gpustreamlab.streams.probe import read_plan, read_renamed
 from gpustreamlab.streams.selection import Selection, Selections
 from gpustreamlab.streams.stream import Event, Stream, StreamParts, check_label
 from gpustreamlab.streams.table import StreamTable
+from gpustreamlab.trace import Trace, as_trace
 from gpustreamlab.tuning import Corun, Measurement, Room, Sweep, Tuning, corun, measure, sweep, tune
 from gpustreamlab.typing import CaptureTier, HazardMode, Rounding, SessionState, SupportsCudaStream
 
@@ -983,7 +984,7 @@ class Session(ProcessBound):
             self._last_trace = with_written(self._last_trace, notes)
 
     def _make_trace(self) -> Trace:
-        trace = without_tools(self._recorder.trace(title=self.title))
+        trace = as_trace(without_tools(self._recorder.trace(title=self.title)))
         notes, shared = (*self._accesses.notes(trace), *self._notes), self._accesses.shared_data()
         if shared:
             trace = replace(trace, metadata=replace(trace.metadata, shared_data=shared))

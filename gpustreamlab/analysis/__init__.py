@@ -62,7 +62,6 @@ from gpustreamlab.analysis._host_waits import HostWaits, host_waits
 from gpustreamlab.analysis._idle import IDLE_TEXTS, Idle, QueueLength, idle
 from gpustreamlab.analysis._live_rows import ArrivedSpans, LiveRows, OpenSpans
 from gpustreamlab.analysis._overlap import Overlap, OverlapPair, overlap
-from gpustreamlab.analysis._peers import PeerCopies, peer_copies
 from gpustreamlab.analysis._plan import (
     REST,
     PartitionOptions,
@@ -141,7 +140,6 @@ __all__ = [
     "OverlapPair",
     "PartitionOptions",
     "PathPart",
-    "PeerCopies",
     "QueueLength",
     "Stragglers",
     "Strays",
@@ -155,7 +153,6 @@ __all__ = [
     "lanes_text",
     "may_share",
     "overlap",
-    "peer_copies",
     "plan_partitions",
     "stragglers",
     "strays",
