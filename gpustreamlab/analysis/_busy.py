@@ -16,8 +16,8 @@ from typing import NamedTuple, TypeVar
 import numpy as np
 
 from gpustreamlab.errors import OptionError
-from gpustreamlab.model import DEVICE_WORK, SPAN_KINDS, Trace
-from gpustreamlab.typing import BoolArray, CaptureTier, Int64Array, LaneKind, SpanKind
+from gpustreamlab.model import DEVICE_WORK, SPAN_KINDS, Device, Trace
+from gpustreamlab.typing import BoolArray, CaptureTier, Int32Array, Int64Array, LaneKind, SpanKind
 
 RANGE_CODE = SPAN_KINDS.index(SpanKind.RANGE)
 KIND_WORDS = {kind: (kind.value, "copies" if kind is SpanKind.COPY else f"{kind.value}s") for kind in SPAN_KINDS}
@@ -193,6 +193,52 @@ def require_trace(value: object, function: str) -> None:
     raise OptionError(f"{function}() got a {kind}; it takes a Trace. {advice}")
 
 
+# Devices and processes: engines and SMs are of one card, and threads of one process
+
+
+def lane_devices(trace: Trace) -> Int64Array:
+    """Return for each lane the place of its device in `Trace.devices`; 0 for threads of the host; shape (n_lanes,), int64."""
+    places = {device.ordinal: place for place, device in enumerate(trace.devices)}
+    return np.array([places.get(lane.device, 0) if lane.kind is LaneKind.STREAM else 0 for lane in trace.lanes], np.int64)
+
+
+def lane_processes(trace: Trace) -> Int64Array:
+    """Return for each lane the number of its process; shape (n_lanes,), int64."""
+    return np.array([lane.process for lane in trace.lanes], np.int64)
+
+
+def of_device(trace: Trace, device: Device) -> BoolArray:
+    """Tell which rows are of a device of the trace; all where it has no other; shape (n_spans,), bool."""
+    if len(trace.devices) < 2:
+        return np.ones(len(trace), bool)
+    is_own = [lane.kind is LaneKind.STREAM and lane.device == device.ordinal for lane in trace.lanes]
+    found: BoolArray = np.array(is_own, bool)[trace.lane]
+    return found
+
+
+def per_row(trace: Trace, of_devices: Sequence[int]) -> Int64Array:
+    """Return for each row the number of its device, given one for each device of the trace; shape (n_spans,), int64."""
+    if len(of_devices) < 2:
+        return np.broadcast_to(np.int64(of_devices[0]), len(trace))
+    found: Int64Array = np.array(of_devices, np.int64)[lane_devices(trace)][trace.lane]
+    return found
+
+
+def require_one_rank(trace: Trace, rows: BoolArray, function: str) -> None:
+    """Raise `OptionError` where work is of several processes on several devices: nobody knows how those hang together."""
+    if len(trace.devices) < 2:
+        return
+    used = [trace.lanes[place] for place in np.unique(trace.lane[rows]).tolist()]
+    processes, cards = {lane.process for lane in used}, {lane.device for lane in used}
+    if len(processes) < 2 or len(cards) < 2:
+        return
+    own = sorted({lane.device for lane in used if lane.process == min(processes)})
+    raise OptionError(
+        f"{function}() answers for one rank: here {len(processes):,} processes work on {len(cards):,} GPUs, and the trace does "
+        f"not tell how they waited for each other. Use trace.where(device={own[0] if len(own) == 1 else own}).{function}()."
+    )
+
+
 # Edges: when something became busy and idle
 
 
@@ -211,11 +257,11 @@ def busy_sum_ns(trace: Trace, rows: BoolArray) -> int:
 
 
 def edges_of(
-    trace: Trace, counted: BoolArray, group: Int64Array | None = None, group_count: int | None = None
+    trace: Trace, counted: BoolArray, group: Int32Array | Int64Array | None = None, group_count: int | None = None
 ) -> list[Int64Array]:
     """Return when each group of the counted rows, which are the lanes if none are given, was busy; see `busy_edges`."""
-    group, group_count = (trace.lane if group is None else group), group_count or len(trace.lanes)
-    rows, offsets = rows_by_group(group, group_count, counted)
+    group_count = group_count or len(trace.lanes)
+    rows, offsets = rows_by_group(trace.lane if group is None else group, group_count, counted)
 
     def edges_of(place: int) -> Int64Array:
         part = slice(int(offsets[place]), int(offsets[place + 1]))
@@ -225,7 +271,7 @@ def edges_of(
     return map_threaded(edges_of, range(group_count), row_count=len(trace))
 
 
-def rows_by_group(group: Int64Array, group_count: int, counted: BoolArray) -> tuple[Int64Array | None, Int64Array]:
+def rows_by_group(group: Int32Array | Int64Array, group_count: int, counted: BoolArray) -> tuple[Int64Array | None, Int64Array]:
     """Return the counted rows in the order of their groups (None: all rows, as they are) and where each group begins."""
     kept = None if counted.all() else np.flatnonzero(counted)
     group = group if kept is None else group[kept]

@@ -10,9 +10,8 @@ from itertools import chain
 
 import numpy as np
 
-from gpustreamlab.analysis._busy import map_threaded, union_edges
+from gpustreamlab.analysis._busy import lane_devices, map_threaded, per_row, union_edges
 from gpustreamlab.analysis._concurrency import block_needs, blocks_that_fit
-from gpustreamlab.analysis._devices import lane_devices, per_row
 from gpustreamlab.analysis._host_waits import is_blocking, pageable_copies
 from gpustreamlab.analysis._pieces import CLOSE_NS, Pieces, StepTime, last_of_others, work_before
 from gpustreamlab.analysis._strays import strays

@@ -18,11 +18,12 @@ from gpustreamlab.analysis._busy import (
     counted_rows,
     interval_sum_ns,
     is_work,
+    of_device,
+    per_row,
     range_only_ns,
     require_trace,
     stream_extent,
 )
-from gpustreamlab.analysis._devices import of_device, per_row
 from gpustreamlab.analysis._scale import format_ns, format_share, three_digits
 from gpustreamlab.analysis._utilization import size_of
 from gpustreamlab.model import NO_COMMON_TIME, SPAN_KINDS, Trace, TraceMetadata

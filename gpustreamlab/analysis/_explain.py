@@ -9,10 +9,9 @@ from typing import TYPE_CHECKING, ClassVar
 import numpy as np
 
 from gpustreamlab._util.words import wrap_sentence
-from gpustreamlab.analysis._busy import counted_kinds, counted_rows, require_trace
+from gpustreamlab.analysis._busy import counted_kinds, counted_rows, lane_processes, require_one_rank, require_trace
 from gpustreamlab.analysis._causes import CODES, SURE, Found, find_causes, piece_of
 from gpustreamlab.analysis._concurrency import concurrency
-from gpustreamlab.analysis._devices import lane_processes, require_one_rank
 from gpustreamlab.analysis._explain_text import TEXTS, finding_texts, is_needed_wait
 from gpustreamlab.analysis._host_waits import calls_by
 from gpustreamlab.analysis._pieces import NO_PIECES, LatePieces, Pieces, StepTime, find_pieces, needed_chain_ns

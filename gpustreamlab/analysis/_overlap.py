@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING, ClassVar
 
 import numpy as np
@@ -21,7 +21,7 @@ from gpustreamlab.analysis._busy import (
     require_trace,
 )
 from gpustreamlab.analysis._concurrency import NOTHING_SHARED, Concurrency, Shared, bound_note, shared_time
-from gpustreamlab.analysis._report import Report, Reported, ReportTable, more_row, simulated_notes, text_column, text_lines
+from gpustreamlab.analysis._report import Answer, ReportTable, more_row, text_column, text_lines
 from gpustreamlab.analysis._scale import count_text, format_ms, format_ns, format_share, ratios
 from gpustreamlab.analysis._summary import empty_hint, pending_text
 from gpustreamlab.errors import OptionError, StreamNotFoundError, nearest_hint
@@ -79,7 +79,7 @@ class OverlapPair:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False, repr=False)
-class Overlap(Reported):
+class Overlap(Answer):
     """Busy time of lanes, alone and together. All times are exact integers of nanoseconds.
 
     A lane is busy while at least one of its counted spans runs: nested and repeated spans count once. See `counted` for which
@@ -87,7 +87,7 @@ class Overlap(Reported):
     bound of what the hardware did at the same time.
     """
 
-    lanes: tuple[Lane, ...]
+    lanes: tuple[Lane, ...] = field()  # without it the property of all answers were its default
     """The streams, in the order of the rows and columns. No threads of the host, no streams of others on which nothing ran."""
     busy_ns: Int64Array
     """Busy time of each lane; shape (n_lanes,), int64, in ns."""
@@ -99,14 +99,13 @@ class Overlap(Reported):
     """From the first start to the last end of the counted spans, in ns."""
     counted: tuple[SpanKind, ...]
     """Kinds of spans that count as busy time."""
-    metadata: TraceMetadata
-    """Where the numbers come from."""
     range_only_ns: int = 0
     """How much of `sum_ns` is known from ranges only, in ns: an upper bound, as they also contain queueing."""
     shared: Shared = NOTHING_SHARED
     """What the lanes share, as far as it is known."""
 
     _columns: ClassVar = ("busy_ns", "common_ns", "concurrency_ns")
+    _title: ClassVar = "Overlap of"
 
     @property
     def _together(self) -> Concurrency:
@@ -214,16 +213,17 @@ class Overlap(Reported):
         total = f"sum over streams {format_ns(self.sum_ns)}, mean concurrency {self._together.mean_text(self.counted)}"
         return f"{lanes}, wall {format_ns(self.wall_ns)}, {total}"
 
-    def _report(self) -> Report:
-        """Say all of it: pairs of streams, how many were busy at once, what the figures mean."""
-        missing, simulated = _missing(self.metadata), simulated_notes(self.metadata)
+    def _tables(self) -> list[ReportTable]:
         if not self.sum_ns:
-            hint = empty_hint(self.metadata, nothing="Nothing to compare yet")
-            notes = [*([f"{hint}."] if hint else []), *missing, *simulated]
-            return Report(title="Overlap of", line=self._line(), notes=tuple(notes))
-        common = (_matrix_table(self),) if len(self.lanes) <= MATRIX_LANES else (_times(self), _pairs(self))
-        notes = [*_meaning(self), *simulated, *missing]
-        return Report(title="Overlap of", line=self._line(), tables=(*common, _histogram(self)), notes=tuple(notes))
+            return []
+        common = [_matrix_table(self)] if len(self.lanes) <= MATRIX_LANES else [_times(self), _pairs(self)]
+        return [*common, _histogram(self)]
+
+    def _notes(self) -> list[str]:
+        if self.sum_ns:
+            return [*_meaning(self), *_missing(self.metadata)]
+        hint = empty_hint(self.metadata, nothing="Nothing to compare yet")
+        return [*([f"{hint}."] if hint else []), *_missing(self.metadata)]
 
 
 def overlap(trace: Trace) -> Overlap:
@@ -278,7 +278,7 @@ def overlap(trace: Trace) -> Overlap:
         concurrency_ns=concurrency_ns,
         wall_ns=last_ns - first_ns,
         counted=kinds,
-        metadata=trace.metadata,
+        trace=trace,
         range_only_ns=range_only_ns(trace, kinds, int(np.diagonal(common_ns).sum())),
         shared=shared_time(trace, kinds),
     )

@@ -17,11 +17,11 @@ from gpustreamlab.analysis._busy import (
     stream_extent,
     used_streams,
 )
-from gpustreamlab.analysis._report import Report, Reported, ReportTable, more_row, simulated_notes
+from gpustreamlab.analysis._report import Answer, ReportTable, more_row
 from gpustreamlab.analysis._scale import count_text, format_ns, format_share, group_labels, ratios
 from gpustreamlab.analysis._utilization import size_of, whole_card
 from gpustreamlab.errors import OptionError, nearest_hint
-from gpustreamlab.model import Trace, TraceMetadata, display_name
+from gpustreamlab.model import Trace, display_name
 from gpustreamlab.typing import FloatArray, Int64Array
 
 if TYPE_CHECKING:
@@ -42,7 +42,7 @@ _ABOUT = {
 
 
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False, repr=False)
-class Totals(Reported):
+class Totals(Answer):
     """Calls and times by name, stream or partition; what took longest first. The timeline's table of totals says the same."""
 
     by: TotalsBy
@@ -57,13 +57,9 @@ class Totals(Reported):
     """The longest of them; shape (n_rows,), int64, in ns."""
     window_ns: int
     """The whole, of which `share` is: from the first start to the last end on any stream, or the part asked for, in ns."""
-    metadata: TraceMetadata
-    """Where the numbers come from."""
 
     _columns: ClassVar = ("calls", "total_ns", "max_ns")
-
-    def __len__(self) -> int:
-        return len(self.labels)
+    _title: ClassVar = "Totals of"
 
     @property
     def mean_ns(self) -> FloatArray:
@@ -91,7 +87,7 @@ class Totals(Reported):
     def _line(self) -> str:
         return f"{count_text(len(self), self.by)} in {format_ns(self.window_ns)}"
 
-    def _report(self) -> Report:
+    def _tables(self) -> list[ReportTable]:
         rows = [[self.by, "calls", "total", "mean", "max", "share"]]
         mean_ns, share = self.mean_ns, self.share
         for place, label in enumerate(self.labels[:LISTED_TOTALS]):
@@ -101,9 +97,11 @@ class Totals(Reported):
             ]
             name = "whole card" if label is None else display_name(label, 48)
             rows.append([name, f"{self.calls[place]:,}", *times, format_share(share[place])])
-        table = ReportTable(caption=f"Totals by {self.by}", rows=rows + more_row(len(self) - LISTED_TOTALS, 6))
-        notes = (_ABOUT[self.by], *simulated_notes(self.metadata))
-        return Report(title="Totals of", line=self._line(), tables=(table,) if len(self) else (), notes=notes)
+        rows += more_row(len(self) - LISTED_TOTALS, 6)
+        return [ReportTable(caption=f"Totals by {self.by}", rows=rows)]
+
+    def _notes(self) -> list[str]:
+        return [_ABOUT[self.by]]
 
 
 def totals(trace: Trace, by: TotalsBy = "name", t0_ns: int | None = None, t1_ns: int | None = None) -> Totals:
@@ -178,5 +176,5 @@ def totals(trace: Trace, by: TotalsBy = "name", t0_ns: int | None = None, t1_ns:
         total_ns=total_ns[order],
         max_ns=max_ns[order],
         window_ns=last_ns - first_ns,
-        metadata=trace.metadata,
+        trace=trace,
     )

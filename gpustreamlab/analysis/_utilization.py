@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, ClassVar
 
 import numpy as np
@@ -14,15 +14,15 @@ from gpustreamlab.analysis._busy import (
     counted_rows,
     edges_of,
     interval_sum_ns,
+    of_device,
     require_trace,
     sm_kinds,
     union_edges,
 )
-from gpustreamlab.analysis._devices import of_device
-from gpustreamlab.analysis._report import Report, Reported, ReportTable, more_row, simulated_notes
+from gpustreamlab.analysis._report import Answer, ReportTable, more_row
 from gpustreamlab.analysis._scale import count_text, format_ms, format_ns, format_share, ratios
 from gpustreamlab.errors import TraceError
-from gpustreamlab.model import Device, Layout, Partition, Trace, TraceMetadata, display_name
+from gpustreamlab.model import Device, Layout, Partition, Trace, display_name
 from gpustreamlab.typing import FloatArray, Int64Array, SpanKind
 
 if TYPE_CHECKING:
@@ -30,7 +30,7 @@ if TYPE_CHECKING:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False, repr=False)
-class Utilization(Reported):
+class Utilization(Answer):
     """Busy time and SMs of each partition, as it was: a name that had two sizes has two rows.
 
     A partition is busy as a whole while at least one counted span runs in it: its kernels may leave some of its SMs idle.
@@ -38,7 +38,7 @@ class Utilization(Reported):
     that the work used. Where kernels were captured, copies and fills do not count: they use no SMs.
     """
 
-    names: tuple[str | None, ...]
+    names: tuple[str | None, ...] = field()  # type: ignore[assignment] # of the partitions, not of the trace
     """Name of each partition; None for the whole card, that is for streams in no partition, which is last of its device."""
     requested_sms: Int64Array
     """SMs that were asked for; shape (n_partitions,), int64."""
@@ -59,15 +59,11 @@ class Utilization(Reported):
     every partition, count once: so it may be less than the sum of `sm_ns`."""
     counted: tuple[SpanKind, ...]
     """Kinds of spans that count as time in which SMs were in use."""
-    metadata: TraceMetadata
-    """Where the numbers come from."""
     device: Int64Array
     """Number of the device that each partition is of; shape (n_partitions,), int64."""
 
     _columns: ClassVar = ("device", "requested_sms", "granted_sms", "busy_ns", "window_ns")
-
-    def __len__(self) -> int:
-        return len(self.names)
+    _title: ClassVar = "Utilization of"
 
     @property
     def sm_ns(self) -> Int64Array:
@@ -111,7 +107,10 @@ class Utilization(Reported):
             f"{where}, {format_share(self.card_share)} of the SM-time of {self.sm_count:,} SMs over {format_ns(self.wall_ns)}"
         )
 
-    def _report(self) -> Report:
+    def _tables(self) -> Sequence[ReportTable]:
+        return [ReportTable(caption="SMs and time of each partition", rows=_rows(self))] if self.wall_ns else []
+
+    def _notes(self) -> list[str]:
         notes = ["A partition counts as a whole while anything runs in it: kernels may leave some of its SMs idle."]
         if SpanKind.RANGE in self.counted:
             notes.append("Ranges contain the queueing inside them: SM-time is an upper bound of what the work used.")
@@ -119,9 +118,7 @@ class Utilization(Reported):
             notes.append("Kernels count; copies and fills use no SMs.")
         if any(None in own and len(own) > 1 for own in self._names_by_device()):
             notes.append("The whole card shares its SMs with every partition; the total counts them once.")
-        tables = (ReportTable(caption="SMs and time of each partition", rows=_rows(self)),) if self.wall_ns else ()
-        notes += simulated_notes(self.metadata)
-        return Report(title="Utilization of", line=self._line(), tables=tables, notes=tuple(notes))
+        return notes
 
 
 def utilization(trace: Trace) -> Utilization:
@@ -194,7 +191,7 @@ def utilization(trace: Trace) -> Utilization:
         card_sm_ns=sum(int(np.diff(times_ns) @ sms[:-1]) for times_ns, sms in stacked),
         counted=sm_kinds(trace),
         device=np.array([numbers[place] for place in kept]),
-        metadata=trace.metadata,
+        trace=trace,
     )
 
 

@@ -5,13 +5,11 @@ from __future__ import annotations
 import math
 
 import numpy as np
-import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
 from gpustreamlab.analysis import _busy, overlap
 from gpustreamlab.model import Lane
-from gpustreamlab.typing import CaptureTier, SpanKind
 from tests.helpers.traces import empty_trace, make_trace, random_trace
 
 LANES = tuple(Lane(name=f"s{number}", stream=number) for number in range(40))
@@ -40,23 +38,6 @@ def test_spans_of_no_length_widen_the_wall_only():
     assert result.busy_ns.tolist() == [10, 0]
     assert result.wall_ns == 45
     assert np.isnan(result.common_share[0, 1])
-
-
-@pytest.mark.parametrize("kind", ["wait", "host", "marker"])
-def test_kinds_that_are_no_work_do_not_count(kind):
-    assert overlap(make_trace([("a", "x", 0, 10, {"kind": kind}), ("b", "y", 0, 10)])).busy_ns.tolist() == [0, 10]
-
-
-def test_kernels_count_and_ranges_do_not_where_kernels_were_captured():
-    spans = [("a", "range", 0, 100), ("a", "gemm", 20, 50, {"kind": "kernel", "parent": 0})]
-    result = overlap(make_trace(spans, tier=CaptureTier.KERNELS))
-    assert result.busy_ns.tolist() == [30]
-    assert SpanKind.RANGE not in result.counted
-    assert overlap(make_trace(spans)).busy_ns.tolist() == [100]
-
-
-def test_ranges_count_where_a_kernel_trace_holds_no_device_work():
-    assert overlap(make_trace([("a", "range", 0, 100)], tier=CaptureTier.KERNELS)).busy_ns.tolist() == [100]
 
 
 def test_to_pandas_has_a_row_for_each_ordered_pair():
