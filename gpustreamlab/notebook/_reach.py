@@ -11,8 +11,7 @@ from typing import Any
 
 import numpy as np
 
-from gpustreamlab._util.arrays import is_array, parts_of
-from gpustreamlab._util.ownership import find_owner
+from gpustreamlab._util.arrays import find_owner, is_array, parts_of
 from gpustreamlab.programs._calls import RUNS_TEXT, is_followed, root_of, root_of_type
 
 MOST_OBJECTS = 100_000

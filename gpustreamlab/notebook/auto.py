@@ -12,7 +12,7 @@ from contextlib import suppress
 from dataclasses import dataclass, field
 from typing import Any, NamedTuple
 
-from gpustreamlab._util.ownership import find_owner
+from gpustreamlab._util.arrays import find_owner
 from gpustreamlab.errors import OptionError, SelectionError
 from gpustreamlab.notebook._cell_text import STEERS, CellText
 from gpustreamlab.notebook._reach import Reach, is_array_module, is_plain_array
