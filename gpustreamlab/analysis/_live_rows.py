@@ -10,7 +10,6 @@ from typing import NamedTuple
 
 import numpy as np
 
-from gpustreamlab.analysis._busy import distinct
 from gpustreamlab.analysis._regions import LEVEL_OF_KIND, Level
 from gpustreamlab.analysis._rows import (
     MAX_LANE_ROWS,

@@ -115,30 +115,21 @@ def _read_request(name: str, share: Share, sm_count: int) -> Request:
 
 
 def _to_sms(name: str, share: object, sm_count: int) -> int | None:
-    if isinstance(share, str):
-        return _text_to_sms(name, share, sm_count)
-    if isinstance(share, float):
-        return _part_of_card(name, share, repr(share), sm_count)
+    number = share
     try:
-        if isinstance(share, bool):
+        if isinstance(share, str):
+            word = share.strip().lower()
+            if word == REST:
+                return None
+            is_part = word.endswith("%") or "." in word
+            number = float(word.removesuffix("%")) / (100 if word.endswith("%") else 1) if is_part else int(word)
+        elif isinstance(share, bool):
             raise TypeError
-        return operator.index(share)  # type: ignore[arg-type] # what has no index is refused below
-    except TypeError:
+        # What has no index is refused below.
+        sms = number if isinstance(number, float) else operator.index(number)  # type: ignore[arg-type]
+    except (TypeError, ValueError):
         raise _unreadable(name, share) from None
-
-
-def _text_to_sms(name: str, text: str, sm_count: int) -> int | None:
-    word = text.strip().lower()
-    if word == REST:
-        return None
-    try:
-        if word.endswith("%"):
-            return _part_of_card(name, float(word[:-1]) / 100, repr(text), sm_count)
-        return _part_of_card(name, float(word), repr(text), sm_count) if "." in word else int(word)
-    except ValueError as error:
-        if isinstance(error, PartitionError):
-            raise
-        raise _unreadable(name, text) from None
+    return _part_of_card(name, sms, repr(share), sm_count) if isinstance(sms, float) else sms
 
 
 def _part_of_card(name: str, share: float, text: str, sm_count: int) -> int:
