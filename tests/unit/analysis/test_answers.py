@@ -8,7 +8,18 @@ from xml.etree import ElementTree as ET
 import numpy as np
 import pytest
 
-from gpustreamlab.analysis import compare_traces, concurrency, host_waits, idle, overlap, strays, totals, utilization
+from gpustreamlab.analysis import (
+    compare_traces,
+    concurrency,
+    critical_path,
+    host_waits,
+    idle,
+    overlap,
+    stragglers,
+    strays,
+    totals,
+    utilization,
+)
 from gpustreamlab.errors import OptionError
 from gpustreamlab.model import Device
 from tests.helpers.kernel_traces import kernel_trace
@@ -24,7 +35,7 @@ from tests.helpers.traces import (
     random_trace,
 )
 
-QUESTIONS = (overlap, utilization, totals, strays, host_waits, idle)
+QUESTIONS = (overlap, utilization, totals, strays, host_waits, idle, critical_path, stragglers)
 ANSWERS = {question.__name__: question for question in QUESTIONS} | {
     f"totals by {by}": partial(totals, by=by) for by in ("stream", "partition")
 }
@@ -76,6 +87,18 @@ def test_no_answer_depends_on_the_order_of_the_spans(ask, trace):
     order = np.random.default_rng(1).permutation(len(trace))
     one, other = ask(trace).to_pandas(), ask(trace[order]).to_pandas()
     assert one.drop(columns="row", errors="ignore").equals(other.drop(columns="row", errors="ignore"))
+
+
+@pytest.mark.parametrize("ask", ANSWERS.values(), ids=ANSWERS)
+@pytest.mark.parametrize("trace", [kernel_trace(), evil_kernels(), pipeline_trace()], ids=["kernels", "hostile", "ranges"])
+def test_of_a_part_the_same_is_asked(ask, trace):
+    middle_ns = int(trace.start_ns.min() + trace.end_ns.max()) // 2
+    for part in (trace.between(int(trace.start_ns.min()), middle_ns), trace[:0], trace[::2]):
+        answer = ask(part)
+        assert answer.metadata.part_of_spans == len(trace)
+        assert str(answer)
+        assert answer._repr_html_()
+        assert len(answer.to_pandas()) >= 0
 
 
 def test_a_list_that_is_cut_says_so():
