@@ -10,7 +10,7 @@ import gpustreamlab
 CEILINGS = {
     "_util": (1_090, 9),
     "adapters": (1_010, 4),
-    "analysis": (10_230, 33),
+    "analysis": (9_550, 29),
     "backends": (1_260, 5),
     "backends/cuda": (4_140, 14),
     "backends/cuda/cupti": (3_250, 11),

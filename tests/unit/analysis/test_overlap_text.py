@@ -73,17 +73,6 @@ def test_a_forgotten_synchronize_is_said_in_the_same_words_everywhere():
     assert "What the ranges contain" not in report
 
 
-def test_pretty_printer_gets_the_table():
-    class Printer:
-        def text(self, text):
-            self.got = text
-
-    printer = Printer()
-    result = overlap(pipeline_trace())
-    result._repr_pretty_(printer, False)
-    assert printer.got == str(result)
-
-
 def test_the_time_of_each_stream_stands_above_a_list_of_pairs(monkeypatch):
     monkeypatch.setenv("COLUMNS", "80")
     trace = make_trace([(f"a stream with a long name {k}", "k", 0, 100_000 * (k + 1)) for k in range(6)])
