@@ -366,9 +366,6 @@ class Backend(Protocol):
     def read_clocks(self) -> ClockRates | None:
         """Return how fast the card runs at the moment; None where that cannot be asked."""
 
-    def memory_in_use(self) -> int:
-        """Return how much device memory arrays hold now, in bytes; what pools keep for later is left out."""
-
     def launch_spin(self, stream: BackendStream, duration_ns: int, *, blocks: int, fill_sms: bool) -> None:
         """Launch a kernel whose blocks each stay busy for `duration_ns`; with `fill_sms` each block takes a whole SM."""
 

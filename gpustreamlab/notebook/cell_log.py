@@ -10,8 +10,7 @@ from typing import Any
 from weakref import WeakKeyDictionary
 
 from gpustreamlab._util.arrays import is_array
-from gpustreamlab.notebook._cell_text import CellText, read_cell
-from gpustreamlab.notebook.auto import AutoCell, CellStreams
+from gpustreamlab.notebook.auto import AutoCell, CellStreams, CellText, read_cell
 from gpustreamlab.notebook.cells import awaits_at_top_level
 from gpustreamlab.programs._calls import globals_of
 
@@ -151,7 +150,7 @@ class CellLog:
             raise
         self._number_of[cell.turn] = record.number
         self._number_of.pop(cell.turn - KEPT_CELLS, None)
-        record.barrier = cell.barrier
+        record.barrier = cell.found.unknown
 
     def _end(self, result: Any) -> None:
         self._depth = max(self._depth - 1, 0)

@@ -1,4 +1,4 @@
-"""Widgets of which a saved notebook keeps what they showed last."""
+"""Widgets of which a saved notebook keeps what they showed last: made with anywidget, so without an extension of our own."""
 
 from __future__ import annotations
 
@@ -6,8 +6,17 @@ import uuid
 from pathlib import Path
 from typing import Any
 
-import anywidget
-import traitlets
+from gpustreamlab.errors import MissingExtraError
+
+try:
+    import anywidget
+    import traitlets
+except ImportError as _error:
+    raise MissingExtraError(
+        f"Widgets need the package anywidget, which cannot be imported ({_error}). Install it with: pip install "
+        "'gpustreamlab[notebook]' - or draw a picture of now: lab.timeline(live=False)",
+        name="anywidget",
+    ) from _error
 
 _STATIC = Path(__file__).parent / "static"
 

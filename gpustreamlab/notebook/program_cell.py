@@ -4,13 +4,16 @@ from __future__ import annotations
 
 import ast
 import itertools
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from IPython.core.error import UsageError
 from IPython.display import display
 
 from gpustreamlab.notebook.cells import cell_number
-from gpustreamlab.programs import FUTURES, Ground, Plan, free_name, make_program
+from gpustreamlab.programs import FUTURES, Plan, free_name, make_program
+
+if TYPE_CHECKING:
+    from gpustreamlab.session import Session
 
 __all__ = ["ProgramCells", "first_run_note", "show_check", "show_plan", "show_replay"]
 
@@ -32,12 +35,12 @@ class ProgramCells:
         self._shell = shell
         self._plans: dict[tuple[object, ...], Plan] = {}
 
-    def plan(self, ground: Ground, body: str, streams: int | tuple[str, ...]) -> Plan:
+    def plan(self, lab: Session, body: str, streams: int | tuple[str, ...]) -> Plan:
         """Return a cell's plan: the one that it has, else a new one.
 
         Parameters
         ----------
-        ground, body, streams
+        lab, body, streams
             Where it runs, its source, and how many streams it may use, or which.
 
         Raises
@@ -53,11 +56,11 @@ class ProgramCells:
         # A cell that runs again has another number, which its tracebacks show.
         filename = shell.compile.cache(source, cell_number(shell), raw_code=source)
         flags = shell.compile.flags & FUTURES
-        key = (id(ground.lab), source, streams, flags)
+        key = (id(lab), source, streams, flags)
         plan = self._plans.pop(key, None)
         if plan is None:
             result = _free_name(source, filename)
-            program = make_program(ground, source, lambda: shell.user_ns, filename=filename, result=result, flags=flags)
+            program = make_program(lab, source, lambda: shell.user_ns, filename=filename, result=result, flags=flags)
             plan = program.plan(streams=streams)
         self._plans[key] = plan
         plan.rename(filename)

@@ -13,7 +13,7 @@ from gpustreamlab.record import Journal
 from gpustreamlab.sinks.live import LiveFeed, check_span_limit
 
 if TYPE_CHECKING:
-    from gpustreamlab.notebook.widgets import LiveTimeline, TimelineTarget
+    from gpustreamlab.notebook.live_timeline import LiveTimeline, TimelineTarget
 
 __all__ = ["LiveViews", "check_timeline_options", "title_of"]
 
@@ -33,7 +33,7 @@ class LiveViews:
 
     def get(self, session: TimelineTarget, refresh_hz: float, capacity: int) -> LiveTimeline:
         """Return the timeline of a session for these options, made on first use."""
-        from gpustreamlab.notebook.widgets import LiveTimeline
+        from gpustreamlab.notebook.live_timeline import LiveTimeline
 
         known = self._made.get((refresh_hz, capacity))
         if known is None:

@@ -364,8 +364,20 @@ def is_followed(value: object) -> bool:
     if kind.__name__ in _KERNELS:
         return True
     root = root_of(kind.__module__, _file_of(kind))
-    known = {"", "gpustreamlab", *_KERNEL_LIBRARIES, *BASED_ON_TORCH}
-    return root in known or root in _HARMLESS or root in _CHANCE
+    return root != "cupy" and is_known_library(root)
+
+
+def is_known_library(root: str) -> bool:
+    """Tell whether it is known what calls of a library do on the device; an empty text stands for the user's own code."""
+    return root in {"", "gpustreamlab", "cupy", *_KERNEL_LIBRARIES, *BASED_ON_TORCH} or root in _HARMLESS or root in _CHANCE
+
+
+def library_of(value: Any) -> str:
+    """Return the library that a module, a callable or an object is of; an empty text for what is the user's."""
+    if issubclass(type(value), types.ModuleType):
+        held = attributes_of(value) or {}
+        return root_of(held.get("__name__"), held.get("__file__") or "")
+    return _name_of(value)[1]
 
 
 def globals_of(function: types.FunctionType, names: Mapping[str, object]) -> frozenset[str]:

@@ -8,7 +8,7 @@ import types
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field, replace
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
@@ -27,13 +27,16 @@ from gpustreamlab.programs._calls import (
     is_user_function,
     plain_again,
 )
+from gpustreamlab.programs._code import Statements, watching
 from gpustreamlab.programs._graph import LAUNCH_NS, Access, Engine, Recording, StreamCosts, Work
-from gpustreamlab.programs._ground import Lab, Statements
-from gpustreamlab.programs._source import LABEL_LENGTH, Source, Statement, refuse_crossing, what_decides
+from gpustreamlab.programs._source import LABEL_LENGTH, Source, Statement, what_decides
 from gpustreamlab.programs._torch import TorchPieces, bytes_of, graph_breaks, is_tensor, watching_torch
 from gpustreamlab.programs._torch import region as region_of_tensor
 from gpustreamlab.programs._values import copied, is_plain, is_random, reach, replace_values, signature
 from gpustreamlab.typing import SpanKind
+
+if TYPE_CHECKING:
+    from gpustreamlab.session import Session
 
 _RUNS_CODE = (
     "generator",
@@ -102,10 +105,10 @@ def needed_names(source: Source, values: Mapping[str, object]) -> frozenset[str]
 
 def copied_inputs(program: Statements) -> tuple[dict[str, Any], list[str]]:
     """Return variables to run a program on, with copies of all that it may change; and the names of what cannot be copied."""
-    source, values, ground = program.source, program.values, program.ground
+    source, values = program.source, program.values
     names = needed_names(source, values)
     kept = {name: values[name] for name in names if not _is_of_session(values[name])}
-    made, shared = copied(kept, ground.backend.duplicate)
+    made, shared = copied(kept, program.backend.duplicate)
     copies: dict[str, Any] = {**values, **made}
     for name, value in made.items():
         if type(value) is types.FunctionType:
@@ -170,7 +173,7 @@ def tracked(program: Statements, values: dict[str, Any], watch: AccessWatch) -> 
     Behind it the arrays that were there are there again, and what the program made is plain, unless the session watches anyway.
     Where all arrays of a backend tell, nothing is done.
     """
-    track, module, is_watching = watch.track, program.ground.backend.xp, program.ground.accesses.is_watching
+    track, module, is_watching = watch.track, program.backend.xp, program.lab._accesses.is_watching
     if track is None:
         yield
         return
@@ -205,15 +208,15 @@ def record(program: Statements, home: str, values: dict[str, Any]) -> Recording:
         The variables that it runs on, and changes.
     """
     __tracebackhide__ = True
-    source, lab = program.source, program.ground.lab
-    with program.running(values, {}), program.ground.same_selection(), program.ground.watching() as watch:
+    source, lab = program.source, program.lab
+    with program.running(values, {}), program.lab._selections.same_behind(), watching(program.lab) as watch:
         unknown, random = _unknown_inputs(source, values)
         tap = _Tap(watch, source)
         with tracked(program, values, watch):
             steps = tap.run(program, values, home)
             survivors = tap.reached(values)
     lab.synchronize()
-    works, is_measured = measured(lab.trace, [program.ground.backend.host_to_clock_ns(one) for one in tap.bounds_ns])
+    works, is_measured = measured(lab.trace, [program.backend.host_to_clock_ns(one) for one in tap.bounds_ns])
     notes = tap.notes
     if not is_measured:
         notes.append(
@@ -294,7 +297,7 @@ class _Tap:
 
     def _run(self, program: Statements, statement: Statement, code: types.CodeType, values: dict[str, Any], home: str) -> _Step:
         __tracebackhide__ = True
-        lab, now = program.ground.lab, program.ground.backend.host_time_ns
+        lab, now = program.lab, program.backend.host_time_ns
         step = self._step = _Step()
         self._log.begin(statement.line)
         self._look(statement, values)
@@ -313,7 +316,10 @@ class _Tap:
             self.bounds_ns.append(now())
         except SelectionError:
             if is_over:
-                refuse_crossing(self._source.statements, statement.line)
+                raise SelectionError(
+                    f"Line {statement.line} leaves another stream selected than it found. Use: with lab.on('name'): and, in "
+                    "it, what runs there."
+                ) from None
             raise
         finally:
             self._watch.tap = None
@@ -485,7 +491,7 @@ def _names_used(statement: Statement, values: Mapping[str, object]) -> Iterator[
             yield from sorted(globals_of(function, values))
 
 
-def _asks_for_stream(statement: Statement, lab: Lab, values: Mapping[str, object]) -> bool:
+def _asks_for_stream(statement: Statement, lab: Session, values: Mapping[str, object]) -> bool:
     """Tell whether a statement looks at ``lab.current``."""
     return any(
         isinstance(part, ast.Attribute)
@@ -502,7 +508,7 @@ def _size(value: Any) -> int:
 
 def _stream_costs(program: Statements, home: str) -> StreamCosts:
     """Measure what the host does for a change of streams, and for a wait; the least of some tries counts."""
-    lab, now = program.ground.lab, program.ground.backend.host_time_ns
+    lab, now = program.lab, program.backend.host_time_ns
     switches, waits = [], []
     for _ in range(COST_TRIES):
         began_ns = now()

@@ -7,10 +7,9 @@ from typing import Any
 
 from gpustreamlab._util.arrays import find_arrays
 from gpustreamlab.analysis._scale import count_text
-from gpustreamlab.backends import BackendGraph
+from gpustreamlab.backends import BackendGraph, BackendStream
 from gpustreamlab.errors import GraphCaptureError, ProgramError
-from gpustreamlab.programs._code import Code, probed
-from gpustreamlab.programs._ground import Statements
+from gpustreamlab.programs._code import Code, Statements, probed
 from gpustreamlab.programs._record import needed_names, rebound
 from gpustreamlab.programs._values import signature
 
@@ -84,9 +83,8 @@ class Replay:
         """
         if inputs:
             self._change(inputs)
-        ground = self._program.ground
-        with ground.lab.on(self._home, "replay"):
-            self._graph.launch(ground.place_of(self._home))
+        with self._program.lab.on(self._home, "replay"):
+            self._graph.launch(self._place)
         return self.results
 
     def close(self) -> None:
@@ -99,6 +97,10 @@ class Replay:
 
     def __exit__(self, *error: object) -> None:
         self.close()
+
+    @property
+    def _place(self) -> BackendStream:
+        return self._program.lab._table.choose(self._home)._backend_stream
 
     def _change(self, inputs: Mapping[str, Any]) -> None:
         unknown = sorted(inputs.keys() - self._inputs.keys())
@@ -121,12 +123,12 @@ class Replay:
     def _capture(self, known: BackendGraph | None) -> None:
         """Run the program while its streams are captured; make the graph, or update the one that is known."""
         __tracebackhide__ = True
-        program, ground = self._program, self._program.ground
+        program = self._program
         values = rebound(self._given)
         labels: list[tuple[int, str]] = []
         line = [program.source.statements[0].line]
         given = [array for value in self._inputs.values() for array in find_arrays(value)]
-        capture = ground.backend.begin_graph(ground.place_of(self._home), given)
+        capture = program.backend.begin_graph(self._place, given)
 
         def note(number: int) -> None:
             count = capture.node_count
@@ -140,7 +142,7 @@ class Replay:
             program.execute(probed(self._code, program.source, _PROBE), values, {_PROBE: note})
         except Exception as error:
             capture.abandon()
-            known_error = ground.backend.map_error(error, "Capturing it")
+            known_error = program.backend.map_error(error, "Capturing it")
             if isinstance(known_error, GraphCaptureError):
                 why = f"The program cannot be replayed as a CUDA graph, for line {line[0]}: {known_error}"
                 raise ProgramError(why) from error
@@ -159,4 +161,6 @@ class Replay:
             )
         self._values = values
         firsts = [0, *(count for count, _ in labels[:-1])]
-        ground.name_graph(self._graph.id, [(first, label) for first, (_, label) in zip(firsts, labels, strict=True)])
+        program.lab._recorder.name_graph(
+            self._graph.id, [(first, label) for first, (_, label) in zip(firsts, labels, strict=True)]
+        )

@@ -18,7 +18,7 @@ from dataclasses import dataclass
 from types import CodeType, FunctionType
 from typing import Any
 
-from gpustreamlab.errors import ProgramError, SelectionError
+from gpustreamlab.errors import ProgramError
 
 RESULT = "result"
 """The variable that holds what a function returns, or what the last expression of a cell gives."""
@@ -51,8 +51,6 @@ class Statement:
     """Names that it may look up before it binds them."""
     binds: frozenset[str]
     """Names that it binds whatever its conditions are."""
-    tests: frozenset[str]
-    """Names that decide what it does: in conditions of ``if``, ``while`` and the like."""
     is_branching: bool
     """Whether any condition decides what it does."""
 
@@ -247,29 +245,6 @@ def _without_annotation(node: ast.stmt) -> ast.stmt:
     return ast.fix_missing_locations(ast.copy_location(made, node))
 
 
-def refuse_crossing(statements: Sequence[Statement], line: int) -> None:
-    """Raise `SelectionError` for a statement that leaves other streams selected than it found, with the lines that do it."""
-    entered: list[tuple[str, int]] = []
-    for one in statements:
-        for part in ast.walk(one.node):
-            match part:
-                case ast.Call(func=ast.Attribute(value=manager, attr="__enter__")):
-                    entered.append((ast.unparse(manager), part.lineno))
-                case ast.Call(func=ast.Attribute(value=manager, attr="__exit__")) if entered:
-                    name = ast.unparse(manager)
-                    if name != entered[-1][0]:
-                        first = next((at for known, at in entered if known == name), line)
-                        last, at = entered[-1]
-                        raise SelectionError(
-                            f"Line {part.lineno} leaves {name}, which line {first} entered, before {last}, which line {at} "
-                            f"entered. Nest them: with {name}, {last}: ..."
-                        )
-                    entered.pop()
-    raise SelectionError(
-        f"Line {line} leaves another stream selected than it found. Use: with lab.on('name'): and, in it, what runs there."
-    )
-
-
 def free_name(wanted: str, taken: Container[str]) -> str:
     """Return a name that is not taken: the one that is wanted, else that with a number.
 
@@ -336,8 +311,7 @@ class _Reader:
             )
         text = ast.unparse(node) if id(node) in self._bound else self._text(node)
         reads, writes = names_of(node)
-        tests, is_branching = _tests_of(node)
-        needs, binds = _first_uses(node, (reads, writes))
+        needs, binds = first_uses(node, (reads, writes))
         yield Statement(
             line=node.lineno,
             text=text,
@@ -348,8 +322,7 @@ class _Reader:
             writes=writes,
             needs=needs,
             binds=binds,
-            tests=tests,
-            is_branching=is_branching,
+            is_branching=_is_branching(node),
         )
 
     def _given_stream(self, node: ast.stmt) -> tuple[str, str] | None:
@@ -482,7 +455,7 @@ def names_of(node: ast.AST) -> tuple[frozenset[str], frozenset[str]]:
 _Uses = tuple[frozenset[str], frozenset[str]]
 
 
-def _first_uses(node: ast.stmt, used: _Uses | None = None) -> _Uses:
+def first_uses(node: ast.stmt, used: _Uses | None = None) -> _Uses:
     """Return the names that a statement may look up before it binds them, and those that it binds in any case.
 
     Parameters
@@ -510,7 +483,7 @@ def _first_uses(node: ast.stmt, used: _Uses | None = None) -> _Uses:
 def _uses_in(body: Sequence[ast.stmt]) -> _Uses:
     needs, binds = frozenset[str](), frozenset[str]()
     for node in body:
-        first, bound = _first_uses(node)
+        first, bound = first_uses(node)
         needs, binds = needs | (first - binds), binds | bound
     return needs, binds
 
@@ -529,23 +502,10 @@ def _add_inner(table: symtable.SymbolTable, reads: set[str], writes: set[str]) -
         _add_inner(child, reads, writes)
 
 
-def _tests_of(node: ast.stmt) -> tuple[frozenset[str], bool]:
-    """Return the names in conditions of a statement, and whether it has any condition."""
-    tests: list[ast.expr] = []
-    is_branching = False
-    for part in ast.walk(node):
-        match part:
-            case ast.If(test=test) | ast.While(test=test) | ast.IfExp(test=test) | ast.Assert(test=test):
-                tests.append(test)
-            case ast.Match(subject=subject):
-                tests.append(subject)
-            case ast.comprehension(ifs=ifs):
-                tests.extend(ifs)
-            case ast.BoolOp(values=values):
-                tests.extend(values[:-1])
-            case ast.For(iter=iterated):
-                tests.append(iterated)
-            case ast.Try() | ast.Break() | ast.Continue():
-                is_branching = True
-    names = {one.id for test in tests for one in ast.walk(test) if isinstance(one, ast.Name)}
-    return frozenset(names), is_branching or bool(tests)
+_BRANCHES = (ast.If, ast.While, ast.IfExp, ast.Assert, ast.Match, ast.BoolOp, ast.For, ast.Try, ast.Break, ast.Continue)
+
+
+def _is_branching(node: ast.stmt) -> bool:
+    """Tell whether a statement has any condition."""
+    parts = list(ast.walk(node))
+    return any(isinstance(part, _BRANCHES) or (isinstance(part, ast.comprehension) and part.ifs) for part in parts)

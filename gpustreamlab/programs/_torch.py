@@ -79,7 +79,7 @@ def watching_torch(
 
 
 def _schema(operator: Any) -> Any:
-    return operator._schema  # noqa: SLF001 - the only way to it
+    return operator._schema
 
 
 def _given(operator: Any, args: Any, kwargs: Mapping[str, Any], devices: frozenset[str]) -> Iterable[tuple[Any, bool]]:
@@ -192,9 +192,9 @@ def copied_tensors(values: Iterable[Any]) -> list[Any]:
     made = []
     for value in values:
         storage = value.untyped_storage()
-        if storage._cdata not in storages:  # noqa: SLF001 - its address
-            storages[storage._cdata] = storage.clone()  # noqa: SLF001
-        place = storages[storage._cdata]  # noqa: SLF001
+        if storage._cdata not in storages:
+            storages[storage._cdata] = storage.clone()
+        place = storages[storage._cdata]
         copy = torch.empty(0, dtype=value.dtype, device=value.device)
         copy.set_(place, value.storage_offset(), value.shape, value.stride())
         copy.requires_grad_(value.requires_grad)

@@ -114,6 +114,9 @@ def gives_others(value: object) -> bool:
 
 # What variables lead to
 
+MORE = "more than are followed"
+"""The key of a place that stands for all behind the last that is looked at."""
+
 
 class Slot(NamedTuple):
     """A place that holds a value, and that another one can be put into."""
@@ -158,7 +161,7 @@ def reach(values: dict[str, Any], names: Iterable[str], looked_up: frozenset[str
         if not waiting:  # modules come last, when all that is looked up is known
             waiting = [(label, one) for label, module, done in modules for one in _new_slots(module, looked_up, done)]
     if waiting:
-        yield "values", Slot("more than are followed", object())
+        yield "values", Slot(MORE, object())
 
 
 def root_slot(values: dict[str, Any], name: str) -> Slot:

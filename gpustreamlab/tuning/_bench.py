@@ -1,314 +1,249 @@
-"""Where work is measured: in a session of its own on the same device, whose calls the host makes in turns."""
+"""`Session.bench`: what calls take on some SMs, what they cost each other, and which layout serves them best."""
 
 from __future__ import annotations
 
-import time
-from collections import deque
-from collections.abc import Callable, Iterator, Mapping, Sequence
-from contextlib import AbstractContextManager, contextmanager
-from dataclasses import dataclass, field
-from typing import Any, Protocol
+from collections.abc import Callable, Mapping, Sequence
 
-import numpy as np
-
-from gpustreamlab.backends import Backend
+from gpustreamlab._util.progress import steps
 from gpustreamlab.errors import MeasureError, OptionError
-from gpustreamlab.model import BENCH, DEVICE_WORK, SPAN_KINDS, Device, Layout, Trace
-from gpustreamlab.typing import CaptureTier, Int64Array, SpanKind
+from gpustreamlab.groups import Group
+from gpustreamlab.model import Layout
+from gpustreamlab.streams.stream import Stream
+from gpustreamlab.tuning._corun import FEWEST_CALLS, Bencher, Corun, place_of, read_tasks
+from gpustreamlab.tuning._measure import Measurement, Task, check_count, check_task, name_of, opened_rig
+from gpustreamlab.tuning._sweep import Sweep, fit_times, measure_size, read_sizes, waves_of
+from gpustreamlab.tuning._tune import CONFIRMED, FEW_PLACES, Constraint, Search, Tuning, candidates, rank, read_objective
+from gpustreamlab.typing import SupportsCudaStream
 
-AHEAD = 4
-"""How many calls of one task are enqueued ahead of the device at least, so that it need not wait for the host."""
-AHEAD_NS = 1_000_000
-"""How much work of one task is, if that takes more calls: meanwhile the host calls the others."""
-MOST_AHEAD = 64
-"""How many calls are, at most."""
-WORK = [SPAN_KINDS.index(kind) for kind in DEVICE_WORK]
-_RANGE = SPAN_KINDS.index(SpanKind.RANGE)
-
-
-class Lab(Protocol):
-    """A session, as measurements use it."""
-
-    def on(self, stream: Any, label: str | None = None) -> AbstractContextManager[Any]: ...
-
-    def select(self, stream: Any) -> AbstractContextManager[Any]: ...
-
-    def range(self, label: str) -> AbstractContextManager[Any]: ...
-
-    def stream(
-        self, name: str, *, priority: int | None = None, partition: str | None = ..., external: object | None = None
-    ) -> Any: ...
-
-    def partition(self, plan: Any = ..., /, **shares: Any) -> Layout | None: ...
-
-    def synchronize(self) -> None: ...
-
-    def clear(self) -> None: ...
-
-    def close(self) -> None: ...
-
-    @property
-    def trace(self) -> Trace: ...
-
-    @property
-    def device(self) -> Device: ...
-
-    @property
-    def current(self) -> Any: ...
-
-    @property
-    def layout(self) -> Layout | None: ...
-
-    @property
-    def streams(self) -> Mapping[str, Any]: ...
+__all__ = ["Bench"]
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Room:
-    """What measurements need of a session."""
+class Bench(Group):
+    """Measure functions in a session of its own on the same device: nothing of it is in this session's trace.
 
-    lab: Lab
-    """The session of the user."""
-    backend: Backend
-    """Its device."""
-    open_bench: Callable[[], Lab]
-    """Opens another session on the same device."""
-    unwatched: Callable[[], AbstractContextManager[None]]
-    """Lets the user's session follow no accesses to arrays in a ``with`` block."""
-    twins: dict[tuple[str, int], Any] = field(default_factory=dict)
-    """Streams of the bench as lanes of the user's session, by name and handle."""
-
-    @contextmanager
-    def bench(self) -> Iterator[Lab]:
-        """Open a session in which work is measured: the trace and the layout of the user's stay as they are."""
-        self.lab.synchronize()  # what the user's streams hold is no part of it
-        bench = self.open_bench()
-        try:
-            with self.unwatched():
-                yield bench
-                bench.synchronize()
-        finally:
-            for name, twin in [*self.twins.items()]:
-                if twin.name.startswith(BENCH):
-                    twin.close()
-                del self.twins[name]
-            bench.close()
-
-    def twin(self, stream: Any) -> Any:
-        """Return a stream of the bench as one of the user's session: its functions may ask that what is selected."""
-        key = (stream.name, stream.handle)
-        if key not in self.twins:
-            self.twins[key] = self.lab.stream(f"{BENCH}{stream.name}/{stream.handle:x}", external=stream)
-        return self.twins[key]
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Task:
-    """What is called again and again."""
-
-    name: str
-    """How its calls are named in the trace."""
-    call: Callable[[], object]
-    """Enqueues its work on the selected stream."""
-    setup: Callable[[], object] | None = None
-    """Called before each call, on the same stream; its work is no part of the samples."""
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Calls:
-    """What the device did for the calls of one task, in their order. All columns have shape (n_calls,), in ns."""
-
-    start_ns: Int64Array
-    """When the first work of each began."""
-    end_ns: Int64Array
-    """When the last work of each ended."""
-    busy_ns: Int64Array
-    """How long its work took, summed; the same as from start to end where kernels are not known."""
-    launch_count: int
-    """Kernels, copies and fills of a call, at most; 0 where they are not known."""
-    has_kernels: bool
-    """Whether kernels were captured."""
-    stray_count: int
-    """Pieces of work on other streams than that of the call."""
-    host_ns: Int64Array
-    """How long the host took for each call."""
-    waited_count: int
-    """Calls behind which the stream had nothing to do any more: the call, or the host, has waited for the device."""
-    host_share: float
-    """Share of the time in which the host made calls; near 1 it never had to wait, and sets the pace."""
-
-    def __len__(self) -> int:
-        return len(self.start_ns)
-
-    @property
-    def duration_ns(self) -> Int64Array:
-        """From the first start to the last end of each call."""
-        return self.end_ns - self.start_ns
-
-    @property
-    def period_ns(self) -> Int64Array:
-        """From the end of the call before to the end of each, the first left out; shape (n_calls - 1,)."""
-        return np.diff(self.end_ns)
-
-
-def check_task(call: str, task: object) -> Callable[[], object]:
-    """Return a callable that takes nothing."""
-    if not callable(task):
-        raise OptionError(
-            f"{call} takes a function without arguments that enqueues work, not {task!r:.60}. Use {call.partition('(')[0]}"
-            "(lambda: f(x))."
-        )
-    return task
-
-
-def check_count(name: str, value: object, least: int) -> int:
-    """Return a whole number of at least so many."""
-    if isinstance(value, bool) or not isinstance(value, (int, np.integer)) or value < least:
-        raise OptionError(
-            f"{name} is {value!r:.40}; give a whole number of at least {least}, for example {name}={max(least, 10)}."
-        )
-    return int(value)
-
-
-def ahead_of(call_ns: float) -> int:
-    """Return how many calls of a task are enqueued ahead of the device, by how long one takes.
-
-    Examples
-    --------
-    >>> ahead_of(50_000), ahead_of(3_000_000), ahead_of(1_000)
-    (20, 4, 64)
+    This session's layout stays as it is, and its capture pauses meanwhile.
     """
-    return int(np.clip(np.ceil(AHEAD_NS / max(call_ns, 1)), AHEAD, MOST_AHEAD))
 
+    def measure(
+        self,
+        function: Callable[[], object],
+        *,
+        stream: str | Stream | SupportsCudaStream | None = None,
+        repeats: int = 20,
+        warmup: int = 3,
+        setup: Callable[[], object] | None = None,
+    ) -> Measurement:
+        """Measure how long the device takes for a call, again and again.
 
-def drive(
-    room: Room,
-    bench: Lab,
-    tasks: Sequence[tuple[Task, Any]],
-    goes_on: Callable[[Sequence[int]], bool],
-    *,
-    ahead: Sequence[int] | None = None,
-) -> list[Calls]:
-    """Call tasks in turns, each on its stream, until told to stop; return what the device did for the calls of each.
+        Calls are enqueued ahead of the device; one counts from the start of its first kernel to the end of its last, or, where
+        kernels are not captured, between two events.
 
-    The host fills the queue of whichever task has the least ahead of the device, so that all streams have work as long as it
-    keeps up; one selection serves all calls of a filling, as it takes the host longer than many a launch. Earlier records of
-    the bench are forgotten.
+        Parameters
+        ----------
+        function
+            Takes nothing and enqueues work on the selected stream, by any library that follows it.
+        stream
+            Where; None for the stream that is selected, or one of the whole card.
+        repeats, warmup
+            How many calls count, and how many come before them.
+        setup
+            Called before each call on the same stream; its work does not count.
 
-    Parameters
-    ----------
-    room, bench
-        The user's session, and one of `Room.bench`.
-    tasks
-        Each with the stream on which it is called.
-    goes_on
-        Given how often each task was called; asked before each call.
-    ahead
-        How many calls of each may wait on its stream; None for `AHEAD`.
-    """
-    bench.synchronize()
-    bench.clear()
-    queues = [_Queue(task, stream, depth) for (task, stream), depth in zip(tasks, ahead or [AHEAD] * len(tasks), strict=True)]
-    now, waiting_ns = room.backend.host_time_ns, 0
-    began_ns = now()
-    while goes_on([len(queue.host_ns) for queue in queues]):
-        queue = min(queues, key=lambda one: (len(one.flying) / one.depth, len(one.host_ns)))
-        if len(queue.flying) >= queue.depth:
-            waiting_ns -= now()
-            _await_room(queues)
-            waiting_ns += now()
-            continue
-        with room.lab.select(room.twin(queue.stream)), bench.select(queue.stream):
-            while len(queue.flying) < queue.depth and goes_on([len(queue.host_ns) for queue in queues]):
-                queue.call(bench, now)
-    host_share = 1 - waiting_ns / max(now() - began_ns, 1)
-    bench.synchronize()
-    trace = bench.trace
-    return [_calls_of(trace, queue, host_share) for queue in queues]
+        Raises
+        ------
+        MeasureError
+            If nothing was enqueued on the stream.
+        OptionError
+            If the function is none, or a number is too small.
 
+        Examples
+        --------
+        >>> from gpustreamlab import Session
+        >>> from gpustreamlab.workloads import spin
+        >>> with Session("sim") as lab:
+        ...     lab.bench.measure(lambda: spin(lab, 50_000), repeats=5)
+        <Measurement: call: 50.0 µs (50.0 µs to 50.0 µs) on 132 SMs, median of 5 calls>
+        """
+        lab = self._session
+        lab._life.require_open("measure")
+        task = _task("measure", function, repeats, warmup, setup)
+        with opened_rig(lab) as rig:
+            given = lab.current if stream is None else stream
+            chosen = rig.session.stream("measured") if given is None else rig.adopted(given)
+            return rig.measure(task, chosen, repeats=repeats, warmup=warmup)
 
-class _Queue:
-    """The calls of one task: those that were made, and those of which the device has not done all."""
+    def sweep(
+        self,
+        function: Callable[[], object],
+        sms: str | Sequence[int] = "all",
+        *,
+        repeats: int = 10,
+        warmup: int = 2,
+        setup: Callable[[], object] | None = None,
+    ) -> Sweep:
+        """Measure a call alone on partitions of many sizes, and fit models of how its time depends on the SMs.
 
-    def __init__(self, task: Task, stream: Any, depth: int) -> None:
-        self.task, self.stream, self.depth = task, stream, depth
-        self.flying: deque[Any] = deque()
-        self.host_ns: list[int] = []
-        self.waited_count = 0
+        Parameters
+        ----------
+        function, repeats, warmup, setup
+            As `measure` takes them.
+        sms
+            ``"all"`` for each size of ``device.grantable_sms``, or some of them.
 
-    def call(self, bench: Lab, now: Callable[[], int]) -> None:
-        """Make one more call, on the stream that is selected."""
-        if self.task.setup is not None:
-            with bench.range("setup"):
-                self.task.setup()
-        began_ns = now()
-        with bench.range(self.task.name):
-            self.task.call()
-        self.host_ns.append(now() - began_ns)
-        event = self.stream.record()
-        self.waited_count += event.query()
-        self.flying.append(event)
+        Raises
+        ------
+        OptionError
+            If the device grants no partition of a size.
+        MeasureError
+            If nothing was enqueued.
 
+        Examples
+        --------
+        >>> from gpustreamlab import Session
+        >>> from gpustreamlab.workloads import spin
+        >>> with Session("sim") as lab:
+        ...     lab.bench.sweep(lambda: spin(lab, 10_000, blocks=2048), sms=[8, 16, 32, 64, 124], repeats=3).knee
+        64
+        """
+        lab = self._session
+        lab._life.require_open("sweep the SMs")
+        task = _task("sweep", function, repeats, warmup, setup)
+        sizes = read_sizes(lab.device, sms)
+        points: list[Measurement] = []
+        waves: Mapping[int, float] = {}
+        with opened_rig(lab) as rig, steps(len(sizes), f"sweep of {task.name}") as step:
+            try:
+                for size in sizes:
+                    points.append(measure_size(rig, task, size, repeats=repeats, warmup=warmup))
+                    waves = waves_of(rig.session.trace)
+                    step(f"{size} SMs")
+            except KeyboardInterrupt:
+                if not points:
+                    raise
+        fits = fit_times([one.sm_count for one in points], [one.median_ns for one in points], waves)
+        return Sweep(name=task.name, points=tuple(points), fits=fits, is_whole=len(points) == len(sizes))
 
-def _await_room(queues: Sequence[_Queue]) -> None:
-    """Wait until half of a queue has ended, and forget all calls that have: being asked first is no advantage."""
-    while all(2 * len(queue.flying) > queue.depth for queue in queues):
-        for queue in queues:
-            while queue.flying and queue.flying[0].query():
-                queue.flying.popleft()
-        time.sleep(0)
+    def corun(
+        self,
+        tasks: Mapping[str, Callable[[], object]],
+        layout: Layout | Mapping[str, int | str] | None = None,
+        *,
+        priorities: Mapping[str, int] | None = None,
+        repeats: int = 12,
+    ) -> Corun:
+        """Measure tasks beside each other in steady state, and alone: what each loses, and what all gain.
 
+        Parameters
+        ----------
+        tasks
+            Functions by name, as `measure` takes them.
+        layout
+            A partition for each task, by its name; None for streams on the whole card.
+        priorities
+            Of the tasks' streams; 0 where there is none.
+        repeats
+            Calls of the longest task; shorter ones are called for as long.
 
-def _calls_of(trace: Trace, queue: _Queue, host_share: float) -> Calls:
-    name = queue.task.name
-    code = trace.names.index(name) if name in trace.names else -1
-    lane = next(place for place, one in enumerate(trace.lanes) if one.name == queue.stream.name)
-    rows = np.flatnonzero((trace.kind == _RANGE) & (trace.name == code) & (trace.lane == lane))
-    rows = rows[np.argsort(trace.start_ns[rows], kind="stable")]
-    place_of = np.full(len(trace), -1, np.int64)
-    place_of[rows] = np.arange(len(rows))
-    work = np.flatnonzero(np.isin(trace.kind, WORK))
-    owner = trace.parent[work].astype(np.int64)
-    while True:  # up to the call, through ranges in between
-        onward = (owner >= 0) & (place_of[owner] < 0)
-        if not onward.any():
-            break
-        owner[onward] = trace.parent[owner[onward]]
-    place = np.where(owner >= 0, place_of[owner], -1)
-    work, place = work[place >= 0], place[place >= 0]
-    start_ns, end_ns = trace.start_ns[rows].copy(), trace.end_ns[rows].copy()
-    busy_ns, counts = end_ns - start_ns, np.bincount(place, minlength=len(rows))
-    if len(work):
-        known = counts > 0
-        first, last, busy = (
-            np.full(len(rows), np.iinfo(np.int64).max),
-            np.zeros(len(rows), np.int64),
-            np.zeros(len(rows), np.int64),
+        Raises
+        ------
+        OptionError
+            If there are fewer than two tasks, or the layout has no partition for one.
+        MeasureError
+            If a task enqueues nothing.
+
+        Examples
+        --------
+        >>> from gpustreamlab import Session
+        >>> from gpustreamlab.workloads import spin
+        >>> with Session("sim") as lab:
+        ...     both = lab.bench.corun({"a": lambda: spin(lab, 50_000), "b": lambda: spin(lab, 100_000)})
+        ...     round(both.speedup, 1), round(both["a"].slowdown, 1)
+        (2.0, 1.0)
+        """
+        self._session._life.require_open("measure tasks beside each other")
+        known = read_tasks("lab.bench.corun", tasks)
+        check_count("repeats", repeats, FEWEST_CALLS)
+        place = place_of(layout, priorities, known)
+        with opened_rig(self._session) as rig:
+            return Bencher(rig, known, repeats).measure(place)
+
+    def tune(
+        self,
+        tasks: Mapping[str, Callable[[], object]],
+        objective: str | Callable[[Corun], float] = "throughput",
+        *,
+        constraint: str | None = None,
+        priorities: bool = True,
+        repeats: int = 8,
+        budget_s: float | None = None,
+    ) -> Tuning:
+        """Find out by measuring which split of the SMs serves tasks best, or whether plain streams or priorities do.
+
+        Up to 24 candidates are all measured, of more those that a climb from a few splits comes by. The best three are
+        measured again with three times as many calls. Ctrl-C keeps what was measured.
+
+        Parameters
+        ----------
+        tasks
+            Functions by name, as `measure` takes them.
+        objective
+            ``"throughput"``; ``"makespan"``: each called once; or a function of a `Corun` that returns what to maximise.
+        constraint
+            What has to hold: ``"decode.p95 < 2 ms"``, ``"decode.slowdown < 1.5"``.
+        priorities
+            Whether a higher priority for one task on the whole card is a candidate.
+        repeats
+            Calls of the longest task for each candidate.
+        budget_s
+            After so many seconds no more candidates are measured; None for no limit.
+
+        Raises
+        ------
+        OptionError
+            If something cannot be read.
+        MeasureError
+            If a task enqueues nothing, or the budget is over before one candidate was measured.
+
+        Examples
+        --------
+        >>> from gpustreamlab import Session
+        >>> from gpustreamlab.workloads import spin
+        >>> with Session("sim") as lab:
+        ...     tuning = lab.bench.tune({"a": lambda: spin(lab, 50_000), "b": lambda: spin(lab, 100_000)}, repeats=4)
+        ...     str(tuning.best.place)
+        'plain streams'
+        """
+        lab = self._session
+        lab._life.require_open("tune")
+        known = read_tasks("lab.bench.tune", tasks)
+        check_count("repeats", repeats, FEWEST_CALLS)
+        if budget_s is not None and not budget_s > 0:
+            raise OptionError(f"budget_s is {budget_s!r}; give seconds above 0, or None for no limit.")
+        judge, sought = read_objective(objective)
+        names = [task.name for task in known]
+        limit = None if constraint is None else Constraint.read(constraint, names)
+        plain, splits = candidates(lab.device, names, lab._backend.priority_range, priorities=priorities)
+        count = len(plain) + len(splits)
+        with opened_rig(lab) as rig, steps(min(FEW_PLACES, count) + CONFIRMED, "tuning") as step:
+            search = Search(Bencher(rig, known, repeats), judge, limit, budget_s, step)
+            search.run(plain, splits)
+        if not search.trials:
+            raise MeasureError(
+                f"budget_s={budget_s:g} was over before one candidate was measured. Give more, or cheaper functions: "
+                "lab.bench.tune(..., budget_s=60)."
+            )
+        return Tuning(
+            trials=tuple(sorted(search.trials.values(), key=lambda one: (not one.is_confirmed, *rank(one)))),
+            objective=sought,
+            constraint="" if limit is None else limit.text,
+            candidate_count=count,
+            notes=tuple(search.notes),
+            lab=lab,
         )
-        np.minimum.at(first, place, trace.start_ns[work])
-        np.maximum.at(last, place, trace.end_ns[work])
-        np.add.at(busy, place, trace.duration_ns[work])
-        start_ns, end_ns, busy_ns = (np.where(known, *pair) for pair in ((first, start_ns), (last, end_ns), (busy, busy_ns)))
-        if not known.all():
-            start_ns, end_ns, busy_ns = (values[known] for values in (start_ns, end_ns, busy_ns))
-    return Calls(
-        start_ns=start_ns,
-        end_ns=end_ns,
-        busy_ns=busy_ns,
-        launch_count=int(counts.max(initial=0)),
-        has_kernels=trace.metadata.tier == CaptureTier.KERNELS,
-        stray_count=int((trace.lane[work] != lane).sum()),
-        host_ns=np.array(queue.host_ns, np.int64),
-        waited_count=queue.waited_count,
-        host_share=host_share,
-    )
 
 
-def require_work(calls: Calls, task: Task, stream: str) -> None:
-    """Raise where nothing was seen to run."""
-    if not len(calls) or int(calls.duration_ns.max()) <= 0 or (calls.has_kernels and not calls.launch_count):
-        raise MeasureError(
-            f"{task.name!r} enqueued no work on stream {stream!r}, so there is nothing to measure. Pass a function "
-            "that enqueues "
-            "work on the stream that is selected, for example lambda: xp.matmul(a, b, out=c)."
-        )
+def _task(call: str, function: object, repeats: int, warmup: int, setup: Callable[[], object] | None) -> Task:
+    """Return what is measured, if it and its numbers can be."""
+    check_count("repeats", repeats, 2)
+    check_count("warmup", warmup, 0)
+    return Task(name=name_of(function), call=check_task(f"lab.bench.{call}(f)", function), setup=setup)

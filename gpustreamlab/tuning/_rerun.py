@@ -14,7 +14,7 @@ from gpustreamlab.backends.sim._commands import CopyRun, CopySpec, DeviceWork, M
 from gpustreamlab.backends.sim._scheduler import Scheduler
 from gpustreamlab.errors import MeasureError
 from gpustreamlab.model import SPAN_KINDS, Trace
-from gpustreamlab.tuning._bench import WORK
+from gpustreamlab.tuning._measure import WORK
 from gpustreamlab.typing import BoolArray, EdgeKind, Int64Array, SpanKind
 
 __all__ = ["Need", "Seat", "Work", "run_again", "work_of"]
