@@ -314,7 +314,7 @@ class Recording(Group):
             )
         session = self._session
         session._life.require_open("cut its trace")
-        trace = session._recorder.trace(title=session.title, since=checkpoint)
+        trace = session._recorder.trace(title=session._title, since=checkpoint)
         # Asked again: the recorder lets go of everything where another thread closes the session meanwhile.
         session._life.require_open("cut its trace")
         return trace

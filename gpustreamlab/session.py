@@ -16,7 +16,7 @@ from typing import TYPE_CHECKING, Any, Self, TypeVar
 from gpustreamlab._util.background import DEFAULT_REFRESH_HZ
 from gpustreamlab._util.defences import ProcessBound
 from gpustreamlab._util.shell import running_kernel_shell
-from gpustreamlab.analysis import Explanation, Overlap, Share
+from gpustreamlab.analysis import Explanation, Share
 from gpustreamlab.backends import Backend, choose_backend
 from gpustreamlab.errors import CloseError, InvalidNameError, OptionError, SessionError
 from gpustreamlab.green import DEFAULT_CONTEXT_LIMIT, ContextCache
@@ -24,7 +24,7 @@ from gpustreamlab.groups import Expect, Memory, PartitionTools, Recording
 from gpustreamlab.memory.hazards import check_hazard_mode, watch_accesses
 from gpustreamlab.memory.lifetimes import Keeper, call_on
 from gpustreamlab.model import Device, Layout, Note, Trace, WorkqueueOptions, with_written, without_tools
-from gpustreamlab.notebook.views import LiveViews, check_timeline_options, title_of
+from gpustreamlab.notebook.views import LiveViews, check_timeline_options
 from gpustreamlab.programs import Program, make_program
 from gpustreamlab.record import DEFAULT_PENDING_LIMIT, DEFAULT_RING_SIZE, Range, Recorder
 from gpustreamlab.record.capture import Capture, CaptureControl, read_tier
@@ -136,8 +136,8 @@ class Session(ProcessBound):
         hazards: HazardMode | str | None = None,
         capture: CaptureTier | str = "auto",
     ) -> None:
-        _check_options(device, hazards, capture)
-        self.title = title
+        _check_options(device, hazards, capture, title)
+        self._title = title.encode("utf-8", "replace").decode("utf-8")  # a lone surrogate could not be saved
         with ExitStack() as undoing:
             spool_file = open_spool_file(spool, spool_limit_bytes)
             if spool_file is not None:
@@ -156,7 +156,7 @@ class Session(ProcessBound):
             self._partitions = Partitions(
                 self._backend, self._recorder, ContextCache(self._backend, context_limit), self._locks
             )
-            self._spool = None if spool_file is None else Spool(spool_file, self._recorder, title_of(self))
+            self._spool = None if spool_file is None else Spool(spool_file, self._recorder, self._title)
             if self._spool is not None:
                 undoing.callback(self._spool.close)
             self._keeper = Keeper(self._backend, self._recorder.observing)
@@ -173,7 +173,7 @@ class Session(ProcessBound):
         self._entered = False
         self._last_trace: Trace | None = None
         self._notes: tuple[Note, ...] = ()
-        self._views = LiveViews(self._recorder)
+        self._views = LiveViews(self._recorder, self._title)
         self._closing: Closing | None = None
         self._life.begin()
         _open_sessions.add(self)
@@ -207,17 +207,6 @@ class Session(ProcessBound):
         return facts_table(
             self._facts(), "There is no usable GPU: the simulated device is used." if self._fallback_reason else ""
         )
-
-    @property
-    def title(self) -> str:
-        """A name for traces and timelines; any text."""
-        return self._title
-
-    @title.setter
-    def title(self, text: str) -> None:
-        if not isinstance(text, str):
-            raise OptionError(f"title is {text!r}; it must be a str. Use gpustreamlab.Session(title='my run').")
-        self._title = text.encode("utf-8", "replace").decode("utf-8")  # a lone surrogate could not be saved
 
     @property
     def state(self) -> SessionState:
@@ -648,10 +637,6 @@ class Session(ProcessBound):
         """Return the streams of ranges whose work had not ended for the last trace, and when they were opened, in ns."""
         return self._recorder.running() if self._last_trace is None else []
 
-    def overlap(self) -> Overlap:
-        """Return how much the streams' work overlapped, so far; see `gpustreamlab.analysis.overlap`."""
-        return self.trace.overlap()
-
     def explain(self, first: str | int | None = None, second: str | None = None) -> Explanation:
         """Say why work did not overlap so far, and what to change; see `gpustreamlab.analysis.explain`.
 
@@ -785,7 +770,7 @@ class Session(ProcessBound):
             self._last_trace = with_written(self._last_trace, notes)
 
     def _make_trace(self) -> Trace:
-        trace = without_tools(self._recorder.trace(title=self.title))
+        trace = without_tools(self._recorder.trace(title=self._title))
         notes, shared = (*self._accesses.notes(trace), *self._notes), self._accesses.shared_data()
         if shared:
             trace = replace(trace, metadata=replace(trace.metadata, shared_data=shared))
@@ -824,10 +809,12 @@ def _tell_once(fallback_reason: str) -> None:
         _log.warning("This session runs on the simulated device. %s", fallback_reason)
 
 
-def _check_options(device: int, hazards: HazardMode | str | None, capture: CaptureTier | str) -> None:
+def _check_options(device: int, hazards: HazardMode | str | None, capture: CaptureTier | str, title: str) -> None:
     """Raise `OptionError` before anything is made."""
     if isinstance(device, bool) or not isinstance(device, int):
         raise OptionError(f"device is {device!r}; it must be the CUDA device's number. Use gpustreamlab.Session(device=0).")
+    if not isinstance(title, str):
+        raise OptionError(f"title is {title!r}; it must be a str. Use gpustreamlab.Session(title='my run').")
     check_hazard_mode(hazards, simulated=False)
     read_tier(capture, usage="gpustreamlab.Session(capture='ranges')")
 

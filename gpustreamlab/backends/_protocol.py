@@ -181,17 +181,6 @@ class GraphCapture(Protocol):
             or the capture has ended before.
         """
 
-    def update(self, graph: Any) -> bool:
-        """End the capture; tell whether a graph now does what was captured, because only arrays or scalars differ.
-
-        Where it tells False, the graph is as it was.
-
-        Raises
-        ------
-        GraphCaptureError
-            As `instantiate`.
-        """
-
     def abandon(self) -> None:
         """End the capture without a graph. Idempotent."""
 

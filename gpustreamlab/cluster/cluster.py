@@ -139,7 +139,7 @@ class Cluster(OneOfSeveral):
             tells_alike=False,
             missing=_weakly(self._live_missing),
         )
-        self._views = LiveViews(self._joined)
+        self._views = LiveViews(self._joined, self.title)
         self._follower.start()
 
     def __enter__(self) -> Self:

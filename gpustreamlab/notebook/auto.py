@@ -310,22 +310,7 @@ class AutoCell:
 
 
 class CellStreams:
-    """The streams of one session's cells.
-
-    Parameters
-    ----------
-    session
-        The session.
-    values
-        The notebook's variables.
-    count
-        How many streams cells are spread over, from 1 to `MOST_STREAMS`.
-
-    Raises
-    ------
-    OptionError
-        If it is another number.
-    """
+    """The streams of one session's cells."""
 
     def __init__(self, session: Any, values: dict[str, Any], count: int) -> None:
         if not 1 <= count <= MOST_STREAMS:

@@ -44,15 +44,7 @@ class CellRecord:
 
 
 class CellLog:
-    """Records the cells that a shell runs, and runs them on streams where that was asked for.
-
-    Parameters
-    ----------
-    shell
-        The IPython shell.
-    find_sessions
-        Returns the sessions that are open: while there is none, nothing is recorded.
-    """
+    """Records the cells that a shell runs, and runs them on streams where that was asked for."""
 
     def __init__(self, shell: Any, find_sessions: Callable[[], Sequence[Any]]) -> None:
         self._shell = shell
@@ -83,13 +75,7 @@ class CellLog:
         return [] if since is None else [record for record in self.cells if record.number >= since]
 
     def start_auto(self, session: Any, count: int) -> None:
-        """Choose a stream for each cell from the next one on.
-
-        Raises
-        ------
-        OptionError
-            If there are too many streams, or none.
-        """
+        """Choose a stream for each cell from the next one on."""
         started = CellStreams(session, self._shell.user_ns, count)
         self.stop_auto()
         self.auto = started

@@ -27,13 +27,7 @@ def static_text(*names: str) -> str:
 
 
 class KeptWidget(anywidget.AnyWidget):
-    """A widget whose script, below that of ``kept.js``, keeps a picture when the notebook is saved.
-
-    Parameters
-    ----------
-    traits
-        What the widget shows at first.
-    """
+    """A widget whose script, below that of ``kept.js``, keeps a picture when the notebook is saved."""
 
     widget_id = traitlets.Unicode().tag(sync=True)
     """The id of its model, under which the notebook's metadata keep the picture."""

@@ -141,11 +141,6 @@ class TimelineTarget(Protocol):
     """What a live timeline needs of a session."""
 
     @property
-    def title(self) -> str:
-        """Its title, which may change."""
-        ...
-
-    @property
     def trace(self) -> Trace:
         """What was recorded so far."""
         ...

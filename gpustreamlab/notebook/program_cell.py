@@ -23,33 +23,14 @@ _MISSING = object()
 
 
 class ProgramCells:
-    """The programs of one shell's cells.
-
-    Parameters
-    ----------
-    shell
-        The IPython shell; programs run on its variables.
-    """
+    """The programs of one shell's cells."""
 
     def __init__(self, shell: Any) -> None:
         self._shell = shell
         self._plans: dict[tuple[object, ...], Plan] = {}
 
     def plan(self, lab: Session, body: str, streams: int | tuple[str, ...]) -> Plan:
-        """Return a cell's plan: the one that it has, else a new one.
-
-        Parameters
-        ----------
-        lab, body, streams
-            Where it runs, its source, and how many streams it may use, or which.
-
-        Raises
-        ------
-        ProgramError
-            If it cannot be planned.
-        SyntaxError
-            If it is no Python.
-        """
+        """Return a cell's plan: the one that it has, else a new one."""
         shell = self._shell
         # Below the magic's line, so that lines have the cell's numbers; IPython leaves empty lines at the beginning out.
         source = "\n" * (1 + _empty_lines(body)) + shell.transform_cell(body)
@@ -104,13 +85,7 @@ def first_run_note(plan: Plan) -> str:
 
 
 def show_check(plan: Plan) -> None:
-    """Show whether a plan gives what one stream gives.
-
-    Raises
-    ------
-    UsageError
-        If it does not: then the cell must not run as planned.
-    """
+    """Show whether a plan gives what one stream gives."""
     __tracebackhide__ = True
     check = plan.check()
     display(check)

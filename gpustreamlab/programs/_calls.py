@@ -86,15 +86,7 @@ setattr(builtins, CALL, _told)
 
 
 class CallLog:
-    """Is told of the calls of a recorded program, and keeps what it cannot follow.
-
-    Parameters
-    ----------
-    touch
-        Is given the arguments of kernels that the user wrote.
-    is_own
-        Tells whether code was written within the program.
-    """
+    """Is told of the calls of a recorded program, and keeps what it cannot follow."""
 
     active: ClassVar[dict[int, CallLog]] = {}
     """Those that a program is recorded by now, by its thread."""
@@ -264,13 +256,7 @@ def _named_as(made: types.CodeType, code: types.CodeType) -> types.CodeType:
 
 
 def plain_again(pairs: Sequence[tuple[types.CodeType, types.CodeType]]) -> None:
-    """Give the functions that recorded statements made the code that the statements have without a recording.
-
-    Parameters
-    ----------
-    pairs
-        Each statement's code as it was recorded, and as it is.
-    """
+    """Give the functions that recorded statements made the code that the statements have without a recording."""
     both = [(made, code) for made, code in pairs if made is not code]
     plain = {id(one): other for made, code in both for one, other in zip(_inner(made), _inner(code), strict=True)}
     plain |= {id(made): code for made, code in both}

@@ -55,17 +55,7 @@ class Code:
 
 
 def write_code(source: Source, planned: Schedule, recording: Recording, session: str, *, has_ranges: bool = True) -> Code:
-    """Write a plan as Python.
-
-    Parameters
-    ----------
-    source, planned, recording
-        The program, where its statements run, and what they touch.
-    session
-        The variable of the session.
-    has_ranges
-        Whether each block is a range on the timeline; a CUDA graph cannot have any.
-    """
+    """Write a plan as Python."""
     writer = _Writer(source, planned, recording, session)
     lines: list[str] = []
     tree, blocks = ast.Module([], []), set[int]()

@@ -30,7 +30,7 @@ from gpustreamlab.programs._calls import (
 from gpustreamlab.programs._code import Statements, watching
 from gpustreamlab.programs._graph import LAUNCH_NS, Access, Engine, Recording, StreamCosts, Work
 from gpustreamlab.programs._source import LABEL_LENGTH, Source, Statement, what_decides
-from gpustreamlab.programs._torch import TorchPieces, bytes_of, graph_breaks, is_tensor, watching_torch
+from gpustreamlab.programs._torch import TorchPieces, bytes_of, is_tensor, watching_torch
 from gpustreamlab.programs._torch import region as region_of_tensor
 from gpustreamlab.programs._values import copied, is_plain, is_random, reach, replace_values, signature
 from gpustreamlab.typing import SpanKind
@@ -198,15 +198,7 @@ def tracked(program: Statements, values: dict[str, Any], watch: AccessWatch) -> 
 
 
 def record(program: Statements, home: str, values: dict[str, Any]) -> Recording:
-    """Run a program, in order on one stream, and take note of what it touches, and how long its work takes.
-
-    Parameters
-    ----------
-    program, home
-        The program, and the stream on which it runs.
-    values
-        The variables that it runs on, and changes.
-    """
+    """Run a program, in order on one stream, and take note of what it touches, and how long its work takes."""
     __tracebackhide__ = True
     source, lab = program.source, program.lab
     with program.running(values, {}), program.lab._selections.same_behind(), watching(program.lab) as watch:
@@ -304,7 +296,7 @@ class _Tap:
         for name in sorted(step.looked_up):
             self._reach(name, values)
         step.reached, step.crossing = step.crossing, {}
-        is_over, breaks = False, graph_breaks()
+        is_over = False
         self._watch.tap = self
         self.bounds_ns[-1:] = [now()]  # in front of its range
         try:
@@ -323,7 +315,6 @@ class _Tap:
             raise
         finally:
             self._watch.tap = None
-        self._tell_breaks(statement, breaks)
         for name in _names_used(statement, values):
             self._reach(name, values)
         log = self._log
@@ -332,13 +323,6 @@ class _Tap:
         step.outside = f"line {statement.line} calls {log.outside}" if log.outside else ""
         step.leads = {name: self._is_led(values[name]) for name in self._changed(statement, values)}
         return step
-
-    def _tell_breaks(self, statement: Statement, before: Mapping[str, int]) -> None:
-        broken = [reason for reason, count in graph_breaks().items() if count > before.get(reason, 0)]
-        if broken:
-            self.notes.append(
-                f"Line {statement.line}: torch.compile broke its graph {len(broken)} times, first for: {broken[0]:.200}"
-            )
 
     def _changed(self, statement: Statement, values: Mapping[str, object]) -> Iterator[str]:
         """Yield the variables that a statement binds, new arrays left out, and those whose content it may change."""
@@ -523,15 +507,7 @@ def _stream_costs(program: Statements, home: str) -> StreamCosts:
 
 
 def measured(trace: Trace, bounds_ns: Sequence[int]) -> tuple[list[Work], bool]:
-    """Return what statements did on the device, and whether kernels tell: what was queued while each of them ran.
-
-    Parameters
-    ----------
-    trace
-        What ran.
-    bounds_ns
-        When each statement began, and when the last one ended, by the trace's clock.
-    """
+    """Return what statements did on the device, and whether kernels tell: what was queued while each of them ran."""
     works = [Work()] * (len(bounds_ns) - 1)
     owner = np.searchsorted(bounds_ns, trace.queued_ns, side="right") - 1
     owner[owner == len(works)] = -1
@@ -622,15 +598,6 @@ def _barrier_of_values(statement: Statement, step: _Step, leading: Sequence[tupl
     """Return why values that may be others in the next run may lead to other arrays; an empty text where they cannot.
 
     Values of arrays of the host are data as a rule: they count where something decides or chooses by values.
-
-    Parameters
-    ----------
-    statement, step
-        What it is, and what it did.
-    leading
-        Variables behind it that may lead to other arrays, and why.
-    varies
-        Whether it goes by values that may be others.
     """
     is_elsewhere = not _pieces(step.accesses) <= step.named | step.born
     chooses = statement.chooses or step.can_decide or (step.can_choose and is_elsewhere)
@@ -669,15 +636,7 @@ def _work(statement: Statement, step: _Step, work: Work) -> Work:
 
 
 def least_work(known: Work, timed: Sequence[Work], *, is_told: bool) -> Work:
-    """Return a statement's work with the least that later runs took.
-
-    Parameters
-    ----------
-    known, timed
-        As it was recorded, and what it took in those.
-    is_told
-        Whether kernels told of it; else only the host was measured.
-    """
+    """Return a statement's work with the least that later runs took."""
     waits = known.waits if not is_told or known.is_host_read else all(one.waits for one in timed)
     host_ns = LAUNCH_NS if waits else max(min(one.host_ns for one in timed), LAUNCH_NS)
     if not is_told or known.engine is Engine.NONE:

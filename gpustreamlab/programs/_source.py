@@ -110,28 +110,7 @@ def read_source(
     result: str = RESULT,
     flags: int = 0,
 ) -> Source:
-    """Read a cell's text, or a function.
-
-    Parameters
-    ----------
-    program
-        Text, or a function written in Python.
-    is_session
-        Tells whether a name is the session's.
-    filename
-        What tracebacks call a text.
-    result
-        The variable that gets what the last expression of a text gives; what a function returns is bound to `RESULT`.
-    flags
-        What a text is compiled with, beside its own ``from __future__ import ...``.
-
-    Raises
-    ------
-    ProgramError
-        For what cannot be planned: ``await``, ``yield``, ``return`` before the end, ``global`` in a function, star imports.
-    SyntaxError
-        For what is no Python.
-    """
+    """Read a cell's text, or a function."""
     if isinstance(program, str):
         return _read_text(program, is_session, filename, result, flags)
     if not isinstance(program, FunctionType):
@@ -456,13 +435,7 @@ _Uses = tuple[frozenset[str], frozenset[str]]
 
 
 def first_uses(node: ast.stmt, used: _Uses | None = None) -> _Uses:
-    """Return the names that a statement may look up before it binds them, and those that it binds in any case.
-
-    Parameters
-    ----------
-    used
-        What `names_of` says of it, where that is known.
-    """
+    """Return the names that a statement may look up before it binds them, and those that it binds in any case."""
     match node:
         case ast.If(test=test, body=body, orelse=other):
             (first, bound), (second, also_bound) = _uses_in(body), _uses_in(other)

@@ -42,17 +42,7 @@ def eager(function: Any) -> Any:
 def watching_torch(
     note: Note, host_wait: Callable[[], object], *, device_types: Iterable[str] = ("cuda",)
 ) -> AbstractContextManager[object]:
-    """Tell what torch's operators read and write, in a ``with`` block of this thread.
-
-    Parameters
-    ----------
-    note
-        Is told of each operator.
-    host_wait
-        Is called where the host reads a value.
-    device_types
-        Tensors of which devices are told of.
-    """
+    """Tell what torch's operators read and write, in a ``with`` block of this thread."""
     if torch_here() is None:
         return nullcontext()
     mode: Any = import_module("torch.utils._python_dispatch").TorchDispatchMode
@@ -117,13 +107,7 @@ class TorchPieces:
 
 
 class TorchAccesses:
-    """Tells those who look for hazards what torch's operators read and write, on torch's current stream.
-
-    Parameters
-    ----------
-    watch
-        Takes the notes.
-    """
+    """Tells those who look for hazards what torch's operators read and write, on torch's current stream."""
 
     def __init__(self, watch: AccessWatch) -> None:
         self._watch = watch
@@ -156,12 +140,6 @@ class TorchAccesses:
 def _weak_storage(tensor: Any) -> Any:
     reductions: Any = import_module("torch.multiprocessing.reductions")
     return reductions.StorageWeakRef(tensor.untyped_storage())
-
-
-def graph_breaks() -> Mapping[str, int]:
-    """Return how often torch.compile has broken a graph so far, by the reason."""
-    dynamo = sys.modules.get("torch._dynamo.utils")
-    return {} if dynamo is None else dict(dynamo.counters["graph_break"])
 
 
 def bytes_of(tensor: Any) -> tuple[int, int]:

@@ -201,17 +201,7 @@ class Corun(Reported):
 
 
 class Bencher:
-    """Measures places of the same tasks; what each takes alone is measured once for each number of SMs.
-
-    Parameters
-    ----------
-    rig
-        Where it is measured.
-    tasks
-        The tasks.
-    repeats
-        Calls of the longest task in each measurement.
-    """
+    """Measures places of the same tasks; what each takes alone is measured once for each number of SMs."""
 
     def __init__(self, rig: Rig, tasks: Sequence[Task], repeats: int) -> None:
         self._rig = rig
@@ -371,13 +361,7 @@ def _inside(calls: Calls, together: Sequence[Calls]) -> BoolArray:
 
 
 def read_tasks(call: str, tasks: Mapping[str, Callable[[], object]]) -> list[Task]:
-    """Return the tasks of a mapping.
-
-    Raises
-    ------
-    OptionError
-        If there are fewer than two, or one is no function.
-    """
+    """Return the tasks of a mapping."""
     if not isinstance(tasks, Mapping) or len(tasks) < 2:  # type: ignore[redundant-expr]
         raise OptionError(f"{call} takes two or more functions by name: {call}({{'prefill': f, 'decode': g}}).")
     return [
@@ -389,13 +373,7 @@ def read_tasks(call: str, tasks: Mapping[str, Callable[[], object]]) -> list[Tas
 def place_of(
     layout: Layout | Mapping[str, int | str] | None, priorities: Mapping[str, int] | None, tasks: Sequence[Task]
 ) -> Place:
-    """Return where tasks run.
-
-    Raises
-    ------
-    OptionError
-        If the layout has not one partition for each task, or a priority is of no task.
-    """
+    """Return where tasks run."""
     names = [task.name for task in tasks]
     unknown = sorted(set(priorities or {}) - set(names))
     if unknown:

@@ -257,15 +257,6 @@ def drive(
     The host fills the queue of whichever task has the least ahead of the device, so that all streams have work as long as it
     keeps up; one selection serves all calls of a filling, as it takes the host longer than many a launch. Earlier records of
     the rig are forgotten.
-
-    Parameters
-    ----------
-    tasks
-        Each with the stream on which it is called.
-    goes_on
-        Given how often each task was called; asked before each call.
-    ahead
-        How many calls of each may wait on its stream; None for `AHEAD`.
     """
     bench = rig.session
     bench.synchronize()

@@ -313,13 +313,7 @@ class _Parts:
 
 
 def _parts_of(trace: Trace, work: Work, sweeps: Mapping[str, Sweep]) -> _Parts:
-    """Find the sweep of each kernel: of the innermost range around it that has one, else of its own name.
-
-    Raises
-    ------
-    MeasureError
-        If kernels without one have too much of the busy time.
-    """
+    """Find the sweep of each kernel: of the innermost range around it that has one, else of its own name."""
     known = {*(trace.names[code] for code in trace.name)}
     wrong = [name for name in sweeps if name not in known]
     if wrong:
@@ -400,13 +394,7 @@ def _shortest(trace: Trace, work: Work, kernels: list[int]) -> FloatArray:
 
 
 def _own_lanes(trace: Trace, work: Work) -> tuple[Lane, ...]:
-    """Return the lanes with the SMs that they had.
-
-    Raises
-    ------
-    OptionError
-        If one had several layouts.
-    """
+    """Return the lanes with the SMs that they had."""
     lanes = []
     for place, lane in enumerate(trace.lanes):
         codes = np.unique(trace.partition[work.rows[work.lane == place]]).tolist()

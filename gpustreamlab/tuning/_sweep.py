@@ -197,13 +197,7 @@ def measure_size(rig: Rig, task: Task, size: int, *, repeats: int, warmup: int) 
 
 
 def read_sizes(device: Device, sms: str | Sequence[int]) -> list[int]:
-    """Return the sizes to measure, in ascending order.
-
-    Raises
-    ------
-    OptionError
-        If one cannot be granted.
-    """
+    """Return the sizes to measure, in ascending order."""
     granted = device.grantable_sms
     if isinstance(sms, str):
         if sms != "all":

@@ -50,13 +50,7 @@ class Constraint:
 
     @classmethod
     def read(cls, constraint: str, names: Sequence[str]) -> Constraint:
-        """Read ``"decode.p95 < 2 ms"`` or ``"decode.slowdown <= 1.5"``.
-
-        Raises
-        ------
-        OptionError
-            If it cannot be read, or names no task.
-        """
+        """Read ``"decode.p95 < 2 ms"`` or ``"decode.slowdown <= 1.5"``."""
         read = re.fullmatch(r"\s*([\w.\-+/#@:]+?)\.(\w+)\s*(<=|<|>=|>)\s*(\d+(?:\.\d*)?(?:e\d+)?)\s*(\S*)\s*", str(constraint))
         example = f"constraint='{names[-1]}.p95 < 2 ms'"
         if read is None:
@@ -251,13 +245,7 @@ def rank(trial: Trial) -> tuple[float, float]:
 
 
 def read_objective(objective: Objective) -> tuple[Callable[[Corun], float], str]:
-    """Return what says how good a co-run is, and its name.
-
-    Raises
-    ------
-    OptionError
-        If it is neither known nor a function.
-    """
+    """Return what says how good a co-run is, and its name."""
     if callable(objective):
         return objective, getattr(objective, "__name__", "function")
     if objective == "throughput":

@@ -599,7 +599,7 @@ def test_to_plan_runs_nothing_and_the_first_run_is_in_order(lab):
     for most in (1, 2):
         plan.run()
         lab.synchronize()
-        assert lab.overlap().max_concurrency == most
+        assert lab.trace.overlap().max_concurrency == most
         assert {"a = k @ k", "b = k @ k"} <= {*lab.trace.names}
         lab.clear()
 
