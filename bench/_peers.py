@@ -11,7 +11,7 @@ from typing import Any
 
 import numpy as np
 
-from gpustreamlab.model import Trace
+from gpustreamlab import Trace
 
 PALETTE = ("#4477aa", "#ee6677", "#228833", "#ccbb44", "#66ccee", "#aa3377", "#bbbbbb", "#ee8866", "#77aadd", "#44bb99")
 

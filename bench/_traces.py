@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import numpy as np
 
-from gpustreamlab.model import Device, Lane, Trace, TraceMetadata
+from gpustreamlab import Trace
+from gpustreamlab.model import Device, Lane, TraceMetadata
 
 LANE_COUNT = 16
 NAME_COUNT = 12

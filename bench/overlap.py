@@ -9,8 +9,8 @@ import pandas as pd
 
 from bench._common import median_seconds, report
 from bench._traces import LANE_COUNT, make_trace
+from gpustreamlab import Trace
 from gpustreamlab.analysis import overlap
-from gpustreamlab.model import Trace
 
 SPAN_COUNTS = (1_000_000, 10_000_000)
 ROUNDS = 3

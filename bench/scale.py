@@ -22,9 +22,10 @@ import numpy as np
 
 from bench._common import report
 from bench.spool import _recorder, _rows
+from gpustreamlab import Trace
 from gpustreamlab.cluster._clocks import Clocks
 from gpustreamlab.cluster._mirror import Mirror
-from gpustreamlab.model import Trace, merge
+from gpustreamlab.model import merge
 from gpustreamlab.sinks._spool_format import BatchEncoder
 from gpustreamlab.sinks.spool import Progress, read_changes
 

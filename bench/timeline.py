@@ -19,7 +19,7 @@ from bench._chromium import Chromium, Measured
 from bench._common import report
 from bench._kernels import make_kernel_trace
 from bench._peers import PEERS, Peer
-from gpustreamlab.model import Trace
+from gpustreamlab import Trace
 
 SPAN_COUNTS = (1_000, 10_000, 100_000, 1_000_000, 5_000_000)
 SOON = 100_000

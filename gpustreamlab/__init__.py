@@ -13,12 +13,12 @@ if TYPE_CHECKING:
     from gpustreamlab.cluster import Cluster
     from gpustreamlab.errors import ClusterError, GPUStreamLabError, PartitionError, PartitionWarning
     from gpustreamlab.magics import load_ipython_extension, unload_ipython_extension
-    from gpustreamlab.model import Layout, Trace, WorkqueueOptions, merge
+    from gpustreamlab.model import Layout, WorkqueueOptions, merge
     from gpustreamlab.node import Node
     from gpustreamlab.session import Session
-    from gpustreamlab.sinks.reading import load_trace
     from gpustreamlab.streams.stream import Event, Stream
-    from gpustreamlab.timeline import Comparison, Timeline, compare
+    from gpustreamlab.timeline import Comparison, Timeline
+    from gpustreamlab.trace import Trace, compare, load_trace
 
 __all__ = [
     "Cluster",
@@ -60,11 +60,11 @@ _HOMES = {
     "Session": "session",
     "Stream": "streams.stream",
     "Timeline": "timeline",
-    "Trace": "model",
+    "Trace": "trace",
     "WorkqueueOptions": "model",
-    "compare": "timeline",
+    "compare": "trace",
     "load_ipython_extension": "magics",
-    "load_trace": "sinks.reading",
+    "load_trace": "trace",
     "merge": "model",
     "plan_partitions": "analysis",
     "unload_ipython_extension": "magics",

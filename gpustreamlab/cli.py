@@ -27,8 +27,8 @@ from gpustreamlab.backends.cuda._probe import Check, CheckStatus, cuda_checks, w
 from gpustreamlab.backends.cuda.cupti._buffers import find_library
 from gpustreamlab.errors import GPUStreamLabError, OptionError
 from gpustreamlab.exchange import AUTO, FORMATS, WRITERS, find_writer
-from gpustreamlab.model import Trace
-from gpustreamlab.sinks.reading import load_trace
+from gpustreamlab.model import is_bare_page
+from gpustreamlab.trace import Trace, load_trace
 
 _PIPED = "parquet"
 """What is written to standard output where nothing else is asked for."""
@@ -206,8 +206,6 @@ def _input(text: str) -> str:
 
 def _page_beside(file: str) -> Path:
     """Return where the page of a file goes; only what can be drawn again is replaced."""
-    from gpustreamlab.model._page import is_bare_page  # loads pyarrow, which doctor does without
-
     is_pipe = file.startswith(("/dev/", "/proc/"))  # as shells name them
     name = "trace" if is_pipe else Path(file).name.lstrip(".").partition(".")[0]
     page = Path(f"{name}.html")

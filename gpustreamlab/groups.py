@@ -32,12 +32,12 @@ from gpustreamlab.green import SMMap
 from gpustreamlab.memory.guards import Guard, check_guard_name
 from gpustreamlab.memory.hazards import variables_of
 from gpustreamlab.memory.scratch import Scratch
-from gpustreamlab.model import Capabilities, Layout, Trace, Verification, WorkqueueOptions
+from gpustreamlab.model import Capabilities, Layout, Verification, WorkqueueOptions
 from gpustreamlab.record import OpenRange
-from gpustreamlab.sinks.reading import load_trace
 from gpustreamlab.sinks.spool import Spool
 from gpustreamlab.streams.probe import read_plan, read_renamed
 from gpustreamlab.streams.stream import Stream, check_label
+from gpustreamlab.trace import Trace, as_trace, load_trace
 from gpustreamlab.typing import CaptureTier, Rounding, SessionState, SupportsCudaStream
 
 if TYPE_CHECKING:
@@ -317,7 +317,7 @@ class Recording(Group):
         trace = session._recorder.trace(title=session._title, since=checkpoint)
         # Asked again: the recorder lets go of everything where another thread closes the session meanwhile.
         session._life.require_open("cut its trace")
-        return trace
+        return as_trace(trace)
 
 
 class Expect(Group):

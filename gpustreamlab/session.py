@@ -18,12 +18,13 @@ from gpustreamlab._util.defences import ProcessBound
 from gpustreamlab._util.shell import running_kernel_shell
 from gpustreamlab.analysis import Explanation, Share
 from gpustreamlab.backends import Backend, choose_backend
+from gpustreamlab.bench import Bench
 from gpustreamlab.errors import CloseError, InvalidNameError, OptionError, SessionError
 from gpustreamlab.green import DEFAULT_CONTEXT_LIMIT, ContextCache
 from gpustreamlab.groups import Expect, Memory, PartitionTools, Recording
 from gpustreamlab.memory.hazards import check_hazard_mode, watch_accesses
 from gpustreamlab.memory.lifetimes import Keeper, call_on
-from gpustreamlab.model import Device, Layout, Note, Trace, WorkqueueOptions, with_written, without_tools
+from gpustreamlab.model import Device, Layout, Note, WorkqueueOptions, with_written, without_tools
 from gpustreamlab.notebook.views import LiveViews, check_timeline_options
 from gpustreamlab.programs import Program, make_program
 from gpustreamlab.record import DEFAULT_PENDING_LIMIT, DEFAULT_RING_SIZE, Range, Recorder
@@ -44,7 +45,7 @@ from gpustreamlab.streams.probe import read_plan, read_renamed
 from gpustreamlab.streams.selection import Selection, Selections
 from gpustreamlab.streams.stream import Event, Stream, StreamParts, check_label
 from gpustreamlab.streams.table import StreamTable
-from gpustreamlab.tuning import Bench
+from gpustreamlab.trace import Trace, as_trace
 from gpustreamlab.typing import CaptureTier, HazardMode, Rounding, SessionState, SupportsCudaStream
 
 if TYPE_CHECKING:
@@ -770,7 +771,7 @@ class Session(ProcessBound):
             self._last_trace = with_written(self._last_trace, notes)
 
     def _make_trace(self) -> Trace:
-        trace = without_tools(self._recorder.trace(title=self._title))
+        trace = as_trace(without_tools(self._recorder.trace(title=self._title)))
         notes, shared = (*self._accesses.notes(trace), *self._notes), self._accesses.shared_data()
         if shared:
             trace = replace(trace, metadata=replace(trace.metadata, shared_data=shared))

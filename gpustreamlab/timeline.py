@@ -6,7 +6,7 @@ from collections.abc import Collection, Iterable, Iterator
 from html import escape
 from os import PathLike
 from pathlib import Path
-from typing import TYPE_CHECKING, Protocol, runtime_checkable
+from typing import TYPE_CHECKING
 
 from gpustreamlab._util.shell import running_kernel_shell
 from gpustreamlab._util.words import suffix_fault
@@ -36,14 +36,13 @@ from gpustreamlab.draw import (
 )
 from gpustreamlab.errors import OptionError, nearest_hint
 from gpustreamlab.model import Note, Trace, TraceMetadata, write_file_whole
-from gpustreamlab.sinks.reading import load_trace
 from gpustreamlab.typing import NoteKind
 
 if TYPE_CHECKING:
     import pandas as pd
     from rich.console import Console, ConsoleOptions
 
-__all__ = ["Comparison", "SupportsTrace", "Timeline", "compare"]
+__all__ = ["Comparison", "Timeline"]
 
 
 class Timeline:
@@ -210,17 +209,8 @@ def _wanted(offered: Iterable[str], include: Collection[str] | None, exclude: Co
 _MIME_TYPES = ("text/plain", "text/html", "image/svg+xml")
 
 
-@runtime_checkable
-class SupportsTrace(Protocol):
-    """Anything with a trace: a session, a timeline."""
-
-    @property
-    def trace(self) -> Trace:
-        """The spans."""
-
-
 class Comparison:
-    """Two traces and what differs between them. `compare` makes it.
+    """Two traces and what differs between them. `gpustreamlab.compare` makes it.
 
     In a notebook it shows both timelines, one above the other on the same scale of time, and tables of what differs; elsewhere
     the tables.
@@ -305,52 +295,3 @@ class Comparison:
 
     def _titles(self) -> tuple[str, str]:
         return headline(self.a), headline(self.b)
-
-
-def compare(a: Trace | SupportsTrace | str | PathLike[str], b: Trace | SupportsTrace | str | PathLike[str]) -> Comparison:
-    """Compare two traces: before and after, one layout and another, simulated and measured.
-
-    Parameters
-    ----------
-    a, b
-        Traces, files that `Trace.save` wrote, or what has a trace: a session, a timeline. Lanes and names are matched by what
-        they are called.
-
-    Returns
-    -------
-    Comparison
-        Differences are b - a, ratios b / a.
-
-    Raises
-    ------
-    TraceFileError
-        If a file is missing, damaged, no trace, or from a newer version of gpustreamlab.
-    OptionError
-        If one of both is none of these.
-
-    Examples
-    --------
-    >>> from gpustreamlab.model import Device, Lane, Trace, TraceMetadata
-    >>> def run(end_ns):
-    ...     return Trace(
-    ...         start_ns=[0], end_ns=[end_ns], queued_ns=[0], lane=[0], name=[0], kind=[0], parent=[-1], thread=[0],
-    ...         names=("gemm",), threads=("MainThread",), lanes=(Lane(name="compute", stream=1),),
-    ...         metadata=TraceMetadata(backend="sim", device=Device(name="demo", sm_count=4, simulated=True)),
-    ...     )
-    >>> compare(run(400), run(300))
-    <Comparison: wall time 400 ns → 300 ns (1.33× faster)>
-    """
-    return Comparison(_trace_of(a, "a"), _trace_of(b, "b"))
-
-
-def _trace_of(source: object, which: str) -> Trace:
-    if isinstance(source, Trace):
-        return source
-    if isinstance(source, (str, PathLike)):
-        return load_trace(source)
-    if isinstance(source, SupportsTrace):
-        return source.trace
-    raise OptionError(
-        f"compare({which}=...) got a {type(source).__name__}; it takes a Trace, a file that Trace.save wrote, or an object "
-        "with a trace. Use for example compare('before.parquet', lab.trace)."
-    )

@@ -58,7 +58,6 @@ from gpustreamlab.analysis._host_waits import HostWaits, host_waits
 from gpustreamlab.analysis._idle import IDLE_TEXTS, Idle, QueueLength, idle
 from gpustreamlab.analysis._live_rows import ArrivedSpans, LiveRows, OpenSpans
 from gpustreamlab.analysis._overlap import Overlap, OverlapPair, overlap, partly_captured
-from gpustreamlab.analysis._peers import PeerCopies, peer_copies
 from gpustreamlab.analysis._plan import check_layout, check_rounding, check_workqueue, plan_partitions, unenforced_layout
 from gpustreamlab.analysis._regions import Layer, Region, region_of
 from gpustreamlab.analysis._regions import overlap as may_share
@@ -134,7 +133,6 @@ __all__ = [
     "OverlapPair",
     "PartitionOptions",
     "PathPart",
-    "PeerCopies",
     "QueueLength",
     "Stragglers",
     "Strays",
@@ -150,7 +148,6 @@ __all__ = [
     "may_share",
     "overlap",
     "partly_captured",
-    "peer_copies",
     "plan_partitions",
     "stragglers",
     "strays",

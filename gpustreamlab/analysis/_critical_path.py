@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, ClassVar, NamedTuple
+from typing import ClassVar, NamedTuple
 
 import numpy as np
 
@@ -13,14 +13,11 @@ from gpustreamlab.analysis._causes import CODES, find_causes, last_awaited, thre
 from gpustreamlab.analysis._devices import require_one_rank
 from gpustreamlab.analysis._host_waits import calls_by, host_waits
 from gpustreamlab.analysis._pieces import behind_on_lane, find_pieces, launch_calls
-from gpustreamlab.analysis._report import Report, Reported, ReportTable, add_up, more_row, simulated_notes, text_column
+from gpustreamlab.analysis._report import Answer, ReportTable, add_up, more_row
 from gpustreamlab.analysis._scale import format_ns, format_share
 from gpustreamlab.analysis._stacks import FunctionCount, count_functions, functions_text
-from gpustreamlab.model import SPAN_KINDS, Lane, Trace, TraceMetadata, display_name
+from gpustreamlab.model import SPAN_KINDS, Trace, display_name
 from gpustreamlab.typing import Cause, EdgeKind, Int64Array, PathStep, SpanKind
-
-if TYPE_CHECKING:
-    import pandas as pd
 
 LISTED_PARTS = 12
 """How many parts of the path the table lists."""
@@ -47,7 +44,7 @@ class PathPart(NamedTuple):
 
 
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False, repr=False)
-class CriticalPath(Reported):
+class CriticalPath(Answer):
     """The chain of steps that set how long a run took, from its first start to its last end.
 
     Each began as the one before ended. To shorten a step shortens the run by at most as much; to shorten anything else does
@@ -71,17 +68,18 @@ class CriticalPath(Reported):
     """Where threads stood while the host was on the path; empty without samples of their stacks."""
     has_calls: bool
     """Whether calls of the host are known; without them host time has no names, and waits of the host are part of it."""
-    names: tuple[str, ...]
-    """Names of the trace."""
-    lanes: tuple[Lane, ...]
-    """Lanes of the trace."""
-    metadata: TraceMetadata
-    """Where the numbers come from."""
 
     _columns: ClassVar = ("step", "row", "lane", "start_ns", "end_ns", "name")
 
-    def __len__(self) -> int:
-        return len(self.row)
+    _title: ClassVar = "Critical path:"
+    _frame: ClassVar = {
+        "step": ("step", STEPS),
+        "row": "row",
+        "name": ("name", "names"),
+        "lane": ("lane", "lanes"),
+        "start_ns": "start_ns",
+        "duration_ns": "_step_ns",
+    }
 
     @property
     def duration_ns(self) -> int:
@@ -93,7 +91,7 @@ class CriticalPath(Reported):
         """Steps of one kind, name and lane together; what takes most of the path first."""
         return tuple(
             PathPart(STEPS[step], self._name(STEPS[step], name), self.lanes[lane].name if lane >= 0 else "host", total, count)
-            for (step, name, lane), count, total in add_up((self.step, self.name, self.lane), self.end_ns - self.start_ns)
+            for (step, name, lane), count, total in add_up((self.step, self.name, self.lane), self._step_ns)
         )
 
     def _name(self, step: PathStep, name: int) -> str:
@@ -104,25 +102,11 @@ class CriticalPath(Reported):
     def share(self, step: PathStep | str) -> float:
         """Return how much of the path is of one kind of step; NaN where nothing ran."""
         of_kind = self.step == STEPS.index(PathStep(step))
-        return float((self.end_ns - self.start_ns)[of_kind].sum() / self.duration_ns) if self.duration_ns else float("nan")
+        return float(self._step_ns[of_kind].sum() / self.duration_ns) if self.duration_ns else float("nan")
 
-    def to_pandas(self) -> pd.DataFrame:
-        """Return one row for each step, in order of time, as a `pandas.DataFrame`.
-
-        The columns are ``step``, ``row``, ``name``, ``lane``, ``start_ns`` and ``duration_ns``.
-        """
-        import pandas as pd
-
-        return pd.DataFrame(
-            {
-                "step": [STEPS[code].value for code in self.step.tolist()],
-                "row": self.row,
-                "name": text_column(self.names, self.name),
-                "lane": text_column((lane.name for lane in self.lanes), self.lane),
-                "start_ns": self.start_ns,
-                "duration_ns": self.end_ns - self.start_ns,
-            }
-        )
+    @property
+    def _step_ns(self) -> Int64Array:
+        return self.end_ns - self.start_ns
 
     def _line(self) -> str:
         if not len(self):
@@ -130,27 +114,27 @@ class CriticalPath(Reported):
         shares = [f"{step.value} {format_share(self.share(step))}" for step in STEPS if self.share(step) > 0]
         return f"{format_ns(self.duration_ns)} from the first start to the last end: {', '.join(shares)}"
 
-    def _report(self) -> Report:
+    def _tables(self) -> list[ReportTable]:
         parts = self.parts
         rows = [["step", "what", "where", "on the path", "share", "steps"]]
         for part in parts[:LISTED_PARTS]:
             figures = [format_ns(part.total_ns), format_share(part.total_ns / max(self.duration_ns, 1)), f"{part.step_count:,}"]
             rows.append([part.step.value, display_name(part.name, 40), display_name(part.stream, 32), *figures])
         rows += more_row(len(parts) - LISTED_PARTS, 6)
+        return [ReportTable(caption="What the run's length is made of", rows=rows, names=(1, 2))]
+
+    def _notes(self) -> list[str]:
+        if not len(self):
+            return [*self.metadata.missing]
         notes = ["If a step took nothing, the run would be shorter by at most as much: another chain may take over."]
         if self.functions:
             notes.append(f"The host on the path: {functions_text(self.functions)}.")
-        hosts = {part.stream for part in parts if part.step is PathStep.HOST}
+        hosts = {part.stream for part in self.parts if part.step is PathStep.HOST}
         if self.metadata.imported and len(hosts) > 1:
             notes.append("What threads of the host waited for in each other is not recorded: time without calls may be that.")
         if not self.has_calls:
             notes.append(f"Calls of the host are not known: {calls_by(self.metadata)} tells what it did and waited for.")
-        return Report(
-            title="Critical path:",
-            line=self._line(),
-            tables=(ReportTable(caption="What the run's length is made of", rows=rows, names=(1, 2)),) if parts else (),
-            notes=(*(notes if parts else []), *self.metadata.missing, *simulated_notes(self.metadata)),
-        )
+        return [*notes, *self.metadata.missing]
 
 
 class _Step(NamedTuple):
@@ -206,9 +190,7 @@ def critical_path(trace: Trace) -> CriticalPath:
         name=np.append(trace.name, -1)[row].astype(np.int64),
         functions=count_functions(trace, lane[is_host], start_ns[is_host], end_ns[is_host]),
         has_calls=bool((launch_calls(trace) >= 0).any()),
-        names=trace.names,
-        lanes=trace.lanes,
-        metadata=trace.metadata,
+        trace=trace,
     )
 
 

@@ -4,20 +4,16 @@ from __future__ import annotations
 
 from collections.abc import Iterable
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, ClassVar
+from typing import ClassVar
 
 import numpy as np
 
 from gpustreamlab.analysis._busy import interval_sum_ns, is_work, require_trace, union_edges
 from gpustreamlab.analysis._devices import lane_processes
-from gpustreamlab.analysis._report import Report, Reported, ReportTable, add_up, more_row, simulated_notes, text_column
+from gpustreamlab.analysis._report import Answer, ReportTable, add_up, more_row
 from gpustreamlab.analysis._scale import count_text, format_ns, format_share, ratios
-from gpustreamlab.model import KINETO_BACKEND, NSYS_BACKEND, SPAN_KINDS, Lane, Trace, TraceMetadata, display_name
+from gpustreamlab.model import KINETO_BACKEND, NSYS_BACKEND, SPAN_KINDS, Trace, TraceMetadata, display_name
 from gpustreamlab.typing import BoolArray, CaptureTier, EdgeKind, FloatArray, Int64Array, SpanKind
-
-if TYPE_CHECKING:
-    import pandas as pd
-
 
 LEAST_BLOCKED_SHARE = 0.1
 """Which share of a copy from pageable memory its call lasts through if it blocks. One that was staged runs behind its call."""
@@ -49,7 +45,7 @@ class WaitGroup:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False, repr=False)
-class HostWaits(Reported):
+class HostWaits(Answer):
     """Calls of the host that block until the device is done: synchronisations, copies and frees that are not asynchronous.
 
     False where there are none. Calls are seen only while kernels are captured, with ``host=True``; `call_count` is 0 where none
@@ -79,17 +75,19 @@ class HostWaits(Reported):
     trace has no calls."""
     call_count: int
     """How many calls of the host the trace has, those that do not block too."""
-    names: tuple[str, ...]
-    """Names of the trace."""
-    lanes: tuple[Lane, ...]
-    """Lanes of the trace."""
-    metadata: TraceMetadata
-    """Where the numbers come from."""
 
     _columns: ClassVar = ("row", "lane", "name", "start_ns", "duration_ns", "waited_for", "waited_name", "waited_ns")
 
-    def __len__(self) -> int:
-        return len(self.row)
+    _title: ClassVar = "Host:"
+    _frame: ClassVar = {
+        "row": "row",
+        "call": ("name", "names"),
+        "thread": ("lane", "lanes"),
+        "start_ns": "start_ns",
+        "duration_ns": "duration_ns",
+        "waited_for_row": "waited_for",
+        "waited_for": ("waited_name", "names"),
+    }
 
     @property
     def share(self) -> FloatArray:
@@ -117,40 +115,18 @@ class HostWaits(Reported):
             waited_for=self.names[waited_name] if waited_name >= 0 else None,
         )
 
-    def to_pandas(self) -> pd.DataFrame:
-        """Return one row for each call, as a `pandas.DataFrame`.
-
-        The columns are ``row``, ``call``, ``thread`` (its lane), ``start_ns``, ``duration_ns``, ``waited_for_row`` (-1 for
-        none) and ``waited_for`` (its name, or None).
-        """
-        import pandas as pd
-
-        return pd.DataFrame(
-            {
-                "row": self.row,
-                "call": text_column(self.names, self.name),
-                "thread": text_column((lane.name for lane in self.lanes), self.lane),
-                "start_ns": self.start_ns,
-                "duration_ns": self.duration_ns,
-                "waited_for_row": self.waited_for,
-                "waited_for": text_column(self.names, self.waited_name),
-            }
-        )
-
     def _line(self) -> str:
         return wait_line(self)
 
-    def _report(self) -> Report:
+    def _tables(self) -> list[ReportTable]:
         rows, groups = [["call", "thread", "calls", "total", "share", "longest", "waited for"]], self.groups
         rows += [_row(self, group) for group in groups[:LISTED_GROUPS]] + more_row(len(groups) - LISTED_GROUPS, 7)
         caption = "Calls that blocked the host, and what the longest of them waited for"
+        return [ReportTable(caption=caption, rows=rows, names=(0, 1, 6))]
+
+    def _notes(self) -> list[str]:
         note = "What a call waited for is most probably the last work launched before it that ended while it ran."
-        return Report(
-            title="Host:",
-            line=self._line(),
-            tables=(ReportTable(caption=caption, rows=rows, names=(0, 1, 6)),) if groups else (),
-            notes=(*([note] if groups else []), *simulated_notes(self.metadata)),
-        )
+        return [note] if len(self) else []
 
 
 def host_waits(trace: Trace) -> HostWaits:
@@ -210,9 +186,7 @@ def host_waits(trace: Trace) -> HostWaits:
         waited_ns=waited_ns,
         captured_ns=interval_sum_ns(windows),
         call_count=int(is_call.sum()),
-        names=trace.names,
-        lanes=trace.lanes,
-        metadata=trace.metadata,
+        trace=trace,
     )
 
 

@@ -3,20 +3,17 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, ClassVar, NamedTuple
+from typing import ClassVar, NamedTuple
 
 import numpy as np
 
 from gpustreamlab.analysis._busy import counted_rows, require_trace
 from gpustreamlab.analysis._causes import event_waits
 from gpustreamlab.analysis._pieces import launch_latency_ns, ordered_by_lane
-from gpustreamlab.analysis._report import Report, Reported, ReportTable, simulated_notes, text_column
+from gpustreamlab.analysis._report import Answer, ReportTable
 from gpustreamlab.analysis._scale import format_ns
-from gpustreamlab.model import Lane, Trace, TraceMetadata, display_name
+from gpustreamlab.model import Trace, display_name
 from gpustreamlab.typing import IdleKind, Int64Array
-
-if TYPE_CHECKING:
-    import pandas as pd
 
 KINDS = tuple(IdleKind)
 LAUNCH_GAP_NS = 30_000
@@ -33,7 +30,7 @@ class QueueLength(NamedTuple):
 
 
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False, repr=False)
-class Idle(Reported):
+class Idle(Answer):
     """The gaps between work of one stream, by what they were for. False where there are none.
 
     A gap that was the host's until the launch, and an event's from then on, is two.
@@ -51,23 +48,17 @@ class Idle(Reported):
     """Code of the `IdleKind`, by its order; shape (n_gaps,), int64."""
     launch_delay_ns: Int64Array
     """From the call of the host to the start, for each row of the trace; shape (n_spans,), int64, in ns; -1 where unknown."""
-    trace: Trace
-    """The trace."""
 
     _columns: ClassVar = ("row", "lane", "start_ns", "duration_ns", "kind", "launch_delay_ns")
 
-    def __len__(self) -> int:
-        return len(self.row)
-
-    @property
-    def lanes(self) -> tuple[Lane, ...]:
-        """Lanes of the trace."""
-        return self.trace.lanes
-
-    @property
-    def metadata(self) -> TraceMetadata:
-        """Where the numbers come from."""
-        return self.trace.metadata
+    _title: ClassVar = "Idle:"
+    _frame: ClassVar = {
+        "row": "row",
+        "stream": ("lane", "lanes"),
+        "start_ns": "start_ns",
+        "duration_ns": "duration_ns",
+        "kind": ("kind", KINDS),
+    }
 
     def total_ns(self, stream: str, kind: IdleKind | str | None = None) -> int:
         """Return for how long a stream was idle between its work, in ns: all of it, or one kind.
@@ -101,20 +92,6 @@ class Idle(Reported):
         step = np.bincount(place.reshape(-1), weights=change, minlength=len(when_ns)).astype(np.int64)
         return QueueLength(when_ns, np.cumsum(step))
 
-    def to_pandas(self) -> pd.DataFrame:
-        """Return one row for each gap: ``row``, ``stream``, ``start_ns``, ``duration_ns``, ``kind``."""
-        import pandas as pd
-
-        return pd.DataFrame(
-            {
-                "row": self.row,
-                "stream": text_column((lane.name for lane in self.lanes), self.lane),
-                "start_ns": self.start_ns,
-                "duration_ns": self.duration_ns,
-                "kind": [KINDS[code].value for code in self.kind.tolist()],
-            }
-        )
-
     def _totals(self) -> Int64Array:
         sums = np.zeros((len(self.lanes), len(KINDS)), np.int64)
         np.add.at(sums, (self.lane, self.kind), self.duration_ns)
@@ -127,25 +104,22 @@ class Idle(Reported):
         told = [f"{format_ns(int(total))} {_WORDS[kind]}" for kind, total in zip(KINDS, sums, strict=True) if total]
         return f"streams were idle between their work {', '.join(told)}"
 
-    def _report(self) -> Report:
+    def _tables(self) -> list[ReportTable]:
         sums = self._totals()
-        known = self.launch_delay_ns[self.launch_delay_ns >= 0]
         rows = [["stream", "idle", *(kind.value for kind in KINDS), "gaps"]]
         gaps = np.bincount(self.lane, minlength=len(self.lanes))
         for lane in np.argsort(-sums.sum(axis=1), kind="stable").tolist():
             if gaps[lane]:
                 times = [format_ns(int(value)) for value in (sums[lane].sum(), *sums[lane])]
                 rows.append([display_name(self.lanes[lane].name, 32), *times, f"{gaps[lane]:,}"])
-        notes = [f"{'; '.join(IDLE_TEXTS[:3])}."]
-        if len(known):
+        return [ReportTable(caption="Idle between work, by what it was for", rows=rows)]
+
+    def _notes(self) -> list[str]:
+        notes = [f"{'; '.join(IDLE_TEXTS[:3])}."] if len(self) else []
+        known = self.launch_delay_ns[self.launch_delay_ns >= 0]
+        if len(self) and len(known):
             notes.append(f"From its launch to its start work took {format_ns(float(np.median(known)))} (median).")
-        table = ReportTable(caption="Idle between work, by what it was for", rows=rows)
-        return Report(
-            title="Idle:",
-            line=self._line(),
-            tables=(table,) if len(self) else (),
-            notes=(*(notes if len(self) else []), *self.metadata.missing, *simulated_notes(self.metadata)),
-        )
+        return [*notes, *self.metadata.missing]
 
 
 IDLE_TEXTS = (

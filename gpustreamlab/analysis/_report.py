@@ -1,10 +1,10 @@
-"""Results that show themselves: as one line, as text, and as HTML with the same content."""
+"""Results that show themselves: as one line, as text, and as HTML with the same content; and answers of a trace."""
 
 from __future__ import annotations
 
 import re
 from abc import ABC, abstractmethod
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from html import escape
 from typing import TYPE_CHECKING, Any, ClassVar
@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any, ClassVar
 import numpy as np
 
 from gpustreamlab._util.words import text_width, wrap_sentence
-from gpustreamlab.model import TraceMetadata, display_name, show_text
+from gpustreamlab.model import SPAN_KINDS, Lane, Partition, Trace, TraceMetadata, display_name, show_text
 from gpustreamlab.typing import FloatArray, Int64Array
 
 if TYPE_CHECKING:
@@ -116,6 +116,73 @@ class Reported(ABC):
             f"<p style='margin:0.4em 0'><b>{escape(head)}</b> {escape(f'{rest} {report.line}'.strip())}</p>{tables}"
             f"<p style='margin:0.4em 0;opacity:0.75;font-size:90%'>{notes}</p></div>"
         )
+
+
+@dataclass(frozen=True, slots=True, kw_only=True, eq=False, repr=False)
+class Answer(Reported):
+    """What a trace answers: figures as columns, which show themselves and make a data frame. False where there are none.
+
+    An answer says its class, what it is called (`_title`), its line, its tables and notes; all else is said here, once.
+    """
+
+    trace: Trace
+    """The trace that was asked."""
+
+    _title: ClassVar[str]
+    """What stands before its line."""
+    _frame: ClassVar[Mapping[str, str | tuple[str, str | Sequence[str]]]]
+    """Columns of the data frame: the attribute, and of codes what they point into: a table of the trace, or texts."""
+
+    def __len__(self) -> int:
+        return len(getattr(self, self._columns[0]))
+
+    @property
+    def names(self) -> tuple[str, ...]:
+        """Names of the trace."""
+        return self.trace.names
+
+    @property
+    def lanes(self) -> tuple[Lane, ...]:
+        """Lanes of the trace."""
+        return self.trace.lanes
+
+    @property
+    def partitions(self) -> tuple[Partition, ...]:
+        """Partitions of the trace."""
+        return self.trace.partitions
+
+    @property
+    def metadata(self) -> TraceMetadata:
+        """Where the numbers come from."""
+        return self.trace.metadata
+
+    def to_pandas(self) -> pd.DataFrame:
+        """Return one row for each, as a `pandas.DataFrame`; what codes mean is written out, and None for -1."""
+        import pandas as pd
+
+        return pd.DataFrame({name: self._written(told) for name, told in self._frame.items()})
+
+    def _written(self, told: str | tuple[str, str | Sequence[str]]) -> Any:
+        if isinstance(told, str):
+            return getattr(self, told)
+        name, texts = told
+        tables = {"names": self.trace.names, "kinds": SPAN_KINDS} | {
+            table: [one.name for one in getattr(self.trace, table)] for table in ("lanes", "partitions")
+        }
+        return text_column(map(str, tables[texts] if isinstance(texts, str) else texts), getattr(self, name))
+
+    def _tables(self) -> Sequence[ReportTable]:
+        """Return the figures; asked where there are any."""
+        return ()
+
+    def _notes(self) -> Sequence[str]:
+        """Return what they mean and leave out, one sentence each; that they are simulated is said after them."""
+        return ()
+
+    def _report(self) -> Report:
+        tables = tuple(self._tables()) if len(self) else ()
+        notes = (*self._notes(), *simulated_notes(self.metadata))
+        return Report(title=self._title, line=self._line(), tables=tables, notes=notes)
 
 
 def more_row(count: int, column_count: int, hint: str = "more: see .to_pandas()") -> list[list[str]]:

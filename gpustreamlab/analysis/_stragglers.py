@@ -3,16 +3,16 @@
 from __future__ import annotations
 
 import re
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, ClassVar
 
 import numpy as np
 
 from gpustreamlab.analysis._busy import require_trace
-from gpustreamlab.analysis._report import Report, Reported, ReportTable, more_row, simulated_notes
+from gpustreamlab.analysis._report import Answer, ReportTable, more_row
 from gpustreamlab.analysis._rounds import Lateness, rounds_by_communicator, rounds_by_name
 from gpustreamlab.analysis._scale import count_text, format_ns
-from gpustreamlab.model import SPAN_KINDS, Trace, TraceMetadata, display_name
+from gpustreamlab.model import SPAN_KINDS, Trace, display_name
 from gpustreamlab.typing import Int64Array, LaneKind, SpanKind
 
 if TYPE_CHECKING:
@@ -26,18 +26,17 @@ _COLLECTIVE = re.compile(r"nccl|rccl", re.IGNORECASE)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False, repr=False)
-class Stragglers(Reported):
+class Stragglers(Answer):
     """Who was late where several processes or devices did the same. False where nothing occurs on all of them."""
 
     groups: tuple[str, ...]
     """The processes, or devices, by their names."""
-    names: tuple[Lateness, ...]
+    names: tuple[Lateness, ...] = field()  # type: ignore[assignment] # not the trace's, which the base would give
     """What they all did: collectives first, then what took longest."""
-    metadata: TraceMetadata
-    """Where the numbers come from."""
     remarks: tuple[str, ...] = ()
     """What could not be compared, in sentences."""
 
+    _title: ClassVar = "Stragglers:"
     _columns: ClassVar = ()
 
     def __len__(self) -> int:
@@ -64,7 +63,7 @@ class Stragglers(Reported):
         who, late = _who(self, one, "{} was last in {:,}"), format_ns(float(np.median(one.late_ns)))
         return f"{who} of {len(one.at_ns):,} {display_name(one.name)}, by {late} in the median"
 
-    def _report(self) -> Report:
+    def _tables(self) -> list[ReportTable]:
         rows = [["name", "rounds", "last", "median", "worst", "first"]]
         for one in self.names[:LISTED_NAMES]:
             late_ns, ahead_ns = one.late_ns, np.median(one.behind_ns, axis=0)
@@ -80,16 +79,16 @@ class Stragglers(Reported):
                 ]
             )
         rows += more_row(len(self.names) - LISTED_NAMES, 6)
+        return [
+            ReportTable(
+                caption="Who was last and how often, how late that was for the others, and who was furthest ahead", rows=rows
+            )
+        ]
+
+    def _notes(self) -> list[str]:
         undecided = sum(int((one.last < 0).sum()) for one in self.names)
         notes = [f"{count_text(undecided, 'round')} closer than the clocks are known: counted for nobody."] if undecided else []
-        caption = "Who was last and how often, how late that was for the others, and who was furthest ahead"
-        table = ReportTable(caption=caption, rows=rows, names=(0,))
-        return Report(
-            title="Stragglers:",
-            line=self._line(),
-            tables=(table,) if self.names else (),
-            notes=(*notes, *self.remarks, *self.metadata.missing, *simulated_notes(self.metadata)),
-        )
+        return [*notes, *self.remarks, *self.metadata.missing]
 
 
 def stragglers(trace: Trace) -> Stragglers:
@@ -120,7 +119,7 @@ def stragglers(trace: Trace) -> Stragglers:
     ... )
     >>> from dataclasses import replace
     >>> trace = replace(trace, lanes=tuple(replace(lane, process=place) for place, lane in enumerate(trace.lanes)))
-    >>> found = trace.stragglers()
+    >>> found = stragglers(trace)
     >>> found.groups, found.names[0].last.tolist(), found.names[0].late_ns.tolist(), found.names[0].waited_ns.tolist()
     (('a', 'b'), [1, 1], [4, 8], [12, 0])
     """
@@ -135,7 +134,7 @@ def stragglers(trace: Trace) -> Stragglers:
         found += rounds_by_name(trace, np.flatnonzero(taking_part & ~is_collective), group_of, len(groups), remarks)
         found += rounds_by_communicator(trace, np.flatnonzero(taking_part & is_collective), group_of, len(groups), remarks)
     found.sort(key=lambda one: (one.is_collective, one.busy_ns), reverse=True)
-    return Stragglers(groups=groups, names=tuple(found), metadata=trace.metadata, remarks=tuple(remarks))
+    return Stragglers(groups=groups, names=tuple(found), trace=trace, remarks=tuple(remarks))
 
 
 def _groups(trace: Trace) -> tuple[tuple[str, ...], Int64Array]:

@@ -3,19 +3,16 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, ClassVar
+from typing import ClassVar
 
 import numpy as np
 
 from gpustreamlab.analysis._busy import KIND_WORDS, RANGE_CODE, is_work, join_words, require_trace
-from gpustreamlab.analysis._report import Report, Reported, ReportTable, add_up, more_row, simulated_notes, text_column
+from gpustreamlab.analysis._report import Answer, ReportTable, add_up, more_row
 from gpustreamlab.analysis._rows import MAX_LANE_ROWS
 from gpustreamlab.analysis._scale import count_text, format_ns
-from gpustreamlab.model import SPAN_KINDS, Lane, Partition, Trace, TraceMetadata, display_name
+from gpustreamlab.model import SPAN_KINDS, Lane, Partition, Trace, display_name
 from gpustreamlab.typing import BoolArray, CaptureTier, Int64Array
-
-if TYPE_CHECKING:
-    import pandas as pd
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -46,7 +43,7 @@ class StrayGroup:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False, repr=False)
-class Strays(Reported):
+class Strays(Answer):
     """Kernels, copies and fills whose innermost range is of another stream than the one on which they ran.
 
     A range is of the stream that was selected when it was opened. Work outside all ranges is no stray: nobody said where it
@@ -73,19 +70,21 @@ class Strays(Reported):
     """How long it ran; shape (n_strays,), int64, in ns."""
     work_count: int
     """How many kernels, copies and fills the trace has inside ranges."""
-    names: tuple[str, ...]
-    """Names of the trace."""
-    lanes: tuple[Lane, ...]
-    """Lanes of the trace."""
-    partitions: tuple[Partition, ...]
-    """Partitions of the trace."""
-    metadata: TraceMetadata
-    """Where the numbers come from."""
 
+    _title: ClassVar = "Strays:"
     _columns: ClassVar = ("row", "kind", "name", "ran_on", "selected", "range_name", "ran_in", "selected_in", "duration_ns")
-
-    def __len__(self) -> int:
-        return len(self.row)
+    _frame: ClassVar = {
+        "row": "row",
+        "name": ("name", "names"),
+        "kind": ("kind", "kinds"),
+        "ran_on": ("ran_on", "lanes"),
+        "selected": ("selected", "lanes"),
+        "range": ("range_name", "names"),
+        "ran_in": ("ran_in", "partitions"),
+        "selected_in": ("selected_in", "partitions"),
+        "left_partition": "left_partition",
+        "duration_ns": "duration_ns",
+    }
 
     @property
     def left_partition(self) -> BoolArray:
@@ -119,39 +118,16 @@ class Strays(Reported):
         """What to do, one sentence for each stream that work strayed to; those with most of it first."""
         return tuple(_advice(self.lanes[lane], self.lanes[selected]) for lane, selected in _streams(self)[:LISTED_STREAMS])
 
-    def to_pandas(self) -> pd.DataFrame:
-        """Return one row for each, as a `pandas.DataFrame`.
-
-        The columns are ``row``, ``name``, ``kind``, ``ran_on``, ``selected``, ``range``, ``ran_in`` and ``selected_in``
-        (partitions, None for the whole card), ``left_partition`` and ``duration_ns``.
-        """
-        import pandas as pd
-
-        lanes, partitions = [lane.name for lane in self.lanes], [part.name for part in self.partitions]
-        return pd.DataFrame(
-            {
-                "row": self.row,
-                "name": text_column(self.names, self.name),
-                "kind": text_column((kind.value for kind in SPAN_KINDS), self.kind),
-                "ran_on": text_column(lanes, self.ran_on),
-                "selected": text_column(lanes, self.selected),
-                "range": text_column(self.names, self.range_name),
-                "ran_in": text_column(partitions, self.ran_in),
-                "selected_in": text_column(partitions, self.selected_in),
-                "left_partition": self.left_partition,
-                "duration_ns": self.duration_ns,
-            }
-        )
-
     def _line(self) -> str:
         return stray_line(self)
 
-    def _report(self) -> Report:
+    def _tables(self) -> list[ReportTable]:
         rows, groups = [["name", "ran on", "selected", "partition", "spans", "time"]], self.groups
         rows += [_row(group) for group in groups[:LISTED_GROUPS]] + more_row(len(groups) - LISTED_GROUPS, 6)
-        tables = (ReportTable(caption="Work that left the selected stream", rows=rows, names=(0, 1, 2, 3)),) if groups else ()
-        notes = (*self.advice, *simulated_notes(self.metadata))
-        return Report(title="Strays:", line=self._line(), tables=tables, notes=notes)
+        return [ReportTable(caption="Work that left the selected stream", rows=rows, names=(0, 1, 2, 3))]
+
+    def _notes(self) -> tuple[str, ...]:
+        return self.advice
 
 
 def strays(trace: Trace) -> Strays:
@@ -197,10 +173,7 @@ def strays(trace: Trace) -> Strays:
         selected_in=trace.partition[around],
         duration_ns=trace.end_ns[row] - trace.start_ns[row],
         work_count=len(work),
-        names=trace.names,
-        lanes=trace.lanes,
-        partitions=trace.partitions,
-        metadata=trace.metadata,
+        trace=trace,
     )
 
 

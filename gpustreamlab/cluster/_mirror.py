@@ -7,7 +7,7 @@ import time
 from collections.abc import Collection, Mapping, Sequence
 from contextlib import AbstractContextManager, nullcontext
 from dataclasses import replace
-from typing import Any
+from typing import Any, TypeVar
 
 import numpy as np
 
@@ -31,6 +31,7 @@ from gpustreamlab.sinks._spool_format import BatchEncoder, BatchReader
 from gpustreamlab.sinks.reading import ToldTables, delta_of
 from gpustreamlab.typing import Int64Array, MarkerKind
 
+_T = TypeVar("_T", bound=Trace)
 RANGE_NUMBERS = 1 << 32
 """How many ranges of an engine are told apart from those of the others; behind `FIRST_WORK_NUMBER`, `WORK_NUMBERS`."""
 WORK_NUMBERS = 1 << 44
@@ -251,7 +252,7 @@ class Mirror:
         facts = {"dropped_spans": self.missed_count, "pending_spans": self.pending_count}
         return self.with_hazards(build_trace(self.changes(title=title).with_facts(**facts)))
 
-    def with_hazards(self, trace: Trace) -> Trace:
+    def with_hazards(self, trace: _T) -> _T:
         """Return a trace of the engine with where its hazards are."""
         notes = [note for one in self.hazards for note in hazard_notes(trace, *one, prefix=f"{self.name}:")]
         return replace(trace, notes=(*trace.notes, *notes)) if notes else trace

@@ -14,9 +14,10 @@ from gpustreamlab.cluster._calls import Outcome
 from gpustreamlab.cluster._follower import Life, clock_text
 from gpustreamlab.cluster._outcomes import EngineStatus, Outcomes
 from gpustreamlab.errors import ClusterError, OptionError, StreamNotFoundError, TraceFileError
-from gpustreamlab.model import ClockOffset, Trace, without_tools
+from gpustreamlab.model import ClockOffset, without_tools
 from gpustreamlab.record import Tables
 from gpustreamlab.sinks.reading import read_spool
+from gpustreamlab.trace import Trace, as_trace
 
 _log = logging.getLogger(__name__)
 
@@ -40,11 +41,11 @@ def status_of(life: Life) -> EngineStatus:
 
 def trace_of(life: Life) -> Trace:
     """Return what has arrived, or of a lost engine what its spool has, where that is more and can be read from here."""
-    trace = without_tools(life.mirror.trace())
+    trace = as_trace(without_tools(life.mirror.trace()))
     if life.is_there or not life.facts.spool or not Path(life.facts.spool).is_file():
         return trace
     try:
-        spooled = read_spool(life.facts.spool)
+        spooled = as_trace(read_spool(life.facts.spool))
     except TraceFileError as error:
         _log.warning("The spool of engine %s cannot be read: %s", life.name, error)
         return trace

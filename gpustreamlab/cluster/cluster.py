@@ -28,7 +28,7 @@ from gpustreamlab.cluster._outcomes import ByEngine, EngineStatus, Outcomes
 from gpustreamlab.cluster._runs import GONE_S, Run, ask
 from gpustreamlab.cluster._telling import began_ns, explain_each, extents_of, failure_of, loss_texts, status_of, trace_of
 from gpustreamlab.errors import ClusterError, OptionError, SessionClosedError, TraceError, nearest_hint
-from gpustreamlab.model import NO_COMMON_TIME, Ahead, ClockOffset, Layout, Note, Trace, merge, with_written
+from gpustreamlab.model import NO_COMMON_TIME, Ahead, ClockOffset, Layout, Note, merge, with_written
 from gpustreamlab.notebook.views import LiveViews, check_timeline_options
 from gpustreamlab.record import DEFAULT_RING_SIZE, JoinedJournal
 from gpustreamlab.session import Session
@@ -40,6 +40,7 @@ if TYPE_CHECKING:
 
     from gpustreamlab.analysis import Explanation, Hazards, Overlap, Stragglers, Strays
     from gpustreamlab.timeline import Timeline
+    from gpustreamlab.trace import Trace
 
 __all__ = ["ByEngine", "Cluster", "EngineStatus", "Outcomes"]
 

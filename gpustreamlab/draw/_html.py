@@ -17,7 +17,7 @@ from gpustreamlab.draw._picture import Picture, draw_figure, plan_picture
 from gpustreamlab.draw._svg import picture_uri, timeline_svg
 from gpustreamlab.draw._tables import scene_tables
 from gpustreamlab.draw._why import why_tables
-from gpustreamlab.model import Trace, write_file_whole
+from gpustreamlab.model import Trace, trace_element, write_file_whole
 
 LEVEL = 6
 """How hard spans are compressed: more takes far longer for a percent or two."""
@@ -87,8 +87,6 @@ def timeline_page(trace: Trace, *, picture: Picture | None = None, with_static: 
 
 
 def _trace_letters(trace: Trace) -> str:
-    from gpustreamlab.model._page import trace_element  # loads pyarrow, which drawing does without
-
     return f"{trace_element(trace)}\n"
 
 

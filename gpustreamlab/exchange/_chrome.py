@@ -38,8 +38,8 @@ from gpustreamlab.model import (
     Trace,
     TraceMetadata,
     WorkDetail,
+    parquet_trace,
 )
-from gpustreamlab.model._file import parquet_trace
 from gpustreamlab.record import FIRST_WORK_NUMBER, SPAN_COLUMNS, Delta, RowFinder, Tables, build_trace, cut_text
 from gpustreamlab.typing import CaptureTier, EdgeKind, Int64Array, SpanKind
 

@@ -23,8 +23,7 @@ from gpustreamlab._util.progress import steps
 from gpustreamlab.exchange._chrome_text import FIRST_THREAD, Plan, SpanText, sample_text
 from gpustreamlab.exchange._formats import require_suffix
 from gpustreamlab.exchange._sublanes import sublanes
-from gpustreamlab.model import Trace, write_file_whole
-from gpustreamlab.model._file import parquet_bytes
+from gpustreamlab.model import Trace, parquet_bytes, write_file_whole
 from gpustreamlab.typing import LaneKind
 
 _BLOCK_ROWS = 1 << 16

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING
 
 from gpustreamlab.errors import TraceError, TraceFileError
 from gpustreamlab.exchange._formats import require_suffix
-from gpustreamlab.model import Trace, write_file_whole
+from gpustreamlab.model import Trace, table_to_trace, trace_to_table, write_file_whole
 
 if TYPE_CHECKING:
     import pyarrow as pa
@@ -87,7 +87,7 @@ def write_arrow(trace: Trace, path: str | PathLike[str]) -> None:
     import pyarrow as pa
 
     require_suffix(path, ARROW_SUFFIXES, "Arrow IPC")
-    table = trace.to_arrow()
+    table = trace_to_table(trace)
 
     def write(partial: Path) -> None:
         with pa.ipc.new_file(str(partial), table.schema) as writer:
@@ -109,7 +109,7 @@ def read_arrow(path: str | PathLike[str]) -> Trace:
     name = str(path)
     try:
         with pa.OSFile(name) as file:
-            return Trace.from_arrow(pa.ipc.open_file(file).read_all())
+            return table_to_trace(pa.ipc.open_file(file).read_all())
     except TraceError as error:
         raise TraceFileError(f"{name!r} cannot be read as a trace. {error}") from error
     except (pa.ArrowException, OSError, ValueError, KeyError, TypeError, OverflowError, MemoryError) as error:
@@ -123,7 +123,7 @@ def _csv_table(trace: Trace) -> pa.Table:
     """Return the table of a CSV file, of which no text is a formula."""
     import pyarrow as pa
 
-    table = trace.to_arrow()
+    table = trace_to_table(trace)
     table = table.add_column(2, "duration_ns", pa.array(trace.duration_ns))
     partitions = [one.name for one in trace.partitions]
     added = {

@@ -37,10 +37,10 @@ class Format(NamedTuple):
 
 
 FORMATS: Mapping[str, Format] = {
-    "parquet": Format("gpustreamlab.model._file:read_trace", unpacks=False),
+    "parquet": Format("gpustreamlab.model:read_trace", unpacks=False),
     "spool": Format("", unpacks=False),
     "arrow": Format("gpustreamlab.exchange._flat_files:read_arrow", unpacks=False),
-    "html": Format("gpustreamlab.model._page:read_page", unpacks=False),
+    "html": Format("gpustreamlab.model:read_page", unpacks=False),
     "kineto": Format("gpustreamlab.exchange._kineto:read_kineto"),
     "chrome": Format("gpustreamlab.exchange._chrome:read_chrome"),
     "nsys": Format("gpustreamlab.exchange._nsys:read_nsys", unpacks=False),
@@ -56,7 +56,7 @@ READABLE = (
 """What can be read, in words."""
 
 WRITERS: Mapping[str, str] = {
-    ".parquet": "gpustreamlab.model._file:write_trace",
+    ".parquet": "gpustreamlab.model:write_trace",
     ".pftrace": "gpustreamlab.exchange._pftrace:write_pftrace",
     ".pftrace.gz": "gpustreamlab.exchange._pftrace:write_pftrace",
     ".json": "gpustreamlab.exchange._chrome_write:write_chrome",
@@ -106,7 +106,7 @@ def find_format(path: str | PathLike[str]) -> str:
     Examples
     --------
     >>> path = getfixture("tmp_path") / "run.json"
-    >>> Trace.from_columns(start_ns=[0], end_ns=[9], stream=["a"]).save(path.with_suffix(".parquet"))
+    >>> save_trace(Trace.from_columns(start_ns=[0], end_ns=[9], stream=["a"]), path.with_suffix(".parquet"))
     >>> path.with_suffix(".parquet").rename(path) == path, find_format(path)
     (True, 'parquet')
     """
@@ -190,7 +190,7 @@ def find_writer(path: str | PathLike[str]) -> str:
     Examples
     --------
     >>> find_writer("run"), find_writer("run.JSON.gz").rpartition(".")[2]
-    ('gpustreamlab.model._file:write_trace', '_chrome_write:write_chrome')
+    ('gpustreamlab.model:write_trace', '_chrome_write:write_chrome')
     """
     name = Path(str(path)).name
     suffix = next((suffix for suffix in WRITERS if name.lower().endswith(suffix) and len(name) > len(suffix)), None)

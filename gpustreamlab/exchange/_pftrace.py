@@ -31,8 +31,7 @@ from gpustreamlab.exchange._pftrace_packets import (
     own_packet,
 )
 from gpustreamlab.exchange._sublanes import nesting_order, sublanes
-from gpustreamlab.model import SPAN_KINDS, Lane, Trace, WorkDetail, write_file_whole
-from gpustreamlab.model._file import parquet_bytes
+from gpustreamlab.model import SPAN_KINDS, Lane, Trace, WorkDetail, parquet_bytes, write_file_whole
 from gpustreamlab.typing import FloatArray, Int64Array, LaneKind
 
 SUFFIXES = (".pftrace", ".pftrace.gz")

@@ -14,8 +14,7 @@ from gpustreamlab.exchange._formats import LEAST_WALL_CLOCK_NS, not_read
 from gpustreamlab.exchange._matching import match_begins
 from gpustreamlab.exchange._pftrace_events import COMPLETE, WORK_KINDS, Events, Track, TrackKey
 from gpustreamlab.exchange._pftrace_packets import BEGIN, END, INSTANT, Packets
-from gpustreamlab.model import EDGE_KINDS, PERFETTO_BACKEND, Counters, Device, Edges, Lane, Trace, TraceMetadata
-from gpustreamlab.model._file import parquet_trace
+from gpustreamlab.model import EDGE_KINDS, PERFETTO_BACKEND, Counters, Device, Edges, Lane, Trace, TraceMetadata, parquet_trace
 from gpustreamlab.record import FIRST_WORK_NUMBER, SPAN_COLUMNS, Delta, Tables, build_trace, cut_text
 from gpustreamlab.typing import BoolArray, CaptureTier, EdgeKind, Int64Array, LaneKind
 

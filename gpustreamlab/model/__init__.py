@@ -1,8 +1,16 @@
 """Frozen values: the trace and its parts."""
 
-from gpustreamlab.model._clock_offset import ClockJump, ClockOffset, interpolate
-from gpustreamlab.model._columns import EDGE_KINDS, Counters, Edges, WorkDetail, unchangeable
-from gpustreamlab.model._cut import without_tools
+from gpustreamlab.model._columns import (
+    COLUMN_DTYPES,
+    DEVICE_WORK,
+    EDGE_KINDS,
+    SPAN_KINDS,
+    Counters,
+    Edges,
+    WorkDetail,
+    unchangeable,
+)
+from gpustreamlab.model._cut import read_written, with_written, without_tools, written_entries
 from gpustreamlab.model._device import (
     BENCH,
     CHROME_BACKEND,
@@ -13,6 +21,8 @@ from gpustreamlab.model._device import (
     SCHEMA_VERSION,
     Capabilities,
     Capability,
+    ClockJump,
+    ClockOffset,
     ClockRates,
     Device,
     Lane,
@@ -20,10 +30,22 @@ from gpustreamlab.model._device import (
     Note,
     SMLimits,
     TraceMetadata,
+    interpolate,
 )
 from gpustreamlab.model._fields import MAX_NAME_LENGTH, check_fields, check_name, display_name, show_text
+from gpustreamlab.model._file import (
+    is_bare_page,
+    parquet_bytes,
+    parquet_trace,
+    read_page,
+    read_trace,
+    table_to_trace,
+    trace_element,
+    trace_to_table,
+    write_file_whole,
+    write_trace,
+)
 from gpustreamlab.model._merge import Ahead, join_metadata, merge, shifted, shifted_moment, with_devices
-from gpustreamlab.model._notes import read_written, with_written, written_entries
 from gpustreamlab.model._partition import (
     Layout,
     LayoutChange,
@@ -34,8 +56,7 @@ from gpustreamlab.model._partition import (
     VerifiedPartition,
     WorkqueueOptions,
 )
-from gpustreamlab.model._trace import COLUMN_DTYPES, DEVICE_WORK, SPAN_KINDS, Trace
-from gpustreamlab.model._whole_file import write_file_whole
+from gpustreamlab.model._trace import Trace
 
 __all__ = [
     "BENCH",
@@ -78,16 +99,25 @@ __all__ = [
     "check_name",
     "display_name",
     "interpolate",
+    "is_bare_page",
     "join_metadata",
     "merge",
+    "parquet_bytes",
+    "parquet_trace",
+    "read_page",
+    "read_trace",
     "read_written",
     "shifted",
     "shifted_moment",
     "show_text",
+    "table_to_trace",
+    "trace_element",
+    "trace_to_table",
     "unchangeable",
     "with_devices",
     "with_written",
     "without_tools",
     "write_file_whole",
+    "write_trace",
     "written_entries",
 ]

@@ -1,9 +1,10 @@
-"""The tables of a trace beside its spans: edges, counters, details of work."""
+"""The columns of a trace: which there are, how they are checked, and the tables beside the spans."""
 
 from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass, field
+from types import MappingProxyType
 from typing import Any
 
 import numpy as np
@@ -11,7 +12,27 @@ from numpy.typing import DTypeLike, NDArray
 
 from gpustreamlab.errors import OptionError, TraceError, nearest_hint
 from gpustreamlab.model._fields import Checked, Count, Whole
-from gpustreamlab.typing import EdgeKind, FloatArray, Int8Array, Int32Array, Int64Array
+from gpustreamlab.typing import EdgeKind, FloatArray, Int8Array, Int32Array, Int64Array, SpanKind
+
+SPAN_KINDS = tuple(SpanKind)
+"""Span kinds by their code in `Trace.kind`."""
+DEVICE_WORK = (SpanKind.KERNEL, SpanKind.COPY, SpanKind.FILL)
+"""Kinds of spans that are work on the device, whatever the tier."""
+
+COLUMN_DTYPES: Mapping[str, type[np.signedinteger[Any]]] = MappingProxyType(
+    {
+        "start_ns": np.int64,
+        "end_ns": np.int64,
+        "queued_ns": np.int64,
+        "lane": np.int32,
+        "name": np.int32,
+        "kind": np.int8,
+        "parent": np.int64,
+        "thread": np.int32,
+        "partition": np.int32,
+    }
+)
+"""The columns that every trace has, and how each is stored."""
 
 
 def freeze_column(name: str, values: object, dtype: DTypeLike) -> NDArray[Any]:

@@ -2,26 +2,30 @@
 
 from __future__ import annotations
 
+import contextlib
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import replace
-from typing import Any
+from typing import TYPE_CHECKING, Any, TypeVar
 
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
 from gpustreamlab.errors import GPUStreamLabError, OptionError, StreamNotFoundError, TraceError, nearest_hint
-from gpustreamlab.model._columns import Counters, Edges
+from gpustreamlab.model._columns import COLUMN_DTYPES, DEVICE_WORK, SPAN_KINDS, Counters, Edges
 from gpustreamlab.model._device import COLUMNS_BACKEND, NO_COMMON_TIME, Device, Lane, Note, TraceMetadata
 from gpustreamlab.model._partition import Partition
-from gpustreamlab.model._trace import COLUMN_DTYPES, DEVICE_WORK, SPAN_KINDS, Trace
-from gpustreamlab.typing import BoolArray, CaptureTier, Int64Array, LaneKind, SpanKind
+from gpustreamlab.typing import BoolArray, CaptureTier, Int64Array, LaneKind, NoteKind, SpanKind
 
+if TYPE_CHECKING:
+    from gpustreamlab.model._trace import Trace
+
+_T = TypeVar("_T", bound="Trace")
 _WORK = [SPAN_KINDS.index(kind) for kind in DEVICE_WORK]
 _RANGE = SPAN_KINDS.index(SpanKind.RANGE)
 _INT64 = np.iinfo(np.int64)
 
 
-def cut_time(trace: Trace, t0_ns: int, t1_ns: int) -> Trace:
+def cut_time(trace: _T, t0_ns: int, t1_ns: int) -> _T:
     """Return what is in a stretch of time; see `Trace.between`."""
     first_ns, last_ns = _time_ns("t0_ns", t0_ns), _time_ns("t1_ns", t1_ns)
     if last_ns < first_ns:
@@ -53,13 +57,13 @@ def _reaches(note: Note, first_ns: int, last_ns: int) -> bool:
     return note.time_ns < last_ns and (note.time_ns if note.end_ns is None else note.end_ns - 1) >= first_ns
 
 
-def without_tools(trace: Trace) -> Trace:
+def without_tools(trace: _T) -> _T:
     """Leave out what programs did on copies, and what was measured: it is no work of the user's."""
     shown = [lane.name for lane in trace.lanes if not lane.is_tools]
     return trace if len(shown) == len(trace.lanes) else cut_where(trace, shown, None, None, None)
 
 
-def cut_where(trace: Trace, stream: object, kind: object, name: object, device: object) -> Trace:
+def cut_where(trace: _T, stream: object, kind: object, name: object, device: object) -> _T:
     """Return the spans of some streams, kinds, names and devices; see `Trace.where`."""
     is_lane = _chosen("stream", stream, [lane.name for lane in trace.lanes], StreamNotFoundError)
     is_lane &= _of_devices(trace, device)
@@ -106,7 +110,7 @@ def _on_devices(meta: TraceMetadata, lanes: Sequence[Lane]) -> TraceMetadata:
     return replace(meta, device=device, devices=(), missing=missing)
 
 
-def cut_rows(trace: Trace, key: object) -> Trace:
+def cut_rows(trace: _T, key: object) -> _T:
     """Return some rows; see `Trace.__getitem__`."""
     every_row = np.arange(len(trace))
     if isinstance(key, slice):
@@ -129,7 +133,7 @@ def cut_rows(trace: Trace, key: object) -> Trace:
     return _with_rows(trace, rows)
 
 
-def _with_rows(trace: Trace, rows: Int64Array) -> Trace:
+def _with_rows(trace: _T, rows: Int64Array) -> _T:
     return replace(trace, **_fields(trace, rows, np.ones(len(trace), bool)))
 
 
@@ -203,7 +207,7 @@ def _time_ns(name: str, value: Any) -> int:
 _HOST = (SpanKind.HOST, SpanKind.ANNOTATION, SpanKind.SAMPLE)
 
 
-def trace_from_columns(
+def fields_of_columns(
     *,
     numbers: Mapping[str, ArrayLike | None],
     texts: Mapping[str, Iterable[object] | None],
@@ -211,8 +215,8 @@ def trace_from_columns(
     partition_sms: Mapping[str, int],
     device: Device,
     title: str,
-) -> Trace:
-    """Return the trace of these columns; see `Trace.from_columns`."""
+) -> dict[str, Any]:
+    """Return the fields of the trace of these columns; see `Trace.from_columns`."""
     arrays = {column: np.atleast_1d(np.asarray(values)) for column, values in numbers.items() if values is not None}
     listed = {column: list(values) for column, values in texts.items() if values is not None}
     listed |= {} if isinstance(kind, str) else {"kind": list(kind)}
@@ -226,27 +230,27 @@ def trace_from_columns(
     thread, threads = _codes("thread", listed.get("thread", nobody))
     partition, parts = _codes("partition", listed.get("partition", nobody))
     kinds = _kinds(listed.get("kind", [kind] * span_count))
-    return Trace(
-        start_ns=arrays["start_ns"],
-        end_ns=arrays["end_ns"],
-        queued_ns=arrays.get("queued_ns", arrays["start_ns"]),
-        lane=lane,
-        name=name,
-        kind=kinds,
-        parent=arrays.get("parent", np.full(span_count, -1)),
-        thread=thread,
-        partition=partition,
-        names=names,
-        lanes=_lanes(streams, lane, kinds),
-        threads=threads,
-        partitions=_partitions(parts, partition_sms, device.sm_count),
-        metadata=TraceMetadata(
+    return {
+        "start_ns": arrays["start_ns"],
+        "end_ns": arrays["end_ns"],
+        "queued_ns": arrays.get("queued_ns", arrays["start_ns"]),
+        "lane": lane,
+        "name": name,
+        "kind": kinds,
+        "parent": arrays.get("parent", np.full(span_count, -1)),
+        "thread": thread,
+        "partition": partition,
+        "names": names,
+        "lanes": _lanes(streams, lane, kinds),
+        "threads": threads,
+        "partitions": _partitions(parts, partition_sms, device.sm_count),
+        "metadata": TraceMetadata(
             backend=COLUMNS_BACKEND,
             device=device,
             tier=CaptureTier.KERNELS if np.isin(kinds, _WORK).any() else CaptureTier.RANGES,
             title=title,
         ),
-    )
+    }
 
 
 def _codes(column: str, texts: Sequence[object]) -> tuple[NDArray[Any], tuple[str, ...]]:
@@ -287,3 +291,35 @@ def _partitions(parts: Sequence[str], sms: Mapping[str, int], sm_count: int) -> 
             f"partition_sms={{{(missing or parts)[0]!r}: 32}}, sm_count=132."
         )
     return tuple(Partition(name=part, requested_sms=sms[part], granted_sms=sms[part]) for part in parts)
+
+
+def written_entries(trace: Trace) -> list[list[str | None]]:
+    """Return what readers wrote: time, end or None, lane or None, text; times as text, which loses no digit in a browser."""
+    return [
+        [str(note.time_ns), None if note.end_ns is None else str(note.end_ns), note.stream, note.text]
+        for note in trace.notes
+        if note.kind is NoteKind.NOTE
+    ]
+
+
+def read_written(entries: object) -> tuple[Note, ...]:
+    """Read what a reader wrote in a browser: time, end or None, lane or None, text; what is none of that is left out.
+
+    Examples
+    --------
+    >>> [note.text for note in read_written([["5", None, None, "here"], ["x", None, None, "no time"], 7])]
+    ['here']
+    """
+    notes = []
+    for entry in entries if isinstance(entries, list) else []:
+        with contextlib.suppress(TypeError, ValueError, TraceError):
+            time_ns, end_ns, stream, text = entry
+            end_ns = None if end_ns is None else int(end_ns)
+            notes.append(Note(time_ns=int(time_ns), end_ns=end_ns, stream=stream, text=text))
+    return tuple(notes)
+
+
+def with_written(trace: _T, notes: tuple[Note, ...]) -> _T:
+    """Return a trace with what a reader wrote in the place of the notes that readers wrote before."""
+    others = (note for note in trace.notes if note.kind is not NoteKind.NOTE)
+    return replace(trace, notes=(*others, *notes))

@@ -5,16 +5,15 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import replace
 from itertools import chain
-from typing import Any, NamedTuple, TypeAlias
+from typing import Any, NamedTuple, TypeAlias, TypeVar
 
 import numpy as np
 from numpy.typing import NDArray
 
 from gpustreamlab.errors import OptionError, TraceError
-from gpustreamlab.model._clock_offset import ClockOffset, interpolate
-from gpustreamlab.model._columns import Counters, Edges, WorkDetail
-from gpustreamlab.model._device import Device, Lane, TraceMetadata
-from gpustreamlab.model._trace import COLUMN_DTYPES, DEVICE_WORK, SPAN_KINDS, Trace
+from gpustreamlab.model._columns import COLUMN_DTYPES, DEVICE_WORK, SPAN_KINDS, Counters, Edges, WorkDetail
+from gpustreamlab.model._device import ClockOffset, Device, Lane, TraceMetadata, interpolate
+from gpustreamlab.model._trace import Trace
 from gpustreamlab.typing import Int64Array, LaneKind, SpanKind
 
 SAME_CALL_NS = 100_000
@@ -25,16 +24,17 @@ _ADDED = ("dropped_spans", "dropped_records", "pending_spans", "dropped_markers"
 
 
 Ahead: TypeAlias = int | tuple[Int64Array, Int64Array]
+_T = TypeVar("_T", bound=Trace)
 
 
 def merge(
-    traces: Sequence[Trace],
+    traces: Sequence[_T],
     *,
     clocks: Mapping[Any, ClockOffset] | Sequence[ClockOffset] | None = None,
     ahead_ns: Sequence[Ahead] | None = None,
     error_ns: int | None = None,
     processes: Sequence[int] | None = None,
-) -> Trace:
+) -> _T:
     """Return several traces as one, with the zero of the first.
 
     How far their clocks are apart tells the first of these that is known: `ahead_ns`; `clocks`; each trace's own
@@ -120,7 +120,7 @@ def merge(
     rows: dict[str, Any] = _joined(parts, [len(trace) for trace in traces])
     source, target, kind = (np.concatenate(column) for column in zip(*edges, strict=True))
     sampled = dict(zip(("time_ns", "lane", "name", "value"), map(np.concatenate, zip(*counters, strict=True)), strict=True))
-    whole = Trace(
+    whole = type(traces[0])(
         **{name: rows.pop(name) for name in COLUMN_DTYPES},
         extra=rows,
         names=names,
@@ -355,7 +355,7 @@ def _joined(parts: Sequence[dict[str, NDArray[Any]]], counts: Sequence[int]) -> 
     return found
 
 
-def _in_order(whole: Trace) -> Trace:
+def _in_order(whole: _T) -> _T:
     """Return the rows in order of their starts; of a call that several sessions of a process recorded, one."""
     keeper = np.arange(len(whole))
     calls = np.flatnonzero((whole.kind == _HOST) & (whole.extra.get("correlation", np.zeros(len(whole), np.int64)) != 0))

@@ -18,6 +18,8 @@ except ImportError as _error:
         name="anywidget",
     ) from _error
 
+__all__ = ["KeptWidget", "static_text", "traitlets"]
+
 _STATIC = Path(__file__).parent / "static"
 
 

@@ -11,15 +11,13 @@ import weakref
 from collections.abc import Callable, Collection, Mapping
 from typing import Any, Protocol
 
-import traitlets
-
 from gpustreamlab._util.background import DEFAULT_REFRESH_HZ, Updater
 from gpustreamlab._util.shell import running_kernel_shell, shows_widgets
 from gpustreamlab.analysis import summary_text
 from gpustreamlab.draw import hazard_tables, packed_bokeh, plan_picture, timeline_svg, viewer_script, viewer_style, why_tables
 from gpustreamlab.errors import GPUStreamLabError, SessionClosedError
 from gpustreamlab.model import Note, Trace, read_written
-from gpustreamlab.notebook.kept import KeptWidget, static_text
+from gpustreamlab.notebook.kept import KeptWidget, static_text, traitlets
 from gpustreamlab.sinks.live import REST, LiveFeed, Update
 from gpustreamlab.timeline import Timeline
 from gpustreamlab.typing import NoteKind, SessionState

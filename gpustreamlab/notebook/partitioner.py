@@ -11,13 +11,11 @@ from collections.abc import Callable, Mapping
 from functools import partial
 from typing import TYPE_CHECKING
 
-import traitlets
-
 from gpustreamlab.errors import GPUStreamLabError
 from gpustreamlab.model import Layout
 from gpustreamlab.notebook import _state
 from gpustreamlab.notebook._form import Surroundings, forms_of, view_of
-from gpustreamlab.notebook.kept import KeptWidget, static_text
+from gpustreamlab.notebook.kept import KeptWidget, static_text, traitlets
 from gpustreamlab.typing import Feature, SessionState
 
 if TYPE_CHECKING:

@@ -16,7 +16,7 @@ from typing import Any, ClassVar
 import numpy as np
 
 from gpustreamlab._util.arrays import find_arrays, is_array
-from gpustreamlab.analysis import Hazards
+from gpustreamlab.analysis import Hazards, overlap
 from gpustreamlab.analysis._report import Report, Reported, ReportTable
 from gpustreamlab.analysis._scale import count_text, format_ns, format_share
 from gpustreamlab.backends import Backend
@@ -386,7 +386,7 @@ def _overlap_since(trace: Trace, since_ns: int) -> tuple[int | None, float | Non
     is_work = np.isin(trace.kind, codes) & (trace.start_ns >= since_ns)
     if not is_work.any():
         return None, None
-    found = trace[is_work].overlap()
+    found = overlap(trace[is_work])
     return int(is_work.sum()), int(found.concurrency_ns[2:].sum()) / max(found.active_ns, 1)
 
 

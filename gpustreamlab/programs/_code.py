@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import ast
+import textwrap
 from collections import defaultdict
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
@@ -14,7 +15,7 @@ from gpustreamlab.backends import Backend
 from gpustreamlab.errors import GPUStreamLabError
 from gpustreamlab.memory.hazards import AccessWatch
 from gpustreamlab.programs._graph import Recording, Schedule
-from gpustreamlab.programs._source import LABEL_LENGTH, Source, Statement, free_name, lines_in_strings
+from gpustreamlab.programs._source import LABEL_LENGTH, Source, Statement, free_name
 from gpustreamlab.typing import HazardMode
 
 if TYPE_CHECKING:
@@ -72,7 +73,7 @@ def write_code(source: Source, planned: Schedule, recording: Recording, session:
         else:
             head = writer.head(item, has_ranges=has_ranges)
             lines.append(f"{head}:")
-            lines.extend(line for text in texts for line in _indented(text))
+            lines.extend(line for text in texts for line in textwrap.indent(text, "    ").splitlines())
             around = ast.parse(f"{head}: pass").body[0]
             assert isinstance(around, ast.With)  # noqa: S101 - for the type checker
             around.body = inside
@@ -85,12 +86,6 @@ def write_code(source: Source, planned: Schedule, recording: Recording, session:
         streams=planned.streams,
         variables=frozenset(writer.variables),
     )
-
-
-def _indented(text: str) -> Iterator[str]:
-    inside = lines_in_strings(text)
-    for number, line in enumerate(text.splitlines(), 1):
-        yield line if number in inside or not line else f"    {line}"
 
 
 class _Writer:

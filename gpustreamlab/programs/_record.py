@@ -32,7 +32,7 @@ from gpustreamlab.programs._graph import LAUNCH_NS, Access, Engine, Recording, S
 from gpustreamlab.programs._source import LABEL_LENGTH, Source, Statement, what_decides
 from gpustreamlab.programs._torch import TorchPieces, bytes_of, is_tensor, watching_torch
 from gpustreamlab.programs._torch import region as region_of_tensor
-from gpustreamlab.programs._values import copied, is_plain, is_random, reach, replace_values, signature
+from gpustreamlab.programs._values import copied, is_plain, is_random, reach, remade, replace_values, signature
 from gpustreamlab.typing import SpanKind
 
 if TYPE_CHECKING:
@@ -133,14 +133,7 @@ def _on_copies(function: types.FunctionType, values: Mapping[str, object], copie
         return function
     # What the program binds anew is seen by functions of its own namespace only.
     names = copies if known is values else {**known, **{name: copies[name] for name in shared}}
-    made = types.FunctionType(function.__code__, names, function.__name__, function.__defaults__, function.__closure__)
-    made.__kwdefaults__, made.__module__, made.__qualname__ = (
-        function.__kwdefaults__,
-        function.__module__,
-        function.__qualname__,
-    )
-    made.__dict__.update(function.__dict__)
-    return made
+    return remade(function, names)
 
 
 def _is_of_session(value: object) -> bool:

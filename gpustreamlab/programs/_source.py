@@ -36,7 +36,7 @@ class Statement:
     line: int
     """Its first line, from 1, in the source as it was given."""
     text: str
-    """Its source, without the indentation that it had."""
+    """Its source, as Python writes it."""
     node: ast.stmt
     """The same as a tree, with the lines of the source."""
     stream: str | None
@@ -131,16 +131,17 @@ def _read_text(text: str, is_session: Callable[[str], bool], filename: str, resu
     for name in (alias.name for one in futures for alias in one.names):
         flags |= getattr(getattr(__future__, name), "compiler_flag", 0)
     tree.body = [one for one in tree.body if one not in futures]
-    bound = []
-    if tree.body and isinstance(tree.body[-1], ast.Expr) and not (len(tree.body) == 1 and _is_docstring(tree.body[-1])):
-        bound = tree.body[-1:] = [_bind_result(tree.body[-1], result)]
-    reader = _Reader(text, filename, is_session, 0, bound=bound)
+    last = tree.body[-1] if tree.body else None
+    has_result = isinstance(last, ast.Expr) and not (len(tree.body) == 1 and _is_docstring(last))
+    if isinstance(last, ast.Expr) and has_result:
+        tree.body[-1] = _bind_result(last, result)
+    reader = _Reader(text, filename, is_session, 0)
     return Source(
         statements=tuple(reader.read(tree.body)),
         filename=filename,
         function=None,
         session_name=reader.session_name,
-        result=result if bound else None,
+        result=result if has_result else None,
         flags=flags,
     )
 
@@ -157,13 +158,14 @@ def _read_function(function: FunctionType, is_session: Callable[[str], bool]) ->
     if not isinstance(tree, ast.FunctionDef):
         kind = "a coroutine function" if isinstance(tree, ast.AsyncFunctionDef) else "no function written with def"
         raise ProgramError(f"{function.__qualname__} is {kind}; a program runs from its first statement to its last.")
-    body, bound = tree.body, list[ast.stmt]()
-    if body and isinstance(body[-1], ast.Return) and body[-1].value is not None:
-        bound = body[-1:] = [_bind_result(body[-1], RESULT)]
+    body = tree.body
+    has_result = isinstance(body[-1], ast.Return) and body[-1].value is not None
+    if isinstance(body[-1], ast.Return) and has_result:
+        body[-1] = _bind_result(body[-1], RESULT)
     ast.increment_lineno(tree, first - 1)
     _refuse_scopes(tree, function)
     body = [_without_annotation(one) for one in body]
-    reader = _Reader(text, function.__code__.co_filename, is_session, first - 1, bound=bound)
+    reader = _Reader(text, function.__code__.co_filename, is_session, first - 1)
     if function.__code__.co_flags & (inspect.CO_VARARGS | inspect.CO_VARKEYWORDS):
         raise ProgramError(f"{function.__qualname__} takes * or ** arguments; name each parameter of a program.")
     return Source(
@@ -171,7 +173,7 @@ def _read_function(function: FunctionType, is_session: Callable[[str], bool]) ->
         filename=function.__code__.co_filename,
         function=function,
         session_name=reader.session_name,
-        result=RESULT if bound else None,
+        result=RESULT if has_result else None,
         flags=function.__code__.co_flags & FUTURES,
     )
 
@@ -257,16 +259,12 @@ def _bind_result(last: ast.Expr | ast.Return, name: str) -> ast.stmt:
 class _Reader:
     """Takes the statements of one source."""
 
-    def __init__(
-        self, text: str, filename: str, is_session: Callable[[str], bool], lines_above: int, *, bound: Sequence[ast.stmt]
-    ) -> None:
+    def __init__(self, text: str, filename: str, is_session: Callable[[str], bool], lines_above: int) -> None:
         self._lines = text.splitlines()
         self._above = lines_above
         self._filename = filename
         self._is_session = is_session
         self._annotations = dict(_annotations(text))
-        self._inside = lines_in_strings(text)
-        self._bound = {id(one) for one in bound}
         self.session_name: str | None = None
 
     def read(self, body: Sequence[ast.stmt]) -> Iterator[Statement]:
@@ -288,7 +286,7 @@ class _Reader:
             raise ProgramError(
                 f"Line {node.lineno} is annotated with stream {annotated!r} inside `with ...on({stream!r})`. Keep one of them."
             )
-        text = ast.unparse(node) if id(node) in self._bound else self._text(node)
+        text = ast.unparse(node)
         reads, writes = names_of(node)
         needs, binds = first_uses(node, (reads, writes))
         yield Statement(
@@ -338,25 +336,6 @@ class _Reader:
         if node.lineno - self._above in self._annotations:
             raise ProgramError(f"Line {node.lineno} names a stream twice: by `with` and by `{_ANNOTATION}`. Keep one of them.")
 
-    def _text(self, node: ast.stmt) -> str:
-        first, last = node.lineno - self._above, (node.end_lineno or node.lineno) - self._above
-        if isinstance(node, (ast.FunctionDef, ast.ClassDef)) and node.decorator_list:
-            first = node.decorator_list[0].lineno - self._above
-        lines = self._lines[first - 1 : last]
-        if len(lines) == 1 or isinstance(node, (ast.Assign, ast.Expr, ast.AugAssign)):
-            found = ast.get_source_segment("\n".join(lines), _at(node, 1 - node.lineno))
-            return found or ast.unparse(node)
-        inside = {line - first for line in self._inside}
-        return "\n".join(line if at in inside else line[node.col_offset :] for at, line in enumerate(lines))
-
-
-def _at(node: ast.stmt, shift: int) -> ast.stmt:
-    """Return a stand-in for a node, so many lines further down."""
-    moved = ast.Pass()
-    moved.lineno, moved.col_offset = node.lineno + shift, node.col_offset
-    moved.end_lineno, moved.end_col_offset = (node.end_lineno or node.lineno) + shift, node.end_col_offset
-    return moved
-
 
 def _annotations(text: str) -> Iterator[tuple[int, str]]:
     """Find comments ``#: stream``, by their lines."""
@@ -366,22 +345,6 @@ def _annotations(text: str) -> Iterator[tuple[int, str]]:
                 yield token.start[0], token.string[len(_ANNOTATION) :].strip()
     except (tokenize.TokenError, IndentationError):
         return  # ast.parse says what is wrong
-
-
-def lines_in_strings(text: str) -> frozenset[int]:
-    r"""Return the lines, from 1, that begin within a string: their indentation is part of it.
-
-    Examples
-    --------
-    >>> sorted(lines_in_strings("s = '''a\n  b'''\nx = 1"))
-    [2]
-    """
-    strings = [
-        node
-        for node in ast.walk(ast.parse(text))
-        if isinstance(node, ast.JoinedStr) or (isinstance(node, ast.Constant) and isinstance(node.value, (str, bytes)))
-    ]
-    return frozenset(line for one in strings for line in range(one.lineno + 1, (one.end_lineno or one.lineno) + 1))
 
 
 def _is_docstring(node: ast.stmt) -> bool:

@@ -461,10 +461,19 @@ def _copied_function(function: types.FunctionType, memo: dict[int, Any]) -> type
     if next(find_arrays(function), None) is None:
         return function
     cells = tuple(types.CellType(copy.deepcopy(cell.cell_contents, memo)) for cell in function.__closure__ or ())
-    made = types.FunctionType(
-        function.__code__, function.__globals__, function.__name__, copy.deepcopy(function.__defaults__, memo), cells
+    return remade(
+        function,
+        closure=cells,
+        defaults=copy.deepcopy(function.__defaults__, memo),
+        kwdefaults=copy.deepcopy(function.__kwdefaults__, memo),
     )
-    made.__kwdefaults__ = copy.deepcopy(function.__kwdefaults__, memo)
-    made.__module__, made.__qualname__ = function.__module__, function.__qualname__
+
+
+def remade(function: types.FunctionType, names: dict[str, Any] | None = None, **others: Any) -> types.FunctionType:
+    """Return a function that does what another one does, with other globals, defaults or variables that it closes over."""
+    given = {name: others.get(name, getattr(function, f"__{name}__")) for name in ("defaults", "kwdefaults", "closure")}
+    known = function.__globals__ if names is None else names
+    made = types.FunctionType(function.__code__, known, function.__name__, given["defaults"], given["closure"])
+    made.__kwdefaults__, made.__module__, made.__qualname__ = given["kwdefaults"], function.__module__, function.__qualname__
     made.__dict__.update(function.__dict__)
     return made

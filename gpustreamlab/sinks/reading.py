@@ -16,13 +16,13 @@ import numpy as np
 
 from gpustreamlab.errors import OptionError, TraceError, TraceFileError
 from gpustreamlab.exchange import check_format, lend, read_as, read_ranks
-from gpustreamlab.model import COLUMN_DTYPES, Counters, Trace, TraceMetadata, WorkDetail
+from gpustreamlab.model import COLUMN_DTYPES, Counters, Trace, TraceMetadata, WorkDetail, table_to_trace
 from gpustreamlab.record import NO_DEPENDENCIES, NO_ROWS, SPAN_COLUMNS, Delta, Tables, build_trace, join
 from gpustreamlab.sinks._spool_format import FACTS_KEY, Batch, BatchReader
 from gpustreamlab.sinks.spool import LISTS
 from gpustreamlab.typing import Int64Array
 
-__all__ = ["load_trace", "read_spool"]
+__all__ = ["read_any", "read_spool"]
 
 _SCHEME = re.compile(r"([A-Za-z][A-Za-z0-9+.-]+)://")
 """Begins a URL; a Windows drive has one letter."""
@@ -30,43 +30,8 @@ _INDEX_COLUMNS = ("parent", "thread", "partition", "detail")
 """Columns in which -1 stands for nothing."""
 
 
-def load_trace(path: str | PathLike[str] | Iterable[str | PathLike[str]], format: str = "auto") -> Trace:  # noqa: A002
-    """Read a trace: one of our own, or what another tool recorded.
-
-    Our own are Parquet and Arrow files of `Trace.save`, what ``Session(spool=...)`` has written so far, and pages of
-    ``timeline().save("run.html", with_data=True)``. Of others: JSON of PyTorch's profiler, JSON in Chrome's format (JAX, ...),
-    SQLite files and Parquet folders of Nsight Systems (reports where nsys is installed), and Perfetto's ``.pftrace``. Each
-    but a report and a folder may be packed by gzip.
-
-    What a file does not tell, and what of it was not read, ``trace.metadata.missing`` and ``trace.metadata.imported`` say. What
-    a killed process has spooled is read up to the last whole piece; ``trace.metadata.recovery_note`` says what may be missing.
-
-    Parameters
-    ----------
-    path
-        The file, or a pipe, as a path or a ``file://`` URL; or the files of several ranks of one job of PyTorch, which become
-        one trace.
-    format
-        ``"auto"`` tells by the first bytes, whatever the suffix. Else ``"parquet"``, ``"spool"``, ``"arrow"``, ``"html"``,
-        ``"kineto"``, ``"chrome"``, ``"nsys"`` or ``"perfetto"``.
-
-    Raises
-    ------
-    TraceFileError
-        If the file is missing, damaged, no trace, or from a newer version of gpustreamlab.
-    OptionError
-        If there is no such format, the path is of another machine, or there are several files that are no ranks.
-    MissingExtraError
-        If a package that this format needs is not installed.
-
-    Examples
-    --------
-    >>> path = getfixture("tmp_path") / "run.json"
-    >>> row = {"ph": "X", "cat": "kernel", "name": "gemm", "ts": 1.25, "dur": 3, "args": {"device": 0, "stream": 7}}
-    >>> _ = path.write_text(json.dumps({"traceEvents": [row]}))
-    >>> load_trace(path).start_ns.tolist(), load_trace(path).lanes[0].name
-    ([1250], 'stream 7')
-    """
+def read_any(path: str | PathLike[str] | Iterable[str | PathLike[str]], format: str = "auto") -> Trace:  # noqa: A002
+    """Read a trace of ours, or what another tool recorded; see `gpustreamlab.load_trace`."""
     check_format(format)
     given = path if isinstance(path, Iterable) and not isinstance(path, (str, bytes)) else [path]
     with ExitStack() as stack:
@@ -94,7 +59,7 @@ def _local_path(path: object) -> Path:
 
 
 def read_spool(path: str | PathLike[str]) -> Trace:
-    """Read what ``Session(spool=...)`` has written so far; see `load_trace`."""
+    """Read what ``Session(spool=...)`` has written so far; see `gpustreamlab.load_trace`."""
     target = Path(path)
     try:
         reader = BatchReader(target)
@@ -157,7 +122,7 @@ class ToldTables:
             **self._lists,
         }
         table = pa.table({name: pa.array([], pa.int64()) for name in COLUMN_DTYPES})
-        trace = Trace.from_arrow(table.replace_schema_metadata({FACTS_KEY: json.dumps(facts)}))
+        trace = table_to_trace(table.replace_schema_metadata({FACTS_KEY: json.dumps(facts)}))
         return Tables(*(getattr(trace, name) for name in Tables._fields)), trace.details
 
 

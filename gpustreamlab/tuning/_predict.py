@@ -4,22 +4,20 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field, replace
-from typing import TYPE_CHECKING, Any, ClassVar, cast
+from typing import Any, ClassVar, cast
 
 import numpy as np
 
-from gpustreamlab.analysis import Share, plan_partitions
+from gpustreamlab.analysis import Share, host_waits, plan_partitions
 from gpustreamlab.analysis._report import Report, Reported, ReportTable
 from gpustreamlab.analysis._scale import format_ns
 from gpustreamlab.errors import MeasureError, OptionError, nearest_hint
 from gpustreamlab.model import SPAN_KINDS, Lane, Layout, Partition, Trace
+from gpustreamlab.timeline import Comparison
 from gpustreamlab.tuning._measure import WORK
 from gpustreamlab.tuning._rerun import Need, Seat, Work, run_again, work_of
 from gpustreamlab.tuning._sweep import Sweep
 from gpustreamlab.typing import FloatArray, Int64Array, SpanKind
-
-if TYPE_CHECKING:
-    from gpustreamlab.timeline import Comparison
 
 __all__ = ["Prediction", "what_if"]
 
@@ -80,7 +78,7 @@ class Prediction(Reported):
 
     def compare(self) -> Comparison:
         """Return the recorded run and the predicted one beside each other; see `gpustreamlab.compare`."""
-        return self.measured.compare(self.trace)
+        return Comparison(self.measured, self.trace)
 
     def _line(self) -> str:
         error = f"±{self.error:.1%}" if np.isfinite(self.error) else "error not known"
@@ -533,7 +531,7 @@ def _notes(trace: Trace, work: Work, parts: _Parts, lanes: tuple[Lane, ...]) -> 
         notes.append(f"Outside the sizes of its sweep: {_listed(beyond)}.")
     if not work.has_launch_times:
         notes.append("The trace does not tell when work was launched: all of it is taken to be launched at once.")
-    elif not trace.host_waits().call_count:
+    elif not host_waits(trace).call_count:
         notes.append(
             "The trace has no calls of the host: where the host waited for the device, launches stay when they were. "
             "lab.capture('kernels', host=True) records them."

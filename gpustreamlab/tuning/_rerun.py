@@ -8,7 +8,7 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from gpustreamlab.analysis import blocks_that_fit
+from gpustreamlab.analysis import blocks_that_fit, host_waits
 from gpustreamlab.backends.sim import DevicePreset, KernelSpec
 from gpustreamlab.backends.sim._commands import CopyRun, CopySpec, DeviceWork, Mark, StreamQueue, Wait
 from gpustreamlab.backends.sim._scheduler import Scheduler
@@ -126,7 +126,7 @@ def _holds(trace: Trace, rows: Int64Array, place: Int64Array) -> tuple[tuple[int
     """Return where the host waited for work before it launched more: its own calls if the trace has them, else its copies."""
     by_launch = np.argsort(trace.queued_ns[rows], kind="stable")
     queued_ns = trace.queued_ns[rows][by_launch]
-    found = trace.host_waits()
+    found = host_waits(trace)
     awaited: list[tuple[int, int]] = []  # place, when the call returned
     if found.call_count:
         ends_ns = (found.start_ns + found.duration_ns).tolist()

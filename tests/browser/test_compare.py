@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from gpustreamlab.timeline import compare
+from gpustreamlab import compare
 from tests.helpers.traces import (
     EVIL_NAME,
     empty_trace,

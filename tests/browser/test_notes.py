@@ -8,8 +8,8 @@ from urllib.parse import unquote
 import pytest
 
 import gpustreamlab as gsl
-from gpustreamlab import Session, workloads
-from gpustreamlab.timeline import Timeline, compare
+from gpustreamlab import Session, Timeline, compare, workloads
+from gpustreamlab.model import Note
 from tests.helpers import planted
 from tests.helpers.reader import open_readers
 from tests.helpers.traces import MS, make_trace, nested_trace
@@ -46,9 +46,9 @@ def marked():
         trace = lab.trace
     trace = replace(trace, metadata=replace(trace.metadata, dropped_spans=12, dropped_records=5))
     zero_ns = int(trace.start_ns.min())
-    return trace.with_note("warm <b>up</b>", zero_ns + 100_000).with_note(
-        "slow", zero_ns + 150_000, zero_ns + 250_000, stream="a"
-    )
+    warm_up = Note(time_ns=zero_ns + 100_000, text="warm <b>up</b>")
+    slow = Note(time_ns=zero_ns + 150_000, end_ns=zero_ns + 250_000, stream="a", text="slow")
+    return replace(trace, notes=(warm_up, slow))
 
 
 def hash_of(reader):
@@ -198,7 +198,7 @@ def test_a_note_is_written_about_what_is_pinned_selected_or_under_the_pointer(re
 
 def test_a_note_of_python_stands_where_the_axis_says_so(read):
     trace = gsl.Trace.from_columns(start_ns=[7 * MS, 9 * MS], end_ns=[8 * MS, 10 * MS], stream=["a", "b"])
-    reader = read(trace.with_note("here", int(trace.start_ns.min()) + 1_250_000))
+    reader = read(replace(trace, notes=[Note(time_ns=int(trace.start_ns.min()) + 1_250_000, text="here")]))
     assert "1.25 ms" in reader.page.locator(".gsl-reasons > li", has_text="here").inner_text()
     x = reader.js("w.pxAt(w.found.reasons.pieces.find(piece => piece.kind === 'note').start)")
     assert x == pytest.approx(reader.js("(w.pxAt(1e6) * 3 + w.pxAt(2e6)) / 4"))

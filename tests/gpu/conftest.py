@@ -4,9 +4,11 @@ import os
 
 import pytest
 
-# With several GPUs, `pytest -n 2 --dist loadfile` gives each worker a card of its own.
+# With several GPUs, `pytest -n 2 --dist loadfile` gives each worker a card of its own. In place of a worker that crashed comes
+# one of the next number.
 if os.environ.get("PYTEST_XDIST_WORKER"):
-    os.environ.setdefault("CUDA_VISIBLE_DEVICES", os.environ["PYTEST_XDIST_WORKER"].removeprefix("gw"))
+    worker, worker_count = os.environ["PYTEST_XDIST_WORKER"].removeprefix("gw"), os.environ["PYTEST_XDIST_WORKER_COUNT"]
+    os.environ.setdefault("CUDA_VISIBLE_DEVICES", str(int(worker) % int(worker_count)))
 os.environ["TORCHINDUCTOR_COMPILE_THREADS"] = "1"  # torch.compile would leave worker processes, and their threads, behind
 os.environ["NUMBA_CUDA_LOW_OCCUPANCY_WARNINGS"] = "0"  # small kernels are meant here
 

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from gpustreamlab.model import SPAN_KINDS, Device, Edges, Lane, Trace, TraceMetadata, WorkDetail
+from gpustreamlab import Trace
+from gpustreamlab.model import SPAN_KINDS, Device, Edges, Lane, TraceMetadata, WorkDetail
 
 
 def trace_of(rows, lanes, **options):

@@ -11,6 +11,8 @@ from pathlib import Path
 
 import numpy as np
 
+from gpustreamlab.model import SPAN_KINDS
+
 GOLDEN = Path(__file__).resolve().parents[1] / "golden"
 COLUMNS = ("start_ns", "end_ns", "queued_ns", "lane", "name", "kind", "parent", "thread", "partition")
 COUNTERS = ("time_ns", "lane", "name", "value", "names")
@@ -18,12 +20,12 @@ TABLES = ("names", "lanes", "threads", "partitions", "layout", "layouts", "marke
 ANSWERS = {
     "overlap": ("mean_concurrency", "max_concurrency", "common_share"),
     "utilization": ("sm_ns", "share", "card_share"),
-    "strays": ("left_partition", "groups"),
-    "host_waits": ("share", "groups"),
+    "strays": ("names", "left_partition", "groups"),
+    "host_waits": ("names", "share", "groups"),
 }
 """The questions that are asked, and what each answer computes beside its fields."""
-_REPEATED = {"metadata", "partitions", "lanes"}
-"""What an answer repeats of its trace."""
+_REPEATED = {"metadata", "partitions", "lanes", "trace"}
+"""What an answer has of its trace."""
 
 
 def golden_files():
@@ -101,7 +103,7 @@ def as_json(value):
     if isinstance(value, enum.Enum):
         return value.value
     if dataclasses.is_dataclass(value):
-        return {field.name: as_json(getattr(value, field.name)) for field in dataclasses.fields(value)}
+        return {field.name: as_json(getattr(value, field.name)) for field in dataclasses.fields(value) if field.name != "trace"}
     if isinstance(value, Mapping):
         return {name: as_json(entry) for name, entry in value.items()}
     if isinstance(value, (list, tuple)):
@@ -128,7 +130,7 @@ def difference(wanted, got, place="answers"):
 
 def rows_of(trace):
     """Return a trace as text, a line for each span, edge, mark and layout."""
-    kinds = trace.to_arrow()["kind"].to_pylist()
+    kinds = [SPAN_KINDS[code].value for code in trace.kind.tolist()]
     lines = ["row      start        end     queued  lane    kind     parent  thread      partition  name"]
     for row, kind in enumerate(kinds):
         thread, part = int(trace.thread[row]), int(trace.partition[row])

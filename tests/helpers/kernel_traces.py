@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import numpy as np
 
+from gpustreamlab import Trace
 from gpustreamlab.model import (
     SPAN_KINDS,
     Counters,
@@ -11,7 +12,6 @@ from gpustreamlab.model import (
     Layout,
     LayoutChange,
     Partition,
-    Trace,
     TraceMetadata,
     WorkDetail,
 )

@@ -11,8 +11,9 @@ from pathlib import Path
 import numpy as np
 from numpy.typing import NDArray
 
+from gpustreamlab import Trace
 from gpustreamlab.analysis import counted_rows
-from gpustreamlab.model import SPAN_KINDS, Trace
+from gpustreamlab.model import SPAN_KINDS
 from gpustreamlab.typing import SpanKind
 
 FILES = ("profile.json.gz", "ranges.parquet", "kernels.parquet")

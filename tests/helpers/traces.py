@@ -6,6 +6,7 @@ from dataclasses import replace
 
 import numpy as np
 
+from gpustreamlab import Trace
 from gpustreamlab.model import (
     EDGE_KINDS,
     SPAN_KINDS,
@@ -15,7 +16,6 @@ from gpustreamlab.model import (
     Layout,
     LayoutChange,
     Partition,
-    Trace,
     TraceMetadata,
 )
 from gpustreamlab.typing import CaptureTier, EdgeKind, LaneKind, SpanKind

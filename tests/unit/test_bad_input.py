@@ -9,7 +9,7 @@ import pyarrow.parquet as pq
 import pytest
 
 import gpustreamlab as gsl
-from gpustreamlab import Event, Session, Trace
+from gpustreamlab import Event, Session, load_trace
 from gpustreamlab.backends.sim import SimBackend
 from gpustreamlab.errors import (
     BackendNotFoundError,
@@ -33,8 +33,8 @@ from gpustreamlab.errors import (
     StreamRefusedError,
     TraceFileError,
 )
-from gpustreamlab.model._schema import METADATA_KEY
 from gpustreamlab.workloads import copy_to_device, copy_to_host, spin, spin_card
+from tests.helpers.files import METADATA_KEY
 
 
 class Lender:
@@ -377,7 +377,7 @@ def test_a_label_may_be_any_text(label, tmp_path):
         lab.synchronize()
         lab._title = "saved"
         lab.trace.save(tmp_path / "run.parquet")
-        loaded = Trace.load(tmp_path / "run.parquet")
+        loaded = load_trace(tmp_path / "run.parquet")
         (shown,) = loaded.names
         assert loaded.name.tolist() == [0, 0]
         assert shown == label.encode("utf-8", "replace").decode() if len(label) < 1_000 else shown == "x" * 1_000 + "…"

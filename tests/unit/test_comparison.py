@@ -8,9 +8,9 @@ import pytest
 from rich.cells import cell_len
 from rich.console import Console
 
+from gpustreamlab import Comparison, Timeline, compare
 from gpustreamlab.draw import comparison_text
 from gpustreamlab.errors import OptionError, TraceFileError
-from gpustreamlab.timeline import Comparison, Timeline, compare
 from tests.helpers.traces import EVIL_NAME, empty_trace, evil_trace, make_trace, pipeline_trace, random_trace
 
 

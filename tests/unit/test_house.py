@@ -16,18 +16,18 @@ CEILINGS = {
     "backends/cuda/cupti": (3_580, 15),
     "backends/sim": (5_740, 16),
     "cluster": (3_320, 16),
-    "doors": (5_000, 12),
+    "doors": (5_310, 14),
     "draw": (6_540, 20),
     "exchange": (6_170, 28),
     "memory": (1_690, 5),
-    "model": (3_320, 14),
-    "notebook": (3_710, 17),
-    "programs": (4_640, 13),
+    "model": (2_990, 9),
+    "notebook": (3_170, 13),
+    "programs": (4_260, 11),
     "record": (5_680, 19),
     "sinks": (1_690, 6),
     "streams": (2_250, 7),
     "testing": (1_420, 6),
-    "tuning": (2_950, 10),
+    "tuning": (2_520, 7),
 }
 """Most lines and modules of each folder, set 3% above what there were on 2026-11-28; lower them where something leaves."""
 

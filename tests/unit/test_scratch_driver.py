@@ -16,7 +16,7 @@ class FakeRuntime:
     """Notes every call; answers as a device that has memory, or as the test says."""
 
     def __init__(self):
-        self.calls, self.failing, self.is_capturing, self.attribute = [], {}, False, 1
+        self.calls, self.failing, self.is_capturing, self.attribute, self.used_bytes = [], {}, False, 1, 0
 
     def __getattr__(self, name):
         def call(*args):
@@ -36,6 +36,9 @@ class FakeRuntime:
         if isinstance(self.attribute, Exception):
             raise self.attribute
         return self.attribute
+
+    def memPoolGetAttribute(self, pool, attribute):  # noqa: N802
+        return self.used_bytes
 
     def memGetInfo(self):  # noqa: N802
         return 30, 100
@@ -80,7 +83,7 @@ def make(cupy, *, is_ordered=True):
     return CudaScratch(cupy, 0, is_ordered=is_ordered, scope=nullcontext)
 
 
-def test_each_stream_has_a_pool_that_keeps_what_it_has_and_goes_with_it(cupy, runtime, stream):
+def test_each_stream_has_a_pool_that_keeps_what_it_has_and_gives_it_back_with_the_stream(cupy, runtime, stream):
     scratch = make(cupy)
     assert [scratch.allocate(stream, 512) for _ in range(2)] == [0x1000] * 2
     scratch.free(stream, 0x1000)
@@ -98,11 +101,34 @@ def test_each_stream_has_a_pool_that_keeps_what_it_has_and_goes_with_it(cupy, ru
     assert runtime.calls[-1] == ("freeAsync", 0x1000, 0x99)
     for _ in range(2):
         scratch.end(stream.handle)
-    assert runtime.calls[-1] == ("memPoolDestroy", 77)
+    assert runtime.calls[-2:] == [("memPoolSetAttribute", 77, 4, 0), ("memPoolTrimTo", 77, 0)]
+
+
+def test_a_pool_serves_another_stream_once_nothing_of_it_is_held(cupy, runtime, stream):
+    scratch = make(cupy)
     scratch.allocate(stream, 512)
+    scratch.end(stream.handle)
+    runtime.used_bytes = 512
+    stream.handle = 0x9A
+    scratch.allocate(stream, 512)
+    assert runtime.names.count("memPoolCreate") == 2
+    scratch.end(stream.handle)
+    runtime.used_bytes = 0
+    stream.handle = 0x9B
+    scratch.allocate(stream, 512)
+    assert runtime.names.count("memPoolCreate") == 2
+
+
+@pytest.mark.parametrize(("used_bytes", "destroyed_count"), [(0, 1), (512, 0)])
+def test_a_pool_of_which_a_block_is_held_is_never_destroyed(cupy, runtime, stream, used_bytes, destroyed_count):
+    scratch = make(cupy)
+    scratch.allocate(stream, 512)
+    runtime.used_bytes = used_bytes
+    scratch.end(stream.handle)
+    assert runtime.names.count("memPoolDestroy") == 0
     scratch.close()
     scratch.close()
-    assert runtime.names.count("memPoolCreate") == runtime.names.count("memPoolDestroy") == 2
+    assert runtime.names.count("memPoolDestroy") == destroyed_count
 
 
 def test_without_pools_it_waits_before_it_frees(cupy, runtime, stream):

@@ -3,7 +3,7 @@
 import numpy as np
 import pytest
 
-from gpustreamlab import Layout, Session, Trace, compare
+from gpustreamlab import Layout, Session, Trace, compare, load_trace
 from gpustreamlab.errors import MeasureError, OptionError, PartitionError
 from gpustreamlab.model import DEVICE_WORK, SPAN_KINDS
 from gpustreamlab.workloads import spin
@@ -241,7 +241,7 @@ def test_the_trace_says_that_it_is_predicted(swept, tmp_path):
     assert len(made) == len(trace)
     assert {lane.name: lane.sm_count for lane in made.lanes}["c"] == 36
     made.save(tmp_path / "predicted.parquet")
-    assert Trace.load(tmp_path / "predicted.parquet").end_ns.tolist() == made.end_ns.tolist()
+    assert load_trace(tmp_path / "predicted.parquet").end_ns.tolist() == made.end_ns.tolist()
     assert found.measured is trace
     assert "a is H200 (SIMULATED), b is H200, predicted (SIMULATED)" in " ".join(str(compare(trace, made)).split())
     assert str(found.compare()) == str(compare(trace, made))

@@ -22,8 +22,9 @@ _log = logging.getLogger(__name__)
 
 MEMORY_POOLS_SUPPORTED = 115
 """Source: CUDA runtime API, ``cudaDevAttrMemoryPoolsSupported``."""
-INTERNAL_DEPENDENCIES, RELEASE_THRESHOLD = 3, 4
-"""Source: CUDA runtime API, ``cudaMemPoolReuseAllowInternalDependencies``, ``cudaMemPoolAttrReleaseThreshold``."""
+INTERNAL_DEPENDENCIES, RELEASE_THRESHOLD, USED_BYTES = 3, 4, 7
+"""Source: CUDA runtime API, ``cudaMemPoolReuseAllowInternalDependencies``, ``cudaMemPoolAttrReleaseThreshold``,
+``cudaMemPoolAttrUsedMemCurrent``."""
 _KEEP_ALL = (1 << 64) - 1
 _PINNED_IN_PLACE, _NO_HANDLE, _ON_DEVICE = 1, 0, 1
 """Source: CUDA runtime API, ``cudaMemAllocationTypePinned``, ``cudaMemHandleTypeNone``, ``cudaMemLocationTypeDevice``."""
@@ -40,10 +41,10 @@ def has_memory_pools(cupy: Any, ordinal: int) -> bool:
 
 @dataclass(eq=False, repr=False)
 class CudaScratch:
-    """Allocates and frees the scratch of one device's streams, each from a memory pool of its own.
+    """Allocates and frees the scratch of one device's streams, each from a memory pool that no other has.
 
     A pool that streams share, as the device's default one, would hand memory of one lane to another in an order that only the
-    driver knows: hazards would be found that are none. It keeps what it has over synchronisations, and goes with its stream.
+    driver knows: hazards would be found that are none. It keeps what it has over synchronisations, until its stream ends.
     """
 
     cupy: Any
@@ -59,6 +60,7 @@ class CudaScratch:
     def __post_init__(self) -> None:
         self._runtime = self.cupy.cuda.runtime
         self._pools: dict[int, int] = {}  # by the stream's handle
+        self._spare: list[int] = []  # of streams that are gone
 
     def allocate(self, stream: CudaStream, size_bytes: int) -> int:
         """Return the address of a block; without memory, what nobody uses is given back once."""
@@ -96,15 +98,26 @@ class CudaScratch:
         return self.cupy.ndarray(shape, dtype=np.dtype(dtype), memptr=cuda.MemoryPointer(memory, 0))
 
     def end(self, handle: int) -> None:
-        """Destroy the pool of a stream, which goes once all that came from it is freed. Idempotent."""
+        """Give back what the pool of a stream does not use, and keep it for another stream. Idempotent."""
+        # CUDA allows to destroy a pool of which blocks are held. Driver 580 then crashes in the next allocation from another
+        # pool (seen on an H200 each time). Waiting until its frees have run would break captures of other threads.
         pool = self._pools.pop(handle, 0)
         if pool:
-            self._runtime.memPoolDestroy(pool)
+            self._runtime.memPoolSetAttribute(pool, RELEASE_THRESHOLD, 0)
+            self._runtime.memPoolTrimTo(pool, 0)
+            self._spare.append(pool)
 
     def close(self) -> None:
-        """Destroy all pools, also those of streams that nobody has closed."""
+        """Destroy all pools of which no block is held."""
         for handle in [*self._pools]:
             self.end(handle)
+        for pool in self._take_unused():
+            self._runtime.memPoolDestroy(pool)
+
+    def _take_unused(self) -> list[int]:
+        unused = [pool for pool in self._spare if not self._runtime.memPoolGetAttribute(pool, USED_BYTES)]
+        self._spare = [pool for pool in self._spare if pool not in unused]
+        return unused
 
     def _call(self, handle: int, size_bytes: int, where: str = "") -> int:
         try:
@@ -115,18 +128,24 @@ class CudaScratch:
             raise map_error(error, f"Allocating {size_bytes:,} bytes of scratch on stream {handle:#x}{where}") from error
 
     def _make(self, handle: int) -> int:
-        """Make the pool of a stream. It never makes that wait for another stream that has freed memory of it."""
+        """Return a pool for a stream. It never makes that wait for another stream that has freed memory of it."""
+        unused = self._take_unused()
+        pool = unused.pop() if unused else self._create()
+        self._spare += unused
+        self._pools[handle] = pool
+        self._runtime.memPoolSetAttribute(pool, RELEASE_THRESHOLD, _KEEP_ALL)
+        return pool
+
+    def _create(self) -> int:
         runtime = self._runtime
         pool = int(runtime.memPoolCreate(runtime.MemPoolProps(_PINNED_IN_PLACE, _NO_HANDLE, _ON_DEVICE, self.ordinal)))
-        self._pools[handle] = pool
         runtime.memPoolSetAttribute(pool, INTERNAL_DEPENDENCIES, 0)
-        runtime.memPoolSetAttribute(pool, RELEASE_THRESHOLD, _KEEP_ALL)
         return pool
 
     def _relieve(self) -> None:
         self.cupy.get_default_memory_pool().free_all_blocks()
         self._runtime.deviceSynchronize()
-        for pool in [*self._pools.values()]:
+        for pool in [*self._pools.values(), *self._spare]:
             self._runtime.memPoolTrimTo(pool, 0)
 
 

@@ -10,10 +10,11 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from gpustreamlab import Trace
 from gpustreamlab.analysis import MAX_LANE_ROWS, ArrivedSpans, LiveRows, OpenSpans, span_rows
 from gpustreamlab.analysis._live_rows import KEPT_INTERVALS
 from gpustreamlab.analysis._regions import LEVEL_TOLERANCE_NS
-from gpustreamlab.model import SPAN_KINDS, Device, Lane, Partition, Trace, TraceMetadata
+from gpustreamlab.model import SPAN_KINDS, Device, Lane, Partition, TraceMetadata
 from gpustreamlab.typing import SpanKind
 
 LANES = 3

@@ -8,7 +8,7 @@ from itertools import pairwise
 import numpy as np
 import pytest
 
-from gpustreamlab import Session, compare
+from gpustreamlab import Session, Trace, compare
 from gpustreamlab.analysis import (
     capture_facts,
     counted_kinds,
@@ -19,7 +19,7 @@ from gpustreamlab.analysis import (
 )
 from gpustreamlab.analysis._summary import queueing_line
 from gpustreamlab.errors import OptionError, StreamNotFoundError
-from gpustreamlab.model import SPAN_KINDS, Device, Lane, Trace, TraceMetadata
+from gpustreamlab.model import SPAN_KINDS, Device, Lane, TraceMetadata
 from gpustreamlab.typing import CaptureTier, SpanKind
 from gpustreamlab.workloads import spin
 from tests.helpers.traces import partition_trace, pipeline_trace, repartition_trace
@@ -182,7 +182,7 @@ def test_a_trace_is_compared_with_a_file_and_shows_its_timeline(tmp_path):
     trace = partition_trace()
     trace.save(tmp_path / "run.parquet")
     assert trace.timeline().trace is trace
-    assert str(trace.compare(tmp_path / "run.parquet")) == str(compare(trace, trace))
+    assert str(compare(trace, tmp_path / "run.parquet")) == str(compare(trace, trace))
 
 
 def test_pictures_and_reports_of_a_part_say_that_it_is_one(tmp_path):

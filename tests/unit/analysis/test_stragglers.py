@@ -8,8 +8,8 @@ import numpy as np
 import pytest
 
 import gpustreamlab as gsl
+from gpustreamlab import Trace
 from gpustreamlab.errors import OptionError
-from gpustreamlab.model import Trace
 
 RING = "ncclDevKernel_AllReduce_Sum_f32_RING_LL(ncclDevKernelArgsStorage<4096ul>)"
 

@@ -6,6 +6,7 @@ from dataclasses import replace
 
 import pytest
 
+from gpustreamlab import Trace
 from gpustreamlab.analysis import (
     capture_facts,
     change_text,
@@ -17,7 +18,7 @@ from gpustreamlab.analysis import (
     summary_text,
 )
 from gpustreamlab.draw import plan_picture, text_timeline, timeline_svg
-from gpustreamlab.model import NO_COMMON_TIME, Device, Lane, Layout, Partition, Trace
+from gpustreamlab.model import NO_COMMON_TIME, Device, Lane, Layout, Partition
 from gpustreamlab.typing import CaptureTier
 from tests.helpers.kernel_traces import kernel_trace
 from tests.helpers.traces import (

@@ -5,11 +5,11 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
+from gpustreamlab import Trace
 from gpustreamlab.analysis import overlap, totals, utilization
 from gpustreamlab.analysis._summary import plain_finding, source_facts
 from gpustreamlab.draw import plan_picture
 from gpustreamlab.errors import OptionError
-from gpustreamlab.model import Trace
 from tests.helpers.kernel_traces import kernel_trace
 from tests.helpers.traces import empty_trace, make_trace, partition_trace, random_trace
 

@@ -11,12 +11,12 @@ import pyarrow.parquet as pq
 import pytest
 
 import gpustreamlab as gsl
+from gpustreamlab import Trace
 from gpustreamlab._util import room
 from gpustreamlab.errors import TraceFileError
 from gpustreamlab.exchange import _event_file
 from gpustreamlab.exchange._chrome_json import Event, Top
 from gpustreamlab.exchange._event_file import EventFile
-from gpustreamlab.model import Trace
 from gpustreamlab.record._buffer import Intervals, find_innermost
 from gpustreamlab.record._extents import ANNOTATION_CODE, span_work
 from tests.helpers.files import METADATA_KEY
@@ -49,7 +49,7 @@ def test_what_is_packed_unpacks_up_to_the_limit(tmp_path, low_limit, name, begin
 
 def zeros(row_count):
     """Return a table of a trace with so many equal rows."""
-    table = Trace.from_columns(start_ns=[0], end_ns=[0], stream=["a"]).to_arrow()
+    table = pa.table(Trace.from_columns(start_ns=[0], end_ns=[0], stream=["a"]))
     return table.take(pa.array(np.zeros(row_count, np.int64)))
 
 

@@ -14,7 +14,7 @@ import gpustreamlab as gsl
 from gpustreamlab import compare
 from gpustreamlab._util import room
 from gpustreamlab.errors import OptionError, TraceFileError
-from gpustreamlab.model import _page
+from gpustreamlab.model import trace_element
 from tests.helpers.traces import EVIL_NAME, empty_trace, evil_trace, pipeline_trace
 from tests.unit.model.equality import assert_same_trace
 from tests.unit.model.strategies import traces
@@ -30,7 +30,7 @@ def path(tmp_path):
 @settings(max_examples=15)
 @given(traces())
 def test_every_trace_comes_back_exactly(tmp_path_factory, trace):
-    element = _page.trace_element(trace)
+    element = trace_element(trace)
     path = tmp_path_factory.mktemp("page") / "run.html"
     path.write_text(f'<!DOCTYPE html><script type="text/plain" id="gsl-bokeh"></script>{element}')
     assert_same_trace(gsl.load_trace(path), trace)

@@ -15,6 +15,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 
+from gpustreamlab import load_trace
 from gpustreamlab.analysis import counted_rows
 from gpustreamlab.errors import TraceFileError
 from gpustreamlab.exchange import _nsys, _nsys_host, _nsys_places, _nsys_report, _nsys_work, find_format, read_as
@@ -411,11 +412,10 @@ def test_a_folder_of_parquet_files_is_the_same_trace(tmp_path, path):
 
 
 def test_a_trace_of_a_report_can_be_saved_drawn_and_pickled(tmp_path, path):
-    from gpustreamlab.model import Trace
 
     trace = read_nsys(two_streams().write(path))
     trace.save(tmp_path / "run.parquet")
-    assert_same_trace(trace, Trace.load(tmp_path / "run.parquet"))
+    assert_same_trace(trace, load_trace(tmp_path / "run.parquet"))
     assert_same_trace(trace, pickle.loads(pickle.dumps(trace)))
     trace.timeline().save(tmp_path / "run.html")
     repr((trace.explain(), trace.idle(), trace.critical_path(), trace.utilization(), trace.overlap()))

@@ -12,6 +12,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from gpustreamlab import Trace
 from gpustreamlab.errors import OptionError, TraceError, TraceFileError
 from gpustreamlab.exchange import _pftrace
 from gpustreamlab.exchange._pftrace import write_pftrace
@@ -26,7 +27,6 @@ from gpustreamlab.model import (
     LayoutChange,
     Marker,
     Partition,
-    Trace,
     TraceMetadata,
     WorkDetail,
 )

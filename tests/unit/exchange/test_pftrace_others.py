@@ -11,6 +11,7 @@ import zlib
 import pytest
 from perfetto.protos.perfetto.trace import perfetto_trace_pb2 as pb
 
+from gpustreamlab import Trace
 from gpustreamlab._util import room
 from gpustreamlab.errors import GPUStreamLabError, MissingExtraError, TraceFileError
 from gpustreamlab.exchange import _pftrace_packets, _pftrace_read
@@ -18,7 +19,6 @@ from gpustreamlab.exchange._formats import find_format
 from gpustreamlab.exchange._pftrace import write_pftrace
 from gpustreamlab.exchange._pftrace_packets import is_pftrace
 from gpustreamlab.exchange._pftrace_read import read_pftrace
-from gpustreamlab.model import Trace
 from gpustreamlab.typing import LaneKind
 from tests.unit.exchange.test_pftrace import assert_all_same, random_trace
 

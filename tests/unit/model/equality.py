@@ -6,7 +6,8 @@ import dataclasses
 
 import numpy as np
 
-from gpustreamlab.model import COLUMN_DTYPES, Trace
+from gpustreamlab import Trace
+from gpustreamlab.model import COLUMN_DTYPES
 
 
 def assert_same_trace(got: Trace, wanted: Trace) -> None:

@@ -8,6 +8,7 @@ import numpy as np
 from hypothesis import strategies as st
 from hypothesis.extra import numpy as hnp
 
+from gpustreamlab import Trace
 from gpustreamlab.model import (
     COLUMN_DTYPES,
     EDGE_KINDS,
@@ -22,7 +23,6 @@ from gpustreamlab.model import (
     Marker,
     Partition,
     SMResource,
-    Trace,
     TraceMetadata,
     WorkqueueOptions,
 )

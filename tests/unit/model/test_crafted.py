@@ -9,7 +9,8 @@ import pyarrow as pa
 import pytest
 
 from gpustreamlab.errors import TraceError
-from gpustreamlab.model import Device, Layout, LayoutChange, Marker, Partition, Trace, WorkDetail
+from gpustreamlab.model import Device, Layout, LayoutChange, Marker, Partition, WorkDetail, table_to_trace
+from gpustreamlab.trace import as_trace
 from tests.helpers.files import METADATA_KEY
 from tests.helpers.traces import make_trace
 
@@ -34,7 +35,7 @@ def full():
     )
 
 
-TABLE = full().to_arrow()
+TABLE = pa.table(full())
 FACTS = TABLE.schema.metadata[METADATA_KEY]
 
 
@@ -65,7 +66,7 @@ def use(trace):
     assert isinstance(trace.metadata.clock_error_ns + trace.metadata.device.sm_count, int)
     assert all(isinstance(lane.name, str) and isinstance(lane.key[0], int) for lane in trace.lanes)
     assert all(detail.grid_blocks >= 0 for detail in trace.details)
-    trace.to_arrow()
+    pa.table(trace)
 
 
 def test_crafted_metadata_is_a_trace_or_an_error_of_ours():
@@ -74,7 +75,7 @@ def test_crafted_metadata_is_a_trace_or_an_error_of_ours():
     for seed in range(400):
         facts = mutate(seed)
         try:
-            use(Trace.from_arrow(TABLE.replace_schema_metadata(kept | {METADATA_KEY: json.dumps(facts).encode()})))
+            use(as_trace(table_to_trace(TABLE.replace_schema_metadata(kept | {METADATA_KEY: json.dumps(facts).encode()}))))
         except TraceError:
             refused += 1
     assert 200 < refused < 400
@@ -83,15 +84,15 @@ def test_crafted_metadata_is_a_trace_or_an_error_of_ours():
 @pytest.mark.parametrize("data", [b"{not json", b"[]", b'{"schema_version": 3, "names": ["\xff"]}', b'{"x":' + b"[" * 100_000])
 def test_metadata_that_is_no_json_of_ours_is_refused(data):
     with pytest.raises(TraceError, match=r"is not what Trace\.save writes.*is damaged"):
-        Trace.from_arrow(TABLE.replace_schema_metadata({METADATA_KEY: data}))
+        table_to_trace(TABLE.replace_schema_metadata({METADATA_KEY: data}))
 
 
 def test_what_is_no_table_is_refused():
-    with pytest.raises(TraceError, match=r"takes a pyarrow\.Table.*got dict"):
-        Trace.from_arrow({"start_ns": [0]})
+    with pytest.raises(TraceError, match=r"made of a pyarrow\.Table.*got dict"):
+        table_to_trace({"start_ns": [0]})
 
 
 def test_a_code_outside_its_dictionary_is_refused():
     names = pa.DictionaryArray.from_arrays(pa.array([0, 9], pa.int32()), pa.array(["step", "gemm"]), safe=False)
     with pytest.raises(TraceError, match="columns are damaged"):
-        Trace.from_arrow(TABLE.set_column(TABLE.column_names.index("name"), "name", names))
+        table_to_trace(TABLE.set_column(TABLE.column_names.index("name"), "name", names))

@@ -6,10 +6,12 @@ import math
 from dataclasses import replace
 
 import numpy as np
+import pyarrow as pa
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from gpustreamlab import Trace
 from gpustreamlab.errors import OptionError, StreamNotFoundError
 from gpustreamlab.model import (
     EDGE_KINDS,
@@ -22,8 +24,8 @@ from gpustreamlab.model import (
     LayoutChange,
     Marker,
     Partition,
-    Trace,
     TraceMetadata,
+    table_to_trace,
 )
 from gpustreamlab.typing import CaptureTier
 from tests.unit.model.equality import assert_same_trace
@@ -239,7 +241,7 @@ def test_a_part_is_a_trace_that_is_saved_and_loaded_exactly(trace, t0, t1, data)
     )
     rows = data.draw(st.lists(st.sampled_from(range(len(trace))), unique=True)) if len(trace) else []
     for part in (trace.between(*sorted((t0, t1))), trace[rows], trace.where(stream=trace.lanes[0].name)):
-        assert_same_trace(Trace.from_arrow(part.to_arrow()), part)
+        assert_same_trace(table_to_trace(pa.table(part)), part)
 
 
 def test_the_end_of_time_can_be_given():

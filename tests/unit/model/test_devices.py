@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
+import pyarrow as pa
 import pytest
 
 from gpustreamlab.errors import OptionError
-from gpustreamlab.model import Device, Trace
+from gpustreamlab.model import Device, table_to_trace
 from tests.helpers.devices import two_devices, two_ranks
 
 
@@ -26,7 +27,7 @@ def test_a_trace_of_one_device_names_it():
 
 def test_devices_are_kept_in_a_file():
     trace = two_ranks()
-    read = Trace.from_arrow(trace.to_arrow())
+    read = table_to_trace(pa.table(trace))
     assert (read.lanes, read.metadata) == (trace.lanes, trace.metadata)
     assert [lane.process for lane in read.lanes] == [0, 1, 0, 1]
 

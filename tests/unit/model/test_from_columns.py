@@ -6,9 +6,10 @@ import numpy as np
 import pandas as pd
 import pytest
 
+from gpustreamlab import Trace, compare, load_trace
 from gpustreamlab.analysis import summary_text
 from gpustreamlab.errors import TraceError
-from gpustreamlab.model import SPAN_KINDS, Trace
+from gpustreamlab.model import SPAN_KINDS
 from gpustreamlab.typing import CaptureTier, LaneKind
 from tests.unit.model.equality import assert_same_trace
 
@@ -45,7 +46,7 @@ def test_every_column_is_kept(tmp_path):
     assert (trace.partitions[0].name, trace.partitions[0].granted_sms) == ("small", 8)
     assert (trace.metadata.device.name, trace.metadata.device.sm_count, trace.metadata.title) == ("X", 132, "T")
     assert trace.metadata.tier is CaptureTier.KERNELS
-    assert_same_trace(Trace.load(tmp_path / "run.parquet"), trace)
+    assert_same_trace(load_trace(tmp_path / "run.parquet"), trace)
 
 
 def test_columns_of_a_data_frame_are_taken():
@@ -114,7 +115,7 @@ def test_columns_that_make_no_trace_are_told(changes, message):
 def test_no_picture_and_no_text_claims_more_than_is_known(kind, tmp_path):
     trace = make(kind=kind, device="Device 9")
     words = [summary_text(trace), str(trace.timeline()), repr(trace.timeline()), str(trace.overlap()), str(trace.strays())]
-    words += [str(trace.host_waits()), str(trace.compare(trace)), repr(trace.metadata.device)]
+    words += [str(trace.host_waits()), str(compare(trace, trace)), repr(trace.metadata.device)]
     for suffix in ("html", "svg"):
         trace.timeline().save(tmp_path / f"run.{suffix}")
         words.append((tmp_path / f"run.{suffix}").read_text(encoding="utf-8"))

@@ -8,6 +8,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from gpustreamlab import Trace
 from gpustreamlab.errors import OptionError, TraceError
 from gpustreamlab.model import (
     COLUMN_DTYPES,
@@ -19,9 +20,10 @@ from gpustreamlab.model import (
     Marker,
     Partition,
     SMResource,
-    Trace,
     TraceMetadata,
+    table_to_trace,
 )
+from gpustreamlab.trace import as_trace
 from gpustreamlab.typing import EdgeKind
 from tests.unit.model.equality import assert_same_trace
 from tests.unit.model.strategies import traces
@@ -51,15 +53,15 @@ def make(**changes):
 @settings(max_examples=40, deadline=None)
 @given(traces(), st.integers(1, 3))
 def test_arrow_round_trips_are_exact_in_chunks_and_through_the_capsule_interface(trace, rows_per_chunk):
-    chunks = trace.to_arrow().to_batches(max_chunksize=rows_per_chunk)
-    table = pa.Table.from_batches(chunks, schema=trace.to_arrow().schema)
+    chunks = pa.table(trace).to_batches(max_chunksize=rows_per_chunk)
+    table = pa.Table.from_batches(chunks, schema=pa.table(trace).schema)
 
-    assert_same_trace(Trace.from_arrow(table), trace)
-    assert_same_trace(Trace.from_arrow(pa.RecordBatchReader.from_stream(trace).read_all()), trace)
+    assert_same_trace(table_to_trace(table), trace)
+    assert_same_trace(table_to_trace(pa.RecordBatchReader.from_stream(trace).read_all()), trace)
 
 
 def test_arrow_text_columns_are_readable():
-    table = make().to_arrow()
+    table = pa.table(make())
 
     assert table.column_names == list(COLUMN_DTYPES)
     assert table["lane"].to_pylist() == ["copy", "compute"]
@@ -220,10 +222,10 @@ def test_what_metadata_says_steers_no_terminal_whoever_prints_it(tmp_path):
     told = dataclasses.replace(METADATA, missing=(text,), device=Device(name=text, host=text, sm_count=4))
     told = dataclasses.replace(told, **{field.name: text for field in fields})
     made = make(metadata=told)
-    table = made.to_arrow()  # as another program writes it
+    table = pa.table(made)  # as another program writes it
     facts = {key: value.replace("␣".encode("unicode_escape"), b"\\u001b") for key, value in table.schema.metadata.items()}
     facts = {key: value for key, value in facts.items() if not key.endswith(b"checksum")}
-    for trace in (made, Trace.from_arrow(table.replace_schema_metadata(facts))):
+    for trace in (made, as_trace(table_to_trace(table.replace_schema_metadata(facts)))):
         found = trace.metadata
         assert not {"\x1b", "\x07", "\u202e"} & set(f"{found}{trace!r}{trace.explain()}")
         assert [found.title, found.missing[0], found.device.name, found.device.host] == [shown] * 4

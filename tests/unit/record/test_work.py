@@ -8,9 +8,9 @@ from dataclasses import replace
 import numpy as np
 import pytest
 
-from gpustreamlab import Session
+from gpustreamlab import Session, load_trace
 from gpustreamlab.backends import Activities, CallClass, StreamFacts
-from gpustreamlab.model import EDGE_KINDS, SPAN_KINDS, Trace
+from gpustreamlab.model import EDGE_KINDS, SPAN_KINDS
 from gpustreamlab.record._names import OTHER_NAMES, LaneTable, Threads
 from gpustreamlab.typing import CaptureTier, EdgeKind, LaneKind, SpanKind
 from tests.helpers.fake_activity import BATCHES, FakeActivitySource, FakeSourceBackend, kernel_detail, make_batch
@@ -443,7 +443,7 @@ def test_the_names_of_a_graphs_parts_are_in_the_saved_trace(lab, tmp_path):
     lab._recorder.name_graph(7, [(0, "load")])
     launch_graph(lab, "a", 5, [3_000])
     trace_of(lab).save(tmp_path / "run.parquet")
-    kept = Trace.load(tmp_path / "run.parquet")
+    kept = load_trace(tmp_path / "run.parquet")
     assert [(one.node, one.label) for one in kept.details if one.graph] == [(0, "load")]
 
 

@@ -1,0 +1,354 @@
+"""The trace as users hold it: what ran where and when, with all that can be asked of it."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping
+from dataclasses import fields
+from os import PathLike
+from typing import TYPE_CHECKING, Protocol, runtime_checkable
+
+from gpustreamlab import analysis, model
+from gpustreamlab.errors import OptionError
+from gpustreamlab.exchange import save_trace
+from gpustreamlab.model import Layout, trace_to_table
+from gpustreamlab.sinks.reading import read_any
+from gpustreamlab.timeline import Comparison, Timeline
+from gpustreamlab.tuning import Prediction, Sweep, what_if
+
+if TYPE_CHECKING:
+    import pandas as pd
+
+    from gpustreamlab.analysis import (
+        CriticalPath,
+        Explanation,
+        HostWaits,
+        Idle,
+        Overlap,
+        Share,
+        Stragglers,
+        Strays,
+        Totals,
+        TotalsBy,
+        Utilization,
+    )
+
+__all__ = ["SupportsTrace", "Trace", "as_trace", "compare", "load_trace"]
+
+
+class Trace(model.Trace):
+    """Spans as columns of equal length, with what can be asked of them. Nothing in it can be changed.
+
+    What it holds, and how parts are cut out of it, is told by `gpustreamlab.model.Trace`. Sessions, nodes, clusters and
+    `gpustreamlab.load_trace` give one; a part of one and several merged are one, too.
+
+    Examples
+    --------
+    >>> trace = Trace.from_columns(start_ns=[0, 50], end_ns=[100, 250], stream=["copy", "compute"])
+    >>> trace.between(80, 120).overlap()["copy", "compute"].common_ns
+    20
+    """
+
+    __slots__ = ()
+
+    def overlap(self) -> Overlap:
+        """Return how much the streams' work overlapped; see `gpustreamlab.analysis.overlap`.
+
+        Examples
+        --------
+        >>> trace = Trace.from_columns(start_ns=[0, 50], end_ns=[100, 250], stream=["copy", "compute"])
+        >>> trace.overlap()["copy", "compute"]
+        <OverlapPair: copy and compute on unknown device: at most 50 ns in common, 50% of copy, 25% of compute>
+        """
+        return analysis.overlap(self)
+
+    def utilization(self) -> Utilization:
+        """Return how long each partition was busy and how much SM-time that is; see `gpustreamlab.analysis.utilization`.
+
+        Examples
+        --------
+        >>> Trace.from_columns(start_ns=[0, 50], end_ns=[30, 100], stream=["a", "b"], sm_count=4).utilization().card_share
+        0.8
+        """
+        return analysis.utilization(self)
+
+    def strays(self) -> Strays:
+        """Return the work that ran in another lane than its range says; see `gpustreamlab.analysis.strays`.
+
+        Examples
+        --------
+        >>> trace = Trace.from_columns(
+        ...     start_ns=[0, 5], end_ns=[9, 7], stream=["a", "b"], kind=["range", "kernel"], parent=[-1, 0]
+        ... )
+        >>> trace.strays().row.tolist()
+        [1]
+        """
+        return analysis.strays(self)
+
+    def stragglers(self) -> Stragglers:
+        """Return which process or device was late where all did the same; see `gpustreamlab.analysis.stragglers`.
+
+        Examples
+        --------
+        >>> from dataclasses import replace
+        >>> trace = Trace.from_columns(start_ns=[0, 0], end_ns=[9, 14], stream=["a", "b"], name=["step", "step"])
+        >>> lanes = tuple(replace(lane, process=place) for place, lane in enumerate(trace.lanes))
+        >>> replace(trace, lanes=lanes).stragglers().names[0].late_ns.tolist()
+        [5]
+        """
+        return analysis.stragglers(self)
+
+    def host_waits(self) -> HostWaits:
+        """Return which calls of the host waited for the device, and how long; see `gpustreamlab.analysis.host_waits`.
+
+        Examples
+        --------
+        >>> names, kinds = ["gemm", "cudaStreamSynchronize"], ["kernel", "host"]
+        >>> trace = Trace.from_columns(start_ns=[0, 5], end_ns=[9, 10], stream=["a", "main"], name=names, kind=kinds)
+        >>> trace.host_waits().waited_ns.tolist()
+        [0, 5]
+        """
+        return analysis.host_waits(self)
+
+    def explain(self, first: str | int | None = None, second: str | None = None) -> Explanation:
+        """Say why work did not overlap, what that cost at most, and what to change; see `gpustreamlab.analysis.explain`.
+
+        Examples
+        --------
+        >>> trace = Trace.from_columns(start_ns=[0, 5], end_ns=[9, 10], stream=["copy", "compute"])
+        >>> trace.explain("copy", "compute").gain_ns
+        1
+        """
+        return analysis.explain(self, first, second)
+
+    def critical_path(self) -> CriticalPath:
+        """Return the chain of steps that set how long the run took; see `gpustreamlab.analysis.critical_path`.
+
+        Examples
+        --------
+        >>> Trace.from_columns(start_ns=[0, 5], end_ns=[9, 10], stream=["a", "b"]).critical_path().duration_ns
+        10
+        """
+        return analysis.critical_path(self)
+
+    def idle(self) -> Idle:
+        """Return why streams were idle between their work; see `gpustreamlab.analysis.idle`.
+
+        Examples
+        --------
+        >>> trace = Trace.from_columns(start_ns=[0, 50], end_ns=[9, 60], stream=["a", "a"], queued_ns=[-5, 45])
+        >>> trace.idle().total_ns("a", "host")
+        41
+        """
+        return analysis.idle(self)
+
+    def totals(self, by: TotalsBy = "name", t0_ns: int | None = None, t1_ns: int | None = None) -> Totals:
+        """Return calls and times added up by name, stream or partition; see `gpustreamlab.analysis.totals`.
+
+        Examples
+        --------
+        >>> trace = Trace.from_columns(start_ns=[0, 50], end_ns=[100, 250], stream=["copy", "compute"])
+        >>> trace.totals("stream").to_pandas()[["stream", "calls", "total_ns"]].values.tolist()
+        [['compute', 1, 200], ['copy', 1, 100]]
+        """
+        return analysis.totals(self, by, t0_ns, t1_ns)
+
+    def timeline(self) -> Timeline:
+        """Return a picture of the trace, which shows itself and can be saved.
+
+        Examples
+        --------
+        >>> Trace.from_columns(start_ns=[0], end_ns=[9], stream=["a"], device="demo").timeline()
+        <Timeline of 1 span in 1 stream on demo (from columns)>
+        """
+        return Timeline(self)
+
+    def what_if(
+        self, layout: Layout | Mapping[str, Share] | None, *, sweep: Sweep | Mapping[str, Sweep] | Iterable[Sweep]
+    ) -> Prediction:
+        """Predict what this run would take with its SMs shared out in another way, from what its parts take alone.
+
+        The recorded kernels are scheduled anew by the rules of the simulated device: each stream in its order, never before
+        the host had launched them or what they waited for has ended, with the memory's bandwidth shared. Copies take as long as
+        they did.
+
+        Parameters
+        ----------
+        layout
+            Partitions with what each gets, as `gpustreamlab.plan_partitions` takes it, a layout, or None for the whole card.
+            Streams go to the partition of their own one's name, else of their own name, else to the whole card.
+        sweep
+            What ranges or kernels take alone by SMs, by their names: ``{"gemm": lab.bench.sweep(f)}``. A sweep needs two sizes;
+            with four or more its error is known. A kernel's time comes from the innermost range around it that has one.
+
+        Returns
+        -------
+        Prediction
+            The run as a trace that says it is predicted, its makespan in ns, and the stated error. Nothing in it is measured.
+
+        Raises
+        ------
+        MeasureError
+            If kernels with more than 2% of the busy time have no sweep, a sweep has one size, or the trace has no kernels.
+        OptionError
+            If no stream would run in a partition, or a sweep is of nothing in the trace.
+        PartitionError
+            If the SMs cannot be shared out like this.
+
+        Examples
+        --------
+        >>> from gpustreamlab import Session
+        >>> from gpustreamlab.workloads import spin
+        >>> with Session("sim") as lab:
+        ...     layout = lab.partition(a=32, b=64)
+        ...     work = lambda: spin(lab, 100_000, blocks=132 * 32)
+        ...     for name in layout.names:
+        ...         with lab.on(lab.stream(name, partition=name), "work"):
+        ...             work()
+        ...     swept = {"work": lab.bench.sweep(work, [16, 32, 64, 132])}
+        ...     print(repr(lab.trace.what_if({"a": 64, "b": "rest"}, sweep=swept)))
+        <Prediction: 300 µs predicted (±3.0%) with a 64, b 68 SMs; 500 µs recorded>
+        """
+        return what_if(self, layout, sweep)
+
+    def __arrow_c_stream__(self, requested_schema: object | None = None) -> object:
+        """Lend the spans to any Arrow reader, with all else in the schema's metadata. Source: the Arrow PyCapsule interface."""
+        return trace_to_table(self).__arrow_c_stream__(requested_schema)
+
+    def to_pandas(self) -> pd.DataFrame:
+        """Return the spans as a `pandas.DataFrame`, one row a span, with a ``duration_ns`` column.
+
+        ``pyarrow.table(trace)`` and ``polars.from_dataframe`` of other libraries that read Arrow take the trace itself.
+        """
+        frame = trace_to_table(self).to_pandas()
+        frame.insert(2, "duration_ns", self.duration_ns)
+        return frame
+
+    def save(self, path: str | PathLike[str]) -> None:
+        """Write the trace as one file, in the format that its suffix says.
+
+        Parameters
+        ----------
+        path
+            Where. ``.parquet``, or no suffix, keeps everything exactly, as does ``.arrow`` or ``.feather`` (Arrow IPC).
+            ``.pftrace`` is for Perfetto, ``.json`` (Chrome's) for other viewers, both with ``.gz`` too; ``.csv`` is a table.
+
+        Raises
+        ------
+        OptionError
+            If the suffix is another one.
+        MissingExtraError
+            If a package that the format needs is not installed: Perfetto's own for ``.pftrace``.
+        TraceFileError
+            If the file cannot be written; a file that was there before is then left as it was.
+
+        Examples
+        --------
+        >>> path = getfixture("tmp_path") / "run.parquet"
+        >>> Trace.from_columns(start_ns=[0, 5], end_ns=[9, 10], stream=["copy", "compute"]).save(path)
+        >>> load_trace(path)
+        <Trace: 2 spans in 2 lanes on unknown device>
+        """
+        save_trace(self, path)
+
+
+def as_trace(held: model.Trace) -> Trace:
+    """Return what a trace holds as one that can be asked; nothing is copied or checked again."""
+    if isinstance(held, Trace):
+        return held
+    trace = object.__new__(Trace)
+    for one in fields(held):
+        object.__setattr__(trace, one.name, getattr(held, one.name))
+    return trace
+
+
+def load_trace(path: str | PathLike[str] | Iterable[str | PathLike[str]], format: str = "auto") -> Trace:  # noqa: A002
+    """Read a trace: one of our own, or what another tool recorded.
+
+    Our own are Parquet and Arrow files of `Trace.save`, what ``Session(spool=...)`` has written so far, and pages of
+    ``timeline().save("run.html", with_data=True)``. Of others: JSON of PyTorch's profiler, JSON in Chrome's format (JAX, ...),
+    SQLite files and Parquet folders of Nsight Systems (reports where nsys is installed), and Perfetto's ``.pftrace``. Each
+    but a report and a folder may be packed by gzip.
+
+    What a file does not tell, and what of it was not read, ``trace.metadata.missing`` and ``trace.metadata.imported`` say. What
+    a killed process has spooled is read up to the last whole piece; ``trace.metadata.recovery_note`` says what may be missing.
+
+    Parameters
+    ----------
+    path
+        The file, or a pipe, as a path or a ``file://`` URL; or the files of several ranks of one job of PyTorch, which become
+        one trace.
+    format
+        ``"auto"`` tells by the first bytes, whatever the suffix. Else ``"parquet"``, ``"spool"``, ``"arrow"``, ``"html"``,
+        ``"kineto"``, ``"chrome"``, ``"nsys"`` or ``"perfetto"``.
+
+    Raises
+    ------
+    TraceFileError
+        If the file is missing, damaged, no trace, or from a newer version of gpustreamlab.
+    OptionError
+        If there is no such format, the path is of another machine, or there are several files that are no ranks.
+    MissingExtraError
+        If a package that this format needs is not installed.
+
+    Examples
+    --------
+    >>> path = getfixture("tmp_path") / "run.json"
+    >>> row = {"ph": "X", "cat": "kernel", "name": "gemm", "ts": 1.25, "dur": 3, "args": {"device": 0, "stream": 7}}
+    >>> import json
+    >>> _ = path.write_text(json.dumps({"traceEvents": [row]}))
+    >>> load_trace(path).start_ns.tolist(), load_trace(path).lanes[0].name
+    ([1250], 'stream 7')
+    """
+    return as_trace(read_any(path, format))
+
+
+@runtime_checkable
+class SupportsTrace(Protocol):
+    """Anything with a trace: a session, a timeline."""
+
+    @property
+    def trace(self) -> Trace:
+        """The spans."""
+
+
+def compare(a: Trace | SupportsTrace | str | PathLike[str], b: Trace | SupportsTrace | str | PathLike[str]) -> Comparison:
+    """Compare two traces: before and after, one layout and another, simulated and measured.
+
+    Parameters
+    ----------
+    a, b
+        Traces, files that `Trace.save` wrote, or what has a trace: a session, a timeline. Lanes and names are matched by what
+        they are called.
+
+    Returns
+    -------
+    Comparison
+        Differences are b - a, ratios b / a.
+
+    Raises
+    ------
+    TraceFileError
+        If a file is missing, damaged, no trace, or from a newer version of gpustreamlab.
+    OptionError
+        If one of both is none of these.
+
+    Examples
+    --------
+    >>> before, after = (Trace.from_columns(start_ns=[0], end_ns=[end], stream=["a"]) for end in (400, 300))
+    >>> compare(before, after)
+    <Comparison: wall time 400 ns → 300 ns (1.33× faster)>
+    """
+    return Comparison(_trace_of(a, "a"), _trace_of(b, "b"))
+
+
+def _trace_of(source: object, which: str) -> Trace:
+    if isinstance(source, model.Trace):
+        return as_trace(source)
+    if isinstance(source, (str, PathLike)):
+        return load_trace(source)
+    if isinstance(source, SupportsTrace):
+        return source.trace
+    raise OptionError(
+        f"compare({which}=...) got a {type(source).__name__}; it takes a Trace, a file that Trace.save wrote, or an object "
+        "with a trace. Use for example compare('before.parquet', lab.trace)."
+    )
