@@ -20,8 +20,7 @@ from numpy.typing import NDArray
 
 from bench._common import report
 from gpustreamlab.backends.cuda._probe import why_unavailable
-from gpustreamlab.backends.cuda.cupti._constants import RecordKind
-from gpustreamlab.backends.cuda.cupti._layouts import Layouts, find_layouts
+from gpustreamlab.backends.cuda.cupti._layouts import Layouts, RecordKind, find_layouts
 from gpustreamlab.backends.cuda.cupti._records import parse_buffer
 
 NEEDS_GPU = False

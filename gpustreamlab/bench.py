@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
 
-from gpustreamlab._util.progress import steps
+from gpustreamlab._util.shell import steps
 from gpustreamlab.errors import MeasureError, OptionError
 from gpustreamlab.groups import Group
 from gpustreamlab.model import Layout

@@ -20,7 +20,7 @@ from contextlib import redirect_stdout, suppress
 from pathlib import Path
 
 from gpustreamlab import __version__
-from gpustreamlab._util.progress import steps
+from gpustreamlab._util.shell import steps
 from gpustreamlab._util.words import install_line, wrap_lines
 from gpustreamlab.analysis import summary_text
 from gpustreamlab.backends.cuda._probe import Check, CheckStatus, cuda_checks, why_unavailable

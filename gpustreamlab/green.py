@@ -234,22 +234,15 @@ class ContextCache:
                 )
             self._is_told = True
 
-    def close(self, keep: Callable[[ContextSpec, BackendContext], bool] = lambda _spec, _context: False) -> None:
-        """Destroy every context, and make no more. Idempotent.
-
-        Parameters
-        ----------
-        keep
-            Takes over a context that others still need, and tells so.
-        """
+    def close(self) -> None:
+        """Destroy every context, and make no more. Idempotent."""
         with self._making:
             self._is_closed = True
         failures: list[Exception] = []
         while self._contexts:
             spec, context = next(reversed(self._contexts.items()))
             try:
-                if not keep(spec, context):
-                    context.close()
+                context.close()
             except Exception as error:  # noqa: BLE001 - raised below, after the other contexts
                 failures.append(error)
             self._contexts.pop(spec, None)  # an interrupt before this line leaves it for the next call

@@ -35,7 +35,7 @@ from gpustreamlab.memory.scratch import Scratch
 from gpustreamlab.model import Capabilities, Layout, Verification, WorkqueueOptions
 from gpustreamlab.record import OpenRange
 from gpustreamlab.sinks.spool import Spool
-from gpustreamlab.streams.probe import read_plan, read_renamed
+from gpustreamlab.streams.layout import read_plan, read_renamed
 from gpustreamlab.streams.stream import Stream, check_label
 from gpustreamlab.trace import Trace, as_trace, load_trace
 from gpustreamlab.typing import CaptureTier, Rounding, SessionState, SupportsCudaStream

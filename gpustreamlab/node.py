@@ -10,8 +10,8 @@ from types import MappingProxyType
 from typing import TYPE_CHECKING, Any
 
 from gpustreamlab._util.background import DEFAULT_REFRESH_HZ
-from gpustreamlab._util.several import OneOfSeveral
 from gpustreamlab._util.shell import running_kernel_shell
+from gpustreamlab._util.words import OneOfSeveral
 from gpustreamlab.backends import open_node
 from gpustreamlab.errors import (
     DeviceNotFoundError,

@@ -32,7 +32,7 @@ from gpustreamlab.record.capture import Capture, CaptureControl, read_tier
 from gpustreamlab.sinks._spool_format import DEFAULT_LIMIT_BYTES, open_spool_file
 from gpustreamlab.sinks.live import DEFAULT_CAPACITY
 from gpustreamlab.sinks.spool import Spool
-from gpustreamlab.streams.layout import Partitions
+from gpustreamlab.streams.layout import Partitions, read_plan, read_renamed
 from gpustreamlab.streams.life import (
     Closing,
     SessionLife,
@@ -41,7 +41,6 @@ from gpustreamlab.streams.life import (
     known_sessions,
     partition_fact,
 )
-from gpustreamlab.streams.probe import read_plan, read_renamed
 from gpustreamlab.streams.selection import Selection, Selections
 from gpustreamlab.streams.stream import Event, Stream, StreamParts, check_label
 from gpustreamlab.streams.table import StreamTable
@@ -162,7 +161,7 @@ class Session(ProcessBound):
                 undoing.callback(self._spool.close)
             self._keeper = Keeper(self._backend, self._recorder.observing)
             self._recorder.aside = self._keeper.sweep
-            parts = StreamParts(self._backend, self._recorder, self._locks, self._keeper, self._partitions.left)
+            parts = StreamParts(self._backend, self._recorder, self._locks, self._keeper)
             self._table = StreamTable(parts, self._partitions, self._life)
             self._accesses = watch_accesses(self._backend, self._recorder, hazards, self._table, self._keeper)
             self._captures = CaptureControl(self._backend, self._recorder)
@@ -747,11 +746,6 @@ class Session(ProcessBound):
         for stream in self._table.by_name.values():
             stream._disown()  # noqa: SLF001 - of the package
         self._closing = None
-        self._captures.disown()
-        self._selections.disown()
-        self._recorder.leave_to_parent()
-        self._keeper.leave_to_parent()
-        self._accesses.leave_to_parent()
 
     def _end_capture(self) -> None:
         self._captures.finish([stream._drain for stream in self._table.open_streams.values()])  # noqa: SLF001

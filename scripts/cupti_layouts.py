@@ -19,7 +19,7 @@ from enum import IntEnum
 from pathlib import Path
 from typing import Any
 
-from gpustreamlab.backends.cuda.cupti import _constants as constants
+from gpustreamlab.backends.cuda.cupti import _layouts as constants
 
 TARGET = Path(__file__).resolve().parents[1] / "gpustreamlab/backends/cuda/cupti/_layouts.py"
 

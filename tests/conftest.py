@@ -52,7 +52,7 @@ def no_session_is_left() -> Iterator[None]:
 @pytest.fixture(autouse=True)
 def one_look_at_an_owner() -> None:
     """Let one sweep find memory that nobody uses, also without a global interpreter lock: no thread of a test moves it then."""
-    ownership = sys.modules.get("gpustreamlab._util.ownership")
+    ownership = sys.modules.get("gpustreamlab._util.arrays")
     if ownership is not None:
         ownership._SIGHTINGS = 1
 

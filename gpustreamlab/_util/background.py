@@ -24,19 +24,7 @@ STOP_LIMIT_S = 2.0
 
 
 class Updater:
-    """Calls a function periodically, in a daemon thread of its own.
-
-    Parameters
-    ----------
-    step
-        Returns False where nothing is left to do: the thread then ends. What it raises is logged, and the thread ends.
-    aside
-        Called after each step. It keeps its own measure: how long it takes does not make steps rarer.
-    refresh_hz
-        Calls a second, at most.
-    name
-        Name of the thread.
-    """
+    """Calls a function periodically, in a daemon thread of its own."""
 
     def __init__(
         self,
@@ -82,13 +70,7 @@ class Updater:
 
 
 def check_refresh_hz(value: object) -> float:
-    """Return how often a view is updated; raise `OptionError` for what is no number in range.
-
-    Examples
-    --------
-    >>> check_refresh_hz(10)
-    10.0
-    """
+    """Return how often a view is updated; raise `OptionError` for what is no number in range."""
     if isinstance(value, bool) or not isinstance(value, (int, float)) or not LEAST_HZ <= value <= MOST_HZ:
         raise OptionError(
             f"refresh_hz is {value!r}; a view is updated {LEAST_HZ:.0f} to {MOST_HZ:.0f} times a second. "

@@ -16,13 +16,6 @@ class delayed_interrupts:  # noqa: N801 - used as a function
 
     For blocks that change several objects which belong together, and for one call of a driver whose result must not be lost.
     Python interrupts the main thread only, so in other threads there is nothing to hold back.
-
-    Examples
-    --------
-    >>> with delayed_interrupts():
-    ...     pair = [1, 2]
-    >>> pair
-    [1, 2]
     """
 
     __slots__ = ("_handler", "_is_due")
@@ -54,13 +47,7 @@ LEFT_TO_PARENT = "belongs to the process that this one was forked from"
 
 
 class HomeProcess:
-    """The process that made something: a forked child leaves that alone.
-
-    Examples
-    --------
-    >>> HomeProcess().is_another
-    False
-    """
+    """The process that made something: a forked child leaves that alone."""
 
     __slots__ = ("_number",)
 
@@ -104,18 +91,7 @@ if hasattr(os, "register_at_fork"):
 
 
 class ProcessBound:
-    """Refuses `pickle`, and `copy` where a class has no copy of its own: a twin would be a second owner of the same thing.
-
-    Examples
-    --------
-    >>> import copy
-    >>> from gpustreamlab import Session
-    >>> with Session("sim") as lab:
-    ...     copy.copy(lab.stream("a"))
-    Traceback (most recent call last):
-    ...
-    TypeError: This Stream belongs to the process that made it, and cannot be pickled or copied. ...
-    """
+    """Refuses `pickle`, and `copy` where a class has no copy of its own: a twin would be a second owner of the same thing."""
 
     __slots__ = ()
 

@@ -14,16 +14,6 @@ _KEPT = 72
 def short_name(full: str) -> str:
     """Return a kernel's own name: no return type, namespaces or arguments, and few template arguments.
 
-    Parameters
-    ----------
-    full
-        The declaration that `demangle` returned, a linker name, or a plain name.
-
-    Returns
-    -------
-    str
-        At most `SHORT_LIMIT` characters; never empty unless ``full`` is.
-
     Examples
     --------
     >>> short_name("void at::native::vectorized_elementwise_kernel<4, at::native::FillFunctor<float> >(int)")

@@ -64,15 +64,6 @@ class Steered(Coroutine[Any, Any, Any]):
 
     What it has entered and not left when it suspends is left in order, and entered again with its next step, in whatever
     thread that is. So each step has ranges of its own. A stream closed meanwhile is told at the ``await`` or ``yield``.
-
-    Parameters
-    ----------
-    inner
-        What has ``send``, ``throw`` and ``close``.
-    base
-        What is selected around every step, or None.
-    goes_on
-        Exceptions after which it has further steps.
     """
 
     __slots__ = ("_base", "_failure", "_goes_on", "_is_running", "_parked", "inner")
@@ -176,20 +167,7 @@ class Steered(Coroutine[Any, Any, Any]):
 
 
 def steered_function(function: _Function, select: Callable[[], Parked]) -> _Function:
-    """Return a function that works inside a selection; see `gpustreamlab.streams.selection.Selection.__call__`.
-
-    Parameters
-    ----------
-    function
-        A function, coroutine function, generator function or asynchronous generator function.
-    select
-        Makes the selection for one call.
-
-    Raises
-    ------
-    OptionError
-        If it is none of these.
-    """
+    """Return a function that works inside a selection; see `gpustreamlab.streams.selection.Selection.__call__`."""
     _check_function(function)
     shape = function if inspect.isroutine(inspect.unwrap(function)) else getattr(function, "__call__", function)  # noqa: B004
     if inspect.iscoroutinefunction(function) or inspect.iscoroutinefunction(shape):

@@ -7,6 +7,7 @@ import shutil
 import textwrap
 from collections.abc import Iterable
 from pathlib import Path
+from typing import TYPE_CHECKING, ClassVar
 
 MIN_WIDTH, MAX_WIDTH = 60, 110
 """Fewest columns of a line in a narrow terminal, and most in a wide one: longer lines are hard to read."""
@@ -23,15 +24,6 @@ def text_width() -> int:
 
 def wrap_sentence(text: str, *, first_indent: str = "", indent: str = "  ") -> list[str]:
     """Return a sentence as lines that break between words.
-
-    Parameters
-    ----------
-    text
-        The sentence.
-    first_indent
-        What stands before it in the first line.
-    indent
-        What stands before it in the lines that follow.
 
     Examples
     --------
@@ -55,13 +47,7 @@ def wrap_lines(lines: Iterable[str]) -> str:
 
 
 def suffix_fault(suffix: str) -> str:
-    """Say what is wrong with the suffix of a file that cannot be written.
-
-    Examples
-    --------
-    >>> suffix_fault(".pdf"), suffix_fault("")
-    ("the suffix '.pdf' is not supported", 'its name has no suffix, which chooses the format')
-    """
+    """Say what is wrong with the suffix of a file that cannot be written."""
     return f"the suffix {suffix!r} is not supported" if suffix else "its name has no suffix, which chooses the format"
 
 
@@ -75,18 +61,7 @@ def clone_folder() -> Path | None:
 
 
 def install_line(extra: str) -> str:
-    """Return what to type to install an extra of the package.
-
-    Parameters
-    ----------
-    extra
-        Its name, or several with commas between them.
-
-    Examples
-    --------
-    >>> install_line("cuda13").startswith("pip install ")
-    True
-    """
+    """Return what to type to install an extra of the package."""
     clone = clone_folder()
     if clone is None:
         return f"pip install 'gpustreamlab[{extra}]'"
@@ -105,3 +80,19 @@ def _shown(clone: Path) -> str:
         return "." if Path.cwd() == clone else str(clone)
     except OSError:  # the current folder was removed
         return str(clone)
+
+
+class OneOfSeveral:
+    """Says in an `AttributeError` what to type instead of an attribute that only its parts have."""
+
+    _part: ClassVar[type]
+    """The class of its parts."""
+    _instead: ClassVar[str]
+    """What is said, with ``{name}`` for the attribute."""
+
+    if not TYPE_CHECKING:  # else type checkers would believe that it has every attribute
+
+        def __getattr__(self, name: str) -> object:
+            if name[0] != "_" and hasattr(self._part, name) and not hasattr(type(self), name):
+                raise AttributeError(self._instead.format(name=name))
+            return object.__getattribute__(self, name)  # raises as ever; of a property that failed, what it raised

@@ -1,6 +1,6 @@
 """Libraries that follow the selected lane. None is imported here: an adapter works on a library that is loaded already."""
 
-from gpustreamlab.adapters._followers import Adapters, Followers, LibraryState, adapters_table
+from gpustreamlab.adapters._followers import Adapters, Followers, LibraryState, adapters_table, view_of
 from gpustreamlab.adapters._known import (
     GROUP,
     KNOWN,
@@ -14,7 +14,6 @@ from gpustreamlab.adapters._known import (
     obstacle_of,
     what_it_does,
 )
-from gpustreamlab.adapters._registry import view_of
 
 __all__ = [
     "GROUP",

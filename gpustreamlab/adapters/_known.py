@@ -60,13 +60,7 @@ KEPT_STREAMS = 1_024
 
 
 def make_torch(torch: Any, ordinal: int) -> Adapter:
-    """Make torch follow; its CUDA part is started if it has not been.
-
-    Raises
-    ------
-    AdapterError
-        If torch has no CUDA, or lacks what sets its current stream.
-    """
+    """Make torch follow; its CUDA part is started if it has not been."""
     if torch.version.cuda is None:
         raise AdapterError(NO_CUDA, has_work=False)
     if not torch.cuda.is_initialized():

@@ -11,64 +11,12 @@ from typing import Any, ClassVar, NamedTuple
 import numpy as np
 
 from gpustreamlab.adapters._known import Adapter, LaneStream
-from gpustreamlab.errors import AdapterError
-
-
-class HostArrays:
-    """The host's arrays of one launch.
-
-    Parameters
-    ----------
-    cuda
-        The module ``numba.cuda``.
-    stream
-        Numba's stream object.
-    """
-
-    def __init__(self, cuda: Any, stream: Any) -> None:
-        self._cuda = cuda
-        self._stream = stream
-        self._copies: list[tuple[Any, Any, Any]] = []  # on the device, where on the host it lands, the user's array
-
-    def to_device(self, args: Iterable[Any]) -> tuple[Any, ...]:
-        """Return the arguments with arrays on the device in place of those on the host; the copies are enqueued."""
-        return tuple(self._replace(value) for value in args)
-
-    def copy_back(self) -> None:
-        """Copy back what the kernel may have written, and wait for it. Other things that it may have written come too."""
-        for device, landing, _ in self._copies:
-            device.copy_to_host(landing, stream=self._stream)
-        self._stream.synchronize()
-        for _, landing, host in self._copies:
-            if landing is not host:
-                host[...] = landing
-
-    def _replace(self, value: Any) -> Any:
-        if isinstance(value, tuple):
-            parts = [self._replace(part) for part in value]
-            if all(new is old for new, old in zip(parts, value, strict=True)):
-                return value
-            return value._make(parts) if hasattr(value, "_make") else tuple(parts)
-        is_hint = self._is(value, "In") or self._is(value, "Out") or self._is(value, "InOut")
-        host = value.value if is_hint else value
-        if not isinstance(host, np.ndarray) or hasattr(host, "__cuda_memory__"):  # mapped and managed arrays are on both sides
-            return value
-        landing = host if host.flags.forc else host.copy()
-        device = self._cuda.to_device(landing, stream=self._stream, copy=not self._is(value, "Out") or self._is(value, "InOut"))
-        if host.flags.writeable and not self._is(value, "In"):
-            self._copies.append((device, landing, host))
-        return device
-
-    def _is(self, value: Any, hint: str) -> bool:
-        """Tell whether a value is wrapped in a hint of Numba; ``InOut`` may be an ``Out`` too."""
-        return isinstance(value, getattr(self._cuda, hint, ()))
-
+from gpustreamlab.errors import AdapterError, OptionError
 
 _NEEDED = (
     "dispatcher._Kernel",
     "cudadrv.driver.Context.create_external_stream",
     "cudadrv.devices.get_context",
-    "to_device",
 )
 _LAUNCH_ARGS = 1
 """The place of a kernel's own arguments among those of ``_Kernel.launch``, behind the kernel."""
@@ -109,18 +57,7 @@ class Hook(NamedTuple):
 
 
 class NumbaHooks:
-    """All hooks of one Numba-CUDA: put in together, taken out together. The registry's lock is held by who makes or releases.
-
-    Parameters
-    ----------
-    cuda
-        The module ``numba.cuda``.
-
-    Raises
-    ------
-    AdapterError
-        If a function is missing, or takes no stream; nothing is replaced then.
-    """
+    """All hooks of one Numba-CUDA: put in together, taken out together. Made and released under the registry's lock."""
 
     _installed: ClassVar[dict[int, NumbaHooks]] = {}
 
@@ -134,7 +71,6 @@ class NumbaHooks:
         self.to_launch_stream: Callable[[Any], Any] | None = getattr(driver, "_to_core_stream", None)
         self._key = id(driver)
         self._user_count = 0
-        self._cuda = cuda
         self._hooks = self._plan(cuda)
 
     @classmethod
@@ -201,14 +137,8 @@ class NumbaHooks:
             if lane is None:
                 return original(*args, **kwargs)
             args, kwargs = _with(args, kwargs, "stream", place, lane.launch_stream)
-            values = kwargs["args"] if "args" in kwargs else args[_LAUNCH_ARGS]
-            if not _any_on_host(values):
-                return original(*args, **kwargs)
-            on_host = HostArrays(self._cuda, lane.stream)
-            args, kwargs = _with(args, kwargs, "args", _LAUNCH_ARGS, on_host.to_device(values))
-            result = original(*args, **kwargs)
-            on_host.copy_back()  # the host finds them there when a launch returns
-            return result
+            _refuse_host_arrays(kwargs["args"] if "args" in kwargs else args[_LAUNCH_ARGS])
+            return original(*args, **kwargs)
 
         return launch
 
@@ -277,19 +207,16 @@ def _is_default(stream: Any) -> bool:
     return int(getattr(handle, "value", handle) or 0) == 0  # a ctypes pointer has a value, other handles are numbers
 
 
-def _may_be_on_host(value: Any) -> bool:
-    """Tell whether a launch may have to copy an argument back; unknown things may."""
-    if isinstance(value, int | float | complex | np.generic) and not isinstance(value, np.void):
-        return False
-    if isinstance(value, np.ndarray):
-        return True
-    if isinstance(value, tuple | list):
-        return _any_on_host(value)
-    return not any(hasattr(value, name) for name in ("__cuda_array_interface__", "__cuda_memory__", "__dlpack__"))
-
-
-def _any_on_host(values: Iterable[Any]) -> bool:
-    return any(_may_be_on_host(value) for value in values)
+def _refuse_host_arrays(values: Iterable[Any]) -> None:
+    """Refuse arrays of the host, which numba-cuda copies in the default stream only: on a lane the copies have to be seen."""
+    for value in values:
+        if isinstance(value, tuple):
+            _refuse_host_arrays(value)
+        elif isinstance(getattr(value, "value", value), np.ndarray) and not hasattr(value, "__cuda_memory__"):
+            raise OptionError(
+                f"A kernel of Numba was given a {type(value).__name__} of the host while a lane is selected. Copy it to the "
+                "lane, on_device = numba.cuda.to_device(array), and back: on_device.copy_to_host(array)."
+            )
 
 
 KEPT_LANES = 1_024
@@ -297,13 +224,7 @@ KEPT_LANES = 1_024
 
 
 def make_numba(cuda: Any, ordinal: int) -> Adapter:
-    """Make Numba-CUDA follow. It has no current stream, so its launches and copies are hooked.
-
-    Raises
-    ------
-    AdapterError
-        If Numba-CUDA is its simulator, or lacks one of the functions to hook; none is hooked then.
-    """
+    """Make Numba-CUDA follow. It has no current stream, so its launches and copies are hooked."""
     if hasattr(cuda, "simulator_init"):
         raise AdapterError("NUMBA_ENABLE_CUDASIM is set, so it runs on the CPU", has_work=False)
     return NumbaSelection(NumbaHooks.of(cuda), ordinal)

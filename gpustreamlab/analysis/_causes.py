@@ -92,7 +92,8 @@ class Found:
     def once_each(self) -> Found:
         """Return the same, with one row for a piece that the same work held up until its launch, and from then to its start."""
         key = (self.piece * len(CODES) + self.cause) * (self.before.max() + 2) + self.before
-        if len(np.unique(key)) == len(key):
+        ordered = np.sort(key)  # np.unique hashes, which takes four times as long
+        if (ordered[1:] != ordered[:-1]).all():
             return self
         order = np.lexsort((-self.waited_ns, key))
         firsts = np.flatnonzero(np.append(True, np.diff(key[order]) != 0))

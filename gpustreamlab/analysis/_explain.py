@@ -21,6 +21,7 @@ from gpustreamlab.analysis._rows import MAX_LANE_ROWS
 from gpustreamlab.analysis._scale import format_ns, format_share
 from gpustreamlab.analysis._stacks import HostBound, find_host_bound, name_threads
 from gpustreamlab.analysis._summary import pending_text
+from gpustreamlab.analysis._sweep import distinct
 from gpustreamlab.errors import OptionError, StreamNotFoundError, nearest_hint
 from gpustreamlab.model import Trace, TraceMetadata, display_name
 from gpustreamlab.typing import BoolArray, CaptureTier, Cause, Certainty, Int64Array, LaneKind, SpanKind
@@ -540,7 +541,7 @@ def _grouped(trace: Trace, pieces: Pieces, found: Found, gain_ns: int, least_ns:
     found = found.once_each()
     other = np.where(found.before >= 0, trace.lane[found.before], -1)
     width = len(trace.lanes) + 1
-    pairs, pair = np.unique((found.cause * width + pieces.lane[found.piece]) * width + other + 1, return_inverse=True)
+    pairs, pair = distinct((found.cause * width + pieces.lane[found.piece]) * width + other + 1)
     cause, cost_ns = pairs // (width * width), np.bincount(pair, weights=found.saves_ns)
     is_told = cost_ns >= least_ns
     most_ns = {}

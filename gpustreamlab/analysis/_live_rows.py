@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from bisect import bisect_right
-from collections.abc import Collection, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass, field
 from itertools import pairwise
 from typing import NamedTuple
@@ -14,8 +14,6 @@ from gpustreamlab.analysis._regions import LEVEL_OF_KIND, Level
 from gpustreamlab.analysis._rows import (
     MAX_LANE_ROWS,
     NEVER_NS,
-    TRACKS,
-    Nesting,
     Place,
     Planner,
     Spans,
@@ -24,52 +22,33 @@ from gpustreamlab.analysis._rows import (
     enclosing,
     place_in_slots,
 )
-from gpustreamlab.analysis._sweep import distinct
 from gpustreamlab.typing import Int64Array
 
-REMEMBERED_SPANS = 1 << 16
-"""How many of the last spans are remembered, for one that comes after the span around it."""
-KEPT_INTERVALS = 512
-"""How many of a sub-row's last spans are known, to place one that comes late between them."""
+KEPT_INTERVALS = 512  # How many of a sub-row's last spans are known, to place one that comes late between them
 
 
 class ArrivedSpans(NamedTuple):
     """Spans in the order in which they came, as columns of equal length."""
 
-    number: Int64Array
-    """Numbers that tell spans apart; shape (n,), int64."""
-    parent: Int64Array
-    """Number of the enclosing span, or -1; shape (n,), int64."""
-    lane: Int64Array
-    """Shape (n,), int64."""
-    start_ns: Int64Array
-    """Shape (n,), int64."""
-    end_ns: Int64Array
-    """Shape (n,), int64."""
-    sms: Int64Array
-    """How many SMs each could use; shape (n,), int64."""
-    kind: Int64Array
-    """Code of the `SpanKind`; shape (n,), int64."""
+    number: Int64Array  # Numbers that tell spans apart; shape (n,), int64
+    parent: Int64Array  # Number of the enclosing span, or -1; shape (n,), int64
+    lane: Int64Array  # Shape (n,), int64
+    start_ns: Int64Array  # Shape (n,), int64
+    end_ns: Int64Array  # Shape (n,), int64
+    sms: Int64Array  # How many SMs each could use; shape (n,), int64
+    kind: Int64Array  # Code of the `SpanKind`; shape (n,), int64
 
 
 class OpenSpans(NamedTuple):
     """Ranges that have not come yet and enclose some spans that have, as columns of equal length."""
 
-    number: Int64Array
-    """Shape (n,), int64."""
-    parent: Int64Array
-    """Shape (n,), int64."""
-    lane: Int64Array
-    """Shape (n,), int64."""
+    number: Int64Array  # Shape (n,), int64
+    parent: Int64Array  # Shape (n,), int64
+    lane: Int64Array  # Shape (n,), int64
 
 
 class LiveRows(Planner):
     """The rows of a timeline that grows.
-
-    Parameters
-    ----------
-    tolerance_ns
-        Ranges that overlap by no more than this count as following each other.
 
     Examples
     --------
@@ -89,47 +68,21 @@ class LiveRows(Planner):
 
     def __init__(self, tolerance_ns: int = 0) -> None:
         super().__init__(tolerance_ns)
-        self._memory = _Memory()
         self._stacks: dict[Place, _Stack] = {}
-        self._held: dict[int, tuple[_SubRow, int]] = {}
-        """The track of each outermost range that has not come yet, by its number."""
-
-    @property
-    def awaited(self) -> Collection[int]:
-        """Numbers of open spans that keep a place; one that will never come must be told to `forget`."""
-        return list(self._held)
-
-    def forget(self, numbers: Collection[int]) -> None:
-        """Give up the places of open spans that will never come."""
-        for number in self._held.keys() & set(numbers):
-            row, _ = self._held.pop(number)
-            row.end_last(row.starts[-1])
 
     def add(self, spans: ArrivedSpans, open_spans: OpenSpans) -> Int64Array:
         """Return the code of each span's row; shape (n,), int64."""
-        level = LEVEL_OF_KIND[spans.kind]
+        level, depth = LEVEL_OF_KIND[spans.kind], np.zeros(len(spans.number), np.int64)
         ranges = np.flatnonzero(level == Level.RANGE)
-        nesting = self._memory.nesting(ArrivedSpans(*(column[ranges] for column in spans)), open_spans)
-        return self.place(Spans(spans.lane, spans.start_ns, spans.end_ns, spans.sms), level, nesting)
-
-    def tracks(self, number: Int64Array, lane: Int64Array, start_ns: Int64Array, end_ns: Int64Array) -> Int64Array:
-        """Return the track of each outermost range within its lane, which it keeps until it comes; shape (n,)."""
-        track = np.full(len(number), -1)
-        for at in np.flatnonzero(np.isin(number, list(self._held))).tolist() if self._held else ():
-            row, track[at] = self._held[int(number[at])]
-            if end_ns[at] < NEVER_NS:
-                row.end_last(int(end_ns[at]))
-                del self._held[int(number[at])]
-        new = np.flatnonzero(track < 0)
-        if len(new):
-            track[new] = super().tracks(number[new], lane[new], start_ns[new], end_ns[new])
-        for at in new[(end_ns[new] == NEVER_NS) & (track[new] < MAX_LANE_ROWS)].tolist():
-            self._held[int(number[at])] = self._stacks[Place(int(lane[at]), TRACKS)].rows[track[at]], int(track[at])
-        return track
+        if (spans.parent[ranges] >= 0).any():
+            columns = zip((spans.number, spans.parent, spans.lane), open_spans, strict=True)
+            number, parent, lane = (np.concatenate((own[ranges], opened)) for own, opened in columns)
+            depth[ranges] = climb(enclosing(_rows_of(number, parent), lane))[0][: len(ranges)]
+        return self.place(Spans(spans.lane, spans.start_ns, spans.end_ns, spans.sms), level, depth, 0 * depth)
 
     def slots(self, places: Sequence[Place], group: Int64Array, start_ns: Int64Array, end_ns: Int64Array) -> Int64Array:
         """Return which sub-row of its place each span has: one where it fits between those that came before; shape (n,)."""
-        tolerance_ns = self.tolerance_ns(places)
+        tolerance_ns = self.tolerance_of(places)
         order = by_group_and_start(group, start_ns, end_ns)
         group, start_ns, end_ns = group[order], start_ns[order], end_ns[order]
         slots = place_in_slots(group, start_ns, end_ns, tolerance_ns)
@@ -144,30 +97,14 @@ class LiveRows(Planner):
 
 
 class _Stack:
-    """Sub-rows directly below each other: each takes spans that follow each other.
-
-    Parameters
-    ----------
-    tolerance_ns
-        What overlaps by no more than this follows.
-    is_upwards
-        Whether each span lies above all that it covers, so that those that end first come first.
-    """
+    """Sub-rows directly below each other: each takes spans that follow each other."""
 
     def __init__(self, tolerance_ns: int, *, is_upwards: bool = False) -> None:
         self._tolerance_ns, self._is_upwards = tolerance_ns, is_upwards
         self.rows: list[_SubRow] = []
 
     def fill(self, starts: Int64Array, ends: Int64Array, slots: Int64Array) -> None:
-        """Put spans where there is room.
-
-        Parameters
-        ----------
-        starts, ends : ndarray of int64, shape (n,)
-            The spans, in order of their starts.
-        slots : ndarray of int64, shape (n,)
-            The slot of each if there are no others. Is made the one that it has, `MAX_LANE_ROWS` where it fits nowhere.
-        """
+        """Put spans where there is room."""
         is_plain = not slots.any()
         if is_plain and not self._collides(0, int(starts[0]), int(ends[0])):
             self.rows[0].extend(starts, ends)
@@ -222,10 +159,8 @@ class _SubRow:
 
     starts: list[int] = field(default_factory=list)
     ends: list[int] = field(default_factory=list)
-    reach_ns: int = -NEVER_NS
-    """End of the last one."""
-    since_ns: int = -NEVER_NS
-    """End of the last one that is not known any more."""
+    reach_ns: int = -NEVER_NS  # End of the last one
+    since_ns: int = -NEVER_NS  # End of the last one that is not known any more
 
     def extend(self, starts: Int64Array, ends: Int64Array) -> None:
         """Take spans that come behind all others."""
@@ -249,10 +184,6 @@ class _SubRow:
         self._trim()
         return True
 
-    def end_last(self, end_ns: int) -> None:
-        """Say when the last one ended, of which that was not known."""
-        self.ends[-1] = self.reach_ns = end_ns
-
     def _trim(self) -> None:
         self.reach_ns = self.ends[-1]
         excess = len(self.starts) - KEPT_INTERVALS
@@ -264,52 +195,6 @@ class _SubRow:
 def _collides(start_ns: int, end_ns: int, before_ns: int, tolerance_ns: int) -> bool:
     """Tell whether a span cannot follow one that ends at `before_ns` in one sub-row."""
     return start_ns < before_ns and (start_ns < before_ns - tolerance_ns or end_ns <= before_ns)
-
-
-class _Memory:
-    """Remembers which of the last ranges encloses which."""
-
-    def __init__(self) -> None:
-        # By number, modulo the size: a newer range takes the place of an older one.
-        self._number = np.full(REMEMBERED_SPANS, -1, np.int64)
-        self._parent = np.full(REMEMBERED_SPANS, -1, np.int64)
-        self._lane = np.zeros(REMEMBERED_SPANS, np.int64)
-
-    def nesting(self, spans: ArrivedSpans, open_spans: OpenSpans) -> Nesting:
-        """Return how ranges nest, and remember them."""
-        count = len(spans.number)
-        number = np.concatenate((spans.number, open_spans.number))
-        lane = np.concatenate((spans.lane, open_spans.lane))
-        parent = np.concatenate((spans.parent, open_spans.parent))
-        if (spans.parent < 0).all():
-            self._remember(spans)
-            return Nesting(spans.number, np.zeros(count, np.int64), spans.number)
-        above = _rows_of(number, parent)
-        past = self._recall(distinct(parent[(above < 0) & (parent >= 0)])[0])
-        if len(past[0]):
-            columns = zip((number, lane, parent), past, strict=True)
-            number, lane, parent = (np.concatenate(pair) for pair in columns)
-            above = _rows_of(number, parent)
-        self._remember(spans)
-        depth, root = climb(enclosing(above, lane))
-        return Nesting(spans.number, depth[:count], number[root[:count]])
-
-    def _remember(self, spans: ArrivedSpans) -> None:
-        place = spans.number % REMEMBERED_SPANS
-        self._number[place], self._parent[place], self._lane[place] = spans.number, spans.parent, spans.lane
-
-    def _recall(self, wanted: Int64Array) -> tuple[Int64Array, Int64Array, Int64Array]:
-        """Return number, lane and parent of those that came before and are remembered, and of what encloses them."""
-        found: list[Int64Array] = []
-        for _ in range(MAX_LANE_ROWS):
-            place = wanted % REMEMBERED_SPANS
-            place = place[(self._number[place] == wanted) & (wanted >= 0)]
-            if not place.size:
-                break
-            found.append(place)
-            wanted = np.unique(self._parent[place])
-        places = np.unique(np.concatenate(found)) if found else np.empty(0, np.int64)
-        return self._number[places], self._lane[places], self._parent[places]
 
 
 def _rows_of(number: Int64Array, wanted: Int64Array) -> Int64Array:

@@ -5,11 +5,11 @@ Where ranges overlap without one enclosing the other, as those of two threads th
 of rows. Kernels, copies and fills come below all ranges, in rows of their own. In a thread of the host, ranges of others come
 first, then its calls; both nest by time.
 
-While spans come in, rows are only added and never change their meaning. A range arrives when it has ended, so after all that it
-encloses. How deep it lies is known all the same, from the ranges that are still open. What cannot be known is how far those
-will reach: a span never moves to another row later, so ranges of several threads may lie on other rows than in a picture drawn
-afterwards. Kernels, copies and fills come late and not in order; each finds room in the rows below the ranges. Of ranges of
-others, and of calls, nothing is known before they have ended: each is put above all that it covers.
+While spans come in, rows are only added and never change their meaning, and no span moves. A range arrives when it has ended,
+so after all that it encloses; how deep it lies is known from the ranges that are still open. How far those will reach is not:
+ranges of several threads of one stream lie side by side at each depth, and may be on other rows when the page is loaded anew.
+Kernels, copies and fills come late and not in order; each finds room in the rows below the ranges. Of ranges of others, and of
+calls, nothing is known before they have ended: each is put above all that it covers.
 """
 
 from __future__ import annotations
@@ -28,8 +28,7 @@ from gpustreamlab.typing import BoolArray, FloatArray, Int32Array, Int64Array
 
 MAX_LANE_ROWS = 64
 """How many sub-rows spans of one level have in a lane at most; what would need more is folded into the last, and counted."""
-LEAST_SHARE = 0.3
-"""Lowest bar beside the highest of its lane, so that it can still be seen and hit."""
+LEAST_SHARE = 0.3  # Lowest bar beside the highest of its lane, so that it can still be seen and hit
 NEVER_NS = 1 << 62
 
 
@@ -37,8 +36,7 @@ NEVER_NS = 1 << 62
 class RowTable:
     """Rows by their code. Rows are only ever added, so that a code keeps its meaning."""
 
-    lane: Int64Array
-    """Lane of each row; shape (n_rows,), int64."""
+    lane: Int64Array  # Lane of each row; shape (n_rows,), int64
     sub_row: Int64Array
     """Which sub-row of its lane each is, from the top, over all layers; several rows may share one; shape (n_rows,), int64."""
     share: FloatArray
@@ -51,8 +49,7 @@ class RowTable:
     lane_sms: Int64Array = field(default_factory=lambda: np.empty(0, np.int64))
     """The most SMs that spans of each lane ran with, 0 where there are none: those of a share of 1; shape (n_lanes,), int64;
     empty if nothing ran in a partition."""
-    folded_spans: int = field(default=0)
-    """Spans that were folded into a row where they may cover others."""
+    folded_spans: int = field(default=0)  # Spans that were folded into a row where they may cover others
 
     def __post_init__(self) -> None:
         if not len(self.layer):
@@ -64,12 +61,6 @@ class RowTable:
 
 def span_rows(trace: Trace) -> tuple[RowTable, Int64Array]:
     """Give each span of a trace its row.
-
-    Returns
-    -------
-    tuple of RowTable and ndarray of int64, shape (n_spans,)
-        The rows: those of the first lane, then those of the second, and so on, and behind them lower ones for spans that ran
-        with fewer SMs than others of their lane. Then the code of each span's row. Every lane has a row.
 
     Notes
     -----
@@ -91,8 +82,11 @@ def span_rows(trace: Trace) -> tuple[RowTable, Int64Array]:
     planner = Planner(trace.metadata.clock_error_ns + trace.metadata.range_error_ns)
     counts = [part.granted_sms for part in trace.partitions] + [trace.metadata.device.sm_count]  # -1, the whole card, is last
     spans = Spans(trace.lane.astype(np.int64), trace.start_ns, trace.end_ns, np.array(counts, np.int64)[trace.partition])
-    level = LEVEL_OF_KIND[trace.kind]
-    codes = planner.place(spans, level, _nesting(trace, np.flatnonzero(level == Level.RANGE)))
+    level, depth, track = LEVEL_OF_KIND[trace.kind], np.zeros(len(trace), np.int64), np.zeros(len(trace), np.int64)
+    ranges = np.flatnonzero(level == Level.RANGE)
+    if (trace.parent[ranges] >= 0).any():
+        depth[ranges], track[ranges] = _nesting(trace, ranges, planner.tolerance_ns)
+    codes = planner.place(spans, level, depth, track)
     table = planner.table(lane_count=len(trace.lanes))
     order = np.lexsort((table.share, table.sub_row, table.lane, table.share < 1))
     place = np.empty(len(order), np.int64)
@@ -103,29 +97,30 @@ def span_rows(trace: Trace) -> tuple[RowTable, Int64Array]:
     return replace(table, **columns), place[codes]
 
 
-def _nesting(trace: Trace, rows: Int64Array) -> Nesting | None:
-    """Return how these rows, which are all ranges of a trace, nest; None where none is in another."""
-    if not (trace.parent[rows] >= 0).any():
-        return None
+def _nesting(trace: Trace, rows: Int64Array, tolerance_ns: int) -> tuple[Int64Array, Int64Array]:
+    """Return how many ranges enclose each of these, which are all, and the track of the outermost; shape (n,) each.
+
+    Ranges that nothing encloses, and all within them, lie side by side where they overlap.
+    """
     # What is no range is in no lane, so that it encloses nothing.
     lane, above = np.full(len(trace), -1), np.full(len(trace), -1)
     lane[rows] = trace.lane[rows]
     above[rows] = enclosing(trace.parent, lane)[rows]
     depth, root = climb(above)
-    return Nesting(rows, depth[rows], root[rows])
+    roots, place = distinct(root[rows])
+    start_ns = np.full(len(roots), NEVER_NS)
+    np.minimum.at(start_ns, place, trace.start_ns[rows])
+    lanes, end_ns = trace.lane[roots].astype(np.int64), trace.end_ns[roots]
+    order = by_group_and_start(lanes, start_ns, end_ns)
+    slots = np.empty(len(roots), np.int64)
+    slots[order] = place_in_slots(lanes[order], start_ns[order], end_ns[order], tolerance_ns)
+    return depth[rows], np.minimum(slots, MAX_LANE_ROWS)[place]
 
 
 def enclosing(above: Int64Array, lane: Int64Array | Int32Array) -> Int64Array:
     """Return for each span the nearest one around it that is of its own lane, or -1; shape (n,), int64.
 
     Ranges may nest across lanes: where the one around a span is elsewhere, the next one around that counts.
-
-    Parameters
-    ----------
-    above : ndarray of int64, shape (n,)
-        Place of the span around each, or -1.
-    lane : ndarray of int, shape (n,)
-        Their lanes.
     """
     found = above.copy()
     for _ in range(4 * MAX_LANE_ROWS):
@@ -139,13 +134,7 @@ def enclosing(above: Int64Array, lane: Int64Array | Int32Array) -> Int64Array:
 
 
 def climb(above: Int64Array) -> tuple[Int64Array, Int64Array]:
-    """Return how many spans enclose each one, and the place of the outermost, or its own; shape (n,), int64 each.
-
-    Parameters
-    ----------
-    above : ndarray of int64, shape (n,)
-        Place of the nearest enclosing span, or -1.
-    """
+    """Return how many spans enclose each one, and the place of the outermost, or its own; shape (n,), int64 each."""
     depth, root = np.zeros(len(above), np.int64), np.arange(len(above))
     climbing = np.flatnonzero(above >= 0)
     position = above[climbing]
@@ -166,52 +155,29 @@ class Spans(NamedTuple):
     lane: Int64Array
     start_ns: Int64Array
     end_ns: Int64Array
-    sms: Int64Array
-    """How many SMs each could use."""
+    sms: Int64Array  # How many SMs each could use
 
     def select(self, rows: Int64Array) -> Spans:
         """Return some of them."""
         return Spans(*(column[rows] for column in self))
 
 
-class Nesting(NamedTuple):
-    """Which ranges of a lane enclose others, as columns of equal length."""
-
-    number: Int64Array
-    """Numbers that tell ranges apart."""
-    depth: Int64Array
-    """How many enclose each."""
-    root: Int64Array
-    """Number of the outermost of them, or its own."""
-
-
 class Place(NamedTuple):
     """Where spans belong that lie directly below each other, in one sub-row as far as they follow each other."""
 
     lane: int
-    level: int
-    """Code of the `Level`; `TRACKS` for all that nothing encloses in a lane, each with what it encloses."""
+    level: int  # Code of the `Level`
     track: int = 0
     depth: int = 0
 
 
-TRACKS = -1
-
-
 class Planner:
-    """Gives spans sub-rows of their lanes, and rows to sub-rows.
+    """Gives spans sub-rows of their lanes, and rows to sub-rows."""
 
-    Parameters
-    ----------
-    tolerance_ns
-        Ranges that overlap by no more than this count as following each other.
-    """
-
-    upwards: ClassVar[frozenset[int]] = frozenset()
-    """Levels in which what fits nowhere goes above the others."""
+    upwards: ClassVar[frozenset[int]] = frozenset()  # Levels in which what fits nowhere goes above the others
 
     def __init__(self, tolerance_ns: int) -> None:
-        self._tolerance_ns = tolerance_ns
+        self.tolerance_ns = tolerance_ns
         self._sub_rows: list[tuple[int, tuple[int, int, int, int]]] = []
         """Lane of each sub-row, and by what those of a lane are sorted, from the top: level, track, depth, slot."""
         self._numbers: dict[tuple[Place, int], tuple[int, bool]] = {}
@@ -229,72 +195,28 @@ class Planner:
         """What changes whenever the table does."""
         return len(self._codes), len(self._sub_rows), self.folded_spans
 
-    def place(self, spans: Spans, level: Int64Array, nesting: Nesting | None) -> Int64Array:
-        """Return the code of each span's row; shape (n,).
-
-        Parameters
-        ----------
-        spans
-            The spans, in any order.
-        level : ndarray of int64, shape (n,)
-            The `Level` of each.
-        nesting
-            How the ranges among them nest; None where none of these is in another, nor comes one later that is.
-        """
-        ranges = np.flatnonzero(level == Level.RANGE)
-        if len(ranges) == len(level):
-            return self._place_ranges(spans, nesting)
+    def place(self, spans: Spans, level: Int64Array, depth: Int64Array, track: Int64Array) -> Int64Array:
+        """Return the code of each span's row; shape (n,)."""
+        is_range = level == Level.RANGE
+        if is_range.all():
+            return self._encode(spans, level, depth, track)
         codes = np.empty(len(level), np.int64)
-        if len(ranges):
-            codes[ranges] = self._place_ranges(spans.select(ranges), nesting)
-        others = np.flatnonzero(level != Level.RANGE)
-        nowhere = np.zeros(len(others), np.int64)
-        codes[others] = self._encode(spans.select(others), level[others], nowhere, nowhere)
+        for rows in map(np.flatnonzero, (is_range, ~is_range)):
+            codes[rows] = self._encode(spans.select(rows), level[rows], depth[rows], track[rows])
         return codes
 
-    def _place_ranges(self, spans: Spans, nesting: Nesting | None) -> Int64Array:
-        zeros = np.zeros(len(spans.lane), np.int64)
-        if nesting is None:
-            return self._encode(spans, zeros, zeros, zeros)
-        # Ranges that nothing encloses, and all within them, lie side by side where they overlap.
-        roots, place = distinct(nesting.root)
-        lane = np.empty(len(roots), np.int64)
-        lane[place] = spans.lane
-        start_ns, end_ns = np.full(len(roots), NEVER_NS), np.full(len(roots), NEVER_NS)
-        np.minimum.at(start_ns, place, spans.start_ns)
-        # One that has not come yet keeps its track: it may reach any distance.
-        has_come = nesting.root == nesting.number
-        end_ns[place[has_come]] = spans.end_ns[has_come]
-        track = self.tracks(roots, lane, start_ns, end_ns)
-        return self._encode(spans, zeros, track[place], nesting.depth)
-
-    def tracks(self, number: Int64Array, lane: Int64Array, start_ns: Int64Array, end_ns: Int64Array) -> Int64Array:
-        """Return the track of each outermost range within its lane; shape (n,)."""
-        lanes, group = distinct(lane)
-        return self.slots([Place(code, TRACKS) for code in lanes.tolist()], group, start_ns, end_ns)
-
     def slots(self, places: Sequence[Place], group: Int64Array, start_ns: Int64Array, end_ns: Int64Array) -> Int64Array:
-        """Return which sub-row of its place each span has, `MAX_LANE_ROWS` where it fits nowhere; shape (n,).
-
-        Parameters
-        ----------
-        places
-            The places, all of them for ranges or none.
-        group : ndarray of int64, shape (n,)
-            Which of them is that of each span.
-        start_ns, end_ns : ndarray of int64, shape (n,)
-            The spans, in any order.
-        """
+        """Return which sub-row of its place each span has, `MAX_LANE_ROWS` where it fits nowhere; shape (n,)."""
         order = by_group_and_start(group, start_ns, end_ns)
         slots = np.empty(len(order), np.int64)
-        slots[order] = place_in_slots(group[order], start_ns[order], end_ns[order], self.tolerance_ns(places))
+        slots[order] = place_in_slots(group[order], start_ns[order], end_ns[order], self.tolerance_of(places))
         return np.minimum(slots, MAX_LANE_ROWS)
 
-    def tolerance_ns(self, places: Sequence[Place]) -> int:
+    def tolerance_of(self, places: Sequence[Place]) -> int:
         """Return by how much spans of these places may overlap, in ns, and still count as following each other."""
-        return self._tolerance_ns if places[0].level in {Level.RANGE, TRACKS} else LEVEL_TOLERANCE_NS
+        return self.tolerance_ns if places[0].level == Level.RANGE else LEVEL_TOLERANCE_NS
 
-    def _encode(self, spans: Spans, level: Int64Array, track: Int64Array, depth: Int64Array) -> Int64Array:
+    def _encode(self, spans: Spans, level: Int64Array, depth: Int64Array, track: Int64Array) -> Int64Array:
         """Return the code of each span's row, where these are all ranges or none; shape (n,)."""
         if not len(level):
             return level
@@ -359,20 +281,6 @@ def place_in_slots(
     """Place intervals in the lowest slot of their group that is free, as long as it is one of the first `MAX_LANE_ROWS`.
 
     What has no length may get a higher one where others end just then.
-
-    Parameters
-    ----------
-    group : ndarray of int, shape (n,)
-        Intervals of different groups are independent.
-    start_ns, end_ns : ndarray of int64, shape (n,)
-        The intervals, sorted as `by_group_and_start` does.
-    tolerance_ns
-        Intervals that overlap by no more than this fit into one slot, unless one would be covered.
-
-    Returns
-    -------
-    ndarray of int64, shape (n,)
-        The slot of each interval, from 0.
     """
     slots = np.zeros(len(group), np.int64)
     same = group[1:] == group[:-1]

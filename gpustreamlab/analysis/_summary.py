@@ -218,7 +218,8 @@ def lanes_text(trace: Trace) -> str:
 
 def device_text(meta: TraceMetadata) -> str:
     """Name the device, and say whether it is real, as far as that is known."""
-    source = "SIMULATED" if meta.simulated else "from columns" if meta.is_from_columns else "measured on hardware"
+    known = (("PREDICTED", meta.is_predicted), ("SIMULATED", meta.simulated), ("from columns", meta.is_from_columns))
+    source = next((word for word, is_so in known if is_so), "measured on hardware")
     return f"{display_name(meta.device_name)} ({source})"
 
 

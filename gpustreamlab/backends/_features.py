@@ -8,6 +8,9 @@ from dataclasses import replace
 from types import MappingProxyType
 from typing import Any, NamedTuple, Protocol
 
+import numpy as np
+from numpy.typing import NDArray
+
 from gpustreamlab.analysis import Moment, Piece, Touch
 from gpustreamlab.errors import GraphCaptureError, StreamRefusedError
 from gpustreamlab.model import Capabilities, Capability, SMResource
@@ -52,28 +55,7 @@ def green_capabilities(
     *,
     has_memory_pools: bool = True,
 ) -> Capabilities:
-    """Say which features a device has.
-
-    Parameters
-    ----------
-    driver
-        The CUDA version that the driver supports; None where there is no driver.
-    bindings
-        The CUDA version that the Python bindings were made for; None where there are none.
-    resource
-        How the device's SMs can be shared out; None where they cannot.
-    problem
-        Why `resource` is None although the versions are new enough.
-    has_memory_pools
-        Whether the device allocates memory in the order of a stream.
-
-    Examples
-    --------
-    >>> old = green_capabilities((12, 2), (13, 0), None)
-    >>> print(old["green-contexts"])
-    green-contexts: not available, the driver supports CUDA 12.2; it needs CUDA 12.5 in the driver and the bindings. Without
-    it: plain streams that share all SMs
-    """
+    """Say which features a device has."""
     return Capabilities(
         tuple(
             _with_pools(item, has_memory_pools)
@@ -149,13 +131,7 @@ _TOO_LARGE = 1 << 64
 
 
 def lent_handle(lender: Any) -> int:
-    """Return the handle of the stream that an object lends through ``__cuda_stream__``.
-
-    Raises
-    ------
-    StreamRefusedError
-        If the object lends none, speaks another version of the protocol, or lends a default stream or what is no handle.
-    """
+    """Return the handle of the stream that an object lends through ``__cuda_stream__``."""
     if isinstance(lender, type) or not callable(getattr(lender, "__cuda_stream__", None)):
         raise StreamRefusedError(_why_none_lent(lender))
     lent: object = lender.__cuda_stream__()
@@ -305,3 +281,38 @@ def explain_unjoined(origin: int, unjoined: Sequence[int] = ()) -> GraphCaptureE
         unjoined=unjoined,
         driver_code="STREAM_CAPTURE_UNJOINED",
     )
+
+
+Copy = Callable[[NDArray[Any]], NDArray[Any]]
+
+
+def duplicate_host(arrays: Sequence[NDArray[Any]], copy: Copy = lambda owner: owner.copy(order="K")) -> list[NDArray[Any]]:
+    """Return copies of NumPy arrays.
+
+    Examples
+    --------
+    >>> x = np.arange(6)
+    >>> whole, part = duplicate_host([x, x[2:4]])
+    >>> whole[2:4] = 0
+    >>> part.tolist(), x.tolist()
+    ([0, 0], [0, 1, 2, 3, 4, 5])
+    """
+    owners: dict[int, NDArray[Any]] = {}
+    made = []
+    for array in arrays:
+        owner = array
+        while isinstance(owner.base, np.ndarray):
+            owner = owner.base
+        if id(owner) not in owners:
+            owners[id(owner)] = copy(owner)
+        made.append(_view_of(array, owner, owners[id(owner)]))
+    return made
+
+
+def _view_of(array: NDArray[Any], owner: NDArray[Any], copied: NDArray[Any]) -> NDArray[Any]:
+    """Return the view of a copied owner that an array is of its own."""
+    if array is owner or not array.size:
+        return copied if array is owner else array.copy()
+    flat = copied.reshape(-1, order="A").view(np.uint8)
+    offset = int(array.__array_interface__["data"][0]) - int(owner.__array_interface__["data"][0])
+    return np.ndarray(array.shape, array.dtype, buffer=flat, offset=offset, strides=array.strides)

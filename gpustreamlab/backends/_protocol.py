@@ -394,13 +394,6 @@ class EventPool(Generic[E]):
     """Events that wait to be used again.
 
     ``list.append`` and ``list.pop`` are atomic, so any thread may take and give back without a lock.
-
-    Parameters
-    ----------
-    create
-        Makes one event.
-    keep_count
-        How many idle events are kept; what comes back beyond that is dropped.
     """
 
     def __init__(self, create: Callable[[], E], *, keep_count: int = 262_144) -> None:

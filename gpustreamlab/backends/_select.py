@@ -23,26 +23,7 @@ class Choice(NamedTuple):
 
 
 def choose_backend(wanted: str | Backend | None, device: int) -> Choice:
-    """Return the backend to use.
-
-    Parameters
-    ----------
-    wanted
-        ``"cuda"``, ``"sim"``, a backend object, or None: the GPU if there is one, else the simulated device.
-    device
-        The device's number.
-
-    Raises
-    ------
-    BackendNotFoundError
-        For another name, or an object that is no backend.
-    OptionError
-        If the device's number is given for a backend object of another device.
-    BackendUnavailableError
-        If ``"cuda"`` was asked for and cannot run here; asking for CUDA never falls back.
-    DeviceNotFoundError
-        If there is no device of that number.
-    """
+    """Return the backend to use."""
     if wanted is None:
         return _first_available(device)
     if not isinstance(wanted, str):
@@ -58,24 +39,7 @@ def choose_backend(wanted: str | Backend | None, device: int) -> Choice:
 
 
 def open_node(wanted: str | None, devices: Sequence[int] | None) -> list[Backend]:
-    """Return a backend for each GPU of this host, or for each of some simulated cards that share one virtual time.
-
-    Parameters
-    ----------
-    wanted
-        ``"cuda"``, ``"sim"``, or None: GPUs if there are any, else simulated cards.
-    devices
-        Their numbers; None for all GPUs, or for two simulated cards.
-
-    Raises
-    ------
-    BackendNotFoundError
-        For another name.
-    OptionError
-        If no device is named, or one twice, or simulated ones are not 0, 1, 2, ...
-    BackendUnavailableError, DeviceNotFoundError
-        As `choose_backend`.
-    """
+    """Return a backend for each GPU of this host, or for each of some simulated cards that share one virtual time."""
     if wanted not in {None, *BACKEND_NAMES}:
         raise BackendNotFoundError(
             f"There is no backend {wanted!r} for a node. Use gpustreamlab.Node(backend='cuda') or 'sim'."

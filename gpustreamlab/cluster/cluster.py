@@ -15,9 +15,8 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from gpustreamlab._util.background import DEFAULT_REFRESH_HZ
-from gpustreamlab._util.several import OneOfSeveral
 from gpustreamlab._util.shell import running_kernel_shell
-from gpustreamlab._util.words import wrap_lines
+from gpustreamlab._util.words import OneOfSeveral, wrap_lines
 from gpustreamlab.cluster import _worker
 from gpustreamlab.cluster._clocks import Clocks
 from gpustreamlab.cluster._engines import open_engines

@@ -23,8 +23,7 @@ HUES = (
 and Ito, Color Universal Design, 2008), others lighter or darker by steps of about 0.05 of OKLab. Dark text can be read on all,
 and all but the first yellow and grey, which darker would be taken for other hues, stand out from white by 2:1."""
 
-GREY = len(HUES)
-"""The place behind the hues: what belongs to no partition, or to several."""
+GREY = len(HUES)  # The place behind the hues: what belongs to no partition, or to several
 
 GREY_TINTS = ("#c3c9d0", "#a0a6ad", "#b1b7be", "#90959c")
 """Its tints."""
@@ -32,8 +31,7 @@ GREY_TINTS = ("#c3c9d0", "#a0a6ad", "#b1b7be", "#90959c")
 DURATION_FILLS = ("#6a8bb0", "#7b9dab", "#8fada3", "#a5bb99", "#bcc98d", "#d5d67e", "#f0e36c")
 """Colours of durations, from the shortest to the longest: lighter and yellower with every step."""
 
-NAME_HATCHES = (" ", "/", "-", "|")
-"""The second sign of a name beside its tint, as Bokeh writes hatches; the first is none."""
+NAME_HATCHES = (" ", "/", "-", "|")  # The second sign of a name beside its tint, as Bokeh writes hatches; the first is none
 
 KIND_HATCHES = {SpanKind.COPY: "\\", SpanKind.FILL: ".", SpanKind.WAIT: "x"}
 """Hatches of spans that are no range, no kernel and no call; they win over the name's."""
@@ -50,16 +48,18 @@ def fill_of(hue: int, tint: int = 0) -> str:
     return (*HUES, GREY_TINTS)[hue][tint]
 
 
+def all_fills() -> list[str]:
+    """Return every colour that a bar can have."""
+    return [fill for tints in (*HUES, GREY_TINTS) for fill in tints] + [style.fill for style in CALL_STYLES.values()]
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class PartitionStyle:
     """How a partition looks, in the timeline and on the map of the card."""
 
-    hue: int
-    """Place of its hue, see `HUES`."""
-    hatch: str
-    """Hatch over it where hatches are on, as Bokeh writes it; a space is none."""
-    letter: str
-    """Its letters; empty for the whole card."""
+    hue: int  # Place of its hue, see `HUES`
+    hatch: str  # Hatch over it where hatches are on, as Bokeh writes it; a space is none
+    letter: str  # Its letters; empty for the whole card
 
     @property
     def fill(self) -> str:
@@ -67,22 +67,11 @@ class PartitionStyle:
         return fill_of(self.hue)
 
 
-WHOLE_CARD_STYLE = PartitionStyle(hue=GREY, hatch=" ", letter="")
-"""How the whole card looks, and SMs in no partition."""
+WHOLE_CARD_STYLE = PartitionStyle(hue=GREY, hatch=" ", letter="")  # How the whole card looks, and SMs in no partition
 
 
 def partition_style(index: int) -> PartitionStyle:
     """Choose how a partition looks by its place in the layout.
-
-    Parameters
-    ----------
-    index
-        Its place, from 0.
-
-    Returns
-    -------
-    PartitionStyle
-        The first 6 differ in hue, the first 8 in hatch, the first 48 in both together, and all in their letters.
 
     Examples
     --------
@@ -102,24 +91,18 @@ def partition_style(index: int) -> PartitionStyle:
 class NameStyle:
     """How the bars of one name look."""
 
-    hue: int
-    """Place of its hue where colour tells names, see `HUES`; behind `GREY` where it is a call, see `CALL_STYLES`."""
-    tint: int
-    """Which tint of whatever hue its bars have."""
-    hatch: str
-    """Hatch over it where hatches are on, as Bokeh writes it; a space is none."""
+    hue: int  # Place of its hue where colour tells names, see `HUES`; behind `GREY` where it is a call, see `CALL_STYLES`
+    tint: int  # Which tint of whatever hue its bars have
+    hatch: str  # Hatch over it where hatches are on, as Bokeh writes it; a space is none
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class CallStyle:
     """How calls of the host look."""
 
-    fill: str
-    """Colour of the bar, ``#rrggbb``."""
-    hatch: str
-    """Hatch over it where hatches are on."""
-    is_hollow: bool = False
-    """Whether the host only waits meanwhile: then it is an outline."""
+    fill: str  # Colour of the bar, ``#rrggbb``
+    hatch: str  # Hatch over it where hatches are on
+    is_hollow: bool = False  # Whether the host only waits meanwhile: then it is an outline
 
 
 CALL_STYLES: Mapping[str, CallStyle] = {
@@ -127,8 +110,7 @@ CALL_STYLES: Mapping[str, CallStyle] = {
     "synchronise": CallStyle(fill="#d6506f", hatch="x", is_hollow=True),
     "memory": CallStyle(fill="#b08fd0", hatch="."),
     "event": CallStyle(fill="#c3c9d0", hatch="|"),
-}
-"""How calls of the host look, by what they are for: a synchronisation is hollow, since the host only waits meanwhile."""
+}  # How calls of the host look, by what they are for: a synchronisation is hollow, since the host only waits meanwhile
 
 _CALL = re.compile(r"(?:cu|cuda)[A-Z]\w*")
 _CALL_CLASSES = (
@@ -158,17 +140,6 @@ def name_styles(names: Sequence[str]) -> tuple[NameStyle, ...]:
     Calls of CUDA look as what they are for. Any other name gets the tint and the hue that the letters of its group choose, and
     the next free ones where earlier groups have those; names that differ by a number are one group, see `name_group`. So a name
     keeps its look from run to run unless names before it claim it, and never changes when more names follow.
-
-    Parameters
-    ----------
-    names
-        Distinct names, in the order in which they first appeared.
-
-    Returns
-    -------
-    tuple of NameStyle
-        Of each 4 groups that follow each other, none have the same tint; of each 6, none the same hue. The first 16 differ in
-        tint and hatch together.
     """
     return NameLooks().add(names)
 
@@ -241,8 +212,7 @@ HATCH_PATHS = {
     "x": "M0 0L8 8M8 0L0 8",
     "+": "M4 0V8M0 4H8",
     ".": "M4 3V5",
-}
-"""The lines of each hatch, within a square of 8 by 8."""
+}  # The lines of each hatch, within a square of 8 by 8
 
 _NUMBERS = {sign: str(number) for number, sign in enumerate(HATCH_PATHS)}
 
@@ -250,16 +220,11 @@ _NUMBERS = {sign: str(number) for number, sign in enumerate(HATCH_PATHS)}
 HATCH_CLASS = 'class="gsl-over" display="none"'
 """What a shape with a hatch has in a picture: it is seen in print and in high contrast."""
 
-Shape = Literal["solid", "hollow", "open"]
-"""Work; waiting around it; a range in which nobody knows when work ran."""
+Shape = Literal["solid", "hollow", "open"]  # Work; waiting around it; a range in which nobody knows when work ran
 
-OPEN_ALPHA = 0.2
-"""How opaque is what was queued or running, nobody knows which."""
-OPEN_STRIP_ALPHA = 0.4
-"""How opaque a strip is that counts such."""
-
-LINE_SHARE = 0.55
-"""How much of its colour an outline has; the rest is ink."""
+OPEN_ALPHA = 0.2  # How opaque is what was queued or running, nobody knows which
+OPEN_STRIP_ALPHA = 0.4  # How opaque a strip is that counts such
+LINE_SHARE = 0.55  # How much of its colour an outline has; the rest is ink
 
 
 def hatch_fill(sign: str) -> str:

@@ -25,7 +25,6 @@ ALPHABET = "".join(sign for sign in map(chr, range(33, 127)) if sign not in "\"%
 
 _LETTERS = np.frombuffer(ALPHABET.encode(), np.uint8)
 _PIECE_BYTES = 1 << 16  # what the processor's cache holds, with all that is computed from it
-_PAIRS = np.stack((np.repeat(_LETTERS, 85), np.tile(_LETTERS, 85)), axis=1)
 
 
 def to_base85(data: bytes) -> str:
@@ -41,42 +40,24 @@ def to_base85(data: bytes) -> str:
     parts = []
     for first in range(0, len(padded), _PIECE_BYTES):
         words = np.frombuffer(padded[first : first + _PIECE_BYTES], ">u4").astype(np.uint32)
-        # Two letters at a time: two divisions instead of four.
-        high = words // 7225
-        top = high // 7225
         letters = np.empty((len(words), 5), np.uint8)
-        letters[:, 0] = _LETTERS[top]
-        letters[:, 1:3] = _PAIRS[high - top * 7225]
-        letters[:, 3:5] = _PAIRS[words - high * 7225]
+        for place in range(4, -1, -1):
+            rest = words // 85
+            letters[:, place] = _LETTERS[words - rest * 85]
+            words = rest
         parts.append(letters.tobytes())
     return b"".join(parts)[: 5 * len(padded) // 4 - missing].decode("ascii")
 
 
-PIECE_BYTES = 1 << 18
-"""How many bytes one thread takes at a time."""
-
-SAMPLE_BYTES = 1 << 14
-"""How many bytes of a piece are tried."""
-
-STORED_GAIN = 0.98
-"""A piece that does not get smaller than this share of its size is stored as it is."""
-
-MATCHED_GAIN = 0.97
-"""Looking for repetitions pays if it makes a piece smaller than this share of what the letters' frequencies alone do."""
+PIECE_BYTES = 1 << 18  # How many bytes one thread takes at a time
+SAMPLE_BYTES = 1 << 14  # How many bytes of a piece are tried
+MATCHED_GAIN = 0.97  # Looking for repetitions pays if it makes a piece smaller than this share of what it is without
 
 
 def deflate(chunks: Sequence[bytes], level: int) -> bytes:
     """Deflate bytes into one raw stream (RFC 1951).
 
-    Pieces are independent and end on a byte, so that joining them gives one stream. The low bytes of times are noise: they are
-    stored. Those above are uneven but do not repeat: Huffman codes alone are as small as a search for repetitions, and faster.
-
-    Parameters
-    ----------
-    chunks
-        The bytes. What is alike, such as one byte of all values of a column, should be one chunk.
-    level
-        How hard to look for repetitions where that pays, 1 to 9.
+    Pieces are independent and end on a byte, so that joining them gives one stream.
 
     Examples
     --------
@@ -90,15 +71,12 @@ def deflate(chunks: Sequence[bytes], level: int) -> bytes:
 
 
 def _deflate_piece(piece: bytes, level: int) -> bytes:
+    # The low bytes of times are noise, in which a search for repetitions takes long and finds none. Without any search pages of
+    # real profiles are half as large again; with it everywhere a million spans take 0.25 s more.
     middle = max(0, len(piece) - SAMPLE_BYTES) // 2
     sample = piece[middle : middle + SAMPLE_BYTES]
-    coded = len(_run(sample, level, zlib.Z_HUFFMAN_ONLY))
-    matched = len(_run(sample, level, zlib.Z_DEFAULT_STRATEGY))
-    if min(coded, matched) > STORED_GAIN * len(sample):
-        return _run(piece, 0, zlib.Z_DEFAULT_STRATEGY)
-    if matched > MATCHED_GAIN * coded:
-        return _run(piece, level, zlib.Z_HUFFMAN_ONLY)
-    return _run(piece, level, zlib.Z_DEFAULT_STRATEGY)
+    repeats = len(_run(sample, level, zlib.Z_DEFAULT_STRATEGY)) < MATCHED_GAIN * len(_run(sample, level, zlib.Z_RLE))
+    return _run(piece, level, zlib.Z_DEFAULT_STRATEGY if repeats else zlib.Z_RLE)
 
 
 def _run(data: bytes, level: int, strategy: int) -> bytes:
@@ -109,23 +87,16 @@ def _run(data: bytes, level: int, strategy: int) -> bytes:
 _CLIMB_LIMIT = 32
 
 
-def wait_twins(trace: Trace) -> Int64Array:
-    """Return for each wait between two ranges where the wait between work in them is.
-
-    Returns
-    -------
-    ndarray of int64, shape (n_edges,)
-        How many waits behind it that one comes, other edges not counted; less than 0 where it comes before; 0 where there is
-        none, and for all other edges.
-    """
-    twins = np.zeros(len(trace.edges), np.int64)
+def told_by_work(trace: Trace) -> BoolArray:
+    """Tell which edges are waits between two ranges beside one between work in them; shape (n_edges,), bool."""
+    is_told = np.zeros(len(trace.edges), bool)
     edges = np.flatnonzero(trace.edges.kind == EDGE_KINDS.index(EdgeKind.WAIT))
     source, target = trace.edges.source[edges].astype(np.int64), trace.edges.target[edges].astype(np.int64)
     is_range, works = trace.kind == SPAN_KINDS.index(SpanKind.RANGE), is_work(trace)
     of_ranges = np.flatnonzero(is_range[source] & is_range[target])
     of_work = np.flatnonzero(works[source] & works[target])
     if not (of_ranges.size and of_work.size):
-        return twins
+        return is_told
     keys = source[of_ranges] * len(trace) + target[of_ranges]
     order = np.argsort(keys, kind="stable")
     own, keys = of_ranges[order], keys[order]
@@ -135,8 +106,8 @@ def wait_twins(trace: Trace) -> Int64Array:
             wanted = outer_source[known] * len(trace) + outer_target[known]
             place = np.minimum(np.searchsorted(keys, wanted), len(keys) - 1)
             found = keys[place] == wanted
-            twins[edges[own[place[found]]]] = of_work[known[found]] - own[place[found]]
-    return twins
+            is_told[edges[own[place[found]]]] = True
+    return is_told
 
 
 def _ancestors(trace: Trace, rows: Int64Array) -> Iterator[tuple[Int64Array, BoolArray]]:
@@ -152,8 +123,7 @@ _WIDTHS = (1, 2, 4)
 
 _LAUNCH = tuple(EdgeKind).index(EdgeKind.LAUNCH)
 
-MAX_RANKED_ROWS = 64
-"""Up to how many rows the page finds the order of all starts itself: rows are merged two by two."""
+MAX_RANKED_ROWS = 64  # Up to how many rows the page finds the order of all starts itself: rows are merged two by two
 
 _WORK_COLUMNS = {
     "detail": ("detail", -1),
@@ -164,8 +134,7 @@ _WORK_COLUMNS = {
     "work_tail_ns": ("workTail", 0),
     "work_count": ("workCount", 0),
     "waited_name": ("waitedName", NO_WAIT),
-}
-"""What columns of device work are called on the page, and what a span has that tells nothing of it."""
+}  # What columns of device work are called on the page, and what a span has that tells nothing of it
 
 WORK_DEFAULTS = {name: value for name, (_, value) in _WORK_COLUMNS.items()}
 """Where all spans have these values, they take no bytes."""
@@ -182,33 +151,22 @@ def _nothing(*shape: int) -> Int64Array:
 class SpanColumns:
     """Spans sorted by row, then by start, as columns of equal length; times are in ns since the page's zero."""
 
-    row: Int64Array
-    """Row code of each span; shape (n,), int64."""
-    start_ns: Int64Array
-    """Start; shape (n,), int64."""
-    end_ns: Int64Array
-    """End; shape (n,), int64."""
-    name: Int64Array
-    """Code of the name; shape (n,), int64."""
-    kind: Int64Array
-    """Code of the kind; shape (n,), int64."""
-    thread: Int64Array
-    """Code of the host thread, -1 where unknown; shape (n,), int64."""
-    partition: Int64Array
-    """0 for the whole card, else one more than the code of the partition; shape (n,), int64."""
-    queueing_ns: Int64Array
-    """From the enqueue to the start; shape (n,), int64."""
-    place: Int64Array
-    """Row of the trace, or append index; shape (n,), int64."""
-    count: Int64Array = field(default_factory=_nothing)
-    """How many spans each stands for; shape (n,), int64; 1 if left out."""
+    row: Int64Array  # Row code of each span; shape (n,), int64
+    start_ns: Int64Array  # Start; shape (n,), int64
+    end_ns: Int64Array  # End; shape (n,), int64
+    name: Int64Array  # Code of the name; shape (n,), int64
+    kind: Int64Array  # Code of the kind; shape (n,), int64
+    thread: Int64Array  # Code of the host thread, -1 where unknown; shape (n,), int64
+    partition: Int64Array  # 0 for the whole card, else one more than the code of the partition; shape (n,), int64
+    queueing_ns: Int64Array  # From the enqueue to the start; shape (n,), int64
+    place: Int64Array  # Row of the trace, or the number that the recorder gave it; shape (n,), int64
+    count: Int64Array = field(default_factory=_nothing)  # How many spans each stands for; shape (n,), int64; 1 if left out
     busy_ns: Int64Array = field(default_factory=_nothing)
     """Busy time of those; shape (n,), int64; the span's duration if left out."""
     detail: Int64Array = field(default_factory=_nothing)
     """Code of the detail of a kernel, copy or fill, -1 for none; shape (n,), int64; -1 if left out, as all that follow have
     the values of `WORK_DEFAULTS`."""
-    size_bytes: Int64Array = field(default_factory=_nothing)
-    """Bytes copied, filled, allocated or freed; shape (n,), int64."""
+    size_bytes: Int64Array = field(default_factory=_nothing)  # Bytes copied, filled, allocated or freed; shape (n,), int64
     owner_name: Int64Array = field(default_factory=_nothing)
     """Of a kernel, copy or fill: code of the name of the range in which it was launched, -1 for none; shape (n,), int64."""
     owner_lane: Int64Array = field(default_factory=_nothing)
@@ -230,17 +188,16 @@ class SpanColumns:
     edge_place: Int64Array = field(default_factory=lambda: _nothing(0, 2))
     """The places of the spans at both ends: several may begin or end at one time; shape (n_edges, 2), int64; -1, not known, if
     left out."""
-    edge_twin: Int64Array = field(default_factory=_nothing)
-    """Of a wait between two ranges: how many waits behind it the wait between the work in them comes; 0 for none, and if left
-    out; shape (n_edges,), int64."""
+    edge_told: Int64Array = field(default_factory=_nothing)
+    """1 for a wait between two ranges beside one between the work in them, else 0, and if left out; shape (n_edges,), int64."""
 
     def __post_init__(self) -> None:
         n, edge_count = len(self.row), len(self.edges)
         defaults = {name: (n, value) for name, value in ({"count": 1} | WORK_DEFAULTS).items()}
-        defaults |= {"edge_kind": (edge_count, 0), "edge_twin": (edge_count, 0)}
+        defaults |= {"edge_kind": (edge_count, 0), "edge_told": (edge_count, 0)}
         for name, (length, value) in defaults.items():
             if len(getattr(self, name)) != length:
-                object.__setattr__(self, name, np.full(length, value))
+                object.__setattr__(self, name, np.broadcast_to(np.int64(value), length))  # takes no memory
         if len(self.edge_place) != edge_count:
             object.__setattr__(self, "edge_place", np.full((edge_count, 2), -1))
         if len(self.busy_ns) != n:
@@ -251,23 +208,13 @@ class SpanColumns:
 
 
 def columns_of(trace: Trace, codes: NDArray[np.integer[Any]], zero_ns: int) -> SpanColumns:
-    """Return all spans of a trace, sorted as the page needs them.
-
-    Parameters
-    ----------
-    trace
-        The spans.
-    codes : ndarray of int, shape (n_spans,)
-        Row code of each span.
-    zero_ns
-        The trace's time that is the page's zero.
-    """
+    """Return all spans of a trace, sorted as the page needs them."""
     codes = np.asarray(codes)
     order = _span_order(codes, trace.start_ns, trace.end_ns)
 
     def taken(column: NDArray[Any]) -> Int64Array:
         if len(column) and column[0] == column[-1] and (column == column[0]).all():
-            return np.full(len(column), column[0], np.int64)
+            return np.broadcast_to(np.int64(column[0]), len(column))
         sorted_column = column if order is None else column[order]
         return sorted_column.astype(np.int64, copy=False)
 
@@ -289,34 +236,20 @@ def columns_of(trace: Trace, codes: NDArray[np.integer[Any]], zero_ns: int) -> S
         place=np.arange(len(trace)) if order is None else order,
         edges=np.stack(sides, axis=1).astype(np.int64),
         edge_kind=edge_kind,
-        edge_twin=wait_twins(trace),
+        edge_told=told_by_work(trace).astype(np.int64),
         edge_place=np.stack((source, target), axis=1).astype(np.int64),
         **work,
     )
 
 
-FORMAT = 2
-"""Version of the manifest and its bytes; a viewer refuses one that it does not know."""
+FORMAT = 3  # Version of the manifest and its bytes; a viewer refuses one that it does not know
 
 Spec: TypeAlias = int | dict[str, int] | None
 """How one column is read: its constant value; where it lies, and how; None where it follows from the others."""
 
 
 def pack_columns(columns: SpanColumns, *, level: int | None) -> tuple[dict[str, Any], bytes]:
-    """Pack spans into bytes.
-
-    Parameters
-    ----------
-    columns
-        The spans.
-    level
-        How hard to deflate them, 1 to 9, for a file; None leaves the bytes as they are, for the wire.
-
-    Returns
-    -------
-    tuple of dict and bytes
-        What `unpackColumns` needs besides the bytes, which can be written as JSON; and the bytes.
-    """
+    """Pack spans into bytes."""
     parts, row = _Parts(is_shuffled=level is not None), columns.row
     opens = np.ones(len(row), bool)
     np.not_equal(row[1:], row[:-1], out=opens[1:])
@@ -412,7 +345,7 @@ def _pack_edges(columns: SpanColumns, parts: _Parts) -> Mapping[str, Spec]:
     source_place, target_place = columns.edge_place.T
     return {
         "kind": parts.add(columns.edge_kind),
-        "twin": parts.add(columns.edge_twin),
+        "told": parts.add(columns.edge_told),
         "sourcePlace": parts.add(np.diff(source_place, prepend=-1)),
         "targetPlace": parts.add(target_place - source_place),
         "step": parts.add(np.diff(x0_ns, prepend=0)),

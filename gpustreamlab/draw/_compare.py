@@ -10,9 +10,17 @@ from gpustreamlab._util.words import MIN_WIDTH, text_width
 from gpustreamlab.analysis import TextTable, TraceComparison, comparison_tables, wall_line
 from gpustreamlab.draw._colours import NameLooks, style_entries
 from gpustreamlab.draw._header import header_html, warnings_html
-from gpustreamlab.draw._html import bokeh_text, fill_template, page_data, page_letters, viewer_packed, viewer_style, viewer_text
+from gpustreamlab.draw._html import (
+    bokeh_text,
+    fill_template,
+    page_data,
+    page_letters,
+    scene_tables,
+    viewer_packed,
+    viewer_style,
+    viewer_text,
+)
 from gpustreamlab.draw._picture import Picture, plan_picture
-from gpustreamlab.draw._tables import scene_tables
 from gpustreamlab.model import Trace
 
 if TYPE_CHECKING:
@@ -20,23 +28,12 @@ if TYPE_CHECKING:
     from rich.table import Table
 
 
-LISTED_ITEMS = 200
-"""How many names, and how many lanes, the page lists."""
-
-NAME_CHARACTERS = 80
-"""How many characters of a name the tables show."""
+LISTED_ITEMS = 200  # How many names, and how many lanes, the page lists
+NAME_CHARACTERS = 80  # How many characters of a name the tables show
 
 
 def comparison_page(a: Trace, b: Trace, result: TraceComparison) -> str:
-    """Return the page as text.
-
-    Parameters
-    ----------
-    a, b
-        The traces. The time of each begins at its own first span.
-    result
-        What `compare_traces` says of them.
-    """
+    """Return the page as text."""
     sides = (plan_picture(a), plan_picture(b))
     data_a, data_b = _sides_data(sides)
     notes, is_other_work = result.notes, bool(result.work_note)
@@ -91,8 +88,7 @@ def _table(table: TextTable) -> str:
     return f'<table class="gsl-compared">{caption}<thead><tr>{head}</tr></thead><tbody>{body}</tbody></table>{more}'
 
 
-TEXT_ITEMS = 20
-"""How many names, and how many lanes, a terminal lists."""
+TEXT_ITEMS = 20  # How many names, and how many lanes, a terminal lists
 
 
 class ComparisonText:
@@ -127,15 +123,7 @@ class ComparisonText:
 
 
 def comparison_text(result: TraceComparison, titles: tuple[str, str], width: int | None = None) -> str:
-    """Write a comparison as plain text.
-
-    Parameters
-    ----------
-    result, titles
-        As for `ComparisonText`.
-    width
-        How many columns it may take, from `MIN_WIDTH`; None takes the terminal's width, or 80 where there is none.
-    """
+    """Write a comparison as plain text."""
     import io
 
     from rich.console import Console

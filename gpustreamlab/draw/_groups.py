@@ -26,86 +26,50 @@ from gpustreamlab.draw._colours import WHOLE_CARD_STYLE, PartitionStyle, partiti
 from gpustreamlab.model import LayoutChange, Trace
 from gpustreamlab.typing import FloatArray, Int64Array, LaneKind
 
-ROW_PX = 22
-"""Height of a row of bars where there are no partitions."""
-
-LEAST_ROW_PX = 16
-"""Height of a row of bars in the smallest partitions: a name still fits into a bar."""
-
-CARD_ROW_PX = 52
-"""Height of a row of bars that has all SMs of the card; with fewer SMs it is lower in proportion."""
-
-MOST_LANE_PX = 130
-"""Height beyond which a lane of several rows is not stretched by its SMs."""
-
-LISTED_SIZES = 4
-"""How many sizes of one partition its label shows."""
+ROW_PX = 22  # Height of a row of bars where there are no partitions
+LEAST_ROW_PX = 16  # Height of a row of bars in the smallest partitions: a name still fits into a bar
+CARD_ROW_PX = 52  # Height of a row of bars that has all SMs of the card; with fewer SMs it is lower in proportion
+MOST_LANE_PX = 130  # Height beyond which a lane of several rows is not stretched by its SMs
+LISTED_SIZES = 4  # How many sizes of one partition its label shows
 
 WHOLE_CARD = "whole card"
 
-Extent = tuple[int, int]
-"""From when to when spans ran, in ns on the trace's clock."""
+Extent = tuple[int, int]  # From when to when spans ran, in ns on the trace's clock
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class LaneGroup:
     """The lanes of one partition."""
 
-    name: str | None
-    """The partition; None for the whole card."""
-    lanes: tuple[int, ...]
-    """Places of its lanes in `Trace.lanes`, in their own order."""
-    style: PartitionStyle
-    """How it looks."""
-    label: str
-    """Its name and how many SMs it has, or had one after the other."""
-    detail: str
-    """What was asked for, and whether it was proved."""
-    granted_sms: int
-    """How many SMs it has in the end."""
-    is_host: bool = False
-    """True for the threads of the host, which are no partition."""
+    name: str | None  # The partition; None for the whole card
+    lanes: tuple[int, ...]  # Places of its lanes in `Trace.lanes`, in their own order
+    style: PartitionStyle  # How it looks
+    label: str  # Its name and how many SMs it has, or had one after the other
+    detail: str  # What was asked for, and whether it was proved
+    granted_sms: int  # How many SMs it has in the end
+    is_host: bool = False  # True for the threads of the host, which are no partition
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class SMBand:
     """One layer of the strip of SM-time: all sizes of one partition."""
 
-    name: str | None
-    """The partition; None for the whole card."""
-    label: str
-    """The partition, as its group's label."""
-    style: PartitionStyle
-    """How it looks."""
+    name: str | None  # The partition; None for the whole card
+    label: str  # The partition, as its group's label
+    style: PartitionStyle  # How it looks
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class PartitionEntry:
     """A partition as it was when spans ran in it."""
 
-    text: str
-    """Its name, and how many SMs it had."""
-    granted_sms: int
-    """How many SMs its work could use."""
-    band: int
-    """Place of its band, or -1 where there are none."""
+    text: str  # Its name, and how many SMs it had
+    granted_sms: int  # How many SMs its work could use
+    band: int  # Place of its band, or -1 where there are none
 
 
 def plan_groups(trace: Trace, extent_ns: Extent | None = None) -> tuple[LaneGroup, ...]:
-    """Group the lanes by device, where there are several, and by partition: in the layout's order, then the whole card.
-
-    Parameters
-    ----------
-    trace
-        The lanes, the layouts and the spans, as far as there are.
-    extent_ns
-        From when to when spans ran, on the trace's clock; None where the trace holds them.
-
-    Returns
-    -------
-    tuple of LaneGroup
-        Each stream is in one. Empty where no lane has, or had, a partition, and all are on one device.
-    """
+    """Group the lanes by device, where there are several, and by partition: in the layout's order, then the whole card."""
     members: dict[str | None, list[int]] = {}
     for place, name in enumerate(lane_partitions(trace)):
         if trace.lanes[place].kind is not LaneKind.HOST:
@@ -188,13 +152,6 @@ def name_style(name: str | None, order: Sequence[str]) -> PartitionStyle:
 def row_px(sm_count: int, of_sms: int, row_count: int) -> float:
     """Return how high the rows of a lane are: in proportion to its SMs, within limits.
 
-    Parameters
-    ----------
-    sm_count, of_sms
-        SMs of the lane and of the card; 0 where unknown.
-    row_count
-        How many rows the lane has: one of many rows is not stretched as far.
-
     Examples
     --------
     >>> row_px(132, 132, 1), row_px(66, 132, 1), row_px(8, 132, 1), row_px(132, 132, 20)
@@ -222,13 +179,9 @@ def plan_bands(trace: Trace, extent_ns: Extent | None = None) -> tuple[SMBand, .
 
 
 def band_steps(trace: Trace, bands: Sequence[SMBand], zero_ns: int) -> list[tuple[FloatArray, Int64Array]]:
-    """Return how many SMs each band occupies over time on all cards, stacked and on none higher than the card.
-
-    Returns
-    -------
-    list of tuple of two ndarrays, shape (n_steps,)
-        For each band: times in ns since `zero_ns` at which the number changes, and to what; the last is 0.
-    """
+    """Return how many SMs each band occupies over time on all cards, stacked and on none higher than the card."""
+    if not bands:
+        return []
     places = {band.name: place for place, band in enumerate(bands)}
     own: list[list[tuple[Int64Array, Int64Array]]] = [[] for _ in bands]
     for card in trace.devices:

@@ -30,49 +30,32 @@ from gpustreamlab.draw._scene import stray_facts
 from gpustreamlab.model import NO_COMMON_TIME, Trace, TraceMetadata
 from gpustreamlab.typing import CaptureTier, NoteKind, SpanKind
 
-BARS_CONTAIN_WAITING = "bars contain waiting"
-"""What the first line of a picture of ranges says."""
+BARS_CONTAIN_WAITING = "bars contain waiting"  # What the first line of a picture of ranges says
 
 _SMS_BY_RANGES = "SMs in use: at most; a partition counts as a whole while a range is open in it, also one that only copies"
 _SMS_BY_KERNELS = "SMs in use: at most; a partition counts as a whole while one of its kernels runs"
 
-ABOUT = "How this was recorded, and what is missing"
-"""What the sheet behind the header's button tells."""
-
-LISTED_PARTITIONS = 3
-"""How many partitions the sentence names; of more it says how many they are."""
+ABOUT = "How this was recorded, and what is missing"  # What the sheet behind the header's button tells
+LISTED_PARTITIONS = 3  # How many partitions the sentence names; of more it says how many they are
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Header:
     """The facts above a picture, as plain text."""
 
-    title: str
-    """The trace's title, or a plain word."""
-    badge: str
-    """Whether the times are simulated or real, or whether that is not known."""
-    tier: str
-    """What was captured, by what, and how exactly."""
-    busy_word: str
-    """What a stream is while one of its counted spans lasts, see `busy_word`."""
-    counts_ranges: bool
-    """Whether ranges count as busy: nobody knows when in them work ran."""
-    sentence: str
-    """What ran where, and how much of it at once, in one sentence."""
-    lost: str
-    """What is wrong in it, and what is missing of the spans, in a few words; empty where nothing is to be said."""
-    facts: str
-    """Device, spans, streams, length."""
-    finding: str
-    """How much ran at once; empty where nothing ran or it is not known yet."""
-    source: str
-    """How the times were taken, and their error."""
-    has_common_time: bool
-    """Whether times of all streams can be compared: those of several simulated engines cannot."""
-    missing: tuple[str, ...]
-    """What the trace leaves out, and what its partitions are not."""
-    empty: str
-    """What stands in the picture where there are no spans."""
+    title: str  # The trace's title, or a plain word
+    badge: str  # Whether the times are predicted, simulated or real, or whether that is not known
+    tier: str  # What was captured, by what, and how exactly
+    busy_word: str  # What a stream is while one of its counted spans lasts, see `busy_word`
+    counts_ranges: bool  # Whether ranges count as busy: nobody knows when in them work ran
+    sentence: str  # What ran where, and how much of it at once, in one sentence
+    lost: str  # What is wrong in it, and what is missing of the spans, in a few words; empty where nothing is to be said
+    facts: str  # Device, spans, streams, length
+    finding: str  # How much ran at once; empty where nothing ran or it is not known yet
+    source: str  # How the times were taken, and their error
+    has_common_time: bool  # Whether times of all streams can be compared: those of several simulated engines cannot
+    missing: tuple[str, ...]  # What the trace leaves out, and what its partitions are not
+    empty: str  # What stands in the picture where there are no spans
 
 
 def plan_header(
@@ -84,22 +67,7 @@ def plan_header(
     pending_count: int | None = None,
     basis: Basis | None = None,
 ) -> Header:
-    """Collect what stands above a picture of a trace.
-
-    Parameters
-    ----------
-    trace
-        The spans, or the tables alone.
-    finding
-        How much ran at once, see `finding_text`.
-    span_count, width_ns
-        How many spans there are, and how long from the first start to the last end on any stream; None to take both from the
-        trace's own spans.
-    pending_count
-        How many spans have not ended; None to take it from the trace.
-    basis
-        What the figures are of; None to take it from the trace's own spans.
-    """
+    """Collect what stands above a picture of a trace."""
     meta = trace.metadata
     if width_ns is None:
         first_ns, last_ns = stream_extent(trace)
@@ -115,7 +83,7 @@ def plan_header(
     length = f" · {format_ns(width_ns)}" if span_count else ""
     return Header(
         title=display_name(meta.title) if meta.title else "Timeline",
-        badge="SIMULATED" if meta.simulated else "FROM COLUMNS" if meta.is_from_columns else "MEASURED",
+        badge=badge_of(meta),
         tier=tier_text(meta, basis.tier),
         busy_word=busy_word(basis.counted),
         counts_ranges=counts_ranges,
@@ -161,19 +129,18 @@ def _sentence(trace: Trace, finding: str, length: str) -> str:
     return f"{place}: {found}" if found else place
 
 
+def badge_of(meta: TraceMetadata) -> str:
+    """Say in a word or two where the times come from."""
+    known = (("PREDICTED", meta.is_predicted), ("SIMULATED", meta.simulated), ("FROM COLUMNS", meta.is_from_columns))
+    return next((badge for badge, is_so in known if is_so), "MEASURED")
+
+
 def _hazard_facts(count: int) -> list[str]:
     return [f"{count_text(count, 'hazard')}: accesses of an array that nothing orders. See Why?"] if count else []
 
 
 def tier_text(meta: TraceMetadata, tier: CaptureTier) -> str:
     """Say what was captured, by what, and how exactly, in a few words.
-
-    Parameters
-    ----------
-    meta
-        What the trace says about itself.
-    tier
-        What the figures are of, see `basis_of`.
 
     Examples
     --------
@@ -185,6 +152,8 @@ def tier_text(meta: TraceMetadata, tier: CaptureTier) -> str:
     >>> tier_text(TraceMetadata(backend="cuda", device=device, **kernels), CaptureTier.KERNELS)
     'kernels + ranges by CUPTI 13.0, ±200 ns'
     """
+    if meta.is_predicted:
+        return "predicted: nothing ran at these times"
     if meta.is_from_columns:
         return "as given: how they were measured is not known"
     if tier is CaptureTier.RANGES:
@@ -198,17 +167,7 @@ def warnings_html(notes: Sequence[str]) -> str:
 
 
 def header_html(header: Header, notes: tuple[str, ...], which: str = "") -> str:
-    """Write the header as HTML: one line, and a sheet behind a button with all else; every text is escaped.
-
-    Parameters
-    ----------
-    header
-        The facts.
-    notes
-        What the picture leaves out.
-    which
-        What tells the sheet from that of another header on the page.
-    """
+    """Write the header as HTML: one line, and a sheet behind a button with all else; every text is escaped."""
     kind = {"SIMULATED": "sim", "MEASURED": "real"}.get(header.badge, "tier")
     facts = "".join(
         f"<p>{escape(fact)}</p>" for fact in filter(None, (header.facts, header.tier, header.finding, header.source))

@@ -4,42 +4,33 @@ from __future__ import annotations
 
 import gzip
 import json
+from collections.abc import Sequence
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import asdict
 from functools import cache
 from html import escape
 from importlib.resources import files
 from os import PathLike
 from typing import IO, Any
 
-from gpustreamlab.analysis import grid_advice, summary_text
+from gpustreamlab.analysis import RowTable, counted_kinds, display_name, grid_advice, sm_kinds, summary_text
+from gpustreamlab.draw._colours import palette_entries, style_entries
 from gpustreamlab.draw._columns import pack_columns, to_base85
-from gpustreamlab.draw._header import header_html
+from gpustreamlab.draw._groups import device_hosts
+from gpustreamlab.draw._header import Header, header_html
+from gpustreamlab.draw._legend import memory_entries
 from gpustreamlab.draw._picture import Picture, draw_figure, plan_picture
+from gpustreamlab.draw._scene import Scene, detail_entries, plan_scene
 from gpustreamlab.draw._svg import picture_uri, timeline_svg
-from gpustreamlab.draw._tables import scene_tables
 from gpustreamlab.draw._why import why_tables
-from gpustreamlab.model import Trace, trace_element, write_file_whole
+from gpustreamlab.model import SPAN_KINDS, Trace, trace_element, write_file_whole, written_entries
+from gpustreamlab.typing import NoteKind, SpanKind
 
-LEVEL = 6
-"""How hard spans are compressed: more takes far longer for a percent or two."""
+LEVEL = 6  # How hard spans are compressed: more takes far longer for a percent or two
 
 
 def write_html(trace: Trace, target: str | PathLike[str] | IO[str], *, with_data: bool = False) -> None:
-    """Write a trace's timeline as one page that opens offline.
-
-    Parameters
-    ----------
-    trace
-        The spans.
-    target
-        A path, or an open text file.
-    with_data
-        Whether the trace itself is within.
-
-    Raises
-    ------
-    TraceFileError
-        If the path cannot be written.
-    """
+    """Write a trace's timeline as one page that opens offline."""
     page = timeline_page(trace, with_data=with_data)
     if isinstance(target, (str, PathLike)):
         write_file_whole(target, lambda partial: partial.write_text(page, encoding="utf-8"))
@@ -50,24 +41,15 @@ def write_html(trace: Trace, target: str | PathLike[str] | IO[str], *, with_data
 def timeline_page(trace: Trace, *, picture: Picture | None = None, with_static: bool = True, with_data: bool = False) -> str:
     """Return the page as text.
 
-    Parameters
-    ----------
-    trace
-        The spans.
-    picture
-        Their layout, where it is planned already.
-    with_static
-        Whether a static picture is within, for browsers without JavaScript.
-    with_data
-        Whether the trace itself is within, which the viewer does not need, for `gpustreamlab.load_trace`.
-
     Notes
     -----
     BokehJS, the viewer and the data are compressed; the browser's own `DecompressionStream` (in all since 2023) unpacks them.
     What is compressed is written in letters that can end no script, attribute or comment.
     """
-    picture = plan_picture(trace) if picture is None else picture
-    data, spans = page_letters(*page_data(picture))
+    with ThreadPoolExecutor(1) as pool:  # both take long, and numpy works without the interpreter's lock
+        why = pool.submit(why_tables, trace, int(trace.start_ns.min()) if len(trace) else 0)
+        picture = plan_picture(trace) if picture is None else picture
+        data, spans = page_letters(*page_data(picture, why=why.result()))
     advice = grid_advice(trace)
     return fill_template(
         "page.html",
@@ -81,30 +63,20 @@ def timeline_page(trace: Trace, *, picture: Picture | None = None, with_static: 
         viewer=viewer_packed(),
         data=data,
         spans=spans,
-        trace=_trace_letters(trace) if with_data else "",
+        trace=f"{trace_element(trace)}\n" if with_data else "",
         boot=viewer_text("page.js"),
     )
 
 
-def _trace_letters(trace: Trace) -> str:
-    return f"{trace_element(trace)}\n"
-
-
-def page_data(picture: Picture, tables: dict[str, Any] | None = None) -> tuple[dict[str, Any], bytes]:
-    """Return what a viewer draws a picture from: a JSON object with the figure, the tables and the manifest; and the spans.
-
-    Parameters
-    ----------
-    picture
-        The picture.
-    tables
-        Its tables, where they are not its own alone: two timelines on one page share some, and do not say why.
-    """
+def page_data(
+    picture: Picture, tables: dict[str, Any] | None = None, *, why: dict[str, Any] | None = None
+) -> tuple[dict[str, Any], bytes]:
+    """Return what a viewer draws a picture from: a JSON object with the figure, the tables and the manifest; and the spans."""
     from bokeh.embed import json_item
 
     if tables is None:
         tables = scene_tables(picture.trace, picture.scene, picture.header, picture.counted)
-        tables["why"] = why_tables(picture.trace, picture.scene.zero_ns)
+        tables["why"] = why_tables(picture.trace, picture.scene.zero_ns) if why is None else why
     manifest, spans = pack_columns(picture.columns, level=LEVEL)
     return {"item": json_item(draw_figure(tables)), "tables": tables, "manifest": manifest}, spans
 
@@ -136,15 +108,6 @@ def inline_html(trace: Trace, *, words: str | None = None, picture: Picture | No
 
     The frame has no height until its script has drawn; then it takes its place and hides the picture. Where scripts or frames
     are not shown (GitHub, an untrusted notebook) the picture stays.
-
-    Parameters
-    ----------
-    trace
-        The spans.
-    words
-        What the picture shows, for those who do not see it; None for a summary.
-    picture, svg
-        Their layout and static picture, where they are known already.
     """
     picture = plan_picture(trace) if picture is None else picture
     svg = timeline_svg(trace, picture=picture) if svg is None else svg
@@ -194,3 +157,117 @@ def fill_template(name: str, **parts: str) -> str:
     # Every odd piece is a name: a part that holds %% itself is not split again.
     pieces[1::2] = [parts[piece.lower()] for piece in pieces[1::2]]
     return "".join(pieces)
+
+
+FORMAT = 3  # Version of the object; a viewer refuses one that it does not know
+NAME_CHARACTERS = 200  # How many characters of a name, a stream or a thread the viewer gets
+_SIGNS = {kind.value for kind in NoteKind}  # Marks that are signs in the viewer, see `why_tables` and ``written``
+
+Tables = dict[str, Any]  # A JSON object; what it holds is said in ``docs/explanations/decisions/0010``
+
+
+def plan_tables(
+    trace: Trace,
+    rows: RowTable,
+    *,
+    zero_ns: int,
+    width_ns: float,
+    header: Header,
+    counted: Sequence[SpanKind] | None = None,
+) -> Tables:
+    """Plan all that the viewer shows beside the spans."""
+    scene = plan_scene(trace, rows, zero_ns=zero_ns, width_ns=width_ns, strip_word=header.busy_word)
+    return scene_tables(trace, scene, header, counted_kinds(trace) if counted is None else counted)
+
+
+def scene_tables(trace: Trace, scene: Scene, header: Header, counted: Sequence[SpanKind]) -> Tables:
+    """Write a scene as the viewer's JSON object."""
+    meta, on_sms = trace.metadata, sm_kinds(trace, counted)
+    return {
+        "format": FORMAT,
+        # Wall-clock times have more digits than a number of JavaScript.
+        "zero_ns": str(scene.zero_ns),
+        "epoch_unix_ns": str(meta.epoch_unix_ns),
+        "extent_ns": scene.width_ns,
+        "sm_count": scene.sm_count,
+        "cards": [{"device": card.ordinal, "sms": card.sm_count} for card in trace.devices],
+        "simulated": meta.simulated,
+        "header": asdict(header) | {"missing": list(header.missing)},
+        "names": [_shown(name) for name in trace.names],
+        **palette_entries(),
+        "name_styles": style_entries(scene.styles),
+        "details": detail_entries(trace.details),
+        "capture": {"windows": [list(window) for window in scene.windows], "shown": scene.is_partly_captured},
+        "memory": memory_entries(trace, scene),
+        "threads": [_shown(thread) for thread in trace.threads],
+        "kinds": [kind.value for kind in SPAN_KINDS],
+        "kind_hatches": list(scene.kind_hatch),
+        "kind_counted": [kind in counted for kind in SPAN_KINDS],
+        "kind_on_sms": [kind in on_sms for kind in SPAN_KINDS],
+        "lanes": _lane_entries(trace, scene),
+        "groups": _group_entries(scene),
+        "rows": _row_entries(scene),
+        "partitions": [{"text": part.text, "sms": part.granted_sms, "band": part.band} for part in scene.partitions],
+        "bands": [{"label": band.label, "fill": band.style.fill} | asdict(band.style) for band in scene.bands],
+        "own_sms": [[time_ns, list(sms)] for time_ns, sms in scene.own_sms],
+        "marks": [{"time": one.time_ns, "text": one.text, "kind": one.kind} for one in scene.marks if one.kind not in _SIGNS],
+        "written": written_entries(trace),
+        "mark_rows": list(scene.mark_rows),
+        "height_px": _px(scene.height_px),
+        "border_px": scene.border_px,
+        "notes": list(scene.notes),
+    }
+
+
+def _lane_entries(trace: Trace, scene: Scene) -> list[dict[str, Any]]:
+    hosts = device_hosts(trace)
+    return [
+        {
+            # As it is: an expression that selects the lane in a DataFrame is made of it.
+            "name": lane.name,
+            "label": box.label,
+            "detail": box.detail,
+            "group": box.group,
+            "top": _px(box.top),
+            "bottom": _px(box.bottom),
+            "host": box.is_host,
+            "hue": hue,
+            "has_own_hue": is_own,
+            "device": lane.device,
+            "machine": hosts.get(lane.device, ""),
+            "parts": [[part.label, _px(part.top), _px(part.bottom)] for part in box.parts],
+        }
+        for lane, box, hue, is_own in zip(trace.lanes, scene.lanes, scene.lane_hues, scene.has_own_hue.tolist(), strict=True)
+    ]
+
+
+def _group_entries(scene: Scene) -> list[dict[str, Any]]:
+    return [
+        {
+            "label": box.group.label,
+            "detail": box.group.detail,
+            "fill": box.group.style.fill,
+            **asdict(box.group.style),
+            "top": _px(box.top),
+            "head_bottom": _px(box.head_bottom),
+            "bottom": _px(box.bottom),
+        }
+        for box in scene.groups
+    ]
+
+
+def _row_entries(scene: Scene) -> list[dict[str, Any]]:
+    lane, overlaps, pale = scene.rows.lane.tolist(), scene.rows.overlaps.tolist(), scene.row_pale.tolist()
+    top, bottom = scene.row_top.round(2).tolist(), scene.row_bottom.round(2).tolist()
+    return [
+        {"lane": code, "top": above, "bottom": below, "overlaps": overlap} | ({"pale": True} if stands_back else {})
+        for code, above, below, overlap, stands_back in zip(lane, top, bottom, overlaps, pale, strict=True)
+    ]
+
+
+def _shown(name: str) -> str:
+    return display_name(name, NAME_CHARACTERS)
+
+
+def _px(place: float) -> float:
+    return round(place, 2)

@@ -30,16 +30,11 @@ from gpustreamlab.typing import Int64Array, SpanKind
 class Picture:
     """A trace, laid out and counted."""
 
-    trace: Trace
-    """The spans."""
-    columns: SpanColumns
-    """The spans as they are drawn: by row, then by start."""
-    scene: Scene
-    """Where everything is."""
-    header: Header
-    """What stands above it."""
-    counted: tuple[SpanKind, ...]
-    """Kinds of spans that count as busy time."""
+    trace: Trace  # The spans
+    columns: SpanColumns  # The spans as they are drawn: by row, then by start
+    scene: Scene  # Where everything is
+    header: Header  # What stands above it
+    counted: tuple[SpanKind, ...]  # Kinds of spans that count as busy time
     steps: tuple[Int64Array, Int64Array]
     """When the number of busy lanes changes, on the trace's clock, and to what, as `count_steps` returns."""
 
@@ -72,29 +67,13 @@ def _count(trace: Trace, counted: tuple[SpanKind, ...]) -> tuple[tuple[Int64Arra
     return steps, over_wall(trace, concurrency(trace, edges_ns, steps))
 
 
-FONT = "system-ui, 'Segoe UI', Helvetica, Arial, sans-serif"
-"""The font of all texts."""
-
-EMPTY_WINDOW_NS = 1e6
-"""How much time a figure shows in which nothing ran yet."""
-
-FIRST_HEIGHT_PX = 300
-"""Height until the viewer has planned the lanes; it sets the height before the figure is drawn."""
+FONT = "system-ui, 'Segoe UI', Helvetica, Arial, sans-serif"  # The font of all texts
+EMPTY_WINDOW_NS = 1e6  # How much time a figure shows in which nothing ran yet
+FIRST_HEIGHT_PX = 300  # Height until the viewer has planned the lanes; it sets the height before the figure is drawn
 
 
 def draw_figure(tables: Mapping[str, Any]) -> Any:
     """Make the figure of a timeline: a time axis with its grid, and ranges.
-
-    Parameters
-    ----------
-    tables
-        What the viewer knows beside the spans; ``extent_ns`` and ``border_px`` are read.
-
-    Returns
-    -------
-    bokeh.plotting.figure
-        As wide as its place. It holds no spans and no lanes: the viewer's scripts set its height and its window, and paint
-        everything else. One unit of its y axis is one px from the top of the frame.
 
     Examples
     --------

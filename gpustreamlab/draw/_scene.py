@@ -40,29 +40,22 @@ from gpustreamlab.draw._groups import (
 from gpustreamlab.model import SPAN_KINDS, Lane, Marker, Note, Trace, WorkDetail
 from gpustreamlab.typing import BoolArray, CaptureTier, FloatArray, Int64Array, LaneKind, NoteKind, SpanKind
 
-MARK_PX = 17
-"""Height of a line of labels of marks, above all lanes."""
-
-MAX_MARKS = 500
-"""Most moments of a sort that are marked; the last are kept, and the page says how many are not."""
+MARK_PX = 17  # Height of a line of labels of marks, above all lanes
+MAX_MARKS = 500  # Most moments of a sort that are marked; the last are kept, and the page says how many are not
 
 MARK_RANKS = {"note": 0, "hazard": 1, "layout": 2, "mark": 3, "cell": 4}
 """Whose label wins where there is no room for all: what was asked for comes before what happens anyway."""
 
-TEXT_LIMIT = 60
-"""How many characters of a moment's name are shown."""
+TEXT_LIMIT = 60  # How many characters of a moment's name are shown
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Mark:
     """A moment with a name."""
 
-    time_ns: float
-    """When, in ns since the zero of the axis."""
-    text: str
-    """What happened."""
-    kind: str
-    """``"layout"`` for a change of the partitions, else the kind of the trace's note or marker."""
+    time_ns: float  # When, in ns since the zero of the axis
+    text: str  # What happened
+    kind: str  # ``"layout"`` for a change of the partitions, else the kind of the trace's note or marker
 
 
 def plan_marks(trace: Trace, zero_ns: int, width_ns: float) -> tuple[tuple[Mark, ...], list[str]]:
@@ -99,41 +92,18 @@ def _layout_marks(trace: Trace, zero_ns: int, width_ns: float) -> list[Mark]:
     return marks
 
 
-GROUP_PX = 22
-"""Height of the line above the lanes of a partition, with its name and SMs."""
-
-LANE_GAP_PX = 10
-"""Free space between two lanes."""
-
-DETAIL_LANE_PX = 32
-"""Height of a lane that has a second line beside it, at least."""
-
-RANGE_ROW_PX = 18
-"""Height of a row of ranges where rows of kernels lie below it."""
-
-HOST_ROW_PX = 15
-"""Height of a row of the host's calls, or of ranges that others named."""
-
-LAYER_GAP_PX = 3
-"""Free space between the ranges of a lane and its kernels."""
-
-MEMORY_PX = 30
-"""Height of the strip with the memory of a lane."""
-
-LABEL_CHARACTERS = 24
-"""How many characters of a lane's name its label shows, at most."""
-
-LABEL_PX = 190
-"""How wide a lane's label is, at most."""
-
-BAND_PX = 26
-"""Width of the coloured band left of a partition's lanes, with its letter."""
-
-CAPTURE_SLACK = 0.02
-"""A capture that leaves out no more of the whole time than this, at its ends, has everything."""
-
-MEMORY_LABEL = "memory"
-"""What stands beside that strip."""
+GROUP_PX = 22  # Height of the line above the lanes of a partition, with its name and SMs
+LANE_GAP_PX = 10  # Free space between two lanes
+DETAIL_LANE_PX = 32  # Height of a lane that has a second line beside it, at least
+RANGE_ROW_PX = 18  # Height of a row of ranges where rows of kernels lie below it
+HOST_ROW_PX = 15  # Height of a row of the host's calls, or of ranges that others named
+LAYER_GAP_PX = 3  # Free space between the ranges of a lane and its kernels
+MEMORY_PX = 30  # Height of the strip with the memory of a lane
+LABEL_CHARACTERS = 24  # How many characters of a lane's name its label shows, at most
+LABEL_PX = 190  # How wide a lane's label is, at most
+BAND_PX = 26  # Width of the coloured band left of a partition's lanes, with its letter
+CAPTURE_SLACK = 0.02  # A capture that leaves out no more of the whole time than this, at its ends, has everything
+MEMORY_LABEL = "memory"  # What stands beside that strip
 
 _WORK_WORDS = {SpanKind.KERNEL: "kernels", SpanKind.COPY: "copies", SpanKind.FILL: "fills"}
 _LEAST_BORDER_PX = 56
@@ -144,32 +114,24 @@ _LABEL_MARGIN_PX = 30
 class LanePart:
     """Rows of a lane that belong together, in px from the top of all lanes."""
 
-    label: str
-    """What they hold."""
-    top: float
-    """Upper border."""
-    bottom: float
-    """Lower border."""
+    label: str  # What they hold
+    top: float  # Upper border
+    bottom: float  # Lower border
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class LaneBox:
     """Where a lane is, in px from the top of all lanes."""
 
-    top: float
-    """Upper border."""
-    bottom: float
-    """Lower border."""
-    label: str
-    """The lane's name as it is shown."""
+    top: float  # Upper border
+    bottom: float  # Lower border
+    label: str  # The lane's name as it is shown
     detail: str
     """Its priority, or nothing where that is ordinary: below the name, or behind it where there are rows of several sorts."""
-    group: int
-    """Place of its group, or -1 where there are no partitions."""
+    group: int  # Place of its group, or -1 where there are no partitions
     parts: tuple[LanePart, ...] = ()
     """Its rows of ranges, of work and of memory, from the top; empty where all rows are of one sort."""
-    is_host: bool = False
-    """True for a thread of the host."""
+    is_host: bool = False  # True for a thread of the host
 
     @property
     def texts(self) -> tuple[str, ...]:
@@ -182,66 +144,43 @@ class LaneBox:
 class GroupBox:
     """Where the lanes of a partition are, in px from the top of all lanes."""
 
-    top: float
-    """Upper border of the line with its name."""
-    head_bottom: float
-    """Lower border of that line."""
-    bottom: float
-    """Lower border of its last lane."""
-    group: LaneGroup
-    """What is written there."""
+    top: float  # Upper border of the line with its name
+    head_bottom: float  # Lower border of that line
+    bottom: float  # Lower border of its last lane
+    group: LaneGroup  # What is written there
 
 
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False)
 class Scene:
     """Where lanes, rows, partitions and marks are, and how names look. It holds no spans."""
 
-    rows: RowTable
-    """The rows by their code."""
-    row_top: FloatArray
-    """Upper border of each row's bars, in px from the top; shape (n_rows,), float64."""
-    row_bottom: FloatArray
-    """Lower border of each row's bars, in px from the top; shape (n_rows,), float64."""
-    row_pale: BoolArray
-    """Whether a row holds ranges beside which kernels are drawn: they stand back; shape (n_rows,), bool."""
+    rows: RowTable  # The rows by their code
+    row_top: FloatArray  # Upper border of each row's bars, in px from the top; shape (n_rows,), float64
+    row_bottom: FloatArray  # Lower border of each row's bars, in px from the top; shape (n_rows,), float64
+    row_pale: BoolArray  # Whether a row holds ranges beside which kernels are drawn: they stand back; shape (n_rows,), bool
     lanes: tuple[LaneBox, ...]
     """Where each lane of the trace is, by its code; where there are partitions, they do not follow each other in this order."""
-    groups: tuple[GroupBox, ...]
-    """Where the partitions are, from the top; empty where there are none."""
-    marks: tuple[Mark, ...]
-    """Moments with a name, in order of time."""
-    mark_rows: tuple[float, ...]
-    """Middle of each line of their labels, in px from the top, above all lanes."""
+    groups: tuple[GroupBox, ...]  # Where the partitions are, from the top; empty where there are none
+    marks: tuple[Mark, ...]  # Moments with a name, in order of time
+    mark_rows: tuple[float, ...]  # Middle of each line of their labels, in px from the top, above all lanes
     bands: tuple[SMBand, ...]
     """What the strip of SM-time stacks, from the bottom, the whole card last; empty where there are no partitions."""
     own_sms: tuple[tuple[float, tuple[int, ...]], ...]
     """From when on, in ns since zero, how many SMs each band keeps for itself: its place in the strip is that of these."""
-    partitions: tuple[PartitionEntry, ...]
-    """The whole card, then each of the trace's partitions by its code."""
-    sm_count: int
-    """How many SMs all cards have."""
-    height_px: float
-    """Height of all lanes."""
-    border_px: int
-    """Room left of the lanes that their labels need."""
+    partitions: tuple[PartitionEntry, ...]  # The whole card, then each of the trace's partitions by its code
+    sm_count: int  # How many SMs all cards have
+    height_px: float  # Height of all lanes
+    border_px: int  # Room left of the lanes that their labels need
     lane_hues: tuple[int, ...]
     """Place of each lane's hue: its partition's, its own where its card has no partitions, grey for threads of the host."""
-    has_own_hue: BoolArray
-    """Whether a lane's hue is its own; shape (n_lanes,), bool."""
-    styles: tuple[NameStyle, ...]
-    """How each name of the trace looks."""
-    kind_hatch: tuple[str, ...]
-    """Hatch of each kind, or an empty text where the name's counts."""
-    windows: tuple[tuple[float, float], ...]
-    """From when to when kernels were captured, in ns since zero."""
-    is_partly_captured: bool
-    """Whether they were for some of the time only."""
-    zero_ns: int
-    """The trace's time at which the axis has its 0."""
-    width_ns: float
-    """From there to the last end."""
-    notes: tuple[str, ...]
-    """What the picture leaves out or may hide, in words."""
+    has_own_hue: BoolArray  # Whether a lane's hue is its own; shape (n_lanes,), bool
+    styles: tuple[NameStyle, ...]  # How each name of the trace looks
+    kind_hatch: tuple[str, ...]  # Hatch of each kind, or an empty text where the name's counts
+    windows: tuple[tuple[float, float], ...]  # From when to when kernels were captured, in ns since zero
+    is_partly_captured: bool  # Whether they were for some of the time only
+    zero_ns: int  # The trace's time at which the axis has its 0
+    width_ns: float  # From there to the last end
+    notes: tuple[str, ...]  # What the picture leaves out or may hide, in words
 
 
 def plan_scene(
@@ -252,19 +191,7 @@ def plan_scene(
     width_ns: float | None = None,
     strip_word: str | None = None,
 ) -> Scene:
-    """Lay out the lanes of a trace for drawing.
-
-    Parameters
-    ----------
-    trace
-        The tables; its spans are looked at only for what is left out here.
-    rows
-        The rows; None for those of the trace's own spans.
-    zero_ns, width_ns
-        Where the axis has its 0, and how far the spans reach from there; None for the first start and the last end.
-    strip_word
-        What stands beside the strip of busy streams, see `busy_word`; None to find out.
-    """
+    """Lay out the lanes of a trace for drawing."""
     strip_word = busy_word(counted_kinds(trace)) if strip_word is None else strip_word
     rows = span_rows(trace)[0] if rows is None else rows
     if zero_ns is None:
@@ -385,16 +312,11 @@ def _letter_width(sign: str) -> float:
 class _Layers:
     """The two layers of each lane: rows of ranges, and below them rows of work."""
 
-    first_shelf: Int64Array
-    """Sub-row with which each layer begins; shape (2, n_lanes)."""
-    shelves: Int64Array
-    """Sub-rows of each; shape (2, n_lanes)."""
-    row_px: FloatArray
-    """Height of each one's sub-rows; shape (2, n_lanes)."""
-    memory_px: FloatArray
-    """Height of the strip below them; shape (n_lanes,)."""
-    memory_alone: BoolArray
-    """Lanes that have nothing but that strip: nothing ran there; shape (n_lanes,), bool."""
+    first_shelf: Int64Array  # Sub-row with which each layer begins; shape (2, n_lanes)
+    shelves: Int64Array  # Sub-rows of each; shape (2, n_lanes)
+    row_px: FloatArray  # Height of each one's sub-rows; shape (2, n_lanes)
+    memory_px: FloatArray  # Height of the strip below them; shape (n_lanes,)
+    memory_alone: BoolArray  # Lanes that have nothing but that strip: nothing ran there; shape (n_lanes,), bool
 
     @property
     def bars_px(self) -> FloatArray:
@@ -565,8 +487,7 @@ def is_partly_captured(windows: Sequence[tuple[float, float]], width_ns: float) 
     return len(within) != 1 or within[0][0] > slack_ns or within[0][1] < width_ns - slack_ns
 
 
-DETAIL_CHARACTERS = 1_000
-"""How many characters of a kernel's full name the viewer gets."""
+DETAIL_CHARACTERS = 1_000  # How many characters of a kernel's full name the viewer gets
 
 NO_WAIT = -2
 """What stands for the name of what a call waited for where a span is no call that blocked the host; -1: for nothing known."""
@@ -589,14 +510,7 @@ def stray_facts(trace: Trace) -> list[str]:
 
 
 def work_columns(trace: Trace) -> Mapping[str, NDArray[Any]]:
-    """Return the columns of `SpanColumns` that tell of device work; empty where no kernels were captured.
-
-    Returns
-    -------
-    mapping of str to ndarray, shape (n_spans,) each
-        ``detail``, ``size_bytes``, ``owner_name``, ``owner_lane``, ``work_lead_ns``, ``work_tail_ns``, ``work_count``,
-        ``waited_name``.
-    """
+    """Return the columns of `SpanColumns` that tell of device work; empty where no kernels were captured."""
     extra = trace.extra
     if trace.metadata.tier is not CaptureTier.KERNELS:
         return {}

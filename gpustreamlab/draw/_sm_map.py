@@ -25,23 +25,12 @@ from gpustreamlab.draw._scene import MARK_RANKS, Scene, text_width_px
 from gpustreamlab.model import Device, Layout
 from gpustreamlab.typing import FloatArray, Int64Array
 
-WIDTH_PX = 1000
-"""Width of the picture."""
-
-MAX_SVG_HEIGHT_PX = 2_400
-"""Tallest area of lanes in the picture; rows get lower where a trace needs more."""
-
-STRIP_PX = 44
-"""Height of the strip of busy streams."""
-
-CAPTURE_PX = 14
-"""Height of the strip that tells when kernels were captured."""
-
-SMS_STRIP_PX = 56
-"""Height of the strip of SM-time."""
-
-BAND_PX = 22
-"""Width of the coloured band left of a partition's lanes."""
+WIDTH_PX = 1000  # Width of the picture
+MAX_SVG_HEIGHT_PX = 2_400  # Tallest area of lanes in the picture; rows get lower where a trace needs more
+STRIP_PX = 44  # Height of the strip of busy streams
+CAPTURE_PX = 14  # Height of the strip that tells when kernels were captured
+SMS_STRIP_PX = 56  # Height of the strip of SM-time
+BAND_PX = 22  # Width of the coloured band left of a partition's lanes
 
 INK, SOFT, GRID, PAPER, WARN, ACCENT = "#1b1f24", "#57606a", "#d0d7de", "#ffffff", "#8a4b00", "#0550ae"
 
@@ -50,17 +39,7 @@ _MOST_LABEL_PX = 220.0  # of what stands left of the lanes
 
 
 class SVGPlot:
-    """Where things are in the picture, in px.
-
-    Parameters
-    ----------
-    scene
-        What is drawn.
-    top_px
-        Where the lanes begin, below the header.
-    strip_words
-        What else is written left of the lanes.
-    """
+    """Where things are in the picture, in px."""
 
     def __init__(self, scene: Scene, top_px: float, *, strip_words: Sequence[str] = ()) -> None:
         texts = [*(text for box in scene.lanes for text in box.texts), *strip_words]
@@ -105,21 +84,12 @@ _FEWEST_ROWS = 4
 class Grid:
     """Cells column by column, so that partitions are bands and their boundaries stand upright."""
 
-    row_count: int
-    """Cells of a column: a whole number of the device's smallest groups where it has such."""
-    column_count: int
-    """Columns; the last one may be shorter."""
+    row_count: int  # Cells of a column: a whole number of the device's smallest groups where it has such
+    column_count: int  # Columns; the last one may be shorter
 
 
 def grid_of(device: Device, count: int = 0) -> Grid:
     """Return the grid that shows all SMs of a device.
-
-    Parameters
-    ----------
-    device
-        The card.
-    count
-        How many cells there are, where they are not as many as the device has SMs.
 
     Examples
     --------
@@ -134,8 +104,7 @@ def grid_of(device: Device, count: int = 0) -> Grid:
     return Grid(row_count=row_count, column_count=-(-count // row_count))
 
 
-ROW_SMS = 16
-"""SMs in a row of the text, up to 256 of them; more in larger cards."""
+ROW_SMS = 16  # SMs in a row of the text, up to 256 of them; more in larger cards
 
 _WIDTH_PX = 624
 _SIDE_PX = 12
@@ -151,20 +120,11 @@ class SMMapPlan:
     """By SM id: the places of the partitions whose work ran there; empty if no partition's SMs are known."""
     loose: tuple[tuple[int | None, int], ...]
     """Counts of SMs whose ids are not known: the partition's place (None for no partition), and how many."""
-    notes: tuple[str, ...]
-    """What the picture leaves open."""
+    notes: tuple[str, ...]  # What the picture leaves open
 
 
 def plan_sm_map(device: Device, layout: Layout | None) -> SMMapPlan:
-    """Work out which SMs are known to belong where. No SM id is ever made up.
-
-    Parameters
-    ----------
-    device
-        The card.
-    layout
-        Its partitions, with measured SM ids where there are any; None for the whole card.
-    """
+    """Work out which SMs are known to belong where. No SM id is ever made up."""
     parts = tuple(layout) if layout and layout.is_enforced else ()
     known = [place for place, part in enumerate(parts) if part.sm_ids is not None]
     loose: list[tuple[int | None, int]] = [(place, part.granted_sms) for place, part in enumerate(parts) if part.sm_ids is None]
@@ -187,17 +147,7 @@ def plan_sm_map(device: Device, layout: Layout | None) -> SMMapPlan:
 
 
 def sm_map_svg(*, device: Device, layout: Layout | None, title: str = "") -> str:
-    """Draw the card as SVG text: a cell for each SM, coloured and lettered by partition, with a legend.
-
-    Parameters
-    ----------
-    device
-        The card.
-    layout
-        Its partitions; None for the whole card.
-    title
-        What stands above it; the device's name where empty.
-    """
+    """Draw the card as SVG text: a cell for each SM, coloured and lettered by partition, with a legend."""
     plan = plan_sm_map(device, layout)
     head, top_px = _head(device, layout, plan, title)
     grid, top_px = _grid(device, plan, top_px)
@@ -371,8 +321,7 @@ def _sign(places: tuple[int, ...], plan: SMMapPlan) -> str:
     return "?" if plan.loose else "."
 
 
-MAX_SVG_MARKS = 100
-"""Most moments that a picture marks: the last."""
+MAX_SVG_MARKS = 100  # Most moments that a picture marks: the last
 
 _COLUMNS = 400
 
@@ -441,17 +390,6 @@ def sm_strip_shapes(scene: Scene, steps: Sequence[Steps], plot: SVGPlot, *, is_o
     """Draw the SMs that the partitions occupy over time, each at the place of its own, as high as the cards have SMs.
 
     What runs on the whole card has those places that no partition uses, from the bottom.
-
-    Parameters
-    ----------
-    scene
-        The bands.
-    steps
-        What each band shows, as `band_steps` returns.
-    plot
-        Where things are.
-    is_open
-        Whether ranges are counted, of which nobody knows when they ran.
     """
     if not scene.bands:
         return

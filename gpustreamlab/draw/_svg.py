@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import base64
+import re
 import struct
 import textwrap
 import zlib
@@ -15,15 +16,19 @@ import numpy as np
 
 from gpustreamlab._util.words import install_line
 from gpustreamlab.analysis import Merged, bin_width_ns, display_name, merge_narrow, time_ticks
-from gpustreamlab.draw._bars import Bars, Box, bar_fills, bar_hatches, bar_shapes
-from gpustreamlab.draw._colours import DARK_TEXT, hatch_patterns
+from gpustreamlab.draw._colours import DARK_TEXT, all_fills, hatch_patterns, line_of
 from gpustreamlab.draw._columns import SpanColumns
 from gpustreamlab.draw._groups import band_steps
 from gpustreamlab.draw._header import Header
 from gpustreamlab.draw._legend import (
     STRAY_COLOUR,
+    Bars,
+    Box,
     Entries,
     MemoryStrip,
+    bar_fills,
+    bar_hatches,
+    bar_shapes,
     format_bytes,
     name_entries,
     partition_entries,
@@ -38,6 +43,7 @@ from gpustreamlab.draw._sm_map import (
     PAPER,
     SOFT,
     STRIP_PX,
+    WARN,
     WIDTH_PX,
     Steps,
     SVGPlot,
@@ -53,11 +59,8 @@ from gpustreamlab.typing import Int64Array
 
 MEMORY_COLOUR = "#8cc9b4"
 
-STRAY_PX = 8
-"""Size of the corner on work that left its stream."""
-
-MAX_STRAYS = 500
-"""Most corners in a picture."""
+STRAY_PX = 8  # Size of the corner on work that left its stream
+MAX_STRAYS = 500  # Most corners in a picture
 
 
 def stray_shapes(picture: Picture, items: Merged, plot: SVGPlot) -> Iterator[str]:
@@ -94,14 +97,10 @@ def memory_shapes(strips: Sequence[MemoryStrip], plot: SVGPlot) -> Iterator[str]
         yield f'<g stroke="{PAPER}" stroke-width="3" paint-order="stroke">{label}</g>'
 
 
-LABEL_PX = 11
-"""Size of the names on bars, in px; what is lower has smaller ones."""
-SMALL_LABEL_PX = 9
-"""Their size on lower bars."""
-LEAST_LABELLED_PX = 8
-"""How high a bar is at least that has its name on it, in px."""
-CAPTURED_WORDS = "kernels captured"
-"""What stands beside the strip that tells when."""
+LABEL_PX = 11  # Size of the names on bars, in px; what is lower has smaller ones
+SMALL_LABEL_PX = 9  # Their size on lower bars
+LEAST_LABELLED_PX = 8  # How high a bar is at least that has its name on it, in px
+CAPTURED_WORDS = "kernels captured"  # What stands beside the strip that tells when
 
 
 def capture_shapes(scene: Scene, plot: SVGPlot) -> Iterator[str]:
@@ -117,38 +116,24 @@ def capture_shapes(scene: Scene, plot: SVGPlot) -> Iterator[str]:
     yield svg_text(plot.left_px - 8, bottom - 1, CAPTURED_WORDS, "end", SOFT, 10)
 
 
-LABEL_CHARACTERS = 320
-"""How many characters of a name a bar shows, at most."""
-
-LEAST_ROW_PX = 0.6
-"""Bars are at least this high, also where there are so many lanes that they cover each other."""
-
-LEAST_LINED_PX = 4
-"""Spans that are at least this wide have a bar of their own; narrower ones are drawn as load."""
-
-LEAST_PART_PX = 9
-"""Rows of a lane that are at least this high have a label of their own."""
+LABEL_CHARACTERS = 320  # How many characters of a name a bar shows, at most
+LEAST_ROW_PX = 0.6  # Bars are at least this high, also where there are so many lanes that they cover each other
+LEAST_LINED_PX = 4  # Spans that are at least this wide have a bar of their own; narrower ones are drawn as load
+LEAST_PART_PX = 9  # Rows of a lane that are at least this high have a label of their own
 
 WAIT_COLOUR = "#7d8792"
 """Arrows between spans: their contrast to the paper is above 3:1."""
 
-LEAST_SHADED_PX = 3
-"""Every second lane is shaded where lanes are at least this high."""
-
-MAX_SVG_BARS = 3_000
-"""Most bars of a picture within a page or a notebook; narrower neighbours are merged until they are fewer."""
-
-MAX_FILE_BARS = 20_000
-"""Most bars of a picture that is a file of its own: as many as the page draws."""
+LEAST_SHADED_PX = 3  # Every second lane is shaded where lanes are at least this high
+MAX_SVG_BARS = 3_000  # Most bars of a picture within a page or a notebook; narrower neighbours are merged until they are fewer
+MAX_FILE_BARS = 20_000  # Most bars of a picture that is a file of its own: as many as the page draws
 
 _STRIP_WORDS = {"busy": "streams busy", "queued or running": "queued or running"}
 
-MAX_SVG_WAITS = 300
-"""Most arrows between spans that a picture holds."""
+MAX_SVG_WAITS = 300  # Most arrows between spans that a picture holds
 
 
-WIDTH_LIMITS_MM = (40.0, 420.0)
-"""Least and most width of a picture in a document."""
+WIDTH_LIMITS_MM = (40.0, 420.0)  # Least and most width of a picture in a document
 
 
 def timeline_svg(
@@ -157,22 +142,6 @@ def timeline_svg(
     """Draw a trace as SVG text: header, lanes, strip of busy streams, time axis. No scripts, all names escaped.
 
     Every span is in it: those that are too narrow share a bar with their neighbours, by the rule of the page.
-
-    Parameters
-    ----------
-    trace
-        The spans.
-    picture
-        Their layout, where it is planned already.
-    max_bars
-        How many bars there may be before narrow ones are merged in wider bins, though there is one a row at least.
-    width_mm
-        Its width in a document, 40 to 420 mm; None for that of the page.
-
-    Raises
-    ------
-    OptionError
-        If the width is no number within its limits.
     """
     if width_mm is not None:
         _check_number("width_mm", width_mm, WIDTH_LIMITS_MM, "save('run.svg', width_mm=180)")
@@ -216,6 +185,31 @@ def _plot_shapes(picture: Picture, items: Merged, steps: Sequence[Steps], plot: 
     yield from mark_shapes(scene, plot)
 
 
+_DARK = {INK: "#e6e9ec", SOFT: "#a9b3bd", GRID: "#3a424b", PAPER: "#14171a", WARN: "#f0b35c", ACCENT: "#79b8ff"}
+_DARK |= {line_of(fill, INK): line_of(fill, _DARK[INK]) for fill in all_fills()}
+"""Colours of a picture in a dark theme, by those on paper."""
+_LIGHT_COLOUR = re.compile(rf'(fill|stroke)="({"|".join(_DARK)})"')
+_DARK_RULE = ".gsl-still{" + ";".join(f"--gsl-{light[1:]}:{dark}" for light, dark in _DARK.items()) + "}"
+_STILL_STYLE = (
+    ".gsl-still{overflow-x:auto}.gsl-still svg{display:block;max-width:100%;min-width:600px;height:auto;"
+    "forced-color-adjust:none}"
+    f"@media screen and (prefers-color-scheme:dark){{body:not([data-jp-theme-light]) {_DARK_RULE}}}"
+    f'body[data-jp-theme-light="false"] {_DARK_RULE}'
+    f"@media print{{body[data-jp-theme-light] .gsl-still{{{';'.join(f'--gsl-{light[1:]}:{light}' for light in _DARK)}}}}}"
+)
+
+
+def picture_html(trace: Trace) -> str:
+    """Draw a trace as HTML for a notebook's output: one static picture, which follows the theme and holds no script."""
+    return still_html(timeline_svg(trace))
+
+
+def still_html(svg: str) -> str:
+    """Put a picture of ours into HTML that follows a notebook's theme."""
+    themed = _LIGHT_COLOUR.sub(lambda found: f'{found[1]}="var(--gsl-{found[2][1:]},{found[2]})"', svg)
+    return f'<div class="gsl-still"><style>{_STILL_STYLE}</style>{themed}</div>'
+
+
 def picture_uri(svg: str) -> str:
     """Return an SVG text as a data URI for an ``img`` element, in which nothing runs."""
     return f"data:image/svg+xml;base64,{base64.b64encode(svg.encode()).decode()}"
@@ -231,7 +225,8 @@ def _head(header: Header, notes: Sequence[str], names: Entries, partitions: Entr
         svg_text(WIDTH_PX - 20 - badge_px, 23, header.tier, "end", SOFT, 11),
         f'<rect x="{WIDTH_PX - 12 - badge_px:.0f}" y="10" width="{badge_px:.0f}" height="18" rx="9" '
         f'fill="{_BADGE_FILLS.get(header.badge, "#c9ced6")}"/>',
-        f'<text x="{WIDTH_PX - 12 - badge_px / 2:.0f}" y="23" font-size="11" text-anchor="middle">{header.badge}</text>',
+        f'<text x="{WIDTH_PX - 12 - badge_px / 2:.0f}" y="23" font-size="11" text-anchor="middle" '
+        f'fill="{DARK_TEXT}">{header.badge}</text>',
     ]
     place = 42
     texts = [(header.facts, INK, 400), (header.finding, INK, 600), (header.source, SOFT, 400)]
@@ -377,7 +372,7 @@ def _waits(picture: Picture, plot: SVGPlot) -> Iterator[str]:
 def _wait_places(picture: Picture) -> Int64Array:
     """Return which edges are drawn: launches are as many as kernels, and ranges wait as the work in them does."""
     columns = picture.columns
-    return np.flatnonzero((columns.edge_kind == 0) & (columns.edge_twin == 0))
+    return np.flatnonzero((columns.edge_kind == 0) & (columns.edge_told == 0))
 
 
 def _strip(picture: Picture, plot: SVGPlot) -> Iterator[str]:
@@ -419,16 +414,10 @@ def cut_end(text: str, limit: int) -> str:
     return text if len(text) <= limit else f"{text[: max(0, limit - 1)]}…"
 
 
-PNG_SCALE = 2.0
-"""Pixels of a picture for each px of the page, where nothing else is asked for."""
-
-SCALE_LIMITS = (0.1, 8.0)
-"""Least and most of them: the most makes a picture of 8,000 px in width."""
-
-FONT_FAMILY = "Roboto"
-"""What stands for ``sans-serif`` in pictures."""
-FONT_FACES = ("Roboto", "RobotoBold", "RobotoItalic")
-"""Its faces, as the package ``font-roboto`` names them."""
+PNG_SCALE = 2.0  # Pixels of a picture for each px of the page, where nothing else is asked for
+SCALE_LIMITS = (0.1, 8.0)  # Least and most of them: the most makes a picture of 8,000 px in width
+FONT_FAMILY = "Roboto"  # What stands for ``sans-serif`` in pictures
+FONT_FACES = ("Roboto", "RobotoBold", "RobotoItalic")  # Its faces, as the package ``font-roboto`` names them
 
 _CSS_DPI = 96
 _INCH_M = 0.0254
@@ -436,25 +425,7 @@ _PROBE = '<svg xmlns="http://www.w3.org/2000/svg" width="20" height="20">{}</svg
 
 
 def svg_png(svg: str, *, scale: float = PNG_SCALE) -> bytes:
-    """Write an SVG text as a PNG picture.
-
-    Parameters
-    ----------
-    svg
-        The picture, see `timeline_svg`.
-    scale
-        Pixels for each px of the page: at 2, a picture is 2,000 pixels wide. It says its size, so a document shows it as wide
-        at every scale.
-
-    Raises
-    ------
-    OptionError
-        If the scale is no number from 0.1 to 8.
-    MissingExtraError
-        If the package that renders is not installed.
-    GPUStreamLabError
-        If this machine has no font to write the texts in.
-    """
+    """Write an SVG text as a PNG picture."""
     _check_number("scale", scale, SCALE_LIMITS, "save('run.png', scale=2)")
     render = _renderer()
     if not _has_fonts():

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import math
 import shutil
-import unicodedata
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
@@ -47,29 +46,14 @@ if TYPE_CHECKING:
     from rich.text import Text
 
 
-MIN_TEXT_WIDTH = 40
-"""Fewest columns that a text timeline takes; a narrower terminal breaks its lines."""
-
-MAX_TEXT_WIDTH = 400
-"""Most columns that it takes."""
-
-LISTED_MARKS = 6
-"""How many marks are listed under the picture: the first."""
-
-SHADES = " ░▒▓█"
-"""Signs of a column's busy share: none, up to a third, up to two thirds, not all, all of it."""
-
-LEVELS = " ▁▂▃▄▅▆▇█"
-"""Signs of how many lanes are busy, from none to the most."""
-
-LETTERS = "ABCDEFGHIJKLMNOPQRSTUVWXYZ"
-"""Signs of names: the first is of the name that takes most time."""
-
-NOT_BUSY = "·"
-"""Sign of a column that holds spans, but none that count as busy time."""
-
-_STYLES = ("cyan", "yellow", "green", "magenta", "blue", "red")
-"""Colours of letters, as the terminal's own theme has them."""
+MIN_TEXT_WIDTH = 40  # Fewest columns that a text timeline takes; a narrower terminal breaks its lines
+MAX_TEXT_WIDTH = 400  # Most columns that it takes
+LISTED_MARKS = 6  # How many marks are listed under the picture: the first
+SHADES = " ░▒▓█"  # Signs of a column's busy share: none, up to a third, up to two thirds, not all, all of it
+LEVELS = " ▁▂▃▄▅▆▇█"  # Signs of how many lanes are busy, from none to the most
+LETTERS = "ABCDEFGHIJKLMNOPQRSTUVWXYZ"  # Signs of names: the first is of the name that takes most time
+NOT_BUSY = "·"  # Sign of a column that holds spans, but none that count as busy time
+_STYLES = ("cyan", "yellow", "green", "magenta", "blue", "red")  # Colours of letters, as the terminal's own theme has them
 
 _SHARE_WIDTH = 5
 
@@ -97,19 +81,6 @@ class TextTimeline:
 
 def text_timeline(trace: Trace, width: int | None = None) -> str:
     """Draw a trace as plain text.
-
-    Parameters
-    ----------
-    trace
-        The spans.
-    width
-        How many columns it may take, from `MIN_TEXT_WIDTH`; None takes the terminal's width, or 80 where there is none.
-
-    Returns
-    -------
-    str
-        Lines of at most that width. A lane's line says for each column how much of it was busy; a letter stands where the name
-        that takes most of a column changes.
 
     Examples
     --------
@@ -167,7 +138,7 @@ class _Picture:
     def __init__(self, trace: Trace, basis: Basis, width: int) -> None:
         self._rows = choose_rows(trace)
         self.result = over_wall(trace, concurrency(trace, self._rows.edges))
-        self._labels = [_ordered(display_name(trace.lanes[lane].name, 60)) for lane in self._rows.lanes]
+        self._labels = [display_name(trace.lanes[lane].name, 60) for lane in self._rows.lanes]
         self._busy_word = busy_word(basis.counted)
         self._busy_label = "busy streams" if self._busy_word == "busy" else self._busy_word
         if len(self._busy_label) > width // 4:
@@ -210,7 +181,7 @@ class _Picture:
         lines = []
         for group in self._rows.groups:
             if group.label and (group.lanes or group.hidden_lanes):
-                lines += _wrapped(_ordered(group.label), self._width, "bold")
+                lines += _wrapped(group.label, self._width, "bold")
             for row in group.lanes:
                 label = f"  {self._labels[row]}" if group.label else self._labels[row]
                 share = int(self._rows.busy_ns[row]) / self.result.wall_ns if self.result.wall_ns else float("nan")
@@ -267,7 +238,7 @@ class _Picture:
         for place, (name, total_ns, span_count) in enumerate(self._grid.names):
             entry = Text()
             entry.append(f"{LETTERS[place]}", _style(place, is_letter=True))
-            entry.append(f" {_fitted(_ordered(display_name(name, 28)), self._width - 24, pad=False)} ")
+            entry.append(f" {_fitted(display_name(name, 28), self._width - 24, pad=False)} ")
             entry.append(f"{format_ns(total_ns)} ×{span_count:,}", "dim")
             entries.append(entry)
         if self._grid.more_names:
@@ -284,9 +255,7 @@ class _Picture:
     def _mark_list(self) -> list[Text]:
         from rich.text import Text
 
-        entries = [
-            Text(_fitted(f"▼ {format_ns(mark.time_ns)} {_ordered(mark.text)}", self._width, pad=False)) for mark in self._marks
-        ]
+        entries = [Text(_fitted(f"▼ {format_ns(mark.time_ns)} {mark.text}", self._width, pad=False)) for mark in self._marks]
         more = len(entries) - LISTED_MARKS
         shown = [*entries[:LISTED_MARKS], *([Text(f"and {more:,} more marks")] if more > 0 else [])]
         notes = [line for note in self._notes for line in _wrapped(f"⚠ {note}", self._width, "yellow")]
@@ -306,15 +275,6 @@ def _at_most(count: int) -> str:
     return f"≤{count}" if count < 10_000 else f"≤{math.ceil(count / 1_000)}k"
 
 
-def _ordered(text: str) -> str:
-    """Return a text after which the line goes on from left to right, also where the text itself does not."""
-    turns = any(unicodedata.bidirectional(sign) in _RIGHT_TO_LEFT for sign in text)
-    return f"{text}\u200e" if turns else text
-
-
-_RIGHT_TO_LEFT = frozenset({"R", "AL", "AN"})
-
-
 def _cells(text: str) -> int:
     from rich.cells import cell_len
 
@@ -326,8 +286,7 @@ def _fitted(text: str, width: int, *, pad: bool = True) -> str:
     from rich.cells import set_cell_size
 
     if _cells(text) > width:
-        end = "…\u200e" if text.endswith("\u200e") else "…"
-        return f"{set_cell_size(text.rstrip(chr(0x200E)), width - 1)}{end}"
+        return f"{set_cell_size(text, width - 1)}…"
     return f"{text}{' ' * (width - _cells(text))}" if pad else text
 
 
@@ -352,71 +311,50 @@ def _packed(entries: Sequence[Text], width: int) -> list[Text]:
     return lines
 
 
-MAX_TEXT_LANES = 40
-"""How many lanes a text timeline has at most: those with most busy time."""
-
-HOST_TITLE = "host · time in calls of CUDA, not busy time"
-"""What stands above the threads of the host."""
-
-MAX_HOST_LANES = 4
-"""How many threads of the host it has at most: those that called longest."""
-
-MAX_LETTERS = 10
-"""How many names have a letter: those that take most time."""
+MAX_TEXT_LANES = 40  # How many lanes a text timeline has at most: those with most busy time
+HOST_TITLE = "host · time in calls of CUDA, not busy time"  # What stands above the threads of the host
+MAX_HOST_LANES = 4  # How many threads of the host it has at most: those that called longest
+MAX_LETTERS = 10  # How many names have a letter: those that take most time
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class TextGroup:
     """The lanes of one partition, as far as they are shown."""
 
-    label: str
-    """The partition and its SMs; empty where there are no partitions."""
-    lanes: tuple[int, ...]
-    """Rows of the grid that are its lanes, in order."""
-    hidden_lanes: int
-    """How many of its lanes are not shown."""
-    is_host: bool = False
-    """True for the threads of the host."""
+    label: str  # The partition and its SMs; empty where there are no partitions
+    lanes: tuple[int, ...]  # Rows of the grid that are its lanes, in order
+    hidden_lanes: int  # How many of its lanes are not shown
+    is_host: bool = False  # True for the threads of the host
 
 
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False)
 class TextRows:
     """The lanes that are shown. A row is one of them."""
 
-    lanes: tuple[int, ...]
-    """Place in `Trace.lanes` of each row."""
-    groups: tuple[TextGroup, ...]
-    """The rows by partition; one without a label where there are no partitions."""
+    lanes: tuple[int, ...]  # Place in `Trace.lanes` of each row
+    groups: tuple[TextGroup, ...]  # The rows by partition; one without a label where there are no partitions
     busy_ns: Int64Array
     """Busy time of each row, or of a thread its time in calls from the first to the last span of all streams; shape (n_rows,),
     int64, in ns."""
-    edges: tuple[Int64Array, ...]
-    """What `busy_edges` says of all lanes of the trace, also of those that are not shown."""
-    drawn: tuple[Int64Array, ...]
-    """The same of each row, but for threads of the host: when they were in a call."""
+    edges: tuple[Int64Array, ...]  # What `busy_edges` says of all lanes of the trace, also of those that are not shown
+    drawn: tuple[Int64Array, ...]  # The same of each row, but for threads of the host: when they were in a call
 
 
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False)
 class TextGrid:
     """The rows in columns of equal time."""
 
-    zero_ns: int
-    """Start of the first column: the first start of any span."""
-    width_ns: float
-    """Time of all columns together, in ns, at least 1."""
-    shares: FloatArray
-    """Busy share of each column; shape (n_rows, n_columns), float64, from 0 to 1."""
-    touched: BoolArray
-    """Whether any span, of any kind and length, is in the column; shape (n_rows, n_columns), bool."""
+    zero_ns: int  # Start of the first column: the first start of any span
+    width_ns: float  # Time of all columns together, in ns, at least 1
+    shares: FloatArray  # Busy share of each column; shape (n_rows, n_columns), float64, from 0 to 1
+    touched: BoolArray  # Whether any span, of any kind and length, is in the column; shape (n_rows, n_columns), bool
     letters: Int64Array
     """The name that takes more than half of each column's busy time, as a place in `names`; shape (n_rows, n_columns), int64,
     -1 for none or one without a letter."""
     names: list[tuple[str, int, int]]
     """Names with a letter, those that take most time first: as the user gave it, its time in ns, how many spans have it."""
-    more_names: int
-    """How many more names the counted spans have."""
-    busy_lanes: FloatArray
-    """Mean number of busy lanes in each column, of all lanes; shape (n_columns,), float64."""
+    more_names: int  # How many more names the counted spans have
+    busy_lanes: FloatArray  # Mean number of busy lanes in each column, of all lanes; shape (n_columns,), float64
 
 
 def choose_rows(trace: Trace) -> TextRows:
@@ -461,15 +399,6 @@ def _busiest(lanes: Sequence[int], busy_ns: Int64Array, limit: int) -> list[int]
 
 def plan_text_grid(trace: Trace, shown: TextRows, column_count: int) -> TextGrid:
     """Compute the columns of a text timeline.
-
-    Parameters
-    ----------
-    trace
-        The spans; at least one.
-    shown
-        The lanes, from `choose_rows`.
-    column_count
-        How many columns the time is cut into.
 
     Notes
     -----

@@ -2,55 +2,59 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Sequence, Set
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 
-from gpustreamlab.analysis import IDLE_TEXTS, LISTED_FINDINGS, Explanation, Finding, explain, finding_texts, idle
-from gpustreamlab.draw._found import found_entries, hazard_entries
+from gpustreamlab.analysis import (
+    IDLE_TEXTS,
+    LISTED_FINDINGS,
+    Explanation,
+    Finding,
+    count_text,
+    dropped_text,
+    explain,
+    finding_texts,
+    format_ns,
+    host_waits,
+    idle,
+    is_work,
+    strays,
+)
 from gpustreamlab.errors import OptionError
-from gpustreamlab.model import Trace
-from gpustreamlab.typing import Cause, Certainty, Int64Array, LaneKind
+from gpustreamlab.model import Note, Trace, TraceMetadata, display_name
+from gpustreamlab.typing import Cause, Certainty, Int64Array, LaneKind, NoteKind
 
-EXPLAINED_SPANS = 1_000_000
-"""Of longer traces a page says what to type instead: so many take 0.5 to 2 s."""
-LISTED_PIECES = 200
-"""How many pieces of a finding a page has, those first that waited longest."""
+EXPLAINED_SPANS = 1_000_000  # Of longer traces a page says what to type instead: so many take 0.4 to 1 s
+LISTED_PIECES = 200  # How many pieces of a finding a page has, those first that waited longest
 ON_TIME = (Cause.OTHER_STREAM, Cause.SLOWED_DOWN, Cause.NOT_OFFERED)
 """Causes that tell of work while it ran, not of why its stream was idle before."""
-LISTED_GAPS = 2_000
-"""Of how many gaps a page says what `trace.idle()` says, the longest first."""
+LISTED_GAPS = 2_000  # Of how many gaps a page says what `trace.idle()` says, the longest first
 
 SHARED_OUT = "layout: the SMs were shared out anew, which waits until all work has ended"
 """What is said of a gap in which that was done, whatever kind it is."""
 
 
-def why_tables(trace: Trace, zero_ns: int) -> dict[str, Any]:
-    """Explain a trace for the viewer, as a JSON object; pieces and gaps refer to spans by lane and times.
-
-    Parameters
-    ----------
-    trace
-        The spans.
-    zero_ns
-        The trace's time from which times are counted.
-    """
+def why_tables(trace: Trace, zero_ns: int, number: Int64Array | None = None) -> dict[str, Any]:
+    """Explain a trace for the viewer, as a JSON object; pieces and gaps refer to spans by lane, times and number."""
+    drawn = Drawn(trace, zero_ns, np.arange(len(trace)) if number is None else number)
     if len(trace) > EXPLAINED_SPANS:
         asked = f"More than {EXPLAINED_SPANS:,} spans are not explained in a page: type trace.explain()."
-        return _unexplained(trace, zero_ns, found_entries(trace, zero_ns, frozenset()), asked)
+        return _unexplained(trace, zero_ns, found_entries(drawn, frozenset()), asked)
     try:
-        parts = [_Part("", trace, explain(trace), range(len(trace.lanes)))]
+        parts = [_Part("", trace, explain(trace), np.arange(len(trace)))]
     except OptionError:  # several processes on several GPUs: the trace does not tell how they waited for each other
         parts = [*_each_gpu(trace)]
     ranked = [(part, one) for part in parts for one in part.found.findings]
     if len(parts) > 1:
         ranked.sort(key=lambda pair: -pair[1].saves_ns)
     told = ranked[:LISTED_FINDINGS]
-    calls = {row for part, one in told for row in part.rows_in(trace, one.pieces.call_row[:LISTED_PIECES])}
-    entries = _unexplained(trace, zero_ns, found_entries(trace, zero_ns, calls), "") | {
-        "findings": [_finding_entry(part, finding, zero_ns) for part, finding in told],
+    rows = ((part, row) for part, one in told for row in one.pieces.call_row[:LISTED_PIECES].tolist() if row >= 0)
+    calls = {int(part.rows[row]) for part, row in rows}
+    entries = _unexplained(trace, zero_ns, found_entries(drawn, calls), "") | {
+        "findings": [_finding_entry(drawn, part, finding) for part, finding in told],
         "gaps": _gap_entries(trace, zero_ns),
         "explained": True,
     }
@@ -65,20 +69,14 @@ class _Part:
     label: str
     trace: Trace
     found: Explanation
-    lanes: Sequence[int]
-    """Which lanes of the whole trace its lanes are."""
-
-    def rows_in(self, whole: Trace, rows: Int64Array) -> list[int]:
-        """Return which rows of the whole trace some rows are; -1 stays."""
-        own: Int64Array = np.append(np.flatnonzero(np.isin(whole.lane, self.lanes)), -1)
-        return [int(own[row]) for row in rows]
+    rows: Int64Array  # Which rows of the whole trace its rows are; shape (n_spans,), int64
 
 
 def _each_gpu(trace: Trace) -> Iterator[_Part]:
-    places = {lane: place for place, lane in enumerate(trace.lanes)}
     for device in sorted({lane.device for lane in trace.lanes if lane.kind is LaneKind.STREAM}):
         part = trace.where(device=device)
-        yield _Part(f"GPU {device}: ", part, explain(part), [places[lane] for lane in part.lanes])
+        is_own = np.array([lane in part.lanes for lane in trace.lanes], bool)
+        yield _Part(f"GPU {device}: ", part, explain(part), np.flatnonzero(is_own[trace.lane]))
 
 
 def _told_of_one(found: Explanation, more: int) -> dict[str, Any]:
@@ -103,9 +101,9 @@ def _told_of_each(parts: Sequence[_Part], more: int) -> dict[str, Any]:
     }
 
 
-def hazard_tables(trace: Trace, zero_ns: int) -> dict[str, Any]:
+def hazard_tables(trace: Trace, zero_ns: int, number: Int64Array) -> dict[str, Any]:
     """Return of `why_tables` the hazards alone, for a page that did not ask; empty where none were found."""
-    marks = [*hazard_entries(trace, zero_ns)]
+    marks = [*hazard_entries(Drawn(trace, zero_ns, number))]
     line = "Found while it ran. Ask again for why work did not overlap, too."
     return _unexplained(trace, zero_ns, marks, line) | {"is_partial": True} if marks else {}
 
@@ -126,13 +124,13 @@ def _unexplained(trace: Trace, zero_ns: int, marks: list[dict[str, Any]], line: 
     )
 
 
-def _finding_entry(part: _Part, finding: Finding, zero_ns: int) -> dict[str, Any]:
+def _finding_entry(drawn: Drawn, part: _Part, finding: Finding) -> dict[str, Any]:
     count = min(LISTED_PIECES, len(finding.pieces.row))
-    pieces = [_piece_entry(part, finding, place, zero_ns) for place in range(count)]
+    pieces = [_piece_entry(drawn, part, finding, place) for place in range(count)]
     return {"head": f"{part.label}{finding.head}", "count": finding.piece_count, "pieces": pieces}
 
 
-def _piece_entry(part: _Part, finding: Finding, place: int, zero_ns: int) -> dict[str, Any]:
+def _piece_entry(drawn: Drawn, part: _Part, finding: Finding, place: int) -> dict[str, Any]:
     trace = part.trace
     row, other, call, since_ns, _, start_ns, waited_ns, certainty = (int(column[place]) for column in finding.pieces)
     text, fix = finding.text, finding.fix
@@ -141,27 +139,148 @@ def _piece_entry(part: _Part, finding: Finding, place: int, zero_ns: int) -> dic
         text, fix = finding_texts(
             finding.code, trace, late, piece=place, before=other, call=call, waited_ns=waited_ns, is_proved=sure
         )
-    spans = {name: _span_key(part, at, zero_ns) for name, at in (("late", row), ("other", other), ("call", call)) if at >= 0}
-    return spans | {"since": (start_ns if finding.code in ON_TIME else since_ns) - zero_ns, "text": text, "fix": fix}
-
-
-def _span_key(part: _Part, row: int, zero_ns: int) -> list[int]:
-    """Tell a span from all others: rows and places of a page are not always those of the trace."""
-    trace = part.trace
-    times_ns = (int(trace.start_ns[row]) - zero_ns, int(trace.end_ns[row]) - zero_ns)
-    return [part.lanes[int(trace.lane[row])], *times_ns]
+    told = (("late", row), ("other", other), ("call", call))
+    spans = {name: drawn.span(int(part.rows[at])) for name, at in told if at >= 0}
+    return spans | {"since": (start_ns if finding.code in ON_TIME else since_ns) - drawn.zero_ns, "text": text, "fix": fix}
 
 
 def _gap_entries(trace: Trace, zero_ns: int) -> list[list[int]]:
     """Return lane, end and word of the longest gaps; of one that is two, first the host's and then an event's, the longer."""
     gaps = idle(trace)
-    longest = np.argsort(-gaps.duration_ns, kind="stable")
+    most = min(2 * LISTED_GAPS, len(gaps.row))  # no gap is more than two
+    longest = np.sort(np.argpartition(-gaps.duration_ns, most - 1)[:most]) if most else np.empty(0, np.int64)
+    longest = longest[np.argsort(-gaps.duration_ns[longest], kind="stable")]
     _, first = np.unique(gaps.row[longest], return_index=True)
     longest = longest[np.sort(first)[:LISTED_GAPS]]
-    ends_ns = trace.start_ns[gaps.row] - zero_ns
+    row, since_ns = gaps.row[longest], gaps.start_ns[longest]
     changes_ns = np.array(sorted(change.time_ns for change in trace.layouts), np.int64)
-    until_ns = np.searchsorted(changes_ns, trace.start_ns[gaps.row], side="right")
-    is_anew = until_ns > np.searchsorted(changes_ns, gaps.start_ns, side="left")
-    word = np.where(is_anew, len(IDLE_TEXTS), gaps.kind)
-    entries: list[list[int]] = np.stack((gaps.lane, ends_ns, word), axis=1)[longest].tolist()
+    until = np.searchsorted(changes_ns, trace.start_ns[row], side="right")
+    is_anew = until > np.searchsorted(changes_ns, since_ns, side="left")
+    word = np.where(is_anew, len(IDLE_TEXTS), gaps.kind[longest])
+    entries: list[list[int]] = np.stack((gaps.lane[longest], trace.start_ns[row] - zero_ns, word), axis=1).tolist()
     return entries
+
+
+LISTED_MARKS = 20  # Of how many groups of a sort a page tells, those first that took longest
+LISTED_PLACES = 200  # How many places of a group are marked, the longest first
+LEAST_WAIT_SHARE = 0.01  # From which share of the time on that calls were seen a wait of the host is marked
+_NAME_WIDTH = 32
+_NO_LANE = -1
+
+
+class Drawn(NamedTuple):
+    """A trace as a page shows it."""
+
+    trace: Trace  # The spans
+    zero_ns: int  # The trace's time from which the page counts
+    number: Int64Array  # What the page calls each span: the number that the recorder gave it, or its row; shape (n_spans,)
+
+    def span(self, row: int) -> list[int]:
+        """Return what tells a span from all others in a page: lane, start, end and number."""
+        trace = self.trace
+        times_ns = int(trace.start_ns[row]) - self.zero_ns, int(trace.end_ns[row]) - self.zero_ns
+        return [int(trace.lane[row]), *times_ns, int(self.number[row])]
+
+    def noted(self, note: Note) -> list[int]:
+        """Return the same of what a note is about: work before the range around it; number -1 where it is no span."""
+        trace, end_ns = self.trace, note.time_ns if note.end_ns is None else note.end_ns
+        lane = next((place for place, lane in enumerate(trace.lanes) if lane.name == note.stream), _NO_LANE)
+        rows = np.flatnonzero((trace.start_ns == note.time_ns) & (trace.end_ns == end_ns) & (trace.lane == lane))
+        if len(rows):
+            return self.span(int(rows[np.argmax(is_work(trace)[rows])]))
+        return [lane, note.time_ns - self.zero_ns, end_ns - self.zero_ns, -1]
+
+
+def found_entries(drawn: Drawn, told_calls: Set[int]) -> list[dict[str, Any]]:
+    """Return what is found in a trace, in the form of the findings of `why_tables`, each with its kind."""
+    return [
+        *hazard_entries(drawn),
+        *_strays(drawn),
+        *_waits(drawn, told_calls),
+        *_dropped(drawn.trace.metadata),
+    ]
+
+
+def _entry(kind: str, head: str, pieces: list[dict[str, Any]]) -> dict[str, Any]:
+    return {"kind": kind, "head": head, "count": len(pieces), "pieces": pieces}
+
+
+def _piece(span: list[int], text: str, fix: str) -> dict[str, Any]:
+    return {"late": span, "since": span[1], "text": text, "fix": fix}
+
+
+def hazard_entries(drawn: Drawn) -> Iterator[dict[str, Any]]:
+    """Yield the hazards among them; one between two cards is told of on both, by a note each."""
+    groups: dict[str, list[Note]] = {}
+    for note in drawn.trace.notes:
+        if note.kind is NoteKind.HAZARD:
+            groups.setdefault(note.text, []).append(note)
+    for text, notes in [*groups.items()][:LISTED_MARKS]:
+        pieces = [_piece(drawn.noted(note), text, note.fix) for note in notes]
+        streams = " and ".join(dict.fromkeys(display_name(note.stream, _NAME_WIDTH) for note in notes if note.stream))
+        yield _entry("hazard", f"Hazard: {text.partition(':')[0]}{streams and f' on {streams}'}", pieces)
+
+
+def _strays(drawn: Drawn) -> Iterator[dict[str, Any]]:
+    trace = drawn.trace
+    found = strays(trace)
+    if not found:
+        return
+    key = np.stack((found.name, found.ran_on, found.selected))
+    for group in found.groups[:LISTED_MARKS]:
+        lanes = [lane.name for lane in found.lanes]
+        same = np.array([[found.names.index(group.name)], [lanes.index(group.ran_on)], [lanes.index(group.selected)]])
+        own = found.row[(key == same).all(axis=0)]
+        own = own[np.argsort(trace.start_ns[own] - trace.end_ns[own], kind="stable")][:LISTED_PLACES]
+        name, ran_on, selected = (display_name(text, _NAME_WIDTH) for text in (group.name, group.ran_on, group.selected))
+        text = (
+            f"{name} ran on {ran_on}; its range had selected {selected}. {count_text(group.span_count, 'time')}, "
+            f"{format_ns(group.total_ns)} in all."
+        )
+        pieces = [_piece(drawn.span(row), text, group.fix) for row in own.tolist()]
+        yield _entry("stray", f"Stray: {name} on {ran_on} instead of {selected}", pieces)
+
+
+def _waits(drawn: Drawn, told_calls: Set[int]) -> Iterator[dict[str, Any]]:
+    """Mark calls that blocked the host before it launched more: one after the last launch holds nothing up."""
+    trace = drawn.trace
+    found = host_waits(trace)
+    if not found:
+        return
+    last_launch_ns = int(trace.queued_ns[is_work(trace)].max(initial=np.iinfo(np.int64).min))
+    told = {(int(trace.name[row]), int(trace.lane[row])) for row in told_calls if row >= 0}
+    is_long = found.duration_ns >= max(1, LEAST_WAIT_SHARE * found.captured_ns)
+    is_shown = is_long & (found.start_ns + found.duration_ns <= last_launch_ns)
+    for group in found.groups[:LISTED_MARKS]:
+        name, lane = found.names.index(group.call), [lane.name for lane in found.lanes].index(group.thread)
+        own = np.flatnonzero(is_shown & (found.name == name) & (found.lane == lane))
+        if not len(own) or (name, lane) in told:
+            continue
+        own = own[np.argsort(-found.duration_ns[own], kind="stable")]
+        call, thread = display_name(group.call, _NAME_WIDTH), display_name(group.thread, _NAME_WIDTH)
+        pieces = []
+        for place in own[:LISTED_PLACES]:
+            awaited, took = int(found.waited_name[place]), format_ns(int(found.duration_ns[place]))
+            until = f" until {display_name(found.names[awaited], _NAME_WIDTH)} had ended" if awaited >= 0 else ""
+            text = f"{thread} was blocked in {call} for {took}{until}, and launched more only then."
+            pieces.append(_piece(drawn.span(int(found.row[place])), text, _wait_fix(group.call)))
+        total_ns = int(found.duration_ns[own].sum())
+        times = f", {len(own):,} times" if len(own) > 1 else ""
+        yield _entry("wait", f"Host wait: {call}: {format_ns(total_ns)}{times}", pieces)
+
+
+def _wait_fix(call: str) -> str:
+    word = call.lower()
+    if "memcpy" in word:
+        return "Let the host's side of the copy be pinned memory: lab.memory.pinned_empty(shape, dtype)."
+    if "free" in word:
+        return "Free after the loop, or allocate from a pool: lab.xp arrays."
+    return "Launch what follows first, then wait; to order streams, let one wait for the other: lab.stream('b').wait('a')."
+
+
+def _dropped(meta: TraceMetadata) -> Iterator[dict[str, Any]]:
+    if not meta.dropped_spans:
+        return
+    text = f"{dropped_text(meta)}. They are not in the picture; when they ran is not known, but the oldest make room first."
+    fix = "Record less at once, or keep more: gpustreamlab.Session(ring_size=...), or Session(spool='run.gsl') for all."
+    yield _entry("dropped", f"Dropped: {count_text(meta.dropped_spans, 'span')}", [_piece([_NO_LANE, 0, 0, -1], text, fix)])

@@ -19,7 +19,7 @@ from typing import IO
 
 import numpy as np
 
-from gpustreamlab._util.progress import steps
+from gpustreamlab._util.shell import steps
 from gpustreamlab.exchange._chrome_text import FIRST_THREAD, Plan, SpanText, sample_text
 from gpustreamlab.exchange._formats import require_suffix
 from gpustreamlab.exchange._sublanes import sublanes

@@ -22,7 +22,7 @@ from typing import Any, BinaryIO, Generic, TypeVar
 import msgspec
 import numpy as np
 
-from gpustreamlab._util.progress import steps
+from gpustreamlab._util.shell import steps
 from gpustreamlab.errors import TraceFileError
 from gpustreamlab.exchange._packed import BYTE_ORDER_MARK, unpacked
 from gpustreamlab.typing import Int64Array

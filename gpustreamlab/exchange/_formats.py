@@ -14,8 +14,8 @@ from os import PathLike
 from pathlib import Path
 from typing import Any, BinaryIO, NamedTuple
 
-from gpustreamlab._util.progress import steps
-from gpustreamlab._util.room import require_room, room_bytes
+from gpustreamlab._util.host import require_room, room_bytes
+from gpustreamlab._util.shell import steps
 from gpustreamlab.errors import OptionError, TraceFileError, nearest_hint
 from gpustreamlab.exchange._packed import BYTE_ORDER_MARK, GZIP, unpacked
 from gpustreamlab.model import Trace

@@ -6,7 +6,7 @@ import zlib
 from collections.abc import Iterator
 from typing import BinaryIO
 
-from gpustreamlab._util.room import require_room, room_bytes
+from gpustreamlab._util.host import require_room, room_bytes
 
 GZIP = b"\x1f\x8b"
 """How a packed file begins."""

@@ -16,7 +16,7 @@ from typing import Any, TypeAlias
 
 import numpy as np
 
-from gpustreamlab._util.progress import steps
+from gpustreamlab._util.shell import steps
 from gpustreamlab.analysis import busy_edges, count_steps, sm_time_steps, stack_sms
 from gpustreamlab.errors import TraceError
 from gpustreamlab.exchange._formats import require_suffix

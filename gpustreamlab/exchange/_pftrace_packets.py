@@ -10,8 +10,8 @@ from os import PathLike
 from pathlib import Path
 from typing import Any
 
-from gpustreamlab._util.progress import steps
-from gpustreamlab._util.room import require_room, room_bytes
+from gpustreamlab._util.host import require_room, room_bytes
+from gpustreamlab._util.shell import steps
 from gpustreamlab._util.words import install_line
 from gpustreamlab.errors import MissingExtraError, TraceFileError
 from gpustreamlab.exchange._packed import unpacked

@@ -155,12 +155,6 @@ class Guard(ProcessBound):
                 self.end(self._uses.pop())
             self.give()
 
-    def leave_to_parent(self) -> None:
-        """Be closed without touching the device, which is that of the process that this one was forked from."""
-        self._owner = 0
-        self._is_closed = True
-        self._done = self._resource = self._last = None
-
     def begin(self, use: GuardedUse) -> None:
         """Make a lane wait for the last use, or for what a block around this one has enqueued so far."""
         if self._uses:
@@ -241,14 +235,7 @@ class GuardedUse(ProcessBound):
         return f"<Use of guard {self._guard.name!r} on {self.lane.name!r}, for a `with` block or a decorator>"
 
     def __call__(self, function: _Function) -> _Function:
-        """Use what is guarded around each call of a function: ``@guard.on("decode")``.
-
-        Raises
-        ------
-        OptionError
-            If it is no function, or one whose body runs later: a coroutine function or a generator function. Other threads
-            would have to wait for as long as it is suspended.
-        """
+        """Use what is guarded around each call of a function: ``@guard.on("decode")``."""
         _check_decorated(function, self.lane.name)
 
         @functools.wraps(function)
@@ -293,13 +280,7 @@ class GuardedUse(ProcessBound):
 
 
 def check_guard_name(name: object) -> str:
-    """Return the name of a guard, which is any short text; raise `InvalidNameError` otherwise.
-
-    Examples
-    --------
-    >>> check_guard_name("engine context")
-    'engine context'
-    """
+    """Return the name of a guard, which is any short text; raise `InvalidNameError` otherwise."""
     if not isinstance(name, str):
         raise InvalidNameError(
             f"A guard's name is a str, not {type(name).__name__}. "

@@ -237,10 +237,6 @@ class AccessWatch:
             self._watched = None
             self._backend.leave_accesses(self)
 
-    def leave_to_parent(self) -> None:
-        """Watch no more, without touching the device, which is that of the process that this one was forked from."""
-        self._watched = None
-
     # What the backend tells, with the lock held
 
     def stand_beside(self, other: AccessWatch) -> None:

@@ -10,9 +10,8 @@ from types import TracebackType
 from typing import TYPE_CHECKING, Any, NamedTuple, Protocol, TypeVar
 from weakref import WeakSet
 
-from gpustreamlab._util.arrays import find_arrays, is_array
+from gpustreamlab._util.arrays import Owner, check_array, find_arrays, find_owner, is_array, is_empty
 from gpustreamlab._util.defences import process_lock
-from gpustreamlab._util.ownership import Owner, check_array, find_owner, is_empty
 from gpustreamlab._util.tasks import close_later_work, works_later
 from gpustreamlab.backends import Backend, BackendStream, acquire_order_event, release_order_events
 from gpustreamlab.errors import DeviceError, GPUStreamLabError, OptionError
@@ -108,13 +107,6 @@ class Keeper:
 
     Nothing here waits for the device. Its lock is held around the lists alone; what is let go dies outside of it, since that
     may run code of others.
-
-    Parameters
-    ----------
-    backend
-        The session's.
-    observing
-        Makes a context in which questions to the device disturb nobody: no virtual time, no capture of a CUDA graph.
     """
 
     def __init__(self, backend: Backend, observing: Callable[[], AbstractContextManager[None]]) -> None:
@@ -184,13 +176,7 @@ class Keeper:
         self.sweep()
 
     def settle(self, stream: KeptStream, backend_stream: BackendStream, *, is_last: bool) -> None:
-        """Let go of what a stream held in a place where its work was waited for; called before it is destroyed there.
-
-        Parameters
-        ----------
-        is_last
-            Whether the stream has no other place: then it uses no memory any more.
-        """
+        """Let go of what a stream held in a place where its work was waited for; called before it is destroyed there."""
         unused: list[_Deferred] = []
         with self._lock:
             done = list(self._queues.pop(backend_stream, ()))
@@ -223,11 +209,6 @@ class Keeper:
         unused.clear()
         for guard in guards:
             guard.abandon()
-
-    def leave_to_parent(self) -> None:
-        """Touch nothing any more that is of the process that this one was forked from."""
-        for guard in tuple(self._guards):
-            guard.leave_to_parent()
 
     def _producers(self, stream: KeptStream, array: object, after: object) -> tuple[Any, ...]:
         if after is not None:

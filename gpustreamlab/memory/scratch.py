@@ -17,7 +17,7 @@ from weakref import ref
 import numpy as np
 from numpy.typing import DTypeLike
 
-from gpustreamlab._util.defences import LEFT_TO_PARENT, ProcessBound, delayed_interrupts, process_lock
+from gpustreamlab._util.defences import ProcessBound, delayed_interrupts, process_lock
 from gpustreamlab.analysis import ScratchStatistics
 from gpustreamlab.backends import Backend, BackendStream, order_behind
 from gpustreamlab.errors import (
@@ -167,8 +167,8 @@ class Scratch(ProcessBound):
         name, ending = self._home.lane.name, self.ending
         if ending and self._home.is_closed:
             raise StreamClosedError(
-                f"This scratch of {self.nbytes:,} bytes is gone: lane {name!r} {self._home.why_closed}. Take scratch of an "
-                "open lane, and close that after the last use."
+                f"This scratch of {self.nbytes:,} bytes is gone: lane {name!r} was closed, which frees its memory. "
+                "Take scratch of an open lane, and close that after the last use."
             )
         if ending:
             raise SessionError(
@@ -192,13 +192,6 @@ class LaneScratch:
 
     A scratch that is garbage leaves its lease in `_ended`, where the lane looks before it takes more: a finaliser, which runs
     in the middle of anything, could not call the driver.
-
-    Parameters
-    ----------
-    lane
-        The `Stream`.
-    backend
-        The session's.
     """
 
     def __init__(self, lane: KeptStream, backend: Backend) -> None:
@@ -206,8 +199,6 @@ class LaneScratch:
         self.backend = backend
         self.is_closed = False
         """True once everything is given back to the device, or is about to be."""
-        self.why_closed = "was closed, which frees its memory"
-        """What happened to the lane then."""
         self.lock = process_lock()
         """Held around calls of the driver, and where the lane goes to another stream."""
         self._held: dict[ref[Scratch], _Block] = {}
@@ -255,14 +246,7 @@ class LaneScratch:
             self._free_ended()
 
     def close(self, *, keeps_held: bool = False) -> None:
-        """Free everything behind the lane's work. Idempotent.
-
-        Parameters
-        ----------
-        keeps_held
-            Whether what is still held stays until the next call: a thread that has the lane selected goes on working there. It
-            stays also while the lane is captured into a graph.
-        """
+        """Free everything behind the lane's work. Idempotent."""
         with delayed_interrupts(), self.lock, ExitStack() as freeing:
             self._free_ended()
             self.is_closed = True
@@ -277,12 +261,6 @@ class LaneScratch:
             for lease, block in [*self._held.items()]:
                 if block.stream is stream:
                     self._held[lease] = block._replace(stream=self.lane._backend_stream)
-
-    def disown(self) -> None:
-        """Give everything up without touching it: in a forked child, what it holds is the parent's."""
-        self.is_closed = True
-        self.why_closed = LEFT_TO_PARENT
-        self._held = {}
 
     def _free_ended(self) -> None:
         # While its work is captured nothing is freed: a graph frees only what it allocated.
@@ -330,13 +308,7 @@ def _check_length(length: object, shape: object) -> int:
 
 
 def _rounded(nbytes: int) -> int:
-    """Return the size of the block for a number of bytes; none is empty, so no address is NULL.
-
-    Examples
-    --------
-    >>> [_rounded(nbytes) for nbytes in (0, 1, 512, 513)]
-    [512, 512, 512, 1024]
-    """
+    """Return the size of the block for a number of bytes; none is empty, so no address is NULL."""
     return max(1, -(-nbytes // ALIGNMENT_BYTES)) * ALIGNMENT_BYTES
 
 

@@ -338,6 +338,8 @@ CHROME_BACKEND = "chrome"
 """Likewise, of JSON in Chrome's trace event format that none of those wrote."""
 PERFETTO_BACKEND = "perfetto"
 """Likewise, of Perfetto's traces."""
+PREDICTED = "none: predicted"
+"""How `TraceMetadata.clock` begins where no clock was read: the times are those of a plan or a prediction."""
 
 NO_COMMON_TIME = "Engines are simulated: the time of each begins at 0, so times of two engines cannot be compared."
 """Stands in `TraceMetadata.missing` of a trace of several processes whose times say nothing about each other."""
@@ -444,6 +446,11 @@ class TraceMetadata(Told):
     def is_from_columns(self) -> bool:
         """True if the spans were given as plain columns: then nobody here knows how they were measured."""
         return self.backend == COLUMNS_BACKEND
+
+    @property
+    def is_predicted(self) -> bool:
+        """True if nothing ran: the times are those of a plan, or of a recorded run under other conditions."""
+        return self.clock.startswith(PREDICTED)
 
 
 def devices_of(lanes: Iterable[Lane], metadata: TraceMetadata) -> tuple[Device, ...]:

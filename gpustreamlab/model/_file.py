@@ -22,7 +22,7 @@ import msgspec
 import numpy as np
 from numpy.typing import NDArray
 
-from gpustreamlab._util.room import require_room
+from gpustreamlab._util.host import require_room
 from gpustreamlab.errors import TraceError, TraceFileError
 from gpustreamlab.model._columns import COLUMN_DTYPES, SPAN_KINDS, Counters, Edges, WorkDetail, unchangeable
 from gpustreamlab.model._cut import read_written, with_written

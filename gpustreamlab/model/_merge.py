@@ -352,6 +352,8 @@ def _joined(parts: Sequence[dict[str, NDArray[Any]]], counts: Sequence[int]) -> 
         else:
             columns = [part[name] if name in part else np.full(count, fill) for part, count in zip(parts, counts, strict=True)]
         found[name] = np.concatenate(columns).astype(kind, copy=False)
+    if "number" in found and len(np.unique(found["number"])) < len(found["number"]):
+        del found["number"]  # they tell spans apart, or are of no use
     return found
 
 

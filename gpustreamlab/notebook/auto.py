@@ -16,8 +16,7 @@ from contextlib import suppress
 from dataclasses import dataclass, field
 from typing import Any, NamedTuple
 
-from gpustreamlab._util.arrays import find_arrays, is_array
-from gpustreamlab._util.ownership import find_owner
+from gpustreamlab._util.arrays import find_arrays, find_owner, is_array
 from gpustreamlab.errors import OptionError, SelectionError
 from gpustreamlab.notebook.parsers import PARSERS
 from gpustreamlab.programs._calls import RUNS_TEXT, is_known_library, is_user_function, library_of, root_of_type

@@ -13,20 +13,17 @@ import numpy as np
 from gpustreamlab.analysis._busy import union_edges
 from gpustreamlab.analysis._report import Report, Reported, ReportTable, more_row, simulated_notes
 from gpustreamlab.analysis._scale import count_text, format_ns
-from gpustreamlab.draw import GraphEdge, GraphNode, graph_html
-from gpustreamlab.model import SPAN_KINDS, Marker, Trace
+from gpustreamlab.draw import picture_html
+from gpustreamlab.model import EDGE_KINDS, SPAN_KINDS, Edges, Marker, Trace
 from gpustreamlab.notebook.cell_log import CellRecord
 from gpustreamlab.programs._source import short_text
-from gpustreamlab.typing import MarkerKind, SpanKind
+from gpustreamlab.typing import CaptureTier, EdgeKind, MarkerKind, SpanKind
 
 __all__ = ["CellGraph", "CellNode", "make_cell_graph"]
 
-LISTED_CELLS = 60
-"""How many cells the table has."""
-LISTED_NOTES = 10
-"""How many cells are told of that are out of date, and of that do something unknown."""
-READS_LENGTH = 18
-"""How long the text may be of what a cell reads."""
+LISTED_CELLS = 60  # How many cells the table has
+LISTED_NOTES = 10  # How many cells are told of that are out of date, and of that do something unknown
+READS_LENGTH = 18  # How long the text may be of what a cell reads
 _WORK = [SPAN_KINDS.index(kind) for kind in (SpanKind.KERNEL, SpanKind.COPY, SpanKind.FILL)]
 
 
@@ -34,32 +31,19 @@ _WORK = [SPAN_KINDS.index(kind) for kind in (SpanKind.KERNEL, SpanKind.COPY, Spa
 class CellNode:
     """A cell as it ran last."""
 
-    number: int
-    """Its number, as in ``In [3]``."""
-    text: str
-    """Its source."""
-    streams: tuple[str, ...]
-    """Streams on which its work ran, or for which it is enqueued."""
-    start_ns: int
-    """When its work began, on the trace's clock; behind all that has ended where none has; -1 where it has none."""
-    end_ns: int
-    """When its work ended."""
-    busy_ns: int
-    """For how long any of its work ran on the device."""
-    reads: Mapping[int, frozenset[str]]
-    """Variables that it read of earlier cells, by the number of that cell's last run."""
-    waits: frozenset[int]
-    """Numbers of the cells for whose ends its streams were made to wait."""
-    is_critical: bool
-    """Whether it is of the longest chain of cells that read each other or wait."""
-    outdated: str
-    """Why its results are out of date; empty where they are not."""
-    barrier: str
-    """What it does of which nothing can be known; empty where all is."""
-    is_failed: bool
-    """Whether it ended in an exception."""
-    is_running: bool
-    """Whether work of it had not ended yet: its times are those of what had, or of its launch."""
+    number: int  # Its number, as in ``In [3]``
+    text: str  # Its source
+    streams: tuple[str, ...]  # Streams on which its work ran, or for which it is enqueued
+    start_ns: int  # When its work began, on the trace's clock; behind all that has ended where none has; -1 where it has none
+    end_ns: int  # When its work ended
+    busy_ns: int  # For how long any of its work ran on the device
+    reads: Mapping[int, frozenset[str]]  # Variables that it read of earlier cells, by the number of that cell's last run
+    waits: frozenset[int]  # Numbers of the cells for whose ends its streams were made to wait
+    is_critical: bool  # Whether it is of the longest chain of cells that read each other or wait
+    outdated: str  # Why its results are out of date; empty where they are not
+    barrier: str  # What it does of which nothing can be known; empty where all is
+    is_failed: bool  # Whether it ended in an exception
+    is_running: bool  # Whether work of it had not ended yet: its times are those of what had, or of its launch
 
 
 class CellGraph(Reported):
@@ -67,11 +51,13 @@ class CellGraph(Reported):
 
     _columns: ClassVar = ()
 
-    def __init__(self, cells: Sequence[CellNode], critical_ns: int, notes: Sequence[str]) -> None:
+    def __init__(self, cells: Sequence[CellNode], critical_ns: int, trace: Trace, notes: Sequence[str]) -> None:
         self.cells = tuple(cells)
         """The cells, in the order of their numbers."""
         self.critical_ns = critical_ns
         """How long the longest chain of cells kept the device busy, in ns."""
+        self.trace = trace
+        """The cells whose work has ended as spans of their streams, and what they need of other streams as edges."""
         self._notes = tuple(notes)
 
     def __len__(self) -> int:
@@ -115,49 +101,10 @@ class CellGraph(Reported):
         return (*notes, *self._notes)
 
     def _repr_html_(self) -> str:
-        nodes, edges = self.drawn()
-        chain = [f"In [{cell.number}]" for cell in self.cells if cell.is_critical]
-        headline = f"Critical path: {' → '.join(chain[-6:])}, {format_ns(self.critical_ns)} of device time"
-        picture = graph_html(nodes, edges, "Cells", noun="cell", headline=headline) if nodes else ""
         table = super()._repr_html_()
-        return f"{picture}<details><summary>{escape(self._line())}</summary>{table}</details>" if picture else table
-
-    def drawn(self) -> tuple[list[GraphNode], list[GraphEdge]]:
-        """Return nodes and edges for a picture: of cells with work for the device, or that such cells read."""
-        timed = [cell for cell in self.cells if cell.start_ns >= 0]
-        if not timed:
-            return [], []
-        first_ns = min(cell.start_ns for cell in timed)
-        place = {cell.number: at for at, cell in enumerate(timed)}
-        nodes = [
-            GraphNode(
-                label=cell.text.strip().partition("\n")[0],
-                detail=cell.text.strip(),
-                stream=cell.streams[0] if cell.streams else None,
-                start_ns=cell.start_ns - first_ns,
-                end_ns=cell.end_ns - first_ns,
-                is_critical=cell.is_critical,
-                is_barrier=bool(cell.barrier),
-                name=f"In [{cell.number}]",
-                is_muted=bool(cell.outdated),
-                is_running=cell.is_running,
-                note=f"out of date: {cell.outdated}" if cell.outdated else cell.barrier,
-            )
-            for cell in timed
-        ]
-        edges = [
-            GraphEdge(
-                first=place[other],
-                second=place[cell.number],
-                is_wait=other in cell.waits,
-                is_critical=cell.is_critical and timed[place[other]].is_critical,
-                text=_names(cell.reads.get(other, frozenset())),
-            )
-            for cell in timed
-            for other in sorted({*cell.reads, *cell.waits})
-            if other in place and other < cell.number
-        ]
-        return nodes, edges
+        if not len(self.trace):
+            return table
+        return f"{picture_html(self.trace)}<details><summary>{escape(self._line())}</summary>{table}</details>"
 
 
 def _row(cell: CellNode) -> list[str]:
@@ -193,17 +140,7 @@ def _names(names: frozenset[str]) -> str:
 
 
 def make_cell_graph(records: Sequence[CellRecord], trace: Trace, running: Sequence[tuple[str, int]] = ()) -> CellGraph:
-    """Return the graph of the cells that ran.
-
-    Parameters
-    ----------
-    records
-        The runs of cells, in their order.
-    trace
-        What they recorded; its marks tell which cell a span is of.
-    running
-        The stream of each range that has not ended, and when it was opened, in ns on the trace's clock.
-    """
+    """Return the graph of the cells that ran."""
     newest = {record.key: record for record in records}
     by_number = {record.number: record for record in records}
     shown = sorted(newest.values(), key=lambda record: record.number)
@@ -241,7 +178,51 @@ def make_cell_graph(records: Sequence[CellRecord], trace: Trace, running: Sequen
         )
     pending = trace.metadata.pending_spans
     notes = [f"{count_text(pending, 'range')} did not end yet; lab.synchronize() waits for all."] if pending else []
-    return CellGraph(cells, critical_ns, [*notes, *simulated_notes(trace.metadata)])
+    return CellGraph(cells, critical_ns, _cell_trace(cells, trace), [*notes, *simulated_notes(trace.metadata)])
+
+
+def _cell_trace(cells: Sequence[CellNode], trace: Trace) -> Trace:
+    """Return cells as a trace: a span on each stream that they worked on."""
+    lanes = {lane.name: lane for lane in trace.lanes}
+    done = sorted((cell for cell in cells if cell.streams and not cell.is_running), key=lambda cell: cell.start_ns)
+    used = {name: code for code, name in enumerate(dict.fromkeys(name for cell in done for name in cell.streams))}
+    rows = [(cell, name) for cell in done for name in cell.streams]
+    first = {cell.number: row for row, (cell, _) in reversed(list(enumerate(rows)))}
+    edges = [
+        (first[other], first[cell.number])
+        for cell in done
+        for other in sorted({*cell.reads, *cell.waits})
+        if other in first and other < cell.number and rows[first[other]][1] not in cell.streams
+    ]
+    start_ns, end_ns = (np.array([getattr(cell, name) for cell, _ in rows], np.int64) for name in ("start_ns", "end_ns"))
+    none = np.full(len(rows), -1)
+    source, target = np.array(edges, np.int64).reshape(-1, 2).T
+    return type(trace)(
+        start_ns=start_ns,
+        end_ns=end_ns,
+        queued_ns=start_ns,
+        lane=np.array([used[name] for _, name in rows], np.int32),
+        name=np.array([done.index(cell) for cell, _ in rows], np.int32),
+        kind=np.full(len(rows), SPAN_KINDS.index(SpanKind.RANGE), np.int8),
+        parent=none,
+        thread=none.astype(np.int32),
+        names=tuple(_span_name(cell) for cell in done),
+        lanes=tuple(lanes[name] for name in used),
+        edges=Edges(source=source, target=target, kind=np.full(len(edges), EDGE_KINDS.index(EdgeKind.WAIT), np.int8)),
+        metadata=replace(
+            trace.metadata,
+            title="Cells, as they ran last",
+            tier=CaptureTier.RANGES,
+            capture_windows=(),
+            capture_note="",
+            pending_spans=sum(cell.is_running for cell in cells),
+        ),
+    )
+
+
+def _span_name(cell: CellNode) -> str:
+    marks = [mark for mark, has in ((", out of date", cell.outdated), (", critical", cell.is_critical)) if has]
+    return f"In [{cell.number}]{''.join(marks)}: {short_text(cell.text.strip())}"
 
 
 def _why_outdated(

@@ -11,6 +11,8 @@ import weakref
 from collections.abc import Callable, Collection, Mapping
 from typing import Any, Protocol
 
+import numpy as np
+
 from gpustreamlab._util.background import DEFAULT_REFRESH_HZ, Updater
 from gpustreamlab._util.shell import running_kernel_shell, shows_widgets
 from gpustreamlab.analysis import summary_text
@@ -20,7 +22,7 @@ from gpustreamlab.model import Note, Trace, read_written
 from gpustreamlab.notebook.kept import KeptWidget, static_text, traitlets
 from gpustreamlab.sinks.live import REST, LiveFeed, Update
 from gpustreamlab.timeline import Timeline
-from gpustreamlab.typing import NoteKind, SessionState
+from gpustreamlab.typing import Int64Array, NoteKind, SessionState
 
 _log = logging.getLogger(__name__)
 
@@ -261,7 +263,7 @@ class LiveTimeline(Timeline):
             is_running, trace = feed.has_unended(), target.trace
             if not self.refresh():  # the page has the spans before it is told what is wrong with them
                 return
-            page.found = hazard_tables(trace, int(trace.start_ns.min()) if len(trace) else 0)
+            page.found = hazard_tables(trace, _zero_ns(trace), _numbers(trace))
             ended_s = time.monotonic()
             is_unplaced = is_running and any(note.kind is NoteKind.HAZARD and note.end_ns is None for note in trace.notes)
             self._hazard_ns = _UNPLACED_NS if is_unplaced else newest_ns
@@ -283,7 +285,7 @@ class LiveTimeline(Timeline):
         """Explain what ran so far, for the page, which has the spans before it is told of them."""
         trace = self.trace
         self.refresh()
-        return why_tables(trace, int(trace.start_ns.min()) if len(trace) else 0)
+        return why_tables(trace, _zero_ns(trace), _numbers(trace))
 
     def finish(self) -> None:
         """Send the rest, and make every output a picture that stays. Idempotent; what fails is logged."""
@@ -394,6 +396,16 @@ class LiveTimeline(Timeline):
             data = self._picture()
             for display_id, shell in [*displays.items()]:
                 _publish(shell, data, display_id=display_id, is_update=True)
+
+
+def _zero_ns(trace: Trace) -> int:
+    return int(trace.start_ns.min()) if len(trace) else 0
+
+
+def _numbers(trace: Trace) -> Int64Array:
+    """Return what the page calls each span; -1, which none is called, where several recorders gave one number twice."""
+    numbers: Int64Array = trace.extra.get("number", np.full(len(trace), -1))
+    return numbers
 
 
 def _weakly(method: Callable[[], Any]) -> Callable[[], Any]:

@@ -3,23 +3,23 @@
 from __future__ import annotations
 
 from bisect import bisect_left, insort
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from enum import Enum
 from itertools import pairwise
 from operator import itemgetter
 from typing import NamedTuple
 
-from gpustreamlab.analysis import Region, may_share
+import numpy as np
 
-SWITCH_NS = 3_000
-"""What waiting for another stream's event takes, from kernel to kernel. Source: FACTS.md, 3.1 us on an H200."""
-RUNNING_KEPT = 64
-"""How many of the statements placed last are asked whether they leave room on the SMs."""
-ALL_SMS = 1.001
-"""What shares of kernels that run at once may add up to."""
-LAUNCH_NS = 4_000
-"""What a launch takes on the host, where it was not measured."""
+from gpustreamlab.analysis import Region, may_share
+from gpustreamlab.model import EDGE_KINDS, PREDICTED, SPAN_KINDS, Device, Edges, Lane, Trace, TraceMetadata, WorkDetail
+from gpustreamlab.typing import CaptureTier, EdgeKind, SpanKind
+
+SWITCH_NS = 3_000  # What waiting for another stream's event takes, from kernel to kernel. Source: FACTS.md, 3.1 us on an H200
+RUNNING_KEPT = 64  # How many of the statements placed last are asked whether they leave room on the SMs
+ALL_SMS = 1.001  # What shares of kernels that run at once may add up to
+LAUNCH_NS = 4_000  # What a launch takes on the host, where it was not measured
 
 
 class Engine(Enum):
@@ -34,45 +34,32 @@ class Engine(Enum):
 class Access(NamedTuple):
     """One statement's use of one piece of memory."""
 
-    piece: int
-    """Number of the piece; no two pieces have the same, in one recorded run."""
-    region: Region | None
-    """Its bytes; None for all of them."""
-    is_write: bool
-    """Whether it may be changed."""
+    piece: int  # Number of the piece; no two pieces have the same, in one recorded run
+    region: Region | None  # Its bytes; None for all of them
+    is_write: bool  # Whether it may be changed
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Work:
     """What one statement did when it was recorded, on one stream."""
 
-    accesses: tuple[Access, ...] = ()
-    """Device memory that it used."""
-    engine: Engine = Engine.NONE
-    """What it kept busy; `Engine.NONE` where it enqueued nothing."""
-    duration_ns: int = 0
-    """For how long its work kept the device busy, in ns."""
-    host_ns: int = LAUNCH_NS
-    """How long the host took to enqueue it, without waiting, in ns."""
+    accesses: tuple[Access, ...] = ()  # Device memory that it used
+    engine: Engine = Engine.NONE  # What it kept busy; `Engine.NONE` where it enqueued nothing
+    duration_ns: int = 0  # For how long its work kept the device busy, in ns
+    host_ns: int = LAUNCH_NS  # How long the host took to enqueue it, without waiting, in ns
     share: float = 1.0
     """Which share of the SMs its kernels can fill, above 0 and up to 1; those that fill all run one after the other."""
-    waits: bool = False
-    """Whether the host waits for its result."""
-    is_host_read: bool = False
-    """Whether it waits by what it does, not by how it copies."""
-    barrier: str = ""
-    """Why it is ordered before and after everything; empty where what it touches is known."""
-    stream: str | None = None
-    """The stream that it was given."""
+    waits: bool = False  # Whether the host waits for its result
+    is_host_read: bool = False  # Whether it waits by what it does, not by how it copies
+    barrier: str = ""  # Why it is ordered before and after everything; empty where what it touches is known
+    stream: str | None = None  # The stream that it was given
 
 
 class Dependency(NamedTuple):
     """What orders a statement behind an earlier one."""
 
-    first: int
-    """The earlier statement."""
-    piece: int
-    """The piece of memory that both touch; -1 where one of them is a barrier."""
+    first: int  # The earlier statement
+    piece: int  # The piece of memory that both touch; -1 where one of them is a barrier
 
 
 def find_dependencies(works: Sequence[Work]) -> list[list[Dependency]]:
@@ -159,12 +146,9 @@ _begin = itemgetter(0)
 class Wait(NamedTuple):
     """A wait of a statement's stream for another one."""
 
-    stream: str
-    """The stream that is waited for."""
-    behind: int
-    """The statement there whose end is enough; -1 for all that the stream holds when the program begins."""
-    piece: int
-    """The memory that crosses; -1 for none in particular."""
+    stream: str  # The stream that is waited for
+    behind: int  # The statement there whose end is enough; -1 for all that the stream holds when the program begins
+    piece: int  # The memory that crosses; -1 for none in particular
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -173,20 +157,13 @@ class Schedule:
 
     streams: tuple[str, ...]
     """Streams that work, in the order of their first statement; the first is the one in which the program begins and ends."""
-    stream: tuple[str | None, ...]
-    """The stream of each statement; None for one that enqueues nothing."""
-    waits: tuple[tuple[Wait, ...], ...]
-    """What the stream of each statement waits for in front of it."""
-    joins: tuple[Wait, ...]
-    """What the first stream waits for at the end."""
-    dependencies: tuple[tuple[Dependency, ...], ...]
-    """As `find_dependencies` returns them."""
-    start_ns: tuple[int, ...]
-    """When each statement's work would begin, in ns since the program's beginning."""
-    end_ns: tuple[int, ...]
-    """When it would end."""
-    critical: frozenset[int]
-    """Statements of the chain that sets the length."""
+    stream: tuple[str | None, ...]  # The stream of each statement; None for one that enqueues nothing
+    waits: tuple[tuple[Wait, ...], ...]  # What the stream of each statement waits for in front of it
+    joins: tuple[Wait, ...]  # What the first stream waits for at the end
+    dependencies: tuple[tuple[Dependency, ...], ...]  # As `find_dependencies` returns them
+    start_ns: tuple[int, ...]  # When each statement's work would begin, in ns since the program's beginning
+    end_ns: tuple[int, ...]  # When it would end
+    critical: frozenset[int]  # Statements of the chain that sets the length
 
     @property
     def length_ns(self) -> int:
@@ -210,46 +187,36 @@ class _Lane:
     """What is known of one stream while statements are placed."""
 
     free_ns: int = 0
-    knows: dict[str, int] = field(default_factory=dict)
-    """The last statement of each other stream that it is behind."""
+    knows: dict[str, int] = field(default_factory=dict)  # The last statement of each other stream that it is behind
     last: int = -1
 
 
 class StreamCosts(NamedTuple):
     """What streams cost the host, in ns."""
 
-    switch_ns: int = 0
-    """Leaving one stream and selecting another."""
-    wait_ns: int = 0
-    """Recording an event, and making a stream wait for it."""
+    switch_ns: int = 0  # Leaving one stream and selecting another
+    wait_ns: int = 0  # Recording an event, and making a stream wait for it
 
 
-NO_COSTS = StreamCosts()
-"""The host does nothing between the statements: in a CUDA graph."""
+NO_COSTS = StreamCosts()  # The host does nothing between the statements: in a CUDA graph
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Recording:
     """What the first run of a program told."""
 
-    works: tuple[Work, ...]
-    """What each statement did, in order."""
+    works: tuple[Work, ...]  # What each statement did, in order
     names: tuple[Mapping[int, str], ...] = ()
     """For each statement, the variables through which pieces of memory can be reached behind it, by the piece's number."""
-    reached: tuple[Mapping[int, str], ...] = ()
-    """The same in front of each statement, of the variables that it looks up."""
+    reached: tuple[Mapping[int, str], ...] = ()  # The same in front of each statement, of the variables that it looks up
     containers: frozenset[str] = frozenset()
     """Variables that lead to arrays and are none: what they lead to may change while they stay."""
     born: Mapping[int, int] = field(default_factory=dict)
     """In which statement each piece of memory was allocated; those that are not there were there before."""
-    survivors: frozenset[int] = frozenset()
-    """Pieces that variables still reach when the program has ended."""
-    notes: tuple[str, ...] = ()
-    """What could not be known, one sentence each."""
-    costs: StreamCosts = NO_COSTS
-    """What more streams cost the host here."""
-    outside: str = ""
-    """Which line calls what may change files, processes or other machines; empty for none."""
+    survivors: frozenset[int] = frozenset()  # Pieces that variables still reach when the program has ended
+    notes: tuple[str, ...] = ()  # What could not be known, one sentence each
+    costs: StreamCosts = NO_COSTS  # What more streams cost the host here
+    outside: str = ""  # Which line calls what may change files, processes or other machines; empty for none
 
 
 class _Scheduler:
@@ -392,15 +359,6 @@ class _Scheduler:
 def schedule(works: Sequence[Work], names: Sequence[str], costs: StreamCosts = NO_COSTS) -> Schedule:
     """Choose a stream for each statement, keeping their order on the host: list scheduling by their durations.
 
-    Parameters
-    ----------
-    works
-        What each statement did when it was recorded.
-    names
-        Streams to use, at least one; the program begins and ends in the first.
-    costs
-        What more streams cost the host.
-
     Examples
     --------
     >>> copies = [Work(accesses=(Access(k, None, True),), engine=Engine.COPY_IN, duration_ns=50_000) for k in range(2)]
@@ -442,3 +400,72 @@ def on_one_stream(works: Sequence[Work], name: str) -> Schedule:
     """Return the schedule with everything on one stream, in order."""
     placed = [replace(work, stream=None if work.engine is Engine.NONE else name) for work in works]
     return schedule(placed, [name])
+
+
+def schedule_trace(
+    planned: Schedule,
+    recording: Recording,
+    texts: Sequence[tuple[int, str]],
+    *,
+    device: Device,
+    backend: str,
+    make: Callable[..., Trace] = Trace,
+) -> Trace:
+    """Return a schedule as a trace that says it is predicted: statements with work as spans, waits between streams as edges."""
+    rows = [place for place, stream in enumerate(planned.stream) if stream is not None]
+    row_of = {place: row for row, place in enumerate(rows)}
+    lanes = tuple(Lane(name=name, device=device.ordinal, stream=1 + number) for number, name in enumerate(planned.streams))
+    lane_of = {name: number for number, name in enumerate(planned.streams)}
+    waits = [(row_of[wait.behind], row_of[place]) for place in rows for wait in planned.waits[place] if wait.behind in row_of]
+    start_ns, end_ns = ([times[place] for place in rows] for times in (planned.start_ns, planned.end_ns))
+    copies = {Engine.COPY_IN, Engine.COPY_OUT}
+    kinds = [SpanKind.COPY if recording.works[place].engine in copies else SpanKind.KERNEL for place in rows]
+    lines = [f"{texts[place][0]}: {' '.join(texts[place][1].split())}" for place in rows]
+    names = {line: code for code, line in enumerate(dict.fromkeys(lines))}
+    edges = np.array(sorted(waits), np.int64).reshape(-1, 2)
+    return make(
+        start_ns=start_ns,
+        end_ns=end_ns,
+        queued_ns=start_ns,
+        lane=[lane_of[name] for name in planned.stream if name is not None],
+        name=[names[line] for line in lines],
+        kind=[SPAN_KINDS.index(kind) for kind in kinds],
+        parent=[-1] * len(rows),
+        thread=[-1] * len(rows),
+        names=tuple(names),
+        lanes=lanes,
+        extra={"detail": np.arange(len(rows))},
+        details=tuple(WorkDetail(full_name=_told(planned, recording, texts, place)) for place in rows),
+        edges=Edges(source=edges[:, 0], target=edges[:, 1], kind=np.full(len(edges), EDGE_KINDS.index(EdgeKind.WAIT), np.int8)),
+        metadata=TraceMetadata(
+            backend=backend,
+            device=replace(device, name=f"{device.name}, predicted", simulated=True),
+            clock=f"{PREDICTED} by a plan from its first runs",
+            tier=CaptureTier.KERNELS,
+            capture_source="a plan",
+            capture_windows=((0, planned.length_ns),),
+            title="Plan, predicted",
+        ),
+    )
+
+
+def behind_text(planned: Schedule, recording: Recording, texts: Sequence[tuple[int, str]], place: int) -> str:
+    """Say what the stream of a statement waits for, each with the variable that crosses."""
+    if recording.works[place].barrier:
+        return "everything"
+    lines = []
+    for wait in planned.waits[place]:
+        if wait.behind >= 0:
+            name = recording.names[wait.behind].get(wait.piece, "") if recording.names else ""
+            lines.append(f"line {texts[wait.behind][0]}{f' ({name})' if name else ''}")
+    return ", ".join(lines)
+
+
+def _told(planned: Schedule, recording: Recording, texts: Sequence[tuple[int, str]], place: int) -> str:
+    waits, barrier = behind_text(planned, recording, texts, place), recording.works[place].barrier
+    facts = [
+        texts[place][1],
+        *([f"waits for {waits}{f': it {barrier}' if barrier else ''}"] if waits else []),
+        *(["sets the length"] if place in planned.critical else []),
+    ]
+    return "; ".join(facts)

@@ -10,18 +10,28 @@ from contextlib import contextmanager
 from dataclasses import dataclass, replace
 from functools import partial
 from html import escape
-from typing import TYPE_CHECKING, Any, ClassVar, NamedTuple
+from typing import TYPE_CHECKING, Any, ClassVar
 
 from gpustreamlab.analysis._report import Report, Reported, ReportTable, more_row
 from gpustreamlab.analysis._scale import count_text, format_ns
-from gpustreamlab.draw import GraphEdge, GraphNode, graph_html, graph_svg
+from gpustreamlab.draw import picture_html
 from gpustreamlab.errors import OptionError, ProgramError, StreamNotFoundError
+from gpustreamlab.model import Trace
 from gpustreamlab.programs._check import Both, Check, PlanComparison, check_plan, compare_plan, kept_back
 from gpustreamlab.programs._code import Code, Statements, probed, write_code
-from gpustreamlab.programs._graph import Engine, Recording, Schedule, Work, on_one_stream, schedule
+from gpustreamlab.programs._graph import (
+    Engine,
+    Recording,
+    Schedule,
+    Work,
+    behind_text,
+    on_one_stream,
+    schedule,
+    schedule_trace,
+)
 from gpustreamlab.programs._record import least_work, measured, needed_names, record
 from gpustreamlab.programs._replay import Replay
-from gpustreamlab.programs._source import RESULT, Statement, free_name, read_source, short_text
+from gpustreamlab.programs._source import RESULT, Statement, free_name, read_source
 from gpustreamlab.programs._values import FunctionNames, Signature, can_be_weak, is_plain, required_names, signature
 
 if TYPE_CHECKING:
@@ -41,6 +51,8 @@ TIMED_RUNS = 2
 _PROBE = "__gpustreamlab_time__"
 LISTED_STATEMENTS = 60
 """How many statements a plan's table has."""
+LISTED_CRITICAL = 12
+"""Most lines of the critical path that are listed."""
 
 
 class Program:
@@ -224,39 +236,22 @@ def _capture_advice(statements: Sequence[Statement], recording: Recording) -> st
     )
 
 
-class PlanGraph(NamedTuple):
-    """Statements as a graph."""
-
-    nodes: tuple[GraphNode, ...]
-    """The statements, in their order."""
-    edges: tuple[GraphEdge, ...]
-    """Which comes behind which."""
-
-    def __repr__(self) -> str:
-        return f"<PlanGraph: {count_text(len(self.nodes), 'statement')}, {count_text(len(self.edges), 'edge')}>"
-
-    def _repr_html_(self) -> str:
-        return graph_html(self.nodes, self.edges, "Plan", named="line", headline=_host_headline(self.nodes))
-
-    def _repr_svg_(self) -> str:
-        headline = _host_headline(self.nodes)
-        return graph_svg(self.nodes, self.edges, width_px=900, title="Plan", named="line", headline=headline)
-
-
-def _host_headline(nodes: Sequence[GraphNode]) -> str:
-    """Say that the host sets the length, where the chain of statements that does begins late; else return nothing."""
-    critical = [node for node in nodes if node.is_critical]
-    if not critical:
+def _length_text(statements: Sequence[PlannedStatement], length_ns: int) -> str:
+    """Say which lines set the length, or that the host does, where the chain of statements begins late."""
+    critical = sorted((one for one in statements if one.is_critical), key=lambda one: one.start_ns)
+    work_ns = sum(one.duration_ns for one in critical)
+    if not work_ns:
         return ""
-    first = min(critical, key=lambda node: node.start_ns)
-    length_ns = max(node.end_ns for node in nodes)
-    if 2 * first.start_ns <= length_ns:
-        return ""
-    work_ns = sum(node.end_ns - node.start_ns for node in critical)
-    return (
-        f"The host sets the length: of {format_ns(length_ns)} it takes {format_ns(first.start_ns)} to launch what comes before "
-        f"line {first.name}; {format_ns(work_ns)} of work follow"
-    )
+    if 2 * critical[0].start_ns > length_ns:
+        return (
+            f"The host sets the length: of {format_ns(length_ns)} it takes {format_ns(critical[0].start_ns)} to launch what "
+            f"comes before line {critical[0].line}; {format_ns(work_ns)} of work follow."
+        )
+    lines = [str(one.line) for one in critical]
+    if len(lines) > LISTED_CRITICAL:
+        half = LISTED_CRITICAL // 2
+        lines = [*lines[:half], f"… {len(lines) - 2 * half:,} more …", *lines[-half:]]
+    return f"The length is set by line{'s' if len(lines) > 1 else ''} {' → '.join(lines)}, {format_ns(work_ns)} of work."
 
 
 class Plan(Reported):
@@ -563,49 +558,31 @@ class Plan(Reported):
     def overview(self, note: str = "") -> str:
         """Return its main figures as HTML, with a note."""
         noted = f"<p style='margin:0.4em 0;opacity:0.75;font-size:90%'>{escape(note)}</p>" if note else ""
-        head = f"<p style='margin:0.4em 0'><b>Plan:</b> {escape(self._line())}</p>"
+        length = _length_text(self.statements, self._planned.length_ns) if self.has_run else ""
+        head = f"<p style='margin:0.4em 0'><b>Plan:</b> {escape(self._line())}. {escape(length)}</p>"
         return f"<div class='gpustreamlab-plan' style='overflow-x:auto'>{noted}{head}</div>{self._picture()}"
 
     @property
-    def graph(self) -> PlanGraph:
-        """The statements as a graph: which comes behind which, and what waits."""
-        statements, names = self.statements, self._recording.names
-        nodes = tuple(
-            GraphNode(
-                label=short_text(one.text),
-                detail=one.text,
-                stream=one.stream,
-                start_ns=one.start_ns,
-                end_ns=one.start_ns + one.duration_ns,
-                is_critical=one.is_critical,
-                is_barrier=bool(one.barrier),
-                note=one.barrier,
-                name=str(one.line),
-            )
-            for one in statements
+    def trace(self) -> Trace:
+        """The plan as a trace that says it is predicted: statements are spans, waits are edges; empty before the first run."""
+        return self._traced(type(self._program.lab.trace))
+
+    def _traced(self, make: Callable[..., Trace]) -> Trace:
+        program, known = self._program, (self._planned, self._recording)
+        planned, recording = known if self.has_run else (on_one_stream((), self._names[0]), Recording(works=()))
+        return schedule_trace(
+            planned, recording, self._texts, device=program.lab.device, backend=program.backend.name, make=make
         )
-        edges = []
-        for place, one in enumerate(statements):
-            pieces = {before.first: before.piece for before in self._planned.dependencies[place]}
-            # What a barrier comes behind, and what comes behind it, its band shows.
-            data = [first for first in one.behind if not (one.barrier or statements[first].barrier)]
-            edges += [
-                GraphEdge(
-                    first=first,
-                    second=place,
-                    is_wait=first in one.waits_for,
-                    is_critical=one.is_critical and statements[first].is_critical,
-                    text=names[first].get(pieces.get(first, -1), ""),
-                )
-                for first in sorted({*data, *one.waits_for})
-            ]
-        return PlanGraph(nodes, tuple(edges))
+
+    @property
+    def _texts(self) -> list[tuple[int, str]]:
+        return [(one.line, one.text) for one in self._program.source.statements]
 
     def __str__(self) -> str:
         return f"{super().__str__()}\n\n{self.code}".rstrip()
 
     def _picture(self) -> str:
-        return self.graph._repr_html_()
+        return picture_html(self._traced(Trace)) if self.has_run else ""
 
     def _repr_html_(self) -> str:
         code = f"<pre style='{_CODE}'>{escape(self.code)}</pre>"
@@ -614,10 +591,8 @@ class Plan(Reported):
     def _report(self) -> Report:
         rows = [["", "line", "statement", "stream", "begins", "takes", "waits for"]]
         statements = self.statements
-        for one in statements[:LISTED_STATEMENTS]:
-            waits = ", ".join(f"line {statements[other].line}" for other in one.waits_for)
+        for place, one in enumerate(statements[:LISTED_STATEMENTS]):
             mark = "critical" if one.is_critical else ""
-            waits = "everything" if one.barrier else waits
             rows.append(
                 [
                     mark,
@@ -626,7 +601,7 @@ class Plan(Reported):
                     one.stream or "host",
                     format_ns(one.start_ns),
                     format_ns(one.duration_ns),
-                    waits,
+                    behind_text(self._planned, self._recording, self._texts, place),
                 ]
             )
         rows += more_row(len(statements) - LISTED_STATEMENTS, 7)
@@ -643,4 +618,5 @@ class Plan(Reported):
         notes += [f"Line {line} is ordered before and after everything: it {why}." for line, why in barriers[:5]]
         if len(barriers) > 5:
             notes.append(f"{len(barriers) - 5} more lines are ordered before and after everything.")
-        return (*notes, *self._recording.notes)
+        length = _length_text(self.statements, self._planned.length_ns)
+        return (*filter(None, [length]), *notes, *self._recording.notes)

@@ -27,13 +27,13 @@ from gpustreamlab._util.arrays import (
     attributes_of,
     cached_by_type,
     find_arrays,
+    find_owner,
     is_array,
     is_own,
     items_of,
     names_of_type,
     slotted,
 )
-from gpustreamlab._util.ownership import find_owner
 from gpustreamlab.programs._calls import is_user_function, root_of, root_of_type
 from gpustreamlab.programs._source import names_of_code
 from gpustreamlab.programs._torch import copied_tensors, is_tensor

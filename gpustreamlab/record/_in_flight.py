@@ -300,10 +300,6 @@ class RangesInFlight:
             self.idle_pairs.clear()
         return pairs
 
-    def leave_to_parent(self) -> None:
-        """Begin anew in a forked child: a thread that is not in this process may have been collecting."""
-        self._is_collecting = self.is_awaiting_work = False
-
     def end_awaiting(self) -> None:
         """Note that no more work is told of, and forget what it is looked up in."""
         with self.lock:

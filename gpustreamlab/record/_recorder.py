@@ -537,11 +537,6 @@ class Recorder:
         """Take what is told of kernels by now, into the buffer. Never waits for the device."""
         self.kernels.take(is_complete=False)
 
-    def leave_to_parent(self) -> None:
-        """Touch nothing any more that is of the process that this one was forked from."""
-        self.in_flight.leave_to_parent()
-        self.kernels.abandon()
-
     def _drop_untold(self, until_host_ns: int) -> None:
         self.is_timed_by_work = False
         self.in_flight.drop_untold(until_host_ns)

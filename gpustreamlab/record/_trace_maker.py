@@ -94,6 +94,8 @@ def build_trace(delta: Delta, *, keeps_lanes: bool = False) -> Trace:
     used = np.arange(len(tables.lanes)) if keeps_lanes else rows["lane"]
     kept, code = _worth_lanes(tables.lanes, used, counters.lane)
     extra = extra_columns(rows, parent, delta.details) if were_captured else {}
+    if not tables.metadata.imported:  # what other tools tell has no numbers but those that its reader gave
+        extra["number"] = rows["number"]
     edges = _edges(rows, place, delta.edges, delta.dependencies if were_captured else None)
     del place
     found: dict[str, NDArray[Any]] = rows | {"lane": code[rows["lane"]], "parent": parent}

@@ -217,11 +217,6 @@ class CaptureControl:
             if source is not None:
                 source.close()
 
-    def disown(self) -> None:
-        """Give everything up without touching it: in a forked child it is the parent's."""
-        self._updater = None  # its thread is not in this process
-        self._is_closed = True
-
     def _try(self, capture: Capture | None) -> str:
         """Do what `_apply` does, and only note where kernels cannot be captured at all."""
         try:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection, Mapping
+from collections.abc import Mapping
 from dataclasses import replace
 from typing import NamedTuple
 
@@ -14,10 +14,8 @@ from gpustreamlab.model import DEVICE_WORK, SPAN_KINDS
 from gpustreamlab.record import START, Delta, Journal, RowFinder, Unended
 from gpustreamlab.typing import Int64Array, SpanKind
 
-KNOWN_SPANS = 1 << 16
-"""How many of the last ranges are known to arrows, and to work inside them."""
-WAITING_EDGES = 1 << 14
-"""How many arrows wait for one of their spans; the newest count."""
+KNOWN_SPANS = 1 << 16  # How many of the last ranges are known to arrows, and to work inside them
+WAITING_EDGES = 1 << 14  # How many arrows wait for one of their spans; the newest count
 
 _NUMBER, _LANE, _NAME, _ROW, _START, _END = range(6)
 
@@ -74,10 +72,8 @@ def _arrows(row: Int64Array, start_ns: Int64Array, end_ns: Int64Array) -> Int64A
 RANGE_CODE = SPAN_KINDS.index(SpanKind.RANGE)
 IS_WORK = np.array([kind in DEVICE_WORK for kind in SPAN_KINDS])
 
-MAX_SPANS = 10_000_000
-"""Most spans that a page may hold: the memory of a browser's tab is finite."""
-MOVED_SPANS = 200_000
-"""Most spans that are sent once more so that the axis begins at the first of them."""
+MAX_SPANS = 10_000_000  # Most spans that a page may hold: the memory of a browser's tab is finite
+MOVED_SPANS = 200_000  # Most spans that are sent once more so that the axis begins at the first of them
 
 
 class ShownDelta(NamedTuple):
@@ -85,8 +81,7 @@ class ShownDelta(NamedTuple):
 
     delta: Delta
     """Without rows of these lanes, and with lanes as the page counts them. Its `first` means nothing, as rows are missing."""
-    row: Int64Array
-    """Append index of each of its rows; shape (n,)."""
+    row: Int64Array  # Append index of each of its rows; shape (n,)
     lane: Int64Array
     """How the page counts each lane; -1 for one that it lacks. It never changes, as lanes are only added; shape (n_lanes,)."""
 
@@ -112,26 +107,15 @@ class ShownDelta(NamedTuple):
 class NewSpans(NamedTuple):
     """What came since the last time."""
 
-    delta: Delta
-    """What the page shows of what the recorder told."""
-    columns: SpanColumns
-    """The spans, or items that stand for several."""
-    missed_count: int = 0
-    """How many were overwritten before they could be read, since the page is there."""
+    delta: Delta  # What the page shows of what the recorder told
+    columns: SpanColumns  # The spans, or items that stand for several
+    missed_count: int = 0  # How many were overwritten before they could be read, since the page is there
     is_moved: bool = False
     """Whether `columns` are all spans so far: one that started before the page's zero came, which has moved there."""
 
 
 class SpanReader:
-    """Reads a recorder's spans once, in the order in which they ended, and gives each a row.
-
-    Parameters
-    ----------
-    recorder
-        Whose spans.
-    capacity
-        How many can be read again.
-    """
+    """Reads a recorder's spans once, in the order in which they ended, and gives each a row."""
 
     def __init__(self, recorder: Journal, capacity: int) -> None:
         self._recorder = recorder
@@ -161,14 +145,12 @@ class SpanReader:
         Spans come in the order of their ends, so the first start may come late. The zero then moves there, and as all times
         count from it, what is returned is everything so far.
         """
-        awaited = self.rows.awaited
-        told = self._recorder.changes(self.cursor, awaited=awaited, title=title)
+        told = self._recorder.changes(self.cursor, awaited=(), title=title)
         delta, at, self.lane = ShownDelta.of(told)
         unended = delta.unended
         missed = 0 if self._is_new else delta.missed
         if self._is_new or delta.is_cleared:
             self._start_anew(told)
-        self._forget_lost(awaited, delta.columns["number"], unended)
         codes = self.rows.add(self._arrived(delta), OpenSpans(unended.number, unended.parent, unended.lane))
         self._codes[at[-self.capacity :] % self.capacity] = codes[-self.capacity :]
         self.cursor = delta.cursor
@@ -176,20 +158,14 @@ class SpanReader:
         self._ranges.note_open(unended.number, unended.lane)
         self._ranges.remember(delta.columns, codes)
         edges = self._ranges.resolve(delta.edges)
-        columns = self.read_again().columns if is_moved else self._columns(delta, at, codes, edges, most)
+        columns = self.read_again().columns if is_moved else self._columns(delta, codes, edges, most)
         return NewSpans(delta, columns, missed, is_moved)
 
     def read_again(self) -> NewSpans:
         """Return what was read before and can be read again, with all names and details so far."""
         delta, at, _ = ShownDelta.of(self._recorder.changes(START._replace(row=self.first), until=self.cursor))
         codes = self._codes[at % self.capacity].astype(np.int64)
-        return NewSpans(delta, self._columns(delta, at, codes, find_edges(delta.edges, delta.columns, codes), MAX_SPANS))
-
-    def _forget_lost(self, awaited: Collection[int], number: Int64Array, unended: Unended) -> None:
-        """Give up the places of awaited spans that have not come and are not on their way."""
-        if awaited:
-            come = number[np.isin(number, np.array(list(awaited)))]
-            self.rows.forget(set(awaited) - set(unended.number.tolist()) - set(come.tolist()))
+        return NewSpans(delta, self._columns(delta, codes, find_edges(delta.edges, delta.columns, codes), MAX_SPANS))
 
     @property
     def clear_count(self) -> int:
@@ -242,10 +218,10 @@ class SpanReader:
             self.zero_ns = min([first_ns, *opened])
         return is_moved
 
-    def _columns(self, delta: Delta, at: Int64Array, codes: Int64Array, edges: Int64Array, most: int) -> SpanColumns:
+    def _columns(self, delta: Delta, codes: Int64Array, edges: Int64Array, most: int) -> SpanColumns:
         """Sort spans, and merge narrow ones of a row where there are more than so many."""
         columns = delta.columns
-        order = np.lexsort((columns["end_ns"], columns["start_ns"], codes))
+        order = np.lexsort((columns["number"], columns["end_ns"], columns["start_ns"], codes))
         row = codes[order]
         start_ns, end_ns = columns["start_ns"][order] - self.zero_ns, columns["end_ns"][order] - self.zero_ns
         count, busy_ns = np.empty(0, np.int64), np.empty(0, np.int64)
@@ -262,7 +238,7 @@ class SpanReader:
             thread=columns["thread"][order],
             partition=columns["partition"][order] + 1,
             queueing_ns=np.maximum(0, columns["start_ns"][order] - columns["queued_ns"][order]),
-            place=at[order],
+            place=columns["number"][order],
             count=count,
             busy_ns=busy_ns,
             edges=edges - np.array([self.zero_ns, 0, self.zero_ns, 0]),

@@ -4,20 +4,135 @@ from __future__ import annotations
 
 import keyword
 import logging
-from collections.abc import Callable, Collection, Iterable, Iterator, Mapping
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from contextlib import ExitStack, contextmanager
 from dataclasses import replace
+from types import EllipsisType
 from typing import NamedTuple
 
 from gpustreamlab._util.defences import delayed_interrupts
+from gpustreamlab.analysis import Share
 from gpustreamlab.backends import Backend, BackendStream, ContextSpec, order_behind
 from gpustreamlab.errors import OptionError, PartitionError, PartitionInUseError, PartitionNotFoundError, nearest_hint
-from gpustreamlab.green import ContextCache, context_specs, warn_user
-from gpustreamlab.model import Lane, Layout, Partition, Verification
+from gpustreamlab.green import ContextCache, context_specs, fit_layout, plan_layout, warn_user
+from gpustreamlab.model import Lane, Layout, Partition, Verification, VerifiedLane, VerifiedPartition, WorkqueueOptions
 from gpustreamlab.record import RecordedLane, Recorder
-from gpustreamlab.streams.life import LeftStreams, SessionLocks
-from gpustreamlab.streams.probe import SMProbe
+from gpustreamlab.streams.life import SessionLocks
 from gpustreamlab.streams.stream import Stream
+from gpustreamlab.typing import Int64Array, Rounding
+
+
+class SMProbe:
+    """Runs the backend's probe in partitions, on streams of its own, and remembers what was seen."""
+
+    def __init__(self, backend: Backend, cache: ContextCache) -> None:
+        self._backend = backend
+        self._cache = cache
+        self._streams: dict[ContextSpec, BackendStream] = {}
+        self._sm_ids: dict[ContextSpec, tuple[int, ...]] = {}
+
+    def locate(self, layout: Layout) -> None:
+        """Measure the SM ids of each partition, in its own context."""
+        specs = context_specs(layout)
+        seen = self._backend.probe_sms([self._stream(spec) for spec in specs.values()])
+        self._keep(specs, seen)
+
+    def verify(self, layout: Layout | None, streams: Sequence[Stream]) -> Verification:
+        """Run the probe in every partition's own context and on every stream, all at once."""
+        specs = context_specs(layout)
+        own = [self._stream(spec) for spec in specs.values()]
+        self._backend.probe_sms([])  # what is compiled or loaded on first use does not count
+        began_ns = self._backend.host_time_ns()
+        seen = self._backend.probe_sms([*own, *(stream._backend_stream for stream in streams)])
+        duration_ns = self._backend.host_time_ns() - began_ns
+        sm_ids = self._keep(specs, seen)
+        return Verification(
+            device=self._backend.device.label,
+            sm_count=self._backend.device.sm_count,
+            partitions=tuple(
+                VerifiedPartition(
+                    name=part.name, requested_sms=part.requested_sms, granted_sms=part.granted_sms, sm_ids=sm_ids[part.name]
+                )
+                for part in layout or ()
+                if part.name in sm_ids
+            ),
+            lanes=tuple(
+                _verified_lane(stream, ids.tolist(), sm_ids) for stream, ids in zip(streams, seen[len(own) :], strict=True)
+            ),
+            duration_ns=duration_ns,
+            is_enforced=layout is None or layout.is_enforced,
+        )
+
+    def with_known_sms(self, layout: Layout | None) -> Layout | None:
+        """Return the layout with the SM ids that were measured before: a context keeps its SMs."""
+        if layout is None:
+            return None
+        known = {name: self._sm_ids.get(spec) for name, spec in context_specs(layout).items()}
+        return replace(layout, partitions=tuple(replace(part, sm_ids=known.get(part.name)) for part in layout))
+
+    def forget(self, spec: ContextSpec) -> None:
+        """Close the stream in a context that is about to go."""
+        with delayed_interrupts():  # what is not closed stays known
+            self._sm_ids.pop(spec, None)
+            stream = self._streams.pop(spec, None)
+            if stream is not None:
+                stream.close()
+
+    def close(self) -> None:
+        """Close the streams. Idempotent."""
+        for spec in [*self._streams]:
+            self.forget(spec)
+
+    def _stream(self, spec: ContextSpec) -> BackendStream:
+        if spec not in self._streams:
+            with delayed_interrupts():  # a stream that was made is known
+                self._streams[spec] = self._cache.get(spec).create_stream(priority=0)
+        return self._streams[spec]
+
+    def _keep(self, specs: Mapping[str, ContextSpec], seen: Sequence[Int64Array]) -> dict[str, tuple[int, ...]]:
+        """Remember what was seen in the partitions' own contexts, which come first."""
+        sm_ids = {name: tuple(ids.tolist()) for name, ids in zip(specs, seen, strict=False)}
+        self._sm_ids.update({specs[name]: ids for name, ids in sm_ids.items()})
+        return sm_ids
+
+
+def _verified_lane(stream: Stream, seen: Sequence[int], sm_ids: Mapping[str, tuple[int, ...]]) -> VerifiedLane:
+    own = sm_ids.get(stream.partition or "")
+    inside = tuple(sm for sm in seen if own is None or sm in own)
+    outside = tuple(sm for sm in seen if own is not None and sm not in own)
+    return VerifiedLane(name=stream.name, partition=stream.partition, inside=inside, outside=outside)
+
+
+def read_plan(
+    backend: Backend,
+    plan: Mapping[str, Share] | Layout | EllipsisType | None,
+    shares: Mapping[str, Share],
+    *,
+    rounding: Rounding | str,
+    strict: bool = False,
+    workqueue: WorkqueueOptions | None = None,
+) -> Layout | None:
+    """Return the layout for what was given as one mapping or layout, or as keywords; None for the whole card."""
+    if plan is not ... and shares:
+        raise PartitionError(
+            f"Partitions are given either as one mapping or layout, or as keywords; both were given ({', '.join(shares)})."
+        )
+    if plan is None:
+        return None
+    if isinstance(plan, Layout):
+        return fit_layout(backend, plan, round=rounding, strict=strict)
+    asked = shares if plan is ... else plan
+    return plan_layout(backend, asked, round=rounding, strict=strict, workqueue=workqueue)
+
+
+def read_renamed(renamed: Mapping[str, str] | None) -> dict[str, str]:
+    """Return new names of partitions by old ones."""
+    if renamed is not None and not isinstance(renamed, Mapping):
+        raise PartitionError(
+            f"renamed is a {type(renamed).__name__}; it has new names by old ones. Use renamed={{'old': 'new'}}."
+        )
+    return dict(renamed or {})
+
 
 _log = logging.getLogger(__name__)
 
@@ -37,15 +152,7 @@ DRAIN_ROUNDS = 100
 
 
 class Partitions:
-    """The current layout of one session, and the way to another.
-
-    Parameters
-    ----------
-    backend, recorder, locks
-        The session's.
-    cache
-        Its green contexts.
-    """
+    """The current layout of one session, and the way to another."""
 
     def __init__(self, backend: Backend, recorder: Recorder, cache: ContextCache, locks: SessionLocks) -> None:
         self.cache = cache
@@ -56,20 +163,12 @@ class Partitions:
         self._backend = backend
         self._recorder = recorder
         self._locks = locks
-        self.left = LeftStreams(is_lending=getattr(backend, "lends_streams", False))
-        """Streams that were closed while a thread had them selected, and their contexts."""
         self.probe = SMProbe(backend, cache)
         """Finds out which SMs the partitions have."""
         self._listeners: dict[object, Callable[[Layout | None], object]] = {}
 
     def plan_moves(self, layout: Layout | None, renamed: Mapping[str, str]) -> list[Stream]:
-        """Return the streams that would be drained and moved for a layout.
-
-        Raises
-        ------
-        PartitionInUseError
-            If a stream works in a partition that the layout does not have.
-        """
+        """Return the streams that would be drained and moved for a layout."""
         with self._locks.state:
             for old, new in renamed.items():
                 if (self.layout is not None and old not in self.layout) or (layout is not None and new not in layout):
@@ -84,18 +183,6 @@ class Partitions:
 
         An error or an interrupt leaves the old layout, whole; once the switch itself has begun, the new one. Who calls holds
         the lock for moves. Streams that are made meanwhile are made in the old layout, and move along.
-
-        Returns
-        -------
-        Layout or None
-            The layout with the SMs that the device really granted.
-
-        Raises
-        ------
-        PartitionInUseError
-            If a stream works in a partition that would go, or is selected while it would have to move.
-        DeviceError
-            If the driver refuses a context.
         """
         self._require_idle_hosts(self.plan_moves(layout, renamed))
         try:
@@ -211,7 +298,7 @@ class Partitions:
         try:
             self.probe.close()
         finally:
-            self.cache.close(self.left.take_context)
+            self.cache.close()
 
     def _keep_located(self) -> None:
         located = self.probe.with_known_sms(self.layout)
@@ -255,13 +342,6 @@ class Partitions:
 
         Others go on meanwhile: they make, close and feed streams. Someone who feeds one through its handle could keep it busy
         for ever. After some rounds the move goes on, and new work stays behind what is left.
-
-        Parameters
-        ----------
-        plan
-            Says where streams go: called under the lock of the state, first, and before each try to switch.
-        finish
-            Called at the switch, before the streams settle.
         """
         is_changed = False
         try:
@@ -380,7 +460,6 @@ class Partitions:
             for stream in streams:
                 if stream.is_closed or self._recorder.is_in_use(stream._recorded):
                     in_use |= set(stream._places)  # drained there, or a thread has entered the old place a moment ago
-            in_use |= self.left.specs
 
         def leave(spec: ContextSpec) -> None:
             for stream in streams:

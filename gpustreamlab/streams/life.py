@@ -6,36 +6,22 @@ import atexit
 import html
 import logging
 import weakref
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from contextlib import contextmanager
 from typing import Any
 
 from gpustreamlab._util.defences import LEFT_TO_PARENT, in_forked_child, process_lock
-from gpustreamlab.backends import BackendContext, ContextSpec
 from gpustreamlab.errors import SessionClosedError
 from gpustreamlab.green import ContextCache
 from gpustreamlab.model import Layout
-from gpustreamlab.record import LossReport, RecordedLane
+from gpustreamlab.record import LossReport
 from gpustreamlab.typing import SessionState
 
 _log = logging.getLogger(__name__)
 
 
 class Closing:
-    """Steps that are left.
-
-    Parameters
-    ----------
-    steps
-        In their order: what is closed, and what closes it.
-
-    Examples
-    --------
-    >>> closing = Closing([("first", lambda: 1 / 0), ("second", list)])
-    >>> closing.run()
-    >>> [(what, str(failure)) for what, failure in closing.failures]
-    [('first', 'division by zero')]
-    """
+    """Steps that are left."""
 
     def __init__(self, steps: Iterable[tuple[str, Callable[[], object]]]) -> None:
         self._steps = list(steps)
@@ -97,13 +83,7 @@ class SessionLocks:
 
 
 class SessionLife:
-    """Closed until `begin`: before everything is made, there is nothing to close.
-
-    Parameters
-    ----------
-    loss_report
-        Names the ranges where the device's context is lost.
-    """
+    """Closed until `begin`: before everything is made, there is nothing to close."""
 
     __slots__ = ("_loss_report", "_why_closed", "locks", "state")
 
@@ -164,72 +144,6 @@ def raise_first(failures: Iterable[Exception | None]) -> None:
             raise failure
 
 
-class LeftStreams:
-    """Destroys the backend's streams of a session, but none on which a library may still launch: that would end the process.
-
-    Parameters
-    ----------
-    is_lending
-        Whether libraries have these streams by their handles.
-    """
-
-    def __init__(self, *, is_lending: bool) -> None:
-        self._is_lending = is_lending
-        self._waiting: list[tuple[Sequence[RecordedLane], Callable[[], object]]] = []
-        self._contexts: dict[ContextSpec, BackendContext] = {}
-        self._lock = process_lock()
-
-    @property
-    def specs(self) -> set[ContextSpec]:
-        """What the green contexts of the streams that wait are made of."""
-        return {spec for places, _ in tuple(self._waiting) if (spec := places[0].spec) is not None}
-
-    def is_needed(self, places: Sequence[RecordedLane]) -> bool:
-        """Tell whether a thread has a stream selected, in any of its places, so that a library may still launch there."""
-        return self._is_lending and any(place.is_selected for place in places)
-
-    def close(self, places: Sequence[RecordedLane], let_go: Callable[[], object]) -> None:
-        """Destroy the backend's stream of a place, now or when no thread has the stream selected any more.
-
-        Parameters
-        ----------
-        places
-            The place, and the stream's others.
-        let_go
-            Called before that, to free what work of that thread may still use.
-        """
-        if not self.is_needed(places):
-            raise_first([failure_of(let_go), failure_of(places[0].stream.close)])
-            return
-        _log.warning(
-            "Stream %r was closed while a thread has it selected. What that thread enqueues there is not recorded; the stream "
-            "is destroyed when its `with` block ends.",
-            places[0].name,
-        )
-        with self._lock:
-            self._waiting.append((places, let_go))
-        self.sweep()  # the thread may have left it in between
-
-    def take_context(self, spec: ContextSpec, context: BackendContext) -> bool:
-        """Take over a green context that is to be destroyed, if a stream in it waits; it goes with the last of them."""
-        with self._lock:
-            is_needed = spec in self.specs
-            if is_needed:
-                self._contexts[spec] = context
-        return is_needed
-
-    def sweep(self) -> None:
-        """Destroy what no thread has selected any more; one that fails keeps no other from being destroyed."""
-        with self._lock:
-            is_needed = [self.is_needed(places) for places, _ in self._waiting]
-            ended = [left for left, stays in zip(self._waiting, is_needed, strict=True) if not stays]
-            self._waiting = [left for left, stays in zip(self._waiting, is_needed, strict=True) if stays]
-            spare = self._contexts.keys() - self.specs
-            contexts = [self._contexts.pop(spec) for spec in spare]
-        streams = [close for places, let_go in ended for close in (let_go, places[0].stream.close)]
-        raise_first([failure_of(close) for close in (*streams, *(context.close for context in contexts))])
-
-
 def facts_table(facts: Mapping[str, str], note: str) -> str:
     """Return facts as HTML, with a note below them."""
     left = "style='text-align:left'"
@@ -248,11 +162,5 @@ def partition_fact(layout: Layout, cache: ContextCache) -> str:
 
 
 def counted(count: int, noun: str) -> str:
-    """Return a number and what it counts.
-
-    Examples
-    --------
-    >>> counted(1, "span"), counted(2_000, "span")
-    ('1 span', '2,000 spans')
-    """
+    """Return a number and what it counts."""
     return f"{count:,} {noun}{'' if count == 1 else 's'}"

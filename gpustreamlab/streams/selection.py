@@ -37,7 +37,7 @@ class Selections:
         self.select, self.restore = backend.select, backend.restore
         self.followers: Followers | None = None  # libraries that follow, beside the backend's own
         self.module_count = -1  # how many modules were loaded as libraries were looked for
-        if getattr(backend, "lends_streams", False):  # a backend of others may be older than this
+        if backend.lends_streams:
             self.followers = Followers(backend.select, backend.restore, backend.device.ordinal)
         self.find_loop = loop_finder()
         self.is_closed = False
@@ -126,15 +126,7 @@ class Selections:
             self.unwind(state, depth, is_counted=False)
 
     def unwind(self, state: ThreadState, depth: int, *, is_counted: bool = True) -> None:
-        """Leave what a thread has entered above a depth, innermost first; what ends its block later is silent.
-
-        Parameters
-        ----------
-        state, depth
-            Of this thread, and how many entries stay.
-        is_counted
-            Whether the open ranges among them count as dropped.
-        """
+        """Leave what a thread has entered above a depth, innermost first; what ends its block later is silent."""
         failure: Exception | None = None
         stack = state.stack
         while len(stack) > depth:
@@ -154,8 +146,6 @@ class Selections:
                 del stack[-1]
             if isinstance(entered, Selection):
                 entered.forgo()
-                if entered.stream.is_closed:
-                    entered.stream._close_left()
             state.left_count -= entered is LEFT
         if failure is not None:
             raise failure
@@ -182,22 +172,6 @@ class Selections:
         if unfinished is not NO_EVENTS:
             token, state.writer = unfinished
             self.restore(token)
-
-    def disown(self) -> None:
-        """Touch nothing any more, and be silent where a ``with`` block ends: in a forked child, all this is the parent's."""
-        self.is_closed = True
-        tasks.known.pop(id(self), None)
-        state = getattr(self.local, "state", None)
-        if state is None:
-            return
-        for lane in state.writers:
-            lane.is_closed = True
-        for entry in state.stack:
-            if isinstance(entry[3], Selection):
-                entry[3].forgo()
-        del state.stack[1:]
-        state.left_count = 0
-        state.writer = None
 
     # What tasks ask for
 
@@ -353,8 +327,6 @@ class Selection(ProcessBound):
                 self._state = None
                 if state.left_count:
                     self._selections.settle(state)
-                if self.stream.is_closed:
-                    self.stream._close_left()
             else:
                 is_in_turn = self._leave_out_of_turn(state, error)
         except BaseException:
@@ -381,30 +353,6 @@ class Selection(ProcessBound):
         Each call has a selection of its own, so that the function may be called from several threads at once and call itself.
         Coroutines, generators and asynchronous generators have the stream selected in each of their steps. Between the steps
         the thread has what it had, and what they have entered inside is left and entered again. Each step is a range.
-
-        Parameters
-        ----------
-        function
-            A function, coroutine function, generator function or asynchronous generator function.
-
-        Raises
-        ------
-        OptionError
-            If it is none of these.
-
-        Examples
-        --------
-        >>> import asyncio
-        >>> from gpustreamlab import Session
-        >>> with Session("sim") as lab:
-        ...     lab.stream("decode")
-        ...     @lab.on("decode", "serve")
-        ...     async def serve(x):
-        ...         await asyncio.sleep(0)
-        ...         return lab.current.name, (lab.xp.ones(x) * 2).get()
-        ...     asyncio.run(serve(2))
-        <Stream 'decode', priority 0, handle 0x3>
-        ('decode', array([2., 2.]))
         """
         return tasks.steered_function(function, self._again)
 
@@ -467,8 +415,6 @@ class Selection(ProcessBound):
         del state.stack[-1]
         self._state = None
         self.stream._wait_for_move()
-        if self.stream.is_closed:
-            self.stream._close_left()  # the close may have seen this selection
         return self.__enter__()
 
     def _again(self) -> Selection:
@@ -516,8 +462,6 @@ class Selection(ProcessBound):
 
     def _forget(self) -> None:
         self._state, self._is_taken = None, False
-        if self.stream.is_closed:
-            self.stream._close_left()
 
     def _refuse_to_leave(self, error: BaseException | None) -> None:
         if self._state is not None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import logging
 from collections.abc import Iterator
 from contextlib import contextmanager
 from types import TracebackType
@@ -22,9 +23,11 @@ from gpustreamlab.memory.lifetimes import Keeper
 from gpustreamlab.memory.scratch import LaneScratch, Scratch, check_held
 from gpustreamlab.model import Lane
 from gpustreamlab.record import LossReport, RecordedLane, Recorder
-from gpustreamlab.streams.life import LeftStreams, SessionLocks, failure_of, raise_first
+from gpustreamlab.streams.life import SessionLocks, failure_of, raise_first
 
 __all__ = ["Event", "Stream"]
+
+_log = logging.getLogger(__name__)
 
 ArrayT = TypeVar("ArrayT")
 
@@ -36,7 +39,6 @@ class StreamParts(NamedTuple):
     recorder: Recorder
     locks: SessionLocks
     keeper: Keeper
-    left: LeftStreams
 
 
 class Stream(ProcessBound):
@@ -58,7 +60,7 @@ class Stream(ProcessBound):
         self._is_leaving = False
         """True while it may go to other SMs, and once `close` has begun: who selects it now looks again afterwards."""
         self._why_closed = "is closed"
-        self._backend, self._recorder, self._locks, self._keeper, self._left = parts
+        self._backend, self._recorder, self._locks, self._keeper = parts
         # Held by who waits for the backend's streams and by who destroys them. Who has it takes no lock of the session but
         # that of the state.
         self._life = process_lock()
@@ -301,8 +303,7 @@ class Stream(ProcessBound):
         with self._life:
             if self._is_gone:
                 return  # its name, and its place in every table, may be those of another stream by now
-            keeps_held = self._left.is_needed(self._recorder.places_of(self._recorded))
-            failures = [failure_of(lambda: self._scratch.close(keeps_held=keeps_held))]
+            failures = [failure_of(lambda: self._scratch.close(keeps_held=self._may_be_launched_on(self._recorded)))]
             while self._places:
                 failures.append(failure_of(lambda: self._close_place(next(iter(self._places.values())))))
         raise_first(failures)
@@ -333,7 +334,7 @@ class Stream(ProcessBound):
         """Take no work any more, and touch nothing: in a forked child the stream is the parent's."""
         self.is_closed = self._is_leaving = True
         self._why_closed = LEFT_TO_PARENT
-        self._scratch.disown()
+        self._scratch.is_closed = True
         for place in self._places.values():
             place.close()
         self._places.clear()  # they are not waited for, and not destroyed
@@ -389,16 +390,23 @@ class Stream(ProcessBound):
 
     def _destroy(self, place: RecordedLane) -> None:
         self._scratch.leave(place.stream)
-        let_go = self._scratch.close if place is self._recorded else bool
-        self._left.close(self._recorder.places_of(place), let_go)
+        if not self._may_be_launched_on(place):
+            free = self._scratch.close if place is self._recorded else bool
+            raise_first([failure_of(free), failure_of(place.stream.close)])
+            return
+        _log.warning(
+            "Stream %r was closed while a thread has it selected. What that thread enqueues there is not recorded; the stream "
+            "and its scratch stay for that thread.",
+            self.name,
+        )
 
-    def _close_left(self) -> None:
-        """Destroy what a thread had still selected when the stream was closed, if that has come to its end."""
-        self._left.sweep()
+    def _may_be_launched_on(self, place: RecordedLane) -> bool:
+        """Tell whether a library may still launch there: on a stream of another's, or of nobody, that may end the process."""
+        return self._backend.lends_streams and any(known.is_selected for known in self._recorder.places_of(place))
 
     def _as_of(self, library: str) -> Any:
         self._require_open()
-        if self._backend.device.simulated and not getattr(self._backend, "lends_streams", False):
+        if self._backend.device.simulated and not self._backend.lends_streams:
             raise NotSimulatedError(
                 f"Stream {self.name!r} is of the simulated device, so no library can work on it. Use lab.on({self.name!r}) and "
                 "lab.xp, or a GPU."
@@ -547,13 +555,7 @@ class Event(ProcessBound):
 
 
 def check_label(label: object) -> str:
-    """Return the name of a range, which is any text; raise `InvalidNameError` for what is no text.
-
-    Examples
-    --------
-    >>> check_label("load <image> 3")
-    'load <image> 3'
-    """
+    """Return the name of a range, which is any text; raise `InvalidNameError` for what is no text."""
     if not isinstance(label, str):
         example = "load" if label is None else str(label)[:40]
         raise InvalidNameError(f"A range's label is a str, not {type(label).__name__}. Pass a text, for example {example!r}.")
@@ -561,13 +563,7 @@ def check_label(label: object) -> str:
 
 
 def check_priority(priority: object, priority_range: tuple[int, int]) -> int:
-    """Return a priority that the device takes; raise `OptionError` otherwise.
-
-    Parameters
-    ----------
-    priority_range
-        Lowest and highest priority of the device, for example (0, -5).
-    """
+    """Return a priority that the device takes; raise `OptionError` otherwise."""
     lowest, highest = priority_range
     if isinstance(priority, bool) or not isinstance(priority, int) or not highest <= priority <= lowest:
         raise OptionError(

@@ -30,13 +30,7 @@ KEPT_CLOSED = 256
 
 
 class StreamTable:
-    """Makes and finds the streams of one session, with the locks and the waits that this takes.
-
-    Parameters
-    ----------
-    parts, partitions, life
-        The session's.
-    """
+    """Makes and finds the streams of one session, with the locks and the waits that this takes."""
 
     def __init__(self, parts: StreamParts, partitions: Partitions, life: SessionLife) -> None:
         self._parts = parts
@@ -111,15 +105,7 @@ class StreamTable:
         return found
 
     def known(self, stream: object) -> Stream | None:
-        """Return the stream that a name or a stream stands for; None for a lender that may be no lane yet.
-
-        Raises
-        ------
-        StreamNotFoundError
-            If no stream has the name.
-        StreamClosedError
-            If the stream is closed, and not of this session.
-        """
+        """Return the stream that a name or a stream stands for; None for a lender that may be no lane yet."""
         if isinstance(stream, str):
             found = self.by_name.get(stream)
             if found is None:

@@ -10,9 +10,8 @@ from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
     from gpustreamlab.testing._capture_contract import CAPTURE_CHECKS
-    from gpustreamlab.testing._contract import CONTRACT_CHECKS, ContractCheck
+    from gpustreamlab.testing._contract import CONTRACT_CHECKS, FALLBACK_CHECKS, PARTITION_CHECKS, ContractCheck
     from gpustreamlab.testing._graph_contract import GRAPH_CHECKS
-    from gpustreamlab.testing._partition_contract import FALLBACK_CHECKS, PARTITION_CHECKS
 
 __all__ = ["CAPTURE_CHECKS", "CONTRACT_CHECKS", "FALLBACK_CHECKS", "GRAPH_CHECKS", "PARTITION_CHECKS", "ContractCheck"]
 
@@ -20,9 +19,9 @@ _MODULES = {
     "CAPTURE_CHECKS": "_capture_contract",
     "CONTRACT_CHECKS": "_contract",
     "ContractCheck": "_contract",
-    "FALLBACK_CHECKS": "_partition_contract",
+    "FALLBACK_CHECKS": "_contract",
     "GRAPH_CHECKS": "_graph_contract",
-    "PARTITION_CHECKS": "_partition_contract",
+    "PARTITION_CHECKS": "_contract",
 }
 
 

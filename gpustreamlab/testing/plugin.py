@@ -69,13 +69,7 @@ def gpulab(request: pytest.FixtureRequest) -> Iterator[Session]:
 
 
 class Baseline:
-    """The times of tests in a file, by test and device.
-
-    Parameters
-    ----------
-    path
-        The file, JSON; it need not be there.
-    """
+    """The times of tests in a file, by test and device."""
 
     def __init__(self, path: Path) -> None:
         self.path = path

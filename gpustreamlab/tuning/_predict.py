@@ -12,7 +12,7 @@ from gpustreamlab.analysis import Share, host_waits, plan_partitions
 from gpustreamlab.analysis._report import Report, Reported, ReportTable
 from gpustreamlab.analysis._scale import format_ns
 from gpustreamlab.errors import MeasureError, OptionError, nearest_hint
-from gpustreamlab.model import SPAN_KINDS, Lane, Layout, Partition, Trace
+from gpustreamlab.model import PREDICTED, SPAN_KINDS, Lane, Layout, Partition, Trace
 from gpustreamlab.timeline import Comparison
 from gpustreamlab.tuning._measure import WORK
 from gpustreamlab.tuning._rerun import Need, Seat, Work, run_again, work_of
@@ -484,7 +484,7 @@ def _trace_of(
     metadata = replace(
         trace.metadata,
         device=device,
-        clock="none: predicted by scheduling a recorded run anew",
+        clock=f"{PREDICTED} by scheduling a recorded run anew",
         title=f"{trace.metadata.title}, predicted".removeprefix(", "),
         capture_source="a prediction",
         capture_windows=((int(start.min()), int(end.max())),),

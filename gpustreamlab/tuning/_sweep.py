@@ -13,6 +13,7 @@ from numpy.typing import ArrayLike
 from gpustreamlab.analysis import blocks_that_fit
 from gpustreamlab.analysis._report import Report, Reported, ReportTable
 from gpustreamlab.analysis._scale import count_text, format_ns
+from gpustreamlab.draw import Chart, sweep_chart
 from gpustreamlab.errors import MeasureError, OptionError
 from gpustreamlab.model import Device, Trace
 from gpustreamlab.tuning._measure import WORK, Measurement, Rig, Task, check_count
@@ -140,11 +141,9 @@ class Sweep(Reported):
 
         return pd.DataFrame(self.table)
 
-    def plot(self) -> Any:
-        """Return a Bokeh figure: times with their intervals, the models, and the knee."""
-        from gpustreamlab.draw import sweep_figure
-
-        return sweep_figure(self)
+    def plot(self) -> Chart:
+        """Return a chart, as SVG in its ``svg``: times with their intervals, the models, and the knee."""
+        return sweep_chart(self)
 
     def _line(self) -> str:
         low, high = self.points[0], self.points[-1]

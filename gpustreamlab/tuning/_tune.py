@@ -13,6 +13,7 @@ import numpy as np
 
 from gpustreamlab.analysis._report import Report, Reported, ReportTable
 from gpustreamlab.analysis._scale import count_text, format_ns
+from gpustreamlab.draw import Chart, tuning_chart
 from gpustreamlab.errors import MeasureError, OptionError, StreamExistsError
 from gpustreamlab.model import Device, Layout
 from gpustreamlab.tuning._corun import Bencher, Corun, Place
@@ -189,11 +190,9 @@ class Tuning(Reported):
 
         return pd.DataFrame(self.table)
 
-    def plot(self) -> Any:
-        """Return a Bokeh figure: the candidates by throughput and by the slowdown of the task that loses most."""
-        from gpustreamlab.draw import tuning_figure
-
-        return tuning_figure(self)
+    def plot(self) -> Chart:
+        """Return a chart: the candidates by throughput and by the slowdown of the task that loses most."""
+        return tuning_chart(self)
 
     def _line(self) -> str:
         best = self.best

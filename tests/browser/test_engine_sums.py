@@ -15,7 +15,7 @@ from gpustreamlab.analysis import (
     sm_time_steps,
     stack_sms,
 )
-from gpustreamlab.draw._columns import columns_of
+from gpustreamlab.draw import columns_of
 from gpustreamlab.model import SPAN_KINDS
 from tests.helpers.engine import engine_page, make_columns, pack, take
 from tests.helpers.kernel_traces import MS, kernel_trace

@@ -385,7 +385,7 @@ def pieces(reader, gap):
           const canvas = Object.assign(document.createElement("canvas"), {width: w.frame.right, height: w.frame.bottom})
           const ctx = canvas.getContext("2d"), at = (w.x0 + w.x1) / 2, then = at + argument * w.nsPerPx, none = [-1, -1]
           const edges = {x0: [at, then], x1: [at, then], row0: [0, 1], row1: [1, 0], place0: none,
-            place1: none, twin: [0, 0], length: 2}
+            place1: none, told: [0, 0], length: 2}
           ctx.stroke = () => {} // Heads alone.
           const store = Object.assign(Object.create(s), {edges, filter: null}), view = Object.assign(Object.create(w), {store})
           gpustreamlab.paintEdges(ctx, {view, theme: v.theme})

@@ -7,7 +7,7 @@ from dataclasses import replace
 import numpy as np
 import pytest
 
-from gpustreamlab.draw._columns import WORK_DEFAULTS, columns_of
+from gpustreamlab.draw import WORK_DEFAULTS, columns_of
 from gpustreamlab.model import Counters, Lane, WorkDetail
 from tests.helpers.engine import engine_page, make_columns, pack, random_columns, take
 from tests.helpers.kernel_traces import MS, US, kernel_trace, make_kernel_trace

@@ -25,7 +25,7 @@ def g(): spin(lab, 20_000, blocks=64)
 lab.timeline()
 """,
     "widget = lab.partitions.widget(); widget",
-    "from gpustreamlab._util import progress\nprogress.PATIENCE_S = -1\n%gputune f g",
+    "from gpustreamlab._util import shell\nshell.PATIENCE_S = -1\n%gputune f g",
 )
 WIDGET = "application/vnd.jupyter.widget-view+json"
 STATE = "application/vnd.jupyter.widget-state+json"

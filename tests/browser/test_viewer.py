@@ -10,9 +10,8 @@ from dataclasses import replace
 import pytest
 
 from gpustreamlab.analysis import format_ns
-from gpustreamlab.draw._html import page_data
-from gpustreamlab.draw._picture import plan_picture
-from gpustreamlab.draw._tables import FORMAT
+from gpustreamlab.draw import page_data, plan_picture
+from gpustreamlab.draw._html import FORMAT
 from gpustreamlab.model import NO_COMMON_TIME, Marker
 from tests.helpers.kernel_traces import kernel_trace, serial_trace
 from tests.helpers.reader import open_readers

@@ -10,6 +10,7 @@ import torch
 from bench import _triton_kernels
 from bench._numba_cuda import import_numba_cuda
 from gpustreamlab import Session
+from gpustreamlab.errors import OptionError
 from gpustreamlab.typing import AdapterState, SpanKind
 from gpustreamlab.workloads import spin
 from tests.helpers.programs import run_alone
@@ -176,11 +177,9 @@ def test_numba_copies_wait_for_the_lane_and_for_nothing_else(lab, numba_cuda, sc
     lab.synchronize()
 
 
-def test_numba_copies_an_array_of_the_host_back_before_a_launch_returns(lab, scale):
-    host = np.ones(1 << 20, np.float32)
-    with lab.on("lane", "step"):
-        scale[1 << 12, 256](host, 5)
-        assert (host == 5).all()
+def test_numba_takes_no_array_of_the_host_on_a_lane(lab, scale):
+    with lab.on(lab.stream("a")), pytest.raises(OptionError, match="to_device"):
+        scale[4, 256](np.ones(1 << 10, np.float32), 2)
 
 
 def test_a_stream_that_is_named_to_numba_wins(lab, numba_cuda, scale):

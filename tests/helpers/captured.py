@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from gpustreamlab.backends.cuda.cupti._constants import RecordKind
+from gpustreamlab.backends.cuda.cupti._layouts import RecordKind
 
 CALL_RECORDS = {RecordKind.DRIVER, RecordKind.RUNTIME}
 

@@ -8,8 +8,8 @@ from pathlib import Path
 
 import numpy as np
 
+from gpustreamlab.draw import WORK_DEFAULTS, SpanColumns, pack_columns
 from gpustreamlab.draw import _html as viewer
-from gpustreamlab.draw._columns import WORK_DEFAULTS, SpanColumns, pack_columns
 
 FOLDER = Path(viewer.__file__).parent / "viewer"
 ORIGIN = "http://localhost/"

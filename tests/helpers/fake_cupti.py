@@ -13,11 +13,10 @@ import numpy as np
 
 from gpustreamlab.backends.cuda.cupti import _library as _cupti
 from gpustreamlab.backends.cuda.cupti import _source as _cupti_source
+from gpustreamlab.backends.cuda.cupti._clients import Sharing
 from gpustreamlab.backends.cuda.cupti._clock import CuptiClock
-from gpustreamlab.backends.cuda.cupti._constants import CallbackDomain, MarkerFlag, RecordKind
-from gpustreamlab.backends.cuda.cupti._layouts import find_layouts
+from gpustreamlab.backends.cuda.cupti._layouts import CallbackDomain, MarkerFlag, RecordKind, find_layouts
 from gpustreamlab.backends.cuda.cupti._library import Cupti
-from gpustreamlab.backends.cuda.cupti._sharing import Sharing
 from gpustreamlab.backends.cuda.cupti._source import CuptiSource
 from tests.helpers.cupti_buffers import record
 from tests.helpers.recorded_buffers import CALL_NAMES

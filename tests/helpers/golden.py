@@ -67,7 +67,7 @@ def contents(trace):
     columns = {name: getattr(trace, name) for name in COLUMNS} | dict(trace.extra)
     return {
         "span_count": len(trace),
-        "extra": sorted(trace.extra),
+        "extra": sorted(set(trace.extra) - {"number"}),  # which old files lack
         "columns": {name: as_json(values) for name, values in columns.items()},
         "dtypes": {name: values.dtype.name for name, values in columns.items()},
         **{name: as_json(getattr(trace, name)) for name in TABLES},

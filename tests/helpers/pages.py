@@ -5,7 +5,8 @@ from __future__ import annotations
 import pickle
 from collections import OrderedDict
 
-from gpustreamlab.draw._html import bokeh_text, pack_text, timeline_page, viewer_packed
+from gpustreamlab.draw import timeline_page
+from gpustreamlab.draw._html import bokeh_text, pack_text, viewer_packed
 
 MOST_PAGES = 40
 """How many pages are kept; the least used goes first."""

@@ -16,7 +16,7 @@ from typing import Any
 
 import numpy as np
 
-from gpustreamlab._util.ownership import find_owner
+from gpustreamlab._util.arrays import find_owner
 
 _PLAIN = (int, float, complex, str, bytes, bytearray, type(None), type(...), range, slice, np.generic, np.dtype, re.Pattern)
 _ITERATORS = tuple(type(iter(one)) for one in ([], (), {}, {}.items(), range(0), "", set(), collections.deque(), reversed([])))

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import threading
 
-from gpustreamlab.backends.cuda._access_order import AccessOrder
+from gpustreamlab.backends.cuda._stream import AccessOrder
 
 
 class Sink:

@@ -13,9 +13,8 @@ import pytest
 from IPython.lib.pretty import pretty
 
 from gpustreamlab import Session
-from gpustreamlab.adapters import _registry
-from gpustreamlab.adapters._followers import Adapters, LibraryState
-from gpustreamlab.adapters._registry import Registry
+from gpustreamlab.adapters import _followers
+from gpustreamlab.adapters._followers import Adapters, LibraryState, Registry
 from gpustreamlab.backends.sim import SimBackend
 from gpustreamlab.errors import AdapterError, AdapterWarning, MissingExtraError, NotSimulatedError, OptionError, SelectionError
 from gpustreamlab.typing import AdapterState
@@ -58,7 +57,7 @@ class Library:
 @pytest.fixture
 def fresh(monkeypatch):
     """A registry of its own, and a function that makes a library loaded."""
-    monkeypatch.setattr(_registry, "registry", Registry())
+    monkeypatch.setattr(_followers, "registry", Registry())
 
     def load(name, module):
         monkeypatch.setitem(sys.modules, name, module)
@@ -93,10 +92,10 @@ def libraries(fresh, monkeypatch):
         log.append((module.__name__, "make", ordinal))
         return module.library
 
-    known = _registry.find_sources()
+    known = _followers.find_sources()
     for name in ("one", "two", "three"):
-        known[name] = [_registry.Source(f"the adapter of {name}", lambda: make)]
-    monkeypatch.setattr(_registry, "find_sources", lambda: known)
+        known[name] = [_followers.Source(f"the adapter of {name}", lambda: make)]
+    monkeypatch.setattr(_followers, "find_sources", lambda: known)
     return types.SimpleNamespace(add=add, log=log)
 
 
@@ -389,7 +388,7 @@ def test_what_is_no_adapter_is_told(libraries, lab, monkeypatch, make, told):
     def refuse(module, ordinal):
         raise AdapterError("it is version 1.2, and needs 2.0")
 
-    monkeypatch.setitem(_registry.registry.sources, "one", [_registry.Source("the adapter", lambda: make or refuse)])
+    monkeypatch.setitem(_followers.registry.sources, "one", [_followers.Source("the adapter", lambda: make or refuse)])
     libraries.add("one")
     with pytest.warns(AdapterWarning, match=told), lab.on("a"):
         pass

@@ -8,9 +8,9 @@ from collections import Counter
 import pytest
 
 from gpustreamlab import Session
-from gpustreamlab.adapters import _followers, _registry
+from gpustreamlab.adapters import _followers
 from gpustreamlab.adapters import _known as _torch
-from gpustreamlab.adapters._registry import Registry
+from gpustreamlab.adapters._followers import Registry
 from gpustreamlab.errors import SelectionError, SessionClosedError, StreamClosedError, StreamNotFoundError
 from gpustreamlab.record import _ranges
 from gpustreamlab.streams import selection as selections
@@ -145,7 +145,7 @@ def run_interrupted(monkeypatch, at):
     """Run on a new session with an interrupt before a line; return where it came, and what torch and the backend have."""
     torch, state = make_torch()
     monkeypatch.setitem(sys.modules, "torch", torch)
-    monkeypatch.setattr(_registry, "registry", Registry())
+    monkeypatch.setattr(_followers, "registry", Registry())
     interrupter = LineInterrupts(WATCHED, at)
     with Session(LendingBackend()) as lab:
         lab.stream("a")

@@ -12,7 +12,7 @@ import pytest
 
 import gpustreamlab as gsl
 from gpustreamlab import cli
-from gpustreamlab._util import room
+from gpustreamlab._util import host
 from gpustreamlab.errors import OptionError
 from tests.helpers.kineto import two_streams, write
 from tests.helpers.traces import empty_trace, make_trace, pipeline_trace
@@ -177,7 +177,7 @@ def test_ranks_may_be_pipes(here):
 
 def test_what_is_wrong_with_a_pipe_names_the_pipe(capsys, monkeypatch, here, saved):
     (here / "empty").touch()
-    monkeypatch.setattr(room, "LARGEST_UNPACKED_BYTES", 1_000_000)
+    monkeypatch.setattr(host, "LARGEST_UNPACKED_BYTES", 1_000_000)
     (here / "large").write_bytes(bytes(1_000_001))
     for name, words in (("empty", "is empty"), ("large", "is larger than 1,000,000 bytes"), (saved, "is read as 'parquet'")):
         with pipe_of(name) as pipe, pipe_of(name) as other:

@@ -32,7 +32,7 @@ from gpustreamlab.cluster._calls import Outcome
 from gpustreamlab.cluster._distributed import start_workers
 from gpustreamlab.cluster._mirror import Mirror
 from gpustreamlab.cluster._runs import Printer, Run
-from gpustreamlab.draw._groups import plan_groups
+from gpustreamlab.draw import plan_groups
 from gpustreamlab.errors import ClusterError, MissingExtraError, OptionError, StreamNotFoundError
 from gpustreamlab.sinks.live import LiveFeed
 from gpustreamlab.workloads import spin

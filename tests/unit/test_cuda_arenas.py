@@ -6,8 +6,8 @@ from types import SimpleNamespace
 
 import pytest
 
-from gpustreamlab.backends.cuda import _scratch as _arenas
-from gpustreamlab.backends.cuda._scratch import KEPT_POINTERS, SWEEP_EVERY, StreamArenas
+from gpustreamlab.backends.cuda import _memory as _arenas
+from gpustreamlab.backends.cuda._memory import KEPT_POINTERS, SWEEP_EVERY, StreamArenas
 
 
 class Pool:

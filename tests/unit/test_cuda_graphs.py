@@ -11,9 +11,8 @@ from types import ModuleType, SimpleNamespace
 
 import pytest
 
-from gpustreamlab.backends.cuda._access_order import AccessOrder
 from gpustreamlab.backends.cuda._graph import CudaGraphs, GraphParts
-from gpustreamlab.backends.cuda._stream import CudaStream
+from gpustreamlab.backends.cuda._stream import AccessOrder, CudaStream
 from gpustreamlab.errors import GraphCaptureError, InvalidHandleError
 
 

@@ -12,13 +12,13 @@ from gpustreamlab._util.defences import delayed_interrupts
 from gpustreamlab.analysis import _plan
 from gpustreamlab.backends.sim import SimBackend
 from gpustreamlab.record import _recorder, _tables
-from gpustreamlab.streams import layout, life, probe, stream, table
+from gpustreamlab.streams import layout, life, stream, table
 from gpustreamlab.workloads import spin
 from tests.helpers.line_interrupts import LineInterrupts, send_interrupt
 from tests.helpers.selections import names_of
 
 MS = 1_000_000
-WATCHED = (session, table, layout, life, green, stream, probe, _plan, _recorder, _tables)
+WATCHED = (session, table, layout, life, green, stream, _plan, _recorder, _tables)
 """Where interrupts come. Inside the simulated device they would be those of a driver, which is no Python."""
 
 

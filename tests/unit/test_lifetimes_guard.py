@@ -11,7 +11,6 @@ import pytest
 from gpustreamlab import Session
 from gpustreamlab.errors import DeviceError, GuardClosedError, InvalidNameError, OptionError, SelectionError, SessionClosedError
 from gpustreamlab.workloads import spin
-from tests.helpers.instant_backend import InstantBackend
 from tests.helpers.threads import run_all, run_in_thread
 
 LONG_NS = 1_000_000_000
@@ -370,22 +369,6 @@ def test_a_lane_closed_inside_or_after_a_use_harms_nobody(lab, guard):
     use(lab, guard, lab.stream("c"), duration_ns=10)
     guard.close()
     assert guard.is_closed
-
-
-def test_in_a_forked_child_a_guard_is_closed_without_the_device():
-    backend = InstantBackend()
-    with Session(backend) as lab:
-        lab.stream("a")
-        guard = lab.memory.guard(Thing(), "context")
-        use = guard.on("a")
-        use.__enter__()
-        calls = len(backend.calls)
-        guard.leave_to_parent()  # what the fork handler does
-        guard.close()
-        assert len(backend.calls) == calls
-        with pytest.raises(GuardClosedError):
-            guard.on("a")
-        use.__exit__(None, None, None)
 
 
 def test_streams_of_others_take_part(lab):

@@ -11,8 +11,8 @@ from weakref import WeakValueDictionary
 import numpy as np
 import pytest
 
-from gpustreamlab._util import ownership
-from gpustreamlab._util.ownership import find_owner
+from gpustreamlab._util import arrays
+from gpustreamlab._util.arrays import find_owner
 from gpustreamlab.backends.sim import SimBackend
 
 
@@ -110,9 +110,9 @@ def torch(monkeypatch):
     module.empty = lambda size, *, device: Tensor(counts, 1)
     module._C = types.SimpleNamespace(_storage_Use_Count=counts.__getitem__)
     monkeypatch.setitem(sys.modules, "torch", module)
-    ownership._lone_use_count.cache_clear()
+    arrays._lone_use_count.cache_clear()
     yield module
-    ownership._lone_use_count.cache_clear()
+    arrays._lone_use_count.cache_clear()
 
 
 def test_views_of_a_tensor_have_one_owner_and_what_autograd_keeps_counts(torch):
@@ -142,7 +142,7 @@ def test_a_torch_that_does_not_tell_leaves_the_tensor_itself(torch, monkeypatch,
 
 
 def test_where_counts_may_be_wrong_for_a_moment_an_owner_has_to_be_found_alone_twice(monkeypatch):
-    monkeypatch.setattr(ownership, "_SIGHTINGS", 2)
+    monkeypatch.setattr(arrays, "_SIGHTINGS", 2)
     thing = Anything()
     owner = find_owner(thing)
     del thing
@@ -166,7 +166,7 @@ class SlowOwners(WeakValueDictionary):
 
 
 def test_two_threads_that_ask_at_once_get_one_owner(monkeypatch):
-    monkeypatch.setattr(ownership, "_owners", SlowOwners())
+    monkeypatch.setattr(arrays, "_owners", SlowOwners())
     array = np.zeros(4)
     with ThreadPoolExecutor(2) as pool:
         first, second = pool.map(find_owner, (array, array))

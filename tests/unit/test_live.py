@@ -11,7 +11,7 @@ import pytest
 from gpustreamlab import Session
 from gpustreamlab._util.background import Updater, check_refresh_hz
 from gpustreamlab.analysis import format_ns, span_rows
-from gpustreamlab.draw._picture import plan_picture
+from gpustreamlab.draw import name_styles, plan_picture, style_entries
 from gpustreamlab.errors import DeviceError, OptionError, StickyDeviceError
 from gpustreamlab.sinks._live_spans import KNOWN_SPANS, WAITING_EDGES, LastRanges, SpanReader
 from gpustreamlab.sinks.live import FindingWatch, LiveFeed
@@ -93,8 +93,6 @@ class TestUpdates:
         assert feed.snapshot().facts["tables"]["names"] == ["a", "b"]
 
     def test_looks_of_names_are_those_of_a_picture_drawn_afterwards(self, lab, feed):
-        from gpustreamlab.draw import name_styles, style_entries
-
         looks = []
         for number in range(80):
             record(lab, name=f"name {number}")
@@ -303,7 +301,7 @@ class TestSpans:
         assert len(reader.read_new().columns) == 10
         again = reader.read_again().columns
 
-        assert sorted(again.place.tolist()) == [6, 7, 8, 9]
+        assert sorted(again.place.tolist()) == sorted(lab.trace.extra["number"].tolist())[-4:]
 
     def test_many_threads_at_once_lose_nothing(self, lab):
         reader, parts = SpanReader(lab._recorder, 100_000), []
@@ -331,7 +329,7 @@ class TestSpans:
         parts.append(reader.read_new().columns)
         places = np.concatenate([part.place for part in parts])
 
-        assert sorted(places.tolist()) == list(range(3 * 300 * 2))
+        assert sorted(places.tolist()) == sorted(lab.trace.extra["number"].tolist())
         assert_rows_do_not_overlap(parts, reader.rows.table(lane_count=2))
 
 
@@ -365,7 +363,8 @@ class TestToolsRows:
         first = max(0, len(whole) - capacity)  # of the tools' spans, too, so many are kept
         rows = lab._recorder.changes().columns
         assert told(again) == [span for span in wanted if span[0] in rows["start_ns"][first:]]
-        assert rows["start_ns"][again.place].tolist() == (again.start_ns + reader.zero_ns).tolist()
+        start_of = dict(zip(rows["number"].tolist(), rows["start_ns"].tolist(), strict=True))
+        assert [start_of[number] for number in again.place.tolist()] == (again.start_ns + reader.zero_ns).tolist()
 
     def test_lanes_open_ranges_finding_and_counts_are_of_the_users_streams(self, lab, feed):
         record(lab, 3)
@@ -867,10 +866,11 @@ def test_a_live_page_is_told_of_a_race_once_and_not_of_what_was_forgotten():
         (mark,) = page.found["marks"]
         assert mark["kind"] == "hazard"
         assert page.found["is_partial"]
-        ((lane, start_ns, end_ns),) = [piece["late"] for piece in mark["pieces"]]
+        ((lane, start_ns, end_ns, number),) = [piece["late"] for piece in mark["pieces"]]
         assert page.found["lanes"][lane] == ["compute", False]
         read = int(np.flatnonzero(lab.trace.name == lab.trace.names.index("read"))[0])
         zero_ns = int(page.found["zero_ns"])
+        assert number == lab.trace.extra["number"][read]
         assert [start_ns + zero_ns, end_ns + zero_ns] == [int(lab.trace.start_ns[read]), int(lab.trace.end_ns[read])]
         known = page.found
         view.find(is_last=True)
@@ -890,12 +890,12 @@ def test_a_race_is_told_of_again_once_it_is_known_where_it_was():
             _ = x + 1
             view.find(is_last=True)
             (mark,) = page.found["marks"]
-            ((_, start_ns, end_ns),) = [piece["late"] for piece in mark["pieces"]]
+            ((_, start_ns, end_ns, _),) = [piece["late"] for piece in mark["pieces"]]
             assert start_ns == end_ns
         lab.synchronize()
         view.find(is_last=True)
         (mark,) = page.found["marks"]
-        ((_, start_ns, end_ns),) = [piece["late"] for piece in mark["pieces"]]
+        ((_, start_ns, end_ns, _),) = [piece["late"] for piece in mark["pieces"]]
         assert start_ns < end_ns
         known = page.found
         view.find(is_last=True)

@@ -9,10 +9,7 @@ import pytest
 
 import gpustreamlab as gsl
 from gpustreamlab import Node, Session, Trace, workloads
-from gpustreamlab.draw import timeline_svg
-from gpustreamlab.draw._colours import GREY, fill_of
-from gpustreamlab.draw._groups import band_steps, plan_groups
-from gpustreamlab.draw._scene import plan_scene
+from gpustreamlab.draw import GREY, band_steps, fill_of, plan_groups, plan_scene, timeline_svg
 from gpustreamlab.errors import (
     BackendNotFoundError,
     DeviceNotFoundError,

@@ -12,7 +12,7 @@ import pytest
 from gpustreamlab import Node, Session
 from gpustreamlab.analysis import LaneClock, Piece
 from gpustreamlab.backends.cuda._tracked import Tracker
-from gpustreamlab.draw._found import hazard_entries
+from gpustreamlab.draw import Drawn, hazard_entries
 from tests.helpers.node_hazard_cases import CASES, LAST_WAITS, RAW, SIZE, UAF, by_copy, by_kernel, overwrite, produce, take
 from tests.helpers.node_programs import NodePrograms, RealAddresses, SimulatedPools, differences
 from tests.helpers.tracked_numpy import TrackedNumpyBackend, memory_of, numpy_library
@@ -162,7 +162,7 @@ def test_the_trace_has_a_sign_in_both_ranges(node):
     assert {note.stream: note.time_ns for note in trace.notes} == starts
     assert len({(note.text, note.fix) for note in trace.notes}) == 1
     assert trace.notes[0].fix == f"Put {LAST_WAITS} before 'take' (copy from another GPU)."
-    (entry,) = hazard_entries(trace, 0)
+    (entry,) = hazard_entries(Drawn(trace, 0, trace.extra["number"]))
     assert entry["head"] == "Hazard: read-after-write on first and last"
     assert [piece["late"][:2] for piece in entry["pieces"]] == [[0, starts["first"]], [1, starts["last"]]]
     assert [[note.stream for note in told.trace.notes] for told in node] == [["first"], ["last"]]

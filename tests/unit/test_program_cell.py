@@ -8,7 +8,7 @@ import pytest
 from IPython.core.completer import provisionalcompleter
 from IPython.utils.capture import capture_output
 
-from gpustreamlab import Session
+from gpustreamlab import Session, Timeline
 from tests.helpers.shells import one_shell
 
 pytestmark = pytest.mark.filterwarnings("ignore::DeprecationWarning:IPython")
@@ -81,25 +81,46 @@ def test_nothing_runs_with_plan(shell):
     assert {"copy", "compute"} <= set(shell.user_ns["lab"].streams)
 
 
-def test_a_plan_is_a_graph(shell):
-    graph = planned(shell, "\na = x @ x\nb = x @ x + 1\nc = a + b")[0].result.graph
-    assert [node.label for node in graph.nodes] == ["a = x @ x", "b = x @ x + 1", "c = a + b"]
-    assert len({node.stream for node in graph.nodes}) == 2
-    assert {(edge.first, edge.second, edge.text) for edge in graph.edges} == {(0, 2, "a"), (1, 2, "b")}
-    assert sum(edge.is_wait for edge in graph.edges) == 1
+def test_a_plan_is_a_trace_that_says_it_is_predicted(shell):
+    plan = planned(shell, "\na = x @ x\nb = x @ x + 1\nc = a + b")[0].result
+    trace = plan.trace
+    assert [trace.names[code] for code in trace.name] == ["2: a = x @ x", "3: b = x @ x + 1", "4: c = a + b"]
+    assert trace.lane.tolist() == [0, 1, trace.lane[2]]
+    assert [lane.name for lane in trace.lanes] == list(plan.streams)
+    assert (trace.start_ns.tolist(), trace.duration_ns.tolist()) == (
+        [one.start_ns for one in plan.statements],
+        [one.duration_ns for one in plan.statements],
+    )
+    source, target = trace.edges.source.tolist(), trace.edges.target.tolist()
+    assert [(place, 2) for place in plan.statements[2].waits_for] == list(zip(source, target, strict=True))
+    assert len(source) == 1
+    line = 2 + source[0]
+    crosses = {2: "a", 3: "b"}[line]
+    assert f"waits for line {line} ({crosses})" in trace.details[trace.extra["detail"][2]].full_name
+    assert f"line {line} ({crosses})" in str(plan)
+    assert trace.metadata.is_predicted
+    shown = str(Timeline(trace))
+    assert "(PREDICTED)" in shown
+    assert "modelled, not" in shown
 
 
-def test_the_graph_draws_itself_and_calls_statements_by_the_lines_of_tracebacks(shell):
-    result, _ = planned(shell, f"\n\n{TWO}")
-    graph = result.result.graph
-    assert [node.name for node in graph.nodes] == ["3", "4", "5"]
-    assert repr(graph) == "<PlanGraph: 3 statements, 1 edge>"
-    shown, _ = shell.display_formatter.format(graph)
-    assert "<svg" in shown["text/html"]
-    assert shown["image/svg+xml"].startswith("<svg")
-    for page in shown["text/html"], result.result._repr_html_():
-        assert re.search(r"<b>(The length is set by lines? 3|The host sets the length.* line \d)", page)
-        assert '<tspan font-weight="700">4</tspan> z' in page
+def test_a_plan_that_has_not_run_is_an_empty_trace(shell):
+    lab = shell.user_ns["lab"]
+    plan = lab.program("y = x @ x", {"x": shell.user_ns["x"]}).plan(1)
+    assert len(plan.trace) == 0
+    assert "<svg" not in plan._repr_html_()
+
+
+def test_its_picture_calls_statements_by_the_lines_of_tracebacks_and_follows_the_theme(shell):
+    plan = planned(shell, f"\n\n{TWO}")[0].result
+    for page in plan._repr_html_(), plan.overview():
+        assert re.search(r"(The length is set by lines? 3|The host sets the length.* line \d)", page)
+        assert "4: z = x + 1" in page
+        assert ">PREDICTED</text>" in page
+        assert 'fill="var(--gsl-1b1f24,#1b1f24)"' in page
+        assert "<script" not in page
+    hostile = planned(shell, "\ny = x + len('<script>alert(1)</script>')")[0].result
+    assert "<script" not in hostile._repr_html_()
 
 
 def test_a_plan_that_waits_for_the_host_says_so(shell):

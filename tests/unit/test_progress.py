@@ -6,7 +6,7 @@ from types import SimpleNamespace
 
 import pytest
 
-from gpustreamlab._util import progress
+from gpustreamlab._util import shell
 
 
 @pytest.fixture
@@ -17,14 +17,14 @@ def published(monkeypatch):
     def publish(data, *, transient, update):
         told.append((data, update, transient["display_id"]))
 
-    shell = SimpleNamespace(display_pub=SimpleNamespace(publish=publish))
-    monkeypatch.setattr(progress, "running_kernel_shell", lambda: shell)
+    notebook = SimpleNamespace(display_pub=SimpleNamespace(publish=publish))
+    monkeypatch.setattr(shell, "running_kernel_shell", lambda: notebook)
     return told
 
 
 def test_a_notebook_shows_one_line_of_text_and_nothing_of_it_stays(published, monkeypatch):
-    monkeypatch.setattr(progress, "PATIENCE_S", -1.0)
-    with pytest.raises(KeyboardInterrupt), progress.steps(3, "tuning") as step:
+    monkeypatch.setattr(shell, "PATIENCE_S", -1.0)
+    with pytest.raises(KeyboardInterrupt), shell.steps(3, "tuning") as step:
         step("a")
         step("b")
         raise KeyboardInterrupt
@@ -38,6 +38,6 @@ def test_a_notebook_shows_one_line_of_text_and_nothing_of_it_stays(published, mo
 
 
 def test_what_has_ended_soon_shows_nothing(published):
-    with progress.steps(1, "tuning") as step:
+    with shell.steps(1, "tuning") as step:
         step("a")
     assert published == []

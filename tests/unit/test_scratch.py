@@ -15,10 +15,8 @@ import pytest
 
 from gpustreamlab import Session
 from gpustreamlab.analysis import ScratchStatistics
-from gpustreamlab.backends.sim import SimBackend
-from gpustreamlab.backends.sim._cost import H200
-from gpustreamlab.draw._legend import plan_memory
-from gpustreamlab.draw._scene import plan_scene
+from gpustreamlab.backends.sim import H200, SimBackend
+from gpustreamlab.draw import plan_memory, plan_scene
 from gpustreamlab.errors import (
     DeviceError,
     DeviceMemoryError,

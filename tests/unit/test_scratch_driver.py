@@ -8,7 +8,7 @@ from types import SimpleNamespace
 import numpy as np
 import pytest
 
-from gpustreamlab.backends.cuda._scratch import CudaScratch, has_memory_pools
+from gpustreamlab.backends.cuda._memory import CudaScratch, has_memory_pools
 from gpustreamlab.errors import DeviceError, DeviceMemoryError
 
 

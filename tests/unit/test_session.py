@@ -663,7 +663,6 @@ IN_A_CHILD = {
     "copy to the host": lambda lab, made: made["array"].get(),
     "query": lambda lab, made: made["event"].query(),
     "elapsed": lambda lab, made: made["event"].elapsed_ns(made["event"]),
-    "address": lambda lab, made: made["scratch"].ptr,
     "its backend": lambda lab, made: Session(lab._backend).stream("b"),
 }
 

@@ -2,6 +2,7 @@
 
 from itertools import count
 from types import SimpleNamespace
+from xml.etree import ElementTree as ET
 
 import numpy as np
 import pytest
@@ -138,7 +139,9 @@ def test_a_sweep_finds_the_waves_of_the_device(lab):
     assert found.knee == 132
     assert lab.layout is None
     assert list(found.to_pandas()["sm_count"]) == found.sizes.tolist()
-    assert found.plot().renderers
+    chart = ET.fromstring(found.plot().svg)
+    assert len([*chart.iter("{http://www.w3.org/2000/svg}circle")]) == len(found.points) + 1
+    assert f"knee: {found.knee} SMs" in found.plot()._repr_html_()
 
 
 def test_a_kernel_of_one_block_needs_no_more_than_the_smallest_partition(lab):
@@ -211,7 +214,7 @@ def test_tuning_is_as_good_as_the_best_of_all_splits(lab):
     assert tuning.best.is_confirmed
     assert len(tuning.table) == 18
     assert tuning.pareto
-    assert tuning.plot().renderers
+    assert f"<title>{tuning.best.place}: " in tuning.plot().svg
 
 
 def test_a_climb_finds_what_the_whole_search_finds(lab, monkeypatch):

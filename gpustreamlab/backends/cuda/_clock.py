@@ -14,13 +14,17 @@ import threading
 import time
 from collections import deque
 from collections.abc import Callable, Sequence
+from contextlib import AbstractContextManager
 from dataclasses import dataclass
+from types import SimpleNamespace
 from typing import Any, NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
 
-from gpustreamlab.backends._protocol import RangeTimes
+from gpustreamlab.backends._protocol import EventPool, RangeTimes
+from gpustreamlab.backends.cuda._kernels import clock_kernel
+from gpustreamlab.backends.cuda._stream import CupySelection
 from gpustreamlab.typing import FloatArray, Int64Array
 
 ANCHOR_INTERVAL_NS = 250_000_000
@@ -79,19 +83,7 @@ class Calibration:
 
 
 class EventClock:
-    """Places finished events on an int64 clock that starts at 0 with the session.
-
-    Parameters
-    ----------
-    record
-        Records a fresh event, on a stream of its own, and returns it.
-    record_burst
-        Records events behind small kernels on the same stream; returns what `Burst` holds, but the host's time.
-    release
-        Takes an event that is no longer needed.
-    calibration
-        What was measured at the start.
-    """
+    """Places finished events on an int64 clock that starts at 0 with the session."""
 
     def __init__(
         self,
@@ -241,18 +233,6 @@ def _times(anchors: list[Anchor]) -> tuple[Int64Array, Int64Array]:
 def snap_to_ticks(elapsed_ms: FloatArray, tick_ns: int) -> Int64Array:
     """Turn float milliseconds into the integer nanoseconds they were rounded from.
 
-    Parameters
-    ----------
-    elapsed_ms : ndarray of float64, shape (n,)
-        What ``cuEventElapsedTime`` gave: a float32 of milliseconds.
-    tick_ns
-        Step of the clock behind it. A distance below 2**23 half-ticks comes back exactly.
-
-    Returns
-    -------
-    ndarray of int64, shape (n,)
-        Nanoseconds, multiples of the tick.
-
     Examples
     --------
     >>> snap_to_ticks(np.array([np.float32(251.000032)], np.float64), 32).tolist()
@@ -344,20 +324,6 @@ def calibrate(
 ) -> Calibration:
     """Time known kernels with event pairs on an otherwise idle stream.
 
-    Parameters
-    ----------
-    stream
-        A `cuda.core.Stream`.
-    acquire_event, release_events
-        Lend timing events, and take them back.
-    spin
-        ``spin(duration_ns, row)`` launches a kernel on the stream that stores its own begin and end, by ``%globaltimer``,
-        in ``times[row]``.
-    times : ndarray of uint64, shape (PAIR_COUNT, 2)
-        Page-locked.
-
-    Notes
-    -----
     The pairs are queued behind a longer kernel, so what is measured is the events' cost on a busy stream, not the host's
     speed. Kernels time themselves with ``%globaltimer``, which ticks as the event clock does (checked by the GPU tests).
     """
@@ -383,13 +349,7 @@ def run_pairs(
     spin: Callable[[int, int], None],
     fence: Callable[[], object] = bool,
 ) -> tuple[list[Any], list[Any]]:
-    """Run kernels that time themselves between pairs of events, in a full queue, and return the events.
-
-    Parameters
-    ----------
-    fence
-        Put in front of each event, as ranges do.
-    """
+    """Run kernels that time themselves between pairs of events, in a full queue, and return the events."""
     starts = [acquire_event() for _ in range(PAIR_COUNT)]
     ends = [acquire_event() for _ in range(PAIR_COUNT)]
     for _ in range(2):  # the first round loads the kernel
@@ -405,15 +365,7 @@ def run_pairs(
 
 
 def locate_pairs(places: RangeTimes, timers_ns: Int64Array) -> PairCost:
-    """Return where pairs of events stand around their kernels (medians).
-
-    Parameters
-    ----------
-    places
-        The events' own times on the session's clock.
-    timers_ns : ndarray of int64, shape (n, 2)
-        When each kernel ran its first and last instruction, on the same clock.
-    """
+    """Return where pairs of events stand around their kernels (medians)."""
     before_ns = np.median(timers_ns[:, 0] - places.start_ns)
     after_ns = np.median(places.end_ns - timers_ns[:, 1])
     return PairCost(round(before_ns), round(after_ns))
@@ -437,3 +389,96 @@ def _latency_ns(stream: Any, event: Any) -> int:
         event.sync()
         shortest_ns = min(shortest_ns, time.perf_counter_ns() - began_ns)
     return shortest_ns // 2
+
+
+BURST_EVENTS = 9
+"""Events, each behind a kernel, from which an anchor is chosen after a pause: 0.3 ms of one SM."""
+BURST_SPIN_NS = 30_000
+"""How long each of those kernels runs: long enough for its event to be enqueued behind it."""
+
+
+class ClockLane:
+    """Measures on a stream of its own."""
+
+    def __init__(
+        self,
+        stream: Any,
+        cupy_stream: Any,
+        *,
+        ordinal: int,
+        selection: CupySelection,
+        events: EventPool[Any],
+        pinned_empty: Callable[..., NDArray[Any]],
+        own_calls: Callable[[], AbstractContextManager[None]],
+    ) -> None:
+        self.stream, self.cupy_stream = stream, cupy_stream
+        self._selected = SimpleNamespace(cupy=cupy_stream)
+        self._ordinal = ordinal
+        self._selection = selection
+        self._events = events
+        self._pinned_empty = pinned_empty
+        self._own_calls = own_calls
+
+    def launch(self, kernel: Any, arguments: tuple[Any, ...], *, shared_bytes: int = 0) -> None:
+        """Launch one block of one thread."""
+        token = self._selection.select(self._selected)
+        try:
+            kernel((1,), (1,), arguments, shared_mem=shared_bytes)
+        finally:
+            self._selection.restore(token)
+
+    def spin(self, duration_ns: int, began_ended: NDArray[Any], shared_bytes: int = 0) -> None:
+        """Launch a kernel that stores when it began and ended, by ``%globaltimer``."""
+        arguments = (np.int64(duration_ns), np.uint64(began_ended.ctypes.data))
+        self.launch(clock_kernel(self._ordinal), arguments, shared_bytes=shared_bytes)
+
+    def start_clock(self) -> EventClock:
+        """Time known kernels, and return a clock whose anchors are recorded here."""
+        times = self._pinned_empty((PAIR_COUNT, 2), np.uint64)
+        calibration = calibrate(
+            self.stream,
+            acquire_event=self._events.acquire,
+            release_events=self._events.release,
+            spin=lambda duration_ns, row: self.spin(duration_ns, times[row]),
+            times=times,
+        )
+        return EventClock(
+            record=self._record,
+            record_burst=self._record_burst,
+            release=self._events.release,
+            calibration=calibration,
+        )
+
+    def locate_pairs(self, clock: EventClock, *, fence: Callable[[int], object], host_time_ns: Callable[[], int]) -> PairCost:
+        """Return where two events stand that are recorded around a kernel, each behind a fence, on a clock."""
+        handle = int(self.stream.handle)
+        times = self._pinned_empty((PAIR_COUNT, 2), np.uint64)
+
+        def run() -> tuple[list[Any], list[Any]]:
+            return run_pairs(
+                self.stream,
+                fence=lambda: fence(handle),
+                acquire_event=self._events.acquire,
+                spin=lambda duration_ns, row: self.spin(duration_ns, times[row]),
+            )
+
+        for events in run():  # CUPTI, just switched on, and a cold card hold up the first work by 200 us
+            self._events.release(events)
+        clock.tick(host_time_ns())
+        starts, ends = run()
+        queued_ns = np.full(len(starts), host_time_ns(), np.int64)
+        cost = locate_pairs(clock.place(starts, ends, queued_ns), times.astype(np.int64) - clock.origin_timer_ns)
+        self._events.release((*starts, *ends))
+        return cost
+
+    def _record(self) -> Any:
+        return self.stream.record(self._events.acquire())
+
+    def _record_burst(self) -> tuple[list[Any], NDArray[Any]]:
+        events = []
+        with self._own_calls():
+            timers = self._pinned_empty((BURST_EVENTS, 2), np.uint64)
+            for row in range(BURST_EVENTS):
+                self.spin(BURST_SPIN_NS, timers[row])
+                events.append(self._record())
+        return events, timers

@@ -35,13 +35,7 @@ class GraphParts(NamedTuple):
 
 
 class CudaGraphs:
-    """The graphs of one backend, and what is being captured.
-
-    Parameters
-    ----------
-    parts
-        What they stand on.
-    """
+    """The graphs of one backend, and what is being captured."""
 
     def __init__(self, parts: GraphParts) -> None:
         self._parts = parts

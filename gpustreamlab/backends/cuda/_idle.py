@@ -116,11 +116,6 @@ class IdleStreams:
     A library that has seen a stream may use its handle at any later time: torch records an event on it where page-locked memory
     is freed that was copied there. On a destroyed stream that ends the process. So streams are lent again and never destroyed,
     not at the end of the process either, as torch does with its own. There are as many as were ever open at once.
-
-    Parameters
-    ----------
-    is_idle
-        Tells whether a `cuda.core.Stream` has no work left.
     """
 
     def __init__(self, is_idle: Callable[[Any], bool]) -> None:
@@ -132,17 +127,7 @@ class IdleStreams:
         return sum(len(streams) for streams in self._kept.values())
 
     def take(self, context: object, priority: int, make: Callable[[], Any]) -> Any:
-        """Return a `cuda.core.Stream` without work, which is the caller's from now on: a kept one, or a new one.
-
-        Parameters
-        ----------
-        context
-            The green context that it is of, or None for the primary context.
-        priority
-            What it was made with.
-        make
-            Makes a new one.
-        """
+        """Return a `cuda.core.Stream` without work, which is the caller's from now on: a kept one, or a new one."""
         with self._lock:
             kept = self._kept.get((context, priority), [])
             place = next((place for place in reversed(range(len(kept))) if self._is_idle(kept[place])), None)
@@ -189,15 +174,7 @@ _left: list[object] = []
 
 
 def idle_on(ordinal: int, primary_id: int) -> Idle:
-    """Return what is idle on one device.
-
-    Parameters
-    ----------
-    ordinal
-        The CUDA device number.
-    primary_id
-        What the driver calls its primary context: after ``cudaDeviceReset`` it is another, and all that was in it is gone.
-    """
+    """Return what is idle on one device."""
     gone = [known for known in [*_idle] if known[0] == ordinal and known[1] != primary_id]
     _left.extend(_idle.pop(known, None) for known in gone)
     return _idle.setdefault((ordinal, primary_id), Idle())

@@ -97,13 +97,7 @@ _WORD = FENCE_VALUE * 0x0101_0101
 
 
 class Fence:
-    """Four bytes of one device to be filled in front of an event.
-
-    Parameters
-    ----------
-    runtime
-        ``cupy.cuda.runtime``, with the device current here and in `close`.
-    """
+    """Four bytes of one device to be filled in front of an event."""
 
     def __init__(self, runtime: Any) -> None:
         self._runtime = runtime

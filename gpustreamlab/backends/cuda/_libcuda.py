@@ -76,13 +76,7 @@ class Driver:
 
 
 def load_libcuda() -> Any:
-    """Load the driver's library.
-
-    Raises
-    ------
-    OSError
-        If there is none.
-    """
+    """Load the driver's library."""
     return ctypes.CDLL(LIBRARY_NAME)
 
 
@@ -117,16 +111,6 @@ def read_gpus(load: Callable[[], Any] = load_libcuda) -> tuple[Gpu, ...]:
 
 def cuda_extra(version: tuple[int, int] | None) -> str | None:
     """Name the extra that suits a driver.
-
-    Parameters
-    ----------
-    version
-        The CUDA version that the driver supports, or None where there is no driver.
-
-    Returns
-    -------
-    str or None
-        ``"cuda13"``, ``"cuda12"``, or None where the driver is missing or too old for both.
 
     Examples
     --------
@@ -250,15 +234,7 @@ def driver_code(error: BaseException) -> str | None:
 
 
 def map_error(error: Exception, doing: str) -> GPUStreamLabError:
-    """Return the error of ours that stands for one of the driver's.
-
-    Parameters
-    ----------
-    error
-        What CuPy, cuda.core or the bindings raised.
-    doing
-        What was being done, with its values, as the start of a sentence.
-    """
+    """Return the error of ours that stands for one of the driver's."""
     if isinstance(error, GPUStreamLabError):
         return error
     code = driver_code(error)
@@ -281,35 +257,17 @@ def mapped_errors(doing: str) -> Iterator[None]:
 
 
 def import_cupy() -> Any:
-    """Import CuPy.
-
-    Raises
-    ------
-    MissingExtraError
-        If it is not installed or cannot be imported; the message holds the line to type.
-    """
+    """Import CuPy."""
     return _import("cupy", "CuPy")
 
 
 def import_cuda_core() -> Any:
-    """Import cuda.core, which needs cuda.bindings beside it.
-
-    Raises
-    ------
-    MissingExtraError
-        If one of the two is not installed or cannot be imported; the message holds the line to type.
-    """
+    """Import cuda.core, which needs cuda.bindings beside it."""
     return _import("cuda.core", "cuda.core")
 
 
 def import_nvtx() -> Any:
-    """Import nvtx.
-
-    Raises
-    ------
-    MissingExtraError
-        If it is not installed or cannot be imported; the message holds the line to type.
-    """
+    """Import nvtx."""
     return _import("nvtx", "nvtx")
 
 
@@ -323,18 +281,7 @@ def bindings_version() -> tuple[int, int] | None:
 
 
 def install_line_for(version: tuple[int, int] | None) -> str:
-    """Return what to type to install the CUDA packages that suit a driver.
-
-    Parameters
-    ----------
-    version
-        The CUDA version that the driver supports, or None where there is no driver; then it is the newest extra's line.
-
-    Examples
-    --------
-    >>> "[cuda12]" in install_line_for((12, 6))
-    True
-    """
+    """Return what to type to install the CUDA packages that suit a driver."""
     return installs.install_line(cuda_extra(version) or "cuda13")
 
 
@@ -344,18 +291,7 @@ def cupti_line() -> str:
 
 
 def cupti_line_for(version: tuple[int, int] | None) -> str:
-    """Return what to type to install the CUPTI that suits a driver.
-
-    Parameters
-    ----------
-    version
-        The CUDA version that the driver supports, or None where there is no driver; then it is the newest extra's line.
-
-    Examples
-    --------
-    >>> "[cupti12]" in cupti_line_for((12, 6))
-    True
-    """
+    """Return what to type to install the CUPTI that suits a driver."""
     return installs.install_line(cupti_extra(version))
 
 

@@ -75,11 +75,6 @@ def why_unavailable() -> tuple[Unavailable, str] | None:
     """Say why the CUDA backend cannot run here, or None if it can.
 
     Costs under a millisecond where there is no driver: no CUDA package is imported.
-
-    Returns
-    -------
-    tuple of Unavailable and str, or None
-        The reason, and a message that says what is wrong and what to do.
     """
     driver = read_driver()
     if driver.reason is not None:

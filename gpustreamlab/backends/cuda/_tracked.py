@@ -101,13 +101,7 @@ VIEWS = ("T", "mT", "real", "imag")
 
 
 class Tracker:
-    """Follows the calls of one array library, and tells of them: one for all cards of a node, whose arrays are of one type.
-
-    Parameters
-    ----------
-    library
-        The library.
-    """
+    """Follows the calls of one array library, and tells of them: one for all cards of a node, whose arrays are of one type."""
 
     def __init__(self, library: ArrayLibrary) -> None:
         self.library = library
@@ -120,17 +114,7 @@ class Tracker:
         self._dead: deque[_Mark] = deque()
 
     def watch(self, device: int, sink: AccessSink, captured: Callable[[int], list[Any] | None] = lambda _handle: None) -> None:
-        """Tell of a card's work from now on.
-
-        Parameters
-        ----------
-        device
-            Its number.
-        sink
-            Takes the notes.
-        captured
-            Returns for a stream's handle what takes its accesses while it captures a CUDA graph; None where its work runs.
-        """
+        """Tell of a card's work from now on."""
         for other in self._watchers.values():
             sink.stand_beside(other.sink)
             break
@@ -381,13 +365,7 @@ def find_arrays(value: Any, array_type: type) -> Iterator[Any]:
 
 
 def is_basic(index: Any) -> bool:
-    """Tell whether an index gives a view.
-
-    Examples
-    --------
-    >>> is_basic((slice(None), 3, ...)), is_basic([1, 2])
-    (True, False)
-    """
+    """Tell whether an index gives a view."""
     parts = index if isinstance(index, tuple) else (index,)
     return all(
         part is None or part is Ellipsis or (isinstance(part, (int, slice)) and not isinstance(part, bool)) for part in parts
@@ -462,15 +440,7 @@ _MAKES_GENERATORS = frozenset({"default_rng", "RandomState", "Generator"})
 
 
 class TrackedModule:
-    """An array module whose arrays tell what is read and written.
-
-    Parameters
-    ----------
-    module
-        The module behind it, or a submodule.
-    tracker
-        Follows the calls.
-    """
+    """An array module whose arrays tell what is read and written."""
 
     def __init__(self, module: Any, tracker: Tracker) -> None:
         self._module = module

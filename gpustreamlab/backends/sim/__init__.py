@@ -11,12 +11,13 @@ from gpustreamlab.backends.sim._cost import (
     PRESETS,
     DevicePreset,
     HostCosts,
+    ModelledKernel,
     plan_host_copy,
+    plan_kernel,
     plan_matmul,
     plan_spin,
     plan_streaming,
 )
-from gpustreamlab.backends.sim._own_kernel import ModelledKernel, plan_kernel
 from gpustreamlab.backends.sim._sms import SMGroups
 from gpustreamlab.backends.sim._source import KEPT_RECORDS, SimActivitySource
 from gpustreamlab.backends.sim._stream import SimContext, SimStream

@@ -1,26 +1,23 @@
-"""Arrays of the simulated device: NumPy's values, modelled time."""
+"""Arrays of the simulated device and its random generators: NumPy's values, modelled time."""
 
 from __future__ import annotations
 
+import copy
 import operator
 from collections.abc import Callable, Iterator
 from operator import attrgetter
-from typing import TYPE_CHECKING, Any, NamedTuple, NoReturn
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 import numpy as np
 from numpy.lib.mixins import NDArrayOperatorsMixin
 from numpy.typing import NDArray
 
 from gpustreamlab._util.defences import ProcessBound
-from gpustreamlab.backends.sim._functions import METHODS, UFUNC_METHODS
-from gpustreamlab.errors import NotSimulatedError
+from gpustreamlab.backends.sim._rules import METHODS, UFUNC_METHODS, NotSimulatedNameError
+from gpustreamlab.errors import NotSimulatedError, nearest_hint
 
 if TYPE_CHECKING:
     from gpustreamlab.backends.sim._xp import ArrayModule
-
-
-class _NotExportedError(NotSimulatedError, BufferError):
-    """DLPack asks for a BufferError."""
 
 
 class SimDeviceId(NamedTuple):
@@ -89,15 +86,6 @@ class SimArray(NDArrayOperatorsMixin, ProcessBound):
         return self.module.wrap(self.sim_values.swapaxes(-1, -2))
 
     @property
-    def flat(self) -> SimArray:
-        """All elements as a one-dimensional view, to read and to assign to."""
-        if not self.sim_values.flags.c_contiguous:
-            raise NotSimulatedError(
-                "array.flat is a view, so the array has to lie in C order: xp.ascontiguousarray(array).flat."
-            )
-        return self.reshape(-1)  # type: ignore[no-any-return]
-
-    @property
     def device(self) -> SimDeviceId:
         """Number of the device, as CuPy's ``device.id``."""
         return SimDeviceId(0)
@@ -110,7 +98,7 @@ class SimArray(NDArrayOperatorsMixin, ProcessBound):
     @property
     def imag(self) -> SimArray:
         """The imaginary part; a view of a complex array."""
-        return self.module.call_function("imag", np.imag, (self,), {})  # type: ignore[no-any-return]
+        return self.module.wrap(self.sim_values.imag)
 
     def __getattr__(self, name: str) -> Callable[..., Any]:
         if name not in METHODS:
@@ -195,9 +183,7 @@ class SimArray(NDArrayOperatorsMixin, ProcessBound):
             are in `out` at once all the same: a program that reads them too early goes unnoticed here, and fails on a GPU.
         """
         if stream is not None or order != "C":
-            raise NotSimulatedError(
-                "The simulated device copies to the host in C order, on the selected stream: array.get(out=...)."
-            )
+            raise NotSimulatedError("The simulated device copies in C order, on the selected stream: array.get(out=...).")
         return self.module.copy_to_host(self, out, blocking=blocking)
 
     def set(self, arr: NDArray[Any], stream: object = None) -> None:
@@ -217,21 +203,6 @@ class SimArray(NDArrayOperatorsMixin, ProcessBound):
     def tobytes(self, order: str = "C") -> bytes:
         """Return the bytes of all elements; the host waits for them."""
         return self.get().tobytes(order)  # type: ignore[arg-type]
-
-    def ptp(self, axis: int | None = None, out: SimArray | None = None, keepdims: bool = False) -> SimArray:  # noqa: FBT001, FBT002
-        """Return the range of values, from the smallest to the largest."""
-        return self.module.find("ptp")(self, axis=axis, out=out, keepdims=keepdims)  # type: ignore[no-any-return]
-
-    def __dlpack__(self, **options: object) -> NoReturn:
-        """Refuse: the values lie on the host, and no library's kernels on them would be simulated."""
-        raise _NotExportedError(
-            "An array of the simulated device cannot be given to another library, whose work would not be simulated. Copy it "
-            "to the host: array.get(). xp.from_dlpack(array) makes a view."
-        )
-
-    def __dlpack_device__(self) -> NoReturn:
-        """Refuse, as `__dlpack__` does."""
-        self.__dlpack__()
 
     def __float__(self) -> float:
         return float(self.get())
@@ -265,15 +236,7 @@ class SimArray(NDArrayOperatorsMixin, ProcessBound):
 
 
 class SimUfunc:
-    """A ufunc of the array module, with those of its methods that CuPy has.
-
-    Parameters
-    ----------
-    module
-        The array module.
-    plain
-        NumPy's ufunc.
-    """
+    """A ufunc of the array module, with those of its methods that CuPy has."""
 
     def __init__(self, module: ArrayModule, plain: np.ufunc) -> None:
         self._module = module
@@ -294,11 +257,65 @@ class SimUfunc:
         return f"<ufunc {self.__name__!r} of the simulated device>"
 
 
-class Indexer:
-    """What is indexed to make an array, such as ``xp.mgrid`` and ``xp.r_``."""
+class SimGenerator:
+    """A random generator, as `numpy.random.Generator` or `numpy.random.RandomState`, with all that these draw."""
 
-    def __init__(self, module: ArrayModule, name: str, plain: Any) -> None:
-        self._module, self._name, self._plain = module, name, plain
+    def __init__(self, module: ArrayModule, source: np.random.Generator | np.random.RandomState) -> None:
+        self._module = module
+        self.source = source
 
-    def __getitem__(self, key: Any) -> Any:
-        return self._module.call_function(self._name, self._plain.__getitem__, (key,), {})
+    def __deepcopy__(self, memo: dict[int, Any]) -> SimGenerator:
+        return SimGenerator(self._module, copy.deepcopy(self.source, memo))
+
+    def seed(self, seed: int | None = None) -> None:
+        """Start the sequence of numbers at a seed; the same seed gives the same numbers."""
+        if isinstance(self.source, np.random.RandomState):
+            self.source.seed(seed)
+        else:
+            raise NotSimulatedNameError("A generator is seeded when it is made: xp.random.default_rng(seed).")
+
+    def __getattr__(self, name: str) -> Callable[..., Any]:
+        if name.startswith("_"):
+            raise AttributeError(name)
+        is_legacy = isinstance(self.source, np.random.RandomState)
+        plain = getattr(self.source, {"ranf": "random_sample", "sample": "random_sample"}.get(name, name), None)
+        if not callable(plain) or name in _STATE:
+            raise NotSimulatedNameError(
+                f"The simulated device does not draw {name!r} random numbers. {nearest_hint(name, dir(self))}"
+            )
+
+        def draw(*args: Any, **kwargs: Any) -> Any:
+            # NumPy's older functions take no dtype where CuPy's do.
+            dtype = kwargs.pop("dtype", None) if is_legacy and name != "randint" else None
+            function = plain if dtype is None else lambda *a, **k: np.asarray(plain(*a, **k)).astype(dtype)
+            return self._module.call_function(f"random.{name}", function, args, kwargs)
+
+        draw.__name__ = name
+        return draw
+
+    def __dir__(self) -> list[str]:
+        return sorted({"seed", *(name for name in dir(self.source) if not name.startswith("_") and name not in _STATE)})
+
+
+_STATE = frozenset({"bit_generator", "bytes", "get_state", "seed", "set_state", "spawn"})
+"""What NumPy's generators have that draws no array."""
+
+
+class RandomModule(SimGenerator):
+    """``xp.random``. The numbers are NumPy's, not the bit streams of CuPy's generators."""
+
+    source: np.random.RandomState
+
+    def __init__(self, module: ArrayModule) -> None:
+        super().__init__(module, np.random.RandomState())  # numpy.random's functions, without its global state
+
+    def default_rng(self, seed: int | None = None) -> SimGenerator:
+        """Make a generator of its own."""
+        return SimGenerator(self._module, np.random.default_rng(seed))
+
+    def RandomState(self, seed: int | None = None) -> SimGenerator:  # noqa: N802
+        """Make a generator of its own, with the older functions."""
+        return SimGenerator(self._module, np.random.RandomState(seed))
+
+    def __dir__(self) -> list[str]:
+        return sorted({"default_rng", "RandomState", *super().__dir__()})

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import threading
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from contextlib import AbstractContextManager
 from typing import Any
 
@@ -13,18 +13,16 @@ from numpy.typing import DTypeLike, NDArray
 
 from gpustreamlab.analysis import Touch
 from gpustreamlab.backends._activity import PROBE_NAME
-from gpustreamlab.backends._duplicate import duplicate_host
-from gpustreamlab.backends._features import AccessSink, WatchedArrays, lent_handle, refuse_stream
+from gpustreamlab.backends._features import AccessSink, WatchedArrays, duplicate_host, lent_handle, refuse_stream
 from gpustreamlab.backends._protocol import BackendStream, ClockInfo, ContextSpec, RangeTimes
 from gpustreamlab.backends.sim._array import SimArray
-from gpustreamlab.backends.sim._commands import DeviceWork, KernelRun, KernelSpec, SimEvent, StreamQueue
-from gpustreamlab.backends.sim._cost import DevicePreset, SMSplitter, find_preset, plan_spin
+from gpustreamlab.backends.sim._commands import KernelRun, KernelSpec, SimEvent, StreamQueue
+from gpustreamlab.backends.sim._cost import DevicePreset, ModelledKernel, explain_kernel, find_preset, plan_kernel, plan_spin
 from gpustreamlab.backends.sim._driver import SimDriver
-from gpustreamlab.backends.sim._graph import NodeWork, SimCapture
-from gpustreamlab.backends.sim._memory import create_pinned, is_pinned
-from gpustreamlab.backends.sim._own_kernel import ModelledKernel, explain_kernel, plan_kernel
+from gpustreamlab.backends.sim._memory import SimScratch, create_pinned, is_pinned
+from gpustreamlab.backends.sim._sms import SMSplitter
 from gpustreamlab.backends.sim._source import SimActivitySource
-from gpustreamlab.backends.sim._stream import SimContext, SimScratch, SimStream
+from gpustreamlab.backends.sim._stream import NodeWork, SimCapture, SimContext, SimStream
 from gpustreamlab.backends.sim._xp import ArrayModule, check_dtype
 from gpustreamlab.errors import InvalidHandleError, SelectionError, StreamRefusedError
 from gpustreamlab.model import Device
@@ -354,13 +352,6 @@ class SimBackend:
     def observing(self) -> AbstractContextManager[None]:
         """Make this thread's queries and clock reads free of virtual time, for tools that look on from outside."""
         return self.driver.observing()
-
-    def set_observer(self, observer: Callable[[DeviceWork], None] | None) -> None:
-        """Hand every kernel, copy and fill that ends from now on to a function; None for no one.
-
-        It is called in the middle of the simulation: it must only keep what it is given. One that raises is dropped and logged.
-        """
-        self.driver.set_observer(observer)
 
     def activity_source(self) -> SimActivitySource:
         """Return what tells of every kernel, copy and call; it does not collect yet. Several may be made, one collects."""

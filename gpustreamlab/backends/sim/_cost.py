@@ -7,23 +7,36 @@ traffic and the preset's floor. How grids are cut is a convention of this module
 from __future__ import annotations
 
 import math
+import operator
 import re
-from collections.abc import Sequence
 from dataclasses import dataclass, field, replace
 from functools import lru_cache
-from typing import Any
+from typing import Any, SupportsIndex
 
 import numpy as np
 
 from gpustreamlab.backends._activity import PEER_COPY
-from gpustreamlab.backends._features import green_capabilities
-from gpustreamlab.backends._protocol import ContextSpec, SplitGroup
-from gpustreamlab.backends.sim._commands import DEVICE_TO_HOST, HOST_TO_DEVICE, PEER, CopySpec, KernelSpec
-from gpustreamlab.backends.sim._occupancy import LARGE_TILE, SMALL_TILE, SPIN, SPIN_CARD, STREAMING
+from gpustreamlab.backends.sim._commands import (
+    DEVICE_TO_HOST,
+    HOST_TO_DEVICE,
+    LARGE_TILE,
+    MAX_BLOCK_THREADS,
+    MAX_THREAD_REGISTERS,
+    PEER,
+    RESERVED_SHARED_BYTES,
+    SMALL_TILE,
+    SPIN,
+    SPIN_CARD,
+    STREAMING,
+    BlockShape,
+    CopySpec,
+    KernelSpec,
+)
+from gpustreamlab.backends.sim._scheduler import Scheduler
 from gpustreamlab.backends.sim._sms import SMGroups
-from gpustreamlab.errors import BackendNotFoundError, DeviceError, NotSimulatedError, OptionError, nearest_hint
-from gpustreamlab.model import Capabilities, SMLimits, SMResource
-from gpustreamlab.typing import Feature, SpanKind
+from gpustreamlab.errors import BackendNotFoundError, OptionError, nearest_hint
+from gpustreamlab.model import SMLimits
+from gpustreamlab.typing import SpanKind
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -214,18 +227,7 @@ PRESETS = {"h200": H200, "h200-cuda13.1": H200_CUDA13_1, "h200-cuda12.2": H200_C
 
 
 def find_preset(preset: str | DevicePreset) -> DevicePreset:
-    """Return the preset of a name, or the given one.
-
-    Raises
-    ------
-    BackendNotFoundError
-        If no preset has this name.
-
-    Examples
-    --------
-    >>> find_preset("laptop").sm_count
-    24
-    """
+    """Return the preset of a name, or the given one."""
     if isinstance(preset, DevicePreset):
         return preset
     key = str(preset).lower()
@@ -390,138 +392,156 @@ def _plan_blocks(
     )
 
 
-_TPC_SMS = 2  # SMs of a TPC, the least that is scheduled together; a remainder is made of single TPCs of many GPCs
+_MOST = 2**31 - 1
+_MOST_WORK = 2**62
+_LONGEST_NS = 2**50
+"""How long a kernel may take alone, but for contended memory: 13 days. Beyond months, fractions of a ns are lost."""
 
 
-class SMSplitter:
-    """Says how a device's SMs can be shared out, and finds those of a context.
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ModelledKernel:
+    """What the model makes of a kernel on the SMs of a stream, if it runs there alone."""
+
+    name: str
+    """The kernel."""
+    blocks: int
+    """Blocks of its grid."""
+    fitting_blocks: int
+    """How many blocks fit on an SM by threads, registers and shared memory, as on a GPU."""
+    blocks_per_sm: int
+    """How many the model puts there: the next lower power of two."""
+    limited_by: str
+    """What is scarcest: ``blocks``, ``threads``, ``registers`` or ``shared memory``."""
+    bound_by: str
+    """What a block spends its time on: ``arithmetic``, ``memory``, or ``floor``, the shortest time that a block takes."""
+    sm_count: int
+    """SMs of the stream."""
+    waves: int
+    """How often these are filled until all blocks have run."""
+    block_ns: int
+    """How long a block runs where the memory's bandwidth is not contended."""
+    alone_ns: int
+    """How long the kernel takes on these SMs with nothing beside it."""
+
+    def __str__(self) -> str:
+        return (
+            f"{self.name}: {self.alone_ns:,} ns alone on {self.sm_count} SMs (modelled), {self.blocks:,} blocks, "
+            f"{self.blocks_per_sm} an SM (limited by {self.limited_by}), waves: {self.waves:,}, "
+            f"{self.block_ns:,} ns a block (bound by {self.bound_by})"
+        )
+
+
+def plan_kernel(
+    preset: DevicePreset,
+    name: str,
+    *,
+    blocks: SupportsIndex,
+    threads_per_block: SupportsIndex,
+    registers_per_thread: SupportsIndex = 32,
+    shared_bytes: SupportsIndex = 0,
+    bytes_per_block: SupportsIndex = 0,
+    operations_per_block: SupportsIndex = 0,
+    sm_operations_per_s: float | None = None,
+) -> KernelSpec:
+    """Return a kernel of the user's own.
 
     Parameters
     ----------
     preset
-        The device and its driver.
+        The device.
+    name
+        What it is called in records.
+    blocks
+        Blocks of the grid.
+    threads_per_block, registers_per_thread, shared_bytes
+        What a block takes of an SM: up to 1,024 threads, 255 registers of 32 bits for each, and shared memory in bytes. They
+        decide how many blocks an SM holds at once, and nothing else.
+    bytes_per_block, operations_per_block
+        What a block reads and writes of the device's memory in bytes, and its arithmetic operations.
+    sm_operations_per_s
+        Operations per second of one SM; None for the preset's ``sm_operations_per_s``.
+
+    Raises
+    ------
+    OptionError
+        If a number is out of range, or no block fits on an SM.
+
+    Examples
+    --------
+    >>> from gpustreamlab.backends.sim import H200
+    >>> spec = plan_kernel(H200, "scale", blocks=1_056, threads_per_block=256, bytes_per_block=65_536)
+    >>> spec.block_slots, spec.block_ns  # 8 blocks share an SM's 94 GB/s
+    (4, 5578)
     """
-
-    def __init__(self, preset: DevicePreset) -> None:
-        groups, version = preset.sm_groups, preset.cuda_version
-        self._preset = preset
-        self._ids = () if groups is None else groups.cut(preset.sm_count)
-        resource = None
-        if groups is not None:
-            resource = SMResource(
-                min_sms=groups.min_sms,
-                alignment_sms=groups.alignment_sms,
-                group_sms=groups.group_sms,
-                group_count=len(self._ids) - 1,
-                remainder_sms=len(self._ids[-1]),
-            )
-        self.capabilities: Capabilities = green_capabilities(
-            version, version, resource, has_memory_pools=preset.has_memory_pools
+    if type(name) is not str or not name:
+        raise OptionError(f"A modelled kernel's name is {name!r:.40}; give a text, such as 'scale'.")
+    count = _whole("blocks", blocks, 1, _MOST)
+    shape = BlockShape(
+        threads=_whole("threads_per_block", threads_per_block, 1, MAX_BLOCK_THREADS),
+        registers=_whole("registers_per_thread", registers_per_thread, 0, MAX_THREAD_REGISTERS),
+        shared_bytes=_whole("shared_bytes", shared_bytes, 0, preset.sm_limits.shared_bytes - RESERVED_SHARED_BYTES),
+    )
+    size_bytes = _whole("bytes_per_block", bytes_per_block, 0, _MOST_WORK)
+    operations = _whole("operations_per_block", operations_per_block, 0, _MOST_WORK)
+    rate = preset.sm_operations_per_s if sm_operations_per_s is None else float(sm_operations_per_s)
+    if not 0 < rate < float("inf"):
+        raise OptionError(f"sm_operations_per_s is {sm_operations_per_s!r}; give more than 0, such as 0.4e12.")
+    fitting = shape.blocks_per_sm(preset.sm_limits)
+    if not fitting:
+        raise OptionError(
+            f"Kernel {name!r} has blocks of {shape.threads} threads with {shape.registers} registers each, and an SM has "
+            f"{preset.sm_limits.registers:,} registers in all. Take fewer threads, or fewer registers for each."
         )
-        """What the driver can do; its bindings are taken to have the same version."""
-        self.resource: SMResource | None = None
-        """How the SMs can be shared out; None where they cannot."""
-        if resource is not None and self.capabilities.has(Feature.GREEN_CONTEXTS):
-            self.resource = replace(resource, is_structured=self.capabilities.has(Feature.UNEQUAL_SPLIT))
-
-    def find_sm_ids(self, spec: ContextSpec) -> frozenset[int]:
-        """Return the SM ids of a context.
-
-        Raises
-        ------
-        DeviceError
-            If the driver lacks a feature that the spec needs, or cannot grant it.
-        NotSimulatedError
-            For a structured split with co-scheduled sizes beyond the device's smallest groups.
-        """
-        resource = self._require(Feature.GREEN_CONTEXTS)
-        if spec.workqueue is not None:
-            self._require(Feature.WORKQUEUES)
-        if bool(spec.groups) == bool(spec.split):
-            given = "both" if spec.groups else "neither"
-            raise _refuse("INVALID_VALUE", f"a context is made of groups or of a split, and {given} was given", "Give one.")
-        if spec.groups:
-            return self._collect_groups(spec.groups, resource)
-        self._require(Feature.UNEQUAL_SPLIT)
-        if not 0 <= spec.place < len(spec.split):
-            raise _refuse(
-                "INVALID_VALUE",
-                f"place {spec.place} is none of the {len(spec.split)} groups of the split",
-                f"Give 0 to {len(spec.split) - 1}.",
-            )
-        return self._split(spec.split, resource)[spec.place]
-
-    def _require(self, feature: Feature) -> SMResource:
-        """Return the device's SM resource if the driver has a feature."""
-        item = self.capabilities[feature]
-        if self.resource is None or not item.available:
-            raise _refuse(
-                "NOT_SUPPORTED",
-                f"the simulated {self._preset.name} has no {feature} ({item.detail})",
-                f"It needs {item.needs}. Without it: {item.fallback}.",
-            )
-        return self.resource
-
-    def _collect_groups(self, groups: tuple[int, ...], resource: SMResource) -> frozenset[int]:
-        last = resource.group_count if resource.remainder_sms else resource.group_count - 1
-        wrong = [group for group in groups if not 0 <= group <= last]
-        if wrong or len(set(groups)) != len(groups):
-            what = f"there are no groups {wrong}" if wrong else f"groups {list(groups)} name one twice"
-            rest = f"; {last} is the remainder of {resource.remainder_sms} SMs" if resource.remainder_sms else ""
-            raise _refuse("INVALID_RESOURCE_CONFIGURATION", what, f"Give numbers from 0 to {last}, each once{rest}.")
-        return frozenset(sm for group in groups for sm in self._ids[group])
-
-    def _split(self, split: Sequence[SplitGroup], resource: SMResource) -> list[frozenset[int]]:
-        """Take the groups of a structured split from the card, those first that have to be scheduled together."""
-        free = [list(ids) for ids in self._ids]
-        taken: list[frozenset[int]] = [frozenset()] * len(split)
-        steps = [group.coscheduled_sms or resource.alignment_sms for group in split]
-        # Large steps first, so that small ones do not break up what they need.
-        for place in sorted(range(len(split)), key=lambda place: (split[place].backfill, -steps[place])):
-            group, step = split[place], steps[place]
-            _check_sizes(group, step, resource)
-            ids = _take(free, group.sms, step)
-            if group.backfill:
-                ids += _take(free, group.sms - len(ids), _TPC_SMS)
-            if len(ids) < group.sms:
-                raise _refuse(
-                    "INVALID_RESOURCE_CONFIGURATION",
-                    f"group {place} of the split asked for {group.sms} SMs, {step} at a time scheduled together, and only "
-                    f"{len(ids)} such are left",
-                    "Ask for fewer SMs or a smaller co-scheduled size, or allow backfill.",
-                )
-            taken[place] = frozenset(ids)
-        return taken
+    per_sm = 1 << (fitting.bit_length() - 1)
+    compute_ns, memory_ns = operations * per_sm / rate * 1e9, size_bytes * per_sm / preset.sm_bytes_per_s * 1e9
+    return KernelSpec(
+        name=name,
+        blocks=count,
+        block_slots=preset.slots_per_sm // per_sm,
+        block_ns=max(round(compute_ns), round(memory_ns), preset.kernel_floor_ns, 1),
+        block_bytes=size_bytes,
+        block_limit_bytes_per_s=preset.sm_bytes_per_s // per_sm,
+        operations=operations * count,
+        size_bytes=size_bytes * count,
+        shape=shape,
+    )
 
 
-def _check_sizes(group: SplitGroup, step: int, resource: SMResource) -> None:
-    if step > resource.group_sms:
-        raise NotSimulatedError(
-            f"The simulated device does not model {step} SMs that are scheduled together; give at most {resource.group_sms} as "
-            "coscheduled_sms."
+def explain_kernel(preset: DevicePreset, spec: KernelSpec, sm_count: int) -> ModelledKernel:
+    """Return what the model makes of a kernel on so many SMs; it runs there alone, on a device of its own."""
+    per_sm = preset.slots_per_sm // spec.block_slots
+    fits = {"blocks": per_sm} if spec.shape is None else spec.shape.limits(preset.sm_limits)
+    scarcest = min(fits, key=fits.__getitem__)
+    draw_ns = spec.block_bytes * per_sm / preset.sm_bytes_per_s * 1e9
+    bound_by = (
+        "memory" if round(draw_ns) == spec.block_ns else "floor" if spec.block_ns <= preset.kernel_floor_ns else "arithmetic"
+    )
+    waves, block_ns = -(-spec.blocks // (per_sm * sm_count)), spec.block_ns_on(sm_count * preset.slots_per_sm)
+    if waves * block_ns > _LONGEST_NS:
+        raise OptionError(
+            f"Kernel {spec.name!r} would take {waves * block_ns / 86_400e9:,.0f} days on {sm_count} SMs, and 13 is the most. "
+            "Give it fewer blocks, or less for each to do."
         )
-    unit = _TPC_SMS if group.backfill else step
-    what = fix = ""
-    if step < 1 or (step % _TPC_SMS and step != resource.alignment_sms):
-        what, fix = f"a co-scheduled size of {step} SMs is not a multiple of {_TPC_SMS}", "Give 2, 4 or 8."
-    elif group.sms < 1 or group.sms % unit:
-        what, fix = f"{group.sms} SMs are no multiple of {unit}", f"Give {max(unit, group.sms - group.sms % unit)}."
-    elif group.preferred_coscheduled_sms % step:
-        what = f"a preferred co-scheduled size of {group.preferred_coscheduled_sms} SMs is not a multiple of {step}"
-        fix = f"Give {step} or {2 * step}."
-    if what:
-        raise _refuse("INVALID_RESOURCE_CONFIGURATION", what, fix)
+    scheduler = Scheduler(preset)
+    stream = scheduler.add_stream(1, preset.priority_range[0], frozenset(range(sm_count)))
+    scheduler.submit_kernel(stream, spec, 1)
+    scheduler.run_until(lambda: not scheduler.busy_count, lambda _now_ns: None)
+    return ModelledKernel(
+        name=spec.name,
+        blocks=spec.blocks,
+        fitting_blocks=fits[scarcest],
+        blocks_per_sm=per_sm,
+        limited_by=scarcest,
+        bound_by=bound_by,
+        sm_count=sm_count,
+        waves=waves,
+        block_ns=block_ns,
+        alone_ns=scheduler.now_ns - 1,
+    )
 
 
-def _take(free: list[list[int]], sms: int, step: int) -> list[int]:
-    """Take up to so many SMs from the card in order, `step` at a time from one group; the last entry is the remainder."""
-    taken: list[int] = []
-    for pool in free if step <= _TPC_SMS else free[:-1]:
-        while len(taken) + step <= sms and len(pool) >= step:
-            taken += pool[:step]
-            del pool[:step]
-    return taken
-
-
-def _refuse(code: str, what: str, fix: str) -> DeviceError:
-    return DeviceError(f"Creating a green context failed: {what}. {fix}", driver_code=code)
+def _whole(what: str, value: object, least: int, most: int) -> int:
+    number = operator.index(value) if isinstance(value, SupportsIndex) and not isinstance(value, bool) else least - 1
+    if not least <= number <= most:
+        raise OptionError(f"{what} is {value!r:.40}; it must be a whole number from {least:,} to {most:,}.")
+    return number

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import logging
 import threading
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
@@ -17,7 +16,6 @@ from gpustreamlab.backends.sim._commands import (
     DEVICE_TO_HOST,
     CopyRun,
     CopySpec,
-    DeviceWork,
     HostClock,
     KernelSpec,
     Mark,
@@ -42,10 +40,8 @@ from gpustreamlab.typing import SpanKind
 if TYPE_CHECKING:
     from numpy.typing import NDArray
 
-    from gpustreamlab.backends.sim._graph import NodeWork, SimCapture
     from gpustreamlab.backends.sim._source import Collecting, SimActivitySource
-
-_logger = logging.getLogger(__name__)
+    from gpustreamlab.backends.sim._stream import NodeWork, SimCapture
 
 _NULL = 0
 _FIRST_HANDLE = 3  # 0, 1 and 2 are CUDA's NULL, legacy and per-thread handles
@@ -58,13 +54,6 @@ class SimDriver:
 
     Every method may be called from any thread. Virtual time depends on the order of calls, so a program that submits from
     several threads is as deterministic as their order.
-
-    Parameters
-    ----------
-    preset
-        The device.
-    beside
-        The driver of another card of the same host, with which this one shares time; None for the only one.
     """
 
     def __init__(self, preset: DevicePreset, *, beside: SimDriver | None = None) -> None:
@@ -115,13 +104,7 @@ class SimDriver:
     def create_stream(
         self, priority: int, sm_ids: frozenset[int] | None, *, is_blocking: bool, context: int = 0
     ) -> StreamQueue:
-        """Make a stream.
-
-        Raises
-        ------
-        OptionError
-            For a priority outside the device's range.
-        """
+        """Make a stream."""
         with self.lock:
             self.check_open()
             low, high = self.preset.priority_range
@@ -386,24 +369,6 @@ class SimDriver:
             yield
         finally:
             self._thread.is_observing = before
-
-    def set_observer(self, observer: Callable[[DeviceWork], None] | None) -> None:
-        """Hand finished work to a function from now on, or to none. One that raises is dropped and logged.
-
-        It must not break the user's work, in the middle of which it is called.
-        """
-
-        def observe(work: DeviceWork) -> None:
-            assert observer is not None  # noqa: S101 - for the type checker
-            try:
-                observer(work)
-            except Exception:
-                _logger.exception("The simulated device's observer failed; it sees nothing from now on.")
-                self.scheduler.observer = None
-
-        with self.lock:
-            self.catch_up()
-            self.scheduler.observer = None if observer is None else observe
 
     def catch_up(self) -> None:
         """Simulate what has happened by the host's present time; the clock does not move."""

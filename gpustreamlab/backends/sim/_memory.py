@@ -5,6 +5,7 @@ from __future__ import annotations
 import weakref
 from collections import deque
 from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -14,6 +15,7 @@ from gpustreamlab.analysis import Piece, Region, Touch, region_of
 from gpustreamlab.backends._activity import CallClass
 from gpustreamlab.backends._features import ArrayLender
 from gpustreamlab.backends.sim._commands import StreamQueue
+from gpustreamlab.errors import DeviceMemoryError, InvalidHandleError
 
 if TYPE_CHECKING:
     from gpustreamlab.backends.sim._driver import SimDriver
@@ -28,15 +30,6 @@ class StreamPool:
 
     Memory is used again by an array of its size, what was freed last first. How pieces are cut and joined is not modelled: what
     was held at most stays reserved.
-
-    Examples
-    --------
-    >>> from gpustreamlab.backends.sim import SimBackend
-    >>> pool = StreamPool(SimBackend().null_stream.queue)
-    >>> first = pool.allocate(1_024)
-    >>> pool.free(first, 1_024)
-    >>> pool.used_bytes, pool.reserved_bytes, pool.allocate(1_024) == first
-    (0, 1024, True)
     """
 
     __slots__ = ("_free", "_top", "reserved_bytes", "stream", "used_bytes")
@@ -83,14 +76,7 @@ class Pages(np.ndarray[Any, np.dtype[Any]]):
 
 
 def create_pinned(shape: int | tuple[int, ...], dtype: DTypeLike) -> NDArray[Any]:
-    """Return an uninitialised array in memory that counts as page-locked.
-
-    Examples
-    --------
-    >>> buffer = create_pinned(8, "f4")
-    >>> is_pinned(buffer[2:4]), is_pinned(buffer.copy())
-    (True, False)
-    """
+    """Return an uninitialised array in memory that counts as page-locked."""
     return Pages(shape, dtype=dtype).view(np.ndarray)
 
 
@@ -112,20 +98,13 @@ _HOST_BASE = 1 << 62  # added to addresses of the host, which then meet none of 
 class MemoryPool:
     """Knows how much of every stream's memory arrays hold, and how much stays reserved. As CuPy's pool, it never gives back.
 
-    One difference: the pool of a stream that was destroyed goes with its last array. An interrupt (Ctrl-C) in the middle of a
-    change is repaired before the next one, rather than held back: holding back costs more than all the rest of this.
-
-    Parameters
-    ----------
-    driver
-        The device's driver.
+    One difference: the pool of a stream that was destroyed goes with its last array.
     """
 
     def __init__(self, driver: SimDriver) -> None:
         self._driver = driver
         self._pools: dict[int, StreamPool] = {}
         self._blocks: dict[int, _Block] = {}
-        self._is_torn = False
         # What is garbage by now. A C function is called back: Python code there could swallow a Ctrl-C.
         self._dead: deque[_Block] = deque()
         self._has_scratch = False
@@ -154,7 +133,6 @@ class MemoryPool:
         with self._driver.lock:
             self._driver.check_open()
             self.settle()
-            self._is_torn = True
             pool = self._pools.get(stream.number)
             if pool is None:
                 pool = self._pools[stream.number] = StreamPool(stream)
@@ -163,7 +141,6 @@ class MemoryPool:
             block.key, block.pool, block.size_bytes = key, pool, -(-owner.nbytes // BLOCK_BYTES) * BLOCK_BYTES
             block.offset, block.address, block.touch = pool.allocate(block.size_bytes), -1, None
             self._blocks[key] = block
-            self._is_torn = False
             if self._driver.source is not None:
                 self._tell(pool, grown_bytes=pool.reserved_bytes - reserved_bytes)
 
@@ -222,18 +199,14 @@ class MemoryPool:
 
     def settle(self) -> None:
         """Take back the memory of arrays that are gone; the clock has not moved since if this comes before each call."""
-        if not self._dead and not self._is_torn:
+        if not self._dead:
             return
         with self._driver.lock:
-            if self._is_torn:
-                self._repair()
-            self._is_torn = True
             while self._dead:
                 block = self._dead.popleft()
                 if self._blocks.get(getattr(block, "key", 0)) is block:
                     del self._blocks[block.key]
                     self._free(block)
-            self._is_torn = False
 
     def forget_stream(self, stream: StreamQueue) -> None:
         """Let go of the pool of a destroyed stream, now or with the last array that is in it."""
@@ -288,17 +261,6 @@ class MemoryPool:
         self._pools.pop(pool.stream.number, None)
         self._note(pool, RESERVED, 0)
 
-    def _repair(self) -> None:
-        """Count what arrays hold, after an interrupt in the middle of a change."""
-        self._dead.clear()
-        for pool in self._pools.values():
-            pool.used_bytes = 0
-        for block in list(self._blocks.values()):
-            if block() is None:
-                del self._blocks[block.key]
-            else:
-                block.pool.used_bytes += block.size_bytes
-
     def _tell(self, pool: StreamPool, *, grown_bytes: int = 0) -> None:
         source, now_ns = self._driver.source, self._driver.clock.now_ns
         if grown_bytes and source is not None:
@@ -331,3 +293,104 @@ def _region_in(values: NDArray[Any], owner_address: int, piece: Piece, *, is_cer
 
 def _address_of(values: NDArray[Any]) -> int:
     return int(values.__array_interface__["data"][0])
+
+
+FIRST_ADDRESS = 0x7000_0000_0000
+"""Where blocks begin."""
+PAGE_BYTES = 1 << 21
+"""Blocks are this far apart at least, as a driver's are."""
+ASYNC_USED = "async_used_bytes"
+"""Counter of what was allocated in stream order, as CUPTI tells of it."""
+
+
+@dataclass(slots=True)
+class _ScratchBlock:
+    address: int
+    stream: StreamQueue
+    size_bytes: int
+    pages: Pages | None = None
+    """Its memory, once an array looks at it."""
+
+
+class SimScratch:
+    """Gives out blocks of device memory, counted against the device's size.
+
+    Each stream has a pool: what was freed in its order is given out again in it, where the size is the same.
+    """
+
+    def __init__(self, driver: SimDriver) -> None:
+        self._driver = driver
+        self._blocks: dict[int, _ScratchBlock] = {}
+        self._next_address = FIRST_ADDRESS
+        self.used_bytes = 0
+        """What all blocks take."""
+
+    def allocate(self, stream: StreamQueue, size_bytes: int) -> int:
+        """Return the address of a block; the host's clock goes on by what the call costs."""
+        driver, memory_bytes = self._driver, self._driver.preset.memory_bytes
+        with driver.lock:
+            driver.check_open()
+            if stream in driver.captures:
+                raise driver.captures[stream].refuse(
+                    f"Taking scratch of stream {stream.number}",
+                    "Take scratch before the capture begins, and hold it for as long as the graph is used.",
+                )
+            if memory_bytes and self.used_bytes + size_bytes > memory_bytes:
+                raise DeviceMemoryError(
+                    f"Allocating {size_bytes:,} bytes on the simulated {driver.preset.name} failed: "
+                    f"{self.used_bytes:,} of its {memory_bytes:,} bytes are in use as scratch. Free some.",
+                    driver_code="OUT_OF_MEMORY",
+                )
+            spare = stream.spare.get(size_bytes)
+            block = spare.pop() if spare else self._make(stream, size_bytes)
+            self._blocks[block.address] = block
+            self._change("cudaMalloc", stream, size_bytes)
+        return int(block.address)
+
+    def free(self, stream: StreamQueue, address: int) -> None:
+        """Take a block back; a device without memory pools first waits for the stream."""
+        driver = self._driver
+        if not driver.preset.has_memory_pools:
+            driver.synchronize_stream(stream)
+        with driver.lock:
+            block = self._find(address)
+            del self._blocks[address]
+            if stream is block.stream and driver.preset.has_memory_pools:
+                stream.spare.setdefault(block.size_bytes, []).append(block)
+            self._change("cudaFree", block.stream, -block.size_bytes)
+
+    def array(self, address: int, shape: int | tuple[int, ...], dtype: DTypeLike, owner: Any) -> NDArray[Any]:
+        """Return values in a block's memory; they keep the owner alive, and alias every other array of the block."""
+        with self._driver.lock:
+            block = self._find(address)
+            if block.pages is None:
+                block.pages = Pages(block.size_bytes, np.uint8)
+                block.pages.is_scratch, block.pages.stream_number = True, block.stream.number
+        held = block.pages.view(Pages)
+        held.is_scratch, held.owner = True, owner
+        return np.ndarray(shape, dtype, held)
+
+    def _make(self, stream: StreamQueue, size_bytes: int) -> _ScratchBlock:
+        block = _ScratchBlock(self._next_address, stream, size_bytes)
+        self._next_address += -(-size_bytes // PAGE_BYTES) * PAGE_BYTES
+        return block
+
+    def _find(self, address: int) -> _ScratchBlock:
+        block = self._blocks.get(address)
+        if block is None:
+            raise InvalidHandleError(f"The simulated device has no memory at {address:#x}: it was freed, or is no scratch.")
+        return block
+
+    def _change(self, call: str, stream: StreamQueue, change_bytes: int) -> None:
+        """Count a change, spend what the call costs, and tell of it."""
+        driver = self._driver
+        began_ns = driver.clock.now_ns
+        driver.charge(driver.preset.host.allocate_ns)
+        self.used_bytes += change_bytes
+        if driver.source is not None:
+            is_ordered = driver.preset.has_memory_pools
+            name = f"{call}Async" if is_ordered else call
+            driver.source.note_call(name, CallClass.MEMORY, began_ns, driver.clock.now_ns, size_bytes=abs(change_bytes))
+            if is_ordered:
+                used_bytes = sum(block.size_bytes for block in self._blocks.values() if block.stream is stream)
+                driver.source.note_memory(driver.clock.now_ns, stream, ASYNC_USED, used_bytes)

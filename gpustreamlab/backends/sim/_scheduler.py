@@ -32,12 +32,12 @@ from gpustreamlab.backends.sim._commands import (
     StreamQueue,
     Wait,
 )
-from gpustreamlab.backends.sim._cost import DevicePreset
 from gpustreamlab.backends.sim._sms import SlotPool
 from gpustreamlab.errors import SessionError
 from gpustreamlab.typing import SpanKind
 
 if TYPE_CHECKING:
+    from gpustreamlab.backends.sim._cost import DevicePreset
     from gpustreamlab.backends.sim._source import Collecting
 
 
@@ -47,20 +47,6 @@ def share_bandwidth(draws: Sequence[tuple[float, float]], cap: float) -> float:
     Each kernel draws what it wants, or this share of its limit if that is less: kernels that are bound by arithmetic are
     slowed last.
 
-    Parameters
-    ----------
-    draws
-        (wanted, limit) of each running kernel in bytes per second, ``0 < wanted <= limit``.
-    cap
-        What the memory gives, in bytes per second.
-
-    Returns
-    -------
-    float
-        The share, 1.0 if the cap is not reached.
-
-    Notes
-    -----
     The share solves ``sum(min(wanted, share * limit)) == cap``, by going through the kernels from the least thirsty one.
 
     Examples
@@ -90,16 +76,7 @@ _STALE_ENTRIES = 4_096  # entries of the heap that may be out of date before it 
 
 
 class Scheduler:
-    """Simulates the device's side of everything submitted to it.
-
-    Parameters
-    ----------
-    preset
-        Sizes and speeds.
-    engine_count
-        How many copy engines there are: up, down, and from another card. Predictions add some, for work that takes its time
-        and shares nothing.
-    """
+    """Simulates the device's side of everything submitted to it."""
 
     def __init__(self, preset: DevicePreset, *, engine_count: int = 3) -> None:
         self.preset = preset
@@ -215,20 +192,7 @@ class Scheduler:
         return self if len(self.cards) == 1 else min(self.cards, key=attrgetter("next_ns"))
 
     def run_until(self, is_reached: Callable[[], bool], tell_time: Callable[[int], object]) -> None:
-        """Simulate instant by instant until something is reached. An interrupt (Ctrl-C) comes between two instants.
-
-        Parameters
-        ----------
-        is_reached
-            Asked before each instant.
-        tell_time
-            Given the time of the last instant before an interrupt can come.
-
-        Raises
-        ------
-        SessionError
-            In the middle of a step, to which an exception that no `delayed_interrupts` holds back may have put an end.
-        """
+        """Simulate instant by instant until something is reached. An interrupt (Ctrl-C) comes between two instants."""
         while not is_reached():
             with delayed_interrupts():
                 if self.is_stepping:

@@ -1,12 +1,20 @@
-"""Free block slots of the simulated SMs, kept per group of SMs instead of per SM."""
+"""The simulated SMs: their free block slots, kept for each group of SMs, and how a driver shares them out."""
 
 from __future__ import annotations
 
-from collections.abc import Iterable
-from dataclasses import dataclass
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass, replace
+from typing import TYPE_CHECKING
 
+from gpustreamlab.backends._features import green_capabilities
+from gpustreamlab.backends._protocol import ContextSpec, SplitGroup
 from gpustreamlab.backends.sim._commands import Batch
-from gpustreamlab.errors import OptionError
+from gpustreamlab.errors import DeviceError, NotSimulatedError, OptionError
+from gpustreamlab.model import Capabilities, SMResource
+from gpustreamlab.typing import Feature
+
+if TYPE_CHECKING:
+    from gpustreamlab.backends.sim._cost import DevicePreset
 
 
 class SlotPool:
@@ -14,13 +22,6 @@ class SlotPool:
 
     SMs that every stream's allowed set either contains or excludes are alike; they form one group, and only the group's free
     slots are counted. A set of SMs is then a bit mask of groups.
-
-    Parameters
-    ----------
-    sm_count
-        How many SMs there are.
-    slots_per_sm
-        Slots of each.
     """
 
     def __init__(self, sm_count: int, slots_per_sm: int) -> None:
@@ -49,22 +50,7 @@ class SlotPool:
         return [number for number, group in enumerate(self.groups) if sm_ids & group and group - sm_ids]
 
     def split(self, number: int, sm_ids: frozenset[int], held: Iterable[tuple[Batch, int]]) -> int:
-        """Cut a group in two: what the set excludes becomes a new group.
-
-        Parameters
-        ----------
-        number
-            The group to cut.
-        sm_ids
-            The set whose part stays.
-        held
-            Batches that hold slots of the group, with the slots that a block takes. Their blocks are dealt out to both parts.
-
-        Returns
-        -------
-        int
-            Number of the new group.
-        """
+        """Cut a group in two: what the set excludes becomes a new group."""
         group = self.groups[number]
         kept, cut = group & sm_ids, group - sm_ids
         new = len(self.groups)
@@ -89,13 +75,7 @@ class SlotPool:
         return any(free >= slots and mask >> number & 1 for number, free in enumerate(self.free))
 
     def take(self, mask: int, slots: int, blocks: int) -> tuple[int, list[tuple[int, int]], int]:
-        """Take slots for as many blocks as fit, spread over the groups in proportion to their room.
-
-        Returns
-        -------
-        tuple of int, list and int
-            Blocks placed; (group, blocks) of each group used; bit mask of these groups.
-        """
+        """Take slots for as many blocks as fit, spread over the groups in proportion to their room."""
         free = self.free
         if len(free) == 1:
             count = min(free[0] // slots, blocks)
@@ -187,3 +167,126 @@ class SMGroups:
                 "device that cannot partition its SMs."
             )
         return (*groups, tuple(sm for sm in range(sm_count) if sm not in grouped))
+
+
+_TPC_SMS = 2  # SMs of a TPC, the least that is scheduled together; a remainder is made of single TPCs of many GPCs
+
+
+class SMSplitter:
+    """Says how a device's SMs can be shared out, and finds those of a context."""
+
+    def __init__(self, preset: DevicePreset) -> None:
+        groups, version = preset.sm_groups, preset.cuda_version
+        self._preset = preset
+        self._ids = () if groups is None else groups.cut(preset.sm_count)
+        resource = None
+        if groups is not None:
+            resource = SMResource(
+                min_sms=groups.min_sms,
+                alignment_sms=groups.alignment_sms,
+                group_sms=groups.group_sms,
+                group_count=len(self._ids) - 1,
+                remainder_sms=len(self._ids[-1]),
+            )
+        self.capabilities: Capabilities = green_capabilities(
+            version, version, resource, has_memory_pools=preset.has_memory_pools
+        )
+        """What the driver can do; its bindings are taken to have the same version."""
+        self.resource: SMResource | None = None
+        """How the SMs can be shared out; None where they cannot."""
+        if resource is not None and self.capabilities.has(Feature.GREEN_CONTEXTS):
+            self.resource = replace(resource, is_structured=self.capabilities.has(Feature.UNEQUAL_SPLIT))
+
+    def find_sm_ids(self, spec: ContextSpec) -> frozenset[int]:
+        """Return the SM ids of a context."""
+        resource = self._require(Feature.GREEN_CONTEXTS)
+        if spec.workqueue is not None:
+            self._require(Feature.WORKQUEUES)
+        if bool(spec.groups) == bool(spec.split):
+            given = "both" if spec.groups else "neither"
+            raise _refuse("INVALID_VALUE", f"a context is made of groups or of a split, and {given} was given", "Give one.")
+        if spec.groups:
+            return self._collect_groups(spec.groups, resource)
+        self._require(Feature.UNEQUAL_SPLIT)
+        if not 0 <= spec.place < len(spec.split):
+            raise _refuse(
+                "INVALID_VALUE",
+                f"place {spec.place} is none of the {len(spec.split)} groups of the split",
+                f"Give 0 to {len(spec.split) - 1}.",
+            )
+        return self._split(spec.split, resource)[spec.place]
+
+    def _require(self, feature: Feature) -> SMResource:
+        """Return the device's SM resource if the driver has a feature."""
+        item = self.capabilities[feature]
+        if self.resource is None or not item.available:
+            raise _refuse(
+                "NOT_SUPPORTED",
+                f"the simulated {self._preset.name} has no {feature} ({item.detail})",
+                f"It needs {item.needs}. Without it: {item.fallback}.",
+            )
+        return self.resource
+
+    def _collect_groups(self, groups: tuple[int, ...], resource: SMResource) -> frozenset[int]:
+        last = resource.group_count if resource.remainder_sms else resource.group_count - 1
+        wrong = [group for group in groups if not 0 <= group <= last]
+        if wrong or len(set(groups)) != len(groups):
+            what = f"there are no groups {wrong}" if wrong else f"groups {list(groups)} name one twice"
+            rest = f"; {last} is the remainder of {resource.remainder_sms} SMs" if resource.remainder_sms else ""
+            raise _refuse("INVALID_RESOURCE_CONFIGURATION", what, f"Give numbers from 0 to {last}, each once{rest}.")
+        return frozenset(sm for group in groups for sm in self._ids[group])
+
+    def _split(self, split: Sequence[SplitGroup], resource: SMResource) -> list[frozenset[int]]:
+        """Take the groups of a structured split from the card, those first that have to be scheduled together."""
+        free = [list(ids) for ids in self._ids]
+        taken: list[frozenset[int]] = [frozenset()] * len(split)
+        steps = [group.coscheduled_sms or resource.alignment_sms for group in split]
+        # Large steps first, so that small ones do not break up what they need.
+        for place in sorted(range(len(split)), key=lambda place: (split[place].backfill, -steps[place])):
+            group, step = split[place], steps[place]
+            _check_sizes(group, step, resource)
+            ids = _take(free, group.sms, step)
+            if group.backfill:
+                ids += _take(free, group.sms - len(ids), _TPC_SMS)
+            if len(ids) < group.sms:
+                raise _refuse(
+                    "INVALID_RESOURCE_CONFIGURATION",
+                    f"group {place} of the split asked for {group.sms} SMs, {step} at a time scheduled together, and only "
+                    f"{len(ids)} such are left",
+                    "Ask for fewer SMs or a smaller co-scheduled size, or allow backfill.",
+                )
+            taken[place] = frozenset(ids)
+        return taken
+
+
+def _check_sizes(group: SplitGroup, step: int, resource: SMResource) -> None:
+    if step > resource.group_sms:
+        raise NotSimulatedError(
+            f"The simulated device does not model {step} SMs that are scheduled together; give at most {resource.group_sms} as "
+            "coscheduled_sms."
+        )
+    unit = _TPC_SMS if group.backfill else step
+    what = fix = ""
+    if step < 1 or (step % _TPC_SMS and step != resource.alignment_sms):
+        what, fix = f"a co-scheduled size of {step} SMs is not a multiple of {_TPC_SMS}", "Give 2, 4 or 8."
+    elif group.sms < 1 or group.sms % unit:
+        what, fix = f"{group.sms} SMs are no multiple of {unit}", f"Give {max(unit, group.sms - group.sms % unit)}."
+    elif group.preferred_coscheduled_sms % step:
+        what = f"a preferred co-scheduled size of {group.preferred_coscheduled_sms} SMs is not a multiple of {step}"
+        fix = f"Give {step} or {2 * step}."
+    if what:
+        raise _refuse("INVALID_RESOURCE_CONFIGURATION", what, fix)
+
+
+def _take(free: list[list[int]], sms: int, step: int) -> list[int]:
+    """Take up to so many SMs from the card in order, `step` at a time from one group; the last entry is the remainder."""
+    taken: list[int] = []
+    for pool in free if step <= _TPC_SMS else free[:-1]:
+        while len(taken) + step <= sms and len(pool) >= step:
+            taken += pool[:step]
+            del pool[:step]
+    return taken
+
+
+def _refuse(code: str, what: str, fix: str) -> DeviceError:
+    return DeviceError(f"Creating a green context failed: {what}. {fix}", driver_code=code)

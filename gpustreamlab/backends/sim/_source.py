@@ -20,9 +20,8 @@ from gpustreamlab.backends._activity import (
     WorkBatch,
 )
 from gpustreamlab.backends._protocol import BackendStream
-from gpustreamlab.backends.sim._commands import COPY_PLACES, CopySpec, DeviceWork, KernelSpec, StreamQueue
+from gpustreamlab.backends.sim._commands import COPY_PLACES, CopySpec, DeviceWork, KernelSpec, StreamQueue, plain_shape
 from gpustreamlab.backends.sim._cost import DevicePreset
-from gpustreamlab.backends.sim._occupancy import plain_shape
 from gpustreamlab.errors import CaptureUnavailableError
 from gpustreamlab.model import SPAN_KINDS, WorkDetail
 from gpustreamlab.typing import BoolArray, Int64Array, SpanKind
@@ -42,26 +41,6 @@ class SimActivitySource:
 
     It looks on: a program takes the same virtual time with it and without. Several may collect at once. Work is told of if it
     was launched while the source collected, also if it ends after `stop`.
-
-    Parameters
-    ----------
-    driver
-        The device's driver.
-    record_limit
-        Records that wait to be drained, at most; newer ones are dropped and counted.
-
-    Examples
-    --------
-    >>> from gpustreamlab.backends.sim import SimBackend
-    >>> backend = SimBackend()
-    >>> source = backend.activity_source()
-    >>> source.start()
-    >>> backend.launch_spin(backend.create_stream(priority=0), 5_000, blocks=8, fill_sms=True)
-    >>> backend.synchronize()
-    >>> told = source.drain()
-    >>> [told.names[code] for code in told.work.name], told.work.end_ns - told.work.start_ns
-    (['spin'], array([5000]))
-    >>> source.close()
     """
 
     description = "simulated device"
@@ -81,15 +60,7 @@ class SimActivitySource:
         return f"<SimActivitySource, {state}>"
 
     def start(self) -> None:
-        """Begin to collect; may be called again after `stop`, and twice.
-
-        Raises
-        ------
-        CaptureUnavailableError
-            If it was closed.
-        SessionClosedError
-            If the device was closed.
-        """
+        """Begin to collect; may be called again after `stop`, and twice."""
         driver = self._driver
         with driver.lock:
             driver.check_open()
@@ -246,13 +217,7 @@ class SimActivitySource:
 
 
 class Collecting:
-    """The sources that collect at a time: what is launched then is told to all of them.
-
-    Parameters
-    ----------
-    members
-        One or more.
-    """
+    """The sources that collect at a time: what is launched then is told to all of them."""
 
     def __init__(self, members: tuple[SimActivitySource, ...]) -> None:
         self.members = members

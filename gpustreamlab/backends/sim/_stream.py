@@ -1,32 +1,23 @@
-"""Streams and contexts of the simulated device."""
+"""Streams, green contexts and CUDA graphs of the simulated device."""
 
 from __future__ import annotations
 
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
-from numpy.typing import DTypeLike, NDArray
+from numpy.typing import NDArray
 
-from gpustreamlab.backends._activity import CallClass
-from gpustreamlab.backends.sim._commands import SimEvent, StreamQueue
+from gpustreamlab.backends._features import explain_unjoined, refuse_capture
+from gpustreamlab.backends._protocol import BackendStream
+from gpustreamlab.backends.sim._commands import CopyRun, CopySpec, KernelSpec, Mark, SimEvent, StreamQueue, Wait
 from gpustreamlab.backends.sim._driver import SimDriver, closed_stream
-from gpustreamlab.backends.sim._memory import Pages
-from gpustreamlab.errors import DeviceMemoryError, InvalidHandleError
+from gpustreamlab.errors import GraphCaptureError, InvalidHandleError
 
 
 class SimStream:
-    """A stream of the simulated device; see `gpustreamlab.backends._protocol.BackendStream`.
-
-    Parameters
-    ----------
-    driver
-        The device's driver.
-    queue
-        The stream's work.
-    is_owned
-        Whether closing destroys it.
-    """
+    """A stream of the simulated device; see `gpustreamlab.backends._protocol.BackendStream`."""
 
     __slots__ = ("_is_owned", "driver", "is_closed", "key", "priority", "queue")
 
@@ -109,15 +100,7 @@ class SimStream:
 
 
 class SimContext:
-    """A green context of the simulated device; see `gpustreamlab.backends._protocol.BackendContext`.
-
-    Parameters
-    ----------
-    driver
-        The device's driver.
-    sm_ids
-        The SMs that kernels of its streams run on.
-    """
+    """A green context of the simulated device; see `gpustreamlab.backends._protocol.BackendContext`."""
 
     def __init__(self, driver: SimDriver, sm_ids: frozenset[int]) -> None:
         self._driver = driver
@@ -134,15 +117,7 @@ class SimContext:
         return f"<SimContext {self.number}, {self.sm_count} SMs{', closed' if self.is_closed else ''}>"
 
     def create_stream(self, *, priority: int = 0) -> SimStream:
-        """Make a non-blocking stream whose kernels run on these SMs only.
-
-        Raises
-        ------
-        InvalidHandleError
-            If the context was closed.
-        OptionError
-            For a priority outside the device's range.
-        """
+        """Make a non-blocking stream whose kernels run on these SMs only."""
         with self._driver.lock:
             if self.is_closed:
                 self._driver.check_open()
@@ -168,107 +143,203 @@ class SimContext:
                 self._driver.destroy_context()
 
 
-FIRST_ADDRESS = 0x7000_0000_0000
-"""Where blocks begin."""
-PAGE_BYTES = 1 << 21
-"""Blocks are this far apart at least, as a driver's are."""
-ASYNC_USED = "async_used_bytes"
-"""Counter of what was allocated in stream order, as CUPTI tells of it."""
+class NodeWork(NamedTuple):
+    """What a node computes, and which memory it touches."""
+
+    name: str
+    """What the work is called where accesses are watched."""
+    again: Callable[[], object] | None
+    """Computes the values anew, into the memory that they have; None for work without values."""
+    reads: Sequence[NDArray[Any]]
+    writes: Sequence[NDArray[Any]]
+    some: NDArray[Any] | None
+    """Of this array only some elements are meant, and it is not known which."""
 
 
-@dataclass(slots=True)
-class _Block:
-    address: int
+@dataclass(frozen=True, slots=True, eq=False)
+class Node:
+    """A kernel, copy or fill of a graph."""
+
     stream: StreamQueue
-    size_bytes: int
-    pages: Pages | None = None
-    """Its memory, once an array looks at it."""
+    """On which it was captured: its SMs and its priority stay the node's."""
+    spec: KernelSpec | CopySpec
+    ahead: frozenset[int]
+    """Numbers of the nodes that end before it begins."""
+    work: NodeWork | None
 
 
-class SimScratch:
-    """Gives out blocks of device memory, counted against the device's size.
+class SimCapture:
+    """What one stream, and those that join it, capture; see `gpustreamlab.backends.GraphCapture`."""
 
-    Each stream has a pool: what was freed in its order is given out again in it, where the size is the same.
-
-    Parameters
-    ----------
-    driver
-        The device's driver.
-    """
-
-    def __init__(self, driver: SimDriver) -> None:
+    def __init__(self, driver: SimDriver, origin: StreamQueue, unchanged: Sequence[NDArray[Any]] = ()) -> None:
+        self._before = [(values, values.copy()) for values in unchanged]
         self._driver = driver
-        self._blocks: dict[int, _Block] = {}
-        self._next_address = FIRST_ADDRESS
-        self.used_bytes = 0
-        """What all blocks take."""
+        self._origin = origin
+        self._nodes: list[Node] = []
+        self._tails: dict[StreamQueue, frozenset[int]] = {}
+        self._failure = ""
+        self.is_over = False
+        """Whether the capture has ended."""
+        self.keep: list[object] = []
+        """What lives as long as the graph."""
+        self.join(origin, frozenset())
 
-    def allocate(self, stream: StreamQueue, size_bytes: int) -> int:
-        """Return the address of a block; the host's clock goes on by what the call costs."""
-        driver, memory_bytes = self._driver, self._driver.preset.memory_bytes
-        with driver.lock:
-            driver.check_open()
-            if stream in driver.captures:
-                raise driver.captures[stream].refuse(
-                    f"Taking scratch of stream {stream.number}",
-                    "Take scratch before the capture begins, and hold it for as long as the graph is used.",
-                )
-            if memory_bytes and self.used_bytes + size_bytes > memory_bytes:
-                raise DeviceMemoryError(
-                    f"Allocating {size_bytes:,} bytes on the simulated {driver.preset.name} failed: "
-                    f"{self.used_bytes:,} of its {memory_bytes:,} bytes are in use as scratch. Free some.",
-                    driver_code="OUT_OF_MEMORY",
-                )
-            spare = stream.spare.get(size_bytes)
-            block = spare.pop() if spare else self._make(stream, size_bytes)
-            self._blocks[block.address] = block
-            self._change("cudaMalloc", stream, size_bytes)
-        return int(block.address)
+    def __repr__(self) -> str:
+        return f"<SimCapture of {self.node_count} nodes, {'ended' if self.is_over else 'capturing'}>"
 
-    def free(self, stream: StreamQueue, address: int) -> None:
-        """Take a block back; a device without memory pools first waits for the stream."""
-        driver = self._driver
-        if not driver.preset.has_memory_pools:
-            driver.synchronize_stream(stream)
-        with driver.lock:
-            block = self._find(address)
-            del self._blocks[address]
-            if stream is block.stream and driver.preset.has_memory_pools:
-                stream.spare.setdefault(block.size_bytes, []).append(block)
-            self._change("cudaFree", block.stream, -block.size_bytes)
+    @property
+    def node_count(self) -> int:
+        """Kernels, copies and fills that were captured so far."""
+        return len(self._nodes)
 
-    def array(self, address: int, shape: int | tuple[int, ...], dtype: DTypeLike, owner: Any) -> NDArray[Any]:
-        """Return values in a block's memory; they keep the owner alive, and alias every other array of the block."""
+    # What the driver tells, with its lock held
+
+    def add(self, stream: StreamQueue, spec: KernelSpec | CopySpec, work: NodeWork | None) -> None:
+        """Take work of a stream that captures."""
+        self._nodes.append(Node(stream, spec, self._tails[stream], work))
+        self._tails[stream] = frozenset((len(self._nodes) - 1,))
+
+    def tails(self, stream: StreamQueue) -> frozenset[int]:
+        """Return the nodes behind which the stream's next work comes."""
+        return self._tails[stream]
+
+    def join(self, stream: StreamQueue, behind: frozenset[int]) -> None:
+        """Let a stream's next work come behind nodes too; it captures from now on."""
+        self._driver.captures[stream] = self
+        self._tails[stream] = self._tails.get(stream, frozenset()) | behind
+
+    def refuse(self, call: str, fix: str) -> GraphCaptureError:
+        """Return the error for a call that cannot be captured; there will be no graph, as in CUDA."""
+        error = refuse_capture(call, fix)
+        self._failure = self._failure or str(error)
+        return error
+
+    # The end
+
+    def instantiate(self) -> SimGraph:
+        """End the capture, and return what runs it again."""
         with self._driver.lock:
-            block = self._find(address)
-            if block.pages is None:
-                block.pages = Pages(block.size_bytes, np.uint8)
-                block.pages.is_scratch, block.pages.stream_number = True, block.stream.number
-        held = block.pages.view(Pages)
-        held.is_scratch, held.owner = True, owner
-        return np.ndarray(shape, dtype, held)
+            self._end()
+            self._driver.charge(self._driver.preset.host.instantiate_ns + self._node_cost_ns)
+            return SimGraph(self._driver, self._nodes, self.keep)
 
-    def _make(self, stream: StreamQueue, size_bytes: int) -> _Block:
-        block = _Block(self._next_address, stream, size_bytes)
-        self._next_address += -(-size_bytes // PAGE_BYTES) * PAGE_BYTES
-        return block
+    def abandon(self) -> None:
+        """End the capture without a graph. Idempotent."""
+        with self._driver.lock:
+            self.is_over = True
+            for values, before in self._before:
+                values[...] = before
+            self._before = []
+            for stream in self._tails:
+                self._driver.captures.pop(stream, None)
 
-    def _find(self, address: int) -> _Block:
-        block = self._blocks.get(address)
-        if block is None:
-            raise InvalidHandleError(f"The simulated device has no memory at {address:#x}: it was freed, or is no scratch.")
-        return block
+    @property
+    def _node_cost_ns(self) -> int:
+        return len(self._nodes) * self._driver.preset.host.instantiate_node_ns
 
-    def _change(self, call: str, stream: StreamQueue, change_bytes: int) -> None:
-        """Count a change, spend what the call costs, and tell of it."""
+    def _end(self) -> None:
+        self._driver.check_open()
+        if self.is_over:
+            raise GraphCaptureError("This capture has ended before. Begin another: backend.begin_graph(stream).")
+        self.abandon()
+        if self._failure:
+            raise GraphCaptureError(f"There is no graph, because a call could not be captured. {self._failure}")
+        awaited = frozenset[int]().union(*(node.ahead for node in self._nodes), self._tails[self._origin])
+        unjoined = {node.stream.number for number, node in enumerate(self._nodes) if number not in awaited}
+        if unjoined:
+            raise explain_unjoined(self._origin.number, sorted(unjoined))
+
+
+class SimGraph:
+    """Work that runs again with one call; see `gpustreamlab.backends.BackendGraph`. Made by `SimCapture.instantiate`."""
+
+    def __init__(self, driver: SimDriver, nodes: list[Node], keep: list[object]) -> None:
+        self._driver = driver
+        self._nodes = nodes
+        self._keep = keep
+        self.id = driver.take_graph_id()
+        """As `WorkDetail.graph` of its kernels says it."""
+        self.is_closed = False
+        """Whether `close` was called."""
+        # One launch ends before the next begins, so each captured stream needs one queue.
+        self._queues = {stream: driver.scheduler.add_twin(stream) for stream in dict.fromkeys(node.stream for node in nodes)}
+        self._awaited = self._find_awaited()
+        self._end: Mark | None = None
+
+    def __repr__(self) -> str:
+        return f"<SimGraph {self.id}, {self.node_count} nodes{', closed' if self.is_closed else ''}>"
+
+    @property
+    def node_count(self) -> int:
+        """Its kernels, copies and fills."""
+        return len(self._nodes)
+
+    def launch(self, stream: BackendStream) -> None:
+        """Run its work behind what a stream holds now; the stream's later work comes behind all of it."""
         driver = self._driver
-        began_ns = driver.clock.now_ns
-        driver.charge(driver.preset.host.allocate_ns)
-        self.used_bytes += change_bytes
-        if driver.source is not None:
-            is_ordered = driver.preset.has_memory_pools
-            name = f"{call}Async" if is_ordered else call
-            driver.source.note_call(name, CallClass.MEMORY, began_ns, driver.clock.now_ns, size_bytes=abs(change_bytes))
-            if is_ordered:
-                used_bytes = sum(block.size_bytes for block in self._blocks.values() if block.stream is stream)
-                driver.source.note_memory(driver.clock.now_ns, stream, ASYNC_USED, used_bytes)
+        if not isinstance(stream, SimStream) or stream.driver is not driver:
+            raise InvalidHandleError(
+                f"Graph {self.id} of a simulated device cannot run on {stream!r}. Use a stream of its session."
+            )
+        stream.check_open()
+        own = stream.queue
+        with driver.lock:
+            self._check_open()
+            if own in driver.captures:
+                raise driver.captures[own].refuse("Launching a graph", "Launch it after the capture.")
+            nodes = self._nodes
+        works = [node.work for node in nodes if node.work is not None]
+        for work in works:  # in front of the launch: where it lacks a wait, one may be put in
+            driver.note_accesses(own, work.name, work.reads, work.writes, work.some)
+        with driver.lock, np.errstate(all="ignore"):
+            self._enqueue(own)
+            for work in works:
+                if work.again is not None:
+                    work.again()
+
+    def close(self) -> None:
+        """Let go of the graph and of what it keeps; a launch in flight still ends. Idempotent."""
+        with self._driver.lock:
+            if not self.is_closed:
+                self.is_closed = True
+                for queue in self._queues.values():
+                    self._driver.scheduler.remove_stream(queue)
+                self._nodes, self._keep = [], []
+
+    def _check_open(self) -> None:
+        self._driver.check_open()
+        if self.is_closed:
+            raise InvalidHandleError(f"Graph {self.id} was closed before this call. Capture its work anew.")
+
+    def _find_awaited(self) -> frozenset[int]:
+        """Return the nodes for which one waits that was captured on another stream."""
+        nodes = self._nodes
+        return frozenset(number for node in nodes for number in node.ahead if nodes[number].stream is not node.stream)
+
+    def _enqueue(self, stream: StreamQueue) -> None:
+        driver, submit = self._driver, self._driver.scheduler.submit
+        now_ns, correlation, source = driver.enter_graph(stream, self.node_count)
+        if self._end is not None:
+            submit(stream, Wait(self._end), now_ns)
+        begin = Mark()
+        submit(stream, begin, now_ns)
+        for queue in self._queues.values():
+            submit(queue, Wait(begin), now_ns)
+        ends: dict[int, Mark] = {}
+        for number, node in enumerate(self._nodes):
+            queue, spec, place = self._queues[node.stream], node.spec, (self.id, number)
+            for ahead in sorted(node.ahead & ends.keys()):
+                submit(queue, Wait(ends[ahead]), now_ns)
+            if isinstance(spec, CopySpec):
+                submit(queue, CopyRun(queue, spec, correlation, source, node=place), now_ns)
+            else:
+                driver.scheduler.submit_kernel(queue, spec, now_ns, correlation, source, node=place)
+            if number in self._awaited:
+                ends[number] = Mark()
+                submit(queue, ends[number], now_ns)
+        for queue in self._queues.values():
+            end = Mark()
+            submit(queue, end, now_ns)
+            submit(stream, Wait(end), now_ns)
+        self._end = Mark()
+        submit(stream, self._end, now_ns)

@@ -12,33 +12,31 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 from numpy.typing import DTypeLike, NDArray
 
-from gpustreamlab.backends.sim._array import Indexer, SimArray, SimUfunc
+from gpustreamlab.backends.sim._array import RandomModule, SimArray, SimUfunc
 from gpustreamlab.backends.sim._commands import DEVICE_TO_HOST, HOST_TO_DEVICE
 from gpustreamlab.backends.sim._cost import plan_host_copy, plan_peer_copy, plan_streaming
-from gpustreamlab.backends.sim._functions import (
+from gpustreamlab.backends.sim._memory import is_pinned
+from gpustreamlab.backends.sim._rules import (
     CHOOSING,
     CONSTANTS,
     HOST,
     METADATA,
-    OLD_NAMES,
     RULES,
     WRITING,
     WRITING_METHODS,
     WRITING_SOME,
     Call,
-    RandomModule,
     Rule,
     explain_missing,
     rule_of,
 )
-from gpustreamlab.backends.sim._graph import NodeWork
-from gpustreamlab.backends.sim._memory import is_pinned
+from gpustreamlab.backends.sim._stream import NodeWork
 from gpustreamlab.errors import NotSimulatedError
 from gpustreamlab.typing import SpanKind
 
 if TYPE_CHECKING:
     from gpustreamlab.backends.sim._backend import SimBackend
-    from gpustreamlab.backends.sim._graph import SimCapture
+    from gpustreamlab.backends.sim._stream import SimCapture
 
 _FLAG_BYTES = 8  # what the host reads to learn the size of a result
 
@@ -78,8 +76,6 @@ class ArrayModule:
     def __getattr__(self, name: str) -> Any:
         if name.startswith("_"):
             raise AttributeError(name)
-        if name in OLD_NAMES and not hasattr(np, name):
-            return getattr(self, OLD_NAMES[name])
         if name in CONSTANTS:
             return getattr(np, name)
         plain = getattr(np, name, None) or getattr(np.exceptions, name, None)
@@ -125,8 +121,6 @@ class ArrayModule:
             return plain
         if isinstance(plain, np.ufunc):
             return SimUfunc(self, plain)
-        if not callable(plain):
-            return Indexer(self, name, plain)
         # A function's other names (concat) are work of its own name (concatenate).
         known = plain.__name__ if plain.__name__ in RULES else name
 
@@ -156,8 +150,6 @@ class ArrayModule:
     ) -> Any:
         """Let NumPy compute a function, or a method that works `in_place`, and launch the kernel that models it."""
         rule = rule_of(name)
-        if rule is None:
-            raise explain_missing(name, exists=True)
         call_args = _Arguments(self, name)
         plain_args = [call_args.unwrap(value) for value in args]
         plain_kwargs = {key: call_args.unwrap(value) for key, value in kwargs.items() if key != "out"}
@@ -234,15 +226,6 @@ class ArrayModule:
 
     asanyarray = asarray
 
-    def from_dlpack(self, x: Any) -> SimArray:
-        """Return a view of a device array; arrays of the host are refused, as copies have to be visible."""
-        if not isinstance(x, SimArray):
-            raise TypeError(
-                f"xp.from_dlpack was given a {type(x).__name__} of the host. Copy it to the device: xp.asarray(values)."
-            )
-        self._check_own(x)
-        return SimArray(x.sim_values[...], self)
-
     def fromfunction(
         self, function: Callable[..., Any], shape: tuple[int, ...], *, dtype: DTypeLike = float, **kwargs: Any
     ) -> Any:
@@ -265,41 +248,21 @@ class ArrayModule:
         """Return this module if any argument is a device array, else NumPy."""
         return self if any(isinstance(value, SimArray) for value in args) else np
 
-    def empty(self, shape: int | tuple[int, ...], dtype: DTypeLike = float, order: str = "C") -> SimArray:
-        """Make an uninitialised array; no kernel runs."""
-        return self.wrap(np.empty(shape, dtype, order=order))  # type: ignore[call-overload]
+    def empty(self, *args: Any, **kwargs: Any) -> SimArray:
+        """Make an uninitialised array, as `numpy.empty`; no kernel runs."""
+        return self.wrap(np.empty(*args, **kwargs))
 
-    def empty_like(
-        self,
-        prototype: SimArray,
-        dtype: DTypeLike | None = None,
-        order: str = "K",
-        subok: bool | None = None,  # noqa: FBT001
-        shape: int | tuple[int, ...] | None = None,
-    ) -> SimArray:
-        """Make an uninitialised array of another's shape; no kernel runs."""
-        values = _Arguments(self, "empty_like").unwrap(prototype)
-        return self.wrap(np.empty_like(values, dtype=dtype, order=order, shape=shape))  # type: ignore[call-overload]
+    def empty_like(self, prototype: SimArray, *args: Any, **kwargs: Any) -> SimArray:
+        """Make an uninitialised array of another's shape, as `numpy.empty_like`; no kernel runs."""
+        return self.wrap(np.empty_like(_Arguments(self, "empty_like").unwrap(prototype), *args, **kwargs))
 
-    def zeros(self, shape: int | tuple[int, ...], dtype: DTypeLike = float, order: str = "C") -> SimArray:
-        """Make an array of zeros, with a fill."""
-        result = self.wrap(np.zeros(shape, dtype, order=order))  # type: ignore[call-overload]
-        self._fill_zeros(result)
-        return result
+    def zeros(self, *args: Any, **kwargs: Any) -> SimArray:
+        """Make an array of zeros, as `numpy.zeros`, with a fill."""
+        return self._fill_zeros(self.empty(*args, **kwargs))
 
-    def zeros_like(
-        self,
-        a: SimArray,
-        dtype: DTypeLike | None = None,
-        order: str = "K",
-        subok: bool | None = None,  # noqa: FBT001
-        shape: int | tuple[int, ...] | None = None,
-    ) -> SimArray:
-        """Make an array of zeros of another's shape, with a fill."""
-        result = self.empty_like(a, dtype, order, subok, shape)
-        result.sim_values.fill(0)
-        self._fill_zeros(result)
-        return result
+    def zeros_like(self, a: SimArray, *args: Any, **kwargs: Any) -> SimArray:
+        """Make an array of zeros of another's shape, as `numpy.zeros_like`, with a fill."""
+        return self._fill_zeros(self.empty_like(a, *args, **kwargs))
 
     # Elements
 
@@ -317,7 +280,7 @@ class ArrayModule:
         chosen = [np.asarray(part) for part in _parts(plain) if isinstance(part, (np.ndarray, list, bool, np.bool_))]
         rule = RULES["mask" if any(part.dtype == np.bool_ for part in chosen) else "getitem"]
         self._hold([result])
-        call = Call("getitem", [*call_args.inputs, result], [result], ())
+        call = Call("getitem", [*call_args.inputs, result], [result])
 
         def again() -> None:
             result[...] = values[plain]
@@ -341,7 +304,7 @@ class ArrayModule:
         write()
         region = np.asarray(values[plain_index])
         written = self.read_items(array, index).sim_values if _is_basic(index) else values
-        call = Call("setitem", call_args.inputs, [region], ())
+        call = Call("setitem", call_args.inputs, [region])
         self._launch(RULES["setitem"], call, writes=[written], some=values, again=write)
 
     # Host and device
@@ -360,7 +323,7 @@ class ArrayModule:
         if values.size:
             work = self._note("get", [values], [target], again=lambda: np.copyto(target, values))
             if not values.flags.c_contiguous:
-                self._launch(RULES["copy"], Call("copy", [values], [values], ()), reads=(), writes=())
+                self._launch(RULES["copy"], Call("copy", [values], [values]), reads=(), writes=())
             self._copy(DEVICE_TO_HOST, values.nbytes, is_pinned=is_pinned(target), work=work)
         np.copyto(target, values)
         if blocking and is_pinned(target):  # the host is blocked anyway while it copies into other memory
@@ -388,7 +351,7 @@ class ArrayModule:
             work = self._note("set", [source], [values], again=lambda: np.copyto(values, source))
             self._copy(HOST_TO_DEVICE, values.nbytes, is_pinned=is_pinned(source), work=work)
             if not values.flags.c_contiguous:
-                self._launch(RULES["copy"], Call("copy", [values], [values], ()), reads=(), writes=())
+                self._launch(RULES["copy"], Call("copy", [values], [values]), reads=(), writes=())
         np.copyto(values, source)
 
     # Inside
@@ -421,7 +384,7 @@ class ArrayModule:
                 f"xp.{call.name}, which waits for the stream, since the size of its result depends on values,",
                 "Call it before the capture, or use a mask of the whole size: xp.where(mask, array, 0).",
             )
-        spec = rule.plan(backend.preset, call)
+        spec = rule.kernel(backend.preset, call)
         work = None
         if backend.driver.accesses is not None or capture is not None:
             reads = call.inputs if reads is None else reads
@@ -460,15 +423,15 @@ class ArrayModule:
         for array in arrays:
             self._backend.driver.memory.hold(array, self._backend.selected_stream.queue)
 
-    def _fill_zeros(self, array: SimArray) -> None:
-        if array.size:
-            values = array.sim_values
+    def _fill_zeros(self, array: SimArray) -> SimArray:
+        values, backend = array.sim_values, self._backend
+        values.fill(0)
+        if values.size:
             work = self._note("zeros", (), [values], again=lambda: values.fill(0))
-            backend = self._backend
-            spec = plan_streaming(
-                backend.preset, "memset", size_bytes=array.nbytes, operations=0, dtype=array.dtype, kind=SpanKind.FILL
-            )
+            size = {"size_bytes": values.nbytes, "operations": 0}
+            spec = plan_streaming(backend.preset, "memset", dtype=values.dtype, kind=SpanKind.FILL, **size)
             backend.launch_kernel(backend.selected_stream, spec, work)
+        return array
 
     def _copy_from_peer(self, array: SimArray) -> SimArray:
         """Copy an array of another card of the host here, on the stream that is selected here."""
@@ -507,15 +470,7 @@ class ArrayModule:
 
 
 class SubModule:
-    """A submodule such as ``xp.fft``.
-
-    Parameters
-    ----------
-    module
-        The array module.
-    name
-        The submodule's name in NumPy.
-    """
+    """A submodule such as ``xp.fft``."""
 
     def __init__(self, module: ArrayModule, name: str) -> None:
         self._module = module
@@ -564,13 +519,7 @@ class _Arguments:
 
 
 def check_dtype(dtype: np.dtype[Any]) -> None:
-    """Refuse dtypes that no GPU array has.
-
-    Raises
-    ------
-    NotSimulatedError
-        For objects, text, dates, records and long doubles.
-    """
+    """Refuse dtypes that no GPU array has."""
     if dtype.kind not in "biufc" or dtype.char in "gG":
         raise NotSimulatedError(
             f"The simulated device has no arrays of dtype {dtype}. Use booleans, integers, floats or complex numbers."

@@ -1,4 +1,4 @@
-// Made by scripts/bundle_viewer.py. 6809c704b23e9f66a02bbe8f9eb657b5739a83742c90ff1c4a239cb62c4e2933
+// Made by scripts/bundle_viewer.py. 7a1a5f316b6d987d635d6731c2f7cda38e975cc39a713c79badca2a6c7df7573
 "use strict";
 var gpustreamlab = (() => {
   var __defProp = Object.defineProperty;
@@ -200,7 +200,7 @@ var gpustreamlab = (() => {
   var WORK_DEFAULTS = { detail: -1, size: 0, ownerName: -1, ownerLane: -1, workLead: 0, workTail: 0, workCount: 0, waitedName: -2 };
   var WORK_COLUMNS = Object.keys(WORK_DEFAULTS);
   var TWO_TO_32 = 4294967296;
-  var COLUMNS_FORMAT = 2;
+  var COLUMNS_FORMAT = 3;
   var FROM_INDEX = 0;
   var FROM_RANK = 2;
   async function readBatch(manifest, bytes) {
@@ -274,7 +274,7 @@ var gpustreamlab = (() => {
       place0[index] = place += place0[index];
       place1[index] += place;
     }
-    return { x0, row0: reader.column("source"), x1, row1: reader.column("target"), place0, place1, twin: Int32Array.from(reader.column("twin")), kind: reader.column("kind"), length: reader.n };
+    return { x0, row0: reader.column("source"), x1, row1: reader.column("target"), place0, place1, told: Uint8Array.from(reader.column("told")), kind: reader.column("kind"), length: reader.n };
   }
   var ColumnReader = class {
     constructor(manifest, bytes) {
@@ -1625,14 +1625,14 @@ var gpustreamlab = (() => {
   var WAIT_EDGE = 0;
   var LAUNCH_EDGE = 1;
   var EDGE_ARRAYS = {
-    // `twin`, of one between ranges: how far from it the arrow is that joins the work in them; 0 for none.
+    // `told`: 1 for one between ranges beside one that joins the work in them.
     x0: Float64Array,
     x1: Float64Array,
     row0: Uint32Array,
     row1: Uint32Array,
     place0: Int32Array,
     place1: Int32Array,
-    twin: Int32Array
+    told: Uint8Array
   };
   var EDGE_COLUMNS = Object.keys(EDGE_ARRAYS);
   var FREED_SHARE = 1 / 8;
@@ -2265,7 +2265,7 @@ var gpustreamlab = (() => {
     const { tables } = view, why = view.why ?? { lanes: [], zero_ns: tables.zero_ns, findings: [], marks: [], gaps: [] };
     const lanes = why.lanes.map(([name, host]) => tables.lanes.findIndex((lane) => lane.name === name && lane.host === host));
     const moved = Number(BigInt(why.zero_ns) - BigInt(tables.zero_ns));
-    const find = (span) => span ? findSpan(view, lanes[span[0]], span[1] + moved, span[2] + moved) : null;
+    const find = (span) => span ? findSpan(view, lanes[span[0]], span[1] + moved, span[3]) : null;
     const told = [...why.marks.filter(isFault), ...why.findings, ...why.marks.filter((mark) => !isFault(mark))].map(({ pieces: pieces2, ...finding }) => ({
       ...finding,
       pieces: pieces2.map(({ late, other, call, since, text, fix }) => ({
@@ -2299,13 +2299,10 @@ var gpustreamlab = (() => {
     const lane = view.tables.lanes.findIndex(({ name }) => name === note.stream);
     return { kind: "note", head: note.text, count: 1, note, pieces: [{ lane, since: start, start, end, late: null, other: null, call: null, text, fix: "" }] };
   }
-  function findSpan({ store, tables, laneRows }, lane, start, end) {
-    const rows = (laneRows[lane] ?? []).map((code) => store.row(code));
-    for (const isWanted of [(kind) => tables.kind_counted[kind], () => true]) {
-      for (const row of rows) {
-        const index = row.findStart(start, (at) => row.end[at] === end && isWanted(row.kind[at]));
-        if (index >= 0) return { row: row.code, index };
-      }
+  function findSpan({ store, laneRows }, lane, start, number) {
+    for (const row of laneRows[lane] ?? []) {
+      const index = store.indexOf(row, start, number);
+      if (index >= 0) return { row, index };
     }
     return null;
   }
@@ -2577,14 +2574,10 @@ var gpustreamlab = (() => {
       const isSource = isSeen2[row0[i]] && x0[i] >= view.x0 && x0[i] <= view.x1;
       if (!isSource && !(isSeen2[row1[i]] && x1[i] >= view.x0 && x1[i] <= view.x1)) continue;
       if (row0[i] === row1[i] || !arePlaced(view, row0[i], row1[i]) || !isEdgeShown(view.store, edges, i)) continue;
-      if (isToldByWork(view.store, edges, i)) continue;
+      if (edges.told[i] && !view.store.filter) continue;
       if (++total <= FEW_EDGES) places.push(i);
     }
     return { places: total > FEW_EDGES ? [] : places, total };
-  }
-  function isToldByWork(store, edges, i) {
-    const twin = i + edges.twin[i];
-    return twin !== i && twin >= 0 && twin < edges.length && isEdgeShown(store, edges, twin);
   }
   function isEdgeShown(store, edges, i) {
     if (!store.filter) return true;
@@ -3176,7 +3169,7 @@ var gpustreamlab = (() => {
     const row = view.store.row(code);
     if (index === void 0 || row.countAt(index) > 1) return [];
     const start = traceTime(view, row.start[index]);
-    const facts = [["trace", `row ${formatCount(Number(row.place[index]))}, start_ns ${start}`]];
+    const facts = [["trace", `${view.isLive ? "number" : "row"} ${formatCount(Number(row.place[index]))}, start_ns ${start}`]];
     const clock = clockTime(view.tables, start);
     return clock ? [...facts, ["clock", clock]] : facts;
   }

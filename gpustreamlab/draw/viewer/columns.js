@@ -13,7 +13,7 @@ export const SIGNED_COLUMNS = new Set(["thread", "queueing", "detail", "ownerNam
 export const WORK_DEFAULTS = { detail: -1, size: 0, ownerName: -1, ownerLane: -1, workLead: 0, workTail: 0, workCount: 0, waitedName: -2 }
 export const WORK_COLUMNS = Object.keys(WORK_DEFAULTS)
 const TWO_TO_32 = 4294967296
-export const COLUMNS_FORMAT = 2 // FORMAT of draw/_columns.py
+export const COLUMNS_FORMAT = 3 // FORMAT of draw/_columns.py
 const FROM_INDEX = 0, FROM_RANK = 2 // What places are told from; else from the previous one of the row.
 
 /** Read a batch from a blob as it came from `pack_columns`, deflated or not. */
@@ -106,7 +106,7 @@ function readEdges(manifest, bytes) {
     place0[index] = place += place0[index]
     place1[index] += place
   }
-  return { x0, row0: reader.column("source"), x1, row1: reader.column("target"), place0, place1, twin: Int32Array.from(reader.column("twin")), kind: reader.column("kind"), length: reader.n }
+  return { x0, row0: reader.column("source"), x1, row1: reader.column("target"), place0, place1, told: Uint8Array.from(reader.column("told")), kind: reader.column("kind"), length: reader.n }
 }
 
 class ColumnReader {

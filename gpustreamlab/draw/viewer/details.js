@@ -79,7 +79,7 @@ function placeFacts(view, { row: code, index }) {
   const row = view.store.row(code)
   if (index === undefined || row.countAt(index) > 1) return []
   const start = traceTime(view, row.start[index])
-  const facts = [["trace", `row ${formatCount(Number(row.place[index]))}, start_ns ${start}`]]
+  const facts = [["trace", `${view.isLive ? "number" : "row"} ${formatCount(Number(row.place[index]))}, start_ns ${start}`]]
   const clock = clockTime(view.tables, start)
   return clock ? [...facts, ["clock", clock]] : facts
 }

@@ -74,16 +74,10 @@ function edgesInView(view, edges) {
     const isSource = isSeen[row0[i]] && x0[i] >= view.x0 && x0[i] <= view.x1
     if (!isSource && !(isSeen[row1[i]] && x1[i] >= view.x0 && x1[i] <= view.x1)) continue
     if (row0[i] === row1[i] || !arePlaced(view, row0[i], row1[i]) || !isEdgeShown(view.store, edges, i)) continue
-    if (isToldByWork(view.store, edges, i)) continue
+    if (edges.told[i] && !view.store.filter) continue // Beside the one between the work in them, which a filter may hide.
     if (++total <= FEW_EDGES) places.push(i)
   }
   return {places: total > FEW_EDGES ? [] : places, total}
-}
-
-// A wait between two ranges is not drawn beside that between the work in them, as long as this is shown.
-function isToldByWork(store, edges, i) {
-  const twin = i + edges.twin[i]
-  return twin !== i && twin >= 0 && twin < edges.length && isEdgeShown(store, edges, twin)
 }
 
 // Whether the spans at both ends are shown; looked up once for each state of the store.

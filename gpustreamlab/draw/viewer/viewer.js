@@ -30,7 +30,7 @@ const AXIS_PX = 48 // Ticks and title below it.
 const PHONE_PX = 560
 const LEAST_FIGURE_PX = 240, LEAST_PHONE_PX = 340 // A window that has less room for the figure scrolls.
 const CELL_SHARE = 0.72 // How much of the window a timeline takes in a notebook, or beside others, at most.
-export const TABLES_FORMAT = 3 // FORMAT of draw/_tables.py
+export const TABLES_FORMAT = 3 // FORMAT of draw/_html.py
 const ABOVE = new Set(["hovered", "pinned", "selection", "ruler", "gap", "reason", "why", "notes"]) // Painted on the upper layer.
 const NARROW_BORDER = 0.3 // Names take at most this share of the width.
 const CONTROLS = [addMenu, addColours, addLanes, addTips, addDetails, addGaps, addSearch, addKeys, addSelect, addTotals, addRuler, addWhy, addNotes, addLegend, addFollow, addAddress] // In their order.

@@ -26,7 +26,7 @@ function findReasons(view) {
   // A live view may have other lanes and another zero than what was explained.
   const lanes = why.lanes.map(([name, host]) => tables.lanes.findIndex(lane => lane.name === name && lane.host === host))
   const moved = Number(BigInt(why.zero_ns) - BigInt(tables.zero_ns))
-  const find = span => span ? findSpan(view, lanes[span[0]], span[1] + moved, span[2] + moved) : null
+  const find = span => span ? findSpan(view, lanes[span[0]], span[1] + moved, span[3]) : null
   const told = [...why.marks.filter(isFault), ...why.findings, ...why.marks.filter(mark => !isFault(mark))].map(({ pieces, ...finding }) => ({
     ...finding,
     pieces: pieces.map(({ late, other, call, since, text, fix }) => ({
@@ -56,14 +56,11 @@ function noteFinding(view, note) {
   return { kind: "note", head: note.text, count: 1, note, pieces: [{ lane, since: start, start, end, late: null, other: null, call: null, text, fix: "" }] }
 }
 
-/** The span of a lane with these times; work before the range around it. */
-function findSpan({ store, tables, laneRows }, lane, start, end) {
-  const rows = (laneRows[lane] ?? []).map(code => store.row(code))
-  for (const isWanted of [kind => tables.kind_counted[kind], () => true]) {
-    for (const row of rows) {
-      const index = row.findStart(start, at => row.end[at] === end && isWanted(row.kind[at]))
-      if (index >= 0) return { row: row.code, index }
-    }
+/** The span of a lane with this number, which started then. */
+function findSpan({ store, laneRows }, lane, start, number) {
+  for (const row of laneRows[lane] ?? []) {
+    const index = store.indexOf(row, start, number)
+    if (index >= 0) return { row, index }
   }
   return null
 }

@@ -9,8 +9,7 @@ import pytest
 
 from gpustreamlab.analysis import critical_path, explain, host_waits, overlap, summary_text, utilization
 from gpustreamlab.analysis._expect import expect_faster
-from gpustreamlab.draw import why_tables
-from gpustreamlab.draw._header import plan_header
+from gpustreamlab.draw import plan_header, why_tables
 from gpustreamlab.errors import OptionError, TraceError
 from gpustreamlab.model import Device, Lane, Partition
 from gpustreamlab.typing import Cause

@@ -283,26 +283,13 @@ def test_what_fits_nowhere_is_folded_into_the_last_row_of_its_level_and_counted(
     assert table.sub_row.max() == MAX_LANE_ROWS
 
 
-def test_an_open_range_keeps_its_track_until_it_comes():
+def test_ranges_of_two_threads_lie_side_by_side_at_each_depth():
     played = Played()
     for step, thread in ((played.start, "a"), (played.start, "a"), (played.end, "a"), (played.start, "b"), (played.end, "b")):
         step(thread, *([0] if step == played.start else []))
     played.end_all()
     rows, codes = feed(*([span] for span in played.spans))
-
-    assert rows.table(lane_count=1).sub_row[codes].tolist() == [1, 2, 0]
-    assert not rows.awaited
-
-
-def test_the_place_of_a_range_that_never_comes_is_given_up():
-    rows = LiveRows()
-    rows.add(arrived(spans_of(("range", 2, 3, 0, 1, 0))), OpenSpans(*(np.array([value]) for value in (0, -1, 0))))
-    assert list(rows.awaited) == [0]
-    rows.forget([0])
-    _, codes = feed(ranges_of((100, 110), first=50), rows=rows)
-
-    assert not rows.awaited
-    assert rows.table(lane_count=1).sub_row[codes].tolist() == [0]
+    assert rows.table(lane_count=1).sub_row[codes].tolist() == [2, 0, 1]
 
 
 @pytest.mark.parametrize("kind", ["kernel", "annotation", "host", "range"])

@@ -8,7 +8,7 @@ import sys
 
 import pytest
 
-from gpustreamlab.backends.cuda.cupti import _buffers, _clients, _sharing, _work
+from gpustreamlab.backends.cuda.cupti import _buffers, _clients, _work
 from tests.helpers.fake_cupti import FakeCard, FakeCuptiLibrary, make_source
 from tests.helpers.python_buffers import PythonBuffers
 
@@ -50,7 +50,7 @@ def compiled(tmp_path_factory):
 def fresh_library(monkeypatch, tmp_path, compiled):
     """Let each test load a copy of its own; the loader takes a file once."""
     if compiled is None:
-        monkeypatch.setattr(_sharing, "ActivityBuffers", PythonBuffers)
+        monkeypatch.setattr(_clients, "ActivityBuffers", PythonBuffers)
         return
     numbers = itertools.count()
     monkeypatch.setattr(_buffers, "find_library", lambda: shutil.copy(compiled, tmp_path / f"callbacks-{next(numbers)}.so"))

@@ -8,7 +8,7 @@ import pytest
 from gpustreamlab.backends.cuda._kernels import FENCE_BYTES, FENCE_VALUE, Fence
 from gpustreamlab.backends.cuda._nvtx import DOMAIN_NAME
 from gpustreamlab.backends.cuda.cupti import _source as _cupti_source
-from gpustreamlab.backends.cuda.cupti._constants import CallbackDomain, MarkerFlag, RecordKind
+from gpustreamlab.backends.cuda.cupti._layouts import CallbackDomain, MarkerFlag, RecordKind
 from tests.helpers.captured import drain_all, kernels_of
 from tests.helpers.fake_cupti import LAUNCH, MULTIPLE_SUBSCRIBERS, SYNCHRONIZE, add_source, make_source
 from tests.helpers.recorded_buffers import CALL_NAMES

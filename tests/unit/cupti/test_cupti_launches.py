@@ -7,7 +7,7 @@ import threading
 import pytest
 
 from gpustreamlab.backends.cuda._nvtx import DOMAIN_NAME
-from gpustreamlab.backends.cuda.cupti._constants import CallbackDomain, MarkerFlag, RecordKind
+from gpustreamlab.backends.cuda.cupti._layouts import CallbackDomain, MarkerFlag, RecordKind
 from gpustreamlab.backends.cuda.cupti._source import NEEDED_KINDS
 from tests.helpers.captured import CALL_RECORDS
 from tests.helpers.fake_cupti import SYNCHRONIZE, make_source

@@ -5,8 +5,7 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
-from gpustreamlab.backends.cuda.cupti._constants import RecordKind
-from gpustreamlab.backends.cuda.cupti._layouts import VERSIONS, find_layouts
+from gpustreamlab.backends.cuda.cupti._layouts import VERSIONS, RecordKind, find_layouts
 from scripts import cupti_layouts
 
 HEADER = """

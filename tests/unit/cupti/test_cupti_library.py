@@ -12,7 +12,7 @@ import pytest
 from gpustreamlab.backends import CallClass
 from gpustreamlab.backends.cuda import _libcuda
 from gpustreamlab.backends.cuda.cupti import _library as _cupti
-from gpustreamlab.backends.cuda.cupti._constants import CallbackDomain, RecordKind
+from gpustreamlab.backends.cuda.cupti._layouts import CallbackDomain, RecordKind
 from gpustreamlab.backends.cuda.cupti._library import Cupti, classify_call, find_installed, find_loaded, load_cupti
 from gpustreamlab.errors import CaptureUnavailableError, MissingExtraError
 from tests.helpers.fake_cupti import INSUFFICIENT_PRIVILEGES, NOT_COMPATIBLE, FakeCuptiLibrary

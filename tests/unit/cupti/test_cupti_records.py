@@ -9,8 +9,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from gpustreamlab.backends.cuda.cupti._constants import RecordKind, copy_name
-from gpustreamlab.backends.cuda.cupti._layouts import VERSIONS, find_layouts
+from gpustreamlab.backends.cuda.cupti._layouts import VERSIONS, RecordKind, copy_name, find_layouts
 from gpustreamlab.backends.cuda.cupti._records import concat_records, parse_buffer
 from scripts import fuzz_cupti_parser
 from tests.helpers.cupti_buffers import build_buffer, random_buffer, read_slowly

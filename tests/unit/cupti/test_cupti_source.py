@@ -9,7 +9,7 @@ import pytest
 
 from gpustreamlab.backends import CallClass
 from gpustreamlab.backends.cuda.cupti import _source as _cupti_source
-from gpustreamlab.backends.cuda.cupti._constants import OverheadKind, RecordKind
+from gpustreamlab.backends.cuda.cupti._layouts import OverheadKind, RecordKind
 from gpustreamlab.backends.cuda.cupti._source import NEEDED_KINDS
 from gpustreamlab.errors import CaptureUnavailableError, DeviceError
 from gpustreamlab.model import SPAN_KINDS

@@ -15,9 +15,8 @@ import numpy as np
 import pytest
 
 from gpustreamlab.backends.cuda.cupti import _library as _cupti
-from gpustreamlab.backends.cuda.cupti._clients import LOST_AFTER_NS, LOST_UNSEEN_NS
-from gpustreamlab.backends.cuda.cupti._constants import RecordKind
-from gpustreamlab.backends.cuda.cupti._sharing import Sharing
+from gpustreamlab.backends.cuda.cupti._clients import LOST_AFTER_NS, LOST_UNSEEN_NS, Sharing
+from gpustreamlab.backends.cuda.cupti._layouts import RecordKind
 from gpustreamlab.backends.cuda.cupti._source import NEEDED_KINDS
 from gpustreamlab.errors import CaptureUnavailableError, DeviceError
 from tests.helpers.captured import CALL_RECORDS, drain_all, keep_for, kernels_of

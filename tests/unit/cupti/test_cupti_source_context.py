@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 
 from gpustreamlab.backends.cuda.cupti import _source as _cupti_source
-from gpustreamlab.backends.cuda.cupti._constants import MarkerFlag, RecordKind, StreamFlag
+from gpustreamlab.backends.cuda.cupti._layouts import MarkerFlag, RecordKind, StreamFlag
 from gpustreamlab.backends.cuda.cupti._memory import USED, PoolSample
 from gpustreamlab.errors import DeviceError
 from tests.helpers.captured import drain_all

@@ -12,8 +12,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from gpustreamlab._util.kernel_names import SHORT_LIMIT, short_name
-from gpustreamlab.backends.cuda.cupti import _strings
-from gpustreamlab.backends.cuda.cupti._strings import StringReader, demangle
+from gpustreamlab.backends.cuda.cupti import _work
+from gpustreamlab.backends.cuda.cupti._work import StringReader, demangle
 
 KERNELS = {
     # torch
@@ -149,7 +149,7 @@ def test_name_that_is_no_linker_name_or_is_refused_is_kept(name, short):
 def test_names_are_shortened_without_a_demangler(monkeypatch, library):
     load = ctypes.CDLL
     monkeypatch.setattr(ctypes, "CDLL", lambda name: load(library if name else None))
-    monkeypatch.setattr(_strings, "_load_demangler", _strings._load_demangler.__wrapped__)
+    monkeypatch.setattr(_work, "_load_demangler", _work._load_demangler.__wrapped__)
     name = "_ZN2at6native12_GLOBAL__N_119cunn_SoftMaxForwardILi4EEEvi"
     assert demangle(name) == name
     assert short_name(name) == "cunn_SoftMaxForward<...>"
@@ -204,6 +204,6 @@ def test_reader_reads_each_address_once():
 
 
 def test_reader_that_may_not_read_gives_none(monkeypatch):
-    monkeypatch.setattr(_strings, "_MEMORY", "/proc/self/not-there")
+    monkeypatch.setattr(_work, "_MEMORY", "/proc/self/not-there")
     text = ctypes.create_string_buffer(b"first")
     assert read_text(ctypes.addressof(text)) is None

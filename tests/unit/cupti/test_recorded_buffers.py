@@ -6,11 +6,16 @@ import numpy as np
 import pytest
 
 from gpustreamlab._util.kernel_names import short_name
-from gpustreamlab.backends.cuda.cupti._constants import CopyKind, MarkerFlag, MemoryKind, MemoryOperation, RecordKind
-from gpustreamlab.backends.cuda.cupti._layouts import find_layouts
+from gpustreamlab.backends.cuda.cupti._layouts import (
+    CopyKind,
+    MarkerFlag,
+    MemoryKind,
+    MemoryOperation,
+    RecordKind,
+    find_layouts,
+)
 from gpustreamlab.backends.cuda.cupti._records import parse_buffer
-from gpustreamlab.backends.cuda.cupti._strings import demangle
-from gpustreamlab.backends.cuda.cupti._work import NODE, NodeNumbers
+from gpustreamlab.backends.cuda.cupti._work import NODE, NodeNumbers, demangle
 from tests.helpers.recorded_buffers import CALL_NAMES, GREEN, MIXED, read_buffers, read_names, read_records
 
 KERNEL = RecordKind.CONCURRENT_KERNEL

@@ -10,17 +10,15 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from gpustreamlab.analysis import name_group
-from gpustreamlab.draw import name_styles, partition_style
+from gpustreamlab.draw import GREY, fill_of, name_styles, partition_style
 from gpustreamlab.draw._colours import (
     CALL_STYLES,
     DARK_TEXT,
     DURATION_FILLS,
-    GREY,
     GREY_TINTS,
     HUES,
     NAME_HATCHES,
     call_class,
-    fill_of,
     line_of,
 )
 

@@ -11,7 +11,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from gpustreamlab.draw import columns_of, pack_columns
-from gpustreamlab.draw._columns import PIECE_BYTES, deflate, wait_twins
+from gpustreamlab.draw._columns import PIECE_BYTES, deflate, told_by_work
 from gpustreamlab.model import SPAN_KINDS
 from tests.helpers.engine import make_columns
 from tests.helpers.kernel_traces import kernel_trace
@@ -180,21 +180,15 @@ def test_deflated_pieces_are_one_stream(level):
     assert zlib.decompress(deflate([], level), wbits=-15) == b""
 
 
-def test_a_wait_of_ranges_knows_that_of_the_work_in_them():
+def test_a_wait_of_ranges_is_told_by_that_of_the_work_in_them():
     trace = kernel_trace()
-    twins, waits = wait_twins(trace), np.flatnonzero(trace.edges.kind == 0)
-    kinds = np.array([kind.value for kind in SPAN_KINDS])
-    found = [
-        (kinds[trace.kind[trace.edges.source[own]]], trace.names[trace.name[trace.edges.target[waits[place + twins[own]]]]])
-        for place, own in enumerate(waits.tolist())
-        if twins[own]
-    ]
-    assert found == [("range", "gemm_bf16")] * 4
-    assert not twins[trace.edges.kind != 0].any()
+    is_told, edges = told_by_work(trace), trace.edges
+    assert [SPAN_KINDS[code].value for code in trace.kind[edges.source[is_told]]] == ["range"] * 4
+    assert not edges.kind[is_told].any()
 
 
-@pytest.mark.parametrize(("options", "twins"), [({}, [0, 0]), ({"parent": 0}, [1, 0])])
-def test_waits_of_other_ranges_have_no_twin(options, twins):
+@pytest.mark.parametrize(("options", "told"), [({}, [False, False]), ({"parent": 0}, [True, False])])
+def test_waits_of_other_ranges_are_not(options, told):
     step = {"kind": "range"}
     spans = [("a", "x", 0, 10, step), ("b", "y", 20, 90, step), ("a", "k", 1, 9, options), ("b", "m", 30, 40, {"parent": 1})]
-    assert wait_twins(make_kernel_trace(spans, edges=[(0, 1), (2, 3)])).tolist() == twins
+    assert told_by_work(make_kernel_trace(spans, edges=[(0, 1), (2, 3)])).tolist() == told

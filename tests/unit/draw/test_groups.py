@@ -7,16 +7,15 @@ from dataclasses import replace
 import numpy as np
 import pytest
 
+from gpustreamlab.draw import band_steps, plan_groups
 from gpustreamlab.draw._groups import (
     CARD_ROW_PX,
     LEAST_ROW_PX,
     MOST_LANE_PX,
     ROW_PX,
-    band_steps,
     lane_partitions,
     partition_order,
     plan_bands,
-    plan_groups,
     plan_partitions,
     row_px,
 )

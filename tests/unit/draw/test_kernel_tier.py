@@ -10,11 +10,18 @@ import numpy as np
 import pytest
 
 from gpustreamlab.analysis import strays
-from gpustreamlab.draw import detail_entries, plan_picture, plan_scene, text_timeline, timeline_svg
-from gpustreamlab.draw._columns import WORK_DEFAULTS
-from gpustreamlab.draw._html import page_data
-from gpustreamlab.draw._legend import MAX_SAMPLES, plan_memory
-from gpustreamlab.draw._scene import stray_facts
+from gpustreamlab.draw import (
+    WORK_DEFAULTS,
+    detail_entries,
+    page_data,
+    plan_memory,
+    plan_picture,
+    plan_scene,
+    stray_facts,
+    text_timeline,
+    timeline_svg,
+)
+from gpustreamlab.draw._legend import MAX_SAMPLES
 from gpustreamlab.model import COLUMN_DTYPES, SPAN_KINDS, Counters, Device, Edges, Lane, WorkDetail
 from gpustreamlab.typing import LaneKind, SpanKind
 from tests.helpers.kernel_traces import GEMM, kernel_trace

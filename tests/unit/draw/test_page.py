@@ -22,6 +22,7 @@ from gpustreamlab.draw import (
     draw_figure,
     inline_html,
     pack_columns,
+    page_data,
     plan_header,
     plan_picture,
     plan_tables,
@@ -31,7 +32,7 @@ from gpustreamlab.draw import (
     write_html,
 )
 from gpustreamlab.draw._columns import ALPHABET, to_base85
-from gpustreamlab.draw._html import LEVEL, fill_template, page_data
+from gpustreamlab.draw._html import LEVEL, fill_template
 from gpustreamlab.draw._picture import EMPTY_WINDOW_NS
 from gpustreamlab.typing import CaptureTier, SpanKind
 from scripts import bundle_viewer

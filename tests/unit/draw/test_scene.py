@@ -12,8 +12,7 @@ from hypothesis import strategies as st
 
 from gpustreamlab import Session
 from gpustreamlab.analysis import RowTable, is_work, span_rows
-from gpustreamlab.draw import plan_scene
-from gpustreamlab.draw._colours import GREY
+from gpustreamlab.draw import GREY, plan_scene
 from gpustreamlab.draw._groups import CARD_ROW_PX, LEAST_ROW_PX
 from gpustreamlab.draw._scene import LABEL_PX, LANE_GAP_PX, MAX_MARKS, ROW_PX, fit_label, lane_detail, text_width_px
 from gpustreamlab.model import Lane, Layout, LayoutChange, Marker

@@ -133,16 +133,6 @@ def test_no_line_is_wider_than_the_terminal_and_no_sign_controls_it(trace, width
     assert not any(sign < " " or sign in "\u202e\u2028" for line in lines for sign in line)
 
 
-def test_line_goes_on_from_left_to_right_after_a_name_that_does_not():
-    line = lane_line(text_timeline(make_trace([(HEBREW, "x", 0, 9), (HEBREW * 30, "y", 3, 9)]), 80), HEBREW)
-    name, bar, share = line.split("│")
-    assert name.rstrip().endswith("\u200e")
-    assert bar.startswith("A█")
-    assert share.strip() == "100%"
-    assert cell_len(name) == 20
-    assert "…\u200e" in text_timeline(make_trace([(HEBREW * 30, "y", 3, 9)]), 80)
-
-
 def test_more_lanes_than_fit_are_cut_with_a_sign_and_the_busiest_stay():
     trace = random_trace(9_000, 3_000)
     shown = choose_rows(trace)

@@ -9,8 +9,7 @@ import pytest
 
 from gpustreamlab import Session, workloads
 from gpustreamlab.analysis import IDLE_TEXTS, explain, idle
-from gpustreamlab.draw import _why, plan_picture, why_tables
-from gpustreamlab.draw._html import page_data
+from gpustreamlab.draw import _why, page_data, plan_picture, why_tables
 from gpustreamlab.model import Marker, merge
 from gpustreamlab.typing import IdleKind
 from tests.helpers import planted
@@ -25,7 +24,7 @@ def trace():
 
 def key_of(trace, row):
     zero_ns = int(trace.start_ns.min())
-    return [int(trace.lane[row]), int(trace.start_ns[row]) - zero_ns, int(trace.end_ns[row]) - zero_ns]
+    return [int(trace.lane[row]), int(trace.start_ns[row]) - zero_ns, int(trace.end_ns[row]) - zero_ns, int(row)]
 
 
 def test_a_page_says_what_explain_prints(trace):
@@ -197,7 +196,8 @@ def test_a_hazard_is_at_the_range_that_does_not_wait_with_the_missing_order():
     entry = found(trace)["hazard"]
     assert entry["head"] == "Hazard: read-after-write on b"
     (piece,) = entry["pieces"]
-    assert piece["late"] == [1, note.time_ns, note.end_ns]
+    assert piece["late"][:3] == [1, note.time_ns, note.end_ns]
+    assert trace.start_ns[piece["late"][3]] == note.time_ns
     assert piece["fix"] == "Put lab.stream('b').wait(lab.stream('a')) before 'use' (add)."
     assert "unordered" in piece["text"]
 
@@ -227,7 +227,7 @@ def test_strays_of_a_sort_are_one_mark_the_longest_first_with_what_to_do():
     trace = record_marks(work)
     entry, strays = found(trace)["stray"], trace.strays()
     assert entry["count"] == len(entry["pieces"]) == len(strays) == 3
-    assert [end - start for _, start, end in (piece["late"] for piece in entry["pieces"])] == [30_000, 20_000, 10_000]
+    assert [end - start for _, start, end, _ in (piece["late"] for piece in entry["pieces"])] == [30_000, 20_000, 10_000]
     assert entry["pieces"][0]["fix"] == strays.groups[0].fix == strays.advice[0]
 
 
@@ -250,5 +250,5 @@ def test_dropped_spans_are_marked_with_how_to_keep_them(trace):
     (piece,) = found(dropped)["dropped"]["pieces"]
     assert piece["text"].startswith("1,200 spans dropped, 7 of them kernels, copies and calls (")
     assert "ring_size" in piece["fix"]
-    assert piece["late"] == [-1, 0, 0]
+    assert piece["late"] == [-1, 0, 0, -1]
     assert found(trace) == {}

@@ -12,7 +12,7 @@ import pytest
 
 import gpustreamlab as gsl
 from gpustreamlab import Trace
-from gpustreamlab._util import room
+from gpustreamlab._util import host
 from gpustreamlab.errors import TraceFileError
 from gpustreamlab.exchange import _event_file
 from gpustreamlab.exchange._chrome_json import Event, Top
@@ -26,7 +26,7 @@ LIMIT_BYTES = 2 << 20
 
 @pytest.fixture
 def low_limit(monkeypatch):
-    monkeypatch.setattr(room, "LARGEST_UNPACKED_BYTES", LIMIT_BYTES)
+    monkeypatch.setattr(host, "LARGEST_UNPACKED_BYTES", LIMIT_BYTES)
 
 
 @pytest.mark.parametrize(
@@ -103,16 +103,16 @@ def test_the_columns_of_a_parquet_file_are_never_there_twice(tmp_path, monkeypat
 
 
 def test_half_of_the_memory_that_is_free_is_the_limit_where_it_is_less(tmp_path, monkeypatch):
-    monkeypatch.setattr(room, "_MEMORY", tmp_path / "meminfo")
-    monkeypatch.setattr(room, "_CONTAINER", tmp_path)
-    assert room.room_bytes() == room.LARGEST_UNPACKED_BYTES
+    monkeypatch.setattr(host, "_MEMORY", tmp_path / "meminfo")
+    monkeypatch.setattr(host, "_CONTAINER", tmp_path)
+    assert host.room_bytes() == host.LARGEST_UNPACKED_BYTES
     (tmp_path / "meminfo").write_text("MemTotal:  900 kB\nMemAvailable:   600 kB\n")
-    assert room.room_bytes() == 300 << 10
+    assert host.room_bytes() == 300 << 10
     for name, text in {"max": "400000\n", "current": "300000\n", "stat": "anon 7\ninactive_file 100000\nslab 5\n"}.items():
         (tmp_path / f"memory.{name}").write_text(text)
-    assert room.room_bytes() == 100_000
+    assert host.room_bytes() == 100_000
     (tmp_path / "memory.max").write_text("max\n")
-    assert room.room_bytes() == 300 << 10
+    assert host.room_bytes() == 300 << 10
 
 
 class _Part(bytes):

@@ -21,6 +21,7 @@ from gpustreamlab.exchange._event_file import EventFile
 from gpustreamlab.exchange._formats import find_format
 from gpustreamlab.exchange._matching import match_begins, slices_at
 from gpustreamlab.model import EDGE_KINDS, SPAN_KINDS
+from gpustreamlab.trace import as_trace
 from tests.helpers.kineto import two_streams
 
 ROOT = Path(__file__).resolve().parents[3]
@@ -31,7 +32,7 @@ def read(path, content):
     """Read what a file with this content tells: bytes, text, or a value for JSON."""
     data = content if isinstance(content, bytes) else (content if isinstance(content, str) else json.dumps(content)).encode()
     path.write_bytes(data)
-    return read_chrome(path)
+    return as_trace(read_chrome(path))
 
 
 def spans_of(trace):

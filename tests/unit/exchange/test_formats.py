@@ -19,7 +19,7 @@ import pytest
 
 import gpustreamlab as gsl
 from gpustreamlab import Session
-from gpustreamlab._util import room
+from gpustreamlab._util import host
 from gpustreamlab.errors import GPUStreamLabError, OptionError, TraceFileError
 from gpustreamlab.exchange import FORMATS, WRITERS, _formats, _pftrace_packets, find_format
 from gpustreamlab.exchange._formats import HEAD_BYTES
@@ -247,7 +247,7 @@ def test_what_is_unpacked_is_bounded_and_goes_away(trace, tmp_path, monkeypatch)
         monkeypatch.context() as patched,
         pytest.raises(TraceFileError, match=r"run\.parquet\.gz' is larger than 1,000 bytes, unpacked"),
     ):
-        patched.setattr(room, "LARGEST_UNPACKED_BYTES", 1_000)
+        patched.setattr(host, "LARGEST_UNPACKED_BYTES", 1_000)
         gsl.load_trace(path)
 
     def fail(path, target):

@@ -12,7 +12,7 @@ from hypothesis import given, settings
 
 import gpustreamlab as gsl
 from gpustreamlab import compare
-from gpustreamlab._util import room
+from gpustreamlab._util import host
 from gpustreamlab.errors import OptionError, TraceFileError
 from gpustreamlab.model import trace_element
 from tests.helpers.traces import EVIL_NAME, empty_trace, evil_trace, pipeline_trace
@@ -104,7 +104,7 @@ def test_notes_of_a_page_that_are_nested_deep_are_none_or_damage(path, depth):
 
 
 def test_a_page_that_is_too_large_is_refused(path, monkeypatch):
-    monkeypatch.setattr(room, "LARGEST_UNPACKED_BYTES", 100)
+    monkeypatch.setattr(host, "LARGEST_UNPACKED_BYTES", 100)
     pipeline_trace().timeline().save(path, with_data=True)
     with pytest.raises(TraceFileError, match="larger than 100 bytes"):
         gsl.load_trace(path)

@@ -8,6 +8,7 @@ import pytest
 from gpustreamlab.analysis import counted_rows
 from gpustreamlab.errors import OptionError, TraceFileError
 from gpustreamlab.exchange import read_kineto
+from gpustreamlab.trace import as_trace
 from tests.helpers.kineto import BASE_NS, DEVICE, call, kineto, launched, stream_wait, two_streams, work, write
 
 
@@ -38,7 +39,7 @@ def test_ranks_have_lanes_threads_and_devices_of_their_own(tmp_path):
 
 def test_what_belongs_together_stays_within_its_rank(tmp_path):
     one, two = rank(tmp_path, 0), rank(tmp_path, 1)
-    both, alone = read_kineto([one, two]), read_kineto(one)
+    both, alone = as_trace(read_kineto([one, two])), read_kineto(one)
     for kind in ("launch", "wait"):
         edges = both.edges.select(kind)
         assert len(edges) == 2 * len(alone.edges.select(kind))

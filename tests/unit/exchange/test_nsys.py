@@ -16,11 +16,12 @@ import numpy as np
 import pytest
 
 from gpustreamlab import load_trace
-from gpustreamlab.analysis import counted_rows
+from gpustreamlab.analysis import counted_rows, host_waits, idle, utilization
 from gpustreamlab.errors import TraceFileError
 from gpustreamlab.exchange import _nsys, _nsys_host, _nsys_places, _nsys_report, _nsys_work, find_format, read_as
 from gpustreamlab.exchange._nsys import read_nsys
 from gpustreamlab.model import SPAN_KINDS
+from gpustreamlab.trace import as_trace
 from gpustreamlab.typing import SpanKind
 from tests.helpers.nsys_files import EPOCH_NS, EVENT, KERNEL, OTHER_PID, PID, RUNTIME, SYNC, NsysFile, process, two_streams
 from tests.unit.model.equality import assert_same_trace
@@ -161,7 +162,7 @@ def test_what_the_host_waited_for_is_no_wait_of_a_stream(path, made):
     trace = read_nsys(made.write(path))
     assert len(trace.edges.select("wait")) == 0
     assert trace.metadata.waits_told
-    assert names(trace, trace.host_waits().row) == ["cudaEventSynchronize"]
+    assert names(trace, host_waits(trace).row) == ["cudaEventSynchronize"]
 
 
 def test_waits_that_the_file_does_not_tell_are_said(path):
@@ -173,7 +174,7 @@ def test_waits_that_the_file_does_not_tell_are_said(path):
     assert fact.startswith(
         "0 of 1 waits of streams for events are told; nsys tells it with --trace=cuda --cuda-event-trace=true"
     )
-    assert fact in " ".join(str(trace.idle()).split())
+    assert fact in " ".join(str(idle(trace)).split())
 
 
 def test_an_option_that_was_on_is_not_advised(path):
@@ -231,7 +232,7 @@ def test_green_contexts_are_partitions(path, made):
     first, second = trace.partitions
     assert (first.granted_sms, first.groups, second.granted_sms, second.groups) == (16, (*range(8), 32), 116, ())
     assert sorted(trace.partition[rows(trace, "kernel")].tolist()) == [-1, 0, 1, 1]
-    assert "green context 3" in str(trace.utilization())
+    assert "green context 3" in str(utilization(trace))
 
 
 def test_green_contexts_of_unknown_size_are_said(path, made):
@@ -412,8 +413,7 @@ def test_a_folder_of_parquet_files_is_the_same_trace(tmp_path, path):
 
 
 def test_a_trace_of_a_report_can_be_saved_drawn_and_pickled(tmp_path, path):
-
-    trace = read_nsys(two_streams().write(path))
+    trace = as_trace(read_nsys(two_streams().write(path)))
     trace.save(tmp_path / "run.parquet")
     assert_same_trace(trace, load_trace(tmp_path / "run.parquet"))
     assert_same_trace(trace, pickle.loads(pickle.dumps(trace)))

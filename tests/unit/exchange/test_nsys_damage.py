@@ -12,6 +12,7 @@ from gpustreamlab.errors import OptionError, TraceFileError
 from gpustreamlab.exchange import _nsys_report
 from gpustreamlab.exchange._nsys import read_nsys
 from gpustreamlab.exchange._nsys_report import NO_NUMBER, open_report
+from gpustreamlab.trace import as_trace
 from tests.helpers.nsys_files import OTHER_PID, NsysFile, two_streams
 
 VALUES = [
@@ -116,6 +117,7 @@ def content_of(path, page_bytes):
 
 def ask(trace):
     """Ask what no trace may fail at; those of several ranks say that they are."""
+    trace = as_trace(trace)
     repr((trace.idle(), trace.overlap(), trace.host_waits()))
     with suppress(OptionError):
         repr((trace.explain(), trace.critical_path()))

@@ -12,13 +12,14 @@ import pytest
 from perfetto.protos.perfetto.trace import perfetto_trace_pb2 as pb
 
 from gpustreamlab import Trace
-from gpustreamlab._util import room
+from gpustreamlab._util import host
 from gpustreamlab.errors import GPUStreamLabError, MissingExtraError, TraceFileError
 from gpustreamlab.exchange import _pftrace_packets, _pftrace_read
 from gpustreamlab.exchange._formats import find_format
 from gpustreamlab.exchange._pftrace import write_pftrace
 from gpustreamlab.exchange._pftrace_packets import is_pftrace
 from gpustreamlab.exchange._pftrace_read import read_pftrace
+from gpustreamlab.trace import as_trace
 from gpustreamlab.typing import LaneKind
 from tests.unit.exchange.test_pftrace import assert_all_same, random_trace
 
@@ -293,10 +294,10 @@ def test_too_large_a_file_and_too_many_tracks_are_refused(file, tmp_path, monkey
     monkeypatch.setattr(_pftrace_read, "MOST_LANES", 4)
     with pytest.raises(TraceFileError, match="more than 4 tracks"):
         file.read(tmp_path)
-    monkeypatch.setattr(room, "LARGEST_UNPACKED_BYTES", 4 * _pftrace_packets.PACKET_BYTES)
+    monkeypatch.setattr(host, "LARGEST_UNPACKED_BYTES", 4 * _pftrace_packets.PACKET_BYTES)
     with pytest.raises(TraceFileError, match=r"of \d packets or more, is larger than 1,024 bytes"):
         file.read(tmp_path)
-    monkeypatch.setattr(room, "LARGEST_UNPACKED_BYTES", 10)
+    monkeypatch.setattr(host, "LARGEST_UNPACKED_BYTES", 10)
     with pytest.raises(TraceFileError, match="larger than"):
         file.read(tmp_path)
 
@@ -362,7 +363,7 @@ def survives(path, content):
     path.write_bytes(content)
     is_pftrace(content)
     try:
-        return isinstance(read_pftrace(path), Trace)
+        return isinstance(as_trace(read_pftrace(path)), Trace)
     except GPUStreamLabError:
         return False
 

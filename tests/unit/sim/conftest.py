@@ -26,7 +26,7 @@ def stream(backend):
 def works(backend):
     """Everything that ended."""
     seen = []
-    backend.set_observer(seen.append)
+    backend.driver.scheduler.observer = seen.append
     return seen
 
 

@@ -8,8 +8,6 @@ import weakref
 
 import numpy as np
 import pytest
-from hypothesis import given
-from hypothesis import strategies as st
 
 from gpustreamlab.backends import CallClass, ContextSpec
 from gpustreamlab.backends.sim import H200, DevicePreset, SimActivitySource, SimBackend
@@ -264,29 +262,6 @@ class TestMemory:
         assert counters(source, stream)["pool_reserved_bytes"] == [512, 0]
         assert not backend.driver.memory._pools
 
-    def test_an_interrupt_in_the_middle_is_repaired(self, backend, source, stream, monkeypatch):
-        backend.select(stream)
-        kept, gone = backend.xp.empty(512, "u1"), backend.xp.empty(512, "u1")
-
-        def interrupted(call):
-            def run(*args):
-                call(*args)
-                raise KeyboardInterrupt
-
-            return run
-
-        del gone
-        for name, use in (("free", backend.driver.memory.settle), ("allocate", lambda: backend.xp.empty(512, "u1"))):
-            with monkeypatch.context() as patch, pytest.raises(KeyboardInterrupt):
-                patch.setattr(StreamPool, name, interrupted(getattr(StreamPool, name)))
-                use()
-        after = backend.xp.empty(100, "u1")
-        assert counters(source, stream)["pool_used_bytes"][-1] == 1_024
-        del kept, after
-        assert backend.driver.memory.block_count == 0
-        assert counters(source, stream)["pool_used_bytes"][-1] == 0
-
-    @given(st.lists(st.tuples(st.sampled_from([512, 1_024, 1_536, 4_096]), st.integers(0, 5)), max_size=80))
     def test_memory_of_a_pool_never_overlaps_adds_up_and_is_used_again(self, steps):
         pool, live, most_bytes, freed = StreamPool(None), [], 0, []
         for size_bytes, choice in steps:
@@ -398,29 +373,6 @@ class TestLife:
         for call in (source.start, backend.activity_source):
             with pytest.raises(SessionClosedError):
                 call()
-
-    def test_the_users_observer_sees_the_same_work(self, backend, source, stream, works):
-        spin(backend, stream)
-        backend.synchronize()
-        backend.set_observer(None)
-        spin(backend, stream)
-        backend.synchronize()
-        told = source.drain().work
-        assert [(work.context, work.stream, work.correlation, work.end_ns) for work in works] == [
-            (told.context[0], told.stream[0], told.correlation[0], told.end_ns[0])
-        ]
-        assert len(told) == 2
-
-    def test_an_observer_that_fails_is_dropped_and_logged_and_costs_no_records(self, backend, source, stream, caplog):
-        def fail(work):
-            raise RuntimeError("no")
-
-        backend.set_observer(fail)
-        spin(backend, stream)
-        spin(backend, stream)
-        backend.synchronize()
-        assert len(source.drain().work) == 2
-        assert caplog.text.count("observer failed") == 1
 
     def test_a_drain_by_another_thread_loses_nothing(self, backend, source):
         told, done = [], threading.Event()

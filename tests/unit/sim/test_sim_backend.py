@@ -351,7 +351,7 @@ def run_program(preset="h200-cuda13.1", *, drain_every=0):
     With `drain_every`, a source of activities collects on and off meanwhile.
     """
     backend, works = SimBackend(preset), []
-    backend.set_observer(lambda work: works.append(work[:-1]))
+    backend.driver.scheduler.observer = lambda work: works.append(work[:-1])
     source = backend.activity_source() if drain_every else None
     streams = [
         backend.create_stream(priority=-(i % 3), nonblocking=i != 5, sm_ids=None if i % 2 else range(2 * i, 2 * i + 4))

@@ -20,7 +20,7 @@ def backend():
 @pytest.fixture
 def works(backend):
     found = []
-    backend.set_observer(found.append)
+    backend.driver.scheduler.observer = found.append
     return found
 
 

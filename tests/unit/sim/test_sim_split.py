@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 
 from gpustreamlab.backends import ContextSpec, SplitGroup
 from gpustreamlab.backends.sim import H200, LAPTOP, PRESETS, DevicePreset, SimBackend, SMGroups
-from gpustreamlab.backends.sim._cost import SMSplitter
+from gpustreamlab.backends.sim._sms import SMSplitter
 from gpustreamlab.errors import DeviceError, NotSimulatedError, OptionError
 from gpustreamlab.model import SMResource, WorkqueueOptions
 from gpustreamlab.typing import Feature

@@ -12,7 +12,7 @@ import numpy as np
 import pytest
 
 from gpustreamlab.backends.sim import H200, SimArray, SimBackend, plan_matmul
-from gpustreamlab.backends.sim._functions import ADVICE, split_names
+from gpustreamlab.backends.sim._rules import ADVICE
 from gpustreamlab.errors import NotSimulatedError
 from gpustreamlab.typing import SpanKind
 
@@ -25,6 +25,10 @@ INTS = RNG.integers(0, 9, size=(5, 4))
 S = RNG.normal(size=(4, 4)) + 4 * np.eye(4)  # a matrix that can be inverted
 P = S @ S.T  # a positive one
 NOT_IN_CUPY = {name for name, advice in ADVICE.items() if advice.startswith("CuPy does not have it either")}
+
+
+def names(text):
+    return frozenset(text.split())
 
 
 def to_host(result):
@@ -84,12 +88,12 @@ ARGUMENTS = (
     *((S,), (S, P), (V,), (V, V), (V, 2), (V, V > 3), (S[0], S[1], S[2]), ([S, P],), (S, (1, 0)), (S.reshape(2, 2, 4),)),
     *((S, 1, 0), (V % 3, (3, 4)), (V > 3,), (S > 3, S)),
 )
-CREATION = split_names(
+CREATION = names(
     "arange ones zeros eye identity tri hanning hamming blackman bartlett diag_indices tril_indices triu_indices indices full "
     "fft.fftfreq fft.rfftfreq"
 )
 # What gives objects, or goes to files, or has no definite values; einsum is for labels only.
-UNCOMPARED = split_names(
+UNCOMPARED = names(
     "empty empty_like broadcast printoptions set_printoptions save savez savez_compressed savetxt load loadtxt genfromtxt "
     "fromfile asarray_chkfinite einsum may_share_memory shares_memory"
 )
@@ -147,7 +151,6 @@ CASES = {
     "numpy scalar": lambda xp, a, b: np.float32(2) * a + np.float64(1),
     "ufunc methods": lambda xp, a, b: [xp.add.reduce(a, axis=1, keepdims=True), xp.add.accumulate(a, axis=1)],
     "more ufunc methods": lambda xp, a, b: [xp.maximum.outer(a[0], b[0]), xp.add.reduceat(a[0], [0, 2, 4]), np.add.outer(a, b)],
-    "index makers": lambda xp, a, b: [xp.r_[a[0], 1:3, 7], xp.c_[a[0], b[0]], xp.mgrid[0:3, 0:2:3j], xp.ogrid[0:3, 0:2]],
     "index functions": lambda xp, a, b: [a[xp.ix_(xp.arange(2), xp.arange(3))], xp.tril_indices_from(a), xp.diag_indices(3)],
     "orders": lambda xp, a, b: [xp.asarray(a, order="F"), xp.array(a, "f8", order="F"), xp.asarray(a, "f8", "C")],
     "from others": lambda xp, a, b: [
@@ -230,7 +233,6 @@ WRITERS = {
     "put_along_axis": lambda xp, s: xp.put_along_axis(s, xp.argmax(s, axis=1)[:, None], 99, axis=1),
     "copyto": lambda xp, s: xp.copyto(s, s[::-1] * 2),
     "add.at": lambda xp, s: xp.add.at(s, (s > 4).nonzero(), 2),
-    "flat": lambda xp, s: s.flat.__setitem__(slice(2, 4), 7),
     "sort": lambda xp, s: s.sort(axis=0),
     "fill": lambda xp, s: s.fill(3),
     "a.put": lambda xp, s: s.put([1, 3], 9),
@@ -263,7 +265,6 @@ class TestHost:
         assert (repr(a), str(a), f"{a.mean():.3f}") == (repr(INTS), str(INTS), f"{INTS.mean():.3f}")
         assert ([1, 2, 3][xp.asarray(1)], len(a), a.tobytes()) == (2, 5, INTS.tobytes())
         assert a.tolist() == [row.tolist() for row in a] == INTS.tolist()
-        assert_same(a.ptp(axis=0), np.ptp(INTS, axis=0))
 
     def test_looks_and_what_reads_no_values_are_free(self, backend, xp, one_work):
         a, s = xp.asarray(A), xp.asarray(S)
@@ -274,7 +275,7 @@ class TestHost:
         assert looks == ((4, 4), 2, S.dtype, True, (4, 4))
         assert (xp.add.nin, xp.add.identity, isinstance(xp.add, xp.ufunc), "add" in repr(xp.add)) == (2, 0, True, True)
         _ = [a.T, a[1:], a.reshape(8, 6), a.ravel(), xp.moveaxis(a, 0, 1), xp.broadcast_to(a, (2, 6, 8)), a[None], a.squeeze()]
-        _ = [xp.empty(5), xp.ones(0) + 1, xp.zeros((0, 3)), a.mT, a.flat, xp.matrix_transpose(a), xp.ix_(s[0], s[1])]
+        _ = [xp.empty(5), xp.ones(0) + 1, xp.zeros((0, 3)), a.mT, xp.matrix_transpose(a), xp.ix_(s[0], s[1])]
         assert backend.driver.clock.now_ns == before
         assert one_work(lambda: a.T.ravel())[0].name == "ravel"  # no view
 
@@ -426,14 +427,10 @@ class TestRandom:
             xp.random.seed(4)
             assert_same(xp.random.sample(3), np.random.RandomState(4).random_sample(3))
         assert_same(xp.random.default_rng(5).chisquare(2, 3), np.random.default_rng(5).chisquare(2, 3))
-        assert xp.random.get_random_state() is xp.random
 
-    @pytest.mark.parametrize("name", ["normal", "choice", "permutation", "shuffle", "nothing"])
-    def test_what_there_is_not_says_what_to_use(self, xp, name):
+    def test_what_there_is_not_says_so(self, xp):
         rng = xp.random.default_rng(0)
-        assert not hasattr(rng, name)
-        with pytest.raises(NotSimulatedError, match=r"random numbers\. (CuPy's Generator has none either\. Use)?"):
-            getattr(rng, name)
+        assert not hasattr(rng, "nothing")
         with pytest.raises(NotSimulatedError, match=r"default_rng\(seed\)"):
             rng.seed(1)
 
@@ -457,7 +454,7 @@ REFUSALS = [  # what is called with xp and an array, the error and its words
     (lambda xp, a: xp.asarray(np.zeros(2, "M8[s]")), NotSimulatedError, "dtype"),
     (lambda xp, a: xp.asarray(np.zeros(2, np.longdouble)), NotSimulatedError, "dtype"),
     (lambda xp, a: xp.char, NotSimulatedError, "does not model the time"),
-    (lambda xp, a: np.maximum.reduce(a), NotSimulatedError, "CuPy has reduce of add, multiply only"),
+    (lambda xp, a: np.maximum.reduce(a), NotSimulatedError, "does not model the time of numpy.maximum.reduce"),
     (lambda xp, a: xp.einsum("...i->...", a), NotSimulatedError, "Write every label out"),
     (lambda xp, a: xp.concatenat, AttributeError, "Did you mean"),
     (lambda xp, a: xp.linalg.fft, AttributeError, "no function"),
@@ -472,10 +469,6 @@ REFUSALS = [  # what is called with xp and an array, the error and its words
     (lambda xp, a: a.get(out=[1]), TypeError, "takes a NumPy array"),
     (lambda xp, a: a.set(np.ones(3, "f4")), ValueError, "Give the same"),
     (lambda xp, a: a.set([1, 2, 3]), TypeError, "takes a NumPy array"),
-    (lambda xp, a: np.from_dlpack(a), BufferError, r"array\.get\(\)"),
-    (lambda xp, a: a.__dlpack__(), BufferError, r"array\.get\(\)"),
-    (lambda xp, a: xp.from_dlpack(np.ones(3)), TypeError, r"xp\.asarray"),
-    (lambda xp, a: xp.ones((2, 2)).T.flat, NotSimulatedError, "ascontiguousarray"),
     (lambda xp, a: np.linalg.svdvals(xp.eye(2)), NotSimulatedError, r"CuPy does not have it either\. "),
 ]
 
@@ -494,7 +487,7 @@ class TestNames:
             name for name in np.__all__ if callable(getattr(np, name, None)) and not isinstance(getattr(np, name), type)
         }
         missing = functions - set(dir(xp)) - NOT_IN_CUPY
-        assert missing == {"apply_along_axis", "apply_over_axes", "mask_indices", "piecewise", "show_config"}
+        assert missing == {"apply_along_axis", "apply_over_axes", "piecewise"}
         assert len(functions) - len(missing) - len(NOT_IN_CUPY) > 300
 
     @pytest.mark.parametrize("name", sorted(name for name in ADVICE if "." not in name))
@@ -503,13 +496,8 @@ class TestNames:
         with pytest.raises(NotSimulatedError, match=rf"no xp\.{name}\. .*[a-z]"):
             getattr(xp, name)
 
-    def test_names_that_numpy_2_dropped_and_cupy_keeps(self, xp):
-        assert_same(xp.trapz(xp.asarray(V)), np.trapezoid(V))
-        assert (xp.float_, xp.Inf, xp.ComplexWarning) == (np.float64, np.inf, np.exceptions.ComplexWarning)
-        assert xp.linalg.LinAlgError is np.linalg.LinAlgError
-
     def test_names_for_completion_exist(self, xp):
-        owners = {xp: {"sin", "float32", "pi", "asnumpy", "fft", "random", "save", "mgrid", "r_", "concat", "ufunc"}}
+        owners = {xp: {"sin", "float32", "pi", "asnumpy", "fft", "random", "save", "concat", "ufunc"}}
         owners |= {
             xp.fft: {"rfft2"},
             xp.linalg: {"solve"},
@@ -523,8 +511,3 @@ class TestNames:
         assert (xp.exceptions, xp.index_exp, xp.ndindex, xp.float32) == (np.exceptions, np.index_exp, np.ndindex, np.float32)
         assert (xp.get_array_module(xp.ones(1)), xp.get_array_module(np.ones(1))) == (xp, np)
         assert "simulated" in repr(xp)
-
-    def test_a_view_of_ones_own_array(self, xp):
-        a = xp.asarray(S)
-        xp.from_dlpack(a)[0] = 0
-        assert not a[0].any()

@@ -62,19 +62,7 @@ class FilledBuffer(NamedTuple):
 
 
 class ActivityBuffers:
-    """The buffers of this process, as CUPTI knows one pair of callbacks.
-
-    Parameters
-    ----------
-    buffer_bytes, buffer_limit
-        Size of each, and how many there are.
-
-    Raises
-    ------
-    CaptureUnavailableError
-        If there is no compiler, or what it made cannot be used. Callbacks in Python would do, but for ever wait where a thread
-        enters CUDA with the interpreter's lock held.
-    """
+    """The buffers of this process, as CUPTI knows one pair of callbacks."""
 
     def __init__(self, *, buffer_bytes: int = BUFFER_BYTES, buffer_limit: int = BUFFER_LIMIT) -> None:
         self.buffer_bytes = buffer_bytes
@@ -127,13 +115,7 @@ class ActivityBuffers:
 
 
 def find_library() -> Path:
-    """Return the compiled callbacks: of the user's cache, where they were made before, else compiled now.
-
-    Raises
-    ------
-    OSError
-        If they cannot be compiled here.
-    """
+    """Return the compiled callbacks: of the user's cache, where they were made before, else compiled now."""
     if sys.platform != "linux":
         raise OSError(f"CUPTI's callbacks are compiled on Linux alone; this is {sys.platform}.")
     digest = hashlib.sha256(SOURCE.read_bytes()).hexdigest()[:16]
@@ -171,13 +153,7 @@ def _is_ours(path: Path) -> bool:
 
 
 def compile_source(source: Path, target: Path) -> None:
-    """Compile a library of C with the first compiler that there is.
-
-    Raises
-    ------
-    OSError
-        If there is none, or it fails.
-    """
+    """Compile a library of C with the first compiler that there is."""
     command = _find_compiler()
     try:
         done = subprocess.run(  # noqa: S603 - a compiler of this machine, and a file of this package

@@ -12,8 +12,9 @@ import numpy as np
 from gpustreamlab.analysis import distinct
 from gpustreamlab.backends._activity import AnnotationBatch, CallBatch, CallClass, DependencyBatch
 from gpustreamlab.backends.cuda._nvtx import DEFAULT_DOMAIN
+from gpustreamlab.backends.cuda.cupti._clients import stream_key
 from gpustreamlab.backends.cuda.cupti._clock import WallClock
-from gpustreamlab.backends.cuda.cupti._constants import (
+from gpustreamlab.backends.cuda.cupti._layouts import (
     CallbackDomain,
     MarkerFlag,
     OverheadKind,
@@ -22,7 +23,6 @@ from gpustreamlab.backends.cuda.cupti._constants import (
 )
 from gpustreamlab.backends.cuda.cupti._library import CALL_DOMAINS, Cupti
 from gpustreamlab.backends.cuda.cupti._records import Columns, Records
-from gpustreamlab.backends.cuda.cupti._sharing import stream_key
 from gpustreamlab.backends.cuda.cupti._work import Texts
 from gpustreamlab.typing import BoolArray, Int64Array
 
@@ -40,11 +40,6 @@ class OwnCalls:
     """Tells own calls by the kernels they launched, and by the thread and the time at which they were made.
 
     The record of a call may come a drain earlier than that of its kernel, or later: neither sign is enough alone.
-
-    Parameters
-    ----------
-    host_time_ns
-        The host's clock.
     """
 
     def __init__(self, host_time_ns: Callable[[], int]) -> None:
@@ -87,17 +82,7 @@ _OVERHEAD_WORDS: dict[int, str] = {kind: kind.name.lower().replace("_", " ").rep
 
 
 class CallReader:
-    """Tells of calls by their records.
-
-    Parameters
-    ----------
-    cupti
-        Knows the functions' names.
-    are_own
-        Tells which calls are left out, as `OwnCalls.are_own`.
-    wall
-        Puts CUPTI's times of calls on the host's clock.
-    """
+    """Tells of calls by their records."""
 
     def __init__(self, cupti: Cupti, are_own: Callable[..., BoolArray], wall: WallClock) -> None:
         self._cupti = cupti
@@ -107,19 +92,7 @@ class CallReader:
         """Threads that made calls of their own."""
 
     def read(self, records: Records, texts: Texts, *, first: int = 0, until_host_ns: int = _NEVER) -> CallBatch:
-        """Return the calls but own ones; `start_ns` and `end_ns` stay CUPTI's.
-
-        Parameters
-        ----------
-        records
-            What was parsed.
-        texts
-            Takes the functions' names.
-        first
-            The number of the first call that counts.
-        until_host_ns
-            Calls that were made later are left out.
-        """
+        """Return the calls but own ones; `start_ns` and `end_ns` stay CUPTI's."""
         tables = [
             *_overheads(records, texts),
             *(
@@ -226,13 +199,6 @@ def told_until(records: Records, wall: WallClock) -> dict[int, int]:
 class DependencyReader:
     """Finds which stream was told to wait for what, from recorded events and waits.
 
-    Parameters
-    ----------
-    claimed
-        The contexts of sessions' streams, by the numbers of those.
-
-    Notes
-    -----
     Records of waits tell the wrong context: the primary one for a stream in a partition, that of the current device for a
     stream of another one. All others tell the right one, and streams are numbered through all contexts and devices of a
     process. Source: CUPTI 13.0, H100 and two H200.
@@ -297,32 +263,14 @@ OPEN_MARKERS = 65_536
 
 
 class MarkerReader:
-    """Pairs the begin and the end of NVTX ranges.
-
-    Parameters
-    ----------
-    own_domain
-        Ranges of this domain are ours and left out.
-    """
+    """Pairs the begin and the end of NVTX ranges."""
 
     def __init__(self, own_domain: str) -> None:
         self._own_domain = own_domain
         self._open: dict[int, tuple[int, int, str]] = {}
 
     def read(self, records: Records, texts: Texts, read_text: Callable[[int], str | None], wall: WallClock) -> AnnotationBatch:
-        """Return the ranges that have ended; `start_ns` and `end_ns` stay CUPTI's.
-
-        Parameters
-        ----------
-        records
-            What was parsed.
-        texts
-            Takes the ranges' texts.
-        read_text
-            Reads a text at an address.
-        wall
-            Puts CUPTI's times of the host on the host's clock.
-        """
+        """Return the ranges that have ended; `start_ns` and `end_ns` stay CUPTI's."""
         columns = records.columns.get(RecordKind.MARKER)
         if columns is None:
             return AnnotationBatch()

@@ -57,17 +57,7 @@ class SentAnchor:
 
 
 class CuptiClock:
-    """Places CUPTI's times on the session's clock.
-
-    Parameters
-    ----------
-    launch
-        ``launch(tag)`` runs the anchor kernel with that many bytes of shared memory and returns its timers.
-    origin_timer_ns
-        ``%globaltimer`` at the session clock's zero.
-    host_time_ns
-        Reads the host's clock.
-    """
+    """Places CUPTI's times on the session's clock."""
 
     def __init__(
         self, *, launch: Callable[[int], NDArray[np.uint64]], origin_timer_ns: int, host_time_ns: Callable[[], int]
@@ -220,15 +210,7 @@ def wall_minus_host_ns(wall_time_ns: Callable[[], int], host_time_ns: Callable[[
 
 
 def anchor_launcher(spin: Callable[..., Any], pinned_empty: Callable[..., NDArray[Any]]) -> Callable[[int], NDArray[np.uint64]]:
-    """Return a function that launches an anchor.
-
-    Parameters
-    ----------
-    spin
-        ``spin(duration_ns, timers, shared_bytes)`` launches the timed kernel on the clock's stream.
-    pinned_empty
-        Makes page-locked memory.
-    """
+    """Return a function that launches an anchor."""
     # One block for all tags: an anchor's place is used again when its tag is.
     timers = pinned_empty((TAGS + 1, 2), np.uint64)
     timers[:] = 0
@@ -261,13 +243,6 @@ class _Stretch(NamedTuple):
 class WallClock:
     """Turns times of the wall clock into the host's, each by what held at its own time: the wall clock may be set meanwhile.
 
-    Parameters
-    ----------
-    wall_time_ns, host_time_ns
-        Read the two clocks.
-
-    Notes
-    -----
     Where the wall clock was set back, the times that it shows twice count as the later ones.
     """
 

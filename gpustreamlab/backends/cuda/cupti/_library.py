@@ -21,8 +21,7 @@ from numpy.typing import NDArray
 from gpustreamlab._util.words import update_line
 from gpustreamlab.backends._activity import CallClass
 from gpustreamlab.backends.cuda._libcuda import cupti_line, exact_cupti_line, load_libcuda
-from gpustreamlab.backends.cuda.cupti._constants import WORK_KINDS, CallbackDomain, RecordKind
-from gpustreamlab.backends.cuda.cupti._layouts import Layouts, find_layouts
+from gpustreamlab.backends.cuda.cupti._layouts import WORK_KINDS, CallbackDomain, Layouts, RecordKind, find_layouts
 from gpustreamlab.errors import CaptureUnavailableError, MissingExtraError
 
 _log = logging.getLogger(__name__)
@@ -73,20 +72,7 @@ _loaded: dict[str, Cupti] = {}
 
 
 class Cupti:
-    """A loaded libcupti.
-
-    Parameters
-    ----------
-    library
-        The ctypes library.
-    path
-        Where it was loaded from.
-
-    Raises
-    ------
-    CaptureUnavailableError
-        If this version's records are not known.
-    """
+    """A loaded libcupti."""
 
     def __init__(self, library: Any, path: str) -> None:
         self.library = library
@@ -309,15 +295,7 @@ def _wall_clock_address() -> int | None:
 
 
 def load_cupti() -> Cupti:
-    """Load libcupti once: the one that is in this process already, else the installed one.
-
-    Raises
-    ------
-    MissingExtraError
-        If there is none.
-    CaptureUnavailableError
-        If its version is not known.
-    """
+    """Load libcupti once: the one that is in this process already, else the installed one."""
     with _loading:
         if not _loaded:
             path = find_loaded() or find_installed()
@@ -341,13 +319,7 @@ def find_loaded() -> str | None:
 
 
 def find_installed() -> str:
-    """Return the path of the installed libcupti.
-
-    Raises
-    ------
-    MissingExtraError
-        If there is none.
-    """
+    """Return the path of the installed libcupti."""
     try:
         from cuda import pathfinder
 

@@ -13,7 +13,7 @@ import numpy as np
 
 from gpustreamlab.backends._activity import MemoryBatch
 from gpustreamlab.backends.cuda.cupti._clock import WallClock
-from gpustreamlab.backends.cuda.cupti._constants import MemoryOperation, RecordKind
+from gpustreamlab.backends.cuda.cupti._layouts import MemoryOperation, RecordKind
 from gpustreamlab.backends.cuda.cupti._records import Records
 from gpustreamlab.backends.cuda.cupti._work import Texts
 from gpustreamlab.errors import GPUStreamLabError
@@ -71,15 +71,6 @@ class PoolWatch:
 
     Hooks only leave word of each change: an allocation may run the garbage collector anywhere, also in here, and that frees
     arrays, whose hooks come here again. Who finds the sums idle brings them up to date for all.
-
-    Parameters
-    ----------
-    cupy
-        The module.
-    ordinal
-        The CUDA device.
-    host_time_ns
-        Reads the host's clock.
     """
 
     def __init__(self, cupy: Any, ordinal: int, host_time_ns: Callable[[], int]) -> None:
@@ -99,13 +90,7 @@ class PoolWatch:
         self._local = threading.local()
 
     def start(self, key_of: Callable[[int], tuple[int, int]]) -> None:
-        """Follow from now on, from zero; this thread first.
-
-        Parameters
-        ----------
-        key_of
-            Returns context and stream, as records number them, of a ``cudaStream_t`` that exists.
-        """
+        """Follow from now on, from zero; this thread first."""
         with self._lock:
             self._key_of = key_of
             self._changes.clear()
@@ -242,15 +227,7 @@ ASYNC_USED = "async_used_bytes"
 
 
 class MemoryReader:
-    """Turns samples of the pool, and records of allocations, into columns.
-
-    Parameters
-    ----------
-    watch
-        Follows CuPy's pool.
-    ordinal
-        The CUDA device.
-    """
+    """Turns samples of the pool, and records of allocations, into columns."""
 
     def __init__(self, watch: PoolWatch, *, ordinal: int) -> None:
         self._watch = watch
@@ -261,19 +238,7 @@ class MemoryReader:
     def read(
         self, records: Records, texts: Texts, *, place: Callable[[Int64Array], Int64Array], wall: WallClock
     ) -> MemoryBatch:
-        """Return what is new.
-
-        Parameters
-        ----------
-        records
-            What was parsed.
-        texts
-            Takes the counters' names.
-        place
-            Puts CUPTI's times on the session's clock.
-        wall
-            Ties CUPTI's times of the host to the host's clock.
-        """
+        """Return what is new."""
         rows = self._async_rows(records, texts, wall)
         rows += self._pool_rows(texts, wall)
         time_ns, context, stream, name, value = np.array(rows, np.int64).reshape(-1, 5).T.copy()

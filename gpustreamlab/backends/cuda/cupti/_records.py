@@ -50,19 +50,6 @@ class Records:
 def parse_buffer(data: NDArray[np.uint8], layouts: Layouts) -> Records:
     """Read the records of one buffer.
 
-    Parameters
-    ----------
-    data : ndarray of uint8, shape (n_bytes,)
-        The valid part of an activity buffer. It is not kept: columns are copies.
-    layouts
-        The structs of the CUPTI version that wrote it.
-
-    Returns
-    -------
-    Records
-        Reading ends at the first kind whose size is not known and at a record that reaches over the end; the rest is counted in
-        ``skipped_bytes``. Any content is safe: nothing outside ``data`` is read, and memory stays below a few times its size.
-
     Examples
     --------
     >>> from gpustreamlab.backends.cuda.cupti._layouts import find_layouts

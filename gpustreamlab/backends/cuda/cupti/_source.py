@@ -27,20 +27,27 @@ from gpustreamlab.backends.cuda.cupti._calls import (
 )
 from gpustreamlab.backends.cuda.cupti._clients import (
     LOST_TO_TORCH_NS,
+    SHARING,
     LossWatch,
     active_client,
     call_before_torch_profiles,
     is_torch_profiling,
+    stream_key,
 )
 from gpustreamlab.backends.cuda.cupti._clock import CuptiClock, SentAnchor, WallClock
-from gpustreamlab.backends.cuda.cupti._constants import RecordKind
+from gpustreamlab.backends.cuda.cupti._layouts import RecordKind
 from gpustreamlab.backends.cuda.cupti._library import Cupti
 from gpustreamlab.backends.cuda.cupti._memory import MemoryReader, PoolWatch
-from gpustreamlab.backends.cuda.cupti._peer import join_staged
 from gpustreamlab.backends.cuda.cupti._records import CallNumbers, Columns, Records, concat_records
-from gpustreamlab.backends.cuda.cupti._sharing import SHARING, stream_key
-from gpustreamlab.backends.cuda.cupti._strings import StringReader
-from gpustreamlab.backends.cuda.cupti._work import NodeNumbers, StreamBook, Texts, without_untimed, work_batch
+from gpustreamlab.backends.cuda.cupti._work import (
+    NodeNumbers,
+    StreamBook,
+    StringReader,
+    Texts,
+    join_staged,
+    without_untimed,
+    work_batch,
+)
 from gpustreamlab.errors import CaptureUnavailableError, GPUStreamLabError
 from gpustreamlab.typing import BoolArray, Int64Array
 
@@ -87,29 +94,7 @@ _Batch = TypeVar("_Batch", WorkBatch, CallBatch, AnnotationBatch)
 
 
 class CuptiSource:
-    """An `ActivitySource` of one CUDA device.
-
-    Parameters
-    ----------
-    cupti
-        The library.
-    ordinal
-        The CUDA device.
-    sm_count
-        Its SMs.
-    clock
-        Places CUPTI's times.
-    clock_handle
-        The ``cudaStream_t`` on which its anchors run; what runs there is not shown.
-    host_time_ns
-        The host's clock of the backend.
-    watch
-        Follows CuPy's memory pool.
-    mark_range
-        Opens and closes an NVTX range of ours: whether CUPTI tells of it shows whether ranges can be timed by their work.
-    keep_time
-        Called some times a second, so that the session's clock need not be set anew after a pause.
-    """
+    """An `ActivitySource` of one CUDA device."""
 
     def __init__(
         self,
@@ -185,13 +170,7 @@ class CuptiSource:
         return self._clock.tail_ns
 
     def start(self) -> None:
-        """Begin to collect. Idempotent.
-
-        Raises
-        ------
-        CaptureUnavailableError
-            If another client is collecting, or CUPTI refuses.
-        """
+        """Begin to collect. Idempotent."""
         with self._lock, SHARING.lock:
             if self.is_collecting:
                 return

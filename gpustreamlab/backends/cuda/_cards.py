@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import logging
 from functools import cache
 from typing import TYPE_CHECKING, Any
 
@@ -9,10 +10,12 @@ import numpy as np
 
 from gpustreamlab.backends.cuda._libcuda import import_cupy
 from gpustreamlab.errors import DeviceError
+from gpustreamlab.model import ClockRates
 from gpustreamlab.typing import PeerAccess
 
 if TYPE_CHECKING:
     from gpustreamlab.backends.cuda._backend import CudaBackend
+
 
 TURNS = 200
 """How often the flag goes to the other card and back: about 0.5 ms."""
@@ -51,15 +54,8 @@ def _kernel(device_ordinal: int) -> Any:
 def measure_timers(first: CudaBackend, second: CudaBackend) -> tuple[int, int]:
     """Return how far the second card's ``%globaltimer`` is ahead of the first one's, and the bound on the error, in ns.
 
-    Notes
-    -----
     Of the turns that took the shortest, half the time that the flag was on its way bounds the error: that is exact where both
     ways are as long.
-
-    Raises
-    ------
-    DeviceError
-        If one of the cards had no room for a block while the other waited, for 0.2 s.
     """
     flag = first.pinned_empty(1, np.uint32)
     times = [backend.pinned_empty((TURNS, 2), np.uint64) for backend in (first, second)]
@@ -98,3 +94,52 @@ def read_peer_access(own: int, other: int) -> PeerAccess:
         return PeerAccess.ON
     runtime.deviceDisablePeerAccess(other)
     return PeerAccess.OFF
+
+
+_log = logging.getLogger(__name__)
+
+_LIMITS = {
+    "SwPowerCap": "its power limit",
+    "HwSlowdown": "a hardware slowdown",
+    "SwThermalSlowdown": "heat",
+    "HwThermalSlowdown": "heat",
+    "HwPowerBrakeSlowdown": "the power supply",
+    "ApplicationsClocksSetting": "clocks that were set for applications",
+    "SyncBoost": "clocks in step with other cards",
+}
+"""What holds clocks down, by the end of NVML's names, ``nvmlClocksEventReason...``."""
+
+
+def read_clocks(bus_id: str) -> ClockRates | None:
+    """Return the clocks of the card with a PCI bus id; None where NVML cannot be asked."""
+    nvml = _load()
+    if nvml is None:
+        return None
+    try:
+        card = nvml.nvmlDeviceGetHandleByPciBusId(bus_id.encode())
+        reasons = int(nvml.nvmlDeviceGetCurrentClocksEventReasons(card))
+        return ClockRates(
+            sm_mhz=int(nvml.nvmlDeviceGetClockInfo(card, nvml.NVML_CLOCK_SM)),
+            memory_mhz=int(nvml.nvmlDeviceGetClockInfo(card, nvml.NVML_CLOCK_MEM)),
+            limits=tuple(dict.fromkeys(word for name, word in _LIMITS.items() if reasons & _bit(nvml, name))),
+        )
+    except nvml.NVMLError as error:
+        _log.debug("NVML does not tell of card %s: %s", bus_id, error)
+        return None
+
+
+def _bit(nvml: Any, name: str) -> int:
+    return int(getattr(nvml, f"nvmlClocksEventReason{name}", 0) or getattr(nvml, f"nvmlClocksThrottleReason{name}", 0))
+
+
+@cache
+def _load() -> Any:
+    """Return the package, with NVML begun; None where either is not there."""
+    try:
+        import pynvml
+
+        pynvml.nvmlInit()
+    except Exception as error:  # noqa: BLE001 - the library is missing, or the driver's is
+        _log.debug("NVML cannot be asked: %s", error)
+        return None
+    return pynvml
