@@ -19,7 +19,7 @@ from bench._common import median_seconds, report
 from bench._traces import make_trace
 from gpustreamlab.exchange._chrome import read_chrome
 from gpustreamlab.exchange._chrome_write import write_chrome
-from gpustreamlab.exchange._flat_files import read_arrow, write_arrow, write_csv
+from gpustreamlab.exchange._formats import read_arrow, write_arrow, write_csv
 
 NEEDS_GPU = False
 SPAN_COUNT = 1_000_000

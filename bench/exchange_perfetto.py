@@ -21,8 +21,8 @@ import numpy as np
 from bench._common import median_seconds, report
 from bench._traces import make_trace
 from gpustreamlab import Trace
-from gpustreamlab.exchange._pftrace import write_pftrace
-from gpustreamlab.exchange._pftrace_read import read_pftrace
+from gpustreamlab.exchange._pftrace import read_pftrace
+from gpustreamlab.exchange._pftrace_write import write_pftrace
 from gpustreamlab.model import SPAN_KINDS, Edges, Lane, WorkDetail
 from gpustreamlab.typing import CaptureTier, LaneKind, SpanKind
 

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection, Iterable, Iterator
+from collections.abc import Collection, Iterable
 from html import escape
 from os import PathLike
 from pathlib import Path
@@ -13,7 +13,6 @@ from gpustreamlab._util.words import suffix_fault
 from gpustreamlab.analysis import (
     TraceComparison,
     compare_traces,
-    comparison_line,
     empty_hint,
     headline,
     pending_text,
@@ -22,11 +21,9 @@ from gpustreamlab.analysis import (
 from gpustreamlab.draw import (
     MAX_FILE_BARS,
     PNG_SCALE,
-    ComparisonText,
     TextTimeline,
     comparison_page,
     comparison_tables_html,
-    comparison_text,
     inline_html,
     plan_picture,
     svg_png,
@@ -40,7 +37,6 @@ from gpustreamlab.typing import NoteKind
 
 if TYPE_CHECKING:
     import pandas as pd
-    from rich.console import Console, ConsoleOptions
 
 __all__ = ["Comparison", "Timeline"]
 
@@ -266,13 +262,10 @@ class Comparison:
         return target
 
     def __repr__(self) -> str:
-        return f"<Comparison: {comparison_line(self.result)}>"
+        return repr(self.result).replace("TraceComparison", "Comparison", 1)
 
     def __str__(self) -> str:
-        return comparison_text(self.result, self._titles())
-
-    def __rich_console__(self, console: Console, options: ConsoleOptions) -> Iterator[ComparisonText]:
-        yield ComparisonText(self.result, self._titles())
+        return "\n".join([str(self.result), "", f"a: {headline(self.a)}", f"b: {headline(self.b)}"])
 
     def _repr_mimebundle_(
         self, include: Collection[str] | None = None, exclude: Collection[str] | None = None
@@ -292,6 +285,3 @@ class Comparison:
 
     def _page(self) -> str:
         return comparison_page(self.a, self.b, self.result)
-
-    def _titles(self) -> tuple[str, str]:
-        return headline(self.a), headline(self.b)

@@ -10,9 +10,11 @@ from collections.abc import Iterator
 import pytest
 from hypothesis import settings
 
+from tests.helpers.long_runs import count
+
 # The same examples at each run, and no clock: a red run means a change, not a busy machine. Look further now and then with
 # --hypothesis-profile=default.
-settings.register_profile("gpustreamlab", derandomize=True, deadline=None)
+settings.register_profile("gpustreamlab", derandomize=True, deadline=None, max_examples=count(50, 100))
 settings.load_profile("gpustreamlab")
 
 SESSION_MODULE = "gpustreamlab.session"

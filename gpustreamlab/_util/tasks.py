@@ -13,7 +13,7 @@ import sys
 import types
 import weakref
 from collections.abc import Callable, Coroutine, Generator
-from typing import Any, Protocol, TypeVar, cast
+from typing import Any, TypeAlias, TypeVar, cast
 
 from gpustreamlab.errors import OptionError, SessionError
 
@@ -25,32 +25,10 @@ _Function = TypeVar("_Function", bound=Callable[..., Any])
 _LATER = inspect.CO_COROUTINE | inspect.CO_GENERATOR | inspect.CO_ASYNC_GENERATOR
 
 
-class Parked(Protocol):
-    """A selection or a range that is left after a step, and entered again with the next."""
-
-    def resume(self) -> None:
-        """Enter it again."""
-
-    def abandon(self) -> None:
-        """Be left silently when its block ends, since it was not entered again."""
-
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: types.TracebackType | None, /
-    ) -> None:
-        """Leave it."""
-
-
-class Steerable(Protocol):
-    """What is selected in each thread of one session, as tasks see it."""
-
-    def begin_step(self) -> int:
-        """Note that this thread begins a step of a task; return how much it has entered."""
-
-    def end_step(self, depth: int) -> None:
-        """Put back what was selected when the step began, and complain if anything entered in it was not left."""
-
-    def park(self, depth: int, into: list[Parked]) -> BaseException | None:
-        """Leave what this thread has entered above a depth, innermost first, and add it to a list; return the first failure."""
+Parked: TypeAlias = Any
+"""A selection or a range that is left after a step: ``resume()`` enters it again with the next, ``abandon()`` does not."""
+Steerable: TypeAlias = Any
+"""What is selected in each thread of one session: a `gpustreamlab.streams.selection.Selections`, which is above this module."""
 
 
 _EMPTY = 1

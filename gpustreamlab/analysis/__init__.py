@@ -16,7 +16,6 @@ from gpustreamlab.analysis._busy import (
     stream_count,
 )
 from gpustreamlab.analysis._compare import (
-    TextTable,
     TraceComparison,
     compare_traces,
     comparison_line,
@@ -61,7 +60,7 @@ from gpustreamlab.analysis._overlap import Overlap, OverlapPair, overlap, partly
 from gpustreamlab.analysis._plan import check_layout, check_rounding, check_workqueue, plan_partitions, unenforced_layout
 from gpustreamlab.analysis._regions import Layer, Region, region_of
 from gpustreamlab.analysis._regions import overlap as may_share
-from gpustreamlab.analysis._rounds import Lateness
+from gpustreamlab.analysis._report import html_of_table
 from gpustreamlab.analysis._rows import MAX_LANE_ROWS, RowTable, span_rows
 from gpustreamlab.analysis._scale import (
     Merged,
@@ -91,7 +90,7 @@ from gpustreamlab.analysis._sm_time import (
     stack_sms,
     whole_card,
 )
-from gpustreamlab.analysis._stragglers import Stragglers, stragglers
+from gpustreamlab.analysis._stragglers import Lateness, Stragglers, stragglers
 from gpustreamlab.analysis._strays import Strays, nearest_ranges, strays
 from gpustreamlab.analysis._summary import (
     capture_facts,

@@ -6,7 +6,7 @@ import math
 from collections import Counter
 from collections.abc import Collection, Hashable, Mapping, Sequence
 from dataclasses import dataclass, fields
-from typing import TYPE_CHECKING, TypeVar
+from typing import TYPE_CHECKING, ClassVar, TypeVar
 
 import numpy as np
 
@@ -24,6 +24,7 @@ from gpustreamlab.analysis._busy import (
     require_trace,
 )
 from gpustreamlab.analysis._concurrency import Concurrency, concurrency
+from gpustreamlab.analysis._report import Report, Reported, ReportTable, more_row
 from gpustreamlab.analysis._scale import count_text, format_ns, format_share, group_labels, ratios, three_digits
 from gpustreamlab.analysis._summary import device_text, missing_facts
 from gpustreamlab.model import SPAN_KINDS, Trace, TraceMetadata, display_name
@@ -165,8 +166,8 @@ class ComparedItems:
         return tuple(self.items[row] for row in np.flatnonzero(side.is_captured & ~side.is_there).tolist())
 
 
-@dataclass(frozen=True, slots=True, kw_only=True, eq=False)
-class TraceComparison:
+@dataclass(frozen=True, slots=True, kw_only=True, eq=False, repr=False)
+class TraceComparison(Reported):
     """The figures of two traces beside each other. Differences are b - a, ratios b / a."""
 
     lanes: ComparedItems
@@ -186,6 +187,8 @@ class TraceComparison:
     """What makes the work of both another, in one sentence; empty where it is the same by number and names of kernels, copies
     and fills and by bytes copied, or, where ranges count in one of both, by number and names of the ranges; also where one has
     no ranges to compare."""
+
+    _columns: ClassVar = ()
 
     @property
     def busy_word(self) -> str:
@@ -223,6 +226,13 @@ class TraceComparison:
         frames = [pd.DataFrame({"level": level} | _columns(compared)) for level, compared in levels]
         return pd.concat([frame for frame in frames if len(frame)], ignore_index=True)
 
+    def _line(self) -> str:
+        return comparison_line(self)
+
+    def _report(self) -> Report:
+        title, notes = "Comparison of two traces, b beside a:", self.notes[bool(self.work_note) :]  # the line begins with that
+        return Report(title=title, line=self._line(), tables=comparison_tables(self), notes=notes)
+
     def _totals(self) -> ComparedItems:
         names = ("wall_ns", "sum_ns", "active_ns", "together_ns")
         return ComparedItems(
@@ -234,12 +244,6 @@ class TraceComparison:
 
 def compare_traces(a: Trace, b: Trace) -> TraceComparison:
     """Compare two traces by lane and by name.
-
-    Parameters
-    ----------
-    a, b
-        The traces: before and after, for example. Lanes and names are matched by what they are called, so the order and
-        number of both may differ.
 
     Examples
     --------
@@ -448,35 +452,14 @@ def _columns(compared: ComparedItems) -> dict[str, object]:
     }
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class TextTable:
-    """A table of text. The first column is what a row is about, all others are figures."""
-
-    title: str
-    """What it shows."""
-    head: tuple[str, ...]
-    """Names of its columns."""
-    rows: tuple[tuple[str, ...], ...]
-    """Its rows, as many cells as `head` has."""
-    more: str = ""
-    """What it leaves out; empty where it leaves out nothing."""
+LISTED_ITEMS = 20
+"""How many names, and how many lanes, are listed."""
 
 
-def comparison_tables(result: TraceComparison, *, limit: int, name_limit: int) -> tuple[TextTable, ...]:
-    """Write a comparison as tables: totals, names, lanes.
-
-    Parameters
-    ----------
-    result
-        The comparison.
-    limit
-        How many names, and how many lanes, are listed.
-    name_limit
-        How many characters of a name are shown.
-    """
+def comparison_tables(result: TraceComparison, *, limit: int = LISTED_ITEMS) -> tuple[ReportTable, ...]:
+    """Write a comparison as tables: totals, names, lanes; of the last two at most `limit` rows."""
     listed = (*_name_tables(result.names), ("Streams", "stream", result.lanes))
-    tables = (_table(title, what, items, limit=limit, name_limit=name_limit) for title, what, items in listed if len(items))
-    return (_totals_table(result), *tables)
+    return (_totals_table(result), *(_table(title, what, items, limit) for title, what, items in listed if len(items)))
 
 
 def comparison_line(result: TraceComparison) -> str:
@@ -545,7 +528,7 @@ def change_of_ns(difference_ns: float) -> str:
     return f"{sign}{format_ns(abs(difference_ns))}"
 
 
-def _totals_table(result: TraceComparison) -> TextTable:
+def _totals_table(result: TraceComparison) -> ReportTable:
     a, b, word = result.a, result.b, result.busy_word
     times = (
         ("wall time", a.wall_ns, b.wall_ns),
@@ -553,15 +536,16 @@ def _totals_table(result: TraceComparison) -> TextTable:
         (f"any stream {word}", a.active_ns, b.active_ns),
         (f"2 or more {word}", a.together_ns, b.together_ns),
     )
-    rows = [
-        (what, format_ns(in_a), format_ns(in_b), change_of_ns(in_b - in_a), ratio_text(in_b / in_a if in_a else math.nan))
+    rows = [["", "a", "b", "b − a", "b / a"]]
+    rows += [
+        [what, format_ns(in_a), format_ns(in_b), change_of_ns(in_b - in_a), ratio_text(in_b / in_a if in_a else math.nan)]
         for what, in_a, in_b in times
     ]
     has_ranges = any(SpanKind.RANGE in kinds for kinds in result.counted)
     mean = f"mean concurrency{', up to' if has_ranges else ''}"
-    rows.append((mean, _number(a.mean_concurrency), _number(b.mean_concurrency), "", ""))
-    rows.append((f"2 or more {word} / any", format_share(a.together_share), format_share(b.together_share), "", ""))
-    return TextTable(title="Totals", head=("", "a", "b", "b − a", "b / a"), rows=tuple(rows))
+    rows.append([mean, _number(a.mean_concurrency), _number(b.mean_concurrency), "", ""])
+    rows.append([f"2 or more {word} / any", format_share(a.together_share), format_share(b.together_share), "", ""])
+    return ReportTable(caption="Totals", rows=rows, has_row_heads=True)
 
 
 def _name_tables(names: ComparedItems) -> list[tuple[str, str, ComparedItems]]:
@@ -569,40 +553,36 @@ def _name_tables(names: ComparedItems) -> list[tuple[str, str, ComparedItems]]:
     if len(set(names.groups)) < 2:
         return [("Names, those that changed most first", "name", names)]
     return [
-        (title, "name", names.take(np.flatnonzero([own == group for own in names.groups])))
-        for title, group in (
-            ("Ranges, those that changed most first", "range"),
-            ("Kernels, copies and fills, those that changed most first", "work"),
+        (title, what, names.take(np.flatnonzero([own == group for own in names.groups])))
+        for title, what, group in (
+            ("Ranges, those that changed most first", "range", RANGE),
+            ("Kernels, copies and fills, those that changed most first", "kernel, copy or fill", WORK),
         )
     ]
 
 
-def _table(title: str, what: str, items: ComparedItems, *, limit: int, name_limit: int) -> TextTable:
-    more = len(items) - limit
-    return TextTable(
-        title=title,
-        head=(what, "spans", "time a", "time b", "b − a", "b / a", "median"),
-        rows=tuple(_row(items.take(np.array([row])), name_limit) for row in range(min(len(items), limit))),
-        more=f"and {more:,} more: see to_pandas()" if more > 0 else "",
-    )
+def _table(title: str, what: str, items: ComparedItems, limit: int) -> ReportTable:
+    rows = [[what, "spans", "time a", "time b", "b − a", "b / a", "median"]]
+    rows += [_row(items.take(np.array([row]))) for row in range(min(len(items), limit))]
+    return ReportTable(caption=title, rows=rows + more_row(len(items) - limit, 7), has_row_heads=True)
 
 
-def _row(item: ComparedItems, name_limit: int) -> tuple[str, ...]:
+def _row(item: ComparedItems) -> list[str]:
     """Write the one row of a table that has no other."""
     (count_a,), (count_b,) = item.a.span_count.tolist(), item.b.span_count.tolist()
     (is_in_a,), (is_in_b,), is_comparable = item.a.is_there, item.b.is_there, bool(item.is_comparable[0])
     ratio = ratio_text(item.ratio.item())
     if not (is_in_a and is_in_b):
         ratio = f"only in {'a' if is_in_a else 'b'}" if is_comparable else f"not captured in {'b' if is_in_a else 'a'}"
-    return (
-        display_name(item.items[0], name_limit),
+    return [
+        display_name(item.items[0]),
         f"{count_a:,}" if count_a == count_b else f"{count_a:,}→{count_b:,}",
         format_ns(item.a.busy_ns.item()) if is_in_a else "-",
         format_ns(item.b.busy_ns.item()) if is_in_b else "-",
         change_of_ns(item.difference_ns.item()) if is_comparable else "-",
         ratio,
         _medians(item.a.median_ns.item(), item.b.median_ns.item()),
-    )
+    ]
 
 
 def _medians(in_a: float, in_b: float) -> str:

@@ -58,17 +58,7 @@ def require_common_time(meta: TraceMetadata, lanes: Sequence[Lane], function: st
 
 
 def require_one_rank(trace: Trace, rows: BoolArray, function: str) -> None:
-    """Raise `OptionError` where some rows are of several processes on several devices: nobody knows how those hang together.
-
-    Parameters
-    ----------
-    trace
-        The spans.
-    rows : ndarray of bool, shape (n_spans,)
-        The work that is asked about.
-    function
-        What was called.
-    """
+    """Raise `OptionError` where some rows are of several processes on several devices: nobody knows how those hang together."""
     if len(trace.devices) < 2:
         return
     used = [trace.lanes[place] for place in np.unique(trace.lane[rows]).tolist()]

@@ -108,7 +108,7 @@ class Reported(ABC):
 
     def _repr_html_(self) -> str:
         report = self._report()
-        tables = "".join(map(_html_table, report.tables))
+        tables = "".join(map(html_of_table, report.tables))
         notes = " ".join(escape(note) for note in report.notes)
         head, _, rest = report.title.partition(" ")
         return (
@@ -191,15 +191,7 @@ def more_row(count: int, column_count: int, hint: str = "more: see .to_pandas()"
 
 
 def add_up(columns: Sequence[Int64Array], duration_ns: Int64Array) -> list[tuple[list[int], int, int]]:
-    """Return each combination of codes, how many rows have it, and what these last; what lasts longest first.
-
-    Parameters
-    ----------
-    columns : sequence of ndarray of int64, shape (n,)
-        Codes of the rows.
-    duration_ns : ndarray of int64, shape (n,)
-        How long each lasts.
-    """
+    """Return each combination of codes, how many rows have it, and what these last; what lasts longest first."""
     keys, group, counts = np.unique(np.stack(columns, axis=1), axis=0, return_inverse=True, return_counts=True)
     total_ns = np.zeros(len(keys), np.int64)
     np.add.at(total_ns, group.reshape(-1), duration_ns)
@@ -240,7 +232,8 @@ def _text_row(row: list[str], widths: list[int]) -> str:
     return "  ".join(cells).rstrip()
 
 
-def _html_table(table: ReportTable) -> str:
+def html_of_table(table: ReportTable) -> str:
+    """Write rows as a table of HTML."""
     style = f"{_HEAD};{_WRAPPED}" if table.wraps else _HEAD
     head = "".join(f"<th style='{style}'>{escape(cell)}</th>" for cell in table.rows[0])
     if table.bars is not None:

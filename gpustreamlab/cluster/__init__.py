@@ -2,8 +2,7 @@
 
 from __future__ import annotations
 
-from gpustreamlab.cluster._engines import Answer, Engines
 from gpustreamlab.cluster._outcomes import ByEngine, EngineStatus, Outcomes
 from gpustreamlab.cluster.cluster import Cluster
 
-__all__ = ["Answer", "ByEngine", "Cluster", "EngineStatus", "Engines", "Outcomes"]
+__all__ = ["ByEngine", "Cluster", "EngineStatus", "Outcomes"]

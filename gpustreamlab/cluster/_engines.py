@@ -1,16 +1,26 @@
-"""What a cluster needs of whatever starts its processes: four calls, and an answer for each."""
+"""The processes of a cluster: workers of Dask, or engines of ipyparallel, behind the same four calls."""
 
 from __future__ import annotations
 
+import asyncio
+import logging
+import pickle
+import sys
+import tempfile
+import traceback
 from collections.abc import Callable, Mapping
-from importlib.metadata import entry_points
+from concurrent.futures import Future
+from contextlib import ExitStack
+from pathlib import Path
 from typing import Any, Protocol
 
-from gpustreamlab.errors import OptionError
+from gpustreamlab._util.words import install_line
+from gpustreamlab.errors import MissingExtraError, OptionError
 
-GROUP = "gpustreamlab.clusters"
-"""Other packages bring adapters by entry points of this group: the name is the root module of the client's class, the value is
-called with a client and returns `Engines`."""
+LOOK_LIMIT_S = 10.0
+"""How long Dask's scheduler may take to say which workers there are."""
+REQUEST = "gpustreamlab_request"
+"""Type of the messages to ipyparallel's control channel."""
 
 
 class Answer(Protocol):
@@ -39,37 +49,7 @@ class Engines(Protocol):
         """Let go of the client; one that was made here is closed."""
 
 
-def choose_engines(client: Any) -> Engines:
-    """Return the adapter of a client, or what is one already.
-
-    Raises
-    ------
-    OptionError
-        If nobody knows this kind of client.
-    """
-    roots = [base.__module__.partition(".")[0] for base in type(client).__mro__]
-    if "distributed" in roots:
-        from gpustreamlab.cluster._distributed import DistributedEngines
-
-        return DistributedEngines(client)
-    if "ipyparallel" in roots:
-        from gpustreamlab.cluster._ipyparallel import ParallelEngines
-
-        return ParallelEngines(client)
-    for entry in entry_points(group=GROUP):
-        if entry.name in roots:
-            brought: Engines = entry.load()(client)
-            return brought
-    if all(callable(getattr(client, call, None)) for call in ("engines", "run", "aside", "close")):
-        given: Engines = client
-        return given
-    raise OptionError(
-        f"{client!r:.80} is no client of a cluster. Use gsl.Cluster(ipyparallel.Client()), "
-        "gsl.Cluster(distributed.Client()), or gsl.Cluster(workers=4)."
-    )
-
-
-def open_engines(client: object, workers: object) -> Engines:
+def open_engines(client: Any, workers: object) -> Engines:
     """Return the adapter of a client, or of workers that are started here.
 
     Raises
@@ -79,10 +59,198 @@ def open_engines(client: object, workers: object) -> Engines:
     """
     if (client is None) == (workers is None):
         raise OptionError("gsl.Cluster takes a client, or a number of workers to start here: gsl.Cluster(workers=4).")
-    if workers is None:
-        return choose_engines(client)
-    if isinstance(workers, bool) or not isinstance(workers, int) or workers < 1:
-        raise OptionError(f"workers is {workers!r}; it must be a number of processes, 1 or more: gsl.Cluster(workers=4).")
-    from gpustreamlab.cluster._distributed import start_workers
+    if workers is not None:
+        if isinstance(workers, bool) or not isinstance(workers, int) or workers < 1:
+            raise OptionError(f"workers is {workers!r}; it must be a number of processes, 1 or more: gsl.Cluster(workers=4).")
+        return start_workers(workers)
+    roots = [base.__module__.partition(".")[0] for base in type(client).__mro__]
+    if "distributed" in roots:
+        return DaskEngines(client)
+    if "ipyparallel" in roots:
+        return ParallelEngines(client)
+    if hasattr(client, "aside"):  # an adapter itself, as tests have
+        given: Engines = client
+        return given
+    raise OptionError(
+        f"{client!r:.80} is no client of a cluster. Use gsl.Cluster(ipyparallel.Client()), "
+        "gsl.Cluster(distributed.Client()), or gsl.Cluster(workers=4)."
+    )
 
-    return start_workers(workers)
+
+def ask(call: Callable[..., Answer], *args: Any) -> Answer:
+    """Ask an engine that may be gone this moment: that is its answer then."""
+    try:
+        return call(*args)
+    except Exception as error:  # noqa: BLE001 - each library has its own
+        failed: Future[Any] = Future()
+        failed.set_exception(error)
+        return failed
+
+
+class DaskEngines:
+    """Workers of Dask: a call is a task, and what goes aside runs in the worker's event loop.
+
+    Parameters
+    ----------
+    client
+        A synchronous `distributed.Client`; it stays its owner's.
+    owned
+        What was started for it, and is closed with it.
+    """
+
+    def __init__(self, client: Any, *owned: Any) -> None:
+        if client.asynchronous:
+            raise OptionError(
+                "This client of Dask is asynchronous, and has to be awaited. Make one without: distributed.Client(address)."
+            )
+        self._client = client
+        self._owned = owned
+
+    def engines(self) -> Mapping[str, str]:
+        """Return the workers by their addresses; one without a name of its own is called by its address."""
+        # Not scheduler_info(): between its question and its answer the client's own look, which lists no workers, may come.
+        workers = self._client.sync(self._client.scheduler.identity, callback_timeout=LOOK_LIMIT_S)["workers"]
+        return {address: str(facts.get("name", address)).rpartition("://")[2] for address, facts in workers.items()}
+
+    def run(self, key: str, function: Callable[..., Any], *args: Any) -> Answer:
+        """Submit a task to one worker, and to no other."""
+        task: Answer = self._client.submit(function, *args, workers=[key], allow_other_workers=False, pure=False, retries=0)
+        return task
+
+    def aside(self, key: str, function: Callable[..., Any], *args: Any) -> Answer:
+        """Call a function in the worker's event loop."""
+
+        async def ask_worker() -> Any:
+            told = await self._client.run(function, *args, workers=[key], on_error="return", asynchronous=True)
+            if isinstance(told[key], BaseException):
+                raise told[key]
+            return told[key]
+
+        return asyncio.run_coroutine_threadsafe(ask_worker(), self._client.loop.asyncio_loop)
+
+    def close(self) -> None:
+        """Close what was started for this."""
+        for one in (self._client, *self._owned) if self._owned else ():
+            one.close()
+
+
+def _is_news(record: logging.LogRecord) -> bool:
+    """Tell whether a message of the scheduler says what is not known: who asks a worker aside that dies is told so himself."""
+    return not record.getMessage().startswith("broadcast to ")
+
+
+def start_workers(count: int) -> DaskEngines:
+    """Start worker processes on this machine, which take orders from this process alone.
+
+    Raises
+    ------
+    MissingExtraError
+        If Dask or cryptography is not installed.
+    """
+    try:
+        from distributed import Client, LocalCluster
+        from distributed.security import Security
+
+        security = Security.temporary()  # any user of this machine reaches the ports, and a worker runs what it is sent
+    except ImportError as error:
+        raise MissingExtraError(
+            f"gsl.Cluster(workers={count}) starts workers of Dask, which needs a package that is missing ({error}): "
+            f"{install_line('dask')}"
+        ) from error
+    logging.getLogger("distributed.scheduler").addFilter(_is_news)
+    owned = ExitStack()
+    # Dask imports from its folder, and would take one in /tmp that another user has made.
+    folder = owned.enter_context(tempfile.TemporaryDirectory(prefix="gpustreamlab-", ignore_cleanup_errors=True))
+    preload = Path(
+        folder, "without_ctrl_c.py"
+    )  # Ctrl-C, and a notebook's Stop, reach the whole process group, and would end it
+    preload.write_text("import signal\nsignal.signal(signal.SIGINT, signal.SIG_IGN)\n")
+    cluster = LocalCluster(
+        n_workers=count,
+        threads_per_worker=1,
+        processes=True,
+        security=security,
+        local_directory=folder,
+        scheduler_kwargs={"local_directory": folder},
+        # None would not mean no dashboard, but the usual port, and a warning where another cluster has it.
+        dashboard_address="127.0.0.1:0",
+        preload=[str(preload)],
+    )
+    return DaskEngines(Client(cluster), cluster, owned)
+
+
+class ParallelEngines:
+    """Engines of ipyparallel: a call runs in the engine's main thread, and what goes aside in that of its control channel.
+
+    Parameters
+    ----------
+    client
+        An `ipyparallel.Client`; it stays its owner's.
+    """
+
+    def __init__(self, client: Any) -> None:
+        self._client = client
+        self._known: set[str] = set()
+
+    def engines(self) -> Mapping[str, str]:
+        """Return the engines by their UUIDs; their names are their numbers. New ones are told to listen for what goes aside."""
+        ids = self._ids()
+        for key in ids.keys() - self._known:
+            self._known.add(key)
+            self.run(key, listen)
+        return {key: str(number) for key, number in ids.items()}
+
+    def run(self, key: str, function: Callable[..., Any], *args: Any) -> Answer:
+        """Send it to the engine's queue."""
+        view = self._client.direct_view(self._ids()[key])
+        view.block = False
+        answer: Answer = view.apply_async(function, *args)
+        return answer
+
+    def aside(self, key: str, function: Callable[..., Any], *args: Any) -> Answer:
+        """Send it by the control channel, which a thread of its own reads."""
+        client = self._client
+        data = pickle.dumps((function, args))
+        # The client has no public call for a message of another type; this is the way that its own send_signal goes.
+        message = client._send(client._control_stream, REQUEST, content={}, buffers=[data], ident=key.encode())  # noqa: SLF001
+        return _Reply(message)
+
+    def close(self) -> None:
+        """Do nothing: the client is its owner's."""
+
+    def _ids(self) -> dict[str, int]:
+        if self._client._closed:  # noqa: SLF001 - its numbers stay as they were, and nothing tells in public
+            raise RuntimeError("The client is closed.")
+        known = self._client._engines  # noqa: SLF001 - a number is given again to another process, and only this tells them apart
+        return {known[number]: number for number in self._client.ids if number in known}
+
+
+class _Reply:
+    """The answer to a message of the control channel."""
+
+    def __init__(self, message: Any) -> None:
+        self._message = message
+        self.done: Callable[[], bool] = message.done
+
+    def result(self, timeout: float | None = None) -> Any:
+        """Return what the function returned, or raise what it raised."""
+        told, error = pickle.loads(self._message.result(timeout)["buffers"][0])  # noqa: S301 - of an engine, which runs our code
+        if error is not None:
+            raise RuntimeError(error)
+        return told
+
+
+def listen() -> None:
+    """Let the thread of this engine's control channel answer what goes aside; runs on the engine."""
+    shell: Any = sys.modules["IPython"].get_ipython()
+    kernel = shell.kernel
+
+    def answer(stream: Any, ident: Any, message: Any) -> None:
+        try:
+            function, args = pickle.loads(message["buffers"][0])  # noqa: S301 - of the client, which runs any code here
+            told = pickle.dumps((function(*args), None))
+        except BaseException:  # noqa: BLE001 - the client is told
+            told = pickle.dumps((None, traceback.format_exc()))
+        kernel.session.send(stream, "gpustreamlab_reply", {"status": "ok"}, parent=message, ident=ident, buffers=[told])
+
+    kernel.control_handlers[REQUEST] = answer

@@ -1,26 +1,39 @@
-"""Keeps a client up to date: who is there, what they recorded, and what their clocks say."""
+"""Which engines are there, how they come into a cluster, and what they recorded since; and what their clocks say."""
 
 from __future__ import annotations
 
 import logging
 import threading
 import time
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
+from contextlib import suppress
 from dataclasses import dataclass, field
 from datetime import UTC, datetime
 from typing import Any
 
+import numpy as np
+
+import gpustreamlab
 from gpustreamlab._util.host import monotonic_clock_id
+from gpustreamlab.analysis import format_ns
 from gpustreamlab.cluster import _worker
-from gpustreamlab.cluster._calls import Output
-from gpustreamlab.cluster._engines import Answer, Engines
+from gpustreamlab.cluster._clocks import Clocks
+from gpustreamlab.cluster._engines import Engines, ask
 from gpustreamlab.cluster._mirror import Mirror
+from gpustreamlab.cluster._outcomes import EngineStatus
 from gpustreamlab.cluster._worker import Changes, Facts
+from gpustreamlab.errors import ClusterError, OptionError, nearest_hint
+from gpustreamlab.model import ClockOffset, without_tools
+from gpustreamlab.trace import Trace, as_trace
 
 _log = logging.getLogger(__name__)
 
+ANSWER_S = 30.0
+"""How long an engine may take to tell what is left."""
+BEGIN_S = 120.0
+"""How long it may take to begin: to import packages takes long where the disk is far, or the machine busy."""
 TICK_S = 0.02
-"""How often the answers are looked at."""
+"""How long it takes at least until an engine that did not answer is asked again."""
 READ_EVERY_S = 0.2
 """How often an engine is asked for what is new."""
 SILENT_S = 5.0
@@ -57,12 +70,10 @@ class Life:
     """Why it counts as gone."""
     retry_count: int = 0
     """Answers that were given up and asked for again."""
-    printed: tuple[str, list[Output]] = field(default_factory=lambda: ("", []))
-    """Which call worked there when it last answered, and all that it had printed and shown."""
     silent_s: float = 0.0
-    """For how long it has told nothing, in s, while this process ran."""
-    asked: Answer | None = None
-    asked_s: float = 0.0
+    """For how long it had told nothing, in s, when it was asked last; time in which this process was stopped does not count."""
+    read_s: float = field(default_factory=time.monotonic)
+    """When that was, by `time.monotonic`."""
     lock: threading.RLock = field(default_factory=threading.RLock)
 
     @property
@@ -75,9 +86,143 @@ class Life:
         """Whether it is there and does not answer."""
         return self.is_there and self.silent_s > SILENT_S
 
+    @property
+    def status(self) -> EngineStatus:
+        """How it stands."""
+        mirror, facts = self.mirror, self.facts
+        return EngineStatus(
+            name=self.name,
+            host=facts.host,
+            pid=facts.pid,
+            device=f"{facts.device} (simulated)" if facts.simulated else facts.device,
+            state=f"lost, {self.why}" if not self.is_there else "silent" if self.is_silent else "there",
+            span_count=mirror.span_count,
+            missed_count=mirror.missed_count,
+            bytes_per_span=mirror.received_bytes / mirror.span_count if mirror.span_count else float("nan"),
+            retry_count=self.retry_count,
+            lost_unix_ns=self.lost_unix_ns,
+        )
+
+    def trace(self) -> Trace:
+        """Return what has arrived, but for what tools did."""
+        return as_trace(without_tools(self.mirror.trace()))
+
+
+class Entry:
+    """Lets engines in.
+
+    Parameters
+    ----------
+    engines
+        The adapter.
+    client
+        What engines know this reader by.
+    backend, options
+        Of the sessions.
+    ring_size
+        How many spans of each are kept here.
+    """
+
+    def __init__(self, engines: Engines, client: str, backend: str | None, options: dict[str, Any], ring_size: int) -> None:
+        self._engines, self._client = engines, client
+        self._backend, self._options, self._ring_size = backend, options, ring_size
+        self.failures: dict[str, str] = {}
+        """Engines that could not be used, by name, and why."""
+        self._lock = threading.Lock()
+        self._ranks: dict[str, tuple[tuple[str, str], int]] = {}
+        self._generations: dict[str, int] = {}
+        self._devices: dict[tuple[object, ...], int] = {}
+
+    def admit_all(self) -> list[Life]:
+        """Open a session on each engine that is there.
+
+        Raises
+        ------
+        ClusterError
+            If there is none, or one cannot be used.
+        """
+        try:
+            there = self._engines.engines()
+        except Exception as error:
+            raise ClusterError(
+                f"The client does not say which engines there are ({reason(error)}). It may be closed: make another."
+            ) from error
+        if not there:
+            raise ClusterError("The cluster has no engine. Start some, or wait for them: client.wait_for_workers(4).")
+        lives = self.admit(there)
+        failures, self.failures = self.failures, {}
+        if len({life.facts.simulated for life in lives}) > 1:
+            without = [life.name for life in lives if life.facts.simulated]
+            failures |= dict.fromkeys(without, "it has no usable GPU, and others have one; simulate all with backend='sim'")
+        if failures:
+            for life in lives:  # what was opened for this is closed
+                with suppress(Exception):
+                    self._engines.run(life.key, _worker.end, self._client).result(ANSWER_S)
+            raise _refused(failures, len(there))
+        return lives
+
+    def admit(self, there: Mapping[str, str]) -> list[Life]:
+        """Open a session on engines, by key and name, and return those that can be used; `failures` has the others.
+
+        Raises
+        ------
+        ClusterError
+            If some are threads of one process.
+        """
+        looks = self._ask(there, dict.fromkeys(sorted(there, key=lambda key: name_order(there[key])), (_worker.look,)))
+        for key in [key for key, facts in looks.items() if facts.version != gpustreamlab.__version__]:
+            self.failures[there[key]] = (
+                f"it has gpustreamlab {looks.pop(key).version}, and this client has {gpustreamlab.__version__}; "
+                "install the same there"
+            )
+        _require_processes({there[key]: facts for key, facts in looks.items()})
+        options = self._backend, self._options
+        begun = self._ask(
+            there, {key: (_worker.begin, self._client, *options, self._rank(key, facts)) for key, facts in looks.items()}
+        )
+        self.failures |= {there[key]: why for key, why in begun.items() if isinstance(why, str)}
+        return [self._live(key, there[key], facts) for key, facts in begun.items() if not isinstance(facts, str)]
+
+    def _ask(self, there: Mapping[str, str], calls: Mapping[str, tuple[Any, ...]]) -> dict[str, Any]:
+        """Call a function on each of some engines, and return what they answer; of the others it is noted why not."""
+        answers = {key: ask(self._engines.run, key, *call) for key, call in calls.items()}
+        end_s = time.monotonic() + BEGIN_S
+        told = {}
+        for key, answer in answers.items():
+            try:
+                told[key] = answer.result(max(0.0, end_s - time.monotonic()))
+            except Exception as error:  # noqa: BLE001 - whatever it is, the user is told of which engine
+                self.failures[there[key]] = reason(error)
+        return told
+
+    def _rank(self, key: str, facts: Facts) -> int:
+        """Choose which of the engines that see the same devices this is."""
+        there, group = self._engines.engines(), (facts.host, facts.visible)
+        with self._lock:
+            self._ranks = {other: own for other, own in self._ranks.items() if other in there}
+            taken = {rank for own, rank in self._ranks.values() if own == group}
+            rank = min(set(range(len(taken) + 1)) - taken)
+            self._ranks[key] = group, rank
+        return rank
+
+    def _live(self, key: str, name: str, facts: Facts) -> Life:
+        with self._lock:
+            generation = self._generations[name] = self._generations.get(name, 0) + 1
+            # A process that takes another one's place has its card; simulated cards are as many as engines.
+            card = (facts.host, *((name,) if facts.simulated else (facts.visible, facts.ordinal)))
+            own = name if generation == 1 else f"{name}#{generation}"
+            mirror = Mirror(
+                own,
+                process=sum(self._generations.values()) - 1,
+                device=self._devices.setdefault(card, len(self._devices)),
+                host=facts.host,
+                ring_size=self._ring_size,
+            )
+        return Life(key=key, called=name, name=own, facts=facts, mirror=mirror)
+
 
 class Follower:
-    """Two threads: one reads records, one pings.
+    """A thread for each engine, which reads its records and asks for its time, and one that looks who is there.
 
     Parameters
     ----------
@@ -87,66 +232,40 @@ class Follower:
         What engines know this reader by.
     join
         Makes the life of an engine that has come, or returns None where that fails; called in a thread.
+    joined
+        Takes each engine that came later, once its first records are here.
+    clocks
+        Takes what engines tell of their time; of simulated ones nothing, whose time stands still while nobody works.
     """
 
-    def __init__(self, engines: Engines, client: str, join: Callable[[str, str], Life | None]) -> None:
-        self._engines, self._client, self._join = engines, client, join
+    def __init__(
+        self,
+        engines: Engines,
+        client: str,
+        *,
+        join: Callable[[str, str], Life | None],
+        joined: Callable[[Life], object],
+        clocks: Clocks,
+    ) -> None:
+        self._engines, self._client, self._clocks = engines, client, clocks
+        self._join, self._joined = join, joined
         self.lives: dict[str, Life] = {}
         """By key, those that are gone too."""
-        self.tell_joined: Callable[[Life], object] = bool
-        """Takes each engine that comes later, once it is followed."""
-        self.tell_pings: Callable[[Life, list[tuple[int, int, int]]], object] = lambda *_: None
-        """Takes an engine, and of each ping when it was sent, what it told, and when that came, in ns."""
         self._stopping = threading.Event()
-        self._joining: dict[str, threading.Thread] = {}
-        self._looked_s = 0.0
-        self._stepped_s = time.monotonic()
-        self._threads = [
-            threading.Thread(target=self._repeat, args=(self.step, TICK_S), name="gpustreamlab cluster", daemon=True),
-            threading.Thread(
-                target=self._repeat, args=(self.ping, PING_EVERY_S), name="gpustreamlab cluster clocks", daemon=True
-            ),
-        ]
+        self._threads: dict[str, threading.Thread] = {}
 
     def start(self) -> None:
         """Start the threads."""
-        for thread in self._threads:
-            thread.start()
+        for life in self.lives.values():
+            self._start(life.key, self._follow, life)
+        self._start("", self._look)
 
     def stop(self) -> None:
         """End the threads, and wait until they have ended."""
         self._stopping.set()
-        for thread in (*self._threads, *self._joining.values()):
-            if thread.is_alive() and thread is not threading.current_thread():
+        for thread in [*self._threads.values()]:
+            if thread is not threading.current_thread():
                 thread.join(SILENT_S)
-
-    def step(self) -> None:
-        """Look who is there, take the answers that have come, and ask for more."""
-        before_s, self._stepped_s = self._stepped_s, time.monotonic()
-        for life in [*self.lives.values()]:
-            life.silent_s += min(self._stepped_s - before_s, 2 * SILENT_S)  # longer only where this process was stopped
-        if time.monotonic() - self._looked_s >= LOOK_EVERY_S:
-            self.look()
-        for life in [*self.lives.values()]:
-            if life.is_there:
-                with life.lock:
-                    self._follow(life)
-
-    def look(self) -> Mapping[str, str]:
-        """Find out which engines there are; those that are new are asked in threads of their own."""
-        there = self._engines.engines()
-        self._looked_s = time.monotonic()
-        for key, life in [*self.lives.items()]:
-            if life.is_there and key not in there and time.monotonic() - life.mirror.news_s > TOLD_LATELY_S:
-                self.lose(life, "its process is gone")
-        for key, name in there.items():
-            if key not in self.lives and key not in self._joining:
-                thread = threading.Thread(
-                    target=self._take_in, args=(key, name), name=f"gpustreamlab engine {name}", daemon=True
-                )
-                self._joining[key] = thread
-                thread.start()
-        return there
 
     def lose(self, life: Life, why: str) -> None:
         """Note that an engine is gone. What had arrived stays."""
@@ -156,45 +275,44 @@ class Follower:
             life.why, life.lost_ns, life.lost_unix_ns = why, time.monotonic_ns(), now_unix_ns
             _log.warning("Engine %s is lost: %s. What had arrived stays, the others go on.", life.name, why)
 
-    def drain(self, limit_s: float) -> bool:
-        """Read all that the engines have recorded by now; tell whether that was done before the time was over."""
+    def drain(self, limit_s: float) -> None:
+        """Read all that the engines have recorded by now, as far as that is there before the time is over."""
         end_s = time.monotonic() + limit_s
-        is_whole = True
         for life in [*self.lives.values()]:
-            while life.is_there and not self._is_drained(life, end_s):
+            while life.is_there and ((changes := self.read(life, end_s - time.monotonic())) is None or changes.is_full):
                 if time.monotonic() >= end_s:
-                    is_whole = False
                     break
-        return is_whole
 
-    def _is_drained(self, life: Life, end_s: float) -> bool:
-        """Take the next answer of an engine; tell whether it was asked for just now, and has all that there was."""
+    def read(self, life: Life, limit_s: float = SILENT_S) -> Changes | None:
+        """Ask an engine for what is new, and take it in; None where it did not answer: it is asked for the same again."""
         with life.lock:
-            is_fresh = life.asked is None  # an older answer says nothing of what came since
-            if is_fresh:
-                self._ask(life)
-            asked, life.asked = life.asked, None
+            before_s = life.read_s
+            changes: Changes | None = None
             try:
-                changes = None if asked is None else asked.result(max(TICK_S, min(SILENT_S, end_s - time.monotonic())))
-            except Exception as error:  # noqa: BLE001 - asked for again
+                known = life.mirror.arrived, life.mirror.newest_hazard_ns
+                asked = self._engines.aside(life.key, _worker.read, self._client, *known)
+                changes = asked.result(max(TICK_S, min(SILENT_S, limit_s)))
+                life.read_s, life.silent_s = time.monotonic(), 0.0
+                if changes.is_anew and life.mirror.arrived:  # the engine's session is another one
+                    self.lose(life, "its session was closed there")
+                    return changes
+                if changes.data:
+                    life.mirror.take(changes.data, changes.number)
+                life.mirror.hear(changes)
+            except Exception as error:  # noqa: BLE001 - the connection may fail for a while
                 _log.debug("Engine %s did not answer: %s", life.name, error)
                 life.retry_count += 1
-                changes = None
-            if changes is None:
-                time.sleep(TICK_S)
-                return False
-            self._take(life, changes)
-            has_come = not changes.data or life.mirror.arrived == changes.number
-            return is_fresh and has_come and not changes.is_full
+                life.read_s = time.monotonic()
+                life.silent_s += min(life.read_s - before_s, 2 * SILENT_S)  # longer only where this process was stopped
+                self._stopping.wait(TICK_S)
+            return changes
 
-    def ping(self) -> None:
-        """Ask every engine for its time, again and again; one of this machine says by our own clock when that was."""
-        for life in [*self.lives.values()]:
-            self._ping(life)
-
-    def _ping(self, life: Life) -> None:
+    def ping(self, life: Life) -> None:
+        """Ask an engine for its time, again and again; one of this machine says by our own clock when that was."""
         pings: list[tuple[int, int, int]] = []
         is_here = life.facts.clock and life.facts.clock == monotonic_clock_id()
+        if life.facts.simulated:
+            return
         try:
             while len(pings) < (PINGS_HERE if is_here else PINGS) and life.is_there and not self._stopping.is_set():
                 if is_here:
@@ -205,73 +323,54 @@ class Follower:
                 pings.append((sent_ns, told_ns, time.monotonic_ns()))
         except Exception as error:  # noqa: BLE001 - what is gone is noticed elsewhere
             _log.debug("Engine %s did not tell its time: %s", life.name, error)
-        if pings:
-            self.tell_pings(life, pings)
+        jump = self._clocks.add(life.key, pings) if pings else None
+        if jump is not None:
+            _log.warning("The clock of engine %s has jumped by %+.3f ms; its times follow it.", life.name, jump.by_ns / 1e6)
+
+    def _start(self, key: str, work: Callable[..., object], *args: Any) -> None:
+        self._threads[key] = threading.Thread(target=work, args=args, name=f"gpustreamlab engine {key}", daemon=True)
+        self._threads[key].start()
 
     def _follow(self, life: Life) -> None:
-        now_s = time.monotonic()
-        asked = life.asked
-        if asked is None:
-            if now_s - life.asked_s >= READ_EVERY_S:
-                self._ask(life)
-            return
-        if asked.done():
-            life.asked = None
+        pinged_s = time.monotonic()
+        while life.is_there and not self._stopping.wait(READ_EVERY_S):
+            while (changes := self.read(life)) is not None and changes.is_full:
+                pass
+            if time.monotonic() - pinged_s >= PING_EVERY_S:
+                pinged_s = time.monotonic()
+                self.ping(life)
+
+    def _look(self) -> None:
+        """Find out again and again which engines there are; those that are new are taken in by their threads."""
+        while not self._stopping.wait(LOOK_EVERY_S):
             try:
-                is_more = self._take(life, asked.result(SILENT_S))
-            except Exception as error:  # noqa: BLE001 - asked for again
-                life.retry_count += 1
-                _log.debug("What engine %s told could not be read: %s", life.name, error)
-            else:
-                if is_more:
-                    self._ask(life)
-        elif now_s - life.asked_s > SILENT_S:  # it is asked again from where its last answer ended
-            life.asked = None
-            life.retry_count += 1
-
-    def _ask(self, life: Life) -> None:
-        life.asked_s = time.monotonic()
-        try:
-            mirror, (call, outputs) = life.mirror, life.printed
-            known = mirror.arrived, mirror.newest_hazard_ns, call, len(outputs)
-            life.asked = self._engines.aside(life.key, _worker.read, self._client, *known)
-        except Exception as error:  # noqa: BLE001 - it may have gone this moment
-            _log.debug("Engine %s could not be asked: %s", life.name, error)
-
-    def _take(self, life: Life, changes: Changes) -> bool:
-        """Take an answer in; tell whether there is more."""
-        mirror = life.mirror
-        mirror.news_s, life.silent_s = time.monotonic(), 0.0
-        if changes.is_anew and mirror.arrived:  # the engine's session is another one
-            self.lose(life, "its session was closed there")
-            return False
-        is_new = bool(changes.data) and changes.number == mirror.arrived + 1
-        if is_new:
-            mirror.take(changes.data, changes.number)
-        mirror.hear(changes)
-        call, outputs = changes.printed
-        if call != life.printed[0]:
-            life.printed = call, []
-        life.printed[1].extend(outputs)
-        return is_new and changes.is_full
+                there = self._engines.engines()
+            except Exception:  # noqa: BLE001 - the client's connection may fail for a while
+                _log.debug("The client does not say which engines there are", exc_info=True)
+                continue
+            for key, life in [*self.lives.items()]:
+                if key not in there and time.monotonic() - life.read_s + life.silent_s > TOLD_LATELY_S:
+                    self.lose(life, "its process is gone")
+            for key, name in there.items():
+                if key not in self._threads:
+                    self._start(key, self._take_in, key, name)
 
     def _take_in(self, key: str, name: str) -> None:
-        life = self._join(key, name)
-        if life is not None:
-            self._ping(life)  # before it is shown: its spans have to be placed
-            self.lives[key] = life
-            end_s = time.monotonic() + SILENT_S
-            while not life.mirror.is_told and time.monotonic() < end_s:
-                self._is_drained(life, end_s)
-            if life.mirror.is_told:
-                self.tell_joined(life)
-
-    def _repeat(self, step: Callable[[], object], pause_s: float) -> None:
-        while not self._stopping.wait(pause_s):
-            try:
-                step()
-            except Exception:  # noqa: BLE001 - the client's connection may fail for a while
-                _log.debug("The cluster could not be followed", exc_info=True)
+        try:
+            life = self._join(key, name)
+        except Exception:  # noqa: BLE001 - likewise
+            _log.debug("Engine %s could not be taken in", name, exc_info=True)
+            del self._threads[key]  # the next look tries again
+            return
+        if life is None:
+            return
+        self.ping(life)  # before it is shown: its spans have to be placed
+        self.lives[key] = life
+        while not life.mirror.is_told and life.silent_s < SILENT_S and not self._stopping.is_set():
+            self.read(life)
+        if life.mirror.is_told:
+            self._joined(life)
+        self._follow(life)
 
 
 def clock_text(unix_ns: int) -> str:
@@ -285,33 +384,91 @@ def clock_text(unix_ns: int) -> str:
     return f"{datetime.fromtimestamp(unix_ns / 1e9, UTC):%H:%M:%S} UTC"
 
 
-def first_of(answers: Mapping[str, Answer], limit_s: float) -> Any:
-    """Wait until one of some answers is there that counts, and return it.
+def began_ns(lives: Sequence[Life]) -> list[int]:
+    """Return when each simulated engine began, in ns: at 0, or where the process ended whose place it took."""
+    ends_ns: dict[str, int] = {}
+    found = []
+    for life in lives:  # of those of one name the first process first
+        found.append(ends_ns.get(life.called, 0))
+        ends_ns[life.called] = found[-1] + life.mirror.extent_ns[1]
+    return found
 
-    An answer that is None, or failed while another may come, does not count.
+
+def loss_texts(lives: Sequence[Life], offsets: Sequence[ClockOffset] | None) -> list[str]:
+    """Say of each lost engine since when and why it is, and what of it is shown; no offsets where there is no common time."""
+    times = [np.array(life.mirror.extent_ns if life.mirror.span_count else (), np.int64) for life in lives]
+    if offsets is None:
+        placed = [own + began for own, began in zip(times, began_ns(lives), strict=True)]
+    else:
+        placed = [offset.shift(own) for own, offset in zip(times, offsets, strict=True)]
+    zero_ns = min((int(own[0]) for own in placed if len(own)), default=0)
+    texts = []
+    for life, own in zip(lives, placed, strict=True):
+        if life.is_there:
+            continue
+        after = "" if offsets is None else f", {format_ns(life.lost_ns - zero_ns)} into the trace"
+        shown = f"Its spans up to {format_ns(int(own[1]) - zero_ns)} are shown" if len(own) else "No span of it had come"
+        unended = f"; {life.mirror.unended_count:,} had not ended" if life.mirror.unended_count else ""
+        texts.append(f"Engine {life.name} was lost at {clock_text(life.lost_unix_ns)}{after}: {life.why}. {shown}{unended}.")
+    return texts
+
+
+def name_order(name: str) -> tuple[int, str]:
+    """Return what names are sorted by: numbers by their value."""
+    return (int(name), "") if name.isdecimal() else (1 << 62, name)
+
+
+def named(lives: Sequence[Life], on: str | int | Sequence[str | int]) -> list[Life]:
+    """Return the engines that a user names, of some.
 
     Raises
     ------
-    TimeoutError
-        If none came in time.
+    ClusterError
+        If none is there.
+    OptionError
+        If one is not, or none is named.
     """
-    end_s = time.monotonic() + limit_s
-    left = dict(answers)
-    failure: BaseException | None = None
-    while left and time.monotonic() < end_s:
-        for name, answer in [*left.items()]:
-            if answer.done():
-                del left[name]
-                try:
-                    found = answer.result(SILENT_S)
-                except Exception as error:  # raised below where it is the only one
-                    if "No module named" in str(error):  # nor will the other way find it
-                        raise
-                    failure = error
-                else:
-                    if found is not None:
-                        return found
-        time.sleep(0.005)
-    if failure is not None:
-        raise failure
-    raise TimeoutError(f"no answer within {limit_s:g} s")
+    there = {life.called: life for life in lives if life.is_there}
+    lost = {life.name: f" Engine {life.name} is lost: {life.why}." for life in lives if not life.is_there}
+    if not there:
+        raise ClusterError(f"No engine is there any more.{''.join([*lost.values()][-4:])} Start others, and a new gsl.Cluster.")
+    if on == "all":
+        return [*there.values()]
+    words = on.split(",") if isinstance(on, str) else on if isinstance(on, Sequence) else [on]
+    chosen = dict.fromkeys(str(word).strip() for word in words)
+    for word in chosen:
+        if word not in there:
+            hint = lost.get(word, "") + " " + nearest_hint(word, [*there, "all"])
+            raise OptionError(f"There is no engine {word!r} in this cluster.{hint}")
+    if not chosen:
+        raise OptionError("No engine is named. Use on='all', on='0,2' or on=[0, 2].")
+    return [there[word] for word in chosen]
+
+
+def reason(error: BaseException) -> str:
+    """Say in one line why an engine cannot be used, or what it was asked failed."""
+    text = " ".join(str(error).split()) or "no answer"
+    if "No module named 'gpustreamlab" in text:
+        return "gpustreamlab is not installed there, or in an older version; type there: pip install --upgrade gpustreamlab"
+    return text if isinstance(error, ClusterError) else f"{type(error).__name__}: {text[:500]}"
+
+
+def _require_processes(looks: Mapping[str, Facts]) -> None:
+    """Refuse engines that are threads of one process: they would have one session."""
+    shared: dict[str, list[str]] = {}
+    for name, facts in looks.items():
+        shared.setdefault(facts.process, []).append(name)
+    for together in shared.values():
+        if len(together) > 1:
+            raise ClusterError(
+                f"Engines {', '.join(together)} are threads of one process, and each needs a process of its own: "
+                "distributed.LocalCluster(processes=True), or gsl.Cluster(workers=4)."
+            )
+
+
+def _refused(failures: Mapping[str, str], count: int) -> ClusterError:
+    names: dict[str, list[str]] = {}
+    for name in sorted(failures, key=name_order):
+        names.setdefault(failures[name], []).append(name)
+    lines = "\n".join(f"  {', '.join(alike)}: {why}" for why, alike in names.items())
+    return ClusterError(f"{len(failures)} of {count} engines cannot be used:\n{lines}", failures=failures)

@@ -7,7 +7,7 @@ import time
 from collections.abc import Collection, Mapping, Sequence
 from contextlib import AbstractContextManager, nullcontext
 from dataclasses import replace
-from typing import Any, TypeVar
+from typing import Any
 
 import numpy as np
 
@@ -31,7 +31,6 @@ from gpustreamlab.sinks._spool_format import BatchEncoder, BatchReader
 from gpustreamlab.sinks.reading import ToldTables, delta_of
 from gpustreamlab.typing import Int64Array, MarkerKind
 
-_T = TypeVar("_T", bound=Trace)
 RANGE_NUMBERS = 1 << 32
 """How many ranges of an engine are told apart from those of the others; behind `FIRST_WORK_NUMBER`, `WORK_NUMBERS`."""
 WORK_NUMBERS = 1 << 44
@@ -67,8 +66,6 @@ class Mirror:
         """Number of the last answer that has arrived."""
         self.received_bytes = 0
         """Bytes that came, for spans and all else."""
-        self.news_s = time.monotonic()
-        """When the last answer came, by `time.monotonic`."""
         self._lock = threading.RLock()
         self._rows = RowRing(ring_size)
         self._edges = RowRing(KEPT_PAIRS, ("source", "target"))
@@ -250,10 +247,7 @@ class Mirror:
     def trace(self, *, title: str = "") -> Trace:
         """Return what has arrived as a trace, on the engine's own clock."""
         facts = {"dropped_spans": self.missed_count, "pending_spans": self.pending_count}
-        return self.with_hazards(build_trace(self.changes(title=title).with_facts(**facts)))
-
-    def with_hazards(self, trace: _T) -> _T:
-        """Return a trace of the engine with where its hazards are."""
+        trace = build_trace(self.changes(title=title).with_facts(**facts))
         notes = [note for one in self.hazards for note in hazard_notes(trace, *one, prefix=f"{self.name}:")]
         return replace(trace, notes=(*trace.notes, *notes)) if notes else trace
 

@@ -2,21 +2,19 @@
 
 from __future__ import annotations
 
-import base64
-import re
-from collections.abc import Callable, Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
 from html import escape
 from typing import Any, Generic, TypeVar
 
+from gpustreamlab._util.shell import running_kernel_shell
 from gpustreamlab.analysis._report import Reported
-from gpustreamlab.cluster._calls import Outcome
+from gpustreamlab.cluster._worker import Outcome, Shown
+from gpustreamlab.errors import ClusterError
 from gpustreamlab.model import Layout, show_text
 
 _Value = TypeVar("_Value")
 
-CONTROL = re.compile(r"\x1b\[[0-9;]*[A-Za-z]")
-"""Colours of a terminal."""
 _CELL = "text-align:left;vertical-align:top"
 _TEXT = "margin:0;padding:0;white-space:pre-wrap;overflow-wrap:anywhere;background:none"
 
@@ -75,50 +73,34 @@ class ByEngine(Mapping[str, _Value], Generic[_Value]):
         return len(self._values)
 
     def __repr__(self) -> str:
-        return "\n".join(f"[{name}] {line}" for name in self for line in self._text_of(name).splitlines())
+        return "\n".join(f"[{name}] {line}" for name, value in self.items() for line in _short(value).splitlines())
 
     def __str__(self) -> str:
         if not any(isinstance(value, Reported) for value in self.values()):
             return repr(self)
-        told = self._alike([(name, self._text_of(name, _whole)) for name in self])
-        return "\n\n".join(f"[{names}] {text}" for names, text in told if text)
+        return "\n\n".join(f"[{names}] {text}" for names, text in self._alike(_whole))
 
     _repr_pretty_ = show_text
 
     def _repr_html_(self) -> str:
-        rows = self._alike([(name, self._page_of(name)) for name in self])
-        body = "".join(
-            f"<tr><th style='{_CELL}'>{escape(names)}</th><td style='{_CELL}'>{page}</td></tr>" for names, page in rows if page
-        )
+        rows = [
+            f"<tr><th style='{_CELL}'>{escape(names)}</th><td style='{_CELL}'>{page}</td></tr>"
+            for names, page in self._alike(_page)
+        ]
         head = f"<tr><th style='{_CELL}'>engine</th><th></th></tr>"
-        return f"<table class='gpustreamlab-engines'>{head}{body}</table>" if body else ""
+        return f"<table class='gpustreamlab-engines'>{head}{''.join(rows)}</table>" if rows else ""
 
-    def _alike(self, told: Iterable[tuple[str, str]]) -> Iterable[tuple[str, str]]:
-        """Return engines with what is told of each; those of reports that are alike together."""
+    def _alike(self, tell: Callable[[object], str]) -> list[tuple[str, str]]:
+        """Return engines with what is told of each, where that is something; those of reports that are alike together."""
         found: dict[str, tuple[list[str], str]] = {}
-        for name, text in told:
-            found.setdefault(text if isinstance(self[name], Reported) else name, ([], text))[0].append(name)
-        return [(", ".join(names), text) for names, text in found.values()]
-
-    def _text_of(self, name: str, text_of: Callable[[object], str] | None = None) -> str:
-        """Return what is shown of an engine, as text: a line of its value, or what a function returns."""
-        value = self[name]
-        return "" if value is None else (text_of or _short)(value)
-
-    def _page_of(self, name: str) -> str:
-        """Return what is shown of an engine, as HTML."""
-        value = self[name]
-        if value is None:
-            return ""
-        whole = getattr(value, "_repr_html_", None)
-        page = whole() if callable(whole) else None
-        if page is None:
-            return _text_html(_short(value))
-        return f"<details><summary>{escape(_short(value))}</summary>{page}</details>"
+        for name, value in self.items():
+            text = tell(value)
+            found.setdefault(text if isinstance(value, Reported) else name, ([], text))[0].append(name)
+        return [(", ".join(names), text) for names, text in found.values() if text]
 
 
 class Outcomes(ByEngine[Any]):
-    """What engines returned, by their names. What they print is shown while they work, and not here.
+    """What engines returned, by their names. What they printed was shown when they had ended, and is not shown again.
 
     Parameters
     ----------
@@ -127,35 +109,53 @@ class Outcomes(ByEngine[Any]):
     """
 
     def __init__(self, outcomes: Mapping[str, Outcome]) -> None:
-        self._outcomes = dict(outcomes)
-        self._shown = {name: outcome.value for name, outcome in outcomes.items() if outcome.is_cell and outcome.value}
-        texts = {name: str(data.get("text/plain", "")) for name, data in self._shown.items()}
-        super().__init__({name: outcome.value for name, outcome in outcomes.items()} | texts)
+        super().__init__({name: outcome.value for name, outcome in outcomes.items()})
+        self.texts: dict[str, str] = {name: outcome.text for name, outcome in outcomes.items()}
+        """What each has printed."""
 
     def _ipython_display_(self) -> None:
         """Show nothing, instead of an empty ``Out``, where nothing was returned."""
         if repr(self):
             raise NotImplementedError  # IPython then shows it as it shows others
 
-    @property
-    def texts(self) -> dict[str, str]:
-        """What each has printed."""
-        return {name: outcome.text for name, outcome in self._outcomes.items()}
 
-    def _text_of(self, name: str, text_of: Callable[[object], str] | None = None) -> str:
-        return shown_text(self._shown[name]) if name in self._shown else super()._text_of(name, text_of)
+def show_printed(name: str, outcome: Outcome) -> None:
+    """Print what an engine has printed, each line behind its name, and show what it has displayed."""
+    texts = [outcome.text]
+    if running_kernel_shell() is None:
+        texts += [f"{data.get('text/plain', '<' + ', '.join(data) + '>')}\n" for data in outcome.shown]
+    # Of a progress bar, which draws over its line, what it has left.
+    lines = [line.rstrip("\r").rpartition("\r")[2] for line in "".join(texts).removesuffix("\n").split("\n")]
+    if any(lines):
+        print("\n".join(f"[{name}] {line}" for line in lines), flush=True)  # noqa: T201 - what the user's function prints
+    if len(texts) == 1 and outcome.shown:
+        from IPython.display import display  # there where its shell is
 
-    def _page_of(self, name: str) -> str:
-        return _shown_html(self._shown[name]) if name in self._shown else super()._page_of(name)
+        print(f"[{name}]", flush=True)  # noqa: T201 - likewise
+        for data in outcome.shown:
+            display(data, raw=True)
 
 
-def shown_text(data: Mapping[str, Any]) -> str:
-    """Return what was shown, by MIME type, as text."""
-    return CONTROL.sub("", str(data.get("text/plain") or f"<{', '.join(data)}>"))
+def failure_of(failed: Mapping[str, Outcome], good: Outcomes) -> ClusterError:
+    """Return an error that tells what each engine raised, once where several raised the same."""
+    told: dict[str, list[str]] = {}
+    for name, outcome in failed.items():
+        told.setdefault(outcome.traceback.strip() or outcome.error, []).append(name)
+    asked = len(failed) + len(good)
+    kept = f"What the other {len(good)} returned is in error.results." if len(good) else ""
+    where = f"all {asked} engines" if asked == len(failed) > 1 else f"{len(failed)} of {asked} engines"
+    parts = [f"[{', '.join(names)}] {text}" for text, names in told.items()]
+    return ClusterError(
+        "\n".join([f"It failed on {where}. {kept}".rstrip(), *parts]),
+        failures={name: outcome.traceback or outcome.error for name, outcome in failed.items()},
+        results=good,
+    )
 
 
 def _short(value: object) -> str:
     """Return what a value is in a line, where it can tell."""
+    if value is None:
+        return ""
     text = str(value) if isinstance(value, (str, Layout)) else repr(value)
     return text[1:-1] if text.startswith(f"<{type(value).__name__}: ") and text.endswith(">") else text
 
@@ -164,17 +164,11 @@ def _whole(value: object) -> str:
     return str(value) if isinstance(value, Reported) else _short(value)
 
 
-def _shown_html(data: Mapping[str, Any]) -> str:
-    for kind in ("text/html", "image/svg+xml"):
-        if kind in data:
-            return f"<div>{data[kind]}</div>"
-    for kind in ("image/png", "image/jpeg"):
-        if kind in data:
-            image = data[kind]
-            letters = base64.b64encode(image).decode() if isinstance(image, bytes) else str(image)
-            return f"<img alt='' src='data:{kind};base64,{escape(letters)}'>"
-    return _text_html(shown_text(data))
-
-
-def _text_html(text: str) -> str:
-    return f"<pre style='{_TEXT}'>{escape(text)}</pre>" if text else ""
+def _page(value: object) -> str:
+    """Return what is shown of a value, as HTML."""
+    whole = getattr(value, "_repr_html_", None)
+    page = whole() if callable(whole) else None
+    text = escape(_short(value))
+    if page is None:
+        return f"<pre style='{_TEXT}'>{text}</pre>" if text else ""
+    return f"<div>{page}</div>" if isinstance(value, Shown) else f"<details><summary>{text}</summary>{page}</details>"

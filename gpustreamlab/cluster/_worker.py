@@ -1,33 +1,82 @@
-"""What runs on an engine: a session for the process, and what is told of it. Plain functions, called from other machines."""
+"""What runs on an engine: its session, what is told of it, and calls and cells. Plain functions, called from other machines."""
 
 from __future__ import annotations
 
+import asyncio
+import base64
+import ctypes
 import os
+import pickle
+import signal
 import socket
 import sys
 import threading
 import time
+import traceback
 import uuid
-from collections.abc import Callable
+from collections import deque
+from collections.abc import Callable, Coroutine, Iterator, Mapping
+from concurrent.futures import wait
+from contextlib import contextmanager
 from dataclasses import dataclass, field
+from functools import cache
+from html import escape
+from types import MappingProxyType
 from typing import Any, NamedTuple
 
 import gpustreamlab
 from gpustreamlab._util.host import monotonic_clock_id
 from gpustreamlab.analysis import Hazard
 from gpustreamlab.backends import BACKEND_NAMES, device_count
-from gpustreamlab.cluster._calls import Outcome, Output, Printed, caught, pack, printed_beyond
-from gpustreamlab.errors import GPUStreamLabError, MissingExtraError
+from gpustreamlab.errors import ClusterError, GPUStreamLabError
 from gpustreamlab.record import Recorder
 from gpustreamlab.session import Session
 from gpustreamlab.sinks._spool_format import BatchEncoder
 from gpustreamlab.sinks.spool import Progress, read_changes
 from gpustreamlab.typing import SessionState
 
+MOST_PRINTED = 1_000_000
+"""Characters of one call that are sent; what is printed beyond is left out, and that is said."""
+LOOK_EVERY_S = 0.1
+"""How often a cell that awaits looks for Ctrl-C."""
+_AROUND = frozenset({"gpustreamlab", "asyncio", "concurrent"})
+"""Packages whose frames above those of the user are not told."""
+
+
 MOST_ROWS = 32_768
 """Rows of one answer, 0.5 MB: who reads aside must not keep a cell from working for long."""
 CLIENT_GONE_S = 60.0
 """A client that has not read for so long is gone."""
+
+
+class Outcome(NamedTuple):
+    """What came of a call."""
+
+    value: Any = None
+    """What it returned, pickled."""
+    text: str = ""
+    """What it printed."""
+    shown: tuple[dict[str, Any], ...] = ()
+    """What it displayed, each by MIME type."""
+    error: str = ""
+    """Kind and message of what it raised; empty where it did not."""
+    traceback: str = ""
+    """From the user's code on; empty where that has no part in it."""
+
+
+class Shown(str):
+    """The last value of a cell, as text; in a notebook as it shows itself there."""
+
+    data: Mapping[str, Any] = MappingProxyType({})
+    """What it is, by MIME type."""
+
+    def _repr_html_(self) -> str | None:
+        page = self.data.get("text/html") or self.data.get("image/svg+xml")
+        image = self.data.get("image/png")
+        if page is None and image is not None:
+            letters = base64.b64encode(image).decode() if isinstance(image, bytes) else image
+            return f"<img alt='' src='data:image/png;base64,{escape(letters)}'>"
+        return page
 
 
 class Facts(NamedTuple):
@@ -53,8 +102,6 @@ class Facts(NamedTuple):
     """How many SMs it has."""
     simulated: bool = False
     """True if no hardware stands behind it."""
-    spool: str = ""
-    """Path of the spool there; empty without one."""
 
 
 class Changes(NamedTuple):
@@ -76,8 +123,6 @@ class Changes(NamedTuple):
     """When the newest hazard was found, by the clock of the host; -1 where there is none."""
     hazards: tuple[tuple[Hazard, int], ...] | None = None
     """All that were found, and when, by the clock of the trace; None where the reader knows of the newest."""
-    printed: tuple[str, tuple[Output, ...]] = "", ()
-    """Which call works now, empty where none does, and what it has printed and shown beyond what the reader has."""
 
 
 @dataclass
@@ -101,7 +146,21 @@ class _Home:
     encoder: BatchEncoder | None = None
 
 
+@dataclass
+class _Turn:
+    """Which call works now."""
+
+    lock: threading.Lock = field(default_factory=threading.Lock)
+    """Held by the call that works. A worker of Dask may have several threads."""
+    change: threading.Lock = field(default_factory=threading.Lock)
+    number: str = ""
+    thread: int = 0
+    revoked: deque[str] = field(default_factory=lambda: deque(maxlen=64))
+    """Calls that are to end as they begin."""
+
+
 _home = _Home()
+_turn = _Turn()
 _PROCESS = uuid.uuid4().hex
 """Tells this process from all others, also those of other machines and containers."""
 
@@ -119,35 +178,17 @@ def look() -> Facts:
     session = _home.session
     if session is None:
         return facts
-    device, spool = session.device, session.recording.spool
+    device = session.device
     return facts._replace(
         device=device.name,
         ordinal=device.ordinal,
         sm_count=device.sm_count,
         simulated=device.simulated,
-        spool="" if spool is None else str(spool.path),
     )
 
 
-def attach(client: str, backend: str | None) -> Facts | str | None:
-    """Return what this engine is if it has a session, which is then the client's too; else None. Quick.
-
-    It is a text where the session is on no such device as the client wants: why it cannot be used.
-    """
-    session = _home.session
-    if session is None or session.state is not SessionState.OPEN:
-        return None
-    if backend in BACKEND_NAMES and (backend == "sim") != session.device.simulated:
-        return (
-            f"another client has a session there, on {session.device.name}{' (simulated)' * session.device.simulated}; "
-            "close that or start the engines anew, or leave backend out"
-        )
-    _home.clients[client] = time.monotonic()
-    return look()
-
-
-def begin(client: str, backend: str | None, options: dict[str, Any], rank: int) -> Facts | str | None:
-    """Open the session of this process where it has none, for a client. One that is there stays as it is.
+def begin(client: str, backend: str | None, options: dict[str, Any], rank: int) -> Facts | str:
+    """Let a client use the session of this process, which is opened where there is none. One that is there stays as it is.
 
     Returns what the engine is; a text where that fails: why. It raises nothing, of which Dask would print pages.
 
@@ -161,19 +202,26 @@ def begin(client: str, backend: str | None, options: dict[str, Any], rank: int) 
         Which of the engines that see the same devices this is: where no device is chosen, each takes another one.
     """
     with _home.lock:
-        if _home.session is None or _home.session.state is not SessionState.OPEN:
+        session = _home.session
+        if session is None or session.state is not SessionState.OPEN:
             folder = options.pop("spool", None)
             if folder is not None:
                 options["spool"] = os.path.join(folder, f"engine-{socket.gethostname()}-{os.getpid()}.gsl")  # noqa: PTH118
             try:
-                _home.session = Session(backend, **{"device": rank % device_count(backend)} | options)
+                session = _home.session = Session(backend, **{"device": rank % device_count(backend)} | options)
             except Exception as error:  # noqa: BLE001 - the client is told
                 return str(error) if isinstance(error, GPUStreamLabError) else f"{type(error).__name__}: {error}"
             _home.readers.clear()
+        if backend in BACKEND_NAMES and (backend == "sim") != session.device.simulated:
+            return (
+                f"another client has a session there, on {session.device.name}{' (simulated)' * session.device.simulated}; "
+                "close that or start the engines anew, or leave backend out"
+            )
+        _home.clients[client] = time.monotonic()
     shell = None if "IPython" not in sys.modules else sys.modules["IPython"].get_ipython()
     if shell is not None:  # for %%px
-        shell.user_ns["lab"] = _home.session
-    return attach(client, backend)
+        shell.user_ns["lab"] = session
+    return look()
 
 
 def end(client: str) -> None:
@@ -186,9 +234,6 @@ def end(client: str) -> None:
         if not _home.clients and _home.session is not None:
             session, _home.session = _home.session, None
             session.close()
-            cells = sys.modules.get("gpustreamlab.cluster._cells")  # there where a cell was run
-            if cells is not None:
-                cells.end_loop()
 
 
 def told_ns() -> int:
@@ -203,7 +248,7 @@ def told_between() -> tuple[int, int, int]:
     return time.monotonic_ns(), told_ns(), time.monotonic_ns()
 
 
-def read(client: str, arrived: int, newest_hazard_ns: int = -1, call: str = "", output_count: int = 0) -> Changes:
+def read(client: str, arrived: int, newest_hazard_ns: int = -1) -> Changes:
     """Return what is new for a client. What it was told and has not got is told again.
 
     Parameters
@@ -214,8 +259,6 @@ def read(client: str, arrived: int, newest_hazard_ns: int = -1, call: str = "", 
         `Changes.number` of the last answer that has arrived; 0 for none.
     newest_hazard_ns
         `Changes.newest_hazard_ns` of that.
-    call, output_count
-        Of which call it has outputs, and how many.
     """
     with _home.lock:
         session, recorder = _require_session(), _recorder()
@@ -236,7 +279,6 @@ def read(client: str, arrived: int, newest_hazard_ns: int = -1, call: str = "", 
         watch = session._accesses  # noqa: SLF001 - of the package
         with recorder.observing():
             changes = Changes(reader.number, data, is_anew, is_full, tuple(recorder.unended()), recorder.now_ns())
-            changes = changes._replace(printed=printed_beyond(call, output_count))
             newest_ns = watch.newest_ns
             if newest_ns == newest_hazard_ns:
                 return changes._replace(newest_hazard_ns=newest_ns)
@@ -244,24 +286,160 @@ def read(client: str, arrived: int, newest_hazard_ns: int = -1, call: str = "", 
 
 
 def call(number: str, function: Callable[..., Any], *args: Any) -> Outcome:
-    """Call a function with the session of this process; `_calls.interrupt` takes the number. The value is packed."""
-    return caught(number, lambda _: pack(function(_require_session(), *args)))
+    """Call a function with the session, behind what runs there, and return what came of it: what was raised too.
 
+    `interrupt` takes the number.
+    """
+    from IPython.utils.capture import capture_output
 
-def run_cell(number: str, source: str, stream: str, label: str, options: dict[str, Any], lines_above: int = 0) -> Outcome:
-    """Run a cell; see `_cells.run_cell`."""
-
-    def work(printed: Printed) -> dict[str, Any] | None:
+    if function is run_cell:
+        _engine_shell()  # what is displayed is kept where there is a shell before the call begins
+    with _turn.lock, capture_output() as printed:
+        value, failure = None, ("", "")
         try:
-            from gpustreamlab.cluster import _cells
-        except ImportError as error:
-            raise MissingExtraError(
-                f"Cells need IPython on the engine too ({error}). Install it there: pip install 'ipython>=8.24'. "
-                "lab.run(function) works without."
-            ) from error
-        return _cells.run_cell(_require_session(), source, stream, label, options, lines_above, printed)
+            with _interruptible(number):
+                value = function(_require_session(), *args)
+            value = _pack(value)
+        except BaseException as error:  # noqa: BLE001 - also Ctrl-C, of which the client is told
+            value, failure = None, _told(error)
+    text = printed.stdout + printed.stderr
+    if len(text) > MOST_PRINTED:
+        text = f"{text[:MOST_PRINTED]}\n… it has printed more than {MOST_PRINTED:,} characters; the rest is left out\n"
+    return Outcome(value, text, tuple(one.data for one in printed.outputs), *failure)
 
-    return caught(number, work)._replace(is_cell=True)
+
+def interrupt(number: str) -> None:
+    """Raise `KeyboardInterrupt` in a call, as soon as it runs Python; one that has not begun ends as it begins. Quick."""
+    with _turn.change:
+        if number != _turn.number:
+            _turn.revoked.append(number)
+        elif _turn.thread == threading.main_thread().ident and signal.getsignal(signal.SIGINT) is signal.default_int_handler:
+            os.kill(os.getpid(), signal.SIGINT)  # ends a sleep too
+        else:
+            ctypes.pythonapi.PyThreadState_SetAsyncExc(ctypes.c_ulong(_turn.thread), ctypes.py_object(KeyboardInterrupt))
+
+
+@contextmanager
+def _interruptible(number: str) -> Iterator[None]:
+    """Let `interrupt` end what is done inside. One that comes as it ends strikes behind it, where `call` still catches it."""
+    with _turn.change:
+        if number in _turn.revoked:
+            raise KeyboardInterrupt("it was taken back before it began")
+        _turn.number, _turn.thread = number, threading.get_ident()
+    try:
+        yield
+    finally:
+        with _turn.change:
+            _turn.number = ""
+
+
+def _pack(value: object) -> bytes:
+    """Return a value as bytes. Here, so that what cannot be sent is this call's error and no one else's."""
+    try:
+        from cloudpickle import dumps  # comes with Dask; knows what was defined in a notebook too
+    except ImportError:
+        from pickle import dumps
+    try:
+        return bytes(dumps(value))
+    except Exception as error:  # noqa: BLE001 - of whatever class it is
+        raise ClusterError(
+            f"What it returned, of type {type(value).__name__}, cannot be sent to the client. Return numbers, text or NumPy "
+            f"arrays. ({type(error).__name__}: {error})"
+        ) from None
+
+
+def unpack(outcome: Outcome) -> Outcome:
+    """Return an outcome with its value as it was there."""
+    if outcome.error:
+        return outcome
+    try:
+        return outcome._replace(value=pickle.loads(outcome.value))  # noqa: S301 - of an engine, which runs our code
+    except Exception as error:  # noqa: BLE001 - of whatever class it is
+        return outcome._replace(value=None, error=f"What it returned cannot be read here: {type(error).__name__}: {error}")
+
+
+def _told(error: BaseException) -> tuple[str, str]:
+    """Return kind and message of an exception, and its traceback from the user's code on."""
+    at = error.__traceback__
+    while at is not None and str(at.tb_frame.f_globals.get("__name__")).partition(".")[0] in _AROUND:
+        at = at.tb_next
+    text = f"{type(error).__name__}: {error}".strip(": ")
+    return text, "" if at is None else "".join(traceback.format_exception(error.with_traceback(at)))
+
+
+def run_cell(session: Session, source: str, stream: str, label: str, options: dict[str, Any], lines_above: int) -> Shown | None:
+    """Run a cell with a stream selected, as one range, and return its last expression; None where it shows none.
+
+    Parameters
+    ----------
+    session
+        The session; ``lab`` in the cell.
+    source
+        The cell.
+    stream
+        Name of the stream; made on first use.
+    label
+        Name of the range, and of the cell in tracebacks.
+    options
+        Of the stream, as for `Session.stream`; and ``sync``, whether to wait for its work.
+    lines_above
+        How many lines the cell has above what is run here.
+    """
+    from IPython.core.displayhook import DisplayHook
+
+    from gpustreamlab.notebook.cells import compile_cell
+
+    shell = _engine_shell()
+    shell.user_ns["lab"] = session
+    code = compile_cell(shell, source, lines_above=lines_above, file=f"<{label}>")
+    chosen = session.stream(stream, **{name: value for name, value in options.items() if name != "sync"})
+    around = session.on(chosen, label)
+    value = _awaited(code.run_async(shell.user_ns, around)) if code.is_async else code.run(shell.user_ns, around)
+    if options.get("sync"):
+        chosen.synchronize()
+    shell.events.trigger("post_execute")  # on which plots are drawn
+    if value is None or DisplayHook.semicolon_at_end_of_expression(source):
+        return None
+    with session.select(chosen):
+        data, _ = shell.display_formatter.format(value)
+    if not data:  # it has shown itself
+        return None
+    shown = Shown(data.get("text/plain", ""))
+    shown.data = dict(data)
+    return shown
+
+
+def _engine_shell() -> Any:
+    """Return the IPython shell of this process. ipyparallel has one; a worker of Dask gets one, without a history in a file."""
+    from IPython import get_ipython
+    from IPython.core.interactiveshell import InteractiveShell
+    from traitlets.config import Config
+
+    class EngineShell(InteractiveShell):  # type: ignore[misc]
+        def enable_gui(self, gui: str | None = None) -> None:
+            """Be asked for no window, as by ``%matplotlib inline``."""
+
+    settings = {"HistoryManager": {"enabled": False}, "InteractiveShell": {"colors": "nocolor"}}
+    return get_ipython() or EngineShell.instance(config=Config(settings))
+
+
+def _awaited(cell: Coroutine[Any, Any, object]) -> object:
+    """Run a coroutine on the loop of all cells, and wait for it."""
+    future = asyncio.run_coroutine_threadsafe(cell, _loop())
+    try:
+        while not wait([future], LOOK_EVERY_S).done:
+            pass  # Ctrl-C comes between two waits, where this is not the main thread
+        return future.result()
+    finally:
+        future.cancel()
+
+
+@cache
+def _loop() -> asyncio.AbstractEventLoop:
+    """Start the event loop of cells, in a thread: ipyparallel's own runs the cell. A task of one cell is awaited by another."""
+    loop = asyncio.new_event_loop()
+    threading.Thread(target=lambda: (loop.run_forever(), loop.close()), name="gpustreamlab cells", daemon=True).start()
+    return loop
 
 
 def _require_session() -> Session:

@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 import logging
+import time
 import uuid
-import weakref
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import replace
+from functools import partial
 from inspect import signature
+from operator import attrgetter
 from types import MappingProxyType, TracebackType
 from typing import TYPE_CHECKING, Any
 
@@ -19,15 +21,30 @@ from gpustreamlab._util.shell import running_kernel_shell
 from gpustreamlab._util.words import OneOfSeveral, wrap_lines
 from gpustreamlab.cluster import _worker
 from gpustreamlab.cluster._clocks import Clocks
-from gpustreamlab.cluster._engines import open_engines
-from gpustreamlab.cluster._entry import ANSWER_S, Entry
-from gpustreamlab.cluster._follower import SILENT_S, Follower, Life
-from gpustreamlab.cluster._naming import name_order, named
-from gpustreamlab.cluster._outcomes import ByEngine, EngineStatus, Outcomes
-from gpustreamlab.cluster._runs import GONE_S, Run, ask
-from gpustreamlab.cluster._telling import began_ns, explain_each, extents_of, failure_of, loss_texts, status_of, trace_of
-from gpustreamlab.errors import ClusterError, OptionError, SessionClosedError, TraceError, nearest_hint
-from gpustreamlab.model import NO_COMMON_TIME, Ahead, ClockOffset, Layout, Note, merge, with_written
+from gpustreamlab.cluster._engines import Answer, ask, open_engines
+from gpustreamlab.cluster._follower import (
+    ANSWER_S,
+    SILENT_S,
+    Entry,
+    Follower,
+    Life,
+    began_ns,
+    loss_texts,
+    name_order,
+    named,
+    reason,
+)
+from gpustreamlab.cluster._outcomes import ByEngine, EngineStatus, Outcomes, failure_of, show_printed
+from gpustreamlab.cluster._worker import Outcome
+from gpustreamlab.errors import (
+    ClusterError,
+    OptionError,
+    SessionClosedError,
+    StreamNotFoundError,
+    TraceError,
+    nearest_hint,
+)
+from gpustreamlab.model import NO_COMMON_TIME, Ahead, ClockOffset, Note, merge, with_written
 from gpustreamlab.notebook.views import LiveViews, check_timeline_options
 from gpustreamlab.record import DEFAULT_RING_SIZE, JoinedJournal
 from gpustreamlab.session import Session
@@ -37,13 +54,22 @@ from gpustreamlab.typing import SessionState
 if TYPE_CHECKING:
     from typing import Self
 
-    from gpustreamlab.analysis import Explanation, Hazards, Overlap, Stragglers, Strays
+    from gpustreamlab.analysis import Explanation, Overlap, Stragglers, Strays
     from gpustreamlab.timeline import Timeline
     from gpustreamlab.trace import Trace
 
 __all__ = ["ByEngine", "Cluster", "EngineStatus", "Outcomes"]
 
 _log = logging.getLogger(__name__)
+
+GIVEN_UP_S = 60.0
+"""An engine that is there and has told nothing for so long, also not aside, is not waited for."""
+GONE_S = 0.02
+"""For how long a call that runs is not looked at, at most."""
+SHORT_SHARE = 0.1
+"""A short call is looked at more often: of its time it waits for that no more than this share."""
+STOP_S = 2.0
+"""How long is waited for calls that were interrupted."""
 
 
 class Cluster(OneOfSeveral):
@@ -59,8 +85,7 @@ class Cluster(OneOfSeveral):
         As for `Session`. If None, each engine takes the GPU that is its own: by ``CUDA_VISIBLE_DEVICES`` where that differs
         between engines of a host, else one after the other.
     spool
-        A folder on each engine's machine: each session is spooled to a file in it, so that what had not arrived of an engine
-        that died can be read where the folder is reachable from here.
+        A folder on each engine's machine: each session is spooled to a file in it, which `gpustreamlab.load_trace` reads.
     ring_size
         How many spans are kept here of each engine, 104 bytes each; the oldest make room and are counted.
     title
@@ -113,31 +138,29 @@ class Cluster(OneOfSeveral):
         """A name for traces and timelines."""
         options = options | {"title": title} | ({} if spool is None else {"spool": str(spool)})
         self._entry = Entry(self._engines, self._client, backend, options, ring_size)
-        self._partitioned: tuple[Any, dict[str, Any]] | None = None
+        self._partitioning: Callable[..., Any] | None = None
         self._is_closed = False
         self._last_trace: Trace | None = None
         self._clocks = Clocks()
         self._live_zero_ns: int | None = None
         self._notes: tuple[Note, ...] = ()
-        join: Any = _weakly(self._join)
-        self._follower = Follower(self._engines, self._client, join)
-        self._follower.tell_pings = _weakly(self._note_pings)
-        self._follower.tell_joined = _weakly(self._show_too)
+        self._follower = Follower(self._engines, self._client, join=self._join, joined=self._show_too, clocks=self._clocks)
         try:
-            lives = self._entry.admit()
+            lives = self._entry.admit_all()
         except BaseException:
             self._engines.close()
             raise
         self._follower.lives.update({life.key: life for life in lives})
         self._follower.drain(ANSWER_S)
-        self._follower.ping()
+        for life in lives:
+            self._follower.ping(life)
         self._joined = JoinedJournal(
             [life.mirror for life in lives],
-            ahead=_weakly(self._how_far_ahead),
-            error_ns=_weakly(self._live_error_ns),
+            ahead=self._how_far_ahead,
+            error_ns=self._live_error_ns,
             devices=[life.mirror.metadata.device for life in lives],
             tells_alike=False,
-            missing=_weakly(self._live_missing),
+            missing=lambda: self._missing(self._shown()),
         )
         self._views = LiveViews(self._joined, self.title)
         self._follower.start()
@@ -160,7 +183,7 @@ class Cluster(OneOfSeveral):
     @property
     def engines(self) -> tuple[EngineStatus, ...]:
         """How each engine stands, those that are lost too."""
-        return tuple(map(status_of, self._lives()))
+        return tuple(life.status for life in self._lives())
 
     @property
     def lost(self) -> tuple[EngineStatus, ...]:
@@ -207,7 +230,7 @@ class Cluster(OneOfSeveral):
                 f"{function.__name__} uses {name!r}, which is this cluster. On an engine the session is the first argument of "
                 "the function: def step(session): with session.on('compute'): ..."
             )
-        return self._run_all(on, _worker.call, function, *args)
+        return self._run_all(on, function, *args)
 
     def run_cell(
         self,
@@ -257,22 +280,23 @@ class Cluster(OneOfSeveral):
         ClusterError
             If some device does not grant it: cards may be unequal. Those that do have it then.
         """
-        found = self._run_all("all", _worker.call, _partition, plan, shares)
-        self._partitioned = (plan, shares)
+        partitioning = partial(_do, method="partition", args=() if plan is ... else (plan,), options=shares)
+        found = self._run_all("all", partitioning)
+        self._partitioning = partitioning
         return found
 
     def synchronize(self) -> None:
         """Wait until the devices of all engines are idle, and all that was recorded has arrived."""
-        self._run_all("all", _worker.call, _synchronize)
+        self._run_all("all", _do, "synchronize")
         self._follower.drain(ANSWER_S)
 
     @property
     def traces(self) -> ByEngine[Trace]:
-        """What has arrived of each engine, on its own clock; of one that is lost also what is only in its spool.
+        """What has arrived of each engine, on its own clock.
 
         Each tells how its clock was compared, so that traces that were saved can be merged later: ``gsl.merge``.
         """
-        return ByEngine({life.name: self._with_clock(life, trace_of(life)) for life in self._lives() if life.mirror.is_told})
+        return ByEngine({life.name: self._with_clock(life, life.trace()) for life in self._lives() if life.mirror.is_told})
 
     @property
     def trace(self) -> Trace:
@@ -288,7 +312,7 @@ class Cluster(OneOfSeveral):
         lives = [life for life in self._lives() if life.mirror.is_told]
         if not lives:
             raise TraceError("No engine has told anything yet. Run something first: lab.run(function).")
-        return self._merged(lives, [trace_of(life) for life in lives])
+        return self._merged(lives, [life.trace() for life in lives])
 
     def overlap(self) -> ByEngine[Overlap]:
         """Return for each engine how much its streams' work overlapped so far."""
@@ -309,7 +333,19 @@ class Cluster(OneOfSeveral):
         OptionError, StreamNotFoundError
             If no engine has anything of such a name.
         """
-        return ByEngine(explain_each(self.traces, first, second))
+        found: dict[str, Explanation] = {}
+        failure: OptionError | StreamNotFoundError | None = None
+        for name, trace in self.traces.items():
+            prefix = f"{name}:"  # streams are asked for as they are typed on the engine
+            lanes = tuple(replace(lane, name=lane.name.removeprefix(prefix)) for lane in trace.lanes)
+            one = first.removeprefix(prefix) if isinstance(first, str) else first
+            try:
+                found[name] = replace(trace, lanes=lanes).explain(one, second and second.removeprefix(prefix))
+            except (OptionError, StreamNotFoundError) as error:
+                failure = error
+        if failure is not None and not found:
+            raise failure
+        return ByEngine(found)
 
     def strays(self) -> ByEngine[Strays]:
         """Return for each engine the work that ran on another stream than was selected."""
@@ -323,7 +359,7 @@ class Cluster(OneOfSeveral):
         ClusterError
             As `run`.
         """
-        return self._run_all("all", _worker.call, _hazards)
+        return self._run_all("all", _do, "memory.hazards")
 
     def stragglers(self) -> Stragglers:
         """Return which engine was late where all that are there did the same, since the last of them came.
@@ -333,7 +369,7 @@ class Cluster(OneOfSeveral):
         lives = [life for life in self._there() if life.mirror.is_told]
         if self._is_closed or not lives:
             return self.trace.stragglers()
-        traces = [trace_of(life) for life in lives]
+        traces = [life.trace() for life in lives]
         since = [trace.start_ns >= life.mirror.compared_from_ns for life, trace in zip(lives, traces, strict=True)]
         found = self._merged(lives, [trace[own] for own, trace in zip(since, traces, strict=True)]).stragglers()
         remarks = [f"Engine {status.name} was lost, and is left out." for status in self.lost]
@@ -365,7 +401,7 @@ class Cluster(OneOfSeveral):
 
     def clear(self) -> None:
         """Forget what was recorded so far, on all engines, and the engines that are lost."""
-        self._run_all("all", _worker.call, _clear)
+        self._run_all("all", _do, "clear")
         self._follower.drain(ANSWER_S)
         gone = [life for life in self._lives() if not life.is_there]
         self._joined.leave_out([life.mirror for life in gone])
@@ -382,9 +418,10 @@ class Cluster(OneOfSeveral):
             self._engines.engines()  # fails at once where the client was closed before this
             with suppress(ClusterError):
                 if answering:
-                    self._run_all([life.called for life in answering], _worker.call, _synchronize)
+                    self._run_all([life.called for life in answering], _do, "synchronize")
             self._follower.drain(ANSWER_S if len(answering) == len(there) else SILENT_S)
-            self._follower.ping()
+            for life in there:
+                self._follower.ping(life)
         except Exception as error:  # noqa: BLE001 - each adapter has its own
             _log.warning("What the engines did last could not be read: %s", error)
             there = []
@@ -393,7 +430,7 @@ class Cluster(OneOfSeveral):
         with suppress(TraceError):
             self._last_trace = self.trace
         self._is_closed = True
-        for life, answer in [(life, ask(self._engines, life, _worker.end, self._client)) for life in there]:
+        for life, answer in [(life, ask(self._engines.run, life.key, _worker.end, self._client)) for life in there]:
             try:
                 answer.result(ANSWER_S if life in answering else GONE_S)  # one that is silent may do it later
             except Exception as error:  # noqa: BLE001 - the others are closed all the same
@@ -408,29 +445,48 @@ class Cluster(OneOfSeveral):
 
     def _join(self, key: str, name: str) -> Life | None:
         """Take an engine in that has come later; None where that fails."""
-        life = self._entry.admit_late(key, name, [life.key for life in self._there()])
-        if life is not None and self._partitioned is not None:
-            self._engines.run(key, _worker.call, uuid.uuid4().hex, _partition, *self._partitioned)
+        life = next(iter(self._entry.admit({key: name})), None)
+        if life is not None and self._partitioning is not None:
+            self._engines.run(key, _worker.call, uuid.uuid4().hex, self._partitioning)
         return life
 
     def _run_all(self, on: str | int | Sequence[str | int], function: Callable[..., Any], *args: Any) -> Outcomes:
-        """Call a function that returns an `Outcome` on engines, and show what they print until each has answered or is gone."""
+        """Call a function with each engine's session, and show what they print when each has answered or is gone."""
         __tracebackhide__ = True
         if self._is_closed:
             raise SessionClosedError("This cluster is closed. Its trace can be read; start another with gsl.Cluster(client).")
-        outcomes = Run(self._engines, named(self._lives(), on), function, *args).outcomes()
+        number, began_s = uuid.uuid4().hex, time.monotonic()
+        lives = named(self._lives(), on)
+        answers = {life: ask(self._engines.run, life.key, _worker.call, number, function, *args) for life in lives}
+        try:
+            while any(_is_awaited(life, answer) for life, answer in answers.items()):
+                time.sleep(min(GONE_S, SHORT_SHARE * (time.monotonic() - began_s)))
+        except KeyboardInterrupt:
+            raise KeyboardInterrupt(self._interrupt(number, answers)) from None
+        outcomes = {life.called: _outcome(life, answer) for life, answer in answers.items()}
+        for name, outcome in outcomes.items():
+            show_printed(name, outcome)
         failed = {name: outcome for name, outcome in outcomes.items() if outcome.error}
         good = Outcomes({name: outcome for name, outcome in outcomes.items() if not outcome.error})
         if failed:
             raise failure_of(failed, good)
         return good
 
-    def _note_pings(self, life: Life, pings: list[tuple[int, int, int]]) -> None:
-        if life.facts.simulated:  # its time stands still while nobody works
-            return
-        jump = self._clocks.add(life.key, pings)
-        if jump is not None:
-            _log.warning("The clock of engine %s has jumped by %+.3f ms; its times follow it.", life.name, jump.by_ns / 1e6)
+    def _interrupt(self, number: str, answers: Mapping[Life, Answer]) -> str:
+        """Interrupt a call on the engines that have not answered, and show what they printed; say which go on with it."""
+        for life, answer in answers.items():
+            if life.is_there and not answer.done():
+                ask(self._engines.aside, life.key, _worker.interrupt, number)
+        end_s = time.monotonic() + STOP_S
+        while time.monotonic() < end_s and not all(answer.done() for answer in answers.values()):
+            time.sleep(GONE_S)
+        for life, answer in answers.items():
+            if answer.done():
+                show_printed(life.called, _outcome(life, answer))
+        busy = ", ".join(life.called for life, answer in answers.items() if life.is_there and not answer.done())
+        if not busy:
+            return "Stopped here and on the engines."
+        return f"Stopped here. Engine {busy} goes on until its work is back in Python; the next call waits for that."
 
     def _show_too(self, life: Life) -> None:
         """Let live timelines show an engine that has come later, and what the others did before count for no comparison."""
@@ -448,7 +504,7 @@ class Cluster(OneOfSeveral):
         """Return what the times of each engine that is shown lack to be on the clock of the first, in ns."""
         lives = self._shown()
         if _have_no_common_time(lives):
-            return [*began_ns(lives, extents_of(lives))]
+            return [*began_ns(lives)]
         offsets = self._offsets(lives)
         if self._live_zero_ns is None:  # what is shown already stays where it is, though more is known later
             self._live_zero_ns = int(offsets[0].shift(np.zeros(1, np.int64))[0])
@@ -466,16 +522,11 @@ class Cluster(OneOfSeveral):
         ]
         return sum(sorted(errors_ns)[-2:])
 
-    def _live_missing(self) -> list[str]:
-        """Return what live timelines cannot tell, in sentences."""
-        lives = self._shown()
-        return self._missing(lives, extents_of(lives))
-
-    def _missing(self, lives: Sequence[Life], extents: Sequence[tuple[int, int] | None]) -> list[str]:
-        """Return what a trace of engines cannot tell, in sentences; extents as of `loss_texts`."""
+    def _missing(self, lives: Sequence[Life]) -> list[str]:
+        """Return what a trace of engines cannot tell, in sentences."""
         if _have_no_common_time(lives):
-            return [*[NO_COMMON_TIME] * (len(lives) > 1), *loss_texts(lives, extents, None)]
-        return loss_texts(lives, extents, self._offsets(lives))
+            return [*[NO_COMMON_TIME] * (len(lives) > 1), *loss_texts(lives, None)]
+        return loss_texts(lives, self._offsets(lives))
 
     def _with_clock(self, life: Life, trace: Trace) -> Trace:
         """Return the trace of an engine with how its clock was compared, where it was."""
@@ -504,12 +555,11 @@ class Cluster(OneOfSeveral):
 
     def _merged(self, lives: Sequence[Life], traces: Sequence[Trace]) -> Trace:
         """Return the traces of engines as one, on the clock of the first."""
-        extents = [(int(one.start_ns.min()), int(one.end_ns.max())) if len(one) else None for one in traces]
         if _have_no_common_time(lives):
-            whole = merge(traces, ahead_ns=began_ns(lives, extents), error_ns=0)
+            whole = merge(traces, ahead_ns=began_ns(lives), error_ns=0)
         else:
             whole = merge(traces, clocks=self._offsets(lives))
-        missing = (*whole.metadata.missing, *self._missing(lives, extents))
+        missing = (*whole.metadata.missing, *self._missing(lives))
         return replace(
             whole,
             notes=(*whole.notes, *self._notes),
@@ -517,32 +567,26 @@ class Cluster(OneOfSeveral):
         )
 
 
-def _partition(session: Session, plan: Any, shares: dict[str, Any]) -> Layout | None:
-    return session.partition(plan, **shares) if plan is not ... else session.partition(**shares)
+def _do(session: Session, method: str, args: Sequence[Any] = (), options: Mapping[str, Any] | None = None) -> Any:
+    return attrgetter(method)(session)(*args, **(options or {}))
 
 
 def _have_no_common_time(lives: Sequence[Life]) -> bool:
     return all(life.facts.simulated for life in lives)
 
 
-def _hazards(session: Session) -> Hazards:
-    return session.memory.hazards()
+def _is_awaited(life: Life, answer: Answer) -> bool:
+    """Tell whether an engine may still answer: it is there and answers aside. How long work takes is the user's matter."""
+    return life.is_there and not answer.done() and life.silent_s <= GIVEN_UP_S
 
 
-def _clear(session: Session) -> None:
-    session.clear()
-
-
-def _synchronize(session: Session) -> None:
-    session.synchronize()
-
-
-def _weakly(method: Callable[..., Any]) -> Callable[..., Any]:
-    """Return a function that calls a method and does not keep its object alive."""
-    known = weakref.WeakMethod(method)
-
-    def call(*args: Any) -> Any:
-        alive = known()
-        return None if alive is None else alive(*args)
-
-    return call
+def _outcome(life: Life, answer: Answer) -> Outcome:
+    """Return what came of a call that is not awaited any more."""
+    if answer.done():
+        try:
+            return _worker.unpack(answer.result(ANSWER_S))
+        except Exception as error:  # noqa: BLE001 - of the library: each has its own for engines that die
+            return Outcome(error=reason(error))
+    if not life.is_there:
+        return Outcome(error=f"It was lost: {life.why}.")
+    return Outcome(error=f"It has not answered for {life.silent_s:.0f} s, also not aside, and is not waited for.")

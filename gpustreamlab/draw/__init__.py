@@ -2,7 +2,7 @@
 
 from gpustreamlab.draw._colours import GREY, NameLooks, fill_of, name_styles, partition_style, style_entries
 from gpustreamlab.draw._columns import WORK_DEFAULTS, SpanColumns, columns_of, pack_columns
-from gpustreamlab.draw._compare import ComparisonText, comparison_page, comparison_tables_html, comparison_text
+from gpustreamlab.draw._compare import comparison_page, comparison_tables_html
 from gpustreamlab.draw._groups import band_steps, plan_groups
 from gpustreamlab.draw._header import Header, plan_header
 from gpustreamlab.draw._html import (
@@ -31,7 +31,6 @@ __all__ = [
     "PNG_SCALE",
     "WORK_DEFAULTS",
     "Chart",
-    "ComparisonText",
     "Drawn",
     "Header",
     "NameLooks",
@@ -41,7 +40,6 @@ __all__ = [
     "columns_of",
     "comparison_page",
     "comparison_tables_html",
-    "comparison_text",
     "detail_entries",
     "draw_figure",
     "fill_of",

@@ -1,13 +1,10 @@
-"""Two traces beside each other, as text and as HTML."""
+"""Two traces beside each other, as a page."""
 
 from __future__ import annotations
 
-from collections.abc import Iterator
 from html import escape
-from typing import TYPE_CHECKING
 
-from gpustreamlab._util.words import MIN_WIDTH, text_width
-from gpustreamlab.analysis import TextTable, TraceComparison, comparison_tables, wall_line
+from gpustreamlab.analysis import TraceComparison, comparison_tables, html_of_table, wall_line
 from gpustreamlab.draw._colours import NameLooks, style_entries
 from gpustreamlab.draw._header import header_html, warnings_html
 from gpustreamlab.draw._html import (
@@ -23,13 +20,7 @@ from gpustreamlab.draw._html import (
 from gpustreamlab.draw._picture import Picture, plan_picture
 from gpustreamlab.model import Trace
 
-if TYPE_CHECKING:
-    from rich.console import Console, ConsoleOptions, RenderableType
-    from rich.table import Table
-
-
 LISTED_ITEMS = 200  # How many names, and how many lanes, the page lists
-NAME_CHARACTERS = 80  # How many characters of a name the tables show
 
 
 def comparison_page(a: Trace, b: Trace, result: TraceComparison) -> str:
@@ -59,7 +50,7 @@ def comparison_page(a: Trace, b: Trace, result: TraceComparison) -> str:
 
 def comparison_tables_html(result: TraceComparison) -> str:
     """Write the figures of a comparison as HTML tables; every text is escaped."""
-    return "".join(_table(table) for table in comparison_tables(result, limit=LISTED_ITEMS, name_limit=NAME_CHARACTERS))
+    return "".join(map(html_of_table, comparison_tables(result, limit=LISTED_ITEMS)))
 
 
 def _sides_data(sides: tuple[Picture, Picture]) -> tuple[tuple[str, str], tuple[str, str]]:
@@ -75,77 +66,3 @@ def _sides_data(sides: tuple[Picture, Picture]) -> tuple[tuple[str, str], tuple[
         common = {"extent_ns": extent_ns, "border_px": border_px, "name_styles": styles}
         packed.append(page_letters(*page_data(side, table | common)))
     return packed[0], packed[1]
-
-
-def _table(table: TextTable) -> str:
-    head = "".join(f'<th scope="col">{escape(cell)}</th>' for cell in table.head)
-    body = "".join(
-        f'<tr><th scope="row">{escape(row[0])}</th>{"".join(f"<td>{escape(cell)}</td>" for cell in row[1:])}</tr>'
-        for row in table.rows
-    )
-    more = f'<p class="gsl-source">{escape(table.more)}</p>' if table.more else ""
-    caption = f"<caption>{escape(table.title)}</caption>"
-    return f'<table class="gsl-compared">{caption}<thead><tr>{head}</tr></thead><tbody>{body}</tbody></table>{more}'
-
-
-TEXT_ITEMS = 20  # How many names, and how many lanes, a terminal lists
-
-
-class ComparisonText:
-    """A comparison as tables that `rich.print` draws.
-
-    Parameters
-    ----------
-    result
-        The comparison.
-    titles
-        What both traces are called, a line each.
-    """
-
-    def __init__(self, result: TraceComparison, titles: tuple[str, str]) -> None:
-        self._result, self._titles = result, titles
-
-    def __rich_console__(self, console: Console, options: ConsoleOptions) -> Iterator[RenderableType]:
-        from rich.text import Text
-
-        if self._result.work_note:
-            yield Text(f"⚠ {self._result.work_note}.", "yellow")
-        yield Text(f"Comparison of two traces, b beside a: {wall_line(self._result)}", "bold")
-        for which, title in zip("ab", self._titles, strict=True):
-            yield Text(f"{which}: {title}")
-        name_limit = max(12, min(40, options.max_width - 68))
-        for table in comparison_tables(self._result, limit=TEXT_ITEMS, name_limit=name_limit):
-            yield _rich_table(table)
-            if table.more:
-                yield Text(table.more, "dim")
-        for note in self._result.notes[bool(self._result.work_note) :]:
-            yield Text(f"⚠ {note}", "yellow")
-
-
-def comparison_text(result: TraceComparison, titles: tuple[str, str], width: int | None = None) -> str:
-    """Write a comparison as plain text."""
-    import io
-
-    from rich.console import Console
-
-    columns = text_width() if width is None else max(width, MIN_WIDTH)
-    console = Console(file=io.StringIO(), width=columns, color_system=None, force_jupyter=False)
-    with console.capture() as capture:
-        console.print(ComparisonText(result, titles))
-    return "\n".join(line.rstrip() for line in capture.get().splitlines())
-
-
-def _rich_table(table: TextTable) -> Table:
-    from rich import box
-    from rich.table import Table
-    from rich.text import Text
-
-    drawn = Table(
-        title=table.title, title_justify="left", title_style="bold", box=box.SIMPLE_HEAD, pad_edge=False, padding=(0, 0, 0, 1)
-    )
-    for place, head in enumerate(table.head):
-        drawn.add_column(head, justify="right" if place else "left", no_wrap=bool(place), overflow="ellipsis")
-    for row in table.rows:
-        # As Text: a name may hold what looks like markup.
-        drawn.add_row(*(Text(cell) for cell in row))
-    return drawn

@@ -98,9 +98,8 @@ def used_names(trace: Trace, limit: int) -> tuple[list[tuple[str, int]], int]:
 
 def partition_swatch_svg(style: PartitionStyle) -> str:
     """Draw a partition's colour, hatch and letters as SVG shapes, 24 by 14."""
-    lines = _SWATCH_PATHS.get(style.hatch)
-    look = f'stroke="{DARK_TEXT}" stroke-opacity=".3" fill="none" {HATCH_CLASS}'
-    hatch = f'<path d="{lines}" transform="scale(1.5 1.17)" {look}/>' if lines else ""
+    over = hatch_fill(style.hatch)
+    hatch = f'<rect width="24" height="14" rx="2" fill="{over}" {HATCH_CLASS}/>' if over else ""
     letters = (
         f'<text x="12" y="11" font-size="11" font-weight="700" text-anchor="middle" fill="{DARK_TEXT}">{style.letter}</text>'
     )
@@ -142,8 +141,8 @@ def swatch_svg(fill: str, hatch: str, shape: Shape = "solid") -> str:
     if shape == "open":
         rails = f'<path d="M0 .5h16M0 11.5h16" stroke="{line}"/>'
         return f'<path d="M3 0h10v12h-10z" fill="{fill}" fill-opacity="{OPEN_ALPHA}"/>{rails}'
-    lines = _SWATCH_PATHS.get(hatch)
-    over = f'<path d="{lines}" stroke="{DARK_TEXT}" stroke-opacity=".45" fill="none" {HATCH_CLASS}/>' if lines else ""
+    pattern = hatch_fill(hatch)
+    over = f'<rect width="16" height="12" rx="2" fill="{pattern}" {HATCH_CLASS}/>' if pattern else ""
     return f'<rect width="16" height="12" rx="2" fill="{fill}"/>{over}'
 
 
@@ -156,17 +155,6 @@ def _call_entries(trace: Trace) -> Entries:
         for label, style in CALL_STYLES.items()
         if label in present
     ]
-
-
-_SWATCH_PATHS = {
-    "/": "M-2 12L10 0M6 12L18 0",
-    "\\": "M-2 0L10 12M6 0L18 12",
-    "-": "M0 4H16M0 9H16",
-    "|": "M4 0V12M10 0V12",
-    "x": "M0 0L12 12M12 0L0 12",
-    "+": "M4 0V12M11 0V12M0 6H16",
-    ".": "M3 3V5M8 3V5M13 3V5M3 8V10M8 8V10M13 8V10",
-}
 
 
 MAX_SAMPLES = 4_000  # Samples of one line beyond which each stretch of time keeps its highest and its last

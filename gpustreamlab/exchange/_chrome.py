@@ -9,46 +9,40 @@ Source: "Trace Event Format" (Chromium), and ``tsl/profiler/convert/trace_events
 from __future__ import annotations
 
 import base64
+import re
 import zlib
+from collections import Counter, defaultdict
 from contextlib import suppress
-from dataclasses import replace
 from os import PathLike
 from pathlib import Path
-from typing import Any, TypeAlias
 
 import numpy as np
 
 from gpustreamlab._util.kernel_names import short_name
 from gpustreamlab.errors import TraceFileError
-from gpustreamlab.exchange._chrome_events import ANNOTATION, HOST, MARKER, OF_VALUES, Events
-from gpustreamlab.exchange._chrome_json import LONGEST_BEGIN, OURS, Event, Top
-from gpustreamlab.exchange._chrome_xla import Shape, work_of
-from gpustreamlab.exchange._event_file import EventFile, whole_number
-from gpustreamlab.exchange._formats import LEAST_WALL_CLOCK_NS, not_read
-from gpustreamlab.exchange._matching import slices_at
-from gpustreamlab.exchange._packed import unpacked
-from gpustreamlab.model import (
-    CHROME_BACKEND,
-    EDGE_KINDS,
-    SPAN_KINDS,
-    Counters,
-    Device,
-    Edges,
-    Marker,
-    Trace,
-    TraceMetadata,
-    WorkDetail,
-    parquet_trace,
+from gpustreamlab.exchange._chrome_events import OF_VALUES, Event, Events, Shape, Top
+from gpustreamlab.exchange._formats import unpacked
+from gpustreamlab.exchange._frame import (
+    ANNOTATION,
+    HOST,
+    MARKER,
+    Frame,
+    add_launches,
+    launch_note,
+    not_read,
+    own_name,
+    unknown_device,
 )
-from gpustreamlab.record import FIRST_WORK_NUMBER, SPAN_COLUMNS, Delta, RowFinder, Tables, build_trace, cut_text
-from gpustreamlab.typing import CaptureTier, EdgeKind, Int64Array, SpanKind
+from gpustreamlab.exchange._json_events import OURS, EventFile, whole_number
+from gpustreamlab.model import CHROME_BACKEND, SPAN_KINDS, Counters, Device, Lane, Trace, WorkDetail, parquet_trace
+from gpustreamlab.record import cut_text
+from gpustreamlab.typing import BoolArray, Int64Array, LaneKind, SpanKind
 
-MOST_EVENTS = 10_000_000
-"""Most events that are read of a file; some 5 GB in memory, while they become a trace."""
-
-_LAUNCH, _WAIT = EDGE_KINDS.index(EdgeKind.LAUNCH), EDGE_KINDS.index(EdgeKind.WAIT)
-
-_Columns: TypeAlias = dict[str, Int64Array]
+LONGEST_BEGIN = 64
+"""A file of ours begins as such within so many bytes."""
+_GRID = re.compile(r"\bgrid:(\d+),(\d+),(\d+)")
+_BLOCK = re.compile(r"\bblock:(\d+),(\d+),(\d+)")
+_NUMBER = re.compile(r"\b(regs|static_shared|dynamic_shared|size|num_bytes):(\d{1,18})\b")
 
 
 def read_chrome(path: str | PathLike[str]) -> Trace:
@@ -92,7 +86,12 @@ def read_chrome(path: str | PathLike[str]) -> Trace:
         raise TraceFileError(
             f"{str(path)!r} was written by gpustreamlab, and is damaged or was cut off: {error}. Copy it again."
         ) from error
-    return _Reader(EventFile(path, Event, Top)).read() if data is None else parquet_trace(data, repr(str(path)))
+    if data is not None:
+        return parquet_trace(data, repr(str(path)))
+    file, events = EventFile(path, Event, Top), Events()
+    for block in file.blocks():
+        events.take(block)
+    return _Maker(file, events).trace()
 
 
 def _own_data(path: Path) -> bytearray | None:
@@ -117,133 +116,112 @@ def _own_data(path: Path) -> bytearray | None:
     return None
 
 
-class _Reader:
+class _Maker:
     """Turns the events of one file into a trace."""
 
-    def __init__(self, file: EventFile[Event, Top]) -> None:
-        self._file = file
-        self._events = Events()
-        self._launched_count = self._epoch_ns = 0
-
-    def read(self) -> Trace:
-        """Return the trace."""
-        for events in self._file.blocks():
-            self._events.take(events)
-            if self._file.event_count > MOST_EVENTS:
-                self._file.cut = f"only its first {self._file.event_count:,} events are read"
-                break
-        columns = self._events.close()
-        if not (len(columns["start_ns"]) or len(self._events.samples[0]) or self._events.markers):
+    def __init__(self, file: EventFile[Event, Top], events: Events) -> None:
+        self._file, self._told = file, events
+        self._event_count = file.event_count + file.damaged_count
+        self._slices = events.close()
+        if not (len(self._slices["start_ns"]) or len(events.samples[0]) or events.markers):
             raise TraceFileError(
-                f"{self._file.path!r} holds no slices, instants or counters in {self._event_count:,} events: nothing was "
-                f"recorded, or it is another tool's{f', or {self._file.cut}' if self._file.cut else ''}."
+                f"{file.path!r} holds no slices, instants or counters in {self._event_count:,} events: nothing was "
+                f"recorded, or it is another tool's{f', or {file.cut}' if file.cut else ''}."
             )
-        order = np.lexsort((-columns["end_ns"], columns["start_ns"]))
-        columns = {name: values[order] for name, values in columns.items()}
-        return self._trace(columns)
 
-    @property
-    def _event_count(self) -> int:
-        return self._file.event_count + self._file.damaged_count
-
-    def _trace(self, slices: _Columns) -> Trace:
-        """Return the trace of slices in order of their starts."""
-        shapes = [*self._events.shapes]
-        is_gpu = np.array([*self._events.tracks.is_stream, False], bool)[slices["track"]] & (slices["kind"] != MARKER)
-        is_memory = is_gpu & np.array([shape.is_memory for shape in shapes] or [False], bool)[slices["shape"]]
-        self._events.left_out["spans of allocated memory on streams"] += int(is_memory.sum())
-        if is_memory.any():
-            slices, is_gpu = {name: slices.pop(name)[~is_memory] for name in [*slices]}, is_gpu[~is_memory]
-        is_summary = np.array([*self._events.tracks.is_summary, False], bool)[slices["track"]]
+    def trace(self) -> Trace:
+        """Return the trace."""
+        told, tracks = self._told, self._told.tracks
+        is_gpu = self._drop_memory()
+        slices = self._slices
+        track = slices["track"]
+        is_summary = np.array([*map(tracks.is_summary, tracks.known), False], bool)[track]
         slices["kind"] = np.where(is_summary & (slices["kind"] == HOST), ANNOTATION, slices["kind"])
-        lanes = self._events.tracks.lanes(np.unique(slices["track"]), [process for process, _ in self._events.quantities])
-        pairs, flow_note = self._flow_pairs(slices)
-        track = slices.pop("track")
-        columns, names, details = self._columns(slices, is_gpu, shapes)
-        columns["lane"], columns["thread"] = lanes.lane[track], lanes.thread[track]
-        self._launches(columns, is_gpu)
-        first_ns = self._to_zero(columns)
-        metadata = self._metadata(columns, is_gpu, first_ns, flow_note)
-        tables = Tables(lanes.lanes, lanes.threads, (), (), self._moved_markers(first_ns), metadata)
-        counters = self._counters(lanes.of_process, first_ns)
-        delta = Delta(
-            tables,
-            columns,
+        lanes, threads, lane, thread = tracks.lanes(np.unique(track))
+        flows = self._flow_pairs()
+        names, details = self._describe(is_gpu)
+        slices |= {"lane": lane[track], "thread": thread[track]}
+        call = self._launches(is_gpu)
+        counters = self._counters(lanes)
+        told.left_out["damaged events"] += self._file.damaged_count
+        devices = [device for device, _ in tracks.streams.values()]
+        work_count = int(is_gpu.sum())
+        idle = unknown_device(min(devices, default=0)) if work_count else Device(name="unknown device", ordinal=0, sm_count=0)
+        base_ns, viztracer = self._file.facts.base_ns, self._file.facts.viztracer
+        told_ns = viztracer.get("baseTimeNanoseconds") if isinstance(viztracer, dict) else 0
+        return Frame(
+            backend=CHROME_BACKEND,
+            source="another tool, as Chrome's JSON",
+            path=self._file.path,
+            lanes=lanes,
+            threads=threads,
             names=names,
+            parts=[slices],
             details=details,
-            edges=columns["number"][pairs.reshape(-1)].reshape(-1, 2),
+            flows=flows,
             counters=counters,
-        )
-        return _with_launches(build_trace(delta))
+            markers=sorted(told.markers, key=lambda one: one.time_ns),
+            idle_device=idle,
+            base_ns=whole_number(base_ns) or whole_number(told_ns),
+            least_step_ns=1,
+            imported=self._used(work_count, len(is_gpu)),
+            missing=self._missing(call),
+            facts={
+                "waits_told": len(tracks.streams) < 2,
+                "recovery_note": f"not all of the file was read: {self._file.cut}" if self._file.cut else "",
+            },
+        ).trace()
 
-    def _columns(
-        self, slices: _Columns, is_gpu: Any, shapes: list[Shape]
-    ) -> tuple[_Columns, list[str], tuple[WorkDetail, ...]]:
-        """Return the columns of a trace but for lanes and threads, the names and the details; slices are taken away."""
-        count = len(is_gpu)
-        columns = {name: np.broadcast_to(np.int64(0), count) for name in SPAN_COLUMNS}
-        columns |= {name: slices.pop(name) for name in ("start_ns", "end_ns", "kind", "correlation")}
-        columns |= {name: np.broadcast_to(np.int64(-1), count) for name in ("parent", "partition")}
-        columns["queued_ns"] = columns["start_ns"].copy()
-        columns["number"] = FIRST_WORK_NUMBER + np.arange(count)
+    def _drop_memory(self) -> BoolArray:
+        """Leave out what lasts as long as memory was allocated; return which of the rest is work of a GPU."""
+        slices, tracks = self._slices, self._told.tracks
+        is_gpu: BoolArray = np.array([*(track in tracks.streams for track in tracks.known), False], bool)[slices["track"]]
+        is_gpu &= slices["kind"] != MARKER
+        is_memory = is_gpu & np.array([shape.is_memory for shape in self._told.shapes] or [False], bool)[slices["shape"]]
+        self._told.left_out["spans of allocated memory on streams"] += int(is_memory.sum())
+        self._slices = {name: values[~is_memory] for name, values in slices.items()}
+        kept: BoolArray = is_gpu[~is_memory]
+        return kept
+
+    def _describe(self, is_gpu: BoolArray) -> tuple[list[str], tuple[WorkDetail, ...]]:
+        """Give slices their names, and work its kind, detail and bytes; return all names and details."""
+        slices, shapes = self._slices, [*self._told.shapes]
         names: dict[str, int] = {}
         plain = [names.setdefault(cut_text(shape.name), len(names)) for shape in shapes]
-        works = [work_of(shape) for shape in shapes]
+        works = [_work_of(shape) for shape in shapes]
         short = [names.setdefault(cut_text(short_name(shape.name)), len(names)) for shape in shapes]
-        known = {detail: code for code, detail in enumerate(dict.fromkeys(detail for _, detail, _ in works))}
-        table = np.array(
-            [(SPAN_KINDS.index(kind), known[detail], size) for kind, detail, size in works] or [(0, -1, 0)], np.int64
-        )
-        code = slices.pop("shape")
-        columns["name"] = np.where(is_gpu, np.array(short or [0])[code], np.array(plain or [0])[code])
-        columns["kind"] = np.where(is_gpu, table[code, 0], columns["kind"])
-        columns["detail"] = np.where(is_gpu, table[code, 1], -1)
-        columns["size_bytes"] = np.where(is_gpu, table[code, 2], 0)
-        return columns, [*names], tuple(known)
+        details = {detail: code for code, detail in enumerate(dict.fromkeys(detail for _, detail, _ in works))}
+        rows = [(SPAN_KINDS.index(kind), details[detail], size) for kind, detail, size in works]
+        kind, detail, size = np.array(rows or [(0, -1, 0)], np.int64)[slices["shape"]].T
+        code = slices["shape"]
+        slices["name"] = np.where(is_gpu, np.array(short or [0])[code], np.array(plain or [0])[code])
+        slices["kind"] = np.where(is_gpu, kind, slices["kind"])
+        slices["detail"] = np.where(is_gpu, detail, -1)
+        slices["size_bytes"] = np.where(is_gpu, size, 0)
+        return [*names], tuple(details)
 
-    def _launches(self, columns: _Columns, is_gpu: Any) -> None:
-        """Give work the thread and the time of the call that launched it."""
-        calls = np.flatnonzero((columns["kind"] == HOST) & ~is_gpu)
-        work = np.flatnonzero(is_gpu & (columns["correlation"] > 0))
-        call = RowFinder(columns["correlation"][calls]).rows_of(columns["correlation"][work])
-        work, call = work[call >= 0], calls[call[call >= 0]]
-        columns["thread"][work] = columns["thread"][call]
-        columns["queued_ns"][work] = columns["start_ns"][call]
-        self._launched_count = len(work)
+    def _launches(self, is_gpu: BoolArray) -> Int64Array:
+        """Give work the thread and the time of its call; return the call of each, or -1."""
+        slices = self._slices
+        calls, work = ({name: values[rows] for name, values in slices.items()} for rows in (slices["kind"] == HOST, is_gpu))
+        call = add_launches(work, calls)
+        slices["queued_ns"] = slices["start_ns"].copy()
+        slices["queued_ns"][is_gpu] = work["queued_ns"]
+        slices["thread"][is_gpu] = work["thread"]
+        return call
 
-    def _to_zero(self, columns: _Columns) -> int:
-        """Count times from the first one where they are of the wall clock; return what was taken off."""
-        marked_ns = np.array([one.time_ns for one in self._events.markers], np.int64)
-        moments = np.concatenate((columns["start_ns"], np.frombuffer(self._events.samples[0], np.int64), marked_ns))
-        first_ns = int(moments.min())
-        base_ns = whole_number(self._file.facts.base_ns)
-        told = self._file.facts.viztracer
-        base_ns = base_ns or whole_number(told.get("baseTimeNanoseconds") if isinstance(told, dict) else 0)
-        self._epoch_ns = base_ns + first_ns if base_ns + first_ns >= LEAST_WALL_CLOCK_NS else 0
-        taken_ns = first_ns if self._epoch_ns else 0
-        for name in ("start_ns", "end_ns", "queued_ns"):
-            columns[name] -= taken_ns
-        return taken_ns
-
-    def _flow_pairs(self, slices: _Columns) -> tuple[Int64Array, int]:
-        """Return rows of slices of which the first leads to the second, shape (n, 2), and how many ends lead nowhere."""
-        flows = {name: np.frombuffer(values, np.int64) for name, values in self._events.flows.items()}
+    def _flow_pairs(self) -> Int64Array:
+        """Return rows of slices of which the first leads to the second, shape (n, 2); count ends that lead nowhere."""
+        slices, flows = self._slices, {name: np.frombuffer(values, np.int64) for name, values in self._told.flows.items()}
         rows = np.flatnonzero(slices["kind"] != MARKER)
-        bound = slices_at(
-            slices["track"][rows],
-            slices["start_ns"][rows],
-            slices["end_ns"][rows],
-            flows["track"],
-            flows["time_ns"],
-            flows["is_next"] == 1,
-        )
+        track, start_ns, end_ns = (slices[name][rows] for name in ("track", "start_ns", "end_ns"))
+        bound = slices_at(track, start_ns, end_ns, flows["track"], flows["time_ns"], flows["is_next"] == 1)
         bound = np.append(rows, -1)[bound]
         order = np.lexsort((flows["phase"], flows["time_ns"]))
         last: dict[int, int] = {}
         pairs, loose = [], 0
-        for number, phase, row in zip(
-            *(values[order].tolist() for values in (flows["id"], flows["phase"], bound)), strict=True
-        ):
+        ends = (values[order].tolist() for values in (flows["id"], flows["phase"], bound))
+        for number, phase, row in zip(*ends, strict=True):
             source = last.pop(number, -1) if phase == 2 else last.get(number, -1)
             if phase and (source < 0 or row < 0):
                 loose += 1
@@ -251,85 +229,131 @@ class _Reader:
                 pairs.append((source, row))
             if phase < 2:
                 last[number] = row
-        return np.array(pairs, np.int64).reshape(-1, 2), loose
+        self._told.left_out["ends of flows that lead from or to no slice"] += loose
+        return np.array(pairs, np.int64).reshape(-1, 2)
 
-    def _moved_markers(self, first_ns: int) -> tuple[Marker, ...]:
-        return tuple(
-            sorted((replace(one, time_ns=one.time_ns - first_ns) for one in self._events.markers), key=lambda one: one.time_ns)
-        )
-
-    def _counters(self, lane_of: dict[int, int], first_ns: int) -> Counters:
-        names = {name: code for code, name in enumerate(dict.fromkeys(name for _, name in self._events.quantities))}
-        table = np.array([(lane_of[process], names[name]) for process, name in self._events.quantities] or [(0, 0)], np.int64)
-        time_ns, code = (np.array(values, np.int64) for values in self._events.samples[:2])
+    def _counters(self, lanes: list[Lane]) -> Counters:
+        """Return the samples; each process that has some gets a lane."""
+        quantities, taken = self._told.quantities, Counter(one.name for one in lanes)
+        names = {name: code for code, name in enumerate(dict.fromkeys(name for _, name in quantities))}
+        lane_of: dict[int, int] = {}
+        for process in dict.fromkeys(process for process, _ in quantities):
+            lane_of[process] = len(lanes)
+            name = own_name(f"host: counters of {self._told.tracks.process_name(process)}", taken)
+            lanes.append(Lane(name=name, kind=LaneKind.HOST))
+        table = np.array([(lane_of[process], names[name]) for process, name in quantities] or [(0, 0)], np.int64)
+        time_ns, code = (np.array(values, np.int64) for values in self._told.samples[:2])
         order = np.argsort(time_ns, kind="stable")
-        return Counters(
-            time_ns=time_ns[order] - first_ns,
-            lane=table[code[order], 0],
-            name=table[code[order], 1],
-            value=np.array(self._events.samples[2], np.float64)[order],
-            names=tuple(names),
-        )
-
-    def _metadata(self, columns: _Columns, is_gpu: Any, first_ns: int, loose_flows: int) -> TraceMetadata:
-        work_count, count = int(is_gpu.sum()), len(is_gpu)
-        is_in_us = not (columns["start_ns"] % 1_000).any() and not first_ns % 1_000
-        step_ns = 1_000 if is_in_us else 1
-        ordinal = self._events.tracks.first_device
-        extent = (int(columns["start_ns"].min()), int(columns["end_ns"].max())) if count else (0, 0)
-        self._events.left_out["ends of flows that lead from or to no slice"] += loose_flows
-        self._events.left_out["damaged events"] += self._file.damaged_count
-        return TraceMetadata(
-            backend=CHROME_BACKEND,
-            device=Device(name=f"GPU {ordinal}" if work_count else "unknown device", ordinal=ordinal, sm_count=0),
-            clock=f"that of the file, in steps of {'1 us' if is_in_us else '1 ns'}",
-            clock_error_ns=step_ns,
-            host_error_ns=step_ns,
-            kernel_error_ns=step_ns,
-            tier=CaptureTier.KERNELS,
-            capture_windows=(extent,),
-            capture_source="another tool, as Chrome's JSON",
-            epoch_unix_ns=self._epoch_ns,
-            imported=self._used(work_count, count),
-            missing=self._missing(columns, work_count),
-            waits_told=len(self._events.tracks.streams) < 2,
-            recovery_note=f"not all of the file was read: {self._file.cut}" if self._file.cut else "",
-        )
+        lane, name_code = table[code[order]].T
+        value = np.array(self._told.samples[2], np.float64)[order]
+        return Counters(time_ns=time_ns[order], lane=lane, name=name_code, value=value, names=tuple(names))
 
     def _used(self, work_count: int, count: int) -> str:
         """Say how many events were read, used, left out and refused."""
-        told = self._events
+        told = self._told
         used = f"{count:,} spans ({work_count:,} of GPUs), {len(told.samples[0]):,} samples, {len(told.markers):,} markers"
         used_count = self._event_count - sum(number for what, number in told.left_out.items() if what not in OF_VALUES)
         return f"{used} from {used_count:,} of {self._event_count:,} events{not_read(told.left_out)}"
 
-    def _missing(self, columns: _Columns, work_count: int) -> tuple[str, ...]:
+    def _missing(self, call: Int64Array) -> list[str]:
         """Say what the file does not tell."""
-        if not work_count:
-            return (
+        if not len(call):
+            return [
                 "No thread of the file is a stream of a GPU as JAX and XLA name them (process '/device:GPU:0', thread "
-                "'Stream #7(Kernel)'): all are shown as threads of the host.",
-            )
-        facts = ["The file has no properties of GPUs: when kernels fill their SMs is not known."]
-        if self._launched_count < work_count:
-            facts.append(
-                f"{work_count - self._launched_count:,} of {work_count:,} kernels, copies and fills have no call in the file "
-                "to tell their launch."
-            )
-        if not any(shape.kernel for shape in self._events.shapes):
+                "'Stream #7(Kernel)'): all are shown as threads of the host."
+            ]
+        facts = ["The file has no properties of GPUs: when kernels fill their SMs is not known.", *launch_note(call)]
+        if not any(shape.kernel for shape in self._told.shapes):
             facts.append("The file does not tell grids and blocks of kernels; JAX's .xplane.pb beside it does.")
-        if len(self._events.tracks.streams) > 1:
+        if len(self._told.tracks.streams) > 1:
             facts.append("Whether streams waited for events is not told.")
-        return tuple(facts)
+        return facts
 
 
-def _with_launches(trace: Trace) -> Trace:
-    """Tell flows from a call to what it launched from others, and drop those that correlations tell, too."""
-    edges = trace.edges
-    on_host = np.isin(trace.kind, (HOST, ANNOTATION))
-    on_device = np.isin(trace.kind, [SPAN_KINDS.index(kind) for kind in (SpanKind.KERNEL, SpanKind.COPY, SpanKind.FILL)])
-    kind = np.where(on_host[edges.source] & on_device[edges.target], _LAUNCH, edges.kind)
-    rows = np.stack((edges.source, edges.target, kind))
-    _, first = np.unique(rows, axis=1, return_index=True)
-    source, target, kind = rows[:, np.sort(first)]
-    return replace(trace, edges=Edges(source=source, target=target, kind=kind))
+def _work_of(shape: Shape) -> tuple[SpanKind, WorkDetail, int]:
+    """Return what work on a stream is, how it was launched, and its bytes."""
+    numbers = {key: int(value) for text in (shape.kernel, shape.copy, shape.fill) for key, value in _NUMBER.findall(text)}
+    name = shape.name.lower()
+    is_copy, is_fill = shape.copy or name.startswith("memcpy"), shape.fill or name.startswith("memset")
+    detail = WorkDetail(
+        full_name=shape.name,
+        grid=_three(_GRID.search(shape.kernel)),
+        block=_three(_BLOCK.search(shape.kernel)),
+        registers=numbers.get("regs", 0),
+        static_shared_bytes=numbers.get("static_shared", 0),
+        dynamic_shared_bytes=numbers.get("dynamic_shared", 0),
+    )
+    kind = SpanKind.COPY if is_copy else SpanKind.FILL if is_fill else SpanKind.KERNEL
+    return kind, detail, numbers.get("size", numbers.get("num_bytes", 0))
+
+
+def _three(found: re.Match[str] | None) -> tuple[int, int, int]:
+    sizes = tuple(int(size) for size in found.groups()) if found else (0, 0, 0)
+    return sizes if max(sizes) < 1 << 32 else (0, 0, 0)  # type: ignore[return-value] # it has three groups
+
+
+def slices_at(
+    track: Int64Array, start_ns: Int64Array, end_ns: Int64Array, at_track: Int64Array, at_ns: Int64Array, is_next: BoolArray
+) -> Int64Array:
+    """Return which slice each moment of a track is bound to.
+
+    Parameters
+    ----------
+    track, start_ns, end_ns : ndarray of int64, shape (n_slices,)
+        The slices, in order of their starts; of two that begin at once the outer one is first.
+    at_track, at_ns : ndarray of int64, shape (n_moments,)
+        The moments.
+    is_next : ndarray of bool, shape (n_moments,)
+        True for the next slice that begins then or later, False for the innermost one around the moment: one that ends with it
+        counts where there is no other.
+
+    Returns
+    -------
+    ndarray of int64, shape (n_moments,)
+        Places of the slices, or -1.
+
+    Examples
+    --------
+    >>> slices = np.zeros(2, int), np.array([0, 5]), np.array([4, 9])
+    >>> slices_at(*slices, np.zeros(3, int), np.array([2, 2, 4]), np.array([0, 1, 0], bool)).tolist()
+    [0, 1, 0]
+    """
+    found = np.full(len(at_ns), -1, np.int64)
+    rows_of: dict[int, list[int]] = defaultdict(list)
+    asked = set(at_track.tolist())
+    rows = np.flatnonzero(np.isin(track, [*asked])) if asked else np.empty(0, np.int64)
+    for row, mine in zip(rows.tolist(), track[rows].tolist(), strict=True):
+        rows_of[mine].append(row)
+    for one, mine_rows in rows_of.items():
+        rows = np.array(mine_rows)
+        asking = np.flatnonzero(at_track == one)
+        asking = asking[np.argsort(at_ns[asking], kind="stable")]
+        following = np.searchsorted(start_ns[rows], at_ns[asking])
+        found[asking] = np.append(rows, -1)[following]
+        around = asking[~is_next[asking]]
+        found[around] = _innermost(rows.tolist(), start_ns[rows].tolist(), end_ns[rows].tolist(), at_ns[around].tolist())
+    return found
+
+
+def _innermost(rows: list[int], start_ns: list[int], end_ns: list[int], at_ns: list[int]) -> list[int]:
+    """Return the innermost slice around each moment, of which the times ascend, or -1."""
+    found: list[int] = []
+    opened: list[int] = []
+    place = 0
+    for at in at_ns:
+        just_ended = -1
+        while place < len(rows) and start_ns[place] <= at:
+            while opened and end_ns[opened[-1]] <= start_ns[place]:
+                opened.pop()
+            opened.append(place)
+            place += 1
+        while opened and end_ns[opened[-1]] <= at:
+            last = opened[-1]
+            if end_ns[last] == at and just_ended < 0:
+                just_ended = last
+            if start_ns[last] == at:
+                break  # an instant
+            opened.pop()
+        innermost = opened[-1] if opened else just_ended
+        found.append(rows[innermost] if innermost >= 0 else -1)
+    return found

@@ -1,37 +1,213 @@
-"""Takes the events of Chrome's trace event format, of any phase, and keeps what they tell as columns."""
+"""What the events of Chrome's trace event format tell, of any phase, as columns; and the processes and threads they are of."""
 
 from __future__ import annotations
 
+import re
 from array import array
 from collections import Counter
 from collections.abc import Callable
 from contextlib import suppress
+from typing import NamedTuple
 
 import msgspec
 import numpy as np
 
-from gpustreamlab.exchange._chrome_json import Event
-from gpustreamlab.exchange._chrome_tracks import Tracks
-from gpustreamlab.exchange._chrome_xla import ARGS, NO_ARGS, Args, Shape, whole_of
-from gpustreamlab.exchange._event_file import WRONG, nanoseconds
-from gpustreamlab.exchange._matching import match_begins
-from gpustreamlab.model import SPAN_KINDS, Marker
+from gpustreamlab.exchange._frame import ANNOTATION, HOST, MARKER, Columns, match_begins, own_name
+from gpustreamlab.exchange._json_events import WRONG, nanoseconds, whole_number
+from gpustreamlab.model import Lane, Marker
 from gpustreamlab.record import MAX_FULL_NAME, cut_text
-from gpustreamlab.typing import Int64Array, MarkerKind, SpanKind
+from gpustreamlab.typing import Int64Array, LaneKind, MarkerKind
 
+MOST_TRACKS = 4_096
+"""Most threads of a file that have lanes of their own, further ones share one; and most quantities of counters."""
 MOST_MARKERS = 10_000
 """Most instants that become markers across all lanes; later ones are left out, and counted."""
-MOST_QUANTITIES = 4_096
-"""Most quantities of counters."""
 
-ANNOTATION, HOST, MARKER = (SPAN_KINDS.index(kind) for kind in (SpanKind.ANNOTATION, SpanKind.HOST, SpanKind.MARKER))
 _NO_NUMBERS, _FURTHER = OF_VALUES = ("values of counters that are no numbers", "values of further counters")
 """What is left out of events that are read."""
 _SENSELESS = "refused, as their times make no sense"
 _SLICE_COLUMNS = ("start_ns", "end_ns", "track", "shape", "correlation", "kind")
 _OF_XLA = (b"correlation_id", b"_details")
 """What stands in arguments that are read."""
+_GPU = re.compile(r"/device:GPU:(\d{1,7})\b")
+_STREAM = re.compile(r"Stream #(\d{1,18})\b")
+
+
+class Event(msgspec.Struct, gc=False):
+    """One event. What may be of any kind is looked at when it is used."""
+
+    ph: object = None
+    cat: object = None
+    name: object = None
+    pid: object = None
+    tid: object = None
+    ts: msgspec.Raw = msgspec.Raw(b"")
+    dur: msgspec.Raw = msgspec.Raw(b"0")
+    id: object = None
+    id2: object = None
+    scope: object = None
+    s: object = None
+    bp: object = None
+    args: msgspec.Raw = msgspec.Raw(b"")
+
+
+class Top(msgspec.Struct):
+    """What is read of a file beside its events."""
+
+    base_ns: object = msgspec.field(name="baseTimeNanoseconds", default=None)
+    viztracer: object = msgspec.field(name="viztracer_metadata", default=None)
+
+
+class _NameArgs(msgspec.Struct, gc=False):
+    name: object = None
+    sort_index: object = None
+
+
+class _WorkArgs(msgspec.Struct, gc=False):
+    """What XLA tells of work. Its values are texts."""
+
+    correlation: object = msgspec.field(name="correlation_id", default=None)
+    context: object = msgspec.field(name="context_id", default=None)
+    kernel: object = msgspec.field(name="kernel_details", default=None)
+    copy: object = msgspec.field(name="memcpy_details", default=None)
+    fill: object = msgspec.field(name="Memset_details", default=None)
+    allocated: object = msgspec.field(name="memalloc_details", default=None)
+    freed: object = msgspec.field(name="MemFree_details", default=None)
+    resident: object = msgspec.field(name="MemoryResidency_details", default=None)
+
+
+_NAME = msgspec.json.Decoder(_NameArgs)
 _VALUES = msgspec.json.Decoder(dict[str, object])
+_ARGS = msgspec.json.Decoder(_WorkArgs)
+_NO_ARGS = _WorkArgs()
+
+
+class Shape(NamedTuple):
+    """What many slices share."""
+
+    name: str
+    kernel: str = ""
+    copy: str = ""
+    fill: str = ""
+    is_memory: bool = False
+    """Whether it lasts as long as memory was allocated."""
+
+
+class Track(NamedTuple):
+    """A thread, or what a process does in none, of one category."""
+
+    process: int
+    thread: str
+    is_async: bool = False
+
+
+_OTHERS = Track(-1, "", is_async=True)
+"""What further threads share."""
+
+
+class Tracks:
+    """Numbers for processes and for what runs in them, and the lanes that those become."""
+
+    def __init__(self) -> None:
+        self._processes: dict[str, int] = {}
+        self.known: dict[Track, int] = {}
+        self._names: dict[tuple[int, str | None], str] = {}
+        """Of processes and of their threads."""
+        self._order: dict[tuple[int, str | None], int] = {}
+        self.contexts: dict[int, int] = {}
+        """By track; the first one that was told counts."""
+
+    def process(self, event: Event) -> int:
+        """Return the number of an event's process."""
+        if len(self._processes) >= MOST_TRACKS:
+            return self._processes.get(str(event.pid), MOST_TRACKS - 1)
+        return self._processes.setdefault(str(event.pid), len(self._processes))
+
+    def number(self, event: Event, *, is_async: bool = False) -> int:
+        """Return the number of an event's track."""
+        track = Track(self.process(event), str(event.cat)[:80] if is_async else str(event.tid), is_async)
+        if track not in self.known and len(self.known) >= MOST_TRACKS - 1:
+            track = _OTHERS
+        return self.known.setdefault(track, len(self.known))
+
+    def take_name(self, event: Event) -> None:
+        """Take what an event of metadata says of a process or a thread."""
+        what, _, fact = str(event.name).partition("_")
+        if what not in {"process", "thread"} or fact not in {"name", "sort_index"} or len(self._names) > 4 * MOST_TRACKS:
+            return
+        with suppress(*WRONG):
+            args = _NAME.decode(event.args)
+            key = self.process(event), str(event.tid) if what == "thread" else None
+            if fact == "name" and args.name is not None:
+                self._names[key] = cut_text(str(args.name)).strip()
+            elif fact == "sort_index":
+                self._order[key] = whole_number(args.sort_index)
+
+    def close(self) -> None:
+        """Tell what each track is, as all names are known."""
+        self._gpus = {key[0]: found for key, name in self._names.items() if key[1] is None and (found := _GPU.search(name))}
+        self.streams: dict[Track, tuple[int, int]] = {}
+        """Device and number of each track that is a stream, where the names are those that XLA gives."""
+        for track in self.known:
+            found = _STREAM.match(self._names.get(track[:2], ""))
+            if found and track.process in self._gpus and not track.is_async:
+                self.streams[track] = int(self._gpus[track.process][1]), int(found[1])
+
+    def is_summary(self, track: Track) -> bool:
+        """Tell whether a track sums up what a device did, as XLA's lines "XLA Ops" and "Steps" do."""
+        return track.process in self._gpus and track not in self.streams
+
+    def lanes(self, used: Int64Array) -> tuple[list[Lane], list[str], Int64Array, Int64Array]:
+        """Return the lanes of tracks that are used, streams first, and the threads; and of each track its lane and thread."""
+        tracks = [*self.known]
+        places = sorted(used.tolist(), key=lambda place: self._rank(place, tracks[place]))
+        lane, thread = np.full(len(tracks) + 1, -1, np.int64), np.full(len(tracks) + 1, -1, np.int64)
+        lanes: list[Lane] = []
+        threads: list[str] = []
+        for place, name in zip(places, self._texts([tracks[place] for place in places]), strict=True):
+            lane[place], track = len(lanes), tracks[place]
+            if track in self.streams:
+                device, number = self.streams[track]
+                lanes.append(Lane(name=name, device=device, stream=number, context=self.contexts.get(place, 0)))
+                continue
+            is_summary = self.is_summary(track)
+            lanes.append(Lane(name=name if is_summary else f"host: {name}", kind=LaneKind.HOST))
+            if not (track.is_async or is_summary):
+                thread[place] = len(threads)
+                threads.append(name)
+        return lanes, threads, lane, thread
+
+    def _rank(self, place: int, track: Track) -> tuple[object, ...]:
+        """Return what puts tracks in order: streams, then as the file says, then as they came."""
+        if track in self.streams:
+            return 0, *self.streams[track], place
+        order = self._order.get((track.process, None), 0), track.process, track.is_async, self._order.get(track[:2], 0)
+        return 1 + (track.process < 0), *order, place
+
+    def process_name(self, process: int) -> str:
+        """Return what a process is called."""
+        pid = next((pid for pid, number in self._processes.items() if number == process), "others")
+        return self._names.get((process, None)) or f"process {pid}"
+
+    def _texts(self, tracks: list[Track]) -> list[str]:
+        """Return a name of its own for each track."""
+        has_more = len({device for device, _ in self.streams.values()}) > 1
+        hosts = {track.process for track in tracks if track.process not in self._gpus} - {-1}
+        names = []
+        for track in tracks:
+            if track in self.streams:
+                device, number = self.streams[track]
+                names.append(f"GPU {device} stream {number}" if has_more else f"stream {number}")
+                continue
+            known = self._names.get(track[:2]) or f"thread {track.thread}"
+            name = "other threads" if track is _OTHERS else f"async {track.thread}" if track.is_async else known
+            is_one = track.process < 0 or (len(hosts) == 1 and track.process not in self._gpus)
+            names.append(name if is_one else f"{self.process_name(track.process)}: {name}")
+        counts, taken = Counter(names), Counter[str]()
+        return [
+            own_name(name if counts[name] == 1 else f"{name} ({track.thread})", taken)
+            for name, track in zip(names, tracks, strict=True)
+        ]
 
 
 class Events:
@@ -39,7 +215,6 @@ class Events:
 
     def __init__(self) -> None:
         self.tracks = Tracks()
-        """Processes and threads."""
         self.shapes: dict[Shape, int] = {}
         """What many slices share, by its code."""
         self.flows = {name: array("q") for name in ("id", "phase", "time_ns", "track", "is_next")}
@@ -78,127 +253,116 @@ class Events:
                 if event.ph is not None:  # XLA ends its list with an empty event
                     self.left_out[f"of phase {str(event.ph)[:8]!r}"] += 1
                 continue
-            time_ns = _nanoseconds(event.ts)
+            time_ns = nanoseconds(event.ts)
             if time_ns is None:
                 self.left_out[_SENSELESS] += 1
             else:
                 take(event, time_ns)
 
-    def _add(self, row: tuple[int, ...]) -> None:
-        self._rows.extend(row)
-
-    def _shape(self, event: Event, args: Args = NO_ARGS) -> int:
+    def _shape(self, event: Event, args: _WorkArgs = _NO_ARGS) -> int:
         is_memory = not (args.allocated is args.freed is args.resident is None)
-        details = [str(given)[:256] if given is not None else "" for given in (args.kernel, args.copy, args.fill)]
-        kernel, copy, fill = details
+        kernel, copy, fill = (str(given)[:256] if given is not None else "" for given in (args.kernel, args.copy, args.fill))
         shape = Shape(str("" if event.name is None else event.name), kernel, copy, fill, is_memory)
         known = self.shapes.get(shape)
         if known is None:
             known = self.shapes.setdefault(shape._replace(name=cut_text(shape.name, MAX_FULL_NAME)), len(self.shapes))
-        if args is NO_ARGS and type(event.name) is str and len(event.name) < MAX_FULL_NAME:
+        if args is _NO_ARGS and type(event.name) is str and len(event.name) < MAX_FULL_NAME:
             self._plain[event.name] = known
         return known
 
     def _slice(self, event: Event, time_ns: int) -> None:
-        lasts_ns = _nanoseconds(event.dur)
+        lasts_ns = nanoseconds(event.dur)
         if lasts_ns is None or lasts_ns < 0:
             self.left_out[_SENSELESS] += 1
             return
         try:
             track = self._known_tracks[event.pid, event.tid]
         except (KeyError, TypeError):
-            track = self._track(event)
-        raw, args = bytes(event.args), NO_ARGS
+            track = self.tracks.number(event)
+            with suppress(TypeError):  # of a list, which is no key
+                self._known_tracks[event.pid, event.tid] = track
+        raw, args = bytes(event.args), _NO_ARGS
         if _OF_XLA[0] in raw or _OF_XLA[1] in raw:
             with suppress(*WRONG):
-                args = ARGS.decode(raw)
+                args = _ARGS.decode(raw)
             if args.context is not None:
-                self.tracks.take_context(track, whole_of(args.context))
-        shape = self._plain.get(event.name) if args is NO_ARGS and type(event.name) is str else None
+                self.tracks.contexts.setdefault(track, _whole_of(args.context))
+        shape = self._plain.get(event.name) if args is _NO_ARGS and type(event.name) is str else None
         if shape is None:
             shape = self._shape(event, args)
-        correlation = 0 if args is NO_ARGS else max(whole_of(args.correlation), 0)
-        self._add((time_ns, time_ns + lasts_ns, track, shape, correlation, HOST if correlation else ANNOTATION))
-
-    def _track(self, event: Event) -> int:
-        """Return the number of an event's thread, and know it from now on."""
-        track = self.tracks.thread(event)
-        with suppress(TypeError):  # of a list, which is no key
-            self._known_tracks[event.pid, event.tid] = track
-        return track
+        correlation = 0 if args is _NO_ARGS else max(_whole_of(args.correlation), 0)
+        self._rows.extend((time_ns, time_ns + lasts_ns, track, shape, correlation, HOST if correlation else ANNOTATION))
 
     def _half(self, event: Event, time_ns: int) -> None:
         """Take a begin or an end: of a thread, or of an id (async)."""
         is_async = event.ph not in {"B", "E"}
-        track = self.tracks.asynchronous(event) if is_async else self.tracks.thread(event)
+        track = self.tracks.number(event, is_async=is_async)
         key: object = ("async", str(event.cat), _id_of(event), str(event.scope)) if is_async else track
         group = self._groups.setdefault(key, len(self._groups))
         is_begin = event.ph in {"B", "b", "S"}
-        text = str(event.name)[:MAX_FULL_NAME]
-        name = self._half_names.setdefault(text, len(self._half_names))
+        name = self._half_names.setdefault(str(event.name)[:MAX_FULL_NAME], len(self._half_names))
         row = (group, time_ns, is_begin, track, self._shape(event) if is_begin else -1, name)
         for values, value in zip(self._halves.values(), row, strict=True):
             values.append(value)
 
-    def close(self) -> dict[str, Int64Array]:
-        """Return all slices as columns, and forget them: begins and ends are matched, and those without a partner counted."""
+    def close(self) -> Columns:
+        """Return all slices, in the order of their starts: begins and ends are matched, those without a partner counted."""
+        self.tracks.close()
         halves = {name: np.frombuffer(values, np.int64) for name, values in self._halves.items()}
         is_begin = halves["is_begin"] == 1
         begins, ends = match_begins(halves["group"], halves["time_ns"], is_begin, halves["name"])
         nothing = np.zeros(len(begins), np.int64)
         matched = [halves["time_ns"][begins], halves["time_ns"][ends], halves["track"][begins], halves["shape"][begins]]
         self._rows.frombytes(np.stack((*matched, nothing, nothing + ANNOTATION), axis=1).tobytes())
-        without_end = int(is_begin.sum()) - len(begins)
-        without_begin = len(is_begin) - int(is_begin.sum()) - len(ends)
-        self.left_out += Counter({"begins without an end": without_end, "ends without a begin": without_begin})
+        self.left_out["begins without an end"] += int(is_begin.sum()) - len(begins)
+        self.left_out["ends without a begin"] += len(is_begin) - int(is_begin.sum()) - len(ends)
         rows = np.frombuffer(self._rows, np.int64).reshape(-1, len(_SLICE_COLUMNS)).T
-        self._rows, self._halves = array("q"), {}
-        return dict(zip(_SLICE_COLUMNS, rows, strict=True))
+        order = np.lexsort((-rows[1], rows[0]))
+        self._rows = array("q")
+        return {name: values[order] for name, values in zip(_SLICE_COLUMNS, rows, strict=True)}
 
     def _instant(self, event: Event, time_ns: int) -> None:
-        if event.s == "g" and event.ph != "n":
-            if len(self.markers) < MOST_MARKERS:
-                self.markers.append(Marker(time_ns=time_ns, text=cut_text(str(event.name)), kind=MarkerKind.MARK))
-            else:
-                self.left_out["instants of all lanes"] += 1
-            return
-        track = self.tracks.asynchronous(event) if event.ph == "n" else self.tracks.thread(event)
-        self._add((time_ns, time_ns, track, self._shape(event), 0, MARKER))
+        if event.s != "g" or event.ph == "n":
+            track = self.tracks.number(event, is_async=event.ph == "n")
+            self._rows.extend((time_ns, time_ns, track, self._shape(event), 0, MARKER))
+        elif len(self.markers) < MOST_MARKERS:
+            self.markers.append(Marker(time_ns=time_ns, text=cut_text(str(event.name)), kind=MarkerKind.MARK))
+        else:
+            self.left_out["instants of all lanes"] += 1
 
     def _flow(self, event: Event, time_ns: int) -> None:
         key = str(event.cat), str(event.name), _id_of(event)
         number = self._flow_ids.setdefault(key, len(self._flow_ids))
         is_next = event.ph == "f" and event.bp != "e"
-        row = (number, "stf".index(str(event.ph)), time_ns, self.tracks.thread(event), is_next)
+        row = (number, "stf".index(str(event.ph)), time_ns, self.tracks.number(event), is_next)
         for values, value in zip(self.flows.values(), row, strict=True):
             values.append(value)
 
     def _sample(self, event: Event, time_ns: int) -> None:
-        try:
+        given: dict[str, object] = {}
+        with suppress(*WRONG):
             given = _VALUES.decode(event.args)
-        except WRONG:
-            given = {}
         title = str(event.name) + ("" if event.id is None else f" {event.id}")
         numbers = {key: number for key, value in given.items() if (number := _float(value)) is not None}
         self.left_out[_NO_NUMBERS] += len(given) - len(numbers)
         for key, number in numbers.items():
             name = title if key == "value" or len(given) == 1 else f"{title} {key}"
             quantity = self.tracks.process(event), cut_text(name)
-            if quantity not in self.quantities and len(self.quantities) >= MOST_QUANTITIES:
+            if quantity not in self.quantities and len(self.quantities) >= MOST_TRACKS:
                 self.left_out[_FURTHER] += 1
                 continue
-            code = self.quantities.setdefault(quantity, len(self.quantities))
             times, codes, values = self.samples
             times.append(time_ns)
-            codes.append(code)
+            codes.append(self.quantities.setdefault(quantity, len(self.quantities)))
             values.append(number)
 
 
-def _nanoseconds(raw: msgspec.Raw) -> int | None:
-    try:
-        return nanoseconds(raw)
-    except ArithmeticError:  # an exponent beyond that of all decimals
-        return None
+def _whole_of(value: object) -> int:
+    """Return a whole number, also of a text such as XLA writes."""
+    if isinstance(value, str):
+        digits = value.removeprefix("$$")
+        return whole_number(int(digits)) if digits.isascii() and digits.isdigit() and len(digits) < 20 else 0
+    return whole_number(value)
 
 
 def _id_of(event: Event) -> object:

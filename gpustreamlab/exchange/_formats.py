@@ -6,8 +6,8 @@ import codecs
 import importlib
 import os.path
 import tempfile
+import textwrap
 import zlib
-from collections import Counter
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager, contextmanager, nullcontext
 from os import PathLike
@@ -16,13 +16,15 @@ from typing import Any, BinaryIO, NamedTuple
 
 from gpustreamlab._util.host import require_room, room_bytes
 from gpustreamlab._util.shell import steps
-from gpustreamlab.errors import OptionError, TraceFileError, nearest_hint
-from gpustreamlab.exchange._packed import BYTE_ORDER_MARK, GZIP, unpacked
-from gpustreamlab.model import Trace
+from gpustreamlab.errors import OptionError, TraceError, TraceFileError, nearest_hint
+from gpustreamlab.model import Trace, table_to_trace, trace_to_table, write_file_whole
 
 AUTO = "auto"
-LEAST_WALL_CLOCK_NS = 10**18
-"""Earlier times, of 2001, are not counted from 1970."""
+GZIP = b"\x1f\x8b"
+"""How a packed file begins."""
+BYTE_ORDER_MARK = b"\xef\xbb\xbf"
+_PACKED_BYTES = 16 << 10
+_REASON_CHARACTERS = 240
 HEAD_BYTES = 1 << 20
 """How much of a file is looked at, unpacked, to tell what it is."""
 
@@ -39,12 +41,12 @@ class Format(NamedTuple):
 FORMATS: Mapping[str, Format] = {
     "parquet": Format("gpustreamlab.model:read_trace", unpacks=False),
     "spool": Format("", unpacks=False),
-    "arrow": Format("gpustreamlab.exchange._flat_files:read_arrow", unpacks=False),
+    "arrow": Format("gpustreamlab.exchange._formats:read_arrow", unpacks=False),
     "html": Format("gpustreamlab.model:read_page", unpacks=False),
     "kineto": Format("gpustreamlab.exchange._kineto:read_kineto"),
     "chrome": Format("gpustreamlab.exchange._chrome:read_chrome"),
     "nsys": Format("gpustreamlab.exchange._nsys:read_nsys", unpacks=False),
-    "perfetto": Format("gpustreamlab.exchange._pftrace_read:read_pftrace"),
+    "perfetto": Format("gpustreamlab.exchange._pftrace:read_pftrace"),
 }
 """What can be read, by the names that ``format=`` takes."""
 
@@ -57,14 +59,13 @@ READABLE = (
 
 WRITERS: Mapping[str, str] = {
     ".parquet": "gpustreamlab.model:write_trace",
-    ".pftrace": "gpustreamlab.exchange._pftrace:write_pftrace",
-    ".pftrace.gz": "gpustreamlab.exchange._pftrace:write_pftrace",
+    ".pftrace": "gpustreamlab.exchange._pftrace_write:write_pftrace",
+    ".pftrace.gz": "gpustreamlab.exchange._pftrace_write:write_pftrace",
     ".json": "gpustreamlab.exchange._chrome_write:write_chrome",
     ".json.gz": "gpustreamlab.exchange._chrome_write:write_chrome",
-    ".nsys-rep": "gpustreamlab.exchange._nsight:write_nsight",
-    ".csv": "gpustreamlab.exchange._flat_files:write_csv",
-    ".arrow": "gpustreamlab.exchange._flat_files:write_arrow",
-    ".feather": "gpustreamlab.exchange._flat_files:write_arrow",
+    ".csv": "gpustreamlab.exchange._formats:write_csv",
+    ".arrow": "gpustreamlab.exchange._formats:write_arrow",
+    ".feather": "gpustreamlab.exchange._formats:write_arrow",
 }
 """What can be written, by suffix."""
 
@@ -219,21 +220,6 @@ def require_suffix(path: str | PathLike[str], suffixes: tuple[str, ...], what: s
     return name.lower()
 
 
-def not_read(left_out: Counter[str], most: int = 4) -> str:
-    """Say what of a file was left out, the most frequent first.
-
-    Examples
-    --------
-    >>> not_read(Counter(samples=3, stacks=2_000, marks=0, flows=1), most=2)
-    '; not read: 2,000 stacks, 3 samples, 1 others'
-    """
-    listed = (+left_out).most_common(most)
-    told = [f"{count:,} {what}" for what, count in listed]
-    other_count = (+left_out).total() - sum(count for _, count in listed)
-    told += [f"{other_count:,} others"] if other_count else []
-    return f"; not read: {', '.join(told)}" if told else ""
-
-
 def save_trace(trace: Trace, path: str | PathLike[str]) -> None:
     """Write a trace in the format that the suffix says; see `gpustreamlab.Trace.save`."""
     _load(find_writer(path))(trace, path)
@@ -281,7 +267,7 @@ def _read_head(path: str | PathLike[str]) -> bytes:
 def _find_text_format(head: bytes) -> str | None:
     text = head.removeprefix(BYTE_ORDER_MARK).lstrip()
     if text[:1] in {b"{", b"["}:
-        found: str = _load("gpustreamlab.exchange._chrome_json:guess_writer")(head)
+        found: str = _load("gpustreamlab.exchange._json_events:guess_writer")(head)
         return found
     return "html" if text[:14].lower().startswith((b"<!doctype html", b"<html")) else None
 
@@ -352,3 +338,110 @@ def _piped(raw: BinaryIO, path: Path) -> Iterator[bytes]:
 
 def _not_unpacked(path: object, error: Exception) -> TraceFileError:
     return TraceFileError(f"{str(path)!r} cannot be unpacked: {error}. It was cut off or is damaged; copy it again.")
+
+
+def unpacked(file: BinaryIO, part_bytes: int = 1 << 20) -> Iterator[bytes]:
+    """Yield what a file holds, in parts, unpacked where it is packed by gzip, and as far as it can be.
+
+    Raises
+    ------
+    EOFError, zlib.error
+        Behind the last part, where what is packed was cut off or is damaged.
+    TraceFileError
+        If it unpacks to more than there is room for.
+    """
+    if file.read(2) != GZIP:
+        file.seek(0)
+        while part := file.read(part_bytes):
+            yield part
+        return
+    file.seek(0)
+    packed, unpacker = file.read(_PACKED_BYTES), zlib.decompressobj(31)
+    done_bytes, most_bytes = 0, room_bytes()
+    while packed:
+        before = unpacker.copy()
+        try:
+            part = unpacker.decompress(packed, part_bytes)
+        except zlib.error:  # somewhere in it, and raised there again
+            yield from (before.decompress(packed[place : place + 1]) for place in range(len(packed)))
+            raise
+        done_bytes += len(part)
+        require_room(done_bytes, repr(str(file.name)), most_bytes)
+        yield part
+        packed = unpacker.unconsumed_tail
+        if unpacker.eof:  # another packed file may follow, or zeros
+            packed = (unpacker.unused_data or file.read(_PACKED_BYTES)).lstrip(b"\0")
+            unpacker = zlib.decompressobj(31)
+            if not packed:
+                return
+        packed = packed or file.read(_PACKED_BYTES)
+    raise EOFError("it ends early")
+
+
+def write_csv(trace: Trace, path: str | PathLike[str]) -> None:
+    """Write what `Trace.to_pandas` returns, one row a span; tables and metadata are not in it, and it is not read back.
+
+    Raises
+    ------
+    OptionError
+        If the suffix is not ``.csv``.
+    TraceFileError
+        If the file cannot be written; a file that was there before is then left as it was.
+    """
+    require_suffix(path, (".csv",), "CSV")
+    frame = trace_to_table(trace).to_pandas()
+    frame.insert(2, "duration_ns", trace.duration_ns)
+    write_file_whole(path, lambda partial: frame.to_csv(partial, index=False))
+
+
+def write_arrow(trace: Trace, path: str | PathLike[str]) -> None:
+    """Write the trace as an Arrow IPC file (Feather, version 2), which any Arrow tool maps into memory.
+
+    Raises
+    ------
+    OptionError
+        If the suffix is neither ``.arrow`` nor ``.feather``.
+    TraceFileError
+        If the file cannot be written; a file that was there before is then left as it was.
+
+    Examples
+    --------
+    >>> trace = Trace.from_columns(start_ns=[0, 50], end_ns=[100, 250], stream=["copy", "compute"])
+    >>> path = getfixture("tmp_path") / "run.arrow"
+    >>> write_arrow(trace, path)
+    >>> read_arrow(path).end_ns.tolist()
+    [100, 250]
+    """
+    import pyarrow as pa
+
+    require_suffix(path, (".arrow", ".feather"), "Arrow IPC")
+    table = trace_to_table(trace)
+
+    def write(partial: Path) -> None:
+        with pa.ipc.new_file(str(partial), table.schema) as writer:
+            writer.write_table(table)
+
+    write_file_whole(path, write)
+
+
+def read_arrow(path: str | PathLike[str]) -> Trace:
+    """Read a trace that `write_arrow` wrote; it is as it was.
+
+    Raises
+    ------
+    TraceFileError
+        If the file is missing, damaged, no trace, or from a newer version of gpustreamlab.
+    """
+    import pyarrow as pa
+
+    name = str(path)
+    try:
+        with pa.OSFile(name) as file:
+            return table_to_trace(pa.ipc.open_file(file).read_all())
+    except TraceError as error:
+        raise TraceFileError(f"{name!r} cannot be read as a trace. {error}") from error
+    except (pa.ArrowException, OSError, ValueError, KeyError, TypeError, OverflowError, MemoryError) as error:
+        raise TraceFileError(
+            f"{name!r} cannot be read as a trace: {textwrap.shorten(str(error), _REASON_CHARACTERS, placeholder=' …')} It is "
+            "missing, damaged or truncated; save it again with trace.save('run.arrow')."
+        ) from error

@@ -1,61 +1,58 @@
 """Read what PyTorch's profiler writes: Kineto's JSON, of 2021 and later.
 
 Times are decimals of microseconds; they are read as text, as a float of 64 bits cannot hold those since 1970 to the nanosecond.
-What the host launched is found by its correlation, never by flows: files hold ends of flows that have no beginning.
+What the host launched is found by its correlation, never by flows: files hold ends of flows that have no beginning. Events
+become columns block by block, so that no event is kept.
 """
 
 from __future__ import annotations
 
+import math
 import os
 import re
 from collections import Counter
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from os import PathLike
-from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
 
+from gpustreamlab._util.kernel_names import short_name
 from gpustreamlab.errors import OptionError, TraceFileError
-from gpustreamlab.exchange._event_file import whole_number
-from gpustreamlab.exchange._formats import not_read
-from gpustreamlab.exchange._kineto_columns import (
-    CALL,
-    RANGE,
-    WAIT,
-    WORK,
-    Collector,
+from gpustreamlab.exchange._frame import (
+    ANNOTATION,
+    HOST,
+    KERNEL,
+    Codes,
     Columns,
-    StreamKey,
-    ThreadKey,
+    Frame,
+    add_launches,
+    by_appearance,
+    card_note,
+    launch_note,
+    not_read,
+    unknown_device,
 )
-from gpustreamlab.exchange._kineto_work import by_appearance, describe_work
-from gpustreamlab.model import KINETO_BACKEND, SPAN_KINDS, Device, Lane, SMLimits, Trace, TraceMetadata, WorkDetail
-from gpustreamlab.record import (
-    DEPENDENCY_COLUMNS,
-    SPAN_COLUMNS,
-    Delta,
-    RowFinder,
-    Tables,
-    build_trace,
-    cut_text,
-)
-from gpustreamlab.typing import CaptureTier, Int32Array, Int64Array, LaneKind, SpanKind
+from gpustreamlab.exchange._json_events import whole_number
+from gpustreamlab.exchange._kineto_events import CALL, RANGE, WAIT, WORK, Events, StreamKey
+from gpustreamlab.model import KINETO_BACKEND, SPAN_KINDS, Device, Lane, SMLimits, Trace, WorkDetail
+from gpustreamlab.record import DEPENDENCY_COLUMNS, MAX_FULL_NAME, cut_text
+from gpustreamlab.typing import BoolArray, Int64Array, LaneKind, SpanKind
 
 MOST_LISTED = 4
 """How many devices are named."""
-MOST_LANES = 4_096
-"""Most streams and threads of all files together."""
+LARGEST_GRID = 1 << 61
+"""Grids of more blocks are none."""
 
-_ROLE_NAMES = {WORK: "kernels, copies and fills", CALL: "calls", RANGE: "ranges", WAIT: "waits of streams for events"}
 _DEVICE_NUMBERS = ("computeMajor", "computeMinor", "numSms", "totalGlobalMem")
 _SM_NUMBERS = {
     "threads": "maxThreadsPerMultiprocessor",
     "registers": "regsPerMultiprocessor",
     "shared_bytes": "sharedMemPerMultiprocessor",
 }
-_THREAD = re.compile(r"^thread (\d+) \((.+)\)$")
+_THREAD_NAME = re.compile(r"^thread (\d+) \((.+)\)$")
+_COPY = re.compile(r"Memcpy (\w+) \((\w+) -> (\w+)\)")
 _THREADS_GRID = "hipExtModuleLaunchKernel"
 """Tells its grid in threads, not in blocks. Source: the HIP API."""
 _PROFILE_AGAIN = "Profile with torch.profiler.profile(activities=[ProfilerActivity.CPU, ProfilerActivity.CUDA])"
@@ -95,10 +92,10 @@ def read_kineto(paths: str | PathLike[str] | Sequence[str | PathLike[str]]) -> T
     if not files:
         raise OptionError("read_kineto() was given no path. Pass a file, or a list of one for each rank.")
     _require_apart([(f"are {real!r}", str(path)) for path, real in ((path, os.path.realpath(path)) for path in files)])
-    collector = Collector()
+    events = Events()
     for path in files:
-        collector.read(path)
-    return _Maker(collector, [str(path) for path in files]).trace()
+        events.read(path)
+    return _Maker(events, [str(path) for path in files]).trace()
 
 
 def _require_apart(told: Sequence[tuple[str, str]]) -> None:
@@ -114,70 +111,78 @@ def _require_apart(told: Sequence[tuple[str, str]]) -> None:
 
 
 class _Maker:
-    """Turns the columns of files into a trace."""
+    """Turns the events of files into a trace."""
 
-    def __init__(self, collector: Collector, paths: Sequence[str]) -> None:
-        self._told, self._paths = collector, paths
-        self._work = collector.take(WORK)
-        self._calls, self._ranges = collector.take(CALL), collector.take(RANGE)
-        self._counts = [len(part["start_ns"]) for part in (self._work, self._calls, self._ranges)]
+    def __init__(self, events: Events, paths: Sequence[str]) -> None:
+        self._told, self._paths = events, paths
+        self._work, self._calls, self._ranges = events.take(WORK), events.take(CALL), events.take(RANGE)
         self._require_rows()
-        keys = [*collector.streams.known]
-        self._streams: dict[StreamKey, int] = {}
+        keys = [*events.streams.known]
+        streams = sorted(keys[code] for code in np.unique(self._work["stream"]).tolist())
+        self._streams: dict[StreamKey, int] = {key: lane for lane, key in enumerate(streams)}
         """The lane of each stream that worked."""
-        for key in sorted(keys[code] for code in np.unique(self._work["stream"]).tolist()):
-            self._streams[key] = len(self._streams)
-        by_number: dict[tuple[int, int, int], list[int]] = {}
-        for key, lane in self._streams.items():
-            by_number.setdefault((key.file, key.device, key.stream), []).append(lane)
+        numbers = Counter((key.file, key.device, key.stream) for key in streams)
         # Waits in green contexts tell the context that those are of.
-        unique = {number: lanes[0] for number, lanes in by_number.items() if len(lanes) == 1}
-        self._lane_of_stream = np.array(
-            [self._streams.get(key, unique.get((key.file, key.device, key.stream), -1)) for key in keys], np.int32
-        )
-        self._has_pairs = len(self._streams) > len({key.file for key in self._streams})
+        unique = {
+            number: lane for key, lane in self._streams.items() if numbers[number := (key.file, key.device, key.stream)] == 1
+        }
+        lanes = [self._streams.get(key, unique.get((key.file, key.device, key.stream), -1)) for key in keys]
+        self._lane_of_stream = np.array(lanes, np.int32)
+        self._has_pairs = len(streams) > len({key.file for key in streams})
         """Whether there are streams that may have waited for each other: those of two ranks do not."""
-        devices = sorted({(key.file, key.device) for key in self._streams})
+        devices = sorted({(key.file, key.device) for key in streams})
         self._ordinals = {key: key[1] if len(paths) == 1 else place for place, key in enumerate(devices)}
         self._devices = {key: self._device(*key) for key in devices}
         self._ranks = self._rank_names()
+        self._wait_calls = sum(
+            int((self._calls["name"] == code).sum()) for name, code in events.names.known.items() if "StreamWaitEvent" in name
+        )
 
     def trace(self) -> Trace:
         """Return the trace."""
-        thread_of, threads = self._threads()
-        facts = self._missing()  # asks for what the columns below take away
-        wait_calls = self._wait_calls()
-        used_devices = np.bincount(self._lane_of_stream[self._work["stream"]], minlength=len(self._streams)).tolist()
-        columns, details = self._columns(thread_of)
-        used_names, number = by_appearance(columns["name"], len(self._told.names.known))
-        all_names = [*self._told.names.known]
-        used, columns["name"] = [all_names[code] for code in used_names.tolist()], number[columns["name"]]
-        shift_ns = int(columns["start_ns"].min()) if all(self._told.are_absolute) else 0
-        for name in ("start_ns", "end_ns", "queued_ns"):
-            columns[name] -= shift_ns
-        metadata = replace(
-            self._metadata(shift_ns, (int(columns["start_ns"].min()), int(columns["end_ns"].max())), used_devices),
-            imported=self._used(),
-            missing=tuple(facts),
-            waits_told=not self._lacks_waits(wait_calls),
+        told, work, calls, ranges = self._told, self._work, self._calls, self._ranges
+        imported, early_ns = self._used(), work["start_ns"]
+        number, threads = self._threads()
+        for part, kind in ((ranges, ANNOTATION), (calls, HOST)):
+            part["thread"] = number[part["thread"]]
+            part["lane"] = part["thread"] + len(self._streams)
+            part["kind"] = np.full(len(part["thread"]), kind, np.int8)
+        call = add_launches(work, calls)
+        early_ns = work["queued_ns"] - early_ns
+        work["lane"] = self._lane_of_stream[work.pop("stream")]
+        hides_grid = np.append(calls["name"] == told.names.known.get(_THREADS_GRID, -1), False)[call]
+        details = self._describe(work, hides_grid)
+        frame = Frame(
+            backend=KINETO_BACKEND,
+            source="PyTorch's profiler",
+            path=self._paths[0],
+            lanes=self._lanes(threads),
+            threads=[name for name, _ in threads],
+            names=[*told.names.known],
+            parts=[ranges, calls, work],
+            details=details,
+            dependencies=self._dependencies(),
+            devices={device.ordinal: device for device in self._devices.values()},
+            idle_device=self._device(0, 0),
+            is_in_us=told.are_in_us,
+            imported=imported,
+            missing=self._missing(call, early_ns),
+            facts={"waits_told": not self._lacks_waits(), "title": self._title()},
         )
-        names = tuple(name for name, _ in threads)
-        tables = Tables(self._lanes(threads), names, (), (), (), metadata)
-        made = build_trace(Delta(tables, columns, names=used, details=details, dependencies=self._dependencies()))
-        return _with_collectives(made, self._told.collectives)
+        return _with_collectives(frame.trace(), told.collectives)
 
     def _require_rows(self) -> None:
         """Raise `TraceFileError` where nothing can be made of the files, or they cannot be laid beside each other."""
-        told = self._told
+        told, has_rows = self._told, any(len(part["start_ns"]) for part in (self._work, self._calls, self._ranges))
         path = repr(self._paths[0]) if len(self._paths) == 1 else f"{len(self._paths):,} files ({self._paths[0]!r}, ...)"
-        if not any(self._counts) and (told.damaged_count or any(told.cuts)):
+        if not has_rows and (told.damaged_count or any(told.cuts)):
             reasons = [f"{told.damaged_count:,} of {told.event_count:,} events cannot be read"] if told.damaged_count else []
             reasons += [cut for cut in told.cuts if cut]
             raise TraceFileError(
                 f"{path} cannot be read as a trace of PyTorch's profiler: {'; '.join(reasons)}, and nothing that ran is before "
                 "that. It was cut off, is damaged, or is another program's; copy or export it again."
             )
-        if not any(self._counts):
+        if not has_rows:
             raise TraceFileError(
                 f"{path} holds no kernels, calls or operators as PyTorch's profiler writes them, in {told.event_count:,} "
                 f"events: another tool wrote it, or nothing ran. Read what others write with gsl.load_trace(path, 'chrome'). "
@@ -216,82 +221,23 @@ class _Maker:
         told = self._told.facts[file].distributed
         return told if isinstance(told, dict) else {}
 
-    def _threads(self) -> tuple[Int32Array, tuple[tuple[str, int], ...]]:
+    def _threads(self) -> tuple[NDArray[np.int32], list[tuple[str, int]]]:
         """Return the number of each known thread, as they appear in ranges, then calls; name each, and tell its file."""
         known = [*self._told.threads.known]
         used, number = by_appearance(np.concatenate((self._ranges["thread"], self._calls["thread"])), len(known))
         keys = [known[code] for code in used.tolist()]
-        if len(self._streams) + len(keys) > MOST_LANES:
-            raise TraceFileError(
-                f"{self._paths[0]!r} has {len(self._streams):,} streams and {len(keys):,} threads; {MOST_LANES:,} together are "
-                "read. Profile fewer steps, or read fewer ranks at once."
-            )
-        names = [self._thread_name(key) for key in keys]
+        told = [_THREAD_NAME.sub(r"\2 (\1)", self._told.thread_names.get(key, "")) or f"thread {key.thread}" for key in keys]
+        names = [self._ranks[key.file] + name for key, name in zip(keys, told, strict=True)]
         counts = Counter(names)
-        return number, tuple(
+        return number, [
             (name if counts[name] == 1 else f"{name} ({key.process}, {key.thread})", key.file)
             for name, key in zip(names, keys, strict=True)
-        )
-
-    def _thread_name(self, key: ThreadKey) -> str:
-        told = _THREAD.sub(r"\2 (\1)", self._told.thread_names.get(key, ""))
-        return self._ranks[key.file] + (told or f"thread {key.thread}")
-
-    def _columns(self, thread_of: Int32Array) -> tuple[Columns, tuple[WorkDetail, ...]]:
-        """Return the columns of all spans, and how work was launched; what they are made of is taken away."""
-        work, calls, ranges = self._work, self._calls, self._ranges
-        call = self._launching_calls()
-        hip = self._told.names.known.get(_THREADS_GRID, -1)
-        shapes, hides_grid = [*self._told.shapes.known], np.append(calls["name"] == hip, False)[call]
-        names, codes, kinds, details = describe_work(shapes, self._told.names, work.pop("shape"), hides_grid)
-        counts = [self._counts[2], self._counts[1], self._counts[0]]
-        stream_count = len(self._streams)
-        queued_ns = np.where(call >= 0, np.append(calls["start_ns"], 0)[call], work["start_ns"])
-        hosts = [thread_of[part.pop("thread")] for part in (ranges, calls)]
-        threads = [*hosts, np.append(hosts[1], np.int32(-1))[call]]
-        lanes = [*(host + stream_count for host in hosts), self._lane_of_stream[work.pop("stream")]]
-        nothing = [np.zeros(count, np.int64) for count in counts]
-        host_kinds = [
-            np.full(count, SPAN_KINDS.index(kind), np.int8)
-            for count, kind in zip(counts, (SpanKind.ANNOTATION, SpanKind.HOST), strict=False)
         ]
-        parts: dict[str, list[NDArray[Any]]] = {
-            "queued_ns": [ranges["start_ns"], calls["start_ns"], queued_ns],
-            "start_ns": [part.pop("start_ns") for part in (ranges, calls, work)],
-            "end_ns": [part.pop("end_ns") for part in (ranges, calls, work)],
-            "lane": lanes,
-            "thread": threads,
-            "name": [ranges.pop("name"), calls.pop("name"), names],
-            "kind": [*host_kinds, kinds],
-            "detail": [np.full(sum(counts[:2]), -1, np.int32), codes],
-            "size_bytes": [*nothing[:2], work.pop("size_bytes")],
-            "correlation": [nothing[0], calls.pop("correlation"), work.pop("correlation")],
-        }
-        order = np.argsort(np.concatenate(parts["start_ns"]), kind="stable").astype(np.int32)
-        columns = {name: np.concatenate(parts.pop(name))[order] for name in [*parts]}
-        total = sum(counts)
-        columns["number"] = np.arange(total, dtype=np.int32)
-        columns |= {name: np.broadcast_to(np.int8(-1), total) for name in SPAN_COLUMNS if name not in columns}
-        return columns, details
 
-    def _launching_calls(self) -> Int64Array:
-        """Return the call that launched each piece of work, or -1."""
-        correlation = self._work["correlation"]
-        return np.where(correlation > 0, RowFinder(self._calls["correlation"]).rows_of(correlation), -1)
-
-    def _dependencies(self) -> Columns:
-        """Return which stream waited for which, where both are known."""
-        waits = self._told.take(WAIT)
-        lanes = [self._lane_of_stream[waits[name]].astype(np.int64) for name in ("source", "target")]
-        is_known = (lanes[0] >= 0) & (lanes[1] >= 0)
-        columns = (lanes[0], waits["record"], lanes[1], waits["wait"])
-        return {name: column[is_known] for name, column in zip(DEPENDENCY_COLUMNS, columns, strict=True)}
-
-    def _lanes(self, threads: Sequence[tuple[str, int]]) -> tuple[Lane, ...]:
+    def _lanes(self, threads: Sequence[tuple[str, int]]) -> list[Lane]:
         """Return a lane for each stream, named by what tells it from others, and for each thread."""
         has_contexts = len({key[:3] for key in self._streams}) > len(self._devices)
-        codes = self._told.streams.known
-        lanes = []
+        codes, lanes = self._told.streams.known, []
         for key in self._streams:
             where = self._ranks[key.file] + (f"GPU {key.device} " if len(self._devices) > 1 or self._ranks[0] else "")
             lanes.append(
@@ -305,7 +251,44 @@ class _Maker:
                     process=key.file,
                 )
             )
-        return (*lanes, *(Lane(name=f"host: {name}", kind=LaneKind.HOST, process=file) for name, file in threads))
+        return [*lanes, *(Lane(name=f"host: {name}", kind=LaneKind.HOST, process=file) for name, file in threads)]
+
+    def _describe(self, work: Columns, hides_grid: BoolArray) -> tuple[WorkDetail, ...]:
+        """Give work its name, kind and detail, by its shape; return all details. Some tell a grid that is none."""
+        shapes, names, details = [*self._told.shapes.known], self._told.names, Codes(lambda detail: detail)
+        nodes: dict[tuple[int, int], set[int]] = {}
+        for shape in shapes:
+            nodes.setdefault((shape.file, shape.graph), set()).add(shape.node)
+        places = {graph: {node: place for place, node in enumerate(sorted(ids - {-1}))} for graph, ids in nodes.items()}
+        codes = work.pop("shape") * 2 + hides_grid
+        used, number = by_appearance(codes, 2 * len(shapes))
+        found = []
+        for code in used.tolist():
+            shape = shapes[code // 2]
+            node = places[shape.file, shape.graph].get(shape.node, -1) if shape.graph > 0 else -1
+            detail = WorkDetail(
+                full_name=cut_text(shape.name, MAX_FULL_NAME),
+                grid=(0, 0, 0) if code % 2 else _sizes(shape.grid),
+                block=_sizes(shape.block),
+                registers=max(shape.registers, 0),
+                static_shared_bytes=max(shape.shared, 0),
+                graph=max(shape.graph, 0),
+                node=node,
+                channel=max(shape.channel, -1),
+            )
+            name = names[_work_name(detail.full_name, shape.kind)]
+            found.append((name, details[detail], SPAN_KINDS.index(shape.kind)))
+        table = np.array(found, np.int32).reshape(-1, 3)[number[codes]]
+        work |= {"name": table[:, 0], "detail": table[:, 1], "kind": table[:, 2].astype(np.int8)}
+        return (*details.known,)
+
+    def _dependencies(self) -> Columns:
+        """Return which stream waited for which, where both are known."""
+        waits = self._told.take(WAIT)
+        lanes = [self._lane_of_stream[waits[name]].astype(np.int64) for name in ("source", "target")]
+        is_known = (lanes[0] >= 0) & (lanes[1] >= 0)
+        columns = (lanes[0], waits["record"], lanes[1], waits["wait"])
+        return {name: column[is_known] for name, column in zip(DEPENDENCY_COLUMNS, columns, strict=True)}
 
     def _device(self, file: int, number: int) -> Device:
         """Return what a file tells of a device."""
@@ -323,46 +306,28 @@ class _Maker:
                     memory_bytes=size,
                     sm_limits=SMLimits(**limits),
                 )
-        return Device(name=f"GPU {ordinal}", ordinal=ordinal, sm_count=0)
-
-    def _metadata(self, epoch_ns: int, window: tuple[int, int], work_counts: Sequence[int]) -> TraceMetadata:
-        """Return what the files tell of themselves; the device is the one that did most."""
-        by_device: Counter[tuple[int, int]] = Counter()
-        for key, count in zip(self._streams, work_counts, strict=True):
-            by_device[key.file, key.device] += count
-        step_ns = 1_000 if self._told.are_in_us else 0
-        return TraceMetadata(
-            backend=KINETO_BACKEND,
-            device=self._devices[by_device.most_common(1)[0][0]] if by_device else self._device(0, 0),
-            devices=tuple(self._devices.values()),
-            clock=f"that of the file, in steps of {'1 us' if step_ns else '1 ns'}",
-            clock_error_ns=step_ns,
-            host_error_ns=step_ns,
-            kernel_error_ns=step_ns,
-            tier=CaptureTier.KERNELS,
-            capture_windows=(window,),
-            capture_source="PyTorch's profiler",
-            epoch_unix_ns=epoch_ns,
-            title=self._title(),
-        )
+        return unknown_device(ordinal)
 
     def _title(self) -> str:
         """Say which ranks these are, of how many, and what they talk through."""
         told = self._distributed(0)
-        rank, rank_count = whole_number(told.get("rank"), -1), whole_number(told.get("world_size"))
-        which = f"rank {rank}" if rank >= 0 else ""
-        which = f"{len(self._paths):,} ranks" if self._ranks[0] else which
-        backend = told.get("backend")
-        return (
-            which
-            + (f" of {rank_count:,}" if which and rank_count > 0 else "")
-            + (f", {cut_text(backend, 40)}" if which and isinstance(backend, str) else "")
+        rank, rank_count, backend = (
+            whole_number(told.get("rank"), -1),
+            whole_number(told.get("world_size")),
+            told.get("backend"),
         )
+        which = f"{len(self._paths):,} ranks" if self._ranks[0] else f"rank {rank}" if rank >= 0 else ""
+        parts = [
+            which,
+            f" of {rank_count:,}" if rank_count > 0 else "",
+            f", {cut_text(backend, 40)}" if isinstance(backend, str) else "",
+        ]
+        return "".join(parts) if which else ""
 
     def _used(self) -> str:
         """Say how many events were read, used, left out and refused."""
         told = self._told
-        work_count, call_count, range_count = self._counts
+        work_count, call_count, range_count = (len(part["start_ns"]) for part in (self._work, self._calls, self._ranges))
         used = f"{work_count:,} kernels, copies and fills, {call_count:,} calls, {range_count:,} ranges"
         wait_count = told.wait_count + told.unsaid_count
         used += f", {wait_count:,} waits of streams" if wait_count else ""
@@ -371,18 +336,13 @@ class _Maker:
         damaged = f"; {told.damaged_count:,} damaged" if told.damaged_count else ""
         return f"{used} of {told.event_count:,} events{not_read(told.left_out)}{refused}{damaged}"
 
-    def _wait_calls(self) -> int:
-        """Return how many calls let a stream wait for an event."""
-        codes = [code for name, code in self._told.names.known.items() if "StreamWaitEvent" in name]
-        return int(np.isin(self._calls["name"], codes).sum()) if codes else 0
-
-    def _lacks_waits(self, call_count: int) -> bool:
+    def _lacks_waits(self) -> bool:
         """Tell whether streams may have waited for each other without a row that says so: by default there are no such rows."""
         told = self._told
-        return self._has_pairs and (told.wait_count < call_count or not told.wait_count or told.unsaid_count > 0)
+        return self._has_pairs and (told.wait_count < self._wait_calls or not told.wait_count or told.unsaid_count > 0)
 
-    def _missing(self) -> list[str]:
-        """Say what the files do not tell, and what of them could not be kept."""
+    def _missing(self, call: Int64Array, early_ns: Int64Array) -> list[str]:
+        """Say what the files do not tell of themselves, of work, its devices, and what it waited for."""
         told = self._told
         facts = [
             f"{cut[0].upper()}{cut[1:]}{f' ({path!r})' if self._ranks[0] else ''}: what was whole of it is here, the rest is "
@@ -390,50 +350,57 @@ class _Maker:
             for cut, path in zip(told.cuts, self._paths, strict=True)
             if cut
         ]
-        facts += [
-            f"Of {told.row_counts[role] + count:,} {_ROLE_NAMES[role]} the first {told.row_counts[role]:,} are here, more are "
-            "not read. Profile fewer steps."
-            for role, count in told.dropped.items()
-            if count
-        ]
         if self._ranks[0]:
             facts.append("Each file's times are taken as they are: clocks of different hosts differ by an unknown time.")
-        return facts + self._missing_of_work()
-
-    def _missing_of_work(self) -> list[str]:
-        """Say what is not known of work, its devices, and what it waited for."""
-        facts = []
-        call = self._launching_calls()
-        unlaunched, early = (
-            int((call < 0).sum()),
-            (np.append(self._calls["start_ns"], 0)[call] - self._work["start_ns"])[call >= 0],
-        )
-        if unlaunched:
-            where = "among those that are here" if self._told.dropped[CALL] else "in the file"
+        facts += launch_note(call)
+        if (early_ns > 0).any():
             facts.append(
-                f"{unlaunched:,} of {len(call):,} kernels, copies and fills have no call {where} to tell their launch."
+                f"{int((early_ns > 0).sum()):,} kernels, copies and fills begin before their call, by up to "
+                f"{int(early_ns.max()):,} ns: the clocks of host and device differ."
             )
-        if len(early) and early.max() > 0:
-            facts.append(
-                f"{int((early > 0).sum()):,} kernels, copies and fills begin before their call, by up to {int(early.max()):,} "
-                "ns: the clocks of host and device differ."
-            )
-        unknown = [
-            f"{self._ranks[file]}GPU {number}" for (file, number), device in self._devices.items() if not device.sm_count
-        ]
+        unknown = [f"{self._ranks[file]}GPU {number}" for (file, number), one in self._devices.items() if not one.sm_count]
         if unknown:
-            listed = ", ".join(unknown[:MOST_LISTED]) + (" and others" if len(unknown) > MOST_LISTED else "")
-            facts.append(f"The file has no properties of {listed}: when kernels fill its SMs is not known.")
-        call_count = self._wait_calls()
-        unsaid_count, row_count = self._told.unsaid_count, self._told.wait_count + self._told.unsaid_count
-        if self._has_pairs and unsaid_count:
-            facts.append(f"{unsaid_count:,} of {row_count:,} waits do not say what they waited for.")
-        if self._lacks_waits(call_count) and (row_count < call_count or not row_count):
-            waits = f"{row_count:,} of {call_count:,} waits of streams for events are told"
-            waits = waits if call_count else "Whether streams waited for events is not told"
-            was_on = row_count > 0
-            facts.append(f"{waits}{'' if was_on else '; the profiler tells it with enable_cuda_sync_events=True'}.")
+            facts.append(card_note(", ".join(unknown[:MOST_LISTED]) + (" and others" if len(unknown) > MOST_LISTED else "")))
+        row_count = told.wait_count + told.unsaid_count
+        if self._has_pairs and told.unsaid_count:
+            facts.append(f"{told.unsaid_count:,} of {row_count:,} waits do not say what they waited for.")
+        if self._lacks_waits() and (row_count < self._wait_calls or not row_count):
+            waits = f"{row_count:,} of {self._wait_calls:,} waits of streams for events are told"
+            waits = waits if self._wait_calls else "Whether streams waited for events is not told"
+            facts.append(f"{waits}{'' if row_count else '; the profiler tells it with enable_cuda_sync_events=True'}.")
         return facts
+
+
+def _sizes(given: tuple[int, int, int] | None) -> tuple[int, int, int]:
+    """Return three sizes, or zeros for what has none.
+
+    Examples
+    --------
+    >>> _sizes((64, 2, 1)), _sizes((64, -2, 1)), _sizes((1 << 60, 2, 1)), _sizes(None)
+    ((64, 2, 1), (0, 0, 0), (0, 0, 0), (0, 0, 0))
+    """
+    return given if given is not None and min(given) > 0 and math.prod(given) < LARGEST_GRID else (0, 0, 0)
+
+
+def _work_name(full: str, kind: SpanKind) -> str:
+    """Return the name that the same work has in a trace of our own.
+
+    Examples
+    --------
+    >>> _work_name("Memcpy HtoD (Pageable -> Device)", SpanKind.COPY), _work_name("Memset (Device)", SpanKind.FILL)
+    ('memcpy HtoD (pageable)', 'memset')
+    >>> _work_name("Memcpy DtoD (Device -> Device)", SpanKind.COPY), _work_name("CopyHostToDevice", SpanKind.COPY)
+    ('memcpy DtoD', 'CopyHostToDevice')
+    """
+    if kind is SpanKind.KERNEL:
+        return short_name(full)
+    if kind is SpanKind.FILL:
+        return "memset"
+    found = _COPY.match(full)
+    if found is None:
+        return full
+    ends = [word.lower() for word in found.groups()[1:] if word != "Device"]
+    return f"memcpy {found[1]}" + (f" ({' to '.join(dict.fromkeys(ends))})" if ends else "")
 
 
 def _with_collectives(trace: Trace, told: Mapping[int, tuple[int, int]]) -> Trace:
@@ -443,6 +410,6 @@ def _with_collectives(trace: Trace, told: Mapping[int, tuple[int, int]]) -> Trac
     known = np.array(sorted((correlation, *found) for correlation, found in told.items()), np.int64)
     correlation = trace.extra.get("correlation", np.zeros(len(trace), np.int64))
     place = np.minimum(np.searchsorted(known[:, 0], correlation), len(known) - 1)
-    is_own = (known[place, 0] == correlation) & (trace.kind == SPAN_KINDS.index(SpanKind.KERNEL))
+    is_own = (known[place, 0] == correlation) & (trace.kind == KERNEL)
     columns = {name: np.where(is_own, known[place, number], 0) for number, name in ((1, "communicator"), (2, "sequence"))}
     return replace(trace, extra={**trace.extra, **columns})

@@ -1,37 +1,109 @@
-"""Read reports of Nsight Systems: SQLite exports of 2022 and later, and what nsys here can export.
+"""Read reports of Nsight Systems: SQLite exports of 2022 and later, Parquet folders, and what nsys here can export.
 
 Everything is found by names of tables and columns: nsys leaves out tables without rows, and adds columns with every version.
 """
 
 from __future__ import annotations
 
+import re
 import sqlite3
 from collections import Counter
+from collections.abc import Callable, Sequence
 from os import PathLike
-from typing import NamedTuple
 
 import numpy as np
 import pyarrow as pa
 
+from gpustreamlab._util.kernel_names import short_name
+from gpustreamlab.analysis import distinct
 from gpustreamlab.errors import TraceFileError
-from gpustreamlab.exchange._formats import not_read
-from gpustreamlab.exchange._kineto_columns import Codes
-from gpustreamlab.exchange._nsys_host import Calls, Ranges, read_calls, read_ranges, read_waits
-from gpustreamlab.exchange._nsys_places import NO_STREAM, Lanes, Places, Processes, Streams, find_threads
-from gpustreamlab.exchange._nsys_report import Columns, Report, export_hint, joined, open_report
-from gpustreamlab.exchange._nsys_work import MOST_DETAILS, WORK_TABLES, Work, read_work
-from gpustreamlab.model import NSYS_BACKEND, SPAN_KINDS, Trace, TraceMetadata
-from gpustreamlab.record import FIRST_WORK_NUMBER, SPAN_COLUMNS, Delta, RowFinder, Tables, build_trace, cut_text
-from gpustreamlab.typing import CaptureTier, Int64Array, SpanKind
+from gpustreamlab.exchange._frame import (
+    ANNOTATION,
+    HOST,
+    Codes,
+    Columns,
+    Frame,
+    add_launches,
+    card_note,
+    launch_note,
+    not_read,
+    own_name,
+)
+from gpustreamlab.exchange._nsys_report import (
+    LARGEST,
+    NO_NUMBER,
+    Place,
+    Places,
+    Report,
+    alike,
+    chosen,
+    export_hint,
+    joined,
+    open_report,
+    or_else,
+    or_nought,
+    timed,
+)
+from gpustreamlab.model import NSYS_BACKEND, SPAN_KINDS, Lane, Marker, Partition, Trace, WorkDetail
+from gpustreamlab.record import DEPENDENCY_COLUMNS, MAX_FULL_NAME, RowFinder, cut_text
+from gpustreamlab.typing import Int32Array, Int64Array, LaneKind, MarkerKind, SpanKind
 
-_NVTX = "NVTX_EVENTS"
+MOST_DETAILS = 65_536
+"""Most launches that differ in anything; further ones have a name and no detail."""
+MOST_MARKS = 10_000
+"""Most marks that are kept; the first count."""
+NO_STREAM = -1
+"""Copies that the driver makes by itself, of managed memory, are on none."""
+
 _PREFIX = "CUPTI_ACTIVITY_KIND_"
+_KERNELS, _GRAPHS = f"{_PREFIX}KERNEL", f"{_PREFIX}GRAPH_TRACE"
+WORK_TABLES = {
+    _KERNELS: SpanKind.KERNEL,
+    f"{_PREFIX}MEMCPY": SpanKind.COPY,
+    f"{_PREFIX}MEMSET": SpanKind.FILL,
+    _GRAPHS: SpanKind.KERNEL,
+}
+"""What becomes work of a device; of the graphs in the last one nsys did not record the nodes."""
+_CALLS, _NVTX = f"{_PREFIX}RUNTIME", "NVTX_EVENTS"
 _TELLING = (f"{_PREFIX}SYNCHRONIZATION", f"{_PREFIX}CUDA_EVENT")
 """What they tell is in waits of streams and in calls."""
-_READ = (*WORK_TABLES, f"{_PREFIX}RUNTIME", _NVTX, *_TELLING)
+_READ = (*WORK_TABLES, _CALLS, _NVTX, *_TELLING)
 _TIMES = {"start", "timestamp", "rawTimestamp"}
 """Columns by which a table is known to hold events."""
-_FACTS = ("ENUM_", "META_", "TARGET_INFO_", "ANALYSIS_")
+_FACT_TABLES = ("ENUM_", "META_", "TARGET_INFO_", "ANALYSIS_")
+
+_WHERE = {"device": "deviceId", "context": "contextId", "green": "greenContextId", "stream": "streamId"}
+_OF_WORK = ("start", "end", "globalPid", *_WHERE.values(), "correlationId", "bytes")
+_NAMED = ("demangledName", "shortName", "copyKind", "srcKind", "dstKind")
+_NUMBERED = (
+    *("gridX", "gridY", "gridZ", "blockX", "blockY", "blockZ"),
+    *("registersPerThread", "staticSharedMemory", "dynamicSharedMemory"),
+)
+_OF_TABLE = {
+    _KERNELS: (*_NAMED[:2], *_NUMBERED),
+    f"{_PREFIX}MEMCPY": _NAMED[2:],
+    f"{_PREFIX}MEMSET": (),
+    _GRAPHS: (),
+}
+"""What tells launches of each table apart, beside the graph."""
+_MOST_X, _MOST_YZ = 1 << 31, 1 << 16
+_LETTERS = ("HtoD", "DtoH", "HtoA", "AtoH", "AtoA", "AtoD", "DtoA", "DtoD", "HtoH", "PtoP", "HtoD", "DtoH", "DtoD")
+"""Of copies by their kind, from 1; the last three are of managed memory."""
+_FIRST_MANAGED = 11
+_MEMORY = ("pageable", "pinned", "device", "array", "managed", "device static", "managed static")
+"""By nsys's number, which is one lower than CUPTI's."""
+
+_VERSION = re.compile(r"_v\d{4,5}(?=$|_pt[sd]z$)")
+"""Behind the names of calls: of which CUDA they are."""
+_STREAM_WAITS = ("cudaStreamWaitEvent", "cuStreamWaitEvent")
+_NO_EVENT = (NO_NUMBER, 0xFFFF_FFFF)
+_NO_TIE = (*_NO_EVENT, 0)
+_PUSH_POP, _START_END, _MARK, _DOMAIN = 59, 60, 34, 75
+_LONGEST_TEXT = 1_000
+
+_CALL_BITS = 32
+_PROCESS_MASK = -(1 << 24)
+"""What a thread's global number has in common with its process's."""
 
 
 def read_nsys(path: str | PathLike[str]) -> Trace:
@@ -68,8 +140,8 @@ def read_nsys(path: str | PathLike[str]) -> Trace:
     name = str(path)
     try:
         with open_report(path) as report:
-            delta = _Reader(report, name).read()
-        return build_trace(delta)
+            frame = _Maker(report, name).frame()
+        return frame.trace()
     except TraceFileError:
         raise
     except (sqlite3.Error, pa.ArrowException, OSError, UnicodeError) as error:
@@ -79,203 +151,453 @@ def read_nsys(path: str | PathLike[str]) -> Trace:
         ) from error
 
 
-class _Parts(NamedTuple):
-    """What was read of a report."""
-
-    work: Work
-    calls: Calls
-    ranges: Ranges
-    wait_count: int
-    """Waits of streams for events of which the record is known."""
-    has_records: bool
-    """Whether nsys recorded events."""
-    unlaunched: int
-    """Work without a call."""
-    has_pairs: bool
-    """Whether there are streams that may have waited for each other."""
-    lanes: Lanes
-
-
-class _Reader:
-    """Turns the tables of one report into a trace."""
+class _Maker:
+    """Turns the tables of one report into a frame."""
 
     def __init__(self, report: Report, name: str) -> None:
         self._report, self._name = report, name
-        self._names = Codes(cut_text)
+        self._names, self._details = Codes(cut_text), dict[WorkDetail, int]()
         self._places = Places(report)
+        self._refused = 0
+        self._left_out = Counter[str]()
+        self._work = self._read_work()
+        self._calls, self._is_wait = self._read_calls()
+        self._markers: list[Marker] = []
+        self._ranges = self._read_ranges()
 
-    def read(self) -> Delta:
-        """Return the rows of the trace."""
-        report = self._report
-        work, calls, ranges = read_work(report, self._names), read_calls(report, self._names), read_ranges(report, self._names)
-        self._require_some(work, calls, ranges)
-        numbers = [ranges.columns["thread"], calls.columns["thread"]]
-        processes = Processes([work.columns["process"], *numbers], self._name)
-        threads, streams = find_threads(numbers, processes), Streams(work.columns, processes, self._places)
-        called = processes.calls(processes.codes(calls.columns["thread"]), calls.columns["correlation"])
-        waits, has_records = read_waits(report, np.unique(called[calls.is_wait]), processes)
-        lanes = streams.lanes()
-        of_work = _work_columns(work.columns, streams, lanes, processes)
-        _add_launches(of_work, called, calls.columns["start_ns"], threads.codes[1])
-        columns = joined(
-            [
-                _host_columns(ranges.columns, threads.codes[0], streams.count, SpanKind.ANNOTATION),
-                _host_columns(calls.columns, threads.codes[1], streams.count, SpanKind.HOST) | {"correlation": called},
-                of_work,
-            ]
-        )
-        unlaunched = int(np.count_nonzero(of_work["thread"] < 0))
-        wait_count = len(np.unique(waits["wait"]))
-        parts = _Parts(work, calls, ranges, wait_count, has_records, unlaunched, streams.has_pairs, lanes)
-        metadata = self._metadata(columns, parts)
-        tables = Tables((*lanes.lanes, *threads.lanes), threads.names, lanes.partitions, (), ranges.markers, metadata)
-        delta = Delta(tables, _numbered(columns), names=(*self._names.known,), details=work.details)
-        return delta._replace(dependencies=streams.dependencies(waits))
-
-    def _require_some(self, *parts: Work | Calls | Ranges) -> None:
-        if not any(len(part.columns["start_ns"]) for part in parts):
+    def frame(self) -> Frame:
+        """Return what the report tells."""
+        work, calls, ranges = self._work, self._calls, self._ranges
+        if not any(len(part["start_ns"]) for part in (work, calls, ranges)):
             raise TraceFileError(
                 f"{self._name!r} holds no kernels, calls or ranges of Nsight Systems, in {len(self._report.tables):,} tables: "
                 "another program wrote it, or nothing ran. Record with: nsys profile --trace=cuda,nvtx python run.py"
             )
-
-    def _metadata(self, columns: Columns, parts: _Parts) -> TraceMetadata:
-        """Return what the report tells of itself."""
-        first_ns, last_ns = int(columns["start_ns"].min()), int(columns["end_ns"].max())
-        started = [told.get("utcEpochNs") for told in self._report.facts("TARGET_INFO_SESSION_START_TIME", ["utcEpochNs"])]
-        epoch_ns = next((given for given in started if type(given) is int and 0 < given < 1 << 62), 0)
-        lanes = parts.lanes.lanes
-        counts = np.bincount(columns["lane"], minlength=len(lanes))[: len(lanes)]
-        devices = tuple(self._places.device(number) for number in sorted({lane.device for lane in lanes}))
-        return TraceMetadata(
-            backend=NSYS_BACKEND,
-            device=self._places.device(lanes[int(counts.argmax())].device if lanes else 0),
-            devices=devices,
-            clock="that of the report, in steps of 1 ns",
-            tier=CaptureTier.KERNELS,
-            capture_windows=((first_ns, last_ns),),
-            capture_source=f"Nsight Systems {self._version()}".strip(),
-            epoch_unix_ns=epoch_ns,
-            imported=self._used(parts),
-            missing=tuple(_missing(parts, self._places)),
-            waits_told=not _lacks_waits(parts),
-            pending_spans=parts.ranges.open_count,
-            dropped_markers=parts.ranges.dropped_marks,
+        self._count_rows()
+        owners = [
+            distinct(part[name] & _PROCESS_MASK)[0] for part, name in ((work, "process"), (ranges, "thread"), (calls, "thread"))
+        ]
+        self._processes = np.unique(np.concatenate(owners))
+        self._pids = [number >> 24 & 0xFF_FFFF for number in self._processes.tolist()]
+        for part, owner in ((calls, calls["thread"]), (work, work["process"])):
+            part["correlation"] = self._call_numbers(owner, part["correlation"])
+        lanes, partitions = self._stream_lanes()
+        threads, thread_lanes = self._thread_lanes(len(lanes))
+        call = add_launches(work, calls)
+        self._wait_count = 0
+        dependencies = self._dependencies()
+        self._lacks_waits = self._has_pairs and not (
+            len(self._is_wait) and (call >= 0).all() and self._wait_count == np.count_nonzero(self._is_wait)
         )
+        started = [told.get("utcEpochNs") for told in self._report.facts("TARGET_INFO_SESSION_START_TIME", ["utcEpochNs"])]
+        return Frame(
+            backend=NSYS_BACKEND,
+            source=f"Nsight Systems {self._version()}".strip(),
+            path=self._name,
+            told_by="report",
+            lanes=[*lanes, *thread_lanes],
+            threads=threads,
+            names=[*self._names.known],
+            parts=[ranges, calls, work],
+            details=[*self._details],
+            partitions=partitions,
+            dependencies=dependencies,
+            markers=self._markers,
+            devices={number: self._places.device(number) for number in sorted({lane.device for lane in lanes})},
+            idle_device=self._places.device(0),
+            epoch_ns=next((given for given in started if type(given) is int and 0 < given < 1 << 62), 0),
+            is_in_us=False,
+            imported=self._used(),
+            missing=self._missing(lanes, call),
+            facts={
+                "waits_told": not self._lacks_waits,
+                "pending_spans": self._left_out["ranges that nobody closed"],
+                "dropped_markers": self._left_out["further marks"],
+            },
+        )
+
+    def _timed(self, rows: Columns) -> Columns:
+        """Return the rows whose times make sense."""
+        kept = timed(rows)
+        self._refused += len(rows["start"]) - len(kept["start"])
+        return kept
+
+    # Work of devices.
+
+    def _read_work(self) -> Columns:
+        """Return all work."""
+        tables = {}
+        for table in WORK_TABLES:
+            wanted = (*_OF_WORK, *_OF_TABLE[table], "graphNodeId", "graphId")
+            rows = self._timed(self._report.numbers(table, wanted))
+            tables[table] = chosen(rows, rows["deviceId"] >= 0)
+            self._refused += len(rows["start"]) - len(tables[table]["start"])
+        used = np.unique(np.concatenate([tables[_KERNELS][name] for name in _NAMED[:2]]))
+        self._strings = self._report.strings(used.tolist())
+        self._whole_graphs = len(tables[_GRAPHS]["start"])
+        return joined([self._work_of(table, tables.pop(table)) for table in WORK_TABLES])
+
+    def _work_of(self, table: str, rows: Columns) -> Columns:
+        """Return the columns of a table's rows; the detail is -1 where they have none."""
+        told = [rows[name] if name in _NAMED else or_nought(rows[name]) for name in _OF_TABLE[table]]
+        told.append(_graphs(rows) if table != _GRAPHS else or_nought(rows["graphId"]))
+        first, sort = alike(told)
+        makers: tuple[Callable[..., tuple[str, WorkDetail]], ...] = (self._kernel, self._copy, self._fill, self._whole_graph)
+        make = dict(zip(WORK_TABLES, makers, strict=True))[table]
+        found = []
+        for values in np.stack([column[first] for column in told]).T.tolist():
+            name, detail = make(*values)
+            if detail not in self._details and len(self._details) < MOST_DETAILS:
+                self._details[detail] = len(self._details)
+            found.append((self._names[name], self._details.get(detail, -1)))
+        name, detail = np.array(found, np.int64).reshape(-1, 2)[sort].T
+        return {
+            "start_ns": rows["start"],
+            "end_ns": rows["end"],
+            "kind": np.full(len(sort), SPAN_KINDS.index(WORK_TABLES[table]), np.int8),
+            "size_bytes": or_nought(rows["bytes"], below=LARGEST),
+            "process": or_else(rows["globalPid"], 0),
+            **{key: or_else(rows[column], NO_STREAM if key == "stream" else 0) for key, column in _WHERE.items()},
+            "correlation": rows["correlationId"],
+            "name": name,
+            "detail": detail,
+        }
+
+    def _kernel(self, name: int, short: int, *numbers: int) -> tuple[str, WorkDetail]:
+        full = cut_text(self._strings.get(name) or self._strings.get(short) or "unknown kernel", MAX_FULL_NAME)
+        grid, block = (_sizes(numbers[at : at + 3]) for at in (0, 3))
+        registers, static, dynamic, graph = numbers[6:]
+        detail = WorkDetail(
+            full_name=full,
+            grid=grid,
+            block=block,
+            registers=registers,
+            static_shared_bytes=static,
+            dynamic_shared_bytes=dynamic,
+            graph=graph,
+        )
+        return short_name(full), detail
+
+    def _copy(self, kind: int, source: int, target: int, graph: int) -> tuple[str, WorkDetail]:
+        name = copy_name(kind, source, target)
+        return name, WorkDetail(full_name=name, graph=graph)
+
+    def _fill(self, graph: int) -> tuple[str, WorkDetail]:
+        return "memset", WorkDetail(full_name="memset", graph=graph)
+
+    def _whole_graph(self, graph: int) -> tuple[str, WorkDetail]:
+        # Not `graph`: that is for nodes, which get a row around them.
+        return f"graph {graph} (whole)", WorkDetail(full_name=f"CUDA graph {graph}, recorded as a whole")
+
+    # What the host did.
+
+    def _read_calls(self) -> tuple[Columns, Int64Array]:
+        """Return all calls, of the runtime and of the driver, and whether each makes a stream wait for an event."""
+        rows = self._timed(self._report.numbers(_CALLS, ("start", "end", "globalTid", "correlationId", "nameId")))
+        first, sort = alike([rows["nameId"]])
+        numbers = rows["nameId"][first].tolist()
+        strings = self._report.strings(numbers)
+        texts = [_VERSION.sub("", strings.get(number, "unknown call")) for number in numbers]
+        columns = _host_columns(rows, self._names.of(texts)[sort], HOST) | {"correlation": rows["correlationId"]}
+        return columns, np.array([text.startswith(_STREAM_WAITS) for text in texts], bool)[sort]
+
+    def _read_ranges(self) -> Columns:
+        """Return the ranges of NVTX, of two that begin at once the longer first; take its marks."""
+        rows = self._report.numbers(_NVTX, ("start", "end", "eventType", "globalTid", "textId", "domainId"))
+        texts = _Texts(self._report, rows)
+        kind = rows["eventType"]
+        is_range, is_mark, is_domain = np.isin(kind, (_PUSH_POP, _START_END)), kind == _MARK, kind == _DOMAIN
+        is_open = is_range & (rows["end"] == NO_NUMBER)
+        rows |= {"row": np.arange(len(kind))}
+        marks = self._timed(chosen(rows | {"end": rows["start"]}, is_mark))
+        order = np.argsort(marks["start"], kind="stable")[:MOST_MARKS]
+        self._markers = [
+            Marker(time_ns=time_ns, text=cut_text(texts.text(row)), kind=MarkerKind.MARK)
+            for time_ns, row in zip(marks["start"][order].tolist(), marks["row"][order].tolist(), strict=True)
+        ]
+        self._domain_count = int(np.count_nonzero(is_domain))
+        self._left_out["others of NVTX"] = int(np.count_nonzero(~is_range & ~is_mark & ~is_domain))
+        self._left_out["ranges that nobody closed"] = int(np.count_nonzero(is_open))
+        self._left_out["further marks"] = len(marks["start"]) - len(order)
+        kept = self._timed(chosen(rows, is_range & ~is_open))
+        kept = {name: values[np.lexsort((-kept["end"], kept["start"]))] for name, values in kept.items()}
+        return _host_columns(kept, self._names.of(map(texts.text, kept["row"].tolist())), ANNOTATION)
+
+    def _thread_lanes(self, first_lane: int) -> tuple[list[str], list[Lane]]:
+        """Return the threads and their lanes. Their own names are not read: they may be those of programs."""
+        ranges, calls = self._ranges, self._calls
+        known, place = distinct(np.concatenate((ranges["thread"], calls["thread"])))
+        owners, taken = self._owners(known).tolist(), Counter[str]()
+        has_processes = len(set(owners)) > 1
+        names = [
+            own_name((f"process {self._pids[owner]} " if has_processes else "") + f"thread {number & 0xFF_FFFF}", taken)
+            for number, owner in zip(known.tolist(), owners, strict=True)
+        ]
+        bound = len(ranges["thread"])
+        ranges["thread"], calls["thread"] = place[:bound].astype(np.int64), place[bound:].astype(np.int64)
+        for part in (ranges, calls):
+            part["lane"] = part["thread"] + first_lane
+        lanes = [
+            Lane(name=f"host: {name}", kind=LaneKind.HOST, process=max(owner, 0))
+            for name, owner in zip(names, owners, strict=True)
+        ]
+        return names, lanes
+
+    # Where it was done.
+
+    def _owners(self, numbers: Int64Array) -> Int64Array:
+        """Return the place of the process of each process or thread among all; -1 for one that is not known."""
+        return RowFinder(self._processes).rows_of(numbers & _PROCESS_MASK)
+
+    def _call_numbers(self, process: Int64Array, correlation: Int64Array) -> Int64Array:
+        """Return numbers of calls that no two processes share; 0 for none. Those of the first stay as they are."""
+        owner = self._owners(process)
+        is_there = (correlation > 0) & (correlation < 1 << _CALL_BITS) & (owner >= 0)
+        return np.where(is_there, correlation + (owner << _CALL_BITS), 0)
+
+    def _stream_lanes(self) -> tuple[list[Lane], list[Partition]]:
+        """Return a lane for each stream, named by what tells it from the others, and the partitions; work gets both."""
+        work, places = self._work, self._places
+        owner = self._owners(work["process"])
+        first, sort = alike([owner, *(work[name] for name in _WHERE)])
+        keys = []
+        for code, device, context, green, stream in zip(
+            owner[first].tolist(), *(work[name][first].tolist() for name in _WHERE), strict=True
+        ):
+            pid = self._pids[code]
+            keys.append((code, Place(pid, device, context, places.green_of(pid, context, green), stream)))
+        self._streams = sorted(set(keys))
+        number_of = {key: number for number, key in enumerate(self._streams)}
+        self._has_pairs = any(count > 1 for count in Counter(code for code, _ in self._streams).values())
+        some = [place for _, place in self._streams]
+        gpus = [places.gpu_of(place.process, place.device) for place in some]
+        devices = {gpu: places.device(gpu) for gpu in gpus}
+        has_processes = len({(gpu, place.process) for gpu, place in zip(gpus, some, strict=True)}) > len(devices)
+        has_contexts = len({place[:3] for place in some}) > len({place[:2] for place in some})
+        partitions: dict[Partition, int] = {}
+        lanes, codes, taken = list[Lane](), list[int](), Counter[str]()
+        self._unsized = 0
+        for (code, place), gpu in zip(self._streams, gpus, strict=True):
+            process = f"process {place.process} " if has_processes else ""
+            green = f"green context {place.green} " if place.green else ""
+            partition = places.partition(place.process, place.green, f"{process}{green}".strip()) if green else None
+            self._unsized += bool(green) and partition is None
+            where = process + (f"GPU {gpu} " if len(devices) > 1 else "")
+            where += f"context {place.context} " if has_contexts and place.context != place.green else ""
+            is_null, (priority, is_blocking) = places.is_null(place), places.stream(place)
+            lanes.append(
+                Lane(
+                    name=own_name(_lane_name(place, where + green, is_null=is_null), taken),
+                    device=gpu,
+                    context=place.green or place.context,
+                    stream=place.stream,
+                    partition=None if partition is None else partition.name,
+                    sm_count=partition.granted_sms if partition else 0 if green else devices[gpu].sm_count,
+                    priority=priority,
+                    is_blocking=is_blocking,
+                    outside=is_null,
+                    process=max(code, 0),
+                )
+            )
+            codes.append(-1 if partition is None else partitions.setdefault(partition, len(partitions)))
+        work["lane"] = np.array([number_of[key] for key in keys], np.int64)[sort]
+        work["partition"] = np.array([*codes, -1], np.int64)[work["lane"]]
+        return lanes, [*partitions]
+
+    def _lanes_at(self, owner: Int64Array, where: Sequence[Int64Array]) -> Int64Array:
+        """Return the lanes of streams, or -1. These rows may lack the green context, or tell it as their context."""
+        lanes: dict[tuple[int, int, int, int], list[tuple[int, int]]] = {}
+        for number, (code, place) in enumerate(self._streams):
+            for context in {place.context, place.green or place.context}:
+                lanes.setdefault((code, place.device, context, place.stream), []).append((place.green, number))
+        first, sort = alike([owner, *where])
+        found = np.full(len(first), -1, np.int64)
+        rows = zip(owner[first].tolist(), *(column[first].tolist() for column in where), strict=True)
+        for at, (code, device, context, green, stream) in enumerate(rows):
+            some = lanes.get((code, device, context, stream), [])
+            if len(some) > 1:
+                some = [one for one in some if one[0] == green]
+            if len(some) == 1:
+                found[at] = some[0][1]
+        return found[sort]
+
+    # What waited.
+
+    def _dependencies(self) -> Columns:
+        """Return which lane waited for which, of waits of which the record is told, one of each call.
+
+        What sort a row is these tables tell wrongly, in several versions of nsys: here their calls say it.
+        """
+        wanted = ("globalPid", "correlationId", *_WHERE.values(), "eventId", "eventSyncId")
+        waits, records = (self._report.numbers(table, wanted) for table in _TELLING)
+        self._has_records = len(records["eventId"]) > 0
+        for rows in (waits, records):
+            rows["call"] = self._call_numbers(rows["globalPid"], rows["correlationId"])
+        wait_calls = np.unique(self._calls["correlation"][self._is_wait])
+        waits = chosen(waits, np.isin(waits["call"], wait_calls))
+        waits, records = (chosen(rows, (rows["call"] > 0) & ~np.isin(rows["eventId"], _NO_EVENT)) for rows in (waits, records))
+        found = _last_records(waits, records)
+        waits = chosen(waits, found >= 0)
+        records = {name: values[found[found >= 0]] for name, values in records.items()}
+        self._wait_count = len(np.unique(waits["call"]))
+        owner = self._owners(waits["globalPid"])
+        source, target = (
+            self._lanes_at(owner, [or_else(rows[column], 0) for column in _WHERE.values()]) for rows in (records, waits)
+        )
+        is_known = (source >= 0) & (target >= 0)
+        columns = (source, records["call"], target, waits["call"])
+        return {name: column[is_known] for name, column in zip(DEPENDENCY_COLUMNS, columns, strict=True)}
+
+    # What it tells of itself.
 
     def _version(self) -> str:
         """Return the version of nsys; of all else that these tables hold nothing is read."""
-        rows = [
-            row for table in ("META_DATA_EXPORT", "EXPORT_META_DATA") for row in self._report.facts(table, ["name", "value"])
-        ]
+        tables = ("META_DATA_EXPORT", "EXPORT_META_DATA")
+        rows = [row for table in tables for row in self._report.facts(table, ["name", "value"])]
         told = [row.get("value", "") for row in rows if row.get("name") == "EXPORT_PRODUCT_VERSION"]
         return cut_text(str(told[0]), 40) if told else ""
 
-    def _used(self, parts: _Parts) -> str:
+    def _count_rows(self) -> None:
+        """Count what is in tables that are not read."""
+        report, found = self._report, Counter[str]()
+        for table in report.tables:
+            if table not in _READ and not table.startswith(_FACT_TABLES) and _TIMES & {*report.columns(table)}:
+                found[cut_text(table.removeprefix(_PREFIX), 40)] = report.count(table)
+        self._total = found.total() + sum(report.count(table) for table in _READ)
+        self._left_out = found | self._left_out
+
+    def _used(self) -> str:
         """Say how many rows were read, used, left out and refused."""
-        work, calls, ranges, report = parts.work, parts.calls, parts.ranges, self._report
-        counts = Counter(
-            {
-                cut_text(table.removeprefix(_PREFIX), 40): report.count(table)
-                for table in report.tables
-                if table not in _READ and not table.startswith(_FACTS) and _TIMES & {*report.columns(table)}
-            }
-        )
-        total = sum(counts.values()) + sum(report.count(table) for table in _READ)
-        counts["others of NVTX"] = ranges.others
-        counts["ranges that nobody closed"] = ranges.open_count
-        counts["further marks"] = ranges.dropped_marks
-        marks = f", {len(ranges.markers):,} marks" if ranges.markers else ""
-        waits = f", {parts.wait_count:,} waits of streams" if parts.wait_count else ""
-        said_count = sum(report.count(table) for table in _TELLING) - parts.wait_count + ranges.domains
-        waits += f", {said_count:,} that say the same again or name domains" if said_count else ""
-        refused = work.refused + calls.refused + ranges.refused
-        return (
-            f"{len(work.columns['name']):,} kernels, copies and fills, {len(calls.is_wait):,} calls, "
-            f"{len(ranges.columns['name']):,} ranges{marks}{waits} of {total:,} rows{not_read(counts)}"
-            + (f"; {refused:,} refused, as their times or devices make no sense" if refused else "")
-        )
+        work, calls, ranges = (len(part["start_ns"]) for part in (self._work, self._calls, self._ranges))
+        used = f"{work:,} kernels, copies and fills, {calls:,} calls, {ranges:,} ranges"
+        used += f", {len(self._markers):,} marks" if self._markers else ""
+        used += f", {self._wait_count:,} waits of streams" if self._wait_count else ""
+        said_count = sum(self._report.count(table) for table in _TELLING) - self._wait_count + self._domain_count
+        used += f", {said_count:,} that say the same again or name domains" if said_count else ""
+        refused = f"; {self._refused:,} refused, as their times or devices make no sense" if self._refused else ""
+        return f"{used} of {self._total:,} rows{not_read(self._left_out)}{refused}"
+
+    def _missing(self, lanes: Sequence[Lane], call: Int64Array) -> list[str]:
+        """Say what the report does not tell."""
+        said = launch_note(call, why=": the report was cut, or begins in the middle")
+        cards = sorted({lane.device for lane in lanes if not self._places.device(lane.device).sm_count})
+        if cards:
+            said.append(card_note(", ".join(f"GPU {card}" for card in cards)))
+        if self._has_pairs and any(lane.is_blocking is None and lane.stream != NO_STREAM for lane in lanes):
+            said.append(
+                "Of some streams the file does not tell whether they and the legacy default stream wait for each other."
+            )
+        if self._lacks_waits:
+            wait_calls = int(np.count_nonzero(self._is_wait))
+            told = f"{self._wait_count:,} of {wait_calls:,} waits of streams for events are told"
+            told = told if wait_calls else "Whether streams waited for events is not told"
+            said.append(f"{told}{'' if self._has_records else '; nsys tells it with --trace=cuda --cuda-event-trace=true'}.")
+        if self._whole_graphs:
+            said.append(
+                f"{self._whole_graphs:,} launches of graphs are one span each, and what ran in them is not told; nsys tells it "
+                "with --cuda-graph-trace=node."
+            )
+        if self._unsized:
+            said.append(
+                f"How many SMs {self._unsized:,} streams in green contexts may use is not told; nsys 2026.1 or later does it."
+            )
+        if undetailed := int(np.count_nonzero(self._work["detail"] < 0)):
+            said.append(f"{undetailed:,} launches have no grid: more than {MOST_DETAILS:,} sorts of launches differ.")
+        return said
 
 
-def _host_columns(rows: Columns, thread: Int64Array, first_lane: int, kind: SpanKind) -> Columns:
-    """Return the columns of calls, or of ranges; of two ranges that begin at once the longer one is first."""
-    columns = _blank(len(thread)) | {
-        "start_ns": rows["start_ns"],
-        "end_ns": rows["end_ns"],
-        "queued_ns": rows["start_ns"],
-        "lane": thread + first_lane,
-        "thread": thread,
-        "name": rows["name"],
-        "kind": np.full(len(thread), SPAN_KINDS.index(kind), np.int64),
-    }
-    if kind is SpanKind.HOST:
-        return columns
-    order = np.lexsort((-rows["end_ns"], rows["start_ns"]))
-    return {name: values[order] for name, values in columns.items()}
+class _Texts:
+    """What NVTX rows say: a text of their own, or a registered one, behind the name of their domain."""
+
+    def __init__(self, report: Report, rows: Columns) -> None:
+        self._rows = rows
+        texts = report.texts(_NVTX, "text", _LONGEST_TEXT) if "text" in report.columns(_NVTX) else ()
+        self._own = {row: text for row, text in enumerate(texts) if text is not None}
+        self._registered = report.strings(np.unique(rows["textId"]).tolist())
+        named = np.flatnonzero(rows["eventType"] == _DOMAIN).tolist()
+        self._domains = {self._domain_key(row): self._plain(row) for row in named}
+
+    def text(self, row: int) -> str:
+        """Return what a row says."""
+        domain = int(self._rows["domainId"][row])
+        if domain in {0, NO_NUMBER}:
+            return self._plain(row)
+        return f"{self._domains.get(self._domain_key(row)) or f'domain {domain}'}: {self._plain(row)}"
+
+    def _plain(self, row: int) -> str:
+        return self._own.get(row) or self._registered.get(int(self._rows["textId"][row])) or "(no text)"
+
+    def _domain_key(self, row: int) -> tuple[int, int]:
+        """Return what a domain is known by: each process numbers its own."""
+        return int(self._rows["globalTid"][row]) >> 24, int(self._rows["domainId"][row])
 
 
-def _work_columns(work: Columns, streams: Streams, lanes: Lanes, processes: Processes) -> Columns:
-    kept = ("start_ns", "end_ns", "name", "kind", "detail", "size_bytes")
-    return _blank(len(streams.lane)) | {
-        **{name: work[name] for name in kept},
-        "lane": streams.lane,
-        "partition": np.array([*lanes.partition_of, -1], np.int64)[streams.lane],
-        "correlation": processes.calls(processes.codes(work["process"]), work["correlation"]),
-    }
+def _host_columns(rows: Columns, name: Int32Array, kind: int) -> Columns:
+    columns = {"start_ns": rows["start"], "end_ns": rows["end"], "name": name, "kind": np.full(len(name), kind, np.int8)}
+    return columns | {"thread": or_else(rows["globalTid"], 0)}
 
 
-def _add_launches(of_work: Columns, called: Int64Array, called_ns: Int64Array, thread: Int64Array) -> None:
-    """Add to work when it was launched, and by which thread."""
-    correlation = of_work["correlation"]
-    call = np.where(correlation > 0, RowFinder(called).rows_of(correlation), -1)
-    of_work["queued_ns"] = np.where(call >= 0, np.append(called_ns, 0)[call], of_work["start_ns"])
-    of_work["thread"] = np.append(thread, -1)[call]
+def _last_records(waits: Columns, records: Columns) -> Int64Array:
+    """Return for each wait the last record of its event before it, or -1: that is what CUDA lets a stream wait for.
+
+    An event's number is one of a handle, which is used again. Newer versions also tell a number that ties both together.
+    """
+    found = _match(waits, records, ("globalPid", "eventId", "eventSyncId"))
+    untied = np.flatnonzero(np.isin(waits["eventSyncId"], _NO_TIE))
+    found[untied] = _match({name: values[untied] for name, values in waits.items()}, records, ("globalPid", "eventId"))
+    return found
 
 
-def _blank(count: int) -> Columns:
-    """Return columns for what rows have not."""
-    empty = {"parent": -1, "partition": -1, "detail": -1, "size_bytes": 0, "correlation": 0}
-    return {name: np.full(count, value, np.int64) for name, value in empty.items()}
+def _match(waits: Columns, records: Columns, columns: Sequence[str]) -> Int64Array:
+    """Return for each wait the last record before it that is equal in some columns, or -1."""
+    import pandas as pd  # slow to load
+
+    wanted, known = (
+        pd.DataFrame({name: rows[name] for name in ("call", *columns)}).rename_axis("row").reset_index().sort_values("call")
+        for rows in (waits, records)
+    )
+    pairs = pd.merge_asof(wanted, known, on="call", by=[*columns], suffixes=("", "_before"), allow_exact_matches=False)
+    return np.array(pairs.sort_values("row")["row_before"].fillna(-1), np.int64)
 
 
-def _numbered(columns: Columns) -> Columns:
-    columns["number"] = FIRST_WORK_NUMBER + np.arange(len(columns["start_ns"]))
-    return {name: columns[name] for name in SPAN_COLUMNS}
+def copy_name(kind: int, source: int, target: int) -> str:
+    """Return the name that the same copy has in a trace of our own; of any numbers, as nsys gives to copies and memory.
+
+    Examples
+    --------
+    >>> copy_name(1, 1, 2), copy_name(8, 2, 2), copy_name(2, 2, 0), copy_name(77, 7, 99)
+    ('memcpy HtoD (pinned)', 'memcpy DtoD', 'memcpy DtoH (pageable)', 'memcpy')
+    >>> copy_name(9, 0, 1), copy_name(11, 4, 4)
+    ('memcpy HtoH (pageable to pinned)', 'memcpy HtoD (managed)')
+    """
+    name = f"memcpy {_LETTERS[kind - 1]}" if 1 <= kind <= len(_LETTERS) else "memcpy"
+    if kind >= _FIRST_MANAGED:
+        return f"{name} (managed)" if kind <= len(_LETTERS) else name
+    first, last = (_MEMORY[end] if 0 <= end < len(_MEMORY) else "" for end in (source, target))
+    if "HtoD" in name or "HtoA" in name:
+        last = first
+    elif "DtoH" in name or "AtoH" in name:
+        first = last
+    if first == last:
+        return name if first in {"", "device"} else f"{name} ({first})"
+    return f"{name} ({first or 'unknown'} to {last or 'unknown'})"
 
 
-def _lacks_waits(parts: _Parts) -> bool:
-    """Tell whether streams may have waited for each other without a row that says so."""
-    is_whole = len(parts.calls.is_wait) and not parts.unlaunched
-    return parts.has_pairs and not (is_whole and parts.wait_count == np.count_nonzero(parts.calls.is_wait))
+def _graphs(rows: Columns) -> Int64Array:
+    """Return the graph of each node: the upper half of a node's number, which is there where the graph's own is not."""
+    node, graph = or_else(rows["graphNodeId"], 0), or_nought(rows["graphId"])
+    return np.where(node != 0, np.maximum((node >> 32) & 0x7FFF_FFFF, 1), graph)
 
 
-def _missing(parts: _Parts, places: Places) -> list[str]:
-    """Say what the report does not tell."""
-    work, said = parts.work, []
-    lanes, unsized = parts.lanes.lanes, parts.lanes.unsized
-    if parts.unlaunched:
-        said.append(
-            f"{parts.unlaunched:,} of {len(work.columns['name']):,} kernels, copies and fills have no call in the file to tell "
-            "their launch: the report was cut, or begins in the middle."
-        )
-    cards = sorted({lane.device for lane in lanes if not places.device(lane.device).sm_count})
-    if cards:
-        unknown = ", ".join(f"GPU {card}" for card in cards)
-        said.append(f"The file has no properties of {unknown}: when kernels fill its SMs is not known.")
-    if parts.has_pairs and any(lane.is_blocking is None and lane.stream != NO_STREAM for lane in lanes):
-        said.append("Of some streams the file does not tell whether they and the legacy default stream wait for each other.")
-    if _lacks_waits(parts):
-        wait_calls = int(np.count_nonzero(parts.calls.is_wait))
-        told = f"{parts.wait_count:,} of {wait_calls:,} waits of streams for events are told"
-        told = told if wait_calls else "Whether streams waited for events is not told"
-        said.append(f"{told}{'' if parts.has_records else '; nsys tells it with --trace=cuda --cuda-event-trace=true'}.")
-    if work.whole_graphs:
-        said.append(
-            f"{work.whole_graphs:,} launches of graphs are one span each, and what ran in them is not told; nsys tells it "
-            "with --cuda-graph-trace=node."
-        )
-    if unsized:
-        said.append(f"How many SMs {unsized:,} streams in green contexts may use is not told; nsys 2026.1 or later does it.")
-    if work.undetailed:
-        said.append(f"{work.undetailed:,} launches have no grid: more than {MOST_DETAILS:,} sorts of launches differ.")
-    return said
+def _sizes(three: Sequence[int]) -> tuple[int, int, int]:
+    """Return three sizes, or zeros where one of them cannot be."""
+    x, y, z = three
+    return (x, y, z) if 0 < x < _MOST_X and 0 < y < _MOST_YZ and 0 < z < _MOST_YZ else (0, 0, 0)
+
+
+def _lane_name(place: Place, where: str, *, is_null: bool) -> str:
+    if place.stream == NO_STREAM:
+        return f"{where}managed memory"
+    if is_null:  # reports look for the legacy stream by how its name begins
+        return f"default stream {place.stream}" + (f" of {where.strip()}" if where else "")
+    return f"{where}stream {place.stream}"

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 import shutil
 import sqlite3
 import subprocess
@@ -12,7 +13,7 @@ from contextlib import closing, contextmanager, nullcontext
 from itertools import islice
 from os import PathLike
 from pathlib import Path
-from typing import Any, TypeAlias
+from typing import Any, NamedTuple, TypeAlias
 
 import numpy as np
 import pyarrow as pa
@@ -21,7 +22,8 @@ import pyarrow.parquet as pq
 from gpustreamlab._util.shell import steps
 from gpustreamlab.errors import TraceFileError
 from gpustreamlab.exchange._formats import REPORT_SUFFIXES, is_nsys_folder
-from gpustreamlab.record import MAX_FULL_NAME
+from gpustreamlab.model import Device, Partition, SMLimits
+from gpustreamlab.record import MAX_FULL_NAME, cut_text
 from gpustreamlab.typing import BoolArray, Int64Array
 
 Columns: TypeAlias = dict[str, Int64Array]
@@ -39,7 +41,27 @@ _MAGIC = b"SQLite format 3\0"
 _LAST_WORDS = 300
 """Characters of what nsys said that a message repeats."""
 _FETCH_ROWS = 8_192
-_LARGEST_TIME_NS = 1 << 61
+LARGEST = 1 << 61
+"""Larger numbers are none."""
+_MOST_SMS = 1 << 16
+_FLAGS = {1: True, 2: False, 3: True}
+"""Whether streams and the legacy default stream wait for each other, by what nsys calls flag."""
+_GPU_COLUMNS = {
+    "name": ("name",),
+    "sms": ("smCount", "numMultiprocessors"),
+    "major": ("computeMajor", "computeCapabilityMajor"),
+    "minor": ("computeMinor", "computeCapabilityMinor"),
+    "memory": ("totalMemory", "globalMemorySize"),
+    "registers": ("maxRegistersPerSm",),
+    "shared_bytes": ("maxShmemPerSm",),
+    "blocks": ("maxBlocksPerSm",),
+    "warps": ("maxWarpsPerSm", "maxWarpsPerMultiprocessor"),
+    "warp": ("threadsPerWarp", "numThreadsPerWarp"),
+}
+"""Names of columns, the newest first: until 2021 TARGET_INFO_CUDA_GPU had others."""
+_MASK_WORD = re.compile(r"0x[0-9a-fA-F]{1,8}")
+
+_Facts: TypeAlias = Mapping[str, int | str]
 
 
 @contextmanager
@@ -219,11 +241,10 @@ class _Folder(Report):
             return file.read(columns=list(columns), use_threads=False)
 
 
-def timed(rows: Columns) -> tuple[Columns, int]:
-    """Return the rows whose times make sense, and how many others there are."""
+def timed(rows: Columns) -> Columns:
+    """Return the rows whose times make sense."""
     start_ns, end_ns = rows["start"], rows["end"]
-    is_good = (start_ns > -_LARGEST_TIME_NS) & (end_ns < _LARGEST_TIME_NS) & (start_ns <= end_ns)
-    return chosen(rows, is_good), len(is_good) - int(np.count_nonzero(is_good))
+    return chosen(rows, (start_ns > -LARGEST) & (end_ns < LARGEST) & (start_ns <= end_ns))
 
 
 def chosen(rows: Columns, which: BoolArray) -> Columns:
@@ -317,3 +338,109 @@ def _exported(path: Path) -> Iterator[Path]:
                 "nsys than this one; export it where it was recorded."
             )
         yield target
+
+
+class Place(NamedTuple):
+    """A stream: what tells it from others."""
+
+    process: int
+    """Number of the process."""
+    device: int
+    """As its process counts."""
+    context: int
+    green: int
+    """The green context; 0 for none."""
+    stream: int
+
+
+class Places:
+    """What a report tells of cards, contexts and streams."""
+
+    def __init__(self, report: Report) -> None:
+        wanted = [name for names in _GPU_COLUMNS.values() for name in names]
+        gpus = report.facts("TARGET_INFO_GPU", ["id", "cuDevice", *wanted])
+        old = {_whole(told, "deviceId"): told for told in report.facts("TARGET_INFO_CUDA_GPU", ["deviceId", *wanted])}
+        new = {_whole(told, "id"): told for told in gpus}
+        self._gpus = old | new if any("smCount" in told for told in gpus) else new | old
+        self._by_cuda = {_whole(told, "cuDevice"): _whole(told, "id") for told in gpus if "cuDevice" in told}
+        self._by_process = {
+            (_whole(told, "pid"), _whole(told, "cudaId")): _whole(told, "gpuId")
+            for told in report.facts("TARGET_INFO_CUDA_DEVICE", ["gpuId", "cudaId", "pid"])
+        }
+        contexts = ["processId", "contextId", "nullStreamId", "isGreenContext", "numMultiprocessors", "tpcMask"]
+        self._contexts = {_context_key(told): told for told in report.facts("TARGET_INFO_CUDA_CONTEXT_INFO", contexts)}
+        for told in report.facts("TARGET_INFO_CUDA_NULL_STREAM", ["processId", "contextId", "streamId"]):
+            self._contexts.setdefault(_context_key(told), {"nullStreamId": _whole(told, "streamId")})
+        streams = ["streamId", "processId", "contextId", "priority", "flag"]
+        self._streams = {
+            (*_context_key(told), _whole(told, "streamId")): told for told in report.facts("TARGET_INFO_CUDA_STREAM", streams)
+        }
+
+    def gpu_of(self, process: int, device: int) -> int:
+        """Return the card that a process calls this device: with CUDA_VISIBLE_DEVICES each counts its own from 0."""
+        known = self._by_process.get((process, device))
+        return max(self._by_cuda.get(device, device) if known is None else known, 0)
+
+    def device(self, gpu: int) -> Device:
+        """Return what the report tells of a card."""
+        told = self._gpus.get(gpu, {})
+        found = {key: next((told[name] for name in names if name in told), 0) for key, names in _GPU_COLUMNS.items()}
+        of = {key: max(_whole(found, key), 0) for key in found}
+        limits = {name: of[name] for name in ("blocks", "registers", "shared_bytes")} | {"threads": of["warps"] * of["warp"]}
+        return Device(
+            name=cut_text(str(found["name"] or f"GPU {gpu}")),
+            ordinal=gpu,
+            sm_count=min(of["sms"], _MOST_SMS),
+            compute_capability=(of["major"], of["minor"]),
+            memory_bytes=of["memory"],
+            sm_limits=SMLimits(**{name: number for name, number in limits.items() if 0 < number < 1 << 40}),
+        )
+
+    def green_of(self, process: int, context: int, told: int) -> int:
+        """Return the green context of work; in some versions its context is the green one itself."""
+        return told or (context if _whole(self._contexts.get((process, context), {}), "isGreenContext") == 1 else 0)
+
+    def partition(self, process: int, green: int, name: str) -> Partition | None:
+        """Return the SMs of a green context; None where the report does not tell how many."""
+        told = self._contexts.get((process, green), {})
+        sms = _whole(told, "numMultiprocessors")
+        if not 0 < sms <= _MOST_SMS:
+            return None
+        return Partition(name=name, requested_sms=sms, granted_sms=sms, groups=_tpcs(str(told.get("tpcMask", ""))))
+
+    def is_null(self, place: Place) -> bool:
+        """Tell whether a stream is the legacy default stream of its context."""
+        told = self._contexts.get((place.process, place.context), {})
+        return not place.green and told.get("nullStreamId") == place.stream
+
+    def stream(self, place: Place) -> tuple[int, bool | None]:
+        """Return the priority of a stream, and whether it and the legacy default stream wait for each other, if known."""
+        keys = [(place.process, context, place.stream) for context in (place.green, place.context)]
+        told: _Facts = next((self._streams[key] for key in keys if key in self._streams), {})
+        number = _whole(told, "priority") & 0xFFFF_FFFF  # of 32 bits, stored without its sign
+        is_blocking = True if self.is_null(place) else _FLAGS.get(_whole(told, "flag"))
+        return number - (1 << 32 if number >> 31 else 0), is_blocking
+
+
+def _context_key(told: _Facts) -> tuple[int, int]:
+    return _whole(told, "processId"), _whole(told, "contextId")
+
+
+def _whole(told: _Facts, name: str) -> int:
+    value = told.get(name, 0)
+    return value if type(value) is int and -LARGEST < value < LARGEST else 0
+
+
+def _tpcs(mask: str) -> tuple[int, ...]:
+    """Return which TPCs a mask has: words of 32 bits, the lowest first. Source: CUPTI, ``CUpti_ActivityGreenContext``.
+
+    Examples
+    --------
+    >>> _tpcs("0xf,0x1"), _tpcs("none")
+    ((0, 1, 2, 3, 32), ())
+    """
+    words = mask.split(",")[:32]
+    if not all(_MASK_WORD.fullmatch(word.strip()) for word in words):
+        return ()
+    numbers = [int(word, 16) for word in words]
+    return tuple(32 * place + bit for place, number in enumerate(numbers) for bit in range(32) if number >> bit & 1)

@@ -1,365 +1,559 @@
-"""Write traces for Perfetto: each stream and thread is a track, each span a slice, each wait and launch a flow.
+"""Read Perfetto's traces: our own ones back exactly, and those of others as far as they hold what a trace does.
 
-Source: https://perfetto.dev/docs/reference/synthetic-track-event. All packets are of one sequence, whose first one interns all
-strings and tells of a clock that counts whole nanoseconds from the trace's first moment.
+Packets are told one after the other: strings are interned, tracks described and clocks compared before they are used.
 """
 
 from __future__ import annotations
 
-import gzip
-from collections import Counter, defaultdict
-from collections.abc import Iterator, Sequence
-from itertools import pairwise
+from array import array
+from collections import Counter
+from collections.abc import Sequence
+from dataclasses import dataclass, field
 from os import PathLike
-from pathlib import Path
-from typing import Any, TypeAlias
+from typing import Any, NamedTuple, TypeAlias
 
 import numpy as np
 
-from gpustreamlab._util.shell import steps
-from gpustreamlab.analysis import busy_edges, count_steps, sm_time_steps, stack_sms
-from gpustreamlab.errors import TraceError
-from gpustreamlab.exchange._formats import require_suffix
-from gpustreamlab.exchange._pftrace_packets import (
-    BEGIN,
-    CLEARED,
-    COUNTER,
-    END,
-    INSTANT,
-    NEEDS_STATE,
-    load_messages,
-    own_packet,
-)
-from gpustreamlab.exchange._sublanes import nesting_order, sublanes
-from gpustreamlab.model import SPAN_KINDS, Lane, Trace, WorkDetail, parquet_bytes, write_file_whole
-from gpustreamlab.typing import FloatArray, Int64Array, LaneKind
+from gpustreamlab.errors import TraceFileError
+from gpustreamlab.exchange._frame import ANNOTATION, COPY, FILL, KERNEL, MARKER, Frame, match_begins, not_read, own_name
+from gpustreamlab.exchange._pftrace_packets import BEGIN, CLEARED, COUNTER, END, INSTANT, NEEDS_STATE, Packets
+from gpustreamlab.model import PERFETTO_BACKEND, Counters, Lane, Trace, parquet_trace
+from gpustreamlab.record import cut_text
+from gpustreamlab.typing import BoolArray, Int64Array, LaneKind
 
-SUFFIXES = (".pftrace", ".pftrace.gz")
-MOST_SAMPLES = 20_000
-"""Samples of a counter that is computed from spans; beyond, it is averaged over so many parts of the time."""
-LAST_NS = (1 << 62) - 1
-"""The latest time in a file: of 2116."""
-_SEQUENCE = 1
-_BOOTTIME, _CLOCK = 6, 64
-"""Numbers of clocks: the one of the file, and that of the sequence."""
-_BLOCK_PACKETS = 4_096
-"""Packets that are written at once."""
-_PACKED_LEVEL = 6
-_NUMBERS = {"correlation": "correlation", "size_bytes": "size_bytes", "queued_ns": "queued_before_ns"}
-"""Arguments of spans that are numbers, and their names in the file."""
-_ARGUMENTS = ("full_name", "launch", *_NUMBERS.values())
+MOST_LISTED = 6
+"""How many kinds of packets that are not read are named."""
+COMPLETE = 6
+"""Type of what begins and ends a slice at once: legacy events, and render stages."""
+LARGEST_NS = 1 << 62
+"""Later times, of 2116, are refused."""
+_MOST_GPUS = 4_096
+REALTIME, BOOTTIME, FIRST_SEQUENCE_CLOCK = 1, 6, 64
+"""Numbers of clocks: the time since 1970, the one of files that name no other, and from 64 on those of one sequence."""
+_PHASES = {ord("B"): BEGIN, ord("E"): END, ord("X"): COMPLETE, ord("I"): INSTANT, ord("i"): INSTANT, ord("R"): INSTANT}
+"""Types of legacy events."""
+_WORK = {"kernel": KERNEL, "gpu_memcpy": COPY, "gpu_memset": FILL}
+"""Categories that tell of work of a GPU."""
+
+_UNITS, _BUILTIN = {1: "ns", 2: "count", 3: "bytes"}, {1: "thread_time", 2: "thread_instruction_count"}
+"""Units of counters, and names of those that Perfetto names."""
+
+TrackKey: TypeAlias = int | tuple[int, str]
+"""The uuid of a track, or GPU and queue of render stages."""
+_Moment: TypeAlias = tuple[int, int]
+"""A time in ns, and the number of its clock."""
 
 
-def write_pftrace(trace: Trace, path: str | PathLike[str]) -> None:
-    """Write a trace for Perfetto's viewer and engine.
+def read_pftrace(path: str | PathLike[str]) -> Trace:
+    """Read a trace of Perfetto's, packed by gzip or not.
 
-    Parameters
-    ----------
-    trace
-        The trace. `read_pftrace` returns the same one.
-    path
-        Where; the suffix is ``.pftrace``, or ``.pftrace.gz`` for a packed one.
-
-    Raises
-    ------
-    OptionError
-        If the suffix is another one.
-    TraceError
-        If times are further apart than 146 years.
-    MissingExtraError
-        If Perfetto's package is not installed.
-    TraceFileError
-        If the file cannot be written; one that was there before is then left as it was.
+    Returns
+    -------
+    Trace
+        What `write_pftrace` wrote, exactly as it was. Of files of others: slices, instants, flows and counters of track events,
+        and work of GPUs (render stages). Each track is a lane, a thread of the host unless its slices have categories of work
+        of a GPU. Slices are annotations, instants are markers; what nothing ended lasts until the last event.
+        ``trace.metadata.imported`` counts what was used, left out and refused.
 
     Notes
     -----
-    Tracks are grouped by device and partition. Where spans of a lane overlap and do not nest, as Perfetto wants them to, the
-    lane has several tracks. A wait or launch is drawn as a flow where its source starts first. The SMs in use and the busy
-    streams are counters, averaged over 20,000 parts of the time where they change more often.
+    Nothing of our own files is lost. Of others' are not read: arguments of slices, legacy events that are asynchronous or tell
+    their time as a distance, process ids, and all other data sources. Strings and clocks have to be interned and told before
+    they are used. An end belongs to what began last on its track, whatever its name is.
+
+    Raises
+    ------
+    MissingExtraError
+        If it is a file of others, and Perfetto's package is not installed.
+    TraceFileError
+        If the file holds no packet or no event of those, is too large, or is one of ours whose own data is damaged.
 
     Examples
     --------
-    >>> from gpustreamlab.exchange._pftrace import write_pftrace
-    >>> from gpustreamlab.exchange._pftrace_read import read_pftrace
-    >>> path = getfixture("tmp_path") / "run.pftrace"
+    >>> from gpustreamlab.exchange._pftrace import read_pftrace
+    >>> from gpustreamlab.exchange._pftrace_write import write_pftrace
+    >>> path = getfixture("tmp_path") / "run.pftrace.gz"
     >>> write_pftrace(Trace.from_columns(start_ns=[0, 5], end_ns=[9, 7], stream=["a", "b"]), path)
-    >>> read_pftrace(path).end_ns.tolist()
-    [9, 7]
+    >>> read_pftrace(path)
+    <Trace: 2 spans in 2 lanes on unknown device>
     """
-    name = require_suffix(path, SUFFIXES, "Perfetto's files")
-    writer = _Writer(trace)
+    packets = Packets(path)
+    own = packets.own()
+    if own is not None:
+        del packets
+        return parquet_trace(own, f"{str(path)!r}, which gpustreamlab wrote,")
+    events = _Events(packets.left_out)
+    for data, packet in packets:
+        events.read(data, packet)
+    if not packets.count:
+        raise TraceFileError(
+            f"{str(path)!r} holds no packet of a trace of Perfetto's in {packets.lost_bytes:,} bytes. It was cut off, is "
+            "damaged, or another program wrote it."
+        )
+    return _Maker(packets, events).trace()
 
-    def write(target: Path) -> None:
-        with target.open("wb") as file:
-            if not name.endswith(".gz"):
-                writer.write(file)
-                return
-            with gzip.GzipFile("", "wb", _PACKED_LEVEL, file, mtime=0) as packed:
-                writer.write(packed)
 
-    write_file_whole(path, write)
+@dataclass(slots=True)
+class _Clock:
+    """A clock of one sequence, as its last snapshot tells."""
+
+    time_ns: int
+    unit_ns: int
+    is_incremental: bool
+    other: int
+    """Number of a clock of all, and how far that is ahead."""
+    ahead_ns: int
+
+    def moment(self, time: int) -> _Moment:
+        """Return a time on the other clock."""
+        time_ns = time * self.unit_ns
+        if self.is_incremental:
+            time_ns = self.time_ns = self.time_ns + time_ns
+        return time_ns + self.ahead_ns, self.other
 
 
-class _Writer:
-    """The packets of one trace, in blocks."""
+@dataclass(slots=True)
+class _Sequence:
+    """What packets of one sequence said for later ones."""
 
-    def __init__(self, trace: Trace) -> None:
-        self._trace = trace
-        self._block = load_messages().Trace()
-        self._shift_ns, self._first_ns = _clock(trace)
-        sub = sublanes(trace.start_ns, trace.end_ns, trace.lane)
-        counts = np.ones(len(trace.lanes), np.int64)
-        np.maximum.at(counts, trace.lane, sub + 1)
-        place = (np.cumsum(counts) - counts)[trace.lane] + sub
-        self._order = nesting_order(trace.start_ns, trace.end_ns, place)
-        """Rows in the order in which they are written."""
-        self._bounds = np.searchsorted(place[self._order], np.arange(int(counts.sum()) + 1)).tolist()
-        """Where spans of each track begin in it."""
-        self._tracks = _Tracks(trace, counts.tolist())
+    is_known: bool = False
+    """Whether it was cleared, and nothing was lost since then."""
+    clocks: dict[int, _Clock] = field(default_factory=dict)
+    names: dict[int, int] = field(default_factory=dict)
+    kinds: dict[int, int] = field(default_factory=dict)
+    """Kind of span by the number of a category."""
+    stages: dict[int, str] = field(default_factory=dict)
+    clock: int = 0
+    defaults: Any = None
+    """Defaults of track events."""
+    sums: dict[int, float] = field(default_factory=dict)
+    """Of incremental counters, by track."""
 
-    def write(self, file: Any) -> None:
-        """Write everything into a file that is open."""
-        self._file = file
-        file.write(own_packet(parquet_bytes(self._trace)))
-        self._write_head()
-        self._write_tracks_and_counters()
-        self._write_slices()
-        file.write(self._block.SerializeToString())
 
-    def _packet(self, **fields: Any) -> Any:
-        """Return a new packet."""
-        if len(self._block.packet) == _BLOCK_PACKETS:
-            self._file.write(self._block.SerializeToString())
-            self._block = type(self._block)()
-        return self._block.packet.add(trusted_packet_sequence_id=_SEQUENCE, **fields)
+class Rows(NamedTuple):
+    """Events; shape (n_events,) each."""
 
-    def _event(self, time_ns: int, kind: int, uuid: int) -> Any:
-        """Return a new track event."""
-        packet = self._packet()
-        packet.timestamp, packet.sequence_flags = time_ns - self._first_ns, NEEDS_STATE
+    time_ns: Int64Array
+    clock: Int64Array
+    track: Int64Array
+    type: Int64Array
+    name: Int64Array
+    kind: Int64Array
+    duration_ns: Int64Array
+
+
+class Track(NamedTuple):
+    """What a track descriptor says."""
+
+    name: str = ""
+    parent: int = 0
+    process: str = ""
+    thread: str = ""
+    """What the thread is called, or its number; empty where it is none."""
+    unit: str = ""
+    multiplier: int = 1
+
+
+class _Events:
+    """All that is told, and which texts and tracks there are."""
+
+    def __init__(self, left_out: Counter[str]) -> None:
+        self.names: dict[str, int] = {"": 0}
+        self.tracks: dict[TrackKey, int] = {}
+        self.counters: dict[int, int] = {}
+        """Number of each track of samples, by its uuid."""
+        self.descriptors: dict[int, Any] = {}
+        self.snapshots: list[dict[int, int]] = []
+        """The same moment on several clocks, in ns."""
+        self.primary_clock = BOOTTIME
+        self.flows = array("Q")
+        """Of each end of a flow, one after the other: which event it is of, its id, and whether it is the last one."""
+        self.samples = array("d")
+        """Of each sample, one after the other: which event it came with, which counter it is of, and its value."""
+        self.stage_count = 0
+        self._left_out = left_out
+        self._rows, self._count = array("q"), 0
+        """Values of events, one event after the other, and how many events those are."""
+        self._sequences: dict[int, _Sequence] = {}
+        self._specifications: tuple[Sequence[Any], Sequence[Any]] = (), ()
+        """Queues and stages that events themselves list."""
+        self._readers = {
+            "track_event": self._read_event,
+            "gpu_render_stage_event": self._read_stage,
+            "clock_snapshot": self._read_snapshot,
+            "track_descriptor": self._read_descriptor,
+        }
+
+    def read(self, data: str | None, packet: Any) -> None:
+        """Take in the next packet, and the name of what it holds."""
+        sequence = self._sequence(packet)
+        if packet.HasField("interned_data"):
+            self._intern(packet.interned_data, sequence)
+        if packet.HasField("trace_packet_defaults"):
+            sequence.clock = packet.trace_packet_defaults.timestamp_clock_id
+            sequence.defaults = packet.trace_packet_defaults.track_event_defaults
+        moment = self._moment(packet, sequence) if packet.HasField("timestamp") else None
+        if data in self._readers:
+            self._readers[data](packet, sequence, moment)
+        elif data is not None:
+            self._left_out[data.replace("_", " ")] += 1
+
+    def columns(self) -> tuple[Rows, BoolArray]:
+        """Return all events, with times on the primary clock, and of which those are known."""
+        columns = Rows(*np.array(self._rows).reshape(-1, len(Rows._fields)).T)
+        clock = np.where(columns.clock == 0, self.primary_clock, columns.clock)
+        time_ns, is_known = columns.time_ns.copy(), np.ones(len(clock), bool)
+        used = np.unique(clock).tolist()
+        for number in used:
+            # Where nothing says how clocks belong together, the only one is as good as any.
+            if number == self.primary_clock or (len(used) == 1 and not self.snapshots):
+                continue
+            rows = np.flatnonzero(clock == number)
+            shared = [one for one in self.snapshots if {number, self.primary_clock} <= one.keys()]
+            own, others = np.array(sorted((one[number], one[self.primary_clock]) for one in shared), np.int64).reshape(-1, 2).T
+            is_known[rows] = len(own) > 0
+            if len(own):
+                last = np.maximum(np.searchsorted(own, time_ns[rows], side="right") - 1, 0)
+                time_ns[rows] += (others - own)[last]
+        return columns._replace(time_ns=time_ns), is_known
+
+    def track(self, uuid: int) -> Track:
+        """Return what is known of a track."""
+        told = self.descriptors.get(uuid)
+        if told is None:
+            return Track()
+        counter = told.counter
+        return Track(
+            name=text_of(told.name or told.static_name or told.atrace_name) or _BUILTIN.get(counter.type, ""),
+            parent=told.parent_uuid,
+            process=text_of(told.process.process_name),
+            thread=text_of(told.thread.thread_name) or f"thread {told.thread.tid}" if told.HasField("thread") else "",
+            unit=text_of(counter.unit_name) or _UNITS.get(counter.unit, ""),
+            multiplier=counter.unit_multiplier if counter.HasField("unit_multiplier") else 1,
+        )
+
+    def wall_clock_ns(self) -> int:
+        """Return when the primary clock was 0, in ns since 1970; 0 where nothing says so."""
+        found = ({REALTIME, self.primary_clock} <= one.keys() and one for one in self.snapshots)
+        return next((one[REALTIME] - one[self.primary_clock] for one in found if one), 0)
+
+    def _sequence(self, packet: Any) -> _Sequence:
+        """Return what the packet's sequence said so far that still holds."""
+        number = packet.trusted_packet_sequence_id
+        known = self._sequences.get(number)
+        is_cleared = packet.sequence_flags & CLEARED or packet.incremental_state_cleared
+        if known is None or is_cleared or packet.previous_packet_dropped:
+            known = self._sequences[number] = _Sequence(bool(is_cleared), known.clocks if known else {})
+        return known
+
+    @staticmethod
+    def _moment(packet: Any, sequence: _Sequence) -> _Moment | None:
+        time_ns, clock = packet.timestamp, packet.timestamp_clock_id or sequence.clock
+        if clock >= FIRST_SEQUENCE_CLOCK:
+            if clock not in sequence.clocks:
+                return None
+            time_ns, clock = sequence.clocks[clock].moment(time_ns)
+        return (time_ns, clock) if 0 <= time_ns < LARGEST_NS else None
+
+    def _intern(self, interned: Any, sequence: _Sequence) -> None:
+        for one in interned.event_names:
+            sequence.names[one.iid] = self._name(one.name)
+        for one in interned.event_categories:
+            sequence.kinds[one.iid] = kind_of(one.name)
+        for one in interned.gpu_specifications:
+            sequence.stages[one.iid] = text_of(one.name)
+
+    def _name(self, name: str | bytes) -> int:
+        return self.names.setdefault(cut_text(text_of(name)), len(self.names))
+
+    def _read_descriptor(self, packet: Any, *_: Any) -> None:
+        told = packet.track_descriptor
+        if told.uuid in self.descriptors:
+            self.descriptors[told.uuid].MergeFrom(told)
+        else:
+            self.descriptors[told.uuid] = told
+
+    def _read_snapshot(self, packet: Any, sequence: _Sequence, _: _Moment | None) -> None:
+        told = packet.clock_snapshot
+        self.primary_clock = told.primary_trace_clock or self.primary_clock
+        times = {one.clock_id: one.timestamp * (one.unit_multiplier_ns or 1) for one in told.clocks}
+        shared = {number: ns for number, ns in times.items() if number < FIRST_SEQUENCE_CLOCK and ns < LARGEST_NS}
+        self.snapshots.append(shared)
+        other = self.primary_clock if self.primary_clock in shared else next(iter(shared), None)
+        for one in told.clocks:
+            if one.clock_id >= FIRST_SEQUENCE_CLOCK and other is not None:
+                time_ns, unit_ns = times[one.clock_id], one.unit_multiplier_ns or 1
+                ahead_ns = shared[other] - time_ns
+                sequence.clocks[one.clock_id] = _Clock(time_ns, unit_ns, one.is_incremental, other, ahead_ns)
+
+    def _read_event(self, packet: Any, sequence: _Sequence, moment: _Moment | None) -> None:
         event = packet.track_event
-        event.type, event.track_uuid = kind, uuid
-        return event
+        type_, name, duration_ns = event.type, event.name_iid, 0
+        if event.HasField("legacy_event"):
+            old = event.legacy_event
+            type_, name, duration_ns = type_ or _PHASES.get(old.phase, 0), name or old.name_iid, old.duration_us * 1_000
+        reason = self._refused(packet, sequence, type_, moment, duration_ns)
+        if reason or moment is None:
+            self._left_out[reason] += 1
+            return
+        number, kind = self._count, ANNOTATION
+        if type_ == INSTANT:
+            kind = MARKER
+        elif event.category_iids:
+            kind = sequence.kinds.get(event.category_iids[0], ANNOTATION)
+        elif event.categories:
+            kind = kind_of(event.categories[0])
+        uuid = event.track_uuid if event.HasField("track_uuid") or not sequence.defaults else sequence.defaults.track_uuid
+        code = self._name(event.name) if event.HasField("name") else sequence.names.get(name, 0)
+        self._add(moment, uuid, type_, code, kind, duration_ns)
+        if type_ == COUNTER:
+            is_double = event.HasField("double_counter_value")
+            self._add_sample(number, sequence, uuid, event.double_counter_value if is_double else event.counter_value)
+        self._read_more(event, sequence, number)
 
-    def _write_head(self) -> None:
-        """Write the packet that all others need: it interns strings, and tells of the clock."""
-        texts = [text for detail in self._trace.details for text in (detail.full_name, _launch_text(detail))]
-        self._packet(
-            sequence_flags=CLEARED,
-            trace_packet_defaults={"timestamp_clock_id": _CLOCK},
-            clock_snapshot={
-                "clocks": [
-                    {"clock_id": _BOOTTIME, "timestamp": self._first_ns + self._shift_ns},
-                    {"clock_id": _CLOCK, "timestamp": 0},
-                ]
-            },
-            interned_data={
-                "event_names": _interned(self._trace.names),
-                "event_categories": _interned([kind.value for kind in SPAN_KINDS]),
-                "debug_annotation_names": _interned(_ARGUMENTS),
-                "debug_annotation_string_values": [{"iid": iid, "str": text.encode()} for iid, text in enumerate(texts, 1)],
-            },
+    @staticmethod
+    def _refused(packet: Any, sequence: _Sequence, type_: int, moment: _Moment | None, duration_ns: int) -> str:
+        """Return why an event is not read; empty where it is."""
+        if not 0 < type_ <= COUNTER and type_ != COMPLETE:
+            return "events of other types"
+        if moment is None:
+            return "events whose time is not told"
+        if not 0 <= duration_ns < LARGEST_NS:
+            return "events with a negative duration"
+        if packet.sequence_flags & NEEDS_STATE and not sequence.is_known:
+            return "events whose names are lost"
+        return ""
+
+    def _add(self, moment: _Moment, track: TrackKey, *rest: int) -> None:
+        self._rows.extend((*moment, self.tracks.setdefault(track, len(self.tracks)), *rest))
+        self._count += 1
+
+    def _read_more(self, event: Any, sequence: _Sequence, number: int) -> None:
+        """Read the flows of an event, and samples of counters that it brings along."""
+        told, last = (event.flow_ids, event.flow_ids_old), (event.terminating_flow_ids, event.terminating_flow_ids_old)
+        for ids, is_last in ((told[0], 0), (told[1], 0), (last[0], 1), (last[1], 1)):
+            for flow in ids:
+                self.flows.extend((number, flow, is_last))
+        for what in ("counter", "double_counter"):
+            values = getattr(event, f"extra_{what}_values")
+            if values:
+                uuids = getattr(event, f"extra_{what}_track_uuids") or getattr(
+                    sequence.defaults, f"extra_{what}_track_uuids", ()
+                )
+                self._left_out["samples of no counter"] += max(len(values) - len(uuids), 0)
+                for uuid, value in zip(uuids, values, strict=False):
+                    self._add_sample(number, sequence, uuid, value)
+
+    def _add_sample(self, event: int, sequence: _Sequence, uuid: int, value: float) -> None:
+        if uuid in self.descriptors and self.descriptors[uuid].counter.is_incremental:
+            value = sequence.sums[uuid] = sequence.sums.get(uuid, 0) + value
+        self.samples.extend((event, self.counters.setdefault(uuid, len(self.counters)), value))
+
+    def _read_stage(self, packet: Any, sequence: _Sequence, moment: _Moment | None) -> None:
+        """Read work of a GPU: its queue and stage are interned, or listed by an event before."""
+        event = packet.gpu_render_stage_event
+        if event.HasField("specifications"):
+            told = event.specifications
+            self._specifications = told.hw_queue or self._specifications[0], told.stage or self._specifications[1]
+        queue, stage = (
+            sequence.stages.get(iid) if iid else text_of(listed[number].name) if number < len(listed) else None
+            for iid, number, listed in zip(
+                (event.hw_queue_iid, event.stage_iid), (event.hw_queue_id, event.stage_id), self._specifications, strict=True
+            )
         )
+        if queue is None or moment is None or not 0 < event.duration < LARGEST_NS:
+            self._left_out["render stages without a queue or a duration"] += 1
+            return
+        name = self._name(event.name or stage or "")
+        self._add(moment, (min(max(event.gpu_id, 0), _MOST_GPUS), queue), COMPLETE, name, KERNEL, event.duration)
+        self.stage_count += 1
 
-    def _write_tracks_and_counters(self) -> None:
-        trace, tracks = self._trace, self._tracks
-        samples = trace.counters
-        counters = [
-            (tracks.add_counter(lane, samples.names[name]), samples.time_ns[rows], samples.value[rows])
-            for lane, name, rows in _samples(trace)
+
+def kind_of(category: str | bytes) -> int:
+    """Return the kind of spans of a category."""
+    return _WORK.get(text_of(category).lower(), ANNOTATION)
+
+
+def text_of(text: str | bytes) -> str:
+    """Return a text; what is no UTF-8 comes as bytes."""
+    return text if isinstance(text, str) else text.decode("utf-8", "replace")
+
+
+class _Maker:
+    """Makes a trace of what a file of others tells."""
+
+    def __init__(self, packets: Packets, events: _Events) -> None:
+        self._packets, self._told = packets, events
+        self._events, self._is_known = events.columns()
+        packets.left_out["events whose time is not told"] += int((~self._is_known).sum())
+        self._lanes: list[Lane] = []
+        self._names = Counter[str]()
+        self._lane_of: dict[TrackKey | None, int] = {}
+        self._notes = ""
+
+    def trace(self) -> Trace:
+        """Return the trace."""
+        event, start_ns, end_ns, slice_of = self._slices()
+        lane = self._track_lanes(event)[self._events.track[event]]
+        counters = self._counters()
+        if not len(event) and not len(counters):
+            raise TraceFileError(
+                f"{self._packets.path!r} holds no track events and no work of a GPU in {self._packets.count:,} packets"
+                f"{self._not_read()}. Record with the data source track_event or gpu.renderstages."
+            )
+        flows = self._flows(slice_of)
+        is_stream = np.array([one.kind is LaneKind.STREAM for one in self._lanes], bool)
+        thread = np.where(is_stream, -1, np.cumsum(~is_stream) - 1)
+        order = np.lexsort((~end_ns, start_ns))
+        place = np.empty_like(order)
+        place[order] = np.arange(len(order))
+        columns = {"start_ns": start_ns, "end_ns": end_ns, "lane": lane, "thread": thread[lane]}
+        columns |= {"name": self._events.name[event], "kind": self._events.kind[event]}
+        return Frame(
+            backend=PERFETTO_BACKEND,
+            source="Perfetto",
+            path=self._packets.path,
+            lanes=self._lanes,
+            threads=[one.name.removeprefix("host: ") for one in self._lanes if one.kind is LaneKind.HOST],
+            names=[*self._told.names],
+            parts=[{name: values[order] for name, values in columns.items()}],
+            flows=place[flows],
+            counters=counters,
+            epoch_ns=self._told.wall_clock_ns(),
+            imported=self._used(len(order), len(counters), len(flows)),
+            missing=_missing(is_stream, has_flows=len(flows) > 0),
+            facts={"waits_told": int(is_stream.sum()) < 2},
+        ).trace()
+
+    def _slices(self) -> tuple[Int64Array, Int64Array, Int64Array, Int64Array]:
+        """Return of slices and instants the event that begins each, the start and the end; and the slice of each event, or -1.
+
+        An end belongs to the newest slice of its track that is open.
+        """
+        events, kind = self._events, np.where(self._is_known, self._events.type, 0)
+        both = np.flatnonzero((kind == BEGIN) | (kind == END))
+        is_begin = kind[both] == BEGIN
+        begins, ends = match_begins(events.track[both], events.time_ns[both], is_begin, np.zeros(len(both), np.int64))
+        starting = np.flatnonzero((kind == BEGIN) | (kind == INSTANT) | (kind == COMPLETE))
+        of = np.full(len(kind), -1)
+        of[starting] = np.arange(len(starting))
+        start_ns = events.time_ns[starting]
+        end_ns, is_open = start_ns + events.duration_ns[starting], kind[starting] == BEGIN
+        ended = of[both[begins]]
+        end_ns[ended], is_open[ended] = events.time_ns[both[ends]], False
+        of[both[ends]] = ended
+        if is_open.any():
+            self._notes = f"; {is_open.sum():,} slices have no end and last until the last event"
+            end_ns[is_open] = np.maximum(events.time_ns[self._is_known].max(), start_ns[is_open])
+        unmatched = len(both) - int(is_begin.sum()) - len(ends)
+        self._notes += f"; {unmatched:,} ends end nothing" if unmatched else ""
+        return starting, start_ns, end_ns, of
+
+    def _flows(self, slice_of: Int64Array) -> Int64Array:
+        """Return the slices that flows lead from and to: from each event of a flow to the next one, up to its last one."""
+        told = np.array(self._told.flows).reshape(-1, 3)
+        told = told[slice_of[told[:, 0].astype(np.int64)] >= 0]
+        event, flow, is_last = told[:, 0].astype(np.int64), told[:, 1], told[:, 2] > 0
+        # Where an event ends one flow and is in another of the same number, it ends that first.
+        order = np.lexsort((~is_last, event, self._events.time_ns[event], flow))
+        event, flow, is_last = event[order], flow[order], is_last[order]
+        is_next = (flow[1:] == flow[:-1]) & ~is_last[:-1]
+        source, target = slice_of[event[:-1][is_next]], slice_of[event[1:][is_next]]
+        flows: Int64Array = np.stack((source[source != target], target[source != target]), axis=1)
+        return flows
+
+    def _track_lanes(self, event: Int64Array) -> Int64Array:
+        """Return the lane of each track; tracks that are no threads share one where name and parent are the same."""
+        keys, track = [*self._told.tracks], self._events.track[event]
+        is_work = set(track[np.isin(self._events.kind[event], [*_WORK.values()])].tolist())
+        used = np.unique(track).tolist()
+        rank: dict[Any, int] = {uuid: place for place, uuid in enumerate(self._told.descriptors)}
+        has_many = len({keys[code][0] for code in used if isinstance(keys[code], tuple)}) > 1
+        lanes, known = np.zeros(len(keys), np.int64), dict[object, int]()
+        for code in sorted(used, key=lambda code: (isinstance(keys[code], tuple), rank.get(keys[code], len(rank)), keys[code])):
+            key, is_stream = keys[code], code in is_work
+            if isinstance(key, tuple):
+                gpu, queue = key
+                lanes[code] = self._add_lane(f"GPU {gpu} {queue}" if has_many else queue, is_stream=True, device=gpu)
+                continue
+            one = self._told.track(key)
+            shared = key if one.thread or not one.name else (one.name, one.parent, is_stream)
+            if shared not in known:
+                known[shared] = self._add_lane(self._track_name(key, one), is_stream=is_stream)
+            lanes[code] = self._lane_of[key] = known[shared]
+        return lanes
+
+    def _track_name(self, uuid: int, track: Track) -> str:
+        """Return what a track is called."""
+        if track.thread:
+            return track.name or track.thread
+        over = self._told.track(track.parent)
+        parts = [part for part in (over.process or over.name or over.thread, track.name or track.process) if part]
+        return ": ".join(parts) or (f"track {uuid}" if uuid else "default track")
+
+    def _add_lane(self, name: str, *, is_stream: bool, device: int = 0) -> int:
+        """Add a lane with a name of its own; return its number."""
+        name = cut_text(name)
+        name = own_name(name if is_stream else f"host: {name}", self._names)
+        kind = LaneKind.STREAM if is_stream else LaneKind.HOST
+        self._lanes.append(Lane(name=name, device=device, stream=len(self._lanes) + 1, kind=kind))
+        return len(self._lanes) - 1
+
+    def _counters(self) -> Counters:
+        """Return the samples of counters."""
+        event, code, value = np.array(self._told.samples).reshape(-1, 3).T
+        event, code = event.astype(np.int64), code.astype(np.int64)
+        is_known = self._is_known[event]
+        event, code, value = event[is_known], code[is_known], value[is_known]
+        tracks = [(uuid, self._told.track(uuid)) for uuid in self._told.counters]
+        texts = [_counter_name(uuid, track) for uuid, track in tracks]
+        names = {text: number for number, text in enumerate(dict.fromkeys(texts))}
+        table = [(names[text], self._counter_lane(track)) for text, (_, track) in zip(texts, tracks, strict=True)]
+        name, lane = np.array(table, np.int32).reshape(-1, 2)[code].T
+        multiplier = np.array([track.multiplier for _, track in tracks], np.float64)[code]
+        return Counters(time_ns=self._events.time_ns[event], lane=lane, name=name, value=value * multiplier, names=tuple(names))
+
+    def _counter_lane(self, track: Track) -> int:
+        """Return the lane that a counter is of: that of its track, else one for all others."""
+        if track.parent in self._lane_of:
+            return self._lane_of[track.parent]
+        if None not in self._lane_of:
+            self._lane_of[None] = self._add_lane("counters", is_stream=False)
+        return self._lane_of[None]
+
+    def _used(self, spans: int, samples: int, flows: int) -> str:
+        """Say how much was read, left out and refused."""
+        parts = [
+            (spans - self._told.stage_count, "slices and instants"),
+            (self._told.stage_count, "pieces of work of GPUs"),
+            (samples, "samples of counters"),
+            (flows, "flows"),
         ]
-        counters += [(tracks.add_computed(*key), *found) for key, found in _computed(trace).items()]
-        markers = tracks.add("markers") if trace.markers else 0
-        for told in tracks.all:
-            self._packet(track_descriptor=told)
-        for one in trace.markers:
-            event = self._event(one.time_ns, INSTANT, markers)
-            event.name = one.text
-            event.categories.append(one.kind.value)
-        for uuid, times_ns, values in counters:
-            for time_ns, value in zip(times_ns.tolist(), values.tolist(), strict=True):
-                self._event(time_ns, COUNTER, uuid).double_counter_value = value
+        used = ", ".join(f"{count:,} {what}" for count, what in parts if count)
+        return f"{used} of {self._packets.count:,} packets{self._notes}{self._not_read()}"
 
-    def _write_slices(self) -> None:
-        """Write the beginnings and ends of spans, track by track: of each in the order of time, as they nest."""
-        trace = self._trace
-        sources, targets = self._flows()
-        with steps(len(self._tracks.spans), "writing") as step:
-            for (uuid, lane), bounds in zip(self._tracks.spans, pairwise(self._bounds), strict=True):
-                rows, open_ends_ns = self._order[slice(*bounds)], list[int]()
-                columns = (rows, trace.start_ns[rows], trace.end_ns[rows], trace.name[rows] + 1, trace.kind[rows] + 1)
-                told = zip(*(column.tolist() for column in columns), self._arguments(rows), strict=True)
-                for row, start_ns, end_ns, name, kind, arguments in told:
-                    while open_ends_ns and open_ends_ns[-1] <= start_ns:
-                        self._event(open_ends_ns.pop(), END, uuid)
-                    open_ends_ns.append(end_ns)
-                    event = self._event(start_ns, BEGIN, uuid)
-                    event.name_iid = name
-                    event.category_iids.append(kind)
-                    if row in sources:
-                        event.flow_ids.extend(sources[row])
-                    if row in targets:
-                        event.terminating_flow_ids.extend(targets[row])
-                    for name_iid, field, value in arguments:
-                        setattr(event.debug_annotations.add(name_iid=name_iid), field, value)
-                while open_ends_ns:
-                    self._event(open_ends_ns.pop(), END, uuid)
-                step(trace.lanes[lane].name[:40])
-
-    def _arguments(self, rows: Int64Array) -> Iterator[list[tuple[int, str, int]]]:
-        """Yield the arguments of each span, with the name of their field: numbers above 0, and how it was launched."""
-        trace, columns = self._trace, []
-        for iid, name in enumerate(_NUMBERS, len(_ARGUMENTS) - len(_NUMBERS) + 1):
-            values = trace.start_ns - trace.queued_ns if name == "queued_ns" else trace.extra.get(name)
-            if values is not None and values.dtype.kind in "iu":
-                columns.append((iid, values[rows].tolist()))
-        details = trace.extra["detail"][rows].tolist() if "detail" in trace.extra else [-1] * len(rows)
-        for place, code in enumerate(details):
-            told = [(iid, "uint_value", values[place]) for iid, values in columns if values[place] > 0]
-            if code >= 0:
-                told += [(iid, "string_value_iid", 2 * code + iid) for iid in (1, 2)]
-            yield told
-
-    def _flows(self) -> tuple[dict[int, list[int]], dict[int, list[int]]]:
-        """Return the ids of flows that begin at spans, and of those that end there; one that goes back in time is none."""
-        edges, start_ns = self._trace.edges, self._trace.start_ns
-        drawn = np.flatnonzero(start_ns[edges.source] < start_ns[edges.target])
-        found: list[dict[int, list[int]]] = []
-        for rows in (edges.source, edges.target):
-            found.append(defaultdict(list))
-            for flow, row in zip((drawn + 1).tolist(), rows[drawn].tolist(), strict=True):
-                found[-1][row].append(flow)
-        return found[0], found[1]
+    def _not_read(self) -> str:
+        text = not_read(self._packets.left_out, MOST_LISTED)
+        text += f"; {self._packets.damaged_count:,} damaged packets" if self._packets.damaged_count else ""
+        text += f"; {self._packets.lost_bytes:,} bytes at the end are no whole packet" if self._packets.lost_bytes else ""
+        return text + ("; the file is cut off" if self._packets.is_cut else "")
 
 
-class _Tracks:
-    """The rows of the viewer, in their order."""
-
-    def __init__(self, trace: Trace, counts: Sequence[int]) -> None:
-        self._device = trace.metadata.device
-        self.all: list[dict[str, Any]] = []
-        """Descriptors, in the order of their uuids, which begin with 1."""
-        self.spans: list[tuple[int, int]] = []
-        """Number and lane of each track of spans."""
-        self._ranks: Counter[int] = Counter()
-        self._groups: dict[tuple[object, ...], int] = {}
-        self._of_lane: list[int] = []
-        for code, (lane, count) in enumerate(zip(trace.lanes, counts, strict=True)):
-            parent = self._group(lane)
-            numbers = [self.add(lane.name if not place else f"{lane.name} ({place + 1})", parent) for place in range(count)]
-            self.spans += [(number, code) for number in numbers]
-            self._of_lane.append(numbers[0])
-
-    def add(self, name: str, parent: int = 0, unit: str = "") -> int:
-        """Add a row, of a counter where it has a unit; return its uuid."""
-        self._ranks[parent] += 1
-        # Two tracks of one name are two, and are shown in the order in which they are told.
-        told = {"uuid": len(self.all) + 1, "name": name, "sibling_order_rank": self._ranks[parent]}
-        told |= {"sibling_merge_behavior": "SIBLING_MERGE_BEHAVIOR_NONE"} | ({"parent_uuid": parent} if parent else {})
-        counter = {"unit": "UNIT_SIZE_BYTES"} if unit == "bytes" else {"unit_name": unit}
-        self.all.append(told | ({"counter": counter} if unit else {"child_ordering": "EXPLICIT"}))
-        return len(self.all)
-
-    def add_counter(self, lane: int, name: str) -> int:
-        """Add a row for a counter of a lane; return its number."""
-        return self.add(name, self._of_lane[lane], name.rpartition("_")[2])
-
-    def add_computed(self, device: int, name: str, unit: str) -> int:
-        """Add a row for a counter that is computed from the spans of a device; return its number."""
-        return self.add(name, self._groups["device", device], unit)
-
-    def _group(self, lane: Lane) -> int:
-        """Return the row under which a lane stands."""
-        if lane.kind is LaneKind.HOST:
-            return self._known(("host",), "host", 0)
-        name = f"GPU {lane.device}" + (f" {self._device.label}" if lane.device == self._device.ordinal else "")
-        device = self._known(("device", lane.device), name, 0)
-        if lane.partition is None:
-            return device
-        sms = f" ({lane.sm_count} SMs)" if lane.sm_count else ""
-        return self._known((lane.device, lane.partition), f"partition {lane.partition}{sms}", device)
-
-    def _known(self, key: tuple[object, ...], name: str, parent: int) -> int:
-        if key not in self._groups:
-            self._groups[key] = self.add(name, parent)
-        return self._groups[key]
+def _missing(is_stream: BoolArray, *, has_flows: bool) -> tuple[str, ...]:
+    """Say what the file does not tell."""
+    facts = []
+    if is_stream.any():
+        facts.append("The file has no properties of GPUs: when kernels fill their SMs is not known.")
+    else:
+        facts.append("The file holds no work of a GPU: its tracks are read as threads of the host.")
+    if is_stream.sum() > 1:
+        facts.append("Whether streams waited for events is not told, but for flows between their work.")
+    if has_flows:
+        facts.append("Flows do not say what they stand for: those from a thread to a GPU are launches here, others are waits.")
+    return tuple(facts)
 
 
-def _launch_text(detail: WorkDetail) -> str:
-    """Return how work was launched."""
-    shared = detail.static_shared_bytes + detail.dynamic_shared_bytes
-    parts = [
-        f"{word} {'x'.join(map(str, three))}" for word, three in (("grid", detail.grid), ("block", detail.block)) if any(three)
-    ]
-    parts += [f"{count:,} {what}" for count, what in ((detail.registers, "registers"), (shared, "B shared")) if count]
-    parts += [f"graph {detail.graph}"] if detail.graph else []
-    return ", ".join(parts)
-
-
-def _interned(texts: Sequence[str]) -> list[dict[str, Any]]:
-    """Return strings with their numbers, which begin with 1."""
-    return [{"iid": number, "name": text} for number, text in enumerate(texts, 1)]
-
-
-def _clock(trace: Trace) -> tuple[int, int]:
-    """Return what is added to the trace's times in the file, and its earliest time."""
-    times = [int(column.min()) for column in (trace.start_ns, trace.counters.time_ns) if len(column)]
-    times += [int(column.max()) for column in (trace.end_ns, trace.counters.time_ns) if len(column)]
-    times += [marker.time_ns for marker in trace.markers]
-    first_ns, last_ns = min(times, default=0), max(times, default=0)
-    if last_ns - first_ns > LAST_NS:
-        raise TraceError(
-            f"The trace lasts from {first_ns:,} to {last_ns:,} ns; a file holds {LAST_NS:,} ns. "
-            "Write a part of it: trace.between(a, b)."
-        )
-    shift_ns = trace.metadata.epoch_unix_ns
-    if first_ns + shift_ns < 0 or last_ns + shift_ns > LAST_NS:
-        shift_ns = -first_ns
-    return shift_ns, first_ns
-
-
-def _samples(trace: Trace) -> list[tuple[int, int, Int64Array]]:
-    """Return lane, name, and the rows in the order of time of each counter."""
-    counters = trace.counters
-    order = np.lexsort((counters.time_ns, counters.name, counters.lane))
-    lane, name = counters.lane[order], counters.name[order]
-    is_new = (np.diff(lane, prepend=-1) != 0) | (np.diff(name, prepend=-1) != 0)
-    heads = np.flatnonzero(is_new)
-    return [
-        (int(lane[head]), int(name[head]), rows)
-        for head, rows in zip(heads, np.split(order, heads[1:]), strict=bool(len(heads)))
-    ]
-
-
-_Steps: TypeAlias = tuple[Int64Array, FloatArray]
-
-
-def _computed(trace: Trace) -> dict[tuple[int, str, str], _Steps]:
-    """Return times and values of what is counted of each device: busy streams, and SMs in use; with names and units."""
-    found: dict[tuple[int, str, str], _Steps] = {}
-    if not len(trace):
-        return found
-    edges, streams = busy_edges(trace), [lane.kind is LaneKind.STREAM for lane in trace.lanes]
-    for device in dict.fromkeys(lane.device for lane, is_stream in zip(trace.lanes, streams, strict=True) if is_stream):
-        own = [edges[code] for code, lane in enumerate(trace.lanes) if streams[code] and lane.device == device]
-        found[device, "streams busy", "streams"] = _averaged(*count_steps(own))
-        card = next((card for card in trace.devices if card.ordinal == device), trace.metadata.device)
-        if device == card.ordinal and card.sm_count:
-            parts = stack_sms(sm_time_steps(trace, card), card.sm_count)
-            times_ns = np.concatenate([times for times, _ in parts])
-            changes = np.concatenate([np.diff(heights, prepend=0) for _, heights in parts])
-            order = np.argsort(times_ns, kind="stable")
-            is_last = np.diff(times_ns[order], append=times_ns[order[-1:]] + 1) > 0
-            found[device, "SMs in use", "SMs"] = _averaged(times_ns[order][is_last], np.cumsum(changes[order])[is_last])
-    return {key: value for key, value in found.items() if len(value[0])}
-
-
-def _averaged(times_ns: Int64Array, values: Int64Array) -> _Steps:
-    """Return steps, or where there are many, the average of each part of the time."""
-    if len(times_ns) <= MOST_SAMPLES:
-        return times_ns, values.astype(np.float64)
-    since_ns = (times_ns - times_ns[0]).astype(np.float64)
-    area = np.append(0, np.cumsum(np.diff(since_ns) * values[:-1]))
-    bounds = np.linspace(0, since_ns[-1], MOST_SAMPLES + 1)
-    means = np.diff(np.interp(bounds, since_ns, area)) / np.diff(bounds)
-    return times_ns[0] + np.ceil(bounds).astype(np.int64), np.append(means, 0)
+def _counter_name(uuid: int, track: Track) -> str:
+    """Return the name of a counter, with its unit."""
+    name = track.name or f"counter {uuid}"
+    return cut_text(name if not track.unit or name.endswith(track.unit) else f"{name}_{track.unit}")

@@ -14,7 +14,7 @@ from gpustreamlab._util.host import require_room, room_bytes
 from gpustreamlab._util.shell import steps
 from gpustreamlab._util.words import install_line
 from gpustreamlab.errors import MissingExtraError, TraceFileError
-from gpustreamlab.exchange._packed import unpacked
+from gpustreamlab.exchange._formats import unpacked
 
 CLEARED, NEEDS_STATE = 1, 2
 """Flags of a packet: what its sequence interned before does not hold any more; it needs what was interned."""

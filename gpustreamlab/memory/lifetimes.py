@@ -6,8 +6,7 @@ import logging
 from collections import deque
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from contextlib import AbstractContextManager, contextmanager
-from types import TracebackType
-from typing import TYPE_CHECKING, Any, NamedTuple, Protocol, TypeVar
+from typing import TYPE_CHECKING, Any, NamedTuple, TypeAlias, TypeVar
 from weakref import WeakSet
 
 from gpustreamlab._util.arrays import Owner, check_array, find_arrays, find_owner, is_array, is_empty
@@ -32,55 +31,12 @@ CHECKED_OWNERS = 64
 """How many a call looks at in passing."""
 
 
-class KeptStream(Protocol):
-    """A stream of a session, as this module uses it."""
-
-    name: str
-    _backend_stream: BackendStream
-    is_closed: bool
-
-    @property
-    def handle(self) -> int:
-        """Address of the ``cudaStream_t``."""
-
-    @property
-    def _loss_report(self) -> AbstractContextManager[None]:
-        """Names the ranges where the device's context is lost."""
-
-    def _require_open(self) -> None:
-        """Raise if it is closed."""
-
-    def _record_order(self, event: Any = None) -> Any:
-        """Record an event without a time behind the work enqueued so far."""
-
-    def wait(self, other: Any) -> None:
-        """Make later work wait for an event or a stream."""
-
-
-class LaneSelection(Protocol):
-    """What selects a lane for a ``with`` block."""
-
-    @property
-    def stream(self) -> Any:
-        """The lane."""
-
-    def __enter__(self) -> Any: ...
-
-    def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None) -> None: ...
-
-
-class HoldWatch(Protocol):
-    """Who watches accesses: it is told what could not be freed while a stream used it."""
-
-    @property
-    def is_watching(self) -> bool:
-        """Whether accesses are told of."""
-
-    def moment(self, stream: KeptStream) -> Any:
-        """Return what an event stands for that is recorded now."""
-
-    def kept_until(self, objects: Iterable[object], moment: Any) -> object:
-        """Note that objects could not be freed before a moment, which has been reached."""
+KeptStream: TypeAlias = Any
+"""A `gpustreamlab.streams.stream.Stream`, which is above this room."""
+LaneSelection: TypeAlias = Any
+"""A `gpustreamlab.streams.selection.Selection`: it has the lane as ``stream``, and selects it for a ``with`` block."""
+HoldWatch: TypeAlias = Any
+"""A `gpustreamlab.memory.hazards.AccessWatch`: it is told what could not be freed while a stream used it."""
 
 
 class _Held(NamedTuple):
@@ -261,7 +217,7 @@ class Keeper:
 
     def _keep(self, stream: KeptStream, objects: tuple[object, ...]) -> BackendStream:
         """Record an event, and keep objects until it has happened; return where."""
-        place = stream._backend_stream  # read once: another thread may move the stream
+        place: BackendStream = stream._backend_stream  # read once: another thread may move the stream
         if getattr(place, "is_capturing", False):
             capture = self._backend.find_capture(place)
             if capture is not None:  # at each launch of the graph its work needs them again

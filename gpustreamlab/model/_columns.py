@@ -36,13 +36,7 @@ COLUMN_DTYPES: Mapping[str, type[np.signedinteger[Any]]] = MappingProxyType(
 
 
 def freeze_column(name: str, values: object, dtype: DTypeLike) -> NDArray[Any]:
-    """Return a read-only one-dimensional array that shares nothing writable with the caller.
-
-    Raises
-    ------
-    TraceError
-        If the values are not one-dimensional or do not fit the dtype exactly.
-    """
+    """Return a read-only one-dimensional array that shares nothing writable with the caller."""
     given = np.asarray(values)
     if given.ndim != 1:
         raise TraceError(f"Column {name!r} has {given.ndim} dimensions; a column has exactly 1.")

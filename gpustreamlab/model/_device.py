@@ -310,15 +310,7 @@ class ClockOffset(Checked):
 
 
 def interpolate(at_ns: Int64Array, values: Int64Array, times_ns: Int64Array) -> Int64Array:
-    """Return what a value that is known at some times is at others: on the line between its two neighbours, also beyond them.
-
-    Parameters
-    ----------
-    at_ns, values
-        Shape (n_points,), `at_ns` ascending; one point or more.
-    times_ns
-        When it is asked for.
-    """
+    """Return what a value known at some times is at others: on the line between its two neighbours, also beyond them."""
     if len(at_ns) == 1:
         return np.full(np.shape(times_ns), values[0], np.int64)
     place = np.clip(np.searchsorted(at_ns, times_ns), 1, len(at_ns) - 1)

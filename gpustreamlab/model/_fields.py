@@ -23,15 +23,7 @@ Whole: TypeAlias = Annotated[int, msgspec.Meta(ge=-(1 << 63), le=(1 << 63) - 1)]
 
 
 def check_fields(value: Any, error: type[GPUStreamLabError] = TraceError) -> None:
-    """Raise an error where a field of a dataclass is not of its annotated type; store lists as tuples and texts as enums.
-
-    Parameters
-    ----------
-    value
-        The instance; call this first in its ``__post_init__``.
-    error
-        What to raise.
-    """
+    """Raise an error where a field of a dataclass is not of its annotated type; store lists as tuples and texts as enums."""
     for name, wanted in _annotations(type(value)).items():  # type: ignore[arg-type] # mypy takes no class as hashable
         object.__setattr__(value, name, check_field(value, name, wanted, error))
 
@@ -117,20 +109,6 @@ def check_name(name: object, what: str, example: str) -> str:
     """Return a name that magics can take and screens can show.
 
     Letters and digits of any script, and ``_ - . + : / # @``: no spaces, commas, quotes, brackets or control characters.
-
-    Parameters
-    ----------
-    name
-        What the user gave.
-    what
-        What is named, for example ``"stream"``.
-    example
-        A call that works, for the message.
-
-    Raises
-    ------
-    InvalidNameError
-        If the name is no text, empty, too long, or has other signs; the message proposes one that works.
 
     Examples
     --------

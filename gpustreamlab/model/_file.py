@@ -93,13 +93,7 @@ def _texts(holder: Trace | _Facts) -> dict[str, Sequence[str]]:
 
 
 def table_to_trace(table: pa.Table) -> Trace:
-    """Return the trace that a table of `trace_to_table` stands for.
-
-    Raises
-    ------
-    TraceError
-        If the table is no trace, is from a newer version, or does not hold together.
-    """
+    """Return the trace that a table of `trace_to_table` stands for."""
     import pyarrow as pa
 
     if not isinstance(table, pa.Table):
@@ -331,13 +325,7 @@ def trace_element(trace: Trace) -> str:
 
 
 def read_page(path: str | PathLike[str]) -> Trace:
-    """Read the trace of a page that ``lab.timeline().save("run.html", with_data=True)`` wrote.
-
-    Raises
-    ------
-    TraceFileError
-        If the page is not ours, holds no data, or is damaged.
-    """
+    """Read the trace of a page that ``lab.timeline().save("run.html", with_data=True)`` wrote."""
     text, shown = _read(path), repr(str(path))
     if _OUR_PAGE not in text:
         raise TraceFileError(
@@ -383,11 +371,6 @@ def _read(path: str | PathLike[str]) -> bytes:
 
 def write_file_whole(path: str | PathLike[str], write: Callable[[Path], object]) -> None:
     """Write a file beside its target and move it there, so that nobody ever finds half a file.
-
-    Raises
-    ------
-    TraceFileError
-        If the folder is missing, nothing can be written there, or something other than a file stands there.
 
     Notes
     -----

@@ -164,15 +164,7 @@ def merge(
 
 
 def shifted(times_ns: Int64Array, ahead: Ahead) -> Int64Array:
-    """Return times on the first clock; beyond what was measured the difference goes on as it went.
-
-    Parameters
-    ----------
-    times_ns
-        By the trace's own clock; shape (n,), int64.
-    ahead
-        As one of `merge`'s ``ahead_ns``.
-    """
+    """Return times on the first clock; beyond what was measured the difference goes on as it went."""
     if isinstance(ahead, int):
         return times_ns + ahead
     moved: Int64Array = times_ns + interpolate(*ahead, times_ns)
@@ -377,19 +369,7 @@ def _in_order(whole: _T) -> _T:
 def join_metadata(
     told: Sequence[TraceMetadata], devices: Iterable[Device], *, ahead_ns: Sequence[Ahead], error_ns: int | None, busiest: int
 ) -> TraceMetadata:
-    """Return what several traces say of themselves as one, on the clock of the first.
-
-    Parameters
-    ----------
-    told
-        Of each trace.
-    devices
-        All that they have.
-    ahead_ns, error_ns
-        As of `merge`.
-    busiest
-        The place of the trace with the most spans.
-    """
+    """Return what several traces say of themselves as one, on the clock of the first."""
     by_number = {device.ordinal: device for device in devices}
     windows: list[tuple[int, int]] = []
     for begin, end in sorted(

@@ -48,7 +48,7 @@ def marked():
     zero_ns = int(trace.start_ns.min())
     warm_up = Note(time_ns=zero_ns + 100_000, text="warm <b>up</b>")
     slow = Note(time_ns=zero_ns + 150_000, end_ns=zero_ns + 250_000, stream="a", text="slow")
-    return replace(trace, notes=(warm_up, slow))
+    return replace(trace, notes=(*trace.notes, warm_up, slow))
 
 
 def hash_of(reader):

@@ -7,7 +7,7 @@ import time
 from collections.abc import Callable, Mapping
 from typing import Any
 
-from gpustreamlab.cluster import _calls, _worker
+from gpustreamlab.cluster import _worker
 
 
 class FakeAnswer:
@@ -80,7 +80,7 @@ class FakeEngines:
 
     def aside(self, key: str, function: Callable[..., Any], *args: Any) -> FakeAnswer:
         name = key.removeprefix("key")
-        if function is _calls.interrupt:
+        if function is _worker.interrupt:
             self.interrupted.append(name)
             return FakeAnswer(lambda: None)
         if function is _worker.told_ns and name not in self.deaf:

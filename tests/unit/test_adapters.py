@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import dataclasses
 import importlib.util
 import sys
 import threading
@@ -230,21 +229,6 @@ def test_libraries_are_looked_for_after_an_import_and_not_before_each_selection(
             assert len(looks) == wanted
 
 
-def test_a_library_taken_inside_is_put_back_by_the_last_where_the_outer_selection_is_left_first(fresh, lab):
-    torch, state = make_torch()
-    _, b = handles(lab)
-    outer, inner = lab.on("a"), lab.on("b")
-    outer.__enter__()
-    fresh("torch", torch)
-    inner.__enter__()
-    with pytest.raises(Exception, match="before one that was entered after it"):
-        outer.__exit__(None, None, None)
-    assert state.current == (b, 0, 1)
-    inner.__exit__(None, None, None)
-    assert state.current == NULL
-    assert lab._backend.selected_stream is lab._backend.null_stream
-
-
 def test_libraries_are_selected_in_one_order_and_put_back_in_the_other_once(libraries, lab):
     libraries.add("one", "two")
     a, b = handles(lab)
@@ -287,77 +271,6 @@ def test_an_adapter_that_fails_to_select_is_switched_off_with_one_warning(librar
     assert told[0].filename == __file__
     assert lab.recording.adapters["one"].state == AdapterState.SWITCHED_OFF
     assert lab.recording.adapters["two"].state == AdapterState.FOLLOWS
-
-
-def test_an_adapter_that_fails_to_restore_does_not_stop_the_others(libraries, lab):
-    one, two, three = libraries.add("one", "two", "three")
-    two.fails.add("restore")
-    with pytest.warns(AdapterWarning, match="two 1.2 .* failed to restore a stream: OSError: lost") as told:
-        with lab.on("a"), lab.on("b"):
-            pass
-    assert len(told) == 1
-    assert (one.current, three.current) == (0, 0)
-    assert lab._backend.selected_stream is lab._backend.null_stream
-    with lab.on("a"):
-        assert (one.current, three.current) == (lab.stream("a").handle,) * 2
-
-
-def test_one_that_failed_is_off_for_every_session_and_those_to_come(libraries, lab):
-    (one,) = libraries.add("one")
-    with Session(LendingBackend()) as other:
-        other.stream("c")
-        with other.on("c"):
-            assert one.current == other.stream("c").handle
-        one.fails.add("select")
-        with pytest.warns(AdapterWarning), lab.on("a"):
-            pass
-        one.fails.clear()
-        del libraries.log[:]
-        with other.on("c"):
-            assert one.current == 0
-        assert libraries.log == []
-    with Session(LendingBackend()) as later:
-        assert later.recording.adapters["one"].state == AdapterState.SWITCHED_OFF
-
-
-def test_one_that_failed_on_one_device_goes_on_on_the_other(libraries, lab):
-    (one,) = libraries.add("one")
-    backend = LendingBackend()
-    backend.device = dataclasses.replace(backend.device, ordinal=1)
-    with Session(backend) as other:
-        other.stream("c")
-        with other.on("c"):
-            pass
-        one.fails.add("select")
-        with pytest.warns(AdapterWarning, match="the selected lane of device 0 any more"), lab.on("a"):
-            pass
-        one.fails.clear()
-        with other.on("c"):
-            assert one.current == other.stream("c").handle
-        assert lab.recording.adapters["one"].state == AdapterState.SWITCHED_OFF
-        assert other.recording.adapters["one"].state == AdapterState.FOLLOWS
-    again = LendingBackend()
-    again.device = backend.device
-    with Session(again) as later:
-        later.stream("c")
-        one.fails.add("select")
-        with pytest.warns(AdapterWarning, match="the selected lane of device 1 any more"), later.on("c"):
-            pass
-        assert later.recording.adapters["one"].state == AdapterState.SWITCHED_OFF
-
-
-def test_a_failure_that_warnings_make_an_error_leaves_nothing_selected(libraries, lab):
-    one, two = libraries.add("one", "two")
-    two.fails.add("select")
-    with warnings.catch_warnings():
-        warnings.simplefilter("error")
-        with pytest.raises(AdapterWarning):
-            with lab.on("a"):
-                raise AssertionError("the block does not run")
-    assert (one.current, two.current) == (0, 0)
-    assert (lab.current, lab._backend.selected_stream) == (None, lab._backend.null_stream)
-    with lab.on("a"):
-        assert one.current == lab.stream("a").handle
 
 
 @pytest.mark.parametrize("filters", ["default", "error"])
@@ -411,17 +324,6 @@ def test_adapters_are_made_once_and_closed_with_the_last_session(libraries):
         with third.on("a"):
             assert one.current == third.stream("a").handle
     assert one.closed_count == 2
-
-
-def test_an_adapter_that_fails_to_close_does_not_stop_the_session(libraries):
-    one, two = libraries.add("one", "two")
-    one.close = lambda: {}["nothing"]
-    with Session(LendingBackend()) as lab:
-        lab.stream("a")
-        with lab.on("a"):
-            pass
-    assert lab.state != "open"
-    assert two.closed_count == 1
 
 
 def test_a_lane_that_moved_is_followed_to_its_new_handle(fresh, lab):
@@ -506,24 +408,6 @@ def test_an_entry_point_that_fails_to_load_is_named_once(package, fresh, lab):
             with lab.on("a"):
                 pass
     assert len(told) == 1
-
-
-def test_an_entry_point_goes_before_the_adapter_that_ships(package, fresh, lab):
-    package("other_torch", ["torch = other_torch:make"], CODE)
-    torch, state = make_torch()
-    fresh("torch", torch)
-    with lab.on("a"):
-        pass
-    assert sys.modules["other_torch"].Adapter.selected == [lab.stream("a").handle, None]
-    assert state.calls == []
-
-
-def test_where_an_entry_point_fails_the_adapter_that_ships_is_used_and_that_is_told(package, fresh, lab):
-    package("other_torch", ["torch = other_torch:not_there"], CODE)
-    torch, state = make_torch()
-    fresh("torch", torch)
-    with pytest.warns(AdapterWarning, match="torch 2.11.0 follows the selected lane by the adapter of gpu"), lab.on("a"):
-        assert state.current[0] == lab.stream("a").handle
 
 
 # The table, and the stream as others have it

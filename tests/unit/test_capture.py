@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import gc
 import logging
-import signal
 import threading
 import time
 import warnings
@@ -21,14 +20,11 @@ from gpustreamlab.errors import (
     MissingExtraError,
     OptionError,
     SessionClosedError,
-    SessionError,
 )
-from gpustreamlab.record import capture
 from gpustreamlab.typing import CaptureTier
 from gpustreamlab.workloads import spin
 from tests.helpers.fake_activity import FakeActivitySource, FakeSourceBackend
 from tests.helpers.instant_backend import InstantBackend
-from tests.helpers.line_interrupts import send_interrupt
 
 KERNELS, RANGES = CaptureTier.KERNELS, CaptureTier.RANGES
 
@@ -83,35 +79,6 @@ def test_a_block_goes_back_to_what_was_before(lab, source):
         assert lab.recording.tier is KERNELS
         assert repr(outer) == "<Capture: kernels and host calls (fake source)>"
     assert lab.recording.tier is RANGES
-
-
-def test_an_older_capture_that_is_stopped_changes_nothing_now(lab):
-    first = lab.capture("kernels")
-    second = lab.capture("ranges")
-    first.stop()
-    first.stop()
-    assert lab.recording.tier is RANGES
-    second.stop()
-    assert lab.recording.tier is RANGES
-
-
-def test_captures_that_nobody_holds_do_not_pile_up(monkeypatch):
-    monkeypatch.setattr(capture, "KEPT_CAPTURES", 4)
-    with Session("sim") as lab:
-        for _ in range(9):
-            lab.capture("ranges")
-            lab.capture("kernels")
-        assert len(lab._captures._asked) == 4
-        assert lab.recording.tier is KERNELS
-
-
-@pytest.mark.filterwarnings("ignore::gpustreamlab.errors.CaptureWarning")
-def test_a_change_of_host_starts_no_source_that_was_lost_meanwhile(lab, source):
-    lab.capture("kernels")
-    source.lose_client()
-    lab.capture("kernels", host=False)
-    assert lab.recording.tier is RANGES
-    assert not source.is_collecting
 
 
 def test_it_starts_and_stops_any_number_of_times(lab, source):
@@ -240,15 +207,6 @@ def test_a_source_that_raises_ends_the_capture_only(lab, source):
         assert kernel_names(lab.trace) == ["kernel"]
 
 
-def test_a_loss_is_no_error_of_the_caller_even_where_warnings_are(lab, source, caplog):
-    lab.capture("kernels")
-    source.lose_client("gone")
-    with warnings.catch_warnings():
-        warnings.simplefilter("error")
-        assert len(lab.trace) == 0
-    assert "gone" in caplog.text
-
-
 def test_closing_stops_takes_the_rest_and_then_closes_the_source(source):
     backend = FakeSourceBackend(source)
     with Session(backend) as lab:
@@ -259,15 +217,6 @@ def test_closing_stops_takes_the_rest_and_then_closes_the_source(source):
     assert kernel_names(lab.trace) == ["kernel"]
     assert not capture_threads()
     backend.close()
-
-
-def test_a_source_whose_close_fails_is_told_of_and_the_session_is_closed(source, monkeypatch):
-    lab = Session(FakeSourceBackend(source))
-    lab.capture("kernels")
-    monkeypatch.setattr(source, "close", lambda: 1 / 0)
-    with pytest.raises(Exception, match="capture: ZeroDivisionError"):
-        lab.close()
-    assert lab.state != "open"
 
 
 def test_a_session_that_is_dropped_gives_its_source_back(source):
@@ -283,51 +232,6 @@ def test_a_session_that_is_dropped_gives_its_source_back(source):
     assert known() is None
     assert source.is_closed
     backend.close()
-
-
-def test_an_interrupt_while_it_begins_leaves_nothing_captured(lab, source, monkeypatch):
-    # GIVEN a source in whose start Ctrl-C is pressed
-    start = source.start
-
-    def start_late():
-        start()
-        signal.raise_signal(signal.SIGINT)
-
-    monkeypatch.setattr(source, "start", start_late)
-
-    # WHEN a capture is asked for, THEN the interrupt comes, and what was in force before is in force
-    with pytest.raises(KeyboardInterrupt), lab.capture("kernels"):
-        pytest.fail("the block began")
-    assert (lab.recording.tier, source.is_collecting) == (RANGES, False)
-
-    # AND one below it goes on
-    monkeypatch.setattr(source, "start", start)
-    lab.capture("kernels")
-    monkeypatch.setattr(type(lab._captures), "_apply", interrupted(type(lab._captures)._apply))
-    with pytest.raises(KeyboardInterrupt):
-        lab.capture("kernels", host=False)
-    monkeypatch.undo()
-    assert lab.recording.tier is KERNELS
-
-
-def interrupted(method):
-    def call(*arguments):
-        result = method(*arguments)
-        signal.raise_signal(signal.SIGINT)
-        return result
-
-    return call
-
-
-def test_a_capture_that_has_ended_is_not_entered_again():
-    with Session("sim") as lab:
-        capture = lab.capture("kernels")
-        with capture:
-            pass
-        with pytest.raises(SessionError, match="Make another with lab.capture"), capture:
-            pass
-    with pytest.raises(SessionError, match="has ended"), capture:
-        pass
 
 
 # From the start
@@ -417,25 +321,6 @@ def test_no_capture_and_no_slow_python_moves_the_virtual_clock(options):
 
     # A thread on the side reads what has ended, five times a second.
     assert len({run(0, toggles=False), run(0.05, toggles=False), run(0, toggles=True)}) == 1
-
-
-def test_ctrl_c_in_a_close_keeps_no_kernels_from_the_session_before():
-    backend = SimBackend()
-    first, second = Session(backend), Session(backend)
-    source = second._captures._source
-    close = source.close
-
-    def interrupted():
-        send_interrupt()
-        close()
-
-    source.close = interrupted
-    with pytest.raises(KeyboardInterrupt):
-        second.close()
-    second.close()
-    assert (first.recording.tier, second.state) == (KERNELS, "closed")
-    first.close()
-    backend.close()
 
 
 def test_memory_is_known_from_the_first_work_on():

@@ -2,20 +2,19 @@
 
 from __future__ import annotations
 
-import sys
 import threading
-import weakref
 
-import numpy as np
 import pytest
 
 from gpustreamlab import Session
 from gpustreamlab.backends.sim import SimBackend
 from gpustreamlab.errors import DeviceError, StreamNotFoundError
 from gpustreamlab.memory import guards
-from gpustreamlab.workloads import spin
-from tests.helpers.instant_backend import InstantBackend
+from tests.helpers import long_runs
 from tests.helpers.line_interrupts import LineInterrupts, send_interrupt
+
+EACH = long_runs.count(sample=4, full=1)
+"""Of so many lines one is tried."""
 
 
 def program(guard):
@@ -55,7 +54,7 @@ def interrupted(at):
 def test_an_interrupt_before_any_line_locks_nobody_out():
     at, tried = 0, 0
     while True:
-        at += 1
+        at += EACH
         lab, guard, signals = interrupted(at)
         with lab:
             if signals.place is None:
@@ -64,72 +63,7 @@ def test_an_interrupt_before_any_line_locks_nobody_out():
             lab._put_back_left()  # what the end of a cell does
             assert enters(guard), signals.place
             guard.close()
-    assert tried > 40
-
-
-@pytest.fixture
-def left_use():
-    """Leave a block on lane "a" by an interrupt at the first instruction of what would end it; give session and guard."""
-
-    def interrupt(frame, event, argument):
-        if event == "call" and frame.f_code is guards.GuardedUse.__exit__.__code__:
-            sys.settrace(before)
-            raise KeyboardInterrupt
-
-    with Session("sim") as lab:
-        lab.stream("a"), lab.stream("b")
-        guard, before = lab.memory.guard(object(), "workspace"), sys.gettrace()
-        try:
-            with guard.on("a"):
-                spin(lab, 1_000_000)
-                sys.settrace(interrupt)
-        except KeyboardInterrupt:
-            pass
-        assert lab.current is lab.stream("a")
-        yield lab, guard
-
-
-@pytest.mark.no_cover
-def test_a_use_that_was_left_is_ended_with_its_cell(left_use):
-    lab, guard = left_use
-    lab._put_back_left()
-    assert lab.current is None
-    assert "last used on 'a'" in repr(guard)
-    assert enters(guard)
-    with guard.on("b", "next"):
-        pass
-    lab.synchronize()
-    frame = lab.trace.to_pandas()
-    assert frame["start_ns"][frame["name"] == "next"].item() >= 1_000_000
-    guard.close()
-    assert guard.is_closed
-
-
-@pytest.mark.no_cover
-def test_what_was_left_is_put_back_at_once_where_it_is_asked_for(left_use):
-    lab, guard = left_use
-    lab._put_back_left()
-    assert lab.current is None
-    assert "last used on 'a'" in repr(guard)
-    with lab.on("b", "outer"), guard.on("a"):
-        lab._begin_cell("In [2]")  # what was entered before it stays
-        lab._put_back_left()
-        assert lab.current is lab.stream("a")
-    assert lab.current is None
-
-
-def test_memory_that_two_sessions_use_is_let_go():
-    with Session(InstantBackend()) as first, Session(InstantBackend()) as second:
-        array = np.zeros(8)
-        alive = weakref.ref(array)
-        for lab in (first, second):
-            lane = lab.stream("a")
-            lane.use(array, after=lane.record())
-        del array
-        for lab in (first, second, first):
-            lab.synchronize()
-        assert alive() is None
-        assert (first.memory.held_count, second.memory.held_count) == (0, 0)
+    assert tried > 40 // EACH
 
 
 class CapturingStream:
@@ -158,21 +92,6 @@ def test_nothing_is_recorded_into_a_graph_that_somebody_captures(monkeypatch):
         monkeypatch.undo()
         lab.synchronize()
         assert lab.memory.held_count == 0
-
-
-def test_a_use_is_noted_even_where_nothing_can_be_held(monkeypatch):
-    with Session("sim") as lab:
-        lab.stream("a"), lab.stream("b")
-        guard = lab.memory.guard(object(), "workspace")
-        with monkeypatch.context() as patch:
-            patch.setattr(lab._keeper, "hold", lambda *_: (_ for _ in ()).throw(DeviceError("no event")))
-            with pytest.raises(DeviceError, match="no event"), guard.on("a"):
-                spin(lab, 1_000_000)
-        assert not guard.query()
-        with guard.on("b"):
-            pass
-        lab.stream("b").synchronize()
-        assert lab.stream("a").query()  # so b has waited
 
 
 def test_an_engine_makes_no_lane_of_a_misspelt_name():

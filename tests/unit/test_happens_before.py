@@ -13,6 +13,7 @@ from gpustreamlab.analysis import HazardSearch, LaneClocks, region_of
 from gpustreamlab.analysis._hazard_search import ACCESSES_KEPT, FREED_KEPT, ROWS_KEPT
 from gpustreamlab.analysis._regions import covers, overlap
 from tests.helpers.happens_before import Oracle, kind_of
+from tests.helpers.long_runs import count
 
 LANES, EVENTS, ARENA_BYTES = 4, 3, 32  # with room between three arrays of 8 bytes
 
@@ -135,7 +136,7 @@ ON_ANOTHER_CARD = [
 """The host waits for a card whose stream has waited for another card's event."""
 
 
-@settings(max_examples=1_000)
+@settings(max_examples=count(200, 1_000))
 @given(st.integers(1, 3), st.lists(steps, max_size=40))
 @example(1, SHIFTED)
 @example(3, ON_ANOTHER_CARD)
@@ -155,7 +156,7 @@ def test_an_access_is_told_of_exactly_if_it_conflicts_with_one_that_no_path_orde
     assert not any(search.let_go_count for search in programs.searches)
 
 
-@settings(max_examples=300)
+@settings(max_examples=count(75, 300))
 @given(st.integers(1, 3), st.lists(steps, max_size=40))
 def test_waiting_for_the_lanes_that_are_named_leaves_no_hazard(cards, program):
     # GIVEN
@@ -184,7 +185,7 @@ arrays = st.tuples(
 )
 
 
-@settings(max_examples=400)
+@settings(max_examples=count(150, 400))
 @given(arrays, arrays)
 def test_regions_overlap_exactly_if_they_share_a_byte(first, second):
     # GIVEN

@@ -4,12 +4,7 @@ from __future__ import annotations
 
 import functools
 import gc
-import os
 import random
-import subprocess
-import sys
-import textwrap
-import threading
 import weakref
 
 import numpy as np
@@ -19,7 +14,6 @@ from gpustreamlab import Session
 from gpustreamlab.backends.sim import SimBackend
 from gpustreamlab.errors import (
     DeviceError,
-    EventClosedError,
     OptionError,
     SessionClosedError,
     StreamClosedError,
@@ -145,18 +139,6 @@ def test_an_event_that_cannot_be_recorded_loses_nothing_that_was_held(lab, monke
     assert lab.memory.held_count == 1
 
 
-def test_a_device_that_has_failed_is_told_of_elsewhere(lab, monkeypatch):
-    died = []
-    lab.stream("a").hold(Thing(lambda: died.append(1)), Thing())
-    with monkeypatch.context() as patch:
-        patch.setattr(lab._backend, "is_event_done", fail)
-        lab._keeper.sweep()
-        lab.stream("a").hold(Thing())
-    assert died == []
-    lab.close()
-    assert died == [1]
-
-
 SWEEPERS = {
     "lab.synchronize": lambda lab: lab.synchronize(),
     "lane.synchronize": lambda lab: lab.stream("a").synchronize(),
@@ -174,14 +156,6 @@ def test_what_is_done_is_let_go(lab, sweep):
     pass_time(lab)
     sweep(lab)
     assert died == [1]
-
-
-def test_who_dies_may_hold_something_in_turn(lab):
-    lane, second = lab.stream("a"), []
-    lane.hold(Thing(lambda: lane.hold(Thing(lambda: second.append(1)))))
-    lab.synchronize()
-    lab.synchronize()
-    assert second == [1]
 
 
 # use
@@ -234,17 +208,6 @@ def test_what_is_no_array_is_refused(lab, thing):
     for options in ({}, {"after": "b"}):
         with pytest.raises(OptionError, match=rf"is not an array. Pass {what}: lab\.stream\('a'\)\.use\(array"):
             lab.stream("a").use(thing, **options)
-
-
-def test_an_event_that_was_never_recorded_is_nothing_to_come_after(lab):
-    x, event = lab.xp.ones(8), lab.event()
-    with pytest.raises(OptionError, match=r"'a' cannot wait for an event that was never recorded.*record\("):
-        lab.stream("a").use(x, after=event)
-    event.record(lab.stream("b"))
-    assert lab.stream("a").use(x, after=event) is x
-    event.close()
-    with pytest.raises(EventClosedError):
-        lab.stream("a").use(x, after=event)
 
 
 AFTERS = {
@@ -361,21 +324,6 @@ def test_one_of_two_lanes_that_closes_leaves_the_memory_to_the_other(lab):
     assert owner() is None
 
 
-def test_using_many_arrays_looks_at_few_of_them_each_time(lab, monkeypatch):
-    lane = lab.stream("b")
-    arrays = [lab.xp.zeros(2) for _ in range(3 * CHECKED_OWNERS)]
-    for array in arrays:
-        lane.use(array, after="b")
-    asked = []
-    owners = {type(known.owner) for known in lab._keeper._deferred.values()}
-    assert len(owners) == 1
-    kind = owners.pop()
-    real = kind.is_alone
-    monkeypatch.setattr(kind, "is_alone", lambda owner: asked.append(1) or real(owner))
-    lane.use(arrays[0], after="b")
-    assert len(asked) == CHECKED_OWNERS
-
-
 def test_dropped_arrays_are_found_in_passing_and_one_used_again_and_again_is_kept_once(lab):
     lane, weights = lab.stream("b"), lab.xp.zeros(8)
     for _ in range(100):
@@ -425,60 +373,6 @@ def test_memory_still_used_when_the_session_closes_stays_its_users(lab):
     assert known() is None
 
 
-def test_what_is_held_is_let_go_before_the_stream_is_destroyed_with_its_event():
-    # CuPy's pool takes memory back into the arena of its stream, which has to be there still.
-    backend = InstantBackend()
-    with Session(backend) as lab:
-        lane, before = lab.stream("a"), backend.released_count
-        lane.hold(Thing(lambda: backend.calls.append("let go")))
-        lane.close()
-        assert backend.released_count == before + 1
-    assert backend.calls[:3] == ["synchronize 7", "let go", "close 7"]
-
-
-def test_memory_is_kept_while_another_thread_waits_for_a_lane_that_it_closes(lab, monkeypatch):
-    # GIVEN a lane that still works on memory which nobody refers to
-    lane = lab.stream("b")
-    x = lab.xp.zeros(8)
-    owner, seen = weakref.ref(x.sim_values), []
-    lane.use(x, after="a")
-    work(lab, "b")
-    del x
-    # WHEN somebody sweeps while the one who closes it waits
-    real = type(lane._backend_stream).synchronize
-
-    def synchronize(stream):
-        lab._keeper.sweep()
-        seen.append(owner() is not None)
-        real(stream)
-
-    monkeypatch.setattr(type(lane._backend_stream), "synchronize", synchronize)
-    lane.close()
-    # THEN it was kept until the wait was over
-    assert seen == [True]
-    assert owner() is None
-
-
-def test_a_place_that_a_lane_has_left_takes_no_memory_with_it(lab):
-    # GIVEN a lane that has worked on other SMs before, and memory that it uses
-    lab.partition(left=96, right="rest")
-    lane = lab.stream("c", partition="left")
-    old = lane._recorded.spec
-    lab.stream("c", partition="right")
-    x = lab.xp.zeros(8)
-    owner = weakref.ref(x.sim_values)
-    lane.use(x, after="a")
-    is_done = work(lab, "c")
-    del x
-    # WHEN the old place goes
-    lane._leave_place(old)
-    # THEN the memory is kept for the work in the new one
-    assert not is_done()
-    assert owner() is not None
-    lab.synchronize()
-    assert owner() is None
-
-
 def test_a_stream_that_others_lend_is_never_destroyed():
     backend = SimBackend()
     theirs = backend.create_stream()
@@ -501,81 +395,6 @@ def test_what_is_held_survives_a_move_to_other_sms(lab):
     lab.synchronize()
     assert states == [True]
     assert lab.memory.held_count == 0
-
-
-def test_a_failed_session_close_lets_go_all_the_same(monkeypatch):
-    lab, died = Session("sim"), []
-    lane = lab.stream("a")
-    lane.hold(Thing(lambda: died.append(1)))
-    with monkeypatch.context() as patch:
-        patch.setattr(type(lane._backend_stream), "synchronize", fail)
-        with pytest.raises(Exception, match="lost"):
-            lab.close()
-    assert died == [1]
-
-
-ENDINGS = {
-    "held": "lab.stream('a').hold(Thing())",
-    "used": "x = Thing(); lab.stream('a').use(x, after='a')",
-    "used and dropped": "lab.stream('a').use(lab.xp.zeros(4), after='a')",
-    "guard": "guard = lab.memory.guard(Thing(), 'g')\nwith guard.on('a'): spin(lab, 10**9)",
-    "guard inside": "guard = lab.memory.guard(Thing(), 'g')\nuse = guard.on('a'); use.__enter__()",
-    "guard waited for": "guard = lab.memory.guard(Thing(), 'g')\nwith guard.on('a'): sys.exit(0)",
-    "session in a cycle": "lab.me = lab; lab.stream('a').hold(lab); del lab",
-    "run": "lab.run_on('a', lambda lane, x: spin(lab, 10**9), Thing())",
-}
-
-
-def test_the_interpreter_ends_silently_whatever_is_held():
-    program = f"""
-    import os, sys, textwrap, warnings
-    from gpustreamlab import Session
-    from gpustreamlab.workloads import spin
-    warnings.filterwarnings("ignore", message=".*fork", category=DeprecationWarning)
-    class Thing: pass
-    for name, ending in {ENDINGS!r}.items():
-        sys.stdout.flush()
-        child = os.fork()
-        if child == 0:
-            print("begin", name)
-            lab = Session("sim")
-            lab.stream("a")
-            with lab.on("a"):
-                spin(lab, 10**9)
-            exec(ending, globals())
-            sys.exit(0)
-        print("end", name, os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]))
-    """
-    done = subprocess.run(
-        [sys.executable, "-X", "dev", "-W", "error", "-c", textwrap.dedent(program)],
-        capture_output=True,
-        text=True,
-        timeout=120,
-        check=False,
-        env=os.environ | {"PYTHONDEVMODE": "1"},
-    )
-    assert done.stderr == ""
-    assert done.stdout.splitlines() == [line for name in ENDINGS for line in (f"begin {name}", f"end {name} 0")]
-
-
-def test_a_forked_child_can_ask_what_is_held(lab):
-    lab.stream("a").hold(Thing())
-    taken, release = threading.Event(), threading.Event()
-
-    def take():
-        with lab._keeper._lock:
-            taken.set()
-            release.wait(60)
-
-    thread = threading.Thread(target=take)
-    thread.start()
-    taken.wait(60)
-    child = os.fork()
-    if child == 0:
-        os._exit(lab.memory.held_count)
-    release.set()
-    thread.join()
-    assert os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]) == 1
 
 
 # Many threads
@@ -654,16 +473,6 @@ def test_run_on_holds_also_what_a_call_got_that_failed_after_it_has_enqueued(lab
     assert states == []
     lab.synchronize()
     assert states == [True]
-
-
-def test_a_failure_to_hold_does_not_hide_the_users_error(lab, monkeypatch):
-    def engine(lane, thing):
-        monkeypatch.setattr(lab._keeper, "hold", fail)
-        raise ValueError("mine")
-
-    with pytest.raises(ValueError, match="mine") as caught:
-        lab.run_on("a", engine, Thing())
-    assert any("lost" in note for note in caught.value.__notes__)
 
 
 @pytest.mark.parametrize("call", [None, 3, "engine"], ids=repr)

@@ -3,10 +3,7 @@
 from __future__ import annotations
 
 import sys
-import time
 import types
-from concurrent.futures import ThreadPoolExecutor
-from weakref import WeakValueDictionary
 
 import numpy as np
 import pytest
@@ -139,35 +136,3 @@ def test_a_torch_that_does_not_tell_leaves_the_tensor_itself(torch, monkeypatch,
     assert owner.memory is tensor
     del tensor
     assert owner.is_alone()
-
-
-def test_where_counts_may_be_wrong_for_a_moment_an_owner_has_to_be_found_alone_twice(monkeypatch):
-    monkeypatch.setattr(arrays, "_SIGHTINGS", 2)
-    thing = Anything()
-    owner = find_owner(thing)
-    del thing
-    assert not owner.is_alone()
-    again = owner.memory
-    assert not owner.is_alone()
-    del again
-    assert not owner.is_alone()
-    assert owner.is_alone()
-
-
-class SlowOwners(WeakValueDictionary):
-    """One in which another thread may come between the look and the entry."""
-
-    def setdefault(self, key, default):
-        known = self.get(key)
-        time.sleep(0.05)
-        if known is None:
-            known = self[key] = default
-        return known
-
-
-def test_two_threads_that_ask_at_once_get_one_owner(monkeypatch):
-    monkeypatch.setattr(arrays, "_owners", SlowOwners())
-    array = np.zeros(4)
-    with ThreadPoolExecutor(2) as pool:
-        first, second = pool.map(find_owner, (array, array))
-    assert first is second

@@ -55,35 +55,6 @@ def test_open_ranges_are_named(lab, backend):
             lab.synchronize()
 
 
-def test_a_range_that_any_thread_may_end_is_named(lab, backend):
-    started = lab.recording.start_range("copy", "request 7")
-    backend.lose()
-
-    with pytest.raises(StickyDeviceError, match="open: 'request 7' on stream 'copy'"):
-        lab.synchronize()
-    assert started is not None
-
-
-def test_a_range_that_closes_names_itself(lab, backend):
-    with pytest.raises(
-        StickyDeviceError, match=rf"^Recording range 'step' on stream 'copy' failed.*{NAMED}; open: 'step' on stream"
-    ):
-        with lab.on("copy", "step"):
-            backend.lose()
-
-
-def test_one_first_range_for_each_stream_and_a_count(lab, backend):
-    for _ in range(3):
-        with lab.on("copy", "upload"):
-            pass
-    backend.lose()
-
-    with pytest.raises(
-        StickyDeviceError, match=NAMED + r", then 'upload' on stream 'copy' \(4 were closed and had not ended\)"
-    ):
-        lab.synchronize()
-
-
 def test_where_all_had_ended_it_says_so(backend):
     with gsl.Session(backend) as lab:
         lab.stream("compute")
@@ -123,17 +94,6 @@ def test_an_error_of_the_user_passes_with_a_note_that_names_it_once(lab, backend
     assert "The first range that had not ended was 'bad write'" in note
 
 
-def test_later_errors_name_the_same_ranges(lab, backend):
-    backend.lose()
-    texts = []
-    for _ in range(2):
-        with pytest.raises(StickyDeviceError) as caught:
-            lab.stream("copy").synchronize()
-        texts.append(caught.value.where)
-
-    assert texts[0] == texts[1] != ""
-
-
 def test_the_timeline_is_kept(lab, backend):
     backend.lose()
     with pytest.raises(StickyDeviceError):
@@ -166,30 +126,6 @@ def test_closing_tells_it_once_where_nothing_has_told_it_before(lab, backend):
     assert "The first range that had not ended was 'bad write' on stream 'compute'" in str(caught.value)
     assert lab.state != "open"
     lab.close()
-
-
-def test_closing_inside_of_ranges_tells_it_too(lab, backend):
-    with lab.on("copy", "outer"):
-        backend.lose()
-        with pytest.raises(CloseError, match=NAMED + "; open: 'outer' on stream 'copy'") as caught:
-            lab.close()
-
-    assert len(caught.value.failures) == 1
-
-
-def test_other_failures_of_a_close_are_told_all_the_same(lab, backend, monkeypatch):
-    backend.lose()
-    with pytest.raises(StickyDeviceError):
-        lab.synchronize()
-
-    def fail():
-        raise ValueError("something else")
-
-    monkeypatch.setattr(lab._recorder, "close", fail)
-    with pytest.raises(CloseError, match="something else") as caught:
-        lab.close()
-
-    assert [what for what, _ in caught.value.failures] == ["events"]
 
 
 def test_a_spool_keeps_what_there_was_and_is_ended(tmp_path, backend):

@@ -162,30 +162,6 @@ def test_what_an_interrupted_cell_has_left_selected_is_put_back(shell, lab):
         assert result.success, printed
 
 
-def test_a_selection_that_a_variable_has_outlasts_an_interrupted_cell(shell, lab):
-    run(shell, "lab.stream('copy')\nheld = lab.select('copy')\nheld.__enter__()")
-    run(shell, "raise KeyboardInterrupt")
-    assert lab.current is lab.stream("copy")
-    run(shell, "held.__exit__(None, None, None)")
-    assert lab.current is None
-
-
-def test_what_a_generator_of_an_interrupted_cell_has_selected_is_put_back(shell, lab):
-    run(shell, "lab.stream('copy')")
-    code = """
-    def steps():
-        with lab.on('copy', 'load'):
-            yield
-    kept = steps()
-    next(kept)
-    raise KeyboardInterrupt
-    """
-    run(shell, textwrap.dedent(code))
-    assert lab.current is None
-    result, printed = run(shell, "kept.close()")
-    assert result.success, printed
-
-
 def test_top_level_await(shell, lab):
     result, printed = run(shell, f"%%gpustream copy\n{AWAIT}x = lab.current.name\nx")
     assert result.result == "copy", printed
@@ -343,12 +319,6 @@ def test_show_leaves_out_streams_that_did_nothing_in_that_cell(shell, lab):
     assert re.findall(r"^(\w+) +│", printed, re.MULTILINE) == ["copy", "other"]
 
 
-def test_a_slice_that_cannot_be_drawn_does_not_hide_the_error_of_the_cell(shell, lab):
-    result, printed = run(shell, "%%gpustream copy --show\nlab.close()\n1/0")
-    assert isinstance(result.error_in_exec, ZeroDivisionError)
-    assert "SessionClosedError" not in printed
-
-
 def test_cells_that_recorded_are_marked_by_their_number(shell):
     first = shell.execution_count
     run(shell, "lab = __import__('gpustreamlab').Session('sim'); lab.stream('copy')\nwith lab.on('copy', 'a'): pass")
@@ -374,12 +344,6 @@ def test_loading_twice_is_silent_and_marks_once_and_unloading_not_at_all(shell, 
     assert len(lab.trace.markers) == 1
     assert not [entry for entry in shell.events.callbacks["pre_run_cell"] if "CellMarks" in repr(entry)]
     shell.run_line_magic("load_ext", "gpustreamlab")
-
-
-def test_a_session_that_cannot_be_marked_does_not_disturb_the_cell(shell, lab, monkeypatch):
-    monkeypatch.setattr(type(lab), "_begin_cell", lambda *_: 1 / 0)
-    result, printed = run(shell, "1 + 1")
-    assert (result.result, "Error" in printed) == (2, False)
 
 
 COMPLETED = {

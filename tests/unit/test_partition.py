@@ -4,8 +4,6 @@ from __future__ import annotations
 
 import itertools
 import pickle
-import signal
-import threading
 from dataclasses import replace
 
 import numpy as np
@@ -22,14 +20,12 @@ from gpustreamlab.errors import (
     PartitionNotFoundError,
     PartitionUnavailableError,
     PartitionWarning,
-    SessionClosedError,
     SessionError,
     StreamExistsError,
 )
 from gpustreamlab.model import Layout, Partition, WorkqueueOptions
 from gpustreamlab.workloads import spin
 from tests.helpers.selections import names_of
-from tests.helpers.threads import run_in_thread
 from tests.unit.model.equality import assert_same_trace
 
 MS = 1_000_000
@@ -420,22 +416,6 @@ def test_a_failing_stream_leaves_the_old_layout_and_no_other_new_stream(halves, 
     assert halves.partition(a=32, b="rest").names == ("a", "b")
 
 
-def test_failing_contexts_do_not_pile_up(monkeypatch):
-    with Session(SimBackend(), context_limit=3) as lab:
-        create = lab._backend.create_context
-
-        def fail_small(spec):
-            if len(spec.groups) == 1:
-                raise DeviceError("no memory left")
-            return create(spec)
-
-        monkeypatch.setattr(lab._backend, "create_context", fail_small)
-        for sms in range(16, 112, 8):
-            with pytest.raises(DeviceError, match="no memory left"):
-                lab.partition(a=sms, b=8)
-            assert len(lab._partitions.cache) <= 3
-
-
 def test_what_the_device_granted_is_what_counts(lab, monkeypatch):
     create = lab._backend.create_context
 
@@ -498,25 +478,6 @@ def test_a_thousand_changes_among_ten_layouts_make_their_contexts_once(lab):
     assert len(lab.trace) == 1_000
     assert lab.trace.metadata.dropped_spans == 0
     assert len(lab.trace.layouts) <= 1_001
-
-
-def test_other_requests_for_the_same_sms_pile_nothing_up(lab):
-    lab.partition(a=64, b="rest")
-    lab.stream("x", partition="a")
-    lab.stream("y", partition="b")
-    enqueue(lab, "x")
-    for sms in itertools.islice(itertools.cycle((63, 64)), 20):
-        lab.partition(a=sms, b="rest")
-        enqueue(lab, "x")
-    lab.synchronize()
-    before = sizes(lab)
-    for sms in itertools.islice(itertools.cycle((63, 64)), 200):
-        lab.partition(a=sms, b="rest")
-        enqueue(lab, "x")
-    lab.synchronize()
-    lab.partition(a=64, b="rest")
-    assert {name: size for name, size in sizes(lab).items() if size > before[name] + 1} == {}
-    assert len(lab.trace) == 221
 
 
 def test_beyond_the_limit_the_contexts_that_were_used_last_stay(caplog):
@@ -615,42 +576,7 @@ def test_listeners_hear_of_each_change_until_they_stop(lab):
     assert len(heard) == 2
 
 
-def test_a_failing_listener_is_dropped_and_logged(lab, caplog):
-    heard = []
-    lab.partitions.watch(lambda layout: 1 / 0)
-    lab.partitions.watch(heard.append)
-    lab.partition(a=64)
-    lab.partition(None)
-    assert len(heard) == 2
-    assert caplog.text.count("ZeroDivisionError") == 1
-
-
 # Threads
-
-
-def during_the_drain(lab, name, work, monkeypatch):
-    """Do something in another thread right after a stream was waited for, once."""
-    stream = lab.stream(name)._backend_stream
-    synchronize, todo = type(stream).synchronize, [work]
-
-    def synchronize_and_work(self):
-        synchronize(self)
-        if self is stream and todo:
-            assert run_in_thread(todo.pop()) is None
-
-    monkeypatch.setattr(type(stream), "synchronize", synchronize_and_work)
-
-
-@pytest.mark.parametrize("rounds", [1, 100])  # with one the move goes on while it runs
-def test_work_that_another_thread_enqueues_during_the_drain_is_waited_for(halves, monkeypatch, rounds):
-    monkeypatch.setattr("gpustreamlab.streams.layout.DRAIN_ROUNDS", rounds)
-    during_the_drain(halves, "x", lambda: enqueue(halves, "x", 50 * MS, "late"), monkeypatch)
-    halves.partition(a=32, b="rest")
-    enqueue(halves, "x", MS, "after")
-    halves.synchronize()
-    trace = halves.trace
-    assert spans(trace) == [("x", "late", ("a", 64)), ("x", "after", ("a", 32))]
-    assert trace.start_ns[1] >= trace.end_ns[0]
 
 
 # Made ahead
@@ -671,17 +597,6 @@ def test_prepared_layouts_are_made_and_nothing_else_changes(halves):
     for layout in layouts:
         assert halves.partition(layout) == layout
     assert halves._partitions.cache.created_count == made
-
-
-def test_no_more_contexts_are_prepared_than_are_kept(caplog):
-    with Session(SimBackend(), context_limit=2) as lab:
-        lab.partition(a=64, b="rest")
-        lab.partitions.prepare({"a": 8}, {"a": 16}, {"a": 24})
-        assert len(lab._partitions.cache) == 2
-        assert lab.partitions.verify().holds
-        with pytest.raises(PartitionError, match="3 partitions, more than the 2"):
-            lab.partitions.prepare({"a": 8, "b": 8, "c": 8})
-    assert "More than 2 green contexts" in caplog.text
 
 
 # Other devices
@@ -762,47 +677,6 @@ def test_clearing_keeps_the_layout_in_use(halves):
     assert len(trace) == 0
     assert [change.layout.names for change in trace.layouts] == [("a", "b")]
     assert trace.layout == halves.layout
-
-
-def test_interrupting_the_simulated_device_leaves_it_whole(lab):
-    lab.partition(a=64, b="rest")
-    streams = [lab.stream(f"s{number}", partition="ab"[number % 2]) for number in range(4)]
-    step, calls = type(lab._backend.driver.scheduler).step, itertools.count()
-
-    def interrupted(scheduler):
-        if next(calls) == 7:
-            signal.raise_signal(signal.SIGINT)
-        step(scheduler)
-
-    for stream in streams:
-        for _ in range(50):
-            with lab.on(stream, "k"):
-                spin(lab, 10_000, blocks=500)
-    with pytest.MonkeyPatch.context() as patch, pytest.raises(KeyboardInterrupt):
-        patch.setattr(type(lab._backend.driver.scheduler), "step", interrupted)
-        lab.synchronize()
-    lab.synchronize()
-    assert len(lab.trace) == 200
-
-
-def test_a_call_that_waited_for_the_lock_finds_a_closed_session_closed():
-    lab = gsl.Session("sim")
-    raised = []
-    with lab._locks.moves:
-        thread = threading.Thread(target=lambda: raised.append(error_of(lambda: lab.partition(a=8))))
-        thread.start()
-        lab.close()
-    thread.join()
-    assert isinstance(raised[0], SessionClosedError)
-    assert len(lab._partitions.cache) == 0
-
-
-def error_of(call):
-    try:
-        call()
-    except Exception as error:
-        return error
-    return None
 
 
 def test_a_lent_stream_of_a_foreign_green_context_shows_its_sms(lab):

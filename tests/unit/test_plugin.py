@@ -66,7 +66,7 @@ def test_each_failing_test_keeps_its_own_trace_also_one_that_closed_its_session(
             assert 0
         """
     )
-    done = pytester.runpytest_subprocess(*RUN, "--gpulab-trace", "kept")
+    done = pytester.runpytest_inprocess(*RUN, "--gpulab-trace", "kept")
     done.assert_outcomes(failed=3)
     traces = {path: load_trace(path) for path in (pytester.path / "kept").glob("*.parquet")}
     assert sorted(trace.metadata.title for trace in traces.values()) == ["test_closes", "test_fails[a-b]", "test_fails[a/b]"]
@@ -83,16 +83,16 @@ def test_a_baseline_is_written_compared_by_ratio_and_missed(pytester, monkeypatc
                 run(gpulab, wait="SLOW" in os.environ)
         """
     )
-    missing = pytester.runpytest_subprocess(*RUN)
+    missing = pytester.runpytest_inprocess(*RUN)
     missing.assert_outcomes(failed=1)
     missing.stdout.fnmatch_lines(["*Write it with: pytest --gpulab-update-baseline*"])
-    pytester.runpytest_subprocess(*RUN, "--gpulab-update-baseline").assert_outcomes(passed=1)
+    pytester.runpytest_inprocess(*RUN, "--gpulab-update-baseline").assert_outcomes(passed=1)
     ((key, wall_ns),) = json.loads((pytester.path / "gpulab-baseline.json").read_text()).items()
     assert key.endswith("test_speed on H200 (simulated)")
     assert 1_000_000 <= wall_ns < 1_100_000
-    pytester.runpytest_subprocess(*RUN).assert_outcomes(passed=1)
+    pytester.runpytest_inprocess(*RUN).assert_outcomes(passed=1)
     monkeypatch.setenv("SLOW", "1")
-    slow = pytester.runpytest_subprocess(*RUN)
+    slow = pytester.runpytest_inprocess(*RUN)
     slow.assert_outcomes(failed=1)
     slow.stdout.fnmatch_lines(["*expected were 0.83 times or more*"])
 
@@ -107,7 +107,7 @@ def test_where_nothing_ran_no_baseline_is_written_and_an_unasked_one_is_told_of(
             gpulab_baseline(noise=0.2)
         """
     )
-    done = pytester.runpytest_subprocess(*RUN, "--gpulab-update-baseline")
+    done = pytester.runpytest_inprocess(*RUN, "--gpulab-update-baseline")
     done.assert_outcomes(passed=1, failed=1, warnings=1)
     done.stdout.fnmatch_lines(["*Nothing ran, so no time can be compared*", "*An expectation was never checked*"])
     assert not (pytester.path / "gpulab-baseline.json").exists()

@@ -3,6 +3,7 @@
 import pytest
 
 from gpustreamlab import Session
+from tests.helpers.long_runs import count
 from tests.helpers.random_programs import STREAMS, random_program, values_of
 
 CHUNK = 25
@@ -37,7 +38,7 @@ def read_back(lab, values):
         return values_of(values)
 
 
-@pytest.mark.parametrize("first", range(0, 200, CHUNK))
+@pytest.mark.parametrize("first", range(0, count(75, 200), CHUNK))
 def test_a_plan_gives_what_one_stream_gives_and_has_no_hazards(lab, first):
     stream_counts, wait_count = set(), 0
     for seed in range(first, first + CHUNK):
@@ -75,7 +76,7 @@ def without(code, kind):
 def found_without(lab, kind):
     """Return in how many of how many cases a missing line of a kind is found by the search for hazards."""
     found = tried = 0
-    for seed in range(60):
+    for seed in range(count(30, 60)):
         program = random_program(seed)
         plan = lab.program(program.text, new_inputs(lab, program)).plan(program.streams)
         plan.run()
@@ -92,11 +93,11 @@ def found_without(lab, kind):
 
 def test_a_missing_wait_is_found(lab):
     found, tried = found_without(lab, "wait")
-    assert tried > 100
+    assert tried > count(50, 100)
     assert found * 3 > tried * 2, f"{found} of {tried}; others order a beginning or a barrier"
 
 
 def test_a_missing_hold_is_found_where_the_memory_is_used_again(lab):
     found, tried = found_without(lab, "hold")
-    assert tried > 20
+    assert tried > count(10, 20)
     assert found, f"none of {tried}: most memory is not used again before the program ends, but some is"

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import dataclasses
 import gc
-import os
 import sys
 import threading
 import weakref
@@ -574,24 +573,6 @@ class TestThreads:
             gc.set_threshold(*before)
         gc.collect()
         assert used_bytes(lane) == 0
-
-
-@pytest.mark.skipif(not hasattr(os, "fork"), reason="no fork here")
-@pytest.mark.filterwarnings("ignore::DeprecationWarning")
-def test_a_forked_child_leaves_the_parents_memory_alone(backend):
-    with Session(backend) as lab:
-        lane = lab.stream("decode")
-        work = lane.scratch(4096)
-        child = os.fork()
-        if not child:
-            status = 1
-            try:
-                work.close()
-                status = 0 if work.is_closed and not [call for call in backend.calls if call[0] == "free"] else 2
-            finally:
-                os._exit(status)
-        assert os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]) == 0
-        assert not work.is_closed
 
 
 def test_scratch_is_made_by_lanes_only():

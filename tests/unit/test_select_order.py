@@ -4,14 +4,13 @@ from __future__ import annotations
 
 import asyncio
 import gc
-import itertools
 import logging
 import warnings
 
 import pytest
 
 from gpustreamlab import Session
-from gpustreamlab.errors import SelectionError, SelectionWarning
+from gpustreamlab.errors import SelectionWarning
 from tests.helpers.nvtx_stacks import CheckedSim
 from tests.helpers.selections import parents as parents_of
 from tests.helpers.selections import selected
@@ -60,99 +59,6 @@ def test_a_generator_that_ends_inside_a_later_block_leaves_that_selected(lab, ca
     assert "@lab.on('a')" in caplog.text
 
 
-def test_what_was_there_before_both_is_put_back(lab):
-    with lab.on("c", "around"):
-        steps = batches(lab)
-        next(steps)
-        with lab.on("b", "inner"), lab.range("range"):
-            steps.close()
-            assert selected(lab) == "b"
-        assert selected(lab) == "c"
-        with lab.range("later"):  # on the lane around
-            pass
-    assert parents(lab) == {"around": None, "load": "around", "inner": "around", "range": "inner", "later": "around"}
-
-
-@pytest.mark.parametrize("order", list(itertools.permutations(range(4))), ids=str)
-def test_any_order_leaves_nothing_and_keeps_every_range(lab, order, caplog):
-    caplog.set_level(logging.CRITICAL)
-    entered = [lab.on(lane, f"{lane}{place}") for place, lane in enumerate("abca")]
-    for selection in entered:
-        selection.__enter__()
-    left = set()
-    for place in order:
-        left.add(place)
-        is_last = place == max({0, 1, 2, 3} - left | {place})
-        if is_last:
-            entered[place].__exit__(None, None, None)
-        else:
-            with pytest.raises(SelectionError, match="before one that was entered after it"):
-                entered[place].__exit__(None, None, None)
-        stays = sorted({0, 1, 2, 3} - left)
-        assert selected(lab) == ("abca"[stays[-1]] if stays else None)
-    assert sorted(parents(lab)) == ["a0", "a3", "b1", "c2"]
-
-
-def test_a_selection_left_out_of_turn_can_be_entered_again_but_not_left_twice(lab):
-    outer, inner = lab.on("a", "outer"), lab.select("b")
-    outer.__enter__()
-    inner.__enter__()
-    for message in ("before one", "twice"):
-        with pytest.raises(SelectionError, match=message):
-            outer.__exit__(None, None, None)
-    with outer:
-        assert selected(lab) == "a"
-    assert selected(lab) == "b"
-    inner.__exit__(None, None, None)
-    with inner:
-        assert selected(lab) == "b"
-
-
-def test_a_stream_closed_meanwhile_is_over_when_its_selection_is_left(lab):
-    outer = lab.on("a", "outer")
-    outer.__enter__()
-    with lab.on("b", "inner"):
-        lab.stream("a").close()
-        with pytest.raises(SelectionError, match="before one"):
-            outer.__exit__(None, None, None)
-        assert selected(lab) == "b"
-    assert "a" not in lab.streams
-
-
-def test_one_that_ends_while_another_is_being_left_is_put_back_with_it(lab):
-    outer, inner = lab.select("a"), lab.select("b")
-    outer.__enter__()
-    inner.__enter__()
-    restore = lab._selections.restore
-
-    def collect(token):
-        lab._selections.restore = restore
-        with pytest.raises(SelectionError):
-            outer.__exit__(None, None, None)  # as of a generator that the call finds to be garbage
-        restore(token)
-
-    lab._selections.restore = collect
-    inner.__exit__(None, None, None)
-    assert selected(lab) is None
-
-
-def test_one_that_ends_while_another_is_being_entered_is_put_back_with_it(lab):
-    outer, inner = lab.on("a", "outer"), lab.on("b", "inner")
-    outer.__enter__()
-    select = lab._selections.select
-
-    def collect(stream):
-        lab._selections.select = select
-        with pytest.raises(SelectionError):
-            outer.__exit__(None, None, None)
-        return select(stream)
-
-    lab._selections.select = collect
-    with inner:
-        assert selected(lab) == "b"
-    assert parents(lab) == {"outer": None, "inner": None}
-
-
 def test_a_step_of_a_task_still_leaves_all_of_its_own(lab):
     @lab.on("b", "step")
     def steps():
@@ -169,24 +75,6 @@ def test_a_step_of_a_task_still_leaves_all_of_its_own(lab):
     assert list(running) == ["c"]
     assert selected(lab) is None
     assert len(lab._recorder.thread_state().stack) == 1
-
-
-def test_an_interrupt_is_over_where_an_older_selection_ends(lab):
-    steps = interrupted(lab)
-    next(steps)
-    inner = lab.on("b", "inner")
-    with pytest.raises(KeyboardInterrupt):
-        inner.__enter__()
-        next(steps)
-    assert selected(lab) is None
-    inner.__exit__(None, None, None)
-    lab._backend.forgive()
-
-
-def interrupted(lab):
-    with lab.on("a"):
-        yield
-        raise KeyboardInterrupt
 
 
 def test_what_is_left_in_turns_does_not_pile_up(lab, caplog):

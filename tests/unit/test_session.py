@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import gc
-import logging
 import os
 import subprocess
 import sys
@@ -16,10 +15,8 @@ from gpustreamlab import Session
 from gpustreamlab.backends.sim import SimBackend
 from gpustreamlab.errors import (
     CloseError,
-    DeviceError,
     OptionError,
     SelectionError,
-    SessionClosedError,
 )
 from gpustreamlab.typing import SessionState
 from gpustreamlab.workloads import matrix_product, spin
@@ -222,47 +219,6 @@ def test_a_closed_session_holds_what_was_recorded_once(lab):
     assert "5,000" in repr(lab)
 
 
-def close_before_tracing(lab, monkeypatch, close):
-    """Let the session be closed just as the recorder is asked for its trace."""
-    with lab.on("a", "kept"):
-        pass
-    make_trace = lab._recorder.trace
-
-    def close_first(**options):
-        monkeypatch.setattr(lab._recorder, "trace", make_trace)
-        close()
-        return make_trace(**options)
-
-    monkeypatch.setattr(lab._recorder, "trace", close_first)
-
-
-def test_a_trace_that_is_read_while_another_thread_closes_the_session_is_whole(lab, monkeypatch):
-    close_before_tracing(lab, monkeypatch, lambda: run_in_thread(lab.close))
-    assert [lab._last_trace, len(lab.trace), lab.state != "open"] == [None, 1, True]
-    assert lab.trace is lab._last_trace
-
-
-def test_a_cut_of_the_trace_while_another_thread_closes_the_session_is_refused(lab, monkeypatch):
-    close_before_tracing(lab, monkeypatch, lambda: run_in_thread(lab.close))
-    with pytest.raises(SessionClosedError, match="cannot cut its trace"):
-        lab.recording.since(-1)
-
-
-def test_a_signal_handler_that_closes_in_the_middle_of_a_close_loses_nothing(lab, monkeypatch):
-    close_before_tracing(lab, monkeypatch, lab.close)
-    lab.close()
-    assert (len(lab.trace), lab.state != "open") == (1, True)
-
-
-def test_what_was_recorded_stays_in_the_recorder_where_a_part_fails_to_close(lab, monkeypatch):
-    with lab.on("a", "kept"):
-        pass
-    monkeypatch.setattr(lab._views, "finish", lambda: 1 / 0)
-    with pytest.raises(CloseError, match="live timelines"):
-        lab.close()
-    assert (lab._recorder.span_count, len(lab.trace)) == (1, 1)
-
-
 # The trace
 
 
@@ -320,26 +276,6 @@ def test_handed_over_ranges_beyond_the_pending_limit_are_dropped_and_counted():
         assert lab.trace.metadata.dropped_spans == 3
 
 
-def test_a_collection_inside_a_collection_changes_nothing(monkeypatch):
-    # A finaliser or a signal handler may look at the trace while it is being collected.
-    backend = InstantBackend()
-    resolve = backend.resolve
-    seen = []
-    with Session(backend) as lab:
-
-        def resolve_and_look(*arguments):
-            seen.append(len(lab.trace))
-            return resolve(*arguments)
-
-        monkeypatch.setattr(backend, "resolve", resolve_and_look)
-        for number in range(3):
-            with lab.on(lab.stream("a"), f"n{number}"):
-                pass
-        assert len(lab.trace) == 3
-        assert seen == [0]
-        assert len(set(lab._recorder.changes().columns["number"])) == 3
-
-
 def test_events_beyond_those_kept_go_back_to_the_pool(monkeypatch):
     monkeypatch.setattr("gpustreamlab.record._in_flight.IDLE_PAIRS", 2)
     backend = InstantBackend()
@@ -350,40 +286,6 @@ def test_events_beyond_those_kept_go_back_to_the_pool(monkeypatch):
                     pass
         assert len(lab.trace) == 5
         assert (backend.made_count, backend.released_count) == (10, 6)
-
-
-def test_a_device_that_cannot_put_back_a_selection_is_told_and_nothing_stays_selected(monkeypatch):
-    backend, is_broken = InstantBackend(), [False]
-    restore = backend.restore
-
-    def restore_or_not(token):
-        if is_broken[0]:
-            raise DeviceError("lost")
-        restore(token)
-
-    monkeypatch.setattr(backend, "restore", restore_or_not)
-    with Session(backend) as lab:
-        lab.stream("a")
-        with pytest.raises(DeviceError, match="lost"), lab.on("a", "x"):
-            is_broken[0] = True
-        assert lab.current is None
-        is_broken[0] = False
-        assert names_of(lab.trace) == ["x"]
-
-
-def test_a_handed_over_range_that_cannot_be_recorded_is_told_and_counted(monkeypatch):
-    backend = InstantBackend()
-    backend.map_error = lambda error, doing: DeviceError(f"{doing}: {error}")
-    with Session(backend) as lab:
-        stream = lab.stream("a")
-        opened = lab.recording.start_range("a", "work")
-        monkeypatch.setattr(stream._backend_stream, "record_raw", lambda event: 1 / 0)
-        with pytest.raises(DeviceError, match="Recording range 'work' on stream 'a': division"):
-            opened.end()
-        opened.end()
-        with pytest.raises(DeviceError, match="'next'"):
-            lab.recording.start_range("a", "next")
-        assert lab.trace.metadata.dropped_spans == 2
 
 
 # Streams that others own
@@ -452,36 +354,6 @@ def test_a_selection_left_wrongly_says_how_and_changes_nothing(lab):
     assert parents(lab) == {"mine": None, "inner": "mine"}
 
 
-def selecting(lab, stream):
-    with lab.on(stream, "generator"):
-        yield lab.current
-        yield lab.current
-
-
-def test_a_generator_that_holds_a_selection_past_its_block_is_told(lab, caplog):
-    steps = selecting(lab, "b")
-    with pytest.raises(SelectionError, match=r"'a' was left before one that was entered after it"), lab.on("a", "outer"):
-        assert next(steps) is lab.stream("b")
-    assert lab.current is lab.stream("b")  # its block has not ended
-    steps.close()
-    assert lab.current is None
-    assert lab._backend.selected_stream is lab._backend.null_stream
-    assert caplog.records == []
-    assert sorted(names(lab)) == ["generator", "outer"]
-    assert lab.trace.metadata.dropped_spans == 0
-
-
-def test_a_users_error_passes_through_wrong_nesting(lab, caplog):
-    caplog.set_level(logging.WARNING)
-    steps = selecting(lab, "b")
-    with pytest.raises(KeyError), lab.on("a", "outer"):
-        next(steps)
-        raise KeyError
-    assert "was left before one" in caplog.text
-    steps.close()
-    assert lab.current is None
-
-
 def ranging(lab, label):
     with lab.range(label):
         yield
@@ -502,64 +374,6 @@ def test_a_range_left_out_of_turn_takes_only_itself_away(lab):
     assert 10_000 <= lab.trace.duration_ns[load] < 1_000_000
     assert lab.trace.duration_ns[compute] > 1_000_000
     assert lab.trace.metadata.dropped_spans == 0
-
-
-def test_a_range_held_past_the_range_around_it_is_kept(lab):
-    with lab.on("a", "outer"):
-        steps = ranging(lab, "held")
-        with lab.range("around"):
-            next(steps)
-        steps.close()
-        with pytest.raises(SelectionError, match="Range 'around' on stream 'a' was left twice, or after a range around it"):
-            lab.range("around").__exit__(None, None, None)
-    assert parents(lab) == {"outer": None, "around": "outer", "held": "outer"}
-    assert lab.trace.metadata.dropped_spans == 0
-
-
-def test_a_range_left_in_another_thread_leaves_both_threads_as_they_are(lab, caplog):
-    lab.stream("b")
-    with lab.on("a", "outer"):
-        steps = ranging(lab, "held")
-        next(steps)
-        with lab.range("above"):
-            met = []
-
-            def close_it():
-                with lab.on("b", "own"), lab.range("inner"):
-                    steps.close()
-                    met.append(lab.current.name)
-
-            met.append(run_in_thread(close_it))
-    assert met == ["b", None]
-    assert "Range 'held' on stream 'a' was left in a thread that did not enter it" in caplog.text
-    assert parents(lab) == {"outer": None, "above": None, "own": None, "inner": "own"}
-    assert lab.trace.metadata.dropped_spans == 1  # "held"
-
-
-@pytest.mark.parametrize("hazards", ["off", "report"])
-def test_a_range_that_an_interrupt_left_open_is_dropped_also_where_accesses_are_watched(hazards):
-    with Session("sim", hazards=hazards, capture="ranges") as lab:
-        with lab.on(lab.stream("a"), "outer"):
-            lab.range("lost").__enter__()
-            lab.xp.ones(8)
-        with lab.on("a", "later"):
-            pass
-        assert parents(lab) == {"outer": None, "later": None}
-        assert lab.trace.metadata.dropped_spans == 1
-
-
-def test_a_range_held_past_the_selection_around_it_ends_no_other_of_its_name(lab, caplog):
-    with lab.on("a", "first"):
-        steps = ranging(lab, "same")
-        next(steps)
-    with lab.on("a", "second"), lab.range("same"):
-        del steps
-        gc.collect()
-        spin(lab, 1_000_000)
-    assert "'same' on stream 'a' was left twice, or after a range around it" in caplog.text
-    assert parents(lab) == {"first": None, "second": None, "same": "second"}
-    assert lab.trace.duration_ns[names(lab).index("same")] > 1_000_000
-    assert lab.trace.metadata.dropped_spans == 1
 
 
 def test_an_interrupt_ends_the_ranges_that_it_came_through(lab):
@@ -611,6 +425,18 @@ ENDINGS = {
     "session in a cycle": "lab.me = lab; loop = [lab]; loop.append(loop); del lab",
     "two sessions on one backend": "other = Session(lab._backend); other.stream('b'); other.on('b').__enter__()",
     "session left inside its block": "lab.__enter__(); other = lab",
+} | {
+    name: f"with lab.on('a'): spin(lab, 10**9)\n{ending}"
+    for name, ending in {
+        "held": "lab.stream('a').hold(Thing())",
+        "used": "x = Thing(); lab.stream('a').use(x, after='a')",
+        "used and dropped": "lab.stream('a').use(lab.xp.zeros(4), after='a')",
+        "guard": "guard = lab.memory.guard(Thing(), 'g')\nwith guard.on('a'): spin(lab, 10**9)",
+        "guard inside": "guard = lab.memory.guard(Thing(), 'g')\nuse = guard.on('a'); use.__enter__()",
+        "guard waited for": "guard = lab.memory.guard(Thing(), 'g')\nwith guard.on('a'): sys.exit(0)",
+        "held by itself": "lab.me = lab; lab.stream('a').hold(lab); del lab",
+        "run": "lab.run_on('a', lambda lane, x: spin(lab, 10**9), Thing())",
+    }.items()
 }
 
 
@@ -623,6 +449,7 @@ def test_the_interpreter_ends_silently_whatever_is_open():
     from gpustreamlab.workloads import spin
     import textwrap
     warnings.filterwarnings("ignore", message=".*fork", category=DeprecationWarning)
+    class Thing: pass
     for name, ending in {ENDINGS!r}.items():
         sys.stdout.flush()
         child = os.fork()
@@ -698,13 +525,6 @@ def test_a_forked_child_is_told_to_make_its_own(lab, what):
     assert "forked" in in_a_child(lambda: IN_A_CHILD[what](lab, made))
     assert lab.state == "open"
     assert not stream.is_closed
-
-
-def test_a_forked_child_is_not_promised_the_trace(lab):
-    told = in_a_child(lambda: lab.stream("new"))
-
-    assert "Read its trace there" in told
-    assert "can still be read" not in told
 
 
 def test_a_forked_child_ends_what_is_the_parents_without_touching_it(lab, monkeypatch):

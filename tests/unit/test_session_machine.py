@@ -25,6 +25,7 @@ from gpustreamlab.errors import (
 )
 from gpustreamlab.typing import SpanKind
 from gpustreamlab.workloads import spin
+from tests.helpers.long_runs import count
 
 NAMES = st.sampled_from(["a", "b", "c"])
 LABELS = st.sampled_from(["load", "step", "store"])
@@ -530,5 +531,5 @@ def check_sums(trace):
     assert {size: ns for size, ns in found.items() if ns} == wanted
 
 
-SessionMachine.TestCase.settings = settings(max_examples=60, stateful_step_count=40)
+SessionMachine.TestCase.settings = settings(max_examples=count(25, 60), stateful_step_count=40)
 TestSession = SessionMachine.TestCase

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
-import functools
 import gc
 import inspect
 import subprocess
@@ -18,16 +17,11 @@ import pytest
 from gpustreamlab import Session
 from gpustreamlab._util import tasks
 from gpustreamlab.errors import (
-    DeviceError,
-    SelectionError,
     SelectionWarning,
     SessionClosedError,
     StreamClosedError,
 )
-from gpustreamlab.streams import selection
 from gpustreamlab.workloads import spin
-from tests.helpers.interrupt_storm import is_unreachable
-from tests.helpers.line_interrupts import LineInterrupts
 from tests.helpers.nvtx_stacks import CheckedSim
 from tests.helpers.selections import rows_of, selected
 from tests.helpers.threads import run_in_thread
@@ -207,55 +201,6 @@ def test_a_coroutine_closed_by_hand_ends_on_its_lane(lab):
         coroutine.send(None)
 
 
-def test_a_coroutine_that_nobody_ends_is_silent(lab, caplog):
-    @lab.on("a")
-    async def serve():
-        with lab.on("b"), lab.range("inner"):
-            await asyncio.sleep(0)
-
-    coroutine = serve()
-    coroutine.send(None)
-    del coroutine
-    gc.collect()
-    assert selected(lab) is None
-    assert caplog.records == []
-
-
-def test_functions_that_hide_a_coroutine_are_steered_too(lab):
-    def hiding(function):
-        return lambda *args: function(*args)
-
-    class Callable:
-        async def __call__(self):
-            await asyncio.sleep(0)
-            return selected(lab)
-
-    @lab.on("a")
-    @hiding
-    async def serve():
-        await asyncio.sleep(0)
-        return selected(lab)
-
-    async def main():
-        partial = lab.on("c")(functools.partial(Callable.__call__, Callable()))
-        task = asyncio.create_task(serve())
-        assert "serve" in repr(task)
-        return await asyncio.gather(task, lab.on("b")(Callable())(), partial())
-
-    assert asyncio.run(main()) == ["a", "b", "c"]
-
-
-def test_a_selection_left_open_by_a_coroutine_is_told(lab):
-    @lab.on("a")
-    async def serve():
-        lab.on("b").__enter__()
-        await asyncio.sleep(0)
-
-    with pytest.raises(SelectionError, match="'a' was left before one that was entered after it"):
-        asyncio.run(serve())
-    assert selected(lab) is None
-
-
 # Streams that close or move meanwhile
 
 
@@ -281,54 +226,6 @@ def test_a_lane_closed_meanwhile_raises_at_the_await(lab):
         asyncio.run(main())
     assert told == [("Stream 'b' is closed", "a")]
     assert selected(lab) is None
-
-
-def test_a_cancel_after_the_session_closed_is_a_cancel(caplog):
-    with Session("sim") as lab:
-        lab.stream("a")
-
-        @lab.on("a")
-        async def serve():
-            with lab.range("inner"):
-                await asyncio.sleep(60)
-
-        async def main():
-            task = asyncio.create_task(serve())
-            await asyncio.sleep(0)
-            lab.close()
-            task.cancel()
-            with pytest.raises(asyncio.CancelledError):
-                await task
-
-        asyncio.run(main())
-    assert [record.message for record in caplog.records if "without what it had" in record.message] == []
-
-
-def test_a_device_that_fails_at_a_suspension_is_told_at_the_next_step(lab, monkeypatch):
-    @lab.on("a")
-    async def serve():
-        try:
-            await asyncio.sleep(0)
-        except DeviceError as error:
-            return str(error), selected(lab)
-
-    with lab.on("a", "warm-up"):
-        writer = lab._selections.recorder.thread_state().writer
-    record, recorded = writer.record, []
-
-    def fail_once(event):
-        recorded.append(event)
-        if len(recorded) == 2:
-            raise DeviceError("The device refused.")
-        record(event)
-
-    coroutine = serve()
-    monkeypatch.setattr(writer, "record", fail_once)
-    coroutine.send(None)
-    assert selected(lab) is None
-    with pytest.raises(StopIteration) as ended:
-        coroutine.send(None)
-    assert ended.value.value == ("The device refused.", None)
 
 
 # Generators
@@ -462,62 +359,7 @@ def test_a_task_that_ends_inside_a_selection_leaves_nothing(lab, caplog):
     assert "A task ended inside its selection of stream 'a'" in caplog.text
 
 
-def test_steps_from_outside_asyncio():
-    # Any loop that drives a coroutine by send and throw does: trio, curio, a hand-written one.
-    with Session("sim") as lab:
-        lab.stream("a")
-
-        class Trap:
-            def __await__(self):
-                return (yield "trap")
-
-        @lab.on("a")
-        async def serve():
-            return await Trap(), lab.current.name
-
-        coroutine = serve()
-        assert coroutine.send(None) == "trap"
-        with pytest.raises(StopIteration) as ended:
-            coroutine.send("answer")
-        assert ended.value.value == ("answer", "a")
-
-
 # Interrupts
-
-
-@pytest.mark.filterwarnings("ignore::pytest.PytestUnraisableExceptionWarning")  # of a generator that ends unseen
-def test_an_interrupt_in_a_step_leaves_nothing_selected(lab, backend):
-    @lab.on("a")
-    def steps():
-        with lab.range("inner"), lab.on("b"):
-            yield
-
-    def program():
-        with lab.on("d", "around"):
-            for _ in steps():
-                pass
-
-    place = 1
-    gc.disable()  # else a generator of an earlier place may be ended, and interrupted, where nobody sees it
-    try:
-        while True:
-            with contextlib.suppress(KeyboardInterrupt), LineInterrupts([tasks, selection], place) as interrupts:
-                program()
-            if interrupts.place is None:
-                break
-            if is_unreachable(interrupts.place):
-                lab._put_back_left()  # before anything that can catch it
-            assert (place, selected(lab), backend.open_ranges) == (place, None, [])
-            place += 1
-        with lab.on("a", "around"), lab.range("inner"):
-            gc.collect()
-            assert backend.open_ranges == ["around", "inner"]
-    finally:
-        gc.enable()
-    assert place > 100
-    # A selection that takes others along puts back what was before all of them, in one call.
-    assert {text.partition(" ")[2] for text in backend.wrong} == {"put back a selection that was not its last"}
-    backend.forgive()
 
 
 # Tasks that are not steered
@@ -537,36 +379,6 @@ def test_an_await_inside_a_plain_selection_is_told_once(lab):
         warnings.simplefilter("default")
         asyncio.run(work("b"))
     assert len(shown) == 1
-
-
-def test_a_users_error_passes_through_the_warning(lab):
-    async def work():
-        with lab.on("a"):
-            await asyncio.sleep(0)
-            raise KeyError("mine")
-
-    with warnings.catch_warnings():
-        warnings.simplefilter("error")
-        with pytest.raises(KeyError):
-            asyncio.run(work())
-    assert selected(lab) is None
-
-
-def test_a_hundred_thousand_selections_in_a_loop_leave_one_callback(lab):
-    waiting = []
-
-    async def cell():
-        loop = asyncio.get_running_loop()
-        for _ in range(1_000):
-            with lab.on("a"), lab.on("b"):
-                waiting.append(len(loop._ready))
-        await asyncio.sleep(0)
-        with lab.on("a"):
-            pass
-
-    asyncio.run(cell())
-    assert max(waiting) <= 1 + waiting[0]
-    assert waiting[0] <= 1
 
 
 def test_selecting_does_not_load_asyncio():

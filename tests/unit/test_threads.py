@@ -9,7 +9,6 @@ import sys
 import threading
 import time
 import traceback
-import weakref
 from collections import Counter
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
@@ -110,16 +109,6 @@ def test_streams_of_one_name_are_one_stream(lab):
     assert list(lab.streams) == ["same"]
 
 
-def test_a_lender_taken_by_many_threads_is_one_lane(lab, backend):
-    lender = backend.create_stream(priority=0)
-
-    def take():
-        with lab.on(lender):
-            return lab.current
-
-    assert len({id(stream) for stream in run_at_once(*(take for _ in range(THREADS)))}) == 1
-
-
 # Closing
 
 
@@ -190,13 +179,6 @@ def test_a_stream_that_a_library_may_launch_on_is_left_to_who_has_it_selected(cl
         assert isinstance(met["range"], (SessionClosedError, StreamClosedError))
         assert not stream.is_closed
         assert "'a' was closed while a thread has it selected" in caplog.text
-
-
-def test_many_threads_close_one_session(backend):
-    lab = Session(backend)
-    lab.stream("a")
-    run_at_once(*(lab.close for _ in range(8)))
-    assert lab.state != "open"
 
 
 # Who waits for the GPU keeps nobody waiting
@@ -388,131 +370,6 @@ def test_a_session_that_closes_refuses_at_once_and_can_be_read(shared_out):
     assert shared_out._backend.driver.streams == {}
 
 
-@pytest.mark.parametrize("what", ["stream", "session"])
-def test_who_closes_second_waits_until_it_is_closed(shared_out, what):
-    lane = shared_out.stream("a")
-    closing = lane if what == "stream" else shared_out
-    with underway(shared_out, closing.close) as raised:
-        assert closing.state != "open" if what == "session" else closing.is_closed
-        second = threading.Thread(target=closing.close, daemon=True)
-        second.start()
-        second.join(0.05)
-        assert second.is_alive()
-        assert not lane._is_gone
-    second.join(60)
-    assert raised == [None]
-    assert lane._is_gone
-
-
-def test_the_name_of_a_stream_that_closes_is_used_again_when_it_is_gone(shared_out):
-    old = shared_out.stream("a")
-    with shared_out.on("a", "before"):
-        spin(shared_out, 1_000)
-    again = []
-    with underway(shared_out, old.close) as raised:
-        maker = threading.Thread(target=lambda: again.append(shared_out.stream("a", partition="right")), daemon=True)
-        maker.start()
-        maker.join(0.05)
-        assert again == []
-        assert isinstance(at_once(lambda: shared_out.on("a")), StreamClosedError)
-    maker.join(60)
-    assert raised == [None]
-    assert again[0] is shared_out.stream("a") is not old
-    with shared_out.on("a", "after"):
-        spin(shared_out, 1_000)
-    shared_out.synchronize()
-    assert sorted(name for _, name, *_ in told(shared_out.trace)) == ["after", "before"]
-
-
-def test_a_stream_that_is_gone_is_not_touched_again(lab, monkeypatch):
-    lane = lab.stream("a")
-    lane.close()
-    lab.stream("a")  # another, with the same row in every table
-    monkeypatch.setattr(type(lane._scratch), "close", lambda scratch, **_: pytest.fail("touched"))
-    lane.close()
-    monkeypatch.undo()
-
-
-def test_an_interrupted_close_is_gone_on_with_where_the_name_is_used_again(lab, monkeypatch):
-    lab.partition(left=64, right=64)
-    lane = lab.stream("a", partition="left")
-    first = lab.stream("a", partition="right")._backend_stream  # its second home
-    stream_type = type(first)
-    with monkeypatch.context() as patch, pytest.raises(KeyboardInterrupt):
-        patch.setattr(stream_type, "synchronize", lambda stream: (_ for _ in ()).throw(KeyboardInterrupt))
-        lane.close()
-    assert lane.is_closed
-    assert not lane._is_gone
-    assert lab.stream("a") is not lane
-    assert lane._is_gone
-    assert first.is_closed
-
-
-def test_a_stream_made_while_the_sms_are_shared_out_moves_along_with_its_work(shared_out):
-    lab = shared_out
-
-    def make():
-        lab.stream("late", partition="left")
-        with lab.on("late", "old"):
-            spin(lab, 1_000_000)
-        return lab.stream("late").sm_count
-
-    with underway(lab, lambda: lab.partition(left=32, right="rest")) as raised:
-        assert at_once(make) == 64
-    assert raised == [None]
-    assert lab.stream("late").sm_count == 32
-    with lab.on("late", "new"):
-        spin(lab, 1_000)
-    lab.synchronize()
-    trace = lab.trace
-    assert names_of(trace) == ["old", "new"]
-    assert trace.start_ns[1] >= trace.end_ns[0]
-    check_places(lab)
-
-
-def test_a_stream_made_in_a_partition_that_is_about_to_go_keeps_the_old_layout(shared_out):
-    lab = shared_out
-    old, streams = lab.layout, set(lab._backend.driver.streams)
-    with underway(lab, lambda: lab.partition(left=32)) as raised:
-        late = at_once(lambda: lab.stream("late", partition="right"))
-    assert isinstance(raised[0], PartitionInUseError)
-    assert lab.layout is old
-    assert set(lab._backend.driver.streams) == streams | {late.handle}
-    check_places(lab)
-
-
-def test_streams_closed_while_they_are_drained_do_not_move_and_leave_nothing(shared_out):
-    lab = shared_out
-    moving = lab.stream("moving", partition="right")
-    with underway(lab, lambda: lab.partition(left=32, right="rest")) as raised:
-        assert at_once(moving.close) is None  # nobody waits for this one now
-        closer = threading.Thread(target=lab.stream("a").close, daemon=True)
-        closer.start()
-        while "a" in lab.streams:
-            time.sleep(0.001)
-    closer.join(60)
-    assert raised == [None]
-    assert lab.layout["left"].granted_sms == 32
-    assert set(lab._backend.driver.streams) == {lab.stream("b").handle}
-    check_places(lab)
-
-
-def test_a_stream_is_not_destroyed_while_it_is_drained(shared_out):
-    lab, lane = shared_out, shared_out.stream("a")
-    backend_stream = lane._backend_stream
-    with underway(lab, lambda: lab.partition(left=32, right="rest")) as raised:
-        lab._backend.slow = None  # who closes it would not have to wait
-        closer = threading.Thread(target=lane.close, daemon=True)
-        closer.start()
-        while not lane.is_closed:
-            time.sleep(0.001)
-        closer.join(0.05)
-        assert (lane.is_closed, backend_stream.is_closed) == (True, False)
-    closer.join(60)
-    assert raised == [None]
-    assert backend_stream.is_closed
-
-
 def test_threads_that_prepare_the_same_layout_make_its_contexts_once(lab, backend, monkeypatch):
     create = backend.create_context
 
@@ -523,14 +380,6 @@ def test_threads_that_prepare_the_same_layout_make_its_contexts_once(lab, backen
     monkeypatch.setattr(backend, "create_context", slowly)
     run_at_once(*(lambda: lab.partitions.prepare({"left": 64, "right": "rest"}) for _ in range(8)))
     assert lab._partitions.cache.created_count == len(lab._partitions.cache) == 2
-
-
-def test_no_context_is_made_for_a_session_that_was_closed_meanwhile():
-    with Session("sim") as lab:
-        layout = lab.partitions.prepare({"left": 64})[0]
-    with pytest.raises(SessionClosedError, match="closed meanwhile"):
-        lab._partitions.prepare(layout)
-    assert len(lab._partitions.cache) == 0
 
 
 @pytest.mark.parametrize("change", CHANGES.values(), ids=CHANGES)
@@ -756,38 +605,6 @@ def test_each_wait_is_one_edge_whoever_opens_the_next_range(lab):
     lab.synchronize()
     delta = lab._recorder.changes()
     assert (len(delta.edges), delta.cursor.edge) == (4 * rounds, 4 * rounds)
-
-
-def test_an_interrupted_close_lets_go_of_nothing_that_work_still_needs():
-    with Session("sim") as lab:
-        lane = lab.stream("a")
-        with lab.on(lane):
-            spin(lab, 1_000_000)
-        lane.hold(gone := Held())
-        alive = weakref.ref(gone)
-        del gone
-        inner, wait = lane._backend_stream, lane._backend_stream.synchronize
-        calls = []
-
-        def interrupted():
-            calls.append(1)
-            if len(calls) == 1:
-                raise KeyboardInterrupt
-            wait()
-
-        with pytest.MonkeyPatch.context() as patch:
-            patch.setattr(type(inner), "synchronize", lambda self: interrupted())
-            with pytest.raises(KeyboardInterrupt):
-                lane.close()
-            assert alive() is not None
-            assert not inner.is_closed
-            lane.close()
-        assert inner.is_closed
-        assert alive() is None
-
-
-class Held:
-    """Something that can be looked at without keeping it."""
 
 
 def test_ranges_that_are_open_when_the_session_is_closed_count_as_dropped(backend):

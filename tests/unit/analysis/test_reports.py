@@ -6,7 +6,17 @@ from xml.etree import ElementTree as ET
 
 import pytest
 
-from gpustreamlab.analysis import compare_traces, concurrency, host_waits, overlap, strays, utilization
+from gpustreamlab.analysis import (
+    compare_traces,
+    concurrency,
+    critical_path,
+    host_waits,
+    idle,
+    overlap,
+    stragglers,
+    strays,
+    utilization,
+)
 from gpustreamlab.errors import OptionError
 from tests.helpers.kernel_traces import kernel_trace
 from tests.helpers.traces import (
@@ -20,7 +30,10 @@ from tests.helpers.traces import (
     random_trace,
 )
 
-RESULTS = {"overlap": overlap, "utilization": utilization, "strays": strays, "host_waits": host_waits}
+RESULTS = {
+    "overlap": overlap, "utilization": utilization, "strays": strays, "host_waits": host_waits, "idle": idle,
+    "critical_path": critical_path, "stragglers": stragglers,
+}  # fmt: skip
 TAGS = {"div", "p", "b", "table", "caption", "thead", "tbody", "tr", "th", "td", "span"}
 HOST = "host: MainThread"
 
@@ -60,6 +73,18 @@ def test_text_fits_its_columns(monkeypatch, method, trace):
     text = str(RESULTS[method](trace))
     assert max(map(len, text.splitlines())) <= 100
     assert "\x1b" not in text
+
+
+@pytest.mark.parametrize("method", RESULTS)
+@pytest.mark.parametrize("trace", [kernel_trace(), evil_kernels(), pipeline_trace()], ids=["kernels", "hostile", "ranges"])
+def test_of_a_part_the_same_is_asked(method, trace):
+    middle_ns = int(trace.start_ns.min() + trace.end_ns.max()) // 2
+    for part in (trace.between(int(trace.start_ns.min()), middle_ns), trace[:0], trace[::2]):
+        result = getattr(part, method)()
+        assert result.metadata.part_of_spans == len(trace)
+        assert str(result)
+        assert result._repr_html_()
+        assert len(result.to_pandas()) >= 0
 
 
 def test_a_list_that_is_cut_says_so():

@@ -14,9 +14,9 @@ import gpustreamlab as gsl
 from gpustreamlab import Trace
 from gpustreamlab._util import host
 from gpustreamlab.errors import TraceFileError
-from gpustreamlab.exchange import _event_file
-from gpustreamlab.exchange._chrome_json import Event, Top
-from gpustreamlab.exchange._event_file import EventFile
+from gpustreamlab.exchange import _json_events
+from gpustreamlab.exchange._chrome_events import Event, Top
+from gpustreamlab.exchange._json_events import EventFile
 from gpustreamlab.record._buffer import Intervals, find_innermost
 from gpustreamlab.record._extents import ANNOTATION_CODE, span_work
 from tests.helpers.files import METADATA_KEY
@@ -151,9 +151,9 @@ def test_each_part_of_a_file_of_events_is_looked_at_a_few_times_only(tmp_path, m
     text = begin + (b" " if b"X" in begin else b"A") * 500_000 + end
     path.write_bytes(text)
     monkeypatch.setattr(_Part, "copied_bytes", 0)
-    searched = _Searched(_event_file._BETWEEN)
-    monkeypatch.setattr(_event_file, "_BETWEEN", searched)
-    monkeypatch.setattr(_event_file, "LARGEST_EVENT_BYTES", 100_000)
+    searched = _Searched(_json_events._BETWEEN)
+    monkeypatch.setattr(_json_events, "_BETWEEN", searched)
+    monkeypatch.setattr(_json_events, "LARGEST_EVENT_BYTES", 100_000)
     parts = [_Part(text[place : place + 1_000]) for place in range(0, len(text), 1_000)]
     monkeypatch.setattr(EventFile, "_parts", lambda *_: iter(parts))
     file = EventFile(path, Event, Top)

@@ -15,13 +15,11 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from gpustreamlab import load_trace
 from gpustreamlab.analysis import counted_rows, host_waits, idle, utilization
 from gpustreamlab.errors import TraceFileError
-from gpustreamlab.exchange import _nsys, _nsys_host, _nsys_places, _nsys_report, _nsys_work, find_format, read_as
+from gpustreamlab.exchange import _nsys, find_format, read_as
 from gpustreamlab.exchange._nsys import read_nsys
 from gpustreamlab.model import SPAN_KINDS
-from gpustreamlab.trace import as_trace
 from gpustreamlab.typing import SpanKind
 from tests.helpers.nsys_files import EPOCH_NS, EVENT, KERNEL, OTHER_PID, PID, RUNTIME, SYNC, NsysFile, process, two_streams
 from tests.unit.model.equality import assert_same_trace
@@ -345,7 +343,7 @@ def test_names_of_domains_are_those_of_their_process(path, made):
 
 
 def test_marks_beyond_a_limit_are_counted(path, made, monkeypatch):
-    monkeypatch.setattr(_nsys_host, "MOST_MARKS", 2)
+    monkeypatch.setattr(_nsys, "MOST_MARKS", 2)
     for at in (3, 1, 2):
         made.nvtx(at, None, f"at {at}", kind=34)
     made.nvtx(0, 9, "all")
@@ -393,14 +391,6 @@ def test_the_order_of_rows_and_columns_and_the_size_of_pages_do_not_count(tmp_pa
         assert (got.lanes, got.metadata) == (wanted.lanes, wanted.metadata)
 
 
-def test_packed_and_plain_files_are_one_trace(tmp_path, path):
-    packed = tmp_path / "run.sqlite.gz"
-    two_streams().write(path)
-    packed.write_bytes(gzip.compress(path.read_bytes()))
-    assert find_format(path) == find_format(packed) == "nsys"
-    assert_same_trace(read_as("auto", packed, {}), read_nsys(path))
-
-
 def test_a_folder_of_parquet_files_is_the_same_trace(tmp_path, path):
     wanted = read_nsys(two_streams().write(path))
     folder = two_streams().write_folder(tmp_path / "run_pqtdir")
@@ -410,15 +400,6 @@ def test_a_folder_of_parquet_files_is_the_same_trace(tmp_path, path):
     (folder / f"{KERNEL}.parquet").write_bytes(b"PAR1" + bytes(99))
     with pytest.raises(TraceFileError, match="was cut off or is damaged"):
         read_nsys(folder)
-
-
-def test_a_trace_of_a_report_can_be_saved_drawn_and_pickled(tmp_path, path):
-    trace = as_trace(read_nsys(two_streams().write(path)))
-    trace.save(tmp_path / "run.parquet")
-    assert_same_trace(trace, load_trace(tmp_path / "run.parquet"))
-    assert_same_trace(trace, pickle.loads(pickle.dumps(trace)))
-    trace.timeline().save(tmp_path / "run.html")
-    repr((trace.explain(), trace.idle(), trace.critical_path(), trace.utilization(), trace.overlap()))
 
 
 def test_a_database_that_others_use_is_read_and_left_alone(path):
@@ -538,38 +519,8 @@ def test_a_bad_file_says_what_it_is(path, content, told):
         read_as("nsys", path, {})
 
 
-def test_a_missing_file_says_so(path):
-    for missing in (path, path.with_suffix(".nsys-rep")):
-        with pytest.raises(TraceFileError, match=r"there is no such file\.$"):
-            read_nsys(missing)
-
-
-def test_a_file_that_was_cut_off_says_so(path):
-    made = two_streams()
-    for at in range(300):
-        made.launch(at, at + 10_000, at + 10_001, correlation=100 + at)
-    content = made.write(path).read_bytes()
-    path.write_bytes(content[: len(content) // 2])
-    with pytest.raises(TraceFileError, match="was cut off or is damaged"):
-        read_nsys(path)
-
-
-def test_absurd_files_are_refused(path, monkeypatch):
-    two_streams().write(path)
-    for module, name, most, told in (
-        (_nsys_report, "MOST_ROWS", 0, "rows of"),
-        (_nsys_places, "MOST_LANES", 0, "has 1 processes; 0 are read"),
-        (_nsys_places, "MOST_LANES", 1, "has 2 threads; 1 are read"),
-        (_nsys_places, "MOST_LANES", 2, "has 3 streams; 2 are read"),
-    ):
-        with monkeypatch.context() as patch:
-            patch.setattr(module, name, most)
-            with pytest.raises(TraceFileError, match=told):
-                read_nsys(path)
-
-
 def test_sorts_of_launches_beyond_a_limit_keep_their_names(path, monkeypatch, made):
-    monkeypatch.setattr(_nsys_work, "MOST_DETAILS", 1)
+    monkeypatch.setattr(_nsys, "MOST_DETAILS", 1)
     made.launch(0, 10, 20, grid=(1, 1, 1))
     made.launch(30, 40, 50, grid=(2, 1, 1), correlation=2)
     trace = read_nsys(made.write(path))
@@ -636,7 +587,7 @@ def test_an_interrupt_comes_through_and_leaves_nothing(path, tmp_path, monkeypat
         made.extend((tmp_path / "temporary").iterdir())
         raise KeyboardInterrupt
 
-    monkeypatch.setattr(_nsys, "read_calls", interrupt)
+    monkeypatch.setattr(_nsys._Maker, "_read_calls", interrupt)
     with pytest.raises(KeyboardInterrupt):
         read_nsys(report)
     assert len(made) == 1

@@ -12,8 +12,8 @@ import pytest
 
 from gpustreamlab import Trace
 from gpustreamlab.exchange._kineto import read_kineto
-from gpustreamlab.exchange._pftrace import write_pftrace
-from gpustreamlab.exchange._pftrace_read import read_pftrace
+from gpustreamlab.exchange._pftrace import read_pftrace
+from gpustreamlab.exchange._pftrace_write import write_pftrace
 from gpustreamlab.model import DEVICE_WORK, SPAN_KINDS
 from tests.helpers.trace_processor import PROBLEMS, TraceProcessor
 from tests.unit.exchange.test_pftrace import assert_all_same

@@ -3,23 +3,19 @@
 from __future__ import annotations
 
 import gzip
-import random
 import sys
-import time
 import zlib
 
 import pytest
 from perfetto.protos.perfetto.trace import perfetto_trace_pb2 as pb
 
-from gpustreamlab import Trace
 from gpustreamlab._util import host
-from gpustreamlab.errors import GPUStreamLabError, MissingExtraError, TraceFileError
-from gpustreamlab.exchange import _pftrace_packets, _pftrace_read
+from gpustreamlab.errors import MissingExtraError, TraceFileError
+from gpustreamlab.exchange import _pftrace_packets
 from gpustreamlab.exchange._formats import find_format
-from gpustreamlab.exchange._pftrace import write_pftrace
+from gpustreamlab.exchange._pftrace import read_pftrace
 from gpustreamlab.exchange._pftrace_packets import is_pftrace
-from gpustreamlab.exchange._pftrace_read import read_pftrace
-from gpustreamlab.trace import as_trace
+from gpustreamlab.exchange._pftrace_write import write_pftrace
 from gpustreamlab.typing import LaneKind
 from tests.unit.exchange.test_pftrace import assert_all_same, random_trace
 
@@ -276,24 +272,9 @@ def test_what_is_none_is_refused(tmp_path, content):
         read_pftrace(path)
 
 
-def test_files_are_told_by_their_first_bytes(file, tmp_path):
-    file.event(INSTANT, 5, 1, "kept")
-    file.read(tmp_path)
-    assert find_format(tmp_path / "others.pftrace") == "perfetto"
-    trace = Trace.from_columns(
-        start_ns=range(20_000), end_ns=range(1, 20_001), stream=["a"] * 20_000, name=map(str, range(20_000))
-    )
-    for name in ("ours.pftrace", "ours.pftrace.gz"):
-        write_pftrace(trace, tmp_path / name)
-        assert find_format(tmp_path / name) == "perfetto"
-
-
-def test_too_large_a_file_and_too_many_tracks_are_refused(file, tmp_path, monkeypatch):
+def test_too_large_a_file_is_refused(file, tmp_path, monkeypatch):
     for uuid in range(1, 9):
         file.event(INSTANT, uuid, uuid, "a")
-    monkeypatch.setattr(_pftrace_read, "MOST_LANES", 4)
-    with pytest.raises(TraceFileError, match="more than 4 tracks"):
-        file.read(tmp_path)
     monkeypatch.setattr(host, "LARGEST_UNPACKED_BYTES", 4 * _pftrace_packets.PACKET_BYTES)
     with pytest.raises(TraceFileError, match=r"of \d packets or more, is larger than 1,024 bytes"):
         file.read(tmp_path)
@@ -321,25 +302,6 @@ def test_two_files_of_ours_in_one_are_read_as_of_others(tmp_path):
     assert len(read_pftrace(path)) > 20
 
 
-def mutations(content, count, seed=0):
-    """Yield contents with bytes changed, cut out, doubled or put in."""
-    rng = random.Random(seed)
-    for _ in range(count):
-        data = bytearray(content)
-        for _ in range(rng.choice([1, 1, 2, 8])):
-            at = rng.randrange(len(data) or 1)
-            match rng.randrange(5):
-                case 0 | 1:
-                    data[at : at + 1] = rng.randbytes(1)
-                case 2:
-                    del data[at : at + rng.randrange(40)]
-                case 3:
-                    data[at:at] = data[at : at + rng.randrange(40)]
-                case 4:
-                    data[at : at + 8] = rng.choice([b"\xff" * 8, bytes(8), b"\x80" * 8])
-        yield bytes(data)
-
-
 def a_file_of_others():
     file = File()
     packet = file.packet(sequence_flags=1)
@@ -356,26 +318,6 @@ def a_file_of_others():
         stage = file.packet(timestamp=place).gpu_render_stage_event
         stage.hw_queue_iid, stage.duration = 1, place
     return file.trace.SerializeToString()
-
-
-def survives(path, content):
-    """Read a file; return whether it became a trace."""
-    path.write_bytes(content)
-    is_pftrace(content)
-    try:
-        return isinstance(as_trace(read_pftrace(path)), Trace)
-    except GPUStreamLabError:
-        return False
-
-
-def test_damaged_files_give_a_trace_or_an_error_of_ours(tmp_path):
-    path = tmp_path / "run.pftrace"
-    write_pftrace(random_trace(0, 20), path)
-    ours, others = path.read_bytes(), a_file_of_others()
-    began = time.process_time()
-    read = [survives(path, content) for source in (ours, others) for content in mutations(source, 100)]
-    assert 10 < sum(read) < 200
-    assert time.process_time() - began < 20
 
 
 def test_what_we_wrote_is_read_as_a_file_of_others_without_our_own_part(tmp_path):

@@ -8,6 +8,7 @@ from hypothesis import strategies as st
 from gpustreamlab.backends.sim import DevicePreset, DeviceWork, KernelSpec
 from gpustreamlab.backends.sim._commands import CopyRun, CopySpec, Mark, Wait
 from gpustreamlab.backends.sim._scheduler import Scheduler
+from tests.helpers.long_runs import count
 from tests.unit.sim.sim_reference import Job, Reference
 
 SM_COUNT, SLOTS = 4, 4
@@ -79,7 +80,7 @@ def run_reference(streams, jobs, groups):
     return sorted((job.submit_ns, job.start_ns, job.end_ns) for job in jobs if job.kind in {"kernel", "copy"})
 
 
-@settings(max_examples=100, deadline=None)
+@settings(max_examples=count(40, 100), deadline=None)
 @given(streams=STREAMS, steps=STEPS)
 def test_whole_rounds_end_as_single_waves_do(streams, steps):
     jobs = make_jobs(streams, steps)
@@ -88,7 +89,7 @@ def test_whole_rounds_end_as_single_waves_do(streams, steps):
     assert scheduler.pool.free == [len(group) * SLOTS for group in scheduler.pool.groups]
 
 
-@settings(max_examples=100, deadline=None)
+@settings(max_examples=count(40, 100), deadline=None)
 @given(streams=STREAMS, steps=STEPS)
 def test_when_the_simulation_catches_up_does_not_matter(streams, steps):
     jobs = make_jobs(streams, steps)

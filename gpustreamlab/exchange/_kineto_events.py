@@ -5,62 +5,46 @@ from __future__ import annotations
 import re
 import zlib
 from collections import Counter, defaultdict
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Mapping, Sequence
 from operator import attrgetter
 from os import PathLike
 from typing import Annotated, Any, NamedTuple, TypeAlias
 
 import msgspec
 import numpy as np
-from numpy.typing import NDArray
 
-from gpustreamlab.errors import TraceFileError
-from gpustreamlab.exchange._event_file import LARGEST_TIME_NS, EventFile, all_nanoseconds, whole_number
-from gpustreamlab.exchange._formats import LEAST_WALL_CLOCK_NS
+from gpustreamlab.exchange._frame import LEAST_WALL_CLOCK_NS, Codes, Columns
+from gpustreamlab.exchange._json_events import LARGEST_TIME_NS, EventFile, all_nanoseconds, whole_number
 from gpustreamlab.record import MAX_FULL_NAME, cut_text
 from gpustreamlab.typing import BoolArray, Int64Array, SpanKind
 
-MOST_ROWS = 5_000_000
-"""Most kernels, copies and fills that are kept of all files together, and likewise calls, ranges, and waits."""
-MOST_KNOWN = 1_000_000
-"""Most different names, ways of launching, streams and threads."""
-MOST_CHARACTERS = 250_000_000
-"""Most characters of them."""
-MOST_THREAD_NAMES = 65_536
-"""Most threads of which a name is kept."""
-MOST_CATEGORIES = 1_000
-"""Most categories that are counted one by one."""
 CORRELATION_BITS = 40
 """Larger correlations are none: CUDA's have 32."""
 
-TIMES = ("start_ns", "end_ns")
-WORK, CALL, RANGE, WAIT = ROLES = ("work", "call", "range", "wait")
-_KINDS = {
-    "kernel": SpanKind.KERNEL,
-    "gpu_memcpy": SpanKind.COPY,
-    "memcpy": SpanKind.COPY,
-    "gpu_memset": SpanKind.FILL,
-    "memset": SpanKind.FILL,
+WORK, CALL, RANGE, WAIT, SAID = "work", "call", "range", "wait", "said"
+CATEGORIES: Mapping[str, tuple[str, SpanKind]] = {
+    "kernel": (WORK, SpanKind.KERNEL),
+    "gpu_memcpy": (WORK, SpanKind.COPY),
+    "memcpy": (WORK, SpanKind.COPY),
+    "gpu_memset": (WORK, SpanKind.FILL),
+    "memset": (WORK, SpanKind.FILL),
+    "cuda_runtime": (CALL, SpanKind.HOST),
+    "cuda_driver": (CALL, SpanKind.HOST),
+    "runtime": (CALL, SpanKind.HOST),
+    "user_annotation": (RANGE, SpanKind.ANNOTATION),
+    "cpu_op": (RANGE, SpanKind.ANNOTATION),
+    "operator": (RANGE, SpanKind.ANNOTATION),
+    "cuda_sync": (WAIT, SpanKind.HOST),
+    "gpu_user_annotation": (SAID, SpanKind.ANNOTATION),
+    "trace": (SAID, SpanKind.ANNOTATION),
 }
-_OTHERS = {
-    "cuda_runtime": CALL,
-    "cuda_driver": CALL,
-    "runtime": CALL,
-    "user_annotation": RANGE,
-    "cpu_op": RANGE,
-    "operator": RANGE,
-    "cuda_sync": WAIT,
-}
-"""Categories of spans; in 2021 some had other names."""
-_SAID_ELSEWHERE = frozenset({"gpu_user_annotation", "trace"})
-"""Spans that tell nothing that ranges, first and last time do not."""
+"""What spans of each category are; in 2021 some had other names. What the last two tell, ranges, first and last time do."""
 _NAMES_AND_FLOWS = ("M", "s", "t", "f")
 _STREAM_WAIT = "Stream Wait Event"
 _LAST_NUMBER = re.compile(r"(\d{1,18})\s*$")
 _HOST_ROWS = 1_000_000
 """Newer files put waits of the host for a stream into rows of this number more than the stream's."""
 
-Columns: TypeAlias = dict[str, NDArray[Any]]
 _Whole: TypeAlias = Annotated[int, msgspec.Meta(gt=-LARGEST_TIME_NS, lt=LARGEST_TIME_NS)]
 _Id: TypeAlias = int | str | None
 
@@ -145,41 +129,6 @@ class Shape(NamedTuple):
     channel: int
 
 
-class Codes(dict[Any, int]):
-    """Numbers things as they come, equal ones alike.
-
-    Parameters
-    ----------
-    tidy
-        Returns what a thing is known as.
-
-    Examples
-    --------
-    >>> codes = Codes(str)
-    >>> [codes[key] for key in (7, 5, "7")], list(codes.known)
-    ([0, 1, 0], ['7', '5'])
-    """
-
-    def __init__(self, tidy: Callable[[Any], Any]) -> None:
-        self._tidy = tidy
-        self._character_count = 0
-        self.known: dict[Any, int] = {}
-
-    def __missing__(self, key: Any) -> int:
-        self._character_count += len(str(key))
-        if len(self.known) >= MOST_KNOWN or self._character_count > MOST_CHARACTERS:
-            raise TraceFileError(
-                f"The file has more than {MOST_KNOWN:,} different names, ways of launching, streams or threads, or they are "
-                f"longer than {MOST_CHARACTERS:,} characters together. Profile fewer steps."
-            )
-        code = self[key] = self.known.setdefault(self._tidy(key), len(self.known))
-        return code
-
-    def of(self, keys: Iterable[Any]) -> NDArray[np.int32]:
-        """Return the number of each."""
-        return np.array([self[key] for key in keys], np.int32)
-
-
 _SORT = attrgetter("ph", "cat")
 _TIMES = attrgetter("ts"), attrgetter("dur")
 _NAME = attrgetter("name")
@@ -187,14 +136,17 @@ _THREAD = attrgetter("pid", "tid")
 _STREAM = attrgetter("args.device", "args.context", "args.stream", "pid", "tid")
 _SHAPE = attrgetter("args.grid", "args.block", "args.registers", "args.shared", "args.graph", "args.node", "args.channel")
 _AWAITED = attrgetter("args.device", "args.context", "args.awaited_stream", "pid", "tid")
+_COLUMNS = {
+    WORK: ("start_ns", "end_ns", "stream", "shape", "size_bytes", "correlation"),
+    CALL: ("start_ns", "end_ns", "thread", "name", "correlation"),
+    RANGE: ("start_ns", "end_ns", "thread", "name"),
+    WAIT: ("source", "target", "record", "wait"),
+}
+_WIDE = {"start_ns", "end_ns", "size_bytes", "correlation", "record", "wait"}
 
 
-class Collector:
-    """Takes the events of files; what it holds is columns, and one of each name, stream, thread, and way of launching.
-
-    Columns of each role: ``start_ns``, ``end_ns``; of work ``stream``, ``shape``, ``size_bytes``, ``correlation``; of calls and
-    ranges ``thread`` and ``name``; of calls ``correlation``; of waits ``source``, ``target`` (streams), ``record``, ``wait``.
-    """
+class Events:
+    """Takes the events of files; what it holds is columns, and one of each name, stream, thread, and way of launching."""
 
     def __init__(self) -> None:
         self.names = Codes(cut_text)
@@ -212,8 +164,6 @@ class Collector:
         """Whether the times of each file are of the wall clock."""
         self.are_in_us = True
         self.left_out: Counter[str] = Counter()
-        self.dropped = dict.fromkeys(ROLES, 0)
-        """Rows of each role beyond `MOST_ROWS`."""
         self.event_count = self.refused_count = self.damaged_count = self.wait_count = 0
         self.unsaid_count = 0
         """Waits of streams that do not say what for."""
@@ -222,9 +172,7 @@ class Collector:
         self.collectives: dict[int, tuple[int, int]] = {}
         """By the correlation of a kernel its communicator, a number that all ranks have alike, and its place in that, from 1; 0
         where that is not told."""
-        self._columns = {role: _rooms(role) for role in ROLES}
-        self.row_counts = dict.fromkeys(ROLES, 0)
-        """Rows of each role that are kept."""
+        self._parts: dict[str, list[Columns]] = {role: [] for role in _COLUMNS}
         self._file = 0
 
     def read(self, path: str | PathLike[str]) -> None:
@@ -232,34 +180,30 @@ class Collector:
         file, self._file = EventFile(path, Event, Facts), len(self.facts)
         for codes in (self.streams, self.threads):  # those of another file are others
             codes.clear()
-        firsts = dict(self.row_counts)
+        before = {role: len(parts) for role, parts in self._parts.items()}
         for events in file.blocks():
             self._add(events)
         self.facts.append(file.facts)
         self.cuts.append(file.cut)
         self.event_count += file.event_count + file.damaged_count
         self.damaged_count += file.damaged_count
-        spans = [(self._columns[role], slice(firsts[role], self.row_counts[role])) for role in ROLES if role != WAIT]
-        self._set_clock([{name: columns[name][new] for name in TIMES} for columns, new in spans])
+        self._set_clock([part for role in (WORK, CALL, RANGE) for part in self._parts[role][before[role] :]])
 
     def take(self, role: str) -> Columns:
         """Return the columns of a role, and forget them; times in order, of two that begin at once the longer first."""
-        columns, count = self._columns.pop(role), self.row_counts[role]
+        parts, found = self._parts.pop(role), {}
+        for name in _COLUMNS[role]:
+            found[name] = np.concatenate(
+                [np.empty(0, np.int64 if name in _WIDE else np.int32), *(part.pop(name) for part in parts)]
+            )
         if role == WAIT:
-            return {name: values[:count].copy() for name, values in columns.items()}
-        order = np.lexsort((-columns["end_ns"][:count], columns["start_ns"][:count])).astype(np.int32)
-        return {name: columns.pop(name)[:count][order] for name in [*columns]}
-
-    def _keep(self, role: str, columns: Columns) -> None:
-        """Append rows; there is room for them."""
-        first = self.row_counts[role]
-        self.row_counts[role] = last = first + len(next(iter(columns.values())))
-        for name, values in columns.items():
-            self._columns[role][name][first:last] = values
+            return found
+        order = np.lexsort((-found["end_ns"], found["start_ns"])).astype(np.int32)
+        return {name: found.pop(name)[order] for name in [*found]}
 
     def _set_clock(self, parts: Sequence[Columns]) -> None:
         """Add the file's base to its times, if that makes them those of the wall clock."""
-        first_ns = min((int(part["start_ns"].min()) for part in parts if len(part["start_ns"])), default=0)
+        first_ns = min((int(part["start_ns"].min()) for part in parts), default=0)
         base_ns = whole_number(self.facts[-1].base_ns)
         self.are_absolute.append(base_ns + first_ns >= LEAST_WALL_CLOCK_NS)
         self.are_in_us = self.are_in_us and not any((part["start_ns"] % 1_000).any() for part in parts)
@@ -273,79 +217,66 @@ class Collector:
         for sort, event in zip(map(_SORT, events), events, strict=True):
             sorts[sort].append(event)
         for (phase, given), found in sorts.items():
-            category = str(given).lower()
-            if phase == "X" and category in _KINDS:
-                self._add_work(found, _KINDS[category])
-            elif phase == "X" and category in _OTHERS:
-                (self._add_waits if _OTHERS[category] == WAIT else self._add_host)(found, _OTHERS[category])
-            elif phase in _NAMES_AND_FLOWS or (phase == "X" and category in _SAID_ELSEWHERE):
+            role, kind = CATEGORIES.get(str(given).lower(), ("", SpanKind.HOST)) if phase == "X" else ("", SpanKind.HOST)
+            if role == SAID or phase in _NAMES_AND_FLOWS:
                 self.said_count += len(found)
                 if phase == "M":
                     self._add_thread_names(found)
+            elif role == WAIT:
+                self._add_waits(found)
+            elif role:
+                self._add_spans(found, role, kind)
             else:
-                name = "without a category" if given is None else str(given)[:40]
-                self.left_out[name if name in self.left_out or len(self.left_out) < MOST_CATEGORIES else "others"] += len(found)
+                self.left_out["without a category" if given is None else str(given)[:40]] += len(found)
 
-    def _timed(self, events: list[Event], role: str) -> tuple[list[Event], Columns]:
-        """Return those events of which the times make sense, as many as there is room for, and their times."""
+    def _add_spans(self, events: list[Event], role: str, kind: SpanKind) -> None:
+        """Take those events of which the times make sense."""
         start_ns, lasts_ns = (all_nanoseconds(list(map(get, events))) for get in _TIMES)
         is_good: BoolArray = (start_ns < LARGEST_TIME_NS) & (lasts_ns >= 0) & (start_ns + lasts_ns < LARGEST_TIME_NS)
-        self.refused_count += len(events) - int(is_good.sum())
-        left = MOST_ROWS - self.row_counts[role]
-        dropped_count = max(int(is_good.sum()) - left, 0)
-        if dropped_count:
-            self.dropped[role] += dropped_count
-            is_good &= np.cumsum(is_good) <= left
         if not is_good.all():
+            self.refused_count += len(events) - int(is_good.sum())
             events = [event for event, is_kept in zip(events, is_good.tolist(), strict=True) if is_kept]
             start_ns, lasts_ns = start_ns[is_good], lasts_ns[is_good]
-        return events, {"start_ns": start_ns, "end_ns": start_ns + lasts_ns}
-
-    def _add_host(self, events: list[Event], role: str) -> None:
-        events, columns = self._timed(events, role)
         if events:
-            columns["thread"] = self.threads.of(map(_THREAD, events))
-            columns["name"] = self.names.of(_names(events))
+            columns: Columns = {"start_ns": start_ns, "end_ns": start_ns + lasts_ns}
+            if role == WORK:
+                columns |= self._work(events, kind)
+            else:
+                columns |= {"thread": self.threads.of(map(_THREAD, events)), "name": self.names.of(_names(events))}
             if role == CALL:
                 columns["correlation"] = self._correlations(events)
-            self._keep(role, columns)
+            self._parts[role].append(columns)
 
-    def _add_work(self, events: list[Event], kind: SpanKind) -> None:
-        events, columns = self._timed(events, WORK)
-        if events:
-            shapes = zip(_names(events), map(_SHAPE, events), strict=True)
-            columns["stream"] = self.streams.of(map(_STREAM, events))
-            columns["shape"] = self.shapes.of((self._file, kind, name, *shape) for name, shape in shapes)
-            columns["size_bytes"] = np.maximum(_numbers(events, "args.bytes"), 0)
-            columns["correlation"] = self._correlations(events)
-            for event, correlation in zip(events, columns["correlation"].tolist(), strict=True):
-                if event.args.group is not None and correlation and len(self.collectives) < MOST_KNOWN:
-                    self.collectives[correlation] = _collective(event)
-            priorities = _numbers(events, "args.priority").tolist()
-            self.priorities.update(zip(columns["stream"].tolist(), priorities, strict=True))
-            self._keep(WORK, columns)
+    def _work(self, events: list[Event], kind: SpanKind) -> Columns:
+        shapes = zip(_names(events), map(_SHAPE, events), strict=True)
+        columns: Columns = {
+            "stream": self.streams.of(map(_STREAM, events)),
+            "shape": self.shapes.of((self._file, kind, name, *shape) for name, shape in shapes),
+            "size_bytes": np.maximum(_numbers(events, "args.bytes"), 0),
+            "correlation": self._correlations(events),
+        }
+        for event, correlation in zip(events, columns["correlation"].tolist(), strict=True):
+            if event.args.group is not None and correlation:
+                self.collectives[correlation] = _collective(event)
+        self.priorities.update(zip(columns["stream"].tolist(), _numbers(events, "args.priority").tolist(), strict=True))
+        return columns
 
-    def _add_waits(self, events: list[Event], role: str) -> None:
+    def _add_waits(self, events: list[Event]) -> None:
         """Take which stream waited for which; what the host waited for its calls tell."""
         waits = [event for event in events if event.name == _STREAM_WAIT]
         told = [event for event in waits if event.args.awaited_record > 0 and event.args.correlation > 0]
         self.wait_count += len(told)
         self.unsaid_count += len(waits) - len(told)
         self.said_count += len(events) - len(waits)
-        kept = told[: MOST_ROWS - self.row_counts[role]]
-        self.dropped[role] += len(told) - len(kept)
-        if kept:
-            shift = self._file << CORRELATION_BITS
-            columns: Columns = {
-                name: self.streams.of(map(get, kept)) for name, get in (("source", _AWAITED), ("target", _STREAM))
-            }
-            columns["record"] = _numbers(kept, "args.awaited_record") + shift
-            columns["wait"] = _numbers(kept, "args.correlation") + shift
-            self._keep(role, columns)
+        shift = self._file << CORRELATION_BITS
+        columns: Columns = {name: self.streams.of(map(get, told)) for name, get in (("source", _AWAITED), ("target", _STREAM))}
+        columns["record"] = _numbers(told, "args.awaited_record") + shift
+        columns["wait"] = _numbers(told, "args.correlation") + shift
+        self._parts[WAIT].append(columns)
 
     def _add_thread_names(self, events: list[Event]) -> None:
         for event in events:
-            if event.name == "thread_name" and event.args.name is not None and len(self.thread_names) < MOST_THREAD_NAMES:
+            if event.name == "thread_name" and event.args.name is not None:
                 self.thread_names[self._thread_key(_THREAD(event))] = cut_text(str(event.args.name)).strip()
 
     def _correlations(self, events: list[Event]) -> Int64Array:
@@ -371,17 +302,13 @@ def _number_of(told: object) -> int:
     return whole_number(told) if found is None else int(found[1])
 
 
-def _rooms(role: str) -> Columns:
-    """Return room for the columns of a role: memory that is not written to is not used."""
-    wide = {WORK: ("size_bytes", "correlation"), CALL: ("correlation",), RANGE: (), WAIT: ("record", "wait")}[role]
-    narrow = {WORK: ("stream", "shape"), WAIT: ("source", "target")}.get(role, ("thread", "name"))
-    wide = wide if role == WAIT else (*TIMES, *wide)
-    return {name: np.empty(MOST_ROWS, np.int64 if name in wide else np.int32) for name in (*wide, *narrow)}
-
-
 def _names(events: list[Event]) -> list[str]:
     """Return the names, as long as one may be that is cut afterwards."""
     return [name if name and len(name) <= MAX_FULL_NAME else str(name)[: MAX_FULL_NAME + 1] for name in map(_NAME, events)]
+
+
+def _numbers(events: list[Event], name: str) -> Int64Array:
+    return np.fromiter(map(attrgetter(name), events), np.int64, len(events))
 
 
 def _collective(event: Event) -> tuple[int, int]:
@@ -389,7 +316,3 @@ def _collective(event: Event) -> tuple[int, int]:
     told = event.args
     sequence = whole_number(int(str(told.sequence)[:18]) if str(told.sequence).isdecimal() else -1, -1)
     return zlib.crc32(f"{told.group} {told.ranks}".encode("utf-8", "replace")) + 1, max(sequence + 1, 0)
-
-
-def _numbers(events: list[Event], name: str) -> Int64Array:
-    return np.fromiter(map(attrgetter(name), events), np.int64, len(events))

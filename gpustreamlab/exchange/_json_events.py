@@ -24,7 +24,7 @@ import numpy as np
 
 from gpustreamlab._util.shell import steps
 from gpustreamlab.errors import TraceFileError
-from gpustreamlab.exchange._packed import BYTE_ORDER_MARK, unpacked
+from gpustreamlab.exchange._formats import BYTE_ORDER_MARK, unpacked
 from gpustreamlab.typing import Int64Array
 
 BLOCK_BYTES = 1 << 18
@@ -33,6 +33,8 @@ LARGEST_EVENT_BYTES = 16 << 20
 """Largest event that is read; larger ones count as damaged."""
 LARGEST_FACTS_BYTES = 64 << 20
 """Most that is read before the events, and behind them."""
+MOST_EVENTS = 10_000_000
+"""Most events that are read of a file; some 5 GB in memory, while they become a trace."""
 MOST_TRIED = 16
 """How often the list of events is looked for."""
 LARGEST_TIME_NS = 1 << 61
@@ -57,8 +59,28 @@ _ONE_LINE = bytes(max(code, 32) for code in range(256))
 _PARTS = msgspec.json.Decoder(dict[str, msgspec.Raw])
 _SCANNER = json.JSONDecoder(parse_int=len, parse_float=len, parse_constant=len, strict=False)  # tells only where values end
 
+_OF_KINETO = re.compile(
+    rb'"(?:schemaVersion|deviceProperties|distributedInfo|traceName)"\s*:|"cat"\s*:\s*"(?:kernel|gpu_memcpy|gpu_memset|memcpy|'
+    rb"memset|cuda_runtime|cuda_driver|cuda_sync|runtime|cpu_op|operator|user_annotation|gpu_user_annotation|python_function|"
+    rb'cpu_instant_event|ac2g|async_cpu_to_gpu)"',
+    re.IGNORECASE,
+)
+OURS = re.compile(rb'\s*\{\s*"gpustreamlab"\s*:\s*"')
+"""How a file of `write_chrome` begins; behind it is the trace as a Parquet file, in letters of base64."""
+
 _Event = TypeVar("_Event", bound=msgspec.Struct)
 _Facts = TypeVar("_Facts", bound=msgspec.Struct)
+
+
+def guess_writer(head: bytes) -> str:
+    """Return the format of JSON by its beginning, unpacked; a megabyte is enough.
+
+    Examples
+    --------
+    >>> guess_writer(b'{"traceEvents": [{"ph": "X", "cat": "gpu_memcpy"}]}'), guess_writer(b'[{"ph": "B", "cat": "ipc"}')
+    ('kineto', 'chrome')
+    """
+    return "kineto" if _OF_KINETO.search(head) and not OURS.match(head) else "chrome"
 
 
 class EventFile(Generic[_Event, _Facts]):
@@ -117,6 +139,9 @@ class EventFile(Generic[_Event, _Facts]):
                     self._rest += part
                     if events := self._whole():
                         yield events
+                    if self.event_count > MOST_EVENTS:
+                        self.cut = f"only its first {self.event_count:,} events are read"
+                        return
                 if not self._has_ended and (events := self._one_by_one(is_last=True)):
                     yield events
                 if self._has_ended and not is_bare:
