@@ -312,7 +312,6 @@ class TestLife:
 
         # THEN what was there is told
         assert source.are_foreign(np.array([1, 1]), np.array([99, stream.handle])).tolist() == [True, False]
-        assert backend.memory_in_use() == 0
 
     def test_streams_are_described_by_their_number_also_when_they_are_closed_or_unknown(self, backend, source):
         context = backend.create_context(ContextSpec(groups=(0, 1)))
