@@ -21,8 +21,7 @@ import numpy as np
 
 import gpustreamlab as gsl
 from bench._common import report
-from gpustreamlab.analysis import counted_rows
-from gpustreamlab.analysis._busy import interval_sum_ns, union_edges
+from gpustreamlab.analysis import counted_rows, interval_sum_ns, union_edges
 from gpustreamlab.analysis._pieces import launch_calls
 from gpustreamlab.typing import EdgeKind, IdleKind
 from tests.helpers.kineto import HTA_ANSWERS, write_two_streams

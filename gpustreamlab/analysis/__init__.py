@@ -8,12 +8,17 @@ from gpustreamlab.analysis._busy import (
     basis_of,
     busy_edges,
     busy_word,
+    count_steps,
     counted_kinds,
     counted_rows,
+    distinct,
     interval_sum_ns,
     is_work,
     sm_kinds,
     stream_count,
+    stream_extent,
+    union_edges,
+    used_stream_count,
 )
 from gpustreamlab.analysis._compare import (
     TraceComparison,
@@ -26,9 +31,9 @@ from gpustreamlab.analysis._concurrency import (
     Concurrency,
     blocks_that_fit,
     concurrency,
+    finding_text,
     over_wall,
-    stream_extent,
-    used_stream_count,
+    plain_finding,
 )
 from gpustreamlab.analysis._critical_path import CriticalPath, PathPart, critical_path
 from gpustreamlab.analysis._expect import (
@@ -41,7 +46,6 @@ from gpustreamlab.analysis._expect import (
 )
 from gpustreamlab.analysis._explain import LISTED_FINDINGS, Explanation, Finding, explain
 from gpustreamlab.analysis._explain_text import finding_texts
-from gpustreamlab.analysis._grids import card_sized_grids, grid_advice, partition_warnings
 from gpustreamlab.analysis._hazard_search import (
     FoundHazard,
     HazardSearch,
@@ -56,8 +60,19 @@ from gpustreamlab.analysis._hazards import NO_LANE, Hazard, Hazards, HazardSide
 from gpustreamlab.analysis._host_waits import HostWaits, host_waits
 from gpustreamlab.analysis._idle import IDLE_TEXTS, Idle, QueueLength, idle
 from gpustreamlab.analysis._live_rows import ArrivedSpans, LiveRows, OpenSpans
-from gpustreamlab.analysis._overlap import Overlap, OverlapPair, overlap, partly_captured
-from gpustreamlab.analysis._plan import check_layout, check_rounding, check_workqueue, plan_partitions, unenforced_layout
+from gpustreamlab.analysis._overlap import Overlap, OverlapPair, overlap
+from gpustreamlab.analysis._plan import (
+    REST,
+    PartitionOptions,
+    Share,
+    check_layout,
+    check_rounding,
+    check_workqueue,
+    options_of,
+    plan_partitions,
+    require_mapping,
+    unenforced_layout,
+)
 from gpustreamlab.analysis._regions import Layer, Region, region_of
 from gpustreamlab.analysis._regions import overlap as may_share
 from gpustreamlab.analysis._report import html_of_table
@@ -75,9 +90,29 @@ from gpustreamlab.analysis._scale import (
     time_ticks,
 )
 from gpustreamlab.analysis._scratch import ScratchStatistics, ScratchTable
-from gpustreamlab.analysis._sm_time import (
+from gpustreamlab.analysis._stragglers import Lateness, Stragglers, stragglers
+from gpustreamlab.analysis._strays import Strays, nearest_ranges, strays
+from gpustreamlab.analysis._summary import (
+    capture_facts,
+    captured_by,
+    counts_text,
+    dropped_text,
+    empty_hint,
+    grid_advice,
+    headline,
+    lanes_text,
+    missing_facts,
+    partition_warnings,
+    pending_text,
+    source_facts,
+    summary_text,
+    trace_facts,
+)
+from gpustreamlab.analysis._totals import Totals, TotalsBy, totals
+from gpustreamlab.analysis._utilization import (
     PartitionSize,
     SMSteps,
+    Utilization,
     change_text,
     layout_size,
     layout_spells,
@@ -88,36 +123,8 @@ from gpustreamlab.analysis._sm_time import (
     sm_time_steps,
     sms_text,
     stack_sms,
-    whole_card,
-)
-from gpustreamlab.analysis._stragglers import Lateness, Stragglers, stragglers
-from gpustreamlab.analysis._strays import Strays, nearest_ranges, strays
-from gpustreamlab.analysis._summary import (
-    capture_facts,
-    captured_by,
-    counts_text,
-    dropped_text,
-    empty_hint,
-    finding_text,
-    headline,
-    lanes_text,
-    missing_facts,
-    pending_text,
-    plain_finding,
-    source_facts,
-    summary_text,
-    trace_facts,
-)
-from gpustreamlab.analysis._sweep import count_steps, distinct
-from gpustreamlab.analysis._totals import Totals, TotalsBy, totals
-from gpustreamlab.analysis._utilization import (
-    REST,
-    PartitionOptions,
-    Share,
-    Utilization,
-    options_of,
-    require_mapping,
     utilization,
+    whole_card,
 )
 from gpustreamlab.model import display_name
 
@@ -138,7 +145,6 @@ __all__ = [
     "Totals",
     "TraceComparison",
     "Utilization",
-    "card_sized_grids",
     "critical_path",
     "explain",
     "host_waits",
@@ -146,7 +152,6 @@ __all__ = [
     "lanes_text",
     "may_share",
     "overlap",
-    "partly_captured",
     "plan_partitions",
     "stragglers",
     "strays",

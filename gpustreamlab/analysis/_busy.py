@@ -1,17 +1,23 @@
-"""When each lane was busy: the union of its spans."""
+"""When each lane was busy, and how many at once: the union of its spans, and one sweep over the edges of all lanes.
+
+All figures of time are made of these two. The sweep works in windows of time that fit the processor's cache. A lane's edges
+alternate between start and end, so their number before a window tells whether it is busy there, and windows are independent of
+each other: threads share them, as numpy releases the GIL. All sums are integers.
+"""
 
 from __future__ import annotations
 
 import os
 from collections.abc import Callable, Collection, Sequence
 from concurrent.futures import ThreadPoolExecutor
+from itertools import pairwise
 from typing import NamedTuple, TypeVar
 
 import numpy as np
 
 from gpustreamlab.errors import OptionError
-from gpustreamlab.model import DEVICE_WORK, SPAN_KINDS, Trace
-from gpustreamlab.typing import BoolArray, CaptureTier, Int64Array, LaneKind, SpanKind
+from gpustreamlab.model import DEVICE_WORK, SPAN_KINDS, Device, Trace
+from gpustreamlab.typing import BoolArray, CaptureTier, Int32Array, Int64Array, LaneKind, SpanKind
 
 RANGE_CODE = SPAN_KINDS.index(SpanKind.RANGE)
 KIND_WORDS = {kind: (kind.value, "copies" if kind is SpanKind.COPY else f"{kind.value}s") for kind in SPAN_KINDS}
@@ -22,29 +28,19 @@ LEAST_RANGE_SHARE = 0.01
 
 THREADED_ROWS = 500_000
 """From how many rows on a second thread pays."""
+WINDOW_EDGES = 1 << 17
+"""About how many edges one window of the sweep holds."""
+MASK_LANES = 16
+"""How many lanes one bit mask holds: 2 to the power of this many sums are kept."""
+LONGEST_WINDOW_NS = 1 << 57
+"""Times within a window and what they are of share 64 bits."""
+SMALL_RANGE = 1 << 16
+"""Values within a range like this are looked up in a table, however few there are."""
 
+_ON_STREAMS = np.array([kind in {SpanKind.RANGE, *DEVICE_WORK} for kind in SPAN_KINDS])
 _Item = TypeVar("_Item")
 _Result = TypeVar("_Result")
-
-
-def counted_kinds(trace: Trace) -> tuple[SpanKind, ...]:
-    """Say which kinds of spans count as busy time in this trace.
-
-    Waits, work of the host, ranges of others and markers never do. Kernels, copies and fills always do. A range counts where
-    kernels were not captured: one that starts in a capture window leaves it to its kernels, as it also contains their queueing.
-    Where less than `LEAST_RANGE_SHARE` of all busy time is by ranges only, none counts: the figures are then of kernels alone.
-
-    Returns
-    -------
-    tuple of SpanKind
-        In the order of `SpanKind`. Ranges are among them if at least one counts, or could in a trace without spans.
-    """
-    if trace.metadata.tier is not CaptureTier.KERNELS:
-        return (SpanKind.RANGE, *DEVICE_WORK)
-    if not trace.metadata.capture_windows:
-        # Of an older version, or made by hand: where nothing but ranges is there, they are all there is to count.
-        return DEVICE_WORK if not len(trace) or is_work(trace).any() else (SpanKind.RANGE, *DEVICE_WORK)
-    return (SpanKind.RANGE, *DEVICE_WORK) if _has_many_ranges(trace) else DEVICE_WORK
+_Window = tuple[int, int]
 
 
 class Basis(NamedTuple):
@@ -57,164 +53,23 @@ class Basis(NamedTuple):
 
 
 def basis_of(trace: Trace, counted: tuple[SpanKind, ...] | None = None) -> Basis:
-    """Say what the figures of a trace are of.
-
-    Parameters
-    ----------
-    trace
-        The spans.
-    counted
-        What `counted_kinds` says of them, where it is known already.
-    """
+    """Say what the figures of a trace are of, given which kinds of spans count where that is known already."""
     counted = counted_kinds(trace) if counted is None else counted
     is_ranges_only = SpanKind.RANGE in counted and not is_work(trace).any()
     return Basis(counted, CaptureTier.RANGES if is_ranges_only else trace.metadata.tier)
 
 
-def busy_word(counted: Collection[SpanKind]) -> str:
-    """Say what a stream is while one of its counted spans lasts: ranges contain waiting, so of them "busy" would be too much.
-
-    Parameters
-    ----------
-    counted
-        Which kinds of spans count, see `counted_kinds`.
-
-    Examples
-    --------
-    >>> busy_word((SpanKind.RANGE, SpanKind.KERNEL)), busy_word((SpanKind.KERNEL,))
-    ('queued or running', 'busy')
-    """
-    return "queued or running" if SpanKind.RANGE in counted else "busy"
-
-
-def sm_kinds(trace: Trace, kinds: Sequence[SpanKind] | None = None) -> tuple[SpanKind, ...]:
-    """Say which kinds of spans count as time in which SMs were in use.
-
-    Copies and fills use none: copy engines do them. What is in a range nobody knows, so it counts.
-
-    Parameters
-    ----------
-    trace
-        The spans.
-    kinds
-        Kinds that count as busy time; None means `counted_kinds`.
-
-    Returns
-    -------
-    tuple of SpanKind
-        Some of these, in their order.
-    """
-    kinds = counted_kinds(trace) if kinds is None else kinds
-    return tuple(kind for kind in kinds if kind in {SpanKind.RANGE, SpanKind.KERNEL})
-
-
-def counted_rows(trace: Trace, kinds: Sequence[SpanKind] | None = None) -> BoolArray:
-    """Tell which rows of the trace count as busy time.
-
-    Parameters
-    ----------
-    trace
-        The spans.
-    kinds
-        Kinds that count; None means `counted_kinds`. Where kernels are among them, ranges that start in a capture window do
-        not count beside their own kernels.
-
-    Returns
-    -------
-    ndarray of bool, shape (n_spans,)
-        A new array.
-    """
-    kinds = counted_kinds(trace) if kinds is None else kinds
-    counted = _of_kinds(trace, kinds)
-    if SpanKind.RANGE in kinds and SpanKind.KERNEL in kinds and trace.metadata.capture_windows:
-        counted &= (trace.kind != RANGE_CODE) | _uncaptured_ranges(trace)
-    return counted
-
-
-def range_only_ns(trace: Trace, kinds: Sequence[SpanKind], sum_ns: int) -> int:
-    """Return how much of the busy time only ranges tell of: no kernel, copy or fill ran in that lane meanwhile; in ns.
-
-    Parameters
-    ----------
-    trace
-        The spans.
-    kinds
-        What `counted_kinds` says of them.
-    sum_ns
-        What the busy times of all lanes add up to, by these kinds.
-    """
-    if SpanKind.RANGE not in kinds:
-        return 0
-    return sum_ns - busy_sum_ns(trace, is_work(trace))
-
-
-def join_words(words: Sequence[str], last: str) -> str:
-    """Write words as a list: "kernels, copies and fills"."""
-    return f" {last} ".join(filter(None, (", ".join(words[:-1]), words[-1])))
-
-
-def counted_extent(trace: Trace, kinds: Sequence[SpanKind] | None = None) -> tuple[int, int]:
-    """Return the first start and the last end of all that counts as busy, in ns; zeros where there are none."""
-    rows = counted_rows(trace, kinds)
-    if not rows.any():
-        return 0, 0
-    if rows.all():
-        return int(trace.start_ns.min()), int(trace.end_ns.max())
-    return int(trace.start_ns[rows].min()), int(trace.end_ns[rows].max())
-
-
-def interval_sum_ns(edges_ns: Int64Array) -> int:
-    """Add up intervals that are given as start, end, start, end."""
-    return int((edges_ns[1::2] - edges_ns[0::2]).sum())
-
-
-def uncut_ns(trace: Trace) -> tuple[Int64Array, Int64Array]:
-    """Return the starts and ends of the spans as they were before the trace was cut; shape (n_spans,), int64, in ns."""
-    return trace.extra.get("uncut_start_ns", trace.start_ns), trace.extra.get("uncut_end_ns", trace.end_ns)
-
-
-def stream_count(trace: Trace) -> int:
-    """Return how many lanes of a trace are streams: the others are threads of the host."""
-    return sum(lane.kind is LaneKind.STREAM for lane in trace.lanes)
-
-
-def is_in_windows(time_ns: Int64Array, windows: Sequence[tuple[int, int]]) -> BoolArray:
-    """Tell which times lie in one of the windows, whose ends do not belong to them; same shape as `time_ns`."""
-    bounds_ns = np.array(windows, np.int64).reshape(-1, 2)
-    begun = np.searchsorted(np.sort(bounds_ns[:, 0]), time_ns, side="right")
-    ended = np.searchsorted(np.sort(bounds_ns[:, 1]), time_ns, side="right")
-    inside: BoolArray = begun > ended
-    return inside
-
-
-def is_work(trace: Trace) -> BoolArray:
-    """Tell which spans are kernels, copies and fills of a stream; shape (n_spans,), bool."""
-    return _of_kinds(trace, DEVICE_WORK)
-
-
-def _of_kinds(trace: Trace, kinds: Sequence[SpanKind]) -> BoolArray:
-    """Tell which spans are of these kinds; work and ranges only on streams: no thread of the host does the device's work."""
-    found = np.zeros(len(trace), bool)
-    for kind in kinds:
-        found |= trace.kind == SPAN_KINDS.index(kind)
-    is_host = np.array([lane.kind is LaneKind.HOST for lane in trace.lanes], bool)
-    if is_host.any():
-        on_streams = np.array([kind in {SpanKind.RANGE, *DEVICE_WORK} for kind in SPAN_KINDS])
-        found &= ~(on_streams[trace.kind] & is_host[trace.lane])
-    return found
-
-
-def busy_sum_ns(trace: Trace, rows: BoolArray) -> int:
-    """Add up for how long each lane was busy with some of the rows, in ns."""
-    return sum(map(interval_sum_ns, edges_of(trace, rows))) if rows.any() else 0
-
-
-def _uncaptured_ranges(trace: Trace) -> BoolArray:
-    """Tell which rows are ranges that start where kernels were not captured; shape (n_spans,), bool."""
-    uncaptured = _of_kinds(trace, (SpanKind.RANGE,))
-    rows = np.flatnonzero(uncaptured)
-    uncaptured[rows] = ~is_in_windows(uncut_ns(trace)[0][rows], trace.metadata.capture_windows)
-    return uncaptured
+def counted_kinds(trace: Trace) -> tuple[SpanKind, ...]:
+    """Say which kinds of spans count as busy time in this trace, in the order of `SpanKind`."""
+    # Waits, work of the host, ranges of others and markers never do; kernels, copies and fills always do. A range contains the
+    # queueing of its kernels, so it counts only where they were not captured: if it starts outside of all capture windows.
+    # Where next to nothing is known from ranges only, none counts: the figures are then of kernels alone.
+    if trace.metadata.tier is not CaptureTier.KERNELS:
+        return (SpanKind.RANGE, *DEVICE_WORK)
+    if not trace.metadata.capture_windows:
+        # Of an older version, or made by hand: where nothing but ranges is there, they are all there is to count.
+        return DEVICE_WORK if not len(trace) or is_work(trace).any() else (SpanKind.RANGE, *DEVICE_WORK)
+    return (SpanKind.RANGE, *DEVICE_WORK) if _has_many_ranges(trace) else DEVICE_WORK
 
 
 def _has_many_ranges(trace: Trace) -> bool:
@@ -229,47 +84,207 @@ def _has_many_ranges(trace: Trace) -> bool:
     return sum_ns - busy_sum_ns(trace, works) >= LEAST_RANGE_SHARE * sum_ns
 
 
+def busy_word(counted: Collection[SpanKind]) -> str:
+    """Say what a stream is while one of its counted spans lasts: ranges contain waiting, so "busy" would be too much."""
+    return "queued or running" if SpanKind.RANGE in counted else "busy"
+
+
+def sm_kinds(trace: Trace, kinds: Sequence[SpanKind] | None = None) -> tuple[SpanKind, ...]:
+    """Say which of the kinds that count as busy time count as time in which SMs were in use."""
+    # Copies and fills use none: copy engines do them. What is in a range nobody knows, so it counts.
+    kinds = counted_kinds(trace) if kinds is None else kinds
+    return tuple(kind for kind in kinds if kind in {SpanKind.RANGE, SpanKind.KERNEL})
+
+
+def counted_rows(trace: Trace, kinds: Sequence[SpanKind] | None = None) -> BoolArray:
+    """Tell which rows are of kinds that count; beside kernels, ranges in a capture window do not; shape (n_spans,), new."""
+    kinds = counted_kinds(trace) if kinds is None else kinds
+    counted = _of_kinds(trace, kinds)
+    if SpanKind.RANGE in kinds and SpanKind.KERNEL in kinds and trace.metadata.capture_windows:
+        counted &= (trace.kind != RANGE_CODE) | _uncaptured_ranges(trace)
+    return counted
+
+
+def is_work(trace: Trace) -> BoolArray:
+    """Tell which spans are kernels, copies and fills of a stream; shape (n_spans,), bool."""
+    return _of_kinds(trace, DEVICE_WORK)
+
+
+def _of_kinds(trace: Trace, kinds: Sequence[SpanKind]) -> BoolArray:
+    """Tell which spans are of these kinds; work and ranges only on streams: no thread of the host does the device's work."""
+    found = np.zeros(len(trace), bool)
+    for kind in kinds:
+        found |= trace.kind == SPAN_KINDS.index(kind)
+    is_host = np.array([lane.kind is LaneKind.HOST for lane in trace.lanes], bool)
+    if is_host.any():
+        found &= ~(_ON_STREAMS[trace.kind] & is_host[trace.lane])
+    return found
+
+
+def _uncaptured_ranges(trace: Trace) -> BoolArray:
+    """Tell which rows are ranges that start where kernels were not captured; shape (n_spans,), bool."""
+    uncaptured = _of_kinds(trace, (SpanKind.RANGE,))
+    rows = np.flatnonzero(uncaptured)
+    start_ns = uncut_ns(trace)[0][rows]
+    windows_ns = np.array(trace.metadata.capture_windows, np.int64).reshape(-1, 2)
+    begun, ended = (np.searchsorted(np.sort(bounds_ns), start_ns, side="right") for bounds_ns in windows_ns.T)
+    uncaptured[rows] = begun <= ended
+    return uncaptured
+
+
+def uncut_ns(trace: Trace) -> tuple[Int64Array, Int64Array]:
+    """Return the starts and ends of the spans as they were before the trace was cut; shape (n_spans,), int64, in ns."""
+    return trace.extra.get("uncut_start_ns", trace.start_ns), trace.extra.get("uncut_end_ns", trace.end_ns)
+
+
+def range_only_ns(trace: Trace, kinds: Sequence[SpanKind], sum_ns: int) -> int:
+    """Return how much of the lanes' busy time only ranges tell of: no kernel, copy or fill ran there meanwhile; in ns."""
+    return sum_ns - busy_sum_ns(trace, is_work(trace)) if SpanKind.RANGE in kinds else 0
+
+
+def counted_extent(trace: Trace, kinds: Sequence[SpanKind] | None = None) -> tuple[int, int]:
+    """Return the first start and the last end of all that counts as busy, in ns; zeros where there are none."""
+    return extent_of(trace, counted_rows(trace, kinds))
+
+
+def stream_extent(trace: Trace) -> tuple[int, int]:
+    """Return the first start and the last end of all spans on streams, else on threads, in ns; zeros where there are none."""
+    own = np.array([lane.kind is LaneKind.STREAM for lane in trace.lanes], bool)[trace.lane]
+    return extent_of(trace, own if own.any() else np.ones(len(trace), bool))
+
+
+def extent_of(trace: Trace, rows: BoolArray) -> tuple[int, int]:
+    """Return the first start and the last end of some rows, in ns; zeros where there are none."""
+    if not rows.any():
+        return 0, 0
+    if rows.all():
+        return int(trace.start_ns.min()), int(trace.end_ns.max())
+    return int(trace.start_ns[rows].min()), int(trace.end_ns[rows].max())
+
+
+def stream_count(trace: Trace) -> int:
+    """Return how many lanes of a trace are streams: the others are threads of the host."""
+    return sum(lane.kind is LaneKind.STREAM for lane in trace.lanes)
+
+
+def used_streams(trace: Trace) -> list[int]:
+    """Return the places of the lanes that are streams and have spans."""
+    counts = np.bincount(trace.lane, minlength=len(trace.lanes)).tolist()
+    return [place for place, lane in enumerate(trace.lanes) if lane.kind is LaneKind.STREAM and counts[place]]
+
+
+def used_stream_count(trace: Trace) -> int:
+    """Return how many streams have spans; of a trace without spans, as a live view has, how many streams there are."""
+    return len(used_streams(trace)) if len(trace) else stream_count(trace)
+
+
+def join_words(words: Sequence[str], last: str) -> str:
+    """Write words as a list: "kernels, copies and fills"."""
+    return f" {last} ".join(filter(None, (", ".join(words[:-1]), words[-1])))
+
+
+def require_trace(value: object, function: str) -> None:
+    """Raise `OptionError`, with what to type instead, where a value is no trace."""
+    if isinstance(value, Trace):
+        return
+    kind, advice = type(value).__name__, "Pass lab.trace, or gsl.load_trace('run.parquet')."
+    if hasattr(type(value), "trace"):  # asked of its class: to look at the trace itself may take long
+        advice = f"Pass the trace of the {kind}: {function}(lab.trace)."
+    raise OptionError(f"{function}() got a {kind}; it takes a Trace. {advice}")
+
+
+# Devices and processes: engines and SMs are of one card, and threads of one process
+
+
+def lane_devices(trace: Trace) -> Int64Array:
+    """Return for each lane the place of its device in `Trace.devices`; 0 for threads of the host; shape (n_lanes,), int64."""
+    places = {device.ordinal: place for place, device in enumerate(trace.devices)}
+    return np.array([places.get(lane.device, 0) if lane.kind is LaneKind.STREAM else 0 for lane in trace.lanes], np.int64)
+
+
+def lane_processes(trace: Trace) -> Int64Array:
+    """Return for each lane the number of its process; shape (n_lanes,), int64."""
+    return np.array([lane.process for lane in trace.lanes], np.int64)
+
+
+def of_device(trace: Trace, device: Device) -> BoolArray:
+    """Tell which rows are of a device of the trace; all where it has no other; shape (n_spans,), bool."""
+    if len(trace.devices) < 2:
+        return np.ones(len(trace), bool)
+    is_own = [lane.kind is LaneKind.STREAM and lane.device == device.ordinal for lane in trace.lanes]
+    found: BoolArray = np.array(is_own, bool)[trace.lane]
+    return found
+
+
+def per_row(trace: Trace, of_devices: Sequence[int]) -> Int64Array:
+    """Return for each row the number of its device, given one for each device of the trace; shape (n_spans,), int64."""
+    if len(of_devices) < 2:
+        return np.broadcast_to(np.int64(of_devices[0]), len(trace))
+    found: Int64Array = np.array(of_devices, np.int64)[lane_devices(trace)][trace.lane]
+    return found
+
+
+def require_one_rank(trace: Trace, rows: BoolArray, function: str) -> None:
+    """Raise `OptionError` where work is of several processes on several devices: nobody knows how those hang together."""
+    if len(trace.devices) < 2:
+        return
+    used = [trace.lanes[place] for place in np.unique(trace.lane[rows]).tolist()]
+    processes, cards = {lane.process for lane in used}, {lane.device for lane in used}
+    if len(processes) < 2 or len(cards) < 2:
+        return
+    own = sorted({lane.device for lane in used if lane.process == min(processes)})
+    raise OptionError(
+        f"{function}() answers for one rank: here {len(processes):,} processes work on {len(cards):,} GPUs, and the trace does "
+        f"not tell how they waited for each other. Use trace.where(device={own[0] if len(own) == 1 else own}).{function}()."
+    )
+
+
+# Edges: when something became busy and idle
+
+
 def busy_edges(trace: Trace, kinds: Sequence[SpanKind] | None = None) -> list[Int64Array]:
-    """Return when each lane became busy and idle.
+    """Return when each lane became busy and idle with spans of kinds that count: start, end, start, end, strictly increasing.
 
-    Nested, repeated and touching spans count once; spans of no length do not count.
-
-    Parameters
-    ----------
-    trace
-        The spans.
-    kinds
-        Kinds that count as busy, see `counted_rows`; None means `counted_kinds`.
-
-    Returns
-    -------
-    list of ndarray of int64, shape (2 * n_intervals,)
-        One array a lane, threads of the host among them, strictly increasing, in ns: start, end, start, end and so on.
+    Nested, repeated and touching spans count once; spans of no length do not count. One array a lane, threads of the host
+    among them; shape (2 * n_intervals,), int64, in ns.
     """
     return edges_of(trace, counted_rows(trace, kinds))
 
 
-def edges_of(trace: Trace, counted: BoolArray) -> list[Int64Array]:
-    """Return when each lane became busy and idle with these rows; see `busy_edges`."""
-    rows, offsets = rows_by_lane(trace, counted)
+def busy_sum_ns(trace: Trace, rows: BoolArray) -> int:
+    """Add up for how long each lane was busy with some of the rows, in ns."""
+    return sum(map(interval_sum_ns, edges_of(trace, rows))) if rows.any() else 0
 
-    def edges_of(lane: int) -> Int64Array:
-        part = slice(int(offsets[lane]), int(offsets[lane + 1]))
-        if rows is None:
-            return union_edges(trace.start_ns[part], trace.end_ns[part])
-        return union_edges(trace.start_ns[rows[part]], trace.end_ns[rows[part]])
 
-    return map_threaded(edges_of, range(len(trace.lanes)), row_count=len(trace))
+def edges_of(
+    trace: Trace, counted: BoolArray, group: Int32Array | Int64Array | None = None, group_count: int | None = None
+) -> list[Int64Array]:
+    """Return when each group of the counted rows, which are the lanes if none are given, was busy; see `busy_edges`."""
+    group_count = group_count or len(trace.lanes)
+    rows, offsets = rows_by_group(trace.lane if group is None else group, group_count, counted)
+
+    def edges_of(place: int) -> Int64Array:
+        part = slice(int(offsets[place]), int(offsets[place + 1]))
+        own = part if rows is None else rows[part]
+        return union_edges(trace.start_ns[own], trace.end_ns[own])
+
+    return map_threaded(edges_of, range(group_count), row_count=len(trace))
+
+
+def rows_by_group(group: Int32Array | Int64Array, group_count: int, counted: BoolArray) -> tuple[Int64Array | None, Int64Array]:
+    """Return the counted rows in the order of their groups (None: all rows, as they are) and where each group begins."""
+    kept = None if counted.all() else np.flatnonzero(counted)
+    group = group if kept is None else group[kept]
+    offsets = np.concatenate(([0], np.cumsum(np.bincount(group, minlength=group_count))))
+    if (group[1:] >= group[:-1]).all():
+        return kept, offsets
+    # numpy sorts 16-bit keys by radix, in linear time.
+    order = np.argsort(group.astype(np.uint16) if group_count <= 1 << 16 else group, kind="stable")
+    return (order if kept is None else kept[order]), offsets
 
 
 def union_edges(start_ns: Int64Array, end_ns: Int64Array) -> Int64Array:
-    """Return the union of intervals as start, end, start, end …, strictly increasing.
-
-    Parameters
-    ----------
-    start_ns, end_ns : ndarray of int64, shape (n,)
-        The intervals, in any order, overlapping or not.
-    """
+    """Return the union of intervals, given in any order, overlapping or not, as start, end, start, end, strictly increasing."""
     if not len(start_ns):
         return np.empty(0, np.int64)
     if (start_ns[1:] < start_ns[:-1]).any():
@@ -289,8 +304,13 @@ def union_edges(start_ns: Int64Array, end_ns: Int64Array) -> Int64Array:
     return edges
 
 
+def interval_sum_ns(edges_ns: Int64Array) -> int:
+    """Add up intervals that are given as start, end, start, end."""
+    return int((edges_ns[1::2] - edges_ns[0::2]).sum())
+
+
 def map_threaded(work: Callable[[_Item], _Result], items: Sequence[_Item], *, row_count: int) -> list[_Result]:
-    """Apply `work` to every item, in threads where the data is large enough: numpy releases the GIL."""
+    """Apply `work` to every item, in threads where the data is large enough."""
     thread_count = min(os.cpu_count() or 1, 8, len(items))
     if row_count < THREADED_ROWS or thread_count < 2:
         return [work(item) for item in items]
@@ -298,30 +318,94 @@ def map_threaded(work: Callable[[_Item], _Result], items: Sequence[_Item], *, ro
         return list(pool.map(work, items))
 
 
-def rows_by_lane(trace: Trace, counted: BoolArray) -> tuple[Int64Array | None, Int64Array]:
-    """Return the counted rows grouped by lane (None: all rows, as they are) and where each lane's group begins."""
-    kept = None if counted.all() else np.flatnonzero(counted)
-    lane = trace.lane if kept is None else trace.lane[kept]
-    offsets = np.concatenate(([0], np.cumsum(np.bincount(lane, minlength=len(trace.lanes)))))
-    if (lane[1:] >= lane[:-1]).all():
-        return kept, offsets
-    # numpy sorts 16-bit keys by radix, in linear time.
-    order = np.argsort(lane.astype(np.uint16) if len(trace.lanes) <= 1 << 16 else lane, kind="stable")
-    return (order if kept is None else kept[order]), offsets
+# The sweep
 
 
-def require_trace(value: object, function: str) -> None:
-    """Raise `OptionError`, with what to type instead, where a value is no trace.
+def mask_durations(edges: Sequence[Int64Array]) -> Int64Array:
+    """Return how long exactly each set of at most `MASK_LANES` lanes was busy, in ns; shape (2 ** n_lanes,), int64.
 
-    Examples
-    --------
-    >>> require_trace(7, "overlap")
-    Traceback (most recent call last):
-    gpustreamlab.errors.OptionError: overlap() got a int; it takes a Trace. Pass lab.trace, or gsl.load_trace('run.parquet').
+    Bit i of the index says that lane i was busy; index 0 is the time in which all were idle.
     """
-    if isinstance(value, Trace):
-        return
-    kind, advice = type(value).__name__, "Pass lab.trace, or gsl.load_trace('run.parquet')."
-    if hasattr(type(value), "trace"):  # asked of its class: to look at the trace itself may take long
-        advice = f"Pass the trace of the {kind}: {function}(lab.trace)."
-    raise OptionError(f"{function}() got a {kind}; it takes a Trace. {advice}")
+    bits = np.left_shift(1, np.arange(len(edges), dtype=np.int64))
+
+    def durations(window: _Window) -> Int64Array:
+        times_ns, masks = _states(edges, window, bits)
+        sums = np.zeros(1 << len(edges), np.int64)
+        np.add.at(sums, masks, np.diff(times_ns, prepend=0, append=window[1] - window[0]))
+        return sums
+
+    sums = np.zeros(1 << len(edges), np.int64)
+    for part in _swept(durations, edges):
+        sums += part
+    return sums
+
+
+def count_steps(edges: Sequence[Int64Array]) -> tuple[Int64Array, Int64Array]:
+    """Return when the number of busy lanes changes, in ns, strictly increasing, and to what; the last number is 0."""
+
+    def steps(window: _Window) -> tuple[Int64Array, Int64Array]:
+        times_ns, counts = _states(edges, window, np.ones(1, np.int64))
+        last_of_time = np.flatnonzero(np.append(times_ns[1:] > times_ns[:-1], [True] * (len(times_ns) > 0)))
+        counts = counts[np.append(0, last_of_time + 1)]
+        changed = counts[1:] != counts[:-1]
+        return times_ns[last_of_time[changed]] + window[0], counts[1:][changed]
+
+    parts = _swept(steps, edges)
+    if not parts:
+        return np.empty(0, np.int64), np.empty(0, np.int64)
+    # The last edges are at the end of the last window, which is not within.
+    end_ns = max(int(own[-1]) for own in edges if len(own))
+    times_ns, counts = (np.concatenate(column) for column in zip(*parts, ([end_ns], [0]), strict=True))
+    return times_ns, counts
+
+
+def count_durations(edges: Sequence[Int64Array]) -> Int64Array:
+    """Return how long exactly k lanes were busy, for any number of lanes; shape (n_lanes + 1,), int64, in ns; [0] is 0."""
+    times_ns, counts = count_steps(edges)
+    sums = np.zeros(len(edges) + 1, np.int64)
+    np.add.at(sums, counts[:-1], np.diff(times_ns))
+    sums[0] = 0
+    return sums
+
+
+def _states(edges: Sequence[Int64Array], window: _Window, weights: Int64Array) -> tuple[Int64Array, Int64Array]:
+    """Return the edges within a window, from its begin, and what the busy lanes weigh before and from each."""
+    parts, initial = [], 0
+    for lane, lane_edges in enumerate(edges):
+        first, last = np.searchsorted(lane_edges, window)
+        place = min(lane, len(weights) - 1)
+        initial += int(first & 1) * int(weights[place])
+        # What an edge changes goes along in the lowest bits: sorting the times is far faster than finding their order.
+        parts.append(((lane_edges[first:last] - window[0]) << 5) | (np.arange(first, last) & 1) | (place << 1))
+    keys = np.concatenate(parts)
+    keys.sort(kind="stable")  # the parts are sorted, and numpy's stable sort merges sorted runs
+    changes = np.stack((weights, -weights), axis=1).ravel()
+    return keys >> 5, np.cumsum(np.concatenate(([initial], changes[keys & 31])))
+
+
+def _swept(work: Callable[[_Window], _Result], edges: Sequence[Int64Array]) -> list[_Result]:
+    """Apply `work` to windows of about `WINDOW_EDGES` edges, from the first edge to the last, in order."""
+    busy = [lane_edges for lane_edges in edges if len(lane_edges)]
+    if not busy:
+        return []
+    begin_ns, end_ns = min(int(own[0]) for own in busy), max(int(own[-1]) for own in busy)
+    stride = max(1, WINDOW_EDGES // (4 * len(busy)))
+    samples = np.sort(np.concatenate([lane_edges[::stride] for lane_edges in busy]))
+    inner = {*samples[:: max(1, WINDOW_EDGES // stride)].tolist(), *range(begin_ns, end_ns, LONGEST_WINDOW_NS)}
+    borders = [*sorted(border for border in inner if begin_ns <= border < end_ns), end_ns]
+    return map_threaded(work, list(pairwise(borders)), row_count=sum(map(len, busy)))
+
+
+def distinct(column: Int64Array) -> tuple[Int64Array, Int64Array]:
+    """Return the distinct integers, in order, and the place of each entry's among them: what `numpy.unique` does, faster."""
+    if not len(column):
+        return np.empty(0, np.int64), np.empty(0, np.int64)
+    least = int(column.min())
+    width = int(column.max()) - least + 1
+    if width <= max(SMALL_RANGE, 4 * len(column)):
+        present = np.zeros(width, bool)
+        present[column - least] = True
+        return np.flatnonzero(present) + least, (np.cumsum(present) - 1)[column - least]
+    heads = np.flatnonzero(np.concatenate(([True], column[1:] != column[:-1])))
+    values, place = np.unique(column[heads], return_inverse=True)
+    return values, np.repeat(place, np.diff(np.append(heads, len(column))))

@@ -1,7 +1,8 @@
-"""How many lanes were busy at once, for any number of lanes: what `overlap` says without its matrix of pairs."""
+"""How many lanes were busy at once, what they share, and how that is said."""
 
 from __future__ import annotations
 
+import math
 import re
 from collections.abc import Collection, Iterator, Sequence
 from dataclasses import dataclass, replace
@@ -11,21 +12,22 @@ import numpy as np
 from gpustreamlab.analysis._busy import (
     busy_edges,
     busy_sum_ns,
+    count_steps,
     counted_extent,
     counted_kinds,
     counted_rows,
     interval_sum_ns,
     is_work,
+    of_device,
+    per_row,
     range_only_ns,
     require_trace,
-    stream_count,
+    stream_extent,
 )
-from gpustreamlab.analysis._devices import of_device, per_row
-from gpustreamlab.analysis._scale import three_digits
-from gpustreamlab.analysis._sm_time import size_of
-from gpustreamlab.analysis._sweep import count_steps
-from gpustreamlab.model import SPAN_KINDS, Trace
-from gpustreamlab.typing import BoolArray, Int64Array, LaneKind, SpanKind
+from gpustreamlab.analysis._scale import format_ns, format_share, three_digits
+from gpustreamlab.analysis._utilization import size_of
+from gpustreamlab.model import NO_COMMON_TIME, SPAN_KINDS, Trace, TraceMetadata
+from gpustreamlab.typing import BoolArray, Int64Array, SpanKind
 
 # As CUPTI's constants are named, in the names of copies; within the device, no such engine is needed.
 _DIRECTIONS = (
@@ -55,19 +57,9 @@ NOTHING_SHARED = Shared()
 
 
 def shared_time(trace: Trace, kinds: Sequence[SpanKind]) -> Shared:
-    """Find the shared resource that is needed longest; each device has its own.
-
-    Assumed is one copy engine for each direction, and that a kernel fills the SMs of its partition if its grid has as many
-    blocks as fit on them at once, by their threads, registers and shared memory. Kernels of several partitions share the card
-    by the SMs that each has.
-
-    Parameters
-    ----------
-    trace
-        The spans.
-    kinds
-        Kinds that count as busy time.
-    """
+    """Find the shared resource of a device that spans of these kinds need longest."""
+    # Assumed is one copy engine for each direction, and that a kernel fills the SMs of its partition if its grid has as many
+    # blocks as fit on them at once. Kernels of several partitions share the card by the SMs that each has.
     if not is_work(trace).any():
         return NOTHING_SHARED
     rows = counted_rows(trace, kinds)
@@ -86,20 +78,9 @@ def shared_time(trace: Trace, kinds: Sequence[SpanKind]) -> Shared:
 
 
 def concurrency_text(mean: float, most: float, reason: str, counted: Collection[SpanKind]) -> str:
-    """Write a mean concurrency with its bound, and what it is bounded by where that is not the busiest stream.
-
-    Where ranges count it is itself a bound, as they contain waiting, and has no other. The bound holds for work at full speed:
-    a mean above it says that work which shares something slowed each other.
-
-    Examples
-    --------
-    >>> concurrency_text(1.2, 1.5, "", (SpanKind.KERNEL,)), concurrency_text(1.2, 1.5, "", (SpanKind.RANGE,))
-    ('1.20 of at most 1.50', 'up to 1.20')
-    >>> concurrency_text(0.9, 1.0, SMS_SHARED, (SpanKind.KERNEL,))
-    '0.90 of at most 1.00 at full speed: kernels share the SMs'
-    >>> concurrency_text(1.04, 1.0, SMS_SHARED, (SpanKind.KERNEL,))
-    '1.04; at full speed at most 1.00: kernels share the SMs, so they slowed each other'
-    """
+    """Write a mean concurrency with its bound, and what it is bounded by where that is not the busiest stream."""
+    # Where ranges count it is itself a bound, as they contain waiting, and has no other. The bound holds for work at full
+    # speed: a mean above it says that work which shares something slowed each other.
     if SpanKind.RANGE in counted:
         return f"up to {three_digits(mean)}"
     # As written: a hair above the bound is the bound.
@@ -186,12 +167,12 @@ class Concurrency:
 
         It is no speed-up: work that was slowed by other work was busy for longer.
         """
-        return self.sum_ns / self.active_ns if self.active_ns else float("nan")
+        return self.sum_ns / self.active_ns if self.active_ns else math.nan
 
     @property
     def max_concurrency(self) -> float:
         """The same if this work took `ideal_ns`: `sum_ns` / `ideal_ns`; NaN if no lane was ever busy."""
-        return self.sum_ns / self.ideal_ns if self.ideal_ns else float("nan")
+        return self.sum_ns / self.ideal_ns if self.ideal_ns else math.nan
 
     @property
     def ideal_ns(self) -> int:
@@ -206,7 +187,7 @@ class Concurrency:
     @property
     def together_share(self) -> float:
         """`together_ns` as a share of `active_ns`: pauses between cells do not count; NaN where nothing ran."""
-        return self.together_ns / self.active_ns if self.active_ns else float("nan")
+        return self.together_ns / self.active_ns if self.active_ns else math.nan
 
 
 def concurrency(
@@ -214,30 +195,7 @@ def concurrency(
     edges: Sequence[Int64Array] | None = None,
     steps: tuple[Int64Array, Int64Array] | None = None,
 ) -> Concurrency:
-    """Compute how much of a trace's work ran at the same time.
-
-    Parameters
-    ----------
-    trace
-        The spans. Their order does not matter.
-    edges
-        What `busy_edges` returned for them, where it is known already.
-    steps
-        What `count_steps` returned for those, where it is known already.
-
-    Examples
-    --------
-    >>> from gpustreamlab.model import Device, Lane, Trace, TraceMetadata
-    >>> trace = Trace(
-    ...     start_ns=[0, 50], end_ns=[100, 250], queued_ns=[0, 0], lane=[0, 1], name=[0, 1], kind=[0, 0],
-    ...     parent=[-1, -1], thread=[0, 0], names=("copy", "gemm"), threads=("MainThread",),
-    ...     lanes=(Lane(name="copies", stream=1), Lane(name="compute", stream=2)),
-    ...     metadata=TraceMetadata(backend="sim", device=Device(name="demo", sm_count=4)),
-    ... )
-    >>> result = concurrency(trace)
-    >>> result.wall_ns, result.sum_ns, result.together_ns, result.peak_lanes, result.mean_concurrency
-    (250, 300, 50, 2, 1.2)
-    """
+    """Compute how much ran at the same time; `busy_edges`, and `count_steps` of them, may be given where they are known."""
     require_trace(trace, "concurrency")
     kinds = counted_kinds(trace)
     edges = busy_edges(trace, kinds) if edges is None else edges
@@ -259,39 +217,40 @@ def concurrency(
     )
 
 
-def stream_extent(trace: Trace) -> tuple[int, int]:
-    """Return the first start and the last end of all spans on streams, else on threads, on the trace's clock; 0, 0 without any.
-
-    Examples
-    --------
-    >>> from gpustreamlab.model import Device, Lane, Trace, TraceMetadata
-    >>> trace = Trace(
-    ...     start_ns=[0, 20, 30], end_ns=[25, 90, 100], queued_ns=[0, 20, 30], lane=[1, 0, 1], name=[0, 1, 0], kind=[5, 1, 5],
-    ...     parent=[-1, -1, -1], thread=[0, 0, 0], names=("cudaLaunchKernel", "gemm"), threads=("MainThread",),
-    ...     lanes=(Lane(name="compute", stream=1), Lane(name="host: MainThread", kind="host")),
-    ...     metadata=TraceMetadata(backend="sim", device=Device(name="demo", sm_count=4)),
-    ... )
-    >>> stream_extent(trace)
-    (20, 90)
-    """
-    own = np.array([lane.kind is LaneKind.STREAM for lane in trace.lanes], bool)[trace.lane]
-    if own.all() or not own.any():
-        return (int(trace.start_ns.min()), int(trace.end_ns.max())) if len(trace) else (0, 0)
-    return int(trace.start_ns[own].min()), int(trace.end_ns[own].max())
-
-
 def over_wall(trace: Trace, result: Concurrency) -> Concurrency:
     """Return how much ran at once with the whole time of all streams, which is the length of a picture, as its wall."""
     first_ns, last_ns = stream_extent(trace)
     return replace(result, wall_ns=last_ns - first_ns)
 
 
-def used_stream_count(trace: Trace) -> int:
-    """Return how many streams have spans; of a trace without spans, as a live view has, how many streams there are."""
-    return len(used_streams(trace)) if len(trace) else stream_count(trace)
+_MEAN = "; mean concurrency "
 
 
-def used_streams(trace: Trace) -> list[int]:
-    """Return the places of the lanes that are streams and have spans."""
-    counts = np.bincount(trace.lane, minlength=len(trace.lanes)).tolist()
-    return [place for place, lane in enumerate(trace.lanes) if lane.kind is LaneKind.STREAM and counts[place]]
+def finding_text(result: Concurrency, meta: TraceMetadata, *, lane_count: int, counted: Collection[SpanKind]) -> str:
+    """Say in one line how much of some streams ran at once; empty where nothing ran, or where that is not known."""
+    # Where ranges count all is an upper bound, and the line says so, and how much of the busy time that is. Of what share of
+    # the time that is nothing is said then: nobody knows for how long any stream worked.
+    if not result.sum_ns or NO_COMMON_TIME in meta.missing:
+        return ""
+    if lane_count < 2:
+        word = "Queued or running" if SpanKind.RANGE in counted else "Busy"
+        return f"{word} {format_share(result.active_ns / result.wall_ns)} of the time; one stream, so nothing can overlap"
+    has_ranges = SpanKind.RANGE in counted
+    if has_ranges and result.together_ns:
+        together = f"What ran at once is not known, at most {format_ns(result.together_ns)}"
+    else:
+        # Of many streams a high share says little: 2 of 100 may have been all.
+        counts = f"2 to {result.peak_lanes:,}" if result.peak_lanes > 2 else "2"
+        together = f"{counts} streams at once {format_share(result.together_share)} of the time any worked"
+    bound = f"{together}{_MEAN}{result.mean_text(counted)}"
+    if not has_ranges:
+        return bound
+    if not 0 < result.range_only_ns < result.sum_ns:
+        return f"{bound}. Ranges contain waiting"
+    by_ranges = format_share(result.range_only_ns / result.sum_ns)
+    return f"{bound}. {by_ranges} of the busy time is by ranges only, which contain waiting"
+
+
+def plain_finding(finding: str) -> str:
+    """Return what a `finding_text` begins with, as the one sentence of a picture's head ends with it."""
+    return f"{finding[:1].lower()}{finding[1:].partition(_MEAN)[0]}"

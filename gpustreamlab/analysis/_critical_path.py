@@ -8,9 +8,8 @@ from typing import ClassVar, NamedTuple
 
 import numpy as np
 
-from gpustreamlab.analysis._busy import counted_rows, require_trace
+from gpustreamlab.analysis._busy import counted_rows, require_one_rank, require_trace
 from gpustreamlab.analysis._causes import CODES, find_causes, last_awaited, thread_lanes
-from gpustreamlab.analysis._devices import require_one_rank
 from gpustreamlab.analysis._host_waits import calls_by, host_waits
 from gpustreamlab.analysis._pieces import behind_on_lane, find_pieces, launch_calls
 from gpustreamlab.analysis._report import Answer, ReportTable, add_up, more_row

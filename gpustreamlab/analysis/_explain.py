@@ -9,10 +9,9 @@ from typing import TYPE_CHECKING, ClassVar
 import numpy as np
 
 from gpustreamlab._util.words import wrap_sentence
-from gpustreamlab.analysis._busy import counted_kinds, counted_rows, require_trace
+from gpustreamlab.analysis._busy import counted_kinds, counted_rows, distinct, lane_processes, require_one_rank, require_trace
 from gpustreamlab.analysis._causes import CODES, SURE, Found, find_causes, piece_of
 from gpustreamlab.analysis._concurrency import concurrency
-from gpustreamlab.analysis._devices import lane_processes, require_one_rank
 from gpustreamlab.analysis._explain_text import TEXTS, finding_texts, is_needed_wait
 from gpustreamlab.analysis._host_waits import calls_by
 from gpustreamlab.analysis._pieces import NO_PIECES, LatePieces, Pieces, StepTime, find_pieces, needed_chain_ns
@@ -21,7 +20,6 @@ from gpustreamlab.analysis._rows import MAX_LANE_ROWS
 from gpustreamlab.analysis._scale import format_ns, format_share
 from gpustreamlab.analysis._stacks import HostBound, find_host_bound, name_threads
 from gpustreamlab.analysis._summary import pending_text
-from gpustreamlab.analysis._sweep import distinct
 from gpustreamlab.errors import OptionError, StreamNotFoundError, nearest_hint
 from gpustreamlab.model import Trace, TraceMetadata, display_name
 from gpustreamlab.typing import BoolArray, CaptureTier, Cause, Certainty, Int64Array, LaneKind, SpanKind

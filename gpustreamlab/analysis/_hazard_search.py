@@ -39,29 +39,10 @@ Moment: TypeAlias = dict[LaneClock, int]
 
 
 class LaneClocks:
-    """The clocks of all lanes of a card, and the host's, which is one for all cards that stand beside each other.
+    """The clocks of all lanes of a card, and the host's, which is one for all cards that stand beside each other."""
 
-    There is one clock for all threads of the host: they order one another by locks, queues and joins that cannot be seen from
-    here, so a wait of any thread counts for all. That finds less, and never claims too much.
-
-    Parameters
-    ----------
-    name_lane
-        Names the lane that has a handle now, where that is known.
-    card
-        Number of the device.
-
-    Examples
-    --------
-    >>> clocks = LaneClocks()
-    >>> copy, compute = clocks.lane(1), clocks.lane(2)
-    >>> written = copy.tick
-    >>> clocks.is_before(copy, written, compute)
-    False
-    >>> clocks.wait(compute, clocks.record(copy))
-    >>> clocks.is_before(copy, written, compute)
-    True
-    """
+    # There is one clock for all threads of the host: they order one another by locks, queues and joins that cannot be seen from
+    # here, so a wait of any thread counts for all. That finds less, and never claims too much.
 
     def __init__(self, name_lane: Callable[[int], str] = str, card: int = 0) -> None:
         self.card = card
@@ -285,21 +266,9 @@ class FoundHazard:
 
 
 class HazardSearch:
-    """Follows every access and every order on a card, in the order in which the host enqueues them. It is not locked.
+    """Follows every access and every order on a card, in the order in which the host enqueues them. It is not locked."""
 
-    Work is noted in the search of its lane's card. A piece of memory is of the card that has it; any card's work may touch it.
-
-    Parameters
-    ----------
-    name_place
-        Names what was given as the place of an access.
-    name_lane
-        Names the lane that has a handle now, where that is known.
-    clock
-        Tells the host's time, in ns.
-    card
-        Number of the device.
-    """
+    # Work is noted in the search of its lane's card. A piece of memory is of the card that has it, and any card may touch it.
 
     def __init__(
         self,
@@ -396,10 +365,8 @@ class HazardSearch:
             is_write = True
 
     def ended(self, lane: LaneClock, work: str, place: object, piece: Piece, ending: str, scratch_bytes: int) -> None:
-        """Take note that the work noted last used scratch that its lane may have given to others since, or freed.
-
-        No order makes that right. Whether others wrote there meanwhile is not asked for: it is not the array's memory any more.
-        """
+        """Take note that the work noted last used scratch that its lane may have given to others since, or freed."""
+        # No order makes that right. Whether others wrote there meanwhile is not asked: it is not the array's memory any more.
         first = Side(piece.lane, "", ending, 0)
         second = Side(lane, self._name_place(place), work, self.step_count)
         self._count(HazardKind.USE_AFTER_FREE, first, second, piece, is_certain=True, scratch_bytes=scratch_bytes)
@@ -480,11 +447,9 @@ class HazardSearch:
 
     @staticmethod
     def _drop_covered(lane: LaneClock, piece: Piece, region: Region | None, *, is_write: bool) -> list[Access]:
-        """Return the accesses that a new one does not stand for.
-
-        It stands for one that it is ordered behind, whose bytes it covers, and that was a read if it is one: whatever conflicts
-        with the earlier one, unordered, conflicts with the new one as well.
-        """
+        """Return the accesses that a new one does not stand for."""
+        # It stands for one that it is ordered behind, whose bytes it covers, and that was a read if it is one: whatever
+        # conflicts with the earlier one, unordered, conflicts with the new one as well.
         kept = []
         knows = lane.knows
         for access in piece.accesses:

@@ -8,8 +8,7 @@ from typing import ClassVar
 
 import numpy as np
 
-from gpustreamlab.analysis._busy import interval_sum_ns, is_work, require_trace, union_edges
-from gpustreamlab.analysis._devices import lane_processes
+from gpustreamlab.analysis._busy import interval_sum_ns, is_work, lane_processes, require_trace, union_edges
 from gpustreamlab.analysis._report import Answer, ReportTable, add_up, more_row
 from gpustreamlab.analysis._scale import count_text, format_ns, format_share, ratios
 from gpustreamlab.model import KINETO_BACKEND, NSYS_BACKEND, SPAN_KINDS, Trace, TraceMetadata, display_name

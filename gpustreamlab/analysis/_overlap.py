@@ -1,34 +1,32 @@
-"""How much of the lanes' work ran at the same time."""
+"""How much of each two lanes' work ran at the same time, and of all of them."""
 
 from __future__ import annotations
 
 import math
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING, ClassVar
 
 import numpy as np
 
 from gpustreamlab.analysis._busy import (
-    RANGE_CODE,
+    MASK_LANES,
     busy_edges,
     busy_word,
+    count_durations,
     counted_extent,
     counted_kinds,
+    mask_durations,
     range_only_ns,
     require_trace,
-    uncut_ns,
-    union_edges,
 )
-from gpustreamlab.analysis._concurrency import NOTHING_SHARED, Shared, bound_note, concurrency_text, shared_time
-from gpustreamlab.analysis._devices import devices_label, require_common_time
-from gpustreamlab.analysis._report import Report, Reported, ReportTable, more_row, simulated_notes, text_column, text_lines
+from gpustreamlab.analysis._concurrency import NOTHING_SHARED, Concurrency, Shared, bound_note, shared_time
+from gpustreamlab.analysis._report import Answer, ReportTable, more_row, text_column, text_lines
 from gpustreamlab.analysis._scale import count_text, format_ms, format_ns, format_share, ratios
 from gpustreamlab.analysis._summary import empty_hint, pending_text
-from gpustreamlab.analysis._sweep import MASK_LANES, count_durations, mask_durations
 from gpustreamlab.errors import OptionError, StreamNotFoundError, nearest_hint
-from gpustreamlab.model import Lane, Trace, TraceMetadata, display_name
-from gpustreamlab.typing import BoolArray, FloatArray, Int64Array, LaneKind, SpanKind
+from gpustreamlab.model import NO_COMMON_TIME, Lane, Trace, TraceMetadata, display_name
+from gpustreamlab.typing import FloatArray, Int64Array, LaneKind, SpanKind
 
 if TYPE_CHECKING:
     import pandas as pd
@@ -81,7 +79,7 @@ class OverlapPair:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False, repr=False)
-class Overlap(Reported):
+class Overlap(Answer):
     """Busy time of lanes, alone and together. All times are exact integers of nanoseconds.
 
     A lane is busy while at least one of its counted spans runs: nested and repeated spans count once. See `counted` for which
@@ -89,7 +87,7 @@ class Overlap(Reported):
     bound of what the hardware did at the same time.
     """
 
-    lanes: tuple[Lane, ...]
+    lanes: tuple[Lane, ...] = field()  # without it the property of all answers were its default
     """The streams, in the order of the rows and columns. No threads of the host, no streams of others on which nothing ran."""
     busy_ns: Int64Array
     """Busy time of each lane; shape (n_lanes,), int64, in ns."""
@@ -101,29 +99,41 @@ class Overlap(Reported):
     """From the first start to the last end of the counted spans, in ns."""
     counted: tuple[SpanKind, ...]
     """Kinds of spans that count as busy time."""
-    metadata: TraceMetadata
-    """Where the numbers come from."""
     range_only_ns: int = 0
     """How much of `sum_ns` is known from ranges only, in ns: an upper bound, as they also contain queueing."""
     shared: Shared = NOTHING_SHARED
     """What the lanes share, as far as it is known."""
 
     _columns: ClassVar = ("busy_ns", "common_ns", "concurrency_ns")
+    _title: ClassVar = "Overlap of"
+
+    @property
+    def _together(self) -> Concurrency:
+        return Concurrency(
+            wall_ns=self.wall_ns,
+            sum_ns=int(self.busy_ns.sum()),
+            active_ns=int(self.concurrency_ns[1:].sum()),
+            together_ns=int(self.concurrency_ns[2:].sum()),
+            busiest_ns=int(self.busy_ns.max(initial=0)),
+            peak_lanes=int(np.flatnonzero(self.concurrency_ns).max(initial=0)),
+            range_only_ns=self.range_only_ns,
+            shared=self.shared,
+        )
 
     @property
     def sum_ns(self) -> int:
         """What the lanes' busy times add up to, in ns: how long the same spans take one after the other."""
-        return int(self.busy_ns.sum())
+        return self._together.sum_ns
 
     @property
     def active_ns(self) -> int:
         """Time in which at least one lane was busy, in ns."""
-        return int(self.concurrency_ns[1:].sum())
+        return self._together.active_ns
 
     @property
     def ideal_ns(self) -> int:
         """Least time that this work takes at full speed, in ns: the busiest lane's, or that of what several lanes share."""
-        return max(int(self.busy_ns.max(initial=0)), self.shared.busy_ns)
+        return self._together.ideal_ns
 
     @property
     def mean_concurrency(self) -> float:
@@ -131,12 +141,12 @@ class Overlap(Reported):
 
         It is no speed-up: work that was slowed by other work was busy for longer.
         """
-        return self.sum_ns / self.active_ns if self.active_ns else math.nan
+        return self._together.mean_concurrency
 
     @property
     def max_concurrency(self) -> float:
         """The same if this work took `ideal_ns`: `sum_ns` / `ideal_ns`; NaN if no lane was ever busy."""
-        return self.sum_ns / self.ideal_ns if self.ideal_ns else math.nan
+        return self._together.max_concurrency
 
     @property
     def common_share(self) -> FloatArray:
@@ -173,7 +183,7 @@ class Overlap(Reported):
             streams=streams,
             busy_ns=(int(self.busy_ns[first]), int(self.busy_ns[second])),
             common_ns=int(self.common_ns[first, second]),
-            device=devices_label(self.metadata, (self.lanes[first], self.lanes[second])),
+            device=_devices_label(self.metadata, (self.lanes[first], self.lanes[second])),
             is_upper_bound=SpanKind.RANGE in self.counted,
         )
 
@@ -200,21 +210,20 @@ class Overlap(Reported):
         lanes = f"{count_text(len(self.lanes), 'stream')} on {display_name(self.metadata.device_label)}"
         if not self.sum_ns:
             return f"{lanes}, no time recorded"
-        reason = self.shared.reason if self.shared.busy_ns > self.busy_ns.max(initial=0) else ""
-        mean = concurrency_text(self.mean_concurrency, self.max_concurrency, reason, self.counted)
-        total = f"sum over streams {format_ns(self.sum_ns)}, mean concurrency {mean}"
+        total = f"sum over streams {format_ns(self.sum_ns)}, mean concurrency {self._together.mean_text(self.counted)}"
         return f"{lanes}, wall {format_ns(self.wall_ns)}, {total}"
 
-    def _report(self) -> Report:
-        """Say all of it: pairs of streams, how many were busy at once, what the figures mean."""
-        missing, simulated = _missing(self.metadata), simulated_notes(self.metadata)
+    def _tables(self) -> list[ReportTable]:
         if not self.sum_ns:
-            hint = empty_hint(self.metadata, nothing="Nothing to compare yet")
-            notes = [*([f"{hint}."] if hint else []), *missing, *simulated]
-            return Report(title="Overlap of", line=self._line(), notes=tuple(notes))
-        common = (_matrix_table(self),) if len(self.lanes) <= MATRIX_LANES else (_times(self), _pairs(self))
-        notes = [*_meaning(self), *simulated, *missing]
-        return Report(title="Overlap of", line=self._line(), tables=(*common, _histogram(self)), notes=tuple(notes))
+            return []
+        common = [_matrix_table(self)] if len(self.lanes) <= MATRIX_LANES else [_times(self), _pairs(self)]
+        return [*common, _histogram(self)]
+
+    def _notes(self) -> list[str]:
+        if self.sum_ns:
+            return [*_meaning(self), *_missing(self.metadata)]
+        hint = empty_hint(self.metadata, nothing="Nothing to compare yet")
+        return [*([f"{hint}."] if hint else []), *_missing(self.metadata)]
 
 
 def overlap(trace: Trace) -> Overlap:
@@ -232,8 +241,6 @@ def overlap(trace: Trace) -> Overlap:
 
     Raises
     ------
-    TraceError
-        If the trace lasts longer than 9 years, which only wrong times do.
     OptionError
         If it is no trace, or one of several simulated engines, which have no time in common.
 
@@ -260,7 +267,7 @@ def overlap(trace: Trace) -> Overlap:
         if lane.kind is LaneKind.STREAM and (edges_of_all[place].size or not lane.outside)
     ]
     edges = [edges_of_all[place] for place in lanes]
-    require_common_time(trace.metadata, [trace.lanes[place] for place in lanes if edges_of_all[place].size], "overlap")
+    _require_common_time(trace.metadata, [trace.lanes[place] for place in lanes if edges_of_all[place].size])
     first_ns, last_ns = counted_extent(trace, kinds)
     common_ns, concurrency_ns = _matrix(edges) if len(edges) <= MASK_LANES else _matrix_in_blocks(edges)
     concurrency_ns[0] = (last_ns - first_ns) - int(concurrency_ns[1:].sum())
@@ -271,7 +278,7 @@ def overlap(trace: Trace) -> Overlap:
         concurrency_ns=concurrency_ns,
         wall_ns=last_ns - first_ns,
         counted=kinds,
-        metadata=trace.metadata,
+        trace=trace,
         range_only_ns=range_only_ns(trace, kinds, int(np.diagonal(common_ns).sum())),
         shared=shared_time(trace, kinds),
     )
@@ -303,6 +310,23 @@ def _matrix_in_blocks(edges: Sequence[Int64Array]) -> tuple[Int64Array, Int64Arr
             members = [*block, *other]
             common_ns[np.ix_(members, members)] = _matrix([edges[lane] for lane in members])[0]
     return common_ns, count_durations(edges)
+
+
+def _devices_label(meta: TraceMetadata, lanes: Sequence[Lane]) -> str:
+    """Name the devices of some lanes, marked where they are simulated."""
+    own = {lane.device for lane in lanes}
+    devices = tuple(device for device in meta.devices if device.ordinal in own)
+    return replace(meta, device=devices[0], devices=devices).device_label if devices else meta.device_label
+
+
+def _require_common_time(meta: TraceMetadata, lanes: Sequence[Lane]) -> None:
+    """Raise `OptionError` where lanes are of several simulated engines, whose times have nothing to do with each other."""
+    cards = sorted({lane.device for lane in lanes})
+    if len(cards) > 1 and NO_COMMON_TIME in meta.missing:
+        raise OptionError(
+            "overlap() compares times, and simulated engines have none in common: each begins at 0. Ask each alone: "
+            f"lab.overlap() of the cluster, or trace.where(device={cards[0]}).overlap()."
+        )
 
 
 MATRIX_LANES = 16
@@ -388,50 +412,3 @@ def _histogram(result: Overlap) -> ReportTable:
             bars.append(time_ns / result.active_ns)
             rows.append([str(count), format_ms(time_ns), format_share(bars[-1])])
     return ReportTable(caption=f"How many streams were {word} at once", rows=rows, bars=bars)
-
-
-def partly_captured(trace: Trace) -> BoolArray:
-    """Tell which ranges were open both while kernels were captured and while they were not.
-
-    Their ``work_count``, ``work_start_ns`` and ``work_end_ns`` may tell of a part of their work only.
-
-    Parameters
-    ----------
-    trace
-        The spans.
-
-    Returns
-    -------
-    ndarray of bool, shape (n_spans,)
-        False for all that is no range, for ranges from whose enqueueing to whose end kernels were captured throughout, and for
-        those that saw no capture. True, too, for a range whose launches were all captured but whose work ended after that.
-
-    Raises
-    ------
-    OptionError
-        If it is no trace.
-
-    Examples
-    --------
-    >>> from gpustreamlab.model import Device, Lane, Trace, TraceMetadata
-    >>> trace = Trace(
-    ...     start_ns=[0, 40, 60], end_ns=[30, 55, 90], queued_ns=[0, 40, 60], lane=[0, 0, 0], name=[0, 0, 0], kind=[0, 0, 0],
-    ...     parent=[-1, -1, -1], thread=[0, 0, 0], names=("step",), threads=("MainThread",), lanes=(Lane(name="a", stream=1),),
-    ...     metadata=TraceMetadata(
-    ...         backend="sim", device=Device(name="demo", sm_count=4), tier="kernels", capture_windows=((50, 100),)
-    ...     ),
-    ... )
-    >>> partly_captured(trace).tolist()
-    [False, True, False]
-    """
-    require_trace(trace, "partly_captured")
-    partly: BoolArray = trace.kind == RANGE_CODE
-    rows = np.flatnonzero(partly)
-    windows = np.array(trace.metadata.capture_windows, np.int64).reshape(-1, 2)
-    edges_ns = union_edges(windows[:, 0].copy(), windows[:, 1].copy())
-    # A window begins, and a range is enqueued, on the host: their distance is known no better than that clock.
-    error_ns = trace.metadata.host_error_ns
-    from_ns, until_ns = trace.queued_ns[rows], uncut_ns(trace)[1][rows]
-    begun = np.searchsorted(edges_ns, from_ns + error_ns, side="right")
-    partly[rows] = np.searchsorted(edges_ns, until_ns - error_ns, side="left") > begun
-    return partly

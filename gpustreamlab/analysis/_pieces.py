@@ -9,8 +9,15 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
-from gpustreamlab.analysis._busy import counted_rows, interval_sum_ns, map_threaded, rows_by_lane, union_edges
-from gpustreamlab.analysis._sweep import count_durations, count_steps
+from gpustreamlab.analysis._busy import (
+    count_durations,
+    count_steps,
+    counted_rows,
+    interval_sum_ns,
+    map_threaded,
+    rows_by_group,
+    union_edges,
+)
 from gpustreamlab.model import Trace
 from gpustreamlab.typing import BoolArray, EdgeKind, Int64Array, MarkerKind
 
@@ -311,7 +318,7 @@ def launch_latency_ns(delay_ns: Int64Array) -> int:
 
 def ordered_by_lane(trace: Trace, rows: BoolArray) -> list[Int64Array]:
     """Return the rows of each lane in order of their starts, of lanes that have any."""
-    kept, offsets = rows_by_lane(trace, rows)
+    kept, offsets = rows_by_group(trace.lane, len(trace.lanes), rows)
     parts = np.split(np.arange(len(trace)) if kept is None else kept, offsets[1:-1])
 
     def ordered(part: Int64Array) -> Int64Array:

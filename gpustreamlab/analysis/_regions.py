@@ -45,15 +45,7 @@ class Region(NamedTuple):
 def region_of(
     address: int, shape: tuple[int, ...], strides: tuple[int, ...], itemsize: int, *, is_certain: bool = True
 ) -> Region:
-    """Return the region of an array that is not empty.
-
-    Examples
-    --------
-    >>> region_of(100, (4,), (8,), 8)
-    Region(start=100, end=132, address=None, shape=(), strides=(), itemsize=1, is_certain=True)
-    >>> region_of(100, (4,), (-8,), 8).start
-    76
-    """
+    """Return the region of an array that is not empty."""
     start = end = address
     covered = count = 1
     for size, stride in sorted(zip(shape, strides, strict=True), key=lambda pair: abs(pair[1])):

@@ -21,8 +21,8 @@ from typing import Any, ClassVar, NamedTuple
 
 import numpy as np
 
+from gpustreamlab.analysis._busy import distinct
 from gpustreamlab.analysis._regions import LAYER_OF_LEVEL, LEVEL_COUNT, LEVEL_OF_KIND, LEVEL_TOLERANCE_NS, Level
-from gpustreamlab.analysis._sweep import distinct
 from gpustreamlab.model import Trace
 from gpustreamlab.typing import BoolArray, FloatArray, Int32Array, Int64Array
 

@@ -43,13 +43,7 @@ class Merged:
 
 
 def bin_width_ns(ns_per_px: float) -> int:
-    """Return the smallest of 1, 2, 3, 4, 6, 8, 12, 16, 24 … ns that is at least 1.5 px.
-
-    Examples
-    --------
-    >>> [bin_width_ns(scale) for scale in (0.1, 1, 2, 2.5, 1000)]
-    [1, 2, 3, 4, 1536]
-    """
+    """Return the smallest of 1, 2, 3, 4, 6, 8, 12, 16, 24 … ns that is at least 1.5 px."""
     wanted_ns = BIN_PX * ns_per_px
     width_ns = 1
     while width_ns < wanted_ns:
@@ -60,22 +54,7 @@ def bin_width_ns(ns_per_px: float) -> int:
 
 
 def merge_narrow(row: Int64Array, start_ns: Int64Array, end_ns: Int64Array, bin_ns: int) -> Merged:
-    """Merge spans that are narrower than a bin.
-
-    Parameters
-    ----------
-    row, start_ns, end_ns : ndarray of int64, shape (n_spans,)
-        The spans, sorted by row, then by start.
-    bin_ns
-        Width of a bin, in ns, at least 1.
-
-    Examples
-    --------
-    >>> import numpy as np
-    >>> items = merge_narrow(np.zeros(4, int), np.array([0, 2, 5, 30]), np.array([1, 4, 6, 50]), 10)
-    >>> items.count.tolist(), items.busy_ns.tolist(), items.right_ns.tolist()
-    ([3, 1], [4, 20], [6, 50])
-    """
+    """Merge spans that are narrower than a bin."""
     duration_ns = end_ns - start_ns
     bin_number, is_long = start_ns // bin_ns, duration_ns >= bin_ns
     follows = (row[1:] == row[:-1]) & (bin_number[1:] == bin_number[:-1]) & ~is_long[1:] & ~is_long[:-1]
@@ -112,18 +91,7 @@ FIRST_MINUTE_NS = 120 * 10**9
 
 
 def format_ns(duration_ns: float) -> str:
-    """Write a time with three significant digits in the unit that suits it: ns, µs, ms, s or min.
-
-    Parameters
-    ----------
-    duration_ns
-        In ns; may be negative.
-
-    Examples
-    --------
-    >>> format_ns(950), format_ns(1_234_567), format_ns(999_960), format_ns(-2_500), format_ns(300 * 10**9)
-    ('950 ns', '1.23 ms', '1.00 ms', '-2.50 µs', '5.00 min')
-    """
+    """Write a time with three significant digits in the unit that suits it: ns, µs, ms, s or min."""
     if duration_ns < 0:
         return f"-{format_ns(-duration_ns)}"
     if duration_ns < 999.5:
@@ -135,13 +103,7 @@ def format_ns(duration_ns: float) -> str:
 
 
 def format_ms(duration_ns: float) -> str:
-    """Write a time in ms with three significant digits, without the unit.
-
-    Examples
-    --------
-    >>> format_ms(0), format_ms(1_500), format_ms(12_345_678), format_ms(5_000_000_000)
-    ('0', '0.00150', '12.3', '5,000')
-    """
+    """Write a time in ms with three significant digits, without the unit."""
     value = duration_ns / 1e6
     if not value:
         return "0"
@@ -158,13 +120,7 @@ def three_digits(value: float) -> str:
 
 
 def count_text(count: int, one: str, many: str = "") -> str:
-    """Write how many there are of something.
-
-    Examples
-    --------
-    >>> count_text(1, "span"), count_text(2_000, "span"), count_text(2, "copy", "copies")
-    ('1 span', '2,000 spans', '2 copies')
-    """
+    """Write how many there are of something."""
     return f"{count:,} {one if count == 1 else many or f'{one}s'}"
 
 
@@ -175,13 +131,7 @@ def ratios(parts: Int64Array | FloatArray, wholes: Int64Array | FloatArray) -> F
 
 
 def format_share(share: float) -> str:
-    """Write a share of 0 to 1 as a percentage, without rounding something to nothing or a part to the whole.
-
-    Examples
-    --------
-    >>> [format_share(share) for share in (0.0, 0.0004, 0.257, 0.9999, 1.0, float("nan"))]
-    ['0%', '<1%', '26%', '>99%', '100%', '-']
-    """
+    """Write a share of 0 to 1 as a percentage, without rounding something to nothing or a part to the whole."""
     if share != share:
         return "-"
     if 0 < share <= 0.005:
@@ -195,25 +145,7 @@ _MINUTE_STEPS = (30, 60, 120, 300, 600, 900, 1800, 3600)
 
 
 def time_ticks(start_ns: float, end_ns: float, tick_count: int = 8) -> list[tuple[float, str]]:
-    """Choose round ticks for a time axis.
-
-    Parameters
-    ----------
-    start_ns, end_ns
-        What the axis shows, in ns.
-    tick_count
-        About how many ticks are wanted.
-
-    Returns
-    -------
-    list of tuple of float and str
-        Each tick's place in ns, and its label with the unit.
-
-    Examples
-    --------
-    >>> [label for _, label in time_ticks(0, 4_100_000, 5)]
-    ['0 ms', '1 ms', '2 ms', '3 ms', '4 ms']
-    """
+    """Choose round ticks for a time axis."""
     width_ns = end_ns - start_ns
     if not width_ns > 0:
         return []
@@ -225,13 +157,7 @@ def time_ticks(start_ns: float, end_ns: float, tick_count: int = 8) -> list[tupl
 
 
 def _axis_unit(width_ns: float) -> tuple[str, int]:
-    """Return the unit for an axis that shows this much time, and how many ns it has.
-
-    Examples
-    --------
-    >>> _axis_unit(900), _axis_unit(5_000_000), _axis_unit(121 * 10**9)
-    (('ns', 1), ('ms', 1000000), ('min', 60000000000))
-    """
+    """Return the unit for an axis that shows this much time, and how many ns it has."""
     if width_ns > FIRST_MINUTE_NS:
         return UNITS[-1]
     return next((unit for unit in reversed(UNITS[:-1]) if width_ns >= unit[1]), UNITS[0])
@@ -256,27 +182,13 @@ _CALL_NUMBER = re.compile(r"\b(seq|op_id) = [0-9]+")
 
 
 def name_group(name: str) -> str:
-    """Return the name with a star for each number that stands by itself; of names of C++ only for those that count calls.
-
-    Examples
-    --------
-    >>> [name_group(name) for name in ("h2d 12", "layer.3.mlp", "step 1/8", "gemm_fp16", "void add<4>(int, 8)")]
-    ['h2d *', 'layer.*.mlp', 'step */*', 'gemm_fp16', 'void add<4>(int, 8)']
-    >>> name_group("aten::to, seq = 1, op_id = 2"), name_group("batch=3, layer 7")
-    ('aten::to, seq = *, op_id = *', 'batch=*, layer *')
-    """
+    """Return the name with a star for each number that stands by itself; of names of C++ only for those that count calls."""
     if "<" in name or "::" in name:
         return _CALL_NUMBER.sub(r"\1 = *", name)
     return _NUMBER.sub("*", name)
 
 
 def group_labels(names: Sequence[str]) -> list[str]:
-    """Return for each name that of its group; its own where it is the only one.
-
-    Examples
-    --------
-    >>> group_labels(["h2d 0", "h2d 1", "step 0"])
-    ['h2d *', 'h2d *', 'step 0']
-    """
+    """Return for each name that of its group; its own where it is the only one."""
     sizes = Counter(map(name_group, set(names)))
     return [group if sizes[group := name_group(name)] > 1 else name for name in names]

@@ -82,23 +82,7 @@ class HostBound:
 
 
 def count_functions(trace: Trace, lane: Int64Array, from_ns: Int64Array, to_ns: Int64Array) -> tuple[FunctionCount, ...]:
-    """Count in which functions threads stood between some times; the most frequent first.
-
-    Parameters
-    ----------
-    trace
-        The spans, samples of stacks among them.
-    lane, from_ns, to_ns
-        The thread's lane, from when and to when; shape (n,) each. What is covered twice counts once.
-
-    Examples
-    --------
-    >>> trace = Trace.from_columns(
-    ...     start_ns=[0, 5, 10], end_ns=[5, 10, 15], stream=["main"] * 3, name=["f", "g", "f"], kind="sample"
-    ... )
-    >>> count_functions(trace, np.array([0]), np.array([0]), np.array([11]))
-    (FunctionCount(function='f', sample_count=2), FunctionCount(function='g', sample_count=1))
-    """
+    """Count in which functions threads stood between some times; the most frequent first."""
     rows = np.flatnonzero(trace.kind == SPAN_KINDS.index(SpanKind.SAMPLE))
     inside = np.zeros(len(rows), bool)
     for thread in np.unique(trace.lane[rows]).tolist():
@@ -111,13 +95,7 @@ def count_functions(trace: Trace, lane: Int64Array, from_ns: Int64Array, to_ns: 
 
 
 def functions_text(functions: Sequence[FunctionCount], count: int = 0) -> str:
-    """Say in which share of the samples, which are so many if there are more than these, the first function was met.
-
-    Examples
-    --------
-    >>> functions_text((FunctionCount("step (run.py:7)", 30), FunctionCount("load (run.py:2)", 10)))
-    '75% of 40 samples of the Python stack stand in step (run.py:7)'
-    """
+    """Say in which share of the samples, which are so many if there are more than these, the first function was met."""
     count = max(count, sum(one.sample_count for one in functions))
     most, function = functions[0].sample_count, display_name(functions[0].function, _FUNCTION_WIDTH)
     share = format_share(most / count) if count >= LEAST_SAMPLES else f"{most}"
@@ -161,17 +139,7 @@ def name_threads(trace: Trace, pieces: Pieces, found: Found, findings: Iterable[
 
 
 def find_host_bound(trace: Trace, streams: Iterable[int], pieces: Pieces) -> tuple[HostBound, ...]:
-    """Return which of some streams stood idle for most of their time because the host launched late; the longest first.
-
-    Parameters
-    ----------
-    trace
-        The spans.
-    streams
-        The streams' lanes.
-    pieces
-        What any stream worked.
-    """
+    """Return which of some streams stood idle for most of their time because the host launched late; the longest first."""
     if not len(trace.edges.select(EdgeKind.LAUNCH)):
         return ()  # nobody knows whether the thread waited for the device
     cells_ns = np.array([mark.time_ns for mark in trace.markers if mark.kind is MarkerKind.CELL], np.int64)

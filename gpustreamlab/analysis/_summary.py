@@ -1,73 +1,87 @@
-"""What a trace holds, in words: the summary, and what is missing of its kernels."""
+"""What a trace holds, in words: the summary, how it was recorded, and what is missing."""
 
 from __future__ import annotations
 
+import re
+from collections import Counter
 from collections.abc import Collection, Sequence
 
 import numpy as np
 
-from gpustreamlab.analysis._busy import Basis, basis_of, busy_edges, busy_word, interval_sum_ns, stream_count, uncut_ns
-from gpustreamlab.analysis._concurrency import Concurrency, concurrency, over_wall, used_stream_count, used_streams
-from gpustreamlab.analysis._grids import grid_advice, partition_warnings
+from gpustreamlab.analysis._busy import (
+    Basis,
+    basis_of,
+    busy_edges,
+    busy_word,
+    interval_sum_ns,
+    stream_count,
+    uncut_ns,
+    used_stream_count,
+    used_streams,
+)
+from gpustreamlab.analysis._concurrency import Concurrency, concurrency, finding_text, over_wall
 from gpustreamlab.analysis._host_waits import capture_edges, host_waits, wait_line
 from gpustreamlab.analysis._scale import count_text, format_ns, format_share
-from gpustreamlab.analysis._sm_time import sms_text
 from gpustreamlab.analysis._strays import stray_line, strays
-from gpustreamlab.analysis._utilization import utilization
-from gpustreamlab.model import NO_COMMON_TIME, SPAN_KINDS, Trace, TraceMetadata, display_name
-from gpustreamlab.typing import CaptureTier, Int64Array, SpanKind
+from gpustreamlab.analysis._utilization import layout_warnings, size_of, sms_text, utilization
+from gpustreamlab.model import SPAN_KINDS, Trace, TraceMetadata, display_name
+from gpustreamlab.typing import BoolArray, CaptureTier, Int64Array, SpanKind
 
 WHOLE_SHARE = 0.995
 """Share of the time from which on kernels count as captured throughout."""
+NOTE_CHARACTERS = 300
+"""How many characters of a note are shown."""
+LISTED_LANES = 20
+"""How many lanes a summary lists."""
+MOST_BLOCKS_PER_SM = 32
+"""Most blocks that an SM holds at once on any card so far; a grid of more per SM was not sized by the SMs. Source: CUDA C++
+Programming Guide, technical specifications per compute capability."""
+LISTED_GRIDS = 3
+"""How many kernels the advice names: those with most launches."""
+_LIBRARY = re.compile(
+    r"gemm|gemv|cutlass|cublas|cudnn|cufft|cusparse|cusolver|nvjet|xmma|fmha|flash_|nccl|splitk|winograd|convolve"
+    r"|(?:^|_)sm\d\d+_|\b(?:at|c10|cub|thrust|cute|cudf|raft|rmm|ggml)::|^cupy_|^triton_",
+    re.IGNORECASE,
+)
+"""Signs of kernels whose grids a library sizes, in their names: advice on those could not be followed."""
 
 
-def kernel_lines(trace: Trace) -> list[str]:
+def summary_text(trace: Trace) -> str:
+    """Describe a trace in a few lines: for terminals, and as the text that stands for a picture."""
+    basis = basis_of(trace)
+    edges_ns = busy_edges(trace, basis.counted)
+    result = over_wall(trace, concurrency(trace, edges_ns))
+    lines = [f"{headline(trace)}: {format_ns(result.wall_ns)}" if len(trace) else headline(trace)]
+    lines += [] if len(trace) else filter(None, [empty_hint(trace.metadata)])
+    if result.sum_ns:
+        finding = finding_text(result, trace.metadata, lane_count=used_stream_count(trace), counted=basis.counted)
+        lines += [_busy_line(trace, edges_ns, result, basis.counted), *([finding] if finding else [])]
+    lines += [*_kernel_lines(trace), *_partition_lines(trace)]
+    lines.append(" · ".join(trace_facts(trace, basis)))
+    missing = [*missing_facts(trace.metadata), *partition_warnings(trace)]
+    last = [" · ".join(missing), grid_advice(trace)]
+    return "\n".join([*lines, *(line for line in last if line)])
+
+
+def _busy_line(trace: Trace, edges_ns: Sequence[Int64Array], result: Concurrency, counted: Collection[SpanKind]) -> str:
+    shown = []
+    streams = used_streams(trace)
+    for place in streams[:LISTED_LANES]:
+        busy_ns = interval_sum_ns(edges_ns[place])
+        shown.append(
+            f"{display_name(trace.lanes[place].name, 32)} {format_ns(busy_ns)} ({format_share(busy_ns / result.wall_ns)})"
+        )
+    more = len(streams) - len(shown)
+    return f"{busy_word(counted).capitalize()}: {', '.join(shown)}{f' and {more:,} more streams' if more else ''}"
+
+
+def _kernel_lines(trace: Trace) -> list[str]:
     """Say what kernels and calls tell of queueing, strays and waits of the host, one line each."""
     found, waits = strays(trace), host_waits(trace)
     lines = [queueing_line(trace)]
     lines += [f"Strays: {stray_line(found)}: see strays()"] if found else []
     lines += [f"Host: {wait_line(waits)}"] if waits else []
     return [line for line in lines if line]
-
-
-def capture_facts(trace: Trace, basis: Basis | None = None) -> list[str]:
-    """Say when kernels were captured, where that was not all the time.
-
-    Parameters
-    ----------
-    trace
-        The spans.
-    basis
-        What its figures are of; None to find out.
-
-    Examples
-    --------
-    >>> from gpustreamlab.model import Device, Lane, TraceMetadata
-    >>> trace = Trace(
-    ...     start_ns=[0, 60], end_ns=[50, 100], queued_ns=[0, 0], lane=[0, 0], name=[0, 0], kind=[0, 1], parent=[-1, -1],
-    ...     thread=[0, 0], names=("step",), threads=("MainThread",), lanes=(Lane(name="compute", stream=1),),
-    ...     metadata=TraceMetadata(
-    ...         backend="sim", device=Device(name="demo", sm_count=4), tier="kernels", capture_windows=((55, 80), (90, 100))
-    ...     ),
-    ... )
-    >>> capture_facts(trace)
-    ['kernels captured in 2 windows, 35% of the time: elsewhere ranges count']
-    """
-    windows = trace.metadata.capture_windows
-    if not windows:
-        return []
-    basis = basis_of(trace) if basis is None else basis
-    if basis.tier is CaptureTier.RANGES:
-        return ["kernels were captured at other times only"]
-    if not len(trace):
-        return [f"kernels captured in {len(windows):,} windows"] if len(windows) > 1 else []
-    wall_ns, edges_ns = int(trace.end_ns.max()) - int(trace.start_ns.min()), capture_edges(trace)
-    where = f" in {len(edges_ns) // 2:,} windows" if len(edges_ns) > 2 else ""
-    share = interval_sum_ns(edges_ns) / wall_ns if wall_ns else 1.0
-    if share >= WHOLE_SHARE:
-        return []
-    elsewhere = ": elsewhere ranges count" if SpanKind.RANGE in basis.counted else ""
-    return [f"kernels captured{where}{',' if where else ''} {format_share(share)} of the time{elsewhere}"]
 
 
 def queueing_line(trace: Trace) -> str:
@@ -82,54 +96,7 @@ def queueing_line(trace: Trace) -> str:
     return f"Queueing: kernels start {median} after their launch (median), at most {most}{told}"
 
 
-NOTE_CHARACTERS = 300
-"""How many characters of a note are shown."""
-
-_MEAN = "; mean concurrency "
-
-LISTED_LANES = 20
-"""How many lanes a summary lists."""
-
-
-def summary_text(trace: Trace) -> str:
-    """Describe a trace in a few lines: for terminals, and as the text that stands for a picture.
-
-    Parameters
-    ----------
-    trace
-        The spans.
-
-    Examples
-    --------
-    >>> from gpustreamlab.model import Device, Lane, Trace, TraceMetadata
-    >>> trace = Trace(
-    ...     start_ns=[0, 50], end_ns=[100, 250], queued_ns=[0, 0], lane=[0, 1], name=[0, 1], kind=[0, 0],
-    ...     parent=[-1, -1], thread=[0, 0], names=("copy", "gemm"), threads=("MainThread",),
-    ...     lanes=(Lane(name="copies", stream=1), Lane(name="compute", stream=2)),
-    ...     metadata=TraceMetadata(backend="sim", device=Device(name="demo", sm_count=4, simulated=True)),
-    ... )
-    >>> print(summary_text(trace))
-    Timeline of 2 spans in 2 streams on demo (SIMULATED): 250 ns
-    Queued or running: copies 100 ns (40%), compute 200 ns (80%)
-    What ran at once is not known, at most 50 ns; mean concurrency up to 1.20. Ranges contain waiting
-    Tier: ranges (event pairs; ranges contain queueing) · times are modelled, not measured
-    """
-    basis = basis_of(trace)
-    edges_ns = busy_edges(trace, basis.counted)
-    result = over_wall(trace, concurrency(trace, edges_ns))
-    lines = [f"{headline(trace)}: {format_ns(result.wall_ns)}" if len(trace) else headline(trace)]
-    lines += [] if len(trace) else filter(None, [empty_hint(trace.metadata)])
-    if result.sum_ns:
-        finding = finding_text(result, trace.metadata, lane_count=used_stream_count(trace), counted=basis.counted)
-        lines += [_busy_line(trace, edges_ns, result, basis.counted), *([finding] if finding else [])]
-    lines += [*kernel_lines(trace), *partition_lines(trace)]
-    lines.append(" · ".join(trace_facts(trace, basis)))
-    missing = [*missing_facts(trace.metadata), *partition_warnings(trace)]
-    last = [" · ".join(missing), grid_advice(trace)]
-    return "\n".join([*lines, *(line for line in last if line)])
-
-
-def partition_lines(trace: Trace) -> list[str]:
+def _partition_lines(trace: Trace) -> list[str]:
     """Say how long each partition was busy, one line each; empty where there are none."""
     if (trace.layout is None and not trace.partitions) or not all(device.sm_count for device in trace.devices):
         return []
@@ -150,51 +117,52 @@ def partition_lines(trace: Trace) -> list[str]:
     return [*lines, f"{total}, at most: a partition in use may leave SMs idle"] if result.wall_ns else lines
 
 
-def finding_text(result: Concurrency, meta: TraceMetadata, *, lane_count: int, counted: Collection[SpanKind]) -> str:
-    """Say in one line how much ran at once; empty where nothing ran, or where that is not known.
-
-    Parameters
-    ----------
-    result
-        How much did.
-    meta
-        Where the numbers come from.
-    lane_count
-        Of how many streams.
-    counted
-        Which kinds of spans count as busy; where ranges do, all is an upper bound, and the line says so, and how much of the
-        busy time that is. Of what share of the time that is nothing is said then: nobody knows for how long any stream worked.
-    """
-    if not result.sum_ns or NO_COMMON_TIME in meta.missing:
+def grid_advice(trace: Trace) -> str:
+    """Say in one sentence which kernels of the user, in a partition, have a grid for the whole card; empty where none has."""
+    # It is a hint, no proof: where the card's SM count is a power of two, grids that were sized by the data are found as well.
+    blocks = trace.extra.get("grid_blocks")
+    if blocks is None or not trace.partitions:
         return ""
-    if lane_count < 2:
-        word = "Queued or running" if SpanKind.RANGE in counted else "Busy"
-        return f"{word} {format_share(result.active_ns / result.wall_ns)} of the time; one stream, so nothing can overlap"
-    has_ranges = SpanKind.RANGE in counted
-    if has_ranges and result.together_ns:
-        together = f"What ran at once is not known, at most {format_ns(result.together_ns)}"
-    else:
-        # Of many streams a high share says little: 2 of 100 may have been all.
-        counts = f"2 to {result.peak_lanes:,}" if result.peak_lanes > 2 else "2"
-        together = f"{counts} streams at once {format_share(result.together_share)} of the time any worked"
-    bound = f"{together}{_MEAN}{result.mean_text(counted)}"
-    if not has_ranges:
-        return bound
-    if not 0 < result.range_only_ns < result.sum_ns:
-        return f"{bound}. Ranges contain waiting"
-    by_ranges = format_share(result.range_only_ns / result.sum_ns)
-    return f"{bound}. {by_ranges} of the busy time is by ranges only, which contain waiting"
+    card_sms = trace.metadata.device.sm_count
+    sizes = [size_of(trace, part) for part in trace.partitions]
+    is_smaller = np.array([*(0 < size.granted_sms < card_sms for size in sizes), False])
+    fits = (blocks > 0) & (blocks % card_sms == 0) & (blocks <= MOST_BLOCKS_PER_SM * card_sms)
+    is_kernel = trace.kind == SPAN_KINDS.index(SpanKind.KERNEL)
+    rows = np.flatnonzero(is_kernel & fits & is_smaller[trace.partition] & ~_of_libraries(trace))
+    found: Counter[tuple[str, int, str, int]] = Counter()
+    keys, counts = np.unique(
+        np.stack((trace.name[rows], trace.partition[rows], blocks[rows].astype(np.int64))), axis=1, return_counts=True
+    )
+    for (name, code, count), launches in zip(keys.T.tolist(), counts.tolist(), strict=True):
+        # Partitions of one name and size, told apart only by their groups, count together.
+        found[trace.names[name], count, trace.partitions[code].name, sizes[code].granted_sms] += launches
+    if not found:
+        return ""
+    told = [
+        f"{display_name(name, 40)} ({grid:,} blocks on the {sms:,} SMs of {display_name(partition, 24)}, "
+        f"{count_text(launches, 'launch', 'launches')})"
+        for (name, grid, partition, sms), launches in found.most_common(LISTED_GRIDS)
+    ]
+    more = len(found) - LISTED_GRIDS
+    told += [f"{more:,} more"] if more > 0 else []
+    return f"Grids of a multiple of the card's {card_sms:,} SMs: {', '.join(told)}. Size them by stream.sm_count"
 
 
-def plain_finding(finding: str) -> str:
-    """Return what a `finding_text` begins with, as the one sentence of a picture's head ends with it.
+def partition_warnings(trace: Trace) -> list[str]:
+    """Say what about a trace's partitions is not as it reads: not enforced, not as measured."""
+    return layout_warnings(trace.layout)
 
-    Examples
-    --------
-    >>> plain_finding("What ran at once is not known, at most 50 ns; mean concurrency up to 1.20. Ranges contain waiting")
-    'what ran at once is not known, at most 50 ns'
-    """
-    return f"{finding[:1].lower()}{finding[1:].partition(_MEAN)[0]}"
+
+def _of_libraries(trace: Trace) -> BoolArray:
+    """Tell which spans have the name of a library's kernel; shape (n_spans,), bool."""
+    by_name = np.array([_LIBRARY.search(name) is not None for name in trace.names], bool)[trace.name]
+    detail = trace.extra.get("detail")
+    if detail is None:
+        return by_name
+    # The name alone may be too short to tell; the last entry is that of a span without details.
+    by_detail = np.array([*(_LIBRARY.search(one.full_name) is not None for one in trace.details), False], bool)[detail]
+    found: BoolArray = by_name | by_detail
+    return found
 
 
 def headline(trace: Trace) -> str:
@@ -224,15 +192,7 @@ def device_text(meta: TraceMetadata) -> str:
 
 
 def source_facts(meta: TraceMetadata, tier: CaptureTier | None = None) -> list[str]:
-    """Say how the times were taken and how far they can be trusted.
-
-    Parameters
-    ----------
-    meta
-        What the trace says about itself.
-    tier
-        What the figures are of, see `basis_of`; None for the tier of the metadata.
-    """
+    """Say how the times were taken and how far they can be trusted; the tier is that of the figures, see `basis_of`."""
     if meta.is_from_columns:
         return ["Spans as given in columns: how they were measured, and with which errors, is not known"]
     if (tier or meta.tier) is CaptureTier.RANGES:
@@ -256,6 +216,25 @@ def trace_facts(trace: Trace, basis: Basis) -> list[str]:
     if trace.metadata.imported and not stream_count(trace):
         facts[0] = "No work of a GPU is in the file"
     return [*facts, *capture_facts(trace, basis)]
+
+
+def capture_facts(trace: Trace, basis: Basis | None = None) -> list[str]:
+    """Say when kernels were captured, where that was not all the time."""
+    windows = trace.metadata.capture_windows
+    if not windows:
+        return []
+    basis = basis_of(trace) if basis is None else basis
+    if basis.tier is CaptureTier.RANGES:
+        return ["kernels were captured at other times only"]
+    if not len(trace):
+        return [f"kernels captured in {len(windows):,} windows"] if len(windows) > 1 else []
+    wall_ns, edges_ns = int(trace.end_ns.max()) - int(trace.start_ns.min()), capture_edges(trace)
+    where = f" in {len(edges_ns) // 2:,} windows" if len(edges_ns) > 2 else ""
+    share = interval_sum_ns(edges_ns) / wall_ns if wall_ns else 1.0
+    if share >= WHOLE_SHARE:
+        return []
+    elsewhere = ": elsewhere ranges count" if SpanKind.RANGE in basis.counted else ""
+    return [f"kernels captured{where}{',' if where else ''} {format_share(share)} of the time{elsewhere}"]
 
 
 def captured_by(meta: TraceMetadata) -> str:
@@ -287,15 +266,7 @@ def dropped_text(meta: TraceMetadata) -> str:
 
 
 def pending_text(count: int, meta: TraceMetadata) -> str:
-    """Say that spans have not ended, and what waits for them; of a run that was cut short nothing does.
-
-    Examples
-    --------
-    >>> from gpustreamlab.model import Device
-    >>> meta = TraceMetadata(backend="sim", device=Device(name="demo", sm_count=4))
-    >>> pending_text(1, meta), pending_text(2, meta)
-    ('1 span has not ended yet: lab.synchronize() waits for it', '2 spans have not ended yet: lab.synchronize() waits for them')
-    """
+    """Say that spans have not ended, and what waits for them; of a run that was cut short nothing does."""
     if meta.recovery_note:
         return f"{count_text(count, 'span')} had not ended when the run was cut short"
     if count == 1:
@@ -304,17 +275,7 @@ def pending_text(count: int, meta: TraceMetadata) -> str:
 
 
 def empty_hint(meta: TraceMetadata, *, nothing: str = "No spans yet") -> str:
-    """Say why a trace may be empty, as far as that is known, and what to type; nothing where spans have not ended yet.
-
-    Examples
-    --------
-    >>> from gpustreamlab.model import Device
-    >>> device = Device(name="demo", sm_count=4)
-    >>> empty_hint(TraceMetadata(backend="cuda", device=device))
-    "No spans yet: select a stream with lab.on(...), or record all work with lab.capture('kernels')"
-    >>> empty_hint(TraceMetadata(backend="sim", device=device, unselected_work=1))
-    "1 kernel, copy or fill was launched with no stream selected: use lab.on(...), or record all with lab.capture('kernels')"
-    """
+    """Say why a trace may be empty, as far as that is known, and what to type; nothing where spans have not ended yet."""
     count = meta.unselected_work
     if meta.part_of_spans or meta.is_from_columns or meta.imported:
         return nothing.removesuffix(" yet")
@@ -326,15 +287,3 @@ def empty_hint(meta: TraceMetadata, *, nothing: str = "No spans yet") -> str:
         return f"{nothing}: select a stream with lab.on(...), or record all work with lab.capture('kernels')"
     work = "1 kernel, copy or fill was" if count == 1 else f"{count:,} kernels, copies or fills were"
     return f"{work} launched with no stream selected: use lab.on(...), or record all with lab.capture('kernels')"
-
-
-def _busy_line(trace: Trace, edges_ns: Sequence[Int64Array], result: Concurrency, counted: Collection[SpanKind]) -> str:
-    shown = []
-    streams = used_streams(trace)
-    for place in streams[:LISTED_LANES]:
-        busy_ns = interval_sum_ns(edges_ns[place])
-        shown.append(
-            f"{display_name(trace.lanes[place].name, 32)} {format_ns(busy_ns)} ({format_share(busy_ns / result.wall_ns)})"
-        )
-    more = len(streams) - len(shown)
-    return f"{busy_word(counted).capitalize()}: {', '.join(shown)}{f' and {more:,} more streams' if more else ''}"

@@ -7,14 +7,22 @@ from typing import TYPE_CHECKING, ClassVar, Literal, get_args
 
 import numpy as np
 
-from gpustreamlab.analysis._busy import counted_kinds, counted_rows, interval_sum_ns, require_trace, sm_kinds, union_edges
-from gpustreamlab.analysis._concurrency import stream_extent
-from gpustreamlab.analysis._report import Report, Reported, ReportTable, more_row, simulated_notes
+from gpustreamlab.analysis._busy import (
+    counted_kinds,
+    counted_rows,
+    edges_of,
+    interval_sum_ns,
+    require_trace,
+    sm_kinds,
+    stream_extent,
+    used_streams,
+)
+from gpustreamlab.analysis._report import Answer, ReportTable, more_row
 from gpustreamlab.analysis._scale import count_text, format_ns, format_share, group_labels, ratios
-from gpustreamlab.analysis._sm_time import size_of, whole_card
+from gpustreamlab.analysis._utilization import size_of, whole_card
 from gpustreamlab.errors import OptionError, nearest_hint
-from gpustreamlab.model import Trace, TraceMetadata, display_name
-from gpustreamlab.typing import FloatArray, Int64Array, LaneKind
+from gpustreamlab.model import Trace, display_name
+from gpustreamlab.typing import FloatArray, Int64Array
 
 if TYPE_CHECKING:
     import pandas as pd
@@ -34,7 +42,7 @@ _ABOUT = {
 
 
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False, repr=False)
-class Totals(Reported):
+class Totals(Answer):
     """Calls and times by name, stream or partition; what took longest first. The timeline's table of totals says the same."""
 
     by: TotalsBy
@@ -49,13 +57,9 @@ class Totals(Reported):
     """The longest of them; shape (n_rows,), int64, in ns."""
     window_ns: int
     """The whole, of which `share` is: from the first start to the last end on any stream, or the part asked for, in ns."""
-    metadata: TraceMetadata
-    """Where the numbers come from."""
 
     _columns: ClassVar = ("calls", "total_ns", "max_ns")
-
-    def __len__(self) -> int:
-        return len(self.labels)
+    _title: ClassVar = "Totals of"
 
     @property
     def mean_ns(self) -> FloatArray:
@@ -83,7 +87,7 @@ class Totals(Reported):
     def _line(self) -> str:
         return f"{count_text(len(self), self.by)} in {format_ns(self.window_ns)}"
 
-    def _report(self) -> Report:
+    def _tables(self) -> list[ReportTable]:
         rows = [[self.by, "calls", "total", "mean", "max", "share"]]
         mean_ns, share = self.mean_ns, self.share
         for place, label in enumerate(self.labels[:LISTED_TOTALS]):
@@ -93,9 +97,11 @@ class Totals(Reported):
             ]
             name = "whole card" if label is None else display_name(label, 48)
             rows.append([name, f"{self.calls[place]:,}", *times, format_share(share[place])])
-        table = ReportTable(caption=f"Totals by {self.by}", rows=rows + more_row(len(self) - LISTED_TOTALS, 6))
-        notes = (_ABOUT[self.by], *simulated_notes(self.metadata))
-        return Report(title="Totals of", line=self._line(), tables=(table,) if len(self) else (), notes=notes)
+        rows += more_row(len(self) - LISTED_TOTALS, 6)
+        return [ReportTable(caption=f"Totals by {self.by}", rows=rows)]
+
+    def _notes(self) -> list[str]:
+        return [_ABOUT[self.by]]
 
 
 def totals(trace: Trace, by: TotalsBy = "name", t0_ns: int | None = None, t1_ns: int | None = None) -> Totals:
@@ -138,50 +144,37 @@ def totals(trace: Trace, by: TotalsBy = "name", t0_ns: int | None = None, t1_ns:
         trace = trace.between(first_ns, last_ns)
     labels: list[str | None]
     if by == "name":
-        rows, used = np.arange(len(trace)), np.unique(trace.name)
+        used = np.unique(trace.name)
         texts = group_labels([trace.names[code] for code in used.tolist()])
         labels = list(dict.fromkeys(texts))
-        places = {text: place for place, text in enumerate(labels)}
-        groups = np.full(len(trace.names), -1)
-        groups[used] = [places[text] for text in texts]
-        group = groups[trace.name]
+        places = {label: place for place, label in enumerate(labels)}
+        of_name, rows = np.full(len(trace.names), -1), np.ones(len(trace), bool)
+        of_name[used] = [places[text] for text in texts]
+        group = of_name[trace.name]
     elif by == "stream":
-        rows = np.flatnonzero(counted_rows(trace, kinds))
-        labels, group = [lane.name for lane in trace.lanes], trace.lane[rows]
+        labels, rows, group = [lane.name for lane in trace.lanes], counted_rows(trace, kinds), trace.lane
     else:
-        rows = np.flatnonzero(counted_rows(trace, sm_kinds(trace, kinds)))
         sizes = [*(size_of(trace, part) for part in trace.partitions), whole_card(trace.metadata.device)]
-        known = {size: place for place, size in enumerate(dict.fromkeys(sizes))}
-        labels, group = [size.name for size in known], np.array([known[size] for size in sizes])[trace.partition[rows]]
-    return _added_up(trace, by, labels, rows, np.asarray(group, np.int64), last_ns - first_ns)
-
-
-def _added_up(
-    trace: Trace, by: TotalsBy, labels: list[str | None], rows: Int64Array, group: Int64Array, window_ns: int
-) -> Totals:
-    start_ns, end_ns = trace.start_ns[rows], trace.end_ns[rows]
-    calls = np.bincount(group, minlength=len(labels)).astype(np.int64)
+        known = list(dict.fromkeys(sizes))
+        labels, rows = [size.name for size in known], counted_rows(trace, sm_kinds(trace, kinds))
+        group = np.array([known.index(size) for size in sizes])[trace.partition]
+    duration_ns, own = trace.duration_ns[rows], group[rows]
+    calls = np.bincount(own, minlength=len(labels)).astype(np.int64)
     total_ns, max_ns = np.zeros(len(labels), np.int64), np.zeros(len(labels), np.int64)
-    np.maximum.at(max_ns, group, end_ns - start_ns)
+    np.maximum.at(max_ns, own, duration_ns)
     if by == "name":
-        np.add.at(total_ns, group, end_ns - start_ns)
+        np.add.at(total_ns, own, duration_ns)
     else:
-        order, borders = np.argsort(group, kind="stable"), np.concatenate(([0], np.cumsum(calls)))
-        for place in np.flatnonzero(calls).tolist():
-            part = order[borders[place] : borders[place + 1]]
-            total_ns[place] = interval_sum_ns(union_edges(start_ns[part], end_ns[part]))
-    is_shown = calls > 0
-    if by == "stream":  # also one on which nothing counted ran
-        is_stream = np.array([lane.kind is LaneKind.STREAM for lane in trace.lanes], bool)
-        is_shown = (np.bincount(trace.lane, minlength=len(labels)) > 0) & is_stream
-    kept = np.flatnonzero(is_shown)
-    kept = kept[np.argsort(-total_ns[kept], kind="stable")]
+        total_ns[:] = [interval_sum_ns(edges) for edges in edges_of(trace, rows, group, len(labels))]
+    # Of streams also one on which nothing counted ran.
+    shown = np.array(used_streams(trace), np.int64) if by == "stream" else np.flatnonzero(calls)
+    order = shown[np.argsort(-total_ns[shown], kind="stable")]
     return Totals(
         by=by,
-        labels=tuple(labels[place] for place in kept.tolist()),
-        calls=calls[kept],
-        total_ns=total_ns[kept],
-        max_ns=max_ns[kept],
-        window_ns=window_ns,
-        metadata=trace.metadata,
+        labels=tuple(labels[place] for place in order.tolist()),
+        calls=calls[order],
+        total_ns=total_ns[order],
+        max_ns=max_ns[order],
+        window_ns=last_ns - first_ns,
+        trace=trace,
     )

@@ -1,22 +1,28 @@
-"""How much of the card's SMs the partitions kept busy."""
+"""Partitions over time: who had which SMs, how long they were busy, and how that is said."""
 
 from __future__ import annotations
 
 import math
-import operator
-from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
-from typing import TYPE_CHECKING, Annotated, ClassVar, TypeAlias
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING, ClassVar
 
-import msgspec
 import numpy as np
 
-from gpustreamlab.analysis._busy import counted_extent, interval_sum_ns, require_trace, sm_kinds, union_edges
-from gpustreamlab.analysis._report import Report, Reported, ReportTable, more_row, simulated_notes
+from gpustreamlab.analysis._busy import (
+    counted_extent,
+    counted_rows,
+    edges_of,
+    interval_sum_ns,
+    of_device,
+    require_trace,
+    sm_kinds,
+    union_edges,
+)
+from gpustreamlab.analysis._report import Answer, ReportTable, more_row
 from gpustreamlab.analysis._scale import count_text, format_ms, format_ns, format_share, ratios
-from gpustreamlab.analysis._sm_time import PartitionSize, SMSteps, layout_size, layout_spells, sm_time_steps, stack_sms
-from gpustreamlab.errors import PartitionError, TraceError
-from gpustreamlab.model import Partition, Trace, TraceMetadata, check_fields, check_name, display_name
+from gpustreamlab.errors import TraceError
+from gpustreamlab.model import Device, Layout, Partition, Trace, display_name
 from gpustreamlab.typing import FloatArray, Int64Array, SpanKind
 
 if TYPE_CHECKING:
@@ -24,7 +30,7 @@ if TYPE_CHECKING:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False, repr=False)
-class Utilization(Reported):
+class Utilization(Answer):
     """Busy time and SMs of each partition, as it was: a name that had two sizes has two rows.
 
     A partition is busy as a whole while at least one counted span runs in it: its kernels may leave some of its SMs idle.
@@ -32,7 +38,7 @@ class Utilization(Reported):
     that the work used. Where kernels were captured, copies and fills do not count: they use no SMs.
     """
 
-    names: tuple[str | None, ...]
+    names: tuple[str | None, ...] = field()  # type: ignore[assignment] # of the partitions, not of the trace
     """Name of each partition; None for the whole card, that is for streams in no partition, which is last of its device."""
     requested_sms: Int64Array
     """SMs that were asked for; shape (n_partitions,), int64."""
@@ -53,15 +59,11 @@ class Utilization(Reported):
     every partition, count once: so it may be less than the sum of `sm_ns`."""
     counted: tuple[SpanKind, ...]
     """Kinds of spans that count as time in which SMs were in use."""
-    metadata: TraceMetadata
-    """Where the numbers come from."""
     device: Int64Array
     """Number of the device that each partition is of; shape (n_partitions,), int64."""
 
     _columns: ClassVar = ("device", "requested_sms", "granted_sms", "busy_ns", "window_ns")
-
-    def __len__(self) -> int:
-        return len(self.names)
+    _title: ClassVar = "Utilization of"
 
     @property
     def sm_ns(self) -> Int64Array:
@@ -76,7 +78,7 @@ class Utilization(Reported):
     @property
     def card_share(self) -> float:
         """`card_sm_ns` as a share of all SMs over `wall_ns`; from 0 to 1, NaN where nothing ran."""
-        return self.card_sm_ns / (self.sm_count * self.wall_ns) if self.wall_ns else float("nan")
+        return self.card_sm_ns / (self.sm_count * self.wall_ns) if self.wall_ns else math.nan
 
     def _names_by_device(self) -> list[list[str | None]]:
         numbers = self.device.tolist()
@@ -105,7 +107,10 @@ class Utilization(Reported):
             f"{where}, {format_share(self.card_share)} of the SM-time of {self.sm_count:,} SMs over {format_ns(self.wall_ns)}"
         )
 
-    def _report(self) -> Report:
+    def _tables(self) -> Sequence[ReportTable]:
+        return [ReportTable(caption="SMs and time of each partition", rows=_rows(self))] if self.wall_ns else []
+
+    def _notes(self) -> list[str]:
         notes = ["A partition counts as a whole while anything runs in it: kernels may leave some of its SMs idle."]
         if SpanKind.RANGE in self.counted:
             notes.append("Ranges contain the queueing inside them: SM-time is an upper bound of what the work used.")
@@ -113,9 +118,7 @@ class Utilization(Reported):
             notes.append("Kernels count; copies and fills use no SMs.")
         if any(None in own and len(own) > 1 for own in self._names_by_device()):
             notes.append("The whole card shares its SMs with every partition; the total counts them once.")
-        tables = (ReportTable(caption="SMs and time of each partition", rows=_rows(self)),) if self.wall_ns else ()
-        notes += simulated_notes(self.metadata)
-        return Report(title="Utilization of", line=self._line(), tables=tables, notes=tuple(notes))
+        return notes
 
 
 def utilization(trace: Trace) -> Utilization:
@@ -176,6 +179,7 @@ def utilization(trace: Trace) -> Utilization:
     windows = [_window_ns(trace, step, first_ns, last_ns) for step in steps]
     kept = [place for place, step in enumerate(steps) if windows[place] or _is_current(trace, step.size)]
     sizes = [steps[place].size for place in kept]
+    stacked = [part for own, device in zip(by_device, devices, strict=True) for part in stack_sms(own, device.sm_count)]
     return Utilization(
         names=tuple(size.name for size in sizes),
         requested_sms=np.array([size.requested_sms for size in sizes]),
@@ -184,16 +188,11 @@ def utilization(trace: Trace) -> Utilization:
         window_ns=np.array([windows[place] for place in kept]),
         sm_count=sm_count,
         wall_ns=last_ns - first_ns,
-        card_sm_ns=sum(_stacked_ns(own, device.sm_count) for own, device in zip(by_device, devices, strict=True)),
+        card_sm_ns=sum(int(np.diff(times_ns) @ sms[:-1]) for times_ns, sms in stacked),
         counted=sm_kinds(trace),
         device=np.array([numbers[place] for place in kept]),
-        metadata=trace.metadata,
+        trace=trace,
     )
-
-
-def _stacked_ns(steps: Sequence[SMSteps], sm_count: int) -> int:
-    """Return the SM-time of all partitions of a card, in SM x ns."""
-    return sum(int((times_ns[1:] - times_ns[:-1]) @ sms[:-1]) for times_ns, sms in stack_sms(steps, sm_count))
 
 
 def _window_ns(trace: Trace, step: SMSteps, first_ns: int, last_ns: int) -> int:
@@ -244,156 +243,172 @@ def _rows(result: Utilization) -> list[list[str]]:
     return rows + more_row(len(result.names) - LISTED_PARTITIONS, 7)
 
 
-_ROUNDING_SLACK = 1e-6
-"""Part of an SM that a share may lack because its product with the card is rounded."""
-MAX_COSCHEDULED_SMS = 32
-"""Most SMs that a structured split schedules together. Source: CUDA driver API, ``cuDevSmResourceSplit``."""
-_Coscheduled: TypeAlias = Annotated[int, msgspec.Meta(ge=0, le=MAX_COSCHEDULED_SMS, multiple_of=2)]
-
-REST = "rest"
-"""What is asked for by a partition that takes all SMs that the others leave."""
+# SMs over time
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class PartitionOptions:
-    """A partition's SMs, with what only a structured split can do (CUDA 13.1 and later).
+class PartitionSize:
+    """A partition as it was for a while. The same name with other counts is another one."""
 
-    Source: CUDA driver API, ``CU_DEV_SM_RESOURCE_GROUP_PARAMS``.
+    name: str | None
+    """Its name; None for the whole card."""
+    requested_sms: int
+    """How many SMs were asked for; all of the card for the whole card."""
+    granted_sms: int
+    """How many SMs its work could use: those granted, or all of the card where the device could not enforce the layout."""
+    is_enforced: bool = True
+    """False where the device could not partition its SMs."""
 
-    Examples
-    --------
-    >>> PartitionOptions(sms=32, coscheduled_sms=4).is_structured
-    True
-    """
 
-    sms: int | float | str
-    """SMs as a whole number, a share (0.25 or ``"25%"``) of the card, or ``"rest"``."""
-    coscheduled_sms: _Coscheduled = 0
-    """SMs that must be scheduled together, for clusters; 0 for the device's default."""
-    preferred_coscheduled_sms: _Coscheduled = 0
-    """SMs that should be, where possible; 0 for no wish."""
-    backfill: bool = False
-    """Whether that may be relaxed to reach the count."""
+@dataclass(frozen=True, slots=True, kw_only=True, eq=False)
+class SMSteps:
+    """When a partition of one size became busy and idle."""
 
-    def __post_init__(self) -> None:
-        check_fields(self, PartitionError)
+    size: PartitionSize
+    """The partition."""
+    edges_ns: Int64Array
+    """Busy, idle, busy, idle and so on; shape (2 * n_intervals,), int64, strictly increasing, on the trace's clock."""
 
     @property
-    def is_structured(self) -> bool:
-        """True if a structured split is needed."""
-        return bool(self.coscheduled_sms or self.preferred_coscheduled_sms or self.backfill)
+    def busy_ns(self) -> int:
+        """Time in which at least one counted span ran in it, in ns."""
+        return interval_sum_ns(self.edges_ns)
 
 
-def options_of(part: Partition) -> PartitionOptions | None:
-    """Return what a planned partition asked of a structured split; None for one that was planned in groups."""
-    if part.groups or not part.is_structured:
-        return None
-    return PartitionOptions(
-        sms=part.requested_sms,
-        coscheduled_sms=part.coscheduled_sms,
-        preferred_coscheduled_sms=part.preferred_coscheduled_sms,
-        backfill=part.backfill,
-    )
+def sm_time_steps(trace: Trace, device: Device | None = None) -> tuple[SMSteps, ...]:
+    """Return when each partition of a device, as it was then, became busy and idle; the whole card is last.
 
-
-Share: TypeAlias = int | float | str | PartitionOptions
-"""What `plan_partitions` takes for a partition."""
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Request:
-    """One partition as it was asked for, in SMs."""
-
-    name: str
-    sms: int | None
-    """None for the rest."""
-    options: PartitionOptions
-
-
-def read_requests(shares: Mapping[str, Share], sm_count: int) -> list[Request]:
-    """Return what was asked for, in SMs.
-
-    Raises
-    ------
-    InvalidNameError
-        If a partition's name cannot be used.
-    PartitionError
-        If nothing, no number, or more than one rest was asked for.
+    None stands for the device of a trace of one. Of several each has the partitions in which spans ran on it.
     """
-    require_mapping(shares)
-    requests = [
-        _read_request(check_name(name, "partition", "lab.partition(decode=32)"), shares[name], sm_count) for name in shares
-    ]
-    rests = [request.name for request in requests if request.sms is None]
-    if len(rests) > 1:
-        raise PartitionError(
-            f"Only one partition can have the rest; {', '.join(rests)} ask for it. Give the others SMs or shares."
-        )
-    return requests
+    device = trace.metadata.device if device is None else device
+    sizes, is_one, whole = partition_sizes(trace), len(trace.devices) < 2, whole_card(device)
+    places = {size: place for place, size in enumerate(dict.fromkeys((*sizes, whole)))}
+    # The last code, -1, is the whole card's.
+    code_place = np.array([*(places[size_of(trace, part)] for part in trace.partitions), places[whole]])
+    counted = counted_rows(trace, sm_kinds(trace)) & of_device(trace, device)
+    edges = edges_of(trace, counted, code_place[trace.partition], len(places))
+    steps = [SMSteps(size=size, edges_ns=own) for size, own in zip(places, edges, strict=True)]
+    used = tuple(step for step in steps if len(step.edges_ns) or (is_one and step.size != whole))
+    return used or (SMSteps(size=whole, edges_ns=np.empty(0, np.int64)),)
 
 
-def require_mapping(shares: object) -> None:
-    """Raise `PartitionError` for what names no partition."""
-    if not isinstance(shares, Mapping):
-        raise PartitionError(
-            f"Partitions are given as a mapping of names to SMs; this is of type {type(shares).__name__}. "
-            "Use lab.partition(prefill=96, decode=32)."
-        )
-    if not shares:
-        raise PartitionError(
-            "No partition was named. Use for example lab.partition(prefill=96, decode='rest'); lab.partition(None) goes back "
-            "to the whole card."
-        )
+def stack_sms(steps: Sequence[SMSteps], sm_count: int) -> list[tuple[Int64Array, Int64Array]]:
+    """Stack the SMs of busy partitions, never higher than the card: for each the times at which its SMs change, and to what.
+
+    What shares SMs with those before it, as the whole card does, gets only the SMs that are left.
+    """
+    times_ns = np.unique(np.concatenate([np.empty(0, np.int64), *(step.edges_ns for step in steps)]))
+    top = np.zeros(len(times_ns), np.int64)
+    stacked = []
+    for step in steps:
+        is_busy = np.searchsorted(step.edges_ns, times_ns, side="right") & 1
+        higher = np.minimum(top + is_busy * step.size.granted_sms, sm_count)
+        height = higher - top
+        changed = np.diff(height, prepend=0) != 0
+        stacked.append((times_ns[changed], height[changed]))
+        top = higher
+    return stacked
 
 
-def _read_request(name: str, share: Share, sm_count: int) -> Request:
-    sms = _to_sms(name, share.sms if isinstance(share, PartitionOptions) else share, sm_count)
-    options = share if isinstance(share, PartitionOptions) else PartitionOptions(sms=REST if sms is None else sms)
-    return Request(name=name, sms=sms, options=options)
+def partition_sizes(trace: Trace) -> tuple[PartitionSize, ...]:
+    """Return every partition that the trace knows, once for each size, in the order of the layouts."""
+    layouts = [change.layout for change in trace.layouts] + [trace.layout]
+    of_layouts = (layout_size(trace, part, layout) for layout in layouts if layout for part in layout)
+    of_spans = (size_of(trace, part) for part in trace.partitions)
+    return tuple(dict.fromkeys((*of_layouts, *of_spans)))
 
 
-def _to_sms(name: str, share: object, sm_count: int) -> int | None:
-    if isinstance(share, str):
-        return _text_to_sms(name, share, sm_count)
-    if isinstance(share, float):
-        return _part_of_card(name, share, repr(share), sm_count)
-    try:
-        if isinstance(share, bool):
-            raise TypeError
-        return operator.index(share)  # type: ignore[arg-type] # what has no index is refused below
-    except TypeError:
-        raise _unreadable(name, share) from None
+def whole_card(device: Device) -> PartitionSize:
+    """Return the whole card as if it was a partition."""
+    return PartitionSize(name=None, requested_sms=device.sm_count, granted_sms=device.sm_count)
 
 
-def _text_to_sms(name: str, text: str, sm_count: int) -> int | None:
-    word = text.strip().lower()
-    if word == REST:
-        return None
-    try:
-        if word.endswith("%"):
-            return _part_of_card(name, float(word[:-1]) / 100, repr(text), sm_count)
-        return _part_of_card(name, float(word), repr(text), sm_count) if "." in word else int(word)
-    except ValueError as error:
-        if isinstance(error, PartitionError):
-            raise
-        raise _unreadable(name, text) from None
+def size_of(trace: Trace, partition: Partition) -> PartitionSize:
+    """Return the size of one of the trace's own partitions, as the layouts tell it."""
+    wanted = (partition.name, partition.requested_sms, partition.granted_sms)
+    layouts = (*(change.layout for change in trace.layouts), trace.layout)
+    has_it = (one for one in layouts if one and wanted in {(part.name, part.requested_sms, part.granted_sms) for part in one})
+    return layout_size(trace, partition, next(has_it, None))
 
 
-def _part_of_card(name: str, share: float, text: str, sm_count: int) -> int:
-    if not math.isfinite(share) or not 0 < share <= 1:
-        whole = f" For SMs, give the whole number {round(share)}." if math.isfinite(share) and 1 < share <= sm_count else ""
-        raise PartitionError(
-            f"Partition {name!r} asks for the share {text}; shares of the card are above 0 and at most 1 (100%).{whole}"
-        )
-    return max(1, math.floor(share * sm_count + _ROUNDING_SLACK))  # so that shares of 100% are never more than the card
-
-
-def _unreadable(name: str, share: object) -> PartitionError:
-    if isinstance(share, Mapping):
-        return PartitionError(
-            f"Partition {name!r} asks for a mapping. Pass it without a name: lab.partition({{'prefill': 96}})."
-        )
-    return PartitionError(
-        f"Partition {name!r} asks for {str(share)[:40]!r}; give SMs as a whole number, a share such as 0.25 or '25%', "
-        "or 'rest'."
+def layout_size(trace: Trace, partition: Partition, layout: Layout | None) -> PartitionSize:
+    """Return the size of a partition of a layout; without a layout, as it says itself."""
+    is_enforced = layout is None or layout.is_enforced
+    granted_sms = partition.granted_sms if is_enforced else trace.metadata.device.sm_count
+    return PartitionSize(
+        name=partition.name, requested_sms=partition.requested_sms, granted_sms=granted_sms, is_enforced=is_enforced
     )
+
+
+def layout_spells(trace: Trace, first_ns: int, last_ns: int) -> Iterator[tuple[int, int, Layout | None]]:
+    """Yield from when to when each layout lasted within a time, in ns, and the layout; None before the first change."""
+    begin_ns, layout = first_ns, None
+    for change in trace.layouts:
+        time_ns = min(max(change.time_ns, begin_ns), last_ns)
+        if time_ns > begin_ns:
+            yield begin_ns, time_ns, layout
+        begin_ns, layout = time_ns, change.layout
+    if last_ns > begin_ns:
+        yield begin_ns, last_ns, layout
+
+
+# How that is said
+
+NAME_LIMIT = 24
+"""How many characters of a partition's name are shown."""
+
+LISTED_CHANGES = 4
+"""How many partitions a change of the layout names."""
+
+
+def sms_text(granted_sms: int, requested_sms: int) -> str:
+    """Write how many SMs a partition has, and how many were asked for where that differs: "96 SMs (asked for 90)"."""
+    asked = f" (asked for {requested_sms:,})" if requested_sms != granted_sms else ""
+    return f"{count_text(granted_sms, 'SM')}{asked}"
+
+
+def proof_text(partition: Partition, layout: Layout) -> str:
+    """Say what measuring a partition's SMs showed; empty where it was not measured."""
+    if partition.sm_ids is None:
+        return ""
+    seen = set(partition.sm_ids)
+    shared = [
+        f"shares {count_text(count, 'SM')} with {display_name(other.name, NAME_LIMIT)}"
+        for other in layout
+        if other is not partition and other.sm_ids is not None and (count := len(seen & set(other.sm_ids)))
+    ]
+    complete = len(seen) == partition.granted_sms
+    facts = [] if complete else [f"{len(seen):,} of {partition.granted_sms:,} SMs seen"]
+    return ", ".join([*facts, *shared]) or "verified"
+
+
+def change_text(before: Layout | None, after: Layout | None) -> str:
+    """Say how one layout became another, "prefill 96→64"; empty where no partition changed its size."""
+    old, new = ({part.name: part.granted_sms for part in layout or ()} for layout in (before, after))
+    was_enforced, is_enforced = (layout is None or layout.is_enforced for layout in (before, after))
+    if old == new and was_enforced == is_enforced:
+        return ""
+    if not new:
+        return "no partitions"
+    facts = [
+        f"{display_name(name, NAME_LIMIT)} {f'{old[name]:,}→{count:,}' if name in old else f'{count:,} SMs'}"
+        for name, count in new.items()
+        if old.get(name) != count
+    ]
+    facts += [f"{display_name(name, NAME_LIMIT)} gone" for name in old if name not in new]
+    more = len(facts) - LISTED_CHANGES
+    shown = ", ".join(facts[:LISTED_CHANGES]) + (f" and {more:,} more" if more > 0 else "")
+    return shown if is_enforced else " ".join(filter(None, (shown, "(not enforced)")))
+
+
+def layout_warnings(layout: Layout | None) -> list[str]:
+    """Say what about a layout is not as its numbers read."""
+    if layout is None or not layout.partitions:
+        return []
+    if not layout.is_enforced:
+        return ["Layout not enforced: SMs cannot be partitioned here, so every stream may use the whole card"]
+    return [
+        f"Partition {display_name(part.name, NAME_LIMIT)}: {proof}"
+        for part in layout
+        if (proof := proof_text(part, layout)) not in {"", "verified"}
+    ]

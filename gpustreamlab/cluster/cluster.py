@@ -45,7 +45,7 @@ from gpustreamlab.errors import (
     nearest_hint,
 )
 from gpustreamlab.model import NO_COMMON_TIME, Ahead, ClockOffset, Note, merge, with_written
-from gpustreamlab.notebook.views import LiveViews, check_timeline_options, title_of
+from gpustreamlab.notebook.views import LiveViews, check_timeline_options
 from gpustreamlab.record import DEFAULT_RING_SIZE, JoinedJournal
 from gpustreamlab.session import Session
 from gpustreamlab.sinks.live import DEFAULT_CAPACITY
@@ -161,7 +161,7 @@ class Cluster(OneOfSeveral):
             devices=[life.mirror.metadata.device for life in lives],
             tells_alike=False,
             missing=lambda: self._missing(self._shown()),
-            title=title_of(self),
+            title=title,
         )
         self._views = LiveViews(self._joined)
         self._follower.start()

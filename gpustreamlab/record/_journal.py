@@ -118,7 +118,7 @@ class JoinedJournal:
         devices: Sequence[Device],
         tells_alike: bool,
         missing: Callable[[], Sequence[str]] = tuple,
-        title: Callable[[], str] = str,
+        title: str = "",
     ) -> None:
         self._journals = tuple(journals)
         self._ahead = ahead
@@ -135,7 +135,7 @@ class JoinedJournal:
         codes["counter_names"] = self._counter_names
         self.log = ChunkLog(KEPT_ROWS, codes, self._describe)
         self._version = 0
-        self._told_version: object = None
+        self._told_version = -1
         self._is_capturing = False
         self._forget()
 
@@ -244,7 +244,7 @@ class JoinedJournal:
                 layouts=told[0].layouts if len(told) == 1 else (),
                 markers=(),
                 metadata=replace(
-                    metadata, title=self._title() or metadata.title, missing=(*metadata.missing, *self._missing_facts())
+                    metadata, title=self._title or metadata.title, missing=(*metadata.missing, *self._missing_facts())
                 ),
             )
 
@@ -274,10 +274,9 @@ class JoinedJournal:
         return sum(journal.unselected_work for journal in self._journals)
 
     def _describe(self, is_wanted: bool) -> tuple[Tables | None, Sequence[Marker]]:  # noqa: FBT001 - see `ChunkLog`
-        version = (self._version, self._title())
-        if not is_wanted and version == self._told_version:
+        if not is_wanted and self._version == self._told_version:
             return None, ()
-        tables, self._told_version = self.tables, version
+        tables, self._told_version = self.tables, self._version
         return tables, ()
 
     def _read(self) -> Unended:

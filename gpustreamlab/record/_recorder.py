@@ -53,7 +53,7 @@ class Recorder:
         self._backend = backend
         self._checkpoints = Checkpoints()
         self._version: tuple[object, ...] = ()
-        self.title: Callable[[], str] = str  # Returns a name for traces
+        self.title = ""  # A name for traces
         self._failed_count = 0
         self._is_ended = False
         self._idle_host_ns = -1  # When the device was last asked to wait for all work, and did
@@ -317,17 +317,17 @@ class Recorder:
 
     def _describe(self, is_wanted: bool) -> tuple[Tables | None, Sequence[Marker]]:  # noqa: FBT001 - see `ChunkLog`
         """Return the tables if they have changed, and new markers. What rows point into was known before them."""
-        version = (self._tables.version, self.kernels.edit_count, title := self.title())
+        version = (self._tables.version, self.kernels.edit_count)
         tables = None
         if is_wanted or version != self._version:
-            tables = self._tables.make(self.kernels, title)
+            tables = self._tables.make(self.kernels, self.title)
             self._version = version
         return tables, self._tables.new_markers()
 
     @property
     def tables(self) -> Tables:
         """The tables as they are now, without markers."""
-        return self._tables.make(self.kernels, self.title())
+        return self._tables.make(self.kernels, self.title)
 
     def unfinished(self) -> str:
         """Name the ranges that are open, or closed while their work has not ended."""

@@ -85,7 +85,8 @@ def ask(trace):
 def answer(result, more=()):
     """Return the fields of a result, what else it computes, and the line in which it shows itself."""
     kept = {name: value for name, value in as_json(result).items() if name not in _REPEATED}
-    lanes = [lane.name for lane in getattr(result, "lanes", ())]
+    # What is kept of partitions has no lanes.
+    lanes = [] if "granted_sms" in kept else [lane.name for lane in getattr(result, "lanes", ())]
     return kept | {name: as_json(getattr(result, name)) for name in more} | {"lanes": lanes, "shown": repr(result)}
 
 

@@ -121,6 +121,14 @@ def test_ranges_that_are_next_to_nothing_beside_kernels_do_not_count(length_ns, 
         assert "ranges count" not in text
 
 
+@pytest.mark.parametrize("kind", ["wait", "host", "marker", "annotation", "sample"])
+def test_kinds_that_are_no_work_do_not_count(kind):
+    spans = [("a", "x", 0, 10, {"partition": 0}), ("b", "y", 5, 50, {"kind": kind, "partition": 0})]
+    trace = make_trace(spans, partitions=(DECODE,))
+    assert overlap(trace).busy_ns.tolist() == [10, 0]
+    assert (utilization(trace).busy_ns.tolist(), overlap(trace).wall_ns) == ([10], 10)
+
+
 def test_threads_of_the_host_are_in_no_table():
     trace = kernel_trace()
     result = overlap(trace)

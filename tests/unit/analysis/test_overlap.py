@@ -5,14 +5,11 @@ from __future__ import annotations
 import math
 
 import numpy as np
-import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from gpustreamlab.analysis import _sweep, overlap
-from gpustreamlab.errors import TraceError
+from gpustreamlab.analysis import _busy, overlap
 from gpustreamlab.model import Lane
-from gpustreamlab.typing import CaptureTier, SpanKind
 from tests.helpers.traces import empty_trace, make_trace, random_trace
 
 LANES = tuple(Lane(name=f"s{number}", stream=number) for number in range(40))
@@ -43,32 +40,16 @@ def test_spans_of_no_length_widen_the_wall_only():
     assert np.isnan(result.common_share[0, 1])
 
 
-@pytest.mark.parametrize("kind", ["wait", "host", "marker"])
-def test_kinds_that_are_no_work_do_not_count(kind):
-    assert overlap(make_trace([("a", "x", 0, 10, {"kind": kind}), ("b", "y", 0, 10)])).busy_ns.tolist() == [0, 10]
-
-
-def test_kernels_count_and_ranges_do_not_where_kernels_were_captured():
-    spans = [("a", "range", 0, 100), ("a", "gemm", 20, 50, {"kind": "kernel", "parent": 0})]
-    result = overlap(make_trace(spans, tier=CaptureTier.KERNELS))
-    assert result.busy_ns.tolist() == [30]
-    assert SpanKind.RANGE not in result.counted
-    assert overlap(make_trace(spans)).busy_ns.tolist() == [100]
-
-
-def test_ranges_count_where_a_kernel_trace_holds_no_device_work():
-    assert overlap(make_trace([("a", "range", 0, 100)], tier=CaptureTier.KERNELS)).busy_ns.tolist() == [100]
-
-
 def test_to_pandas_has_a_row_for_each_ordered_pair():
     frame = overlap(make_trace([("a", "x", 0, 100), ("b", "y", 40, 300)])).to_pandas()
     assert frame.columns.tolist() == ["stream", "other", "common_ns", "common_share"]
     assert frame.pivot(index="stream", columns="other", values="common_ns").to_numpy().tolist() == [[100, 60], [60, 260]]
 
 
-def test_times_that_cannot_be_right_are_refused():
-    with pytest.raises(TraceError, match="overlap is computed for up to"):
-        overlap(make_trace([("a", "x", 0, 1), ("b", "x", 1 << 60, (1 << 60) + 1)]))
+def test_times_that_are_years_apart_are_exact():
+    result = overlap(make_trace([("a", "x", 0, 7), ("b", "x", 5, 1 << 61), ("b", "x", (1 << 61) + 2, 1 << 62)]))
+    assert result.common_ns.tolist() == [[7, 2], [2, (1 << 62) - 7]]
+    assert result.concurrency_ns.tolist() == [2, (1 << 62) - 4, 2]
 
 
 def test_sums_are_exact_beyond_what_floats_hold():
@@ -116,19 +97,19 @@ def test_overlap_is_what_counting_every_nanosecond_gives(trace):
 
 @given(traces(), st.integers(2, 6))
 def test_overlap_does_not_depend_on_the_windows_of_the_sweep(trace, window_edges):
-    original = _sweep.WINDOW_EDGES
-    _sweep.WINDOW_EDGES = window_edges
+    original = _busy.WINDOW_EDGES
+    _busy.WINDOW_EDGES = window_edges
     try:
         assert_matches_brute_force(trace)
     finally:
-        _sweep.WINDOW_EDGES = original
+        _busy.WINDOW_EDGES = original
 
 
 def test_threads_give_what_one_thread_gives(monkeypatch):
     trace = random_trace(3_000, 20)
     alone = overlap(trace)
     monkeypatch.setattr("gpustreamlab.analysis._busy.THREADED_ROWS", 1)
-    monkeypatch.setattr("gpustreamlab.analysis._sweep.WINDOW_EDGES", 64)
+    monkeypatch.setattr("gpustreamlab.analysis._busy.WINDOW_EDGES", 64)
     monkeypatch.setattr("os.cpu_count", lambda: 4)
     threaded = overlap(trace)
     assert np.array_equal(alone.common_ns, threaded.common_ns)

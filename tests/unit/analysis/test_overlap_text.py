@@ -64,24 +64,13 @@ def test_a_forgotten_synchronize_is_said_in_the_same_words_everywhere():
     with gsl.Session("sim") as lab:
         with lab.on(lab.stream("a"), "step"):
             spin_card(lab, 1_000_000)
-        report, trace = str(lab.overlap()), lab.trace
+        report, trace = str(lab.trace.overlap()), lab.trace
         texts = (report, str(lab.timeline()), repr(lab.timeline()), summary_text(trace), plan_picture(trace).header.empty)
     for text in texts:
         assert "1 span has not ended yet: lab.synchronize() waits for it" in " ".join(text.split())
     # THEN nothing explains figures that are not there
     assert "Mean concurrency" not in report
     assert "What the ranges contain" not in report
-
-
-def test_pretty_printer_gets_the_table():
-    class Printer:
-        def text(self, text):
-            self.got = text
-
-    printer = Printer()
-    result = overlap(pipeline_trace())
-    result._repr_pretty_(printer, False)
-    assert printer.got == str(result)
 
 
 def test_the_time_of_each_stream_stands_above_a_list_of_pairs(monkeypatch):

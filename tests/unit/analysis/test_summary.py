@@ -10,14 +10,16 @@ from gpustreamlab import Trace
 from gpustreamlab.analysis import (
     capture_facts,
     change_text,
+    grid_advice,
     headline,
     missing_facts,
+    partition_warnings,
     proof_text,
     sms_text,
     source_facts,
     summary_text,
 )
-from gpustreamlab.draw import plan_picture, text_timeline, timeline_svg
+from gpustreamlab.draw import plan_picture, text_timeline, timeline_page, timeline_svg
 from gpustreamlab.model import NO_COMMON_TIME, Device, Lane, Layout, Partition
 from gpustreamlab.typing import CaptureTier
 from tests.helpers.kernel_traces import kernel_trace
@@ -28,6 +30,7 @@ from tests.helpers.traces import (
     empty_trace,
     evil_trace,
     make_kernel_trace,
+    make_trace,
     nested_trace,
     partition_trace,
     pipeline_trace,
@@ -198,3 +201,65 @@ def test_processes_whose_times_say_nothing_of_each_other_are_not_said_to_have_wo
     assert "No stream was ever busy" not in str(apart.timeline())
     pictures = [timeline_svg(one) for one in (trace, apart)]
     assert [("max 2" in picture, "each its own time" in picture) for picture in pictures] == [(True, False), (False, True)]
+
+
+def grids(*launches, code=1, **rest):
+    """Return a trace of kernels in the decode partition, (name, blocks) each."""
+    spans = [
+        ("a", name, 100 * k, 100 * k + 50, {"blocks": blocks, "partition": code, **rest})
+        for k, (name, blocks) in enumerate(launches)
+    ]
+    return make_trace(spans, kind="kernel", partitions=(PREFILL, DECODE), tier=CaptureTier.KERNELS)
+
+
+def test_advice_on_grids_is_one_sentence_below_the_picture():
+    trace = grids(("rare", 132), ("often", 264), ("often", 264), *((f"kernel {k}", 132) for k in range(3)))
+    advice = grid_advice(trace)
+    assert advice == (
+        "Grids of a multiple of the card's 132 SMs: often (264 blocks on the 36 SMs of decode, 2 launches), "
+        "rare (132 blocks on the 36 SMs of decode, 1 launch), kernel 0 (132 blocks on the 36 SMs of decode, 1 launch), "
+        "2 more. Size them by stream.sm_count"
+    )
+    assert summary_text(trace).endswith(advice)
+    assert " ".join(text_timeline(trace, 80).split()).endswith(advice)
+    page = timeline_page(trace, with_static=False)
+    end = "Size them by stream.sm_count"
+    assert page.count(end) == 1
+    assert page.index('<main id="gsl-timeline">') < page.index(end)
+
+
+def test_kernels_of_libraries_are_not_advised_on_by_their_name_or_full_name():
+    names = (
+        "void cutlass::Kernel2<cutlass_80_tensorop>", "sm90_xmma_gemm_f16f16", "nvjet_hsh_128x64", "ampere_sgemm_128x64_nn",
+        "void at::native::vectorized_elementwise_kernel<4>", "cudnn_pooling", "cupy_add__float32", "ncclDevKernel_AllReduce",
+        "void flash_fwd_kernel<128>", "void cub::DeviceReduceKernel", "void gemv2T_kernel_val", "triton_poi_fused_add_0",
+    )  # fmt: skip
+    assert grid_advice(grids(*((name, 132) for name in names))) == ""
+    users = ("saxpy", "my_kernel<4>", "scatter", "platform_step", "attention")
+    assert all(grid_advice(grids((name, 132))) for name in users)
+    trace = kernel_trace()
+    assert grid_advice(trace) == ""  # "elementwise", which is at::native's
+    mine = replace(trace, details=tuple(replace(one, full_name="mine") for one in trace.details))
+    assert "elementwise (528 blocks on the 36 SMs of decode, 8 launches), hash_join (" in grid_advice(mine)
+
+
+OTHER_GRIDS = {
+    **{f"{blocks} blocks": grids(("mine", blocks)) for blocks in (0, 1, 36, 131, 133, 132 * 33)},
+    "on the whole card": grids(("mine", 132), code=-1),
+    "a range": grids(("mine", 132), kind="range"),
+    "a partition of all SMs": replace(grids(("mine", 132)), partitions=(PREFILL, replace(DECODE, granted_sms=132))),
+    "not enforced": replace(grids(("mine", 132)), layout=Layout(partitions=(PREFILL, DECODE), is_enforced=False)),
+    "no grids": partition_trace(),
+}
+
+
+@pytest.mark.parametrize("trace", OTHER_GRIDS.values(), ids=OTHER_GRIDS)
+def test_other_grids_are_not_advised_on(trace):
+    assert grid_advice(trace) == ""
+
+
+def test_layouts_that_are_not_as_they_read_are_warned_about():
+    assert partition_warnings(partition_trace()) == []
+    assert partition_warnings(partition_trace(is_enforced=False))[0].startswith("Layout not enforced")
+    shared = Layout(partitions=(PREFILL, replace(DECODE, sm_ids=tuple(range(95, 131)))))
+    assert partition_warnings(replace(partition_trace(), layout=shared))[0] == ("Partition prefill: shares 1 SM with decode")

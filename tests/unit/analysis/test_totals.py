@@ -6,8 +6,7 @@ import numpy as np
 import pytest
 
 from gpustreamlab import Trace
-from gpustreamlab.analysis import overlap, totals, utilization
-from gpustreamlab.analysis._summary import plain_finding, source_facts
+from gpustreamlab.analysis import overlap, plain_finding, source_facts, totals, utilization
 from gpustreamlab.draw import plan_picture
 from gpustreamlab.errors import OptionError
 from tests.helpers.kernel_traces import kernel_trace

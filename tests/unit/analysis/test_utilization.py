@@ -13,13 +13,11 @@ from hypothesis import strategies as st
 from gpustreamlab.analysis import sm_time_steps, stack_sms, utilization
 from gpustreamlab.errors import TraceError
 from gpustreamlab.model import Device, Lane, Layout, LayoutChange, Partition
-from gpustreamlab.typing import CaptureTier, SpanKind
 from tests.helpers.traces import (
     DECODE,
     PREFILL,
     empty_trace,
     make_trace,
-    many_partitions_trace,
     partition_trace,
     pipeline_trace,
     random_trace,
@@ -105,20 +103,6 @@ def test_empty_trace_has_no_time_and_no_share():
     assert np.isnan(result.share).all()
 
 
-def test_waits_host_work_and_markers_do_not_count():
-    spans = [("a", "x", 0, 10, {"partition": 0})]
-    spans += [("a", kind, 10, 50, {"kind": kind, "partition": 0}) for kind in ("wait", "host", "marker")]
-    assert utilization(make_trace(spans, partitions=(PREFILL,))).busy_ns.tolist() == [10]
-
-
-def test_kernels_count_and_ranges_do_not_where_kernels_were_captured():
-    spans = [("a", "r", 0, 100, {"partition": 0}), ("a", "k", 20, 50, {"partition": 0, "kind": "kernel"})]
-    result = utilization(make_trace(spans, partitions=(PREFILL,), tier=CaptureTier.KERNELS))
-    assert result.busy_ns.tolist() == [30]
-    assert SpanKind.RANGE not in result.counted
-    assert "contain the queueing" not in str(result)
-
-
 def test_to_pandas_has_a_row_for_each_partition():
     frame = utilization(partition_trace()).to_pandas()
     assert frame.columns.tolist() == [
@@ -138,14 +122,6 @@ def test_text_and_html_say_what_the_figures_mean():
 def test_times_that_cannot_be_right_are_refused():
     with pytest.raises(TraceError, match="SM-time does not fit"):
         utilization(make_trace([("a", "x", 0, 1 << 57)]))
-
-
-def test_result_does_not_depend_on_the_order_of_the_spans():
-    trace = many_partitions_trace(10, 3, 400)
-    order = np.random.default_rng(1).permutation(len(trace))
-    columns = ("start_ns", "end_ns", "queued_ns", "lane", "name", "kind", "parent", "thread", "partition")
-    other = replace(trace, **{name: getattr(trace, name)[order] for name in columns})
-    assert utilization(other).to_pandas().equals(utilization(trace).to_pandas())
 
 
 @st.composite

@@ -11,8 +11,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from gpustreamlab.analysis import counted_rows
-from gpustreamlab.analysis._busy import interval_sum_ns, union_edges
+from gpustreamlab.analysis import counted_rows, interval_sum_ns, union_edges
 from gpustreamlab.exchange import read_as
 from gpustreamlab.model import SPAN_KINDS
 from gpustreamlab.typing import SpanKind

@@ -11,8 +11,7 @@ import numpy as np
 import pytest
 
 import gpustreamlab as gsl
-from gpustreamlab.analysis import counted_rows
-from gpustreamlab.analysis._busy import interval_sum_ns, union_edges
+from gpustreamlab.analysis import counted_rows, interval_sum_ns, union_edges
 from gpustreamlab.model import SPAN_KINDS
 
 ROOT = Path(__file__).resolve().parents[3]

@@ -293,12 +293,12 @@ def test_tables_are_told_only_where_they_changed():
         same = lab._recorder.changes(first.place)
         lab.mark("here")
         marked = lab._recorder.changes(same.place)
-        lab.title = "other"
-        titled = lab._recorder.changes(marked.place)
+        lab.stream("new")
+        changed = lab._recorder.changes(marked.place)
 
         assert (same.tables, marked.tables, same.place) == (None, None, first.place)
         assert [marker.text for marker in marked.markers] == ["here"]
-        assert (first.tables.metadata.title, titled.tables.metadata.title) == ("", "other")
+        assert [lane.name for lane in changed.tables.lanes] == [*(lane.name for lane in first.tables.lanes), "new"]
 
 
 # Ranges that have not ended, around rows that were read

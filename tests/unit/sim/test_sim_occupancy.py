@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 
 from gpustreamlab import Session
-from gpustreamlab.analysis._concurrency import blocks_that_fit
+from gpustreamlab.analysis import blocks_that_fit
 from gpustreamlab.backends.sim import H200, LAPTOP, DevicePreset, KernelSpec, SimBackend, plan_matmul, plan_spin, plan_streaming
 from gpustreamlab.typing import SpanKind
 from gpustreamlab.workloads import spin, spin_card

@@ -7,7 +7,7 @@ from types import SimpleNamespace
 import pytest
 
 from gpustreamlab import Session
-from gpustreamlab.analysis._concurrency import blocks_that_fit
+from gpustreamlab.analysis import blocks_that_fit
 from gpustreamlab.backends.sim import H200, LAPTOP, SimBackend, plan_kernel
 from gpustreamlab.errors import OptionError, SelectionError
 from gpustreamlab.workloads import modelled
