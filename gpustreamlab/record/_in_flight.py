@@ -201,6 +201,8 @@ class RangesInFlight:
     def find_unended(self, columns: Mapping[str, Int64Array]) -> Unended:
         """Find the ranges that enclose rows and have not ended."""
         parent = columns["parent"][columns["parent"] >= 0]
+        if not len(parent):
+            return NO_UNENDED
         around = distinct(parent)[0]
         missing = {*around[RowFinder(columns["number"]).rows_of(around) < 0].tolist()}
         found: dict[int, InFlight] = {}
