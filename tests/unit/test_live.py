@@ -115,9 +115,6 @@ class TestUpdates:
         header = feed.refresh().facts["header"]
         assert list(header) == ["sentence", "facts"]
         assert "3 spans in 2 streams" in header["facts"]
-        lab._title = "new"
-        assert feed.refresh().facts["header"] == {"title": "new"}
-        assert feed.snapshot().facts["tables"]["header"]["title"] == "new"
 
     def test_the_count_above_the_picture_follows_soon(self, lab, feed, monkeypatch):
         record(lab, 3)
