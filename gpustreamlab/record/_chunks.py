@@ -180,8 +180,10 @@ class ChunkLog:
     --------
     >>> log = ChunkLog(2)
     >>> log.append(np.zeros((len(SPAN_COLUMNS), 5), np.int64))
+    >>> log.seal()
     >>> first = log.read(START)
     >>> log.append(np.ones((len(SPAN_COLUMNS), 1), np.int64))
+    >>> log.seal()
     >>> first.row_count, first.missed, log.read(first.place).row_count, log.read(START).missed
     (2, 3, 1, 4)
     """
