@@ -4,8 +4,8 @@
 # edges, dependencies, samples, clears, a version of the tables), and each recorder, spool, mirror and joined journal its own
 # forty lines to move them. Here one thing is closed at once, by whoever reads next; what was closed does not change.
 #
-# A place that is not known, for whatever reason (the recorder was cleared, the chunk behind it was joined with older ones, it
-# is of another recorder), has one answer: everything that is there, marked `is_anew`.
+# A place that is not known, for whatever reason (the recorder was cleared, it is of another recorder, it is an hour old), has
+# one answer: everything that is there, marked `is_anew`.
 
 from __future__ import annotations
 
@@ -59,13 +59,15 @@ higher: without the first, memory would be unknown while the first work runs."""
 CHUNK_ROWS = 32_768  # A chunk is closed with so many rows; it has at most twice as many
 CHUNK_PARTS = 256  # A chunk is closed with so many parts
 SMALL_ROWS = 256  # A chunk of fewer rows is joined with the next one where nobody has a place between them
-KEPT_CHUNKS = 1_024  # Beyond so many, the older half is joined into few; whose place was there begins anew
+KEPT_CHUNKS = 1_024  # Beyond so many, the older half is joined into few
+KEPT_PLACES = 16_384  # Places of readers that are known though their chunks were joined, for 14 minutes and more
 START = 0  # Where every reader begins
 
 _ROWS, _PAIRS = np.empty((len(SPAN_COLUMNS), 0), np.int64), np.empty((2, 0), np.int64)
 _FOURS = np.empty((4, 0), np.int64)
 _BLOCKS = ("rows", "edges", "dependencies", "samples")
 _LISTS = ("names", "details", "counter_names", "markers")
+_KINDS = (*_BLOCKS, *_LISTS)
 _logs = count(1)
 
 
@@ -102,7 +104,7 @@ class Chunk(NamedTuple):
     @property
     def is_empty(self) -> bool:
         """Whether it tells nothing."""
-        return self.tables is None and not self.missed and not any(_count(self, kind) for kind in (*_BLOCKS, *_LISTS))
+        return self.tables is None and not self.missed and not any(_count(self, kind) for kind in _KINDS)
 
     def split(self, row_count: int) -> Iterator[Chunk]:
         """Return it in pieces of so many rows; the first one has all else."""
@@ -221,6 +223,8 @@ class ChunkLog:
         self._told = dict.fromkeys(self._codes, 0)
         self._counts = dict.fromkeys(self._limits, 0)
         self._oldest = dict.fromkeys(self._limits, 0)  # the first chunk that may have some of a kind
+        self._totals = (0,) * len(_KINDS)  # how many of each kind were told
+        self._places: dict[int, tuple[int, ...]] = {}  # that, by the place of a reader
         self.tables: Tables | None = None  # As they were told last
         self.appended_count = 0  # Rows so far, those that are gone too
 
@@ -277,6 +281,7 @@ class ChunkLog:
             self.tables = self.tables if tables is None and chunk.tables is None else chunk.tables
             for name, values in new.items():
                 self._told[name] += len(values)
+            self._totals = tuple(total + _count(chunk, kind) for total, kind in zip(self._totals, _KINDS, strict=True))
             self._drop_oldest(chunk)
             if len(self._chunks) > KEPT_CHUNKS:
                 self._join_older()
@@ -305,16 +310,33 @@ class ChunkLog:
         is_held
             Whether the reader will go on from there.
         """
-        first = self._behind(since)
-        is_known = since == self.place or (first > 0 and self._chunks[first - 1].place == since)
-        found = self._chunks[first if is_known else 0 : None if until is None else self._behind(until)]
-        if most is not None:
+        first, known = self._behind(since), self._places.get(since)
+        if since == self.place or (first > 0 and self._chunks[first - 1].place == since):
+            known = None  # a chunk begins there
+        elif known is None:
+            first = -1
+        found = self._chunks[max(0, first) : None if until is None else self._behind(until)]
+        if most is not None and known is None:
             enough = np.searchsorted(np.cumsum([chunk.row_count for chunk in found]), most)
             found = found[: int(enough) + 1]
-        told = join(found, rows_from=rows_from) if found else Chunk(place=since if is_known else self.place)
+        told = join(found, rows_from=rows_from) if found else Chunk(place=since if first >= 0 else self.place)
+        if known is not None:
+            told = self._newest(told, known)
         if is_held:
             self._held = max(self._held, told.place)
-        return told if is_known else told._replace(is_anew=True)
+            if told.place == self.place:
+                self._places[told.place] = self._totals
+                if len(self._places) > KEPT_PLACES:
+                    del self._places[next(iter(self._places))]
+        return told._replace(is_anew=True) if first < 0 else told
+
+    def _newest(self, told: Chunk, known: tuple[int, ...]) -> Chunk:
+        """Return what was told since there were so many of each kind, of all from somewhere before that."""
+        wanted = [total - before for total, before in zip(self._totals, known, strict=True)]
+        for kind, most in zip(_KINDS, wanted, strict=True):
+            if (there := _count(told, kind)) > most:
+                told = _without(told, kind, there - most)
+        return told._replace(missed=wanted[0] - told.row_count)
 
     def _behind(self, place: int) -> int:
         """Return the index of the first chunk behind a place."""
