@@ -1,4 +1,4 @@
-"""How long it takes to write a million spans as Chrome's JSON, CSV and Arrow IPC, and to read them back.
+"""How long it takes to write a million spans as Chrome's JSON and Arrow IPC, and to read them back.
 
 Beside it, ``json.dumps`` of the same events, which is what a writer by hand does. Figures are medians over the
 rounds, each of a process of its own.
@@ -19,7 +19,7 @@ from bench._common import median_seconds, report
 from bench._traces import make_trace
 from gpustreamlab.exchange._chrome import read_chrome
 from gpustreamlab.exchange._chrome_write import write_chrome
-from gpustreamlab.exchange._formats import read_arrow, write_arrow, write_csv
+from gpustreamlab.exchange._formats import read_arrow, write_arrow
 
 NEEDS_GPU = False
 SPAN_COUNT = 1_000_000
@@ -35,7 +35,6 @@ def main(argv: list[str] | None = None) -> None:
             ("read it back", "run.json", _read_chrome),
             ("read it back, packed", "run.json.gz", _read_chrome),
             ("json.dumps of the same events", "run.json", _dump_again),
-            ("write CSV", "run.csv", write_csv),
             ("write Arrow IPC", "run.arrow", write_arrow),
             ("read it back, Arrow IPC", "run.arrow", _read_arrow),
         ]

@@ -3,7 +3,7 @@
 Sweeps of kernels of several libraries with the held-out errors of their models; a matrix of co-runs; for pairs of tasks the
 tuned split beside all splits measured one by one (how far from the best, with how many evaluations), and two runs of one tuning
 beside each other. For four programs the makespan that `trace.what_if` predicts at three other layouts beside the one that was
-measured there. Beside `lab.measure` stand cupyx.profiler.benchmark and torch.utils.benchmark, in the same run.
+measured there. Beside `lab.bench.measure` stand cupyx.profiler.benchmark and torch.utils.benchmark, in the same run.
 """
 
 from __future__ import annotations
@@ -105,7 +105,7 @@ def _others() -> Tasks:
 def costs(lab: Session, tasks: Tasks) -> list[dict[str, Any]]:
     """Compare a measurement with those of others: what they say, and how long they take for 50 calls."""
     task = tasks["product"]
-    ways: dict[str, Callable[[], float]] = {"lab.measure": lambda: lab.measure(task, repeats=50).median_ns}
+    ways: dict[str, Callable[[], float]] = {"lab.measure": lambda: lab.bench.measure(task, repeats=50).median_ns}
     if not lab.device.simulated:
         ways |= _measurers(task)
     rows = []
@@ -140,7 +140,7 @@ def sweeps(lab: Session, tasks: Tasks, swept: dict[str, Sweep]) -> list[dict[str
     rows = []
     for name, task in tasks.items():
         began_s = time.perf_counter()
-        found = swept[name] = lab.sweep(task, repeats=8)
+        found = swept[name] = lab.bench.sweep(task, repeats=8)
         best = found.fits[0]
         rows.append(
             {
@@ -213,7 +213,7 @@ def coruns(lab: Session, tasks: Tasks) -> list[dict[str, Any]]:
     """Measure every two tasks beside each other on the whole card."""
     rows = []
     for first, second in itertools.combinations(tasks, 2):
-        found = lab.corun({first: tasks[first], second: tasks[second]}, repeats=8)
+        found = lab.bench.corun({first: tasks[first], second: tasks[second]}, repeats=8)
         low, high = found.speedup_interval
         slow = [round(one.slowdown, 2) for one in found.tasks]
         rows.append(
@@ -231,11 +231,11 @@ def searches(lab: Session, tasks: Tasks) -> list[dict[str, Any]]:
     rows = []
     for names in PAIRS:
         pair = {name: tasks[name] for name in names}
-        everything = lab.tune(pair, "makespan", repeats=6)
+        everything = lab.bench.tune(pair, "makespan", repeats=6)
         of_place = {trial.place: makespan(trial.corun) for trial in everything.trials}
         kept, _tune.FEW_PLACES = _tune.FEW_PLACES, FEW
         try:
-            climbs = [lab.tune(pair, "makespan", repeats=6) for _ in range(2)]
+            climbs = [lab.bench.tune(pair, "makespan", repeats=6) for _ in range(2)]
         finally:
             _tune.FEW_PLACES = kept
         best = min(of_place.values())

@@ -35,7 +35,7 @@
     ├── ClusterError                  (RuntimeError)  engines of a cluster that cannot be used, or where something failed
     ├── EngineError                   (RuntimeError)  an inference engine refused a tensor, a lane or its run
     ├── ExpectationError              (AssertionError)  a run did not do what was expected of it
-    ├── MeasureError                  (RuntimeError)  nothing to measure, or measurements that cannot be compared
+    ├── MeasureError                  (RuntimeError)  nothing to measure, or nothing that can be told from it
     ├── OptionError                   (ValueError)    a number or choice outside its range
     ├── ProgramError                  (ValueError)    statements that cannot be planned, or a plan that does not fit any more
     ├── TraceError                    (ValueError)    columns that do not make a trace
@@ -307,7 +307,7 @@ class ExpectationError(GPUStreamLabError, AssertionError):
 
 
 class MeasureError(GPUStreamLabError, RuntimeError):
-    """There is nothing to measure, or two measurements were not made alike."""
+    """There is nothing to measure, or what was measured does not tell what was asked."""
 
 
 class OptionError(GPUStreamLabError, ValueError):

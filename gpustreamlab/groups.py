@@ -41,7 +41,7 @@ from gpustreamlab.trace import Trace, as_trace, load_trace
 from gpustreamlab.typing import CaptureTier, Rounding, SessionState, SupportsCudaStream
 
 if TYPE_CHECKING:
-    from gpustreamlab.notebook.widgets import Partitioner
+    from gpustreamlab.notebook.partitioner import Partitioner
     from gpustreamlab.session import Session
 
 __all__ = ["Expect", "Expectation", "Group", "Memory", "PartitionTools", "Recording"]
@@ -159,7 +159,7 @@ class PartitionTools(Group):
 
     def widget(self) -> Partitioner:
         """Return a widget to share out the SMs by hand: drag a boundary, see what is granted, apply, verify."""
-        from gpustreamlab.notebook.widgets import Partitioner
+        from gpustreamlab.notebook.partitioner import Partitioner
 
         self._session._life.require_open("show a widget")
         return Partitioner(self._session)
@@ -314,7 +314,7 @@ class Recording(Group):
             )
         session = self._session
         session._life.require_open("cut its trace")
-        trace = session._recorder.trace(title=session.title, since=checkpoint)
+        trace = session._recorder.trace(title=session._title, since=checkpoint)
         # Asked again: the recorder lets go of everything where another thread closes the session meanwhile.
         session._life.require_open("cut its trace")
         return as_trace(trace)

@@ -17,7 +17,7 @@ from IPython.display import display
 
 from gpustreamlab.analysis import Explanation
 from gpustreamlab.cluster import ByEngine, Cluster, Outcomes
-from gpustreamlab.errors import ClusterError, GPUStreamLabError, MissingExtraError, nearest_hint
+from gpustreamlab.errors import ClusterError, GPUStreamLabError, nearest_hint
 from gpustreamlab.model import Counters, Layout
 from gpustreamlab.node import Node
 from gpustreamlab.notebook.cell_graph import CellGraph, make_cell_graph
@@ -148,7 +148,7 @@ class GpuStreamMagics(Magics):  # type: ignore[misc]
         if arguments.on is not None:
             streams = tuple(name for name in arguments.on.split(",") if name)
         with _usage_errors(of_cell=True):
-            plan = self._programs.plan(session._ground, cell, streams)  # noqa: SLF001 - what programs need of it
+            plan = self._programs.plan(session, cell, streams)
             if arguments.plan:
                 return plan
             note = first_run_note(plan)
@@ -243,14 +243,9 @@ class GpuStreamMagics(Magics):  # type: ignore[misc]
             raise UsageError(f"%gputune: {missing[0]!r} is no function of the notebook. {hint} Define one without arguments.")
         with _usage_errors():
             tasks = {name: known[name] for name in arguments.functions}
-            found = session.tune(tasks, arguments.objective, constraint=arguments.constraint, budget_s=arguments.budget)
+            found = session.bench.tune(tasks, arguments.objective, constraint=arguments.constraint, budget_s=arguments.budget)
             if arguments.apply:
                 found.apply()
-        if not arguments.apply:
-            with suppress(MissingExtraError):
-                from gpustreamlab.notebook.widgets import ApplyButton
-
-                display(ApplyButton(found))
         return found
 
     @line_magic  # type: ignore[untyped-decorator]

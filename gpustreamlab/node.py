@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import sys
 from collections.abc import Iterator, Sequence
 from contextlib import ExitStack
 from dataclasses import replace
@@ -22,7 +21,6 @@ from gpustreamlab.errors import (
     StreamNotFoundError,
     nearest_hint,
 )
-from gpustreamlab.memory.hazards import variables_of
 from gpustreamlab.model import Note, with_written, without_tools
 from gpustreamlab.notebook.views import LiveViews, check_timeline_options
 from gpustreamlab.record import CardClocks, JoinedJournal
@@ -36,7 +34,7 @@ if TYPE_CHECKING:
     from types import TracebackType
     from typing import Self
 
-    from gpustreamlab.analysis import Explanation, Hazards, Overlap
+    from gpustreamlab.analysis import Explanation
     from gpustreamlab.streams.selection import Selection
     from gpustreamlab.streams.stream import Stream
     from gpustreamlab.timeline import Timeline
@@ -101,11 +99,11 @@ class Node(OneOfSeveral):
         recorders = [one._recorder for one in self._sessions]
         for own in recorders:
             own.kernels.stand_beside([other.kernels for other in recorders if other is not own])
-        self.title = str(options.get("title", ""))
+        self._title = str(options.get("title", ""))
         """A name for traces and timelines."""
         self._last_trace: Trace | None = None
         self._notes: tuple[Note, ...] = ()
-        self._views = LiveViews(self._joined())
+        self._views = LiveViews(self._joined(), self._title)
 
     def __enter__(self) -> Self:
         return self
@@ -242,7 +240,7 @@ class Node(OneOfSeveral):
             return self._last_trace
         for one in self._sessions:
             one._recorder.kernels.take()
-        trace = as_trace(without_tools(self._joined().trace(title=self.title)))
+        trace = as_trace(without_tools(self._joined().trace(title=self._title)))
         accesses = self._sessions[0]._accesses  # which know of those of the other cards
         metadata = replace(trace.metadata, shared_data=accesses.shared_data(of_node=True))
         return replace(trace, metadata=metadata, notes=(*accesses.notes(trace, of_node=True), *self._notes))
@@ -256,30 +254,6 @@ class Node(OneOfSeveral):
             devices=[one.device for one in self._sessions],
             tells_alike=not self._backends[0].device.simulated,
         )
-
-    def overlap(self) -> Overlap:
-        """Return how much the streams' work overlapped so far; see `Trace.overlap`."""
-        return self.trace.overlap()
-
-    def hazards(self) -> Hazards:
-        """Return which data crossed streams without an order, also from one card to another; see `Memory.hazards`.
-
-        ``node[1].memory.hazards()`` has those in which a stream of that card has part.
-
-        Examples
-        --------
-        >>> with Node(backend="sim") as node:
-        ...     first, last = node.stream("first"), node.stream("last", device=1)
-        ...     with node.on("first", "produce"):
-        ...         x = node[0].xp.ones(8)
-        ...     with node.on("last", "take"):
-        ...         y = node[1].xp.asarray(x)
-        ...     found = node.hazards()
-        ...     found.hazards[0].kind.value, found.hazards[0].fix, found.hazards[0].where
-        ('read-after-write', "node.stream('last').wait(node.stream('first'))", "before 'take' (copy from another GPU)")
-        """
-        names = variables_of(sys._getframe(1))  # for the names of its arrays
-        return self._sessions[0]._accesses.check(names, of_node=True)
 
     def explain(self, first: str | int | None = None, second: str | None = None) -> Explanation:
         """Say why work did not overlap so far, on one card or between two, and what to change; see `Trace.explain`."""

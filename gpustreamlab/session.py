@@ -5,7 +5,7 @@ from __future__ import annotations
 import logging
 import sys
 import warnings
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping
 from contextlib import ExitStack
 from dataclasses import replace
 from functools import cache
@@ -16,16 +16,17 @@ from typing import TYPE_CHECKING, Any, Self, TypeVar
 from gpustreamlab._util.background import DEFAULT_REFRESH_HZ
 from gpustreamlab._util.defences import ProcessBound
 from gpustreamlab._util.shell import running_kernel_shell
-from gpustreamlab.analysis import Explanation, Overlap, Share
+from gpustreamlab.analysis import Explanation, Share
 from gpustreamlab.backends import Backend, choose_backend
+from gpustreamlab.bench import Bench
 from gpustreamlab.errors import CloseError, InvalidNameError, OptionError, SessionError
 from gpustreamlab.green import DEFAULT_CONTEXT_LIMIT, ContextCache
 from gpustreamlab.groups import Expect, Memory, PartitionTools, Recording
-from gpustreamlab.memory.hazards import AccessWatch, check_hazard_mode, watch_accesses
+from gpustreamlab.memory.hazards import check_hazard_mode, watch_accesses
 from gpustreamlab.memory.lifetimes import Keeper, call_on
 from gpustreamlab.model import Device, Layout, Note, WorkqueueOptions, with_written, without_tools
-from gpustreamlab.notebook.views import LiveViews, check_timeline_options, title_of
-from gpustreamlab.programs import Ground, Program, make_program
+from gpustreamlab.notebook.views import LiveViews, check_timeline_options
+from gpustreamlab.programs import Program, make_program
 from gpustreamlab.record import DEFAULT_PENDING_LIMIT, DEFAULT_RING_SIZE, Range, Recorder
 from gpustreamlab.record.capture import Capture, CaptureControl, read_tier
 from gpustreamlab.sinks._spool_format import DEFAULT_LIMIT_BYTES, open_spool_file
@@ -44,7 +45,6 @@ from gpustreamlab.streams.selection import Selection, Selections
 from gpustreamlab.streams.stream import Event, Stream, StreamParts, check_label
 from gpustreamlab.streams.table import StreamTable
 from gpustreamlab.trace import Trace, as_trace
-from gpustreamlab.tuning import Corun, Measurement, Room, Sweep, Tuning, corun, measure, sweep, tune
 from gpustreamlab.typing import CaptureTier, HazardMode, Rounding, SessionState, SupportsCudaStream
 
 if TYPE_CHECKING:
@@ -136,8 +136,8 @@ class Session(ProcessBound):
         hazards: HazardMode | str | None = None,
         capture: CaptureTier | str = "auto",
     ) -> None:
-        _check_options(device, hazards, capture)
-        self.title = title
+        _check_options(device, hazards, capture, title)
+        self._title = title.encode("utf-8", "replace").decode("utf-8")  # a lone surrogate could not be saved
         with ExitStack() as undoing:
             spool_file = open_spool_file(spool, spool_limit_bytes)
             if spool_file is not None:
@@ -156,7 +156,7 @@ class Session(ProcessBound):
             self._partitions = Partitions(
                 self._backend, self._recorder, ContextCache(self._backend, context_limit), self._locks
             )
-            self._spool = None if spool_file is None else Spool(spool_file, self._recorder, title_of(self))
+            self._spool = None if spool_file is None else Spool(spool_file, self._recorder, self._title)
             if self._spool is not None:
                 undoing.callback(self._spool.close)
             self._keeper = Keeper(self._backend, self._recorder.observing)
@@ -173,7 +173,7 @@ class Session(ProcessBound):
         self._entered = False
         self._last_trace: Trace | None = None
         self._notes: tuple[Note, ...] = ()
-        self._views = LiveViews(self._recorder)
+        self._views = LiveViews(self._recorder, self._title)
         self._closing: Closing | None = None
         self._life.begin()
         _open_sessions.add(self)
@@ -207,17 +207,6 @@ class Session(ProcessBound):
         return facts_table(
             self._facts(), "There is no usable GPU: the simulated device is used." if self._fallback_reason else ""
         )
-
-    @property
-    def title(self) -> str:
-        """A name for traces and timelines; any text."""
-        return self._title
-
-    @title.setter
-    def title(self, text: str) -> None:
-        if not isinstance(text, str):
-            raise OptionError(f"title is {text!r}; it must be a str. Use gpustreamlab.Session(title='my run').")
-        self._title = text.encode("utf-8", "replace").decode("utf-8")  # a lone surrogate could not be saved
 
     @property
     def state(self) -> SessionState:
@@ -263,6 +252,11 @@ class Session(ProcessBound):
     def expect(self) -> Expect:
         """What a run should do: streams that overlap, no strays, no waits of the host. A failure explains itself."""
         return Expect(self)
+
+    @property
+    def bench(self) -> Bench:
+        """Measure functions: alone, on each number of SMs, beside each other; and find the split that serves them best."""
+        return Bench(self)
 
     @property
     def layout(self) -> Layout | None:
@@ -598,213 +592,10 @@ class Session(ProcessBound):
         """
         self._life.require_open("plan a program")
         if namespace is not None:
-            return make_program(self._ground, program, lambda: namespace)
+            return make_program(self, program, lambda: namespace)
         frame = sys._getframe(1)  # noqa: SLF001 - as IPython finds a caller's
         of_module, of_function = frame.f_globals, {} if frame.f_locals is frame.f_globals else dict(frame.f_locals)
-        return make_program(self._ground, program, lambda: {**of_module, **of_function}, is_own=False)
-
-    def measure(
-        self,
-        function: Callable[[], object],
-        *,
-        stream: str | Stream | SupportsCudaStream | None = None,
-        repeats: int = 20,
-        warmup: int = 3,
-        setup: Callable[[], object] | None = None,
-    ) -> Measurement:
-        """Measure how long the device takes for a call, again and again.
-
-        It runs in a session of its own on the same device: nothing of it is in this session's trace, whose capture pauses
-        meanwhile. Calls are enqueued ahead of the device; one counts from the start of its first kernel to the end of its
-        last, or, where kernels are not captured, between two events. Outliers (more than 3.5 standard deviations from the
-        median, as the median deviation tells them) are counted and kept.
-
-        Parameters
-        ----------
-        function
-            Takes nothing and enqueues work on the selected stream, by any library that follows it.
-        stream
-            Where; None for the stream that is selected, or one of the whole card.
-        repeats, warmup
-            How many calls count, and how many come before them.
-        setup
-            Called before each call on the same stream; its work does not count.
-
-        Raises
-        ------
-        MeasureError
-            If nothing was enqueued on the stream.
-        OptionError
-            If the function is none, or a number is too small.
-
-        Examples
-        --------
-        >>> from gpustreamlab.workloads import spin
-        >>> with Session("sim") as lab:
-        ...     lab.measure(lambda: spin(lab, 50_000), repeats=5)
-        <Measurement: call: 50.0 µs (50.0 µs to 50.0 µs) on 132 SMs, median of 5 calls>
-        """
-        return measure(self._room("measure"), function, stream=stream, repeats=repeats, warmup=warmup, setup=setup)
-
-    def sweep(
-        self,
-        function: Callable[[], object],
-        sms: str | Sequence[int] = "all",
-        *,
-        repeats: int = 10,
-        warmup: int = 2,
-        setup: Callable[[], object] | None = None,
-    ) -> Sweep:
-        """Measure a call alone on partitions of many sizes, and fit models of how its time depends on the SMs.
-
-        Parameters
-        ----------
-        function, repeats, warmup, setup
-            As `measure` takes them.
-        sms
-            ``"all"`` for each size of ``device.grantable_sms``, or some of them.
-
-        Raises
-        ------
-        OptionError
-            If the device grants no partition of a size.
-        MeasureError
-            If nothing was enqueued.
-
-        Examples
-        --------
-        >>> from gpustreamlab.workloads import spin
-        >>> with Session("sim") as lab:
-        ...     lab.sweep(lambda: spin(lab, 10_000, blocks=2048), sms=[8, 16, 32, 64, 124], repeats=3).knee
-        64
-        """
-        return sweep(self._room("sweep the SMs"), function, sms=sms, repeats=repeats, warmup=warmup, setup=setup)
-
-    def corun(
-        self,
-        tasks: Mapping[str, Callable[[], object]],
-        layout: Layout | Mapping[str, int | str] | None = None,
-        *,
-        priorities: Mapping[str, int] | None = None,
-        repeats: int = 12,
-        pairs: bool = False,
-    ) -> Corun:
-        """Measure tasks beside each other in steady state, and alone: what each loses, and what all gain.
-
-        Parameters
-        ----------
-        tasks
-            Functions by name, as `measure` takes them.
-        layout
-            A partition for each task, by its name; None for streams on the whole card.
-        priorities
-            Of the tasks' streams; 0 where there is none.
-        repeats
-            Calls of the longest task; shorter ones are called for as long.
-        pairs
-            Whether to measure each pair by itself as well.
-
-        Raises
-        ------
-        OptionError
-            If there are fewer than two tasks, or the layout has no partition for one.
-        MeasureError
-            If a task enqueues nothing.
-
-        Examples
-        --------
-        >>> from gpustreamlab.workloads import spin
-        >>> with Session("sim") as lab:
-        ...     both = lab.corun({"a": lambda: spin(lab, 50_000), "b": lambda: spin(lab, 100_000)})
-        ...     round(both.speedup, 1), round(both["a"].slowdown, 1)
-        (2.0, 1.0)
-        """
-        room = self._room("measure tasks beside each other")
-        return corun(room, tasks, layout=layout, priorities=priorities, repeats=repeats, pairs=pairs)
-
-    def tune(
-        self,
-        tasks: Mapping[str, Callable[[], object]],
-        objective: str | Callable[[Corun], float] = "throughput",
-        *,
-        constraint: str | Callable[[Corun], bool] | None = None,
-        priorities: bool = True,
-        repeats: int = 8,
-        budget_s: float | None = None,
-    ) -> Tuning:
-        """Find out by measuring which split of the SMs serves tasks best, or whether plain streams or priorities do.
-
-        Up to 24 candidates are all measured, of more those that a climb from a few splits comes by. The best three are
-        measured again with three times as many calls. Ctrl-C keeps what was measured.
-
-        Parameters
-        ----------
-        tasks
-            Functions by name, as `measure` takes them.
-        objective
-            ``"throughput"``; ``"makespan"``: each called once; or a function of a `Corun` that returns what to maximise.
-        constraint
-            What has to hold: ``"decode.p95 < 2 ms"``, ``"decode.slowdown < 1.5"``, or a function of a `Corun`.
-        priorities
-            Whether a higher priority for one task on the whole card is a candidate.
-        repeats
-            Calls of the longest task for each candidate.
-        budget_s
-            After so many seconds no more candidates are measured; None for no limit.
-
-        Raises
-        ------
-        OptionError
-            If something cannot be read.
-        MeasureError
-            If a task enqueues nothing, or the budget is over before one candidate was measured.
-
-        Examples
-        --------
-        >>> from gpustreamlab.workloads import spin
-        >>> with Session("sim") as lab:
-        ...     tuning = lab.tune({"a": lambda: spin(lab, 50_000), "b": lambda: spin(lab, 100_000)}, repeats=4)
-        ...     str(tuning.best.place)
-        'plain streams'
-        """
-        return tune(
-            self._room("tune"),
-            tasks,
-            objective=objective,
-            constraint=constraint,
-            priorities=priorities,
-            repeats=repeats,
-            budget_s=budget_s,
-        )
-
-    def _room(self, doing: str) -> Room:
-        """Return what measurements need of this."""
-        self._life.require_open(doing)
-
-        def open_bench() -> Session:
-            return Session(self._backend, title="measurements", hazards="off")
-
-        return Room(lab=self, backend=self._backend, open_bench=open_bench, unwatched=self._accesses.paused)
-
-    @property
-    def _ground(self) -> Ground:
-        """What programs need of this."""
-
-        def make_watch() -> AccessWatch:
-            watch = AccessWatch(self._backend, self._recorder, HazardMode.REPORT, table=self._table, defer=self._keeper.defer)
-            self._keeper.add_watch(watch)
-            return watch
-
-        return Ground(
-            lab=self,
-            backend=self._backend,
-            accesses=self._accesses,
-            make_watch=make_watch,
-            place_of=lambda name: self._table.choose(name)._backend_stream,  # noqa: SLF001 - of this package
-            name_graph=self._recorder.name_graph,
-            same_selection=self._selections.same_behind,
-            require_stream=self._table.choose,
-        )
+        return make_program(self, program, lambda: {**of_module, **of_function}, is_own=False)
 
     def event(self) -> Event:
         """Return an event that is not recorded yet."""
@@ -845,10 +636,6 @@ class Session(ProcessBound):
     def _running(self) -> list[tuple[str, int]]:
         """Return the streams of ranges whose work had not ended for the last trace, and when they were opened, in ns."""
         return self._recorder.running() if self._last_trace is None else []
-
-    def overlap(self) -> Overlap:
-        """Return how much the streams' work overlapped, so far; see `gpustreamlab.analysis.overlap`."""
-        return self.trace.overlap()
 
     def explain(self, first: str | int | None = None, second: str | None = None) -> Explanation:
         """Say why work did not overlap so far, and what to change; see `gpustreamlab.analysis.explain`.
@@ -978,7 +765,7 @@ class Session(ProcessBound):
             self._last_trace = with_written(self._last_trace, notes)
 
     def _make_trace(self) -> Trace:
-        trace = as_trace(without_tools(self._recorder.trace(title=self.title)))
+        trace = as_trace(without_tools(self._recorder.trace(title=self._title)))
         notes, shared = (*self._accesses.notes(trace), *self._notes), self._accesses.shared_data()
         if shared:
             trace = replace(trace, metadata=replace(trace.metadata, shared_data=shared))
@@ -1017,10 +804,12 @@ def _tell_once(fallback_reason: str) -> None:
         _log.warning("This session runs on the simulated device. %s", fallback_reason)
 
 
-def _check_options(device: int, hazards: HazardMode | str | None, capture: CaptureTier | str) -> None:
+def _check_options(device: int, hazards: HazardMode | str | None, capture: CaptureTier | str, title: str) -> None:
     """Raise `OptionError` before anything is made."""
     if isinstance(device, bool) or not isinstance(device, int):
         raise OptionError(f"device is {device!r}; it must be the CUDA device's number. Use gpustreamlab.Session(device=0).")
+    if not isinstance(title, str):
+        raise OptionError(f"title is {title!r}; it must be a str. Use gpustreamlab.Session(title='my run').")
     check_hazard_mode(hazards, simulated=False)
     read_tier(capture, usage="gpustreamlab.Session(capture='ranges')")
 

@@ -177,7 +177,7 @@ class Trace(model.Trace):
             Partitions with what each gets, as `gpustreamlab.plan_partitions` takes it, a layout, or None for the whole card.
             Streams go to the partition of their own one's name, else of their own name, else to the whole card.
         sweep
-            What ranges or kernels take alone by SMs, by their names: ``{"gemm": lab.sweep(f)}``. A sweep needs two sizes;
+            What ranges or kernels take alone by SMs, by their names: ``{"gemm": lab.bench.sweep(f)}``. A sweep needs two sizes;
             with four or more its error is known. A kernel's time comes from the innermost range around it that has one.
 
         Returns
@@ -204,7 +204,7 @@ class Trace(model.Trace):
         ...     for name in layout.names:
         ...         with lab.on(lab.stream(name, partition=name), "work"):
         ...             work()
-        ...     swept = {"work": lab.sweep(work, [16, 32, 64, 132])}
+        ...     swept = {"work": lab.bench.sweep(work, [16, 32, 64, 132])}
         ...     print(repr(lab.trace.what_if({"a": 64, "b": "rest"}, sweep=swept)))
         <Prediction: 300 µs predicted (±3.0%) with a 64, b 68 SMs; 500 µs recorded>
         """

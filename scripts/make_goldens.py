@@ -221,7 +221,6 @@ def pieces_spool(path: Path) -> None:
                 pass
         lab.synchronize()
         lab.partition(left=64, right="rest")
-        lab.title = "pieces, renamed"
         with lab.on("warm", "last"):
             spin(lab, 700)
 

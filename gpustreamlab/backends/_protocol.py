@@ -181,17 +181,6 @@ class GraphCapture(Protocol):
             or the capture has ended before.
         """
 
-    def update(self, graph: Any) -> bool:
-        """End the capture; tell whether a graph now does what was captured, because only arrays or scalars differ.
-
-        Where it tells False, the graph is as it was.
-
-        Raises
-        ------
-        GraphCaptureError
-            As `instantiate`.
-        """
-
     def abandon(self) -> None:
         """End the capture without a graph. Idempotent."""
 
@@ -365,9 +354,6 @@ class Backend(Protocol):
 
     def read_clocks(self) -> ClockRates | None:
         """Return how fast the card runs at the moment; None where that cannot be asked."""
-
-    def memory_in_use(self) -> int:
-        """Return how much device memory arrays hold now, in bytes; what pools keep for later is left out."""
 
     def launch_spin(self, stream: BackendStream, duration_ns: int, *, blocks: int, fill_sms: bool) -> None:
         """Launch a kernel whose blocks each stay busy for `duration_ns`; with `fill_sms` each block takes a whole SM."""

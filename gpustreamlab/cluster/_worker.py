@@ -272,7 +272,7 @@ def read(client: str, arrived: int, newest_hazard_ns: int = -1) -> Changes:
             reader.number, reader.after = arrived, reader.before
         if _home.encoder is None:
             _home.encoder = BatchEncoder()
-        for batch, progress in read_changes(recorder, reader.after, title=session.title, batch_rows=MOST_ROWS):
+        for batch, progress in read_changes(recorder, reader.after, title=session._title, batch_rows=MOST_ROWS):  # noqa: SLF001 - of this package
             reader.number, reader.before, reader.after = reader.number + 1, reader.after, progress
             data, is_full = _home.encoder.encode(batch), batch.row_count == MOST_ROWS
             break

@@ -162,7 +162,7 @@ class Cluster(OneOfSeveral):
             tells_alike=False,
             missing=lambda: self._missing(self._shown()),
         )
-        self._views = LiveViews(self._joined)
+        self._views = LiveViews(self._joined, self.title)
         self._follower.start()
 
     def __enter__(self) -> Self:

@@ -222,8 +222,6 @@ class _Maker:
         self._refused += len(rows["start"]) - len(kept["start"])
         return kept
 
-    # Work of devices.
-
     def _read_work(self) -> Columns:
         """Return all work."""
         tables = {}
@@ -289,8 +287,6 @@ class _Maker:
         # Not `graph`: that is for nodes, which get a row around them.
         return f"graph {graph} (whole)", WorkDetail(full_name=f"CUDA graph {graph}, recorded as a whole")
 
-    # What the host did.
-
     def _read_calls(self) -> tuple[Columns, Int64Array]:
         """Return all calls, of the runtime and of the driver, and whether each makes a stream wait for an event."""
         rows = self._timed(self._report.numbers(_CALLS, ("start", "end", "globalTid", "correlationId", "nameId")))
@@ -342,8 +338,6 @@ class _Maker:
             for name, owner in zip(names, owners, strict=True)
         ]
         return names, lanes
-
-    # Where it was done.
 
     def _owners(self, numbers: Int64Array) -> Int64Array:
         """Return the place of the process of each process or thread among all; -1 for one that is not known."""
@@ -421,8 +415,6 @@ class _Maker:
                 found[at] = some[0][1]
         return found[sort]
 
-    # What waited.
-
     def _dependencies(self) -> Columns:
         """Return which lane waited for which, of waits of which the record is told, one of each call.
 
@@ -447,8 +439,6 @@ class _Maker:
         is_known = (source >= 0) & (target >= 0)
         columns = (source, records["call"], target, waits["call"])
         return {name: column[is_known] for name, column in zip(DEPENDENCY_COLUMNS, columns, strict=True)}
-
-    # What it tells of itself.
 
     def _version(self) -> str:
         """Return the version of nsys; of all else that these tables hold nothing is read."""

@@ -134,7 +134,8 @@ class Report(ABC):
 
     def texts(self, table: str, column: str, limit: int) -> Iterator[str | None]:
         """Yield a column's texts, cut off behind `limit` characters; None where there is none."""
-        return self._texts(table, column, limit + 1) if self._there(table, [column]) else iter(())
+        for (text,) in self._rows(table, [column], limit + 1) if self._there(table, [column]) else ():
+            yield text[: limit + 1] if type(text) is str else None
 
     def strings(self, numbers: Iterable[int]) -> dict[int, str]:
         """Return what numbers of names stand for."""
@@ -159,10 +160,7 @@ class Report(ABC):
     def _fill(self, table: str, columns: Columns) -> None: ...
 
     @abstractmethod
-    def _texts(self, table: str, column: str, length: int) -> Iterator[str | None]: ...
-
-    @abstractmethod
-    def _rows(self, table: str, columns: Sequence[str]) -> Iterable[Sequence[Any]]: ...
+    def _rows(self, table: str, columns: Sequence[str], length: int = 0) -> Iterable[Sequence[Any]]: ...
 
 
 class _Database(Report):
@@ -199,12 +197,8 @@ class _Database(Report):
                 done += len(rows)
                 step(f"{self._name}, {table}")
 
-    def _texts(self, table: str, column: str, length: int) -> Iterator[str | None]:
-        for (text,) in self._select(table, [f"substr({_quoted(column)}, 1, {length})"]):
-            yield text if type(text) is str else None
-
-    def _rows(self, table: str, columns: Sequence[str]) -> Iterable[Sequence[Any]]:
-        return self._select(table, map(_quoted, columns))
+    def _rows(self, table: str, columns: Sequence[str], length: int = 0) -> Iterable[Sequence[Any]]:
+        return self._select(table, (f"substr({_quoted(name)}, 1, {length})" if length else _quoted(name) for name in columns))
 
     def _select(self, table: str, columns: Iterable[str]) -> sqlite3.Cursor:
         """Ask for all rows; "not indexed", so that they come as they lie in the file, and each once."""
@@ -228,12 +222,7 @@ class _Folder(Report):
             if pa.types.is_integer(column.type):
                 values[: len(column)] = column.cast(pa.int64(), safe=False).fill_null(NO_NUMBER)[: len(values)]
 
-    def _texts(self, table: str, column: str, length: int) -> Iterator[str | None]:
-        for text in self._read(table, [column])[0]:
-            value = text.as_py()
-            yield value[:length] if type(value) is str else None
-
-    def _rows(self, table: str, columns: Sequence[str]) -> Iterable[Sequence[Any]]:
+    def _rows(self, table: str, columns: Sequence[str], length: int = 0) -> Iterable[Sequence[Any]]:
         return zip(*self._read(table, columns).to_pydict().values(), strict=True)
 
     def _read(self, table: str, columns: Sequence[str]) -> pa.Table:

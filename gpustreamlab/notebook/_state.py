@@ -242,17 +242,7 @@ def set_rounding(state: PartitionerState, text: str) -> PartitionerState:
 
 
 def move_boundary(state: PartitionerState, left: int, sms: float) -> PartitionerState:
-    """Give the partition before a boundary so many SMs, or as near as the device can, and its neighbour the others.
-
-    Parameters
-    ----------
-    state
-        The state before.
-    left
-        The key of the partition before the boundary.
-    sms
-        SMs wished for it.
-    """
+    """Give the partition before a boundary so many SMs, or as near as the device can, and its neighbour the others."""
     boundary = next((boundary for boundary in state.boundaries if boundary.left == left), None)
     if boundary is None:
         return say(state, "That boundary is gone: the partitions changed meanwhile.", is_bad=True)
@@ -344,15 +334,7 @@ def say(state: PartitionerState, text: str, *, is_bad: bool = False) -> Partitio
 
 
 def act(state: PartitionerState, action: object) -> PartitionerState:
-    """Return the state after an action that the page asked for.
-
-    Parameters
-    ----------
-    state
-        The state before.
-    action
-        A mapping: ``do`` names the action, its other items are the arguments.
-    """
+    """Return the state after an action that the page asked for."""
     values = {**action} if isinstance(action, Mapping) else {}
     name = values.pop("do", None)
     function = next((function for function in _ACTIONS if function.__name__ == name), None)

@@ -10,8 +10,7 @@ from typing import Any
 from weakref import WeakKeyDictionary
 
 from gpustreamlab._util.arrays import is_array
-from gpustreamlab.notebook._cell_text import CellText, read_cell
-from gpustreamlab.notebook.auto import AutoCell, CellStreams
+from gpustreamlab.notebook.auto import AutoCell, CellStreams, CellText, read_cell
 from gpustreamlab.notebook.cells import awaits_at_top_level
 from gpustreamlab.programs._calls import globals_of
 
@@ -45,15 +44,7 @@ class CellRecord:
 
 
 class CellLog:
-    """Records the cells that a shell runs, and runs them on streams where that was asked for.
-
-    Parameters
-    ----------
-    shell
-        The IPython shell.
-    find_sessions
-        Returns the sessions that are open: while there is none, nothing is recorded.
-    """
+    """Records the cells that a shell runs, and runs them on streams where that was asked for."""
 
     def __init__(self, shell: Any, find_sessions: Callable[[], Sequence[Any]]) -> None:
         self._shell = shell
@@ -84,13 +75,7 @@ class CellLog:
         return [] if since is None else [record for record in self.cells if record.number >= since]
 
     def start_auto(self, session: Any, count: int) -> None:
-        """Choose a stream for each cell from the next one on.
-
-        Raises
-        ------
-        OptionError
-            If there are too many streams, or none.
-        """
+        """Choose a stream for each cell from the next one on."""
         started = CellStreams(session, self._shell.user_ns, count)
         self.stop_auto()
         self.auto = started
@@ -151,7 +136,7 @@ class CellLog:
             raise
         self._number_of[cell.turn] = record.number
         self._number_of.pop(cell.turn - KEPT_CELLS, None)
-        record.barrier = cell.barrier
+        record.barrier = cell.found.unknown
 
     def _end(self, result: Any) -> None:
         self._depth = max(self._depth - 1, 0)

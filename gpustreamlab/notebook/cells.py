@@ -77,13 +77,6 @@ class CellMarks:
     """Tells sessions when a cell begins and ends, so that the timeline shows where cells began that recorded ranges.
 
     Only the cell's number is told, never its source.
-
-    Parameters
-    ----------
-    shell
-        The IPython shell.
-    sessions
-        Returns the sessions to tell, by their `_begin_cell`, `_end_cell` and `_put_back_left`.
     """
 
     def __init__(self, shell: Any, sessions: Callable[[], Iterable[Any]]) -> None:
@@ -128,19 +121,7 @@ def unregister(shell: Any, *kinds: type) -> None:
 
 
 def show_value(shell: Any, body: str, value: object, around: AbstractContextManager[object]) -> object:
-    """Show the value of a cell magic inside a context manager, as IPython would behind that; return what is left to show.
-
-    Parameters
-    ----------
-    shell
-        The IPython shell.
-    body
-        The cell without its magic line; its value is not shown where a semicolon ends it.
-    value
-        The value. It is returned where the magic is no cell of its own: who called it has the value, and shows it or not.
-    around
-        What is entered while it is shown.
-    """
+    """Show the value of a cell magic inside a context manager, as IPython would behind that; return what is left to show."""
     cell = shell.displayhook.exec_result
     if value is None or cell is None or not cell.info.raw_cell.lstrip().startswith("%%"):
         return value
@@ -152,24 +133,7 @@ def show_value(shell: Any, body: str, value: object, around: AbstractContextMana
 
 
 def compile_cell(shell: Any, body: str, *, lines_above: int = 1, file: str | None = None) -> CompiledCell:
-    """Compile the body of a cell magic.
-
-    Parameters
-    ----------
-    shell
-        The IPython shell.
-    body
-        The cell without its magic line; it may hold magics and shell commands itself.
-    lines_above
-        How many lines of the cell stand above the body, so that tracebacks show the cell's own line numbers.
-    file
-        What tracebacks call the cell; None for its number.
-
-    Raises
-    ------
-    SyntaxError
-        As the shell raises it for any cell.
-    """
+    """Compile the body of a cell magic."""
     source = "\n" * lines_above + shell.transform_cell(body)
     if file is None:
         name = shell.compile.cache(source, cell_number(shell), raw_code=source)

@@ -1,4 +1,4 @@
-"""Widgets of which a saved notebook keeps what they showed last."""
+"""Widgets of which a saved notebook keeps what they showed last: made with anywidget, so without an extension of our own."""
 
 from __future__ import annotations
 
@@ -6,8 +6,19 @@ import uuid
 from pathlib import Path
 from typing import Any
 
-import anywidget
-import traitlets
+from gpustreamlab.errors import MissingExtraError
+
+try:
+    import anywidget
+    import traitlets
+except ImportError as _error:
+    raise MissingExtraError(
+        f"Widgets need the package anywidget, which cannot be imported ({_error}). Install it with: pip install "
+        "'gpustreamlab[notebook]' - or draw a picture of now: lab.timeline(live=False)",
+        name="anywidget",
+    ) from _error
+
+__all__ = ["KeptWidget", "static_text", "traitlets"]
 
 _STATIC = Path(__file__).parent / "static"
 
@@ -18,13 +29,7 @@ def static_text(*names: str) -> str:
 
 
 class KeptWidget(anywidget.AnyWidget):
-    """A widget whose script, below that of ``kept.js``, keeps a picture when the notebook is saved.
-
-    Parameters
-    ----------
-    traits
-        What the widget shows at first.
-    """
+    """A widget whose script, below that of ``kept.js``, keeps a picture when the notebook is saved."""
 
     widget_id = traitlets.Unicode().tag(sync=True)
     """The id of its model, under which the notebook's metadata keep the picture."""

@@ -12,7 +12,6 @@ from collections.abc import Callable, Collection, Mapping
 from typing import Any, Protocol
 
 import numpy as np
-import traitlets
 
 from gpustreamlab._util.background import DEFAULT_REFRESH_HZ, Updater
 from gpustreamlab._util.shell import running_kernel_shell, shows_widgets
@@ -20,7 +19,7 @@ from gpustreamlab.analysis import summary_text
 from gpustreamlab.draw import hazard_tables, packed_bokeh, plan_picture, timeline_svg, viewer_script, viewer_style, why_tables
 from gpustreamlab.errors import GPUStreamLabError, SessionClosedError
 from gpustreamlab.model import Note, Trace, read_written
-from gpustreamlab.notebook.kept import KeptWidget, static_text
+from gpustreamlab.notebook.kept import KeptWidget, static_text, traitlets
 from gpustreamlab.sinks.live import REST, LiveFeed, Update
 from gpustreamlab.timeline import Timeline
 from gpustreamlab.typing import Int64Array, NoteKind, SessionState
@@ -140,11 +139,6 @@ MAX_DISPLAYS = 100
 
 class TimelineTarget(Protocol):
     """What a live timeline needs of a session."""
-
-    @property
-    def title(self) -> str:
-        """Its title, which may change."""
-        ...
 
     @property
     def trace(self) -> Trace:

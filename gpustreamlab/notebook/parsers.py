@@ -26,13 +26,7 @@ class MagicParser(argparse.ArgumentParser):
     """What to do about a word too many."""
 
     def parse(self, line: str) -> argparse.Namespace | None:
-        """Return the arguments, or None if help was asked for and shown.
-
-        Raises
-        ------
-        UsageError
-            For anything that cannot be understood.
-        """
+        """Return the arguments, or None if help was asked for and shown."""
         try:
             words = _joined(shlex.split(line))
         except ValueError as error:

@@ -9,81 +9,19 @@ import threading
 import weakref
 from collections.abc import Callable, Mapping
 from functools import partial
-from typing import Any, Protocol
-
-import traitlets
+from typing import TYPE_CHECKING
 
 from gpustreamlab.errors import GPUStreamLabError
-from gpustreamlab.model import Capabilities, Device, Layout, Verification
+from gpustreamlab.model import Layout
 from gpustreamlab.notebook import _state
 from gpustreamlab.notebook._form import Surroundings, forms_of, view_of
-from gpustreamlab.notebook.kept import KeptWidget, static_text
-from gpustreamlab.typing import Feature, Rounding, SessionState
+from gpustreamlab.notebook.kept import KeptWidget, static_text, traitlets
+from gpustreamlab.typing import Feature, SessionState
+
+if TYPE_CHECKING:
+    from gpustreamlab.session import Session
 
 _log = logging.getLogger(__name__)
-
-
-class TargetTools(Protocol):
-    """`Session.partitions`, as far as the widget asks it."""
-
-    @property
-    def capabilities(self) -> Capabilities:
-        """What the device and its driver can do."""
-        ...
-
-    def plan_moves(self, layout: Layout | None, /, *, renamed: Mapping[str, str]) -> tuple[str, ...]:
-        """Return the names of the streams that a layout would drain and move; raise what `partition` would refuse it with."""
-        ...
-
-    def verify(self) -> Verification:
-        """Look on which SMs work runs."""
-        ...
-
-    def watch(self, callback: Callable[[Layout | None], None], /) -> Callable[[], None]:
-        """Call back after each change of the layout, and when it can no longer change; return what stops that."""
-        ...
-
-
-class PartitionTarget(Protocol):
-    """A session, as far as its SMs are concerned."""
-
-    @property
-    def device(self) -> Device:
-        """The device whose SMs are shared out."""
-        ...
-
-    @property
-    def layout(self) -> Layout | None:
-        """The layout in use; None for the whole card."""
-        ...
-
-    @property
-    def state(self) -> SessionState:
-        """Where it is in its life: the layout of one that is not open no longer changes."""
-        ...
-
-    @property
-    def partitions(self) -> TargetTools:
-        """What else is asked about partitions."""
-        ...
-
-    @property
-    def streams(self) -> Mapping[str, Any]:
-        """Its open streams by name; each has a ``partition``, the name or None for the whole card."""
-        ...
-
-    def partition(self, plan: Layout | None, /, *, round: Rounding, renamed: Mapping[str, str]) -> Layout | None:  # noqa: A002
-        """Make a layout the one in use, None for the whole card; `renamed` gives the new name of each renamed partition."""
-        ...
-
-
-def streams_by_partition(target: PartitionTarget) -> dict[str, tuple[str, ...]]:
-    """Return the names of the streams in each partition, "" for the whole card."""
-    found: dict[str, tuple[str, ...]] = {}
-    for name, stream in dict(target.streams).items():
-        where = stream.partition or ""
-        found[where] = (*found.get(where, ()), name)
-    return found
 
 
 class CellThread:
@@ -155,7 +93,7 @@ class Partitioner(KeptWidget):
     view = traitlets.Dict().tag(sync=True)
     """All that the page draws. Sent to the page, never read back from it."""
 
-    def __init__(self, target: PartitionTarget) -> None:
+    def __init__(self, target: Session) -> None:
         capability = target.partitions.capabilities[Feature.GREEN_CONTEXTS]
         obstacle = "" if capability.available and target.device.sm_resource is not None else str(capability)
         self._target = weakref.ref(target)
@@ -218,7 +156,7 @@ class Partitioner(KeptWidget):
         else:
             self._change(lambda state: _state.act(state, action))
 
-    def _apply(self, target: PartitionTarget, state: _state.PartitionerState) -> None:
+    def _apply(self, target: Session, state: _state.PartitionerState) -> None:
         """Apply what stood on the screen when the page asked for it, although the draft may have changed since."""
         plan = state.plan
         if plan.problem is not None or state.obstacle or not state.is_dirty:
@@ -233,7 +171,7 @@ class Partitioner(KeptWidget):
         since = " The draft was changed since." if self._state.is_dirty else ""
         self._say(refusal or f"Applied.{since}", is_bad=bool(refusal))
 
-    def _verify(self, target: PartitionTarget) -> None:
+    def _verify(self, target: Session) -> None:
         if self._state.obstacle:
             return
         try:
@@ -251,7 +189,7 @@ class Partitioner(KeptWidget):
             layout = target.layout
             self._change(lambda state: _state.take_layout(state, layout))
 
-    def _open_target(self) -> PartitionTarget | None:
+    def _open_target(self) -> Session | None:
         """Return the session while it is open; note where it no longer is."""
         target = self._target()
         if target is not None and target.state is SessionState.OPEN:
@@ -277,7 +215,10 @@ class Partitioner(KeptWidget):
         target, state = self._open_target(), self._state
         if target is None:
             return Surroundings()
-        streams = streams_by_partition(target)
+        streams: dict[str, tuple[str, ...]] = {}
+        for name, stream in dict(target.streams).items():
+            where = stream.partition or ""
+            streams[where] = (*streams.get(where, ()), name)
         plan = state.plan
         if plan.problem is not None or state.obstacle or not state.is_dirty:
             return Surroundings(streams=streams)

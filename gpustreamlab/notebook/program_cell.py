@@ -4,13 +4,16 @@ from __future__ import annotations
 
 import ast
 import itertools
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from IPython.core.error import UsageError
 from IPython.display import display
 
 from gpustreamlab.notebook.cells import cell_number
-from gpustreamlab.programs import FUTURES, Ground, Plan, free_name, make_program
+from gpustreamlab.programs import FUTURES, Plan, free_name, make_program
+
+if TYPE_CHECKING:
+    from gpustreamlab.session import Session
 
 __all__ = ["ProgramCells", "first_run_note", "show_check", "show_plan", "show_replay"]
 
@@ -20,44 +23,25 @@ _MISSING = object()
 
 
 class ProgramCells:
-    """The programs of one shell's cells.
-
-    Parameters
-    ----------
-    shell
-        The IPython shell; programs run on its variables.
-    """
+    """The programs of one shell's cells."""
 
     def __init__(self, shell: Any) -> None:
         self._shell = shell
         self._plans: dict[tuple[object, ...], Plan] = {}
 
-    def plan(self, ground: Ground, body: str, streams: int | tuple[str, ...]) -> Plan:
-        """Return a cell's plan: the one that it has, else a new one.
-
-        Parameters
-        ----------
-        ground, body, streams
-            Where it runs, its source, and how many streams it may use, or which.
-
-        Raises
-        ------
-        ProgramError
-            If it cannot be planned.
-        SyntaxError
-            If it is no Python.
-        """
+    def plan(self, lab: Session, body: str, streams: int | tuple[str, ...]) -> Plan:
+        """Return a cell's plan: the one that it has, else a new one."""
         shell = self._shell
         # Below the magic's line, so that lines have the cell's numbers; IPython leaves empty lines at the beginning out.
         source = "\n" * (1 + _empty_lines(body)) + shell.transform_cell(body)
         # A cell that runs again has another number, which its tracebacks show.
         filename = shell.compile.cache(source, cell_number(shell), raw_code=source)
         flags = shell.compile.flags & FUTURES
-        key = (id(ground.lab), source, streams, flags)
+        key = (id(lab), source, streams, flags)
         plan = self._plans.pop(key, None)
         if plan is None:
             result = _free_name(source, filename)
-            program = make_program(ground, source, lambda: shell.user_ns, filename=filename, result=result, flags=flags)
+            program = make_program(lab, source, lambda: shell.user_ns, filename=filename, result=result, flags=flags)
             plan = program.plan(streams=streams)
         self._plans[key] = plan
         plan.rename(filename)
@@ -101,13 +85,7 @@ def first_run_note(plan: Plan) -> str:
 
 
 def show_check(plan: Plan) -> None:
-    """Show whether a plan gives what one stream gives.
-
-    Raises
-    ------
-    UsageError
-        If it does not: then the cell must not run as planned.
-    """
+    """Show whether a plan gives what one stream gives."""
     __tracebackhide__ = True
     check = plan.check()
     display(check)

@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import weakref
-from collections.abc import Callable
 from typing import TYPE_CHECKING
 
 from gpustreamlab._util.background import check_refresh_hz
@@ -13,31 +11,26 @@ from gpustreamlab.record import Journal
 from gpustreamlab.sinks.live import LiveFeed, check_span_limit
 
 if TYPE_CHECKING:
-    from gpustreamlab.notebook.widgets import LiveTimeline, TimelineTarget
+    from gpustreamlab.notebook.live_timeline import LiveTimeline, TimelineTarget
 
-__all__ = ["LiveViews", "check_timeline_options", "title_of"]
+__all__ = ["LiveViews", "check_timeline_options"]
 
 
 class LiveViews:
-    """Makes live timelines, and finishes them when the session closes. Who changes it holds the session's lock.
+    """Makes live timelines, and finishes them when the session closes. Who changes it holds the session's lock."""
 
-    Parameters
-    ----------
-    recorder
-        The session's.
-    """
-
-    def __init__(self, recorder: Journal) -> None:
+    def __init__(self, recorder: Journal, title: str) -> None:
         self._recorder = recorder
+        self._title = title
         self._made: dict[tuple[float, int], LiveTimeline] = {}
 
     def get(self, session: TimelineTarget, refresh_hz: float, capacity: int) -> LiveTimeline:
         """Return the timeline of a session for these options, made on first use."""
-        from gpustreamlab.notebook.widgets import LiveTimeline
+        from gpustreamlab.notebook.live_timeline import LiveTimeline
 
         known = self._made.get((refresh_hz, capacity))
         if known is None:
-            feed = LiveFeed(self._recorder, title=title_of(session), capacity=capacity)
+            feed = LiveFeed(self._recorder, title=lambda: self._title, capacity=capacity)
             known = self._made[refresh_hz, capacity] = LiveTimeline(session, feed, refresh_hz=refresh_hz)
         return known
 
@@ -58,14 +51,3 @@ def check_timeline_options(trace: object, live: object, refresh_hz: object, capa
             f"A timeline is drawn of a trace, not of a {type(trace).__name__}. Use "
             "lab.timeline(gpustreamlab.load_trace('run.parquet')), or lab.timeline() for what ran so far."
         )
-
-
-def title_of(session: TimelineTarget) -> Callable[[], str]:
-    """Return a function of the session's title that does not keep it alive."""
-    known = weakref.ref(session)
-
-    def title() -> str:
-        alive = known()
-        return "" if alive is None else alive.title
-
-    return title

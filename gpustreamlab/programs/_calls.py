@@ -86,15 +86,7 @@ setattr(builtins, CALL, _told)
 
 
 class CallLog:
-    """Is told of the calls of a recorded program, and keeps what it cannot follow.
-
-    Parameters
-    ----------
-    touch
-        Is given the arguments of kernels that the user wrote.
-    is_own
-        Tells whether code was written within the program.
-    """
+    """Is told of the calls of a recorded program, and keeps what it cannot follow."""
 
     active: ClassVar[dict[int, CallLog]] = {}
     """Those that a program is recorded by now, by its thread."""
@@ -264,13 +256,7 @@ def _named_as(made: types.CodeType, code: types.CodeType) -> types.CodeType:
 
 
 def plain_again(pairs: Sequence[tuple[types.CodeType, types.CodeType]]) -> None:
-    """Give the functions that recorded statements made the code that the statements have without a recording.
-
-    Parameters
-    ----------
-    pairs
-        Each statement's code as it was recorded, and as it is.
-    """
+    """Give the functions that recorded statements made the code that the statements have without a recording."""
     both = [(made, code) for made, code in pairs if made is not code]
     plain = {id(one): other for made, code in both for one, other in zip(_inner(made), _inner(code), strict=True)}
     plain |= {id(made): code for made, code in both}
@@ -364,8 +350,20 @@ def is_followed(value: object) -> bool:
     if kind.__name__ in _KERNELS:
         return True
     root = root_of(kind.__module__, _file_of(kind))
-    known = {"", "gpustreamlab", *_KERNEL_LIBRARIES, *BASED_ON_TORCH}
-    return root in known or root in _HARMLESS or root in _CHANCE
+    return root != "cupy" and is_known_library(root)
+
+
+def is_known_library(root: str) -> bool:
+    """Tell whether it is known what calls of a library do on the device; an empty text stands for the user's own code."""
+    return root in {"", "gpustreamlab", "cupy", *_KERNEL_LIBRARIES, *BASED_ON_TORCH} or root in _HARMLESS or root in _CHANCE
+
+
+def library_of(value: Any) -> str:
+    """Return the library that a module, a callable or an object is of; an empty text for what is the user's."""
+    if issubclass(type(value), types.ModuleType):
+        held = attributes_of(value) or {}
+        return root_of(held.get("__name__"), held.get("__file__") or "")
+    return _name_of(value)[1]
 
 
 def globals_of(function: types.FunctionType, names: Mapping[str, object]) -> frozenset[str]:

@@ -2,10 +2,14 @@
 
 from __future__ import annotations
 
+import io
+import random
 import statistics
+import sys
 import types
-from collections.abc import Callable, Mapping, Sequence
-from contextlib import nullcontext
+import warnings
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import ExitStack, contextmanager, nullcontext, redirect_stderr, redirect_stdout
 from dataclasses import dataclass, replace
 from typing import Any, ClassVar
 
@@ -15,11 +19,11 @@ from gpustreamlab._util.arrays import find_arrays, is_array
 from gpustreamlab.analysis import Hazards, overlap
 from gpustreamlab.analysis._report import Report, Reported, ReportTable
 from gpustreamlab.analysis._scale import count_text, format_ns, format_share
+from gpustreamlab.backends import Backend
 from gpustreamlab.errors import OptionError, ProgramError
 from gpustreamlab.memory.hazards import AccessWatch
 from gpustreamlab.model import SPAN_KINDS, Trace
-from gpustreamlab.programs._code import Code, probed
-from gpustreamlab.programs._ground import Statements, kept_random_state
+from gpustreamlab.programs._code import Code, Statements, watching
 from gpustreamlab.programs._record import copied_inputs, tracked
 from gpustreamlab.programs._replay import Replay
 from gpustreamlab.programs._source import short_text
@@ -32,7 +36,6 @@ SPACINGS = 1_000
 MOST_DEPTH = 8
 """How deep in containers and objects values are compared."""
 _CODE = (types.ModuleType, types.FunctionType, types.MethodType)
-_PROBE = "__gpustreamlab_probe__"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -69,10 +72,6 @@ class Check(Reported):
     """The statement that binds the first variable that is not equal; empty for none."""
     hazards: Hazards
     """Data that crossed streams without an order in the planned run."""
-    peak_bytes: int
-    """Most device memory that arrays held behind any statement of the planned run, in bytes."""
-    one_stream_peak_bytes: int
-    """The same on one stream."""
 
     _columns: ClassVar = ()
 
@@ -94,11 +93,7 @@ class Check(Reported):
         return f"{'; '.join(parts)}; {_hazard_line(self.hazards)}"
 
     def _report(self) -> Report:
-        rows = [
-            ["", "planned", "one stream"],
-            ["most memory of arrays, bytes", f"{self.peak_bytes:,}", f"{self.one_stream_peak_bytes:,}"],
-        ]
-        return Report(title="Check:", line=self._line(), tables=(ReportTable(caption="Memory", rows=rows, has_row_heads=True),))
+        return Report(title="Check:", line=self._line())
 
 
 def _hazard_line(hazards: Hazards) -> str:
@@ -112,15 +107,15 @@ def check_plan(both: Both, tolerance: float | None) -> Check:
     if tolerance is not None and not tolerance >= 0:
         raise OptionError(f"tolerance is {tolerance!r}; give a share of the largest value, such as 1e-6, or None.")
     one = both.one_stream
-    expected, one_peak_bytes = _run_on_copy(both, one, None)
-    found, peak_bytes = _run_on_copy(both, both.planned, None)
-    with both.program.ground.watching() as watch:
+    expected = _run_on_copy(both, one, None)
+    found = _run_on_copy(both, both.planned, None)
+    with watching(both.program.lab) as watch:
         hazards, watched = _watched_run(both, watch)
     # What is watched runs a little slower, so that both runs are compared.
     differing = [
         name for name in expected if not (_same(expected[name], found.get(name)) and _same(expected[name], watched.get(name)))
     ]
-    again = _run_on_copy(both, one, None)[0] if differing else {}
+    again = _run_on_copy(both, one, None) if differing else {}
     kinds = {name: _kind(expected[name], found.get(name), again.get(name), tolerance) for name in differing}
     by_kind = {kind: tuple(name for name in differing if kinds[name] == kind) for kind in ("different", "close", "random")}
     return Check(
@@ -128,8 +123,6 @@ def check_plan(both: Both, tolerance: float | None) -> Check:
         **by_kind,
         first_differing=_binder_of(both, by_kind["different"] or by_kind["close"]),
         hazards=hazards,
-        peak_bytes=peak_bytes,
-        one_stream_peak_bytes=one_peak_bytes,
     )
 
 
@@ -138,7 +131,7 @@ def _watched_run(both: Both, watch: AccessWatch) -> tuple[Hazards, dict[str, Any
     before = watch.check({})
     # What torch orders by streams and events of its own is not seen, so that its tensors are not followed then.
     with nullcontext() if both.has_barriers else watching_torch(TorchAccesses(watch).note, bool):
-        found, _ = _run_on_copy(both, both.planned, watch)
+        found = _run_on_copy(both, both.planned, watch)
     after = watch.check(found)
     known = {(one.kind, one.first, one.second): one.hazard_count for one in before.hazards}
     new = []
@@ -166,31 +159,26 @@ def _binder_of(both: Both, names: Sequence[str]) -> str:
     return "one that changes it in place" if names else ""
 
 
-def _run_on_copy(both: Both, code: Code, watch: AccessWatch | None) -> tuple[dict[str, Any], int]:
-    """Run code on a copy of the inputs; return what its variables hold, on the host, and the peak of memory in bytes."""
+def _run_on_copy(both: Both, code: Code, watch: AccessWatch | None) -> dict[str, Any]:
+    """Run code on a copy of the inputs; return what its variables hold, on the host."""
     __tracebackhide__ = True
-    lab = both.program.ground.lab
+    lab = both.program.lab
     values = _copies(both)
-    peak = [both.program.ground.backend.memory_in_use()]
-
-    def probe(_number: int) -> None:
-        peak.append(both.program.ground.backend.memory_in_use())
-
     with (
         nullcontext() if watch is None else tracked(both.program, values, watch),
-        kept_random_state(both.program.ground.backend),
+        kept_random_state(both.program.backend),
     ):
-        both.program.execute(probed(code, both.program.source, _PROBE), values, {_PROBE: probe})
+        both.program.execute(code, values)
         lab.synchronize()
     names = dict.fromkeys(name for one in both.program.source.statements for name in sorted(one.reads | one.writes))
-    return {name: _on_host(values[name]) for name in names if name in values}, max(peak) - peak[0]
+    return {name: _on_host(values[name]) for name in names if name in values}
 
 
 def _copies(both: Both) -> dict[str, Any]:
     """Return variables with copies of the inputs, made in the stream in which the plan begins."""
-    with both.program.ground.lab.select(both.home):
+    with both.program.lab.select(both.home):
         values, shared = copied_inputs(both.program)
-    both.program.ground.lab.synchronize()
+    both.program.lab.synchronize()
     if shared:
         kind = type(values[shared[0]])
         raise ProgramError(
@@ -340,7 +328,7 @@ def compare_plan(both: Both, repeats: int) -> PlanComparison:
                 taken[how].append(measured)
     why_not = _replays(both, repeats, taken)
     runs = tuple(_median_run(how, one) for how, one in taken.items())
-    simulated = both.program.ground.lab.device.simulated
+    simulated = both.program.lab.device.simulated
     return PlanComparison(runs=runs, why_not_replayed=why_not, repeats=repeats, simulated=simulated)
 
 
@@ -376,14 +364,14 @@ def _measure(both: Both, code: Code) -> _Measured:
     """Run code once on a copy of the inputs; return its wall and host time in ns, its launches, and its overlap."""
     __tracebackhide__ = True
     values = _copies(both)
-    with kept_random_state(both.program.ground.backend):
+    with kept_random_state(both.program.backend):
         return _measured(both, lambda: both.program.execute(code, values))
 
 
 def _measured(both: Both, run: Callable[[], object]) -> _Measured:
     """Run something; return its wall and host time in ns, its launches, and its overlap."""
     __tracebackhide__ = True
-    lab, backend = both.program.ground.lab, both.program.ground.backend
+    lab, backend = both.program.lab, both.program.backend
     began_ns = backend.host_time_ns()
     run()
     called_ns = backend.host_time_ns()
@@ -400,3 +388,46 @@ def _overlap_since(trace: Trace, since_ns: int) -> tuple[int | None, float | Non
         return None, None
     found = overlap(trace[is_work])
     return int(is_work.sum()), int(found.concurrency_ns[2:].sum()) / max(found.active_ns, 1)
+
+
+@contextmanager
+def kept_random_state(backend: Backend) -> Iterator[None]:
+    """Put the global generators back at the end of a ``with`` block: Python's, NumPy's, the array module's and torch's.
+
+    A generator that a variable holds is copied with the program's other inputs.
+    """
+    plain, numpy_state = random.getstate(), np.random.get_state()  # noqa: NPY002 - the user's may be this one
+    torch: Any = sys.modules.get("torch")
+    torch_state = None if torch is None else torch.get_rng_state()
+    device_states = torch.cuda.get_rng_state_all() if torch is not None and torch.cuda.is_initialized() else None
+    try:
+        with backend.keeping_random_state():
+            yield
+    finally:
+        random.setstate(plain)
+        np.random.set_state(numpy_state)  # noqa: NPY002 - likewise
+        if torch is not None:
+            torch.set_rng_state(torch_state)
+        if device_states is not None:
+            torch.cuda.set_rng_state_all(device_states)
+
+
+@contextmanager
+def kept_back() -> Iterator[None]:
+    """Keep back what is printed, warned of and displayed in a ``with`` block, unless it fails."""
+    shell = sys.modules["IPython"].get_ipython() if "IPython" in sys.modules else None
+    kept = io.StringIO()
+    with ExitStack() as stack:
+        stack.enter_context(warnings.catch_warnings())  # behind it, each warning counts as not shown yet
+        shown = None
+        if shell is not None:
+            from IPython.utils.capture import capture_output
+
+            shown = stack.enter_context(capture_output(stdout=False, stderr=False))
+        try:
+            with redirect_stdout(kept), redirect_stderr(kept):
+                yield
+        except BaseException:
+            stack.callback(lambda: None if shown is None else shown.show())
+            stack.callback(sys.stdout.write, kept.getvalue())
+            raise

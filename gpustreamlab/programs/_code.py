@@ -1,15 +1,25 @@
-"""A plan as Python: statements in `with lab.on(...)`, waits, and what holds memory that crosses streams."""
+"""A plan as Python: statements in `with lab.on(...)`, waits, and what holds memory that crosses streams; and how it runs."""
 
 from __future__ import annotations
 
 import ast
+import textwrap
 from collections import defaultdict
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass, field, replace
-from types import CodeType
+from types import CodeType, MappingProxyType
+from typing import TYPE_CHECKING, Any
 
+from gpustreamlab.backends import Backend
+from gpustreamlab.errors import GPUStreamLabError
+from gpustreamlab.memory.hazards import AccessWatch
 from gpustreamlab.programs._graph import Recording, Schedule
-from gpustreamlab.programs._source import LABEL_LENGTH, Source, Statement, free_name, lines_in_strings
+from gpustreamlab.programs._source import LABEL_LENGTH, Source, Statement, free_name
+from gpustreamlab.typing import HazardMode
+
+if TYPE_CHECKING:
+    from gpustreamlab.session import Session
 
 
 @dataclass(slots=True)
@@ -46,17 +56,7 @@ class Code:
 
 
 def write_code(source: Source, planned: Schedule, recording: Recording, session: str, *, has_ranges: bool = True) -> Code:
-    """Write a plan as Python.
-
-    Parameters
-    ----------
-    source, planned, recording
-        The program, where its statements run, and what they touch.
-    session
-        The variable of the session.
-    has_ranges
-        Whether each block is a range on the timeline; a CUDA graph cannot have any.
-    """
+    """Write a plan as Python."""
     writer = _Writer(source, planned, recording, session)
     lines: list[str] = []
     tree, blocks = ast.Module([], []), set[int]()
@@ -73,7 +73,7 @@ def write_code(source: Source, planned: Schedule, recording: Recording, session:
         else:
             head = writer.head(item, has_ranges=has_ranges)
             lines.append(f"{head}:")
-            lines.extend(line for text in texts for line in _indented(text))
+            lines.extend(line for text in texts for line in textwrap.indent(text, "    ").splitlines())
             around = ast.parse(f"{head}: pass").body[0]
             assert isinstance(around, ast.With)  # noqa: S101 - for the type checker
             around.body = inside
@@ -86,12 +86,6 @@ def write_code(source: Source, planned: Schedule, recording: Recording, session:
         streams=planned.streams,
         variables=frozenset(writer.variables),
     )
-
-
-def _indented(text: str) -> Iterator[str]:
-    inside = lines_in_strings(text)
-    for number, line in enumerate(text.splitlines(), 1):
-        yield line if number in inside or not line else f"    {line}"
 
 
 class _Writer:
@@ -278,3 +272,76 @@ def probed(code: Code, source: Source, name: str) -> Code:
         for place, one in enumerate(code.tree.body)
     ]
     return replace(code, compiled={}, tree=ast.fix_missing_locations(ast.Module(with_calls(body), [])))
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Statements:
+    """A program: statements, and the variables that they look up."""
+
+    lab: Session
+    """Where it runs."""
+    source: Source
+    """The statements."""
+    look_up: Callable[[], dict[str, Any]]
+    """Returns the variables as they are now: the user's own namespace, or a copy of what the caller sees."""
+    is_own: bool
+    """Whether that is the namespace that the user gave, which running changes in place."""
+    session_name: str
+    """The variable through which its code calls the session."""
+
+    @property
+    def backend(self) -> Backend:
+        return self.lab._backend
+
+    @property
+    def values(self) -> dict[str, Any]:
+        """The variables as they are now."""
+        return self.look_up()
+
+    def execute(self, code: Code, values: dict[str, Any], given: Mapping[str, object] = MappingProxyType({})) -> dict[str, Any]:
+        """Run code of it on variables, which it changes; those that only the plan needs, and that are given, are put back."""
+        __tracebackhide__ = True
+        compiled = code.compile(self.source.filename, self.source.flags)
+        with self.running(values, {**dict.fromkeys(code.variables), **given}):
+            try:
+                exec(compiled, values)  # noqa: S102 - the user's program
+            except BaseException:
+                self._join(code.streams)
+                raise
+        return values
+
+    @contextmanager
+    def running(self, values: dict[str, Any], given: Mapping[str, object]) -> Iterator[None]:
+        """Let variables be such as a program's code needs: the session, and what is given; at the end they are put back."""
+        had = {name: values[name] for name in (*given, self.session_name, "__builtins__") if name in values}
+        needed = {name: value for name, value in given.items() if value is not None}
+        for name, value in (needed | {self.session_name: self.lab}).items():
+            values[name] = value  # noqa: PERF403 - a function's variables take note of it
+        try:
+            yield
+        finally:
+            for name in (*given, self.session_name, "__builtins__"):
+                if name in had:
+                    values[name] = had[name]
+                elif name in values:
+                    del values[name]
+
+    def _join(self, streams: Sequence[str]) -> None:
+        """Let the first stream wait for the others, as the program would have at its end: what they read may go now."""
+        with suppress(GPUStreamLabError):
+            for name in streams[1:]:
+                self.lab.stream(streams[0]).wait(name)
+
+
+@contextmanager
+def watching(lab: Session) -> Iterator[AccessWatch]:
+    """Follow accesses in a ``with`` block: by the session's own watch, or one for the time being."""
+    if lab._accesses.is_watching:
+        yield lab._accesses
+        return
+    made = AccessWatch(lab._backend, lab._recorder, HazardMode.REPORT, table=lab._table, defer=lab._keeper.defer)
+    lab._keeper.add_watch(made)
+    try:
+        yield made
+    finally:
+        made.close()

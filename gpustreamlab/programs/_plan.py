@@ -10,15 +10,15 @@ from contextlib import contextmanager
 from dataclasses import dataclass, replace
 from functools import partial
 from html import escape
-from typing import Any, ClassVar
+from typing import TYPE_CHECKING, Any, ClassVar
 
 from gpustreamlab.analysis._report import Report, Reported, ReportTable, more_row
 from gpustreamlab.analysis._scale import count_text, format_ns
 from gpustreamlab.draw import picture_html
 from gpustreamlab.errors import OptionError, ProgramError, StreamNotFoundError
 from gpustreamlab.model import Trace
-from gpustreamlab.programs._check import Both, Check, PlanComparison, check_plan, compare_plan
-from gpustreamlab.programs._code import Code, probed, write_code
+from gpustreamlab.programs._check import Both, Check, PlanComparison, check_plan, compare_plan, kept_back
+from gpustreamlab.programs._code import Code, Statements, probed, write_code
 from gpustreamlab.programs._graph import (
     Engine,
     Recording,
@@ -29,12 +29,13 @@ from gpustreamlab.programs._graph import (
     schedule,
     schedule_trace,
 )
-from gpustreamlab.programs._ground import Ground, Statements
-from gpustreamlab.programs._output import kept_back
 from gpustreamlab.programs._record import least_work, measured, needed_names, record
 from gpustreamlab.programs._replay import Replay
 from gpustreamlab.programs._source import RESULT, Statement, free_name, read_source
 from gpustreamlab.programs._values import FunctionNames, Signature, can_be_weak, is_plain, required_names, signature
+
+if TYPE_CHECKING:
+    from gpustreamlab.session import Session
 
 __all__ = ["Plan", "PlannedStatement", "Program", "make_program"]
 
@@ -85,20 +86,19 @@ class Program:
 
     def _streams(self, streams: int | Sequence[str]) -> tuple[list[str], list[str]]:
         """Return the streams to use, which are made if need be, and those that statements name."""
-        ground = self._program.ground
         given = list(dict.fromkeys(one.stream for one in self._program.source.statements if one.stream is not None))
         names = _stream_names(streams, given)
         for one in self._program.source.statements:
             if one.stream is not None and (one.stream not in names or isinstance(streams, int)):
                 _require_stream(self._program, one.stream, one.line)
         for name in names:
-            ground.lab.stream(name)
+            self._program.lab.stream(name)
         return names, given
 
 
 def _require_stream(program: Statements, name: str, line: int) -> None:
     try:
-        program.ground.require_stream(name)
+        program.lab._table.choose(name)
     except StreamNotFoundError as error:
         raise StreamNotFoundError(f"Line {line} of {program.source.filename}: {error}") from None
 
@@ -118,7 +118,7 @@ def _stream_names(streams: int | Sequence[str], given: Sequence[str]) -> list[st
 
 
 def make_program(
-    ground: Ground,
+    lab: Session,
     program: str | Callable[..., Any],
     look_up: Callable[[], dict[str, Any]],
     *,
@@ -144,7 +144,7 @@ def make_program(
     is_unnamed = isinstance(program, str) and filename == "<program>"
     if is_unnamed:
         filename = f"<program {next(_numbers)}>"
-    source = read_source(program, lambda name: values.get(name) is ground.lab, filename=filename, result=result, flags=flags)
+    source = read_source(program, lambda name: values.get(name) is lab, filename=filename, result=result, flags=flags)
     if is_unnamed and isinstance(program, str):  # tracebacks show its lines, as long as it exists
         linecache.cache[filename] = len(program), None, program.splitlines(keepends=True), filename
         weakref.finalize(source, linecache.cache.pop, filename, None)
@@ -160,11 +160,11 @@ def make_program(
     if function is not None:
         find, is_own = partial(FunctionNames, function, look_up), False
     known = find()
-    named = [name for name, value in known.items() if value is ground.lab and not name.startswith("_")]
+    named = [name for name, value in known.items() if value is lab and not name.startswith("_")]
     bound = {name for one in source.statements for name in one.writes}
     lasting = [name for name in sorted(named, key="lab".__ne__) if name not in bound]
     session_name = source.session_name or (lasting[0] if lasting else free_name("lab", bound))
-    return Program(Statements(ground=ground, source=source, look_up=find, is_own=is_own, session_name=session_name))
+    return Program(Statements(lab=lab, source=source, look_up=find, is_own=is_own, session_name=session_name))
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -392,13 +392,13 @@ class Plan(Reported):
         The first run may have compiled, and have copied what a library keeps; another one may have asked the driver for memory.
         """
         __tracebackhide__ = True
-        program, backend = self._program, self._program.ground.backend
+        program, backend = self._program, self._program.backend
         code = probed(self._code, program.source, _PROBE)
         code.compile(program.source.filename, program.source.flags)  # not in the time of the first statement
         times_ns = [backend.host_time_ns()]
         program.execute(code, values, {_PROBE: lambda _number: times_ns.append(backend.host_time_ns())})
-        program.ground.lab.synchronize()
-        works, is_told = measured(program.ground.lab.trace, [backend.host_to_clock_ns(one) for one in times_ns])
+        program.lab.synchronize()
+        works, is_told = measured(program.lab.trace, [backend.host_to_clock_ns(one) for one in times_ns])
         taken = [last_ns - first_ns for first_ns, last_ns in itertools.pairwise(times_ns)]
         self._timed.append([replace(work, host_ns=host_ns) for work, host_ns in zip(works, taken, strict=True)])
         if len(self._timed) == TIMED_RUNS:
@@ -565,12 +565,14 @@ class Plan(Reported):
     @property
     def trace(self) -> Trace:
         """The plan as a trace that says it is predicted: statements are spans, waits are edges; empty before the first run."""
-        return self._traced(type(self._program.ground.lab.trace))
+        return self._traced(type(self._program.lab.trace))
 
     def _traced(self, make: Callable[..., Trace]) -> Trace:
-        ground, known = self._program.ground, (self._planned, self._recording)
+        program, known = self._program, (self._planned, self._recording)
         planned, recording = known if self.has_run else (on_one_stream((), self._names[0]), Recording(works=()))
-        return schedule_trace(planned, recording, self._texts, device=ground.lab.device, backend=ground.backend.name, make=make)
+        return schedule_trace(
+            planned, recording, self._texts, device=program.lab.device, backend=program.backend.name, make=make
+        )
 
     @property
     def _texts(self) -> list[tuple[int, str]]:

@@ -8,7 +8,7 @@ import types
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field, replace
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
@@ -27,13 +27,16 @@ from gpustreamlab.programs._calls import (
     is_user_function,
     plain_again,
 )
+from gpustreamlab.programs._code import Statements, watching
 from gpustreamlab.programs._graph import LAUNCH_NS, Access, Engine, Recording, StreamCosts, Work
-from gpustreamlab.programs._ground import Lab, Statements
-from gpustreamlab.programs._source import LABEL_LENGTH, Source, Statement, refuse_crossing, what_decides
-from gpustreamlab.programs._torch import TorchPieces, bytes_of, graph_breaks, is_tensor, watching_torch
+from gpustreamlab.programs._source import LABEL_LENGTH, Source, Statement, what_decides
+from gpustreamlab.programs._torch import TorchPieces, bytes_of, is_tensor, watching_torch
 from gpustreamlab.programs._torch import region as region_of_tensor
-from gpustreamlab.programs._values import copied, is_plain, is_random, reach, replace_values, signature
+from gpustreamlab.programs._values import copied, is_plain, is_random, reach, remade, replace_values, signature
 from gpustreamlab.typing import SpanKind
+
+if TYPE_CHECKING:
+    from gpustreamlab.session import Session
 
 _RUNS_CODE = (
     "generator",
@@ -102,10 +105,10 @@ def needed_names(source: Source, values: Mapping[str, object]) -> frozenset[str]
 
 def copied_inputs(program: Statements) -> tuple[dict[str, Any], list[str]]:
     """Return variables to run a program on, with copies of all that it may change; and the names of what cannot be copied."""
-    source, values, ground = program.source, program.values, program.ground
+    source, values = program.source, program.values
     names = needed_names(source, values)
     kept = {name: values[name] for name in names if not _is_of_session(values[name])}
-    made, shared = copied(kept, ground.backend.duplicate)
+    made, shared = copied(kept, program.backend.duplicate)
     copies: dict[str, Any] = {**values, **made}
     for name, value in made.items():
         if type(value) is types.FunctionType:
@@ -130,14 +133,7 @@ def _on_copies(function: types.FunctionType, values: Mapping[str, object], copie
         return function
     # What the program binds anew is seen by functions of its own namespace only.
     names = copies if known is values else {**known, **{name: copies[name] for name in shared}}
-    made = types.FunctionType(function.__code__, names, function.__name__, function.__defaults__, function.__closure__)
-    made.__kwdefaults__, made.__module__, made.__qualname__ = (
-        function.__kwdefaults__,
-        function.__module__,
-        function.__qualname__,
-    )
-    made.__dict__.update(function.__dict__)
-    return made
+    return remade(function, names)
 
 
 def _is_of_session(value: object) -> bool:
@@ -170,7 +166,7 @@ def tracked(program: Statements, values: dict[str, Any], watch: AccessWatch) -> 
     Behind it the arrays that were there are there again, and what the program made is plain, unless the session watches anyway.
     Where all arrays of a backend tell, nothing is done.
     """
-    track, module, is_watching = watch.track, program.ground.backend.xp, program.ground.accesses.is_watching
+    track, module, is_watching = watch.track, program.backend.xp, program.lab._accesses.is_watching
     if track is None:
         yield
         return
@@ -195,25 +191,17 @@ def tracked(program: Statements, values: dict[str, Any], watch: AccessWatch) -> 
 
 
 def record(program: Statements, home: str, values: dict[str, Any]) -> Recording:
-    """Run a program, in order on one stream, and take note of what it touches, and how long its work takes.
-
-    Parameters
-    ----------
-    program, home
-        The program, and the stream on which it runs.
-    values
-        The variables that it runs on, and changes.
-    """
+    """Run a program, in order on one stream, and take note of what it touches, and how long its work takes."""
     __tracebackhide__ = True
-    source, lab = program.source, program.ground.lab
-    with program.running(values, {}), program.ground.same_selection(), program.ground.watching() as watch:
+    source, lab = program.source, program.lab
+    with program.running(values, {}), program.lab._selections.same_behind(), watching(program.lab) as watch:
         unknown, random = _unknown_inputs(source, values)
         tap = _Tap(watch, source)
         with tracked(program, values, watch):
             steps = tap.run(program, values, home)
             survivors = tap.reached(values)
     lab.synchronize()
-    works, is_measured = measured(lab.trace, [program.ground.backend.host_to_clock_ns(one) for one in tap.bounds_ns])
+    works, is_measured = measured(lab.trace, [program.backend.host_to_clock_ns(one) for one in tap.bounds_ns])
     notes = tap.notes
     if not is_measured:
         notes.append(
@@ -294,14 +282,14 @@ class _Tap:
 
     def _run(self, program: Statements, statement: Statement, code: types.CodeType, values: dict[str, Any], home: str) -> _Step:
         __tracebackhide__ = True
-        lab, now = program.ground.lab, program.ground.backend.host_time_ns
+        lab, now = program.lab, program.backend.host_time_ns
         step = self._step = _Step()
         self._log.begin(statement.line)
         self._look(statement, values)
         for name in sorted(step.looked_up):
             self._reach(name, values)
         step.reached, step.crossing = step.crossing, {}
-        is_over, breaks = False, graph_breaks()
+        is_over = False
         self._watch.tap = self
         self.bounds_ns[-1:] = [now()]  # in front of its range
         try:
@@ -313,11 +301,13 @@ class _Tap:
             self.bounds_ns.append(now())
         except SelectionError:
             if is_over:
-                refuse_crossing(self._source.statements, statement.line)
+                raise SelectionError(
+                    f"Line {statement.line} leaves another stream selected than it found. Use: with lab.on('name'): and, in "
+                    "it, what runs there."
+                ) from None
             raise
         finally:
             self._watch.tap = None
-        self._tell_breaks(statement, breaks)
         for name in _names_used(statement, values):
             self._reach(name, values)
         log = self._log
@@ -326,13 +316,6 @@ class _Tap:
         step.outside = f"line {statement.line} calls {log.outside}" if log.outside else ""
         step.leads = {name: self._is_led(values[name]) for name in self._changed(statement, values)}
         return step
-
-    def _tell_breaks(self, statement: Statement, before: Mapping[str, int]) -> None:
-        broken = [reason for reason, count in graph_breaks().items() if count > before.get(reason, 0)]
-        if broken:
-            self.notes.append(
-                f"Line {statement.line}: torch.compile broke its graph {len(broken)} times, first for: {broken[0]:.200}"
-            )
 
     def _changed(self, statement: Statement, values: Mapping[str, object]) -> Iterator[str]:
         """Yield the variables that a statement binds, new arrays left out, and those whose content it may change."""
@@ -485,7 +468,7 @@ def _names_used(statement: Statement, values: Mapping[str, object]) -> Iterator[
             yield from sorted(globals_of(function, values))
 
 
-def _asks_for_stream(statement: Statement, lab: Lab, values: Mapping[str, object]) -> bool:
+def _asks_for_stream(statement: Statement, lab: Session, values: Mapping[str, object]) -> bool:
     """Tell whether a statement looks at ``lab.current``."""
     return any(
         isinstance(part, ast.Attribute)
@@ -502,7 +485,7 @@ def _size(value: Any) -> int:
 
 def _stream_costs(program: Statements, home: str) -> StreamCosts:
     """Measure what the host does for a change of streams, and for a wait; the least of some tries counts."""
-    lab, now = program.ground.lab, program.ground.backend.host_time_ns
+    lab, now = program.lab, program.backend.host_time_ns
     switches, waits = [], []
     for _ in range(COST_TRIES):
         began_ns = now()
@@ -517,15 +500,7 @@ def _stream_costs(program: Statements, home: str) -> StreamCosts:
 
 
 def measured(trace: Trace, bounds_ns: Sequence[int]) -> tuple[list[Work], bool]:
-    """Return what statements did on the device, and whether kernels tell: what was queued while each of them ran.
-
-    Parameters
-    ----------
-    trace
-        What ran.
-    bounds_ns
-        When each statement began, and when the last one ended, by the trace's clock.
-    """
+    """Return what statements did on the device, and whether kernels tell: what was queued while each of them ran."""
     works = [Work()] * (len(bounds_ns) - 1)
     owner = np.searchsorted(bounds_ns, trace.queued_ns, side="right") - 1
     owner[owner == len(works)] = -1
@@ -616,15 +591,6 @@ def _barrier_of_values(statement: Statement, step: _Step, leading: Sequence[tupl
     """Return why values that may be others in the next run may lead to other arrays; an empty text where they cannot.
 
     Values of arrays of the host are data as a rule: they count where something decides or chooses by values.
-
-    Parameters
-    ----------
-    statement, step
-        What it is, and what it did.
-    leading
-        Variables behind it that may lead to other arrays, and why.
-    varies
-        Whether it goes by values that may be others.
     """
     is_elsewhere = not _pieces(step.accesses) <= step.named | step.born
     chooses = statement.chooses or step.can_decide or (step.can_choose and is_elsewhere)
@@ -663,15 +629,7 @@ def _work(statement: Statement, step: _Step, work: Work) -> Work:
 
 
 def least_work(known: Work, timed: Sequence[Work], *, is_told: bool) -> Work:
-    """Return a statement's work with the least that later runs took.
-
-    Parameters
-    ----------
-    known, timed
-        As it was recorded, and what it took in those.
-    is_told
-        Whether kernels told of it; else only the host was measured.
-    """
+    """Return a statement's work with the least that later runs took."""
     waits = known.waits if not is_told or known.is_host_read else all(one.waits for one in timed)
     host_ns = LAUNCH_NS if waits else max(min(one.host_ns for one in timed), LAUNCH_NS)
     if not is_told or known.engine is Engine.NONE:

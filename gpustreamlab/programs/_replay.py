@@ -1,18 +1,16 @@
-"""A program as one CUDA graph: captured once with its streams, launched with one call, updated where only inputs change."""
+"""A program as one CUDA graph: captured once with its streams, launched with one call."""
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 from gpustreamlab._util.arrays import find_arrays
 from gpustreamlab.analysis._scale import count_text
-from gpustreamlab.backends import BackendGraph
+from gpustreamlab.backends import BackendGraph, BackendStream
 from gpustreamlab.errors import GraphCaptureError, ProgramError
-from gpustreamlab.programs._code import Code, probed
-from gpustreamlab.programs._ground import Statements
+from gpustreamlab.programs._code import Code, Statements, probed
 from gpustreamlab.programs._record import needed_names, rebound
-from gpustreamlab.programs._values import signature
 
 __all__ = ["Replay"]
 
@@ -22,8 +20,8 @@ _PROBE = "__gpustreamlab_node__"
 class Replay:
     """A program that was captured into one CUDA graph. Made by `Plan.capture`.
 
-    Its results are the same arrays after each launch, computed anew; inputs are read where they were as it was captured, unless
-    others are given to `launch`. Statements of the host alone ran once, as it was captured.
+    Its results are the same arrays after each launch, computed anew; inputs are read where they were as it was captured: change
+    their values in place. Statements of the host alone ran once, as it was captured.
 
     Parameters
     ----------
@@ -41,12 +39,9 @@ class Replay:
         self._program = program
         self._code = code
         self._home = home
-        self._inputs = {name: values[name] for name in sorted(needed_names(program.source, values))}
-        self._given = dict(values)
-        self._graph: BackendGraph
-        self._capture(None)
-        self.update_count = 0
-        """How often the graph was updated for other inputs, without making it anew."""
+        self._values = rebound(values)
+        given = [array for name in needed_names(program.source, values) for array in find_arrays(values[name])]
+        self._graph = self._capture(given)
 
     def __repr__(self) -> str:
         count = count_text(len(self._program.source.statements), "statement")
@@ -68,25 +63,10 @@ class Replay:
         names = dict.fromkeys(name for one in self._program.source.statements for name in sorted(one.writes))
         return {name: self._values[name] for name in names if name in self._values}
 
-    def launch(self, **inputs: Any) -> dict[str, Any]:
-        """Launch it in its stream, with one call; return its `results`. Nothing waits for the device.
-
-        Parameters
-        ----------
-        **inputs
-            Other arrays or floating-point numbers for inputs of the program, by their names. The graph is updated for them,
-            which takes the host as long as running the program once.
-
-        Raises
-        ------
-        ProgramError
-            If there is no such input, or its type or shape is another.
-        """
-        if inputs:
-            self._change(inputs)
-        ground = self._program.ground
-        with ground.lab.on(self._home, "replay"):
-            self._graph.launch(ground.place_of(self._home))
+    def launch(self) -> dict[str, Any]:
+        """Launch it in its stream, with one call; return its `results`. Nothing waits for the device."""
+        with self._program.lab.on(self._home, "replay"):
+            self._graph.launch(self._place)
         return self.results
 
     def close(self) -> None:
@@ -100,33 +80,17 @@ class Replay:
     def __exit__(self, *error: object) -> None:
         self.close()
 
-    def _change(self, inputs: Mapping[str, Any]) -> None:
-        unknown = sorted(inputs.keys() - self._inputs.keys())
-        if unknown:
-            raise ProgramError(f"The program has no input {unknown[0]!r}. Its inputs are {', '.join(self._inputs)}.")
-        changed = {name: value for name, value in inputs.items() if value is not self._inputs[name]}
-        others = signature(self._inputs).changed(signature({**self._inputs, **changed}))
-        for name in changed:
-            is_number = isinstance(changed[name], float) and isinstance(self._inputs[name], float)
-            if name in others and not is_number:
-                raise ProgramError(
-                    f"{name!r} has another type, shape or plain value than as the program was captured, or shares memory "
-                    "otherwise. Plan it anew: lab.program(...).plan()."
-                )
-        if changed:
-            self._inputs |= changed
-            self._given |= changed
-            self._capture(self._graph)
+    @property
+    def _place(self) -> BackendStream:
+        return self._program.lab._table.choose(self._home)._backend_stream
 
-    def _capture(self, known: BackendGraph | None) -> None:
-        """Run the program while its streams are captured; make the graph, or update the one that is known."""
+    def _capture(self, given: Sequence[Any]) -> BackendGraph:
+        """Run the program while its streams are captured, and make the graph; `given` are the arrays of its inputs."""
         __tracebackhide__ = True
-        program, ground = self._program, self._program.ground
-        values = rebound(self._given)
+        program = self._program
         labels: list[tuple[int, str]] = []
         line = [program.source.statements[0].line]
-        given = [array for value in self._inputs.values() for array in find_arrays(value)]
-        capture = ground.backend.begin_graph(ground.place_of(self._home), given)
+        capture = program.backend.begin_graph(self._place, given)
 
         def note(number: int) -> None:
             count = capture.node_count
@@ -137,10 +101,10 @@ class Replay:
             line[0] = following[0].line if following else one.line
 
         try:
-            program.execute(probed(self._code, program.source, _PROBE), values, {_PROBE: note})
+            program.execute(probed(self._code, program.source, _PROBE), self._values, {_PROBE: note})
         except Exception as error:
             capture.abandon()
-            known_error = ground.backend.map_error(error, "Capturing it")
+            known_error = program.backend.map_error(error, "Capturing it")
             if isinstance(known_error, GraphCaptureError):
                 why = f"The program cannot be replayed as a CUDA graph, for line {line[0]}: {known_error}"
                 raise ProgramError(why) from error
@@ -148,15 +112,7 @@ class Replay:
         except BaseException:
             capture.abandon()
             raise
-        if known is None:
-            self._graph = capture.instantiate()
-        elif capture.update(known):
-            self.update_count += 1
-        else:
-            raise ProgramError(
-                "With these inputs the program launches other work than as it was captured. Plan it anew: "
-                "lab.program(...).plan()."
-            )
-        self._values = values
+        graph = capture.instantiate()
         firsts = [0, *(count for count, _ in labels[:-1])]
-        ground.name_graph(self._graph.id, [(first, label) for first, (_, label) in zip(firsts, labels, strict=True)])
+        program.lab._recorder.name_graph(graph.id, [(first, label) for first, (_, label) in zip(firsts, labels, strict=True)])
+        return graph

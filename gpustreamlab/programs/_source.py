@@ -18,7 +18,7 @@ from dataclasses import dataclass
 from types import CodeType, FunctionType
 from typing import Any
 
-from gpustreamlab.errors import ProgramError, SelectionError
+from gpustreamlab.errors import ProgramError
 
 RESULT = "result"
 """The variable that holds what a function returns, or what the last expression of a cell gives."""
@@ -36,7 +36,7 @@ class Statement:
     line: int
     """Its first line, from 1, in the source as it was given."""
     text: str
-    """Its source, without the indentation that it had."""
+    """Its source, as Python writes it."""
     node: ast.stmt
     """The same as a tree, with the lines of the source."""
     stream: str | None
@@ -51,8 +51,6 @@ class Statement:
     """Names that it may look up before it binds them."""
     binds: frozenset[str]
     """Names that it binds whatever its conditions are."""
-    tests: frozenset[str]
-    """Names that decide what it does: in conditions of ``if``, ``while`` and the like."""
     is_branching: bool
     """Whether any condition decides what it does."""
 
@@ -112,28 +110,7 @@ def read_source(
     result: str = RESULT,
     flags: int = 0,
 ) -> Source:
-    """Read a cell's text, or a function.
-
-    Parameters
-    ----------
-    program
-        Text, or a function written in Python.
-    is_session
-        Tells whether a name is the session's.
-    filename
-        What tracebacks call a text.
-    result
-        The variable that gets what the last expression of a text gives; what a function returns is bound to `RESULT`.
-    flags
-        What a text is compiled with, beside its own ``from __future__ import ...``.
-
-    Raises
-    ------
-    ProgramError
-        For what cannot be planned: ``await``, ``yield``, ``return`` before the end, ``global`` in a function, star imports.
-    SyntaxError
-        For what is no Python.
-    """
+    """Read a cell's text, or a function."""
     if isinstance(program, str):
         return _read_text(program, is_session, filename, result, flags)
     if not isinstance(program, FunctionType):
@@ -154,16 +131,17 @@ def _read_text(text: str, is_session: Callable[[str], bool], filename: str, resu
     for name in (alias.name for one in futures for alias in one.names):
         flags |= getattr(getattr(__future__, name), "compiler_flag", 0)
     tree.body = [one for one in tree.body if one not in futures]
-    bound = []
-    if tree.body and isinstance(tree.body[-1], ast.Expr) and not (len(tree.body) == 1 and _is_docstring(tree.body[-1])):
-        bound = tree.body[-1:] = [_bind_result(tree.body[-1], result)]
-    reader = _Reader(text, filename, is_session, 0, bound=bound)
+    last = tree.body[-1] if tree.body else None
+    has_result = isinstance(last, ast.Expr) and not (len(tree.body) == 1 and _is_docstring(last))
+    if isinstance(last, ast.Expr) and has_result:
+        tree.body[-1] = _bind_result(last, result)
+    reader = _Reader(text, filename, is_session, 0)
     return Source(
         statements=tuple(reader.read(tree.body)),
         filename=filename,
         function=None,
         session_name=reader.session_name,
-        result=result if bound else None,
+        result=result if has_result else None,
         flags=flags,
     )
 
@@ -180,13 +158,14 @@ def _read_function(function: FunctionType, is_session: Callable[[str], bool]) ->
     if not isinstance(tree, ast.FunctionDef):
         kind = "a coroutine function" if isinstance(tree, ast.AsyncFunctionDef) else "no function written with def"
         raise ProgramError(f"{function.__qualname__} is {kind}; a program runs from its first statement to its last.")
-    body, bound = tree.body, list[ast.stmt]()
-    if body and isinstance(body[-1], ast.Return) and body[-1].value is not None:
-        bound = body[-1:] = [_bind_result(body[-1], RESULT)]
+    body = tree.body
+    has_result = isinstance(body[-1], ast.Return) and body[-1].value is not None
+    if isinstance(body[-1], ast.Return) and has_result:
+        body[-1] = _bind_result(body[-1], RESULT)
     ast.increment_lineno(tree, first - 1)
     _refuse_scopes(tree, function)
     body = [_without_annotation(one) for one in body]
-    reader = _Reader(text, function.__code__.co_filename, is_session, first - 1, bound=bound)
+    reader = _Reader(text, function.__code__.co_filename, is_session, first - 1)
     if function.__code__.co_flags & (inspect.CO_VARARGS | inspect.CO_VARKEYWORDS):
         raise ProgramError(f"{function.__qualname__} takes * or ** arguments; name each parameter of a program.")
     return Source(
@@ -194,7 +173,7 @@ def _read_function(function: FunctionType, is_session: Callable[[str], bool]) ->
         filename=function.__code__.co_filename,
         function=function,
         session_name=reader.session_name,
-        result=RESULT if bound else None,
+        result=RESULT if has_result else None,
         flags=function.__code__.co_flags & FUTURES,
     )
 
@@ -247,29 +226,6 @@ def _without_annotation(node: ast.stmt) -> ast.stmt:
     return ast.fix_missing_locations(ast.copy_location(made, node))
 
 
-def refuse_crossing(statements: Sequence[Statement], line: int) -> None:
-    """Raise `SelectionError` for a statement that leaves other streams selected than it found, with the lines that do it."""
-    entered: list[tuple[str, int]] = []
-    for one in statements:
-        for part in ast.walk(one.node):
-            match part:
-                case ast.Call(func=ast.Attribute(value=manager, attr="__enter__")):
-                    entered.append((ast.unparse(manager), part.lineno))
-                case ast.Call(func=ast.Attribute(value=manager, attr="__exit__")) if entered:
-                    name = ast.unparse(manager)
-                    if name != entered[-1][0]:
-                        first = next((at for known, at in entered if known == name), line)
-                        last, at = entered[-1]
-                        raise SelectionError(
-                            f"Line {part.lineno} leaves {name}, which line {first} entered, before {last}, which line {at} "
-                            f"entered. Nest them: with {name}, {last}: ..."
-                        )
-                    entered.pop()
-    raise SelectionError(
-        f"Line {line} leaves another stream selected than it found. Use: with lab.on('name'): and, in it, what runs there."
-    )
-
-
 def free_name(wanted: str, taken: Container[str]) -> str:
     """Return a name that is not taken: the one that is wanted, else that with a number.
 
@@ -303,16 +259,12 @@ def _bind_result(last: ast.Expr | ast.Return, name: str) -> ast.stmt:
 class _Reader:
     """Takes the statements of one source."""
 
-    def __init__(
-        self, text: str, filename: str, is_session: Callable[[str], bool], lines_above: int, *, bound: Sequence[ast.stmt]
-    ) -> None:
+    def __init__(self, text: str, filename: str, is_session: Callable[[str], bool], lines_above: int) -> None:
         self._lines = text.splitlines()
         self._above = lines_above
         self._filename = filename
         self._is_session = is_session
         self._annotations = dict(_annotations(text))
-        self._inside = lines_in_strings(text)
-        self._bound = {id(one) for one in bound}
         self.session_name: str | None = None
 
     def read(self, body: Sequence[ast.stmt]) -> Iterator[Statement]:
@@ -334,10 +286,9 @@ class _Reader:
             raise ProgramError(
                 f"Line {node.lineno} is annotated with stream {annotated!r} inside `with ...on({stream!r})`. Keep one of them."
             )
-        text = ast.unparse(node) if id(node) in self._bound else self._text(node)
+        text = ast.unparse(node)
         reads, writes = names_of(node)
-        tests, is_branching = _tests_of(node)
-        needs, binds = _first_uses(node, (reads, writes))
+        needs, binds = first_uses(node, (reads, writes))
         yield Statement(
             line=node.lineno,
             text=text,
@@ -348,8 +299,7 @@ class _Reader:
             writes=writes,
             needs=needs,
             binds=binds,
-            tests=tests,
-            is_branching=is_branching,
+            is_branching=_is_branching(node),
         )
 
     def _given_stream(self, node: ast.stmt) -> tuple[str, str] | None:
@@ -386,25 +336,6 @@ class _Reader:
         if node.lineno - self._above in self._annotations:
             raise ProgramError(f"Line {node.lineno} names a stream twice: by `with` and by `{_ANNOTATION}`. Keep one of them.")
 
-    def _text(self, node: ast.stmt) -> str:
-        first, last = node.lineno - self._above, (node.end_lineno or node.lineno) - self._above
-        if isinstance(node, (ast.FunctionDef, ast.ClassDef)) and node.decorator_list:
-            first = node.decorator_list[0].lineno - self._above
-        lines = self._lines[first - 1 : last]
-        if len(lines) == 1 or isinstance(node, (ast.Assign, ast.Expr, ast.AugAssign)):
-            found = ast.get_source_segment("\n".join(lines), _at(node, 1 - node.lineno))
-            return found or ast.unparse(node)
-        inside = {line - first for line in self._inside}
-        return "\n".join(line if at in inside else line[node.col_offset :] for at, line in enumerate(lines))
-
-
-def _at(node: ast.stmt, shift: int) -> ast.stmt:
-    """Return a stand-in for a node, so many lines further down."""
-    moved = ast.Pass()
-    moved.lineno, moved.col_offset = node.lineno + shift, node.col_offset
-    moved.end_lineno, moved.end_col_offset = (node.end_lineno or node.lineno) + shift, node.end_col_offset
-    return moved
-
 
 def _annotations(text: str) -> Iterator[tuple[int, str]]:
     """Find comments ``#: stream``, by their lines."""
@@ -414,22 +345,6 @@ def _annotations(text: str) -> Iterator[tuple[int, str]]:
                 yield token.start[0], token.string[len(_ANNOTATION) :].strip()
     except (tokenize.TokenError, IndentationError):
         return  # ast.parse says what is wrong
-
-
-def lines_in_strings(text: str) -> frozenset[int]:
-    r"""Return the lines, from 1, that begin within a string: their indentation is part of it.
-
-    Examples
-    --------
-    >>> sorted(lines_in_strings("s = '''a\n  b'''\nx = 1"))
-    [2]
-    """
-    strings = [
-        node
-        for node in ast.walk(ast.parse(text))
-        if isinstance(node, ast.JoinedStr) or (isinstance(node, ast.Constant) and isinstance(node.value, (str, bytes)))
-    ]
-    return frozenset(line for one in strings for line in range(one.lineno + 1, (one.end_lineno or one.lineno) + 1))
 
 
 def _is_docstring(node: ast.stmt) -> bool:
@@ -482,14 +397,8 @@ def names_of(node: ast.AST) -> tuple[frozenset[str], frozenset[str]]:
 _Uses = tuple[frozenset[str], frozenset[str]]
 
 
-def _first_uses(node: ast.stmt, used: _Uses | None = None) -> _Uses:
-    """Return the names that a statement may look up before it binds them, and those that it binds in any case.
-
-    Parameters
-    ----------
-    used
-        What `names_of` says of it, where that is known.
-    """
+def first_uses(node: ast.stmt, used: _Uses | None = None) -> _Uses:
+    """Return the names that a statement may look up before it binds them, and those that it binds in any case."""
     match node:
         case ast.If(test=test, body=body, orelse=other):
             (first, bound), (second, also_bound) = _uses_in(body), _uses_in(other)
@@ -510,7 +419,7 @@ def _first_uses(node: ast.stmt, used: _Uses | None = None) -> _Uses:
 def _uses_in(body: Sequence[ast.stmt]) -> _Uses:
     needs, binds = frozenset[str](), frozenset[str]()
     for node in body:
-        first, bound = _first_uses(node)
+        first, bound = first_uses(node)
         needs, binds = needs | (first - binds), binds | bound
     return needs, binds
 
@@ -529,23 +438,10 @@ def _add_inner(table: symtable.SymbolTable, reads: set[str], writes: set[str]) -
         _add_inner(child, reads, writes)
 
 
-def _tests_of(node: ast.stmt) -> tuple[frozenset[str], bool]:
-    """Return the names in conditions of a statement, and whether it has any condition."""
-    tests: list[ast.expr] = []
-    is_branching = False
-    for part in ast.walk(node):
-        match part:
-            case ast.If(test=test) | ast.While(test=test) | ast.IfExp(test=test) | ast.Assert(test=test):
-                tests.append(test)
-            case ast.Match(subject=subject):
-                tests.append(subject)
-            case ast.comprehension(ifs=ifs):
-                tests.extend(ifs)
-            case ast.BoolOp(values=values):
-                tests.extend(values[:-1])
-            case ast.For(iter=iterated):
-                tests.append(iterated)
-            case ast.Try() | ast.Break() | ast.Continue():
-                is_branching = True
-    names = {one.id for test in tests for one in ast.walk(test) if isinstance(one, ast.Name)}
-    return frozenset(names), is_branching or bool(tests)
+_BRANCHES = (ast.If, ast.While, ast.IfExp, ast.Assert, ast.Match, ast.BoolOp, ast.For, ast.Try, ast.Break, ast.Continue)
+
+
+def _is_branching(node: ast.stmt) -> bool:
+    """Tell whether a statement has any condition."""
+    parts = list(ast.walk(node))
+    return any(isinstance(part, _BRANCHES) or (isinstance(part, ast.comprehension) and part.ifs) for part in parts)

@@ -42,17 +42,7 @@ def eager(function: Any) -> Any:
 def watching_torch(
     note: Note, host_wait: Callable[[], object], *, device_types: Iterable[str] = ("cuda",)
 ) -> AbstractContextManager[object]:
-    """Tell what torch's operators read and write, in a ``with`` block of this thread.
-
-    Parameters
-    ----------
-    note
-        Is told of each operator.
-    host_wait
-        Is called where the host reads a value.
-    device_types
-        Tensors of which devices are told of.
-    """
+    """Tell what torch's operators read and write, in a ``with`` block of this thread."""
     if torch_here() is None:
         return nullcontext()
     mode: Any = import_module("torch.utils._python_dispatch").TorchDispatchMode
@@ -79,7 +69,7 @@ def watching_torch(
 
 
 def _schema(operator: Any) -> Any:
-    return operator._schema  # noqa: SLF001 - the only way to it
+    return operator._schema
 
 
 def _given(operator: Any, args: Any, kwargs: Mapping[str, Any], devices: frozenset[str]) -> Iterable[tuple[Any, bool]]:
@@ -117,13 +107,7 @@ class TorchPieces:
 
 
 class TorchAccesses:
-    """Tells those who look for hazards what torch's operators read and write, on torch's current stream.
-
-    Parameters
-    ----------
-    watch
-        Takes the notes.
-    """
+    """Tells those who look for hazards what torch's operators read and write, on torch's current stream."""
 
     def __init__(self, watch: AccessWatch) -> None:
         self._watch = watch
@@ -158,12 +142,6 @@ def _weak_storage(tensor: Any) -> Any:
     return reductions.StorageWeakRef(tensor.untyped_storage())
 
 
-def graph_breaks() -> Mapping[str, int]:
-    """Return how often torch.compile has broken a graph so far, by the reason."""
-    dynamo = sys.modules.get("torch._dynamo.utils")
-    return {} if dynamo is None else dict(dynamo.counters["graph_break"])
-
-
 def bytes_of(tensor: Any) -> tuple[int, int]:
     """Return the addresses of the first byte of a tensor's storage, and of the one behind its last."""
     storage = tensor.untyped_storage()
@@ -192,9 +170,9 @@ def copied_tensors(values: Iterable[Any]) -> list[Any]:
     made = []
     for value in values:
         storage = value.untyped_storage()
-        if storage._cdata not in storages:  # noqa: SLF001 - its address
-            storages[storage._cdata] = storage.clone()  # noqa: SLF001
-        place = storages[storage._cdata]  # noqa: SLF001
+        if storage._cdata not in storages:
+            storages[storage._cdata] = storage.clone()
+        place = storages[storage._cdata]
         copy = torch.empty(0, dtype=value.dtype, device=value.device)
         copy.set_(place, value.storage_offset(), value.shape, value.stride())
         copy.requires_grad_(value.requires_grad)

@@ -114,6 +114,9 @@ def gives_others(value: object) -> bool:
 
 # What variables lead to
 
+MORE = "more than are followed"
+"""The key of a place that stands for all behind the last that is looked at."""
+
 
 class Slot(NamedTuple):
     """A place that holds a value, and that another one can be put into."""
@@ -132,13 +135,6 @@ def reach(values: dict[str, Any], names: Iterable[str], looked_up: frozenset[str
     """Yield all places that variables lead to: containers, objects, and the user's functions, classes and modules.
 
     Each comes with what it belongs to: its variable, or a function, class or module, which others may share.
-
-    Parameters
-    ----------
-    values, names
-        Variables, and which of them are followed.
-    looked_up
-        Names that the program looks up: of a module only these count, and what functions look up.
     """
     seen = dict[int, object]()
     modules: list[tuple[str, types.ModuleType, set[str]]] = []
@@ -158,7 +154,7 @@ def reach(values: dict[str, Any], names: Iterable[str], looked_up: frozenset[str
         if not waiting:  # modules come last, when all that is looked up is known
             waiting = [(label, one) for label, module, done in modules for one in _new_slots(module, looked_up, done)]
     if waiting:
-        yield "values", Slot("more than are followed", object())
+        yield "values", Slot(MORE, object())
 
 
 def root_slot(values: dict[str, Any], name: str) -> Slot:
@@ -176,13 +172,6 @@ class FunctionNames(dict[str, Any]):
     """The variables of a function that runs as a program: its own, then those of its closure and its module as they are now.
 
     What neither knows comes from the caller. As a dictionary it holds all of them as they were when it was made.
-
-    Parameters
-    ----------
-    function
-        The function.
-    look_up
-        Returns the caller's variables, by which parameters get their values.
     """
 
     def __init__(self, function: types.FunctionType, look_up: Callable[[], dict[str, Any]]) -> None:
@@ -293,15 +282,7 @@ def _slots_of_class(kind: type) -> list[Slot]:
 def replace_values(
     values: dict[str, Any], names: Iterable[str], looked_up: frozenset[str], change: Callable[[Any], Any]
 ) -> None:
-    """Put other values in place of some that variables lead to, wherever they are.
-
-    Parameters
-    ----------
-    values, names, looked_up
-        See `reach`.
-    change
-        Returns what is to stand in place of a value; the value itself for what stays.
-    """
+    """Put other values in place of some that variables lead to, wherever they are."""
     for _, (key, value, owner, put) in reach(values, names, looked_up):
         if put is not None and (made := change(value)) is not value:
             put(owner, key, made)
@@ -455,15 +436,7 @@ def _address_of(array: Any) -> int:
 def copied(
     values: Mapping[str, object], duplicate: Callable[[Sequence[Any]], Sequence[Any]]
 ) -> tuple[dict[str, object], list[str]]:
-    """Return copies of variables; arrays that share memory have copies that do. And the names of what cannot be copied.
-
-    Parameters
-    ----------
-    values
-        Variables.
-    duplicate
-        Copies arrays, see `gpustreamlab.backends.Backend.duplicate`.
-    """
+    """Return copies of variables; arrays that share memory have copies that do. And the names of what cannot be copied."""
     arrays = list({id(array): array for value in values.values() for array in find_arrays(value)}.values())
     memo: dict[int, Any] = {id(array): made for array, made in zip(arrays, duplicate(arrays), strict=True) if made is not None}
     tensors = [array for array in arrays if is_tensor(array) and id(array) not in memo]
@@ -488,10 +461,19 @@ def _copied_function(function: types.FunctionType, memo: dict[int, Any]) -> type
     if next(find_arrays(function), None) is None:
         return function
     cells = tuple(types.CellType(copy.deepcopy(cell.cell_contents, memo)) for cell in function.__closure__ or ())
-    made = types.FunctionType(
-        function.__code__, function.__globals__, function.__name__, copy.deepcopy(function.__defaults__, memo), cells
+    return remade(
+        function,
+        closure=cells,
+        defaults=copy.deepcopy(function.__defaults__, memo),
+        kwdefaults=copy.deepcopy(function.__kwdefaults__, memo),
     )
-    made.__kwdefaults__ = copy.deepcopy(function.__kwdefaults__, memo)
-    made.__module__, made.__qualname__ = function.__module__, function.__qualname__
+
+
+def remade(function: types.FunctionType, names: dict[str, Any] | None = None, **others: Any) -> types.FunctionType:
+    """Return a function that does what another one does, with other globals, defaults or variables that it closes over."""
+    given = {name: others.get(name, getattr(function, f"__{name}__")) for name in ("defaults", "kwdefaults", "closure")}
+    known = function.__globals__ if names is None else names
+    made = types.FunctionType(function.__code__, known, function.__name__, given["defaults"], given["closure"])
+    made.__kwdefaults__, made.__module__, made.__qualname__ = given["kwdefaults"], function.__module__, function.__qualname__
     made.__dict__.update(function.__dict__)
     return made

@@ -205,9 +205,7 @@ class Spool:
         How often what is new is written, a second.
     """
 
-    def __init__(
-        self, file: SpoolFile, recorder: Recorder, title: Callable[[], str] = str, *, refresh_hz: float = REFRESH_HZ
-    ) -> None:
+    def __init__(self, file: SpoolFile, recorder: Recorder, title: str = "", *, refresh_hz: float = REFRESH_HZ) -> None:
         self._file = file
         self._recorder = recorder
         self._title = title
@@ -288,7 +286,7 @@ class Spool:
     def _write_changes(self, *, is_last: bool = False) -> bool:
         try:
             changes = read_changes(
-                self._recorder, self._progress, title=self._title(), batch_rows=MAX_BATCH_ROWS, is_last=is_last
+                self._recorder, self._progress, title=self._title, batch_rows=MAX_BATCH_ROWS, is_last=is_last
             )
             for batch, progress in changes:
                 if not self._write(batch, progress):
@@ -305,7 +303,7 @@ class Spool:
                 self._give_up(SpoolState.REMOVED, "the file was removed")
                 return False
             if not self._append(batch, progress):
-                small = read_changes(self._recorder, self._progress, title=self._title(), batch_rows=LEAST_ROWS)
+                small = read_changes(self._recorder, self._progress, title=self._title, batch_rows=LEAST_ROWS)
                 all(self._append(*part) for part in small)  # what fits
                 said = limit_batch(self._recorder, self._progress, self.limit_bytes)  # room is kept for it
                 self._file.append(self._with_head(self._encoder.encode(said)))

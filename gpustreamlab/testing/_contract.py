@@ -74,7 +74,7 @@ def streams_overlap(open_session: OpenSession) -> None:
             with lab.on(lab.stream(name), name):
                 spin(lab, SPIN_NS)
         finished(lab)
-        assert lab.overlap().common_ns[0, 1] > SPIN_NS // 2
+        assert lab.trace.overlap().common_ns[0, 1] > SPIN_NS // 2
 
 
 def waiting_orders_two_streams(open_session: OpenSession) -> None:

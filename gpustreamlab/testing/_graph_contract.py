@@ -78,29 +78,6 @@ def a_launch_is_in_the_order_of_its_stream(open_session: OpenSession) -> None:
         graph.close()
 
 
-def a_graph_is_updated_where_arrays_differ(open_session: OpenSession) -> None:
-    """The same calls on other arrays update a graph; other calls do not, and leave it as it was."""
-    with open_session() as lab:
-        stream, source, other = lab.stream("a"), _filled(lab, 3), _filled(lab, 4)
-        with lab.on(stream):
-            out = lab.xp.zeros(_COUNT, "float32")
-        with _capturing(lab, stream) as capture:
-            lab.xp.multiply(source, 2, out=out)
-            graph = capture.instantiate()
-        with _capturing(lab, stream) as capture:
-            lab.xp.multiply(other, 2, out=out)
-            assert capture.update(graph)
-        _launch(lab, graph, stream)
-        np.testing.assert_array_equal(_read(lab, stream, out), 8)
-        with _capturing(lab, stream) as capture:
-            lab.xp.multiply(other, 2, out=out)
-            lab.xp.sqrt(out, out=out)
-            assert not capture.update(graph)
-        _launch(lab, graph, stream)
-        np.testing.assert_array_equal(_read(lab, stream, out), 8)
-        graph.close()
-
-
 def a_stream_that_was_not_joined_is_told(open_session: OpenSession) -> None:
     """A capture ends with an error that names the streams that the first one does not wait for; all of them work again."""
     with open_session() as lab:

@@ -4,34 +4,34 @@ from __future__ import annotations
 
 import re
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from typing import Any, ClassVar, NamedTuple
 
 import numpy as np
 
-from gpustreamlab._util.shell import steps
 from gpustreamlab.analysis._report import Report, Reported, ReportTable
 from gpustreamlab.analysis._scale import format_ns
 from gpustreamlab.errors import MeasureError, OptionError
 from gpustreamlab.model import Layout, check_name
-from gpustreamlab.tuning._bench import (
+from gpustreamlab.tuning._measure import (
     AHEAD,
     AHEAD_NS,
     Calls,
-    Lab,
-    Room,
+    Rig,
     Task,
     ahead_of,
-    check_count,
     check_task,
+    clock_notes,
     drive,
+    interval,
+    means,
+    middle,
     require_work,
+    stray_notes,
 )
-from gpustreamlab.tuning._measure import Conditions, clock_notes, conditions_of, stray_notes
-from gpustreamlab.tuning._statistics import interval, means, middle
-from gpustreamlab.typing import BoolArray, FloatArray, Int64Array
+from gpustreamlab.typing import BoolArray, Int64Array
 
-__all__ = ["Corun", "Place", "TaskTimes", "corun", "read_tasks"]
+__all__ = ["Corun", "Place", "TaskTimes", "read_tasks"]
 
 FEWEST_CALLS = 4
 """Periods that a task needs for its median to be told."""
@@ -95,7 +95,7 @@ class TaskTimes:
 
 @dataclass(frozen=True, slots=True, kw_only=True, repr=False)
 class Corun(Reported):
-    """Tasks beside each other, in steady state. Made by `Session.corun`.
+    """Tasks beside each other, in steady state. Made by `Bench.corun`.
 
     ANTT, STP and fairness are those of Eyerman and Eeckhout, "System-Level Performance Metrics for Multiprogram Workloads",
     IEEE Micro 28 (2008), against each task alone on the whole card.
@@ -111,10 +111,6 @@ class Corun(Reported):
     """The tasks."""
     makespan_ns: Int64Array
     """From the start of the first to the end of the last, when each is called once; shape (n_rounds,), int64, in ns."""
-    conditions: Conditions
-    """How it was measured."""
-    pairs: FloatArray | None = None
-    """Slowdown of each row's task beside each column's alone; shape (n_tasks, n_tasks), float64. None if not asked for."""
     notes: tuple[str, ...] = ()
     """What may be wrong with it, one sentence each."""
 
@@ -190,16 +186,7 @@ class Corun(Reported):
             )
             tail = [format_ns(one.percentile_ns(share)) for share in (95, 99)]
             rows.append([one.name, f"{one.sm_count:,}", alone, there, together, f"{one.slowdown:.2f}", *tail])
-        tables = [
-            ReportTable(caption="A call, from the end of the one before it to its own (medians)", rows=rows, has_row_heads=True)
-        ]
-        if self.pairs is not None:
-            names = [one.name for one in self.tasks]
-            pairs = [
-                ["slowdown beside", *names],
-                *([n, *(f"{x:.2f}" for x in row)] for n, row in zip(names, self.pairs, strict=True)),
-            ]
-            tables.append(ReportTable(caption="Pairs", rows=pairs, has_row_heads=True))
+        caption = "A call, from the end of the one before it to its own (medians)"
         serial = sum(float(np.median(one.alone_ns)) for one in self.tasks)
         low, high = interval(self.makespan_ns)
         notes = (
@@ -209,25 +196,15 @@ class Corun(Reported):
             f"{format_ns(high)}) from the first start to the last end; one after the other {format_ns(serial)}.",
             *self.notes,
         )
-        return Report(title="Co-run:", line=self._line(), tables=tuple(tables), notes=notes)
+        table = ReportTable(caption=caption, rows=rows, has_row_heads=True)
+        return Report(title="Co-run:", line=self._line(), tables=(table,), notes=notes)
 
 
 class Bencher:
-    """Measures places of the same tasks; what each takes alone is measured once for each number of SMs.
+    """Measures places of the same tasks; what each takes alone is measured once for each number of SMs."""
 
-    Parameters
-    ----------
-    room, bench
-        The user's session, and the one in which it is measured.
-    tasks
-        The tasks.
-    repeats
-        Calls of the longest task in each measurement.
-    """
-
-    def __init__(self, room: Room, bench: Lab, tasks: Sequence[Task], repeats: int) -> None:
-        self._room = room
-        self._bench = bench
+    def __init__(self, rig: Rig, tasks: Sequence[Task], repeats: int) -> None:
+        self._rig = rig
         self._tasks = tasks
         self._repeats = max(repeats, FEWEST_CALLS)
         self._alone: dict[tuple[str, int], Calls] = {}
@@ -238,7 +215,7 @@ class Bencher:
         """Measure the tasks beside each other; `scale` times as many calls as otherwise."""
         repeats, self._scale = self._repeats * scale, scale
         alone = [self.alone(task, Place(), repeats) for task in self._tasks]
-        before = self._room.backend.read_clocks()
+        before = self._rig.lab._backend.read_clocks()
         there = [
             self.alone(task, place, repeats) if with_there and place.shares else known
             for task, known in zip(self._tasks, alone, strict=True)
@@ -265,8 +242,7 @@ class Bencher:
                 for (task, stream), calls, by, where in zip(pairs, together, alone, there, strict=True)
             ),
             makespan_ns=np.array(makespans, np.int64),
-            conditions=conditions_of(self._bench, together[0]),
-            notes=(*notes, *clock_notes(before, self._room.backend.read_clocks())),
+            notes=(*notes, *clock_notes(before, self._rig.lab._backend.read_clocks())),
         )
 
     def _notes(self, alone: Sequence[Calls], together: Sequence[Calls]) -> list[str]:
@@ -317,36 +293,13 @@ class Bencher:
 
     def _at_least(self, repeats: int, call_ns: float) -> int:
         """Return how often a task is called that takes so long."""
-        if self._bench.device.simulated:
+        if self._rig.lab.device.simulated:
             return repeats
         return max(repeats, int(np.ceil(self._scale * LEAST_NS / max(call_ns, LEAST_NS / MOST_CALLS))))
 
-    def pairs(self, place: Place) -> FloatArray:
-        """Return the slowdown of each task beside each other one, and beside itself; shape (n_tasks, n_tasks)."""
-        count = len(self._tasks)
-        found = np.ones((count, count))
-        solo = [self.alone(task, Place(), self._repeats) for task in self._tasks]
-        alone = [float(np.mean(one.period_ns)) for one in solo]
-        streams, _ = self._streams(place)
-        for first in range(count):
-            for second in range(first, count):
-                if first == second:
-                    other = self._bench.stream(f"{streams[first].name}.again")
-                    twin = Task(
-                        name=f"{self._tasks[first].name} again", call=self._tasks[first].call, setup=self._tasks[first].setup
-                    )
-                    both = [(self._tasks[first], streams[first]), (twin, other)]
-                else:
-                    both = [(self._tasks[one], streams[one]) for one in (first, second)]
-                calls = self._drive(both, self._counts([solo[first], solo[second]], self._repeats))
-                times = [float(np.mean(_within_all(one, calls))) for one in calls]
-                found[first, second] = times[0] / alone[first]
-                found[second, first] = times[1] / alone[second]
-        return found
-
     def _streams(self, place: Place) -> tuple[list[Any], Layout | None]:
         """Return the stream of each task in a place, which is made if need be."""
-        bench, first = self._bench, dict(place.priorities)
+        bench, first = self._rig.session, dict(place.priorities)
         names = [f"{task.name}{first[task.name]:+d}" if first.get(task.name) else task.name for task in self._tasks]
         if not place.shares:
             return [
@@ -369,7 +322,7 @@ class Bencher:
             max(1, min(ahead_of(self._call_ns.get(task.name, AHEAD_NS)), count // 2))
             for (task, _), count in zip(pairs, counts, strict=True)
         ]
-        return drive(self._room, self._bench, pairs, goes_on, ahead=ahead)
+        return drive(self._rig, pairs, goes_on, ahead=ahead)
 
     def _counts(self, alone: Sequence[Calls], repeats: int) -> list[int]:
         """Return how often each task is called: the longest as often as asked for, shorter ones for as long as that takes."""
@@ -408,13 +361,7 @@ def _inside(calls: Calls, together: Sequence[Calls]) -> BoolArray:
 
 
 def read_tasks(call: str, tasks: Mapping[str, Callable[[], object]]) -> list[Task]:
-    """Return the tasks of a mapping.
-
-    Raises
-    ------
-    OptionError
-        If there are fewer than two, or one is no function.
-    """
+    """Return the tasks of a mapping."""
     if not isinstance(tasks, Mapping) or len(tasks) < 2:  # type: ignore[redundant-expr]
         raise OptionError(f"{call} takes two or more functions by name: {call}({{'prefill': f, 'decode': g}}).")
     return [
@@ -426,13 +373,7 @@ def read_tasks(call: str, tasks: Mapping[str, Callable[[], object]]) -> list[Tas
 def place_of(
     layout: Layout | Mapping[str, int | str] | None, priorities: Mapping[str, int] | None, tasks: Sequence[Task]
 ) -> Place:
-    """Return where tasks run.
-
-    Raises
-    ------
-    OptionError
-        If the layout has not one partition for each task, or a priority is of no task.
-    """
+    """Return where tasks run."""
     names = [task.name for task in tasks]
     unknown = sorted(set(priorities or {}) - set(names))
     if unknown:
@@ -448,26 +389,3 @@ def place_of(
             "the tasks."
         )
     return Place(tuple(shares.items()), first)
-
-
-def corun(
-    room: Room,
-    tasks: Mapping[str, Callable[[], object]],
-    *,
-    layout: Layout | Mapping[str, int | str] | None,
-    priorities: Mapping[str, int] | None,
-    repeats: int,
-    pairs: bool,
-) -> Corun:
-    """Measure tasks beside each other; see `Session.corun`."""
-    known = read_tasks("lab.corun", tasks)
-    check_count("repeats", repeats, FEWEST_CALLS)
-    place = place_of(layout, priorities, known)
-    with room.bench() as bench, steps(1 + pairs, "co-run") as step:
-        bencher = Bencher(room, bench, known, repeats)
-        found = bencher.measure(place)
-        step("together")
-        if not pairs:
-            return found
-        matrix = bencher.pairs(place)
-    return replace(found, pairs=matrix)

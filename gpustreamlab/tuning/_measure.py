@@ -1,66 +1,46 @@
-"""How long the device takes for a call: samples, their median with its interval, and what they may be compared with."""
+"""How long the device takes for a call: measured in a session of its own, whose calls the host makes in turns."""
 
 from __future__ import annotations
 
-from collections.abc import Callable
+import time
+from collections import deque
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass
-from typing import Any, ClassVar
+from typing import TYPE_CHECKING, Any, ClassVar
 
 import numpy as np
+from numpy.typing import ArrayLike
 
 from gpustreamlab.analysis._report import Report, Reported, ReportTable
 from gpustreamlab.analysis._scale import count_text, format_ns
-from gpustreamlab.errors import MeasureError
-from gpustreamlab.model import ClockRates
-from gpustreamlab.tuning._bench import Calls, Lab, Room, Task, check_count, check_task, drive, require_work
-from gpustreamlab.tuning._statistics import interval, outliers, ratio_interval
-from gpustreamlab.typing import Int64Array
+from gpustreamlab.errors import MeasureError, OptionError
+from gpustreamlab.model import BENCH, DEVICE_WORK, SPAN_KINDS, ClockRates, Trace
+from gpustreamlab.typing import CaptureTier, FloatArray, Int64Array, SpanKind
 
-__all__ = ["Conditions", "Measurement", "Ratio", "measure"]
+if TYPE_CHECKING:
+    from gpustreamlab.session import Session
 
+__all__ = ["Measurement", "interval"]
+
+AHEAD = 4
+"""How many calls of one task are enqueued ahead of the device at least, so that it need not wait for the host."""
+AHEAD_NS = 1_000_000
+"""How much work of one task is, if that takes more calls: meanwhile the host calls the others."""
+MOST_AHEAD = 64
 GAP_SHARE = 0.1
 """A call whose stream stands still for more than this share of its time is said to be bound by the host."""
 DRIFT_SHARE = 0.05
 """Halves of the samples whose medians differ by more are said to drift."""
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Conditions:
-    """How something was measured: what has to be alike for two measurements to be compared."""
-
-    device: str
-    """The device's name; a simulated one says so."""
-    driver: str
-    """The CUDA version of its driver."""
-    by: str
-    """``"kernels"``: from the first start to the last end of the work of a call; ``"ranges"``: between two events."""
-    has_setup: bool
-    """Whether something ran before each call."""
-
-    def differences(self, other: Conditions) -> list[str]:
-        """Return what differs, one phrase each."""
-        words = {"device": "device", "driver": "driver", "by": "timed by", "has_setup": "with setup"}
-        pairs = ((word, getattr(self, name), getattr(other, name)) for name, word in words.items())
-        return [f"{word} {mine} and {its}" for word, mine, its in pairs if mine != its]
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Ratio:
-    """One median over another one."""
-
-    value: float
-    """How many times as long the first takes as the second."""
-    interval: tuple[float, float]
-    """Where the ratio lies, by the bootstrap: 95%."""
-
-    def __str__(self) -> str:
-        low, high = self.interval
-        return f"{self.value:.3g} times as long ({low:.3g} to {high:.3g})"
+WORK = [SPAN_KINDS.index(kind) for kind in DEVICE_WORK]
+_RANGE = SPAN_KINDS.index(SpanKind.RANGE)
+_RESAMPLES = 2_000
+_SEED = 20_26
 
 
 @dataclass(frozen=True, slots=True, kw_only=True, repr=False)
 class Measurement(Reported):
-    """What the device took for calls of one function. Made by `Session.measure`."""
+    """What the device took for calls of one function. Made by `Bench.measure`."""
 
     _columns: ClassVar = ("samples_ns", "busy_ns")
 
@@ -72,8 +52,10 @@ class Measurement(Reported):
     """From the start of the first work of each call to the end of its last; shape (n_calls,), int64. Warm-up is left out."""
     busy_ns: Int64Array
     """How long the work of each call took, without the gaps between; shape (n_calls,), int64."""
-    conditions: Conditions
-    """How it was measured."""
+    device: str
+    """The device's name; a simulated one says so."""
+    by: str
+    """``"kernels"``: from the first start to the last end of the work of a call; ``"ranges"``: between two events."""
     launch_count: int = 0
     """Kernels, copies and fills of a call; 0 where they are not known."""
     notes: tuple[str, ...] = ()
@@ -81,7 +63,7 @@ class Measurement(Reported):
 
     @property
     def median_ns(self) -> float:
-        """The median of the samples. Outliers move it as little as any sample does."""
+        """The median of the samples."""
         return float(np.median(self.samples_ns))
 
     @property
@@ -89,105 +71,302 @@ class Measurement(Reported):
         """Where the median lies, by the bootstrap: 95%."""
         return interval(self.samples_ns)
 
-    @property
-    def outlier_count(self) -> int:
-        """How many samples are far from the others; they are kept. The rule stands in `gpustreamlab.tuning.outliers`."""
-        return int(outliers(self.samples_ns).sum())
-
     def percentile_ns(self, share: float) -> float:
         """Return the time that a share of the calls (0 to 100) does not exceed, in ns."""
         return float(np.percentile(self.samples_ns, share))
-
-    def compare(self, other: Measurement) -> Ratio:
-        """Return how many times as long this takes as the other.
-
-        Raises
-        ------
-        MeasureError
-            If the two were not measured alike.
-        """
-        differences = self.conditions.differences(other.conditions)
-        if differences:
-            raise MeasureError(
-                f"{self.name!r} and {other.name!r} were not measured alike: {', '.join(differences)}. Measure both in "
-                "one session."
-            )
-        return Ratio(value=self.median_ns / other.median_ns, interval=ratio_interval(self.samples_ns, other.samples_ns))
 
     def _line(self) -> str:
         low, high = self.interval_ns
         return (
             f"{self.name}: {format_ns(self.median_ns)} ({format_ns(low)} to {format_ns(high)}) on "
-            f"{count_text(self.sm_count, 'SM')}, "
-            f"median of {count_text(len(self.samples_ns), 'call')}"
+            f"{count_text(self.sm_count, 'SM')}, median of {count_text(len(self.samples_ns), 'call')}"
         )
 
     def _report(self) -> Report:
-        rows = [["median", "95% interval of it", "p95", "longest", "outliers", "busy"]]
         low, high = self.interval_ns
-        rows.append(
+        rows = [
+            ["median", "95% interval of it", "p95", "longest", "busy"],
             [
                 format_ns(self.median_ns),
                 f"{format_ns(low)} to {format_ns(high)}",
                 format_ns(self.percentile_ns(95)),
                 format_ns(int(self.samples_ns.max())),
-                f"{self.outlier_count:,}",
                 f"{int(self.busy_ns.sum()) / max(int(self.samples_ns.sum()), 1):.0%}",
-            ]
-        )
-        by = "by its kernels" if self.conditions.by == "kernels" else "by events around it"
-        how = f"Timed {by}, from the first start to the last end of a call's work, on {self.conditions.device}."
+            ],
+        ]
+        by = "by its kernels" if self.by == "kernels" else "by events around it"
+        how = f"Timed {by}, from the first start to the last end of a call's work, on {self.device}."
         return Report(
             title="Measured:", line=self._line(), tables=(ReportTable(caption="One call", rows=rows),), notes=(how, *self.notes)
         )
 
 
-def measure(
-    room: Room,
-    function: Callable[[], object],
+class Rig:
+    """A session in which work is measured, on the device of the user's, whose trace and layout stay as they are."""
+
+    def __init__(self, lab: Session) -> None:
+        self.lab = lab
+        self.session = type(lab)(lab._backend, title="measurements", hazards="off")
+        self._twins: dict[tuple[str, int], Any] = {}
+        """Streams of the rig as lanes of the user's session, by name and handle."""
+
+    def twin(self, stream: Any) -> Any:
+        """Return a stream of the rig as one of the user's session: its functions may ask that what is selected."""
+        key = (stream.name, stream.handle)
+        if key not in self._twins:
+            self._twins[key] = self.lab.stream(f"{BENCH}{stream.name}/{stream.handle:x}", external=stream)
+        return self._twins[key]
+
+    def adopted(self, stream: Any) -> Any:
+        """Return a stream of the user's as one of the rig."""
+        with self.lab.select(stream) as chosen:
+            made = self.session.stream(chosen.name, external=chosen)
+        self._twins[made.name, made.handle] = chosen
+        return made
+
+    def close(self) -> None:
+        """Close it, and the lanes that stood for its streams."""
+        try:
+            for twin in self._twins.values():
+                if twin.name.startswith(BENCH):
+                    twin.close()
+        finally:
+            self.session.close()
+
+    def measure(self, task: Task, stream: Any, *, repeats: int, warmup: int) -> Measurement:
+        """Measure calls of a task on a stream of the rig."""
+        if warmup:
+            drive(self, [(task, stream)], lambda counts: counts[0] < warmup)
+        before = self.lab._backend.read_clocks()
+        (calls,) = drive(self, [(task, stream)], lambda counts: counts[0] < repeats)
+        after = self.lab._backend.read_clocks()
+        require_work(calls, task, stream.name)
+        return Measurement(
+            name=task.name,
+            sm_count=stream.sm_count,
+            samples_ns=calls.duration_ns,
+            busy_ns=calls.busy_ns,
+            device=self.lab.device.label,
+            by="kernels" if calls.has_kernels else "ranges",
+            launch_count=calls.launch_count,
+            notes=(*_notes_of(calls, task), *clock_notes(before, after)),
+        )
+
+
+@contextmanager
+def opened_rig(lab: Session) -> Iterator[Rig]:
+    """Open a rig for a ``with`` block."""
+    lab.synchronize()  # what the user's streams hold is no part of it
+    rig = Rig(lab)
+    try:
+        with lab._accesses.paused():
+            yield rig
+            rig.session.synchronize()
+    finally:
+        rig.close()
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Task:
+    """What is called again and again."""
+
+    name: str
+    """How its calls are named in the trace."""
+    call: Callable[[], object]
+    """Enqueues its work on the selected stream."""
+    setup: Callable[[], object] | None = None
+    """Called before each call, on the same stream; its work is no part of the samples."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Calls:
+    """What the device did for the calls of one task, in their order. All columns have shape (n_calls,), in ns."""
+
+    start_ns: Int64Array
+    """When the first work of each began."""
+    end_ns: Int64Array
+    """When the last work of each ended."""
+    busy_ns: Int64Array
+    """How long its work took, summed; the same as from start to end where kernels are not known."""
+    launch_count: int
+    """Kernels, copies and fills of a call, at most; 0 where they are not known."""
+    has_kernels: bool
+    """Whether kernels were captured."""
+    stray_count: int
+    """Pieces of work on other streams than that of the call."""
+    host_ns: Int64Array
+    """How long the host took for each call."""
+    waited_count: int
+    """Calls behind which the stream had nothing to do any more: the call, or the host, has waited for the device."""
+    host_share: float
+    """Share of the time in which the host made calls; near 1 it never had to wait, and sets the pace."""
+
+    def __len__(self) -> int:
+        return len(self.start_ns)
+
+    @property
+    def duration_ns(self) -> Int64Array:
+        """From the first start to the last end of each call."""
+        return self.end_ns - self.start_ns
+
+    @property
+    def period_ns(self) -> Int64Array:
+        """From the end of the call before to the end of each, the first left out; shape (n_calls - 1,)."""
+        return np.diff(self.end_ns)
+
+
+def check_task(call: str, task: object) -> Callable[[], object]:
+    """Return a callable that takes nothing."""
+    if not callable(task):
+        raise OptionError(
+            f"{call} takes a function without arguments that enqueues work, not {task!r:.60}. Use {call.partition('(')[0]}"
+            "(lambda: f(x))."
+        )
+    return task
+
+
+def check_count(name: str, value: object, least: int) -> int:
+    """Return a whole number of at least so many."""
+    if isinstance(value, bool) or not isinstance(value, (int, np.integer)) or value < least:
+        raise OptionError(
+            f"{name} is {value!r:.40}; give a whole number of at least {least}, for example {name}={max(least, 10)}."
+        )
+    return int(value)
+
+
+def ahead_of(call_ns: float) -> int:
+    """Return how many calls of a task are enqueued ahead of the device, by how long one takes.
+
+    Examples
+    --------
+    >>> ahead_of(50_000), ahead_of(3_000_000), ahead_of(1_000)
+    (20, 4, 64)
+    """
+    return int(np.clip(np.ceil(AHEAD_NS / max(call_ns, 1)), AHEAD, MOST_AHEAD))
+
+
+def drive(
+    rig: Rig,
+    tasks: Sequence[tuple[Task, Any]],
+    goes_on: Callable[[Sequence[int]], bool],
     *,
-    stream: Any = None,
-    repeats: int,
-    warmup: int,
-    setup: Callable[[], object] | None,
-) -> Measurement:
-    """Measure calls on a stream of the user's; see `Session.measure`."""
-    task = Task(name=name_of(function), call=check_task("lab.measure(f)", function), setup=setup)
-    check_count("repeats", repeats, 2)
-    check_count("warmup", warmup, 0)
-    with room.bench() as bench:
-        given = room.lab.current if stream is None else stream
-        chosen = bench.stream("measured") if given is None else adopted(room, bench, given)
-        return measure_on(room, bench, task, chosen, repeats=repeats, warmup=warmup)
+    ahead: Sequence[int] | None = None,
+) -> list[Calls]:
+    """Call tasks in turns, each on its stream, until told to stop; return what the device did for the calls of each.
+
+    The host fills the queue of whichever task has the least ahead of the device, so that all streams have work as long as it
+    keeps up; one selection serves all calls of a filling, as it takes the host longer than many a launch. Earlier records of
+    the rig are forgotten.
+    """
+    bench = rig.session
+    bench.synchronize()
+    bench.clear()
+    queues = [_Queue(task, stream, depth) for (task, stream), depth in zip(tasks, ahead or [AHEAD] * len(tasks), strict=True)]
+    now, waiting_ns = rig.lab._backend.host_time_ns, 0
+    began_ns = now()
+    while goes_on([len(queue.host_ns) for queue in queues]):
+        queue = min(queues, key=lambda one: (len(one.flying) / one.depth, len(one.host_ns)))
+        if len(queue.flying) >= queue.depth:
+            waiting_ns -= now()
+            _await_room(queues)
+            waiting_ns += now()
+            continue
+        with rig.lab.select(rig.twin(queue.stream)), bench.select(queue.stream):
+            while len(queue.flying) < queue.depth and goes_on([len(queue.host_ns) for queue in queues]):
+                queue.call(bench, now)
+    host_share = 1 - waiting_ns / max(now() - began_ns, 1)
+    bench.synchronize()
+    trace = bench.trace
+    return [_calls_of(trace, queue, host_share) for queue in queues]
 
 
-def measure_on(room: Room, bench: Lab, task: Task, stream: Any, *, repeats: int, warmup: int) -> Measurement:
-    """Measure calls of a task on a stream of a bench."""
-    if warmup:
-        drive(room, bench, [(task, stream)], lambda counts: counts[0] < warmup)
-    before = room.backend.read_clocks()
-    (calls,) = drive(room, bench, [(task, stream)], lambda counts: counts[0] < repeats)
-    after = room.backend.read_clocks()
-    require_work(calls, task, stream.name)
-    return Measurement(
-        name=task.name,
-        sm_count=stream.sm_count,
-        samples_ns=calls.duration_ns,
-        busy_ns=calls.busy_ns,
-        conditions=conditions_of(bench, calls, has_setup=task.setup is not None),
-        launch_count=calls.launch_count,
-        notes=(*notes_of(calls, task), *clock_notes(before, after)),
+class _Queue:
+    """The calls of one task: those that were made, and those of which the device has not done all."""
+
+    def __init__(self, task: Task, stream: Any, depth: int) -> None:
+        self.task, self.stream, self.depth = task, stream, depth
+        self.flying: deque[Any] = deque()
+        self.host_ns: list[int] = []
+        self.waited_count = 0
+
+    def call(self, bench: Session, now: Callable[[], int]) -> None:
+        """Make one more call, on the stream that is selected."""
+        if self.task.setup is not None:
+            with bench.range("setup"):
+                self.task.setup()
+        began_ns = now()
+        with bench.range(self.task.name):
+            self.task.call()
+        self.host_ns.append(now() - began_ns)
+        event = self.stream.record()
+        self.waited_count += event.query()
+        self.flying.append(event)
+
+
+def _await_room(queues: Sequence[_Queue]) -> None:
+    """Wait until half of a queue has ended, and forget all calls that have: being asked first is no advantage."""
+    while all(2 * len(queue.flying) > queue.depth for queue in queues):
+        for queue in queues:
+            while queue.flying and queue.flying[0].query():
+                queue.flying.popleft()
+        time.sleep(0)
+
+
+def _calls_of(trace: Trace, queue: _Queue, host_share: float) -> Calls:
+    name = queue.task.name
+    code = trace.names.index(name) if name in trace.names else -1
+    lane = next(place for place, one in enumerate(trace.lanes) if one.name == queue.stream.name)
+    rows = np.flatnonzero((trace.kind == _RANGE) & (trace.name == code) & (trace.lane == lane))
+    rows = rows[np.argsort(trace.start_ns[rows], kind="stable")]
+    place_of = np.full(len(trace), -1, np.int64)
+    place_of[rows] = np.arange(len(rows))
+    work = np.flatnonzero(np.isin(trace.kind, WORK))
+    owner = trace.parent[work].astype(np.int64)
+    while True:  # up to the call, through ranges in between
+        onward = (owner >= 0) & (place_of[owner] < 0)
+        if not onward.any():
+            break
+        owner[onward] = trace.parent[owner[onward]]
+    place = np.where(owner >= 0, place_of[owner], -1)
+    work, place = work[place >= 0], place[place >= 0]
+    start_ns, end_ns = trace.start_ns[rows].copy(), trace.end_ns[rows].copy()
+    busy_ns, counts = end_ns - start_ns, np.bincount(place, minlength=len(rows))
+    if len(work):
+        known = counts > 0
+        first, last, busy = (
+            np.full(len(rows), np.iinfo(np.int64).max),
+            np.zeros(len(rows), np.int64),
+            np.zeros(len(rows), np.int64),
+        )
+        np.minimum.at(first, place, trace.start_ns[work])
+        np.maximum.at(last, place, trace.end_ns[work])
+        np.add.at(busy, place, trace.duration_ns[work])
+        start_ns, end_ns, busy_ns = (np.where(known, *pair) for pair in ((first, start_ns), (last, end_ns), (busy, busy_ns)))
+        if not known.all():
+            start_ns, end_ns, busy_ns = (values[known] for values in (start_ns, end_ns, busy_ns))
+    return Calls(
+        start_ns=start_ns,
+        end_ns=end_ns,
+        busy_ns=busy_ns,
+        launch_count=int(counts.max(initial=0)),
+        has_kernels=trace.metadata.tier == CaptureTier.KERNELS,
+        stray_count=int((trace.lane[work] != lane).sum()),
+        host_ns=np.array(queue.host_ns, np.int64),
+        waited_count=queue.waited_count,
+        host_share=host_share,
     )
 
 
-def conditions_of(bench: Lab, calls: Calls, *, has_setup: bool = False) -> Conditions:
-    """Return how calls were measured."""
-    device = bench.device
-    by = "kernels" if calls.has_kernels else "ranges"
-    return Conditions(device=device.label, driver=device.driver_version, by=by, has_setup=has_setup)
+def require_work(calls: Calls, task: Task, stream: str) -> None:
+    """Raise where nothing was seen to run."""
+    if not len(calls) or int(calls.duration_ns.max()) <= 0 or (calls.has_kernels and not calls.launch_count):
+        raise MeasureError(
+            f"{task.name!r} enqueued no work on stream {stream!r}, so there is nothing to measure. Pass a function that "
+            "enqueues work on the stream that is selected, for example lambda: xp.matmul(a, b, out=c)."
+        )
 
 
-def notes_of(calls: Calls, task: Task) -> list[str]:
+def _notes_of(calls: Calls, task: Task) -> list[str]:
     """Return what may be wrong with the samples of a task."""
     notes = []
     samples, count = calls.duration_ns, len(calls)
@@ -235,15 +414,50 @@ def clock_notes(before: ClockRates | None, after: ClockRates | None) -> list[str
     return notes
 
 
-def adopted(room: Room, bench: Lab, stream: Any) -> Any:
-    """Return a stream of the user's as one of the bench."""
-    with room.lab.select(stream) as chosen:
-        made = bench.stream(chosen.name, external=chosen)
-    room.twins[made.name, made.handle] = chosen
-    return made
-
-
 def name_of(function: object) -> str:
     """Return what a function is called; a stand-in for one without a name."""
     name = getattr(function, "__name__", "") or type(function).__name__
     return "call" if name == "<lambda>" else name
+
+
+def interval(samples: ArrayLike) -> tuple[float, float]:
+    """Return the interval of the median by the percentile bootstrap: 2,000 draws with replacement, the seed fixed.
+
+    Parameters
+    ----------
+    samples
+        Shape (n,), n at least 1.
+
+    Returns
+    -------
+    tuple of float
+        The ends of the middle 95% of the resamples. Source: Efron, "Bootstrap Methods", Annals of Statistics 7 (1979).
+
+    Examples
+    --------
+    >>> interval([5.0])
+    (5.0, 5.0)
+    >>> low, high = interval([9, 10, 10, 11, 10, 9, 12])
+    >>> low <= 10 <= high
+    True
+    """
+    drawn = _drawn(np.asarray(samples, float))
+    return middle(np.median(drawn, axis=1))
+
+
+def means(samples: ArrayLike, place: int = 0) -> FloatArray:
+    """Return the means of the resamples; shape (2,000,). Different places draw independently."""
+    found: FloatArray = np.mean(_drawn(np.asarray(samples, float), place), axis=1)
+    return found
+
+
+def _drawn(values: FloatArray, place: int = 0) -> FloatArray:
+    chance = np.random.default_rng((_SEED, place))
+    drawn: FloatArray = values[chance.integers(0, len(values), (_RESAMPLES, len(values)))]
+    return drawn
+
+
+def middle(found: FloatArray) -> tuple[float, float]:
+    """Return the ends of the middle of resamples, 95% of them."""
+    low, high = np.quantile(found, [0.025, 0.975])
+    return float(low), float(high)

@@ -14,7 +14,7 @@ from gpustreamlab.analysis._scale import format_ns
 from gpustreamlab.errors import MeasureError, OptionError, nearest_hint
 from gpustreamlab.model import PREDICTED, SPAN_KINDS, Lane, Layout, Partition, Trace
 from gpustreamlab.timeline import Comparison
-from gpustreamlab.tuning._bench import WORK
+from gpustreamlab.tuning._measure import WORK
 from gpustreamlab.tuning._rerun import Need, Seat, Work, run_again, work_of
 from gpustreamlab.tuning._sweep import Sweep
 from gpustreamlab.typing import FloatArray, Int64Array, SpanKind
@@ -243,13 +243,13 @@ def _sweeps(given: object) -> dict[str, Sweep]:
     for name, one in found.items():
         if not isinstance(one, Sweep):
             raise OptionError(
-                f"what_if got {one!r:.60} as a sweep. Give what lab.sweep(f) returned, by the name of the range or kernel: "
-                "trace.what_if(layout, sweep={'gemm': lab.sweep(f)})."
+                f"what_if got {one!r:.60} as a sweep. Give what lab.bench.sweep(f) returned, by the name of the range or "
+                "kernel: trace.what_if(layout, sweep={'gemm': lab.bench.sweep(f)})."
             )
         if len(one.points) < FEWEST_POINTS:
             raise MeasureError(
                 f"The sweep of {name!r} has one size, {one.points[0].sm_count} SMs, and from that nothing follows for others. "
-                f"Give it two or more, better four: sweep={{{name!r}: lab.sweep(f, sms=[...])}}."
+                f"Give it two or more, better four: sweep={{{name!r}: lab.bench.sweep(f, sms=[...])}}."
             )
     return found
 
@@ -311,19 +311,13 @@ class _Parts:
 
 
 def _parts_of(trace: Trace, work: Work, sweeps: Mapping[str, Sweep]) -> _Parts:
-    """Find the sweep of each kernel: of the innermost range around it that has one, else of its own name.
-
-    Raises
-    ------
-    MeasureError
-        If kernels without one have too much of the busy time.
-    """
+    """Find the sweep of each kernel: of the innermost range around it that has one, else of its own name."""
     known = {*(trace.names[code] for code in trace.name)}
     wrong = [name for name in sweeps if name not in known]
     if wrong:
         raise OptionError(
             f"The trace has no range and no kernel {wrong[0]!r}. {nearest_hint(wrong[0], sorted(known))} Give sweeps by their "
-            "names: trace.what_if(layout, sweep={'gemm': lab.sweep(f)})."
+            "names: trace.what_if(layout, sweep={'gemm': lab.bench.sweep(f)})."
         )
     kernels = np.flatnonzero(work.is_kernel).tolist()
     key: list[str | None] = [None] * len(work.rows)
@@ -378,7 +372,7 @@ def _require_sweeps(missing: Mapping[str, int], busy_ns: int) -> None:
     names = sorted(missing, key=lambda name: -missing[name])
     shares = ", ".join(f"{name!r} ({missing[name] / busy_ns:.0%} of the busy time)" for name in names[:8])
     more = f" and {len(names) - 8} more" if len(names) > 8 else ""
-    typed = ", ".join(f"{name!r}: lab.sweep(f{place})" for place, name in enumerate(names[:8]))
+    typed = ", ".join(f"{name!r}: lab.bench.sweep(f{place})" for place, name in enumerate(names[:8]))
     raise MeasureError(
         f"Nothing is predicted: what {shares}{more} would take on other SMs is not known. Sweep each with a function that does "
         f"what it does: trace.what_if(layout, sweep={{{typed}}})."
@@ -398,13 +392,7 @@ def _shortest(trace: Trace, work: Work, kernels: list[int]) -> FloatArray:
 
 
 def _own_lanes(trace: Trace, work: Work) -> tuple[Lane, ...]:
-    """Return the lanes with the SMs that they had.
-
-    Raises
-    ------
-    OptionError
-        If one had several layouts.
-    """
+    """Return the lanes with the SMs that they had."""
     lanes = []
     for place, lane in enumerate(trace.lanes):
         codes = np.unique(trace.partition[work.rows[work.lane == place]]).tolist()

@@ -14,7 +14,7 @@ from gpustreamlab.backends.sim._commands import CopyRun, CopySpec, DeviceWork, M
 from gpustreamlab.backends.sim._scheduler import Scheduler
 from gpustreamlab.errors import MeasureError
 from gpustreamlab.model import SPAN_KINDS, Trace
-from gpustreamlab.tuning._bench import WORK
+from gpustreamlab.tuning._measure import WORK
 from gpustreamlab.typing import BoolArray, EdgeKind, Int64Array, SpanKind
 
 __all__ = ["Need", "Seat", "Work", "run_again", "work_of"]
@@ -80,13 +80,7 @@ class Work:
 
 
 def work_of(trace: Trace) -> Work:
-    """Return what of a trace ran on the device.
-
-    Raises
-    ------
-    MeasureError
-        If there are no kernels in it.
-    """
+    """Return what of a trace ran on the device."""
     rows = np.flatnonzero(np.isin(trace.kind, WORK))
     if not (trace.kind[rows] == _KERNEL).any():
         raise MeasureError(
@@ -158,22 +152,6 @@ def run_again(
 ) -> tuple[Int64Array, Int64Array]:
     """Schedule work anew: each stream in its order, never before its launch or what it waited for.
 
-    Parameters
-    ----------
-    trace, work
-        What was recorded.
-    seats
-        Where each lane's work runs.
-    need_of
-        Given a place in the columns of `work` and a number of SMs: what the kernel takes on them; None for as long as it took.
-
-    Returns
-    -------
-    tuple of ndarray of int64, shape (n_work,)
-        When each begins and ends, in ns from the first launch.
-
-    Notes
-    -----
     Where the host waited for work before it launched more, its launches move with that work. They are fixed before a run, so it
     is run again until they stay.
     """

@@ -2,38 +2,72 @@
 
 from __future__ import annotations
 
+import itertools
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, ClassVar
 
 import numpy as np
+from numpy.typing import ArrayLike
 
-from gpustreamlab._util.shell import steps
 from gpustreamlab.analysis import blocks_that_fit
 from gpustreamlab.analysis._report import Report, Reported, ReportTable
 from gpustreamlab.analysis._scale import count_text, format_ns
 from gpustreamlab.draw import Chart, sweep_chart
 from gpustreamlab.errors import MeasureError, OptionError
-from gpustreamlab.model import Trace
-from gpustreamlab.tuning._bench import WORK, Lab, Room, Task, check_count, check_task
-from gpustreamlab.tuning._fits import FEWEST_SIZES, NO_FIT_ERROR, Fit, fit_times
-from gpustreamlab.tuning._measure import Measurement, measure_on, name_of
+from gpustreamlab.model import Device, Trace
+from gpustreamlab.tuning._measure import WORK, Measurement, Rig, Task, check_count
 from gpustreamlab.typing import FloatArray, Int64Array
 
 if TYPE_CHECKING:
     import pandas as pd
 
-__all__ = ["Sweep", "sweep"]
+__all__ = ["Fit", "Sweep", "fit_times"]
 
+NO_FIT_ERROR = 0.15
+"""A model whose held-out error is above this, in the median, fits nothing."""
+FEWEST_SIZES = 4
+"""With fewer sizes nothing can be held out."""
+TIE_DIGITS = 3
+"""Models whose median errors are the same to this many digits are told apart by their worst error."""
+MOST_KERNELS = 4
+"""How many kernels the waves of a call are told apart by: those with most time."""
 KNEE_SHARE = 0.05
 """The knee is the smallest size that is at most this share slower than the fastest one."""
 PART = "sweep"
 """The partition in which calls are measured."""
 
 
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Fit:
+    """A model of the time that a call takes on some number of SMs."""
+
+    model: str
+    """``"Amdahl"``, ``"roofline"``, ``"waves"`` or ``"waves and a floor"``."""
+    formula: str
+    """The model with its numbers; times in us, n is the number of SMs."""
+    errors: FloatArray
+    """Relative error at each size when the model was fitted to the others; shape (n_sizes,), float64."""
+    predict: Callable[[ArrayLike], FloatArray]
+    """Returns the time in ns for numbers of SMs."""
+
+    @property
+    def median_error(self) -> float:
+        """The median of the held-out errors, without sign."""
+        return float(np.median(np.abs(self.errors)))
+
+    @property
+    def worst_error(self) -> float:
+        """The largest of them, without sign."""
+        return float(np.abs(self.errors).max())
+
+    def __str__(self) -> str:
+        return f"{self.model}: {self.formula}; held-out error {self.median_error:.1%}, at most {self.worst_error:.0%}"
+
+
 @dataclass(frozen=True, slots=True, kw_only=True, repr=False)
 class Sweep(Reported):
-    """What a call takes on each number of SMs, alone. Made by `Session.sweep`."""
+    """What a call takes on each number of SMs, alone. Made by `Bench.sweep`."""
 
     _columns: ClassVar = ()
 
@@ -80,14 +114,14 @@ class Sweep(Reported):
                 return one.median_ns
         if self.fit is None:
             raise MeasureError(
-                f"{self.name!r} was not measured on {sm_count} SMs, and no model fits. Measure it: lab.sweep(f, "
+                f"{self.name!r} was not measured on {sm_count} SMs, and no model fits. Measure it: lab.bench.sweep(f, "
                 f"sms=[{sm_count}])."
             )
         return float(self.fit.predict(sm_count)[0])
 
     @property
     def table(self) -> list[dict[str, Any]]:
-        """One row for each size: SMs, median, interval, calls, outliers, speed against the smallest size."""
+        """One row for each size: SMs, median, interval, calls, speed against the smallest size."""
         first = self.points[0]
         return [
             {
@@ -96,7 +130,6 @@ class Sweep(Reported):
                 "low_ns": one.interval_ns[0],
                 "high_ns": one.interval_ns[1],
                 "calls": len(one.samples_ns),
-                "outliers": one.outlier_count,
                 "speed": first.median_ns / one.median_ns,
             }
             for one in self.points
@@ -127,14 +160,13 @@ class Sweep(Reported):
         )
 
     def _report(self) -> Report:
-        rows = [["SMs", "median", "95% interval", "speed", "outliers"]]
+        rows = [["SMs", "median", "95% interval", "speed"]]
         rows += [
             [
                 f"{row['sm_count']:,}",
                 format_ns(row["median_ns"]),
                 f"{format_ns(row['low_ns'])} to {format_ns(row['high_ns'])}",
                 f"{row['speed']:.2f}",
-                f"{row['outliers']}",
             ]
             for row in self.table
         ]
@@ -147,7 +179,7 @@ class Sweep(Reported):
             )
         notes = [
             "Speed: against the smallest size. Knee: the smallest size at most 5% above the shortest time.",
-            "Alone: beside other work memory is shared, which lab.corun measures.",
+            "Alone: beside other work memory is shared, which lab.bench.corun measures.",
         ]
         if not self.is_whole:
             notes.append("It was interrupted: larger sizes were not measured.")
@@ -155,54 +187,16 @@ class Sweep(Reported):
         return Report(title="Sweep:", line=self._line(), tables=tuple(tables), notes=tuple(notes))
 
 
-def sweep(
-    room: Room,
-    function: Callable[[], object],
-    *,
-    sms: str | Sequence[int],
-    repeats: int,
-    warmup: int,
-    setup: Callable[[], object] | None,
-) -> Sweep:
-    """Measure calls on partitions of every size; see `Session.sweep`."""
-    task = Task(name=name_of(function), call=check_task("lab.sweep(f)", function), setup=setup)
-    check_count("repeats", repeats, 2)
-    check_count("warmup", warmup, 0)
-    sizes = read_sizes(room.lab, sms)
-    points: list[Measurement] = []
-    waves: Mapping[int, float] = {}
-    is_whole = True
-    with room.bench() as bench, steps(len(sizes), f"sweep of {task.name}") as step:
-        try:
-            for size in sizes:
-                points.append(_point(room, bench, task, size, repeats, warmup))
-                waves = waves_of(bench.trace)
-                step(f"{size} SMs")
-        except KeyboardInterrupt:
-            if not points:
-                raise
-            is_whole = False
-    fits = fit_times([one.sm_count for one in points], [one.median_ns for one in points], waves)
-    return Sweep(name=task.name, points=tuple(points), fits=fits, is_whole=is_whole)
+def measure_size(rig: Rig, task: Task, size: int, *, repeats: int, warmup: int) -> Measurement:
+    """Measure calls of a task on so many SMs."""
+    if size == rig.lab.device.sm_count:
+        return rig.measure(task, rig.session.stream("whole-card"), repeats=repeats, warmup=warmup)
+    rig.session.partition({PART: size})
+    return rig.measure(task, rig.session.stream(PART, partition=PART), repeats=repeats, warmup=warmup)
 
 
-def _point(room: Room, bench: Lab, task: Task, size: int, repeats: int, warmup: int) -> Measurement:
-    whole = bench.device.sm_count
-    if size == whole:
-        return measure_on(room, bench, task, bench.stream("whole-card"), repeats=repeats, warmup=warmup)
-    bench.partition({PART: size})
-    return measure_on(room, bench, task, bench.stream(PART, partition=PART), repeats=repeats, warmup=warmup)
-
-
-def read_sizes(lab: Lab, sms: str | Sequence[int]) -> list[int]:
-    """Return the sizes to measure, in ascending order.
-
-    Raises
-    ------
-    OptionError
-        If one cannot be granted.
-    """
-    device = lab.device
+def read_sizes(device: Device, sms: str | Sequence[int]) -> list[int]:
+    """Return the sizes to measure, in ascending order."""
     granted = device.grantable_sms
     if isinstance(sms, str):
         if sms != "all":
@@ -215,9 +209,8 @@ def read_sizes(lab: Lab, sms: str | Sequence[int]) -> list[int]:
     if wrong:
         nearest = min(granted, key=lambda size: abs(size - wrong[0]))
         raise OptionError(
-            f"{device.label} grants no partition of {wrong[0]} SMs; the nearest size is {nearest}. "
-            "device.grantable_sms has all: "
-            f"{_shown(granted)}."
+            f"{device.label} grants no partition of {wrong[0]} SMs; the nearest size is {nearest}. device.grantable_sms has "
+            f"all: {_shown(granted)}."
         )
     return sorted(set(sizes))
 
@@ -239,3 +232,99 @@ def waves_of(trace: Trace) -> Mapping[int, float]:
         found[size] = found.get(size, 0.0) + lasted_ns
     total = sum(found.values())
     return {size: lasted_ns / total for size, lasted_ns in found.items()}
+
+
+_Columns = Callable[[FloatArray], FloatArray]
+_Solved = tuple[Callable[[FloatArray], FloatArray], str]
+
+
+def fit_times(sizes: ArrayLike, times_ns: ArrayLike, blocks: Mapping[int, float] | None = None) -> tuple[Fit, ...]:
+    """Fit all models, each by the sum of squared relative errors; those with the smallest held-out error come first.
+
+    Parameters
+    ----------
+    sizes, times_ns
+        Numbers of SMs, and how long a call took on each, in ns; shape (n_sizes,).
+    blocks
+        Of kernels whose grids and occupancy are known: how many SMs one wave of all their blocks would fill, and their share of
+        the time. Without it the models of waves are left out.
+
+    Returns
+    -------
+    tuple of Fit
+        Empty with fewer than `FEWEST_SIZES` sizes.
+
+    Examples
+    --------
+    >>> best = fit_times([8, 16, 32, 64, 128], [1100, 600, 350, 225, 162.5])[0]
+    >>> best.model, round(float(best.predict(100)[0])), best.median_error < 1e-9
+    ('Amdahl', 180, True)
+    """
+    n, t = np.asarray(sizes, float), np.asarray(times_ns, float)
+    if len(n) < FEWEST_SIZES:
+        return ()
+    models: dict[str, Callable[[FloatArray, FloatArray], _Solved]] = {"Amdahl": _amdahl, "roofline": _roofline}
+    if blocks:
+        waves = sorted(blocks, key=lambda one: -blocks[one])[:MOST_KERNELS]
+        models["waves"] = lambda n, t: _linear(n, t, lambda n: _waves(n, waves), [f"ceil({one}/n)" for one in waves])
+        models["waves and a floor"] = lambda n, t: _linear(
+            n, t, lambda n: np.column_stack([np.ones_like(n), _waves(n, waves)]), ["1", *(f"ceil({one}/n)" for one in waves)]
+        )
+    fits = [_held_out(name, solve, n, t) for name, solve in models.items()]
+    # On a floor several models are right at most sizes: the sizes where they differ decide.
+    return tuple(sorted(fits, key=lambda one: (round(one.median_error, TIE_DIGITS), one.worst_error)))
+
+
+def _held_out(name: str, solve: Callable[[FloatArray, FloatArray], _Solved], n: FloatArray, t: FloatArray) -> Fit:
+    errors = np.empty(len(n))
+    for place in range(len(n)):
+        others = np.arange(len(n)) != place
+        predict, _ = solve(n[others], t[others])
+        errors[place] = predict(n[place : place + 1])[0] / t[place] - 1
+    predict, formula = solve(n, t)
+    return Fit(
+        model=name, formula=formula, errors=errors, predict=lambda sizes: predict(np.atleast_1d(np.asarray(sizes, float)))
+    )
+
+
+def _amdahl(n: FloatArray, t: FloatArray) -> _Solved:
+    return _linear(n, t, lambda n: np.column_stack([np.ones_like(n), 1 / n]), ["1", "1/n"])
+
+
+def _roofline(n: FloatArray, t: FloatArray) -> _Solved:
+    """As long as work over SMs, but no shorter than a floor: memory that some SMs draw full, or kernels that fill no more."""
+    best: tuple[float, float, float] = (np.inf, 0.0, 0.0)
+    for knee in range(len(n) + 1):
+        left, right = np.argsort(n)[:knee], np.argsort(n)[knee:]
+        slope = _scale(1 / n[left] / t[left]) if len(left) else 0.0
+        floor = _scale(1 / t[right]) if len(right) else 0.0
+        error = float((((np.maximum(slope / n, floor)) / t - 1) ** 2).sum())
+        best = min(best, (error, slope, floor))
+    _, slope, floor = best
+    return lambda n: np.maximum(slope / n, floor), f"max({floor / 1e3:.3g}, {slope / 1e3:.4g}/n)"
+
+
+def _scale(over: FloatArray) -> float:
+    """Return the factor that brings values nearest to 1, by squares."""
+    return float(over.sum() / (over**2).sum())
+
+
+def _waves(n: FloatArray, waves: Sequence[int]) -> FloatArray:
+    return np.column_stack([np.ceil(one / n) for one in waves])
+
+
+def _linear(n: FloatArray, t: FloatArray, columns: _Columns, words: Sequence[str]) -> _Solved:
+    """Fit a sum of columns with factors that are not negative: the best of all subsets of the columns."""
+    table = columns(n) / t[:, None]
+    best, factors = np.inf, np.zeros(table.shape[1])
+    for count in range(1, table.shape[1] + 1):
+        for chosen in itertools.combinations(range(table.shape[1]), count):
+            found = np.linalg.lstsq(table[:, chosen], np.ones(len(n)), rcond=None)[0]
+            error = float(((table[:, chosen] @ found - 1) ** 2).sum())
+            if (found >= 0).all() and error < best:
+                best, factors = error, np.zeros(table.shape[1])
+                factors[list(chosen)] = found
+    least = 1e-9 * float(np.abs(columns(n) @ factors).max())
+    used = [(factor, word) for factor, word in zip(factors, words, strict=True) if factor > least]
+    formula = " + ".join(f"{factor / 1e3:.4g}" + ("" if word == "1" else f" {word}") for factor, word in used)
+    return lambda n: np.asarray(columns(n) @ factors), formula or "0"

@@ -11,19 +11,19 @@ from typing import TYPE_CHECKING, Any, ClassVar
 
 import numpy as np
 
-from gpustreamlab._util.shell import steps
 from gpustreamlab.analysis._report import Report, Reported, ReportTable
 from gpustreamlab.analysis._scale import count_text, format_ns
 from gpustreamlab.draw import Chart, tuning_chart
 from gpustreamlab.errors import MeasureError, OptionError, StreamExistsError
-from gpustreamlab.model import Layout
-from gpustreamlab.tuning._bench import Lab, Room, check_count
-from gpustreamlab.tuning._corun import FEWEST_CALLS, Bencher, Corun, Place, read_tasks
+from gpustreamlab.model import Device, Layout
+from gpustreamlab.tuning._corun import Bencher, Corun, Place
 
 if TYPE_CHECKING:
     import pandas as pd
 
-__all__ = ["Constraint", "Trial", "Tuning", "tune"]
+    from gpustreamlab.session import Session
+
+__all__ = ["Constraint", "Trial", "Tuning"]
 
 FEW_PLACES = 24
 """Up to so many candidates all are measured; of more, those that a climb comes by."""
@@ -50,17 +50,8 @@ class Constraint:
     """Returns how far a co-run is from keeping it, as a share of the limit; 0 or less where it keeps it."""
 
     @classmethod
-    def read(cls, constraint: str | Callable[[Corun], bool], names: Sequence[str]) -> Constraint:
-        """Read ``"decode.p95 < 2 ms"`` or ``"decode.slowdown <= 1.5"``; a function tells whether a co-run keeps it.
-
-        Raises
-        ------
-        OptionError
-            If it cannot be read, or names no task.
-        """
-        if callable(constraint):
-            judge = constraint
-            return cls(text=getattr(judge, "__name__", "function"), excess=lambda found: 0.0 if judge(found) else 1.0)
+    def read(cls, constraint: str, names: Sequence[str]) -> Constraint:
+        """Read ``"decode.p95 < 2 ms"`` or ``"decode.slowdown <= 1.5"``."""
         read = re.fullmatch(r"\s*([\w.\-+/#@:]+?)\.(\w+)\s*(<=|<|>=|>)\s*(\d+(?:\.\d*)?(?:e\d+)?)\s*(\S*)\s*", str(constraint))
         example = f"constraint='{names[-1]}.p95 < 2 ms'"
         if read is None:
@@ -103,7 +94,7 @@ class Trial:
 
 @dataclass(frozen=True, slots=True, kw_only=True, repr=False)
 class Tuning(Reported):
-    """Places that were tried for some tasks, and the best of them. Made by `Session.tune`."""
+    """Places that were tried for some tasks, and the best of them. Made by `Bench.tune`."""
 
     _columns: ClassVar = ()
 
@@ -117,7 +108,7 @@ class Tuning(Reported):
     """How many candidates there were."""
     notes: tuple[str, ...]
     """How it went, one sentence each."""
-    lab: Lab
+    lab: Session
 
     @property
     def best(self) -> Trial:
@@ -154,9 +145,8 @@ class Tuning(Reported):
         """
         if not self.is_feasible:
             raise MeasureError(
-                f"No candidate keeps {self.constraint!r}; the nearest is {self.best.place}. Loosen the constraint, or "
-                "apply it by hand: "
-                "lab.partition(...)."
+                f"No candidate keeps {self.constraint!r}; the nearest is {self.best.place}. Loosen the constraint, or apply it "
+                "by hand: lab.partition(...)."
             )
         place, lab = self.best.place, self.lab
         self._require_streams(dict(place.priorities))
@@ -173,9 +163,8 @@ class Tuning(Reported):
             wanted = first.get(task.name, 0)
             if known is not None and known.priority != wanted:
                 raise StreamExistsError(
-                    f"Stream {task.name!r} exists with priority {known.priority}, and the best candidate has it with "
-                    f"{wanted}. Close it "
-                    f"with lab.stream({task.name!r}).close(), then apply again; or tune with priorities=False."
+                    f"Stream {task.name!r} exists with priority {known.priority}, and the best candidate has it with {wanted}. "
+                    f"Close it with lab.stream({task.name!r}).close(), then apply again; or tune with priorities=False."
                 )
 
     @property
@@ -249,62 +238,13 @@ class Tuning(Reported):
         )
 
 
-def tune(
-    room: Room,
-    tasks: Mapping[str, Callable[[], object]],
-    *,
-    objective: Objective,
-    constraint: str | Callable[[Corun], bool] | None,
-    priorities: bool,
-    repeats: int,
-    budget_s: float | None,
-) -> Tuning:
-    """Search for the best place of some tasks; see `Session.tune`."""
-    known = read_tasks("lab.tune", tasks)
-    names = [task.name for task in known]
-    check_count("repeats", repeats, FEWEST_CALLS)
-    if budget_s is not None and not budget_s > 0:
-        raise OptionError(f"budget_s is {budget_s!r}; give seconds above 0, or None for no limit.")
-    judge, sought = read_objective(objective)
-    limit = None if constraint is None else Constraint.read(constraint, names)
-    plain, splits = candidates(room.lab, names, room.backend.priority_range, priorities=priorities)
-    search = _Search(judge, limit, None if budget_s is None else time.monotonic() + budget_s)
-    with room.bench() as bench, steps(min(FEW_PLACES, len(plain) + len(splits)) + CONFIRMED, "tuning") as step:
-        search.bencher, search.step = Bencher(room, bench, known, repeats), step
-        try:
-            search.run(plain, splits)
-        except KeyboardInterrupt:
-            if not search.trials:
-                raise
-            search.notes.append("It was interrupted: what had been measured by then counts.")
-    if not search.trials:
-        raise MeasureError(
-            f"budget_s={budget_s:g} was over before one candidate was measured. Give more, or cheaper functions: "
-            "lab.tune(..., budget_s=60)."
-        )
-    return Tuning(
-        trials=tuple(sorted(search.trials.values(), key=lambda one: (not one.is_confirmed, *_rank(one)))),
-        objective=sought,
-        constraint="" if limit is None else limit.text,
-        candidate_count=len(plain) + len(splits),
-        notes=tuple(search.notes),
-        lab=room.lab,
-    )
-
-
-def _rank(trial: Trial) -> tuple[float, float]:
+def rank(trial: Trial) -> tuple[float, float]:
     """Return how a candidate stands, the best lowest: what keeps the constraint comes first."""
     return max(trial.excess, 0.0), -trial.score
 
 
 def read_objective(objective: Objective) -> tuple[Callable[[Corun], float], str]:
-    """Return what says how good a co-run is, and its name.
-
-    Raises
-    ------
-    OptionError
-        If it is neither known nor a function.
-    """
+    """Return what says how good a co-run is, and its name."""
     if callable(objective):
         return objective, getattr(objective, "__name__", "function")
     if objective == "throughput":
@@ -318,17 +258,17 @@ def read_objective(objective: Objective) -> tuple[Callable[[Corun], float], str]
 
 
 def candidates(
-    lab: Lab, names: Sequence[str], priority_range: tuple[int, int], *, priorities: bool
+    device: Device, names: Sequence[str], priority_range: tuple[int, int], *, priorities: bool
 ) -> tuple[list[Place], list[Place]]:
     """Return the candidates on the whole card, and all splits of the SMs into one partition for each task."""
     lowest, highest = priority_range
     plain = [Place()]
     if priorities and highest < lowest:
         plain += [Place((), ((name, highest),)) for name in names]
-    resource = lab.device.sm_resource
+    resource = device.sm_resource
     if resource is None:
         return plain, []
-    unit, whole = resource.group_sms, lab.device.sm_count
+    unit, whole = resource.group_sms, device.sm_count
     most = whole // unit
     splits = [
         Place(tuple(zip(names, (*(count * unit for count in counts), "rest"), strict=True)))
@@ -338,19 +278,35 @@ def candidates(
     return plain, splits
 
 
-class _Search:
+class Search:
     """What was measured so far, and what comes next."""
 
-    def __init__(self, judge: Callable[[Corun], float], limit: Constraint | None, end_s: float | None) -> None:
+    def __init__(
+        self,
+        bencher: Bencher,
+        judge: Callable[[Corun], float],
+        limit: Constraint | None,
+        budget_s: float | None,
+        step: Callable[[str], None],
+    ) -> None:
+        self._bencher = bencher
         self._judge = judge
         self._limit = limit
-        self._end_s = end_s
-        self.bencher: Bencher
-        self.step: Callable[[str], None] = print
+        self._end_s = None if budget_s is None else time.monotonic() + budget_s
+        self._step = step
         self.trials: dict[Place, Trial] = {}
         self.notes: list[str] = []
 
     def run(self, plain: Sequence[Place], splits: Sequence[Place]) -> None:
+        """Measure candidates, until Ctrl-C; what was measured by then counts."""
+        try:
+            self._run(plain, splits)
+        except KeyboardInterrupt:
+            if not self.trials:
+                raise
+            self.notes.append("It was interrupted: what had been measured by then counts.")
+
+    def _run(self, plain: Sequence[Place], splits: Sequence[Place]) -> None:
         """Measure all candidates if they are few, else those that a climb comes by; then the best ones again."""
         for place in [*plain, *(splits if len(plain) + len(splits) <= FEW_PLACES else [])]:
             if self._is_over():
@@ -370,8 +326,8 @@ class _Search:
     def _try(self, place: Place) -> Trial:
         known = self.trials.get(place)
         if known is None:
-            known = self.trials[place] = self._judged(self.bencher.measure(place, with_there=False))
-            self.step(str(place))
+            known = self.trials[place] = self._judged(self._bencher.measure(place, with_there=False))
+            self._step(str(place))
         return known
 
     def _judged(self, found: Corun) -> Trial:
@@ -390,36 +346,36 @@ class _Search:
                 return
             self._try(by_sizes[size])
         for _ in range(len(splits)):
-            here = min((trial for trial in self.trials.values() if trial.place in sizes), key=_rank)
+            here = min((trial for trial in self.trials.values() if trial.place in sizes), key=rank)
             near = [one for one in _neighbours(sizes[here.place], by_sizes) if by_sizes[one] not in self.trials]
             if not near or self._is_over():
                 return
             found = [self._try(by_sizes[one]) for one in near]
-            if min(map(_rank, found)) >= _rank(here):
+            if min(map(rank, found)) >= rank(here):
                 return
 
     def _confirm(self) -> None:
         """Measure the best again with more calls: the best of many short measurements is partly the luckiest."""
         confirmed: list[Place] = []
         while len(confirmed) < min(MOST_CONFIRMED, len(self.trials)):
-            best = min(self.trials.values(), key=_rank)
+            best = min(self.trials.values(), key=rank)
             if len(confirmed) >= CONFIRMED and best.is_confirmed:
                 break
             if self._is_over() and confirmed:
                 break
-            place = min((one for one in self.trials.values() if not one.is_confirmed), key=_rank).place
+            place = min((one for one in self.trials.values() if not one.is_confirmed), key=rank).place
             self._measure_again(place)
             confirmed.append(place)
         if Place() in self.trials and Place() not in confirmed and not self._is_over():
             self._measure_again(Place())
-        best = min((one for one in self.trials.values() if one.is_confirmed), key=_rank)
+        best = min((one for one in self.trials.values() if one.is_confirmed), key=rank)
         if self._limit is not None and -NEAR < best.excess <= 0:
             self.notes.append(f"The constraint is kept by {-best.excess:.1%} of its limit alone: another run may not keep it.")
 
     def _measure_again(self, place: Place) -> None:
-        found = self._judged(self.bencher.measure(place, scale=CONFIRM_SCALE))
+        found = self._judged(self._bencher.measure(place, scale=CONFIRM_SCALE))
         self.trials[place] = replace(found, is_confirmed=True)
-        self.step(f"again: {place}")
+        self._step(f"again: {place}")
 
 
 def _sizes(place: Place) -> tuple[int, ...]:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from gpustreamlab import Session, workloads
-from gpustreamlab.notebook.widgets import Partitioner
+from gpustreamlab.notebook.partitioner import Partitioner
 from tests.browser.test_partitioner import SHOW_ALONE
 from tests.helpers.legibility import findings, listen_to
 from tests.helpers.pages import clear, page_of

@@ -9,14 +9,14 @@ import pytest
 
 from gpustreamlab import Session
 from gpustreamlab.draw import partition_style
-from gpustreamlab.notebook.widgets import Partitioner
+from gpustreamlab.notebook.partitioner import Partitioner
 from tests.helpers.jupyter import NotebookPage
 
 pytestmark = pytest.mark.browser
 
 START = """
 import gpustreamlab as gsl
-from gpustreamlab.notebook.widgets import Partitioner
+from gpustreamlab.notebook.partitioner import Partitioner
 lab = gsl.Session("sim")
 lab.partition(prefill=96, decode=36)
 lab.stream("decode", partition="decode")

@@ -65,24 +65,6 @@ def test_nobody_is_given_memory_of_a_graph(lab):
     assert cupy.cuda.get_allocator() == cupy.get_default_memory_pool().malloc
 
 
-def test_an_update_lets_go_of_what_the_graph_had_kept(lab):
-    load_kernels(lab)
-    stream = lab.stream("a")
-    with lab.on(stream):
-        x = cupy.ones(COUNT, "float32")
-    graph = capture_on(lab, stream, lambda capture: cupy.sqrt(x))
-    for _ in range(50):
-        with lab.on(stream):
-            capture = lab._backend.begin_graph(stream._backend_stream)
-            y = cupy.sqrt(x)
-            assert capture.update(graph)
-        graph.launch(stream._backend_stream)
-    lab.synchronize()
-    assert not lab._backend._graphs._left
-    np.testing.assert_array_equal(y.get(), 1)
-    graph.close()
-
-
 def test_a_broken_capture_leaves_ranges_and_streams_whole(lab):
     load_kernels(lab)
     stream = lab.stream("a")

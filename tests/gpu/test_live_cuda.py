@@ -16,7 +16,7 @@ from gpustreamlab.workloads import spin, spin_card
 
 @pytest.fixture
 def feed(lab):
-    return LiveFeed(lab._recorder, title=lambda: lab.title)
+    return LiveFeed(lab._recorder, title=lambda: lab._title)
 
 
 def record(lab, count, duration_ns=5_000):

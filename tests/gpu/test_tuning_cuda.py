@@ -36,8 +36,8 @@ def addition(lab):
 
 def test_a_measurement_agrees_with_cupys_own(lab, product):
     lab.clear()
-    found = lab.measure(product, repeats=50)
-    assert found.conditions.by == "kernels"
+    found = lab.bench.measure(product, repeats=50)
+    assert found.by == "kernels"
     assert len(lab.trace) == 0, "nothing of it is in the user's trace"
     stream = lab.stream("theirs")
     with lab.select(stream):
@@ -50,7 +50,11 @@ def test_a_measurement_agrees_with_cupys_own(lab, product):
 def test_the_users_session_records_as_before_after_each_measurement(lab, product):
     """Both sessions are on one device, and CUPTI serves one of them at a time."""
     lab.stream("own")
-    for measure in (lambda: None, lambda: lab.measure(product, repeats=5), lambda: lab.sweep(product, [64, 132], repeats=4)):
+    for measure in (
+        lambda: None,
+        lambda: lab.bench.measure(product, repeats=5),
+        lambda: lab.bench.sweep(product, [64, 132], repeats=4),
+    ):
         measure()
         lab.clear()
         with lab.on("own", "work"):
@@ -61,19 +65,19 @@ def test_the_users_session_records_as_before_after_each_measurement(lab, product
 
 
 def test_a_spin_is_measured_to_a_microsecond(lab):
-    found = lab.measure(lambda: spin(lab, 200_000), repeats=20)
+    found = lab.bench.measure(lambda: spin(lab, 200_000), repeats=20)
     assert abs(found.median_ns - 200_000) < 3_000
     assert found.launch_count == 1
 
 
 def test_nothing_is_refused(lab):
     with pytest.raises(MeasureError, match="enqueued no work"):
-        lab.measure(lambda: None)
+        lab.bench.measure(lambda: None)
 
 
 def test_a_product_needs_more_sms_than_an_addition(lab, product, addition):
     sizes = [8, 16, 32, 64, 96, 120]
-    products, additions = lab.sweep(product, sizes, repeats=6), lab.sweep(addition, sizes, repeats=6)
+    products, additions = lab.bench.sweep(product, sizes, repeats=6), lab.bench.sweep(addition, sizes, repeats=6)
     assert list(products.sizes) == list(additions.sizes) == sizes
     assert products.median_ns[0] / products.median_ns[-1] > 5
     assert products.knee >= 64  # 128 tiles of an H100's product take two waves from here on
@@ -83,18 +87,18 @@ def test_a_product_needs_more_sms_than_an_addition(lab, product, addition):
 
 
 def test_spins_beside_each_other_cost_each_other_nothing_and_full_cards_everything(lab):
-    spins = lab.corun({"a": lambda: spin(lab, 1_000_000), "b": lambda: spin(lab, 1_000_000)})
+    spins = lab.bench.corun({"a": lambda: spin(lab, 1_000_000), "b": lambda: spin(lab, 1_000_000)})
     assert spins.speedup == pytest.approx(2, rel=0.1)
     full = {name: (lambda: spin(lab, 300_000, blocks=132 * 64)) for name in "ab"}
-    cards = lab.corun(full)
+    cards = lab.bench.corun(full)
     assert cards.speedup == pytest.approx(1, rel=0.15)
-    parts = lab.corun(full, {"a": 64, "b": "rest"})
+    parts = lab.bench.corun(full, {"a": 64, "b": "rest"})
     assert parts["a"].sm_count == 64
     assert parts["a"].interference == pytest.approx(1, rel=0.15)
 
 
 def test_tuning_is_applied_and_the_user_has_what_was_best(lab, product, addition):
-    tuning = lab.tune({"product": product, "addition": addition}, repeats=4, budget_s=25)
+    tuning = lab.bench.tune({"product": product, "addition": addition}, repeats=4, budget_s=25)
     assert tuning.best.is_confirmed
     assert tuning.best.score >= max(one.score for one in tuning.trials if one.is_confirmed) - 1e-9
     layout = tuning.apply()

@@ -54,7 +54,7 @@ class Bench:
         self.tasks["add"]()
 
     def sweep(self, name, sizes=SIZES, repeats=3):
-        return self.lab.sweep(self.tasks[name], sizes, repeats=repeats)
+        return self.lab.bench.sweep(self.tasks[name], sizes, repeats=repeats)
 
     def run(self, program, layout):
         """Return the trace of a program with a layout, None for the whole card."""

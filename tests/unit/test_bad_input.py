@@ -375,7 +375,7 @@ def test_a_label_may_be_any_text(label, tmp_path):
         with lab.on(lab.stream("a"), label), lab.range(label):
             spin(lab, 1_000)
         lab.synchronize()
-        lab.title = "saved"
+        lab._title = "saved"
         lab.trace.save(tmp_path / "run.parquet")
         loaded = load_trace(tmp_path / "run.parquet")
         (shown,) = loaded.names

@@ -20,7 +20,6 @@ class Result(Enum):
     CUDA_SUCCESS = 0
     CUDA_ERROR_STREAM_CAPTURE_INVALIDATED = 901
     CUDA_ERROR_STREAM_CAPTURE_UNJOINED = 904
-    CUDA_ERROR_GRAPH_EXEC_UPDATE_FAILURE = 910
 
 
 class State(Enum):
@@ -48,7 +47,7 @@ class Driver(ModuleType):
     def __init__(self):
         super().__init__("cuda.bindings.driver")
         self.streams, self.nodes, self.graphs, self.executables = {}, {}, set(), set()
-        self.end, self.update = Result.CUDA_SUCCESS, Result.CUDA_SUCCESS
+        self.end = Result.CUDA_SUCCESS
 
     def capture(self, handle, behind, number=7):
         self.streams[handle] = State.CU_STREAM_CAPTURE_STATUS_ACTIVE, number, behind
@@ -88,9 +87,6 @@ class Driver(ModuleType):
     def cuGraphInstantiate(self, graph, flags):
         self.executables.add(71)
         return Result.CUDA_SUCCESS, 71
-
-    def cuGraphExecUpdate(self, executable, graph):
-        return self.update, SimpleNamespace()
 
     def cuGraphDestroy(self, graph):
         self.graphs.remove(graph)
@@ -187,19 +183,6 @@ def test_a_graph_is_captured_launched_and_closed(lab, driver):
         graph.launch(stream)
     with pytest.raises(GraphCaptureError, match="ended before"):
         capture.instantiate()
-
-
-def test_an_update_that_the_driver_refuses_leaves_the_graph(lab, driver):
-    stream = lab.stream(30)
-    graph = lab.graphs.begin(stream).instantiate()
-    before = graph._keep
-    driver.update = Result.CUDA_ERROR_GRAPH_EXEC_UPDATE_FAILURE
-    assert lab.graphs.begin(stream).update(graph) is False
-    assert graph._keep is before
-    driver.update = Result.CUDA_SUCCESS
-    assert lab.graphs.begin(stream).update(graph) is True
-    assert graph._keep is not before
-    assert not driver.graphs
 
 
 def test_streams_that_were_not_joined_are_named(lab, driver):

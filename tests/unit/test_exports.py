@@ -10,6 +10,7 @@ import pytest
 
 import gpustreamlab
 from gpustreamlab import Session
+from gpustreamlab.bench import Bench
 from gpustreamlab.groups import Expect, Group, Memory, PartitionTools, Recording
 
 ROOT = Path(__file__).resolve().parents[2]
@@ -87,13 +88,19 @@ def lab():
 
 def test_a_session_shows_what_is_typed_daily_and_groups(lab):
     groups = {name for name in public(lab) if isinstance(getattr(lab, name), Group)}
-    assert groups == {"expect", "partitions", "memory", "recording"}
-    assert len(public(lab)) <= 28 + len(groups)
+    assert groups == {"bench", "expect", "partitions", "memory", "recording"}
+    assert len(public(lab)) <= 22 + len(groups)
 
 
 @pytest.mark.parametrize(
     ("name", "kind", "count"),
-    [("partitions", PartitionTools, 7), ("memory", Memory, 7), ("recording", Recording, 8), ("expect", Expect, 5)],
+    [
+        ("partitions", PartitionTools, 7),
+        ("memory", Memory, 7),
+        ("recording", Recording, 8),
+        ("expect", Expect, 5),
+        ("bench", Bench, 4),
+    ],
 )
 def test_each_group_is_documented_and_lists_what_is_in_it(lab, name, kind, count):
     group = getattr(lab, name)

@@ -62,7 +62,7 @@ def test_a_script_needs_nothing_of_notebooks(tmp_path):
             with lab.capture("kernels"), lab.on("a", "product"):
                 lab.xp.ones((4, 4)) @ lab.xp.ones((4, 4))
             lab.synchronize()
-            print(lab.timeline(), lab.overlap(), lab.trace.strays(), lab.trace.host_waits())
+            print(lab.timeline(), lab.trace.overlap(), lab.trace.strays(), lab.trace.host_waits())
             lab.timeline().save({str(tmp_path / "run.html")!r})
             lab.trace.save({str(tmp_path / "run.parquet")!r})
             try:

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import threading
 import tracemalloc
-import weakref
 
 import numpy as np
 import pytest
@@ -32,7 +31,7 @@ def lab():
 @pytest.fixture
 def feed(lab, monkeypatch):
     monkeypatch.setattr("gpustreamlab.sinks.live.COUNT_EVERY_S", 3_600.0)  # however slow the machine is
-    made = LiveFeed(lab._recorder, title=lambda: lab.title)
+    made = LiveFeed(lab._recorder, title=lambda: lab._title)
     made.refresh()
     return made
 
@@ -116,7 +115,7 @@ class TestUpdates:
         header = feed.refresh().facts["header"]
         assert list(header) == ["sentence", "facts"]
         assert "3 spans in 2 streams" in header["facts"]
-        lab.title = "new"
+        lab._title = "new"
         assert feed.refresh().facts["header"] == {"title": "new"}
         assert feed.snapshot().facts["tables"]["header"]["title"] == "new"
 
@@ -593,7 +592,7 @@ class TestKernels:
         source = FakeActivitySource()
         with Session(FakeSourceBackend(source)) as lab:
             lab.stream("own")
-            feed = LiveFeed(lab._recorder, title=lambda: lab.title)
+            feed = LiveFeed(lab._recorder, title=lambda: lab._title)
             with lab.capture("kernels"):
                 source.push_dependency(source=(5, 13), record=1, target=(5, 14), wait=2)
                 lanes = feed.refresh().facts["tables"]["lanes"]  # two streams that somebody waited for, and that did no work
@@ -842,22 +841,6 @@ class TestUpdater:
     def test_rates_out_of_range_are_refused(self, value):
         with pytest.raises(OptionError, match=r"lab.timeline\(refresh_hz=10\)"):
             check_refresh_hz(value)
-
-
-def test_a_feed_does_not_keep_a_session_alive():
-    lab = Session("sim")
-    from gpustreamlab.notebook.views import title_of
-
-    feed = LiveFeed(lab._recorder, title=title_of(lab))
-    gone = weakref.ref(lab)
-    lab.close()
-    del lab
-    import gc
-
-    gc.collect()
-
-    assert gone() is None
-    assert feed.capacity
 
 
 def shown(lab):

@@ -29,34 +29,19 @@ def run(lab, wait=False):
 RUN = ("-p", "no:cacheprovider", "--gpulab-backend", "sim")
 
 
-def test_a_failing_expectation_explains_itself_and_keeps_trace_and_timeline(pytester):
+def test_a_failing_test_explains_itself_and_keeps_trace_and_timeline_of_its_own_also_where_it_closed_its_session(pytester):
     pytester.makepyfile(
         f"""
+        import pytest
         {OVERLAPS.replace(chr(10), chr(10) + " " * 8)}
         def test_overlaps(gpulab):
             with gpulab.expect.overlap("copy", "compute", at_least=0.6):
                 run(gpulab)
 
-        def test_waits(gpulab):
+        @pytest.mark.parametrize("name", ["a/b", "a-b"])
+        def test_waits(gpulab, name):
             with gpulab.expect.overlap("copy", "compute", at_least=0.6):
                 run(gpulab, wait=True)
-        """
-    )
-    done = pytester.runpytest_subprocess(*RUN, "--gpulab-trace", "kept")
-    done.assert_outcomes(passed=1, failed=1)
-    done.stdout.fnmatch_lines(["*copy and compute overlapped for 0 ns*", "*HOST_SYNC_DEVICE*"])
-    kept = sorted((pytester.path / "kept").iterdir())
-    assert [(path.name.split("-")[-2], path.suffix) for path in kept] == [("test_waits", ".html"), ("test_waits", ".parquet")]
-
-
-def test_each_failing_test_keeps_its_own_trace_also_one_that_closed_its_session(pytester):
-    pytester.makepyfile(
-        """
-        import pytest
-
-        @pytest.mark.parametrize("name", ["a/b", "a-b"])
-        def test_fails(gpulab, name):
-            assert 0
 
         def test_closes(gpulab):
             gpulab.stream("s")
@@ -66,40 +51,29 @@ def test_each_failing_test_keeps_its_own_trace_also_one_that_closed_its_session(
             assert 0
         """
     )
-    done = pytester.runpytest_inprocess(*RUN, "--gpulab-trace", "kept")
-    done.assert_outcomes(failed=3)
-    traces = {path: load_trace(path) for path in (pytester.path / "kept").glob("*.parquet")}
-    assert sorted(trace.metadata.title for trace in traces.values()) == ["test_closes", "test_fails[a-b]", "test_fails[a/b]"]
+    done = pytester.runpytest_subprocess(*RUN, "--gpulab-trace", "kept")
+    done.assert_outcomes(passed=1, failed=3)
+    done.stdout.fnmatch_lines(["*copy and compute overlapped for 0 ns*", "*HOST_SYNC_DEVICE*"])
+    kept = [*(pytester.path / "kept").iterdir()]
+    assert sorted(path.suffix for path in kept) == [".html"] * 3 + [".parquet"] * 3
+    traces = {path: load_trace(path) for path in kept if path.suffix == ".parquet"}
+    assert sorted(trace.metadata.title for trace in traces.values()) == ["test_closes", "test_waits[a-b]", "test_waits[a/b]"]
     assert "step" in next(trace for path, trace in traces.items() if "test_closes" in path.name).to_pandas()["name"].tolist()
 
 
-def test_a_baseline_is_written_compared_by_ratio_and_missed(pytester, monkeypatch):
+def test_a_baseline_is_written_where_something_ran_compared_by_ratio_and_missed(pytester, monkeypatch):
     pytester.makepyfile(
         f"""
         import os
         {OVERLAPS.replace(chr(10), chr(10) + " " * 8)}
         def test_speed(gpulab, gpulab_baseline):
             with gpulab_baseline(noise=0.2):
+                run(gpulab)
+
+        def test_slow_speed(gpulab, gpulab_baseline):
+            with gpulab_baseline(noise=0.2):
                 run(gpulab, wait="SLOW" in os.environ)
-        """
-    )
-    missing = pytester.runpytest_inprocess(*RUN)
-    missing.assert_outcomes(failed=1)
-    missing.stdout.fnmatch_lines(["*Write it with: pytest --gpulab-update-baseline*"])
-    pytester.runpytest_inprocess(*RUN, "--gpulab-update-baseline").assert_outcomes(passed=1)
-    ((key, wall_ns),) = json.loads((pytester.path / "gpulab-baseline.json").read_text()).items()
-    assert key.endswith("test_speed on H200 (simulated)")
-    assert 1_000_000 <= wall_ns < 1_100_000
-    pytester.runpytest_inprocess(*RUN).assert_outcomes(passed=1)
-    monkeypatch.setenv("SLOW", "1")
-    slow = pytester.runpytest_inprocess(*RUN)
-    slow.assert_outcomes(failed=1)
-    slow.stdout.fnmatch_lines(["*expected were 0.83 times or more*"])
 
-
-def test_where_nothing_ran_no_baseline_is_written_and_an_unasked_one_is_told_of(pytester):
-    pytester.makepyfile(
-        """
         def test_nothing(gpulab, gpulab_baseline):
             gpulab_baseline(noise=0.2).check()
 
@@ -107,10 +81,21 @@ def test_where_nothing_ran_no_baseline_is_written_and_an_unasked_one_is_told_of(
             gpulab_baseline(noise=0.2)
         """
     )
-    done = pytester.runpytest_inprocess(*RUN, "--gpulab-update-baseline")
-    done.assert_outcomes(passed=1, failed=1, warnings=1)
-    done.stdout.fnmatch_lines(["*Nothing ran, so no time can be compared*", "*An expectation was never checked*"])
-    assert not (pytester.path / "gpulab-baseline.json").exists()
+    missing = pytester.runpytest_subprocess(*RUN, "-k", "slow_speed")
+    missing.assert_outcomes(failed=1, deselected=3)
+    missing.stdout.fnmatch_lines(["*Write it with: pytest --gpulab-update-baseline*"])
+    written = pytester.runpytest_subprocess(*RUN, "--gpulab-update-baseline")
+    written.assert_outcomes(passed=3, failed=1, warnings=1)
+    written.stdout.fnmatch_lines(["*Nothing ran, so no time can be compared*", "*An expectation was never checked*"])
+    times = json.loads((pytester.path / "gpulab-baseline.json").read_text())
+    assert [key.rpartition("::")[2] for key in times] == [
+        f"{name} on H200 (simulated)" for name in ("test_slow_speed", "test_speed")
+    ]
+    assert all(1_000_000 <= wall_ns < 1_100_000 for wall_ns in times.values())
+    monkeypatch.setenv("SLOW", "1")
+    slow = pytester.runpytest_subprocess(*RUN, "-k", "speed")
+    slow.assert_outcomes(passed=1, failed=1, deselected=2)
+    slow.stdout.fnmatch_lines(["*expected were 0.83 times or more*"])
 
 
 WRITES = """

@@ -21,7 +21,7 @@ def recorded():
         with lab.on(lab.stream("a"), "work"):
             workloads.spin(lab, 100_000, blocks=132)
         lab.synchronize()
-        swept = {"work": lab.sweep(lambda: workloads.spin(lab, 100_000), [64, 132])}
+        swept = {"work": lab.bench.sweep(lambda: workloads.spin(lab, 100_000), [64, 132])}
         return {
             "session": lab.trace,
             "checkpoint": lab.recording.since(before),

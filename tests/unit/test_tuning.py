@@ -10,8 +10,7 @@ from IPython.core.error import UsageError
 
 from gpustreamlab import Session
 from gpustreamlab.errors import MeasureError, OptionError, PartitionInUseError
-from gpustreamlab.notebook.widgets import ApplyButton
-from gpustreamlab.tuning import Place, fit_times, interval, outliers
+from gpustreamlab.tuning import Place, fit_times, interval
 from gpustreamlab.workloads import spin
 
 WAVE_NS = 20_000
@@ -39,7 +38,7 @@ def small(lab, duration_ns=50_000):
 def test_a_measurement_is_what_the_device_took_and_leaves_no_trace(lab):
     with lab.on(lab.stream("mine"), "before"):
         spin(lab, 1_000)
-    found = lab.measure(small(lab), repeats=7, warmup=2)
+    found = lab.bench.measure(small(lab), repeats=7, warmup=2)
     assert found.samples_ns.tolist() == [50_000] * 7
     assert found.interval_ns == (50_000, 50_000)
     assert found.launch_count == 1
@@ -52,16 +51,16 @@ def test_it_is_measured_on_the_stream_that_is_selected_or_given(lab):
     lab.partition(part=32)
     lab.stream("there", partition="part")
     expected = WAVE_NS * -(-132 * 3 // 32)
-    assert lab.measure(full(lab), stream="there", repeats=3).median_ns == expected
+    assert lab.bench.measure(full(lab), stream="there", repeats=3).median_ns == expected
     with lab.select("there"):
-        found = lab.measure(full(lab), repeats=3)
+        found = lab.bench.measure(full(lab), repeats=3)
     assert (found.median_ns, found.sm_count) == (expected, 32)
     assert lab.layout["part"].granted_sms == 32
 
 
 def test_work_of_a_setup_does_not_count(lab):
     calls = []
-    found = lab.measure(small(lab), repeats=4, warmup=1, setup=lambda: (calls.append(1), spin(lab, 500_000)))
+    found = lab.bench.measure(small(lab), repeats=4, warmup=1, setup=lambda: (calls.append(1), spin(lab, 500_000)))
     assert found.samples_ns.tolist() == [50_000] * 4
     assert len(calls) == 5
 
@@ -72,49 +71,50 @@ def test_the_functions_own_error_passes_and_the_session_works_on(lab):
         raise ZeroDivisionError("mine")
 
     with pytest.raises(ZeroDivisionError, match="mine"):
-        lab.measure(fails)
+        lab.bench.measure(fails)
     assert lab.current is None
-    assert lab.measure(small(lab), repeats=2).median_ns == 50_000
+    assert lab.bench.measure(small(lab), repeats=2).median_ns == 50_000
 
 
 @pytest.mark.parametrize(
     ("call", "error", "words"),
     [
-        (lambda lab: lab.measure(lambda: None), MeasureError, "enqueued no work"),
-        (lambda lab: lab.measure(3), OptionError, "without arguments"),
-        (lambda lab: lab.measure(small(lab), repeats=1), OptionError, "repeats"),
-        (lambda lab: lab.measure(small(lab), warmup=-1), OptionError, "warmup"),
-        (lambda lab: lab.sweep(small(lab), [13]), OptionError, "nearest size is 12"),
-        (lambda lab: lab.sweep(small(lab), []), OptionError, "no sizes"),
-        (lambda lab: lab.sweep(small(lab), "some"), OptionError, "'all'"),
-        (lambda lab: lab.corun({"a": small(lab)}), OptionError, "two or more"),
-        (lambda lab: lab.corun({"a": small(lab), "b": small(lab)}, {"a": 32}), OptionError, "no partition for task 'b'"),
-        (lambda lab: lab.corun({"a": small(lab), "b": small(lab)}, priorities={"c": -1}), OptionError, "no task"),
-        (lambda lab: lab.tune({"a": small(lab), "b": small(lab)}, "best"), OptionError, "'makespan'"),
-        (lambda lab: lab.tune({"a": small(lab), "b": small(lab)}, constraint="b.p95 2 ms"), OptionError, "cannot be read"),
-        (lambda lab: lab.tune({"a": small(lab), "b": small(lab)}, constraint="c.p95 < 2 ms"), OptionError, "names no figure"),
-        (lambda lab: lab.tune({"a": small(lab), "b": small(lab)}, constraint="b.p95 < 2"), OptionError, "no unit"),
-        (lambda lab: lab.tune({"a": small(lab), "b": small(lab)}, budget_s=0), OptionError, "budget_s"),
+        (lambda lab: lab.bench.measure(lambda: None), MeasureError, "enqueued no work"),
+        (lambda lab: lab.bench.measure(3), OptionError, "without arguments"),
+        (lambda lab: lab.bench.measure(small(lab), repeats=1), OptionError, "repeats"),
+        (lambda lab: lab.bench.measure(small(lab), warmup=-1), OptionError, "warmup"),
+        (lambda lab: lab.bench.sweep(small(lab), [13]), OptionError, "nearest size is 12"),
+        (lambda lab: lab.bench.sweep(small(lab), []), OptionError, "no sizes"),
+        (lambda lab: lab.bench.sweep(small(lab), "some"), OptionError, "'all'"),
+        (lambda lab: lab.bench.corun({"a": small(lab)}), OptionError, "two or more"),
+        (lambda lab: lab.bench.corun({"a": small(lab), "b": small(lab)}, {"a": 32}), OptionError, "no partition for task 'b'"),
+        (lambda lab: lab.bench.corun({"a": small(lab), "b": small(lab)}, priorities={"c": -1}), OptionError, "no task"),
+        (lambda lab: lab.bench.tune({"a": small(lab), "b": small(lab)}, "best"), OptionError, "'makespan'"),
+        (
+            lambda lab: lab.bench.tune({"a": small(lab), "b": small(lab)}, constraint="b.p95 2 ms"),
+            OptionError,
+            "cannot be read",
+        ),
+        (
+            lambda lab: lab.bench.tune({"a": small(lab), "b": small(lab)}, constraint="c.p95 < 2 ms"),
+            OptionError,
+            "names no figure",
+        ),
+        (lambda lab: lab.bench.tune({"a": small(lab), "b": small(lab)}, constraint="b.p95 < 2"), OptionError, "no unit"),
+        (lambda lab: lab.bench.tune({"a": small(lab), "b": small(lab)}, budget_s=0), OptionError, "budget_s"),
     ],
 )
 def test_bad_input_is_told_in_one_sentence(lab, call, error, words):
     with pytest.raises(error, match=words):
         call(lab)
-    assert lab.measure(small(lab), repeats=2).median_ns == 50_000
-
-
-def test_what_was_not_measured_alike_is_not_compared(lab):
-    first, second = lab.measure(small(lab), repeats=3), lab.measure(small(lab, 100_000), repeats=3)
-    assert second.compare(first).value == 2
-    with Session("sim", capture="ranges") as _, pytest.raises(MeasureError, match="not measured alike: with setup"):
-        first.compare(lab.measure(small(lab), repeats=3, setup=lambda: None))
+    assert lab.bench.measure(small(lab), repeats=2).median_ns == 50_000
 
 
 def test_work_on_other_streams_and_gaps_of_the_host_are_told(lab):
     other = lab.stream("other")
-    strays = lab.measure(lambda: (spin(lab, 50_000), spin(lab, 50_000, stream=other)), repeats=4)
+    strays = lab.bench.measure(lambda: (spin(lab, 50_000), spin(lab, 50_000, stream=other)), repeats=4)
     assert any("no number of SMs" in note for note in strays.notes) or strays.notes
-    slow = lab.measure(lambda: [spin(lab, 100) for _ in range(10)], repeats=8)
+    slow = lab.bench.measure(lambda: [spin(lab, 100) for _ in range(10)], repeats=8)
     assert any("Bound by the host" in note for note in slow.notes)
 
 
@@ -127,17 +127,11 @@ def test_intervals_hold_the_median_as_often_as_they_say():
     assert 180 <= held <= 200
 
 
-def test_outliers_are_few_where_there_are_none():
-    samples = np.random.default_rng(4).normal(100, 5, 1_000)
-    assert outliers(samples).sum() < 10
-    assert outliers([*samples, 500])[-1]
-
-
 # Sweep
 
 
 def test_a_sweep_finds_the_waves_of_the_device(lab):
-    found = lab.sweep(full(lab), repeats=2)
+    found = lab.bench.sweep(full(lab), repeats=2)
     assert tuple(found.sizes) == lab.device.grantable_sms
     assert [one.median_ns for one in found.points] == [WAVE_NS * -(-132 * 3 // size) for size in found.sizes.tolist()]
     assert found.fit.model == "waves"
@@ -151,7 +145,7 @@ def test_a_sweep_finds_the_waves_of_the_device(lab):
 
 
 def test_a_kernel_of_one_block_needs_no_more_than_the_smallest_partition(lab):
-    found = lab.sweep(small(lab), [8, 16, 64, 120], repeats=2)
+    found = lab.bench.sweep(small(lab), [8, 16, 64, 120], repeats=2)
     assert found.knee == 8
     assert found.predict(100) == pytest.approx(50_000)
 
@@ -184,26 +178,25 @@ def test_no_model_fits_noise(lab):
 
 
 def test_full_cards_beside_each_other_gain_nothing_and_small_work_everything(lab):
-    cards = lab.corun({"a": full(lab), "b": full(lab)})
+    cards = lab.bench.corun({"a": full(lab), "b": full(lab)})
     assert cards.speedup == pytest.approx(1, rel=0.05)
-    small_ones = lab.corun({"a": small(lab), "b": small(lab)})
+    small_ones = lab.bench.corun({"a": small(lab), "b": small(lab)})
     assert small_ones.speedup == pytest.approx(2, rel=0.05)
     assert small_ones.antt == pytest.approx(1, rel=0.05)
     assert small_ones.fairness == pytest.approx(1, rel=0.05)
 
 
 def test_partitions_take_what_the_waves_say(lab):
-    found = lab.corun({"a": full(lab), "b": full(lab)}, {"a": 64, "b": "rest"}, pairs=True)
+    found = lab.bench.corun({"a": full(lab), "b": full(lab)}, {"a": 64, "b": "rest"})
     assert found["a"].sm_count == 64
     assert found["a"].interference == pytest.approx(1, rel=0.02)
     assert found["a"].slowdown == pytest.approx(-(-396 // 64) / 3, rel=0.02)
     assert found["b"].slowdown == pytest.approx(-(-396 // 68) / 3, rel=0.02)
-    assert found.pairs.shape == (2, 2)
     assert lab.layout is None
 
 
 def test_a_task_that_starves_is_told_of_and_ends(lab):
-    found = lab.corun({"a": full(lab), "b": small(lab)}, priorities={"a": -5})
+    found = lab.bench.corun({"a": full(lab), "b": small(lab)}, priorities={"a": -5})
     assert found["b"].slowdown > 5
     assert any("starves" in note for note in found.notes)
     assert found.speedup < 1.2
@@ -214,7 +207,7 @@ def test_a_task_that_starves_is_told_of_and_ends(lab):
 
 def test_tuning_is_as_good_as_the_best_of_all_splits(lab):
     tasks = {"a": full(lab, 6), "b": full(lab, 2)}
-    tuning = lab.tune(tasks, "makespan", repeats=4)
+    tuning = lab.bench.tune(tasks, "makespan", repeats=4)
     assert len(tuning.trials) == tuning.candidate_count == 18
     best = min(one.corun.metric("makespan") for one in tuning.trials)
     assert tuning.best.corun.metric("makespan") == best
@@ -228,19 +221,19 @@ def test_a_climb_finds_what_the_whole_search_finds(lab, monkeypatch):
     from gpustreamlab.tuning import _tune
 
     tasks = {"a": full(lab, 6), "b": full(lab, 2)}
-    whole = lab.tune(tasks, "makespan", repeats=4, priorities=False)
+    whole = lab.bench.tune(tasks, "makespan", repeats=4, priorities=False)
     monkeypatch.setattr(_tune, "FEW_PLACES", 5)
-    climbed = lab.tune(tasks, "makespan", repeats=4, priorities=False)
+    climbed = lab.bench.tune(tasks, "makespan", repeats=4, priorities=False)
     assert len(climbed.trials) < len(whole.trials)
     assert climbed.best.corun.metric("makespan") <= 1.03 * whole.best.corun.metric("makespan")
 
 
 def test_a_constraint_is_kept_or_the_nearest_is_shown(lab):
     tasks = {"a": full(lab, 6), "b": full(lab, 2)}
-    kept = lab.tune(tasks, constraint="b.slowdown < 1.6", repeats=4)
+    kept = lab.bench.tune(tasks, constraint="b.slowdown < 1.6", repeats=4)
     assert kept.is_feasible
     assert kept.best.corun["b"].slowdown < 1.6
-    never = lab.tune(tasks, constraint="b.p95 < 1 us", repeats=4)
+    never = lab.bench.tune(tasks, constraint="b.p95 < 1 us", repeats=4)
     assert not never.is_feasible
     assert never.best.excess == min(one.excess for one in never.trials)
     with pytest.raises(MeasureError, match="No candidate keeps"):
@@ -250,14 +243,14 @@ def test_a_constraint_is_kept_or_the_nearest_is_shown(lab):
 
 def test_what_was_tuned_is_applied(lab, monkeypatch):
     tasks = {"a": full(lab, 6), "b": full(lab, 2)}
-    tuning = lab.tune(tasks, lambda found: -abs(found["a"].sm_count - 96), priorities=False, repeats=4)
+    tuning = lab.bench.tune(tasks, lambda found: -abs(found["a"].sm_count - 96), priorities=False, repeats=4)
     assert tuning.best.place == Place((("a", 96), ("b", "rest")))
     layout = tuning.apply()
     assert {part.name: part.granted_sms for part in layout} == {"a": 96, "b": 36}
     assert lab.stream("b").sm_count == 36
     ticks = count()  # a second for each look at the clock
     monkeypatch.setattr("gpustreamlab.tuning._tune.time", SimpleNamespace(monotonic=lambda: next(ticks)))
-    again = lab.tune(tasks, repeats=4, budget_s=2.5)  # while streams work in partitions
+    again = lab.bench.tune(tasks, repeats=4, budget_s=2.5)  # while streams work in partitions
     assert (len(again.trials), again.notes[0]) == (2, "The budget was over before all candidates were measured.")
     assert lab.layout["a"].granted_sms == 96
 
@@ -265,7 +258,7 @@ def test_what_was_tuned_is_applied(lab, monkeypatch):
 def test_a_layout_whose_streams_would_lose_their_partition_is_not_replaced(lab):
     lab.partition(mine=32)
     lab.stream("busy", partition="mine")
-    tuning = lab.tune({"a": full(lab), "b": small(lab)}, lambda found: found["a"].sm_count == 64, repeats=4)
+    tuning = lab.bench.tune({"a": full(lab), "b": small(lab)}, lambda found: found["a"].sm_count == 64, repeats=4)
     with pytest.raises(PartitionInUseError, match="busy"):
         tuning.apply()
     assert lab.layout["mine"].granted_sms == 32
@@ -273,9 +266,9 @@ def test_a_layout_whose_streams_would_lose_their_partition_is_not_replaced(lab):
 
 def test_where_the_host_sets_the_pace_that_is_told(lab):
     """Launches of 4 us for kernels of 1 us: what each loses beside the other is the host's doing."""
-    short = lab.corun({"a": lambda: spin(lab, 1_000), "b": lambda: spin(lab, 1_000)}, repeats=8)
+    short = lab.bench.corun({"a": lambda: spin(lab, 1_000), "b": lambda: spin(lab, 1_000)}, repeats=8)
     assert any("The host made calls for" in note for note in short.notes)
-    long = lab.corun({"a": lambda: spin(lab, 500_000), "b": lambda: spin(lab, 500_000)}, repeats=8)
+    long = lab.bench.corun({"a": lambda: spin(lab, 500_000), "b": lambda: spin(lab, 500_000)}, repeats=8)
     assert not any("The host made calls for" in note for note in long.notes)
 
 
@@ -288,7 +281,7 @@ def test_ctrl_c_keeps_what_was_measured(lab):
             raise KeyboardInterrupt
         spin(lab, 50_000)
 
-    tuning = lab.tune({"a": full(lab), "b": interrupted}, repeats=4)
+    tuning = lab.bench.tune({"a": full(lab), "b": interrupted}, repeats=4)
     assert 0 < len(tuning.trials) < tuning.candidate_count
     assert any("interrupted" in note for note in tuning.notes)
 
@@ -315,13 +308,6 @@ def test_the_magic_tunes_functions_of_the_notebook_and_applies(notebook):
     found = notebook.run_line_magic("gputune", "f g --constraint g.slowdown<1.3 --apply")
     assert found.is_feasible
     assert {"f", "g"} <= set(notebook.user_ns["lab"].streams)
-    tuned = notebook.run_line_magic("gputune", "f g")
-    button = ApplyButton(tuned)
-    assert "with tuning.apply()" in button._repr_mimebundle_()[0]["text/plain"]
-    button._handle_custom_msg("apply", [])
-    expected = "whole card" if not tuned.best.place.shares else "Layout"
-    assert expected in button.said
-    assert button._repr_mimebundle_()[0]["text/plain"] == button.said
     with pytest.raises(UsageError, match="'nothing' is no function of the notebook"):
         notebook.run_line_magic("gputune", "f nothing")
     with pytest.raises(UsageError, match="without spaces"):

@@ -5,10 +5,11 @@ import pytest
 
 from gpustreamlab import Layout, Session, Trace, compare, load_trace
 from gpustreamlab.errors import MeasureError, OptionError, PartitionError
-from gpustreamlab.tuning._bench import WORK
+from gpustreamlab.model import DEVICE_WORK, SPAN_KINDS
 from gpustreamlab.workloads import spin
 from tests.helpers.what_if_programs import PROGRAMS, SIZES, Bench
 
+WORK = [SPAN_KINDS.index(kind) for kind in DEVICE_WORK]
 TWO = ({"a": 64, "b": "rest"}, {"a": 32, "b": "rest"}, {"a": 96, "b": "rest"}, {"a": 24, "b": "rest"}, None)
 THREE = ({"a": 64, "b": 32, "c": "rest"}, {"a": 32, "b": 64, "c": "rest"}, {"a": 80, "b": 24, "c": "rest"}, None)
 
@@ -153,7 +154,7 @@ def test_launches_move_with_what_the_host_waited_for():
             lab.synchronize()
             trace = lab.trace
             work, more = (lambda: spin(lab, 100_000, blocks=128 * 32)), (lambda: spin(lab, 50_000, blocks=32 * 32))
-            return trace, {"work": lab.sweep(work, [32, 64, 96]), "more": lab.sweep(more, [32, 64, 96])}
+            return trace, {"work": lab.bench.sweep(work, [32, 64, 96]), "more": lab.bench.sweep(more, [32, 64, 96])}
 
     trace, swept = run({"a": 32, "b": 64})
     other, _ = run({"a": 96, "b": 32})
@@ -180,7 +181,7 @@ def test_launches_move_with_synchronisations_that_calls_tell_of(count):
                 lab.synchronize()
             trace = lab.trace
             work, more = (lambda: spin(lab, 100_000, blocks=128 * 32)), (lambda: spin(lab, 50_000, blocks=32 * 32))
-            return trace, {"work": lab.sweep(work, [32, 64, 96]), "more": lab.sweep(more, [32, 64, 96])}
+            return trace, {"work": lab.bench.sweep(work, [32, 64, 96]), "more": lab.bench.sweep(more, [32, 64, 96])}
 
     trace, swept = run({"a": 32, "b": 64})
     other, _ = run({"a": 96, "b": 32})
@@ -212,7 +213,7 @@ def test_sweeps_are_found_by_the_innermost_range_by_kernel_and_by_their_own_name
         bench.tasks["add"]()
     lab.synchronize()
     trace = lab.trace
-    sweeps = [lab.sweep(work, [32, 64, 96]), swept["add"]]
+    sweeps = [lab.bench.sweep(work, [32, 64, 96]), swept["add"]]
     lab.close()
     named = {"work": sweeps[0], "add": swept["add"]}
     found = trace.what_if({"a": 32, "b": "rest"}, sweep=named)
@@ -242,7 +243,7 @@ def test_the_trace_says_that_it_is_predicted(swept, tmp_path):
     made.save(tmp_path / "predicted.parquet")
     assert load_trace(tmp_path / "predicted.parquet").end_ns.tolist() == made.end_ns.tolist()
     assert found.measured is trace
-    assert "a is H200 (SIMULATED), b is H200, predicted (SIMULATED)" in " ".join(str(compare(trace, made)).split())
+    assert "a is H200 (SIMULATED), b is H200, predicted (PREDICTED)" in " ".join(str(compare(trace, made)).split())
     assert str(found.compare()) == str(compare(trace, made))
     assert "predicted" in repr(found)
     assert "At its own layout it is off by" in str(found)
@@ -264,7 +265,7 @@ def test_layouts_that_were_planned_and_partitions_by_the_streams_names(swept):
 
 def test_without_sweeps_it_says_what_to_sweep(swept):
     trace = record("spins beside adds", TWO[0])
-    with pytest.raises(MeasureError, match=r"Nothing is predicted: what 'add'.*sweep=\{'add': lab.sweep\(f0\)\}"):
+    with pytest.raises(MeasureError, match=r"Nothing is predicted: what 'add'.*sweep=\{'add': lab.bench.sweep\(f0\)\}"):
         trace.what_if(TWO[1], sweep={"fill": swept["fill"]})
     with pytest.raises(MeasureError, match=r"'add'.*'fill'|'fill'.*'add'"):
         trace.what_if(TWO[1], sweep={})
@@ -276,7 +277,7 @@ def test_what_takes_next_to_nothing_needs_no_sweep(swept):
         for name, task, ns in (("a", "work", 3_000_000), ("b", "tiny", 10_000)):
             with lab.on(lab.stream(name, partition=name), task):
                 spin(lab, ns)
-        trace, found = lab.trace, lab.sweep(lambda: spin(lab, 3_000_000), [32, 64])
+        trace, found = lab.trace, lab.bench.sweep(lambda: spin(lab, 3_000_000), [32, 64])
         lab.synchronize()
         trace = lab.trace
     prediction = trace.what_if({"a": 32, "b": "rest"}, sweep={"work": found})
@@ -303,7 +304,7 @@ def test_one_size_is_refused_and_two_are_enough(swept):
         ({"a": 64, "x": "rest"}, "add", OptionError, "No stream would run in partition 'x'"),
         ({"a": 400}, "add", PartitionError, "400"),
         ({"a": 64}, "sub", OptionError, "no range and no kernel 'sub'"),
-        ({"a": 64}, None, OptionError, "what lab.sweep"),
+        ({"a": 64}, None, OptionError, "what lab.bench.sweep"),
     ],
 )
 def test_what_cannot_be_is_refused(layout, sweep, error, words, swept):
@@ -325,7 +326,7 @@ def test_traces_without_kernels_or_with_several_layouts_are_refused(swept):
             with lab.on(lab.stream("a", partition="a"), "work"):
                 spin(lab, 10_000)
         lab.synchronize()
-        found = lab.sweep(lambda: spin(lab, 10_000), [32, 64])
+        found = lab.bench.sweep(lambda: spin(lab, 10_000), [32, 64])
         with pytest.raises(OptionError, match="several sizes"):
             lab.trace.what_if(None, sweep={"work": found})
 

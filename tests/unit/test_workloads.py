@@ -129,7 +129,7 @@ def test_work_goes_to_the_stream_it_is_told(lab, name, how):
     busy_ns = {stream: starts[stream].elapsed_ns(lab.stream(stream).record()) for stream in "ab"}
     lab.synchronize()
     assert busy_ns["b"] > 0
-    assert lab.overlap().busy_ns.sum() < busy_ns["b"]
+    assert lab.trace.overlap().busy_ns.sum() < busy_ns["b"]
     assert lab.current is None
     assert names_of(lab.trace) == ["other"]
 

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import contextlib
-import sys
 import time
 import weakref
 from collections.abc import Callable, Iterable, Iterator, Sequence
@@ -325,12 +324,6 @@ class CudaBackend:
         """Return how fast the card runs at the moment, by NVML; None without the package nvidia-ml-py."""
         with self._device_scope():
             return read_clocks(self.xp.cuda.runtime.deviceGetPCIBusId(self._ordinal))
-
-    def memory_in_use(self) -> int:
-        """Return how much device memory arrays of CuPy, and of torch where it is loaded, hold now, in bytes."""
-        torch = sys.modules.get("torch")
-        used = int(self.xp.get_default_memory_pool().used_bytes())
-        return used if torch is None else used + int(torch.cuda.memory_allocated(self._ordinal))
 
     def watch_accesses(self, sink: AccessSink) -> WatchedArrays | None:
         """Tell of accesses to arrays of a tracking CuPy from now on, and of what orders them. None if others watch already."""

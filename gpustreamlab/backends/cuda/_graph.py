@@ -202,22 +202,6 @@ class CudaCapture:
         finally:
             driver.cuGraphDestroy(graph)
 
-    def update(self, graph: CudaGraph) -> bool:
-        """End the capture; tell whether a graph now does what was captured, because only arrays or scalars differ."""
-        from cuda.bindings import driver
-
-        captured = self._end()
-        try:
-            with self._parts.scope():
-                status, _ = driver.cuGraphExecUpdate(graph.executable, captured)
-            if status == driver.CUresult.CUDA_ERROR_GRAPH_EXEC_UPDATE_FAILURE:
-                return False
-            _check(status, "Updating an executable graph")
-            graph.take(self)
-            return True
-        finally:
-            driver.cuGraphDestroy(captured)
-
     def abandon(self) -> None:
         """End the capture without a graph. Idempotent."""
         from cuda.bindings import driver
@@ -279,9 +263,8 @@ class CudaGraph:
         self._launch = parts.cupy.cuda.runtime.graphLaunch
         self._id = parts.find_id(self._address, node_count)  # at once: CUPTI stays in a process that has graphs
         self._event: Any = None
-        self._keep: list[object] = []
-        self._accesses: list[Any] = []
-        self.take(capture)
+        self._keep, capture.keep = capture.keep, []
+        self._accesses = capture.accesses
 
     def __repr__(self) -> str:
         return f"<CudaGraph {self._address:#x}, {self.node_count} nodes{', closed' if self.is_closed else ''}>"
@@ -292,13 +275,6 @@ class CudaGraph:
         if not (self._id or self.is_closed):
             self._id = self._parts.find_id(self._address, self.node_count)
         return self._id
-
-    def take(self, capture: CudaCapture) -> None:
-        """Keep what a capture kept, and what was kept before until no launch that uses it is in flight."""
-        if self._keep:
-            self._house.leave(self._event, self._keep)
-        self._keep, capture.keep = capture.keep, []
-        self._accesses = capture.accesses
 
     def launch(self, stream: BackendStream) -> None:
         """Run its work behind what a stream holds now; the stream's later work comes behind all of it."""

@@ -435,10 +435,6 @@ class SimBackend:
     def read_clocks(self) -> None:
         """Return None: the simulated device has one speed."""
 
-    def memory_in_use(self) -> int:
-        """Return how much modelled memory arrays hold now, in bytes."""
-        return self.driver.memory.used_bytes
-
     def launch_spin(self, stream: BackendStream, duration_ns: int, *, blocks: int, fill_sms: bool) -> None:
         """Launch a kernel whose blocks each stay busy for a time; with `fill_sms` each takes a whole SM, else one of its slots.
 

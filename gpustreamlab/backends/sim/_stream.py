@@ -167,11 +167,6 @@ class Node:
     """Numbers of the nodes that end before it begins."""
     work: NodeWork | None
 
-    @property
-    def topology(self) -> tuple[object, ...]:
-        """What an update of a graph cannot change."""
-        return id(self.stream), type(self.spec), self.spec.name, self.ahead
-
 
 class SimCapture:
     """What one stream, and those that join it, capture; see `gpustreamlab.backends.GraphCapture`."""
@@ -228,13 +223,6 @@ class SimCapture:
             self._driver.charge(self._driver.preset.host.instantiate_ns + self._node_cost_ns)
             return SimGraph(self._driver, self._nodes, self.keep)
 
-    def update(self, graph: SimGraph) -> bool:
-        """End the capture; tell whether a graph now does what was captured, because only arrays or scalars differ."""
-        with self._driver.lock:
-            self._end()
-            self._driver.charge(self._node_cost_ns)
-            return graph.take(self._nodes, self.keep)
-
     def abandon(self) -> None:
         """End the capture without a graph. Idempotent."""
         with self._driver.lock:
@@ -285,14 +273,6 @@ class SimGraph:
     def node_count(self) -> int:
         """Its kernels, copies and fills."""
         return len(self._nodes)
-
-    def take(self, nodes: list[Node], keep: list[object]) -> bool:
-        """Do what other nodes do from now on, if they differ in arrays and scalars only; tell whether they do."""
-        self._check_open()
-        if [node.topology for node in nodes] != [node.topology for node in self._nodes]:
-            return False
-        self._nodes, self._keep = nodes, keep
-        return True
 
     def launch(self, stream: BackendStream) -> None:
         """Run its work behind what a stream holds now; the stream's later work comes behind all of it."""

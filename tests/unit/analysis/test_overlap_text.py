@@ -64,7 +64,7 @@ def test_a_forgotten_synchronize_is_said_in_the_same_words_everywhere():
     with gsl.Session("sim") as lab:
         with lab.on(lab.stream("a"), "step"):
             spin_card(lab, 1_000_000)
-        report, trace = str(lab.overlap()), lab.trace
+        report, trace = str(lab.trace.overlap()), lab.trace
         texts = (report, str(lab.timeline()), repr(lab.timeline()), summary_text(trace), plan_picture(trace).header.empty)
     for text in texts:
         assert "1 span has not ended yet: lab.synchronize() waits for it" in " ".join(text.split())

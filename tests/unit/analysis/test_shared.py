@@ -142,6 +142,6 @@ def test_simulated_kernels_that_fill_the_card_share_it():
             lab.stream(name)
             spin_card(lab, 100_000, stream=name)
         lab.synchronize()
-        result = lab.overlap()
+        result = lab.trace.overlap()
     assert result.max_concurrency == pytest.approx(1.0)
     assert result.shared.are_grids_known

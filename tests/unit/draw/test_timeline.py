@@ -101,7 +101,7 @@ def test_work_with_no_stream_selected_is_hinted_at_where_there_is_nothing_else()
         told = "2 kernels, copies or fills were launched with no stream selected"
         # THEN every place where a user looks says so, and what to type
         assert trace.metadata.unselected_work == 2
-        for text in (repr(timeline), flat(str(timeline)), flat(str(lab.overlap()))):
+        for text in (repr(timeline), flat(str(timeline)), flat(str(lab.trace.overlap()))):
             assert f"{told}: use lab.on(...), or record all with lab.capture('kernels')" in text
         assert "2 launched with no stream selected" in repr(trace)
         assert told in timeline._repr_mimebundle_()["image/svg+xml"]
@@ -110,7 +110,7 @@ def test_work_with_no_stream_selected_is_hinted_at_where_there_is_nothing_else()
         with lab.on("compute", "step"):
             z @ z
         lab.synchronize()
-        assert told not in str(lab.timeline(live=False)) + str(lab.overlap()) + repr(lab.trace)
+        assert told not in str(lab.timeline(live=False)) + str(lab.trace.overlap()) + repr(lab.trace)
         lab.clear()
         assert (lab.trace.metadata.unselected_work, lab.recording.since(before).metadata.unselected_work) == (0, 0)
 

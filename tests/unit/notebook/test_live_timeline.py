@@ -15,7 +15,7 @@ import pytest
 
 from gpustreamlab import Session, Timeline
 from gpustreamlab.errors import DeviceError, OptionError, SessionClosedError, StickyDeviceError
-from gpustreamlab.notebook.widgets import LiveTimeline
+from gpustreamlab.notebook.live_timeline import LiveTimeline
 from gpustreamlab.workloads import spin
 from tests.helpers.planted import wait_for_stream
 

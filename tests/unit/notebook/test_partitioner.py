@@ -17,7 +17,7 @@ from gpustreamlab.analysis import plan_partitions
 from gpustreamlab.backends.sim import SimBackend
 from gpustreamlab.errors import PartitionInUseError
 from gpustreamlab.model import Device, SMResource
-from gpustreamlab.notebook.widgets import Partitioner
+from gpustreamlab.notebook.partitioner import Partitioner
 from gpustreamlab.typing import SessionState
 
 H200 = Device(
