@@ -326,12 +326,19 @@ def mask_durations(edges: Sequence[Int64Array]) -> Int64Array:
 
     Bit i of the index says that lane i was busy; index 0 is the time in which all were idle.
     """
-    bits = np.left_shift(1, np.arange(len(edges), dtype=np.int64))
+    bits = np.left_shift(1, np.arange(MASK_LANES, dtype=np.int64))
 
     def durations(window: _Window) -> Int64Array:
-        times_ns, masks = _states(edges, window, bits)
+        parts, initial = [], 0
+        for lane, lane_edges in enumerate(edges):
+            first, last = np.searchsorted(lane_edges, window)
+            initial |= int(first & 1) << lane
+            # The lane goes along in the lowest bits: sorting the times is far faster than finding their order.
+            parts.append(((lane_edges[first:last] - window[0]) << 4) | lane)
+        keys = _merged(parts)
+        masks = np.bitwise_xor.accumulate(np.concatenate(([initial], bits[keys & 15])))
         sums = np.zeros(1 << len(edges), np.int64)
-        np.add.at(sums, masks, np.diff(times_ns, prepend=0, append=window[1] - window[0]))
+        np.add.at(sums, masks, np.diff(keys >> 4, prepend=0, append=window[1] - window[0]))
         return sums
 
     sums = np.zeros(1 << len(edges), np.int64)
@@ -344,7 +351,13 @@ def count_steps(edges: Sequence[Int64Array]) -> tuple[Int64Array, Int64Array]:
     """Return when the number of busy lanes changes, in ns, strictly increasing, and to what; the last number is 0."""
 
     def steps(window: _Window) -> tuple[Int64Array, Int64Array]:
-        times_ns, counts = _states(edges, window, np.ones(1, np.int64))
+        parts, initial = [], 0
+        for lane_edges in edges:
+            first, last = np.searchsorted(lane_edges, window)
+            initial += int(first & 1)
+            parts.append(((lane_edges[first:last] - window[0]) << 1) | (np.arange(first, last) & 1))  # 1: it is an end
+        keys = _merged(parts)
+        times_ns, counts = keys >> 1, np.cumsum(np.concatenate(([initial], 1 - 2 * (keys & 1))))
         last_of_time = np.flatnonzero(np.append(times_ns[1:] > times_ns[:-1], [True] * (len(times_ns) > 0)))
         counts = counts[np.append(0, last_of_time + 1)]
         changed = counts[1:] != counts[:-1]
@@ -368,19 +381,10 @@ def count_durations(edges: Sequence[Int64Array]) -> Int64Array:
     return sums
 
 
-def _states(edges: Sequence[Int64Array], window: _Window, weights: Int64Array) -> tuple[Int64Array, Int64Array]:
-    """Return the edges within a window, from its begin, and what the busy lanes weigh before and from each."""
-    parts, initial = [], 0
-    for lane, lane_edges in enumerate(edges):
-        first, last = np.searchsorted(lane_edges, window)
-        place = min(lane, len(weights) - 1)
-        initial += int(first & 1) * int(weights[place])
-        # What an edge changes goes along in the lowest bits: sorting the times is far faster than finding their order.
-        parts.append(((lane_edges[first:last] - window[0]) << 5) | (np.arange(first, last) & 1) | (place << 1))
+def _merged(parts: list[Int64Array]) -> Int64Array:
     keys = np.concatenate(parts)
     keys.sort(kind="stable")  # the parts are sorted, and numpy's stable sort merges sorted runs
-    changes = np.stack((weights, -weights), axis=1).ravel()
-    return keys >> 5, np.cumsum(np.concatenate(([initial], changes[keys & 31])))
+    return keys
 
 
 def _swept(work: Callable[[_Window], _Result], edges: Sequence[Int64Array]) -> list[_Result]:
