@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import sys
 from collections.abc import Iterator, Sequence
 from contextlib import ExitStack
 from dataclasses import replace
@@ -21,6 +22,7 @@ from gpustreamlab.errors import (
     StreamNotFoundError,
     nearest_hint,
 )
+from gpustreamlab.memory.hazards import variables_of
 from gpustreamlab.model import Note, with_written, without_tools
 from gpustreamlab.notebook.views import LiveViews, check_timeline_options
 from gpustreamlab.record import CardClocks, JoinedJournal
@@ -34,7 +36,7 @@ if TYPE_CHECKING:
     from types import TracebackType
     from typing import Self
 
-    from gpustreamlab.analysis import Explanation
+    from gpustreamlab.analysis import Explanation, Hazards
     from gpustreamlab.streams.selection import Selection
     from gpustreamlab.streams.stream import Stream
     from gpustreamlab.timeline import Timeline
@@ -255,6 +257,26 @@ class Node(OneOfSeveral):
             tells_alike=not self._backends[0].device.simulated,
             title=self._title,
         )
+
+    def hazards(self) -> Hazards:
+        """Return which data crossed streams without an order, also from one card to another; see `Memory.hazards`.
+
+        ``node[1].memory.hazards()`` has those in which a stream of that card has part.
+
+        Examples
+        --------
+        >>> with Node(backend="sim") as node:
+        ...     first, last = node.stream("first"), node.stream("last", device=1)
+        ...     with node.on("first", "produce"):
+        ...         x = node[0].xp.ones(8)
+        ...     with node.on("last", "take"):
+        ...         y = node[1].xp.asarray(x)
+        ...     found = node.hazards()
+        ...     found.hazards[0].kind.value, found.hazards[0].fix, found.hazards[0].where
+        ('read-after-write', "node.stream('last').wait(node.stream('first'))", "before 'take' (copy from another GPU)")
+        """
+        names = variables_of(sys._getframe(1))  # for the names of its arrays
+        return self._sessions[0]._accesses.check(names, of_node=True)
 
     def explain(self, first: str | int | None = None, second: str | None = None) -> Explanation:
         """Say why work did not overlap so far, on one card or between two, and what to change; see `Trace.explain`."""

@@ -218,7 +218,7 @@ def look(turn: Turn) -> None:
     trace = turn.lab.trace
     if (trace.end_ns < trace.start_ns).any():
         raise WrongResultError("a span of the trace ends before it starts")
-    turn.rng.choice((turn.lab.overlap, turn.lab.trace.strays, turn.lab.trace.utilization, turn.lab.__repr__))()
+    turn.rng.choice((turn.lab.trace.overlap, turn.lab.trace.strays, turn.lab.trace.utilization, turn.lab.__repr__))()
 
 
 def interleave(turn: Turn) -> None:

@@ -98,7 +98,6 @@ SAYS = {
         ("Session('sim', context_limit=True)", "context_limit is True"),
         ("Session('sim', context_limit=1.5)", "context_limit is 1.5"),
         ("Session('sim', title=5)", "title is 5", "title='my run'"),
-        ("setattr(lab, 'title', 5)", "title is 5"),
         ("lab.stream('new', priority=1)", "Priority 1", "from -5", "to 0", "priority=-5"),
         ("lab.stream('new', priority=10**30)", "1000000", "priority=-5"),
         ("lab.stream('new', priority=-6)", "Priority -6", "priority=-5"),

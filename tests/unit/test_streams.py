@@ -10,7 +10,7 @@ from gpustreamlab import Session
 from gpustreamlab.backends import lent_handle
 from gpustreamlab.backends._protocol import EventPool
 from gpustreamlab.errors import StreamClosedError, StreamNotFoundError, StreamRefusedError
-from gpustreamlab.record._journal import KEPT_EDGES
+from gpustreamlab.record._recorder import KEPT_EDGES
 from gpustreamlab.streams.table import KEPT_CLOSED
 from tests.helpers.instant_backend import InstantBackend
 

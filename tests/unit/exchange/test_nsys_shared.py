@@ -11,8 +11,8 @@ from pathlib import Path
 import numpy as np
 import pytest
 
+from gpustreamlab import load_trace
 from gpustreamlab.analysis import counted_rows, interval_sum_ns, union_edges
-from gpustreamlab.exchange import read_as
 from gpustreamlab.model import SPAN_KINDS
 from gpustreamlab.typing import SpanKind
 
@@ -35,7 +35,7 @@ if FOLDER.is_dir():  # nothing is skipped where it is not
     @pytest.fixture(scope="module", params=sorted(FOLDER.glob("*.truth.json")), ids=lambda path: path.name.split(".")[0])
     def pair(request):
         told = request.param
-        return read_as("auto", told.with_name(told.name.removesuffix(".truth.json") + ".gz"), {}), json.loads(told.read_text())
+        return load_trace(told.with_name(told.name.removesuffix(".truth.json") + ".gz")), json.loads(told.read_text())
 
     def test_work_of_a_real_report_equals_its_truth(pair):
         trace, truth = pair
