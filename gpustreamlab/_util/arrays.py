@@ -77,8 +77,11 @@ def find_arrays(value: object) -> Iterator[Any]:
 
 
 def is_own(value: object) -> bool:
-    """Tell whether a value is an object of this package: a session, a stream. Its attributes are not the user's."""
-    return type(value).__module__.startswith("gpustreamlab.")
+    """Tell whether a value is an object of this package, or of the notebook: a session, a stream, a shell, a widget.
+
+    Its attributes are not the user's. A shell's lead to each module that there is, and to all results so far.
+    """
+    return type(value).__module__.startswith(("gpustreamlab.", "IPython.", "ipykernel.", "traitlets.", "ipywidgets."))
 
 
 def parts_of(value: object) -> Iterable[object]:
