@@ -21,7 +21,7 @@ from gpustreamlab.errors import OptionError, SelectionError
 from gpustreamlab.notebook.parsers import PARSERS
 from gpustreamlab.programs._calls import RUNS_TEXT, is_known_library, is_user_function, library_of, root_of_type
 from gpustreamlab.programs._source import first_uses, names_of, names_of_code
-from gpustreamlab.programs._values import MORE, gives_others, is_random, reach
+from gpustreamlab.programs._values import MORE, gives_others, is_plain, is_random, reach
 
 __all__ = ["MOST_STREAMS", "AutoCell", "CellStreams", "CellText", "read_cell"]
 
@@ -212,7 +212,7 @@ class _Found:
             has_session |= type(value).__name__ == "Session" and type(value).__module__.startswith("gpustreamlab.")
             if is_user_function(value):
                 looked_up |= names_of_code(value.__code__)
-            else:
+            elif not is_plain(value):
                 self._follow(slot.key, value)
         if called := RUNS_TEXT & looked_up:
             self.unknown = self.unknown or f"uses {min(called)}"

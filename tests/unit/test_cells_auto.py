@@ -232,6 +232,24 @@ def test_random_cells_give_the_results_of_a_plain_run_without_hazards(shell, in_
     assert found[""] == found["--auto"]
 
 
+@pytest.mark.parametrize(
+    "cell",
+    [
+        "n, text, nothing, ratio, many = 3, 'a', None, 0.5, [1, 2]\nx = x * n * ratio",
+        "def shift(n, by=None):\n    global x\n    x += n\n    return x * n\ny = shift(3)",
+        "import math\nfor i in range(3):\n    x += math.sqrt(i)",
+        "shell = get_ipython()\nx += 1",
+        "class Model:\n    depth = 3\n    def step(self, a):\n        return a * self.depth\nmodel = Model()\ny = model.step(x)",
+        "settings = {'rate': 0.1, 'names': ('a', 'b')}\nx *= settings['rate']",
+    ],
+)
+def test_numbers_texts_functions_and_classes_hide_nothing(shell, lab, cell):
+    run(shell, "x = lab.xp.ones(8)")
+    for _ in range(2):  # the second finds what the first has made
+        run(shell, cell)
+    assert [one.barrier for one in shell.run_line_magic("gpugraph", "").cells if one.barrier] == []
+
+
 def test_what_cannot_be_known_waits_for_all(shell, lab):
     good(shell, f"a = {BIG}\n" + LONG.format("a"))
     good(shell, f"b = {BIG}\n" + LONG.format("b"))
