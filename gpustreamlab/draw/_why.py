@@ -43,6 +43,8 @@ def why_tables(trace: Trace, zero_ns: int, number: Int64Array | None = None) -> 
     if len(trace) > EXPLAINED_SPANS:
         asked = f"More than {EXPLAINED_SPANS:,} spans are not explained in a page: type trace.explain()."
         return _unexplained(trace, zero_ns, found_entries(drawn, frozenset()), asked)
+    if trace.metadata.is_predicted:  # what held work up is not in it: each gap would be a cause that nobody knows
+        return _unexplained(trace, zero_ns, [], "Predicted times are not explained. Run it, and ask the trace of the run.")
     try:
         parts = [_Part("", trace, explain(trace), np.arange(len(trace)))]
     except OptionError:  # several processes on several GPUs: the trace does not tell how they waited for each other

@@ -239,7 +239,7 @@ def test_random_cells_give_the_results_of_a_plain_run_without_hazards(shell, in_
         "def shift(n, by=None):\n    global x\n    x += n\n    return x * n\ny = shift(3)",
         "import math\nfor i in range(3):\n    x += math.sqrt(i)",
         "shell = get_ipython()\nx += 1",
-        "class Model:\n    depth = 3\n    def step(self, a):\n        return a * self.depth\nmodel = Model()\ny = model.step(x)",
+        "class Model:\n    depth = 3\n    def step(self, a):\n        return a * self.depth\nm = Model()\ny = m.step(x)",
         "settings = {'rate': 0.1, 'names': ('a', 'b')}\nx *= settings['rate']",
     ],
 )

@@ -9,6 +9,7 @@ from IPython.core.completer import provisionalcompleter
 from IPython.utils.capture import capture_output
 
 from gpustreamlab import Session, Timeline
+from gpustreamlab.draw import why_tables
 from tests.helpers.shells import one_shell
 
 pytestmark = pytest.mark.filterwarnings("ignore::DeprecationWarning:IPython")
@@ -102,6 +103,9 @@ def test_a_plan_is_a_trace_that_says_it_is_predicted(shell):
     shown = str(Timeline(trace))
     assert "(PREDICTED)" in shown
     assert "modelled, not" in shown
+    why = why_tables(trace, 0)
+    assert (why["explained"], why["marks"]) == (False, []), "what held work up is not in a plan"
+    assert "Run it" in why["line"]
 
 
 def test_a_plan_that_has_not_run_is_an_empty_trace(shell):
