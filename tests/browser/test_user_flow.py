@@ -221,7 +221,7 @@ def a_click_pins(lab):
 
     assert reader.pinned()[0] == "upload"
     assert text.startswith("upload")
-    assert "row " in text
+    assert "number " in text
     reader.press("Escape")
     assert reader.text("details") is None
 
