@@ -270,7 +270,7 @@ def _derive_rules() -> dict[str, Rule]:
     elsewhere = ADVICE.keys() | METADATA | HOST
     for prefix, module in (("", np), ("linalg.", np.linalg), ("fft.", np.fft)):
         for base in module.__all__:
-            plain, name = getattr(module, base, None), prefix + base
+            plain, name = vars(module).get(base), prefix + base  # to get a submodule would load it: f2py takes 0.1 s
             if isinstance(plain, np.ufunc):
                 for method, owners in UFUNC_METHODS.items():
                     if owners is None or plain.__name__ in owners:
