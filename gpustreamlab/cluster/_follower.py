@@ -97,7 +97,7 @@ class Life:
             device=f"{facts.device} (simulated)" if facts.simulated else facts.device,
             state=f"lost, {self.why}" if not self.is_there else "silent" if self.is_silent else "there",
             span_count=mirror.span_count,
-            missed_count=mirror.missed_count,
+            missed_count=mirror.dropped_count,
             bytes_per_span=mirror.received_bytes / mirror.span_count if mirror.span_count else float("nan"),
             retry_count=self.retry_count,
             lost_unix_ns=self.lost_unix_ns,

@@ -73,13 +73,8 @@ class Mirror:
         return self._log.appended_count
 
     @property
-    def missed_count(self) -> int:
-        """Spans that are missing: they made room on the engine before they were read, or here, or never came."""
-        return self.dropped_count
-
-    @property
     def dropped_count(self) -> int:
-        """The same."""
+        """Spans that are missing: they made room on the engine before they were read, or here, or never came."""
         return self._missed + self._last.lost + self._log.dropped_count
 
     @property

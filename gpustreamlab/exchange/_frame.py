@@ -132,7 +132,7 @@ class Frame:
                 f"{self.path!r} has {len(self.lanes):,} streams and threads; {MOST_LANES:,} are read. Profile for a shorter "
                 "time, or read fewer files at once."
             )
-        columns, place = self._joined()
+        columns, order = self._joined()
         metadata = self._metadata(columns, *self._to_zero(columns))
         used, number = by_appearance(columns["name"], len(self.names))
         columns["name"] = number[columns["name"]]
@@ -142,15 +142,15 @@ class Frame:
             columns,
             names=[self.names[code] for code in used.tolist()],
             details=tuple(self.details),
-            edges=columns["number"][place[self.flows]],
+            edges=self._edges(columns["number"], order),
             dependencies=self.dependencies,
             counters=self.counters,
         )
         trace = build_trace(data)
         return self._with_launches(trace) if len(self.flows) else trace
 
-    def _joined(self) -> tuple[Columns, Int64Array]:
-        """Return the columns of all parts, in the order of their starts, and the place of each row among them."""
+    def _joined(self) -> tuple[Columns, Int32Array]:
+        """Return the columns of all parts, in the order of their starts, and which row of the parts each is."""
         parts = [part for part in self.parts if len(part["start_ns"])] or self.parts[:1]
         counts = [len(part["start_ns"]) for part in parts]
         for part in parts:
@@ -166,9 +166,16 @@ class Frame:
             told = [np.full(n, default) if one is None else one for n, one in zip(counts, found, strict=True)]
             columns[name] = np.concatenate(told)[order]
         columns["number"] = FIRST_WORK_NUMBER + np.arange(len(order))
+        return columns, order
+
+    def _edges(self, number: Int64Array, order: Int32Array) -> Int64Array:
+        """Return the flows between numbers of spans."""
+        if not len(self.flows):
+            return self.flows
         place = np.empty(len(order), np.int64)
         place[order] = np.arange(len(order))
-        return columns, place
+        edges: Int64Array = number[place[self.flows]]
+        return edges
 
     def _to_zero(self, columns: Columns) -> tuple[bool, int]:
         """Count times from the first one where they are those of the wall clock.

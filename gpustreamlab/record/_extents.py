@@ -19,7 +19,7 @@ NEVER = np.iinfo(np.int64).max  # When a range that is still open was closed
 RANGE_FIELDS = 4  # Rows of what `WorkExtents.fold` takes of ranges: number, lane, host times of opening and closing
 WORK_FIELDS = 5  # Rows of what it takes of work: lane, host time of its launch, start, end, number of the launching call
 
-_NOTHING = np.empty((4, 0), np.int64)
+_NOTHING = np.empty((RANGE_FIELDS, 0), np.int64)
 
 
 class RowFinder:

@@ -110,7 +110,7 @@ def test_an_answer_that_was_lost_is_told_again_and_nothing_twice(home, mirror):
     lab.synchronize()
     follow(mirror)
     assert len(mirror.trace().where(name="step")) == 90
-    assert mirror.missed_count == 0
+    assert mirror.dropped_count == 0
 
 
 def test_two_clients_read_one_engine_and_the_last_one_closes_its_session(home, mirror):
@@ -173,7 +173,7 @@ def test_what_makes_room_before_it_is_read_is_counted(home):
     home.session.synchronize()
     follow(small)
     assert len(small.trace()) == 30
-    assert small.trace().metadata.dropped_spans == small.missed_count == 10
+    assert small.trace().metadata.dropped_spans == small.dropped_count == 10
 
 
 def test_what_an_engine_has_no_room_for_while_nobody_reads_is_counted_and_nothing_else(engines, monkeypatch):

@@ -493,16 +493,14 @@ def plan_kernel(
             f"{preset.sm_limits.registers:,} registers in all. Take fewer threads, or fewer registers for each."
         )
     per_sm = 1 << (fitting.bit_length() - 1)
-    compute_ns, memory_ns = operations * per_sm / rate * 1e9, size_bytes * per_sm / preset.sm_bytes_per_s * 1e9
-    return KernelSpec(
-        name=name,
+    return _plan_blocks(
+        preset,
+        name,
         blocks=count,
-        block_slots=preset.slots_per_sm // per_sm,
-        block_ns=max(round(compute_ns), round(memory_ns), preset.kernel_floor_ns, 1),
-        block_bytes=size_bytes,
-        block_limit_bytes_per_s=preset.sm_bytes_per_s // per_sm,
-        operations=operations * count,
+        blocks_per_sm=per_sm,
         size_bytes=size_bytes * count,
+        operations=operations * count,
+        rate=rate,
         shape=shape,
     )
 
