@@ -69,7 +69,7 @@ def _soak(lab: Cluster, seconds: float) -> dict[str, Any]:
     done.set()
     looking.join()
     delays = np.concatenate([_delays_ms(recorded[name], *arrived[name]) for name in lab.names])
-    numbers = {life.called: life.mirror.changes().columns["number"] for life in lab._lives()}
+    numbers = {mirror.name: mirror.changes().columns["number"] for mirror in lab._mirrors}
     expected = {name: recorded[name][-1][0] for name in lab.names}
     spans = sum(map(len, numbers.values()))
     unique = sum(len(np.unique(own)) for own in numbers.values())
@@ -80,12 +80,11 @@ def _soak(lab: Cluster, seconds: float) -> dict[str, Any]:
         "lost": sum(expected.values()) - unique,
         "told twice": spans - unique,
         "missed": sum(one.missed_count for one in status),
-        "asked again": sum(one.retry_count for one in status),
         "delay median ms": round(float(np.median(delays)), 1),
         "delay p95 ms": round(float(np.percentile(delays, 95)), 1),
         "delay max ms": round(float(delays.max()), 1),
         "client cores": round(cpu_s / wall_s, 3),
-        "bytes a span": round(sum(one.bytes_per_span * one.span_count for one in status) / spans, 1),
+        "bytes a span": round(sum(one.received_bytes for one in lab._mirrors) / spans, 1),
     }
 
 

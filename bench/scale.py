@@ -25,6 +25,7 @@ from bench.spool import _recorder, _rows
 from gpustreamlab import Trace
 from gpustreamlab.cluster._clocks import Clocks
 from gpustreamlab.cluster._mirror import Mirror
+from gpustreamlab.cluster._worker import look
 from gpustreamlab.model import merge
 from gpustreamlab.record import START
 from gpustreamlab.sinks._spool_format import BatchEncoder
@@ -53,7 +54,8 @@ class Engine:
 
 
 def mirror(number: int) -> Mirror:
-    return Mirror(f"e{number}", process=number, device=number, host=f"host {number // 8}", ring_size=1_000_000)
+    facts = look()._replace(host=f"host {number // 8}")
+    return Mirror(f"e{number}", facts, process=number, device=number, ring_size=1_000_000)
 
 
 def main(argv: list[str] | None = None) -> None:

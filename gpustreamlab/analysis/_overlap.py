@@ -325,7 +325,7 @@ def _require_common_time(meta: TraceMetadata, lanes: Sequence[Lane]) -> None:
     if len(cards) > 1 and NO_COMMON_TIME in meta.missing:
         raise OptionError(
             "overlap() compares times, and simulated engines have none in common: each begins at 0. Ask each alone: "
-            f"lab.overlap() of the cluster, or trace.where(device={cards[0]}).overlap()."
+            f"one of lab.traces of the cluster, or trace.where(device={cards[0]}).overlap()."
         )
 
 

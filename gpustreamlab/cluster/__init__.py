@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from gpustreamlab.cluster._outcomes import ByEngine, EngineStatus, Outcomes
+from gpustreamlab.cluster._mirror import EngineStatus
+from gpustreamlab.cluster._outcomes import ByEngine, Outcomes
 from gpustreamlab.cluster.cluster import Cluster
 
 __all__ = ["ByEngine", "Cluster", "EngineStatus", "Outcomes"]

@@ -15,61 +15,30 @@ from gpustreamlab.typing import FloatArray, Int64Array
 MAX_DRIFT = 500e-6
 """How fast two clocks drift apart at most: Linux's kernel lets nobody steer its clock further (MAXFREQ in timex.h). What
 goes beyond is a jump; with one burst only, nothing else is known of the drift."""
-WINDOW = 8
-"""Over how many bursts the drift before and after an interval is measured; two alone tell it to their round trips only."""
-POINT_LIMIT = 2_048
-"""How many bursts of an engine are kept; where there are more, old ones are thinned, and the error of that counts."""
-JUMP_LIMIT = 64
-"""How many jumps of an engine are kept; the sizes of older ones count as error of all its times."""
-POOR = 4
-"""By how many times a first or last burst is worse than its neighbour for that one to speak for it."""
-EDGE_NS = 10**12
-"""How far beyond the last burst the point is that tells how the drift goes on."""
+WINDOW = 8  # Over how many bursts the drift before and after an interval is measured; two alone tell it to their trips only
+POINT_LIMIT = 2_048  # How many bursts of an engine are kept; where there are more, old ones are thinned, and that error counts
+POOR = 4  # By how many times a first or last burst is worse than its neighbour for that one to speak for it
+EDGE_NS = 10**12  # How far beyond the last burst the point is that tells how the drift goes on
 
 
 class Clocks(Mapping[Hashable, ClockOffset]):
-    """How far the clocks of engines are behind the client's, as a `ClockOffset` by engine.
+    """How far the clocks of engines are behind the client's, as a `ClockOffset` by engine."""
 
-    Parameters
-    ----------
-    reference
-        A name of the client's clock, which no other one has; None for a new one.
-
-    Notes
-    -----
-    A message is sent at ``sent_ns`` and answered at ``received_ns`` by the client's clock, and tells ``told_ns``, the engine's,
-    which it read in between. So the clocks are apart by the middle of the two less what was told, to half the round trip,
-    however the trip is divided into there and back. The best of a burst of such pings, say 20 each second, counts. Between two
-    bursts the difference is interpolated. That is wrong by no more than the drift changes there: it is bounded by the drift
-    before and after the interval, each measured over 8 bursts, with what the round trips leave open. (Where a curve has slopes
-    between a and b, its chord over a length L is off by (b - a) L / 4 at most.) Beyond the last burst the bound grows by the
-    largest drift that was seen, and by how much that varied. A jump that `MAX_DRIFT` and the round trips may hide is taken for
-    drift; apart from jumps, times of an engine do not run backwards.
-
-    Examples
-    --------
-    >>> clocks = Clocks()
-    >>> for second in range(3):  # the engine's clock is 5 us behind
-    ...     sent_ns = second * 1_000_000_000
-    ...     clocks.add("engine 0", [(sent_ns, sent_ns + 15_000, sent_ns + 40_000), (sent_ns, sent_ns, sent_ns + 900_000)])
-    >>> offset = clocks["engine 0"]
-    >>> offset.shift(np.array([15_000, 500_000_000])).tolist()
-    [20000, 500005000]
-    """
+    # A message is sent at `sent_ns` and answered at `received_ns` by the client's clock; it tells `told_ns`, the engine's, read
+    # in between. So the clocks are apart by the middle of the two less what was told, to half the round trip, however
+    # the trip is divided into there and back. The best of a burst of such pings, say 20 each second, counts. Between two bursts
+    # the difference is interpolated. That is wrong by no more than the drift changes there: it is bounded by the drift before
+    # and after the interval, each measured over 8 bursts, with what the round trips leave open. (Where a curve has slopes
+    # between a and b, its chord over a length L is off by (b - a) L / 4 at most.) Beyond the last burst the bound grows by the
+    # largest drift that was seen, and by how much that varied. A jump that `MAX_DRIFT` and the round trips may hide is taken
+    # for drift; apart from jumps, times of an engine do not run backwards.
 
     def __init__(self, reference: str | None = None) -> None:
-        self.reference = uuid.uuid4().hex[:12] if reference is None else reference
-        """The name of the client's clock."""
+        self.reference = uuid.uuid4().hex[:12] if reference is None else reference  # Name of the client's clock
         self._engines: dict[Hashable, _Engine] = {}
 
     def __getitem__(self, engine: Hashable) -> ClockOffset:
-        """Return what is known of an engine's clock.
-
-        Raises
-        ------
-        KeyError
-            If it never answered.
-        """
+        """Return what is known of an engine's clock; `KeyError` if it never answered."""
         held = self._engines[engine]
         if held.offset is None:
             held.offset = held.measure(self.reference)
@@ -82,20 +51,7 @@ class Clocks(Mapping[Hashable, ClockOffset]):
         return len(self._engines)
 
     def add(self, engine: Hashable, pings: Iterable[tuple[int, int, int]]) -> ClockJump | None:
-        """Take a burst of pings of one engine, and return the jump that its clock made since the last one, if it did.
-
-        Parameters
-        ----------
-        engine
-            Which one, by whatever name.
-        pings
-            ``(sent_ns, told_ns, received_ns)`` each, see Notes of the class; all in ns.
-
-        Raises
-        ------
-        OptionError
-            If there are none, or an answer came before its question.
-        """
+        """Take a burst of pings, ``(sent_ns, told_ns, received_ns)``; return the jump of the clock since the last one."""
         burst = np.array(list(pings), np.int64).reshape(-1, 3)
         trip_ns = burst[:, 2] - burst[:, 0]
         if not len(burst) or trip_ns.min() < 0:
@@ -105,11 +61,6 @@ class Clocks(Mapping[Hashable, ClockOffset]):
         held = self._engines.setdefault(engine, _Engine())
         return held.add(told_ns, sent_ns + (received_ns - sent_ns) // 2 - told_ns, half_ns)
 
-    @property
-    def jumps(self) -> dict[Hashable, tuple[ClockJump, ...]]:
-        """The jumps of those engines whose clocks made any."""
-        return {engine: tuple(held.jumps) for engine, held in self._engines.items() if held.jumps}
-
 
 @dataclass(slots=True)
 class _Side:
@@ -118,8 +69,7 @@ class _Side:
     at: list[int]
     ahead: list[int]
     half: list[int]
-    settled: list[int]
-    """For each burst the bound on the error until the next one, where bursts were thinned there; else 0."""
+    settled: list[int]  # For each burst the bound on the error until the next one, where bursts were thinned there; else 0
 
     def __len__(self) -> int:
         return len(self.at)
@@ -212,12 +162,8 @@ class _Engine:
     """What is known of one engine's clock."""
 
     sides: list[_Side] = field(default_factory=list)
-    jumps: list[ClockJump] = field(default_factory=list)
-    """Between each two sides one."""
-    forgotten_ns: int = 0
-    """Sum of the jumps that are not kept."""
-    offset: ClockOffset | None = None
-    """What was measured, until the next burst comes."""
+    jumps: list[ClockJump] = field(default_factory=list)  # Between each two sides one
+    offset: ClockOffset | None = None  # What was measured, until the next burst comes
 
     def add(self, at: int, ahead: int, half: int) -> ClockJump | None:
         self.offset = None
@@ -226,7 +172,8 @@ class _Engine:
         if jump is not None:  # what an earlier side has shown may be shown once more
             jump = replace(jump, end_ns=max(one.end_ns for one in (jump, *self.jumps)))
         if side is None or jump is not None:
-            self._begin_side(_Side([at], [ahead], [half], [0]), jump)
+            self.sides.append(_Side([at], [ahead], [half], [0]))
+            self.jumps += [] if jump is None else [jump]
             return jump
         if at <= side.at[-1]:  # the same reading again, or one that came out of order
             return None
@@ -239,14 +186,6 @@ class _Engine:
             max(self.sides, key=len).thin()
         return None
 
-    def _begin_side(self, side: _Side, jump: ClockJump | None) -> None:
-        self.sides.append(side)
-        if jump is not None:
-            self.jumps.append(jump)
-        if len(self.jumps) > JUMP_LIMIT:
-            self.forgotten_ns += abs(self.jumps.pop(0).by_ns)
-            del self.sides[0]
-
     def measure(self, reference: str) -> ClockOffset:
         columns = self.sides[0].without_poor_ends().points()
         for jump, side in zip(self.jumps, self.sides[1:], strict=True):
@@ -256,7 +195,7 @@ class _Engine:
             reference=reference,
             at_ns=tuple(at.tolist()),
             ahead_ns=tuple(ahead.tolist()),
-            error_ns=tuple((error + self.forgotten_ns).tolist()),
+            error_ns=tuple(error.tolist()),
             jumps=tuple(self.jumps),
         )
 

@@ -17,10 +17,8 @@ from typing import Any, Protocol
 from gpustreamlab._util.words import install_line
 from gpustreamlab.errors import MissingExtraError, OptionError
 
-LOOK_LIMIT_S = 10.0
-"""How long Dask's scheduler may take to say which workers there are."""
-REQUEST = "gpustreamlab_request"
-"""Type of the messages to ipyparallel's control channel."""
+LOOK_LIMIT_S = 10.0  # How long Dask's scheduler may take to say which workers there are
+REQUEST = "gpustreamlab_request"  # Type of the messages to ipyparallel's control channel
 
 
 class Answer(Protocol):
@@ -50,13 +48,7 @@ class Engines(Protocol):
 
 
 def open_engines(client: Any, workers: object) -> Engines:
-    """Return the adapter of a client, or of workers that are started here.
-
-    Raises
-    ------
-    OptionError
-        If both are given, or none, or it is no client.
-    """
+    """Return the adapter of a client, or of workers that are started here."""
     if (client is None) == (workers is None):
         raise OptionError("gsl.Cluster takes a client, or a number of workers to start here: gsl.Cluster(workers=4).")
     if workers is not None:
@@ -88,15 +80,7 @@ def ask(call: Callable[..., Answer], *args: Any) -> Answer:
 
 
 class DaskEngines:
-    """Workers of Dask: a call is a task, and what goes aside runs in the worker's event loop.
-
-    Parameters
-    ----------
-    client
-        A synchronous `distributed.Client`; it stays its owner's.
-    owned
-        What was started for it, and is closed with it.
-    """
+    """Workers of Dask: a call is a task, and what goes aside runs in the worker's event loop. What is `owned` is closed."""
 
     def __init__(self, client: Any, *owned: Any) -> None:
         if client.asynchronous:
@@ -140,13 +124,7 @@ def _is_news(record: logging.LogRecord) -> bool:
 
 
 def start_workers(count: int) -> DaskEngines:
-    """Start worker processes on this machine, which take orders from this process alone.
-
-    Raises
-    ------
-    MissingExtraError
-        If Dask or cryptography is not installed.
-    """
+    """Start worker processes on this machine, which take orders from this process alone."""
     try:
         from distributed import Client, LocalCluster
         from distributed.security import Security
@@ -161,9 +139,7 @@ def start_workers(count: int) -> DaskEngines:
     owned = ExitStack()
     # Dask imports from its folder, and would take one in /tmp that another user has made.
     folder = owned.enter_context(tempfile.TemporaryDirectory(prefix="gpustreamlab-", ignore_cleanup_errors=True))
-    preload = Path(
-        folder, "without_ctrl_c.py"
-    )  # Ctrl-C, and a notebook's Stop, reach the whole process group, and would end it
+    preload = Path(folder, "without_ctrl_c.py")  # Ctrl-C reaches the whole process group, and would end it
     preload.write_text("import signal\nsignal.signal(signal.SIGINT, signal.SIG_IGN)\n")
     cluster = LocalCluster(
         n_workers=count,
@@ -180,13 +156,7 @@ def start_workers(count: int) -> DaskEngines:
 
 
 class ParallelEngines:
-    """Engines of ipyparallel: a call runs in the engine's main thread, and what goes aside in that of its control channel.
-
-    Parameters
-    ----------
-    client
-        An `ipyparallel.Client`; it stays its owner's.
-    """
+    """Engines of ipyparallel: a call runs in the engine's main thread, and what goes aside in that of its control channel."""
 
     def __init__(self, client: Any) -> None:
         self._client = client

@@ -1,9 +1,8 @@
-"""What engines returned, and how they stand."""
+"""What engines returned, printed and raised."""
 
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Mapping
-from dataclasses import dataclass
 from html import escape
 from typing import Any, Generic, TypeVar
 
@@ -17,36 +16,6 @@ _Value = TypeVar("_Value")
 
 _CELL = "text-align:left;vertical-align:top"
 _TEXT = "margin:0;padding:0;white-space:pre-wrap;overflow-wrap:anywhere;background:none"
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class EngineStatus:
-    """How an engine stands."""
-
-    name: str
-    """What ``on=`` takes."""
-    host: str
-    """The machine."""
-    pid: int
-    """Its process there."""
-    device: str
-    """Name of its device, marked where it is simulated."""
-    state: str
-    """``"there"``, ``"silent"`` (it does not answer at present), or ``"lost"``, and why."""
-    span_count: int
-    """Spans that have arrived."""
-    missed_count: int
-    """Spans that made room before they were read, there or here, or never came into the buffer there."""
-    bytes_per_span: float
-    """What came over the wire for a span; NaN where none did."""
-    retry_count: int
-    """Answers that were given up and asked for again."""
-    lost_unix_ns: int = 0
-    """When it was found to be gone, in ns since 1970 (UTC); 0 while it is there."""
-
-    def __str__(self) -> str:
-        missed = f", {self.missed_count:,} missed" if self.missed_count else ""
-        return f"{self.name} on {self.host} ({self.device}): {self.state}, {self.span_count:,} spans{missed}"
 
 
 class ByEngine(Mapping[str, _Value], Generic[_Value]):

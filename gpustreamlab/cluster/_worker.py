@@ -34,40 +34,26 @@ from gpustreamlab.session import Session
 from gpustreamlab.sinks._spool_format import BatchEncoder
 from gpustreamlab.typing import SessionState
 
-MOST_PRINTED = 1_000_000
-"""Characters of one call that are sent; what is printed beyond is left out, and that is said."""
-LOOK_EVERY_S = 0.1
-"""How often a cell that awaits looks for Ctrl-C."""
-_AROUND = frozenset({"gpustreamlab", "asyncio", "concurrent"})
-"""Packages whose frames above those of the user are not told."""
-
-
-MOST_ROWS = 32_768
-"""Rows of one answer, 0.5 MB: who reads aside must not keep a cell from working for long."""
-CLIENT_GONE_S = 60.0
-"""A client that has not read for so long is gone."""
+MOST_PRINTED = 1_000_000  # Characters of one call that are sent; what is printed beyond is left out, and that is said
+LOOK_EVERY_S = 0.1  # How often a cell that awaits looks for Ctrl-C
+_AROUND = frozenset({"gpustreamlab", "asyncio", "concurrent"})  # Packages whose frames above those of the user are not told
+MOST_ROWS = 32_768  # Rows of one answer, 0.5 MB: who reads aside must not keep a cell from working for long
 
 
 class Outcome(NamedTuple):
     """What came of a call."""
 
-    value: Any = None
-    """What it returned, pickled."""
-    text: str = ""
-    """What it printed."""
-    shown: tuple[dict[str, Any], ...] = ()
-    """What it displayed, each by MIME type."""
-    error: str = ""
-    """Kind and message of what it raised; empty where it did not."""
-    traceback: str = ""
-    """From the user's code on; empty where that has no part in it."""
+    value: Any = None  # What it returned, pickled
+    text: str = ""  # What it printed
+    shown: tuple[dict[str, Any], ...] = ()  # What it displayed, each by MIME type
+    error: str = ""  # Kind and message of what it raised; empty where it did not
+    traceback: str = ""  # From the user's code on; empty where that has no part in it
 
 
 class Shown(str):
     """The last value of a cell, as text; in a notebook as it shows itself there."""
 
-    data: Mapping[str, Any] = MappingProxyType({})
-    """What it is, by MIME type."""
+    data: Mapping[str, Any] = MappingProxyType({})  # What it is, by MIME type
 
     def _repr_html_(self) -> str | None:
         page = self.data.get("text/html") or self.data.get("image/svg+xml")
@@ -81,45 +67,27 @@ class Shown(str):
 class Facts(NamedTuple):
     """What an engine is."""
 
-    host: str
-    """Name of the machine."""
-    pid: int
-    """Number of the process there."""
-    version: str
-    """Of this package."""
-    visible: str
-    """``CUDA_VISIBLE_DEVICES``."""
-    clock: str
-    """What tells its clock of `time.monotonic_ns` from that of another machine; empty where that is not known."""
-    process: str
-    """What tells the process from every other of any machine."""
-    device: str = ""
-    """Name of the device; empty without a session."""
-    ordinal: int = 0
-    """Its number."""
-    sm_count: int = 0
-    """How many SMs it has."""
-    simulated: bool = False
-    """True if no hardware stands behind it."""
+    host: str  # Name of the machine
+    pid: int  # Number of the process there
+    version: str  # Of this package
+    visible: str  # ``CUDA_VISIBLE_DEVICES``
+    clock: str  # What tells its clock of `time.monotonic_ns` from that of another machine; empty where that is not known
+    process: str  # What tells the process from every other of any machine
+    device: str = ""  # Name of the device; empty without a session
+    ordinal: int = 0  # Its number
+    simulated: bool = False  # True if no hardware stands behind it
 
 
 class Changes(NamedTuple):
     """What is new on an engine since a place."""
 
-    place: int
-    """The place behind it, to ask from the next time."""
-    data: bytes
-    """A chunk as a spool has it, without the head; empty where nothing is new."""
-    log: int
-    """`ChunkLog.number` of the engine's session."""
-    is_full: bool
-    """Whether there is more already."""
-    open_ranges: tuple[tuple[int, int, int, int], ...] = ()
-    """What has not ended, see `gpustreamlab.record.Recorder.unended`."""
-    now_ns: int = 0
-    """When that was so, by the clock of the trace."""
-    newest_hazard_ns: int = -1
-    """When the newest hazard was found, by the clock of the host; -1 where there is none."""
+    place: int  # The place behind it, to ask from the next time
+    data: bytes  # A chunk as a spool has it, without the head; empty where nothing is new
+    log: int  # `ChunkLog.number` of the engine's session
+    is_full: bool  # Whether there is more already
+    open_ranges: tuple[tuple[int, int, int, int], ...] = ()  # What has not ended, see `gpustreamlab.record.Recorder.unended`
+    now_ns: int = 0  # When that was so, by the clock of the trace
+    newest_hazard_ns: int = -1  # When the newest hazard was found, by the clock of the host; -1 where there is none
     hazards: tuple[tuple[Hazard, int], ...] | None = None
     """All that were found, and when, by the clock of the trace; None where the reader knows of the newest."""
 
@@ -130,8 +98,7 @@ class _Home:
 
     lock: threading.RLock = field(default_factory=threading.RLock)
     session: Session | None = None
-    clients: dict[str, float] = field(default_factory=dict)
-    """When each was last heard of, by `time.monotonic`."""
+    client: str = ""  # Who began last, and ends the session
     encoder: BatchEncoder | None = None
 
 
@@ -139,19 +106,16 @@ class _Home:
 class _Turn:
     """Which call works now."""
 
-    lock: threading.Lock = field(default_factory=threading.Lock)
-    """Held by the call that works. A worker of Dask may have several threads."""
+    lock: threading.Lock = field(default_factory=threading.Lock)  # Held by the call that works: Dask may have several threads
     change: threading.Lock = field(default_factory=threading.Lock)
     number: str = ""
     thread: int = 0
-    revoked: deque[str] = field(default_factory=lambda: deque(maxlen=64))
-    """Calls that are to end as they begin."""
+    revoked: deque[str] = field(default_factory=lambda: deque(maxlen=64))  # Calls that are to end as they begin
 
 
 _home = _Home()
 _turn = _Turn()
-_PROCESS = uuid.uuid4().hex
-"""Tells this process from all others, also those of other machines and containers."""
+_PROCESS = uuid.uuid4().hex  # Tells this process from all others, also those of other machines and containers
 
 
 def look() -> Facts:
@@ -168,28 +132,12 @@ def look() -> Facts:
     if session is None:
         return facts
     device = session.device
-    return facts._replace(
-        device=device.name,
-        ordinal=device.ordinal,
-        sm_count=device.sm_count,
-        simulated=device.simulated,
-    )
+    return facts._replace(device=device.name, ordinal=device.ordinal, simulated=device.simulated)
 
 
 def begin(client: str, backend: str | None, options: dict[str, Any], rank: int) -> Facts | str:
-    """Let a client use the session of this process, which is opened where there is none. One that is there stays as it is.
-
-    Returns what the engine is; a text where that fails: why. It raises nothing, of which Dask would print pages.
-
-    Parameters
-    ----------
-    client
-        Who asks.
-    backend, options
-        As for `Session`; of a spool the folder.
-    rank
-        Which of the engines that see the same devices this is: where no device is chosen, each takes another one.
-    """
+    """Let a client use the session of this process, opened where there is none; return what the engine is, or why not."""
+    # It raises nothing, of which Dask would print pages. Where no device is chosen, each rank takes another one.
     with _home.lock:
         session = _home.session
         if session is None or session.state is not SessionState.OPEN:
@@ -205,7 +153,7 @@ def begin(client: str, backend: str | None, options: dict[str, Any], rank: int) 
                 f"another client has a session there, on {session.device.name}{' (simulated)' * session.device.simulated}; "
                 "close that or start the engines anew, or leave backend out"
             )
-        _home.clients[client] = time.monotonic()
+        _home.client = client
     shell = None if "IPython" not in sys.modules else sys.modules["IPython"].get_ipython()
     if shell is not None:  # for %%px
         shell.user_ns["lab"] = session
@@ -213,12 +161,9 @@ def begin(client: str, backend: str | None, options: dict[str, Any], rank: int) 
 
 
 def end(client: str) -> None:
-    """Close the session where no other client uses it; one that went away without a word does not count."""
+    """Close the session, unless another client has begun since."""
     with _home.lock:
-        gone_s = time.monotonic() - CLIENT_GONE_S
-        for known in [known for known, heard_s in _home.clients.items() if known == client or heard_s < gone_s]:
-            del _home.clients[known]
-        if not _home.clients and _home.session is not None:
+        if client == _home.client and _home.session is not None:
             session, _home.session = _home.session, None
             session.close()
 
@@ -235,21 +180,10 @@ def told_between() -> tuple[int, int, int]:
     return time.monotonic_ns(), told_ns(), time.monotonic_ns()
 
 
-def read(client: str, since: int, newest_hazard_ns: int = -1) -> Changes:
-    """Return what is new since a place. What a client was told and has not got it asks for again.
-
-    Parameters
-    ----------
-    client
-        Who reads.
-    since
-        `Changes.place` of the last answer that has arrived; 0 for none.
-    newest_hazard_ns
-        `Changes.newest_hazard_ns` of that.
-    """
+def read(since: int, newest_hazard_ns: int = -1) -> Changes:
+    """Return what is new since the place of the last answer that has arrived, 0 for none; what was lost is told again."""
     with _home.lock:
         session, recorder = _require_session(), _recorder()
-        _home.clients[client] = time.monotonic()
         with recorder.observing():
             chunk = recorder.changes(since, most=MOST_ROWS)
         if _home.encoder is None:
@@ -266,10 +200,7 @@ def read(client: str, since: int, newest_hazard_ns: int = -1) -> Changes:
 
 
 def call(number: str, function: Callable[..., Any], *args: Any) -> Outcome:
-    """Call a function with the session, behind what runs there, and return what came of it: what was raised too.
-
-    `interrupt` takes the number.
-    """
+    """Call a function with the session, behind what runs there, and return what came of it: what was raised too."""
     from IPython.utils.capture import capture_output
 
     if function is run_cell:
@@ -348,23 +279,7 @@ def _told(error: BaseException) -> tuple[str, str]:
 
 
 def run_cell(session: Session, source: str, stream: str, label: str, options: dict[str, Any], lines_above: int) -> Shown | None:
-    """Run a cell with a stream selected, as one range, and return its last expression; None where it shows none.
-
-    Parameters
-    ----------
-    session
-        The session; ``lab`` in the cell.
-    source
-        The cell.
-    stream
-        Name of the stream; made on first use.
-    label
-        Name of the range, and of the cell in tracebacks.
-    options
-        Of the stream, as for `Session.stream`; and ``sync``, whether to wait for its work.
-    lines_above
-        How many lines the cell has above what is run here.
-    """
+    """Run a cell with a stream selected, as one range, and return its last expression; None where it shows none."""
     from IPython.core.displayhook import DisplayHook
 
     from gpustreamlab.notebook.cells import compile_cell

@@ -8,10 +8,9 @@ import uuid
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import replace
-from functools import partial
 from inspect import signature
 from operator import attrgetter
-from types import MappingProxyType, TracebackType
+from types import TracebackType
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -22,19 +21,18 @@ from gpustreamlab._util.words import OneOfSeveral, wrap_lines
 from gpustreamlab.cluster import _worker
 from gpustreamlab.cluster._clocks import Clocks
 from gpustreamlab.cluster._engines import Answer, ask, open_engines
-from gpustreamlab.cluster._follower import (
+from gpustreamlab.cluster._mirror import (
     ANSWER_S,
     SILENT_S,
-    Entry,
+    EngineStatus,
     Follower,
-    Life,
-    began_ns,
+    Mirror,
+    admit,
     loss_texts,
-    name_order,
     named,
     reason,
 )
-from gpustreamlab.cluster._outcomes import ByEngine, EngineStatus, Outcomes, failure_of, show_printed
+from gpustreamlab.cluster._outcomes import ByEngine, Outcomes, failure_of, show_printed
 from gpustreamlab.cluster._worker import Outcome
 from gpustreamlab.errors import (
     ClusterError,
@@ -44,32 +42,33 @@ from gpustreamlab.errors import (
     TraceError,
     nearest_hint,
 )
-from gpustreamlab.model import NO_COMMON_TIME, Ahead, ClockOffset, Note, merge, with_written
+from gpustreamlab.model import (
+    NO_COMMON_TIME,
+    Ahead,
+    ClockOffset,
+    Note,
+    merge,
+    with_written,
+    without_tools,
+)
 from gpustreamlab.notebook.views import LiveViews, check_timeline_options
 from gpustreamlab.record import DEFAULT_RING_SIZE, JoinedJournal
 from gpustreamlab.session import Session
 from gpustreamlab.sinks.live import DEFAULT_CAPACITY
+from gpustreamlab.trace import Trace, as_trace
 from gpustreamlab.typing import SessionState
 
 if TYPE_CHECKING:
     from typing import Self
 
-    from gpustreamlab.analysis import Explanation, Overlap, Stragglers, Strays
+    from gpustreamlab.analysis import Explanation, Stragglers
     from gpustreamlab.timeline import Timeline
-    from gpustreamlab.trace import Trace
-
-__all__ = ["ByEngine", "Cluster", "EngineStatus", "Outcomes"]
 
 _log = logging.getLogger(__name__)
 
-GIVEN_UP_S = 60.0
-"""An engine that is there and has told nothing for so long, also not aside, is not waited for."""
-GONE_S = 0.02
-"""For how long a call that runs is not looked at, at most."""
-SHORT_SHARE = 0.1
-"""A short call is looked at more often: of its time it waits for that no more than this share."""
-STOP_S = 2.0
-"""How long is waited for calls that were interrupted."""
+LOOK_S = 0.02  # For how long a call that runs is not looked at, at most
+SHORT_SHARE = 0.1  # A short call is looked at more often: of its time it waits for that no more than this share
+STOP_S = 2.0  # How long is waited for calls that were interrupted
 
 
 class Cluster(OneOfSeveral):
@@ -137,30 +136,30 @@ class Cluster(OneOfSeveral):
         self.title = title
         """A name for traces and timelines."""
         options = options | {"title": title} | ({} if spool is None else {"spool": str(spool)})
-        self._entry = Entry(self._engines, self._client, backend, options, ring_size)
-        self._partitioning: Callable[..., Any] | None = None
         self._is_closed = False
         self._last_trace: Trace | None = None
         self._clocks = Clocks()
         self._live_zero_ns: int | None = None
         self._notes: tuple[Note, ...] = ()
-        self._follower = Follower(self._engines, self._client, join=self._join, joined=self._show_too, clocks=self._clocks)
         try:
-            lives = self._entry.admit_all()
+            self._mirrors = admit(self._engines, self._client, backend, options, ring_size)
+            self._follower = Follower(self._engines, self._mirrors, self._clocks)
+            self._follower.drain(ANSWER_S)
+            deaf = [mirror.name for mirror in self._mirrors if not mirror.is_told]
+            if deaf:
+                raise ClusterError(f"Engine {', '.join(deaf)} does not answer beside its work. Start it anew.")
         except BaseException:
             self._engines.close()
             raise
-        self._follower.lives.update({life.key: life for life in lives})
-        self._follower.drain(ANSWER_S)
-        for life in lives:
-            self._follower.ping(life)
+        for mirror in self._mirrors:
+            self._follower.ping(mirror)
         self._joined = JoinedJournal(
-            [life.mirror for life in lives],
+            self._mirrors,
             ahead=self._how_far_ahead,
             error_ns=self._live_error_ns,
-            devices=[life.mirror.metadata.device for life in lives],
+            devices=[mirror.metadata.device for mirror in self._mirrors],
             tells_alike=False,
-            missing=lambda: self._missing(self._shown()),
+            missing=self._missing,
             title=title,
         )
         self._views = LiveViews(self._joined)
@@ -179,22 +178,17 @@ class Cluster(OneOfSeveral):
     @property
     def names(self) -> tuple[str, ...]:
         """The engines that are there, as ``on=`` takes them."""
-        return tuple(life.called for life in self._there())
+        return tuple(mirror.name for mirror in self._there())
 
     @property
     def engines(self) -> tuple[EngineStatus, ...]:
         """How each engine stands, those that are lost too."""
-        return tuple(life.status for life in self._lives())
+        return tuple(mirror.status for mirror in self._mirrors)
 
     @property
     def lost(self) -> tuple[EngineStatus, ...]:
         """The engines that are gone, why, and from when on."""
         return tuple(status for status in self.engines if status.lost_unix_ns)
-
-    @property
-    def failures(self) -> Mapping[str, str]:
-        """Engines that came later and could not be used, and why."""
-        return MappingProxyType(dict(self._entry.failures))
 
     def run(self, function: Callable[..., Any], *args: Any, on: str | int | Sequence[str | int] = "all") -> Outcomes:
         """Call ``function(session, *args)`` on engines, and wait for all of them.
@@ -274,17 +268,14 @@ class Cluster(OneOfSeveral):
         return found
 
     def partition(self, plan: Any = ..., /, **shares: Any) -> Outcomes:
-        """Share out the SMs of every engine alike, as `Session.partition` does; engines that come later get it too.
+        """Share out the SMs of every engine alike, as `Session.partition` does.
 
         Raises
         ------
         ClusterError
             If some device does not grant it: cards may be unequal. Those that do have it then.
         """
-        partitioning = partial(_do, method="partition", args=() if plan is ... else (plan,), options=shares)
-        found = self._run_all("all", partitioning)
-        self._partitioning = partitioning
-        return found
+        return self._run_all("all", _do, "partition", () if plan is ... else (plan,), shares)
 
     def synchronize(self) -> None:
         """Wait until the devices of all engines are idle, and all that was recorded has arrived."""
@@ -297,7 +288,7 @@ class Cluster(OneOfSeveral):
 
         Each tells how its clock was compared, so that traces that were saved can be merged later: ``gsl.merge``.
         """
-        return ByEngine({life.name: self._with_clock(life, life.trace()) for life in self._lives() if life.mirror.is_told})
+        return ByEngine({mirror.name: self._with_clock(mirror, _trace_of(mirror)) for mirror in self._mirrors})
 
     @property
     def trace(self) -> Trace:
@@ -310,14 +301,7 @@ class Cluster(OneOfSeveral):
         """
         if self._last_trace is not None:
             return self._last_trace
-        lives = [life for life in self._lives() if life.mirror.is_told]
-        if not lives:
-            raise TraceError("No engine has told anything yet. Run something first: lab.run(function).")
-        return self._merged(lives, [life.trace() for life in lives])
-
-    def overlap(self) -> ByEngine[Overlap]:
-        """Return for each engine how much its streams' work overlapped so far."""
-        return ByEngine({name: trace.overlap() for name, trace in self.traces.items()})
+        return self._merged(self._mirrors)
 
     def explain(self, first: str | int | None = None, second: str | None = None) -> ByEngine[Explanation]:
         """Say for each engine why its work did not overlap so far, and what to change there; see `Trace.explain`.
@@ -348,10 +332,6 @@ class Cluster(OneOfSeveral):
             raise failure
         return ByEngine(found)
 
-    def strays(self) -> ByEngine[Strays]:
-        """Return for each engine the work that ran on another stream than was selected."""
-        return ByEngine({name: trace.strays() for name, trace in self.traces.items()})
-
     def hazards(self) -> Outcomes:
         """Return for each engine which data crossed streams without an order; see `Memory.hazards`.
 
@@ -363,19 +343,12 @@ class Cluster(OneOfSeveral):
         return self._run_all("all", _do, "memory.hazards")
 
     def stragglers(self) -> Stragglers:
-        """Return which engine was late where all that are there did the same, since the last of them came.
-
-        See `Trace.stragglers`; `clear` lets the comparison begin anew.
-        """
-        lives = [life for life in self._there() if life.mirror.is_told]
-        if self._is_closed or not lives:
+        """Return which engine was late where all that are there did the same; see `Trace.stragglers`."""
+        there = self._there()
+        if self._is_closed or not there:
             return self.trace.stragglers()
-        traces = [life.trace() for life in lives]
-        since = [trace.start_ns >= life.mirror.compared_from_ns for life, trace in zip(lives, traces, strict=True)]
-        found = self._merged(lives, [trace[own] for own, trace in zip(since, traces, strict=True)]).stragglers()
+        found = self._merged(there).stragglers()
         remarks = [f"Engine {status.name} was lost, and is left out." for status in self.lost]
-        if not all(map(np.all, since)):
-            remarks.append(f"Compared since engine {max(lives, key=lambda life: life.mirror.process).name} came.")
         return replace(found, remarks=(*found.remarks, *remarks))
 
     def timeline(
@@ -401,28 +374,27 @@ class Cluster(OneOfSeveral):
         return SessionState.CLOSED if self._is_closed else SessionState.OPEN
 
     def clear(self) -> None:
-        """Forget what was recorded so far, on all engines, and the engines that are lost."""
+        """Forget what was recorded so far, on all engines, and what is known of lost ones."""
         self._run_all("all", _do, "clear")
         self._follower.drain(ANSWER_S)
-        gone = [life for life in self._lives() if not life.is_there]
-        self._joined.leave_out([life.mirror for life in gone])
-        for life in gone:
-            del self._follower.lives[life.key]
+        for mirror in self._mirrors:
+            if not mirror.is_there:
+                mirror.forget()
 
     def close(self) -> None:
-        """Wait for the work, keep the trace, and close the sessions that no other client uses. Idempotent."""
+        """Wait for the work, keep the trace, and close the sessions, but for those that a later cluster uses. Idempotent."""
         if self._is_closed:
             return
         there = self._there()
-        answering = [life for life in there if not life.is_silent]
+        answering = [mirror for mirror in there if not mirror.is_silent]
         try:
             self._engines.engines()  # fails at once where the client was closed before this
             with suppress(ClusterError):
                 if answering:
-                    self._run_all([life.called for life in answering], _do, "synchronize")
+                    self._run_all([mirror.name for mirror in answering], _do, "synchronize")
             self._follower.drain(ANSWER_S if len(answering) == len(there) else SILENT_S)
-            for life in there:
-                self._follower.ping(life)
+            for mirror in there:
+                self._follower.ping(mirror)
         except Exception as error:  # noqa: BLE001 - each adapter has its own
             _log.warning("What the engines did last could not be read: %s", error)
             there = []
@@ -431,25 +403,15 @@ class Cluster(OneOfSeveral):
         with suppress(TraceError):
             self._last_trace = self.trace
         self._is_closed = True
-        for life, answer in [(life, ask(self._engines.run, life.key, _worker.end, self._client)) for life in there]:
+        for mirror, answer in [(mirror, ask(self._engines.run, mirror.key, _worker.end, self._client)) for mirror in there]:
             try:
-                answer.result(ANSWER_S if life in answering else GONE_S)  # one that is silent may do it later
+                answer.result(ANSWER_S if mirror in answering else LOOK_S)  # one that is silent may do it later
             except Exception as error:  # noqa: BLE001 - the others are closed all the same
-                _log.warning("The session of engine %s could not be closed: %s", life.name, error)
+                _log.warning("The session of engine %s could not be closed: %s", mirror.name, error)
         self._engines.close()
 
-    def _lives(self) -> list[Life]:
-        return sorted(self._follower.lives.values(), key=lambda life: (*name_order(life.called), life.mirror.process))
-
-    def _there(self) -> list[Life]:
-        return [life for life in self._lives() if life.is_there]
-
-    def _join(self, key: str, name: str) -> Life | None:
-        """Take an engine in that has come later; None where that fails."""
-        life = next(iter(self._entry.admit({key: name})), None)
-        if life is not None and self._partitioning is not None:
-            self._engines.run(key, _worker.call, uuid.uuid4().hex, self._partitioning)
-        return life
+    def _there(self) -> list[Mirror]:
+        return [mirror for mirror in self._mirrors if mirror.is_there]
 
     def _run_all(self, on: str | int | Sequence[str | int], function: Callable[..., Any], *args: Any) -> Outcomes:
         """Call a function with each engine's session, and show what they print when each has answered or is gone."""
@@ -457,14 +419,14 @@ class Cluster(OneOfSeveral):
         if self._is_closed:
             raise SessionClosedError("This cluster is closed. Its trace can be read; start another with gsl.Cluster(client).")
         number, began_s = uuid.uuid4().hex, time.monotonic()
-        lives = named(self._lives(), on)
-        answers = {life: ask(self._engines.run, life.key, _worker.call, number, function, *args) for life in lives}
+        mirrors = named(self._mirrors, on)
+        answers = {mirror: ask(self._engines.run, mirror.key, _worker.call, number, function, *args) for mirror in mirrors}
         try:
-            while any(_is_awaited(life, answer) for life, answer in answers.items()):
-                time.sleep(min(GONE_S, SHORT_SHARE * (time.monotonic() - began_s)))
+            while _awaited(answers):
+                time.sleep(min(LOOK_S, SHORT_SHARE * (time.monotonic() - began_s)))
         except KeyboardInterrupt:
             raise KeyboardInterrupt(self._interrupt(number, answers)) from None
-        outcomes = {life.called: _outcome(life, answer) for life, answer in answers.items()}
+        outcomes = {mirror.name: _outcome(mirror, answer) for mirror, answer in answers.items()}
         for name, outcome in outcomes.items():
             show_printed(name, outcome)
         failed = {name: outcome for name, outcome in outcomes.items() if outcome.error}
@@ -473,40 +435,29 @@ class Cluster(OneOfSeveral):
             raise failure_of(failed, good)
         return good
 
-    def _interrupt(self, number: str, answers: Mapping[Life, Answer]) -> str:
+    def _interrupt(self, number: str, answers: Mapping[Mirror, Answer]) -> str:
         """Interrupt a call on the engines that have not answered, and show what they printed; say which go on with it."""
-        for life, answer in answers.items():
-            if life.is_there and not answer.done():
-                ask(self._engines.aside, life.key, _worker.interrupt, number)
+        for mirror in _awaited(answers):
+            ask(self._engines.aside, mirror.key, _worker.interrupt, number)
         end_s = time.monotonic() + STOP_S
-        while time.monotonic() < end_s and not all(answer.done() for answer in answers.values()):
-            time.sleep(GONE_S)
-        for life, answer in answers.items():
+        while time.monotonic() < end_s and _awaited(answers):
+            time.sleep(LOOK_S)
+        for mirror, answer in answers.items():
             if answer.done():
-                show_printed(life.called, _outcome(life, answer))
-        busy = ", ".join(life.called for life, answer in answers.items() if life.is_there and not answer.done())
+                show_printed(mirror.name, _outcome(mirror, answer))
+        busy = ", ".join(mirror.name for mirror in _awaited(answers))
         if not busy:
             return "Stopped here and on the engines."
         return f"Stopped here. Engine {busy} goes on until its work is back in Python; the next call waits for that."
 
-    def _show_too(self, life: Life) -> None:
-        """Let live timelines show an engine that has come later, and what the others did before count for no comparison."""
-        for other in self._there():
-            if other is not life:
-                other.mirror.compared_from_ns = other.mirror.now_ns()
-        self._joined.add(life.mirror, life.mirror.metadata.device)
-
-    def _shown(self) -> list[Life]:
-        """Return the engines that live timelines show, in the order of their journals."""
-        known: dict[object, Life] = {life.mirror: life for life in self._follower.lives.values()}
-        return [known[mirror] for mirror in self._joined.journals]
+    def _has_common_time(self) -> bool:
+        return not self._mirrors[0].facts.simulated
 
     def _how_far_ahead(self) -> list[Ahead]:
-        """Return what the times of each engine that is shown lack to be on the clock of the first, in ns."""
-        lives = self._shown()
-        if _have_no_common_time(lives):
-            return [*began_ns(lives)]
-        offsets = self._offsets(lives)
+        """Return what the times of each engine lack to be on the clock of the first, in ns."""
+        if not self._has_common_time():
+            return [0] * len(self._mirrors)
+        offsets = self._offsets(self._mirrors)
         if self._live_zero_ns is None:  # what is shown already stays where it is, though more is known later
             self._live_zero_ns = int(offsets[0].shift(np.zeros(1, np.int64))[0])
         zero_ns = self._live_zero_ns
@@ -514,39 +465,39 @@ class Cluster(OneOfSeveral):
 
     def _live_error_ns(self, _until_ns: int) -> int:
         """Return the bound on the error of that for what has arrived last, in ns."""
-        lives = self._shown()
-        if _have_no_common_time(lives):
+        if not self._has_common_time():
             return 0
         errors_ns = [
-            int(offset.error_at(np.array([life.mirror.now_ns()]))[0]) + life.mirror.metadata.host_error_ns
-            for life, offset in zip(lives, self._offsets(lives), strict=True)
+            int(offset.error_at(np.array([mirror.now_ns()]))[0]) + mirror.metadata.host_error_ns
+            for mirror, offset in zip(self._mirrors, self._offsets(self._mirrors), strict=True)
         ]
         return sum(sorted(errors_ns)[-2:])
 
-    def _missing(self, lives: Sequence[Life]) -> list[str]:
-        """Return what a trace of engines cannot tell, in sentences."""
-        if _have_no_common_time(lives):
-            return [*[NO_COMMON_TIME] * (len(lives) > 1), *loss_texts(lives, None)]
-        return loss_texts(lives, self._offsets(lives))
+    def _missing(self, mirrors: Sequence[Mirror] | None = None) -> list[str]:
+        """Return what a trace of engines cannot tell, in sentences; of all if None."""
+        mirrors = self._mirrors if mirrors is None else mirrors
+        if not self._has_common_time():
+            return [*[NO_COMMON_TIME] * (len(mirrors) > 1), *loss_texts(mirrors, None)]
+        return loss_texts(mirrors, self._offsets(mirrors))
 
-    def _with_clock(self, life: Life, trace: Trace) -> Trace:
+    def _with_clock(self, mirror: Mirror, trace: Trace) -> Trace:
         """Return the trace of an engine with how its clock was compared, where it was."""
-        if life.key not in self._clocks:
+        if mirror.key not in self._clocks:
             return trace
-        return replace(trace, metadata=replace(trace.metadata, clock_offset=self._clocks[life.key]))
+        return replace(trace, metadata=replace(trace.metadata, clock_offset=self._clocks[mirror.key]))
 
-    def _offsets(self, lives: Sequence[Life]) -> list[ClockOffset]:
-        missing = [life.name for life in lives if life.key not in self._clocks]
+    def _offsets(self, mirrors: Sequence[Mirror]) -> list[ClockOffset]:
+        missing = [mirror.name for mirror in mirrors if mirror.key not in self._clocks]
         if missing:
             raise TraceError(
                 f"Engine {', '.join(missing)} has not told its time yet, so its clock cannot be compared. It is asked each "
                 "second: try again, or use lab.traces, each on its own clock."
             )
-        return [self._clocks[life.key] for life in lives]
+        return [self._clocks[mirror.key] for mirror in mirrors]
 
     def _newest_hazard_ns(self) -> int:
         """Return when an engine has told of hazards last, by the client's clock; -1 where none has."""
-        return max((life.mirror.hazards_ns for life in self._lives()), default=-1)
+        return max(mirror.hazards_ns for mirror in self._mirrors)
 
     def _keep_notes(self, notes: tuple[Note, ...]) -> None:
         """Take what the reader of a live timeline has written on it, all of it."""
@@ -554,13 +505,14 @@ class Cluster(OneOfSeveral):
         if self._last_trace is not None:
             self._last_trace = with_written(self._last_trace, notes)
 
-    def _merged(self, lives: Sequence[Life], traces: Sequence[Trace]) -> Trace:
+    def _merged(self, mirrors: Sequence[Mirror]) -> Trace:
         """Return the traces of engines as one, on the clock of the first."""
-        if _have_no_common_time(lives):
-            whole = merge(traces, ahead_ns=began_ns(lives), error_ns=0)
+        traces = [_trace_of(mirror) for mirror in mirrors]
+        if self._has_common_time():
+            whole = merge(traces, clocks=self._offsets(mirrors))
         else:
-            whole = merge(traces, clocks=self._offsets(lives))
-        missing = (*whole.metadata.missing, *self._missing(lives))
+            whole = merge(traces, ahead_ns=[0] * len(traces), error_ns=0)
+        missing = (*whole.metadata.missing, *self._missing(mirrors))
         return replace(
             whole,
             notes=(*whole.notes, *self._notes),
@@ -572,22 +524,21 @@ def _do(session: Session, method: str, args: Sequence[Any] = (), options: Mappin
     return attrgetter(method)(session)(*args, **(options or {}))
 
 
-def _have_no_common_time(lives: Sequence[Life]) -> bool:
-    return all(life.facts.simulated for life in lives)
+def _trace_of(mirror: Mirror) -> Trace:
+    """Return what has arrived of an engine, but for what tools did."""
+    return as_trace(without_tools(mirror.trace()))
 
 
-def _is_awaited(life: Life, answer: Answer) -> bool:
-    """Tell whether an engine may still answer: it is there and answers aside. How long work takes is the user's matter."""
-    return life.is_there and not answer.done() and life.silent_s <= GIVEN_UP_S
+def _awaited(answers: Mapping[Mirror, Answer]) -> list[Mirror]:
+    """Return the engines that may still answer: how long work takes is the user's matter."""
+    return [mirror for mirror, answer in answers.items() if mirror.is_there and not answer.done()]
 
 
-def _outcome(life: Life, answer: Answer) -> Outcome:
+def _outcome(mirror: Mirror, answer: Answer) -> Outcome:
     """Return what came of a call that is not awaited any more."""
-    if answer.done():
-        try:
-            return _worker.unpack(answer.result(ANSWER_S))
-        except Exception as error:  # noqa: BLE001 - of the library: each has its own for engines that die
-            return Outcome(error=reason(error))
-    if not life.is_there:
-        return Outcome(error=f"It was lost: {life.why}.")
-    return Outcome(error=f"It has not answered for {life.silent_s:.0f} s, also not aside, and is not waited for.")
+    if not answer.done():
+        return Outcome(error=f"It was lost: {mirror.why}.")
+    try:
+        return _worker.unpack(answer.result(ANSWER_S))
+    except Exception as error:  # noqa: BLE001 - of the library: each has its own for engines that die
+        return Outcome(error=reason(error))

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Collection, Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import AbstractContextManager, ExitStack, contextmanager
 from dataclasses import dataclass, field, replace
 from typing import Any, Protocol
@@ -152,27 +152,6 @@ class JoinedJournal:
         self._calls = np.empty(0, np.int64)
         self._missed = self._end_ns = 0
         self._version += 1
-
-    def add(self, journal: Journal, device: Device) -> None:
-        """Read one more from now on."""
-        with self._lock:
-            self._journals += (journal,)
-            self._parts.append(_Part())
-            self._row_counts.append(0)
-            self._devices += (device,)
-
-    def leave_out(self, journals: Collection[Journal]) -> None:
-        """Read some no more, and forget what they told."""
-        with self._lock:
-            kept = [place for place, journal in enumerate(self._journals) if journal not in journals]
-            self._journals = tuple(self._journals[place] for place in kept)
-            self._devices = tuple(self._devices[place] for place in kept)
-            self._forget()
-
-    @property
-    def journals(self) -> tuple[Journal, ...]:
-        """Those that are read."""
-        return self._journals
 
     def changes(self, since: int = START, *, collects: bool = True, **options: Any) -> Chunk:
         """Read what is new of each journal, then return what is new since a place; see `Recorder.changes`."""

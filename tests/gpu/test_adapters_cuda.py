@@ -86,19 +86,6 @@ def test_torch_matmul(lab):
     torch.testing.assert_close(result, a @ a)
 
 
-def test_torch_conv(lab):
-    images, weights = torch.randn(4, 8, 64, 64, device="cuda"), torch.randn(16, 8, 3, 3, device="cuda")
-    torch.nn.functional.conv2d(images, weights, padding=1)  # cuDNN clears memory on a stream of its own as it starts
-    result, _ = check_on_lane(lab, lambda: torch.nn.functional.conv2d(images, weights, padding=1))
-    torch.testing.assert_close(result, torch.nn.functional.conv2d(images, weights, padding=1))
-
-
-def test_torch_attention(lab):
-    q, k, v = (torch.randn(2, 4, 256, 64, device="cuda", dtype=torch.bfloat16) for _ in range(3))
-    result, _ = check_on_lane(lab, lambda: torch.nn.functional.scaled_dot_product_attention(q, k, v))
-    torch.testing.assert_close(result, torch.nn.functional.scaled_dot_product_attention(q, k, v))
-
-
 def test_torch_backward(lab):
     x = torch.randn(256, 256, device="cuda", requires_grad=True)
     result, names = check_on_lane(lab, lambda: torch.autograd.grad((x @ x).square().sum(), x)[0])
@@ -203,14 +190,6 @@ def test_numba_events_time_the_lane(lab, numba_cuda, scale):
         end.record()
         end.synchronize()
         assert start.elapsed_time(end) > 0.005  # 128 MiB of traffic; nothing would pass in no time
-
-
-def test_numba_takes_an_item_and_sets_a_slice(lab, numba_cuda):
-    device = numba_cuda.to_device(np.zeros(1 << 10, np.float32))
-    with lab.on("lane", "step"):
-        device[3:7] = np.ones(4, np.float32)
-        assert device[4] == 1
-        assert device.copy_to_host().sum() == 4
 
 
 def test_numba_is_as_it_was_after_the_last_session():

@@ -5,11 +5,9 @@ from itertools import pairwise
 
 import cupy
 import numpy as np
-import pytest
 from cuda.core import Device, EventOptions
 
 from bench._spin_until import spin_until_kernel
-from gpustreamlab import Session
 from gpustreamlab.backends.cuda._clock import EXACT_STEP_NS, KERNEL_TAIL_NS
 from gpustreamlab.backends.cuda._kernels import spin_kernel
 from gpustreamlab.workloads import spin, spin_card
@@ -137,14 +135,3 @@ def test_the_stated_correction_is_what_was_measured(lab):
     assert 500 < info.range_correction_ns < 20_000
     assert info.clock_error_ns < 1_000
     assert info.range_error_ns < 20_000
-
-
-@pytest.mark.parametrize("count", [1, 3])
-def test_sessions_have_clocks_of_their_own(count):
-    sessions = [Session("cuda", capture="ranges") for _ in range(count)]
-    for session in sessions:
-        with session.on(session.stream("a")):
-            pass
-    for session in sessions:
-        session.close()
-        assert len(session.trace) == 1

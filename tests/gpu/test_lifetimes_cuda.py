@@ -177,19 +177,6 @@ def test_a_guard_follows_streams_of_others(lab, lanes):
     assert [float(out[0]) for out in outs] == [0.0, 1.0, 2.0]
 
 
-def test_a_lane_that_closes_lets_go_behind_its_work_and_gives_memory_back(lab, lanes):
-    pool = cupy.get_default_memory_pool()
-    lane = lab.stream("closing")
-    before = pool.total_bytes()
-    with lab.on(lane):
-        x = cupy.full(1 << 24, 1, "float32")
-        spin(lab, LONG_NS)
-    lane.hold(x)
-    del x
-    lane.close()
-    assert pool.total_bytes() <= before
-
-
 # Torch
 
 
@@ -260,26 +247,6 @@ def test_tensors_that_outlive_the_lanes_die_in_peace():
     assert (done.returncode, done.stderr, done.stdout.split()) == (0, "", ["1048576.0", "ended"])
 
 
-# Engines by their handle
-
-
-def test_run_on_gives_the_handle_that_libraries_take(lab, lanes):
-    a, _ = lanes
-    kernel = cupy.RawKernel('extern "C" __global__ void add(float* x) { x[threadIdx.x] += 1; }', "add")
-    with lab.on(a):
-        x = cupy.zeros(32, "float32")
-
-    def engine(lane, x):
-        assert cupy.cuda.get_current_stream().ptr == lane.handle
-        with cupy.cuda.Stream.from_external(lane):
-            kernel((1,), (32,), (x,))
-        return x
-
-    result = lab.run_on(a, engine, x)
-    a.synchronize()
-    assert cupy.asnumpy(result).tolist() == [1.0] * 32
-
-
 # The end
 
 
@@ -329,16 +296,6 @@ def test_nothing_is_leaked(lab, lanes):
 
 
 # Streams that cannot be lanes
-
-
-class Lender:
-    """Lends a handle that nobody looks after."""
-
-    def __init__(self, handle):
-        self.handle = handle
-
-    def __cuda_stream__(self):
-        return 0, self.handle
 
 
 def test_the_driver_tells_the_device_of_a_stream(lab):

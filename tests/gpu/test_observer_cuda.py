@@ -2,7 +2,6 @@
 
 import subprocess
 import sys
-import threading
 from types import SimpleNamespace
 
 import numpy as np
@@ -203,25 +202,6 @@ def test_the_work_of_a_thread_that_a_library_starts_is_in_the_range(lab):
     assert ranges["step"].end_ns == max(kernel.end_ns for kernel in kernels)
     assert ranges["backward"].end_ns == ranges["step"].end_ns
     assert ranges["backward"].start_ns > min(kernel.start_ns for kernel in kernels)
-
-
-def test_ranges_of_threads_come_without_further_calls_of_theirs(lab, work):
-    for name in "ab":
-        lab.stream(name)
-    with lab.capture("kernels"):
-
-        def use(name, row):
-            with lab.on(name, f"of {name}"):
-                work.spin(10_000, row)
-
-        threads = [threading.Thread(target=use, args=(name, row)) for row, name in enumerate("ab")]
-        for thread in threads:
-            thread.start()
-        for thread in threads:
-            thread.join()
-        lab.synchronize()
-        assert sorted(span.name for span in rows(lab.trace, SpanKind.RANGE)) == ["of a", "of b"]
-        assert lab.trace.metadata.pending_spans == 0
 
 
 def test_forty_lanes_run_at_once_while_kernels_are_recorded(lab, work):

@@ -11,7 +11,7 @@ import pytest
 from cuda.core import ContextOptions, Device, SMResourceOptions
 
 from gpustreamlab import Session, plan_partitions
-from gpustreamlab.workloads import spin, spin_card
+from gpustreamlab.workloads import spin
 
 HOLD_NS = 60_000_000
 SMID_KERNEL = r"""
@@ -161,18 +161,6 @@ def test_a_graph_captured_in_a_lane_stays_in_its_partition(split):
     assert float(x[0]) == 3
 
 
-def test_results_are_right_in_partitions_and_after_moves(split):
-    lab, _ = split
-    values = np.arange(1 << 18, dtype=np.float32)
-    for shares in ({"a": 8, "b": "rest"}, {"a": "rest", "b": 8}, None):
-        lab.partition(shares)
-        for name in "ab":
-            with lab.on(name):
-                x = cupy.asarray(values)
-                y = (x * 2 + 1).get(blocking=True)
-            np.testing.assert_array_equal(y, values * 2 + 1)
-
-
 def test_what_is_planned_is_what_the_device_grants(lab):
     group_sms, whole = lab.device.sm_resource.group_sms, lab.device.sm_count
     for shares in ({"a": 96 * whole // 132, "b": 32 * whole // 132}, {"a": 1}, {"a": "rest"}, {"a": 0.25, "b": "rest"}):
@@ -231,62 +219,6 @@ def test_a_thousand_repartitions_lose_no_more_memory_than_the_layouts_once(lab):
         go_round()
     assert free_bytes - cupy.cuda.runtime.memGetInfo()[0] < 4 << 20
     assert lab._partitions.cache.created_count == contexts == 20
-
-
-def test_events_order_work_across_partitions_and_the_whole_card(split):
-    lab, _ = split
-    with lab.on("a", "first"):
-        spin(lab, 5_000_000)
-    lab.stream("b").wait(lab.stream("a"))
-    with lab.on("b", "second"):
-        spin(lab, 1000)
-    lab.stream("plain").wait(lab.stream("b"))
-    with lab.on("plain", "third"):
-        spin(lab, 1000)
-    ends = ends_ns(lab)
-    assert ends["first"] <= ends["second"] <= ends["third"]
-
-
-def test_torch_works_in_a_partition(split):
-    import torch
-
-    lab, layout = split
-    x = torch.ones(1 << 20, device="cuda")
-    y = x + 1
-    torch.cuda.synchronize()
-    lab.clear()
-    hold(lab, lab.stream("holder", partition="a"), layout["a"].granted_sms)
-    with torch.cuda.stream(torch.cuda.ExternalStream(lab.stream("a").handle)):
-        opened = lab.recording.start_range("a", "torch in a")
-        y = x + 1
-        opened.end()
-    ends = ends_ns(lab)
-    assert ends["torch in a"] >= ends["hold"]
-    assert float(y.sum()) == 2 * (1 << 20)
-
-
-def test_four_card_filling_kernels_run_side_by_side(lab):
-    for number in range(4):
-        lab.stream(f"s{number}")
-
-    def run():
-        lab.clear()
-        for number in range(4):
-            with lab.on(f"s{number}", f"n{number}"):
-                spin_card(lab, 2_000_000)
-        lab.synchronize()
-        return np.sort(lab.trace.end_ns), lab.trace.start_ns
-
-    run()
-    plain_ends, _ = run()
-    assert (np.diff(plain_ends) > 1_500_000).all()  # one after the other
-    lab.partition({f"s{number}": 24 for number in range(4)})
-    for number in range(4):
-        lab.stream(f"s{number}", partition=f"s{number}")
-    run()
-    ends, starts = run()
-    assert ends.min() - starts.max() > 5_000_000  # all four at once
-    assert lab.trace.utilization().share.min() > 0
 
 
 def test_cuda_core_refuses_what_the_capabilities_say_is_missing(lab):

@@ -255,7 +255,9 @@ def test_missing_packages_become_rows(monkeypatch, block_packages):
         assert checks[name].status is CheckStatus.LACKING
         assert checks[name].fix == "pip install 'gpustreamlab[cupti]'"
     assert checks["CUPTI"].detail == "not installed; ranges are timed without it"
-    assert checks["CuPy"].detail == "not installed; on a lane: follows, its current stream is set, with its memory pool's arena"
+    assert (
+        checks["CuPy"].detail == "not installed; on a stream: follows, its current stream is set, with its memory pool's arena"
+    )
 
 
 def test_without_a_driver_that_is_said_once(monkeypatch, block_packages):
@@ -281,29 +283,29 @@ def test_libraries_are_said_to_be_usable_and_to_follow_or_not_and_none_is_needed
 
     assert list(checks) == [*LIBRARIES]
     assert {check.status for check in checks.values()} == {CheckStatus.OK}
-    assert checks["numba-cuda"].detail.startswith("0.31.0 is installed; it was not tried; on a lane: follows, launches and")
+    assert checks["numba-cuda"].detail.startswith("0.31.0 is installed; it was not tried; on a stream: follows, launches and")
     assert checks["jax"].detail == (
         "0.9 is installed; it was not tried; "
-        "on a lane: cannot follow, it has its own streams; its work is found by lab.trace.strays()"
+        "on a stream: cannot follow, it has its own streams; its work is found by lab.trace.strays()"
     )
     assert checks["triton"].detail == (
-        "not installed, and not needed; on a lane: follows through torch, it launches on torch's current stream"
+        "not installed, and not needed; on a stream: follows through torch, it launches on torch's current stream"
     )
 
 
 def test_torch_without_a_gpu_or_for_the_cpu_says_what_it_lacks(monkeypatch):
     torch = library_checks(monkeypatch, {"torch": "2.11.0"}, no_libcuda)["torch"]
     assert torch.status is CheckStatus.UNAVAILABLE
-    assert torch.detail.startswith("2.11.0 is installed; its work on a GPU needs one and its driver; on a lane: follows")
+    assert torch.detail.startswith("2.11.0 is installed; its work on a GPU needs one and its driver; on a stream: follows")
     assert torch.fix.startswith("Install it from")
 
     checks = library_checks(monkeypatch, {"torch": "2.11.0+cpu", "triton": "3.6.0"})
     assert checks["torch"].status is CheckStatus.OK
     assert checks["torch"].detail == (
-        "2.11.0+cpu is installed; on a lane: cannot follow, this build of torch has no CUDA, so it has no work to follow with"
+        "2.11.0+cpu is installed; on a stream: cannot follow, this build of torch has no CUDA, so it has no work to follow with"
     )
     assert checks["triton"].detail.endswith(
-        "on a lane: cannot follow, it launches on torch's current stream, and torch: cannot follow"
+        "on a stream: cannot follow, it launches on torch's current stream, and torch: cannot follow"
     )
 
 
@@ -336,7 +338,7 @@ def test_the_words_about_a_lane_are_those_of_a_sessions_table(monkeypatch, block
     for library in KNOWN:
         monkeypatch.delitem(sys.modules, library.module, raising=False)
 
-    rows = {check.name.lower(): check.detail.partition("; on a lane: ")[2] for check in cuda_checks()}
+    rows = {check.name.lower(): check.detail.partition("; on a stream: ")[2] for check in cuda_checks()}
     with Session("sim") as lab:
         table = {item.name: item.reason.partition("; on a GPU: ")[2] for item in lab.recording.adapters}
 
@@ -371,7 +373,7 @@ CASES = {
             "cuda.core": (
                 LACKING,
                 "cuda-core 1.2.2 is installed; its first use fails: CUDA_ERROR_NOT_INITIALIZED: no luck; "
-                "on a lane: takes a stream, it has no current stream: pass lane.core to launch() and the like",
+                "on a stream: takes a stream, it has no current stream: pass lane.core to launch() and the like",
                 UPGRADE,
             ),
             "green contexts": (LACKING, "cannot read the device's SMs", UPGRADE),

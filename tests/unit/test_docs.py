@@ -342,21 +342,6 @@ def test_figures_are_written_between_the_markers_and_stale_ones_are_told(bench, 
     assert bench("--check")[0] == 1
 
 
-def test_results_stand_in_their_order_whatever_is_missing(bench):
-    for name in ("zebra", "clock", "range_cost"):
-        write_result(bench, name)
-    _, text = bench()
-    assert text.index("range_cost.json") < text.index("clock.json") < text.index("zebra.json")
-    assert "**Range cost**" in text
-    assert "No GPU used" in text
-
-
-def test_a_page_without_results_says_how_to_make_them(bench):
-    bench.results.rmdir()
-    assert bench()[0] == 0
-    assert bench_table.NO_FIGURES in bench()[1]
-
-
 VALUES = {
     "thousands": (1_000_000, "1,000,000"),
     "large float": (12345.6, "12,346"),
@@ -371,22 +356,3 @@ VALUES = {
 @pytest.mark.parametrize(("value", "shown"), VALUES.values(), ids=VALUES.keys())
 def test_values_are_shown_short_and_as_text(value, shown):
     assert bench_table.shown(value) == shown
-
-
-BAD_RESULTS = {"no JSON": "{", "no rows": "{}", "a list": "[]", "rows of numbers": '{"rows": [1]}'}
-
-
-@pytest.mark.parametrize("content", BAD_RESULTS.values(), ids=BAD_RESULTS.keys())
-def test_a_file_that_is_no_result_is_named(bench, capsys, content):
-    (bench.results / "clock.json").write_text(content)
-    before = bench.page.read_text()
-    assert bench() == (1, before)
-    assert "clock.json" in capsys.readouterr().err
-
-
-@pytest.mark.parametrize("text", ["", bench_table.BEGIN, f"{bench_table.END}{bench_table.BEGIN}", "both twice"])
-def test_a_page_without_one_pair_of_markers_is_left_alone(bench, capsys, text):
-    text = f"{bench_table.BEGIN}{bench_table.END}" * 2 if text == "both twice" else text
-    bench.page.write_text(text)
-    assert bench() == (1, text)
-    assert "no pair of markers" in capsys.readouterr().err

@@ -9,7 +9,7 @@ import pytest
 
 import gpustreamlab as gsl
 from gpustreamlab import Node, Session, Trace, workloads
-from gpustreamlab.draw import GREY, band_steps, fill_of, plan_groups, plan_scene, timeline_svg
+from gpustreamlab.draw import band_steps, plan_groups, plan_scene, timeline_svg
 from gpustreamlab.errors import (
     BackendNotFoundError,
     DeviceNotFoundError,
@@ -281,18 +281,12 @@ def test_what_each_gpu_has_of_its_own_says_how_to_ask_one(name):
             node.nothing  # noqa: B018
 
 
-def test_a_node_is_marked_on_all_devices_and_its_trace_once():
+def test_a_cell_is_marked_once_and_a_call_that_two_journals_tell_is_one():
     with Node(backend="sim") as node:
         hand_over(node)
         node.mark("half-way")
         assert [[marker.text for marker in one.trace.markers] for one in (node, *node)] == [["half-way"]] * 3
-
-
-def test_a_cell_is_marked_once_and_a_call_that_two_journals_tell_is_one():
-    with Node(backend="sim") as node:
-        hand_over(node)
         for session in node:
-            session.mark("half-way")
             session.capture("kernels", host=True)
         hand_over(node)
         assert [marker.text for marker in node.trace.markers] == ["half-way"]
@@ -332,17 +326,6 @@ def test_an_array_of_another_host_is_not_copied():
             other.xp.asarray(one.xp.ones(4))
 
 
-def test_an_array_that_is_there_already_is_taken_as_it_is_without_a_kernel():
-    with Session("sim") as lab:
-        lab.stream("a")
-        with lab.on("a"):
-            made = lab.xp.ones((4, 4))
-            assert lab.xp.asarray(made) is made
-            assert lab.xp.asarray(made, order="F") is not made
-        lab.synchronize()
-        assert [lab.trace.names[code] for code in lab.trace.where(kind="kernel").name] == ["ones", "astype"]
-
-
 def test_a_picture_groups_the_streams_of_a_node_by_card_and_partition():
     with Node(backend="sim") as node:
         node[1].partition({"small": 32})
@@ -359,27 +342,6 @@ def test_a_picture_groups_the_streams_of_a_node_by_card_and_partition():
         ("GPU 1 · 132 SMs", ["c"], 132),
     ]
     assert groups[0].detail == "H200 (simulated)"
-
-
-def test_streams_of_a_card_without_partitions_have_hues_of_their_own_beside_a_card_with_partitions():
-    with Node(backend="sim") as node:
-        node[0].partition(small=32)
-        feed = LiveFeed(node._joined())
-        for name, device, partition in (("p", 0, "small"), ("whole", 0, None), ("a", 1, None), ("b", 1, None)):
-            node.stream(name, device=device, partition=partition)
-            with node.on(name):
-                workloads.spin(node[device], 1_000)
-        node.synchronize()
-        trace, scene = node.trace, plan_scene(node.trace)
-        feed.refresh()
-        live = {lane["name"]: (lane["hue"], lane["has_own_hue"]) for lane in feed.snapshot().facts["tables"]["lanes"]}
-    # THEN hue tells the partition on the first card, and the stream on the second, in no hue of a partition
-    own = scene.has_own_hue.tolist()
-    hues = {lane.name: (hue, is_own) for lane, hue, is_own in zip(trace.lanes, scene.lane_hues, own, strict=True)}
-    assert hues == {"p": (0, False), "whole": (GREY, False), "a": (1, True), "b": (2, True)}
-    assert live == hues
-    tint = scene.styles[trace.names.index("spin")].tint
-    assert all(fill_of(hue, tint) in timeline_svg(trace) for hue, _ in hues.values())
 
 
 def test_sms_at_work_are_those_of_all_cards():

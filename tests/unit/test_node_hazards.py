@@ -9,7 +9,7 @@ from types import SimpleNamespace
 import numpy as np
 import pytest
 
-from gpustreamlab import Node, Session
+from gpustreamlab import Node
 from gpustreamlab.analysis import LaneClock, Piece
 from gpustreamlab.backends.cuda._tracked import Tracker
 from gpustreamlab.draw import Drawn, hazard_entries
@@ -105,19 +105,6 @@ def test_waits_that_are_put_in_order_two_cards(name):
     del kept
 
 
-def test_a_wait_for_a_stream_that_no_session_knows_is_one_for_its_card():
-    with Node(backend="sim", hazards="wait") as node:
-        node.stream("last", device=1)
-        backend = node[0].recording.backend
-        before = backend.select(backend.create_stream(priority=0))
-        x = node[0].xp.ones(SIZE)
-        backend.restore(before)
-        y = take(node, x, by_copy)
-        assert not node.hazards()
-        assert node.hazards().wait_count == 1
-    del y
-
-
 def test_a_row_names_the_cards_and_has_a_line_to_type(node):
     CASES["taken_without_a_wait"].run(node, by_copy)
     told = " ".join(str(node.hazards()).split())
@@ -204,36 +191,6 @@ def test_a_graph_that_copies_from_another_card_is_told_of_at_each_launch(node):
     graph.launch(place)
     row = node.hazards().hazards[0]
     assert (row.kind.value, row.first.range, row.second.lane) == (RAW, "next", "last")
-    del y
-
-
-def test_sessions_that_are_no_node_know_nothing_of_each_other():
-    with Session("sim", title="one") as one, Session("sim", title="other") as other:
-        for lab in (one, other):
-            lab.stream("copy")
-            lab.stream("compute")
-        with one.on("copy"):
-            x = one.xp.ones(8)
-        with other.on("copy"):
-            other.xp.ones(8)
-        one.synchronize()
-        with one.on("compute"):
-            x.sum()
-        assert not one.memory.hazards()
-        assert not other.memory.hazards()
-        assert (one.memory.hazards().access_count, other.memory.hazards().access_count) == (3, 1)
-
-
-def test_a_card_that_is_watched_no_more_is_told_of_by_the_others(node):
-    x = produce(node)
-    y = take(node, x, by_copy)
-    node[1]._accesses.close()
-    row = node.hazards().hazards[0]
-    assert (row.second.lane, row.second.device) == ("last", 1)
-    with node.on("first", "later"):
-        x.sum()
-    node[0].synchronize()
-    assert len(node.hazards()) == 1
     del y
 
 

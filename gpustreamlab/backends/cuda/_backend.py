@@ -13,8 +13,7 @@ from numpy.typing import DTypeLike, NDArray
 
 from gpustreamlab.backends._features import AccessSink, WatchedArrays, lent_handle
 from gpustreamlab.backends._protocol import BackendStream, ClockInfo, ContextSpec, EventPool, RangeTimes
-from gpustreamlab.backends.cuda._cards import measure_timers, read_clocks, read_peer_access
-from gpustreamlab.backends.cuda._clock import KERNEL_TAIL_NS, KERNEL_TAIL_SPREAD_NS, ClockLane
+from gpustreamlab.backends.cuda._clock import KERNEL_TAIL_NS, KERNEL_TAIL_SPREAD_NS, ClockLane, measure_timers
 from gpustreamlab.backends.cuda._graph import CudaCapture, CudaGraphs, GraphParts
 from gpustreamlab.backends.cuda._green import CudaContext, GreenContexts
 from gpustreamlab.backends.cuda._idle import IdleEvents, idle_on
@@ -22,7 +21,7 @@ from gpustreamlab.backends.cuda._kernels import Fence, filling_spin_kernel, spin
 from gpustreamlab.backends.cuda._libcuda import bindings_version, import_cuda_core, import_cupy, map_error, mapped_errors
 from gpustreamlab.backends.cuda._memory import CudaScratch, StreamArenas, duplicate, has_memory_pools
 from gpustreamlab.backends.cuda._nvtx import NvtxInjection, open_domain
-from gpustreamlab.backends.cuda._probe import probe_sms, why_unavailable
+from gpustreamlab.backends.cuda._probe import probe_sms, read_clocks, read_peer_access, why_unavailable
 from gpustreamlab.backends.cuda._stream import AccessOrder, CudaStream, CupySelection, NullStream, check_lent_stream
 from gpustreamlab.backends.cuda._tracked import TrackedModule, Tracker, cupy_library
 from gpustreamlab.backends.cuda.cupti._clock import CuptiClock, anchor_launcher

@@ -16,31 +16,32 @@ from collections import deque
 from collections.abc import Callable, Sequence
 from contextlib import AbstractContextManager
 from dataclasses import dataclass
+from functools import cache
 from types import SimpleNamespace
-from typing import Any, NamedTuple
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
 
 from gpustreamlab.backends._protocol import EventPool, RangeTimes
 from gpustreamlab.backends.cuda._kernels import clock_kernel
+from gpustreamlab.backends.cuda._libcuda import import_cupy
 from gpustreamlab.backends.cuda._stream import CupySelection
+from gpustreamlab.errors import DeviceError
 from gpustreamlab.typing import FloatArray, Int64Array
 
-ANCHOR_INTERVAL_NS = 250_000_000
-"""Host time between two anchors while ranges are recorded."""
+if TYPE_CHECKING:
+    from gpustreamlab.backends.cuda._backend import CudaBackend
+
+ANCHOR_INTERVAL_NS = 250_000_000  # Host time between two anchors while ranges are recorded
 EXACT_STEP_NS = 500_000_000
 """Longest distance that a 32-bit float of milliseconds resolves to half of 32 ns: its step is 30.5 ns from 256 to 512 ms."""
 WHOLE_NS_MS = 16.0
 """Milliseconds below which a 32-bit float tells whole nanoseconds apart: its step is 0.95 ns from 8 to 16 ms, then 1.9."""
-KEPT_ANCHORS = 4_096
-"""Anchors kept for ranges that end late: 17 minutes of uninterrupted recording."""
-HOST_DRIFT_PPM = 20
-"""Assumed bound on how fast host and card clocks drift apart; 6 ppm were seen on an H200."""
-PROMPT_NS = 900
-"""How far the delays of events behind small kernels are apart where nothing holds them up."""
-HOST_WINDOW = 4
-"""Anchors on either side whose smallest latency places host times."""
+KEPT_ANCHORS = 4_096  # Anchors kept for ranges that end late: 17 minutes of uninterrupted recording
+HOST_DRIFT_PPM = 20  # Assumed bound on how fast host and card clocks drift apart; 6 ppm were seen on an H200
+PROMPT_NS = 900  # How far the delays of events behind small kernels are apart where nothing holds them up
+HOST_WINDOW = 4  # Anchors on either side whose smallest latency places host times
 
 
 @dataclass(slots=True)
@@ -62,24 +63,19 @@ class Burst:
 
     events: list[Any]
     host_ns: int
-    timers: Any
-    """Page-locked uint64, shape (n_events, 2): when each kernel began and ended by ``%globaltimer``, in ns."""
+    timers: Any  # Page-locked uint64, shape (n_events, 2): when each kernel began and ended by ``%globaltimer``, in ns
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Calibration:
     """What was measured when the clock was started. All in ns."""
 
-    tick_ns: int
-    """Step of the card's event clock."""
-    pair_ns: int
-    """What a pair of events adds to the kernel between them (median)."""
-    pair_spread_ns: int
-    """How far that varies (5th to 95th percentile)."""
+    tick_ns: int  # Step of the card's event clock
+    pair_ns: int  # What a pair of events adds to the kernel between them (median)
+    pair_spread_ns: int  # How far that varies (5th to 95th percentile)
     anchor_spread_ns: int
     """How far the time from a kernel's end, by ``%globaltimer``, to the event behind it varies (5th to 95th percentile)."""
-    latency_ns: int
-    """From the host's call to the event on an idle stream: half of the shortest record-and-wait."""
+    latency_ns: int  # From the host's call to the event on an idle stream: half of the shortest record-and-wait
 
 
 class EventClock:
@@ -175,8 +171,7 @@ class EventClock:
         anchor, self.origin_timer_ns = self._chosen(burst)
         """The other is ``%globaltimer`` at the clock's zero."""
         self._anchors.append(anchor)
-        self.origin_host_ns = anchor.host_ns + self.calibration.latency_ns
-        """Host time of the clock's zero."""
+        self.origin_host_ns = anchor.host_ns + self.calibration.latency_ns  # Host time of the clock's zero
 
     def _new_burst(self, now_ns: int) -> Burst:
         events, timers = self._record_burst()
@@ -308,10 +303,8 @@ ranges were 0.96 to 1.06 us short in the median, of which the spread of the even
 class PairCost(NamedTuple):
     """Where two events stand that are recorded around a kernel, on the session's clock."""
 
-    before_ns: int
-    """How long before the kernel's first instruction the first one stands."""
-    after_ns: int
-    """How long after its last instruction the second one stands."""
+    before_ns: int  # How long before the kernel's first instruction the first one stands
+    after_ns: int  # How long after its last instruction the second one stands
 
 
 def calibrate(
@@ -391,10 +384,8 @@ def _latency_ns(stream: Any, event: Any) -> int:
     return shortest_ns // 2
 
 
-BURST_EVENTS = 9
-"""Events, each behind a kernel, from which an anchor is chosen after a pause: 0.3 ms of one SM."""
-BURST_SPIN_NS = 30_000
-"""How long each of those kernels runs: long enough for its event to be enqueued behind it."""
+BURST_EVENTS = 9  # Events, each behind a kernel, from which an anchor is chosen after a pause: 0.3 ms of one SM
+BURST_SPIN_NS = 30_000  # How long each of those kernels runs: long enough for its event to be enqueued behind it
 
 
 class ClockLane:
@@ -482,3 +473,63 @@ class ClockLane:
                 self.spin(BURST_SPIN_NS, timers[row])
                 events.append(self._record())
         return events, timers
+
+
+# How far the timers of two cards of a host are apart: a flag in host memory goes back and forth between them.
+TURNS = 200  # How often the flag goes to the other card and back: about 0.5 ms
+_GIVE_UP_NS = 200_000_000
+
+_SOURCE = r"""
+__device__ __forceinline__ unsigned long long global_timer() {
+    unsigned long long ns;
+    asm volatile("mov.u64 %0, %globaltimer;" : "=l"(ns));
+    return ns;
+}
+
+// Card `me` (0 or 1) waits until the flag says that it is its turn, and passes it on; when it saw it, and when it passed it on.
+extern "C" __global__ void gpustreamlab_flag(volatile unsigned int* flag, int me, int turns, unsigned long long* seen_passed) {
+    const unsigned long long began = global_timer();
+    for (int turn = 0; turn < turns; ++turn) {
+        const unsigned int mine = 2 * turn + me;
+        while (*flag < mine)
+            if (global_timer() - began > GIVE_UP_NS) return;
+        seen_passed[2 * turn] = global_timer();
+        __threadfence_system();
+        seen_passed[2 * turn + 1] = global_timer();
+        *flag = mine + 1;
+    }
+}
+""".replace("GIVE_UP_NS", f"{_GIVE_UP_NS}ull")
+
+
+@cache
+def _kernel(device_ordinal: int) -> Any:
+    cupy = import_cupy()
+    with cupy.cuda.Device(device_ordinal):
+        return cupy.RawModule(code=_SOURCE).get_function("gpustreamlab_flag")
+
+
+def measure_timers(first: CudaBackend, second: CudaBackend) -> tuple[int, int]:
+    """Return how far the second card's ``%globaltimer`` is ahead of the first one's, and the bound on the error, in ns.
+
+    Of the turns that took the shortest, half the time that the flag was on its way bounds the error: that is exact where both
+    ways are as long.
+    """
+    flag = first.pinned_empty(1, np.uint32)
+    times = [backend.pinned_empty((TURNS, 2), np.uint64) for backend in (first, second)]
+    flag[:] = 0
+    for turns in (0, TURNS):  # the first launch of a kernel loads it, which may wait for whatever runs
+        for me, (backend, seen) in enumerate(zip((first, second), times, strict=True)):
+            seen[:] = 0
+            arguments = np.uint64(flag.ctypes.data), np.int32(me), np.int32(turns), np.uint64(seen.ctypes.data)
+            backend.launch_own(_kernel(backend.device.ordinal), arguments)
+        for backend in (first, second):
+            backend.await_own()
+    here, there = (one.astype(np.int64) for one in times)
+    if not (here.all() and there.all()):
+        raise DeviceError("The clocks of two cards could not be compared: one of them had no room for a block for 0.2 s.")
+    out_ns = there[:-1, 0] - here[:-1, 1]
+    back_ns = here[1:, 0] - there[:-1, 1]
+    trip_ns = out_ns + back_ns
+    shortest = trip_ns <= np.percentile(trip_ns, 10)
+    return round(float(np.median((out_ns - back_ns)[shortest])) / 2), int(trip_ns.min() + 1) // 2

@@ -22,12 +22,9 @@ class GraphParts(NamedTuple):
     """What graphs of one device stand on."""
 
     cupy: Any
-    ordinal: int
-    """The CUDA device number."""
-    scope: Callable[[], AbstractContextManager[None]]
-    """Makes the device current."""
-    create_event: Callable[[], Any]
-    """Makes an event that has no time."""
+    ordinal: int  # The CUDA device number
+    scope: Callable[[], AbstractContextManager[None]]  # Makes the device current
+    create_event: Callable[[], Any]  # Makes an event that has no time
     find_id: Callable[[int, int], int]
     """``find_id(handle, node_count)`` returns as what CUPTI knows an executable graph; 0 where it is not loaded."""
     tell: Callable[[int, list[Any]], object]
@@ -39,8 +36,7 @@ class CudaGraphs:
 
     def __init__(self, parts: GraphParts) -> None:
         self._parts = parts
-        self.captures: dict[int, CudaCapture] = {}
-        """By the driver's id of each capture."""
+        self.captures: dict[int, CudaCapture] = {}  # By the driver's id of each capture
         self.streams: WeakValueDictionary[int, CudaStream] = WeakValueDictionary()
         """Streams of the backend by their `id`, some of which may have joined a capture."""
         self._left: list[tuple[Any, object]] = []
@@ -124,12 +120,9 @@ def borrow_torch_pool(torch: Any, ordinal: int) -> TorchPool:
 class CaptureInfo(NamedTuple):
     """What the driver says of a stream that captures."""
 
-    number: int
-    """The driver's id of the capture; equal for all streams of it."""
-    graph: Any
-    """The ``CUgraph`` so far."""
-    behind: Iterable[Any]
-    """The nodes behind which the stream's next work comes."""
+    number: int  # The driver's id of the capture; equal for all streams of it
+    graph: Any  # The ``CUgraph`` so far
+    behind: Iterable[Any]  # The nodes behind which the stream's next work comes
 
 
 def ask_capture(handle: int) -> CaptureInfo | None:
@@ -154,12 +147,9 @@ class CudaCapture:
         from cuda.bindings import driver
 
         self._house, self._parts, self._stream = house, parts, stream
-        self.keep: list[object] = []
-        """What lives as long as the graph."""
-        self.accesses: list[Any] = []
-        """Of tracked arrays, in order: told again at each launch."""
-        self.is_over = False
-        """Whether the capture has ended."""
+        self.keep: list[object] = []  # What lives as long as the graph
+        self.accesses: list[Any] = []  # Of tracked arrays, in order: told again at each launch
+        self.is_over = False  # Whether the capture has ended
         with parts.scope():
             mode = driver.CUstreamCaptureMode.CU_STREAM_CAPTURE_MODE_RELAXED
             (status,) = driver.cuStreamBeginCapture(driver.CUstream(stream.handle), mode)
@@ -253,12 +243,9 @@ class CudaGraph:
 
     def __init__(self, house: CudaGraphs, parts: GraphParts, executable: Any, node_count: int, capture: CudaCapture) -> None:
         self._house, self._parts = house, parts
-        self.executable = executable
-        """The ``CUgraphExec``."""
-        self.node_count = node_count
-        """Its kernels, copies and fills."""
-        self.is_closed = False
-        """Whether `close` was called."""
+        self.executable = executable  # The ``CUgraphExec``
+        self.node_count = node_count  # Its kernels, copies and fills
+        self.is_closed = False  # Whether `close` was called
         self._address = int(executable)
         self._launch = parts.cupy.cuda.runtime.graphLaunch
         self._id = parts.find_id(self._address, node_count)  # at once: CUPTI stays in a process that has graphs

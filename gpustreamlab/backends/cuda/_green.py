@@ -30,21 +30,15 @@ MakeStream = Callable[[Any, int, int], CudaStream]
 class GreenContexts:
     """Splits one device and makes its green contexts."""
 
-    core: Any
-    """The `cuda.core` module."""
-    device: Any
-    """The `cuda.core.Device`, whose primary context is current in every call."""
+    core: Any  # The `cuda.core` module
+    device: Any  # The `cuda.core.Device`, whose primary context is current in every call
     driver: Version
-    bindings: Version | None
-    """CUDA versions of the driver and of cuda.bindings."""
-    has_memory_pools: bool = True
-    """Whether the device allocates in the order of a stream: one of the capabilities."""
-    make_stream: MakeStream
-    """Makes a stream of ours."""
+    bindings: Version | None  # CUDA versions of the driver and of cuda.bindings
+    has_memory_pools: bool = True  # Whether the device allocates in the order of a stream: one of the capabilities
+    make_stream: MakeStream  # Makes a stream of ours
     scope: Callable[[], AbstractContextManager[None]]
     """Makes the device current for cuda.core and CuPy, as a context manager: streams are made in any thread."""
-    idle: IdleContexts
-    """Contexts of earlier sessions, to use again."""
+    idle: IdleContexts  # Contexts of earlier sessions, to use again
     resource: SMResource | None = field(default=None, init=False)
     capabilities: Capabilities = field(init=False)
 
@@ -147,15 +141,12 @@ class GreenContexts:
 class CudaContext:
     """One green context; see `gpustreamlab.backends._protocol.BackendContext`."""
 
-    context: Any
-    """The `cuda.core.Context`."""
-    number: int
-    """Number of the context within the backend, from 1."""
+    context: Any  # The `cuda.core.Context`
+    number: int  # Number of the context within the backend, from 1
     make_stream: MakeStream
     scope: Callable[[], AbstractContextManager[None]]
     give_back: Callable[[], None]
-    sm_count: int = field(init=False)
-    """How many SMs the device granted, read back from the context."""
+    sm_count: int = field(init=False)  # How many SMs the device granted, read back from the context
     is_closed: bool = field(default=False, init=False)
 
     def __post_init__(self) -> None:

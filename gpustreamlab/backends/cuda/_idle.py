@@ -15,8 +15,7 @@ from gpustreamlab.backends._protocol import ContextSpec, SplitGroup
 from gpustreamlab.backends.cuda._libcuda import import_cupy
 from gpustreamlab.model import SMResource
 
-KEPT_SPLITS = 1_024
-"""Structured splits that are kept; their descriptions take a few hundred bytes each."""
+KEPT_SPLITS = 1_024  # Structured splits that are kept; their descriptions take a few hundred bytes each
 
 
 class IdleContexts:
@@ -69,8 +68,7 @@ class IdleContexts:
             self._kept.append((spec, context))
 
 
-KEPT_EVENTS = 16_384
-"""Events of one device that are kept while no session uses them."""
+KEPT_EVENTS = 16_384  # Events of one device that are kept while no session uses them
 
 
 class IdleEvents:
@@ -169,8 +167,7 @@ def _has_no_work(stream: Any) -> bool:
 
 
 _idle: dict[tuple[int, int], Idle] = {}
-_left: list[object] = []
-"""What must not be destroyed here: a forked child's parent owns it, or its primary context is gone."""
+_left: list[object] = []  # What must not be destroyed here: a forked child's parent owns it, or its primary context is gone
 
 
 def idle_on(ordinal: int, primary_id: int) -> Idle:

@@ -87,13 +87,10 @@ def _module(device_ordinal: int) -> Any:
     return import_cupy().RawModule(code=_SOURCE)
 
 
-FENCE_BYTES = 4
-"""How much is filled."""
-FENCE_VALUE = 0xC7
-"""With what: CUPTI tells of it, so that these can be left out."""
+FENCE_BYTES = 4  # How much is filled
+FENCE_VALUE = 0xC7  # With what: CUPTI tells of it, so that these can be left out
 
-_WORD = FENCE_VALUE * 0x0101_0101
-"""The same where the driver fills words."""
+_WORD = FENCE_VALUE * 0x0101_0101  # The same where the driver fills words
 
 
 class Fence:

@@ -28,46 +28,35 @@ from gpustreamlab.typing import Unavailable
 
 LIBRARY_NAME = "nvcuda.dll" if sys.platform == "win32" else "libcuda.so.1"
 
-OLDEST_CUDA = (12, 0)
-"""The oldest CUDA version of a driver that any extra works with."""
+OLDEST_CUDA = (12, 0)  # The oldest CUDA version of a driver that any extra works with
 OLDEST_GREEN = (12, 5)
 """The CUDA version of a driver that makes streams of green contexts. Source: CUDA 12.5 driver API, Green Contexts."""
 
 _SUCCESS = 0
 _CODES = {34: Unavailable.NO_DRIVER, 100: Unavailable.NO_DEVICE, 101: Unavailable.NO_DEVICE}
 """What a result of cuInit means: stub library, no device, invalid device. Source: CUDA driver API, CUresult."""
-_SM_COUNT, _MAJOR, _MINOR = 16, 75, 76
-"""Numbers of device attributes. Source: CUDA driver API, CUdevice_attribute."""
+_SM_COUNT, _MAJOR, _MINOR = 16, 75, 76  # Numbers of device attributes. Source: CUDA driver API, CUdevice_attribute
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Gpu:
     """One GPU as the driver describes it."""
 
-    ordinal: int
-    """The CUDA device number."""
-    name: str
-    """The name that the driver gives."""
-    sm_count: int
-    """How many SMs it has."""
-    memory_bytes: int
-    """Its memory, in bytes."""
-    compute_capability: tuple[int, int]
-    """Major and minor number."""
+    ordinal: int  # The CUDA device number
+    name: str  # The name that the driver gives
+    sm_count: int  # How many SMs it has
+    memory_bytes: int  # Its memory, in bytes
+    compute_capability: tuple[int, int]  # Major and minor number
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Driver:
     """What the driver says about this machine."""
 
-    reason: Unavailable | None = None
-    """Why no GPU can be used, or None if one can."""
-    message: str = ""
-    """The driver's own words for `reason`."""
-    version: tuple[int, int] | None = None
-    """The CUDA version that it supports, or None where there is no driver."""
-    device_count: int = 0
-    """How many GPUs this process may use."""
+    reason: Unavailable | None = None  # Why no GPU can be used, or None if one can
+    message: str = ""  # The driver's own words for `reason`
+    version: tuple[int, int] | None = None  # The CUDA version that it supports, or None where there is no driver
+    device_count: int = 0  # How many GPUs this process may use
 
     @property
     def version_text(self) -> str:

@@ -1,4 +1,4 @@
-"""Device memory of streams: pools of the driver's for the scratch of lanes, and what CuPy's pool keeps for streams that end."""
+"""Device memory of streams: pools of the driver's for the scratch of streams, and what CuPy's pool keeps for streams that end."""
 
 from __future__ import annotations
 
@@ -23,8 +23,7 @@ from gpustreamlab.errors import DeviceMemoryError, GraphCaptureError
 _log = logging.getLogger(__name__)
 
 
-MEMORY_POOLS_SUPPORTED = 115
-"""Source: CUDA runtime API, ``cudaDevAttrMemoryPoolsSupported``."""
+MEMORY_POOLS_SUPPORTED = 115  # Source: CUDA runtime API, ``cudaDevAttrMemoryPoolsSupported``
 INTERNAL_DEPENDENCIES, RELEASE_THRESHOLD, USED_BYTES = 3, 4, 7
 """Source: CUDA runtime API, ``cudaMemPoolReuseAllowInternalDependencies``, ``cudaMemPoolAttrReleaseThreshold``,
 ``cudaMemPoolAttrUsedMemCurrent``."""
@@ -46,19 +45,16 @@ def has_memory_pools(cupy: Any, ordinal: int) -> bool:
 class CudaScratch:
     """Allocates and frees the scratch of one device's streams, each from a memory pool that no other has.
 
-    A pool that streams share, as the device's default one, would hand memory of one lane to another in an order that only the
+    A pool that streams share, as the device's default one, would hand memory of one to another in an order that only the
     driver knows: hazards would be found that are none. It keeps what it has over synchronisations, until its stream ends.
     """
 
-    cupy: Any
-    """The module."""
-    ordinal: int
-    """The CUDA device."""
+    cupy: Any  # The module
+    ordinal: int  # The CUDA device
     is_ordered: bool = field(kw_only=True)
     """Whether it has memory pools. If not, ``cudaMalloc`` and ``cudaFree`` stand in, and a stream is waited for before its
     memory is freed."""
-    scope: Callable[[], AbstractContextManager[None]] = field(kw_only=True)
-    """Makes the device current, as a context manager."""
+    scope: Callable[[], AbstractContextManager[None]] = field(kw_only=True)  # Makes the device current, as a context manager
 
     def __post_init__(self) -> None:
         self._runtime = self.cupy.cuda.runtime
@@ -154,8 +150,7 @@ class CudaScratch:
 
 SWEEP_EVERY = 64
 """After so many streams were destroyed, the arenas of those that went before are looked at again: freeing may wait."""
-KEPT_POINTERS = 1_024
-"""Destroyed streams that are remembered. Pointers are used again, so there are seldom more."""
+KEPT_POINTERS = 1_024  # Destroyed streams that are remembered. Pointers are used again, so there are seldom more
 
 _gone: OrderedDict[tuple[int, int], Any] = OrderedDict()
 _lock = threading.RLock()  # re-entrant: a finaliser may close a session in the middle of it

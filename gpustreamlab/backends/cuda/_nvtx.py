@@ -12,13 +12,11 @@ from gpustreamlab.errors import BackendError
 
 DOMAIN_NAME = "gpustreamlab"
 
-DEFAULT_DOMAIN = "NVTX"
-"""What nvtx calls the domain of ranges without one."""
+DEFAULT_DOMAIN = "NVTX"  # What nvtx calls the domain of ranges without one
 
 INJECTION_VARIABLE = "NVTX_INJECTION64_PATH"
 """Where NVTX looks, at its first use in each library, for the tool that wants its ranges. Source: NVTX, ``nvtxInit.h``."""
-CRASHING_VERSIONS = (130000,)
-"""Versions of CUPTI that crash when NVTX loads them (NVTX#125)."""
+CRASHING_VERSIONS = (130000,)  # Versions of CUPTI that crash when NVTX loads them (NVTX#125)
 
 
 class NvtxInjection:
@@ -29,8 +27,7 @@ class NvtxInjection:
     """
 
     def __init__(self) -> None:
-        self.path = ""
-        """The CUPTI that listens; empty where none does."""
+        self.path = ""  # The CUPTI that listens; empty where none does
         with _lock:
             if _holders:
                 if not _is_set_to(_holders[0].path):
@@ -73,10 +70,8 @@ class NvtxInjection:
         _renamed.append((module, original, get_domain))
 
 
-_holders: list[NvtxInjection] = []
-"""Those that are in force; CUPTI is one a process, and so is their path."""
-_renamed: list[tuple[Any, Any, Any]] = []
-"""Where a function of nvtx was replaced: the module, its own function, and ours."""
+_holders: list[NvtxInjection] = []  # Those that are in force; CUPTI is one a process, and so is their path
+_renamed: list[tuple[Any, Any, Any]] = []  # Where a function of nvtx was replaced: the module, its own function, and ours
 _lock = threading.Lock()
 
 

@@ -4,11 +4,13 @@ from __future__ import annotations
 
 import importlib.metadata
 import importlib.util
+import logging
 import os
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, replace
 from enum import StrEnum
+from functools import cache
 from pathlib import Path
 from typing import Any
 
@@ -37,7 +39,10 @@ from gpustreamlab.backends.cuda._nvtx import CRASHING_VERSIONS, INJECTION_VARIAB
 from gpustreamlab.backends.cuda._stream import CudaStream
 from gpustreamlab.backends.cuda.cupti._library import load_cupti
 from gpustreamlab.errors import BackendError, CaptureUnavailableError, DeviceError, MissingExtraError
-from gpustreamlab.typing import Feature, Int64Array, Unavailable
+from gpustreamlab.model import ClockRates
+from gpustreamlab.typing import Feature, Int64Array, PeerAccess, Unavailable
+
+_log = logging.getLogger(__name__)
 
 _MODULES = ("cupy", "cuda.core", "cuda.bindings", "nvtx")
 _CUPY_BUILDS = ("cupy-cuda13x", "cupy-cuda12x", "cupy")
@@ -49,26 +54,19 @@ _NEWER_CUPTI_LINE = "pip install --upgrade 'nvidia-cuda-cupti>=13.0.85,<14'"
 class CheckStatus(StrEnum):
     """What a check found."""
 
-    OK = "ok"
-    """It works."""
-    LACKING = "lacking"
-    """It does not work, and the fix can be typed here."""
-    UNAVAILABLE = "unavailable"
-    """It cannot work on this machine as it is: hardware, or a driver, is missing."""
+    OK = "ok"  # It works
+    LACKING = "lacking"  # It does not work, and the fix can be typed here
+    UNAVAILABLE = "unavailable"  # It cannot work on this machine as it is: hardware, or a driver, is missing
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Check:
     """One thing that was looked at, and what was found."""
 
-    name: str
-    """What was looked at."""
-    status: CheckStatus
-    """What was found."""
-    detail: str
-    """Versions and numbers, or what is wrong."""
-    fix: str = ""
-    """What to type or do; empty where nothing is wrong."""
+    name: str  # What was looked at
+    status: CheckStatus  # What was found
+    detail: str  # Versions and numbers, or what is wrong
+    fix: str = ""  # What to type or do; empty where nothing is wrong
 
 
 def why_unavailable() -> tuple[Unavailable, str] | None:
@@ -100,14 +98,14 @@ def cuda_checks() -> list[Check]:
     return [
         _check_driver(driver),
         *(_check_gpu(gpu) for gpu in read_gpus()),
-        _with_lane(_check_cupy(driver), library_of("cupy")),
-        _with_lane(_check_package("cuda.core", _use_cuda_core, driver, ("cuda-core",)), library_of("cuda.core")),
+        _with_adapter(_check_cupy(driver), library_of("cupy")),
+        _with_adapter(_check_package("cuda.core", _use_cuda_core, driver, ("cuda-core",)), library_of("cuda.core")),
         _check_package("nvtx", _use_nvtx, driver, ("nvtx",)),
         *((_check_green_contexts(driver), *_check_newer_features(driver)) if has_gpu else ()),
         _check_cupti(driver) if has_gpu else _check_cupti_file(driver),
         *((_check_annotations(driver),) if has_gpu else ()),
         # Other libraries: none is imported, and none is needed.
-        *(_with_lane(_check_library(library, driver), library) for library in KNOWN if library.module not in _MODULES),
+        *(_with_adapter(_check_library(library, driver), library) for library in KNOWN if library.module not in _MODULES),
     ]
 
 
@@ -264,10 +262,10 @@ def _check_library(library: Library, driver: Driver) -> Check:
     return _ok(library.name, f"{version} is installed; it was not tried")
 
 
-def _with_lane(check: Check, library: Library) -> Check:
-    """Add what the library does about a selected lane, in the words of ``lab.recording.adapters``."""
+def _with_adapter(check: Check, library: Library) -> Check:
+    """Add what the library does about a selected stream, in the words of ``lab.recording.adapters``."""
     does = what_it_does(library, installed_version(library.module))
-    return replace(check, detail=f"{check.detail.removesuffix('.')}; on a lane: {does}")
+    return replace(check, detail=f"{check.detail.removesuffix('.')}; on a stream: {does}")
 
 
 def _upgrade_line(driver: Driver) -> str:
@@ -344,12 +342,9 @@ def _cause(error: BaseException) -> Any:
     return error.__cause__ or error
 
 
-MAX_SM_IDS = 1_024
-"""Room for SM ids; the largest cards have under 200."""
-BLOCK_NS = 10_000
-"""How long each block holds its SM, so that the blocks behind it go to others."""
-BLOCKS_PER_SM = 2
-"""Blocks for each SM of the card: with one, a late start of a neighbour could leave an SM out."""
+MAX_SM_IDS = 1_024  # Room for SM ids; the largest cards have under 200
+BLOCK_NS = 10_000  # How long each block holds its SM, so that the blocks behind it go to others
+BLOCKS_PER_SM = 2  # Blocks for each SM of the card: with one, a late start of a neighbour could leave an SM out
 
 _in_flight: list[tuple[Any, tuple[CudaStream, ...]]] = []
 """What kernels may still write to: after an error or an interrupt, the memory stays until their streams are done."""
@@ -380,3 +375,67 @@ def probe_sms(
         stream.synchronize()
     _in_flight[:] = [known for known in _in_flight if known is not entry]
     return [np.flatnonzero(row).astype(np.int64) for row in seen]
+
+
+_IS_ON = 704  # cudaErrorPeerAccessAlreadyEnabled
+
+
+def read_peer_access(own: int, other: int) -> PeerAccess:
+    """Tell whether the current device, of this number, reads the memory of another directly. Only turning it on tells."""
+    runtime = import_cupy().cuda.runtime
+    if not runtime.deviceCanAccessPeer(own, other):
+        return PeerAccess.IMPOSSIBLE
+    try:
+        runtime.deviceEnablePeerAccess(other)
+    except runtime.CUDARuntimeError as error:
+        if error.status != _IS_ON:
+            raise
+        return PeerAccess.ON
+    runtime.deviceDisablePeerAccess(other)
+    return PeerAccess.OFF
+
+
+_LIMITS = {  # What holds clocks down, by the end of NVML's names, ``nvmlClocksEventReason...``
+    "SwPowerCap": "its power limit",
+    "HwSlowdown": "a hardware slowdown",
+    "SwThermalSlowdown": "heat",
+    "HwThermalSlowdown": "heat",
+    "HwPowerBrakeSlowdown": "the power supply",
+    "ApplicationsClocksSetting": "clocks that were set for applications",
+    "SyncBoost": "clocks in step with other cards",
+}
+
+
+def read_clocks(bus_id: str) -> ClockRates | None:
+    """Return the clocks of the card with a PCI bus id; None where NVML cannot be asked."""
+    nvml = _load_nvml()
+    if nvml is None:
+        return None
+    try:
+        card = nvml.nvmlDeviceGetHandleByPciBusId(bus_id.encode())
+        reasons = int(nvml.nvmlDeviceGetCurrentClocksEventReasons(card))
+        return ClockRates(
+            sm_mhz=int(nvml.nvmlDeviceGetClockInfo(card, nvml.NVML_CLOCK_SM)),
+            memory_mhz=int(nvml.nvmlDeviceGetClockInfo(card, nvml.NVML_CLOCK_MEM)),
+            limits=tuple(dict.fromkeys(word for name, word in _LIMITS.items() if reasons & _bit(nvml, name))),
+        )
+    except nvml.NVMLError as error:
+        _log.debug("NVML does not tell of card %s: %s", bus_id, error)
+        return None
+
+
+def _bit(nvml: Any, name: str) -> int:
+    return int(getattr(nvml, f"nvmlClocksEventReason{name}", 0) or getattr(nvml, f"nvmlClocksThrottleReason{name}", 0))
+
+
+@cache
+def _load_nvml() -> Any:
+    """Return the package, with NVML begun; None where either is not there."""
+    try:
+        import pynvml
+
+        pynvml.nvmlInit()
+    except Exception as error:  # noqa: BLE001 - the library is missing, or the driver's is
+        _log.debug("NVML cannot be asked: %s", error)
+        return None
+    return pynvml

@@ -24,14 +24,11 @@ class AccessOrder:
     """
 
     def __init__(self, beside: AccessOrder | None = None) -> None:
-        self.sink: AccessSink | None = None
-        """Who watches; None for nobody."""
-        self.tracker: Tracker | None = None
-        """What follows CuPy's calls; the same for all cards that are watched."""
+        self.sink: AccessSink | None = None  # Who watches; None for nobody
+        self.tracker: Tracker | None = None  # What follows CuPy's calls; the same for all cards that are watched
         self.moments: dict[int, Moment] = {}
         """What events stand for, by the identity of each, which may take no weak references."""
-        self.cards: list[AccessOrder] = [] if beside is None else beside.cards
-        """Those of all cards of the node."""
+        self.cards: list[AccessOrder] = [] if beside is None else beside.cards  # Those of all cards of the node
         self.cards.append(self)
         self._thread = threading.local()
 
@@ -107,7 +104,7 @@ class AccessOrder:
 
 
 class NullStream:
-    """CUDA's NULL stream, on which a wait is put in where work with no lane selected lacks one."""
+    """CUDA's NULL stream, on which a wait is put in where work with no stream selected lacks one."""
 
     def __init__(self, core_stream: Any, order: AccessOrder, scope: Callable[[], AbstractContextManager[None]]) -> None:
         self._core_stream = core_stream
@@ -131,29 +128,21 @@ class NullStream:
 class CudaStream:
     """One stream of the primary context."""
 
-    core: Any
-    """The `cuda.core.Stream`."""
-    cupy: Any
-    """The same stream as CuPy sees it."""
-    key: tuple[int, int, int]
-    """Device ordinal, context number, handle."""
+    core: Any  # The `cuda.core.Stream`
+    cupy: Any  # The same stream as CuPy sees it
+    key: tuple[int, int, int]  # Device ordinal, context number, handle
     priority: int
-    sm_count: int
-    """How many SMs its kernels may run on."""
-    lender: object
-    """The object that owns the stream, kept alive; None if the stream is ours."""
+    sm_count: int  # How many SMs its kernels may run on
+    lender: object  # The object that owns the stream, kept alive; None if the stream is ours
     free_arena: Callable[[Any], None]
     """Gives back what CuPy's pool keeps for the stream; called before a stream of ours is given back."""
-    end_scratch: Callable[[int], object]
-    """``end_scratch(handle)`` lets the pool of the stream's scratch go."""
+    end_scratch: Callable[[int], object]  # ``end_scratch(handle)`` lets the pool of the stream's scratch go
     give_back: Callable[[], object]
     """Called when a stream of ours is closed: libraries may still know its handle, so it is kept for another session."""
     fence: Callable[[int], object]
     """``fence(handle)`` lets the next event stay out of the queue of a copy engine; see `_kernels.Fence`."""
-    order: AccessOrder
-    """Is told of what orders work, for those who watch accesses."""
-    is_closed: bool = field(default=False, init=False)
-    """True once `close` was called."""
+    order: AccessOrder  # Is told of what orders work, for those who watch accesses
+    is_closed: bool = field(default=False, init=False)  # True once `close` was called
 
     def __post_init__(self) -> None:
         self.handle = self.key[2]
@@ -263,7 +252,7 @@ def check_lent_stream(lender: object, handle: int, ordinal: int) -> None:
             lender,
             handle,
             f"is not known to the driver ({answer}): it was destroyed, or never was one of this process",
-            fix="Keep the stream's owner alive while it is a lane, or make one with lab.stream('name').",
+            fix="Keep the stream's owner alive while the session uses it, or make one with lab.stream('name').",
         )
     if device is not None and device != ordinal:
         raise refuse_stream(

@@ -21,30 +21,21 @@ from gpustreamlab.backends._features import AccessSink, ArrayLender
 class Memory(NamedTuple):
     """What an array lies in."""
 
-    owner: Any
-    """An object that all arrays in this memory refer to, and no others."""
-    start: int
-    """Its first address."""
-    end: int
-    """The address behind its last."""
-    lender: ArrayLender | None = None
-    """What may have taken it back, if it is a lane's scratch."""
-    device: int | None = None
-    """Number of the card that has it; None for the current one."""
+    owner: Any  # An object that all arrays in this memory refer to, and no others
+    start: int  # Its first address
+    end: int  # The address behind its last
+    lender: ArrayLender | None = None  # What may have taken it back, if it is a lane's scratch
+    device: int | None = None  # Number of the card that has it; None for the current one
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ArrayLibrary:
     """An array module, as far as tracking has to know it."""
 
-    module: Any
-    """The module."""
-    array_type: type
-    """Its arrays."""
-    memory_of: Callable[[Any], Memory]
-    """Tells what an array lies in."""
-    address_of: Callable[[Any], int]
-    """Tells the address of an array's first element."""
+    module: Any  # The module
+    array_type: type  # Its arrays
+    memory_of: Callable[[Any], Memory]  # Tells what an array lies in
+    address_of: Callable[[Any], int]  # Tells the address of an array's first element
     current_stream: Callable[[int | None], tuple[int, int]]
     """Tells which stream works now in this thread on a device, None for the current one: the device and the handle."""
 
@@ -74,12 +65,10 @@ WRITES_FIRST = _names(
     "at __setitem__"
 )
 """Calls that write their first array."""
-OVERWRITES_FIRST = _names("fill set put copyto place putmask put_along_axis __setitem__")
-"""Those of them that do not read it."""
+OVERWRITES_FIRST = _names("fill set put copyto place putmask put_along_axis __setitem__")  # Those of them that do not read it
 CHOOSES = _names("put place putmask put_along_axis fill_diagonal scatter_add scatter_max scatter_min at take take_along_axis")
 """Calls that touch only some elements of their first array."""
-UNWRITTEN = _names("empty empty_like")
-"""Calls whose result is memory that nobody has written."""
+UNWRITTEN = _names("empty empty_like")  # Calls whose result is memory that nobody has written
 MAY_BE_VIEW = _names(
     "reshape ravel transpose moveaxis rollaxis swapaxes squeeze expand_dims broadcast_to broadcast_arrays atleast_1d "
     "atleast_2d atleast_3d split array_split hsplit vsplit dsplit flip fliplr flipud rot90 diagonal real imag view "
@@ -96,8 +85,7 @@ METADATA = _names(
 )
 """Functions that read no elements, or wrap functions of the user's; they are passed through."""
 PASSED_METHODS = _names("view toDlpack")
-VIEWS = ("T", "mT", "real", "imag")
-"""Properties whose values are arrays."""
+VIEWS = ("T", "mT", "real", "imag")  # Properties whose values are arrays
 
 
 class Tracker:
@@ -105,8 +93,7 @@ class Tracker:
 
     def __init__(self, library: ArrayLibrary) -> None:
         self.library = library
-        self.array_type: type = _make_array_type(self, library.array_type)
-        """The type of tracked arrays."""
+        self.array_type: type = _make_array_type(self, library.array_type)  # The type of tracked arrays
         self._watchers: dict[int, _Watcher] = {}
         self._known: dict[int, _Mark] = {}
         self._has_scratch = False
@@ -220,7 +207,7 @@ class Tracker:
 
     @staticmethod
     def _tell_ended(sink: AccessSink, handle: int, name: str, touches: Iterable[Touch]) -> None:
-        """Tell of arrays in scratch that was given back, or freed with its lane."""
+        """Tell of arrays in scratch that was given back, or freed with its stream."""
         for piece in dict.fromkeys(piece for piece, _ in touches):
             holder: Any = piece.owner()
             lender = None if holder is None else holder.lender
@@ -330,8 +317,7 @@ class _Use(NamedTuple):
     all: list[Any]
     reads: list[Any]
     writes: list[Any]
-    some: object
-    """The array of which only some elements are touched."""
+    some: object  # The array of which only some elements are touched
 
 
 def _find_use(name: str, args: Sequence[Any], kwargs: Mapping[str, Any], array_type: type) -> _Use:
@@ -434,8 +420,7 @@ def _forward_view(tracker: Tracker, base: Any, name: str) -> property:
     return property(look, change if name in {"real", "imag"} else None, doc=plain.__doc__)
 
 
-SUBMODULES = frozenset({"fft", "linalg", "random"})
-"""Submodules whose functions are followed too."""
+SUBMODULES = frozenset({"fft", "linalg", "random"})  # Submodules whose functions are followed too
 _MAKES_GENERATORS = frozenset({"default_rng", "RandomState", "Generator"})
 
 

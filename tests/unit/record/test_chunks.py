@@ -48,15 +48,15 @@ class EngineFollower:
     """Reads as a client of a cluster does; of some answers it does not hear."""
 
     def __init__(self, lab):
-        self.mirror = Mirror("0", process=0, device=0, host="here", ring_size=100_000)
+        self.mirror = Mirror("0", _worker.look(), ring_size=100_000)
         _worker._home.session = lab
 
     def read(self):
-        while (changes := _worker.read("me", self.mirror.arrived)).data:
+        while (changes := _worker.read(self.mirror.arrived)).data:
             self.mirror.take(changes.data, changes.place)
 
     def lose(self):
-        _worker.read("me", self.mirror.arrived)
+        _worker.read(self.mirror.arrived)
 
     def trace(self):
         return self.mirror.trace()
