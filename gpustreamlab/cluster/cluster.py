@@ -61,7 +61,7 @@ from gpustreamlab.typing import SessionState
 if TYPE_CHECKING:
     from typing import Self
 
-    from gpustreamlab.analysis import Explanation, Stragglers
+    from gpustreamlab.analysis import Explanation
     from gpustreamlab.timeline import Timeline
 
 _log = logging.getLogger(__name__)
@@ -301,7 +301,17 @@ class Cluster(OneOfSeveral):
         """
         if self._last_trace is not None:
             return self._last_trace
-        return self._merged(self._mirrors)
+        traces = [_trace_of(mirror) for mirror in self._mirrors]
+        if self._has_common_time():
+            whole = merge(traces, clocks=self._offsets())
+        else:
+            whole = merge(traces, ahead_ns=[0] * len(traces), error_ns=0)
+        missing = (*whole.metadata.missing, *self._missing())
+        return replace(
+            whole,
+            notes=(*whole.notes, *self._notes),
+            metadata=replace(whole.metadata, title=self.title, missing=missing),
+        )
 
     def explain(self, first: str | int | None = None, second: str | None = None) -> ByEngine[Explanation]:
         """Say for each engine why its work did not overlap so far, and what to change there; see `Trace.explain`.
@@ -341,15 +351,6 @@ class Cluster(OneOfSeveral):
             As `run`.
         """
         return self._run_all("all", _do, "memory.hazards")
-
-    def stragglers(self) -> Stragglers:
-        """Return which engine was late where all that are there did the same; see `Trace.stragglers`."""
-        there = self._there()
-        if self._is_closed or not there:
-            return self.trace.stragglers()
-        found = self._merged(there).stragglers()
-        remarks = [f"Engine {status.name} was lost, and is left out." for status in self.lost]
-        return replace(found, remarks=(*found.remarks, *remarks))
 
     def timeline(
         self, *, live: bool = True, refresh_hz: float = DEFAULT_REFRESH_HZ, capacity: int = DEFAULT_CAPACITY
@@ -457,7 +458,7 @@ class Cluster(OneOfSeveral):
         """Return what the times of each engine lack to be on the clock of the first, in ns."""
         if not self._has_common_time():
             return [0] * len(self._mirrors)
-        offsets = self._offsets(self._mirrors)
+        offsets = self._offsets()
         if self._live_zero_ns is None:  # what is shown already stays where it is, though more is known later
             self._live_zero_ns = int(offsets[0].shift(np.zeros(1, np.int64))[0])
         zero_ns = self._live_zero_ns
@@ -469,16 +470,15 @@ class Cluster(OneOfSeveral):
             return 0
         errors_ns = [
             int(offset.error_at(np.array([mirror.now_ns()]))[0]) + mirror.metadata.host_error_ns
-            for mirror, offset in zip(self._mirrors, self._offsets(self._mirrors), strict=True)
+            for mirror, offset in zip(self._mirrors, self._offsets(), strict=True)
         ]
         return sum(sorted(errors_ns)[-2:])
 
-    def _missing(self, mirrors: Sequence[Mirror] | None = None) -> list[str]:
-        """Return what a trace of engines cannot tell, in sentences; of all if None."""
-        mirrors = self._mirrors if mirrors is None else mirrors
-        if not self._has_common_time():
-            return [*[NO_COMMON_TIME] * (len(mirrors) > 1), *loss_texts(mirrors, None)]
-        return loss_texts(mirrors, self._offsets(mirrors))
+    def _missing(self) -> list[str]:
+        """Return what a trace of engines cannot tell, in sentences."""
+        if self._has_common_time():
+            return loss_texts(self._mirrors, self._offsets())
+        return [*[NO_COMMON_TIME] * (len(self._mirrors) > 1), *loss_texts(self._mirrors, None)]
 
     def _with_clock(self, mirror: Mirror, trace: Trace) -> Trace:
         """Return the trace of an engine with how its clock was compared, where it was."""
@@ -486,14 +486,14 @@ class Cluster(OneOfSeveral):
             return trace
         return replace(trace, metadata=replace(trace.metadata, clock_offset=self._clocks[mirror.key]))
 
-    def _offsets(self, mirrors: Sequence[Mirror]) -> list[ClockOffset]:
-        missing = [mirror.name for mirror in mirrors if mirror.key not in self._clocks]
+    def _offsets(self) -> list[ClockOffset]:
+        missing = [mirror.name for mirror in self._mirrors if mirror.key not in self._clocks]
         if missing:
             raise TraceError(
                 f"Engine {', '.join(missing)} has not told its time yet, so its clock cannot be compared. It is asked each "
                 "second: try again, or use lab.traces, each on its own clock."
             )
-        return [self._clocks[mirror.key] for mirror in mirrors]
+        return [self._clocks[mirror.key] for mirror in self._mirrors]
 
     def _newest_hazard_ns(self) -> int:
         """Return when an engine has told of hazards last, by the client's clock; -1 where none has."""
@@ -504,20 +504,6 @@ class Cluster(OneOfSeveral):
         self._notes = notes
         if self._last_trace is not None:
             self._last_trace = with_written(self._last_trace, notes)
-
-    def _merged(self, mirrors: Sequence[Mirror]) -> Trace:
-        """Return the traces of engines as one, on the clock of the first."""
-        traces = [_trace_of(mirror) for mirror in mirrors]
-        if self._has_common_time():
-            whole = merge(traces, clocks=self._offsets(mirrors))
-        else:
-            whole = merge(traces, ahead_ns=[0] * len(traces), error_ns=0)
-        missing = (*whole.metadata.missing, *self._missing(mirrors))
-        return replace(
-            whole,
-            notes=(*whole.notes, *self._notes),
-            metadata=replace(whole.metadata, title=self.title, missing=missing),
-        )
 
 
 def _do(session: Session, method: str, args: Sequence[Any] = (), options: Mapping[str, Any] | None = None) -> Any:

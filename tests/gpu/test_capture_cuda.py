@@ -9,11 +9,10 @@ import numpy as np
 import pytest
 
 from gpustreamlab import Session
-from gpustreamlab.backends.cuda._kernels import spin_kernel
 from gpustreamlab.errors import CaptureUnavailableError
 from gpustreamlab.typing import CaptureTier, EdgeKind, LaneKind, SpanKind
 from gpustreamlab.workloads import spin_card
-from tests.helpers.programs import run_alone
+from tests.helpers.programs import run_alone, spin_kernel
 
 KINDS = list(SpanKind)
 WORK = (SpanKind.KERNEL, SpanKind.COPY, SpanKind.FILL)
@@ -34,7 +33,7 @@ def lane_of(trace, row):
 
 def spin(lab, duration_ns, grid=1, block=32, timers=None):
     pointer = np.uint64(0) if timers is None else timers
-    spin_kernel(0)((grid,), (block,), (np.int64(duration_ns), pointer))
+    spin_kernel()((grid,), (block,), (np.int64(duration_ns), pointer))
 
 
 def test_kernels_copies_and_fills_have_lane_range_and_details(lab):

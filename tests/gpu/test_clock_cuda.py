@@ -9,8 +9,8 @@ from cuda.core import Device, EventOptions
 
 from bench._spin_until import spin_until_kernel
 from gpustreamlab.backends.cuda._clock import EXACT_STEP_NS, KERNEL_TAIL_NS
-from gpustreamlab.backends.cuda._kernels import spin_kernel
 from gpustreamlab.workloads import spin, spin_card
+from tests.helpers.programs import spin_kernel
 
 GATE_NS = 20_000_000
 """A kernel this long runs first, so that everything behind it is enqueued before it starts."""
@@ -30,7 +30,7 @@ def _timed_spans(lab, count, spacing_ns):
     lab.synchronize()
     already = len(lab.trace)
     with lab.on("clock", "gate"):
-        spin_kernel(0)((1,), (1,), (np.int64(GATE_NS), origin))
+        spin_kernel()((1,), (1,), (np.int64(GATE_NS), origin))
     for row in range(LEAD_IN + count):
         with lab.on("clock", f"span-{row}"):
             spin_until_kernel(0)((1,), (1,), (np.int64(GATE_NS + 100_000 + (row + 1) * spacing_ns), origin, times[row]))
@@ -77,7 +77,7 @@ def test_corrected_durations_are_those_of_the_kernels(lab):
             spin(lab, GATE_NS)
         for row in range(50):
             with lab.on("clock"):
-                spin_kernel(0)((1,), (1,), (np.int64(duration_ns), times[row]))
+                spin_kernel()((1,), (1,), (np.int64(duration_ns), times[row]))
         lab.synchronize()
         kernel_ns = np.diff(times.get().astype(np.int64), axis=1)[:, 0]
         error_ns = lab.trace.duration_ns[already:] - (kernel_ns + KERNEL_TAIL_NS)

@@ -15,8 +15,7 @@ from cuda.bindings import driver
 from cuda.core import Device
 
 from gpustreamlab import Session, errors
-from gpustreamlab.backends.cuda._backend import CudaBackend
-from gpustreamlab.backends.cuda._libcuda import map_error
+from gpustreamlab.backends.cuda import CudaBackend
 from gpustreamlab.workloads import spin
 
 
@@ -156,10 +155,10 @@ def test_device_7_of_1_is_named():
         Session("cuda", device=7)
 
 
-def test_every_driver_error_is_mapped():
+def test_every_driver_error_is_mapped(lab):
     for result in driver.CUresult:
         if result is not driver.CUresult.CUDA_SUCCESS:
-            mapped = map_error(RuntimeError(f"{result.name}: something"), "Testing")
+            mapped = lab.recording.backend.map_error(RuntimeError(f"{result.name}: something"), "Testing")
             assert isinstance(mapped, errors.DeviceError)
             assert mapped.driver_code == result.name.removeprefix("CUDA_ERROR_")
 

@@ -9,20 +9,11 @@ import pytest
 
 from gpustreamlab import Session
 from gpustreamlab.typing import SpanKind
+from tests.helpers.programs import spin_kernel
 
 UPLOAD_BYTES = 64 << 20
 FENCE_NS = 8_000
 """Between the event of a range and the kernel in a range within lies the fence of the latter: 4 to 5 us on an H100."""
-
-SPIN = r"""
-extern "C" __global__ void spin(long long duration_ns, unsigned long long* began_ended) {
-    unsigned long long began, now;
-    asm volatile("mov.u64 %0, %globaltimer;" : "=l"(began));
-    began_ended[0] = began;
-    do { asm volatile("mov.u64 %0, %globaltimer;" : "=l"(now)); } while ((long long)(now - began) < duration_ns);
-    began_ended[1] = now;
-}
-"""
 
 
 @pytest.fixture
@@ -31,7 +22,7 @@ def work():
     import cupy
     import cupyx
 
-    kernel = cupy.RawKernel(SPIN, "spin")
+    kernel = spin_kernel()
     host, device = cupyx.empty_pinned(UPLOAD_BYTES, np.uint8), cupy.empty(UPLOAD_BYTES, np.uint8)
     times = cupyx.empty_pinned((1_024, 2), np.uint64)
     times[:] = 0

@@ -1,8 +1,29 @@
-"""Programs in processes of their own."""
+"""Programs in processes of their own, and a kernel that says when it ran."""
 
 import subprocess
 import sys
 import textwrap
+from functools import cache
+
+SPIN = r"""
+extern "C" __global__ void spin(long long duration_ns, unsigned long long* began_ended) {
+    unsigned long long began, now;
+    asm volatile("mov.u64 %0, %globaltimer;" : "=l"(began));
+    do { asm volatile("mov.u64 %0, %globaltimer;" : "=l"(now)); } while ((long long)(now - began) < duration_ns);
+    if (began_ended && blockIdx.x == 0 && threadIdx.x == 0) {
+        began_ended[0] = began;
+        began_ended[1] = now;
+    }
+}
+"""
+
+
+@cache
+def spin_kernel():
+    """Return ``spin(int64 duration_ns, uint64* began_ended)`` for the current card; the pointer may be 0."""
+    import cupy
+
+    return cupy.RawModule(code=SPIN).get_function("spin")
 
 
 def run_alone(code):

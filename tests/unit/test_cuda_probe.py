@@ -15,6 +15,7 @@ from gpustreamlab.adapters import _followers as _table
 from gpustreamlab.backends.cuda import _probe
 from gpustreamlab.backends.cuda._libcuda import (
     Gpu,
+    bindings_version,
     cuda_extra,
     import_cuda_core,
     import_cupy,
@@ -36,7 +37,6 @@ CUDA_MODULES = ("cupy", "cuda", "cuda.core", "cuda.bindings", "nvtx", "cupti")
 ALL_INSTALLED = {"cupy-cuda13x": "14.2.0", "cuda-core": "1.2.2", "cuda-bindings": "13.5.0", "nvtx": "0.2.17"}
 
 LIBRARIES = ("torch", "numba-cuda", "triton", "jax", "onnxruntime")
-NEWER_FEATURES = ("unequal-split", "co-scheduling", "backfill", "workqueues")
 
 
 @pytest.fixture
@@ -148,6 +148,12 @@ def test_the_extra_suits_the_driver(version, extra):
     assert install_line_for(version) == f"pip install 'gpustreamlab[{extra or 'cuda13'}]'"
 
 
+@pytest.mark.parametrize(("installed", "version"), [("13.1.0", (13, 1)), ("unreadable", None), (None, None)])
+def test_the_bindings_tell_their_version(monkeypatch, installed, version):
+    pretend_installed(monkeypatch, {} if installed is None else {"cuda-bindings": installed})
+    assert bindings_version() == version
+
+
 @pytest.mark.parametrize(
     ("import_it", "title"),
     [(import_cupy, "CuPy"), (import_cuda_core, "cuda.core"), (import_nvtx, "nvtx")],
@@ -231,10 +237,8 @@ def test_all_checks_are_ok_where_all_works(monkeypatch, working_packages):
 
     checks = checks_by_name()
 
-    newer = {name: checks.pop(name) for name in NEWER_FEATURES}
     assert {check.status for check in checks.values()} == {CheckStatus.OK}
     assert {check.fix for check in checks.values()} == {""}
-    assert {check.status for check in newer.values()} == {CheckStatus.UNAVAILABLE}
     assert checks["GPU 0"].detail == "NVIDIA H200, 132 SMs, 139.0 GiB, compute capability 9.0"
     assert checks["green contexts"].detail == "GPU 0: 132 SMs, at least 8 a partition, in steps of 8"
     assert checks["CUPTI"].detail == "CUPTI 13.0 (API version 130001), whose records are known, from /x/libcupti.so.13"
@@ -351,16 +355,6 @@ LACKING, UNAVAILABLE, OK = CheckStatus.LACKING, CheckStatus.UNAVAILABLE, CheckSt
 UPGRADE = "pip install --upgrade 'gpustreamlab[cuda13]'"
 
 
-def without_bindings(version):
-    """Return what is installed beside cuda.bindings of a version."""
-    installed = {name: number for name, number in ALL_INSTALLED.items() if name != "cuda-bindings"}
-    return installed | ({} if version is None else {"cuda-bindings": version})
-
-
-def newer(status, detail, fix=""):
-    return dict.fromkeys(NEWER_FEATURES, (status, detail, fix))
-
-
 NVTX = "NVTX ranges of others"
 CASES = {
     "broken package": (
@@ -381,23 +375,6 @@ CASES = {
     ),
     "driver 12.4": ({"driver": 12040}, {"green contexts": (UNAVAILABLE, "12.4; they need 12.5", "Update the NVIDIA driver")}),
     "driver 12.5": ({"driver": 12050}, {"green contexts": (OK, "GPU 0: 132 SMs", "")}),
-    "all of 13.1": (
-        {"driver": 13010, "installed": without_bindings("13.1.0")},
-        newer(OK, "available (CUDA 13.1 in the driver and the bindings)"),
-    ),
-    "old driver": ({}, newer(UNAVAILABLE, "the driver supports CUDA 13.0; needs CUDA 13.1", "Update the NVIDIA driver")),
-    "old bindings": (
-        {"driver": 13010, "installed": without_bindings("13.0.3")},
-        newer(LACKING, "cuda.bindings is for CUDA 13.0", UPGRADE),
-    ),
-    "no bindings": (
-        {"driver": 13010, "installed": without_bindings(None)},
-        newer(LACKING, "cuda.bindings is not installed", UPGRADE),
-    ),
-    "unreadable bindings": (
-        {"driver": 13010, "installed": without_bindings("unreadable")},
-        newer(LACKING, "Without it: ", UPGRADE),
-    ),
     "CUPTI without a driver": (  # 13.2 crashes when it is asked for its version there
         {"driver": None, "installed": ALL_INSTALLED | {"nvidia-cuda-cupti": "13.2.86"}},
         {"CUPTI": (UNAVAILABLE, "nvidia-cuda-cupti 13.2.86 is installed; it needs a GPU and its driver", "Install it from")},

@@ -1,4 +1,4 @@
-"""Device memory of streams: pools of the driver's for the scratch of streams, and what CuPy's pool keeps for streams that end."""
+"""Device memory of streams: pools of the driver's for scratch, and what CuPy's pool keeps for streams that end."""
 
 from __future__ import annotations
 

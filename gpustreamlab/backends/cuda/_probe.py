@@ -6,7 +6,7 @@ import importlib.metadata
 import importlib.util
 import logging
 import os
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, replace
 from enum import StrEnum
@@ -18,13 +18,11 @@ import numpy as np
 
 from gpustreamlab._util.words import update_line
 from gpustreamlab.adapters import KNOWN, Library, installed_version, library_of, obstacle_of, what_it_does
-from gpustreamlab.backends._features import version_capabilities
 from gpustreamlab.backends.cuda._kernels import probe_kernel
 from gpustreamlab.backends.cuda._libcuda import (
     OLDEST_GREEN,
     Driver,
     Gpu,
-    bindings_version,
     cuda_extra,
     cupti_line_for,
     import_cuda_core,
@@ -40,7 +38,7 @@ from gpustreamlab.backends.cuda._stream import CudaStream
 from gpustreamlab.backends.cuda.cupti._library import load_cupti
 from gpustreamlab.errors import BackendError, CaptureUnavailableError, DeviceError, MissingExtraError
 from gpustreamlab.model import ClockRates
-from gpustreamlab.typing import Feature, Int64Array, PeerAccess, Unavailable
+from gpustreamlab.typing import Int64Array, PeerAccess, Unavailable
 
 _log = logging.getLogger(__name__)
 
@@ -101,7 +99,7 @@ def cuda_checks() -> list[Check]:
         _with_adapter(_check_cupy(driver), library_of("cupy")),
         _with_adapter(_check_package("cuda.core", _use_cuda_core, driver, ("cuda-core",)), library_of("cuda.core")),
         _check_package("nvtx", _use_nvtx, driver, ("nvtx",)),
-        *((_check_green_contexts(driver), *_check_newer_features(driver)) if has_gpu else ()),
+        *((_check_green_contexts(driver),) if has_gpu else ()),
         _check_cupti(driver) if has_gpu else _check_cupti_file(driver),
         *((_check_annotations(driver),) if has_gpu else ()),
         # Other libraries: none is imported, and none is needed.
@@ -194,20 +192,6 @@ def _check_green_contexts(driver: Driver) -> Check:
         return _lacking(name, "they need cuda.core and cuda.bindings", install_line_for(driver.version))
     except DeviceError as error:
         return _failed_use(name, driver, f"cuda.core cannot read the device's SMs: {_cause(error)}")
-
-
-def _check_newer_features(driver: Driver) -> Iterator[Check]:
-    """Check by version what partitions can do beyond groups of equal size, and say what happens without it."""
-    for item in version_capabilities(driver.version, bindings_version()):
-        detail = f"{item.detail}; needs {item.needs}. Without it: {item.fallback}"
-        if item.feature is Feature.GREEN_CONTEXTS:
-            continue  # looked at on the device itself
-        if item.available:
-            yield _ok(item.feature, f"available ({item.needs})")
-        elif item.lacks_package:
-            yield _lacking(item.feature, detail, _upgrade_line(driver))
-        else:
-            yield _unavailable(item.feature, detail, f"Update the NVIDIA driver: {_DRIVER_PAGE}")
 
 
 def _check_cupti_file(driver: Driver) -> Check:
