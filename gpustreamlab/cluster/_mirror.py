@@ -93,6 +93,7 @@ class Mirror:
         """When it was found to be gone, by the wall clock and by the client's clock; 0 while it is there."""
         self.why = ""  # Why it counts as gone
         self.heard_s = time.monotonic()  # When it answered last
+        self.silent_s = 0.0  # For how long it had not answered, when it was asked last
         self.reading = threading.Lock()  # Held by who reads: what is new since a place is asked for by one at a time
         self.arrived = 0  # The engine's place behind the last chunk that has arrived
         self.log = 0  # Number of the engine's log; 0 before anything was heard
@@ -120,7 +121,7 @@ class Mirror:
     @property
     def is_silent(self) -> bool:
         """Whether it is there and does not answer."""
-        return self.is_there and time.monotonic() - self.heard_s > SILENT_S
+        return self.is_there and self.silent_s > SILENT_S
 
     @property
     def status(self) -> EngineStatus:
@@ -219,7 +220,8 @@ class Mirror:
             self._log.add(Chunk(tables=tables))
             self._log.seal()
             self.extent_ns, self._missed, self._last, self.unended_count = (0, 0), 0, Chunk(), 0
-            self.hazards, self.hazards_ns = (), time.monotonic_ns() if self.hazards else self.hazards_ns
+            if self.hazards:
+                self.hazards, self.hazards_ns = (), time.monotonic_ns()
 
     def changes(self, since: int = START, *, collects: bool = True, **options: Any) -> Chunk:
         """Return what has arrived since a place, as `Recorder.changes` does for its own process."""
@@ -323,7 +325,7 @@ def admit(engines: Engines, client: str, backend: str | None, options: Mapping[s
     for key, facts in looks.items():
         rank = alike[facts.host, facts.visible] = alike.get((facts.host, facts.visible), -1) + 1
         calls[key] = (_worker.begin, client, backend, dict(options), rank)
-    mirrors, cards = [], dict[tuple[object, ...], int]()
+    mirrors, cards = list[Mirror](), dict[tuple[object, ...], int]()
     for key, facts in _ask_all(engines, there, calls, failures).items():
         if isinstance(facts, str):
             failures[there[key]] = facts
@@ -404,7 +406,7 @@ class Follower:
             try:
                 asked = self._engines.aside(mirror.key, _worker.read, mirror.arrived, mirror.newest_hazard_ns)
                 changes: Changes = asked.result(max(TICK_S, min(SILENT_S, limit_s)))
-                mirror.heard_s = time.monotonic()
+                mirror.heard_s, mirror.silent_s = time.monotonic(), 0.0
                 if mirror.log not in (0, changes.log):  # the engine's session is another one
                     self.lose(mirror, "its session was closed there")
                     return changes
@@ -413,6 +415,7 @@ class Follower:
                 mirror.hear(changes)
             except Exception as error:  # noqa: BLE001 - the connection may fail for a while
                 _log.debug("Engine %s did not answer: %s", mirror.name, error)
+                mirror.silent_s = time.monotonic() - mirror.heard_s
                 self._stopping.wait(TICK_S)
                 return None
             return changes

@@ -520,7 +520,7 @@ def test_an_engine_that_is_silent_is_told_too_that_its_client_is_gone(engines):
     with Cluster(engines, backend="sim") as lab:
         lab._follower.stop()
         for mirror in lab._mirrors:
-            mirror.heard_s -= 2 * _mirror.SILENT_S
+            mirror.silent_s = 2 * _mirror.SILENT_S
     assert [engines.session(name) for name in "0123"] == [None] * 4
 
 
