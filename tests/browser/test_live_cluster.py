@@ -47,7 +47,7 @@ LABELS = "live.viewer.view.planned.groups.map(group => group.label)"
 MARKS = "live.viewer.view.tables.marks.map(mark => mark.text)"
 OPEN = "live.viewer.view.openWork.map(([lane]) => live.viewer.view.tables.lanes[lane].name).sort()"
 SLOW_MS = 60_000
-"""Four processes import the package and work, and one is started again, on two cores."""
+"""Four processes import the package and work on two cores."""
 
 
 @pytest.fixture

@@ -32,7 +32,7 @@ from gpustreamlab.cluster._mirror import Mirror
 from gpustreamlab.cluster._outcomes import show_printed
 from gpustreamlab.cluster._worker import Outcome
 from gpustreamlab.draw import plan_groups
-from gpustreamlab.errors import ClusterError, MissingExtraError, OptionError, StreamNotFoundError
+from gpustreamlab.errors import ClusterError, MissingExtraError, OptionError, SessionClosedError, StreamNotFoundError
 from gpustreamlab.sinks.live import LiveFeed
 from gpustreamlab.workloads import spin
 from tests.helpers.fake_engines import FakeEngines
@@ -416,6 +416,22 @@ def test_calls_that_make_no_sense_are_refused_before_they_are_sent(engines):
             lab.run(steps, on=7.5)
         with pytest.raises(OptionError, match="Did you mean 'all'"):
             lab.run(steps, on="al")
+        with pytest.raises(OptionError, match="No engine is named"):
+            lab.run(steps, on=[])
+        uses_it = eval("lambda session: the_lab.names", {"the_lab": lab})
+        with pytest.raises(OptionError, match="uses 'the_lab', which is this cluster"):
+            lab.run(uses_it)
+    assert repr(lab).startswith("<Cluster: 4 engines, closed>")
+    assert len(lab.timeline().trace) == 0
+    with pytest.raises(SessionClosedError, match="This cluster is closed"):
+        lab.run(steps)
+
+
+def test_an_engine_that_never_answers_beside_its_work_is_named(engines, monkeypatch):
+    monkeypatch.setattr(_cluster, "ANSWER_S", 0.1)
+    engines.lost_answers = 1_000
+    with pytest.raises(ClusterError, match="Engine 0, 1, 2, 3 does not answer beside its work"):
+        Cluster(engines, backend="sim")
 
 
 def test_an_engine_that_goes_as_it_is_asked_is_its_answer(engines, monkeypatch):

@@ -216,15 +216,6 @@ def test_a_remainder_of_another_alignment_does_not_join_groups():
     assert not open_green(sms).resource.remainder_joins
 
 
-def test_a_structured_split_is_made_once_for_all_its_contexts():
-    sms = SMs(structured=True)
-    green = open_green(sms, driver=(13, 1))
-    split = (SplitGroup(sms=8), SplitGroup(sms=4))
-    before = len(sms.calls)
-    assert [green.create(ContextSpec(split=split, place=place)).sm_count for place in (0, 1)] == [8, 4]
-    assert len(sms.calls) == before + 1
-
-
 # Contexts that outlive their session
 
 
