@@ -7,7 +7,6 @@ import numpy as np
 import pytest
 import torch
 
-from bench import _triton_kernels
 from bench._numba_cuda import import_numba_cuda
 from gpustreamlab import Session
 from gpustreamlab.errors import OptionError
@@ -91,25 +90,6 @@ def test_torch_backward(lab):
     result, names = check_on_lane(lab, lambda: torch.autograd.grad((x @ x).square().sum(), x)[0])
     assert len(names) >= 4
     torch.testing.assert_close(result, torch.autograd.grad((x @ x).square().sum(), x)[0])
-
-
-def test_torch_compile(lab):
-    compiled = torch.compile(lambda value: torch.nn.functional.gelu(value) * value + 1)
-    x = torch.randn(1 << 16, device="cuda")
-    wanted = compiled(x)
-    result, names = check_on_lane(lab, lambda: compiled(x))
-    assert any("triton" in name for name in names)
-    torch.testing.assert_close(result, wanted)
-
-
-def test_triton_kernel(lab):
-    x, y = torch.randn(1 << 16, device="cuda"), torch.randn(1 << 16, device="cuda")
-    out = torch.empty_like(x)
-    _triton_kernels.launch(x, y, out)
-    out.zero_()
-    _, names = check_on_lane(lab, lambda: _triton_kernels.launch(x, y, out))
-    assert names == ["scale_and_add"]
-    torch.testing.assert_close(out, 2 * x + y)
 
 
 def test_cupy_and_torch_share_a_lane_in_order(lab):

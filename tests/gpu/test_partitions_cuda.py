@@ -13,7 +13,6 @@ from cuda.core import ContextOptions, Device, SMResourceOptions
 from gpustreamlab import Session, plan_partitions
 from gpustreamlab.workloads import spin
 
-HOLD_NS = 60_000_000
 SMID_KERNEL = r"""
 extern "C" __global__ void where(unsigned int* seen, long long cycles) {
     unsigned int sm;
@@ -34,82 +33,6 @@ def split(lab):
     lab.stream("plain")
     lab.partitions.verify()  # compiles the probe; what comes then starts at once
     return lab, layout
-
-
-def hold(lab, stream, sm_count, duration_ns=HOLD_NS):
-    """Hold SMs, each with one block that leaves room for no other."""
-    with lab.on(stream, "hold") as holder:
-        lab._backend.launch_spin(holder._backend_stream, duration_ns, blocks=sm_count, fill_sms=True)
-
-
-def ends_ns(lab):
-    lab.synchronize()
-    trace = lab.trace
-    return {trace.names[name]: int(end) for name, end in zip(trace.name, trace.end_ns, strict=True)}
-
-
-def element_wise(xp):
-    x = xp.ones(1 << 20, "float32")
-    return lambda: xp.add(x, x, out=x)
-
-
-def raw_kernel(xp):
-    kernel = xp.RawModule(code=SMID_KERNEL).get_function("where")
-    seen = xp.zeros(1024, "uint32")
-    return lambda: kernel((512,), (256,), (seen, np.int64(1000)))
-
-
-def cublas_product(xp):
-    a = xp.ones((1024, 1024), "float32")
-    out = xp.empty_like(a)
-    return lambda: xp.matmul(a, a, out=out)
-
-
-def cufft(xp):
-    x = xp.ones((64, 1024), "complex64")
-    return lambda: xp.fft.fft(x)
-
-
-WORKS = [element_wise, raw_kernel, cublas_product, cufft]
-
-
-@pytest.mark.parametrize("make_work", WORKS, ids=lambda work: work.__name__)
-def test_cupy_work_stays_inside_its_partition(split, make_work):
-    # GIVEN work that has run once on each stream, so that nothing is loaded or planned later
-    lab, layout = split
-    with lab.on("plain"):
-        work = make_work(cupy)
-    lab.synchronize()
-    for name in ("a", "b", "plain"):
-        with lab.on(name):
-            work()
-    lab.synchronize()
-    lab.clear()
-    # WHEN every SM of partition a is held
-    hold(lab, lab.stream("holder", partition="a"), layout["a"].granted_sms)
-    for name in ("a", "b", "plain"):
-        with lab.on(name, f"work in {name}"):
-            work()
-    # THEN work of a waits for them although the rest of the card is idle, and other work does not
-    ends = ends_ns(lab)
-    assert ends["work in a"] >= ends["hold"]
-    assert ends["work in b"] < ends["hold"]
-    assert ends["work in plain"] < ends["hold"]
-
-
-@pytest.mark.parametrize("make_work", WORKS, ids=lambda work: work.__name__)
-def test_cupy_work_needs_no_sm_of_another_partition(split, make_work):
-    lab, layout = split
-    with lab.on("a"):
-        work = make_work(cupy)
-        work()
-    lab.synchronize()
-    lab.clear()
-    hold(lab, lab.stream("holder", partition="b"), layout["b"].granted_sms)
-    with lab.on("a", "work in a"):
-        work()
-    ends = ends_ns(lab)
-    assert ends["work in a"] < ends["hold"]
 
 
 def sms_seen(work, seen):
