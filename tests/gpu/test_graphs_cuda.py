@@ -1,8 +1,6 @@
 """CUDA graphs on a real GPU, beyond the contract: pools, libraries, partitions, the kernel tier."""
 
 import gc
-import subprocess
-import sys
 
 import cupy
 import numpy as np
@@ -12,6 +10,7 @@ from gpustreamlab import Session
 from gpustreamlab.errors import GraphCaptureError
 from gpustreamlab.typing import SpanKind
 from gpustreamlab.workloads import spin
+from tests.helpers.programs import run_alone
 
 SPIN_NS = 200_000
 COUNT = 1 << 16
@@ -193,5 +192,4 @@ print("fine")
 
 
 def test_torch_is_captured_with_a_pool_of_its_own():
-    done = subprocess.run([sys.executable, "-c", _TORCH], capture_output=True, text=True, timeout=300, check=False)
-    assert done.stdout.strip().endswith("fine"), done.stderr[-4_000:]
+    assert run_alone(_TORCH, timeout=300).strip().endswith("fine")

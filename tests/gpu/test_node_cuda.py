@@ -1,8 +1,6 @@
 """Several cards as one node: their clocks, their kernels, and waits from one to the other."""
 
 import json
-import subprocess
-import sys
 
 import cupy
 import numpy as np
@@ -12,6 +10,7 @@ from gpustreamlab import Node, Session
 from gpustreamlab.testing import CAPTURE_CHECKS, CONTRACT_CHECKS, GRAPH_CHECKS
 from gpustreamlab.typing import SpanKind
 from gpustreamlab.workloads import spin
+from tests.helpers.programs import run_alone
 
 KINDS = list(SpanKind)
 
@@ -140,9 +139,7 @@ with Node(backend="cuda") as node:
 def test_a_copy_between_cards_is_in_the_stream_that_launched_it_and_lasts_as_long_as_events_say(node, way, name):
     if len(node) < 2:
         pytest.skip("This needs two cards.")
-    done = subprocess.run([sys.executable, "-c", PEERS, way], capture_output=True, text=True, timeout=120, check=False)
-    assert done.returncode == 0, done.stderr
-    copies, said_ms, strays, ranges_ns = json.loads(done.stdout.splitlines()[-1])
+    copies, said_ms, strays, ranges_ns = json.loads(run_alone(PEERS, way).splitlines()[-1])
     assert [copy[:3] for copy in copies] == [["a", name, "hand over on a"], ["b", name, "hand over on b"]]
     for stream, _, _, duration_ns in copies:
         assert duration_ns == pytest.approx(said_ms[stream] * 1e6, rel=0.05, abs=40_000)

@@ -1,7 +1,5 @@
 """What is watched overlaps, runs and ends as it would alone. Order is told by the device's own timer, never by milliseconds."""
 
-import subprocess
-import sys
 from types import SimpleNamespace
 
 import numpy as np
@@ -9,7 +7,7 @@ import pytest
 
 from gpustreamlab import Session
 from gpustreamlab.typing import SpanKind
-from tests.helpers.programs import spin_kernel
+from tests.helpers.programs import run_alone, spin_kernel
 
 UPLOAD_BYTES = 64 << 20
 FENCE_NS = 8_000
@@ -297,8 +295,7 @@ assert numbers.tolist() == [102.0] * 8
     ],
 )
 def test_what_recording_leaves_behind(program):
-    done = run_program(f"{PRELUDE}{program}lab.close()\nprint('end')")
-    assert (done.returncode, done.stdout.strip()) == (0, "end"), done.stderr[-2_000:]
+    assert run_alone(f"{PRELUDE}{program}lab.close()\nprint('end')").strip() == "end"
 
 
 PROFILERS = """
@@ -384,21 +381,12 @@ print("end")
 """
 
 
-def run_program(source, *arguments):
-    command = [sys.executable, "-c", source, *arguments]
-    return subprocess.run(command, check=False, capture_output=True, text=True, timeout=120)
-
-
 def test_other_profilers_and_later_recordings_work():
-    done = run_program(PROFILERS)
-    assert (done.returncode, done.stdout.splitlines()) == (0, [str([100] * 6), "100 True"]), done.stderr[-2_000:]
+    assert run_alone(PROFILERS).splitlines() == [str([100] * 6), "100 True"]
 
 
 def test_graphs_outlive_recordings():
-    done = run_program(GRAPHS)
-    assert (done.returncode, done.stdout.splitlines()) == (0, ["attached True", str(float(8 * 500 * 20 + 4 * 10))]), (
-        done.stderr[-2_000:]
-    )
+    assert run_alone(GRAPHS).splitlines() == ["attached True", str(float(8 * 500 * 20 + 4 * 10))]
 
 
 # What is watched ends as it would alone
@@ -406,8 +394,7 @@ def test_graphs_outlive_recordings():
 
 @pytest.mark.parametrize("how", ["before", "after", "exit", "twice", "thread", "partition"])
 def test_memory_of_libraries_may_outlive_the_session(how):
-    done = run_program(ENDINGS, how)
-    assert (done.returncode, done.stdout.strip()) == (0, "end"), done.stderr[-2_000:]
+    assert run_alone(ENDINGS, how).strip() == "end"
 
 
 def test_the_next_session_gets_the_streams_of_the_last():

@@ -26,10 +26,9 @@ def spin_kernel():
     return cupy.RawModule(code=SPIN).get_function("spin")
 
 
-def run_alone(code):
+def run_alone(code, *arguments, timeout=120):
     """Run a program in a process of its own and return what it printed."""
-    done = subprocess.run(
-        [sys.executable, "-c", textwrap.dedent(code)], capture_output=True, text=True, timeout=120, check=False
-    )
+    command = [sys.executable, "-c", textwrap.dedent(code), *arguments]
+    done = subprocess.run(command, capture_output=True, text=True, timeout=timeout, check=False)
     assert done.returncode == 0, done.stderr[-3000:]
     return done.stdout
