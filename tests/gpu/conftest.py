@@ -20,8 +20,9 @@ def pytest_collection_modifyitems(items):
 
 
 @pytest.fixture
-def lab():
+def lab(request):
+    """Open a session; its module may say in `CAPTURE` what it records."""
     from gpustreamlab import Session
 
-    with Session("cuda", title="tests/gpu", capture="ranges") as session:
+    with Session("cuda", title="tests/gpu", capture=getattr(request.module, "CAPTURE", "ranges")) as session:
         yield session

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
 from typing import Any
 
 import pytest
@@ -11,6 +10,7 @@ from gpustreamlab import Session
 from gpustreamlab.errors import ProgramError
 from gpustreamlab.programs import Plan
 
+CAPTURE = "auto"
 CHAINS = """
 a = x * w
 a = xp.tanh(a + w)
@@ -20,12 +20,6 @@ b = xp.tanh(b + w)
 b = xp.tanh(b - w)
 c = (a + b) * alpha
 """
-
-
-@pytest.fixture
-def lab() -> Iterator[Session]:
-    with Session("cuda") as session:
-        yield session
 
 
 def inputs(lab: Session, size: int = 256) -> dict[str, object]:

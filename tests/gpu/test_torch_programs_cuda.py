@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import ast
 import itertools
-from collections.abc import Iterator
 from dataclasses import replace
 from typing import Any
 
@@ -15,13 +14,8 @@ from gpustreamlab.programs import Plan
 from gpustreamlab.programs._check import check_plan
 from gpustreamlab.workloads import spin
 
+CAPTURE = "auto"
 torch = pytest.importorskip("torch")
-
-
-@pytest.fixture
-def lab() -> Iterator[Session]:
-    with Session("cuda") as session:
-        yield session
 
 
 def planned(lab: Session, text: str, streams: int = 2, **names: Any) -> Plan:

@@ -7,16 +7,10 @@ import numpy as np
 import pytest
 from cupyx.profiler import benchmark
 
-from gpustreamlab import Session
 from gpustreamlab.workloads import spin, streaming_add
 
+CAPTURE = "auto"
 SIZE = 2048
-
-
-@pytest.fixture
-def lab():
-    with Session("cuda") as session:
-        yield session
 
 
 @pytest.fixture
