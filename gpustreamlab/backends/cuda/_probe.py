@@ -96,14 +96,14 @@ def cuda_checks() -> list[Check]:
     return [
         _check_driver(driver),
         *(_check_gpu(gpu) for gpu in read_gpus()),
-        _with_adapter(_check_cupy(driver), library_of("cupy")),
-        _with_adapter(_check_package("cuda.core", _use_cuda_core, driver, ("cuda-core",)), library_of("cuda.core")),
+        _with_lane(_check_cupy(driver), library_of("cupy")),
+        _with_lane(_check_package("cuda.core", _use_cuda_core, driver, ("cuda-core",)), library_of("cuda.core")),
         _check_package("nvtx", _use_nvtx, driver, ("nvtx",)),
         *((_check_green_contexts(driver),) if has_gpu else ()),
         _check_cupti(driver) if has_gpu else _check_cupti_file(driver),
         *((_check_annotations(driver),) if has_gpu else ()),
         # Other libraries: none is imported, and none is needed.
-        *(_with_adapter(_check_library(library, driver), library) for library in KNOWN if library.module not in _MODULES),
+        *(_with_lane(_check_library(library, driver), library) for library in KNOWN if library.module not in _MODULES),
     ]
 
 
@@ -246,7 +246,7 @@ def _check_library(library: Library, driver: Driver) -> Check:
     return _ok(library.name, f"{version} is installed; it was not tried")
 
 
-def _with_adapter(check: Check, library: Library) -> Check:
+def _with_lane(check: Check, library: Library) -> Check:
     """Add what the library does about a selected stream, in the words of ``lab.recording.adapters``."""
     does = what_it_does(library, installed_version(library.module))
     return replace(check, detail=f"{check.detail.removesuffix('.')}; on a stream: {does}")
