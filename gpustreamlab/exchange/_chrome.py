@@ -46,36 +46,7 @@ _NUMBER = re.compile(r"\b(regs|static_shared|dynamic_shared|size|num_bytes):(\d{
 
 
 def read_chrome(path: str | PathLike[str]) -> Trace:
-    """Read JSON in Chrome's trace event format, packed by gzip or not.
-
-    A file that `write_chrome` wrote comes back exactly. Of other files, slices (X, B and E, async ones), instants, counters,
-    flows and names are read; what is not is counted in ``trace.metadata.imported``. Arguments of events are not read,
-    but for what XLA tells of kernels and copies; colours, stack frames, samples (P), objects and memory dumps are not, either.
-
-    Parameters
-    ----------
-    path
-        The file: an object with ``traceEvents``, or a list of events, which may lack its end.
-
-    Returns
-    -------
-    Trace
-        Streams of GPUs first, then threads of the host. What was whole of a file that was cut off, or is damaged, is in it;
-        ``trace.metadata.recovery_note`` says what is not.
-
-    Raises
-    ------
-    TraceFileError
-        If the file cannot be read, is no such JSON, or holds nothing to show.
-
-    Examples
-    --------
-    >>> path = getfixture("tmp_path") / "run.json"
-    >>> _ = path.write_text('[{"ph": "B", "name": "load", "tid": 7, "ts": 1.5}, {"ph": "E", "tid": 7, "ts": 4}')
-    >>> trace = read_chrome(path)
-    >>> trace.lanes[0].name, trace.names, trace.start_ns.tolist(), trace.end_ns.tolist()
-    ('host: thread 7', ('load',), [1500], [4000])
-    """
+    """Read JSON in Chrome's trace event format, packed by gzip or not."""
     try:
         data = _own_data(Path(path))
     except TraceFileError:
@@ -295,29 +266,7 @@ def _three(found: re.Match[str] | None) -> tuple[int, int, int]:
 def slices_at(
     track: Int64Array, start_ns: Int64Array, end_ns: Int64Array, at_track: Int64Array, at_ns: Int64Array, is_next: BoolArray
 ) -> Int64Array:
-    """Return which slice each moment of a track is bound to.
-
-    Parameters
-    ----------
-    track, start_ns, end_ns : ndarray of int64, shape (n_slices,)
-        The slices, in order of their starts; of two that begin at once the outer one is first.
-    at_track, at_ns : ndarray of int64, shape (n_moments,)
-        The moments.
-    is_next : ndarray of bool, shape (n_moments,)
-        True for the next slice that begins then or later, False for the innermost one around the moment: one that ends with it
-        counts where there is no other.
-
-    Returns
-    -------
-    ndarray of int64, shape (n_moments,)
-        Places of the slices, or -1.
-
-    Examples
-    --------
-    >>> slices = np.zeros(2, int), np.array([0, 5]), np.array([4, 9])
-    >>> slices_at(*slices, np.zeros(3, int), np.array([2, 2, 4]), np.array([0, 1, 0], bool)).tolist()
-    [0, 1, 0]
-    """
+    """Return which slice each moment of a track is bound to."""
     found = np.full(len(at_ns), -1, np.int64)
     rows_of: dict[int, list[int]] = defaultdict(list)
     asked = set(at_track.tolist())

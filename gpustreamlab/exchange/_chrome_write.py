@@ -43,34 +43,7 @@ _PACKING_LEVEL = 3
 
 
 def write_chrome(trace: Trace, path: str | PathLike[str]) -> None:
-    """Write a trace as JSON in Chrome's trace event format; Perfetto, chrome://tracing and `read_chrome` read it.
-
-    Spans that overlap in their lane are split over several threads, so a viewer loses none. Lanes are grouped by device and by
-    partition, in their order. Viewers draw no waits and launches that go back in time or end at an instant. The trace itself
-    stands in front, as a Parquet file in letters of base64 under the key ``gpustreamlab``: read back, nothing is lost.
-
-    Parameters
-    ----------
-    trace
-        What to write.
-    path
-        Where; the suffix is ``.json`` or ``.json.gz``.
-
-    Raises
-    ------
-    OptionError
-        If the suffix is another one.
-    TraceFileError
-        If the file cannot be written; a file that was there before is then left as it was.
-
-    Examples
-    --------
-    >>> trace = Trace.from_columns(start_ns=[0, 50], end_ns=[100, 250], stream=["copy", "compute"])
-    >>> path = getfixture("tmp_path") / "run.json"
-    >>> write_chrome(trace, path)
-    >>> [row["ts"] for row in json.loads(path.read_text())["traceEvents"] if row["ph"] == "X"]
-    [0.0, 0.05]
-    """
+    """Write a trace as JSON in Chrome's trace event format; Perfetto, chrome://tracing and `read_chrome` read it."""
     name = require_suffix(path, (".json", ".json.gz"), "Chrome's JSON")
     write_file_whole(path, lambda partial: _write(trace, partial, is_packed=name.endswith(".gz")))
 

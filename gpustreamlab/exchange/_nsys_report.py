@@ -66,15 +66,7 @@ _Facts: TypeAlias = Mapping[str, int | str]
 
 @contextmanager
 def open_report(path: str | PathLike[str]) -> Iterator[Report]:
-    """Open an SQLite file, a folder of Parquet files, or what nsys exports a report as, which is removed afterwards.
-
-    Raises
-    ------
-    TraceFileError
-        If there is none, it is still being written, or nsys is needed and not there.
-    sqlite3.Error, pyarrow.ArrowException
-        By this and every method of what it gives, if the file is damaged.
-    """
+    """Open an SQLite file, a folder of Parquet files, or what nsys exports a report as, which is removed afterwards."""
     given = Path(path)
     if is_nsys_folder(given):
         yield _Folder(given, str(path))
@@ -91,15 +83,7 @@ def export_hint(name: str) -> str:
 
 
 class Report(ABC):
-    """A report, open for reading.
-
-    Parameters
-    ----------
-    name
-        How messages call it.
-    columns
-        The columns of each table.
-    """
+    """A report, open for reading."""
 
     def __init__(self, name: str, columns: Mapping[str, Sequence[str]]) -> None:
         self._name, self._columns = name, columns
@@ -248,14 +232,7 @@ def or_nought(values: Int64Array, below: int = 1 << 40) -> Int64Array:
 
 
 def alike(columns: Sequence[Int64Array]) -> tuple[Int64Array, Int64Array]:
-    """Return the first of each sort of rows that are equal in all columns, as they come, and the sort of each row.
-
-    Examples
-    --------
-    >>> first, sort = alike([np.array([1, 1, 2, 1]), np.array([5, 6, 5, 5])])
-    >>> first.tolist(), sort.tolist()
-    ([0, 1, 2], [0, 1, 2, 0])
-    """
+    """Return the first of each sort of rows that are equal in all columns, as they come, and the sort of each row."""
     import pandas as pd  # slow to load
 
     sorts = pd.DataFrame(dict(enumerate(columns))).groupby([*range(len(columns))], sort=False)
@@ -421,13 +398,7 @@ def _whole(told: _Facts, name: str) -> int:
 
 
 def _tpcs(mask: str) -> tuple[int, ...]:
-    """Return which TPCs a mask has: words of 32 bits, the lowest first. Source: CUPTI, ``CUpti_ActivityGreenContext``.
-
-    Examples
-    --------
-    >>> _tpcs("0xf,0x1"), _tpcs("none")
-    ((0, 1, 2, 3, 32), ())
-    """
+    """Return which TPCs a mask has: words of 32 bits, the lowest first. Source: CUPTI, ``CUpti_ActivityGreenContext``."""
     words = mask.split(",")[:32]
     if not all(_MASK_WORD.fullmatch(word.strip()) for word in words):
         return ()

@@ -45,38 +45,7 @@ _Moment: TypeAlias = tuple[int, int]
 
 
 def read_pftrace(path: str | PathLike[str]) -> Trace:
-    """Read a trace of Perfetto's, packed by gzip or not.
-
-    Returns
-    -------
-    Trace
-        What `write_pftrace` wrote, exactly as it was. Of files of others: slices, instants, flows and counters of track events,
-        and work of GPUs (render stages). Each track is a lane, a thread of the host unless its slices have categories of work
-        of a GPU. Slices are annotations, instants are markers; what nothing ended lasts until the last event.
-        ``trace.metadata.imported`` counts what was used, left out and refused.
-
-    Notes
-    -----
-    Nothing of our own files is lost. Of others' are not read: arguments of slices, legacy events that are asynchronous or tell
-    their time as a distance, process ids, and all other data sources. Strings and clocks have to be interned and told before
-    they are used. An end belongs to what began last on its track, whatever its name is.
-
-    Raises
-    ------
-    MissingExtraError
-        If it is a file of others, and Perfetto's package is not installed.
-    TraceFileError
-        If the file holds no packet or no event of those, is too large, or is one of ours whose own data is damaged.
-
-    Examples
-    --------
-    >>> from gpustreamlab.exchange._pftrace import read_pftrace
-    >>> from gpustreamlab.exchange._pftrace_write import write_pftrace
-    >>> path = getfixture("tmp_path") / "run.pftrace.gz"
-    >>> write_pftrace(Trace.from_columns(start_ns=[0, 5], end_ns=[9, 7], stream=["a", "b"]), path)
-    >>> read_pftrace(path)
-    <Trace: 2 spans in 2 lanes on unknown device>
-    """
+    """Read a trace of Perfetto's, packed by gzip or not."""
     packets = Packets(path)
     own = packets.own()
     if own is not None:
@@ -426,10 +395,8 @@ class _Maker:
         ).trace()
 
     def _slices(self) -> tuple[Int64Array, Int64Array, Int64Array, Int64Array]:
-        """Return of slices and instants the event that begins each, the start and the end; and the slice of each event, or -1.
-
-        An end belongs to the newest slice of its track that is open.
-        """
+        """Return of slices and instants their first event, start and end, and the slice of each event, or -1."""
+        # An end belongs to the newest slice of its track that is open, whatever its name is.
         events, kind = self._events, np.where(self._is_known, self._events.type, 0)
         both = np.flatnonzero((kind == BEGIN) | (kind == END))
         is_begin = kind[both] == BEGIN

@@ -45,13 +45,7 @@ def load_messages() -> Any:
 
 
 def is_pftrace(head: bytes) -> bool:
-    """Tell by its first bytes, unpacked, whether a file is a trace of Perfetto's.
-
-    Examples
-    --------
-    >>> is_pftrace(bytes.fromhex("0a0408055001")), is_pftrace(b"name,start")
-    (True, False)
-    """
+    """Tell by its first bytes, unpacked, whether a file is a trace of Perfetto's."""
     start = head[:_LOOK_BYTES]
     found = list(_frames(start))
     if not found or start.isspace():
@@ -68,13 +62,7 @@ def own_packet(data: bytes) -> bytes:
 
 
 class Packets:
-    """The packets of a file, packed by gzip or not; one that was cut off is read as far as it goes.
-
-    Raises
-    ------
-    TraceFileError
-        If the file cannot be read or is too large.
-    """
+    """The packets of a file, packed by gzip or not; one that was cut off is read as far as it goes."""
 
     def __init__(self, path: str | PathLike[str]) -> None:
         self.path = str(path)

@@ -48,40 +48,7 @@ _ARGUMENTS = ("full_name", "launch", *_NUMBERS.values())
 
 
 def write_pftrace(trace: Trace, path: str | PathLike[str]) -> None:
-    """Write a trace for Perfetto's viewer and engine.
-
-    Parameters
-    ----------
-    trace
-        The trace. `read_pftrace` returns the same one.
-    path
-        Where; the suffix is ``.pftrace``, or ``.pftrace.gz`` for a packed one.
-
-    Raises
-    ------
-    OptionError
-        If the suffix is another one.
-    TraceError
-        If times are further apart than 146 years.
-    MissingExtraError
-        If Perfetto's package is not installed.
-    TraceFileError
-        If the file cannot be written; one that was there before is then left as it was.
-
-    Notes
-    -----
-    Tracks are grouped by device and partition. Where spans of a lane overlap and do not nest, as Perfetto wants them to, the
-    lane has several tracks. A wait or launch is drawn as a flow where its source starts first.
-
-    Examples
-    --------
-    >>> from gpustreamlab.exchange._pftrace import read_pftrace
-    >>> from gpustreamlab.exchange._pftrace_write import write_pftrace
-    >>> path = getfixture("tmp_path") / "run.pftrace"
-    >>> write_pftrace(Trace.from_columns(start_ns=[0, 5], end_ns=[9, 7], stream=["a", "b"]), path)
-    >>> read_pftrace(path).end_ns.tolist()
-    [9, 7]
-    """
+    """Write a trace for Perfetto's viewer and engine."""
     name = require_suffix(path, SUFFIXES, "Perfetto's files")
     writer = _Writer(trace)
 

@@ -17,25 +17,7 @@ _NEVER = 1 << 63
 
 
 def sublanes(start_ns: Int64Array, end_ns: Int64Array, lane: NDArray[np.integer]) -> Int64Array:
-    """Tell which sub-lane of its lane each span gets, so that the spans of one nest or do not overlap.
-
-    Parameters
-    ----------
-    start_ns, end_ns
-        When spans ran; shape (n_spans,), int64, in any order.
-    lane
-        Code of each one's lane, at least 0; shape (n_spans,).
-
-    Returns
-    -------
-    ndarray of int64, shape (n_spans,)
-        Number of the sub-lane within its lane; one whose spans nest needs 0 alone.
-
-    Examples
-    --------
-    >>> sublanes(np.array([0, 500, 600, 1500]), np.array([1000, 1500, 700, 1600]), np.zeros(4, int)).tolist()
-    [0, 1, 0, 0]
-    """
+    """Tell which sub-lane of its lane each span gets, so that the spans of one nest or do not overlap."""
     order = nesting_order(start_ns, end_ns, lane)
     # An instant is inside or between others wherever it is.
     order = order[end_ns[order] > start_ns[order]]
@@ -67,10 +49,7 @@ def _runs(lanes: NDArray[np.integer]) -> list[tuple[int, int]]:
 
 
 def _crossed(start: Int64Array, end: Int64Array) -> Int64Array:
-    """Return where stretches of a lane begin and stop in which spans overlap but do not nest, or too deep; shape (n, 2).
-
-    No span is open at the border of two stretches.
-    """
+    """Return where stretches of a lane begin and stop in which spans overlap but do not nest, or too deep; shape (n, 2)."""
     is_first = np.append(True, start[1:] >= np.maximum.accumulate(end)[:-1])
     if is_first.all():
         return np.empty((0, 2), np.int64)
