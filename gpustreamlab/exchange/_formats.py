@@ -20,11 +20,9 @@ from gpustreamlab.errors import OptionError, TraceFileError, nearest_hint
 from gpustreamlab.model import Trace, trace_to_table, write_file_whole
 
 AUTO = "auto"
-GZIP = b"\x1f\x8b"
-"""How a packed file begins."""
+GZIP = b"\x1f\x8b"  # How a packed file begins
 BYTE_ORDER_MARK = b"\xef\xbb\xbf"
-HEAD_BYTES = 1 << 20
-"""How much of a file is looked at, unpacked, to tell what it is."""
+HEAD_BYTES = 1 << 20  # How much of a file is looked at, unpacked, to tell what it is
 
 
 FORMATS: Mapping[str, str] = {
@@ -94,7 +92,7 @@ def find_format(path: str | PathLike[str]) -> str:
     looks = _looks_like(head)
     if name.endswith(_XPLANE_SUFFIX):  # begins as Perfetto's files do
         looks = "an XPlane file of JAX or XLA. Read the .trace.json.gz that lies beside it"
-    elif _load("gpustreamlab.exchange._pftrace_packets:is_pftrace")(head):
+    elif _load("gpustreamlab.exchange._pftrace:is_pftrace")(head):
         return "perfetto"
     elif name.endswith(REPORT_SUFFIXES):  # what is in one only nsys knows
         return "nsys"
@@ -176,13 +174,7 @@ def _load(name: str) -> Callable[..., Any]:
 def _read_head(path: str | PathLike[str]) -> bytes:
     """Return the first bytes of a file, unpacked."""
     shown = repr(str(path))
-    if os.path.isdir(path):  # noqa: PTH112 - which takes a name that is too long as none
-        raise TraceFileError(
-            f"{shown} is a folder. Give a file in it, or the files of all ranks of one job: "
-            f"gsl.load_trace(sorted(pathlib.Path({shown}).glob('*.json*')))."
-        )
-    if not os.path.isfile(path):  # noqa: PTH113 - as above
-        raise TraceFileError(f"There is no trace file at {shown}. Save one with lab.trace.save(path).")
+    _require_file(path, shown)
     head = b""
     try:
         with Path(path).open("rb") as file:
@@ -203,6 +195,18 @@ def _read_head(path: str | PathLike[str]) -> bytes:
             "gpustreamlab.Session(spool='run.gsl') writes while it runs."
         )
     return head[:HEAD_BYTES]
+
+
+def _require_file(path: str | PathLike[str], shown: str) -> None:
+    if os.path.isdir(path):  # noqa: PTH112 - which takes a name that is too long as none
+        raise TraceFileError(
+            f"{shown} is a folder. Give a file in it, or the files of all ranks of one job: "
+            f"gsl.load_trace(sorted(pathlib.Path({shown}).glob('*.json*')))."
+        )
+    if not os.path.isfile(path):  # noqa: PTH113 - as above
+        if os.path.exists(path):  # noqa: PTH110 - as above
+            raise TraceFileError(f"{shown} is no file that can be read twice. Save what a pipe gives, then give that file.")
+        raise TraceFileError(f"There is no trace file at {shown}. Save one with lab.trace.save(path).")
 
 
 def _find_text_format(head: bytes) -> str | None:

@@ -48,12 +48,9 @@ from gpustreamlab.model import NSYS_BACKEND, SPAN_KINDS, Lane, Marker, Partition
 from gpustreamlab.record import DEPENDENCY_COLUMNS, MAX_FULL_NAME, RowFinder, cut_text
 from gpustreamlab.typing import Int32Array, Int64Array, LaneKind, MarkerKind, SpanKind
 
-MOST_DETAILS = 65_536
-"""Most launches that differ in anything; further ones have a name and no detail."""
-MOST_MARKS = 10_000
-"""Most marks that are kept; the first count."""
-NO_STREAM = -1
-"""Copies that the driver makes by itself, of managed memory, are on none."""
+MOST_DETAILS = 65_536  # Most launches that differ in anything; further ones have a name and no detail
+MOST_MARKS = 10_000  # Most marks that are kept; the first count
+NO_STREAM = -1  # Copies that the driver makes by itself, of managed memory, are on none
 
 _PREFIX = "CUPTI_ACTIVITY_KIND_"
 _KERNELS, _GRAPHS = f"{_PREFIX}KERNEL", f"{_PREFIX}GRAPH_TRACE"
@@ -65,11 +62,9 @@ WORK_TABLES = {
 }
 """What becomes work of a device; of the graphs in the last one nsys did not record the nodes."""
 _CALLS, _NVTX = f"{_PREFIX}RUNTIME", "NVTX_EVENTS"
-_TELLING = (f"{_PREFIX}SYNCHRONIZATION", f"{_PREFIX}CUDA_EVENT")
-"""What they tell is in waits of streams and in calls."""
+_TELLING = (f"{_PREFIX}SYNCHRONIZATION", f"{_PREFIX}CUDA_EVENT")  # What they tell is in waits of streams and in calls
 _READ = (*WORK_TABLES, _CALLS, _NVTX, *_TELLING)
-_TIMES = {"start", "timestamp", "rawTimestamp"}
-"""Columns by which a table is known to hold events."""
+_TIMES = {"start", "timestamp", "rawTimestamp"}  # Columns by which a table is known to hold events
 _FACT_TABLES = ("ENUM_", "META_", "TARGET_INFO_", "ANALYSIS_")
 
 _WHERE = {"device": "deviceId", "context": "contextId", "green": "greenContextId", "stream": "streamId"}
@@ -93,8 +88,7 @@ _FIRST_MANAGED = 11
 _MEMORY = ("pageable", "pinned", "device", "array", "managed", "device static", "managed static")
 """By nsys's number, which is one lower than CUPTI's."""
 
-_VERSION = re.compile(r"_v\d{4,5}(?=$|_pt[sd]z$)")
-"""Behind the names of calls: of which CUDA they are."""
+_VERSION = re.compile(r"_v\d{4,5}(?=$|_pt[sd]z$)")  # Behind the names of calls: of which CUDA they are
 _STREAM_WAITS = ("cudaStreamWaitEvent", "cuStreamWaitEvent")
 _NO_EVENT = (NO_NUMBER, 0xFFFF_FFFF)
 _NO_TIE = (*_NO_EVENT, 0)
@@ -102,8 +96,7 @@ _PUSH_POP, _START_END, _MARK, _DOMAIN = 59, 60, 34, 75
 _LONGEST_TEXT = 1_000
 
 _CALL_BITS = 32
-_PROCESS_MASK = -(1 << 24)
-"""What a thread's global number has in common with its process's."""
+_PROCESS_MASK = -(1 << 24)  # What a thread's global number has in common with its process's
 
 
 def read_nsys(path: str | PathLike[str]) -> Trace:

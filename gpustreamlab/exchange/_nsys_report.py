@@ -28,21 +28,15 @@ from gpustreamlab.typing import BoolArray, Int64Array
 
 Columns: TypeAlias = dict[str, Int64Array]
 
-NO_NUMBER = int(np.iinfo(np.int64).min)
-"""Stands for all that is no whole number: NULL, text, a float, a blob."""
-MOST_ROWS = 20_000_000
-"""Most rows of a table that are read."""
-MOST_FACTS = 65_536
-"""Most rows of a table of facts: devices, contexts, streams."""
-LARGEST_VALUE_BYTES = 16 << 20
-"""Largest text that SQLite may make."""
+NO_NUMBER = int(np.iinfo(np.int64).min)  # Stands for all that is no whole number: NULL, text, a float, a blob
+MOST_ROWS = 20_000_000  # Most rows of a table that are read
+MOST_FACTS = 65_536  # Most rows of a table of facts: devices, contexts, streams
+LARGEST_VALUE_BYTES = 16 << 20  # Largest text that SQLite may make
 
 _MAGIC = b"SQLite format 3\0"
-_LAST_WORDS = 300
-"""Characters of what nsys said that a message repeats."""
+_LAST_WORDS = 300  # Characters of what nsys said that a message repeats
 _FETCH_ROWS = 8_192
-LARGEST = 1 << 61
-"""Larger numbers are none."""
+LARGEST = 1 << 61  # Larger numbers are none
 _MOST_SMS = 1 << 16
 _FLAGS = {1: True, 2: False, 3: True}
 """Whether streams and the legacy default stream wait for each other, by what nsys calls flag."""
@@ -309,13 +303,10 @@ def _exported(path: Path) -> Iterator[Path]:
 class Place(NamedTuple):
     """A stream: what tells it from others."""
 
-    process: int
-    """Number of the process."""
-    device: int
-    """As its process counts."""
+    process: int  # Number of the process
+    device: int  # As its process counts
     context: int
-    green: int
-    """The green context; 0 for none."""
+    green: int  # The green context; 0 for none
     stream: int
 
 

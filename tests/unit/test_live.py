@@ -7,13 +7,13 @@ import tracemalloc
 
 import numpy as np
 import pytest
+from gpustreamlab.sinks._live_spans import KNOWN_SPANS, WAITING_EDGES, LastRanges, SpanReader
 
 from gpustreamlab import Session
 from gpustreamlab._util.background import Updater, check_refresh_hz
 from gpustreamlab.analysis import format_ns, span_rows
 from gpustreamlab.draw import name_styles, plan_picture, style_entries
 from gpustreamlab.errors import DeviceError, OptionError, StickyDeviceError
-from gpustreamlab.sinks._live_spans import KNOWN_SPANS, WAITING_EDGES, LastRanges, SpanReader
 from gpustreamlab.sinks.live import FindingWatch, LiveFeed
 from gpustreamlab.workloads import spin
 from tests.helpers.fake_activity import FakeActivitySource, FakeSourceBackend

@@ -7,7 +7,6 @@ from dataclasses import replace
 import numpy as np
 import pytest
 
-from gpustreamlab.exchange._chrome_write import write_chrome
 from gpustreamlab.model import Edges
 from tests.helpers.kernel_traces import kernel_trace, random_kernel_trace
 from tests.helpers.trace_processor import PROBLEMS, TraceProcessor
@@ -44,7 +43,7 @@ def overlapping(count=2_000):
 )
 def test_the_engine_finds_every_span_flow_and_sample_exactly(tmp_path, engine, make):
     trace = make()
-    write_chrome(trace, tmp_path / "run.json")
+    trace.save(tmp_path / "run.json")
     engine.load((tmp_path / "run.json").read_bytes())
     assert engine.query(PROBLEMS) == []
     moments = [trace.start_ns, trace.counters.time_ns, np.array([one.time_ns for one in trace.layouts], np.int64)]

@@ -7,6 +7,7 @@ import json
 import os
 from collections import defaultdict
 from dataclasses import replace
+from functools import partial
 from pathlib import Path
 
 import numpy as np
@@ -14,12 +15,9 @@ import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
+import gpustreamlab as gsl
 from gpustreamlab.errors import TraceFileError
-from gpustreamlab.exchange import _chrome_write
-from gpustreamlab.exchange._chrome import read_chrome
-from gpustreamlab.exchange._chrome_write import FIRST_THREAD, write_chrome
-from gpustreamlab.exchange._formats import find_format
-from gpustreamlab.exchange._kineto import read_kineto
+from gpustreamlab.exchange import _chrome_write, find_format
 from gpustreamlab.model import Counters, Edges
 from tests.helpers.kernel_traces import kernel_trace
 from tests.helpers.traces import (
@@ -32,13 +30,15 @@ from tests.helpers.traces import (
 from tests.unit.model.equality import assert_same_trace
 from tests.unit.model.strategies import traces
 
+read_chrome = partial(gsl.load_trace, format="chrome")
+
 ROOT = Path(__file__).resolve().parents[3]
 SHARED = Path(os.environ.get("GPUSTREAMLAB_EXCHANGE", ROOT.parent / "shared" / "exchange")) / "traces"
 
 
 def written(trace, path):
     """Write a trace; return the object that the file holds."""
-    write_chrome(trace, path)
+    trace.save(path)
     data = path.read_bytes()
     return json.loads(gzip.decompress(data) if path.suffix == ".gz" else data)
 
@@ -66,7 +66,7 @@ def test_any_trace_comes_back_as_it_was(tmp_path, trace):
 def test_traces_of_all_sorts_come_back_in_small_blocks_too(tmp_path, monkeypatch, make, name):
     monkeypatch.setattr(_chrome_write, "_BLOCK_ROWS", 17)
     trace = make()
-    write_chrome(trace, tmp_path / name)
+    trace.save(tmp_path / name)
     read = read_chrome(tmp_path / name)
     assert_same_trace(read, trace)
     assert read.details == trace.details
@@ -81,7 +81,7 @@ def test_spans_of_one_thread_nest_or_follow_each_other(tmp_path, spans):
     threads = defaultdict(list)
     for event in written(trace, tmp_path / "run.json")["traceEvents"]:
         if event["ph"] == "X":
-            assert event["tid"] >= FIRST_THREAD
+            assert event["tid"] >= _chrome_write.FIRST_THREAD
             start = round(event["ts"] * 1_000)
             threads[event["pid"], event["tid"]].append((start, start + round(event["dur"] * 1_000)))
     assert sum(map(len, threads.values())) == len(spans)
@@ -178,7 +178,7 @@ def test_long_names_are_cut_in_events_and_whole_in_the_table(tmp_path):
 @pytest.mark.parametrize("name", ["run.json", "run.json.gz"])
 def test_a_file_that_was_cut_behind_its_own_data_comes_back(tmp_path, name):
     trace, path = kernel_trace(40), tmp_path / name
-    write_chrome(trace, path)
+    trace.save(path)
     data = path.read_bytes()
     path.write_bytes(data[: len(data) * 3 // 4])
     assert_same_trace(read_chrome(path), trace)
@@ -190,7 +190,7 @@ def test_a_file_that_was_cut_behind_its_own_data_comes_back(tmp_path, name):
 @pytest.mark.parametrize(("old", "new"), [("UEFSM", "UEFSN"), ("UEFSM", "!"), ("UEFSM", "UEFSMUEFSM")])
 def test_a_file_that_was_changed_says_so(tmp_path, old, new):
     path = tmp_path / "run.json"
-    write_chrome(nested_trace(), path)
+    nested_trace().save(path)
     text = path.read_text()
     assert old in text
     path.write_text(text.replace(old, new))
@@ -202,6 +202,6 @@ if SHARED.is_dir():  # nothing is skipped where it is not
 
     @pytest.mark.parametrize("name", ["a100_event_sync_multi_stream", "mi300x_graph_sglang", "tiny_base", "cpu_only"])
     def test_a_real_profile_of_pytorch_comes_back_as_it_was(tmp_path, name):
-        trace = read_kineto(SHARED / "kineto" / f"{name}.json.gz")
-        write_chrome(trace, tmp_path / "run.json.gz")
+        trace = gsl.load_trace(SHARED / "kineto" / f"{name}.json.gz")
+        trace.save(tmp_path / "run.json.gz")
         assert_same_trace(read_chrome(tmp_path / "run.json.gz"), trace)

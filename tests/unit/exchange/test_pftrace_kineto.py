@@ -6,17 +6,18 @@ import gzip
 import json
 import os
 from collections import Counter
+from functools import partial
 from pathlib import Path
 
 import pytest
 
+import gpustreamlab as gsl
 from gpustreamlab import Trace
-from gpustreamlab.exchange._kineto import read_kineto
-from gpustreamlab.exchange._pftrace import read_pftrace
-from gpustreamlab.exchange._pftrace_write import write_pftrace
 from gpustreamlab.model import DEVICE_WORK, SPAN_KINDS
 from tests.helpers.trace_processor import PROBLEMS, TraceProcessor
 from tests.unit.exchange.test_pftrace import assert_all_same
+
+read_pftrace = partial(gsl.load_trace, format="perfetto")
 
 ROOT = Path(__file__).resolve().parents[3]
 FOLDER = Path(os.environ.get("GPUSTREAMLAB_EXCHANGE", ROOT.parent / "shared" / "exchange")) / "traces"
@@ -44,8 +45,8 @@ if FOLDER.is_dir():  # nothing is skipped where it is not
     @pytest.mark.parametrize("name", KINETO)
     def test_perfetto_reads_of_ours_what_it_reads_of_the_original_and_what_it_drops_there(engine, tmp_path, name):
         source, path = FOLDER / "kineto" / f"{name}.json.gz", tmp_path / "run.pftrace"
-        trace = read_kineto(source)
-        write_pftrace(trace, path)
+        trace = gsl.load_trace(source)
+        trace.save(path)
         assert_all_same(read_pftrace(path), trace)
         engine.load(path.read_bytes())
         assert engine.query(PROBLEMS) == []
