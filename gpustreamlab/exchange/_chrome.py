@@ -195,22 +195,23 @@ class _Maker:
 
     def _flow_pairs(self) -> Int64Array:
         """Return rows of slices of which the first leads to the second, shape (n, 2); count ends that lead nowhere."""
-        slices, flows = self._slices, {name: np.frombuffer(values, np.int64) for name, values in self._told.flows.items()}
+        slices = self._slices
+        flow, phase, at_ns, at_track, is_next = np.frombuffer(self._told.flows, np.int64).reshape(-1, 5).T
         rows = np.flatnonzero(slices["kind"] != MARKER)
         track, start_ns, end_ns = (slices[name][rows] for name in ("track", "start_ns", "end_ns"))
-        bound = slices_at(track, start_ns, end_ns, flows["track"], flows["time_ns"], flows["is_next"] == 1)
+        bound = slices_at(track, start_ns, end_ns, at_track, at_ns, is_next == 1)
         bound = np.append(rows, -1)[bound]
-        order = np.lexsort((flows["phase"], flows["time_ns"]))
+        order = np.lexsort((phase, at_ns))
         last: dict[int, int] = {}
         pairs, loose = [], 0
-        ends = (values[order].tolist() for values in (flows["id"], flows["phase"], bound))
-        for number, phase, row in zip(*ends, strict=True):
-            source = last.pop(number, -1) if phase == 2 else last.get(number, -1)
-            if phase and (source < 0 or row < 0):
+        ends = (values[order].tolist() for values in (flow, phase, bound))
+        for number, part, row in zip(*ends, strict=True):
+            source = last.pop(number, -1) if part == 2 else last.get(number, -1)
+            if part and (source < 0 or row < 0):
                 loose += 1
-            elif phase and source != row:
+            elif part and source != row:
                 pairs.append((source, row))
-            if phase < 2:
+            if part < 2:
                 last[number] = row
         self._told.left_out["ends of flows that lead from or to no slice"] += loose
         return np.array(pairs, np.int64).reshape(-1, 2)
@@ -466,7 +467,7 @@ class Events:
     def __init__(self) -> None:
         self.tracks = Tracks()
         self.shapes: dict[Shape, int] = {}  # What many slices share, by its code
-        self.flows = {name: array("q") for name in ("id", "phase", "time_ns", "track", "is_next")}  # Ends of flows
+        self.flows = array("q")  # Of each end of a flow id, phase, time, track, and whether it is bound to the next slice
         self.quantities: dict[tuple[int, str], int] = {}  # Process and name of each counter, by its code
         self.samples = array("q"), array("q"), array("d")  # Time, counter and value
         self.markers: list[Marker] = []  # Instants of all lanes
@@ -474,7 +475,7 @@ class Events:
         self._rows = array("q")
         self._plain: dict[str, int] = {}
         self._known_tracks: dict[tuple[object, object], int] = {}
-        self._halves = {name: array("q") for name in ("group", "time_ns", "is_begin", "track", "shape", "name")}
+        self._halves = array("q")  # Of each begin and end group, time, whether it is a begin, track, shape and name
         self._half_names: dict[str, int] = {}
         self._groups: dict[object, int] = {}
         self._flow_ids: dict[object, int] = {}
@@ -545,18 +546,16 @@ class Events:
         group = self._groups.setdefault(key, len(self._groups))
         is_begin = event.ph in {"B", "b", "S"}
         name = self._half_names.setdefault(str(event.name)[:MAX_FULL_NAME], len(self._half_names))
-        row = (group, time_ns, is_begin, track, self._shape(event) if is_begin else -1, name)
-        for values, value in zip(self._halves.values(), row, strict=True):
-            values.append(value)
+        self._halves.extend((group, time_ns, is_begin, track, self._shape(event) if is_begin else -1, name))
 
     def close(self) -> Columns:
         """Return all slices, in the order of their starts: begins and ends are matched, those without a partner counted."""
         self.tracks.close()
-        halves = {name: np.frombuffer(values, np.int64) for name, values in self._halves.items()}
-        is_begin = halves["is_begin"] == 1
-        begins, ends = match_begins(halves["group"], halves["time_ns"], is_begin, halves["name"])
+        group, time_ns, opens, track, shape, name = np.frombuffer(self._halves, np.int64).reshape(-1, 6).T
+        is_begin = opens == 1
+        begins, ends = match_begins(group, time_ns, is_begin, name)
         nothing = np.zeros(len(begins), np.int64)
-        matched = [halves["time_ns"][begins], halves["time_ns"][ends], halves["track"][begins], halves["shape"][begins]]
+        matched = [time_ns[begins], time_ns[ends], track[begins], shape[begins]]
         self._rows.frombytes(np.stack((*matched, nothing, nothing + ANNOTATION), axis=1).tobytes())
         self.left_out["begins without an end"] += int(is_begin.sum()) - len(begins)
         self.left_out["ends without a begin"] += len(is_begin) - int(is_begin.sum()) - len(ends)
@@ -578,9 +577,7 @@ class Events:
         key = str(event.cat), str(event.name), _id_of(event)
         number = self._flow_ids.setdefault(key, len(self._flow_ids))
         is_next = event.ph == "f" and event.bp != "e"
-        row = (number, "stf".index(str(event.ph)), time_ns, self.tracks.number(event), is_next)
-        for values, value in zip(self.flows.values(), row, strict=True):
-            values.append(value)
+        self.flows.extend((number, "stf".index(str(event.ph)), time_ns, self.tracks.number(event), is_next))
 
     def _sample(self, event: Event, time_ns: int) -> None:
         given: dict[str, object] = {}
@@ -606,12 +603,9 @@ def _whole_of(value: object) -> int:
     return whole_number(value)
 
 
-def _id_of(event: Event) -> object:
-    """Return the id that an event shares with its partners; one that is local to its process is so."""
-    if isinstance(event.id2, dict):
-        known = event.id2.get("global")
-        return str(known) if known is not None else (str(event.pid), str(event.id2.get("local")))
-    return str(event.id)
+def _id_of(event: Event) -> str:
+    """Return the id that an event shares with its partners; one of two parts is that of its process."""
+    return str(event.id if event.id2 is None else (event.pid, event.id2))
 
 
 def _float(value: object) -> float | None:

@@ -167,7 +167,7 @@ class Frame:
         if self.base_ns + first_ns < LEAST_WALL_CLOCK_NS:
             return is_in_us, self.epoch_ns
         for name in _TIMES:
-            columns[name] = columns[name] - first_ns
+            columns[name] -= first_ns
         self.counters = replace(self.counters, time_ns=self.counters.time_ns - first_ns)
         self.markers = [replace(one, time_ns=one.time_ns - first_ns) for one in self.markers]
         return is_in_us, self.base_ns + first_ns

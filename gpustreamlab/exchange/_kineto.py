@@ -288,16 +288,11 @@ class _Maker:
     def _title(self) -> str:
         """Say which ranks these are, of how many, and what they talk through."""
         told = self._distributed(0)
-        rank, rank_count, backend = (
-            whole_number(told.get("rank"), -1),
-            whole_number(told.get("world_size")),
-            told.get("backend"),
-        )
+        rank, size, backend = whole_number(told.get("rank"), -1), whole_number(told.get("world_size")), told.get("backend")
         which = f"{len(self._paths):,} ranks" if self._ranks[0] else f"rank {rank}" if rank >= 0 else ""
-        of = (f" of {rank_count:,}" if rank_count > 0 else "") + (
-            f", {cut_text(backend, 40)}" if isinstance(backend, str) else ""
-        )
-        return which and which + of
+        of = [f" of {size:,}"] if size > 0 else []
+        of += [f", {cut_text(backend, 40)}"] if isinstance(backend, str) else []
+        return "".join([which, *of]) if which else ""
 
     def _used(self) -> str:
         """Say how many events were read, used, left out and refused."""
@@ -334,8 +329,7 @@ class _Maker:
                 f"{int(early_ns.max()):,} ns: the clocks of host and device differ."
             )
         unknown = [f"{self._ranks[file]}GPU {number}" for (file, number), one in self._devices.items() if not one.sm_count]
-        if unknown:
-            facts.append(card_note(", ".join(unknown[:MOST_LISTED]) + (" and others" if len(unknown) > MOST_LISTED else "")))
+        facts += [card_note(", ".join(unknown[:MOST_LISTED]) + " and others" * (len(unknown) > MOST_LISTED))] if unknown else []
         row_count = told.wait_count + told.unsaid_count
         if self._has_pairs and told.unsaid_count:
             facts.append(f"{told.unsaid_count:,} of {row_count:,} waits do not say what they waited for.")

@@ -63,11 +63,11 @@ def find_innermost(
     above = find_enclosing(ordered)
     if itself is not None:
         mine = np.flatnonzero(itself >= 0)
-        place = np.empty(len(order), np.int64)
-        place[order] = np.arange(len(order))
+        place = np.empty(len(order), np.int32)
+        place[order] = np.arange(len(order), dtype=np.int32)
         found[mine] = above[place[itself[mine]]]
-    inside = np.flatnonzero(found >= 0)
-    ended = inside[at[inside] >= ordered.end[found[inside]]]
+        del mine, place
+    ended = np.flatnonzero((found >= 0) & (at >= ordered.end[found]))
     jumps = [above.astype(np.int32)]  # to what lies 1 above, 2, 4, ..., and ends no earlier
     while ended.size and (jumps[-1] >= 0).any():
         jumps.append(np.where(jumps[-1] >= 0, jumps[-1][jumps[-1]], -1))
@@ -76,7 +76,7 @@ def find_innermost(
         goes = (higher >= 0) & (at[ended] >= ordered.end[higher])
         found[ended[goes]] = higher[goes]
     found[ended] = above[found[ended]]
-    return np.where(found >= 0, order[found], -1).astype(np.int64)
+    return np.where(found >= 0, order[found], -1).astype(np.int64, copy=False)
 
 
 def find_enclosing(ordered: Intervals) -> Int64Array:

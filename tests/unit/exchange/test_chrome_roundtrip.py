@@ -17,7 +17,7 @@ from hypothesis import strategies as st
 
 import gpustreamlab as gsl
 from gpustreamlab.errors import TraceFileError
-from gpustreamlab.exchange import _chrome_write, find_format
+from gpustreamlab.exchange import _chrome_write
 from gpustreamlab.model import Counters, Edges
 from tests.helpers.kernel_traces import kernel_trace
 from tests.helpers.traces import (
@@ -28,7 +28,6 @@ from tests.helpers.traces import (
     repartition_trace,
 )
 from tests.unit.model.equality import assert_same_trace
-from tests.unit.model.strategies import traces
 
 read_chrome = partial(gsl.load_trace, format="chrome")
 
@@ -51,14 +50,6 @@ def overlapping(count=300, *, instants=0.1, lane_count=3, seed=0):
     source, target = rng.integers(0, count, (2, count // 3))
     edges = Edges(source=source, target=target, kind=rng.integers(0, 2, count // 3))
     return replace(random_trace(count, lane_count), start_ns=start_ns, end_ns=end_ns, edges=edges)
-
-
-@settings(max_examples=25, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture, HealthCheck.too_slow])
-@given(traces())
-def test_any_trace_comes_back_as_it_was(tmp_path, trace):
-    written(trace, tmp_path / "run.json")
-    assert find_format(tmp_path / "run.json") == "chrome"
-    assert_same_trace(read_chrome(tmp_path / "run.json"), trace)
 
 
 @pytest.mark.parametrize("make", [kernel_trace, partition_trace, repartition_trace, nested_trace, evil_trace, overlapping])

@@ -11,6 +11,7 @@ import time
 from contextlib import suppress
 
 import pytest
+from hypothesis import HealthCheck, given, settings
 
 import gpustreamlab as gsl
 from gpustreamlab.errors import GPUStreamLabError, OptionError, TraceFileError
@@ -23,6 +24,7 @@ from tests.unit.exchange.test_chrome import all_phases, jax_file
 from tests.unit.exchange.test_pftrace import random_trace
 from tests.unit.exchange.test_pftrace_others import a_file_of_others
 from tests.unit.model.equality import assert_same_trace
+from tests.unit.model.strategies import traces
 
 
 def saved(suffix, trace=None):
@@ -102,6 +104,14 @@ def test_a_mark_of_the_byte_order_and_small_blocks_change_nothing(tmp_path, monk
     wanted = gsl.load_trace(tmp_path / "run")
     monkeypatch.setattr(_json_events, "BLOCK_BYTES", 300)
     assert_same_trace(gsl.load_trace(tmp_path / "marked"), wanted)
+
+
+@pytest.mark.parametrize("suffix", [".parquet", ".json"])
+@settings(max_examples=20, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture, HealthCheck.too_slow])
+@given(trace=traces())
+def test_any_trace_comes_back_as_it_was(tmp_path, suffix, trace):
+    trace.save(tmp_path / f"run{suffix}")
+    assert_same_trace(gsl.load_trace(tmp_path / f"run{suffix}"), trace)
 
 
 def test_a_trace_of_a_file_can_be_saved_drawn_pickled_and_asked(tmp_path, content):
