@@ -11,7 +11,6 @@ from gpustreamlab.exchange._formats import (
     read_ranks,
     save_trace,
 )
-from gpustreamlab.exchange._kineto import read_kineto
 
 __all__ = [
     "AUTO",
@@ -21,7 +20,6 @@ __all__ = [
     "find_format",
     "find_writer",
     "read_as",
-    "read_kineto",
     "read_ranks",
     "save_trace",
 ]

@@ -79,8 +79,6 @@ _PROFILE_AGAIN = "Profile with torch.profiler.profile(activities=[ProfilerActivi
 def read_kineto(paths: str | PathLike[str] | Sequence[str | PathLike[str]]) -> Trace:
     """Read a file of PyTorch's profiler, or those of several ranks as one trace."""
     files = [paths] if isinstance(paths, str | PathLike) else [*paths]
-    if not files:
-        raise OptionError("read_kineto() was given no path. Pass a file, or a list of one for each rank.")
     _require_apart([(f"are {real!r}", str(path)) for path, real in ((path, os.path.realpath(path)) for path in files)])
     events = Events()
     for path in files:

@@ -4,10 +4,8 @@ from __future__ import annotations
 
 import gzip
 import json
-import os
 import random
 from functools import partial
-from pathlib import Path
 
 import numpy as np
 import pytest
@@ -16,17 +14,14 @@ from hypothesis import strategies as st
 
 import gpustreamlab as gsl
 from gpustreamlab.errors import TraceFileError
-from gpustreamlab.exchange import _json_events, find_format
-from gpustreamlab.exchange._chrome import Event, Top, slices_at
+from gpustreamlab.exchange import _json_events
+from gpustreamlab.exchange._chrome import slices_at
 from gpustreamlab.exchange._frame import match_begins
-from gpustreamlab.exchange._json_events import EventFile, guess_writer
+from gpustreamlab.exchange._json_events import guess_writer
 from gpustreamlab.model import EDGE_KINDS, SPAN_KINDS
 from tests.helpers.kineto import two_streams
 
 read_chrome = partial(gsl.load_trace, format="chrome")
-
-ROOT = Path(__file__).resolve().parents[3]
-SHARED = Path(os.environ.get("GPUSTREAMLAB_EXCHANGE", ROOT.parent / "shared" / "exchange")) / "traces"
 
 
 def read(path, content):
@@ -349,38 +344,3 @@ def test_flows_are_bound_as_a_search_of_all_slices_says(slices, at_ns):
             assert found[place] == around[-1]
         else:
             assert found[place] == -1 or end[found[place]] == at_ns
-
-
-if SHARED.is_dir():  # nothing is skipped where it is not
-
-    def test_flows_are_those_that_perfettos_engine_finds():
-        path = SHARED / "chrome" / "flow_events_json_v1.json"
-        truth = json.loads(path.with_name(f"{path.name}.truth.json").read_text())
-        trace = read_chrome(path)
-        assert [(name, start, end - start) for _, name, _, start, end in spans_of(trace)] == [
-            (one["name"], one["ts"], one["dur"]) for one in truth["slices"]
-        ]
-        assert sorted(edge[:2] for edge in edges_of(trace)) == sorted((one["source"], one["target"]) for one in truth["flows"])
-
-    def test_viztracers_file_equals_its_truth():
-        path = SHARED / "chrome" / "viztracer_multithread.json.gz"
-        truth = json.loads(path.with_name(f"{path.name}.truth.json").read_text())
-        trace = read_chrome(path)
-        names = truth["metadata_names"]
-        for track in truth["tracks"]["tracks"]:
-            thread = names[f"thread_name|{track['pid']}|{track['tid']}"]
-            mine = trace.lane == [lane.name for lane in trace.lanes].index(f"host: {thread}")
-            assert (mine.sum(), trace.duration_ns[mine].sum()) == (track["spans"], track["sum_ns"])
-            assert (trace.start_ns[mine].min(), trace.end_ns[mine].max()) == (track["first_start_ns"], track["last_end_ns"])
-            assert len(set(trace.name[mine].tolist())) == track["distinct_names"]
-
-    @pytest.mark.parametrize("path", sorted(SHARED.glob("kineto/*.json.gz")), ids=lambda path: path.name.split(".")[0])
-    def test_files_of_pytorch_are_known_by_their_head(path):
-        assert find_format(path) == "kineto"
-
-    def test_a_real_file_of_pytorch_has_all_its_slices_read_as_plain_chrome_json_too():
-        path = SHARED / "kineto" / "a100_alexnet_sync.json.gz"
-        events = json.loads(gzip.decompress(path.read_bytes()))["traceEvents"]
-        assert len(read_chrome(path)) == sum(event["ph"] == "X" for event in events)
-        file = EventFile(path, Event, Top)
-        assert sum(map(len, file.blocks())) == len(events) == file.event_count

@@ -4,11 +4,9 @@ from __future__ import annotations
 
 import gzip
 import json
-import os
 from collections import defaultdict
 from dataclasses import replace
 from functools import partial
-from pathlib import Path
 
 import numpy as np
 import pytest
@@ -30,9 +28,6 @@ from tests.helpers.traces import (
 from tests.unit.model.equality import assert_same_trace
 
 read_chrome = partial(gsl.load_trace, format="chrome")
-
-ROOT = Path(__file__).resolve().parents[3]
-SHARED = Path(os.environ.get("GPUSTREAMLAB_EXCHANGE", ROOT.parent / "shared" / "exchange")) / "traces"
 
 
 def written(trace, path):
@@ -187,12 +182,3 @@ def test_a_file_that_was_changed_says_so(tmp_path, old, new):
     path.write_text(text.replace(old, new))
     with pytest.raises(TraceFileError, match=r"run\.json'.*(cannot be read as a trace|is damaged)"):
         read_chrome(path)
-
-
-if SHARED.is_dir():  # nothing is skipped where it is not
-
-    @pytest.mark.parametrize("name", ["a100_event_sync_multi_stream", "mi300x_graph_sglang", "tiny_base", "cpu_only"])
-    def test_a_real_profile_of_pytorch_comes_back_as_it_was(tmp_path, name):
-        trace = gsl.load_trace(SHARED / "kineto" / f"{name}.json.gz")
-        trace.save(tmp_path / "run.json.gz")
-        assert_same_trace(read_chrome(tmp_path / "run.json.gz"), trace)
