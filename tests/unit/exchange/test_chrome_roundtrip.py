@@ -17,7 +17,8 @@ import gpustreamlab as gsl
 from gpustreamlab.errors import TraceFileError
 from gpustreamlab.exchange import _chrome_write
 from gpustreamlab.model import Counters, Edges
-from tests.helpers.kernel_traces import kernel_trace
+from tests.helpers.kernel_traces import kernel_trace, random_kernel_trace
+from tests.helpers.trace_processor import PROBLEMS, TraceProcessor
 from tests.helpers.traces import (
     evil_trace,
     nested_trace,
@@ -26,6 +27,15 @@ from tests.helpers.traces import (
     repartition_trace,
 )
 from tests.unit.model.equality import assert_same_trace
+
+SLICES = (
+    "select s.ts, s.dur, s.name, s.category, t.name as thread, p.name as process from slice s join thread_track k on "
+    "s.track_id = k.id join thread t using (utid) join process p using (upid)"
+)
+FLOWS = (
+    "select a.ts as ts, a.dur as dur, a.name as name, b.ts as next_ts, b.dur as next_dur, b.name as next_name "
+    "from flow f join slice a on f.slice_out = a.id join slice b on f.slice_in = b.id"
+)
 
 read_chrome = partial(gsl.load_trace, format="chrome")
 
@@ -37,11 +47,11 @@ def written(trace, path):
     return json.loads(gzip.decompress(data) if path.suffix == ".gz" else data)
 
 
-def overlapping(count=300, *, instants=0.1, lane_count=3, seed=0):
+def overlapping(count=300, *, lane_count=3, within_ns=20_000, first_ns=0):
     """Return spans of any length in few lanes, with edges between any two."""
-    rng = np.random.default_rng(seed)
-    start_ns = rng.integers(0, 20_000, count)
-    end_ns = start_ns + rng.integers(0, 3_000, count) * (rng.random(count) > instants)
+    rng = np.random.default_rng(0)
+    start_ns = rng.integers(0, within_ns, count) + first_ns
+    end_ns = start_ns + rng.integers(0, 3_000, count) * (rng.random(count) > 0.1)
     source, target = rng.integers(0, count, (2, count // 3))
     edges = Edges(source=source, target=target, kind=rng.integers(0, 2, count // 3))
     return replace(random_trace(count, lane_count), start_ns=start_ns, end_ns=end_ns, edges=edges)
@@ -182,3 +192,46 @@ def test_a_file_that_was_changed_says_so(tmp_path, old, new):
     path.write_text(text.replace(old, new))
     with pytest.raises(TraceFileError, match=r"run\.json'.*(cannot be read as a trace|is damaged)"):
         read_chrome(path)
+
+
+@pytest.fixture(scope="module")
+def engine():
+    processor = TraceProcessor()
+    yield processor
+    processor.close()
+
+
+@pytest.mark.parametrize(
+    "make",
+    [
+        kernel_trace,
+        nested_trace,
+        partition_trace,
+        repartition_trace,
+        lambda: overlapping(2_000, lane_count=4, within_ns=10**6, first_ns=7_000_000_000_000_001),
+        lambda: random_kernel_trace(3_000),
+    ],
+)
+def test_the_engine_finds_every_span_flow_and_sample_exactly(tmp_path, engine, make):
+    trace = make()
+    trace.save(tmp_path / "run.json")
+    engine.load((tmp_path / "run.json").read_bytes())
+    assert engine.query(PROBLEMS) == []
+    moments = [trace.start_ns, trace.counters.time_ns, np.array([one.time_ns for one in trace.layouts], np.int64)]
+    first_ns = min(int(times.min()) for times in moments if len(times))
+    start_ns, duration_ns = (trace.start_ns - first_ns).tolist(), trace.duration_ns.tolist()
+    names = [trace.names[name] for name in trace.name]
+    found = engine.query(SLICES)
+    assert sorted(row[:3] for row in found) == sorted(zip(start_ns, duration_ns, names, strict=True))
+    assert {row[4] for row in found} >= {trace.lanes[lane].name for lane in np.unique(trace.lane)}
+    rows = list(zip(start_ns, duration_ns, names, strict=True))
+    drawn = [
+        (*rows[source], *rows[target])
+        for source, target in zip(trace.edges.source.tolist(), trace.edges.target.tolist(), strict=True)
+        if start_ns[source] < start_ns[target] and duration_ns[source] and duration_ns[target]
+    ]
+    assert sorted(engine.query(FLOWS)) == sorted(drawn)
+    values = engine.query("select ts, value from counter")
+    assert sorted(values) == sorted(
+        zip((trace.counters.time_ns - first_ns).tolist(), trace.counters.value.tolist(), strict=True)
+    )
