@@ -285,9 +285,9 @@ def test_lanes_stand_as_the_file_says(tmp_path):
     "content", ["", "<html></html>", "{}", "[]", '{"traceEvents": 3}', '{"traceEvents": []}', '[{"ph": "M"}]', "[["]
 )
 def test_a_file_that_is_no_trace_says_so(tmp_path, content):
-    with pytest.raises(TraceFileError, match=r"a\.json.*holds n"):
+    with pytest.raises(TraceFileError, match=r"a\.json.*(holds n|is empty)"):
         read(tmp_path / "a.json", content)
-    with pytest.raises(TraceFileError, match=r"cannot be read.*No such file"):
+    with pytest.raises(TraceFileError, match="There is no trace file"):
         read_chrome(tmp_path / "none.json")
 
 

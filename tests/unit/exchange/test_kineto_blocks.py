@@ -103,7 +103,7 @@ def test_what_can_be_unpacked_of_a_cut_or_damaged_file_is_kept_and_said(tmp_path
     assert len(gsl.load_trace(path)) == 399
 
 
-@pytest.mark.parametrize("damage", ['{"ph": "X", "name": ', "7", "{{}}", '{"name": "\\x"}', '{"args": 3}', '"}, {"', "[1, {}]"])
+@pytest.mark.parametrize("damage", ['{"ph": "X", "name": ', "7", "{{}}", '{"name": "\\x"}', '"}, {"', "[1, {}]"])
 def test_damage_in_the_middle_costs_what_it_hits(tmp_path, damage):
     events = [json.dumps(work(at, 5, stream=7, correlation=at)) for at in range(20)]
     path = tmp_path / "run.json"
