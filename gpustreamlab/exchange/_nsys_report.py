@@ -41,18 +41,17 @@ _MOST_SMS = 1 << 16
 _FLAGS = {1: True, 2: False, 3: True}
 """Whether streams and the legacy default stream wait for each other, by what nsys calls flag."""
 _GPU_COLUMNS = {
-    "name": ("name",),
-    "sms": ("smCount", "numMultiprocessors"),
-    "major": ("computeMajor", "computeCapabilityMajor"),
-    "minor": ("computeMinor", "computeCapabilityMinor"),
-    "memory": ("totalMemory", "globalMemorySize"),
-    "registers": ("maxRegistersPerSm",),
-    "shared_bytes": ("maxShmemPerSm",),
-    "blocks": ("maxBlocksPerSm",),
-    "warps": ("maxWarpsPerSm", "maxWarpsPerMultiprocessor"),
-    "warp": ("threadsPerWarp", "numThreadsPerWarp"),
+    "name": "name",
+    "sms": "smCount",
+    "major": "computeMajor",
+    "minor": "computeMinor",
+    "memory": "totalMemory",
+    "registers": "maxRegistersPerSm",
+    "shared_bytes": "maxShmemPerSm",
+    "blocks": "maxBlocksPerSm",
+    "warps": "maxWarpsPerSm",
+    "warp": "threadsPerWarp",
 }
-"""Names of columns, the newest first: until 2021 TARGET_INFO_CUDA_GPU had others."""
 _MASK_WORD = re.compile(r"0x[0-9a-fA-F]{1,8}")
 
 _Facts: TypeAlias = Mapping[str, int | str]
@@ -314,11 +313,8 @@ class Places:
     """What a report tells of cards, contexts and streams."""
 
     def __init__(self, report: Report) -> None:
-        wanted = [name for names in _GPU_COLUMNS.values() for name in names]
-        gpus = report.facts("TARGET_INFO_GPU", ["id", "cuDevice", *wanted])
-        old = {_whole(told, "deviceId"): told for told in report.facts("TARGET_INFO_CUDA_GPU", ["deviceId", *wanted])}
-        new = {_whole(told, "id"): told for told in gpus}
-        self._gpus = old | new if any("smCount" in told for told in gpus) else new | old
+        gpus = report.facts("TARGET_INFO_GPU", ["id", "cuDevice", *_GPU_COLUMNS.values()])
+        self._gpus = {_whole(told, "id"): told for told in gpus}
         self._by_cuda = {_whole(told, "cuDevice"): _whole(told, "id") for told in gpus if "cuDevice" in told}
         self._by_process = {
             (_whole(told, "pid"), _whole(told, "cudaId")): _whole(told, "gpuId")
@@ -341,7 +337,7 @@ class Places:
     def device(self, gpu: int) -> Device:
         """Return what the report tells of a card."""
         told = self._gpus.get(gpu, {})
-        found = {key: next((told[name] for name in names if name in told), 0) for key, names in _GPU_COLUMNS.items()}
+        found = {key: told.get(name, 0) for key, name in _GPU_COLUMNS.items()}
         of = {key: max(_whole(found, key), 0) for key in found}
         limits = {name: of[name] for name in ("blocks", "registers", "shared_bytes")} | {"threads": of["warps"] * of["warp"]}
         return Device(

@@ -358,15 +358,6 @@ def test_reports_of_2022_are_read(path):
     assert trace.metadata.device.sm_count == 132
 
 
-def test_cards_of_2021_are_read(path, made):
-    made.launch(0, 10, 20)
-    made.add("TARGET_INFO_GPU", id=0, name="a card")
-    own = {"numMultiprocessors": 80, "computeCapabilityMajor": 7, "maxWarpsPerMultiprocessor": 64, "numThreadsPerWarp": 32}
-    made.add("TARGET_INFO_CUDA_GPU", deviceId=0, name="a card", **own)
-    device = read_nsys(made.write(path)).metadata.device
-    assert (device.name, device.sm_count, device.compute_capability, device.sm_limits.threads) == ("a card", 80, (7, 0), 2_048)
-
-
 @pytest.mark.parametrize("page_bytes", [512, 4_096, 65_536])
 def test_the_order_of_rows_and_columns_and_the_size_of_pages_do_not_count(tmp_path, page_bytes):
     wanted = read_nsys(two_streams().write(tmp_path / "0.sqlite"))
