@@ -8,9 +8,7 @@ Source: "Trace Event Format" (Chromium), and ``tsl/profiler/convert/trace_events
 
 from __future__ import annotations
 
-import base64
 import re
-import zlib
 from array import array
 from collections import Counter
 from collections.abc import Callable
@@ -24,7 +22,7 @@ import numpy as np
 
 from gpustreamlab._util.kernel_names import short_name
 from gpustreamlab.errors import TraceFileError
-from gpustreamlab.exchange._formats import unpacked
+from gpustreamlab.exchange._chrome_write import own_data
 from gpustreamlab.exchange._frame import (
     ANNOTATION,
     HOST,
@@ -38,12 +36,11 @@ from gpustreamlab.exchange._frame import (
     own_name,
     unknown_device,
 )
-from gpustreamlab.exchange._json_events import OURS, WRONG, EventFile, nanoseconds, whole_number
+from gpustreamlab.exchange._json_events import WRONG, EventFile, nanoseconds, whole_number
 from gpustreamlab.model import CHROME_BACKEND, SPAN_KINDS, Counters, Device, Lane, Marker, Trace, WorkDetail, parquet_trace
 from gpustreamlab.record import MAX_FULL_NAME, Intervals, cut_text, find_innermost
 from gpustreamlab.typing import BoolArray, Int64Array, LaneKind, MarkerKind, SpanKind
 
-LONGEST_BEGIN = 64  # A file of ours begins as such within so many bytes
 _GRID = re.compile(r"\bgrid:(\d+),(\d+),(\d+)")
 _BLOCK = re.compile(r"\bblock:(\d+),(\d+),(\d+)")
 _NUMBER = re.compile(r"\b(regs|static_shared|dynamic_shared|size|num_bytes):(\d{1,18})\b")
@@ -60,7 +57,7 @@ _STREAM = re.compile(r"Stream #(\d{1,18})\b")
 def read_chrome(path: str | PathLike[str]) -> Trace:
     """Read JSON in Chrome's trace event format, packed by gzip or not."""
     try:
-        data = _own_data(Path(path))
+        data = own_data(Path(path))
     except TraceFileError:
         raise
     except OSError:  # told where events are read
@@ -75,28 +72,6 @@ def read_chrome(path: str | PathLike[str]) -> Trace:
     for block in file.blocks():
         events.take(block)
     return _Maker(file, events).trace()
-
-
-def _own_data(path: Path) -> bytearray | None:
-    """Return the trace that a file of ours holds, as a Parquet file; None for a file of others."""
-    text, data = b"", None
-    with suppress(EOFError, zlib.error), path.open("rb") as file:  # likewise
-        for part in unpacked(file):
-            text += part
-            if data is None and (begin := OURS.match(text)):
-                text, data = text[begin.end() :], bytearray()
-            if data is not None:
-                letters, end, _ = text.partition(b'"')
-                whole = len(letters) if end else len(letters) // 4 * 4
-                data += base64.b64decode(letters[:whole], validate=True)
-                text = letters[whole:]
-                if end:
-                    return data
-            elif len(text) > LONGEST_BEGIN:
-                return None
-    if data is not None:
-        raise ValueError("its data has no end")
-    return None
 
 
 class _Maker:

@@ -6,6 +6,7 @@ import codecs
 import gzip
 import importlib
 import os.path
+import re
 import tempfile
 import zlib
 from collections.abc import Callable, Iterator, Mapping, Sequence
@@ -54,6 +55,10 @@ WRITERS: Mapping[str, str] = {
 }
 """What can be written, by suffix."""
 
+_FRAME = re.compile(rb"\n([\x80-\xff]{0,9}[\0-\x7f])")  # Tag and size of a packet of Perfetto's
+_LOOK_BYTES = 1 << 16
+_LONGEST_FRAME = 11
+
 _BEGINS = {
     b"PAR1": "parquet",
     b"\xff\xff\xff\xff": "spool",
@@ -92,7 +97,7 @@ def find_format(path: str | PathLike[str]) -> str:
     looks = _looks_like(head)
     if name.endswith(_XPLANE_SUFFIX):  # begins as Perfetto's files do
         looks = "an XPlane file of JAX or XLA. Read the .trace.json.gz that lies beside it"
-    elif _load("gpustreamlab.exchange._pftrace:is_pftrace")(head):
+    elif is_pftrace(head):
         return "perfetto"
     elif name.endswith(REPORT_SUFFIXES):  # what is in one only nsys knows
         return "nsys"
@@ -229,6 +234,30 @@ def _looks_like(head: bytes) -> str:
     except UnicodeDecodeError:
         return f"nothing that is known here (it begins with {head[:8].hex(' ')})"
     return f"a text ({text[:24].decode(errors='ignore')!r} ...)"
+
+
+def is_pftrace(head: bytes) -> bool:
+    """Tell by its first bytes, unpacked, whether a file is a trace of Perfetto's."""
+    start = head[:_LOOK_BYTES]
+    found = list(frames(start))
+    if not found or start.isspace():
+        return False
+    (_, first_end), (_, last_end) = found[0], found[-1]
+    is_first_seen = first_end <= len(start) or len(start) == _LOOK_BYTES
+    return is_first_seen and len(start) - last_end <= _LONGEST_FRAME and last_end > 2 * len(found)  # not all are empty
+
+
+def frames(content: bytes) -> Iterator[tuple[int, int]]:
+    """Yield where each packet begins and ends; the last one may end behind the bytes."""
+    end = 0
+    while found := _FRAME.match(content, end):
+        begin, varint = found.end(), found[1]
+        end = begin + (varint[0] if len(varint) == 1 else varint_size(varint))
+        yield begin, end
+
+
+def varint_size(varint: bytes) -> int:
+    return sum((byte & 0x7F) << 7 * place for place, byte in enumerate(varint))
 
 
 def _is_packed(path: str | PathLike[str]) -> bool:

@@ -5,7 +5,6 @@ Packets are told one after the other: strings are interned, tracks described and
 
 from __future__ import annotations
 
-import re
 import zlib
 from array import array
 from collections import Counter
@@ -21,7 +20,7 @@ from gpustreamlab._util.host import require_room, room_bytes
 from gpustreamlab._util.shell import steps
 from gpustreamlab._util.words import install_line
 from gpustreamlab.errors import MissingExtraError, TraceFileError
-from gpustreamlab.exchange._formats import unpacked
+from gpustreamlab.exchange._formats import frames, unpacked, varint_size
 from gpustreamlab.exchange._frame import ANNOTATION, COPY, FILL, KERNEL, MARKER, Frame, match_begins, not_read, own_name
 from gpustreamlab.model import PERFETTO_BACKEND, Counters, Lane, Trace, parquet_trace
 from gpustreamlab.record import cut_text
@@ -31,11 +30,9 @@ CLEARED, NEEDS_STATE = 1, 2
 """Flags of a packet: what its sequence interned before does not hold any more; it needs what was interned."""
 BEGIN, END, INSTANT, COUNTER = 1, 2, 3, 4
 """Types of track events."""
-_FRAME = re.compile(rb"\n([\x80-\xff]{0,9}[\0-\x7f])")  # What stands in front of each packet: its tag, and its size as a varint
 OWN_HEAD = bytes.fromhex("50016801f2940e")
 """How a packet of ours begins: sequence 1, cleared, and field 29,022, which Perfetto has not and skips: a Parquet file."""
-VARINT_BYTES, _LONGEST_FRAME = 5, 11
-_LOOK_BYTES = 1 << 16
+VARINT_BYTES = 5
 _STEP_BYTES = 1 << 20  # After so many bytes progress is shown
 MOST_LISTED = 6  # How many kinds of packets that are not read are named
 COMPLETE = 6  # Type of what begins and ends a slice at once: legacy events, and render stages
@@ -532,17 +529,6 @@ def load_messages() -> Any:
     return perfetto_trace_pb2
 
 
-def is_pftrace(head: bytes) -> bool:
-    """Tell by its first bytes, unpacked, whether a file is a trace of Perfetto's."""
-    start = head[:_LOOK_BYTES]
-    found = list(_frames(start))
-    if not found or start.isspace():
-        return False
-    (_, first_end), (_, last_end) = found[0], found[-1]
-    is_first_seen = first_end <= len(start) or len(start) == _LOOK_BYTES
-    return is_first_seen and len(start) - last_end <= _LONGEST_FRAME and last_end > 2 * len(found)  # not all are empty
-
-
 class Packets:
     """The packets of a file, packed by gzip or not; one that was cut off is read as far as it goes."""
 
@@ -560,7 +546,7 @@ class Packets:
             return None
         begin = self._content.index(OWN_HEAD) + len(OWN_HEAD)
         data = begin + VARINT_BYTES
-        return self._content[data : data + _size(self._content[begin:data])]
+        return self._content[data : data + varint_size(self._content[begin:data])]
 
     def __iter__(self) -> Iterator[tuple[str | None, Any]]:
         """Yield what each packet holds, and its message; those that are packed are unpacked."""
@@ -580,7 +566,7 @@ class Packets:
         parse, done = load_messages().TracePacket.FromString, 0
         from google.protobuf.message import DecodeError
 
-        for begin, end in _frames(content):
+        for begin, end in frames(content):
             if end > len(content):
                 break
             done = end
@@ -617,16 +603,3 @@ class Packets:
                 raise TraceFileError(f"{self.path!r} cannot be read: {error}. Copy it again.") from error
             self.is_cut = True
         return b"".join(parts)
-
-
-def _frames(content: bytes) -> Iterator[tuple[int, int]]:
-    """Yield where each packet begins and ends; the last one may end behind the bytes."""
-    end = 0
-    while found := _FRAME.match(content, end):
-        begin, varint = found.end(), found[1]
-        end = begin + (varint[0] if len(varint) == 1 else _size(varint))
-        yield begin, end
-
-
-def _size(varint: bytes) -> int:
-    return sum((byte & 0x7F) << 7 * place for place, byte in enumerate(varint))

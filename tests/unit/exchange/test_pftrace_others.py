@@ -14,7 +14,7 @@ import gpustreamlab as gsl
 from gpustreamlab._util import host
 from gpustreamlab.errors import MissingExtraError, TraceFileError
 from gpustreamlab.exchange import find_format
-from gpustreamlab.exchange._pftrace import is_pftrace
+from gpustreamlab.exchange._formats import is_pftrace
 from gpustreamlab.typing import LaneKind
 from tests.unit.exchange.test_pftrace import assert_all_same, random_trace
 
