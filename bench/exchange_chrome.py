@@ -1,4 +1,4 @@
-"""How long it takes to write a million spans as Chrome's JSON and Arrow IPC, and to read them back.
+"""How long it takes to write a million spans as Chrome's JSON, and to read them back.
 
 Beside it, ``json.dumps`` of the same events, which is what a writer by hand does. Figures are medians over the
 rounds, each of a process of its own.
@@ -19,7 +19,6 @@ from bench._common import median_seconds, report
 from bench._traces import make_trace
 from gpustreamlab.exchange._chrome import read_chrome
 from gpustreamlab.exchange._chrome_write import write_chrome
-from gpustreamlab.exchange._formats import read_arrow, write_arrow
 
 NEEDS_GPU = False
 SPAN_COUNT = 1_000_000
@@ -35,8 +34,6 @@ def main(argv: list[str] | None = None) -> None:
             ("read it back", "run.json", _read_chrome),
             ("read it back, packed", "run.json.gz", _read_chrome),
             ("json.dumps of the same events", "run.json", _dump_again),
-            ("write Arrow IPC", "run.arrow", write_arrow),
-            ("read it back, Arrow IPC", "run.arrow", _read_arrow),
         ]
         rows = [_row(name, place / file, work) for name, file, work in jobs]
     report(f"{SPAN_COUNT:,} spans as files (median of {ROUNDS} rounds)", rows, argv)
@@ -57,10 +54,6 @@ def _measure(work: Callable[[Any, Path], object], path: Path) -> float:
 
 def _read_chrome(_: object, path: Path) -> object:
     return read_chrome(path)
-
-
-def _read_arrow(_: object, path: Path) -> object:
-    return read_arrow(path)
 
 
 def _dump_again(events: object, _: Path) -> object:

@@ -12,11 +12,10 @@ import os
 import platform
 import shutil
 import sys
-import tempfile
 import textwrap
 import webbrowser
 from collections.abc import Sequence
-from contextlib import redirect_stdout, suppress
+from contextlib import suppress
 from pathlib import Path
 
 from gpustreamlab import __version__
@@ -30,9 +29,7 @@ from gpustreamlab.exchange import AUTO, FORMATS, WRITERS, find_writer
 from gpustreamlab.model import is_bare_page
 from gpustreamlab.trace import Trace, load_trace
 
-_PIPED = "parquet"
-"""What is written to standard output where nothing else is asked for."""
-_INPUTS = "- is standard input; several are ranks of one PyTorch job"
+_INPUTS = "several are ranks of one PyTorch job"
 _OLDEST_PYTHON = (3, 11)
 _NARROWEST_COLUMNS = 60
 _BROKEN_PIPE_STATUS = 141  # 128 + SIGPIPE, what shells say of a program that is ended so
@@ -93,9 +90,7 @@ def make_parser() -> argparse.ArgumentParser:
         description="Print what happened in a trace: its summary, how much streams overlapped, and why not more. Write the "
         "timeline as one page that opens offline, and open it where there is a browser. No port is opened.",
     )
-    view.add_argument(
-        "inputs", metavar="FILE", nargs="+", type=_input, help=f"the trace, of gpustreamlab or of another tool; {_INPUTS}"
-    )
+    view.add_argument("inputs", metavar="FILE", nargs="+", help=f"the trace, of gpustreamlab or of another tool; {_INPUTS}")
     view.add_argument(
         "-o", "--output", metavar="OUT.html", help="the page; by default FILE's name, or trace, with .html, in this folder"
     )
@@ -104,15 +99,10 @@ def make_parser() -> argparse.ArgumentParser:
         "convert",
         help="write a trace in another format",
         description="Write a trace in another format, which the suffix of OUT says: "
-        f"{', '.join(WRITERS)}, or .html, a page that holds the data as well. Standard output has none: --to says its format.",
+        f"{', '.join(WRITERS)}, or .html, a page that holds the data as well.",
     )
-    convert.add_argument("inputs", metavar="IN", nargs="+", type=_input, help=f"the trace; {_INPUTS}")
-    convert.add_argument("output", metavar="OUT", help="the file to write; - is standard output")
-    convert.add_argument(
-        "--to",
-        choices=[suffix[1:] for suffix in (*WRITERS, ".html")],
-        help=f"what is written to standard output (default: {_PIPED})",
-    )
+    convert.add_argument("inputs", metavar="IN", nargs="+", help=f"the trace; {_INPUTS}")
+    convert.add_argument("output", metavar="OUT", help="the file to write")
     convert.add_argument("--force", action="store_true", help="replace OUT where it exists")
     for command in (view, convert):
         command.add_argument(
@@ -150,23 +140,8 @@ def view(options: argparse.Namespace) -> int:
 
 
 def convert(options: argparse.Namespace) -> int:
-    """Write a trace in another format."""
-    if options.output != "-":
-        if options.to:
-            raise OptionError(f"--to is for standard output. What {options.output!r} is written as, its suffix says.")
-        _convert(options, Path(options.output))
-        return 0
-    with tempfile.TemporaryDirectory(prefix="gpustreamlab-") as folder:
-        target = Path(folder, f"trace.{options.to or _PIPED}")
-        with redirect_stdout(sys.stderr):
-            _convert(options, target)
-        with target.open("rb") as file:
-            shutil.copyfileobj(file, sys.stdout.buffer)
-    return 0
-
-
-def _convert(options: argparse.Namespace, target: Path) -> None:
-    """Write a trace as a file, and say what it was read from."""
+    """Write a trace in another format, and say what it was read from."""
+    target = Path(options.output)
     is_page = target.suffix.lower() == ".html"
     if not is_page:
         find_writer(target)  # refuses before anything is read
@@ -181,6 +156,7 @@ def _convert(options: argparse.Namespace, target: Path) -> None:
     print(f"{options.output}: {len(trace):,} spans in {len(trace.lanes):,} lanes")
     if trace.metadata.imported:
         print(wrap_lines([trace.metadata.imported, *trace.metadata.missing]))
+    return 0
 
 
 def _why(trace: Trace) -> str:
@@ -199,16 +175,9 @@ _REPORTS = {"summary": summary_text, "overlap": Trace.overlap, "why": _why}
 _COMMANDS = {"doctor": doctor, "view": view, "convert": convert}
 
 
-def _input(text: str) -> str:
-    """Return the path that an argument stands for."""
-    return "/dev/stdin" if text == "-" else text
-
-
 def _page_beside(file: str) -> Path:
     """Return where the page of a file goes; only what can be drawn again is replaced."""
-    is_pipe = file.startswith(("/dev/", "/proc/"))  # as shells name them
-    name = "trace" if is_pipe else Path(file).name.lstrip(".").partition(".")[0]
-    page = Path(f"{name}.html")
+    page = Path(f"{Path(file).name.lstrip('.').partition('.')[0]}.html")
     if page.exists() and not _is_same(file, page) and not is_bare_page(page):
         raise OptionError(f"{str(page)!r} is there already, and is no page that view wrote. Name another one with -o.")
     return page

@@ -11,7 +11,7 @@ from gpustreamlab import analysis, model
 from gpustreamlab.errors import OptionError
 from gpustreamlab.exchange import save_trace
 from gpustreamlab.model import Layout, trace_to_table
-from gpustreamlab.sinks.reading import read_any
+from gpustreamlab.sinks.spool import read_any
 from gpustreamlab.timeline import Comparison, Timeline
 from gpustreamlab.tuning import Prediction, Sweep, what_if
 
@@ -229,7 +229,7 @@ class Trace(model.Trace):
         Parameters
         ----------
         path
-            Where. ``.parquet``, or no suffix, keeps everything exactly, as does ``.arrow`` or ``.feather`` (Arrow IPC).
+            Where. ``.parquet``, or no suffix, keeps everything exactly.
             ``.pftrace`` is for Perfetto, ``.json`` (Chrome's) for other viewers, both with ``.gz`` too; ``.csv`` is a table.
 
         Raises
@@ -264,7 +264,7 @@ def as_trace(held: model.Trace) -> Trace:
 def load_trace(path: str | PathLike[str] | Iterable[str | PathLike[str]], format: str = "auto") -> Trace:  # noqa: A002
     """Read a trace: one of our own, or what another tool recorded.
 
-    Our own are Parquet and Arrow files of `Trace.save`, what ``Session(spool=...)`` has written so far, and pages of
+    Our own are Parquet files of `Trace.save`, what ``Session(spool=...)`` has written so far, and pages of
     ``timeline().save("run.html", with_data=True)``. Of others: JSON of PyTorch's profiler, JSON in Chrome's format (JAX, ...),
     SQLite files and Parquet folders of Nsight Systems (reports where nsys is installed), and Perfetto's ``.pftrace``. Each
     but a report and a folder may be packed by gzip.
@@ -275,18 +275,17 @@ def load_trace(path: str | PathLike[str] | Iterable[str | PathLike[str]], format
     Parameters
     ----------
     path
-        The file, or a pipe, as a path or a ``file://`` URL; or the files of several ranks of one job of PyTorch, which become
-        one trace.
+        The file, or the files of several ranks of one job of PyTorch, which become one trace.
     format
-        ``"auto"`` tells by the first bytes, whatever the suffix. Else ``"parquet"``, ``"spool"``, ``"arrow"``, ``"html"``,
-        ``"kineto"``, ``"chrome"``, ``"nsys"`` or ``"perfetto"``.
+        ``"auto"`` tells by the first bytes, whatever the suffix. Else ``"parquet"``, ``"spool"``, ``"html"``, ``"kineto"``,
+        ``"chrome"``, ``"nsys"`` or ``"perfetto"``.
 
     Raises
     ------
     TraceFileError
         If the file is missing, damaged, no trace, or from a newer version of gpustreamlab.
     OptionError
-        If there is no such format, the path is of another machine, or there are several files that are no ranks.
+        If there is no such format, the path is a URL, or there are several files that are no ranks.
     MissingExtraError
         If a package that this format needs is not installed.
 

@@ -7,12 +7,10 @@ from gpustreamlab.exchange._formats import (
     check_format,
     find_format,
     find_writer,
-    lend,
     read_as,
     read_ranks,
     save_trace,
 )
-from gpustreamlab.exchange._kineto import read_kineto
 
 __all__ = [
     "AUTO",
@@ -21,9 +19,7 @@ __all__ = [
     "check_format",
     "find_format",
     "find_writer",
-    "lend",
     "read_as",
-    "read_kineto",
     "read_ranks",
     "save_trace",
 ]

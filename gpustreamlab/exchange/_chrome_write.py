@@ -11,8 +11,11 @@ import base64
 import gzip
 import io
 import json
+import zlib
+from bisect import bisect_left, insort
 from collections.abc import Iterator, Mapping, Sequence
-from contextlib import ExitStack
+from contextlib import ExitStack, suppress
+from itertools import pairwise
 from os import PathLike
 from pathlib import Path
 from typing import IO, Any, NamedTuple
@@ -23,56 +26,51 @@ import pyarrow.compute as pc
 from numpy.typing import NDArray
 
 from gpustreamlab._util.shell import steps
-from gpustreamlab.exchange._formats import require_suffix
-from gpustreamlab.exchange._sublanes import sublanes
+from gpustreamlab.exchange._formats import require_suffix, unpacked
+from gpustreamlab.exchange._json_events import OURS
 from gpustreamlab.model import EDGE_KINDS, SPAN_KINDS, Trace, WorkDetail, parquet_bytes, write_file_whole
 from gpustreamlab.record import cut_text
 from gpustreamlab.typing import BoolArray, Int64Array, LaneKind
 
-FIRST_THREAD = 100
-"""Lowest number of a thread: 0 is the idle thread of a system."""
-SHOWN_CHARACTERS = 1_000
-"""How much of a name stands in each of its events."""
-SHOWN_DETAIL = 256
-"""How much of a kernel's full name stands in each of its events."""
+LONGEST_BEGIN = 64  # A file of ours begins as such within so many bytes
+FIRST_THREAD = 100  # Lowest number of a thread: 0 is the idle thread of a system
+SHOWN_CHARACTERS = 1_000  # How much of a name stands in each of its events
+SHOWN_DETAIL = 256  # How much of a kernel's full name stands in each of its events
+
+MOST_NESTED = 500  # How deep spans of one sub-lane nest at most; Perfetto's engine drops those below 512
+_NEVER = 1 << 63  # When what is open in a sub-lane that is empty ends: later than all spans
 
 _THOUSANDTHS = pa.array([f".{part:03}" for part in range(1_000)], pa.large_string())
 _BLOCK_ROWS = 1 << 16
-_PACKING_LEVEL = 3
-"""Of gzip. Higher levels take several times as long, and save a tenth."""
+_PACKING_LEVEL = 3  # Of gzip. Higher levels take several times as long, and save a tenth.
 
 
 def write_chrome(trace: Trace, path: str | PathLike[str]) -> None:
-    """Write a trace as JSON in Chrome's trace event format; Perfetto, chrome://tracing and `read_chrome` read it.
-
-    Spans that overlap in their lane are split over several threads, so a viewer loses none. Lanes are grouped by device and by
-    partition, in their order. Viewers draw no waits and launches that go back in time or end at an instant. The trace itself
-    stands in front, as a Parquet file in letters of base64 under the key ``gpustreamlab``: read back, nothing is lost.
-
-    Parameters
-    ----------
-    trace
-        What to write.
-    path
-        Where; the suffix is ``.json`` or ``.json.gz``.
-
-    Raises
-    ------
-    OptionError
-        If the suffix is another one.
-    TraceFileError
-        If the file cannot be written; a file that was there before is then left as it was.
-
-    Examples
-    --------
-    >>> trace = Trace.from_columns(start_ns=[0, 50], end_ns=[100, 250], stream=["copy", "compute"])
-    >>> path = getfixture("tmp_path") / "run.json"
-    >>> write_chrome(trace, path)
-    >>> [row["ts"] for row in json.loads(path.read_text())["traceEvents"] if row["ph"] == "X"]
-    [0.0, 0.05]
-    """
+    """Write a trace as JSON in Chrome's trace event format; Perfetto, chrome://tracing and `read_chrome` read it."""
     name = require_suffix(path, (".json", ".json.gz"), "Chrome's JSON")
     write_file_whole(path, lambda partial: _write(trace, partial, is_packed=name.endswith(".gz")))
+
+
+def own_data(path: Path) -> bytearray | None:
+    """Return the trace that a file of ours holds, as a Parquet file; None for a file of others."""
+    text, data = b"", None
+    with suppress(EOFError, zlib.error), path.open("rb") as file:  # likewise
+        for part in unpacked(file):
+            text += part
+            if data is None and (begin := OURS.match(text)):
+                text, data = text[begin.end() :], bytearray()
+            if data is not None:
+                letters, end, _ = text.partition(b'"')
+                whole = len(letters) if end else len(letters) // 4 * 4
+                data += base64.b64decode(letters[:whole], validate=True)
+                text = letters[whole:]
+                if end:
+                    return data
+            elif len(text) > LONGEST_BEGIN:
+                return None
+    if data is not None:
+        raise ValueError("its data has no end")
+    return None
 
 
 def _write(trace: Trace, path: Path, *, is_packed: bool) -> None:
@@ -164,14 +162,10 @@ def _moments(trace: Trace, plan: Plan) -> Iterator[bytes]:
 class Plan(NamedTuple):
     """What stands where."""
 
-    base_ns: int
-    """The first moment of the trace, from which times are counted."""
-    place: Int64Array
-    """Which thread each span stands in; shape (n_spans,)."""
-    threads: list[tuple[int, int, int]]
-    """Process, lane and sub-lane of each thread, in our order."""
-    processes: list[str]
-    """Names, in our order."""
+    base_ns: int  # The first moment of the trace, from which times are counted
+    place: Int64Array  # Which thread each span stands in; shape (n_spans,)
+    threads: list[tuple[int, int, int]]  # Process, lane and sub-lane of each thread, in our order
+    processes: list[str]  # Names, in our order
     drawn: BoolArray
     """Which edges are drawn as flows: viewers know none that goes back in time, or ends at an instant; shape (n_edges,)."""
 
@@ -308,3 +302,77 @@ def _bytes(rows: pa.Array) -> memoryview:
     """Return the texts of all rows, one behind the other, without a copy."""
     offsets = np.frombuffer(rows.buffers()[1], np.int64)[rows.offset : rows.offset + len(rows) + 1]
     return memoryview(rows.buffers()[2])[int(offsets[0]) : int(offsets[-1])]
+
+
+def sublanes(start_ns: Int64Array, end_ns: Int64Array, lane: NDArray[np.integer]) -> Int64Array:
+    """Tell which sub-lane of its lane each span gets, so that the spans of one nest or do not overlap."""
+    order = nesting_order(start_ns, end_ns, lane)
+    # An instant is inside or between others wherever it is.
+    order = order[end_ns[order] > start_ns[order]]
+    start, end = start_ns[order], end_ns[order]
+    found = np.zeros(len(order), np.int64)
+    for first, last in _runs(np.asarray(lane)[order]):
+        for begin, stop in (_crossed(start[first:last], end[first:last]) + first).tolist():
+            found[begin:stop] = _assign(start[begin:stop].tolist(), end[begin:stop].tolist())
+    result = np.zeros(len(start_ns), np.int64)
+    result[order] = found
+    return result
+
+
+def nesting_order(start_ns: Int64Array, end_ns: Int64Array, lane: NDArray[np.integer]) -> Int64Array:
+    """Return the rows by lane and start; of two that begin at once the longer one is first."""
+    if len(lane) and (start_ns[1:] >= start_ns[:-1]).all() and lane.max() < 1 << 15:  # sorting small codes is quick
+        order = np.argsort(lane.astype(np.int16), kind="stable")
+        starts, ends, lanes = start_ns[order], end_ns[order], lane[order]
+        is_tie = (starts[1:] == starts[:-1]) & (lanes[1:] == lanes[:-1])
+        if not (is_tie & (ends[1:] > ends[:-1])).any():
+            return order
+    return np.lexsort((~end_ns, start_ns, lane))  # ~ is a minus that never overflows
+
+
+def _runs(lanes: NDArray[np.integer]) -> list[tuple[int, int]]:
+    """Return where each lane begins and stops."""
+    bounds = [*np.flatnonzero(np.diff(lanes, prepend=-1)).tolist(), len(lanes)]
+    return list(pairwise(bounds))
+
+
+def _crossed(start: Int64Array, end: Int64Array) -> Int64Array:
+    """Return where stretches of a lane begin and stop in which spans overlap but do not nest, or too deep; shape (n, 2)."""
+    is_first = np.append(True, start[1:] >= np.maximum.accumulate(end)[:-1])
+    if is_first.all():
+        return np.empty((0, 2), np.int64)
+    place = np.arange(len(start))
+    depth = place - np.searchsorted(np.sort(end), start, side="right")
+    # Where those before it nest, the innermost that is open is the last one that lies one less deep.
+    keys = np.sort(depth * len(start) + place)
+    inside = np.flatnonzero(depth > 0)
+    around = keys[np.searchsorted(keys, (depth[inside] - 1) * len(start) + inside) - 1] % len(start)
+    is_bad = depth >= MOST_NESTED
+    is_bad[inside] |= end[inside] > end[around]
+    bounds = np.append(np.flatnonzero(is_first), len(start))
+    bad = np.unique(np.searchsorted(bounds, np.flatnonzero(is_bad), side="right"))
+    return np.stack((bounds[bad - 1], bounds[bad]), axis=1)
+
+
+def _assign(start: list[int], end: list[int]) -> list[int]:
+    """Return a sub-lane for each span of a stretch: the one in which the span around it ends soonest, else an empty one."""
+    open_ends: list[list[int]] = []
+    innermost: list[tuple[int, int]] = []  # end of the innermost open span of each sub-lane, in order
+    found = []
+    for begins, ends in zip(start, end, strict=True):
+        while innermost and innermost[0][0] <= begins:
+            _, lane = innermost.pop(0)
+            open_ends[lane].pop()
+            insort(innermost, (open_ends[lane][-1] if open_ends[lane] else _NEVER, lane))
+        at = bisect_left(innermost, (ends, -1))
+        while at < len(innermost) and len(open_ends[innermost[at][1]]) >= MOST_NESTED:
+            at += 1
+        if at == len(innermost):
+            open_ends.append([])
+            lane = len(open_ends) - 1
+        else:
+            _, lane = innermost.pop(at)
+        open_ends[lane].append(ends)
+        insort(innermost, (ends, lane))
+        found.append(lane)
+    return found

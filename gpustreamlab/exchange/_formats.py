@@ -3,55 +3,43 @@
 from __future__ import annotations
 
 import codecs
+import gzip
 import importlib
 import os.path
+import re
 import tempfile
-import textwrap
 import zlib
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from contextlib import AbstractContextManager, contextmanager, nullcontext
+from contextlib import contextmanager
 from os import PathLike
 from pathlib import Path
-from typing import Any, BinaryIO, NamedTuple
+from typing import Any, BinaryIO
 
 from gpustreamlab._util.host import require_room, room_bytes
 from gpustreamlab._util.shell import steps
-from gpustreamlab.errors import OptionError, TraceError, TraceFileError, nearest_hint
-from gpustreamlab.model import Trace, table_to_trace, trace_to_table, write_file_whole
+from gpustreamlab.errors import OptionError, TraceFileError, nearest_hint
+from gpustreamlab.model import Trace, trace_to_table, write_file_whole
 
 AUTO = "auto"
-GZIP = b"\x1f\x8b"
-"""How a packed file begins."""
+GZIP = b"\x1f\x8b"  # How a packed file begins
 BYTE_ORDER_MARK = b"\xef\xbb\xbf"
-_PACKED_BYTES = 16 << 10
-_REASON_CHARACTERS = 240
-HEAD_BYTES = 1 << 20
-"""How much of a file is looked at, unpacked, to tell what it is."""
+HEAD_BYTES = 1 << 20  # How much of a file is looked at, unpacked, to tell what it is
 
 
-class Format(NamedTuple):
-    """How one format is read."""
-
-    reader: str
-    """Module and function, imported when a file has to be read; empty where a room above this one reads it."""
-    unpacks: bool = True
-    """Whether the reader takes files packed by gzip as they are."""
-
-
-FORMATS: Mapping[str, Format] = {
-    "parquet": Format("gpustreamlab.model:read_trace", unpacks=False),
-    "spool": Format("", unpacks=False),
-    "arrow": Format("gpustreamlab.exchange._formats:read_arrow", unpacks=False),
-    "html": Format("gpustreamlab.model:read_page", unpacks=False),
-    "kineto": Format("gpustreamlab.exchange._kineto:read_kineto"),
-    "chrome": Format("gpustreamlab.exchange._chrome:read_chrome"),
-    "nsys": Format("gpustreamlab.exchange._nsys:read_nsys", unpacks=False),
-    "perfetto": Format("gpustreamlab.exchange._pftrace:read_pftrace"),
+FORMATS: Mapping[str, str] = {
+    "parquet": "gpustreamlab.model:read_trace",
+    "spool": "",  # read by a room above this one
+    "html": "gpustreamlab.model:read_page",
+    "kineto": "gpustreamlab.exchange._kineto:read_kineto",
+    "chrome": "gpustreamlab.exchange._chrome:read_chrome",
+    "nsys": "gpustreamlab.exchange._nsys:read_nsys",
+    "perfetto": "gpustreamlab.exchange._pftrace:read_pftrace",
 }
-"""What can be read, by the names that ``format=`` takes."""
+"""What reads each format, imported when a file has to be read, by the names that ``format=`` takes."""
+_UNPACKING = {"kineto", "chrome", "perfetto"}  # Formats whose readers take files packed by gzip as they are
 
 READABLE = (
-    "gsl.load_trace() reads Parquet and Arrow files of trace.save(), spools of Session(spool=...), pages of "
+    "gsl.load_trace() reads Parquet files of trace.save(), spools of Session(spool=...), pages of "
     "timeline().save('run.html', with_data=True), JSON of PyTorch's profiler and of others in Chrome's format, SQLite and "
     "Parquet exports and reports of Nsight Systems, and Perfetto's .pftrace. Each but a report may be packed by gzip."
 )
@@ -64,15 +52,16 @@ WRITERS: Mapping[str, str] = {
     ".json": "gpustreamlab.exchange._chrome_write:write_chrome",
     ".json.gz": "gpustreamlab.exchange._chrome_write:write_chrome",
     ".csv": "gpustreamlab.exchange._formats:write_csv",
-    ".arrow": "gpustreamlab.exchange._formats:write_arrow",
-    ".feather": "gpustreamlab.exchange._formats:write_arrow",
 }
 """What can be written, by suffix."""
+
+_FRAME = re.compile(rb"\n([\x80-\xff]{0,9}[\0-\x7f])")  # Tag and size of a packet of Perfetto's
+_LOOK_BYTES = 1 << 16
+_LONGEST_FRAME = 11
 
 _BEGINS = {
     b"PAR1": "parquet",
     b"\xff\xff\xff\xff": "spool",
-    b"ARROW1": "arrow",
     b"SQLite format 3\0": "nsys",
 }
 _XPLANE_SUFFIX = ".xplane.pb"
@@ -81,6 +70,7 @@ REPORT_SUFFIXES = (".nsys-rep", ".qdrep")
 _TABLE = "a table (CSV), of which Trace.from_columns() makes a trace. Save as .parquet to read it back exactly"
 _FOREIGN = {
     GZIP: "packed by gzip twice. Unpack it once: gunzip",
+    b"ARROW1": "an Arrow file. pyarrow reads it, and Trace.from_columns() makes a trace of columns",
     b"PK\x03\x04": "a ZIP archive. Unpack it: unzip",
     b"\x28\xb5\x2f\xfd": "packed by zstd. Unpack it: zstd -d",
     b"\xfd7zXZ\0": "packed by xz. Unpack it: xz -d",
@@ -97,20 +87,7 @@ _FOREIGN = {
 
 
 def find_format(path: str | PathLike[str]) -> str:
-    """Return the name of a file's format, by its first bytes; they are unpacked if they are packed by gzip.
-
-    Raises
-    ------
-    TraceFileError
-        If it is missing, no file, empty, or of a format that is not read.
-
-    Examples
-    --------
-    >>> path = getfixture("tmp_path") / "run.json"
-    >>> save_trace(Trace.from_columns(start_ns=[0], end_ns=[9], stream=["a"]), path.with_suffix(".parquet"))
-    >>> path.with_suffix(".parquet").rename(path) == path, find_format(path)
-    (True, 'parquet')
-    """
+    """Return the name of a file's format, by its first bytes; they are unpacked if they are packed by gzip."""
     if is_nsys_folder(path):
         return "nsys"
     head, name = _read_head(path), Path(path).name.lower()
@@ -120,7 +97,7 @@ def find_format(path: str | PathLike[str]) -> str:
     looks = _looks_like(head)
     if name.endswith(_XPLANE_SUFFIX):  # begins as Perfetto's files do
         looks = "an XPlane file of JAX or XLA. Read the .trace.json.gz that lies beside it"
-    elif _load("gpustreamlab.exchange._pftrace_packets:is_pftrace")(head):
+    elif is_pftrace(head):
         return "perfetto"
     elif name.endswith(REPORT_SUFFIXES):  # what is in one only nsys knows
         return "nsys"
@@ -132,12 +109,6 @@ def is_nsys_folder(path: str | PathLike[str]) -> bool:
     return os.path.isfile(os.path.join(path, "StringIds.parquet"))  # noqa: PTH113, PTH118 - which take any name
 
 
-def lend(path: Path) -> AbstractContextManager[Path]:
-    """Lend a file to whoever reads it; of a pipe, which can be read once, a temporary one that holds the same."""
-    is_pipe = os.path.exists(path) and path.is_fifo()  # noqa: PTH110 - which takes a name that is too long as none
-    return _unpacked(path) if is_pipe else nullcontext(path)
-
-
 def check_format(name: object) -> None:
     """Raise `OptionError` where there is no such format."""
     if not isinstance(name, str) or name not in (AUTO, *FORMATS):
@@ -145,23 +116,13 @@ def check_format(name: object) -> None:
 
 
 def read_as(name: str, path: Path, readers: Mapping[str, Callable[[Path], Trace]]) -> Trace:
-    """Read a file as one format.
-
-    Parameters
-    ----------
-    name
-        One of `FORMATS`, or ``"auto"``.
-    path
-        The file.
-    readers
-        Those of formats that rooms above this one read.
-    """
+    """Read a file as one format."""
     if name == AUTO:
         name = find_format(path)
     elif not is_nsys_folder(path):
         _read_head(path)  # tells whether there is anything to read
-    read = readers.get(name) or _load(FORMATS[name].reader)
-    if FORMATS[name].unpacks or not _is_packed(path):
+    read = readers.get(name) or _load(FORMATS[name])
+    if name in _UNPACKING or not _is_packed(path):
         return read(path)
     with _unpacked(path) as unpacked:
         return read(unpacked)
@@ -176,23 +137,12 @@ def read_ranks(paths: Sequence[str | PathLike[str]], name: str = AUTO) -> Trace:
                 f"Of several files one trace is made where each is of a rank of one job, by PyTorch's profiler; {str(path)!r} "
                 f"is read as {found!r}. Load it alone, and compare two with gsl.compare('a.parquet', 'b.parquet')."
             )
-    trace: Trace = _load(FORMATS["kineto"].reader)(list(paths))
+    trace: Trace = _load(FORMATS["kineto"])(list(paths))
     return trace
 
 
 def find_writer(path: str | PathLike[str]) -> str:
-    """Return what writes a file, by its suffix, as module and function.
-
-    Raises
-    ------
-    OptionError
-        If nothing does.
-
-    Examples
-    --------
-    >>> find_writer("run"), find_writer("run.JSON.gz").rpartition(".")[2]
-    ('gpustreamlab.model:write_trace', '_chrome_write:write_chrome')
-    """
+    """Return what writes a file, by its suffix, as module and function."""
     name = Path(str(path)).name
     suffix = next((suffix for suffix in WRITERS if name.lower().endswith(suffix) and len(name) > len(suffix)), None)
     if suffix is None and Path(name).suffix:
@@ -205,13 +155,7 @@ def find_writer(path: str | PathLike[str]) -> str:
 
 
 def require_suffix(path: str | PathLike[str], suffixes: tuple[str, ...], what: str) -> str:
-    """Return the name of a file in small letters; raise `OptionError` where it ends in none of the suffixes.
-
-    Examples
-    --------
-    >>> require_suffix("folder/RUN.json", (".json", ".json.gz"), "Chrome's JSON")
-    'run.json'
-    """
+    """Return the name of a file in small letters; raise `OptionError` where it ends in none of the suffixes."""
     name = Path(str(path)).name
     if not name.lower().endswith(suffixes):
         raise OptionError(
@@ -235,13 +179,7 @@ def _load(name: str) -> Callable[..., Any]:
 def _read_head(path: str | PathLike[str]) -> bytes:
     """Return the first bytes of a file, unpacked."""
     shown = repr(str(path))
-    if os.path.isdir(path):  # noqa: PTH112 - which takes a name that is too long as none
-        raise TraceFileError(
-            f"{shown} is a folder. Give a file in it, or the files of all ranks of one job: "
-            f"gsl.load_trace(sorted(pathlib.Path({shown}).glob('*.json*')))."
-        )
-    if not os.path.isfile(path):  # noqa: PTH113 - as above
-        raise TraceFileError(f"There is no trace file at {shown}. Save one with lab.trace.save(path).")
+    _require_file(path, shown)
     head = b""
     try:
         with Path(path).open("rb") as file:
@@ -262,6 +200,18 @@ def _read_head(path: str | PathLike[str]) -> bytes:
             "gpustreamlab.Session(spool='run.gsl') writes while it runs."
         )
     return head[:HEAD_BYTES]
+
+
+def _require_file(path: str | PathLike[str], shown: str) -> None:
+    if os.path.isdir(path):  # noqa: PTH112 - which takes a name that is too long as none
+        raise TraceFileError(
+            f"{shown} is a folder. Give a file in it, or the files of all ranks of one job: "
+            f"gsl.load_trace(sorted(pathlib.Path({shown}).glob('*.json*')))."
+        )
+    if not os.path.isfile(path):  # noqa: PTH113 - as above
+        if os.path.exists(path):  # noqa: PTH110 - as above
+            raise TraceFileError(f"{shown} is no file that can be read twice. Save what a pipe gives, then give that file.")
+        raise TraceFileError(f"There is no trace file at {shown}. Save one with lab.trace.save(path).")
 
 
 def _find_text_format(head: bytes) -> str | None:
@@ -286,6 +236,30 @@ def _looks_like(head: bytes) -> str:
     return f"a text ({text[:24].decode(errors='ignore')!r} ...)"
 
 
+def is_pftrace(head: bytes) -> bool:
+    """Tell by its first bytes, unpacked, whether a file is a trace of Perfetto's."""
+    start = head[:_LOOK_BYTES]
+    found = list(frames(start))
+    if not found or start.isspace():
+        return False
+    (_, first_end), (_, last_end) = found[0], found[-1]
+    is_first_seen = first_end <= len(start) or len(start) == _LOOK_BYTES
+    return is_first_seen and len(start) - last_end <= _LONGEST_FRAME and last_end > 2 * len(found)  # not all are empty
+
+
+def frames(content: bytes) -> Iterator[tuple[int, int]]:
+    """Yield where each packet begins and ends; the last one may end behind the bytes."""
+    end = 0
+    while found := _FRAME.match(content, end):
+        begin, varint = found.end(), found[1]
+        end = begin + (varint[0] if len(varint) == 1 else varint_size(varint))
+        yield begin, end
+
+
+def varint_size(varint: bytes) -> int:
+    return sum((byte & 0x7F) << 7 * place for place, byte in enumerate(varint))
+
+
 def _is_packed(path: str | PathLike[str]) -> bool:
     try:
         with Path(path).open("rb") as file:
@@ -296,7 +270,7 @@ def _is_packed(path: str | PathLike[str]) -> bool:
 
 @contextmanager
 def _unpacked(path: Path) -> Iterator[Path]:
-    """Lend a file that is packed by gzip, unpacked, or what comes from a pipe; errors about it name what was given."""
+    """Lend a file that is packed by gzip, unpacked; errors about it name what was given."""
     with tempfile.TemporaryDirectory(prefix="gpustreamlab-") as folder:
         target = Path(folder) / "unpacked"
         try:
@@ -317,23 +291,14 @@ def _unpacked(path: Path) -> Iterator[Path]:
 
 
 def _unpack(path: Path, target: Path) -> None:
-    part_bytes = path.stat().st_size // 100  # of a pipe 0: nobody knows how much is to come
+    part_bytes = path.stat().st_size // 100 or 1
     with path.open("rb") as raw, target.open("wb") as file, steps(100, "unpack") as done:
         shown = 0
-        for part in unpacked(raw) if raw.seekable() else _piped(raw, path):
+        for part in unpacked(raw):
             file.write(part)
-            while part_bytes and shown < raw.tell() // part_bytes:
+            while shown < min(raw.tell() // part_bytes, 100):
                 done(path.name)
                 shown += 1
-
-
-def _piped(raw: BinaryIO, path: Path) -> Iterator[bytes]:
-    """Yield what comes from a pipe, in parts and as it is, as far as there is room."""
-    done_bytes, most_bytes = 0, room_bytes()
-    while part := raw.read(HEAD_BYTES):
-        done_bytes += len(part)
-        require_room(done_bytes, repr(str(path)), most_bytes)
-        yield part
 
 
 def _not_unpacked(path: object, error: Exception) -> TraceFileError:
@@ -341,107 +306,24 @@ def _not_unpacked(path: object, error: Exception) -> TraceFileError:
 
 
 def unpacked(file: BinaryIO, part_bytes: int = 1 << 20) -> Iterator[bytes]:
-    """Yield what a file holds, in parts, unpacked where it is packed by gzip, and as far as it can be.
-
-    Raises
-    ------
-    EOFError, zlib.error
-        Behind the last part, where what is packed was cut off or is damaged.
-    TraceFileError
-        If it unpacks to more than there is room for.
-    """
-    if file.read(2) != GZIP:
-        file.seek(0)
-        while part := file.read(part_bytes):
-            yield part
-        return
+    """Yield what a file holds, in parts, unpacked where it is packed by gzip, and as far as it can be."""
+    is_packed = file.read(2) == GZIP
     file.seek(0)
-    packed, unpacker = file.read(_PACKED_BYTES), zlib.decompressobj(31)
+    read = gzip.GzipFile(fileobj=file).read1 if is_packed else file.read
     done_bytes, most_bytes = 0, room_bytes()
-    while packed:
-        before = unpacker.copy()
-        try:
-            part = unpacker.decompress(packed, part_bytes)
-        except zlib.error:  # somewhere in it, and raised there again
-            yield from (before.decompress(packed[place : place + 1]) for place in range(len(packed)))
-            raise
-        done_bytes += len(part)
-        require_room(done_bytes, repr(str(file.name)), most_bytes)
-        yield part
-        packed = unpacker.unconsumed_tail
-        if unpacker.eof:  # another packed file may follow, or zeros
-            packed = (unpacker.unused_data or file.read(_PACKED_BYTES)).lstrip(b"\0")
-            unpacker = zlib.decompressobj(31)
-            if not packed:
-                return
-        packed = packed or file.read(_PACKED_BYTES)
-    raise EOFError("it ends early")
+    try:
+        while part := read(part_bytes):
+            done_bytes += len(part)
+            if is_packed:
+                require_room(done_bytes, repr(str(file.name)), most_bytes)
+            yield part
+    except (EOFError, gzip.BadGzipFile) as error:
+        raise EOFError("it ends early" if isinstance(error, EOFError) else str(error)) from error
 
 
 def write_csv(trace: Trace, path: str | PathLike[str]) -> None:
-    """Write what `Trace.to_pandas` returns, one row a span; tables and metadata are not in it, and it is not read back.
-
-    Raises
-    ------
-    OptionError
-        If the suffix is not ``.csv``.
-    TraceFileError
-        If the file cannot be written; a file that was there before is then left as it was.
-    """
+    """Write what `Trace.to_pandas` returns, one row a span; tables and metadata are not in it, and it is not read back."""
     require_suffix(path, (".csv",), "CSV")
     frame = trace_to_table(trace).to_pandas()
     frame.insert(2, "duration_ns", trace.duration_ns)
     write_file_whole(path, lambda partial: frame.to_csv(partial, index=False))
-
-
-def write_arrow(trace: Trace, path: str | PathLike[str]) -> None:
-    """Write the trace as an Arrow IPC file (Feather, version 2), which any Arrow tool maps into memory.
-
-    Raises
-    ------
-    OptionError
-        If the suffix is neither ``.arrow`` nor ``.feather``.
-    TraceFileError
-        If the file cannot be written; a file that was there before is then left as it was.
-
-    Examples
-    --------
-    >>> trace = Trace.from_columns(start_ns=[0, 50], end_ns=[100, 250], stream=["copy", "compute"])
-    >>> path = getfixture("tmp_path") / "run.arrow"
-    >>> write_arrow(trace, path)
-    >>> read_arrow(path).end_ns.tolist()
-    [100, 250]
-    """
-    import pyarrow as pa
-
-    require_suffix(path, (".arrow", ".feather"), "Arrow IPC")
-    table = trace_to_table(trace)
-
-    def write(partial: Path) -> None:
-        with pa.ipc.new_file(str(partial), table.schema) as writer:
-            writer.write_table(table)
-
-    write_file_whole(path, write)
-
-
-def read_arrow(path: str | PathLike[str]) -> Trace:
-    """Read a trace that `write_arrow` wrote; it is as it was.
-
-    Raises
-    ------
-    TraceFileError
-        If the file is missing, damaged, no trace, or from a newer version of gpustreamlab.
-    """
-    import pyarrow as pa
-
-    name = str(path)
-    try:
-        with pa.OSFile(name) as file:
-            return table_to_trace(pa.ipc.open_file(file).read_all())
-    except TraceError as error:
-        raise TraceFileError(f"{name!r} cannot be read as a trace. {error}") from error
-    except (pa.ArrowException, OSError, ValueError, KeyError, TypeError, OverflowError, MemoryError) as error:
-        raise TraceFileError(
-            f"{name!r} cannot be read as a trace: {textwrap.shorten(str(error), _REASON_CHARACTERS, placeholder=' …')} It is "
-            "missing, damaged or truncated; save it again with trace.save('run.arrow')."
-        ) from error

@@ -30,16 +30,14 @@ from gpustreamlab.model import (
     Trace,
     TraceMetadata,
     WorkDetail,
+    unchangeable,
 )
-from gpustreamlab.record import FIRST_WORK_NUMBER, NO_DEPENDENCIES, SPAN_COLUMNS, RowFinder, Tables, TraceData, build_trace
+from gpustreamlab.record import NO_DEPENDENCIES, SPAN_COLUMNS, RowFinder, Tables, TraceData, build_trace
 from gpustreamlab.typing import BoolArray, CaptureTier, EdgeKind, Int32Array, Int64Array, LaneKind, SpanKind
 
-LEAST_WALL_CLOCK_NS = 10**18
-"""Earlier times, of 2001, are not counted from 1970."""
-MOST_KNOWN = 1_000_000
-"""Most different names, ways of launching, streams or threads of a file."""
-MOST_LANES = 4_096
-"""Most streams and threads of a file, or of those of all ranks."""
+LEAST_WALL_CLOCK_NS = 10**18  # Earlier times, of 2001, are not counted from 1970
+MOST_KNOWN = 1_000_000  # Most different names, ways of launching, streams or threads of a file
+MOST_LANES = 4_096  # Most streams and threads of a file, or of those of all ranks
 
 Columns: TypeAlias = dict[str, NDArray[Any]]
 
@@ -47,25 +45,12 @@ KERNEL, COPY, FILL, HOST, ANNOTATION, MARKER = (
     SPAN_KINDS.index(kind)
     for kind in (SpanKind.KERNEL, SpanKind.COPY, SpanKind.FILL, SpanKind.HOST, SpanKind.ANNOTATION, SpanKind.MARKER)
 )
-_DEFAULTS = {"queued_ns": 0, "kind": 0, "size_bytes": 0, "correlation": 0}
-"""Of columns that a part lacks; others are -1."""
+_DEFAULTS = {"queued_ns": 0, "kind": 0, "size_bytes": 0, "correlation": 0}  # Where a part lacks them; others are -1
 _TIMES = ("start_ns", "end_ns", "queued_ns")
 
 
 class Codes(dict[Any, int]):
-    """Numbers things as they come, equal ones alike.
-
-    Parameters
-    ----------
-    tidy
-        Returns what a thing is known as.
-
-    Examples
-    --------
-    >>> codes = Codes(str)
-    >>> [codes[key] for key in (7, 5, "7")], list(codes.known)
-    ([0, 1, 0], ['7', '5'])
-    """
+    """Numbers things as they come, equal ones alike."""
 
     def __init__(self, tidy: Callable[[Any], Any]) -> None:
         self._tidy = tidy
@@ -90,12 +75,9 @@ class Frame:
     """What a file of another tool tells, or those of all ranks of a job."""
 
     backend: str
-    source: str
-    """What recorded it."""
-    path: str
-    """What messages call it."""
-    told_by: str = "file"
-    """What tells of the clock."""
+    source: str  # What recorded it
+    path: str  # What messages call it
+    told_by: str = "file"  # What tells of the clock
     lanes: Sequence[Lane]
     threads: Sequence[str] = ()
     names: Sequence[str]
@@ -106,24 +88,17 @@ class Frame:
     flows: Int64Array = field(default_factory=lambda: np.empty((0, 2), np.int64))
     """Rows of the parts behind each other, of which the first leads to the second; shape (n, 2)."""
     dependencies: Mapping[str, Int64Array] = field(default_factory=lambda: NO_DEPENDENCIES)
-    """Which stream waited for which, see `DEPENDENCY_COLUMNS`."""
     counters: Counters = field(default_factory=Counters)
     markers: Sequence[Marker] = ()
-    devices: Mapping[int, Device] = field(default_factory=dict)
-    """What the file says of the cards, by their ordinals."""
-    idle_device: Device | None = None
-    """The card where none worked."""
-    base_ns: int = 0
-    """What makes times those of the wall clock."""
-    epoch_ns: int = 0
-    """When the time was 0 where that makes none of them, in ns since 1970."""
+    devices: Mapping[int, Device] = field(default_factory=dict)  # What the file says of the cards, by their ordinals
+    idle_device: Device | None = None  # The card where none worked
+    base_ns: int = 0  # What makes times those of the wall clock
+    epoch_ns: int = 0  # When the time was 0 where that makes none of them, in ns since 1970
     least_step_ns: int = 0
-    is_in_us: bool | None = None
-    """Whether all times are whole microseconds, where that cannot be seen from them."""
+    is_in_us: bool | None = None  # Whether all times are whole microseconds, where that cannot be seen from them
     imported: str = ""
     missing: Sequence[str] = ()
-    facts: Mapping[str, Any] = field(default_factory=dict)
-    """Further metadata."""
+    facts: Mapping[str, Any] = field(default_factory=dict)  # Further metadata
 
     def trace(self) -> Trace:
         """Return the trace; the parts are used up."""
@@ -136,13 +111,17 @@ class Frame:
         metadata = self._metadata(columns, *self._to_zero(columns))
         used, number = by_appearance(columns["name"], len(self.names))
         columns["name"] = number[columns["name"]]
+        # A trace takes these as they are: else the rows would be in memory twice while it is made.
+        for name, values in columns.items():
+            columns[name] = unchangeable(values) if values.strides[0] else values
+        del values
         tables = Tables(tuple(self.lanes), tuple(self.threads), tuple(self.partitions), (), tuple(self.markers), metadata)
         data = TraceData(
             tables,
             columns,
             names=[self.names[code] for code in used.tolist()],
             details=tuple(self.details),
-            edges=self._edges(columns["number"], order),
+            edges=self._edges(order),
             dependencies=self.dependencies,
             counters=self.counters,
         )
@@ -165,23 +144,20 @@ class Frame:
                 continue
             told = [np.full(n, default) if one is None else one for n, one in zip(counts, found, strict=True)]
             columns[name] = np.concatenate(told)[order]
-        columns["number"] = FIRST_WORK_NUMBER + np.arange(len(order))
+        columns["number"] = np.arange(len(order), dtype=np.int32)
         return columns, order
 
-    def _edges(self, number: Int64Array, order: Int32Array) -> Int64Array:
+    def _edges(self, order: Int32Array) -> Int64Array:
         """Return the flows between numbers of spans."""
         if not len(self.flows):
             return self.flows
         place = np.empty(len(order), np.int64)
         place[order] = np.arange(len(order))
-        edges: Int64Array = number[place[self.flows]]
+        edges: Int64Array = place[self.flows]
         return edges
 
     def _to_zero(self, columns: Columns) -> tuple[bool, int]:
-        """Count times from the first one where they are those of the wall clock.
-
-        Return whether they are whole microseconds, and when they are 0.
-        """
+        """Count times from the first one where they are those of the wall clock."""
         marked_ns = np.array([one.time_ns for one in self.markers], np.int64)
         moments = (columns["start_ns"], self.counters.time_ns, marked_ns)
         first_ns = min(int(times.min()) for times in moments if len(times))
@@ -191,7 +167,7 @@ class Frame:
         if self.base_ns + first_ns < LEAST_WALL_CLOCK_NS:
             return is_in_us, self.epoch_ns
         for name in _TIMES:
-            columns[name] = columns[name] - first_ns
+            columns[name] -= first_ns
         self.counters = replace(self.counters, time_ns=self.counters.time_ns - first_ns)
         self.markers = [replace(one, time_ns=one.time_ns - first_ns) for one in self.markers]
         return is_in_us, self.base_ns + first_ns
@@ -246,13 +222,7 @@ def unknown_device(ordinal: int) -> Device:
 
 
 def by_appearance(codes: NDArray[Any], count: int) -> tuple[Int64Array, Int32Array]:
-    """Return which of so many codes there are, as they come first; and the place of each code among those, or -1.
-
-    Examples
-    --------
-    >>> [found.tolist() for found in by_appearance(np.array([3, 0, 3]), 4)]
-    [[3, 0], [1, -1, -1, 0]]
-    """
+    """Return which of so many codes there are, as they come first; and the place of each code among those, or -1."""
     first = np.full(count, len(codes))
     first[codes[::-1]] = np.arange(len(codes))[::-1]  # the last one that is written stays
     used = np.argsort(first, kind="stable")[: np.count_nonzero(first < len(codes))]
@@ -282,14 +252,14 @@ def card_note(cards: str, whose: str = "its") -> str:
     return f"The file has no properties of {cards}: when kernels fill {whose} SMs is not known."
 
 
-def not_read(left_out: Counter[str], most: int = 4) -> str:
-    """Say what of a file was left out, the most frequent first.
+def wait_note(told_count: int, call_count: int, advice: str) -> str:
+    """Say how many waits of streams for events are told, with what makes a profiler tell them."""
+    waits = f"{told_count:,} of {call_count:,} waits of streams for events are told"
+    return f"{waits if call_count else 'Whether streams waited for events is not told'}{advice}."
 
-    Examples
-    --------
-    >>> not_read(Counter(samples=3, stacks=2_000, marks=0, flows=1), most=2)
-    '; not read: 2,000 stacks, 3 samples, 1 others'
-    """
+
+def not_read(left_out: Counter[str], most: int = 4) -> str:
+    """Say what of a file was left out, the most frequent first."""
     listed = (+left_out).most_common(most)
     told = [f"{count:,} {what}" for what, count in listed]
     other_count = (+left_out).total() - sum(count for _, count in listed)
@@ -298,14 +268,7 @@ def not_read(left_out: Counter[str], most: int = 4) -> str:
 
 
 def own_name(name: str, taken: Counter[str]) -> str:
-    """Return a name that nobody has yet: further ones of it are numbered.
-
-    Examples
-    --------
-    >>> taken = Counter()
-    >>> [own_name(name, taken) for name in ("a", "a", "a (2)")]
-    ['a', 'a (2)', 'a (2) (2)']
-    """
+    """Return a name that nobody has yet: further ones of it are numbered."""
     taken[name] += 1
     while taken[name] > 1:
         name = f"{name} ({taken[name]})"
@@ -316,31 +279,7 @@ def own_name(name: str, taken: Counter[str]) -> str:
 def match_begins(
     group: NDArray[np.integer], time_ns: Int64Array, is_begin: BoolArray, name: Int64Array
 ) -> tuple[Int64Array, Int64Array]:
-    """Match each end with the newest begin of its group and name that has none yet, else with the newest one.
-
-    Parameters
-    ----------
-    group : ndarray of integers, shape (n,)
-        What nests: a thread, or an id.
-    time_ns : ndarray of int64, shape (n,)
-        When; of equal ones the order of the file counts.
-    is_begin : ndarray of bool, shape (n,)
-    name : ndarray of int64, shape (n,)
-        Equal for equal names; ends may have none that a begin has.
-
-    Returns
-    -------
-    tuple of two ndarrays of int64
-        Places of the begins, and of their ends. What is in neither has no partner.
-
-    Examples
-    --------
-    >>> five = np.zeros(5, int), np.arange(5), np.array([1, 1, 0, 0, 0], bool)
-    >>> [found.tolist() for found in match_begins(*five, np.array([7, 8, -1, -1, -1]))]
-    [[1, 0], [2, 3]]
-    >>> [found.tolist() for found in match_begins(*five, np.array([7, 8, 7, 8, 8]))]
-    [[0, 1], [2, 3]]
-    """
+    """Match each end with the newest begin of its group and name that has none yet, else with the newest one."""
     order = np.lexsort((time_ns, group))
     is_opening, groups, names = (values[order].data for values in (is_begin, group, name))  # no object for each is kept
     begins, ends = array("q"), array("q")

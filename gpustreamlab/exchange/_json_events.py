@@ -11,9 +11,9 @@ import json
 import re
 import zlib
 from collections.abc import Iterator
+from contextlib import suppress
 from decimal import Decimal
 from functools import cache
-from itertools import islice
 from os import PathLike
 from pathlib import Path
 from types import GenericAlias
@@ -27,34 +27,23 @@ from gpustreamlab.errors import TraceFileError
 from gpustreamlab.exchange._formats import BYTE_ORDER_MARK, unpacked
 from gpustreamlab.typing import Int64Array
 
-BLOCK_BYTES = 1 << 18
-"""How much is decoded at once: what fits in a processor's cache is decoded twice as fast as 16 MB."""
-LARGEST_EVENT_BYTES = 16 << 20
-"""Largest event that is read; larger ones count as damaged."""
-LARGEST_FACTS_BYTES = 64 << 20
-"""Most that is read before the events, and behind them."""
-MOST_EVENTS = 10_000_000
-"""Most events that are read of a file; some 5 GB in memory, while they become a trace."""
-MOST_TRIED = 16
-"""How often the list of events is looked for."""
-LARGEST_TIME_NS = 1 << 61
-"""Later times, of 2043, are refused."""
-WRONG = (msgspec.MsgspecError, UnicodeDecodeError, RecursionError)
-"""What decoding raises for what is not as it should be."""
+BLOCK_BYTES = 1 << 18  # How much is decoded at once: what fits in a processor's cache is decoded twice as fast as 16 MB
+LARGEST_EVENT_BYTES = 16 << 20  # Larger events count as damaged
+LARGEST_FACTS_BYTES = 64 << 20  # Most that is read before the events, and behind them
+MOST_EVENTS = 10_000_000  # Most that are read of a file; some 5 GB in memory, while they become a trace
+LARGEST_TIME_NS = 1 << 61  # Later times, of 2043, are refused
+WRONG = (msgspec.MsgspecError, UnicodeDecodeError, RecursionError)  # Of what is not as it should be
 _EVENTS = re.compile(rb'"traceEvents"\s*:\s*\[')
-_EVENTS_BYTES = 256
-"""Most that the beginning of the list may take."""
+_EVENTS_BYTES = 256  # Most that the beginning of the list may take
 _BETWEEN = re.compile(rb"\}\s*,\s*\{")
 _BETWEEN_OR_END = re.compile(rb"\}\s*(?:,\s*(?=\{)|(?=\]))")
 _GAP = re.compile(r"[\s,]*")
-_WHOLE_ELSE = re.compile(rb'"?(-?\d{1,19})(?:\.0*)?"?')
 _TIME_CHARACTERS = b"0123456789.,"
 
-# What JSON forbids and some write all the same, and what it is read as.
+# What JSON forbids and some write all the same (Kineto a bandwidth of inf), and what it is read as.
 _NO_NUMBER = re.compile(rb"(:\s*)[-+]?(?:inf|nan|infinity)(?=\s*[,}\]])", re.IGNORECASE)
 _TRAILING_COMMA = re.compile(rb",(\s*[\]}])")
-_ONE_LINE = bytes(max(code, 32) for code in range(256))
-"""Signs for which a text would need an escape are blanks."""
+_ONE_LINE = bytes(max(code, 32) for code in range(256))  # Blanks for signs for which a text would need an escape
 
 _PARTS = msgspec.json.Decoder(dict[str, msgspec.Raw])
 _SCANNER = json.JSONDecoder(parse_int=len, parse_float=len, parse_constant=len, strict=False)  # tells only where values end
@@ -65,56 +54,27 @@ _OF_KINETO = re.compile(
     rb'cpu_instant_event|ac2g|async_cpu_to_gpu)"',
     re.IGNORECASE,
 )
+# How a file of `write_chrome` begins; behind it is the trace as a Parquet file, in letters of base64.
 OURS = re.compile(rb'\s*\{\s*"gpustreamlab"\s*:\s*"')
-"""How a file of `write_chrome` begins; behind it is the trace as a Parquet file, in letters of base64."""
 
 _Event = TypeVar("_Event", bound=msgspec.Struct)
 _Facts = TypeVar("_Facts", bound=msgspec.Struct)
 
 
 def guess_writer(head: bytes) -> str:
-    """Return the format of JSON by its beginning, unpacked; a megabyte is enough.
-
-    Examples
-    --------
-    >>> guess_writer(b'{"traceEvents": [{"ph": "X", "cat": "gpu_memcpy"}]}'), guess_writer(b'[{"ph": "B", "cat": "ipc"}')
-    ('kineto', 'chrome')
-    """
+    """Return the format of JSON by its beginning, unpacked; a megabyte is enough."""
     return "kineto" if _OF_KINETO.search(head) and not OURS.match(head) else "chrome"
 
 
 class EventFile(Generic[_Event, _Facts]):
-    """The events of a file, packed by gzip or not.
-
-    Parameters
-    ----------
-    path
-        The file.
-    event
-        What is read of an event.
-    facts
-        What is read of the file beside its events.
-
-    Examples
-    --------
-    >>> path = getfixture("tmp_path") / "cut.json"
-    >>> _ = path.write_text('{"run": 7, "traceEvents": [{"name": "a"}, {"name": "b"}, {"name"')
-    >>> Event, Facts = (msgspec.defstruct("", [(name, object, None)]) for name in ("name", "run"))
-    >>> file = EventFile(path, Event, Facts)
-    >>> [event.name for events in file.blocks() for event in events], file.facts.run, file.event_count, file.cut
-    (['a', 'b'], 7, 2, 'it ends within its events')
-    """
+    """The events of a file, packed by gzip or not."""
 
     def __init__(self, path: str | PathLike[str], event: type[_Event], facts: type[_Facts]) -> None:
         self.path = str(Path(path))
-        self.facts = facts()
-        """What it tells of itself, known when all blocks were read."""
-        self.event_count = 0
-        """Events so far, without the damaged ones."""
-        self.damaged_count = 0
-        """Events that are no JSON, or no objects, or too large."""
-        self.cut = ""
-        """What is missing of it, in words; empty where it is whole."""
+        self.facts = facts()  # What it tells of itself, known when all blocks were read
+        self.event_count = 0  # So far, without the damaged ones
+        self.damaged_count = 0  # Events that are no JSON, or no objects, or too large
+        self.cut = ""  # What is missing of it, in words; empty where it is whole
         self._kind = event
         self._event = msgspec.json.Decoder(event)
         self._block: msgspec.json.Decoder[list[_Event]] = msgspec.json.Decoder(GenericAlias(list, (event,)))
@@ -124,13 +84,7 @@ class EventFile(Generic[_Event, _Facts]):
         self._enough_bytes = 0  # to try again, where an event was incomplete
 
     def blocks(self) -> Iterator[list[_Event]]:
-        """Yield the events, many at once; what is known before them is then in `facts`.
-
-        Raises
-        ------
-        TraceFileError
-            If it cannot be opened, or has no list of events.
-        """
+        """Yield the events, many at once; what is known before them is then in `facts`."""
         try:
             with Path(self.path).open("rb") as file:
                 parts = self._parts(file)
@@ -176,26 +130,23 @@ class EventFile(Generic[_Event, _Facts]):
     def _begin(self, parts: Iterator[bytes]) -> bool:
         """Go to the first event; return whether the file is a bare list."""
         text = bytearray()  # which grows without a copy of all
-        tried: list[int] = []
-        seen = 0
-        while len(text) < LARGEST_FACTS_BYTES and len(tried) < MOST_TRIED and (part := next(parts, b"")):
+        first = seen = 0
+        for part in parts:
             text += part if text else part.removeprefix(BYTE_ORDER_MARK).lstrip()
             if text.startswith(b"["):
                 self._rest = text[1:]
                 return True
-            if text and not text.startswith(b"{"):
+            while found := _EVENTS.search(text, seen):
+                first, seen = first or found.end(), found.end()
+                with suppress(*WRONG):  # else it stood within a text, or deeper
+                    self.facts = _decode(self._told, text[:seen] + b"]}")
+                    self._rest = text[seen:]
+                    return False
+            seen = max(len(text) - _EVENTS_BYTES, seen)
+            if len(text) > LARGEST_FACTS_BYTES or (text and not text.startswith(b"{")):
                 break
-            for found in islice(_EVENTS.finditer(text, seen), MOST_TRIED - len(tried)):
-                try:  # else it stood within a text, or deeper
-                    self.facts = _decode(self._told, text[: found.end()] + b"]}")
-                except WRONG:
-                    tried.append(found.end())
-                    continue
-                self._rest = text[found.end() :]
-                return False
-            seen = max([len(text) - _EVENTS_BYTES, 0, *tried])
-        if tried:
-            self.cut, self._rest = "it cannot be read before its events", text[tried[0] :]
+        if first:
+            self.cut, self._rest = "it cannot be read before its events", text[first:]
             return False
         reason = self.cut or "it holds neither a list of events nor one of traceEvents"
         raise TraceFileError(
@@ -205,11 +156,10 @@ class EventFile(Generic[_Event, _Facts]):
 
     def _end(self, parts: Iterator[bytes]) -> None:
         """Read what stands behind the events."""
-        behind: list[bytes | bytearray] = [self._rest]
-        while sum(map(len, behind)) < LARGEST_FACTS_BYTES and (part := next(parts, b"")):
-            behind.append(part)
+        while len(self._rest) < LARGEST_FACTS_BYTES and (part := next(parts, b"")):
+            self._rest += part
         try:
-            told = _decode(self._told, b'{"traceEvents": []' + b"".join(behind))
+            told = _decode(self._told, b'{"traceEvents": []' + self._rest)
         except WRONG:
             self.cut = self.cut or "it cannot be read behind its events"
             return
@@ -282,14 +232,13 @@ class EventFile(Generic[_Event, _Facts]):
 
     def _read_event(self, text: bytearray) -> _Event | None:
         """Read one event, of which what is of another kind counts as not told; None where it is none at all."""
-        try:
+        with suppress(*WRONG):
             return self._event.decode(text)
-        except WRONG:
-            try:
-                mended: _Event = _mended(_mend_texts(_mend_values(text)), self._kind)
-                return mended
-            except WRONG:
-                return None
+        with suppress(*WRONG):  # blanks for signs that need an escape, and a sign of its own for bytes that are none
+            text_only = _mend_values(text).translate(_ONE_LINE).decode("utf-8", "replace").encode()
+            mended: _Event = _mended(text_only, self._kind)
+            return mended
+        return None
 
 
 def whole_number(value: object, default: int = 0) -> int:
@@ -300,13 +249,7 @@ def whole_number(value: object, default: int = 0) -> int:
 
 
 def all_nanoseconds(raws: list[msgspec.Raw]) -> Int64Array:
-    """Return decimals of microseconds as whole nanoseconds; `LARGEST_TIME_NS` stands for what is none.
-
-    Examples
-    --------
-    >>> all_nanoseconds([msgspec.Raw(text) for text in (b"1712195495505583.033", b"7", b"0.25")]).tolist()
-    [1712195495505583033, 7000, 250]
-    """
+    """Return decimals of microseconds as whole nanoseconds; `LARGEST_TIME_NS` stands for what is none."""
     text = b",".join(raws)
     if raws and not text.translate(None, _TIME_CHARACTERS):
         signs = np.frombuffer(text + b",", np.uint8)
@@ -326,13 +269,7 @@ def all_nanoseconds(raws: list[msgspec.Raw]) -> Int64Array:
 
 
 def nanoseconds(raw: msgspec.Raw) -> int | None:
-    """Return a decimal of microseconds as whole nanoseconds; None for what is none, or lies beyond all reason.
-
-    Examples
-    --------
-    >>> [nanoseconds(msgspec.Raw(text)) for text in (b"1712195495505583.033", b"-1.5", b"2e3", b"0.0005", b"1e9999999")]
-    [1712195495505583033, -1500, 2000000, 0, None]
-    """
+    """Return a decimal of microseconds as whole nanoseconds; None for what is none, or lies beyond all reason."""
     try:
         number = Decimal(bytes(raw).decode().strip('"'))
         value = int((number * 1000).to_integral_value()) if abs(number) < LARGEST_TIME_NS else LARGEST_TIME_NS
@@ -354,37 +291,23 @@ def _mend_values(text: bytes | bytearray) -> bytes:
     return _TRAILING_COMMA.sub(rb"\1", _NO_NUMBER.sub(rb"\1null", text))
 
 
-def _mend_texts(text: bytes) -> bytes:
-    """Return JSON with blanks for signs that need an escape, and a sign of its own for bytes that are none."""
-    return text.translate(_ONE_LINE).decode("utf-8", "replace").encode()
-
-
 @cache
 def _fields(kind: type[msgspec.Struct]) -> list[tuple[str, str, Any, msgspec.json.Decoder[Any]]]:
-    return [(one.encode_name, one.name, one.type, msgspec.json.Decoder(one.type)) for one in msgspec.structs.fields(kind)]
+    # Not strict: tools that a file went through write numbers as texts.
+    return [
+        (one.encode_name, one.name, one.type, msgspec.json.Decoder(one.type, strict=False))
+        for one in msgspec.structs.fields(kind)
+    ]
 
 
 def _mended(text: bytes | msgspec.Raw, kind: type[msgspec.Struct]) -> Any:
     """Return an object with those of its values that are of the right kind."""
     parts, values = _PARTS.decode(text), {}
     for key, name, wanted, decoder in _fields(kind):
-        if key in parts:
-            if isinstance(wanted, type) and issubclass(wanted, msgspec.Struct):
-                values[name] = _mended(parts[key], wanted)
-                continue
-            for given in (parts[key], _plain(parts[key])):
-                try:
-                    values[name] = decoder.decode(given)
-                    break
-                except WRONG:
-                    continue
+        with suppress(*WRONG, KeyError):
+            is_inner = isinstance(wanted, type) and issubclass(wanted, msgspec.Struct)
+            values[name] = _mended(parts[key], wanted) if is_inner else decoder.decode(parts[key])
     return kind(**values)
-
-
-def _plain(raw: msgspec.Raw) -> bytes | msgspec.Raw:
-    """Return a whole number that stands as a float or a text, as tools write it that a file went through, as such."""
-    found = _WHOLE_ELSE.fullmatch(raw)
-    return raw if found is None else found[1]
 
 
 def _is_incomplete(error: ValueError | RecursionError, text: str) -> bool:

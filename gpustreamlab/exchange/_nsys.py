@@ -48,12 +48,9 @@ from gpustreamlab.model import NSYS_BACKEND, SPAN_KINDS, Lane, Marker, Partition
 from gpustreamlab.record import DEPENDENCY_COLUMNS, MAX_FULL_NAME, RowFinder, cut_text
 from gpustreamlab.typing import Int32Array, Int64Array, LaneKind, MarkerKind, SpanKind
 
-MOST_DETAILS = 65_536
-"""Most launches that differ in anything; further ones have a name and no detail."""
-MOST_MARKS = 10_000
-"""Most marks that are kept; the first count."""
-NO_STREAM = -1
-"""Copies that the driver makes by itself, of managed memory, are on none."""
+MOST_DETAILS = 65_536  # Most launches that differ in anything; further ones have a name and no detail
+MOST_MARKS = 10_000  # Most marks that are kept; the first count
+NO_STREAM = -1  # Copies that the driver makes by itself, of managed memory, are on none
 
 _PREFIX = "CUPTI_ACTIVITY_KIND_"
 _KERNELS, _GRAPHS = f"{_PREFIX}KERNEL", f"{_PREFIX}GRAPH_TRACE"
@@ -65,11 +62,9 @@ WORK_TABLES = {
 }
 """What becomes work of a device; of the graphs in the last one nsys did not record the nodes."""
 _CALLS, _NVTX = f"{_PREFIX}RUNTIME", "NVTX_EVENTS"
-_TELLING = (f"{_PREFIX}SYNCHRONIZATION", f"{_PREFIX}CUDA_EVENT")
-"""What they tell is in waits of streams and in calls."""
+_TELLING = (f"{_PREFIX}SYNCHRONIZATION", f"{_PREFIX}CUDA_EVENT")  # What they tell is in waits of streams and in calls
 _READ = (*WORK_TABLES, _CALLS, _NVTX, *_TELLING)
-_TIMES = {"start", "timestamp", "rawTimestamp"}
-"""Columns by which a table is known to hold events."""
+_TIMES = {"start", "timestamp", "rawTimestamp"}  # Columns by which a table is known to hold events
 _FACT_TABLES = ("ENUM_", "META_", "TARGET_INFO_", "ANALYSIS_")
 
 _WHERE = {"device": "deviceId", "context": "contextId", "green": "greenContextId", "stream": "streamId"}
@@ -93,8 +88,7 @@ _FIRST_MANAGED = 11
 _MEMORY = ("pageable", "pinned", "device", "array", "managed", "device static", "managed static")
 """By nsys's number, which is one lower than CUPTI's."""
 
-_VERSION = re.compile(r"_v\d{4,5}(?=$|_pt[sd]z$)")
-"""Behind the names of calls: of which CUDA they are."""
+_VERSION = re.compile(r"_v\d{4,5}(?=$|_pt[sd]z$)")  # Behind the names of calls: of which CUDA they are
 _STREAM_WAITS = ("cudaStreamWaitEvent", "cuStreamWaitEvent")
 _NO_EVENT = (NO_NUMBER, 0xFFFF_FFFF)
 _NO_TIE = (*_NO_EVENT, 0)
@@ -102,41 +96,11 @@ _PUSH_POP, _START_END, _MARK, _DOMAIN = 59, 60, 34, 75
 _LONGEST_TEXT = 1_000
 
 _CALL_BITS = 32
-_PROCESS_MASK = -(1 << 24)
-"""What a thread's global number has in common with its process's."""
+_PROCESS_MASK = -(1 << 24)  # What a thread's global number has in common with its process's
 
 
 def read_nsys(path: str | PathLike[str]) -> Trace:
-    """Read a report of Nsight Systems; see `gpustreamlab.load_trace`.
-
-    Parameters
-    ----------
-    path
-        An SQLite export of 2022 or later, packed by gzip or not; a folder of ``nsys export --type=parquetdir``; or a
-        ``.nsys-rep``, which nsys then exports for this.
-
-    Returns
-    -------
-    Trace
-        Its times are those of the report, in ns since the session of nsys began.
-
-    Raises
-    ------
-    TraceFileError
-        If it is no such file, is damaged, holds nothing of CUDA or NVTX, or nsys is needed and not installed.
-
-    Examples
-    --------
-    >>> import sqlite3
-    >>> path = getfixture("tmp_path") / "run.sqlite"
-    >>> with sqlite3.connect(path) as base:
-    ...     _ = base.execute("create table CUPTI_ACTIVITY_KIND_MEMSET (start, end, deviceId, contextId, streamId, bytes)")
-    ...     _ = base.execute("insert into CUPTI_ACTIVITY_KIND_MEMSET values (1000, 1500, 0, 1, 7, 4096)")
-    >>> base.close()
-    >>> trace = read_nsys(path)
-    >>> trace.lanes[0].name, trace.start_ns.tolist(), trace.extra["size_bytes"].tolist()
-    ('stream 7', [1000], [4096])
-    """
+    """Read a report of Nsight Systems; see `gpustreamlab.load_trace`."""
     name = str(path)
     try:
         with open_report(path) as report:
@@ -416,10 +380,8 @@ class _Maker:
         return found[sort]
 
     def _dependencies(self) -> Columns:
-        """Return which lane waited for which, of waits of which the record is told, one of each call.
-
-        What sort a row is these tables tell wrongly, in several versions of nsys: here their calls say it.
-        """
+        """Return which lane waited for which, of waits of which the record is told, one of each call."""
+        # What sort a row is these tables tell wrongly, in several versions of nsys: here their calls say it.
         wanted = ("globalPid", "correlationId", *_WHERE.values(), "eventId", "eventSyncId")
         waits, records = (self._report.numbers(table, wanted) for table in _TELLING)
         self._has_records = len(records["eventId"]) > 0
@@ -528,10 +490,8 @@ def _host_columns(rows: Columns, name: Int32Array, kind: int) -> Columns:
 
 
 def _last_records(waits: Columns, records: Columns) -> Int64Array:
-    """Return for each wait the last record of its event before it, or -1: that is what CUDA lets a stream wait for.
-
-    An event's number is one of a handle, which is used again. Newer versions also tell a number that ties both together.
-    """
+    """Return for each wait the last record of its event before it, or -1: that is what CUDA lets a stream wait for."""
+    # An event's number is one of a handle, which is used again. Newer versions also tell a number that ties both together.
     found = _match(waits, records, ("globalPid", "eventId", "eventSyncId"))
     untied = np.flatnonzero(np.isin(waits["eventSyncId"], _NO_TIE))
     found[untied] = _match({name: values[untied] for name, values in waits.items()}, records, ("globalPid", "eventId"))
@@ -551,15 +511,7 @@ def _match(waits: Columns, records: Columns, columns: Sequence[str]) -> Int64Arr
 
 
 def copy_name(kind: int, source: int, target: int) -> str:
-    """Return the name that the same copy has in a trace of our own; of any numbers, as nsys gives to copies and memory.
-
-    Examples
-    --------
-    >>> copy_name(1, 1, 2), copy_name(8, 2, 2), copy_name(2, 2, 0), copy_name(77, 7, 99)
-    ('memcpy HtoD (pinned)', 'memcpy DtoD', 'memcpy DtoH (pageable)', 'memcpy')
-    >>> copy_name(9, 0, 1), copy_name(11, 4, 4)
-    ('memcpy HtoH (pageable to pinned)', 'memcpy HtoD (managed)')
-    """
+    """Return the name that the same copy has in a trace of our own; of any numbers, as nsys gives to copies and memory."""
     name = f"memcpy {_LETTERS[kind - 1]}" if 1 <= kind <= len(_LETTERS) else "memcpy"
     if kind >= _FIRST_MANAGED:
         return f"{name} (managed)" if kind <= len(_LETTERS) else name

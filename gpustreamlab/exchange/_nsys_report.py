@@ -28,37 +28,30 @@ from gpustreamlab.typing import BoolArray, Int64Array
 
 Columns: TypeAlias = dict[str, Int64Array]
 
-NO_NUMBER = int(np.iinfo(np.int64).min)
-"""Stands for all that is no whole number: NULL, text, a float, a blob."""
-MOST_ROWS = 20_000_000
-"""Most rows of a table that are read."""
-MOST_FACTS = 65_536
-"""Most rows of a table of facts: devices, contexts, streams."""
-LARGEST_VALUE_BYTES = 16 << 20
-"""Largest text that SQLite may make."""
+NO_NUMBER = int(np.iinfo(np.int64).min)  # Stands for all that is no whole number: NULL, text, a float, a blob
+MOST_ROWS = 20_000_000  # Most rows of a table that are read
+MOST_FACTS = 65_536  # Most rows of a table of facts: devices, contexts, streams
+LARGEST_VALUE_BYTES = 16 << 20  # Largest text that SQLite may make
 
 _MAGIC = b"SQLite format 3\0"
-_LAST_WORDS = 300
-"""Characters of what nsys said that a message repeats."""
+_LAST_WORDS = 300  # Characters of what nsys said that a message repeats
 _FETCH_ROWS = 8_192
-LARGEST = 1 << 61
-"""Larger numbers are none."""
+LARGEST = 1 << 61  # Larger numbers are none
 _MOST_SMS = 1 << 16
 _FLAGS = {1: True, 2: False, 3: True}
 """Whether streams and the legacy default stream wait for each other, by what nsys calls flag."""
 _GPU_COLUMNS = {
-    "name": ("name",),
-    "sms": ("smCount", "numMultiprocessors"),
-    "major": ("computeMajor", "computeCapabilityMajor"),
-    "minor": ("computeMinor", "computeCapabilityMinor"),
-    "memory": ("totalMemory", "globalMemorySize"),
-    "registers": ("maxRegistersPerSm",),
-    "shared_bytes": ("maxShmemPerSm",),
-    "blocks": ("maxBlocksPerSm",),
-    "warps": ("maxWarpsPerSm", "maxWarpsPerMultiprocessor"),
-    "warp": ("threadsPerWarp", "numThreadsPerWarp"),
+    "name": "name",
+    "sms": "smCount",
+    "major": "computeMajor",
+    "minor": "computeMinor",
+    "memory": "totalMemory",
+    "registers": "maxRegistersPerSm",
+    "shared_bytes": "maxShmemPerSm",
+    "blocks": "maxBlocksPerSm",
+    "warps": "maxWarpsPerSm",
+    "warp": "threadsPerWarp",
 }
-"""Names of columns, the newest first: until 2021 TARGET_INFO_CUDA_GPU had others."""
 _MASK_WORD = re.compile(r"0x[0-9a-fA-F]{1,8}")
 
 _Facts: TypeAlias = Mapping[str, int | str]
@@ -66,15 +59,7 @@ _Facts: TypeAlias = Mapping[str, int | str]
 
 @contextmanager
 def open_report(path: str | PathLike[str]) -> Iterator[Report]:
-    """Open an SQLite file, a folder of Parquet files, or what nsys exports a report as, which is removed afterwards.
-
-    Raises
-    ------
-    TraceFileError
-        If there is none, it is still being written, or nsys is needed and not there.
-    sqlite3.Error, pyarrow.ArrowException
-        By this and every method of what it gives, if the file is damaged.
-    """
+    """Open an SQLite file, a folder of Parquet files, or what nsys exports a report as, which is removed afterwards."""
     given = Path(path)
     if is_nsys_folder(given):
         yield _Folder(given, str(path))
@@ -91,15 +76,7 @@ def export_hint(name: str) -> str:
 
 
 class Report(ABC):
-    """A report, open for reading.
-
-    Parameters
-    ----------
-    name
-        How messages call it.
-    columns
-        The columns of each table.
-    """
+    """A report, open for reading."""
 
     def __init__(self, name: str, columns: Mapping[str, Sequence[str]]) -> None:
         self._name, self._columns = name, columns
@@ -248,14 +225,7 @@ def or_nought(values: Int64Array, below: int = 1 << 40) -> Int64Array:
 
 
 def alike(columns: Sequence[Int64Array]) -> tuple[Int64Array, Int64Array]:
-    """Return the first of each sort of rows that are equal in all columns, as they come, and the sort of each row.
-
-    Examples
-    --------
-    >>> first, sort = alike([np.array([1, 1, 2, 1]), np.array([5, 6, 5, 5])])
-    >>> first.tolist(), sort.tolist()
-    ([0, 1, 2], [0, 1, 2, 0])
-    """
+    """Return the first of each sort of rows that are equal in all columns, as they come, and the sort of each row."""
     import pandas as pd  # slow to load
 
     sorts = pd.DataFrame(dict(enumerate(columns))).groupby([*range(len(columns))], sort=False)
@@ -332,13 +302,10 @@ def _exported(path: Path) -> Iterator[Path]:
 class Place(NamedTuple):
     """A stream: what tells it from others."""
 
-    process: int
-    """Number of the process."""
-    device: int
-    """As its process counts."""
+    process: int  # Number of the process
+    device: int  # As its process counts
     context: int
-    green: int
-    """The green context; 0 for none."""
+    green: int  # The green context; 0 for none
     stream: int
 
 
@@ -346,11 +313,8 @@ class Places:
     """What a report tells of cards, contexts and streams."""
 
     def __init__(self, report: Report) -> None:
-        wanted = [name for names in _GPU_COLUMNS.values() for name in names]
-        gpus = report.facts("TARGET_INFO_GPU", ["id", "cuDevice", *wanted])
-        old = {_whole(told, "deviceId"): told for told in report.facts("TARGET_INFO_CUDA_GPU", ["deviceId", *wanted])}
-        new = {_whole(told, "id"): told for told in gpus}
-        self._gpus = old | new if any("smCount" in told for told in gpus) else new | old
+        gpus = report.facts("TARGET_INFO_GPU", ["id", "cuDevice", *_GPU_COLUMNS.values()])
+        self._gpus = {_whole(told, "id"): told for told in gpus}
         self._by_cuda = {_whole(told, "cuDevice"): _whole(told, "id") for told in gpus if "cuDevice" in told}
         self._by_process = {
             (_whole(told, "pid"), _whole(told, "cudaId")): _whole(told, "gpuId")
@@ -373,7 +337,7 @@ class Places:
     def device(self, gpu: int) -> Device:
         """Return what the report tells of a card."""
         told = self._gpus.get(gpu, {})
-        found = {key: next((told[name] for name in names if name in told), 0) for key, names in _GPU_COLUMNS.items()}
+        found = {key: told.get(name, 0) for key, name in _GPU_COLUMNS.items()}
         of = {key: max(_whole(found, key), 0) for key in found}
         limits = {name: of[name] for name in ("blocks", "registers", "shared_bytes")} | {"threads": of["warps"] * of["warp"]}
         return Device(
@@ -421,13 +385,7 @@ def _whole(told: _Facts, name: str) -> int:
 
 
 def _tpcs(mask: str) -> tuple[int, ...]:
-    """Return which TPCs a mask has: words of 32 bits, the lowest first. Source: CUPTI, ``CUpti_ActivityGreenContext``.
-
-    Examples
-    --------
-    >>> _tpcs("0xf,0x1"), _tpcs("none")
-    ((0, 1, 2, 3, 32), ())
-    """
+    """Return which TPCs a mask has: words of 32 bits, the lowest first. Source: CUPTI, ``CUpti_ActivityGreenContext``."""
     words = mask.split(",")[:32]
     if not all(_MASK_WORD.fullmatch(word.strip()) for word in words):
         return ()

@@ -5,78 +5,53 @@ Packets are told one after the other: strings are interned, tracks described and
 
 from __future__ import annotations
 
+import zlib
 from array import array
 from collections import Counter
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
 from os import PathLike
+from pathlib import Path
 from typing import Any, NamedTuple, TypeAlias
 
 import numpy as np
 
-from gpustreamlab.errors import TraceFileError
+from gpustreamlab._util.host import require_room, room_bytes
+from gpustreamlab._util.shell import steps
+from gpustreamlab._util.words import install_line
+from gpustreamlab.errors import MissingExtraError, TraceFileError
+from gpustreamlab.exchange._formats import frames, unpacked, varint_size
 from gpustreamlab.exchange._frame import ANNOTATION, COPY, FILL, KERNEL, MARKER, Frame, match_begins, not_read, own_name
-from gpustreamlab.exchange._pftrace_packets import BEGIN, CLEARED, COUNTER, END, INSTANT, NEEDS_STATE, Packets
 from gpustreamlab.model import PERFETTO_BACKEND, Counters, Lane, Trace, parquet_trace
 from gpustreamlab.record import cut_text
 from gpustreamlab.typing import BoolArray, Int64Array, LaneKind
 
-MOST_LISTED = 6
-"""How many kinds of packets that are not read are named."""
-COMPLETE = 6
-"""Type of what begins and ends a slice at once: legacy events, and render stages."""
-LARGEST_NS = 1 << 62
-"""Later times, of 2116, are refused."""
+CLEARED, NEEDS_STATE = 1, 2
+"""Flags of a packet: what its sequence interned before does not hold any more; it needs what was interned."""
+BEGIN, END, INSTANT, COUNTER = 1, 2, 3, 4
+"""Types of track events."""
+OWN_HEAD = bytes.fromhex("50016801f2940e")
+"""How a packet of ours begins: sequence 1, cleared, and field 29,022, which Perfetto has not and skips: a Parquet file."""
+VARINT_BYTES = 5
+_STEP_BYTES = 1 << 20  # After so many bytes progress is shown
+MOST_LISTED = 6  # How many kinds of packets that are not read are named
+COMPLETE = 6  # Type of what begins and ends a slice at once: legacy events, and render stages
+LARGEST_NS = 1 << 62  # Later times, of 2116, are refused
 _MOST_GPUS = 4_096
 REALTIME, BOOTTIME, FIRST_SEQUENCE_CLOCK = 1, 6, 64
 """Numbers of clocks: the time since 1970, the one of files that name no other, and from 64 on those of one sequence."""
 _PHASES = {ord("B"): BEGIN, ord("E"): END, ord("X"): COMPLETE, ord("I"): INSTANT, ord("i"): INSTANT, ord("R"): INSTANT}
-"""Types of legacy events."""
-_WORK = {"kernel": KERNEL, "gpu_memcpy": COPY, "gpu_memset": FILL}
-"""Categories that tell of work of a GPU."""
+_WORK = {"kernel": KERNEL, "gpu_memcpy": COPY, "gpu_memset": FILL}  # Categories that tell of work of a GPU
 
 _UNITS, _BUILTIN = {1: "ns", 2: "count", 3: "bytes"}, {1: "thread_time", 2: "thread_instruction_count"}
 """Units of counters, and names of those that Perfetto names."""
 
-TrackKey: TypeAlias = int | tuple[int, str]
-"""The uuid of a track, or GPU and queue of render stages."""
-_Moment: TypeAlias = tuple[int, int]
-"""A time in ns, and the number of its clock."""
+TrackKey: TypeAlias = int | tuple[int, str]  # The uuid of a track, or GPU and queue of render stages
+_Moment: TypeAlias = tuple[int, int]  # A time in ns, and the number of its clock
 
 
 def read_pftrace(path: str | PathLike[str]) -> Trace:
-    """Read a trace of Perfetto's, packed by gzip or not.
-
-    Returns
-    -------
-    Trace
-        What `write_pftrace` wrote, exactly as it was. Of files of others: slices, instants, flows and counters of track events,
-        and work of GPUs (render stages). Each track is a lane, a thread of the host unless its slices have categories of work
-        of a GPU. Slices are annotations, instants are markers; what nothing ended lasts until the last event.
-        ``trace.metadata.imported`` counts what was used, left out and refused.
-
-    Notes
-    -----
-    Nothing of our own files is lost. Of others' are not read: arguments of slices, legacy events that are asynchronous or tell
-    their time as a distance, process ids, and all other data sources. Strings and clocks have to be interned and told before
-    they are used. An end belongs to what began last on its track, whatever its name is.
-
-    Raises
-    ------
-    MissingExtraError
-        If it is a file of others, and Perfetto's package is not installed.
-    TraceFileError
-        If the file holds no packet or no event of those, is too large, or is one of ours whose own data is damaged.
-
-    Examples
-    --------
-    >>> from gpustreamlab.exchange._pftrace import read_pftrace
-    >>> from gpustreamlab.exchange._pftrace_write import write_pftrace
-    >>> path = getfixture("tmp_path") / "run.pftrace.gz"
-    >>> write_pftrace(Trace.from_columns(start_ns=[0, 5], end_ns=[9, 7], stream=["a", "b"]), path)
-    >>> read_pftrace(path)
-    <Trace: 2 spans in 2 lanes on unknown device>
-    """
+    """Read a trace of Perfetto's, packed by gzip or not."""
     packets = Packets(path)
     own = packets.own()
     if own is not None:
@@ -100,8 +75,7 @@ class _Clock:
     time_ns: int
     unit_ns: int
     is_incremental: bool
-    other: int
-    """Number of a clock of all, and how far that is ahead."""
+    other: int  # Number of a clock of all, and how far that is ahead
     ahead_ns: int
 
     def moment(self, time: int) -> _Moment:
@@ -116,18 +90,14 @@ class _Clock:
 class _Sequence:
     """What packets of one sequence said for later ones."""
 
-    is_known: bool = False
-    """Whether it was cleared, and nothing was lost since then."""
+    is_known: bool = False  # Whether it was cleared, and nothing was lost since then
     clocks: dict[int, _Clock] = field(default_factory=dict)
     names: dict[int, int] = field(default_factory=dict)
-    kinds: dict[int, int] = field(default_factory=dict)
-    """Kind of span by the number of a category."""
+    kinds: dict[int, int] = field(default_factory=dict)  # Kind of span by the number of a category
     stages: dict[int, str] = field(default_factory=dict)
     clock: int = 0
-    defaults: Any = None
-    """Defaults of track events."""
-    sums: dict[int, float] = field(default_factory=dict)
-    """Of incremental counters, by track."""
+    defaults: Any = None  # Defaults of track events
+    sums: dict[int, float] = field(default_factory=dict)  # Of incremental counters, by track
 
 
 class Rows(NamedTuple):
@@ -148,8 +118,7 @@ class Track(NamedTuple):
     name: str = ""
     parent: int = 0
     process: str = ""
-    thread: str = ""
-    """What the thread is called, or its number; empty where it is none."""
+    thread: str = ""  # What the thread is called, or its number; empty where it is none
     unit: str = ""
     multiplier: int = 1
 
@@ -160,11 +129,9 @@ class _Events:
     def __init__(self, left_out: Counter[str]) -> None:
         self.names: dict[str, int] = {"": 0}
         self.tracks: dict[TrackKey, int] = {}
-        self.counters: dict[int, int] = {}
-        """Number of each track of samples, by its uuid."""
+        self.counters: dict[int, int] = {}  # Number of each track of samples, by its uuid
         self.descriptors: dict[int, Any] = {}
-        self.snapshots: list[dict[int, int]] = []
-        """The same moment on several clocks, in ns."""
+        self.snapshots: list[dict[int, int]] = []  # The same moment on several clocks, in ns
         self.primary_clock = BOOTTIME
         self.flows = array("Q")
         """Of each end of a flow, one after the other: which event it is of, its id, and whether it is the last one."""
@@ -175,8 +142,7 @@ class _Events:
         self._rows, self._count = array("q"), 0
         """Values of events, one event after the other, and how many events those are."""
         self._sequences: dict[int, _Sequence] = {}
-        self._specifications: tuple[Sequence[Any], Sequence[Any]] = (), ()
-        """Queues and stages that events themselves list."""
+        self._specifications: tuple[Sequence[Any], Sequence[Any]] = (), ()  # Queues and stages that events themselves list
         self._readers = {
             "track_event": self._read_event,
             "gpu_render_stage_event": self._read_stage,
@@ -289,7 +255,7 @@ class _Events:
     def _read_event(self, packet: Any, sequence: _Sequence, moment: _Moment | None) -> None:
         event = packet.track_event
         type_, name, duration_ns = event.type, event.name_iid, 0
-        if event.HasField("legacy_event"):
+        if event.HasField("legacy_event"):  # of Chrome's browser
             old = event.legacy_event
             type_, name, duration_ns = type_ or _PHASES.get(old.phase, 0), name or old.name_iid, old.duration_us * 1_000
         reason = self._refused(packet, sequence, type_, moment, duration_ns)
@@ -311,6 +277,16 @@ class _Events:
             self._add_sample(number, sequence, uuid, event.double_counter_value if is_double else event.counter_value)
         self._read_more(event, sequence, number)
 
+    def _read_more(self, event: Any, sequence: _Sequence, number: int) -> None:
+        """Read the flows of an event, and samples of counters that it brings along."""
+        for ids, is_last in ((event.flow_ids, 0), (event.terminating_flow_ids, 1)):
+            for flow in ids:
+                self.flows.extend((number, flow, is_last))
+        for what in ("extra_counter", "extra_double_counter"):
+            uuids = getattr(event, f"{what}_track_uuids") or getattr(sequence.defaults, f"{what}_track_uuids", ())
+            for uuid, value in zip(uuids, getattr(event, f"{what}_values"), strict=False):
+                self._add_sample(number, sequence, uuid, value)
+
     @staticmethod
     def _refused(packet: Any, sequence: _Sequence, type_: int, moment: _Moment | None, duration_ns: int) -> str:
         """Return why an event is not read; empty where it is."""
@@ -327,22 +303,6 @@ class _Events:
     def _add(self, moment: _Moment, track: TrackKey, *rest: int) -> None:
         self._rows.extend((*moment, self.tracks.setdefault(track, len(self.tracks)), *rest))
         self._count += 1
-
-    def _read_more(self, event: Any, sequence: _Sequence, number: int) -> None:
-        """Read the flows of an event, and samples of counters that it brings along."""
-        told, last = (event.flow_ids, event.flow_ids_old), (event.terminating_flow_ids, event.terminating_flow_ids_old)
-        for ids, is_last in ((told[0], 0), (told[1], 0), (last[0], 1), (last[1], 1)):
-            for flow in ids:
-                self.flows.extend((number, flow, is_last))
-        for what in ("counter", "double_counter"):
-            values = getattr(event, f"extra_{what}_values")
-            if values:
-                uuids = getattr(event, f"extra_{what}_track_uuids") or getattr(
-                    sequence.defaults, f"extra_{what}_track_uuids", ()
-                )
-                self._left_out["samples of no counter"] += max(len(values) - len(uuids), 0)
-                for uuid, value in zip(uuids, values, strict=False):
-                    self._add_sample(number, sequence, uuid, value)
 
     def _add_sample(self, event: int, sequence: _Sequence, uuid: int, value: float) -> None:
         if uuid in self.descriptors and self.descriptors[uuid].counter.is_incremental:
@@ -426,10 +386,8 @@ class _Maker:
         ).trace()
 
     def _slices(self) -> tuple[Int64Array, Int64Array, Int64Array, Int64Array]:
-        """Return of slices and instants the event that begins each, the start and the end; and the slice of each event, or -1.
-
-        An end belongs to the newest slice of its track that is open.
-        """
+        """Return of slices and instants their first event, start and end, and the slice of each event, or -1."""
+        # An end belongs to the newest slice of its track that is open, whatever its name is.
         events, kind = self._events, np.where(self._is_known, self._events.type, 0)
         both = np.flatnonzero((kind == BEGIN) | (kind == END))
         is_begin = kind[both] == BEGIN
@@ -557,3 +515,91 @@ def _counter_name(uuid: int, track: Track) -> str:
     """Return the name of a counter, with its unit."""
     name = track.name or f"counter {uuid}"
     return cut_text(name if not track.unit or name.endswith(track.unit) else f"{name}_{track.unit}")
+
+
+def load_messages() -> Any:
+    """Return Perfetto's module of messages."""
+    try:
+        from perfetto.protos.perfetto.trace import perfetto_trace_pb2
+    except ImportError as error:
+        raise MissingExtraError(
+            "Perfetto's files are read and written by its package perfetto, which is not installed. "
+            f"Install it with: {install_line('perfetto')} - or save as .json.gz, which Perfetto opens, too."
+        ) from error
+    return perfetto_trace_pb2
+
+
+class Packets:
+    """The packets of a file, packed by gzip or not; one that was cut off is read as far as it goes."""
+
+    def __init__(self, path: str | PathLike[str]) -> None:
+        self.path = str(path)
+        self.left_out = Counter[str]()  # How many packets and events were not read, by what they are
+        self.count = self.damaged_count = self.lost_bytes = self._inflated_bytes = 0
+        self.is_cut = False  # Whether the file could not be unpacked to its end
+        self._most_bytes = room_bytes()
+        self._content = self._read(Path(path))
+
+    def own(self) -> bytes | None:
+        """Return the trace that a file of ours holds; None for files of others, and for several of ours in one."""
+        if self._content.count(OWN_HEAD) != 1:
+            return None
+        begin = self._content.index(OWN_HEAD) + len(OWN_HEAD)
+        data = begin + VARINT_BYTES
+        return self._content[data : data + varint_size(self._content[begin:data])]
+
+    def __iter__(self) -> Iterator[tuple[str | None, Any]]:
+        """Yield what each packet holds, and its message; those that are packed are unpacked."""
+        shown = 0
+        with steps(len(self._content) // _STEP_BYTES, "reading") as step:
+            for end, data, packet in self._parsed(self._content):
+                if data == "compressed_packets":
+                    yield from (inner[1:] for inner in self._parsed(self._inflated(packet.compressed_packets)))
+                else:
+                    yield data, packet
+                while shown < end // _STEP_BYTES:
+                    shown += 1
+                    step("packets")
+
+    def _parsed(self, content: bytes) -> Iterator[tuple[int, str | None, Any]]:
+        """Yield where each packet of some bytes ends, what it holds, and its message."""
+        parse, done = load_messages().TracePacket.FromString, 0
+        from google.protobuf.message import DecodeError
+
+        for begin, end in frames(content):
+            if end > len(content):
+                break
+            done = end
+            self.count += 1
+            try:
+                packet = parse(content[begin:end])
+            except DecodeError:
+                self.damaged_count += 1
+            else:
+                yield end, packet.WhichOneof("data"), packet
+        self.lost_bytes += len(content) - done
+
+    def _inflated(self, packed: bytes) -> bytes:
+        """Return packets that are packed within a packet; nothing where that is damaged."""
+        try:
+            content = zlib.decompressobj().decompress(packed, self._most_bytes + 1)
+        except zlib.error:
+            self.left_out["damaged packed packets"] += 1
+            return b""
+        self._inflated_bytes += len(content)
+        require_room(self._inflated_bytes, repr(self.path), self._most_bytes)
+        return content
+
+    def _read(self, path: Path) -> bytes:
+        parts: list[bytes] = []
+        try:
+            require_room(path.stat().st_size, repr(self.path))
+            with path.open("rb") as file:
+                parts.extend(unpacked(file))
+        except TraceFileError:
+            raise
+        except (OSError, EOFError, zlib.error) as error:
+            if not parts:
+                raise TraceFileError(f"{self.path!r} cannot be read: {error}. Copy it again.") from error
+            self.is_cut = True
+        return b"".join(parts)

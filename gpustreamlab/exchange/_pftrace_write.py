@@ -18,29 +18,28 @@ import numpy as np
 
 from gpustreamlab._util.shell import steps
 from gpustreamlab.errors import TraceError
+from gpustreamlab.exchange._chrome_write import nesting_order, sublanes
 from gpustreamlab.exchange._formats import require_suffix
-from gpustreamlab.exchange._pftrace_packets import (
+from gpustreamlab.exchange._pftrace import (
     BEGIN,
     CLEARED,
     COUNTER,
     END,
     INSTANT,
     NEEDS_STATE,
+    OWN_HEAD,
+    VARINT_BYTES,
     load_messages,
-    own_packet,
 )
-from gpustreamlab.exchange._sublanes import nesting_order, sublanes
 from gpustreamlab.model import SPAN_KINDS, Lane, Trace, WorkDetail, parquet_bytes, write_file_whole
 from gpustreamlab.typing import Int64Array, LaneKind
 
 SUFFIXES = (".pftrace", ".pftrace.gz")
-LAST_NS = (1 << 62) - 1
-"""The latest time in a file: of 2116."""
+LAST_NS = (1 << 62) - 1  # The latest time in a file: of 2116
 _SEQUENCE = 1
 _BOOTTIME, _CLOCK = 6, 64
 """Numbers of clocks: the one of the file, and that of the sequence."""
-_BLOCK_PACKETS = 4_096
-"""Packets that are written at once."""
+_BLOCK_PACKETS = 4_096  # Packets that are written at once
 _PACKED_LEVEL = 6
 _NUMBERS = {"correlation": "correlation", "size_bytes": "size_bytes", "queued_ns": "queued_before_ns"}
 """Arguments of spans that are numbers, and their names in the file."""
@@ -48,40 +47,7 @@ _ARGUMENTS = ("full_name", "launch", *_NUMBERS.values())
 
 
 def write_pftrace(trace: Trace, path: str | PathLike[str]) -> None:
-    """Write a trace for Perfetto's viewer and engine.
-
-    Parameters
-    ----------
-    trace
-        The trace. `read_pftrace` returns the same one.
-    path
-        Where; the suffix is ``.pftrace``, or ``.pftrace.gz`` for a packed one.
-
-    Raises
-    ------
-    OptionError
-        If the suffix is another one.
-    TraceError
-        If times are further apart than 146 years.
-    MissingExtraError
-        If Perfetto's package is not installed.
-    TraceFileError
-        If the file cannot be written; one that was there before is then left as it was.
-
-    Notes
-    -----
-    Tracks are grouped by device and partition. Where spans of a lane overlap and do not nest, as Perfetto wants them to, the
-    lane has several tracks. A wait or launch is drawn as a flow where its source starts first.
-
-    Examples
-    --------
-    >>> from gpustreamlab.exchange._pftrace import read_pftrace
-    >>> from gpustreamlab.exchange._pftrace_write import write_pftrace
-    >>> path = getfixture("tmp_path") / "run.pftrace"
-    >>> write_pftrace(Trace.from_columns(start_ns=[0, 5], end_ns=[9, 7], stream=["a", "b"]), path)
-    >>> read_pftrace(path).end_ns.tolist()
-    [9, 7]
-    """
+    """Write a trace for Perfetto's viewer and engine."""
     name = require_suffix(path, SUFFIXES, "Perfetto's files")
     writer = _Writer(trace)
 
@@ -107,8 +73,7 @@ class _Writer:
         counts = np.ones(len(trace.lanes), np.int64)
         np.maximum.at(counts, trace.lane, sub + 1)
         place = (np.cumsum(counts) - counts)[trace.lane] + sub
-        self._order = nesting_order(trace.start_ns, trace.end_ns, place)
-        """Rows in the order in which they are written."""
+        self._order = nesting_order(trace.start_ns, trace.end_ns, place)  # Rows in the order in which they are written
         self._bounds = np.searchsorted(place[self._order], np.arange(int(counts.sum()) + 1)).tolist()
         """Where spans of each track begin in it."""
         self._tracks = _Tracks(trace, counts.tolist())
@@ -116,7 +81,7 @@ class _Writer:
     def write(self, file: Any) -> None:
         """Write everything into a file that is open."""
         self._file = file
-        file.write(own_packet(parquet_bytes(self._trace)))
+        file.write(_own_packet(parquet_bytes(self._trace)))
         self._write_head()
         self._write_tracks_and_counters()
         self._write_slices()
@@ -232,10 +197,8 @@ class _Tracks:
 
     def __init__(self, trace: Trace, counts: Sequence[int]) -> None:
         self._device = trace.metadata.device
-        self.all: list[dict[str, Any]] = []
-        """Descriptors, in the order of their uuids, which begin with 1."""
-        self.spans: list[tuple[int, int]] = []
-        """Number and lane of each track of spans."""
+        self.all: list[dict[str, Any]] = []  # Descriptors, in the order of their uuids, which begin with 1
+        self.spans: list[tuple[int, int]] = []  # Number and lane of each track of spans
         self._ranks: Counter[int] = Counter()
         self._groups: dict[tuple[object, ...], int] = {}
         self._of_lane: list[int] = []
@@ -320,3 +283,14 @@ def _samples(trace: Trace) -> list[tuple[int, int, Int64Array]]:
         (int(lane[head]), int(name[head]), rows)
         for head, rows in zip(heads, np.split(order, heads[1:]), strict=bool(len(heads)))
     ]
+
+
+def _own_packet(data: bytes) -> bytes:
+    """Return the packet that holds a trace of ours, a Parquet file."""
+    front = OWN_HEAD + _varint(len(data))
+    return b"\n" + _varint(len(front) + len(data)) + front + data
+
+
+def _varint(value: int) -> bytes:
+    """Return a size in `VARINT_BYTES`, more than it may need."""
+    return bytes(value >> 7 * place & 0x7F | (0x80 if place < VARINT_BYTES - 1 else 0) for place in range(VARINT_BYTES))

@@ -52,7 +52,7 @@ def freeze_column(name: str, values: object, dtype: DTypeLike) -> NDArray[Any]:
 
 
 def unchangeable(values: NDArray[Any]) -> NDArray[Any]:
-    """Return a copy that nobody can make writable again: `freeze_column` need not copy it once more.
+    """Return a copy that nobody can make writable again, or what is one: `freeze_column` need not copy it once more.
 
     Examples
     --------
@@ -60,7 +60,8 @@ def unchangeable(values: NDArray[Any]) -> NDArray[Any]:
     >>> freeze_column("start_ns", values, np.int64) is values
     True
     """
-    return np.frombuffer(values.tobytes(), values.dtype)
+    owner: object = values.base
+    return values if isinstance(owner, bytes) else np.frombuffer(values.tobytes(), values.dtype)
 
 
 def require_equal_lengths(owner: str, columns: Mapping[str, NDArray[Any]]) -> None:

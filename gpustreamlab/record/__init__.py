@@ -15,7 +15,7 @@ from gpustreamlab.record._chunks import (
     make_samples,
     thinned,
 )
-from gpustreamlab.record._extents import RowFinder
+from gpustreamlab.record._extents import Intervals, RowFinder, find_innermost
 from gpustreamlab.record._in_flight import DEFAULT_PENDING_LIMIT, NO_UNENDED, Unended
 from gpustreamlab.record._journal import JoinedJournal, Journal, capture_windows
 from gpustreamlab.record._names import cut_text
@@ -43,6 +43,7 @@ __all__ = [
     "CardClocks",
     "Chunk",
     "ChunkLog",
+    "Intervals",
     "JoinedJournal",
     "Journal",
     "LaneWriter",
@@ -60,6 +61,7 @@ __all__ = [
     "capture_windows",
     "counters_of",
     "cut_text",
+    "find_innermost",
     "fold",
     "join",
     "make_samples",

@@ -6,6 +6,7 @@ their records, by whatever thread: the work of the lane whose launch lies betwee
 
 from __future__ import annotations
 
+from array import array
 from collections.abc import Callable, Mapping
 from typing import NamedTuple
 
@@ -62,11 +63,11 @@ def find_innermost(
     above = find_enclosing(ordered)
     if itself is not None:
         mine = np.flatnonzero(itself >= 0)
-        place = np.empty(len(order), np.int64)
-        place[order] = np.arange(len(order))
+        place = np.empty(len(order), np.int32)
+        place[order] = np.arange(len(order), dtype=np.int32)
         found[mine] = above[place[itself[mine]]]
-    inside = np.flatnonzero(found >= 0)
-    ended = inside[at[inside] >= ordered.end[found[inside]]]
+        del mine, place
+    ended = np.flatnonzero((found >= 0) & (at >= ordered.end[found]))
     jumps = [above.astype(np.int32)]  # to what lies 1 above, 2, 4, ..., and ends no earlier
     while ended.size and (jumps[-1] >= 0).any():
         jumps.append(np.where(jumps[-1] >= 0, jumps[-1][jumps[-1]], -1))
@@ -75,13 +76,14 @@ def find_innermost(
         goes = (higher >= 0) & (at[ended] >= ordered.end[higher])
         found[ended[goes]] = higher[goes]
     found[ended] = above[found[ended]]
-    return np.where(found >= 0, order[found], -1).astype(np.int64)
+    return np.where(found >= 0, order[found], -1).astype(np.int64, copy=False)
 
 
 def find_enclosing(ordered: Intervals) -> Int64Array:
     """Return for each interval the index of the innermost one that encloses it, or -1."""
-    ends, is_first = ordered.end.tolist(), np.diff(ordered.group, prepend=ordered.group[:1]).astype(bool).tolist()
-    above: list[int] = []
+    # No list: of a million intervals their numbers would take 60 MB more.
+    ends, is_first = ordered.end.data, np.diff(ordered.group, prepend=ordered.group[:1]).astype(bool).data
+    above = array("q")
     opened: list[int] = []  # each is looked at once when it closes, however deep they nest
     for place, (end, begins) in enumerate(zip(ends, is_first, strict=True)):
         if begins:
@@ -90,7 +92,7 @@ def find_enclosing(ordered: Intervals) -> Int64Array:
             opened.pop()
         above.append(opened[-1] if opened else -1)
         opened.append(place)
-    return np.array(above, np.int64)
+    return np.frombuffer(above, np.int64)
 
 
 def _last_started(ordered: Intervals, group: Int64Array, at: Int64Array) -> Int64Array:

@@ -54,10 +54,9 @@ class Batch(NamedTuple):
 
 
 class BatchEncoder:
-    """Turns chunks into the bytes of one stream. What it returned need not be written.
+    """Turns chunks into the bytes of one stream. What it returned need not be written."""
 
-    It lets go of the interpreter as seldom as it can: each time, a busy cell keeps it for 5 ms and more.
-    """
+    # It lets go of the interpreter as seldom as it can: each time, a busy cell keeps it for 5 ms and more.
 
     def __init__(self) -> None:
         import pyarrow as pa
@@ -126,11 +125,10 @@ def _facts_of(chunk: Chunk) -> dict[str, Any]:
 
 
 class ChunkDecoder:
-    """Turns batches into the chunks that they were made of, those of older versions too.
+    """Turns batches into the chunks that they were made of, those of older versions too."""
 
-    Version 1 told lists as what was added, markers with the tables, of a clear that rows are forgotten and names are not, and
-    how many rows were missed since then.
-    """
+    # Version 1 told lists as what was added, markers with the tables, of a clear that rows are forgotten and names are not, and
+    # how many rows were missed since then.
 
     def __init__(self) -> None:
         self._lists: dict[str, list[Any]] = {}

@@ -1,4 +1,4 @@
-"""A run on disk while it goes on: nothing is lost when the process is killed."""
+"""A run on disk while it goes on: nothing is lost when the process is killed; and traces of it, and of any other file."""
 
 from __future__ import annotations
 
@@ -7,15 +7,19 @@ import logging
 import time
 import warnings
 import weakref
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterable, Mapping
+from datetime import UTC, datetime
+from os import PathLike, fspath
 from pathlib import Path
 from typing import Any
 
 from gpustreamlab._util.background import Updater
 from gpustreamlab._util.defences import HomeProcess, delayed_interrupts, process_lock
-from gpustreamlab.errors import DeviceError, SpoolWarning
-from gpustreamlab.record import START, Chunk, Recorder
-from gpustreamlab.sinks._spool_format import BatchEncoder, SpoolFile
+from gpustreamlab.errors import DeviceError, OptionError, SpoolWarning, TraceError, TraceFileError
+from gpustreamlab.exchange import check_format, read_as, read_ranks
+from gpustreamlab.model import Trace
+from gpustreamlab.record import START, Chunk, Recorder, fold, join
+from gpustreamlab.sinks._spool_format import BatchEncoder, BatchReader, ChunkDecoder, SpoolFile
 from gpustreamlab.typing import SpoolState
 
 _log = logging.getLogger(__name__)
@@ -238,3 +242,88 @@ def _step_of(spool: Spool) -> Callable[[], bool]:
         return alive is not None and alive.state in _ALIVE
 
     return step
+
+
+def read_any(path: str | PathLike[str] | Iterable[str | PathLike[str]], format: str = "auto") -> Trace:  # noqa: A002
+    """Read a trace of ours, or what another tool recorded; see `gpustreamlab.load_trace`."""
+    check_format(format)
+    given = path if isinstance(path, Iterable) and not isinstance(path, (str, bytes)) else [path]
+    paths = [_path(one) for one in given]
+    if not paths:
+        raise OptionError("load_trace() got no file. Give the path of one, or those of all ranks of a job.")
+    return read_ranks(paths, format) if len(paths) > 1 else read_as(format, paths[0], {"spool": read_spool})
+
+
+def _path(given: object) -> Path:
+    text = fspath(given) if isinstance(given, (str, PathLike)) else None
+    if not isinstance(text, str):
+        raise OptionError(f"load_trace() got a {type(given).__name__}; it takes a path, as gsl.load_trace('run.parquet').")
+    if "://" in text:
+        raise OptionError(
+            f"{text!r} is a URL, and gpustreamlab opens no connection. Download it, then give the file's path: "
+            "gsl.load_trace('run.json.gz')."
+        )
+    return Path(text)
+
+
+def read_spool(path: str | PathLike[str]) -> Trace:
+    """Read what ``Session(spool=...)`` has written so far; see `gpustreamlab.load_trace`."""
+    target = Path(path)
+    try:
+        decoder = ChunkDecoder()
+        reader = BatchReader(target, decoder)
+        try:
+            return _Replay(reader, decoder).trace()
+        finally:
+            reader.close()
+    except (TraceError, OSError, *_GARBAGE) as error:
+        reason = " ".join(str(getattr(error, "strerror", None) or error).split()) or type(error).__name__
+        raise TraceFileError(
+            f"{str(target)!r} cannot be read as a spool: {reason.rstrip('.')}. Nothing of it can be used."
+        ) from error
+
+
+_GARBAGE = (ValueError, KeyError, TypeError, AttributeError, IndexError, OverflowError, RecursionError, MemoryError)
+"""What a file raises whose checksums are right and whose contents are not."""
+
+
+class _Replay:
+    """Reads a spool again, in the order in which it was written."""
+
+    def __init__(self, reader: BatchReader, decoder: ChunkDecoder) -> None:
+        self._last: Mapping[str, Any] = {}
+        self._limit_bytes = 0
+        self._unfinished = ""
+        chunks: list[Chunk] = []
+        for chunk, facts in reader:
+            if chunk.is_anew:  # gives the memory of those before back
+                chunks.clear()
+            chunks.append(chunk)
+            self._unfinished = facts.get("unfinished", self._unfinished)
+            self._limit_bytes = facts.get("limit_bytes", self._limit_bytes)
+            self._last = facts
+        if not any(chunk.tables for chunk in chunks):
+            raise ValueError("it was cut off before anything was in it")
+        told = join(chunks)
+        self._told = told if decoder.markers is None else told._replace(markers=decoder.markers)
+        self._damage = reader.damage
+
+    def trace(self) -> Trace:
+        """Return everything as a trace."""
+        return fold([self._told], recovery_note=self._note(self._damage))
+
+    def _note(self, damage: str) -> str:
+        """Say what may be missing."""
+        notes = []
+        if not self._last.get("end"):
+            written = datetime.fromtimestamp(self._last["written_unix_ns"] / 1e9, UTC)
+            missing = f"what came after {written:%Y-%m-%d %H:%M:%S} UTC is missing"
+            notes.append(f"recovered from a spool whose session was not closed: {missing}")
+            notes += [f"at that time {self._unfinished}"] if self._unfinished else []
+        if damage and self._last.get("end"):
+            notes.append("the end of the spool is damaged")
+        if self._limit_bytes:
+            notes.append(
+                f"the spool reached its limit of {self._limit_bytes:,} bytes (spool_limit_bytes), later spans are missing"
+            )
+        return "; ".join(notes)

@@ -44,4 +44,4 @@ def test_what_it_says_of_the_file_is_what_the_file_holds(lesson):
 
 
 def test_files_of_every_kind_are_left_behind(lesson):
-    assert {path.suffix for path in lesson[0].glob("yours*")} == {".parquet", ".gz", ".arrow", ".csv", ".html"}
+    assert {path.suffix for path in lesson[0].glob("yours*")} == {".parquet", ".gz", ".csv", ".html"}

@@ -6,13 +6,11 @@ import os
 import socket
 import subprocess
 import sys
-from contextlib import contextmanager
 
 import pytest
 
 import gpustreamlab as gsl
 from gpustreamlab import cli
-from gpustreamlab._util import host
 from gpustreamlab.errors import OptionError
 from tests.helpers.kineto import two_streams, write
 from tests.helpers.traces import empty_trace, make_trace, pipeline_trace
@@ -96,7 +94,7 @@ def test_view_replaces_only_a_page_that_can_be_drawn_again(capsys, here, saved):
 
 
 def test_a_page_is_named_as_the_file_without_what_tells_its_format(here):
-    for name in ("host.17000.pt.trace.json.gz", "/else/host.sqlite", "host", "file:///else/host.nsys-rep"):
+    for name in ("host.17000.pt.trace.json.gz", "/else/host.sqlite", "host", "host.nsys-rep"):
         assert str(cli._page_beside(name)) == "host.html"
 
 
@@ -141,67 +139,6 @@ def test_convert_says_what_a_file_lacks(capsys, here, monkeypatch):
     assert capsys.readouterr().out.splitlines()[1:] == ["1 kernel of 9 events", "It has no SM count."]
 
 
-@contextmanager
-def pipe_of(path):
-    """What a shell gives a command for `<(cat path)`."""
-    with subprocess.Popen(["cat", path], stdout=subprocess.PIPE) as cat:
-        yield f"/dev/fd/{cat.stdout.fileno()}"
-
-
-@pytest.mark.parametrize("suffix", [".parquet", ".arrow", ".json", ".json.gz", ".pftrace", ".pftrace.gz", ".html"])
-def test_a_pipe_is_read_as_the_file(here, saved, suffix):
-    cli.main(["convert", saved, f"file{suffix}"])
-    with pipe_of(f"file{suffix}") as pipe:
-        assert_same_trace(gsl.load_trace(pipe), gsl.load_trace(f"file{suffix}"))
-
-
-def test_view_of_a_pipe_tells_what_view_of_the_file_does(capsys, here):
-    path = write(here / "trace.json.gz", two_streams())
-    path.write_bytes(path.read_bytes()[:-20])  # it ends early, as after a full disk
-    told = []
-    with pipe_of("trace.json.gz") as pipe:
-        for name in ("trace.json.gz", pipe):
-            assert cli.main(["view", name]) == 0
-            told.append(capsys.readouterr().out)
-    assert told[0] == told[1]
-    assert told[0].endswith("Timeline: trace.html\n")
-
-
-def test_ranks_may_be_pipes(here):
-    names = [f"rank{number}.json" for number in (0, 1)]
-    for number, name in enumerate(names):
-        write(here / name, two_streams() | {"distributedInfo": {"rank": number, "world_size": 2}})
-    with pipe_of(names[0]) as first, pipe_of(names[1]) as second:
-        assert_same_trace(gsl.load_trace([first, second]), gsl.load_trace(names))
-
-
-def test_what_is_wrong_with_a_pipe_names_the_pipe(capsys, monkeypatch, here, saved):
-    (here / "empty").touch()
-    monkeypatch.setattr(host, "LARGEST_UNPACKED_BYTES", 1_000_000)
-    (here / "large").write_bytes(bytes(1_000_001))
-    for name, words in (("empty", "is empty"), ("large", "is larger than 1,000,000 bytes"), (saved, "is read as 'parquet'")):
-        with pipe_of(name) as pipe, pipe_of(name) as other:
-            line = told_in_one_line(capsys, "convert", pipe, *([other] if name == saved else []), "out.parquet")
-        assert f"{pipe!r} {words}" in line
-
-
-def test_convert_writes_to_standard_output_and_tells_aside(capfdbinary, here, saved):
-    for name, arguments in (("out.parquet", ()), ("out.json.gz", ("--to", "json.gz")), ("out.html", ("--to", "html"))):
-        assert cli.main(["convert", saved, "-", *arguments]) == 0
-        out, err = capfdbinary.readouterr()
-        (here / name).write_bytes(out)
-        assert_same_trace(gsl.load_trace(name), pipeline_trace())
-        assert err.startswith(b"-: 24 spans in 3 lanes\n")
-
-
-def test_standard_input_is_read_and_may_become_standard_output(here, saved):
-    environment = os.environ | {"PYTHONPATH": str(cli.Path(gsl.__file__).parents[1])}
-    command = [sys.executable, "-m", "gpustreamlab.cli", "convert", "-", "-"]
-    data = (here / saved).read_bytes()
-    done = subprocess.run(command, input=data, capture_output=True, check=True, env=environment)
-    assert (done.stdout, done.stderr) == (data, b"-: 24 spans in 3 lanes\n")
-
-
 def test_several_files_are_ranks(monkeypatch, here):
     asked = []
     monkeypatch.setattr(cli, "load_trace", lambda paths, name: asked.append((paths, name)) or pipeline_trace())
@@ -215,7 +152,6 @@ WRONG = {
     "page": (["view", "run.parquet", "-o", "page.pdf"], "'page.pdf' has to end in .html"),
     "suffix": (["convert", "gone.json", "out.xlsx"], "cannot be saved as 'out.xlsx': choose from '.parquet'"),
     "onto itself": (["convert", "run.parquet", "./run.parquet"], "would replace what is read"),
-    "to": (["convert", "run.parquet", "out.json", "--to", "csv"], "'out.json' is written as, its suffix says"),
     "folder": (["convert", "run.parquet", "none/out.parquet"], "cannot be written: there is no folder"),
     "URL": (["view", "https://example.org/run.json"], "opens no connection. Download it"),
     "other formats together": (["convert", "run.parquet", "run.parquet", "out.parquet"], "read as 'parquet'"),
@@ -261,7 +197,7 @@ def test_help_tells_files_and_formats(capsys, command):
         cli.main([command, "-h"])
     assert caught.value.code == 0
     out = " ".join(capsys.readouterr().out.split())
-    assert "auto (by its first bytes), parquet, spool, arrow, html, kineto, chrome, nsys, perfetto" in out
+    assert "auto (by its first bytes), parquet, spool, html, kineto, chrome, nsys, perfetto" in out
     assert ("No port is opened" if command == "view" else ".pftrace, .pftrace.gz, .json") in out
 
 

@@ -13,8 +13,7 @@ from gpustreamlab._util.background import Updater, check_refresh_hz
 from gpustreamlab.analysis import format_ns, span_rows
 from gpustreamlab.draw import name_styles, plan_picture, style_entries
 from gpustreamlab.errors import DeviceError, OptionError, StickyDeviceError
-from gpustreamlab.sinks._live_spans import KNOWN_SPANS, WAITING_EDGES, LastRanges, SpanReader
-from gpustreamlab.sinks.live import FindingWatch, LiveFeed
+from gpustreamlab.sinks.live import KNOWN_SPANS, WAITING_EDGES, FindingWatch, LastRanges, LiveFeed, SpanReader
 from gpustreamlab.workloads import spin
 from tests.helpers.fake_activity import FakeActivitySource, FakeSourceBackend
 from tests.helpers.instant_backend import InstantBackend
@@ -462,7 +461,7 @@ class TestZero:
         assert left_ns == int(trace.end_ns[trace.lane == 0].max()) - int(trace.start_ns.min())
 
     def test_where_too_many_came_the_zero_stays_and_the_header_says_the_true_width(self, lab, feed, monkeypatch):
-        monkeypatch.setattr("gpustreamlab.sinks._live_spans.MOVED_SPANS", 3)
+        monkeypatch.setattr("gpustreamlab.sinks.live.MOVED_SPANS", 3)
         monkeypatch.setattr("gpustreamlab.sinks.live.COUNT_EVERY_S", 0.0)
         (first,), (second,) = run_long_and_short(lab, feed.refresh)
         trace = lab.trace

@@ -22,7 +22,7 @@ from gpustreamlab.record import SPAN_COLUMNS, _chunks
 from gpustreamlab.sinks import _spool_format as _file
 from gpustreamlab.sinks import spool as _spool
 from gpustreamlab.sinks._spool_format import VERSION_KEY
-from gpustreamlab.sinks.reading import read_spool
+from gpustreamlab.sinks.spool import read_spool
 from gpustreamlab.typing import EdgeKind, SpoolState
 from gpustreamlab.workloads import spin
 from tests.helpers import long_runs

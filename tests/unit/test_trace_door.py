@@ -40,10 +40,10 @@ def test_nodes_files_merges_parts_and_comparisons_do(tmp_path):
     trace = pipeline_trace()
     with Node() as node:
         of_node = node.trace
-    for name in ("run.parquet", "run.arrow", "run.json"):
+    for name in ("run.parquet", "run.json"):
         trace.save(tmp_path / name)
     trace.timeline().save(tmp_path / "run.html", with_data=True)
-    files = [load_trace(tmp_path / name) for name in ("run.parquet", "run.arrow", "run.json", "run.html")]
+    files = [load_trace(tmp_path / name) for name in ("run.parquet", "run.json", "run.html")]
     parts = [trace[:3], trace.between(0, 10**6), trace.where(kind="range"), merge([trace]), pickle.loads(pickle.dumps(trace))]
     compared = compare(tmp_path / "run.parquet", model.Trace.from_columns(start_ns=[0], end_ns=[1], stream=["a"]))
     assert {type(one) for one in (of_node, *files, *parts, compared.a, compared.b)} == {Trace}

@@ -14,10 +14,6 @@ import gpustreamlab as gsl
 from gpustreamlab import Trace
 from gpustreamlab._util import host
 from gpustreamlab.errors import TraceFileError
-from gpustreamlab.exchange import _json_events
-from gpustreamlab.exchange._chrome_events import Event, Top
-from gpustreamlab.exchange._json_events import EventFile
-from gpustreamlab.record._extents import ANNOTATION_CODE, Intervals, find_innermost, span_work
 from tests.helpers.files import METADATA_KEY
 
 LIMIT_BYTES = 2 << 20
@@ -112,96 +108,6 @@ def test_half_of_the_memory_that_is_free_is_the_limit_where_it_is_less(tmp_path,
     assert host.room_bytes() == 100_000
     (tmp_path / "memory.max").write_text("max\n")
     assert host.room_bytes() == 300 << 10
-
-
-class _Part(bytes):
-    """A part of a file that counts what is copied where it is put behind others."""
-
-    copied_bytes = 0
-
-    def __radd__(self, before):
-        if isinstance(before, bytearray):
-            return NotImplemented  # which grows in place
-        _Part.copied_bytes += len(before)
-        return before + bytes(self)
-
-
-class _Searched:
-    """A regular expression that counts what it looks at."""
-
-    def __init__(self, pattern):
-        self._pattern, self.byte_count = pattern, 0
-
-    def finditer(self, text, first=0):
-        self.byte_count += len(text) - first
-        return self._pattern.finditer(text, first)
-
-    def search(self, text, first=0):
-        return self._pattern.search(text, first)
-
-
-@pytest.mark.parametrize(
-    ("begin", "end"),
-    [(b'{"a": "', b'"}'), (b'{"traceEvents": [{"ph": "', b'"}]}'), (b'{"traceEvents": [{"ph": "X"', b"}]}")],
-    ids=["before the events", "within an event", "blanks"],
-)
-def test_each_part_of_a_file_of_events_is_looked_at_a_few_times_only(tmp_path, monkeypatch, begin, end):
-    path = tmp_path / "run.json"
-    text = begin + (b" " if b"X" in begin else b"A") * 500_000 + end
-    path.write_bytes(text)
-    monkeypatch.setattr(_Part, "copied_bytes", 0)
-    searched = _Searched(_json_events._BETWEEN)
-    monkeypatch.setattr(_json_events, "_BETWEEN", searched)
-    monkeypatch.setattr(_json_events, "LARGEST_EVENT_BYTES", 100_000)
-    parts = [_Part(text[place : place + 1_000]) for place in range(0, len(text), 1_000)]
-    monkeypatch.setattr(EventFile, "_parts", lambda *_: iter(parts))
-    file = EventFile(path, Event, Top)
-    try:
-        assert sum(map(len, file.blocks())) + file.damaged_count > 0
-    except TraceFileError as error:
-        assert "holds neither a list of events" in str(error)  # noqa: PT017
-    assert _Part.copied_bytes + searched.byte_count < 10 * len(text)
-
-
-class _Looked(np.ndarray):
-    """An array that counts how many of its values were taken out."""
-
-    count = 0
-
-    def __getitem__(self, key):
-        found = super().__getitem__(key)
-        _Looked.count += np.size(found)
-        return found
-
-
-def looked(values):
-    _Looked.count = 0
-    return np.asarray(values).view(_Looked)
-
-
-def test_what_lies_deep_is_found_by_as_few_looks(monkeypatch):
-    depth = 1_000
-    nest, late = np.arange(depth), 3 * depth + np.arange(depth)  # all of the nest has ended before the others begin
-    start, end = np.append(nest, late), np.append(3 * depth - nest, late + 1)
-    group = np.zeros(2 * depth, np.int64)
-    found = find_innermost(Intervals(group, start, looked(end), np.arange(2 * depth)), group[:depth], late)
-    assert found.tolist() == (depth + np.arange(depth)).tolist()
-    asked = np.append(late + 1, [3 * depth - 500])
-    inside = find_innermost(Intervals(group[:depth], nest, looked(end[:depth]), nest), np.zeros(depth + 1, np.int64), asked)
-    assert inside.tolist() == [-1] * depth + [499]
-    assert _Looked.count < 30 * depth
-
-
-def test_work_in_a_deep_nest_is_counted_in_as_few_looks():
-    depth = 1_000
-    kind = np.append(np.full(depth, ANNOTATION_CODE), np.full(2, 1))
-    start = np.append(np.arange(depth), [depth, depth + 10])
-    rows = {"kind": kind, "start_ns": start, "end_ns": np.append(np.full(depth, 5 * depth), [depth + 5, depth + 20])}
-    found = span_work(rows, looked(np.append(np.arange(-1, depth - 1), [depth - 1, 499])))
-    assert _Looked.count < 60 * depth
-    assert found["work_count"].tolist() == [2] * 500 + [1] * 500 + [1, 1]
-    assert found["work_end_ns"].tolist() == [depth + 20] * 500 + [depth + 5] * 501 + [depth + 20]
-    assert set(found["work_start_ns"].tolist()) == {depth, depth + 10}
 
 
 def test_a_deep_nest_is_read_as_it_is(tmp_path):

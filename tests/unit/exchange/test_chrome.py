@@ -4,35 +4,31 @@ from __future__ import annotations
 
 import gzip
 import json
-import os
 import random
-from pathlib import Path
+from functools import partial
 
 import numpy as np
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+import gpustreamlab as gsl
 from gpustreamlab.errors import TraceFileError
 from gpustreamlab.exchange import _json_events
-from gpustreamlab.exchange._chrome import read_chrome, slices_at
-from gpustreamlab.exchange._chrome_events import Event, Top
-from gpustreamlab.exchange._formats import find_format
+from gpustreamlab.exchange._chrome import slices_at
 from gpustreamlab.exchange._frame import match_begins
-from gpustreamlab.exchange._json_events import EventFile, guess_writer
+from gpustreamlab.exchange._json_events import guess_writer
 from gpustreamlab.model import EDGE_KINDS, SPAN_KINDS
-from gpustreamlab.trace import as_trace
 from tests.helpers.kineto import two_streams
 
-ROOT = Path(__file__).resolve().parents[3]
-SHARED = Path(os.environ.get("GPUSTREAMLAB_EXCHANGE", ROOT.parent / "shared" / "exchange")) / "traces"
+read_chrome = partial(gsl.load_trace, format="chrome")
 
 
 def read(path, content):
     """Read what a file with this content tells: bytes, text, or a value for JSON."""
     data = content if isinstance(content, bytes) else (content if isinstance(content, str) else json.dumps(content)).encode()
     path.write_bytes(data)
-    return as_trace(read_chrome(path))
+    return read_chrome(path)
 
 
 def spans_of(trace):
@@ -279,16 +275,6 @@ def test_times_are_exact_decimals(tmp_path):
     assert "1 refused, as their times make no sense" in trace.metadata.imported
 
 
-def test_viztracers_base_is_the_wall_clock(tmp_path):
-    content = {"traceEvents": [x("f", 5.5, 1)], "viztracer_metadata": {"baseTimeNanoseconds": 1_700_000_000_000_000_000}}
-    assert read(tmp_path / "a.json", content).metadata.epoch_unix_ns == 1_700_000_000_000_005_500
-
-
-def test_many_threads_share_a_lane(tmp_path):
-    trace = read(tmp_path / "a.json", [x("a", number, 1, tid=number) for number in range(5_000)])
-    assert (len(trace), len(trace.lanes), trace.lanes[-1].name) == (5_000, 4_096, "host: other threads")
-
-
 def test_lanes_stand_as_the_file_says(tmp_path):
     order = {"ph": "M", "name": "thread_sort_index", "pid": 1}
     events = [x("a", 1, 1, tid=1), x("b", 2, 1, tid=2), *({"tid": tid, "args": {"sort_index": -tid}} | order for tid in (1, 2))]
@@ -299,9 +285,9 @@ def test_lanes_stand_as_the_file_says(tmp_path):
     "content", ["", "<html></html>", "{}", "[]", '{"traceEvents": 3}', '{"traceEvents": []}', '[{"ph": "M"}]', "[["]
 )
 def test_a_file_that_is_no_trace_says_so(tmp_path, content):
-    with pytest.raises(TraceFileError, match=r"a\.json.*holds n"):
+    with pytest.raises(TraceFileError, match=r"a\.json.*(holds n|is empty)"):
         read(tmp_path / "a.json", content)
-    with pytest.raises(TraceFileError, match=r"cannot be read.*No such file"):
+    with pytest.raises(TraceFileError, match="There is no trace file"):
         read_chrome(tmp_path / "none.json")
 
 
@@ -358,44 +344,3 @@ def test_flows_are_bound_as_a_search_of_all_slices_says(slices, at_ns):
             assert found[place] == around[-1]
         else:
             assert found[place] == -1 or end[found[place]] == at_ns
-
-
-def test_deep_and_endless_files_end_soon(tmp_path):
-    for content in (b'[{"ph":"X","args":' + b"[" * 200_000, b"[" + b" " * 30_000_000, b'[{"name":"' + b"a" * 9_000_000):
-        with pytest.raises(TraceFileError):
-            read(tmp_path / "a.json", content)
-
-
-if SHARED.is_dir():  # nothing is skipped where it is not
-
-    def test_flows_are_those_that_perfettos_engine_finds():
-        path = SHARED / "chrome" / "flow_events_json_v1.json"
-        truth = json.loads(path.with_name(f"{path.name}.truth.json").read_text())
-        trace = read_chrome(path)
-        assert [(name, start, end - start) for _, name, _, start, end in spans_of(trace)] == [
-            (one["name"], one["ts"], one["dur"]) for one in truth["slices"]
-        ]
-        assert sorted(edge[:2] for edge in edges_of(trace)) == sorted((one["source"], one["target"]) for one in truth["flows"])
-
-    def test_viztracers_file_equals_its_truth():
-        path = SHARED / "chrome" / "viztracer_multithread.json.gz"
-        truth = json.loads(path.with_name(f"{path.name}.truth.json").read_text())
-        trace = read_chrome(path)
-        names = truth["metadata_names"]
-        for track in truth["tracks"]["tracks"]:
-            thread = names[f"thread_name|{track['pid']}|{track['tid']}"]
-            mine = trace.lane == [lane.name for lane in trace.lanes].index(f"host: {thread}")
-            assert (mine.sum(), trace.duration_ns[mine].sum()) == (track["spans"], track["sum_ns"])
-            assert (trace.start_ns[mine].min(), trace.end_ns[mine].max()) == (track["first_start_ns"], track["last_end_ns"])
-            assert len(set(trace.name[mine].tolist())) == track["distinct_names"]
-
-    @pytest.mark.parametrize("path", sorted(SHARED.glob("kineto/*.json.gz")), ids=lambda path: path.name.split(".")[0])
-    def test_files_of_pytorch_are_known_by_their_head(path):
-        assert find_format(path) == "kineto"
-
-    def test_a_real_file_of_pytorch_has_all_its_slices_read_as_plain_chrome_json_too():
-        path = SHARED / "kineto" / "a100_alexnet_sync.json.gz"
-        events = json.loads(gzip.decompress(path.read_bytes()))["traceEvents"]
-        assert len(read_chrome(path)) == sum(event["ph"] == "X" for event in events)
-        file = EventFile(path, Event, Top)
-        assert sum(map(len, file.blocks())) == len(events) == file.event_count

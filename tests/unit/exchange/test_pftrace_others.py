@@ -5,19 +5,20 @@ from __future__ import annotations
 import gzip
 import sys
 import zlib
+from functools import partial
 
 import pytest
 from perfetto.protos.perfetto.trace import perfetto_trace_pb2 as pb
 
+import gpustreamlab as gsl
 from gpustreamlab._util import host
 from gpustreamlab.errors import MissingExtraError, TraceFileError
-from gpustreamlab.exchange import _pftrace_packets
-from gpustreamlab.exchange._formats import find_format
-from gpustreamlab.exchange._pftrace import read_pftrace
-from gpustreamlab.exchange._pftrace_packets import is_pftrace
-from gpustreamlab.exchange._pftrace_write import write_pftrace
+from gpustreamlab.exchange import find_format
+from gpustreamlab.exchange._formats import is_pftrace
 from gpustreamlab.typing import LaneKind
 from tests.unit.exchange.test_pftrace import assert_all_same, random_trace
+
+read_pftrace = partial(gsl.load_trace, format="perfetto")
 
 BEGIN, END, INSTANT, COUNTER = (
     getattr(pb.TrackEvent, f"TYPE_{name}") for name in ("SLICE_BEGIN", "SLICE_END", "INSTANT", "COUNTER")
@@ -181,15 +182,6 @@ def test_times_since_1970_count_from_the_first(file, tmp_path):
     assert (trace.start_ns.tolist(), trace.metadata.epoch_unix_ns) == ([0, 1], first_ns)
 
 
-def test_distances_in_the_old_way_are_refused_and_counted(file, tmp_path):
-    file.event(INSTANT, 5, 1, "kept")
-    event = file.packet().track_event
-    event.type, event.timestamp_delta_us, event.name = INSTANT, 5, "refused"
-    trace = file.read(tmp_path)
-    assert [span[1] for span in spans(trace)] == ["kept"]
-    assert "1 events whose time is not told" in trace.metadata.imported
-
-
 def test_flows_from_a_thread_to_a_gpu_are_launches(file, tmp_path):
     file.track(1, thread="main")
     for uuid, ns, category, flows in [
@@ -268,16 +260,13 @@ def test_what_is_none_is_refused(tmp_path, content):
     path = tmp_path / "run"
     path.write_bytes(content)
     assert not is_pftrace(content)
-    with pytest.raises(TraceFileError, match="holds no|cannot be read"):
+    with pytest.raises(TraceFileError, match="holds no|cannot be|is empty"):
         read_pftrace(path)
 
 
 def test_too_large_a_file_is_refused(file, tmp_path, monkeypatch):
     for uuid in range(1, 9):
         file.event(INSTANT, uuid, uuid, "a")
-    monkeypatch.setattr(host, "LARGEST_UNPACKED_BYTES", 4 * _pftrace_packets.PACKET_BYTES)
-    with pytest.raises(TraceFileError, match=r"of \d packets or more, is larger than 1,024 bytes"):
-        file.read(tmp_path)
     monkeypatch.setattr(host, "LARGEST_UNPACKED_BYTES", 10)
     with pytest.raises(TraceFileError, match="larger than"):
         file.read(tmp_path)
@@ -285,7 +274,7 @@ def test_too_large_a_file_is_refused(file, tmp_path, monkeypatch):
 
 def test_a_file_of_ours_comes_back_where_it_was_cut_and_says_so_where_its_own_data_is_damaged(tmp_path):
     path, trace = tmp_path / "run.pftrace", random_trace(0)
-    write_pftrace(trace, path)
+    trace.save(path)
     content = path.read_bytes()
     path.write_bytes(content[:-9])
     assert_all_same(read_pftrace(path), trace)
@@ -293,13 +282,6 @@ def test_a_file_of_ours_comes_back_where_it_was_cut_and_says_so_where_its_own_da
     path.write_bytes(content[:place] + bytes(9) + content[place + 9 :])
     with pytest.raises(TraceFileError, match="which gpustreamlab wrote, cannot be read as a trace"):
         read_pftrace(path)
-
-
-def test_two_files_of_ours_in_one_are_read_as_of_others(tmp_path):
-    path = tmp_path / "run.pftrace"
-    write_pftrace(random_trace(0, 20), path)
-    path.write_bytes(2 * path.read_bytes())
-    assert len(read_pftrace(path)) > 20
 
 
 def a_file_of_others():
@@ -323,7 +305,7 @@ def a_file_of_others():
 def test_what_we_wrote_is_read_as_a_file_of_others_without_our_own_part(tmp_path):
     path = tmp_path / "run.pftrace"
     trace = random_trace(1, 50, epoch_ns=0)
-    write_pftrace(trace, path)
+    trace.save(path)
     assert_all_same(read_pftrace(path), trace)
     whole = pb.Trace.FromString(path.read_bytes())
     for packet in whole.packet:
@@ -340,11 +322,11 @@ def test_what_we_wrote_is_read_as_a_file_of_others_without_our_own_part(tmp_path
 
 def test_without_perfetto_s_package_our_own_files_are_read_and_others_say_what_to_install(file, tmp_path, monkeypatch):
     path, trace = tmp_path / "run.pftrace", random_trace(0, 20)
-    write_pftrace(trace, path)
+    trace.save(path)
     file.event(INSTANT, 5, 1, "a")
     monkeypatch.setitem(sys.modules, "perfetto.protos.perfetto.trace", None)
     assert_all_same(read_pftrace(path), trace)
-    for work in (lambda: file.read(tmp_path), lambda: write_pftrace(trace, path)):
+    for work in (lambda: file.read(tmp_path), lambda: trace.save(path)):
         with pytest.raises(MissingExtraError, match=r"pip install .*\[perfetto\]"):
             work()
     assert find_format(tmp_path / "others.pftrace") == "perfetto"

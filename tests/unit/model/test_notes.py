@@ -28,7 +28,7 @@ def told(notes):
 def test_notes_are_in_order_of_time_and_come_back_from_files(trace, tmp_path):
     assert told(trace.notes) == [(100, None, None, EVIL_NAME), (400, 900, "compute", "late"), (FAR_NS, None, None, "far")]
     assert {note.kind.value for note in trace.notes} == {"note"}
-    for name in ("run.parquet", "run.arrow"):
+    for name in ("run.parquet", "run.json"):
         trace.save(tmp_path / name)
         assert gsl.load_trace(tmp_path / name).notes == trace.notes
     trace.timeline().save(tmp_path / "run.html", with_data=True)
