@@ -1,4 +1,4 @@
-"""Watch what lanes read and write: who wrote an array last, and which data crossed lanes without an order."""
+"""Watch what streams read and write: who wrote an array last, and which data crossed streams without an order."""
 
 from __future__ import annotations
 
@@ -55,10 +55,10 @@ class AccessTap(Protocol):
 
 
 class AccessWatch:
-    """Follows every access to arrays of ``lab.xp``, and every order between lanes. One for each session.
+    """Follows every access to arrays of ``lab.xp``, and every order between streams. One for each session.
 
     The backend tells, see `gpustreamlab.backends.AccessSink`; the search is `gpustreamlab.analysis.HazardSearch`. Those of the
-    cards of a node share what is ordered, so each finds what its own lanes do to the memory of all cards.
+    cards of a node share what is ordered, so each finds what its own streams do to the memory of all cards.
 
     Parameters
     ----------
@@ -104,7 +104,7 @@ class AccessWatch:
         self.tap: AccessTap | None = None
         """Is told of every access as well; None for nobody."""
         self.pending: list[Callable[[], object]] = []
-        """What waits until the lock is not held, see `finish`: to keep memory for lanes, and to put waits into the trace."""
+        """What waits until the lock is not held, see `finish`: to keep memory for streams, and to put waits into the trace."""
         if mode is not HazardMode.OFF:
             self._begin()
 
@@ -131,7 +131,7 @@ class AccessWatch:
     def writers(self, array: object) -> tuple[Any, ...] | None:
         """Return the streams that wrote an array last, as far as the session has them; None if that is not known.
 
-        It is not known for arrays of other libraries, where nothing is watched, and where no lane was selected: CUDA's NULL
+        It is not known for arrays of other libraries, where nothing is watched, and where no stream was selected: CUDA's NULL
         stream is no stream of the session.
         """
         with self.lock:
@@ -166,7 +166,7 @@ class AccessWatch:
         names
             Where arrays may have names: the caller's variables.
         of_node
-            Whether to tell of all cards that share the order with this one; else of what the lanes of this card have part in.
+            Whether to tell of all cards that share the order with this one; else of what the streams of this card have part in.
         """
         with self.lock:
             self._name_arrays(names)  # also where nothing was found yet: later their arrays may be gone
@@ -240,7 +240,7 @@ class AccessWatch:
     # What the backend tells, with the lock held
 
     def stand_beside(self, other: AccessWatch) -> None:
-        """Share the order with the watch of another card of the host, and know its lanes."""
+        """Share the order with the watch of another card of the host, and know its streams."""
         self.lock, self._cards = other.lock, other._cards
         self._cards[self._card] = self
         self._search.stand_beside(other._search)
@@ -273,8 +273,8 @@ class AccessWatch:
         return self.wait_count != before
 
     def ended(self, handle: int, work: str, piece: Piece, lender: ArrayLender) -> None:
-        """Note that the work noted last uses scratch that was given back, or freed with its lane."""
-        piece.lane.name = piece.lane.name or str(lender.lane.name)
+        """Note that the work noted last uses scratch that was given back, or freed with its stream."""
+        piece.lane.name = piece.lane.name or str(lender.stream.name)
         self._search.ended(self._clocks.lane(handle), work, self._place(), piece, lender.ending, lender.nbytes)
 
     def finish(self) -> None:
@@ -323,7 +323,7 @@ class AccessWatch:
             self._why_not = "Another session watches this device, so nothing was watched here: ask it, or give each its own."
 
     def _put_in_waits(self, lane: LaneClock, reads: Sequence[Touch], writes: Sequence[Touch]) -> None:
-        """Let a lane wait for those that its next work conflicts with, and keep the memory that crosses."""
+        """Let a stream wait for those that its next work conflicts with, and keep the memory that crosses."""
         self._is_waiting = True  # what is done here is no work of the user's
         try:
             for other in self._search.unordered(lane, reads, writes):
@@ -499,7 +499,7 @@ def hazard_notes(trace: Trace, hazard: Hazard, found_ns: int, *, card: int | Non
     card
         The only card of which is told; None for all.
     prefix
-        What the names of lanes begin with in the trace.
+        What the names of streams begin with in the trace.
     """
     is_between = hazard.first.device != hazard.second.device
     for side in (hazard.second, hazard.first) if is_between else (hazard.second,):
@@ -519,7 +519,7 @@ def hazard_notes(trace: Trace, hazard: Hazard, found_ns: int, *, card: int | Non
 
 
 def _open_range(trace: Trace, name: str, lane: str | None, time_ns: int) -> int | None:
-    """Return the row of a range of a name in a lane: of those open by a time the last, or None."""
+    """Return the row of a range of a name in a stream: of those open by a time the last, or None."""
     lanes = [own.name for own in trace.lanes]
     if name not in trace.names or lane not in lanes:
         return None

@@ -1,4 +1,4 @@
-"""Libraries follow the selected lane: who is taken, in which order, and what happens when one fails."""
+"""Libraries follow the selected stream: who is taken, in which order, and what happens when one fails."""
 
 from __future__ import annotations
 
@@ -265,8 +265,8 @@ def test_an_adapter_that_fails_to_select_is_switched_off_with_one_warning(librar
             assert two.current == lab.stream("b").handle
     assert (one.current, two.current) == (0, 0), "what it had selected before it failed is put back"
     assert [str(item.message) for item in told] == [
-        "one 1.2 does not follow the selected lane of device 0 any more: its adapter failed to select a stream: ValueError: "
-        "no such stream. From now on its work leaves the lane; lab.trace.strays() finds it. Restart the process to try again."
+        "one 1.2 does not follow the selected stream of device 0 any more: its adapter failed to select a stream: ValueError: "
+        "no such stream. From now on its work leaves the stream; lab.trace.strays() finds it. Restart the process to try again."
     ]
     assert told[0].filename == __file__
     assert lab.recording.adapters["one"].state == AdapterState.SWITCHED_OFF
@@ -292,7 +292,7 @@ def test_a_factory_that_raises_is_told_once(libraries, lab, filters):
 
 MADE = {
     "not an adapter": (lambda module, ordinal: object(), "'object' object has no attribute 'select'"),
-    "a reason of its own": (None, "one 1.2 cannot follow the selected lane: it is version 1.2, and needs 2.0"),
+    "a reason of its own": (None, "one 1.2 cannot follow the selected stream: it is version 1.2, and needs 2.0"),
 }
 
 

@@ -1,4 +1,4 @@
-"""Numba-CUDA follows the selected lane: checked against a stand-in with its documented calls, as numba-cuda 0.30 has them."""
+"""Numba-CUDA follows the selected stream: checked against a stand-in with its documented calls, as numba-cuda 0.30 has them."""
 
 from __future__ import annotations
 

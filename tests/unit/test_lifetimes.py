@@ -162,8 +162,8 @@ def test_what_is_done_is_let_go(lab, sweep):
 
 
 NO_PRODUCERS = {
-    "of no library": (lambda lab: Thing(), r"Which lane wrote this Thing is not known.*'a'.*after="),
-    "of another library": (lambda lab: Lent(2, 3), "Which lane wrote this Lent is not known"),
+    "of no library": (lambda lab: Thing(), r"Which stream wrote this Thing is not known.*'a'.*after="),
+    "of another library": (lambda lab: Lent(2, 3), "Which stream wrote this Lent is not known"),
     "written on no lane": (lambda lab: lab.xp.ones(8), r"If nothing was selected.*lab\.synchronize\(\)"),
 }
 

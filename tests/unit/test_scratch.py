@@ -134,13 +134,13 @@ class TestTaking:
 
     def test_what_it_says_of_itself_and_that_it_refuses_after_it_was_given_back(self, lane):
         work = lane.scratch(1_000)
-        assert (work.nbytes, work.lane, work.is_closed, work.ending) == (1_000, lane, False, "")
+        assert (work.nbytes, work.stream, work.is_closed, work.ending) == (1_000, lane, False, "")
         assert repr(work) == f"<Scratch of 'decode', 1,000 bytes, at {work.ptr:#x}>"
         work.close()
         assert (work.is_closed, work.ending) == (True, "given back")
         assert repr(work) == "<Scratch of 'decode', 1,000 bytes, given back>"
         for use in (lambda: work.ptr, lambda: work.array(8, "f8")):
-            with pytest.raises(SessionError, match=r"given back to lane 'decode'.*lab.stream\('decode'\).scratch\(1000\)"):
+            with pytest.raises(SessionError, match=r"given back to stream 'decode'.*lab.stream\('decode'\).scratch\(1000\)"):
                 use()
 
     def test_what_has_ended_is_not_kept_for_others(self, lab, lane):
@@ -149,15 +149,15 @@ class TestTaking:
             other.hold(work)
             assert other.use(work, after=lane) is work
         for keep in (lambda: lane.hold(work), lambda: other.use(work, after=lane)):
-            with pytest.raises(SessionError, match="given back to lane 'decode'"):
+            with pytest.raises(SessionError, match="given back to stream 'decode'"):
                 keep()
         left = lane.scratch(512)
         lane.close()
         for _ in range(2):
-            assert (left.ending, left.is_closed) == ("lane closed", True)
+            assert (left.ending, left.is_closed) == ("stream closed", True)
             left.close()
-        assert repr(left) == "<Scratch of 'decode', 512 bytes, lane closed>"
-        with pytest.raises(StreamClosedError, match="lane 'decode' was closed"):
+        assert repr(left) == "<Scratch of 'decode', 512 bytes, stream closed>"
+        with pytest.raises(StreamClosedError, match="stream 'decode' was closed"):
             other.hold(left)
 
     def test_nothing_is_the_smallest_block(self, lane):
@@ -198,7 +198,7 @@ class TestArrays:
     @pytest.mark.parametrize(
         ("shape", "dtype", "told"),
         [
-            *(((1025,), "f4", "4,100 bytes; this scratch of lane 'decode' has 4,096"), ((64, 65), "u1", "has 4,096")),
+            *(((1025,), "f4", "4,100 bytes; this scratch of stream 'decode' has 4,096"), ((64, 65), "u1", "has 4,096")),
             *((2**62, "f8", "has 4,096"), ((2**40, 2**40), "u1", "has 4,096"), (4096, "u1", "")),
             *((shape, "u1", "is not a shape") for shape in [-1, (2, -3), 1.5, (True,), "4", None]),
             *((4, dtype, "dtype|elements") for dtype in ["object", "O", "V0", "nonsense"]),
@@ -229,7 +229,7 @@ class TestArrays:
 class TestSelected:
     def test_the_session_takes_it_from_the_selected_lane(self, lab, lane):
         with lab.on(lane), lab.memory.scratch(4096) as work:
-            assert work.lane is lane
+            assert work.stream is lane
 
     def test_nothing_selected_is_no_lane_and_another_threads_selection_does_not_count(self, lab, lane):
         with pytest.raises(SelectionError, match=r"with lab.on\('name'\)"):
@@ -281,7 +281,7 @@ class TestWithoutMemory:
     def test_it_fails_with_the_numbers(self, lab, lane):
         with (
             lane.scratch(MIB),
-            pytest.raises(DeviceMemoryError, match="Lane 'decode' asked for 1,099,511,") as raised,
+            pytest.raises(DeviceMemoryError, match="Stream 'decode' asked for 1,099,511,") as raised,
         ):
             lane.scratch(1 << 40)
         assert f"1,048,576 of its {H200.memory_bytes:,} bytes are in use as scratch" in str(raised.value)
@@ -323,7 +323,7 @@ class TestClosing:
         lane.close()
         assert backend.held == []
         for use in (lambda: held.ptr, lambda: held.array(1, "u1")):
-            with pytest.raises(StreamClosedError, match="lane 'decode' was closed"):
+            with pytest.raises(StreamClosedError, match="stream 'decode' was closed"):
                 use()
         held.close()
         with pytest.raises(StreamClosedError):
@@ -531,7 +531,7 @@ class TestThreads:
             return make(*what)
 
         monkeypatch.setattr(lab._backend, "scratch_array", close_and_make)
-        with pytest.raises(StreamClosedError, match="lane 'short' was closed"):
+        with pytest.raises(StreamClosedError, match="stream 'short' was closed"):
             work.array(64, "f8")
 
     def test_a_lane_is_closed_while_others_take_from_it(self, backend):

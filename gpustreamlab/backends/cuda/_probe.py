@@ -265,7 +265,7 @@ def _check_library(library: Library, driver: Driver) -> Check:
 
 
 def _with_lane(check: Check, library: Library) -> Check:
-    """Add what the library does about a selected lane, in the words of ``lab.recording.adapters``."""
+    """Add what the library does about a selected stream, in the words of ``lab.recording.adapters``."""
     does = what_it_does(library, installed_version(library.module))
     return replace(check, detail=f"{check.detail.removesuffix('.')}; on a lane: {does}")
 

@@ -117,7 +117,7 @@ class SimBackend:
         self.priority_range = self.preset.priority_range
         """Lowest and highest priority."""
         self.null_stream = SimStream(self.driver, self.driver.null_stream, is_owned=False)
-        """Where work goes while no stream is selected. It cannot be a lane."""
+        """Where work goes while no stream is selected. No session can take it."""
         self.xp = ArrayModule(self)
         """NumPy-compatible array module; each call is a modelled kernel or copy on the selected stream."""
         self.captures = self.driver.captures
@@ -150,7 +150,7 @@ class SimBackend:
         return SimContext(self.driver, self._splitter.find_sm_ids(spec))
 
     def probe_sms(self, streams: Sequence[BackendStream]) -> list[Int64Array]:
-        """Run a kernel on each stream, all at once, and return the SM ids that the scheduler placed its blocks on, ascending."""
+        """Run a kernel on each stream, all at once, and return the SM ids on which the scheduler placed its blocks."""
         queues = [self._own_stream(stream).queue for stream in streams]
         with self.driver.lock:
             seen = _probe(self.driver, queues)
@@ -377,7 +377,7 @@ class SimBackend:
         """Return None: the simulated device has one speed."""
 
     def launch_spin(self, stream: BackendStream, duration_ns: int, *, blocks: int, fill_sms: bool) -> None:
-        """Launch a kernel whose blocks each stay busy for a time; with `fill_sms` each takes a whole SM, else one of its slots."""
+        """Launch a kernel whose blocks each stay busy for a time; with `fill_sms` each takes a whole SM, else one slot."""
         self.launch_kernel(stream, plan_spin(self.preset.slots_per_sm, duration_ns, blocks, fill_sms=fill_sms))
 
     def launch_kernel(self, stream: BackendStream, spec: KernelSpec, work: NodeWork | None = None) -> None:

@@ -494,7 +494,7 @@ def closed_stream(stream: StreamQueue) -> StreamClosedError:
     """Return the error for using a closed stream."""
     return StreamClosedError(
         f"Stream {stream.number} of the simulated device was closed before this call, and may still be selected here. "
-        "Make its lane anew, then select it: lab.stream('name'), with lab.on('name'): ..."
+        "Make it anew, then select it: lab.stream('name'), with lab.on('name'): ..."
     )
 
 

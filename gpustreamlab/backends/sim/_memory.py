@@ -27,7 +27,7 @@ BLOCK_BYTES = 512
 
 
 class Pages(np.ndarray[Any, np.dtype[Any]]):
-    """Memory that is no pool's: page-locked, or a lane's scratch. Users get plain arrays whose base it is.
+    """Memory that is no pool's: page-locked, or a stream's scratch. Users get plain arrays whose base it is.
 
     So copies and results of theirs do not count as such memory.
     """
@@ -140,7 +140,7 @@ class MemoryPool:
         return whole[0], _region_in(values, block.address, whole[0], is_certain=is_certain)
 
     def find_ended(self, arrays: Sequence[NDArray[Any]]) -> Iterator[tuple[Piece, ArrayLender]]:
-        """Find arrays in scratch that was given back, or freed with its lane; called once they were found as memory."""
+        """Find arrays in scratch that was given back, or freed with its stream; called once they were found as memory."""
         for values in arrays if self._has_scratch else ():
             owner, lender = values, None
             while isinstance(base := owner.base, np.ndarray):
@@ -194,7 +194,7 @@ class MemoryPool:
         return touch
 
     def _touch_pages(self, values: NDArray[Any], pages: NDArray[Any], *, is_certain: bool) -> Touch | None:
-        """Return which memory an array is that no pool has: page-locked, or a lane's scratch."""
+        """Return which memory an array is that no pool has: page-locked, or a stream's scratch."""
         sink = self._driver.accesses
         if sink is None or not isinstance(pages, Pages):
             return None

@@ -91,7 +91,7 @@ class ArrayModule:
     # Functions
 
     def find(self, name: str) -> Any:
-        """Return the modelled function of a name, in submodules with a dot, such as ``"fft.rfft2"``; raise where there is none."""
+        """Return the modelled function of a name, such as ``"fft.rfft2"``; raise where there is none."""
         own = type(self).__dict__.get(name)
         if isinstance(own, types.FunctionType):
             return own.__get__(self)

@@ -203,7 +203,7 @@ class TestStreams:
     @pytest.mark.parametrize(
         ("lender", "words"),
         [
-            *((Lender(handle), "cannot be a lane") for handle in (0, 1, 2)),
+            *((Lender(handle), "no session can take it") for handle in (0, 1, 2)),
             (Lender(77), "does not know"),
             (42, "__cuda_stream__"),
             (SimBackend().create_stream(priority=0), "is of another simulated device"),
