@@ -105,14 +105,11 @@ BAD_CALLS = {
 
 @pytest.mark.parametrize(("arguments", "options", "message"), BAD_CALLS.values(), ids=BAD_CALLS.keys())
 def test_arguments_out_of_range_are_told(lab, arguments, options, message):
+    for wrong in ((None, "scale"), (CODE, ""), (b"code", "scale"), (CODE, 3)):
+        with pytest.raises(OptionError, match=r"raw kernel's (code|name) is a str.*raw_kernel\(lab"):
+            raw_kernel(lab, *wrong)
     with pytest.raises(OptionError, match=message):
         raw_kernel(lab, CODE, "scale")(*arguments, **options)
-
-
-@pytest.mark.parametrize("arguments", [(None, "scale"), (CODE, ""), (b"code", "scale"), (CODE, 3)])
-def test_code_and_name_are_texts(lab, arguments):
-    with pytest.raises(OptionError, match=r"raw kernel's (code|name) is a str.*raw_kernel\(lab"):
-        raw_kernel(lab, *arguments)
 
 
 @pytest.mark.parametrize("failure", [FakeDriverError("no"), FakeRuntimeError("no")])
