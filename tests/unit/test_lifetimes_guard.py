@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import itertools
-import threading
 import weakref
 from contextlib import suppress
 
@@ -145,35 +144,6 @@ def test_one_guard_used_inside_itself_on_another_lane_stays_in_order(lab, guard)
 # Threads
 
 
-def test_a_second_thread_waits_until_the_first_has_enqueued_and_not_longer(lab):
-    # GIVEN a thread inside a use
-    guard, order = lab.memory.guard(Thing(), "context"), []
-    entered = threading.Event()
-
-    def second():
-        entered.set()
-        with guard.on("b", "second"):
-            order.append("second")
-            spin(lab, 10)
-
-    with guard.on("a", "first"):
-        thread = threading.Thread(target=second)
-        thread.start()
-        entered.wait(60)
-        thread.join(0.05)
-        order.append("first")
-        spin(lab, LONG_NS)
-
-    # WHEN it has left, though its work still runs
-    thread.join(60)
-
-    # THEN the other one came behind, on the host and on the device
-    assert order == ["first", "second"]
-    assert not lab.stream("a").query()
-    ran = spans(lab)
-    assert ran["second"][0] >= ran["first"][1] - 1
-
-
 def test_many_threads_never_share_it(lab, guard):
     inside, most = [], []
 
@@ -222,18 +192,6 @@ def test_a_closed_guard_cannot_be_used(lab):
     with pytest.raises(GuardClosedError, match="context"), guard:
         pytest.fail("entered")
     assert lab.current is None
-
-
-def test_what_a_forgotten_guard_guarded_lives_until_its_last_work_is_done(lab):
-    thing = Thing()
-    known = weakref.ref(thing)
-    guard = lab.memory.guard(thing, "context")
-    with guard.on("a"):
-        spin(lab, LONG_NS)
-    del thing, guard
-    assert known() is not None
-    lab.synchronize()
-    assert known() is None
 
 
 def test_a_session_that_closes_lets_go_behind_the_work_and_the_guard_closes_silently(lab):

@@ -247,6 +247,8 @@ def test_only_streams_that_move_are_drained(lab):
     began_ns = lab._backend.host_time_ns()
 
     moves = lab.partitions.plan_moves(plan_partitions({"a": 32, "b": 48, "c": "rest"}, lab.device))
+    assert lab.partitions.plan_moves(None) == ("a", "b", "c")
+    assert lab.partitions.plan_moves(lab.layout) == lab.partitions.plan_moves(a=32, b=32, c="rest", round="exact") == ()
     lab.partition(a=32, b=48, c="rest")
 
     assert moves == ("b", "c")
@@ -254,32 +256,6 @@ def test_only_streams_that_move_are_drained(lab):
     assert MS / 2 < lab._backend.host_time_ns() - began_ns < 4 * MS
     lab.synchronize()
     assert sorted(spans(lab.trace)) == [("a", "a", ("a", 32)), ("b", "b", ("b", 32)), ("c", "c", ("c", 68))]
-
-
-def test_planning_the_moves_changes_nothing(halves):
-    before = state_of(halves)
-    assert halves.partitions.plan_moves(None) == ("x", "y")
-    assert halves.partitions.plan_moves({"a": 64, "b": 8}) == halves.partitions.plan_moves(a=64, b=8, round="exact") == ("y",)
-    assert halves.partitions.plan_moves(halves.layout) == ()
-    assert halves.partitions.plan_moves(plan_partitions({"a": 64, "b": 8}, halves.device)) == ("y",)
-    renamed = plan_partitions({"c": 64, "b": "rest"}, halves.device)
-    assert halves.partitions.plan_moves(renamed, renamed={"a": "c"}) == ()
-    assert state_of(halves) == before
-
-
-def test_renaming_moves_nothing(halves):
-    enqueue(halves, "x", 5 * MS, "running")
-    handle = halves.stream("x").handle
-    halves.partition({"c": 64, "b": "rest"}, renamed={"a": "c"})
-
-    assert not halves.stream("x").query()
-    assert (halves.stream("x").partition, halves.stream("x").handle) == ("c", handle)
-    enqueue(halves, "x", 1_000, "renamed")
-    halves.synchronize()
-    assert spans(halves.trace) == [("x", "running", ("a", 64)), ("x", "renamed", ("c", 64))]
-    halves.partition(None)
-    halves.partition(c=64, b="rest")
-    assert halves.stream("x").partition == "c"
 
 
 def test_names_can_be_swapped(halves):
@@ -460,29 +436,29 @@ def test_verified_sms_are_kept_and_stay_with_their_contexts(halves):
     halves.partition(a=64, b="rest")
     assert halves.layout == first
     assert halves.trace.layout == first
-    halves.partition(a=32, b="rest")
-    assert halves.layout["a"].sm_ids is None
-
-
-def test_sms_that_others_measured_are_not_believed(halves):
-    halves.partitions.verify()
-    measured = halves.layout
     with Session(SimBackend()) as other:
-        other.partition(measured)
-        assert not other.layout.has_verified_sms
-    halves.partition(measured)
-    assert halves.layout.has_verified_sms
-
-
-def test_the_map_measures_without_touching_streams(halves):
+        other.partition(first)
+        assert not other.layout.has_verified_sms  # what others measured is not believed
+    lent = halves.stream("x", partition="a")
+    with Session(halves._backend) as other:
+        taken = other.stream("theirs", external=lent)
+        assert (taken.sm_count, taken.partition, other.stream("mine").sm_count) == (64, None, 132)
+    halves.clear()
+    assert [change.layout.names for change in halves.trace.layouts] == [("a", "b")]
+    heard, handle = [], halves.stream("x").handle
+    stop = halves.partitions.watch(heard.append)
     enqueue(halves, "x", 5 * MS)
+    halves.partition({"c": 64, "b": "rest"}, renamed={"a": "c"})
     drawn = halves.partitions.map()
+    assert not halves.stream("x").query()  # neither the map nor another name has moved it
+    assert (halves.stream("x").partition, halves.stream("x").handle) == ("c", handle)
     assert drawn.layout.has_verified_sms
-    assert halves.layout.has_verified_sms
-    assert "2 partitions" in repr(drawn)
-    assert drawn._repr_svg_().startswith("<svg")
-    halves.partition(None)
-    assert "0 partitions" in repr(halves.partitions.map())
+    assert ("2 partitions" in repr(drawn), drawn._repr_svg_()[:4], drawn._repr_html_()[:4]) == (True, "<svg", "<div")
+    stop()
+    stop()
+    halves.partition(c=32, b="rest")
+    assert [layout.names for layout in heard] == [("c", "b")] * len(heard)
+    assert halves.layout["c"].sm_ids is None
 
 
 def test_a_leak_is_told(halves, monkeypatch):
@@ -497,21 +473,6 @@ def test_a_leak_is_told(halves, monkeypatch):
     assert not proof.holds
     assert proof.shared == (("a", "b", 1),)
     assert "NOT as asked" in str(proof)
-
-
-# Listeners
-
-
-def test_listeners_hear_of_each_change_until_they_stop(lab):
-    heard = []
-    stop = lab.partitions.watch(heard.append)
-    first = lab.partition(a=64)
-    lab.partition(None)
-    assert heard == [first, None]
-    stop()
-    stop()
-    lab.partition(a=64)
-    assert len(heard) == 2
 
 
 # Made ahead
@@ -598,26 +559,6 @@ def test_partitions_and_layouts_survive_saving_and_pickling(halves, tmp_path):
     for twin in (load_trace(tmp_path / "run.parquet"), pickle.loads(pickle.dumps(trace))):
         assert_same_trace(twin, trace)
         assert spans(twin) == spans(trace)
-
-
-def test_clearing_keeps_the_layout_in_use(halves):
-    enqueue(halves, "x")
-    halves.partition(a=32, b=96)
-    halves.synchronize()
-    halves.clear()
-    trace = halves.trace
-    assert len(trace) == 0
-    assert [change.layout.names for change in trace.layouts] == [("a", "b")]
-    assert trace.layout == halves.layout
-
-
-def test_a_lent_stream_of_a_foreign_green_context_shows_its_sms(lab):
-    lab.partition(a=32)
-    lent = lab.stream("a", partition="a")
-    with gsl.Session(lab._backend) as other:
-        taken = other.stream("theirs", external=lent)
-        assert (taken.sm_count, taken.partition) == (32, None)
-        assert other.stream("mine").sm_count == 132
 
 
 def test_a_remainder_that_does_not_join_groups_is_reached_by_a_split():

@@ -202,17 +202,6 @@ def test_a_stream_cannot_be_part_of_two_captures_nor_wait_for_one_that_is_over(b
     second.synchronize()
 
 
-def test_a_stream_that_joined_and_did_no_work_need_not_be_joined_back(backend):
-    first, second = backend.create_stream(priority=0), backend.create_stream(priority=0)
-
-    def body():
-        spin(backend, first)
-        fork(backend, first, second)
-
-    assert captured(backend, first, body).node_count == 1
-    assert not second.is_capturing
-
-
 # What is told
 
 
@@ -235,26 +224,6 @@ def test_accesses_of_a_launch_are_those_of_the_stream_that_launches(is_ordered):
         found = lab.memory.hazards()
         assert [row.kind.value for row in found.hazards] == ([] if is_ordered else ["read-after-write"])
         del y
-
-
-def test_ranges_that_meet_a_capture_are_left_out_and_nothing_is_dropped():
-    with Session("sim", capture="ranges") as lab:
-        a = lab.stream("a")
-        begun = lab.recording.start_range(a, "ends in the capture")
-        outer = lab.on(a, "ends in the capture too")
-        outer.__enter__()
-        capture = lab._backend.begin_graph(a._backend_stream)
-        inside = lab.recording.start_range(a, "begins in it")
-        begun.end()
-        outer.__exit__(None, None, None)
-        with lab.on(a, "ends behind it"):
-            capture.abandon()
-        inside.end()
-        with lab.on(a, "after"):
-            pass
-        lab.synchronize()
-        assert [lab.trace.names[code] for code in lab.trace.name] == ["after"]
-        assert lab.trace.metadata.dropped_spans == lab.trace.metadata.pending_spans == 0
 
 
 def test_waits_of_a_capture_are_no_edges_between_ranges():

@@ -31,15 +31,6 @@ def durations_ms(works):
 
 
 class TestContexts:
-    def test_numbers_count_from_1_and_are_in_the_keys_of_streams(self, backend):
-        first = backend.create_context(ContextSpec(groups=(0,)))
-        second = backend.create_context(ContextSpec(groups=(1, REMAINDER)))
-        streams = [first.create_stream(priority=0), second.create_stream(priority=-2), backend.create_stream(priority=0)]
-        streams.append(backend.adopt_stream(streams[1]))
-        assert [stream.key for stream in streams] == [(0, 1, 3), (0, 2, 4), (0, 0, 5), (0, 2, 4)]
-        assert [stream.priority for stream in streams] == [0, -2, 0, -2]
-        assert (first.sm_count, second.sm_count) == (8, 20)
-
     def test_what_is_refused_costs_nothing(self, backend, cost_ns):
         def refused():
             with pytest.raises(DeviceError):
@@ -176,15 +167,6 @@ class TestProbe:
         context = backend.create_context(ContextSpec(groups=(0, 1, 2, 3, 4)))
         crowd = [context.create_stream(priority=0) for _ in range(5)] + [backend.create_stream(priority=0) for _ in range(3)]
         assert [len(ids) for ids in backend.probe_sms(crowd)] == [40] * 5 + [132] * 3
-
-    def test_its_kernels_are_real_work_that_waits_its_turn_and_shows_a_fault(self, backend, works):
-        stream = stream_on(backend, 0)
-        fill_card(backend, stream)
-        assert [ids.tolist() for ids in backend.probe_sms([stream, stream])] == [sorted(EIGHTH)] * 2
-        assert [work.name for work in works] == ["spin", "gpustreamlab_probe", "gpustreamlab_probe"]
-        assert works[1].start_ns >= works[0].end_ns - MS
-        stream.queue.mask = backend.driver.scheduler.pool.full_mask
-        assert len(backend.probe_sms([stream])[0]) == 132
 
     def test_it_leaves_nothing_behind_also_where_it_fails(self, backend, monkeypatch):
         stream = stream_on(backend, 0)

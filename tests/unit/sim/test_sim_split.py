@@ -10,7 +10,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from gpustreamlab.backends import ContextSpec, SplitGroup
-from gpustreamlab.backends.sim import H200, LAPTOP, PRESETS, DevicePreset, SimBackend, SMGroups
+from gpustreamlab.backends.sim import H200, PRESETS, DevicePreset, SimBackend, SMGroups
 from gpustreamlab.errors import DeviceError, NotSimulatedError, OptionError
 from gpustreamlab.model import SMResource, WorkqueueOptions
 from gpustreamlab.typing import Feature
@@ -82,15 +82,6 @@ def test_what_the_presets_can_do(name, version, features, resource, reason):
         assert dataclasses.replace(PRESETS[name], driver_version=H200.driver_version) == H200
 
 
-@pytest.mark.parametrize(("version", "available"), [("12.4", False), ("12.5", True), ("13.0", True), ("14.0", True)])
-def test_a_driver_of_ones_own(version, available):
-    preset = dataclasses.replace(LAPTOP, sm_groups=SMGroups(min_sms=4, alignment_sms=2), driver_version=version)
-    resource = SimBackend(preset).device.sm_resource
-    assert (resource is not None) is available
-    if available:
-        assert (resource.group_sms, resource.group_count, resource.remainder_sms) == (4, 6, 0)
-
-
 @pytest.mark.parametrize(
     ("preset", "spec", "feature"),
     [
@@ -124,11 +115,6 @@ class TestStructuredSplit:
         first, second = split(new, SplitGroup(sms=16), SplitGroup(sms=8))
         assert first == {*ids[0], *ids[1]}
         assert second == set(ids[2])
-
-    def test_small_co_scheduled_sizes_stay_within_a_group(self, new):
-        first, second = split(new, SplitGroup(sms=4, coscheduled_sms=4), SplitGroup(sms=6, coscheduled_sms=2))
-        assert first == {0, 1, 16, 17}
-        assert second == {32, 33, 48, 49, 2, 3}
 
     def test_backfill_reaches_every_sm(self, new):
         first, second = split(new, SplitGroup(sms=36, backfill=True), SplitGroup(sms=96))
