@@ -59,17 +59,6 @@ class AccessWatch:
 
     The backend tells, see `gpustreamlab.backends.AccessSink`; the search is `gpustreamlab.analysis.HazardSearch`. Those of the
     cards of a node share what is ordered, so each finds what its own streams do to the memory of all cards.
-
-    Parameters
-    ----------
-    backend, recorder
-        The session's.
-    mode
-        What to do about hazards.
-    table
-        The session's streams.
-    defer
-        Keeps an array's memory until a stream is done with it.
     """
 
     def __init__(
@@ -79,7 +68,7 @@ class AccessWatch:
         mode: HazardMode,
         *,
         table: StreamsByHandle,
-        defer: Callable[[Any, object], object],
+        defer: Callable[[Any, object], object],  # keeps an array's memory until a stream is done with it
     ) -> None:
         self.mode = mode
         """What is done about hazards."""
@@ -159,14 +148,9 @@ class AccessWatch:
                     self._search.kept_until(touch[0], moment)
 
     def check(self, names: Mapping[str, object], *, of_node: bool = False) -> Hazards:
-        """Return what was found so far.
+        """Return what was found so far: in what the streams of this card have part, or `of_node` on all cards.
 
-        Parameters
-        ----------
-        names
-            Where arrays may have names: the caller's variables.
-        of_node
-            Whether to tell of all cards that share the order with this one; else of what the streams of this card have part in.
+        `names` are the caller's variables: where arrays may have names.
         """
         with self.lock:
             self._name_arrays(names)  # also where nothing was found yet: later their arrays may be gone
@@ -463,18 +447,7 @@ def variables_of(frame: types.FrameType) -> dict[str, object]:
 
 
 def check_hazard_mode(mode: object, *, simulated: bool) -> HazardMode:
-    """Return what a session does about hazards; None is "report" on the simulated device and "off" on a GPU.
-
-    Raises
-    ------
-    OptionError
-        For anything else than "off", "report" and "wait".
-
-    Examples
-    --------
-    >>> check_hazard_mode(None, simulated=True), check_hazard_mode("wait", simulated=False)
-    (<HazardMode.REPORT: 'report'>, <HazardMode.WAIT: 'wait'>)
-    """
+    """Return what a session does about hazards; None is "report" on the simulated device and "off" on a GPU."""
     if mode is None:
         return HazardMode.REPORT if simulated else HazardMode.OFF
     try:
@@ -488,19 +461,7 @@ def check_hazard_mode(mode: object, *, simulated: bool) -> HazardMode:
 
 
 def hazard_notes(trace: Trace, hazard: Hazard, found_ns: int, *, card: int | None = None, prefix: str = "") -> Iterator[Note]:
-    """Say in a trace where a hazard is; see `AccessWatch.notes`.
-
-    Parameters
-    ----------
-    trace
-        The spans.
-    hazard, found_ns
-        What was found, and when, by the trace's clock.
-    card
-        The only card of which is told; None for all.
-    prefix
-        What the names of streams begin with in the trace.
-    """
+    """Say in a trace where a hazard is, on one card or all; names of streams begin with `prefix` in the trace."""
     is_between = hazard.first.device != hazard.second.device
     for side in (hazard.second, hazard.first) if is_between else (hazard.second,):
         lane = None if side.lane == NO_LANE else prefix + side.lane

@@ -141,8 +141,13 @@ class Scratch(ProcessBound):
         dtype = _check_dtype(dtype)
         lengths = (shape,) if not isinstance(shape, (tuple, list)) else tuple(shape)
         size_bytes = dtype.itemsize
+        if min(map(_whole, lengths), default=0) < 0:
+            raise OptionError(
+                f"{shape!r} is not a shape, which consists of integers, 0 or greater. Use for example "
+                "work.array((4, 64), 'f4')."
+            )
         for length in lengths:
-            size_bytes *= _check_length(length, shape)
+            size_bytes *= index(length)
         if size_bytes > self.nbytes:
             raise OptionError(
                 f"An array of shape {shape} and {dtype} takes {size_bytes:,} bytes; this scratch of stream "
@@ -286,23 +291,19 @@ def check_held(objects: Iterable[object]) -> None:
 def _check_dtype(dtype: DTypeLike) -> np.dtype[Any]:
     try:
         found = np.dtype(dtype)
-    except TypeError as error:
-        raise OptionError(f"{dtype!r} is not a dtype. Use for example work.array(256, 'float32').") from error
-    if found.hasobject or not found.itemsize:
-        raise OptionError(f"Device memory holds no elements of {found}. Use for example work.array(256, 'float32').")
-    return found
-
-
-def _check_length(length: object, shape: object) -> int:
-    try:
-        found: int = index(length)  # type: ignore[arg-type]
     except TypeError:
-        found = -1
-    if isinstance(length, bool) or found < 0:
-        raise OptionError(
-            f"{shape!r} is not a shape: a shape consists of integers, 0 or greater. Use for example work.array((4, 64), 'f4')."
-        )
+        found = np.dtype(object)
+    if found.hasobject or not found.itemsize:
+        raise OptionError(f"{dtype!r} is no dtype of elements on a device. Use for example work.array(256, 'float32').")
     return found
+
+
+def _whole(value: object) -> int:
+    """Return an integer of 0 or more, -1 for anything else."""
+    try:
+        return -1 if isinstance(value, (bool, np.bool_)) else max(-1, index(value))  # type: ignore[arg-type]
+    except TypeError:
+        return -1
 
 
 def _rounded(nbytes: int) -> int:
@@ -312,11 +313,8 @@ def _rounded(nbytes: int) -> int:
 
 def _check_size(nbytes: object) -> int:
     """Return a number of bytes, 0 or more; raise `OptionError` for anything else."""
-    try:
-        size: int = index(nbytes)  # type: ignore[arg-type]
-    except TypeError:
-        size = -1
-    if isinstance(nbytes, (bool, np.bool_)) or not 0 <= size < MAX_BYTES:
+    size = _whole(nbytes)
+    if not 0 <= size < MAX_BYTES:
         raise OptionError(
             f"{str(nbytes)[:40]!s} ({type(nbytes).__name__}) is not a size of scratch: an integer number of bytes from 0 to "
             "2**63 - 1. Use for example stream.scratch(1 << 20)."
