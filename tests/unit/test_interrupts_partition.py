@@ -132,34 +132,6 @@ def test_an_interrupt_leaves_the_old_state_or_the_new_whole(work, step):
     assert False in seen
 
 
-def test_an_interrupt_while_it_drains_leaves_the_old_layout_and_no_streams():
-    bench = Bench()
-    lab = bench.lab
-    stream_type = type(lab.stream("x")._backend_stream)
-    synchronize = stream_type.synchronize
-    lab.partition(a=32, b="rest")
-    lab.partition(bench.old)
-    streams_before, made_before = len(bench.backend.driver.streams), lab._partitions.cache.created_count
-
-    def interrupt(_):
-        stream_type.synchronize = synchronize
-        signal.raise_signal(signal.SIGINT)
-
-    for sms in (24, 16, 8, 24, 16, 8):
-        stream_type.synchronize = interrupt
-        try:
-            with pytest.raises(KeyboardInterrupt):
-                lab.partition(a=sms, b=100)
-        finally:
-            stream_type.synchronize = synchronize
-        assert lab.layout == bench.old
-        assert placed(bench) == [("x", "a"), ("y", "b"), ("z", None)]
-        assert len(lab._partitions.cache) <= 5
-    assert len(bench.backend.driver.streams) <= streams_before
-    assert lab._partitions.cache.created_count > made_before
-    bench.check()
-
-
 def test_an_interrupted_close_goes_on_with_the_contexts():
     for at in range(1, count_lines(lambda bench: bench.lab.close()), 17):
         bench = Bench()

@@ -20,12 +20,10 @@ from gpustreamlab.errors import (
     PartitionNotFoundError,
     PartitionUnavailableError,
     PartitionWarning,
-    SessionError,
     StreamExistsError,
 )
 from gpustreamlab.model import Layout, Partition, WorkqueueOptions
 from gpustreamlab.workloads import spin
-from tests.helpers.selections import names_of
 from tests.unit.model.equality import assert_same_trace
 
 MS = 1_000_000
@@ -216,26 +214,6 @@ def test_a_structured_layout_on_an_older_driver_is_planned_anew_with_a_warning(l
     assert (layout["a"].granted_sms, layout["a"].is_structured) == (20, False)
 
 
-def test_waits_survive_a_move(lab):
-    lab.partition(a=32, b="rest")
-    first, second = lab.stream("first", partition="a"), lab.stream("second", partition="a")
-    with lab.on(first, "produce"):
-        spin(lab, 1_000)
-    second.wait(first)
-    lab.partition(a=64, b="rest")
-    with lab.on(second, "consume"):
-        spin(lab, 1_000)
-    first.wait(second)
-    lab.partition(None)
-    with lab.on(first, "again"):
-        spin(lab, 1_000)
-    lab.synchronize()
-    trace = lab.trace
-    names = names_of(trace)
-    edges = [(names[a], names[b]) for a, b in zip(trace.edges.source, trace.edges.target, strict=True)]
-    assert edges == [("produce", "consume"), ("consume", "again")]
-
-
 # Work in flight
 
 
@@ -256,14 +234,6 @@ def test_only_streams_that_move_are_drained(lab):
     assert MS / 2 < lab._backend.host_time_ns() - began_ns < 4 * MS
     lab.synchronize()
     assert sorted(spans(lab.trace)) == [("a", "a", ("a", 32)), ("b", "b", ("b", 32)), ("c", "c", ("c", 68))]
-
-
-def test_names_can_be_swapped(halves):
-    halves.partition({"b": 64, "a": "rest"}, renamed={"a": "b", "b": "a"})
-    assert [(stream.partition, stream.sm_count) for stream in halves.streams.values()] == [("b", 64), ("a", 68), (None, 132)]
-    halves.partition({"a": 64, "b": "rest"})
-    assert [(stream.partition, stream.sm_count) for stream in halves.streams.values()] == [("b", 68), ("a", 64), (None, 132)]
-    assert halves.partitions.verify().holds
 
 
 def test_a_selected_stream_does_not_move(halves):
@@ -493,20 +463,6 @@ def test_prepared_layouts_are_made_and_nothing_else_changes(halves):
     for layout in layouts:
         assert halves.partition(layout) == layout
     assert halves._partitions.cache.created_count == made
-
-
-def test_too_many_different_partitions_leave_the_old_layout(halves, monkeypatch):
-    monkeypatch.setattr("gpustreamlab.record._tables.PARTITION_LIMIT", 3)
-    halves.partition(a=63, b="rest")
-    before = state_of(halves)[:3]
-    streams = len(halves._backend.driver.streams)
-    with pytest.raises(SessionError, match="3 different partitions"):
-        halves.partition(a=62, b="rest")
-    with pytest.raises(SessionError, match="3 different partitions"):
-        halves.partition(a=8, b=8)
-    assert state_of(halves)[:3] == before
-    assert len(halves._backend.driver.streams) == streams
-    assert halves.partitions.verify().holds
 
 
 # Closing

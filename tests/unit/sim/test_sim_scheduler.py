@@ -105,20 +105,6 @@ def test_a_schedule_is_what_it_is_by_hand(lab, streams, spans):
     assert lab.spans() == spans
 
 
-def test_cutting_a_group_while_kernels_run_changes_no_time(lab):
-    lab.launch(lab.stream(), 0, blocks=6, ns=100, slots=2)
-    lab.launch(lab.stream(), 1, blocks=3, ns=100, slots=1)
-    lab.scheduler.run_before(50)
-    lab.stream(sm_ids=[0])
-    lab.stream(sm_ids=[0, 1])
-    pool = lab.scheduler.pool
-    assert sorted(len(group) for group in pool.groups) == [1, 1, 2]
-    assert all(free >= 0 for free in pool.free)
-    assert sum(pool.free) == 16 - 6 * 2 - 3
-    assert lab.spans() == [(0, 0, 100), (1, 1, 101)]
-    assert pool.free == [len(group) * 4 for group in pool.groups]
-
-
 def test_a_kernel_bound_by_arithmetic_is_not_slowed_by_its_neighbour(lab):
     lab.launch(lab.stream(), 0, blocks=1, ns=1_000, block_bytes=100, block_limit_bytes_per_s=1_000_000_000)
     lab.launch(lab.stream(), 0, **memory_bound(3, 1_000))  # gets 1.9 GB/s of the 3 that it wants until the first ends

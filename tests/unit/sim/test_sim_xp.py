@@ -126,12 +126,8 @@ def test_every_function_gives_what_numpy_gives(xp):
 
 CASES = {
     "operators": lambda xp, a, b: (a * 2 - b / 3) ** 2 // 1 + abs(-a) % 2,
-    "compare": lambda xp, a, b: (a > b) & ~(a <= 0) | (a != b),
     "divide by zero": lambda xp, a, b: a / (b * 0),
-    "keepdims": lambda xp, a, b: [xp.sum(a, axis=0, keepdims=True), a.std(axis=1), a.max(axis=-1), a.mean()],
     "concatenate": lambda xp, a, b: [xp.concatenate([a, b], axis=1), xp.stack((a, b)), xp.append(a, b), xp.concat([a, b])],
-    "take": lambda xp, a, b: [xp.take(a, xp.arange(3), axis=1), xp.choose(xp.arange(8) % 2, [a[0], b[0]])],
-    "reshape": lambda xp, a, b: [a.reshape(4, -1).T, xp.transpose(a[None], (2, 0, 1)), a.flatten(), a.repeat(2, axis=0)],
     "products": lambda xp, a, b: [a @ b.T, a[None] @ xp.stack([b.T, b.T]), xp.dot(a[0], b[0]), a.dot(b[1])],
     "creation": lambda xp, a, b: [xp.zeros(3), xp.ones((2, 2), "f4"), xp.linspace(0, 1, 5), xp.eye(3, dtype="i4")],
     "like": lambda xp, a, b: [xp.zeros_like(a, shape=(2, 3)), xp.ones_like(a, dtype="i8"), xp.full_like(a, 2, shape=(2,))],
@@ -141,15 +137,6 @@ CASES = {
     "numpy's functions": lambda xp, a, b: [np.concatenate([np.sqrt(abs(a)), b]).sum(axis=1), np.fft.rfft(a)],
     "numpy scalar": lambda xp, a, b: np.float32(2) * a + np.float64(1),
     "index functions": lambda xp, a, b: [a[xp.ix_(xp.arange(2), xp.arange(3))], xp.tril_indices_from(a), xp.diag_indices(3)],
-    "from others": lambda xp, a, b: [
-        xp.fromfunction(lambda i, j: i * 10 + j, (2, 3), dtype=int),
-        xp.frombuffer(b"abcd", dtype="u1"),
-    ],
-    "linalg": lambda xp, a, b: [
-        xp.linalg.svd(a, full_matrices=False),
-        xp.linalg.lstsq(a.T, a[0])[0],
-        xp.polyfit(a[0], b[0], 2),
-    ],
 }
 
 
@@ -260,7 +247,9 @@ class TestHost:
         backend.select(stream)
         a = xp.ones(4)
         assert waited_ns(lambda: float(a.sum())) > 5_000_000
+        assert xp.asnumpy([1, 2]).tolist() == [1, 2]
         out = backend.pinned_empty(4, "f8")
+        assert xp.asnumpy(a, out=out) is xp.asnumpy(np.ones(4), out=out) is out
         assert waited_ns(lambda: a.get(out=out, blocking=False)) < 50_000
         assert out.tolist() == [1.0] * 4  # values are there at once; time says otherwise
         assert not stream.query()
@@ -274,12 +263,6 @@ class TestHost:
         a = xp.asarray(A)
         assert waited_ns(lambda: call(xp, a)) > 5_000_000
         assert waited_ns(lambda: xp.random.normal(a)) < 100_000  # parameters on the device
-
-    def test_asnumpy(self, xp):
-        out = np.empty((6, 8), "f4")
-        assert xp.asnumpy(xp.asarray(A)).tolist() == A.tolist()
-        assert xp.asnumpy([1, 2]).tolist() == [1, 2]
-        assert xp.asnumpy(xp.asarray(A), out=out) is xp.asnumpy(A, out=out) is out
 
     def test_arrays_go_to_files_and_come_back(self, xp, tmp_path):
         xp.save(tmp_path / "one.npy", xp.asarray(S))
@@ -369,13 +352,6 @@ class TestModel:
         work, _ = one_work(lambda: getattr(xp.fft, name)(a))
         assert work.operations == factor * 64 * 128 * np.log2(128 if name == "fft" else 64 * 128)
         assert work.size_bytes == passes * (a.nbytes + (64 * 128 * 8 if factor == 5 else 64 * 65 * 8))
-
-    def test_a_large_add_runs_at_the_memorys_speed_on_the_selected_stream(self, backend, xp, one_work):
-        a, stream = xp.ones(1 << 24, "f4"), backend.create_stream(priority=0)
-        backend.select(stream)
-        work, _ = one_work(lambda: xp.add(a, 1, out=a))
-        assert work.size_bytes / (work.end_ns - work.start_ns) == pytest.approx(4_250, rel=0.02)
-        assert work.stream == stream.handle
 
 
 class TestRandom:
