@@ -176,8 +176,6 @@ def _plan_blocks(
 
 _MOST = 2**31 - 1
 _MOST_WORK = 2**62
-_LONGEST_NS = 2**50
-"""How long a kernel may take alone, but for contended memory: 13 days. Beyond months, fractions of a ns are lost."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -297,11 +295,6 @@ def explain_kernel(preset: DevicePreset, spec: KernelSpec, sm_count: int) -> Mod
         "memory" if round(draw_ns) == spec.block_ns else "floor" if spec.block_ns <= preset.kernel_floor_ns else "arithmetic"
     )
     waves, block_ns = -(-spec.blocks // (per_sm * sm_count)), spec.block_ns_on(sm_count * preset.slots_per_sm)
-    if waves * block_ns > _LONGEST_NS:
-        raise OptionError(
-            f"Kernel {spec.name!r} would take {waves * block_ns / 86_400e9:,.0f} days on {sm_count} SMs, and 13 is the most. "
-            "Give it fewer blocks, or less for each to do."
-        )
     scheduler = Scheduler(preset)
     stream = scheduler.add_stream(1, preset.priority_range[0], frozenset(range(sm_count)))
     scheduler.submit_kernel(stream, spec, 1)
