@@ -174,8 +174,7 @@ def _plan_blocks(
     )
 
 
-_MOST = 2**31 - 1
-_MOST_WORK = 2**62
+_MOST, _MOST_WORK = 2**31 - 1, 2**62
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
