@@ -29,7 +29,7 @@ from gpustreamlab.analysis import (
 from gpustreamlab.backends import Backend
 from gpustreamlab.errors import ExpectationError, OptionError
 from gpustreamlab.green import SMMap
-from gpustreamlab.memory.guards import Guard, check_guard_name
+from gpustreamlab.memory.guards import Guard
 from gpustreamlab.memory.hazards import variables_of
 from gpustreamlab.memory.scratch import Scratch
 from gpustreamlab.model import Capabilities, Layout, Verification, WorkqueueOptions
@@ -199,7 +199,7 @@ class Memory(Group):
     def guard(self, resource: object, name: str = "") -> Guard:
         """Return a guard of what one stream at a time may use: an engine's execution context, a workspace. See `Guard`."""
         self._session._life.require_open("guard something")
-        return Guard(self._session._keeper, self._session.on, resource, check_guard_name(name))
+        return Guard(self._session._keeper, self._session.on, resource, name)
 
     @staticmethod
     def arrays_in(*values: object) -> list[Any]:

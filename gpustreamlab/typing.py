@@ -267,10 +267,10 @@ class Feature(StrEnum):
 
 
 class AdapterState(StrEnum):
-    """What a library does about the selected lane."""
+    """What a library does about the selected stream."""
 
     FOLLOWS = "follows"
-    """Its work of the thread goes to the lane."""
+    """Its work of the thread goes to the stream."""
     THROUGH_TORCH = "follows through torch"
     """It works on torch's current stream."""
     TAKES_STREAM = "takes a stream"

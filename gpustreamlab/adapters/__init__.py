@@ -1,4 +1,4 @@
-"""Libraries that follow the selected lane. None is imported here: an adapter works on a library that is loaded already."""
+"""Libraries that follow the selected stream. None is imported here: an adapter works on a library that is loaded already."""
 
 from gpustreamlab.adapters._followers import Adapters, Followers, LibraryState, adapters_table, view_of
 from gpustreamlab.adapters._known import (

@@ -65,7 +65,7 @@ def _given(make: AdapterFactory) -> AdapterFactory:
     return make
 
 
-STRAY = "its work leaves the lane; lab.trace.strays() finds it"
+STRAY = "its work leaves the stream; lab.trace.strays() finds it"
 """What it means that a library does not follow."""
 
 
@@ -166,8 +166,8 @@ class Registry:
         follower.switch_off()
         title = f"{follower.module} {follower.version}".strip()
         return (
-            f"{title} does not follow the selected lane of device {follower.ordinal} any more: {reason}. From now on {STRAY}. "
-            "Restart the process to try again."
+            f"{title} does not follow the selected stream of device {follower.ordinal} any more: {reason}. From now on "
+            f"{STRAY}. Restart the process to try again."
         )
 
     def _make(self, module: str, ordinal: int) -> Follower | None:
@@ -186,11 +186,11 @@ class Registry:
                 has_work = True
             else:
                 if told:
-                    self._untold.append(f"{title} follows the selected lane by {source.origin}: {'; '.join(told)}.")
+                    self._untold.append(f"{title} follows the selected stream by {source.origin}: {'; '.join(told)}.")
                 return follower
         self.unable[module, ordinal] = reasons = "; ".join(told)
         if has_work:
-            self._untold.append(f"{title} cannot follow the selected lane: {reasons}. So {STRAY}.")
+            self._untold.append(f"{title} cannot follow the selected stream: {reasons}. So {STRAY}.")
         return None
 
 
@@ -226,7 +226,7 @@ def view_of(module: str, stream: LaneStream, ordinal: int) -> Any:
         library = importlib.import_module(module)
     except ImportError as error:
         raise MissingExtraError(
-            f"The lane cannot be given to {module}, which cannot be imported ({error}). "
+            f"The stream cannot be given to {module}, which cannot be imported ({error}). "
             f"Install it with: {fix or install_line('cuda13')}",
             name=module,
         ) from error
@@ -339,7 +339,7 @@ _FOLLOWING = (AdapterState.FOLLOWS, AdapterState.THROUGH_TORCH)
 
 @dataclass(frozen=True, slots=True, kw_only=True, repr=False)
 class LibraryState:
-    """Whether one library follows the selected lane."""
+    """Whether one library follows the selected stream."""
 
     name: str
     """The library."""

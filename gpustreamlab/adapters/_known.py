@@ -1,4 +1,4 @@
-"""What makes a library follow the selected lane, and the libraries that are known: what each does about it."""
+"""What makes a library follow the selected stream, and the libraries that are known: what each does about it."""
 
 from __future__ import annotations
 
@@ -23,14 +23,14 @@ class LaneStream(Protocol):
 
     @property
     def handle(self) -> int:
-        """Address of the ``cudaStream_t``. A lane that moves to another partition has another."""
+        """Address of the ``cudaStream_t``. A stream that moves to another partition has another."""
 
     def __cuda_stream__(self) -> tuple[int, int]:
         """Lend the stream by the CUDA Python stream protocol."""
 
 
 class Adapter(Protocol):
-    """Lets one library follow the selected lane, on one device.
+    """Lets one library follow the selected stream, on one device.
 
     Calls come from many threads at once, and concern the thread that they come from. Both are on the path of every selection:
     a microsecond in either counts. An adapter that raises is switched off for its device. One that has a method ``close`` is
@@ -120,7 +120,7 @@ def _stream_key(stream: Any) -> StreamKey:
 
 
 class Library(NamedTuple):
-    """One library, and what it does about a selected lane once it is loaded."""
+    """One library, and what it does about a selected stream once it is loaded."""
 
     name: str
     """How the table calls it."""
@@ -157,7 +157,7 @@ KNOWN = (
         "numba.cuda",
         ("numba-cuda", "numba"),
         AdapterState.FOLLOWS,
-        "launches and copies that name no stream go to the lane; copies still wait for their end",
+        "launches and copies that name no stream go to the selected one; copies still wait for their end",
     ),
     Library("triton", "triton", ("triton",), AdapterState.THROUGH_TORCH, "it launches on torch's current stream"),
     Library(
@@ -165,7 +165,7 @@ KNOWN = (
         "cuda.core",
         ("cuda-core",),
         AdapterState.TAKES_STREAM,
-        "it has no current stream: pass lane.core to launch() and the like",
+        "it has no current stream: pass stream.core to launch() and the like",
     ),
     Library(
         "jax",
@@ -179,7 +179,7 @@ KNOWN = (
         "onnxruntime",
         ("onnxruntime-gpu", "onnxruntime"),
         AdapterState.TAKES_STREAM,
-        "a session keeps the stream that it was made with: the CUDA provider's option user_compute_stream=str(lane.handle)",
+        "a session keeps the stream that it was made with: the CUDA provider's option user_compute_stream=str(stream.handle)",
     ),
 )
 """In the order of the table."""
@@ -208,7 +208,7 @@ def obstacle_of(library: Library, version: str) -> Obstacle | None:
 
 
 def what_it_does(library: Library, version: str) -> str:
-    """Say what a library does about a selected lane: the words of ``lab.recording.adapters`` and of ``gpustreamlab doctor``."""
+    """Say what a library does about a selected stream: the words of ``lab.recording.adapters`` and of ``doctor``."""
     obstacle = obstacle_of(library, version)
     return f"{library.state}, {library.reason}" if obstacle is None else f"{AdapterState.CANNOT_FOLLOW}, {obstacle.reason}"
 

@@ -1,4 +1,4 @@
-"""Numba-CUDA follows the selected lane: what names no stream goes there."""
+"""Numba-CUDA follows the selected stream: what names no stream goes there."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ _LAUNCH_ARGS = 1
 
 
 class NumbaLane:
-    """A lane as Numba has it. Made when the first work is enqueued: making it needs Numba's context."""
+    """A stream as Numba has it. Made when the first work is enqueued: making it needs Numba's context."""
 
     def __init__(self, hooks: NumbaHooks, ordinal: int, handle: int) -> None:
         self._hooks = hooks
@@ -32,7 +32,7 @@ class NumbaLane:
 
     @property
     def is_here(self) -> bool:
-        """True if Numba works on the lane's device in this thread; another device's work stays where it is."""
+        """True if Numba works on the stream's device in this thread; another device's work stays where it is."""
         return bool(self._hooks.get_context().device.id == self._ordinal)
 
     @functools.cached_property
@@ -119,15 +119,15 @@ class NumbaHooks:
         original = getattr(owner, name, None)
         what = f"{getattr(owner, '__name__', owner)}.{name}"
         if not callable(original):
-            raise AdapterError(f"it has no {what}, so its work cannot be led to the lane")
+            raise AdapterError(f"it has no {what}, so its work cannot be led to the selected stream")
         names = list(inspect.signature(original).parameters)
         if takes_stream and "stream" not in names:
-            raise AdapterError(f"{what} takes no stream, so its work cannot be led to the lane")
+            raise AdapterError(f"{what} takes no stream, so its work cannot be led to the selected stream")
         replacement = follow(original, names.index("stream") if takes_stream else 0)
         return Hook(owner, name, original, functools.wraps(original)(replacement))
 
     def _lane_for(self, given: Any) -> NumbaLane | None:
-        """Return the lane that stands for the stream given; None where that is another, or no lane is selected here."""
+        """Return what stands for the stream given; None where that is another, or none is selected here."""
         lane: NumbaLane | None = getattr(self.local, "lane", None)
         return lane if lane is not None and _is_default(given) and lane.is_here else None
 
@@ -178,7 +178,7 @@ def _require(cuda: Any, path: str) -> Any:
     for name in path.split("."):
         found = getattr(found, name, None)
         if found is None:
-            raise AdapterError(f"it has no numba.cuda.{path}, so its work cannot be led to the lane")
+            raise AdapterError(f"it has no numba.cuda.{path}, so its work cannot be led to the selected stream")
     return found
 
 
@@ -208,14 +208,14 @@ def _is_default(stream: Any) -> bool:
 
 
 def _refuse_host_arrays(values: Iterable[Any]) -> None:
-    """Refuse arrays of the host, which numba-cuda copies in the default stream only: on a lane the copies have to be seen."""
+    """Refuse arrays of the host, which numba-cuda copies in the default stream only: the copies have to be seen."""
     for value in values:
         if isinstance(value, tuple):
             _refuse_host_arrays(value)
         elif isinstance(getattr(value, "value", value), np.ndarray) and not hasattr(value, "__cuda_memory__"):
             raise OptionError(
-                f"A kernel of Numba was given a {type(value).__name__} of the host while a lane is selected. Copy it to the "
-                "lane, on_device = numba.cuda.to_device(array), and back: on_device.copy_to_host(array)."
+                f"A kernel of Numba was given a {type(value).__name__} of the host while a stream is selected. Copy it to the "
+                "stream, on_device = numba.cuda.to_device(array), and back: on_device.copy_to_host(array)."
             )
 
 
@@ -231,7 +231,7 @@ def make_numba(cuda: Any, ordinal: int) -> Adapter:
 
 
 class NumbaSelection:
-    """Notes for each thread which lane stands for the default stream. Nothing of Numba is called until work is enqueued."""
+    """Notes for each thread which stream stands for the default stream. Nothing of Numba is called until work is enqueued."""
 
     def __init__(self, hooks: NumbaHooks, ordinal: int) -> None:
         self._hooks = hooks

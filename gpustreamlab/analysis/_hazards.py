@@ -176,7 +176,7 @@ class Hazards(Reported):
 LISTED_HAZARDS = 20
 """How many hazards the table lists."""
 _NAME_WIDTH = 32
-LANE_CLOSED = "lane closed"
+LANE_CLOSED = "stream closed"
 """Work of the first side where scratch was freed with its lane. Source: ``Scratch.ending``."""
 _INDENT = "    "
 

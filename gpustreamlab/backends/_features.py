@@ -36,7 +36,7 @@ _NEEDS = {
     Feature.BACKFILL: _Need((13, 1), "counts are rounded to whole groups"),
     Feature.WORKQUEUES: _Need((13, 1), "all partitions share work queues"),
     Feature.STREAM_ORDERED_MEMORY: _Need(
-        (11, 2), "scratch memory comes from cudaMalloc, and giving it back waits for the lane's work"
+        (11, 2), "scratch memory comes from cudaMalloc, and giving it back waits for the stream's work"
     ),
 }
 """Source: CUDA driver API 12.5 and 13.1, "Green Contexts"; `FACTS.md` for what 13.0 does; 11.2,
@@ -124,7 +124,7 @@ DEFAULT_STREAM_REASONS = MappingProxyType(
         2: "the per-thread default stream, which is another stream in every thread",
     }
 )
-"""Handles that name no one stream, and why none can be a lane. Source: CUDA driver API, stream synchronisation behaviour."""
+"""Handles that name no one stream, and why. Source: CUDA driver API, stream synchronisation behaviour."""
 
 
 _TOO_LARGE = 1 << 64
@@ -142,15 +142,15 @@ def lent_handle(lender: Any) -> int:
     handle = _read_handle(lender, lent[1])
     if handle in DEFAULT_STREAM_REASONS:
         raise StreamRefusedError(
-            f"Stream handle {handle} is {DEFAULT_STREAM_REASONS[handle]}; it cannot be a lane. "
+            f"Stream handle {handle} is {DEFAULT_STREAM_REASONS[handle]}; no session can take it. "
             "Make a stream of your own: lab.stream('name'), cupy.cuda.Stream(non_blocking=True) or torch.cuda.Stream()."
         )
     return handle
 
 
 def refuse_stream(lender: object, handle: int, why: str, *, fix: str) -> StreamRefusedError:
-    """Return the error for a stream that cannot be a lane."""
-    return StreamRefusedError(f"The stream {handle:#x} of a {type(lender).__name__} {why}; it cannot be a lane. {fix}")
+    """Return the error for a stream that no session can take."""
+    return StreamRefusedError(f"The stream {handle:#x} of a {type(lender).__name__} {why}; no session can take it. {fix}")
 
 
 def _why_none_lent(lender: object) -> str:
@@ -190,7 +190,7 @@ def _read_handle(lender: object, value: object) -> int:
 
 
 class ArrayLender(Protocol):
-    """What arrays in a lane's scratch keep alive: `Backend.scratch_array` gets it as their owner."""
+    """What arrays in a stream's scratch keep alive: `Backend.scratch_array` gets it as their owner."""
 
     nbytes: int
     """How much was asked for."""
@@ -200,7 +200,7 @@ class ArrayLender(Protocol):
         """How it ended, in a word or two; empty while the memory is there."""
 
     @property
-    def lane(self) -> Any:
+    def stream(self) -> Any:
         """The stream of the session whose scratch it is; it has a ``name`` and a ``handle``."""
 
 
@@ -260,7 +260,7 @@ class WatchedArrays(NamedTuple):
     find: Callable[[object], Touch | None]
     """Returns which memory an array is; None for one of another library."""
     null_stream: Any
-    """The stream that works while no lane is selected; it takes ``record(event)`` and ``wait(event)``."""
+    """The stream that works while no stream is selected; it takes ``record(event)`` and ``wait(event)``."""
     track: Callable[[Any], Any] | None = None
     """Returns an array of the library as one that tells, in the same memory; None where all of them do."""
 

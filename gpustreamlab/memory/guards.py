@@ -1,4 +1,4 @@
-"""What one lane at a time may use: an engine's execution context, a workspace."""
+"""What one stream at a time may use: an engine's execution context, a workspace."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from gpustreamlab.errors import GPUStreamLabError, GuardClosedError, InvalidName
 from gpustreamlab.memory.lifetimes import Keeper, KeptStream, LaneSelection
 from gpustreamlab.model import MAX_NAME_LENGTH
 
-__all__ = ["Guard", "GuardedUse", "check_guard_name"]
+__all__ = ["Guard", "GuardedUse"]
 
 
 WAIT_S = 0.000_2
@@ -25,28 +25,17 @@ _Function = TypeVar("_Function", bound=Callable[..., Any])
 
 
 class Guard(ProcessBound):
-    """Lets one lane at a time use what two cannot: an execution context, a workspace. Made by `Memory.guard`.
+    """Lets one stream at a time use what two cannot: an execution context, a workspace. Made by `Memory.guard`.
 
-    A use on another lane than the last one waits for that on the device; the host does not wait. A use by another thread waits
-    until this thread's ``with`` block has ended, that is until its work is enqueued. The thing itself is never destroyed here:
-    it is kept until its last work is done, also where the guard is forgotten.
-
-    Parameters
-    ----------
-    keeper
-        The session's.
-    select
-        Makes a selection of a lane, given the lane and the label of its range.
-    resource
-        What is guarded.
-    name
-        What it is called in messages and, where no label is given, on the timeline.
+    A use on another stream than the last one waits for that on the device; the host does not wait. A use by another thread
+    waits until this thread's ``with`` block has ended, that is until its work is enqueued. The thing itself is never destroyed
+    here: it is kept until its last work is done, also where the guard is forgotten.
 
     Examples
     --------
     >>> from gpustreamlab import Session
     >>> with Session("sim") as lab:
-    ...     lanes = lab.stream("a"), lab.stream("b")
+    ...     streams = lab.stream("a"), lab.stream("b")
     ...     workspace = lab.xp.zeros(8)
     ...     guard = lab.memory.guard(workspace, "workspace")
     ...     with guard.on("a"):
@@ -59,28 +48,32 @@ class Guard(ProcessBound):
     """
 
     def __init__(self, keeper: Keeper, select: Callable[[Any, str | None], LaneSelection], resource: object, name: str) -> None:
+        if not isinstance(name, str) or len(name) > MAX_NAME_LENGTH:
+            raise InvalidNameError(
+                f"A guard's name is a str of at most {MAX_NAME_LENGTH} characters, not {name!r:.40}. Use for example "
+                "lab.memory.guard(resource, 'workspace'), and put the rest into a range's label: guard.on(stream, label)."
+            )
         self.name = name
         """What it is called."""
+        self.resource: object = resource
+        """What is guarded; None once it was let go."""
+        self.is_closed = False
+        """True once `close` was called."""
         self._keeper = keeper
         self._select = select
-        self._resource = resource
         self._lock = process_lock()
         self._owner = 0  # the thread whose turn it is; 0 if it is nobody's
         self._uses: list[GuardedUse] = []  # that go on now, innermost last
         self._last: KeptStream | None = None
         self._done: Any = None  # behind the last use
-        self._is_closed = False
         keeper.add_guard(self)
 
     def __repr__(self) -> str:
-        if self._is_closed:
+        uses, last = tuple(self._uses), self._last
+        if self.is_closed:
             return f"<Guard {self.name!r} closed>"
-        uses = tuple(self._uses)
-        if uses:
-            thread = next((thread.name for thread in threading.enumerate() if thread.ident == self._owner), str(self._owner))
-            return f"<Guard {self.name!r}, in use on {uses[-1].lane.name!r} by thread {thread!r}>"
-        last = self._last
-        return f"<Guard {self.name!r}, {'not used yet' if last is None else f'last used on {last.name!r}'}>"
+        state = f"in use on {uses[-1].stream.name!r}" if uses else f"last used on {last.name!r}" if last else "not used yet"
+        return f"<Guard {self.name!r}, {state}>"
 
     def __enter__(self) -> Self:
         self._require_open()
@@ -89,23 +82,13 @@ class Guard(ProcessBound):
     def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None) -> None:
         self.close()
 
-    @property
-    def resource(self) -> object:
-        """What is guarded; None once it was let go."""
-        return self._resource
-
-    @property
-    def is_closed(self) -> bool:
-        """True once `close` was called."""
-        return self._is_closed
-
     def on(self, stream: object, label: str | None = None) -> GuardedUse:
-        """Return a use on a lane, for a ``with`` block or to decorate a function; it selects the lane and gives it.
+        """Return a use on a stream, for a ``with`` block or to decorate a function; it selects the stream and gives it.
 
         Parameters
         ----------
         stream
-            A lane, its name, or any object with ``__cuda_stream__``.
+            A stream, its name, or any object with ``__cuda_stream__``.
         label
             Name of the range; the guard's name if None.
 
@@ -133,8 +116,8 @@ class Guard(ProcessBound):
         if self._owner == threading.get_ident():
             raise SelectionError(f"Guard {self.name!r} cannot close inside `with guard.on(...)`. Leave the block first.")
         self._wait_for_turn()  # another thread may be in the middle of enqueuing
-        self._is_closed = True
-        self.give()
+        self.is_closed = True
+        self._give()
         if self._done is not None:
             self._done.synchronize()
         self.abandon()
@@ -142,9 +125,9 @@ class Guard(ProcessBound):
 
     def abandon(self) -> None:
         """Let go without waiting: the work of all streams was waited for. Idempotent."""
-        self._is_closed = True
+        self.is_closed = True
         done, self._done = self._done, None
-        self._resource = self._last = None
+        self.resource = self._last = None
         if done is not None:
             done.close()
 
@@ -152,47 +135,67 @@ class Guard(ProcessBound):
         """End the uses of this thread, which runs none of their blocks any more: an interrupt has left them."""
         if self._owner == threading.get_ident():
             while self._uses:
-                self.end(self._uses.pop())
-            self.give()
+                self._end(self._uses.pop())
+            self._give()
 
-    def begin(self, use: GuardedUse) -> None:
-        """Make a lane wait for the last use, or for what a block around this one has enqueued so far."""
-        if self._uses:
-            self._note_use(self._uses[-1].lane)
-        if self._done is not None and self._last is not use.lane:
-            use.lane.wait(self._done)
-        self._uses.append(use)
-
-    def end(self, use: GuardedUse) -> None:
-        """Record an event behind what the lane holds; a block around this one on another lane goes on behind it."""
-        lane = use.lane
-        if self._is_closed:
-            return  # closing the session waits for its work
-        if lane.is_closed:
-            with suppress(GPUStreamLabError):  # it is gone
-                lane._backend_stream.synchronize()  # no event can be recorded there, and what came after its close still runs
-            return
-        self._note_use(lane)
-        self._keeper.hold(lane, (self._resource,))
-        if self._uses and self._uses[-1].lane is not lane:
-            self._uses[-1].lane.wait(self._done)
-
-    def leave(self, use: GuardedUse) -> bool:
-        """Forget a use; tell whether it went on."""
-        try:
-            self._uses.remove(use)
-        except ValueError:
-            return False
-        return True
-
-    def take(self) -> None:
-        """Wait until no other thread is inside a use."""
+    def _begin(self, use: GuardedUse) -> Any:
+        """Let a use begin, behind the last one, or behind what a block around it has enqueued so far."""
         self._wait_for_turn()
-        if self._is_closed:
-            self.give()
+        if self.is_closed:
+            self._give()
             self._require_open()
+        with delayed_interrupts():  # another thread is locked out from here on
+            try:
+                if self._uses:
+                    self._note_use(self._uses[-1].stream)
+                if self._done is not None and self._last is not use.stream:
+                    use.stream.wait(self._done)
+                self._uses.append(use)
+                return use.selection.__enter__()  # after the wait, which is no part of the range
+            except BaseException:
+                self._forget(use)
+                self._give()
+                raise
 
-    def give(self) -> None:
+    def _leave(self, use: GuardedUse, error: BaseException | None) -> None:
+        """Let a use end; one that `end_left_uses` has ended is only selected no more."""
+        with delayed_interrupts():
+            is_in = self._forget(use)
+            try:
+                if is_in:
+                    self._end(use)
+            except GPUStreamLabError as failure:
+                if error is None:
+                    raise
+                error.add_note(f"The end of this use of {self!r} could not be recorded: {failure}")
+            finally:
+                try:
+                    use.selection.__exit__(None if error is None else type(error), error, None)
+                finally:
+                    if is_in:
+                        self._give()
+
+    def _end(self, use: GuardedUse) -> None:
+        """Record an event behind what the stream holds; a block around this one on another stream goes on behind it."""
+        stream = use.stream
+        if self.is_closed:
+            return  # closing the session waits for its work
+        if stream.is_closed:
+            with suppress(GPUStreamLabError):  # it is gone
+                stream._backend_stream.synchronize()  # no event can be recorded there, and what came after its close still runs
+            return
+        self._note_use(stream)
+        self._keeper.hold(stream, (self.resource,))
+        if self._uses and self._uses[-1].stream is not stream:
+            self._uses[-1].stream.wait(self._done)
+
+    def _forget(self, use: GuardedUse) -> bool:
+        is_in = use in self._uses
+        if is_in:
+            self._uses.remove(use)
+        return is_in
+
+    def _give(self) -> None:
         """Let the next thread in once no use goes on; a block may end in another thread than it began in."""
         if not self._uses:
             self._owner = 0
@@ -207,12 +210,12 @@ class Guard(ProcessBound):
                     return
             time.sleep(WAIT_S)
 
-    def _note_use(self, lane: KeptStream) -> None:
-        self._done = lane._record_order(self._done)
-        self._last = lane
+    def _note_use(self, stream: KeptStream) -> None:
+        self._done = stream._record_order(self._done)
+        self._last = stream
 
     def _require_open(self) -> None:
-        if self._is_closed:
+        if self.is_closed:
             raise GuardClosedError(
                 f"Guard {self.name!r} is closed, or of the process that this one was forked from. "
                 f"Make another with lab.memory.guard(resource, {self.name!r}) on an open session."
@@ -222,81 +225,37 @@ class Guard(ProcessBound):
 class GuardedUse(ProcessBound):
     """One use of what a `Guard` guards: a ``with`` block, or each call of a function that it decorates."""
 
-    __slots__ = ("_guard", "_label", "_selection", "lane")
+    __slots__ = ("_guard", "_label", "selection", "stream")
 
     def __init__(self, guard: Guard, selection: LaneSelection, label: str | None) -> None:
         self._guard = guard
-        self._selection = selection
-        self.lane: KeptStream = selection.stream
-        """The lane."""
         self._label = label
+        self.selection = selection
+        """Selects the stream."""
+        self.stream: KeptStream = selection.stream
+        """The stream."""
 
     def __repr__(self) -> str:
-        return f"<Use of guard {self._guard.name!r} on {self.lane.name!r}, for a `with` block or a decorator>"
+        return f"<Use of guard {self._guard.name!r} on {self.stream.name!r}, for a `with` block or a decorator>"
 
     def __call__(self, function: _Function) -> _Function:
         """Use what is guarded around each call of a function: ``@guard.on("decode")``."""
-        _check_decorated(function, self.lane.name)
+        if isinstance(function, type) or not callable(function) or works_later(function):
+            raise OptionError(
+                f"guard.on(...) cannot decorate {function!r:.80}: it takes a function that enqueues and returns. In a "
+                f"coroutine or generator, write `with guard.on({self.stream.name!r}):` around the calls that enqueue, with no "
+                "await or yield in it."
+            )
 
         @functools.wraps(function)
         def call(*args: Any, **options: Any) -> Any:
-            with self._guard.on(self.lane, self._label):
+            with self._guard.on(self.stream, self._label):
                 return function(*args, **options)
 
         return cast(_Function, call)
 
     def __enter__(self) -> Any:
-        guard = self._guard
-        guard.take()
-        with delayed_interrupts():  # another thread is locked out from here on
-            try:
-                guard.begin(self)  # before the range, which then holds no waiting
-                return self._selection.__enter__()
-            except BaseException:
-                guard.leave(self)
-                guard.give()
-                raise
+        return self._guard._begin(self)
 
     def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None) -> None:
-        with delayed_interrupts():
-            is_in = self._guard.leave(self)
-            try:
-                if is_in:
-                    self._end(error)
-            finally:
-                try:
-                    self._selection.__exit__(kind, error, trace)
-                finally:
-                    if is_in:
-                        self._guard.give()
-
-    def _end(self, error: BaseException | None) -> None:
-        try:
-            self._guard.end(self)
-        except GPUStreamLabError as failure:
-            if error is None:
-                raise
-            error.add_note(f"The end of this use of {self._guard!r} could not be recorded: {failure}")
-
-
-def check_guard_name(name: object) -> str:
-    """Return the name of a guard, which is any short text; raise `InvalidNameError` otherwise."""
-    if not isinstance(name, str):
-        raise InvalidNameError(
-            f"A guard's name is a str, not {type(name).__name__}. "
-            f"Use for example lab.memory.guard(resource, {str(name)[:40]!r})."
-        )
-    if len(name) > MAX_NAME_LENGTH:
-        raise InvalidNameError(
-            f"A guard's name has at most {MAX_NAME_LENGTH} characters; {name[:20]!r}… has {len(name):,}. Shorten it, and put "
-            "the rest into a range's label: guard.on(lane, label)."
-        )
-    return name
-
-
-def _check_decorated(function: object, lane_name: str) -> None:
-    if isinstance(function, type) or not callable(function) or works_later(function):
-        raise OptionError(
-            f"guard.on(...) cannot decorate {function!r:.80}: it takes a function that enqueues and returns. In a coroutine or "
-            f"generator, write `with guard.on({lane_name!r}):` around the calls that enqueue, with no await or yield in it."
-        )
+        self._guard._leave(self, error)

@@ -1,4 +1,4 @@
-"""Watch what lanes read and write: who wrote an array last, and which data crossed lanes without an order."""
+"""Watch what streams read and write: who wrote an array last, and which data crossed streams without an order."""
 
 from __future__ import annotations
 
@@ -55,21 +55,10 @@ class AccessTap(Protocol):
 
 
 class AccessWatch:
-    """Follows every access to arrays of ``lab.xp``, and every order between lanes. One for each session.
+    """Follows every access to arrays of ``lab.xp``, and every order between streams. One for each session.
 
     The backend tells, see `gpustreamlab.backends.AccessSink`; the search is `gpustreamlab.analysis.HazardSearch`. Those of the
-    cards of a node share what is ordered, so each finds what its own lanes do to the memory of all cards.
-
-    Parameters
-    ----------
-    backend, recorder
-        The session's.
-    mode
-        What to do about hazards.
-    table
-        The session's streams.
-    defer
-        Keeps an array's memory until a stream is done with it.
+    cards of a node share what is ordered, so each finds what its own streams do to the memory of all cards.
     """
 
     def __init__(
@@ -79,7 +68,7 @@ class AccessWatch:
         mode: HazardMode,
         *,
         table: StreamsByHandle,
-        defer: Callable[[Any, object], object],
+        defer: Callable[[Any, object], object],  # keeps an array's memory until a stream is done with it
     ) -> None:
         self.mode = mode
         """What is done about hazards."""
@@ -104,7 +93,7 @@ class AccessWatch:
         self.tap: AccessTap | None = None
         """Is told of every access as well; None for nobody."""
         self.pending: list[Callable[[], object]] = []
-        """What waits until the lock is not held, see `finish`: to keep memory for lanes, and to put waits into the trace."""
+        """What waits until the lock is not held, see `finish`: to keep memory for streams, and to put waits into the trace."""
         if mode is not HazardMode.OFF:
             self._begin()
 
@@ -131,7 +120,7 @@ class AccessWatch:
     def writers(self, array: object) -> tuple[Any, ...] | None:
         """Return the streams that wrote an array last, as far as the session has them; None if that is not known.
 
-        It is not known for arrays of other libraries, where nothing is watched, and where no lane was selected: CUDA's NULL
+        It is not known for arrays of other libraries, where nothing is watched, and where no stream was selected: CUDA's NULL
         stream is no stream of the session.
         """
         with self.lock:
@@ -159,14 +148,9 @@ class AccessWatch:
                     self._search.kept_until(touch[0], moment)
 
     def check(self, names: Mapping[str, object], *, of_node: bool = False) -> Hazards:
-        """Return what was found so far.
+        """Return what was found so far: in what the streams of this card have part, or `of_node` on all cards.
 
-        Parameters
-        ----------
-        names
-            Where arrays may have names: the caller's variables.
-        of_node
-            Whether to tell of all cards that share the order with this one; else of what the lanes of this card have part in.
+        `names` are the caller's variables: where arrays may have names.
         """
         with self.lock:
             self._name_arrays(names)  # also where nothing was found yet: later their arrays may be gone
@@ -240,7 +224,7 @@ class AccessWatch:
     # What the backend tells, with the lock held
 
     def stand_beside(self, other: AccessWatch) -> None:
-        """Share the order with the watch of another card of the host, and know its lanes."""
+        """Share the order with the watch of another card of the host, and know its streams."""
         self.lock, self._cards = other.lock, other._cards
         self._cards[self._card] = self
         self._search.stand_beside(other._search)
@@ -273,8 +257,8 @@ class AccessWatch:
         return self.wait_count != before
 
     def ended(self, handle: int, work: str, piece: Piece, lender: ArrayLender) -> None:
-        """Note that the work noted last uses scratch that was given back, or freed with its lane."""
-        piece.lane.name = piece.lane.name or str(lender.lane.name)
+        """Note that the work noted last uses scratch that was given back, or freed with its stream."""
+        piece.lane.name = piece.lane.name or str(lender.stream.name)
         self._search.ended(self._clocks.lane(handle), work, self._place(), piece, lender.ending, lender.nbytes)
 
     def finish(self) -> None:
@@ -323,7 +307,7 @@ class AccessWatch:
             self._why_not = "Another session watches this device, so nothing was watched here: ask it, or give each its own."
 
     def _put_in_waits(self, lane: LaneClock, reads: Sequence[Touch], writes: Sequence[Touch]) -> None:
-        """Let a lane wait for those that its next work conflicts with, and keep the memory that crosses."""
+        """Let a stream wait for those that its next work conflicts with, and keep the memory that crosses."""
         self._is_waiting = True  # what is done here is no work of the user's
         try:
             for other in self._search.unordered(lane, reads, writes):
@@ -463,18 +447,7 @@ def variables_of(frame: types.FrameType) -> dict[str, object]:
 
 
 def check_hazard_mode(mode: object, *, simulated: bool) -> HazardMode:
-    """Return what a session does about hazards; None is "report" on the simulated device and "off" on a GPU.
-
-    Raises
-    ------
-    OptionError
-        For anything else than "off", "report" and "wait".
-
-    Examples
-    --------
-    >>> check_hazard_mode(None, simulated=True), check_hazard_mode("wait", simulated=False)
-    (<HazardMode.REPORT: 'report'>, <HazardMode.WAIT: 'wait'>)
-    """
+    """Return what a session does about hazards; None is "report" on the simulated device and "off" on a GPU."""
     if mode is None:
         return HazardMode.REPORT if simulated else HazardMode.OFF
     try:
@@ -488,19 +461,7 @@ def check_hazard_mode(mode: object, *, simulated: bool) -> HazardMode:
 
 
 def hazard_notes(trace: Trace, hazard: Hazard, found_ns: int, *, card: int | None = None, prefix: str = "") -> Iterator[Note]:
-    """Say in a trace where a hazard is; see `AccessWatch.notes`.
-
-    Parameters
-    ----------
-    trace
-        The spans.
-    hazard, found_ns
-        What was found, and when, by the trace's clock.
-    card
-        The only card of which is told; None for all.
-    prefix
-        What the names of lanes begin with in the trace.
-    """
+    """Say in a trace where a hazard is, on one card or all; names of streams begin with `prefix` in the trace."""
     is_between = hazard.first.device != hazard.second.device
     for side in (hazard.second, hazard.first) if is_between else (hazard.second,):
         lane = None if side.lane == NO_LANE else prefix + side.lane
@@ -519,7 +480,7 @@ def hazard_notes(trace: Trace, hazard: Hazard, found_ns: int, *, card: int | Non
 
 
 def _open_range(trace: Trace, name: str, lane: str | None, time_ns: int) -> int | None:
-    """Return the row of a range of a name in a lane: of those open by a time the last, or None."""
+    """Return the row of a range of a name in a stream: of those open by a time the last, or None."""
     lanes = [own.name for own in trace.lanes]
     if name not in trace.names or lane not in lanes:
         return None

@@ -34,7 +34,7 @@ CHECKED_OWNERS = 64
 KeptStream: TypeAlias = Any
 """A `gpustreamlab.streams.stream.Stream`, which is above this room."""
 LaneSelection: TypeAlias = Any
-"""A `gpustreamlab.streams.selection.Selection`: it has the lane as ``stream``, and selects it for a ``with`` block."""
+"""A `gpustreamlab.streams.selection.Selection`: it has the stream as ``stream``, and selects it for a ``with`` block."""
 HoldWatch: TypeAlias = Any
 """A `gpustreamlab.memory.hazards.AccessWatch`: it is told what could not be freed while a stream used it."""
 
@@ -49,7 +49,7 @@ class _Held(NamedTuple):
 
 
 class _Deferred:
-    """Memory that lanes use for as long as anybody refers to it, and a little longer."""
+    """Memory that streams use for as long as anybody refers to it, and a little longer."""
 
     __slots__ = ("owner", "streams")
 
@@ -73,10 +73,10 @@ class Keeper:
         self._deferred: dict[int, _Deferred] = {}
         self._turns: deque[int] = deque()
         self._guards: WeakSet[Guard] = WeakSet()
-        self.writers: Callable[[Any], tuple[KeptStream, ...] | None] = _untracked
-        """Tells which lanes wrote an array last; None for an array whose accesses nobody follows."""
-        self.find: Callable[[object], KeptStream | None] = _unknown
-        """Finds a lane by its name."""
+        self.writers: Callable[[Any], tuple[KeptStream, ...] | None] = lambda _array: None
+        """Tells which streams wrote an array last; None for an array whose accesses nobody follows."""
+        self.find: Callable[[object], KeptStream | None] = lambda _name: None
+        """Finds a stream by its name."""
         self._watches: list[HoldWatch] = []
 
     def add_watch(self, watch: HoldWatch) -> None:
@@ -85,7 +85,7 @@ class Keeper:
 
     @property
     def held_count(self) -> int:
-        """Objects that are kept: those of work in flight, and the memory of arrays that crossed lanes and are still used."""
+        """Objects that are kept: those of work in flight, and the memory of arrays that crossed streams and are still used."""
         with self._lock:
             in_flight = sum(len(held.objects) for queue in self._queues.values() for held in queue)
             return in_flight + len(self._deferred)
@@ -167,14 +167,22 @@ class Keeper:
             guard.abandon()
 
     def _producers(self, stream: KeptStream, array: object, after: object) -> tuple[Any, ...]:
+        if isinstance(after, str):
+            return (self.find(after),)
         if after is not None:
-            return (self.find(after) if isinstance(after, str) else _check_recorded(after, stream.name),)
+            # An Event of `gpustreamlab.streams.stream`, which is above this module.
+            if getattr(after, "_stream", after) is None and not after.is_closed:  # type: ignore[attr-defined]
+                raise OptionError(
+                    f"Stream {stream.name!r} cannot wait for an event that was never recorded. Record it behind the work that "
+                    "wrote the array: event.record(lab.stream(name)), or after=lab.stream(name).record()."
+                )
+            return (after,)
         known = () if is_empty(array) else self.writers(array)
         if known is None:
             raise OptionError(
-                f"Which lane wrote this {type(array).__name__} is not known, so stream {stream.name!r} cannot wait for it. "
-                f"Name it: lab.stream({stream.name!r}).use(array, after='name of its lane'), or give after= an event. If "
-                "nothing was selected as it was written, it has no lane: call lab.synchronize() before it is used on one."
+                f"Which stream wrote this {type(array).__name__} is not known, so stream {stream.name!r} cannot wait for it. "
+                f"Name it: lab.stream({stream.name!r}).use(array, after='name of its stream'), or give after= an event. If "
+                "nothing was selected as it was written, it has no stream: call lab.synchronize() before it is used on one."
             )
         return known
 
@@ -278,28 +286,6 @@ class Keeper:
         return True
 
 
-def _check_recorded(after: Any, lane_name: str) -> Any:
-    # An Event of `gpustreamlab.streams.stream`, which is above this module.
-    if getattr(after, "_stream", after) is None and not after.is_closed:
-        raise OptionError(
-            f"Stream {lane_name!r} cannot wait for an event that was never recorded. Record it behind the work that wrote "
-            "the array: event.record(lab.stream(name)), or after=lab.stream(name).record()."
-        )
-    return after
-
-
-def _untracked(array: object) -> None:
-    """Know of no array."""
-
-
-def _unknown(name: object) -> None:
-    """Know of no lane."""
-
-
-_PLAIN = (str, bytes, int, float, complex, bool, type(None), type)
-"""Arguments of a call that own no device memory."""
-
-
 def call_on(
     keeper: Keeper,
     selection: LaneSelection,
@@ -309,55 +295,43 @@ def call_on(
     *,
     hold: Iterable[object],
 ) -> T:
-    """Call a function with a lane, selected; keep what it was given and returned until its work is done."""
+    """Call a function with a stream, selected; keep what it was given and returned until its work is done."""
     name = selection.stream.name
-    _check_call(call, name)
-    held = [*args, *kwargs.values(), *_check_held(hold)]
-    with selection as lane:
+    if not callable(call):
+        raise OptionError(
+            f"lab.run_on calls a function, and {call!r:.80} is none. Use: lab.run_on({name!r}, function, *arguments)."
+        )
+    if works_later(call):
+        raise OptionError(f"{_made_later(call, name)} It was not called.")
+    if isinstance(hold, (str, bytes, Mapping)) or hasattr(hold, "shape") or not isinstance(hold, Iterable):
+        raise OptionError(f"hold= takes several objects, not one {type(hold).__name__}. Put it into a list: hold=[x].")
+    held = [*args, *kwargs.values(), *hold]
+    with selection as stream:
         try:
-            result = call(lane, *args, **kwargs)
+            result = call(stream, *args, **kwargs)
             if close_later_work(result):
                 raise OptionError(f"{_made_later(call, name)} What it made is closed.")
-            held.append(result)
-        except BaseException as error:
-            _hold_after_error(keeper, lane, held, error)
+        except BaseException as error:  # it may have enqueued work before
+            try:
+                if not stream.is_closed:
+                    keeper.hold(stream, _worth_keeping(held))
+            except GPUStreamLabError as failure:
+                error.add_note(f"What the call was given is not held until its work is done: {failure}")
             raise
-        keeper.hold(lane, _worth_keeping(held))
+        keeper.hold(stream, _worth_keeping([*held, result]))
     return result
 
 
-def _check_held(hold: object) -> Iterable[object]:
-    """Return objects to hold; raise `OptionError` for what is one object, or would be taken apart."""
-    is_taken_apart = isinstance(hold, (str, bytes, Mapping)) or hasattr(hold, "shape")
-    if is_taken_apart or not isinstance(hold, Iterable):
-        raise OptionError(f"hold= takes several objects, not one {type(hold).__name__}. Put it into a list: hold=[x].")
-    return hold
-
-
-def _check_call(call: object, lane_name: str) -> None:
-    if not callable(call):
-        raise OptionError(
-            f"lab.run_on calls a function, and {call!r:.80} is none. Use: lab.run_on({lane_name!r}, function, *arguments)."
-        )
-    if works_later(call):
-        raise OptionError(f"{_made_later(call, lane_name)} It was not called.")
-
-
-def _made_later(call: object, lane_name: str) -> str:
-    name = getattr(call, "__qualname__", None) or repr(call)[:80]
+def _made_later(call: object, name: str) -> str:
+    called = getattr(call, "__qualname__", None) or repr(call)[:80]
     return (
-        f"lab.run_on({lane_name!r}, {name}) makes a coroutine or generator, whose body would run later, with nothing "
-        f"selected. Decorate the function, and call it yourself: @lab.on({lane_name!r}) selects the lane in each of its steps."
+        f"lab.run_on({name!r}, {called}) makes a coroutine or generator, whose body would run later, with nothing selected. "
+        f"Decorate the function, and call it yourself: @lab.on({name!r}) selects the stream in each of its steps."
     )
 
 
-def _hold_after_error(keeper: Keeper, lane: KeptStream, held: list[object], error: BaseException) -> None:
-    """Keep the arguments of a call that has failed: it may have enqueued work before."""
-    try:
-        if not lane.is_closed:
-            keeper.hold(lane, _worth_keeping(held))
-    except GPUStreamLabError as failure:
-        error.add_note(f"What the call was given is not held until its work is done: {failure}")
+_PLAIN = (str, bytes, int, float, complex, bool, type(None), type)
+"""Arguments of a call that own no device memory."""
 
 
 def _worth_keeping(objects: Iterable[object]) -> tuple[object, ...]:

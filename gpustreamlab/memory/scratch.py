@@ -1,7 +1,7 @@
-"""Scratch memory of lanes: from the driver's stream-ordered pools, tagged with its lane, and counted.
+"""Scratch memory of streams: from the driver's stream-ordered pools, tagged with its stream, and counted.
 
 A stream's pool gives memory out again in the stream's order, as `cudaMallocFromPoolAsync` and `cudaFreeAsync` do, so nothing
-here waits, and there is nothing to keep in order but what a move or an end of the lane leaves behind.
+here waits, and there is nothing to keep in order but what a move or an end of the stream leaves behind.
 """
 
 from __future__ import annotations
@@ -41,16 +41,16 @@ class _NoInterfaceError(NotSimulatedError, AttributeError):
 
 
 class Scratch(ProcessBound):
-    """Device memory of one lane, until it is given back: at the end of a ``with`` block, by `close`, or when it is garbage.
+    """Device memory of one stream, until it is given back: at the end of a ``with`` block, by `close`, or when it is garbage.
 
-    Made by `Stream.scratch`. It is for work of its lane: what is enqueued there before it is given back may still use it, as
-    the lane runs in order. Giving back waits for nothing else, and ends it also where `Stream.hold` keeps it.
+    Made by `Stream.scratch`. It is for work of its stream: what is enqueued there before it is given back may still use it, as
+    the stream runs in order. Giving back waits for nothing else, and ends it also where `Stream.hold` keeps it.
 
-    Where another lane uses it too, do not give it back, neither by ``with`` nor by `close`. Let that lane wait in front of what
-    it does there, ``other.wait(lane.record())``, and keep it behind that, ``other.hold(scratch)``. Then it becomes garbage, and
-    its lane has it again, once that is done and nobody else refers to it.
+    Where another stream uses it too, do not give it back, neither by ``with`` nor by `close`. Let that stream wait in front of
+    what it does there, ``other.wait(stream.record())``, and keep it behind that, ``other.hold(scratch)``. Then it becomes
+    garbage, and its stream has it again, once that is done and nobody else refers to it.
 
-    Taking and giving back is safe in any thread, and for a lane that works in several threads.
+    Taking and giving back is safe in any thread, and for a stream that works in several threads.
     """
 
     __slots__ = ("__weakref__", "_address", "_home", "_lease", "nbytes")
@@ -79,31 +79,31 @@ class Scratch(ProcessBound):
         Raises
         ------
         SessionError
-            If it was given back; a `StreamClosedError` if its lane was closed.
+            If it was given back; a `StreamClosedError` if its stream was closed.
         """
         self.require_open()
         return self._address
 
     @property
-    def lane(self) -> Any:
+    def stream(self) -> Any:
         """The `Stream` whose memory it is."""
         return self._home.lane
 
     @property
     def is_closed(self) -> bool:
-        """True once it was given back, or its lane was closed."""
+        """True once it was given back, or its stream was closed."""
         return bool(self.ending)
 
     @property
     def ending(self) -> str:
-        """How it ended: ``"given back"`` or ``"lane closed"``; empty while the memory is there."""
+        """How it ended: ``"given back"`` or ``"stream closed"``; empty while the memory is there."""
         if self._lease is None:
             return "given back"
-        return "lane closed" if self._home.is_closed else ""
+        return "stream closed" if self._home.is_closed else ""
 
     @property
     def __cuda_array_interface__(self) -> dict[str, Any]:
-        """Lend the memory as bytes. Source: CUDA Array Interface, version 3; ``stream`` is the lane's."""
+        """Lend the memory as bytes. Source: CUDA Array Interface, version 3; ``stream`` is the stream's."""
         if self._home.backend.device.simulated:
             raise _NoInterfaceError(
                 "Scratch of the simulated device has no memory that other libraries could use. Use work.array(shape, dtype), "
@@ -122,7 +122,7 @@ class Scratch(ProcessBound):
         """Return an array of ``lab.xp`` in this memory, from its beginning, uninitialised.
 
         It keeps the memory from becoming garbage, but not from being given back: after the ``with`` block, or `close`, the
-        lane gives it out again, and the array shows what others write.
+        stream gives it out again, and the array shows what others write.
 
         Parameters
         ----------
@@ -141,22 +141,27 @@ class Scratch(ProcessBound):
         dtype = _check_dtype(dtype)
         lengths = (shape,) if not isinstance(shape, (tuple, list)) else tuple(shape)
         size_bytes = dtype.itemsize
+        if min(map(_whole, lengths), default=0) < 0:
+            raise OptionError(
+                f"{shape!r} is not a shape, which consists of integers, 0 or greater. Use for example "
+                "work.array((4, 64), 'f4')."
+            )
         for length in lengths:
-            size_bytes *= _check_length(length, shape)
+            size_bytes *= index(length)
         if size_bytes > self.nbytes:
             raise OptionError(
-                f"An array of shape {shape} and {dtype} takes {size_bytes:,} bytes; this scratch of lane "
-                f"{self._home.lane.name!r} has {self.nbytes:,}. Use lane.scratch({size_bytes})."
+                f"An array of shape {shape} and {dtype} takes {size_bytes:,} bytes; this scratch of stream "
+                f"{self._home.lane.name!r} has {self.nbytes:,}. Use stream.scratch({size_bytes})."
             )
         address = self.ptr
         try:
             return self._home.backend.scratch_array(address, self.nbytes, tuple(map(index, lengths)), dtype, self)
         except InvalidHandleError:
-            self.require_open()  # its lane may have been closed meanwhile
+            self.require_open()  # its stream may have been closed meanwhile
             raise
 
     def close(self) -> None:
-        """Give it back: the lane may give it out again at once. Twice is silent."""
+        """Give it back: the stream may give it out again at once. Twice is silent."""
         lease = self._lease
         if lease is not None and not self._home.is_closed:
             self._lease = None
@@ -167,30 +172,28 @@ class Scratch(ProcessBound):
         name, ending = self._home.lane.name, self.ending
         if ending and self._home.is_closed:
             raise StreamClosedError(
-                f"This scratch of {self.nbytes:,} bytes is gone: lane {name!r} was closed, which frees its memory. "
-                "Take scratch of an open lane, and close that after the last use."
+                f"This scratch of {self.nbytes:,} bytes is gone: stream {name!r} was closed, which frees its memory. "
+                "Take scratch of an open stream, and close that after the last use."
             )
         if ending:
             raise SessionError(
-                f"This scratch of {self.nbytes:,} bytes was given back to lane {name!r}, which may have given it out again. "
+                f"This scratch of {self.nbytes:,} bytes was given back to stream {name!r}, which may have given it out again. "
                 f"Use it inside its `with` block, or take more: lab.stream({name!r}).scratch({self.nbytes})."
             )
 
 
 class _Block(NamedTuple):
-    """Memory that a lane has."""
+    """Memory that a stream has."""
 
     address: int
-    nbytes: int
-    """How many bytes were asked for."""
-    stream: BackendStream
-    """Where the lane worked then."""
+    nbytes: int  # that were asked for
+    stream: BackendStream  # where the stream worked then
 
 
 class LaneScratch:
-    """The scratch memory of one lane.
+    """The scratch memory of one stream.
 
-    A scratch that is garbage leaves its lease in `_ended`, where the lane looks before it takes more: a finaliser, which runs
+    A scratch that is garbage leaves its lease in `_ended`, where the stream looks before it takes more: a finaliser, which runs
     in the middle of anything, could not call the driver.
     """
 
@@ -200,14 +203,14 @@ class LaneScratch:
         self.is_closed = False
         """True once everything is given back to the device, or is about to be."""
         self.lock = process_lock()
-        """Held around calls of the driver, and where the lane goes to another stream."""
+        """Held around calls of the driver, and where the stream goes to another place."""
         self._held: dict[ref[Scratch], _Block] = {}
         self._ended: deque[ref[Scratch]] = deque()
         self._taken_count = self._used_bytes = self._peak_bytes = 0
 
     @property
     def statistics(self) -> ScratchStatistics:
-        """What the lane has now, as a value."""
+        """What the stream has now, as a value."""
         with self.lock:
             self._free_ended()
             return ScratchStatistics(
@@ -228,8 +231,8 @@ class LaneScratch:
                 address = self.backend.allocate_scratch(stream, _rounded(nbytes))
             except DeviceMemoryError as error:
                 raise DeviceMemoryError(
-                    f"Lane {self.lane.name!r} asked for {nbytes:,} bytes of scratch, and the device does not have enough. "
-                    f"{error} Take less, free arrays, or close lanes that are not needed.",
+                    f"Stream {self.lane.name!r} asked for {nbytes:,} bytes of scratch, and the device does not have enough. "
+                    f"{error} Take less, free arrays, or close streams that are not needed.",
                     driver_code=error.driver_code,
                 ) from error
             lease = ref(scratch, self._ended.append)
@@ -240,13 +243,13 @@ class LaneScratch:
         return address, lease
 
     def give_back(self, lease: ref[Scratch]) -> None:
-        """Free memory in the order of the lane's stream; behind its capture into a graph, if it is being captured."""
+        """Free memory in the order of the stream; behind its capture into a graph, if it is being captured."""
         with self.lock:
             self._ended.append(lease)
             self._free_ended()
 
     def close(self, *, keeps_held: bool = False) -> None:
-        """Free everything behind the lane's work. Idempotent."""
+        """Free everything behind the stream's work. Idempotent."""
         with delayed_interrupts(), self.lock, ExitStack() as freeing:
             self._free_ended()
             self.is_closed = True
@@ -256,7 +259,7 @@ class LaneScratch:
                     freeing.callback(self._free, lease)  # one that fails keeps no other from it
 
     def leave(self, stream: BackendStream) -> None:
-        """Forget a stream of the lane that is going to be destroyed; all of its work is done."""
+        """Forget a place of the stream that is going to be destroyed; all of its work is done."""
         with self.lock:
             for lease, block in [*self._held.items()]:
                 if block.stream is stream:
@@ -274,12 +277,12 @@ class LaneScratch:
         self._used_bytes -= block.nbytes
         stream = self.lane._backend_stream
         if block.stream is not stream:
-            order_behind(self.backend, stream, block.stream)  # by a handle that was given out before the lane moved
+            order_behind(self.backend, stream, block.stream)  # by a handle that was given out before the stream moved
         self.backend.free_scratch(stream, block.address)
 
 
 def check_held(objects: Iterable[object]) -> None:
-    """Refuse scratch that was given back, or freed with its lane: to keep it keeps nothing."""
+    """Refuse scratch that was given back, or freed with its stream: to keep it keeps nothing."""
     for one in objects:
         if type(one) is Scratch:
             one.require_open()
@@ -288,23 +291,19 @@ def check_held(objects: Iterable[object]) -> None:
 def _check_dtype(dtype: DTypeLike) -> np.dtype[Any]:
     try:
         found = np.dtype(dtype)
-    except TypeError as error:
-        raise OptionError(f"{dtype!r} is not a dtype. Use for example work.array(256, 'float32').") from error
-    if found.hasobject or not found.itemsize:
-        raise OptionError(f"Device memory holds no elements of {found}. Use for example work.array(256, 'float32').")
-    return found
-
-
-def _check_length(length: object, shape: object) -> int:
-    try:
-        found: int = index(length)  # type: ignore[arg-type]
     except TypeError:
-        found = -1
-    if isinstance(length, bool) or found < 0:
-        raise OptionError(
-            f"{shape!r} is not a shape: a shape consists of integers, 0 or greater. Use for example work.array((4, 64), 'f4')."
-        )
+        found = np.dtype(object)
+    if found.hasobject or not found.itemsize:
+        raise OptionError(f"{dtype!r} is no dtype of elements on a device. Use for example work.array(256, 'float32').")
     return found
+
+
+def _whole(value: object) -> int:
+    """Return an integer of 0 or more, -1 for anything else."""
+    try:
+        return -1 if isinstance(value, (bool, np.bool_)) else max(-1, index(value))  # type: ignore[arg-type]
+    except TypeError:
+        return -1
 
 
 def _rounded(nbytes: int) -> int:
@@ -314,13 +313,10 @@ def _rounded(nbytes: int) -> int:
 
 def _check_size(nbytes: object) -> int:
     """Return a number of bytes, 0 or more; raise `OptionError` for anything else."""
-    try:
-        size: int = index(nbytes)  # type: ignore[arg-type]
-    except TypeError:
-        size = -1
-    if isinstance(nbytes, (bool, np.bool_)) or not 0 <= size < MAX_BYTES:
+    size = _whole(nbytes)
+    if not 0 <= size < MAX_BYTES:
         raise OptionError(
             f"{str(nbytes)[:40]!s} ({type(nbytes).__name__}) is not a size of scratch: an integer number of bytes from 0 to "
-            "2**63 - 1. Use for example lane.scratch(1 << 20)."
+            "2**63 - 1. Use for example stream.scratch(1 << 20)."
         )
     return size

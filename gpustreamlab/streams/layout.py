@@ -140,11 +140,9 @@ _log = logging.getLogger(__name__)
 class _Move(NamedTuple):
     """Where a stream goes in one change of places."""
 
-    spec: ContextSpec | None
-    """What the green context there is made of; None for the whole card."""
+    spec: ContextSpec | None  # what the green context there is made of; None for the whole card
     part: Partition | None
-    wanted: str | None
-    """The partition that the stream wants to be in from then on."""
+    wanted: str | None  # the partition that the stream wants to be in from then on
 
 
 DRAIN_ROUNDS = 100

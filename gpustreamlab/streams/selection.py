@@ -54,14 +54,14 @@ class Selections:
         stream = self.current
         if stream is None:
             raise SelectionError(
-                f"A lane for {what} is needed, and none is selected in this thread. Use: with lab.on('name'): ..., or "
+                f"A stream for {what} is needed, and none is selected in this thread. Use: with lab.on('name'): ..., or "
                 "lab.stream('name').scratch(nbytes)."
             )
         return stream
 
     @property
     def adapters(self) -> Adapters:
-        """What each library does about a selected lane."""
+        """What each library does about a selected stream."""
         return adapters_table(self.followers)
 
     def look(self) -> None:
@@ -261,7 +261,7 @@ class Selection(ProcessBound):
         self._is_taken = False  # whether the selection around it was left first and took this one along
         # Set as it is entered:
         self._token: object  # what the backend needs to put back the selection before this one
-        self._above: LaneWriter | None  # writer of the lane selected before
+        self._above: LaneWriter | None  # writer of the stream selected before
         self._place: int  # on the thread's stack; no entry below another selection changes it
         self._watch: LoopWatch | None  # of the event loop that runs in this thread
         self._round_count: int  # of the loop
@@ -358,7 +358,7 @@ class Selection(ProcessBound):
 
     @property
     def lane(self) -> RecordedLane:
-        """The lane that it selects."""
+        """The stream that it selects."""
         return self.stream._recorded
 
     def is_around(self, entered: object) -> bool:

@@ -105,7 +105,7 @@ class Stream(ProcessBound):
 
     @property
     def cupy(self) -> Any:
-        """The stream as CuPy has it, a ``cupy.cuda.Stream``. Like all of these it is the lane's stream now, not its owner."""
+        """The stream as CuPy has it, a ``cupy.cuda.Stream``. Like all of these it is the stream as it is now, not its owner."""
         return self._as_of("cupy")
 
     @property
@@ -115,7 +115,7 @@ class Stream(ProcessBound):
 
     @property
     def numba(self) -> Any:
-        """The stream as Numba-CUDA has it, to name in ``kernel[grid, block, lane.numba]``."""
+        """The stream as Numba-CUDA has it, to name in ``kernel[grid, block, stream.numba]``."""
         return self._as_of("numba.cuda")
 
     @property
@@ -204,12 +204,12 @@ class Stream(ProcessBound):
         >>> from gpustreamlab import Session
         >>> from gpustreamlab.workloads import spin
         >>> with Session("sim") as lab:
-        ...     lane = lab.stream("a")
-        ...     with lab.on(lane):
+        ...     stream = lab.stream("a")
+        ...     with lab.on(stream):
         ...         spin(lab, 1_000_000)
-        ...     lane.hold(lab.xp.zeros(8))
+        ...     stream.hold(lab.xp.zeros(8))
         ...     print(lab.memory.held_count)
-        ...     lane.synchronize()
+        ...     stream.synchronize()
         ...     lab.memory.held_count
         1
         0
@@ -219,9 +219,9 @@ class Stream(ProcessBound):
         self._keeper.hold(self, objects)
 
     def use(self, array: ArrayT, after: str | Event | Stream | None = None) -> ArrayT:
-        """Use an array that another lane wrote: wait for that lane, and keep the memory until this one is done with it.
+        """Use an array that another stream wrote: wait for that stream, and keep the memory until this one is done with it.
 
-        The memory is kept until nobody refers to it any more, and then until what this lane holds at that moment is done,
+        The memory is kept until nobody refers to it any more, and then until what this stream holds at that moment is done,
         however early its last user drops it. Nothing waits on the host.
 
         Parameters
@@ -229,7 +229,7 @@ class Stream(ProcessBound):
         array
             An array of CuPy, torch or NumPy, or of the simulated device: all its views count. Of another library: the object.
         after
-            What wrote it: a lane, its name, or an event. If None, the lanes that are known to have written it.
+            What wrote it: a stream, its name, or an event. If None, the streams that are known to have written it.
 
         Returns
         -------
@@ -271,8 +271,8 @@ class Stream(ProcessBound):
         --------
         >>> from gpustreamlab import Session
         >>> with Session("sim") as lab:
-        ...     lane = lab.stream("a")
-        ...     with lab.on(lane), lane.scratch(1 << 20) as work:
+        ...     stream = lab.stream("a")
+        ...     with lab.on(stream), stream.scratch(1 << 20) as work:
         ...         work.array((512, 512), "float32")[:] = 1
         ...     lab.memory.statistics["a"].peak_bytes
         1048576

@@ -97,7 +97,7 @@ class StreamTable:
         return chosen
 
     def find(self, stream: object) -> Stream:
-        """Return the stream of a name, a stream, or a lender, which becomes a lane on first use; it may be closed."""
+        """Return the stream of a name, a stream, or a lender, whose stream is taken on first use; it may be closed."""
         found = self.known(stream)
         if found is None:
             with self._life.working("take a stream"):
@@ -105,7 +105,7 @@ class StreamTable:
         return found
 
     def known(self, stream: object) -> Stream | None:
-        """Return the stream that a name or a stream stands for; None for a lender that may be no lane yet."""
+        """Return the stream that a name or a stream stands for; None for a lender that may be none yet."""
         if isinstance(stream, str):
             found = self.by_name.get(stream)
             if found is None:
@@ -153,7 +153,7 @@ class StreamTable:
         return known, isinstance(partition, EllipsisType) or self._partitions.stay(known, partition)
 
     def _take(self, lender: object) -> Stream:
-        """Return the lane of a stream that others own, making it on first use."""
+        """Return the stream that stands for one that others own, made on first use."""
         made = self._adopt(lender)
         known = self._with_key(made)
         if known is not None:
@@ -186,7 +186,7 @@ class StreamTable:
             )
         known = self._with_key(made)
         if known is not None:
-            raise StreamExistsError(f"This stream is a lane already, named {known.name!r}. Use lab.stream({known.name!r}).")
+            raise StreamExistsError(f"The session has this stream already, as {known.name!r}. Use lab.stream({known.name!r}).")
 
     def _adopt(self, lender: object) -> BackendStream:
         if isinstance(lender, Stream) and not share_a_clock(lender._backend, self._backend):

@@ -100,7 +100,7 @@ def test_our_streams_are_taken_by_other_libraries(lab):
     "lender", [cupy.cuda.Stream.null, cupy.cuda.Stream.ptds, torch.cuda.default_stream()], ids=["null", "ptds", "torch"]
 )
 def test_default_streams_are_refused_with_a_reason(lab, lender):
-    with pytest.raises(errors.StreamRefusedError, match="cannot be a lane"):
+    with pytest.raises(errors.StreamRefusedError, match="no session can take it"):
         lab.on(lender)
 
 

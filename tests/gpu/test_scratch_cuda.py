@@ -172,7 +172,7 @@ def test_without_memory_it_says_how_much_there_is(lab):
     other.scratch(int(0.6 * free_bytes())).close()
     with lane.scratch(int(0.6 * total_bytes)):  # what the other lane's pool kept goes back
         pass
-    with pytest.raises(DeviceMemoryError, match=rf"Lane 'a' asked for .* of {total_bytes:,} bytes of the device free"):
+    with pytest.raises(DeviceMemoryError, match=rf"Stream 'a' asked for .* of {total_bytes:,} bytes of the device free"):
         lane.scratch(2 * total_bytes)
     assert_sums(fill_and_sum(lab, lane, 1 << 18, 20), 1 << 18)
 

@@ -2,14 +2,30 @@
 
 from __future__ import annotations
 
+import sys
 import threading
 import types
 
+from gpustreamlab.adapters import _followers
 from gpustreamlab.backends.sim import SimBackend
 
 
 class LendingBackend(SimBackend):
     lends_streams = True
+
+
+def fresh_registry(monkeypatch):
+    """Begin anew with what follows in this process; neither torch nor Numba is loaded."""
+    monkeypatch.setattr(_followers, "registry", _followers.Registry())
+    for name in ("torch", "numba.cuda"):
+        monkeypatch.delitem(sys.modules, name, raising=False)
+
+
+def add_sources(monkeypatch, make, *modules):
+    """Let another package bring adapters for some modules, made by ``make(module, ordinal)``."""
+    known = _followers.find_sources()
+    known.update({name: [_followers.Source(f"the adapter of {name}", lambda: make)] for name in modules})
+    monkeypatch.setattr(_followers, "find_sources", lambda: known)
 
 
 class StandIn(types.ModuleType):

@@ -342,7 +342,7 @@ def assert_still_works(lab, before):
     assert lab._backend.selected_stream is lab._backend.null_stream
     assert facts(lab.trace) == before
     assert lab.layout is None
-    assert lab._backend.context_bytes == 0
+    assert lab._backend.driver.context_count == 0
     with lab.on("compute", "afterwards"):
         spin(lab, 1_000)
     lab.synchronize()

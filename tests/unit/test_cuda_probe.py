@@ -367,7 +367,7 @@ CASES = {
             "cuda.core": (
                 LACKING,
                 "cuda-core 1.2.2 is installed; its first use fails: CUDA_ERROR_NOT_INITIALIZED: no luck; "
-                "on a stream: takes a stream, it has no current stream: pass lane.core to launch() and the like",
+                "on a stream: takes a stream, it has no current stream: pass stream.core to launch() and the like",
                 UPGRADE,
             ),
             "green contexts": (LACKING, "cannot read the device's SMs", UPGRADE),

@@ -7,7 +7,7 @@ import pytest
 from gpustreamlab.analysis import PartitionOptions, plan_partitions, unenforced_layout
 from gpustreamlab.backends import ContextSpec, SplitGroup
 from gpustreamlab.backends.sim import SimBackend
-from gpustreamlab.green import ContextCache, SMMap, context_specs
+from gpustreamlab.green import ContextCache, context_specs
 from gpustreamlab.model import WorkqueueOptions
 
 
@@ -113,16 +113,3 @@ def test_a_structured_layout_is_one_split():
         "a": ContextSpec(split=split, place=0, workqueue=workqueue),
         "b": ContextSpec(split=split, place=1, workqueue=workqueue),
     }
-
-
-# The map
-
-
-def test_a_map_is_a_picture_with_words_for_those_who_cannot_see_it():
-    device = SimBackend().device
-    drawn = SMMap(device, plan_partitions({"a": 96, "b": "rest"}, device))
-    assert repr(drawn) == "<SMMap of H200 (simulated), 2 partitions>"
-    assert "a" in str(drawn)
-    assert drawn._repr_svg_().startswith("<svg")
-    assert "role='img'" in drawn._repr_html_()
-    assert repr(SMMap(device, None)).endswith("0 partitions>")

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import sys
 import threading
 
 import pytest
@@ -9,7 +10,6 @@ import pytest
 from gpustreamlab import Session
 from gpustreamlab.backends.sim import SimBackend
 from gpustreamlab.errors import DeviceError, StreamNotFoundError
-from gpustreamlab.memory import guards
 from tests.helpers import long_runs
 from tests.helpers.line_interrupts import LineInterrupts, send_interrupt
 
@@ -41,7 +41,7 @@ def interrupted(at):
     lab = Session(SimBackend())
     lab.stream("a"), lab.stream("b")
     guard = lab.memory.guard(object(), "workspace")
-    signals = LineInterrupts([guards], at, send_interrupt)
+    signals = LineInterrupts([sys.modules[type(guard).__module__]], at, send_interrupt)
     try:
         with signals:
             program(guard)

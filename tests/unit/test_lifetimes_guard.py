@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 import itertools
-import threading
 import weakref
+from contextlib import suppress
 
 import pytest
 
@@ -49,10 +49,14 @@ def guard(lab):
 
 def test_uses_on_two_lanes_come_one_behind_the_other_and_the_host_waits_for_none(lab, guard):
     before_ns = lab._backend.driver.clock.now_ns
-    for lane, label in (("a", "first"), ("b", "second"), ("a", "third")):
-        with guard.on(lane, label) as used:
-            assert used is lab.stream(lane) is lab.current
+    theirs = lab.stream("theirs", external=lab._backend.create_stream())
+    for lane, label in (("a", "first"), ("b", "second"), (theirs, "third")):
+        with suppress(ValueError), guard.on(lane, label) as used:
+            assert used is lab.current
             spin(lab, LONG_NS)
+            raise ValueError
+    use(lab, guard, theirs)  # behind what the lane holds anyway
+    use(lab, lab.memory.guard(Thing()), theirs)
     for lane in ("a", "b"):
         with lab.on(lane, f"unguarded {lane}"):
             spin(lab, LONG_NS)
@@ -62,34 +66,19 @@ def test_uses_on_two_lanes_come_one_behind_the_other_and_the_host_waits_for_none
     ran = spans(lab)
     assert ran["second"][0] >= ran["first"][1] - 1
     assert ran["third"][0] >= ran["second"][1] - 1
-    assert ran["unguarded b"][0] < ran["unguarded a"][1]  # without a guard they overlap
+    assert ran["unguarded a"][0] < ran["second"][1]  # without a guard they overlap
+    assert {"context", "theirs"} < set(ran)  # the guard's name, or the stream's
     assert guard.query()
-
-
-def test_a_second_use_on_the_same_lane_waits_for_nothing(lab, monkeypatch):
-    guard = lab.memory.guard(Thing())
-    monkeypatch.setattr(type(lab.stream("a")), "wait", lambda *_: pytest.fail("waited"))
-    for _ in range(3):
-        with guard.on("a"):
-            spin(lab, 10)
-
-
-def test_the_range_has_the_label_or_the_guards_name_or_the_lanes(lab, guard):
-    use(lab, guard, "a")
-    use(lab, guard, "a", "mine")
-    use(lab, lab.memory.guard(Thing()), "a")
-    assert set(spans(lab)) == {"context", "mine", "a"}
 
 
 def test_a_guard_shows_what_it_is(lab, guard):
     assert repr(guard) == "<Guard 'context', not used yet>"
     with guard.on("a"):
-        assert repr(guard) == "<Guard 'context', in use on 'a' by thread 'MainThread'>"
         with guard.on("b"):
-            told = []
-            run_in_thread(lambda: told.append(repr(guard)))
-        assert told == ["<Guard 'context', in use on 'b' by thread 'MainThread'>"]
-        assert repr(guard) == "<Guard 'context', in use on 'a' by thread 'MainThread'>"
+            assert repr(guard) == "<Guard 'context', in use on 'b'>"
+        assert repr(guard) == "<Guard 'context', in use on 'a'>"
+        with pytest.raises(SelectionError, match="inside"):
+            guard.close()
     assert repr(guard) == "<Guard 'context', last used on 'a'>"
     assert repr(guard.on("b")) == "<Use of guard 'context' on 'b', for a `with` block or a decorator>"
     guard.close()
@@ -135,19 +124,6 @@ def test_what_would_run_later_is_not_decorated(lab, function):
         lab.memory.guard(Thing()).on("a")(function)
 
 
-# Errors inside
-
-
-def test_the_work_of_a_use_that_raises_is_waited_for_too(lab, guard):
-    with pytest.raises(ValueError, match="mine"), guard.on("a", "first"):
-        spin(lab, LONG_NS)
-        raise ValueError("mine")
-    use(lab, guard, "b", "second", 10)
-    ran = spans(lab)
-    assert ran["second"][0] >= ran["first"][1] - 1
-    assert lab.current is None
-
-
 # Nested uses of one guard
 
 
@@ -166,35 +142,6 @@ def test_one_guard_used_inside_itself_on_another_lane_stays_in_order(lab, guard)
 
 
 # Threads
-
-
-def test_a_second_thread_waits_until_the_first_has_enqueued_and_not_longer(lab):
-    # GIVEN a thread inside a use
-    guard, order = lab.memory.guard(Thing(), "context"), []
-    entered = threading.Event()
-
-    def second():
-        entered.set()
-        with guard.on("b", "second"):
-            order.append("second")
-            spin(lab, 10)
-
-    with guard.on("a", "first"):
-        thread = threading.Thread(target=second)
-        thread.start()
-        entered.wait(60)
-        thread.join(0.05)
-        order.append("first")
-        spin(lab, LONG_NS)
-
-    # WHEN it has left, though its work still runs
-    thread.join(60)
-
-    # THEN the other one came behind, on the host and on the device
-    assert order == ["first", "second"]
-    assert not lab.stream("a").query()
-    ran = spans(lab)
-    assert ran["second"][0] >= ran["first"][1] - 1
 
 
 def test_many_threads_never_share_it(lab, guard):
@@ -247,24 +194,6 @@ def test_a_closed_guard_cannot_be_used(lab):
     assert lab.current is None
 
 
-def test_a_guard_is_not_closed_from_inside(lab, guard):
-    with guard.on("a"), pytest.raises(SelectionError, match="inside"):
-        guard.close()
-    assert not guard.is_closed
-
-
-def test_what_a_forgotten_guard_guarded_lives_until_its_last_work_is_done(lab):
-    thing = Thing()
-    known = weakref.ref(thing)
-    guard = lab.memory.guard(thing, "context")
-    with guard.on("a"):
-        spin(lab, LONG_NS)
-    del thing, guard
-    assert known() is not None
-    lab.synchronize()
-    assert known() is None
-
-
 def test_a_session_that_closes_lets_go_behind_the_work_and_the_guard_closes_silently(lab):
     thing, states = Thing(), []
     weakref.finalize(thing, lambda: states.append(lab._backend.driver.scheduler.busy_count))
@@ -292,17 +221,3 @@ def test_a_lane_closed_inside_or_after_a_use_harms_nobody(lab, guard):
     use(lab, guard, lab.stream("c"), duration_ns=10)
     guard.close()
     assert guard.is_closed
-
-
-def test_streams_of_others_take_part(lab):
-    theirs = lab._backend.create_stream()
-    guard = lab.memory.guard(Thing(), "context")
-    with guard.on("a", "ours"):
-        spin(lab, LONG_NS)
-    with guard.on(theirs, "theirs") as lane:
-        assert lane.is_lent
-        spin(lab, LONG_NS)
-    ran = spans(lab)
-    assert ran["theirs"][0] >= ran["ours"][1] - 1
-    lab.close()
-    assert not theirs.is_closed

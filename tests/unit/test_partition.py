@@ -20,12 +20,10 @@ from gpustreamlab.errors import (
     PartitionNotFoundError,
     PartitionUnavailableError,
     PartitionWarning,
-    SessionError,
     StreamExistsError,
 )
 from gpustreamlab.model import Layout, Partition, WorkqueueOptions
 from gpustreamlab.workloads import spin
-from tests.helpers.selections import names_of
 from tests.unit.model.equality import assert_same_trace
 
 MS = 1_000_000
@@ -86,29 +84,26 @@ def test_the_layout_is_what_partition_returns(lab):
     layout = lab.partition({"a": 96, "b": 32})
     assert lab.layout is layout
     assert layout == plan_partitions({"a": 96, "b": 32}, lab.device)
+    lab.partition({"a": np.int64(96), "b": np.uint8(32)})
+    assert len(lab.trace.layouts) == 1  # the same again is no change
+    pa.table(lab.trace)
     assert lab.partition(None) is None
     assert lab.layout is None
+    assert "no partitions" in str(lab.partitions.verify())
 
 
 def test_streams_come_back_when_their_partition_does(halves):
+    high = halves.stream("high", priority=-3, partition="a")
     before = {name: stream.handle for name, stream in halves.streams.items()}
     created = halves._partitions.cache.created_count
     halves.partition(None)
-    assert [stream.partition for stream in halves.streams.values()] == [None, None, None]
+    assert [stream.partition for stream in halves.streams.values()] == [None] * 4
+    assert high.priority == high._backend_stream.priority == -3
     halves.partition(a=64, b="rest")
 
     assert {name: stream.handle for name, stream in halves.streams.items()} == before
-    assert [stream.partition for stream in halves.streams.values()] == ["a", "b", None]
+    assert [stream.partition for stream in halves.streams.values()] == ["a", "b", None, "a"]
     assert halves._partitions.cache.created_count == created
-
-
-def test_priorities_move_along(lab):
-    lab.partition(a=64, b="rest")
-    stream = lab.stream("x", priority=-3, partition="a")
-    lab.partition(a=32, b="rest")
-    assert stream.priority == stream._backend_stream.priority == -3
-    lab.partition(None)
-    assert stream._backend_stream.priority == -3
 
 
 # Bad input: what needs a layout; the rest is in test_bad_input.py
@@ -144,58 +139,35 @@ def test_a_refused_change_leaves_everything_as_it_was(do, error, words):
         assert lab.partitions.verify().holds
 
 
-def test_a_numpy_integer_is_a_number(lab):
-    assert lab.partition(a=np.int64(64), b=np.uint8(68)).names == ("a", "b")
-    pa.table(lab.trace)
-
-
-# Devices without the feature
+# Devices without a feature
 
 
 @pytest.mark.parametrize(
     ("preset", "words"), [("laptop", "a GPU that has green contexts"), ("h200-cuda12.2", r"CUDA 12\.2 .*CUDA 12\.5")]
 )
-class TestWithoutGreenContexts:
-    def test_one_warning_and_plain_streams(self, preset, words):
-        with Session(SimBackend(preset), capture="ranges") as lab:
-            with pytest.warns(PartitionWarning, match=rf"{words}[\s\S]*plain streams") as told:
-                layout = lab.partition(a=8, b="rest")
-            assert len(told) == 1
-            assert told[0].filename == __file__
-            assert not layout.is_enforced
-            whole = lab.device.sm_count
-            stream = lab.stream("x", partition="a")
-            assert (stream.partition, stream.sm_count) == ("a", whole)
-            enqueue(lab, "x")
-            lab.synchronize()
-            assert spans(lab.trace) == [("x", "x", ("a", whole))]
-            assert "not enforced" in repr(lab)
-            assert lab._backend.driver.context_count == 0
-            lab.partition(None)
-            assert lab.stream("x").partition is None
-
-    def test_strict_is_an_error(self, preset, words):
-        with Session(SimBackend(preset)) as lab:
-            with pytest.raises(PartitionUnavailableError, match=rf"{words}[\s\S]*Leave out strict=True"):
-                lab.partition({"a": 8}, strict=True)
-            assert lab.layout is None
-
-    def test_proof_does_not_say_that_it_holds(self, preset, words):
-        with Session(SimBackend(preset)) as lab, pytest.warns(PartitionWarning, match=words):
-            lab.partition(a=8, b="rest")
-            lab.stream("x", partition="a")
-            proof = lab.partitions.verify()
-            assert not proof.holds
-            assert "not enforced" in str(proof)
-
-    def test_nothing_is_drained(self, preset, words):
-        with Session(SimBackend(preset)) as lab, pytest.warns(PartitionWarning, match=words):
-            lab.stream("x")
-            enqueue(lab, "x", 5 * MS)
-            lab.partition(a=8, b="rest")
-            lab.stream("x", partition="a")
-            lab.stream("x", partition="b")
-            assert not lab.stream("x").query()
+def test_without_green_contexts_there_is_one_warning_and_plain_streams(lab, preset, words):
+    with Session(SimBackend(preset), capture="ranges") as other:
+        with pytest.raises(PartitionUnavailableError, match=rf"{words}[\s\S]*Leave out strict=True"):
+            other.partition({"a": 8}, strict=True)
+        assert other.layout is None
+        with pytest.warns(PartitionWarning, match=rf"{words}[\s\S]*plain streams") as told:
+            layout = other.partition(a=8, b="rest")
+        assert [warning.filename for warning in told] == [__file__]
+        assert not layout.is_enforced
+        whole = other.device.sm_count
+        stream = other.stream("x", partition="a")
+        assert (stream.partition, stream.sm_count) == ("a", whole)
+        enqueue(other, "x", 5 * MS)
+        other.stream("x", partition="b")  # nothing is drained
+        assert not stream.query()
+        assert (other._backend.driver.context_count, "not enforced" in repr(other)) == (0, True)
+        proof = other.partitions.verify()
+        assert (proof.holds, "not enforced" in str(proof)) == (False, True)
+        assert spans(other.trace) == [("x", "x", ("a", whole))]
+        other.partition(None)
+        assert stream.partition is None
+    assert lab.partition(layout).is_enforced  # planned anew where it can be
+    assert lab.layout["a"].granted_sms == 8
 
 
 def test_missing_features_are_left_out_with_one_warning(lab):
@@ -242,40 +214,6 @@ def test_a_structured_layout_on_an_older_driver_is_planned_anew_with_a_warning(l
     assert (layout["a"].granted_sms, layout["a"].is_structured) == (20, False)
 
 
-def test_a_layout_that_was_not_enforced_is_planned_anew_where_it_can_be(lab):
-    with pytest.warns(gsl.PartitionWarning), gsl.Session(SimBackend("laptop")) as laptop:
-        layout = laptop.partition(a=16)
-    assert not layout.is_enforced
-    assert lab.partition(layout).is_enforced
-    assert lab.layout["a"].granted_sms == 16
-
-
-def test_the_same_layout_again_is_no_change(lab):
-    lab.partition(a=32)
-    lab.partition(a=32)
-    assert len(lab.trace.layouts) == 1
-
-
-def test_waits_survive_a_move(lab):
-    lab.partition(a=32, b="rest")
-    first, second = lab.stream("first", partition="a"), lab.stream("second", partition="a")
-    with lab.on(first, "produce"):
-        spin(lab, 1_000)
-    second.wait(first)
-    lab.partition(a=64, b="rest")
-    with lab.on(second, "consume"):
-        spin(lab, 1_000)
-    first.wait(second)
-    lab.partition(None)
-    with lab.on(first, "again"):
-        spin(lab, 1_000)
-    lab.synchronize()
-    trace = lab.trace
-    names = names_of(trace)
-    edges = [(names[a], names[b]) for a, b in zip(trace.edges.source, trace.edges.target, strict=True)]
-    assert edges == [("produce", "consume"), ("consume", "again")]
-
-
 # Work in flight
 
 
@@ -287,6 +225,8 @@ def test_only_streams_that_move_are_drained(lab):
     began_ns = lab._backend.host_time_ns()
 
     moves = lab.partitions.plan_moves(plan_partitions({"a": 32, "b": 48, "c": "rest"}, lab.device))
+    assert lab.partitions.plan_moves(None) == ("a", "b", "c")
+    assert lab.partitions.plan_moves(lab.layout) == lab.partitions.plan_moves(a=32, b=32, c="rest", round="exact") == ()
     lab.partition(a=32, b=48, c="rest")
 
     assert moves == ("b", "c")
@@ -294,40 +234,6 @@ def test_only_streams_that_move_are_drained(lab):
     assert MS / 2 < lab._backend.host_time_ns() - began_ns < 4 * MS
     lab.synchronize()
     assert sorted(spans(lab.trace)) == [("a", "a", ("a", 32)), ("b", "b", ("b", 32)), ("c", "c", ("c", 68))]
-
-
-def test_planning_the_moves_changes_nothing(halves):
-    before = state_of(halves)
-    assert halves.partitions.plan_moves(None) == ("x", "y")
-    assert halves.partitions.plan_moves({"a": 64, "b": 8}) == halves.partitions.plan_moves(a=64, b=8, round="exact") == ("y",)
-    assert halves.partitions.plan_moves(halves.layout) == ()
-    assert halves.partitions.plan_moves(plan_partitions({"a": 64, "b": 8}, halves.device)) == ("y",)
-    renamed = plan_partitions({"c": 64, "b": "rest"}, halves.device)
-    assert halves.partitions.plan_moves(renamed, renamed={"a": "c"}) == ()
-    assert state_of(halves) == before
-
-
-def test_renaming_moves_nothing(halves):
-    enqueue(halves, "x", 5 * MS, "running")
-    handle = halves.stream("x").handle
-    halves.partition({"c": 64, "b": "rest"}, renamed={"a": "c"})
-
-    assert not halves.stream("x").query()
-    assert (halves.stream("x").partition, halves.stream("x").handle) == ("c", handle)
-    enqueue(halves, "x", 1_000, "renamed")
-    halves.synchronize()
-    assert spans(halves.trace) == [("x", "running", ("a", 64)), ("x", "renamed", ("c", 64))]
-    halves.partition(None)
-    halves.partition(c=64, b="rest")
-    assert halves.stream("x").partition == "c"
-
-
-def test_names_can_be_swapped(halves):
-    halves.partition({"b": 64, "a": "rest"}, renamed={"a": "b", "b": "a"})
-    assert [(stream.partition, stream.sm_count) for stream in halves.streams.values()] == [("b", 64), ("a", 68), (None, 132)]
-    halves.partition({"a": 64, "b": "rest"})
-    assert [(stream.partition, stream.sm_count) for stream in halves.streams.values()] == [("b", 68), ("a", 64), (None, 132)]
-    assert halves.partitions.verify().holds
 
 
 def test_a_selected_stream_does_not_move(halves):
@@ -378,42 +284,27 @@ def test_lent_streams_stay_where_they_are(halves):
     assert list(halves.streams) == ["x", "y", "z", "lent"]
 
 
-def test_a_failing_context_leaves_the_old_layout(halves, monkeypatch):
+@pytest.mark.parametrize("fails", ["context", "stream"])
+def test_what_fails_half_way_leaves_the_old_layout_and_no_other_new_stream(halves, monkeypatch, fails):
     enqueue(halves, "x", 5 * MS)
-    layout, handle = halves.layout, halves.stream("x").handle
-    create, calls = halves._backend.create_context, itertools.count(1)
-
-    def fail_second(spec):
-        if next(calls) == 2:
-            raise DeviceError("no memory left")
-        return create(spec)
-
-    monkeypatch.setattr(halves._backend, "create_context", fail_second)
-    with pytest.raises(DeviceError, match="no memory left"):
-        halves.partition(a=8, b=8)
-    assert halves.layout is layout
-    assert halves.stream("x").handle == handle
-    assert not halves.stream("x").query()
-    assert halves.partitions.verify().holds
-    halves.partition(a=8, b=8)
-    assert halves.partitions.verify().holds
-
-
-def test_a_failing_stream_leaves_the_old_layout_and_no_other_new_stream(halves, monkeypatch):
     before, streams = state_of(halves)[:2], set(halves._backend.driver.streams)
     context_type = type(next(iter(halves._partitions.cache._contexts.values())))
-    create, calls = context_type.create_stream, itertools.count(1)
+    owner, name = (context_type, "create_stream") if fails == "stream" else (halves._backend, "create_context")
+    create, calls = getattr(owner, name), itertools.count(1)
 
-    def fail_second(context, **options):
+    def fail_second(*what, **options):
         if next(calls) == 2:
-            raise DeviceError("no more streams")
-        return create(context, **options)
+            raise DeviceError("no more of them")
+        return create(*what, **options)
 
-    monkeypatch.setattr(context_type, "create_stream", fail_second)
-    with pytest.raises(DeviceError, match="no more streams"):
+    monkeypatch.setattr(owner, name, fail_second)
+    with pytest.raises(DeviceError, match="no more of them"):
         halves.partition(a=32, b="rest")
     assert (state_of(halves)[:2], set(halves._backend.driver.streams)) == (before, streams)
+    if fails == "context":
+        assert not halves.stream("x").query()
     assert halves.partition(a=32, b="rest").names == ("a", "b")
+    assert halves.partitions.verify().holds
 
 
 def test_what_the_device_granted_is_what_counts(lab, monkeypatch):
@@ -515,36 +406,29 @@ def test_verified_sms_are_kept_and_stay_with_their_contexts(halves):
     halves.partition(a=64, b="rest")
     assert halves.layout == first
     assert halves.trace.layout == first
-    halves.partition(a=32, b="rest")
-    assert halves.layout["a"].sm_ids is None
-
-
-def test_sms_that_others_measured_are_not_believed(halves):
-    halves.partitions.verify()
-    measured = halves.layout
     with Session(SimBackend()) as other:
-        other.partition(measured)
-        assert not other.layout.has_verified_sms
-    halves.partition(measured)
-    assert halves.layout.has_verified_sms
-
-
-def test_the_map_measures_without_touching_streams(halves):
+        other.partition(first)
+        assert not other.layout.has_verified_sms  # what others measured is not believed
+    lent = halves.stream("x", partition="a")
+    with Session(halves._backend) as other:
+        taken = other.stream("theirs", external=lent)
+        assert (taken.sm_count, taken.partition, other.stream("mine").sm_count) == (64, None, 132)
+    halves.clear()
+    assert [change.layout.names for change in halves.trace.layouts] == [("a", "b")]
+    heard, handle = [], halves.stream("x").handle
+    stop = halves.partitions.watch(heard.append)
     enqueue(halves, "x", 5 * MS)
+    halves.partition({"c": 64, "b": "rest"}, renamed={"a": "c"})
     drawn = halves.partitions.map()
+    assert not halves.stream("x").query()  # neither the map nor another name has moved it
+    assert (halves.stream("x").partition, halves.stream("x").handle) == ("c", handle)
     assert drawn.layout.has_verified_sms
-    assert halves.layout.has_verified_sms
-    assert "2 partitions" in repr(drawn)
-    assert drawn._repr_svg_().startswith("<svg")
-    halves.partition(None)
-    assert "0 partitions" in repr(halves.partitions.map())
-
-
-def test_proof_on_the_whole_card(lab):
-    lab.stream("x")
-    proof = lab.partitions.verify()
-    assert (proof.partitions, len(proof.lanes[0].inside), proof.lanes[0].partition) == ((), 132, None)
-    assert "no partitions" in str(proof)
+    assert ("2 partitions" in repr(drawn), drawn._repr_svg_()[:4], drawn._repr_html_()[:4]) == (True, "<svg", "<div")
+    stop()
+    stop()
+    halves.partition(c=32, b="rest")
+    assert [layout.names for layout in heard] == [("c", "b")] * len(heard)
+    assert halves.layout["c"].sm_ids is None
 
 
 def test_a_leak_is_told(halves, monkeypatch):
@@ -559,24 +443,6 @@ def test_a_leak_is_told(halves, monkeypatch):
     assert not proof.holds
     assert proof.shared == (("a", "b", 1),)
     assert "NOT as asked" in str(proof)
-
-
-# Listeners
-
-
-def test_listeners_hear_of_each_change_until_they_stop(lab):
-    heard = []
-    stop = lab.partitions.watch(heard.append)
-    first = lab.partition(a=64)
-    lab.partition(None)
-    assert heard == [first, None]
-    stop()
-    stop()
-    lab.partition(a=64)
-    assert len(heard) == 2
-
-
-# Threads
 
 
 # Made ahead
@@ -597,23 +463,6 @@ def test_prepared_layouts_are_made_and_nothing_else_changes(halves):
     for layout in layouts:
         assert halves.partition(layout) == layout
     assert halves._partitions.cache.created_count == made
-
-
-# Other devices
-
-
-def test_too_many_different_partitions_leave_the_old_layout(halves, monkeypatch):
-    monkeypatch.setattr("gpustreamlab.record._tables.PARTITION_LIMIT", 3)
-    halves.partition(a=63, b="rest")
-    before = state_of(halves)[:3]
-    streams = len(halves._backend.driver.streams)
-    with pytest.raises(SessionError, match="3 different partitions"):
-        halves.partition(a=62, b="rest")
-    with pytest.raises(SessionError, match="3 different partitions"):
-        halves.partition(a=8, b=8)
-    assert state_of(halves)[:3] == before
-    assert len(halves._backend.driver.streams) == streams
-    assert halves.partitions.verify().holds
 
 
 # Closing
@@ -666,26 +515,6 @@ def test_partitions_and_layouts_survive_saving_and_pickling(halves, tmp_path):
     for twin in (load_trace(tmp_path / "run.parquet"), pickle.loads(pickle.dumps(trace))):
         assert_same_trace(twin, trace)
         assert spans(twin) == spans(trace)
-
-
-def test_clearing_keeps_the_layout_in_use(halves):
-    enqueue(halves, "x")
-    halves.partition(a=32, b=96)
-    halves.synchronize()
-    halves.clear()
-    trace = halves.trace
-    assert len(trace) == 0
-    assert [change.layout.names for change in trace.layouts] == [("a", "b")]
-    assert trace.layout == halves.layout
-
-
-def test_a_lent_stream_of_a_foreign_green_context_shows_its_sms(lab):
-    lab.partition(a=32)
-    lent = lab.stream("a", partition="a")
-    with gsl.Session(lab._backend) as other:
-        taken = other.stream("theirs", external=lent)
-        assert (taken.sm_count, taken.partition) == (32, None)
-        assert other.stream("mine").sm_count == 132
 
 
 def test_a_remainder_that_does_not_join_groups_is_reached_by_a_split():

@@ -81,11 +81,6 @@ def test_sizes_are_numbers_or_up_to_three(lab):
     kernel(4, np.int64(64), [1])
     kernel((1, 2, 3), (4, np.int32(5)), (), shared_mem=np.int64(7))
     assert [launch[:4] for launch in kernel.kernel.launches] == [((4,), (64,), (1,), 0), ((1, 2, 3), (4, 5), (), 7)]
-
-
-def test_much_shared_memory_is_asked_for(lab):
-    kernel = raw_kernel(lab, CODE, "scale")
-    kernel(1, 1, (), shared_mem=48 << 10)
     assert not hasattr(kernel.kernel, "max_dynamic_shared_size_bytes")
     kernel(1, 1, (), shared_mem=100_000)
     assert kernel.kernel.max_dynamic_shared_size_bytes == 100_000
@@ -105,14 +100,11 @@ BAD_CALLS = {
 
 @pytest.mark.parametrize(("arguments", "options", "message"), BAD_CALLS.values(), ids=BAD_CALLS.keys())
 def test_arguments_out_of_range_are_told(lab, arguments, options, message):
+    for wrong in ((None, "scale"), (CODE, ""), (b"code", "scale"), (CODE, 3)):
+        with pytest.raises(OptionError, match=r"raw kernel's (code|name) is a str.*raw_kernel\(lab"):
+            raw_kernel(lab, *wrong)
     with pytest.raises(OptionError, match=message):
         raw_kernel(lab, CODE, "scale")(*arguments, **options)
-
-
-@pytest.mark.parametrize("arguments", [(None, "scale"), (CODE, ""), (b"code", "scale"), (CODE, 3)])
-def test_code_and_name_are_texts(lab, arguments):
-    with pytest.raises(OptionError, match=r"raw kernel's (code|name) is a str.*raw_kernel\(lab"):
-        raw_kernel(lab, *arguments)
 
 
 @pytest.mark.parametrize("failure", [FakeDriverError("no"), FakeRuntimeError("no")])

@@ -10,10 +10,9 @@ import pytest
 
 from gpustreamlab import Session
 from gpustreamlab.errors import PartitionInUseError, StreamClosedError
-from gpustreamlab.streams import layout as repartition
 from gpustreamlab.streams import selection as selections
 from tests.helpers.lending_backend import LendingBackend
-from tests.helpers.line_interrupts import LineInterrupts, send_interrupt
+from tests.helpers.line_interrupts import LineInterrupts
 from tests.helpers.threads import run_in_thread
 
 
@@ -41,15 +40,7 @@ def enter_and_leave():
     return count
 
 
-def move():
-    with Session("sim") as lab:
-        lab.partition(left=32, right="rest")
-        lab.stream("a", partition="left")
-        return count_lines(repartition, lambda: lab.stream("a", partition="right"))
-
-
 LINES = range(1, enter_and_leave() + 1)
-LINES_OF_MOVE = range(1, move() + 1)
 
 
 @pytest.mark.parametrize("line", LINES)
@@ -86,18 +77,6 @@ def test_a_stream_that_is_closed_at_any_line_is_not_selected_or_lives_on(line, c
         except StreamClosedError:
             assert lab._backend.selected_stream is lab._backend.null_stream
         assert lab.current is None
-
-
-@pytest.mark.parametrize("line", LINES_OF_MOVE)
-def test_a_stream_whose_move_was_interrupted_at_any_line_can_be_selected(line):
-    with Session("sim") as lab:
-        lab.partition(left=32, right="rest")
-        lane = lab.stream("a", partition="left")
-        with LineInterrupts([repartition], line, send_interrupt) as here, suppress(KeyboardInterrupt):
-            lab.stream("a", partition="right")
-        assert here.place is not None
-        with lab.select("a"):
-            assert lab._backend.selected_stream is lane._backend_stream
 
 
 def test_a_lane_whose_partition_was_renamed_is_not_destroyed_under_the_thread_that_has_it():

@@ -94,17 +94,6 @@ def test_what_is_left_in_turns_does_not_pile_up(lab, caplog):
             assert (len(stack), selected(lab)) == (3, "a")
 
 
-# How it shows itself
-
-
-def test_a_selection_shows_what_it_is(lab):
-    selection = lab.on("a", "load")
-    assert repr(selection) == "<Selection of stream 'a', range 'load', for a `with` block or a decorator>"
-    with selection:
-        assert repr(selection) == "<Selection of stream 'a', range 'load', entered>"
-    assert repr(lab.select("a")) == "<Selection of stream 'a', for a `with` block or a decorator>"
-
-
 # Tasks
 
 

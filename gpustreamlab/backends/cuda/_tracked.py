@@ -242,7 +242,7 @@ class Tracker:
             if holder is None:
                 lender = memory.lender
                 self._has_scratch |= lender is not None
-                handle = handle if lender is None else int(lender.lane.handle)
+                handle = handle if lender is None else int(lender.stream.handle)
                 piece = sink.allocate(handle, memory.start, memory.end, array.shape, array.dtype)
                 holder = _Holder(memory.owner, piece, lender)
                 mark = self._known[id(memory.owner)] = _Mark(holder, self._dead.append)

@@ -4,13 +4,6 @@ from gpustreamlab.backends.sim._array import SimArray
 from gpustreamlab.backends.sim._backend import SimBackend
 from gpustreamlab.backends.sim._commands import DeviceWork, KernelSpec, SimEvent
 from gpustreamlab.backends.sim._cost import (
-    H200,
-    H200_CUDA12_2,
-    H200_CUDA13_1,
-    LAPTOP,
-    PRESETS,
-    DevicePreset,
-    HostCosts,
     ModelledKernel,
     plan_host_copy,
     plan_kernel,
@@ -18,7 +11,16 @@ from gpustreamlab.backends.sim._cost import (
     plan_spin,
     plan_streaming,
 )
-from gpustreamlab.backends.sim._sms import SMGroups
+from gpustreamlab.backends.sim._preset import (
+    H200,
+    H200_CUDA12_2,
+    H200_CUDA13_1,
+    LAPTOP,
+    PRESETS,
+    DevicePreset,
+    HostCosts,
+    SMGroups,
+)
 from gpustreamlab.backends.sim._source import KEPT_RECORDS, SimActivitySource
 from gpustreamlab.backends.sim._stream import SimContext, SimStream
 

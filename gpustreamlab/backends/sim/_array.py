@@ -13,7 +13,7 @@ from numpy.lib.mixins import NDArrayOperatorsMixin
 from numpy.typing import NDArray
 
 from gpustreamlab._util.defences import ProcessBound
-from gpustreamlab.backends.sim._rules import METHODS, UFUNC_METHODS, NotSimulatedNameError
+from gpustreamlab.backends.sim._cost import METHODS, NotSimulatedNameError
 from gpustreamlab.errors import NotSimulatedError, nearest_hint
 
 if TYPE_CHECKING:
@@ -233,28 +233,6 @@ class SimArray(NDArrayOperatorsMixin, ProcessBound):
 
     def __deepcopy__(self, memo: object) -> SimArray:
         return self.__copy__()
-
-
-class SimUfunc:
-    """A ufunc of the array module, with those of its methods that CuPy has."""
-
-    def __init__(self, module: ArrayModule, plain: np.ufunc) -> None:
-        self._module = module
-        self._plain = plain
-        self.__name__ = plain.__name__
-        self.__doc__ = plain.__doc__
-
-    def __call__(self, *args: Any, **kwargs: Any) -> Any:
-        """Run it on the device."""
-        return self._module.call_function(self.__name__, self._plain, args, kwargs)
-
-    def __getattr__(self, name: str) -> Any:
-        if name in UFUNC_METHODS:
-            return self._module.find(f"{self.__name__}.{name}")
-        return getattr(self._plain, name)  # nin, nout, types, identity
-
-    def __repr__(self) -> str:
-        return f"<ufunc {self.__name__!r} of the simulated device>"
 
 
 class SimGenerator:

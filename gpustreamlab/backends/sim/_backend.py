@@ -17,10 +17,10 @@ from gpustreamlab.backends._features import AccessSink, WatchedArrays, duplicate
 from gpustreamlab.backends._protocol import BackendStream, ClockInfo, ContextSpec, RangeTimes
 from gpustreamlab.backends.sim._array import SimArray
 from gpustreamlab.backends.sim._commands import KernelRun, KernelSpec, SimEvent, StreamQueue
-from gpustreamlab.backends.sim._cost import DevicePreset, ModelledKernel, explain_kernel, find_preset, plan_kernel, plan_spin
+from gpustreamlab.backends.sim._cost import ModelledKernel, explain_kernel, plan_kernel, plan_spin
 from gpustreamlab.backends.sim._driver import SimDriver
 from gpustreamlab.backends.sim._memory import SimScratch, create_pinned, is_pinned
-from gpustreamlab.backends.sim._sms import SMSplitter
+from gpustreamlab.backends.sim._preset import DevicePreset, SMSplitter, find_preset
 from gpustreamlab.backends.sim._source import SimActivitySource
 from gpustreamlab.backends.sim._stream import NodeWork, SimCapture, SimContext, SimStream
 from gpustreamlab.backends.sim._xp import ArrayModule, check_dtype
@@ -117,7 +117,7 @@ class SimBackend:
         self.priority_range = self.preset.priority_range
         """Lowest and highest priority."""
         self.null_stream = SimStream(self.driver, self.driver.null_stream, is_owned=False)
-        """Where work goes while no stream is selected. It cannot be a lane."""
+        """Where work goes while no stream is selected. No session can take it."""
         self.xp = ArrayModule(self)
         """NumPy-compatible array module; each call is a modelled kernel or copy on the selected stream."""
         self.captures = self.driver.captures
@@ -139,70 +139,18 @@ class SimBackend:
         """Return the error as it is: the simulated device raises errors of ours only."""
         return error
 
-    def create_stream(self, *, priority: int = 0, sm_ids: Iterable[int] | None = None, nonblocking: bool = True) -> SimStream:
-        """Make a stream.
-
-        Parameters
-        ----------
-        priority
-            CUDA priority: lower runs first.
-        sm_ids
-            The SMs that its kernels may run on; None for all.
-        nonblocking
-            Whether it is exempt from synchronising with the NULL stream.
-
-        Raises
-        ------
-        OptionError
-            For a priority outside the range, or an SM that the device does not have.
-
-        Examples
-        --------
-        >>> SimBackend().create_stream(priority=-1, sm_ids=range(8)).handle
-        3
-        """
+    def create_stream(self, *, priority: int = 0, sm_ids: Iterable[int] | None = None) -> SimStream:
+        """Make a stream that does not synchronise with the NULL stream; `sm_ids` are the SMs that it may use, None for all."""
         wanted = None if sm_ids is None else self.driver.scheduler.pool.check_sm_ids(sm_ids)
-        queue = self.driver.create_stream(priority, wanted, is_blocking=not nonblocking)
-        return SimStream(self.driver, queue, is_owned=True)
+        return SimStream(self.driver, self.driver.create_stream(priority, wanted), is_owned=True)
 
     def create_context(self, spec: ContextSpec) -> SimContext:
-        """Make a green context: its streams' kernels run on its SMs only.
-
-        Parameters
-        ----------
-        spec
-            The groups it is made of, as `SMResource` of the device numbers them, or a structured split.
-
-        Raises
-        ------
-        DeviceError
-            If the modelled driver lacks a feature that the spec needs, or cannot grant it.
-        NotSimulatedError
-            For co-scheduled sizes beyond the device's smallest groups.
-
-        Examples
-        --------
-        >>> SimBackend().create_context(ContextSpec(groups=(0, 1, 15))).sm_count  # two groups of 8 and the remainder of 12
-        28
-        """
+        """Make a green context: its streams' kernels run on its SMs only."""
         self.driver.check_open()
         return SimContext(self.driver, self._splitter.find_sm_ids(spec))
 
-    @property
-    def context_bytes(self) -> int:
-        """Device memory that the green contexts made so far have cost for good, in bytes; modelled, nothing is allocated."""
-        return self.driver.context_count * self.preset.context_bytes
-
     def probe_sms(self, streams: Sequence[BackendStream]) -> list[Int64Array]:
-        """Run a kernel on each stream, all at once, and return the SM ids that the scheduler placed its blocks on, ascending.
-
-        Examples
-        --------
-        >>> backend = SimBackend()
-        >>> stream = backend.create_context(ContextSpec(groups=(1,))).create_stream(priority=0)
-        >>> [ids.tolist() for ids in backend.probe_sms([stream])]
-        [[2, 3, 18, 19, 34, 35, 50, 51]]
-        """
+        """Run a kernel on each stream, all at once, and return the SM ids on which the scheduler placed its blocks."""
         queues = [self._own_stream(stream).queue for stream in streams]
         with self.driver.lock:
             seen = _probe(self.driver, queues)
@@ -222,14 +170,7 @@ class SimBackend:
             generator.set_state(kept)
 
     def adopt_stream(self, lender: object) -> SimStream:
-        """Take a stream of this device that others own.
-
-        Raises
-        ------
-        StreamRefusedError
-            For the NULL, legacy and per-thread default streams, for objects that lend no stream and for streams that this
-            device does not have.
-        """
+        """Take a stream of this device that others own."""
         self.driver.check_open()
         if isinstance(lender, SimStream):
             lender.check_open()
@@ -436,13 +377,7 @@ class SimBackend:
         """Return None: the simulated device has one speed."""
 
     def launch_spin(self, stream: BackendStream, duration_ns: int, *, blocks: int, fill_sms: bool) -> None:
-        """Launch a kernel whose blocks each stay busy for a time; with `fill_sms` each takes a whole SM, else one of its slots.
-
-        Raises
-        ------
-        OptionError
-            For a duration or a number of blocks below 1.
-        """
+        """Launch a kernel whose blocks each stay busy for a time; with `fill_sms` each takes a whole SM, else one slot."""
         self.launch_kernel(stream, plan_spin(self.preset.slots_per_sm, duration_ns, blocks, fill_sms=fill_sms))
 
     def launch_kernel(self, stream: BackendStream, spec: KernelSpec, work: NodeWork | None = None) -> None:
@@ -453,13 +388,7 @@ class SimBackend:
         self.driver.launch(self._own_stream(stream).queue, spec, work)
 
     def launch_own(self, stream: BackendStream, name: str, **takes: Any) -> ModelledKernel:
-        """Launch a kernel of the user's own, which is only said to take what `plan_kernel` asks for; return what that comes to.
-
-        Raises
-        ------
-        OptionError
-            If a number is out of range, or no block fits on an SM.
-        """
+        """Launch a kernel that is only said to take what `plan_kernel` asks for; return what that comes to."""
         spec = plan_kernel(self.preset, name, **takes)
         told = explain_kernel(self.preset, spec, self._own_stream(stream).sm_count)
         self.launch_kernel(stream, spec)
@@ -470,22 +399,6 @@ class SimBackend:
 
         Values are computed once meanwhile, and anew at each launch, into the same memory; those of arrays that are to be
         unchanged are put back at the end.
-
-        Raises
-        ------
-        GraphCaptureError
-            If the stream captures already.
-
-        Examples
-        --------
-        >>> backend = SimBackend()
-        >>> stream = backend.create_stream(priority=0)
-        >>> capture = backend.begin_graph(stream)
-        >>> backend.launch_spin(stream, 5_000, blocks=8, fill_sms=True)
-        >>> graph = capture.instantiate()
-        >>> graph.launch(stream)
-        >>> graph
-        <SimGraph 1, 1 nodes>
         """
         queue = self._own_stream(stream).queue
         with self.driver.lock:

@@ -137,18 +137,12 @@ class KernelSpec:
 class CopySpec(NamedTuple):
     """A copy between host and device, or between two devices."""
 
-    name: str
-    """What the copy is called in records."""
-    engine: int
-    """`HOST_TO_DEVICE`, `DEVICE_TO_HOST` or `PEER`."""
-    size_bytes: int
-    """How much is copied."""
-    duration_ns: int
-    """How long the engine is busy with it."""
-    is_pinned: bool = True
-    """Whether the host's memory is page-locked."""
-    places: str = ""
-    """Between which devices, for one between two."""
+    name: str  # what the copy is called in records
+    engine: int  # `HOST_TO_DEVICE`, `DEVICE_TO_HOST` or `PEER`
+    size_bytes: int  # how much is copied
+    duration_ns: int  # how long the engine is busy with it
+    is_pinned: bool = True  # whether the host's memory is page-locked
+    places: str = ""  # between which devices, for one between two
 
 
 HOST_TO_DEVICE = 0
@@ -168,60 +162,64 @@ COPY_PLACES = MappingProxyType(
 class DeviceWork(NamedTuple):
     """Finished work of the simulated device, as an observer gets it. Times are on the virtual clock."""
 
-    kind: SpanKind
-    """Kernel, copy or fill."""
-    name: str
-    """The kernel's or copy's name."""
-    stream: int
-    """Number of the stream; 0 is the NULL stream."""
-    queued_ns: int
-    """Host time of the enqueue."""
-    start_ns: int
-    """When its first block, or byte, started."""
-    end_ns: int
-    """When its last block, or byte, ended."""
-    blocks: int
-    """Blocks of the grid; 0 for a copy."""
-    size_bytes: int
-    """Bytes moved."""
-    operations: int
-    """Arithmetic operations; 0 for a copy."""
-    context: int
-    """Number of the stream's green context; 0 is the primary context."""
-    correlation: int
-    """Number of the call that enqueued it; 0 if no source of activities was collecting."""
+    kind: SpanKind  # kernel, copy or fill
+    name: str  # the kernel's or copy's name
+    stream: int  # number of the stream; 0 is the NULL stream
+    queued_ns: int  # host time of the enqueue
+    start_ns: int  # when its first block, or byte, started
+    end_ns: int  # when its last block, or byte, ended
+    blocks: int  # blocks of the grid; 0 for a copy
+    size_bytes: int  # bytes moved
+    operations: int  # arithmetic operations; 0 for a copy
+    context: int  # number of the stream's green context; 0 is the primary context
+    correlation: int  # number of the call that enqueued it; 0 if no source of activities was collecting
+
+
+class StreamPool:
+    """The memory of one stream: what arrays hold, the most that they held, and where memory that was freed may be used again.
+
+    Memory is used again by an array of its size, what was freed last first. How pieces are cut and joined is not modelled: what
+    was held at most stays reserved.
+    """
+
+    __slots__ = ("_free", "_top", "reserved_bytes", "used_bytes")
+
+    def __init__(self) -> None:
+        self.used_bytes = self.reserved_bytes = self._top = 0
+        self._free: dict[int, list[int]] = {}  # where memory that was freed is, by its size
+
+    def allocate(self, size_bytes: int) -> int:
+        """Return the place of memory that was freed, or of new memory."""
+        free = self._free.get(size_bytes)
+        if free:
+            offset = free.pop()
+        else:
+            offset, self._top = self._top, self._top + size_bytes
+        self.used_bytes += size_bytes
+        self.reserved_bytes = max(self.reserved_bytes, self.used_bytes)
+        return offset
+
+    def free(self, offset: int, size_bytes: int) -> None:
+        """Take memory back; it stays reserved."""
+        self.used_bytes -= size_bytes
+        self._free.setdefault(size_bytes, []).append(offset)
 
 
 @dataclass(slots=True, eq=False)
 class StreamQueue:
     """The device's side of a stream: work in order."""
 
-    number: int
-    """Number of the stream; 0 is the NULL stream."""
-    level: int
-    """Rank of the priority: 0 runs first."""
-    mask: int
-    """Bit set of the SM groups that it may use."""
-    sm_count: int
-    """How many SMs these groups have."""
-    context: int = 0
-    """Number of its green context; 0 is the primary context."""
-    card: Any = None
-    """The scheduler that it is of."""
-    queue: deque[Command] = field(default_factory=deque)
-    """What has not started."""
-    is_busy: bool = False
-    """Whether something of it runs or is due to start."""
-    is_closed: bool = False
-    """Whether it was destroyed; what it holds still runs."""
-    is_blocking: bool = False
-    """Whether it synchronises with the NULL stream."""
-    has_new_work: bool = False
-    """Blocking streams: whether work came since the NULL stream last waited for it."""
-    null_count: int = 0
-    """Blocking streams: how much of the NULL stream's work it has waited for."""
-    spare: dict[int, list[Any]] = field(default_factory=dict)
-    """Scratch memory that its pool may give out again, by size."""
+    number: int  # number of the stream; 0 is the NULL stream
+    level: int  # rank of the priority: 0 runs first
+    mask: int  # bit set of the SM groups that it may use
+    sm_count: int  # how many SMs these groups have
+    context: int = 0  # number of its green context; 0 is the primary context
+    card: Any = None  # the scheduler that it is of
+    queue: deque[Command] = field(default_factory=deque)  # what has not started
+    is_busy: bool = False  # whether something of it runs or is due to start
+    is_closed: bool = False  # whether it was destroyed; what it holds still runs
+    pool: StreamPool = field(default_factory=StreamPool)  # the memory of its arrays
+    spare: dict[int, list[Any]] = field(default_factory=dict)  # scratch memory that its pool may give out again, by size
 
 
 @dataclass(slots=True, eq=False)
@@ -229,20 +227,14 @@ class Mark:
     """A point in a stream: what recording an event leaves behind."""
 
     submit_ns: int = 0
-    origin: StreamQueue | None = None
-    """Where it was recorded; None if no source of activities was collecting."""
-    correlation: int = 0
-    """Number of the call that recorded it."""
+    origin: StreamQueue | None = None  # where it was recorded; None if no source of activities was collecting
+    correlation: int = 0  # number of the call that recorded it
     moment: Moment | None = None
     """What it stands for where accesses are watched; None for events of ranges, which nobody waits for."""
-    time_ns: int = -1
-    """When the stream reached it; -1 before."""
-    waiters: list[StreamQueue] = field(default_factory=list)
-    """Streams that stand still until then."""
-    capture: SimCapture | None = None
-    """Of what capture of a graph it is; no stream ever reaches such a point."""
-    behind: frozenset[int] = frozenset()
-    """Which nodes of that are in front of it."""
+    time_ns: int = -1  # when the stream reached it; -1 before
+    waiters: list[StreamQueue] = field(default_factory=list)  # streams that stand still until then
+    capture: SimCapture | None = None  # of what capture of a graph it is; no stream ever reaches such a point
+    behind: frozenset[int] = frozenset()  # which nodes of that are in front of it
 
 
 @dataclass(slots=True, eq=False)
@@ -259,10 +251,8 @@ class CopyRun:
 
     stream: StreamQueue
     spec: CopySpec
-    correlation: int = 0
-    """Number of the call that enqueued it."""
-    source: Collecting | None = None
-    """Is told when it has ended."""
+    correlation: int = 0  # number of the call that enqueued it
+    source: Collecting | None = None  # is told when it has ended
     node: tuple[int, int] = (0, -1)
     """The id of the graph that launched it, and its place among the graph's nodes; 0 and -1 for none."""
     submit_ns: int = 0
@@ -274,14 +264,10 @@ class Batch:
     """Blocks of one kernel that started together, and run in step, wave after wave on the same slots."""
 
     blocks: int
-    parts: list[tuple[int, int]]
-    """(SM group, blocks on it)."""
-    mask: int
-    """Bit set of these groups."""
-    start_work: float
-    """Where its first wave started, on the kernel's own progress in ns at full speed."""
-    end_work: float
-    """Where its planned waves end."""
+    parts: list[tuple[int, int]]  # (SM group, blocks on it)
+    mask: int  # bit set of these groups
+    start_work: float  # where its first wave started, on the kernel's own progress in ns at full speed
+    end_work: float  # where its planned waves end
 
 
 @dataclass(slots=True, eq=False)
@@ -290,35 +276,23 @@ class KernelRun:
 
     stream: StreamQueue
     spec: KernelSpec
-    block_ns: int
-    """How long a block takes at full speed."""
-    correlation: int = 0
-    """Number of the call that enqueued it."""
-    source: Collecting | None = None
-    """Is told when it has ended."""
+    block_ns: int  # how long a block takes at full speed
+    correlation: int = 0  # number of the call that enqueued it
+    source: Collecting | None = None  # is told when it has ended
     node: tuple[int, int] = (0, -1)
     """The id of the graph that launched it, and its place among the graph's nodes; 0 and -1 for none."""
     submit_ns: int = 0
-    order: int = 0
-    """When it became ready, as a running number."""
-    block_draw: int = 0
-    """What a block draws from memory at full speed, in bytes per second."""
-    backlog: int = 0
-    """Blocks that neither run nor are planned."""
+    order: int = 0  # when it became ready, as a running number
+    block_draw: int = 0  # what a block draws from memory at full speed, in bytes per second
+    backlog: int = 0  # blocks that neither run nor are planned
     batches: list[Batch] = field(default_factory=list)
-    running: int = 0
-    """Blocks that run."""
-    is_planned: bool = False
-    """Whether a batch may hold waves that have not started."""
+    running: int = 0  # blocks that run
+    is_planned: bool = False  # whether a batch may hold waves that have not started
     start_ns: int = -1
-    ref_ns: int = 0
-    """Time at which `ref_work` was reached."""
-    ref_work: float = 0
-    """The kernel's own progress, in ns at full speed."""
-    speed: float = 1
-    """Progress per ns: 1, or less where memory is contended."""
-    due_order: int = -1
-    """Order number of its valid entry among the due events."""
+    ref_ns: int = 0  # time at which `ref_work` was reached
+    ref_work: float = 0  # the kernel's own progress, in ns at full speed
+    speed: float = 1  # progress per ns: 1, or less where memory is contended
+    due_order: int = -1  # order number of its valid entry among the due events
 
     def __post_init__(self) -> None:
         self.backlog = self.spec.blocks

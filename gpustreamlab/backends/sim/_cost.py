@@ -2,18 +2,21 @@
 
 Every modelled kernel is a grid of equal blocks. A block's time is the longest of its arithmetic, its share of the memory
 traffic and the preset's floor. How grids are cut is a convention of this module, not a copy of any library's.
+
+Bytes are those of the arrays. The operations of an element, and a few special cases, stand in one table.
 """
 
 from __future__ import annotations
 
 import math
 import operator
-import re
-from dataclasses import dataclass, field, replace
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, replace
 from functools import lru_cache
-from typing import Any, SupportsIndex
+from typing import Any, NamedTuple, SupportsIndex, TypeAlias
 
 import numpy as np
+from numpy.typing import NDArray
 
 from gpustreamlab.backends._activity import PEER_COPY
 from gpustreamlab.backends.sim._commands import (
@@ -32,212 +35,10 @@ from gpustreamlab.backends.sim._commands import (
     CopySpec,
     KernelSpec,
 )
+from gpustreamlab.backends.sim._preset import DevicePreset
 from gpustreamlab.backends.sim._scheduler import Scheduler
-from gpustreamlab.backends.sim._sms import SMGroups
-from gpustreamlab.errors import BackendNotFoundError, OptionError, nearest_hint
-from gpustreamlab.model import SMLimits
+from gpustreamlab.errors import NotSimulatedError, OptionError, nearest_hint
 from gpustreamlab.typing import SpanKind
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class HostCosts:
-    """What each call costs the host, in ns of virtual time. Every enqueue costs at least 1 ns."""
-
-    launch_ns: int = 4_000
-    """Launching a kernel or a fill. Source: FACTS.md, a CuPy RawKernel."""
-    copy_ns: int = 4_000
-    """Enqueuing a copy. An assumption: as a launch."""
-    record_ns: int = 1_100
-    """Recording an event. Source: FACTS.md."""
-    wait_ns: int = 1_000
-    """Making a stream wait for an event. An assumption: about as a record."""
-    query_ns: int = 1_300
-    """Asking whether a stream or an event is done. Source: FACTS.md."""
-    elapsed_ns: int = 180
-    """Reading the time between two events. Source: FACTS.md."""
-    select_ns: int = 400
-    """Selecting a stream. Source: FACTS.md, ``with stream:``."""
-    synchronize_ns: int = 2_000
-    """Returning from a synchronisation, after the device is done. An assumption."""
-    create_stream_ns: int = 8_000
-    """Creating a stream, of a green context or not. Measured on an H200, driver 13.0."""
-    create_context_ns: int = 1_300_000
-    """Creating a green context. Measured on an H200, driver 13.0: 1.1 to 1.7 ms."""
-    destroy_context_ns: int = 16_000
-    """Destroying a green context. Measured on an H200, driver 13.0."""
-    allocate_ns: int = 2_000
-    """Allocating or freeing memory in the order of a stream. An assumption."""
-    graph_launch_ns: int = 5_000
-    """Launching a CUDA graph, but for its nodes. An assumption: a little more than a kernel, from Python."""
-    graph_node_ns: int = 200
-    """Launching each node of a graph. An assumption."""
-    instantiate_ns: int = 20_000
-    """Making a graph of what was captured, but for its nodes. An assumption."""
-    instantiate_node_ns: int = 2_000
-    """Making each node of a graph, or updating it. An assumption."""
-    push_ns: int = 50
-    """Opening or closing a range for other tools. Source: FACTS.md, an NVTX domain."""
-    clock_read_ns: int = 40
-    """Reading the host's clock."""
-
-    def __post_init__(self) -> None:
-        enqueues = (self.launch_ns, self.copy_ns, self.record_ns, self.wait_ns)
-        if min(enqueues) < 1 or min(self.query_ns, self.clock_read_ns) < 1:
-            raise OptionError(
-                "Every enqueue, query and clock read of HostCosts costs at least 1 ns, so that loops on them end."
-            )
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class DevicePreset:
-    """Sizes and speeds of a simulated device.
-
-    Examples
-    --------
-    >>> DevicePreset(name="tiny", sm_count=4).slots_per_sm
-    32
-    """
-
-    name: str
-    """What the device calls itself."""
-    sm_count: int
-    """How many streaming multiprocessors there are."""
-    slots_per_sm: int = 32
-    """How many of the smallest blocks fit on one SM; a power of two."""
-    memory_bytes: int = 0
-    """Device memory. Scratch memory is counted against it, arrays are not; 0 for no limit."""
-    compute_capability: tuple[int, int] = (0, 0)
-    """Major and minor number; only shown."""
-    memory_bytes_per_s: int = 4_250_000_000_000
-    """What all SMs together may draw from memory."""
-    sm_bytes_per_s: int = 94_000_000_000
-    """What one SM may draw from memory; a block may draw the share of its slots."""
-    h2d_bytes_per_s: int = 55_000_000_000
-    """Copies from page-locked host memory to the device."""
-    d2h_bytes_per_s: int = 55_000_000_000
-    """Copies from the device to page-locked host memory."""
-    peer_bytes_per_s: int = 396_000_000_000
-    """Copies from another card. 18 links of NVLink between two H100: 256 MiB in 677 us, 16 MiB in 45 us."""
-    pageable_bytes_per_s: int = 12_000_000_000
-    """Copies from or to ordinary host memory, either way. An assumption."""
-    copy_latency_ns: int = 1_500
-    """Start of a copy before bytes flow. An assumption."""
-    kernel_floor_ns: int = 1_500
-    """The shortest time that a block of a modelled kernel takes. An assumption; spins are exact."""
-    matmul_operations_per_s: dict[str, float] = field(default_factory=lambda: {"f2": 6.92e12, "f4": 0.4e12, "f8": 0.4e12})
-    """Matrix product: operations per second of one SM, by dtype kind and size; others use ``sm_operations_per_s``."""
-    matmul_extra_waves: dict[str, float] = field(default_factory=dict)
-    """How many waves more than its grid has a matrix product takes, by dtype kind and size, none for others: what it costs to
-    fill and drain the SMs."""
-    sm_operations_per_s: float = 0.4e12
-    """All other arithmetic: operations per second of one SM."""
-    float64_operations_per_s: float = 0.2e12
-    """The same for 64-bit floats."""
-    priority_range: tuple[int, int] = (0, -5)
-    """Lowest and highest stream priority."""
-    queue_limit: int = 1_024
-    """Work a stream may hold before the next enqueue blocks the host."""
-    sm_groups: SMGroups | None = None
-    """The smallest groups that the driver splits the SMs into; None for a device without green contexts."""
-    has_memory_pools: bool = True
-    """Whether memory can be allocated in the order of a stream."""
-    driver_version: str = "13.0"
-    """The CUDA version that the driver supports; the bindings are taken to have the same."""
-    context_bytes: int = 4 << 20
-    """Device memory that each green context costs for good. Source: FACTS.md, an H200 with driver 13.0."""
-    host: HostCosts = field(default_factory=HostCosts)
-    """What each call costs the host."""
-
-    def __post_init__(self) -> None:
-        rates = [f"{what}_bytes_per_s" for what in ("memory", "sm", "h2d", "d2h", "peer", "pageable")]
-        for what in ("sm_count", "slots_per_sm", *rates, "queue_limit"):
-            if (value := getattr(self, what)) < 1:
-                raise OptionError(f"DevicePreset {self.name!r} has {what}={value}; give at least 1.")
-        if not all(0 <= waves < math.inf for waves in self.matmul_extra_waves.values()):
-            raise OptionError(
-                f"DevicePreset {self.name!r} has matmul_extra_waves={self.matmul_extra_waves}; give 0 or more of each "
-                "dtype, such as {'f2': 1.0}."
-            )
-        if self.slots_per_sm & (self.slots_per_sm - 1):
-            raise OptionError(
-                f"DevicePreset {self.name!r} has slots_per_sm={self.slots_per_sm}; give a power of two, such as 32."
-            )
-        if not re.fullmatch(r"\d+\.\d+", self.driver_version):
-            raise OptionError(
-                f"DevicePreset {self.name!r} has driver_version={self.driver_version!r}; give two numbers, such as '13.0'."
-            )
-        if self.sm_groups is not None:
-            self.sm_groups.cut(self.sm_count)
-
-    @property
-    def sm_limits(self) -> SMLimits:
-        """What an SM holds at once: as many blocks as it has slots, and else what `SMLimits` has anyway."""
-        return SMLimits(blocks=self.slots_per_sm)
-
-    @property
-    def cuda_version(self) -> tuple[int, int]:
-        """Major and minor number of `driver_version`."""
-        major, minor = self.driver_version.split(".")
-        return int(major), int(minor)
-
-
-# The SM ids of each group as ``%smid`` showed them on an H200: SMs are numbered across the GPCs, two by two.
-_H200_GROUPS = tuple(
-    tuple(sm for row in range(4) for sm in (first + row * stride, first + row * stride + 1))
-    # One GPC has no more than 8 SMs.
-    for first, stride in [*((2 * g, 16) for g in range(8)), *((64 + 2 * g, 14) for g in range(7))]
-)
-
-
-H200 = DevicePreset(
-    name="H200",
-    sm_count=132,
-    memory_bytes=141_000_000_000,
-    compute_capability=(9, 0),
-    matmul_operations_per_s={"f2": 7.17e12, "f4": 0.368e12, "f8": 0.368e12},
-    matmul_extra_waves={"f2": 1.0},
-    sm_groups=SMGroups(min_sms=8, alignment_sms=8, table=_H200_GROUPS),
-)
-"""Calibrated to one NVIDIA H200, driver 13.0; see docs/explanations/simulated-device.md."""
-
-H200_CUDA13_1 = replace(H200, driver_version="13.1")
-"""The same card with a driver that has structured splits and work queues. An assumption: none was at hand."""
-
-H200_CUDA12_2 = replace(H200, driver_version="12.2")
-"""The same card with a driver that is too old for green contexts."""
-
-LAPTOP = DevicePreset(
-    name="laptop GPU",
-    sm_count=24,
-    memory_bytes=8_000_000_000,
-    compute_capability=(8, 9),
-    memory_bytes_per_s=240_000_000_000,
-    sm_bytes_per_s=16_000_000_000,
-    h2d_bytes_per_s=12_000_000_000,
-    d2h_bytes_per_s=12_000_000_000,
-    peer_bytes_per_s=6_000_000_000,
-    pageable_bytes_per_s=6_000_000_000,
-    matmul_operations_per_s={"f2": 1.2e12, "f4": 0.3e12, "f8": 0.005e12},
-    sm_operations_per_s=0.3e12,
-    float64_operations_per_s=0.005e12,
-)
-"""A small card such as laptops have, without green contexts. Round figures, not measured on any device."""
-
-PRESETS = {"h200": H200, "h200-cuda13.1": H200_CUDA13_1, "h200-cuda12.2": H200_CUDA12_2, "laptop": LAPTOP}
-
-
-def find_preset(preset: str | DevicePreset) -> DevicePreset:
-    """Return the preset of a name, or the given one."""
-    if isinstance(preset, DevicePreset):
-        return preset
-    key = str(preset).lower()
-    if key in PRESETS:
-        return PRESETS[key]
-    raise BackendNotFoundError(
-        f"No simulated device is called {preset!r}. {nearest_hint(key, PRESETS)} "
-        "SimBackend takes one of these names or a DevicePreset."
-    )
-
 
 _BLOCK_BYTES = 32_768  # of a streaming kernel
 _STREAM_BLOCKS_PER_SM = 16
@@ -248,13 +49,7 @@ _SMALL_TILES_PER_SM = 8
 
 @lru_cache(maxsize=256)
 def plan_spin(slots_per_sm: int, duration_ns: int, blocks: int, *, fill_sms: bool) -> KernelSpec:
-    """Return a kernel whose blocks each run for an exact time.
-
-    Raises
-    ------
-    OptionError
-        For a time or a number of blocks below 1.
-    """
+    """Return a kernel whose blocks each run for an exact time."""
     slots = slots_per_sm if fill_sms else 1
     shape = SPIN_CARD if fill_sms else SPIN
     return KernelSpec(name="spin", blocks=int(blocks), block_slots=slots, block_ns=int(duration_ns), shape=shape)
@@ -271,20 +66,7 @@ def plan_streaming(
 ) -> KernelSpec:
     """Return a kernel that goes through memory once: element-wise work, reductions, copies within the device, fills.
 
-    Parameters
-    ----------
-    preset
-        The device.
-    name
-        The kernel's name.
-    size_bytes
-        Bytes read plus bytes written.
-    operations
-        Arithmetic operations.
-    dtype
-        What is computed with; 64-bit floats have their own speed.
-    kind
-        Kernel or fill.
+    `size_bytes` are those that are read and written; 64-bit floats have a speed of their own.
 
     Examples
     --------
@@ -392,10 +174,7 @@ def _plan_blocks(
     )
 
 
-_MOST = 2**31 - 1
-_MOST_WORK = 2**62
-_LONGEST_NS = 2**50
-"""How long a kernel may take alone, but for contended memory: 13 days. Beyond months, fractions of a ns are lost."""
+_MOST, _MOST_WORK = 2**31 - 1, 2**62
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -515,11 +294,6 @@ def explain_kernel(preset: DevicePreset, spec: KernelSpec, sm_count: int) -> Mod
         "memory" if round(draw_ns) == spec.block_ns else "floor" if spec.block_ns <= preset.kernel_floor_ns else "arithmetic"
     )
     waves, block_ns = -(-spec.blocks // (per_sm * sm_count)), spec.block_ns_on(sm_count * preset.slots_per_sm)
-    if waves * block_ns > _LONGEST_NS:
-        raise OptionError(
-            f"Kernel {spec.name!r} would take {waves * block_ns / 86_400e9:,.0f} days on {sm_count} SMs, and 13 is the most. "
-            "Give it fewer blocks, or less for each to do."
-        )
     scheduler = Scheduler(preset)
     stream = scheduler.add_stream(1, preset.priority_range[0], frozenset(range(sm_count)))
     scheduler.submit_kernel(stream, spec, 1)
@@ -543,3 +317,284 @@ def _whole(what: str, value: object, least: int, most: int) -> int:
     if not least <= number <= most:
         raise OptionError(f"{what} is {value!r:.40}; it must be a whole number from {least:,} to {most:,}.")
     return number
+
+
+HostArray: TypeAlias = NDArray[Any]
+_MIN_TILED_SIDE = 16  # products with a thinner side go through memory once, as matrix-vector products do
+
+
+class NotSimulatedNameError(NotSimulatedError, AttributeError):
+    """A name that CuPy or NumPy has and the simulated device has not; an AttributeError too, so that hasattr() works."""
+
+
+class Call(NamedTuple):
+    """One call, after NumPy computed it: the function's name, and the device arrays that it read and wrote."""
+
+    name: str
+    inputs: Sequence[HostArray]
+    outputs: Sequence[HostArray]
+    arguments: Sequence[Any] = ()  # the positional ones
+
+    @property
+    def arrays(self) -> Sequence[HostArray]:
+        """All of them."""
+        return (*self.inputs, *self.outputs)
+
+    @property
+    def element_count(self) -> int:
+        """Elements of the largest array."""
+        return max((array.size for array in self.arrays), default=0)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Rule:
+    """What a function costs."""
+
+    operations: float | Callable[[Call], float] = 1.0  # for each element of the largest array, or all of a call's
+    passes: int = 1  # over its memory
+    plan: Callable[[DevicePreset, Call], KernelSpec] | None = None  # its kernel, where that follows from more than this
+    may_be_view: bool = False  # a result that shares its input's memory costs nothing
+    needs_host: bool = False  # the host has to know a value, such as the size of the result, before it goes on
+    is_creation: bool = False  # it makes arrays from host values only
+    is_generic: bool = False  # what it computes is not modelled; records say so
+
+    def kernel(self, preset: DevicePreset, call: Call) -> KernelSpec:
+        """Return the kernel of a call."""
+        if self.plan is not None:
+            return self.plan(preset, call)
+        work = self.operations
+        operations = work(call) if callable(work) else call.element_count * work
+        return replace(_pass_over(preset, call, operations, self.passes), is_generic=self.is_generic)
+
+
+def count_bytes(array: HostArray) -> int:
+    """Return how many bytes an array covers in memory; broadcast dimensions count once.
+
+    Examples
+    --------
+    >>> count_bytes(np.broadcast_to(np.zeros(4), (1_000, 4)))
+    32
+    """
+    sizes = (size for size, stride in zip(array.shape, array.strides, strict=True) if stride or not size)
+    return int(array.itemsize * math.prod(sizes))
+
+
+def _pass_over(preset: DevicePreset, call: Call, operations: float, passes: int = 1) -> KernelSpec:
+    """Return a kernel that goes over a call's memory, with so many operations in all, of the widest dtype there is."""
+    size_bytes = sum(count_bytes(array) for array in call.arrays) * passes
+    dtype = max((array.dtype for array in call.arrays), key=lambda dtype: (dtype.kind in "fc", dtype.itemsize))
+    return plan_streaming(preset, call.name, size_bytes=size_bytes, operations=round(operations), dtype=dtype)
+
+
+def _n_log_n(call: Call) -> float:
+    return call.element_count * math.log2(max(call.element_count, 2))
+
+
+def _plan_fft(preset: DevicePreset, call: Call) -> KernelSpec:
+    """Plan one pass over memory for each transformed axis, and 5 n log2 n operations, half of that for real data."""
+    base = call.name.rpartition(".")[2]
+    shape = max(call.inputs[0], call.outputs[0], key=lambda array: array.size).shape
+    axis_count = len(shape) if base.endswith("n") else 2 if base.endswith("2") else 1
+    points = math.prod(shape[len(shape) - min(axis_count, len(shape)) :])
+    factor = 2.5 if base.lstrip("i").startswith("r") or base.startswith("h") else 5.0
+    return _pass_over(preset, call, factor * call.element_count * math.log2(max(points, 2)), axis_count)
+
+
+def _plan_product(preset: DevicePreset, call: Call) -> KernelSpec:
+    """Plan ``matmul``, ``dot``, ``inner`` and ``tensordot``: the operations are 2 m n k, whatever the axes are called."""
+    left, right, result = call.inputs[0], call.inputs[-1], call.outputs[0]
+    count = result.size
+    if not count or not left.size:  # nothing to multiply: an empty result, or zeros
+        return _pass_over(preset, call, 0)
+    if call.name == "matmul":
+        m, k = left.shape[-2:] if left.ndim > 1 else (1, left.size)
+        n = right.shape[-1] if right.ndim > 1 else 1
+    else:
+        k = max(1, math.isqrt(left.size * right.size // count))  # (m k) (k n) / (m n)
+        m = max(1, left.size // k)
+        n = max(1, count // m)
+    if min(m, n) < _MIN_TILED_SIDE:
+        return _pass_over(preset, call, 2 * count * k)
+    dtype = max((left, right, result), key=lambda array: (array.dtype.kind in "fc", array.itemsize)).dtype
+    return plan_matmul(preset, call.name, m=m, n=n, k=k, batch=max(1, count // (m * n)), dtype=dtype)
+
+
+def _einsum_operations(call: Call) -> float:
+    """Return 2 operations for each point of the space that all labels span."""
+    terms = call.arguments[0]
+    if not isinstance(terms, str) or "." in terms:
+        raise NotSimulatedError(
+            f"The simulated device cannot tell the cost of einsum({terms!r}, ...). Write every label out, such as 'ik,kj->ij'."
+        )
+    sizes: dict[str, int] = {}
+    for labels, array in zip(terms.replace(" ", "").partition("->")[0].split(","), call.inputs, strict=False):
+        sizes.update(zip(labels, array.shape, strict=True))
+    return 2 * math.prod(sizes.values())
+
+
+_PLAIN = Rule()
+_RANDOM = Rule(operations=20, is_creation=True)
+
+# What differs from the rule that all other functions of NumPy follow: one operation for each element, one pass over memory.
+_NAMES: tuple[tuple[Rule, str], ...] = (
+    (
+        Rule(operations=8),  # transcendental
+        "angle arccos arccosh arcsin arcsinh arctan arctan2 arctanh cbrt cos cosh exp exp2 expm1 frexp hypot log log10 "
+        "log1p log2 logaddexp logaddexp2 power sin sinc sinh tan tanh i0 unwrap polyval",
+    ),
+    (Rule(operations=3), "std var nanstd nanvar cov corrcoef"),
+    (Rule(operations=2, passes=2), "cumsum cumprod nancumsum nancumprod cumulative_sum cumulative_prod diff ediff1d gradient"),
+    (
+        Rule(operations=0, may_be_view=True),
+        "reshape ravel transpose moveaxis rollaxis swapaxes squeeze expand_dims broadcast_to broadcast_arrays atleast_1d "
+        "atleast_2d atleast_3d split array_split hsplit vsplit dsplit flip fliplr flipud rot90 diagonal real imag view "
+        "ascontiguousarray asfortranarray require matrix_transpose",
+    ),
+    (
+        Rule(operations=0),
+        "concatenate stack hstack vstack dstack column_stack tile repeat roll pad take take_along_axis copy tril triu diag "
+        "diagflat flatten astype fill put fft.fftshift fft.ifftshift meshgrid cross copyto choose select getitem setitem "
+        "vander append resize row_stack place putmask put_along_axis fill_diagonal",
+    ),
+    (
+        Rule(is_creation=True),
+        "arange linspace logspace eye identity tri ones full empty zeros hanning hamming blackman bartlett kaiser indices "
+        "diag_indices fft.fftfreq fft.rfftfreq",
+    ),
+    (
+        Rule(operations=_n_log_n, passes=4),  # of a radix sort over memory
+        "sort argsort partition argpartition median percentile quantile nanmedian lexsort sort_complex",
+    ),
+    (
+        Rule(operations=_n_log_n, passes=4, needs_host=True),
+        "unique unique_all unique_counts unique_inverse unique_values union1d intersect1d setdiff1d setxor1d",
+    ),
+    (
+        Rule(operations=2, passes=2, needs_host=True),
+        "nonzero flatnonzero argwhere extract compress bincount histogram histogram2d histogramdd mask delete trim_zeros "
+        "real_if_close tril_indices_from triu_indices_from",
+    ),
+    (Rule(operations=2, passes=2, needs_host=True, is_creation=True), "tril_indices triu_indices"),
+    (Rule(operations=0, may_be_view=True, is_creation=True), "ix_"),
+    (
+        Rule(plan=_plan_fft),
+        " ".join(f"fft.{i}{kind}fft{axes}" for i in ("", "i") for kind in ("", "r") for axes in ("", "2", "n"))
+        + " fft.hfft fft.ihfft",
+    ),
+    (Rule(plan=_plan_product), "matmul dot inner tensordot"),
+    (Rule(operations=_einsum_operations), "einsum"),
+    (
+        Rule(is_generic=True),
+        "convolve correlate digitize interp isin searchsorted linalg.cholesky linalg.cond linalg.det linalg.eig linalg.eigh "
+        "linalg.eigvals linalg.eigvalsh linalg.inv linalg.matrix_power linalg.matrix_rank linalg.pinv linalg.qr "
+        "linalg.slogdet linalg.solve linalg.svd linalg.tensorinv linalg.tensorsolve",
+    ),
+    (Rule(is_generic=True, needs_host=True), "linalg.lstsq polyfit roots"),
+)
+
+
+def _names(text: str) -> frozenset[str]:
+    return frozenset(text.split())
+
+
+METADATA = _names(
+    "shape ndim size result_type can_cast promote_types iscomplexobj isrealobj isscalar broadcast_shapes may_share_memory "
+    "shares_memory common_type issubdtype finfo iinfo dtype min_scalar_type get_printoptions set_printoptions printoptions "
+    "isdtype isfortran iterable typename mintypecode base_repr binary_repr broadcast ndindex linalg.LinAlgError"
+)
+"""Functions that read no values: NumPy's own, on the host, free."""
+
+HOST = _names(
+    "array_repr array_str array2string format_float_positional format_float_scientific save savez savez_compressed savetxt "
+    "load loadtxt genfromtxt fromfile frombuffer fromiter fromstring asarray_chkfinite"
+)
+"""Functions that work on the host: device arrays are copied there first, and arrays that they return to the device."""
+
+CONSTANTS = _names("pi e inf nan newaxis euler_gamma s_ index_exp exceptions")
+"""Constants that NumPy and CuPy share."""
+
+_ADVICE: tuple[tuple[str, str], ...] = (
+    (
+        "RawKernel RawModule ElementwiseKernel ReductionKernel vectorize fuse",
+        "It computes with NumPy and cannot run CUDA C++ or compile a kernel. Write it with functions of lab.xp, or use a GPU: "
+        "gpustreamlab.Session('cuda').",
+    ),
+    (
+        "cuda",
+        "lab.stream(name) and lab.on(name) replace xp.cuda.Stream, lab.event() its Event, lab.synchronize() the device's "
+        "synchronize(), lab.memory.pinned_empty(shape) page-locked memory. They work on a GPU too.",
+    ),
+    (
+        "get_default_memory_pool get_default_pinned_memory_pool",
+        "The simulated device's memory has no limit and no pool to steer. lab.memory.scratch(nbytes) lends temporary memory "
+        "on both.",
+    ),
+    (
+        "apply_along_axis apply_over_axes piecewise",
+        "CuPy would call your Python function with device arrays. Write it for whole arrays: xp.where, xp.select, xp.einsum.",
+    ),
+    (
+        # Some of NumPy's names, so that no program comes to need them.
+        "asmatrix block bmat busday_count busday_offset datetime_as_string datetime_data einsum_path errstate frompyfunc "
+        "fromregex geomspace get_include getbufsize geterr geterrcall histogram_bin_edges info insert is_busday isnat "
+        "mask_indices matvec nanpercentile nanquantile nested_iters polyder polydiv polyint setbufsize seterr seterrcall "
+        "show_config show_runtime spacing test unstack vecdot vecmat linalg.diagonal linalg.matrix_norm linalg.multi_dot "
+        "linalg.outer linalg.svdvals linalg.tensordot linalg.test linalg.trace linalg.vecdot linalg.vector_norm fft.test",
+        "CuPy does not have it either. Compute it on the host: xp.asarray(numpy_function(array.get())).",
+    ),
+)
+
+ADVICE: dict[str, str] = {name: advice for names, advice in _ADVICE for name in names.split()}
+"""What to do instead of what CuPy has and the simulated device has not, and of what NumPy has and CuPy has not."""
+
+
+def _derive_rules() -> dict[str, Rule]:
+    """Return the rule of each function in NumPy's own lists. A function's other names (``pow``) cost what it costs."""
+    rules = {name: rule for rule, names in _NAMES for name in names.split()}
+    elsewhere = ADVICE.keys() | METADATA | HOST
+    for prefix, module in (("", np), ("linalg.", np.linalg), ("fft.", np.fft)):
+        for base in module.__all__:
+            plain, name = vars(module).get(base), prefix + base  # to get a submodule would load it: f2py takes 0.1 s
+            if callable(plain) and not isinstance(plain, type) and name not in elsewhere:
+                rules.setdefault(name, rules.get(plain.__name__, _PLAIN))
+    return rules
+
+
+RULES: dict[str, Rule] = _derive_rules()
+"""Every modelled function by its name in NumPy; submodules with a dot. A few names are methods or steps without a function."""
+
+METHODS = frozenset(name for name in dir(np.ndarray) if name in RULES and callable(getattr(np.ndarray, name))) - {"resize"}
+"""Methods of device arrays that are modelled as the function of the same name."""
+
+WRITING_METHODS = _names("fill sort put partition")
+"""Methods that write their own array and return nothing."""
+
+WRITING_SOME = _names("put place putmask put_along_axis fill_diagonal")
+"""Functions and methods that write only some elements, and it is not known which."""
+
+WRITING = WRITING_SOME | _names("copyto random.shuffle")
+"""Functions that write their first array and return nothing."""
+
+CHOOSING = _names("take take_along_axis")
+"""Functions that read only some elements of their first array."""
+
+
+def rule_of(name: str) -> Rule:
+    """Return what a function costs."""
+    rule = _RANDOM if name.startswith("random.") else RULES.get(name)
+    if rule is None:
+        raise explain_missing(name, exists=True)
+    return rule
+
+
+def explain_missing(name: str, *, exists: bool) -> Exception:
+    """Return the error for a name without a model: what to do instead."""
+    if name in ADVICE:
+        return NotSimulatedNameError(f"The simulated device has no xp.{name}. {ADVICE[name]}")
+    if not exists:
+        hint = nearest_hint(name.rpartition(".")[2], RULES)
+        return AttributeError(f"NumPy and the simulated device have no function {name!r}. {hint}")
+    return NotSimulatedNameError(
+        f"The simulated device does not model the time of numpy.{name}. {nearest_hint(name, RULES)} "
+        "Or compute it on the host: xp.asarray(numpy_function(array.get()))."
+    )

@@ -23,8 +23,8 @@ from gpustreamlab.backends.sim._commands import (
     StreamQueue,
     Wait,
 )
-from gpustreamlab.backends.sim._cost import DevicePreset
 from gpustreamlab.backends.sim._memory import MemoryPool
+from gpustreamlab.backends.sim._preset import DevicePreset
 from gpustreamlab.backends.sim._scheduler import Scheduler
 from gpustreamlab.errors import (
     EventNotRecordedError,
@@ -86,10 +86,8 @@ class SimDriver:
         self._context_sms = [preset.sm_count]
         self.unselected_work = 0
         """Kernels, copies and fills that went to the NULL stream and that nobody was told of."""
-        self._blocking: list[StreamQueue] = []
         # No stream of one card has the handle of a stream of another: records name them by it.
         self._take_handle: Callable[[], int] = count(_FIRST_HANDLE).__next__ if beside is None else beside._take_handle  # noqa: SLF001
-        self._null_count = 0
         self._lazy_left = _LAZY_COMMANDS
         self._thread = threading.local()
         self.cards: list[SimDriver] = [] if beside is None else beside.cards
@@ -101,9 +99,7 @@ class SimDriver:
 
     # Streams
 
-    def create_stream(
-        self, priority: int, sm_ids: frozenset[int] | None, *, is_blocking: bool, context: int = 0
-    ) -> StreamQueue:
+    def create_stream(self, priority: int, sm_ids: frozenset[int] | None, *, context: int = 0) -> StreamQueue:
         """Make a stream."""
         with self.lock:
             self.check_open()
@@ -120,9 +116,6 @@ class SimDriver:
                 stream = self.scheduler.add_stream(handle, priority, sm_ids)
                 stream.context = context
                 self.streams[handle] = stream
-                if is_blocking:
-                    stream.is_blocking = True
-                    self._blocking.append(stream)
             return stream
 
     def destroy_stream(self, stream: StreamQueue) -> None:
@@ -132,14 +125,8 @@ class SimDriver:
                 return
             if stream in self.captures:
                 self.captures.pop(stream).refuse(f"Destroying stream {stream.number}", "Close it after the capture.")
-            if stream.is_blocking:
-                # The NULL stream still has to wait for what is left in it.
-                if stream.has_new_work:
-                    self._order_null_behind(stream)
-                self._blocking.remove(stream)
             self.scheduler.remove_stream(stream)
             stream.spare.clear()
-            self.memory.forget_stream(stream)
             if self.accesses is not None:
                 self.accesses.close_stream(stream.number)
 
@@ -462,40 +449,8 @@ class SimDriver:
         if self._lazy_left < 0:
             self._lazy_left = _LAZY_COMMANDS
             self._catch_up()
-        clock = self.clock
-        clock.now_ns += cost_ns
-        if self._blocking:
-            self._keep_null_order(stream)
-        elif stream is self.null_stream:
-            self._null_count += 1
-        return clock.now_ns
-
-    def _keep_null_order(self, stream: StreamQueue) -> None:
-        """Apply the legacy default stream's rule: it waits for all blocking streams, and they for it.
-
-        Source: CUDA programming guide, "Default stream" and "Implicit synchronization"; streams made non-blocking are exempt.
-        """
-        if stream is self.null_stream:
-            for other in self._blocking:
-                if other.has_new_work:
-                    self._order_null_behind(other)
-            self._null_count += 1
-        elif stream.is_blocking:
-            stream.has_new_work = True
-            if stream.null_count != self._null_count:
-                self._order(stream, behind=self.null_stream)
-                stream.null_count = self._null_count
-
-    def _order_null_behind(self, stream: StreamQueue) -> None:
-        self._order(self.null_stream, behind=stream)
-        stream.has_new_work = False
-
-    def _order(self, stream: StreamQueue, *, behind: StreamQueue) -> None:
-        mark = Mark()
-        self.scheduler.submit(behind, mark, self.clock.now_ns)
-        self.scheduler.submit(stream, Wait(mark), self.clock.now_ns)
-        if self.accesses is not None:
-            self.accesses.wait(stream.number, self.accesses.record(behind.number))
+        self.clock.now_ns += cost_ns
+        return self.clock.now_ns
 
     def _catch_up(self) -> None:
         self.scheduler.run_before(self.clock.now_ns)
@@ -539,7 +494,7 @@ def closed_stream(stream: StreamQueue) -> StreamClosedError:
     """Return the error for using a closed stream."""
     return StreamClosedError(
         f"Stream {stream.number} of the simulated device was closed before this call, and may still be selected here. "
-        "Make its lane anew, then select it: lab.stream('name'), with lab.on('name'): ..."
+        "Make it anew, then select it: lab.stream('name'), with lab.on('name'): ..."
     )
 
 

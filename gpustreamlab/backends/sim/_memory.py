@@ -19,49 +19,15 @@ from gpustreamlab.errors import DeviceMemoryError, InvalidHandleError
 
 if TYPE_CHECKING:
     from gpustreamlab.backends.sim._driver import SimDriver
+    from gpustreamlab.backends.sim._source import Collecting
 
 
 BLOCK_BYTES = 512
 """Sizes are rounded up to it. Source: CuPy's memory pool."""
 
 
-class StreamPool:
-    """The memory of one stream: what arrays hold, the most that they held, and where memory that was freed may be used again.
-
-    Memory is used again by an array of its size, what was freed last first. How pieces are cut and joined is not modelled: what
-    was held at most stays reserved.
-    """
-
-    __slots__ = ("_free", "_top", "reserved_bytes", "stream", "used_bytes")
-
-    def __init__(self, stream: StreamQueue) -> None:
-        self.stream = stream
-        self.used_bytes = 0
-        """What arrays hold."""
-        self.reserved_bytes = 0
-        """The most that they held."""
-        self._free: dict[int, list[int]] = {}  # where memory that was freed is, by its size
-        self._top = 0
-
-    def allocate(self, size_bytes: int) -> int:
-        """Return the place of memory that was freed, or of new memory."""
-        free = self._free.get(size_bytes)
-        if free:
-            offset = free.pop()
-        else:
-            offset, self._top = self._top, self._top + size_bytes
-        self.used_bytes += size_bytes
-        self.reserved_bytes = max(self.reserved_bytes, self.used_bytes)
-        return offset
-
-    def free(self, offset: int, size_bytes: int) -> None:
-        """Take memory back; it stays reserved."""
-        self.used_bytes -= size_bytes
-        self._free.setdefault(size_bytes, []).append(offset)
-
-
 class Pages(np.ndarray[Any, np.dtype[Any]]):
-    """Memory that is no pool's: page-locked, or a lane's scratch. Users get plain arrays whose base it is.
+    """Memory that is no pool's: page-locked, or a stream's scratch. Users get plain arrays whose base it is.
 
     So copies and results of theirs do not count as such memory.
     """
@@ -96,14 +62,10 @@ _HOST_BASE = 1 << 62  # added to addresses of the host, which then meet none of 
 
 
 class MemoryPool:
-    """Knows how much of every stream's memory arrays hold, and how much stays reserved. As CuPy's pool, it never gives back.
-
-    One difference: the pool of a stream that was destroyed goes with its last array.
-    """
+    """Knows whose memory each array holds. As CuPy's pool, it never gives back."""
 
     def __init__(self, driver: SimDriver) -> None:
         self._driver = driver
-        self._pools: dict[int, StreamPool] = {}
         self._blocks: dict[int, _Block] = {}
         # What is garbage by now. A C function is called back: Python code there could swallow a Ctrl-C.
         self._dead: deque[_Block] = deque()
@@ -114,12 +76,6 @@ class MemoryPool:
         """Pieces of memory that arrays hold."""
         self.settle()
         return len(self._blocks)
-
-    @property
-    def used_bytes(self) -> int:
-        """Bytes that arrays hold."""
-        self.settle()
-        return sum(pool.used_bytes for pool in [*self._pools.values()])
 
     def hold(self, values: NDArray[Any], stream: StreamQueue) -> None:
         """Count the memory behind an array as allocated on a stream until it is gone; a view counts nothing."""
@@ -133,16 +89,17 @@ class MemoryPool:
         with self._driver.lock:
             self._driver.check_open()
             self.settle()
-            pool = self._pools.get(stream.number)
-            if pool is None:
-                pool = self._pools[stream.number] = StreamPool(stream)
-            reserved_bytes = pool.reserved_bytes
+            pool, reserved_bytes = stream.pool, stream.pool.reserved_bytes
             block = _Block(owner, self._dead.append)
-            block.key, block.pool, block.size_bytes = key, pool, -(-owner.nbytes // BLOCK_BYTES) * BLOCK_BYTES
+            block.key, block.stream, block.size_bytes = key, stream, -(-owner.nbytes // BLOCK_BYTES) * BLOCK_BYTES
             block.offset, block.address, block.touch = pool.allocate(block.size_bytes), -1, None
             self._blocks[key] = block
-            if self._driver.source is not None:
-                self._tell(pool, grown_bytes=pool.reserved_bytes - reserved_bytes)
+            source, now_ns = self._driver.source, self._driver.clock.now_ns
+            if source is not None:
+                if grown_bytes := pool.reserved_bytes - reserved_bytes:
+                    source.note_call("cudaMalloc", CallClass.MEMORY, now_ns, now_ns, size_bytes=grown_bytes)
+                    source.note_memory(now_ns, stream, RESERVED, pool.reserved_bytes)
+                source.note_memory(now_ns, stream, USED, pool.used_bytes)
 
     def find_touches(self, arrays: Sequence[NDArray[Any]], some: NDArray[Any] | None) -> list[Touch]:
         """Return which memory arrays are, only some elements of `some`; called while accesses are watched."""
@@ -183,7 +140,7 @@ class MemoryPool:
         return whole[0], _region_in(values, block.address, whole[0], is_certain=is_certain)
 
     def find_ended(self, arrays: Sequence[NDArray[Any]]) -> Iterator[tuple[Piece, ArrayLender]]:
-        """Find arrays in scratch that was given back, or freed with its lane; called once they were found as memory."""
+        """Find arrays in scratch that was given back, or freed with its stream; called once they were found as memory."""
         for values in arrays if self._has_scratch else ():
             owner, lender = values, None
             while isinstance(base := owner.base, np.ndarray):
@@ -208,35 +165,28 @@ class MemoryPool:
                     del self._blocks[block.key]
                     self._free(block)
 
-    def forget_stream(self, stream: StreamQueue) -> None:
-        """Let go of the pool of a destroyed stream, now or with the last array that is in it."""
-        self.settle()
-        pool = self._pools.get(stream.number)
-        if pool is not None and not pool.used_bytes:
-            self._drop(pool)
-
-    def tell_all(self) -> None:
-        """Put the state of every pool into the driver's log, for one that has just begun."""
-        self.settle()
-        for pool in self._pools.values():
-            self._note(pool, USED, pool.used_bytes)
-            self._note(pool, RESERVED, pool.reserved_bytes)
+    def tell_all(self, source: Collecting) -> None:
+        """Tell of the state of every pool, to one that has just begun."""
+        driver = self._driver
+        for stream in (driver.null_stream, *driver.streams.values()):
+            if stream.pool.reserved_bytes:
+                source.note_memory(driver.clock.now_ns, stream, USED, stream.pool.used_bytes)
+                source.note_memory(driver.clock.now_ns, stream, RESERVED, stream.pool.reserved_bytes)
 
     def _free(self, block: _Block) -> None:
-        pool = block.pool
+        driver, pool = self._driver, block.stream.pool
         pool.free(block.offset, block.size_bytes)
-        if block.touch is not None and self._driver.accesses is not None:
-            self._driver.accesses.free(block.touch[0])
+        if block.touch is not None and driver.accesses is not None:
+            driver.accesses.free(block.touch[0])
         block.touch = None  # the piece knows the block: no cycle is left to the collector
-        self._tell(pool)
-        if pool.stream.is_closed and not pool.used_bytes:
-            self._drop(pool)
+        if driver.source is not None:
+            driver.source.note_memory(driver.clock.now_ns, block.stream, USED, pool.used_bytes)
 
     def _find_memory(self, block: _Block, owner: NDArray[Any]) -> Touch:
         """Return what stands for all of a block's memory among those who watch accesses."""
         sink = self._driver.accesses
         assert sink is not None  # noqa: S101 - for the type checker: asked for while accesses are watched only
-        number = block.pool.stream.number
+        number = block.stream.number
         start = (number << _POOL_BITS) + block.offset
         piece = sink.allocate(number, start, start + block.size_bytes, owner.shape, owner.dtype)
         piece.owner = block
@@ -244,7 +194,7 @@ class MemoryPool:
         return touch
 
     def _touch_pages(self, values: NDArray[Any], pages: NDArray[Any], *, is_certain: bool) -> Touch | None:
-        """Return which memory an array is that no pool has: page-locked, or a lane's scratch."""
+        """Return which memory an array is that no pool has: page-locked, or a stream's scratch."""
         sink = self._driver.accesses
         if sink is None or not isinstance(pages, Pages):
             return None
@@ -257,31 +207,16 @@ class MemoryPool:
         piece = pages.noted[1]
         return piece, _region_in(values, _address_of(pages), piece, is_certain=is_certain)
 
-    def _drop(self, pool: StreamPool) -> None:
-        self._pools.pop(pool.stream.number, None)
-        self._note(pool, RESERVED, 0)
-
-    def _tell(self, pool: StreamPool, *, grown_bytes: int = 0) -> None:
-        source, now_ns = self._driver.source, self._driver.clock.now_ns
-        if grown_bytes and source is not None:
-            source.note_call("cudaMalloc", CallClass.MEMORY, now_ns, now_ns, size_bytes=grown_bytes)
-            self._note(pool, RESERVED, pool.reserved_bytes)
-        self._note(pool, USED, pool.used_bytes)
-
-    def _note(self, pool: StreamPool, name: str, value_bytes: int) -> None:
-        if self._driver.source is not None:
-            self._driver.source.note_memory(self._driver.clock.now_ns, pool.stream, name, value_bytes)
-
 
 class _Block(weakref.ref["NDArray[Any]"]):
     """Looks at the array that owns memory, without keeping it."""
 
-    __slots__ = ("address", "key", "offset", "pool", "size_bytes", "touch")
+    __slots__ = ("address", "key", "offset", "size_bytes", "stream", "touch")
     address: int
     key: int
     offset: int
-    pool: StreamPool
     size_bytes: int
+    stream: StreamQueue
     touch: Touch | None
 
 
@@ -344,20 +279,17 @@ class SimScratch:
             spare = stream.spare.get(size_bytes)
             block = spare.pop() if spare else self._make(stream, size_bytes)
             self._blocks[block.address] = block
-            self._change("cudaMalloc", stream, size_bytes)
+            self._change("cudaMallocAsync", stream, size_bytes)
         return int(block.address)
 
     def free(self, stream: StreamQueue, address: int) -> None:
-        """Take a block back; a device without memory pools first waits for the stream."""
-        driver = self._driver
-        if not driver.preset.has_memory_pools:
-            driver.synchronize_stream(stream)
-        with driver.lock:
+        """Take a block back."""
+        with self._driver.lock:
             block = self._find(address)
             del self._blocks[address]
-            if stream is block.stream and driver.preset.has_memory_pools:
+            if stream is block.stream:
                 stream.spare.setdefault(block.size_bytes, []).append(block)
-            self._change("cudaFree", block.stream, -block.size_bytes)
+            self._change("cudaFreeAsync", block.stream, -block.size_bytes)
 
     def array(self, address: int, shape: int | tuple[int, ...], dtype: DTypeLike, owner: Any) -> NDArray[Any]:
         """Return values in a block's memory; they keep the owner alive, and alias every other array of the block."""
@@ -388,9 +320,6 @@ class SimScratch:
         driver.charge(driver.preset.host.allocate_ns)
         self.used_bytes += change_bytes
         if driver.source is not None:
-            is_ordered = driver.preset.has_memory_pools
-            name = f"{call}Async" if is_ordered else call
-            driver.source.note_call(name, CallClass.MEMORY, began_ns, driver.clock.now_ns, size_bytes=abs(change_bytes))
-            if is_ordered:
-                used_bytes = sum(block.size_bytes for block in self._blocks.values() if block.stream is stream)
-                driver.source.note_memory(driver.clock.now_ns, stream, ASYNC_USED, used_bytes)
+            driver.source.note_call(call, CallClass.MEMORY, began_ns, driver.clock.now_ns, size_bytes=abs(change_bytes))
+            used_bytes = sum(block.size_bytes for block in self._blocks.values() if block.stream is stream)
+            driver.source.note_memory(driver.clock.now_ns, stream, ASYNC_USED, used_bytes)

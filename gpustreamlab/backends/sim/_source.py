@@ -21,7 +21,7 @@ from gpustreamlab.backends._activity import (
 )
 from gpustreamlab.backends._protocol import BackendStream
 from gpustreamlab.backends.sim._commands import COPY_PLACES, CopySpec, DeviceWork, KernelSpec, StreamQueue, plain_shape
-from gpustreamlab.backends.sim._cost import DevicePreset
+from gpustreamlab.backends.sim._preset import DevicePreset
 from gpustreamlab.errors import CaptureUnavailableError
 from gpustreamlab.model import SPAN_KINDS, WorkDetail
 from gpustreamlab.typing import BoolArray, Int64Array, SpanKind
@@ -72,7 +72,7 @@ class SimActivitySource:
                 return
             driver.memory.settle()
             driver.source = Collecting((*_members(driver), self))
-            driver.memory.tell_all()
+            driver.memory.tell_all(driver.source)
 
     def stop(self) -> None:
         """Stop collecting; what was collected, or launched before and ends later, can still be drained. Idempotent."""
@@ -141,7 +141,7 @@ class SimActivitySource:
             "default stream" if stream == 0 else f"stream {stream}",
             sm_count,
             device=driver.ordinal,
-            is_blocking=None if queue is None else stream == 0 or queue.is_blocking,
+            is_blocking=None if queue is None else stream == 0,
         )
 
     def close(self) -> None:

@@ -20,6 +20,8 @@ class SimStream:
     """A stream of the simulated device; see `gpustreamlab.backends._protocol.BackendStream`."""
 
     __slots__ = ("_is_owned", "driver", "is_closed", "key", "priority", "queue")
+    is_blocking = False
+    """No stream of the simulated device and the default stream wait for each other."""
 
     def __init__(self, driver: SimDriver, queue: StreamQueue, *, is_owned: bool) -> None:
         self._is_owned = is_owned
@@ -45,11 +47,6 @@ class SimStream:
     def handle(self) -> int:
         """The stream's number, 3 or more."""
         return self.queue.number
-
-    @property
-    def is_blocking(self) -> bool:
-        """Whether it and the default stream wait for each other."""
-        return self.queue.is_blocking
 
     @property
     def sm_count(self) -> int:
@@ -126,7 +123,7 @@ class SimContext:
                     "anew: lab.partition(name=32).",
                     driver_code="CONTEXT_IS_DESTROYED",
                 )
-            queue = self._driver.create_stream(priority, self._sm_ids, is_blocking=False, context=self.number)
+            queue = self._driver.create_stream(priority, self._sm_ids, context=self.number)
             stream = SimStream(self._driver, queue, is_owned=True)
             self._streams = [other for other in self._streams if not other.is_closed]
             self._streams.append(stream)

@@ -12,11 +12,9 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 from numpy.typing import DTypeLike, NDArray
 
-from gpustreamlab.backends.sim._array import RandomModule, SimArray, SimUfunc
+from gpustreamlab.backends.sim._array import RandomModule, SimArray
 from gpustreamlab.backends.sim._commands import DEVICE_TO_HOST, HOST_TO_DEVICE
-from gpustreamlab.backends.sim._cost import plan_host_copy, plan_peer_copy, plan_streaming
-from gpustreamlab.backends.sim._memory import is_pinned
-from gpustreamlab.backends.sim._rules import (
+from gpustreamlab.backends.sim._cost import (
     CHOOSING,
     CONSTANTS,
     HOST,
@@ -28,8 +26,12 @@ from gpustreamlab.backends.sim._rules import (
     Call,
     Rule,
     explain_missing,
+    plan_host_copy,
+    plan_peer_copy,
+    plan_streaming,
     rule_of,
 )
+from gpustreamlab.backends.sim._memory import is_pinned
 from gpustreamlab.backends.sim._stream import NodeWork
 from gpustreamlab.errors import NotSimulatedError
 from gpustreamlab.typing import SpanKind
@@ -42,12 +44,7 @@ _FLAG_BYTES = 8  # what the host reads to learn the size of a result
 
 
 class ArrayModule:
-    """NumPy-compatible functions on a simulated device.
-
-    Parameters
-    ----------
-    backend
-        The device; work goes to its selected stream.
+    """NumPy-compatible functions on a simulated device; work goes to its selected stream.
 
     Examples
     --------
@@ -58,7 +55,6 @@ class ArrayModule:
     """
 
     ndarray = SimArray
-    ufunc = SimUfunc
 
     def __init__(self, backend: SimBackend) -> None:
         self._backend = backend
@@ -95,15 +91,7 @@ class ArrayModule:
     # Functions
 
     def find(self, name: str) -> Any:
-        """Return the modelled function of a name; submodules and methods of ufuncs with a dot, such as ``"fft.rfft2"``.
-
-        Raises
-        ------
-        NotSimulatedError
-            If NumPy has it, but its time is not modelled. It is an AttributeError too.
-        AttributeError
-            If NumPy does not have it.
-        """
+        """Return the modelled function of a name, such as ``"fft.rfft2"``; raise where there is none."""
         own = type(self).__dict__.get(name)
         if isinstance(own, types.FunctionType):
             return own.__get__(self)
@@ -119,8 +107,6 @@ class ArrayModule:
             raise explain_missing(name, exists=plain is not None)
         if isinstance(plain, type) and plain is not np.broadcast:
             return plain
-        if isinstance(plain, np.ufunc):
-            return SimUfunc(self, plain)
         # A function's other names (concat) are work of its own name (concatenate).
         known = plain.__name__ if plain.__name__ in RULES else name
 
@@ -160,11 +146,10 @@ class ArrayModule:
         with np.errstate(all="ignore"):  # a GPU does not warn of overflow or division by zero
             result = _as_arrays(function(*plain_args, **plain_kwargs))
         inputs, outputs = call_args.inputs, list(_find_arrays(result))
-        is_at = name.endswith(".at")
-        if is_at or in_place or name in WRITING:
-            inputs, outputs = inputs if is_at else inputs[1:], inputs[:1]
+        if in_place or name in WRITING:
+            inputs, outputs = inputs[1:], inputs[:1]
         self._hold(outputs)
-        is_part = is_at or "where" in kwargs or name in WRITING_SOME
+        is_part = "where" in kwargs or name in WRITING_SOME
         some = inputs[0] if name in CHOOSING else outputs[0] if is_part and outputs else None
         reads = call_args.inputs if in_place and name in {"sort", "partition"} else inputs
 

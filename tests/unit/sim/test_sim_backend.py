@@ -4,15 +4,12 @@ from __future__ import annotations
 
 import hashlib
 import json
-import threading
 
 import numpy as np
 import pytest
 
 from gpustreamlab.backends import ContextSpec
 from gpustreamlab.backends.sim import H200, DevicePreset, HostCosts, SimBackend, plan_host_copy
-from gpustreamlab.backends.sim._commands import DEVICE_TO_HOST, HOST_TO_DEVICE
-from gpustreamlab.backends.sim._memory import is_pinned
 from gpustreamlab.errors import (
     BackendNotFoundError,
     DeviceMemoryError,
@@ -74,7 +71,6 @@ class TestHostClock:
         ]
         for call, expected_ns in calls:
             assert cost_ns(call) == expected_ns
-        assert backend.context_bytes == 4 * 2**20  # for good
         with backend.observing():
             for call in (backend.host_time_ns, stream.query, lambda: backend.is_event_done(event)):
                 assert cost_ns(call) == 0
@@ -82,13 +78,6 @@ class TestHostClock:
     def test_synchronising_advances_it_to_the_end_of_the_work(self, backend, stream, cost_ns):
         fill_card(backend, stream)
         assert cost_ns(stream.synchronize) == MS + backend.preset.host.synchronize_ns
-
-    def test_a_polling_loop_ends(self, backend, stream):
-        fill_card(backend, stream, 100_000)
-        polls = 0
-        while not stream.query():
-            polls += 1
-        assert polls == 100_000 // backend.preset.host.query_ns
 
     def test_a_full_stream_blocks_the_host(self):
         backend = SimBackend(DevicePreset(name="short", sm_count=1, queue_limit=4))
@@ -122,7 +111,9 @@ class TestEvents:
 
     def test_recording_again_forgets_the_point_before(self, backend, stream):
         event = recorded(backend, stream)
+        assert repr(event) == "<SimEvent, recorded>"
         backend.synchronize_event(event)
+        assert repr(event).startswith("<SimEvent, reached at ")
         fill_card(backend, stream)
         stream.record(event)
         assert not backend.is_event_done(event)
@@ -131,15 +122,7 @@ class TestEvents:
         backend.synchronize_event(event)
         assert backend.is_event_done(event)
         backend.release_events([event])
-        assert event.mark is None
-
-    def test_waiting_for_an_event_orders_streams_to_the_nanosecond(self, backend, works, stream):
-        second = backend.create_stream(priority=0)
-        small(backend, stream)
-        second.wait(recorded(backend, stream))
-        small(backend, second)
-        backend.synchronize()
-        assert works[1].start_ns == works[0].end_ns
+        assert repr(event) == "<SimEvent, not recorded>"
 
     def test_an_event_that_was_never_recorded_is_done_and_has_no_time(self, backend, stream):
         event = backend.acquire_event()
@@ -150,14 +133,6 @@ class TestEvents:
         with pytest.raises(EventNotRecordedError, match=r"stream\.record\(event\)"):
             backend.elapsed_ns(event, event)
 
-    def test_repr_says_what_an_event_holds(self, backend, stream):
-        event = backend.acquire_event()
-        assert repr(event) == "<SimEvent, not recorded>"
-        stream.record(event)
-        assert repr(event) == "<SimEvent, recorded>"
-        backend.synchronize_event(event)
-        assert repr(event).startswith("<SimEvent, reached at ")
-
     def test_foreign_events_are_refused(self, backend, stream):
         for call in (stream.record, stream.wait, backend.is_event_done):
             with pytest.raises(InvalidHandleError, match=r"lab\.event"):
@@ -165,24 +140,11 @@ class TestEvents:
 
 
 class TestNullStream:
-    @pytest.mark.parametrize(
-        "order",  # of one kernel each: b and c are blocking streams, 0 is the NULL stream, n is like all other streams
-        ["b0b", "0b", "bc0", "b!0", "n0"],
-    )
-    def test_it_waits_for_blocking_streams_and_they_for_it(self, backend, works, order):
-        streams = {"0": backend.null_stream, "n": backend.create_stream(priority=0)}
-        for name in order:
-            if name == "!":
-                streams["b"].close()
-                continue
-            if name not in streams:
-                streams[name] = backend.create_stream(nonblocking=False)
-            small(backend, streams[name])
+    def test_it_and_the_streams_of_a_session_run_side_by_side(self, backend, works, stream):
+        for one in (stream, backend.null_stream):
+            small(backend, one)
         backend.synchronize()
-        starts, ends = [work.start_ns for work in works], [work.end_ns for work in works]
-        if order in {"bc0", "n0"}:
-            assert starts[1] < ends[0]  # side by side
-        assert starts[-1] == ends[-2] or order == "n0"
+        assert works[1].start_ns < works[0].end_ns
 
     def test_xp_works_on_it_while_no_stream_is_selected(self, backend, works):
         backend.xp.ones(8)
@@ -192,24 +154,6 @@ class TestNullStream:
 
 
 class TestStreams:
-    def test_handles_are_above_cudas_default_streams(self, backend):
-        stream = backend.create_stream(priority=-2)
-        assert stream.handle > 2
-        assert (stream.key, stream.priority) == ((0, 0, stream.handle), -2)
-
-    def test_many_threads_lose_no_work(self, backend, works):
-        def submit(stream):
-            for _ in range(200):
-                small(backend, stream, 100)
-
-        threads = [threading.Thread(target=submit, args=(backend.create_stream(priority=0),)) for _ in range(4)]
-        for thread in threads:
-            thread.start()
-        for thread in threads:
-            thread.join()
-        backend.synchronize()
-        assert len(works) == 800
-
     def test_closing_twice_is_silent_and_later_use_is_not(self, backend, works, stream):
         fill_card(backend, stream)
         adopted, event = backend.adopt_stream(stream), backend.acquire_event()
@@ -230,7 +174,7 @@ class TestStreams:
     @pytest.mark.parametrize(
         ("lender", "words"),
         [
-            *((Lender(handle), "cannot be a lane") for handle in (0, 1, 2)),
+            *((Lender(handle), "no session can take it") for handle in (0, 1, 2)),
             (Lender(77), "does not know"),
             (42, "__cuda_stream__"),
             (SimBackend().create_stream(priority=0), "is of another simulated device"),
@@ -255,26 +199,22 @@ class TestStreams:
             (lambda: backend.launch_spin(stream, 1, blocks=0, fill_sms=True), OptionError, "spin"),
             (lambda: SimBackend("labtop"), BackendNotFoundError, "Did you mean 'laptop'"),
             (lambda: HostCosts(query_ns=0), OptionError, "at least 1 ns"),
-            (lambda: DevicePreset(name="x", sm_count=0), OptionError, "DevicePreset 'x'"),
-            (lambda: DevicePreset(name="x", sm_count=1, slots_per_sm=24), OptionError, "DevicePreset 'x'"),
-            (lambda: DevicePreset(name="x", sm_count=1, memory_bytes_per_s=0), OptionError, "DevicePreset 'x'"),
+            *(
+                (lambda more=more: DevicePreset(**{"name": "x", "sm_count": 1} | more), OptionError, f"'x' has {min(more)}=")
+                for more in (
+                    *({"sm_count": 0}, {"slots_per_sm": 24}, {"memory_bytes_per_s": 0}),
+                    *({"matmul_extra_waves": {"f2": waves}} for waves in (-0.1, float("nan"), float("inf"))),
+                    *({"driver_version": version} for version in ("", "13", "13.x", "13.0.1", "v13.0")),
+                )
+            ),
         ]
         for call, error, words in calls:
             with pytest.raises(error, match=words):
                 call()
 
-    def test_a_priority_runs_first_at_the_next_block_boundary(self, backend, works):
-        low, high = backend.create_stream(priority=0), backend.create_stream(priority=-1)
-        backend.launch_spin(low, MS, blocks=132 * 5, fill_sms=True)
-        fill_card(backend, high)
-        backend.synchronize()
-        assert works[0].stream == high.handle
-        assert works[0].start_ns == works[1].start_ns + MS
-        assert works[1].end_ns == works[1].start_ns + 6 * MS
-
 
 class TestCopies:
-    @pytest.mark.parametrize("engine", [HOST_TO_DEVICE, DEVICE_TO_HOST])
+    @pytest.mark.parametrize("engine", [0, 1])
     def test_a_copy_takes_its_bytes_over_the_link(self, engine):
         pinned = plan_host_copy(H200, engine, 55_000_000, is_pinned=True)
         assert pinned.duration_ns == 1_000_000 + H200.copy_latency_ns
@@ -291,13 +231,15 @@ class TestCopies:
         assert works[1].start_ns < works[0].end_ns
         assert cost_ns(lambda: array.set(np.ones(1_000_000, "f4"))) > 4_000_000 / 12  # pageable memory blocks the host
 
-    def test_views_of_pinned_memory_are_pinned_and_copies_are_not(self, backend):
-        host = backend.pinned_empty((4, 4), np.float32)
+    def test_views_of_pinned_memory_are_pinned_and_copies_are_not(self, backend, cost_ns):
+        host = backend.pinned_empty((400, 400), np.float32)
         assert type(host) is np.ndarray
         for view in (host, host[1:], host[::2].T, host.view("i4"), host.reshape(-1)[3:]):
-            assert is_pinned(view)
-        for copy in (host.copy(), host + 1, np.ascontiguousarray(host.T), np.ones(3)):
-            assert not is_pinned(copy)
+            array = backend.xp.empty(view.shape, view.dtype)
+            assert cost_ns(lambda array=array, view=view: array.set(view)) < 10_000  # it does not wait
+        for copy in (host.copy(), host + 1, np.ascontiguousarray(host.T)):
+            array = backend.xp.empty(copy.shape, copy.dtype)
+            assert cost_ns(lambda array=array, copy=copy: array.set(copy)) > 10_000
 
     def test_scratch_aliases_and_is_counted(self, backend, stream):
         address = backend.allocate_scratch(stream, 4_096)
@@ -341,7 +283,7 @@ def test_a_closed_device_says_so():
     assert context.is_closed
 
 
-DIGESTS = {"h200-cuda13.1": "8378f6f1fe7adc69", "laptop": "03b3450c7f7105e7"}
+DIGESTS = {"h200-cuda13.1": "83a68b5c69b820b6", "laptop": "9480a141e2266bec"}
 """Of everything that `run_program` gives. They change with the model only, which is told in the change log."""
 
 
@@ -353,10 +295,7 @@ def run_program(preset="h200-cuda13.1", *, drain_every=0):
     backend, works = SimBackend(preset), []
     backend.driver.scheduler.observer = lambda work: works.append(work[:-1])
     source = backend.activity_source() if drain_every else None
-    streams = [
-        backend.create_stream(priority=-(i % 3), nonblocking=i != 5, sm_ids=None if i % 2 else range(2 * i, 2 * i + 4))
-        for i in range(6)
-    ]
+    streams = [backend.create_stream(priority=-(i % 3), sm_ids=None if i % 2 else range(2 * i, 2 * i + 4)) for i in range(6)]
     if backend.device.sm_resource is not None:
         streams += [
             backend.create_context(ContextSpec(groups=groups)).create_stream(priority=0) for groups in ((0, 2), (2, 15))

@@ -11,7 +11,6 @@ from gpustreamlab import Session
 from gpustreamlab.analysis import blocks_that_fit
 from gpustreamlab.backends.sim import H200, LAPTOP, DevicePreset, KernelSpec, SimBackend, plan_matmul, plan_spin, plan_streaming
 from gpustreamlab.typing import SpanKind
-from gpustreamlab.workloads import spin, spin_card
 
 SMALL = DevicePreset(name="small", sm_count=6, slots_per_sm=4)
 PRESETS = {"h200": H200, "laptop": LAPTOP, "small": SMALL}
@@ -74,21 +73,3 @@ def test_as_many_blocks_run_at_once_as_the_records_say_fit(preset, name):
     plain = replace(spec, block_ns=100_000, block_bytes=0, extra_waves=0)
     assert waves_of(preset, replace(plain, blocks=SMS * fit)) == 1
     assert waves_of(preset, replace(plain, blocks=SMS * fit + 1)) == 2
-
-
-def test_records_tell_kernels_of_one_name_apart():
-    with Session("sim") as lab:
-        lab.stream("a")
-        with lab.on("a"):
-            spin(lab, 1_000, blocks=132)
-            spin_card(lab, 1_000)
-            for side in (128, 2048):
-                thin = lab.xp.ones((side, 16), "float16")
-                thin @ thin.T
-        lab.synchronize()
-        trace = lab.trace
-    is_named = [trace.names[code] in {"spin", "matmul"} for code in trace.name]
-    fits = blocks_that_fit(trace)[is_named].tolist()
-    assert sorted(fits) == [1, 1, 8, 32]
-    shared = trace.extra["shared_bytes"][is_named].tolist()
-    assert sorted(shared) == [0, 16 << 10, 227 << 10, 227 << 10]

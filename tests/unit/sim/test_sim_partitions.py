@@ -31,21 +31,12 @@ def durations_ms(works):
 
 
 class TestContexts:
-    def test_numbers_count_from_1_and_are_in_the_keys_of_streams(self, backend):
-        first = backend.create_context(ContextSpec(groups=(0,)))
-        second = backend.create_context(ContextSpec(groups=(1, REMAINDER)))
-        streams = [first.create_stream(priority=0), second.create_stream(priority=-2), backend.create_stream(priority=0)]
-        streams.append(backend.adopt_stream(streams[1]))
-        assert [stream.key for stream in streams] == [(0, 1, 3), (0, 2, 4), (0, 0, 5), (0, 2, 4)]
-        assert [stream.priority for stream in streams] == [0, -2, 0, -2]
-        assert (first.sm_count, second.sm_count) == (8, 20)
-
     def test_what_is_refused_costs_nothing(self, backend, cost_ns):
         def refused():
             with pytest.raises(DeviceError):
                 backend.create_context(ContextSpec(groups=(16,)))
 
-        assert (cost_ns(refused), backend.context_bytes) == (0, 0)
+        assert (cost_ns(refused), backend.driver.context_count) == (0, 0)
         for priority in (1, -6):
             with pytest.raises(OptionError, match="Use priority="):
                 stream_on(backend, 0, priority=priority)
@@ -84,7 +75,7 @@ class TestContexts:
         assert len(backend.driver.scheduler.pool.groups) <= 17
         assert len(backend.driver.scheduler.streams) == 1
         assert backend.driver.streams == {}
-        assert backend.context_bytes == 300 * 4 * 2**20
+        assert backend.driver.context_count == 300
 
 
 # Partitions by their groups, each with priorities of streams and blocks of their kernels; what the kernels take, in ms.
@@ -93,6 +84,7 @@ SIDE_BY_SIDE = {
     "96 and 36 SMs": ([(range(12), [(0, 132)]), ((12, 13, 14, REMAINDER), [(0, 132)])], [2, 4]),
     "four of 24 SMs": ([(range(first, first + 3), [(0, 132)]) for first in (0, 3, 6, 9)], [6] * 4),  # FACTS.md: 6.1 ms
     "the remainder alone": ([((REMAINDER,), [(0, 132)])], [11]),
+    "a shared set of 24 SMs, in turns": ([(range(3), [(0, 132), (0, 132)])], [6, 6]),
     "a priority acts within its partition only": (
         [((0, 1), [(0, 160), (-5, 16)]), ((2, 3), [(0, 160)])],
         [11, 1, 10],
@@ -116,25 +108,6 @@ class TestConfinement:
         assert durations_ms([by_stream[stream.handle] for stream, _ in streams]) == expected_ms
         assert max(work.start_ns for work in works) < min(work.end_ns for work in works) or 1 in expected_ms
 
-    @pytest.mark.parametrize("groups", [((0, 1, 2), (0, 1, 2)), ((0, 1, 2), (0, 1, 2), (2, 3))])
-    def test_streams_and_contexts_that_share_sms_queue_up(self, backend, works, groups):
-        for own in groups:
-            fill_card(backend, stream_on(backend, *own))
-        backend.synchronize()
-        assert works[1].end_ns - works[0].start_ns == 11 * MS  # 264 blocks on 24 SMs
-        if len(groups) == 2:
-            assert works[1].start_ns == works[0].end_ns - MS  # on what the last wave of the first leaves over
-
-    def test_a_latency_critical_kernel_does_not_wait_behind_another_partition(self, backend, works):
-        bulk, urgent = stream_on(backend, *range(14)), stream_on(backend, 14)
-        for _ in range(20):
-            fill_card(backend, bulk)
-        backend.launch_spin(urgent, 50_000, blocks=8, fill_sms=True)
-        submitted_ns = backend.driver.clock.now_ns
-        backend.synchronize()
-        work = next(work for work in works if work.stream == urgent.handle)
-        assert work.end_ns == submitted_ns + 50_000
-
     def test_memory_bandwidth_is_shared_across_partitions(self, backend, works):
         half = 8_000_000
         streams = [stream_on(backend, *range(7)), stream_on(backend, *range(7, 14))]  # 56 SMs each can draw more than all have
@@ -146,18 +119,6 @@ class TestConfinement:
         alone_ns = 2 * half * 4 / 4.25e12 * 1e9
         assert min(work.end_ns - work.start_ns for work in works) > 1.8 * alone_ns
 
-    def test_array_work_is_confined_too(self, backend):
-        stream, xp = stream_on(backend, 0), backend.xp
-        a = xp.ones((512, 512), "f4")  # products of 64 tiles; sums and additions of 32 and more blocks
-        seen = watch_placements(backend)
-        for target in (stream, backend.null_stream):
-            token = backend.select(target)
-            _ = (a @ a).sum()
-            backend.restore(token)
-        backend.synchronize()
-        assert seen[stream.handle] == EIGHTH
-        assert not seen[0] <= EIGHTH
-
     @settings(deadline=None, max_examples=25)
     @given(st.permutations(range(16)), st.lists(st.integers(1, 15), min_size=1, max_size=4, unique=True), st.integers(1, 300))
     def test_work_of_any_disjoint_partitions_stays_in_its_own(self, order, cuts, blocks):
@@ -168,12 +129,15 @@ class TestConfinement:
         seen = watch_placements(backend)
         for stream in [*streams, *streams]:
             backend.launch_spin(stream, 1_000, blocks=blocks, fill_sms=True)
+            token = backend.select(stream)
+            backend.xp.ones((64, 64), "f4").sum()
+            backend.restore(token)
         backend.synchronize()
         cut = backend.preset.sm_groups.cut(132)
         for stream, part in zip(streams, parts, strict=True):
             own = {sm for group in part for sm in cut[group]}
             assert seen[stream.handle] <= own
-            assert len(seen[stream.handle]) == min(len(own), blocks)
+            assert len(seen[stream.handle]) >= min(len(own), blocks)
         assert backend.driver.scheduler.pool.free == [32 * len(group) for group in backend.driver.scheduler.pool.groups]
 
 
@@ -199,24 +163,10 @@ class TestProbe:
         assert backend.probe_sms([stream_on(backend, REMAINDER)])[0].tolist() == list(range(120, 132))
         assert backend.probe_sms([]) == []
 
-    def test_it_takes_less_than_50_ms_of_virtual_time_for_many_streams(self, backend, cost_ns):
-        contexts = [backend.create_context(ContextSpec(groups=(group,))) for group in range(16)]
-        streams = [context.create_stream(priority=0) for context in contexts for _ in range(4)]
-        assert 100_000 < cost_ns(lambda: backend.probe_sms(streams)) < 50 * MS
-
     def test_crowded_streams_are_tried_again_alone(self, backend):
         context = backend.create_context(ContextSpec(groups=(0, 1, 2, 3, 4)))
         crowd = [context.create_stream(priority=0) for _ in range(5)] + [backend.create_stream(priority=0) for _ in range(3)]
         assert [len(ids) for ids in backend.probe_sms(crowd)] == [40] * 5 + [132] * 3
-
-    def test_its_kernels_are_real_work_that_waits_its_turn_and_shows_a_fault(self, backend, works):
-        stream = stream_on(backend, 0)
-        fill_card(backend, stream)
-        assert [ids.tolist() for ids in backend.probe_sms([stream, stream])] == [sorted(EIGHTH)] * 2
-        assert [work.name for work in works] == ["spin", "gpustreamlab_probe", "gpustreamlab_probe"]
-        assert works[1].start_ns >= works[0].end_ns - MS
-        stream.queue.mask = backend.driver.scheduler.pool.full_mask
-        assert len(backend.probe_sms([stream])[0]) == 132
 
     def test_it_leaves_nothing_behind_also_where_it_fails(self, backend, monkeypatch):
         stream = stream_on(backend, 0)

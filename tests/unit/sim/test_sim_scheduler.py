@@ -1,4 +1,4 @@
-"""Schedules small enough to compute by hand, then properties of the memory model and of SM sets."""
+"""Schedules small enough to compute by hand, then properties of memory and SM sets, and a plain scheduler beside it."""
 
 from __future__ import annotations
 
@@ -8,24 +8,25 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from gpustreamlab.backends.sim import DevicePreset, KernelSpec
-from gpustreamlab.backends.sim._scheduler import Scheduler, share_bandwidth
+from gpustreamlab.backends.sim import DevicePreset, HostCosts, KernelSpec, SimBackend, plan_host_copy
 from gpustreamlab.errors import OptionError
+from tests.helpers.long_runs import count
+from tests.unit.sim.sim_reference import Job, Reference
 
 TINY = DevicePreset(name="tiny", sm_count=4, slots_per_sm=4, memory_bytes_per_s=2_000_000_000, sm_bytes_per_s=1_000_000_000)
 FULL = 4  # slots of a block that takes a whole SM
 
 
 class Lab:
-    """A scheduler with everything that ended on it."""
+    """The scheduler of a backend, with everything that ended on it; streams count from 0 beside the NULL stream."""
 
-    def __init__(self, preset=TINY):
-        self.scheduler = Scheduler(preset)
+    def __init__(self):
+        self.scheduler = SimBackend(TINY).driver.scheduler
         self.works = []
         self.scheduler.observer = self.works.append
 
     def stream(self, priority=0, sm_ids=None):
-        number = len(self.scheduler.streams)
+        number = len(self.scheduler.streams) - 1
         return self.scheduler.add_stream(number, priority, None if sm_ids is None else frozenset(sm_ids))
 
     def launch(self, stream, at, *, blocks, ns, slots=FULL, **more):
@@ -102,20 +103,6 @@ def test_a_schedule_is_what_it_is_by_hand(lab, streams, spans):
     for at, stream, kernel in sorted(launches, key=lambda launch: launch[0]):
         lab.launch(stream, at, **kernel)
     assert lab.spans() == spans
-
-
-def test_cutting_a_group_while_kernels_run_changes_no_time(lab):
-    lab.launch(lab.stream(), 0, blocks=6, ns=100, slots=2)
-    lab.launch(lab.stream(), 1, blocks=3, ns=100, slots=1)
-    lab.scheduler.run_before(50)
-    lab.stream(sm_ids=[0])
-    lab.stream(sm_ids=[0, 1])
-    pool = lab.scheduler.pool
-    assert sorted(len(group) for group in pool.groups) == [1, 1, 2]
-    assert all(free >= 0 for free in pool.free)
-    assert sum(pool.free) == 16 - 6 * 2 - 3
-    assert lab.spans() == [(0, 0, 100), (1, 1, 101)]
-    assert pool.free == [len(group) * 4 for group in pool.groups]
 
 
 def test_a_kernel_bound_by_arithmetic_is_not_slowed_by_its_neighbour(lab):
@@ -205,30 +192,95 @@ def check_slots(scheduler, allowed):
         assert scheduler.pool.free[number] >= 0
 
 
-@given(st.lists(st.tuples(st.floats(0.01, 1.0), st.floats(1, 1e3)), min_size=1, max_size=20), st.floats(1, 1e4))
-def test_shared_bandwidth_meets_the_cap(kernels, cap):
-    draws = [(part * limit, limit) for part, limit in kernels]
-    share = share_bandwidth(draws, cap)
-    given = sum(min(wanted, share * limit) for wanted, limit in draws)
-    assert given == pytest.approx(min(cap, sum(wanted for wanted, _ in draws)))
-
-
-def test_the_heap_stays_small_under_changing_speeds(monkeypatch):
-    monkeypatch.setattr("gpustreamlab.backends.sim._scheduler._STALE_ENTRIES", 64)
-    lab = Lab()
-    lab.launch(lab.stream(), 0, **memory_bound(3, 1_000_000))
+def test_the_heap_stays_small_under_changing_speeds(lab):
+    lab.launch(lab.stream(), 0, **memory_bound(3, 10_000_000))
     other = lab.stream()
-    for at in range(500):
+    for at in range(4_000):
         lab.launch(other, 100 * at, **memory_bound(1, 10))  # each start and end changes the first kernel's speed
     longest = 0
     while lab.scheduler.busy_count:
         lab.scheduler.step()
         longest = max(longest, len(lab.scheduler._heap))
-    assert len(lab.works) == 501
-    assert 32 < longest < 200
+    assert len(lab.works) == 4_001
+    assert longest < 5_000
 
 
 @pytest.mark.parametrize("wrong", [{"blocks": 0}, {"ns": 0}, {"slots": 3}, {"slots": 0}])
 def test_impossible_kernels_are_refused(lab, wrong):
     with pytest.raises(OptionError, match="give"):
         lab.launch(lab.stream(), 0, **{"blocks": 1, "ns": 1, **wrong})
+
+
+# Against a scheduler that goes block by block, where this one gives out whole rounds of waves at once
+
+FREE = HostCosts(launch_ns=1, copy_ns=1, record_ns=1, wait_ns=1)
+PLAIN = DevicePreset(
+    name="plain", sm_count=4, slots_per_sm=4, h2d_bytes_per_s=10**9, d2h_bytes_per_s=10**9, copy_latency_ns=0, host=FREE
+)
+STEPS = st.lists(
+    st.tuples(
+        st.integers(0, 4),  # stream
+        st.sampled_from(["kernel"] * 6 + ["copy", "record", "wait"]),
+        st.integers(1, 30),  # blocks
+        st.sampled_from([1, 2, 4]),  # slots
+        st.integers(1, 12),  # ns
+        st.integers(1, 20),  # ns to the next submission
+        st.integers(0, 1),  # engine or event
+    ),
+    min_size=1,
+    max_size=24,
+)
+
+
+def make_jobs(streams, steps):
+    jobs, recorded, now_ns = [], {}, 0
+    for stream, kind, blocks, slots, block_ns, gap_ns, which in steps:
+        now_ns += gap_ns
+        job = Job(kind, stream % len(streams), now_ns, blocks, slots, block_ns, which, which)
+        job.target = recorded.get(which) if kind == "wait" else None
+        if kind == "record":
+            recorded[which] = job
+        jobs.append(job)
+    return jobs
+
+
+def run_real(streams, jobs, *, catch_up):
+    """Return (submit, start, end) of each kernel and copy."""
+    backend, works = SimBackend(PLAIN), []
+    backend.driver.scheduler.observer = works.append
+    lanes = [backend.create_stream(priority=-level, sm_ids=sm_ids) for level, sm_ids in streams]
+    events = [backend.acquire_event(), backend.acquire_event()]
+    began_ns = backend.driver.clock.now_ns
+    for job in jobs:
+        backend.driver.clock.jump_to(began_ns + job.submit_ns - 1)
+        if catch_up:
+            backend.driver.catch_up()
+        lane = lanes[job.stream]
+        if job.kind == "kernel":
+            backend.launch_kernel(lane, KernelSpec(name="k", blocks=job.blocks, block_slots=job.slots, block_ns=job.block_ns))
+        elif job.kind == "copy":
+            backend.driver.copy(lane.queue, plan_host_copy(PLAIN, job.engine, job.block_ns, is_pinned=True))
+        elif job.kind == "record":
+            lane.record(events[job.event])
+        else:
+            lane.wait(events[job.event])
+    backend.synchronize()
+    times = sorted(tuple(ns - began_ns for ns in (work.queued_ns, work.start_ns, work.end_ns)) for work in works)
+    return times, backend.driver.scheduler.pool
+
+
+def run_reference(streams, jobs, groups):
+    masks = [{number for number, group in enumerate(groups) if sm_ids is None or group <= sm_ids} for _, sm_ids in streams]
+    reference = Reference([4 * len(group) for group in groups], [5 - level for level, _ in streams], masks)
+    reference.run(jobs)
+    return sorted((job.submit_ns, job.start_ns, job.end_ns) for job in jobs if job.kind in {"kernel", "copy"})
+
+
+@settings(max_examples=count(40, 100), deadline=None)
+@given(streams=st.lists(st.tuples(st.integers(0, 2), SM_SETS), min_size=1, max_size=5), steps=STEPS)
+def test_whole_rounds_end_as_single_waves_do_whenever_the_simulation_catches_up(streams, steps):
+    jobs = make_jobs(streams, steps)
+    real, pool = run_real(streams, jobs, catch_up=False)
+    assert run_real(streams, jobs, catch_up=True)[0] == real
+    assert real == run_reference(streams, jobs, pool.groups)
+    assert pool.free == [4 * len(group) for group in pool.groups]
