@@ -18,9 +18,8 @@ from gpustreamlab.record._chunks import FIRST_WORK_NUMBER, NUMBERS_APART, RECORD
 from gpustreamlab.record._extents import Checkpoints
 from gpustreamlab.record._in_flight import DEFAULT_PENDING_LIMIT, RangesInFlight, Unended, is_done
 from gpustreamlab.record._kernel_tier import KernelTier, observing
-from gpustreamlab.record._names import MAX_LABEL_LENGTH, CodeTable, cut_text
 from gpustreamlab.record._ranges import NO_EVENTS, FinishedRange, LaneWriter, OpenRange, Range, RecordedLane, ThreadState
-from gpustreamlab.record._tables import SessionTables, Tables
+from gpustreamlab.record._tables import MAX_LABEL_LENGTH, CodeTable, SessionTables, Tables, cut_text
 from gpustreamlab.record._trace_maker import fold
 from gpustreamlab.record._work import WorkReader
 from gpustreamlab.typing import MarkerKind
@@ -398,7 +397,7 @@ class Recorder:
         except DeviceError as error:
             _log.warning("Ranges that had not been collected are missing from the trace: %s", error)
         self.kernels.take()
-        told = self.changes(collects=False, rows_from=self._checkpoints.place(since), is_held=False)
+        told = self.changes(collects=False, rows_from=self._checkpoints.place(since))
         if since >= 0:
             told = told._replace(rows=told.rows[:, self._checkpoints.find_later(told.columns, since, self.to_clock_ns)])
         # The errors of the clock, and when kernels were captured, are known better by now.

@@ -6,7 +6,7 @@ import threading
 from bisect import bisect_right
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import fields, replace
-from typing import NamedTuple, TypeAlias
+from typing import TYPE_CHECKING, NamedTuple, TypeAlias
 
 import numpy as np
 
@@ -24,10 +24,11 @@ from gpustreamlab.backends import (
 from gpustreamlab.model import DEVICE_WORK, SPAN_KINDS, Lane, WorkDetail
 from gpustreamlab.record._chunks import FIRST_WORK_NUMBER, NUMBERS_APART, Chunk, columns_block, make_samples
 from gpustreamlab.record._extents import ANNOTATION_CODE, HOST_CODE, SAMPLE_CODE, WORK_FIELDS
-from gpustreamlab.record._names import OTHER_NAMES, CodeTable, cut_text, plain_text
-from gpustreamlab.record._stacks import StackBatch
-from gpustreamlab.record._tables import SessionTables
+from gpustreamlab.record._tables import OTHER_NAMES, CodeTable, SessionTables, cut_text, plain_text
 from gpustreamlab.typing import BoolArray, Int64Array
+
+if TYPE_CHECKING:
+    from gpustreamlab.record._kernel_tier import StackBatch
 
 DETAIL_LIMIT = 65_536  # Different details told apart in one session; later ones share one that says so
 DETAIL_CHARACTERS = 64 << 20  # Characters of all their names together, beyond which later ones share it too

@@ -20,7 +20,6 @@ from gpustreamlab.errors import (
     PartitionNotFoundError,
     PartitionUnavailableError,
     PartitionWarning,
-    SessionError,
     StreamExistsError,
 )
 from gpustreamlab.model import Layout, Partition, WorkqueueOptions
@@ -597,23 +596,6 @@ def test_prepared_layouts_are_made_and_nothing_else_changes(halves):
     for layout in layouts:
         assert halves.partition(layout) == layout
     assert halves._partitions.cache.created_count == made
-
-
-# Other devices
-
-
-def test_too_many_different_partitions_leave_the_old_layout(halves, monkeypatch):
-    monkeypatch.setattr("gpustreamlab.record._tables.PARTITION_LIMIT", 3)
-    halves.partition(a=63, b="rest")
-    before = state_of(halves)[:3]
-    streams = len(halves._backend.driver.streams)
-    with pytest.raises(SessionError, match="3 different partitions"):
-        halves.partition(a=62, b="rest")
-    with pytest.raises(SessionError, match="3 different partitions"):
-        halves.partition(a=8, b=8)
-    assert state_of(halves)[:3] == before
-    assert len(halves._backend.driver.streams) == streams
-    assert halves.partitions.verify().holds
 
 
 # Closing

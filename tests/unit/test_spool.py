@@ -146,7 +146,6 @@ def test_a_spool_holds_something_from_the_beginning(path):
 
 def test_many_rows_are_written_in_pieces(path, monkeypatch):
     monkeypatch.setattr(_chunks, "CHUNK_ROWS", 7)
-    monkeypatch.setattr(_chunks, "SMALL_ROWS", 1)
     monkeypatch.setattr(_spool, "MAX_BATCH_ROWS", 7)
     with gsl.Session("sim", spool=path) as lab:
         lab.recording.spool._updater.stop()

@@ -11,7 +11,7 @@ import pytest
 from gpustreamlab.errors import DeviceError
 from gpustreamlab.model import shifted_moment
 from gpustreamlab.record import CardClocks
-from gpustreamlab.record import _card_clocks as module
+from gpustreamlab.record import _journal as module
 
 ERROR_NS = 1_500
 S = 1_000_000_000

@@ -12,8 +12,8 @@ import pytest
 import gpustreamlab as gsl
 from gpustreamlab.analysis import counted_rows
 from gpustreamlab.errors import OptionError
-from gpustreamlab.record import _stacks
-from gpustreamlab.record._stacks import MOST_NS, StackSampler
+from gpustreamlab.record import _kernel_tier as _stacks
+from gpustreamlab.record._kernel_tier import MOST_NS, StackSampler
 from gpustreamlab.typing import Cause
 from gpustreamlab.workloads import spin
 from tests.helpers.planted import MS, pair

@@ -13,7 +13,7 @@ from gpustreamlab.model import Lane, WorkDetail
 from gpustreamlab.record import ChunkLog, _chunks, _kernel_tier, counters_of, make_samples
 from gpustreamlab.record._extents import Intervals, find_innermost
 from gpustreamlab.record._kernel_tier import CaptureWindows
-from gpustreamlab.record._names import HOST_LANES, OTHER_STREAMS, OTHER_THREADS, OUTSIDE_LANES, LaneTable
+from gpustreamlab.record._tables import HOST_LANES, OTHER_STREAMS, OTHER_THREADS, OUTSIDE_LANES, LaneTable
 from gpustreamlab.record._work import OTHER_DETAIL, DetailTable, Launches, StreamKeys
 
 

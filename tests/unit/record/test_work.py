@@ -11,7 +11,7 @@ import pytest
 from gpustreamlab import Session, load_trace
 from gpustreamlab.backends import Activities, CallClass, StreamFacts
 from gpustreamlab.model import EDGE_KINDS, SPAN_KINDS
-from gpustreamlab.record._names import OTHER_NAMES, LaneTable, Threads
+from gpustreamlab.record._tables import OTHER_NAMES, LaneTable, Threads
 from gpustreamlab.typing import CaptureTier, EdgeKind, LaneKind, SpanKind
 from tests.helpers.fake_activity import BATCHES, FakeActivitySource, FakeSourceBackend, kernel_detail, make_batch
 from tests.helpers.threads import run_in_thread
