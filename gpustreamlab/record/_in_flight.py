@@ -315,7 +315,7 @@ class RangesInFlight:
             # Not before: who collects meanwhile would take ranges without this work. A stream ends its work in the order of
             # the launches.
             lane, launched_ns = work[:2]
-            newest = {one: int(launched_ns[lane == one].max()) - 1 for one in np.unique(lane).tolist()}
+            newest = {one: int(launched_ns[lane == one].max()) - 1 for one in set(lane.tolist())}
             for known, told in ((self._told_until, told_until), (self._done_until, newest), (self._done_until, idle)):
                 for key, until_ns in told.items():
                     known[key] = max(until_ns, known.get(key, -1))
@@ -347,6 +347,8 @@ class RangesInFlight:
             for one in (*self.open(), *self.closed())
             if one.is_timed_by_work
         ]
+        if not rows and not work.shape[1]:
+            return
         whole = np.array(rows, np.int64).reshape(-1, 4).T
         # One that was closed in between is seen twice; as closed it comes first.
         whole = whole[:, np.lexsort((whole[3], whole[0]))]

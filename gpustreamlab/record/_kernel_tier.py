@@ -21,7 +21,7 @@ from gpustreamlab.backends import ActivitySource, Backend
 from gpustreamlab.record._chunks import Chunk, join
 from gpustreamlab.record._in_flight import RangesInFlight, is_done, to_clock
 from gpustreamlab.record._ranges import RecordedLane, ThreadState
-from gpustreamlab.record._work import WorkReader
+from gpustreamlab.record._work import NO_WORK, WorkReader
 from gpustreamlab.typing import CaptureTier, Int64Array
 
 _log = logging.getLogger(__name__)
@@ -283,20 +283,21 @@ class KernelTier:
                 asked_host_ns = self._backend.host_time_ns()
                 idle = self._in_flight.find_idle()
                 activities = source.drain(is_last=is_last)
-                if len(activities.calls) or len(activities.annotations) or self._stacks.is_on:
+                told, work = Chunk(), NO_WORK
+                if activities.names or len(activities.dependencies) or self._reader.waiting or self._stacks.has_looks:
                     self._threads.look(self._backend.host_time_ns())
-                told = self._reader.read(
-                    activities,
-                    source,
-                    self._find_ranges,
-                    with_calls=self.keeps_calls,
-                    is_complete=is_complete or is_last,
-                )
-                told = join([told, self._read_stacks()])
-            if len(activities.work):
+                    told, work = self._reader.read(
+                        activities,
+                        source,
+                        self._find_ranges,
+                        with_calls=self.keeps_calls,
+                        is_complete=is_complete or is_last,
+                    )
+                    told = join([told, self._read_stacks()])
+            if work.shape[1]:
                 self._noisy_ns = asked_host_ns
             idle_until = dict.fromkeys(idle, asked_host_ns)
-            self._in_flight.store(told, self._reader.launched, activities.told_until, idle_until)
+            self._in_flight.store(told, work, activities.told_until, idle_until)
             self._error_ns = max(self._error_ns, source.error_ns)
             self._taken_ns, self._taken_host_ns = asked_ns, asked_host_ns
             lost = source.lost_reason if self.is_on else ""
@@ -420,6 +421,11 @@ class StackSampler:
     def is_on(self) -> bool:
         """Whether it looks."""
         return self._updater is not None
+
+    @property
+    def has_looks(self) -> bool:
+        """Whether there may be something to take."""
+        return bool(self._looks)
 
     def start(self) -> None:
         """Look from now on. Idempotent."""

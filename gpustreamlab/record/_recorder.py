@@ -397,7 +397,7 @@ class Recorder:
         except DeviceError as error:
             _log.warning("Ranges that had not been collected are missing from the trace: %s", error)
         self.kernels.take()
-        told = self.changes(collects=False, rows_from=self._checkpoints.place(since))
+        told = self.changes(collects=False, rows_from=self._checkpoints.place(since) if since >= 0 else START)
         if since >= 0:
             told = told._replace(rows=told.rows[:, self._checkpoints.find_later(told.columns, since, self.to_clock_ns)])
         # The errors of the clock, and when kernels were captured, are known better by now.

@@ -239,6 +239,8 @@ Columns: TypeAlias = dict[str, Int64Array]
 FindRanges: TypeAlias = Callable[[Int64Array, Int64Array], Int64Array]
 """Returns the number of the range that threads had open at host times, or -1."""
 
+NO_WORK: Int64Array = np.empty((WORK_FIELDS, 0), np.int64)  # Of no work what `WorkExtents.fold` takes
+
 WORK_CODES = tuple(SPAN_KINDS.index(kind) for kind in DEVICE_WORK)
 
 _DEFAULTS = {"partition": -1, "detail": -1, "size_bytes": 0, "correlation": 0, "thread": -1, "parent": -1}
@@ -258,7 +260,7 @@ class WorkReader:
         self._between: dict[int, bool] = {}  # codes of copies between devices that were told of, and whether through the host
         self.lanes_of: Callable[[Int64Array], Int64Array] = np.zeros_like  # Returns the lane of each range by its number, or -1
         self.beside: tuple[WorkReader, ...] = ()  # Those of other devices of the process
-        self._waiting: Columns = {}
+        self.waiting: Columns = {}  # Work that waits for its call
         self._contexts: dict[int, int] = {}  # the backend's number of each context by that of the records
         self.keys = StreamKeys()  # Which streams the records name
         self.details = DetailTable()
@@ -266,8 +268,6 @@ class WorkReader:
         self.counter_names: CodeTable[str] = CodeTable(COUNTER_NAMES, OTHER_NAMES)  # Of what is told of streams
         self.refused_count = 0  # Records that make no sense, and are nowhere
         self.launching: set[int] = set()  # Threads that made calls, as in `CallBatch.thread`
-        self.launched: Int64Array = np.empty((WORK_FIELDS, 0), np.int64)
-        """Of the work that `read` returned last: what `WorkExtents.fold` takes."""
 
     def note_context(self, told: int, number: int) -> None:
         """Note how records number a context that has a number here."""
@@ -281,22 +281,22 @@ class WorkReader:
         *,
         with_calls: bool,
         is_complete: bool,
-    ) -> Chunk:
-        """Return a batch as it is appended."""
+    ) -> tuple[Chunk, Int64Array]:
+        """Return a batch as it is appended, and of its work what `WorkExtents.fold` takes."""
         activities = _without_own(activities)
         codes = self._name_codes(activities, with_calls=with_calls)
         blocks = [
             self._read_annotations(activities.annotations, codes, find_ranges),
             *self._read_calls(activities.calls, codes, find_ranges, with_calls=with_calls),
-            self._read_work(activities, codes, source, is_complete=is_complete),
         ]
+        work, launched = self._read_work(activities, codes, source, is_complete=is_complete)
         told = Chunk(
-            rows=np.concatenate(blocks, axis=1),
+            rows=np.concatenate((*blocks, work), axis=1),
             dependencies=self._read_dependencies(activities, source),
             samples=self._read_memory(activities, source),
         )
         self._launches.trim()
-        return told
+        return told, launched
 
     def read_stacks(self, batch: StackBatch, start_ns: Int64Array, end_ns: Int64Array, find_ranges: FindRanges) -> Chunk:
         """Return the rows of samples of stacks, whose times on the backend's clock are given."""
@@ -370,7 +370,9 @@ class WorkReader:
         }
         return self._finish(row)
 
-    def _read_work(self, activities: Activities, names: Int64Array, source: ActivitySource, *, is_complete: bool) -> Int64Array:
+    def _read_work(
+        self, activities: Activities, names: Int64Array, source: ActivitySource, *, is_complete: bool
+    ) -> tuple[Int64Array, Int64Array]:
         batch = activities.work
         is_good = (
             _is_ordered(batch.start_ns, batch.end_ns)
@@ -385,21 +387,21 @@ class WorkReader:
                 self._between[int(names[place])] = name == STAGED_COPY
         work["name"] = names[work["name"]]
         work["detail"] = self.details.codes(map(self.labels.put_on, activities.details))[work["detail"]]
-        held_count = len(self._waiting.get("name", ()))
+        held_count = len(self.waiting.get("name", ()))
         if held_count:
-            work = {name: np.concatenate((self._waiting[name], column)) for name, column in work.items()}
+            work = {name: np.concatenate((self.waiting[name], column)) for name, column in work.items()}
         launch = self._launches.find(work["correlation"])
         waits = (launch < 0) & (work["correlation"] != 0)
         waits[:held_count] = False
         if is_complete or not waits.any():
-            self._waiting = {}
+            self.waiting = {}
         else:
-            self._waiting = {name: column[waits] for name, column in work.items()}
+            self.waiting = {name: column[waits] for name, column in work.items()}
             work = {name: column[~waits] for name, column in work.items()}
             launch = launch[~waits]
         return self._place_work(work, launch, source)
 
-    def _place_work(self, work: Columns, launch: Int64Array, source: ActivitySource) -> Int64Array:
+    def _place_work(self, work: Columns, launch: Int64Array, source: ActivitySource) -> tuple[Int64Array, Int64Array]:
         is_ours = self._are_ours(work, launch, source)
         if not is_ours.all():
             work, launch = {name: column[is_ours] for name, column in work.items()}, launch[is_ours]
@@ -409,10 +411,9 @@ class WorkReader:
         if self._between:
             self._place_between(work, lane, queued_ns, parent)
         told = np.stack((lane, launch_host_ns, work["start_ns"], work["end_ns"], work["correlation"]))
-        self.launched = told[:, launch >= 0]
         kept = ("start_ns", "end_ns", "name", "kind", "detail", "size_bytes", "correlation")
         found = {"queued_ns": queued_ns, "lane": lane, "partition": partition, "parent": parent, "thread": thread}
-        return self._finish({name: work[name] for name in kept} | found)
+        return self._finish({name: work[name] for name in kept} | found), told[:, launch >= 0]
 
     def _are_ours(self, work: Columns, launch: Int64Array, source: ActivitySource) -> BoolArray:
         """Tell what belongs to this session: what another does in its streams is in its own trace, but for a range of ours."""
