@@ -369,7 +369,9 @@ class RangesInFlight:
                     known = [(writer.ident, row[2], row[5], row[3], lane.index) for row in rows]
                     self._closed.append(np.array(known, np.int64).T)
                 block = self._rows(lane, rows, [writer.thread] * len(rows))
-                with delayed_interrupts():  # a row is either waiting or in the log
+                # A row is either waiting or in the log. Ctrl-C alone is held back: what a handler of another signal raises just
+                # here (an alarm) leaves the rows in both, and they are counted twice.
+                with delayed_interrupts():
                     self._log.append(block)
                     writer.finished[:count] = kept
                 self._release(rows)

@@ -542,7 +542,7 @@ def test_the_map_measures_without_touching_streams(halves):
 def test_proof_on_the_whole_card(lab):
     lab.stream("x")
     proof = lab.partitions.verify()
-    assert (proof.partitions, len(proof.lanes[0].inside), proof.lanes[0].partition) == ((), 132, None)
+    assert (proof.partitions, len(proof.streams[0].inside), proof.streams[0].partition) == ((), 132, None)
     assert "no partitions" in str(proof)
 
 

@@ -292,20 +292,6 @@ def work(lab, count):
     lab.synchronize()
 
 
-def test_tables_are_told_only_where_they_changed():
-    with recording() as (lab, _):
-        first = lab._recorder.changes()
-        same = lab._recorder.changes(first.place)
-        lab.mark("here")
-        marked = lab._recorder.changes(same.place)
-        lab.stream("new")
-        changed = lab._recorder.changes(marked.place)
-
-        assert (same.tables, marked.tables, same.place) == (None, None, first.place)
-        assert [marker.text for marker in marked.markers] == ["here"]
-        assert [lane.name for lane in changed.tables.lanes] == [*(lane.name for lane in first.tables.lanes), "new"]
-
-
 # Ranges that have not ended, around rows that were read
 
 
@@ -329,15 +315,6 @@ def test_open_ranges_around_what_was_drained_are_told(lab):
 
     assert unended[inner] == (outer, 1)
     assert unended[outer] == (-1, 0)
-
-
-def test_what_is_drained_itself_is_not_told(lab):
-    with lab.on("a", "outer"), lab.range("inner"):
-        pass
-    drained, unended = drain(lab)
-
-    assert drained.row_count == 2
-    assert unended == {}
 
 
 def test_ranges_that_wait_for_the_device_are_told(lab):

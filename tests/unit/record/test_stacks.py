@@ -6,7 +6,6 @@ import threading
 import time
 from contextlib import contextmanager
 
-import numpy as np
 import pytest
 
 import gpustreamlab as gsl
@@ -113,12 +112,6 @@ def test_a_stack_is_cut_at_its_outer_end():
     assert [text.partition(" ")[0] for text in stack[1].split(" > ")] == ["wait_deep"] * _stacks.MAX_FRAMES
 
 
-def test_cells_are_named_without_their_folder():
-    code = compile("pass", "/tmp/ipykernel_77/1234.py", "exec")
-    assert _stacks._text(code) == "<module> (cell:1)"
-    assert _stacks._text(compile("pass", "/home/me/run.py", "exec")) == "<module> (run.py:1)"
-
-
 def slow_host(stream, seconds=0.2):
     """Compute in Python; the simulated device's clock goes on by the queries only."""
     until_s = time.perf_counter() + seconds
@@ -179,54 +172,6 @@ def test_samples_are_on_the_lane_of_their_thread_and_count_as_nothing(trace):
     assert not rest.critical_path().functions
 
 
-def test_samples_survive_a_file_and_a_cut(trace, tmp_path):
-    trace.save(tmp_path / "run.parquet")
-    loaded = gsl.load_trace(tmp_path / "run.parquet")
-    assert str(loaded.explain()) == str(trace.explain())
-    detail = loaded.details[loaded.where(kind="sample").extra["detail"][0]]
-    assert " > " in detail.full_name
-    assert len(trace.between(0, 1 << 60).where(kind="sample")) == len(trace.where(kind="sample"))
-
-
-def test_samples_are_in_the_spool_of_a_run_that_died(tmp_path):
-    with gsl.Session("sim", spool=tmp_path / "run.gsl") as lab, lab.capture("kernels", stacks=True):
-        lab.stream("a")
-        spin(lab, MS, stream="a")
-        slow_host(lab.stream("a"), 0.05)
-    loaded = gsl.load_trace(tmp_path / "run.gsl").where(kind="sample")
-    assert "slow_host" in {loaded.names[code].partition(" ")[0] for code in loaded.name}
-
-
-def test_without_samples_the_thread_and_the_calls_are_told():
-    (finding,) = recorded(late, stacks=False).explain("a", "b").findings
-    assert (finding.thread, finding.function, finding.sample_count) == ("worker", None, 0)
-    assert finding.text.endswith("after its call before, cudaLaunchKernel.")
-
-
-def test_of_all_gaps_of_a_stream_samples_are_counted_once():
-    spans = [  # kind, lane, name, start, end; in ms
-        *(("kernel", "a", "x", at, at + 9) for at in (0, 20, 40)),
-        *(("kernel", "b", "y", at, at + 10) for at in (10, 30, 50)),
-        *(("sample", "host: worker", name, at, at + 1) for at, name in enumerate(["idle", *["slow"] * 3, "other"])),
-        ("sample", "host: worker", "slow", 25, 26),
-        ("sample", "host: other", "never", 26, 27),
-    ]
-    kind, stream, name, start, end = zip(*spans, strict=True)
-    trace = gsl.Trace.from_columns(
-        start_ns=np.array(start) * MS + (np.array(kind) == "sample") * (MS // 2),
-        end_ns=np.array(end) * MS + (np.array(kind) == "sample") * (MS // 2),
-        queued_ns=np.array(start) * MS - (np.array(kind) == "kernel") * 5_000 + (np.array(kind) == "sample") * (MS // 2),
-        stream=stream,
-        name=name,
-        kind=kind,
-        thread=["worker"] * len(spans),
-    )
-    finding = next(one for one in trace.explain().findings if one.stream == "b")
-    assert (finding.code, finding.thread, finding.last_call_row) == (Cause.HOST_LATE, "worker", -1)
-    assert (finding.function, finding.sample_count, finding.function_share) == ("slow", 6, 4 / 6)
-    assert "launched y on 'b'. In all such gaps 4 of 6 samples of the Python stack stand in slow." in finding.text
-
-
 def decode(lab, *, waits):
     """Launch a small kernel each 200 us in a thread, while another stream is busy."""
     first, second = pair(lab)
@@ -255,10 +200,6 @@ def test_a_stream_that_waits_for_the_host_is_told_though_overlap_would_save_noth
     assert "as thread 'worker' had not launched its next work: 99 times" in text
     assert all(f">{one.stream}<" in found._repr_html_() for one in found.host_bound)
     assert [one.stream for one in found.host_bound] == [one.stream for one in found.host_bound if one.late_ns]
-
-
-def test_a_thread_that_waits_for_the_device_binds_no_stream():
-    assert not recorded(lambda lab: decode(lab, waits=True), stacks=False).explain().host_bound
 
 
 def test_stacks_begin_and_end_with_their_capture():

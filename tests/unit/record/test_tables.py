@@ -2,19 +2,31 @@
 
 from __future__ import annotations
 
+import itertools
+
 import numpy as np
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
 from gpustreamlab.backends import StreamFacts
-from gpustreamlab.errors import OptionError
+from gpustreamlab.errors import DeviceError, OptionError
 from gpustreamlab.model import Lane, WorkDetail
 from gpustreamlab.record import ChunkLog, _chunks, _kernel_tier, counters_of, make_samples
 from gpustreamlab.record._extents import Intervals, find_innermost
 from gpustreamlab.record._kernel_tier import CaptureWindows
-from gpustreamlab.record._tables import HOST_LANES, OTHER_STREAMS, OTHER_THREADS, OUTSIDE_LANES, LaneTable
+from gpustreamlab.record._tables import (
+    HOST_LANES,
+    OTHER_NAMES,
+    OTHER_STREAMS,
+    OTHER_THREADS,
+    OUTSIDE_LANES,
+    LaneTable,
+    Markers,
+    Threads,
+)
 from gpustreamlab.record._work import OTHER_DETAIL, DetailTable, Launches, StreamKeys
+from gpustreamlab.typing import MarkerKind
 
 
 def ints(*values):
@@ -135,14 +147,6 @@ class TestLaunches:
         launches.trim()
         assert launches.find(ints(3, 4, 9)).tolist() == [-1, 0, 1]
 
-    def test_the_newest_calls_are_kept_where_their_numbers_begin_anew(self):
-        launches = Launches(limit=4)
-        launches.add(np.arange(2**32 - 4, 2**32), ints(1, 2, 3, 4), ints(0, 0, 0, 0), ints(9, 9, 9, 9), ints(1, 2, 3, 4))
-        launches.trim()
-        launches.add(ints(1, 2, 3), ints(5, 6, 7), ints(0, 0, 0), ints(5, 6, 7), ints(5, 6, 7))
-        launches.trim()
-        assert launches.take(launches.find(ints(1, 2, 3, 2**32 - 1, 2**32 - 2)))[2].tolist() == [5, 6, 7, 9, -1]
-
     def test_of_two_calls_of_one_number_the_later_counts(self):
         launches = Launches()
         launches.add(ints(7, 7), ints(10, 20), ints(0, 0), ints(1, 2), ints(10, 20))
@@ -194,3 +198,36 @@ def test_a_long_row_of_siblings_takes_few_rounds():
     found = find_innermost(intervals, np.zeros(2, np.int64), np.array([count * 10 - 7, count * 10 - 3]))
 
     assert found.tolist() == [count, 0]
+
+
+class TestThreads:
+    def test_they_are_bounded(self):
+        threads = Threads(LaneTable(), limit=3)
+        codes = [threads.code(ident, "worker") for ident in range(100)]
+        assert threads.texts == ("worker", "worker (2)", OTHER_NAMES)
+        assert set(codes[2:]) == {2}
+
+    def test_a_number_that_is_used_again_is_another_thread_and_one_that_has_ended_gives_its_name_to_no_other(self):
+        threads = Threads(LaneTable())
+        threads.note(5, "first", 1_000)
+        threads.note(5, "second", 2_000)
+        threads.look(3_000)
+        codes = threads.codes(ints(5, 5, 5, 5, 6), ints(500, 1_999, 2_000, 3_000, 0)).tolist()
+        assert [threads.texts[code] for code in codes] == ["first", "first", "second", "thread 5", "thread 6"]
+        assert len(set(threads.lanes(ints(5, 5), ints(0, 2_500)).tolist())) == 2
+
+
+def test_markers_are_told_once_and_survive_a_device_that_fails():
+    markers = Markers(itertools.count().__next__, 0)
+    markers.note("late", MarkerKind.MARK, 20)
+    markers.note("early", MarkerKind.MARK, 10)
+
+    def until_it_fails(host_ns):
+        if host_ns == 30:
+            raise DeviceError("lost")
+        return host_ns
+
+    assert [marker.text for marker in markers.take(until_it_fails)] == ["late", "early"]
+    markers.note("lost", MarkerKind.MARK, 30)
+    assert markers.take(until_it_fails) == []
+    assert [marker.text for marker in markers.take(int)] == ["lost"]
