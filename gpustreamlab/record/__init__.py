@@ -15,7 +15,7 @@ from gpustreamlab.record._chunks import (
     thinned,
 )
 from gpustreamlab.record._extents import RowFinder
-from gpustreamlab.record._in_flight import DEFAULT_PENDING_LIMIT, NO_UNENDED, Unended
+from gpustreamlab.record._in_flight import NO_UNENDED, Unended
 from gpustreamlab.record._journal import CardClocks, JoinedJournal, Journal, capture_windows
 from gpustreamlab.record._ranges import LEFT, NO_EVENTS, STEP, LaneWriter, OpenRange, Range, RecordedLane, ThreadState
 from gpustreamlab.record._recorder import DEFAULT_RING_SIZE, LossReport, Recorder
@@ -24,7 +24,6 @@ from gpustreamlab.record._trace_maker import NO_DEPENDENCIES, TraceData, build_t
 from gpustreamlab.record._work import MAX_FULL_NAME
 
 __all__ = [
-    "DEFAULT_PENDING_LIMIT",
     "DEFAULT_RING_SIZE",
     "DEPENDENCY_COLUMNS",
     "FIRST_WORK_NUMBER",

@@ -222,15 +222,6 @@ def test_kernels_are_captured_from_the_start_and_host_calls_when_asked_for():
         assert frame["name"][frame["kind"] == "host"].tolist() == ["cudaLaunchKernel"]
 
 
-def test_the_probe_of_sms_is_in_no_trace():
-    with Session("sim") as lab:
-        lab.partition(a=64, b="rest")
-        lab.stream("a", partition="a")
-        lab.partitions.verify()
-        lab.synchronize()
-        assert (len(lab.trace), lab.trace.names) == (0, ())
-
-
 def test_sessions_of_one_device_capture_at_once_each_what_is_in_its_own_streams():
     backend = SimBackend()
     first, second = Session(backend), Session(backend)

@@ -79,15 +79,6 @@ class TestUpdates:
         assert len(name) <= 200
         assert name.isprintable()
 
-    def test_the_count_above_the_picture_follows_soon(self, lab, feed, monkeypatch):
-        record(lab, 3)
-        feed.refresh()
-        record(lab, 2)
-        assert "header" not in feed.refresh().facts
-        monkeypatch.setattr("gpustreamlab.sinks.live.COUNT_EVERY_S", 0.0)
-        assert "5 spans" in feed.refresh().facts["header"]["facts"]
-        assert feed.refresh() is None
-
     def test_time_begins_at_the_first_start_however_late_its_parent_comes(self, lab, feed):
         with lab.on("copy", "outer"):
             with lab.range("inner"):
@@ -100,14 +91,6 @@ class TestUpdates:
 
         assert sent_count(update) == 1
         assert 0 <= first_ns - feed._reader.zero_ns < 10_000
-
-    def test_a_span_between_a_clear_and_the_next_refresh_is_sent(self, lab, feed):
-        record(lab, 5)
-        lab.clear()
-        record(lab, 2)
-        update = feed.refresh()
-
-        assert (sent_count(update), update.facts["is_cleared"], update.facts["missed"]) == (2, True, 0)
 
     def test_spans_that_were_overwritten_are_counted(self):
         with Session("sim", ring_size=10) as lab:
@@ -316,16 +299,6 @@ class TestZero:
         assert second.facts["tables"]["extent_ns"] >= end_ns - start_ns
         assert format_ns(end_ns - start_ns) in second.facts["header"]["facts"]
         assert first.facts["clear_count"] == second.facts["clear_count"]
-
-    def test_where_too_many_came_the_zero_stays_and_the_header_says_the_true_width(self, lab, feed, monkeypatch):
-        monkeypatch.setattr("gpustreamlab.sinks._live_spans.MOVED_SPANS", 3)
-        monkeypatch.setattr("gpustreamlab.sinks.live.COUNT_EVERY_S", 0.0)
-        (first,), (second,) = run_long_and_short(lab, feed.refresh)
-        trace = lab.trace
-
-        assert (sent_count(second), second.facts["is_moved"]) == (1, False)
-        assert feed._reader.zero_ns == int(trace.start_ns[trace.lane == 0].min()) == int(first.facts["tables"]["zero_ns"])
-        assert format_ns(int(trace.end_ns.max() - trace.start_ns.min())) in second.facts["header"]["facts"]
 
     def test_random_work_ends_with_the_zero_of_a_picture_drawn_afterwards(self, lab):
         rng, reader, held = np.random.default_rng(4), SpanReader(lab._recorder, 1_000), []
@@ -605,25 +578,3 @@ def test_a_live_page_is_told_of_a_race_once_and_not_of_what_was_forgotten():
         lab.clear()
         view.find(is_last=True)
         assert page.found == {}
-
-
-def test_a_race_is_told_of_again_once_it_is_known_where_it_was():
-    with Session("sim") as lab:
-        x, view, page = shown(lab)
-        lab.synchronize()
-        with lab.on("copy", "fill"):
-            x.fill(1)
-        with lab.on("compute", "read"):
-            _ = x + 1
-            view.find(is_last=True)
-            (mark,) = page.found["marks"]
-            ((_, start_ns, end_ns, _),) = [piece["late"] for piece in mark["pieces"]]
-            assert start_ns == end_ns
-        lab.synchronize()
-        view.find(is_last=True)
-        (mark,) = page.found["marks"]
-        ((_, start_ns, end_ns, _),) = [piece["late"] for piece in mark["pieces"]]
-        assert start_ns < end_ns
-        known = page.found
-        view.find(is_last=True)
-        assert page.found is known

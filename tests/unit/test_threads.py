@@ -25,7 +25,6 @@ from gpustreamlab.errors import (
 )
 from gpustreamlab.green import context_specs
 from gpustreamlab.workloads import spin
-from tests.helpers.lending_backend import LendingBackend
 from tests.helpers.nvtx_stacks import CheckedSim
 from tests.helpers.selections import rows_of
 from tests.helpers.threads import run_in_thread
@@ -117,23 +116,6 @@ def test_a_lane_closed_while_another_thread_has_it_selected(backend, close):
         assert met["after"] is True
         assert "exit" not in met
     backend.check()
-
-
-@CLOSES
-def test_a_stream_that_a_library_may_launch_on_is_left_to_who_has_it_selected(close, caplog):
-    # GIVEN a device on which a launch on a destroyed stream would end the process
-    backend = LendingBackend()
-    with Session(backend) as lab:
-        stream = lab.stream("a")._backend_stream
-
-        # WHEN the lane is closed while another thread has it selected
-        met = in_the_middle(lab, lambda: close(lab))
-
-        # THEN the launch still finds its stream, and ranges are refused
-        assert met["array"].shape == (4,)
-        assert isinstance(met["range"], (SessionClosedError, StreamClosedError))
-        assert not stream.is_closed
-        assert "'a' was closed while a thread has it selected" in caplog.text
 
 
 # Who waits for the GPU keeps nobody waiting

@@ -186,20 +186,6 @@ def test_ranges_closed_after_the_last_word_of_a_lost_source_are_dropped_and_coun
     assert lab.trace.metadata.dropped_spans == 1
 
 
-def test_a_range_that_waits_for_its_work_holds_back_no_later_one(lab):
-    with lab.capture("kernels"), lab.on("a", "by work"):
-        spin(lab, 900_000_000)
-    lab.stream("a")
-    with lab.on("b", "elsewhere"):
-        spin(lab, 10_000)
-    lab.stream("b").synchronize()
-    with lab.on("a", "by events"):
-        spin(lab, 10_000)
-    assert set(ranges_of(lab)) == {"elsewhere"}
-    lab.synchronize()
-    assert set(ranges_of(lab)) == {"by work", "by events", "elsewhere"}
-
-
 @pytest.mark.parametrize("is_handed_over", [False, True])
 def test_a_range_that_is_open_when_recording_ends_has_an_event_at_its_end(lab, is_handed_over):
     capture = lab.capture("kernels")

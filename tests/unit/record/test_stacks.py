@@ -172,36 +172,6 @@ def test_samples_are_on_the_lane_of_their_thread_and_count_as_nothing(trace):
     assert not rest.critical_path().functions
 
 
-def decode(lab, *, waits):
-    """Launch a small kernel each 200 us in a thread, while another stream is busy."""
-    first, second = pair(lab)
-
-    def tokens():
-        for _ in range(100):
-            spin(lab, MS // 5, stream="a")
-            if waits:
-                first.synchronize()
-            else:
-                for _ in range(150):
-                    second.query()
-            spin(lab, 2_000, stream="b")
-
-    tokens()
-
-
-def test_a_stream_that_waits_for_the_host_is_told_though_overlap_would_save_nothing():
-    found = recorded(lambda lab: decode(lab, waits=False), stacks=True).explain()
-    (bound,) = [one for one in found.host_bound if one.stream == "b"]
-    assert (bound.thread, bound.gap_count, bound.calls) == ("worker", 99, ("cudaLaunchKernel", "cudaLaunchKernel"))
-    assert bound.late_ns > 0.8 * bound.total_ns
-    assert bound.median_ns == pytest.approx(bound.late_ns / 99, rel=0.1)
-    text = " ".join(str(found).split())
-    assert "Bound by the host: 'b' was idle for" in text
-    assert "as thread 'worker' had not launched its next work: 99 times" in text
-    assert all(f">{one.stream}<" in found._repr_html_() for one in found.host_bound)
-    assert [one.stream for one in found.host_bound] == [one.stream for one in found.host_bound if one.late_ns]
-
-
 def test_stacks_begin_and_end_with_their_capture():
     def looking():
         return LOOKER in [one.name for one in threading.enumerate()]

@@ -9,7 +9,7 @@ import numpy as np
 import pytest
 
 from gpustreamlab import Session
-from gpustreamlab.backends import Activities, CallClass, StreamFacts
+from gpustreamlab.backends import Activities, StreamFacts
 from gpustreamlab.model import EDGE_KINDS, SPAN_KINDS
 from gpustreamlab.typing import CaptureTier, EdgeKind, LaneKind, SpanKind
 from tests.helpers.fake_activity import BATCHES, FakeActivitySource, FakeSourceBackend, kernel_detail, make_batch
@@ -126,19 +126,6 @@ def test_work_of_streams_that_no_session_made_has_lanes_of_its_own(lab, source):
 
     assert outside == {"torch stream 13": 64, "default stream": 132}
     assert trace.lane[row_named(trace, "far")] == trace.lane[row_named(trace, "again")]
-
-
-def test_work_is_in_the_partition_in_which_its_stream_was(lab):
-    lab.partition(left=32, right="rest")
-    lab.stream("a", partition="left")
-    launch(lab, "a", 1, name="in left")
-    lab.stream("a", partition="right")
-    launch(lab, "a", 2, name="in right")
-    trace = trace_of(lab)
-
-    found = [trace.partitions[trace.partition[row_named(trace, name)]].name for name in ("in left", "in right")]
-    assert found == ["left", "right"]
-    assert trace.lane[row_named(trace, "in left")] == trace.lane[row_named(trace, "in right")]
 
 
 # Ranges around launches
@@ -290,15 +277,6 @@ def test_memory_of_streams_is_counters_of_their_lanes(lab, source):
 
 
 # Metadata
-
-
-def test_calls_that_wait_and_allocate_have_rows(lab, source):
-    source.push_call(10, 500, name="cudaStreamSynchronize", call_class=CallClass.SYNCHRONIZE)
-    source.push_call(600, 700, name="cudaMallocAsync", call_class=CallClass.MEMORY, size_bytes=4096)
-    trace = trace_of(lab)
-    row = row_named(trace, "cudaMallocAsync")
-    assert trace.extra["size_bytes"][row] == 4096
-    assert trace.duration_ns[row_named(trace, "cudaStreamSynchronize")] == 490
 
 
 def test_random_records_never_raise(lab, source):
