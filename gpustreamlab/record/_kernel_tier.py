@@ -34,41 +34,37 @@ class CaptureWindows:
     """From when to when kernels were captured, on the backend's clock."""
 
     def __init__(self) -> None:
-        self._closed: list[tuple[int, int]] = []
-        self._open_ns: int | None = None
+        self._windows: list[tuple[int, int | None]] = []  # one that is open, which is the last, has no end
 
     @property
     def were_any(self) -> bool:
         """True if kernels are captured, or were."""
-        return bool(self._closed) or self._open_ns is not None
+        return bool(self._windows)
 
     @property
     def is_open(self) -> bool:
         """True while kernels are captured."""
-        return self._open_ns is not None
+        return bool(self._windows) and self._windows[-1][1] is None
 
     def open(self, now_ns: int) -> None:
         """Note that kernels are captured from now on."""
-        self._open_ns = now_ns
+        self._windows.append((now_ns, None))
 
     def close(self, now_ns: int) -> None:
         """Note that they are not any more; nothing to do where they were not."""
-        if self._open_ns is None:
-            return
-        self._closed.append((self._open_ns, max(self._open_ns, now_ns)))
-        self._open_ns = None
-        if len(self._closed) > KEPT_WINDOWS:
-            self._closed[:2] = [(self._closed[0][0], self._closed[1][1])]
+        if self.is_open:
+            begin_ns = self._windows[-1][0]
+            self._windows[-1] = begin_ns, max(begin_ns, now_ns)
+            if len(self._windows) > KEPT_WINDOWS:
+                self._windows[:2] = [(self._windows[0][0], self._windows[1][1])]
 
     def until(self, now_ns: Callable[[], int]) -> tuple[tuple[int, int], ...]:
         """Return all windows; one that is open ends now."""
-        if self._open_ns is None:
-            return tuple(self._closed)
-        return (*self._closed, (self._open_ns, max(self._open_ns, now_ns())))
+        return tuple((begin, max(begin, now_ns()) if end is None else end) for begin, end in [*self._windows])
 
     def clear(self) -> None:
         """Forget those that are closed."""
-        self._closed.clear()
+        self._windows = self._windows[-1:] if self.is_open else []
 
 
 class KernelTier:

@@ -4,112 +4,17 @@ from __future__ import annotations
 
 import threading
 import time
-from contextlib import contextmanager
 
 import pytest
 
 import gpustreamlab as gsl
 from gpustreamlab.analysis import counted_rows
 from gpustreamlab.errors import OptionError
-from gpustreamlab.record import _kernel_tier as _stacks
-from gpustreamlab.record._kernel_tier import MOST_NS, StackSampler
 from gpustreamlab.typing import Cause
 from gpustreamlab.workloads import spin
 from tests.helpers.planted import MS, pair
 
 LOOKER = "gpustreamlab stacks"
-
-
-class Clock:
-    """Goes on when it is told to."""
-
-    now_ns = 0
-
-    def __call__(self):
-        return self.now_ns
-
-
-def parked(ready, done):
-    ready.set()
-    done.wait()
-
-
-@contextmanager
-def parked_thread(name="worker"):
-    """Keep a thread in `parked`; give its number as calls have it."""
-    ready, done = threading.Event(), threading.Event()
-    thread = threading.Thread(target=lambda: parked(ready, done), name=name)
-    thread.start()
-    ready.wait()
-    try:
-        yield thread.ident & 0xFFFF_FFFF
-    finally:
-        done.set()
-        thread.join()
-
-
-def looked(clock, sampler, times_ns):
-    for clock.now_ns in times_ns:
-        sampler.look()
-
-
-def test_a_look_names_the_innermost_function_and_lasts_until_the_next_one():
-    clock = Clock()
-    sampler = StackSampler(clock)
-    with parked_thread() as ident:
-        looked(clock, sampler, [0, 5 * MS, 5 * MS + 1, 500 * MS])
-        clock.now_ns = 501 * MS
-        batch = sampler.take({ident})
-    assert batch.thread.tolist() == [ident] * 4
-    assert batch.start_host_ns.tolist() == [0, 5 * MS, 5 * MS + 1, 500 * MS]
-    assert batch.end_host_ns.tolist() == [5 * MS, 5 * MS + 1, 5 * MS + 1 + MOST_NS, 501 * MS]
-    ((innermost, whole),) = batch.stacks
-    line = parked.__code__.co_firstlineno
-    assert innermost == f"parked (test_stacks.py:{line})"
-    assert [text.partition(" ")[0] for text in whole.split(" > ")] == ["<lambda>", "parked"], "from the outermost on"
-
-
-def test_a_thread_is_told_of_as_soon_as_it_has_launched():
-    clock = Clock()
-    sampler = StackSampler(clock)
-    with parked_thread() as ident, parked_thread("gpustreamlab helper") as helper:
-        looked(clock, sampler, [0, MS])
-        assert not len(sampler.take({ident + 1}).thread), "what was seen of a thread that is off goes when nobody looks"
-        sampler._updater = object()  # as if it looked
-        looked(clock, sampler, [2 * MS, 3 * MS])
-        assert not len(sampler.take(()).thread)
-        looked(clock, sampler, [4 * MS])
-        batch = sampler.take({ident, helper})
-        assert batch.start_host_ns.tolist() == [2 * MS, 3 * MS], "the last one lasts until the next"
-        assert set(batch.thread.tolist()) == {ident}, "threads of the package are none of the user's"
-
-
-def test_looks_that_are_not_taken_in_time_are_counted(monkeypatch):
-    monkeypatch.setattr(_stacks, "KEPT_LOOKS", 3)
-    clock = Clock()
-    sampler = StackSampler(clock)
-    with parked_thread() as ident:
-        looked(clock, sampler, range(5))
-        assert sampler.take({ident}).start_host_ns.tolist() == [2, 3, 4]
-        assert sampler.dropped_count == 0, "nobody knew that it would launch"
-        looked(clock, sampler, range(5, 10))
-        assert sampler.take({ident}).start_host_ns.tolist() == [7, 8, 9]
-    assert sampler.dropped_count == 2
-
-
-def test_a_stack_is_cut_at_its_outer_end():
-    sampler = StackSampler(Clock())
-    looker = threading.Thread(target=sampler.look)
-
-    def wait_deep(depth):
-        if depth:
-            return wait_deep(depth - 1)
-        looker.start()
-        return looker.join()
-
-    wait_deep(50)
-    (stack,) = sampler.take({threading.get_ident() & 0xFFFF_FFFF}).stacks
-    assert [text.partition(" ")[0] for text in stack[1].split(" > ")] == ["wait_deep"] * _stacks.MAX_FRAMES
 
 
 def slow_host(stream, seconds=0.2):
