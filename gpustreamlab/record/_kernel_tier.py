@@ -290,8 +290,8 @@ class KernelTier:
                         is_complete=is_complete or is_last,
                     )
                     told = join([told, self._read_stacks()])
-            if work.shape[1]:
-                self._noisy_ns = asked_host_ns
+                    if len(activities.work):
+                        self._noisy_ns = asked_host_ns
             idle_until = dict.fromkeys(idle, asked_host_ns)
             self._in_flight.store(told, work, activities.told_until, idle_until)
             self._error_ns = max(self._error_ns, source.error_ns)
