@@ -369,11 +369,12 @@ class Threads:
         self._limit = limit
         self._texts: CodeTable[str] = CodeTable(limit, OTHER_NAMES)
         self._codes: dict[tuple[int, str], int] = {}
+        self._idents: dict[int, int] = {}  # by code
         self._next: defaultdict[str, count[int]] = defaultdict(lambda: count(2))
         self._known: dict[int, list[tuple[int, str]]] = {}
         """By ident: since when, by the host's clock, it has had which name; an empty one from when its thread had ended."""
         self._known_count = 0
-        self._lane_of: dict[tuple[int, str], int] = {}
+        self._lane_of: dict[int, int] = {}  # by code
         self._lock = process_lock()
 
     @property
@@ -394,7 +395,9 @@ class Threads:
                 return self._texts.code(OTHER_NAMES)
             taken = self._texts.all
             text = name if name not in taken else next(t for n in self._next[name] if (t := f"{name} ({n})") not in taken)
-            return self._codes.setdefault((ident, name), self._texts.code(text))
+            code = self._codes.setdefault((ident, name), self._texts.code(text))
+            self._idents.setdefault(code, ident)
+            return code
 
     def note(self, ident: int, name: str, since_host_ns: int) -> None:
         """Take that a thread of this number and name has begun to use the session."""
@@ -420,22 +423,20 @@ class Threads:
 
     def codes(self, thread: Int64Array, at_host_ns: Int64Array) -> Int64Array:
         """Return the code of each thread, as it was called at these times."""
-        return self._of_each(thread, at_host_ns, self.code)
-
-    def lanes(self, thread: Int64Array, at_host_ns: Int64Array) -> Int64Array:
-        """Return the index of each thread's lane, made on first use."""
-        return self._of_each(thread, at_host_ns, self._lane)
-
-    def _of_each(self, thread: Int64Array, at_host_ns: Int64Array, find: Callable[[int, str], int]) -> Int64Array:
         found = np.empty(len(thread), np.int64)
         idents, place = distinct(thread)
         for number, ident in enumerate(idents.tolist()):
             rows = np.flatnonzero(place == number)
             since_ns, names = self._spells(ident)
             spell = np.searchsorted(since_ns, at_host_ns[rows], side="right") - 1
-            codes = {one: find(ident, names[one]) for one in np.unique(spell).tolist()}
-            found[rows] = [codes[one] for one in spell.tolist()] if len(codes) > 1 else next(iter(codes.values()))
+            used, own = distinct(spell)
+            found[rows] = np.array([self.code(ident, names[one]) for one in used.tolist()], np.int64)[own]
         return found
+
+    def lanes(self, codes: Int64Array) -> Int64Array:
+        """Return the index of the lane of each thread, by its code; made on first use."""
+        used, place = distinct(codes)
+        return np.array([self._lane(code) for code in used.tolist()], np.int64)[place]
 
     def _spells(self, ident: int) -> tuple[Int64Array, list[str]]:
         """Return since when a number has had which name."""
@@ -448,11 +449,7 @@ class Threads:
             oldest = next(iter(self._known))
             self._known_count -= len(self._known.pop(oldest))
 
-    def _lane(self, ident: int, name: str) -> int:
-        key = ident, name
-        known = self._lane_of.get(key)
-        if known is None:
-            known = self._lanes.add_host(*key)
-            if len(self._lane_of) < HOST_LANES:  # what comes later shares one anyway
-                self._lane_of[key] = known
-        return known
+    def _lane(self, code: int) -> int:
+        if code not in self._lane_of:
+            self._lane_of[code] = self._lanes.add_host(self._idents.get(code, 0), self.texts[code])
+        return self._lane_of[code]

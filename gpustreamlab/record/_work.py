@@ -302,18 +302,11 @@ class WorkReader:
         """Return the rows of samples of stacks, whose times on the backend's clock are given."""
         names = np.array([self._names.code(cut_text(name)) for name, _ in batch.stacks], np.int64)
         details = self.details.codes(WorkDetail(full_name=text) for _, text in batch.stacks)
-        row = {
-            "start_ns": start_ns,
-            "end_ns": np.maximum(start_ns, end_ns),
-            "queued_ns": start_ns,
-            "lane": self.threads.lanes(batch.thread, batch.start_host_ns),
-            "name": names[batch.stack],
-            "kind": np.full(len(start_ns), SAMPLE_CODE, np.int64),
-            "parent": find_ranges(batch.thread, batch.start_host_ns),
-            "thread": self.threads.codes(batch.thread, batch.start_host_ns),
-            "detail": details[batch.stack],
-        }
-        return Chunk(self._finish(row))
+        thread = self.threads.codes(batch.thread, batch.start_host_ns)
+        parent, end_ns = find_ranges(batch.thread, batch.start_host_ns), np.maximum(start_ns, end_ns)
+        return Chunk(
+            self._host_rows(SAMPLE_CODE, start_ns, end_ns, thread, parent, name=names[batch.stack], detail=details[batch.stack])
+        )
 
     def forget_calls(self) -> None:
         """Forget which calls were made: no work of theirs is to come."""
@@ -341,34 +334,15 @@ class WorkReader:
         self._launches.add(calls["correlation"], calls["start_ns"], thread, parent, calls["start_host_ns"])
         if not with_calls:
             return []
-        row = {
-            "start_ns": calls["start_ns"],
-            "end_ns": calls["end_ns"],
-            "queued_ns": calls["start_ns"],
-            "lane": self.threads.lanes(calls["thread"], calls["start_host_ns"]),
-            "name": names[calls["name"]],
-            "kind": np.full(len(parent), HOST_CODE, np.int64),
-            "parent": parent,
-            "thread": thread,
-            "size_bytes": calls["size_bytes"],
-            "correlation": calls["correlation"],
-        }
-        return [self._finish(row)]
+        told = {"name": names[calls["name"]], "size_bytes": calls["size_bytes"], "correlation": calls["correlation"]}
+        return [self._host_rows(HOST_CODE, calls["start_ns"], calls["end_ns"], thread, parent, **told)]
 
     def _read_annotations(self, batch: AnnotationBatch, names: Int64Array, find_ranges: FindRanges) -> Int64Array:
         is_good = _is_ordered(batch.start_ns, batch.end_ns) & _points_into(batch.name, len(names))
         told = self._keep(_columns_of(batch), is_good)
-        row = {
-            "start_ns": told["start_ns"],
-            "end_ns": told["end_ns"],
-            "queued_ns": told["start_ns"],
-            "lane": self.threads.lanes(told["thread"], told["start_host_ns"]),
-            "name": names[told["name"]],
-            "kind": np.full(len(told["name"]), ANNOTATION_CODE, np.int64),
-            "parent": find_ranges(told["thread"], told["start_host_ns"]),
-            "thread": self.threads.codes(told["thread"], told["start_host_ns"]),
-        }
-        return self._finish(row)
+        thread = self.threads.codes(told["thread"], told["start_host_ns"])
+        parent = find_ranges(told["thread"], told["start_host_ns"])
+        return self._host_rows(ANNOTATION_CODE, told["start_ns"], told["end_ns"], thread, parent, name=names[told["name"]])
 
     def _read_work(
         self, activities: Activities, names: Int64Array, source: ActivitySource, *, is_complete: bool
@@ -487,6 +461,14 @@ class WorkReader:
             return columns
         self.refused_count += refused
         return {name: column[is_good] for name, column in columns.items()}
+
+    def _host_rows(
+        self, kind: int, start_ns: Int64Array, end_ns: Int64Array, thread: Int64Array, parent: Int64Array, **told: Int64Array
+    ) -> Int64Array:
+        """Return rows of what threads of the host did."""
+        times = {"start_ns": start_ns, "end_ns": end_ns, "queued_ns": start_ns}
+        whose = {"lane": self.threads.lanes(thread), "thread": thread, "parent": parent}
+        return self._finish(times | whose | told | {"kind": np.full(len(start_ns), kind, np.int64)})
 
     def _finish(self, row: Mapping[str, Int64Array]) -> Int64Array:
         """Return the rows of a chunk, with a number for each."""

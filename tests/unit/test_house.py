@@ -23,7 +23,7 @@ CEILINGS = {
     "model": (2_895, 9),
     "notebook": (3_170, 13),
     "programs": (4_260, 11),
-    "record": (4_990, 12),
+    "record": (4_970, 12),
     "sinks": (1_400, 6),
     "streams": (2_010, 6),
     "testing": (1_400, 5),

@@ -218,7 +218,7 @@ class TestThreads:
         threads.look(3_000)
         codes = threads.codes(ints(5, 5, 5, 5, 6), ints(500, 1_999, 2_000, 3_000, 0)).tolist()
         assert [threads.texts[code] for code in codes] == ["first", "first", "second", "thread 5", "thread 6"]
-        assert len(set(threads.lanes(ints(5, 5), ints(0, 2_500)).tolist())) == 2
+        assert len(set(threads.lanes(threads.codes(ints(5, 5), ints(0, 2_500))).tolist())) == 2
 
 
 def test_markers_are_told_once_and_survive_a_device_that_fails():
